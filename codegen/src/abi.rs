@@ -1,0 +1,135 @@
+//! How a generated kernel is called: the contract between generated code and whoever launches it.
+
+use serde::{Deserialize, Serialize};
+
+/// Contents of one field of the parameter block.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Field {
+    /// Device address (u64) of the tensor parameter's first element.
+    Pointer(String),
+    /// Stride in elements (i64) of a dimension of a tensor parameter.
+    Stride(String, u32),
+    /// A run-time size (i32).
+    Size(String),
+    /// A scalar parameter (f32 or i32, as declared).
+    Scalar(String),
+    /// Device address (u64) of a zeroed workspace of so many bytes, which the kernel leaves zeroed.
+    Workspace(u64),
+}
+
+impl Field {
+    /// Size in bytes, which is its alignment too.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Field::Pointer(_) | Field::Stride(..) | Field::Workspace(_) => 8,
+            Field::Size(_) | Field::Scalar(_) => 4,
+        }
+    }
+}
+
+/// A TMA tensor map, passed by value as a kernel parameter of its own, before the parameter block.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TensorMap {
+    /// The tensor parameter.
+    pub tensor: String,
+    /// Tile of the map in elements, innermost first, for the dimensions `{64, rows, columns/64, outer...}`.
+    pub tile: Vec<u32>,
+}
+
+/// One dimension of the grid of programs, as in the kernel text.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GridDim {
+    /// As many as the size expression (text over the kernel's sizes, constants folded) says.
+    Each(SizeTerm),
+    /// `ceil(extent / block)`.
+    Tiles(SizeTerm, u32),
+}
+
+/// `(sum of coefficient * size + constant) / divisor` over run-time sizes, by name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SizeTerm {
+    /// Sizes with coefficients.
+    pub terms: Vec<(String, i64)>,
+    /// Constant.
+    pub constant: i64,
+    /// Divisor.
+    pub divisor: i64,
+}
+
+impl SizeTerm {
+    /// The value, given run-time sizes by name. `None` if one is missing.
+    pub fn eval(&self, size: impl Fn(&str) -> Option<i64>) -> Option<i64> {
+        let mut sum = self.constant;
+        for (name, coefficient) in &self.terms {
+            sum += coefficient * size(name)?;
+        }
+        Some(sum.div_euclid(self.divisor))
+    }
+}
+
+/// How many blocks to launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blocks {
+    /// One block per program: the product of the grid dimensions, as a one-dimensional grid.
+    PerProgram,
+    /// As many as are resident at once (multiprocessors times this), or fewer if there are fewer programs.
+    Persistent(u32),
+}
+
+/// How to call a generated kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Abi {
+    /// Name of the `extern "C"` entry point.
+    pub entry: String,
+    /// Tensor maps, in parameter order.
+    pub tensor_maps: Vec<TensorMap>,
+    /// Fields of the parameter block (one struct passed by value), in order; each at the next multiple of its size.
+    pub fields: Vec<Field>,
+    /// Grid of programs, outermost first.
+    pub grid: Vec<GridDim>,
+    /// Launch shape.
+    pub blocks: Blocks,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block in bytes.
+    pub shared_bytes: usize,
+    /// Blocks of a cluster along x; 1 for none.
+    pub cluster: u32,
+}
+
+impl Abi {
+    /// Byte offset of each field and the size of the parameter block.
+    pub fn layout(&self) -> (Vec<usize>, usize) {
+        let mut at = 0usize;
+        let mut offsets = Vec::with_capacity(self.fields.len());
+        for field in &self.fields {
+            at = at.next_multiple_of(field.bytes());
+            offsets.push(at);
+            at += field.bytes();
+        }
+        (offsets, at.next_multiple_of(8))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_naturally_aligned() {
+        let abi = Abi {
+            entry: "f".into(),
+            tensor_maps: vec![],
+            fields: vec![Field::Size("N".into()), Field::Pointer("q".into()), Field::Scalar("scale".into())],
+            grid: vec![],
+            blocks: Blocks::PerProgram,
+            threads: 128,
+            shared_bytes: 0,
+            cluster: 1,
+        };
+        assert_eq!(abi.layout(), (vec![0, 8, 16], 24));
+    }
+}

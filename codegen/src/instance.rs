@@ -1,0 +1,43 @@
+//! A kernel with everything fixed that generated code depends on but a schedule does not choose.
+
+use std::collections::BTreeSet;
+
+use flashtile_dsl::ir::{Binding, Kernel};
+use serde::{Deserialize, Serialize};
+
+/// What is known about the arguments of a launch beyond their types. Code generated under facts may only be launched
+/// on arguments that have them; the launcher checks.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Facts {
+    /// Names of scalar parameters that are positive and finite. Licenses folding a scale through a maximum.
+    pub positive: BTreeSet<String>,
+    /// Every tensor's address and every stride but the last are multiples of this many bytes: 16, 8, 4 or 2.
+    pub alignment: u32,
+}
+
+impl Facts {
+    /// The common case: all float scalars positive, 16-byte alignment.
+    pub fn best(kernel: &Kernel) -> Self {
+        let scalars = kernel.params.values().filter_map(|p| match p.kind {
+            flashtile_dsl::ir::ParamKind::Scalar(flashtile_dsl::ir::Elem::F32) => Some(p.name.clone()),
+            _ => None,
+        });
+        Self { positive: scalars.collect(), alignment: 16 }
+    }
+
+    /// Nothing known but the natural alignment of a 2-byte element.
+    pub fn none() -> Self {
+        Self { positive: BTreeSet::new(), alignment: 2 }
+    }
+}
+
+/// A verified kernel with its generics bound, under facts about its arguments.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Instance {
+    /// The kernel, verified.
+    pub kernel: Kernel,
+    /// Values of its generics.
+    pub binding: Binding,
+    /// What is known of the arguments.
+    pub facts: Facts,
+}

@@ -1,0 +1,335 @@
+//! The schedule: every choice about how a kernel is executed that its text does not make. Plain data.
+//!
+//! Each knob is one row of [`KNOBS`]: its name in the text form, what it does, and the values it takes. The text form is
+//! `block_m=128,block_n=64,warps=4,...`; a knob left out keeps the value of the schedule it is applied to.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::arch::{CopyOp, TensorOp};
+
+/// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
+pub const SPACE_VERSION: u32 = 1;
+
+macro_rules! choices {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $text)] $variant),+ }
+
+        impl Choice for $name {
+            const VALUES: &'static [(&'static str, Self)] = &[$(($text, $name::$variant)),+];
+        }
+    };
+}
+
+/// A knob value with a text form.
+trait Choice: Sized + Copy + PartialEq + 'static {
+    const VALUES: &'static [(&'static str, Self)];
+
+    fn text(self) -> String {
+        Self::VALUES.iter().find(|(_, v)| *v == self).map(|(t, _)| (*t).to_owned()).expect("every value has a text")
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        Self::VALUES.iter().find(|(t, _)| *t == text).map(|(_, v)| *v)
+    }
+}
+
+choices! {
+    /// Layout of a tile in shared memory.
+    SharedLayout {
+        /// Rows packed one after the other.
+        Plain = "plain",
+        /// Rows padded to an odd number of 16-byte chunks.
+        Padded = "padded",
+        /// The 16-byte chunk index of a row xored with the row number.
+        Xor = "xor",
+    }
+}
+
+choices! {
+    /// How the B operand's fragments reach registers.
+    Fragments {
+        /// One fragment per `ldmatrix` (`.x2`).
+        Single = "single",
+        /// Two fragments per `ldmatrix` (`.x4`).
+        Paired = "paired",
+        /// All fragments of the second product of a step loaded before its first multiply.
+        Preload = "preload",
+        /// The next pair loaded while the current one is multiplied.
+        DoubleBuffer = "double_buffer",
+    }
+}
+
+choices! {
+    /// Where the loop-invariant A operand (Q) lives.
+    OperandA {
+        /// In shared memory; fragments are loaded in every step.
+        Shared = "shared",
+        /// In registers for the whole loop.
+        Registers = "registers",
+    }
+}
+
+choices! {
+    /// How exponentials are evaluated.
+    Exponential {
+        /// As written: scale, subtract, multiply by log2 e, `ex2`.
+        Exp = "exp",
+        /// `ex2` of one multiply-add, the scale folded into the factor.
+        Exp2 = "exp2",
+    }
+}
+
+choices! {
+    /// Order in which blocks take programs.
+    WorkOrder {
+        /// As numbered: the last grid dimension fastest.
+        Grid = "grid",
+        /// Programs with the longest loops first, the outer dimensions fastest within a section of them.
+        LongestFirst = "longest_first",
+    }
+}
+
+choices! {
+    /// What is done with tiles that a mask or a memory bound cuts.
+    Edges {
+        /// Only tiles that are cut test the predicate.
+        Split = "split",
+        /// Every tile tests the predicate.
+        Every = "every",
+    }
+}
+
+impl Choice for bool {
+    const VALUES: &'static [(&'static str, Self)] = &[("off", false), ("on", true)];
+}
+
+impl Choice for TensorOp {
+    const VALUES: &'static [(&'static str, Self)] =
+        &[("ffma", Self::Ffma), ("mma_m16n8k8", Self::MmaM16n8k8), ("mma_m16n8k16", Self::MmaM16n8k16), ("wgmma", Self::Wgmma)];
+}
+
+impl Choice for CopyOp {
+    const VALUES: &'static [(&'static str, Self)] = &[("sync", Self::Sync), ("cp_async", Self::CpAsync), ("tma", Self::Tma)];
+}
+
+/// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Schedule {
+    /// Block size of the first tiled grid axis (query rows).
+    pub block_m: u32,
+    /// Block size of the second tiled grid axis, or of the loops if there is none (key rows).
+    pub block_n: u32,
+    /// Block size of the loops of a kernel with two tiled grid axes (the contraction of a matmul).
+    pub block_k: u32,
+    /// Warps of a block that compute.
+    pub warps: u32,
+    /// Instruction of matrix products.
+    pub tensor_op: TensorOp,
+    /// Copy to shared memory.
+    pub copy: CopyOp,
+    /// Slots of each ring of streamed tiles.
+    pub stages: u32,
+    /// Layout of tiles in shared memory.
+    pub shared: SharedLayout,
+    /// B fragments.
+    pub fragments: Fragments,
+    /// Loop-invariant A operand.
+    pub operand_a: OperandA,
+    /// Whether one B fragment serves all row tiles of a warp before the next is loaded.
+    pub batch_m: bool,
+    /// Exponentials.
+    pub exponential: Exponential,
+    /// Whether loops stop at (and start from) the first tile that a mask leaves anything of.
+    pub early_stop: bool,
+    /// Cut tiles.
+    pub edges: Edges,
+    /// Order of programs.
+    pub order: WorkOrder,
+    /// Programs of the outer grid dimensions that form a section of `order=longest_first`.
+    pub section: u32,
+    /// Blocks per multiprocessor promised to the compiler (`__launch_bounds__`); 0 promises nothing.
+    pub min_blocks: u32,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            block_m: 64,
+            block_n: 64,
+            block_k: 32,
+            warps: 4,
+            tensor_op: TensorOp::MmaM16n8k16,
+            copy: CopyOp::CpAsync,
+            stages: 2,
+            shared: SharedLayout::Xor,
+            fragments: Fragments::Paired,
+            operand_a: OperandA::Shared,
+            batch_m: true,
+            exponential: Exponential::Exp2,
+            early_stop: true,
+            edges: Edges::Split,
+            order: WorkOrder::Grid,
+            section: 16,
+            min_blocks: 0,
+        }
+    }
+}
+
+/// A knob: a row of the table that the command line, the documentation and the tests walk.
+pub struct Knob {
+    /// Name in the text form.
+    pub name: &'static str,
+    /// What it does, one sentence.
+    pub doc: &'static str,
+    /// Values it takes, as text; empty for a number.
+    pub values: fn() -> Vec<&'static str>,
+    /// Its value as text.
+    pub get: fn(&Schedule) -> String,
+    /// Sets it from text; false if the text is no value of the knob.
+    pub set: fn(&mut Schedule, &str) -> bool,
+}
+
+fn texts<T: Choice>(_: fn(&Schedule) -> T) -> Vec<&'static str> {
+    T::VALUES.iter().map(|(t, _)| *t).collect()
+}
+
+macro_rules! knobs {
+    ($($field:ident : $kind:tt, $doc:literal;)+) => {
+        /// Every knob, in the order of the text form.
+        pub const KNOBS: &[Knob] = &[$(knobs!(@knob $field, $kind, $doc)),+];
+    };
+    (@knob $field:ident, number, $doc:literal) => {
+        Knob {
+            name: stringify!($field),
+            doc: $doc,
+            values: || Vec::new(),
+            get: |s| s.$field.to_string(),
+            set: |s, text| text.parse().map(|v| s.$field = v).is_ok(),
+        }
+    };
+    (@knob $field:ident, choice, $doc:literal) => {
+        Knob {
+            name: stringify!($field),
+            doc: $doc,
+            values: || texts(|s| s.$field),
+            get: |s| s.$field.text(),
+            set: |s, text| Choice::from_text(text).map(|v| s.$field = v).is_some(),
+        }
+    };
+}
+
+knobs! {
+    block_m: number, "block size of the first tiled grid axis (query rows)";
+    block_n: number, "block size of the second tiled grid axis, or of the loops if there is none (key rows)";
+    block_k: number, "block size of the loops of a kernel with two tiled grid axes";
+    warps: number, "warps of a block that compute";
+    tensor_op: choice, "instruction of matrix products";
+    copy: choice, "how tiles reach shared memory";
+    stages: number, "slots of each ring of streamed tiles";
+    shared: choice, "layout of tiles in shared memory";
+    fragments: choice, "how B fragments reach registers";
+    operand_a: choice, "where the loop-invariant A operand lives";
+    batch_m: choice, "one B fragment serves all row tiles of a warp";
+    exponential: choice, "how exponentials are evaluated";
+    early_stop: choice, "loops skip tiles that a mask leaves nothing of";
+    edges: choice, "which tiles test the mask";
+    order: choice, "order in which blocks take programs";
+    section: number, "outer programs per section of order=longest_first";
+    min_blocks: number, "blocks per multiprocessor promised to the compiler; 0 promises nothing";
+}
+
+/// Why a text is not a schedule.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ScheduleError {
+    /// Not of the form `knob=value`.
+    #[error("`{0}` is not of the form knob=value")]
+    Form(String),
+    /// No such knob.
+    #[error("unknown knob `{name}`; the knobs are {known}")]
+    UnknownKnob {
+        /// What was given.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// Not a value of the knob.
+    #[error("`{value}` is not a value of knob `{knob}`; expected {expected}")]
+    Value {
+        /// The knob.
+        knob: &'static str,
+        /// What was given.
+        value: String,
+        /// What is possible.
+        expected: String,
+    },
+}
+
+impl Schedule {
+    /// This schedule with the knobs named in `text` (`knob=value,...`) changed.
+    pub fn with(&self, text: &str) -> Result<Self, ScheduleError> {
+        let mut schedule = self.clone();
+        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            let (name, value) = item.split_once('=').ok_or_else(|| ScheduleError::Form(item.to_owned()))?;
+            let (name, value) = (name.trim(), value.trim());
+            let knob = KNOBS.iter().find(|k| k.name == name).ok_or_else(|| ScheduleError::UnknownKnob {
+                name: name.to_owned(),
+                known: KNOBS.iter().map(|k| k.name).collect::<Vec<_>>().join(", "),
+            })?;
+            if !(knob.set)(&mut schedule, value) {
+                let values = (knob.values)();
+                let expected = if values.is_empty() { "a non-negative number".to_owned() } else { values.join(", ") };
+                return Err(ScheduleError::Value { knob: knob.name, value: value.to_owned(), expected });
+            }
+        }
+        Ok(schedule)
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, knob) in KNOBS.iter().enumerate() {
+            write!(f, "{}{}={}", if i == 0 { "" } else { "," }, knob.name, (knob.get)(self))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::str::FromStr for Schedule {
+    type Err = ScheduleError;
+
+    fn from_str(text: &str) -> Result<Self, ScheduleError> {
+        Schedule::default().with(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_form_round_trips_for_every_value_of_every_knob() {
+        for knob in KNOBS {
+            let values = (knob.values)();
+            let values = if values.is_empty() { vec!["1", "128"] } else { values };
+            for value in values {
+                let text = format!("{}={value}", knob.name);
+                let schedule: Schedule = text.parse().expect("a value from the table");
+                assert_eq!((knob.get)(&schedule), value, "{text}");
+                assert_eq!(schedule.to_string().parse(), Ok(schedule));
+            }
+        }
+    }
+
+    #[test]
+    fn errors_say_what_is_possible() {
+        let error = |text: &str| text.parse::<Schedule>().expect_err(text).to_string();
+        assert_eq!(error("block_m"), "`block_m` is not of the form knob=value");
+        assert!(error("blok_m=1").starts_with("unknown knob `blok_m`; the knobs are block_m, block_n"));
+        assert_eq!(error("shared=fast"), "`fast` is not a value of knob `shared`; expected plain, padded, xor");
+        assert_eq!(error("warps=-1"), "`-1` is not a value of knob `warps`; expected a non-negative number");
+    }
+}

@@ -1,0 +1,338 @@
+//! Kernels: parameters, sizes, axes, and the arenas of values, ops and blocks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::entity::{Arena, AxisId, BlockId, OpId, ParamId, SizeId, ValueId};
+use super::op::{Op, ProgramDim};
+use super::size::SizeExpr;
+use super::types::{Dim, Elem, TileType, Type};
+
+/// A byte range of the kernel text. `0..0` where there is none (IR built by hand or by a rewrite).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Span {
+    /// First byte.
+    pub start: u32,
+    /// One past the last byte.
+    pub end: u32,
+}
+
+/// The text a kernel was read from, for diagnostics and `#line`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SourceText {
+    /// File name as shown to the user; empty for IR with no text.
+    pub name: String,
+    /// The text that spans index.
+    pub text: Arc<str>,
+    /// Line of the file, from 1, on which `text` begins.
+    pub first_line: u32,
+}
+
+impl SourceText {
+    /// Line (in the file) and column of the start of `span`, both from 1; `None` for an empty span.
+    pub fn line_column(&self, span: Span) -> Option<(u32, u32)> {
+        if span == Span::default() {
+            return None;
+        }
+        let before = self.text.get(..span.start as usize)?;
+        let line = before.bytes().filter(|&b| b == b'\n').count() as u32;
+        let column = before.rsplit('\n').next().unwrap_or("").chars().count() as u32;
+        Some((self.first_line + line, column + 1))
+    }
+}
+
+/// A named size.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Size {
+    /// Name in the kernel text.
+    pub name: String,
+    /// When it is known.
+    pub kind: SizeKind,
+}
+
+/// When a size is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SizeKind {
+    /// A dimension of the tensors given at launch.
+    Runtime,
+    /// A const generic, fixed by the [`Binding`].
+    Const,
+}
+
+/// A tile axis.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Axis {
+    /// Name of the coordinate in the kernel text: `i`, `j`.
+    pub name: String,
+    /// Number of positions that the axis walks.
+    pub extent: SizeExpr,
+    /// What walks it.
+    pub kind: AxisKind,
+}
+
+/// What walks a tile axis.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AxisKind {
+    /// The grid: one program per tile.
+    Program,
+    /// A `for` loop.
+    Loop,
+}
+
+/// A kernel parameter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Param {
+    /// Name in the kernel text.
+    pub name: String,
+    /// Tensor or scalar.
+    pub kind: ParamKind,
+    /// Where it is declared.
+    pub span: Span,
+}
+
+/// A tensor parameter's declaration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorDecl {
+    /// Element type.
+    pub elem: Elem,
+    /// Extents, outermost first; the last dimension is contiguous in memory.
+    pub shape: Vec<SizeExpr>,
+    /// Whether it is declared `&mut`: written, never read.
+    pub output: bool,
+}
+
+/// What a parameter is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ParamKind {
+    /// A tensor in global memory.
+    Tensor(TensorDecl),
+    /// A scalar passed by value: `F32` or `I32`.
+    Scalar(Elem),
+}
+
+/// An op with its results and place in the text.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OpData {
+    /// The operation.
+    pub op: Op,
+    /// Its results.
+    pub results: Vec<ValueId>,
+    /// Place in the kernel text.
+    pub span: Span,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ValueDef {
+    /// Result `index` of an op.
+    Result(OpId, u32),
+    /// Parameter `index` of a block.
+    BlockParam(BlockId, u32),
+}
+
+/// A value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ValueData {
+    /// Its type.
+    pub ty: Type,
+    /// Its definition.
+    pub def: ValueDef,
+    /// Name in the kernel text, if it was bound by a `let` or assigned to a variable.
+    pub name: Option<String>,
+}
+
+/// A block: parameters and ops in order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BlockData {
+    /// Parameters.
+    pub params: Vec<ValueId>,
+    /// Ops in order.
+    pub ops: Vec<OpId>,
+}
+
+/// A kernel in IR form.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Kernel {
+    /// Name.
+    pub name: String,
+    /// Documentation comment, without the slashes.
+    pub doc: String,
+    /// Names of the type parameters, indexed by [`Elem::Generic`].
+    pub type_params: Vec<String>,
+    /// Named sizes, const generics first, in order of appearance.
+    pub sizes: Arena<SizeId, Size>,
+    /// Parameters in order.
+    pub params: Arena<ParamId, Param>,
+    /// Tile axes in order of definition.
+    pub axes: Arena<AxisId, Axis>,
+    /// Values.
+    pub values: Arena<ValueId, ValueData>,
+    /// Ops.
+    pub ops: Arena<OpId, OpData>,
+    /// Blocks.
+    pub blocks: Arena<BlockId, BlockData>,
+    /// The outermost block.
+    pub body: BlockId,
+    /// The text it came from.
+    pub source: SourceText,
+}
+
+impl Default for BlockId {
+    fn default() -> Self {
+        BlockId(0)
+    }
+}
+
+impl Kernel {
+    /// Type of a value.
+    pub fn ty(&self, value: ValueId) -> &Type {
+        &self.values[value].ty
+    }
+
+    /// Tile type of a value that the verifier knows to be a tile.
+    ///
+    /// # Panics
+    /// If it is not: a bug in the caller, since a verified kernel has tiles where ops want them.
+    pub fn tile(&self, value: ValueId) -> &TileType {
+        self.ty(value).tile().expect("verified: a tile operand")
+    }
+
+    /// The op that defines `value`, unless it is a block parameter.
+    pub fn def(&self, value: ValueId) -> Option<(OpId, &Op)> {
+        match self.values[value].def {
+            ValueDef::Result(op, _) => Some((op, &self.ops[op].op)),
+            ValueDef::BlockParam(..) => None,
+        }
+    }
+
+    /// The tensor declaration of a parameter that the verifier knows to be a tensor.
+    ///
+    /// # Panics
+    /// If it is a scalar: a bug in the caller.
+    pub fn tensor(&self, param: ParamId) -> &TensorDecl {
+        match &self.params[param].kind {
+            ParamKind::Tensor(t) => t,
+            ParamKind::Scalar(_) => panic!("verified: parameter `{}` is a tensor", self.params[param].name),
+        }
+    }
+
+    /// The dimensions of the grid, outermost first. Empty if the kernel has no `program` op.
+    pub fn grid(&self) -> &[ProgramDim] {
+        match self.blocks[self.body].ops.first().map(|&op| &self.ops[op].op) {
+            Some(Op::Program(dims)) => dims,
+            _ => &[],
+        }
+    }
+
+    /// Name of a size.
+    pub fn size_name(&self, size: SizeId) -> &str {
+        &self.sizes[size].name
+    }
+
+    /// The size of this name.
+    pub fn size_named(&self, name: &str) -> Option<SizeId> {
+        self.sizes.iter().find(|(_, s)| s.name == name).map(|(id, _)| id)
+    }
+
+    /// The parameter of this name.
+    pub fn param_named(&self, name: &str) -> Option<ParamId> {
+        self.params.iter().find(|(_, p)| p.name == name).map(|(id, _)| id)
+    }
+
+    /// Text of an element type, with the name of a type parameter.
+    pub fn elem_name(&self, elem: Elem) -> &str {
+        match elem {
+            Elem::Generic(i) => self.type_params.get(i as usize).map_or("?", String::as_str),
+            other => other.name(),
+        }
+    }
+
+    /// Text of a size expression.
+    pub fn size_text(&self, size: &SizeExpr) -> String {
+        size.display(|s| self.size_name(s))
+    }
+
+    /// Text of a dimension: the name of the axis, or the length.
+    pub fn dim_text(&self, dim: &Dim) -> String {
+        match dim {
+            Dim::Axis(a) => self.axes[*a].name.clone(),
+            Dim::Range(len) => self.size_text(len),
+        }
+    }
+
+    /// Text of a type: `index`, `coord<i>`, `f32`, `tile<f32, (i, D)>`.
+    pub fn type_text(&self, ty: &Type) -> String {
+        match ty {
+            Type::Index => "index".into(),
+            Type::Coord(a) => format!("coord<{}>", self.axes[*a].name),
+            Type::Tile(t) if t.dims.is_empty() => self.elem_name(t.elem).into(),
+            Type::Tile(t) => {
+                let dims: Vec<_> = t.dims.iter().map(|d| self.dim_text(d)).collect();
+                format!("tile<{}, ({})>", self.elem_name(t.elem), dims.join(", "))
+            }
+        }
+    }
+
+    /// All ops in program order, loop bodies included, each with the block it is in.
+    pub fn walk(&self) -> Vec<(BlockId, OpId)> {
+        fn visit(kernel: &Kernel, block: BlockId, out: &mut Vec<(BlockId, OpId)>) {
+            for &op in &kernel.blocks[block].ops {
+                out.push((block, op));
+                if let Op::For { body, .. } = kernel.ops[op].op {
+                    visit(kernel, body, out);
+                }
+            }
+        }
+        let mut out = Vec::new();
+        if !self.blocks.is_empty() {
+            visit(self, self.body, &mut out);
+        }
+        out
+    }
+}
+
+/// What fixes a generic kernel: element types for its type parameters, values for its const sizes.
+///
+/// Invariant (checked by [`Binding::check`]): every type parameter and const size of the kernel is bound.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Binding {
+    /// Element types by the name of the type parameter.
+    pub types: BTreeMap<String, Elem>,
+    /// Values by the name of the const generic.
+    pub consts: BTreeMap<String, i64>,
+}
+
+impl Binding {
+    /// Binds every type parameter of `kernel` to `elem`, and its const sizes by name.
+    pub fn new(kernel: &Kernel, elem: Elem, consts: impl IntoIterator<Item = (impl Into<String>, i64)>) -> Self {
+        Self {
+            types: kernel.type_params.iter().map(|t| (t.clone(), elem)).collect(),
+            consts: consts.into_iter().map(|(name, value)| (name.into(), value)).collect(),
+        }
+    }
+
+    /// Names of what `kernel` needs and the binding lacks.
+    pub fn check(&self, kernel: &Kernel) -> Vec<String> {
+        let types = kernel.type_params.iter().filter(|t| !self.types.contains_key(*t)).cloned();
+        let sizes = kernel.sizes.values().filter(|s| s.kind == SizeKind::Const && !self.consts.contains_key(&s.name));
+        types.chain(sizes.map(|s| s.name.clone())).collect()
+    }
+
+    /// The concrete element type.
+    ///
+    /// # Panics
+    /// If the type parameter is not bound; see [`Binding::check`].
+    pub fn elem(&self, kernel: &Kernel, elem: Elem) -> Elem {
+        match elem {
+            Elem::Generic(i) => self.types[&kernel.type_params[i as usize]],
+            other => other,
+        }
+    }
+
+    /// The value of an expression over const sizes; `None` if a run-time size occurs or the division is not exact.
+    pub fn size(&self, kernel: &Kernel, size: &SizeExpr) -> Option<i64> {
+        size.eval(|s| self.consts.get(kernel.size_name(s)).copied())
+    }
+}

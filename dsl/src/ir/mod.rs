@@ -1,0 +1,51 @@
+//! # The tile IR
+//!
+//! A kernel is one *program* run for every point of a grid. Its values are *tiles*: small dense arrays of rank 0, 1
+//! or 2 whose dimensions are either a **tile axis** (a named, blocked dimension such as the query rows `i`) or a
+//! **range** of compile-time length (such as the head dim `D`). Every tile axis has an extent, the run-time size that
+//! it walks; a schedule chooses its block size, which the IR never mentions.
+//!
+//! ## Meaning
+//!
+//! * **Tiles are ragged.** The tile of axis `i` with extent `M` and block `b` at coordinate `t` holds exactly the
+//!   positions `t*b .. min((t+1)*b, M)`. Positions at or beyond the extent do not exist: a reduction or a contraction
+//!   over the axis does not see them, a load does not read them, a store does not write them. A compiler that works on
+//!   padded tiles must keep this meaning; what it puts in the padding is its own business.
+//! * **The result does not depend on block sizes**, up to the rounding of f32 accumulation. A kernel whose meaning
+//!   depends on them (one that stores a per-tile value at a per-row place, say) does not type-check.
+//! * **Arithmetic is f32.** 16-bit values are widened when they are loaded; a cast to a 16-bit type rounds to nearest
+//!   even; a store rounds to the tensor's element type. `Dot` accumulates in f32.
+//! * **Elementwise ops broadcast by axis name**: a value lacking a dimension of the other operand is repeated along it.
+//!   The dimensions of the result are ordered: the lhs's, then the rhs's not yet there; two rank-1 operands of
+//!   different axes give a matrix ordered by [`AxisId`] (order of definition), a range after an axis.
+//! * `Reduce` works along the last dimension of a rank-2 tile and gives a rank-1 tile. The maximum of nothing is
+//!   `-inf`, the sum of nothing is 0. NaN in a maximum is ignored only if IEEE `maximumNumber` says so: a row maximum
+//!   returns the largest number, and a NaN element then reappears through the exponential it feeds.
+//! * `Mask { x, keep }` is `x` where `keep` holds and `-inf` elsewhere.
+//! * `VisibleOrZero(x)` is `0` where `x == -inf`, else `x` (also for `+inf` and NaN). `DivOrZero(a, b)` is `0` where both
+//!   are 0, else `a / b`.
+//! * `For` runs its body for every tile of its axis in ascending order, carrying values. The parameters of its body
+//!   block are the coordinate, then the carried values; `yield` gives the next ones; the results of the op are the last
+//!   ones. A loop over an empty extent gives its initial values.
+//! * A tensor is strided, its last dimension contiguous. Stores of one kernel write disjoint places.
+//!
+//! [`crate::interpret`] is this section in code.
+//!
+//! Architecture invariant: IR values are immutable once built by [`Builder`]; passes make a new kernel.
+
+mod builder;
+mod entity;
+mod kernel;
+mod op;
+mod size;
+mod types;
+
+pub use builder::{Builder, broadcast, result_types, selected_dims};
+pub use entity::{Arena, AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
+pub use kernel::{
+    Axis, AxisKind, Binding, BlockData, Kernel, OpData, Param, ParamKind, Size, SizeKind, SourceText, Span, TensorDecl,
+    ValueData, ValueDef,
+};
+pub use op::{At, BinaryOp, CompareOp, IndexOp, Op, ProgramDim, ReduceOp, UnaryOp};
+pub use size::SizeExpr;
+pub use types::{Dim, Elem, TileType, Type};

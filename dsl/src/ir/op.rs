@@ -1,0 +1,358 @@
+//! Operations. What each computes is told in the module text of [`crate::ir`].
+
+use serde::{Deserialize, Serialize};
+
+use super::entity::{AxisId, BlockId, ParamId, SizeId, ValueId};
+use super::size::SizeExpr;
+use super::types::{Dim, Elem};
+
+/// Integer arithmetic on indices. Division and remainder round towards negative infinity.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum IndexOp {
+    /// Sum.
+    Add,
+    /// Difference.
+    Sub,
+    /// Product.
+    Mul,
+    /// Floor division.
+    Div,
+    /// Remainder of floor division.
+    Rem,
+    /// Minimum.
+    Min,
+    /// Maximum.
+    Max,
+}
+
+/// Elementwise functions of one operand.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum UnaryOp {
+    /// Negation.
+    Neg,
+    /// Absolute value.
+    Abs,
+    /// e to the x.
+    Exp,
+    /// 2 to the x.
+    Exp2,
+    /// Natural logarithm.
+    Ln,
+    /// Base-2 logarithm.
+    Log2,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// Logical not, of a bool tile.
+    Not,
+    /// 0 where the operand is `-inf`, else the operand.
+    VisibleOrZero,
+}
+
+/// Elementwise functions of two operands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum BinaryOp {
+    /// Sum.
+    Add,
+    /// Difference.
+    Sub,
+    /// Product.
+    Mul,
+    /// Quotient. Of integers: floor division.
+    Div,
+    /// Remainder of floor division, of integers only.
+    Rem,
+    /// Larger operand (a number wins over NaN).
+    Max,
+    /// Smaller operand (a number wins over NaN).
+    Min,
+    /// Quotient, and 0 where both operands are 0.
+    DivOrZero,
+    /// Logical and, of bool tiles.
+    And,
+    /// Logical or, of bool tiles.
+    Or,
+}
+
+/// Elementwise comparisons of two tiles of one element type, giving a bool tile.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum CompareOp {
+    /// `==`
+    Eq,
+    /// `!=`
+    Ne,
+    /// `<`
+    Lt,
+    /// `<=`
+    Le,
+    /// `>`
+    Gt,
+    /// `>=`
+    Ge,
+}
+
+/// Row-wise reductions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum ReduceOp {
+    /// Maximum of each row.
+    Max,
+    /// Sum of each row.
+    Sum,
+}
+
+/// How one dimension of a tensor is addressed by a load or store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum At {
+    /// One position, given by an [`super::Type::Index`] value; the dimension disappears.
+    Index(ValueId),
+    /// The tile at a [`super::Type::Coord`] value; gives a [`Dim::Axis`].
+    Tile(ValueId),
+    /// `start .. start + len`, compile-time; gives a [`Dim::Range`] of `len`.
+    Range {
+        /// First element.
+        start: SizeExpr,
+        /// Number of elements.
+        len: SizeExpr,
+    },
+}
+
+/// One dimension of the grid of programs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ProgramDim {
+    /// One program per value of `0 .. size`; gives an index.
+    Each(SizeExpr),
+    /// One program per tile of the axis; gives a coordinate.
+    Tiles(AxisId),
+}
+
+/// An operation.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Op {
+    /// The position of this program in the grid; one result per dimension. The first op of the kernel, and only there.
+    Program(Vec<ProgramDim>),
+    /// An integer constant. Gives an index.
+    IndexConst(i64),
+    /// The value of a size. Gives an index.
+    SizeOf(SizeId),
+    /// Integer arithmetic on indices.
+    Index(IndexOp, ValueId, ValueId),
+    /// A scalar constant: of element type `F32`, or `I32` if it is integral.
+    Constant(Elem, f64),
+    /// A scalar kernel parameter, rank 0.
+    Scalar(ParamId),
+    /// An index as a rank-0 `I32` tile.
+    FromIndex(ValueId),
+    /// The positions of a tile: an `I32` tile of the one axis of the coordinate.
+    Pos(ValueId),
+    /// A tile filled with a scalar.
+    Full {
+        /// Rank-0 value.
+        value: ValueId,
+        /// Dimensions of the result.
+        dims: Vec<Dim>,
+    },
+    /// Reads a tile, or a scalar if every dimension is addressed by an index.
+    Load {
+        /// A tensor parameter.
+        tensor: ParamId,
+        /// One entry per dimension of the tensor.
+        at: Vec<At>,
+    },
+    /// Writes a tile, rounding to the tensor's element type. No result.
+    Store {
+        /// An `&mut` tensor parameter.
+        tensor: ParamId,
+        /// One entry per dimension of the tensor.
+        at: Vec<At>,
+        /// The tile to write; its dimensions are those that `at` gives.
+        value: ValueId,
+    },
+    /// An elementwise function.
+    Unary(UnaryOp, ValueId),
+    /// An elementwise function of two operands, broadcast by axis name.
+    Binary(BinaryOp, ValueId, ValueId),
+    /// An elementwise comparison, broadcast by axis name.
+    Compare(CompareOp, ValueId, ValueId),
+    /// `if cond { on_true } else { on_false }` elementwise, broadcast by axis name.
+    Select {
+        /// Bool tile.
+        cond: ValueId,
+        /// Where it holds.
+        on_true: ValueId,
+        /// Elsewhere.
+        on_false: ValueId,
+    },
+    /// `x` where `keep` holds, `-inf` elsewhere. `keep` has only dimensions of `x`.
+    Mask {
+        /// Float tile.
+        x: ValueId,
+        /// Bool tile.
+        keep: ValueId,
+    },
+    /// Conversion to another element type; to 16 bits rounds to nearest even.
+    Cast(Elem, ValueId),
+    /// Swaps the dimensions of a rank-2 tile. Moves no data: it says how an operand is read.
+    Transpose(ValueId),
+    /// Matrix product `a (m, k) * b (k, n)`, plus `acc (m, n)` if given. Accumulates in f32.
+    Dot {
+        /// Left operand.
+        a: ValueId,
+        /// Right operand, of the same element type.
+        b: ValueId,
+        /// F32 tile to add to.
+        acc: Option<ValueId>,
+    },
+    /// Reduces the last dimension of a rank-2 tile.
+    Reduce(ReduceOp, ValueId),
+    /// A loop over the tiles of an axis.
+    For {
+        /// A loop axis, owned by this op.
+        axis: AxisId,
+        /// Block with parameters `[coordinate, carried...]`, ended by a `Yield` of as many values as are carried.
+        body: BlockId,
+        /// Initial values of what is carried.
+        init: Vec<ValueId>,
+    },
+    /// Ends a loop body: the carried values of the next iteration.
+    Yield(Vec<ValueId>),
+}
+
+impl Op {
+    /// The values this op reads, in order (a loop: its initial values; not what its body reads).
+    pub fn operands(&self) -> Vec<ValueId> {
+        match self {
+            Op::Program(_) | Op::IndexConst(_) | Op::SizeOf(_) | Op::Constant(..) | Op::Scalar(_) => vec![],
+            Op::FromIndex(x) | Op::Pos(x) | Op::Unary(_, x) | Op::Cast(_, x) | Op::Transpose(x) | Op::Reduce(_, x) => vec![*x],
+            Op::Index(_, a, b) | Op::Binary(_, a, b) | Op::Compare(_, a, b) => vec![*a, *b],
+            Op::Full { value, .. } => vec![*value],
+            Op::Load { at, .. } => at_values(at),
+            Op::Store { at, value, .. } => at_values(at).into_iter().chain([*value]).collect(),
+            Op::Select { cond, on_true, on_false } => vec![*cond, *on_true, *on_false],
+            Op::Mask { x, keep } => vec![*x, *keep],
+            Op::Dot { a, b, acc } => [*a, *b].into_iter().chain(*acc).collect(),
+            Op::For { init, .. } => init.clone(),
+            Op::Yield(values) => values.clone(),
+        }
+    }
+
+    /// The same op with every operand replaced by `map` of it.
+    pub fn map_operands(&self, mut map: impl FnMut(ValueId) -> ValueId) -> Self {
+        let mut op = self.clone();
+        match &mut op {
+            Op::Program(_) | Op::IndexConst(_) | Op::SizeOf(_) | Op::Constant(..) | Op::Scalar(_) => {}
+            Op::FromIndex(x) | Op::Pos(x) | Op::Unary(_, x) | Op::Cast(_, x) | Op::Transpose(x) | Op::Reduce(_, x) => {
+                *x = map(*x)
+            }
+            Op::Index(_, a, b) | Op::Binary(_, a, b) | Op::Compare(_, a, b) => {
+                *a = map(*a);
+                *b = map(*b);
+            }
+            Op::Full { value, .. } => *value = map(*value),
+            Op::Load { at, .. } => map_at(at, &mut map),
+            Op::Store { at, value, .. } => {
+                map_at(at, &mut map);
+                *value = map(*value);
+            }
+            Op::Select { cond, on_true, on_false } => {
+                *cond = map(*cond);
+                *on_true = map(*on_true);
+                *on_false = map(*on_false);
+            }
+            Op::Mask { x, keep } => {
+                *x = map(*x);
+                *keep = map(*keep);
+            }
+            Op::Dot { a, b, acc } => {
+                *a = map(*a);
+                *b = map(*b);
+                if let Some(acc) = acc {
+                    *acc = map(*acc);
+                }
+            }
+            Op::For { init: values, .. } | Op::Yield(values) => values.iter_mut().for_each(|v| *v = map(*v)),
+        }
+        op
+    }
+
+    /// The name in the text form, without attributes.
+    pub fn mnemonic(&self) -> &'static str {
+        match self {
+            Op::Program(_) => "program",
+            Op::IndexConst(_) => "index",
+            Op::SizeOf(_) => "size",
+            Op::Index(op, ..) => match op {
+                IndexOp::Add => "index.add",
+                IndexOp::Sub => "index.sub",
+                IndexOp::Mul => "index.mul",
+                IndexOp::Div => "index.div",
+                IndexOp::Rem => "index.rem",
+                IndexOp::Min => "index.min",
+                IndexOp::Max => "index.max",
+            },
+            Op::Constant(..) => "const",
+            Op::Scalar(_) => "scalar",
+            Op::FromIndex(_) => "from_index",
+            Op::Pos(_) => "pos",
+            Op::Full { .. } => "full",
+            Op::Load { .. } => "load_tile",
+            Op::Store { .. } => "store_tile",
+            Op::Unary(op, _) => match op {
+                UnaryOp::Neg => "neg",
+                UnaryOp::Abs => "abs",
+                UnaryOp::Exp => "exp",
+                UnaryOp::Exp2 => "exp2",
+                UnaryOp::Ln => "ln",
+                UnaryOp::Log2 => "log2",
+                UnaryOp::Tanh => "tanh",
+                UnaryOp::Not => "not",
+                UnaryOp::VisibleOrZero => "visible_or_zero",
+            },
+            Op::Binary(op, ..) => match op {
+                BinaryOp::Add => "add",
+                BinaryOp::Sub => "sub",
+                BinaryOp::Mul => "mul",
+                BinaryOp::Div => "div",
+                BinaryOp::Rem => "rem",
+                BinaryOp::Max => "max",
+                BinaryOp::Min => "min",
+                BinaryOp::DivOrZero => "div_or_zero",
+                BinaryOp::And => "and",
+                BinaryOp::Or => "or",
+            },
+            Op::Compare(op, ..) => match op {
+                CompareOp::Eq => "cmp.eq",
+                CompareOp::Ne => "cmp.ne",
+                CompareOp::Lt => "cmp.lt",
+                CompareOp::Le => "cmp.le",
+                CompareOp::Gt => "cmp.gt",
+                CompareOp::Ge => "cmp.ge",
+            },
+            Op::Select { .. } => "select",
+            Op::Mask { .. } => "mask",
+            Op::Cast(..) => "cast",
+            Op::Transpose(_) => "transpose",
+            Op::Dot { .. } => "dot",
+            Op::Reduce(ReduceOp::Max, _) => "rowmax",
+            Op::Reduce(ReduceOp::Sum, _) => "rowsum",
+            Op::For { .. } => "for",
+            Op::Yield(_) => "yield",
+        }
+    }
+}
+
+fn at_values(at: &[At]) -> Vec<ValueId> {
+    at.iter()
+        .filter_map(|a| match a {
+            At::Index(v) | At::Tile(v) => Some(*v),
+            At::Range { .. } => None,
+        })
+        .collect()
+}
+
+fn map_at(at: &mut [At], map: &mut impl FnMut(ValueId) -> ValueId) {
+    for a in at {
+        match a {
+            At::Index(v) | At::Tile(v) => *v = map(*v),
+            At::Range { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! The `flashtile` command.
+fn main() {}

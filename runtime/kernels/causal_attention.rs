@@ -1,0 +1,31 @@
+flash_kernel! {
+    /// Causal attention with a streaming softmax: a query sees the keys up to its own position, aligned at the last.
+    pub fn causal_attention<T: Element, const D: usize>(
+        q: &Tensor<T, (B, H, M, D)>,
+        k: &Tensor<T, (B, G, N, D)>,
+        v: &Tensor<T, (B, G, N, D)>,
+        scale: f32,
+        o: &mut Tensor<T, (B, H, M, D)>,
+        lse: &mut Tensor<f32, (B, H, M)>,
+    ) {
+        let (b, h, i) = program(B, H, tiles(M)); // one program owns one tile of query rows
+        let g = h * G / H; // grouped queries
+        let q_i = load(q, [b, h, i, ..]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+            let s = mask(s, pos(i) + N - M >= pos(j)); // bottom-right aligned
+            let m_new = max(m, rowmax(s));
+            let m_ref = visible_or_zero(m_new); // a row may see no key at all
+            let alpha = exp(m - m_ref);
+            let p = exp(s - m_ref);
+            l = l * alpha + rowsum(p);
+            acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+            m = m_new;
+        }
+        store(o, [b, h, i, ..], div_or_zero(acc, l));
+        store(lse, [b, h, i], m + ln(l));
+    }
+}

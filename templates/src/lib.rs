@@ -1,0 +1,1 @@
+//! CUDA C templates and their typed contexts.
