@@ -193,12 +193,13 @@ impl IndexExpr {
     }
 }
 
-/// Whether the index value `v` is computed from `of`.
+/// Whether the index value `v` may be computed from `of`.
 fn index_reads(kernel: &Kernel, v: ValueId, of: ValueId) -> bool {
     v == of
         || match kernel.def(v) {
             Some((_, Op::Index(_, a, b))) => index_reads(kernel, *a, of) || index_reads(kernel, *b, of),
-            _ => false,
+            Some((_, Op::Program(_) | Op::IndexConst(_) | Op::SizeOf(_))) => false,
+            _ => true,
         }
 }
 

@@ -6,3 +6,8 @@ pub mod mask;
 pub mod predicate;
 pub mod simplify;
 pub mod unchanged;
+
+#[cfg(test)]
+mod mask_tests;
+#[cfg(test)]
+mod samples;

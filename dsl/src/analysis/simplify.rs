@@ -115,8 +115,10 @@ impl Linear {
         // Pair each subtracted quotient with an added one of the same divisor and coefficient.
         let mut added: Vec<_> = quotients.iter().filter(|(_, c)| *c > 0).copied().collect();
         for (q, c) in quotients.into_iter().filter(|(_, c)| *c < 0) {
-            let (place, gap) =
-                added.iter().enumerate().find_map(|(k, &(p, pc))| Some((k, if pc == -c { quotient_gap(p, q)? } else { None? })))?;
+            let (place, gap) = added
+                .iter()
+                .enumerate()
+                .find_map(|(k, &(p, pc))| Some((k, if pc == -c { quotient_gap(p, q)? } else { None? })))?;
             added.remove(place);
             bound += -c * gap;
         }

@@ -254,11 +254,8 @@ impl Proof<'_> {
                 let mut known = binary(*op, a == b, x, y);
                 for (operand, v, other, left) in [(x, *a, y, true), (y, *b, x, false)] {
                     if operand.some != Classes::NONE && known.some == Classes::NONE && dims(v) == dims(result) {
-                        let some = if left {
-                            operand.some.binary(*op, other.classes)
-                        } else {
-                            other.classes.binary(*op, operand.some)
-                        };
+                        let some =
+                            if left { operand.some.binary(*op, other.classes) } else { other.classes.binary(*op, operand.some) };
                         known.some = some;
                     }
                 }
@@ -322,8 +319,7 @@ fn binary(op: BinaryOp, equal: bool, x: Known, y: Known) -> Known {
     let keeps = |x: Known, y: Known| match op {
         BinaryOp::Add => y.classes == Classes::ZERO,
         BinaryOp::Mul => {
-            y.classes == Classes::ONE
-                || (y.classes == Classes::ZERO && x.classes.within(Classes::ZERO.or(Classes::NAN)))
+            y.classes == Classes::ONE || (y.classes == Classes::ZERO && x.classes.within(Classes::ZERO.or(Classes::NAN)))
         }
         BinaryOp::Max => y.classes.within(Classes::NEG_INF.or(Classes::NAN)) && x.classes.within(Classes::NUMBER),
         BinaryOp::Min => y.classes.within(Classes::POS_INF.or(Classes::NAN)) && x.classes.within(Classes::NUMBER),
