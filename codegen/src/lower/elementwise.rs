@@ -1,6 +1,6 @@
 //! Elementwise ops: expressions, and maps where a value is stored.
 
-use flashtile_dsl::ir::{BinaryOp, CompareOp, Dim, Elem, IndexOp, Op, OpId, ParamKind, Type, UnaryOp, ValueId};
+use flashtile_dsl::ir::{BinaryOp, CompareOp, Elem, IndexOp, Op, OpId, ParamKind, Type, UnaryOp, ValueId};
 use flashtile_templates::expr::{Expr, Function, Shape};
 
 use super::{Home, Lowering};
@@ -136,14 +136,6 @@ impl Lowering<'_> {
             self.kernel.def(v).and_then(|(op, _)| self.kernel.walk().into_iter().find(|&(_, o)| o == op).map(|(b, _)| b))
         };
         block(a).is_some() && block(a) == block(b)
-    }
-
-    /// Columns of a fragment with these dimensions that exist in a padded tile, as a compile-time number.
-    pub(super) fn exact_columns(&self, dim: &Dim) -> Option<u32> {
-        match dim {
-            Dim::Range(len) => Some(self.constant(len)),
-            Dim::Axis(_) => None,
-        }
     }
 }
 

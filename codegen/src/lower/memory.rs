@@ -188,11 +188,6 @@ impl Lowering<'_> {
     pub(super) fn depth(&self, dim: &Dim) -> u32 {
         self.padded(dim)
     }
-
-    /// Extent of an axis as an expression.
-    pub(super) fn extent(&self, size: &SizeExpr) -> Expr {
-        self.size(size)
-    }
 }
 
 /// Bytes from row to row of a tile with rows of `bytes`, under a layout.
