@@ -4,7 +4,8 @@
 
 use crate::cache::CacheError;
 use crate::device::DeviceError;
-use crate::kernel::{ArgumentError, KernelError};
+use crate::kernel::KernelError;
+use crate::launch::ArgumentError;
 use crate::tensor::TensorError;
 use crate::toolchain::ToolchainError;
 use crate::tuner::TuneError;

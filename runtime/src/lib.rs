@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | [`device`] | `cpu` and `cuda:N` behind one handle |
 //! | [`tensor`] | strided tensors in the memory of a device |
-//! | [`kernel`] | kernels: text, bound, made ready for a device, launched |
+//! | [`kernel`] | kernels: text, and text bound to types and constants |
+//! | [`launch`] | arguments, their check, and kernels made ready for a device |
 //! | [`toolchain`] | finds or installs NVRTC, compiles, disassembles |
 //! | [`tuner`] | finds the best schedule for a shape on a GPU |
 //! | [`cache`] | keeps compiled code and tuning results between runs |
@@ -23,17 +24,20 @@ pub mod device;
 mod element;
 mod error;
 pub mod kernel;
+pub mod launch;
+mod location;
 #[doc(hidden)]
 pub mod macro_support;
 pub mod tensor;
 pub mod toolchain;
 pub mod tuner;
 
-pub use device::{Device, DeviceInfo, Stream};
+pub use device::{Device, DeviceInfo, LaunchOptions, Stream};
 pub use element::Element;
 pub use error::{Error, Result};
 pub use flashtile_codegen::{ARCHS, Arch, Facts, Schedule};
 pub use flashtile_dsl::ir::{Binding, Elem, SourceText};
 pub use half::{bf16, f16};
-pub use kernel::{Argument, BoundKernel, Kernel, LaunchOptions, LoadedKernel};
+pub use kernel::{BoundKernel, Kernel};
+pub use launch::{Argument, LoadedKernel};
 pub use tensor::{AnyTensor, Tensor};

@@ -8,12 +8,13 @@ use flashtile_dsl::ir::{Binding, SourceText};
 pub use crate::device::Device;
 pub use crate::element::Element;
 pub use crate::error::{Error, Result};
-pub use crate::kernel::Argument;
+pub use crate::launch::Argument;
 pub use crate::tensor::Tensor;
 pub use flashtile_dsl::ir::Elem;
 
-use crate::device::Stream;
-use crate::kernel::{Kernel, KernelError, LaunchOptions, LoadedKernel};
+use crate::device::{LaunchOptions, Stream};
+use crate::kernel::{Kernel, KernelError};
+use crate::launch::LoadedKernel;
 
 /// The text of a kernel and where it stands.
 #[derive(Clone, Copy, Debug)]

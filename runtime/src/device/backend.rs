@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{DeviceError, DeviceInfo, Stream};
+use flashtile_dsl::ir::Elem;
+
+use super::{DeviceError, DeviceInfo, LaunchOptions, Stream};
 use crate::error::Result;
-use crate::kernel::{Argument, BoundKernel, LaunchOptions};
+use crate::kernel::BoundKernel;
 
 /// A device: memory, and kernels made ready for it.
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
@@ -39,10 +41,34 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync {
     fn as_any(&self) -> &dyn std::any::Any;
 }
 
+/// An argument of a launch, as a device takes it.
+#[derive(Clone, Copy)]
+pub(crate) enum CallArgument<'a> {
+    /// A tensor.
+    Tensor {
+        /// The memory that it lies in.
+        memory: &'a dyn Memory,
+        /// First element in the memory, in elements.
+        offset: usize,
+        /// Element type.
+        elem: Elem,
+        /// Address of the first element.
+        address: u64,
+        /// Extents.
+        shape: &'a [usize],
+        /// Strides in elements.
+        strides: &'a [usize],
+    },
+    /// An f32 scalar.
+    F32(f32),
+    /// An i32 scalar.
+    I32(i32),
+}
+
 /// A launch whose arguments have been checked against the kernel.
 pub(crate) struct Call<'a> {
     /// One argument per parameter, in order.
-    pub arguments: &'a [Argument<'a>],
+    pub arguments: &'a [CallArgument<'a>],
     /// Values of all sizes, const ones too, by [`flashtile_dsl::ir::SizeId`].
     pub sizes: &'a [i64],
     /// Where to queue the launch; the device's own stream if `None`.

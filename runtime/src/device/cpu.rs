@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock, RwLock};
 
 use super::backend::check_range;
-use super::{Backend, DeviceError, DeviceInfo, DeviceKind, Launcher, Memory};
+use super::{Backend, DeviceError, DeviceInfo, DeviceKind, LaunchOptions, Launcher, Memory};
 use crate::error::Result;
-use crate::kernel::{BoundKernel, KernelError, LaunchOptions};
+use crate::kernel::{BoundKernel, KernelError};
 
 /// The one CPU device of the process.
 #[derive(Debug)]

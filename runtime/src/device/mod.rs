@@ -8,10 +8,12 @@ pub(crate) mod cuda;
 mod error;
 mod handle;
 mod info;
+mod options;
 mod stream;
 
-pub(crate) use backend::{Backend, Call, Launcher, Memory};
+pub(crate) use backend::{Backend, Call, CallArgument, Launcher, Memory};
 pub use error::DeviceError;
 pub use handle::Device;
 pub use info::{DeviceInfo, DeviceKind, GpuInfo};
+pub use options::LaunchOptions;
 pub use stream::Stream;

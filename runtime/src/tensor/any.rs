@@ -6,7 +6,7 @@ use flashtile_dsl::ir::Elem;
 
 use super::TensorError;
 use super::layout::Layout;
-use crate::device::{Device, Memory};
+use crate::device::{CallArgument, Device, Memory};
 use crate::element::Element;
 use crate::error::Result;
 
@@ -161,8 +161,16 @@ impl AnyTensor {
         self.bytes
     }
 
-    pub(crate) fn memory(&self) -> &Arc<dyn Memory> {
-        &self.memory
+    /// As a device takes it.
+    pub(crate) fn raw(&self) -> CallArgument<'_> {
+        CallArgument::Tensor {
+            memory: &*self.memory,
+            offset: self.layout.offset,
+            elem: self.elem,
+            address: self.address(),
+            shape: &self.layout.shape,
+            strides: &self.layout.strides,
+        }
     }
 
     fn is_packed(&self) -> bool {

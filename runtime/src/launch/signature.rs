@@ -30,7 +30,7 @@ enum Param {
 
 /// A bound kernel's parameters, ready for checks.
 #[derive(Debug)]
-pub(crate) struct Signature {
+pub(super) struct Signature {
     ir: Arc<ir::Kernel>,
     params: Vec<Param>,
     /// Const sizes filled in, zero elsewhere.
@@ -38,12 +38,23 @@ pub(crate) struct Signature {
     sources: Vec<Source>,
 }
 
-/// Sizes of a kernel beyond this number are not supported; the parser's limit is lower.
-pub(crate) const MAX_SIZES: usize = 32;
+/// Sizes that a kernel may have. A launch keeps them on its stack.
+pub(super) const MAX_SIZES: usize = 32;
+/// Parameters that a kernel may have, likewise.
+pub(super) const MAX_ARGUMENTS: usize = 32;
 
 impl Signature {
     /// Works out how the sizes follow from the shapes.
     pub fn new(ir: &Arc<ir::Kernel>, binding: &Binding) -> Result<Self, ArgumentError> {
+        if ir.sizes.len() > MAX_SIZES || ir.params.len() > MAX_ARGUMENTS {
+            return Err(ArgumentError::TooMany {
+                kernel: ir.name.clone(),
+                sizes: ir.sizes.len(),
+                params: ir.params.len(),
+                max_sizes: MAX_SIZES,
+                max_params: MAX_ARGUMENTS,
+            });
+        }
         let params = ir
             .params
             .values()

@@ -1,31 +1,26 @@
 //! Kernels made ready for a device.
 
-use flashtile_codegen::{Arch, Schedule};
-
-use super::signature::MAX_SIZES;
-use super::{Argument, BoundKernel, Signature};
-use crate::cache::Cache;
-use crate::device::{Call, Device, Launcher, Stream};
+use super::Argument;
+use super::signature::{MAX_ARGUMENTS, MAX_SIZES, Signature};
+use crate::device::{Call, CallArgument, Device, LaunchOptions, Launcher, Stream};
 use crate::error::Result;
-use crate::toolchain::Toolchain;
+use crate::kernel::BoundKernel;
 
-/// How kernels are compiled and which schedule they run with. The default: the shared toolchain and cache, code for the
-/// GPU at hand, and for each launch the tuned schedule if the cache has one, else the cost model's choice.
-#[derive(Clone, Debug)]
-pub struct LaunchOptions {
-    /// Compiler.
-    pub toolchain: Toolchain,
-    /// Where compiled code and tuning results are kept.
-    pub cache: Cache,
-    /// A schedule for every launch, instead of the tuned one or the model's choice.
-    pub schedule: Option<Schedule>,
-    /// Generate code for this architecture, which may be older than the GPU's; it then runs through its PTX.
-    pub arch: Option<&'static Arch>,
-}
+impl BoundKernel {
+    /// Makes it ready for a device, with the default cache and toolchain.
+    ///
+    /// # Errors
+    /// The device cannot run it.
+    pub fn on(&self, device: &Device) -> Result<LoadedKernel> {
+        self.on_with(device, LaunchOptions::default())
+    }
 
-impl Default for LaunchOptions {
-    fn default() -> Self {
-        Self { toolchain: Toolchain::shared(), cache: Cache::shared(), schedule: None, arch: None }
+    /// Makes it ready for a device.
+    ///
+    /// # Errors
+    /// The device cannot run it, or not with these options.
+    pub fn on_with(&self, device: &Device, options: LaunchOptions) -> Result<LoadedKernel> {
+        LoadedKernel::new(self, device, &options)
     }
 }
 
@@ -39,8 +34,8 @@ pub struct LoadedKernel {
 }
 
 impl LoadedKernel {
-    pub(super) fn new(bound: &BoundKernel, device: &Device, options: &LaunchOptions) -> Result<Self> {
-        let signature = Signature::new(&bound.ir, &bound.binding)?;
+    fn new(bound: &BoundKernel, device: &Device, options: &LaunchOptions) -> Result<Self> {
+        let signature = Signature::new(bound.shared_ir(), bound.binding())?;
         let launcher = device.backend().prepare(bound, options)?;
         Ok(Self { bound: bound.clone(), device: device.clone(), signature, launcher })
     }
@@ -82,6 +77,10 @@ impl LoadedKernel {
         let mut sizes = [0; MAX_SIZES];
         let count = self.signature.check(&self.device, arguments, &mut sizes)?;
         self.signature.check_aliases(arguments)?;
-        self.launcher.launch(&Call { arguments, sizes: &sizes[..count], stream })
+        let mut raw = [CallArgument::I32(0); MAX_ARGUMENTS];
+        for (slot, argument) in raw.iter_mut().zip(arguments) {
+            *slot = argument.raw();
+        }
+        self.launcher.launch(&Call { arguments: &raw[..arguments.len()], sizes: &sizes[..count], stream })
     }
 }

@@ -1,5 +1,6 @@
 //! Arguments of a launch.
 
+use crate::device::CallArgument;
 use crate::element::Element;
 use crate::tensor::{AnyTensor, Tensor};
 
@@ -22,6 +23,15 @@ impl<'a> Argument<'a> {
         match *self {
             Argument::Input(t) | Argument::Output(t) => Some(t),
             Argument::F32(_) | Argument::I32(_) => None,
+        }
+    }
+
+    /// As a device takes it.
+    pub(super) fn raw(&self) -> CallArgument<'a> {
+        match *self {
+            Argument::Input(t) | Argument::Output(t) => t.raw(),
+            Argument::F32(x) => CallArgument::F32(x),
+            Argument::I32(x) => CallArgument::I32(x),
         }
     }
 
