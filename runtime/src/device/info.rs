@@ -1,0 +1,47 @@
+//! What is known about a device.
+
+use serde::{Deserialize, Serialize};
+
+/// Kind of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// The CPU, executing tile IR.
+    Cpu,
+    /// A GPU through the CUDA driver.
+    Cuda,
+}
+
+/// Properties of a device, as its driver reports them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// `cpu` or `cuda:N`.
+    pub id: String,
+    /// Kind.
+    pub kind: DeviceKind,
+    /// Name of the product.
+    pub name: String,
+    /// Memory in bytes; 0 where unknown.
+    pub memory_bytes: u64,
+    /// Properties of a GPU.
+    pub gpu: Option<GpuInfo>,
+}
+
+/// Properties of a GPU.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GpuInfo {
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Multiprocessors.
+    pub sms: u32,
+    /// L2 cache in bytes.
+    pub l2_bytes: u64,
+    /// Shared memory that a block may opt in to, in bytes.
+    pub shared_per_block: u64,
+    /// Boost clock in GHz.
+    pub clock_ghz: f64,
+    /// Memory bandwidth in GB/s from clock and bus width; 0 where the driver does not tell.
+    pub memory_gbytes_per_s: f64,
+    /// CUDA version of the driver, major and minor.
+    pub driver: (u32, u32),
+}
