@@ -173,7 +173,7 @@ pub fn result_types(kernel: &Kernel, op: &Op) -> Vec<Type> {
                 ProgramDim::Tiles(axis) => Type::Coord(*axis),
             })
             .collect(),
-        Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..) => vec![Type::Index],
+        Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..) | Op::ToIndex(_) => vec![Type::Index],
         Op::Constant(elem, _) => one(TileType::scalar(*elem)),
         Op::Scalar(p) => match kernel.params[*p].kind {
             super::kernel::ParamKind::Scalar(elem) => one(TileType::scalar(elem)),

@@ -141,6 +141,8 @@ pub enum Op {
     Scalar(ParamId),
     /// An index as a rank-0 `I32` tile.
     FromIndex(ValueId),
+    /// A rank-0 `I32` tile (an element of a page table, say) as an index.
+    ToIndex(ValueId),
     /// The positions of a tile: an `I32` tile of the one axis of the coordinate.
     Pos(ValueId),
     /// A tile filled with a scalar.
@@ -221,7 +223,13 @@ impl Op {
     pub fn operands(&self) -> Vec<ValueId> {
         match self {
             Op::Program(_) | Op::IndexConst(_) | Op::SizeOf(_) | Op::Constant(..) | Op::Scalar(_) => vec![],
-            Op::FromIndex(x) | Op::Pos(x) | Op::Unary(_, x) | Op::Cast(_, x) | Op::Transpose(x) | Op::Reduce(_, x) => vec![*x],
+            Op::FromIndex(x)
+            | Op::ToIndex(x)
+            | Op::Pos(x)
+            | Op::Unary(_, x)
+            | Op::Cast(_, x)
+            | Op::Transpose(x)
+            | Op::Reduce(_, x) => vec![*x],
             Op::Index(_, a, b) | Op::Binary(_, a, b) | Op::Compare(_, a, b) => vec![*a, *b],
             Op::Full { value, .. } => vec![*value],
             Op::Load { at, .. } => at_values(at),
@@ -239,9 +247,13 @@ impl Op {
         let mut op = self.clone();
         match &mut op {
             Op::Program(_) | Op::IndexConst(_) | Op::SizeOf(_) | Op::Constant(..) | Op::Scalar(_) => {}
-            Op::FromIndex(x) | Op::Pos(x) | Op::Unary(_, x) | Op::Cast(_, x) | Op::Transpose(x) | Op::Reduce(_, x) => {
-                *x = map(*x)
-            }
+            Op::FromIndex(x)
+            | Op::ToIndex(x)
+            | Op::Pos(x)
+            | Op::Unary(_, x)
+            | Op::Cast(_, x)
+            | Op::Transpose(x)
+            | Op::Reduce(_, x) => *x = map(*x),
             Op::Index(_, a, b) | Op::Binary(_, a, b) | Op::Compare(_, a, b) => {
                 *a = map(*a);
                 *b = map(*b);
@@ -291,6 +303,7 @@ impl Op {
             Op::Constant(..) => "const",
             Op::Scalar(_) => "scalar",
             Op::FromIndex(_) => "from_index",
+            Op::ToIndex(_) => "to_index",
             Op::Pos(_) => "pos",
             Op::Full { .. } => "full",
             Op::Load { .. } => "load_tile",
