@@ -3,6 +3,7 @@
 pub mod classes;
 pub mod index;
 pub mod mask;
+pub mod nest;
 pub mod predicate;
 pub mod simplify;
 pub mod unchanged;
