@@ -106,7 +106,7 @@ impl Writer<'_> {
             Function::Min => &[Wrapper::Fmin],
             Function::Most | Function::Least | Function::FloorDiv | Function::FloorRem => &[Wrapper::Integer],
             Function::VisibleOrZero => &[Wrapper::Infinite, Wrapper::VisibleOrZero],
-            Function::DivOrZero => &[Wrapper::DivOrZero],
+            Function::DivOrZero | Function::TimesInverseOrZero => &[Wrapper::DivOrZero],
             Function::RoundF16 => &[Wrapper::NarrowF16, Wrapper::Widen],
             Function::RoundBf16 => &[Wrapper::NarrowBf16, Wrapper::Widen],
             Function::NarrowF16 => &[Wrapper::NarrowF16],

@@ -187,18 +187,15 @@ impl<'a> State<'a> {
     fn read_tile(&mut self, tile: TileId, slot: Slot, n: u32) {
         let (slot, wanted) = self.slot(tile, slot, n);
         let name = &self.plan.tiles[tile].name;
-        match self.contents.get(&(tile, slot)) {
-            None => drop(self.faults.insert(format!("{name} is read before it is filled"))),
-            Some(c) if c.iteration != wanted => {
-                drop(self.faults.insert(format!("{name} is read with the contents of another iteration")))
-            }
-            Some(c) if c.status == Status::InFlight => {
-                drop(self.faults.insert(format!("{name} is read while its copy is in flight")))
-            }
-            Some(c) if c.status == Status::Landed => {
-                self.faults.insert(format!("{name} is read with no barrier after its copy landed"));
-            }
-            Some(_) => {}
+        let fault = match self.contents.get(&(tile, slot)) {
+            None => Some("is read before it is filled"),
+            Some(c) if c.iteration != wanted => Some("is read with the contents of another iteration"),
+            Some(c) if c.status == Status::InFlight => Some("is read while its copy is in flight"),
+            Some(c) if c.status == Status::Landed => Some("is read with no barrier after its copy landed"),
+            Some(_) => None,
+        };
+        if let Some(fault) = fault {
+            self.faults.insert(format!("{name} {fault}"));
         }
         self.read.insert((tile, slot));
     }

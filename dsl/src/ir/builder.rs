@@ -119,14 +119,14 @@ impl Builder {
 
 /// Dimensions of the result of an elementwise op on operands of these dimensions; `None` if they do not broadcast.
 pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
-    if let ([x], [y]) = (a, b) {
-        if x != y {
-            let key = |d: &Dim| match d {
-                Dim::Axis(axis) => (0, axis.0),
-                Dim::Range(_) => (1, 0),
-            };
-            return Some(if key(x) <= key(y) { vec![x.clone(), y.clone()] } else { vec![y.clone(), x.clone()] });
-        }
+    if let ([x], [y]) = (a, b)
+        && x != y
+    {
+        let key = |d: &Dim| match d {
+            Dim::Axis(axis) => (0, axis.0),
+            Dim::Range(_) => (1, 0),
+        };
+        return Some(if key(x) <= key(y) { vec![x.clone(), y.clone()] } else { vec![y.clone(), x.clone()] });
     }
     let (wide, narrow) = if a.len() >= b.len() { (a, b) } else { (b, a) };
     // The narrower operand's dimensions must be a subsequence of the wider one's.

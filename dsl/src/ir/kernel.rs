@@ -157,6 +157,8 @@ pub struct BlockData {
 pub struct Kernel {
     /// Name.
     pub name: String,
+    /// Where the name stands in the kernel text.
+    pub name_span: Span,
     /// Documentation comment, without the slashes.
     pub doc: String,
     /// Names of the type parameters, indexed by [`Elem::Generic`].

@@ -39,6 +39,7 @@ mod kernel;
 mod op;
 mod size;
 mod types;
+mod verify;
 
 pub use builder::{Builder, broadcast, result_types, selected_dims};
 pub use entity::{Arena, AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
@@ -49,3 +50,4 @@ pub use kernel::{
 pub use op::{At, BinaryOp, CompareOp, IndexOp, Op, ProgramDim, ReduceOp, UnaryOp};
 pub use size::SizeExpr;
 pub use types::{Dim, Elem, TileType, Type};
+pub use verify::{VerifyError, verify};

@@ -1,1 +1,45 @@
-//! (under construction)
+//! # The front end
+//!
+//! Kernel text (the syntax of Rust, read by `syn`) to tile IR. One checker serves the macro and files.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | `diagnostic`, `render` | errors, collected and spanned; their rendering |
+//! | `position` | token spans to byte ranges, and back |
+//! | `limit` | bounds on nesting |
+//! | `file` | the functions of a file or macro |
+//! | `kernel` | one function: header, body, final checks |
+//! | `signature` | parameters and sizes |
+//! | `scope` | variables, and which a loop carries |
+//! | `operand` | what an expression evaluates to before it is an IR value |
+//! | `statement`, `expression` | the body |
+//! | `builtin` | the functions of the language |
+//! | `elementwise`, `matrix`, `memory` | type rules of arithmetic, of dot and reductions, of loads and stores |
+//! | `suggest` | did you mean |
+//!
+//! The language: `let` (with tuples for `program`), `let mut`, assignment, `for j in tiles(N)`, the functions listed in
+//! `builtin`, `.t()`, `.to::<T>()`, `INF`, and the operators `+ - * / %`, comparisons, `&&`, `||`, `!`. Literals adapt to
+//! what they meet. Integers that are the same in the whole program (program ids, sizes) stay indices until they meet a
+//! tile; an i32 that meets an f32 is converted.
+
+mod builtin;
+mod diagnostic;
+mod elementwise;
+mod expression;
+mod file;
+mod kernel;
+mod limit;
+mod matrix;
+mod memory;
+mod operand;
+mod position;
+mod render;
+mod scope;
+mod signature;
+mod statement;
+mod suggest;
+
+pub use diagnostic::{Diagnostic, Diagnostics};
+pub use file::{Function, parse, parse_macro};
+pub use position::Embedded;
+pub use render::{Style, render};

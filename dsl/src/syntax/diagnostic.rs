@@ -1,0 +1,123 @@
+//! Errors in kernel text: what one says, the list that a caller gets, and the collector that the front end reports to.
+//!
+//! The front end never stops at an error: it reports, carries on with what still makes sense, and hands over the list
+//! at the end. [`Reported`] in an `Err` proves that the reason is on the list.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use crate::ir::{SourceText, Span};
+
+/// One error in kernel text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Diagnostic {
+    /// The offending token or expression.
+    pub span: Span,
+    /// What is wrong, in one lowercase sentence.
+    pub message: String,
+    /// What was found there, or what was expected, in a few words; shown under the carets. May be empty.
+    pub label: String,
+    /// What to do instead.
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// An error at `span`.
+    pub fn new(span: Span, message: impl Into<String>) -> Self {
+        Self { span, message: message.into(), label: String::new(), help: None }
+    }
+
+    /// The same error with a label.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// The same error with advice.
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// Every error in a kernel text, in the order of the text, with the text itself.
+///
+/// `Display` is the plain rendering that [`super::render`] gives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Diagnostics {
+    /// The errors; never empty.
+    pub list: Vec<Diagnostic>,
+    /// The text that their spans index.
+    pub source: SourceText,
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&super::render(self, super::Style::Plain))
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+/// Proof that an error was given to a [`Reporter`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reported(());
+
+impl Reported {
+    /// For the use of something whose declaration had an error.
+    pub(super) fn before() -> Self {
+        Self(())
+    }
+}
+
+/// A result whose error has been reported.
+pub(super) type Checked<T> = std::result::Result<T, Reported>;
+
+/// Collects errors. Dropping one whose errors were not taken is a bug and panics.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    list: RefCell<Option<Vec<Diagnostic>>>,
+}
+
+impl Reporter {
+    /// A reporter with no errors.
+    pub(super) fn new() -> Self {
+        Self { list: RefCell::new(Some(Vec::new())) }
+    }
+
+    /// Adds an error.
+    pub(super) fn report(&self, diagnostic: Diagnostic) -> Reported {
+        if let Some(list) = self.list.borrow_mut().as_mut() {
+            // One mistake can be found twice, for instance by a scan ahead and by the lowering itself.
+            if !list.contains(&diagnostic) {
+                list.push(diagnostic);
+            }
+        }
+        Reported(())
+    }
+
+    /// Number of errors so far.
+    pub(super) fn count(&self) -> usize {
+        self.list.borrow().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Whether there are no more errors than there were.
+    pub(super) fn since(&self, before: usize) -> Checked<()> {
+        if self.count() > before { Err(Reported(())) } else { Ok(()) }
+    }
+
+    /// The errors, in the order of the text.
+    pub(super) fn take(self) -> Vec<Diagnostic> {
+        let mut list = self.list.borrow_mut().take().unwrap_or_default();
+        list.sort_by_key(|d| d.span.start);
+        list
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        if !std::thread::panicking() && self.list.borrow().is_some() {
+            panic!("forgot to take the errors of a reporter");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Loads and stores: how the entries in brackets address the dimensions of a tensor.
+
+use syn::punctuated::Punctuated;
+use syn::{Expr, ExprCall, ExprRange, RangeLimits, Token};
+
+use super::diagnostic::{Checked, Diagnostic};
+use super::kernel::Lowering;
+use super::operand::{Located, Number, Operand};
+use super::signature::quoted;
+use crate::ir::{At, Elem, Op, ParamId, SizeExpr, SizeKind, Span, TileType, Type, selected_dims};
+
+/// Whether the expression is negative whatever the sizes are, which are at least 1.
+fn always_negative(size: &SizeExpr) -> bool {
+    let (terms, constant, _) = size.parts();
+    terms.values().all(|&c| c <= 0) && terms.values().sum::<i64>() + constant < 0
+}
+
+impl Lowering<'_> {
+    /// `load(tensor, [...])`.
+    pub(super) fn load(&mut self, call: &ExprCall) -> Checked<Located> {
+        let span = self.positions.of(call);
+        let tensor = self.tensor(&call.args[0], "load");
+        let (tensor, name) = match tensor {
+            Ok(tensor) => (tensor, self.builder.kernel.params[tensor].name.clone()),
+            Err(reported) => {
+                self.mention(&call.args[1]);
+                return Err(reported);
+            }
+        };
+        if self.builder.kernel.tensor(tensor).output {
+            let error = Diagnostic::new(self.positions.of(&call.args[0]), format!("`{name}` is an output and cannot be loaded"))
+                .label("declared `&mut`")
+                .help("keep the value in a variable, or declare another parameter as the input");
+            self.mention(&call.args[1]);
+            return Err(self.reporter.report(error));
+        }
+        let at = self.at(tensor, &call.args[1])?;
+        let dims = selected_dims(&self.builder.kernel, &at);
+        self.check_dims(&dims, self.positions.of(&call.args[1]))?;
+        Ok(Located { operand: Operand::Value(self.emit(Op::Load { tensor, at }, span)), span })
+    }
+
+    /// `store(tensor, [...], value);`
+    pub(super) fn store(&mut self, call: &ExprCall) -> Checked<()> {
+        self.check_store_arity(call)?;
+        let span = self.positions.of(call);
+        let tensor = self.tensor(&call.args[0], "store");
+        let value = self.expression(&call.args[2]);
+        let tensor = match tensor {
+            Ok(tensor) => tensor,
+            Err(reported) => {
+                self.mention(&call.args[1]);
+                return Err(reported);
+            }
+        };
+        self.stored.insert(tensor);
+        let decl = self.builder.kernel.tensor(tensor).clone();
+        if !decl.output {
+            let name = self.builder.kernel.params[tensor].name.clone();
+            let error =
+                Diagnostic::new(self.positions.of(&call.args[0]), format!("`{name}` is an input and cannot be stored to"))
+                    .label("declared `&`")
+                    .help(format!("declare it as an output, `{name}: &mut Tensor<...>`"));
+            self.mention(&call.args[1]);
+            return Err(self.reporter.report(error));
+        }
+        let at = self.at(tensor, &call.args[1]);
+        let (value, at) = (value?, at?);
+        let dims = selected_dims(&self.builder.kernel, &at);
+        self.check_dims(&dims, self.positions.of(&call.args[1]))?;
+        let (found, value_span) = (self.describe(&value.operand), value.span);
+        let integer = decl.elem == Elem::I32 && matches!(value.operand, Operand::Number(Number::Int(_)));
+        let mut value = if integer { self.tile(value)? } else { self.tile_or_f32(value)? };
+        if self.builder.kernel.tile(value).dims.is_empty() && !dims.is_empty() {
+            value = self.emit(Op::Full { value, dims: dims.clone() }, value_span);
+        }
+        value = self.cast_integer_like(value, decl.elem, value_span);
+        let tile = self.builder.kernel.tile(value).clone();
+        let wanted = TileType::new(decl.elem, dims);
+        let wanted_text = self.builder.kernel.type_text(&Type::Tile(wanted.clone()));
+        if tile.dims != wanted.dims {
+            let mut reversed = tile.dims.clone();
+            reversed.reverse();
+            let help = if reversed == wanted.dims {
+                "transpose it: `.t()`"
+            } else {
+                "a coordinate stores the tile of its axis, `..` the whole dimension, an index one position"
+            };
+            let error = Diagnostic::new(value_span, "the stored tile has another shape than the place it goes to")
+                .label(format!("expected {wanted_text}, found {found}"));
+            return Err(self.reporter.report(error.help(help)));
+        }
+        if tile.elem == Elem::Bool || tile.elem.is_float() != decl.elem.is_float() {
+            let error = Diagnostic::new(value_span, "the stored tile has another element type than the tensor")
+                .label(format!("expected {wanted_text}, found {found}"))
+                .help("floats are rounded to the tensor's type, integers are widened; nothing else is converted");
+            return Err(self.reporter.report(error));
+        }
+        self.builder.span = span;
+        self.builder.append(Op::Store { tensor, at, value });
+        Ok(())
+    }
+
+    /// The operand as a tile, a literal as an f32.
+    fn tile_or_f32(&mut self, x: Located) -> Checked<crate::ir::ValueId> {
+        match x.operand {
+            Operand::Number(number) => self.tile(Located { operand: Operand::Number(Number::Float(number.as_f64())), ..x }),
+            _ => self.tile(x),
+        }
+    }
+
+    /// Looks at the entries of a list whose tensor has an error, so that the names in it count as used.
+    fn mention(&mut self, list: &Expr) {
+        if let Expr::Array(array) = list {
+            for entry in array.elems.iter().filter(|e| !matches!(e, Expr::Range(_))) {
+                let _reported = self.expression(entry);
+            }
+        }
+    }
+
+    fn tensor(&mut self, expr: &Expr, function: &str) -> Checked<ParamId> {
+        let Located { operand, span } = self.expression(expr)?;
+        match operand {
+            Operand::Tensor(param) => Ok(param),
+            other => {
+                let tensors = self.builder.kernel.params.values();
+                let names: Vec<_> = tensors
+                    .filter(|p| matches!(p.kind, crate::ir::ParamKind::Tensor(_)))
+                    .map(|p| format!("`{}`", p.name))
+                    .collect();
+                let error = Diagnostic::new(span, format!("`{function}` takes a tensor first"))
+                    .label(format!("found {}", self.describe(&other)))
+                    .help(format!("the tensors of this kernel are {}", names.join(", ")));
+                Err(self.reporter.report(error))
+            }
+        }
+    }
+
+    fn at(&mut self, tensor: ParamId, list: &Expr) -> Checked<Vec<At>> {
+        let name = self.builder.kernel.params[tensor].name.clone();
+        let shape = self.builder.kernel.tensor(tensor).shape.clone();
+        let dims: Vec<_> = shape.iter().map(|size| self.builder.kernel.size_text(size)).collect();
+        let help = format!("`{name}` has the dimensions ({}): give an index, a coordinate or a range for each", dims.join(", "));
+        let span = self.positions.of(list);
+        let Expr::Array(array) = list else {
+            let error = Diagnostic::new(span, "expected a list in brackets").label(format!("found {}", quoted(list)));
+            return Err(self.reporter.report(error.help(help)));
+        };
+        if array.elems.len() != shape.len() {
+            self.mention(list);
+            let (expected, found) = (shape.len(), array.elems.len());
+            let error = Diagnostic::new(span, format!("`{name}` has {expected} dimensions, but {found} are addressed"));
+            return Err(self.reporter.report(error.label(format!("expected {expected} entries")).help(help)));
+        }
+        self.entries(&array.elems, &shape, &name)
+    }
+
+    fn entries(&mut self, entries: &Punctuated<Expr, Token![,]>, shape: &[SizeExpr], tensor: &str) -> Checked<Vec<At>> {
+        let at: Vec<_> = entries
+            .iter()
+            .zip(shape)
+            .enumerate()
+            .map(|(dimension, (entry, extent))| match entry {
+                Expr::Range(range) => self.range(range, extent),
+                other => self.entry(other, extent, tensor, dimension),
+            })
+            .collect();
+        at.into_iter().collect()
+    }
+
+    /// An index or a coordinate.
+    fn entry(&mut self, entry: &Expr, extent: &SizeExpr, tensor: &str, dimension: usize) -> Checked<At> {
+        let x = self.expression(entry)?;
+        let span = x.span;
+        if let Operand::Value(value) = x.operand
+            && let Type::Coord(axis) = *self.builder.kernel.ty(value)
+        {
+            let kernel = &self.builder.kernel;
+            let walked = &kernel.axes[axis].extent;
+            if walked == extent {
+                return Ok(At::Tile(value));
+            }
+            let name = &kernel.axes[axis].name;
+            let (walked, extent) = (kernel.size_text(walked), kernel.size_text(extent));
+            let error =
+                Diagnostic::new(span, format!("`{name}` walks {walked}, but dimension {dimension} of `{tensor}` is {extent}"))
+                    .label(format!("expected a coordinate of tiles({extent}), found one of tiles({walked})"))
+                    .help(format!("address it by a coordinate of `tiles({extent})`, an index or a range"));
+            return Err(self.reporter.report(error));
+        }
+        let constant = match &x.operand {
+            Operand::Number(Number::Int(value)) => Some(SizeExpr::constant((*value).clamp(-(1 << 30), 1 << 30))),
+            Operand::Size(tree) => tree.to_expr(),
+            _ => None,
+        };
+        if let Some(position) = constant {
+            let last = extent.sub(&SizeExpr::constant(1)).sub(&position);
+            if always_negative(&position) || always_negative(&last) {
+                let kernel = &self.builder.kernel;
+                let found = kernel.size_text(&position);
+                let error = Diagnostic::new(span, format!("position {found} is outside dimension {dimension} of `{tensor}`"))
+                    .label(format!("the dimension is 0 .. {}", kernel.size_text(extent)));
+                return Err(self.reporter.report(error.help("positions count from 0")));
+            }
+        }
+        if matches!(x.operand, Operand::Tensor(_)) {
+            return self.tile(x).map(|_| unreachable!("a tensor is no tile"));
+        }
+        self.index(x).map(At::Index)
+    }
+
+    /// `..`, `a..`, `..b`, `a..b`.
+    fn range(&mut self, range: &ExprRange, extent: &SizeExpr) -> Checked<At> {
+        let span = self.positions.of(range);
+        if let RangeLimits::Closed(token) = &range.limits {
+            let error = Diagnostic::new(self.positions.of(token), "a range excludes its end").label("found `..=`");
+            return Err(self.reporter.report(error.help("write `a..b`")));
+        }
+        let start = range.start.as_ref().map_or_else(|| Ok(SizeExpr::constant(0)), |start| self.size(start));
+        let end = range.end.as_ref().map_or_else(|| Ok(extent.clone()), |end| self.size(end));
+        let (start, end) = (start?, end?);
+        let len = end.sub(&start);
+        self.check_const(&len, span)?;
+        self.check_const(&start, span)?;
+        let bounds = [&start, &len, &extent.sub(&end)];
+        if bounds.iter().any(|b| always_negative(b)) {
+            let kernel = &self.builder.kernel;
+            let (start, end, extent) = (kernel.size_text(&start), kernel.size_text(&end), kernel.size_text(extent));
+            let error = Diagnostic::new(span, format!("the range {start} .. {end} is outside the dimension"))
+                .label(format!("the dimension is 0 .. {extent}"))
+                .help("a range lies inside its dimension and does not end before it starts");
+            return Err(self.reporter.report(error));
+        }
+        if len.as_constant() == Some(0) {
+            let error = Diagnostic::new(span, "this range is empty").help("remove the load, or widen the range");
+            return Err(self.reporter.report(error));
+        }
+        Ok(At::Range { start, len })
+    }
+
+    /// Reports a length that is known only at launch.
+    pub(super) fn check_const(&mut self, length: &SizeExpr, span: Span) -> Checked<()> {
+        let kernel = &self.builder.kernel;
+        let Some(size) = length.sizes().find(|&s| kernel.sizes[s].kind == SizeKind::Runtime) else { return Ok(()) };
+        let name = kernel.size_name(size);
+        let error = Diagnostic::new(span, format!("`{name}` is known only at launch"))
+            .label("a range has a length that is known to the compiler")
+            .help(format!("walk it in tiles, `for j in tiles({name})`, or declare `const {name}: usize`"));
+        Err(self.reporter.report(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{Dim, SizeId};
+
+    #[test]
+    fn negative_for_every_size() {
+        let d = SizeExpr::size(SizeId(0));
+        assert!(always_negative(&SizeExpr::constant(-1)));
+        assert!(always_negative(&SizeExpr::constant(0).sub(&d)));
+        assert!(!always_negative(&d.sub(&SizeExpr::constant(8))));
+        assert!(!always_negative(&SizeExpr::constant(1).sub(&d)));
+    }
+
+    #[test]
+    fn dims_are_compared_by_length() {
+        let half = SizeExpr::size(SizeId(0)).div(2).expect("nonzero");
+        assert_eq!(Dim::Range(half.clone()), Dim::Range(SizeExpr::size(SizeId(0)).sub(&half)));
+    }
+}

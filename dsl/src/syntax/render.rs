@@ -1,0 +1,44 @@
+//! Errors as text with the offending lines and carets. Does not print: the caller does.
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+use super::diagnostic::{Diagnostic, Diagnostics};
+use crate::ir::SourceText;
+
+/// How errors are rendered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Style {
+    /// Text alone.
+    Plain,
+    /// With ANSI colours, for a terminal.
+    Coloured,
+}
+
+/// The errors one after the other, each with its line of the kernel text, separated by empty lines; no newline at the end.
+pub fn render(diagnostics: &Diagnostics, style: Style) -> String {
+    let renderer = match style {
+        Style::Plain => Renderer::plain(),
+        Style::Coloured => Renderer::styled(),
+    };
+    let rendered: Vec<_> = diagnostics.list.iter().map(|d| render_one(d, &diagnostics.source, &renderer)).collect();
+    rendered.join("\n\n")
+}
+
+fn render_one(diagnostic: &Diagnostic, source: &SourceText, renderer: &Renderer) -> String {
+    let (start, end) = (diagnostic.span.start as usize, diagnostic.span.end as usize);
+    let title = Level::ERROR.primary_title(&diagnostic.message);
+    let mut group: Group<'_> = if source.text.get(start..end).is_some() {
+        let annotation = AnnotationKind::Primary.span(start..end).label(&diagnostic.label);
+        let mut snippet = Snippet::source(&*source.text).line_start(source.first_line.max(1) as usize).annotation(annotation);
+        if !source.name.is_empty() {
+            snippet = snippet.path(&source.name);
+        }
+        title.element(snippet)
+    } else {
+        Group::with_title(title)
+    };
+    if let Some(help) = &diagnostic.help {
+        group = group.element(Level::HELP.message(help));
+    }
+    renderer.render(&[group])
+}

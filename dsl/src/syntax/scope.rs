@@ -1,0 +1,139 @@
+//! Variables: what names mean where, and which variables a loop carries.
+
+use std::collections::{BTreeSet, HashMap};
+
+use syn::{Block, Expr, Pat, Stmt};
+
+use super::operand::Operand;
+use crate::ir::Span;
+
+/// What a variable stands for.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Meaning {
+    /// The result of an expression.
+    Operand(Operand),
+    /// Something that had an error; uses of it are not errors again.
+    Unknown,
+}
+
+/// How a variable came to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    /// A parameter of the kernel.
+    Param,
+    /// `let`
+    Let,
+    /// `let mut`
+    LetMut,
+    /// The coordinate of a loop.
+    Coordinate,
+}
+
+/// A variable.
+#[derive(Clone, Debug)]
+pub(super) struct Variable {
+    pub(super) name: String,
+    pub(super) meaning: Meaning,
+    pub(super) origin: Origin,
+    /// Where it is declared.
+    pub(super) span: Span,
+}
+
+/// Index of a variable, in order of declaration.
+pub(super) type VariableId = usize;
+
+/// All variables, and the names visible now.
+#[derive(Default, Debug)]
+pub(super) struct Scopes {
+    variables: Vec<Variable>,
+    open: Vec<HashMap<String, VariableId>>,
+}
+
+impl Scopes {
+    /// Opens a scope.
+    pub(super) fn open(&mut self) {
+        self.open.push(HashMap::new());
+    }
+
+    /// Closes the innermost scope.
+    pub(super) fn close(&mut self) {
+        self.open.pop();
+    }
+
+    /// Declares a variable in the innermost scope; it hides others of its name.
+    pub(super) fn declare(&mut self, variable: Variable) -> VariableId {
+        let id = self.variables.len();
+        if let Some(scope) = self.open.last_mut() {
+            scope.insert(variable.name.clone(), id);
+        }
+        self.variables.push(variable);
+        id
+    }
+
+    /// The variable that a name means.
+    pub(super) fn find(&self, name: &str) -> Option<VariableId> {
+        self.open.iter().rev().find_map(|scope| scope.get(name).copied())
+    }
+
+    /// A variable.
+    pub(super) fn get(&self, id: VariableId) -> &Variable {
+        &self.variables[id]
+    }
+
+    /// Gives a variable a new meaning.
+    pub(super) fn set(&mut self, id: VariableId, meaning: Meaning) {
+        self.variables[id].meaning = meaning;
+    }
+
+    /// All names visible now.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.open.iter().flat_map(|scope| scope.keys().map(String::as_str))
+    }
+
+    /// The `let mut` variables of open scopes that a block assigns, in order of declaration.
+    pub(super) fn assigned_in(&self, block: &Block) -> Vec<VariableId> {
+        let mut names = BTreeSet::new();
+        assigned(block, &mut BTreeSet::new(), &mut names);
+        let ids: BTreeSet<_> = names.iter().filter_map(|name| self.find(name)).collect();
+        ids.into_iter().filter(|&id| self.get(id).origin == Origin::LetMut).collect()
+    }
+}
+
+/// The names that statements of a block assign, but for those that it declares before.
+fn assigned(block: &Block, hidden: &mut BTreeSet<String>, names: &mut BTreeSet<String>) {
+    for statement in &block.stmts {
+        match statement {
+            Stmt::Local(local) => declared(&local.pat, hidden),
+            Stmt::Expr(Expr::Assign(assign), _) => target(&assign.left, hidden, names),
+            // Compound assignment; of other binary operators the left side is no statement's target.
+            Stmt::Expr(Expr::Binary(binary), _) if super::statement::compound(&binary.op).is_some() => {
+                target(&binary.left, hidden, names);
+            }
+            Stmt::Expr(Expr::ForLoop(inner), _) => {
+                let mut inner_hidden = hidden.clone();
+                declared(&inner.pat, &mut inner_hidden);
+                assigned(&inner.body, &mut inner_hidden, names);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn declared(pattern: &Pat, hidden: &mut BTreeSet<String>) {
+    match pattern {
+        Pat::Ident(ident) => {
+            hidden.insert(ident.ident.to_string());
+        }
+        Pat::Tuple(tuple) => tuple.elems.iter().for_each(|p| declared(p, hidden)),
+        _ => {}
+    }
+}
+
+fn target(left: &Expr, hidden: &BTreeSet<String>, names: &mut BTreeSet<String>) {
+    if let Expr::Path(path) = left
+        && let Some(name) = path.path.get_ident().map(ToString::to_string)
+        && !hidden.contains(&name)
+    {
+        names.insert(name);
+    }
+}

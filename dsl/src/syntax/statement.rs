@@ -1,0 +1,438 @@
+//! Statements: `let`, `program`, assignment, `for`, and what to write instead of the rest of Rust.
+
+use std::collections::BTreeSet;
+
+use syn::{BinOp, Block, Expr, ExprCall, ExprForLoop, Local, Pat, Stmt};
+
+use super::diagnostic::{Checked, Diagnostic};
+use super::kernel::Lowering;
+use super::operand::{Located, Number, Operand};
+use super::scope::{Meaning, Origin, Variable};
+use super::signature::quoted;
+use crate::ir::{AxisKind, BinaryOp, Op, ProgramDim, SizeExpr, Span, Type, ValueId};
+
+/// The operation of a compound assignment such as `+=`.
+pub(super) fn compound(op: &BinOp) -> Option<BinaryOp> {
+    match op {
+        BinOp::AddAssign(_) => Some(BinaryOp::Add),
+        BinOp::SubAssign(_) => Some(BinaryOp::Sub),
+        BinOp::MulAssign(_) => Some(BinaryOp::Mul),
+        BinOp::DivAssign(_) => Some(BinaryOp::Div),
+        BinOp::RemAssign(_) => Some(BinaryOp::Rem),
+        _ => None,
+    }
+}
+
+/// The call, if the expression calls the function `name`.
+fn call_of<'e>(expr: &'e Expr, name: &str) -> Option<&'e ExprCall> {
+    match expr {
+        Expr::Call(call) if matches!(&*call.func, Expr::Path(path) if path.path.is_ident(name)) => Some(call),
+        _ => None,
+    }
+}
+
+impl Lowering<'_> {
+    /// Lowers the body of the function.
+    pub(super) fn body(&mut self, block: &Block) {
+        let first_is_program = matches!(block.stmts.first(), Some(Stmt::Local(Local { init: Some(init), .. })) if call_of(&init.expr, "program").is_some());
+        if !first_is_program {
+            let span = block.stmts.first().map_or(self.builder.kernel.name_span, |s| self.positions.of(s));
+            let error = Diagnostic::new(span, "a kernel begins with `program`")
+                .label(if block.stmts.is_empty() { "this kernel is empty" } else { "found another statement" })
+                .help("say what one program works on: `let (b, h, i) = program(B, H, tiles(M));`");
+            self.reporter.report(error);
+        }
+        self.scopes.open();
+        self.block(block);
+        self.scopes.close();
+    }
+
+    fn block(&mut self, block: &Block) {
+        for statement in &block.stmts {
+            // Errors are on the list; the statements after are checked all the same.
+            let _reported = self.statement(statement);
+        }
+    }
+
+    fn statement(&mut self, statement: &Stmt) -> Checked<()> {
+        match statement {
+            Stmt::Local(local) => self.local(local),
+            Stmt::Expr(Expr::Assign(assign), _) => {
+                let value = self.expression(&assign.right);
+                self.assign(&assign.left, value)
+            }
+            Stmt::Expr(Expr::Binary(binary), _) if compound(&binary.op).is_some() => {
+                let op = compound(&binary.op).expect("just seen");
+                let span = self.positions.of(binary);
+                let operands = self.expression(&binary.left).and_then(|left| Ok((left, self.expression(&binary.right)?)));
+                let value = operands.and_then(|(left, right)| self.binary(op, left, right, span));
+                self.assign(&binary.left, value)
+            }
+            Stmt::Expr(Expr::ForLoop(inner), _) => self.for_loop(inner),
+            Stmt::Expr(expr, _) => match call_of(expr, "store") {
+                Some(call) => self.store(call),
+                None => {
+                    if matches!(expr, Expr::Call(_) | Expr::Path(_) | Expr::Lit(_) | Expr::MethodCall(_) | Expr::Binary(_)) {
+                        self.expression(expr)?;
+                        let error = Diagnostic::new(self.positions.of(expr), "the value of this statement is not used")
+                            .label("has no effect")
+                            .help("bind it, `let x = ...;`, or store it, `store(o, [...], ...);`");
+                        return Err(self.reporter.report(error));
+                    }
+                    Err(self.unsupported(expr))
+                }
+            },
+            Stmt::Item(item) => {
+                let error = Diagnostic::new(self.positions.of(item), "a kernel declares nothing inside")
+                    .label("an item of Rust")
+                    .help("move it out of the kernel; constants can be `let`");
+                Err(self.reporter.report(error))
+            }
+            Stmt::Macro(call) => {
+                let error = Diagnostic::new(self.positions.of(call), "a kernel calls no macros")
+                    .label(format!("found {}", quoted(&call.mac.path)));
+                Err(self.reporter.report(error.help("write the expression out")))
+            }
+        }
+    }
+
+    fn local(&mut self, local: &Local) -> Checked<()> {
+        let result = self.try_local(local);
+        if result.is_err() {
+            self.declare_unknown(&local.pat);
+        }
+        result
+    }
+
+    /// Declares the names of a pattern whose value had an error, so that their uses are no errors again.
+    fn declare_unknown(&mut self, pattern: &Pat) {
+        match pattern {
+            Pat::Ident(ident) => {
+                let origin = if ident.mutability.is_some() { Origin::LetMut } else { Origin::Let };
+                let span = self.positions.of(&ident.ident);
+                self.scopes.declare(Variable { name: ident.ident.to_string(), meaning: Meaning::Unknown, origin, span });
+            }
+            Pat::Tuple(tuple) => tuple.elems.iter().for_each(|p| self.declare_unknown(p)),
+            Pat::Type(typed) => self.declare_unknown(&typed.pat),
+            _ => {}
+        }
+    }
+
+    fn try_local(&mut self, local: &Local) -> Checked<()> {
+        let Some(init) = &local.init else {
+            let error = Diagnostic::new(self.positions.of(local), "a variable needs a value")
+                .label("nothing is assigned here")
+                .help("give it one where it is declared: `let mut l = zeros(i);`");
+            return Err(self.reporter.report(error));
+        };
+        if let Some((token, _)) = &init.diverge {
+            let error = Diagnostic::new(self.positions.of(token), "`let ... else` is not supported");
+            return Err(self.reporter.report(error.help("choose element by element with `select(condition, a, b)`")));
+        }
+        if let Some(call) = call_of(&init.expr, "program") {
+            return self.program(&local.pat, call);
+        }
+        match &local.pat {
+            Pat::Ident(ident) if ident.by_ref.is_none() && ident.subpat.is_none() => {
+                let value = self.expression(&init.expr)?;
+                let name = ident.ident.to_string();
+                let span = self.positions.of(&ident.ident);
+                let (operand, origin) = if ident.mutability.is_some() {
+                    (Operand::Value(self.materialize(value)?), Origin::LetMut)
+                } else {
+                    (value.operand, Origin::Let)
+                };
+                self.name(&operand, &name);
+                self.scopes.declare(Variable { name, meaning: Meaning::Operand(operand), origin, span });
+                Ok(())
+            }
+            Pat::Type(typed) => {
+                let error = Diagnostic::new(self.positions.of(&typed.ty), "variables have no type annotations")
+                    .label("types are inferred")
+                    .help("remove it; to convert a value write `.to::<T>()`");
+                Err(self.reporter.report(error))
+            }
+            Pat::Tuple(tuple) => {
+                let error = Diagnostic::new(self.positions.of(tuple), "only `program` gives several values")
+                    .label(format!("found {}", quoted(tuple)))
+                    .help("write one `let` for each variable");
+                Err(self.reporter.report(error))
+            }
+            other => {
+                let error = Diagnostic::new(self.positions.of(other), "expected the name of a variable")
+                    .label(format!("found {}", quoted(other)))
+                    .help("write `let name = ...;`");
+                Err(self.reporter.report(error))
+            }
+        }
+    }
+
+    /// Names the value of an operand after a variable, unless it has a name.
+    fn name(&mut self, operand: &Operand, name: &str) {
+        if let Operand::Value(value) = operand
+            && self.builder.kernel.values[*value].name.is_none()
+        {
+            self.builder.name(*value, name);
+        }
+    }
+
+    /// The value of a mutable variable: a literal becomes an f32, an index if it is integral.
+    fn materialize(&mut self, value: Located) -> Checked<ValueId> {
+        let span = value.span;
+        match value.operand {
+            Operand::Value(v) if matches!(self.builder.kernel.ty(v), Type::Coord(_)) => {
+                let error = Diagnostic::new(span, "a coordinate cannot be assigned").label(self.describe(&value.operand));
+                Err(self.reporter.report(error.help("bind it with `let` alone, or use `pos(...)`")))
+            }
+            Operand::Value(v) => Ok(v),
+            Operand::Number(Number::Float(_)) => self.tile(value),
+            Operand::Number(Number::Int(_)) | Operand::Size(_) => self.index(value),
+            Operand::Tensor(_) => self.tile(value),
+        }
+    }
+
+    fn assign(&mut self, target: &Expr, value: Checked<Located>) -> Checked<()> {
+        let name = match target {
+            Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
+            _ => None,
+        };
+        let span = self.positions.of(target);
+        let Some(name) = name else {
+            let error = Diagnostic::new(span, "only a variable can be assigned")
+                .label(format!("found {}", quoted(target)))
+                .help("tensors are written with `store(o, [...], value);`");
+            return Err(self.reporter.report(error));
+        };
+        let Some(id) = self.scopes.find(&name) else {
+            return Err(self.unknown_name(&name, span));
+        };
+        let variable = self.scopes.get(id).clone();
+        let refusal = match variable.origin {
+            Origin::LetMut => None,
+            Origin::Let => Some(("is not mutable", format!("declare it with `let mut {name}`"))),
+            Origin::Param => match variable.meaning {
+                Meaning::Operand(Operand::Tensor(_)) => Some(("is a tensor", format!("write `store({name}, [...], value);`"))),
+                _ => Some(("is a parameter", format!("copy it first: `let mut {name}_now = {name};`"))),
+            },
+            Origin::Coordinate => Some(("is the coordinate of a tile", "it advances by itself; use another name".into())),
+        };
+        if let Some((what, help)) = refusal {
+            let error = Diagnostic::new(span, format!("`{name}` {what} and cannot be assigned"));
+            return Err(self.reporter.report(error.label("assigned here").help(help)));
+        }
+        let value = value?;
+        let Meaning::Operand(Operand::Value(current)) = variable.meaning else { return Ok(()) };
+        let next = self.convert_to_type_of(current, &name, value)?;
+        self.name(&Operand::Value(next), &name);
+        self.scopes.set(id, Meaning::Operand(Operand::Value(next)));
+        Ok(())
+    }
+
+    /// The value to assign to a variable that holds `current`: of the same type.
+    fn convert_to_type_of(&mut self, current: ValueId, name: &str, value: Located) -> Checked<ValueId> {
+        let span = value.span;
+        let found = self.describe(&value.operand);
+        let wanted = self.builder.kernel.ty(current).clone();
+        let next = match (&wanted, &value.operand) {
+            (Type::Index, Operand::Number(Number::Int(_)) | Operand::Size(_)) => self.index(value)?,
+            (Type::Tile(t), Operand::Number(_) | Operand::Size(_)) if t.dims.is_empty() => {
+                let tile = self.tile(value)?;
+                self.cast_integer_like(tile, t.elem, span)
+            }
+            (_, Operand::Value(v)) => *v,
+            (_, _) => self.tile(value)?,
+        };
+        if *self.builder.kernel.ty(next) == wanted {
+            return Ok(next);
+        }
+        let wanted_text = self.builder.kernel.type_text(&wanted);
+        let help = match (&wanted, self.builder.kernel.ty(next)) {
+            (Type::Tile(a), Type::Tile(b)) if a.dims == b.dims => {
+                format!(
+                    "convert it, `.to::<{}>()`, or convert the value that `{name}` begins with",
+                    self.builder.kernel.elem_name(a.elem)
+                )
+            }
+            (_, Type::Tile(b)) if !b.dims.is_empty() => {
+                let dims: Vec<_> = b.dims.iter().map(|d| self.builder.kernel.dim_text(d)).collect();
+                let dims = if dims.len() == 1 { dims[0].clone() } else { format!("({})", dims.join(", ")) };
+                format!("begin with a tile of that shape, `let mut {name} = zeros({dims});`, or use another variable")
+            }
+            _ => format!("`{name}` keeps the type it was declared with; use another variable"),
+        };
+        let error = Diagnostic::new(span, format!("the type of `{name}` would change"));
+        Err(self.reporter.report(error.label(format!("expected {wanted_text}, found {found}")).help(help)))
+    }
+
+    fn for_loop(&mut self, statement: &ExprForLoop) -> Checked<()> {
+        if let Some(label) = &statement.label {
+            let error = Diagnostic::new(self.positions.of(label), "loops have no labels");
+            self.reporter.report(error.help("remove it; a loop walks all tiles of its axis"));
+        }
+        let name = match &*statement.pat {
+            Pat::Ident(ident) if ident.mutability.is_none() && ident.by_ref.is_none() && ident.subpat.is_none() => {
+                Some(&ident.ident)
+            }
+            other => {
+                let error = Diagnostic::new(self.positions.of(other), "expected the name of a coordinate")
+                    .label(format!("found {}", quoted(other)));
+                self.reporter.report(error.help("write `for j in tiles(N)`"));
+                None
+            }
+        };
+        let extent = match call_of(&statement.expr, "tiles") {
+            Some(call) => self.tiles(call),
+            None => {
+                let help = "write `for j in tiles(N)`: the loop walks the positions 0 .. N, a tile at a time";
+                let error = Diagnostic::new(self.positions.of(&statement.expr), "a loop walks the tiles of a size")
+                    .label(format!("expected `tiles(...)`, found {}", quoted(&statement.expr)));
+                Err(self.reporter.report(error.help(help)))
+            }
+        };
+        // A loop whose header has an error is checked once more without one, as if over some size.
+        let sound = extent.as_ref().map(|_| ()).map_err(|&reported| reported);
+        let extent = extent.unwrap_or_else(|_| SizeExpr::constant(1));
+        let axis_name = name.map_or_else(|| "_".to_owned(), ToString::to_string);
+        let axis = self.builder.axis(axis_name.clone(), extent, AxisKind::Loop);
+
+        let known = |(id, meaning): (usize, Meaning)| match meaning {
+            Meaning::Operand(Operand::Value(value)) => Some((id, value)),
+            _ => None,
+        };
+        let assigned = self.scopes.assigned_in(&statement.body);
+        let carried: Vec<_> =
+            assigned.into_iter().map(|id| (id, self.scopes.get(id).meaning.clone())).filter_map(known).collect();
+        let init: Vec<_> = carried.iter().map(|&(_, value)| value).collect();
+
+        let header = self.positions.range(statement.for_token.span, self.last_span(&statement.expr));
+        self.builder.span = header;
+        let (coordinate, params) = self.builder.begin_for(axis, &init);
+        for (&(id, _), &param) in carried.iter().zip(&params) {
+            let name = self.scopes.get(id).name.clone();
+            self.builder.name(param, name);
+            self.scopes.set(id, Meaning::Operand(Operand::Value(param)));
+        }
+        self.scopes.open();
+        if let Some(name) = name {
+            let span = self.positions.of(name);
+            let meaning = if sound.is_ok() { Meaning::Operand(Operand::Value(coordinate)) } else { Meaning::Unknown };
+            self.scopes.declare(Variable { name: axis_name, meaning, origin: Origin::Coordinate, span });
+        }
+        self.block(&statement.body);
+        self.scopes.close();
+
+        let next: Vec<_> = carried
+            .iter()
+            .zip(&params)
+            .map(|(&(id, _), &param)| match self.scopes.get(id).meaning {
+                Meaning::Operand(Operand::Value(value)) => value,
+                _ => param,
+            })
+            .collect();
+        self.builder.span = header;
+        let results = self.builder.end_for(axis, init, next);
+        for (&(id, _), &result) in carried.iter().zip(&results) {
+            let name = self.scopes.get(id).name.clone();
+            self.builder.name(result, name);
+            self.scopes.set(id, Meaning::Operand(Operand::Value(result)));
+        }
+        sound
+    }
+
+    fn last_span(&self, expr: &Expr) -> proc_macro2::Span {
+        let last = quote::ToTokens::to_token_stream(expr).into_iter().last();
+        last.map_or_else(proc_macro2::Span::call_site, |tree| tree.span())
+    }
+
+    /// The size whose tiles `tiles(size)` means.
+    fn tiles(&mut self, call: &ExprCall) -> Checked<SizeExpr> {
+        match call.args.first() {
+            Some(argument) if call.args.len() == 1 => self.size(argument),
+            _ => {
+                let error = Diagnostic::new(self.positions.of(call), "`tiles` takes 1 argument")
+                    .label(format!("found {}", call.args.len()))
+                    .help("write `tiles(M)`, with the size whose positions are walked");
+                Err(self.reporter.report(error))
+            }
+        }
+    }
+
+    /// `let pattern = program(...)`.
+    fn program(&mut self, pattern: &Pat, call: &ExprCall) -> Checked<()> {
+        let span = self.positions.of(call);
+        if self.has_program {
+            let error = Diagnostic::new(span, "a kernel has one `program`").label("the second one");
+            return Err(self.reporter.report(error.help("remove it; the first one names everything")));
+        }
+        self.has_program = true;
+        if !self.builder.kernel.ops.is_empty() {
+            let error = Diagnostic::new(span, "`program` must be the first statement").label("found after another statement");
+            self.reporter.report(error.help("move it to the beginning of the kernel"));
+        }
+        let names: Option<Vec<_>> = match pattern {
+            Pat::Tuple(tuple) => tuple.elems.iter().map(program_name).collect(),
+            other => program_name(other).map(|ident| vec![ident]),
+        };
+        let Some(names) = names else {
+            let error = Diagnostic::new(self.positions.of(pattern), "expected a name for each argument of `program`")
+                .label(format!("found {}", quoted(pattern)))
+                .help("write `let (b, h, i) = program(B, H, tiles(M));`");
+            let reported = self.reporter.report(error);
+            self.define_scalars();
+            return Err(reported);
+        };
+        let mut seen = BTreeSet::new();
+        for name in &names {
+            if !seen.insert(name.to_string()) {
+                let error = Diagnostic::new(self.positions.of(*name), format!("`{name}` is named twice"));
+                self.reporter.report(error.label("the second time").help("give each dimension its own name"));
+            }
+        }
+        let result = self.grid(&names, call, span);
+        self.define_scalars();
+        result
+    }
+
+    fn grid(&mut self, names: &[&syn::Ident], call: &ExprCall, span: Span) -> Checked<()> {
+        if names.len() != call.args.len() || names.is_empty() {
+            let (expected, found) = (call.args.len(), names.len());
+            let error = Diagnostic::new(span, format!("`program` has {expected} arguments, but {found} names are bound"))
+                .help("name each dimension: `let (b, h, i) = program(B, H, tiles(M));`");
+            return Err(self.reporter.report(error));
+        }
+        let mut dims = Vec::new();
+        for (name, argument) in names.iter().zip(&call.args) {
+            let dim = match call_of(argument, "tiles") {
+                Some(tiles) => {
+                    let extent = self.tiles(tiles);
+                    extent.map(|extent| ProgramDim::Tiles(self.builder.axis(name.to_string(), extent, AxisKind::Program)))
+                }
+                None => self.size(argument).map(ProgramDim::Each),
+            };
+            dims.push(dim);
+        }
+        let dims = dims.into_iter().collect::<Checked<Vec<_>>>()?;
+        self.builder.span = span;
+        let (_, results) = self.builder.append(Op::Program(dims));
+        for (name, value) in names.iter().zip(results) {
+            self.builder.name(value, name.to_string());
+            let origin = if matches!(self.builder.kernel.ty(value), Type::Coord(_)) { Origin::Coordinate } else { Origin::Let };
+            let variable = Variable {
+                name: name.to_string(),
+                meaning: Meaning::Operand(Operand::Value(value)),
+                origin,
+                span: self.positions.of(*name),
+            };
+            self.scopes.declare(variable);
+        }
+        Ok(())
+    }
+}
+
+/// The name that a pattern of `program` binds.
+fn program_name(pattern: &Pat) -> Option<&syn::Ident> {
+    match pattern {
+        Pat::Ident(ident) if ident.mutability.is_none() && ident.by_ref.is_none() && ident.subpat.is_none() => Some(&ident.ident),
+        _ => None,
+    }
+}

@@ -1,0 +1,53 @@
+//! Code for a schedule: generated, then taken from the cache or compiled and kept there.
+
+use flashtile_codegen::{Abi, Arch, Facts, Schedule};
+
+use super::generate;
+use crate::cache::{Cache, ModuleKey, ModuleRecord};
+use crate::error::Result;
+use crate::kernel::BoundKernel;
+use crate::toolchain::Toolchain;
+
+/// Code for a schedule, ready to be loaded.
+#[derive(Clone, Debug)]
+pub struct Code {
+    /// The schedule.
+    pub schedule: Schedule,
+    /// CUDA C.
+    pub source: String,
+    /// How to call it.
+    pub abi: Abi,
+    /// Compiled.
+    pub module: ModuleRecord,
+    /// Seconds that NVRTC took; 0 if the code came from the cache.
+    pub compile_seconds: f64,
+}
+
+/// Generates code and compiles it, unless the cache has it. NVRTC is looked for only if it is needed.
+///
+/// # Errors
+/// [`crate::kernel::KernelError`] if the schedule is not legal, [`crate::toolchain::ToolchainError`].
+pub fn compile(
+    kernel: &BoundKernel,
+    facts: &Facts,
+    schedule: &Schedule,
+    arch: &Arch,
+    toolchain: &Toolchain,
+    cache: &Cache,
+) -> Result<Code> {
+    let generated = generate(&kernel.instance(facts.clone()), schedule, arch)?;
+    let key = ModuleKey::new(&generated.source, arch.name);
+    let nvrtc = toolchain.found().map(|n| n.version());
+    let (module, compile_seconds) = match cache.module(&key, nvrtc) {
+        Some(module) => (module, 0.0),
+        None => {
+            let name = format!("{}.cu", kernel.ir().name);
+            let compiled = toolchain.compile(&generated.source, &name, arch.name)?;
+            let module =
+                ModuleRecord { key, nvrtc: compiled.nvrtc, report: compiled.report, cubin: compiled.cubin, ptx: compiled.ptx };
+            cache.keep_module(&module);
+            (module, compiled.seconds)
+        }
+    };
+    Ok(Code { schedule: schedule.clone(), source: generated.source, abi: generated.abi, module, compile_seconds })
+}
