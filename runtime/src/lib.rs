@@ -6,6 +6,7 @@
 //! | [`tensor`] | strided tensors in the memory of a device |
 //! | [`kernel`] | kernels: text, and text bound to types and constants |
 //! | [`launch`] | arguments, their check, and kernels made ready for a device |
+//! | [`lowering`] | a bound kernel and a schedule to compiled code |
 //! | [`toolchain`] | finds or installs NVRTC, compiles, disassembles |
 //! | [`tuner`] | finds the best schedule for a shape on a GPU |
 //! | [`verify`] | the float64 oracle and the tolerance |
@@ -27,6 +28,7 @@ mod error;
 pub mod kernel;
 pub mod launch;
 mod location;
+pub mod lowering;
 #[doc(hidden)]
 pub mod macro_support;
 pub mod tensor;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flashtile_dsl::ir::Elem;
 
-use super::{DeviceError, DeviceInfo, LaunchOptions, Stream};
+use super::{DeviceError, DeviceInfo, LaunchOptions, Stream, VariantInfo};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 
@@ -80,6 +80,9 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     /// Queues a launch. Compiles, or loads from the cache, what the first call with such arguments needs; later calls
     /// allocate nothing and do not wait, so that they may be captured into a graph.
     fn launch(&self, call: &Call<'_>) -> Result<()>;
+
+    /// The code that launches so far have run; none on a device that compiles nothing.
+    fn variants(&self) -> Vec<VariantInfo>;
 
     /// For access to what only one kind of launcher has.
     fn as_any(&self) -> &dyn std::any::Any;

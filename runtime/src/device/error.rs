@@ -84,6 +84,18 @@ pub enum DeviceError {
         /// Size of the allocation.
         bytes: usize,
     },
+    /// More programs than a grid can have.
+    #[error("{device}: a launch of these sizes has more than 2^31 programs; use smaller sizes")]
+    GridTooLarge {
+        /// The device.
+        device: String,
+    },
+    /// A stream of another device.
+    #[error("the stream belongs to another device than {device}; make one with Stream::new(&device)")]
+    OtherDevice {
+        /// Device of the kernel.
+        device: String,
+    },
     /// The device has no streams.
     #[error("{0} has no streams; launch without one")]
     NoStreams(String),

@@ -23,6 +23,17 @@ impl BoundKernel {
         &self.binding
     }
 
+    /// Hash of the kernel's text, for keys of the cache; of its tile IR if there is no text.
+    pub fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        match self.ir.source.text.is_empty() {
+            false => hasher.update(self.ir.source.text.as_bytes()),
+            true => hasher.update(format!("{:?}", self.ir).as_bytes()),
+        };
+        hasher.update(self.ir.name.as_bytes());
+        hasher.finalize().to_hex().to_string()
+    }
+
     pub(crate) fn shared_ir(&self) -> &Arc<ir::Kernel> {
         &self.ir
     }

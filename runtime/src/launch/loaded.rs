@@ -2,7 +2,7 @@
 
 use super::Argument;
 use super::signature::{MAX_ARGUMENTS, MAX_SIZES, Signature};
-use crate::device::{Call, CallArgument, Device, LaunchOptions, Launcher, Stream};
+use crate::device::{Call, CallArgument, Device, LaunchOptions, Launcher, Stream, VariantInfo};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 
@@ -67,6 +67,11 @@ impl LoadedKernel {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The code that launches so far have run; none on a device that compiles nothing.
+    pub fn variants(&self) -> Vec<VariantInfo> {
+        self.launcher.variants()
     }
 
     pub(crate) fn launcher(&self) -> &dyn Launcher {

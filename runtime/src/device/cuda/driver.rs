@@ -1,6 +1,9 @@
 //! Looks for the driver library before anything else touches it: cudarc panics where the library, or a function of it,
 //! is missing.
 
+use cudarc::driver::result::DriverError;
+use cudarc::driver::sys::CUresult;
+
 use crate::device::DeviceError;
 
 /// Every driver function that is called here, directly or by cudarc's `result` functions.
@@ -43,6 +46,7 @@ const SYMBOLS: &[&str] = &[
     "cuFuncSetAttribute",
     "cuFuncGetAttribute",
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    "cuLaunchKernel",
     "cuLaunchKernelEx",
     "cuTensorMapEncodeTiled",
     "cuGetErrorName",
@@ -73,4 +77,24 @@ pub(crate) fn probe() -> Result<(), DeviceError> {
         }
     }
     Err(DeviceError::NoDriver { looked_for })
+}
+
+/// A driver call's result with the name of the device and of the function.
+pub(super) fn check<T>(device: &str, call: &'static str, result: Result<T, DriverError>) -> Result<T, DeviceError> {
+    result.map_err(|error| driver_error(device, call, error))
+}
+
+/// The same for a bare status.
+pub(super) fn check_status(device: &str, call: &'static str, status: CUresult) -> Result<(), DeviceError> {
+    check(device, call, status.result())
+}
+
+fn driver_error(device: &str, call: &'static str, error: DriverError) -> DeviceError {
+    let text = |text: Result<&std::ffi::CStr, DriverError>| text.ok().map(|t| t.to_string_lossy().into_owned());
+    DeviceError::Driver {
+        device: device.to_owned(),
+        call,
+        code: text(error.error_name()).unwrap_or_else(|| format!("status {}", error.0 as u32)),
+        message: text(error.error_string()).unwrap_or_else(|| "no description".to_owned()),
+    }
 }

@@ -1,20 +1,20 @@
-//! GPUs through the CUDA driver.
+//! GPUs through the CUDA driver, which is loaded when the first GPU is asked for.
+//!
+//! Architecture invariant: `unsafe` is here and in the toolchain only, each block with its reason.
 
+mod context;
 mod driver;
+mod image;
+mod launcher;
+mod memory;
+mod module;
+mod parameters;
+mod stream;
+mod tensor_map;
+mod timing;
+mod variant;
 
-use std::sync::Arc;
-
-use super::{Backend, DeviceError};
-
-pub(crate) struct Cuda;
-
-impl Cuda {
-    /// The GPU of this number, the same in the whole process.
-    pub fn device(_ordinal: usize) -> Result<Arc<dyn Backend>, DeviceError> {
-        driver::probe()?;
-        Err(DeviceError::NoDriver { looked_for: Vec::new() })
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct CudaStream;
+pub(crate) use context::Cuda;
+pub(crate) use launcher::CudaLauncher;
+pub(crate) use stream::{CudaGraph, CudaStream};
+pub(crate) use timing::Timer;
