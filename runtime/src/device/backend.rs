@@ -35,10 +35,10 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync {
     fn address(&self) -> u64;
     /// Copies from the host, after everything queued on the device's own stream.
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), DeviceError>;
+    /// Sets every byte, after everything queued on the device's own stream.
+    fn fill(&self, byte: u8) -> Result<(), DeviceError>;
     /// Copies to the host, after everything queued on the device's own stream.
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), DeviceError>;
-    /// For access to what only one kind of memory has.
-    fn as_any(&self) -> &dyn std::any::Any;
 }
 
 /// An argument of a launch, as a device takes it.
@@ -83,9 +83,6 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
 
     /// The code that launches so far have run; none on a device that compiles nothing.
     fn variants(&self) -> Vec<VariantInfo>;
-
-    /// For access to what only one kind of launcher has.
-    fn as_any(&self) -> &dyn std::any::Any;
 }
 
 /// Checks that bytes `offset..offset + len` lie in an allocation of `bytes`.

@@ -162,11 +162,6 @@ impl CudaLauncher {
         };
         self.runtime_sizes.iter().map(size).collect()
     }
-
-    /// A launch of code that is not chosen but given, as the tuner does.
-    pub fn launch_variant(&self, variant: &Variant, call: &Call<'_>) -> Result<()> {
-        Ok(variant.launch(call, self.gpu.stream())?)
-    }
 }
 
 fn borrowed(sizes: &BTreeMap<String, i64>) -> impl Iterator<Item = (&str, i64)> {
@@ -191,9 +186,5 @@ impl Launcher for CudaLauncher {
     fn variants(&self) -> Vec<VariantInfo> {
         let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
         entries.iter().map(|e| e.info.clone()).collect()
-    }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
     }
 }

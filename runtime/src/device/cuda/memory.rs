@@ -35,12 +35,11 @@ impl DeviceMemory {
         };
         let memory = Self { context: context.clone(), stream: stream.clone(), address, bytes };
         memory.fill(0)?;
-        stream.synchronize()?;
         Ok(memory)
     }
 
     /// Queues filling every byte on the device's own stream.
-    pub fn fill(&self, byte: u8) -> Result<(), DeviceError> {
+    pub fn queue_fill(&self, byte: u8) -> Result<(), DeviceError> {
         self.context.bind()?;
         // SAFETY: the range is the allocation, which outlives the stream's work: freeing waits for it.
         let filled = unsafe { result::memset_d8_async(self.address, byte, self.bytes, self.stream.raw()) };
@@ -75,8 +74,9 @@ impl Memory for DeviceMemory {
         self.stream.synchronize()
     }
 
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
+    fn fill(&self, byte: u8) -> Result<(), DeviceError> {
+        self.queue_fill(byte)?;
+        self.stream.synchronize()
     }
 }
 
