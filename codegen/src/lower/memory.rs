@@ -166,14 +166,6 @@ impl Lowering<'_> {
         }
     }
 
-    /// Ends the plan with no copy in flight.
-    pub(super) fn wait_for_all(&mut self) {
-        let copies = self.plan.tiles.iter().any(|t| !t.warp_private);
-        if copies {
-            self.push_wait(0);
-        }
-    }
-
     /// Whether the value is a tile that waits to be acquired.
     pub(super) fn is_pending(&self, tile: TileId) -> bool {
         self.pending.iter().any(|p| p.tile == tile)

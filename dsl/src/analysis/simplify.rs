@@ -244,15 +244,14 @@ impl IndexExpr {
 
     /// The smaller of two.
     pub fn min_of(&self, other: &Self) -> Self {
-        let operands = reduced(self, other, &|e| if let IndexExpr::Min(a, b) = e { Some((a, b)) } else { None }, &Self::at_most);
-        operands.into_iter().reduce(|a, b| IndexExpr::Min(Box::new(a), Box::new(b))).expect("two operands at least")
+        let nested = |a, b| IndexExpr::Min(Box::new(a), Box::new(b));
+        reduced(self, other, false).into_iter().reduce(nested).expect("two operands at least")
     }
 
     /// The larger of two.
     pub fn max_of(&self, other: &Self) -> Self {
-        let operands =
-            reduced(self, other, &|e| if let IndexExpr::Max(a, b) = e { Some((a, b)) } else { None }, &|a, b| b.at_most(a));
-        operands.into_iter().reduce(|a, b| IndexExpr::Max(Box::new(a), Box::new(b))).expect("two operands at least")
+        let nested = |a, b| IndexExpr::Max(Box::new(a), Box::new(b));
+        reduced(self, other, true).into_iter().reduce(nested).expect("two operands at least")
     }
 
     /// Whether `self <= other` is proved for all sizes and tile numbers. `false` says nothing.
@@ -275,36 +274,28 @@ impl IndexExpr {
     }
 }
 
-/// The operands of the nested minima (maxima) `a` and `b`, without those that another one makes redundant.
-fn reduced(
-    a: &IndexExpr,
-    b: &IndexExpr,
-    split: &dyn for<'a> Fn(&'a IndexExpr) -> Option<(&'a Box<IndexExpr>, &'a Box<IndexExpr>)>,
-    wins: &dyn Fn(&IndexExpr, &IndexExpr) -> bool,
-) -> Vec<IndexExpr> {
-    fn flatten(
-        e: &IndexExpr,
-        split: &dyn for<'a> Fn(&'a IndexExpr) -> Option<(&'a Box<IndexExpr>, &'a Box<IndexExpr>)>,
-        out: &mut Vec<IndexExpr>,
-    ) {
-        match split(e) {
-            Some((a, b)) => {
-                flatten(a, split, out);
-                flatten(b, split, out);
+/// The operands of the nested minima (maxima, if `largest`) `a` and `b`, without those that another one makes redundant.
+fn reduced(a: &IndexExpr, b: &IndexExpr, largest: bool) -> Vec<IndexExpr> {
+    fn flatten<'a>(e: &'a IndexExpr, largest: bool, out: &mut Vec<&'a IndexExpr>) {
+        match (e, largest) {
+            (IndexExpr::Min(a, b), false) | (IndexExpr::Max(a, b), true) => {
+                flatten(a, largest, out);
+                flatten(b, largest, out);
             }
-            None => out.push(e.clone()),
+            _ => out.push(e),
         }
     }
+    let wins = |x: &IndexExpr, y: &IndexExpr| if largest { y.at_most(x) } else { x.at_most(y) };
     let mut all = Vec::new();
-    flatten(a, split, &mut all);
-    flatten(b, split, &mut all);
-    let mut kept: Vec<IndexExpr> = Vec::new();
+    flatten(a, largest, &mut all);
+    flatten(b, largest, &mut all);
+    let mut kept: Vec<&IndexExpr> = Vec::new();
     for e in all {
-        if kept.iter().any(|k| wins(k, &e)) {
+        if kept.iter().any(|k| wins(k, e)) {
             continue;
         }
-        kept.retain(|k| !wins(&e, k));
+        kept.retain(|k| !wins(e, k));
         kept.push(e);
     }
-    kept
+    kept.into_iter().cloned().collect()
 }
