@@ -66,7 +66,8 @@ pub struct Measurement {
 pub struct Candidate {
     /// The schedule.
     pub schedule: Schedule,
-    /// The cost model's prediction, in seconds.
+    /// The cost model's prediction, in seconds; infinite for a schedule that it cannot judge.
+    #[serde(with = "maybe_infinite")]
     pub predicted: f64,
     /// Hash of its CUDA C; empty if it was not generated.
     pub source_hash: String,
@@ -165,4 +166,17 @@ pub struct ModuleRecord {
     pub cubin: Vec<u8>,
     /// PTX.
     pub ptx: String,
+}
+
+/// JSON has no infinity: it is written as null.
+mod maybe_infinite {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        x.is_finite().then_some(*x).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        Ok(Option::deserialize(deserializer)?.unwrap_or(f64::INFINITY))
+    }
 }

@@ -108,4 +108,7 @@ impl Memory for HostMemory {
         self.raw.write().unwrap_or_else(|e| e.into_inner()).fill(byte);
         Ok(())
     }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 pub use flashtile_codegen::Generated;
 use flashtile_codegen::{Arch, Instance, Schedule};
 
-use crate::kernel::KernelError;
+use flashtile_dsl::analysis::cost;
+
+use crate::kernel::{BoundKernel, KernelError};
 
 /// What the cost model knows of a machine.
 #[derive(Clone, PartialEq, Debug)]
@@ -75,4 +77,20 @@ fn illegal(instance: &Instance, schedule: &Schedule, arch: &Arch, reasons: Vec<S
         schedule: schedule.to_string(),
         reasons,
     }
+}
+
+/// Seconds below which no schedule can get: the work that the text asks for at the peak rates of the machine.
+pub fn roofline(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch, machine: &Machine) -> f64 {
+    let (ir, binding) = (kernel.ir(), kernel.binding());
+    let clocks = f64::from(machine.sms) * machine.ghz * 1e9;
+    let sixteen_bit = binding.types.values().any(|e| e.bytes() == Some(2));
+    let flops = if sixteen_bit { arch.tensor_flops_per_clock } else { arch.ffma_flops_per_clock };
+    let peak = cost::Machine {
+        flops: f64::from(flops) * clocks,
+        bytes_per_s: machine.gbytes_per_s * 1e9,
+        special_per_s: f64::from(arch.special_per_clock) * clocks,
+    };
+    let cost = cost::Workload { kernel: ir, binding, sizes }.cost();
+    // Where counts are upper bounds there is no lower bound of the time.
+    if cost.exact { cost.algorithm.roofline(&peak).0 } else { 0.0 }
 }

@@ -178,14 +178,14 @@ impl Task<'_> {
         start: Instant,
     ) -> Result<(Option<usize>, Stop)> {
         let inputs = Inputs::random(self.kernel, self.sizes, device, self.options.seed)?;
-        let gate = Gate::new(self.kernel, &inputs)?;
+        let gate = Gate::new(self.kernel, &inputs, self.options.seed)?;
         let timer = Timer::new(gpu)?;
         let bench = GpuBench { gpu, kernel: self.kernel, arch: self.arch, inputs: &inputs, gate, timer, start };
         let limits = Limits {
             budget: self.options.budget,
             jobs: self.options.jobs,
             spill_limit: self.options.spill_limit,
-            roofline: 0.0,
+            roofline: lowering::roofline(self.kernel, self.sizes, self.arch, &self.machine),
             cancel: &self.options.cancel,
         };
         let on_event = |event: &Event| (self.options.on_event)(event);
@@ -287,5 +287,55 @@ impl Compiler for Task<'_> {
             seconds: code.compile_seconds,
             code,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Cache;
+    use crate::kernel::Kernel;
+    use flashtile_dsl::ir::Elem;
+
+    fn sizes() -> BTreeMap<String, i64> {
+        [("B", 1), ("H", 4), ("G", 4), ("M", 512), ("N", 512)].map(|(n, v)| (n.to_owned(), v)).into()
+    }
+
+    fn attention() -> BoundKernel {
+        Kernel::builtin("attention").expect("a built-in").bind(Elem::F16, [("D", 64)]).expect("binds")
+    }
+
+    /// Needs NVRTC: found, or installed once.
+    #[test]
+    fn with_no_gpu_every_candidate_is_compiled_and_ranked_and_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = TuneOptions {
+            arch: Arch::named("sm_80"),
+            schedules: Some(vec![
+                Schedule::default(),
+                Schedule { stages: 1, ..Schedule::default() },
+                Schedule { block_m: 24, ..Schedule::default() },
+            ]),
+            cache: Cache::with_warnings(dir.path(), |line| panic!("{line}")),
+            ..TuneOptions::default()
+        };
+        let report = tune(&attention(), &sizes(), &Device::cpu(), &options).expect("tunes");
+        assert!(report.predicted && report.kept && !report.from_cache && report.stop == Stop::Exhausted);
+        let predicted: Vec<_> = report.record.candidates.iter().filter(|c| c.outcome == Outcome::Predicted).collect();
+        assert_eq!(predicted.len(), 2, "{:?}", report.record.candidates);
+        assert!(predicted.iter().all(|c| c.report.as_ref().is_some_and(|r| r.registers > 0)));
+        let illegal = report.record.candidates.iter().find(|c| c.schedule.block_m == 24).expect("is kept");
+        assert!(
+            matches!(&illegal.outcome, Outcome::Rejected { stage: Stage::Generate, reason } if reason.contains("block_m=24"))
+        );
+        let again = tune(&attention(), &sizes(), &Device::cpu(), &options).expect("tunes");
+        assert!(again.record.candidates.iter().all(|c| report.record.candidates.contains(c)), "evidence is reused");
+        assert!(again.seconds < report.seconds);
+    }
+
+    #[test]
+    fn with_neither_gpu_nor_architecture_the_error_says_what_to_give() {
+        let error = tune(&attention(), &sizes(), &Device::cpu(), &TuneOptions::default()).expect_err("none").to_string();
+        assert!(error.starts_with("cpu has no architecture to tune for; name one, such as sm_90a"), "{error}");
     }
 }

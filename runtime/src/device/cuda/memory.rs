@@ -78,6 +78,10 @@ impl Memory for DeviceMemory {
         self.queue_fill(byte)?;
         self.stream.synchronize()
     }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
 }
 
 impl Drop for DeviceMemory {
