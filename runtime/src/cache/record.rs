@@ -104,6 +104,9 @@ impl Candidate {
     }
 }
 
+/// In place of the version of NVRTC in a record that holds the cost model's choice and no evidence.
+pub const NO_NVRTC: (u32, u32) = (0, 0);
+
 /// Result of tuning for one key.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TuningRecord {
@@ -128,9 +131,17 @@ impl TuningRecord {
     }
 
     /// Adds the evidence of another record of the same key and NVRTC, such as one that another process wrote meanwhile.
-    /// What this record knows of a schedule stays; of two winners the faster one wins.
+    /// What this record knows of a schedule stays; of two winners the faster one wins. A mere choice of the cost model
+    /// replaces no evidence, and any evidence replaces it.
     pub fn merge(&mut self, other: &TuningRecord) {
-        if other.key != self.key || other.nvrtc != self.nvrtc {
+        if other.key != self.key || other.nvrtc == NO_NVRTC {
+            return;
+        }
+        if self.nvrtc == NO_NVRTC {
+            self.clone_from(other);
+            return;
+        }
+        if other.nvrtc != self.nvrtc {
             return;
         }
         let winning = self.winning().cloned();

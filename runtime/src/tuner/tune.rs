@@ -144,19 +144,16 @@ impl Task<'_> {
     /// The candidates, best predicted first, with what is known of them.
     fn candidates(&self, known: Option<&TuningRecord>) -> Result<Vec<Candidate>> {
         let instance = self.kernel.instance(self.facts.clone());
-        let schedules = match &self.options.schedules {
-            Some(schedules) => schedules.clone(),
-            None => lowering::space(&instance, self.arch),
+        let ranked = match &self.options.schedules {
+            None => lowering::rank(&instance, self.arch, self.sizes, &self.machine)?,
+            Some(schedules) => {
+                let predict = |s: &Schedule| lowering::predict(&instance, s, self.arch, self.sizes, &self.machine);
+                schedules.iter().map(|s| (s.clone(), predict(s))).collect()
+            }
         };
-        if schedules.is_empty() {
-            // The choice of a default says why none is legal.
-            lowering::default_schedule(&instance, self.arch, self.sizes, &self.machine)?;
-        }
-        let predict = |s: &Schedule| lowering::predict(&instance, s, self.arch, self.sizes, &self.machine);
-        let mut candidates: Vec<Candidate> = schedules
+        let mut candidates: Vec<Candidate> = ranked
             .into_iter()
-            .map(|schedule| {
-                let predicted = predict(&schedule);
+            .map(|(schedule, predicted)| {
                 let same = |c: &&Candidate| c.schedule == schedule;
                 match known.and_then(|r| r.candidates.iter().find(same)) {
                     Some(candidate) => Candidate { predicted, ..candidate.clone() },
