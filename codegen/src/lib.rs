@@ -4,11 +4,20 @@
 
 mod abi;
 mod arch;
+mod blocks;
+mod emit;
+mod error;
+mod generate;
 mod instance;
+mod lower;
+pub mod plan;
+mod rewrite;
 mod schedule;
 
 pub use abi::{Abi, Blocks, Field, GridDim, SizeTerm, TensorMap};
 pub use arch::{ARCHS, Arch, CopyOp, TensorOp};
+pub use error::Error;
+pub use generate::{Generated, Legality, Limit, Resources, check, generate};
 pub use instance::{Facts, Instance};
 pub use schedule::{
     Edges, Exponential, Fragments, KNOBS, Knob, OperandA, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, WorkOrder,

@@ -1,1 +1,47 @@
-//! flashtile.
+//! Attention kernels of your own, written once at tile level, compiled and tuned for the GPU at hand.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`device`] | `cpu` and `cuda:N` behind one handle |
+//! | [`tensor`] | strided tensors in the memory of a device |
+//! | [`kernel`] | kernels: text, and text bound to types and constants |
+//! | [`launch`] | arguments, their check, and kernels made ready for a device |
+//! | [`lowering`] | a bound kernel and a schedule to compiled code |
+//! | [`toolchain`] | finds or installs NVRTC, compiles, disassembles |
+//! | [`tuner`] | finds the best schedule for a shape on a GPU |
+//! | [`verify`] | the float64 oracle and the tolerance |
+//! | [`cache`] | keeps compiled code and tuning results between runs |
+//! | [`macro_support`] | what `flash_kernel!` expands to; not for use by hand |
+//!
+//! ```
+//! use flashtile::{Device, Tensor};
+//! let device = Device::best();
+//! let x = Tensor::<f32>::zeros(&device, &[4, 8])?;
+//! assert_eq!(x.to_vec()?.len(), 32);
+//! # Ok::<(), flashtile::Error>(())
+//! ```
+
+pub mod cache;
+pub mod device;
+mod element;
+mod error;
+pub mod kernel;
+pub mod launch;
+mod location;
+pub mod lowering;
+#[doc(hidden)]
+pub mod macro_support;
+pub mod tensor;
+pub mod toolchain;
+pub mod tuner;
+pub mod verify;
+
+pub use device::{Device, DeviceInfo, LaunchOptions, Stream};
+pub use element::Element;
+pub use error::{Error, Result};
+pub use flashtile_codegen::{ARCHS, Arch, Facts, Schedule};
+pub use flashtile_dsl::ir::{Binding, Elem, SourceText};
+pub use half::{bf16, f16};
+pub use kernel::{BoundKernel, Kernel};
+pub use launch::{Argument, LoadedKernel};
+pub use tensor::{AnyTensor, Tensor};

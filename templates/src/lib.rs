@@ -1,1 +1,23 @@
-//! CUDA C templates and their typed contexts.
+//! CUDA C templates of flashtile and the typed contexts they are rendered from.
+//!
+//! Every line of CUDA and PTX that flashtile emits is in `cuda/*.cu.j2` of this crate or in the expression text of
+//! [`expr`]. A template makes no decision: what varies is in its context, chosen in Rust by the code generator.
+//!
+//! | folder | subject |
+//! | --- | --- |
+//! | `cuda/kernel.cu.j2` | the file |
+//! | `cuda/ptx` | one wrapper per documented PTX instruction, named like it |
+//! | `cuda/device` | device functions made of several instructions |
+//! | `cuda/statement` | one partial per plan statement |
+
+pub mod expr;
+mod render;
+mod statement;
+mod wrapper;
+
+pub use render::{Error, Renderer, Template};
+pub use statement::{
+    Assign, Barrier, Commit, CopyTile, Declare, DotFfma, DotMma, Let, LoadFragments, LoadGlobal, Loop, Map, Pack, QuadSum,
+    Reduce, Stage, StoreColumn, StoreElements, StoreFragment, StoreRow, Wait, When,
+};
+pub use wrapper::{KernelFile, ParamField, TileNote, Wrapper};

@@ -1,9 +1,14 @@
 //! Closed-form integer expressions over what is the same in a whole program: program ids, tile coordinates and sizes.
+//!
+//! Build them with the constructors ([`IndexExpr::plus`] and its like), which fold constants and keep a canonical form:
+//! see [`super::simplify`].
 
-use crate::ir::{SizeExpr, ValueId};
+use std::fmt;
+
+use crate::ir::{IndexOp, Kernel, Op, SizeExpr, ValueId};
 
 /// An integer expression. Divisions are by positive constants.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum IndexExpr {
     /// A constant.
     Const(i64),
@@ -27,4 +32,223 @@ pub enum IndexExpr {
     Min(Box<IndexExpr>, Box<IndexExpr>),
     /// Maximum.
     Max(Box<IndexExpr>, Box<IndexExpr>),
+}
+
+/// What the leaves of an [`IndexExpr`] stand for.
+#[derive(Clone, Copy)]
+pub struct Lookups<'a> {
+    /// The value of a size expression.
+    pub size: &'a dyn Fn(&SizeExpr) -> i64,
+    /// The value of an index value, or the tile number of a coordinate.
+    pub value: &'a dyn Fn(ValueId) -> i64,
+}
+
+/// How an expression moves with one of its leaves, all others fixed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trend {
+    /// It does not depend on it.
+    Constant,
+    /// It never falls as the leaf grows.
+    Rising,
+    /// It never rises as the leaf grows.
+    Falling,
+}
+
+impl Trend {
+    /// The trend of the negation.
+    pub fn reversed(self) -> Self {
+        match self {
+            Trend::Constant => Trend::Constant,
+            Trend::Rising => Trend::Falling,
+            Trend::Falling => Trend::Rising,
+        }
+    }
+
+    /// The trend of a sum, minimum or maximum of two expressions; `None` if they pull apart.
+    pub fn with(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (Trend::Constant, t) | (t, Trend::Constant) => Some(t),
+            (a, b) => (a == b).then_some(a),
+        }
+    }
+}
+
+impl IndexExpr {
+    /// The value.
+    ///
+    /// ```
+    /// use flashtile_dsl::analysis::index::{IndexExpr, Lookups};
+    /// use flashtile_dsl::ir::{SizeExpr, SizeId};
+    /// let tiles = IndexExpr::from(SizeExpr::size(SizeId(0))).ceil_div(64);
+    /// assert_eq!(tiles.eval(Lookups { size: &|_| 65, value: &|_| 0 }), 2);
+    /// ```
+    pub fn eval(&self, at: Lookups<'_>) -> i64 {
+        match self {
+            IndexExpr::Const(c) => *c,
+            IndexExpr::Size(s) => (at.size)(s),
+            IndexExpr::Index(v) | IndexExpr::Tile(v) => (at.value)(*v),
+            IndexExpr::Add(a, b) => a.eval(at) + b.eval(at),
+            IndexExpr::Sub(a, b) => a.eval(at) - b.eval(at),
+            IndexExpr::Mul(a, c) => a.eval(at) * c,
+            IndexExpr::FloorDiv(a, d) => a.eval(at).div_euclid(*d),
+            IndexExpr::CeilDiv(a, d) => -(-a.eval(at)).div_euclid(*d),
+            IndexExpr::Min(a, b) => a.eval(at).min(b.eval(at)),
+            IndexExpr::Max(a, b) => a.eval(at).max(b.eval(at)),
+        }
+    }
+
+    /// The same expression with constants for the sizes that `size` knows.
+    pub fn fold_sizes(&self, size: &dyn Fn(&SizeExpr) -> Option<i64>) -> Self {
+        let fold = |e: &IndexExpr| e.fold_sizes(size);
+        match self {
+            IndexExpr::Size(s) => size(s).map_or_else(|| self.clone(), IndexExpr::Const),
+            IndexExpr::Const(_) | IndexExpr::Index(_) | IndexExpr::Tile(_) => self.clone(),
+            IndexExpr::Add(a, b) => fold(a).plus(&fold(b)),
+            IndexExpr::Sub(a, b) => fold(a).minus(&fold(b)),
+            IndexExpr::Mul(a, c) => fold(a).times(*c),
+            IndexExpr::FloorDiv(a, d) => fold(a).floor_div(*d),
+            IndexExpr::CeilDiv(a, d) => fold(a).ceil_div(*d),
+            IndexExpr::Min(a, b) => fold(a).min_of(&fold(b)),
+            IndexExpr::Max(a, b) => fold(a).max_of(&fold(b)),
+        }
+    }
+
+    /// The value, if it is a constant.
+    pub fn as_const(&self) -> Option<i64> {
+        match self {
+            IndexExpr::Const(c) => Some(*c),
+            _ => None,
+        }
+    }
+
+    /// The index values and coordinates that occur.
+    pub fn values(&self) -> Vec<ValueId> {
+        let mut out = Vec::new();
+        self.visit(&mut |e| {
+            if let IndexExpr::Index(v) | IndexExpr::Tile(v) = e {
+                out.push(*v);
+            }
+        });
+        out.sort_unstable();
+        out.dedup();
+        out
+    }
+
+    fn visit(&self, f: &mut impl FnMut(&IndexExpr)) {
+        f(self);
+        match self {
+            IndexExpr::Const(_) | IndexExpr::Size(_) | IndexExpr::Index(_) | IndexExpr::Tile(_) => {}
+            IndexExpr::Mul(a, _) | IndexExpr::FloorDiv(a, _) | IndexExpr::CeilDiv(a, _) => a.visit(f),
+            IndexExpr::Add(a, b) | IndexExpr::Sub(a, b) | IndexExpr::Min(a, b) | IndexExpr::Max(a, b) => {
+                a.visit(f);
+                b.visit(f);
+            }
+        }
+    }
+
+    /// How the expression moves with the coordinate or index `value`; `None` where that cannot be told.
+    pub fn trend(&self, kernel: &Kernel, value: ValueId) -> Option<Trend> {
+        let of = |e: &IndexExpr| e.trend(kernel, value);
+        match self {
+            IndexExpr::Const(_) | IndexExpr::Size(_) => Some(Trend::Constant),
+            IndexExpr::Index(v) | IndexExpr::Tile(v) if *v == value => Some(Trend::Rising),
+            IndexExpr::Tile(_) => Some(Trend::Constant),
+            IndexExpr::Index(v) => (!index_reads(kernel, *v, value)).then_some(Trend::Constant),
+            IndexExpr::Add(a, b) | IndexExpr::Min(a, b) | IndexExpr::Max(a, b) => of(a)?.with(of(b)?),
+            IndexExpr::Sub(a, b) => of(a)?.with(of(b)?.reversed()),
+            IndexExpr::Mul(a, c) => Some(if *c < 0 { of(a)?.reversed() } else { of(a)? }),
+            IndexExpr::FloorDiv(a, _) | IndexExpr::CeilDiv(a, _) => of(a),
+        }
+    }
+
+    /// The text of the expression, with the names of the kernel text: `i + 1 + ceil((N - M) / 64)`. A coordinate stands
+    /// for the number of its tile.
+    pub fn text(&self, kernel: &Kernel) -> String {
+        let value = |v: ValueId| kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
+        self.render(&value, &|s| kernel.size_text(s), 0)
+    }
+
+    fn render(&self, value: &dyn Fn(ValueId) -> String, size: &dyn Fn(&SizeExpr) -> String, outer: u8) -> String {
+        const SUM: u8 = 1;
+        const PRODUCT: u8 = 2;
+        let sub = |e: &IndexExpr, outer| e.render(value, size, outer);
+        let (text, own) = match self {
+            IndexExpr::Const(c) => (c.to_string(), if *c < 0 { SUM } else { PRODUCT + 1 }),
+            IndexExpr::Size(s) => {
+                let (terms, constant, divisor) = s.parts();
+                let simple = terms.len() + usize::from(constant != 0) <= 1 && terms.values().all(|&c| c == 1);
+                (size(s), if simple && divisor == 1 { PRODUCT + 1 } else { SUM })
+            }
+            IndexExpr::Index(v) | IndexExpr::Tile(v) => (value(*v), PRODUCT + 1),
+            IndexExpr::Add(a, b) => (format!("{} + {}", sub(a, SUM), sub(b, SUM)), SUM),
+            IndexExpr::Sub(a, b) => (format!("{} - {}", sub(a, SUM), sub(b, PRODUCT)), SUM),
+            IndexExpr::Mul(a, c) if *c < 0 => (format!("{} * ({c})", sub(a, PRODUCT)), PRODUCT),
+            IndexExpr::Mul(a, c) => (format!("{} * {c}", sub(a, PRODUCT)), PRODUCT),
+            IndexExpr::FloorDiv(a, d) => (format!("floor({} / {d})", sub(a, PRODUCT)), PRODUCT + 1),
+            IndexExpr::CeilDiv(a, d) => (format!("ceil({} / {d})", sub(a, PRODUCT)), PRODUCT + 1),
+            IndexExpr::Min(a, b) => (format!("min({}, {})", sub(a, 0), sub(b, 0)), PRODUCT + 1),
+            IndexExpr::Max(a, b) => (format!("max({}, {})", sub(a, 0), sub(b, 0)), PRODUCT + 1),
+        };
+        if own < outer { format!("({text})") } else { text }
+    }
+}
+
+/// Whether the index value `v` may be computed from `of`.
+fn index_reads(kernel: &Kernel, v: ValueId, of: ValueId) -> bool {
+    v == of
+        || match kernel.def(v) {
+            Some((_, Op::Index(_, a, b))) => index_reads(kernel, *a, of) || index_reads(kernel, *b, of),
+            Some((_, Op::Program(_) | Op::IndexConst(_) | Op::SizeOf(_))) => false,
+            _ => true,
+        }
+}
+
+/// The closed form of an index value. What is not linear in it stays a leaf: [`IndexExpr::Index`].
+pub fn index_expr(kernel: &Kernel, v: ValueId) -> IndexExpr {
+    let leaf = IndexExpr::Index(v);
+    match kernel.def(v) {
+        Some((_, Op::IndexConst(c))) => IndexExpr::Const(*c),
+        Some((_, Op::SizeOf(s))) => SizeExpr::size(*s).into(),
+        Some((_, Op::Index(op, a, b))) => {
+            let (a, b) = (index_expr(kernel, *a), index_expr(kernel, *b));
+            match op {
+                IndexOp::Add => a.plus(&b),
+                IndexOp::Sub => a.minus(&b),
+                IndexOp::Min => a.min_of(&b),
+                IndexOp::Max => a.max_of(&b),
+                IndexOp::Mul => match (a.as_const(), b.as_const()) {
+                    (_, Some(c)) => a.times(c),
+                    (Some(c), None) => b.times(c),
+                    (None, None) => leaf,
+                },
+                IndexOp::Div => match b.as_const() {
+                    Some(d) if d > 0 => a.floor_div(d),
+                    _ => leaf,
+                },
+                IndexOp::Rem => match b.as_const() {
+                    Some(d) if d > 0 => a.minus(&a.floor_div(d).times(d)),
+                    _ => leaf,
+                },
+            }
+        }
+        _ => leaf,
+    }
+}
+
+impl From<i64> for IndexExpr {
+    fn from(c: i64) -> Self {
+        IndexExpr::Const(c)
+    }
+}
+
+impl From<SizeExpr> for IndexExpr {
+    fn from(s: SizeExpr) -> Self {
+        s.as_constant().map_or(IndexExpr::Size(s), IndexExpr::Const)
+    }
+}
+
+impl fmt::Display for IndexExpr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(&|v| v.to_string(), &|s| s.to_string(), 0))
+    }
 }

@@ -1,6 +1,14 @@
 //! From masks and memory bounds to loop bounds: which tiles of a loop are skipped, which are full, which are cut.
+//!
+//! The positions come from [`super::predicate`], the licence to skip from [`super::unchanged`].
 
-use crate::analysis::index::IndexExpr;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::index::{IndexExpr, Lookups, Trend};
+use super::predicate::{Boundary, Holds, Run, Walk, defined_in};
+use super::unchanged::{Unchanged, unchanged};
+use crate::ir::{AxisId, Kernel, Op, OpId, SizeExpr, ValueId};
 
 /// The tiles of one loop, in ascending order: `[lo, full_lo)` cut, `[full_lo, full_hi)` full, `[full_hi, hi)` cut; what
 /// lies outside `[lo, hi)` is skipped. Always `lo <= full_lo <= full_hi <= hi` (the expressions are clamped), and
@@ -18,4 +26,218 @@ pub struct LoopRuns {
     pub full_hi: IndexExpr,
     /// One past the last tile walked.
     pub hi: IndexExpr,
+}
+
+/// What a schedule says about masks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MaskOptions {
+    /// Whether tiles that a mask hides may be skipped.
+    pub early_stop: bool,
+}
+
+impl Default for MaskOptions {
+    fn default() -> Self {
+        Self { early_stop: true }
+    }
+}
+
+/// What is known of one mask of a loop body.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MaskFacts {
+    /// The mask.
+    pub op: OpId,
+    /// Where along the loop its predicate holds.
+    pub holds: Holds,
+    /// Whether a tile of which it keeps nothing may be skipped.
+    pub hidden: Unchanged,
+}
+
+impl MaskFacts {
+    /// Whether the predicate is true in every tile, whatever the sizes: the mask needs no code.
+    pub fn is_always_true(&self) -> bool {
+        self.holds.everywhere.is_all()
+    }
+}
+
+/// What is known of the tiles of one loop.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoopMasks {
+    /// The loop.
+    pub loop_op: OpId,
+    /// The tiles walked.
+    pub runs: LoopRuns,
+    /// The masks of the body, in order, with those of loops inside it. Empty if there is none.
+    pub masks: Vec<MaskFacts>,
+    /// Number of tiles of the axis: `ceil(extent / block)`.
+    pub tiles: IndexExpr,
+    /// One past the last tile that memory does not cut: `floor(extent / block)`. Tiles `memory_full .. tiles` (one at most)
+    /// are cut by the memory bound.
+    pub memory_full: IndexExpr,
+    /// The tiles in which every mask keeps every element that exists, the memory bound left aside.
+    pub unmasked: Run,
+    /// The tiles that are not skipped for the masks' sake, before clamping.
+    pub walked: Run,
+    /// Why tiles that a mask hides are walked all the same.
+    pub not_skipped: Option<String>,
+}
+
+impl LoopMasks {
+    /// Whether no mask of the body ever hides anything: only the memory bound cuts tiles.
+    pub fn is_unmasked(&self) -> bool {
+        self.unmasked.is_all()
+    }
+
+    /// Whether the extent is a multiple of the block, so that memory cuts no tile.
+    pub fn is_memory_even(&self) -> bool {
+        self.tiles == self.memory_full
+    }
+
+    /// Number of tiles walked.
+    pub fn trips(&self) -> IndexExpr {
+        self.runs.hi.minus(&self.runs.lo)
+    }
+
+    /// How the number of tiles walked moves with a coordinate (or index) of the program; `None` where that cannot be told.
+    /// Work is ordered by it, longest loops first.
+    pub fn trips_trend(&self, kernel: &Kernel, coordinate: ValueId) -> Option<Trend> {
+        self.trips().trend(kernel, coordinate)
+    }
+
+    /// The printed form, a few lines.
+    pub fn text(&self, kernel: &Kernel) -> String {
+        let Op::For { axis, .. } = &kernel.ops[self.loop_op].op else { unreachable!("built for a loop") };
+        let axis = &kernel.axes[*axis];
+        let e = |e: &IndexExpr| e.text(kernel);
+        let mut out = String::new();
+        let mut line = |text: String| writeln!(out, "{text}").expect("strings take what is written");
+        line(format!("for {} in tiles({})", axis.name, kernel.size_text(&axis.extent)));
+        for facts in &self.masks {
+            let name = kernel.ops[facts.op].results.first().and_then(|&r| kernel.values[r].name.as_deref()).unwrap_or("_");
+            line(format!("  mask `{name}`"));
+            line(format!("    holds somewhere   {}", run_text(kernel, &facts.holds.somewhere)));
+            line(format!("    holds everywhere  {}", run_text(kernel, &facts.holds.everywhere)));
+            line(format!(
+                "    a hidden tile     {}",
+                match &facts.hidden {
+                    Unchanged::Always => "changes nothing".into(),
+                    Unchanged::AfterFirst => "changes nothing after the first tile".into(),
+                    Unchanged::Unproved(why) => format!("is walked: {why}"),
+                }
+            ));
+        }
+        if self.masks.is_empty() {
+            line("  no mask".into());
+        }
+        line(format!("  tiles               {}", e(&self.tiles)));
+        line(format!("  cut by memory       {} .. {}", e(&self.memory_full), e(&self.tiles)));
+        line(format!("  cut                 {} .. {}", e(&self.runs.lo), e(&self.runs.full_lo)));
+        line(format!("  full                {} .. {}", e(&self.runs.full_lo), e(&self.runs.full_hi)));
+        line(format!("  cut                 {} .. {}", e(&self.runs.full_hi), e(&self.runs.hi)));
+        if let Some(why) = &self.not_skipped {
+            line(format!("  nothing skipped     {why}"));
+        }
+        out
+    }
+}
+
+fn run_text(kernel: &Kernel, run: &Run) -> String {
+    if run.is_none() {
+        return "in no tile".into();
+    }
+    match (&run.lo, &run.hi) {
+        (None, None) => "in every tile".into(),
+        (lo, hi) => {
+            let end = |e: &Option<IndexExpr>| e.as_ref().map_or(String::new(), |e| e.text(kernel));
+            format!("{} .. {}", end(lo), end(hi)).trim().to_owned()
+        }
+    }
+}
+
+/// The tiles of a loop: see [`loop_masks`], which tells more.
+pub fn loop_runs(
+    kernel: &Kernel,
+    loop_op: OpId,
+    block: &dyn Fn(AxisId) -> i64,
+    size: &dyn Fn(&SizeExpr) -> Option<i64>,
+    options: MaskOptions,
+) -> LoopRuns {
+    loop_masks(kernel, loop_op, block, size, options).runs
+}
+
+/// Analyses the masks of a loop, with block sizes as `block` says and the sizes that `size` knows folded in.
+///
+/// # Panics
+/// If `loop_op` is not a `for`, or a block size is not positive.
+pub fn loop_masks(
+    kernel: &Kernel,
+    loop_op: OpId,
+    block: &dyn Fn(AxisId) -> i64,
+    size: &dyn Fn(&SizeExpr) -> Option<i64>,
+    options: MaskOptions,
+) -> LoopMasks {
+    let Op::For { axis, body, .. } = &kernel.ops[loop_op].op else { panic!("a loop is analysed") };
+    let inner = defined_in(kernel, *body);
+    let walk =
+        Walk { kernel, coordinate: kernel.blocks[*body].params[0], inner: &inner, block, size, boundary: Boundary::Written };
+    let masks: Vec<MaskFacts> = kernel
+        .ops
+        .iter()
+        .filter_map(|(op, data)| match &data.op {
+            Op::Mask { keep, .. } if data.results.iter().all(|r| inner.contains(r)) => {
+                Some(MaskFacts { op, holds: walk.holds(*keep), hidden: unchanged(kernel, loop_op, &BTreeSet::from([op])) })
+            }
+            _ => None,
+        })
+        .collect();
+
+    let unmasked = masks.iter().fold(Run::all(), |run, m| run.intersect(&m.holds.everywhere));
+    let (walked, after_first, not_skipped) =
+        if options.early_stop { walked(kernel, loop_op, &masks) } else { (Run::all(), false, None) };
+
+    let (zero, b) = (IndexExpr::from(0), block(*axis));
+    let extent = IndexExpr::from(kernel.axes[*axis].extent.clone()).fold_sizes(size);
+    let (tiles, memory_full) = (extent.ceil_div(b), extent.floor_div(b));
+    let clamp = |e: &IndexExpr, lo: &IndexExpr, hi: &IndexExpr| e.max_of(lo).min_of(hi);
+    let mut lo = walked.lo.as_ref().map_or(zero.clone(), |lo| clamp(lo, &zero, &tiles));
+    let mut hi = walked.hi.as_ref().map_or(tiles.clone(), |hi| hi.min_of(&tiles).max_of(&lo));
+    if after_first {
+        lo = zero.clone();
+        hi = hi.max_of(&tiles.min_of(&1.into()));
+    }
+    let full_lo = clamp(unmasked.lo.as_ref().unwrap_or(&lo), &lo, &hi);
+    let full_end = unmasked.hi.as_ref().map_or(memory_full.clone(), |hi| hi.min_of(&memory_full));
+    let full_hi = clamp(&full_end, &full_lo, &hi);
+    let runs = LoopRuns { lo, full_lo, full_hi, hi };
+    LoopMasks { loop_op, runs, masks, tiles, memory_full, unmasked, walked, not_skipped }
+}
+
+/// The tiles that must be walked, whether the first must be too, and why no tile is skipped although masks hide some.
+fn walked(kernel: &Kernel, loop_op: OpId, masks: &[MaskFacts]) -> (Run, bool, Option<String>) {
+    // One mask that hides a tile is enough if that alone leaves the carried values unchanged.
+    let provable: Vec<_> = masks.iter().filter(|m| !matches!(m.hidden, Unchanged::Unproved(_))).collect();
+    if !provable.is_empty() {
+        let run = provable.iter().fold(Run::all(), |run, m| run.intersect(&m.holds.somewhere));
+        return (run, provable.iter().any(|m| m.hidden == Unchanged::AfterFirst), None);
+    }
+    let Some(first) = masks.first() else { return (Run::all(), false, None) };
+    // Else all of them together may.
+    match unchanged(kernel, loop_op, &masks.iter().map(|m| m.op).collect()) {
+        Unchanged::Unproved(why) => (Run::all(), false, Some(why)),
+        proof => {
+            let run = masks.iter().fold(first.holds.somewhere.clone(), |run, m| run.hull(&m.holds.somewhere));
+            (run, proof == Unchanged::AfterFirst, None)
+        }
+    }
+}
+
+impl LoopRuns {
+    /// `[lo, full_lo, full_hi, hi]`.
+    pub fn ends(&self) -> [&IndexExpr; 4] {
+        [&self.lo, &self.full_lo, &self.full_hi, &self.hi]
+    }
+
+    /// The values of [`LoopRuns::ends`].
+    pub fn eval(&self, at: Lookups<'_>) -> [i64; 4] {
+        self.ends().map(|e| e.eval(at))
+    }
 }

@@ -1,0 +1,40 @@
+//! Which knob gives the block size of an axis.
+//!
+//! The first tiled grid axis has `block_m`; the second, if there is one, `block_n`, and then loops have `block_k`; with one
+//! tiled grid axis loops have `block_n`. So attention's queries and keys, and a matmul's rows, columns and contraction, get
+//! the names everyone uses, from the structure of the kernel alone.
+
+use flashtile_dsl::ir::{AxisId, AxisKind, Kernel};
+
+use crate::schedule::Schedule;
+
+/// The block-size knob of an axis.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockKnob {
+    /// `block_m`
+    M,
+    /// `block_n`
+    N,
+    /// `block_k`
+    K,
+}
+
+/// The knob of `axis`.
+pub fn knob(kernel: &Kernel, axis: AxisId) -> BlockKnob {
+    let grid: Vec<AxisId> = kernel.axes.iter().filter(|(_, a)| a.kind == AxisKind::Program).map(|(id, _)| id).collect();
+    match grid.iter().position(|&a| a == axis) {
+        Some(0) => BlockKnob::M,
+        Some(_) => BlockKnob::N,
+        None if grid.len() > 1 => BlockKnob::K,
+        None => BlockKnob::N,
+    }
+}
+
+/// The block size of `axis` under `schedule`.
+pub fn block(kernel: &Kernel, schedule: &Schedule, axis: AxisId) -> u32 {
+    match knob(kernel, axis) {
+        BlockKnob::M => schedule.block_m,
+        BlockKnob::N => schedule.block_n,
+        BlockKnob::K => schedule.block_k,
+    }
+}

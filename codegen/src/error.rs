@@ -1,0 +1,50 @@
+//! Errors of code generation.
+
+use flashtile_dsl::ir::Span;
+
+/// Why no code was generated.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum Error {
+    /// The schedule is not legal for the kernel and architecture.
+    #[error("illegal schedule for {arch}: {}", reasons.join("; "))]
+    Illegal {
+        /// The architecture.
+        arch: &'static str,
+        /// All reasons.
+        reasons: Vec<String>,
+    },
+    /// No schedule of the space is legal.
+    #[error("no legal schedule for {arch}: {}", reasons.join("; "))]
+    NoLegalSchedule {
+        /// The architecture.
+        arch: &'static str,
+        /// Reasons of the schedules tried, without repetition.
+        reasons: Vec<String>,
+    },
+    /// The kernel uses something that no schedule of this compiler can execute on a GPU yet.
+    #[error("{what}: not supported on a GPU yet; {instead}")]
+    Unsupported {
+        /// What it uses.
+        what: String,
+        /// What to do instead.
+        instead: String,
+        /// Where.
+        span: Span,
+    },
+    /// The plan verifier refused the plan that was made: a bug in the compiler, not in the kernel.
+    #[error("the compiler made a wrong plan (please report it): {}", .0.join("; "))]
+    WrongPlan(Vec<String>),
+    /// A generic of the kernel is not bound.
+    #[error("`{0}` is not bound; give it a value")]
+    Unbound(String),
+    /// A template failed to render: a bug in the compiler.
+    #[error("failed to render a template (please report it): {0}")]
+    Template(#[from] flashtile_templates::Error),
+}
+
+impl Error {
+    /// An [`Error::Unsupported`].
+    pub(crate) fn unsupported(what: impl Into<String>, instead: impl Into<String>, span: Span) -> Self {
+        Error::Unsupported { what: what.into(), instead: instead.into(), span }
+    }
+}

@@ -1,0 +1,313 @@
+//! The way from an instance to a file: checks, normal form, plan, text.
+
+use std::collections::BTreeMap;
+
+use flashtile_dsl::analysis::index::Trend;
+use flashtile_dsl::ir::{AxisKind, Dim, Elem, Kernel, Op, ProgramDim, SizeExpr, SizeKind, Type};
+use serde::{Deserialize, Serialize};
+
+use crate::abi::{Abi, Blocks, GridDim, SizeTerm};
+use crate::arch::{Arch, CopyOp, TensorOp};
+use crate::blocks;
+use crate::emit::{self, Emission};
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::lower;
+use crate::plan::{self, Plan, Storage};
+use crate::rewrite;
+use crate::schedule::{Fragments, Schedule, WorkOrder};
+
+/// Generated code and how to call it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Generated {
+    /// The `.cu` file.
+    pub source: String,
+    /// The calling contract.
+    pub abi: Abi,
+    /// The schedule it was generated under.
+    pub schedule: Schedule,
+    /// The architecture.
+    pub arch: &'static str,
+    /// What must hold of the arguments, in words.
+    pub assumptions: Vec<String>,
+    /// Resources as predicted from the plan.
+    pub predicted: Resources,
+    /// The normalised kernel, for inspection.
+    pub normal: Kernel,
+    /// The plan, for inspection.
+    pub plan: Plan,
+}
+
+/// Resources of a block, as predicted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Resources {
+    /// Dynamic shared memory in bytes.
+    pub shared_bytes: u32,
+    /// Registers per thread (an estimate: the compiler decides).
+    pub registers: u32,
+    /// Threads.
+    pub threads: u32,
+    /// Blocks resident on a multiprocessor.
+    pub blocks_per_sm: u32,
+    /// What limits that number.
+    pub limit: Limit,
+}
+
+/// What limits the number of resident blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// Registers.
+    #[default]
+    Registers,
+    /// Shared memory.
+    Shared,
+    /// Threads.
+    Threads,
+    /// Resident blocks.
+    Blocks,
+}
+
+/// Whether a schedule is legal.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Legality {
+    /// All reasons against, in words; empty if it is legal.
+    pub reasons: Vec<String>,
+    /// Predicted resources (of what could be planned; zero if nothing could).
+    pub predicted: Resources,
+}
+
+impl Legality {
+    /// Whether nothing speaks against the schedule.
+    pub fn is_legal(&self) -> bool {
+        self.reasons.is_empty()
+    }
+}
+
+impl Resources {
+    /// Resident blocks of a kernel with these registers, shared memory and threads.
+    pub fn occupancy(arch: &Arch, registers: u32, shared_bytes: u32, threads: u32) -> (u32, Limit) {
+        // Registers are given to warps in units of 256, shared memory to blocks in units of 128 bytes, 1 KiB of it reserved per block.
+        let per_block = registers.next_multiple_of(8) * threads.next_multiple_of(32);
+        let reserved = if arch.capability >= (8, 0) { 1024 } else { 0 };
+        let shared = shared_bytes.next_multiple_of(128) as usize + reserved;
+        let limits = [
+            (arch.registers_per_sm / per_block.max(1), Limit::Registers),
+            ((arch.shared_per_sm / shared.max(1)) as u32, Limit::Shared),
+            (arch.threads_per_sm / threads.max(1), Limit::Threads),
+            (arch.blocks_per_sm, Limit::Blocks),
+        ];
+        limits.into_iter().min_by_key(|(n, _)| *n).expect("four limits")
+    }
+}
+
+/// Checks a schedule without generating code.
+pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Legality {
+    match planned(instance, schedule, arch) {
+        Ok(planned) => Legality { reasons: planned.reasons, predicted: planned.predicted },
+        Err(Error::Illegal { reasons, .. }) => Legality { reasons, predicted: Resources::default() },
+        Err(other) => Legality { reasons: vec![other.to_string()], predicted: Resources::default() },
+    }
+}
+
+/// Generates the code of an instance under a schedule.
+pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Generated, Error> {
+    let planned = planned(instance, schedule, arch)?;
+    if !planned.reasons.is_empty() {
+        return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
+    }
+    let faults = plan::verify(&planned.plan);
+    if !faults.is_empty() {
+        return Err(Error::WrongPlan(faults));
+    }
+    let abi = Abi {
+        entry: instance.kernel.name.clone(),
+        tensor_maps: Vec::new(),
+        fields: emit::fields(instance),
+        grid: grid(instance, schedule),
+        blocks: Blocks::PerProgram,
+        threads: planned.plan.threads(),
+        shared_bytes: planned.plan.shared_bytes() as usize,
+        cluster: 1,
+    };
+    let emission =
+        Emission { plan: &planned.plan, instance, schedule, arch, abi: &abi, assumptions: planned.assumptions.clone() };
+    let source = emit::emit(&emission)?;
+    Ok(Generated {
+        source,
+        abi,
+        schedule: schedule.clone(),
+        arch: arch.name,
+        assumptions: planned.assumptions,
+        predicted: planned.predicted,
+        normal: planned.normal,
+        plan: planned.plan,
+    })
+}
+
+struct Planned {
+    plan: Plan,
+    normal: Kernel,
+    reasons: Vec<String>,
+    assumptions: Vec<String>,
+    predicted: Resources,
+}
+
+fn planned(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Planned, Error> {
+    if let Some(name) = instance.binding.check(&instance.kernel).into_iter().next() {
+        return Err(Error::Unbound(name));
+    }
+    let (normal, assumed) = rewrite::normalize(&instance.kernel, &instance.facts, schedule);
+    let mut reasons = static_reasons(instance, &normal, schedule, arch);
+    if !reasons.is_empty() {
+        return Err(Error::Illegal { arch: arch.name, reasons });
+    }
+    let plan = lower::lower(&normal, instance, schedule, &assumed)?;
+    let shared_bytes = plan.shared_bytes();
+    if shared_bytes as usize > arch.shared_per_block {
+        reasons.push(format!("needs {shared_bytes} bytes of shared memory, a block has {}", arch.shared_per_block));
+    }
+    let registers = estimate_registers(&plan, schedule);
+    if registers > 255 {
+        reasons.push(format!("needs about {registers} registers per thread, a thread has 255"));
+    }
+    let threads = plan.threads();
+    let (blocks_per_sm, limit) = Resources::occupancy(arch, registers.min(255), shared_bytes, threads);
+    if schedule.min_blocks > 0 && u64::from(schedule.min_blocks) * u64::from(threads) > u64::from(arch.threads_per_sm) {
+        reasons.push(format!(
+            "min_blocks={} blocks of {threads} threads exceed the {} of a multiprocessor",
+            schedule.min_blocks, arch.threads_per_sm
+        ));
+    }
+    let mut assumptions: Vec<String> = assumed.iter().map(|name| format!("{name} > 0")).collect();
+    if instance.facts.alignment > 2 {
+        assumptions.push(format!("addresses and strides are multiples of {} bytes", instance.facts.alignment));
+    }
+    if assumptions.is_empty() {
+        assumptions.push("nothing".into());
+    }
+    Ok(Planned {
+        plan,
+        normal,
+        reasons,
+        assumptions,
+        predicted: Resources { shared_bytes, registers, threads, blocks_per_sm, limit },
+    })
+}
+
+/// Reasons that need no plan.
+fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arch) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let mut refuse = |condition: bool, reason: String| {
+        if condition {
+            reasons.push(reason);
+        }
+    };
+    let kernel = &instance.kernel;
+    refuse(!(1..=16).contains(&s.warps), format!("warps={} is not between 1 and 16", s.warps));
+    refuse(!(1..=8).contains(&s.stages), format!("stages={} is not between 1 and 8", s.stages));
+    for (name, value) in [("block_m", s.block_m), ("block_n", s.block_n), ("block_k", s.block_k)] {
+        refuse(value == 0 || value % 16 != 0 || value > 512, format!("{name}={value} is not a multiple of 16 up to 512"));
+    }
+    let rows = 16 * s.warps.max(1);
+    refuse(s.block_m % rows != 0, format!("block_m={} is not a multiple of 16 rows for each of {} warps", s.block_m, s.warps));
+    refuse(s.section == 0, "section=0 is not positive".into());
+    refuse(!arch.tensor_ops.contains(&s.tensor_op), format!("{arch} has no such tensor op"));
+    refuse(s.tensor_op == TensorOp::Wgmma, "tensor_op=wgmma is not built yet".into());
+    refuse(!arch.copy_ops.contains(&s.copy), format!("{arch} has no such copy"));
+    refuse(s.copy == CopyOp::Tma, "copy=tma is not built yet".into());
+    refuse(
+        s.copy == CopyOp::CpAsync && instance.facts.alignment < 4,
+        format!("cp.async copies at least 4 bytes, the tensors are aligned to {}", instance.facts.alignment),
+    );
+    refuse(s.copy == CopyOp::Sync && s.stages > 2, "more than two stages of synchronous copies overlap nothing".into());
+    for elem in operand_types(instance, normal) {
+        let tensor = s.tensor_op != TensorOp::Ffma;
+        refuse(elem == Elem::F32 && tensor, "f32 products take tensor_op=ffma".into());
+        refuse(elem != Elem::F32 && !tensor, format!("tensor_op=ffma takes f32 operands, not {}", elem.name()));
+        refuse(elem == Elem::Bf16 && !arch.bf16, format!("{arch} has no bf16"));
+        refuse(elem == Elem::Bf16 && s.tensor_op == TensorOp::MmaM16n8k8, "mma_m16n8k8 takes f16 here".into());
+    }
+    refuse(!arch.bf16 && instance.binding.types.values().any(|&e| e == Elem::Bf16), format!("{arch} has no bf16"));
+    if s.order == WorkOrder::LongestFirst {
+        refuse(
+            !matches!(lower::trip_trend(instance, s), Some(Trend::Rising | Trend::Falling)),
+            "order=longest_first needs a loop whose length depends on the last grid dimension".into(),
+        );
+    }
+    for (name, extent) in range_lengths(kernel) {
+        match instance.binding.size(kernel, &extent) {
+            Some(n) if n >= 1 => {}
+            Some(n) => refuse(true, format!("the range {name} has length {n}")),
+            None => refuse(true, format!("the length of the range {name} is not known at compile time")),
+        }
+    }
+    reasons
+}
+
+/// Element types of matrix-product operands.
+fn operand_types(instance: &Instance, kernel: &Kernel) -> Vec<Elem> {
+    let mut found = Vec::new();
+    for (_, op) in kernel.walk() {
+        if let Op::Dot { a, b, .. } = kernel.ops[op].op {
+            for v in [a, b] {
+                let elem = instance.binding.elem(kernel, kernel.tile(v).elem);
+                if !found.contains(&elem) {
+                    found.push(elem);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Compile-time ranges that tiles have, with their text.
+fn range_lengths(kernel: &Kernel) -> Vec<(String, SizeExpr)> {
+    let mut found: BTreeMap<String, SizeExpr> = BTreeMap::new();
+    for value in kernel.values.values() {
+        if let Type::Tile(t) = &value.ty {
+            for dim in &t.dims {
+                if let Dim::Range(len) = dim {
+                    found.insert(kernel.size_text(len), len.clone());
+                }
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// Registers per thread: fragments at the widest moment, preloaded operands, and addresses and the like.
+fn estimate_registers(plan: &Plan, schedule: &Schedule) -> u32 {
+    let packed = plan.variables.iter().filter(|v| v.storage == Storage::Packed).map(|v| v.registers()).max().unwrap_or(0);
+    let preload = if schedule.fragments == Fragments::Preload { packed } else { 0 };
+    plan::peak(plan) + preload + 20
+}
+
+fn grid(instance: &Instance, schedule: &Schedule) -> Vec<GridDim> {
+    let kernel = &instance.kernel;
+    kernel
+        .grid()
+        .iter()
+        .map(|dim| match dim {
+            ProgramDim::Each(size) => GridDim::Each(term(instance, size)),
+            ProgramDim::Tiles(axis) => {
+                debug_assert_eq!(kernel.axes[*axis].kind, AxisKind::Program);
+                GridDim::Tiles(term(instance, &kernel.axes[*axis].extent), blocks::block(kernel, schedule, *axis))
+            }
+        })
+        .collect()
+}
+
+fn term(instance: &Instance, size: &SizeExpr) -> SizeTerm {
+    let kernel = &instance.kernel;
+    let (terms, mut constant, divisor) = size.parts();
+    let mut named = Vec::new();
+    for (&id, &coefficient) in terms {
+        let s = &kernel.sizes[id];
+        match s.kind {
+            SizeKind::Const => constant += coefficient * instance.binding.consts[&s.name],
+            SizeKind::Runtime => named.push((s.name.clone(), coefficient)),
+        }
+    }
+    SizeTerm { terms: named, constant, divisor }
+}

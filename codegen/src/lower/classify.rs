@@ -1,0 +1,341 @@
+//! What each value becomes. Decided once, before any statement is made.
+
+use std::collections::{HashMap, HashSet};
+
+use flashtile_dsl::ir::{AxisId, BinaryOp, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId};
+
+use super::padding::{self, Fill};
+use crate::error::Error;
+use crate::rewrite::edit;
+use crate::schedule::Schedule;
+
+/// Decisions about values and axes.
+pub(super) struct Classes {
+    /// Axes and ranges that run over rows of fragments.
+    rows: HashSet<DimKey>,
+    /// Axes whose positions some op asks for.
+    pub positions: HashSet<AxisId>,
+    /// Name of the variable with the thread's first position along an axis, once it is entered.
+    pub first_position: HashMap<AxisId, String>,
+    /// Loads that go to shared memory.
+    pub shared_loads: HashSet<OpId>,
+    /// Row sums kept per lane until the end of their loop.
+    pub partial: HashSet<ValueId>,
+    /// Loop results whose lanes' parts are to be summed after the loop.
+    pub completed: HashSet<ValueId>,
+    /// Values evaluated where they are used.
+    pub inline: HashSet<ValueId>,
+    /// Values whose padding must be overwritten.
+    pub guards: HashMap<ValueId, Fill>,
+    /// Ops that use a value, in order.
+    pub users: HashMap<ValueId, Vec<OpId>>,
+    /// Position of every op in program order.
+    pub order: HashMap<OpId, usize>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum DimKey {
+    Axis(AxisId),
+    Range(SizeExpr),
+}
+
+fn key(dim: &Dim) -> DimKey {
+    match dim {
+        Dim::Axis(a) => DimKey::Axis(*a),
+        Dim::Range(len) => DimKey::Range(len.clone()),
+    }
+}
+
+impl Classes {
+    pub fn new(kernel: &Kernel, schedule: &Schedule, assumed: &[String]) -> Result<Self, Error> {
+        let mut users: HashMap<ValueId, Vec<OpId>> = HashMap::new();
+        let mut order = HashMap::new();
+        for (index, (_, op)) in kernel.walk().into_iter().enumerate() {
+            order.insert(op, index);
+            for operand in kernel.ops[op].op.operands() {
+                users.entry(operand).or_default().push(op);
+            }
+        }
+        let shared_loads = shared_loads(kernel, &users)?;
+        let rows = row_dims(kernel, &shared_loads)?;
+        let mut classes = Self {
+            rows,
+            positions: HashSet::new(),
+            first_position: HashMap::new(),
+            shared_loads,
+            partial: HashSet::new(),
+            completed: HashSet::new(),
+            inline: HashSet::new(),
+            guards: HashMap::new(),
+            users,
+            order,
+        };
+        classes.guards = padding::guards(kernel, assumed);
+        classes.find_partial_sums(kernel);
+        classes.find_inline(kernel);
+        classes.find_positions(kernel);
+        let _ = schedule;
+        Ok(classes)
+    }
+
+    /// Whether a vector of this dimension is a row vector.
+    pub fn is_row(&self, dim: &Dim) -> bool {
+        self.rows.contains(&key(dim))
+    }
+
+    fn users_of(&self, value: ValueId) -> &[OpId] {
+        self.users.get(&value).map_or(&[], Vec::as_slice)
+    }
+
+    /// Row sums are linear: `l * alpha + rowsum(p)` may be kept per lane, and summed over the lanes after the loop.
+    fn find_partial_sums(&mut self, kernel: &Kernel) {
+        let mut candidates: HashSet<ValueId> = kernel
+            .values
+            .keys()
+            .filter(|&v| matches!(kernel.ty(v), Type::Tile(t) if t.rank() == 1) && is_linear(kernel, v))
+            .collect();
+        loop {
+            let keep: HashSet<ValueId> =
+                candidates.iter().copied().filter(|&v| self.may_be_partial(kernel, v, &candidates)).collect();
+            if keep.len() == candidates.len() {
+                break;
+            }
+            candidates = keep;
+        }
+        // A loop result is complete: the sum over lanes follows the loop.
+        for &v in &candidates {
+            if is_loop_result(kernel, v) {
+                self.completed.insert(v);
+            } else {
+                self.partial.insert(v);
+            }
+        }
+    }
+
+    fn may_be_partial(&self, kernel: &Kernel, v: ValueId, candidates: &HashSet<ValueId>) -> bool {
+        let uses_keep_it_so = |v: ValueId| {
+            self.users_of(v).iter().all(|&op| match &kernel.ops[op].op {
+                Op::Binary(BinaryOp::Add, a, b) => {
+                    candidates.contains(a) && candidates.contains(b) && candidates.contains(&kernel.ops[op].results[0])
+                }
+                Op::Binary(BinaryOp::Mul, a, b) => {
+                    (candidates.contains(a) != candidates.contains(b)) && candidates.contains(&kernel.ops[op].results[0])
+                }
+                Op::Yield(_) | Op::For { .. } => true, // the slot is checked below
+                _ => false,
+            })
+        };
+        match kernel.values[v].def {
+            ValueDef::Result(op, index) => match &kernel.ops[op].op {
+                Op::Reduce(ReduceOp::Sum, _) => uses_keep_it_so(v) && self.slots_partial(kernel, v, candidates),
+                Op::Binary(BinaryOp::Add, a, b) => {
+                    candidates.contains(a)
+                        && candidates.contains(b)
+                        && uses_keep_it_so(v)
+                        && self.slots_partial(kernel, v, candidates)
+                }
+                Op::Binary(BinaryOp::Mul, a, b) => {
+                    (candidates.contains(a) != candidates.contains(b))
+                        && uses_keep_it_so(v)
+                        && self.slots_partial(kernel, v, candidates)
+                }
+                Op::For { body, .. } => candidates.contains(&kernel.blocks[*body].params[index as usize + 1]),
+                _ => false,
+            },
+            ValueDef::BlockParam(body, index) if index > 0 => {
+                let Some((init, next, result)) = slot(kernel, body, index as usize - 1) else { return false };
+                is_zero(kernel, init)
+                    && self.users_of(init).len() == 1
+                    && candidates.contains(&next)
+                    && candidates.contains(&result)
+                    && uses_keep_it_so(v)
+            }
+            ValueDef::BlockParam(..) => false,
+        }
+    }
+
+    /// Where `v` is yielded or is a loop's initial value, the slot's parameter must be partial too.
+    fn slots_partial(&self, kernel: &Kernel, v: ValueId, candidates: &HashSet<ValueId>) -> bool {
+        self.users_of(v).iter().all(|&op| match &kernel.ops[op].op {
+            Op::Yield(values) => {
+                let Some(body) = kernel.walk().into_iter().find(|&(_, o)| o == op).map(|(b, _)| b) else { return false };
+                values.iter().enumerate().all(|(i, &y)| y != v || candidates.contains(&kernel.blocks[body].params[i + 1]))
+            }
+            Op::For { .. } => false,
+            _ => true,
+        })
+    }
+
+    /// Predicates, integers and what is used once by an elementwise op of the same dimensions are not stored.
+    fn find_inline(&mut self, kernel: &Kernel) {
+        for (block, op) in kernel.walk() {
+            let Some(&result) = kernel.ops[op].results.first() else { continue };
+            let Type::Tile(ty) = kernel.ty(result) else { continue };
+            let elementwise = matches!(
+                kernel.ops[op].op,
+                Op::Unary(..)
+                    | Op::Binary(..)
+                    | Op::Compare(..)
+                    | Op::Select { .. }
+                    | Op::Cast(..)
+                    | Op::FromIndex(_)
+                    | Op::Pos(_)
+            );
+            let cheap = matches!(kernel.ops[op].op, Op::Constant(..) | Op::Scalar(_) | Op::Full { .. });
+            if cheap {
+                self.inline.insert(result);
+                continue;
+            }
+            if !elementwise || self.guards.contains_key(&result) {
+                continue;
+            }
+            if matches!(ty.elem, Elem::Bool | Elem::I32) {
+                self.inline.insert(result);
+                continue;
+            }
+            if let [user] = self.users_of(result) {
+                let consumer = &kernel.ops[*user];
+                let same_block = kernel.blocks[block].ops.contains(user);
+                let reads = consumer.op.operands().iter().filter(|&&o| o == result).count();
+                let fits = match &consumer.op {
+                    Op::Unary(..) | Op::Binary(..) | Op::Compare(..) | Op::Select { .. } | Op::Cast(..) => {
+                        matches!(kernel.ty(consumer.results[0]), Type::Tile(t) if t.dims == ty.dims)
+                    }
+                    Op::Store { .. } => ty.rank() <= 1,
+                    _ => false,
+                };
+                if same_block && reads == 1 && fits {
+                    self.inline.insert(result);
+                }
+            }
+        }
+    }
+
+    fn find_positions(&mut self, kernel: &Kernel) {
+        for (_, op) in kernel.walk() {
+            if let Op::Pos(c) = kernel.ops[op].op {
+                if let Type::Coord(axis) = kernel.ty(c) {
+                    self.positions.insert(*axis);
+                }
+            }
+        }
+        for &value in self.guards.keys() {
+            self.positions.extend(axes(kernel, value));
+        }
+        for (_, op) in kernel.walk() {
+            if let Op::Mask { x, .. } = kernel.ops[op].op {
+                self.positions.extend(axes(kernel, x));
+            }
+        }
+    }
+}
+
+fn axes(kernel: &Kernel, value: ValueId) -> Vec<AxisId> {
+    kernel.tile(value).dims.iter().filter_map(|d| if let Dim::Axis(a) = d { Some(*a) } else { None }).collect()
+}
+
+/// Whether the value's definition can keep a row sum in parts: the sum itself, what is linear in it, and what a loop carries.
+fn is_linear(kernel: &Kernel, v: ValueId) -> bool {
+    match kernel.def(v) {
+        Some((_, op)) => {
+            matches!(op, Op::Reduce(ReduceOp::Sum, _) | Op::Binary(BinaryOp::Add | BinaryOp::Mul, ..) | Op::For { .. })
+        }
+        None => true,
+    }
+}
+
+fn is_loop_result(kernel: &Kernel, v: ValueId) -> bool {
+    matches!(kernel.values[v].def, ValueDef::Result(op, _) if matches!(kernel.ops[op].op, Op::For { .. }))
+}
+
+/// Initial value, next value and result of a carried slot.
+pub(super) fn slot(kernel: &Kernel, body: flashtile_dsl::ir::BlockId, index: usize) -> Option<(ValueId, ValueId, ValueId)> {
+    kernel.walk().into_iter().find_map(|(_, op)| match &kernel.ops[op].op {
+        Op::For { body: b, init, .. } if *b == body => {
+            Some((init[index], edit::yielded(kernel, body)[index], kernel.ops[op].results[index]))
+        }
+        _ => None,
+    })
+}
+
+fn is_zero(kernel: &Kernel, v: ValueId) -> bool {
+    match kernel.def(v) {
+        Some((_, Op::Full { value, .. })) => matches!(kernel.def(*value), Some((_, Op::Constant(_, c))) if *c == 0.0),
+        _ => false,
+    }
+}
+
+/// Rank-2 loads that only products use.
+fn shared_loads(kernel: &Kernel, users: &HashMap<ValueId, Vec<OpId>>) -> Result<HashSet<OpId>, Error> {
+    let mut found = HashSet::new();
+    for (_, op) in kernel.walk() {
+        let Op::Load { .. } = kernel.ops[op].op else { continue };
+        let result = kernel.ops[op].results[0];
+        if kernel.tile(result).rank() != 2 {
+            continue;
+        }
+        let mut product = 0;
+        let mut other = 0;
+        let mut work = vec![result];
+        while let Some(v) = work.pop() {
+            for &user in users.get(&v).map_or(&[][..], Vec::as_slice) {
+                match &kernel.ops[user].op {
+                    Op::Transpose(_) => work.push(kernel.ops[user].results[0]),
+                    Op::Dot { acc, .. } if *acc != Some(v) => product += 1,
+                    _ => other += 1,
+                }
+            }
+        }
+        match (product, other) {
+            (0, _) => {}
+            (_, 0) => drop(found.insert(op)),
+            _ => {
+                return Err(Error::unsupported(
+                    "a loaded tile that is both an operand of dot and used elementwise",
+                    "load it twice, once for each use",
+                    kernel.ops[op].span,
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The dimensions that run over the rows of fragments: first dimensions of rank-2 values that live in registers.
+fn row_dims(kernel: &Kernel, shared: &HashSet<OpId>) -> Result<HashSet<DimKey>, Error> {
+    let mut rows = HashSet::new();
+    let mut columns = HashMap::new();
+    for (_, op) in kernel.walk() {
+        let data = &kernel.ops[op];
+        if shared.contains(&op) || matches!(data.op, Op::Transpose(_)) {
+            continue;
+        }
+        for &result in &data.results {
+            let Type::Tile(t) = kernel.ty(result) else { continue };
+            let [r, c] = t.dims.as_slice() else { continue };
+            if !matches!(r, Dim::Axis(_)) {
+                return Err(Error::unsupported(
+                    "a computed tile whose rows are no tile axis",
+                    "give its rows an axis of the grid or of a loop",
+                    data.span,
+                ));
+            }
+            rows.insert(key(r));
+            columns.insert(key(c), data.span);
+        }
+    }
+    // A vector that meets no matrix lies along rows.
+    for (id, _) in kernel.axes.iter() {
+        if !columns.contains_key(&DimKey::Axis(id)) {
+            rows.insert(DimKey::Axis(id));
+        }
+    }
+    match columns.iter().find(|(c, _)| rows.contains(c)) {
+        Some((_, &span)) => Err(Error::unsupported(
+            "an axis that runs over the rows of one computed tile and the columns of another",
+            "write one of the two products transposed",
+            span,
+        )),
+        None => Ok(rows),
+    }
+}

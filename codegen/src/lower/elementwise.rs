@@ -1,0 +1,196 @@
+//! Elementwise ops: expressions, and maps where a value is stored.
+
+use flashtile_dsl::ir::{BinaryOp, CompareOp, Elem, IndexOp, Op, OpId, ParamKind, Type, UnaryOp, ValueId};
+use flashtile_templates::expr::{Expr, Function, Shape};
+
+use super::{Home, Lowering};
+use crate::error::Error;
+use crate::plan::StmtOp;
+
+/// Integer arithmetic on indices.
+pub(super) fn index_expr(op: IndexOp, a: Expr, b: Expr) -> Expr {
+    match op {
+        IndexOp::Add => Expr::infix("+", a, b),
+        IndexOp::Sub => Expr::infix("-", a, b),
+        IndexOp::Mul => Expr::infix("*", a, b),
+        IndexOp::Div => Expr::call(Function::FloorDiv, [a, b]),
+        IndexOp::Rem => Expr::call(Function::FloorRem, [a, b]),
+        IndexOp::Min => Expr::call(Function::Least, [a, b]),
+        IndexOp::Max => Expr::call(Function::Most, [a, b]),
+    }
+}
+
+impl Lowering<'_> {
+    /// Lowers an elementwise op: inline if the classes say so, else into a variable.
+    pub(super) fn elementwise(&mut self, id: OpId, result: ValueId) -> Result<(), Error> {
+        let value = match self.row_division(id)? {
+            Some(value) => value,
+            None => self.elementwise_expr(id)?,
+        };
+        if self.classes.inline.contains(&result) && !self.forced.contains_key(&result) {
+            self.homes.insert(result, Home::Inline(value));
+            return Ok(());
+        }
+        let elem = self.instance.binding.elem(self.kernel, self.kernel.tile(result).elem);
+        if let (Op::Cast(..), true) =
+            (&self.kernel.ops[id].op, matches!(elem, Elem::F16 | Elem::Bf16) && self.is_operand_a(result))
+        {
+            return self.pack(result, value);
+        }
+        let ty = self.kernel.tile(result);
+        if ty.dims.is_empty() {
+            let name = self.value_name(result);
+            let integer = matches!(ty.elem, Elem::I32 | Elem::Bool);
+            self.push(StmtOp::Let { name: name.clone(), integer, value });
+            self.homes.insert(result, Home::Inline(Expr::Element(name, Shape::Uniform)));
+            return Ok(());
+        }
+        let to = self.destination(result);
+        self.push(StmtOp::Map { to, value });
+        self.homes.insert(result, Home::Variable(to));
+        Ok(())
+    }
+
+    /// A division of a matrix by a vector or scalar is one reciprocal per row and a product per element.
+    fn row_division(&mut self, id: OpId) -> Result<Option<Expr>, Error> {
+        let Op::Binary(op @ (BinaryOp::Div | BinaryOp::DivOrZero), a, b) = self.kernel.ops[id].op else { return Ok(None) };
+        let (ta, tb) = (self.kernel.tile(a), self.kernel.tile(b));
+        if ta.rank() != 2 || tb.rank() == 2 || self.kernel.tile(self.kernel.ops[id].results[0]).elem != Elem::F32 {
+            return Ok(None);
+        }
+        let dims = tb.dims.clone();
+        let wanted = self.kernel.values[b].name.clone().unwrap_or_else(|| "divisor".into());
+        let name = self.unique(&format!("{wanted}_inverse"));
+        let to = self.new_variable(name, &dims, false);
+        let value = Expr::infix("/", Expr::Float(1.0), self.expr(b)?);
+        self.push(StmtOp::Map { to, value });
+        let (a, inverse) = (self.expr(a)?, self.element(to));
+        Ok(Some(match op {
+            BinaryOp::Div => Expr::infix("*", a, inverse),
+            _ => Expr::call(Function::TimesInverseOrZero, [a, inverse]),
+        }))
+    }
+
+    fn elementwise_expr(&self, id: OpId) -> Result<Expr, Error> {
+        let data = &self.kernel.ops[id];
+        Ok(match &data.op {
+            Op::Constant(Elem::I32, c) => Expr::Int(*c as i64),
+            Op::Constant(_, c) => Expr::Float(*c),
+            Op::Scalar(p) => {
+                debug_assert!(matches!(self.kernel.params[*p].kind, ParamKind::Scalar(_)));
+                Expr::name(format!("params.{}", self.kernel.params[*p].name))
+            }
+            Op::FromIndex(i) => self.index(*i),
+            Op::Pos(c) => match self.kernel.ty(*c) {
+                Type::Coord(axis) => self.position(*axis),
+                other => unreachable!("verified: a coordinate, not {other:?}"),
+            },
+            Op::Full { value, .. } => self.expr(*value)?,
+            Op::Unary(op, x) => unary_expr(*op, self.expr(*x)?),
+            Op::Binary(op, a, b) => {
+                let integer = self.kernel.tile(data.results[0]).elem == Elem::I32;
+                binary_expr(*op, self.expr(*a)?, self.expr(*b)?, integer)
+            }
+            Op::Compare(op, a, b) => {
+                let operator = match op {
+                    CompareOp::Eq => "==",
+                    CompareOp::Ne => "!=",
+                    CompareOp::Lt => "<",
+                    CompareOp::Le => "<=",
+                    CompareOp::Gt => ">",
+                    CompareOp::Ge => ">=",
+                };
+                Expr::infix(operator, self.expr(*a)?, self.expr(*b)?)
+            }
+            Op::Select { cond, on_true, on_false } => {
+                Expr::Select(Box::new(self.expr(*cond)?), Box::new(self.expr(*on_true)?), Box::new(self.expr(*on_false)?))
+            }
+            Op::Cast(elem, x) => {
+                let from = self.kernel.tile(*x).elem;
+                let value = self.expr(*x)?;
+                match self.instance.binding.elem(self.kernel, *elem) {
+                    // A packed operand is rounded when it is packed.
+                    Elem::F16 | Elem::Bf16 if self.is_operand_a(data.results[0]) => value,
+                    Elem::F16 => Expr::call(Function::RoundF16, [value]),
+                    Elem::Bf16 => Expr::call(Function::RoundBf16, [value]),
+                    Elem::F32 if from == Elem::I32 => Expr::ToFloat(Box::new(value)),
+                    Elem::I32 if from != Elem::I32 => Expr::ToInt(Box::new(value)),
+                    _ => value,
+                }
+            }
+            other => unreachable!("{} is no elementwise op", other.mnemonic()),
+        })
+    }
+
+    /// Whether every use of the value is as the A operand of a product.
+    pub(super) fn is_operand_a(&self, value: ValueId) -> bool {
+        let users = self.classes.users.get(&value).map_or(&[][..], Vec::as_slice);
+        !users.is_empty()
+            && users.iter().all(|&op| matches!(self.kernel.ops[op].op, Op::Dot { a, b, .. } if a == value && b != value))
+    }
+
+    /// `x` where `keep` holds and the position exists, `-inf` elsewhere; computed in place where it can be.
+    pub(super) fn mask(&mut self, result: ValueId, x: ValueId, keep: ValueId) -> Result<(), Error> {
+        let dims = self.kernel.tile(result).dims.clone();
+        let keep = self.expr(keep)?;
+        let keep = match self.in_bounds(&dims) {
+            Some(bounds) => Expr::infix("&&", keep, bounds),
+            None => keep,
+        };
+        let x_home = self.homes.get(&x).cloned();
+        let to = match x_home {
+            // The masked value takes over the variable of one that nothing else reads.
+            Some(Home::Variable(v)) if self.classes.users[&x].len() == 1 && self.in_same_block(x, result) => v,
+            _ => {
+                let value = self.expr(x)?;
+                let to = self.destination(result);
+                self.push(StmtOp::Map { to, value });
+                to
+            }
+        };
+        let value = Expr::Select(Box::new(keep), Box::new(self.element(to)), Box::new(Expr::Float(f64::NEG_INFINITY)));
+        self.push_on_cut_tiles(&dims, StmtOp::Map { to, value })?;
+        self.homes.insert(result, Home::Variable(to));
+        Ok(())
+    }
+
+    fn in_same_block(&self, a: ValueId, b: ValueId) -> bool {
+        let block = |v: ValueId| {
+            self.kernel.def(v).and_then(|(op, _)| self.kernel.walk().into_iter().find(|&(_, o)| o == op).map(|(b, _)| b))
+        };
+        block(a).is_some() && block(a) == block(b)
+    }
+}
+
+fn unary_expr(op: UnaryOp, x: Expr) -> Expr {
+    use std::f64::consts::{LN_2, LOG2_E};
+    match op {
+        UnaryOp::Neg => Expr::Prefix("-", Box::new(x)),
+        UnaryOp::Abs => Expr::call(Function::Abs, [x]),
+        UnaryOp::Exp => Expr::call(Function::Ex2, [Expr::infix("*", x, Expr::Float(LOG2_E))]),
+        UnaryOp::Exp2 => Expr::call(Function::Ex2, [x]),
+        UnaryOp::Ln => Expr::infix("*", Expr::call(Function::Lg2, [x]), Expr::Float(LN_2)),
+        UnaryOp::Log2 => Expr::call(Function::Lg2, [x]),
+        UnaryOp::Tanh => Expr::call(Function::Tanh, [x]),
+        UnaryOp::Not => Expr::Prefix("!", Box::new(x)),
+        UnaryOp::VisibleOrZero => Expr::call(Function::VisibleOrZero, [x]),
+    }
+}
+
+fn binary_expr(op: BinaryOp, a: Expr, b: Expr, integer: bool) -> Expr {
+    match (op, integer) {
+        (BinaryOp::Add, _) => Expr::infix("+", a, b),
+        (BinaryOp::Sub, _) => Expr::infix("-", a, b),
+        (BinaryOp::Mul, _) => Expr::infix("*", a, b),
+        (BinaryOp::Div, false) => Expr::infix("/", a, b),
+        (BinaryOp::Div | BinaryOp::DivOrZero, true) => Expr::call(Function::FloorDiv, [a, b]),
+        (BinaryOp::Rem, _) => Expr::call(Function::FloorRem, [a, b]),
+        (BinaryOp::Max, false) => Expr::call(Function::Max, [a, b]),
+        (BinaryOp::Max, true) => Expr::call(Function::Most, [a, b]),
+        (BinaryOp::Min, false) => Expr::call(Function::Min, [a, b]),
+        (BinaryOp::Min, true) => Expr::call(Function::Least, [a, b]),
+        (BinaryOp::DivOrZero, false) => Expr::call(Function::DivOrZero, [a, b]),
+        (BinaryOp::And, _) => Expr::infix("&&", a, b),
+        (BinaryOp::Or, _) => Expr::infix("||", a, b),
+    }
+}

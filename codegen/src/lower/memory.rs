@@ -1,0 +1,198 @@
+//! Tiles in global memory (origins, strides, what exists) and in shared memory (geometry, places).
+
+use flashtile_dsl::ir::{At, Dim, Elem, Op, OpId, ParamId, SizeExpr, Type, ValueId};
+use flashtile_templates::expr::{Expr, Function, Shape};
+
+use super::{Home, Lowering, Pending};
+use crate::error::Error;
+use crate::plan::{GlobalTile, SharedTile, Slot, StmtOp, TileId};
+use crate::schedule::SharedLayout;
+
+impl Lowering<'_> {
+    /// The tile of `tensor` that `at` addresses; `tile_number` overrides the coordinate of a loop axis (a copy that runs
+    /// ahead addresses a later tile).
+    pub(super) fn global_tile(&self, tensor: ParamId, at: &[At], tile_number: Option<(ValueId, Expr)>) -> GlobalTile {
+        let decl = self.kernel.tensor(tensor);
+        let name = &self.kernel.params[tensor].name;
+        let last = at.len() - 1;
+        let stride = |d: usize| if d == last { Expr::Int(1) } else { Expr::name(format!("params.{name}_stride{d}")) };
+        let mut origin = Expr::name(format!("params.{name}"));
+        let mut present: Vec<(Expr, Expr, bool)> = Vec::new(); // stride, elements that exist, whole padded tile
+        for (d, (a, extent)) in at.iter().zip(&decl.shape).enumerate() {
+            let start = match a {
+                At::Index(v) => self.index(*v),
+                At::Tile(v) => {
+                    let Type::Coord(axis) = self.kernel.ty(*v) else { unreachable!("verified: a coordinate") };
+                    let number = match &tile_number {
+                        Some((coordinate, number)) if coordinate == v => number.clone(),
+                        _ => Expr::name(self.coordinate(*v)),
+                    };
+                    let start = Expr::infix("*", number, Expr::Int(i64::from(self.block_size(*axis))));
+                    present.push((stride(d), Expr::infix("-", self.size(extent), start.clone()), false));
+                    start
+                }
+                At::Range { start, len } => {
+                    let exact = self.constant(len);
+                    present.push((stride(d), Expr::Int(i64::from(exact)), exact == exact.next_multiple_of(16)));
+                    self.size(start)
+                }
+            };
+            if start == Expr::Int(0) {
+                continue;
+            }
+            let offset = if d == last { start } else { Expr::infix("*", Expr::ToWide(Box::new(start)), stride(d)) };
+            origin = Expr::infix("+", origin, offset);
+        }
+        let one = (Expr::Int(1), Expr::Int(1), true);
+        let mut present = present.into_iter();
+        let rows = present.next().unwrap_or_else(|| one.clone());
+        let columns = present.next().unwrap_or(one);
+        GlobalTile {
+            tensor,
+            origin,
+            row_stride: rows.0,
+            rows_present: rows.1,
+            columns_present: columns.1,
+            columns_full: columns.2,
+        }
+    }
+
+    pub(super) fn load(&mut self, id: OpId, tensor: ParamId, at: &[At]) -> Result<(), Error> {
+        let result = self.kernel.ops[id].results[0];
+        let dims = self.dims_of(at);
+        if self.classes.shared_loads.contains(&id) {
+            // A streamed tile was given its ring by the loop; any other is copied once, here.
+            if !self.homes.contains_key(&result) {
+                let tile = self.new_tile(id, 1)?;
+                let from = self.global_tile(tensor, at, None);
+                self.push(StmtOp::Copy { tile, slot: Slot::Only, from });
+                self.push_commit();
+                self.pending.push(Pending { tile });
+                self.homes.insert(result, Home::Tile(tile));
+            }
+            return Ok(());
+        }
+        let from = self.global_tile(tensor, at, None);
+        if dims.is_empty() {
+            let name = self.value_name(result);
+            let integer = self.kernel.tile(result).elem == Elem::I32;
+            let read = Expr::call(Function::Widen, [Expr::Prefix("*", Box::new(from.origin))]);
+            self.push(StmtOp::Let { name: name.clone(), integer, value: read });
+            self.homes.insert(result, Home::Inline(Expr::Element(name, Shape::Uniform)));
+            return Ok(());
+        }
+        if dims.len() == 2 && at.iter().rposition(|a| !matches!(a, At::Index(_))) != Some(at.len() - 1) {
+            return Err(self.unsupported(result, "a tile whose columns are not contiguous in memory"));
+        }
+        let to = self.destination(result);
+        self.push(StmtOp::Load { to, from });
+        self.homes.insert(result, Home::Variable(to));
+        Ok(())
+    }
+
+    pub(super) fn store(&mut self, tensor: ParamId, at: &[At], value: ValueId) -> Result<(), Error> {
+        let dims = self.dims_of(at);
+        let to = self.global_tile(tensor, at, None);
+        if dims.len() == 2 {
+            self.variable(value)?;
+        }
+        let variable = match self.homes.get(&value) {
+            Some(Home::Variable(v)) => Some(*v),
+            _ => None,
+        };
+        let value = self.expr(value)?;
+        let (shape, m_tiles, n_tiles) = self.shape(&dims);
+        self.push(StmtOp::Store { to, value, variable, shape, m_tiles, n_tiles });
+        Ok(())
+    }
+
+    /// A shared-memory ring for the tile of a load.
+    pub(super) fn new_tile(&mut self, load: OpId, slots: u32) -> Result<TileId, Error> {
+        let Op::Load { tensor, at } = &self.kernel.ops[load].op else { unreachable!("a load") };
+        let result = self.kernel.ops[load].results[0];
+        if matches!(at.last(), Some(At::Index(_))) {
+            return Err(self.unsupported(result, "a tile whose columns are not contiguous in memory"));
+        }
+        let dims = self.dims_of(at);
+        let elem = self.instance.binding.elem(self.kernel, self.kernel.tensor(*tensor).elem);
+        let wanted = self.kernel.values[result].name.clone().unwrap_or_else(|| self.kernel.params[*tensor].name.clone());
+        let name = self.unique(&format!("{wanted}_tile"));
+        let (rows, columns) = (self.padded(&dims[0]), self.padded(&dims[1]));
+        Ok(self.add_tile(name, elem, rows, columns, slots, false))
+    }
+
+    pub(super) fn add_tile(
+        &mut self,
+        name: String,
+        elem: Elem,
+        rows: u32,
+        columns: u32,
+        slots: u32,
+        warp_private: bool,
+    ) -> TileId {
+        let layout = self.schedule.shared;
+        let pitch = pitch(columns * elem.bytes().expect("bound: an element type in memory") as u32, layout);
+        self.plan.tiles.push(SharedTile { name, elem, rows, columns, pitch, layout, slots, offset: 0, warp_private });
+        self.plan.tiles.len() - 1
+    }
+
+    /// Gives every tile its place, one after the other.
+    pub(super) fn place_tiles(&mut self) {
+        let mut at = 0;
+        for tile in &mut self.plan.tiles {
+            tile.offset = at;
+            at = (at + tile.slots * tile.slot_bytes()).next_multiple_of(128);
+        }
+    }
+
+    pub(super) fn push_commit(&mut self) {
+        if self.plan.asynchronous {
+            self.push(StmtOp::Commit);
+        }
+    }
+
+    pub(super) fn push_wait(&mut self, pending: u32) {
+        if self.plan.asynchronous {
+            self.push(StmtOp::Wait(pending));
+        }
+    }
+
+    /// Makes tiles copied outside loops visible to all warps.
+    pub(super) fn acquire_pending(&mut self) {
+        if !self.pending.is_empty() {
+            self.pending.clear();
+            self.push_wait(0);
+            self.push(StmtOp::Barrier);
+        }
+    }
+
+    /// Whether the value is a tile that waits to be acquired.
+    pub(super) fn is_pending(&self, tile: TileId) -> bool {
+        self.pending.iter().any(|p| p.tile == tile)
+    }
+
+    /// Number of the tile `ahead` of a loop's coordinate.
+    pub(super) fn tile_ahead(base: Expr, ahead: u32) -> Expr {
+        if ahead == 0 { base } else { Expr::infix("+", base, Expr::Int(i64::from(ahead))) }
+    }
+
+    /// Length of the contraction between two operands whose inner dimension is `dim`.
+    pub(super) fn depth(&self, dim: &Dim) -> u32 {
+        self.padded(dim)
+    }
+}
+
+/// Bytes from row to row of a tile with rows of `bytes`, under a layout.
+///
+/// A swizzle permutes the 16-byte chunks of a row within groups of 8 (or of all, if there are fewer: then a power of two), so
+/// rows are whole groups. Padding makes the number of chunks odd, so that 8 rows at one column fall on all banks.
+pub(crate) fn pitch(bytes: u32, layout: SharedLayout) -> u32 {
+    let chunks = bytes.div_ceil(16);
+    let chunks = match layout {
+        SharedLayout::Plain => chunks,
+        SharedLayout::Padded => chunks | 1,
+        SharedLayout::Xor if chunks < 8 => chunks.next_power_of_two(),
+        SharedLayout::Xor => chunks.next_multiple_of(8),
+    };
+    chunks * 16
+}

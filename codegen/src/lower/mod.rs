@@ -1,0 +1,537 @@
+//! From a normalised kernel and a schedule to a plan.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `classify` | what each value becomes: fragment, tile, or an expression where it is used |
+//! | `padding` | what the padding of ragged tiles holds, and where it must be made harmless |
+//! | `memory` | tiles in global and shared memory |
+//! | `elementwise` | elementwise ops to expressions and maps |
+//! | `product` | matrix products and their operands |
+//! | `stream` | loops: rings, copies that run ahead, waits and barriers |
+
+mod classify;
+mod elementwise;
+mod memory;
+mod padding;
+mod product;
+mod stream;
+
+use std::collections::{HashMap, HashSet};
+
+use flashtile_dsl::ir::{
+    At, AxisId, BlockId, Dim, Elem, Kernel, Op, OpId, ProgramDim, ReduceOp, SizeExpr, Span, ValueDef, ValueId,
+};
+use flashtile_templates::expr::{Expr, Function, Shape};
+
+use flashtile_dsl::analysis::index::Trend;
+use flashtile_dsl::analysis::mask;
+
+use crate::blocks;
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::plan::{LoopId, Plan, Role, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable};
+use crate::schedule::{Schedule, WorkOrder};
+use classify::Classes;
+
+/// Names that templates use: no value of the kernel may take them.
+const RESERVED: &[&str] = &[
+    "mt",
+    "nt",
+    "kt",
+    "np",
+    "e",
+    "r",
+    "row",
+    "column",
+    "at",
+    "lane",
+    "warp",
+    "shared",
+    "params",
+    "first_row",
+    "first_column",
+    "even",
+    "odd",
+    "next",
+    "all",
+    "pair",
+    "int",
+    "float",
+    "double",
+    "char",
+    "short",
+    "long",
+    "signed",
+    "unsigned",
+    "void",
+    "auto",
+    "register",
+    "volatile",
+    "default",
+    "switch",
+    "case",
+    "goto",
+    "do",
+    "while",
+    "new",
+    "delete",
+    "this",
+    "class",
+    "template",
+    "typename",
+    "namespace",
+    "using",
+    "operator",
+    "public",
+    "private",
+    "protected",
+    "virtual",
+    "bool",
+    "inline",
+    "extern",
+    "static",
+    "const",
+    "sizeof",
+    "union",
+    "enum",
+    "mma",
+    "ex2",
+    "lg2",
+    "fmax",
+    "fmin",
+    "widen",
+    "least",
+    "most",
+    "DEVICE",
+    "EACH",
+    "THREADS",
+    "INFINITE",
+    "Params",
+    "u32",
+    "u64",
+    "i64",
+    "f16",
+    "bf16",
+];
+
+/// What a value has become.
+#[derive(Clone, PartialEq, Debug)]
+enum Home {
+    /// An expression, evaluated where it is used.
+    Inline(Expr),
+    /// A variable.
+    Variable(VarId),
+    /// A tile in shared memory.
+    Tile(TileId),
+    /// A coordinate; its name.
+    Coordinate(String),
+}
+
+/// Makes the plan of `kernel`, the normal form of the instance's kernel.
+pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed: &[String]) -> Result<Plan, Error> {
+    let classes = Classes::new(kernel, schedule, assumed)?;
+    let mut lowering = Lowering {
+        kernel,
+        instance,
+        schedule,
+        classes,
+        plan: Plan {
+            name: kernel.name.clone(),
+            tiles: Vec::new(),
+            variables: Vec::new(),
+            loops: Vec::new(),
+            roles: Vec::new(),
+            asynchronous: schedule.copy != crate::arch::CopyOp::Sync,
+        },
+        homes: HashMap::new(),
+        names: RESERVED.iter().map(|&n| n.to_owned()).collect(),
+        forced: HashMap::new(),
+        loops_by_axis: HashMap::new(),
+        pending: Vec::new(),
+        fragments_of: HashMap::new(),
+        slots_of: HashMap::new(),
+        out: Vec::new(),
+        trend: trip_trend(instance, schedule),
+        span: Span::default(),
+    };
+    lowering.block(kernel.body)?;
+    lowering.acquire_pending();
+    let body = std::mem::take(&mut lowering.out);
+    lowering.plan.roles.push(Role { name: "all".into(), warps: schedule.warps, body });
+    lowering.place_tiles();
+    Ok(lowering.plan)
+}
+
+/// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
+pub fn trip_trend(instance: &Instance, schedule: &Schedule) -> Option<Trend> {
+    let kernel = &instance.kernel;
+    let (_, first) = kernel.walk().into_iter().find(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. }))?;
+    let &program = kernel.blocks[kernel.body].ops.first()?;
+    let (Op::Program(dims), Some(&last)) = (&kernel.ops[program].op, kernel.ops[program].results.last()) else { return None };
+    if !matches!(dims.last(), Some(ProgramDim::Tiles(_)))
+        || dims[..dims.len() - 1].iter().any(|d| matches!(d, ProgramDim::Tiles(_)))
+    {
+        return None;
+    }
+    let masks = mask::loop_masks(
+        kernel,
+        first,
+        &|axis| i64::from(blocks::block(kernel, schedule, axis)),
+        &|size| instance.binding.size(kernel, size),
+        mask::MaskOptions { early_stop: schedule.early_stop },
+    );
+    masks.trips_trend(kernel, last)
+}
+
+/// A tile copied outside any loop and not yet waited for.
+struct Pending {
+    tile: TileId,
+}
+
+struct Lowering<'a> {
+    kernel: &'a Kernel,
+    instance: &'a Instance,
+    schedule: &'a Schedule,
+    classes: Classes,
+    plan: Plan,
+    homes: HashMap<ValueId, Home>,
+    names: HashSet<String>,
+    /// Variables that values must be computed into (carried values updated in place).
+    forced: HashMap<ValueId, VarId>,
+    loops_by_axis: HashMap<AxisId, LoopId>,
+    pending: Vec<Pending>,
+    /// Tiles whose A fragments are in registers.
+    fragments_of: HashMap<TileId, VarId>,
+    /// Slots that streamed values are read from.
+    slots_of: HashMap<ValueId, Slot>,
+    out: Vec<Stmt>,
+    /// How the length of the first loop moves with the last grid coordinate.
+    trend: Option<Trend>,
+    span: Span,
+}
+
+impl Lowering<'_> {
+    fn push(&mut self, op: StmtOp) {
+        self.out.push(Stmt { op, span: self.span });
+    }
+
+    /// Runs `fill` with an empty statement list and returns what it pushed.
+    fn collect(&mut self, fill: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<Vec<Stmt>, Error> {
+        let outer = std::mem::take(&mut self.out);
+        let result = fill(self);
+        let body = std::mem::replace(&mut self.out, outer);
+        result.map(|()| body)
+    }
+
+    /// A name not used yet, like `wanted`.
+    fn unique(&mut self, wanted: &str) -> String {
+        let mut name = wanted.to_owned();
+        let mut number = 2;
+        while !self.names.insert(name.clone()) {
+            name = format!("{wanted}_{number}");
+            number += 1;
+        }
+        name
+    }
+
+    fn value_name(&mut self, value: ValueId) -> String {
+        let wanted = self.kernel.values[value].name.clone().unwrap_or_else(|| format!("t{}", value.0));
+        self.unique(&wanted)
+    }
+
+    fn block_size(&self, axis: AxisId) -> u32 {
+        blocks::block(self.kernel, self.schedule, axis)
+    }
+
+    /// Length of a dimension of a padded tile.
+    fn padded(&self, dim: &Dim) -> u32 {
+        match dim {
+            Dim::Axis(axis) => self.block_size(*axis),
+            Dim::Range(len) => self.constant(len).next_multiple_of(16),
+        }
+    }
+
+    /// A compile-time length.
+    fn constant(&self, size: &SizeExpr) -> u32 {
+        let value = self.instance.binding.size(self.kernel, size).expect("checked: range lengths are compile-time constants");
+        u32::try_from(value).expect("checked: range lengths are positive")
+    }
+
+    fn m_tiles(&self, dim: &Dim) -> u32 {
+        self.padded(dim) / (16 * self.schedule.warps)
+    }
+
+    fn n_tiles(&self, dim: &Dim) -> u32 {
+        self.padded(dim) / 8
+    }
+
+    /// Shape and tile counts of a fragment with these dimensions.
+    fn shape(&self, dims: &[Dim]) -> (Shape, u32, u32) {
+        match dims {
+            [] => (Shape::Uniform, 1, 1),
+            [dim] if self.classes.is_row(dim) => (Shape::Row, self.m_tiles(dim), 1),
+            [dim] => (Shape::Column, 1, self.n_tiles(dim)),
+            [rows, columns] => (Shape::Accumulator, self.m_tiles(rows), self.n_tiles(columns)),
+            _ => unreachable!("verified: rank at most 2"),
+        }
+    }
+
+    fn new_variable(&mut self, name: String, dims: &[Dim], integer: bool) -> VarId {
+        let (shape, m_tiles, n_tiles) = self.shape(dims);
+        self.plan.variables.push(Variable { name, storage: Storage::Fragment(shape), m_tiles, n_tiles, integer });
+        self.plan.variables.len() - 1
+    }
+
+    /// The variable that `value` is to be computed into.
+    fn destination(&mut self, value: ValueId) -> VarId {
+        if let Some(&v) = self.forced.get(&value) {
+            return v;
+        }
+        let name = self.value_name(value);
+        let tile = self.kernel.tile(value);
+        let (dims, integer) = (tile.dims.clone(), matches!(tile.elem, Elem::I32 | Elem::Bool));
+        self.new_variable(name, &dims, integer)
+    }
+
+    /// An element of a variable.
+    fn element(&self, v: VarId) -> Expr {
+        match self.plan.variables[v].storage {
+            Storage::Fragment(shape) => Expr::Element(self.plan.variables[v].name.clone(), shape),
+            Storage::Packed => unreachable!("packed variables are only operands"),
+        }
+    }
+
+    /// The value as an expression per element.
+    fn expr(&self, value: ValueId) -> Result<Expr, Error> {
+        match self.homes.get(&value) {
+            Some(Home::Inline(e)) => Ok(e.clone()),
+            Some(Home::Variable(v)) => Ok(self.element(*v)),
+            Some(Home::Tile(_)) => Err(self.unsupported(value, "a tile in shared memory used elementwise")),
+            Some(Home::Coordinate(_)) | None => unreachable!("verified: operands are defined before their use"),
+        }
+    }
+
+    fn unsupported(&self, value: ValueId, what: &str) -> Error {
+        let span = match self.kernel.values[value].def {
+            ValueDef::Result(op, _) => self.kernel.ops[op].span,
+            ValueDef::BlockParam(..) => self.span,
+        };
+        Error::unsupported(what, "load it again for this use", span)
+    }
+
+    /// An index value as a C expression.
+    fn index(&self, value: ValueId) -> Expr {
+        match &self.homes[&value] {
+            Home::Inline(e) => e.clone(),
+            other => unreachable!("verified: an index, not {other:?}"),
+        }
+    }
+
+    fn coordinate(&self, value: ValueId) -> &str {
+        match &self.homes[&value] {
+            Home::Coordinate(name) => name,
+            other => unreachable!("verified: a coordinate, not {other:?}"),
+        }
+    }
+
+    /// A size as a C expression: constants folded, run-time sizes read from the parameters.
+    fn size(&self, size: &SizeExpr) -> Expr {
+        if let Some(value) = self.instance.binding.size(self.kernel, size) {
+            return Expr::Int(value);
+        }
+        let (terms, constant, divisor) = size.parts();
+        let mut sum: Option<Expr> = None;
+        let mut fixed = constant;
+        for (&id, &coefficient) in terms {
+            let name = self.kernel.size_name(id);
+            if let Some(value) = self.instance.binding.consts.get(name) {
+                fixed += value * coefficient;
+                continue;
+            }
+            let read = Expr::name(format!("params.{name}"));
+            let term = if coefficient == 1 { read } else { Expr::infix("*", read, Expr::Int(coefficient)) };
+            sum = Some(match sum {
+                None => term,
+                Some(s) => Expr::infix("+", s, term),
+            });
+        }
+        let sum = sum.expect("not a constant, so a run-time size occurs");
+        let sum = match fixed {
+            0 => sum,
+            c if c < 0 => Expr::infix("-", sum, Expr::Int(-c)),
+            c => Expr::infix("+", sum, Expr::Int(c)),
+        };
+        if divisor == 1 { sum } else { Expr::call(Function::FloorDiv, [sum, Expr::Int(divisor)]) }
+    }
+
+    fn block(&mut self, block: BlockId) -> Result<(), Error> {
+        for &op in &self.kernel.blocks[block].ops {
+            self.span = self.kernel.ops[op].span;
+            self.op(op)?;
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, id: OpId) -> Result<(), Error> {
+        let data = &self.kernel.ops[id];
+        let result = data.results.first().copied();
+        match &data.op {
+            Op::Program(dims) => self.program(dims, &data.results),
+            Op::For { axis, body, init } => self.lower_for(id, *axis, *body, init)?,
+            Op::Yield(_) => {}
+            Op::IndexConst(c) => self.define_index(data.results[0], Expr::Int(*c)),
+            Op::SizeOf(s) => self.define_index(data.results[0], self.size(&SizeExpr::size(*s))),
+            Op::Index(op, a, b) => {
+                let value = elementwise::index_expr(*op, self.index(*a), self.index(*b));
+                self.define_index(data.results[0], value);
+            }
+            Op::ToIndex(x) => {
+                let value = self.expr(*x)?;
+                self.define_index(data.results[0], value);
+            }
+            Op::Load { tensor, at } => self.load(id, *tensor, at)?,
+            Op::Store { tensor, at, value } => self.store(*tensor, at, *value)?,
+            Op::Transpose(x) => {
+                let home = self.homes[x].clone();
+                match home {
+                    Home::Tile(_) => drop(self.homes.insert(data.results[0], home)),
+                    _ => return Err(self.unsupported(*x, "transposing a computed tile")),
+                }
+            }
+            Op::Dot { a, b, acc } => self.dot(data.results[0], *a, *b, *acc)?,
+            Op::Reduce(op, x) => self.reduce(data.results[0], *op, *x)?,
+            Op::Mask { x, keep } => self.mask(data.results[0], *x, *keep)?,
+            _ => self.elementwise(id, result.expect("an elementwise op has a result"))?,
+        }
+        for &result in &self.kernel.ops[id].results {
+            self.guard_padding(result)?;
+        }
+        Ok(())
+    }
+
+    /// Finds this block's program in the grid. Blocks are numbered along x; how numbers map to programs is the work order.
+    fn program(&mut self, dims: &[ProgramDim], results: &[ValueId]) {
+        let names: Vec<String> = results.iter().map(|&r| self.value_name(r)).collect();
+        let counts: Vec<Expr> = dims.iter().zip(&names).map(|(dim, name)| self.program_count(dim, name)).collect();
+        let mut number = Expr::name("(int)blockIdx.x");
+        let last = dims.len() - 1;
+        if self.schedule.order == WorkOrder::LongestFirst {
+            number = self.longest_first(&counts, &names[last]);
+        }
+        let split = if self.schedule.order == WorkOrder::LongestFirst { last } else { dims.len() };
+        for d in (0..split).rev() {
+            let value = if d == 0 { number.clone() } else { Expr::infix("%", number.clone(), counts[d].clone()) };
+            self.push_int(&names[d], value);
+            number = Expr::infix("/", number, counts[d].clone());
+        }
+        for ((dim, &result), name) in dims.iter().zip(results).zip(names) {
+            match dim {
+                ProgramDim::Each(_) => drop(self.homes.insert(result, Home::Inline(Expr::name(name)))),
+                ProgramDim::Tiles(axis) => self.enter_tile(result, *axis, name),
+            }
+        }
+    }
+
+    fn push_int(&mut self, name: &str, value: Expr) {
+        self.push(StmtOp::Let { name: name.to_owned(), integer: true, value });
+    }
+
+    /// Number of programs along one dimension of the grid.
+    fn program_count(&mut self, dim: &ProgramDim, name: &str) -> Expr {
+        match dim {
+            ProgramDim::Each(size) => self.size(size),
+            ProgramDim::Tiles(axis) => {
+                let block = i64::from(self.block_size(*axis));
+                let raised = Expr::infix("+", self.size(&self.kernel.axes[*axis].extent), Expr::Int(block - 1));
+                let count = self.unique(&format!("{name}_tiles"));
+                self.push_int(&count, Expr::infix("/", raised, Expr::Int(block)));
+                Expr::name(count)
+            }
+        }
+    }
+
+    /// Sections of `section` outer programs; in a section the tiles with the longest loops first, outer programs fastest.
+    /// Defines the tile coordinate and returns the number of the outer program.
+    fn longest_first(&mut self, counts: &[Expr], tile: &str) -> Expr {
+        let (tiles, outer) = (counts.last().expect("a grid dimension").clone(), &counts[..counts.len() - 1]);
+        let outer = outer.iter().cloned().reduce(|a, b| Expr::infix("*", a, b)).unwrap_or(Expr::Int(1));
+        let section = Expr::Int(i64::from(self.schedule.section));
+        let programs = self.unique("section_programs");
+        self.push_int(&programs, Expr::infix("*", tiles.clone(), section.clone()));
+        let first = self.unique("section_first");
+        let block = Expr::name("(int)blockIdx.x");
+        let number = Expr::infix("/", block.clone(), Expr::name(programs.clone()));
+        self.push_int(&first, Expr::infix("*", number, section.clone()));
+        let size = self.unique("section_size");
+        self.push_int(&size, Expr::call(Function::Least, [section, Expr::infix("-", outer, Expr::name(first.clone()))]));
+        let within = self.unique("within_section");
+        self.push_int(&within, Expr::infix("%", block, Expr::name(programs)));
+        let rank = Expr::infix("/", Expr::name(within.clone()), Expr::name(size.clone()));
+        let value = match self.trend {
+            Some(Trend::Rising) => Expr::infix("-", Expr::infix("-", tiles, Expr::Int(1)), rank),
+            _ => rank,
+        };
+        self.push_int(tile, value);
+        Expr::infix("+", Expr::name(first), Expr::infix("%", Expr::name(within), Expr::name(size)))
+    }
+
+    /// Defines a coordinate and the thread's first position along its axis.
+    fn enter_tile(&mut self, coordinate: ValueId, axis: AxisId, name: String) {
+        let block = Expr::Int(i64::from(self.block_size(axis)));
+        let (suffix, offset) =
+            if self.classes.is_row(&Dim::Axis(axis)) { ("row", "first_row") } else { ("column", "first_column") };
+        let first = self.unique(&format!("{name}_{suffix}"));
+        if self.classes.positions.contains(&axis) {
+            let value = Expr::infix("+", Expr::infix("*", Expr::name(name.clone()), block), Expr::name(offset));
+            self.push(StmtOp::Let { name: first.clone(), integer: true, value });
+        }
+        self.classes.first_position.insert(axis, first);
+        self.homes.insert(coordinate, Home::Coordinate(name));
+    }
+
+    /// An index: a named constant if the kernel text names it, else an expression.
+    fn define_index(&mut self, result: ValueId, value: Expr) {
+        let value = match (&self.kernel.values[result].name, &value) {
+            (None, _) | (_, Expr::Int(_) | Expr::Name(_)) => value,
+            (Some(_), _) => {
+                let name = self.value_name(result);
+                self.push(StmtOp::Let { name: name.clone(), integer: true, value });
+                Expr::name(name)
+            }
+        };
+        self.homes.insert(result, Home::Inline(value));
+    }
+
+    fn reduce(&mut self, result: ValueId, operation: ReduceOp, x: ValueId) -> Result<(), Error> {
+        let from = self.variable(x)?;
+        let to = self.destination(result);
+        let across_quad = !self.classes.partial.contains(&result);
+        self.push(StmtOp::Reduce { to, from, operation, across_quad });
+        self.homes.insert(result, Home::Variable(to));
+        Ok(())
+    }
+
+    /// The value in a variable, computed into one if it was an expression.
+    fn variable(&mut self, value: ValueId) -> Result<VarId, Error> {
+        if let Some(Home::Variable(v)) = self.homes.get(&value) {
+            return Ok(*v);
+        }
+        let expr = self.expr(value)?;
+        let to = self.destination(value);
+        self.push(StmtOp::Map { to, value: expr });
+        self.homes.insert(value, Home::Variable(to));
+        Ok(to)
+    }
+
+    /// The tile origin and addressed dimensions of a load or store: see [`memory`].
+    fn dims_of(&self, at: &[At]) -> Vec<Dim> {
+        flashtile_dsl::ir::selected_dims(self.kernel, at)
+    }
+
+    fn is_loop_axis(&self, dim: &Dim) -> Option<AxisId> {
+        match dim {
+            Dim::Axis(a) if self.loops_by_axis.contains_key(a) => Some(*a),
+            _ => None,
+        }
+    }
+}

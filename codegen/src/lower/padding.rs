@@ -1,0 +1,163 @@
+//! Padding. A tile in registers or shared memory is padded to whole blocks; the IR's tiles are ragged. Reductions and
+//! contractions along a loop axis must not see the padding, so it must hold what changes nothing: `-inf` under a maximum,
+//! 0 under a sum or product. Loads pad with 0 and masks with `-inf`; where that does not suffice a value is guarded: its
+//! padding is overwritten right after it is computed, on cut tiles only.
+
+use std::collections::HashMap;
+
+use flashtile_dsl::ir::{AxisId, AxisKind, BinaryOp, Dim, Elem, Kernel, Op, ReduceOp, UnaryOp, ValueDef, ValueId};
+use flashtile_templates::expr::Expr;
+
+use super::{Home, Lowering};
+use crate::error::Error;
+use crate::plan::{Guard, StmtOp};
+use crate::schedule::Edges;
+
+/// What padding holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fill {
+    /// Zero.
+    Zero,
+    /// Negative infinity.
+    NegInf,
+}
+
+/// The values whose padding along a loop axis must be overwritten, and with what.
+pub(super) fn guards(kernel: &Kernel, assumed: &[String]) -> HashMap<ValueId, Fill> {
+    let mut guards = HashMap::new();
+    for (_, op) in kernel.walk() {
+        match &kernel.ops[op].op {
+            Op::Reduce(operation, x) => {
+                let Some(axis) = loop_axis(kernel, &kernel.tile(*x).dims[1]) else { continue };
+                let want = if *operation == ReduceOp::Max { Fill::NegInf } else { Fill::Zero };
+                demand(kernel, assumed, *x, axis, want, &mut guards);
+            }
+            Op::Dot { a, .. } => {
+                let Some(axis) = loop_axis(kernel, &kernel.tile(*a).dims[1]) else { continue };
+                demand(kernel, assumed, *a, axis, Fill::Zero, &mut guards);
+            }
+            _ => {}
+        }
+    }
+    guards
+}
+
+fn loop_axis(kernel: &Kernel, dim: &Dim) -> Option<AxisId> {
+    match dim {
+        Dim::Axis(a) if kernel.axes[*a].kind == AxisKind::Loop => Some(*a),
+        _ => None,
+    }
+}
+
+fn demand(kernel: &Kernel, assumed: &[String], value: ValueId, axis: AxisId, want: Fill, guards: &mut HashMap<ValueId, Fill>) {
+    let context = Context { kernel, assumed, axis };
+    if context.padding(value, guards) == Some(want) {
+        return;
+    }
+    // A cast keeps what its operand holds, and only the operand is in a form that can be overwritten.
+    let mut target = value;
+    while let Some((_, Op::Cast(_, x))) = kernel.def(target) {
+        target = *x;
+    }
+    guards.insert(target, want);
+}
+
+struct Context<'a> {
+    kernel: &'a Kernel,
+    assumed: &'a [String],
+    axis: AxisId,
+}
+
+impl Context<'_> {
+    fn has_axis(&self, value: ValueId) -> bool {
+        self.kernel.tile(value).dims.contains(&Dim::Axis(self.axis))
+    }
+
+    /// What the padding of `value` along the axis holds; `None` if that is unknown.
+    fn padding(&self, value: ValueId, guards: &HashMap<ValueId, Fill>) -> Option<Fill> {
+        if let Some(fill) = guards.get(&value) {
+            return Some(*fill);
+        }
+        let ValueDef::Result(op, _) = self.kernel.values[value].def else { return None };
+        match &self.kernel.ops[op].op {
+            Op::Load { .. } => Some(Fill::Zero),
+            Op::Mask { .. } => Some(Fill::NegInf),
+            Op::Cast(_, x) | Op::Transpose(x) => self.padding(*x, guards),
+            Op::Unary(UnaryOp::Exp | UnaryOp::Exp2, x) => (self.padding(*x, guards) == Some(Fill::NegInf)).then_some(Fill::Zero),
+            Op::Binary(BinaryOp::Mul, a, b) => {
+                let (x, factor) = if self.has_axis(*a) { (a, b) } else { (b, a) };
+                let keeps =
+                    !self.has_axis(*factor) && self.is_positive(*factor) && self.padding(*x, guards) == Some(Fill::NegInf);
+                keeps.then_some(Fill::NegInf)
+            }
+            // Subtracting something that is not itself -inf. A row whose maximum is -inf saw nothing, and is guarded by
+            // visible_or_zero or is NaN by the kernel's own text.
+            Op::Binary(BinaryOp::Sub, a, b) if self.has_axis(*a) && !self.has_axis(*b) => {
+                (self.padding(*a, guards) == Some(Fill::NegInf)).then_some(Fill::NegInf)
+            }
+            _ => None,
+        }
+    }
+
+    fn is_positive(&self, value: ValueId) -> bool {
+        match self.kernel.def(value) {
+            Some((_, Op::Constant(Elem::F32, c))) => *c > 0.0,
+            Some((_, Op::Scalar(p))) => self.assumed.contains(&self.kernel.params[*p].name),
+            Some((_, Op::Binary(BinaryOp::Mul, a, b))) => self.is_positive(*a) && self.is_positive(*b),
+            _ => false,
+        }
+    }
+}
+
+impl Lowering<'_> {
+    /// Overwrites the padding of `value` if something needs that.
+    pub(super) fn guard_padding(&mut self, value: ValueId) -> Result<(), Error> {
+        let Some(&fill) = self.classes.guards.get(&value) else { return Ok(()) };
+        if let Some(Home::Inline(_)) = self.homes.get(&value) {
+            self.variable(value)?;
+        }
+        let Some(&Home::Variable(to)) = self.homes.get(&value) else {
+            return Err(self.unsupported(value, "a loaded tile that needs its padding overwritten"));
+        };
+        let dims = self.kernel.tile(value).dims.clone();
+        let fill = match fill {
+            Fill::Zero => Expr::Float(0.0),
+            Fill::NegInf => Expr::Float(f64::NEG_INFINITY),
+        };
+        let Some(bounds) = self.in_bounds(&dims) else { return Ok(()) };
+        let value = Expr::Select(Box::new(bounds), Box::new(self.element(to)), Box::new(fill));
+        self.push_on_cut_tiles(&dims, StmtOp::Map { to, value })
+    }
+
+    /// `position < extent` for every loop axis among `dims`; `None` if there is none.
+    pub(super) fn in_bounds(&self, dims: &[Dim]) -> Option<Expr> {
+        let tests = dims.iter().filter_map(|d| self.is_loop_axis(d)).map(|axis| {
+            let extent = self.size(&self.kernel.axes[axis].extent);
+            Expr::infix("<", self.position(axis), extent)
+        });
+        tests.reduce(|a, b| Expr::infix("&&", a, b))
+    }
+
+    /// The position along an axis of an element of the fragment being computed.
+    pub(super) fn position(&self, axis: AxisId) -> Expr {
+        let first = self.classes.first_position[&axis].clone();
+        if self.classes.is_row(&Dim::Axis(axis)) { Expr::RowPosition(first) } else { Expr::ColumnPosition(first) }
+    }
+
+    /// Pushes a statement that matters only on tiles that a mask or a bound cuts.
+    pub(super) fn push_on_cut_tiles(&mut self, dims: &[Dim], op: StmtOp) -> Result<(), Error> {
+        let innermost = dims.iter().filter_map(|d| self.is_loop_axis(d)).max_by_key(|a| self.loops_by_axis[a]);
+        match innermost {
+            Some(axis) if self.schedule.edges == Edges::Split => {
+                let guard = Guard::Cut(self.loops_by_axis[&axis]);
+                let body = self.collect(|this| {
+                    this.push(op);
+                    Ok(())
+                })?;
+                self.push(StmtOp::When { guard, body });
+            }
+            _ => self.push(op),
+        }
+        Ok(())
+    }
+}

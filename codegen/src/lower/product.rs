@@ -1,0 +1,133 @@
+//! Matrix products and how their operands get where the instruction wants them.
+
+use flashtile_dsl::ir::{Elem, Op, ValueId};
+use flashtile_templates::expr::Expr;
+
+use super::{Home, Lowering};
+use crate::arch::TensorOp;
+use crate::error::Error;
+use crate::plan::{OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable};
+
+impl Lowering<'_> {
+    /// `result = a * b (+ acc)`.
+    pub(super) fn dot(&mut self, result: ValueId, a: ValueId, b: ValueId, acc: Option<ValueId>) -> Result<(), Error> {
+        let inner = self.kernel.tile(a).dims[1].clone();
+        let depth = self.depth(&inner);
+        let (b_tile, b_slot, k_major) = self.operand_b(b)?;
+        let a = self.operand_a(a)?;
+        self.acquire_operands(&a, b_tile);
+        let to = match acc {
+            None => self.destination(result),
+            Some(start) => self.accumulator(result, start)?,
+        };
+        let last = self.is_last_product(result);
+        self.push(StmtOp::Dot { acc: to, zero: acc.is_none(), a, b: b_tile, b_slot, k_major, depth, last });
+        self.homes.insert(result, Home::Variable(to));
+        Ok(())
+    }
+
+    /// The variable the product is added to: that of the start value if nothing reads it afterwards, else a copy.
+    fn accumulator(&mut self, result: ValueId, start: ValueId) -> Result<VarId, Error> {
+        if let (Some(&Home::Variable(v)), None) = (self.homes.get(&start), self.forced.get(&result)) {
+            if self.classes.users[&start].len() == 1 && !self.is_block_param(start) {
+                return Ok(v);
+            }
+        }
+        let value = self.expr(start)?;
+        let to = self.destination(result);
+        if value != self.element(to) {
+            self.push(StmtOp::Map { to, value });
+        }
+        Ok(to)
+    }
+
+    fn is_block_param(&self, value: ValueId) -> bool {
+        self.kernel.def(value).is_none()
+    }
+
+    fn acquire_operands(&mut self, a: &OperandA, b: TileId) {
+        let waits = |tile: TileId| self.is_pending(tile);
+        let needed = waits(b) || matches!(a, OperandA::Tile(tile, _) if waits(*tile));
+        if needed {
+            self.acquire_pending();
+        }
+    }
+
+    /// Whether no later product is in the same block.
+    fn is_last_product(&self, result: ValueId) -> bool {
+        let Some((op, _)) = self.kernel.def(result) else { return false };
+        let block = self.kernel.blocks.values().find(|b| b.ops.contains(&op)).expect("the op is in a block");
+        block.ops.iter().rev().find(|&&o| matches!(self.kernel.ops[o].op, Op::Dot { .. })) == Some(&op)
+    }
+
+    /// Tile, slot and whether it is read transposed.
+    fn operand_b(&mut self, b: ValueId) -> Result<(TileId, Slot, bool), Error> {
+        let mut value = b;
+        let mut k_major = false;
+        while let Some((_, &Op::Transpose(x))) = self.kernel.def(value) {
+            value = x;
+            k_major = !k_major;
+        }
+        match self.homes.get(&value) {
+            Some(&Home::Tile(tile)) => Ok((tile, self.slot_of(value), k_major)),
+            _ => Err(self.unsupported(b, "a computed tile as the right operand of dot")),
+        }
+    }
+
+    fn operand_a(&mut self, a: ValueId) -> Result<OperandA, Error> {
+        if let Some((_, Op::Transpose(_))) = self.kernel.def(a) {
+            return Err(self.unsupported(a, "a transposed tile as the left operand of dot"));
+        }
+        match self.homes.get(&a).cloned() {
+            Some(Home::Tile(tile)) => match self.fragments_of.get(&tile) {
+                Some(&packed) => Ok(OperandA::Packed(packed)),
+                None => Ok(OperandA::Tile(tile, self.slot_of(a))),
+            },
+            Some(Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => Ok(OperandA::Packed(v)),
+            Some(Home::Variable(_) | Home::Inline(_)) if self.schedule.tensor_op == TensorOp::Ffma => self.stage(a),
+            _ => Err(self.unsupported(a, "a computed f32 tile as the left operand of a tensor-core dot")),
+        }
+    }
+
+    /// Writes a fragment to shared memory, where other lanes of the warp can read it.
+    fn stage(&mut self, a: ValueId) -> Result<OperandA, Error> {
+        let from = self.variable(a)?;
+        let dims = self.kernel.tile(a).dims.clone();
+        let (rows, columns) = (self.padded(&dims[0]), self.padded(&dims[1]));
+        let wanted = format!("{}_tile", self.plan.variables[from].name);
+        let tile = match self.plan.tiles.iter().position(|t| t.warp_private && t.rows == rows && t.columns == columns) {
+            Some(tile) => tile,
+            None => {
+                let name = self.unique(&wanted);
+                self.add_tile(name, Elem::F32, rows, columns, 1, true)
+            }
+        };
+        self.push(StmtOp::Stage { tile, from });
+        Ok(OperandA::Tile(tile, Slot::Only))
+    }
+
+    /// Converts a fragment to a packed A operand.
+    pub(super) fn pack(&mut self, result: ValueId, value: Expr) -> Result<(), Error> {
+        let dims = self.kernel.tile(result).dims.clone();
+        let (_, m_tiles, n_tiles) = self.shape(&dims);
+        let base = self.kernel.values[result].name.clone().unwrap_or_else(|| "operand".into());
+        let name = self.unique(&format!("{base}_packed"));
+        self.plan.variables.push(Variable { name, storage: Storage::Packed, m_tiles, n_tiles, integer: true });
+        let to = self.plan.variables.len() - 1;
+        self.push(StmtOp::Pack { to, value });
+        self.homes.insert(result, Home::Variable(to));
+        Ok(())
+    }
+
+    /// Loads the fragments of a loop-invariant A operand into registers, once.
+    pub(super) fn load_fragments(&mut self, tile: TileId) {
+        let t = &self.plan.tiles[tile];
+        let (m_tiles, n_tiles) = (t.rows / (16 * self.schedule.warps), t.columns / 8);
+        let name = t.name.trim_end_matches("_tile").to_owned();
+        let name = self.unique(&format!("{name}_fragments"));
+        self.plan.variables.push(Variable { name, storage: Storage::Packed, m_tiles, n_tiles, integer: true });
+        let to = self.plan.variables.len() - 1;
+        self.push(StmtOp::LoadFragments { to, tile, slot: Slot::Only });
+        self.fragments_of.insert(tile, to);
+    }
+}

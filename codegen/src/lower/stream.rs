@@ -1,0 +1,439 @@
+//! Loops. Tiles that a loop loads for its products are streamed through rings in shared memory, and copied ahead.
+//!
+//! With two or more slots (`stages`), a step waits for the tiles of its iteration, passes a barrier, and issues the copies
+//! of iteration `j + slots - 1` into the slots that iteration `j - 1` has left:
+//!
+//! ```text
+//! prologue: copy 0 .. slots-1, a group each
+//! step j:   wait (slots - 2 pending); barrier; copy j + slots - 1, commit; compute
+//! ```
+//!
+//! With one slot, streams are acquired one after the other, each as soon as the one before has been used for the last
+//! time; the barrier of an acquisition also says that the slot of the stream before is free, so its next copy is issued
+//! there. With two streams (K and V of attention) that is the order of FlashAttention-2:
+//!
+//! ```text
+//! prologue: copy K 0
+//! step j:   wait; barrier; copy V j; QK; wait; barrier; copy K j+1; softmax; PV
+//! ```
+
+use flashtile_dsl::analysis::index::IndexExpr;
+use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
+use flashtile_dsl::ir::{AxisId, BlockId, Op, OpId, ValueId};
+use flashtile_templates::expr::{Expr, Function};
+
+use super::{Home, Lowering};
+use crate::error::Error;
+use crate::plan::{Guard, Iteration, LoopId, LoopInfo, Slot, StmtOp, TileId, VarId};
+use crate::rewrite::edit;
+use crate::schedule::OperandA as OperandAKnob;
+
+/// A tile that a loop streams.
+#[derive(Clone, Debug)]
+struct Stream {
+    load: OpId,
+    tile: TileId,
+    /// Index in the body of the first and of the last product that reads it.
+    first_use: usize,
+    last_use: usize,
+}
+
+/// Streams that are acquired together.
+#[derive(Clone, Debug)]
+struct Group {
+    streams: Vec<Stream>,
+    first_use: usize,
+    last_use: usize,
+}
+
+impl Lowering<'_> {
+    pub(super) fn lower_for(&mut self, id: OpId, axis: AxisId, body: BlockId, init: &[ValueId]) -> Result<(), Error> {
+        let span = self.span;
+        let params = self.kernel.blocks[body].params.clone();
+        let name = self.value_name(params[0]);
+        let info = self.bounds(id, &name);
+        self.plan.loops.push(info);
+        let loop_id = self.plan.loops.len() - 1;
+        self.loops_by_axis.insert(axis, loop_id);
+
+        let carried = self.enter_carried(&params, init)?;
+        let groups = self.streams(body, params[0])?;
+        let slots = if groups.is_empty() { 0 } else { self.schedule.stages };
+        self.plan.loops[loop_id].slots = slots;
+        for stream in groups.iter().flat_map(|g| &g.streams) {
+            self.homes.insert(self.kernel.ops[stream.load].results[0], Home::Tile(stream.tile));
+            self.slots_of.insert(self.kernel.ops[stream.load].results[0], Slot::Of(Iteration::Ahead(loop_id, 0)));
+        }
+        self.prologue(loop_id, &groups, params[0]);
+        self.fragments_before_loop(body, &groups);
+
+        let statements = self.collect(|this| {
+            this.span = span;
+            this.enter_tile(params[0], axis, name.clone());
+            this.lower_body(loop_id, body, &groups, params[0])?;
+            this.leave_iteration(body, &carried)
+        })?;
+        self.span = span;
+        self.push(StmtOp::Loop { id: loop_id, body: statements });
+        self.loops_by_axis.remove(&axis);
+
+        for (index, &result) in self.kernel.ops[id].results.iter().enumerate() {
+            let v = carried[index];
+            if self.classes.completed.contains(&result) {
+                self.push(StmtOp::QuadSum(v));
+            }
+            self.homes.insert(result, Home::Variable(v));
+        }
+        if slots > 0 {
+            self.push_wait(0);
+            if !self.loops_by_axis.is_empty() {
+                // The enclosing loop fills the rings again.
+                self.push(StmtOp::Barrier);
+            }
+        }
+        Ok(())
+    }
+
+    /// Loop bounds as constants named after the coordinate.
+    fn bounds(&mut self, id: OpId, name: &str) -> LoopInfo {
+        // The analysis reads the kernel as written: rewrites keep loops, coordinates and indices, and hide nothing from it.
+        let kernel = &self.instance.kernel;
+        let LoopRuns { lo, full_lo, full_hi, hi } = mask::loop_runs(
+            kernel,
+            id,
+            &|axis| i64::from(self.block_size(axis)),
+            &|size| self.instance.binding.size(kernel, size),
+            MaskOptions { early_stop: self.schedule.early_stop },
+        );
+        let bound = |this: &mut Self, suffix: &str, value: &IndexExpr| {
+            let value = this.index_expr(value);
+            if matches!(value, Expr::Int(_)) {
+                return value;
+            }
+            let name = this.unique(&format!("{name}_{suffix}"));
+            this.push(StmtOp::Let { name: name.clone(), integer: true, value });
+            Expr::name(name)
+        };
+        let lo = bound(self, "begin", &lo);
+        let hi = bound(self, "end", &hi);
+        let full_lo = bound(self, "full_begin", &full_lo);
+        let full_hi = bound(self, "full_end", &full_hi);
+        LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, slots: 0 }
+    }
+
+    fn index_expr(&self, e: &IndexExpr) -> Expr {
+        let two = |f: Function, a: &IndexExpr, b: &IndexExpr| Expr::call(f, [self.index_expr(a), self.index_expr(b)]);
+        match e {
+            IndexExpr::Const(c) => Expr::Int(*c),
+            IndexExpr::Size(s) => self.size(s),
+            IndexExpr::Index(v) => self.index(*v),
+            IndexExpr::Tile(v) => Expr::name(self.coordinate(*v)),
+            IndexExpr::Add(a, b) => match b.as_ref() {
+                IndexExpr::Const(c) if *c < 0 => Expr::infix("-", self.index_expr(a), Expr::Int(-c)),
+                _ => Expr::infix("+", self.index_expr(a), self.index_expr(b)),
+            },
+            IndexExpr::Sub(a, b) => Expr::infix("-", self.index_expr(a), self.index_expr(b)),
+            IndexExpr::Mul(a, c) => Expr::infix("*", self.index_expr(a), Expr::Int(*c)),
+            IndexExpr::FloorDiv(a, c) => Expr::call(Function::FloorDiv, [self.index_expr(a), Expr::Int(*c)]),
+            IndexExpr::CeilDiv(a, c) => {
+                let raised = Expr::infix("+", self.index_expr(a), Expr::Int(c - 1));
+                Expr::call(Function::FloorDiv, [raised, Expr::Int(*c)])
+            }
+            IndexExpr::Min(a, b) => two(Function::Least, a, b),
+            IndexExpr::Max(a, b) => two(Function::Most, a, b),
+        }
+    }
+
+    /// A variable per carried value, holding its initial value.
+    fn enter_carried(&mut self, params: &[ValueId], init: &[ValueId]) -> Result<Vec<VarId>, Error> {
+        let mut carried = Vec::new();
+        for (&param, &start) in params[1..].iter().zip(init) {
+            let value = self.expr(start)?;
+            let name = self.value_name(param);
+            let tile = self.kernel.tile(param);
+            let (dims, integer) = (tile.dims.clone(), tile.elem == flashtile_dsl::ir::Elem::I32);
+            let v = self.new_variable(name, &dims, integer);
+            self.push(StmtOp::Map { to: v, value });
+            self.homes.insert(param, Home::Variable(v));
+            carried.push(v);
+        }
+        Ok(carried)
+    }
+
+    /// The rings of a loop body, grouped by what is acquired together, in order of use.
+    fn streams(&mut self, body: BlockId, coordinate: ValueId) -> Result<Vec<Group>, Error> {
+        let ops = self.kernel.blocks[body].ops.clone();
+        let mut streams = Vec::new();
+        for &op in &ops {
+            let Op::Load { .. } = self.kernel.ops[op].op else { continue };
+            let streamed = self.classes.shared_loads.contains(&op) && self.kernel.ops[op].op.operands().contains(&coordinate);
+            if !streamed {
+                continue;
+            }
+            let uses = self.products_of(self.kernel.ops[op].results[0], &ops);
+            let (Some(&first_use), Some(&last_use)) = (uses.first(), uses.last()) else {
+                return Err(self.unsupported(self.kernel.ops[op].results[0], "a streamed tile that an inner loop reads"));
+            };
+            let tile = self.new_tile(op, self.schedule.stages)?;
+            streams.push(Stream { load: op, tile, first_use, last_use });
+        }
+        streams.sort_by_key(|s| (s.first_use, s.last_use));
+        let mut groups: Vec<Group> = Vec::new();
+        for stream in streams {
+            let together = self.schedule.stages > 1;
+            match groups.last_mut() {
+                Some(group) if together || stream.first_use <= group.last_use => {
+                    group.last_use = group.last_use.max(stream.last_use);
+                    group.streams.push(stream);
+                }
+                _ => {
+                    let (first_use, last_use) = (stream.first_use, stream.last_use);
+                    groups.push(Group { streams: vec![stream], first_use, last_use });
+                }
+            }
+        }
+        Ok(groups)
+    }
+
+    /// Positions in `ops` of the products that read `value`, possibly transposed, in order.
+    fn products_of(&self, value: ValueId, ops: &[OpId]) -> Vec<usize> {
+        let mut found = Vec::new();
+        let mut work = vec![value];
+        while let Some(v) = work.pop() {
+            for &user in self.classes.users.get(&v).map_or(&[][..], Vec::as_slice) {
+                match self.kernel.ops[user].op {
+                    Op::Transpose(_) => work.push(self.kernel.ops[user].results[0]),
+                    _ => found.extend(ops.iter().position(|&o| o == user)),
+                }
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    fn prologue(&mut self, id: LoopId, groups: &[Group], coordinate: ValueId) {
+        let Some(first) = groups.first() else { return };
+        let slots = self.schedule.stages;
+        if slots == 1 {
+            // All but the last group are one iteration ahead when a step begins.
+            for group in &groups[..groups.len().max(2) - 1] {
+                self.copy_group(group, Iteration::First(id, 0), coordinate);
+            }
+        } else {
+            for n in 0..slots - 1 {
+                self.copy_group(first, Iteration::First(id, n), coordinate);
+            }
+        }
+    }
+
+    /// Copies the tiles of a group for one iteration, if it exists, and ends the group of copies.
+    fn copy_group(&mut self, group: &Group, iteration: Iteration, coordinate: ValueId) {
+        let (base, ahead) = match iteration {
+            Iteration::First(id, n) => (self.plan.loops[id].lo.clone(), n),
+            Iteration::Ahead(id, n) => (Expr::name(self.plan.loops[id].coordinate.clone()), n),
+        };
+        let number = Self::tile_ahead(base, ahead);
+        let copies = self
+            .collect(|this| {
+                for stream in &group.streams {
+                    let Op::Load { tensor, at } = &this.kernel.ops[stream.load].op else { unreachable!("a load") };
+                    this.span = this.kernel.ops[stream.load].span;
+                    let from = this.global_tile(*tensor, at, Some((coordinate, number.clone())));
+                    this.push(StmtOp::Copy { tile: stream.tile, slot: Slot::Of(iteration), from });
+                }
+                Ok(())
+            })
+            .expect("nothing in it fails");
+        match iteration {
+            // The iteration in progress exists.
+            Iteration::Ahead(_, 0) => self.out.extend(copies),
+            _ => self.push(StmtOp::When { guard: Guard::Exists(iteration), body: copies }),
+        }
+        self.push_commit();
+    }
+
+    /// A operands that do not change in the loop go to registers before it, if the schedule says so.
+    fn fragments_before_loop(&mut self, body: BlockId, groups: &[Group]) {
+        if self.schedule.operand_a != OperandAKnob::Registers {
+            return;
+        }
+        let mut tiles = Vec::new();
+        for &op in &self.kernel.blocks[body].ops {
+            let Op::Dot { a, .. } = self.kernel.ops[op].op else { continue };
+            if let Some(&Home::Tile(tile)) = self.homes.get(&a) {
+                let streamed = groups.iter().flat_map(|g| &g.streams).any(|s| s.tile == tile);
+                if !streamed && !self.fragments_of.contains_key(&tile) && !tiles.contains(&tile) {
+                    tiles.push(tile);
+                }
+            }
+        }
+        if tiles.is_empty() {
+            return;
+        }
+        if tiles.iter().any(|&t| self.is_pending(t)) {
+            let later = if groups.is_empty() {
+                0
+            } else if self.schedule.stages == 1 {
+                groups.len().max(2) as u32 - 1
+            } else {
+                self.schedule.stages - 1
+            };
+            self.pending.clear();
+            self.push_wait(later);
+            self.push(StmtOp::Barrier);
+        }
+        for tile in tiles {
+            self.load_fragments(tile);
+        }
+    }
+
+    fn lower_body(&mut self, id: LoopId, body: BlockId, groups: &[Group], coordinate: ValueId) -> Result<(), Error> {
+        let slots = self.schedule.stages;
+        self.assign_in_place(body);
+        let ops = self.kernel.blocks[body].ops.clone();
+        let acquisitions = acquisition_points(groups, slots);
+        for (index, &op) in ops.iter().enumerate() {
+            for (g, &at) in acquisitions.iter().enumerate() {
+                if at == index {
+                    self.acquire(id, groups, g, coordinate);
+                }
+            }
+            self.span = self.kernel.ops[op].span;
+            self.op(op)?;
+        }
+        if slots == 1 && groups.len() == 1 {
+            // No later acquisition frees the slot: a barrier of its own does.
+            self.push(StmtOp::Barrier);
+            self.copy_group(&groups[0], Iteration::Ahead(id, 1), coordinate);
+        }
+        Ok(())
+    }
+
+    /// Waits for a group, and issues the copies whose slots the barrier frees.
+    fn acquire(&mut self, id: LoopId, groups: &[Group], g: usize, coordinate: ValueId) {
+        let slots = self.schedule.stages;
+        // Whatever was copied before the loop landed with the first group waited for.
+        self.pending.clear();
+        if slots > 1 {
+            self.push_wait(slots - 2);
+            self.push(StmtOp::Barrier);
+            self.copy_group(&groups[g], Iteration::Ahead(id, slots - 1), coordinate);
+            return;
+        }
+        let n = groups.len();
+        self.push_wait(n.saturating_sub(2) as u32);
+        self.push(StmtOp::Barrier);
+        if n > 1 {
+            // The group before this one has been read for the last time; the last group's copy belongs to this iteration.
+            let before = (g + n - 1) % n;
+            let iteration = Iteration::Ahead(id, u32::from(before != n - 1));
+            self.copy_group(&groups[before], iteration, coordinate);
+        }
+    }
+
+    /// Lets values that are yielded be computed in the variable of what they replace, where nothing reads it afterwards.
+    fn assign_in_place(&mut self, body: BlockId) {
+        let params = self.kernel.blocks[body].params.clone();
+        let next = edit::yielded(self.kernel, body);
+        for (&param, &value) in params[1..].iter().zip(&next) {
+            let Some(&Home::Variable(v)) = self.homes.get(&param) else { continue };
+            let Some((def, op)) = self.kernel.def(value) else { continue };
+            let in_body = self.kernel.blocks[body].ops.contains(&def);
+            let computes = matches!(op, Op::Unary(..) | Op::Binary(..) | Op::Select { .. } | Op::Cast(..) | Op::Dot { .. });
+            if !in_body || !computes || self.forced.contains_key(&value) {
+                continue;
+            }
+            let at = self.classes.order[&def];
+            if let Op::Dot { acc: Some(start), .. } = op {
+                let start = *start;
+                if start != param {
+                    // The rescaled accumulator is computed in place too.
+                    let Some((start_def, _)) = self.kernel.def(start) else { continue };
+                    let start_at = self.classes.order[&start_def];
+                    let free = self.kernel.blocks[body].ops.contains(&start_def)
+                        && self.last_read(param) <= Some(start_at)
+                        && self.classes.users[&start].len() == 1;
+                    if !free {
+                        continue;
+                    }
+                    self.forced.insert(start, v);
+                }
+            }
+            let only_in_place = self.last_read(param) <= Some(at);
+            if only_in_place {
+                self.forced.insert(value, v);
+            }
+        }
+    }
+
+    /// Position of the last op that reads `value`'s variable, directly or through expressions evaluated later.
+    fn last_read(&self, value: ValueId) -> Option<usize> {
+        let users = self.classes.users.get(&value).map_or(&[][..], Vec::as_slice);
+        users
+            .iter()
+            .filter_map(|&op| {
+                let inline =
+                    self.kernel.ops[op].results.iter().any(|r| self.classes.inline.contains(r) && !self.forced.contains_key(r));
+                if inline {
+                    self.kernel.ops[op].results.iter().filter_map(|&r| self.last_read(r)).max()
+                } else {
+                    self.classes.order.get(&op).copied()
+                }
+            })
+            .max()
+    }
+
+    /// Moves yielded values into the carried variables.
+    fn leave_iteration(&mut self, body: BlockId, carried: &[VarId]) -> Result<(), Error> {
+        let next = edit::yielded(self.kernel, body);
+        let mut moves = Vec::new();
+        for (&v, &value) in carried.iter().zip(&next) {
+            let expr = self.expr(value)?;
+            if expr != self.element(v) {
+                moves.push((v, expr));
+            }
+        }
+        // A value read by a later move must not be overwritten by an earlier one.
+        let clobbered = |expr: &Expr| {
+            let mut hit = false;
+            expr.visit(&mut |e| {
+                if let Expr::Element(name, _) = e {
+                    hit |= carried.iter().any(|&v| self.plan.variables[v].name == *name);
+                }
+            });
+            hit
+        };
+        if moves.len() > 1 && moves.iter().any(|(_, e)| clobbered(e)) {
+            let mut staged = Vec::new();
+            for (v, expr) in moves {
+                let source = self.plan.variables[v].clone();
+                let name = self.unique(&format!("{}_next", source.name));
+                self.plan.variables.push(crate::plan::Variable { name, ..source });
+                let to = self.plan.variables.len() - 1;
+                self.push(StmtOp::Map { to, value: expr });
+                staged.push((v, self.element(to)));
+            }
+            moves = staged;
+        }
+        for (to, value) in moves {
+            self.push(StmtOp::Map { to, value });
+        }
+        Ok(())
+    }
+
+    /// The slot a tile value is read from.
+    pub(super) fn slot_of(&self, value: ValueId) -> Slot {
+        self.slots_of.get(&value).copied().unwrap_or(Slot::Only)
+    }
+}
+
+/// Where in the body each group is acquired: the first at its first use (or the start), the others as soon as the group
+/// before has been used for the last time.
+fn acquisition_points(groups: &[Group], slots: u32) -> Vec<usize> {
+    let mut points = Vec::new();
+    for (g, group) in groups.iter().enumerate() {
+        let at = if g == 0 || slots > 1 { group.first_use } else { (groups[g - 1].last_use + 1).min(group.first_use) };
+        points.push(at);
+    }
+    points
+}

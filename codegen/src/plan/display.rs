@@ -1,0 +1,147 @@
+//! The printed form of a plan: `inspect --emit plan`.
+
+use std::fmt;
+
+use flashtile_dsl::ir::ReduceOp;
+use flashtile_templates::expr::{Domain, Expr, Shape};
+
+use super::{Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, Storage};
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "plan {} ({} threads, {} bytes of shared memory)", self.name, self.threads(), self.shared_bytes())?;
+        for t in &self.tiles {
+            writeln!(
+                f,
+                "  tile {}: {} x {} x {} {}, pitch {}, {:?}, at {}{}",
+                t.name,
+                t.slots,
+                t.rows,
+                t.columns,
+                t.elem.name(),
+                t.pitch,
+                t.layout,
+                t.offset,
+                if t.warp_private { ", warp-private" } else { "" }
+            )?;
+        }
+        for v in &self.variables {
+            let kind = match v.storage {
+                Storage::Fragment(shape) => format!("{shape:?}").to_lowercase(),
+                Storage::Packed => "packed".into(),
+            };
+            writeln!(f, "  {kind} {}: {} x {} tiles, {} registers", v.name, v.m_tiles, v.n_tiles, v.registers())?;
+        }
+        for role in &self.roles {
+            writeln!(f, "role {} ({} warps)", role.name, role.warps)?;
+            self.block(f, &role.body, 1)?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn block(&self, f: &mut fmt::Formatter<'_>, body: &[Stmt], depth: usize) -> fmt::Result {
+        for stmt in body {
+            self.statement(f, &stmt.op, depth)?;
+        }
+        Ok(())
+    }
+
+    fn statement(&self, f: &mut fmt::Formatter<'_>, op: &StmtOp, depth: usize) -> fmt::Result {
+        write!(f, "{:1$}", "", depth * 2)?;
+        let variable = |v: &usize| self.variables[*v].name.as_str();
+        match op {
+            StmtOp::Let { name, value, .. } => writeln!(f, "let {name} = {}", value.text(Domain::Uniform)),
+            StmtOp::Map { to, value } => writeln!(f, "{} = {}", variable(to), self.expression(value, *to)),
+            StmtOp::Pack { to, value } => {
+                writeln!(f, "pack {} = ({}, {})", variable(to), value.text(Domain::Pair(0)), value.text(Domain::Pair(1)))
+            }
+            StmtOp::Reduce { to, from, operation, across_quad } => {
+                let name = if *operation == ReduceOp::Max { "rowmax" } else { "rowsum" };
+                writeln!(f, "{} = {name}{} {}", variable(to), if *across_quad { "" } else { ".lane" }, variable(from))
+            }
+            StmtOp::QuadSum(v) => writeln!(f, "quad_sum {}", variable(v)),
+            StmtOp::Copy { tile, slot, from } => {
+                writeln!(f, "copy {}{} <- {}", self.tiles[*tile].name, self.slot(*slot), from.origin.text(Domain::Uniform))
+            }
+            StmtOp::Commit => writeln!(f, "commit"),
+            StmtOp::Wait(pending) => writeln!(f, "wait pending={pending}"),
+            StmtOp::Barrier => writeln!(f, "barrier"),
+            StmtOp::LoadFragments { to, tile, slot } => {
+                writeln!(f, "{} = fragments {}{}", variable(to), self.tiles[*tile].name, self.slot(*slot))
+            }
+            StmtOp::Dot { acc, zero, a, b, b_slot, k_major, depth, .. } => {
+                let a = match a {
+                    OperandA::Tile(tile, slot) => format!("{}{}", self.tiles[*tile].name, self.slot(*slot)),
+                    OperandA::Packed(v) => variable(v).to_owned(),
+                };
+                let (name, b, t) = (variable(acc), &self.tiles[*b].name, if *k_major { ".t" } else { "" });
+                writeln!(f, "{name} {} dot({a}, {b}{}{t}) depth={depth}", if *zero { "=" } else { "+=" }, self.slot(*b_slot))
+            }
+            StmtOp::Stage { tile, from } => writeln!(f, "stage {} <- {}", self.tiles[*tile].name, variable(from)),
+            StmtOp::Load { to, from } => writeln!(f, "{} = load {}", variable(to), from.origin.text(Domain::Uniform)),
+            StmtOp::Store { to, value, shape, .. } => {
+                let domain = match shape {
+                    Shape::Row => Domain::Row,
+                    Shape::Column => Domain::Column,
+                    Shape::Accumulator => Domain::Accumulator,
+                    Shape::Uniform => Domain::Uniform,
+                };
+                writeln!(f, "store {} <- {}", to.origin.text(Domain::Uniform), value.text(domain))
+            }
+            StmtOp::When { guard, body } => {
+                match guard {
+                    Guard::Exists(iteration) => writeln!(f, "when {} exists", self.iteration(*iteration))?,
+                    Guard::Cut(id) => writeln!(f, "when tile {} is cut", self.loops[*id].coordinate)?,
+                }
+                self.block(f, body, depth + 1)
+            }
+            StmtOp::Loop { id, body } => {
+                let l = &self.loops[*id];
+                let text = |e: &Expr| e.text(Domain::Uniform);
+                writeln!(
+                    f,
+                    "loop {} in {}..{} full {}..{}",
+                    l.coordinate,
+                    text(&l.lo),
+                    text(&l.hi),
+                    text(&l.full_lo),
+                    text(&l.full_hi)
+                )?;
+                self.block(f, body, depth + 1)
+            }
+        }
+    }
+
+    fn expression(&self, value: &Expr, to: usize) -> String {
+        value.text(self.domain(to))
+    }
+
+    /// The domain in which elements of a variable are evaluated.
+    pub fn domain(&self, variable: usize) -> Domain {
+        match self.variables[variable].storage {
+            Storage::Fragment(Shape::Uniform) => Domain::Uniform,
+            Storage::Fragment(Shape::Row) => Domain::Row,
+            Storage::Fragment(Shape::Column) => Domain::Column,
+            Storage::Fragment(Shape::Accumulator) => Domain::Accumulator,
+            Storage::Packed => Domain::Pair(0),
+        }
+    }
+
+    fn slot(&self, slot: Slot) -> String {
+        match slot {
+            Slot::Only => String::new(),
+            Slot::Of(iteration) => format!("[{}]", self.iteration(iteration)),
+        }
+    }
+
+    fn iteration(&self, iteration: Iteration) -> String {
+        let name = |id: LoopId| &self.loops[id].coordinate;
+        match iteration {
+            Iteration::First(id, n) => format!("{}#{n}", name(id)),
+            Iteration::Ahead(id, 0) => name(id).clone(),
+            Iteration::Ahead(id, n) => format!("{}+{n}", name(id)),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The plan verifier: executes the plan symbolically for several trip counts of every loop.
+//!
+//! It checks that
+//! * a read of a slot finds the iteration it wants, landed and visible to all threads that read it;
+//! * a slot is not filled while its last contents may still be read (no barrier since), or while a copy into it is in flight;
+//! * every copy is waited for before the end;
+//! * every variable is written before it is read.
+//!
+//! Slots, groups and barriers depend on a loop's trip count only through `n mod slots` and the guards at the ends, so the
+//! trip counts `0 ..= 2 * slots + 2` cover every case.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use flashtile_templates::expr::Expr;
+
+use super::{Guard, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId};
+
+/// All faults found, without repetition; empty for a right plan.
+pub fn verify(plan: &Plan) -> Vec<String> {
+    let most = plan.loops.iter().map(|l| l.slots).max().unwrap_or(0) * 2 + 2;
+    let mut faults = BTreeSet::new();
+    for trips in 0..=most {
+        for role in &plan.roles {
+            let mut state = State { plan, trips, faults: BTreeSet::new(), ..State::new(plan) };
+            state.run(&role.body, 0);
+            if state.contents.values().any(|c| c.status == Status::InFlight) {
+                state.faults.insert("a copy is never waited for".into());
+            }
+            faults.extend(state.faults.into_iter().map(|fault| format!("{fault} (trip count {trips})")));
+        }
+    }
+    // One trip count per fault is enough to read.
+    let mut seen = HashSet::new();
+    faults.into_iter().filter(|f| seen.insert(f.split(" (trip").next().unwrap_or("").to_owned())).collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Status {
+    InFlight,
+    Landed,
+    Visible,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Contents {
+    iteration: Option<u32>,
+    status: Status,
+    group: u32,
+}
+
+struct State<'a> {
+    plan: &'a Plan,
+    trips: u32,
+    faults: BTreeSet<String>,
+    contents: BTreeMap<(TileId, u32), Contents>,
+    /// Slots read since the last barrier.
+    read: HashSet<(TileId, u32)>,
+    /// Number of the group being filled.
+    group: u32,
+    written: HashSet<VarId>,
+}
+
+impl<'a> State<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        Self {
+            plan,
+            trips: 0,
+            faults: BTreeSet::new(),
+            contents: BTreeMap::new(),
+            read: HashSet::new(),
+            group: 0,
+            written: HashSet::new(),
+        }
+    }
+
+    fn run(&mut self, body: &[Stmt], n: u32) {
+        for stmt in body {
+            self.step(&stmt.op, n);
+        }
+    }
+
+    fn step(&mut self, op: &StmtOp, n: u32) {
+        match op {
+            StmtOp::Let { value, .. } => self.reads(value),
+            StmtOp::Map { to, value } | StmtOp::Pack { to, value } => {
+                self.reads(value);
+                self.written.insert(*to);
+            }
+            StmtOp::Reduce { to, from, .. } => {
+                self.read_variable(*from);
+                self.written.insert(*to);
+            }
+            StmtOp::QuadSum(v) => self.read_variable(*v),
+            StmtOp::Copy { tile, slot, .. } => self.copy(*tile, *slot, n),
+            StmtOp::Commit => self.group += 1,
+            StmtOp::Wait(pending) => {
+                let landed = self.group.saturating_sub(*pending);
+                for contents in self.contents.values_mut() {
+                    if contents.status == Status::InFlight && contents.group < landed {
+                        contents.status = Status::Landed;
+                    }
+                }
+            }
+            StmtOp::Barrier => {
+                self.read.clear();
+                for contents in self.contents.values_mut() {
+                    if contents.status == Status::Landed {
+                        contents.status = Status::Visible;
+                    }
+                }
+            }
+            StmtOp::LoadFragments { to, tile, slot } => {
+                self.read_tile(*tile, *slot, n);
+                self.written.insert(*to);
+            }
+            StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
+                match a {
+                    OperandA::Tile(tile, slot) => self.read_tile(*tile, *slot, n),
+                    OperandA::Packed(v) => self.read_variable(*v),
+                }
+                self.read_tile(*b, *b_slot, n);
+                if !zero {
+                    self.read_variable(*acc);
+                }
+                self.written.insert(*acc);
+            }
+            StmtOp::Stage { tile, from } => {
+                self.read_variable(*from);
+                self.contents.insert((*tile, 0), Contents { iteration: None, status: Status::Visible, group: 0 });
+            }
+            StmtOp::Load { to, .. } => {
+                self.written.insert(*to);
+            }
+            StmtOp::Store { value, variable, .. } => {
+                self.reads(value);
+                if let Some(v) = variable {
+                    self.read_variable(*v);
+                }
+            }
+            StmtOp::When { guard, body } => {
+                let runs = match guard {
+                    Guard::Exists(iteration) => self.number(*iteration, n) < self.trips,
+                    Guard::Cut(_) => true,
+                };
+                if runs {
+                    self.run(body, n);
+                }
+            }
+            StmtOp::Loop { body, .. } => {
+                for n in 0..self.trips {
+                    self.run(body, n);
+                }
+            }
+        }
+    }
+
+    fn number(&self, iteration: Iteration, n: u32) -> u32 {
+        match iteration {
+            Iteration::First(_, number) => number,
+            Iteration::Ahead(_, ahead) => n + ahead,
+        }
+    }
+
+    fn slot(&self, tile: TileId, slot: Slot, n: u32) -> (u32, Option<u32>) {
+        match slot {
+            Slot::Only => (0, None),
+            Slot::Of(iteration) => {
+                let number = self.number(iteration, n);
+                (number % self.plan.tiles[tile].slots, Some(number))
+            }
+        }
+    }
+
+    fn copy(&mut self, tile: TileId, slot: Slot, n: u32) {
+        let (slot, iteration) = self.slot(tile, slot, n);
+        let name = &self.plan.tiles[tile].name;
+        if self.read.contains(&(tile, slot)) {
+            self.faults.insert(format!("a slot of {name} is filled while it may still be read"));
+        }
+        if self.contents.get(&(tile, slot)).is_some_and(|c| c.status == Status::InFlight) {
+            self.faults.insert(format!("a slot of {name} is filled while a copy into it is in flight"));
+        }
+        let status = if self.plan.asynchronous { Status::InFlight } else { Status::Landed };
+        self.contents.insert((tile, slot), Contents { iteration, status, group: self.group });
+    }
+
+    fn read_tile(&mut self, tile: TileId, slot: Slot, n: u32) {
+        let (slot, wanted) = self.slot(tile, slot, n);
+        let name = &self.plan.tiles[tile].name;
+        let fault = match self.contents.get(&(tile, slot)) {
+            None => Some("is read before it is filled"),
+            Some(c) if c.iteration != wanted => Some("is read with the contents of another iteration"),
+            Some(c) if c.status == Status::InFlight => Some("is read while its copy is in flight"),
+            Some(c) if c.status == Status::Landed => Some("is read with no barrier after its copy landed"),
+            Some(_) => None,
+        };
+        if let Some(fault) = fault {
+            self.faults.insert(format!("{name} {fault}"));
+        }
+        self.read.insert((tile, slot));
+    }
+
+    fn reads(&mut self, value: &Expr) {
+        let mut names = Vec::new();
+        value.visit(&mut |e| {
+            if let Expr::Element(name, _) = e {
+                names.push(name.clone());
+            }
+        });
+        for name in names {
+            if let Some(v) = self.plan.variables.iter().position(|v| v.name == name) {
+                self.read_variable(v);
+            }
+        }
+    }
+
+    fn read_variable(&mut self, v: VarId) {
+        if !self.written.contains(&v) {
+            self.faults.insert(format!("{} is read before it is written", self.plan.variables[v].name));
+        }
+    }
+}

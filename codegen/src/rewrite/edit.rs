@@ -1,0 +1,201 @@
+//! Editing a kernel in place: inserting ops, replacing uses, removing what nothing needs.
+
+use std::collections::{HashMap, HashSet};
+
+use flashtile_dsl::ir::{BlockId, Kernel, Op, OpData, OpId, Span, Type, ValueData, ValueDef, ValueId, result_types};
+
+/// Where to insert: before the op at `index` of `block`.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The block.
+    pub block: BlockId,
+    /// Position in its list of ops.
+    pub index: usize,
+}
+
+/// Inserts `op` and returns its only result.
+pub fn insert(kernel: &mut Kernel, place: Place, op: Op, span: Span) -> ValueId {
+    let types = result_types(kernel, &op);
+    assert_eq!(types.len(), 1, "inserted ops have one result");
+    let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
+    let ty = types.into_iter().next().expect("one result");
+    let value = kernel.values.push(ValueData { ty, def: ValueDef::Result(id, 0), name: None });
+    kernel.ops[id].results.push(value);
+    kernel.blocks[place.block].ops.insert(place.index, id);
+    value
+}
+
+/// The block and index of every op.
+pub fn places(kernel: &Kernel) -> HashMap<OpId, Place> {
+    kernel
+        .blocks
+        .iter()
+        .flat_map(|(block, data)| data.ops.iter().enumerate().map(move |(index, &op)| (op, Place { block, index })))
+        .collect()
+}
+
+/// The place just after the definition of `value`, in its block.
+pub fn after_definition(kernel: &Kernel, value: ValueId) -> Place {
+    match kernel.values[value].def {
+        ValueDef::Result(op, _) => {
+            let place = places(kernel)[&op];
+            Place { block: place.block, index: place.index + 1 }
+        }
+        ValueDef::BlockParam(block, _) => Place { block, index: 0 },
+    }
+}
+
+/// The place after the leading `program` op of the kernel body.
+pub fn entry(kernel: &Kernel) -> Place {
+    let leading = kernel.blocks[kernel.body].ops.first().is_some_and(|&op| matches!(kernel.ops[op].op, Op::Program(_)));
+    Place { block: kernel.body, index: usize::from(leading) }
+}
+
+/// Replaces every use of `old` by `new`, except in the ops of `except`.
+pub fn replace_uses(kernel: &mut Kernel, old: ValueId, new: ValueId, except: &[OpId]) {
+    for id in kernel.ops.keys() {
+        if !except.contains(&id) && kernel.ops[id].op.operands().contains(&old) {
+            kernel.ops[id].op = kernel.ops[id].op.map_operands(|v| if v == old { new } else { v });
+        }
+    }
+}
+
+/// The ops in blocks that use `value`.
+pub fn users(kernel: &Kernel, value: ValueId) -> Vec<OpId> {
+    kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| kernel.ops[op].op.operands().contains(&value)).collect()
+}
+
+/// Removes ops whose results nothing needs and carried values that only feed themselves.
+pub fn remove_dead(kernel: &mut Kernel) {
+    let live = live_values(kernel);
+    let loops: Vec<OpId> =
+        kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| matches!(kernel.ops[op].op, Op::For { .. })).collect();
+    for id in loops {
+        drop_dead_carried(kernel, id, &live);
+    }
+    for block in kernel.blocks.keys() {
+        let ops = kernel.blocks[block].ops.clone();
+        kernel.blocks[block].ops = ops
+            .into_iter()
+            .filter(|&op| match &kernel.ops[op].op {
+                Op::Store { .. } | Op::Yield(_) | Op::Program(_) => true,
+                Op::For { body, .. } => !kernel.ops[op].results.is_empty() || has_store(kernel, *body),
+                _ => kernel.ops[op].results.iter().any(|r| live.contains(r)),
+            })
+            .collect();
+    }
+}
+
+fn has_store(kernel: &Kernel, block: BlockId) -> bool {
+    kernel.blocks[block].ops.iter().any(|&op| match &kernel.ops[op].op {
+        Op::Store { .. } => true,
+        Op::For { body, .. } => has_store(kernel, *body),
+        _ => false,
+    })
+}
+
+/// Values that a store needs, directly or not.
+fn live_values(kernel: &Kernel) -> HashSet<ValueId> {
+    let mut owner = HashMap::new(); // loop body -> loop op
+    for (_, op) in kernel.walk() {
+        if let Op::For { body, .. } = kernel.ops[op].op {
+            owner.insert(body, op);
+        }
+    }
+    let mut live = HashSet::new();
+    let mut work: Vec<ValueId> = Vec::new();
+    for (_, op) in kernel.walk() {
+        if matches!(kernel.ops[op].op, Op::Store { .. }) {
+            work.extend(kernel.ops[op].op.operands());
+        }
+    }
+    while let Some(value) = work.pop() {
+        if !live.insert(value) {
+            continue;
+        }
+        let slot = match kernel.values[value].def {
+            ValueDef::Result(op, index) => match &kernel.ops[op].op {
+                Op::For { .. } => Some((op, index as usize)),
+                other => {
+                    work.extend(other.operands());
+                    None
+                }
+            },
+            ValueDef::BlockParam(block, index) if index > 0 => owner.get(&block).map(|&op| (op, index as usize - 1)),
+            ValueDef::BlockParam(..) => None,
+        };
+        if let Some((op, slot)) = slot {
+            let Op::For { body, init, .. } = &kernel.ops[op].op else { continue };
+            work.push(init[slot]);
+            work.push(kernel.blocks[*body].params[slot + 1]);
+            work.push(yielded(kernel, *body)[slot]);
+            work.push(kernel.ops[op].results[slot]);
+        }
+    }
+    live
+}
+
+/// The values yielded by a loop body.
+pub fn yielded(kernel: &Kernel, body: BlockId) -> Vec<ValueId> {
+    match kernel.blocks[body].ops.last().map(|&op| &kernel.ops[op].op) {
+        Some(Op::Yield(values)) => values.clone(),
+        _ => unreachable!("verified: a loop body ends in a yield"),
+    }
+}
+
+fn drop_dead_carried(kernel: &mut Kernel, id: OpId, live: &HashSet<ValueId>) {
+    let Op::For { axis, body, init } = kernel.ops[id].op.clone() else { return };
+    let params = kernel.blocks[body].params.clone();
+    let results = kernel.ops[id].results.clone();
+    let keep: Vec<usize> =
+        (0..init.len()).filter(|&slot| live.contains(&results[slot]) || live.contains(&params[slot + 1])).collect();
+    if keep.len() == init.len() {
+        return;
+    }
+    let next = yielded(kernel, body);
+    let pick = |values: &[ValueId]| keep.iter().map(|&slot| values[slot]).collect::<Vec<_>>();
+    let (new_init, new_next, new_results) = (pick(&init), pick(&next), pick(&results));
+    let mut new_params = vec![params[0]];
+    new_params.extend(keep.iter().map(|&slot| params[slot + 1]));
+    for (index, &param) in new_params.iter().enumerate() {
+        kernel.values[param].def = ValueDef::BlockParam(body, index as u32);
+    }
+    for (index, &result) in new_results.iter().enumerate() {
+        kernel.values[result].def = ValueDef::Result(id, index as u32);
+    }
+    let last = *kernel.blocks[body].ops.last().expect("a yield");
+    kernel.ops[last].op = Op::Yield(new_next);
+    kernel.blocks[body].params = new_params;
+    kernel.ops[id].op = Op::For { axis, body, init: new_init };
+    kernel.ops[id].results = new_results;
+}
+
+/// Merges ops of one block that compute the same value.
+pub fn merge_equal(kernel: &mut Kernel) {
+    for block in kernel.blocks.keys() {
+        let mut seen: Vec<OpId> = Vec::new();
+        for id in kernel.blocks[block].ops.clone() {
+            let pure = !matches!(
+                kernel.ops[id].op,
+                Op::Store { .. } | Op::For { .. } | Op::Yield(_) | Op::Program(_) | Op::Dot { .. } | Op::Full { .. }
+            );
+            // Indices keep their identity: loop bounds, found by analysing the kernel as written, name them.
+            let tile = kernel.ops[id].results.iter().all(|&r| matches!(kernel.ty(r), Type::Tile(_)));
+            if !pure || !tile || kernel.ops[id].results.len() != 1 {
+                continue;
+            }
+            match seen.iter().find(|&&other| kernel.ops[other].op == kernel.ops[id].op) {
+                Some(&other) => {
+                    let (old, new) = (kernel.ops[id].results[0], kernel.ops[other].results[0]);
+                    if kernel.ty(old) == kernel.ty(new) {
+                        if kernel.values[new].name.is_none() {
+                            kernel.values[new].name = kernel.values[old].name.clone();
+                        }
+                        replace_uses(kernel, old, new, &[]);
+                    }
+                }
+                None => seen.push(id),
+            }
+        }
+    }
+}

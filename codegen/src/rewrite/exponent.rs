@@ -1,0 +1,252 @@
+//! Exponentials: `exp` to `exp2`, and a positive scale folded from the scores into the factor of the exponent.
+//!
+//! With `s = d * k`, `k > 0`: `rowmax(d * k) = k * rowmax(d)`, `max`, `mask` and `visible_or_zero` commute with `k` too,
+//! so a running maximum may be kept of the unscaled `d`, and `exp(s - m)` is `exp2(d * c - m * c)` with
+//! `c = k * log2(e)`: one multiply-add and one `ex2` an element. It fails for `k <= 0` (for 0 because `0 * -inf` is NaN), so
+//! the scale must be a positive constant or a parameter that the facts say is positive.
+
+use std::collections::HashMap;
+use std::f64::consts::LOG2_E;
+
+use flashtile_dsl::ir::{
+    BinaryOp, BlockId, Elem, Kernel, Op, OpId, ParamId, ReduceOp, Span, UnaryOp, ValueData, ValueDef, ValueId,
+};
+
+use super::edit::{self, Place};
+use crate::instance::Facts;
+
+/// `exp(x)` becomes `exp2(x * log2 e)`.
+pub fn exp_to_exp2(kernel: &mut Kernel) {
+    for (_, id) in kernel.walk() {
+        if let Op::Unary(UnaryOp::Exp, x) = kernel.ops[id].op {
+            let scaled = multiply_by(kernel, x, id, LOG2_E);
+            kernel.ops[id].op = Op::Unary(UnaryOp::Exp2, scaled);
+        }
+    }
+}
+
+/// `exp(a - b)`, with `b` of lower rank than `a` or both of one rank, becomes `exp2(a * log2 e - b * log2 e)`: the first product fuses with the
+/// subtraction, the second is one per row.
+pub fn distribute(kernel: &mut Kernel) {
+    for (_, id) in kernel.walk() {
+        let Op::Unary(UnaryOp::Exp, x) = kernel.ops[id].op else { continue };
+        let Some((_, &Op::Binary(BinaryOp::Sub, a, b))) = kernel.def(x) else { continue };
+        let a = multiply_by(kernel, a, id, LOG2_E);
+        let b = multiply_by(kernel, b, id, LOG2_E);
+        let difference = before(kernel, id, Op::Binary(BinaryOp::Sub, a, b));
+        kernel.ops[id].op = Op::Unary(UnaryOp::Exp2, difference);
+    }
+}
+
+fn before(kernel: &mut Kernel, id: OpId, op: Op) -> ValueId {
+    let place = edit::places(kernel)[&id];
+    let span = kernel.ops[id].span;
+    edit::insert(kernel, place, op, span)
+}
+
+fn multiply_by(kernel: &mut Kernel, x: ValueId, id: OpId, factor: f64) -> ValueId {
+    let factor = before(kernel, id, Op::Constant(Elem::F32, factor));
+    before(kernel, id, Op::Binary(BinaryOp::Mul, x, factor))
+}
+
+/// A positive uniform factor.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Scale {
+    Param(ParamId),
+    Constant(f64),
+}
+
+/// Folds positive scales into exponentials. Returns the names of the parameters assumed positive.
+pub fn fold_scale(kernel: &mut Kernel, facts: &Facts) -> Vec<String> {
+    let mut scales: Vec<Scale> = Vec::new();
+    for (_, id) in kernel.walk() {
+        if let Op::Binary(BinaryOp::Mul, a, b) = kernel.ops[id].op {
+            for scale in [positive(kernel, a, facts), positive(kernel, b, facts)].into_iter().flatten() {
+                if !scales.contains(&scale) {
+                    scales.push(scale);
+                }
+            }
+        }
+    }
+    let mut assumed = Vec::new();
+    for scale in scales {
+        let mut trial = Fold { kernel: kernel.clone(), scale, facts, unscaled: HashMap::new(), failed: false };
+        let folded = trial.run();
+        if folded && !trial.failed {
+            *kernel = trial.kernel;
+            edit::remove_dead(kernel);
+            if let Scale::Param(p) = scale {
+                assumed.push(kernel.params[p].name.clone());
+            }
+        }
+    }
+    assumed
+}
+
+fn positive(kernel: &Kernel, value: ValueId, facts: &Facts) -> Option<Scale> {
+    match kernel.def(value)?.1 {
+        Op::Scalar(p) if facts.positive.contains(&kernel.params[*p].name) => Some(Scale::Param(*p)),
+        Op::Constant(Elem::F32, c) if *c > 0.0 && c.is_finite() => Some(Scale::Constant(*c)),
+        _ => None,
+    }
+}
+
+/// One attempt to fold one scale.
+struct Fold<'a> {
+    kernel: Kernel,
+    scale: Scale,
+    facts: &'a Facts,
+    /// For a value `v = scale * u`: `u`.
+    unscaled: HashMap<ValueId, Option<ValueId>>,
+    failed: bool,
+}
+
+impl Fold<'_> {
+    /// Rewrites every exponential of a scaled rank-2 difference; false if there is none.
+    fn run(&mut self) -> bool {
+        let mut folded = false;
+        for (_, id) in self.kernel.walk() {
+            let Op::Unary(UnaryOp::Exp, x) = self.kernel.ops[id].op else { continue };
+            let Some((_, &Op::Binary(BinaryOp::Sub, a, b))) = self.kernel.def(x) else { continue };
+            let (Some(a), Some(b)) = (self.unscale(a), self.unscale(b)) else { continue };
+            folded |= self.kernel.tile(x).rank() == 2;
+            let factor = self.factor();
+            let a = before(&mut self.kernel, id, Op::Binary(BinaryOp::Mul, a, factor));
+            let b = before(&mut self.kernel, id, Op::Binary(BinaryOp::Mul, b, factor));
+            let difference = before(&mut self.kernel, id, Op::Binary(BinaryOp::Sub, a, b));
+            self.kernel.ops[id].op = Op::Unary(UnaryOp::Exp2, difference);
+        }
+        folded
+    }
+
+    /// `scale * log2 e`, made at the entry of the kernel.
+    fn factor(&mut self) -> ValueId {
+        let place = edit::entry(&self.kernel);
+        let log2e = edit::insert(&mut self.kernel, place, Op::Constant(Elem::F32, LOG2_E), Span::default());
+        let scale = self.scale_value(place);
+        let next = Place { index: place.index + 2, ..place };
+        let factor = edit::insert(&mut self.kernel, next, Op::Binary(BinaryOp::Mul, scale, log2e), Span::default());
+        if let Scale::Param(p) = self.scale {
+            self.kernel.values[factor].name = Some(format!("{}_log2e", self.kernel.params[p].name));
+        }
+        factor
+    }
+
+    fn scale_value(&mut self, place: Place) -> ValueId {
+        let op = match self.scale {
+            Scale::Param(p) => Op::Scalar(p),
+            Scale::Constant(c) => Op::Constant(Elem::F32, c),
+        };
+        edit::insert(&mut self.kernel, place, op, Span::default())
+    }
+
+    /// `u` with `value = scale * u`, or `None` if there is none.
+    fn unscale(&mut self, value: ValueId) -> Option<ValueId> {
+        if let Some(known) = self.unscaled.get(&value) {
+            return *known;
+        }
+        let result = self.unscale_definition(value);
+        self.unscaled.insert(value, result);
+        if let (Some(u), Some(name)) = (result, self.kernel.values[value].name.clone()) {
+            if self.kernel.values[u].name.is_none() {
+                self.kernel.values[u].name = Some(name);
+            }
+        }
+        result
+    }
+
+    fn unscale_definition(&mut self, value: ValueId) -> Option<ValueId> {
+        let (id, op) = match self.kernel.values[value].def {
+            ValueDef::Result(id, index) => match self.kernel.ops[id].op.clone() {
+                Op::For { body, .. } => return self.unscale_carried(id, body, index as usize, true),
+                op => (id, op),
+            },
+            ValueDef::BlockParam(body, index) if index > 0 => {
+                let owner = self.owner(body)?;
+                return self.unscale_carried(owner, body, index as usize - 1, false);
+            }
+            ValueDef::BlockParam(..) => return None,
+        };
+        let new = match op {
+            Op::Binary(BinaryOp::Mul, a, b) => {
+                let scale = Some(self.scale);
+                return if positive(&self.kernel, b, self.facts) == scale {
+                    Some(a)
+                } else if positive(&self.kernel, a, self.facts) == scale {
+                    Some(b)
+                } else {
+                    None
+                };
+            }
+            // 0 and -inf are their own multiples.
+            Op::Full { value: fill, .. } => {
+                return match self.kernel.def(fill) {
+                    Some((_, Op::Constant(_, c))) if *c == f64::NEG_INFINITY || *c == 0.0 => Some(value),
+                    _ => None,
+                };
+            }
+            Op::Mask { x, keep } => Op::Mask { x: self.unscale(x)?, keep },
+            Op::Reduce(ReduceOp::Max, x) => Op::Reduce(ReduceOp::Max, self.unscale(x)?),
+            Op::Unary(f @ (UnaryOp::VisibleOrZero | UnaryOp::Neg), x) => Op::Unary(f, self.unscale(x)?),
+            Op::Binary(f @ (BinaryOp::Max | BinaryOp::Min), a, b) => Op::Binary(f, self.unscale(a)?, self.unscale(b)?),
+            _ => return None,
+        };
+        let place = edit::after_definition(&self.kernel, value);
+        let span = self.kernel.ops[id].span;
+        Some(edit::insert(&mut self.kernel, place, new, span))
+    }
+
+    fn owner(&self, body: BlockId) -> Option<OpId> {
+        self.kernel
+            .walk()
+            .into_iter()
+            .map(|(_, op)| op)
+            .find(|&op| matches!(self.kernel.ops[op].op, Op::For { body: b, .. } if b == body))
+    }
+
+    /// Carries the unscaled value beside the scaled one; what still needs the scaled one gets `u * scale`.
+    fn unscale_carried(&mut self, id: OpId, body: BlockId, slot: usize, want_result: bool) -> Option<ValueId> {
+        let Op::For { axis, init, .. } = self.kernel.ops[id].op.clone() else { return None };
+        let param = self.kernel.blocks[body].params[slot + 1];
+        let result = self.kernel.ops[id].results[slot];
+        let start = self.unscale(init[slot])?;
+        let ty = self.kernel.ty(param).clone();
+        let name = self.kernel.values[param].name.clone();
+        let index = self.kernel.blocks[body].params.len() as u32;
+        let new_param =
+            self.kernel.values.push(ValueData { ty: ty.clone(), def: ValueDef::BlockParam(body, index), name: name.clone() });
+        self.kernel.blocks[body].params.push(new_param);
+        let new_result = self.kernel.values.push(ValueData { ty, def: ValueDef::Result(id, index - 1), name });
+        self.kernel.ops[id].results.push(new_result);
+        let mut new_init = init;
+        new_init.push(start);
+        self.kernel.ops[id].op = Op::For { axis, body, init: new_init };
+        self.unscaled.insert(param, Some(new_param));
+        self.unscaled.insert(result, Some(new_result));
+        let next = edit::yielded(&self.kernel, body)[slot];
+        let Some(new_next) = self.unscale(next) else {
+            self.failed = true; // the whole trial is dropped
+            return None;
+        };
+        let last = *self.kernel.blocks[body].ops.last().expect("a yield");
+        let mut values = edit::yielded(&self.kernel, body);
+        values.push(new_next);
+        self.kernel.ops[last].op = Op::Yield(values);
+        self.rescale_after(id, result, new_result);
+        Some(if want_result { new_result } else { new_param })
+    }
+
+    /// Makes uses of the loop's scaled result read `new_result * scale`.
+    fn rescale_after(&mut self, id: OpId, result: ValueId, new_result: ValueId) {
+        if edit::users(&self.kernel, result).is_empty() {
+            return;
+        }
+        let place = edit::places(&self.kernel)[&id];
+        let place = Place { index: place.index + 1, ..place };
+        let span = self.kernel.ops[id].span;
+        let scale = self.scale_value(place);
+        let next = Place { index: place.index + 1, ..place };
+        let scaled = edit::insert(&mut self.kernel, next, Op::Binary(BinaryOp::Mul, new_result, scale), span);
+        edit::replace_uses(&mut self.kernel, result, scaled, &[]);
+    }
+}

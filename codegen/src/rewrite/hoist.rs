@@ -1,0 +1,25 @@
+//! Loop-invariant code motion: pure ops whose operands do not change in a loop move before it.
+
+use flashtile_dsl::ir::{Kernel, Op, ValueDef};
+
+/// Moves invariant ops out of loops, innermost first.
+pub fn hoist_invariants(kernel: &mut Kernel) {
+    let loops: Vec<_> = kernel.walk().into_iter().filter(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. })).collect();
+    for &(outer, id) in loops.iter().rev() {
+        let Op::For { body, .. } = kernel.ops[id].op else { continue };
+        let mut moved = Vec::new();
+        for op in kernel.blocks[body].ops.clone() {
+            let pure = !matches!(kernel.ops[op].op, Op::Store { .. } | Op::For { .. } | Op::Yield(_));
+            let inside = |value| match kernel.values[value].def {
+                ValueDef::BlockParam(block, _) => block == body,
+                ValueDef::Result(def, _) => kernel.blocks[body].ops.contains(&def) && !moved.contains(&def),
+            };
+            if pure && !kernel.ops[op].op.operands().into_iter().any(inside) {
+                moved.push(op);
+            }
+        }
+        kernel.blocks[body].ops.retain(|op| !moved.contains(op));
+        let at = kernel.blocks[outer].ops.iter().position(|&op| op == id).expect("the loop is in its block");
+        kernel.blocks[outer].ops.splice(at..at, moved);
+    }
+}

@@ -1,0 +1,29 @@
+//! Rewrites from tile IR to tile IR that bring a kernel to the normal form the plan is made from.
+//!
+//! Each keeps the meaning of the kernel (under the facts it is given); each is printed by `inspect --emit ir`.
+
+mod accumulate;
+pub(crate) mod edit;
+mod exponent;
+mod hoist;
+
+use flashtile_dsl::ir::Kernel;
+
+use crate::instance::Facts;
+use crate::schedule::{Exponential, Schedule};
+
+/// The normal form of `kernel` under `schedule`, and the names of the scalar parameters assumed positive.
+pub fn normalize(kernel: &Kernel, facts: &Facts, schedule: &Schedule) -> (Kernel, Vec<String>) {
+    let mut kernel = kernel.clone();
+    let mut assumed = Vec::new();
+    if schedule.exponential == Exponential::Exp2 {
+        assumed = exponent::fold_scale(&mut kernel, facts);
+        exponent::distribute(&mut kernel);
+    }
+    exponent::exp_to_exp2(&mut kernel);
+    accumulate::accumulate_dots(&mut kernel);
+    hoist::hoist_invariants(&mut kernel);
+    edit::merge_equal(&mut kernel);
+    edit::remove_dead(&mut kernel);
+    (kernel, assumed)
+}

@@ -1,0 +1,273 @@
+//! Classes of floating-point values: the domain of the abstract interpretation in [`super::unchanged`].
+//!
+//! A set of classes over-approximates what an element may be; the transfer functions follow IEEE 754 and the module text
+//! of [`crate::ir`] for maxima. The sign of zero is not tracked.
+
+use crate::ir::{BinaryOp, UnaryOp};
+
+/// A set of classes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Classes(u8);
+
+impl Classes {
+    /// `-inf`.
+    pub const NEG_INF: Self = Self(1);
+    /// 0, of either sign.
+    pub const ZERO: Self = Self(2);
+    /// 1.
+    pub const ONE: Self = Self(4);
+    /// Any other finite number.
+    pub const OTHER: Self = Self(8);
+    /// `+inf`.
+    pub const POS_INF: Self = Self(16);
+    /// NaN.
+    pub const NAN: Self = Self(32);
+    /// No value.
+    pub const NONE: Self = Self(0);
+    /// Any finite number.
+    pub const FINITE: Self = Self(2 | 4 | 8);
+    /// Anything but NaN.
+    pub const NUMBER: Self = Self(31);
+    /// Anything.
+    pub const ANY: Self = Self(63);
+
+    const SINGLE: [Self; 6] = [Self::NEG_INF, Self::ZERO, Self::ONE, Self::OTHER, Self::POS_INF, Self::NAN];
+
+    /// The class of a number.
+    pub fn of(x: f64) -> Self {
+        match x {
+            x if x.is_nan() => Self::NAN,
+            f64::INFINITY => Self::POS_INF,
+            f64::NEG_INFINITY => Self::NEG_INF,
+            0.0 => Self::ZERO,
+            1.0 => Self::ONE,
+            _ => Self::OTHER,
+        }
+    }
+
+    /// The classes of either set.
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// The classes of both sets.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Whether every class of `self` is in `other`.
+    pub const fn within(self, other: Self) -> bool {
+        self.0 & !other.0 == 0
+    }
+
+    /// Whether a class is common to both.
+    pub const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether all values of the set are the same value.
+    pub fn is_one_value(self) -> bool {
+        self != Self::OTHER && Self::SINGLE.contains(&self)
+    }
+
+    fn iter(self) -> impl Iterator<Item = Self> {
+        Self::SINGLE.into_iter().filter(move |c| c.within(self))
+    }
+
+    /// What `op` may give.
+    pub fn unary(self, op: UnaryOp) -> Self {
+        self.iter().fold(Self::NONE, |set, c| set.or(unary(op, c)))
+    }
+
+    /// What `op` may give on `self` and `other`.
+    pub fn binary(self, op: BinaryOp, other: Self) -> Self {
+        self.iter().fold(Self::NONE, |set, a| other.iter().fold(set, |set, b| set.or(binary(op, a, b))))
+    }
+
+    /// What rounding to fewer bits may give.
+    pub fn rounded(self) -> Self {
+        if self.meets(Self::OTHER) { self.or(Self::NUMBER) } else { self }
+    }
+
+    /// The sum of one element or more.
+    pub fn sum(self) -> Self {
+        let mut sum = self;
+        loop {
+            let next = sum.or(sum.binary(BinaryOp::Add, self));
+            if next == sum {
+                return sum;
+            }
+            sum = next;
+        }
+    }
+
+    /// The maximum of one element or more: NaN does not take part.
+    pub fn maximum(self) -> Self {
+        let numbers = self.and(Self::NUMBER);
+        if self.meets(Self::NAN) { numbers.or(Self::NEG_INF) } else { numbers }
+    }
+}
+
+fn unary(op: UnaryOp, c: Classes) -> Classes {
+    use Classes as C;
+    let swapped = || match c {
+        C::NEG_INF => C::POS_INF,
+        C::POS_INF => C::NEG_INF,
+        C::ONE => C::OTHER,
+        C::OTHER => C::OTHER.or(C::ONE),
+        same => same,
+    };
+    match op {
+        UnaryOp::Neg => swapped(),
+        UnaryOp::Abs => match c {
+            C::NEG_INF => C::POS_INF,
+            C::OTHER => C::OTHER.or(C::ONE),
+            same => same,
+        },
+        UnaryOp::Exp | UnaryOp::Exp2 => match c {
+            C::NEG_INF => C::ZERO,
+            C::ZERO => C::ONE,
+            C::ONE => C::OTHER,
+            C::OTHER => C::FINITE.or(C::POS_INF),
+            same => same,
+        },
+        UnaryOp::Ln | UnaryOp::Log2 => match c {
+            C::NEG_INF => C::NAN,
+            C::ZERO => C::NEG_INF,
+            C::ONE => C::ZERO,
+            C::OTHER => C::FINITE.or(C::NAN),
+            same => same,
+        },
+        UnaryOp::Tanh => match c {
+            C::NEG_INF | C::ONE => C::OTHER,
+            C::POS_INF => C::ONE,
+            C::OTHER => C::FINITE,
+            same => same,
+        },
+        UnaryOp::VisibleOrZero => match c {
+            C::NEG_INF => C::ZERO,
+            same => same,
+        },
+        UnaryOp::Not => C::ANY,
+    }
+}
+
+fn binary(op: BinaryOp, a: Classes, b: Classes) -> Classes {
+    use Classes as C;
+    if matches!(op, BinaryOp::Rem | BinaryOp::And | BinaryOp::Or) {
+        return C::ANY;
+    }
+    match op {
+        BinaryOp::Max | BinaryOp::Min => {
+            let (first, last) = if op == BinaryOp::Max { (C::POS_INF, C::NEG_INF) } else { (C::NEG_INF, C::POS_INF) };
+            return match (a, b) {
+                (C::NAN, x) | (x, C::NAN) => x,
+                (x, y) if x == first || y == first => first,
+                (x, y) if x == last => y,
+                (x, y) if y == last => x,
+                (x, y) => x.or(y),
+            };
+        }
+        BinaryOp::DivOrZero if (a, b) == (C::ZERO, C::ZERO) => return C::ZERO,
+        _ => {}
+    }
+    if a == C::NAN || b == C::NAN {
+        return C::NAN;
+    }
+    match op {
+        BinaryOp::Add => match (a, b) {
+            (C::NEG_INF, C::POS_INF) | (C::POS_INF, C::NEG_INF) => C::NAN,
+            (C::NEG_INF | C::POS_INF, _) => a,
+            (_, C::NEG_INF | C::POS_INF) => b,
+            (C::ZERO, x) | (x, C::ZERO) => x,
+            (C::ONE, C::ONE) => C::OTHER,
+            // 1 is too small to carry a finite number to infinity.
+            (C::ONE, _) | (_, C::ONE) => C::FINITE,
+            _ => C::NUMBER,
+        },
+        BinaryOp::Sub => match (a, b) {
+            (C::ONE, C::ONE) => C::ZERO,
+            _ => a.binary(BinaryOp::Add, unary(UnaryOp::Neg, b)),
+        },
+        BinaryOp::Mul => match (a, b) {
+            (C::ZERO, C::NEG_INF | C::POS_INF) | (C::NEG_INF | C::POS_INF, C::ZERO) => C::NAN,
+            (C::ZERO, _) | (_, C::ZERO) => C::ZERO,
+            (C::ONE, x) | (x, C::ONE) => x,
+            (C::OTHER, C::OTHER) => C::NUMBER,
+            // The sign of the other operand is not known.
+            (C::OTHER, _) | (_, C::OTHER) => C::NEG_INF.or(C::POS_INF),
+            (x, y) => {
+                if x == y {
+                    C::POS_INF
+                } else {
+                    C::NEG_INF
+                }
+            }
+        },
+        _ => match (a, b) {
+            (C::ZERO, C::ZERO) | (C::NEG_INF | C::POS_INF, C::NEG_INF | C::POS_INF) => C::NAN,
+            (C::ZERO, _) | (_, C::NEG_INF | C::POS_INF) => C::ZERO,
+            (x, C::ONE) => x,
+            (_, C::ZERO) => C::NEG_INF.or(C::POS_INF),
+            (C::NEG_INF | C::POS_INF, _) => C::NEG_INF.or(C::POS_INF),
+            _ => C::NUMBER,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLES: [f32; 13] =
+        [f32::NEG_INFINITY, f32::INFINITY, f32::NAN, 0.0, 1.0, -1.0, 0.5, -3.0, 1e30, -1e30, 1e-30, 88.0, 200.0];
+
+    #[test]
+    fn functions_of_one_operand_stay_in_their_classes() {
+        let cases: [(UnaryOp, fn(f32) -> f32); 8] = [
+            (UnaryOp::Neg, |x| -x),
+            (UnaryOp::Abs, f32::abs),
+            (UnaryOp::Exp, f32::exp),
+            (UnaryOp::Exp2, f32::exp2),
+            (UnaryOp::Ln, f32::ln),
+            (UnaryOp::Log2, f32::log2),
+            (UnaryOp::Tanh, f32::tanh),
+            (UnaryOp::VisibleOrZero, |x| if x == f32::NEG_INFINITY { 0.0 } else { x }),
+        ];
+        for (op, f) in cases {
+            for x in SAMPLES {
+                let (got, bound) = (Classes::of(f(x).into()), Classes::of(x.into()).unary(op));
+                assert!(got.within(bound), "{op:?}({x}) = {} is not in {bound:?}", f(x));
+            }
+        }
+    }
+
+    #[test]
+    fn functions_of_two_operands_stay_in_their_classes() {
+        let cases: [(BinaryOp, fn(f32, f32) -> f32); 7] = [
+            (BinaryOp::Add, |x, y| x + y),
+            (BinaryOp::Sub, |x, y| x - y),
+            (BinaryOp::Mul, |x, y| x * y),
+            (BinaryOp::Div, |x, y| x / y),
+            (BinaryOp::Max, f32::max),
+            (BinaryOp::Min, f32::min),
+            (BinaryOp::DivOrZero, |x, y| if x == 0.0 && y == 0.0 { 0.0 } else { x / y }),
+        ];
+        for (op, f) in cases {
+            for x in SAMPLES {
+                for y in SAMPLES {
+                    let (got, bound) = (Classes::of(f(x, y).into()), Classes::of(x.into()).binary(op, Classes::of(y.into())));
+                    assert!(got.within(bound), "{op:?}({x}, {y}) = {} is not in {bound:?}", f(x, y));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_and_maxima() {
+        assert_eq!(Classes::ZERO.sum(), Classes::ZERO);
+        assert_eq!(Classes::ZERO.or(Classes::NAN).sum(), Classes::ZERO.or(Classes::NAN));
+        assert_eq!(Classes::ONE.sum(), Classes::FINITE);
+        assert_eq!(Classes::NAN.maximum(), Classes::NEG_INF);
+    }
+}

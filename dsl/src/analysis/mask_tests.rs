@@ -1,0 +1,345 @@
+//! Mask analysis against brute force: random predicates, sizes and blocks.
+
+use proptest::prelude::*;
+
+use super::index::{Lookups, Trend};
+use super::mask::{LoopMasks, MaskOptions, loop_masks};
+use super::samples::{Scope, Softmax, attention, binary, causal, integer};
+use super::unchanged::Unchanged;
+use crate::ir::{BinaryOp, Builder, CompareOp, Kernel, Op, OpId, SizeExpr, UnaryOp, ValueId};
+
+/// An integer of a random predicate.
+#[derive(Clone, Debug)]
+enum Number {
+    Constant(i64),
+    Row,
+    Column,
+    Shift,
+    Sum(Box<Number>, Box<Number>),
+    Difference(Box<Number>, Box<Number>),
+    Times(Box<Number>, i64),
+    Over(Box<Number>, i64),
+    Remainder(Box<Number>, i64),
+    Least(Box<Number>, Box<Number>),
+    Most(Box<Number>, Box<Number>),
+}
+
+/// A random predicate.
+#[derive(Clone, Debug)]
+enum Predicate {
+    Compare(CompareOp, Number, Number),
+    And(Box<Predicate>, Box<Predicate>),
+    Or(Box<Predicate>, Box<Predicate>),
+    Not(Box<Predicate>),
+}
+
+impl Number {
+    fn build(&self, b: &mut Builder, s: &Scope) -> ValueId {
+        let mut two = |op, x: &Number, y: &Number| {
+            let (x, y) = (x.build(b, s), y.build(b, s));
+            binary(b, op, x, y)
+        };
+        match self {
+            Number::Constant(c) => integer(b, *c),
+            Number::Row => s.row(b),
+            Number::Column => s.column(b),
+            Number::Shift => s.shift(b),
+            Number::Sum(x, y) => two(BinaryOp::Add, x, y),
+            Number::Difference(x, y) => two(BinaryOp::Sub, x, y),
+            Number::Least(x, y) => two(BinaryOp::Min, x, y),
+            Number::Most(x, y) => two(BinaryOp::Max, x, y),
+            Number::Times(x, c) => two(BinaryOp::Mul, x, &Number::Constant(*c)),
+            Number::Over(x, c) => two(BinaryOp::Div, x, &Number::Constant(*c)),
+            Number::Remainder(x, c) => two(BinaryOp::Rem, x, &Number::Constant(*c)),
+        }
+    }
+
+    fn eval(&self, i: i64, j: i64, shift: i64) -> i64 {
+        let of = |x: &Number| x.eval(i, j, shift);
+        match self {
+            Number::Constant(c) => *c,
+            Number::Row => i,
+            Number::Column => j,
+            Number::Shift => shift,
+            Number::Sum(x, y) => of(x) + of(y),
+            Number::Difference(x, y) => of(x) - of(y),
+            Number::Least(x, y) => of(x).min(of(y)),
+            Number::Most(x, y) => of(x).max(of(y)),
+            Number::Times(x, c) => of(x) * c,
+            Number::Over(x, c) => of(x).div_euclid(*c),
+            Number::Remainder(x, c) => of(x).rem_euclid(*c),
+        }
+    }
+}
+
+impl Predicate {
+    fn build(&self, b: &mut Builder, s: &Scope) -> ValueId {
+        match self {
+            Predicate::Compare(op, x, y) => {
+                let (x, y) = (x.build(b, s), y.build(b, s));
+                b.emit(Op::Compare(*op, x, y))
+            }
+            Predicate::And(x, y) => {
+                let (x, y) = (x.build(b, s), y.build(b, s));
+                binary(b, BinaryOp::And, x, y)
+            }
+            Predicate::Or(x, y) => {
+                let (x, y) = (x.build(b, s), y.build(b, s));
+                binary(b, BinaryOp::Or, x, y)
+            }
+            Predicate::Not(x) => {
+                let x = x.build(b, s);
+                b.emit(Op::Unary(UnaryOp::Not, x))
+            }
+        }
+    }
+
+    fn eval(&self, i: i64, j: i64, shift: i64) -> bool {
+        match self {
+            Predicate::Compare(op, x, y) => {
+                let (x, y) = (x.eval(i, j, shift), y.eval(i, j, shift));
+                match op {
+                    CompareOp::Eq => x == y,
+                    CompareOp::Ne => x != y,
+                    CompareOp::Lt => x < y,
+                    CompareOp::Le => x <= y,
+                    CompareOp::Gt => x > y,
+                    CompareOp::Ge => x >= y,
+                }
+            }
+            Predicate::And(x, y) => x.eval(i, j, shift) && y.eval(i, j, shift),
+            Predicate::Or(x, y) => x.eval(i, j, shift) || y.eval(i, j, shift),
+            Predicate::Not(x) => !x.eval(i, j, shift),
+        }
+    }
+
+    /// The mask works on a matrix: a predicate that lacks a position still broadcasts, but not one that lacks both.
+    fn whole(self) -> Self {
+        let column = Predicate::Compare(CompareOp::Ge, Number::Column, Number::Constant(0));
+        let row = Predicate::Compare(CompareOp::Ge, Number::Row, Number::Constant(0));
+        Predicate::And(Box::new(self), Box::new(Predicate::And(Box::new(row), Box::new(column))))
+    }
+}
+
+fn number() -> impl Strategy<Value = Number> {
+    let leaf = prop_oneof![
+        (-40i64..40).prop_map(Number::Constant),
+        Just(Number::Row),
+        Just(Number::Column),
+        Just(Number::Column),
+        Just(Number::Shift)
+    ];
+    leaf.prop_recursive(3, 8, 2, |x| {
+        let pair = (x.clone(), x.clone()).prop_map(|(a, b)| (Box::new(a), Box::new(b)));
+        prop_oneof![
+            pair.clone().prop_map(|(a, b)| Number::Sum(a, b)),
+            pair.clone().prop_map(|(a, b)| Number::Difference(a, b)),
+            pair.clone().prop_map(|(a, b)| Number::Least(a, b)),
+            pair.prop_map(|(a, b)| Number::Most(a, b)),
+            (x.clone(), -3i64..4).prop_map(|(a, c)| Number::Times(Box::new(a), c)),
+            (x.clone(), 1i64..9).prop_map(|(a, c)| Number::Over(Box::new(a), c)),
+            (x, 1i64..9).prop_map(|(a, c)| Number::Remainder(Box::new(a), c)),
+        ]
+    })
+}
+
+fn predicate() -> impl Strategy<Value = Predicate> {
+    use CompareOp::{Eq, Ge, Gt, Le, Lt, Ne};
+    let leaf = (prop::sample::select(vec![Eq, Ne, Lt, Le, Gt, Ge]), number(), number())
+        .prop_map(|(op, a, b)| Predicate::Compare(op, a, b));
+    leaf.prop_recursive(3, 6, 2, |x| {
+        prop_oneof![
+            (x.clone(), x.clone()).prop_map(|(a, b)| Predicate::And(Box::new(a), Box::new(b))),
+            (x.clone(), x.clone()).prop_map(|(a, b)| Predicate::Or(Box::new(a), Box::new(b))),
+            x.prop_map(|a| Predicate::Not(Box::new(a))),
+        ]
+    })
+}
+
+/// Sizes and blocks of a test.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    m: i64,
+    n: i64,
+    block_m: i64,
+    block_n: i64,
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    (1i64..40, 0i64..40, prop::sample::select(vec![1i64, 3, 4, 8, 16]), prop::sample::select(vec![1i64, 3, 4, 8, 16]))
+        .prop_map(|(m, n, block_m, block_n)| Shape { m, n, block_m, block_n })
+}
+
+fn analysed(kernel: &Kernel, loop_op: OpId, scope: &Scope, shape: Shape, early_stop: bool) -> LoopMasks {
+    let rows = match kernel.ty(scope.i) {
+        crate::ir::Type::Coord(axis) => *axis,
+        _ => unreachable!("i is a coordinate"),
+    };
+    let block = move |axis| if axis == rows { shape.block_m } else { shape.block_n };
+    loop_masks(kernel, loop_op, &block, &|_| None, MaskOptions { early_stop })
+}
+
+/// What brute force finds in the tiles of row tile `t`: for each key tile, whether anything is visible and whether
+/// everything is.
+fn brute_force(keep: &dyn Fn(i64, i64) -> bool, shape: Shape, t: i64) -> Vec<(bool, bool)> {
+    let rows = t * shape.block_m..((t + 1) * shape.block_m).min(shape.m);
+    (0..(shape.n + shape.block_n - 1) / shape.block_n)
+        .map(|u| {
+            let columns = u * shape.block_n..((u + 1) * shape.block_n).min(shape.n);
+            let all = |f: &dyn Fn(bool) -> bool| rows.clone().all(|i| columns.clone().all(|j| f(keep(i, j))));
+            (!all(&|kept| !kept), all(&|kept| kept))
+        })
+        .collect()
+}
+
+/// Checks that runs are ordered, sound, and, if `exact`, as tight as one run can be.
+fn check(masks: &LoopMasks, scope: &Scope, shape: Shape, keep: &dyn Fn(i64, i64) -> bool, exact: bool) {
+    let size = |s: &SizeExpr| {
+        s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("M and N are the sizes of the sample's loops")
+    };
+    for t in 0..(shape.m + shape.block_m - 1) / shape.block_m {
+        let at = Lookups { size: &size, value: &|_| t };
+        let [lo, full_lo, full_hi, hi] = masks.runs.eval(at);
+        let tiles = brute_force(keep, shape, t);
+        assert!(0 <= lo && lo <= full_lo && full_lo <= full_hi && full_hi <= hi && hi <= tiles.len() as i64, "order at {t}");
+        for (u, &(some, all)) in tiles.iter().enumerate() {
+            let u = u as i64;
+            assert!((lo..hi).contains(&u) || !some, "row tile {t}: key tile {u} is skipped but visible");
+            let whole = (u + 1) * shape.block_n <= shape.n;
+            assert!(!(full_lo..full_hi).contains(&u) || (all && whole), "row tile {t}: key tile {u} is not full");
+            if exact {
+                // That the last tile ends early is not used against a mask that starts beyond its end.
+                assert!(!(lo..hi).contains(&u) || some || !whole, "row tile {t}: key tile {u} is hidden but walked");
+                assert!((full_lo..full_hi).contains(&u) || !(all && whole), "row tile {t}: key tile {u} is full but cut");
+            }
+        }
+    }
+}
+
+fn sample(softmax: Softmax, p: &Predicate) -> (Kernel, OpId, Scope) {
+    attention(softmax, &[&|b: &mut Builder, s: &Scope| p.build(b, s)])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn runs_are_sound(p in predicate(), shape in shape()) {
+        let p = p.whole();
+        let (kernel, loop_op, scope) = sample(Softmax::Named, &p);
+        let masks = analysed(&kernel, loop_op, &scope, shape, true);
+        prop_assert_eq!(&masks.masks[0].hidden, &Unchanged::Always);
+        check(&masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), false);
+    }
+
+    #[test]
+    fn two_masks_are_sound(p in predicate(), q in predicate(), shape in shape()) {
+        let (p, q) = (p.whole(), q.whole());
+        let (kernel, loop_op, scope) =
+            attention(Softmax::Named, &[&|b: &mut Builder, s: &Scope| p.build(b, s), &|b: &mut Builder, s: &Scope| q.build(b, s)]);
+        let masks = analysed(&kernel, loop_op, &scope, shape, true);
+        let shift = shape.n - shape.m;
+        check(&masks, &scope, shape, &|i, j| p.eval(i, j, shift) && q.eval(i, j, shift), false);
+    }
+
+    #[test]
+    fn windows_and_prefixes_are_exact(shape in shape(), width in 0i64..30, prefix in 0i64..30, chunk in 1i64..9, kind in 0..6) {
+        use Number::{Column, Constant, Difference, Over, Row, Shift, Sum};
+        let row = || Sum(Box::new(Row), Box::new(Shift));
+        let causal = Predicate::Compare(CompareOp::Ge, row(), Column);
+        let window = Predicate::Compare(
+            CompareOp::Lt, Difference(Box::new(row()), Box::new(Column)), Constant(width));
+        let within = Predicate::Compare(CompareOp::Lt, Column, Constant(prefix));
+        let over = |x: Number| Over(Box::new(x), chunk);
+        let p = match kind {
+            0 => causal,
+            1 => Predicate::And(Box::new(causal), Box::new(within)),
+            2 => Predicate::Or(Box::new(causal), Box::new(within)),
+            3 => Predicate::Not(Box::new(causal)),
+            4 => Predicate::Compare(CompareOp::Ge, over(Row), over(Column)),
+            _ => Predicate::Not(Box::new(Predicate::Or(Box::new(Predicate::Not(Box::new(causal))), Box::new(Predicate::Not(Box::new(within)))))),
+        };
+        let (kernel, loop_op, scope) = sample(Softmax::Named, &p);
+        let masks = analysed(&kernel, loop_op, &scope, shape, true);
+        check(&masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), true);
+        // A window that both starts and ends inside the keys.
+        let causal = Predicate::Compare(CompareOp::Ge, row(), Column);
+        let p = Predicate::And(Box::new(causal), Box::new(window));
+        let (kernel, loop_op, scope) = sample(Softmax::Named, &p);
+        let masks = analysed(&kernel, loop_op, &scope, shape, true);
+        check(&masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), width > 0);
+    }
+
+    #[test]
+    fn simplification_keeps_the_value(p in predicate(), shape in shape()) {
+        let (kernel, loop_op, scope) = sample(Softmax::Named, &p.whole());
+        let general = analysed(&kernel, loop_op, &scope, shape, true);
+        let value_of = |s: &SizeExpr| s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("known");
+        for t in 0..(shape.m + shape.block_m - 1) / shape.block_m {
+            let at = Lookups { size: &value_of, value: &|_| t };
+            for e in general.runs.ends() {
+                let folded = e.fold_sizes(&|s| Some(value_of(s)));
+                prop_assert_eq!(folded.eval(at), e.eval(at), "{} became {}", e, folded);
+            }
+        }
+    }
+}
+
+const SHAPE: Shape = Shape { m: 100, n: 100, block_m: 64, block_n: 64 };
+
+#[test]
+fn causal_bounds_are_readable() {
+    let (kernel, loop_op, scope) = attention(Softmax::Named, &[&causal]);
+    let masks = analysed(&kernel, loop_op, &scope, SHAPE, true);
+    let text = |e: &super::index::IndexExpr| e.text(&kernel);
+    assert_eq!(text(&masks.runs.lo), "0");
+    assert_eq!(text(&masks.runs.full_lo), "0");
+    assert_eq!(text(&masks.runs.full_hi), "max(min(i + floor((N - M + 1) / 64), floor(N / 64)), 0)");
+    assert_eq!(text(&masks.runs.hi), "max(min(i + ceil((N - M) / 64) + 1, ceil(N / 64)), 0)");
+    assert_eq!(masks.trips_trend(&kernel, scope.i), Some(Trend::Rising));
+}
+
+#[test]
+fn without_early_stop_hidden_tiles_are_cut() {
+    let (kernel, loop_op, scope) = attention(Softmax::Named, &[&causal]);
+    let masks = analysed(&kernel, loop_op, &scope, SHAPE, false);
+    assert_eq!(masks.runs.lo.as_const(), Some(0));
+    assert_eq!(masks.runs.hi, masks.tiles);
+}
+
+#[test]
+fn what_is_always_true_needs_no_mask() {
+    let seen = |b: &mut Builder, s: &Scope| {
+        let (row, column) = (s.row(b), s.column(b));
+        let sum = binary(b, BinaryOp::Add, row, column);
+        let zero = integer(b, 0);
+        b.emit(Op::Compare(CompareOp::Ge, sum, zero))
+    };
+    let (kernel, loop_op, scope) = attention(Softmax::Named, &[&seen]);
+    let masks = analysed(&kernel, loop_op, &scope, SHAPE, true);
+    assert!(masks.is_unmasked() && masks.masks[0].is_always_true());
+    let (kernel, loop_op, scope) = attention(Softmax::Named, &[&causal]);
+    assert!(!analysed(&kernel, loop_op, &scope, SHAPE, true).is_unmasked());
+}
+
+#[test]
+fn skipping_needs_a_proof() {
+    let hidden = |softmax| {
+        let (kernel, loop_op, scope) = attention(softmax, &[&causal]);
+        analysed(&kernel, loop_op, &scope, SHAPE, true).masks[0].hidden.clone()
+    };
+    assert_eq!(hidden(Softmax::Named), Unchanged::Always);
+    assert_eq!(hidden(Softmax::Plain), Unchanged::AfterFirst);
+    assert_eq!(hidden(Softmax::Unscaled), Unchanged::Always);
+    assert_eq!(hidden(Softmax::Counting), Unchanged::Unproved("`acc` may change".into()));
+}
+
+#[test]
+fn plain_arithmetic_walks_the_first_tile() {
+    let (kernel, loop_op, scope) = attention(Softmax::Plain, &[&causal]);
+    let shape = Shape { m: 100, n: 10, block_m: 16, block_n: 8 };
+    let masks = analysed(&kernel, loop_op, &scope, shape, true);
+    let size = |s: &SizeExpr| s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("known");
+    let runs = masks.runs.eval(Lookups { size: &size, value: &|_| 0 });
+    assert_eq!(runs, [0, 0, 0, 1], "rows that see nothing are NaN, which the first tile makes them");
+}

@@ -1,0 +1,477 @@
+//! Where along a loop a predicate over positions holds: interval arithmetic over tiles.
+//!
+//! A predicate is a boolean formula over comparisons of integer forms: positions of the loop's axis and of other axes,
+//! sizes, program ids, constants, quotients by positive constants. For each tile of the loop it holds *somewhere*,
+//! *everywhere*, both or neither, in the rows that exist. Both sets are given as runs of tiles in closed form, on the
+//! safe side: the tiles where it holds somewhere are a superset, those where it holds everywhere a subset. They are
+//! exact for comparisons in which the loop's position occurs once, for their conjunctions, and for disjunctions that
+//! stay one run. Loaded data may hold anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::index::{IndexExpr, index_expr};
+use crate::ir::{AxisId, BinaryOp, CompareOp, Elem, Entity, Kernel, Op, SizeExpr, Type, UnaryOp, ValueDef, ValueId};
+
+/// Larger than any number of tiles, and small enough for 32-bit arithmetic.
+const BEYOND: i64 = 1 << 30;
+
+/// A run of tiles `lo .. hi`; an end that is `None` is open.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Run {
+    /// First tile.
+    pub lo: Option<IndexExpr>,
+    /// One past the last tile.
+    pub hi: Option<IndexExpr>,
+}
+
+impl Run {
+    /// Every tile.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// No tile.
+    pub fn none() -> Self {
+        Self { lo: Some(0.into()), hi: Some(0.into()) }
+    }
+
+    /// Whether it is every tile for sure.
+    pub fn is_all(&self) -> bool {
+        self.lo.is_none() && self.hi.is_none()
+    }
+
+    /// Whether it is no tile for sure.
+    pub fn is_none(&self) -> bool {
+        matches!((&self.lo, &self.hi), (Some(lo), Some(hi)) if hi.at_most(lo))
+            || self.hi.as_ref().is_some_and(|hi| hi.at_most(&0.into()))
+    }
+
+    /// The tiles of both.
+    pub fn intersect(&self, other: &Self) -> Self {
+        Self { lo: join(&self.lo, &other.lo, IndexExpr::max_of), hi: join(&self.hi, &other.hi, IndexExpr::min_of) }
+    }
+
+    /// The smallest run that holds both.
+    pub fn hull(&self, other: &Self) -> Self {
+        if self.is_none() {
+            return other.clone();
+        }
+        if other.is_none() {
+            return self.clone();
+        }
+        Self { lo: meet(&self.lo, &other.lo, IndexExpr::min_of), hi: meet(&self.hi, &other.hi, IndexExpr::max_of) }
+    }
+
+    /// One run inside the union of the two: the union itself where it is one run.
+    pub fn inside_union(&self, other: &Self) -> Self {
+        let overlap = |a: &Self, b: &Self| match (&a.hi, &b.lo) {
+            (Some(hi), Some(lo)) => lo.at_most(hi),
+            _ => true,
+        };
+        // With a common end the union is one run, also if one of the two is empty.
+        let one_run = self.lo == other.lo || self.hi == other.hi || {
+            let bounded = [self, other].iter().all(|r| r.lo.is_none() || r.hi.is_none());
+            bounded && overlap(self, other) && overlap(other, self)
+        };
+        if self.is_none() || other.is_all() {
+            other.clone()
+        } else if one_run && !other.is_none() {
+            Self { lo: meet(&self.lo, &other.lo, IndexExpr::min_of), hi: meet(&self.hi, &other.hi, IndexExpr::max_of) }
+        } else if other.moves_with_a_tile() && !self.moves_with_a_tile() && !other.is_none() {
+            // What depends on the program's own tile (a window) is taken for the longer one.
+            other.clone()
+        } else {
+            self.clone()
+        }
+    }
+
+    fn moves_with_a_tile(&self) -> bool {
+        [&self.lo, &self.hi].into_iter().flatten().any(|e| !e.values().is_empty())
+    }
+}
+
+type End = Option<IndexExpr>;
+
+/// An end of an intersection: an open end gives way.
+fn join(a: &End, b: &End, both: impl Fn(&IndexExpr, &IndexExpr) -> IndexExpr) -> End {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(both(a, b)),
+        (a, b) => a.clone().or_else(|| b.clone()),
+    }
+}
+
+/// An end of a union: an open end wins.
+fn meet(a: &End, b: &End, both: impl Fn(&IndexExpr, &IndexExpr) -> IndexExpr) -> End {
+    Some(both(a.as_ref()?, b.as_ref()?))
+}
+
+/// Where a predicate holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holds {
+    /// Outside of these tiles it holds nowhere.
+    pub somewhere: Run,
+    /// In these tiles it holds everywhere.
+    pub everywhere: Run,
+}
+
+impl Holds {
+    /// Nothing is known.
+    pub fn unknown() -> Self {
+        Self { somewhere: Run::all(), everywhere: Run::none() }
+    }
+
+    fn and(&self, other: &Self) -> Self {
+        Self { somewhere: self.somewhere.intersect(&other.somewhere), everywhere: self.everywhere.intersect(&other.everywhere) }
+    }
+
+    fn or(&self, other: &Self) -> Self {
+        Self { somewhere: self.somewhere.hull(&other.somewhere), everywhere: self.everywhere.inside_union(&other.everywhere) }
+    }
+}
+
+/// An integer that varies over a tile.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Term {
+    /// The position along the axis of a coordinate.
+    Position(ValueId),
+    /// `floor(form / divisor)`.
+    Quotient(Box<Form>, i64),
+    /// The value, known to lie between two expressions.
+    Between(ValueId, IndexExpr, IndexExpr),
+}
+
+/// A sum of terms with coefficients and of what is the same in the whole program.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Form {
+    terms: BTreeMap<Term, i64>,
+    rest: IndexExpr,
+}
+
+impl Form {
+    fn uniform(rest: IndexExpr) -> Self {
+        Self { terms: BTreeMap::new(), rest }
+    }
+
+    fn term(term: Term) -> Self {
+        Self { terms: BTreeMap::from([(term, 1)]), rest: 0.into() }
+    }
+
+    /// `self + factor * other`.
+    fn plus(&self, other: &Self, factor: i64) -> Self {
+        let mut terms = self.terms.clone();
+        for (t, &c) in &other.terms {
+            *terms.entry(t.clone()).or_insert(0) += factor * c;
+        }
+        terms.retain(|_, c| *c != 0);
+        Self { terms, rest: self.rest.plus(&other.rest.times(factor)) }
+    }
+
+    fn scaled(&self, factor: i64) -> Self {
+        Self::uniform(0.into()).plus(self, factor)
+    }
+
+    fn as_const(&self) -> Option<i64> {
+        if self.terms.is_empty() { self.rest.as_const() } else { None }
+    }
+
+    fn floor_div(&self, divisor: i64) -> Self {
+        match self.terms.is_empty() {
+            true => Self::uniform(self.rest.floor_div(divisor)),
+            false => Self::term(Term::Quotient(Box::new(self.clone()), divisor)),
+        }
+    }
+}
+
+/// How comparisons treat equality.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Boundary {
+    /// As written.
+    Written,
+    /// `<` is taken for `<=`, `>` for `>=`.
+    Closed,
+    /// `<=` is taken for `<`, `>=` for `>`.
+    Open,
+}
+
+impl Boundary {
+    /// The comparison that stands for `op`.
+    pub fn of(self, op: CompareOp) -> CompareOp {
+        match (self, op) {
+            (Boundary::Closed, CompareOp::Lt) => CompareOp::Le,
+            (Boundary::Closed, CompareOp::Gt) => CompareOp::Ge,
+            (Boundary::Open, CompareOp::Le) => CompareOp::Lt,
+            (Boundary::Open, CompareOp::Ge) => CompareOp::Gt,
+            (_, op) => op,
+        }
+    }
+}
+
+/// The loop that predicates are seen from, with what a schedule and a binding fix.
+pub struct Walk<'a> {
+    /// The kernel.
+    pub kernel: &'a Kernel,
+    /// The coordinate of the loop.
+    pub coordinate: ValueId,
+    /// Values defined in the loop body (its parameters too): not known before the loop.
+    pub inner: &'a BTreeSet<ValueId>,
+    /// Block size of an axis.
+    pub block: &'a dyn Fn(AxisId) -> i64,
+    /// Value of a size expression, where it is known at compile time.
+    pub size: &'a dyn Fn(&SizeExpr) -> Option<i64>,
+    /// How comparisons treat equality.
+    pub boundary: Boundary,
+}
+
+impl Walk<'_> {
+    /// Where the bool value holds.
+    pub fn holds(&self, value: ValueId) -> Holds {
+        self.predicate(value, true)
+    }
+
+    /// Where `value == wanted` holds: a negation is carried down to the comparisons.
+    fn predicate(&self, value: ValueId, wanted: bool) -> Holds {
+        let Some((_, op)) = self.kernel.def(value) else { return Holds::unknown() };
+        match op {
+            Op::Unary(UnaryOp::Not, x) => self.predicate(*x, !wanted),
+            Op::Full { value, .. } => self.predicate(*value, wanted),
+            Op::Transpose(x) => self.predicate(*x, wanted),
+            Op::Binary(op @ (BinaryOp::And | BinaryOp::Or), a, b) => {
+                let (a, b) = (self.predicate(*a, wanted), self.predicate(*b, wanted));
+                if (*op == BinaryOp::And) == wanted { a.and(&b) } else { a.or(&b) }
+            }
+            Op::Compare(op, a, b) => {
+                let integers = [a, b].iter().all(|v| self.kernel.tile(**v).elem == Elem::I32);
+                match (integers, self.form(*a), self.form(*b)) {
+                    (true, Some(a), Some(b)) => {
+                        self.comparison(self.boundary.of(if wanted { *op } else { negated(*op) }), &a, &b)
+                    }
+                    _ => Holds::unknown(),
+                }
+            }
+            _ => Holds::unknown(),
+        }
+    }
+
+    fn comparison(&self, op: CompareOp, a: &Form, b: &Form) -> Holds {
+        let (ab, ba) = (a.plus(b, -1), b.plus(a, -1));
+        let one = Form::uniform(1.into());
+        match op {
+            CompareOp::Le => self.not_positive(&ab),
+            CompareOp::Ge => self.not_positive(&ba),
+            CompareOp::Lt => self.not_positive(&ab.plus(&one, 1)),
+            CompareOp::Gt => self.not_positive(&ba.plus(&one, 1)),
+            CompareOp::Eq => self.not_positive(&ab).and(&self.not_positive(&ba)),
+            CompareOp::Ne => self.not_positive(&ab.plus(&one, 1)).or(&self.not_positive(&ba.plus(&one, 1))),
+        }
+    }
+
+    /// Where `form <= 0` holds.
+    fn not_positive(&self, form: &Form) -> Holds {
+        let (own, lo, hi) = self.isolated(form);
+        match own {
+            Some((term, coefficient)) => self.solve(&term, coefficient, lo, hi),
+            None => Holds { somewhere: gate(&lo), everywhere: gate(&hi) },
+        }
+    }
+
+    /// One term in which the loop's position occurs, with its coefficient, and the least and largest value of the rest.
+    fn isolated(&self, form: &Form) -> (Option<(Term, i64)>, IndexExpr, IndexExpr) {
+        let own = form.terms.iter().find(|(t, _)| self.walks(t)).map(|(t, &c)| (t.clone(), c));
+        let mut rest = form.clone();
+        if let Some((t, _)) = &own {
+            rest.terms.remove(t);
+        }
+        let (lo, hi) = self.range(&rest);
+        (own, lo, hi)
+    }
+
+    /// Where `coefficient * term + r <= 0` holds, `r` between `lo` and `hi`.
+    fn solve(&self, term: &Term, coefficient: i64, lo: IndexExpr, hi: IndexExpr) -> Holds {
+        if coefficient > 0 {
+            self.below(term, lo.times(-1).floor_div(coefficient), hi.times(-1).floor_div(coefficient))
+        } else {
+            self.above(term, lo.ceil_div(-coefficient), hi.ceil_div(-coefficient))
+        }
+    }
+
+    /// Where `term <= bound` holds, with the bound at its loosest and at its tightest.
+    fn below(&self, term: &Term, loose: IndexExpr, tight: IndexExpr) -> Holds {
+        match term {
+            Term::Quotient(form, d) => {
+                // floor(f / d) <= k where f - (d * k + d - 1) <= 0.
+                let limit = |k: &IndexExpr| k.times(*d).plus(&(d - 1).into());
+                let (own, lo, hi) = self.isolated(form);
+                let (term, coefficient) = own.expect("the term walks the loop");
+                self.solve(&term, coefficient, lo.minus(&limit(&loose)), hi.minus(&limit(&tight)))
+            }
+            Term::Position(_) | Term::Between(..) => {
+                let block = self.block_of(self.coordinate);
+                let end = |k: &IndexExpr| k.plus(&1.into());
+                let everywhere = (!self.extent(self.coordinate).at_most(&end(&tight))).then(|| end(&tight).floor_div(block));
+                Holds {
+                    somewhere: Run { lo: None, hi: Some(end(&loose).ceil_div(block)) },
+                    everywhere: Run { lo: None, hi: everywhere },
+                }
+            }
+        }
+    }
+
+    /// Where `term >= bound` holds, with the bound at its loosest and at its tightest.
+    fn above(&self, term: &Term, loose: IndexExpr, tight: IndexExpr) -> Holds {
+        match term {
+            Term::Quotient(form, d) => {
+                // floor(f / d) >= k where -f + d * k <= 0.
+                let (own, lo, hi) = self.isolated(form);
+                let (term, coefficient) = own.expect("the term walks the loop");
+                self.solve(&term, -coefficient, loose.times(*d).minus(&hi), tight.times(*d).minus(&lo))
+            }
+            Term::Position(_) | Term::Between(..) => {
+                let block = self.block_of(self.coordinate);
+                let from = |k: IndexExpr| (!k.at_most(&0.into())).then_some(k);
+                Holds {
+                    somewhere: Run { lo: from(loose.floor_div(block)), hi: None },
+                    everywhere: Run { lo: from(tight.ceil_div(block)), hi: None },
+                }
+            }
+        }
+    }
+
+    /// Whether the position of the loop occurs in the term.
+    fn walks(&self, term: &Term) -> bool {
+        match term {
+            Term::Position(c) => *c == self.coordinate,
+            Term::Quotient(form, _) => form.terms.keys().any(|t| self.walks(t)),
+            Term::Between(..) => false,
+        }
+    }
+
+    /// Least and largest value of a form; the loop's own position ranges over the whole extent here.
+    fn range(&self, form: &Form) -> (IndexExpr, IndexExpr) {
+        let (mut least, mut most) = (form.rest.clone(), form.rest.clone());
+        for (term, &c) in &form.terms {
+            let (lo, hi) = match term {
+                Term::Position(v) if *v == self.coordinate || self.inner.contains(v) => {
+                    (0.into(), self.extent(*v).minus(&1.into()))
+                }
+                Term::Position(v) => {
+                    let (tile, block) = (IndexExpr::Tile(*v), self.block_of(*v));
+                    let end = tile.plus(&1.into()).times(block).min_of(&self.extent(*v));
+                    (tile.times(block), end.minus(&1.into()))
+                }
+                Term::Quotient(form, d) => {
+                    let (lo, hi) = self.range(form);
+                    (lo.floor_div(*d), hi.floor_div(*d))
+                }
+                Term::Between(_, lo, hi) => (lo.clone(), hi.clone()),
+            };
+            let (lo, hi) = if c < 0 { (hi, lo) } else { (lo, hi) };
+            least = least.plus(&lo.times(c));
+            most = most.plus(&hi.times(c));
+        }
+        (least, most)
+    }
+
+    /// The integer tile as a form; `None` if it is not one, or not known before the loop.
+    fn form(&self, value: ValueId) -> Option<Form> {
+        let (_, op) = self.kernel.def(value)?;
+        match op {
+            Op::Constant(Elem::I32, c) => Some(Form::uniform((*c as i64).into())),
+            Op::FromIndex(v) => {
+                let e = index_expr(self.kernel, *v).fold_sizes(self.size);
+                let known = e.values().iter().all(|v| !self.inner.contains(v));
+                known.then(|| Form::uniform(e))
+            }
+            Op::Pos(c) => Some(Form::term(Term::Position(*c))),
+            Op::Full { value, .. } | Op::Transpose(value) => self.form(*value),
+            Op::Cast(Elem::I32, x) if self.kernel.tile(*x).elem == Elem::I32 => self.form(*x),
+            Op::Unary(UnaryOp::Neg, x) => Some(self.form(*x)?.scaled(-1)),
+            Op::Binary(op, a, b) => {
+                let (a, b) = (self.form(*a)?, self.form(*b)?);
+                match op {
+                    BinaryOp::Add => Some(a.plus(&b, 1)),
+                    BinaryOp::Sub => Some(a.plus(&b, -1)),
+                    BinaryOp::Mul => match (a.as_const(), b.as_const()) {
+                        (Some(c), _) => Some(b.scaled(c)),
+                        (_, Some(c)) => Some(a.scaled(c)),
+                        _ => None,
+                    },
+                    BinaryOp::Div => match b.as_const()? {
+                        0 => None,
+                        d => Some(a.scaled(d.signum()).floor_div(d.abs())),
+                    },
+                    BinaryOp::Rem => match b.as_const()? {
+                        d if d > 0 => Some(a.plus(&a.floor_div(d), -d)),
+                        _ => None,
+                    },
+                    BinaryOp::Min | BinaryOp::Max => {
+                        let ((a_lo, a_hi), (b_lo, b_hi)) = (self.range(&a), self.range(&b));
+                        let bounds = match op {
+                            BinaryOp::Min => (a_lo.min_of(&b_lo), a_hi.min_of(&b_hi)),
+                            _ => (a_lo.max_of(&b_lo), a_hi.max_of(&b_hi)),
+                        };
+                        Some(Form::term(Term::Between(value, bounds.0, bounds.1)))
+                    }
+                    BinaryOp::DivOrZero | BinaryOp::And | BinaryOp::Or => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn axis_of(&self, coordinate: ValueId) -> AxisId {
+        match self.kernel.ty(coordinate) {
+            Type::Coord(axis) => *axis,
+            other => panic!("verified: positions belong to a coordinate, not to {other:?}"),
+        }
+    }
+
+    fn block_of(&self, coordinate: ValueId) -> i64 {
+        (self.block)(self.axis_of(coordinate))
+    }
+
+    fn extent(&self, coordinate: ValueId) -> IndexExpr {
+        let extent = &self.kernel.axes[self.axis_of(coordinate)].extent;
+        IndexExpr::from(extent.clone()).fold_sizes(self.size)
+    }
+}
+
+/// Every tile where `x <= 0`, none elsewhere: `x` is the same for all tiles.
+fn gate(x: &IndexExpr) -> Run {
+    if x.at_most(&0.into()) {
+        Run::all()
+    } else if IndexExpr::from(1).at_most(x) {
+        Run::none()
+    } else {
+        let open = IndexExpr::from(1).minus(x).max_of(&0.into()).min_of(&1.into());
+        Run { lo: None, hi: Some(open.times(BEYOND)) }
+    }
+}
+
+/// The comparison that holds where `op` does not.
+pub fn negated(op: CompareOp) -> CompareOp {
+    match op {
+        CompareOp::Eq => CompareOp::Ne,
+        CompareOp::Ne => CompareOp::Eq,
+        CompareOp::Lt => CompareOp::Ge,
+        CompareOp::Le => CompareOp::Gt,
+        CompareOp::Gt => CompareOp::Le,
+        CompareOp::Ge => CompareOp::Lt,
+    }
+}
+
+/// The values defined in the body of a loop, at any depth, its parameters included.
+pub fn defined_in(kernel: &Kernel, body: crate::ir::BlockId) -> BTreeSet<ValueId> {
+    let mut blocks = BTreeSet::from([body.index()]);
+    let mut values: BTreeSet<ValueId> = kernel.blocks[body].params.iter().copied().collect();
+    for (block, op) in kernel.walk() {
+        if blocks.contains(&block.index()) {
+            values.extend(&kernel.ops[op].results);
+            if let Op::For { body, .. } = kernel.ops[op].op {
+                blocks.insert(body.index());
+                values.extend(&kernel.blocks[body].params);
+            }
+        }
+    }
+    debug_assert!(values.iter().all(|&v| !matches!(kernel.values[v].def, ValueDef::BlockParam(b, _) if b == kernel.body)));
+    values
+}

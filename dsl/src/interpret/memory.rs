@@ -1,0 +1,167 @@
+//! Tensors as a program sees them: strided views that are read, and the tiles that it stores.
+
+use half::{bf16, f16};
+
+use super::arithmetic::Real;
+use super::tile::Tile;
+use crate::ir::{Elem, ParamId};
+
+/// A tensor in memory of the host that is read. Strides count elements; the last dimension is contiguous.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    /// Element type: f32, f16, bf16 or i32.
+    pub elem: Elem,
+    /// Extents, outermost first.
+    pub shape: &'a [usize],
+    /// Strides in elements, outermost first.
+    pub strides: &'a [usize],
+    /// Memory from the first element on, little-endian.
+    pub bytes: &'a [u8],
+}
+
+/// One argument, in the order of the parameters.
+#[derive(Clone, Copy, Debug)]
+pub enum Argument<'a> {
+    /// A tensor that is read.
+    Input(TensorView<'a>),
+    /// A tensor that is written: what is stored is returned, so its memory is not needed.
+    Output,
+    /// An f32 scalar.
+    F32(f32),
+    /// An i32 scalar.
+    I32(i32),
+}
+
+impl Argument<'_> {
+    pub(super) fn describe(&self) -> &'static str {
+        match self {
+            Argument::Input(_) => "an input tensor",
+            Argument::Output => "an output tensor",
+            Argument::F32(_) => "an f32 scalar",
+            Argument::I32(_) => "an i32 scalar",
+        }
+    }
+}
+
+/// Consecutive elements of one dimension of a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Run {
+    pub start: usize,
+    pub len: usize,
+    /// Whether the dimension is one of the tile's; else it has one element and the tile does not have it.
+    pub kept: bool,
+}
+
+/// A tile that a program stored: a box of the tensor, whose values are rounded as the arithmetic says.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Stored<R> {
+    /// The tensor parameter.
+    pub param: ParamId,
+    /// First element and number of elements, for every dimension of the tensor.
+    pub region: Vec<(usize, usize)>,
+    /// Values in row-major order. Integers are converted; they are exact in f64, and in f32 up to 2^24.
+    pub values: Vec<R>,
+    /// Values of an integer tensor; empty for a float one.
+    pub ints: Vec<i32>,
+}
+
+impl<R: Real> Stored<R> {
+    /// Element offsets of the region in a tensor of these strides, row by row: the offset of the first element of each
+    /// run along the last dimension, with the index of its value.
+    pub fn rows(&self, strides: &[usize]) -> impl Iterator<Item = (usize, usize)> + use<'_, R> {
+        let row = self.region.last().map_or(1, |r| r.1);
+        let outer = &self.region[..self.region.len().saturating_sub(1)];
+        let empty = self.region.iter().any(|r| r.1 == 0);
+        let count: usize = if empty { 0 } else { outer.iter().map(|r| r.1).product() };
+        let last = self.region.last().map_or(0, |r| r.0);
+        let strides = strides.to_vec();
+        (0..count).map(move |n| {
+            let (mut rest, mut at) = (n, last);
+            for (&(start, len), stride) in outer.iter().zip(&strides).rev() {
+                at += (start + rest % len) * stride;
+                rest /= len;
+            }
+            (at, n * row)
+        })
+    }
+
+    /// Length of the runs that [`Stored::rows`] gives.
+    pub fn row_len(&self) -> usize {
+        self.region.last().map_or(1, |r| r.1)
+    }
+
+    /// Writes the values as `elem` into memory that begins with the first element of a tensor of these strides.
+    ///
+    /// # Panics
+    /// If the memory is too short for the region, or `elem` is never in memory.
+    pub fn write(&self, elem: Elem, strides: &[usize], memory: &mut [u8]) {
+        let len = self.row_len();
+        for (at, from) in self.rows(strides) {
+            match elem {
+                Elem::F32 => encode(&self.values[from..][..len], &mut memory[at * 4..], |x| x.to_f32().to_le_bytes()),
+                Elem::F16 => {
+                    encode(&self.values[from..][..len], &mut memory[at * 2..], |x| f16::from_f32(x.to_f32()).to_le_bytes())
+                }
+                Elem::Bf16 => {
+                    encode(&self.values[from..][..len], &mut memory[at * 2..], |x| bf16::from_f32(x.to_f32()).to_le_bytes())
+                }
+                Elem::I32 => encode(&self.ints[from..][..len], &mut memory[at * 4..], i32::to_le_bytes),
+                Elem::Bool | Elem::Generic(_) => panic!("a tensor holds f32, f16, bf16 or i32, not {elem:?}"),
+            }
+        }
+    }
+}
+
+fn encode<T: Copy, const N: usize>(values: &[T], memory: &mut [u8], bytes: impl Fn(T) -> [u8; N]) {
+    let (slots, _) = memory[..values.len() * N].as_chunks_mut::<N>();
+    for (slot, &x) in slots.iter_mut().zip(values) {
+        *slot = bytes(x);
+    }
+}
+
+/// Reads the tile at `runs`, one per dimension, all in bounds.
+pub(super) fn load<R: Real>(tensor: &TensorView<'_>, runs: &[Run]) -> Tile<R> {
+    let base: usize = runs.iter().zip(tensor.strides).map(|(r, s)| r.start * s).sum();
+    let kept: Vec<(usize, usize)> = runs.iter().zip(tensor.strides).filter(|(r, _)| r.kept).map(|(r, &s)| (r.len, s)).collect();
+    let shape: Vec<usize> = kept.iter().map(|k| k.0).collect();
+    let ((rows, row_stride), (columns, stride)) = match *kept {
+        [] => ((1, 0), (1, 1)),
+        [columns] => ((1, 0), columns),
+        [rows, columns] => (rows, columns),
+        _ => unreachable!("verified: tiles have rank 0 to 2"),
+    };
+    let place = Place { base, rows, row_stride, columns, stride };
+    match tensor.elem {
+        Elem::F32 => Tile::float(shape, place.decode(tensor.bytes, |b| R::from_f32(f32::from_le_bytes(b)))),
+        Elem::F16 => Tile::float(shape, place.decode(tensor.bytes, |b| R::from_f32(f16::from_le_bytes(b).to_f32()))),
+        Elem::Bf16 => Tile::float(shape, place.decode(tensor.bytes, |b| R::from_f32(bf16::from_le_bytes(b).to_f32()))),
+        Elem::I32 => Tile::int(shape, place.decode(tensor.bytes, i32::from_le_bytes)),
+        Elem::Bool | Elem::Generic(_) => panic!("checked: a tensor holds f32, f16, bf16 or i32"),
+    }
+}
+
+/// Where a matrix lies in memory, in elements.
+struct Place {
+    base: usize,
+    rows: usize,
+    row_stride: usize,
+    columns: usize,
+    stride: usize,
+}
+
+impl Place {
+    fn decode<T, const N: usize>(&self, bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
+        let mut out = Vec::with_capacity(self.rows * self.columns);
+        if self.columns == 0 {
+            return out;
+        }
+        for row in 0..self.rows {
+            let (elements, _) = bytes[(self.base + row * self.row_stride) * N..].as_chunks::<N>();
+            match self.stride {
+                1 => out.extend(elements[..self.columns].iter().map(|&b| value(b))),
+                stride => out.extend((0..self.columns).map(|c| value(elements[c * stride]))),
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,199 @@
+//! Launches of one kernel on a GPU: facts are computed per call, and the variant for them is chosen, or made.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, RwLock};
+
+use flashtile_codegen::{Arch, Facts, Schedule};
+use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
+
+use super::context::Cuda;
+use super::image::Form;
+use super::variant::Variant;
+use crate::cache::{Bucket, TuningKey};
+use crate::device::facts::FactKey;
+use crate::device::{Backend, Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
+use crate::error::Result;
+use crate::kernel::BoundKernel;
+use crate::lowering::{self, Code};
+
+/// Sizes that a kernel may have; see the signature.
+const MAX_SIZES: usize = 32;
+
+/// What a variant is chosen by: facts, and log2 of the bucket of each run-time size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct VariantKey {
+    facts: FactKey,
+    bucket: [u8; MAX_SIZES],
+}
+
+struct Entry {
+    key: VariantKey,
+    variant: Arc<Variant>,
+    info: VariantInfo,
+}
+
+/// A kernel made ready for a GPU.
+pub(crate) struct CudaLauncher {
+    gpu: Cuda,
+    kernel: BoundKernel,
+    options: LaunchOptions,
+    arch: &'static Arch,
+    /// Positions of f32 scalar parameters.
+    scalars: Vec<usize>,
+    /// Positions of run-time sizes.
+    runtime_sizes: Vec<usize>,
+    entries: RwLock<Vec<Entry>>,
+    /// Held while a variant is made, so that it is made once.
+    making: Mutex<()>,
+}
+
+impl fmt::Debug for CudaLauncher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CudaLauncher({} on {}, code for {})", self.kernel.ir().name, self.gpu.info().id, self.arch)
+    }
+}
+
+impl CudaLauncher {
+    pub fn new(gpu: &Cuda, kernel: &BoundKernel, options: &LaunchOptions) -> Result<Self, DeviceError> {
+        let arch = options.arch.unwrap_or(gpu.arch());
+        Form::choose(arch, &gpu.info().name, gpu.gpu().capability)?;
+        let params = kernel.ir().params.iter();
+        let scalars = params.filter(|(_, p)| p.kind == ParamKind::Scalar(Elem::F32)).map(|(id, _)| id.index()).collect();
+        let sizes = kernel.ir().sizes.iter().filter(|(_, s)| s.kind == SizeKind::Runtime);
+        Ok(Self {
+            gpu: gpu.clone(),
+            kernel: kernel.clone(),
+            options: options.clone(),
+            arch,
+            scalars,
+            runtime_sizes: sizes.map(|(id, _)| id.index()).collect(),
+            entries: RwLock::default(),
+            making: Mutex::default(),
+        })
+    }
+
+    fn key(&self, call: &Call<'_>) -> VariantKey {
+        let mut bucket = [0; MAX_SIZES];
+        for (slot, &size) in bucket.iter_mut().zip(&self.runtime_sizes) {
+            // 0 for a size of 0, else 1 + log2 of the bucket's upper end.
+            let end = Bucket::round(call.sizes[size]);
+            *slot = if end == 0 { 0 } else { 1 + end.trailing_zeros() as u8 };
+        }
+        VariantKey { facts: FactKey::of(call.arguments, &self.scalars), bucket }
+    }
+
+    fn find(&self, key: &VariantKey) -> Option<Arc<Variant>> {
+        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
+        entries.iter().find(|e| e.key == *key).map(|e| e.variant.clone())
+    }
+
+    /// Chooses a schedule, compiles and loads it; or takes the variant of another bucket that has the same.
+    fn make(&self, key: VariantKey, call: &Call<'_>) -> Result<Arc<Variant>> {
+        let _making = self.making.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(variant) = self.find(&key) {
+            return Ok(variant); // another thread was first
+        }
+        let facts = self.facts(&key.facts);
+        let sizes = self.sizes(call);
+        let (schedule, origin) = self.choose(&facts, &sizes)?;
+        let info = VariantInfo { facts, schedule, arch: self.arch.name.to_owned(), origin, bucket: Bucket::of(borrowed(&sizes)) };
+        let variant = match self.same_code(&key.facts, &info.schedule) {
+            Some(variant) => variant,
+            None => Arc::new(self.load(&info.facts, &info.schedule)?),
+        };
+        let entry = Entry { key, variant: variant.clone(), info };
+        self.entries.write().unwrap_or_else(|e| e.into_inner()).push(entry);
+        Ok(variant)
+    }
+
+    fn same_code(&self, facts: &FactKey, schedule: &Schedule) -> Option<Arc<Variant>> {
+        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
+        entries.iter().find(|e| e.key.facts == *facts && e.info.schedule == *schedule).map(|e| e.variant.clone())
+    }
+
+    fn load(&self, facts: &Facts, schedule: &Schedule) -> Result<Variant> {
+        let code = lowering::compile(&self.kernel, facts, schedule, self.arch, &self.options.toolchain, &self.options.cache)?;
+        self.load_code(&code)
+    }
+
+    fn load_code(&self, code: &Code) -> Result<Variant> {
+        Variant::load(&self.gpu, self.kernel.ir(), code, self.arch)
+    }
+
+    /// The schedule that was asked for; else the tuned one; else the cost model's choice.
+    fn choose(&self, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<(Schedule, Origin)> {
+        if let Some(schedule) = &self.options.schedule {
+            return Ok((schedule.clone(), Origin::Given));
+        }
+        let instance = self.kernel.instance(facts.clone());
+        let key = TuningKey::new(
+            (&self.kernel.ir().name, &self.kernel.fingerprint()),
+            self.kernel.binding().clone(),
+            facts.clone(),
+            Bucket::of(borrowed(sizes)),
+            self.arch.name,
+            self.gpu.info().key(),
+        );
+        if let Some(record) = self.options.cache.tuning(&key)
+            && let Some(winner) = record.winning()
+            && lowering::check(&instance, &winner.schedule, self.arch).is_ok()
+        {
+            return Ok((winner.schedule.clone(), Origin::Tuned));
+        }
+        let machine = machine_of(self.arch, Some(self.gpu.gpu()));
+        Ok((lowering::default_schedule(&instance, self.arch, sizes, &machine)?, Origin::Model))
+    }
+
+    fn facts(&self, key: &FactKey) -> Facts {
+        let name = |param: usize| {
+            let params = &self.kernel.ir().params;
+            params[flashtile_dsl::ir::ParamId::from_index(param)].name.clone()
+        };
+        let positive: BTreeSet<String> =
+            self.scalars.iter().enumerate().filter(|(bit, _)| key.is_positive(*bit)).map(|(_, &p)| name(p)).collect();
+        Facts { positive, alignment: key.alignment }
+    }
+
+    fn sizes(&self, call: &Call<'_>) -> BTreeMap<String, i64> {
+        let size = |&index: &usize| {
+            let id = flashtile_dsl::ir::SizeId::from_index(index);
+            (self.kernel.ir().size_name(id).to_owned(), call.sizes[index])
+        };
+        self.runtime_sizes.iter().map(size).collect()
+    }
+
+    /// A launch of code that is not chosen but given, as the tuner does.
+    pub fn launch_variant(&self, variant: &Variant, call: &Call<'_>) -> Result<()> {
+        Ok(variant.launch(call, self.gpu.stream())?)
+    }
+}
+
+fn borrowed(sizes: &BTreeMap<String, i64>) -> impl Iterator<Item = (&str, i64)> {
+    sizes.iter().map(|(name, &size)| (name.as_str(), size))
+}
+
+impl Launcher for CudaLauncher {
+    fn launch(&self, call: &Call<'_>) -> Result<()> {
+        let key = self.key(call);
+        let variant = match self.find(&key) {
+            Some(variant) => variant,
+            None => self.make(key, call)?,
+        };
+        match call.stream {
+            None => variant.launch(call, self.gpu.stream())?,
+            Some(stream) if stream.cuda().is_of(self.gpu.context()) => variant.launch(call, stream.cuda())?,
+            Some(_) => return Err(DeviceError::OtherDevice { device: self.gpu.info().id.clone() }.into()),
+        }
+        Ok(())
+    }
+
+    fn variants(&self) -> Vec<VariantInfo> {
+        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
+        entries.iter().map(|e| e.info.clone()).collect()
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}

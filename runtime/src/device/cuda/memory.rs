@@ -1,0 +1,91 @@
+//! Memory of a GPU.
+
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+
+use super::context::Context;
+use super::driver::check;
+use super::stream::CudaStream;
+use crate::device::backend::check_range;
+use crate::device::{DeviceError, Memory};
+
+/// An allocation, freed on drop.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    context: Arc<Context>,
+    stream: Arc<CudaStream>,
+    address: sys::CUdeviceptr,
+    bytes: usize,
+}
+
+impl DeviceMemory {
+    /// Zeroed memory; the zeros are there when this returns, whatever stream uses it next.
+    pub fn zeroed(context: &Arc<Context>, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, DeviceError> {
+        context.bind()?;
+        // The driver refuses to allocate nothing.
+        // SAFETY: the context is current; the result is freed once, on drop.
+        let address = match unsafe { result::malloc_sync(bytes.max(1)) } {
+            Ok(address) => address,
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                let (free, total) = result::mem_get_info().unwrap_or((0, 0));
+                return Err(DeviceError::OutOfMemory { device: context.id.clone(), requested: bytes, free, total });
+            }
+            Err(error) => return check(&context.id, "cuMemAlloc_v2", Err(error)),
+        };
+        let memory = Self { context: context.clone(), stream: stream.clone(), address, bytes };
+        memory.fill(0)?;
+        stream.synchronize()?;
+        Ok(memory)
+    }
+
+    /// Queues filling every byte on the device's own stream.
+    pub fn fill(&self, byte: u8) -> Result<(), DeviceError> {
+        self.context.bind()?;
+        // SAFETY: the range is the allocation, which outlives the stream's work: freeing waits for it.
+        let filled = unsafe { result::memset_d8_async(self.address, byte, self.bytes, self.stream.raw()) };
+        check(&self.context.id, "cuMemsetD8Async", filled)
+    }
+}
+
+impl Memory for DeviceMemory {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), DeviceError> {
+        check_range(offset, from.len(), self.bytes)?;
+        self.context.bind()?;
+        // SAFETY: the range was checked; `from` stays borrowed until the stream is done.
+        let copied = unsafe { result::memcpy_htod_async(self.address + offset as u64, from, self.stream.raw()) };
+        check(&self.context.id, "cuMemcpyHtoDAsync_v2", copied)?;
+        self.stream.synchronize()
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), DeviceError> {
+        check_range(offset, into.len(), self.bytes)?;
+        self.context.bind()?;
+        // SAFETY: the range was checked; `into` stays borrowed until the stream is done.
+        let copied = unsafe { result::memcpy_dtoh_async(into, self.address + offset as u64, self.stream.raw()) };
+        check(&self.context.id, "cuMemcpyDtoHAsync_v2", copied)?;
+        self.stream.synchronize()
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: the address came from `cuMemAlloc` and is freed once. A failure leaves nothing to be done: either
+            // the context is broken, and its memory gone, or the process ends.
+            let _ = unsafe { result::free_sync(self.address) };
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! GPUs through the CUDA driver, which is loaded when the first GPU is asked for.
+//!
+//! Architecture invariant: `unsafe` is here and in the toolchain only, each block with its reason.
+
+mod context;
+mod driver;
+mod image;
+mod launcher;
+mod memory;
+mod module;
+mod parameters;
+mod stream;
+mod tensor_map;
+mod timing;
+mod variant;
+
+pub(crate) use context::Cuda;
+pub(crate) use launcher::CudaLauncher;
+pub(crate) use stream::{CudaGraph, CudaStream};
+pub(crate) use timing::Timer;

@@ -1,0 +1,178 @@
+//! A kernel compiled for one schedule, loaded and ready to be launched.
+
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+use cudarc::driver::sys;
+use flashtile_codegen::{Arch, TensorMap};
+use flashtile_dsl::ir;
+use flashtile_dsl::ir::Entity;
+
+use super::context::Cuda;
+use super::driver::check_status;
+use super::image::Form;
+use super::memory::DeviceMemory;
+use super::module::Module;
+use super::parameters::{MAX_BYTES, Parameters};
+use super::stream::CudaStream;
+use super::tensor_map::{self, RawMap};
+use crate::device::{Backend, Call, DeviceError, Memory};
+use crate::error::Result;
+use crate::kernel::KernelError;
+use crate::lowering::Code;
+
+/// Tensor maps that a kernel may have.
+const MAX_MAPS: usize = 8;
+
+/// A loaded kernel and how to call it.
+#[derive(Debug)]
+pub(crate) struct Variant {
+    gpu: Cuda,
+    module: Module,
+    parameters: Parameters,
+    /// Parameter and tile of each tensor map.
+    maps: Vec<(usize, Vec<u32>)>,
+    threads: u32,
+    shared_bytes: usize,
+    cluster: u32,
+    /// Workspaces by stream, since launches on two streams may overlap.
+    workspaces: Mutex<Vec<(usize, DeviceMemory)>>,
+}
+
+/// The parameter block on the stack.
+#[repr(C, align(16))]
+struct Block([u8; MAX_BYTES]);
+
+impl Variant {
+    /// Loads code onto a GPU, as machine code or through its PTX.
+    pub fn load(gpu: &Cuda, kernel: &ir::Kernel, code: &Code, arch: &'static Arch) -> Result<Self> {
+        let form = Form::choose(arch, &gpu.info().name, gpu.gpu().capability)?;
+        let abi = &code.abi;
+        let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.name.to_owned(), reason };
+        let parameters = Parameters::new(abi, kernel).map_err(fault)?;
+        let maps = resolve_maps(&abi.tensor_maps, kernel).map_err(fault)?;
+        let module = Module::load(gpu.context(), &form.of(&code.module), &abi.entry, abi.shared_bytes)?;
+        Ok(Self {
+            gpu: gpu.clone(),
+            module,
+            parameters,
+            maps,
+            threads: abi.threads,
+            shared_bytes: abi.shared_bytes,
+            cluster: abi.cluster.max(1),
+            workspaces: Mutex::default(),
+        })
+    }
+
+    /// Registers of a thread and bytes of local memory of a thread, as the driver reports them.
+    pub fn resources(&self) -> Result<(u32, u32), DeviceError> {
+        self.module.resources()
+    }
+
+    /// Blocks that are resident on a multiprocessor at once.
+    pub fn occupancy(&self) -> Result<u32, DeviceError> {
+        self.module.occupancy(self.threads, self.shared_bytes)
+    }
+
+    /// Queues a launch. Allocates nothing but, at the first launch on a stream, the workspace if the kernel has one.
+    pub fn launch(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
+        let context = self.gpu.context();
+        let Some(blocks) = self.parameters.blocks(call.sizes, self.gpu.gpu().sms) else {
+            return Err(DeviceError::GridTooLarge { device: context.id.clone() });
+        };
+        if blocks == 0 {
+            return Ok(()); // there is no program to run
+        }
+        context.bind()?;
+        let workspace = match self.parameters.workspace {
+            0 => 0,
+            bytes => self.workspace(bytes, stream)?,
+        };
+        let mut block = Block([0; MAX_BYTES]);
+        self.parameters.pack(call.arguments, call.sizes, workspace, &mut block.0);
+        let mut maps = [RawMap::EMPTY; MAX_MAPS];
+        for (map, (param, tile)) in maps.iter_mut().zip(&self.maps) {
+            *map = tensor_map::encode(&context.id, &call.arguments[*param], tile)?;
+        }
+        // Kernel parameters: each tensor map by value, then the block by value.
+        let mut pointers: [*mut c_void; MAX_MAPS + 1] = [std::ptr::null_mut(); MAX_MAPS + 1];
+        for (pointer, map) in pointers.iter_mut().zip(&mut maps[..self.maps.len()]) {
+            *pointer = (&raw mut *map).cast();
+        }
+        pointers[self.maps.len()] = block.0.as_mut_ptr().cast();
+        self.queue(blocks, stream, &mut pointers)
+    }
+
+    fn queue(&self, blocks: u32, stream: &CudaStream, pointers: &mut [*mut c_void]) -> Result<(), DeviceError> {
+        let id = &self.gpu.context().id;
+        let shared = u32::try_from(self.shared_bytes).expect("at most 227 KiB");
+        let function = self.module.function();
+        if self.cluster == 1 {
+            // SAFETY: the function is of a loaded module; `pointers` holds one pointer per kernel parameter, each to as
+            // many bytes as the kernel declares (its ABI), and the driver copies them before it returns. The addresses
+            // in the block are of allocations that the arguments keep alive until the call returns; freeing one later
+            // waits for the device.
+            let status = unsafe {
+                sys::cuLaunchKernel(
+                    function,
+                    blocks,
+                    1,
+                    1,
+                    self.threads,
+                    1,
+                    1,
+                    shared,
+                    stream.raw(),
+                    pointers.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            };
+            return check_status(id, "cuLaunchKernel", status);
+        }
+        // SAFETY: the attribute is plain data, for which zeros are valid.
+        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attribute.value.clusterDim.x = self.cluster;
+        attribute.value.clusterDim.y = 1;
+        attribute.value.clusterDim.z = 1;
+        let config = sys::CUlaunchConfig {
+            gridDimX: blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: stream.raw(),
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        // SAFETY: as above; configuration and attribute live beyond the call.
+        let status = unsafe { sys::cuLaunchKernelEx(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()) };
+        check_status(id, "cuLaunchKernelEx", status)
+    }
+
+    fn workspace(&self, bytes: u64, stream: &CudaStream) -> Result<u64, DeviceError> {
+        let stream = stream.raw().addr();
+        let mut workspaces = self.workspaces.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, memory)) = workspaces.iter().find(|(of, _)| *of == stream) {
+            return Ok(memory.address());
+        }
+        let memory = self.gpu.allocate_memory(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        let address = memory.address();
+        workspaces.push((stream, memory));
+        Ok(address)
+    }
+}
+
+fn resolve_maps(maps: &[TensorMap], kernel: &ir::Kernel) -> Result<Vec<(usize, Vec<u32>)>, String> {
+    if maps.len() > MAX_MAPS {
+        return Err(format!("{} tensor maps, {MAX_MAPS} are possible", maps.len()));
+    }
+    maps.iter()
+        .map(|map| match kernel.param_named(&map.tensor) {
+            Some(param) => Ok((param.index(), map.tile.clone())),
+            None => Err(format!("the kernel has no parameter `{}`", map.tensor)),
+        })
+        .collect()
+}

@@ -1,0 +1,102 @@
+//! Errors of devices and their drivers.
+
+/// What a device or its driver refused.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// Not the name of a device.
+    #[error("`{0}` is not a device; expected cpu, cuda:N (N from 0) or emulator")]
+    UnknownName(String),
+    /// The emulator is not part of this version.
+    #[error("the emulator is not built yet; use cpu, or cuda:N on a machine with a GPU")]
+    NoEmulator,
+    /// The driver library is missing.
+    #[error("no CUDA driver: looked for {}; install the NVIDIA driver, or use device cpu", looked_for.join(", "))]
+    NoDriver {
+        /// Names given to the dynamic loader.
+        looked_for: Vec<String>,
+    },
+    /// The driver library lacks a function that is needed.
+    #[error("the CUDA driver library lacks `{symbol}`; a driver of version 12.0 or later is needed")]
+    OldDriver {
+        /// The missing symbol.
+        symbol: String,
+    },
+    /// There is a driver, but no device of this number.
+    #[error("no GPU number {ordinal}: the driver sees {count}; use cuda:N with N below that, or device cpu")]
+    NoSuchGpu {
+        /// Number asked for.
+        ordinal: usize,
+        /// Number of devices.
+        count: usize,
+    },
+    /// No code can be made for a GPU of this compute capability.
+    #[error("{name} has compute capability {}.{}, which is not supported; the supported ones are {known}", capability.0, capability.1)]
+    UnknownArchitecture {
+        /// Name of the GPU.
+        name: String,
+        /// Its compute capability.
+        capability: (u32, u32),
+        /// Names of all architectures.
+        known: String,
+    },
+    /// Code of the architecture does not run on the device.
+    #[error("code for {arch} does not run on {name} (compute capability {}.{}); choose an older architecture", capability.0, capability.1)]
+    Incompatible {
+        /// Architecture asked for.
+        arch: String,
+        /// Name of the GPU.
+        name: String,
+        /// Its compute capability.
+        capability: (u32, u32),
+    },
+    /// Device memory is exhausted.
+    #[error("out of memory on {device}: {requested} bytes asked for, {free} of {total} free; use smaller sizes or free tensors")]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes free.
+        free: usize,
+        /// Bytes in all.
+        total: usize,
+    },
+    /// A call of the driver failed.
+    #[error("{device}: {call} failed with {code}: {message}")]
+    Driver {
+        /// The device.
+        device: String,
+        /// Name of the driver function.
+        call: &'static str,
+        /// Name of the error code.
+        code: String,
+        /// Description by the driver.
+        message: String,
+    },
+    /// An access outside of an allocation.
+    #[error("bytes {offset}..{end} are outside of an allocation of {bytes} bytes")]
+    OutOfRange {
+        /// First byte.
+        offset: usize,
+        /// One past the last byte.
+        end: usize,
+        /// Size of the allocation.
+        bytes: usize,
+    },
+    /// More programs than a grid can have.
+    #[error("{device}: a launch of these sizes has more than 2^31 programs; use smaller sizes")]
+    GridTooLarge {
+        /// The device.
+        device: String,
+    },
+    /// A stream of another device.
+    #[error("the stream belongs to another device than {device}; make one with Stream::new(&device)")]
+    OtherDevice {
+        /// Device of the kernel.
+        device: String,
+    },
+    /// The device has no streams.
+    #[error("{0} has no streams; launch without one")]
+    NoStreams(String),
+}

@@ -1,0 +1,77 @@
+//! Facts about the arguments of a launch, computed per call.
+
+use super::CallArgument;
+
+/// Facts in a form that is quick to compute and compare.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FactKey {
+    /// Bit `n`: the `n`-th f32 scalar parameter is positive and finite.
+    positive: u32,
+    /// Every tensor's address and every stride but the last are multiples of this many bytes: 16, 8, 4 or 2.
+    pub alignment: u32,
+}
+
+impl FactKey {
+    /// The facts about these arguments, of which `scalars` are the f32 ones.
+    pub fn of(arguments: &[CallArgument<'_>], scalars: &[usize]) -> Self {
+        let mut positive = 0;
+        for (bit, &param) in scalars.iter().enumerate() {
+            if let CallArgument::F32(x) = arguments[param]
+                && x > 0.0
+                && x.is_finite()
+            {
+                positive |= 1 << bit;
+            }
+        }
+        // The lowest bit set in any address or stride is the alignment of all.
+        let mut bits = 16;
+        for argument in arguments {
+            if let CallArgument::Tensor { elem, address, shape, strides, .. } = argument {
+                bits |= *address;
+                let bytes = elem.bytes().unwrap_or(1);
+                let outer = shape.len().saturating_sub(1);
+                for (extent, stride) in shape.iter().zip(*strides).take(outer) {
+                    // The stride of a dimension of one element is never used.
+                    if *extent > 1 {
+                        bits |= (stride * bytes) as u64;
+                    }
+                }
+            }
+        }
+        Self { positive, alignment: 1 << bits.trailing_zeros() }
+    }
+
+    /// Whether the `n`-th f32 scalar is positive and finite.
+    pub fn is_positive(&self, n: usize) -> bool {
+        self.positive >> n & 1 == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Cpu;
+    use super::*;
+    use flashtile_dsl::ir::Elem;
+
+    #[test]
+    fn signs_of_scalars() {
+        let of = |x: f32| FactKey::of(&[CallArgument::I32(1), CallArgument::F32(x)], &[1]).is_positive(0);
+        assert_eq!([1.0, f32::MIN_POSITIVE].map(of), [true; 2]);
+        assert_eq!([0.0, -0.0, -1.0, f32::INFINITY, f32::NAN].map(of), [false; 5]);
+    }
+
+    #[test]
+    fn alignment_of_addresses_and_strides() {
+        let memory = Cpu::device().allocate(1).expect("small");
+        let of = |elem, address, shape: &[usize], strides: &[usize]| {
+            let x = CallArgument::Tensor { memory: &*memory, offset: 0, elem, address, shape, strides };
+            FactKey::of(&[x], &[]).alignment
+        };
+        assert_eq!(of(Elem::F16, 256, &[2, 128], &[128, 1]), 16);
+        assert_eq!(of(Elem::F16, 256, &[2, 100], &[100, 1]), 8);
+        assert_eq!(of(Elem::F16, 256, &[2, 7], &[7, 1]), 2);
+        assert_eq!(of(Elem::F32, 256, &[2, 7], &[7, 1]), 4);
+        assert_eq!(of(Elem::F16, 256, &[1, 7], &[7, 1]), 16, "one row needs no stride");
+        assert_eq!(of(Elem::F16, 258, &[2, 128], &[128, 1]), 2);
+    }
+}

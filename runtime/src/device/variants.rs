@@ -1,0 +1,33 @@
+//! What is known of the code that launches of a kernel run.
+
+use flashtile_codegen::{Facts, Schedule};
+use serde::Serialize;
+
+use crate::cache::Bucket;
+
+/// Where a schedule comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// It was asked for.
+    Given,
+    /// Tuning found it.
+    Tuned,
+    /// The cost model chose it: nothing was tuned for such sizes on this device.
+    Model,
+}
+
+/// Code that launches run: made for facts about the arguments and a bucket of sizes.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct VariantInfo {
+    /// Facts that it was generated under.
+    pub facts: Facts,
+    /// Sizes that it is used for.
+    pub bucket: Bucket,
+    /// Its schedule.
+    pub schedule: Schedule,
+    /// Architecture that it was generated for.
+    pub arch: String,
+    /// Where the schedule comes from.
+    pub origin: Origin,
+}

@@ -1,0 +1,41 @@
+//! The one error type that public functions return; each variant comes from the subject it names.
+//!
+//! Messages are lowercase, hold the values involved and say what to do next.
+
+use crate::cache::CacheError;
+use crate::device::DeviceError;
+use crate::kernel::KernelError;
+use crate::launch::ArgumentError;
+use crate::tensor::TensorError;
+use crate::toolchain::ToolchainError;
+use crate::tuner::TuneError;
+
+/// What can go wrong in this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A device is missing, full, or refused a request.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A tensor cannot be made or viewed as asked.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// A kernel is unknown, malformed, wrongly bound or cannot be compiled.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The arguments of a launch do not fit the kernel.
+    #[error(transparent)]
+    Argument(#[from] ArgumentError),
+    /// The compiler (NVRTC) or a disassembler is missing or failed.
+    #[error(transparent)]
+    Toolchain(#[from] ToolchainError),
+    /// Tuning found no schedule that works.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    /// An explicit request to the cache (export, import, clear) failed. Its use by launches and tuning never does.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// `std::result::Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,149 @@
+//! Errors of the arguments of a launch.
+
+use flashtile_dsl::ir::Elem;
+
+/// Why the arguments of a launch do not fit the kernel. Names the argument.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArgumentError {
+    /// Wrong number of arguments.
+    #[error("kernel `{kernel}` takes {expected} arguments ({names}), but {found} were given")]
+    Count {
+        /// The kernel.
+        kernel: String,
+        /// Number of parameters.
+        expected: usize,
+        /// Their names.
+        names: String,
+        /// Number of arguments.
+        found: usize,
+    },
+    /// A tensor where a scalar is declared, the other way round, or a scalar of another type.
+    #[error("argument `{name}` must be {expected}, but is {found}")]
+    Kind {
+        /// The parameter.
+        name: String,
+        /// What is declared.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+    /// A tensor of another element type.
+    #[error("argument `{name}` must hold {expected}, but holds {found}", expected = expected.name(), found = found.name())]
+    Element {
+        /// The parameter.
+        name: String,
+        /// Type declared.
+        expected: Elem,
+        /// Type held.
+        found: Elem,
+    },
+    /// A tensor of another rank.
+    #[error("argument `{name}` must have {expected} dimensions {declared}, but has shape {found:?}")]
+    Rank {
+        /// The parameter.
+        name: String,
+        /// Number of dimensions declared.
+        expected: usize,
+        /// Shape declared, as in the kernel text.
+        declared: String,
+        /// Shape given.
+        found: Vec<usize>,
+    },
+    /// A dimension that does not agree with the others or with a constant.
+    #[error("argument `{name}`: dimension {dimension} must be {declared} = {expected} ({because}), but is {found}")]
+    Extent {
+        /// The parameter.
+        name: String,
+        /// The dimension, from 0.
+        dimension: usize,
+        /// The declared extent, as in the kernel text.
+        declared: String,
+        /// Its value.
+        expected: i64,
+        /// What fixed the value.
+        because: String,
+        /// Extent given.
+        found: usize,
+    },
+    /// More sizes or parameters than a launch can handle.
+    #[error("kernel `{kernel}` has {sizes} sizes and {params} parameters; at most {max_sizes} and {max_params} are supported")]
+    TooMany {
+        /// The kernel.
+        kernel: String,
+        /// Its number of sizes.
+        sizes: usize,
+        /// Its number of parameters.
+        params: usize,
+        /// Sizes that are supported.
+        max_sizes: usize,
+        /// Parameters that are supported.
+        max_params: usize,
+    },
+    /// A size that no argument determines.
+    #[error("size `{size}` of kernel `{kernel}` follows from no argument: no tensor has a dimension that determines it")]
+    Undetermined {
+        /// The kernel.
+        kernel: String,
+        /// The size.
+        size: String,
+    },
+    /// A dimension from which a size does not follow as a whole number.
+    #[error("argument `{name}`: dimension {dimension} is {found}, from which {declared} gives no whole size")]
+    Fraction {
+        /// The parameter.
+        name: String,
+        /// The dimension, from 0.
+        dimension: usize,
+        /// The declared extent, as in the kernel text.
+        declared: String,
+        /// Extent given.
+        found: usize,
+    },
+    /// A size beyond 2^31, which generated code cannot count.
+    #[error("argument `{name}`: dimension {dimension} is {found}; sizes must be below 2^31")]
+    TooLarge {
+        /// The parameter.
+        name: String,
+        /// The dimension, from 0.
+        dimension: usize,
+        /// Extent given.
+        found: usize,
+    },
+    /// An output given as an input.
+    #[error("argument `{name}` is written by the kernel; give it as `&mut`")]
+    NotMutable {
+        /// The parameter.
+        name: String,
+    },
+    /// An output that is the memory of another argument.
+    #[error(
+        "argument `{name}` is written by the kernel and shares its memory with argument `{other}`; give them memory of their own"
+    )]
+    Aliased {
+        /// The output.
+        name: String,
+        /// The other argument.
+        other: String,
+    },
+    /// A tensor on another device.
+    #[error("argument `{name}` is on {found}, but the kernel is on {expected}; copy it there")]
+    Device {
+        /// The parameter.
+        name: String,
+        /// Device of the kernel.
+        expected: String,
+        /// Device of the tensor.
+        found: String,
+    },
+    /// A tensor whose address or strides are not a multiple of its element's size.
+    #[error("argument `{name}` lies at address {address:#x}, which is not a multiple of its {bytes}-byte elements")]
+    Misaligned {
+        /// The parameter.
+        name: String,
+        /// Its address.
+        address: u64,
+        /// Size of an element.
+        bytes: usize,
+    },
+}

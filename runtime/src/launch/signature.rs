@@ -1,0 +1,241 @@
+//! Checks the arguments of a launch against a kernel's parameters and solves for its sizes.
+//!
+//! Everything about the parameters is worked out once; a check of good arguments then allocates nothing and formats
+//! nothing.
+
+use std::sync::Arc;
+
+use flashtile_dsl::ir::{self, Binding, Elem, Entity, ParamKind, SizeExpr, SizeKind};
+
+use super::{Argument, ArgumentError};
+use crate::device::Device;
+
+/// How one size follows from the arguments.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    size: usize,
+    param: usize,
+    dimension: usize,
+    /// `extent * divisor = coefficient * size + constant`.
+    coefficient: i64,
+    constant: i64,
+    divisor: i64,
+}
+
+#[derive(Debug)]
+enum Param {
+    Tensor { elem: Elem, bytes: usize, shape: Vec<SizeExpr>, output: bool },
+    Scalar(Elem),
+}
+
+/// A bound kernel's parameters, ready for checks.
+#[derive(Debug)]
+pub(super) struct Signature {
+    ir: Arc<ir::Kernel>,
+    params: Vec<Param>,
+    /// Const sizes filled in, zero elsewhere.
+    consts: Vec<i64>,
+    sources: Vec<Source>,
+}
+
+/// Sizes that a kernel may have. A launch keeps them on its stack.
+pub(super) const MAX_SIZES: usize = 32;
+/// Parameters that a kernel may have, likewise.
+pub(super) const MAX_ARGUMENTS: usize = 32;
+
+impl Signature {
+    /// Works out how the sizes follow from the shapes.
+    pub fn new(ir: &Arc<ir::Kernel>, binding: &Binding) -> Result<Self, ArgumentError> {
+        if ir.sizes.len() > MAX_SIZES || ir.params.len() > MAX_ARGUMENTS {
+            return Err(ArgumentError::TooMany {
+                kernel: ir.name.clone(),
+                sizes: ir.sizes.len(),
+                params: ir.params.len(),
+                max_sizes: MAX_SIZES,
+                max_params: MAX_ARGUMENTS,
+            });
+        }
+        let params = ir
+            .params
+            .values()
+            .map(|p| match &p.kind {
+                ParamKind::Tensor(t) => {
+                    let elem = binding.elem(ir, t.elem);
+                    let bytes = elem.bytes().expect("verified: a tensor holds what has a size");
+                    Param::Tensor { elem, bytes, shape: t.shape.clone(), output: t.output }
+                }
+                ParamKind::Scalar(elem) => Param::Scalar(binding.elem(ir, *elem)),
+            })
+            .collect();
+        let consts: Vec<i64> = ir.sizes.values().map(|s| binding.consts.get(&s.name).copied().unwrap_or(0)).collect();
+        let mut signature = Self { ir: ir.clone(), params, consts, sources: Vec::new() };
+        signature.sources = signature.solve()?;
+        Ok(signature)
+    }
+
+    /// Finds for every run-time size a dimension that determines it, given those found before.
+    fn solve(&self) -> Result<Vec<Source>, ArgumentError> {
+        let mut known: Vec<bool> = self.ir.sizes.values().map(|s| s.kind == SizeKind::Const).collect();
+        let mut sources = Vec::new();
+        for (id, size) in self.ir.sizes.iter().filter(|(_, s)| s.kind == SizeKind::Runtime) {
+            let found = self.params.iter().enumerate().find_map(|(param, p)| {
+                let Param::Tensor { shape, .. } = p else { return None };
+                shape.iter().enumerate().find_map(|(dimension, extent)| {
+                    let (terms, constant, divisor) = extent.parts();
+                    let coefficient = *terms.get(&id)?;
+                    let others = terms.iter().filter(|(other, _)| **other != id);
+                    let constant = others.into_iter().try_fold(constant, |sum, (other, c)| {
+                        let is_const = self.ir.sizes[*other].kind == SizeKind::Const;
+                        is_const.then(|| sum + c * self.consts[other.index()])
+                    })?;
+                    Some(Source { size: id.index(), param, dimension, coefficient, constant, divisor })
+                })
+            });
+            let source =
+                found.ok_or_else(|| ArgumentError::Undetermined { kernel: self.ir.name.clone(), size: size.name.clone() })?;
+            known[id.index()] = true;
+            sources.push(source);
+        }
+        debug_assert!(known.into_iter().all(|k| k));
+        Ok(sources)
+    }
+
+    /// Checks arguments and writes the values of all sizes (by [`ir::SizeId`]) to `sizes`; returns how many there are.
+    pub fn check(
+        &self,
+        device: &Device,
+        arguments: &[Argument<'_>],
+        sizes: &mut [i64; MAX_SIZES],
+    ) -> Result<usize, ArgumentError> {
+        if arguments.len() != self.params.len() {
+            return Err(self.count_error(arguments.len()));
+        }
+        for (index, (param, argument)) in self.params.iter().zip(arguments).enumerate() {
+            self.check_kind(device, index, param, argument)?;
+        }
+        let count = self.consts.len();
+        sizes[..count].copy_from_slice(&self.consts);
+        for source in &self.sources {
+            let tensor = arguments[source.param].tensor().expect("checked: a tensor parameter");
+            let extent = tensor.shape()[source.dimension];
+            let scaled = i64::try_from(extent).ok().filter(|&e| e < 1 << 31).ok_or_else(|| ArgumentError::TooLarge {
+                name: self.name(source.param),
+                dimension: source.dimension,
+                found: extent,
+            })? * source.divisor
+                - source.constant;
+            if scaled % source.coefficient != 0 {
+                return Err(ArgumentError::Fraction {
+                    name: self.name(source.param),
+                    dimension: source.dimension,
+                    declared: self.declared(source.param, source.dimension),
+                    found: extent,
+                });
+            }
+            sizes[source.size] = scaled / source.coefficient;
+        }
+        for (index, (param, argument)) in self.params.iter().zip(arguments).enumerate() {
+            if let (Param::Tensor { shape, .. }, Some(tensor)) = (param, argument.tensor()) {
+                for (dimension, extent) in shape.iter().enumerate() {
+                    let expected = extent.eval(|s| sizes.get(s.index()).copied());
+                    let found = tensor.shape()[dimension];
+                    if expected != i64::try_from(found).ok() {
+                        return Err(self.extent_error(index, dimension, expected, found));
+                    }
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    fn check_kind(&self, device: &Device, index: usize, param: &Param, argument: &Argument<'_>) -> Result<(), ArgumentError> {
+        let name = || self.name(index);
+        match (param, argument) {
+            (Param::Scalar(Elem::F32), Argument::F32(_)) | (Param::Scalar(Elem::I32), Argument::I32(_)) => Ok(()),
+            (Param::Tensor { elem, bytes, shape, output }, Argument::Input(tensor) | Argument::Output(tensor)) => {
+                if tensor.elem() != *elem {
+                    return Err(ArgumentError::Element { name: name(), expected: *elem, found: tensor.elem() });
+                }
+                if tensor.shape().len() != shape.len() {
+                    let texts: Vec<_> = (0..shape.len()).map(|d| self.declared(index, d)).collect();
+                    let declared = format!("({})", texts.join(", "));
+                    let found = tensor.shape().to_vec();
+                    return Err(ArgumentError::Rank { name: name(), expected: shape.len(), declared, found });
+                }
+                if tensor.device() != device {
+                    let (expected, found) = (device.to_string(), tensor.device().to_string());
+                    return Err(ArgumentError::Device { name: name(), expected, found });
+                }
+                if *output && !matches!(argument, Argument::Output(_)) {
+                    return Err(ArgumentError::NotMutable { name: name() });
+                }
+                if !tensor.address().is_multiple_of(*bytes as u64) {
+                    return Err(ArgumentError::Misaligned { name: name(), address: tensor.address(), bytes: *bytes });
+                }
+                Ok(())
+            }
+            (param, argument) => {
+                let expected = match param {
+                    Param::Tensor { elem, .. } => format!("a tensor of {}", elem.name()),
+                    Param::Scalar(elem) => format!("a scalar of type {}", elem.name()),
+                };
+                Err(ArgumentError::Kind { name: name(), expected, found: argument.describe() })
+            }
+        }
+    }
+
+    /// Refuses an output that starts where another argument does.
+    pub fn check_aliases(&self, arguments: &[Argument<'_>]) -> Result<(), ArgumentError> {
+        for (index, argument) in arguments.iter().enumerate() {
+            let Argument::Output(output) = argument else { continue };
+            for (other, second) in arguments.iter().enumerate() {
+                if let Some(tensor) = second.tensor()
+                    && other != index
+                    && tensor.address() == output.address()
+                    && !output.is_empty()
+                    && !tensor.is_empty()
+                {
+                    return Err(ArgumentError::Aliased { name: self.name(index), other: self.name(other) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, param: usize) -> String {
+        self.ir.params[ir::ParamId::from_index(param)].name.clone()
+    }
+
+    fn declared(&self, param: usize, dimension: usize) -> String {
+        match &self.params[param] {
+            Param::Tensor { shape, .. } => self.ir.size_text(&shape[dimension]),
+            Param::Scalar(_) => String::new(),
+        }
+    }
+
+    fn count_error(&self, found: usize) -> ArgumentError {
+        ArgumentError::Count {
+            kernel: self.ir.name.clone(),
+            expected: self.params.len(),
+            names: self.ir.params.values().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", "),
+            found,
+        }
+    }
+
+    fn extent_error(&self, param: usize, dimension: usize, expected: Option<i64>, found: usize) -> ArgumentError {
+        let declared = self.declared(param, dimension);
+        let Some(expected) = expected else {
+            return ArgumentError::Fraction { name: self.name(param), dimension, declared, found };
+        };
+        let Param::Tensor { shape, .. } = &self.params[param] else { unreachable!("extents belong to tensors") };
+        let sources: Vec<String> = shape[dimension]
+            .sizes()
+            .map(|s| match self.sources.iter().find(|source| source.size == s.index()) {
+                Some(source) => format!("from dimension {} of `{}`", source.dimension, self.name(source.param)),
+                None => format!("constant `{}`", self.ir.size_name(s)),
+            })
+            .collect();
+        let because = if sources.is_empty() { "as declared".to_owned() } else { sources.join(", ") };
+        ArgumentError::Extent { name: self.name(param), dimension, declared, expected, because, found }
+    }
+}

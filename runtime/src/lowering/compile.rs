@@ -1,0 +1,79 @@
+//! Code for a schedule: generated, then taken from the cache or compiled and kept there.
+
+use flashtile_codegen::{Abi, Arch, Facts, Schedule};
+
+use super::generate;
+use crate::cache::{Cache, ModuleKey, ModuleRecord};
+use crate::error::Result;
+use crate::kernel::BoundKernel;
+use crate::toolchain::Toolchain;
+
+/// Code for a schedule, ready to be loaded.
+#[derive(Clone, Debug)]
+pub struct Code {
+    /// The schedule.
+    pub schedule: Schedule,
+    /// CUDA C.
+    pub source: String,
+    /// How to call it.
+    pub abi: Abi,
+    /// Compiled.
+    pub module: ModuleRecord,
+    /// Seconds that NVRTC took; 0 if the code came from the cache.
+    pub compile_seconds: f64,
+}
+
+/// Generates code and compiles it, unless the cache has it. NVRTC is looked for only if it is needed.
+///
+/// # Errors
+/// [`crate::kernel::KernelError`] if the schedule is not legal, [`crate::toolchain::ToolchainError`].
+pub fn compile(
+    kernel: &BoundKernel,
+    facts: &Facts,
+    schedule: &Schedule,
+    arch: &'static Arch,
+    toolchain: &Toolchain,
+    cache: &Cache,
+) -> Result<Code> {
+    let generated = generate(&kernel.instance(facts.clone()), schedule, arch)?;
+    let key = ModuleKey::new(&generated.source, arch.name);
+    let nvrtc = toolchain.found().map(|n| n.version());
+    let (module, compile_seconds) = match cache.module(&key, nvrtc) {
+        Some(module) => (module, 0.0),
+        None => {
+            let name = format!("{}.cu", kernel.ir().name);
+            let compiled = toolchain.compile(&generated.source, &name, arch.name)?;
+            let module =
+                ModuleRecord { key, nvrtc: compiled.nvrtc, report: compiled.report, cubin: compiled.cubin, ptx: compiled.ptx };
+            cache.keep_module(&module);
+            (module, compiled.seconds)
+        }
+    };
+    Ok(Code { schedule: schedule.clone(), source: generated.source, abi: generated.abi, module, compile_seconds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Kernel;
+    use flashtile_codegen::Arch;
+    use flashtile_dsl::ir::Elem;
+
+    /// Needs NVRTC: found, or installed once.
+    #[test]
+    fn code_is_compiled_once_and_then_comes_from_the_cache() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cache = Cache::with_warnings(dir.path(), |line| panic!("{line}"));
+        let kernel = Kernel::builtin("causal_attention").expect("a built-in").bind(Elem::F16, [("D", 64)]).expect("binds");
+        let facts = Facts::best(kernel.ir());
+        let arch = Arch::named("sm_80").expect("in the table");
+        let compile =
+            |cache: &Cache| compile(&kernel, &facts, &Schedule::default(), arch, &Toolchain::shared(), cache).expect("compiles");
+        let first = compile(&cache);
+        assert!(first.compile_seconds > 0.0 && first.module.report.registers > 32, "{:?}", first.module.report);
+        assert_eq!(first.module.report.remarks, Vec::<String>::new());
+        let second = compile(&cache);
+        assert_eq!((second.compile_seconds, &second.module), (0.0, &first.module));
+        assert_eq!(cache.list().expect("lists").len(), 1);
+    }
+}

@@ -1,0 +1,7 @@
+//! From a bound kernel and a schedule to compiled code: the code generator, then NVRTC, with the cache between.
+
+mod compile;
+mod generate;
+
+pub use compile::{Code, compile};
+pub use generate::{Generated, Machine, check, default_schedule, generate, predict, space};

@@ -1,0 +1,118 @@
+//! Shapes and strides of tensors, in elements, and what a view may do with them.
+
+use super::TensorError;
+
+/// Shape, strides and offset of a tensor in its memory, all in elements.
+///
+/// Invariant: every element lies in the memory, and the last dimension has stride 1 (or at most one element).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
+    pub offset: usize,
+}
+
+impl Layout {
+    /// Row-major, packed.
+    pub fn packed(shape: &[usize]) -> Result<Self, TensorError> {
+        let mut strides = vec![1usize; shape.len()];
+        for d in (1..shape.len()).rev() {
+            strides[d - 1] = strides[d].checked_mul(shape[d].max(1)).ok_or_else(|| TensorError::TooLarge(shape.to_vec()))?;
+        }
+        let layout = Self { shape: shape.to_vec(), strides, offset: 0 };
+        layout.elements()?;
+        Ok(layout)
+    }
+
+    /// A view with these strides into memory of `len` elements.
+    pub fn strided(shape: &[usize], strides: &[usize], offset: usize, len: usize) -> Result<Self, TensorError> {
+        if shape.len() != strides.len() {
+            return Err(TensorError::Rank { shape: shape.to_vec(), strides: strides.to_vec() });
+        }
+        let layout = Self { shape: shape.to_vec(), strides: strides.to_vec(), offset };
+        if let (Some(&extent), Some(&stride)) = (shape.last(), strides.last())
+            && extent > 1
+            && stride != 1
+        {
+            return Err(TensorError::NotContiguous { shape: layout.shape, strides: layout.strides });
+        }
+        if layout.elements()? > 0 {
+            let last = layout.last().ok_or_else(|| TensorError::TooLarge(shape.to_vec()))?;
+            if last >= len {
+                return Err(TensorError::Bounds { shape: layout.shape, strides: layout.strides, offset, last, len });
+            }
+        }
+        Ok(layout)
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> Result<usize, TensorError> {
+        self.shape
+            .iter()
+            .try_fold(1usize, |n, &d| n.checked_mul(d))
+            .filter(|&n| n <= isize::MAX as usize)
+            .ok_or_else(|| TensorError::TooLarge(self.shape.clone()))
+    }
+
+    /// Index of the last element reached; `None` on overflow. Only for layouts with elements.
+    fn last(&self) -> Option<usize> {
+        self.shape
+            .iter()
+            .zip(&self.strides)
+            .try_fold(self.offset, |at, (&extent, &stride)| at.checked_add((extent - 1).checked_mul(stride)?))
+    }
+
+    /// First and one-past-last element touched in memory.
+    pub fn span(&self) -> (usize, usize) {
+        match self.shape.contains(&0) {
+            true => (self.offset, self.offset),
+            false => (self.offset, self.last().expect("checked when the layout was made") + 1),
+        }
+    }
+
+    /// Offsets of the starts of all rows (runs along the last dimension), in row-major order.
+    pub fn rows(&self) -> impl Iterator<Item = usize> + '_ {
+        let outer = self.shape.len().saturating_sub(1);
+        let count = if self.shape.contains(&0) { 0 } else { self.shape[..outer].iter().product() };
+        (0..count).map(move |row| {
+            let mut rest = row;
+            let mut at = self.offset;
+            for d in (0..outer).rev() {
+                at += rest % self.shape[d] * self.strides[d];
+                rest /= self.shape[d];
+            }
+            at
+        })
+    }
+
+    /// Length of a row.
+    pub fn row_len(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_strides_are_row_major() {
+        let layout = Layout::packed(&[2, 3, 4]).expect("small");
+        assert_eq!(layout.strides, [12, 4, 1]);
+        assert_eq!(layout.rows().collect::<Vec<_>>(), [0, 4, 8, 12, 16, 20]);
+        assert_eq!(layout.span(), (0, 24));
+        assert_eq!(Layout::packed(&[2, 0, 4]).expect("empty").rows().count(), 0);
+        assert_eq!(Layout::packed(&[usize::MAX, 4]), Err(TensorError::TooLarge(vec![usize::MAX, 4])));
+    }
+
+    #[test]
+    fn views_stay_in_bounds_and_contiguous() {
+        let transposed_heads = Layout::strided(&[2, 3, 4], &[4, 8, 1], 0, 24).expect("fits");
+        assert_eq!(transposed_heads.rows().collect::<Vec<_>>(), [0, 8, 16, 4, 12, 20]);
+        let last = Layout::strided(&[2, 3], &[8, 1], 1, 11);
+        assert!(matches!(last, Err(TensorError::Bounds { last: 11, len: 11, .. })), "{last:?}");
+        assert!(matches!(Layout::strided(&[2, 3], &[1, 2], 0, 6), Err(TensorError::NotContiguous { .. })));
+        assert!(matches!(Layout::strided(&[2, 3], &[1], 0, 6), Err(TensorError::Rank { .. })));
+        assert!(Layout::strided(&[0, 3], &[100, 1], 0, 0).is_ok());
+    }
+}

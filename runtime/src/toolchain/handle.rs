@@ -1,0 +1,274 @@
+//! [`Toolchain`]: finds NVRTC when it is first needed, or installs it, and remembers.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::install;
+use super::nvrtc::SUPPORTED;
+use super::{Compiled, Nvrtc, ToolchainError, disassembler, locate};
+use crate::location;
+
+/// Told what is going on, one line each.
+pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How NVRTC is found.
+#[derive(Clone)]
+pub struct ToolchainOptions {
+    /// The library, or the directory that holds it; then nothing else is looked at. The default is what the environment
+    /// variable `FLASHTILE_NVRTC` says.
+    pub nvrtc: Option<PathBuf>,
+    /// Whether to install NVRTC into `directory` where none is found.
+    pub install: bool,
+    /// The project's own directory. The default is `FLASHTILE_CACHE`, or `flashtile` in the platform's directory for
+    /// caches.
+    pub directory: Option<PathBuf>,
+    /// Told what is going on while NVRTC is looked for and installed. The default prints to standard error.
+    pub progress: Progress,
+}
+
+impl Default for ToolchainOptions {
+    fn default() -> Self {
+        Self {
+            nvrtc: std::env::var_os("FLASHTILE_NVRTC").filter(|v| !v.is_empty()).map(PathBuf::from),
+            install: true,
+            directory: location::directory(),
+            progress: Arc::new(|line| eprintln!("flashtile: {line}")),
+        }
+    }
+}
+
+impl fmt::Debug for ToolchainOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolchainOptions")
+            .field("nvrtc", &self.nvrtc)
+            .field("install", &self.install)
+            .field("directory", &self.directory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The compiler, found on first use. Clones are the same toolchain.
+#[derive(Clone, Debug)]
+pub struct Toolchain {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: ToolchainOptions,
+    /// Held while NVRTC is looked for, so that it is looked for once. A failure is not kept.
+    nvrtc: Mutex<Option<Arc<Nvrtc>>>,
+}
+
+impl Default for Toolchain {
+    fn default() -> Self {
+        Self::shared()
+    }
+}
+
+impl Toolchain {
+    /// The toolchain of the process, with default options.
+    pub fn shared() -> Self {
+        static SHARED: OnceLock<Toolchain> = OnceLock::new();
+        SHARED.get_or_init(|| Self::new(ToolchainOptions::default())).clone()
+    }
+
+    /// A toolchain. Nothing is looked for yet.
+    pub fn new(options: ToolchainOptions) -> Self {
+        Self { inner: Arc::new(Inner { options, nvrtc: Mutex::new(None) }) }
+    }
+
+    /// NVRTC, found now if it was not before.
+    ///
+    /// # Errors
+    /// [`ToolchainError::NotFound`] with every place; [`ToolchainError::Load`] or [`ToolchainError::Version`] for a
+    /// library that was given explicitly.
+    pub fn nvrtc(&self) -> Result<Arc<Nvrtc>, ToolchainError> {
+        let mut slot = self.inner.nvrtc.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(nvrtc) = &*slot {
+            return Ok(nvrtc.clone());
+        }
+        let found = Arc::new(find(&self.inner.options)?);
+        *slot = Some(found.clone());
+        Ok(found)
+    }
+
+    /// NVRTC if it has been found already.
+    pub fn found(&self) -> Option<Arc<Nvrtc>> {
+        self.inner.nvrtc.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Compiles CUDA C for a real architecture (`sm_90a`) to machine code and PTX. May be called from several threads.
+    ///
+    /// # Errors
+    /// As [`Toolchain::nvrtc`], and [`ToolchainError::Compile`] with the compiler's log.
+    pub fn compile(&self, source: &str, name: &str, arch: &str) -> Result<Compiled, ToolchainError> {
+        self.nvrtc()?.compile(source, name, arch)
+    }
+
+    /// Disassembles machine code with nvdisasm or cuobjdump, installing nvdisasm if there is neither.
+    ///
+    /// # Errors
+    /// [`ToolchainError::NoTool`] with every place, or [`ToolchainError::Tool`].
+    pub fn disassemble(&self, cubin: &[u8]) -> Result<String, ToolchainError> {
+        disassembler::disassemble(cubin, &self.inner.options)
+    }
+}
+
+fn find(options: &ToolchainOptions) -> Result<Nvrtc, ToolchainError> {
+    if let Some(path) = &options.nvrtc {
+        return explicit(path);
+    }
+    let mut looked_in = Vec::new();
+    let mut search = |place: String, files: Vec<PathBuf>| -> Option<Nvrtc> {
+        let mut faults = Vec::new();
+        for file in &files {
+            match Nvrtc::load(file) {
+                Ok(nvrtc) => return Some(nvrtc),
+                Err(ToolchainError::Version { found, .. }) => {
+                    faults.push(format!("version {}.{} is not supported", found.0, found.1))
+                }
+                Err(ToolchainError::Load { reason, .. }) if file.is_absolute() => faults.push(reason),
+                Err(_) => {}
+            }
+        }
+        let fault = if faults.is_empty() { "not there".to_owned() } else { faults.join("; ") };
+        looked_in.push(format!("{place}: {fault}"));
+        None
+    };
+    let names = locate::by_name();
+    let listed: Vec<_> = names.iter().map(|n| n.display().to_string()).collect();
+    if let Some(nvrtc) = search(format!("the dynamic loader's path ({})", listed.join(", ")), names) {
+        return Ok(nvrtc);
+    }
+    for folder in locate::toolkit_libraries() {
+        if let Some(nvrtc) = search(folder.display().to_string(), locate::in_folder(&folder)) {
+            return Ok(nvrtc);
+        }
+    }
+    match locate::python_packages() {
+        Ok(packages) => {
+            for folder in packages {
+                let files = in_wheels(&folder);
+                if let Some(nvrtc) = search(format!("{} (nvidia wheels)", folder.display()), files) {
+                    return Ok(nvrtc);
+                }
+            }
+        }
+        Err(reason) => looked_in_python(&mut search, &reason),
+    }
+    let install = match &options.directory {
+        None => "cannot install it: neither FLASHTILE_CACHE nor HOME says where to".to_owned(),
+        Some(base) => {
+            let own = install::NVRTC.directory(base);
+            if let Some(nvrtc) = search(own.display().to_string(), in_wheels(&own)) {
+                return Ok(nvrtc);
+            }
+            match options.install {
+                false => "installing it is turned off".to_owned(),
+                true => match install::NVRTC.install(base, &*options.progress) {
+                    Err(reason) => reason,
+                    Ok(own) => match in_wheels(&own).first() {
+                        Some(file) => return Nvrtc::load(file),
+                        None => format!("the installed wheel in {} holds no libnvrtc", own.display()),
+                    },
+                },
+            }
+        }
+    };
+    Err(ToolchainError::NotFound { looked_in, install, wheel: install::NVRTC.requirement() })
+}
+
+fn looked_in_python(search: &mut impl FnMut(String, Vec<PathBuf>) -> Option<Nvrtc>, reason: &str) {
+    // No files: this only notes the place.
+    let _ = search(format!("Python's packages ({reason})"), Vec::new());
+}
+
+fn in_wheels(packages: &Path) -> Vec<PathBuf> {
+    locate::WHEEL_LIBRARIES.iter().flat_map(|inside| locate::in_folder(&packages.join(inside))).collect()
+}
+
+fn explicit(path: &Path) -> Result<Nvrtc, ToolchainError> {
+    if !path.is_dir() {
+        return Nvrtc::load(path);
+    }
+    let mut files = locate::in_folder(path);
+    files.extend(in_wheels(path));
+    match files.first() {
+        Some(file) => Nvrtc::load(file),
+        None => Err(ToolchainError::Load {
+            path: path.display().to_string(),
+            reason: format!(
+                "the directory holds no libnvrtc.so.13 or .12 (versions {}.{} to {}.x are supported)",
+                SUPPORTED[0].0, SUPPORTED[0].1, SUPPORTED[1].0
+            ),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offline(nvrtc: Option<PathBuf>, directory: Option<PathBuf>) -> Toolchain {
+        Toolchain::new(ToolchainOptions { nvrtc, install: false, directory, progress: Arc::new(|_| {}) })
+    }
+
+    #[test]
+    fn an_explicit_path_is_the_only_place() {
+        let error = offline(Some("/nonexistent/libnvrtc.so.13".into()), None).nvrtc().expect_err("is not there");
+        assert!(matches!(&error, ToolchainError::Load { path, .. } if path == "/nonexistent/libnvrtc.so.13"), "{error}");
+        let empty = tempfile::tempdir().expect("a directory");
+        let error = offline(Some(empty.path().to_owned()), None).nvrtc().expect_err("is empty").to_string();
+        assert!(error.contains("holds no libnvrtc.so.13 or .12 (versions 12.8 to 13.x are supported)"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_named() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let error = offline(Some(file.path().to_owned()), None).nvrtc().expect_err("is empty").to_string();
+        assert!(error.starts_with(&format!("failed to load {}", file.path().display())), "{error}");
+    }
+
+    #[test]
+    fn the_error_says_where_and_what_to_do() {
+        let error = ToolchainError::NotFound {
+            looked_in: vec!["/usr/lib64: not there".to_owned()],
+            install: "installing it is turned off".to_owned(),
+            wheel: install::NVRTC.requirement(),
+        };
+        assert_eq!(
+            error.to_string(),
+            "no NVRTC (the CUDA run-time compiler): looked for it in\n  /usr/lib64: not there\ninstalling it is turned off\n\
+             provide it with `python3 -m pip install nvidia-cuda-nvrtc==13.0.88`, or set FLASHTILE_NVRTC to libnvrtc.so or its \
+             directory"
+        );
+    }
+
+    /// Needs NVRTC, like the rest of the tests that compile: found, or installed once.
+    #[test]
+    fn programs_compile_on_several_threads_with_resources_and_errors() {
+        let toolchain = Toolchain::shared();
+        let source = "extern \"C\" __global__ void fill(float* x, int n) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) x[i] = 1.0f;
+        }";
+        std::thread::scope(|scope| {
+            for arch in ["sm_75", "sm_80", "sm_90a", "sm_120"] {
+                let toolchain = &toolchain;
+                scope.spawn(move || {
+                    let compiled = toolchain.compile(source, "fill.cu", arch).expect("compiles");
+                    assert!(compiled.cubin.starts_with(b"\x7fELF"), "{arch}");
+                    assert!(compiled.ptx.contains(&format!(".target {arch}")), "{arch}");
+                    assert!(compiled.report.registers > 0 && compiled.report.spill_stores == 0, "{:?}", compiled.report);
+                });
+            }
+        });
+        let error = toolchain.compile("extern \"C\" __global__ void f() { x = 1; }", "bad.cu", "sm_80").expect_err("no x");
+        let text = error.to_string();
+        assert!(text.contains("`bad.cu` for sm_80") && text.contains("identifier \"x\" is undefined"), "{text}");
+        let error = toolchain.compile(source, "fill.cu", "sm_9999").expect_err("no such architecture");
+        assert!(matches!(error, ToolchainError::Compile { .. }), "{error}");
+    }
+}

@@ -1,0 +1,39 @@
+//! Errors of tuning.
+
+/// Why tuning gives no winner.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TuneError {
+    /// A size is missing, unknown or no possible value.
+    #[error("size `{name}` {reason}; kernel `{kernel}` has {known}")]
+    Size {
+        /// The kernel.
+        kernel: String,
+        /// The size.
+        name: String,
+        /// What is wrong.
+        reason: String,
+        /// Names of the sizes.
+        known: String,
+    },
+    /// Every candidate was rejected.
+    #[error("none of {candidates} candidates of kernel `{kernel}` works on {device}; the first was rejected because {first}")]
+    NoneLeft {
+        /// The kernel.
+        kernel: String,
+        /// The device or architecture.
+        device: String,
+        /// Number of candidates.
+        candidates: usize,
+        /// Why the first was rejected.
+        first: String,
+    },
+    /// Cancelled or out of time before any candidate was measured.
+    #[error("tuning of kernel `{kernel}` ended ({why}) before any candidate was measured; give it a larger budget")]
+    Ended {
+        /// The kernel.
+        kernel: String,
+        /// Why.
+        why: String,
+    },
+}

@@ -1,0 +1,5 @@
+//! Finds the best schedule of a kernel for a shape.
+
+mod error;
+
+pub use error::TuneError;

@@ -1,0 +1,88 @@
+//! Loads the templates into tera and renders them.
+
+use serde::Serialize;
+use tera::{Context, Delimiters, Tera};
+
+/// A template failed to parse or render.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[error("template {template}: {message}")]
+pub struct Error {
+    /// Name of the template.
+    pub template: String,
+    /// What tera says.
+    pub message: String,
+}
+
+/// A context that knows its template.
+pub trait Template: Serialize {
+    /// Name of the template.
+    const NAME: &'static str;
+}
+
+macro_rules! sources {
+    ($($name:literal),+ $(,)?) => {
+        /// Every template: its name and its text.
+        const SOURCES: &[(&str, &str)] = &[$(($name, include_str!(concat!("../cuda/", $name, ".cu.j2")))),+];
+    };
+}
+
+sources! {
+    "kernel",
+    "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/quad",
+    "device/select", "device/store_quad", "device/tanh", "device/tile", "device/widen",
+    "ptx/cp_async", "ptx/ex2", "ptx/fmax", "ptx/fmin", "ptx/ldmatrix_x2", "ptx/ldmatrix_x4", "ptx/lg2", "ptx/mma",
+    "ptx/narrow_bf16", "ptx/narrow_f16", "ptx/pack_bf16", "ptx/pack_f16", "ptx/shared_access", "ptx/shared_address",
+    "statement/assign", "statement/barrier", "statement/commit", "statement/copy", "statement/declare", "statement/dot_ffma",
+    "statement/dot_mma", "statement/let", "statement/load_fragments", "statement/load_global", "statement/loop", "statement/map",
+    "statement/pack", "statement/quad_sum", "statement/reduce", "statement/stage", "statement/store_column",
+    "statement/store_elements", "statement/store_fragment", "statement/store_row", "statement/wait", "statement/when",
+}
+
+/// Renders contexts.
+#[derive(Debug)]
+pub struct Renderer {
+    tera: Tera,
+}
+
+impl Renderer {
+    /// Parses all templates.
+    pub fn new() -> Result<Self, Error> {
+        let mut tera = Tera::default();
+        // PTX operands are written `{%0, %1}`, so block tags are `<% %>`.
+        let delimiters = Delimiters {
+            block_start: "<%".into(),
+            block_end: "%>".into(),
+            comment_start: "<#".into(),
+            comment_end: "#>".into(),
+            ..Delimiters::default()
+        };
+        tera.set_delimiters(delimiters).map_err(|e| Error { template: "(delimiters)".into(), message: e.to_string() })?;
+        tera.add_raw_templates(SOURCES.iter().copied())
+            .map_err(|e| Error { template: "(all)".into(), message: e.to_string() })?;
+        Ok(Self { tera })
+    }
+
+    /// Renders `context` with its template.
+    pub fn render<T: Template>(&self, context: &T) -> Result<String, Error> {
+        self.render_named(T::NAME, context)
+    }
+
+    /// Renders `context` with the template of this name.
+    pub(crate) fn render_named(&self, name: &str, context: &impl Serialize) -> Result<String, Error> {
+        let error = |e: tera::Error| Error { template: name.into(), message: describe(&e) };
+        let context = Context::from_serialize(context).map_err(error)?;
+        self.tera.render(name, &context).map_err(error)
+    }
+}
+
+/// The error with its causes.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,344 @@
+//! Contexts of the statement templates, one per plan statement. Text fields hold rendered expressions.
+
+use serde::Serialize;
+
+use crate::render::Template;
+
+macro_rules! statements {
+    ($($(#[$doc:meta])* $name:ident = $template:literal { $($(#[$fdoc:meta])* $field:ident : $ty:ty),* $(,)? })+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, PartialEq, Debug, Serialize)]
+            pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
+
+            impl Template for $name {
+                const NAME: &'static str = concat!("statement/", $template);
+            }
+        )+
+    };
+}
+
+statements! {
+    /// `type name extents;`
+    Declare = "declare" {
+        /// C type.
+        r#type: String,
+        /// Name.
+        name: String,
+        /// `[2][8][4]`, or nothing.
+        extents: String,
+    }
+    /// `const type name = value;`
+    Let = "let" {
+        /// C type.
+        r#type: String,
+        /// Name.
+        name: String,
+        /// Expression.
+        value: String,
+    }
+    /// `name = value;`
+    Assign = "assign" {
+        /// Name.
+        name: String,
+        /// Expression.
+        value: String,
+    }
+    /// An elementwise assignment.
+    Map = "map" {
+        /// `EACH` loops.
+        each: String,
+        /// Destination element.
+        to: String,
+        /// Expression per element.
+        value: String,
+    }
+    /// Conversion of pairs of elements to 16 bits, in the layout of an A operand.
+    Pack = "pack" {
+        /// `EACH` loops.
+        each: String,
+        /// Destination register.
+        to: String,
+        /// Packing wrapper.
+        pack: String,
+        /// Lower element.
+        lower: String,
+        /// Upper element.
+        upper: String,
+    }
+    /// A statement under a condition that is the same in the whole block.
+    When = "when" {
+        /// Expression.
+        condition: String,
+        /// Whether it is a branch to be taken now and then, not a choice to be made in every step.
+        rare: bool,
+        /// Rendered statements.
+        body: String,
+    }
+    /// A loop over tiles.
+    Loop = "loop" {
+        /// Name of the coordinate.
+        coordinate: String,
+        /// First.
+        from: String,
+        /// One past the last.
+        to: String,
+        /// Rendered statements.
+        body: String,
+    }
+    /// A row-wise reduction of a fragment.
+    Reduce = "reduce" {
+        /// Row fragment.
+        to: String,
+        /// Accumulator fragment.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// `max` or `sum`.
+        operation: &'static str,
+        /// Whether the four lanes of a row agree on the result; if not, each has its part.
+        across_quad: bool,
+    }
+    /// Completes a row sum whose parts lie in the four lanes of a row.
+    QuadSum = "quad_sum" {
+        /// Row fragment.
+        name: String,
+        /// Row tiles.
+        m_tiles: u32,
+    }
+    /// A tile from global to shared memory.
+    CopyTile = "copy" {
+        /// Rows of the tile.
+        rows: u32,
+        /// Columns of the tile.
+        columns: u32,
+        /// Bytes from row to row.
+        pitch: u32,
+        /// 1 if swizzled.
+        swizzle: u32,
+        /// Shared address.
+        to: String,
+        /// Global address of the tile's origin.
+        from: String,
+        /// Elements from row to row.
+        row_stride: String,
+        /// Rows that exist from the origin on.
+        rows_present: String,
+        /// Columns that exist from the origin on.
+        columns_present: String,
+    }
+    /// Ends a group of asynchronous copies.
+    Commit = "commit" {}
+    /// Waits until at most so many groups are in flight.
+    Wait = "wait" {
+        /// Groups.
+        pending: u32,
+    }
+    /// A barrier of the block.
+    Barrier = "barrier" {}
+    /// A tile's A fragments to registers.
+    LoadFragments = "load_fragments" {
+        /// Packed fragment.
+        to: String,
+        /// Shared address of this warp's rows.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Contraction tiles of 16.
+        k_tiles: u32,
+        /// Bytes from row to row.
+        pitch: u32,
+        /// 1 if swizzled.
+        swizzle: u32,
+        /// Name of the lane's offset.
+        lane_offset: String,
+    }
+    /// A fragment straight from global memory; 0 where nothing exists.
+    LoadGlobal = "load_global" {
+        /// `EACH` loops.
+        each: String,
+        /// Destination element.
+        to: String,
+        /// 2 for a matrix, 1 for a vector.
+        rank: u32,
+        /// Row (or position) within the tile's origin.
+        row: String,
+        /// Column within the tile's origin.
+        column: String,
+        /// Global address of the origin.
+        from: String,
+        /// Elements from row to row (or from position to position).
+        row_stride: String,
+        /// Rows (or positions) that exist.
+        rows_present: String,
+        /// Columns that exist.
+        columns_present: String,
+    }
+    /// A fragment to global memory by 16-byte writes.
+    StoreFragment = "store_fragment" {
+        /// Global address of the tile's origin.
+        to: String,
+        /// Accumulator fragment.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Elements from row to row.
+        row_stride: String,
+        /// This thread's first row within the origin.
+        first_row: String,
+        /// Rows that exist.
+        rows_present: String,
+    }
+    /// A fragment to global memory, element by element.
+    StoreElements = "store_elements" {
+        /// Global address of the tile's origin.
+        to: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Elements from row to row.
+        row_stride: String,
+        /// Row within the origin.
+        row: String,
+        /// Column within the origin.
+        column: String,
+        /// Rows that exist.
+        rows_present: String,
+        /// Columns that exist.
+        columns_present: String,
+        /// Converted element.
+        value: String,
+    }
+    /// A row vector to global memory.
+    StoreRow = "store_row" {
+        /// Global address of the origin.
+        to: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Elements from position to position.
+        row_stride: String,
+        /// Row within the origin.
+        row: String,
+        /// Rows that exist.
+        rows_present: String,
+        /// Converted element.
+        value: String,
+    }
+    /// A column vector to global memory.
+    StoreColumn = "store_column" {
+        /// Global address of the origin.
+        to: String,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Elements from position to position.
+        column_stride: String,
+        /// Column within the origin.
+        column: String,
+        /// Columns that exist.
+        columns_present: String,
+        /// Converted element.
+        value: String,
+    }
+    /// A matrix product through `mma.sync`.
+    DotMma = "dot_mma" {
+        /// Comment.
+        note: String,
+        /// Whether the accumulator starts at 0.
+        zero: bool,
+        /// Accumulator fragment.
+        acc: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Contraction tiles of 16.
+        k_tiles: u32,
+        /// Whether A is loaded from shared memory (else the registers `a0..a3` are given).
+        a_shared: bool,
+        /// Shared address of this warp's rows of A.
+        a: String,
+        /// Row pitch of A.
+        a_pitch: u32,
+        /// 1 if A is swizzled.
+        a_swizzle: u32,
+        /// Name of the lane's offset in A.
+        a_lane: String,
+        /// First A register of tile `[mt][kt]`.
+        a0: String,
+        /// Second.
+        a1: String,
+        /// Third.
+        a2: String,
+        /// Fourth.
+        a3: String,
+        /// Shared address of B.
+        b: String,
+        /// Row pitch of B.
+        b_pitch: u32,
+        /// 1 if B is swizzled.
+        b_swizzle: u32,
+        /// Name of the lane's offset in B.
+        b_lane: String,
+        /// Whether the rows of B's tile are columns of the product.
+        k_major: bool,
+        /// `ldmatrix` wrapper for B.
+        load_b: String,
+        /// How B fragments reach registers.
+        fragments: &'static str,
+        /// Whether one B fragment serves all row tiles.
+        batch_m: bool,
+    }
+    /// A matrix product through scalar multiply-adds.
+    DotFfma = "dot_ffma" {
+        /// Comment.
+        note: String,
+        /// Whether the accumulator starts at 0.
+        zero: bool,
+        /// Accumulator fragment.
+        acc: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Length of the contraction, a multiple of 4.
+        depth: u32,
+        /// Shared address of A.
+        a: String,
+        /// Row pitch of A.
+        a_pitch: u32,
+        /// 1 if A is swizzled.
+        a_swizzle: u32,
+        /// This thread's first row of A.
+        a_row: String,
+        /// Shared address of B.
+        b: String,
+        /// Row pitch of B.
+        b_pitch: u32,
+        /// 1 if B is swizzled.
+        b_swizzle: u32,
+        /// Whether the rows of B's tile are columns of the product.
+        k_major: bool,
+    }
+    /// A fragment to a part of shared memory that only this warp reads.
+    Stage = "stage" {
+        /// Shared address of the staging tile.
+        to: String,
+        /// Accumulator fragment.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Row pitch.
+        pitch: u32,
+        /// 1 if swizzled.
+        swizzle: u32,
+        /// This thread's first row of the staging tile.
+        row: String,
+    }
+}

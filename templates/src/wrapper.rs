@@ -1,0 +1,219 @@
+//! Contexts of the file template and of the instruction wrappers.
+
+use serde::Serialize;
+
+use crate::render::{Error, Renderer, Template};
+
+/// A device function or instruction wrapper that generated code may use. Ordered so that each comes after what it uses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Wrapper {
+    /// Integer division and friends.
+    Integer,
+    /// The constant infinity.
+    Infinite,
+    /// 32-bit shared addresses.
+    SharedAddress,
+    /// 16-bit to f32.
+    Widen,
+    /// f32 to f16.
+    NarrowF16,
+    /// f32 to bf16.
+    NarrowBf16,
+    /// Two f32 to a register of f16.
+    PackF16 {
+        /// Whether one instruction converts both.
+        pair_convert: bool,
+    },
+    /// Two f32 to a register of bf16.
+    PackBf16,
+    /// `ex2`.
+    Ex2,
+    /// `lg2`.
+    Lg2,
+    /// `max.f32`.
+    Fmax,
+    /// `min.f32`.
+    Fmin,
+    /// tanh.
+    Tanh,
+    /// `visible_or_zero`.
+    VisibleOrZero,
+    /// `div_or_zero`.
+    DivOrZero,
+    /// Reductions over the lanes of a row.
+    Quad,
+    /// Plain shared-memory access.
+    SharedAccess,
+    /// Addresses within tiles.
+    Tile,
+    /// `ldmatrix.x2`.
+    LdmatrixX2,
+    /// `ldmatrix.x4`.
+    LdmatrixX4,
+    /// `mma.sync`.
+    Mma {
+        /// `m16n8k8` or `m16n8k16`.
+        shape: &'static str,
+        /// `f16` or `bf16`.
+        elem: &'static str,
+    },
+    /// `cp.async` and its groups.
+    CpAsync {
+        /// Bytes per copy: 4, 8 or 16.
+        bytes: u32,
+    },
+    /// Tile copy through `cp.async`.
+    CopyCpAsync {
+        /// Bytes per copy: 4, 8 or 16.
+        bytes: u32,
+    },
+    /// Tile copy through registers.
+    CopySync {
+        /// Bytes per access: 16, or 0 for element by element.
+        bytes: u32,
+    },
+    /// 16-byte stores of a fragment.
+    StoreQuad {
+        /// Packing wrapper.
+        pack: &'static str,
+    },
+}
+
+#[derive(Default, Serialize)]
+struct WrapperContext {
+    bytes: u32,
+    cache: &'static str,
+    shape: &'static str,
+    elem: &'static str,
+    pack: &'static str,
+    pair_convert: bool,
+}
+
+impl Wrapper {
+    /// The text of the wrapper.
+    pub fn render(self, renderer: &Renderer) -> Result<String, Error> {
+        let mut context = WrapperContext::default();
+        let name = match self {
+            Wrapper::Integer => "device/integer",
+            Wrapper::Infinite => "device/infinite",
+            Wrapper::SharedAddress => "ptx/shared_address",
+            Wrapper::Widen => "device/widen",
+            Wrapper::NarrowF16 => "ptx/narrow_f16",
+            Wrapper::NarrowBf16 => "ptx/narrow_bf16",
+            Wrapper::PackF16 { pair_convert } => {
+                context.pair_convert = pair_convert;
+                "ptx/pack_f16"
+            }
+            Wrapper::PackBf16 => "ptx/pack_bf16",
+            Wrapper::Ex2 => "ptx/ex2",
+            Wrapper::Lg2 => "ptx/lg2",
+            Wrapper::Fmax => "ptx/fmax",
+            Wrapper::Fmin => "ptx/fmin",
+            Wrapper::Tanh => "device/tanh",
+            Wrapper::VisibleOrZero => "device/select",
+            Wrapper::DivOrZero => "device/division",
+            Wrapper::Quad => "device/quad",
+            Wrapper::SharedAccess => "ptx/shared_access",
+            Wrapper::Tile => "device/tile",
+            Wrapper::LdmatrixX2 => "ptx/ldmatrix_x2",
+            Wrapper::LdmatrixX4 => "ptx/ldmatrix_x4",
+            Wrapper::Mma { shape, elem } => {
+                context.shape = shape;
+                context.elem = elem;
+                "ptx/mma"
+            }
+            Wrapper::CpAsync { bytes } => {
+                context.bytes = bytes;
+                // Only 16-byte copies may bypass the first-level cache.
+                context.cache = if bytes == 16 { "cg" } else { "ca" };
+                "ptx/cp_async"
+            }
+            Wrapper::CopyCpAsync { bytes } => {
+                context.bytes = bytes;
+                "device/copy_cp_async"
+            }
+            Wrapper::CopySync { bytes } => {
+                context.bytes = bytes;
+                "device/copy_sync"
+            }
+            Wrapper::StoreQuad { pack } => {
+                context.pack = pack;
+                "device/store_quad"
+            }
+        };
+        renderer.render_named(name, &context)
+    }
+}
+
+/// A field of the parameter block.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ParamField {
+    /// C type.
+    pub r#type: String,
+    /// Name.
+    pub name: String,
+    /// Comment, or nothing.
+    pub note: String,
+}
+
+/// A shared-memory tile, for the header comment.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct TileNote {
+    /// Name.
+    pub name: String,
+    /// Byte offset.
+    pub offset: u32,
+    /// Slots.
+    pub slots: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Columns.
+    pub columns: u32,
+    /// Element type.
+    pub elem: String,
+    /// Bytes from row to row.
+    pub pitch: u32,
+    /// Layout.
+    pub layout: String,
+}
+
+/// The whole file.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct KernelFile {
+    /// Kernel name.
+    pub name: String,
+    /// `<T = bf16, D = 128>`, or nothing.
+    pub generics: String,
+    /// Documentation lines.
+    pub doc: Vec<String>,
+    /// Target, `sm_80`.
+    pub arch: String,
+    /// Virtual target, `compute_80`.
+    pub compute: String,
+    /// Schedule text.
+    pub schedule: String,
+    /// Assumptions in words.
+    pub assumptions: Vec<String>,
+    /// Shared-memory map.
+    pub tiles: Vec<TileNote>,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Blocks per multiprocessor promised, or 0.
+    pub min_blocks: u32,
+    /// Dynamic shared memory.
+    pub shared_bytes: u32,
+    /// flashtile version.
+    pub version: String,
+    /// Rendered wrappers.
+    pub wrappers: Vec<String>,
+    /// Parameter block.
+    pub fields: Vec<ParamField>,
+    /// Entry point.
+    pub entry: String,
+    /// Rendered body.
+    pub body: String,
+}
+
+impl Template for KernelFile {
+    const NAME: &'static str = "kernel";
+}
