@@ -10,6 +10,7 @@
 //! | [`toolchain`] | finds or installs NVRTC, compiles, disassembles |
 //! | [`tuner`] | finds the best schedule for a shape on a GPU |
 //! | [`verify`] | the float64 oracle and the tolerance |
+//! | [`conformance`] | one suite of launches for every device |
 //! | [`cache`] | keeps compiled code and tuning results between runs |
 //! | [`macro_support`] | what `flash_kernel!` expands to; not for use by hand |
 //!
@@ -22,6 +23,7 @@
 //! ```
 
 pub mod cache;
+pub mod conformance;
 pub mod device;
 mod element;
 mod error;
