@@ -89,9 +89,7 @@ pub(super) fn binary<R: Real>(
                 BinaryOp::Sub => zip(&lengths, x, y, |x, y| x - y),
                 BinaryOp::Mul => zip(&lengths, x, y, |x, y| x * y),
                 BinaryOp::Div => zip(&lengths, x, y, |x, y| x / y),
-                BinaryOp::DivOrZero => {
-                    zip(&lengths, x, y, |x, y| if x == R::ZERO && y == R::ZERO { R::ZERO } else { x / y })
-                }
+                BinaryOp::DivOrZero => zip(&lengths, x, y, |x, y| if x == R::ZERO && y == R::ZERO { R::ZERO } else { x / y }),
                 BinaryOp::Max => zip(&lengths, x, y, R::max),
                 BinaryOp::Min => zip(&lengths, x, y, R::min),
                 BinaryOp::Rem | BinaryOp::And | BinaryOp::Or => panic!("verified: no such op on floats"),
@@ -125,12 +123,7 @@ pub(super) fn compare<R: Real>(op: CompareOp, a: Typed<'_, R>, b: Typed<'_, R>, 
 }
 
 /// `if cond { on_true } else { on_false }`.
-pub(super) fn select<R: Real>(
-    cond: Typed<'_, R>,
-    on_true: Typed<'_, R>,
-    on_false: Typed<'_, R>,
-    shape: Shape<'_>,
-) -> Tile<R> {
+pub(super) fn select<R: Real>(cond: Typed<'_, R>, on_true: Typed<'_, R>, on_false: Typed<'_, R>, shape: Shape<'_>) -> Tile<R> {
     fn all<T: Copy>(lengths: &[usize], cond: &[bool], x: Operand<'_, T>, y: Operand<'_, T>) -> Vec<T> {
         let pairs = zip(lengths, x, y, |x, y| (x, y));
         cond.iter().zip(pairs).map(|(&c, (x, y))| if c { x } else { y }).collect()

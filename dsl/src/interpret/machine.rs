@@ -61,10 +61,10 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
             .iter()
             .map(|(id, size)| match size.kind {
                 SizeKind::Const => Ok(binding.consts[&size.name]),
-                SizeKind::Runtime => sizes.get(id.index()).copied().ok_or_else(|| InterpretError::MissingSize {
-                    kernel: kernel.name.clone(),
-                    size: size.name.clone(),
-                }),
+                SizeKind::Runtime => sizes
+                    .get(id.index())
+                    .copied()
+                    .ok_or_else(|| InterpretError::MissingSize { kernel: kernel.name.clone(), size: size.name.clone() }),
             })
             .collect::<Result<Vec<_>, _>>()?;
         let mut this = Self {
@@ -153,9 +153,7 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
         }
         let mut shapes = Vec::with_capacity(expected);
         for (param, argument) in self.kernel.params.values().zip(&self.arguments) {
-            let kind = |expected| {
-                Err(InterpretError::Kind { name: param.name.clone(), expected, found: argument.describe() })
-            };
+            let kind = |expected| Err(InterpretError::Kind { name: param.name.clone(), expected, found: argument.describe() });
             let ParamKind::Tensor(declared) = &param.kind else {
                 match (&param.kind, argument) {
                     (ParamKind::Scalar(Elem::I32), Argument::I32(_)) | (ParamKind::Scalar(Elem::F32), Argument::F32(_)) => {}
@@ -192,12 +190,7 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
     }
 }
 
-fn check_tensor(
-    name: &str,
-    elem: Elem,
-    shape: &[usize],
-    tensor: &super::memory::TensorView<'_>,
-) -> Result<(), InterpretError> {
+fn check_tensor(name: &str, elem: Elem, shape: &[usize], tensor: &super::memory::TensorView<'_>) -> Result<(), InterpretError> {
     let name = || name.to_owned();
     if tensor.elem != elem {
         return Err(InterpretError::Element { name: name(), expected: elem, found: tensor.elem });
@@ -397,9 +390,7 @@ impl<A: Arithmetic> Execution<'_, '_, A> {
             (Data::Bool(x), Elem::I32) => Tile::int(shape, x.iter().map(|&x| x.into()).collect()),
             // Towards zero; NaN gives 0, and what is too large the nearest integer.
             (Data::Float(x), Elem::I32) => Tile::int(shape, x.iter().map(|x| x.to_f64() as i32).collect()),
-            (Data::Bool(x), _) => {
-                Tile::float(shape, x.iter().map(|&x| A::Real::from_f32(if x { 1.0 } else { 0.0 })).collect())
-            }
+            (Data::Bool(x), _) => Tile::float(shape, x.iter().map(|&x| A::Real::from_f32(if x { 1.0 } else { 0.0 })).collect()),
             (_, Elem::Bool) => panic!("verified: numbers are not cast to truth values"),
             (Data::Float(_), Elem::F32) => return from.clone(),
             (Data::Float(_) | Data::Int(_), _) => {

@@ -122,8 +122,7 @@ fn encode<T: Copy, const N: usize>(values: &[T], memory: &mut [u8], bytes: impl 
 /// Reads the tile at `runs`, one per dimension, all in bounds.
 pub(super) fn load<R: Real>(tensor: &TensorView<'_>, runs: &[Run]) -> Tile<R> {
     let base: usize = runs.iter().zip(tensor.strides).map(|(r, s)| r.start * s).sum();
-    let kept: Vec<(usize, usize)> =
-        runs.iter().zip(tensor.strides).filter(|(r, _)| r.kept).map(|(r, &s)| (r.len, s)).collect();
+    let kept: Vec<(usize, usize)> = runs.iter().zip(tensor.strides).filter(|(r, _)| r.kept).map(|(r, &s)| (r.len, s)).collect();
     let shape: Vec<usize> = kept.iter().map(|k| k.0).collect();
     let ((rows, row_stride), (columns, stride)) = match *kept {
         [] => ((1, 0), (1, 1)),

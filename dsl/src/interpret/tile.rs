@@ -150,12 +150,7 @@ impl<'a, T: Copy> Operand<'a, T> {
 }
 
 /// `f` of the elements of two operands, for every element of a result of this shape.
-pub(super) fn zip<A: Copy, B: Copy, O>(
-    shape: &[usize],
-    a: Operand<'_, A>,
-    b: Operand<'_, B>,
-    f: impl Fn(A, B) -> O,
-) -> Vec<O> {
+pub(super) fn zip<A: Copy, B: Copy, O>(shape: &[usize], a: Operand<'_, A>, b: Operand<'_, B>, f: impl Fn(A, B) -> O) -> Vec<O> {
     let (rows, columns) = rows_columns(shape);
     let mut out = Vec::with_capacity(rows * columns);
     if columns == 0 {
