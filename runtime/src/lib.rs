@@ -9,6 +9,7 @@
 //! | [`lowering`] | a bound kernel and a schedule to compiled code |
 //! | [`toolchain`] | finds or installs NVRTC, compiles, disassembles |
 //! | [`tuner`] | finds the best schedule for a shape on a GPU |
+//! | [`verify`] | the float64 oracle and the tolerance |
 //! | [`cache`] | keeps compiled code and tuning results between runs |
 //! | [`macro_support`] | what `flash_kernel!` expands to; not for use by hand |
 //!
@@ -33,6 +34,7 @@ pub mod macro_support;
 pub mod tensor;
 pub mod toolchain;
 pub mod tuner;
+pub mod verify;
 
 pub use device::{Device, DeviceInfo, LaunchOptions, Stream};
 pub use element::Element;

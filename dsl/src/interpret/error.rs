@@ -131,3 +131,13 @@ pub enum InterpretError {
         span: Span,
     },
 }
+
+impl InterpretError {
+    /// The op that failed, where execution found the error.
+    pub fn span(&self) -> Option<Span> {
+        match self {
+            InterpretError::OutOfBounds { span, .. } | InterpretError::DivisionByZero { span } => Some(*span),
+            _ => None,
+        }
+    }
+}

@@ -50,4 +50,4 @@ pub use kernel::{
 pub use op::{At, BinaryOp, CompareOp, IndexOp, Op, ProgramDim, ReduceOp, UnaryOp};
 pub use size::SizeExpr;
 pub use types::{Dim, Elem, TileType, Type};
-pub use verify::{VerifyError, verify};
+pub use verify::{Rule, VerifyError, verify};

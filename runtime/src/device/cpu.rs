@@ -1,11 +1,13 @@
 //! The CPU as a device: memory of the host, and the tile IR executed.
 
+mod launcher;
+
 use std::sync::{Arc, OnceLock, RwLock};
 
 use super::backend::check_range;
 use super::{Backend, DeviceError, DeviceInfo, DeviceKind, LaunchOptions, Launcher, Memory};
 use crate::error::Result;
-use crate::kernel::{BoundKernel, KernelError};
+use crate::kernel::BoundKernel;
 
 /// The one CPU device of the process.
 #[derive(Debug)]
@@ -52,8 +54,7 @@ impl Backend for Cpu {
     }
 
     fn prepare(&self, kernel: &BoundKernel, _: &LaunchOptions) -> Result<Box<dyn Launcher>> {
-        let reason = "the interpreter is not joined yet".to_owned();
-        Err(KernelError::Execute { kernel: kernel.ir().name.clone(), reason }.into())
+        Ok(Box::new(launcher::CpuLauncher::new(kernel)))
     }
 
     fn as_any(&self) -> &dyn std::any::Any {

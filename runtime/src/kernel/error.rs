@@ -1,21 +1,15 @@
 //! Errors of kernels.
 
 use flashtile_dsl::ir::Elem;
+use flashtile_dsl::syntax::Diagnostics;
 
 /// Why a kernel cannot be had, bound or compiled.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// The text is not a kernel. Holds the rendered diagnostics, every error of the text.
-    #[error("{count} error(s) in {source_name}\n{rendered}")]
-    Text {
-        /// Name of the source.
-        source_name: String,
-        /// Number of errors.
-        count: usize,
-        /// The errors with their place in the text.
-        rendered: String,
-    },
+    /// The text is not a kernel: every error of the text, each with its place.
+    #[error("{0}")]
+    Text(Box<Diagnostics>),
     /// A file of kernels cannot be read.
     #[error("failed to read kernel file {path}: {reason}")]
     Read {
@@ -126,4 +120,10 @@ pub enum KernelError {
         /// Names that there are.
         known: String,
     },
+}
+
+impl From<Diagnostics> for KernelError {
+    fn from(diagnostics: Diagnostics) -> Self {
+        KernelError::Text(Box::new(diagnostics))
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use flashtile_dsl::ir::{self, Binding, Elem, SizeKind, SourceText};
+use flashtile_dsl::syntax;
 
 use super::{BUILTINS, BoundKernel, KernelError};
 use crate::error::Result;
@@ -30,7 +31,8 @@ impl Kernel {
     /// # Errors
     /// [`KernelError::Text`] with every error of the text.
     pub fn from_source(source: &SourceText) -> Result<Vec<Self>> {
-        Err(KernelError::Text { source_name: source.name.clone(), count: 1, rendered: "no front end yet".to_owned() }.into())
+        let kernels = syntax::parse(source).map_err(KernelError::from)?;
+        Ok(kernels.into_iter().map(Self::from_ir).collect())
     }
 
     /// The built-in kernel of this name.
@@ -135,5 +137,49 @@ fn pick(kernels: Vec<Kernel>, name: Option<&str>, place: &str) -> Result<Kernel>
             .into_iter()
             .next()
             .ok_or_else(|| KernelError::Unknown { name: "any".to_owned(), place, known: "none".to_owned() }.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_builtin_is_a_kernel_and_is_found_by_name() {
+        for builtin in BUILTINS {
+            let kernel = Kernel::open(builtin.name).expect(builtin.name);
+            assert_eq!(kernel.name(), builtin.name);
+        }
+        let error = Kernel::open("atention").expect_err("a typo").to_string();
+        assert!(error.starts_with("no kernel `atention` in the built-in kernels; there is attention, "), "{error}");
+    }
+
+    #[test]
+    fn kernels_of_a_file_by_name() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("two.rs");
+        let text = BUILTINS[0].text.to_owned() + BUILTINS[3].text;
+        std::fs::write(&path, text).expect("writes");
+        let path = path.display();
+        assert_eq!(Kernel::open(&format!("{path}:row_softmax")).expect("is there").name(), "row_softmax");
+        let error = |spec: String| Kernel::open(&spec).expect_err(&spec).to_string();
+        assert_eq!(
+            error(path.to_string()),
+            format!("{path} holds several kernels (attention, row_softmax); name one as FILE:NAME")
+        );
+        assert!(error(format!("{path}:other")).starts_with("no kernel `other`"));
+        assert!(error("missing.rs".to_owned()).starts_with("failed to read kernel file missing.rs"));
+    }
+
+    #[test]
+    fn bindings_are_checked() {
+        let kernel = Kernel::builtin("attention").expect("a built-in");
+        let error = |elem, consts: &[(&str, i64)]| kernel.bind(elem, consts.iter().copied()).expect_err("is wrong").to_string();
+        assert_eq!(error(Elem::F16, &[]), "kernel `attention` needs D; bind them");
+        assert_eq!(error(Elem::I32, &[("D", 64)]), "type parameter `T` cannot be i32; expected f32, f16 or bf16");
+        assert_eq!(error(Elem::F16, &[("D", 0)]), "constant `D` cannot be 0; expected a positive number");
+        assert_eq!(error(Elem::F16, &[("D", 64), ("E", 1)]), "kernel `attention` has no constant `E`; it has D");
+        let (one, other) = (kernel.bind(Elem::F16, [("D", 64)]), kernel.bind(Elem::F16, [("D", 64)]));
+        assert_eq!(one.expect("binds").fingerprint(), other.expect("binds").fingerprint());
     }
 }

@@ -31,7 +31,7 @@ pub fn compile(
     kernel: &BoundKernel,
     facts: &Facts,
     schedule: &Schedule,
-    arch: &Arch,
+    arch: &'static Arch,
     toolchain: &Toolchain,
     cache: &Cache,
 ) -> Result<Code> {
@@ -50,4 +50,30 @@ pub fn compile(
         }
     };
     Ok(Code { schedule: schedule.clone(), source: generated.source, abi: generated.abi, module, compile_seconds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Kernel;
+    use flashtile_codegen::Arch;
+    use flashtile_dsl::ir::Elem;
+
+    /// Needs NVRTC: found, or installed once.
+    #[test]
+    fn code_is_compiled_once_and_then_comes_from_the_cache() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cache = Cache::with_warnings(dir.path(), |line| panic!("{line}"));
+        let kernel = Kernel::builtin("causal_attention").expect("a built-in").bind(Elem::F16, [("D", 64)]).expect("binds");
+        let facts = Facts::best(kernel.ir());
+        let arch = Arch::named("sm_80").expect("in the table");
+        let compile =
+            |cache: &Cache| compile(&kernel, &facts, &Schedule::default(), arch, &Toolchain::shared(), cache).expect("compiles");
+        let first = compile(&cache);
+        assert!(first.compile_seconds > 0.0 && first.module.report.registers > 32, "{:?}", first.module.report);
+        assert_eq!(first.module.report.remarks, Vec::<String>::new());
+        let second = compile(&cache);
+        assert_eq!((second.compile_seconds, &second.module), (0.0, &first.module));
+        assert_eq!(cache.list().expect("lists").len(), 1);
+    }
 }

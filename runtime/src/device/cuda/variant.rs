@@ -45,7 +45,7 @@ struct Block([u8; MAX_BYTES]);
 
 impl Variant {
     /// Loads code onto a GPU, as machine code or through its PTX.
-    pub fn load(gpu: &Cuda, kernel: &ir::Kernel, code: &Code, arch: &Arch) -> Result<Self> {
+    pub fn load(gpu: &Cuda, kernel: &ir::Kernel, code: &Code, arch: &'static Arch) -> Result<Self> {
         let form = Form::choose(arch, &gpu.info().name, gpu.gpu().capability)?;
         let abi = &code.abi;
         let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.name.to_owned(), reason };

@@ -1,0 +1,117 @@
+//! Launches on the CPU: the tile IR executed in f32, programs in parallel.
+//!
+//! Programs run in batches. While a batch runs the memory of the inputs is locked for reading and nothing is written;
+//! the tiles that its programs store are then written by the launching thread, in program order. So no two threads
+//! write, and the result does not depend on how programs were spread over threads.
+
+use std::sync::RwLockReadGuard;
+
+use flashtile_dsl::interpret::{self, Blocks, InterpretError, Interpreter, Ir32, Stored, TensorView};
+use flashtile_dsl::ir::{Entity, ParamKind};
+use rayon::prelude::*;
+
+use super::HostMemory;
+use crate::device::{Call, CallArgument, Launcher, Memory};
+use crate::error::{Error, Result};
+use crate::kernel::{BoundKernel, KernelError};
+
+/// Positions of a tile of every axis: small enough that the tiles of a program stay in a core's cache, large enough for
+/// matrix products to be fast.
+const BLOCK: usize = 64;
+/// Programs that each thread runs in a batch. Bounds the memory that holds tiles not yet written.
+const BATCH_PER_THREAD: usize = 16;
+
+/// A kernel made ready for the CPU.
+#[derive(Debug)]
+pub(super) struct CpuLauncher {
+    kernel: BoundKernel,
+    blocks: Blocks,
+}
+
+impl CpuLauncher {
+    pub fn new(kernel: &BoundKernel) -> Self {
+        Self { kernel: kernel.clone(), blocks: Blocks::PerAxis(vec![BLOCK; kernel.ir().axes.len()]) }
+    }
+
+    /// Runs programs `from ..` as far as one batch goes; returns what they store and the number of all programs.
+    fn batch(&self, call: &Call<'_>, from: usize) -> Result<(Vec<Stored<f32>>, usize, usize), InterpretError> {
+        let kernel = self.kernel.ir();
+        let mut guards: Vec<(u64, RwLockReadGuard<'_, Vec<u8>>)> = Vec::new();
+        for (param, argument) in kernel.params.values().zip(call.arguments) {
+            if let (ParamKind::Tensor(tensor), CallArgument::Tensor { memory, .. }) = (&param.kind, argument)
+                && !tensor.output
+                && guards.iter().all(|g| g.0 != memory.address())
+            {
+                guards.push((memory.address(), host(*memory).raw.read().unwrap_or_else(|e| e.into_inner())));
+            }
+        }
+        let arguments: Vec<_> = kernel
+            .params
+            .values()
+            .zip(call.arguments)
+            .map(|(param, argument)| match (&param.kind, *argument) {
+                (_, CallArgument::F32(x)) => interpret::Argument::F32(x),
+                (_, CallArgument::I32(x)) => interpret::Argument::I32(x),
+                (ParamKind::Tensor(tensor), _) if tensor.output => interpret::Argument::Output,
+                (_, CallArgument::Tensor { memory, offset, elem, shape, strides, .. }) => {
+                    let (_, raw) = guards.iter().find(|g| g.0 == memory.address()).expect("every input is locked above");
+                    let memory = host(memory);
+                    let all = &raw[memory.start..][..memory.bytes];
+                    let first = (offset * elem.bytes().unwrap_or(1)).min(all.len());
+                    interpret::Argument::Input(TensorView { elem, shape, strides, bytes: &all[first..] })
+                }
+            })
+            .collect();
+        let interpreter = Interpreter::new(kernel, self.kernel.binding(), call.sizes, &self.blocks, &arguments, Ir32)?;
+        let programs = interpreter.programs();
+        let to = programs.min(from + BATCH_PER_THREAD * rayon::current_num_threads());
+        let stored: Vec<Vec<_>> = (from..to).into_par_iter().map(|p| interpreter.run(p)).collect::<Result<_, _>>()?;
+        Ok((stored.into_iter().flatten().collect(), to, programs))
+    }
+
+    fn write(&self, call: &Call<'_>, stored: &[Stored<f32>]) {
+        for tile in stored {
+            let CallArgument::Tensor { memory, offset, elem, strides, .. } = &call.arguments[tile.param.index()] else {
+                unreachable!("verified: only tensors are stored to")
+            };
+            let memory = host(*memory);
+            let mut raw = memory.raw.write().unwrap_or_else(|e| e.into_inner());
+            let all = &mut raw[memory.start..][..memory.bytes];
+            let first = (offset * elem.bytes().unwrap_or(1)).min(all.len());
+            tile.write(*elem, strides, &mut all[first..]);
+        }
+    }
+
+    fn error(&self, error: &InterpretError) -> Error {
+        let source = &self.kernel.ir().source;
+        let place = error.span().and_then(|span| source.line_column(span));
+        let reason = match place {
+            Some((line, column)) => format!("{}:{line}:{column}: {error}", source.name),
+            None => error.to_string(),
+        };
+        KernelError::Execute { kernel: self.kernel.ir().name.clone(), reason }.into()
+    }
+}
+
+impl Launcher for CpuLauncher {
+    fn launch(&self, call: &Call<'_>) -> Result<()> {
+        let mut from = 0;
+        loop {
+            let (stored, to, programs) = self.batch(call, from).map_err(|e| self.error(&e))?;
+            self.write(call, &stored);
+            if to == programs {
+                return Ok(());
+            }
+            from = to;
+        }
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// Memory of this device.
+fn host(memory: &dyn Memory) -> &HostMemory {
+    memory.as_any().downcast_ref().expect("checked: tensors of a launch on the CPU are in its memory")
+}

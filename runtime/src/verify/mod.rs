@@ -1,0 +1,12 @@
+//! Is a result right? The float64 oracle, the plain 16-bit baseline, and the tolerance between them.
+//!
+//! [`Reference::new`] computes what a launch must give and how far the plain 16-bit computation of the same text is from
+//! it; [`Reference::check`] judges outputs. The rule is in the documentation of [`OutputReference`].
+
+mod launch;
+mod reference;
+mod tolerance;
+
+pub use launch::{HostArgument, run};
+pub use reference::{OutputReference, Programs, Reference};
+pub use tolerance::{Bound, Failure, OutputVerdict, Worst};

@@ -1,0 +1,192 @@
+//! The oracle and the baseline: what a launch must give, element by element, and what a plain 16-bit library would.
+
+use std::collections::BTreeSet;
+
+use flashtile_dsl::interpret::{self, Arithmetic, Blocks, Exact64, Interpreter, Plain16, Real, Stored};
+use flashtile_dsl::ir::{Elem, Entity, ParamId, ParamKind};
+use rayon::prelude::*;
+
+use super::launch::HostArgument;
+use super::tolerance::{Bound, OutputVerdict};
+use crate::error::Result;
+use crate::kernel::{BoundKernel, KernelError};
+
+/// Which programs of the grid the oracle runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Programs {
+    /// All of them.
+    All,
+    /// At most so many: the first, the last and those beside them, the rest drawn with the seed.
+    Sample {
+        /// How many.
+        count: usize,
+        /// Seed of the draw.
+        seed: u64,
+    },
+}
+
+/// Rows that a program of the oracle owns: few, so that a sample reaches many places.
+const ROWS: usize = 32;
+
+/// What a launch must give.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Reference {
+    /// One per output, in order of the parameters.
+    pub outputs: Vec<OutputReference>,
+}
+
+/// What one output must hold.
+///
+/// # The tolerance
+///
+/// Error is the distance to the float64 oracle: the same text, every operation in f64, no rounding. It is measured over
+/// all elements whose exact value is finite, and no element is left out of them.
+///
+/// * The **maximum** error is at most 2 times, and the **mean** error at most 1.2 times, the error of the baseline.
+/// * The baseline is the plain 16-bit computation of the same text on the same inputs ([`Plain16`]), run over the whole
+///   extent of every loop. Its error is never taken to be less than that of rounding the exact values to the element type
+///   of the output, which no result in that type can avoid.
+/// * An f32 output of a 16-bit kernel (an LSE) has its own baseline by the same rule.
+/// * Above that an error of [`Bound::FLOOR`] times the largest exact magnitude, 8 units in the last place of an f32, is
+///   always allowed: the baseline may be exact (one key, a row maximum) where f32 accumulation in another order is not.
+/// * NaN for NaN, and an infinity for the same infinity. A finite value too large for the element type may be the
+///   infinity that it rounds to.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OutputReference {
+    /// The parameter.
+    pub param: ParamId,
+    /// Its name.
+    pub name: String,
+    /// Element type.
+    pub elem: Elem,
+    /// Shape.
+    pub shape: Vec<usize>,
+    /// Elements known, by index in row-major order: all, or those of a sample.
+    pub places: Vec<usize>,
+    /// Exact values at the places.
+    pub exact: Vec<f64>,
+    /// What errors are allowed.
+    pub bound: Bound,
+}
+
+impl Reference {
+    /// Runs the oracle and the baseline. `sizes` has the values of all sizes by [`flashtile_dsl::ir::SizeId`].
+    ///
+    /// # Errors
+    /// The arguments do not fit the kernel.
+    pub fn new(kernel: &BoundKernel, sizes: &[i64], arguments: &[HostArgument], programs: Programs) -> Result<Self> {
+        let arguments: Vec<interpret::Argument<'_>> = arguments
+            .iter()
+            .map(|argument| match argument {
+                HostArgument::Input(tensor) => interpret::Argument::Input(tensor.view()),
+                HostArgument::Output(_) => interpret::Argument::Output,
+                HostArgument::F32(x) => interpret::Argument::F32(*x),
+                HostArgument::I32(x) => interpret::Argument::I32(*x),
+            })
+            .collect();
+        let (ir, binding) = (kernel.ir(), kernel.binding());
+        let blocks = Blocks::WholeLoops(ROWS);
+        let failed = |e: interpret::InterpretError| {
+            crate::Error::from(KernelError::Execute { kernel: ir.name.clone(), reason: e.to_string() })
+        };
+        let exact = Interpreter::new(ir, binding, sizes, &blocks, &arguments, Exact64).map_err(failed)?;
+        let plain_arithmetic = Plain16::new(ir, binding);
+        let plain = Interpreter::new(ir, binding, sizes, &blocks, &arguments, plain_arithmetic).map_err(failed)?;
+        let chosen = choose(exact.programs(), programs);
+        let exact_tiles = execute(&exact, &chosen).map_err(failed)?;
+        let plain_tiles = execute(&plain, &chosen).map_err(failed)?;
+        let outputs = ir
+            .params
+            .iter()
+            .filter(|(_, p)| matches!(&p.kind, ParamKind::Tensor(t) if t.output))
+            .map(|(param, p)| {
+                let (shape, elem) = (exact.shape(param).to_vec(), exact.elem(param));
+                let (places, values) = gather(&exact_tiles, param, &shape);
+                let (plain_places, mut plain) = gather(&plain_tiles, param, &shape);
+                assert_eq!(places, plain_places, "the same text stores to the same places");
+                // The plain computation stores to an output of this type.
+                plain.iter_mut().for_each(|x| *x = super::launch::rounded(elem, *x));
+                let bound = Bound::new(elem, &values, &plain);
+                OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, bound }
+            })
+            .collect();
+        Ok(Self { outputs })
+    }
+
+    /// Judges the outputs of a launch whose arguments were `arguments`.
+    ///
+    /// # Panics
+    /// If an output is not among them: the reference was made for another kernel.
+    pub fn check(&self, arguments: &[HostArgument]) -> Vec<OutputVerdict> {
+        self.outputs
+            .iter()
+            .map(|output| {
+                let tensor = arguments[output.param.index()].tensor().expect("the reference is of this kernel");
+                output.check(&tensor.to_f64())
+            })
+            .collect()
+    }
+}
+
+impl OutputReference {
+    /// Judges the values of the whole output, in row-major order.
+    pub fn check(&self, values: &[f64]) -> OutputVerdict {
+        let found: Vec<f64> = self.places.iter().map(|&at| values[at]).collect();
+        OutputVerdict::new(self, &found)
+    }
+}
+
+fn choose(programs: usize, which: Programs) -> Vec<usize> {
+    match which {
+        Programs::Sample { count, seed } if count < programs => {
+            let edges = [0, 1, programs - 2, programs - 1];
+            let mut chosen: BTreeSet<usize> = edges.into_iter().take(count).collect();
+            let mut state = seed;
+            while chosen.len() < count {
+                state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+                let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+                let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+                chosen.insert(((mixed ^ (mixed >> 31)) % programs as u64) as usize);
+            }
+            chosen.into_iter().collect()
+        }
+        _ => (0..programs).collect(),
+    }
+}
+
+fn execute<A: Arithmetic>(
+    interpreter: &Interpreter<'_, A>,
+    programs: &[usize],
+) -> Result<Vec<Stored<A::Real>>, interpret::InterpretError> {
+    let tiles: Vec<Vec<_>> = programs.par_iter().map(|&p| interpreter.run(p)).collect::<Result<_, _>>()?;
+    Ok(tiles.into_iter().flatten().collect())
+}
+
+/// Places (row-major) and values of everything stored to an output, by place.
+fn gather<R: Real>(tiles: &[Stored<R>], param: ParamId, shape: &[usize]) -> (Vec<usize>, Vec<f64>) {
+    let strides: Vec<usize> = (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();
+    let mut pairs = Vec::new();
+    for tile in tiles.iter().filter(|t| t.param == param) {
+        for (at, from) in tile.rows(&strides) {
+            pairs.extend((0..tile.row_len()).map(|c| (at + c, tile.values[from + c].to_f64())));
+        }
+    }
+    pairs.sort_by_key(|p| p.0);
+    pairs.into_iter().unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_hold_both_ends_and_nothing_twice() {
+        let chosen = choose(100, Programs::Sample { count: 20, seed: 7 });
+        assert_eq!(chosen.len(), 20);
+        assert!([0, 1, 98, 99].iter().all(|p| chosen.contains(p)) && chosen.is_sorted());
+        assert_eq!(chosen, choose(100, Programs::Sample { count: 20, seed: 7 }));
+        assert_ne!(chosen, choose(100, Programs::Sample { count: 20, seed: 8 }));
+        assert_eq!(choose(3, Programs::Sample { count: 20, seed: 7 }), [0, 1, 2]);
+        assert_eq!(choose(3, Programs::All), [0, 1, 2]);
+    }
+}

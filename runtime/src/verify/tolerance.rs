@@ -1,0 +1,253 @@
+//! Errors, what is allowed of them, and the verdict. The rule is told at [`OutputReference`].
+
+use std::fmt;
+
+use flashtile_dsl::ir::Elem;
+use serde::Serialize;
+
+use super::launch::rounded;
+use super::reference::OutputReference;
+
+/// How large errors may be.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Bound {
+    /// Largest error of the baseline.
+    pub baseline_max: f64,
+    /// Mean error of the baseline.
+    pub baseline_mean: f64,
+    /// Error that is always allowed.
+    pub floor: f64,
+}
+
+impl Bound {
+    /// The largest error may be so many times that of the baseline.
+    pub const MAX_RATIO: f64 = 2.0;
+    /// The mean error may be so many times that of the baseline.
+    pub const MEAN_RATIO: f64 = 1.2;
+    /// Error that is always allowed, relative to the largest exact magnitude: 8 units in the last place of an f32.
+    pub const FLOOR: f64 = 8.0 * (f32::EPSILON / 2.0) as f64;
+
+    /// The bound for an output of these exact values, for which the plain computation gave `plain`.
+    pub fn new(elem: Elem, exact: &[f64], plain: &[f64]) -> Self {
+        let baseline = Errors::of(exact, plain.iter().copied());
+        let rounding = Errors::of(exact, exact.iter().map(|&x| rounded(elem, x)));
+        let largest = exact.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
+        Self {
+            baseline_max: baseline.max.max(rounding.max),
+            baseline_mean: baseline.mean.max(rounding.mean),
+            floor: Self::FLOOR * largest,
+        }
+    }
+
+    /// The largest error allowed.
+    pub fn max(&self) -> f64 {
+        Self::MAX_RATIO * self.baseline_max + self.floor
+    }
+
+    /// The mean error allowed.
+    pub fn mean(&self) -> f64 {
+        Self::MEAN_RATIO * self.baseline_mean + self.floor
+    }
+}
+
+/// Errors over the elements at which both the exact and the other value are finite.
+struct Errors {
+    max: f64,
+    mean: f64,
+}
+
+impl Errors {
+    fn of(exact: &[f64], other: impl Iterator<Item = f64>) -> Self {
+        let (mut max, mut sum, mut count) = (0.0f64, 0.0, 0u64);
+        for (&exact, other) in exact.iter().zip(other) {
+            let error = (exact - other).abs();
+            if error.is_finite() {
+                max = max.max(error);
+                sum += error;
+                count += 1;
+            }
+        }
+        Self { max, mean: if count == 0 { 0.0 } else { sum / count as f64 } }
+    }
+}
+
+/// Why an output is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// A NaN or an infinity where the oracle has none, or the other way round.
+    NotFinite,
+    /// The largest error is too large.
+    MaxError,
+    /// The mean error is too large.
+    MeanError,
+}
+
+/// The element that is furthest off.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Worst {
+    /// Its index in the output.
+    pub index: Vec<usize>,
+    /// The exact value.
+    pub exact: f64,
+    /// The value found.
+    pub found: f64,
+}
+
+/// The judgement of one output.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct OutputVerdict {
+    /// The parameter.
+    pub name: String,
+    /// Elements judged.
+    pub elements: usize,
+    /// Largest error.
+    pub max_error: f64,
+    /// Mean error.
+    pub mean_error: f64,
+    /// What is allowed.
+    pub bound: Bound,
+    /// The element that is furthest off, or the first whose NaN or infinity is wrong; `None` if all are exact.
+    pub worst: Option<Worst>,
+    /// Why it is wrong; `None` if it is right.
+    pub failure: Option<Failure>,
+}
+
+impl OutputVerdict {
+    pub(super) fn new(reference: &OutputReference, found: &[f64]) -> Self {
+        let (mut max, mut sum, mut finite) = (0.0f64, 0.0, 0u64);
+        let (mut worst, mut stray) = (None, None);
+        for (at, (&exact, &found)) in reference.exact.iter().zip(found).enumerate() {
+            let same_kind = match rounded(reference.elem, exact) {
+                kind if kind.is_nan() => found.is_nan(),
+                kind if kind.is_infinite() => found == kind || (exact.is_finite() && found.is_finite()),
+                _ => found.is_finite(),
+            };
+            if !same_kind {
+                stray = stray.or(Some(at));
+            }
+            let error = (exact - found).abs();
+            if error.is_finite() {
+                if error > max {
+                    (max, worst) = (error, Some(at));
+                }
+                sum += error;
+                finite += 1;
+            }
+        }
+        let mean = if finite == 0 { 0.0 } else { sum / finite as f64 };
+        let failure = if stray.is_some() {
+            Some(Failure::NotFinite)
+        } else if max > reference.bound.max() {
+            Some(Failure::MaxError)
+        } else if mean > reference.bound.mean() {
+            Some(Failure::MeanError)
+        } else {
+            None
+        };
+        let worst = stray.or(worst).map(|at| Worst {
+            index: index(&reference.shape, reference.places[at]),
+            exact: reference.exact[at],
+            found: found[at],
+        });
+        Self {
+            name: reference.name.clone(),
+            elements: found.len(),
+            max_error: max,
+            mean_error: mean,
+            bound: reference.bound,
+            worst,
+            failure,
+        }
+    }
+
+    /// Whether the output is right.
+    pub fn passed(&self) -> bool {
+        self.failure.is_none()
+    }
+}
+
+impl fmt::Display for OutputVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.failure {
+            None => "right",
+            Some(Failure::NotFinite) => "wrong: NaN or infinity does not match",
+            Some(Failure::MaxError) => "wrong: an error is too large",
+            Some(Failure::MeanError) => "wrong: the mean error is too large",
+        };
+        write!(
+            f,
+            "{} {what}; max error {:.2e} (allowed {:.2e}), mean {:.2e} (allowed {:.2e})",
+            self.name,
+            self.max_error,
+            self.bound.max(),
+            self.mean_error,
+            self.bound.mean()
+        )?;
+        if let Some(worst) = &self.worst {
+            write!(f, ", worst at {:?}: {} for {}", worst.index, worst.found, worst.exact)?;
+        }
+        Ok(())
+    }
+}
+
+fn index(shape: &[usize], place: usize) -> Vec<usize> {
+    let mut rest = place;
+    let mut index = vec![0; shape.len()];
+    for (i, extent) in index.iter_mut().zip(shape).rev() {
+        (*i, rest) = (rest % extent, rest / extent);
+    }
+    index
+}
+
+#[cfg(test)]
+mod tests {
+    use flashtile_dsl::ir::ParamId;
+
+    use super::*;
+
+    fn judge(elem: Elem, exact: &[f64], plain: &[f64], found: &[f64]) -> OutputVerdict {
+        let reference = OutputReference {
+            param: ParamId(0),
+            name: "o".into(),
+            elem,
+            shape: vec![2, exact.len() / 2],
+            places: (0..exact.len()).collect(),
+            exact: exact.to_vec(),
+            bound: Bound::new(elem, exact, plain),
+        };
+        OutputVerdict::new(&reference, found)
+    }
+
+    #[test]
+    fn errors_are_held_against_the_baseline() {
+        let exact = [1.0, 2.0, 3.0, 4.0];
+        let plain = [1.0, 2.0, 3.1, 4.1];
+        assert!(judge(Elem::F16, &exact, &plain, &[1.0, 2.0, 3.0, 4.2]).passed());
+        let max = judge(Elem::F16, &exact, &plain, &[1.0, 2.0, 3.0, 4.3]);
+        assert_eq!(max.failure, Some(Failure::MaxError));
+        assert_eq!(max.worst.map(|w| w.index), Some(vec![1, 1]));
+        assert_eq!(judge(Elem::F16, &exact, &plain, &[1.1, 2.1, 3.0, 4.1]).failure, Some(Failure::MeanError));
+    }
+
+    #[test]
+    fn an_exact_baseline_allows_the_rounding_of_f32() {
+        let exact = [1.0, 1.0];
+        assert!(judge(Elem::F32, &exact, &exact, &[1.0 + 4e-7, 1.0]).passed());
+        assert!(!judge(Elem::F32, &exact, &exact, &[1.0 + 6e-7, 1.0]).passed());
+    }
+
+    #[test]
+    fn nan_for_nan_and_infinity_for_infinity() {
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        let exact = [nan, inf, -inf, 1.0];
+        assert!(judge(Elem::Bf16, &exact, &exact, &exact).passed());
+        for found in [[0.0, inf, -inf, 1.0], [nan, nan, -inf, 1.0], [nan, inf, inf, 1.0], [nan, inf, -inf, nan], [nan, 3e38, -inf, 1.0]] {
+            assert_eq!(judge(Elem::Bf16, &exact, &exact, &found).failure, Some(Failure::NotFinite), "{found:?}");
+        }
+        let large = [70000.0, 1.0];
+        assert!(judge(Elem::F16, &large, &[inf, 1.0], &[inf, 1.0]).passed());
+        assert!(!judge(Elem::F16, &large, &[inf, 1.0], &[nan, 1.0]).passed());
+        assert!(!judge(Elem::F32, &large, &large, &[inf, 1.0]).passed());
+    }
+}
