@@ -105,10 +105,6 @@ impl Launcher for CpuLauncher {
             from = to;
         }
     }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }
 
 /// Memory of this device.
