@@ -106,7 +106,7 @@ impl Writer<'_> {
             Function::Min => &[Wrapper::Fmin],
             Function::Most | Function::Least | Function::FloorDiv | Function::FloorRem => &[Wrapper::Integer],
             Function::VisibleOrZero => &[Wrapper::Infinite, Wrapper::VisibleOrZero],
-            Function::DivOrZero => &[Wrapper::DivOrZero],
+            Function::DivOrZero | Function::TimesInverseOrZero => &[Wrapper::DivOrZero],
             Function::RoundF16 => &[Wrapper::NarrowF16, Wrapper::Widen],
             Function::RoundBf16 => &[Wrapper::NarrowBf16, Wrapper::Widen],
             Function::NarrowF16 => &[Wrapper::NarrowF16],
@@ -211,7 +211,8 @@ impl Writer<'_> {
                 self.depth += 1;
                 let body = self.block(body);
                 self.depth -= 1;
-                self.nested(&When { condition, body: String::new() }, body?)
+                let rare = matches!(guard, Guard::Cut(_));
+                self.nested(&When { condition, rare, body: String::new() }, body?)
             }
             StmtOp::Loop { id, body } => {
                 let l = self.plan().loops[*id].clone();
@@ -535,7 +536,7 @@ impl Writer<'_> {
                 self.depth += 1;
                 let body = self.render(&flashtile_templates::Assign { name: format!("*{origin}"), value });
                 self.depth -= 1;
-                self.nested(&When { condition: "threadIdx.x == 0".into(), body: String::new() }, body?)
+                self.nested(&When { condition: "threadIdx.x == 0".into(), rare: false, body: String::new() }, body?)
             }
         }
     }

@@ -145,15 +145,22 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
     })
 }
 
-struct Planned {
-    plan: Plan,
-    normal: Kernel,
-    reasons: Vec<String>,
-    assumptions: Vec<String>,
-    predicted: Resources,
+/// A plan and what was found out on the way to it.
+pub(crate) struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// The normalised kernel.
+    pub normal: Kernel,
+    /// Reasons against the schedule.
+    pub reasons: Vec<String>,
+    /// What must hold of the arguments.
+    pub assumptions: Vec<String>,
+    /// Predicted resources.
+    pub predicted: Resources,
 }
 
-fn planned(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Planned, Error> {
+/// Plans an instance under a schedule, without generating text.
+pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Planned, Error> {
     if let Some(name) = instance.binding.check(&instance.kernel).into_iter().next() {
         return Err(Error::Unbound(name));
     }
@@ -276,24 +283,11 @@ fn range_lengths(kernel: &Kernel) -> Vec<(String, SizeExpr)> {
     found.into_iter().collect()
 }
 
-/// Registers per thread: what is carried, plus the widest moment, plus addresses and the like.
+/// Registers per thread: fragments at the widest moment, preloaded operands, and addresses and the like.
 fn estimate_registers(plan: &Plan, schedule: &Schedule) -> u32 {
-    use flashtile_templates::expr::Shape;
-    let mut accumulators: Vec<u32> = Vec::new();
-    let mut packed = 0;
-    let mut vectors = 0;
-    for v in &plan.variables {
-        match v.storage {
-            Storage::Fragment(Shape::Accumulator) => accumulators.push(v.registers()),
-            Storage::Packed => packed = packed.max(v.registers()),
-            Storage::Fragment(_) => vectors += v.registers(),
-        }
-    }
-    // Of the accumulators that are not carried, one is live at a time; a packed operand replaces the fragment it came from.
-    accumulators.sort_unstable_by(|a, b| b.cmp(a));
-    let widest: u32 = accumulators.iter().take(2).sum();
-    let preload = if schedule.fragments == Fragments::Preload { packed / 2 } else { 0 };
-    widest + vectors.min(32) + preload + 24
+    let packed = plan.variables.iter().filter(|v| v.storage == Storage::Packed).map(|v| v.registers()).max().unwrap_or(0);
+    let preload = if schedule.fragments == Fragments::Preload { packed } else { 0 };
+    plan::peak(plan) + preload + 20
 }
 
 fn grid(instance: &Instance, schedule: &Schedule) -> Vec<GridDim> {

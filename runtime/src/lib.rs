@@ -43,6 +43,7 @@ pub use element::Element;
 pub use error::{Error, Result};
 pub use flashtile_codegen::{ARCHS, Arch, Facts, Schedule};
 pub use flashtile_dsl::ir::{Binding, Elem, SourceText};
+pub use flashtile_macros::flash_kernel;
 pub use half::{bf16, f16};
 pub use kernel::{BoundKernel, Kernel};
 pub use launch::{Argument, LoadedKernel};

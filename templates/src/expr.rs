@@ -55,6 +55,8 @@ pub enum Function {
     VisibleOrZero,
     /// Quotient, 0 for 0 / 0.
     DivOrZero,
+    /// Product with a reciprocal, 0 for 0 * (1 / 0).
+    TimesInverseOrZero,
     /// Rounds to f16 and back.
     RoundF16,
     /// Rounds to bf16 and back.
@@ -82,6 +84,7 @@ impl Function {
             Function::FloorRem => "floor_rem",
             Function::VisibleOrZero => "visible_or_zero",
             Function::DivOrZero => "div_or_zero",
+            Function::TimesInverseOrZero => "times_inverse_or_zero",
             Function::RoundF16 | Function::RoundBf16 | Function::Widen => "widen",
             Function::NarrowF16 => "narrow_f16",
             Function::NarrowBf16 => "narrow_bf16",
@@ -131,8 +134,17 @@ impl Expr {
         Expr::Call(function, operands.into())
     }
 
-    /// Operator application.
+    /// Operator application; integer constants are folded.
     pub fn infix(operator: &'static str, lhs: Expr, rhs: Expr) -> Self {
+        match (operator, &lhs, &rhs) {
+            ("+", Expr::Int(a), Expr::Int(b)) => return Expr::Int(a + b),
+            ("-", Expr::Int(a), Expr::Int(b)) => return Expr::Int(a - b),
+            ("*", Expr::Int(a), Expr::Int(b)) => return Expr::Int(a * b),
+            ("*", Expr::Int(0), _) | ("*", _, Expr::Int(0)) => return Expr::Int(0),
+            ("+" | "-", _, Expr::Int(0)) | ("*" | "/", _, Expr::Int(1)) => return lhs,
+            ("+", Expr::Int(0), _) | ("*", Expr::Int(1), _) => return rhs,
+            _ => {}
+        }
         Expr::Infix(operator, Box::new(lhs), Box::new(rhs))
     }
 

@@ -1,7 +1,7 @@
 //! Loads the templates into tera and renders them.
 
 use serde::Serialize;
-use tera::{Context, Tera};
+use tera::{Context, Delimiters, Tera};
 
 /// A template failed to parse or render.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -48,6 +48,15 @@ impl Renderer {
     /// Parses all templates.
     pub fn new() -> Result<Self, Error> {
         let mut tera = Tera::default();
+        // PTX operands are written `{%0, %1}`, so block tags are `<% %>`.
+        let delimiters = Delimiters {
+            block_start: "<%".into(),
+            block_end: "%>".into(),
+            comment_start: "<#".into(),
+            comment_end: "#>".into(),
+            ..Delimiters::default()
+        };
+        tera.set_delimiters(delimiters).map_err(|e| Error { template: "(delimiters)".into(), message: e.to_string() })?;
         tera.add_raw_templates(SOURCES.iter().copied())
             .map_err(|e| Error { template: "(all)".into(), message: e.to_string() })?;
         Ok(Self { tera })

@@ -70,6 +70,8 @@ statements! {
     When = "when" {
         /// Expression.
         condition: String,
+        /// Whether it is a branch to be taken now and then, not a choice to be made in every step.
+        rare: bool,
         /// Rendered statements.
         body: String,
     }

@@ -89,8 +89,11 @@ impl Classes {
 
     /// Row sums are linear: `l * alpha + rowsum(p)` may be kept per lane, and summed over the lanes after the loop.
     fn find_partial_sums(&mut self, kernel: &Kernel) {
-        let mut candidates: HashSet<ValueId> =
-            kernel.values.keys().filter(|&v| matches!(kernel.ty(v), Type::Tile(t) if t.rank() == 1)).collect();
+        let mut candidates: HashSet<ValueId> = kernel
+            .values
+            .keys()
+            .filter(|&v| matches!(kernel.ty(v), Type::Tile(t) if t.rank() == 1) && is_linear(kernel, v))
+            .collect();
         loop {
             let keep: HashSet<ValueId> =
                 candidates.iter().copied().filter(|&v| self.may_be_partial(kernel, v, &candidates)).collect();
@@ -229,6 +232,16 @@ impl Classes {
 
 fn axes(kernel: &Kernel, value: ValueId) -> Vec<AxisId> {
     kernel.tile(value).dims.iter().filter_map(|d| if let Dim::Axis(a) = d { Some(*a) } else { None }).collect()
+}
+
+/// Whether the value's definition can keep a row sum in parts: the sum itself, what is linear in it, and what a loop carries.
+fn is_linear(kernel: &Kernel, v: ValueId) -> bool {
+    match kernel.def(v) {
+        Some((_, op)) => {
+            matches!(op, Op::Reduce(ReduceOp::Sum, _) | Op::Binary(BinaryOp::Add | BinaryOp::Mul, ..) | Op::For { .. })
+        }
+        None => true,
+    }
 }
 
 fn is_loop_result(kernel: &Kernel, v: ValueId) -> bool {

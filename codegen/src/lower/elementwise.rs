@@ -23,7 +23,10 @@ pub(super) fn index_expr(op: IndexOp, a: Expr, b: Expr) -> Expr {
 impl Lowering<'_> {
     /// Lowers an elementwise op: inline if the classes say so, else into a variable.
     pub(super) fn elementwise(&mut self, id: OpId, result: ValueId) -> Result<(), Error> {
-        let value = self.elementwise_expr(id)?;
+        let value = match self.row_division(id)? {
+            Some(value) => value,
+            None => self.elementwise_expr(id)?,
+        };
         if self.classes.inline.contains(&result) && !self.forced.contains_key(&result) {
             self.homes.insert(result, Home::Inline(value));
             return Ok(());
@@ -46,6 +49,26 @@ impl Lowering<'_> {
         self.push(StmtOp::Map { to, value });
         self.homes.insert(result, Home::Variable(to));
         Ok(())
+    }
+
+    /// A division of a matrix by a vector or scalar is one reciprocal per row and a product per element.
+    fn row_division(&mut self, id: OpId) -> Result<Option<Expr>, Error> {
+        let Op::Binary(op @ (BinaryOp::Div | BinaryOp::DivOrZero), a, b) = self.kernel.ops[id].op else { return Ok(None) };
+        let (ta, tb) = (self.kernel.tile(a), self.kernel.tile(b));
+        if ta.rank() != 2 || tb.rank() == 2 || self.kernel.tile(self.kernel.ops[id].results[0]).elem != Elem::F32 {
+            return Ok(None);
+        }
+        let dims = tb.dims.clone();
+        let wanted = self.kernel.values[b].name.clone().unwrap_or_else(|| "divisor".into());
+        let name = self.unique(&format!("{wanted}_inverse"));
+        let to = self.new_variable(name, &dims, false);
+        let value = Expr::infix("/", Expr::Float(1.0), self.expr(b)?);
+        self.push(StmtOp::Map { to, value });
+        let (a, inverse) = (self.expr(a)?, self.element(to));
+        Ok(Some(match op {
+            BinaryOp::Div => Expr::infix("*", a, inverse),
+            _ => Expr::call(Function::TimesInverseOrZero, [a, inverse]),
+        }))
     }
 
     fn elementwise_expr(&self, id: OpId) -> Result<Expr, Error> {

@@ -1,6 +1,6 @@
 //! Tiles in global memory (origins, strides, what exists) and in shared memory (geometry, places).
 
-use flashtile_dsl::ir::{At, Dim, Elem, Op, OpId, ParamId, SizeExpr, Type, ValueId};
+use flashtile_dsl::ir::{At, Dim, Elem, Op, OpId, ParamId, Type, ValueId};
 use flashtile_templates::expr::{Expr, Function, Shape};
 
 use super::{Home, Lowering, Pending};
@@ -163,14 +163,6 @@ impl Lowering<'_> {
             self.pending.clear();
             self.push_wait(0);
             self.push(StmtOp::Barrier);
-        }
-    }
-
-    /// Ends the plan with no copy in flight.
-    pub(super) fn wait_for_all(&mut self) {
-        let copies = self.plan.tiles.iter().any(|t| !t.warp_private);
-        if copies {
-            self.push_wait(0);
         }
     }
 

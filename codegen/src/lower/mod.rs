@@ -156,7 +156,6 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
     };
     lowering.block(kernel.body)?;
     lowering.acquire_pending();
-    lowering.wait_for_all();
     let body = std::mem::take(&mut lowering.out);
     lowering.plan.roles.push(Role { name: "all".into(), warps: schedule.warps, body });
     lowering.place_tiles();

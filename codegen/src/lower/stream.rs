@@ -85,9 +85,11 @@ impl Lowering<'_> {
             self.homes.insert(result, Home::Variable(v));
         }
         if slots > 0 {
-            // The rings may be filled again by an enclosing loop, or their memory looked at by what follows.
             self.push_wait(0);
-            self.push(StmtOp::Barrier);
+            if !self.loops_by_axis.is_empty() {
+                // The enclosing loop fills the rings again.
+                self.push(StmtOp::Barrier);
+            }
         }
         Ok(())
     }

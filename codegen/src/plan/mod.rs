@@ -14,8 +14,10 @@
 //!   belongs to iteration `n`.
 
 mod display;
+mod pressure;
 mod verify;
 
+pub use pressure::peak;
 pub use verify::verify;
 
 use flashtile_dsl::ir::{Elem, ParamId, ReduceOp, Span};

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::index::{IndexExpr, Lookups, Trend};
-use super::predicate::{Holds, Run, Walk, defined_in};
+use super::predicate::{Boundary, Holds, Run, Walk, defined_in};
 use super::unchanged::{Unchanged, unchanged};
 use crate::ir::{AxisId, Kernel, Op, OpId, SizeExpr, ValueId};
 
@@ -177,7 +177,8 @@ pub fn loop_masks(
 ) -> LoopMasks {
     let Op::For { axis, body, .. } = &kernel.ops[loop_op].op else { panic!("a loop is analysed") };
     let inner = defined_in(kernel, *body);
-    let walk = Walk { kernel, coordinate: kernel.blocks[*body].params[0], inner: &inner, block, size };
+    let walk =
+        Walk { kernel, coordinate: kernel.blocks[*body].params[0], inner: &inner, block, size, boundary: Boundary::Written };
     let masks: Vec<MaskFacts> = kernel
         .ops
         .iter()

@@ -10,10 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::index::{IndexExpr, index_expr};
+use super::simplify::BEYOND;
 use crate::ir::{AxisId, BinaryOp, CompareOp, Elem, Entity, Kernel, Op, SizeExpr, Type, UnaryOp, ValueDef, ValueId};
-
-/// Larger than any number of tiles, and small enough for 32-bit arithmetic.
-const BEYOND: i64 = 1 << 30;
 
 /// A run of tiles `lo .. hi`; an end that is `None` is open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -182,6 +180,30 @@ impl Form {
     }
 }
 
+/// How comparisons treat equality.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Boundary {
+    /// As written.
+    Written,
+    /// `<` is taken for `<=`, `>` for `>=`.
+    Closed,
+    /// `<=` is taken for `<`, `>=` for `>`.
+    Open,
+}
+
+impl Boundary {
+    /// The comparison that stands for `op`.
+    pub fn of(self, op: CompareOp) -> CompareOp {
+        match (self, op) {
+            (Boundary::Closed, CompareOp::Lt) => CompareOp::Le,
+            (Boundary::Closed, CompareOp::Gt) => CompareOp::Ge,
+            (Boundary::Open, CompareOp::Le) => CompareOp::Lt,
+            (Boundary::Open, CompareOp::Ge) => CompareOp::Gt,
+            (_, op) => op,
+        }
+    }
+}
+
 /// The loop that predicates are seen from, with what a schedule and a binding fix.
 pub struct Walk<'a> {
     /// The kernel.
@@ -194,6 +216,8 @@ pub struct Walk<'a> {
     pub block: &'a dyn Fn(AxisId) -> i64,
     /// Value of a size expression, where it is known at compile time.
     pub size: &'a dyn Fn(&SizeExpr) -> Option<i64>,
+    /// How comparisons treat equality.
+    pub boundary: Boundary,
 }
 
 impl Walk<'_> {
@@ -216,7 +240,9 @@ impl Walk<'_> {
             Op::Compare(op, a, b) => {
                 let integers = [a, b].iter().all(|v| self.kernel.tile(**v).elem == Elem::I32);
                 match (integers, self.form(*a), self.form(*b)) {
-                    (true, Some(a), Some(b)) => self.comparison(if wanted { *op } else { negated(*op) }, &a, &b),
+                    (true, Some(a), Some(b)) => {
+                        self.comparison(self.boundary.of(if wanted { *op } else { negated(*op) }), &a, &b)
+                    }
                     _ => Holds::unknown(),
                 }
             }
@@ -419,7 +445,8 @@ fn gate(x: &IndexExpr) -> Run {
     }
 }
 
-fn negated(op: CompareOp) -> CompareOp {
+/// The comparison that holds where `op` does not.
+pub fn negated(op: CompareOp) -> CompareOp {
     match op {
         CompareOp::Eq => CompareOp::Ne,
         CompareOp::Ne => CompareOp::Eq,

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use super::index::IndexExpr;
 use crate::ir::SizeExpr;
 
+/// Larger than any number of tiles, and small enough for 32-bit arithmetic.
+pub const BEYOND: i64 = 1 << 30;
+
 /// A sum of leaves with coefficients, and a constant. No coefficient is zero.
 #[derive(Clone, Default, Debug)]
 struct Linear {
@@ -112,14 +115,17 @@ impl Linear {
                 _ => return None,
             }
         }
-        // Pair each subtracted quotient with an added one of the same divisor and coefficient.
+        // Pair each subtracted quotient with an added one of the same divisor and coefficient, or take it at its largest.
         let mut added: Vec<_> = quotients.iter().filter(|(_, c)| *c > 0).copied().collect();
         for (q, c) in quotients.into_iter().filter(|(_, c)| *c < 0) {
-            let (place, gap) = added
-                .iter()
-                .enumerate()
-                .find_map(|(k, &(p, pc))| Some((k, if pc == -c { quotient_gap(p, q)? } else { None? })))?;
-            added.remove(place);
+            let pair = added.iter().enumerate().filter(|(_, (_, pc))| *pc == -c);
+            let gap = match pair.filter_map(|(k, (p, _))| Some((k, quotient_gap(p, q)?))).next() {
+                Some((place, gap)) => {
+                    added.remove(place);
+                    gap
+                }
+                None => -upper_bound(q)?,
+            };
             bound += -c * gap;
         }
         for (p, c) in added {
@@ -145,6 +151,13 @@ fn lower_bound(e: &IndexExpr) -> Option<i64> {
         IndexExpr::CeilDiv(a, d) => Some(ceil_div(lower_bound(a)?, *d)),
         _ => Linear::of(e).lower_bound(),
     }
+}
+
+/// A constant that a quotient is never above.
+fn upper_bound(q: &IndexExpr) -> Option<i64> {
+    let (up, x, d) = quotient(q)?;
+    let most = -Linear::default().combined(1, &Linear::of(x), -1).lower_bound()?;
+    Some(if up { ceil_div(most, d) } else { most.div_euclid(d) })
 }
 
 /// A constant that `p - q` is never below, for two quotients by the same divisor.
@@ -187,10 +200,11 @@ impl IndexExpr {
         self.plus(&other.times(-1))
     }
 
-    /// `self * factor`.
+    /// `self * factor`. A product that only says "far beyond" ([`BEYOND`]) stays as it is, so that it stays small.
     pub fn times(&self, factor: i64) -> Self {
         match self {
             _ if factor == 1 => self.clone(),
+            lattice if lattice.is_lattice() && factor == BEYOND => IndexExpr::Mul(Box::new(lattice.clone()), factor),
             IndexExpr::Min(a, b) if factor < 0 => a.times(factor).max_of(&b.times(factor)),
             IndexExpr::Max(a, b) if factor < 0 => a.times(factor).min_of(&b.times(factor)),
             IndexExpr::Min(a, b) if factor > 0 => a.times(factor).min_of(&b.times(factor)),
@@ -244,15 +258,14 @@ impl IndexExpr {
 
     /// The smaller of two.
     pub fn min_of(&self, other: &Self) -> Self {
-        let operands = reduced(self, other, &|e| if let IndexExpr::Min(a, b) = e { Some((a, b)) } else { None }, &Self::at_most);
-        operands.into_iter().reduce(|a, b| IndexExpr::Min(Box::new(a), Box::new(b))).expect("two operands at least")
+        let nested = |a, b| IndexExpr::Min(Box::new(a), Box::new(b));
+        reduced(self, other, false).into_iter().reduce(nested).expect("two operands at least")
     }
 
     /// The larger of two.
     pub fn max_of(&self, other: &Self) -> Self {
-        let operands =
-            reduced(self, other, &|e| if let IndexExpr::Max(a, b) = e { Some((a, b)) } else { None }, &|a, b| b.at_most(a));
-        operands.into_iter().reduce(|a, b| IndexExpr::Max(Box::new(a), Box::new(b))).expect("two operands at least")
+        let nested = |a, b| IndexExpr::Max(Box::new(a), Box::new(b));
+        reduced(self, other, true).into_iter().reduce(nested).expect("two operands at least")
     }
 
     /// Whether `self <= other` is proved for all sizes and tile numbers. `false` says nothing.
@@ -275,36 +288,28 @@ impl IndexExpr {
     }
 }
 
-/// The operands of the nested minima (maxima) `a` and `b`, without those that another one makes redundant.
-fn reduced(
-    a: &IndexExpr,
-    b: &IndexExpr,
-    split: &dyn for<'a> Fn(&'a IndexExpr) -> Option<(&'a Box<IndexExpr>, &'a Box<IndexExpr>)>,
-    wins: &dyn Fn(&IndexExpr, &IndexExpr) -> bool,
-) -> Vec<IndexExpr> {
-    fn flatten(
-        e: &IndexExpr,
-        split: &dyn for<'a> Fn(&'a IndexExpr) -> Option<(&'a Box<IndexExpr>, &'a Box<IndexExpr>)>,
-        out: &mut Vec<IndexExpr>,
-    ) {
-        match split(e) {
-            Some((a, b)) => {
-                flatten(a, split, out);
-                flatten(b, split, out);
+/// The operands of the nested minima (maxima, if `largest`) `a` and `b`, without those that another one makes redundant.
+fn reduced(a: &IndexExpr, b: &IndexExpr, largest: bool) -> Vec<IndexExpr> {
+    fn flatten<'a>(e: &'a IndexExpr, largest: bool, out: &mut Vec<&'a IndexExpr>) {
+        match (e, largest) {
+            (IndexExpr::Min(a, b), false) | (IndexExpr::Max(a, b), true) => {
+                flatten(a, largest, out);
+                flatten(b, largest, out);
             }
-            None => out.push(e.clone()),
+            _ => out.push(e),
         }
     }
+    let wins = |x: &IndexExpr, y: &IndexExpr| if largest { y.at_most(x) } else { x.at_most(y) };
     let mut all = Vec::new();
-    flatten(a, split, &mut all);
-    flatten(b, split, &mut all);
-    let mut kept: Vec<IndexExpr> = Vec::new();
+    flatten(a, largest, &mut all);
+    flatten(b, largest, &mut all);
+    let mut kept: Vec<&IndexExpr> = Vec::new();
     for e in all {
-        if kept.iter().any(|k| wins(k, &e)) {
+        if kept.iter().any(|k| wins(k, e)) {
             continue;
         }
-        kept.retain(|k| !wins(&e, k));
+        kept.retain(|k| !wins(e, k));
         kept.push(e);
     }
-    kept
+    kept.into_iter().cloned().collect()
 }

@@ -53,6 +53,7 @@ entity!(
 );
 entity!(
     /// A list of ops with parameters: the body of the kernel or of a loop.
+    #[derive(Default)]
     BlockId, "block"
 );
 entity!(

@@ -181,12 +181,6 @@ pub struct Kernel {
     pub source: SourceText,
 }
 
-impl Default for BlockId {
-    fn default() -> Self {
-        BlockId(0)
-    }
-}
-
 impl Kernel {
     /// Type of a value.
     pub fn ty(&self, value: ValueId) -> &Type {

@@ -105,14 +105,6 @@ impl Launcher for CpuLauncher {
             from = to;
         }
     }
-
-    fn variants(&self) -> Vec<VariantInfo> {
-        Vec::new() // the IR itself is executed
-    }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }
 
 /// Memory of this device.

@@ -1,0 +1,180 @@
+//! Ops in the notation of the kernel text, for printed forms: `l * alpha + rowsum(p)`.
+
+use crate::ir::{At, BinaryOp, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpId, ReduceOp, SizeExpr, UnaryOp, ValueDef, ValueId};
+
+/// Writes ops as text. Unnamed values are written out where they are used, named ones by name.
+pub(super) struct Expressions<'a> {
+    kernel: &'a Kernel,
+}
+
+/// How tightly the outermost operator of a text binds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Binding {
+    Any,
+    Or,
+    And,
+    Comparison,
+    Sum,
+    Product,
+    Prefix,
+    Atom,
+}
+
+impl<'a> Expressions<'a> {
+    pub(super) fn new(kernel: &'a Kernel) -> Self {
+        Self { kernel }
+    }
+
+    /// Whether an op is a statement of its own: it is named, or touches memory. Parameters, sizes and constants, which have
+    /// names of their own, are not.
+    pub(super) fn is_statement(&self, op: OpId) -> bool {
+        let data = &self.kernel.ops[op];
+        let named = data.results.iter().any(|&r| self.kernel.values[r].name.is_some());
+        match data.op {
+            Op::Load { .. } | Op::Store { .. } => true,
+            Op::Scalar(_) | Op::SizeOf(_) | Op::IndexConst(_) | Op::Constant(..) | Op::Pos(_) => false,
+            _ => named,
+        }
+    }
+
+    /// What a statement defines or touches, and its text.
+    pub(super) fn statement(&self, op: OpId) -> (String, String) {
+        let data = &self.kernel.ops[op];
+        let right = || self.op(op).0;
+        let named = data.results.first().and_then(|&r| self.kernel.values[r].name.clone());
+        match (&data.op, named) {
+            (Op::Store { tensor, .. }, _) | (Op::Load { tensor, .. }, None) => {
+                (self.kernel.params[*tensor].name.clone(), right())
+            }
+            (_, Some(name)) => (name.clone(), format!("{name} = {}", right())),
+            (_, None) => (data.results.first().map_or_else(String::new, ToString::to_string), right()),
+        }
+    }
+
+    /// A value where it is used.
+    pub(super) fn operand(&self, v: ValueId) -> String {
+        self.value(v, Binding::Any)
+    }
+
+    fn value(&self, v: ValueId, outer: Binding) -> String {
+        let data = &self.kernel.values[v];
+        match (&data.name, data.def) {
+            (Some(name), _) => name.clone(),
+            (None, ValueDef::Result(op, _)) => {
+                let (text, own) = self.op(op);
+                if own < outer { format!("({text})") } else { text }
+            }
+            (None, ValueDef::BlockParam(..)) => v.to_string(),
+        }
+    }
+
+    fn op(&self, op: OpId) -> (String, Binding) {
+        let any = |v: &ValueId| self.value(*v, Binding::Any);
+        let call = |name: &str, args: &[&ValueId]| {
+            let args: Vec<_> = args.iter().map(|v| any(v)).collect();
+            (format!("{name}({})", args.join(", ")), Binding::Atom)
+        };
+        let infix = |sign: &str, own: Binding, tight: Binding, a: &ValueId, b: &ValueId| {
+            (format!("{} {sign} {}", self.value(*a, own), self.value(*b, tight)), own)
+        };
+        let kernel = self.kernel;
+        match &kernel.ops[op].op {
+            Op::Program(_) => ("program()".into(), Binding::Atom),
+            Op::IndexConst(c) => (c.to_string(), Binding::Atom),
+            Op::SizeOf(s) => (kernel.size_name(*s).into(), Binding::Atom),
+            Op::Index(op, a, b) => match op {
+                IndexOp::Add => infix("+", Binding::Sum, Binding::Product, a, b),
+                IndexOp::Sub => infix("-", Binding::Sum, Binding::Product, a, b),
+                IndexOp::Mul => infix("*", Binding::Product, Binding::Prefix, a, b),
+                IndexOp::Div => infix("/", Binding::Product, Binding::Prefix, a, b),
+                IndexOp::Rem => infix("%", Binding::Product, Binding::Prefix, a, b),
+                IndexOp::Min => call("min", &[a, b]),
+                IndexOp::Max => call("max", &[a, b]),
+            },
+            Op::Constant(Elem::F32, c) if c.is_infinite() => (if *c < 0.0 { "-INF" } else { "INF" }.into(), Binding::Prefix),
+            Op::Constant(Elem::F32, c) => (format!("{c:?}"), Binding::Atom),
+            Op::Constant(_, c) => (c.to_string(), Binding::Atom),
+            Op::Scalar(p) => (kernel.params[*p].name.clone(), Binding::Atom),
+            Op::FromIndex(v) | Op::ToIndex(v) => {
+                let text = self.value(*v, Binding::Atom);
+                (text, Binding::Atom)
+            }
+            Op::Pos(v) => call("pos", &[v]),
+            Op::Full { value, dims } => {
+                let dims: Vec<_> = dims.iter().map(|d: &Dim| kernel.dim_text(d)).collect();
+                let shape = if dims.len() == 1 { dims[0].clone() } else { format!("({})", dims.join(", ")) };
+                match kernel.def(*value) {
+                    Some((_, Op::Constant(_, 0.0))) => (format!("zeros({shape})"), Binding::Atom),
+                    _ => (format!("full({shape}, {})", any(value)), Binding::Atom),
+                }
+            }
+            Op::Load { tensor, at } => (format!("load({})", self.place(*tensor, at)), Binding::Atom),
+            Op::Store { tensor, at, value } => (format!("store({}, {})", self.place(*tensor, at), any(value)), Binding::Atom),
+            Op::Unary(op, x) => match op {
+                UnaryOp::Neg => (format!("-{}", self.value(*x, Binding::Prefix)), Binding::Prefix),
+                UnaryOp::Not => (format!("!{}", self.value(*x, Binding::Prefix)), Binding::Prefix),
+                UnaryOp::Abs => call("abs", &[x]),
+                UnaryOp::Exp => call("exp", &[x]),
+                UnaryOp::Exp2 => call("exp2", &[x]),
+                UnaryOp::Ln => call("ln", &[x]),
+                UnaryOp::Log2 => call("log2", &[x]),
+                UnaryOp::Tanh => call("tanh", &[x]),
+                UnaryOp::VisibleOrZero => call("visible_or_zero", &[x]),
+            },
+            Op::Binary(op, a, b) => match op {
+                BinaryOp::Add => infix("+", Binding::Sum, Binding::Product, a, b),
+                BinaryOp::Sub => infix("-", Binding::Sum, Binding::Product, a, b),
+                BinaryOp::Mul => infix("*", Binding::Product, Binding::Prefix, a, b),
+                BinaryOp::Div => infix("/", Binding::Product, Binding::Prefix, a, b),
+                BinaryOp::Rem => infix("%", Binding::Product, Binding::Prefix, a, b),
+                BinaryOp::And => infix("&&", Binding::And, Binding::Comparison, a, b),
+                BinaryOp::Or => infix("||", Binding::Or, Binding::And, a, b),
+                BinaryOp::Max => call("max", &[a, b]),
+                BinaryOp::Min => call("min", &[a, b]),
+                BinaryOp::DivOrZero => call("div_or_zero", &[a, b]),
+            },
+            Op::Compare(op, a, b) => {
+                let sign = match op {
+                    CompareOp::Eq => "==",
+                    CompareOp::Ne => "!=",
+                    CompareOp::Lt => "<",
+                    CompareOp::Le => "<=",
+                    CompareOp::Gt => ">",
+                    CompareOp::Ge => ">=",
+                };
+                let sides = (self.value(*a, Binding::Sum), self.value(*b, Binding::Sum));
+                (format!("{} {sign} {}", sides.0, sides.1), Binding::Comparison)
+            }
+            Op::Select { cond, on_true, on_false } => call("select", &[cond, on_true, on_false]),
+            Op::Mask { x, keep } => call("mask", &[x, keep]),
+            Op::Cast(elem, x) => {
+                (format!("{}.to::<{}>()", self.value(*x, Binding::Atom), kernel.elem_name(*elem)), Binding::Atom)
+            }
+            Op::Transpose(x) => (format!("{}.t()", self.value(*x, Binding::Atom)), Binding::Atom),
+            Op::Dot { a, b, acc: None } => call("dot", &[a, b]),
+            Op::Dot { a, b, acc: Some(acc) } => {
+                (format!("{} + dot({}, {})", self.value(*acc, Binding::Sum), any(a), any(b)), Binding::Sum)
+            }
+            Op::Reduce(ReduceOp::Max, x) => call("rowmax", &[x]),
+            Op::Reduce(ReduceOp::Sum, x) => call("rowsum", &[x]),
+            Op::For { .. } => ("for".into(), Binding::Atom),
+            Op::Yield(_) => ("yield".into(), Binding::Atom),
+        }
+    }
+
+    /// `q, [b, h, i, ..]`.
+    fn place(&self, tensor: crate::ir::ParamId, at: &[At]) -> String {
+        let shape = &self.kernel.tensor(tensor).shape;
+        let entry = |(a, extent): (&At, &SizeExpr)| match a {
+            At::Index(v) | At::Tile(v) => self.value(*v, Binding::Any),
+            At::Range { start, len } => {
+                let end = start.add(len);
+                let from = if start.as_constant() == Some(0) { String::new() } else { self.kernel.size_text(start) };
+                let to = if end == *extent { String::new() } else { self.kernel.size_text(&end) };
+                format!("{from}..{to}")
+            }
+        };
+        let entries: Vec<_> = at.iter().zip(shape).map(entry).collect();
+        format!("{}, [{}]", self.kernel.params[tensor].name, entries.join(", "))
+    }
+}

@@ -1,0 +1,269 @@
+//! Recognises streaming reductions: loops whose carried state may be computed over parts of the axis and combined.
+//!
+//! Three forms of carried values are recognised, structurally:
+//!
+//! * a running maximum: `m <- max(m, rowmax(x))`, where `x` does not depend on carried values;
+//! * a sum: `x <- x + f`, where `f` does not depend on carried values;
+//! * a rescaled sum: `x <- x * exp(m - r) + f`, where `m` is a running maximum, `r` its next value (or
+//!   `visible_or_zero` of that), and `f` is homogeneous of degree 1 in `exp(-r)`: products of `exp(y - r)` with what does not
+//!   depend on carried values, their sums, row sums and casts. (A cast to 16 bits rounds; the scaling is by a power of the
+//!   base, and the result is the same up to that rounding.)
+//!
+//! A loop of such values alone, without stores, is an associative reduction: two partial states combine as [`Streaming::combine`]
+//! says, in any grouping. It licenses splits of the sequence, conditional rescale and the optimistic maximum.
+
+use std::collections::BTreeSet;
+
+use super::dependence::carried_dependences;
+use crate::ir::{BinaryOp, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueDef, ValueId};
+
+/// Base of the exponentials of a rescaled sum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Base {
+    /// `exp`.
+    E,
+    /// `exp2`.
+    Two,
+}
+
+impl Base {
+    /// The name of the exponential in kernel text.
+    pub fn function(self) -> &'static str {
+        match self {
+            Base::E => "exp",
+            Base::Two => "exp2",
+        }
+    }
+}
+
+/// How a carried value moves from one iteration to the next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// It does not.
+    Constant,
+    /// `m <- max(m, rowmax(scores))`.
+    RunningMaximum {
+        /// The tiles whose row maxima it takes in.
+        scores: Vec<ValueId>,
+    },
+    /// `x <- x + term`.
+    Sum {
+        /// What is added.
+        term: ValueId,
+    },
+    /// `x <- x * exp(m - reference) + term`.
+    RescaledSum {
+        /// The place of the running maximum among the carried values.
+        maximum: usize,
+        /// Base of the exponentials.
+        base: Base,
+        /// The factor `exp(m - reference)`.
+        factor: ValueId,
+        /// The next maximum, possibly through `visible_or_zero`.
+        reference: ValueId,
+        /// What is added.
+        term: ValueId,
+    },
+    /// None of these.
+    Other(String),
+}
+
+/// What a loop carries, with the form of each value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Streaming {
+    /// The loop.
+    pub loop_op: OpId,
+    /// One form per carried value.
+    pub forms: Vec<Form>,
+    /// Whether the body stores.
+    pub stores: bool,
+}
+
+impl Streaming {
+    /// Analyses the carried values of a loop.
+    ///
+    /// # Panics
+    /// If `loop_op` is not a `for`.
+    pub fn of(kernel: &Kernel, loop_op: OpId) -> Self {
+        let Op::For { body, .. } = kernel.ops[loop_op].op else { panic!("a loop is asked about") };
+        let carried = &kernel.blocks[body].params[1..];
+        let next = match kernel.blocks[body].ops.last().map(|&op| &kernel.ops[op].op) {
+            Some(Op::Yield(next)) => next,
+            _ => panic!("verified: a loop body ends in a yield"),
+        };
+        let dependences = carried_dependences(kernel, loop_op);
+        let stores = dependences.keys().any(|&op| matches!(kernel.ops[op].op, Op::Store { .. }));
+        let body = Body { kernel, carried, next, dependences };
+        Self { loop_op, forms: (0..carried.len()).map(|k| body.form(k)).collect(), stores }
+    }
+
+    /// Whether the loop may be split over its axis and the parts combined.
+    pub fn is_associative(&self) -> bool {
+        !self.stores && !self.forms.is_empty() && !self.forms.iter().any(|f| matches!(f, Form::Other(_)))
+    }
+
+    /// How two states `x.a` and `x.b` combine to `x`, one line per carried value; empty if the loop is not associative.
+    pub fn combine(&self, kernel: &Kernel) -> Vec<String> {
+        if !self.is_associative() {
+            return Vec::new();
+        }
+        let Op::For { body, .. } = kernel.ops[self.loop_op].op else { unreachable!("built for a loop") };
+        let name = |k: usize| {
+            let v = kernel.blocks[body].params[1 + k];
+            kernel.values[v].name.clone().unwrap_or_else(|| v.to_string())
+        };
+        let line = |(k, form): (usize, &Form)| {
+            let x = name(k);
+            match form {
+                Form::Constant | Form::Other(_) => format!("{x} = {x}.a"),
+                Form::RunningMaximum { .. } => format!("{x} = max({x}.a, {x}.b)"),
+                Form::Sum { .. } => format!("{x} = {x}.a + {x}.b"),
+                Form::RescaledSum { maximum, base, reference, .. } => {
+                    let (m, f) = (name(*maximum), base.function());
+                    let visible = matches!(kernel.def(*reference), Some((_, Op::Unary(UnaryOp::VisibleOrZero, _))));
+                    let r = if visible { format!("visible_or_zero({m})") } else { m.clone() };
+                    format!("{x} = {x}.a * {f}({m}.a - {r}) + {x}.b * {f}({m}.b - {r})")
+                }
+            }
+        };
+        let maxima_first = |(_, form): &(usize, &Form)| !matches!(form, Form::RunningMaximum { .. });
+        let mut forms: Vec<_> = self.forms.iter().enumerate().collect();
+        forms.sort_by_key(maxima_first);
+        forms.into_iter().map(line).collect()
+    }
+}
+
+struct Body<'a> {
+    kernel: &'a Kernel,
+    carried: &'a [ValueId],
+    next: &'a [ValueId],
+    dependences: std::collections::BTreeMap<OpId, BTreeSet<usize>>,
+}
+
+impl Body<'_> {
+    fn form(&self, k: usize) -> Form {
+        let (own, next) = (self.carried[k], self.next[k]);
+        if own == next {
+            return Form::Constant;
+        }
+        if let Some(scores) = self.maximum(k) {
+            return Form::RunningMaximum { scores };
+        }
+        let (kept, term) = match self.kernel.def(next) {
+            Some((_, Op::Binary(BinaryOp::Add, a, b))) if self.reads(*a, k) => (*a, *b),
+            Some((_, Op::Binary(BinaryOp::Add, a, b))) => (*b, *a),
+            // The product is what is added.
+            Some((_, Op::Dot { acc: Some(acc), .. })) => (*acc, next),
+            _ => return Form::Other("its next value is neither a maximum nor a sum".into()),
+        };
+        if kept == own {
+            return match self.added_is_free(term, next) {
+                true => Form::Sum { term },
+                false => Form::Other("what is added depends on carried values".into()),
+            };
+        }
+        match self.rescaled(own, kept, term, next) {
+            Ok(form) => form,
+            Err(why) => Form::Other(why.into()),
+        }
+    }
+
+    /// The scores of a running maximum.
+    fn maximum(&self, k: usize) -> Option<Vec<ValueId>> {
+        let (mut scores, mut itself, mut rest) = (Vec::new(), false, vec![self.next[k]]);
+        while let Some(v) = rest.pop() {
+            match self.kernel.def(v) {
+                _ if v == self.carried[k] => itself = true,
+                Some((_, Op::Binary(BinaryOp::Max, a, b))) => rest.extend([*a, *b]),
+                Some((_, Op::Reduce(ReduceOp::Max, x))) if self.is_free(*x) => scores.push(*x),
+                _ => return None,
+            }
+        }
+        (itself && !scores.is_empty()).then_some(scores)
+    }
+
+    fn rescaled(&self, own: ValueId, kept: ValueId, term: ValueId, next: ValueId) -> Result<Form, &'static str> {
+        let Some((_, Op::Binary(BinaryOp::Mul, a, b))) = self.kernel.def(kept) else {
+            return Err("what is kept of it is not a product");
+        };
+        let factor = match (*a == own, *b == own) {
+            (true, false) => *b,
+            (false, true) => *a,
+            _ => return Err("it is not multiplied by a factor"),
+        };
+        let no_factor = "the factor is not an exponential of the maximum's move";
+        let (base, moved) = self.exponential(factor).ok_or(no_factor)?;
+        let Some((_, Op::Binary(BinaryOp::Sub, m, reference))) = self.kernel.def(moved) else { return Err(no_factor) };
+        let maximum = self.carried.iter().position(|c| c == m).ok_or("the factor does not start from a carried maximum")?;
+        self.maximum(maximum).ok_or("what the factor starts from is not a running maximum")?;
+        let new = match self.kernel.def(*reference) {
+            Some((_, Op::Unary(UnaryOp::VisibleOrZero, x))) => *x,
+            _ => *reference,
+        };
+        if new != self.next[maximum] {
+            return Err("the factor does not end at the next maximum");
+        }
+        let homogeneous = match self.kernel.def(next) {
+            Some((_, Op::Dot { a, b, acc: Some(_) })) => self.product(*a, *b, base, *reference),
+            _ => self.is_homogeneous(term, base, *reference),
+        };
+        if !homogeneous {
+            return Err("what is added does not scale with the maximum");
+        }
+        Ok(Form::RescaledSum { maximum, base, factor, reference: *reference, term })
+    }
+
+    fn exponential(&self, v: ValueId) -> Option<(Base, ValueId)> {
+        match self.kernel.def(v)? {
+            (_, Op::Unary(UnaryOp::Exp, x)) => Some((Base::E, *x)),
+            (_, Op::Unary(UnaryOp::Exp2, x)) => Some((Base::Two, *x)),
+            _ => None,
+        }
+    }
+
+    /// Whether a value scales as `exp(-reference)`.
+    fn is_homogeneous(&self, v: ValueId, base: Base, reference: ValueId) -> bool {
+        if let Some((found, x)) = self.exponential(v) {
+            let shifted =
+                matches!(self.kernel.def(x), Some((_, Op::Binary(BinaryOp::Sub, y, r))) if *r == reference && self.is_free(*y));
+            return found == base && shifted;
+        }
+        let of = |v: &ValueId| self.is_homogeneous(*v, base, reference);
+        match self.kernel.def(v) {
+            Some((_, Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b))) => of(a) && of(b),
+            Some((_, Op::Binary(BinaryOp::Mul, a, b))) => self.product(*a, *b, base, reference),
+            Some((_, Op::Binary(BinaryOp::Div, a, b))) => of(a) && self.is_free(*b),
+            Some((_, Op::Dot { a, b, acc: None })) => self.product(*a, *b, base, reference),
+            Some((_, Op::Unary(UnaryOp::Neg, x) | Op::Reduce(ReduceOp::Sum, x) | Op::Transpose(x) | Op::Cast(_, x))) => of(x),
+            _ => false,
+        }
+    }
+
+    fn product(&self, a: ValueId, b: ValueId, base: Base, reference: ValueId) -> bool {
+        let (ha, hb) = (self.is_homogeneous(a, base, reference), self.is_homogeneous(b, base, reference));
+        (ha && self.is_free(b)) || (hb && self.is_free(a))
+    }
+
+    /// Whether what is added to the carried value depends on no carried value.
+    fn added_is_free(&self, term: ValueId, next: ValueId) -> bool {
+        match self.kernel.def(next) {
+            Some((_, Op::Dot { a, b, acc: Some(_) })) => self.is_free(*a) && self.is_free(*b),
+            _ => self.is_free(term),
+        }
+    }
+
+    fn is_free(&self, v: ValueId) -> bool {
+        self.carried_by(v).is_empty()
+    }
+
+    fn reads(&self, v: ValueId, k: usize) -> bool {
+        self.carried_by(v).contains(&k)
+    }
+
+    fn carried_by(&self, v: ValueId) -> BTreeSet<usize> {
+        match self.kernel.values[v].def {
+            ValueDef::Result(op, _) => self.dependences.get(&op).cloned().unwrap_or_default(),
+            ValueDef::BlockParam(..) => self.carried.iter().position(|&c| c == v).into_iter().collect(),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Memory: addresses, directions, what is stored, and that stores are complete and disjoint.
+
+use std::collections::BTreeSet;
+
+use super::{BadOps, Errors, Rule};
+use crate::ir::entity::{BlockId, OpId, ParamId, ValueId};
+use crate::ir::kernel::{Kernel, ParamKind, TensorDecl, ValueDef};
+use crate::ir::op::{At, Op, ProgramDim};
+use crate::ir::types::{Dim, Elem, Type};
+
+/// Checks loads and stores; of ops in `bad` nothing is said.
+pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
+    let kernel = errors.kernel;
+    let mut stores = Vec::new();
+    for (block, id) in kernel.walk() {
+        let (tensor, at, value) = match &kernel.ops[id].op {
+            Op::Load { tensor, at } => (*tensor, at, None),
+            Op::Store { tensor, at, value } => (*tensor, at, Some(*value)),
+            _ => continue,
+        };
+        if value.is_some() {
+            stores.push((block, id, tensor));
+        }
+        if bad.contains(&id) {
+            continue;
+        }
+        let name = &kernel.params[tensor].name;
+        let ParamKind::Tensor(decl) = &kernel.params[tensor].kind else {
+            // Such an op is in `bad`.
+            continue;
+        };
+        match value {
+            None if decl.output => errors.at(Rule::Direction, id, format!("the output `{name}` is loaded")),
+            Some(_) if !decl.output => errors.at(Rule::Direction, id, format!("the input `{name}` is stored to")),
+            _ => {}
+        }
+        if !check_address(errors, id, decl, at) {
+            continue;
+        }
+        if let Some(value) = value {
+            check_stored(errors, id, decl, at, value);
+        }
+    }
+    check_outputs(errors, &stores);
+    for &(block, id, tensor) in stores.iter().filter(|(_, id, _)| !bad.contains(id)) {
+        check_disjoint(errors, block, id, tensor);
+    }
+    check_twice(errors, &stores);
+}
+
+/// Whether there is one sound entry for each dimension.
+fn check_address(errors: &mut Errors<'_>, id: OpId, decl: &TensorDecl, at: &[At]) -> bool {
+    let kernel = errors.kernel;
+    if at.len() != decl.shape.len() {
+        errors.at(Rule::Address, id, format!("{} entries address {} dimensions", at.len(), decl.shape.len()));
+        return false;
+    }
+    let before = errors.list.len();
+    for (entry, extent) in at.iter().zip(&decl.shape) {
+        match entry {
+            At::Index(_) => {}
+            At::Tile(v) => {
+                if let Type::Coord(axis) = kernel.ty(*v)
+                    && kernel.axes[*axis].extent != *extent
+                {
+                    let walked = kernel.size_text(&kernel.axes[*axis].extent);
+                    let extent = kernel.size_text(extent);
+                    errors.at(Rule::Address, id, format!("a coordinate of {walked} addresses a dimension of {extent}"));
+                }
+            }
+            At::Range { start, len } => {
+                let beyond = extent.sub(&start.add(len));
+                let negative = |size: &crate::ir::SizeExpr| size.as_constant().is_some_and(|c| c < 0);
+                if negative(start) || negative(&beyond) || len.as_constant().is_some_and(|c| c <= 0) {
+                    let range = format!("{} .. + {}", kernel.size_text(start), kernel.size_text(len));
+                    errors.at(Rule::Address, id, format!("the range {range} is not in 0 .. {}", kernel.size_text(extent)));
+                }
+            }
+        }
+    }
+    errors.list.len() == before
+}
+
+fn check_stored(errors: &mut Errors<'_>, id: OpId, decl: &TensorDecl, at: &[At], value: ValueId) {
+    let kernel = errors.kernel;
+    let place = crate::ir::selected_dims(kernel, at);
+    let tile = kernel.tile(value);
+    let text = |dims: &[Dim]| dims.iter().map(|d| kernel.dim_text(d)).collect::<Vec<_>>().join(", ");
+    if tile.dims != place {
+        errors.at(Rule::Stored, id, format!("a tile ({}) goes to a place ({})", text(&tile.dims), text(&place)));
+    }
+    if tile.elem == Elem::Bool || tile.elem.is_float() != decl.elem.is_float() {
+        let (from, to) = (kernel.elem_name(tile.elem), kernel.elem_name(decl.elem));
+        errors.at(Rule::Stored, id, format!("elements of {from} go to a tensor of {to}"));
+    }
+}
+
+fn check_outputs(errors: &mut Errors<'_>, stores: &[(BlockId, OpId, ParamId)]) {
+    let kernel = errors.kernel;
+    for (id, param) in kernel.params.iter() {
+        let output = matches!(&param.kind, ParamKind::Tensor(tensor) if tensor.output);
+        if output && !stores.iter().any(|&(.., tensor)| tensor == id) {
+            errors.kernel(Rule::Output, format!("nothing is stored to the output `{}`", param.name));
+        }
+    }
+}
+
+/// Checks that no two programs, and no two iterations, write the same place.
+fn check_disjoint(errors: &mut Errors<'_>, block: BlockId, id: OpId, tensor: ParamId) {
+    let kernel = errors.kernel;
+    let Op::Store { at, .. } = &kernel.ops[id].op else { return };
+    let name = &kernel.params[tensor].name;
+    let coordinates: BTreeSet<_> = at
+        .iter()
+        .filter_map(|entry| match entry {
+            At::Tile(v) => match kernel.ty(*v) {
+                Type::Coord(axis) => Some(*axis),
+                _ => None,
+            },
+            _ => None,
+        })
+        .collect();
+    let mut sources = BTreeSet::new();
+    for entry in at {
+        if let At::Index(v) = entry {
+            collect_sources(kernel, *v, &mut sources);
+        }
+    }
+    let program = kernel.blocks[kernel.body].ops[0];
+    for (dim, &result) in kernel.grid().iter().zip(&kernel.ops[program].results) {
+        let (addressed, what) = match dim {
+            ProgramDim::Tiles(axis) => (coordinates.contains(axis), kernel.axes[*axis].name.clone()),
+            ProgramDim::Each(_) => {
+                (sources.contains(&result), kernel.values[result].name.clone().unwrap_or_else(|| result.to_string()))
+            }
+        };
+        if !addressed {
+            errors.at(
+                Rule::Disjoint,
+                id,
+                format!("the store to `{name}` is not addressed by `{what}`: programs that differ in it write the same place"),
+            );
+        }
+    }
+    for axis in loops_around(kernel, block) {
+        if !coordinates.contains(&axis) {
+            errors.at(
+                Rule::Output,
+                id,
+                format!(
+                    "the store to `{name}` is inside the loop over `{0}` but not addressed by `{0}`: move it out of the loop",
+                    kernel.axes[axis].name
+                ),
+            );
+        }
+    }
+}
+
+/// Axes of the loops around a block, inner to outer.
+fn loops_around(kernel: &Kernel, block: BlockId) -> Vec<crate::ir::AxisId> {
+    let mut axes = Vec::new();
+    let mut block = block;
+    while let Some((outer, axis)) = kernel.walk().into_iter().find_map(|(outer, op)| match kernel.ops[op].op {
+        Op::For { axis, body, .. } if body == block => Some((outer, axis)),
+        _ => None,
+    }) {
+        axes.push(axis);
+        block = outer;
+    }
+    axes
+}
+
+/// The program ids that an index is computed from.
+fn collect_sources(kernel: &Kernel, value: ValueId, sources: &mut BTreeSet<ValueId>) {
+    let mut todo = vec![value];
+    let mut seen = BTreeSet::new();
+    while let Some(value) = todo.pop() {
+        if !seen.insert(value) {
+            continue;
+        }
+        if let ValueDef::Result(op, _) = kernel.values[value].def {
+            if matches!(kernel.ops[op].op, Op::Program(_)) {
+                sources.insert(value);
+            }
+            todo.extend(kernel.ops[op].op.operands());
+        }
+    }
+}
+
+/// Checks that no place is stored to by two ops.
+fn check_twice(errors: &mut Errors<'_>, stores: &[(BlockId, OpId, ParamId)]) {
+    let kernel = errors.kernel;
+    let at = |id: OpId| match &kernel.ops[id].op {
+        Op::Store { at, .. } => &at[..],
+        _ => &[],
+    };
+    for (n, &(_, id, tensor)) in stores.iter().enumerate() {
+        if stores[..n].iter().any(|&(_, other, t)| t == tensor && at(other) == at(id)) {
+            errors.at(Rule::Disjoint, id, format!("`{}` is stored to twice at the same place", kernel.params[tensor].name));
+        }
+    }
+}

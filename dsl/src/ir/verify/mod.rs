@@ -1,0 +1,151 @@
+//! The verifier: what every kernel satisfies that a pass, an analysis or a backend is given.
+//!
+//! Structure, checked first (the rest relies on it):
+//!
+//! * `Entity`: every reference (to a value, op, block, axis, size, parameter, type parameter) is in range.
+//! * `Nesting`: every op stands in one block at most; the body of every loop is a block of its own; loops do not contain
+//!   themselves.
+//! * `Definition`: values know where they are defined: results their op, parameters their block.
+//! * `Program`: the first op of the kernel is `program`, and there is no other.
+//! * `Yield`: every loop body ends in `yield`, the kernel body has none, and none stands elsewhere.
+//! * `Dominance`: every operand is defined before its use, in the same block or one around it.
+//! * `Axis`: a program axis belongs to one dimension of the grid, a loop axis to one loop.
+//! * `Name`: type parameters, sizes and parameters have names that differ.
+//!
+//! Types:
+//!
+//! * `Carried`: a loop's initial values, body parameters, yielded values and results agree in number and type, and the
+//!   first body parameter is the coordinate of its axis.
+//! * `Operand`: operands are of the kind that the op wants: indices, coordinates, tiles, of the right element type and rank.
+//! * `Rank`: tiles have at most 2 dimensions, no axis twice, and ranges of const length.
+//! * `Broadcast`: elementwise operands broadcast; a mask has only dimensions of what it masks; an accumulator has the
+//!   type of its product.
+//! * `Contraction`: the inner dimensions and the element types of a product agree.
+//! * `Constant`: constants are f32, or i32 with an integral value in range; neither is NaN.
+//! * `Result`: results have the types that the op gives.
+//!
+//! Memory:
+//!
+//! * `Address`: a load or store has one entry for each dimension; a coordinate walks the extent of its dimension; a range
+//!   lies inside where both are constants.
+//! * `Direction`: inputs are loaded, outputs stored; scalars are neither.
+//! * `Stored`: the stored tile has the dimensions of its place and an element type that rounds to the tensor's.
+//! * `Output`: every output is stored to, and every loop around a store is addressed by it, so that it is stored on every path.
+//! * `Disjoint`: a store addresses every dimension of the grid, so that no two programs write the same place, and no two
+//!   stores write the same place of a tensor.
+//!
+//! Not checked: that stores cover a whole output, that a range is in bounds where sizes are symbolic, that a value computed
+//! from a program id differs between programs, and that the result does not depend on block sizes (the types see to most of it).
+
+mod memory;
+mod structure;
+mod types;
+
+use std::collections::BTreeSet;
+
+use super::entity::OpId;
+use super::kernel::{Kernel, Span};
+
+/// What an error violates; see the module text.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[expect(missing_docs, reason = "the module text has the list")]
+pub enum Rule {
+    Entity,
+    Nesting,
+    Definition,
+    Program,
+    Yield,
+    Dominance,
+    Axis,
+    Name,
+    Carried,
+    Operand,
+    Rank,
+    Broadcast,
+    Contraction,
+    Constant,
+    Result,
+    Address,
+    Direction,
+    Stored,
+    Output,
+    Disjoint,
+}
+
+impl Rule {
+    /// All rules, in the order of the module text.
+    pub const ALL: [Rule; 20] = [
+        Rule::Entity,
+        Rule::Nesting,
+        Rule::Definition,
+        Rule::Program,
+        Rule::Yield,
+        Rule::Dominance,
+        Rule::Axis,
+        Rule::Name,
+        Rule::Carried,
+        Rule::Operand,
+        Rule::Rank,
+        Rule::Broadcast,
+        Rule::Contraction,
+        Rule::Constant,
+        Rule::Result,
+        Rule::Address,
+        Rule::Direction,
+        Rule::Stored,
+        Rule::Output,
+        Rule::Disjoint,
+    ];
+}
+
+/// A violated rule.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct VerifyError {
+    /// The rule.
+    pub rule: Rule,
+    /// The op it is violated at, if it is one.
+    pub op: Option<OpId>,
+    /// Place in the kernel text; empty if there is none.
+    pub span: Span,
+    /// What is wrong, in words.
+    pub message: String,
+}
+
+/// Checks a kernel against every rule.
+///
+/// # Errors
+/// All violations found. Where the structure is wrong, types and memory are not looked at.
+pub fn verify(kernel: &Kernel) -> Result<(), Vec<VerifyError>> {
+    let mut errors = Errors { kernel, list: Vec::new() };
+    structure::check_entities(&mut errors);
+    if errors.list.is_empty() {
+        structure::check_blocks(&mut errors);
+    }
+    if errors.list.is_empty() {
+        let bad = types::check(&mut errors);
+        memory::check(&mut errors, &bad);
+    }
+    if errors.list.is_empty() { Ok(()) } else { Err(errors.list) }
+}
+
+/// Ops with a wrong operand or address, about which nothing more is said.
+type BadOps = BTreeSet<OpId>;
+
+/// The errors so far.
+struct Errors<'k> {
+    kernel: &'k Kernel,
+    list: Vec<VerifyError>,
+}
+
+impl Errors<'_> {
+    fn at(&mut self, rule: Rule, op: OpId, message: impl Into<String>) {
+        let span = self.kernel.ops.get(op).map_or_else(Span::default, |data| data.span);
+        self.list.push(VerifyError { rule, op: Some(op), span, message: message.into() });
+    }
+
+    fn kernel(&mut self, rule: Rule, message: impl Into<String>) {
+        let span = self.kernel.name_span;
+        self.list.push(VerifyError { rule, op: None, span, message: message.into() });
+    }
+}
