@@ -145,15 +145,22 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
     })
 }
 
-struct Planned {
-    plan: Plan,
-    normal: Kernel,
-    reasons: Vec<String>,
-    assumptions: Vec<String>,
-    predicted: Resources,
+/// A plan and what was found out on the way to it.
+pub(crate) struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// The normalised kernel.
+    pub normal: Kernel,
+    /// Reasons against the schedule.
+    pub reasons: Vec<String>,
+    /// What must hold of the arguments.
+    pub assumptions: Vec<String>,
+    /// Predicted resources.
+    pub predicted: Resources,
 }
 
-fn planned(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Planned, Error> {
+/// Plans an instance under a schedule, without generating text.
+pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Planned, Error> {
     if let Some(name) = instance.binding.check(&instance.kernel).into_iter().next() {
         return Err(Error::Unbound(name));
     }

@@ -10,15 +10,19 @@ mod error;
 mod generate;
 mod instance;
 mod lower;
+mod model;
 pub mod plan;
 mod rewrite;
 mod schedule;
+mod space;
 
 pub use abi::{Abi, Blocks, Field, GridDim, SizeTerm, TensorMap};
 pub use arch::{ARCHS, Arch, CopyOp, TensorOp};
 pub use error::Error;
 pub use generate::{Generated, Legality, Limit, Resources, check, generate};
 pub use instance::{Facts, Instance};
+pub use model::{Machine, default_schedule, predict, rank};
 pub use schedule::{
     Edges, Exponential, Fragments, KNOBS, Knob, OperandA, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, WorkOrder,
 };
+pub use space::space;

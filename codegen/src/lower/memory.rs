@@ -1,6 +1,6 @@
 //! Tiles in global memory (origins, strides, what exists) and in shared memory (geometry, places).
 
-use flashtile_dsl::ir::{At, Dim, Elem, Op, OpId, ParamId, SizeExpr, Type, ValueId};
+use flashtile_dsl::ir::{At, Dim, Elem, Op, OpId, ParamId, Type, ValueId};
 use flashtile_templates::expr::{Expr, Function, Shape};
 
 use super::{Home, Lowering, Pending};

@@ -20,4 +20,4 @@ pub use error::CacheError;
 pub use handle::Cache;
 pub use key::{Bucket, DeviceKey, ModuleKey, TuningKey};
 pub use maintain::{EntryInfo, ImportSummary};
-pub use record::{Candidate, Measurement, ModuleRecord, Outcome, Stage, TuningRecord};
+pub use record::{Candidate, Measurement, ModuleRecord, NO_NVRTC, Outcome, Stage, TuningRecord};

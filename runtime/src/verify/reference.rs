@@ -129,10 +129,15 @@ impl Reference {
 }
 
 impl OutputReference {
+    /// Judges the output by the values at the known places, which `value` gives by index in row-major order.
+    pub fn check_by(&self, value: impl Fn(usize) -> f64) -> OutputVerdict {
+        let found: Vec<f64> = self.places.iter().map(|&at| value(at)).collect();
+        OutputVerdict::new(self, &found)
+    }
+
     /// Judges the values of the whole output, in row-major order.
     pub fn check(&self, values: &[f64]) -> OutputVerdict {
-        let found: Vec<f64> = self.places.iter().map(|&at| values[at]).collect();
-        OutputVerdict::new(self, &found)
+        self.check_by(|at| values[at])
     }
 }
 

@@ -242,7 +242,9 @@ mod tests {
         let (nan, inf) = (f64::NAN, f64::INFINITY);
         let exact = [nan, inf, -inf, 1.0];
         assert!(judge(Elem::Bf16, &exact, &exact, &exact).passed());
-        for found in [[0.0, inf, -inf, 1.0], [nan, nan, -inf, 1.0], [nan, inf, inf, 1.0], [nan, inf, -inf, nan], [nan, 3e38, -inf, 1.0]] {
+        for found in
+            [[0.0, inf, -inf, 1.0], [nan, nan, -inf, 1.0], [nan, inf, inf, 1.0], [nan, inf, -inf, nan], [nan, 3e38, -inf, 1.0]]
+        {
             assert_eq!(judge(Elem::Bf16, &exact, &exact, &found).failure, Some(Failure::NotFinite), "{found:?}");
         }
         let large = [70000.0, 1.0];

@@ -11,7 +11,7 @@ use flashtile_dsl::ir::{Entity, ParamKind};
 use rayon::prelude::*;
 
 use super::HostMemory;
-use crate::device::{Call, CallArgument, Launcher, Memory};
+use crate::device::{Call, CallArgument, Launcher, Memory, VariantInfo};
 use crate::error::{Error, Result};
 use crate::kernel::{BoundKernel, KernelError};
 
@@ -104,10 +104,6 @@ impl Launcher for CpuLauncher {
             }
             from = to;
         }
-    }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
     }
 }
 

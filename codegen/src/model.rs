@@ -1,0 +1,396 @@
+//! The cost model: how long a plan takes, from what its statements issue.
+//!
+//! Every statement is counted in the units of a multiprocessor: issue slots, tensor-core, special-function and shared-memory
+//! cycles. A step of a block takes as long as the unit that is busiest over all resident blocks, made longer by the others the
+//! less there is to overlap them with, and by a latency that more warps hide. Programs are dealt to multiprocessors in the
+//! order of the grid; the last wave is only as good as it is full. The constants at the top were fitted to measurements (see
+//! docs/performance.md); what matters is the order of candidates, not the time.
+
+use std::collections::BTreeMap;
+
+use flashtile_dsl::analysis::index::Lookups;
+use flashtile_dsl::analysis::mask::{self, MaskOptions};
+use flashtile_dsl::ir::{Op, ProgramDim, SizeExpr, ValueId};
+use flashtile_templates::expr::{Expr, Function, Shape};
+use serde::{Deserialize, Serialize};
+
+use crate::arch::{Arch, TensorOp};
+use crate::blocks;
+use crate::error::Error;
+use crate::generate::{self, Planned};
+use crate::instance::Instance;
+use crate::plan::{OperandA, Plan, Stmt, StmtOp};
+use crate::schedule::{Fragments, Schedule, WorkOrder};
+use crate::space;
+
+/// How far units overlap: the exponent of the norm that joins their times. Infinity would be perfect overlap, 1 none.
+const OVERLAP: f64 = 2.2;
+/// Cycles that a barrier and the latencies around it cost a block in every step, before other warps hide them.
+const STEP_LATENCY: f64 = 900.0;
+/// Cycles to start and finish a block.
+const BLOCK_LATENCY: f64 = 2500.0;
+
+/// The device a time is predicted for.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Machine {
+    /// Multiprocessors.
+    pub sms: u32,
+    /// Clock in GHz.
+    pub ghz: f64,
+    /// Memory bandwidth in GB/s.
+    pub gbytes_per_s: f64,
+}
+
+impl Machine {
+    /// A typical card of the architecture.
+    pub fn typical(arch: &Arch) -> Self {
+        Self { sms: arch.typical_sms, ghz: arch.typical_ghz, gbytes_per_s: arch.typical_gbytes_per_s }
+    }
+}
+
+/// Cycles of the units of a multiprocessor, for one warp.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Units {
+    issue: f64,
+    tensor: f64,
+    special: f64,
+    shared: f64,
+    barriers: f64,
+}
+
+impl Units {
+    fn add(&mut self, other: Units, times: f64) {
+        self.issue += other.issue * times;
+        self.tensor += other.tensor * times;
+        self.special += other.special * times;
+        self.shared += other.shared * times;
+        self.barriers += other.barriers * times;
+    }
+}
+
+/// Predicted seconds of one launch with these run-time sizes.
+pub fn predict(
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<f64, Error> {
+    let planned = generate::planned(instance, schedule, arch)?;
+    if !planned.reasons.is_empty() {
+        return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
+    }
+    Ok(time(&planned, instance, schedule, arch, sizes, machine))
+}
+
+fn time(
+    planned: &Planned,
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> f64 {
+    let plan = &planned.plan;
+    let mut counter =
+        Counter { plan, schedule, arch, outside: Units::default(), loops: vec![Units::default(); plan.loops.len()] };
+    for role in &plan.roles {
+        counter.block(&role.body, None);
+    }
+    let resident = planned.predicted.blocks_per_sm.max(1);
+    let warps = f64::from(schedule.warps) * f64::from(resident);
+    let cycles = |units: &Units| {
+        let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
+        let joined: f64 = busy.iter().map(|b| b.powf(OVERLAP)).sum::<f64>().powf(1.0 / OVERLAP);
+        // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.
+        joined + units.barriers * STEP_LATENCY / f64::from(resident)
+    };
+    let (programs, trips) = trips(instance, schedule, sizes);
+    let outside = cycles(&counter.outside) + BLOCK_LATENCY;
+    let steps: Vec<f64> = counter.loops.iter().map(cycles).collect();
+    // Work of `resident` blocks together, in cycles of a multiprocessor.
+    let work = |trips: &[f64]| outside + steps.iter().zip(trips).map(|(s, n)| s * n).sum::<f64>();
+    let per_tile: Vec<f64> = trips.iter().map(|t| work(t)).collect();
+    let mean = per_tile.iter().sum::<f64>() / per_tile.len().max(1) as f64;
+    let longest = per_tile.iter().copied().fold(0.0, f64::max);
+    let slots = f64::from(machine.sms * resident);
+    let waves = programs / slots;
+    let even = per_tile.iter().all(|&t| (t - mean).abs() <= 0.05 * mean);
+    let total = if even {
+        mean * waves.ceil().max(1.0)
+    } else {
+        // Uneven programs: the end is ragged by up to a long program, half of one if the long ones come first.
+        let ragged = if schedule.order == WorkOrder::LongestFirst { 0.25 } else { 0.5 };
+        (mean * waves + longest * ragged).max(longest)
+    };
+    let compute = total / (machine.ghz * 1e9);
+    compute.max(bytes(instance, sizes) / (machine.gbytes_per_s * 1e9)) + 3e-6
+}
+
+/// The schedule that the model ranks first.
+pub fn default_schedule(
+    instance: &Instance,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Schedule, Error> {
+    let ranked = rank(instance, arch, sizes, machine)?;
+    Ok(ranked.into_iter().next().expect("a ranking is not empty").0)
+}
+
+/// All legal schedules of the space with their predicted seconds, best first.
+pub fn rank(
+    instance: &Instance,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Vec<(Schedule, f64)>, Error> {
+    let mut reasons = Vec::new();
+    let mut ranked = Vec::new();
+    for schedule in space::candidates(instance, arch) {
+        match predict(instance, &schedule, arch, sizes, machine) {
+            Ok(seconds) => ranked.push((schedule, seconds)),
+            Err(Error::Illegal { reasons: why, .. }) => reasons.extend(why),
+            Err(other) => return Err(other),
+        }
+    }
+    if ranked.is_empty() {
+        reasons.sort();
+        reasons.dedup();
+        return Err(Error::NoLegalSchedule { arch: arch.name, reasons });
+    }
+    ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
+    Ok(ranked)
+}
+
+/// Number of programs, and for every tile of the last grid dimension (a sample of them) the trips of each loop.
+fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>) -> (f64, Vec<Vec<f64>>) {
+    let kernel = &instance.kernel;
+    let size = |s: &SizeExpr| {
+        s.eval(|id| {
+            let name = kernel.size_name(id);
+            instance.binding.consts.get(name).or_else(|| sizes.get(name)).copied()
+        })
+        .unwrap_or(1)
+    };
+    let block = |axis| i64::from(blocks::block(kernel, schedule, axis));
+    let counts: Vec<i64> = kernel
+        .grid()
+        .iter()
+        .map(|d| match d {
+            ProgramDim::Each(s) => size(s),
+            ProgramDim::Tiles(axis) => -(-size(&kernel.axes[*axis].extent)).div_euclid(block(*axis)),
+        })
+        .collect();
+    let programs = counts.iter().product::<i64>().max(0) as f64;
+    let coordinates: Vec<ValueId> = match kernel.blocks[kernel.body].ops.first() {
+        Some(&op) if !kernel.grid().is_empty() => kernel.ops[op].results.clone(),
+        _ => Vec::new(),
+    };
+    let loops: Vec<_> =
+        kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| matches!(kernel.ops[op].op, Op::For { .. })).collect();
+    let bounds: Vec<_> = loops
+        .iter()
+        .map(|&op| {
+            mask::loop_runs(
+                kernel,
+                op,
+                &block,
+                &|s| instance.binding.size(kernel, s),
+                MaskOptions { early_stop: schedule.early_stop },
+            )
+        })
+        .collect();
+    let last = counts.last().copied().unwrap_or(1).max(1);
+    let samples = last.min(32);
+    let tiles = (0..samples)
+        .map(|sample| {
+            let tile = sample * last / samples + (last / samples) / 2;
+            let value = |v: ValueId| match coordinates.iter().position(|&c| c == v) {
+                Some(d) if d + 1 == counts.len() => tile,
+                _ => 0,
+            };
+            bounds
+                .iter()
+                .map(|b| {
+                    let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value });
+                    (hi - lo).max(0) as f64
+                })
+                .collect()
+        })
+        .collect();
+    (programs, tiles)
+}
+
+/// The fewest bytes a launch moves: every tensor once.
+fn bytes(instance: &Instance, sizes: &BTreeMap<String, i64>) -> f64 {
+    use flashtile_dsl::ir::ParamKind;
+    let kernel = &instance.kernel;
+    kernel
+        .params
+        .values()
+        .map(|p| match &p.kind {
+            ParamKind::Tensor(t) => {
+                let elements: f64 = t
+                    .shape
+                    .iter()
+                    .map(|s| {
+                        s.eval(|id| {
+                            instance.binding.consts.get(kernel.size_name(id)).or_else(|| sizes.get(kernel.size_name(id))).copied()
+                        })
+                        .unwrap_or(1) as f64
+                    })
+                    .product();
+                elements * instance.binding.elem(kernel, t.elem).bytes().unwrap_or(4) as f64
+            }
+            ParamKind::Scalar(_) => 0.0,
+        })
+        .sum()
+}
+
+struct Counter<'a> {
+    plan: &'a Plan,
+    schedule: &'a Schedule,
+    arch: &'a Arch,
+    outside: Units,
+    loops: Vec<Units>,
+}
+
+impl Counter<'_> {
+    fn block(&mut self, body: &[Stmt], inside: Option<usize>) {
+        for stmt in body {
+            match &stmt.op {
+                StmtOp::When { guard, body } => {
+                    // Cut tiles are few.
+                    if !matches!(guard, crate::plan::Guard::Cut(_)) {
+                        self.block(body, inside);
+                    }
+                }
+                StmtOp::Loop { id, body } => self.block(body, Some(*id)),
+                op => {
+                    let units = self.statement(op);
+                    match inside {
+                        Some(id) => self.loops[id].add(units, 1.0),
+                        None => self.outside.add(units, 1.0),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Cycles per warp: an instruction takes an issue slot of one of four schedulers.
+    fn instructions(n: f64) -> Units {
+        Units { issue: n / 4.0, ..Units::default() }
+    }
+
+    fn elements(&self, v: usize) -> f64 {
+        f64::from(self.plan.variables[v].registers())
+    }
+
+    /// An expression evaluated `n` times per thread.
+    fn expression(&self, value: &Expr, n: f64) -> Units {
+        let (mut instructions, mut special) = (0.0, 0.0);
+        value.visit(&mut |e| match e {
+            Expr::Call(Function::Ex2 | Function::Lg2, _) => special += 1.0,
+            Expr::Call(Function::Tanh, _) => {
+                special += 2.0;
+                instructions += 12.0;
+            }
+            Expr::Infix("/", ..) | Expr::Call(Function::DivOrZero, _) => instructions += 10.0,
+            Expr::Call(..) | Expr::Infix(..) | Expr::Select(..) | Expr::Prefix(..) => instructions += 1.0,
+            _ => {}
+        });
+        // A product that feeds a sum is one instruction with it.
+        let fused = count_fused(value);
+        let total = (instructions + special - fused).max(1.0);
+        Units { issue: total * n / 4.0, special: special * n * 32.0 / f64::from(self.arch.special_per_clock), ..Units::default() }
+    }
+
+    fn statement(&self, op: &StmtOp) -> Units {
+        match op {
+            StmtOp::Map { to, value } => self.expression(value, self.elements(*to)),
+            StmtOp::Pack { to, value } => {
+                let mut units = self.expression(value, self.elements(*to));
+                units.issue = self.elements(*to) / 4.0;
+                units
+            }
+            StmtOp::Reduce { from, across_quad, .. } => {
+                let v = &self.plan.variables[*from];
+                let shuffles = if *across_quad { 4.0 * f64::from(v.m_tiles) } else { 0.0 };
+                let mut units = Self::instructions(self.elements(*from) + 2.0 * shuffles);
+                units.shared = shuffles;
+                units
+            }
+            StmtOp::QuadSum(v) => Self::instructions(4.0 * self.elements(*v)),
+            StmtOp::Copy { tile, .. } => {
+                let t = &self.plan.tiles[*tile];
+                let chunks = f64::from(t.rows * t.columns * t.elem.bytes().unwrap_or(4) as u32) / 16.0;
+                let per_warp = chunks / f64::from(32 * self.schedule.warps);
+                Units { issue: per_warp * 4.0 / 4.0, shared: per_warp * 4.0, ..Units::default() }
+            }
+            StmtOp::LoadFragments { to, .. } => self.ldmatrix(self.elements(*to) / 4.0),
+            StmtOp::Dot { acc, a, b, depth, .. } => self.product(*acc, a, *b, *depth),
+            StmtOp::Stage { from, .. } => {
+                let n = self.elements(*from) / 2.0;
+                Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
+            }
+            StmtOp::Load { to, .. } => Self::instructions(6.0 * self.elements(*to)),
+            StmtOp::Store { m_tiles, n_tiles, shape, .. } => {
+                let n = match shape {
+                    Shape::Accumulator => f64::from(4 * m_tiles * n_tiles),
+                    _ => f64::from(2 * m_tiles.max(n_tiles)),
+                };
+                Self::instructions(3.0 * n)
+            }
+            StmtOp::Barrier => Units { barriers: 1.0, ..Units::default() },
+            StmtOp::Let { .. } | StmtOp::Commit | StmtOp::Wait(_) => Self::instructions(2.0),
+            StmtOp::When { .. } | StmtOp::Loop { .. } => unreachable!("walked by block"),
+        }
+    }
+
+    fn ldmatrix(&self, n: f64) -> Units {
+        // 512 bytes each, 128 a cycle.
+        Units { issue: n / 4.0, shared: 4.0 * n, ..Units::default() }
+    }
+
+    fn product(&self, acc: usize, a: &OperandA, b: usize, depth: u32) -> Units {
+        let v = &self.plan.variables[acc];
+        let (m, n) = (f64::from(v.m_tiles), f64::from(v.n_tiles));
+        let depth = f64::from(depth);
+        if self.schedule.tensor_op == TensorOp::Ffma {
+            let flops = m * 16.0 * n * 8.0 * depth * 2.0;
+            let loads = depth / 4.0 * 2.0 * m + if self.plan.tiles[b].warp_private { 0.0 } else { depth / 4.0 * 2.0 * n };
+            return Units {
+                issue: (flops / 64.0 + loads) / 4.0,
+                tensor: flops / f64::from(self.arch.ffma_flops_per_clock),
+                shared: loads * 4.0,
+                ..Units::default()
+            };
+        }
+        let k = depth / 16.0;
+        let products = m * n * k * if self.schedule.tensor_op == TensorOp::MmaM16n8k8 { 2.0 } else { 1.0 };
+        let batches = if self.schedule.batch_m { 1.0 } else { m };
+        let pairs = if self.schedule.fragments == Fragments::Single { n } else { n / 2.0 };
+        let mut loads = pairs * k * batches;
+        if matches!(a, OperandA::Tile(..)) {
+            loads += m * k;
+        }
+        let mut units = self.ldmatrix(loads);
+        units.issue += products / 4.0;
+        units.tensor = m * n * k * 4096.0 / f64::from(self.arch.mma_flops_per_clock);
+        units
+    }
+}
+
+/// Sums of products: each is one multiply-add.
+fn count_fused(value: &Expr) -> f64 {
+    let mut fused = 0.0;
+    value.visit(&mut |e| {
+        if let Expr::Infix("+" | "-", a, b) = e {
+            if matches!(a.as_ref(), Expr::Infix("*", ..)) || matches!(b.as_ref(), Expr::Infix("*", ..)) {
+                fused += 1.0;
+            }
+        }
+    });
+    fused
+}
