@@ -410,3 +410,30 @@ impl Cost {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::samples::{Softmax, attention, causal};
+    use crate::ir::Elem;
+
+    #[test]
+    fn visible_pairs_are_counted_exactly() {
+        let (kernel, ..) = attention(Softmax::Named, &[&causal]);
+        let binding = Binding::new(&kernel, Elem::F16, [("D", 4)]);
+        for (m, n) in [(5i64, 7i64), (7, 5), (6, 6), (1, 9), (4, 0)] {
+            let sizes = BTreeMap::from([("M".to_owned(), m), ("N".to_owned(), n)]);
+            let load = Workload { kernel: &kernel, binding: &binding, sizes: &sizes };
+            assert_eq!(load.missing(), Vec::<String>::new());
+            let visible: i64 = (0..m).map(|i| (i + n - m + 1).clamp(0, n)).sum();
+            let cost = load.cost();
+            assert!(cost.exact);
+            assert_eq!(cost.algorithm.flops, 4 * visible as u64 * 4);
+            if m == n {
+                assert_eq!(cost.nominal_flops, (4 * m * n * 4 / 2) as u64, "the convention of the field");
+            }
+            let written = load.executed(&|_| 2, MaskOptions::default()).written;
+            assert_eq!(written, cost.algorithm.written, "every output element is written once");
+        }
+    }
+}
