@@ -219,7 +219,8 @@ fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>
             bounds
                 .iter()
                 .map(|b| {
-                    let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value });
+                    // Integer parameters are not known here: large, so that a window of that width hides nothing.
+                    let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value, param: &|_| 1 << 30 });
                     (hi - lo).max(0) as f64
                 })
                 .collect()
