@@ -10,6 +10,7 @@
 //! | [`toolchain`] | finds or installs NVRTC, compiles, disassembles |
 //! | [`tuner`] | finds the best schedule for a shape on a GPU |
 //! | [`verify`] | the float64 oracle and the tolerance |
+//! | [`conformance`] | one suite of launches for every device |
 //! | [`cache`] | keeps compiled code and tuning results between runs |
 //! | [`macro_support`] | what `flash_kernel!` expands to; not for use by hand |
 //!
@@ -22,6 +23,7 @@
 //! ```
 
 pub mod cache;
+pub mod conformance;
 pub mod device;
 mod element;
 mod error;
@@ -41,6 +43,7 @@ pub use element::Element;
 pub use error::{Error, Result};
 pub use flashtile_codegen::{ARCHS, Arch, Facts, Schedule};
 pub use flashtile_dsl::ir::{Binding, Elem, SourceText};
+pub use flashtile_macros::flash_kernel;
 pub use half::{bf16, f16};
 pub use kernel::{BoundKernel, Kernel};
 pub use launch::{Argument, LoadedKernel};

@@ -2,6 +2,9 @@
 
 use half::{bf16, f16};
 
+use super::error::InterpretError;
+use super::machine::Interpreter;
+use super::memory::Stored;
 use crate::ir::{Binding, Elem, Kernel};
 
 /// A floating-point type that tiles are computed in.
@@ -134,8 +137,8 @@ pub(super) fn round(elem: Elem, x: f32) -> f32 {
     }
 }
 
-/// How arithmetic rounds.
-pub trait Arithmetic: Send + Sync {
+/// How arithmetic rounds. Implemented by [`Exact64`], [`Ir32`] and [`Plain16`] alone.
+pub trait Arithmetic: Send + Sync + Sized {
     /// The type that floats are computed in.
     type Real: Real;
 
@@ -145,6 +148,19 @@ pub trait Arithmetic: Send + Sync {
     /// Rounds the float result of an op. `matrix`: it has rank 2. `row_wise`: it was computed by an elementwise op that
     /// met a vector.
     fn round_result(&self, matrix: bool, row_wise: bool, values: &mut [Self::Real]);
+
+    /// What [`Interpreter::run`] calls. Not generic in the implementations, so that the interpreter is compiled with this
+    /// crate and its optimisation level, not with the crate that uses it.
+    #[doc(hidden)]
+    fn run(interpreter: &Interpreter<'_, Self>, program: usize) -> Result<Vec<Stored<Self::Real>>, InterpretError>;
+}
+
+macro_rules! compiled_here {
+    () => {
+        fn run(interpreter: &Interpreter<'_, Self>, program: usize) -> Result<Vec<Stored<Self::Real>>, InterpretError> {
+            interpreter.execute(program)
+        }
+    };
 }
 
 /// Everything in f64; casts and stores round nothing. With loops of one tile, the oracle.
@@ -155,6 +171,7 @@ impl Arithmetic for Exact64 {
     type Real = f64;
     fn round_cast(&self, _: Elem, _: &mut [f64]) {}
     fn round_result(&self, _: bool, _: bool, _: &mut [f64]) {}
+    compiled_here!();
 }
 
 /// What the IR means: f32, rounded to 16 bits by casts and stores.
@@ -167,6 +184,7 @@ impl Arithmetic for Ir32 {
         round_all(elem, values);
     }
     fn round_result(&self, _: bool, _: bool, _: &mut [f32]) {}
+    compiled_here!();
 }
 
 /// The plain 16-bit computation of the same text: an op computes in f32 and writes its matrix in the kernel's element
@@ -199,6 +217,7 @@ impl Arithmetic for Plain16 {
             round_all(self.elem, values);
         }
     }
+    compiled_here!();
 }
 
 fn round_all(elem: Elem, values: &mut [f32]) {

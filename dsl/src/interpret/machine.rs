@@ -110,6 +110,11 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
     /// # Errors
     /// [`InterpretError::Program`], [`InterpretError::OutOfBounds`] or [`InterpretError::DivisionByZero`].
     pub fn run(&self, program: usize) -> Result<Vec<Stored<A::Real>>, InterpretError> {
+        A::run(self, program)
+    }
+
+    /// See [`Interpreter::run`].
+    pub(super) fn execute(&self, program: usize) -> Result<Vec<Stored<A::Real>>, InterpretError> {
         let programs = self.programs();
         if program >= programs {
             return Err(InterpretError::Program { program, programs });

@@ -37,6 +37,9 @@ mod builder;
 mod entity;
 mod kernel;
 mod op;
+mod parse;
+mod print;
+mod renumber;
 mod size;
 mod types;
 mod verify;
@@ -48,6 +51,7 @@ pub use kernel::{
     ValueData, ValueDef,
 };
 pub use op::{At, BinaryOp, CompareOp, IndexOp, Op, ProgramDim, ReduceOp, UnaryOp};
+pub use parse::{TextError, parse_text};
 pub use size::SizeExpr;
 pub use types::{Dim, Elem, TileType, Type};
 pub use verify::{Rule, VerifyError, verify};

@@ -101,6 +101,9 @@ impl Embedded {
     }
 }
 
+/// Most lines without a token that are taken for comments of the user's.
+const LONGEST_GAP: usize = 10_000;
+
 /// Writes tokens at their lines and columns.
 #[derive(Debug)]
 struct Writer {
@@ -161,7 +164,7 @@ impl Writer {
             self.first_line = Some(at.line);
             self.line = at.line;
         }
-        if at.line < self.line || (at.line == self.line && at.column < self.column) {
+        if at.line > self.line + LONGEST_GAP || at.line < self.line || (at.line == self.line && at.column < self.column) {
             self.in_place = false;
         }
         while self.in_place && self.line < at.line {

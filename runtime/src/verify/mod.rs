@@ -7,6 +7,7 @@ mod launch;
 mod reference;
 mod tolerance;
 
+pub use flashtile_dsl::interpret::HostTensor;
 pub use launch::{HostArgument, run};
 pub use reference::{OutputReference, Programs, Reference};
 pub use tolerance::{Bound, Failure, OutputVerdict, Worst};

@@ -1,0 +1,149 @@
+//! Kernels to typed handles, errors to compile errors.
+
+use flashtile_dsl::ir::{Elem, Kernel, ParamKind, SizeKind, Span};
+use flashtile_dsl::syntax::{Diagnostic, Embedded, Function, parse_macro};
+use proc_macro2::{Ident, TokenStream};
+use quote::{quote, quote_spanned};
+
+/// The expansion of `flash_kernel! { input }`.
+pub(crate) fn expand(input: TokenStream) -> TokenStream {
+    let embedded = Embedded::new(&input, "");
+    match parse_macro(input, &embedded) {
+        Ok(functions) => functions.iter().map(|function| handle(function, &embedded)).collect(),
+        Err(diagnostics) => diagnostics.list.iter().map(|diagnostic| compile_error(diagnostic, &embedded)).collect(),
+    }
+}
+
+/// An error that rustc shows at the tokens of its span.
+fn compile_error(diagnostic: &Diagnostic, embedded: &Embedded) -> TokenStream {
+    let mut message = diagnostic.message.clone();
+    if !diagnostic.label.is_empty() {
+        message.push_str(&format!(": {}", diagnostic.label));
+    }
+    if let Some(help) = &diagnostic.help {
+        message.push_str(&format!("\nhelp: {help}"));
+    }
+    let (first, last) = embedded.tokens_at(diagnostic.span);
+    // rustc underlines from the path of the macro to its last token.
+    let path = quote_spanned!(first=> ::core::compile_error);
+    let call = quote_spanned!(last=> { #message });
+    quote!(#path ! #call)
+}
+
+/// The typed handle of a kernel.
+fn handle(function: &Function, embedded: &Embedded) -> TokenStream {
+    let Function { kernel, visibility, ident } = function;
+    let name = &kernel.name;
+    let doc = kernel.doc.lines().map(|line| format!(" {line}"));
+    let types: Vec<_> = kernel.type_params.iter().map(|name| identifier(name, Span::default(), embedded)).collect();
+    let type_names = &kernel.type_params;
+    let consts = kernel.sizes.values().filter(|size| size.kind == SizeKind::Const);
+    let const_names: Vec<_> = consts.map(|size| size.name.as_str()).collect();
+    let consts: Vec<_> = const_names.iter().map(|name| identifier(name, Span::default(), embedded)).collect();
+    let (parameters, arguments) = parameters(kernel, embedded);
+    let text = &*embedded.source.text;
+    let line = embedded.source.first_line;
+    quote! {
+        #(#[doc = #doc])*
+        #[allow(non_camel_case_types)]
+        #[derive(Debug)]
+        #visibility struct #ident<#(#types: ::flashtile::Element,)* #(const #consts: usize),*> {
+            handle: ::flashtile::macro_support::Handle,
+            elements: ::core::marker::PhantomData<(#(#types,)*)>,
+        }
+
+        impl<#(#types: ::flashtile::Element,)* #(const #consts: usize),*> #ident<#(#types,)* #(#consts),*> {
+            /// The text of the kernel and its place.
+            pub fn source() -> ::flashtile::macro_support::KernelSource {
+                ::flashtile::macro_support::KernelSource { name: #name, text: #text, file: ::core::file!(), line: #line }
+            }
+
+            /// Makes the kernel ready for a device: compiles it, or finds it in the cache.
+            ///
+            /// # Errors
+            /// The device cannot run it.
+            pub fn on(device: &::flashtile::Device) -> ::flashtile::Result<Self> {
+                Self::on_with(device, ::core::default::Default::default())
+            }
+
+            /// As `on`, with options.
+            ///
+            /// # Errors
+            /// The device cannot run it, or not with these options.
+            pub fn on_with(device: &::flashtile::Device, options: ::flashtile::LaunchOptions) -> ::flashtile::Result<Self> {
+                let handle = ::flashtile::macro_support::prepare_with(
+                    &Self::source(),
+                    &[#((#type_names, <#types as ::flashtile::Element>::ELEM)),*],
+                    &[#((#const_names, #consts as i64)),*],
+                    device,
+                    options,
+                )?;
+                ::core::result::Result::Ok(Self { handle, elements: ::core::marker::PhantomData })
+            }
+
+            /// Queues a launch on the device's own stream; one argument for each parameter of the kernel.
+            ///
+            /// # Errors
+            /// An argument does not fit, and is named; or the compiler or the device failed.
+            #[allow(clippy::too_many_arguments)]
+            pub fn launch(&self, #(#parameters),*) -> ::flashtile::Result<()> {
+                self.handle.launch(&[#(::flashtile::Argument::from(#arguments)),*])
+            }
+
+            /// Queues a launch on a stream.
+            ///
+            /// # Errors
+            /// As `launch`.
+            #[allow(clippy::too_many_arguments)]
+            pub fn launch_on(&self, __stream: &::flashtile::Stream, #(#parameters),*) -> ::flashtile::Result<()> {
+                self.handle.launch_on(__stream, &[#(::flashtile::Argument::from(#arguments)),*])
+            }
+
+            /// The kernel made ready, with no static types: for inspection and tuning.
+            pub fn handle(&self) -> &::flashtile::LoadedKernel {
+                self.handle.loaded()
+            }
+        }
+    }
+}
+
+/// The parameters of `launch` as Rust declares them, and their names.
+fn parameters(kernel: &Kernel, embedded: &Embedded) -> (Vec<TokenStream>, Vec<Ident>) {
+    let parameter = |(_, param): (_, &flashtile_dsl::ir::Param)| {
+        let name = identifier(&param.name, param.span, embedded);
+        let ty = match &param.kind {
+            ParamKind::Scalar(elem) => element(kernel, *elem, embedded),
+            ParamKind::Tensor(tensor) => {
+                let elem = element(kernel, tensor.elem, embedded);
+                let reference = if tensor.output { quote!(&mut) } else { quote!(&) };
+                quote!(#reference ::flashtile::Tensor<#elem>)
+            }
+        };
+        (quote!(#name: #ty), name)
+    };
+    kernel.params.iter().map(parameter).unzip()
+}
+
+/// The Rust type of an element type.
+fn element(kernel: &Kernel, elem: Elem, embedded: &Embedded) -> TokenStream {
+    match elem {
+        Elem::F32 => quote!(f32),
+        Elem::I32 => quote!(i32),
+        Elem::F16 => quote!(::flashtile::f16),
+        Elem::Bf16 => quote!(::flashtile::bf16),
+        Elem::Bool => quote!(bool),
+        Elem::Generic(_) => {
+            let name = identifier(kernel.elem_name(elem), Span::default(), embedded);
+            quote!(#name)
+        }
+    }
+}
+
+/// A name of the kernel as an identifier at its place in the user's file.
+fn identifier(name: &str, span: Span, embedded: &Embedded) -> Ident {
+    let (place, _) = embedded.tokens_at(span);
+    match name.strip_prefix("r#") {
+        Some(raw) => Ident::new_raw(raw, place),
+        None => Ident::new(name, place),
+    }
+}

@@ -1,0 +1,176 @@
+//! Ops of the text form: their attributes and operands, by mnemonic.
+
+use super::lex::{DOTS, Token};
+use super::reader::{Read, Reader};
+use crate::ir::entity::ValueId;
+use crate::ir::op::{At, BinaryOp, CompareOp, IndexOp, Op, ProgramDim, ReduceOp, UnaryOp};
+
+const INDEX_OPS: [IndexOp; 7] =
+    [IndexOp::Add, IndexOp::Sub, IndexOp::Mul, IndexOp::Div, IndexOp::Rem, IndexOp::Min, IndexOp::Max];
+
+const UNARY_OPS: [UnaryOp; 9] = [
+    UnaryOp::Neg,
+    UnaryOp::Abs,
+    UnaryOp::Exp,
+    UnaryOp::Exp2,
+    UnaryOp::Ln,
+    UnaryOp::Log2,
+    UnaryOp::Tanh,
+    UnaryOp::Not,
+    UnaryOp::VisibleOrZero,
+];
+
+const BINARY_OPS: [BinaryOp; 10] = [
+    BinaryOp::Add,
+    BinaryOp::Sub,
+    BinaryOp::Mul,
+    BinaryOp::Div,
+    BinaryOp::Rem,
+    BinaryOp::Max,
+    BinaryOp::Min,
+    BinaryOp::DivOrZero,
+    BinaryOp::And,
+    BinaryOp::Or,
+];
+
+const COMPARE_OPS: [CompareOp; 6] = [CompareOp::Eq, CompareOp::Ne, CompareOp::Lt, CompareOp::Le, CompareOp::Gt, CompareOp::Ge];
+
+impl Reader<'_> {
+    /// Reads what follows a mnemonic. `for` is read with its block.
+    pub(super) fn op(&mut self, mnemonic: &str) -> Read<Op> {
+        match mnemonic {
+            "program" => {
+                let mut dims = Vec::new();
+                while self.peek().is_some_and(|token| *token != Token::Punct(';')) {
+                    dims.push(if self.take_word("tiles") {
+                        self.expect('(')?;
+                        let axis = self.axis()?;
+                        self.expect(')')?;
+                        ProgramDim::Tiles(axis)
+                    } else {
+                        ProgramDim::Each(self.size(0)?)
+                    });
+                    if !self.take(',') {
+                        break;
+                    }
+                }
+                Ok(Op::Program(dims))
+            }
+            "index" => Ok(Op::IndexConst(self.integer()?)),
+            "size" => Ok(Op::SizeOf(self.named_size()?)),
+            "const" => {
+                let elem = self.elem()?;
+                Ok(Op::Constant(elem, self.float()?))
+            }
+            "scalar" => Ok(Op::Scalar(self.param()?)),
+            "from_index" => self.one(Op::FromIndex),
+            "to_index" => self.one(Op::ToIndex),
+            "pos" => self.one(Op::Pos),
+            "full" => {
+                let dims = self.dims()?;
+                self.expect(',')?;
+                Ok(Op::Full { value: self.value()?, dims })
+            }
+            "load_tile" => Ok(Op::Load { tensor: self.param()?, at: self.at()? }),
+            "store_tile" => {
+                let (tensor, at) = (self.param()?, self.at()?);
+                self.expect(',')?;
+                Ok(Op::Store { tensor, at, value: self.value()? })
+            }
+            "select" => {
+                let cond = self.value()?;
+                self.expect(',')?;
+                self.two(|on_true, on_false| Op::Select { cond, on_true, on_false })
+            }
+            "mask" => self.two(|x, keep| Op::Mask { x, keep }),
+            "cast" => {
+                let elem = self.elem()?;
+                self.expect(',')?;
+                Ok(Op::Cast(elem, self.value()?))
+            }
+            "transpose" => self.one(Op::Transpose),
+            "dot" => {
+                let a = self.value()?;
+                self.expect(',')?;
+                let b = self.value()?;
+                let acc = if self.take(',') {
+                    self.expect_word("acc")?;
+                    Some(self.value()?)
+                } else {
+                    None
+                };
+                Ok(Op::Dot { a, b, acc })
+            }
+            "rowmax" => self.one(|x| Op::Reduce(ReduceOp::Max, x)),
+            "rowsum" => self.one(|x| Op::Reduce(ReduceOp::Sum, x)),
+            "yield" => {
+                let mut values = Vec::new();
+                while let Some(Token::Value(_)) = self.peek() {
+                    values.push(self.value()?);
+                    if !self.take(',') {
+                        break;
+                    }
+                }
+                Ok(Op::Yield(values))
+            }
+            other => self.family(other),
+        }
+    }
+
+    /// Ops that differ in an operator: the mnemonic is looked up among those that [`Op::mnemonic`] gives.
+    fn family(&mut self, mnemonic: &str) -> Read<Op> {
+        let any = ValueId(0);
+        if let Some(op) = INDEX_OPS.into_iter().find(|&op| Op::Index(op, any, any).mnemonic() == mnemonic) {
+            return self.two(|a, b| Op::Index(op, a, b));
+        }
+        if let Some(op) = UNARY_OPS.into_iter().find(|&op| Op::Unary(op, any).mnemonic() == mnemonic) {
+            return self.one(|x| Op::Unary(op, x));
+        }
+        if let Some(op) = BINARY_OPS.into_iter().find(|&op| Op::Binary(op, any, any).mnemonic() == mnemonic) {
+            return self.two(|a, b| Op::Binary(op, a, b));
+        }
+        if let Some(op) = COMPARE_OPS.into_iter().find(|&op| Op::Compare(op, any, any).mnemonic() == mnemonic) {
+            return self.two(|a, b| Op::Compare(op, a, b));
+        }
+        self.error(format!("there is no op `{mnemonic}`"))
+    }
+
+    fn one(&mut self, op: impl FnOnce(ValueId) -> Op) -> Read<Op> {
+        Ok(op(self.value()?))
+    }
+
+    fn two(&mut self, op: impl FnOnce(ValueId, ValueId) -> Op) -> Read<Op> {
+        let a = self.value()?;
+        self.expect(',')?;
+        Ok(op(a, self.value()?))
+    }
+
+    fn at(&mut self) -> Read<Vec<At>> {
+        self.expect('[')?;
+        self.list(']', |reader| {
+            if let Some(Token::Value(_)) = reader.peek() {
+                return Ok(At::Index(reader.value()?));
+            }
+            if reader.take_word("tile") {
+                return Ok(At::Tile(reader.value()?));
+            }
+            let start = reader.size(0)?;
+            reader.expect(DOTS)?;
+            let len = reader.size(0)?.sub(&start);
+            Ok(At::Range { start, len })
+        })
+    }
+
+    fn float(&mut self) -> Read<f64> {
+        let negative = self.take('-');
+        let text = match self.next("a number")? {
+            Token::Number(text) => text,
+            Token::Word(word) if word == "inf" || word == "NaN" => word,
+            other => return self.error(format!("expected a number, found {other}")),
+        };
+        match text.parse::<f64>() {
+            Ok(value) => Ok(if negative { -value } else { value }),
+            Err(_) => self.error(format!("`{text}` is not a number")),
+        }
+    }
+}

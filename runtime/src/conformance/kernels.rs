@@ -1,0 +1,114 @@
+//! Kernels of the suite that are not built in: masks and shapes that a user may write.
+
+/// A kernel of the suite.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SuiteKernel {
+    /// Name, as in the text.
+    pub name: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+/// All of them.
+pub const KERNELS: &[SuiteKernel] = &[
+    SuiteKernel { name: "sliding_window", text: SLIDING_WINDOW },
+    SuiteKernel { name: "prefix_attention", text: PREFIX },
+    SuiteKernel { name: "split_dims", text: SPLIT_DIMS },
+];
+
+/// A query sees the last `window` keys up to its own position.
+const SLIDING_WINDOW: &str = "
+pub fn sliding_window<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    window: i32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let s = mask(s, pos(i) + N - M >= pos(j) && pos(i) + N - M < pos(j) + window);
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// Causal, but every query sees the first `prefix` keys.
+const PREFIX: &str = "
+pub fn prefix_attention<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    prefix: i32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let s = mask(s, pos(i) + N - M >= pos(j) || pos(j) < prefix);
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// The head dim of the values is not that of the keys.
+const SPLIT_DIMS: &str = "
+pub fn split_dims<T: Element, const D: usize, const E: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, E)>,
+    scale: f32,
+    o: &mut Tensor<T, (B, H, M, E)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, E));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
+}
+";

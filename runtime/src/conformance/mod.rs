@@ -1,0 +1,24 @@
+//! One suite for every device: a table of launches, each judged by the oracle.
+//!
+//! A [`Case`] fixes a kernel, its binding, sizes, scalars, the inputs' distribution, the layout in memory and a seed; it
+//! has a stable name. [`Case::launch`] makes its arguments, in memory full of NaN; a device runs them; [`Prepared::judge`]
+//! says whether every output is right, every element was written, and nothing else was. [`run`] does it all for a
+//! device, and [`run_with`] for anything that can run a kernel.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`case`] | what a case is, and its name |
+//! | [`table`] | all cases |
+//! | [`kernels`] | kernels of the suite that are not built in |
+//! | [`data`] | inputs, and guarded memory |
+//! | [`report`] | running, judging, and the result |
+
+pub mod case;
+pub mod data;
+pub mod kernels;
+pub mod report;
+pub mod table;
+
+pub use case::{Case, Layout, Values};
+pub use report::{CaseResult, Prepared, Report, run, run_with};
+pub use table::cases;

@@ -1,0 +1,124 @@
+//! Running cases and judging what came out.
+
+use std::fmt;
+
+use flashtile_dsl::ir::{Entity, Kernel};
+use serde::Serialize;
+
+use super::case::Case;
+use super::data;
+use crate::device::{Device, LaunchOptions};
+use crate::error::Result;
+use crate::kernel::BoundKernel;
+use crate::verify::{self, HostArgument, OutputVerdict, Programs, Reference};
+
+/// A case ready to be launched.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The kernel.
+    pub kernel: BoundKernel,
+    /// Arguments in order of the parameters. The outputs are poisoned; a launch overwrites them in place.
+    pub arguments: Vec<HostArgument>,
+    reference: Reference,
+    before: Vec<HostArgument>,
+}
+
+/// How one case went.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct CaseResult {
+    /// Name of the case.
+    pub name: String,
+    /// The judgement of every output; empty if the launch failed.
+    pub outputs: Vec<OutputVerdict>,
+    /// What is wrong, in words; `None` if all is right.
+    pub failure: Option<String>,
+}
+
+/// How all cases went.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Report {
+    /// One per case, in order of the table.
+    pub cases: Vec<CaseResult>,
+}
+
+impl Report {
+    /// Number of cases that passed.
+    pub fn passed(&self) -> usize {
+        self.cases.iter().filter(|c| c.failure.is_none()).count()
+    }
+
+    /// The cases that failed.
+    pub fn failures(&self) -> impl Iterator<Item = &CaseResult> {
+        self.cases.iter().filter(|c| c.failure.is_some())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for case in self.failures() {
+            writeln!(f, "failed {}: {}", case.name, case.failure.as_deref().unwrap_or_default())?;
+        }
+        write!(f, "{} of {} cases passed", self.passed(), self.cases.len())
+    }
+}
+
+impl Case {
+    /// Makes the arguments and computes what the launch must give.
+    ///
+    /// # Errors
+    /// The kernel of the case has errors.
+    pub fn prepare(&self) -> Result<Prepared> {
+        let kernel = self.bound()?;
+        let arguments = data::arguments(self, kernel.ir());
+        let reference = Reference::new(&kernel, &self.sizes_by_id(kernel.ir()), &arguments, Programs::All)?;
+        Ok(Prepared { kernel, before: arguments.clone(), arguments, reference })
+    }
+
+    fn sizes_by_id(&self, kernel: &Kernel) -> Vec<i64> {
+        let sizes = self.all_sizes();
+        kernel.sizes.values().map(|s| *sizes.get(s.name.as_str()).expect("the table gives every size")).collect()
+    }
+}
+
+impl Prepared {
+    /// Judges the arguments after the launch.
+    pub fn judge(&self) -> (Vec<OutputVerdict>, Option<String>) {
+        let outputs = self.reference.check(&self.arguments);
+        let ir = self.kernel.ir();
+        let stray = self.reference.outputs.iter().find_map(|output| {
+            let tensor = |all: &[HostArgument]| all[output.param.index()].tensor().cloned();
+            let (before, after) = (tensor(&self.before)?, tensor(&self.arguments)?);
+            data::inspect(&ir.params[output.param].name, &before, &after)
+        });
+        let wrong = outputs.iter().find(|o| !o.passed()).map(ToString::to_string);
+        (outputs, stray.or(wrong))
+    }
+}
+
+/// Runs cases on a device.
+pub fn run<'a>(device: &Device, options: &LaunchOptions, cases: impl IntoIterator<Item = &'a Case>) -> Report {
+    run_with(cases, |kernel, arguments| {
+        let loaded = kernel.on_with(device, options.clone())?;
+        verify::run(&loaded, arguments)
+    })
+}
+
+/// Runs cases on whatever `launch` runs kernels on: it reads the inputs and overwrites the outputs' memory.
+pub fn run_with<'a>(
+    cases: impl IntoIterator<Item = &'a Case>,
+    mut launch: impl FnMut(&BoundKernel, &mut [HostArgument]) -> Result<()>,
+) -> Report {
+    let mut judged = |case: &Case| -> Result<_> {
+        let mut prepared = case.prepare()?;
+        launch(&prepared.kernel, &mut prepared.arguments)?;
+        Ok(prepared.judge())
+    };
+    let cases = cases
+        .into_iter()
+        .map(|case| match judged(case) {
+            Ok((outputs, failure)) => CaseResult { name: case.name(), outputs, failure },
+            Err(error) => CaseResult { name: case.name(), outputs: Vec::new(), failure: Some(error.to_string()) },
+        })
+        .collect();
+    Report { cases }
+}

@@ -1,0 +1,281 @@
+//! The table of cases.
+
+use flashtile_dsl::ir::Elem;
+
+use super::case::{Case, Layout, Values};
+
+/// Sizes of an attention case.
+#[derive(Clone, Copy)]
+struct Attention {
+    b: i64,
+    h: i64,
+    g: i64,
+    m: i64,
+    n: i64,
+    d: i64,
+}
+
+/// Two heads over one group, and the given rows, keys and head dim.
+const fn rows(m: i64, n: i64, d: i64) -> Attention {
+    Attention { b: 1, h: 2, g: 1, m, n, d }
+}
+
+const KERNELS: [&str; 2] = ["attention", "causal_attention"];
+const HALVES: [Elem; 2] = [Elem::F16, Elem::Bf16];
+const FLOATS: [Elem; 3] = [Elem::F16, Elem::Bf16, Elem::F32];
+
+/// Products of sizes up to this are quick on a slow device.
+const SMALL: i64 = 300_000;
+
+fn attention(kernel: &'static str, elem: Elem, a: Attention) -> Case {
+    let mut case = Case {
+        kernel,
+        elem,
+        consts: vec![("D", a.d)],
+        sizes: vec![("B", a.b), ("H", a.h), ("G", a.g), ("M", a.m), ("N", a.n)],
+        scalars: Vec::new(),
+        values: Values::Normal,
+        layout: Layout::Packed,
+        small: a.b * a.h * a.m * a.n * a.d <= SMALL,
+    };
+    case.scalars.push(("scale", case.usual_scale()));
+    case
+}
+
+/// Every case, in a fixed order. Names are unique.
+pub fn cases() -> Vec<Case> {
+    let mut all = grid();
+    all.extend(ragged());
+    all.extend(head_dims());
+    all.extend(grouped());
+    all.extend(layouts());
+    all.extend(scales());
+    all.extend(growing());
+    all.extend(special());
+    all.extend(masks());
+    all.extend(other_kernels());
+    all
+}
+
+/// 192 regular shapes: 96 without and 96 with a causal mask, as many as "FlashAttention from Scratch" reports.
+fn grid() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in KERNELS {
+        for n in [64, 128, 256, 512] {
+            for d in [32, 64, 128] {
+                for b in [1, 2] {
+                    for h in [1, 4] {
+                        for elem in HALVES {
+                            cases.push(attention(kernel, elem, Attention { b, h, g: h, m: n, n, d }));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// Sizes that no tile divides: fewer rows than keys, more rows than keys, one of either, none.
+fn ragged() -> Vec<Case> {
+    let shapes = [
+        (1, 1),
+        (1, 7),
+        (1, 1023),
+        (7, 1),
+        (7, 7),
+        (7, 113),
+        (113, 7),
+        (113, 113),
+        (113, 203),
+        (203, 113),
+        (239, 239),
+        (203, 799),
+        (799, 203),
+        (1, 0),
+        (113, 0),
+    ];
+    let mut cases = Vec::new();
+    for kernel in KERNELS {
+        for (m, n) in shapes {
+            for elem in FLOATS {
+                cases.push(attention(kernel, elem, rows(m, n, 64)));
+            }
+        }
+        cases.push(attention(kernel, Elem::Bf16, Attention { b: 1, h: 1, g: 1, m: 1023, n: 1023, d: 64 }));
+        cases.push(attention(kernel, Elem::F16, Attention { b: 1, h: 1, g: 1, m: 799, n: 1023, d: 128 }));
+    }
+    cases
+}
+
+/// Every head dim that is supported.
+fn head_dims() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in KERNELS {
+        for d in [8, 16, 32, 40, 64, 72, 80, 96, 128, 160, 192, 256] {
+            for elem in HALVES {
+                cases.push(attention(kernel, elem, rows(77, 141, d)));
+            }
+        }
+        for d in [8, 40, 80, 256] {
+            cases.push(attention(kernel, Elem::F32, rows(77, 141, d)));
+        }
+    }
+    cases
+}
+
+/// Query heads that share keys.
+fn grouped() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in KERNELS {
+        for (b, h, g) in [(2, 4, 2), (1, 6, 3), (2, 8, 1), (3, 5, 5)] {
+            for elem in HALVES {
+                cases.push(attention(kernel, elem, Attention { b, h, g, m: 67, n: 131, d: 64 }));
+            }
+        }
+    }
+    cases
+}
+
+/// Memory that is not packed. Three elements of gap leave no alignment but the element's.
+fn layouts() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in KERNELS {
+        for layout in [Layout::HeadsInner, Layout::Padded(8), Layout::Padded(2), Layout::Padded(3)] {
+            for elem in FLOATS {
+                let shape = Attention { b: 2, h: 4, g: 2, m: 37, n: 101, d: 64 };
+                cases.push(Case { layout, ..attention(kernel, elem, shape) });
+            }
+        }
+        for d in [40, 72] {
+            cases.push(Case { layout: Layout::Padded(3), ..attention(kernel, Elem::F16, rows(37, 101, d)) });
+        }
+    }
+    cases
+}
+
+/// Any finite scale is right.
+fn scales() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in KERNELS {
+        for scale in [-0.125, 0.0, 1.0, 8.0, -3.0, 1e-6] {
+            for elem in HALVES {
+                cases.push(Case { scalars: vec![("scale", scale)], ..attention(kernel, elem, rows(65, 130, 64)) });
+            }
+        }
+    }
+    cases
+}
+
+/// Scores that grow along the walk, so that every tile moves the running maximum; and scores that never do.
+fn growing() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in KERNELS {
+        for values in [Values::Growing(30.0), Values::Growing(300.0), Values::EqualScores] {
+            for elem in FLOATS {
+                cases.push(Case { values, ..attention(kernel, elem, rows(129, 515, 64)) });
+            }
+        }
+    }
+    cases
+}
+
+/// Infinities and NaN.
+fn special() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in KERNELS {
+        for values in [Values::SpecialQueries, Values::SpecialKeys, Values::HiddenKeys] {
+            for elem in FLOATS {
+                cases.push(Case { values, ..attention(kernel, elem, rows(70, 203, 64)) });
+            }
+        }
+    }
+    for elem in FLOATS {
+        cases.push(Case { values: Values::SpecialValues, ..attention("attention", elem, rows(70, 203, 64)) });
+    }
+    cases
+}
+
+/// Masks that a user writes.
+fn masks() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let masked = |kernel, scalar, value: i64, (m, n), elem| {
+        let mut case = attention(kernel, elem, rows(m, n, 64));
+        case.scalars.push((scalar, value as f32));
+        case
+    };
+    for elem in HALVES {
+        for shape in [(113, 113), (70, 203), (203, 70)] {
+            for window in [1, 17, 64, 1000] {
+                cases.push(masked("sliding_window", "window", window, shape, elem));
+            }
+            for prefix in [0, 1, 40, 128, 1000] {
+                cases.push(masked("prefix_attention", "prefix", prefix, shape, elem));
+            }
+        }
+        cases.push(masked("sliding_window", "window", 0, (33, 65), elem)); // no row sees a key
+        cases.push(masked("prefix_attention", "prefix", 20, (33, 65), elem));
+    }
+    cases
+}
+
+/// Kernels that are not attention with one head dim.
+fn other_kernels() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let plain = |kernel, elem, sizes: Vec<(&'static str, i64)>| {
+        let small = sizes.iter().map(|s| s.1).product::<i64>() <= SMALL;
+        let (consts, scalars) = (Vec::new(), Vec::new());
+        Case { kernel, elem, consts, sizes, scalars, values: Values::Normal, layout: Layout::Packed, small }
+    };
+    for elem in FLOATS {
+        for (m, n, k) in [(1, 1, 1), (64, 64, 64), (113, 203, 77), (128, 256, 96), (7, 239, 515), (33, 40, 0)] {
+            cases.push(plain("matmul_gelu", elem, vec![("M", m), ("N", n), ("K", k)]));
+        }
+        for layout in [Layout::Padded(8), Layout::Padded(3)] {
+            cases.push(Case { layout, ..plain("matmul_gelu", elem, vec![("M", 70), ("N", 72), ("K", 65)]) });
+            cases.push(Case { layout, ..plain("row_softmax", elem, vec![("M", 70), ("N", 203)]) });
+        }
+        for (m, n) in [(1, 1), (7, 1023), (113, 203), (64, 256), (3, 5000)] {
+            cases.push(plain("row_softmax", elem, vec![("M", m), ("N", n)]));
+        }
+        cases.push(Case { values: Values::SpecialRows, ..plain("row_softmax", elem, vec![("M", 9), ("N", 301)]) });
+    }
+    for (d, e) in [(64, 128), (128, 64), (192, 128), (40, 72)] {
+        for elem in HALVES {
+            let mut case = attention("split_dims", elem, rows(70, 141, d));
+            case.consts.push(("E", e));
+            cases.push(case);
+        }
+    }
+    let mut case = attention("split_dims", Elem::F16, rows(33, 65, 32));
+    case.consts.push(("E", 64));
+    cases.push(case);
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_say_everything() {
+        let all = cases();
+        let names: BTreeSet<String> = all.iter().map(Case::name).collect();
+        assert_eq!(names.len(), all.len());
+        assert!(names.contains("causal_attention/bf16/B1_H2_G1_M113_N203_D64/normal"), "{names:?}");
+        assert!(names.contains("attention/f16/B2_H4_G2_M37_N101_D64/normal/padded3"));
+        assert!(names.contains("sliding_window/bf16/B1_H2_G1_M70_N203_D64/normal/window=17"));
+        assert_eq!(grid().len(), 192);
+    }
+
+    #[test]
+    fn some_cases_of_every_kernel_are_small() {
+        let all = cases();
+        let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
+        let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
+        assert_eq!(kernels, small);
+        assert_eq!(kernels.len(), 7);
+    }
+}
