@@ -8,6 +8,7 @@ mod expression;
 pub mod index;
 pub mod mask;
 pub mod nest;
+pub mod picture;
 pub mod predicate;
 pub mod simplify;
 pub mod streaming;

@@ -1,0 +1,28 @@
+//! Runs every file of `tests/filetests`: see [`flashtile_tests::filetest`].
+
+use std::path::Path;
+
+use flashtile_tests::filetest::{COMMANDS, files, run};
+
+fn folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/filetests"))
+}
+
+#[test]
+fn filetests() {
+    let bless = std::env::var_os("FLASHTILE_BLESS").is_some_and(|v| v == "1");
+    let files = files(folder());
+    assert!(!files.is_empty(), "no file tests under {}", folder().display());
+    let failures: Vec<_> = files.iter().filter_map(|f| run(f, bless).err()).collect();
+    assert!(failures.is_empty(), "{} of {} file tests fail\n\n{}", failures.len(), files.len(), failures.join("\n"));
+}
+
+#[test]
+fn every_command_is_tested() {
+    let texts: Vec<_> = files(folder()).iter().map(|f| std::fs::read_to_string(f).expect("readable")).collect();
+    for (name, ..) in COMMANDS {
+        let used =
+            texts.iter().any(|t| t.lines().any(|l| l.strip_prefix("; run: ").is_some_and(|c| c.split(' ').next() == Some(name))));
+        assert!(used, "no file test runs `{name}`");
+    }
+}
