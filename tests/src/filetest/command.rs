@@ -9,6 +9,8 @@ use flashtile_dsl::analysis::picture::picture;
 use flashtile_dsl::ir::{AxisId, Binding, Elem, Kernel, Op, ProgramDim, SizeExpr, SizeKind, SourceText, ValueId};
 use flashtile_dsl::syntax::{Style, parse, render};
 
+use super::generated::Request;
+
 /// Name, options and meaning of each command.
 pub const COMMANDS: &[(&str, &str, &str)] = &[
     ("check", "", "the kernel is well formed; prints its name"),
@@ -18,6 +20,11 @@ pub const COMMANDS: &[(&str, &str, &str)] = &[
     ("mask", "i=64 j=64 [early_stop=off] [D=64]", "loop bounds in closed form, for blocks by axis name"),
     ("tiles", "i=64 j=64 M=256 N=256 [early_stop=off]", "the tiles of each loop as a picture"),
     ("cost", "M=1024 N=1024 D=64 [i=64 j=64] [T=bf16]", "FLOPs, special functions, bytes, least time"),
+    ("ir", "", "the tile IR, as written"),
+    ("normal", "[schedule=KNOB=V,..] [arch=sm_80] [facts=best|none] [T=f16] [D=64]", "the tile IR after all rewrites"),
+    ("plan", "as normal", "the plan"),
+    ("cuda", "as normal", "the generated CUDA C"),
+    ("illegal", "as normal", "no code can be generated; prints the reasons"),
 ];
 
 /// The machine of `cost`: round numbers near those of a large GPU.
@@ -38,14 +45,20 @@ pub(super) fn run(command: &str, file: &str, text: &str) -> Result<String, Strin
     };
     let mut out = Vec::new();
     for kernel in &kernels {
-        let on = Options::read(kernel, &options)?;
+        let on = || Options::read(kernel, &options);
+        let generated = || Request::read(kernel, &options)?.generate();
         out.push(match name {
             "check" => kernel.name.clone(),
+            "ir" => kernel.to_string(),
+            "normal" => generated()?.normal.renumbered().to_string(),
+            "plan" => generated()?.plan.to_string(),
+            "cuda" => generated()?.source,
+            "illegal" => Request::read(kernel, &options)?.refusal()?,
             "deps" => Dependences::of(kernel).text(kernel),
             "mermaid" => Dependences::of(kernel).mermaid(),
-            "mask" => on.masks()?.iter().map(|m| m.text(kernel)).collect::<Vec<_>>().join("\n"),
-            "tiles" => on.tiles()?,
-            "cost" => on.cost()?,
+            "mask" => on()?.masks()?.iter().map(|m| m.text(kernel)).collect::<Vec<_>>().join("\n"),
+            "tiles" => on()?.tiles()?,
+            "cost" => on()?.cost()?,
             other => {
                 let known: Vec<_> = COMMANDS.iter().map(|(name, ..)| *name).collect();
                 return Err(format!("unknown command `{other}`; there are {}", known.join(", ")));

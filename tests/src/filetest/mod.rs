@@ -14,6 +14,7 @@
 
 mod command;
 mod difference;
+mod generated;
 
 use std::path::{Path, PathBuf};
 

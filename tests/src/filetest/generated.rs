@@ -1,0 +1,59 @@
+//! The commands of file tests that generate code: normal form, plan, CUDA C, and reasons against a schedule.
+
+use flashtile_codegen::{Arch, Error, Facts, Generated, Instance, Schedule, generate};
+use flashtile_dsl::ir::{Binding, Elem, Kernel};
+
+/// What is generated: a kernel with its generics bound, under a schedule, for an architecture.
+pub(super) struct Request {
+    instance: Instance,
+    schedule: Schedule,
+    arch: &'static Arch,
+}
+
+impl Request {
+    /// Reads `schedule=KNOB=V,.. arch=A facts=best|none T=ELEM D=64`. A knob left out has its default, `arch` is sm_80, type
+    /// parameters are f16, facts the best.
+    pub(super) fn read(kernel: &Kernel, options: &[(&str, &str)]) -> Result<Self, String> {
+        let mut binding = Binding::new(kernel, Elem::F16, [] as [(&str, i64); 0]);
+        let mut facts = Facts::best(kernel);
+        let mut schedule = Schedule::default();
+        let mut arch = Arch::named("sm_80").expect("an architecture of the table");
+        for &(name, value) in options {
+            match name {
+                "schedule" => schedule = value.parse().map_err(|e| format!("{e}"))?,
+                "arch" => arch = Arch::named(value).ok_or_else(|| format!("unknown architecture `{value}`"))?,
+                "facts" => {
+                    facts = match value {
+                        "best" => Facts::best(kernel),
+                        "none" => Facts::none(),
+                        _ => return Err(format!("facts are best or none, not `{value}`")),
+                    }
+                }
+                _ if kernel.type_params.iter().any(|t| t == name) => {
+                    let elem = Elem::from_name(value).ok_or_else(|| format!("`{value}` is not an element type"))?;
+                    binding.types.insert(name.into(), elem);
+                }
+                _ if kernel.size_named(name).is_some() => {
+                    let size = value.parse().map_err(|_| format!("`{value}` is not a number"))?;
+                    binding.consts.insert(name.into(), size);
+                }
+                _ => return Err(format!("`{name}` is no size or type parameter of `{}`, nor schedule, arch or facts", kernel.name)),
+            }
+        }
+        Ok(Self { instance: Instance { kernel: kernel.clone(), binding, facts }, schedule, arch })
+    }
+
+    /// The generated code.
+    pub(super) fn generate(&self) -> Result<Generated, String> {
+        generate(&self.instance, &self.schedule, self.arch).map_err(|e| e.to_string())
+    }
+
+    /// Why there is none, a reason a line.
+    pub(super) fn refusal(&self) -> Result<String, String> {
+        match generate(&self.instance, &self.schedule, self.arch) {
+            Ok(_) => Err("the schedule is legal".into()),
+            Err(Error::Illegal { reasons, .. }) => Ok(reasons.join("\n")),
+            Err(other) => Ok(other.to_string()),
+        }
+    }
+}
