@@ -30,6 +30,10 @@ const STEP_LATENCY: f64 = 900.0;
 /// Cycles to start and finish a block.
 const BLOCK_LATENCY: f64 = 2500.0;
 
+/// Estimated registers per thread from which on the compiler spills so that it shows, and the cost of each further one.
+const SPILL_FROM: u32 = 240;
+const SPILL_COST: f64 = 0.02;
+
 /// The device a time is predicted for.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Machine {
@@ -123,7 +127,9 @@ fn time(
         let ragged = if schedule.order == WorkOrder::LongestFirst { 0.25 } else { 0.5 };
         (mean * waves + longest * ragged).max(longest)
     };
-    let compute = total / (machine.ghz * 1e9);
+    // Past what a thread has, the compiler spills.
+    let spills = 1.0 + SPILL_COST * f64::from(planned.predicted.registers.saturating_sub(SPILL_FROM));
+    let compute = total * spills / (machine.ghz * 1e9);
     compute.max(bytes(instance, sizes) / (machine.gbytes_per_s * 1e9)) + 3e-6
 }
 
@@ -213,7 +219,8 @@ fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>
             bounds
                 .iter()
                 .map(|b| {
-                    let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value });
+                    // Integer parameters are not known here: large, so that a window of that width hides nothing.
+                    let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value, param: &|_| 1 << 30 });
                     (hi - lo).max(0) as f64
                 })
                 .collect()

@@ -128,6 +128,7 @@ impl Lowering<'_> {
             IndexExpr::Size(s) => self.size(s),
             IndexExpr::Index(v) => self.index(*v),
             IndexExpr::Tile(v) => Expr::name(self.coordinate(*v)),
+            IndexExpr::Param(p) => Expr::name(format!("params.{}", self.kernel.params[*p].name)),
             IndexExpr::Add(a, b) => match b.as_ref() {
                 IndexExpr::Const(c) if *c < 0 => Expr::infix("-", self.index_expr(a), Expr::Int(-c)),
                 _ => Expr::infix("+", self.index_expr(a), self.index_expr(b)),

@@ -209,11 +209,9 @@ impl<'a> Finder<'a> {
         let name = |v: ValueId| kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
         let program = kernel.blocks[kernel.body].ops.first().map(|&op| &kernel.ops[op]);
         let mut loops = Vec::new();
-        if let Some(data) = program {
-            if let Op::Program(_) = data.op {
-                for (k, &v) in data.results.iter().enumerate() {
-                    loops.push(Loop { name: name(v), kind: LoopKind::Grid(v), outer: (0..k).collect() });
-                }
+        if let Some(data) = program.filter(|data| matches!(data.op, Op::Program(_))) {
+            for (k, &v) in data.results.iter().enumerate() {
+                loops.push(Loop { name: name(v), kind: LoopKind::Grid(v), outer: (0..k).collect() });
             }
         }
         Self {
@@ -260,10 +258,9 @@ impl<'a> Finder<'a> {
         let mut work = vec![op];
         while let Some(op) = work.pop() {
             for v in self.kernel.ops[op].op.operands() {
-                if let Some((def, _)) = self.kernel.def(v) {
-                    if pending.contains(&def) && wanted.insert(def) {
-                        work.push(def);
-                    }
+                let def = self.kernel.def(v).map(|(def, _)| def);
+                if let Some(def) = def.filter(|&def| pending.contains(&def) && wanted.insert(def)) {
+                    work.push(def);
                 }
             }
         }

@@ -25,11 +25,16 @@ impl<'a> Expressions<'a> {
         Self { kernel }
     }
 
-    /// Whether an op is a statement of its own: it is named, or touches memory.
+    /// Whether an op is a statement of its own: it is named, or touches memory. Parameters, sizes and constants, which have
+    /// names of their own, are not.
     pub(super) fn is_statement(&self, op: OpId) -> bool {
         let data = &self.kernel.ops[op];
         let named = data.results.iter().any(|&r| self.kernel.values[r].name.is_some());
-        named || matches!(data.op, Op::Load { .. } | Op::Store { .. })
+        match data.op {
+            Op::Load { .. } | Op::Store { .. } => true,
+            Op::Scalar(_) | Op::SizeOf(_) | Op::IndexConst(_) | Op::Constant(..) | Op::Pos(_) => false,
+            _ => named,
+        }
     }
 
     /// What a statement defines or touches, and its text.

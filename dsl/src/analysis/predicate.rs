@@ -10,10 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::index::{IndexExpr, index_expr};
+use super::simplify::BEYOND;
 use crate::ir::{AxisId, BinaryOp, CompareOp, Elem, Entity, Kernel, Op, SizeExpr, Type, UnaryOp, ValueDef, ValueId};
-
-/// Larger than any number of tiles, and small enough for 32-bit arithmetic.
-const BEYOND: i64 = 1 << 30;
 
 /// A run of tiles `lo .. hi`; an end that is `None` is open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -381,6 +379,7 @@ impl Walk<'_> {
                 let known = e.values().iter().all(|v| !self.inner.contains(v));
                 known.then(|| Form::uniform(e))
             }
+            Op::Scalar(p) => Some(Form::uniform(IndexExpr::Param(*p))),
             Op::Pos(c) => Some(Form::term(Term::Position(*c))),
             Op::Full { value, .. } | Op::Transpose(value) => self.form(*value),
             Op::Cast(Elem::I32, x) if self.kernel.tile(*x).elem == Elem::I32 => self.form(*x),

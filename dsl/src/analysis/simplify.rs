@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use super::index::IndexExpr;
 use crate::ir::SizeExpr;
 
+/// Larger than any number of tiles, and small enough for 32-bit arithmetic.
+pub const BEYOND: i64 = 1 << 30;
+
 /// A sum of leaves with coefficients, and a constant. No coefficient is zero.
 #[derive(Clone, Default, Debug)]
 struct Linear {
@@ -61,7 +64,7 @@ impl Linear {
         // Coordinates first, as in the kernel text; then sizes; then the rest; negative terms and the constant last.
         let rank = |e: &IndexExpr| match e {
             IndexExpr::Tile(_) => 0,
-            IndexExpr::Index(_) => 1,
+            IndexExpr::Index(_) | IndexExpr::Param(_) => 1,
             IndexExpr::Size(_) => 2,
             _ => 3,
         };
@@ -112,14 +115,17 @@ impl Linear {
                 _ => return None,
             }
         }
-        // Pair each subtracted quotient with an added one of the same divisor and coefficient.
+        // Pair each subtracted quotient with an added one of the same divisor and coefficient, or take it at its largest.
         let mut added: Vec<_> = quotients.iter().filter(|(_, c)| *c > 0).copied().collect();
         for (q, c) in quotients.into_iter().filter(|(_, c)| *c < 0) {
-            let (place, gap) = added
-                .iter()
-                .enumerate()
-                .find_map(|(k, &(p, pc))| Some((k, if pc == -c { quotient_gap(p, q)? } else { None? })))?;
-            added.remove(place);
+            let pair = added.iter().enumerate().filter(|(_, (_, pc))| *pc == -c);
+            let gap = match pair.filter_map(|(k, (p, _))| Some((k, quotient_gap(p, q)?))).next() {
+                Some((place, gap)) => {
+                    added.remove(place);
+                    gap
+                }
+                None => -upper_bound(q)?,
+            };
             bound += -c * gap;
         }
         for (p, c) in added {
@@ -145,6 +151,13 @@ fn lower_bound(e: &IndexExpr) -> Option<i64> {
         IndexExpr::CeilDiv(a, d) => Some(ceil_div(lower_bound(a)?, *d)),
         _ => Linear::of(e).lower_bound(),
     }
+}
+
+/// A constant that a quotient is never above.
+fn upper_bound(q: &IndexExpr) -> Option<i64> {
+    let (up, x, d) = quotient(q)?;
+    let most = -Linear::default().combined(1, &Linear::of(x), -1).lower_bound()?;
+    Some(if up { ceil_div(most, d) } else { most.div_euclid(d) })
 }
 
 /// A constant that `p - q` is never below, for two quotients by the same divisor.
@@ -187,10 +200,11 @@ impl IndexExpr {
         self.plus(&other.times(-1))
     }
 
-    /// `self * factor`.
+    /// `self * factor`. A product that only says "far beyond" ([`BEYOND`]) stays as it is, so that it stays small.
     pub fn times(&self, factor: i64) -> Self {
         match self {
             _ if factor == 1 => self.clone(),
+            lattice if lattice.is_lattice() && factor == BEYOND => IndexExpr::Mul(Box::new(lattice.clone()), factor),
             IndexExpr::Min(a, b) if factor < 0 => a.times(factor).max_of(&b.times(factor)),
             IndexExpr::Max(a, b) if factor < 0 => a.times(factor).min_of(&b.times(factor)),
             IndexExpr::Min(a, b) if factor > 0 => a.times(factor).min_of(&b.times(factor)),

@@ -1,2 +1,72 @@
-//! The `flashtile` command.
-fn main() {}
+//! The `flashtile` command. It turns flags into calls of the library and results into text, tables or JSON; no decision
+//! about kernels is made here.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `flags` | the command line, and what all verbs take |
+//! | `verbs/` | a file per verb: its flags, and what it does |
+//! | `subject`, `target` | from flags to a bound kernel; to an architecture and a schedule |
+//! | `settings` | `NAME=VALUE,..` lists |
+//! | `tensors`, `files` | safetensors; files written atomically |
+//! | `arguments` | arguments made for timing |
+//! | `layout/` | pictures of tiles in shared memory |
+//! | `output` | text, tables, JSON, progress |
+//! | `failure`, `exit` | errors, and the table of exit codes |
+//! | `reference` | `docs/cli.md` from the flags |
+
+mod arguments;
+mod exit;
+mod failure;
+mod files;
+mod flags;
+mod layout;
+mod output;
+mod reference;
+mod settings;
+mod subject;
+mod target;
+mod tensors;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::flags::Cli;
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Success };
+            // Nothing is left to be done if the text cannot be printed.
+            let _ = error.print();
+            return ExitCode::from(exit.row().code);
+        }
+    };
+    let mut output = Output::new(cli.global.json);
+    match cli.verb.run(&cli.global, &mut output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            report(&failure, cli.global.json);
+            ExitCode::from(failure.exit().row().code)
+        }
+    }
+}
+
+/// Tells why a verb failed, on standard error.
+fn report(failure: &Failure, json: bool) {
+    if matches!(failure, Failure::Closed) {
+        return;
+    }
+    let row = failure.exit().row();
+    if json {
+        let error = serde_json::json!({ "error": { "kind": row.name, "exit_code": row.code, "message": failure.to_string() } });
+        eprintln!("{error}");
+    } else {
+        eprintln!("flashtile: error: {failure}");
+    }
+}

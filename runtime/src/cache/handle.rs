@@ -105,7 +105,7 @@ impl Cache {
 mod tests {
     use super::super::record::{Candidate, Measurement, Outcome};
     use super::super::store::Store;
-    use super::super::{Bucket, DeviceKey};
+    use super::super::{Bucket, DeviceKey, NO_NVRTC};
     use super::*;
     use crate::toolchain::PtxasReport;
     use flashtile_codegen::{Facts, Schedule};
@@ -272,5 +272,21 @@ mod tests {
         blocks.sort_unstable();
         assert_eq!(blocks, [32, 64, 128]);
         assert_eq!(merged.winning().map(|w| w.schedule.block_m), Some(128));
+    }
+
+    #[test]
+    fn the_models_choice_gives_way_to_evidence_and_never_replaces_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (cache, _) = cache(dir.path());
+        let mut choice = tuning(16, 9.0);
+        choice.nvrtc = NO_NVRTC;
+        choice.complete = false;
+        choice.candidates[0].measured = None;
+        choice.candidates[0].outcome = Outcome::Predicted;
+        cache.keep_tuning(&choice);
+        assert_eq!(cache.tuning(&choice.key), Some(choice.clone()));
+        cache.keep_tuning(&tuning(64, 1.0));
+        cache.keep_tuning(&choice);
+        assert_eq!(cache.tuning(&choice.key), Some(tuning(64, 1.0)));
     }
 }

@@ -15,9 +15,9 @@ mod maintain;
 mod record;
 mod store;
 
-pub use content::decode_entry;
+pub use content::{decode_entry, seal_as_every_kind};
 pub use error::CacheError;
 pub use handle::Cache;
 pub use key::{Bucket, DeviceKey, ModuleKey, TuningKey};
 pub use maintain::{EntryInfo, ImportSummary};
-pub use record::{Candidate, Measurement, ModuleRecord, Outcome, Stage, TuningRecord};
+pub use record::{Candidate, Measurement, ModuleRecord, NO_NVRTC, Outcome, Stage, TuningRecord};

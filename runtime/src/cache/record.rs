@@ -66,7 +66,8 @@ pub struct Measurement {
 pub struct Candidate {
     /// The schedule.
     pub schedule: Schedule,
-    /// The cost model's prediction, in seconds.
+    /// The cost model's prediction, in seconds; infinite for a schedule that it cannot judge.
+    #[serde(with = "maybe_infinite")]
     pub predicted: f64,
     /// Hash of its CUDA C; empty if it was not generated.
     pub source_hash: String,
@@ -103,6 +104,9 @@ impl Candidate {
     }
 }
 
+/// In place of the version of NVRTC in a record that holds the cost model's choice and no evidence.
+pub const NO_NVRTC: (u32, u32) = (0, 0);
+
 /// Result of tuning for one key.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TuningRecord {
@@ -127,9 +131,17 @@ impl TuningRecord {
     }
 
     /// Adds the evidence of another record of the same key and NVRTC, such as one that another process wrote meanwhile.
-    /// What this record knows of a schedule stays; of two winners the faster one wins.
+    /// What this record knows of a schedule stays; of two winners the faster one wins. A mere choice of the cost model
+    /// replaces no evidence, and any evidence replaces it.
     pub fn merge(&mut self, other: &TuningRecord) {
-        if other.key != self.key || other.nvrtc != self.nvrtc {
+        if other.key != self.key || other.nvrtc == NO_NVRTC {
+            return;
+        }
+        if self.nvrtc == NO_NVRTC {
+            self.clone_from(other);
+            return;
+        }
+        if other.nvrtc != self.nvrtc {
             return;
         }
         let winning = self.winning().cloned();
@@ -165,4 +177,17 @@ pub struct ModuleRecord {
     pub cubin: Vec<u8>,
     /// PTX.
     pub ptx: String,
+}
+
+/// JSON has no infinity: it is written as null.
+mod maybe_infinite {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        x.is_finite().then_some(*x).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        Ok(Option::deserialize(deserializer)?.unwrap_or(f64::INFINITY))
+    }
 }

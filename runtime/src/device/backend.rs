@@ -35,6 +35,8 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync {
     fn address(&self) -> u64;
     /// Copies from the host, after everything queued on the device's own stream.
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), DeviceError>;
+    /// Sets every byte, after everything queued on the device's own stream.
+    fn fill(&self, byte: u8) -> Result<(), DeviceError>;
     /// Copies to the host, after everything queued on the device's own stream.
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), DeviceError>;
     /// For access to what only one kind of memory has.
@@ -82,10 +84,9 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     fn launch(&self, call: &Call<'_>) -> Result<()>;
 
     /// The code that launches so far have run; none on a device that compiles nothing.
-    fn variants(&self) -> Vec<VariantInfo>;
-
-    /// For access to what only one kind of launcher has.
-    fn as_any(&self) -> &dyn std::any::Any;
+    fn variants(&self) -> Vec<VariantInfo> {
+        Vec::new()
+    }
 }
 
 /// Checks that bytes `offset..offset + len` lie in an allocation of `bytes`.

@@ -104,6 +104,10 @@ impl Memory for HostMemory {
         Ok(())
     }
 
+    fn fill(&self, byte: u8) -> Result<(), DeviceError> {
+        self.raw.write().unwrap_or_else(|e| e.into_inner()).fill(byte);
+        Ok(())
+    }
     fn as_any(&self) -> &dyn std::any::Any {
         self
     }

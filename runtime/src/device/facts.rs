@@ -1,6 +1,10 @@
 //! Facts about the arguments of a launch, computed per call.
 
+use flashtile_codegen::Facts;
+use flashtile_dsl::ir::ParamKind;
+
 use super::CallArgument;
+use crate::kernel::BoundKernel;
 
 /// Facts in a form that is quick to compute and compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +49,23 @@ impl FactKey {
     pub fn is_positive(&self, n: usize) -> bool {
         self.positive >> n & 1 == 1
     }
+}
+
+/// Facts about launches with packed tensors of these shapes (`None` for scalars) and positive scalars.
+pub(crate) fn packed_facts(kernel: &BoundKernel, shapes: &[Option<Vec<usize>>]) -> Facts {
+    let ir = kernel.ir();
+    let mut bits = 16;
+    for (param, shape) in ir.params.values().zip(shapes) {
+        let (ParamKind::Tensor(tensor), Some(shape)) = (&param.kind, shape) else { continue };
+        let mut stride = kernel.binding().elem(ir, tensor.elem).bytes().unwrap_or(1);
+        for (d, &extent) in shape.iter().enumerate().rev() {
+            if d + 1 < shape.len() && extent > 1 {
+                bits |= stride;
+            }
+            stride *= extent.max(1);
+        }
+    }
+    Facts { alignment: 1 << bits.trailing_zeros(), ..Facts::best(ir) }
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub struct GpuInfo {
 
 /// The machine that a GPU is, or the typical one of the architecture where there is none.
 pub fn machine_of(arch: &Arch, gpu: Option<&GpuInfo>) -> Machine {
-    let typical = Machine { sms: arch.typical_sms, ghz: arch.typical_ghz, gbytes_per_s: arch.typical_gbytes_per_s };
+    let typical = Machine::typical(arch);
     let Some(gpu) = gpu else { return typical };
     let known = |value: f64, typical: f64| if value > 0.0 { value } else { typical };
     Machine {

@@ -9,6 +9,7 @@ mod error;
 mod facts;
 mod handle;
 mod info;
+mod measure;
 mod options;
 mod stream;
 mod variants;
@@ -17,8 +18,10 @@ pub(crate) use backend::{Backend, Call, CallArgument, Launcher, Memory};
 #[cfg(test)]
 pub(crate) use cpu::Cpu;
 pub use error::DeviceError;
+pub(crate) use facts::packed_facts;
 pub use handle::Device;
 pub use info::{DeviceInfo, DeviceKind, GpuInfo, machine_of};
+pub use measure::measure;
 pub use options::LaunchOptions;
 pub use stream::{Graph, Stream};
 pub use variants::{Origin, VariantInfo};

@@ -27,7 +27,7 @@ impl<'a> Argument<'a> {
     }
 
     /// As a device takes it.
-    pub(super) fn raw(&self) -> CallArgument<'a> {
+    pub(crate) fn raw(&self) -> CallArgument<'a> {
         match *self {
             Argument::Input(t) | Argument::Output(t) => t.raw(),
             Argument::F32(x) => CallArgument::F32(x),

@@ -2,21 +2,12 @@
 
 use std::collections::BTreeMap;
 
-pub use flashtile_codegen::Generated;
 use flashtile_codegen::{Arch, Instance, Schedule};
+pub use flashtile_codegen::{Generated, Machine};
 
-use crate::kernel::KernelError;
+use flashtile_dsl::analysis::cost;
 
-/// What the cost model knows of a machine.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Machine {
-    /// Multiprocessors.
-    pub sms: u32,
-    /// Clock in GHz.
-    pub ghz: f64,
-    /// Memory bandwidth in GB/s.
-    pub gbytes_per_s: f64,
-}
+use crate::kernel::{BoundKernel, KernelError};
 
 /// Whether a schedule is legal.
 ///
@@ -40,32 +31,32 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
     })
 }
 
-/// All legal schedules of the sampled space.
-pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
-    let defaults = [Schedule::default()];
-    defaults.into_iter().filter(|s| check(instance, s, arch).is_ok()).collect()
-}
-
-/// Seconds that the cost model predicts.
-pub fn predict(_: &Instance, _: &Schedule, _: &'static Arch, _sizes: &BTreeMap<String, i64>, _machine: &Machine) -> f64 {
-    f64::INFINITY
-}
-
-/// The cost model's choice.
+/// All legal schedules of the space with the seconds that the cost model predicts, best first.
 ///
 /// # Errors
-/// [`KernelError::NoSchedule`].
-pub fn default_schedule(
+/// [`KernelError::NoSchedule`] with the reasons if none is legal.
+pub fn rank(
     instance: &Instance,
     arch: &'static Arch,
-    _sizes: &BTreeMap<String, i64>,
-    _machine: &Machine,
-) -> Result<Schedule, KernelError> {
-    space(instance, arch).into_iter().next().ok_or_else(|| KernelError::NoSchedule {
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Vec<(Schedule, f64)>, KernelError> {
+    flashtile_codegen::rank(instance, arch, sizes, machine).map_err(|error| KernelError::NoSchedule {
         kernel: instance.kernel.name.clone(),
         arch: arch.name.to_owned(),
-        reason: "no schedule of the space is legal".to_owned(),
+        reason: error.to_string(),
     })
+}
+
+/// Seconds that the cost model predicts; infinite for a schedule that is not legal.
+pub fn predict(
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> f64 {
+    flashtile_codegen::predict(instance, schedule, arch, sizes, machine).unwrap_or(f64::INFINITY)
 }
 
 fn illegal(instance: &Instance, schedule: &Schedule, arch: &Arch, reasons: Vec<String>) -> KernelError {
@@ -75,4 +66,20 @@ fn illegal(instance: &Instance, schedule: &Schedule, arch: &Arch, reasons: Vec<S
         schedule: schedule.to_string(),
         reasons,
     }
+}
+
+/// Seconds below which no schedule can get: the work that the text asks for at the peak rates of the machine.
+pub fn roofline(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch, machine: &Machine) -> f64 {
+    let (ir, binding) = (kernel.ir(), kernel.binding());
+    let clocks = f64::from(machine.sms) * machine.ghz * 1e9;
+    let sixteen_bit = binding.types.values().any(|e| e.bytes() == Some(2));
+    let flops = if sixteen_bit { arch.tensor_flops_per_clock } else { arch.ffma_flops_per_clock };
+    let peak = cost::Machine {
+        flops: f64::from(flops) * clocks,
+        bytes_per_s: machine.gbytes_per_s * 1e9,
+        special_per_s: f64::from(arch.special_per_clock) * clocks,
+    };
+    let cost = cost::Workload { kernel: ir, binding, sizes }.cost();
+    // Where counts are upper bounds there is no lower bound of the time.
+    if cost.exact { cost.algorithm.roofline(&peak).0 } else { 0.0 }
 }

@@ -101,6 +101,14 @@ impl AnyTensor {
         Ok(self.memory.write(start * self.bytes, &raw)?)
     }
 
+    /// Sets every byte of the memory that this tensor and its views share.
+    ///
+    /// # Errors
+    /// The device refuses.
+    pub fn fill_bytes(&self, byte: u8) -> Result<()> {
+        Ok(self.memory.fill(byte)?)
+    }
+
     /// Elements in row-major order as f32.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         fn convert<T: Element>(bytes: &[u8]) -> Vec<f32> {

@@ -16,6 +16,14 @@ pub enum TuneError {
         /// Names of the sizes.
         known: String,
     },
+    /// There is neither a GPU nor an architecture.
+    #[error(
+        "{device} has no architecture to tune for; name one, such as sm_90a, to rank schedules by the cost model, or use cuda:N"
+    )]
+    NoArchitecture {
+        /// The device.
+        device: String,
+    },
     /// Every candidate was rejected.
     #[error("none of {candidates} candidates of kernel `{kernel}` works on {device}; the first was rejected because {first}")]
     NoneLeft {

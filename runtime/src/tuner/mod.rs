@@ -1,5 +1,24 @@
 //! Finds the best schedule of a kernel for a shape.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `tune` | the entry: candidates, cache, search, result |
+//! | `search` | the search, free of devices: rounds of elimination, run-off |
+//! | `bench` | what the search needs of the world |
+//! | `gpu`, `gate`, `inputs` | candidates on a GPU: measured; checked against the oracle; random inputs |
 
+mod bench;
 mod error;
+mod gate;
+mod gpu;
+mod inputs;
+mod options;
+mod search;
+#[cfg(test)]
+mod search_tests;
+mod tune;
 
 pub use error::TuneError;
+pub use options::{Cancel, Event, OnEvent, TuneOptions};
+pub use search::Stop;
+pub use tune::{TuneReport, tune};

@@ -11,7 +11,7 @@ use flashtile_dsl::ir::{Entity, ParamKind};
 use rayon::prelude::*;
 
 use super::HostMemory;
-use crate::device::{Call, CallArgument, Launcher, Memory, VariantInfo};
+use crate::device::{Call, CallArgument, Launcher, Memory};
 use crate::error::{Error, Result};
 use crate::kernel::{BoundKernel, KernelError};
 
@@ -104,14 +104,6 @@ impl Launcher for CpuLauncher {
             }
             from = to;
         }
-    }
-
-    fn variants(&self) -> Vec<VariantInfo> {
-        Vec::new() // the IR itself is executed
-    }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
     }
 }
 

@@ -10,7 +10,7 @@ use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
 use super::context::Cuda;
 use super::image::Form;
 use super::variant::Variant;
-use crate::cache::{Bucket, TuningKey};
+use crate::cache::{Bucket, Candidate, NO_NVRTC, Outcome, TuningKey, TuningRecord};
 use crate::device::facts::FactKey;
 use crate::device::{Backend, Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
 use crate::error::Result;
@@ -97,10 +97,20 @@ impl CudaLauncher {
         let facts = self.facts(&key.facts);
         let sizes = self.sizes(call);
         let (schedule, origin) = self.choose(&facts, &sizes)?;
-        let info = VariantInfo { facts, schedule, arch: self.arch.name.to_owned(), origin, bucket: Bucket::of(borrowed(&sizes)) };
-        let variant = match self.same_code(&key.facts, &info.schedule) {
+        let variant = match self.same_code(&key.facts, &schedule) {
             Some(variant) => variant,
-            None => Arc::new(self.load(&info.facts, &info.schedule)?),
+            None => Arc::new(self.load(&facts, &schedule)?),
+        };
+        let (registers, local_bytes) = variant.resources()?;
+        let info = VariantInfo {
+            facts,
+            bucket: Bucket::of(borrowed(&sizes)),
+            schedule,
+            arch: self.arch.name.to_owned(),
+            origin,
+            registers,
+            local_bytes,
+            blocks_per_sm: variant.occupancy()?,
         };
         let entry = Entry { key, variant: variant.clone(), info };
         self.entries.write().unwrap_or_else(|e| e.into_inner()).push(entry);
@@ -139,10 +149,23 @@ impl CudaLauncher {
             && let Some(winner) = record.winning()
             && lowering::check(&instance, &winner.schedule, self.arch).is_ok()
         {
-            return Ok((winner.schedule.clone(), Origin::Tuned));
+            let origin = if winner.measured.is_some() { Origin::Tuned } else { Origin::Model };
+            return Ok((winner.schedule.clone(), origin));
         }
         let machine = machine_of(self.arch, Some(self.gpu.gpu()));
-        Ok((lowering::default_schedule(&instance, self.arch, sizes, &machine)?, Origin::Model))
+        let ranked = lowering::rank(&instance, self.arch, sizes, &machine)?;
+        let (schedule, predicted) = ranked.into_iter().next().expect("a ranking is not empty");
+        // The choice is kept too: ranking the space takes longer than loading the code of its first.
+        let choice = Candidate { outcome: Outcome::Predicted, ..Candidate::new(schedule.clone(), predicted) };
+        self.options.cache.keep_tuning(&TuningRecord {
+            key,
+            nvrtc: NO_NVRTC,
+            sizes: sizes.clone(),
+            winner: Some(0),
+            complete: false,
+            candidates: vec![choice],
+        });
+        Ok((schedule, Origin::Model))
     }
 
     fn facts(&self, key: &FactKey) -> Facts {
@@ -161,11 +184,6 @@ impl CudaLauncher {
             (self.kernel.ir().size_name(id).to_owned(), call.sizes[index])
         };
         self.runtime_sizes.iter().map(size).collect()
-    }
-
-    /// A launch of code that is not chosen but given, as the tuner does.
-    pub fn launch_variant(&self, variant: &Variant, call: &Call<'_>) -> Result<()> {
-        Ok(variant.launch(call, self.gpu.stream())?)
     }
 }
 
@@ -191,9 +209,5 @@ impl Launcher for CudaLauncher {
     fn variants(&self) -> Vec<VariantInfo> {
         let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
         entries.iter().map(|e| e.info.clone()).collect()
-    }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
     }
 }

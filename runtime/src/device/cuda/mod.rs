@@ -15,6 +15,6 @@ mod timing;
 mod variant;
 
 pub(crate) use context::Cuda;
-pub(crate) use launcher::CudaLauncher;
 pub(crate) use stream::{CudaGraph, CudaStream};
 pub(crate) use timing::Timer;
+pub(crate) use variant::Variant;

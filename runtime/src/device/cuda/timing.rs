@@ -37,7 +37,7 @@ impl Timer {
     /// Seconds that the device takes for what `queue` queues on the device's own stream, with a cold L2 cache. The
     /// flush keeps the device busy while the host queues, so the host's time does not count.
     pub fn time(&self, queue: impl FnOnce() -> Result<()>) -> Result<f64> {
-        self.flush.fill(0)?;
+        self.flush.queue_fill(0)?;
         self.start.record(&self.stream)?;
         queue()?;
         self.end.record(&self.stream)?;

@@ -1,0 +1,105 @@
+//! Why a verb failed: the library's error, or one of the command's own.
+
+use flashtile_codegen::ScheduleError;
+
+use crate::exit::Exit;
+
+/// Why a verb failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The library refused.
+    #[error(transparent)]
+    Library(#[from] flashtile::Error),
+    /// Options that do not fit each other or the kernel.
+    #[error("{0}")]
+    Usage(String),
+    /// Text that is no schedule.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// An input tensor, named.
+    #[error("tensor `{name}` {reason}")]
+    Tensor {
+        /// The parameter's name.
+        name: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// A file of tensors, as a whole.
+    #[error("{path} {reason}")]
+    TensorFile {
+        /// The file.
+        path: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// A file cannot be read or written.
+    #[error("failed to {action} {path}: {reason}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// Results are wrong.
+    #[error("{0}")]
+    Verification(String),
+    /// Entries of the cache are damaged.
+    #[error("{count} damaged entries in the cache; they were set aside and will be made again when needed")]
+    DamagedCache {
+        /// How many.
+        count: usize,
+    },
+    /// Ended by Ctrl-C.
+    #[error("interrupted; what was known is kept")]
+    Interrupted,
+    /// Whoever read standard output is gone.
+    #[error("standard output is closed")]
+    Closed,
+}
+
+/// Result of a verb.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    /// A failure of a file operation.
+    pub fn io(action: &'static str, path: &std::path::Path, error: &std::io::Error) -> Self {
+        Self::Io { action, path: path.display().to_string(), reason: error.to_string() }
+    }
+
+    /// The exit code.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Library(error) => Exit::of(error),
+            Self::Usage(_) => Exit::Usage,
+            Self::Schedule(_) => Exit::Schedule,
+            Self::Tensor { .. } | Self::TensorFile { .. } => Exit::Input,
+            Self::Io { .. } => Exit::Io,
+            Self::Verification(_) => Exit::Verification,
+            Self::DamagedCache { .. } => Exit::Cache,
+            Self::Interrupted => Exit::Interrupted,
+            Self::Closed => Exit::Success,
+        }
+    }
+}
+
+macro_rules! from_library {
+    ($($error:ty),+) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::Library(error.into())
+            }
+        })+
+    };
+}
+
+from_library!(
+    flashtile::cache::CacheError,
+    flashtile::device::DeviceError,
+    flashtile::kernel::KernelError,
+    flashtile::launch::ArgumentError,
+    flashtile::tensor::TensorError,
+    flashtile::toolchain::ToolchainError,
+    flashtile::tuner::TuneError
+);

@@ -1,0 +1,44 @@
+//! `NAME=VALUE,...`: what `--set` and `--shape` take.
+
+use std::str::FromStr;
+
+/// A list of names with values, in the order given.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Settings<T>(pub Vec<(String, T)>);
+
+impl<T: FromStr> FromStr for Settings<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        items
+            .map(|item| {
+                let (name, value) = item.split_once('=').ok_or_else(|| format!("`{item}` is not of the form NAME=VALUE"))?;
+                let (name, value) = (name.trim(), value.trim());
+                let value = value.parse().map_err(|_| format!("`{value}` is not a number that `{name}` can be"))?;
+                Ok((name.to_owned(), value))
+            })
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+/// Sizes by name: `B=2,H=16,M=8192`.
+pub type Sizes = Settings<i64>;
+/// Numbers by name: `D=128,scale=0.1`.
+pub type Numbers = Settings<f64>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_and_faults_named() {
+        let sizes: Sizes = "B=2, M=8192".parse().expect("sizes");
+        assert_eq!(sizes.0, [("B".to_owned(), 2), ("M".to_owned(), 8192)]);
+        let error = |text: &str| text.parse::<Sizes>().expect_err(text);
+        assert_eq!(error("B"), "`B` is not of the form NAME=VALUE");
+        assert_eq!(error("B=two"), "`two` is not a number that `B` can be");
+        assert_eq!("scale=-0.5".parse::<Numbers>().expect("numbers").0, [("scale".to_owned(), -0.5)]);
+    }
+}

@@ -1,0 +1,242 @@
+//! Which kernel, with which types, constants, sizes and scalars: from flags to a bound kernel.
+
+use std::collections::BTreeMap;
+
+use clap::{Args, ValueEnum};
+use flashtile::{BoundKernel, Elem, Facts, Kernel};
+use flashtile_dsl::ir::{self, AxisKind, ParamKind, SizeKind};
+
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+use crate::settings::{Numbers, Sizes};
+
+/// Element types of the command line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum DType {
+    /// 16-bit brain float
+    Bf16,
+    /// IEEE half precision
+    F16,
+    /// IEEE single precision
+    F32,
+}
+
+impl DType {
+    /// The element type of the tile IR.
+    pub fn elem(self) -> Elem {
+        match self {
+            DType::Bf16 => Elem::Bf16,
+            DType::F16 => Elem::F16,
+            DType::F32 => Elem::F32,
+        }
+    }
+}
+
+/// Flags that say which kernel is meant.
+#[derive(Args, Clone, Debug)]
+pub struct SubjectFlags {
+    /// A built-in's name (see `flashtile list`), FILE, or FILE:NAME
+    pub kernel: String,
+    /// Element type of the kernel's type parameters
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: DType,
+    /// Constants and scalars of the kernel by name, such as D=128 or scale=0.1; may be repeated
+    #[arg(long, value_name = "NAME=VALUE,..", allow_hyphen_values = true)]
+    pub set: Vec<Numbers>,
+    /// Sizes by name, such as B=2,H=16,G=16,M=8192,N=8192,D=128; constants may be among them
+    #[arg(long, value_name = "NAME=SIZE,..")]
+    pub shape: Vec<Sizes>,
+}
+
+/// Value of a constant that no flag gives.
+const DEFAULT_CONST: i64 = 64;
+/// Run-time size that a tile axis walks, where no flag gives it and one must be assumed.
+const DEFAULT_WALKED: i64 = 4096;
+/// Any other run-time size, likewise.
+const DEFAULT_OTHER: i64 = 16;
+
+/// A kernel with all that flags say of it.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Values of its type parameters.
+    pub elem: Elem,
+    /// Constants given.
+    pub consts: BTreeMap<String, i64>,
+    /// Run-time sizes given.
+    pub sizes: BTreeMap<String, i64>,
+    /// Scalars given.
+    pub scalars: BTreeMap<String, f64>,
+}
+
+impl SubjectFlags {
+    /// Opens the kernel and sorts the names that flags give.
+    pub fn open(&self) -> Result<Subject> {
+        let kernel = Kernel::open(&self.kernel)?;
+        let mut subject = Subject {
+            kernel,
+            elem: self.dtype.elem(),
+            consts: BTreeMap::new(),
+            sizes: BTreeMap::new(),
+            scalars: BTreeMap::new(),
+        };
+        for (name, value) in self.shape.iter().flat_map(|list| &list.0) {
+            subject.set_size(name, *value)?;
+        }
+        for (name, value) in self.set.iter().flat_map(|list| &list.0) {
+            subject.set(name, *value)?;
+        }
+        Ok(subject)
+    }
+}
+
+impl Subject {
+    fn ir(&self) -> &ir::Kernel {
+        self.kernel.ir()
+    }
+
+    fn names_of_sizes(&self, kind: SizeKind) -> impl Iterator<Item = &str> {
+        self.ir().sizes.values().filter(move |s| s.kind == kind).map(|s| s.name.as_str())
+    }
+
+    /// Names and types of the scalar parameters.
+    pub fn scalar_params(&self) -> impl Iterator<Item = (&str, Elem)> {
+        self.ir().params.values().filter_map(|p| match p.kind {
+            ParamKind::Scalar(elem) => Some((p.name.as_str(), elem)),
+            ParamKind::Tensor(_) => None,
+        })
+    }
+
+    fn set_size(&mut self, name: &str, value: i64) -> Result<()> {
+        let size = self.ir().size_named(name).map(|id| self.ir().sizes[id].kind);
+        let table = match size {
+            Some(SizeKind::Const) => &mut self.consts,
+            Some(SizeKind::Runtime) => &mut self.sizes,
+            None => return Err(self.unknown(name)),
+        };
+        if value < 0 || value >= 1 << 31 {
+            return Err(Failure::Usage(format!("size `{name}` cannot be {value}; expected 0 to 2^31 - 1")));
+        }
+        table.insert(name.to_owned(), value);
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, value: f64) -> Result<()> {
+        let scalar = self.scalar_params().find(|(n, _)| *n == name).map(|(_, elem)| elem);
+        let whole = value.fract() == 0.0 && value.abs() < 2f64.powi(31);
+        match scalar {
+            Some(Elem::I32) if !whole => Err(Failure::Usage(format!("scalar `{name}` is an i32 and cannot be {value}"))),
+            Some(_) => {
+                self.scalars.insert(name.to_owned(), value);
+                Ok(())
+            }
+            None if !whole && self.ir().size_named(name).is_some() => {
+                Err(Failure::Usage(format!("size `{name}` cannot be {value}; expected a whole number")))
+            }
+            None => self.set_size(name, value as i64),
+        }
+    }
+
+    fn unknown(&self, name: &str) -> Failure {
+        let sizes = self.ir().sizes.values().map(|s| s.name.clone());
+        let known: Vec<String> = sizes.chain(self.scalar_params().map(|(n, _)| n.to_owned())).collect();
+        let known = if known.is_empty() { "neither sizes nor scalars".to_owned() } else { known.join(", ") };
+        Failure::Usage(format!("kernel `{}` has no size or scalar `{name}`; it has {known}", self.kernel.name()))
+    }
+
+    /// Fixes the generics. Constants that no flag gives get a default, which is told.
+    pub fn bind(&self, output: &Output) -> Result<BoundKernel> {
+        let mut consts = self.consts.clone();
+        for name in self.names_of_sizes(SizeKind::Const) {
+            if !consts.contains_key(name) {
+                output.note(format!("note: {name}={DEFAULT_CONST}; give --set {name}=.. for another"));
+                consts.insert(name.to_owned(), DEFAULT_CONST);
+            }
+        }
+        Ok(self.kernel.bind(self.elem, consts)?)
+    }
+
+    /// Run-time sizes, all of which must have been given.
+    pub fn all_sizes(&self) -> Result<BTreeMap<String, i64>> {
+        let missing: Vec<&str> =
+            self.names_of_sizes(SizeKind::Runtime).filter(|name| !self.sizes.contains_key(*name)).collect();
+        match missing.is_empty() {
+            true => Ok(self.sizes.clone()),
+            false => {
+                let example: Vec<String> = missing.iter().map(|name| format!("{name}=..")).collect();
+                let kernel = self.kernel.name();
+                Err(Failure::Usage(format!("kernel `{kernel}` needs the sizes {}; give --shape {}", missing.join(", "), example.join(","))))
+            }
+        }
+    }
+
+    /// Run-time sizes, with typical ones for those not given: the extent of a tile axis is long, the rest short.
+    pub fn typical_sizes(&self) -> BTreeMap<String, i64> {
+        let ir = self.ir();
+        let walked = |name: &str| {
+            let axes = ir.axes.values().filter(|a| matches!(a.kind, AxisKind::Program | AxisKind::Loop));
+            axes.into_iter().any(|a| a.extent.parts().0.keys().any(|&id| ir.size_name(id) == name))
+        };
+        let of = |name: &str| {
+            let given = self.sizes.get(name).copied();
+            given.unwrap_or(if walked(name) { DEFAULT_WALKED } else { DEFAULT_OTHER })
+        };
+        self.names_of_sizes(SizeKind::Runtime).map(|name| (name.to_owned(), of(name))).collect()
+    }
+
+    /// Facts that code is generated under: what the scalars given say; the best where none is given; packed tensors.
+    pub fn facts(&self) -> Facts {
+        let mut facts = Facts::best(self.ir());
+        facts.positive.retain(|name| self.scalars.get(name).is_none_or(|&x| x > 0.0 && x.is_finite()));
+        facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(set: &[&str], shape: &[&str]) -> Result<Subject> {
+        SubjectFlags {
+            kernel: "causal_attention".into(),
+            dtype: DType::F16,
+            set: set.iter().map(|s| s.parse().expect("numbers")).collect(),
+            shape: shape.iter().map(|s| s.parse().expect("sizes")).collect(),
+        }
+        .open()
+    }
+
+    #[test]
+    fn names_are_sorted_into_constants_sizes_and_scalars() {
+        let s = subject(&["scale=-0.5,D=128"], &["B=2,M=7"]).expect("all are known");
+        assert_eq!(s.consts.into_iter().collect::<Vec<_>>(), [("D".to_owned(), 128)]);
+        assert_eq!(s.sizes.into_iter().collect::<Vec<_>>(), [("B".to_owned(), 2), ("M".to_owned(), 7)]);
+        assert_eq!(s.scalars.into_iter().collect::<Vec<_>>(), [("scale".to_owned(), -0.5)]);
+    }
+
+    #[test]
+    fn faults_say_what_there_is() {
+        let error = |set: &[&str], shape: &[&str]| subject(set, shape).expect_err("a fault").to_string();
+        assert_eq!(error(&["X=1"], &[]), "kernel `causal_attention` has no size or scalar `X`; it has D, B, H, M, G, N, scale");
+        assert_eq!(error(&["D=1.5"], &[]), "size `D` cannot be 1.5; expected a whole number");
+        assert_eq!(error(&[], &["M=-1"]), "size `M` cannot be -1; expected 0 to 2^31 - 1");
+    }
+
+    #[test]
+    fn missing_sizes_are_named_or_assumed() {
+        let s = subject(&[], &["B=1,H=2,G=2,M=64"]).expect("all are known");
+        assert_eq!(
+            s.all_sizes().expect_err("no N").to_string(),
+            "kernel `causal_attention` needs the sizes N; give --shape N=.."
+        );
+        let sizes = subject(&[], &["M=64"]).expect("known").typical_sizes();
+        assert_eq!((sizes["M"], sizes["N"], sizes["H"]), (64, DEFAULT_WALKED, DEFAULT_OTHER));
+    }
+
+    #[test]
+    fn facts_follow_the_scalars() {
+        assert!(subject(&[], &[]).expect("known").facts().positive.contains("scale"));
+        assert!(!subject(&["scale=-1"], &[]).expect("known").facts().positive.contains("scale"));
+    }
+}

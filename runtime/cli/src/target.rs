@@ -1,0 +1,98 @@
+//! Which architecture and schedule: from flags to what the code generator takes.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use flashtile::device::{DeviceInfo, machine_of};
+use flashtile::kernel::KernelError;
+use flashtile::lowering::{self, Machine};
+use flashtile::{ARCHS, Arch, BoundKernel, Device, Facts, Schedule};
+use flashtile_codegen::Instance;
+
+use crate::failure::Result;
+
+/// Architecture of code where there is neither a flag nor a GPU.
+const DEFAULT_ARCH: &str = "sm_90a";
+
+/// Flags that say what code is generated for and how.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TargetFlags {
+    /// Architecture, such as sm_80; by default that of the first GPU, or sm_90a where there is none
+    #[arg(long, value_name = "ARCH")]
+    pub arch: Option<String>,
+    /// Knobs to change in the schedule that the cost model chooses (see `flashtile list --knobs`)
+    #[arg(long, value_name = "KNOB=VALUE,..")]
+    pub schedule: Option<String>,
+}
+
+/// The architecture of this name.
+pub fn arch_named(name: &str) -> Result<&'static Arch> {
+    let known = || ARCHS.iter().map(|a| a.name).collect::<Vec<_>>().join(", ");
+    Ok(Arch::named(name).ok_or_else(|| KernelError::UnknownArchitecture { name: name.to_owned(), known: known() })?)
+}
+
+/// What code is generated for.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The architecture.
+    pub arch: &'static Arch,
+    /// The machine of the cost model: the GPU, or a typical one.
+    pub machine: Machine,
+    /// The GPU, if its architecture is meant.
+    pub gpu: Option<DeviceInfo>,
+}
+
+impl TargetFlags {
+    /// The architecture asked for, else that of the first GPU, else the default.
+    pub fn target(&self) -> Result<Target> {
+        let gpu = Device::cuda(0).ok().map(|d| d.info().clone());
+        let of_gpu = gpu.as_ref().and_then(|info| info.gpu.as_ref()).and_then(|g| Arch::for_capability(g.capability.0, g.capability.1));
+        let arch = match &self.arch {
+            Some(name) => arch_named(name)?,
+            None => of_gpu.or_else(|| Arch::named(DEFAULT_ARCH)).expect("the default is in the table"),
+        };
+        let gpu = gpu.filter(|_| of_gpu == Some(arch));
+        let machine = machine_of(arch, gpu.as_ref().and_then(|info| info.gpu.as_ref()));
+        Ok(Target { arch, machine, gpu })
+    }
+
+    /// The schedule: the model's choice for these sizes, with the knobs asked for changed. Not checked for legality.
+    pub fn schedule(&self, instance: &Instance, target: &Target, sizes: &BTreeMap<String, i64>) -> Result<Schedule> {
+        let text = self.schedule.as_deref().unwrap_or_default();
+        // Unknown knobs are told first: they are wrong whatever the model chooses.
+        let given = Schedule::default().with(text)?;
+        if lowering::check(instance, &given, target.arch).is_ok() && names_every_knob(text) {
+            return Ok(given);
+        }
+        let chosen = lowering::default_schedule(instance, target.arch, sizes, &target.machine)?;
+        Ok(chosen.with(text)?)
+    }
+}
+
+/// Whether the model's choice would not matter.
+fn names_every_knob(text: &str) -> bool {
+    flashtile_codegen::KNOBS.iter().all(|knob| text.split(',').any(|item| item.split('=').next().map(str::trim) == Some(knob.name)))
+}
+
+/// The instance of a bound kernel.
+pub fn instance(bound: &BoundKernel, facts: Facts) -> Instance {
+    bound.instance(facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_architecture_names_those_that_there_are() {
+        let error = arch_named("sm_42").expect_err("there is none").to_string();
+        assert!(error.starts_with("`sm_42` is not an architecture; expected sm_75, sm_80"), "{error}");
+        assert_eq!(arch_named("sm_90").expect("an alias").name, "sm_90a");
+    }
+
+    #[test]
+    fn a_complete_schedule_needs_no_model() {
+        assert!(names_every_knob(&Schedule::default().to_string()));
+        assert!(!names_every_knob("block_m=64"));
+    }
+}

@@ -1,0 +1,127 @@
+//! The gate: results of a candidate against the float64 oracle, before it is timed.
+//!
+//! The oracle is run on a sample of the programs of the shape that is tuned; the tolerance is that of [`crate::verify`].
+
+use flashtile_dsl::interpret::HostTensor;
+use flashtile_dsl::ir::{Elem, Entity};
+
+use super::inputs::{Inputs, Value};
+use crate::element::Element;
+use crate::error::Result;
+use crate::kernel::BoundKernel;
+use crate::tensor::AnyTensor;
+use crate::verify::{HostArgument, Programs, Reference};
+
+/// Programs of the oracle that are sampled.
+const SAMPLES: usize = 12;
+
+/// Expected results of a sample of programs.
+pub(super) struct Gate {
+    reference: Reference,
+}
+
+impl Gate {
+    /// Runs the oracle and its baseline on a sample of programs.
+    pub fn new(kernel: &BoundKernel, inputs: &Inputs, seed: u64) -> Result<Self> {
+        let arguments = inputs.values.iter().map(host).collect::<Result<Vec<_>>>()?;
+        let programs = Programs::Sample { count: SAMPLES, seed };
+        Ok(Self { reference: Reference::new(kernel, &inputs.sizes, &arguments, programs)? })
+    }
+
+    /// Judges what is in the output tensors. Gives the largest error; a text says what is wrong.
+    pub fn check(&self, inputs: &Inputs) -> Result<Result<f64, String>> {
+        let mut largest: f64 = 0.0;
+        for output in &self.reference.outputs {
+            let Value::Output(tensor) = &inputs.values[output.param.index()] else { continue };
+            let bytes = tensor.to_bytes()?;
+            let verdict = output.check_by(|at| read(output.elem, &bytes, at));
+            if !verdict.passed() {
+                return Ok(Err(verdict.to_string()));
+            }
+            largest = largest.max(verdict.max_error);
+        }
+        Ok(Ok(largest))
+    }
+}
+
+/// An argument in memory of the host. The memory of an output is not needed.
+fn host(value: &Value) -> Result<HostArgument> {
+    let packed = |tensor: &AnyTensor, bytes| HostTensor {
+        elem: tensor.elem(),
+        shape: tensor.shape().to_vec(),
+        strides: tensor.strides().to_vec(),
+        offset: 0,
+        bytes,
+    };
+    Ok(match value {
+        Value::Input(tensor) => HostArgument::Input(packed(tensor, tensor.to_bytes()?)),
+        Value::Output(tensor) => HostArgument::Output(packed(tensor, Vec::new())),
+        Value::F32(x) => HostArgument::F32(*x),
+        Value::I32(x) => HostArgument::I32(*x),
+    })
+}
+
+fn read(elem: Elem, bytes: &[u8], at: usize) -> f64 {
+    fn value<T: Element>(bytes: &[u8], at: usize) -> T {
+        T::read_bytes(&bytes[at * T::BYTES..][..T::BYTES])
+    }
+    match elem {
+        Elem::F16 => value::<half::f16>(bytes, at).to_f64(),
+        Elem::Bf16 => value::<half::bf16>(bytes, at).to_f64(),
+        Elem::I32 => value::<i32>(bytes, at).into(),
+        Elem::F32 | Elem::Bool | Elem::Generic(_) => value::<f32>(bytes, at).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::kernel::Kernel;
+    use std::collections::BTreeMap;
+
+    fn setup() -> (BoundKernel, Inputs) {
+        let kernel = Kernel::builtin("row_softmax").expect("a built-in").bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds");
+        let sizes = BTreeMap::from([("M".to_owned(), 70), ("N".to_owned(), 33)]);
+        let inputs = Inputs::random(&kernel, &sizes, &Device::cpu(), 1).expect("fits");
+        (kernel, inputs)
+    }
+
+    /// Softmax of each row in f64, rounded to f16.
+    fn softmax(inputs: &Inputs) -> Vec<half::f16> {
+        let Value::Input(x) = &inputs.values[0] else { panic!("an input") };
+        let x = x.to_f32().expect("reads");
+        let row = |row: &[f32]| {
+            let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
+            row.iter().map(|&x| half::f16::from_f64(f64::from(x).exp() / sum)).collect::<Vec<_>>()
+        };
+        x.chunks(33).flat_map(row).collect()
+    }
+
+    fn put(inputs: &Inputs, values: &[half::f16]) {
+        let Value::Output(y) = &inputs.values[1] else { panic!("an output") };
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        y.write_bytes(&bytes).expect("fits");
+    }
+
+    #[test]
+    fn right_results_pass_and_wrong_ones_do_not() {
+        let (kernel, inputs) = setup();
+        let gate = Gate::new(&kernel, &inputs, 0).expect("runs");
+        let check = || gate.check(&inputs).expect("reads");
+        let right = softmax(&inputs);
+        put(&inputs, &right);
+        assert!(check().is_ok_and(|error| error > 0.0 && error < 1e-3));
+        let mut wrong = right.clone();
+        *wrong.last_mut().expect("not empty") += half::f16::from_f32(0.1);
+        put(&inputs, &wrong);
+        assert!(check().is_err_and(|e| e.contains("an error is too large") && e.contains("[69, 32]")), "{:?}", check());
+        wrong = right.clone();
+        wrong[0] = half::f16::NAN;
+        put(&inputs, &wrong);
+        assert!(check().is_err_and(|e| e.contains("NaN or infinity")), "{:?}", check());
+        let Value::Output(y) = &inputs.values[1] else { panic!("an output") };
+        y.fill_bytes(0xff).expect("fills");
+        assert!(check().is_err(), "outputs that were never written");
+    }
+}

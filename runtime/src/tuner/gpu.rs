@@ -1,0 +1,75 @@
+//! Checks and measures candidates on a GPU.
+
+use std::time::{Duration, Instant};
+
+use flashtile_codegen::Arch;
+
+use super::bench::{Bench, Rejection};
+use super::gate::Gate;
+use super::inputs::{Inputs, Value};
+use crate::cache::Stage;
+use crate::device::cuda::{Cuda, Timer, Variant};
+use crate::device::{Backend, Call, CallArgument};
+use crate::error::{Error, Result};
+use crate::kernel::BoundKernel;
+use crate::lowering::Code;
+
+/// A GPU with inputs on it and what the oracle says of them.
+pub(super) struct GpuBench<'a> {
+    pub gpu: &'a Cuda,
+    pub kernel: &'a BoundKernel,
+    pub arch: &'static Arch,
+    pub inputs: &'a Inputs,
+    pub gate: Gate,
+    pub timer: Timer,
+    pub start: Instant,
+}
+
+impl GpuBench<'_> {
+    fn launch(&self, variant: &Variant) -> Result<()> {
+        let arguments: Vec<CallArgument<'_>> = self.inputs.arguments().iter().map(|a| a.raw()).collect();
+        let call = Call { arguments: &arguments, sizes: &self.inputs.sizes, stream: None };
+        Ok(variant.launch(&call, self.gpu.stream())?)
+    }
+
+    fn rejection(&self, stage: Stage, error: &Error) -> Rejection {
+        // After a fault in a kernel the context is lost: then everything fails from there on.
+        let fatal = self.gpu.synchronize().is_err();
+        Rejection { stage, reason: error.to_string(), fatal }
+    }
+
+    /// Fills the outputs with NaN, so that nothing passes that an earlier candidate has written.
+    fn poison(&self) -> Result<()> {
+        for value in &self.inputs.values {
+            if let Value::Output(tensor) = value {
+                tensor.fill_bytes(0xff)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Bench<Code> for GpuBench<'_> {
+    type Loaded = Variant;
+
+    fn check(&mut self, code: Code) -> Result<(Variant, f64), Rejection> {
+        let run = || {
+            let variant = Variant::load(self.gpu, self.kernel.ir(), &code, self.arch)?;
+            self.poison()?;
+            self.launch(&variant)?;
+            self.gpu.synchronize()?;
+            Ok((variant, self.gate.check(self.inputs)?))
+        };
+        let (variant, checked) = run().map_err(|e| self.rejection(Stage::Launch, &e))?;
+        let max_error = checked.map_err(|reason| Rejection::new(Stage::Check, reason))?;
+        Ok((variant, max_error))
+    }
+
+    fn time(&mut self, variant: &Variant) -> Result<f64, Rejection> {
+        self.timer.time(|| self.launch(variant)).map_err(|e| self.rejection(Stage::Launch, &e))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+}

@@ -1,0 +1,338 @@
+//! The entry: candidates of a kernel for a shape, evidence from the cache, the search, the result.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use flashtile_codegen::{Arch, Facts, Schedule};
+
+use super::TuneError;
+use super::bench::{Compilation, Compiler, Rejection};
+use super::gate::Gate;
+use super::gpu::GpuBench;
+use super::inputs::{self, Inputs};
+use super::options::{Event, TuneOptions};
+use super::search::{self, Limits, Stop, compile_all, note_compilation};
+use crate::cache::{Bucket, Candidate, DeviceKey, ModuleKey, Outcome, Stage, TuningKey, TuningRecord};
+use crate::device::cuda::{Cuda, Timer};
+use crate::device::{Device, machine_of, packed_facts};
+use crate::error::{Error, Result};
+use crate::kernel::{BoundKernel, KernelError};
+use crate::lowering::{self, Code, Machine};
+use crate::toolchain::ToolchainError;
+
+/// Result of tuning.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TuneReport {
+    /// Every candidate with its evidence, and the winner.
+    pub record: TuningRecord,
+    /// Why the search ended.
+    pub stop: Stop,
+    /// Whether times are the cost model's, since there was no GPU.
+    pub predicted: bool,
+    /// Whether the cache had the whole result, and nothing was done.
+    pub from_cache: bool,
+    /// Whether the result was kept in the cache.
+    pub kept: bool,
+    /// Seconds it took.
+    pub seconds: f64,
+}
+
+impl TuneReport {
+    /// The best candidate; there always is one.
+    pub fn winner(&self) -> &Candidate {
+        self.record.winning().expect("a report is made only with a winner")
+    }
+
+    /// The winner's time in seconds: measured, or predicted.
+    pub fn seconds_per_run(&self) -> f64 {
+        let winner = self.winner();
+        winner.measured.as_ref().map_or(winner.predicted, |m| m.median)
+    }
+}
+
+/// Finds the best schedule of a kernel for a shape, given by the names of its run-time sizes.
+///
+/// On a GPU every candidate is checked against the float64 oracle before it is timed. On the CPU, with an architecture
+/// in the options, every candidate is compiled, checked for spills, and ranked by the cost model. Results are kept in
+/// the cache, also those of a search that is cancelled or cut short, and are used by launches of that bucket of sizes.
+///
+/// # Errors
+/// [`TuneError`] for sizes that do not fit, or if no candidate works; [`ToolchainError`] without NVRTC; whatever the
+/// device says when the inputs are made.
+pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device, options: &TuneOptions) -> Result<TuneReport> {
+    let start = Instant::now();
+    let gpu = device.backend().as_any().downcast_ref::<Cuda>();
+    let arch = match (options.arch, gpu) {
+        (Some(arch), _) => arch,
+        (None, Some(gpu)) => gpu.arch(),
+        (None, None) => return Err(TuneError::NoArchitecture { device: device.to_string() }.into()),
+    };
+    let all_sizes = inputs::all_sizes(kernel, sizes)?;
+    let facts = packed_facts(kernel, &inputs::shapes(kernel, &all_sizes)?);
+    let task = Task {
+        kernel,
+        sizes,
+        arch,
+        machine: machine_of(arch, gpu.map(Cuda::gpu)),
+        options,
+        facts: facts.clone(),
+        // Loaded before anything else, so that its absence is one clear error.
+        nvrtc: options.toolchain.nvrtc()?.version(),
+        key: TuningKey::new(
+            (&kernel.ir().name, &kernel.fingerprint()),
+            kernel.binding().clone(),
+            facts,
+            Bucket::of(sizes.iter().filter(|(n, _)| !kernel.binding().consts.contains_key(*n)).map(|(n, &s)| (n.as_str(), s))),
+            arch.name,
+            match gpu {
+                Some(_) => device.info().key(),
+                None => model_key(arch),
+            },
+        ),
+    };
+    let known = if options.afresh { None } else { task.known() };
+    if let Some(record) = known.clone().filter(|r| r.complete && r.winner.is_some() && options.schedules.is_none()) {
+        let seconds = start.elapsed().as_secs_f64();
+        let predicted = gpu.is_none();
+        return Ok(TuneReport { record, stop: Stop::Exhausted, predicted, from_cache: true, kept: true, seconds });
+    }
+    let mut candidates = task.candidates(known.as_ref())?;
+    let (winner, stop) = match gpu {
+        Some(gpu) => task.measure(&mut candidates, gpu, device, start)?,
+        None => task.predict(&mut candidates, start),
+    };
+    task.report(candidates, winner, stop, gpu.is_none(), start)
+}
+
+/// What identifies the typical machine of an architecture.
+fn model_key(arch: &Arch) -> DeviceKey {
+    DeviceKey {
+        name: format!("model of {arch}"),
+        capability: arch.capability,
+        sms: arch.typical_sms,
+        memory_bytes: 0,
+        driver: (0, 0),
+    }
+}
+
+struct Task<'a> {
+    kernel: &'a BoundKernel,
+    sizes: &'a BTreeMap<String, i64>,
+    arch: &'static Arch,
+    machine: Machine,
+    options: &'a TuneOptions,
+    facts: Facts,
+    nvrtc: (u32, u32),
+    key: TuningKey,
+}
+
+impl Task<'_> {
+    /// What the cache knows, by the same NVRTC, of candidates whose code is still the same.
+    fn known(&self) -> Option<TuningRecord> {
+        let mut record = self.options.cache.tuning(&self.key).filter(|r| r.nvrtc == self.nvrtc)?;
+        let winner = record.winning().map(|w| w.schedule.clone());
+        let instance = self.kernel.instance(self.facts.clone());
+        record.candidates.retain(|c| {
+            let same = |source: String| ModuleKey::new(&source, self.arch.name).source_hash == c.source_hash;
+            c.tried() && lowering::generate(&instance, &c.schedule, self.arch).is_ok_and(|g| same(g.source))
+        });
+        record.winner = winner.and_then(|w| record.candidates.iter().position(|c| c.schedule == w));
+        Some(record)
+    }
+
+    /// The candidates, best predicted first, with what is known of them.
+    fn candidates(&self, known: Option<&TuningRecord>) -> Result<Vec<Candidate>> {
+        let instance = self.kernel.instance(self.facts.clone());
+        let ranked = match &self.options.schedules {
+            None => lowering::rank(&instance, self.arch, self.sizes, &self.machine)?,
+            Some(schedules) => {
+                let predict = |s: &Schedule| lowering::predict(&instance, s, self.arch, self.sizes, &self.machine);
+                schedules.iter().map(|s| (s.clone(), predict(s))).collect()
+            }
+        };
+        let mut candidates: Vec<Candidate> = ranked
+            .into_iter()
+            .map(|(schedule, predicted)| {
+                let same = |c: &&Candidate| c.schedule == schedule;
+                match known.and_then(|r| r.candidates.iter().find(same)) {
+                    Some(candidate) => Candidate { predicted, ..candidate.clone() },
+                    None => Candidate::new(schedule, predicted),
+                }
+            })
+            .collect();
+        candidates.sort_by(|a, b| a.predicted.total_cmp(&b.predicted));
+        candidates.truncate(self.options.max_candidates.unwrap_or(usize::MAX));
+        Ok(candidates)
+    }
+
+    /// The search on a GPU.
+    fn measure(
+        &self,
+        candidates: &mut [Candidate],
+        gpu: &Cuda,
+        device: &Device,
+        start: Instant,
+    ) -> Result<(Option<usize>, Stop)> {
+        let inputs = Inputs::random(self.kernel, self.sizes, device, self.options.seed)?;
+        let gate = Gate::new(self.kernel, &inputs, self.options.seed)?;
+        let timer = Timer::new(gpu)?;
+        let bench = GpuBench { gpu, kernel: self.kernel, arch: self.arch, inputs: &inputs, gate, timer, start };
+        let limits = Limits {
+            budget: self.options.budget,
+            jobs: self.options.jobs,
+            spill_limit: self.options.spill_limit,
+            roofline: lowering::roofline(self.kernel, self.sizes, self.arch, &self.machine),
+            cancel: &self.options.cancel,
+        };
+        let on_event = |event: &Event| (self.options.on_event)(event);
+        let mut keep = |candidates: &[Candidate]| {
+            self.options.cache.keep_tuning(&self.record(candidates.to_vec(), None, false));
+        };
+        let found = search::search(candidates, self, bench, &limits, &on_event, &mut keep);
+        Ok((found.winner, found.stop))
+    }
+
+    /// Compiles every candidate and ranks by the model.
+    fn predict(&self, candidates: &mut [Candidate], start: Instant) -> (Option<usize>, Stop) {
+        let todo: Vec<usize> = (0..candidates.len()).filter(|&i| !candidates[i].tried()).collect();
+        let of = candidates.len();
+        (self.options.on_event)(&Event::Started { candidates: of, known: of - todo.len() });
+        let schedules: Vec<Schedule> = candidates.iter().map(|c| c.schedule.clone()).collect();
+        let (end, mut stop, mut done) = (AtomicBool::new(false), Stop::Exhausted, of - todo.len());
+        compile_all(self, &schedules, &todo, self.options.jobs, &end, |index, compiled| {
+            let candidate = &mut candidates[index];
+            if note_compilation(candidate, compiled, self.options.spill_limit).is_some() {
+                candidate.outcome = Outcome::Predicted;
+            }
+            done += 1;
+            let rejected = candidates.iter().filter(|c| matches!(c.outcome, Outcome::Rejected { .. })).count();
+            let best = best_predicted(candidates).map(|i| candidates[i].predicted);
+            (self.options.on_event)(&Event::Tried { done, of, rejected, best });
+            if done < of && self.options.cancel.is_cancelled() {
+                stop = Stop::Cancelled;
+            } else if done < of && start.elapsed() > self.options.budget {
+                stop = Stop::Budget;
+            }
+            end.store(stop != Stop::Exhausted, Ordering::Relaxed);
+        });
+        (best_predicted(candidates), stop)
+    }
+
+    fn record(&self, candidates: Vec<Candidate>, winner: Option<usize>, complete: bool) -> TuningRecord {
+        let (key, sizes) = (self.key.clone(), self.sizes.clone());
+        TuningRecord { key, nvrtc: self.nvrtc, sizes, winner, complete, candidates }
+    }
+
+    fn report(
+        &self,
+        candidates: Vec<Candidate>,
+        winner: Option<usize>,
+        stop: Stop,
+        predicted: bool,
+        start: Instant,
+    ) -> Result<TuneReport> {
+        let complete = matches!(stop, Stop::Exhausted | Stop::Roofline) && self.options.schedules.is_none();
+        let record = self.record(candidates, winner, complete);
+        let kept = self.options.cache.keep_tuning(&record);
+        if winner.is_none() {
+            return Err(self.no_winner(&record, &stop).into());
+        }
+        Ok(TuneReport { record, stop, predicted, from_cache: false, kept, seconds: start.elapsed().as_secs_f64() })
+    }
+
+    fn no_winner(&self, record: &TuningRecord, stop: &Stop) -> TuneError {
+        let kernel = self.kernel.ir().name.clone();
+        let first = record.candidates.iter().find_map(|c| match &c.outcome {
+            Outcome::Rejected { reason, .. } => Some(reason.clone()),
+            _ => None,
+        });
+        match (stop, first) {
+            (Stop::Budget, None) => TuneError::Ended { kernel, why: "the budget was spent".to_owned() },
+            (Stop::Cancelled, _) => TuneError::Ended { kernel, why: "it was cancelled".to_owned() },
+            (_, first) => TuneError::NoneLeft {
+                kernel,
+                device: self.key.device.name.clone(),
+                candidates: record.candidates.len(),
+                first: first.unwrap_or_else(|| "there is none".to_owned()),
+            },
+        }
+    }
+}
+
+fn best_predicted(candidates: &[Candidate]) -> Option<usize> {
+    let predicted = candidates.iter().enumerate().filter(|(_, c)| c.outcome == Outcome::Predicted);
+    predicted.min_by(|(_, a), (_, b)| a.predicted.total_cmp(&b.predicted)).map(|(i, _)| i)
+}
+
+impl Compiler for Task<'_> {
+    type Code = Code;
+
+    fn compile(&self, schedule: &Schedule) -> Result<Compilation<Code>, Rejection> {
+        let TuneOptions { toolchain, cache, .. } = self.options;
+        let code = lowering::compile(self.kernel, &self.facts, schedule, self.arch, toolchain, cache).map_err(|error| {
+            let stage = match &error {
+                Error::Toolchain(ToolchainError::Compile { .. }) => Stage::Compile,
+                Error::Kernel(KernelError::IllegalSchedule { .. } | KernelError::Generate { .. }) => Stage::Generate,
+                _ => Stage::Compile,
+            };
+            Rejection::new(stage, error.to_string())
+        })?;
+        Ok(Compilation {
+            source_hash: code.module.key.source_hash.clone(),
+            report: code.module.report.clone(),
+            seconds: code.compile_seconds,
+            code,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Cache;
+    use crate::kernel::Kernel;
+    use flashtile_dsl::ir::Elem;
+
+    fn sizes() -> BTreeMap<String, i64> {
+        [("B", 1), ("H", 4), ("G", 4), ("M", 512), ("N", 512)].map(|(n, v)| (n.to_owned(), v)).into()
+    }
+
+    fn attention() -> BoundKernel {
+        Kernel::builtin("attention").expect("a built-in").bind(Elem::F16, [("D", 64)]).expect("binds")
+    }
+
+    /// Needs NVRTC: found, or installed once.
+    #[test]
+    fn with_no_gpu_every_candidate_is_compiled_and_ranked_and_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = TuneOptions {
+            arch: Arch::named("sm_80"),
+            schedules: Some(vec![
+                Schedule::default(),
+                Schedule { stages: 1, ..Schedule::default() },
+                Schedule { block_m: 24, ..Schedule::default() },
+            ]),
+            cache: Cache::with_warnings(dir.path(), |line| panic!("{line}")),
+            ..TuneOptions::default()
+        };
+        let report = tune(&attention(), &sizes(), &Device::cpu(), &options).expect("tunes");
+        assert!(report.predicted && report.kept && !report.from_cache && report.stop == Stop::Exhausted);
+        let predicted: Vec<_> = report.record.candidates.iter().filter(|c| c.outcome == Outcome::Predicted).collect();
+        assert_eq!(predicted.len(), 2, "{:?}", report.record.candidates);
+        assert!(predicted.iter().all(|c| c.report.as_ref().is_some_and(|r| r.registers > 0)));
+        let illegal = report.record.candidates.iter().find(|c| c.schedule.block_m == 24).expect("is kept");
+        assert!(
+            matches!(&illegal.outcome, Outcome::Rejected { stage: Stage::Generate, reason } if reason.contains("block_m=24"))
+        );
+        let again = tune(&attention(), &sizes(), &Device::cpu(), &options).expect("tunes");
+        assert!(again.record.candidates.iter().all(|c| report.record.candidates.contains(c)), "evidence is reused");
+        assert!(again.seconds < report.seconds);
+    }
+
+    #[test]
+    fn with_neither_gpu_nor_architecture_the_error_says_what_to_give() {
+        let error = tune(&attention(), &sizes(), &Device::cpu(), &TuneOptions::default()).expect_err("none").to_string();
+        assert!(error.starts_with("cpu has no architecture to tune for; name one, such as sm_90a"), "{error}");
+    }
+}
