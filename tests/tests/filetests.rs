@@ -27,6 +27,22 @@ fn every_command_is_tested() {
     }
 }
 
+/// File tests that are named like a built-in kernel hold its text.
+#[test]
+fn file_tests_of_built_in_kernels_are_up_to_date() {
+    let mut compared = 0;
+    for path in files(folder()) {
+        let file = path.file_name().expect("a file has a name");
+        let builtin = folder().join("../../runtime/kernels").join(file).with_extension("rs");
+        let Ok(builtin) = std::fs::read_to_string(builtin) else { continue };
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let kernel = text.split("; run:").next().unwrap_or_default();
+        assert_eq!(kernel.trim_end(), builtin.trim_end(), "{} is not the built-in kernel", path.display());
+        compared += 1;
+    }
+    assert!(compared > 0, "no file test has a built-in kernel");
+}
+
 #[test]
 fn the_documented_output_is_the_tested_output() {
     let path = folder().join("../../docs/analyses.md");

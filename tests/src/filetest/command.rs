@@ -23,7 +23,7 @@ pub const COMMANDS: &[(&str, &str, &str)] = &[
     ("ir", "", "the tile IR, as written"),
     ("normal", "[schedule=KNOB=V,..] [arch=sm_80] [facts=best|none] [T=f16] [D=64]", "the tile IR after all rewrites"),
     ("plan", "as normal", "the plan"),
-    ("cuda", "as normal", "the generated CUDA C"),
+    ("cuda", "as normal, [part=file|kernel]", "the generated CUDA C, or the kernel without its device functions"),
     ("illegal", "as normal", "no code can be generated; prints the reasons"),
 ];
 
@@ -46,14 +46,14 @@ pub(super) fn run(command: &str, file: &str, text: &str) -> Result<String, Strin
     let mut out = Vec::new();
     for kernel in &kernels {
         let on = || Options::read(kernel, &options);
-        let generated = || Request::read(kernel, &options)?.generate();
+        let request = || Request::read(kernel, &options);
         out.push(match name {
             "check" => kernel.name.clone(),
             "ir" => kernel.to_string(),
-            "normal" => generated()?.normal.renumbered().to_string(),
-            "plan" => generated()?.plan.to_string(),
-            "cuda" => generated()?.source,
-            "illegal" => Request::read(kernel, &options)?.refusal()?,
+            "normal" => request()?.generate()?.normal.renumbered().to_string(),
+            "plan" => request()?.generate()?.plan.to_string(),
+            "cuda" => request()?.source()?,
+            "illegal" => request()?.refusal()?,
             "deps" => Dependences::of(kernel).text(kernel),
             "mermaid" => Dependences::of(kernel).mermaid(),
             "mask" => on()?.masks()?.iter().map(|m| m.text(kernel)).collect::<Vec<_>>().join("\n"),

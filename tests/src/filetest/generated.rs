@@ -8,18 +8,34 @@ pub(super) struct Request {
     instance: Instance,
     schedule: Schedule,
     arch: &'static Arch,
+    part: Part,
+}
+
+/// What of the generated file is printed.
+#[derive(Clone, Copy)]
+enum Part {
+    File,
+    Kernel,
 }
 
 impl Request {
-    /// Reads `schedule=KNOB=V,.. arch=A facts=best|none T=ELEM D=64`. A knob left out has its default, `arch` is sm_80, type
-    /// parameters are f16, facts the best.
+    /// Reads `schedule=KNOB=V,.. arch=A facts=best|none part=file|kernel T=ELEM D=64`. A knob left out has its default, `arch` is
+    /// sm_80, type parameters are f16, facts the best, and the whole file is printed.
     pub(super) fn read(kernel: &Kernel, options: &[(&str, &str)]) -> Result<Self, String> {
         let mut binding = Binding::new(kernel, Elem::F16, [] as [(&str, i64); 0]);
         let mut facts = Facts::best(kernel);
         let mut schedule = Schedule::default();
         let mut arch = Arch::named("sm_80").expect("an architecture of the table");
+        let mut part = Part::File;
         for &(name, value) in options {
             match name {
+                "part" => {
+                    part = match value {
+                        "file" => Part::File,
+                        "kernel" => Part::Kernel,
+                        _ => return Err(format!("a part is file or kernel, not `{value}`")),
+                    }
+                }
                 "schedule" => schedule = value.parse().map_err(|e| format!("{e}"))?,
                 "arch" => arch = Arch::named(value).ok_or_else(|| format!("unknown architecture `{value}`"))?,
                 "facts" => {
@@ -37,15 +53,27 @@ impl Request {
                     let size = value.parse().map_err(|_| format!("`{value}` is not a number"))?;
                     binding.consts.insert(name.into(), size);
                 }
-                _ => return Err(format!("`{name}` is no size or type parameter of `{}`, nor schedule, arch or facts", kernel.name)),
+                _ => return Err(format!("`{name}` is no size or type parameter of `{}`, nor schedule, arch, facts or part", kernel.name)),
             }
         }
-        Ok(Self { instance: Instance { kernel: kernel.clone(), binding, facts }, schedule, arch })
+        Ok(Self { instance: Instance { kernel: kernel.clone(), binding, facts }, schedule, arch, part })
     }
 
     /// The generated code.
     pub(super) fn generate(&self) -> Result<Generated, String> {
         generate(&self.instance, &self.schedule, self.arch).map_err(|e| e.to_string())
+    }
+
+    /// The CUDA C, or the kernel alone without the device functions before it.
+    pub(super) fn source(&self) -> Result<String, String> {
+        let source = self.generate()?.source;
+        match self.part {
+            Part::File => Ok(source),
+            Part::Kernel => {
+                let start = source.find("extern \"C\"").ok_or("the generated file has no kernel")?;
+                Ok(source[start..].to_owned())
+            }
+        }
     }
 
     /// Why there is none, a reason a line.
