@@ -19,7 +19,7 @@ use crate::blocks;
 use crate::error::Error;
 use crate::generate::{self, Planned};
 use crate::instance::Instance;
-use crate::plan::{OperandA, Plan, Stmt, StmtOp};
+use crate::plan::{Guard, OperandA, Plan, Stmt, StmtOp};
 use crate::schedule::{Fragments, Schedule, WorkOrder};
 use crate::space;
 
@@ -268,8 +268,8 @@ impl Counter<'_> {
         for stmt in body {
             match &stmt.op {
                 StmtOp::When { guard, body } => {
-                    // Cut tiles are few.
-                    if !matches!(guard, crate::plan::Guard::Cut(_)) {
+                    // Cut tiles are few, and a maximum that moves only when it must moves rarely.
+                    if !matches!(guard, Guard::Cut(_) | Guard::Vote { .. }) {
                         self.block(body, inside);
                     }
                 }
@@ -328,7 +328,7 @@ impl Counter<'_> {
                 units.shared = shuffles;
                 units
             }
-            StmtOp::QuadSum(v) => Self::instructions(4.0 * self.elements(*v)),
+            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Self::instructions(4.0 * self.elements(*v)),
             StmtOp::Copy { tile, .. } => {
                 let t = &self.plan.tiles[*tile];
                 let chunks = f64::from(t.rows * t.columns * t.elem.bytes().unwrap_or(4) as u32) / 16.0;

@@ -159,7 +159,8 @@ fn a_dropped_commit_in_the_loop_is_caught() {
 #[test]
 fn a_barrier_before_the_wait_is_caught() {
     let faults = planted("stages=2", &mut |body, index| {
-        let swap = matches!(body[index].op, StmtOp::Wait(_)) && matches!(body.get(index + 1).map(|s| &s.op), Some(StmtOp::Barrier));
+        let swap =
+            matches!(body[index].op, StmtOp::Wait(_)) && matches!(body.get(index + 1).map(|s| &s.op), Some(StmtOp::Barrier));
         if swap {
             body.swap(index, index + 1);
         }

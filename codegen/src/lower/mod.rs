@@ -6,6 +6,7 @@
 //! | `padding` | what the padding of ragged tiles holds, and where it must be made harmless |
 //! | `memory` | tiles in global and shared memory |
 //! | `elementwise` | elementwise ops to expressions and maps |
+//! | `running_max` | lazy forms of the running maximum of a streaming softmax |
 //! | `product` | matrix products and their operands |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
 
@@ -14,6 +15,7 @@ mod elementwise;
 mod memory;
 mod padding;
 mod product;
+mod running_max;
 mod stream;
 
 use std::collections::{HashMap, HashSet};
@@ -32,6 +34,7 @@ use crate::instance::Instance;
 use crate::plan::{GlobalTile, LoopId, Plan, Role, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable};
 use crate::schedule::{Schedule, WorkOrder};
 use classify::Classes;
+pub use running_max::why_not_lazy;
 
 /// Names that templates use: no value of the kernel may take them.
 const RESERVED: &[&str] = &[

@@ -232,9 +232,16 @@ mod tests {
 
     #[test]
     fn an_exact_baseline_allows_the_rounding_of_f32() {
-        let exact = [1.0, 1.0];
-        assert!(judge(Elem::F32, &exact, &exact, &[1.0 + 4e-7, 1.0]).passed());
-        assert!(!judge(Elem::F32, &exact, &exact, &[1.0 + 6e-7, 1.0]).passed());
+        let exact = [1.0; 16];
+        let judged = |error: f64, count: usize| {
+            let mut found = exact;
+            found[..count].fill(1.0 + error);
+            judge(Elem::F32, &exact, &exact, &found).failure
+        };
+        assert_eq!(judged(4e-7, 1), None);
+        assert_eq!(judged(6e-7, 1), Some(Failure::MaxError));
+        assert_eq!(judged(5e-8, 16), None);
+        assert_eq!(judged(1e-7, 16), Some(Failure::MeanError));
     }
 
     #[test]
