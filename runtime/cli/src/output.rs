@@ -69,7 +69,7 @@ impl Output {
 /// A table as text, as wide as the terminal at most.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY_CONDENSED);
+    table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header.iter().copied());
     table.add_rows(rows);

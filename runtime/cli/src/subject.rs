@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use flashtile::{BoundKernel, Elem, Facts, Kernel};
-use flashtile_dsl::ir::{self, AxisKind, ParamKind, SizeKind};
+use flashtile_dsl::ir::{self, ParamKind, SizeKind};
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -173,16 +173,31 @@ impl Subject {
 
     /// Run-time sizes, with typical ones for those not given: the extent of a tile axis is long, the rest short.
     pub fn typical_sizes(&self) -> BTreeMap<String, i64> {
-        let ir = self.ir();
-        let walked = |name: &str| {
-            let axes = ir.axes.values().filter(|a| matches!(a.kind, AxisKind::Program | AxisKind::Loop));
-            axes.into_iter().any(|a| a.extent.parts().0.keys().any(|&id| ir.size_name(id) == name))
-        };
         let of = |name: &str| {
             let given = self.sizes.get(name).copied();
-            given.unwrap_or(if walked(name) { DEFAULT_WALKED } else { DEFAULT_OTHER })
+            given.unwrap_or(if self.is_walked(name) { DEFAULT_WALKED } else { DEFAULT_OTHER })
         };
         self.names_of_sizes(SizeKind::Runtime).map(|name| (name.to_owned(), of(name))).collect()
+    }
+
+    /// Run-time sizes for a quick check, with small ones for those not given: the extents of tile axes are taken from
+    /// `lengths`, each from another place, and all move on with `round`.
+    pub fn small_sizes(&self, lengths: &[i64], round: usize) -> BTreeMap<String, i64> {
+        let mut walked = round;
+        let mut of = |name: &str| {
+            if self.is_walked(name) {
+                walked += 1;
+            }
+            let small = if self.is_walked(name) { lengths[walked % lengths.len()] } else { 2 };
+            self.sizes.get(name).copied().unwrap_or(small)
+        };
+        self.names_of_sizes(SizeKind::Runtime).map(|name| (name.to_owned(), of(name))).collect()
+    }
+
+    /// Whether a tile axis walks the size.
+    fn is_walked(&self, name: &str) -> bool {
+        let ir = self.ir();
+        ir.axes.values().any(|axis| axis.extent.parts().0.keys().any(|&id| ir.size_name(id) == name))
     }
 
     /// Facts that code is generated under: what the scalars given say; the best where none is given; packed tensors.

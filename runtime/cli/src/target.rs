@@ -6,7 +6,7 @@ use clap::Args;
 use flashtile::device::{DeviceInfo, machine_of};
 use flashtile::kernel::KernelError;
 use flashtile::lowering::{self, Machine};
-use flashtile::{ARCHS, Arch, BoundKernel, Device, Facts, Schedule};
+use flashtile::{ARCHS, Arch, Device, Schedule};
 use flashtile_codegen::Instance;
 
 use crate::failure::Result;
@@ -61,10 +61,11 @@ impl TargetFlags {
         let text = self.schedule.as_deref().unwrap_or_default();
         // Unknown knobs are told first: they are wrong whatever the model chooses.
         let given = Schedule::default().with(text)?;
-        if lowering::check(instance, &given, target.arch).is_ok() && names_every_knob(text) {
+        if names_every_knob(text) {
             return Ok(given);
         }
-        let chosen = lowering::default_schedule(instance, target.arch, sizes, &target.machine)?;
+        let ranked = lowering::rank(instance, target.arch, sizes, &target.machine)?;
+        let (chosen, _) = ranked.into_iter().next().expect("a ranking is not empty");
         Ok(chosen.with(text)?)
     }
 }
@@ -72,11 +73,6 @@ impl TargetFlags {
 /// Whether the model's choice would not matter.
 fn names_every_knob(text: &str) -> bool {
     flashtile_codegen::KNOBS.iter().all(|knob| text.split(',').any(|item| item.split('=').next().map(str::trim) == Some(knob.name)))
-}
-
-/// The instance of a bound kernel.
-pub fn instance(bound: &BoundKernel, facts: Facts) -> Instance {
-    bound.instance(facts)
 }
 
 #[cfg(test)]
