@@ -399,11 +399,14 @@ mod tests {
 
     #[test]
     fn every_chunk_has_a_place_of_its_own() {
-        for (layout, pitch) in [(SharedLayout::Xor, 32), (SharedLayout::Xor, 64), (SharedLayout::Xor, 128), (SharedLayout::Xor, 512)]
+        for (layout, pitch) in
+            [(SharedLayout::Xor, 32), (SharedLayout::Xor, 64), (SharedLayout::Xor, 128), (SharedLayout::Xor, 512)]
         {
             let tile = tile(layout, pitch);
-            let places: std::collections::BTreeSet<u32> =
-                (0..64).flat_map(|row| (0..pitch / 16).map(move |chunk| (row, chunk))).map(|(r, c)| tile.chunk_offset(r, c)).collect();
+            let places: std::collections::BTreeSet<u32> = (0..64)
+                .flat_map(|row| (0..pitch / 16).map(move |chunk| (row, chunk)))
+                .map(|(r, c)| tile.chunk_offset(r, c))
+                .collect();
             assert_eq!(places.len() as u32, 64 * pitch / 16);
             assert_eq!(places.last(), Some(&(tile.slot_bytes() - 16)));
         }

@@ -159,14 +159,17 @@ impl Subject {
 
     /// Run-time sizes, all of which must have been given.
     pub fn all_sizes(&self) -> Result<BTreeMap<String, i64>> {
-        let missing: Vec<&str> =
-            self.names_of_sizes(SizeKind::Runtime).filter(|name| !self.sizes.contains_key(*name)).collect();
+        let missing: Vec<&str> = self.names_of_sizes(SizeKind::Runtime).filter(|name| !self.sizes.contains_key(*name)).collect();
         match missing.is_empty() {
             true => Ok(self.sizes.clone()),
             false => {
                 let example: Vec<String> = missing.iter().map(|name| format!("{name}=..")).collect();
                 let kernel = self.kernel.name();
-                Err(Failure::Usage(format!("kernel `{kernel}` needs the sizes {}; give --shape {}", missing.join(", "), example.join(","))))
+                Err(Failure::Usage(format!(
+                    "kernel `{kernel}` needs the sizes {}; give --shape {}",
+                    missing.join(", "),
+                    example.join(",")
+                )))
             }
         }
     }

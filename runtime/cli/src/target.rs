@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use flashtile::device::{DeviceInfo, machine_of};
+use flashtile::device::machine_of;
 use flashtile::kernel::KernelError;
 use flashtile::lowering::{self, Machine};
 use flashtile::{ARCHS, Arch, Device, Schedule};
@@ -38,22 +38,21 @@ pub struct Target {
     pub arch: &'static Arch,
     /// The machine of the cost model: the GPU, or a typical one.
     pub machine: Machine,
-    /// The GPU, if its architecture is meant.
-    pub gpu: Option<DeviceInfo>,
 }
 
 impl TargetFlags {
     /// The architecture asked for, else that of the first GPU, else the default.
     pub fn target(&self) -> Result<Target> {
         let gpu = Device::cuda(0).ok().map(|d| d.info().clone());
-        let of_gpu = gpu.as_ref().and_then(|info| info.gpu.as_ref()).and_then(|g| Arch::for_capability(g.capability.0, g.capability.1));
+        let of_gpu =
+            gpu.as_ref().and_then(|info| info.gpu.as_ref()).and_then(|g| Arch::for_capability(g.capability.0, g.capability.1));
         let arch = match &self.arch {
             Some(name) => arch_named(name)?,
             None => of_gpu.or_else(|| Arch::named(DEFAULT_ARCH)).expect("the default is in the table"),
         };
         let gpu = gpu.filter(|_| of_gpu == Some(arch));
         let machine = machine_of(arch, gpu.as_ref().and_then(|info| info.gpu.as_ref()));
-        Ok(Target { arch, machine, gpu })
+        Ok(Target { arch, machine })
     }
 
     /// The schedule: the model's choice for these sizes, with the knobs asked for changed. Not checked for legality.
@@ -72,7 +71,9 @@ impl TargetFlags {
 
 /// Whether the model's choice would not matter.
 fn names_every_knob(text: &str) -> bool {
-    flashtile_codegen::KNOBS.iter().all(|knob| text.split(',').any(|item| item.split('=').next().map(str::trim) == Some(knob.name)))
+    flashtile_codegen::KNOBS
+        .iter()
+        .all(|knob| text.split(',').any(|item| item.split('=').next().map(str::trim) == Some(knob.name)))
 }
 
 #[cfg(test)]

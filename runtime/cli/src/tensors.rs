@@ -55,7 +55,11 @@ impl TensorFile {
             return Err(fault(format!("is missing in {}, which holds {held}", self.path.display())));
         };
         let elem = elem_of(view.dtype()).ok_or_else(|| {
-            fault(format!("holds {:?}; expected F32, F16, BF16 or I32 (declared {})", view.dtype(), kernel.elem_name(declared.elem)))
+            fault(format!(
+                "holds {:?}; expected F32, F16, BF16 or I32 (declared {})",
+                view.dtype(),
+                kernel.elem_name(declared.elem)
+            ))
         })?;
         let shape = view.shape().to_vec();
         if shape.len() != declared.shape.len() {

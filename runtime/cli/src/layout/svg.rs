@@ -49,12 +49,7 @@ pub fn svg(tile: &SharedTile) -> String {
         // Padding is drawn hatched out: no element lies there.
         for chunk in used_chunks(tile)..columns {
             let (x, y) = (LEFT + chunk * CELL.0, TOP + row * CELL.1);
-            let _ = writeln!(
-                out,
-                "<path class=\"padding\" d=\"M{x} {y}L{} {}\" stroke=\"black\"/>",
-                x + CELL.0,
-                y + CELL.1
-            );
+            let _ = writeln!(out, "<path class=\"padding\" d=\"M{x} {y}L{} {}\" stroke=\"black\"/>", x + CELL.0, y + CELL.1);
         }
     }
     out.push_str("</svg>\n");

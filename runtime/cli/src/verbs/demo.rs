@@ -107,9 +107,16 @@ fn generate(bound: &BoundKernel, sizes: &BTreeMap<String, i64>, global: &GlobalF
                 0.0 => "taken from the cache".to_owned(),
                 s => format!("compiled by NVRTC in {}", seconds(s)),
             };
-            format!("{time}; {} registers, {spills} bytes of spills, {} bytes of shared memory", report.registers, code.abi.shared_bytes)
+            format!(
+                "{time}; {} registers, {spills} bytes of spills, {} bytes of shared memory",
+                report.registers, code.abi.shared_bytes
+            )
         }
-        Err(flashtile::Error::Toolchain(error)) => format!("generated, but not compiled: {error}"),
+        Err(flashtile::Error::Toolchain(error)) => {
+            let error = error.to_string();
+            let first = error.lines().next().unwrap_or_default().trim_end_matches(": looked for it in");
+            format!("generated, but not compiled: {first} (`flashtile doctor` says how to get it)")
+        }
         Err(error) => return Err(error.into()),
     };
     Ok(Code { arch: target.arch.name, schedule: schedule.to_string(), path, compiled })
@@ -168,7 +175,7 @@ fn summary(row: &Row, measured: &Measured, code: &Code, output: &mut Output) -> 
          flashtile inspect {KERNEL} --emit layout        a tile in shared memory with its banks\n  \
          flashtile tune {KERNEL} --arch sm_90a --shape B=2,H=16,G=16,M=8192,N=8192,D=128\n  \
          flashtile verify {KERNEL} --small               the conformance suite\n  \
-         flashtile doctor                                 what this machine has, and how to get the rest",
+         flashtile doctor                                        what this machine has, and how to get the rest",
         code.path.display()
     ))
 }

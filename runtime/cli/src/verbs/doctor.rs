@@ -67,7 +67,7 @@ pub fn run(_: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
         });
     }
     let mark = |ok: bool| if ok { "yes" } else { "no" }.to_owned();
-    let row = |f: &Finding| vec![f.subject.to_owned(), mark(f.ok), f.found.clone()];
+    let row = |f: &Finding| vec![f.subject.to_owned(), mark(f.ok), brief(f)];
     output.table(&["", "there", "found"], findings.iter().map(row))?;
     for finding in findings.iter().filter(|f| !f.ok) {
         output.text(format!("to get {}: {}", finding.subject, finding.fix))?;
@@ -78,6 +78,12 @@ pub fn run(_: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
         vec![group.name.to_owned(), state, group.command.to_owned()]
     };
     output.table(&["tests", "", "command"], TEST_GROUPS.iter().map(row))
+}
+
+/// What was found, without the list of every place where a missing library was looked for; `--json` has it.
+fn brief(finding: &Finding) -> String {
+    let end = if finding.ok { None } else { finding.found.find(": looked for") };
+    finding.found[..end.unwrap_or(finding.found.len())].to_owned()
 }
 
 /// The toolchain, installing nothing: a diagnosis changes nothing.
@@ -94,7 +100,7 @@ fn searching_only(global: &GlobalFlags) -> Toolchain {
 fn finding(subject: &'static str, found: Result<String, String>, fix: &str) -> Finding {
     match found {
         Ok(found) => Finding { subject, ok: true, found, fix: String::new() },
-        Err(found) => Finding { subject, ok: false, found, fix: fix.to_owned() },
+        Err(why) => Finding { subject, ok: false, found: why, fix: fix.to_owned() },
     }
 }
 

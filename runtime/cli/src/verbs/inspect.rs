@@ -190,7 +190,8 @@ impl<'a> Stage<'a> {
         let arch = self.target.arch;
         let compiled = self.code();
         let report = compiled.as_ref().ok().map(|code| &code.module.report);
-        let actual = report.map(|r| Resources::occupancy(arch, r.registers, predicted.shared_bytes + r.shared, predicted.threads));
+        let actual =
+            report.map(|r| Resources::occupancy(arch, r.registers, predicted.shared_bytes + r.shared, predicted.threads));
         let share = |blocks: u32| f64::from(blocks * predicted.threads) / f64::from(arch.threads_per_sm);
         if output.json {
             output.json(&json!({

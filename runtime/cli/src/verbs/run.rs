@@ -86,19 +86,11 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     report(flags, &kernel, &device, &outputs, output)
 }
 
-fn report(
-    flags: &Flags,
-    kernel: &Kernel,
-    device: &Device,
-    outputs: &[(String, AnyTensor)],
-    output: &mut Output,
-) -> Result<()> {
+fn report(flags: &Flags, kernel: &Kernel, device: &Device, outputs: &[(String, AnyTensor)], output: &mut Output) -> Result<()> {
     let path = flags.output.display();
     if output.json {
-        let tensors: Vec<_> = outputs
-            .iter()
-            .map(|(name, t)| json!({ "name": name, "dtype": t.elem().name(), "shape": t.shape() }))
-            .collect();
+        let tensors: Vec<_> =
+            outputs.iter().map(|(name, t)| json!({ "name": name, "dtype": t.elem().name(), "shape": t.shape() })).collect();
         let device = device.to_string();
         return output.json(&json!({ "kernel": kernel.name(), "device": device, "out": flags.output, "tensors": tensors }));
     }

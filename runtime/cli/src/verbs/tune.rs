@@ -205,7 +205,8 @@ fn time(candidate: &Candidate) -> f64 {
 
 /// A table of candidates, with the knobs in which they differ.
 fn candidates(shown: &[&Candidate], output: &mut Output) -> Result<()> {
-    let varies = |knob: &&flashtile_codegen::Knob| shown.iter().any(|c| (knob.get)(&c.schedule) != (knob.get)(&shown[0].schedule));
+    let varies =
+        |knob: &&flashtile_codegen::Knob| shown.iter().any(|c| (knob.get)(&c.schedule) != (knob.get)(&shown[0].schedule));
     let knobs: Vec<_> = KNOBS.iter().filter(varies).collect();
     let mut header = vec!["time", "predicted", "max error", "registers", "spills"];
     header.extend(knobs.iter().map(|knob| knob.name));

@@ -139,9 +139,8 @@ fn tell(case: &Case, result: &CaseResult, output: &mut Output) -> Result<()> {
 
 /// Checks a kernel on shapes: those given, else ragged ones.
 fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
-    let subject = |shape: Vec<Sizes>| {
-        SubjectFlags { kernel: kernel.to_owned(), dtype: flags.dtype, set: flags.set.clone(), shape }.open()
-    };
+    let subject =
+        |shape: Vec<Sizes>| SubjectFlags { kernel: kernel.to_owned(), dtype: flags.dtype, set: flags.set.clone(), shape }.open();
     let mut subjects: Vec<(Subject, BTreeMap<String, i64>)> = Vec::new();
     if flags.shape.is_empty() {
         let subject = subject(Vec::new())?;
