@@ -1,8 +1,6 @@
 //! Every verb does what its help says, with no GPU and no NVRTC.
 
-mod support;
-
-use support::Sandbox;
+use crate::support::Sandbox;
 
 #[test]
 fn every_verb_has_help_and_the_exit_codes_are_in_it() {

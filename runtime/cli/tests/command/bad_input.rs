@@ -1,9 +1,8 @@
 //! Bad input of every kind gets a clear error and its documented exit code, and loses nothing.
 
-mod support;
-
 use safetensors::tensor::{Dtype, TensorView};
-use support::Sandbox;
+
+use crate::support::Sandbox;
 
 /// A tensor of a file.
 type Tensor<'a> = (&'a str, Dtype, Vec<usize>, Vec<u8>);
