@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use flashtile_dsl::ir::{Elem, Kernel, ParamKind, ReduceOp, SizeKind};
 use flashtile_templates::expr::{Domain, Expr, Function, Shape, each_text, element_text};
 use flashtile_templates::{
-    Barrier, Commit, CopyTile, Declare, DotFfma, DotMma, KernelFile, Let, LoadFragments, LoadGlobal, Loop, Map, Pack, ParamField,
-    QuadSum, Reduce, Renderer, Stage, StoreColumn, StoreElements, StoreFragment, StoreRow, Template, TileNote, Wait, When,
+    Barrier, Commit, CopyTile, Declare, DotFfma, DotMma, KernelFile, Let, LoadFragments, LoadGlobal, Loop, Map, Pack, ParamField, QuadMax,
+    QuadSum, Reduce, Renderer, Stage, StoreColumn, StoreElements, StoreFragment, StoreRow, Template, TileNote, Vote, Wait, When,
     Wrapper,
 };
 
@@ -26,6 +26,9 @@ pub struct Emission<'a> {
     pub abi: &'a Abi,
     pub assumptions: Vec<String>,
 }
+
+/// Marks the line that nested statements take the place of.
+const BODY: &str = "/* body */";
 
 /// Bytes per asynchronous or vector copy under the facts, or 0 for element by element.
 pub fn copy_bytes(instance: &Instance, schedule: &Schedule) -> u32 {
@@ -193,6 +196,10 @@ impl Writer<'_> {
                 let (to, from) = (self.name(*to), self.name(*from));
                 self.render(&Reduce { to, from, m_tiles, n_tiles, operation, across_quad: *across_quad })
             }
+            StmtOp::QuadMax(v) => {
+                self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);
+                self.render(&QuadMax { name: self.name(*v), m_tiles: self.plan().variables[*v].m_tiles })
+            }
             StmtOp::QuadSum(v) => {
                 self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);
                 self.render(&QuadSum { name: self.name(*v), m_tiles: self.plan().variables[*v].m_tiles })
@@ -206,13 +213,21 @@ impl Writer<'_> {
             StmtOp::Stage { tile, from } => self.stage(*tile, *from),
             StmtOp::Load { to, from } => self.load(*to, from),
             StmtOp::Store { .. } => self.store(op),
+            StmtOp::When { guard: Guard::Vote { condition, m_tiles }, body } => {
+                let condition = self.text(condition, Domain::Row);
+                let each = each_text(Domain::Row, *m_tiles, 1);
+                self.depth += 2;
+                let body = self.block(body);
+                self.depth -= 2;
+                self.nested(&Vote { each, condition, body: BODY.into() }, body?)
+            }
             StmtOp::When { guard, body } => {
                 let condition = self.guard(guard);
                 self.depth += 1;
                 let body = self.block(body);
                 self.depth -= 1;
                 let rare = matches!(guard, Guard::Cut(_));
-                self.nested(&When { condition, rare, body: String::new() }, body?)
+                self.nested(&When { condition, rare, body: BODY.into() }, body?)
             }
             StmtOp::Loop { id, body } => {
                 let l = self.plan().loops[*id].clone();
@@ -220,16 +235,17 @@ impl Writer<'_> {
                 let body = self.block(body);
                 self.depth -= 1;
                 let (from, to) = (self.uniform(&l.lo), self.uniform(&l.hi));
-                self.nested(&Loop { coordinate: l.coordinate, from, to, body: String::new() }, body?)
+                self.nested(&Loop { coordinate: l.coordinate, from, to, body: BODY.into() }, body?)
             }
         }
     }
 
-    /// Renders a template whose body is already indented: the body goes before the last line.
+    /// Renders a template whose body is already rendered and indented: it takes the place of the marker's line.
     fn nested<T: Template>(&self, context: &T, body: String) -> Result<String, Error> {
         let text = self.render(context)?;
-        let (head, tail) = text.trim_end().rsplit_once('\n').expect("a head and a closing line");
-        Ok(format!("{head}\n{body}{tail}\n"))
+        let (head, tail) = text.split_once(BODY).expect("the template has a body");
+        let (head, tail) = (head.trim_end_matches(' '), tail.trim_start_matches('\n'));
+        Ok(format!("{head}{body}{tail}"))
     }
 
     fn name(&self, v: VarId) -> String {
@@ -536,7 +552,7 @@ impl Writer<'_> {
                 self.depth += 1;
                 let body = self.render(&flashtile_templates::Assign { name: format!("*{origin}"), value });
                 self.depth -= 1;
-                self.nested(&When { condition: "threadIdx.x == 0".into(), rare: false, body: String::new() }, body?)
+                self.nested(&When { condition: "threadIdx.x == 0".into(), rare: false, body: BODY.into() }, body?)
             }
         }
     }
@@ -555,6 +571,7 @@ impl Writer<'_> {
                 let condition = Expr::infix("<", tile, self.plan().loops[id].hi.clone());
                 self.uniform(&condition)
             }
+            Guard::Vote { .. } => unreachable!("votes have a template of their own"),
             Guard::Cut(id) => {
                 debug_assert_eq!(self.e.schedule.edges, Edges::Split);
                 let l = self.plan().loops[*id].clone();

@@ -15,7 +15,7 @@ use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{self, Plan, Storage};
 use crate::rewrite;
-use crate::schedule::{Fragments, Schedule, WorkOrder};
+use crate::schedule::{Fragments, RunningMax, Schedule, WorkOrder};
 
 /// Generated code and how to call it.
 #[derive(Clone, PartialEq, Debug)]
@@ -241,6 +241,11 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
             !matches!(lower::trip_trend(instance, s), Some(Trend::Rising | Trend::Falling)),
             "order=longest_first needs a loop whose length depends on the last grid dimension".into(),
         );
+    }
+    if s.running_max != RunningMax::Exact {
+        if let Some(why) = lower::why_not_lazy(kernel) {
+            refuse(true, format!("a lazy running maximum needs a streaming softmax: {why}"));
+        }
     }
     for (name, extent) in range_lengths(kernel) {
         match instance.binding.size(kernel, &extent) {

@@ -24,6 +24,7 @@ pub use generate::{Generated, Legality, Limit, Resources, check, generate};
 pub use instance::{Facts, Instance};
 pub use model::{Machine, default_schedule, predict, rank};
 pub use schedule::{
-    Edges, Exponential, Fragments, KNOBS, Knob, OperandA, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, WorkOrder,
+    Edges, Exponential, Fragments, KNOBS, Knob, OperandA, RunningMax, SPACE_VERSION, Schedule, ScheduleError, SharedLayout,
+    WorkOrder,
 };
 pub use space::space;

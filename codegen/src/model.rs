@@ -19,7 +19,7 @@ use crate::blocks;
 use crate::error::Error;
 use crate::generate::{self, Planned};
 use crate::instance::Instance;
-use crate::plan::{OperandA, Plan, Stmt, StmtOp};
+use crate::plan::{Guard, OperandA, Plan, Stmt, StmtOp};
 use crate::schedule::{Fragments, Schedule, WorkOrder};
 use crate::space;
 
@@ -29,6 +29,10 @@ const OVERLAP: f64 = 2.2;
 const STEP_LATENCY: f64 = 900.0;
 /// Cycles to start and finish a block.
 const BLOCK_LATENCY: f64 = 2500.0;
+
+/// Estimated registers per thread from which on the compiler spills so that it shows, and the cost of each further one.
+const SPILL_FROM: u32 = 240;
+const SPILL_COST: f64 = 0.02;
 
 /// The device a time is predicted for.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -123,7 +127,9 @@ fn time(
         let ragged = if schedule.order == WorkOrder::LongestFirst { 0.25 } else { 0.5 };
         (mean * waves + longest * ragged).max(longest)
     };
-    let compute = total / (machine.ghz * 1e9);
+    // Past what a thread has, the compiler spills.
+    let spills = 1.0 + SPILL_COST * f64::from(planned.predicted.registers.saturating_sub(SPILL_FROM));
+    let compute = total * spills / (machine.ghz * 1e9);
     compute.max(bytes(instance, sizes) / (machine.gbytes_per_s * 1e9)) + 3e-6
 }
 
@@ -213,7 +219,8 @@ fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>
             bounds
                 .iter()
                 .map(|b| {
-                    let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value });
+                    // Integer parameters are not known here: large, so that a window of that width hides nothing.
+                    let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value, param: &|_| 1 << 30 });
                     (hi - lo).max(0) as f64
                 })
                 .collect()
@@ -261,8 +268,8 @@ impl Counter<'_> {
         for stmt in body {
             match &stmt.op {
                 StmtOp::When { guard, body } => {
-                    // Cut tiles are few.
-                    if !matches!(guard, crate::plan::Guard::Cut(_)) {
+                    // Cut tiles are few, and a maximum that moves only when it must moves rarely.
+                    if !matches!(guard, Guard::Cut(_) | Guard::Vote { .. }) {
                         self.block(body, inside);
                     }
                 }
@@ -321,7 +328,7 @@ impl Counter<'_> {
                 units.shared = shuffles;
                 units
             }
-            StmtOp::QuadSum(v) => Self::instructions(4.0 * self.elements(*v)),
+            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Self::instructions(4.0 * self.elements(*v)),
             StmtOp::Copy { tile, .. } => {
                 let t = &self.plan.tiles[*tile];
                 let chunks = f64::from(t.rows * t.columns * t.elem.bytes().unwrap_or(4) as u32) / 16.0;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 1;
+pub const SPACE_VERSION: u32 = 2;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -84,6 +84,19 @@ choices! {
 }
 
 choices! {
+    /// How the running maximum of a streaming softmax moves. All forms are exact in the end: it only is the reference that keeps
+    /// exponentials finite, and what is carried is rescaled whenever it moves.
+    RunningMax {
+        /// In every step, to the maximum so far.
+        Exact = "exact",
+        /// Only when a score exceeds it by so much that exponentials could overflow; the maximum of a step is taken per lane.
+        MaxFirst = "max_first",
+        /// Exponentials are taken against the old one at once; a step whose sums show an overflow is redone with a new one.
+        Optimistic = "optimistic",
+    }
+}
+
+choices! {
     /// Order in which blocks take programs.
     WorkOrder {
         /// As numbered: the last grid dimension fastest.
@@ -143,6 +156,8 @@ pub struct Schedule {
     pub batch_m: bool,
     /// Exponentials.
     pub exponential: Exponential,
+    /// Running maximum.
+    pub running_max: RunningMax,
     /// Whether loops stop at (and start from) the first tile that a mask leaves anything of.
     pub early_stop: bool,
     /// Cut tiles.
@@ -170,6 +185,7 @@ impl Default for Schedule {
             operand_a: OperandA::Shared,
             batch_m: true,
             exponential: Exponential::Exp2,
+            running_max: RunningMax::Exact,
             early_stop: true,
             edges: Edges::Split,
             order: WorkOrder::Grid,
@@ -235,6 +251,7 @@ knobs! {
     operand_a: choice, "where the loop-invariant A operand lives";
     batch_m: choice, "one B fragment serves all row tiles of a warp";
     exponential: choice, "how exponentials are evaluated";
+    running_max: choice, "when the running maximum of a streaming softmax moves";
     early_stop: choice, "loops skip tiles that a mask leaves nothing of";
     edges: choice, "which tiles test the mask";
     order: choice, "order in which blocks take programs";

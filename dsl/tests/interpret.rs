@@ -349,3 +349,104 @@ proptest! {
         prop_assert!(difference(&f32[0], &o) < 2e-5 && difference(&f32[1], &lse) < 2e-5);
     }
 }
+
+/// Runs a kernel over `x: f32[N]` (or `[M, N]`) that stores one output; blocks of 3, so that the last tile is ragged.
+fn apply(text: &str, sizes: &[(&str, i64)], inputs: &[HostTensor], scalars: &[Argument<'_>]) -> Vec<f64> {
+    let kernel = kernel(text);
+    let mut arguments: Vec<Argument<'_>> = inputs.iter().map(|t| Argument::Input(t.view())).collect();
+    arguments.extend(scalars);
+    arguments.push(Argument::Output);
+    let blocks = Blocks::PerAxis(vec![3; kernel.axes.len()]);
+    let consts = sizes.iter().filter(|(name, _)| *name == "D").copied();
+    let binding = Binding::new(&kernel, Elem::F32, consts);
+    execute(&kernel, &binding, sizes, &blocks, &arguments, Exact64).expect("runs").remove(0)
+}
+
+#[test]
+fn functions_of_one_and_two_operands() {
+    let x = [-2.0, -0.5, 0.0, 0.25, 1.0, 3.0, 7.5];
+    let y = [1.0, -1.0, 2.0, 0.5, 1.0, -3.0, 2.0];
+    type Function = fn(f64, f64) -> f64;
+    let cases: [(&str, Function); 16] = [
+        ("a + b", |a, b| a + b),
+        ("a - b", |a, b| a - b),
+        ("a * b", |a, b| a * b),
+        ("a / b", |a, b| a / b),
+        ("-a", |a, _| -a),
+        ("abs(a)", |a, _| a.abs()),
+        ("exp(a)", |a, _| a.exp()),
+        ("exp2(a)", |a, _| a.exp2()),
+        ("ln(abs(a) + 1.0)", |a, _| (a.abs() + 1.0).ln()),
+        ("log2(abs(a) + 1.0)", |a, _| (a.abs() + 1.0).log2()),
+        ("tanh(a)", |a, _| a.tanh()),
+        ("max(a, b)", f64::max),
+        ("min(a, b)", f64::min),
+        ("select(a > b, a, 2.0 * b)", |a, b| if a > b { a } else { 2.0 * b }),
+        ("select(a >= b && !(a == b), 1.0, 0.0)", |a, b| f64::from(u8::from(a > b))),
+        ("select(a < 0.0 || b != 1.0, a, b)", |a, b| if a < 0.0 || b != 1.0 { a } else { b }),
+    ];
+    let tensor = |values: &[f64]| HostTensor::from_f64(Elem::F32, &[7], values);
+    for (expression, function) in cases {
+        let text = format!(
+            "pub fn f(x: &Tensor<f32, (N)>, y: &Tensor<f32, (N)>, z: &mut Tensor<f32, (N)>) {{
+                let i = program(tiles(N));
+                let a = load(x, [i]);
+                let b = load(y, [i]);
+                store(z, [i], {expression});
+            }}"
+        );
+        let expected: Vec<f64> = x.iter().zip(&y).map(|(&a, &b)| function(a, b)).collect();
+        let found = apply(&text, &[("N", 7)], &[tensor(&x), tensor(&y)], &[]);
+        assert!(difference(&found, &expected) < 1e-12, "{expression}: {found:?} for {expected:?}");
+    }
+}
+
+#[test]
+fn halves_of_a_row_are_loaded_by_range() {
+    let text = "pub fn rotate<T: Element, const D: usize>(x: &Tensor<T, (N, D)>, y: &mut Tensor<T, (N, D)>) {
+        let i = program(tiles(N));
+        store(y, [i, ..D / 2], -load(x, [i, D / 2..]));
+        store(y, [i, D / 2..], load(x, [i, ..D / 2]));
+    }";
+    let x = HostTensor::from_f64(Elem::F32, &[4, 6], &(0..24).map(f64::from).collect::<Vec<_>>());
+    let y = apply(text, &[("N", 4), ("D", 6)], &[x], &[]);
+    let expected: Vec<f64> = (0..24).map(|n| if n % 6 < 3 { -f64::from(n + 3) } else { f64::from(n - 3) }).collect();
+    assert_eq!(y, expected);
+}
+
+#[test]
+fn positions_are_those_of_the_axis_and_broadcast_by_name() {
+    let text = "pub fn grid(x: &Tensor<f32, (M, N)>, z: &mut Tensor<f32, (M, N)>) {
+        let (i, j) = program(tiles(M), tiles(N));
+        store(z, [i, j], load(x, [i, j]) + (pos(i) * 10 + pos(j)));
+    }";
+    let x = HostTensor::packed(Elem::F32, &[4, 5]);
+    let z = apply(text, &[("M", 4), ("N", 5)], &[x], &[]);
+    assert_eq!(z, (0..20).map(|n| f64::from(n / 5 * 10 + n % 5)).collect::<Vec<_>>());
+}
+
+#[test]
+fn casts_and_stores_round_in_f32_and_not_in_the_oracle() {
+    let text = "pub fn halve<T: Element>(x: &Tensor<f32, (N)>, y: &mut Tensor<T, (N)>) {
+        let i = program(tiles(N));
+        store(y, [i], load(x, [i]).to::<T>());
+    }";
+    let kernel = kernel(text);
+    let x = HostTensor::from_f64(Elem::F32, &[2], &[1.0 + 1.0 / 1024.0 + 1.0 / 8192.0, 70000.0]);
+    let binding = Binding::new(&kernel, Elem::F16, [] as [(&str, i64); 0]);
+    let arguments = [Argument::Input(x.view()), Argument::Output];
+    let (sizes, blocks) = ([("N", 2)], Blocks::WholeLoops(2));
+    let rounded = execute(&kernel, &binding, &sizes, &blocks, &arguments, Ir32).expect("runs");
+    assert_eq!(rounded[0], [1.0 + 1.0 / 1024.0, f64::INFINITY]);
+    assert_eq!(execute(&kernel, &binding, &sizes, &blocks, &arguments, Exact64).expect("runs")[0], x.to_f64());
+}
+
+#[test]
+fn index_arithmetic_rounds_down() {
+    let text = "pub fn pick(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (M)>) {
+        let r = program(M);
+        store(y, [r], load(x, [(r * N + N - 1) / M]));
+    }";
+    let x = HostTensor::from_f64(Elem::F32, &[7], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(apply(text, &[("N", 7), ("M", 9)], &[x], &[]), (0..9).map(|r| f64::from((r * 7 + 6) / 9)).collect::<Vec<_>>());
+}

@@ -1,6 +1,6 @@
 //! The conformance suite on the CPU device, and whether it finds what is wrong.
 
-use flashtile::conformance::{Case, Values, cases, run, run_with};
+use flashtile::conformance::{Case, Values, cases, random_case, run, run_with};
 use flashtile::verify::{self, HostArgument};
 use flashtile::{BoundKernel, Device, Kernel, LaunchOptions, Result};
 
@@ -29,6 +29,13 @@ fn all_cases_pass_on_the_cpu_3_of_4() {
 #[test]
 fn all_cases_pass_on_the_cpu_4_of_4() {
     part(3);
+}
+
+#[test]
+fn random_cases_pass_on_the_cpu() {
+    let cases: Vec<_> = (0..100).map(random_case).collect();
+    let report = run(&Device::cpu(), &LaunchOptions::default(), &cases);
+    assert_eq!(report.passed(), cases.len(), "{report}");
 }
 
 fn case(name: &str) -> Case {

@@ -17,7 +17,7 @@ mod wrapper;
 
 pub use render::{Error, Renderer, Template};
 pub use statement::{
-    Assign, Barrier, Commit, CopyTile, Declare, DotFfma, DotMma, Let, LoadFragments, LoadGlobal, Loop, Map, Pack, QuadSum,
-    Reduce, Stage, StoreColumn, StoreElements, StoreFragment, StoreRow, Wait, When,
+    Assign, Barrier, Commit, CopyTile, Declare, DotFfma, DotMma, Let, LoadFragments, LoadGlobal, Loop, Map, Pack, QuadMax,
+    QuadSum, Reduce, Stage, StoreColumn, StoreElements, StoreFragment, StoreRow, Vote, Wait, When,
 };
 pub use wrapper::{KernelFile, ParamField, TileNote, Wrapper};

@@ -34,8 +34,8 @@ sources! {
     "ptx/narrow_bf16", "ptx/narrow_f16", "ptx/pack_bf16", "ptx/pack_f16", "ptx/shared_access", "ptx/shared_address",
     "statement/assign", "statement/barrier", "statement/commit", "statement/copy", "statement/declare", "statement/dot_ffma",
     "statement/dot_mma", "statement/let", "statement/load_fragments", "statement/load_global", "statement/loop", "statement/map",
-    "statement/pack", "statement/quad_sum", "statement/reduce", "statement/stage", "statement/store_column",
-    "statement/store_elements", "statement/store_fragment", "statement/store_row", "statement/wait", "statement/when",
+    "statement/pack", "statement/quad_max", "statement/quad_sum", "statement/reduce", "statement/stage", "statement/store_column",
+    "statement/store_elements", "statement/store_fragment", "statement/store_row", "statement/vote", "statement/wait", "statement/when",
 }
 
 /// Renders contexts.

@@ -101,6 +101,22 @@ statements! {
         /// Whether the four lanes of a row agree on the result; if not, each has its part.
         across_quad: bool,
     }
+    /// Completes a row maximum whose parts lie in the four lanes of a row.
+    QuadMax = "quad_max" {
+        /// Row fragment.
+        name: String,
+        /// Row tiles.
+        m_tiles: u32,
+    }
+    /// Statements that a warp executes if a condition holds for some row in some lane.
+    Vote = "vote" {
+        /// `EACH` loops over the rows.
+        each: String,
+        /// Condition per row.
+        condition: String,
+        /// Rendered statements.
+        body: String,
+    }
     /// Completes a row sum whose parts lie in the four lanes of a row.
     QuadSum = "quad_sum" {
         /// Row fragment.

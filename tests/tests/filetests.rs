@@ -26,3 +26,24 @@ fn every_command_is_tested() {
         assert!(used, "no file test runs `{name}`");
     }
 }
+
+#[test]
+fn the_documented_output_is_the_tested_output() {
+    let path = folder().join("../../docs/analyses.md");
+    let document = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("cannot read {}: {e}", path.display()));
+    let tested: Vec<_> = files(folder()).iter().map(|f| std::fs::read_to_string(f).expect("readable")).collect();
+    let mut inside = false;
+    let mut shown = 0;
+    for line in document.lines() {
+        if line.starts_with("```") {
+            inside = line == "```text";
+        } else if inside && !line.is_empty() {
+            shown += 1;
+            assert!(
+                tested.iter().any(|t| t.lines().any(|l| l == line)),
+                "docs/analyses.md shows what no file test prints:\n{line}"
+            );
+        }
+    }
+    assert!(shown > 0, "the document shows output");
+}

@@ -71,7 +71,7 @@ impl Lowering<'_> {
         }))
     }
 
-    fn elementwise_expr(&self, id: OpId) -> Result<Expr, Error> {
+    pub(super) fn elementwise_expr(&self, id: OpId) -> Result<Expr, Error> {
         let data = &self.kernel.ops[id];
         Ok(match &data.op {
             Op::Constant(Elem::I32, c) => Expr::Int(*c as i64),

@@ -6,6 +6,7 @@
 //! | `padding` | what the padding of ragged tiles holds, and where it must be made harmless |
 //! | `memory` | tiles in global and shared memory |
 //! | `elementwise` | elementwise ops to expressions and maps |
+//! | `running_max` | lazy forms of the running maximum of a streaming softmax |
 //! | `product` | matrix products and their operands |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
 
@@ -14,6 +15,7 @@ mod elementwise;
 mod memory;
 mod padding;
 mod product;
+mod running_max;
 mod stream;
 
 use std::collections::{HashMap, HashSet};
@@ -29,9 +31,10 @@ use flashtile_dsl::analysis::mask;
 use crate::blocks;
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{LoopId, Plan, Role, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable};
+use crate::plan::{GlobalTile, LoopId, Plan, Role, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable};
 use crate::schedule::{Schedule, WorkOrder};
 use classify::Classes;
+pub use running_max::why_not_lazy;
 
 /// Names that templates use: no value of the kernel may take them.
 const RESERVED: &[&str] = &[
@@ -156,10 +159,81 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
     };
     lowering.block(kernel.body)?;
     lowering.acquire_pending();
-    let body = std::mem::take(&mut lowering.out);
+    let body = drop_unused_constants(std::mem::take(&mut lowering.out), &lowering.plan);
     lowering.plan.roles.push(Role { name: "all".into(), warps: schedule.warps, body });
     lowering.place_tiles();
     Ok(lowering.plan)
+}
+
+/// Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
+fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
+    let mut body = body;
+    loop {
+        let mut used = HashSet::new();
+        for info in &plan.loops {
+            for bound in [&info.lo, &info.full_lo, &info.full_hi, &info.hi] {
+                names_in(bound, &mut used);
+            }
+        }
+        collect_names(&body, &mut used);
+        let before = count(&body);
+        body = keep_used(body, &used);
+        if count(&body) == before {
+            return body;
+        }
+    }
+}
+
+fn count(body: &[Stmt]) -> usize {
+    body.iter()
+        .map(|s| match &s.op {
+            StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => 1 + count(body),
+            _ => 1,
+        })
+        .sum()
+}
+
+fn keep_used(body: Vec<Stmt>, used: &HashSet<String>) -> Vec<Stmt> {
+    let mut kept = Vec::new();
+    for Stmt { op, span } in body {
+        let op = match op {
+            StmtOp::Let { ref name, .. } if !used.contains(name) => continue,
+            StmtOp::When { guard, body } => StmtOp::When { guard, body: keep_used(body, used) },
+            StmtOp::Loop { id, body } => StmtOp::Loop { id, body: keep_used(body, used) },
+            other => other,
+        };
+        kept.push(Stmt { op, span });
+    }
+    kept
+}
+
+fn collect_names(body: &[Stmt], used: &mut HashSet<String>) {
+    for stmt in body {
+        let tile = |tile: &GlobalTile, used: &mut HashSet<String>| {
+            for e in [&tile.origin, &tile.row_stride, &tile.rows_present, &tile.columns_present] {
+                names_in(e, used);
+            }
+        };
+        match &stmt.op {
+            StmtOp::Let { value, .. } | StmtOp::Map { value, .. } | StmtOp::Pack { value, .. } => names_in(value, used),
+            StmtOp::Copy { from, .. } | StmtOp::Load { from, .. } => tile(from, used),
+            StmtOp::Store { to, value, .. } => {
+                tile(to, used);
+                names_in(value, used);
+            }
+            StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => collect_names(body, used),
+            _ => {}
+        }
+    }
+}
+
+/// The identifiers of an expression.
+fn names_in(e: &Expr, used: &mut HashSet<String>) {
+    e.visit(&mut |e| {
+        if let Expr::Name(text) | Expr::Element(text, _) | Expr::RowPosition(text) | Expr::ColumnPosition(text) = e {
+            used.insert(text.clone());
+        }
+    });
 }
 
 /// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.

@@ -22,11 +22,11 @@ use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
 use flashtile_dsl::ir::{AxisId, BlockId, Op, OpId, ValueId};
 use flashtile_templates::expr::{Expr, Function};
 
-use super::{Home, Lowering};
+use super::{Home, Lowering, running_max};
 use crate::error::Error;
 use crate::plan::{Guard, Iteration, LoopId, LoopInfo, Slot, StmtOp, TileId, VarId};
 use crate::rewrite::edit;
-use crate::schedule::OperandA as OperandAKnob;
+use crate::schedule::{OperandA as OperandAKnob, RunningMax};
 
 /// A tile that a loop streams.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Lowering<'_> {
         let statements = self.collect(|this| {
             this.span = span;
             this.enter_tile(params[0], axis, name.clone());
-            this.lower_body(loop_id, body, &groups, params[0])?;
+            this.lower_body(id, loop_id, body, &groups, params[0])?;
             this.leave_iteration(body, &carried)
         })?;
         self.span = span;
@@ -128,6 +128,7 @@ impl Lowering<'_> {
             IndexExpr::Size(s) => self.size(s),
             IndexExpr::Index(v) => self.index(*v),
             IndexExpr::Tile(v) => Expr::name(self.coordinate(*v)),
+            IndexExpr::Param(p) => Expr::name(format!("params.{}", self.kernel.params[*p].name)),
             IndexExpr::Add(a, b) => match b.as_ref() {
                 IndexExpr::Const(c) if *c < 0 => Expr::infix("-", self.index_expr(a), Expr::Int(-c)),
                 _ => Expr::infix("+", self.index_expr(a), self.index_expr(b)),
@@ -287,8 +288,13 @@ impl Lowering<'_> {
         }
     }
 
-    fn lower_body(&mut self, id: LoopId, body: BlockId, groups: &[Group], coordinate: ValueId) -> Result<(), Error> {
+    fn lower_body(&mut self, op: OpId, id: LoopId, body: BlockId, groups: &[Group], coordinate: ValueId) -> Result<(), Error> {
         let slots = self.schedule.stages;
+        let lazy = match self.schedule.running_max {
+            RunningMax::Exact => None,
+            _ => running_max::recurrence(self.instance, self.kernel, op, body),
+        };
+        let taken_over = lazy.as_ref().map(|r| self.lazy_ops(r)).unwrap_or_default();
         self.assign_in_place(body);
         let ops = self.kernel.blocks[body].ops.clone();
         let acquisitions = acquisition_points(groups, slots);
@@ -299,7 +305,11 @@ impl Lowering<'_> {
                 }
             }
             self.span = self.kernel.ops[op].span;
-            self.op(op)?;
+            match &lazy {
+                Some(r) if r.starts_at(op) => self.lower_lazy(r)?,
+                Some(_) if taken_over.contains(&op) => {}
+                _ => self.op(op)?,
+            }
         }
         if slots == 1 && groups.len() == 1 {
             // No later acquisition frees the slot: a barrier of its own does.

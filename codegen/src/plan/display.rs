@@ -61,6 +61,7 @@ impl Plan {
                 let name = if *operation == ReduceOp::Max { "rowmax" } else { "rowsum" };
                 writeln!(f, "{} = {name}{} {}", variable(to), if *across_quad { "" } else { ".lane" }, variable(from))
             }
+            StmtOp::QuadMax(v) => writeln!(f, "quad_max {}", variable(v)),
             StmtOp::QuadSum(v) => writeln!(f, "quad_sum {}", variable(v)),
             StmtOp::Copy { tile, slot, from } => {
                 writeln!(f, "copy {}{} <- {}", self.tiles[*tile].name, self.slot(*slot), from.origin.text(Domain::Uniform))
@@ -93,6 +94,7 @@ impl Plan {
             StmtOp::When { guard, body } => {
                 match guard {
                     Guard::Exists(iteration) => writeln!(f, "when {} exists", self.iteration(*iteration))?,
+                    Guard::Vote { condition, .. } => writeln!(f, "when any lane has {}", condition.text(Domain::Row))?,
                     Guard::Cut(id) => writeln!(f, "when tile {} is cut", self.loops[*id].coordinate)?,
                 }
                 self.block(f, body, depth + 1)

@@ -182,6 +182,13 @@ pub enum Guard {
     Exists(Iteration),
     /// If the tile in progress is cut by a mask or a bound.
     Cut(LoopId),
+    /// If the condition holds for some element of a row fragment in some lane of the warp: a choice of each warp by itself.
+    Vote {
+        /// Condition per element.
+        condition: Expr,
+        /// Row tiles.
+        m_tiles: u32,
+    },
 }
 
 /// The A operand of a product.
@@ -232,6 +239,8 @@ pub enum StmtOp {
     },
     /// Completes a row sum kept per lane.
     QuadSum(VarId),
+    /// Completes a row maximum kept per lane.
+    QuadMax(VarId),
     /// Fills a slot from global memory.
     Copy {
         /// Tile.

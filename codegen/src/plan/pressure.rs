@@ -6,7 +6,7 @@
 
 use flashtile_templates::expr::Expr;
 
-use super::{OperandA, Plan, Stmt, StmtOp, VarId};
+use super::{Guard, OperandA, Plan, Stmt, StmtOp, VarId};
 
 /// Registers of all variables live at the widest moment.
 pub fn peak(plan: &Plan) -> u32 {
@@ -70,7 +70,7 @@ impl Liveness<'_> {
                     self.read(*from);
                     self.write(*to);
                 }
-                StmtOp::QuadSum(v) => self.read(*v),
+                StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.read(*v),
                 StmtOp::LoadFragments { to, .. } | StmtOp::Load { to, .. } => self.write(*to),
                 StmtOp::Dot { acc, a, .. } => {
                     if let OperandA::Packed(v) = a {
@@ -87,7 +87,12 @@ impl Liveness<'_> {
                         self.read(*v);
                     }
                 }
-                StmtOp::When { body, .. } => self.block(body),
+                StmtOp::When { guard, body } => {
+                    if let Guard::Vote { condition, .. } = guard {
+                        self.reads(condition);
+                    }
+                    self.block(body);
+                }
                 StmtOp::Loop { body, .. } => {
                     let start = self.at;
                     self.block(body);

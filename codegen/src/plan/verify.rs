@@ -90,7 +90,7 @@ impl<'a> State<'a> {
                 self.read_variable(*from);
                 self.written.insert(*to);
             }
-            StmtOp::QuadSum(v) => self.read_variable(*v),
+            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.read_variable(*v),
             StmtOp::Copy { tile, slot, .. } => self.copy(*tile, *slot, n),
             StmtOp::Commit => self.group += 1,
             StmtOp::Wait(pending) => {
@@ -138,9 +138,17 @@ impl<'a> State<'a> {
                 }
             }
             StmtOp::When { guard, body } => {
+                if let Guard::Vote { condition, .. } = guard {
+                    // The branch may not be taken: what only it writes is not written.
+                    self.reads(condition);
+                    let written = self.written.clone();
+                    self.run(body, n);
+                    self.written = written;
+                    return;
+                }
                 let runs = match guard {
                     Guard::Exists(iteration) => self.number(*iteration, n) < self.trips,
-                    Guard::Cut(_) => true,
+                    Guard::Cut(_) | Guard::Vote { .. } => true,
                 };
                 if runs {
                     self.run(body, n);

@@ -219,12 +219,15 @@ fn binary(op: BinaryOp, a: Classes, b: Classes) -> Classes {
 mod tests {
     use super::*;
 
+    type Unary = (UnaryOp, fn(f32) -> f32);
+    type Binary = (BinaryOp, fn(f32, f32) -> f32);
+
     const SAMPLES: [f32; 13] =
         [f32::NEG_INFINITY, f32::INFINITY, f32::NAN, 0.0, 1.0, -1.0, 0.5, -3.0, 1e30, -1e30, 1e-30, 88.0, 200.0];
 
     #[test]
     fn functions_of_one_operand_stay_in_their_classes() {
-        let cases: [(UnaryOp, fn(f32) -> f32); 8] = [
+        let cases: [Unary; 8] = [
             (UnaryOp::Neg, |x| -x),
             (UnaryOp::Abs, f32::abs),
             (UnaryOp::Exp, f32::exp),
@@ -244,7 +247,7 @@ mod tests {
 
     #[test]
     fn functions_of_two_operands_stay_in_their_classes() {
-        let cases: [(BinaryOp, fn(f32, f32) -> f32); 7] = [
+        let cases: [Binary; 7] = [
             (BinaryOp::Add, |x, y| x + y),
             (BinaryOp::Sub, |x, y| x - y),
             (BinaryOp::Mul, |x, y| x * y),

@@ -16,8 +16,8 @@ use super::mask::{MaskOptions, loop_masks};
 use super::predicate::Boundary;
 use super::visible::{Evaluator, Point, Visible, leaves, program_values, spread, visible};
 use crate::ir::{
-    AxisId, AxisKind, BinaryOp, Binding, BlockId, Dim, Kernel, Op, OpId, ParamKind, ProgramDim, SizeExpr, SizeId, SizeKind,
-    UnaryOp, ValueId,
+    AxisId, AxisKind, BinaryOp, Binding, BlockId, Dim, Elem, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, SizeExpr, SizeId,
+    SizeKind, UnaryOp, ValueId,
 };
 
 /// Sizes, element types and blocks that a cost is for.
@@ -27,7 +27,7 @@ pub struct Workload<'a> {
     pub kernel: &'a Kernel,
     /// Its element types and const sizes.
     pub binding: &'a Binding,
-    /// Its run-time sizes by name.
+    /// Its run-time sizes and integer scalar parameters by name.
     pub sizes: &'a BTreeMap<String, i64>,
 }
 
@@ -99,19 +99,26 @@ impl Workload<'_> {
         table.get(&size.name).copied().unwrap_or(0)
     }
 
-    /// Names of sizes that the kernel has and the workload lacks; their value would be 0.
+    fn param(&self, id: ParamId) -> i64 {
+        self.sizes.get(&self.kernel.params[id].name).copied().unwrap_or(0)
+    }
+
+    /// Names of sizes and integer scalar parameters that the kernel has and the workload lacks; their value would be 0.
     pub fn missing(&self) -> Vec<String> {
         let known = |s: &crate::ir::Size| match s.kind {
             SizeKind::Const => self.binding.consts.contains_key(&s.name),
             SizeKind::Runtime => self.sizes.contains_key(&s.name),
         };
-        self.kernel.sizes.values().filter(|s| !known(s)).map(|s| s.name.clone()).collect()
+        let integer = |p: &&crate::ir::Param| p.kind == ParamKind::Scalar(Elem::I32) && !self.sizes.contains_key(&p.name);
+        let sizes = self.kernel.sizes.values().filter(|s| !known(s)).map(|s| s.name.clone());
+        sizes.chain(self.kernel.params.values().filter(integer).map(|p| p.name.clone())).collect()
     }
 
     /// The cost of the algorithm.
     pub fn cost(&self) -> Cost {
         let size = |s| self.size_of(s);
-        let eval = Evaluator { kernel: self.kernel, size: &size };
+        let param = |p| self.param(p);
+        let eval = Evaluator { kernel: self.kernel, size: &size, param: &param };
         let mut counter = Algorithm { load: self, eval, masks: Vec::new(), cost: Work::default(), nominal: 0, exact: true };
         counter.block(self.kernel.body);
         let (mut work, kernel) = (counter.cost, self.kernel);
@@ -134,7 +141,8 @@ impl Workload<'_> {
     /// special functions, the elements that exist for memory.
     pub fn executed(&self, block: &dyn Fn(AxisId) -> i64, options: MaskOptions) -> Work {
         let size = |s| self.size_of(s);
-        let eval = Evaluator { kernel: self.kernel, size: &size };
+        let param = |p| self.param(p);
+        let eval = Evaluator { kernel: self.kernel, size: &size, param: &param };
         let kernel = self.kernel;
         // The grid dimensions whose tiles must be told apart: all tiled ones, and what loop bounds read.
         let fold = |s: &SizeExpr| Some(eval.size(s));
@@ -337,7 +345,7 @@ impl Executed<'_> {
         let runs = loop_masks(kernel, op, self.block, &fold, self.options).runs;
         let size = |s: &SizeExpr| self.eval.size(s);
         let value = |v: ValueId| self.eval.index(v, point).expect("loop bounds read program ids and sizes");
-        let [lo, _, _, hi] = runs.eval(Lookups { size: &size, value: &value });
+        let [lo, _, _, hi] = runs.eval(Lookups { size: &size, value: &value, param: self.eval.param });
         let coordinate = kernel.blocks[body].params[0];
         let last = hi.max(lo + 1) - 1;
         // All tiles but the last one walked cost the same, unless a loop inside depends on the coordinate.
@@ -400,5 +408,32 @@ impl Cost {
             line("least time", bound(a), executed.map(bound));
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::samples::{Softmax, attention, causal};
+    use crate::ir::Elem;
+
+    #[test]
+    fn visible_pairs_are_counted_exactly() {
+        let (kernel, ..) = attention(Softmax::Named, &[&causal]);
+        let binding = Binding::new(&kernel, Elem::F16, [("D", 4)]);
+        for (m, n) in [(5i64, 7i64), (7, 5), (6, 6), (1, 9), (4, 0)] {
+            let sizes = BTreeMap::from([("M".to_owned(), m), ("N".to_owned(), n)]);
+            let load = Workload { kernel: &kernel, binding: &binding, sizes: &sizes };
+            assert_eq!(load.missing(), Vec::<String>::new());
+            let visible: i64 = (0..m).map(|i| (i + n - m + 1).clamp(0, n)).sum();
+            let cost = load.cost();
+            assert!(cost.exact);
+            assert_eq!(cost.algorithm.flops, 4 * visible as u64 * 4);
+            if m == n {
+                assert_eq!(cost.nominal_flops, (4 * m * n * 4 / 2) as u64, "the convention of the field");
+            }
+            let written = load.executed(&|_| 2, MaskOptions::default()).written;
+            assert_eq!(written, cost.algorithm.written, "every output element is written once");
+        }
     }
 }

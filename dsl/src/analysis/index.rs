@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::ir::{IndexOp, Kernel, Op, SizeExpr, ValueId};
+use crate::ir::{IndexOp, Kernel, Op, ParamId, SizeExpr, ValueId};
 
 /// An integer expression. Divisions are by positive constants.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -18,6 +18,8 @@ pub enum IndexExpr {
     Index(ValueId),
     /// The number (not the position) of the tile at an [`crate::ir::Type::Coord`] value.
     Tile(ValueId),
+    /// The value of an `I32` scalar parameter of the kernel.
+    Param(ParamId),
     /// Sum.
     Add(Box<IndexExpr>, Box<IndexExpr>),
     /// Difference.
@@ -41,6 +43,8 @@ pub struct Lookups<'a> {
     pub size: &'a dyn Fn(&SizeExpr) -> i64,
     /// The value of an index value, or the tile number of a coordinate.
     pub value: &'a dyn Fn(ValueId) -> i64,
+    /// The value of an integer scalar parameter.
+    pub param: &'a dyn Fn(ParamId) -> i64,
 }
 
 /// How an expression moves with one of its leaves, all others fixed.
@@ -80,13 +84,14 @@ impl IndexExpr {
     /// use flashtile_dsl::analysis::index::{IndexExpr, Lookups};
     /// use flashtile_dsl::ir::{SizeExpr, SizeId};
     /// let tiles = IndexExpr::from(SizeExpr::size(SizeId(0))).ceil_div(64);
-    /// assert_eq!(tiles.eval(Lookups { size: &|_| 65, value: &|_| 0 }), 2);
+    /// assert_eq!(tiles.eval(Lookups { size: &|_| 65, value: &|_| 0, param: &|_| 0 }), 2);
     /// ```
     pub fn eval(&self, at: Lookups<'_>) -> i64 {
         match self {
             IndexExpr::Const(c) => *c,
             IndexExpr::Size(s) => (at.size)(s),
             IndexExpr::Index(v) | IndexExpr::Tile(v) => (at.value)(*v),
+            IndexExpr::Param(p) => (at.param)(*p),
             IndexExpr::Add(a, b) => a.eval(at) + b.eval(at),
             IndexExpr::Sub(a, b) => a.eval(at) - b.eval(at),
             IndexExpr::Mul(a, c) => a.eval(at) * c,
@@ -102,7 +107,7 @@ impl IndexExpr {
         let fold = |e: &IndexExpr| e.fold_sizes(size);
         match self {
             IndexExpr::Size(s) => size(s).map_or_else(|| self.clone(), IndexExpr::Const),
-            IndexExpr::Const(_) | IndexExpr::Index(_) | IndexExpr::Tile(_) => self.clone(),
+            IndexExpr::Const(_) | IndexExpr::Index(_) | IndexExpr::Tile(_) | IndexExpr::Param(_) => self.clone(),
             IndexExpr::Add(a, b) => fold(a).plus(&fold(b)),
             IndexExpr::Sub(a, b) => fold(a).minus(&fold(b)),
             IndexExpr::Mul(a, c) => fold(a).times(*c),
@@ -137,7 +142,7 @@ impl IndexExpr {
     fn visit(&self, f: &mut impl FnMut(&IndexExpr)) {
         f(self);
         match self {
-            IndexExpr::Const(_) | IndexExpr::Size(_) | IndexExpr::Index(_) | IndexExpr::Tile(_) => {}
+            IndexExpr::Const(_) | IndexExpr::Size(_) | IndexExpr::Index(_) | IndexExpr::Tile(_) | IndexExpr::Param(_) => {}
             IndexExpr::Mul(a, _) | IndexExpr::FloorDiv(a, _) | IndexExpr::CeilDiv(a, _) => a.visit(f),
             IndexExpr::Add(a, b) | IndexExpr::Sub(a, b) | IndexExpr::Min(a, b) | IndexExpr::Max(a, b) => {
                 a.visit(f);
@@ -150,7 +155,7 @@ impl IndexExpr {
     pub fn trend(&self, kernel: &Kernel, value: ValueId) -> Option<Trend> {
         let of = |e: &IndexExpr| e.trend(kernel, value);
         match self {
-            IndexExpr::Const(_) | IndexExpr::Size(_) => Some(Trend::Constant),
+            IndexExpr::Const(_) | IndexExpr::Size(_) | IndexExpr::Param(_) => Some(Trend::Constant),
             IndexExpr::Index(v) | IndexExpr::Tile(v) if *v == value => Some(Trend::Rising),
             IndexExpr::Tile(_) => Some(Trend::Constant),
             IndexExpr::Index(v) => (!index_reads(kernel, *v, value)).then_some(Trend::Constant),
@@ -165,21 +170,22 @@ impl IndexExpr {
     /// for the number of its tile.
     pub fn text(&self, kernel: &Kernel) -> String {
         let value = |v: ValueId| kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
-        self.render(&value, &|s| kernel.size_text(s), 0)
+        self.render(&Names { value: &value, size: &|s| kernel.size_text(s), param: &|p| kernel.params[p].name.clone() }, 0)
     }
 
-    fn render(&self, value: &dyn Fn(ValueId) -> String, size: &dyn Fn(&SizeExpr) -> String, outer: u8) -> String {
+    fn render(&self, names: &Names<'_>, outer: u8) -> String {
         const SUM: u8 = 1;
         const PRODUCT: u8 = 2;
-        let sub = |e: &IndexExpr, outer| e.render(value, size, outer);
+        let sub = |e: &IndexExpr, outer| e.render(names, outer);
         let (text, own) = match self {
             IndexExpr::Const(c) => (c.to_string(), if *c < 0 { SUM } else { PRODUCT + 1 }),
             IndexExpr::Size(s) => {
                 let (terms, constant, divisor) = s.parts();
                 let simple = terms.len() + usize::from(constant != 0) <= 1 && terms.values().all(|&c| c == 1);
-                (size(s), if simple && divisor == 1 { PRODUCT + 1 } else { SUM })
+                ((names.size)(s), if simple && divisor == 1 { PRODUCT + 1 } else { SUM })
             }
-            IndexExpr::Index(v) | IndexExpr::Tile(v) => (value(*v), PRODUCT + 1),
+            IndexExpr::Index(v) | IndexExpr::Tile(v) => ((names.value)(*v), PRODUCT + 1),
+            IndexExpr::Param(p) => ((names.param)(*p), PRODUCT + 1),
             IndexExpr::Add(a, b) => (format!("{} + {}", sub(a, SUM), sub(b, SUM)), SUM),
             IndexExpr::Sub(a, b) => (format!("{} - {}", sub(a, SUM), sub(b, PRODUCT)), SUM),
             IndexExpr::Mul(a, c) if *c < 0 => (format!("{} * ({c})", sub(a, PRODUCT)), PRODUCT),
@@ -191,6 +197,13 @@ impl IndexExpr {
         };
         if own < outer { format!("({text})") } else { text }
     }
+}
+
+/// Names of leaves in printed forms.
+struct Names<'a> {
+    value: &'a dyn Fn(ValueId) -> String,
+    size: &'a dyn Fn(&SizeExpr) -> String,
+    param: &'a dyn Fn(ParamId) -> String,
 }
 
 /// Whether the index value `v` may be computed from `of`.
@@ -249,6 +262,7 @@ impl From<SizeExpr> for IndexExpr {
 
 impl fmt::Display for IndexExpr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.render(&|v| v.to_string(), &|s| s.to_string(), 0))
+        let names = Names { value: &|v| v.to_string(), size: &|s| s.to_string(), param: &|p| p.to_string() };
+        f.write_str(&self.render(&names, 0))
     }
 }

@@ -1,4 +1,14 @@
-//! Analyses of the tile IR, each with its own printed form.
+//! Analyses of the tile IR, each with its own printed form. `docs/analyses.md` shows what they say.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`mask`], `picture` | tiles of a loop: skipped, full, cut; their picture |
+//! | [`predicate`] | where along a loop a predicate holds |
+//! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
+//! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
+//! | [`dependence`], [`nest`] | statements, edges, components; the rule of interchange |
+//! | [`streaming`] | reductions that split, and their combine |
+//! | [`cost`], [`visible`] | FLOPs, bytes, special functions, roofline; exact counts of what masks keep |
 
 pub mod classes;
 pub mod cost;

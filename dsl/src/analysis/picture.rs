@@ -2,7 +2,7 @@
 
 use super::index::Lookups;
 use super::mask::LoopMasks;
-use crate::ir::{SizeExpr, ValueId};
+use crate::ir::{ParamId, SizeExpr, ValueId};
 
 /// A full tile.
 pub const FULL: char = '#';
@@ -12,16 +12,17 @@ pub const CUT: char = '/';
 pub const SKIPPED: char = '.';
 
 /// Draws the tiles of a loop for row tiles `0 .. rows`: `#` full, `/` cut, `.` skipped. `size` gives the sizes; `value` the
-/// program ids and tile numbers for a row tile.
+/// program ids and tile numbers for a row tile, `param` integer scalar parameters.
 pub fn picture(
     masks: &LoopMasks,
     rows: i64,
     size: &dyn Fn(&SizeExpr) -> i64,
     value: &dyn Fn(i64, ValueId) -> i64,
+    param: &dyn Fn(ParamId) -> i64,
 ) -> Vec<String> {
     let line = |row| {
         let at_row = |v| value(row, v);
-        let at = Lookups { size, value: &at_row };
+        let at = Lookups { size, value: &at_row, param };
         let [lo, full_lo, full_hi, hi] = masks.runs.eval(at);
         let tile = |t: i64| match t {
             t if (full_lo..full_hi).contains(&t) => FULL,

@@ -379,6 +379,7 @@ impl Walk<'_> {
                 let known = e.values().iter().all(|v| !self.inner.contains(v));
                 known.then(|| Form::uniform(e))
             }
+            Op::Scalar(p) => Some(Form::uniform(IndexExpr::Param(*p))),
             Op::Pos(c) => Some(Form::term(Term::Position(*c))),
             Op::Full { value, .. } | Op::Transpose(value) => self.form(*value),
             Op::Cast(Elem::I32, x) if self.kernel.tile(*x).elem == Elem::I32 => self.form(*x),

@@ -72,8 +72,11 @@ fn tensor(b: &mut Builder, name: &str, elem: Elem, shape: Vec<SizeExpr>, output:
     b.kernel.params.push(Param { name: name.into(), kind, span: Span::default() })
 }
 
+/// Builds a predicate.
+pub type Predicate<'a> = &'a dyn Fn(&mut Builder, &Scope) -> ValueId;
+
 /// Attention over one head with the masks that `masks` builds, one after the other.
-pub fn attention(softmax: Softmax, masks: &[&dyn Fn(&mut Builder, &Scope) -> ValueId]) -> (Kernel, OpId, Scope) {
+pub fn attention(softmax: Softmax, masks: &[Predicate<'_>]) -> (Kernel, OpId, Scope) {
     let mut b = Builder::new("sample");
     b.kernel.type_params.push("T".into());
     let d = b.size("D", SizeKind::Const);

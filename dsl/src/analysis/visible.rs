@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use super::index::Lookups;
 use super::predicate::{Boundary, Run, Walk, defined_in, negated};
 use crate::ir::{
-    AxisKind, BinaryOp, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpId, ProgramDim, SizeExpr, SizeId, Type, UnaryOp, ValueDef,
-    ValueId,
+    AxisKind, BinaryOp, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeId, Type, UnaryOp,
+    ValueDef, ValueId,
 };
 
 /// Values of indices, and positions (or tile numbers) of coordinates.
@@ -31,6 +31,7 @@ pub struct Visible {
 pub(super) struct Evaluator<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) size: &'a dyn Fn(SizeId) -> i64,
+    pub(super) param: &'a dyn Fn(ParamId) -> i64,
 }
 
 impl Evaluator<'_> {
@@ -67,6 +68,7 @@ impl Evaluator<'_> {
     fn integer(&self, v: ValueId, point: &Point) -> Option<i64> {
         match self.kernel.def(v)?.1 {
             Op::Constant(Elem::I32, c) => Some(*c as i64),
+            Op::Scalar(p) => Some((self.param)(*p)),
             Op::FromIndex(x) => self.index(*x, point),
             Op::Pos(c) => point.get(c).copied(),
             Op::Full { value, .. } | Op::Transpose(value) => self.integer(*value, point),
@@ -193,7 +195,7 @@ fn kept_in_row(
     let clamped = |run: &Run, point: &Point| {
         let size = |s: &SizeExpr| eval.size(s);
         let value = |v: ValueId| eval.index(v, point).expect("predicates with loaded indices have no closed form");
-        let at = Lookups { size: &size, value: &value };
+        let at = Lookups { size: &size, value: &value, param: eval.param };
         let lo = run.lo.as_ref().map_or(0, |e| e.eval(at)).clamp(0, n);
         (lo, run.hi.as_ref().map_or(n, |e| e.eval(at)).clamp(lo, n))
     };

@@ -69,6 +69,13 @@ impl SizeExpr {
         self.terms.keys().copied()
     }
 
+    /// Whether its numbers are below 2^30 and its divisor below 2^10, so that sums of a few such do not overflow. Readers
+    /// refuse others.
+    pub fn is_small(&self) -> bool {
+        let small = |n: &i64| n.unsigned_abs() < 1 << 30;
+        self.terms.values().all(small) && small(&self.constant) && self.divisor < 1 << 10
+    }
+
     /// Coefficients of the sizes, the constant and the divisor.
     pub fn parts(&self) -> (&BTreeMap<SizeId, i64>, i64, i64) {
         (&self.terms, self.constant, self.divisor)

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
 use syn::ItemFn;
 
 use super::diagnostic::{Checked, Diagnostic, Reporter};
@@ -51,7 +53,8 @@ pub(super) fn lower_kernel(
     lowering.declare_parameters(function);
     lowering.body(&function.block);
     if header_is_sound {
-        lowering.check_parameters();
+        let body_is_sound = reporter.count() == errors_before;
+        lowering.check_parameters(function, body_is_sound);
     }
     let kernel = lowering.builder.finish();
     reporter.since(errors_before)?;
@@ -112,7 +115,9 @@ impl Lowering<'_> {
         }
     }
 
-    fn check_parameters(&self) {
+    fn check_parameters(&self, function: &ItemFn, sound: bool) {
+        // What stands in an expression with an error is not lowered, but mentioned.
+        let mentioned = identifiers(function.block.to_token_stream());
         for (id, param) in self.builder.kernel.params.iter() {
             let output = matches!(&param.kind, ParamKind::Tensor(tensor) if tensor.output);
             if output && !self.stored.contains(&id) {
@@ -120,7 +125,7 @@ impl Lowering<'_> {
                     .label("declared `&mut`, an output")
                     .help(format!("add `store({}, [...], value);`, or remove the parameter", param.name));
                 self.reporter.report(error);
-            } else if !output && !self.used.contains(&id) {
+            } else if !output && !self.used.contains(&id) && (sound || !mentioned.contains(&param.name)) {
                 let error = Diagnostic::new(param.span, format!("`{}` is never used", param.name))
                     .label("unused parameter")
                     .help("use it, or remove it from the parameters");
@@ -128,4 +133,19 @@ impl Lowering<'_> {
             }
         }
     }
+}
+
+/// The names among tokens.
+fn identifiers(tokens: TokenStream) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for tree in tokens {
+        match tree {
+            TokenTree::Ident(ident) => {
+                names.insert(ident.to_string());
+            }
+            TokenTree::Group(group) => names.append(&mut identifiers(group.stream())),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+    names
 }

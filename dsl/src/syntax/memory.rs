@@ -149,8 +149,9 @@ impl Lowering<'_> {
         if array.elems.len() != shape.len() {
             self.mention(list);
             let (expected, found) = (shape.len(), array.elems.len());
-            let error = Diagnostic::new(span, format!("`{name}` has {expected} dimensions, but {found} are addressed"));
-            return Err(self.reporter.report(error.label(format!("expected {expected} entries")).help(help)));
+            let (dimensions, entries) = if expected == 1 { ("dimension", "entry") } else { ("dimensions", "entries") };
+            let error = Diagnostic::new(span, format!("`{name}` has {expected} {dimensions}, but {found} are addressed"));
+            return Err(self.reporter.report(error.label(format!("expected {expected} {entries}")).help(help)));
         }
         self.entries(&array.elems, &shape, &name)
     }

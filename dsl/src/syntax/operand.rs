@@ -71,10 +71,7 @@ impl SizeTree {
                 }
             }
         }?;
-        // Keeps the 64-bit arithmetic of the next step from overflowing.
-        let (terms, constant, divisor) = expr.parts();
-        let reasonable = |value: &i64| value.unsigned_abs() < 1 << 30;
-        (terms.values().all(reasonable) && reasonable(&constant) && reasonable(&divisor)).then_some(expr)
+        expr.is_small().then_some(expr)
     }
 
     /// Appends ops that compute it as an index.

@@ -102,6 +102,12 @@ pub fn decode_entry(bytes: &[u8]) -> Result<String, String> {
     describe(bytes).map(|(_, _, description)| description).map_err(|fault| fault.to_string())
 }
 
+/// The bytes in a right envelope of every kind, whatever they are. For tests of the reader.
+#[doc(hidden)]
+pub fn seal_as_every_kind(payload: &[u8]) -> Vec<Vec<u8>> {
+    Kind::ALL.into_iter().map(|kind| envelope::seal(kind, payload)).collect()
+}
+
 /// Kind, file stem and description of an entry.
 pub(super) fn describe(bytes: &[u8]) -> Result<(Kind, String, String), Fault> {
     match envelope::open(bytes)? {
@@ -138,6 +144,23 @@ pub(super) fn describe(bytes: &[u8]) -> Result<(Kind, String, String), Fault> {
                 record.cubin.len()
             );
             Ok((kind, record.file_stem(), description))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_that_no_writer_made_is_a_fault_and_no_panic() {
+        let header = br#"{"key":{"source_hash":"","arch":""},"nvrtc":[13,0],"report":{"registers":0,"spill_stores":0,"spill_loads":0,"stack":0,"shared":0,"remarks":[]},"cubin_bytes":18446744073709551615,"ptx_bytes":0}"#;
+        let long = [&(header.len() as u64).to_le_bytes()[..], header].concat();
+        for payload in [&b""[..], b"{}", b"null", &[0xff; 8], &[0xff; 64], &[0; 8], &long] {
+            for sealed in seal_as_every_kind(payload) {
+                let fault = decode_entry(&sealed).expect_err("no content");
+                assert!(fault.starts_with("its content cannot be read: "), "{fault}");
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ mod maintain;
 mod record;
 mod store;
 
-pub use content::decode_entry;
+pub use content::{decode_entry, seal_as_every_kind};
 pub use error::CacheError;
 pub use handle::Cache;
 pub use key::{Bucket, DeviceKey, ModuleKey, TuningKey};

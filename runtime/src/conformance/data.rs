@@ -15,18 +15,38 @@ const GUARD: usize = 256;
 /// The pattern, every 16 bits: a NaN of f16, bf16 and f32 that no arithmetic gives.
 const POISON: [u8; 2] = [0xA5, 0xFF];
 
-/// Standard normal values.
-struct Normal(u64);
+/// Deterministic random numbers (SplitMix64).
+pub(super) struct Random(u64);
 
-impl Normal {
-    fn uniform(&mut self) -> f64 {
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+        z ^ (z >> 31)
     }
 
-    fn next(&mut self) -> f64 {
+    /// A whole number below `end`, which is small.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.bits() % end
+    }
+
+    /// One of these.
+    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    /// In (0, 1).
+    fn uniform(&mut self) -> f64 {
+        ((self.bits() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    /// Standard normal.
+    fn normal(&mut self) -> f64 {
         let (radius, angle) = ((-2.0 * self.uniform().ln()).sqrt(), self.uniform() * std::f64::consts::TAU);
         radius * angle.cos()
     }
@@ -59,8 +79,8 @@ pub(super) fn arguments(case: &Case, kernel: &Kernel) -> Vec<HostArgument> {
                 if declared.output {
                     return HostArgument::Output(tensor);
                 }
-                let mut normal = Normal(case.seed() ^ (id.index() as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93));
-                let mut values: Vec<f64> = (0..tensor.len()).map(|_| normal.next()).collect();
+                let mut random = Random::new(case.seed() ^ (id.index() as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93));
+                let mut values: Vec<f64> = (0..tensor.len()).map(|_| random.normal()).collect();
                 shape_values(case.values, &param.name, &shape, &mut values);
                 tensor.write_f64(&values);
                 HostArgument::Input(tensor)

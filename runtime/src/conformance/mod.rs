@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`case`] | what a case is, and its name |
 //! | [`table`] | all cases |
+//! | [`random`] | cases drawn at random |
 //! | [`kernels`] | kernels of the suite that are not built in |
 //! | [`data`] | inputs, and guarded memory |
 //! | [`report`] | running, judging, and the result |
@@ -16,9 +17,11 @@
 pub mod case;
 pub mod data;
 pub mod kernels;
+pub mod random;
 pub mod report;
 pub mod table;
 
 pub use case::{Case, Layout, Values};
+pub use random::random_case;
 pub use report::{CaseResult, Prepared, Report, run, run_with};
 pub use table::cases;

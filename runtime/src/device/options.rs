@@ -7,7 +7,7 @@ use crate::toolchain::Toolchain;
 
 /// How kernels are compiled and which schedule they run with. The default: the shared toolchain and cache, code for the
 /// GPU at hand, and for each launch the tuned schedule if the cache has one, else the cost model's choice.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LaunchOptions {
     /// Compiler.
     pub toolchain: Toolchain,
@@ -17,10 +17,4 @@ pub struct LaunchOptions {
     pub schedule: Option<Schedule>,
     /// Generate code for this architecture, which may be older than the GPU's; it then runs through its PTX.
     pub arch: Option<&'static Arch>,
-}
-
-impl Default for LaunchOptions {
-    fn default() -> Self {
-        Self { toolchain: Toolchain::shared(), cache: Cache::shared(), schedule: None, arch: None }
-    }
 }

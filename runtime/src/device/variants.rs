@@ -30,4 +30,10 @@ pub struct VariantInfo {
     pub arch: String,
     /// Where the schedule comes from.
     pub origin: Origin,
+    /// Registers of a thread, as the driver reports them.
+    pub registers: u32,
+    /// Bytes of local memory of a thread (spills and stack), as the driver reports them.
+    pub local_bytes: u32,
+    /// Blocks that are resident on a multiprocessor at once.
+    pub blocks_per_sm: u32,
 }

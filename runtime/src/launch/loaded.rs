@@ -74,10 +74,6 @@ impl LoadedKernel {
         self.launcher.variants()
     }
 
-    pub(crate) fn launcher(&self) -> &dyn Launcher {
-        &*self.launcher
-    }
-
     fn run(&self, stream: Option<&Stream>, arguments: &[Argument<'_>]) -> Result<()> {
         let mut sizes = [0; MAX_SIZES];
         let count = self.signature.check(&self.device, arguments, &mut sizes)?;

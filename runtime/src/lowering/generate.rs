@@ -48,6 +48,19 @@ pub fn rank(
     })
 }
 
+/// The schedule that the cost model ranks first.
+///
+/// # Errors
+/// As [`rank`].
+pub fn default_schedule(
+    instance: &Instance,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Schedule, KernelError> {
+    Ok(rank(instance, arch, sizes, machine)?.into_iter().next().expect("a ranking is not empty").0)
+}
+
 /// Seconds that the cost model predicts; infinite for a schedule that is not legal.
 pub fn predict(
     instance: &Instance,

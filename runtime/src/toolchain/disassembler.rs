@@ -85,3 +85,20 @@ impl Drop for TemporaryFile {
         let _ = std::fs::remove_file(&self.path);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::toolchain::Toolchain;
+
+    #[test]
+    #[ignore = "needs NVRTC and nvdisasm: found, or installed once"]
+    fn machine_code_becomes_text() {
+        let toolchain = Toolchain::shared();
+        let source = "extern \"C\" __global__ void one(float* x) { x[threadIdx.x] = 1.0f; }";
+        let compiled = toolchain.compile(source, "one.cu", "sm_90a").expect("compiles");
+        let text = toolchain.disassemble(&compiled.cubin).expect("disassembles");
+        assert!(text.contains("STG") && text.contains("EXIT"), "{text}");
+        let error = toolchain.disassemble(b"no cubin").expect_err("is none").to_string();
+        assert!(error.contains(" failed: "), "{error}");
+    }
+}

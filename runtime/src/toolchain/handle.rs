@@ -190,6 +190,7 @@ fn in_wheels(packages: &Path) -> Vec<PathBuf> {
 }
 
 fn explicit(path: &Path) -> Result<Nvrtc, ToolchainError> {
+    let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if !path.is_dir() {
         return Nvrtc::load(path);
     }

@@ -85,9 +85,19 @@ fn pip(wheel: Wheel, target: &Path) -> Result<(), String> {
         return Ok(());
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let errors: Vec<&str> = stderr.lines().filter(|l| !l.trim().is_empty()).collect();
-    let last = errors[errors.len().saturating_sub(3)..].join("\n  ");
+    let last = gist(&stderr);
     Err(format!("cannot install it: `{python} -m pip install {}` failed:\n  {last}", wheel.requirement()))
+}
+
+/// The lines of pip's output that say what is wrong: its errors, or else the last line.
+fn gist(stderr: &str) -> String {
+    let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let errors: Vec<&str> = lines.iter().copied().filter(|l| l.starts_with("ERROR")).collect();
+    match (errors.is_empty(), lines.last()) {
+        (false, _) => errors.join("\n  "),
+        (true, Some(last)) => (*last).to_owned(),
+        (true, None) => "it printed nothing".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -128,6 +138,13 @@ mod tests {
         assert!(!WHEEL.directory(base.path()).exists());
         let at = WHEEL.install_with(base.path(), &|_| {}, |_| Ok(())).expect("installs");
         assert!(!at.join("half").exists());
+    }
+
+    #[test]
+    fn what_pip_says_is_cut_to_its_errors() {
+        assert_eq!(gist("WARNING: Retrying\nERROR: No matching distribution\n\n"), "ERROR: No matching distribution");
+        assert_eq!(gist("Traceback\nModuleNotFoundError: pip\n"), "ModuleNotFoundError: pip");
+        assert_eq!(gist(""), "it printed nothing");
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Nvrtc {
             open(&builtins).map_err(&failed)?;
         }
         let library = open(path).map_err(&failed)?;
-        let functions = Functions::find(&library).map_err(&failed)?;
+        let functions = Functions::find(library).map_err(&failed)?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both pointers are valid for a write.
         let status = unsafe { (functions.version)(&mut major, &mut minor) };

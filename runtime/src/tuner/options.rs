@@ -82,7 +82,8 @@ pub struct TuneOptions {
     pub schedules: Option<Vec<Schedule>>,
     /// Try no more than so many candidates, best predicted first.
     pub max_candidates: Option<usize>,
-    /// Bytes of spill stores and loads beyond which a candidate is rejected. A few bytes outside of the loop cost nothing.
+    /// Bytes of spill stores and loads beyond which a candidate is rejected. Some bytes outside of the loop cost nothing,
+    /// and large tiles at 255 registers may still be the fastest, so that a measurement decides there.
     pub spill_limit: u32,
     /// Start afresh, whatever the cache knows.
     pub afresh: bool,
@@ -106,7 +107,7 @@ impl Default for TuneOptions {
             arch: None,
             schedules: None,
             max_candidates: None,
-            spill_limit: 64,
+            spill_limit: 256,
             afresh: false,
             seed: 0,
             toolchain: Toolchain::shared(),

@@ -35,8 +35,13 @@ impl HostArgument {
 /// # Errors
 /// The launch fails, or the device is out of memory.
 pub fn run(kernel: &LoadedKernel, arguments: &mut [HostArgument]) -> Result<()> {
+    struct PlacedTensor {
+        memory: AnyTensor,
+        view: AnyTensor,
+        output: bool,
+    }
     enum Placed {
-        Tensor { memory: AnyTensor, view: AnyTensor, output: bool },
+        Tensor(Box<PlacedTensor>),
         F32(f32),
         I32(i32),
     }
@@ -45,7 +50,7 @@ pub fn run(kernel: &LoadedKernel, arguments: &mut [HostArgument]) -> Result<()> 
         let elements = tensor.bytes.len() / tensor.elem.bytes().unwrap_or(1);
         let memory = AnyTensor::from_bytes(device, tensor.elem, &[elements], &tensor.bytes)?;
         let view = memory.view(&tensor.shape, &tensor.strides, tensor.offset)?;
-        Ok(Placed::Tensor { memory, view, output })
+        Ok(Placed::Tensor(Box::new(PlacedTensor { memory, view, output })))
     };
     let placed = arguments
         .iter()
@@ -59,8 +64,8 @@ pub fn run(kernel: &LoadedKernel, arguments: &mut [HostArgument]) -> Result<()> 
     let launched: Vec<Argument<'_>> = placed
         .iter()
         .map(|p| match p {
-            Placed::Tensor { view, output: true, .. } => Argument::Output(view),
-            Placed::Tensor { view, output: false, .. } => Argument::Input(view),
+            Placed::Tensor(tensor) if tensor.output => Argument::Output(&tensor.view),
+            Placed::Tensor(tensor) => Argument::Input(&tensor.view),
             Placed::F32(x) => Argument::F32(*x),
             Placed::I32(x) => Argument::I32(*x),
         })
@@ -68,8 +73,8 @@ pub fn run(kernel: &LoadedKernel, arguments: &mut [HostArgument]) -> Result<()> 
     kernel.launch(&launched)?;
     device.synchronize()?;
     for (argument, placed) in arguments.iter_mut().zip(&placed) {
-        if let (HostArgument::Output(tensor), Placed::Tensor { memory, .. }) = (argument, placed) {
-            tensor.bytes = memory.to_bytes()?;
+        if let (HostArgument::Output(tensor), Placed::Tensor(placed)) = (argument, placed) {
+            tensor.bytes = placed.memory.to_bytes()?;
         }
     }
     Ok(())

@@ -15,7 +15,7 @@ pub struct Bound {
     pub baseline_max: f64,
     /// Mean error of the baseline.
     pub baseline_mean: f64,
-    /// Error that is always allowed.
+    /// Largest error that is always allowed; a mean error of an eighth of it is.
     pub floor: f64,
 }
 
@@ -24,7 +24,7 @@ impl Bound {
     pub const MAX_RATIO: f64 = 2.0;
     /// The mean error may be so many times that of the baseline.
     pub const MEAN_RATIO: f64 = 1.2;
-    /// Error that is always allowed, relative to the largest exact magnitude: 8 units in the last place of an f32.
+    /// Largest error that is always allowed, relative to the largest exact magnitude: 8 roundings of an f32.
     pub const FLOOR: f64 = 8.0 * (f32::EPSILON / 2.0) as f64;
 
     /// The bound for an output of these exact values, for which the plain computation gave `plain`.
@@ -46,7 +46,7 @@ impl Bound {
 
     /// The mean error allowed.
     pub fn mean(&self) -> f64 {
-        Self::MEAN_RATIO * self.baseline_mean + self.floor
+        Self::MEAN_RATIO * self.baseline_mean + self.floor / 8.0
     }
 }
 
@@ -232,9 +232,16 @@ mod tests {
 
     #[test]
     fn an_exact_baseline_allows_the_rounding_of_f32() {
-        let exact = [1.0, 1.0];
-        assert!(judge(Elem::F32, &exact, &exact, &[1.0 + 4e-7, 1.0]).passed());
-        assert!(!judge(Elem::F32, &exact, &exact, &[1.0 + 6e-7, 1.0]).passed());
+        let exact = [1.0; 16];
+        let judged = |error: f64, count: usize| {
+            let mut found = exact;
+            found[..count].fill(1.0 + error);
+            judge(Elem::F32, &exact, &exact, &found).failure
+        };
+        assert_eq!(judged(4e-7, 1), None);
+        assert_eq!(judged(6e-7, 1), Some(Failure::MaxError));
+        assert_eq!(judged(5e-8, 16), None);
+        assert_eq!(judged(1e-7, 16), Some(Failure::MeanError));
     }
 
     #[test]

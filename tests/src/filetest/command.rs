@@ -85,8 +85,10 @@ impl<'a> Options<'a> {
                     SizeKind::Const => on.binding.consts.insert(name.into(), number()?),
                     SizeKind::Runtime => on.sizes.insert(name.into(), number()?),
                 };
+            } else if kernel.param_named(name).is_some() {
+                on.sizes.insert(name.into(), number()?);
             } else {
-                return Err(format!("`{name}` is no axis, size or type parameter of `{}`", kernel.name));
+                return Err(format!("`{name}` is no axis, size, parameter or type parameter of `{}`", kernel.name));
             }
         }
         Ok(on)
@@ -122,7 +124,8 @@ impl<'a> Options<'a> {
             let size = |s: &SizeExpr| self.size(s).expect("the extents are known");
             let count = (size(&kernel.axes[rows].extent) + self.blocks[&rows] - 1) / self.blocks[&rows];
             let value = |row, v: ValueId| if *kernel.ty(v) == flashtile_dsl::ir::Type::Coord(rows) { row } else { 0 };
-            out.push(picture(&masks, count, &size, &value).join("\n"));
+            let param = |p| self.sizes.get(&kernel.params[p].name).copied().unwrap_or(0);
+            out.push(picture(&masks, count, &size, &value, &param).join("\n"));
         }
         Ok(out.join("\n\n"))
     }

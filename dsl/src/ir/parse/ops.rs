@@ -157,6 +157,7 @@ impl Reader<'_> {
             let start = reader.size(0)?;
             reader.expect(DOTS)?;
             let len = reader.size(0)?.sub(&start);
+            reader.reasonable(&len)?;
             Ok(At::Range { start, len })
         })
     }

@@ -461,11 +461,10 @@ impl<'t> Reader<'t> {
     }
 
     /// Refuses numbers whose arithmetic might overflow.
-    fn reasonable(&self, size: &SizeExpr) -> Read<()> {
-        let (terms, constant, divisor) = size.parts();
-        if terms.values().chain([&constant, &divisor]).all(|n| n.unsigned_abs() < 1 << 30) {
+    pub(super) fn reasonable(&self, size: &SizeExpr) -> Read<()> {
+        if size.is_small() {
             return Ok(());
         }
-        self.error("a number in a size is beyond 2^30")
+        self.error("a number in a size is beyond 2^30, or a divisor beyond 2^10")
     }
 }

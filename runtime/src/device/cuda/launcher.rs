@@ -97,10 +97,20 @@ impl CudaLauncher {
         let facts = self.facts(&key.facts);
         let sizes = self.sizes(call);
         let (schedule, origin) = self.choose(&facts, &sizes)?;
-        let info = VariantInfo { facts, schedule, arch: self.arch.name.to_owned(), origin, bucket: Bucket::of(borrowed(&sizes)) };
-        let variant = match self.same_code(&key.facts, &info.schedule) {
+        let variant = match self.same_code(&key.facts, &schedule) {
             Some(variant) => variant,
-            None => Arc::new(self.load(&info.facts, &info.schedule)?),
+            None => Arc::new(self.load(&facts, &schedule)?),
+        };
+        let (registers, local_bytes) = variant.resources()?;
+        let info = VariantInfo {
+            facts,
+            bucket: Bucket::of(borrowed(&sizes)),
+            schedule,
+            arch: self.arch.name.to_owned(),
+            origin,
+            registers,
+            local_bytes,
+            blocks_per_sm: variant.occupancy()?,
         };
         let entry = Entry { key, variant: variant.clone(), info };
         self.entries.write().unwrap_or_else(|e| e.into_inner()).push(entry);

@@ -40,6 +40,9 @@ impl DeviceMemory {
 
     /// Queues filling every byte on the device's own stream.
     pub fn queue_fill(&self, byte: u8) -> Result<(), DeviceError> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
         self.context.bind()?;
         // SAFETY: the range is the allocation, which outlives the stream's work: freeing waits for it.
         let filled = unsafe { result::memset_d8_async(self.address, byte, self.bytes, self.stream.raw()) };
@@ -58,6 +61,9 @@ impl Memory for DeviceMemory {
 
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), DeviceError> {
         check_range(offset, from.len(), self.bytes)?;
+        if from.is_empty() {
+            return Ok(());
+        }
         self.context.bind()?;
         // SAFETY: the range was checked; `from` stays borrowed until the stream is done.
         let copied = unsafe { result::memcpy_htod_async(self.address + offset as u64, from, self.stream.raw()) };
@@ -67,6 +73,9 @@ impl Memory for DeviceMemory {
 
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), DeviceError> {
         check_range(offset, into.len(), self.bytes)?;
+        if into.is_empty() {
+            return Ok(());
+        }
         self.context.bind()?;
         // SAFETY: the range was checked; `into` stays borrowed until the stream is done.
         let copied = unsafe { result::memcpy_dtoh_async(into, self.address + offset as u64, self.stream.raw()) };

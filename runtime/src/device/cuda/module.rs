@@ -120,7 +120,9 @@ fn load_image(id: &str, image: &Image<'_>) -> Result<sys::CUmodule, DeviceError>
 impl Drop for Module {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: we loaded it and unload it once. A failure leaves nothing to be done.
+            // Code that is still running must stay. A failure leaves nothing to be done, here and below.
+            let _ = result::ctx::synchronize();
+            // SAFETY: we loaded it and unload it once, and nothing of the context runs.
             let _ = unsafe { result::module::unload(self.module) };
         }
     }

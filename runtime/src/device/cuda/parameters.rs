@@ -32,7 +32,6 @@ struct Term {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Parameters {
     fields: Vec<(usize, Source)>,
-    bytes: usize,
     /// Extent and block size of each grid dimension.
     grid: Vec<(Term, i64)>,
     blocks: Blocks,
@@ -87,12 +86,7 @@ impl Parameters {
             });
         }
         let cluster = i64::from(abi.cluster.max(1));
-        Ok(Self { fields, bytes, grid, blocks: abi.blocks.clone(), cluster, workspace })
-    }
-
-    /// Size of the parameter block.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+        Ok(Self { fields, grid, blocks: abi.blocks.clone(), cluster, workspace })
     }
 
     /// Fills the parameter block.
@@ -185,7 +179,7 @@ mod tests {
     #[test]
     fn fields_land_at_their_offsets() {
         let parameters = Parameters::new(&abi(Blocks::PerProgram, 1), &kernel()).expect("names are known");
-        assert_eq!((parameters.bytes(), parameters.workspace), (40, 64));
+        assert_eq!(parameters.workspace, 64);
         let memory = memory();
         let (shape, strides) = ([100usize, 8], [24usize, 1]);
         let x = CallArgument::Tensor {

@@ -1,0 +1,348 @@
+//! The forms of the running maximum.
+//!
+//! A streaming softmax carries a maximum `m` and values rescaled by `alpha = exp(m - m_new)`. The maximum is only the reference
+//! that keeps exponentials finite: any reference gives the same quotients `acc / l` and the same `m + ln(l)`, as long as
+//! nothing overflows. So it need not move in every step:
+//!
+//! * `max_first`: the maximum of a step is taken per lane, with no exchange between lanes; only if some lane of the warp finds
+//!   a score above the reference by more than the room of an exponential do the lanes exchange maxima, the reference move, and
+//!   the carried values get rescaled.
+//! * `optimistic`: exponentials are taken against the old reference at once. The row sums, needed anyway, show an overflow
+//!   (and a reference that is still `-inf`); then a warp makes the step again, exactly.
+//!
+//! Licence: [`Streaming`] recognises the recurrence; the carried values may be used after the loop only in quotients of each
+//! other and in `m + ln(l)`. Room: 2^40 where P is bf16 or f32 (its products and sums stay finite for any sane V), 2^15 for f16.
+
+use std::collections::HashSet;
+
+use flashtile_dsl::analysis::streaming::{Form, Streaming};
+use flashtile_dsl::ir::{BinaryOp, BlockId, Elem, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
+use flashtile_templates::expr::Expr;
+
+use super::{Home, Lowering};
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::plan::{Guard, StmtOp, VarId};
+use crate::rewrite::edit;
+use crate::schedule::RunningMax;
+
+/// A loop whose maximum may be lazy, in terms of the normalised kernel.
+#[derive(Clone, Debug)]
+pub(super) struct Recurrence {
+    /// Carried maximum.
+    maximum: ValueId,
+    /// `rowmax` of the scores of a step.
+    row_maximum: OpId,
+    /// The next maximum.
+    next: ValueId,
+    /// Ops from the next maximum to the factor, in order, the `max` itself included.
+    section: Vec<OpId>,
+    /// `x * factor` for every rescaled carried value `x`.
+    rescales: Vec<(ValueId, OpId)>,
+    /// Argument of the exponential that is the factor.
+    exponent: ValueId,
+    /// Ops that take exponentials against the reference and sum them, in order.
+    exponentials: Vec<OpId>,
+    /// The row sum that shows an overflow.
+    sum: OpId,
+}
+
+impl Recurrence {
+    /// Whether the lazy step stands where this op does.
+    pub fn starts_at(&self, op: OpId) -> bool {
+        op == self.row_maximum
+    }
+}
+
+/// Why no loop of the kernel can have a lazy maximum; `None` if one can.
+pub fn why_not_lazy(kernel: &Kernel) -> Option<String> {
+    let loops: Vec<OpId> =
+        kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| matches!(kernel.ops[op].op, Op::For { .. })).collect();
+    let mut reason = "no loop carries a running maximum and values rescaled by it".to_owned();
+    for id in loops {
+        match license(kernel, id) {
+            Ok(()) => return None,
+            Err(Some(why)) => reason = why,
+            Err(None) => {}
+        }
+    }
+    Some(reason)
+}
+
+/// Whether the loop's maximum may be lazy: `Err(None)` if it has none, `Err(why)` if something sees the maximum itself.
+fn license(kernel: &Kernel, id: OpId) -> Result<(), Option<String>> {
+    let streaming = Streaming::of(kernel, id);
+    let maximum = streaming.forms.iter().position(|f| matches!(f, Form::RunningMaximum { .. }));
+    let rescaled: Vec<usize> =
+        (0..streaming.forms.len()).filter(|&k| matches!(streaming.forms[k], Form::RescaledSum { .. })).collect();
+    let (Some(maximum), false) = (maximum, rescaled.is_empty()) else { return Err(None) };
+    if streaming.stores || streaming.forms.iter().any(|f| matches!(f, Form::Other(_))) {
+        return Err(Some("the loop carries more than a running maximum and values rescaled by it".into()));
+    }
+    let results = &kernel.ops[id].results;
+    let is_rescaled = |v: ValueId| rescaled.iter().any(|&k| results[k] == v);
+    let is_log_sum = |v: ValueId| matches!(kernel.def(v), Some((_, &Op::Unary(UnaryOp::Ln, x))) if is_rescaled(x));
+    for &k in rescaled.iter().chain([&maximum]) {
+        for user in edit::users(kernel, results[k]) {
+            let allowed = match kernel.ops[user].op {
+                Op::Binary(BinaryOp::Div | BinaryOp::DivOrZero, a, b) => is_rescaled(a) && is_rescaled(b),
+                Op::Unary(UnaryOp::Ln, x) if is_rescaled(x) => {
+                    let log = kernel.ops[user].results[0];
+                    edit::users(kernel, log).iter().all(|&u| match kernel.ops[u].op {
+                        Op::Binary(BinaryOp::Add, a, b) => {
+                            (a == log && b == results[maximum]) || (b == log && a == results[maximum])
+                        }
+                        _ => false,
+                    })
+                }
+                Op::Binary(BinaryOp::Add, a, b) => {
+                    (a == results[maximum] && is_log_sum(b)) || (b == results[maximum] && is_log_sum(a))
+                }
+                _ => false,
+            };
+            if !allowed {
+                return Err(Some("something after the loop sees the maximum itself, not only quotients and m + ln(l)".into()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The recurrence of a loop of the normalised kernel, if its maximum may be lazy.
+pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: BlockId) -> Option<Recurrence> {
+    license(&instance.kernel, id).ok()?;
+    let ops = &kernel.blocks[body].ops;
+    let params = &kernel.blocks[body].params[1..];
+    let yields = edit::yielded(kernel, body);
+    let (maximum, next, row_maximum) = params.iter().zip(&yields).find_map(|(&param, &next)| match kernel.def(next) {
+        Some((_, &Op::Binary(BinaryOp::Max, a, b))) if a == param || b == param => {
+            let other = if a == param { b } else { a };
+            match kernel.def(other) {
+                Some((op, Op::Reduce(ReduceOp::Max, _))) if ops.contains(&op) => Some((param, next, op)),
+                _ => None,
+            }
+        }
+        _ => None,
+    })?;
+    let depends = |roots: &[ValueId]| {
+        let mut found: HashSet<ValueId> = roots.iter().copied().collect();
+        for &op in ops {
+            if kernel.ops[op].op.operands().iter().any(|v| found.contains(v)) {
+                found.extend(&kernel.ops[op].results);
+            }
+        }
+        found
+    };
+    let on_next = depends(&[next]);
+    // The factor: an exponential of what only the maxima and uniform values enter.
+    let row_only = |v: ValueId| kernel.tile(v).rank() <= 1;
+    let factor_op = ops.iter().copied().find(
+        |&op| matches!(kernel.ops[op].op, Op::Unary(UnaryOp::Exp2 | UnaryOp::Exp, x) if on_next.contains(&x) && row_only(x)),
+    )?;
+    let (factor, exponent) = (kernel.ops[factor_op].results[0], *kernel.ops[factor_op].op.operands().first()?);
+    let mut needed: HashSet<ValueId> = HashSet::from([factor]);
+    let mut section: Vec<OpId> = Vec::new();
+    for &op in ops.iter().rev() {
+        let result = kernel.ops[op].results.first();
+        if op != row_maximum && result.is_some_and(|r| needed.contains(r) && row_only(*r)) {
+            needed.extend(kernel.ops[op].op.operands());
+            section.insert(0, op);
+        }
+    }
+    let rescales: Vec<(ValueId, OpId)> = ops
+        .iter()
+        .filter_map(|&op| match kernel.ops[op].op {
+            Op::Binary(BinaryOp::Mul, a, b) if b == factor && params.contains(&a) => Some((a, op)),
+            Op::Binary(BinaryOp::Mul, a, b) if a == factor && params.contains(&b) => Some((b, op)),
+            _ => None,
+        })
+        .collect();
+    // Nothing else may use the factor, and a rescaled value may have no other use.
+    let only = |v: ValueId, op: OpId| edit::users(kernel, v) == [op];
+    let factor_users = edit::users(kernel, factor);
+    if factor_users.len() != rescales.len() || !rescales.iter().all(|&(x, op)| only(x, op)) {
+        return None;
+    }
+    let exponentials = exponential_ops(kernel, ops, &on_next, &section, &rescales);
+    let sum = exponentials.iter().copied().find(|&op| matches!(kernel.ops[op].op, Op::Reduce(ReduceOp::Sum, _)))?;
+    Some(Recurrence { maximum, row_maximum, next, section, rescales, exponent, exponentials, sum })
+}
+
+/// Elementwise ops and row sums that depend on the reference and on nothing that a product gives.
+fn exponential_ops(
+    kernel: &Kernel,
+    ops: &[OpId],
+    on_next: &HashSet<ValueId>,
+    section: &[OpId],
+    rescales: &[(ValueId, OpId)],
+) -> Vec<OpId> {
+    let mut late: HashSet<ValueId> = rescales.iter().flat_map(|&(_, op)| kernel.ops[op].results.clone()).collect();
+    let mut found = Vec::new();
+    for &op in ops {
+        let data = &kernel.ops[op];
+        let operands = data.op.operands();
+        let elementwise = matches!(
+            data.op,
+            Op::Unary(..)
+                | Op::Binary(..)
+                | Op::Select { .. }
+                | Op::Reduce(ReduceOp::Sum, _)
+                | Op::Constant(..)
+                | Op::Compare(..)
+        );
+        if operands.iter().any(|v| late.contains(v)) || !elementwise {
+            late.extend(data.results.iter().filter(|r| on_next.contains(r)));
+            continue;
+        }
+        if data.results.iter().any(|r| on_next.contains(r)) && !section.contains(&op) && !rescales.iter().any(|&(_, o)| o == op) {
+            found.push(op);
+        }
+    }
+    found
+}
+
+impl Lowering<'_> {
+    /// log2 of how far exponentials may exceed 1.
+    fn room(&self) -> f64 {
+        let f16 = self.instance.binding.types.values().any(|&e| e == Elem::F16);
+        if f16 { 15.0 } else { 40.0 }
+    }
+
+    /// The ops that a lazy maximum takes over, so that the walk over the body skips them.
+    pub(super) fn lazy_ops(&self, r: &Recurrence) -> HashSet<OpId> {
+        let mut ops: HashSet<OpId> = r.section.iter().copied().collect();
+        ops.extend(r.rescales.iter().map(|&(_, op)| op));
+        ops.insert(r.row_maximum);
+        if self.schedule.running_max == RunningMax::Optimistic {
+            ops.extend(&r.exponentials);
+        }
+        ops
+    }
+
+    /// Lowers the step's maximum, rescaling and (if optimistic) exponentials, where the row maximum stands in the text.
+    pub(super) fn lower_lazy(&mut self, r: &Recurrence) -> Result<(), Error> {
+        let Some(&Home::Variable(m)) = self.homes.get(&r.maximum) else { unreachable!("carried values have variables") };
+        match self.schedule.running_max {
+            RunningMax::Exact => unreachable!("exact maxima are lowered as written"),
+            RunningMax::MaxFirst => {
+                let lane = self.lane_maximum(r)?;
+                // The exponent of the factor, were the lane's maximum the new reference.
+                let condition = self.exponent_against(r, lane)?;
+                let condition = Expr::Prefix("!", Box::new(Expr::infix(">=", condition, Expr::Float(-self.room()))));
+                let body = self.collect(|this| {
+                    this.push(StmtOp::QuadMax(lane));
+                    this.move_reference(r, m)
+                })?;
+                self.vote(condition, m, body);
+                self.reference_from(r, m)
+            }
+            RunningMax::Optimistic => {
+                self.reference_from(r, m)?;
+                for &op in &r.exponentials {
+                    self.op(op)?;
+                }
+                let sum = self.kernel.ops[r.sum].results[0];
+                let limit = Expr::infix("<=", self.expr(sum)?, Expr::Float(2f64.powf(self.room())));
+                let known = Expr::infix(">", self.element(m), Expr::Float(f64::NEG_INFINITY));
+                let condition = Expr::Prefix("!", Box::new(Expr::infix("&&", limit, known)));
+                // The step made again writes the same variables.
+                for &op in &r.exponentials {
+                    for &result in &self.kernel.ops[op].results {
+                        if let Some(&Home::Variable(v)) = self.homes.get(&result) {
+                            self.forced.insert(result, v);
+                        }
+                    }
+                }
+                let body = self.collect(|this| {
+                    let lane = this.lane_maximum(r)?;
+                    this.push(StmtOp::QuadMax(lane));
+                    this.move_reference(r, m)?;
+                    this.reference_from(r, m)?;
+                    r.exponentials.iter().try_for_each(|&op| this.op(op))
+                })?;
+                self.vote(condition, m, body);
+                self.reference_from(r, m)
+            }
+        }
+    }
+
+    fn vote(&mut self, condition: Expr, m: VarId, body: Vec<crate::plan::Stmt>) {
+        let m_tiles = self.plan.variables[m].m_tiles;
+        self.push(StmtOp::When { guard: Guard::Vote { condition, m_tiles }, body });
+    }
+
+    /// The row maximum of the scores, each lane its own part.
+    fn lane_maximum(&mut self, r: &Recurrence) -> Result<VarId, Error> {
+        let Op::Reduce(_, x) = self.kernel.ops[r.row_maximum].op else { unreachable!("a row maximum") };
+        let result = self.kernel.ops[r.row_maximum].results[0];
+        let from = self.variable(x)?;
+        let to = self.destination(result);
+        self.push(StmtOp::Reduce { to, from, operation: ReduceOp::Max, across_quad: false });
+        self.homes.insert(result, Home::Variable(to));
+        Ok(to)
+    }
+
+    /// The exponent of the factor with `reference` as the next maximum.
+    fn exponent_against(&mut self, r: &Recurrence, reference: VarId) -> Result<Expr, Error> {
+        let homes = self.homes.clone();
+        self.homes.insert(r.next, Home::Variable(reference));
+        let statements = self.collect(|this| {
+            for &op in &r.section {
+                let data = &this.kernel.ops[op];
+                // What lies between the maximum and the exponent, as expressions; `visible_or_zero` is for rows that saw nothing,
+                // which move the reference anyway.
+                if data.results[0] == r.next {
+                    continue;
+                }
+                let value = match data.op {
+                    Op::Unary(UnaryOp::VisibleOrZero, x) => this.expr(x)?,
+                    _ => this.elementwise_expr(op)?,
+                };
+                this.homes.insert(data.results[0], Home::Inline(value));
+            }
+            Ok(())
+        })?;
+        debug_assert!(statements.is_empty());
+        let exponent = self.expr(r.exponent);
+        self.homes = homes;
+        exponent
+    }
+
+    /// Moves the reference: the next maximum, the factor, the rescaled values.
+    fn move_reference(&mut self, r: &Recurrence, m: VarId) -> Result<(), Error> {
+        for &op in &r.section {
+            self.op(op)?;
+        }
+        for &(x, op) in &r.rescales {
+            let Some(&Home::Variable(v)) = self.homes.get(&x) else { unreachable!("carried values have variables") };
+            let value = self.elementwise_expr(op)?;
+            self.push(StmtOp::Map { to: v, value });
+        }
+        let value = self.expr(r.next)?;
+        self.push(StmtOp::Map { to: m, value });
+        Ok(())
+    }
+
+    /// Makes the carried maximum the reference of what follows, and carried values stand for their rescaled ones.
+    fn reference_from(&mut self, r: &Recurrence, m: VarId) -> Result<(), Error> {
+        self.homes.insert(r.next, Home::Variable(m));
+        for &(x, op) in &r.rescales {
+            let home = self.homes[&x].clone();
+            self.homes.insert(self.kernel.ops[op].results[0], home);
+        }
+        // Ops of the section that exponentials need as well, and that the carried maximum alone does not enter.
+        let mut on_old: HashSet<ValueId> = HashSet::from([r.maximum]);
+        for &op in &r.section {
+            let data = &self.kernel.ops[op];
+            if data.results[0] == r.next {
+                continue;
+            }
+            if data.op.operands().iter().any(|v| on_old.contains(v)) {
+                on_old.extend(&data.results);
+                continue;
+            }
+            self.op(op)?;
+        }
+        Ok(())
+    }
+}

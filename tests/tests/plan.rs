@@ -1,0 +1,176 @@
+//! The plan verifier: every plan of the sampled space passes, and planted faults of each kind are caught.
+
+use flashtile_codegen::plan::{Iteration, Plan, Slot, Stmt, StmtOp, verify};
+use flashtile_codegen::{Arch, Facts, Instance, Schedule, generate, space};
+use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
+
+const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
+const MATMUL: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
+
+fn kernel(text: &str) -> Kernel {
+    let source = SourceText { name: String::new(), text: text.into(), first_line: 1 };
+    flashtile_dsl::syntax::parse(&source).expect("a built-in kernel parses").remove(0)
+}
+
+fn instance(text: &str) -> Instance {
+    let kernel = kernel(text);
+    let binding = Binding::new(&kernel, Elem::F16, [("D", 64)]);
+    let facts = Facts::best(&kernel);
+    Instance { kernel, binding, facts }
+}
+
+fn plan(schedule: &str) -> Plan {
+    let schedule: Schedule = schedule.parse().expect("a schedule");
+    generate(&instance(CAUSAL), &schedule, Arch::named("sm_80").expect("known")).expect("legal").plan
+}
+
+/// Changes the first statement that `change` accepts; whether there was one.
+fn change_first(body: &mut Vec<Stmt>, change: &mut dyn FnMut(&mut Vec<Stmt>, usize) -> bool) -> bool {
+    for index in 0..body.len() {
+        if change(body, index) {
+            return true;
+        }
+        if let Some(Stmt { op: StmtOp::Loop { body, .. } | StmtOp::When { body, .. }, .. }) = body.get_mut(index) {
+            if change_first(body, change) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// Plants a fault and returns what the verifier says.
+fn planted(schedule: &str, change: &mut dyn FnMut(&mut Vec<Stmt>, usize) -> bool) -> Vec<String> {
+    let mut plan = plan(schedule);
+    assert_eq!(verify(&plan), Vec::<String>::new(), "the plan is right before the fault is planted");
+    assert!(change_first(&mut plan.roles[0].body, change), "the fault was planted");
+    verify(&plan)
+}
+
+fn says(faults: &[String], wanted: &str) {
+    assert!(faults.iter().any(|f| f.contains(wanted)), "wanted `{wanted}`, got {faults:#?}");
+}
+
+fn remove(wanted: fn(&StmtOp) -> bool) -> impl FnMut(&mut Vec<Stmt>, usize) -> bool {
+    move |body, index| {
+        let hit = wanted(&body[index].op);
+        if hit {
+            body.remove(index);
+        }
+        hit
+    }
+}
+
+#[test]
+fn every_schedule_of_the_space_has_a_right_plan() {
+    for (text, arch) in [(CAUSAL, "sm_80"), (CAUSAL, "sm_75"), (MATMUL, "sm_90a")] {
+        let (instance, arch) = (instance(text), Arch::named(arch).expect("known"));
+        let schedules = space(&instance, arch);
+        assert!(schedules.len() > 20, "{} schedules for {arch}", schedules.len());
+        for schedule in schedules {
+            let generated = generate(&instance, &schedule, arch).expect("the space holds legal schedules");
+            assert_eq!(verify(&generated.plan), Vec::<String>::new(), "{schedule}");
+        }
+    }
+}
+
+#[test]
+fn a_dropped_wait_is_caught() {
+    for schedule in ["stages=1", "stages=2", "stages=3"] {
+        let faults = planted(schedule, &mut remove(|op| matches!(op, StmtOp::Wait(_))));
+        says(&faults, "is read while its copy is in flight");
+    }
+}
+
+#[test]
+fn a_wait_for_too_few_groups_is_caught() {
+    for schedule in ["stages=1", "stages=2", "stages=3"] {
+        let faults = planted(schedule, &mut |body, index| match &mut body[index].op {
+            StmtOp::Wait(pending) => {
+                *pending += 1;
+                true
+            }
+            _ => false,
+        });
+        says(&faults, "in flight");
+    }
+}
+
+#[test]
+fn a_dropped_barrier_is_caught() {
+    for schedule in ["stages=1", "stages=2", "stages=3", "stages=1,copy=sync", "stages=2,copy=sync"] {
+        let faults = planted(schedule, &mut remove(|op| matches!(op, StmtOp::Barrier)));
+        assert!(!faults.is_empty(), "{schedule}");
+    }
+}
+
+#[test]
+fn a_copy_into_the_slot_in_use_is_caught() {
+    let faults = planted("stages=2", &mut |body, index| match &mut body[index].op {
+        StmtOp::Copy { slot: slot @ Slot::Of(Iteration::Ahead(..)), .. } => {
+            let Slot::Of(Iteration::Ahead(id, n)) = *slot else { return false };
+            *slot = Slot::Of(Iteration::Ahead(id, n + 1));
+            true
+        }
+        _ => false,
+    });
+    assert!(!faults.is_empty());
+}
+
+#[test]
+fn a_copy_one_iteration_late_is_caught() {
+    for schedule in ["stages=2", "stages=3"] {
+        let faults = planted(schedule, &mut |body, index| match &mut body[index].op {
+            StmtOp::Dot { b_slot: slot @ Slot::Of(_), .. } => {
+                let Slot::Of(Iteration::Ahead(id, 0)) = *slot else { return false };
+                *slot = Slot::Of(Iteration::Ahead(id, 1));
+                true
+            }
+            _ => false,
+        });
+        assert!(!faults.is_empty(), "{schedule}");
+    }
+}
+
+#[test]
+fn a_dropped_copy_is_caught() {
+    let faults = planted("stages=2", &mut remove(|op| matches!(op, StmtOp::Copy { slot: Slot::Of(Iteration::First(..)), .. })));
+    says(&faults, "is read before it is filled");
+}
+
+#[test]
+fn a_dropped_commit_in_the_loop_is_caught() {
+    // The commits before the loop only end groups early; the one in the loop is what the wait of a later step counts on.
+    let mut before = 3;
+    let faults = planted("stages=3", &mut |body, index| {
+        let hit = matches!(body[index].op, StmtOp::Commit);
+        if hit && before > 0 {
+            before -= 1;
+            return false;
+        }
+        if hit {
+            body.remove(index);
+        }
+        hit
+    });
+    says(&faults, "in flight");
+}
+
+#[test]
+fn a_barrier_before_the_wait_is_caught() {
+    let faults = planted("stages=2", &mut |body, index| {
+        let swap =
+            matches!(body[index].op, StmtOp::Wait(_)) && matches!(body.get(index + 1).map(|s| &s.op), Some(StmtOp::Barrier));
+        if swap {
+            body.swap(index, index + 1);
+        }
+        swap
+    });
+    says(&faults, "with no barrier after its copy landed");
+}
+
+#[test]
+fn a_variable_read_before_it_is_written_is_caught() {
+    let faults = planted("stages=2", &mut remove(|op| matches!(op, StmtOp::Map { .. })));
+    says(&faults, "is read before it is written");
+}

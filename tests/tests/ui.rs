@@ -1,0 +1,16 @@
+//! What rustc says about kernels: errors at the tokens of the user's file, and handles that compile.
+//!
+//! After a change of messages run with `TRYBUILD=overwrite` and review the difference.
+
+#[test]
+fn kernels_in_rust_files() {
+    let cases = trybuild::TestCases::new();
+    cases.pass("tests/ui/sound.rs");
+    cases.compile_fail("tests/ui/names.rs");
+    cases.compile_fail("tests/ui/types.rs");
+    cases.compile_fail("tests/ui/memory.rs");
+    cases.compile_fail("tests/ui/variables.rs");
+    cases.compile_fail("tests/ui/header.rs");
+    cases.compile_fail("tests/ui/unsupported.rs");
+    cases.compile_fail("tests/ui/arguments.rs");
+}
