@@ -8,7 +8,7 @@ another one:
     python3 bench/bench.py run --kernels kernels --json results.json --markdown results.md
 
 `prepare` calls `flashtile inspect --emit cubin` for every head dim, element type, mask and schedule. Without --schedules
-that is the cost model's choice; FILE is JSON, `{"causal/bf16/d128": ["block_m=128,...", ...], "*": [...]}`: the most exact
+that is the cost model's choice, or with --tuned what `flashtile tune` found and the cache holds; FILE is JSON, `{"causal/bf16/d128": ["block_m=128,...", ...], "*": [...]}`: the most exact
 key that matches a cell is taken, and the parts of a key are mask (full or causal), element type and head dim.
 
 `run` takes every kernel it finds in the directory (one subdirectory each, with KERNEL.cubin and KERNEL.json), checks it
@@ -69,6 +69,7 @@ def prepare(options):
             command = [options.flashtile, "inspect", MASKS[mask], "--emit", "cubin", "--out", str(directory), "--json"]
             command += ["--dtype", dtype, "--set", f"D={head_dim}", "--shape", shape, "--arch", options.arch]
             command += ["--schedule", schedule] if schedule else []
+            command += ["--tuned"] if options.tuned and not schedule else []
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode == 0:
                 made += 1
@@ -186,7 +187,9 @@ def check(torch, kernel, dtype, head_dim, causal):
     for b, h, g, m, n in CHECKS:
         q = torch.randn(b, h, m, head_dim, device="cuda", dtype=dtype)
         k, v = (torch.randn(b, g, n, head_dim, device="cuda", dtype=dtype) for _ in range(2))
-        o, lse = torch.full_like(q, math.nan), torch.full((b, h, m), math.nan, device="cuda")
+        o = torch.full_like(q, math.nan)
+        # Rows of the LSE begin at multiples of 16 bytes, as the code was promised of every tensor.
+        lse = torch.full((b, h, -(-m // 4) * 4), math.nan, device="cuda")[..., :m]
         tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse}
         kernel.launcher(tensors, {"B": b, "H": h, "G": g, "M": m, "N": n}, {"scale": scale})()
         torch.cuda.synchronize()
@@ -347,6 +350,7 @@ def main():
     verb.add_argument("--out", default="kernels", help="directory to write into")
     verb.add_argument("--arch", default="sm_90a", help="architecture of the code")
     verb.add_argument("--schedules", help="JSON file of schedules per cell")
+    verb.add_argument("--tuned", action="store_true", help="where no schedule is given, the tuned one of the cache")
     verb.add_argument("--only", action="append", help="only cells whose name contains this, such as causal or d128")
     verb.set_defaults(do=prepare)
     verb = verbs.add_parser("run", help="check and time kernels beside the peer")

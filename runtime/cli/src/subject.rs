@@ -115,7 +115,7 @@ impl Subject {
             Some(SizeKind::Runtime) => &mut self.sizes,
             None => return Err(self.unknown(name)),
         };
-        if value < 0 || value >= 1 << 31 {
+        if !(0..1 << 31).contains(&value) {
             return Err(Failure::Usage(format!("size `{name}` cannot be {value}; expected 0 to 2^31 - 1")));
         }
         table.insert(name.to_owned(), value);

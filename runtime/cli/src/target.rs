@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use flashtile::cache::{Bucket, Cache, DeviceKey, TuningKey};
 use flashtile::device::machine_of;
 use flashtile::kernel::KernelError;
 use flashtile::lowering::{self, Machine};
-use flashtile::{ARCHS, Arch, Device, Schedule};
-use flashtile_codegen::Instance;
+use flashtile::tuner::model_key;
+use flashtile::{ARCHS, Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::flags::GlobalFlags;
 
 /// Architecture of code where there is neither a flag nor a GPU.
 const DEFAULT_ARCH: &str = "sm_90a";
@@ -23,6 +25,9 @@ pub struct TargetFlags {
     /// Knobs to change in the schedule that the cost model chooses (see `flashtile list --knobs`)
     #[arg(long, value_name = "KNOB=VALUE,..")]
     pub schedule: Option<String>,
+    /// Start from the schedule that tuning found for this shape, not from the cost model's choice
+    #[arg(long)]
+    pub tuned: bool,
 }
 
 /// The architecture of this name.
@@ -38,6 +43,8 @@ pub struct Target {
     pub arch: &'static Arch,
     /// The machine of the cost model: the GPU, or a typical one.
     pub machine: Machine,
+    /// What tuning results are kept under: the GPU, or the typical machine.
+    pub key: DeviceKey,
 }
 
 impl TargetFlags {
@@ -52,21 +59,65 @@ impl TargetFlags {
         };
         let gpu = gpu.filter(|_| of_gpu == Some(arch));
         let machine = machine_of(arch, gpu.as_ref().and_then(|info| info.gpu.as_ref()));
-        Ok(Target { arch, machine })
+        let key = gpu.map_or_else(|| model_key(arch), |info| info.key());
+        Ok(Target { arch, machine, key })
     }
 
-    /// The schedule: the model's choice for these sizes, with the knobs asked for changed. Not checked for legality.
-    pub fn schedule(&self, instance: &Instance, target: &Target, sizes: &BTreeMap<String, i64>) -> Result<Schedule> {
+    /// The schedule for these sizes: the model's choice, or what tuning found, with the knobs asked for changed. Not checked
+    /// for legality.
+    pub fn schedule(
+        &self,
+        kernel: &BoundKernel,
+        facts: &Facts,
+        target: &Target,
+        sizes: &BTreeMap<String, i64>,
+    ) -> Result<Schedule> {
         let text = self.schedule.as_deref().unwrap_or_default();
         // Unknown knobs are told first: they are wrong whatever the model chooses.
         let given = Schedule::default().with(text)?;
         if names_every_knob(text) {
             return Ok(given);
         }
-        let ranked = lowering::rank(instance, target.arch, sizes, &target.machine)?;
-        let (chosen, _) = ranked.into_iter().next().expect("a ranking is not empty");
+        let chosen = match self.tuned {
+            true => tuned(kernel, facts, target, sizes)?,
+            false => lowering::default_schedule(&kernel.instance(facts.clone()), target.arch, sizes, &target.machine)?,
+        };
         Ok(chosen.with(text)?)
     }
+}
+
+/// What tuning found for the bucket of these sizes.
+fn tuned(kernel: &BoundKernel, facts: &Facts, target: &Target, sizes: &BTreeMap<String, i64>) -> Result<Schedule> {
+    let ir = kernel.ir();
+    let bucket = Bucket::of(sizes.iter().map(|(name, &size)| (name.as_str(), size)));
+    let (binding, device) = (kernel.binding().clone(), target.key.clone());
+    let key = TuningKey::new((&ir.name, &kernel.fingerprint()), binding, facts.clone(), bucket, target.arch.name, device);
+    let record = Cache::shared().tuning(&key);
+    record.as_ref().and_then(|r| r.winning()).map(|w| w.schedule.clone()).ok_or_else(|| {
+        let shape: Vec<String> = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
+        let (name, arch, shape) = (&ir.name, target.arch, shape.join(","));
+        Failure::Usage(format!(
+            "nothing is tuned for {name} {shape} on {}; run `flashtile tune {name} --arch {arch} --shape {shape}`",
+            target.key.name
+        ))
+    })
+}
+
+/// How launches on a device are compiled, with the architecture and the schedule that flags ask for.
+pub fn launch_options(
+    global: &GlobalFlags,
+    device: &Device,
+    arch: Option<&str>,
+    schedule: Option<&str>,
+) -> Result<LaunchOptions> {
+    let mut options = global.launch_options();
+    options.arch = arch.map(arch_named).transpose()?;
+    options.schedule = schedule.map(str::parse).transpose()?;
+    if !device.is_cuda() && (options.arch.is_some() || options.schedule.is_some()) {
+        let what = format!("{device} compiles nothing, so --arch and --schedule have no meaning; give --device cuda:N");
+        return Err(Failure::Usage(what));
+    }
+    Ok(options)
 }
 
 /// Whether the model's choice would not matter.

@@ -24,4 +24,4 @@ pub use error::TuneError;
 pub use measure::{MeasureOptions, Measured, measure};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};
 pub use search::Stop;
-pub use tune::{TuneReport, tune};
+pub use tune::{TuneReport, model_key, tune};

@@ -3,7 +3,7 @@
 use clap::Args;
 use flashtile::device::Origin;
 use flashtile::tuner::{MeasureOptions, Measured, measure};
-use flashtile::{BoundKernel, Device, Schedule};
+use flashtile::{BoundKernel, Device};
 use flashtile_dsl::analysis::cost::Workload;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
 use crate::output::{Output, seconds};
 use crate::subject::SubjectFlags;
-use crate::target::arch_named;
+use crate::target::launch_options;
 use crate::verbs::tune::Budget;
 
 /// Flags of `flashtile bench`.
@@ -116,13 +116,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Some(name) => name.parse()?,
         None => Device::best(),
     };
-    let mut options = global.launch_options();
-    options.arch = flags.arch.as_deref().map(arch_named).transpose()?;
-    options.schedule = flags.schedule.as_deref().map(str::parse::<Schedule>).transpose()?;
-    if !device.is_cuda() && (options.arch.is_some() || options.schedule.is_some()) {
-        let what = format!("{device} compiles nothing, so --arch and --schedule have no meaning; give --device cuda:N");
-        return Err(Failure::Usage(what));
-    }
+    let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
     let loaded = bound.on_with(&device, options)?;
     let measuring = MeasureOptions {
         repetitions: flags.repetitions,

@@ -50,7 +50,7 @@ struct Code {
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let device = match &flags.device {
         Some(name) => name.parse()?,
-        None => Device::best(),
+        None => best(global, output)?,
     };
     let place = usize::from(!device.is_cuda());
     let text = BUILTINS.iter().find(|b| b.name == KERNEL).map(|b| b.text).unwrap_or_default();
@@ -84,13 +84,22 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     wrong(&measured)
 }
 
+/// The best device that can be used to the end: a GPU is of no use without NVRTC.
+fn best(global: &GlobalFlags, output: &mut Output) -> Result<Device> {
+    let device = Device::best();
+    if device.is_cuda() && global.toolchain().nvrtc().is_err() {
+        output.note(format!("note: {device} is there, but NVRTC is not (see `flashtile doctor`); the CPU is used"));
+        return Ok(Device::cpu());
+    }
+    Ok(device)
+}
+
 /// Generates code for the GPU, or for a typical one, writes it to a file, and compiles it if NVRTC can be had.
 fn generate(bound: &BoundKernel, sizes: &BTreeMap<String, i64>, global: &GlobalFlags) -> Result<Code> {
     let target = TargetFlags::default().target()?;
     let facts = Facts::best(bound.ir());
-    let instance = bound.instance(facts.clone());
-    let schedule = TargetFlags::default().schedule(&instance, &target, sizes)?;
-    let generated = lowering::generate(&instance, &schedule, target.arch)?;
+    let schedule = TargetFlags::default().schedule(bound, &facts, &target, sizes)?;
+    let generated = lowering::generate(&bound.instance(facts.clone()), &schedule, target.arch)?;
     let cache = Cache::shared();
     let directory = cache.directory().map_or_else(std::env::temp_dir, |d| d.join("demo"));
     let file = format!("{KERNEL}_{}.cu", target.arch);

@@ -141,7 +141,7 @@ impl<'a> Stage<'a> {
         let bound = subject.bind(output)?;
         let facts = subject.facts();
         let target = flags.target.target()?;
-        let schedule = flags.target.schedule(&bound.instance(facts.clone()), &target, &subject.typical_sizes())?;
+        let schedule = flags.target.schedule(&bound, &facts, &target, &subject.typical_sizes())?;
         Ok(Self { subject, bound, facts, target, schedule, global })
     }
 

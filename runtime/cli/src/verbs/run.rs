@@ -13,7 +13,7 @@ use crate::flags::GlobalFlags;
 use crate::output::Output;
 use crate::settings::Numbers;
 use crate::subject::{DType, Subject, SubjectFlags};
-use crate::target::arch_named;
+use crate::target::launch_options;
 use crate::tensors::{self, FileTensor, TensorFile};
 
 /// Flags of `flashtile run`.
@@ -65,9 +65,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         output.note(format!("note: {} holds `{name}`, which is no input of `{}`", flags.input.display(), kernel.name()));
     }
     let placed = place(&subject, &binding, &inputs, &device)?;
-    let mut options = global.launch_options();
-    options.arch = flags.arch.as_deref().map(arch_named).transpose()?;
-    options.schedule = flags.schedule.as_deref().map(str::parse).transpose()?;
+    let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
     let loaded = kernel.bind_to(binding)?.on_with(&device, options)?;
     let arguments: Vec<Argument<'_>> = placed.iter().map(Placed::argument).collect();
     loaded.launch(&arguments)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use flashtile::conformance::{self, Case, CaseResult};
 use flashtile::tuner::{MeasureOptions, measure};
-use flashtile::{Device, LaunchOptions, Schedule};
+use flashtile::{Device, LaunchOptions};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -13,7 +13,7 @@ use crate::flags::GlobalFlags;
 use crate::output::Output;
 use crate::settings::{Numbers, Sizes};
 use crate::subject::{DType, Subject, SubjectFlags};
-use crate::target::arch_named;
+use crate::target::launch_options;
 
 /// Flags of `flashtile verify`.
 #[derive(Args, Debug)]
@@ -69,9 +69,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Some(name) => name.parse()?,
         None => Device::best(),
     };
-    let mut options = global.launch_options();
-    options.arch = flags.arch.as_deref().map(arch_named).transpose()?;
-    options.schedule = flags.schedule.as_deref().map(str::parse::<Schedule>).transpose()?;
+    let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
     match (&flags.kernel, in_suite && flags.shape.is_empty()) {
         (Some(kernel), false) => shapes(flags, kernel, &device, &options, output),
         _ => suite(flags, &device, &options, output),

@@ -107,6 +107,8 @@ fn kernels_schedules_and_sizes() {
         ("bench attention --shape B=1,H=1,G=1,M=1,N=1 --device gpu", 2, "`gpu` is not a device"),
         ("bench attention --shape B=1,H=1,G=1,M=1,N=1 --device cuda:4096", 6, ""),
         ("bench attention --shape B=1,H=1,G=1,M=1,N=1 --device cpu --arch sm_80", 2, "compiles nothing"),
+        ("verify attention --device cpu --schedule stages=1", 2, "compiles nothing"),
+        ("inspect attention --arch sm_80 --tuned", 2, "nothing is tuned for attention"),
         ("verify --all --device cpu --filter nothing_has_this_name", 2, "no case of the suite is left"),
         ("verify", 2, "required"),
         ("frobnicate", 2, "unrecognized subcommand"),
