@@ -188,7 +188,7 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
     }
     let mut assumptions: Vec<String> = assumed.iter().map(|name| format!("{name} > 0")).collect();
     if instance.facts.alignment > 2 {
-        assumptions.push(format!("addresses and strides are multiples of {} bytes", instance.facts.alignment));
+        assumptions.push(format!("addresses and strides of matrices are multiples of {} bytes", instance.facts.alignment));
     }
     if assumptions.is_empty() {
         assumptions.push("nothing".into());

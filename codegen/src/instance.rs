@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::ir::{Binding, Kernel};
+use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op};
 use serde::{Deserialize, Serialize};
 
 /// What is known about the arguments of a launch beyond their types. Code generated under facts may only be launched
@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct Facts {
     /// Names of scalar parameters that are positive and finite. Licenses folding a scale through a maximum.
     pub positive: BTreeSet<String>,
-    /// Every tensor's address and every stride but the last are multiples of this many bytes: 16, 8, 4 or 2.
+    /// The address of every tensor of [`wide_tensors`] and all its strides but the last are multiples of this many bytes: 16,
+    /// 8, 4 or 2.
     pub alignment: u32,
 }
 
@@ -29,6 +30,20 @@ impl Facts {
     pub fn none() -> Self {
         Self { positive: BTreeSet::new(), alignment: 2 }
     }
+}
+
+/// For every parameter, whether it is a tensor that generated code moves many bytes at a time: one that is loaded or stored as
+/// a matrix. Vectors and scalars (such as the LSE, whose strides are as odd as its length) are moved element by element, and
+/// their alignment does not matter.
+pub fn wide_tensors(kernel: &Kernel) -> Vec<bool> {
+    let mut wide = vec![false; kernel.params.len()];
+    for (_, op) in kernel.walk() {
+        if let Op::Load { tensor, at } | Op::Store { tensor, at, .. } = &kernel.ops[op].op {
+            let matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
+            wide[tensor.index()] |= matrix;
+        }
+    }
+    wide
 }
 
 /// A verified kernel with its generics bound, under facts about its arguments.

@@ -18,9 +18,10 @@ mod space;
 
 pub use abi::{Abi, Blocks, Field, GridDim, SizeTerm, TensorMap};
 pub use arch::{ARCHS, Arch, CopyOp, TensorOp};
+pub use blocks::block as block_size;
 pub use error::Error;
 pub use generate::{Generated, Legality, Limit, Resources, check, generate};
-pub use instance::{Facts, Instance};
+pub use instance::{Facts, Instance, wide_tensors};
 pub use model::{Machine, default_schedule, predict, rank};
 pub use schedule::{
     Edges, Exponential, Fragments, KNOBS, Knob, OperandA, RunningMax, SPACE_VERSION, Schedule, ScheduleError, SharedLayout,

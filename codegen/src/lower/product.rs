@@ -108,6 +108,11 @@ impl Lowering<'_> {
 
     /// Converts a fragment to a packed A operand.
     pub(super) fn pack(&mut self, result: ValueId, value: Expr) -> Result<(), Error> {
+        if let Some(&to) = self.forced.get(&result) {
+            self.push(StmtOp::Pack { to, value });
+            self.homes.insert(result, Home::Variable(to));
+            return Ok(());
+        }
         let dims = self.kernel.tile(result).dims.clone();
         let (_, m_tiles, n_tiles) = self.shape(&dims);
         let base = self.kernel.values[result].name.clone().unwrap_or_else(|| "operand".into());

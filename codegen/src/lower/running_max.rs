@@ -41,7 +41,7 @@ pub(super) struct Recurrence {
     rescales: Vec<(ValueId, OpId)>,
     /// Argument of the exponential that is the factor.
     exponent: ValueId,
-    /// Ops that take exponentials against the reference and sum them, in order.
+    /// Ops that take exponentials against the reference, sum and round them, in order.
     exponentials: Vec<OpId>,
     /// The row sum that shows an overflow.
     sum: OpId,
@@ -186,6 +186,7 @@ fn exponential_ops(
             Op::Unary(..)
                 | Op::Binary(..)
                 | Op::Select { .. }
+                | Op::Cast(..)
                 | Op::Reduce(ReduceOp::Sum, _)
                 | Op::Constant(..)
                 | Op::Compare(..)
@@ -198,7 +199,21 @@ fn exponential_ops(
             found.push(op);
         }
     }
-    found
+    // With what stands after the row maximum in the text and enters them.
+    let start = ops.iter().position(|&op| matches!(kernel.ops[op].op, Op::Reduce(ReduceOp::Max, _))).unwrap_or(0);
+    let mut needed: HashSet<ValueId> = found.iter().flat_map(|&op| kernel.ops[op].op.operands()).collect();
+    let mut all = Vec::new();
+    for (index, &op) in ops.iter().enumerate().rev() {
+        let feeds = index > start
+            && !section.contains(&op)
+            && kernel.ops[op].results.iter().any(|r| needed.contains(r))
+            && !matches!(kernel.ops[op].op, Op::Dot { .. } | Op::Load { .. } | Op::For { .. });
+        if found.contains(&op) || feeds {
+            needed.extend(kernel.ops[op].op.operands());
+            all.insert(0, op);
+        }
+    }
+    all
 }
 
 impl Lowering<'_> {

@@ -65,6 +65,25 @@ impl SharedTile {
     pub fn swizzle(&self) -> u32 {
         u32::from(self.layout == SharedLayout::Xor)
     }
+
+    /// Where the 16-byte chunk `chunk` of row `row` lies, in bytes from the start of its slot: `tile_offset` of the
+    /// templates, in Rust.
+    pub fn chunk_offset(&self, row: u32, chunk: u32) -> u32 {
+        let chunks = (self.pitch / 16).clamp(1, 8);
+        let key = if self.swizzle() == 1 { (row / (8 / chunks)) % chunks } else { 0 };
+        row * self.pitch + ((chunk ^ key) << 4)
+    }
+
+    /// How many of the eight rows `row .. row + 8`, at the chunk `chunk`, fall on the same banks: what `ldmatrix` reads in
+    /// one phase takes so many passes. 1 is free of conflicts.
+    pub fn conflicts(&self, row: u32, chunk: u32) -> u32 {
+        let mut rows_on = [0; 8];
+        for row in row..row + 8 {
+            // Shared memory has 32 banks of 4 bytes: a chunk is on four of them, 8 groups in all.
+            rows_on[(self.chunk_offset(row, chunk) / 16 % 8) as usize] += 1;
+        }
+        rows_on.into_iter().max().expect("eight groups")
+    }
 }
 
 /// Storage of a variable.
@@ -356,5 +375,63 @@ impl Plan {
     /// Threads of a block.
     pub fn threads(&self) -> u32 {
         self.roles.iter().map(|r| r.warps * 32).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tile(layout: SharedLayout, pitch: u32) -> SharedTile {
+        let (name, elem) = ("k".to_owned(), Elem::F16);
+        SharedTile { name, elem, rows: 64, columns: pitch / 2, pitch, layout, slots: 1, offset: 0, warp_private: false }
+    }
+
+    #[test]
+    fn chunks_lie_where_the_templates_put_them() {
+        // layout, pitch, row, chunk, offset: by hand from `tile_offset` in tile.cu.j2.
+        let table = [
+            (SharedLayout::Plain, 128, 3, 5, 3 * 128 + 5 * 16),
+            (SharedLayout::Padded, 144, 3, 5, 3 * 144 + 5 * 16),
+            (SharedLayout::Xor, 128, 0, 5, 5 * 16),
+            (SharedLayout::Xor, 128, 3, 5, 3 * 128 + 6 * 16),
+            (SharedLayout::Xor, 128, 11, 5, 11 * 128 + 6 * 16),
+            (SharedLayout::Xor, 256, 7, 15, 7 * 256 + 8 * 16),
+            (SharedLayout::Xor, 64, 1, 0, 64),
+            (SharedLayout::Xor, 64, 2, 0, 2 * 64 + 16),
+            (SharedLayout::Xor, 32, 4, 0, 4 * 32 + 16),
+        ];
+        for (layout, pitch, row, chunk, offset) in table {
+            assert_eq!(tile(layout, pitch).chunk_offset(row, chunk), offset, "{layout:?} {pitch} {row} {chunk}");
+        }
+    }
+
+    #[test]
+    fn every_chunk_has_a_place_of_its_own() {
+        for (layout, pitch) in
+            [(SharedLayout::Xor, 32), (SharedLayout::Xor, 64), (SharedLayout::Xor, 128), (SharedLayout::Xor, 512)]
+        {
+            let tile = tile(layout, pitch);
+            let places: std::collections::BTreeSet<u32> = (0..64)
+                .flat_map(|row| (0..pitch / 16).map(move |chunk| (row, chunk)))
+                .map(|(r, c)| tile.chunk_offset(r, c))
+                .collect();
+            assert_eq!(places.len() as u32, 64 * pitch / 16);
+            assert_eq!(places.last(), Some(&(tile.slot_bytes() - 16)));
+        }
+    }
+
+    #[test]
+    fn swizzled_and_padded_tiles_are_free_of_conflicts() {
+        let worst = |layout, pitch: u32| {
+            let tile = tile(layout, pitch);
+            (0..64 / 8).flat_map(|r| (0..pitch / 16).map(move |c| (8 * r, c))).map(|(r, c)| tile.conflicts(r, c)).max()
+        };
+        assert_eq!(worst(SharedLayout::Plain, 128), Some(8));
+        assert_eq!(worst(SharedLayout::Plain, 64), Some(4));
+        assert_eq!(worst(SharedLayout::Padded, 144), Some(1));
+        for pitch in [32, 64, 128, 256, 512] {
+            assert_eq!(worst(SharedLayout::Xor, pitch), Some(1), "{pitch}");
+        }
     }
 }

@@ -4,24 +4,64 @@
 //! loop's end. An operand read for the last time where another variable is written gives its registers to it. The compiler
 //! decides in the end, and also needs registers for addresses; see [`crate::Resources`].
 
-use flashtile_templates::expr::Expr;
+use std::collections::HashSet;
 
-use super::{Guard, OperandA, Plan, Stmt, StmtOp, VarId};
+use flashtile_templates::expr::{Expr, Shape};
+
+use super::{Guard, OperandA, Plan, Stmt, StmtOp, Storage, VarId};
 
 /// Registers of all variables live at the widest moment.
 pub fn peak(plan: &Plan) -> u32 {
-    let mut live = Liveness { plan, at: 0, ranges: vec![None; plan.variables.len()] };
+    let transient = transients(plan);
+    let mut live = Liveness { plan, at: 0, ranges: vec![None; plan.variables.len()], ended: Vec::new(), transient, borders: Vec::new() };
     for role in &plan.roles {
         live.block(&role.body);
     }
-    let end = live.at;
+    let (end, borders) = (live.at, std::mem::take(&mut live.borders));
     (0..=end)
         .map(|at| {
-            let live = live.ranges.iter().zip(&plan.variables);
-            live.filter(|(range, _)| range.is_some_and(|(from, to)| from <= at && at < to)).map(|(_, v)| v.registers()).sum()
+            let now = live.ranges.iter().enumerate().filter_map(|(v, range)| range.map(|range| (v, range)));
+            now.chain(live.ended.iter().copied())
+                .map(|(v, range)| (range, &plan.variables[v]))
+                .filter(|((from, to), _)| (*from..*to).contains(&at))
+                .map(|((from, to), v)| if passing(&borders, from, to) { v.registers() / 4 } else { v.registers() })
+                .sum()
         })
         .max()
         .unwrap_or(0)
+}
+
+/// Fragments that no product, branch condition or store reads: they are done with where the statements after them are.
+fn transients(plan: &Plan) -> HashSet<VarId> {
+    fn lasting(plan: &Plan, body: &[Stmt], found: &mut HashSet<VarId>) {
+        for stmt in body {
+            match &stmt.op {
+                StmtOp::Dot { acc, a, .. } => {
+                    found.insert(*acc);
+                    if let OperandA::Packed(v) = a {
+                        found.insert(*v);
+                    }
+                }
+                StmtOp::Store { variable: Some(v), .. } => {
+                    found.insert(*v);
+                }
+                StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => lasting(plan, body, found),
+                _ => {}
+            }
+        }
+    }
+    let mut found = HashSet::new();
+    for role in &plan.roles {
+        lasting(plan, &role.body, &mut found);
+    }
+    let accumulator = |v: &VarId| plan.variables[*v].storage == Storage::Fragment(Shape::Accumulator);
+    (0..plan.variables.len()).filter(|v| accumulator(v) && !found.contains(v)).collect()
+}
+
+/// Whether a fragment lives for so short a run of elementwise statements that the compiler computes and consumes it piece by
+/// piece.
+fn passing(borders: &[usize], from: usize, to: usize) -> bool {
+    to - from <= 4 && !borders.iter().any(|&b| from < b && b <= to)
 }
 
 struct Liveness<'a> {
@@ -29,6 +69,12 @@ struct Liveness<'a> {
     at: usize,
     /// First write and last read.
     ranges: Vec<Option<(usize, usize)>>,
+    /// Ranges that ended before a branch wrote the variable anew, for itself alone.
+    ended: Vec<(VarId, (usize, usize))>,
+    /// Accumulators that only elementwise statements and row sums read.
+    transient: HashSet<VarId>,
+    /// Statements that are not elementwise: products, branches, loops, barriers.
+    borders: Vec<usize>,
 }
 
 impl Liveness<'_> {
@@ -58,9 +104,27 @@ impl Liveness<'_> {
         }
     }
 
+    /// What a branch writes and reads for itself alone, although it was written (and done with) before, has two ranges.
+    fn split(&mut self, before: Vec<Option<(usize, usize)>>, start: usize) {
+        for (v, before) in before.into_iter().enumerate() {
+            let (Some(before), Some(now)) = (before, self.ranges[v]) else { continue };
+            if before.1 <= start && now.1 > start && self.transient.contains(&v) {
+                self.ended.push((v, before));
+                self.ranges[v] = Some((start + 1, now.1));
+            }
+        }
+    }
+
     fn block(&mut self, body: &[Stmt]) {
         for stmt in body {
             self.at += 1;
+            let elementwise = matches!(
+                stmt.op,
+                StmtOp::Map { .. } | StmtOp::Pack { .. } | StmtOp::Reduce { across_quad: false, .. } | StmtOp::Let { .. }
+            );
+            if !elementwise {
+                self.borders.push(self.at);
+            }
             match &stmt.op {
                 StmtOp::Map { to, value } | StmtOp::Pack { to, value } => {
                     self.reads(value);
@@ -88,10 +152,15 @@ impl Liveness<'_> {
                     }
                 }
                 StmtOp::When { guard, body } => {
-                    if let Guard::Vote { condition, .. } = guard {
-                        self.reads(condition);
-                    }
+                    let Guard::Vote { condition, .. } = guard else {
+                        self.block(body);
+                        continue;
+                    };
+                    self.reads(condition);
+                    let before = self.ranges.clone();
+                    let start = self.at;
                     self.block(body);
+                    self.split(before, start);
                 }
                 StmtOp::Loop { body, .. } => {
                     let start = self.at;

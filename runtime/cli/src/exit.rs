@@ -164,10 +164,7 @@ mod tests {
         let table: Vec<(flashtile::Error, u8)> = vec![
             (DeviceError::UnknownName("x".into()).into(), 2),
             (DeviceError::NoDriver { looked_for: vec![] }.into(), 6),
-            (
-                DeviceError::UnknownArchitecture { name: "GPU".into(), capability: (3, 5), known: "sm_80".into() }.into(),
-                6,
-            ),
+            (DeviceError::UnknownArchitecture { name: "GPU".into(), capability: (3, 5), known: "sm_80".into() }.into(), 6),
             (DeviceError::OutOfMemory { device: "cuda:0".into(), requested: 8, free: 1, total: 4 }.into(), 9),
             (KernelError::Read { path: "x".into(), reason: "gone".into() }.into(), 10),
             (KernelError::Unknown { name: "x".into(), place: "y".into(), known: "z".into() }.into(), 3),

@@ -1,6 +1,8 @@
 //! Why a verb failed: the library's error, or one of the command's own.
 
+use flashtile::kernel::KernelError;
 use flashtile_codegen::ScheduleError;
+use flashtile_dsl::syntax::{self, Style};
 
 use crate::exit::Exit;
 
@@ -51,6 +53,9 @@ pub enum Failure {
         /// How many.
         count: usize,
     },
+    /// The GPU is of no more use to this process.
+    #[error("the device was lost: {0}; what was known before is kept")]
+    DeviceLost(String),
     /// Ended by Ctrl-C.
     #[error("interrupted; what was known is kept")]
     Interrupted,
@@ -68,6 +73,17 @@ impl Failure {
         Self::Io { action, path: path.display().to_string(), reason: error.to_string() }
     }
 
+    /// What to tell, with colours where errors of a kernel text can have them.
+    pub fn text(&self, style: Style) -> String {
+        match self {
+            Self::Library(flashtile::Error::Kernel(KernelError::Text(errors))) => {
+                let count = errors.list.len();
+                format!("{}\n\n{count} error(s) in {}", syntax::render(errors, style), errors.source.name)
+            }
+            other => format!("flashtile: error: {other}"),
+        }
+    }
+
     /// The exit code.
     pub fn exit(&self) -> Exit {
         match self {
@@ -78,6 +94,7 @@ impl Failure {
             Self::Io { .. } => Exit::Io,
             Self::Verification(_) => Exit::Verification,
             Self::DamagedCache { .. } => Exit::Cache,
+            Self::DeviceLost(_) => Exit::Driver,
             Self::Interrupted => Exit::Interrupted,
             Self::Closed => Exit::Success,
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
+use flashtile::LaunchOptions;
 use flashtile::toolchain::{Toolchain, ToolchainOptions};
 
 use crate::exit;
@@ -32,8 +33,8 @@ pub struct GlobalFlags {
     /// Print results as JSON, one object a line; errors too, on standard error
     #[arg(long, global = true)]
     pub json: bool,
-    /// NVRTC to use: libnvrtc.so or the directory that holds it
-    #[arg(long, global = true, value_name = "PATH", env = "FLASHTILE_NVRTC")]
+    /// NVRTC to use: libnvrtc.so or the directory that holds it; the default is what FLASHTILE_NVRTC says
+    #[arg(long, global = true, value_name = "PATH")]
     pub nvrtc: Option<PathBuf>,
     /// Never install NVRTC or a disassembler; use what is there
     #[arg(long, global = true)]
@@ -43,7 +44,10 @@ pub struct GlobalFlags {
 impl GlobalFlags {
     /// The compiler that verbs use.
     pub fn toolchain(&self) -> Toolchain {
-        let mut options = ToolchainOptions { nvrtc: self.nvrtc.clone(), ..ToolchainOptions::default() };
+        let mut options = ToolchainOptions::default();
+        if self.nvrtc.is_some() {
+            options.nvrtc.clone_from(&self.nvrtc);
+        }
         if self.no_install {
             options.install = false;
         }
@@ -51,6 +55,11 @@ impl GlobalFlags {
             options.progress = Arc::new(|_| {});
         }
         Toolchain::new(options)
+    }
+
+    /// How kernels are compiled for launches.
+    pub fn launch_options(&self) -> LaunchOptions {
+        LaunchOptions { toolchain: self.toolchain(), ..LaunchOptions::default() }
     }
 }
 

@@ -8,13 +8,11 @@
 //! | `subject`, `target` | from flags to a bound kernel; to an architecture and a schedule |
 //! | `settings` | `NAME=VALUE,..` lists |
 //! | `tensors`, `files` | safetensors; files written atomically |
-//! | `arguments` | arguments made for timing |
 //! | `layout/` | pictures of tiles in shared memory |
 //! | `output` | text, tables, JSON, progress |
 //! | `failure`, `exit` | errors, and the table of exit codes |
 //! | `reference` | `docs/cli.md` from the flags |
 
-mod arguments;
 mod exit;
 mod failure;
 mod files;
@@ -28,9 +26,11 @@ mod target;
 mod tensors;
 mod verbs;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use flashtile_dsl::syntax::Style;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -67,6 +67,7 @@ fn report(failure: &Failure, json: bool) {
         let error = serde_json::json!({ "error": { "kind": row.name, "exit_code": row.code, "message": failure.to_string() } });
         eprintln!("{error}");
     } else {
-        eprintln!("flashtile: error: {failure}");
+        let style = if std::io::stderr().is_terminal() { Style::Coloured } else { Style::Plain };
+        eprintln!("{}", failure.text(style));
     }
 }

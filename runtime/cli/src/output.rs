@@ -66,11 +66,17 @@ impl Output {
     }
 }
 
+/// Width of a table where there is no terminal.
+const WIDTH: u16 = 120;
+
 /// A table as text, as wide as the terminal at most.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY_CONDENSED);
+    table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
     table.set_content_arrangement(ContentArrangement::Dynamic);
+    if !table.is_tty() {
+        table.set_width(WIDTH);
+    }
     table.set_header(header.iter().copied());
     table.add_rows(rows);
     table.trim_fmt()

@@ -1,6 +1,12 @@
-//! `NAME=VALUE,...`: what `--set` and `--shape` take.
+//! `NAME=VALUE,...`: what `--set` and `--shape` take; and files of schedules.
 
+use std::path::Path;
 use std::str::FromStr;
+
+use flashtile::Schedule;
+
+use crate::failure::Result as Outcome;
+use crate::files;
 
 /// A list of names with values, in the order given.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -27,6 +33,13 @@ impl<T: FromStr> FromStr for Settings<T> {
 pub type Sizes = Settings<i64>;
 /// Numbers by name: `D=128,scale=0.1`.
 pub type Numbers = Settings<f64>;
+
+/// The schedules of a file, one a line; empty lines and lines that begin with `#` do not count.
+pub fn schedules(path: &Path) -> Outcome<Vec<Schedule>> {
+    let text = String::from_utf8_lossy(&files::read(path)?).into_owned();
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(lines.map(str::parse).collect::<Result<_, _>>()?)
+}
 
 #[cfg(test)]
 mod tests {

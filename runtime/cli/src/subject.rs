@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use flashtile::{BoundKernel, Elem, Facts, Kernel};
-use flashtile_dsl::ir::{self, AxisKind, ParamKind, SizeKind};
+use flashtile_dsl::ir::{self, ParamKind, SizeKind};
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -115,7 +115,7 @@ impl Subject {
             Some(SizeKind::Runtime) => &mut self.sizes,
             None => return Err(self.unknown(name)),
         };
-        if value < 0 || value >= 1 << 31 {
+        if !(0..1 << 31).contains(&value) {
             return Err(Failure::Usage(format!("size `{name}` cannot be {value}; expected 0 to 2^31 - 1")));
         }
         table.insert(name.to_owned(), value);
@@ -159,30 +159,48 @@ impl Subject {
 
     /// Run-time sizes, all of which must have been given.
     pub fn all_sizes(&self) -> Result<BTreeMap<String, i64>> {
-        let missing: Vec<&str> =
-            self.names_of_sizes(SizeKind::Runtime).filter(|name| !self.sizes.contains_key(*name)).collect();
+        let missing: Vec<&str> = self.names_of_sizes(SizeKind::Runtime).filter(|name| !self.sizes.contains_key(*name)).collect();
         match missing.is_empty() {
             true => Ok(self.sizes.clone()),
             false => {
                 let example: Vec<String> = missing.iter().map(|name| format!("{name}=..")).collect();
                 let kernel = self.kernel.name();
-                Err(Failure::Usage(format!("kernel `{kernel}` needs the sizes {}; give --shape {}", missing.join(", "), example.join(","))))
+                Err(Failure::Usage(format!(
+                    "kernel `{kernel}` needs the sizes {}; give --shape {}",
+                    missing.join(", "),
+                    example.join(",")
+                )))
             }
         }
     }
 
     /// Run-time sizes, with typical ones for those not given: the extent of a tile axis is long, the rest short.
     pub fn typical_sizes(&self) -> BTreeMap<String, i64> {
-        let ir = self.ir();
-        let walked = |name: &str| {
-            let axes = ir.axes.values().filter(|a| matches!(a.kind, AxisKind::Program | AxisKind::Loop));
-            axes.into_iter().any(|a| a.extent.parts().0.keys().any(|&id| ir.size_name(id) == name))
-        };
         let of = |name: &str| {
             let given = self.sizes.get(name).copied();
-            given.unwrap_or(if walked(name) { DEFAULT_WALKED } else { DEFAULT_OTHER })
+            given.unwrap_or(if self.is_walked(name) { DEFAULT_WALKED } else { DEFAULT_OTHER })
         };
         self.names_of_sizes(SizeKind::Runtime).map(|name| (name.to_owned(), of(name))).collect()
+    }
+
+    /// Run-time sizes for a quick check, with small ones for those not given: the extents of tile axes are taken from
+    /// `lengths`, each from another place, and all move on with `round`.
+    pub fn small_sizes(&self, lengths: &[i64], round: usize) -> BTreeMap<String, i64> {
+        let mut walked = round;
+        let mut of = |name: &str| {
+            if self.is_walked(name) {
+                walked += 1;
+            }
+            let small = if self.is_walked(name) { lengths[walked % lengths.len()] } else { 2 };
+            self.sizes.get(name).copied().unwrap_or(small)
+        };
+        self.names_of_sizes(SizeKind::Runtime).map(|name| (name.to_owned(), of(name))).collect()
+    }
+
+    /// Whether a tile axis walks the size.
+    fn is_walked(&self, name: &str) -> bool {
+        let ir = self.ir();
+        ir.axes.values().any(|axis| axis.extent.parts().0.keys().any(|&id| ir.size_name(id) == name))
     }
 
     /// Facts that code is generated under: what the scalars given say; the best where none is given; packed tensors.

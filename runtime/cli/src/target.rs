@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use flashtile::device::{DeviceInfo, machine_of};
+use flashtile::cache::{Bucket, Cache, DeviceKey, TuningKey};
+use flashtile::device::machine_of;
 use flashtile::kernel::KernelError;
 use flashtile::lowering::{self, Machine};
-use flashtile::{ARCHS, Arch, BoundKernel, Device, Facts, Schedule};
-use flashtile_codegen::Instance;
+use flashtile::tuner::model_key;
+use flashtile::{ARCHS, Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::flags::GlobalFlags;
 
 /// Architecture of code where there is neither a flag nor a GPU.
 const DEFAULT_ARCH: &str = "sm_90a";
@@ -23,6 +25,9 @@ pub struct TargetFlags {
     /// Knobs to change in the schedule that the cost model chooses (see `flashtile list --knobs`)
     #[arg(long, value_name = "KNOB=VALUE,..")]
     pub schedule: Option<String>,
+    /// Start from the schedule that tuning found for this shape, not from the cost model's choice
+    #[arg(long)]
+    pub tuned: bool,
 }
 
 /// The architecture of this name.
@@ -38,45 +43,88 @@ pub struct Target {
     pub arch: &'static Arch,
     /// The machine of the cost model: the GPU, or a typical one.
     pub machine: Machine,
-    /// The GPU, if its architecture is meant.
-    pub gpu: Option<DeviceInfo>,
+    /// What tuning results are kept under: the GPU, or the typical machine.
+    pub key: DeviceKey,
 }
 
 impl TargetFlags {
     /// The architecture asked for, else that of the first GPU, else the default.
     pub fn target(&self) -> Result<Target> {
         let gpu = Device::cuda(0).ok().map(|d| d.info().clone());
-        let of_gpu = gpu.as_ref().and_then(|info| info.gpu.as_ref()).and_then(|g| Arch::for_capability(g.capability.0, g.capability.1));
+        let of_gpu =
+            gpu.as_ref().and_then(|info| info.gpu.as_ref()).and_then(|g| Arch::for_capability(g.capability.0, g.capability.1));
         let arch = match &self.arch {
             Some(name) => arch_named(name)?,
             None => of_gpu.or_else(|| Arch::named(DEFAULT_ARCH)).expect("the default is in the table"),
         };
         let gpu = gpu.filter(|_| of_gpu == Some(arch));
         let machine = machine_of(arch, gpu.as_ref().and_then(|info| info.gpu.as_ref()));
-        Ok(Target { arch, machine, gpu })
+        let key = gpu.map_or_else(|| model_key(arch), |info| info.key());
+        Ok(Target { arch, machine, key })
     }
 
-    /// The schedule: the model's choice for these sizes, with the knobs asked for changed. Not checked for legality.
-    pub fn schedule(&self, instance: &Instance, target: &Target, sizes: &BTreeMap<String, i64>) -> Result<Schedule> {
+    /// The schedule for these sizes: the model's choice, or what tuning found, with the knobs asked for changed. Not checked
+    /// for legality.
+    pub fn schedule(
+        &self,
+        kernel: &BoundKernel,
+        facts: &Facts,
+        target: &Target,
+        sizes: &BTreeMap<String, i64>,
+    ) -> Result<Schedule> {
         let text = self.schedule.as_deref().unwrap_or_default();
         // Unknown knobs are told first: they are wrong whatever the model chooses.
         let given = Schedule::default().with(text)?;
-        if lowering::check(instance, &given, target.arch).is_ok() && names_every_knob(text) {
+        if names_every_knob(text) {
             return Ok(given);
         }
-        let chosen = lowering::default_schedule(instance, target.arch, sizes, &target.machine)?;
+        let chosen = match self.tuned {
+            true => tuned(kernel, facts, target, sizes)?,
+            false => lowering::default_schedule(&kernel.instance(facts.clone()), target.arch, sizes, &target.machine)?,
+        };
         Ok(chosen.with(text)?)
     }
 }
 
-/// Whether the model's choice would not matter.
-fn names_every_knob(text: &str) -> bool {
-    flashtile_codegen::KNOBS.iter().all(|knob| text.split(',').any(|item| item.split('=').next().map(str::trim) == Some(knob.name)))
+/// What tuning found for the bucket of these sizes.
+fn tuned(kernel: &BoundKernel, facts: &Facts, target: &Target, sizes: &BTreeMap<String, i64>) -> Result<Schedule> {
+    let ir = kernel.ir();
+    let bucket = Bucket::of(sizes.iter().map(|(name, &size)| (name.as_str(), size)));
+    let (binding, device) = (kernel.binding().clone(), target.key.clone());
+    let key = TuningKey::new((&ir.name, &kernel.fingerprint()), binding, facts.clone(), bucket, target.arch.name, device);
+    let record = Cache::shared().tuning(&key);
+    record.as_ref().and_then(|r| r.winning()).map(|w| w.schedule.clone()).ok_or_else(|| {
+        let shape: Vec<String> = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
+        let (name, arch, shape) = (&ir.name, target.arch, shape.join(","));
+        Failure::Usage(format!(
+            "nothing is tuned for {name} {shape} on {}; run `flashtile tune {name} --arch {arch} --shape {shape}`",
+            target.key.name
+        ))
+    })
 }
 
-/// The instance of a bound kernel.
-pub fn instance(bound: &BoundKernel, facts: Facts) -> Instance {
-    bound.instance(facts)
+/// How launches on a device are compiled, with the architecture and the schedule that flags ask for.
+pub fn launch_options(
+    global: &GlobalFlags,
+    device: &Device,
+    arch: Option<&str>,
+    schedule: Option<&str>,
+) -> Result<LaunchOptions> {
+    let mut options = global.launch_options();
+    options.arch = arch.map(arch_named).transpose()?;
+    options.schedule = schedule.map(str::parse).transpose()?;
+    if !device.is_cuda() && (options.arch.is_some() || options.schedule.is_some()) {
+        let what = format!("{device} compiles nothing, so --arch and --schedule have no meaning; give --device cuda:N");
+        return Err(Failure::Usage(what));
+    }
+    Ok(options)
+}
+
+/// Whether the model's choice would not matter.
+fn names_every_knob(text: &str) -> bool {
+    flashtile_codegen::KNOBS
+        .iter()
+        .all(|knob| text.split(',').any(|item| item.split('=').next().map(str::trim) == Some(knob.name)))
 }
 
 #[cfg(test)]

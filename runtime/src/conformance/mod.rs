@@ -23,5 +23,5 @@ pub mod table;
 
 pub use case::{Case, Layout, Values};
 pub use random::random_case;
-pub use report::{CaseResult, Prepared, Report, run, run_with};
+pub use report::{CaseResult, Prepared, Report, run, run_watched, run_with};
 pub use table::cases;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use flashtile_dsl::ir::{Entity, Kernel};
+use rayon::prelude::*;
 use serde::Serialize;
 
 use super::case::Case;
@@ -97,27 +98,52 @@ impl Prepared {
 
 /// Runs cases on a device.
 pub fn run<'a>(device: &Device, options: &LaunchOptions, cases: impl IntoIterator<Item = &'a Case>) -> Report {
-    run_with(cases, |kernel, arguments| {
+    run_watched(device, options, cases, |_| {})
+}
+
+/// Runs cases on a device, telling `watch` of each as it is judged.
+pub fn run_watched<'a>(
+    device: &Device,
+    options: &LaunchOptions,
+    cases: impl IntoIterator<Item = &'a Case>,
+    watch: impl Fn(&CaseResult) + Sync,
+) -> Report {
+    let launch = |kernel: &BoundKernel, arguments: &mut [HostArgument]| {
         let loaded = kernel.on_with(device, options.clone())?;
         verify::run(&loaded, arguments)
-    })
+    };
+    judge_all(cases, launch, watch)
 }
 
 /// Runs cases on whatever `launch` runs kernels on: it reads the inputs and overwrites the outputs' memory.
 pub fn run_with<'a>(
     cases: impl IntoIterator<Item = &'a Case>,
-    mut launch: impl FnMut(&BoundKernel, &mut [HostArgument]) -> Result<()>,
+    launch: impl Fn(&BoundKernel, &mut [HostArgument]) -> Result<()> + Sync,
 ) -> Report {
-    let mut judged = |case: &Case| -> Result<_> {
+    judge_all(cases, launch, |_| {})
+}
+
+/// Cases are independent, and most of a case is the compiler's and the oracle's work: they run side by side.
+fn judge_all<'a>(
+    cases: impl IntoIterator<Item = &'a Case>,
+    launch: impl Fn(&BoundKernel, &mut [HostArgument]) -> Result<()> + Sync,
+    watch: impl Fn(&CaseResult) + Sync,
+) -> Report {
+    let judged = |case: &Case| -> Result<_> {
         let mut prepared = case.prepare()?;
         launch(&prepared.kernel, &mut prepared.arguments)?;
         Ok(prepared.judge())
     };
+    let cases: Vec<&Case> = cases.into_iter().collect();
     let cases = cases
-        .into_iter()
-        .map(|case| match judged(case) {
-            Ok((outputs, failure)) => CaseResult { name: case.name(), outputs, failure },
-            Err(error) => CaseResult { name: case.name(), outputs: Vec::new(), failure: Some(error.to_string()) },
+        .into_par_iter()
+        .map(|case| {
+            let result = match judged(case) {
+                Ok((outputs, failure)) => CaseResult { name: case.name(), outputs, failure },
+                Err(error) => CaseResult { name: case.name(), outputs: Vec::new(), failure: Some(error.to_string()) },
+            };
+            watch(&result);
+            result
         })
         .collect();
     Report { cases }

@@ -1,6 +1,6 @@
 //! Facts about the arguments of a launch, computed per call.
 
-use flashtile_codegen::Facts;
+use flashtile_codegen::{Facts, wide_tensors};
 use flashtile_dsl::ir::ParamKind;
 
 use super::CallArgument;
@@ -11,13 +11,13 @@ use crate::kernel::BoundKernel;
 pub(crate) struct FactKey {
     /// Bit `n`: the `n`-th f32 scalar parameter is positive and finite.
     positive: u32,
-    /// Every tensor's address and every stride but the last are multiples of this many bytes: 16, 8, 4 or 2.
+    /// Addresses and strides (but the last) of the tensors that are moved as matrices are multiples of this: 16, 8, 4 or 2.
     pub alignment: u32,
 }
 
 impl FactKey {
-    /// The facts about these arguments, of which `scalars` are the f32 ones.
-    pub fn of(arguments: &[CallArgument<'_>], scalars: &[usize]) -> Self {
+    /// The facts about these arguments, of which `scalars` are the f32 ones and `wide` the tensors whose alignment matters.
+    pub fn of(arguments: &[CallArgument<'_>], scalars: &[usize], wide: &[bool]) -> Self {
         let mut positive = 0;
         for (bit, &param) in scalars.iter().enumerate() {
             if let CallArgument::F32(x) = arguments[param]
@@ -29,8 +29,10 @@ impl FactKey {
         }
         // The lowest bit set in any address or stride is the alignment of all.
         let mut bits = 16;
-        for argument in arguments {
-            if let CallArgument::Tensor { elem, address, shape, strides, .. } = argument {
+        for (argument, &wide) in arguments.iter().zip(wide) {
+            if let CallArgument::Tensor { elem, address, shape, strides, .. } = argument
+                && wide
+            {
                 bits |= *address;
                 let bytes = elem.bytes().unwrap_or(1);
                 let outer = shape.len().saturating_sub(1);
@@ -55,7 +57,10 @@ impl FactKey {
 pub(crate) fn packed_facts(kernel: &BoundKernel, shapes: &[Option<Vec<usize>>]) -> Facts {
     let ir = kernel.ir();
     let mut bits = 16;
-    for (param, shape) in ir.params.values().zip(shapes) {
+    for ((param, shape), wide) in ir.params.values().zip(shapes).zip(wide_tensors(ir)) {
+        if !wide {
+            continue;
+        }
         let (ParamKind::Tensor(tensor), Some(shape)) = (&param.kind, shape) else { continue };
         let mut stride = kernel.binding().elem(ir, tensor.elem).bytes().unwrap_or(1);
         for (d, &extent) in shape.iter().enumerate().rev() {
@@ -76,7 +81,7 @@ mod tests {
 
     #[test]
     fn signs_of_scalars() {
-        let of = |x: f32| FactKey::of(&[CallArgument::I32(1), CallArgument::F32(x)], &[1]).is_positive(0);
+        let of = |x: f32| FactKey::of(&[CallArgument::I32(1), CallArgument::F32(x)], &[1], &[false, false]).is_positive(0);
         assert_eq!([1.0, f32::MIN_POSITIVE].map(of), [true; 2]);
         assert_eq!([0.0, -0.0, -1.0, f32::INFINITY, f32::NAN].map(of), [false; 5]);
     }
@@ -86,7 +91,7 @@ mod tests {
         let memory = Cpu::device().allocate(1).expect("small");
         let of = |elem, address, shape: &[usize], strides: &[usize]| {
             let x = CallArgument::Tensor { memory: &*memory, offset: 0, elem, address, shape, strides };
-            FactKey::of(&[x], &[]).alignment
+            FactKey::of(&[x], &[], &[true]).alignment
         };
         assert_eq!(of(Elem::F16, 256, &[2, 128], &[128, 1]), 16);
         assert_eq!(of(Elem::F16, 256, &[2, 100], &[100, 1]), 8);

@@ -81,18 +81,21 @@ fn illegal(instance: &Instance, schedule: &Schedule, arch: &Arch, reasons: Vec<S
     }
 }
 
-/// Seconds below which no schedule can get: the work that the text asks for at the peak rates of the machine.
-pub fn roofline(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch, machine: &Machine) -> f64 {
-    let (ir, binding) = (kernel.ir(), kernel.binding());
+/// Peak rates of a machine for a kernel's element types.
+pub fn peak(kernel: &BoundKernel, arch: &Arch, machine: &Machine) -> cost::Machine {
     let clocks = f64::from(machine.sms) * machine.ghz * 1e9;
-    let sixteen_bit = binding.types.values().any(|e| e.bytes() == Some(2));
+    let sixteen_bit = kernel.binding().types.values().any(|e| e.bytes() == Some(2));
     let flops = if sixteen_bit { arch.tensor_flops_per_clock } else { arch.ffma_flops_per_clock };
-    let peak = cost::Machine {
+    cost::Machine {
         flops: f64::from(flops) * clocks,
         bytes_per_s: machine.gbytes_per_s * 1e9,
         special_per_s: f64::from(arch.special_per_clock) * clocks,
-    };
-    let cost = cost::Workload { kernel: ir, binding, sizes }.cost();
+    }
+}
+
+/// Seconds below which no schedule can get: the work that the text asks for at the peak rates of the machine.
+pub fn roofline(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch, machine: &Machine) -> f64 {
+    let cost = cost::Workload { kernel: kernel.ir(), binding: kernel.binding(), sizes }.cost();
     // Where counts are upper bounds there is no lower bound of the time.
-    if cost.exact { cost.algorithm.roofline(&peak).0 } else { 0.0 }
+    if cost.exact { cost.algorithm.roofline(&peak(kernel, arch, machine)).0 } else { 0.0 }
 }

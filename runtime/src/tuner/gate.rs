@@ -10,7 +10,7 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 use crate::tensor::AnyTensor;
-use crate::verify::{HostArgument, Programs, Reference};
+use crate::verify::{HostArgument, OutputVerdict, Programs, Reference};
 
 /// Programs of the oracle that are sampled.
 const SAMPLES: usize = 12;
@@ -30,17 +30,22 @@ impl Gate {
 
     /// Judges what is in the output tensors. Gives the largest error; a text says what is wrong.
     pub fn check(&self, inputs: &Inputs) -> Result<Result<f64, String>> {
-        let mut largest: f64 = 0.0;
+        let verdicts = self.verdicts(inputs)?;
+        if let Some(wrong) = verdicts.iter().find(|v| !v.passed()) {
+            return Ok(Err(wrong.to_string()));
+        }
+        Ok(Ok(verdicts.iter().map(|v| v.max_error).fold(0.0, f64::max)))
+    }
+
+    /// Judges what is in the output tensors, one by one.
+    pub fn verdicts(&self, inputs: &Inputs) -> Result<Vec<OutputVerdict>> {
+        let mut verdicts = Vec::new();
         for output in &self.reference.outputs {
             let Value::Output(tensor) = &inputs.values[output.param.index()] else { continue };
             let bytes = tensor.to_bytes()?;
-            let verdict = output.check_by(|at| read(output.elem, &bytes, at));
-            if !verdict.passed() {
-                return Ok(Err(verdict.to_string()));
-            }
-            largest = largest.max(verdict.max_error);
+            verdicts.push(output.check_by(|at| read(output.elem, &bytes, at)));
         }
-        Ok(Ok(largest))
+        Ok(verdicts)
     }
 }
 

@@ -5,6 +5,7 @@
 //! | `tune` | the entry: candidates, cache, search, result |
 //! | `search` | the search, free of devices: rounds of elimination, run-off |
 //! | `bench` | what the search needs of the world |
+//! | `measure` | times one kernel as launches run it, with its error |
 //! | `gpu`, `gate`, `inputs` | candidates on a GPU: measured; checked against the oracle; random inputs |
 
 mod bench;
@@ -12,6 +13,7 @@ mod error;
 mod gate;
 mod gpu;
 mod inputs;
+mod measure;
 mod options;
 mod search;
 #[cfg(test)]
@@ -19,6 +21,7 @@ mod search_tests;
 mod tune;
 
 pub use error::TuneError;
+pub use measure::{MeasureOptions, Measured, measure};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};
 pub use search::Stop;
-pub use tune::{TuneReport, tune};
+pub use tune::{TuneReport, model_key, tune};

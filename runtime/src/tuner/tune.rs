@@ -105,8 +105,8 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
     task.report(candidates, winner, stop, gpu.is_none(), start)
 }
 
-/// What identifies the typical machine of an architecture.
-fn model_key(arch: &Arch) -> DeviceKey {
+/// What identifies the typical machine of an architecture, for which candidates are ranked where there is no GPU.
+pub fn model_key(arch: &Arch) -> DeviceKey {
     DeviceKey {
         name: format!("model of {arch}"),
         capability: arch.capability,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
 
-use flashtile_codegen::{Arch, Facts, Schedule};
+use flashtile_codegen::{Arch, Facts, Schedule, wide_tensors};
 use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
 
 use super::context::Cuda;
@@ -41,6 +41,8 @@ pub(crate) struct CudaLauncher {
     arch: &'static Arch,
     /// Positions of f32 scalar parameters.
     scalars: Vec<usize>,
+    /// For every parameter, whether its alignment matters.
+    wide: Vec<bool>,
     /// Positions of run-time sizes.
     runtime_sizes: Vec<usize>,
     entries: RwLock<Vec<Entry>>,
@@ -67,6 +69,7 @@ impl CudaLauncher {
             options: options.clone(),
             arch,
             scalars,
+            wide: wide_tensors(kernel.ir()),
             runtime_sizes: sizes.map(|(id, _)| id.index()).collect(),
             entries: RwLock::default(),
             making: Mutex::default(),
@@ -80,7 +83,7 @@ impl CudaLauncher {
             let end = Bucket::round(call.sizes[size]);
             *slot = if end == 0 { 0 } else { 1 + end.trailing_zeros() as u8 };
         }
-        VariantKey { facts: FactKey::of(call.arguments, &self.scalars), bucket }
+        VariantKey { facts: FactKey::of(call.arguments, &self.scalars, &self.wide), bucket }
     }
 
     fn find(&self, key: &VariantKey) -> Option<Arc<Variant>> {

@@ -1,0 +1,178 @@
+//! `flashtile doctor`: what was found on this machine, what needs it, and how to get what is missing.
+
+use std::process::Command;
+
+use clap::Args;
+use flashtile::Device;
+use flashtile::cache::Cache;
+use flashtile::device::DeviceKind;
+use flashtile::toolchain::{Toolchain, ToolchainError, ToolchainOptions};
+use serde::Serialize;
+
+use crate::failure::Result;
+use crate::flags::GlobalFlags;
+use crate::output::Output;
+
+/// Flags of `flashtile doctor`.
+#[derive(Args, Debug)]
+pub struct Flags {}
+
+/// One thing that was looked for.
+#[derive(Serialize, Debug)]
+struct Finding {
+    /// What.
+    subject: &'static str,
+    /// Whether it is there and of use.
+    ok: bool,
+    /// What was found, or why it is of no use.
+    found: String,
+    /// How to get it; empty if it is there.
+    fix: String,
+}
+
+/// A group of tests and what it needs.
+struct TestGroup {
+    name: &'static str,
+    command: &'static str,
+    needs: &'static [&'static str],
+}
+
+/// Every group of tests.
+const TEST_GROUPS: &[TestGroup] = &[
+    TestGroup { name: "front end, analyses, golden files, CPU device", command: "cargo test", needs: &[] },
+    TestGroup { name: "compilation of schedules for every architecture", command: "cargo test", needs: &["NVRTC"] },
+    TestGroup { name: "conformance on the CPU", command: "flashtile verify --all --device cpu", needs: &[] },
+    TestGroup { name: "conformance on a GPU", command: "flashtile verify --all --device cuda:0", needs: &["GPU", "NVRTC"] },
+    TestGroup { name: "disassembly", command: "flashtile inspect attention --emit sass", needs: &["NVRTC", "disassembler"] },
+    TestGroup { name: "comparison with peers", command: "python3 bench/bench.py", needs: &["GPU", "Python"] },
+];
+
+/// Looks.
+pub fn run(_: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
+    let toolchain = searching_only(global);
+    let findings = [gpu(), nvrtc(&toolchain), disassembler(&toolchain), cache(), python()];
+    let missing = |group: &TestGroup| -> Vec<&str> {
+        let lacks = |need: &&&str| findings.iter().any(|f| f.subject == **need && !f.ok);
+        group.needs.iter().filter(lacks).copied().collect()
+    };
+    if output.json {
+        findings.iter().try_for_each(|finding| output.json(finding))?;
+        return TEST_GROUPS.iter().try_for_each(|group| {
+            output.json(&serde_json::json!({
+                "tests": group.name,
+                "command": group.command,
+                "needs": group.needs,
+                "missing": missing(group),
+            }))
+        });
+    }
+    let mark = |ok: bool| if ok { "yes" } else { "no" }.to_owned();
+    let row = |f: &Finding| vec![f.subject.to_owned(), mark(f.ok), brief(f)];
+    output.table(&["", "there", "found"], findings.iter().map(row))?;
+    for finding in findings.iter().filter(|f| !f.ok) {
+        output.text(format!("to get {}: {}", finding.subject, finding.fix))?;
+    }
+    let row = |group: &TestGroup| {
+        let missing = missing(group);
+        let state = if missing.is_empty() { "can run here".to_owned() } else { format!("needs {}", missing.join(", ")) };
+        vec![group.name.to_owned(), state, group.command.to_owned()]
+    };
+    output.table(&["tests", "", "command"], TEST_GROUPS.iter().map(row))
+}
+
+/// What was found, without the list of every place where a missing library was looked for; `--json` has it.
+fn brief(finding: &Finding) -> String {
+    let end = if finding.ok { None } else { finding.found.find(": looked for") };
+    finding.found[..end.unwrap_or(finding.found.len())].to_owned()
+}
+
+/// The toolchain, installing nothing: a diagnosis changes nothing.
+fn searching_only(global: &GlobalFlags) -> Toolchain {
+    let mut options = ToolchainOptions::default();
+    if global.nvrtc.is_some() {
+        options.nvrtc.clone_from(&global.nvrtc);
+    }
+    options.install = false;
+    options.progress = std::sync::Arc::new(|_| {});
+    Toolchain::new(options)
+}
+
+fn finding(subject: &'static str, found: Result<String, String>, fix: &str) -> Finding {
+    match found {
+        Ok(found) => Finding { subject, ok: true, found, fix: String::new() },
+        Err(why) => Finding { subject, ok: false, found: why, fix: fix.to_owned() },
+    }
+}
+
+fn gpu() -> Finding {
+    let mut found = Vec::new();
+    let mut fault = None;
+    for ordinal in 0.. {
+        match Device::cuda(ordinal) {
+            Ok(device) => found.push(describe(&device)),
+            Err(error) => {
+                fault = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    let found = if found.is_empty() { Err(fault.unwrap_or_default()) } else { Ok(found.join("\n")) };
+    finding("GPU", found, "install the NVIDIA driver on a machine with a GPU of compute capability 7.5 or later")
+}
+
+fn describe(device: &Device) -> String {
+    let info = device.info();
+    debug_assert_eq!(info.kind, DeviceKind::Cuda);
+    let gpu = info.gpu.as_ref().map(|gpu| {
+        let ((major, minor), (driver, driver_minor)) = (gpu.capability, gpu.driver);
+        format!("compute capability {major}.{minor}, {} SMs, driver for CUDA {driver}.{driver_minor}", gpu.sms)
+    });
+    format!("{}: {}, {}, {} GiB", info.id, info.name, gpu.unwrap_or_default(), info.memory_bytes >> 30)
+}
+
+fn nvrtc(toolchain: &Toolchain) -> Finding {
+    let found = toolchain.nvrtc().map_err(|e| e.to_string()).map(|nvrtc| {
+        let (major, minor) = nvrtc.version();
+        format!("version {major}.{minor} at {}", nvrtc.path().display())
+    });
+    let fix = "it is installed when first needed; offline set FLASHTILE_NVRTC, or unset it if it is of the wrong version";
+    finding("NVRTC", found, fix)
+}
+
+fn disassembler(toolchain: &Toolchain) -> Finding {
+    // A tool that is there refuses these bytes; one that is missing is told apart by its error.
+    let found = match toolchain.disassemble(b"") {
+        Ok(_) => Ok("nvdisasm or cuobjdump".to_owned()),
+        Err(ToolchainError::Tool { tool, .. }) => Ok(tool),
+        Err(error) => Err(error.to_string()),
+    };
+    finding("disassembler", found, "it is installed when first needed (`inspect --emit sass`); offline put nvdisasm on PATH")
+}
+
+fn cache() -> Finding {
+    let cache = Cache::shared();
+    let found = match cache.directory() {
+        None => Err("neither FLASHTILE_CACHE nor HOME says where".to_owned()),
+        Some(directory) => {
+            let probe = directory.join(format!(".probe-{}", std::process::id()));
+            let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&probe, b""));
+            // Nothing is lost if it stays.
+            let _ = std::fs::remove_file(&probe);
+            let entries = cache.list().map_or(0, |entries| entries.len());
+            match written {
+                Ok(()) => Ok(format!("{} ({entries} entries)", directory.display())),
+                Err(error) => Err(format!("{} cannot be written: {error}", directory.display())),
+            }
+        }
+    };
+    finding("cache", found, "set FLASHTILE_CACHE to a directory that can be written; without it nothing is remembered")
+}
+
+fn python() -> Finding {
+    let version = |name: &str| {
+        let output = Command::new(name).arg("--version").output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let found = version("python3").or_else(|| version("python")).ok_or_else(|| "no python3 on PATH".to_owned());
+    finding("Python", found, "install Python 3 with pip; it is needed only to install NVRTC and for bench/")
+}

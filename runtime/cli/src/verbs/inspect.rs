@@ -1,0 +1,295 @@
+//! `flashtile inspect`: every stage between kernel text and machine code, as text.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use flashtile::cache::Cache;
+use flashtile::lowering::{self, Code, Generated};
+use flashtile::{BoundKernel, Facts, Schedule};
+use flashtile_codegen::{Resources, block_size};
+use flashtile_dsl::analysis::cost::Workload;
+use flashtile_dsl::analysis::dependence::Dependences;
+use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
+use flashtile_dsl::ir::{Op, SizeExpr};
+use serde_json::json;
+
+use crate::failure::{Failure, Result};
+use crate::flags::GlobalFlags;
+use crate::output::{self, Output};
+use crate::subject::{Subject, SubjectFlags};
+use crate::target::{Target, TargetFlags};
+use crate::{files, layout};
+
+/// Flags of `flashtile inspect`.
+#[derive(Args, Debug)]
+pub struct Flags {
+    #[command(flatten)]
+    subject: SubjectFlags,
+    #[command(flatten)]
+    target: TargetFlags,
+    /// What to show
+    #[arg(long, value_enum, default_value = "cuda")]
+    emit: Emit,
+    /// Write to this file instead of standard output; for cubin, the directory to write files into
+    #[arg(long, value_name = "PATH")]
+    out: Option<PathBuf>,
+    /// With --emit layout: draw the tile as SVG into this file too
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// With --emit layout: only the tile of this name; the first one by default for SVG
+    #[arg(long, value_name = "NAME")]
+    tile: Option<String>,
+}
+
+/// What to show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Emit {
+    /// Tile IR, as read
+    Ir,
+    /// Tile IR after the rewrites
+    Normal,
+    /// Dependences, components, legal interchanges, streaming reductions
+    Deps,
+    /// Bounds of loops: tiles skipped, full and cut
+    Mask,
+    /// FLOPs, special functions, bytes, and the roofline
+    Cost,
+    /// Statements of each role, tiles, fragments
+    Plan,
+    /// CUDA C
+    Cuda,
+    /// PTX
+    Ptx,
+    /// Machine code as text
+    Sass,
+    /// Registers, spills, shared memory, occupancy: predicted, and as compiled
+    Resources,
+    /// Tiles in shared memory with their banks
+    Layout,
+    /// How generated code is called, as JSON
+    Abi,
+    /// Machine code, source and ABI, as files in the directory --out
+    Cubin,
+}
+
+/// Everything that a stage may need.
+struct Stage<'a> {
+    subject: Subject,
+    bound: BoundKernel,
+    facts: Facts,
+    target: Target,
+    schedule: Schedule,
+    global: &'a GlobalFlags,
+}
+
+/// Shows a stage.
+pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
+    let subject = flags.subject.open()?;
+    match flags.emit {
+        Emit::Ir => return show(flags, output, &subject, None, subject.kernel.ir().to_string()),
+        Emit::Deps => {
+            let text = Dependences::of(subject.kernel.ir()).text(subject.kernel.ir());
+            return show(flags, output, &subject, None, text);
+        }
+        _ => {}
+    }
+    let stage = Stage::new(flags, subject, global, output)?;
+    let text = match flags.emit {
+        Emit::Ir | Emit::Deps => unreachable!("shown above"),
+        Emit::Normal => stage.generated()?.normal.to_string(),
+        Emit::Mask => stage.masks(),
+        Emit::Cost => stage.cost(),
+        Emit::Plan => stage.generated()?.plan.to_string(),
+        Emit::Cuda => stage.generated()?.source,
+        Emit::Ptx => stage.code()?.module.ptx,
+        Emit::Sass => global.toolchain().disassemble(&stage.code()?.module.cubin)?,
+        Emit::Resources => return stage.resources(flags, output),
+        Emit::Layout => layouts(flags, &stage.generated()?)?,
+        Emit::Abi => pretty(&stage.generated()?.abi),
+        Emit::Cubin => return stage.cubin(flags, output),
+    };
+    show(flags, output, &stage.subject, Some(&stage), text)
+}
+
+/// Prints the text of a stage, or writes it to a file.
+fn show(flags: &Flags, output: &mut Output, subject: &Subject, stage: Option<&Stage<'_>>, text: String) -> Result<()> {
+    if let Some(path) = &flags.out {
+        let newline = if text.ends_with('\n') { "" } else { "\n" };
+        files::write_atomically(path, format!("{text}{newline}").as_bytes())?;
+        output.note(format!("wrote {}", path.display()));
+        return Ok(());
+    }
+    if !output.json {
+        return output.text(text);
+    }
+    let emit = flags.emit.to_possible_value().map(|v| v.get_name().to_owned());
+    output.json(&json!({
+        "kernel": subject.kernel.name(),
+        "emit": emit,
+        "arch": stage.map(|s| s.target.arch.name),
+        "schedule": stage.map(|s| s.schedule.to_string()),
+        "text": text,
+    }))
+}
+
+fn pretty(value: &impl serde::Serialize) -> String {
+    serde_json::to_string_pretty(value).expect("plain data has string keys")
+}
+
+impl<'a> Stage<'a> {
+    fn new(flags: &Flags, subject: Subject, global: &'a GlobalFlags, output: &Output) -> Result<Self> {
+        let bound = subject.bind(output)?;
+        let facts = subject.facts();
+        let target = flags.target.target()?;
+        let schedule = flags.target.schedule(&bound, &facts, &target, &subject.typical_sizes())?;
+        Ok(Self { subject, bound, facts, target, schedule, global })
+    }
+
+    fn generated(&self) -> Result<Generated> {
+        Ok(lowering::generate(&self.bound.instance(self.facts.clone()), &self.schedule, self.target.arch)?)
+    }
+
+    fn code(&self) -> Result<Code> {
+        let toolchain = self.global.toolchain();
+        let (kernel, arch) = (&self.bound, self.target.arch);
+        Ok(lowering::compile(kernel, &self.facts, &self.schedule, arch, &toolchain, &Cache::shared())?)
+    }
+
+    fn block(&self, axis: flashtile_dsl::ir::AxisId) -> i64 {
+        i64::from(block_size(self.bound.ir(), &self.schedule, axis))
+    }
+
+    fn masks(&self) -> String {
+        let ir = self.bound.ir();
+        let size = |size: &SizeExpr| {
+            let (consts, sizes) = (&self.bound.binding().consts, &self.subject.sizes);
+            size.eval(|s| consts.get(ir.size_name(s)).or_else(|| sizes.get(ir.size_name(s))).copied())
+        };
+        let options = MaskOptions { early_stop: self.schedule.early_stop };
+        let loops = ir.walk().into_iter().filter(|&(_, op)| matches!(ir.ops[op].op, Op::For { .. }));
+        let texts: Vec<String> =
+            loops.map(|(_, op)| loop_masks(ir, op, &|axis| self.block(axis), &size, options).text(ir)).collect();
+        if texts.is_empty() { "no loops\n".to_owned() } else { texts.join("\n") }
+    }
+
+    fn cost(&self) -> String {
+        let sizes = self.subject.typical_sizes();
+        let workload = Workload { kernel: self.bound.ir(), binding: self.bound.binding(), sizes: &sizes };
+        let options = MaskOptions { early_stop: self.schedule.early_stop };
+        let executed = workload.executed(&|axis| self.block(axis), options);
+        let peak = lowering::peak(&self.bound, self.target.arch, &self.target.machine);
+        let sizes: Vec<String> = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
+        let machine = &self.target.machine;
+        let head = format!("{} on {} ({} SMs, {} GHz)", sizes.join(","), self.target.arch, machine.sms, machine.ghz);
+        format!("{head}\n{}", workload.cost().text(Some(&executed), Some(&peak)))
+    }
+
+    fn resources(&self, flags: &Flags, output: &mut Output) -> Result<()> {
+        let generated = self.generated()?;
+        let predicted = generated.predicted;
+        let arch = self.target.arch;
+        let compiled = self.code();
+        let report = compiled.as_ref().ok().map(|code| &code.module.report);
+        let actual =
+            report.map(|r| Resources::occupancy(arch, r.registers, predicted.shared_bytes + r.shared, predicted.threads));
+        let share = |blocks: u32| f64::from(blocks * predicted.threads) / f64::from(arch.threads_per_sm);
+        if output.json {
+            output.json(&json!({
+                "kernel": self.bound.ir().name,
+                "arch": arch.name,
+                "schedule": self.schedule.to_string(),
+                "predicted": predicted,
+                "compiled": report,
+                "blocks_per_sm": actual.map(|(blocks, _)| blocks),
+                "occupancy": actual.map(|(blocks, _)| share(blocks)),
+                "limit": actual.map(|(_, limit)| limit),
+                "seconds": compiled.as_ref().ok().map(|c| c.compile_seconds),
+            }))?;
+        } else {
+            let limit = |limit: flashtile_codegen::Limit| format!("{limit:?}").to_lowercase();
+            let none = || "-".to_owned();
+            let of = |value: fn(&flashtile::toolchain::PtxasReport) -> u32| report.map_or_else(none, |r| value(r).to_string());
+            let row = |name: &str, predicted: String, compiled: String| vec![name.to_owned(), predicted, compiled];
+            let text = output::table(
+                &["", "predicted", "compiled"],
+                [
+                    row("registers of a thread", predicted.registers.to_string(), of(|r| r.registers)),
+                    row("bytes of spill stores", none(), of(|r| r.spill_stores)),
+                    row("bytes of spill loads", none(), of(|r| r.spill_loads)),
+                    row("bytes of stack", none(), of(|r| r.stack)),
+                    row("bytes of dynamic shared memory", predicted.shared_bytes.to_string(), predicted.shared_bytes.to_string()),
+                    row("bytes of static shared memory", "0".to_owned(), of(|r| r.shared)),
+                    row("threads of a block", predicted.threads.to_string(), predicted.threads.to_string()),
+                    row(
+                        "blocks of a multiprocessor",
+                        predicted.blocks_per_sm.to_string(),
+                        actual.map_or_else(none, |(n, _)| n.to_string()),
+                    ),
+                    row(
+                        "occupancy",
+                        format!("{:.0} %", 100.0 * share(predicted.blocks_per_sm)),
+                        actual.map_or_else(none, |(n, _)| format!("{:.0} %", 100.0 * share(n))),
+                    ),
+                    row("limited by", limit(predicted.limit), actual.map_or_else(none, |(_, l)| limit(l))),
+                ],
+            );
+            let remarks = report.map(|r| r.remarks.join("\n")).unwrap_or_default();
+            let head = format!("{} on {arch} with {}", self.bound.ir().name, self.schedule);
+            let text = format!("{head}\n{text}\n{remarks}");
+            match &flags.out {
+                Some(path) => files::write_atomically(path, text.as_bytes())?,
+                None => output.text(text.trim_end())?,
+            }
+        }
+        // The prediction is shown also where nothing can be compiled; but that is still a failure.
+        compiled.map(|_| ())
+    }
+
+    fn cubin(&self, flags: &Flags, output: &mut Output) -> Result<()> {
+        let Some(dir) = &flags.out else {
+            return Err(Failure::Usage("--emit cubin writes files; give the directory with --out DIR".to_owned()));
+        };
+        let code = self.code()?;
+        files::make_directory(dir)?;
+        let name = &self.bound.ir().name;
+        let meta = json!({
+            "kernel": name,
+            "arch": self.target.arch.name,
+            "dtype": self.subject.elem.name(),
+            "consts": self.bound.binding().consts,
+            "schedule": code.schedule.to_string(),
+            "report": code.module.report,
+            "positive": self.facts.positive,
+            "alignment": self.facts.alignment,
+            "abi": code.abi,
+        });
+        let file = |extension: &str| -> PathBuf { Path::new(dir).join(format!("{name}.{extension}")) };
+        files::write_atomically(&file("cubin"), &code.module.cubin)?;
+        files::write_atomically(&file("cu"), code.source.as_bytes())?;
+        files::write_atomically(&file("ptx"), code.module.ptx.as_bytes())?;
+        // The last one: whoever sees it sees the others.
+        files::write_atomically(&file("json"), pretty(&meta).as_bytes())?;
+        match output.json {
+            true => output.json(&meta),
+            false => output.text(format!("wrote {name}.cubin, .cu, .ptx and .json into {}", dir.display())),
+        }
+    }
+}
+
+/// Pictures of the tiles, and the SVG of one.
+fn layouts(flags: &Flags, generated: &Generated) -> Result<String> {
+    let all = &generated.plan.tiles;
+    let chosen: Vec<_> = all.iter().filter(|t| flags.tile.as_ref().is_none_or(|name| *name == t.name)).collect();
+    let Some(first) = chosen.first() else {
+        let known: Vec<&str> = all.iter().map(|t| t.name.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(match &flags.tile {
+            Some(name) => Failure::Usage(format!("no tile `{name}` in shared memory; there is {known}")),
+            None => Failure::Usage(format!("kernel `{}` has no tile in shared memory", generated.plan.name)),
+        });
+    };
+    if let Some(path) = &flags.svg {
+        files::write_atomically(path, layout::svg(first).as_bytes())?;
+    }
+    Ok(chosen.iter().map(|tile| layout::text(tile)).collect::<Vec<_>>().join("\n"))
+}

@@ -1,0 +1,83 @@
+//! `flashtile list`: built-in kernels, knobs of the schedule, architectures.
+
+use clap::Args;
+use flashtile::kernel::BUILTINS;
+use flashtile::{ARCHS, Kernel};
+use flashtile_codegen::KNOBS;
+use flashtile_dsl::ir::{self, ParamKind};
+use serde_json::json;
+
+use crate::failure::Result;
+use crate::flags::GlobalFlags;
+use crate::output::Output;
+
+/// Flags of `flashtile list`.
+#[derive(Args, Debug)]
+pub struct Flags {
+    /// List the knobs of a schedule instead
+    #[arg(long)]
+    knobs: bool,
+    /// List the architectures instead
+    #[arg(long, conflicts_with = "knobs")]
+    archs: bool,
+}
+
+/// Prints a list.
+pub fn run(flags: &Flags, _: &GlobalFlags, output: &mut Output) -> Result<()> {
+    match (flags.knobs, flags.archs) {
+        (true, _) => knobs(output),
+        (_, true) => archs(output),
+        _ => kernels(output),
+    }
+}
+
+fn kernels(output: &mut Output) -> Result<()> {
+    let kernels = BUILTINS.iter().map(|b| Kernel::builtin(b.name)).collect::<flashtile::Result<Vec<_>>>()?;
+    if output.json {
+        for kernel in &kernels {
+            let ir = kernel.ir();
+            let sizes: Vec<&str> = ir.sizes.values().map(|s| s.name.as_str()).collect();
+            output.json(&json!({ "kernel": ir.name, "doc": ir.doc.trim(), "parameters": parameters(ir), "sizes": sizes }))?;
+        }
+        return Ok(());
+    }
+    let row = |k: &Kernel| vec![k.name().to_owned(), parameters(k.ir()).join("\n"), k.ir().doc.trim().to_owned()];
+    output.table(&["kernel", "parameters", "what it computes"], kernels.iter().map(row))
+}
+
+/// The parameters as the text declares them.
+pub fn parameters(ir: &ir::Kernel) -> Vec<String> {
+    let text = |p: &ir::Param| match &p.kind {
+        ParamKind::Scalar(elem) => format!("{}: {}", p.name, ir.elem_name(*elem)),
+        ParamKind::Tensor(t) => {
+            let shape: Vec<String> = t.shape.iter().map(|size| ir.size_text(size)).collect();
+            let reference = if t.output { "&mut " } else { "&" };
+            format!("{}: {reference}{} ({})", p.name, ir.elem_name(t.elem), shape.join(", "))
+        }
+    };
+    ir.params.values().map(text).collect()
+}
+
+fn knobs(output: &mut Output) -> Result<()> {
+    if output.json {
+        for knob in KNOBS {
+            output.json(&json!({ "knob": knob.name, "doc": knob.doc, "values": (knob.values)() }))?;
+        }
+        return Ok(());
+    }
+    let values = |values: Vec<&str>| if values.is_empty() { "a number".to_owned() } else { values.join(", ") };
+    let rows = KNOBS.iter().map(|k| vec![k.name.to_owned(), values((k.values)()), k.doc.to_owned()]);
+    output.table(&["knob", "values", "what it does"], rows)
+}
+
+fn archs(output: &mut Output) -> Result<()> {
+    if output.json {
+        return ARCHS.iter().try_for_each(|arch| output.json(arch));
+    }
+    let rows = ARCHS.iter().map(|a| {
+        let capability = format!("{}.{}", a.capability.0, a.capability.1);
+        let shared = format!("{} KiB", a.shared_per_block >> 10);
+        vec![a.name.to_owned(), capability, shared, if a.bf16 { "yes" } else { "no" }.to_owned()]
+    });
+    output.table(&["architecture", "compute capability", "shared memory of a block", "bf16"], rows)
+}

@@ -1,0 +1,253 @@
+//! `flashtile tune`: the fastest schedule for a shape, with the evidence.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use flashtile::Device;
+use flashtile::cache::{Candidate, Outcome};
+use flashtile::tuner::{Cancel, Event, Stop, TuneOptions, TuneReport, tune};
+use flashtile_codegen::KNOBS;
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use crate::failure::{Failure, Result};
+use crate::flags::GlobalFlags;
+use crate::output::{Output, seconds};
+use crate::settings;
+use crate::subject::SubjectFlags;
+use crate::target::arch_named;
+
+/// Flags of `flashtile tune`.
+#[derive(Args, Debug)]
+pub struct Flags {
+    #[command(flatten)]
+    subject: SubjectFlags,
+    /// Device: cuda:N; by default cuda:0
+    #[arg(long)]
+    device: Option<String>,
+    /// Generate code for this architecture; with no GPU candidates are compiled and ranked by the cost model
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<String>,
+    /// Time to spend, such as 60s, 2m or 500ms
+    #[arg(long, default_value = "60s", value_name = "TIME")]
+    budget: Budget,
+    /// Threads that compile; by default one per core
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Try no more than so many candidates, best predicted first
+    #[arg(long, value_name = "N")]
+    max_candidates: Option<usize>,
+    /// Consider only the schedules of this file, one a line
+    #[arg(long, value_name = "FILE")]
+    schedules: Option<PathBuf>,
+    /// Start afresh, whatever the cache knows
+    #[arg(long)]
+    afresh: bool,
+    /// Seed of the random inputs
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Candidates to show
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    top: usize,
+    /// Show every candidate that was rejected or eliminated, and why
+    #[arg(long)]
+    explain: bool,
+}
+
+/// A duration on the command line.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Budget(pub Duration);
+
+impl FromStr for Budget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0)];
+        let wrong = || format!("`{text}` is not a time; expected something like 60s, 2m or 500ms");
+        let (number, unit) = units.iter().find_map(|(u, s)| Some((text.strip_suffix(u)?, s))).ok_or_else(wrong)?;
+        let value: f64 = number.trim().parse().map_err(|_| wrong())?;
+        Duration::try_from_secs_f64(value * unit).map(Budget).map_err(|_| wrong())
+    }
+}
+
+/// Tunes.
+pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
+    let subject = flags.subject.open()?;
+    let sizes = subject.all_sizes()?;
+    let bound = subject.bind(output)?;
+    let arch = flags.arch.as_deref().map(arch_named).transpose()?;
+    let device = match (&flags.device, Device::cuda(0)) {
+        (Some(name), _) => name.parse()?,
+        (None, Ok(gpu)) => gpu,
+        (None, Err(_)) if arch.is_some() => Device::cpu(),
+        (None, Err(error)) => return Err(error.into()),
+    };
+    let cancel = Cancel::default();
+    let on_signal = cancel.clone();
+    if ctrlc::set_handler(move || on_signal.cancel()).is_err() {
+        output.note("note: Ctrl-C cannot be caught here and loses what is not yet kept");
+    }
+    let bar = output.progress(0, "tuning");
+    let mut options = TuneOptions {
+        budget: flags.budget.0,
+        arch,
+        schedules: flags.schedules.as_deref().map(settings::schedules).transpose()?,
+        max_candidates: flags.max_candidates,
+        afresh: flags.afresh,
+        seed: flags.seed,
+        toolchain: global.toolchain(),
+        cancel: cancel.clone(),
+        on_event: on_event(bar.clone()),
+        ..TuneOptions::default()
+    };
+    if let Some(jobs) = flags.jobs {
+        options.jobs = jobs.max(1);
+    }
+    let result = tune(&bound, &sizes, &device, &options);
+    bar.finish_and_clear();
+    let report = match result {
+        Ok(report) => report,
+        Err(_) if cancel.is_cancelled() => return Err(Failure::Interrupted),
+        Err(error) => return Err(error.into()),
+    };
+    show(flags, &report, output)?;
+    match report.stop {
+        Stop::Cancelled => Err(Failure::Interrupted),
+        Stop::DeviceLost(reason) => Err(Failure::DeviceLost(reason)),
+        _ => Ok(()),
+    }
+}
+
+/// Moves the progress bar.
+pub fn on_event(bar: ProgressBar) -> flashtile::tuner::OnEvent {
+    Arc::new(move |event| match event {
+        Event::Started { candidates, known } => {
+            bar.set_length(*candidates as u64);
+            bar.set_position(*known as u64);
+        }
+        Event::Tried { done, rejected, best, .. } => {
+            bar.set_position(*done as u64);
+            let best = best.map_or("none yet".to_owned(), seconds);
+            bar.set_message(format!("best {best}, {rejected} rejected"));
+        }
+        Event::Round { round, candidates, best } => {
+            bar.set_message(format!("round {round}: {candidates} left, best {}", seconds(*best)));
+        }
+        Event::RunOff { .. } => bar.set_message("run-off of the best two"),
+        _ => {}
+    })
+}
+
+fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
+    let record = &report.record;
+    let winner = report.winner();
+    if output.json {
+        output.json(&json!({
+            "kernel": record.key.kernel,
+            "shape": record.sizes,
+            "dtype": record.key.binding.types.values().next().map(|e| e.name()),
+            "device": record.key.device.name,
+            "arch": record.key.arch,
+            "schedule": winner.schedule.to_string(),
+            "median_ms": winner.measured.as_ref().map(|m| m.median * 1e3),
+            "predicted_ms": winner.predicted * 1e3,
+            "predicted": report.predicted,
+            "max_error": winner.max_error,
+            "stop": report.stop,
+            "from_cache": report.from_cache,
+            "kept": report.kept,
+            "seconds": report.seconds,
+            "candidates": record.candidates.len(),
+        }))?;
+        if flags.explain {
+            return record.candidates.iter().try_for_each(|candidate| output.json(candidate));
+        }
+        return Ok(());
+    }
+    let mut ranked: Vec<&Candidate> = record.candidates.iter().filter(|c| in_the_race(c)).collect();
+    ranked.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    ranked.retain(|c| c.schedule != winner.schedule);
+    ranked.insert(0, winner);
+    ranked.truncate(flags.top.max(1));
+    candidates(&ranked, output)?;
+    if flags.explain {
+        explain(&record.candidates, output)?;
+    }
+    let kind = if report.predicted { "predicted by the cost model, not measured" } else { "measured" };
+    let source = if report.from_cache { ", from the cache" } else { "" };
+    output.text(format!("winner: {} ({kind}{source})", seconds(report.seconds_per_run())))?;
+    output.text(format!("schedule: {}", winner.schedule))?;
+    let tried = record.candidates.iter().filter(|c| c.tried()).count();
+    let ended = match &report.stop {
+        Stop::Exhausted => "every candidate was tried".to_owned(),
+        Stop::Roofline => "the roofline is reached".to_owned(),
+        Stop::Budget => "the budget is spent".to_owned(),
+        Stop::Cancelled => "cancelled".to_owned(),
+        Stop::DeviceLost(reason) => format!("the device was lost: {reason}"),
+    };
+    output.text(format!("{tried} of {} candidates tried in {:.1} s; {ended}", record.candidates.len(), report.seconds))?;
+    if !report.kept {
+        output.note("note: the result could not be kept in the cache; see `flashtile doctor`");
+    }
+    Ok(())
+}
+
+fn in_the_race(candidate: &Candidate) -> bool {
+    matches!(candidate.outcome, Outcome::Measured | Outcome::Predicted | Outcome::Eliminated { .. })
+}
+
+fn time(candidate: &Candidate) -> f64 {
+    candidate.measured.as_ref().map_or(candidate.predicted, |m| m.median)
+}
+
+/// A table of candidates, with the knobs in which they differ.
+fn candidates(shown: &[&Candidate], output: &mut Output) -> Result<()> {
+    let varies =
+        |knob: &&flashtile_codegen::Knob| shown.iter().any(|c| (knob.get)(&c.schedule) != (knob.get)(&shown[0].schedule));
+    let knobs: Vec<_> = KNOBS.iter().filter(varies).collect();
+    let mut header = vec!["time", "predicted", "max error", "registers", "spills"];
+    header.extend(knobs.iter().map(|knob| knob.name));
+    let none = || "-".to_owned();
+    let row = |c: &&Candidate| {
+        let mut row = vec![
+            c.measured.as_ref().map_or_else(none, |m| seconds(m.median)),
+            seconds(c.predicted),
+            c.max_error.map_or_else(none, |e| format!("{e:.1e}")),
+            c.report.as_ref().map_or_else(none, |r| r.registers.to_string()),
+            c.report.as_ref().map_or_else(none, |r| (r.spill_stores + r.spill_loads).to_string()),
+        ];
+        row.extend(knobs.iter().map(|knob| (knob.get)(&c.schedule)));
+        row
+    };
+    output.table(&header, shown.iter().map(row))
+}
+
+fn explain(candidates: &[Candidate], output: &mut Output) -> Result<()> {
+    let rows = candidates.iter().filter_map(|c| {
+        let why = match &c.outcome {
+            Outcome::Rejected { stage, reason } => format!("rejected ({}): {reason}", format!("{stage:?}").to_lowercase()),
+            Outcome::Eliminated { round } => format!("eliminated in round {round}"),
+            Outcome::NotTried => "its turn never came".to_owned(),
+            Outcome::Measured | Outcome::Predicted => return None,
+        };
+        Some(vec![c.schedule.to_string(), why])
+    });
+    output.table(&["schedule", "why not"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_have_units() {
+        let millis = |text: &str| text.parse::<Budget>().map(|b| b.0.as_millis());
+        assert_eq!(["60s", "2m", "500ms", "1.5", "1h"].map(millis), [60_000, 120_000, 500, 1_500, 3_600_000].map(Ok));
+        for wrong in ["", "fast", "-1s", "1d"] {
+            assert!(millis(wrong).expect_err(wrong).contains("is not a time"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Bad input of every kind gets a clear error and its documented exit code, and loses nothing.
+
+use safetensors::tensor::{Dtype, TensorView};
+
+use crate::support::Sandbox;
+
+/// A tensor of a file.
+type Tensor<'a> = (&'a str, Dtype, Vec<usize>, Vec<u8>);
+
+fn f16(shape: &[usize]) -> (Dtype, Vec<usize>, Vec<u8>) {
+    let one = half::f16::ONE.to_le_bytes();
+    (Dtype::F16, shape.to_vec(), one.repeat(shape.iter().product()))
+}
+
+fn file(tensors: &[Tensor<'_>]) -> Vec<u8> {
+    let views: Vec<_> = tensors
+        .iter()
+        .map(|(name, dtype, shape, bytes)| (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("consistent")))
+        .collect();
+    safetensors::serialize(views, None).expect("serialises")
+}
+
+fn named<'a>(name: &'a str, (dtype, shape, bytes): (Dtype, Vec<usize>, Vec<u8>)) -> Tensor<'a> {
+    (name, dtype, shape, bytes)
+}
+
+const RUN: &str = "run attention --device cpu --in in.safetensors --out out.safetensors --set scale=0.25";
+
+#[test]
+fn tensors_go_in_and_out_by_name() {
+    let sandbox = Sandbox::new();
+    let q = f16(&[1, 2, 5, 16]);
+    let k = f16(&[1, 1, 7, 16]);
+    sandbox.write("in.safetensors", file(&[named("q", q), named("k", k.clone()), named("v", k), named("other", f16(&[1]))]));
+    let run = sandbox.run(RUN);
+    assert!(run.succeeds().contains("o f16 [1, 2, 5, 16]"), "{}", run.stdout);
+    assert!(run.stderr.contains("holds `other`, which is no input"), "{}", run.stderr);
+    let bytes = std::fs::read(sandbox.path().join("out.safetensors")).expect("written");
+    let out = safetensors::SafeTensors::deserialize(&bytes).expect("a file");
+    let o = out.tensor("o").expect("there");
+    assert!(o.data().chunks(2).all(|x| half::f16::from_le_bytes([x[0], x[1]]) == half::f16::ONE), "the mean of ones");
+    assert_eq!(out.tensor("lse").expect("there").dtype(), Dtype::F32);
+}
+
+#[test]
+fn faulty_tensors_are_named_and_the_old_output_stays() {
+    let sandbox = Sandbox::new();
+    let (q, k) = (|| named("q", f16(&[1, 2, 5, 16])), || named("k", f16(&[1, 1, 7, 16])));
+    let v = || named("v", f16(&[1, 1, 7, 16]));
+    let f64s = (Dtype::F64, vec![1, 1, 7, 16], vec![0; 8 * 7 * 16]);
+    let f32s = (Dtype::F32, vec![1, 1, 7, 16], vec![0; 4 * 7 * 16]);
+    let table = [
+        (vec![q(), k()], "tensor `v` is missing in in.safetensors, which holds k, q"),
+        (vec![q(), k(), named("v", f16(&[1, 1, 8, 16]))], "argument `v`: dimension 2 must be N = 7"),
+        (vec![q(), k(), named("v", f16(&[7, 16]))], "tensor `v` must have 4 dimensions (B, G, N, D), but has shape [7, 16]"),
+        (vec![q(), k(), named("v", f64s)], "tensor `v` holds F64; expected F32, F16, BF16 or I32"),
+        (vec![q(), k(), named("v", f32s)], "argument `v` must hold f16, but holds f32"),
+    ];
+    sandbox.write("out.safetensors", "what was there");
+    for (tensors, text) in table {
+        sandbox.write("in.safetensors", file(&tensors));
+        sandbox.run(RUN).fails_with(4, text);
+    }
+    // A header of odd length moves every tensor to an odd byte.
+    let sound = file(&[q(), k(), v()]);
+    let header = u64::from_le_bytes(sound[..8].try_into().expect("8 bytes")) as usize;
+    let mut odd = (header as u64 + 1).to_le_bytes().to_vec();
+    odd.extend_from_slice(&sound[8..8 + header]);
+    odd.push(b' ');
+    odd.extend_from_slice(&sound[8 + header..]);
+    sandbox.write("in.safetensors", odd);
+    sandbox.run(RUN).fails_with(4, "is misaligned: it begins at byte");
+    sandbox.write("in.safetensors", "no tensors at all");
+    sandbox.run(RUN).fails_with(4, "in.safetensors is no safetensors file");
+    sandbox.write("in.safetensors", file(&[q(), k(), v()]));
+    sandbox.run(&RUN.replace("--set scale=0.25", "")).fails_with(2, "needs the scalar `scale`; give --set scale=..");
+    sandbox.run(&RUN.replace("--in in", "--in absent")).fails_with(10, "failed to read absent.safetensors");
+    sandbox.run(&RUN.replace("--out out", "--out no/such/out")).fails_with(10, "failed to write");
+    assert_eq!(std::fs::read(sandbox.path().join("out.safetensors")).expect("there"), b"what was there");
+    assert_eq!(sandbox.run(RUN).code, 0);
+}
+
+#[test]
+fn kernels_schedules_and_sizes() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "bad.rs",
+        "pub fn f<T: Element>(x: &Tensor<T, (N)>) {\n    let i = program(tiles(N));\n    let y = lod(x, [i]);\n}\n",
+    );
+    sandbox.write("two.rs", "pub fn a<T: Element>(x: &Tensor<T, (N)>, y: &mut Tensor<T, (N)>) {\n    let i = program(tiles(N));\n    store(y, [i], load(x, [i]));\n}\npub fn b<T: Element>(x: &Tensor<T, (N)>, y: &mut Tensor<T, (N)>) {\n    let i = program(tiles(N));\n    store(y, [i], load(x, [i]));\n}\n");
+    let table = [
+        ("check bad.rs", 3, "bad.rs:3:13"),
+        ("inspect bad.rs", 3, "error(s) in bad.rs"),
+        ("inspect two.rs", 3, "holds several kernels (a, b)"),
+        ("inspect two.rs:c", 3, "no kernel `c` in two.rs; there is a, b"),
+        ("inspect atention", 3, "no kernel `atention`"),
+        ("check absent.rs", 10, "failed to read kernel file absent.rs"),
+        ("inspect attention --schedule blok_m=64", 5, "unknown knob `blok_m`; the knobs are block_m"),
+        ("inspect attention --schedule shared=fast", 5, "`fast` is not a value of knob `shared`"),
+        ("inspect attention --schedule block_m=100", 5, "block_m=100 is not a multiple of 16"),
+        ("inspect attention --arch sm_75 --dtype bf16", 5, "sm_75 has no bf16"),
+        ("inspect attention --arch sm_42", 6, "`sm_42` is not an architecture; expected sm_75"),
+        ("inspect attention --set E=1", 2, "has no size or scalar `E`; it has D, B, H, M, G, N, scale"),
+        ("bench attention", 2, "needs the sizes B, H, M, G, N"),
+        ("bench attention --shape B=x", 2, "`x` is not a number that `B` can be"),
+        ("tune attention --budget soon", 2, "is not a time"),
+        ("bench attention --shape B=1,H=1,G=1,M=1,N=1 --device gpu", 2, "`gpu` is not a device"),
+        ("bench attention --shape B=1,H=1,G=1,M=1,N=1 --device cuda:4096", 6, ""),
+        ("bench attention --shape B=1,H=1,G=1,M=1,N=1 --device cpu --arch sm_80", 2, "compiles nothing"),
+        ("verify attention --device cpu --schedule stages=1", 2, "compiles nothing"),
+        ("inspect attention --arch sm_80 --tuned", 2, "nothing is tuned for attention"),
+        ("verify --all --device cpu --filter nothing_has_this_name", 2, "no case of the suite is left"),
+        ("verify", 2, "required"),
+        ("frobnicate", 2, "unrecognized subcommand"),
+    ];
+    for (arguments, code, text) in table {
+        sandbox.run(arguments).fails_with(code, text);
+    }
+}
+
+#[test]
+fn compilers_that_are_missing_or_no_compilers() {
+    let sandbox = Sandbox::new();
+    let compile = "inspect attention --emit ptx --arch sm_80";
+    sandbox.run(compile).fails_with(7, "failed to load /nonexistent/libnvrtc.so.13");
+    sandbox.write("libnvrtc.so.13", "no library");
+    sandbox.run(&format!("{compile} --nvrtc libnvrtc.so.13")).fails_with(7, "failed to load libnvrtc.so.13");
+    let shown = sandbox.run("inspect attention --emit resources --arch sm_80");
+    assert!(shown.stdout.contains("registers of a thread"), "the prediction needs no compiler: {}", shown.stdout);
+    shown.fails_with(7, "failed to load");
+    sandbox.run("tune attention --arch sm_80 --shape B=1,H=1,G=1,M=64,N=64").fails_with(7, "failed to load");
+}
+
+/// Needs a C compiler, as linking any Rust program does.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_compiler_of_the_wrong_version_is_refused() {
+    let sandbox = Sandbox::new();
+    // A library with the functions of NVRTC that says it is version 11.2.
+    let others = ["nvrtcCreateProgram", "nvrtcDestroyProgram", "nvrtcCompileProgram", "nvrtcGetErrorString"];
+    let more =
+        ["nvrtcGetCUBINSize", "nvrtcGetCUBIN", "nvrtcGetPTXSize", "nvrtcGetPTX", "nvrtcGetProgramLogSize", "nvrtcGetProgramLog"];
+    let mut source = "int nvrtcVersion(int *major, int *minor) { *major = 11; *minor = 2; return 0; }\n".to_owned();
+    others.iter().chain(&more).for_each(|name| source.push_str(&format!("int {name}(void) {{ return 1; }}\n")));
+    sandbox.write("old.c", source);
+    let compiled = std::process::Command::new("cc")
+        .args(["-shared", "-fPIC", "-o", "libnvrtc.so.13", "old.c"])
+        .current_dir(sandbox.path())
+        .status()
+        .expect("a C compiler");
+    assert!(compiled.success());
+    let library = sandbox.path().join("libnvrtc.so.13");
+    let refused = sandbox
+        .run_with("inspect attention --emit ptx --arch sm_80", &[("FLASHTILE_NVRTC", library.to_str().expect("a path of text"))]);
+    refused.fails_with(7, "NVRTC 11.2 at");
+    assert!(refused.stderr.contains("unset FLASHTILE_NVRTC"), "{}", refused.stderr);
+}
+
+#[test]
+fn with_json_errors_are_objects() {
+    let sandbox = Sandbox::new();
+    let failed = sandbox.run("inspect attention --schedule stages=99 --json");
+    let error: serde_json::Value = serde_json::from_str(failed.stderr.trim()).expect("one object");
+    assert_eq!((failed.code, error["error"]["exit_code"].as_i64()), (5, Some(5)));
+    assert_eq!(error["error"]["kind"], "schedule");
+    assert_eq!(failed.stdout, "");
+}
+
+#[test]
+fn a_damaged_entry_and_a_foreign_export_are_told() {
+    let sandbox = Sandbox::new();
+    let modules = sandbox.path().join("cache/modules");
+    std::fs::create_dir_all(&modules).expect("a directory");
+    std::fs::write(modules.join("0123.entry"), "not an entry").expect("writes");
+    sandbox.run("cache verify").fails_with(13, "1 damaged entries");
+    sandbox.run("cache verify").succeeds();
+    sandbox.write("foreign.bin", "something else");
+    sandbox.run("cache import foreign.bin").fails_with(13, "cannot be imported");
+}
+
+/// Where there is no GPU: the message says what to do.
+#[test]
+fn no_gpu_is_an_error_that_says_what_to_do() {
+    let sandbox = Sandbox::new();
+    let tune = sandbox.run("tune attention --device cuda:4096 --shape B=1,H=1,G=1,M=64,N=64");
+    tune.fails_with(6, "device cpu");
+}

@@ -1,0 +1,5 @@
+//! The command as a whole: each test runs it as a process. None needs a GPU, NVRTC or a network.
+
+mod bad_input;
+mod support;
+mod verbs;

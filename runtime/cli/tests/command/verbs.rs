@@ -1,0 +1,128 @@
+//! Every verb does what its help says, with no GPU and no NVRTC.
+
+use crate::support::Sandbox;
+
+#[test]
+fn every_verb_has_help_and_the_exit_codes_are_in_it() {
+    let sandbox = Sandbox::new();
+    let help = sandbox.run("--help");
+    let verbs = "demo list check doctor inspect run verify tune bench cache completions man";
+    for verb in verbs.split(' ') {
+        assert!(help.succeeds().contains(&format!("\n  {verb} ")), "{verb}");
+        let own = sandbox.run(&format!("{verb} --help"));
+        assert!(own.succeeds().contains(&format!("Usage: flashtile {verb}")), "{verb}");
+    }
+    for code in ["0  success", "2  usage", "5  schedule", "130  interrupted"] {
+        assert!(help.stdout.contains(code), "{code}");
+    }
+}
+
+#[test]
+fn list_and_check_know_the_built_in_kernels() {
+    let sandbox = Sandbox::new();
+    let names: Vec<String> =
+        sandbox.run("list --json").json().iter().map(|k| k["kernel"].as_str().expect("a name").into()).collect();
+    for name in ["attention", "causal_attention", "matmul_gelu", "row_softmax"] {
+        assert!(names.iter().any(|n| n == name), "{name}");
+        assert!(sandbox.run(&format!("check {name}")).succeeds().contains("is well formed"), "{name}");
+    }
+    assert!(sandbox.run("list --knobs").succeeds().contains("block_m"));
+    assert!(sandbox.run("list --archs").succeeds().contains("sm_90a"));
+}
+
+#[test]
+fn every_stage_that_needs_no_compiler_is_shown() {
+    let sandbox = Sandbox::new();
+    let table = [
+        ("ir", "kernel causal_attention {"),
+        ("normal", "kernel causal_attention {"),
+        ("deps", "RAW"),
+        ("mask", "a hidden tile     changes nothing"),
+        ("cost", "nominal FLOPs"),
+        ("plan", "role all"),
+        ("cuda", "extern \"C\""),
+        ("layout", "ldmatrix: every phase"),
+        ("abi", "\"entry\": \"causal_attention\""),
+    ];
+    for (stage, text) in table {
+        let shown = sandbox.run(&format!("inspect causal_attention --emit {stage} --arch sm_80 --set D=64"));
+        assert!(shown.succeeds().contains(text), "{stage}: {}", shown.stdout);
+    }
+    let knobs = "shared=plain,block_m=64,block_n=64,warps=4";
+    let drawn = sandbox.run(&format!("inspect attention --emit layout --arch sm_80 --schedule {knobs} --svg tile.svg"));
+    assert!(drawn.succeeds().contains("8-way bank conflicts"), "{}", drawn.stdout);
+    let svg = std::fs::read_to_string(sandbox.path().join("tile.svg")).expect("drawn");
+    assert!(svg.starts_with("<svg"));
+    let json = sandbox.run("inspect matmul_gelu --emit cuda --arch sm_90a --dtype f16 --json").json();
+    assert_eq!((json[0]["arch"].as_str(), json[0]["emit"].as_str()), (Some("sm_90a"), Some("cuda")));
+}
+
+#[test]
+fn the_demo_works_offline_and_ends_with_a_checked_result() {
+    let sandbox = Sandbox::new();
+    let demo = sandbox.run("demo --device cpu");
+    for text in ["pub fn causal_attention", "generated, but not compiled", "checked and timed", "Generated source:", "Try next:"]
+    {
+        assert!(demo.succeeds().contains(text), "{text}: {}", demo.stdout);
+    }
+    let path = demo.stdout.lines().find_map(|line| line.strip_prefix("Generated source: ")).expect("a path");
+    assert!(std::fs::read_to_string(path).expect("is there").contains("__global__"));
+}
+
+#[test]
+fn bench_prints_one_object() {
+    let sandbox = Sandbox::new();
+    let shape = "B=1,H=2,G=1,M=33,N=40,D=16";
+    let rows = sandbox.run(&format!("bench causal_attention --shape {shape} --device cpu --repetitions 2 --json")).json();
+    let row = rows[0].as_object().expect("an object");
+    for key in ["kernel", "shape", "dtype", "device", "schedule", "median_ms", "tflops", "gbytes_per_s", "max_error"] {
+        assert!(row.contains_key(key), "{key}");
+    }
+    assert_eq!((row["right"].as_bool(), row["repetitions"].as_u64()), (Some(true), Some(2)));
+}
+
+#[test]
+fn verify_runs_cases_and_shapes_and_prints_seeds() {
+    let sandbox = Sandbox::new();
+    let cases = sandbox.run("verify row_softmax --small --device cpu --json").json();
+    let (summary, cases) = cases.split_last().expect("a summary");
+    assert_eq!(summary["passed"], summary["cases"]);
+    assert!(!cases.is_empty() && cases.iter().all(|c| c["seed"].is_u64() && c["failure"].is_null()));
+    let shapes = sandbox.run("verify attention --device cpu --shape B=1,H=2,G=1,M=7,N=13,D=16 --seed 5");
+    assert!(shapes.succeeds().contains("seed=5: o right"), "{}", shapes.stdout);
+    sandbox.write("own.rs", "pub fn scale<T: Element>(x: &Tensor<T, (N)>, y: &mut Tensor<T, (N)>) {\n    let i = program(tiles(N));\n    store(y, [i], 2.0 * load(x, [i]));\n}\n");
+    assert!(sandbox.run("verify own.rs --device cpu").succeeds().contains("N=113"));
+}
+
+#[test]
+fn completions_and_manual_come_from_the_flags() {
+    let sandbox = Sandbox::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(sandbox.run(&format!("completions {shell}")).succeeds().contains("inspect"), "{shell}");
+    }
+    assert!(sandbox.run("man").succeeds().starts_with(".ie"));
+    assert!(sandbox.run("man --markdown").succeeds().contains("## `flashtile inspect`"));
+    sandbox.run("man --dir pages").succeeds();
+    assert!(sandbox.path().join("pages/flashtile-inspect.1").is_file());
+}
+
+#[test]
+fn the_cache_is_listed_exported_and_cleared() {
+    let sandbox = Sandbox::new();
+    assert!(sandbox.run("cache list").succeeds().contains("0 entries"));
+    assert!(sandbox.run("cache export all.bin").succeeds().contains("wrote 0 entries"));
+    assert!(sandbox.run("cache import all.bin").succeeds().contains("added 0 entries"));
+    assert!(sandbox.run("cache verify").succeeds().contains("0 entries"));
+    assert!(sandbox.run("cache clear").succeeds().contains("removed 0 entries"));
+}
+
+#[test]
+fn the_doctor_says_what_needs_what() {
+    let sandbox = Sandbox::new();
+    let doctor = sandbox.run("doctor");
+    for text in ["NVRTC", "to get NVRTC:", "conformance on a GPU", "can run here"] {
+        assert!(doctor.succeeds().contains(text), "{text}: {}", doctor.stdout);
+    }
+    let findings = sandbox.run("doctor --json").json();
+    assert!(findings.iter().any(|f| f["subject"] == "NVRTC" && f["ok"] == false));
+}

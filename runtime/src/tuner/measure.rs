@@ -1,0 +1,119 @@
+//! Times a kernel as launches run it, and judges what it computes. Unlike tuning it chooses nothing.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::gate::Gate;
+use super::inputs::{Inputs, Value};
+use super::search::median;
+use crate::cache::Measurement;
+use crate::device::VariantInfo;
+use crate::device::cuda::{Cuda, Timer};
+use crate::error::Result;
+use crate::launch::LoadedKernel;
+use crate::verify::OutputVerdict;
+
+/// How often to run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MeasureOptions {
+    /// Runs that count; at least one is made.
+    pub repetitions: u32,
+    /// Runs before them, which do not count.
+    pub warm_ups: u32,
+    /// No run begins later than this after the first one that counts.
+    pub budget: Duration,
+    /// Seed of the random inputs and of the programs that the oracle runs.
+    pub seed: u64,
+}
+
+impl Default for MeasureOptions {
+    fn default() -> Self {
+        Self { repetitions: 30, warm_ups: 3, budget: Duration::from_secs(10), seed: 0 }
+    }
+}
+
+/// Times, and the judgement of what was computed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Measured {
+    /// Times of one launch in seconds. On a GPU by events, with the L2 cache flushed before each; on the CPU by the clock.
+    pub times: Measurement,
+    /// One per output, on a sample of the programs.
+    pub verdicts: Vec<OutputVerdict>,
+    /// The code that ran; none on a device that compiles nothing.
+    pub variant: Option<VariantInfo>,
+}
+
+impl Measured {
+    /// The largest error of any output.
+    pub fn max_error(&self) -> f64 {
+        self.verdicts.iter().map(|v| v.max_error).fold(0.0, f64::max)
+    }
+
+    /// Whether every output is right.
+    pub fn is_right(&self) -> bool {
+        self.verdicts.iter().all(OutputVerdict::passed)
+    }
+}
+
+/// Runs a kernel on normally distributed random inputs of a shape, given by the names of its run-time sizes; compares the
+/// outputs of the first run with the float64 oracle on a sample of the programs; then times it.
+///
+/// An f32 scalar is `1 / sqrt(D)`, with the kernel's first constant as D, or 1; an i32 scalar is 1.
+///
+/// # Errors
+/// [`super::TuneError::Size`] for sizes that do not fit; what launches and the device say.
+pub fn measure(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, options: &MeasureOptions) -> Result<Measured> {
+    let device = kernel.device();
+    let inputs = Inputs::random(kernel.kernel(), sizes, device, options.seed)?;
+    for value in &inputs.values {
+        if let Value::Output(tensor) = value {
+            tensor.fill_bytes(0xff)?; // NaN: what is never written shows
+        }
+    }
+    let launch = || kernel.launch(&inputs.arguments());
+    launch()?;
+    device.synchronize()?;
+    let verdicts = Gate::new(kernel.kernel(), &inputs, options.seed)?.verdicts(&inputs)?;
+    let timer = device.backend().as_any().downcast_ref::<Cuda>().map(Timer::new).transpose()?;
+    let time = || match &timer {
+        Some(timer) => timer.time(launch),
+        None => {
+            let start = Instant::now();
+            launch()?;
+            Ok(start.elapsed().as_secs_f64())
+        }
+    };
+    for _ in 0..options.warm_ups {
+        time()?;
+    }
+    let start = Instant::now();
+    let mut samples = vec![time()?];
+    while samples.len() < options.repetitions as usize && start.elapsed() < options.budget {
+        samples.push(time()?);
+    }
+    let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
+    let times = Measurement { median: median(&samples), min, repetitions: samples.len() as u32 };
+    Ok(Measured { times, verdicts, variant: kernel.variants().into_iter().next() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::kernel::Kernel;
+    use flashtile_dsl::ir::Elem;
+
+    #[test]
+    fn the_cpu_is_timed_and_judged() {
+        let kernel = Kernel::builtin("causal_attention").expect("a built-in").bind(Elem::Bf16, [("D", 16)]).expect("binds");
+        let loaded = kernel.on(&Device::cpu()).expect("the CPU runs everything");
+        let sizes = [("B", 1), ("H", 2), ("G", 1), ("M", 33), ("N", 40)].map(|(n, v)| (n.to_owned(), v)).into();
+        let options = MeasureOptions { repetitions: 3, warm_ups: 0, ..MeasureOptions::default() };
+        let measured = measure(&loaded, &sizes, &options).expect("runs");
+        assert_eq!(measured.times.repetitions, 3);
+        assert!(measured.times.median >= measured.times.min && measured.times.min > 0.0);
+        assert!(measured.is_right(), "{:?}", measured.verdicts);
+        assert_eq!(measured.verdicts.len(), 2);
+        assert_eq!(measured.variant, None);
+    }
+}
