@@ -15,7 +15,7 @@ use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{self, Plan, Storage};
 use crate::rewrite;
-use crate::schedule::{Fragments, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{Fragments, OperandA, RunningMax, Schedule, WorkOrder};
 
 /// Generated code and how to call it.
 #[derive(Clone, PartialEq, Debug)]
@@ -228,6 +228,10 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
         format!("cp.async copies at least 4 bytes, the tensors are aligned to {}", instance.facts.alignment),
     );
     refuse(s.copy == CopyOp::Sync && s.stages > 2, "more than two stages of synchronous copies overlap nothing".into());
+    refuse(
+        s.tensor_op == TensorOp::Ffma && s.operand_a == OperandA::Registers,
+        "tensor_op=ffma reads its operands from shared memory: operand_a=shared".into(),
+    );
     for elem in operand_types(instance, normal) {
         let tensor = s.tensor_op != TensorOp::Ffma;
         refuse(elem == Elem::F32 && tensor, "f32 products take tensor_op=ffma".into());
