@@ -53,7 +53,12 @@ impl Request {
                     let size = value.parse().map_err(|_| format!("`{value}` is not a number"))?;
                     binding.consts.insert(name.into(), size);
                 }
-                _ => return Err(format!("`{name}` is no size or type parameter of `{}`, nor schedule, arch, facts or part", kernel.name)),
+                _ => {
+                    return Err(format!(
+                        "`{name}` is no size or type parameter of `{}`, nor schedule, arch, facts or part",
+                        kernel.name
+                    ));
+                }
             }
         }
         Ok(Self { instance: Instance { kernel: kernel.clone(), binding, facts }, schedule, arch, part })

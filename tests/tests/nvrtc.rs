@@ -1,0 +1,396 @@
+//! Generated code of every architecture, compiled by NVRTC: it compiles, spills little, takes about the registers that were
+//! predicted, and compiles fast. Needs no GPU; where NVRTC can neither be found nor installed, the test fails.
+//!
+//! What is compiled is a sample of three kinds: schedules that the model chooses where nothing is tuned, schedules drawn from
+//! [`space`], which a tuner tries, and schedules with every knob drawn, chosen greedily so that as many pairs of values as
+//! possible meet in some variant. It is the same in every run: `FLASHTILE_SEED` draws another one, `FLASHTILE_VARIANTS` a
+//! larger one.
+//!
+//! Registers are predicted from what is live at the widest moment of a plan. The compiler takes more where it may (it loads
+//! ahead and keeps addresses), so the prediction is a floor, and the excess is bounded for the median variant.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use flashtile::toolchain::{Compiled, Toolchain};
+use flashtile_codegen::{
+    ARCHS, Arch, Facts, Generated, Instance, KNOBS, Machine, Resources, Schedule, TensorOp, check, default_schedule, generate,
+    space,
+};
+use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
+
+/// Variants compiled, without those that the model chooses.
+const VARIANTS: usize = 70;
+/// Kernels for which the model chooses a schedule, on each architecture.
+const CHOSEN: usize = 2;
+/// Free schedules among which half of the variants is chosen.
+const DRAWS: usize = 2500;
+/// Part of the pairs of values, of all that some legal draw has, that the sample has to have.
+const PAIRS: f64 = 0.85;
+
+/// Bytes that a schedule of the model's choice may spill, stores and loads together, in a thread. Of f32, whose products are
+/// unrolled multiply-adds, the compiler loads more ahead than it has registers for.
+const CHOSEN_SPILLS: u32 = 512;
+const CHOSEN_SPILLS_F32: u32 = 4096;
+/// Part of the schedules of the space that may spill at all: they lose against others.
+const SPILLING: f64 = 0.35;
+/// How many registers fewer than predicted a thread may take.
+const REGISTERS_UNDER: u32 = 8;
+/// How many more than predicted it may take, in the median of the schedules of the space.
+const REGISTERS_OVER: i64 = 100;
+/// Seconds of one core that the median variant may take.
+const MEDIAN_SECONDS: f64 = 1.0;
+
+/// Sizes for which the model chooses.
+const SIZES: &[(&str, i64)] = &[("B", 2), ("H", 16), ("G", 16), ("M", 4096), ("N", 4096), ("K", 4096)];
+
+/// Kernels of the sample: name in reports, text, head dimensions (none where the kernel has no such size).
+const KERNELS: &[(&str, &str, &[i64])] = &[
+    ("attention", include_str!("../../runtime/kernels/attention.rs"), &[8, 64, 72, 96, 128, 256]),
+    ("causal_attention", include_str!("../../runtime/kernels/causal_attention.rs"), &[16, 40, 64, 128, 192, 256]),
+    ("window", include_str!("../filetests/generated/mask_window.ft"), &[64, 128]),
+    ("matmul_gelu", include_str!("../../runtime/kernels/matmul_gelu.rs"), &[]),
+    ("row_softmax", include_str!("../../runtime/kernels/row_softmax.rs"), &[]),
+];
+
+/// Values of the knobs that are numbers.
+const NUMBERS: &[(&str, &[&str])] = &[
+    ("block_m", &["16", "32", "64", "128", "256"]),
+    ("block_n", &["16", "32", "64", "96", "128", "256"]),
+    ("block_k", &["16", "32", "64"]),
+    ("warps", &["1", "2", "3", "4", "8"]),
+    ("stages", &["1", "2", "3", "4"]),
+    ("section", &["1", "8", "16"]),
+    ("min_blocks", &["0", "1", "2"]),
+];
+
+/// Values that no architecture takes yet.
+const NOT_BUILT: &[(&str, &str)] = &[("tensor_op", "wgmma"), ("copy", "tma")];
+
+/// Steele, Lea and Flood's SplitMix64: the same numbers everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+
+    fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len())]
+    }
+}
+
+/// Where a schedule comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    /// The model ranks it first.
+    Model,
+    /// The tuner would try it.
+    Space,
+    /// Every knob was drawn.
+    Free,
+}
+
+/// One program to compile.
+struct Variant {
+    kernel: &'static str,
+    instance: Instance,
+    schedule: Schedule,
+    arch: &'static Arch,
+    predicted: Resources,
+    origin: Origin,
+}
+
+impl Variant {
+    /// Everything that was chosen, as names and values.
+    fn choices(&self) -> Vec<(&'static str, String)> {
+        let mut all: Vec<_> = KNOBS.iter().map(|k| (k.name, (k.get)(&self.schedule))).collect();
+        all.push(("kernel", self.kernel.to_owned()));
+        all.push(("arch", self.arch.name.to_owned()));
+        all.extend(self.instance.binding.types.values().map(|e| ("T", e.name().to_owned())));
+        all.extend(self.instance.binding.consts.values().map(|d| ("D", d.to_string())));
+        all.push(("alignment", self.instance.facts.alignment.to_string()));
+        all.push(("positive", (!self.instance.facts.positive.is_empty()).to_string()));
+        all
+    }
+
+    fn name(&self) -> String {
+        let of_kernel = |(name, _): &(&str, String)| !KNOBS.iter().any(|k| k.name == *name);
+        let chosen: Vec<_> = self.choices().into_iter().filter(of_kernel).map(|(n, v)| format!("{n}={v}")).collect();
+        format!("{:?}: {} schedule={}", self.origin, chosen.join(" "), self.schedule)
+    }
+
+    fn generate(&self) -> Generated {
+        generate(&self.instance, &self.schedule, self.arch).unwrap_or_else(|e| panic!("{}: {e}", self.name()))
+    }
+}
+
+fn kernel(text: &str) -> Kernel {
+    let text = text.split("; run:").next().unwrap_or_default();
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0)
+}
+
+/// A kernel with its generics bound and facts, at random.
+fn instance(random: &mut Random, kernels: &[Kernel], arch: &Arch) -> (&'static str, Instance) {
+    let which = random.below(KERNELS.len());
+    let (name, _, dims) = KERNELS[which];
+    let kernel = &kernels[which];
+    let elems: &[Elem] = if arch.bf16 { &[Elem::F16, Elem::Bf16, Elem::F32] } else { &[Elem::F16, Elem::F32] };
+    let consts = if dims.is_empty() { Vec::new() } else { vec![("D", *random.of(dims))] };
+    let binding = Binding::new(kernel, *random.of(elems), consts);
+    let mut facts = if random.below(4) == 0 { Facts::none() } else { Facts::best(kernel) };
+    facts.alignment = *random.of(&[16, 16, 16, 8, 4, 2]);
+    (name, Instance { kernel: kernel.clone(), binding, facts })
+}
+
+fn values(knob: &str) -> Vec<&'static str> {
+    let knob = KNOBS.iter().find(|k| k.name == knob).expect("a knob of the table");
+    let values = (knob.values)();
+    if !values.is_empty() {
+        return values;
+    }
+    NUMBERS
+        .iter()
+        .find(|(name, _)| *name == knob.name)
+        .unwrap_or_else(|| panic!("no values for `{}` to try", knob.name))
+        .1
+        .to_vec()
+}
+
+/// What runs where nothing is tuned.
+fn from_model(random: &mut Random, kernels: &[Kernel]) -> Vec<Variant> {
+    let sizes = SIZES.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+    let mut instances = Vec::new();
+    for arch in ARCHS.iter().flat_map(|arch| [arch; CHOSEN]) {
+        let (name, mut instance) = instance(random, kernels, arch);
+        instance.facts = Facts::best(&instance.kernel);
+        instances.push((name, instance, arch));
+    }
+    in_parallel(&instances, |(name, instance, arch)| {
+        let schedule = default_schedule(instance, arch, &sizes, &Machine::typical(arch))
+            .unwrap_or_else(|e| panic!("{name} {:?} on {arch}: {e}", instance.binding));
+        let predicted = check(instance, &schedule, arch).predicted;
+        Variant { kernel: name, instance: instance.clone(), schedule, arch, predicted, origin: Origin::Model }
+    })
+}
+
+/// Legal schedules that a tuner would try, some for every architecture.
+fn from_space(random: &mut Random, kernels: &[Kernel], count: usize) -> Vec<Variant> {
+    let mut found = Vec::new();
+    let mut archs = ARCHS.iter().cycle();
+    while found.len() < count {
+        let arch = archs.next().expect("a cycle does not end");
+        let (name, instance) = instance(random, kernels, arch);
+        let schedules = space(&instance, arch);
+        if let Some(schedule) = schedules.get(random.below(schedules.len().max(1))) {
+            let predicted = check(&instance, schedule, arch).predicted;
+            found.push(Variant { kernel: name, instance, schedule: schedule.clone(), arch, predicted, origin: Origin::Space });
+        }
+    }
+    found
+}
+
+/// Legal ones of schedules with every knob drawn.
+fn free_draws(random: &mut Random, kernels: &[Kernel]) -> Vec<Variant> {
+    let mut drawn = Vec::new();
+    for draw in 0..DRAWS {
+        let arch = &ARCHS[draw % ARCHS.len()];
+        let (name, instance) = instance(random, kernels, arch);
+        let mut schedule = Schedule::default();
+        for knob in KNOBS {
+            let value = *random.of(&values(knob.name));
+            assert!((knob.set)(&mut schedule, value), "{}={value}", knob.name);
+        }
+        // What most draws would fail by.
+        schedule.block_m = 16 * schedule.warps * (1 + random.below(2) as u32);
+        schedule.copy = *random.of(arch.copy_ops);
+        let f32_operands = instance.binding.types.values().any(|&e| e == Elem::F32);
+        let takes = |op: &TensorOp| (*op == TensorOp::Ffma) == f32_operands;
+        let tensor_ops: Vec<TensorOp> = arch.tensor_ops.iter().copied().filter(takes).collect();
+        schedule.tensor_op = *random.of(&tensor_ops);
+        drawn.push(Variant { kernel: name, instance, schedule, arch, predicted: Resources::default(), origin: Origin::Free });
+    }
+    let legality = in_parallel(&drawn, |v| check(&v.instance, &v.schedule, v.arch));
+    let legal = drawn.into_iter().zip(legality).filter(|(_, l)| l.is_legal());
+    legal.map(|(variant, l)| Variant { predicted: l.predicted, ..variant }).collect()
+}
+
+type Choice = (&'static str, String);
+
+fn pairs(variant: &Variant) -> Vec<(Choice, Choice)> {
+    let choices = variant.choices();
+    let mut all = Vec::new();
+    for (i, a) in choices.iter().enumerate() {
+        all.extend(choices[i + 1..].iter().map(|b| (a.clone(), b.clone())));
+    }
+    all
+}
+
+/// Chooses `count` of the pool, each the one with the most pairs not seen before. Returns them and the part of all pairs seen.
+fn spread(mut pool: Vec<Variant>, count: usize) -> (Vec<Variant>, f64) {
+    let mut number: BTreeMap<(Choice, Choice), usize> = BTreeMap::new();
+    let mut of: Vec<Vec<usize>> = Vec::new();
+    for variant in &pool {
+        let numbers = pairs(variant).into_iter().map(|p| {
+            let next = number.len();
+            *number.entry(p).or_insert(next)
+        });
+        of.push(numbers.collect());
+    }
+    let mut seen = vec![false; number.len()];
+    let mut chosen = Vec::new();
+    while chosen.len() < count && !pool.is_empty() {
+        let best = (0..pool.len()).max_by_key(|&i| of[i].iter().filter(|&&p| !seen[p]).count()).expect("the pool is not empty");
+        of.swap_remove(best).into_iter().for_each(|p| seen[p] = true);
+        chosen.push(pool.swap_remove(best));
+    }
+    let covered = seen.iter().filter(|&&s| s).count() as f64 / seen.len().max(1) as f64;
+    (chosen, covered)
+}
+
+fn from_environment(name: &str, default: usize) -> usize {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+        Err(_) => default,
+    }
+}
+
+/// Seconds that this thread has spent on a core: what it takes on an idle machine, however busy this one is.
+fn thread_seconds() -> f64 {
+    let path = "/proc/thread-self/schedstat";
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("the test measures with {path}: {e}"));
+    let nanoseconds: f64 = text.split(' ').next().and_then(|t| t.parse().ok()).expect("the first number is the time on a core");
+    nanoseconds * 1e-9
+}
+
+/// Results of all items, in order, found on all cores.
+fn in_parallel<T: Sync, R: Send>(items: &[T], result: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<BTreeMap<usize, R>> = Mutex::default();
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(index) else { return };
+                    let found = result(item);
+                    results.lock().expect("no thread panics with it").insert(index, found);
+                }
+            });
+        }
+    });
+    results.into_inner().expect("no thread panics with it").into_values().collect()
+}
+
+/// A compiled variant and the seconds of a core it took.
+type Outcome = (Result<Compiled, String>, f64);
+
+fn compile(variant: &Variant, toolchain: &Toolchain) -> Outcome {
+    let source = variant.generate().source;
+    let start = thread_seconds();
+    let compiled = toolchain.compile(&source, variant.kernel, variant.arch.name).map_err(|e| e.to_string());
+    (compiled, thread_seconds() - start)
+}
+
+fn median(values: &[i64]) -> i64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted[sorted.len() / 2]
+}
+
+/// What is wrong with a compiled variant.
+fn faults(variant: &Variant, compiled: &Compiled) -> Vec<String> {
+    let report = &compiled.report;
+    let mut faults: Vec<String> = report.remarks.iter().map(|r| format!("remark: {r}")).collect();
+    let mut refuse = |condition: bool, fault: String| {
+        if condition {
+            faults.push(fault);
+        }
+    };
+    refuse(report.registers > 255, format!("{} registers", report.registers));
+    // A promise of resident blocks makes the compiler spill instead.
+    if variant.schedule.min_blocks == 0 {
+        let predicted = variant.predicted.registers;
+        let under = report.registers + REGISTERS_UNDER < predicted;
+        refuse(under && variant.origin != Origin::Free, format!("takes {} registers, predicted {predicted}", report.registers));
+    }
+    let spills = report.spill_stores + report.spill_loads;
+    let budget = if variant.schedule.tensor_op == TensorOp::Ffma { CHOSEN_SPILLS_F32 } else { CHOSEN_SPILLS };
+    let over = spills > budget && variant.origin == Origin::Model;
+    refuse(over, format!("spills {spills} bytes, the budget is {budget}"));
+    faults
+}
+
+#[test]
+fn a_sample_of_the_legal_schedules_compiles_for_every_architecture() {
+    let toolchain = Toolchain::shared();
+    let nvrtc = toolchain.nvrtc().unwrap_or_else(|e| panic!("{e}"));
+    let seed = from_environment("FLASHTILE_SEED", 2) as u64;
+    let count = from_environment("FLASHTILE_VARIANTS", VARIANTS);
+    let kernels: Vec<Kernel> = KERNELS.iter().map(|(_, text, _)| kernel(text)).collect();
+    let mut random = Random(seed);
+    let start = std::time::Instant::now();
+    let mut variants = from_model(&mut random, &kernels);
+    variants.extend(from_space(&mut random, &kernels, count / 2));
+    let drawn = free_draws(&mut random, &kernels);
+    let legal = drawn.len();
+    let (free, covered) = spread(drawn, count - count / 2);
+    variants.extend(free);
+    println!("{nvrtc:?}; FLASHTILE_SEED={seed}, FLASHTILE_VARIANTS={count}: {} variants", variants.len());
+    println!(
+        "{legal} of {DRAWS} free draws are legal; {:.1} % of their pairs are covered; {:?}",
+        covered * 100.0,
+        start.elapsed()
+    );
+
+    let outcomes = in_parallel(&variants, |v| compile(v, &toolchain));
+    let mut failures = Vec::new();
+    let (mut excess, mut spilling) = (Vec::new(), Vec::new());
+    for (variant, (compiled, _)) in variants.iter().zip(&outcomes) {
+        let found = match compiled {
+            Ok(compiled) => faults(variant, compiled),
+            Err(error) => vec![error.clone()],
+        };
+        failures.extend(found.into_iter().map(|f| format!("{}\n    {f}", variant.name())));
+        if let (Ok(compiled), Origin::Space) = (compiled, variant.origin) {
+            excess.push(i64::from(compiled.report.registers) - i64::from(variant.predicted.registers));
+            spilling.push(compiled.report.spill_stores + compiled.report.spill_loads > 0);
+        }
+    }
+    let median_excess = median(&excess);
+    let spilling = spilling.iter().filter(|&&s| s).count() as f64 / spilling.len().max(1) as f64;
+    println!("schedules of the space: {:.0} % spill, median of registers over prediction {median_excess}", spilling * 100.0);
+    let milliseconds: Vec<i64> = outcomes.iter().map(|(_, seconds)| (seconds * 1e3) as i64).collect();
+    let median_seconds = median(&milliseconds) as f64 * 1e-3;
+    let slowest = milliseconds.iter().copied().max().expect("something was compiled");
+    println!("compile time on one core: median {median_seconds:.2} s, slowest {:.2} s", slowest as f64 * 1e-3);
+
+    assert!(failures.is_empty(), "{} faults\n\n{}", failures.len(), failures.join("\n"));
+    assert!(spilling <= SPILLING, "{:.0} % of the schedules of the space spill", spilling * 100.0);
+    assert!(median_excess <= REGISTERS_OVER, "the median schedule takes {median_excess} registers more than predicted");
+    // Less would be the time of a thread that only waits for another one.
+    assert!((0.01..MEDIAN_SECONDS).contains(&median_seconds), "the median variant takes {median_seconds:.2} s of a core");
+    let tried: BTreeSet<(&str, String)> = variants.iter().flat_map(Variant::choices).collect();
+    for knob in KNOBS {
+        for value in values(knob.name) {
+            let built = !NOT_BUILT.contains(&(knob.name, value));
+            assert_eq!(
+                tried.contains(&(knob.name, value.to_owned())),
+                built,
+                "{}={value}: compiled or listed as not built",
+                knob.name
+            );
+        }
+    }
+    for arch in ARCHS {
+        assert!(tried.contains(&("arch", arch.name.to_owned())), "{arch} is compiled for");
+    }
+    assert!(covered >= PAIRS, "{:.1} % of the pairs of values are covered", covered * 100.0);
+}
