@@ -89,9 +89,7 @@ impl Classes {
 
     /// Row sums are linear: `l * alpha + rowsum(p)` may be kept per lane, and summed over the lanes after the loop.
     fn find_partial_sums(&mut self, kernel: &Kernel) {
-        let mut candidates: HashSet<ValueId> = kernel
-            .values
-            .keys()
+        let mut candidates: HashSet<ValueId> = defined(kernel)
             .filter(|&v| matches!(kernel.ty(v), Type::Tile(t) if t.rank() == 1) && is_linear(kernel, v))
             .collect();
         loop {
@@ -242,6 +240,18 @@ fn is_linear(kernel: &Kernel, v: ValueId) -> bool {
         }
         None => true,
     }
+}
+
+/// Values that some op of the kernel defines. The arena holds others too: those of ops that rewrites removed.
+fn defined(kernel: &Kernel) -> impl Iterator<Item = ValueId> + '_ {
+    kernel.walk().into_iter().flat_map(|(_, id)| {
+        let data = &kernel.ops[id];
+        let params = match data.op {
+            Op::For { body, .. } => &kernel.blocks[body].params[..],
+            _ => &[],
+        };
+        data.results.iter().chain(params).copied()
+    })
 }
 
 fn is_loop_result(kernel: &Kernel, v: ValueId) -> bool {
