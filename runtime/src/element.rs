@@ -10,7 +10,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that a tensor may hold: `f32`, [`f16`], [`bf16`] or `i32`.
+/// A type that a tensor may hold: `f32`, [`struct@f16`], [`bf16`] or `i32`.
 ///
 /// ```
 /// use flashtile::{Element, bf16};

@@ -30,10 +30,10 @@ fn change_first(body: &mut Vec<Stmt>, change: &mut dyn FnMut(&mut Vec<Stmt>, usi
         if change(body, index) {
             return true;
         }
-        if let Some(Stmt { op: StmtOp::Loop { body, .. } | StmtOp::When { body, .. }, .. }) = body.get_mut(index) {
-            if change_first(body, change) {
-                return true;
-            }
+        if let Some(Stmt { op: StmtOp::Loop { body, .. } | StmtOp::When { body, .. }, .. }) = body.get_mut(index)
+            && change_first(body, change)
+        {
+            return true;
         }
     }
     false

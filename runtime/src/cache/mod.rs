@@ -1,7 +1,7 @@
 //! Keeps compiled code and tuning results between runs.
 //!
 //! One entry is one file, `tuning/HASH.entry` or `modules/HASH.entry`, in an envelope with a magic, a version and a hash
-//! ([`mod@envelope`]). Files are written under a temporary name, flushed, and renamed, under a lock that processes
+//! (`envelope`). Files are written under a temporary name, flushed, and renamed, under a lock that processes
 //! share; so a reader, which takes no lock, sees a whole entry or none. An entry that is damaged, of another version, or
 //! not the one its name says, is renamed to `*.bad-N` with a warning and made again: never trusted, never fatal. Where
 //! nothing can be written everything works without, with one warning.

@@ -1,7 +1,7 @@
 //! One suite for every device: a table of launches, each judged by the oracle.
 //!
 //! A [`Case`] fixes a kernel, its binding, sizes, scalars, the inputs' distribution, the layout in memory and a seed; it
-//! has a stable name. [`Case::launch`] makes its arguments, in memory full of NaN; a device runs them; [`Prepared::judge`]
+//! has a stable name. [`Case::prepare`] makes its arguments, in memory full of NaN; a device runs them; [`Prepared::judge`]
 //! says whether every output is right, every element was written, and nothing else was. [`run`] does it all for a
 //! device, and [`run_with`] for anything that can run a kernel.
 //!
