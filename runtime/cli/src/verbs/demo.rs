@@ -52,17 +52,22 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Some(name) => name.parse()?,
         None => best(global, output)?,
     };
-    let place = usize::from(!device.is_cuda());
+    let (gpu, place) = (0, usize::from(!device.is_cuda()));
     let text = BUILTINS.iter().find(|b| b.name == KERNEL).map(|b| b.text).unwrap_or_default();
-    let bound = Kernel::builtin(KERNEL)?.bind(Elem::Bf16, [("D", HEAD_DIM[place])])?;
-    let sizes: BTreeMap<String, i64> = SIZES.iter().map(|(name, sizes)| ((*name).to_owned(), sizes[place])).collect();
+    let bind = |place: usize| Kernel::builtin(KERNEL)?.bind(Elem::Bf16, [("D", HEAD_DIM[place])]);
+    let sizes_of = |place: usize| -> BTreeMap<String, i64> {
+        SIZES.iter().map(|(name, sizes)| ((*name).to_owned(), sizes[place])).collect()
+    };
+    let (bound, sizes) = (bind(place)?, sizes_of(place));
     if !output.json {
         output.text(format!("The kernel, as it is written:\n\n{text}"))?;
         output.text(format!("Device: {device}, {}", device.info().name))?;
     }
-    let code = generate(&bound, &sizes, global)?;
+    // Code is for a shape that is worth a GPU, also where the CPU then runs a smaller one.
+    let code = generate(&bind(gpu)?, &sizes_of(gpu), global)?;
     if !output.json {
-        output.text(format!("Code for {}: {}", code.arch, code.compiled))?;
+        let shape: Vec<String> = sizes_of(gpu).iter().map(|(name, size)| format!("{name}={size}")).collect();
+        output.text(format!("Code for {}, {},D={}: {}", code.arch, shape.join(","), HEAD_DIM[gpu], code.compiled))?;
     }
     let loaded = bound.on_with(&device, global.launch_options())?;
     if device.is_cuda() {

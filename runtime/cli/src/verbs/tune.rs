@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use flashtile::Device;
 use flashtile::cache::{Candidate, Outcome};
 use flashtile::tuner::{Cancel, Event, Stop, TuneOptions, TuneReport, tune};
+use flashtile::{Device, Schedule};
 use flashtile_codegen::KNOBS;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -174,7 +174,7 @@ fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
     ranked.truncate(flags.top.max(1));
     candidates(&ranked, output)?;
     if flags.explain {
-        explain(&record.candidates, output)?;
+        explain(&record.candidates, &winner.schedule, output)?;
     }
     let kind = if report.predicted { "predicted by the cost model, not measured" } else { "measured" };
     let source = if report.from_cache { ", from the cache" } else { "" };
@@ -225,7 +225,13 @@ fn candidates(shown: &[&Candidate], output: &mut Output) -> Result<()> {
     output.table(&header, shown.iter().map(row))
 }
 
-fn explain(candidates: &[Candidate], output: &mut Output) -> Result<()> {
+/// Every candidate that is out, by the knobs in which it differs from the winner.
+fn explain(candidates: &[Candidate], winner: &Schedule, output: &mut Output) -> Result<()> {
+    let difference = |schedule: &Schedule| -> String {
+        let differs = |knob: &&flashtile_codegen::Knob| (knob.get)(schedule) != (knob.get)(winner);
+        let text = |knob: &flashtile_codegen::Knob| format!("{}={}", knob.name, (knob.get)(schedule));
+        KNOBS.iter().filter(differs).map(text).collect::<Vec<_>>().join(",")
+    };
     let rows = candidates.iter().filter_map(|c| {
         let why = match &c.outcome {
             Outcome::Rejected { stage, reason } => format!("rejected ({}): {reason}", format!("{stage:?}").to_lowercase()),
@@ -233,9 +239,9 @@ fn explain(candidates: &[Candidate], output: &mut Output) -> Result<()> {
             Outcome::NotTried => "its turn never came".to_owned(),
             Outcome::Measured | Outcome::Predicted => return None,
         };
-        Some(vec![c.schedule.to_string(), why])
+        Some(vec![difference(&c.schedule), why])
     });
-    output.table(&["schedule", "why not"], rows)
+    output.table(&["differs from the winner in", "why not"], rows)
 }
 
 #[cfg(test)]
