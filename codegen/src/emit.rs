@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use flashtile_dsl::ir::{Elem, Kernel, ParamKind, ReduceOp, SizeKind};
 use flashtile_templates::expr::{Domain, Expr, Function, Shape, each_text, element_text};
 use flashtile_templates::{
-    Barrier, Commit, CopyTile, Declare, DotFfma, DotMma, KernelFile, Let, LoadFragments, LoadGlobal, Loop, Map, Pack, ParamField, QuadMax,
-    QuadSum, Reduce, Renderer, Stage, StoreColumn, StoreElements, StoreFragment, StoreRow, Template, TileNote, Vote, Wait, When,
-    Wrapper,
+    Barrier, Commit, CopyTile, Declare, DotFfma, DotMma, KernelFile, Let, LoadFragments, LoadGlobal, Loop, Map, Pack, ParamField,
+    QuadMax, QuadSum, Reduce, Renderer, Stage, StoreColumn, StoreElements, StoreFragment, StoreRow, Template, TileNote, Vote,
+    Wait, When, Wrapper,
 };
 
 use crate::abi::{Abi, Field};
@@ -167,11 +167,12 @@ impl Writer<'_> {
     fn block(&mut self, stmts: &[Stmt]) -> Result<String, Error> {
         let mut out = String::new();
         for stmt in stmts {
-            if let Some((line, _)) = self.kernel().source.line_column(stmt.span) {
-                if self.line != Some(line) && !self.kernel().source.name.is_empty() {
-                    self.line = Some(line);
-                    out.push_str(&format!("#line {line} \"{}\"\n", self.kernel().source.name.replace('\\', "/")));
-                }
+            if let Some((line, _)) = self.kernel().source.line_column(stmt.span)
+                && self.line != Some(line)
+                && !self.kernel().source.name.is_empty()
+            {
+                self.line = Some(line);
+                out.push_str(&format!("#line {line} \"{}\"\n", self.kernel().source.name.replace('\\', "/")));
             }
             out.push_str(&self.statement(&stmt.op)?);
         }

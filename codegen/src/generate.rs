@@ -206,7 +206,7 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
 fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arch) -> Vec<String> {
     let mut reasons = Vec::new();
     let mut refuse = |condition: bool, reason: String| {
-        if condition {
+        if condition && !reasons.contains(&reason) {
             reasons.push(reason);
         }
     };
@@ -217,7 +217,10 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
         refuse(value == 0 || value % 16 != 0 || value > 512, format!("{name}={value} is not a multiple of 16 up to 512"));
     }
     let rows = 16 * s.warps.max(1);
-    refuse(s.block_m % rows != 0, format!("block_m={} is not a multiple of 16 rows for each of {} warps", s.block_m, s.warps));
+    refuse(
+        !s.block_m.is_multiple_of(rows),
+        format!("block_m={} is not a multiple of 16 rows for each of {} warps", s.block_m, s.warps),
+    );
     refuse(s.section == 0, "section=0 is not positive".into());
     refuse(!arch.tensor_ops.contains(&s.tensor_op), format!("{arch} has no such tensor op"));
     refuse(s.tensor_op == TensorOp::Wgmma, "tensor_op=wgmma is not built yet".into());
@@ -246,10 +249,10 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
             "order=longest_first needs a loop whose length depends on the last grid dimension".into(),
         );
     }
-    if s.running_max != RunningMax::Exact {
-        if let Some(why) = lower::why_not_lazy(kernel) {
-            refuse(true, format!("a lazy running maximum needs a streaming softmax: {why}"));
-        }
+    if s.running_max != RunningMax::Exact
+        && let Some(why) = lower::why_not_lazy(kernel)
+    {
+        refuse(true, format!("a lazy running maximum needs a streaming softmax: {why}"));
     }
     for (name, extent) in range_lengths(kernel) {
         match instance.binding.size(kernel, &extent) {

@@ -393,10 +393,10 @@ impl Counter<'_> {
 fn count_fused(value: &Expr) -> f64 {
     let mut fused = 0.0;
     value.visit(&mut |e| {
-        if let Expr::Infix("+" | "-", a, b) = e {
-            if matches!(a.as_ref(), Expr::Infix("*", ..)) || matches!(b.as_ref(), Expr::Infix("*", ..)) {
-                fused += 1.0;
-            }
+        if let Expr::Infix("+" | "-", a, b) = e
+            && (matches!(a.as_ref(), Expr::Infix("*", ..)) || matches!(b.as_ref(), Expr::Infix("*", ..)))
+        {
+            fused += 1.0;
         }
     });
     fused

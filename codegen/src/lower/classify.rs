@@ -89,9 +89,8 @@ impl Classes {
 
     /// Row sums are linear: `l * alpha + rowsum(p)` may be kept per lane, and summed over the lanes after the loop.
     fn find_partial_sums(&mut self, kernel: &Kernel) {
-        let mut candidates: HashSet<ValueId> = defined(kernel)
-            .filter(|&v| matches!(kernel.ty(v), Type::Tile(t) if t.rank() == 1) && is_linear(kernel, v))
-            .collect();
+        let mut candidates: HashSet<ValueId> =
+            defined(kernel).filter(|&v| matches!(kernel.ty(v), Type::Tile(t) if t.rank() == 1) && is_linear(kernel, v)).collect();
         loop {
             let keep: HashSet<ValueId> =
                 candidates.iter().copied().filter(|&v| self.may_be_partial(kernel, v, &candidates)).collect();
@@ -211,10 +210,10 @@ impl Classes {
 
     fn find_positions(&mut self, kernel: &Kernel) {
         for (_, op) in kernel.walk() {
-            if let Op::Pos(c) = kernel.ops[op].op {
-                if let Type::Coord(axis) = kernel.ty(c) {
-                    self.positions.insert(*axis);
-                }
+            if let Op::Pos(c) = kernel.ops[op].op
+                && let Type::Coord(axis) = kernel.ty(c)
+            {
+                self.positions.insert(*axis);
             }
         }
         for &value in self.guards.keys() {

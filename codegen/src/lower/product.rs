@@ -28,10 +28,11 @@ impl Lowering<'_> {
 
     /// The variable the product is added to: that of the start value if nothing reads it afterwards, else a copy.
     fn accumulator(&mut self, result: ValueId, start: ValueId) -> Result<VarId, Error> {
-        if let (Some(&Home::Variable(v)), None) = (self.homes.get(&start), self.forced.get(&result)) {
-            if self.classes.users[&start].len() == 1 && !self.is_block_param(start) {
-                return Ok(v);
-            }
+        if let (Some(&Home::Variable(v)), None) = (self.homes.get(&start), self.forced.get(&result))
+            && self.classes.users[&start].len() == 1
+            && !self.is_block_param(start)
+        {
+            return Ok(v);
         }
         let value = self.expr(start)?;
         let to = self.destination(result);

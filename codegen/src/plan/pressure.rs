@@ -13,7 +13,8 @@ use super::{Guard, OperandA, Plan, Stmt, StmtOp, Storage, VarId};
 /// Registers of all variables live at the widest moment.
 pub fn peak(plan: &Plan) -> u32 {
     let transient = transients(plan);
-    let mut live = Liveness { plan, at: 0, ranges: vec![None; plan.variables.len()], ended: Vec::new(), transient, borders: Vec::new() };
+    let mut live =
+        Liveness { plan, at: 0, ranges: vec![None; plan.variables.len()], ended: Vec::new(), transient, borders: Vec::new() };
     for role in &plan.roles {
         live.block(&role.body);
     }
@@ -33,7 +34,7 @@ pub fn peak(plan: &Plan) -> u32 {
 
 /// Fragments that no product, branch condition or store reads: they are done with where the statements after them are.
 fn transients(plan: &Plan) -> HashSet<VarId> {
-    fn lasting(plan: &Plan, body: &[Stmt], found: &mut HashSet<VarId>) {
+    fn lasting(body: &[Stmt], found: &mut HashSet<VarId>) {
         for stmt in body {
             match &stmt.op {
                 StmtOp::Dot { acc, a, .. } => {
@@ -45,14 +46,14 @@ fn transients(plan: &Plan) -> HashSet<VarId> {
                 StmtOp::Store { variable: Some(v), .. } => {
                     found.insert(*v);
                 }
-                StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => lasting(plan, body, found),
+                StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => lasting(body, found),
                 _ => {}
             }
         }
     }
     let mut found = HashSet::new();
     for role in &plan.roles {
-        lasting(plan, &role.body, &mut found);
+        lasting(&role.body, &mut found);
     }
     let accumulator = |v: &VarId| plan.variables[*v].storage == Storage::Fragment(Shape::Accumulator);
     (0..plan.variables.len()).filter(|v| accumulator(v) && !found.contains(v)).collect()

@@ -147,10 +147,10 @@ impl Fold<'_> {
         }
         let result = self.unscale_definition(value);
         self.unscaled.insert(value, result);
-        if let (Some(u), Some(name)) = (result, self.kernel.values[value].name.clone()) {
-            if self.kernel.values[u].name.is_none() {
-                self.kernel.values[u].name = Some(name);
-            }
+        if let (Some(u), Some(name)) = (result, self.kernel.values[value].name.clone())
+            && self.kernel.values[u].name.is_none()
+        {
+            self.kernel.values[u].name = Some(name);
         }
         result
     }
