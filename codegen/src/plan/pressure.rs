@@ -33,7 +33,7 @@ pub fn peak(plan: &Plan) -> u32 {
 
 /// Fragments that no product, branch condition or store reads: they are done with where the statements after them are.
 fn transients(plan: &Plan) -> HashSet<VarId> {
-    fn lasting(plan: &Plan, body: &[Stmt], found: &mut HashSet<VarId>) {
+    fn lasting(body: &[Stmt], found: &mut HashSet<VarId>) {
         for stmt in body {
             match &stmt.op {
                 StmtOp::Dot { acc, a, .. } => {
@@ -45,14 +45,14 @@ fn transients(plan: &Plan) -> HashSet<VarId> {
                 StmtOp::Store { variable: Some(v), .. } => {
                     found.insert(*v);
                 }
-                StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => lasting(plan, body, found),
+                StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => lasting(body, found),
                 _ => {}
             }
         }
     }
     let mut found = HashSet::new();
     for role in &plan.roles {
-        lasting(plan, &role.body, &mut found);
+        lasting(&role.body, &mut found);
     }
     let accumulator = |v: &VarId| plan.variables[*v].storage == Storage::Fragment(Shape::Accumulator);
     (0..plan.variables.len()).filter(|v| accumulator(v) && !found.contains(v)).collect()
