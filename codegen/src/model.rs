@@ -333,7 +333,12 @@ impl Counter<'_> {
                 let t = &self.plan.tiles[*tile];
                 let chunks = f64::from(t.rows * t.columns * t.elem.bytes().unwrap_or(4) as u32) / 16.0;
                 let per_warp = chunks / f64::from(32 * self.schedule.warps);
-                Units { issue: per_warp * 4.0 / 4.0, shared: per_warp * 4.0, ..Units::default() }
+                // A copy whose addresses do not advance by constants computes each of them (templates/cuda/device/copy_cp_async).
+                let threads = 32 * self.schedule.warps;
+                let pieces = (t.columns * t.elem.bytes().unwrap_or(4) as u32 / 16).max(1);
+                let advances = threads % pieces == 0 && (threads / pieces) % 8 == 0;
+                let instructions = if advances { 4.0 } else { 24.0 };
+                Units { issue: per_warp * instructions / 4.0, shared: per_warp * 4.0, ..Units::default() }
             }
             StmtOp::LoadFragments { to, .. } => self.ldmatrix(self.elements(*to) / 4.0),
             StmtOp::Dot { acc, a, b, depth, .. } => self.product(*acc, a, *b, *depth),

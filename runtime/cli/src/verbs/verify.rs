@@ -94,7 +94,7 @@ fn list(case: &Case, output: &mut Output) -> Result<()> {
     }
 }
 
-/// Runs cases of the suite one by one.
+/// Runs cases of the suite, side by side.
 fn suite(flags: &Flags, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
     let cases = chosen(flags);
     if cases.is_empty() {
@@ -104,17 +104,15 @@ fn suite(flags: &Flags, device: &Device, options: &LaunchOptions, output: &mut O
         options.toolchain.nvrtc()?; // one clear error instead of one per case
     }
     let bar = output.progress(cases.len(), "verifying");
-    let mut failed = 0;
-    for case in &cases {
-        bar.set_message(case.name());
-        let report = conformance::run(device, options, [case]);
-        for result in &report.cases {
-            failed += usize::from(result.failure.is_some());
-            bar.suspend(|| tell(case, result, output))?;
-        }
+    let report = conformance::run_watched(device, options, &cases, |result| {
+        bar.set_message(result.name.clone());
         bar.inc(1);
-    }
+    });
     bar.finish_and_clear();
+    for (case, result) in cases.iter().zip(&report.cases) {
+        tell(case, result, output)?;
+    }
+    let failed = report.cases.iter().filter(|result| result.failure.is_some()).count();
     let summary = format!("{} of {} cases passed on {device} ({})", cases.len() - failed, cases.len(), device.info().name);
     match output.json {
         true => output.json(&json!({ "passed": cases.len() - failed, "cases": cases.len(), "device": device.to_string() }))?,
