@@ -336,7 +336,7 @@ impl Counter<'_> {
                 // A copy whose addresses do not advance by constants computes each of them (templates/cuda/device/copy_cp_async).
                 let threads = 32 * self.schedule.warps;
                 let pieces = (t.columns * t.elem.bytes().unwrap_or(4) as u32 / 16).max(1);
-                let advances = threads % pieces == 0 && (threads / pieces) % 8 == 0;
+                let advances = threads.is_multiple_of(pieces) && (threads / pieces).is_multiple_of(8);
                 let instructions = if advances { 4.0 } else { 24.0 };
                 Units { issue: per_warp * instructions / 4.0, shared: per_warp * 4.0, ..Units::default() }
             }

@@ -47,7 +47,7 @@ fn launch(kernel: &BoundKernel, arguments: &mut [HostArgument]) -> Result<()> {
 }
 
 /// What the report says of a case whose result is spoilt.
-fn spoilt(name: &str, spoil: impl Fn(&BoundKernel, &mut [HostArgument]) -> Result<()>) -> String {
+fn spoilt(name: &str, spoil: impl Fn(&BoundKernel, &mut [HostArgument]) -> Result<()> + Sync) -> String {
     let report = run_with([&case(name)], |kernel, arguments| spoil(kernel, arguments));
     let [result] = &report.cases[..] else { panic!("one case") };
     result.failure.clone().unwrap_or_else(|| panic!("{name} passed, but is spoilt"))
@@ -62,7 +62,7 @@ fn output(arguments: &mut [HostArgument]) -> &mut flashtile::verify::HostTensor 
 }
 
 /// Changes the values of the first output after a right launch.
-fn changed(name: &str, change: impl Fn(&mut Vec<f64>)) -> String {
+fn changed(name: &str, change: impl Fn(&mut Vec<f64>) + Sync) -> String {
     spoilt(name, |kernel, arguments| {
         launch(kernel, arguments)?;
         let tensor = output(arguments);
