@@ -50,7 +50,7 @@ impl Lowering<'_> {
     pub(super) fn lower_for(&mut self, id: OpId, axis: AxisId, body: BlockId, init: &[ValueId]) -> Result<(), Error> {
         let span = self.span;
         let params = self.kernel.blocks[body].params.clone();
-        let name = self.value_name(params[0]);
+        let name = self.coordinate_name(params[0]);
         let info = self.bounds(id, &name);
         self.plan.loops.push(info);
         let loop_id = self.plan.loops.len() - 1;
@@ -92,6 +92,15 @@ impl Lowering<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A name for a loop coordinate. It occurs in addresses inside product statements, whose templates have names of their own.
+    fn coordinate_name(&mut self, coordinate: ValueId) -> String {
+        let wanted = self.kernel.values[coordinate].name.clone().unwrap_or_else(|| "tile".into());
+        match wanted.as_str() {
+            "a" | "b" | "d" | "x" | "step" => self.unique(&format!("{wanted}_tile")),
+            _ => self.unique(&wanted),
+        }
     }
 
     /// Loop bounds as constants named after the coordinate.

@@ -105,7 +105,13 @@ impl Nvrtc {
         };
         let no_nul = |text: &str, what: &str| CString::new(text).map_err(|_| refused("NUL", format!("a NUL byte in the {what}")));
         let (source, file) = (no_nul(source, "source")?, no_nul(name, "name")?);
-        let options = [format!("--gpu-architecture={arch}"), "--std=c++17".to_owned(), "--ptxas-options=-v".to_owned()];
+        // What NVRTC's own cache answers has no report of ptxas; flashtile keeps compiled code itself.
+        let options = [
+            format!("--gpu-architecture={arch}"),
+            "--std=c++17".to_owned(),
+            "--ptxas-options=-v".to_owned(),
+            "--no-cache".to_owned(),
+        ];
         let options = options.iter().map(|o| no_nul(o, "options")).collect::<Result<Vec<_>, _>>()?;
         let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
 
