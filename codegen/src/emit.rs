@@ -104,7 +104,7 @@ impl Writer<'_> {
             Function::Ex2 => &[Wrapper::Ex2],
             Function::Lg2 => &[Wrapper::Lg2],
             Function::Tanh => &[Wrapper::Ex2, Wrapper::Tanh],
-            Function::Abs => &[],
+            Function::Abs | Function::RoundedProduct => &[],
             Function::Max => &[Wrapper::Fmax],
             Function::Min => &[Wrapper::Fmin],
             Function::Most | Function::Least | Function::FloorDiv | Function::FloorRem => &[Wrapper::Integer],

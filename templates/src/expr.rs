@@ -43,6 +43,8 @@ pub enum Function {
     Max,
     /// Smaller.
     Min,
+    /// Product rounded by itself, never fused with a sum.
+    RoundedProduct,
     /// Larger integer.
     Most,
     /// Smaller integer.
@@ -78,6 +80,7 @@ impl Function {
             Function::Abs => "fabsf",
             Function::Max => "fmax",
             Function::Min => "fmin",
+            Function::RoundedProduct => "__fmul_rn",
             Function::Most => "most",
             Function::Least => "least",
             Function::FloorDiv => "floor_div",

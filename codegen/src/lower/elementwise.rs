@@ -87,6 +87,9 @@ impl Lowering<'_> {
             },
             Op::Full { value, .. } => self.expr(*value)?,
             Op::Unary(op, x) => unary_expr(*op, self.expr(*x)?),
+            Op::Binary(BinaryOp::Mul, a, b) if self.is_reference(data.results[0]) => {
+                Expr::call(Function::RoundedProduct, [self.expr(*a)?, self.expr(*b)?])
+            }
             Op::Binary(op, a, b) => {
                 let integer = self.kernel.tile(data.results[0]).elem == Elem::I32;
                 binary_expr(*op, self.expr(*a)?, self.expr(*b)?, integer)
@@ -120,6 +123,17 @@ impl Lowering<'_> {
             }
             other => unreachable!("{} is no elementwise op", other.mnemonic()),
         })
+    }
+
+    /// Whether the value is one per row and only enters differences: a scaled maximum, the reference of exponentials. It is rounded
+    /// wherever it occurs, so that the factor of a rescale undoes exactly the reference that exponentials were taken against.
+    fn is_reference(&self, value: ValueId) -> bool {
+        let users = self.classes.users.get(&value).map_or(&[][..], Vec::as_slice);
+        let ty = self.kernel.tile(value);
+        ty.rank() == 1
+            && ty.elem == Elem::F32
+            && !users.is_empty()
+            && users.iter().all(|&op| matches!(self.kernel.ops[op].op, Op::Binary(BinaryOp::Sub, ..)))
     }
 
     /// Whether every use of the value is as the A operand of a product.
