@@ -15,7 +15,7 @@ use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{self, Plan, Storage};
 use crate::rewrite;
-use crate::schedule::{Fragments, OperandA, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{Fragments, KNOBS, OperandA, RunningMax, Schedule, WorkOrder};
 
 /// Generated code and how to call it.
 #[derive(Clone, PartialEq, Debug)]
@@ -222,9 +222,9 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
         format!("block_m={} is not a multiple of 16 rows for each of {} warps", s.block_m, s.warps),
     );
     refuse(s.section == 0, "section=0 is not positive".into());
-    refuse(!arch.tensor_ops.contains(&s.tensor_op), format!("{arch} has no such tensor op"));
+    refuse(!arch.tensor_ops.contains(&s.tensor_op), format!("{arch} has no {}", knob_text(s, "tensor_op")));
     refuse(s.tensor_op == TensorOp::Wgmma, "tensor_op=wgmma is not built yet".into());
-    refuse(!arch.copy_ops.contains(&s.copy), format!("{arch} has no such copy"));
+    refuse(!arch.copy_ops.contains(&s.copy), format!("{arch} has no {}", knob_text(s, "copy")));
     refuse(s.copy == CopyOp::Tma, "copy=tma is not built yet".into());
     refuse(
         s.copy == CopyOp::CpAsync && instance.facts.alignment < 4,
@@ -262,6 +262,12 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
         }
     }
     reasons
+}
+
+/// `knob=value`, as the schedule's text form has it.
+fn knob_text(schedule: &Schedule, name: &str) -> String {
+    let knob = KNOBS.iter().find(|k| k.name == name).expect("every field of a schedule is a knob");
+    format!("{name}={}", (knob.get)(schedule))
 }
 
 /// Element types of matrix-product operands.

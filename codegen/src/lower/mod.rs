@@ -4,8 +4,10 @@
 //! | --- | --- |
 //! | `classify` | what each value becomes: fragment, tile, or an expression where it is used |
 //! | `padding` | what the padding of ragged tiles holds, and where it must be made harmless |
+//! | `program` | the program of a block, and work order |
 //! | `memory` | tiles in global and shared memory |
 //! | `elementwise` | elementwise ops to expressions and maps |
+//! | `unused` | constants that nothing names |
 //! | `running_max` | lazy forms of the running maximum of a streaming softmax |
 //! | `product` | matrix products and their operands |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
@@ -15,25 +17,25 @@ mod elementwise;
 mod memory;
 mod padding;
 mod product;
+mod program;
 mod running_max;
 mod stream;
+mod unused;
 
 use std::collections::{HashMap, HashSet};
 
-use flashtile_dsl::ir::{
-    At, AxisId, BlockId, Dim, Elem, Kernel, Op, OpId, ProgramDim, ReduceOp, SizeExpr, Span, ValueDef, ValueId,
-};
+use flashtile_dsl::ir::{At, AxisId, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId};
 use flashtile_templates::expr::{Expr, Function, Shape};
 
 use flashtile_dsl::analysis::index::Trend;
-use flashtile_dsl::analysis::mask;
 
 use crate::blocks;
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{GlobalTile, LoopId, Plan, Role, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable};
-use crate::schedule::{Schedule, WorkOrder};
+use crate::plan::{LoopId, Plan, Role, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable};
+use crate::schedule::Schedule;
 use classify::Classes;
+pub use program::trip_trend;
 pub use running_max::why_not_lazy;
 
 /// Names that templates use: no value of the kernel may take them.
@@ -159,102 +161,10 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
     };
     lowering.block(kernel.body)?;
     lowering.acquire_pending();
-    let body = drop_unused_constants(std::mem::take(&mut lowering.out), &lowering.plan);
+    let body = unused::drop_unused_constants(std::mem::take(&mut lowering.out), &lowering.plan);
     lowering.plan.roles.push(Role { name: "all".into(), warps: schedule.warps, body });
     lowering.place_tiles();
     Ok(lowering.plan)
-}
-
-/// Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
-fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
-    let mut body = body;
-    loop {
-        let mut used = HashSet::new();
-        for info in &plan.loops {
-            for bound in [&info.lo, &info.full_lo, &info.full_hi, &info.hi] {
-                names_in(bound, &mut used);
-            }
-        }
-        collect_names(&body, &mut used);
-        let before = count(&body);
-        body = keep_used(body, &used);
-        if count(&body) == before {
-            return body;
-        }
-    }
-}
-
-fn count(body: &[Stmt]) -> usize {
-    body.iter()
-        .map(|s| match &s.op {
-            StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => 1 + count(body),
-            _ => 1,
-        })
-        .sum()
-}
-
-fn keep_used(body: Vec<Stmt>, used: &HashSet<String>) -> Vec<Stmt> {
-    let mut kept = Vec::new();
-    for Stmt { op, span } in body {
-        let op = match op {
-            StmtOp::Let { ref name, .. } if !used.contains(name) => continue,
-            StmtOp::When { guard, body } => StmtOp::When { guard, body: keep_used(body, used) },
-            StmtOp::Loop { id, body } => StmtOp::Loop { id, body: keep_used(body, used) },
-            other => other,
-        };
-        kept.push(Stmt { op, span });
-    }
-    kept
-}
-
-fn collect_names(body: &[Stmt], used: &mut HashSet<String>) {
-    for stmt in body {
-        let tile = |tile: &GlobalTile, used: &mut HashSet<String>| {
-            for e in [&tile.origin, &tile.row_stride, &tile.rows_present, &tile.columns_present] {
-                names_in(e, used);
-            }
-        };
-        match &stmt.op {
-            StmtOp::Let { value, .. } | StmtOp::Map { value, .. } | StmtOp::Pack { value, .. } => names_in(value, used),
-            StmtOp::Copy { from, .. } | StmtOp::Load { from, .. } => tile(from, used),
-            StmtOp::Store { to, value, .. } => {
-                tile(to, used);
-                names_in(value, used);
-            }
-            StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => collect_names(body, used),
-            _ => {}
-        }
-    }
-}
-
-/// The identifiers of an expression.
-fn names_in(e: &Expr, used: &mut HashSet<String>) {
-    e.visit(&mut |e| {
-        if let Expr::Name(text) | Expr::Element(text, _) | Expr::RowPosition(text) | Expr::ColumnPosition(text) = e {
-            used.insert(text.clone());
-        }
-    });
-}
-
-/// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
-pub fn trip_trend(instance: &Instance, schedule: &Schedule) -> Option<Trend> {
-    let kernel = &instance.kernel;
-    let (_, first) = kernel.walk().into_iter().find(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. }))?;
-    let &program = kernel.blocks[kernel.body].ops.first()?;
-    let (Op::Program(dims), Some(&last)) = (&kernel.ops[program].op, kernel.ops[program].results.last()) else { return None };
-    if !matches!(dims.last(), Some(ProgramDim::Tiles(_)))
-        || dims[..dims.len() - 1].iter().any(|d| matches!(d, ProgramDim::Tiles(_)))
-    {
-        return None;
-    }
-    let masks = mask::loop_masks(
-        kernel,
-        first,
-        &|axis| i64::from(blocks::block(kernel, schedule, axis)),
-        &|size| instance.binding.size(kernel, size),
-        mask::MaskOptions { early_stop: schedule.early_stop },
-    );
-    masks.trips_trend(kernel, last)
 }
 
 /// A tile copied outside any loop and not yet waited for.
@@ -481,72 +391,6 @@ impl Lowering<'_> {
             self.guard_padding(result)?;
         }
         Ok(())
-    }
-
-    /// Finds this block's program in the grid. Blocks are numbered along x; how numbers map to programs is the work order.
-    fn program(&mut self, dims: &[ProgramDim], results: &[ValueId]) {
-        let names: Vec<String> = results.iter().map(|&r| self.value_name(r)).collect();
-        let counts: Vec<Expr> = dims.iter().zip(&names).map(|(dim, name)| self.program_count(dim, name)).collect();
-        let mut number = Expr::name("(int)blockIdx.x");
-        let last = dims.len() - 1;
-        if self.schedule.order == WorkOrder::LongestFirst {
-            number = self.longest_first(&counts, &names[last]);
-        }
-        let split = if self.schedule.order == WorkOrder::LongestFirst { last } else { dims.len() };
-        for d in (0..split).rev() {
-            let value = if d == 0 { number.clone() } else { Expr::infix("%", number.clone(), counts[d].clone()) };
-            self.push_int(&names[d], value);
-            number = Expr::infix("/", number, counts[d].clone());
-        }
-        for ((dim, &result), name) in dims.iter().zip(results).zip(names) {
-            match dim {
-                ProgramDim::Each(_) => drop(self.homes.insert(result, Home::Inline(Expr::name(name)))),
-                ProgramDim::Tiles(axis) => self.enter_tile(result, *axis, name),
-            }
-        }
-    }
-
-    fn push_int(&mut self, name: &str, value: Expr) {
-        self.push(StmtOp::Let { name: name.to_owned(), integer: true, value });
-    }
-
-    /// Number of programs along one dimension of the grid.
-    fn program_count(&mut self, dim: &ProgramDim, name: &str) -> Expr {
-        match dim {
-            ProgramDim::Each(size) => self.size(size),
-            ProgramDim::Tiles(axis) => {
-                let block = i64::from(self.block_size(*axis));
-                let raised = Expr::infix("+", self.size(&self.kernel.axes[*axis].extent), Expr::Int(block - 1));
-                let count = self.unique(&format!("{name}_tiles"));
-                self.push_int(&count, Expr::infix("/", raised, Expr::Int(block)));
-                Expr::name(count)
-            }
-        }
-    }
-
-    /// Sections of `section` outer programs; in a section the tiles with the longest loops first, outer programs fastest.
-    /// Defines the tile coordinate and returns the number of the outer program.
-    fn longest_first(&mut self, counts: &[Expr], tile: &str) -> Expr {
-        let (tiles, outer) = (counts.last().expect("a grid dimension").clone(), &counts[..counts.len() - 1]);
-        let outer = outer.iter().cloned().reduce(|a, b| Expr::infix("*", a, b)).unwrap_or(Expr::Int(1));
-        let section = Expr::Int(i64::from(self.schedule.section));
-        let programs = self.unique("section_programs");
-        self.push_int(&programs, Expr::infix("*", tiles.clone(), section.clone()));
-        let first = self.unique("section_first");
-        let block = Expr::name("(int)blockIdx.x");
-        let number = Expr::infix("/", block.clone(), Expr::name(programs.clone()));
-        self.push_int(&first, Expr::infix("*", number, section.clone()));
-        let size = self.unique("section_size");
-        self.push_int(&size, Expr::call(Function::Least, [section, Expr::infix("-", outer, Expr::name(first.clone()))]));
-        let within = self.unique("within_section");
-        self.push_int(&within, Expr::infix("%", block, Expr::name(programs)));
-        let rank = Expr::infix("/", Expr::name(within.clone()), Expr::name(size.clone()));
-        let value = match self.trend {
-            Some(Trend::Rising) => Expr::infix("-", Expr::infix("-", tiles, Expr::Int(1)), rank),
-            _ => rank,
-        };
-        self.push_int(tile, value);
-        Expr::infix("+", Expr::name(first), Expr::infix("%", Expr::name(within), Expr::name(size)))
     }
 
     /// Defines a coordinate and the thread's first position along its axis.

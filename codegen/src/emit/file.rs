@@ -1,0 +1,126 @@
+//! The file around the body: header comment, wrappers, parameter block.
+
+use flashtile_dsl::ir::{Elem, ParamKind, SizeKind};
+use flashtile_templates::{KernelFile, ParamField, TileNote, Wrapper};
+
+use super::Writer;
+use crate::abi::Field;
+use crate::error::Error;
+use crate::instance::Instance;
+
+impl Writer<'_> {
+    pub(super) fn file(mut self, body: String) -> Result<String, Error> {
+        let e = self.e;
+        if e.plan.shared_bytes() > 0 {
+            self.wrappers.insert(Wrapper::SharedAddress);
+        }
+        let mut wrappers = vec![format!("constexpr int THREADS = {};", e.plan.threads())];
+        for wrapper in &self.wrappers {
+            wrappers.push(wrapper.render(&self.renderer)?);
+        }
+        let kernel = self.kernel();
+        let mut generics: Vec<String> = Vec::new();
+        for (name, elem) in &e.instance.binding.types {
+            generics.push(format!("{name} = {}", elem.name()));
+        }
+        for (name, value) in &e.instance.binding.consts {
+            generics.push(format!("{name} = {value}"));
+        }
+        let text = self.renderer.render(&KernelFile {
+            name: kernel.name.clone(),
+            generics: if generics.is_empty() { String::new() } else { format!("<{}>", generics.join(", ")) },
+            doc: kernel.doc.lines().map(|l| l.trim().to_owned()).collect(),
+            arch: e.arch.name.into(),
+            compute: e.arch.name.replace("sm_", "compute_"),
+            schedule: e.schedule.to_string(),
+            assumptions: e.assumptions.clone(),
+            tiles: e
+                .plan
+                .tiles
+                .iter()
+                .map(|t| TileNote {
+                    name: t.name.clone(),
+                    offset: t.offset,
+                    slots: t.slots,
+                    rows: t.rows,
+                    columns: t.columns,
+                    elem: t.elem.name().into(),
+                    pitch: t.pitch,
+                    layout: format!("{:?}", t.layout).to_lowercase(),
+                })
+                .collect(),
+            threads: e.plan.threads(),
+            min_blocks: e.schedule.min_blocks,
+            shared_bytes: e.plan.shared_bytes(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            wrappers,
+            fields: self.fields(),
+            entry: e.abi.entry.clone(),
+            body,
+        })?;
+        Ok(text)
+    }
+
+    pub(super) fn fields(&self) -> Vec<ParamField> {
+        let kernel = self.kernel();
+        let elem_type = |name: &str| {
+            let param = kernel.param_named(name).expect("the ABI names parameters of the kernel");
+            match &kernel.params[param].kind {
+                ParamKind::Tensor(t) => (self.e.instance.binding.elem(kernel, t.elem), t.output),
+                ParamKind::Scalar(e) => (*e, false),
+            }
+        };
+        let c_type = |e: Elem| match e {
+            Elem::F32 => "float",
+            Elem::I32 | Elem::Bool => "int",
+            Elem::F16 => "f16",
+            Elem::Bf16 => "bf16",
+            Elem::Generic(_) => unreachable!("bound"),
+        };
+        let field = |f: &Field| match f {
+            Field::Pointer(name) => {
+                let (elem, output) = elem_type(name);
+                let shape = &kernel.tensor(kernel.param_named(name).expect("a parameter")).shape;
+                let shape: Vec<_> = shape.iter().map(|s| kernel.size_text(s)).collect();
+                let qualifier = if output { "" } else { "const " };
+                ParamField {
+                    r#type: format!("{qualifier}{}*", c_type(elem)),
+                    name: name.clone(),
+                    note: format!("({})", shape.join(", ")),
+                }
+            }
+            Field::Stride(name, d) => {
+                ParamField { r#type: "i64".into(), name: format!("{name}_stride{d}"), note: "in elements".into() }
+            }
+            Field::Size(name) => ParamField { r#type: "int".into(), name: name.clone(), note: String::new() },
+            Field::Scalar(name) => {
+                ParamField { r#type: c_type(elem_type(name).0).into(), name: name.clone(), note: String::new() }
+            }
+            Field::Workspace(bytes) => {
+                ParamField { r#type: "u32*".into(), name: "workspace".into(), note: format!("{bytes} bytes, zero") }
+            }
+        };
+        self.e.abi.fields.iter().map(field).collect()
+    }
+}
+
+/// The parameter block of a kernel: tensors (pointer, strides but the last), run-time sizes, scalars.
+pub fn fields(instance: &Instance) -> Vec<Field> {
+    let kernel = &instance.kernel;
+    let mut fields = Vec::new();
+    for param in kernel.params.values() {
+        if let ParamKind::Tensor(t) = &param.kind {
+            fields.push(Field::Pointer(param.name.clone()));
+            for d in 0..t.shape.len().saturating_sub(1) {
+                fields.push(Field::Stride(param.name.clone(), d as u32));
+            }
+        }
+    }
+    fields.extend(kernel.sizes.values().filter(|s| s.kind == SizeKind::Runtime).map(|s| Field::Size(s.name.clone())));
+    for param in kernel.params.values() {
+        if let ParamKind::Scalar(_) = param.kind {
+            fields.push(Field::Scalar(param.name.clone()));
+        }
+    }
+    fields
+}

@@ -1,0 +1,161 @@
+//! Statements that move tiles: global to shared memory, global memory to registers and back.
+
+use flashtile_dsl::ir::Elem;
+use flashtile_templates::expr::{Domain, Expr, Function, Shape, element_text};
+use flashtile_templates::{CopyTile, LoadGlobal, StoreColumn, StoreElements, StoreFragment, StoreRow, When, Wrapper};
+
+use super::{BODY, Writer};
+use crate::arch::CopyOp;
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::plan::{GlobalTile, Slot, StmtOp, Storage, TileId, VarId};
+use crate::schedule::Schedule;
+
+/// Bytes per asynchronous or vector copy under the facts, or 0 for element by element.
+pub fn copy_bytes(instance: &Instance, schedule: &Schedule) -> u32 {
+    match (schedule.copy, instance.facts.alignment) {
+        (CopyOp::Sync, 16) => 16,
+        (CopyOp::Sync, _) => 0,
+        (_, bytes) => bytes,
+    }
+}
+
+/// Row within the tile's origin.
+fn row_text(domain: Domain) -> String {
+    Expr::RowPosition("first_row".into()).text(domain)
+}
+
+/// Column within the tile's origin.
+fn column_text(domain: Domain) -> String {
+    Expr::ColumnPosition("first_column".into()).text(domain)
+}
+
+fn parenthesized(text: &str) -> String {
+    if text.contains(' ') { format!("({text})") } else { text.to_owned() }
+}
+
+impl Writer<'_> {
+    pub(super) fn copy(&mut self, tile: TileId, slot: Slot, from: &GlobalTile) -> Result<String, Error> {
+        let bytes = copy_bytes(self.e.instance, self.e.schedule);
+        self.wrappers.extend([Wrapper::Integer, Wrapper::Tile]);
+        match self.e.schedule.copy {
+            CopyOp::Sync => self.wrappers.extend([Wrapper::SharedAccess, Wrapper::CopySync { bytes }]),
+            _ => self.wrappers.extend([Wrapper::CpAsync { bytes }, Wrapper::CopyCpAsync { bytes }]),
+        }
+        let t = self.plan().tiles[tile].clone();
+        let context = CopyTile {
+            rows: t.rows,
+            columns: t.columns,
+            pitch: t.pitch,
+            swizzle: t.swizzle(),
+            to: self.slot_address(tile, slot),
+            from: self.uniform(&from.origin),
+            row_stride: self.uniform(&from.row_stride),
+            rows_present: self.uniform(&from.rows_present),
+            columns_present: self.uniform(&from.columns_present),
+        };
+        self.render(&context)
+    }
+
+    pub(super) fn load(&mut self, to: VarId, from: &GlobalTile) -> Result<String, Error> {
+        self.wrappers.insert(Wrapper::Widen);
+        let domain = self.plan().domain(to);
+        let Storage::Fragment(shape) = self.plan().variables[to].storage else { unreachable!("loads write fragments") };
+        let (rank, row, column) = match shape {
+            Shape::Accumulator => (2, row_text(domain), column_text(domain)),
+            Shape::Row => (1, row_text(domain), String::new()),
+            Shape::Column => (1, column_text(domain), String::new()),
+            Shape::Uniform => unreachable!("scalars are read by a let"),
+        };
+        let context = LoadGlobal {
+            each: self.each(to, domain),
+            to: element_text(&self.name(to), shape, domain),
+            rank,
+            row,
+            column,
+            from: parenthesized(&self.uniform(&from.origin)),
+            row_stride: self.uniform(&from.row_stride),
+            rows_present: self.uniform(&from.rows_present),
+            columns_present: self.uniform(&from.columns_present),
+        };
+        self.render(&context)
+    }
+
+    pub(super) fn store(&mut self, op: &StmtOp) -> Result<String, Error> {
+        let StmtOp::Store { to, value, variable, shape, m_tiles, n_tiles } = op else { unreachable!("a store") };
+        let elem = self.e.instance.binding.elem(self.kernel(), self.kernel().tensor(to.tensor).elem);
+        let origin = self.uniform(&to.origin);
+        let row_stride = self.uniform(&to.row_stride);
+        let rows_present = self.uniform(&to.rows_present);
+        let columns_present = self.uniform(&to.columns_present);
+        let quad = *shape == Shape::Accumulator
+            && matches!(elem, Elem::F16 | Elem::Bf16)
+            && self.e.instance.facts.alignment == 16
+            && n_tiles % 4 == 0
+            && to.columns_full;
+        if let (true, Some(v)) = (quad, variable) {
+            let pack = self.pack_wrapper(elem);
+            self.wrappers.insert(Wrapper::StoreQuad { pack });
+            return self.render(&StoreFragment {
+                to: origin,
+                from: self.name(*v),
+                m_tiles: *m_tiles,
+                n_tiles: *n_tiles,
+                row_stride,
+                first_row: "first_row".into(),
+                rows_present,
+            });
+        }
+        let narrowed = match elem {
+            Elem::F16 => Expr::call(Function::NarrowF16, [value.clone()]),
+            Elem::Bf16 => Expr::call(Function::NarrowBf16, [value.clone()]),
+            _ => value.clone(),
+        };
+        let origin = parenthesized(&origin);
+        match shape {
+            Shape::Accumulator => {
+                let value = self.text(&narrowed, Domain::Accumulator);
+                self.render(&StoreElements {
+                    to: origin,
+                    m_tiles: *m_tiles,
+                    n_tiles: *n_tiles,
+                    row_stride,
+                    row: row_text(Domain::Accumulator),
+                    column: column_text(Domain::Accumulator),
+                    rows_present,
+                    columns_present,
+                    value,
+                })
+            }
+            Shape::Row => {
+                let value = self.text(&narrowed, Domain::Row);
+                self.render(&StoreRow {
+                    to: origin,
+                    m_tiles: *m_tiles,
+                    row_stride,
+                    row: row_text(Domain::Row),
+                    rows_present,
+                    value,
+                })
+            }
+            Shape::Column => {
+                let value = self.text(&narrowed, Domain::Column);
+                self.render(&StoreColumn {
+                    to: origin,
+                    n_tiles: *n_tiles,
+                    column_stride: row_stride,
+                    column: column_text(Domain::Column),
+                    columns_present: rows_present,
+                    value,
+                })
+            }
+            Shape::Uniform => {
+                let value = self.uniform(&narrowed);
+                self.depth += 1;
+                let body = self.render(&flashtile_templates::Assign { name: format!("*{origin}"), value });
+                self.depth -= 1;
+                self.nested(&When { condition: "threadIdx.x == 0".into(), rare: false, body: BODY.into() }, body?)
+            }
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! From a plan to CUDA C: every statement becomes one typed context, rendered by its template.
+
+mod file;
+mod memory;
+mod product;
+
+pub use file::fields;
+
+use std::collections::BTreeSet;
+
+use flashtile_dsl::ir::{Elem, Kernel, ReduceOp};
+use flashtile_templates::expr::{Domain, Expr, Function, Shape, each_text, element_text};
+use flashtile_templates::{
+    Barrier, Commit, Declare, Let, Loop, Map, Pack, QuadMax, QuadSum, Reduce, Renderer, Template, Vote, Wait, When, Wrapper,
+};
+
+use crate::abi::Abi;
+use crate::arch::{Arch, TensorOp};
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::plan::{Guard, Iteration, Plan, Slot, Stmt, StmtOp, Storage, TileId, VarId};
+use crate::schedule::{Edges, Schedule};
+
+/// What is emitted beside the plan.
+pub struct Emission<'a> {
+    pub plan: &'a Plan,
+    pub instance: &'a Instance,
+    pub schedule: &'a Schedule,
+    pub arch: &'static Arch,
+    pub abi: &'a Abi,
+    pub assumptions: Vec<String>,
+}
+
+/// Marks the line that nested statements take the place of.
+const BODY: &str = "/* body */";
+
+/// The whole file.
+pub fn emit(emission: &Emission<'_>) -> Result<String, Error> {
+    let renderer = Renderer::new()?;
+    let mut writer = Writer { e: emission, renderer, wrappers: BTreeSet::new(), line: None, depth: 1 };
+    let mut body = String::new();
+    writer.shared_names(&mut body)?;
+    for v in &emission.plan.variables {
+        body.push_str(&writer.declare(v)?);
+    }
+    for role in &emission.plan.roles {
+        body.push_str(&writer.block(&role.body)?);
+    }
+    writer.file(body)
+}
+
+struct Writer<'a> {
+    e: &'a Emission<'a>,
+    renderer: Renderer,
+    wrappers: BTreeSet<Wrapper>,
+    /// Line of the kernel text that the last `#line` named.
+    line: Option<u32>,
+    depth: usize,
+}
+
+impl Writer<'_> {
+    fn plan(&self) -> &Plan {
+        self.e.plan
+    }
+
+    fn kernel(&self) -> &Kernel {
+        &self.e.instance.kernel
+    }
+
+    fn render<T: Template>(&self, context: &T) -> Result<String, Error> {
+        let text = self.renderer.render(context)?;
+        let mut out = String::new();
+        for line in text.lines().filter(|l| !l.trim().is_empty()) {
+            if !line.starts_with('#') {
+                out.push_str(&"  ".repeat(self.depth));
+            }
+            out.push_str(line);
+            out.push('\n');
+        }
+        Ok(out)
+    }
+
+    /// Text of an expression; notes the wrappers it needs.
+    fn text(&mut self, e: &Expr, domain: Domain) -> String {
+        let mut needed = Vec::new();
+        e.visit(&mut |e| match e {
+            Expr::Call(f, _) => needed.push(*f),
+            Expr::Float(x) if x.is_infinite() => drop(self.wrappers.insert(Wrapper::Infinite)),
+            _ => {}
+        });
+        for f in needed {
+            self.need(f);
+        }
+        e.text(domain)
+    }
+
+    fn need(&mut self, f: Function) {
+        let wrappers: &[Wrapper] = match f {
+            Function::Ex2 => &[Wrapper::Ex2],
+            Function::Lg2 => &[Wrapper::Lg2],
+            Function::Tanh => &[Wrapper::Ex2, Wrapper::Tanh],
+            Function::Abs | Function::RoundedProduct => &[],
+            Function::Max => &[Wrapper::Fmax],
+            Function::Min => &[Wrapper::Fmin],
+            Function::Most | Function::Least | Function::FloorDiv | Function::FloorRem => &[Wrapper::Integer],
+            Function::VisibleOrZero => &[Wrapper::Infinite, Wrapper::VisibleOrZero],
+            Function::DivOrZero | Function::TimesInverseOrZero => &[Wrapper::DivOrZero],
+            Function::RoundF16 => &[Wrapper::NarrowF16, Wrapper::Widen],
+            Function::RoundBf16 => &[Wrapper::NarrowBf16, Wrapper::Widen],
+            Function::NarrowF16 => &[Wrapper::NarrowF16],
+            Function::NarrowBf16 => &[Wrapper::NarrowBf16],
+            Function::Widen => &[Wrapper::Widen],
+        };
+        self.wrappers.extend(wrappers);
+    }
+
+    fn uniform(&mut self, e: &Expr) -> String {
+        self.text(e, Domain::Uniform)
+    }
+
+    fn let_text(&mut self, name: &str, integer: bool, value: &Expr) -> Result<String, Error> {
+        let value = self.uniform(value);
+        self.render(&Let { r#type: if integer { "int" } else { "float" }.into(), name: name.into(), value })
+    }
+
+    fn declare(&self, v: &crate::plan::Variable) -> Result<String, Error> {
+        let (ty, extents) = match v.storage {
+            Storage::Fragment(Shape::Uniform) => (if v.integer { "int" } else { "float" }, String::new()),
+            Storage::Fragment(Shape::Row) => ("float", format!("[{}][2]", v.m_tiles)),
+            Storage::Fragment(Shape::Column) => ("float", format!("[{}][2]", v.n_tiles)),
+            Storage::Fragment(Shape::Accumulator) => ("float", format!("[{}][{}][4]", v.m_tiles, v.n_tiles)),
+            Storage::Packed => ("u32", format!("[{}][{}][2]", v.m_tiles, v.n_tiles)),
+        };
+        let ty = if v.integer && matches!(v.storage, Storage::Fragment(_)) { "int" } else { ty };
+        self.render(&Declare { r#type: ty.into(), name: v.name.clone(), extents })
+    }
+
+    /// Constants every statement may use: the thread's first row and column, lane offsets within tiles.
+    fn shared_names(&mut self, body: &mut String) -> Result<(), Error> {
+        let rows_per_warp = self.e.schedule.block_m / self.e.schedule.warps;
+        body.push_str(&self.let_text("first_row", true, &Expr::name(format!("warp * {rows_per_warp} + lane / 4")))?);
+        body.push_str(&self.let_text("first_column", true, &Expr::name("2 * (lane % 4)"))?);
+        if self.e.schedule.tensor_op == TensorOp::Ffma {
+            return Ok(());
+        }
+        let kinds: BTreeSet<(u32, u32)> = self.plan().tiles.iter().map(|t| (t.pitch, t.swizzle())).collect();
+        for (pitch, swizzle) in kinds {
+            self.wrappers.insert(Wrapper::Tile);
+            for (name, row, chunk) in [("rows", "lane % 16", "lane / 16"), ("pairs", "lane % 8 + lane / 16 * 8", "lane / 8 % 2")]
+            {
+                let offset = format!("tile_offset<{pitch}, {swizzle}>({row}, {chunk})");
+                body.push_str(&self.render(&Let {
+                    r#type: "u32".into(),
+                    name: format!("lane_{name}_{pitch}"),
+                    value: offset,
+                })?);
+            }
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, stmts: &[Stmt]) -> Result<String, Error> {
+        let mut out = String::new();
+        for stmt in stmts {
+            if let Some((line, _)) = self.kernel().source.line_column(stmt.span)
+                && self.line != Some(line)
+                && !self.kernel().source.name.is_empty()
+            {
+                self.line = Some(line);
+                out.push_str(&format!("#line {line} \"{}\"\n", self.kernel().source.name.replace('\\', "/")));
+            }
+            out.push_str(&self.statement(&stmt.op)?);
+        }
+        Ok(out)
+    }
+
+    fn statement(&mut self, op: &StmtOp) -> Result<String, Error> {
+        match op {
+            StmtOp::Let { name, integer, value } => self.let_text(name, *integer, value),
+            StmtOp::Map { to, value } => self.map(*to, value),
+            StmtOp::Pack { to, value } => self.pack(*to, value),
+            StmtOp::Reduce { to, from, operation, across_quad } => {
+                let v = &self.plan().variables[*from];
+                let (m_tiles, n_tiles) = (v.m_tiles, v.n_tiles);
+                let operation = if *operation == ReduceOp::Max { "max" } else { "sum" };
+                if operation == "max" {
+                    self.wrappers.insert(Wrapper::Fmax);
+                }
+                if *across_quad {
+                    self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);
+                }
+                let (to, from) = (self.name(*to), self.name(*from));
+                self.render(&Reduce { to, from, m_tiles, n_tiles, operation, across_quad: *across_quad })
+            }
+            StmtOp::QuadMax(v) => {
+                self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);
+                self.render(&QuadMax { name: self.name(*v), m_tiles: self.plan().variables[*v].m_tiles })
+            }
+            StmtOp::QuadSum(v) => {
+                self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);
+                self.render(&QuadSum { name: self.name(*v), m_tiles: self.plan().variables[*v].m_tiles })
+            }
+            StmtOp::Copy { tile, slot, from } => self.copy(*tile, *slot, from),
+            StmtOp::Commit => self.render(&Commit {}),
+            StmtOp::Wait(pending) => self.render(&Wait { pending: *pending }),
+            StmtOp::Barrier => self.render(&Barrier {}),
+            StmtOp::LoadFragments { to, tile, slot } => self.load_fragments(*to, *tile, *slot),
+            StmtOp::Dot { .. } => self.dot(op),
+            StmtOp::Stage { tile, from } => self.stage(*tile, *from),
+            StmtOp::Load { to, from } => self.load(*to, from),
+            StmtOp::Store { .. } => self.store(op),
+            StmtOp::When { guard: Guard::Vote { condition, m_tiles }, body } => {
+                let condition = self.text(condition, Domain::Row);
+                let each = each_text(Domain::Row, *m_tiles, 1);
+                self.depth += 2;
+                let body = self.block(body);
+                self.depth -= 2;
+                self.nested(&Vote { each, condition, body: BODY.into() }, body?)
+            }
+            StmtOp::When { guard, body } => {
+                let condition = self.guard(guard);
+                self.depth += 1;
+                let body = self.block(body);
+                self.depth -= 1;
+                let rare = matches!(guard, Guard::Cut(_));
+                self.nested(&When { condition, rare, body: BODY.into() }, body?)
+            }
+            StmtOp::Loop { id, body } => {
+                let l = self.plan().loops[*id].clone();
+                self.depth += 1;
+                let body = self.block(body);
+                self.depth -= 1;
+                let (from, to) = (self.uniform(&l.lo), self.uniform(&l.hi));
+                self.nested(&Loop { coordinate: l.coordinate, from, to, body: BODY.into() }, body?)
+            }
+        }
+    }
+
+    /// Renders a template whose body is already rendered and indented: it takes the place of the marker's line.
+    fn nested<T: Template>(&self, context: &T, body: String) -> Result<String, Error> {
+        let text = self.render(context)?;
+        let (head, tail) = text.split_once(BODY).expect("the template has a body");
+        let (head, tail) = (head.trim_end_matches(' '), tail.trim_start_matches('\n'));
+        Ok(format!("{head}{body}{tail}"))
+    }
+
+    fn name(&self, v: VarId) -> String {
+        self.plan().variables[v].name.clone()
+    }
+
+    fn each(&self, v: VarId, domain: Domain) -> String {
+        let v = &self.plan().variables[v];
+        each_text(domain, v.m_tiles, v.n_tiles)
+    }
+
+    fn map(&mut self, to: VarId, value: &Expr) -> Result<String, Error> {
+        let domain = self.plan().domain(to);
+        let Storage::Fragment(shape) = self.plan().variables[to].storage else { unreachable!("maps write fragments") };
+        let value = self.text(value, domain);
+        let (each, to) = (self.each(to, domain), element_text(&self.name(to), shape, domain));
+        self.render(&Map { each, to, value })
+    }
+
+    fn operand_elem(&self) -> Elem {
+        let elem = self.kernel().type_params.first().map(|_| Elem::Generic(0)).unwrap_or(Elem::F16);
+        self.e.instance.binding.elem(self.kernel(), elem)
+    }
+
+    fn pack_wrapper(&mut self, elem: Elem) -> &'static str {
+        if elem == Elem::Bf16 {
+            self.wrappers.insert(Wrapper::PackBf16);
+            "pack_bf16"
+        } else {
+            self.wrappers.insert(Wrapper::PackF16 { pair_convert: self.e.arch.capability >= (8, 0) });
+            "pack_f16"
+        }
+    }
+
+    fn pack(&mut self, to: VarId, value: &Expr) -> Result<String, Error> {
+        let elem = self.operand_elem();
+        let pack = self.pack_wrapper(elem).to_owned();
+        let (lower, upper) = (self.text(value, Domain::Pair(0)), self.text(value, Domain::Pair(1)));
+        let each = self.each(to, Domain::Pair(0));
+        self.render(&Pack { each, to: format!("{}[mt][nt][r]", self.name(to)), pack, lower, upper })
+    }
+
+    /// Shared address of a slot.
+    fn slot_address(&self, tile: TileId, slot: Slot) -> String {
+        let t = &self.plan().tiles[tile];
+        let base = if t.offset == 0 { "shared".to_owned() } else { format!("shared + {}", t.offset) };
+        let number = match slot {
+            Slot::Only => return base,
+            Slot::Of(_) if t.slots == 1 => return base,
+            Slot::Of(Iteration::First(_, n)) => match n % t.slots {
+                0 => return base,
+                n => n.to_string(),
+            },
+            Slot::Of(Iteration::Ahead(id, n)) => {
+                let l = &self.plan().loops[id];
+                let from = match &l.lo {
+                    Expr::Int(0) => l.coordinate.clone(),
+                    lo => format!("{} - {}", l.coordinate, lo.text(Domain::Uniform)),
+                };
+                match (from.contains(' '), n) {
+                    (false, 0) => format!("{from} % {}", t.slots),
+                    (true, 0) => format!("({from}) % {}", t.slots),
+                    (_, n) => format!("({from} + {n}) % {}", t.slots),
+                }
+            }
+        };
+        format!("{base} + {number} * {}", t.slot_bytes())
+    }
+
+    fn guard(&mut self, guard: &Guard) -> String {
+        match guard {
+            Guard::Exists(iteration) => {
+                let (id, number) = match *iteration {
+                    Iteration::First(id, n) => (id, (self.plan().loops[id].lo.clone(), n)),
+                    Iteration::Ahead(id, n) => (id, (Expr::name(self.plan().loops[id].coordinate.clone()), n)),
+                };
+                let tile = match number {
+                    (base, 0) => base,
+                    (base, n) => Expr::infix("+", base, Expr::Int(i64::from(n))),
+                };
+                let condition = Expr::infix("<", tile, self.plan().loops[id].hi.clone());
+                self.uniform(&condition)
+            }
+            Guard::Vote { .. } => unreachable!("votes have a template of their own"),
+            Guard::Cut(id) => {
+                debug_assert_eq!(self.e.schedule.edges, Edges::Split);
+                let l = self.plan().loops[*id].clone();
+                let after = Expr::infix(">=", Expr::name(l.coordinate.clone()), l.full_hi);
+                let condition = if l.full_lo == l.lo {
+                    after
+                } else {
+                    Expr::infix("||", Expr::infix("<", Expr::name(l.coordinate), l.full_lo), after)
+                };
+                self.uniform(&condition)
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Statements of matrix products: which fragments, from where, through which instruction.
+
+use flashtile_templates::{DotFfma, DotMma, LoadFragments, Stage, Wrapper};
+
+use super::Writer;
+use crate::arch::TensorOp;
+use crate::error::Error;
+use crate::plan::{OperandA, Slot, StmtOp, TileId, VarId};
+use crate::schedule::Fragments;
+
+impl Writer<'_> {
+    /// Address of this warp's rows of a tile.
+    pub(super) fn warp_rows(&self, tile: TileId, slot: Slot) -> String {
+        let t = &self.plan().tiles[tile];
+        format!("{} + warp * {}", self.slot_address(tile, slot), t.rows / self.e.schedule.warps * t.pitch)
+    }
+
+    pub(super) fn load_fragments(&mut self, to: VarId, tile: TileId, slot: Slot) -> Result<String, Error> {
+        self.wrappers.extend([Wrapper::Tile, Wrapper::LdmatrixX4]);
+        let (v, t) = (&self.plan().variables[to], &self.plan().tiles[tile]);
+        self.render(&LoadFragments {
+            to: v.name.clone(),
+            from: self.warp_rows(tile, slot),
+            m_tiles: v.m_tiles,
+            k_tiles: v.n_tiles / 2,
+            pitch: t.pitch,
+            swizzle: t.swizzle(),
+            lane_offset: format!("lane_rows_{}", t.pitch),
+        })
+    }
+
+    pub(super) fn dot(&mut self, op: &StmtOp) -> Result<String, Error> {
+        let StmtOp::Dot { acc, zero, a, b, b_slot, k_major, depth, last } = op else { unreachable!("a dot") };
+        let (v, tb) = (self.plan().variables[*acc].clone(), self.plan().tiles[*b].clone());
+        let note = match a {
+            OperandA::Tile(tile, _) => self.plan().tiles[*tile].name.clone(),
+            OperandA::Packed(p) => self.name(*p),
+        };
+        let note =
+            format!("{} {} {note} * {}{}", v.name, if *zero { "=" } else { "+=" }, tb.name, if *k_major { "^T" } else { "" });
+        if self.e.schedule.tensor_op == TensorOp::Ffma {
+            let OperandA::Tile(tile, slot) = a else { unreachable!("the scalar path stages A in shared memory") };
+            self.wrappers.extend([Wrapper::SharedAccess, Wrapper::Tile]);
+            let ta = self.plan().tiles[*tile].clone();
+            return self.render(&DotFfma {
+                note,
+                zero: *zero,
+                acc: v.name,
+                m_tiles: v.m_tiles,
+                n_tiles: v.n_tiles,
+                depth: *depth,
+                a: self.slot_address(*tile, *slot),
+                a_pitch: ta.pitch,
+                a_swizzle: ta.swizzle(),
+                a_row: "first_row".into(),
+                b: self.slot_address(*b, *b_slot),
+                b_pitch: tb.pitch,
+                b_swizzle: tb.swizzle(),
+                k_major: *k_major,
+            });
+        }
+        let shape = if self.e.schedule.tensor_op == TensorOp::MmaM16n8k8 { "m16n8k8" } else { "m16n8k16" };
+        self.wrappers.extend([Wrapper::Tile, Wrapper::Mma { shape, elem: tb.elem.name() }]);
+        let fragments = match self.e.schedule.fragments {
+            Fragments::Single => "single",
+            Fragments::Preload if *last => "preload",
+            Fragments::Paired | Fragments::Preload => "paired",
+            Fragments::DoubleBuffer => "double_buffer",
+        };
+        let width = if fragments == "single" { "x2" } else { "x4" };
+        self.wrappers.insert(if fragments == "single" { Wrapper::LdmatrixX2 } else { Wrapper::LdmatrixX4 });
+        let batch_m = self.e.schedule.batch_m;
+        let register = |n: usize| match a {
+            OperandA::Packed(p) => format!("{}[mt][2 * kt + {}][{}]", self.name(*p), n / 2, n % 2).replace(" + 0]", "]"),
+            OperandA::Tile(..) => format!("a[{}][{n}]", if batch_m { "mt" } else { "0" }),
+        };
+        let registers = [0, 1, 2, 3].map(register);
+        let (a_address, a_pitch, a_swizzle) = match a {
+            OperandA::Tile(tile, slot) => {
+                let t = &self.plan().tiles[*tile];
+                (self.warp_rows(*tile, *slot), t.pitch, t.swizzle())
+            }
+            OperandA::Packed(_) => (String::new(), 0, 0),
+        };
+        if matches!(a, OperandA::Tile(..)) {
+            self.wrappers.insert(Wrapper::LdmatrixX4);
+        }
+        let [a0, a1, a2, a3] = registers;
+        self.render(&DotMma {
+            note,
+            zero: *zero,
+            acc: v.name,
+            m_tiles: v.m_tiles,
+            n_tiles: v.n_tiles,
+            k_tiles: depth / 16,
+            a_shared: matches!(a, OperandA::Tile(..)),
+            a: a_address,
+            a_pitch,
+            a_swizzle,
+            a_lane: format!("lane_rows_{a_pitch}"),
+            a0,
+            a1,
+            a2,
+            a3,
+            b: self.slot_address(*b, *b_slot),
+            b_pitch: tb.pitch,
+            b_swizzle: tb.swizzle(),
+            b_lane: format!("lane_{}_{}", if *k_major { "pairs" } else { "rows" }, tb.pitch),
+            k_major: *k_major,
+            load_b: format!("ldmatrix_{width}{}", if *k_major { "" } else { "_trans" }),
+            fragments,
+            batch_m,
+        })
+    }
+
+    pub(super) fn stage(&mut self, tile: TileId, from: VarId) -> Result<String, Error> {
+        self.wrappers.extend([Wrapper::SharedAccess, Wrapper::Tile]);
+        let (v, t) = (&self.plan().variables[from], &self.plan().tiles[tile]);
+        self.render(&Stage {
+            to: self.slot_address(tile, Slot::Only),
+            from: v.name.clone(),
+            m_tiles: v.m_tiles,
+            n_tiles: v.n_tiles,
+            pitch: t.pitch,
+            swizzle: t.swizzle(),
+            row: "first_row".into(),
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! The program of a block: its place in the grid, and the order in which blocks take programs.
+
+use flashtile_dsl::analysis::index::Trend;
+use flashtile_dsl::analysis::mask;
+use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
+use flashtile_templates::expr::{Expr, Function};
+
+use super::{Home, Lowering};
+use crate::blocks;
+use crate::instance::Instance;
+use crate::plan::StmtOp;
+use crate::schedule::{Schedule, WorkOrder};
+
+/// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
+pub fn trip_trend(instance: &Instance, schedule: &Schedule) -> Option<Trend> {
+    let kernel = &instance.kernel;
+    let (_, first) = kernel.walk().into_iter().find(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. }))?;
+    let &program = kernel.blocks[kernel.body].ops.first()?;
+    let (Op::Program(dims), Some(&last)) = (&kernel.ops[program].op, kernel.ops[program].results.last()) else { return None };
+    if !matches!(dims.last(), Some(ProgramDim::Tiles(_)))
+        || dims[..dims.len() - 1].iter().any(|d| matches!(d, ProgramDim::Tiles(_)))
+    {
+        return None;
+    }
+    let masks = mask::loop_masks(
+        kernel,
+        first,
+        &|axis| i64::from(blocks::block(kernel, schedule, axis)),
+        &|size| instance.binding.size(kernel, size),
+        mask::MaskOptions { early_stop: schedule.early_stop },
+    );
+    masks.trips_trend(kernel, last)
+}
+
+impl Lowering<'_> {
+    /// Finds this block's program in the grid. Blocks are numbered along x; how numbers map to programs is the work order.
+    pub(super) fn program(&mut self, dims: &[ProgramDim], results: &[ValueId]) {
+        let names: Vec<String> = results.iter().map(|&r| self.value_name(r)).collect();
+        let counts: Vec<Expr> = dims.iter().zip(&names).map(|(dim, name)| self.program_count(dim, name)).collect();
+        let mut number = Expr::name("(int)blockIdx.x");
+        let last = dims.len() - 1;
+        if self.schedule.order == WorkOrder::LongestFirst {
+            number = self.longest_first(&counts, &names[last]);
+        }
+        let split = if self.schedule.order == WorkOrder::LongestFirst { last } else { dims.len() };
+        for d in (0..split).rev() {
+            let value = if d == 0 { number.clone() } else { Expr::infix("%", number.clone(), counts[d].clone()) };
+            self.push_int(&names[d], value);
+            number = Expr::infix("/", number, counts[d].clone());
+        }
+        for ((dim, &result), name) in dims.iter().zip(results).zip(names) {
+            match dim {
+                ProgramDim::Each(_) => drop(self.homes.insert(result, Home::Inline(Expr::name(name)))),
+                ProgramDim::Tiles(axis) => self.enter_tile(result, *axis, name),
+            }
+        }
+    }
+
+    pub(super) fn push_int(&mut self, name: &str, value: Expr) {
+        self.push(StmtOp::Let { name: name.to_owned(), integer: true, value });
+    }
+
+    /// Number of programs along one dimension of the grid.
+    pub(super) fn program_count(&mut self, dim: &ProgramDim, name: &str) -> Expr {
+        match dim {
+            ProgramDim::Each(size) => self.size(size),
+            ProgramDim::Tiles(axis) => {
+                let block = i64::from(self.block_size(*axis));
+                let raised = Expr::infix("+", self.size(&self.kernel.axes[*axis].extent), Expr::Int(block - 1));
+                let count = self.unique(&format!("{name}_tiles"));
+                self.push_int(&count, Expr::infix("/", raised, Expr::Int(block)));
+                Expr::name(count)
+            }
+        }
+    }
+
+    /// Sections of `section` outer programs; in a section the tiles with the longest loops first, outer programs fastest.
+    /// Defines the tile coordinate and returns the number of the outer program.
+    pub(super) fn longest_first(&mut self, counts: &[Expr], tile: &str) -> Expr {
+        let (tiles, outer) = (counts.last().expect("a grid dimension").clone(), &counts[..counts.len() - 1]);
+        let outer = outer.iter().cloned().reduce(|a, b| Expr::infix("*", a, b)).unwrap_or(Expr::Int(1));
+        let section = Expr::Int(i64::from(self.schedule.section));
+        let programs = self.unique("section_programs");
+        self.push_int(&programs, Expr::infix("*", tiles.clone(), section.clone()));
+        let first = self.unique("section_first");
+        let block = Expr::name("(int)blockIdx.x");
+        let number = Expr::infix("/", block.clone(), Expr::name(programs.clone()));
+        self.push_int(&first, Expr::infix("*", number, section.clone()));
+        let size = self.unique("section_size");
+        self.push_int(&size, Expr::call(Function::Least, [section, Expr::infix("-", outer, Expr::name(first.clone()))]));
+        let within = self.unique("within_section");
+        self.push_int(&within, Expr::infix("%", block, Expr::name(programs)));
+        let rank = Expr::infix("/", Expr::name(within.clone()), Expr::name(size.clone()));
+        let value = match self.trend {
+            Some(Trend::Rising) => Expr::infix("-", Expr::infix("-", tiles, Expr::Int(1)), rank),
+            _ => rank,
+        };
+        self.push_int(tile, value);
+        Expr::infix("+", Expr::name(first), Expr::infix("%", Expr::name(within), Expr::name(size)))
+    }
+}

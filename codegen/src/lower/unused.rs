@@ -1,0 +1,78 @@
+//! Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
+
+use std::collections::HashSet;
+
+use flashtile_templates::expr::Expr;
+
+use crate::plan::{GlobalTile, Plan, Stmt, StmtOp};
+
+/// Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
+pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
+    let mut body = body;
+    loop {
+        let mut used = HashSet::new();
+        for info in &plan.loops {
+            for bound in [&info.lo, &info.full_lo, &info.full_hi, &info.hi] {
+                names_in(bound, &mut used);
+            }
+        }
+        collect_names(&body, &mut used);
+        let before = count(&body);
+        body = keep_used(body, &used);
+        if count(&body) == before {
+            return body;
+        }
+    }
+}
+
+fn count(body: &[Stmt]) -> usize {
+    body.iter()
+        .map(|s| match &s.op {
+            StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => 1 + count(body),
+            _ => 1,
+        })
+        .sum()
+}
+
+fn keep_used(body: Vec<Stmt>, used: &HashSet<String>) -> Vec<Stmt> {
+    let mut kept = Vec::new();
+    for Stmt { op, span } in body {
+        let op = match op {
+            StmtOp::Let { ref name, .. } if !used.contains(name) => continue,
+            StmtOp::When { guard, body } => StmtOp::When { guard, body: keep_used(body, used) },
+            StmtOp::Loop { id, body } => StmtOp::Loop { id, body: keep_used(body, used) },
+            other => other,
+        };
+        kept.push(Stmt { op, span });
+    }
+    kept
+}
+
+fn collect_names(body: &[Stmt], used: &mut HashSet<String>) {
+    for stmt in body {
+        let tile = |tile: &GlobalTile, used: &mut HashSet<String>| {
+            for e in [&tile.origin, &tile.row_stride, &tile.rows_present, &tile.columns_present] {
+                names_in(e, used);
+            }
+        };
+        match &stmt.op {
+            StmtOp::Let { value, .. } | StmtOp::Map { value, .. } | StmtOp::Pack { value, .. } => names_in(value, used),
+            StmtOp::Copy { from, .. } | StmtOp::Load { from, .. } => tile(from, used),
+            StmtOp::Store { to, value, .. } => {
+                tile(to, used);
+                names_in(value, used);
+            }
+            StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => collect_names(body, used),
+            _ => {}
+        }
+    }
+}
+
+/// The identifiers of an expression.
+fn names_in(e: &Expr, used: &mut HashSet<String>) {
+    e.visit(&mut |e| {
+        if let Expr::Name(text) | Expr::Element(text, _) | Expr::RowPosition(text) | Expr::ColumnPosition(text) = e {
+            used.insert(text.clone());
+        }
+    });
+}
