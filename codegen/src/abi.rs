@@ -31,10 +31,20 @@ impl Field {
 /// A TMA tensor map, passed by value as a kernel parameter of its own, before the parameter block.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TensorMap {
-    /// The tensor parameter.
+    /// Name of the kernel parameter.
+    pub name: String,
+    /// The tensor parameter of the kernel text that it maps.
     pub tensor: String,
-    /// Tile of the map in elements, innermost first, for the dimensions `{64, rows, columns/64, outer...}`.
+    /// Dimensions of the tensor, innermost first: its last one, that of the tile's rows, the others.
+    pub order: Vec<u32>,
+    /// Box in elements along each of these. The innermost is [`TensorMap::SLAB`]: with the 128-byte swizzle a box is so many
+    /// rows of 128 bytes. What lies outside of the tensor reads as zero.
     pub tile: Vec<u32>,
+}
+
+impl TensorMap {
+    /// 16-bit elements in the 128 bytes of a swizzled row.
+    pub const SLAB: u32 = 64;
 }
 
 /// One dimension of the grid of programs, as in the kernel text.

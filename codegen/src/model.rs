@@ -316,7 +316,7 @@ impl Counter<'_> {
     fn statement(&self, op: &StmtOp) -> Units {
         match op {
             StmtOp::Map { to, value } => self.expression(value, self.elements(*to)),
-            StmtOp::Pack { to, value } => {
+            StmtOp::Pack { to, value, .. } => {
                 let mut units = self.expression(value, self.elements(*to));
                 units.issue = self.elements(*to) / 4.0;
                 units

@@ -178,7 +178,7 @@ impl Writer<'_> {
         match op {
             StmtOp::Let { name, integer, value } => self.let_text(name, *integer, value),
             StmtOp::Map { to, value } => self.map(*to, value),
-            StmtOp::Pack { to, value } => self.pack(*to, value),
+            StmtOp::Pack { to, elem, value } => self.pack(*to, *elem, value),
             StmtOp::Reduce { to, from, operation, across_quad } => {
                 let v = &self.plan().variables[*from];
                 let (m_tiles, n_tiles) = (v.m_tiles, v.n_tiles);
@@ -261,11 +261,6 @@ impl Writer<'_> {
         self.render(&Map { each, to, value })
     }
 
-    fn operand_elem(&self) -> Elem {
-        let elem = self.kernel().type_params.first().map(|_| Elem::Generic(0)).unwrap_or(Elem::F16);
-        self.e.instance.binding.elem(self.kernel(), elem)
-    }
-
     fn pack_wrapper(&mut self, elem: Elem) -> &'static str {
         if elem == Elem::Bf16 {
             self.wrappers.insert(Wrapper::PackBf16);
@@ -276,8 +271,7 @@ impl Writer<'_> {
         }
     }
 
-    fn pack(&mut self, to: VarId, value: &Expr) -> Result<String, Error> {
-        let elem = self.operand_elem();
+    fn pack(&mut self, to: VarId, elem: Elem, value: &Expr) -> Result<String, Error> {
         let pack = self.pack_wrapper(elem).to_owned();
         let (lower, upper) = (self.text(value, Domain::Pair(0)), self.text(value, Domain::Pair(1)));
         let each = self.each(to, Domain::Pair(0));

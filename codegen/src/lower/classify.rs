@@ -7,7 +7,6 @@ use flashtile_dsl::ir::{AxisId, BinaryOp, Dim, Elem, Kernel, Op, OpId, ReduceOp,
 use super::padding::{self, Fill};
 use crate::error::Error;
 use crate::rewrite::edit;
-use crate::schedule::Schedule;
 
 /// Decisions about values and axes.
 pub(super) struct Classes {
@@ -47,7 +46,7 @@ fn key(dim: &Dim) -> DimKey {
 }
 
 impl Classes {
-    pub fn new(kernel: &Kernel, schedule: &Schedule, assumed: &[String]) -> Result<Self, Error> {
+    pub fn new(kernel: &Kernel, assumed: &[String]) -> Result<Self, Error> {
         let mut users: HashMap<ValueId, Vec<OpId>> = HashMap::new();
         let mut order = HashMap::new();
         for (index, (_, op)) in kernel.walk().into_iter().enumerate() {
@@ -74,7 +73,6 @@ impl Classes {
         classes.find_partial_sums(kernel);
         classes.find_inline(kernel);
         classes.find_positions(kernel);
-        let _ = schedule;
         Ok(classes)
     }
 

@@ -134,7 +134,7 @@ enum Home {
 
 /// Makes the plan of `kernel`, the normal form of the instance's kernel.
 pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed: &[String]) -> Result<Plan, Error> {
-    let classes = Classes::new(kernel, schedule, assumed)?;
+    let classes = Classes::new(kernel, assumed)?;
     let mut lowering = Lowering {
         kernel,
         instance,

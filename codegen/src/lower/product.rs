@@ -109,8 +109,9 @@ impl Lowering<'_> {
 
     /// Converts a fragment to a packed A operand.
     pub(super) fn pack(&mut self, result: ValueId, value: Expr) -> Result<(), Error> {
+        let elem = self.instance.binding.elem(self.kernel, self.kernel.tile(result).elem);
         if let Some(&to) = self.forced.get(&result) {
-            self.push(StmtOp::Pack { to, value });
+            self.push(StmtOp::Pack { to, elem, value });
             self.homes.insert(result, Home::Variable(to));
             return Ok(());
         }
@@ -120,7 +121,7 @@ impl Lowering<'_> {
         let name = self.unique(&format!("{base}_packed"));
         self.plan.variables.push(Variable { name, storage: Storage::Packed, m_tiles, n_tiles, integer: true });
         let to = self.plan.variables.len() - 1;
-        self.push(StmtOp::Pack { to, value });
+        self.push(StmtOp::Pack { to, elem, value });
         self.homes.insert(result, Home::Variable(to));
         Ok(())
     }

@@ -217,9 +217,12 @@ fn exponential_ops(
 }
 
 impl Lowering<'_> {
-    /// log2 of how far exponentials may exceed 1.
-    fn room(&self) -> f64 {
-        let f16 = self.instance.binding.types.values().any(|&e| e == Elem::F16);
+    /// log2 of how far exponentials may exceed 1: as far as what they are rounded to holds.
+    fn room(&self, r: &Recurrence) -> f64 {
+        let f16 = r.exponentials.iter().any(|&op| match self.kernel.ops[op].op {
+            Op::Cast(elem, _) => self.instance.binding.elem(self.kernel, elem) == Elem::F16,
+            _ => false,
+        });
         if f16 { 15.0 } else { 40.0 }
     }
 
@@ -243,7 +246,7 @@ impl Lowering<'_> {
                 let lane = self.lane_maximum(r)?;
                 // The exponent of the factor, were the lane's maximum the new reference.
                 let condition = self.exponent_against(r, lane)?;
-                let condition = Expr::Prefix("!", Box::new(Expr::infix(">=", condition, Expr::Float(-self.room()))));
+                let condition = Expr::Prefix("!", Box::new(Expr::infix(">=", condition, Expr::Float(-self.room(r)))));
                 let body = self.collect(|this| {
                     this.push(StmtOp::QuadMax(lane));
                     this.move_reference(r, m)
@@ -257,7 +260,7 @@ impl Lowering<'_> {
                     self.op(op)?;
                 }
                 let sum = self.kernel.ops[r.sum].results[0];
-                let limit = Expr::infix("<=", self.expr(sum)?, Expr::Float(2f64.powf(self.room())));
+                let limit = Expr::infix("<=", self.expr(sum)?, Expr::Float(2f64.powf(self.room(r))));
                 let known = Expr::infix(">", self.element(m), Expr::Float(f64::NEG_INFINITY));
                 let condition = Expr::Prefix("!", Box::new(Expr::infix("&&", limit, known)));
                 // The step made again writes the same variables.

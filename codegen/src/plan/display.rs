@@ -54,7 +54,7 @@ impl Plan {
         match op {
             StmtOp::Let { name, value, .. } => writeln!(f, "let {name} = {}", value.text(Domain::Uniform)),
             StmtOp::Map { to, value } => writeln!(f, "{} = {}", variable(to), self.expression(value, *to)),
-            StmtOp::Pack { to, value } => {
+            StmtOp::Pack { to, value, .. } => {
                 writeln!(f, "pack {} = ({}, {})", variable(to), value.text(Domain::Pair(0)), value.text(Domain::Pair(1)))
             }
             StmtOp::Reduce { to, from, operation, across_quad } => {

@@ -223,6 +223,8 @@ pub enum StmtOp {
     Pack {
         /// Packed variable.
         to: VarId,
+        /// Type of the elements.
+        elem: Elem,
         /// Value per element.
         value: Expr,
     },

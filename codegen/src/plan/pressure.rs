@@ -127,7 +127,7 @@ impl Liveness<'_> {
                 self.borders.push(self.at);
             }
             match &stmt.op {
-                StmtOp::Map { to, value } | StmtOp::Pack { to, value } => {
+                StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. } => {
                     self.reads(value);
                     self.write(*to);
                 }

@@ -82,7 +82,7 @@ impl<'a> State<'a> {
     fn step(&mut self, op: &StmtOp, n: u32) {
         match op {
             StmtOp::Let { value, .. } => self.reads(value),
-            StmtOp::Map { to, value } | StmtOp::Pack { to, value } => {
+            StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. } => {
                 self.reads(value);
                 self.written.insert(*to);
             }

@@ -15,7 +15,7 @@ use super::memory::DeviceMemory;
 use super::module::Module;
 use super::parameters::{MAX_BYTES, Parameters};
 use super::stream::CudaStream;
-use super::tensor_map::{self, RawMap};
+use super::tensor_map::{self, MapPlan, RawMap};
 use crate::device::{Backend, Call, DeviceError, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
@@ -31,7 +31,7 @@ pub(crate) struct Variant {
     module: Module,
     parameters: Parameters,
     /// Parameter and tile of each tensor map.
-    maps: Vec<(usize, Vec<u32>)>,
+    maps: Vec<MapPlan>,
     threads: u32,
     shared_bytes: usize,
     cluster: u32,
@@ -91,8 +91,8 @@ impl Variant {
         let mut block = Block([0; MAX_BYTES]);
         self.parameters.pack(call.arguments, call.sizes, workspace, &mut block.0);
         let mut maps = [RawMap::EMPTY; MAX_MAPS];
-        for (map, (param, tile)) in maps.iter_mut().zip(&self.maps) {
-            *map = tensor_map::encode(&context.id, &call.arguments[*param], tile)?;
+        for (map, plan) in maps.iter_mut().zip(&self.maps) {
+            *map = tensor_map::encode(&context.id, &call.arguments[plan.param], plan)?;
         }
         // Kernel parameters: each tensor map by value, then the block by value.
         let mut pointers: [*mut c_void; MAX_MAPS + 1] = [std::ptr::null_mut(); MAX_MAPS + 1];
@@ -165,13 +165,13 @@ impl Variant {
     }
 }
 
-fn resolve_maps(maps: &[TensorMap], kernel: &ir::Kernel) -> Result<Vec<(usize, Vec<u32>)>, String> {
+fn resolve_maps(maps: &[TensorMap], kernel: &ir::Kernel) -> Result<Vec<MapPlan>, String> {
     if maps.len() > MAX_MAPS {
         return Err(format!("{} tensor maps, {MAX_MAPS} are possible", maps.len()));
     }
     maps.iter()
         .map(|map| match kernel.param_named(&map.tensor) {
-            Some(param) => Ok((param.index(), map.tile.clone())),
+            Some(param) => Ok(MapPlan { param: param.index(), order: map.order.clone(), tile: map.tile.clone() }),
             None => Err(format!("the kernel has no parameter `{}`", map.tensor)),
         })
         .collect()
