@@ -80,6 +80,8 @@ impl fmt::Display for Arch {
 
 const MMA: &[TensorOp] = &[TensorOp::MmaM16n8k16, TensorOp::MmaM16n8k8, TensorOp::Ffma];
 const ASYNC: &[CopyOp] = &[CopyOp::CpAsync, CopyOp::Sync];
+const WGMMA: &[TensorOp] = &[TensorOp::Wgmma, TensorOp::MmaM16n8k16, TensorOp::MmaM16n8k8, TensorOp::Ffma];
+const BULK: &[CopyOp] = &[CopyOp::Tma, CopyOp::CpAsync, CopyOp::Sync];
 
 /// Every architecture, oldest first.
 pub const ARCHS: &[Arch] = &[
@@ -168,8 +170,8 @@ pub const ARCHS: &[Arch] = &[
         threads_per_sm: 2048,
         blocks_per_sm: 32,
         bf16: true,
-        tensor_ops: MMA,
-        copy_ops: ASYNC,
+        tensor_ops: WGMMA,
+        copy_ops: BULK,
         mma_flops_per_clock: 2560,
         tensor_flops_per_clock: 4096,
         ffma_flops_per_clock: 256,

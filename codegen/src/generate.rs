@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::{AxisKind, Dim, Elem, Kernel, Op, ProgramDim, SizeExpr, SizeKind, Type};
+use flashtile_templates::expr::Shape;
 use serde::{Deserialize, Serialize};
 
 use crate::abi::{Abi, Blocks, GridDim, SizeTerm};
@@ -15,7 +16,7 @@ use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{self, Plan, Storage};
 use crate::rewrite;
-use crate::schedule::{Fragments, KNOBS, OperandA, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{Fragments, KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
 
 /// Generated code and how to call it.
 #[derive(Clone, PartialEq, Debug)]
@@ -122,10 +123,13 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
     }
     let abi = Abi {
         entry: instance.kernel.name.clone(),
-        tensor_maps: Vec::new(),
-        fields: emit::fields(instance),
+        tensor_maps: planned.plan.maps.clone(),
+        fields: emit::fields(instance, &planned.plan),
         grid: grid(instance, schedule),
-        blocks: Blocks::PerProgram,
+        blocks: match schedule.persistent {
+            Persistent::Off => Blocks::PerProgram,
+            Persistent::Static | Persistent::Dynamic => Blocks::Persistent(schedule.min_blocks.max(1)),
+        },
         threads: planned.plan.threads(),
         shared_bytes: planned.plan.shared_bytes() as usize,
         cluster: 1,
@@ -175,10 +179,18 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
         reasons.push(format!("needs {shared_bytes} bytes of shared memory, a block has {}", arch.shared_per_block));
     }
     let registers = estimate_registers(&plan, schedule);
-    if registers > 255 {
-        reasons.push(format!("needs about {registers} registers per thread, a thread has 255"));
-    }
     let threads = plan.threads();
+    let most = match lower::register_split(schedule) {
+        _ if !plan.is_specialized() => 255,
+        Some((_, consumer)) => consumer,
+        None => (arch.registers_per_sm / (threads * schedule.min_blocks.max(1)) / 8 * 8).min(255),
+    };
+    if registers > most {
+        reasons.push(format!("needs about {registers} registers per thread, a thread has {most}"));
+    }
+    if plan.is_specialized() {
+        reasons.extend(wgmma_reasons(&plan));
+    }
     let (blocks_per_sm, limit) = Resources::occupancy(arch, registers.min(255), shared_bytes, threads);
     if schedule.min_blocks > 0 && u64::from(schedule.min_blocks) * u64::from(threads) > u64::from(arch.threads_per_sm) {
         reasons.push(format!(
@@ -223,9 +235,7 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
     );
     refuse(s.section == 0, "section=0 is not positive".into());
     refuse(!arch.tensor_ops.contains(&s.tensor_op), format!("{arch} has no {}", knob_text(s, "tensor_op")));
-    refuse(s.tensor_op == TensorOp::Wgmma, "tensor_op=wgmma is not built yet".into());
     refuse(!arch.copy_ops.contains(&s.copy), format!("{arch} has no {}", knob_text(s, "copy")));
-    refuse(s.copy == CopyOp::Tma, "copy=tma is not built yet".into());
     refuse(
         s.copy == CopyOp::CpAsync && instance.facts.alignment < 4,
         format!("cp.async copies at least 4 bytes, the tensors are aligned to {}", instance.facts.alignment),
@@ -235,6 +245,9 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
         s.tensor_op == TensorOp::Ffma && s.operand_a == OperandA::Registers,
         "tensor_op=ffma reads its operands from shared memory: operand_a=shared".into(),
     );
+    for reason in specialized_reasons(instance, normal, s) {
+        refuse(true, reason);
+    }
     for elem in operand_types(instance, normal) {
         let tensor = s.tensor_op != TensorOp::Ffma;
         refuse(elem == Elem::F32 && tensor, "f32 products take tensor_op=ffma".into());
@@ -259,6 +272,71 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
             Some(n) if n >= 1 => {}
             Some(n) => refuse(true, format!("the range {name} has length {n}")),
             None => refuse(true, format!("the length of the range {name} is not known at compile time")),
+        }
+    }
+    reasons
+}
+
+/// Reasons about the knobs of specialised roles.
+fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &Schedule) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let mut refuse = |condition: bool, reason: String| {
+        if condition {
+            reasons.push(reason);
+        }
+    };
+    let plain = Schedule::default();
+    let knobs = |names: &[&'static str]| {
+        let knob = |name: &str| KNOBS.iter().find(|k| k.name == name).expect("a knob");
+        names.iter().find(|n| (knob(n).get)(s) != (knob(n).get)(&plain)).map(|n| knob_text(s, n))
+    };
+    if s.tensor_op != TensorOp::Wgmma {
+        refuse(s.copy == CopyOp::Tma, "copy=tma fills tiles for tensor_op=wgmma only".into());
+        if let Some(knob) = knobs(&["overlap", "ping_pong", "persistent", "outer_stages", "producer_registers"]) {
+            refuse(true, format!("{knob} is a knob of tensor_op=wgmma"));
+        }
+        return reasons;
+    }
+    refuse(s.copy != CopyOp::Tma, "tensor_op=wgmma reads tiles that copy=tma fills".into());
+    refuse(operand_types(instance, normal).is_empty(), "tensor_op=wgmma needs a matrix product".into());
+    if let Some(knob) = knobs(&["shared", "fragments", "operand_a", "batch_m"]) {
+        refuse(true, format!("{knob} is a knob of mma.sync: wgmma reads both operands from swizzled tiles"));
+    }
+    let groups = s.warps / lower::GROUP;
+    refuse(
+        !s.warps.is_multiple_of(lower::GROUP) || s.block_m != 16 * s.warps,
+        format!("wgmma takes 64 rows for each group of 4 warps: block_m={} and warps={} do not fit", s.block_m, s.warps),
+    );
+    refuse(
+        instance.facts.alignment < 16,
+        format!("TMA needs addresses and strides that are multiples of 16 bytes, they are of {}", instance.facts.alignment),
+    );
+    refuse(s.ping_pong != PingPong::Off && groups < 2, "ping_pong takes two warpgroups or more".into());
+    refuse(!(1..=4).contains(&s.outer_stages), format!("outer_stages={} is not between 1 and 4", s.outer_stages));
+    refuse(
+        s.outer_stages > 1 && s.persistent == Persistent::Off,
+        "outer_stages loads ahead for the next program of a block: persistent=static or dynamic".into(),
+    );
+    if let Some((producer, consumer)) = lower::register_split(s) {
+        let fits = |n: u32| (24..=240).contains(&n) && n.is_multiple_of(8);
+        refuse(
+            !fits(producer) || !fits(consumer),
+            format!("setmaxnreg takes multiples of 8 from 24 to 240, not {producer} and {consumer}"),
+        );
+    }
+    reasons
+}
+
+/// Reasons against a plan with asynchronous products.
+fn wgmma_reasons(plan: &Plan) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for v in &plan.variables {
+        let Storage::Fragment(Shape::Accumulator) = v.storage else { continue };
+        if v.n_tiles > 32 {
+            reasons.push(format!("wgmma computes up to 256 columns, {} has {}", v.name, 8 * v.n_tiles));
+        }
+        if v.m_tiles != 1 {
+            reasons.push(format!("wgmma computes 64 rows for each group of 4 warps, {} has other rows", v.name));
         }
     }
     reasons

@@ -267,13 +267,14 @@ impl Counter<'_> {
     fn block(&mut self, body: &[Stmt], inside: Option<usize>) {
         for stmt in body {
             match &stmt.op {
-                StmtOp::When { guard, body } => {
+                StmtOp::When { guard, body, .. } => {
                     // Cut tiles are few, and a maximum that moves only when it must moves rarely.
-                    if !matches!(guard, Guard::Cut(_) | Guard::Vote { .. }) {
+                    if !matches!(guard, Guard::Cut(_) | Guard::Vote { .. } | Guard::Flag(_)) {
                         self.block(body, inside);
                     }
                 }
-                StmtOp::Loop { id, body } => self.block(body, Some(*id)),
+                StmtOp::Loop { id, body, .. } => self.block(body, Some(*id)),
+                StmtOp::Step { body, .. } | StmtOp::Work(body) => self.block(body, inside),
                 op => {
                     let units = self.statement(op);
                     match inside {
@@ -356,7 +357,13 @@ impl Counter<'_> {
             }
             StmtOp::Barrier => Units { barriers: 1.0, ..Units::default() },
             StmtOp::Let { .. } | StmtOp::Commit | StmtOp::Wait(_) => Self::instructions(2.0),
-            StmtOp::When { .. } | StmtOp::Loop { .. } => unreachable!("walked by block"),
+            StmtOp::Fill { .. }
+            | StmtOp::Acquire { .. }
+            | StmtOp::Release(_)
+            | StmtOp::Settle(_)
+            | StmtOp::TakeTurn
+            | StmtOp::PassTurn => Self::instructions(4.0),
+            StmtOp::When { .. } | StmtOp::Loop { .. } | StmtOp::Step { .. } | StmtOp::Work(_) => unreachable!("walked by block"),
         }
     }
 

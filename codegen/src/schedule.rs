@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 2;
+pub const SPACE_VERSION: u32 = 3;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -107,6 +107,30 @@ choices! {
 }
 
 choices! {
+    /// How blocks get programs.
+    Persistent {
+        /// A block runs one program.
+        Off = "off",
+        /// As many blocks as run at once; each takes every so-many-th program.
+        Static = "static",
+        /// As many blocks as run at once; each takes the next program that nobody has.
+        Dynamic = "dynamic",
+    }
+}
+
+choices! {
+    /// What warpgroups of a block do in turn, so that one multiplies while another takes exponentials.
+    PingPong {
+        /// Nothing: they meet as it happens.
+        Off = "off",
+        /// The issue of products.
+        Products = "products",
+        /// The elementwise work between products.
+        Elementwise = "elementwise",
+    }
+}
+
+choices! {
     /// What is done with tiles that a mask or a memory bound cuts.
     Edges {
         /// Only tiles that are cut test the predicate.
@@ -168,6 +192,17 @@ pub struct Schedule {
     pub section: u32,
     /// Blocks per multiprocessor promised to the compiler (`__launch_bounds__`); 0 promises nothing.
     pub min_blocks: u32,
+    /// Whether products run ahead of and behind the elementwise work of a step: the next step's first product and this step's
+    /// last are in flight meanwhile.
+    pub overlap: bool,
+    /// Turns of warpgroups.
+    pub ping_pong: PingPong,
+    /// How blocks get programs.
+    pub persistent: Persistent,
+    /// Slots of each ring of tiles loaded once a program.
+    pub outer_stages: u32,
+    /// Registers a thread of the producer keeps (`setmaxnreg`), the others go to the consumers; 0 leaves them as launched.
+    pub producer_registers: u32,
 }
 
 impl Default for Schedule {
@@ -191,6 +226,11 @@ impl Default for Schedule {
             order: WorkOrder::Grid,
             section: 16,
             min_blocks: 0,
+            overlap: false,
+            ping_pong: PingPong::Off,
+            persistent: Persistent::Off,
+            outer_stages: 1,
+            producer_registers: 0,
         }
     }
 }
@@ -257,6 +297,11 @@ knobs! {
     order: choice, "order in which blocks take programs";
     section: number, "outer programs per section of order=longest_first";
     min_blocks: number, "blocks per multiprocessor promised to the compiler; 0 promises nothing";
+    overlap: choice, "products are in flight during the elementwise work of a step (wgmma)";
+    ping_pong: choice, "what warpgroups do in turn (wgmma)";
+    persistent: choice, "how blocks get programs (wgmma)";
+    outer_stages: number, "slots of each ring of tiles loaded once a program (wgmma)";
+    producer_registers: number, "registers a producer thread keeps, the others go to consumers; 0 leaves them (wgmma)";
 }
 
 /// Why a text is not a schedule.

@@ -45,6 +45,8 @@ pub enum Function {
     Min,
     /// Product rounded by itself, never fused with a sum.
     RoundedProduct,
+    /// `a * b + c`, rounded once.
+    MultiplyAdd,
     /// Larger integer.
     Most,
     /// Smaller integer.
@@ -81,6 +83,7 @@ impl Function {
             Function::Max => "fmax",
             Function::Min => "fmin",
             Function::RoundedProduct => "__fmul_rn",
+            Function::MultiplyAdd => "__fmaf_rn",
             Function::Most => "most",
             Function::Least => "least",
             Function::FloorDiv => "floor_div",

@@ -16,8 +16,5 @@ mod statement;
 mod wrapper;
 
 pub use render::{Error, Renderer, Template};
-pub use statement::{
-    Assign, Barrier, Commit, CopyTile, Declare, DotFfma, DotMma, Let, LoadFragments, LoadGlobal, Loop, Map, Pack, QuadMax,
-    QuadSum, Reduce, Stage, StoreColumn, StoreElements, StoreFragment, StoreRow, Vote, Wait, When,
-};
-pub use wrapper::{KernelFile, ParamField, TileNote, Wrapper};
+pub use statement::*;
+pub use wrapper::{KernelFile, ParamField, TileNote, Wrapper, wgmma_name};

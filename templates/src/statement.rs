@@ -18,6 +18,26 @@ macro_rules! statements {
     };
 }
 
+/// mbarriers of a ring.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RingBarriers {
+    /// Slots.
+    pub slots: u32,
+    /// Offset of the full mbarriers.
+    pub full: u32,
+    /// Offset of the empty mbarriers.
+    pub empty: u32,
+}
+
+/// A part of a slot that one box fills.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct FillPart {
+    /// Bytes from the start of the slot.
+    pub offset: u32,
+    /// First column.
+    pub column: String,
+}
+
 statements! {
     /// `type name extents;`
     Declare = "declare" {
@@ -83,6 +103,8 @@ statements! {
         from: String,
         /// One past the last.
         to: String,
+        /// Whether the compiler is to leave it a loop.
+        rolled: bool,
         /// Rendered statements.
         body: String,
     }
@@ -114,6 +136,8 @@ statements! {
         each: String,
         /// Condition per row.
         condition: String,
+        /// Name of the variable that remembers the choice, or nothing.
+        flag: String,
         /// Rendered statements.
         body: String,
     }
@@ -337,6 +361,190 @@ statements! {
         b_pitch: u32,
         /// 1 if B is swizzled.
         b_swizzle: u32,
+        /// Whether the rows of B's tile are columns of the product.
+        k_major: bool,
+    }
+    /// The mbarriers of all rings, initialised.
+    Barriers = "barriers" {
+        /// Rings.
+        rings: Vec<RingBarriers>,
+        /// Warps that hand slots back.
+        warps: u32,
+    }
+    /// A role's place in a ring.
+    Ring = "ring" {
+        /// Name of the ring.
+        name: String,
+        /// Slots.
+        slots: u32,
+        /// Parity of the phase that the role waits for first.
+        phase: u32,
+    }
+    /// What some warps do.
+    Role = "role" {
+        /// Name.
+        name: String,
+        /// Which warps.
+        condition: String,
+        /// Registers per thread, or 0 to leave them.
+        registers: u32,
+        /// `inc` or `dec`.
+        change: &'static str,
+        /// Rendered statements.
+        body: String,
+    }
+    /// Programs, every so-many-th.
+    WorkStatic = "work_static" {
+        /// Number of programs.
+        programs: String,
+        /// Variables to be made known as uniform at each.
+        positions: Vec<String>,
+        /// Rendered statements.
+        body: String,
+    }
+    /// Programs, the next that nobody has: who takes them.
+    WorkDynamicProducer = "work_dynamic_producer" {
+        /// Number of programs.
+        programs: String,
+        /// Offset of the full mbarriers.
+        full: u32,
+        /// Offset of the empty mbarriers.
+        empty: u32,
+        /// Offset of the numbers.
+        numbers: u32,
+        /// Slots.
+        slots: u32,
+        /// Rendered statements.
+        body: String,
+    }
+    /// Programs, the next that nobody has: who is told.
+    WorkDynamicConsumers = "work_dynamic_consumers" {
+        /// Number of programs.
+        programs: String,
+        /// Offset of the full mbarriers.
+        full: u32,
+        /// Offset of the empty mbarriers.
+        empty: u32,
+        /// Offset of the numbers.
+        numbers: u32,
+        /// Slots.
+        slots: u32,
+        /// Variables to be made known as uniform at each.
+        positions: Vec<String>,
+        /// Rendered statements.
+        body: String,
+    }
+    /// A box of a tensor into the next slot of a ring, once that is empty.
+    Fill = "fill" {
+        /// Name of the ring.
+        name: String,
+        /// Address of the empty mbarrier.
+        empty: String,
+        /// Address of the full mbarrier.
+        full: String,
+        /// Bytes of the slot.
+        bytes: u32,
+        /// Address of the slot.
+        to: String,
+        /// Name of the tensor map.
+        map: String,
+        /// Parts of the slot.
+        parts: Vec<FillPart>,
+        /// The other coordinates, each after a comma.
+        others: String,
+        /// On to the next slot.
+        advance: String,
+    }
+    /// Waits until the next slot of a ring is full.
+    Acquire = "acquire" {
+        /// Name of the ring.
+        name: String,
+        /// Address of the full mbarrier.
+        full: String,
+    }
+    /// Hands a slot back.
+    Release = "release" {
+        /// Address of the empty mbarrier.
+        empty: String,
+        /// On to the next slot.
+        advance: String,
+    }
+    /// Waits for products.
+    Settle = "settle" {
+        /// Groups that may be in flight.
+        pending: u32,
+        /// Accumulators that are complete.
+        ready: Vec<String>,
+    }
+    /// Waits for the turn.
+    TakeTurn = "take_turn" {}
+    /// Gives the turn to the next warpgroup.
+    PassTurn = "pass_turn" {
+        /// Warpgroups.
+        groups: u32,
+    }
+    /// Gives the first turn.
+    FirstTurn = "first_turn" {
+        /// Warpgroups.
+        groups: u32,
+    }
+    /// One iteration of a loop.
+    Step = "step" {
+        /// Name of the coordinate.
+        coordinate: String,
+        /// Its value.
+        value: String,
+        /// Rendered statements.
+        body: String,
+    }
+    /// A loop that makes several iterations at a time.
+    LoopPairs = "loop_pairs" {
+        /// Name of the coordinate.
+        coordinate: String,
+        /// First.
+        from: String,
+        /// One past the last.
+        to: String,
+        /// Iterations at a time.
+        unroll: u32,
+        /// Rendered statements.
+        body: String,
+    }
+    /// What is done if the condition before does not hold.
+    Otherwise = "otherwise" {
+        /// Rendered statements.
+        body: String,
+    }
+    /// A matrix product through `wgmma`, as a group of its own.
+    DotWgmma = "dot_wgmma" {
+        /// Comment.
+        note: String,
+        /// Whether the accumulator starts at 0.
+        zero: bool,
+        /// Accumulator fragment.
+        acc: String,
+        /// Contraction tiles of 16.
+        k_tiles: u32,
+        /// Name of the product's wrapper.
+        product: String,
+        /// Whether A is in shared memory (else the registers `a0..a3` are given).
+        a_shared: bool,
+        /// Shared address of this warpgroup's rows of A.
+        a: String,
+        /// Bytes from one 64-column part of A to the next.
+        a_part: u32,
+        /// First A register of tile `[0][kt]`.
+        a0: String,
+        /// Second.
+        a1: String,
+        /// Third.
+        a2: String,
+        /// Fourth.
+        a3: String,
+        /// Shared address of B.
+        b: String,
+        /// Bytes from one 64-column part of B to the next.
+        b_part: u32,
         /// Whether the rows of B's tile are columns of the product.
         k_major: bool,
     }

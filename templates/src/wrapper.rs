@@ -72,6 +72,34 @@ pub enum Wrapper {
         /// Bytes per access: 16, or 0 for element by element.
         bytes: u32,
     },
+    /// `redux`, for values that are the same in every lane.
+    Uniform,
+    /// mbarriers.
+    Mbarrier,
+    /// Named barriers.
+    NamedBarrier,
+    /// `prefetch.tensormap`.
+    PrefetchMap,
+    /// `cp.async.bulk.tensor` of a tensor of so many dimensions.
+    Tma {
+        /// Dimensions.
+        rank: u32,
+    },
+    /// Matrix descriptors.
+    Descriptor,
+    /// Groups of asynchronous products.
+    WgmmaGroup,
+    /// `wgmma.mma_async`.
+    Wgmma {
+        /// Columns.
+        n: u32,
+        /// Whether A is in shared memory.
+        a_shared: bool,
+        /// Whether the rows of B's tile are columns of the product.
+        k_major: bool,
+        /// `f16` or `bf16`.
+        elem: &'static str,
+    },
     /// 16-byte stores of a fragment.
     StoreQuad {
         /// Packing wrapper.
@@ -87,6 +115,25 @@ struct WrapperContext {
     elem: &'static str,
     pack: &'static str,
     pair_convert: bool,
+    name: String,
+    n: u32,
+    a_shared: bool,
+    transposed_b: u32,
+    flag: u32,
+    operands: String,
+    elements: Vec<String>,
+    coordinates: Vec<Coordinate>,
+}
+
+#[derive(Serialize)]
+struct Coordinate {
+    name: String,
+    operand: u32,
+}
+
+/// Name of the function of a [`Wrapper::Wgmma`].
+pub fn wgmma_name(n: u32, a_shared: bool, k_major: bool) -> String {
+    format!("wgmma_{}_n{n}_{}", if a_shared { "ss" } else { "rs" }, if k_major { "k" } else { "mn" })
 }
 
 impl Wrapper {
@@ -135,6 +182,34 @@ impl Wrapper {
             Wrapper::CopySync { bytes } => {
                 context.bytes = bytes;
                 "device/copy_sync"
+            }
+            Wrapper::Uniform => "ptx/uniform",
+            Wrapper::Mbarrier => "ptx/mbarrier",
+            Wrapper::NamedBarrier => "ptx/named_barrier",
+            Wrapper::PrefetchMap => "ptx/prefetch_map",
+            Wrapper::Tma { rank } => {
+                context.coordinates = (0..rank).map(|d| Coordinate { name: format!("c{d}"), operand: d + 3 }).collect();
+                "ptx/tma"
+            }
+            Wrapper::Descriptor => "device/descriptor",
+            Wrapper::WgmmaGroup => "ptx/wgmma_group",
+            Wrapper::Wgmma { n, a_shared, k_major, elem } => {
+                let registers = n / 2;
+                let (operands, last) = if a_shared {
+                    (format!("%{registers}, %{}", registers + 1), registers + 2)
+                } else {
+                    let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(|i| registers + i);
+                    (format!("{{%{a},%{b},%{c},%{d}}}, %{e}"), registers + 5)
+                };
+                context.name = wgmma_name(n, a_shared, k_major);
+                context.n = n;
+                context.a_shared = a_shared;
+                context.transposed_b = u32::from(!k_major);
+                context.flag = last;
+                context.operands = operands;
+                context.elements = (0..registers).map(|i| format!("d[0][{}][{}]", i / 4, i % 4)).collect();
+                context.elem = elem;
+                "ptx/wgmma"
             }
             Wrapper::StoreQuad { pack } => {
                 context.pack = pack;
@@ -206,6 +281,12 @@ pub struct KernelFile {
     pub version: String,
     /// Rendered wrappers.
     pub wrappers: Vec<String>,
+    /// Number of blocks, in words.
+    pub launch: String,
+    /// Names of the tensor maps.
+    pub maps: Vec<String>,
+    /// Warps before those that compute.
+    pub first_warp: u32,
     /// Parameter block.
     pub fields: Vec<ParamField>,
     /// Entry point.

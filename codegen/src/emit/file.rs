@@ -4,9 +4,10 @@ use flashtile_dsl::ir::{Elem, ParamKind, SizeKind};
 use flashtile_templates::{KernelFile, ParamField, TileNote, Wrapper};
 
 use super::Writer;
-use crate::abi::Field;
+use crate::abi::{Blocks, Field};
 use crate::error::Error;
 use crate::instance::Instance;
+use crate::plan::Plan;
 
 impl Writer<'_> {
     pub(super) fn file(mut self, body: String) -> Result<String, Error> {
@@ -50,8 +51,14 @@ impl Writer<'_> {
                 })
                 .collect(),
             threads: e.plan.threads(),
-            min_blocks: e.schedule.min_blocks,
+            min_blocks: if e.plan.is_specialized() { e.schedule.min_blocks.max(1) } else { e.schedule.min_blocks },
             shared_bytes: e.plan.shared_bytes(),
+            launch: match e.abi.blocks {
+                Blocks::PerProgram => "one block per program".into(),
+                Blocks::Persistent(n) => format!("{n} blocks per multiprocessor, or one per program if these are fewer"),
+            },
+            maps: e.plan.maps.iter().map(|m| m.name.clone()).collect(),
+            first_warp: e.plan.roles.iter().rev().skip(1).map(|r| r.warps).sum(),
             version: env!("CARGO_PKG_VERSION").into(),
             wrappers,
             fields: self.fields(),
@@ -105,7 +112,7 @@ impl Writer<'_> {
 }
 
 /// The parameter block of a kernel: tensors (pointer, strides but the last), run-time sizes, scalars.
-pub fn fields(instance: &Instance) -> Vec<Field> {
+pub fn fields(instance: &Instance, plan: &Plan) -> Vec<Field> {
     let kernel = &instance.kernel;
     let mut fields = Vec::new();
     for param in kernel.params.values() {
@@ -121,6 +128,10 @@ pub fn fields(instance: &Instance) -> Vec<Field> {
         if let ParamKind::Scalar(_) = param.kind {
             fields.push(Field::Scalar(param.name.clone()));
         }
+    }
+    if plan.work_ring.is_some() {
+        // Programs taken, and blocks that are done.
+        fields.push(Field::Workspace(8));
     }
     fields
 }

@@ -154,7 +154,7 @@ impl Writer<'_> {
                 self.depth += 1;
                 let body = self.render(&flashtile_templates::Assign { name: format!("*{origin}"), value });
                 self.depth -= 1;
-                self.nested(&When { condition: "threadIdx.x == 0".into(), rare: false, body: BODY.into() }, body?)
+                self.nested(&When { condition: "warp == 0 && lane == 0".into(), rare: false, body: BODY.into() }, body?)
             }
         }
     }

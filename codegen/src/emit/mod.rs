@@ -3,6 +3,7 @@
 mod file;
 mod memory;
 mod product;
+mod roles;
 
 pub use file::fields;
 
@@ -11,7 +12,8 @@ use std::collections::BTreeSet;
 use flashtile_dsl::ir::{Elem, Kernel, ReduceOp};
 use flashtile_templates::expr::{Domain, Expr, Function, Shape, each_text, element_text};
 use flashtile_templates::{
-    Barrier, Commit, Declare, Let, Loop, Map, Pack, QuadMax, QuadSum, Reduce, Renderer, Template, Vote, Wait, When, Wrapper,
+    Barrier, Commit, Declare, Let, Loop, LoopPairs, Map, Otherwise, Pack, QuadMax, QuadSum, Reduce, Renderer, Step, Template,
+    Vote, Wait, When, Wrapper,
 };
 
 use crate::abi::Abi;
@@ -37,14 +39,16 @@ const BODY: &str = "/* body */";
 /// The whole file.
 pub fn emit(emission: &Emission<'_>) -> Result<String, Error> {
     let renderer = Renderer::new()?;
-    let mut writer = Writer { e: emission, renderer, wrappers: BTreeSet::new(), line: None, depth: 1 };
+    let (wrappers, in_flight) = (BTreeSet::new(), Vec::new());
+    let mut writer = Writer { e: emission, renderer, wrappers, line: None, depth: 1, producer: false, in_flight };
     let mut body = String::new();
-    writer.shared_names(&mut body)?;
-    for v in &emission.plan.variables {
-        body.push_str(&writer.declare(v)?);
-    }
-    for role in &emission.plan.roles {
-        body.push_str(&writer.block(&role.body)?);
+    if emission.plan.is_specialized() {
+        body = writer.roles()?;
+    } else {
+        writer.names(&mut body)?;
+        for role in &emission.plan.roles {
+            body.push_str(&writer.block(&role.body)?);
+        }
     }
     writer.file(body)
 }
@@ -56,6 +60,10 @@ struct Writer<'a> {
     /// Line of the kernel text that the last `#line` named.
     line: Option<u32>,
     depth: usize,
+    /// Whether statements are those of the producer.
+    producer: bool,
+    /// Accumulators of products that are not settled, in the order of issue.
+    in_flight: Vec<VarId>,
 }
 
 impl Writer<'_> {
@@ -99,7 +107,7 @@ impl Writer<'_> {
             Function::Ex2 => &[Wrapper::Ex2],
             Function::Lg2 => &[Wrapper::Lg2],
             Function::Tanh => &[Wrapper::Ex2, Wrapper::Tanh],
-            Function::Abs | Function::RoundedProduct => &[],
+            Function::Abs | Function::RoundedProduct | Function::MultiplyAdd => &[],
             Function::Max => &[Wrapper::Fmax],
             Function::Min => &[Wrapper::Fmin],
             Function::Most | Function::Least | Function::FloorDiv | Function::FloorRem => &[Wrapper::Integer],
@@ -130,17 +138,27 @@ impl Writer<'_> {
             Storage::Fragment(Shape::Column) => ("float", format!("[{}][2]", v.n_tiles)),
             Storage::Fragment(Shape::Accumulator) => ("float", format!("[{}][{}][4]", v.m_tiles, v.n_tiles)),
             Storage::Packed => ("u32", format!("[{}][{}][2]", v.m_tiles, v.n_tiles)),
+            Storage::Flag => ("bool", String::new()),
         };
         let ty = if v.integer && matches!(v.storage, Storage::Fragment(_)) { "int" } else { ty };
         self.render(&Declare { r#type: ty.into(), name: v.name.clone(), extents })
     }
 
-    /// Constants every statement may use: the thread's first row and column, lane offsets within tiles.
+    /// What every statement may name: constants and the variables of the plan.
+    fn names(&mut self, body: &mut String) -> Result<(), Error> {
+        self.shared_names(body)?;
+        for v in &self.e.plan.variables {
+            body.push_str(&self.declare(v)?);
+        }
+        Ok(())
+    }
+
+    /// Constants: the thread's first row and column, lane offsets within tiles.
     fn shared_names(&mut self, body: &mut String) -> Result<(), Error> {
         let rows_per_warp = self.e.schedule.block_m / self.e.schedule.warps;
         body.push_str(&self.let_text("first_row", true, &Expr::name(format!("warp * {rows_per_warp} + lane / 4")))?);
         body.push_str(&self.let_text("first_column", true, &Expr::name("2 * (lane % 4)"))?);
-        if self.e.schedule.tensor_op == TensorOp::Ffma {
+        if matches!(self.e.schedule.tensor_op, TensorOp::Ffma | TensorOp::Wgmma) {
             return Ok(());
         }
         let kinds: BTreeSet<(u32, u32)> = self.plan().tiles.iter().map(|t| (t.pitch, t.swizzle())).collect();
@@ -209,31 +227,58 @@ impl Writer<'_> {
             StmtOp::Stage { tile, from } => self.stage(*tile, *from),
             StmtOp::Load { to, from } => self.load(*to, from),
             StmtOp::Store { .. } => self.store(op),
-            StmtOp::When { guard: Guard::Vote { condition, m_tiles }, body } => {
+            StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag }, body, .. } => {
+                let flag = flag.map(|v| self.name(v)).unwrap_or_default();
                 let condition = self.text(condition, Domain::Row);
                 let each = each_text(Domain::Row, *m_tiles, 1);
                 self.depth += 2;
                 let body = self.block(body);
                 self.depth -= 2;
-                self.nested(&Vote { each, condition, body: BODY.into() }, body?)
+                self.nested(&Vote { each, condition, flag, body: BODY.into() }, body?)
             }
-            StmtOp::When { guard, body } => {
+            StmtOp::When { guard, body, otherwise } => {
                 let condition = self.guard(guard);
-                self.depth += 1;
-                let body = self.block(body);
-                self.depth -= 1;
-                let rare = matches!(guard, Guard::Cut(_));
-                self.nested(&When { condition, rare, body: BODY.into() }, body?)
+                let body = self.inner(body)?;
+                let rare = matches!(guard, Guard::Cut(_) | Guard::Flag(_));
+                let mut text = self.nested(&When { condition, rare, body: BODY.into() }, body)?;
+                if !otherwise.is_empty() {
+                    let body = self.inner(otherwise)?;
+                    text.push_str(&self.nested(&Otherwise { body: BODY.into() }, body)?);
+                }
+                Ok(text)
             }
-            StmtOp::Loop { id, body } => {
+            StmtOp::Loop { id, from, unroll, body } => {
                 let l = self.plan().loops[*id].clone();
-                self.depth += 1;
-                let body = self.block(body);
-                self.depth -= 1;
-                let (from, to) = (self.uniform(&l.lo), self.uniform(&l.hi));
-                self.nested(&Loop { coordinate: l.coordinate, from, to, body: BODY.into() }, body?)
+                let body = self.inner(body)?;
+                let from = self.uniform(&Expr::infix("+", l.lo, Expr::Int(i64::from(*from))));
+                let (to, coordinate) = (self.uniform(&l.hi), l.coordinate);
+                if *unroll > 1 {
+                    return self.nested(&LoopPairs { coordinate, from, to, unroll: *unroll, body: BODY.into() }, body);
+                }
+                let rolled = self.plan().is_specialized();
+                self.nested(&Loop { coordinate, from, to, rolled, body: BODY.into() }, body)
             }
+            StmtOp::Step { at, body } => {
+                let (coordinate, value) = self.step_coordinate(*at);
+                let body = self.inner(body)?;
+                self.nested(&Step { coordinate, value, body: BODY.into() }, body)
+            }
+            StmtOp::Work(body) => self.work(body),
+            StmtOp::Fill { .. } => self.fill(op),
+            StmtOp::Acquire { tile, .. } => self.acquire(*tile),
+            StmtOp::Release(tile) => self.release(*tile),
+            StmtOp::Settle(pending) => self.settle(*pending),
+            StmtOp::TakeTurn => self.take_turn(),
+            StmtOp::PassTurn => self.pass_turn(),
         }
+    }
+
+    /// Statements one level deeper.
+    fn inner(&mut self, body: &[Stmt]) -> Result<String, Error> {
+        self.depth += 1;
+        let text = self.block(body);
+        self.depth -= 1;
+        text
     }
 
     /// Renders a template whose body is already rendered and indented: it takes the place of the marker's line.
@@ -282,7 +327,12 @@ impl Writer<'_> {
     fn slot_address(&self, tile: TileId, slot: Slot) -> String {
         let t = &self.plan().tiles[tile];
         let base = if t.offset == 0 { "shared".to_owned() } else { format!("shared + {}", t.offset) };
+        if t.barriers.is_some() {
+            let here = if t.slots > 1 { format!(" + {}_slot * {}", t.name, t.slot_bytes()) } else { String::new() };
+            return format!("{base}{here}");
+        }
         let number = match slot {
+            Slot::Of(Iteration::Behind(..) | Iteration::Last(_)) => unreachable!("only rings between roles are read behind"),
             Slot::Only => return base,
             Slot::Of(_) if t.slots == 1 => return base,
             Slot::Of(Iteration::First(_, n)) => match n % t.slots {
@@ -311,6 +361,7 @@ impl Writer<'_> {
                 let (id, number) = match *iteration {
                     Iteration::First(id, n) => (id, (self.plan().loops[id].lo.clone(), n)),
                     Iteration::Ahead(id, n) => (id, (Expr::name(self.plan().loops[id].coordinate.clone()), n)),
+                    Iteration::Behind(..) | Iteration::Last(_) => unreachable!("what came before exists"),
                 };
                 let tile = match number {
                     (base, 0) => base,
@@ -320,6 +371,12 @@ impl Writer<'_> {
                 self.uniform(&condition)
             }
             Guard::Vote { .. } => unreachable!("votes have a template of their own"),
+            Guard::Flag(v) => self.name(*v),
+            Guard::OneLeft(id) => {
+                let l = self.plan().loops[*id].clone();
+                let trips = Expr::infix("%", Expr::infix("-", l.hi, l.lo), Expr::Int(2));
+                self.uniform(&Expr::infix("==", trips, Expr::Int(0)))
+            }
             Guard::Cut(id) => {
                 debug_assert_eq!(self.e.schedule.edges, Edges::Split);
                 let l = self.plan().loops[*id].clone();

@@ -1,6 +1,6 @@
 //! Statements of matrix products: which fragments, from where, through which instruction.
 
-use flashtile_templates::{DotFfma, DotMma, LoadFragments, Stage, Wrapper};
+use flashtile_templates::{DotFfma, DotMma, DotWgmma, LoadFragments, Stage, Wrapper, wgmma_name};
 
 use super::Writer;
 use crate::arch::TensorOp;
@@ -38,6 +38,9 @@ impl Writer<'_> {
         };
         let note =
             format!("{} {} {note} * {}{}", v.name, if *zero { "=" } else { "+=" }, tb.name, if *k_major { "^T" } else { "" });
+        if self.e.schedule.tensor_op == TensorOp::Wgmma {
+            return self.dot_wgmma(op, note);
+        }
         if self.e.schedule.tensor_op == TensorOp::Ffma {
             let OperandA::Tile(tile, slot) = a else { unreachable!("the scalar path stages A in shared memory") };
             self.wrappers.extend([Wrapper::SharedAccess, Wrapper::Tile]);
@@ -110,6 +113,46 @@ impl Writer<'_> {
             load_b: format!("ldmatrix_{width}{}", if *k_major { "" } else { "_trans" }),
             fragments,
             batch_m,
+        })
+    }
+
+    /// A product of a warpgroup.
+    fn dot_wgmma(&mut self, op: &StmtOp, note: String) -> Result<String, Error> {
+        let StmtOp::Dot { acc, zero, a, b, b_slot, k_major, depth, .. } = op else { unreachable!("a dot") };
+        let (v, tb) = (self.plan().variables[*acc].clone(), self.plan().tiles[*b].clone());
+        let (n, a_shared, elem) = (8 * v.n_tiles, matches!(a, OperandA::Tile(..)), tb.elem.name());
+        self.wrappers.extend([Wrapper::Descriptor, Wrapper::WgmmaGroup]);
+        self.wrappers.insert(Wrapper::Wgmma { n, a_shared, k_major: *k_major, elem });
+        let (a_address, a_part) = match a {
+            OperandA::Tile(tile, slot) => {
+                // A warpgroup has 64 rows.
+                let t = &self.plan().tiles[*tile];
+                (format!("{} + group * {}", self.slot_address(*tile, *slot), 64 * t.pitch), t.rows * t.pitch)
+            }
+            OperandA::Packed(_) => (String::new(), 0),
+        };
+        let register = |n: usize| match a {
+            OperandA::Packed(p) => format!("{}[0][2 * kt + {}][{}]", self.name(*p), n / 2, n % 2).replace(" + 0]", "]"),
+            OperandA::Tile(..) => String::new(),
+        };
+        let [a0, a1, a2, a3] = [0, 1, 2, 3].map(register);
+        self.in_flight.push(*acc);
+        self.render(&DotWgmma {
+            note,
+            zero: *zero,
+            acc: v.name,
+            k_tiles: depth / 16,
+            product: wgmma_name(n, a_shared, *k_major),
+            a_shared,
+            a: a_address,
+            a_part,
+            a0,
+            a1,
+            a2,
+            a3,
+            b: self.slot_address(*b, *b_slot),
+            b_part: tb.rows * tb.pitch,
+            k_major: *k_major,
         })
     }
 

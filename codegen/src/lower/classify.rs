@@ -265,7 +265,7 @@ pub(super) fn slot(kernel: &Kernel, body: flashtile_dsl::ir::BlockId, index: usi
     })
 }
 
-fn is_zero(kernel: &Kernel, v: ValueId) -> bool {
+pub(super) fn is_zero(kernel: &Kernel, v: ValueId) -> bool {
     match kernel.def(v) {
         Some((_, Op::Full { value, .. })) => matches!(kernel.def(*value), Some((_, Op::Constant(_, c))) if *c == 0.0),
         _ => false,

@@ -191,10 +191,31 @@ fn unary_expr(op: UnaryOp, x: Expr) -> Expr {
     }
 }
 
+/// `a + b`, one multiply-add if one of them is a product: said here, so that the compiler never takes a product apart from
+/// its sum to use it twice.
+fn sum(a: Expr, b: Expr) -> Expr {
+    match (a, b) {
+        (Expr::Infix("*", x, y), c) | (c, Expr::Infix("*", x, y)) => Expr::call(Function::MultiplyAdd, [*x, *y, c]),
+        (a, b) => Expr::infix("+", a, b),
+    }
+}
+
+/// `a - b`, likewise.
+fn difference(a: Expr, b: Expr) -> Expr {
+    let negated = |x: Expr| Expr::Prefix("-", Box::new(x));
+    match (a, b) {
+        (Expr::Infix("*", x, y), c) => Expr::call(Function::MultiplyAdd, [*x, *y, negated(c)]),
+        (c, Expr::Infix("*", x, y)) => Expr::call(Function::MultiplyAdd, [negated(*x), *y, c]),
+        (a, b) => Expr::infix("-", a, b),
+    }
+}
+
 fn binary_expr(op: BinaryOp, a: Expr, b: Expr, integer: bool) -> Expr {
     match (op, integer) {
-        (BinaryOp::Add, _) => Expr::infix("+", a, b),
-        (BinaryOp::Sub, _) => Expr::infix("-", a, b),
+        (BinaryOp::Add, false) => sum(a, b),
+        (BinaryOp::Sub, false) => difference(a, b),
+        (BinaryOp::Add, true) => Expr::infix("+", a, b),
+        (BinaryOp::Sub, true) => Expr::infix("-", a, b),
         (BinaryOp::Mul, _) => Expr::infix("*", a, b),
         (BinaryOp::Div, false) => Expr::infix("/", a, b),
         (BinaryOp::Div | BinaryOp::DivOrZero, true) => Expr::call(Function::FloorDiv, [a, b]),

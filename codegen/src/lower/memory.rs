@@ -6,7 +6,7 @@ use flashtile_templates::expr::{Expr, Function, Shape};
 use super::{Home, Lowering, Pending};
 use crate::error::Error;
 use crate::plan::{GlobalTile, SharedTile, Slot, StmtOp, TileId};
-use crate::schedule::SharedLayout;
+use crate::schedule::{Persistent, SharedLayout};
 
 impl Lowering<'_> {
     /// The tile of `tensor` that `at` addresses; `tile_number` overrides the coordinate of a loop axis (a copy that runs
@@ -63,6 +63,11 @@ impl Lowering<'_> {
         if self.classes.shared_loads.contains(&id) {
             // A streamed tile was given its ring by the loop; any other is copied once, here.
             if !self.homes.contains_key(&result) {
+                if self.is_specialized() {
+                    let tile = self.new_ring(id, self.schedule.outer_stages, None)?;
+                    self.homes.insert(result, Home::Tile(tile));
+                    return Ok(());
+                }
                 let tile = self.new_tile(id, 1)?;
                 let from = self.global_tile(tensor, at, None);
                 self.push(StmtOp::Copy { tile, slot: Slot::Only, from });
@@ -132,7 +137,20 @@ impl Lowering<'_> {
     ) -> TileId {
         let layout = self.schedule.shared;
         let pitch = pitch(columns * elem.bytes().expect("bound: an element type in memory") as u32, layout);
-        self.plan.tiles.push(SharedTile { name, elem, rows, columns, pitch, layout, slots, offset: 0, warp_private });
+        let (slabs, offset, barriers) = (1, 0, None);
+        self.plan.tiles.push(SharedTile {
+            name,
+            elem,
+            rows,
+            columns,
+            pitch,
+            layout,
+            slabs,
+            slots,
+            offset,
+            warp_private,
+            barriers,
+        });
         self.plan.tiles.len() - 1
     }
 
@@ -142,6 +160,13 @@ impl Lowering<'_> {
         for tile in &mut self.plan.tiles {
             tile.offset = at;
             at = (at + tile.slots * tile.slot_bytes()).next_multiple_of(128);
+        }
+        for tile in self.plan.tiles.iter_mut().filter(|t| t.barriers.is_some()) {
+            tile.barriers = Some(at);
+            at += 16 * tile.slots;
+        }
+        if self.plan.work == Persistent::Dynamic {
+            self.plan.work_ring = Some(at);
         }
     }
 

@@ -11,14 +11,18 @@
 //! | `running_max` | lazy forms of the running maximum of a streaming softmax |
 //! | `product` | matrix products and their operands |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
+//! | `pipeline` | loops of specialised roles: products that run ahead of and behind the elementwise work |
+//! | `specialize` | the roles of producer and consumers |
 
 mod classify;
 mod elementwise;
 mod memory;
 mod padding;
+mod pipeline;
 mod product;
 mod program;
 mod running_max;
+mod specialize;
 mod stream;
 mod unused;
 
@@ -29,6 +33,7 @@ use flashtile_templates::expr::{Expr, Function, Shape};
 
 use flashtile_dsl::analysis::index::Trend;
 
+use crate::arch::{CopyOp, TensorOp};
 use crate::blocks;
 use crate::error::Error;
 use crate::instance::Instance;
@@ -37,6 +42,7 @@ use crate::schedule::Schedule;
 use classify::Classes;
 pub use program::trip_trend;
 pub use running_max::why_not_lazy;
+pub(crate) use specialize::{GROUP, register_split};
 
 /// Names that templates use: no value of the kernel may take them.
 const RESERVED: &[&str] = &[
@@ -115,6 +121,9 @@ const RESERVED: &[&str] = &[
     "u32",
     "u64",
     "i64",
+    "program",
+    "group",
+    "uniform",
     "f16",
     "bf16",
 ];
@@ -146,7 +155,11 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
             variables: Vec::new(),
             loops: Vec::new(),
             roles: Vec::new(),
-            asynchronous: schedule.copy != crate::arch::CopyOp::Sync,
+            asynchronous: schedule.copy != CopyOp::Sync,
+            maps: Vec::new(),
+            work: schedule.persistent,
+            programs: Expr::Int(1),
+            work_ring: None,
         },
         homes: HashMap::new(),
         names: RESERVED.iter().map(|&n| n.to_owned()).collect(),
@@ -158,13 +171,31 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
         out: Vec::new(),
         trend: trip_trend(instance, schedule),
         span: Span::default(),
+        sources: HashMap::new(),
+        late_rescales: Vec::new(),
     };
+    lowering.plan.programs = lowering.programs();
     lowering.block(kernel.body)?;
     lowering.acquire_pending();
-    let body = unused::drop_unused_constants(std::mem::take(&mut lowering.out), &lowering.plan);
-    lowering.plan.roles.push(Role { name: "all".into(), warps: schedule.warps, body });
+    let body = std::mem::take(&mut lowering.out);
+    if lowering.is_specialized() {
+        lowering.specialize(body)?;
+    } else {
+        let body = unused::drop_unused_constants(body, &lowering.plan);
+        lowering.plan.roles.push(Role { name: "all".into(), warps: schedule.warps, registers: None, body });
+    }
     lowering.place_tiles();
     Ok(lowering.plan)
+}
+
+/// Where a ring between roles is filled from.
+#[derive(Clone, Debug)]
+struct Source {
+    load: OpId,
+    /// Index of the tensor map.
+    map: usize,
+    /// The loop that streams it, and its coordinate.
+    streamed: Option<(LoopId, ValueId)>,
 }
 
 /// A tile copied outside any loop and not yet waited for.
@@ -192,9 +223,18 @@ struct Lowering<'a> {
     /// How the length of the first loop moves with the last grid coordinate.
     trend: Option<Trend>,
     span: Span,
+    /// Rings that a producer fills.
+    sources: HashMap<TileId, Source>,
+    /// Rescales of accumulators that may be in flight where the reference moves.
+    late_rescales: Vec<Stmt>,
 }
 
 impl Lowering<'_> {
+    /// Whether a producer fills the rings, and products are asynchronous.
+    fn is_specialized(&self) -> bool {
+        self.schedule.tensor_op == TensorOp::Wgmma
+    }
+
     fn push(&mut self, op: StmtOp) {
         self.out.push(Stmt { op, span: self.span });
     }
@@ -281,7 +321,7 @@ impl Lowering<'_> {
     fn element(&self, v: VarId) -> Expr {
         match self.plan.variables[v].storage {
             Storage::Fragment(shape) => Expr::Element(self.plan.variables[v].name.clone(), shape),
-            Storage::Packed => unreachable!("packed variables are only operands"),
+            Storage::Packed | Storage::Flag => unreachable!("packed variables are only operands, flags only guards"),
         }
     }
 
@@ -398,7 +438,11 @@ impl Lowering<'_> {
         let block = Expr::Int(i64::from(self.block_size(axis)));
         let (suffix, offset) =
             if self.classes.is_row(&Dim::Axis(axis)) { ("row", "first_row") } else { ("column", "first_column") };
-        let first = self.unique(&format!("{name}_{suffix}"));
+        // A loop body may be lowered more than once; every time in a scope of its own.
+        let first = match self.classes.first_position.get(&axis) {
+            Some(first) => first.clone(),
+            None => self.unique(&format!("{name}_{suffix}")),
+        };
         if self.classes.positions.contains(&axis) {
             let value = Expr::infix("+", Expr::infix("*", Expr::name(name.clone()), block), Expr::name(offset));
             self.push(StmtOp::Let { name: first.clone(), integer: true, value });

@@ -154,7 +154,7 @@ impl Lowering<'_> {
                     this.push(op);
                     Ok(())
                 })?;
-                self.push(StmtOp::When { guard, body });
+                self.push(StmtOp::When { guard, body, otherwise: Vec::new() });
             }
             _ => self.push(op),
         }

@@ -9,7 +9,7 @@ use super::{Home, Lowering};
 use crate::blocks;
 use crate::instance::Instance;
 use crate::plan::StmtOp;
-use crate::schedule::{Schedule, WorkOrder};
+use crate::schedule::{Persistent, Schedule, WorkOrder};
 
 /// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
 pub fn trip_trend(instance: &Instance, schedule: &Schedule) -> Option<Trend> {
@@ -37,7 +37,7 @@ impl Lowering<'_> {
     pub(super) fn program(&mut self, dims: &[ProgramDim], results: &[ValueId]) {
         let names: Vec<String> = results.iter().map(|&r| self.value_name(r)).collect();
         let counts: Vec<Expr> = dims.iter().zip(&names).map(|(dim, name)| self.program_count(dim, name)).collect();
-        let mut number = Expr::name("(int)blockIdx.x");
+        let mut number = self.program_number();
         let last = dims.len() - 1;
         if self.schedule.order == WorkOrder::LongestFirst {
             number = self.longest_first(&counts, &names[last]);
@@ -54,6 +54,24 @@ impl Lowering<'_> {
                 ProgramDim::Tiles(axis) => self.enter_tile(result, *axis, name),
             }
         }
+    }
+
+    /// Number of the program that the block runs.
+    fn program_number(&self) -> Expr {
+        Expr::name(if self.schedule.persistent == Persistent::Off { "(int)blockIdx.x" } else { "program" })
+    }
+
+    /// Number of programs of a launch.
+    pub(super) fn programs(&self) -> Expr {
+        let count = |dim: &ProgramDim| match dim {
+            ProgramDim::Each(size) => self.size(size),
+            ProgramDim::Tiles(axis) => {
+                let block = i64::from(self.block_size(*axis));
+                let raised = Expr::infix("+", self.size(&self.kernel.axes[*axis].extent), Expr::Int(block - 1));
+                Expr::infix("/", raised, Expr::Int(block))
+            }
+        };
+        self.kernel.grid().iter().map(count).reduce(|a, b| Expr::infix("*", a, b)).unwrap_or(Expr::Int(1))
     }
 
     pub(super) fn push_int(&mut self, name: &str, value: Expr) {
@@ -83,7 +101,7 @@ impl Lowering<'_> {
         let programs = self.unique("section_programs");
         self.push_int(&programs, Expr::infix("*", tiles.clone(), section.clone()));
         let first = self.unique("section_first");
-        let block = Expr::name("(int)blockIdx.x");
+        let block = self.program_number();
         let number = Expr::infix("/", block.clone(), Expr::name(programs.clone()));
         self.push_int(&first, Expr::infix("*", number, section.clone()));
         let size = self.unique("section_size");

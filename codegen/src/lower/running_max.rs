@@ -22,7 +22,7 @@ use flashtile_templates::expr::Expr;
 use super::{Home, Lowering};
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{Guard, StmtOp, VarId};
+use crate::plan::{Guard, Stmt, StmtOp, Storage, VarId, Variable};
 use crate::rewrite::edit;
 use crate::schedule::RunningMax;
 
@@ -48,6 +48,11 @@ pub(super) struct Recurrence {
 }
 
 impl Recurrence {
+    /// Ops that rescale accumulators, and the carried values that these are.
+    pub fn accumulator_rescales<'a>(&'a self, kernel: &'a Kernel) -> impl Iterator<Item = (ValueId, OpId)> + 'a {
+        self.rescales.iter().copied().filter(|&(x, _)| kernel.tile(x).rank() == 2)
+    }
+
     /// Whether the lazy step stands where this op does.
     pub fn starts_at(&self, op: OpId) -> bool {
         op == self.row_maximum
@@ -284,9 +289,25 @@ impl Lowering<'_> {
         }
     }
 
-    fn vote(&mut self, condition: Expr, m: VarId, body: Vec<crate::plan::Stmt>) {
+    /// A branch that a warp takes if the condition holds in some lane. What is rescaled by then may be in flight, if products
+    /// overlap: such accumulators are rescaled in a branch of their own, which may be put off.
+    fn vote(&mut self, condition: Expr, m: VarId, body: Vec<Stmt>) {
         let m_tiles = self.plan.variables[m].m_tiles;
-        self.push(StmtOp::When { guard: Guard::Vote { condition, m_tiles }, body });
+        let late = std::mem::take(&mut self.late_rescales);
+        let flag = (!late.is_empty()).then(|| self.flag());
+        self.push(StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag }, body, otherwise: Vec::new() });
+        if let Some(flag) = flag {
+            self.push(StmtOp::When { guard: Guard::Flag(flag), body: late, otherwise: Vec::new() });
+        }
+    }
+
+    fn flag(&mut self) -> VarId {
+        if let Some(v) = self.plan.variables.iter().position(|v| v.storage == Storage::Flag) {
+            return v;
+        }
+        let name = self.unique("moved");
+        self.plan.variables.push(Variable { name, storage: Storage::Flag, m_tiles: 1, n_tiles: 1, integer: true });
+        self.plan.variables.len() - 1
     }
 
     /// The row maximum of the scores, each lane its own part.
@@ -333,8 +354,19 @@ impl Lowering<'_> {
         }
         for &(x, op) in &r.rescales {
             let Some(&Home::Variable(v)) = self.homes.get(&x) else { unreachable!("carried values have variables") };
+            let accumulator = self.kernel.tile(x).rank() == 2;
+            if accumulator && self.schedule.overlap {
+                for factor in self.kernel.ops[op].op.operands().into_iter().filter(|&o| o != x) {
+                    self.variable(factor)?;
+                }
+            }
             let value = self.elementwise_expr(op)?;
-            self.push(StmtOp::Map { to: v, value });
+            let rescale = StmtOp::Map { to: v, value };
+            if accumulator && self.schedule.overlap {
+                self.late_rescales.push(Stmt { op: rescale, span: self.span });
+            } else {
+                self.push(rescale);
+            }
         }
         let value = self.expr(r.next)?;
         self.push(StmtOp::Map { to: m, value });

@@ -22,6 +22,7 @@ use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
 use flashtile_dsl::ir::{AxisId, BlockId, Op, OpId, ValueId};
 use flashtile_templates::expr::{Expr, Function};
 
+use super::pipeline::Loop;
 use super::{Home, Lowering, running_max};
 use crate::error::Error;
 use crate::plan::{Guard, Iteration, LoopId, LoopInfo, Slot, StmtOp, TileId, VarId};
@@ -57,6 +58,12 @@ impl Lowering<'_> {
         self.loops_by_axis.insert(axis, loop_id);
 
         let carried = self.enter_carried(&params, init)?;
+        if self.is_specialized() {
+            let ring = Loop { op: id, id: loop_id, axis, body, coordinate: params[0], carried: &carried };
+            self.pipelined(&ring, &name)?;
+            self.leave_loop(id, axis, &carried);
+            return Ok(());
+        }
         let groups = self.streams(body, params[0])?;
         let slots = if groups.is_empty() { 0 } else { self.schedule.stages };
         self.plan.loops[loop_id].slots = slots;
@@ -74,16 +81,8 @@ impl Lowering<'_> {
             this.leave_iteration(body, &carried)
         })?;
         self.span = span;
-        self.push(StmtOp::Loop { id: loop_id, body: statements });
-        self.loops_by_axis.remove(&axis);
-
-        for (index, &result) in self.kernel.ops[id].results.iter().enumerate() {
-            let v = carried[index];
-            if self.classes.completed.contains(&result) {
-                self.push(StmtOp::QuadSum(v));
-            }
-            self.homes.insert(result, Home::Variable(v));
-        }
+        self.push(StmtOp::Loop { id: loop_id, from: 0, unroll: 1, body: statements });
+        self.leave_loop(id, axis, &carried);
         if slots > 0 {
             self.push_wait(0);
             if !self.loops_by_axis.is_empty() {
@@ -92,6 +91,18 @@ impl Lowering<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Makes the carried variables the results of the loop.
+    fn leave_loop(&mut self, id: OpId, axis: AxisId, carried: &[VarId]) {
+        self.loops_by_axis.remove(&axis);
+        for (index, &result) in self.kernel.ops[id].results.iter().enumerate() {
+            let v = carried[index];
+            if self.classes.completed.contains(&result) {
+                self.push(StmtOp::QuadSum(v));
+            }
+            self.homes.insert(result, Home::Variable(v));
+        }
     }
 
     /// A name for a loop coordinate. It occurs in addresses inside product statements, whose templates have names of their own.
@@ -206,7 +217,7 @@ impl Lowering<'_> {
     }
 
     /// Positions in `ops` of the products that read `value`, possibly transposed, in order.
-    fn products_of(&self, value: ValueId, ops: &[OpId]) -> Vec<usize> {
+    pub(super) fn products_of(&self, value: ValueId, ops: &[OpId]) -> Vec<usize> {
         let mut found = Vec::new();
         let mut work = vec![value];
         while let Some(v) = work.pop() {
@@ -241,6 +252,7 @@ impl Lowering<'_> {
         let (base, ahead) = match iteration {
             Iteration::First(id, n) => (self.plan.loops[id].lo.clone(), n),
             Iteration::Ahead(id, n) => (Expr::name(self.plan.loops[id].coordinate.clone()), n),
+            Iteration::Behind(..) | Iteration::Last(_) => unreachable!("copies run ahead"),
         };
         let number = Self::tile_ahead(base, ahead);
         let copies = self
@@ -257,7 +269,7 @@ impl Lowering<'_> {
         match iteration {
             // The iteration in progress exists.
             Iteration::Ahead(_, 0) => self.out.extend(copies),
-            _ => self.push(StmtOp::When { guard: Guard::Exists(iteration), body: copies }),
+            _ => self.push(StmtOp::When { guard: Guard::Exists(iteration), body: copies, otherwise: Vec::new() }),
         }
         self.push_commit();
     }
@@ -351,7 +363,7 @@ impl Lowering<'_> {
     }
 
     /// Lets values that are yielded be computed in the variable of what they replace, where nothing reads it afterwards.
-    fn assign_in_place(&mut self, body: BlockId) {
+    pub(super) fn assign_in_place(&mut self, body: BlockId) {
         let params = self.kernel.blocks[body].params.clone();
         let next = edit::yielded(self.kernel, body);
         for (&param, &value) in params[1..].iter().zip(&next) {
@@ -403,7 +415,7 @@ impl Lowering<'_> {
     }
 
     /// Moves yielded values into the carried variables.
-    fn leave_iteration(&mut self, body: BlockId, carried: &[VarId]) -> Result<(), Error> {
+    pub(super) fn leave_iteration(&mut self, body: BlockId, carried: &[VarId]) -> Result<(), Error> {
         let next = edit::yielded(self.kernel, body);
         let mut moves = Vec::new();
         for (&v, &value) in carried.iter().zip(&next) {

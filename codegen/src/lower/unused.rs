@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use flashtile_templates::expr::Expr;
 
-use crate::plan::{GlobalTile, Plan, Stmt, StmtOp};
+use crate::plan::{GlobalTile, Guard, Plan, Stmt, StmtOp};
 
 /// Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
 pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
@@ -16,6 +16,7 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
                 names_in(bound, &mut used);
             }
         }
+        names_in(&plan.programs, &mut used);
         collect_names(&body, &mut used);
         let before = count(&body);
         body = keep_used(body, &used);
@@ -26,24 +27,19 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
 }
 
 fn count(body: &[Stmt]) -> usize {
-    body.iter()
-        .map(|s| match &s.op {
-            StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => 1 + count(body),
-            _ => 1,
-        })
-        .sum()
+    body.iter().map(|s| 1 + s.op.bodies().into_iter().map(count).sum::<usize>()).sum()
 }
 
 fn keep_used(body: Vec<Stmt>, used: &HashSet<String>) -> Vec<Stmt> {
     let mut kept = Vec::new();
-    for Stmt { op, span } in body {
-        let op = match op {
-            StmtOp::Let { ref name, .. } if !used.contains(name) => continue,
-            StmtOp::When { guard, body } => StmtOp::When { guard, body: keep_used(body, used) },
-            StmtOp::Loop { id, body } => StmtOp::Loop { id, body: keep_used(body, used) },
-            other => other,
-        };
-        kept.push(Stmt { op, span });
+    for mut stmt in body {
+        if matches!(&stmt.op, StmtOp::Let { name, .. } if !used.contains(name)) {
+            continue;
+        }
+        for body in stmt.op.bodies_mut() {
+            *body = keep_used(std::mem::take(body), used);
+        }
+        kept.push(stmt);
     }
     kept
 }
@@ -62,8 +58,12 @@ fn collect_names(body: &[Stmt], used: &mut HashSet<String>) {
                 tile(to, used);
                 names_in(value, used);
             }
-            StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => collect_names(body, used),
+            StmtOp::When { guard: Guard::Vote { condition, .. }, .. } => names_in(condition, used),
+            StmtOp::Fill { at, .. } => at.iter().for_each(|e| names_in(e, used)),
             _ => {}
+        }
+        for body in stmt.op.bodies() {
+            collect_names(body, used);
         }
     }
 }

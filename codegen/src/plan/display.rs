@@ -13,7 +13,7 @@ impl fmt::Display for Plan {
         for t in &self.tiles {
             writeln!(
                 f,
-                "  tile {}: {} x {} x {} {}, pitch {}, {:?}, at {}{}",
+                "  tile {}: {} x {} x {} {}, pitch {}, {:?}, at {}{}{}",
                 t.name,
                 t.slots,
                 t.rows,
@@ -22,18 +22,21 @@ impl fmt::Display for Plan {
                 t.pitch,
                 t.layout,
                 t.offset,
-                if t.warp_private { ", warp-private" } else { "" }
+                if t.warp_private { ", warp-private" } else { "" },
+                t.barriers.map(|at| format!(", mbarriers at {at}")).unwrap_or_default()
             )?;
         }
         for v in &self.variables {
             let kind = match v.storage {
                 Storage::Fragment(shape) => format!("{shape:?}").to_lowercase(),
                 Storage::Packed => "packed".into(),
+                Storage::Flag => "flag".into(),
             };
             writeln!(f, "  {kind} {}: {} x {} tiles, {} registers", v.name, v.m_tiles, v.n_tiles, v.registers())?;
         }
         for role in &self.roles {
-            writeln!(f, "role {} ({} warps)", role.name, role.warps)?;
+            let registers = role.registers.map(|n| format!(", {n} registers")).unwrap_or_default();
+            writeln!(f, "role {} ({} warps{registers})", role.name, role.warps)?;
             self.block(f, &role.body, 1)?;
         }
         Ok(())
@@ -91,25 +94,52 @@ impl Plan {
                 };
                 writeln!(f, "store {} <- {}", to.origin.text(Domain::Uniform), value.text(domain))
             }
-            StmtOp::When { guard, body } => {
+            StmtOp::When { guard, body, otherwise } => {
                 match guard {
                     Guard::Exists(iteration) => writeln!(f, "when {} exists", self.iteration(*iteration))?,
                     Guard::Vote { condition, .. } => writeln!(f, "when any lane has {}", condition.text(Domain::Row))?,
                     Guard::Cut(id) => writeln!(f, "when tile {} is cut", self.loops[*id].coordinate)?,
+                    Guard::Flag(v) => writeln!(f, "when {}", variable(v))?,
+                    Guard::OneLeft(id) => writeln!(f, "when one {} is left", self.loops[*id].coordinate)?,
                 }
+                self.block(f, body, depth + 1)?;
+                if !otherwise.is_empty() {
+                    writeln!(f, "{:1$}otherwise", "", depth * 2)?;
+                    self.block(f, otherwise, depth + 1)?;
+                }
+                Ok(())
+            }
+            StmtOp::Step { at, body } => {
+                writeln!(f, "step {}", self.iteration(*at))?;
                 self.block(f, body, depth + 1)
             }
-            StmtOp::Loop { id, body } => {
+            StmtOp::Work(body) => {
+                writeln!(f, "for each program of {} ({:?})", self.programs.text(Domain::Uniform), self.work)?;
+                self.block(f, body, depth + 1)
+            }
+            StmtOp::Fill { tile, slot, map, at } => {
+                let at: Vec<String> = at.iter().map(|e| e.text(Domain::Uniform)).collect();
+                let name = &self.tiles[*tile].name;
+                writeln!(f, "fill {name}{} <- {}[{}]", self.slot(*slot), self.maps[*map].name, at.join(", "))
+            }
+            StmtOp::Acquire { tile, slot } => writeln!(f, "acquire {}{}", self.tiles[*tile].name, self.slot(*slot)),
+            StmtOp::Release(tile) => writeln!(f, "release {}", self.tiles[*tile].name),
+            StmtOp::Settle(pending) => writeln!(f, "settle pending={pending}"),
+            StmtOp::TakeTurn => writeln!(f, "take turn"),
+            StmtOp::PassTurn => writeln!(f, "pass turn"),
+            StmtOp::Loop { id, from, unroll, body } => {
                 let l = &self.loops[*id];
                 let text = |e: &Expr| e.text(Domain::Uniform);
                 writeln!(
                     f,
-                    "loop {} in {}..{} full {}..{}",
+                    "loop {} in {}{}..{} full {}..{}{}",
                     l.coordinate,
                     text(&l.lo),
+                    if *from > 0 { format!(" + {from}") } else { String::new() },
                     text(&l.hi),
                     text(&l.full_lo),
-                    text(&l.full_hi)
+                    text(&l.full_hi),
+                    if *unroll > 1 { format!(", {unroll} at a time") } else { String::new() }
                 )?;
                 self.block(f, body, depth + 1)
             }
@@ -128,6 +158,7 @@ impl Plan {
             Storage::Fragment(Shape::Column) => Domain::Column,
             Storage::Fragment(Shape::Accumulator) => Domain::Accumulator,
             Storage::Packed => Domain::Pair(0),
+            Storage::Flag => Domain::Uniform,
         }
     }
 
@@ -144,6 +175,8 @@ impl Plan {
             Iteration::First(id, n) => format!("{}#{n}", name(id)),
             Iteration::Ahead(id, 0) => name(id).clone(),
             Iteration::Ahead(id, n) => format!("{}+{n}", name(id)),
+            Iteration::Behind(id, n) => format!("{}-{n}", name(id)),
+            Iteration::Last(id) => format!("{}#last", name(id)),
         }
     }
 }

@@ -12,18 +12,33 @@
 //!   row or column vector that goes with it, a packed A operand, or one uniform value.
 //! * An *iteration* of a loop is named relative to the one in progress, so that copies may run ahead: slot `n % slots`
 //!   belongs to iteration `n`.
+//!
+//! A plan has one role, where all warps copy and compute, or two: a *producer* that fills rings and *consumers* that compute.
+//! Then
+//!
+//! * a ring is first in, first out: `Fill` waits until the next slot is empty and starts a copy into it, `Acquire` waits until
+//!   the next slot is full, `Release` hands it back and goes on to the next. Each role has its own place in each ring, which it
+//!   keeps from program to program. A slot has two mbarriers: full (one arrival and the bytes of the copy) and empty (an arrival
+//!   of every consumer warp);
+//! * a `Dot` is asynchronous: it is issued as a group of its own, reads its operands and writes its accumulator until a `Settle`
+//!   says that no more than so many groups are in flight;
+//! * `TakeTurn` and `PassTurn` hand a token round the warpgroups of the consumers. The first warpgroup has it at the start;
+//! * `Work` repeats its body for each program that the block takes.
 
 mod display;
+mod effects;
 mod pressure;
 mod verify;
 
+pub(crate) use effects::{Effects, effects};
 pub use pressure::peak;
 pub use verify::verify;
 
 use flashtile_dsl::ir::{Elem, ParamId, ReduceOp, Span};
 use flashtile_templates::expr::{Expr, Shape};
 
-use crate::schedule::SharedLayout;
+use crate::abi::TensorMap;
+use crate::schedule::{Persistent, SharedLayout};
 
 /// Index of a [`SharedTile`].
 pub type TileId = usize;
@@ -47,18 +62,22 @@ pub struct SharedTile {
     pub pitch: u32,
     /// Layout.
     pub layout: SharedLayout,
+    /// Parts of so many columns as fill a row's pitch, one after the other: 1 but for tiles that TMA fills.
+    pub slabs: u32,
     /// Slots.
     pub slots: u32,
     /// Byte offset of slot 0.
     pub offset: u32,
     /// Whether each warp writes and reads only rows of its own (no block barrier is needed).
     pub warp_private: bool,
+    /// Byte offset of the mbarriers of a ring between roles: full, one a slot, then empty.
+    pub barriers: Option<u32>,
 }
 
 impl SharedTile {
     /// Bytes of one slot.
     pub fn slot_bytes(&self) -> u32 {
-        self.rows * self.pitch
+        self.slabs * self.rows * self.pitch
     }
 
     /// Whether rows are swizzled.
@@ -93,6 +112,8 @@ pub enum Storage {
     Fragment(Shape),
     /// 16-bit pairs in the layout of an A operand: `u32 [m_tiles][n_tiles][2]`.
     Packed,
+    /// One truth value per warp.
+    Flag,
 }
 
 /// A fragment in registers.
@@ -119,6 +140,7 @@ impl Variable {
             Storage::Fragment(Shape::Column) => 2 * self.n_tiles,
             Storage::Fragment(Shape::Accumulator) => 4 * self.m_tiles * self.n_tiles,
             Storage::Packed => 2 * self.m_tiles * self.n_tiles,
+            Storage::Flag => 0,
         }
     }
 }
@@ -147,6 +169,10 @@ pub enum Iteration {
     First(LoopId, u32),
     /// The one `n` after the one in progress.
     Ahead(LoopId, u32),
+    /// The one `n` before the one in progress.
+    Behind(LoopId, u32),
+    /// The last one, after the loop.
+    Last(LoopId),
 }
 
 /// Which slot of a tile.
@@ -188,7 +214,13 @@ pub enum Guard {
         condition: Expr,
         /// Row tiles.
         m_tiles: u32,
+        /// Remembers the choice.
+        flag: Option<VarId>,
     },
+    /// If the vote that a flag remembers was for it.
+    Flag(VarId),
+    /// If a loop that takes two iterations at a time from the second one on leaves one over.
+    OneLeft(LoopId),
 }
 
 /// The A operand of a product.
@@ -321,14 +353,75 @@ pub enum StmtOp {
         guard: Guard,
         /// Statements.
         body: Vec<Stmt>,
+        /// Statements if it does not hold.
+        otherwise: Vec<Stmt>,
     },
     /// A loop.
     Loop {
         /// Which.
         id: LoopId,
+        /// Iterations made before it.
+        from: u32,
+        /// Iterations it makes at a time; if more than one, the body is so many steps, and fewer may be left over.
+        unroll: u32,
         /// Statements.
         body: Vec<Stmt>,
     },
+    /// One iteration of a loop, outside of it or one of several that it makes at a time.
+    Step {
+        /// Which: its first, its last, or so many ahead of the first of those made at a time.
+        at: Iteration,
+        /// Statements.
+        body: Vec<Stmt>,
+    },
+    /// Producer: waits until the next slot of a ring is empty, and starts to fill it.
+    Fill {
+        /// Ring.
+        tile: TileId,
+        /// What the slot is for.
+        slot: Slot,
+        /// Index of the tensor map.
+        map: usize,
+        /// Coordinates of the box, innermost first.
+        at: Vec<Expr>,
+    },
+    /// Consumers: wait until the next slot of a ring is full.
+    Acquire {
+        /// Ring.
+        tile: TileId,
+        /// What it is expected to hold.
+        slot: Slot,
+    },
+    /// Consumers: hand a slot back and go on to the next.
+    Release(TileId),
+    /// Waits until at most so many products are in flight.
+    Settle(u32),
+    /// A warpgroup waits for its turn.
+    TakeTurn,
+    /// A warpgroup gives the turn to the next.
+    PassTurn,
+    /// Statements for each program that the block takes.
+    Work(Vec<Stmt>),
+}
+
+impl StmtOp {
+    /// The statement lists inside.
+    pub fn bodies(&self) -> Vec<&[Stmt]> {
+        match self {
+            StmtOp::When { body, otherwise, .. } => vec![body, otherwise],
+            StmtOp::Loop { body, .. } | StmtOp::Step { body, .. } | StmtOp::Work(body) => vec![body],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The statement lists inside, to change.
+    pub fn bodies_mut(&mut self) -> Vec<&mut Vec<Stmt>> {
+        match self {
+            StmtOp::When { body, otherwise, .. } => vec![body, otherwise],
+            StmtOp::Loop { body, .. } | StmtOp::Step { body, .. } | StmtOp::Work(body) => vec![body],
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// A statement with its place in the kernel text.
@@ -347,6 +440,8 @@ pub struct Role {
     pub name: String,
     /// Number of warps.
     pub warps: u32,
+    /// Registers per thread, if the role asks for a number of its own (`setmaxnreg`).
+    pub registers: Option<u32>,
     /// Statements.
     pub body: Vec<Stmt>,
 }
@@ -366,12 +461,32 @@ pub struct Plan {
     pub roles: Vec<Role>,
     /// Whether copies are asynchronous.
     pub asynchronous: bool,
+    /// Tensor maps that tiles are filled through.
+    pub maps: Vec<TensorMap>,
+    /// How blocks get programs.
+    pub work: Persistent,
+    /// Number of programs.
+    pub programs: Expr,
+    /// Byte offset of the ring that hands program numbers from the producer to the consumers, if work is dynamic.
+    pub work_ring: Option<u32>,
 }
+
+/// Slots of the ring of program numbers.
+pub const WORK_SLOTS: u32 = 2;
+/// Bytes of the ring of program numbers: a full and an empty mbarrier and a number for each slot.
+pub const WORK_RING_BYTES: u32 = WORK_SLOTS * 20;
 
 impl Plan {
     /// Bytes of dynamic shared memory.
     pub fn shared_bytes(&self) -> u32 {
-        self.tiles.iter().map(|t| t.offset + t.slots * t.slot_bytes()).max().unwrap_or(0)
+        let tiles = self.tiles.iter().map(|t| t.offset + t.slots * t.slot_bytes());
+        let barriers = self.tiles.iter().filter_map(|t| Some(t.barriers? + 16 * t.slots));
+        tiles.chain(barriers).chain(self.work_ring.map(|at| at + WORK_RING_BYTES)).max().unwrap_or(0)
+    }
+
+    /// Whether a producer fills the rings.
+    pub fn is_specialized(&self) -> bool {
+        self.roles.len() > 1
     }
 
     /// Threads of a block.
@@ -386,7 +501,19 @@ mod tests {
 
     fn tile(layout: SharedLayout, pitch: u32) -> SharedTile {
         let (name, elem) = ("k".to_owned(), Elem::F16);
-        SharedTile { name, elem, rows: 64, columns: pitch / 2, pitch, layout, slots: 1, offset: 0, warp_private: false }
+        SharedTile {
+            name,
+            elem,
+            rows: 64,
+            columns: pitch / 2,
+            pitch,
+            layout,
+            slabs: 1,
+            slots: 1,
+            offset: 0,
+            warp_private: false,
+            barriers: None,
+        }
     }
 
     #[test]

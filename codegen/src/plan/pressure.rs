@@ -13,23 +13,17 @@ use super::{Guard, OperandA, Plan, Stmt, StmtOp, Storage, VarId};
 /// Registers of all variables live at the widest moment.
 pub fn peak(plan: &Plan) -> u32 {
     let transient = transients(plan);
-    let mut live =
-        Liveness { plan, at: 0, ranges: vec![None; plan.variables.len()], ended: Vec::new(), transient, borders: Vec::new() };
+    let ranges = vec![Vec::new(); plan.variables.len()];
+    let mut live = Liveness { plan, at: 0, ranges, transient, borders: Vec::new(), choice: false };
     for role in &plan.roles {
         live.block(&role.body);
     }
-    let (end, borders) = (live.at, std::mem::take(&mut live.borders));
-    (0..=end)
-        .map(|at| {
-            let now = live.ranges.iter().enumerate().filter_map(|(v, range)| range.map(|range| (v, range)));
-            now.chain(live.ended.iter().copied())
-                .map(|(v, range)| (range, &plan.variables[v]))
-                .filter(|((from, to), _)| (*from..*to).contains(&at))
-                .map(|((from, to), v)| if passing(&borders, from, to) { v.registers() / 4 } else { v.registers() })
-                .sum()
-        })
-        .max()
-        .unwrap_or(0)
+    let registers = |v: usize, at: usize| {
+        let covering = live.ranges[v].iter().filter(|(from, to)| (*from..*to).contains(&at));
+        let whole = plan.variables[v].registers();
+        covering.map(|&(from, to)| if passing(&live.borders, from, to) { whole / 4 } else { whole }).max().unwrap_or(0)
+    };
+    (0..=live.at).map(|at| (0..plan.variables.len()).map(|v| registers(v, at)).sum()).max().unwrap_or(0)
 }
 
 /// Fragments that no product, branch condition or store reads: they are done with where the statements after them are.
@@ -46,8 +40,10 @@ fn transients(plan: &Plan) -> HashSet<VarId> {
                 StmtOp::Store { variable: Some(v), .. } => {
                     found.insert(*v);
                 }
-                StmtOp::When { body, .. } | StmtOp::Loop { body, .. } => lasting(body, found),
                 _ => {}
+            }
+            for body in stmt.op.bodies() {
+                lasting(body, found);
             }
         }
     }
@@ -68,27 +64,33 @@ fn passing(borders: &[usize], from: usize, to: usize) -> bool {
 struct Liveness<'a> {
     plan: &'a Plan,
     at: usize,
-    /// First write and last read.
-    ranges: Vec<Option<(usize, usize)>>,
-    /// Ranges that ended before a branch wrote the variable anew, for itself alone.
-    ended: Vec<(VarId, (usize, usize))>,
+    /// From a write that keeps nothing of what was there to the last read before the next such write.
+    ranges: Vec<Vec<(usize, usize)>>,
     /// Accumulators that only elementwise statements and row sums read.
     transient: HashSet<VarId>,
     /// Statements that are not elementwise: products, branches, loops, barriers.
     borders: Vec<usize>,
+    /// Whether a warp may leave the statements out, so that what was there before may live on.
+    choice: bool,
 }
 
 impl Liveness<'_> {
-    fn write(&mut self, v: VarId) {
+    /// A write of the whole variable, which `keeps` something of it or not.
+    fn write(&mut self, v: VarId, keeps: bool) {
         let at = self.at;
-        let range = self.ranges[v].get_or_insert((at, at + 1));
-        range.1 = range.1.max(at + 1);
+        let keeps = keeps || (self.choice && !self.transient.contains(&v));
+        match self.ranges[v].last_mut() {
+            Some(range) if keeps => range.1 = range.1.max(at + 1),
+            _ => self.ranges[v].push((at, at + 1)),
+        }
     }
 
     fn read(&mut self, v: VarId) {
         let at = self.at;
-        let range = self.ranges[v].get_or_insert((at, at));
-        range.1 = range.1.max(at);
+        match self.ranges[v].last_mut() {
+            Some(range) => range.1 = range.1.max(at),
+            None => self.ranges[v].push((at, at)),
+        }
     }
 
     fn reads(&mut self, value: &Expr) {
@@ -105,17 +107,6 @@ impl Liveness<'_> {
         }
     }
 
-    /// What a branch writes and reads for itself alone, although it was written (and done with) before, has two ranges.
-    fn split(&mut self, before: Vec<Option<(usize, usize)>>, start: usize) {
-        for (v, before) in before.into_iter().enumerate() {
-            let (Some(before), Some(now)) = (before, self.ranges[v]) else { continue };
-            if before.1 <= start && now.1 > start && self.transient.contains(&v) {
-                self.ended.push((v, before));
-                self.ranges[v] = Some((start + 1, now.1));
-            }
-        }
-    }
-
     fn block(&mut self, body: &[Stmt]) {
         for stmt in body {
             self.at += 1;
@@ -128,22 +119,25 @@ impl Liveness<'_> {
             }
             match &stmt.op {
                 StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. } => {
+                    let own = &self.plan.variables[*to].name;
+                    let mut keeps = false;
+                    value.visit(&mut |e| keeps |= matches!(e, Expr::Element(name, _) if name == own));
                     self.reads(value);
-                    self.write(*to);
+                    self.write(*to, keeps);
                 }
                 StmtOp::Reduce { to, from, .. } => {
                     self.read(*from);
-                    self.write(*to);
+                    self.write(*to, false);
                 }
                 StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.read(*v),
-                StmtOp::LoadFragments { to, .. } | StmtOp::Load { to, .. } => self.write(*to),
-                StmtOp::Dot { acc, a, .. } => {
+                StmtOp::LoadFragments { to, .. } | StmtOp::Load { to, .. } => self.write(*to, false),
+                StmtOp::Dot { acc, a, zero, .. } => {
                     if let OperandA::Packed(v) = a {
                         // Read while the accumulator is written.
                         self.read(*v);
-                        self.ranges[*v].as_mut().expect("just read").1 += 1;
+                        self.ranges[*v].last_mut().expect("just read").1 += 1;
                     }
-                    self.write(*acc);
+                    self.write(*acc, !zero);
                 }
                 StmtOp::Stage { from, .. } => self.read(*from),
                 StmtOp::Store { value, variable, .. } => {
@@ -152,16 +146,16 @@ impl Liveness<'_> {
                         self.read(*v);
                     }
                 }
-                StmtOp::When { guard, body } => {
+                StmtOp::When { guard, body, otherwise } => {
                     let Guard::Vote { condition, .. } = guard else {
                         self.block(body);
+                        self.block(otherwise);
                         continue;
                     };
                     self.reads(condition);
-                    let before = self.ranges.clone();
-                    let start = self.at;
+                    let outer = std::mem::replace(&mut self.choice, true);
                     self.block(body);
-                    self.split(before, start);
+                    self.choice = outer;
                 }
                 StmtOp::Loop { body, .. } => {
                     let start = self.at;
@@ -173,7 +167,18 @@ impl Liveness<'_> {
                         }
                     }
                 }
-                StmtOp::Let { .. } | StmtOp::Copy { .. } | StmtOp::Commit | StmtOp::Wait(_) | StmtOp::Barrier => {}
+                StmtOp::Step { body, .. } | StmtOp::Work(body) => self.block(body),
+                StmtOp::Let { .. }
+                | StmtOp::Copy { .. }
+                | StmtOp::Commit
+                | StmtOp::Wait(_)
+                | StmtOp::Barrier
+                | StmtOp::Fill { .. }
+                | StmtOp::Acquire { .. }
+                | StmtOp::Release(_)
+                | StmtOp::Settle(_)
+                | StmtOp::TakeTurn
+                | StmtOp::PassTurn => {}
             }
         }
     }

@@ -1,37 +1,23 @@
-//! The plan verifier: executes the plan symbolically for several trip counts of every loop.
-//!
-//! It checks that
-//! * a read of a slot finds the iteration it wants, landed and visible to all threads that read it;
-//! * a slot is not filled while its last contents may still be read (no barrier since), or while a copy into it is in flight;
-//! * every copy is waited for before the end;
-//! * every variable is written before it is read.
-//!
-//! Slots, groups and barriers depend on a loop's trip count only through `n mod slots` and the guards at the ends, so the
-//! trip counts `0 ..= 2 * slots + 2` cover every case.
+//! Plans of one role, where all warps copy and compute.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use flashtile_templates::expr::Expr;
 
-use super::{Guard, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId};
+use crate::plan::{Guard, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId};
 
-/// All faults found, without repetition; empty for a right plan.
-pub fn verify(plan: &Plan) -> Vec<String> {
-    let most = plan.loops.iter().map(|l| l.slots).max().unwrap_or(0) * 2 + 2;
+/// The faults that show when every loop makes so many trips.
+pub(super) fn faults(plan: &Plan, trips: u32) -> BTreeSet<String> {
     let mut faults = BTreeSet::new();
-    for trips in 0..=most {
-        for role in &plan.roles {
-            let mut state = State { plan, trips, faults: BTreeSet::new(), ..State::new(plan) };
-            state.run(&role.body, 0);
-            if state.contents.values().any(|c| c.status == Status::InFlight) {
-                state.faults.insert("a copy is never waited for".into());
-            }
-            faults.extend(state.faults.into_iter().map(|fault| format!("{fault} (trip count {trips})")));
+    for role in &plan.roles {
+        let mut state = State { plan, trips, faults: BTreeSet::new(), ..State::new(plan) };
+        state.run(&role.body, 0);
+        if state.contents.values().any(|c| c.status == Status::InFlight) {
+            state.faults.insert("a copy is never waited for".into());
         }
+        faults.extend(state.faults);
     }
-    // One trip count per fault is enough to read.
-    let mut seen = HashSet::new();
-    faults.into_iter().filter(|f| seen.insert(f.split(" (trip").next().unwrap_or("").to_owned())).collect()
+    faults
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,7 +123,7 @@ impl<'a> State<'a> {
                     self.read_variable(*v);
                 }
             }
-            StmtOp::When { guard, body } => {
+            StmtOp::When { guard, body, .. } => {
                 if let Guard::Vote { condition, .. } = guard {
                     // The branch may not be taken: what only it writes is not written.
                     self.reads(condition);
@@ -148,7 +134,7 @@ impl<'a> State<'a> {
                 }
                 let runs = match guard {
                     Guard::Exists(iteration) => self.number(*iteration, n) < self.trips,
-                    Guard::Cut(_) | Guard::Vote { .. } => true,
+                    Guard::Cut(_) | Guard::Vote { .. } | Guard::Flag(_) | Guard::OneLeft(_) => true,
                 };
                 if runs {
                     self.run(body, n);
@@ -159,6 +145,14 @@ impl<'a> State<'a> {
                     self.run(body, n);
                 }
             }
+            StmtOp::Step { .. }
+            | StmtOp::Fill { .. }
+            | StmtOp::Acquire { .. }
+            | StmtOp::Release(_)
+            | StmtOp::Settle(_)
+            | StmtOp::TakeTurn
+            | StmtOp::PassTurn
+            | StmtOp::Work(_) => drop(self.faults.insert("a statement of specialised roles in a block of one role".into())),
         }
     }
 
@@ -166,6 +160,8 @@ impl<'a> State<'a> {
         match iteration {
             Iteration::First(_, number) => number,
             Iteration::Ahead(_, ahead) => n + ahead,
+            Iteration::Behind(_, behind) => n.saturating_sub(behind),
+            Iteration::Last(_) => self.trips.saturating_sub(1),
         }
     }
 

@@ -1,0 +1,189 @@
+//! Statements of specialised roles: rings, turns, programs.
+
+use flashtile_templates::expr::Expr;
+use flashtile_templates::{
+    Acquire, Barriers, Fill, FillPart, FirstTurn, Let, PassTurn, Release, Ring, RingBarriers, Role, Settle, TakeTurn, When,
+    WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
+};
+
+use super::{BODY, Writer};
+use crate::abi::TensorMap;
+use crate::error::Error;
+use crate::lower::GROUP;
+use crate::plan::{Iteration, Stmt, StmtOp, TileId, WORK_SLOTS};
+use crate::schedule::{Persistent, PingPong};
+
+impl Writer<'_> {
+    /// The whole body: barriers, then a branch for each role.
+    pub(super) fn roles(&mut self) -> Result<String, Error> {
+        let plan = self.e.plan;
+        self.wrappers.extend([Wrapper::Uniform, Wrapper::Mbarrier, Wrapper::PrefetchMap]);
+        let value = format!("uniform(threadIdx.x / {}) - 1", 32 * GROUP);
+        let mut out = self.render(&Let { r#type: "int".into(), name: "group".into(), value })?;
+        let tiles = plan.tiles.iter().filter_map(|t| Some((t.slots, t.barriers?)));
+        let work = plan.work_ring.map(|at| (WORK_SLOTS, at));
+        let rings = tiles.chain(work).map(|(slots, at)| RingBarriers { slots, full: at, empty: at + 8 * slots }).collect();
+        out.push_str(&self.render(&Barriers { rings, warps: self.e.schedule.warps })?);
+        for role in &plan.roles {
+            self.producer = role.name == "producer";
+            let (condition, change) = if self.producer { ("group < 0", "dec") } else { ("group >= 0", "inc") };
+            self.depth += 1;
+            let body = if self.producer { self.one_thread(&role.body) } else { self.consumers(&role.body) };
+            self.depth -= 1;
+            let context = Role {
+                name: role.name.clone(),
+                condition: condition.into(),
+                registers: role.registers.unwrap_or(0),
+                change,
+                body: BODY.into(),
+            };
+            out.push_str(&self.nested(&context, body?)?);
+        }
+        Ok(out)
+    }
+
+    fn one_thread(&mut self, body: &[Stmt]) -> Result<String, Error> {
+        self.depth += 1;
+        let text = self.producer_body(body);
+        self.depth -= 1;
+        self.nested(&When { condition: "threadIdx.x == 0".into(), rare: false, body: BODY.into() }, text?)
+    }
+
+    fn producer_body(&mut self, body: &[Stmt]) -> Result<String, Error> {
+        let mut out = String::new();
+        for map in &self.e.plan.maps {
+            out.push_str(&format!("{}prefetch_map(&{});\n", "  ".repeat(self.depth), map.name));
+        }
+        out.push_str(&self.places(1)?);
+        out.push_str(&self.block(body)?);
+        Ok(out)
+    }
+
+    fn consumers(&mut self, body: &[Stmt]) -> Result<String, Error> {
+        let mut out = self.places(0)?;
+        if self.e.schedule.ping_pong != PingPong::Off {
+            self.wrappers.insert(Wrapper::NamedBarrier);
+            out.push_str(&self.render(&FirstTurn { groups: self.groups() })?);
+        }
+        self.names(&mut out)?;
+        out.push_str(&self.block(body)?);
+        Ok(out)
+    }
+
+    /// The role's place in every ring.
+    fn places(&self, phase: u32) -> Result<String, Error> {
+        let mut out = String::new();
+        for t in self.e.plan.tiles.iter().filter(|t| t.barriers.is_some()) {
+            out.push_str(&self.render(&Ring { name: t.name.clone(), slots: t.slots, phase })?);
+        }
+        Ok(out)
+    }
+
+    fn groups(&self) -> u32 {
+        self.e.schedule.warps / GROUP
+    }
+
+    /// Addresses of the full and the empty mbarrier of a ring's next slot, and the step to the one after.
+    fn barriers_of(&self, tile: TileId) -> (String, String, String) {
+        let t = &self.e.plan.tiles[tile];
+        let at = t.barriers.expect("a ring between roles has mbarriers");
+        let (name, slots) = (&t.name, t.slots);
+        let (here, advance) = if slots > 1 {
+            let advance = format!("if (++{name}_slot == {slots}) {{ {name}_slot = 0; {name}_phase ^= 1; }}");
+            (format!(" + 8 * {name}_slot"), advance)
+        } else {
+            (String::new(), format!("{name}_phase ^= 1;"))
+        };
+        (format!("shared + {at}{here}"), format!("shared + {}{here}", at + 8 * slots), advance)
+    }
+
+    pub(super) fn fill(&mut self, op: &StmtOp) -> Result<String, Error> {
+        let StmtOp::Fill { tile, slot, map, at } = op else { unreachable!("a fill") };
+        self.wrappers.insert(Wrapper::Tma { rank: at.len() as u32 });
+        let (full, empty, advance) = self.barriers_of(*tile);
+        let t = self.e.plan.tiles[*tile].clone();
+        let parts = (0..t.slabs)
+            .map(|part| FillPart {
+                offset: part * t.rows * t.pitch,
+                column: self.uniform(&Expr::infix("+", at[0].clone(), Expr::Int(i64::from(part * TensorMap::SLAB)))),
+            })
+            .collect();
+        let others = at[1..].iter().map(|e| format!(", {}", self.uniform(e))).collect();
+        self.render(&Fill {
+            name: t.name.clone(),
+            empty,
+            full,
+            bytes: t.slot_bytes(),
+            to: self.slot_address(*tile, *slot),
+            map: self.e.plan.maps[*map].name.clone(),
+            parts,
+            others,
+            advance,
+        })
+    }
+
+    pub(super) fn acquire(&mut self, tile: TileId) -> Result<String, Error> {
+        let (full, ..) = self.barriers_of(tile);
+        self.render(&Acquire { name: self.e.plan.tiles[tile].name.clone(), full })
+    }
+
+    pub(super) fn release(&mut self, tile: TileId) -> Result<String, Error> {
+        let (_, empty, advance) = self.barriers_of(tile);
+        self.render(&Release { empty, advance })
+    }
+
+    pub(super) fn settle(&mut self, pending: u32) -> Result<String, Error> {
+        let done = self.in_flight.len().saturating_sub(pending as usize);
+        let ready = self.in_flight.drain(..done).collect::<Vec<_>>();
+        let ready = ready.into_iter().map(|v| self.name(v)).collect();
+        self.render(&Settle { pending, ready })
+    }
+
+    pub(super) fn take_turn(&mut self) -> Result<String, Error> {
+        self.render(&TakeTurn {})
+    }
+
+    pub(super) fn pass_turn(&mut self) -> Result<String, Error> {
+        self.render(&PassTurn { groups: self.groups() })
+    }
+
+    /// Name and value of the coordinate of a step.
+    pub(super) fn step_coordinate(&mut self, at: Iteration) -> (String, String) {
+        let (id, value) = match at {
+            Iteration::First(id, n) => (id, Expr::infix("+", self.plan().loops[id].lo.clone(), Expr::Int(i64::from(n)))),
+            Iteration::Ahead(id, n) => {
+                let pair = Expr::name(format!("{}_pair", self.plan().loops[id].coordinate));
+                (id, Expr::infix("+", pair, Expr::Int(i64::from(n))))
+            }
+            Iteration::Last(id) => (id, Expr::infix("-", self.plan().loops[id].hi.clone(), Expr::Int(1))),
+            Iteration::Behind(..) => unreachable!("steps go forward"),
+        };
+        (self.plan().loops[id].coordinate.clone(), self.uniform(&value))
+    }
+
+    pub(super) fn work(&mut self, body: &[Stmt]) -> Result<String, Error> {
+        let plan = self.e.plan;
+        let programs = self.uniform(&plan.programs);
+        let body = self.inner(body)?;
+        let positions: Vec<String> = if self.producer {
+            Vec::new()
+        } else {
+            let rings = plan.tiles.iter().filter(|t| t.barriers.is_some());
+            rings
+                .flat_map(|t| {
+                    let slot = (t.slots > 1).then(|| format!("{}_slot", t.name));
+                    slot.into_iter().chain([format!("{}_phase", t.name)])
+                })
+                .collect()
+        };
+        let Some(full) = plan.work_ring else {
+            debug_assert_eq!(plan.work, Persistent::Static);
+            return self.nested(&WorkStatic { programs, positions, body: BODY.into() }, body);
+        };
+        let (empty, numbers, slots) = (full + 8 * WORK_SLOTS, full + 16 * WORK_SLOTS, WORK_SLOTS);
+        if self.producer {
+            return self.nested(&WorkDynamicProducer { programs, full, empty, numbers, slots, body: BODY.into() }, body);
+        }
+        self.nested(&WorkDynamicConsumers { programs, full, empty, numbers, slots, positions, body: BODY.into() }, body)
+    }
+}

@@ -1,0 +1,385 @@
+//! Loops of consumers: products are asynchronous, and rings are filled by a producer.
+//!
+//! Without `overlap` a step issues a product, waits for it and goes on. With `overlap` the body is taken apart by its
+//! dependences into
+//!
+//! * *lead*: products of tiles alone, which depend on nothing that the loop carries;
+//! * *middle*: everything else;
+//! * *tail*: products that end in a carried accumulator, after which nothing in the body reads it.
+//!
+//! Then the tail of an iteration is issued together with the lead of the next, and runs while the middle of that is computed:
+//!
+//! ```text
+//! step 0:     acquire K; lead; settle; release K; middle
+//! step j > 0: acquire K j; lead j; acquire V j-1; tail j-1; settle lead; release K
+//!             early middle j; settle tail; release V; late middle j
+//! end:        acquire V; tail; settle; release V
+//! ```
+//!
+//! *Late* is what conflicts with the tail in flight, such as a rescale of its accumulator or the packing of its operand, and
+//! what depends on that. With `running_max=optimistic` the operand is packed early, so it has two sets of registers in turn,
+//! and the loop makes two steps at a time.
+
+use flashtile_dsl::ir::{AxisId, BlockId, OpId, ValueId};
+
+use super::classify;
+use super::{Home, Lowering, running_max};
+use crate::error::Error;
+use crate::plan::{Effects, Guard, Iteration, LoopId, OperandA, Slot, Stmt, StmtOp, TileId, VarId, Variable, effects};
+use crate::schedule::{PingPong, RunningMax};
+
+/// A loop being lowered.
+pub(super) struct Loop<'a> {
+    pub op: OpId,
+    pub id: LoopId,
+    pub axis: AxisId,
+    pub body: BlockId,
+    pub coordinate: ValueId,
+    pub carried: &'a [VarId],
+}
+
+/// A loop body taken apart.
+#[derive(Clone, Debug)]
+struct Parts {
+    lead: Vec<Stmt>,
+    middle: Vec<Stmt>,
+    tail: Vec<Stmt>,
+}
+
+impl Lowering<'_> {
+    /// Pushes the statements of a loop.
+    pub(super) fn pipelined(&mut self, l: &Loop<'_>, name: &str) -> Result<(), Error> {
+        let span = self.span;
+        self.rings(l)?;
+        if !self.schedule.overlap {
+            let step = self.step(l, name, false)?;
+            let body = self.in_turn(l, step);
+            self.span = span;
+            self.push(StmtOp::Loop { id: l.id, from: 0, unroll: 1, body });
+            return Ok(());
+        }
+        let first = self.step(l, name, true)?;
+        self.write_the_same_variables(l.body);
+        let step = self.step(l, name, false)?;
+        self.span = span;
+        let body = self.overlapped(l, first, step)?;
+        self.push(StmtOp::When { guard: Guard::Exists(Iteration::First(l.id, 0)), body, otherwise: Vec::new() });
+        Ok(())
+    }
+
+    /// A ring for every tile that the loop streams.
+    fn rings(&mut self, l: &Loop<'_>) -> Result<(), Error> {
+        let ops = self.kernel.blocks[l.body].ops.clone();
+        for &op in &ops {
+            let data = &self.kernel.ops[op];
+            let streamed = self.classes.shared_loads.contains(&op) && data.op.operands().contains(&l.coordinate);
+            if !streamed {
+                continue;
+            }
+            let value = data.results[0];
+            if self.products_of(value, &ops).is_empty() {
+                return Err(self.unsupported(value, "a streamed tile that an inner loop reads"));
+            }
+            let tile = self.new_ring(op, self.schedule.stages, Some((l.id, l.coordinate)))?;
+            self.homes.insert(value, Home::Tile(tile));
+            self.slots_of.insert(value, Slot::Of(Iteration::Ahead(l.id, 0)));
+        }
+        self.plan.loops[l.id].slots = self.schedule.stages;
+        Ok(())
+    }
+
+    /// The statements of one iteration, products in their places. In the first one the running maximum is exact, and
+    /// accumulators that are still zero are not rescaled.
+    fn step(&mut self, l: &Loop<'_>, name: &str, first: bool) -> Result<Vec<Stmt>, Error> {
+        let recurrence = running_max::recurrence(self.instance, self.kernel, l.op, l.body);
+        let lazy = recurrence.as_ref().filter(|_| !first && self.schedule.running_max != RunningMax::Exact).cloned();
+        let taken_over = lazy.as_ref().map(|r| self.lazy_ops(r)).unwrap_or_default();
+        let mut unscaled: Vec<(ValueId, OpId)> = Vec::new();
+        if let (true, Some(r)) = (first, &recurrence) {
+            unscaled.extend(r.accumulator_rescales(self.kernel).filter(|&(x, _)| self.starts_at_zero(l.body, x)));
+        }
+        self.assign_in_place(l.body);
+        self.collect(|this| {
+            this.enter_tile(l.coordinate, l.axis, name.to_owned());
+            for op in this.kernel.blocks[l.body].ops.clone() {
+                this.span = this.kernel.ops[op].span;
+                if let Some(&(x, _)) = unscaled.iter().find(|&&(_, o)| o == op) {
+                    let home = this.homes[&x].clone();
+                    this.homes.insert(this.kernel.ops[op].results[0], home);
+                    continue;
+                }
+                match &lazy {
+                    Some(r) if r.starts_at(op) => this.lower_lazy(r)?,
+                    Some(_) if taken_over.contains(&op) => {}
+                    _ => this.op(op)?,
+                }
+            }
+            this.leave_iteration(l.body, l.carried)
+        })
+    }
+
+    fn starts_at_zero(&self, body: BlockId, param: ValueId) -> bool {
+        let params = &self.kernel.blocks[body].params;
+        let slot = params[1..].iter().position(|&p| p == param).and_then(|i| classify::slot(self.kernel, body, i));
+        slot.is_some_and(|(init, ..)| classify::is_zero(self.kernel, init))
+    }
+
+    /// Lets a body that is lowered again write the variables it wrote before.
+    fn write_the_same_variables(&mut self, body: BlockId) {
+        for &op in &self.kernel.blocks[body].ops {
+            for &result in &self.kernel.ops[op].results {
+                if let Some(&Home::Variable(v)) = self.homes.get(&result) {
+                    self.forced.entry(result).or_insert(v);
+                }
+            }
+        }
+    }
+
+    /// A step whose products are waited for one by one.
+    fn in_turn(&mut self, l: &Loop<'_>, step: Vec<Stmt>) -> Vec<Stmt> {
+        let mut body = Vec::new();
+        let used: Vec<Vec<TileId>> = step.iter().map(|s| self.streamed_operands(l, std::slice::from_ref(s))).collect();
+        let turns = self.schedule.ping_pong == PingPong::Products;
+        for (index, stmt) in step.into_iter().enumerate() {
+            if !matches!(stmt.op, StmtOp::Dot { .. }) {
+                body.push(stmt);
+                continue;
+            }
+            let span = stmt.span;
+            let plain = |op| Stmt { op, span };
+            for &tile in &used[index] {
+                if !used[..index].iter().flatten().any(|&t| t == tile) {
+                    body.push(plain(StmtOp::Acquire { tile, slot: Slot::Of(Iteration::Ahead(l.id, 0)) }));
+                }
+            }
+            if turns {
+                body.push(plain(StmtOp::TakeTurn));
+            }
+            body.push(stmt);
+            if turns {
+                body.push(plain(StmtOp::PassTurn));
+            }
+            body.push(plain(StmtOp::Settle(0)));
+            for &tile in &used[index] {
+                if !used[index + 1..].iter().flatten().any(|&t| t == tile) {
+                    body.push(plain(StmtOp::Release(tile)));
+                }
+            }
+        }
+        body
+    }
+
+    /// The loop with products ahead of and behind the rest.
+    fn overlapped(&mut self, l: &Loop<'_>, first: Vec<Stmt>, step: Vec<Stmt>) -> Result<Vec<Stmt>, Error> {
+        let (first, step) = (self.parts(l, first), self.parts(l, step));
+        if step.lead.is_empty() || step.tail.is_empty() || first.tail != step.tail {
+            return Err(Error::unsupported(
+                "overlap=on in a loop without a product that depends on nothing carried and one that ends in a carried value",
+                "set overlap=off",
+                self.span,
+            ));
+        }
+        if step.middle.iter().any(|s| matches!(s.op, StmtOp::Dot { .. } | StmtOp::When { guard: Guard::Exists(_), .. })) {
+            return Err(Error::unsupported(
+                "overlap=on in a loop with a product or a loop between the first products and the last",
+                "set overlap=off",
+                self.span,
+            ));
+        }
+        let (ahead, behind) = (self.streamed_operands(l, &step.lead), self.streamed_operands(l, &step.tail));
+        if ahead.iter().any(|t| behind.contains(t)) {
+            return Err(Error::unsupported("overlap=on with a tile that is read ahead and behind", "set overlap=off", self.span));
+        }
+        let span = self.span;
+        let plain = |op| Stmt { op, span };
+        let mut out = vec![plain(StmtOp::Step { at: Iteration::First(l.id, 0), body: self.first_step(l, first, &ahead) })];
+        // The second set of registers of each operand that is packed while the tail reads the first.
+        let pairs: Vec<(VarId, VarId)> = match self.schedule.running_max {
+            RunningMax::Optimistic => packed_operands(&step.tail).into_iter().map(|v| (v, self.second_set(v))).collect(),
+            _ => Vec::new(),
+        };
+        let (mut even, mut odd) = (step.clone(), step);
+        for &(v, second) in &pairs {
+            replace_packed(&mut even.middle, v, second);
+            replace_packed(&mut odd.tail, v, second);
+        }
+        let (tail_even, tail_odd) = (even.tail.clone(), odd.tail.clone());
+        let last = self.overlapped_step(l, even.clone(), (&ahead, &behind));
+        if pairs.is_empty() {
+            out.push(plain(StmtOp::Loop { id: l.id, from: 1, unroll: 1, body: last }));
+            out.extend(self.end(l, tail_even, &behind));
+            return Ok(out);
+        }
+        let two = [even, odd].into_iter().enumerate().map(|(n, parts)| {
+            let body = self.overlapped_step(l, parts, (&ahead, &behind));
+            plain(StmtOp::Step { at: Iteration::Ahead(l.id, n as u32), body })
+        });
+        let two = two.collect();
+        out.push(plain(StmtOp::Loop { id: l.id, from: 1, unroll: 2, body: two }));
+        let mut body = vec![plain(StmtOp::Step { at: Iteration::Last(l.id), body: last })];
+        body.extend(self.end(l, tail_odd, &behind));
+        let otherwise = self.end(l, tail_even, &behind);
+        out.push(plain(StmtOp::When { guard: Guard::OneLeft(l.id), body, otherwise }));
+        Ok(out)
+    }
+
+    fn first_step(&self, l: &Loop<'_>, parts: Parts, ahead: &[TileId]) -> Vec<Stmt> {
+        let plain = |op| Stmt { op, span: self.span };
+        let now = Slot::Of(Iteration::Ahead(l.id, 0));
+        let mut body: Vec<Stmt> = ahead.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: now })).collect();
+        body.extend(parts.lead);
+        body.push(plain(StmtOp::Settle(0)));
+        body.extend(ahead.iter().map(|&tile| plain(StmtOp::Release(tile))));
+        let turns = self.schedule.ping_pong == PingPong::Elementwise;
+        body.extend(turns.then(|| plain(StmtOp::TakeTurn)));
+        body.extend(parts.middle);
+        body.extend(turns.then(|| plain(StmtOp::PassTurn)));
+        body
+    }
+
+    fn overlapped_step(&self, l: &Loop<'_>, parts: Parts, (ahead, behind): (&[TileId], &[TileId])) -> Vec<Stmt> {
+        let plain = |op| Stmt { op, span: self.span };
+        let (now, before) = (Iteration::Ahead(l.id, 0), Iteration::Behind(l.id, 1));
+        let turn = |this: &Self, section| this.schedule.ping_pong == section;
+        let mut tail = parts.tail;
+        retime(&mut tail, before);
+        let (early, late) = self.split_around(&tail, parts.middle);
+        let mut body: Vec<Stmt> = Vec::new();
+        body.extend(ahead.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: Slot::Of(now) })));
+        body.extend(turn(self, PingPong::Products).then(|| plain(StmtOp::TakeTurn)));
+        body.extend(parts.lead);
+        body.extend(behind.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: Slot::Of(before) })));
+        let in_flight = tail.len() as u32;
+        body.extend(tail);
+        body.extend(turn(self, PingPong::Products).then(|| plain(StmtOp::PassTurn)));
+        body.push(plain(StmtOp::Settle(in_flight)));
+        body.extend(ahead.iter().map(|&tile| plain(StmtOp::Release(tile))));
+        body.extend(turn(self, PingPong::Elementwise).then(|| plain(StmtOp::TakeTurn)));
+        body.extend(early);
+        body.extend(turn(self, PingPong::Elementwise).then(|| plain(StmtOp::PassTurn)));
+        body.push(plain(StmtOp::Settle(0)));
+        body.extend(behind.iter().map(|&tile| plain(StmtOp::Release(tile))));
+        body.extend(late);
+        body
+    }
+
+    /// The tail of the last iteration.
+    fn end(&self, l: &Loop<'_>, mut tail: Vec<Stmt>, behind: &[TileId]) -> Vec<Stmt> {
+        let plain = |op| Stmt { op, span: self.span };
+        retime(&mut tail, Iteration::Last(l.id));
+        let slot = Slot::Of(Iteration::Last(l.id));
+        let mut body: Vec<Stmt> = behind.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot })).collect();
+        body.extend(tail);
+        body.push(plain(StmtOp::Settle(0)));
+        body.extend(behind.iter().map(|&tile| plain(StmtOp::Release(tile))));
+        body
+    }
+
+    fn parts(&self, l: &Loop<'_>, step: Vec<Stmt>) -> Parts {
+        let all: Vec<Effects> = step.iter().map(|s| effects(&self.plan, s)).collect();
+        let is_tail = |index: usize| match &step[index].op {
+            StmtOp::Dot { acc, zero: false, .. } => {
+                l.carried.contains(acc) && all[index + 1..].iter().all(|later| !later.conflicts(&all[index]))
+            }
+            _ => false,
+        };
+        let is_lead = |index: usize| match &step[index].op {
+            StmtOp::Dot { zero: true, a: OperandA::Tile(..), .. } => {
+                all[..index].iter().all(|earlier| !earlier.conflicts(&all[index]))
+            }
+            _ => false,
+        };
+        let kinds: Vec<(bool, bool)> = (0..step.len()).map(|index| (is_lead(index), is_tail(index))).collect();
+        let mut parts = Parts { lead: Vec::new(), middle: Vec::new(), tail: Vec::new() };
+        for (stmt, (lead, tail)) in step.into_iter().zip(kinds) {
+            match (lead, tail) {
+                (true, _) => parts.lead.push(stmt),
+                (_, true) => parts.tail.push(stmt),
+                _ => parts.middle.push(stmt),
+            }
+        }
+        parts
+    }
+
+    /// Splits statements into those that may run while `tail` is in flight, and those that may not or depend on such.
+    fn split_around(&self, tail: &[Stmt], middle: Vec<Stmt>) -> (Vec<Stmt>, Vec<Stmt>) {
+        let mut blocked = Effects::default();
+        for stmt in tail {
+            blocked.join(effects(&self.plan, stmt));
+        }
+        let (mut early, mut late) = (Vec::new(), Vec::new());
+        for stmt in middle {
+            let own = effects(&self.plan, &stmt);
+            if own.conflicts(&blocked) {
+                blocked.join(own);
+                late.push(stmt);
+            } else {
+                early.push(stmt);
+            }
+        }
+        (early, late)
+    }
+
+    /// Rings of this loop that products read, in order.
+    fn streamed_operands(&self, l: &Loop<'_>, stmts: &[Stmt]) -> Vec<TileId> {
+        let mut found = Vec::new();
+        for stmt in stmts {
+            let StmtOp::Dot { a, b, .. } = &stmt.op else { continue };
+            let a = if let OperandA::Tile(tile, _) = a { Some(*tile) } else { None };
+            for tile in a.into_iter().chain([*b]) {
+                let streamed = self.sources.get(&tile).and_then(|s| s.streamed).is_some_and(|(id, _)| id == l.id);
+                if streamed && !found.contains(&tile) {
+                    found.push(tile);
+                }
+            }
+        }
+        found
+    }
+
+    fn second_set(&mut self, v: VarId) -> VarId {
+        let source = self.plan.variables[v].clone();
+        let name = self.unique(&format!("{}_odd", source.name));
+        self.plan.variables.push(Variable { name, ..source });
+        self.plan.variables.len() - 1
+    }
+}
+
+/// Packed variables that products read.
+fn packed_operands(stmts: &[Stmt]) -> Vec<VarId> {
+    let mut found = Vec::new();
+    for stmt in stmts {
+        if let StmtOp::Dot { a: OperandA::Packed(v), .. } = stmt.op
+            && !found.contains(&v)
+        {
+            found.push(v);
+        }
+    }
+    found
+}
+
+/// Replaces a packed variable, wherever it is written or read.
+fn replace_packed(stmts: &mut [Stmt], from: VarId, with: VarId) {
+    for stmt in stmts {
+        match &mut stmt.op {
+            StmtOp::Pack { to: v, .. } | StmtOp::Dot { a: OperandA::Packed(v), .. } if *v == from => *v = with,
+            _ => {}
+        }
+        for body in stmt.op.bodies_mut() {
+            replace_packed(body, from, with);
+        }
+    }
+}
+
+/// Makes products read streamed tiles of this iteration.
+fn retime(stmts: &mut [Stmt], iteration: Iteration) {
+    for stmt in stmts {
+        if let StmtOp::Dot { a, b_slot, .. } = &mut stmt.op {
+            if let OperandA::Tile(_, slot @ Slot::Of(_)) = a {
+                *slot = Slot::Of(iteration);
+            }
+            if let Slot::Of(_) = b_slot {
+                *b_slot = Slot::Of(iteration);
+            }
+        }
+    }
+}

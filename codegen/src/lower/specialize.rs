@@ -1,0 +1,198 @@
+//! The roles of a block whose products are asynchronous: one warpgroup produces tiles, the others consume them.
+//!
+//! Lowering makes the statements of the consumers. The producer's are their image: the same programs, loops and branches, with
+//! a `Fill` for every `Acquire` and nothing else, so that both agree on the order of tiles in every ring.
+
+use flashtile_dsl::ir::{At, Op, OpId, Type, ValueId};
+use flashtile_templates::expr::Expr;
+
+use super::{Lowering, Source, unused};
+use crate::abi::TensorMap;
+use crate::error::Error;
+use crate::plan::{Guard, Iteration, LoopId, OperandA, Role, Slot, Stmt, StmtOp, TileId};
+use crate::schedule::{Persistent, Schedule, SharedLayout};
+
+/// Warps of a warpgroup.
+pub(crate) const GROUP: u32 = 4;
+/// Registers of a multiprocessor's threads, in all (every architecture with `setmaxnreg` has as many).
+const REGISTERS: u32 = 65_536;
+
+/// Registers per thread of the producer and of the consumers under `setmaxnreg`, which moves them from one to the other; `None`
+/// if the schedule leaves them as launched. Values are multiples of 8 from 24 to 240 (PTX ISA 9.7.19.5).
+pub fn register_split(schedule: &Schedule) -> Option<(u32, u32)> {
+    let producer = schedule.producer_registers;
+    if producer == 0 {
+        return None;
+    }
+    let groups = (schedule.warps / GROUP).max(1);
+    let threads = 32 * GROUP * (groups + 1);
+    let launched = REGISTERS / (threads * schedule.min_blocks.max(1)) / 8 * 8;
+    let consumer = (launched * (groups + 1)).saturating_sub(producer) / groups / 8 * 8;
+    Some((producer, consumer.min(240)))
+}
+
+impl Lowering<'_> {
+    /// A ring of tiles that the producer fills from where `load` reads.
+    pub(super) fn new_ring(&mut self, load: OpId, slots: u32, streamed: Option<(LoopId, ValueId)>) -> Result<TileId, Error> {
+        let Op::Load { tensor, at } = &self.kernel.ops[load].op else { unreachable!("a load") };
+        let (tensor, at) = (*tensor, at.clone());
+        let tile = self.new_tile(load, slots)?;
+        let shape = self.kernel.tensor(tensor).shape.len();
+        let result = self.kernel.ops[load].results[0];
+        if !(2..=5).contains(&shape) {
+            return Err(self.unsupported(result, "TMA of a tensor with more than 5 dimensions"));
+        }
+        let t = &mut self.plan.tiles[tile];
+        if t.elem.bytes() != Some(2) || t.rows > 256 {
+            let what = format!("TMA of {} rows of {}: it takes up to 256 rows of 16-bit elements", t.rows, t.elem.name());
+            return Err(self.unsupported(result, &what));
+        }
+        t.pitch = 2 * TensorMap::SLAB;
+        t.slabs = t.columns.div_ceil(TensorMap::SLAB);
+        t.layout = SharedLayout::Xor;
+        t.barriers = Some(0);
+        let rows = t.rows;
+        let last = at.len() - 1;
+        let row_dim = at.iter().position(|a| !matches!(a, At::Index(_))).expect("a matrix has rows");
+        let mut order = vec![last as u32, row_dim as u32];
+        order.extend((0..last).rev().filter(|&d| d != row_dim).map(|d| d as u32));
+        let mut boxed = vec![1; order.len()];
+        boxed[0] = TensorMap::SLAB;
+        boxed[1] = rows;
+        let name = &self.kernel.params[tensor].name;
+        let same = |m: &TensorMap| m.tensor == *name && m.order == order && m.tile == boxed;
+        let map = match self.plan.maps.iter().position(same) {
+            Some(map) => map,
+            None => {
+                let tensor = name.clone();
+                let name = self.unique(&format!("{tensor}_map"));
+                self.plan.maps.push(TensorMap { name, tensor, order, tile: boxed });
+                self.plan.maps.len() - 1
+            }
+        };
+        self.sources.insert(tile, Source { load, map, streamed });
+        Ok(tile)
+    }
+
+    /// Makes the roles.
+    pub(super) fn specialize(&mut self, body: Vec<Stmt>) -> Result<(), Error> {
+        let mut body = settled(body);
+        let outer: Vec<TileId> =
+            (0..self.plan.tiles.len()).filter(|tile| self.sources.get(tile).is_some_and(|s| s.streamed.is_none())).collect();
+        for tile in outer {
+            hold(&mut body, tile);
+        }
+        let producer = self.image(&body)?;
+        let registers = register_split(self.schedule);
+        let role = |this: &Self, name: &str, warps, registers, body: Vec<Stmt>| {
+            let body = unused::drop_unused_constants(body, &this.plan);
+            let span = this.span;
+            let body =
+                if this.schedule.persistent == Persistent::Off { body } else { vec![Stmt { op: StmtOp::Work(body), span }] };
+            Role { name: name.into(), warps, registers, body }
+        };
+        let producer = role(self, "producer", GROUP, registers.map(|r| r.0), producer);
+        let consumers = role(self, "consumers", self.schedule.warps, registers.map(|r| r.1), body);
+        self.plan.roles.extend([producer, consumers]);
+        Ok(())
+    }
+
+    /// The producer's image of the consumers' statements.
+    fn image(&self, body: &[Stmt]) -> Result<Vec<Stmt>, Error> {
+        let mut out = Vec::new();
+        for stmt in body {
+            let op = match &stmt.op {
+                StmtOp::Let { .. } => stmt.op.clone(),
+                StmtOp::Acquire { tile, slot } => {
+                    let source = &self.sources[tile];
+                    let at = self.box_origin(source, *slot);
+                    StmtOp::Fill { tile: *tile, slot: *slot, map: source.map, at }
+                }
+                StmtOp::When { guard: Guard::Vote { .. } | Guard::Flag(_) | Guard::Cut(_), .. } => continue,
+                StmtOp::When { guard, body, otherwise } => {
+                    StmtOp::When { guard: guard.clone(), body: self.image(body)?, otherwise: self.image(otherwise)? }
+                }
+                StmtOp::Loop { id, from, unroll, body } => {
+                    StmtOp::Loop { id: *id, from: *from, unroll: *unroll, body: self.image(body)? }
+                }
+                StmtOp::Step { at, body } => StmtOp::Step { at: *at, body: self.image(body)? },
+                _ => continue,
+            };
+            let bodies = op.bodies();
+            if bodies.is_empty() || bodies.iter().any(|b| b.iter().any(|s| !matches!(s.op, StmtOp::Let { .. }))) {
+                out.push(Stmt { op, span: stmt.span });
+            }
+        }
+        Ok(out)
+    }
+
+    /// Coordinates of the box that a ring's slot is filled from, innermost first.
+    fn box_origin(&self, source: &Source, slot: Slot) -> Vec<Expr> {
+        let Op::Load { at, .. } = &self.kernel.ops[source.load].op else { unreachable!("a load") };
+        let number = |v: ValueId| match (source.streamed, slot) {
+            (Some((id, coordinate)), Slot::Of(iteration)) if coordinate == v => self.tile_number(id, iteration),
+            _ => Expr::name(self.coordinate(v)),
+        };
+        let start = |a: &At| match a {
+            At::Index(v) => self.index(*v),
+            At::Tile(v) => {
+                let Type::Coord(axis) = self.kernel.ty(*v) else { unreachable!("verified: a coordinate") };
+                Expr::infix("*", number(*v), Expr::Int(i64::from(self.block_size(*axis))))
+            }
+            At::Range { start, .. } => self.size(start),
+        };
+        self.plan.maps[source.map].order.iter().map(|&d| start(&at[d as usize])).collect()
+    }
+
+    /// Number of the tile of an iteration.
+    fn tile_number(&self, id: LoopId, iteration: Iteration) -> Expr {
+        let info = &self.plan.loops[id];
+        let int = |n: u32| Expr::Int(i64::from(n));
+        match iteration {
+            Iteration::First(_, n) => Expr::infix("+", info.lo.clone(), int(n)),
+            Iteration::Ahead(_, n) => Expr::infix("+", Expr::name(info.coordinate.clone()), int(n)),
+            Iteration::Behind(_, n) => Expr::infix("-", Expr::name(info.coordinate.clone()), int(n)),
+            Iteration::Last(_) => Expr::infix("-", info.hi.clone(), Expr::Int(1)),
+        }
+    }
+}
+
+/// Waits for every product outside of loops, where it stands.
+fn settled(body: Vec<Stmt>) -> Vec<Stmt> {
+    let mut out = Vec::new();
+    for stmt in body {
+        let (span, is_dot) = (stmt.span, matches!(stmt.op, StmtOp::Dot { .. }));
+        out.push(stmt);
+        if is_dot {
+            out.push(Stmt { op: StmtOp::Settle(0), span });
+        }
+    }
+    out
+}
+
+/// Acquires a tile that is loaded once a program before the first statement that reads it, and releases it after the last.
+fn hold(body: &mut Vec<Stmt>, tile: TileId) {
+    let users: Vec<usize> = (0..body.len()).filter(|&i| reads(&body[i], tile)).collect();
+    let (Some(&first), Some(&last)) = (users.first(), users.last()) else { return };
+    if first == last
+        && let StmtOp::When { guard: Guard::Exists(_), body: inner, otherwise } = &mut body[first].op
+        && otherwise.is_empty()
+    {
+        hold(inner, tile);
+        return;
+    }
+    let after = match body.get(last + 1).map(|s| &s.op) {
+        Some(StmtOp::Settle(_)) => last + 2,
+        _ => last + 1,
+    };
+    let span = body[first].span;
+    body.insert(after, Stmt { op: StmtOp::Release(tile), span });
+    body.insert(first, Stmt { op: StmtOp::Acquire { tile, slot: Slot::Only }, span });
+}
+
+fn reads(stmt: &Stmt, tile: TileId) -> bool {
+    match &stmt.op {
+        StmtOp::Dot { a, b, .. } => *b == tile || matches!(a, OperandA::Tile(t, _) if *t == tile),
+        op => op.bodies().into_iter().flatten().any(|s| reads(s, tile)),
+    }
+}

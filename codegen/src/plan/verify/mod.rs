@@ -1,0 +1,45 @@
+//! The plan verifier: executes a plan symbolically, for several trip counts of every loop.
+//!
+//! Of a block where all warps copy and compute ([`block`]) it checks that
+//! * a read of a slot finds the iteration it wants, landed and visible to all threads that read it;
+//! * a slot is not filled while its last contents may still be read (no barrier since), or while a copy into it is in flight;
+//! * every copy is waited for before the end;
+//! * every variable is written before it is read.
+//!
+//! Of a block with a producer and consumers ([`roles`]) it checks that
+//! * a product reads only slots that are acquired and hold the iteration it wants, from its issue until it is settled;
+//! * no slot is handed back while a product may read it, and every slot that is acquired is handed back;
+//! * accumulators and packed operands are not touched while a product uses them, and every product is settled;
+//! * both roles agree on the parity of every phase, every wait ends, and turns are passed as often as taken.
+//!
+//! Slots, groups, phases and turns depend on a loop's trip count only through `n mod slots`, its parity and the guards at the
+//! ends, so the trip counts `0 ..= 2 * slots + 2` cover every case, and of programs that follow each other every pair of them.
+
+mod block;
+mod roles;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Plan;
+
+/// All faults found, without repetition; empty for a right plan.
+pub fn verify(plan: &Plan) -> Vec<String> {
+    let most = plan.loops.iter().map(|l| l.slots).max().unwrap_or(0) * 2 + 2;
+    let mut faults: BTreeMap<String, String> = BTreeMap::new();
+    let mut note = |found: BTreeSet<String>, when: &dyn Fn() -> String| {
+        for fault in found {
+            // One example per fault is enough to read.
+            faults.entry(fault).or_insert_with(when);
+        }
+    };
+    if plan.is_specialized() {
+        for programs in roles::cases(plan, most) {
+            note(roles::faults(plan, &programs), &|| format!("trip counts {programs:?}"));
+        }
+    } else {
+        for trips in 0..=most {
+            note(block::faults(plan, trips), &|| format!("trip count {trips}"));
+        }
+    }
+    faults.into_iter().map(|(fault, when)| format!("{fault} ({when})")).collect()
+}

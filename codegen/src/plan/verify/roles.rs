@@ -1,0 +1,486 @@
+//! Plans of a producer and consumers.
+//!
+//! A role becomes the list of its events for given trip counts. Roles then run against each other, an event at a time, with
+//! mbarriers as the hardware has them (a count of phases, waited for by parity). Copies land at once and products read until
+//! they are settled, which is when either does the most harm. Every order of precedence among producer and warpgroups is tried.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+
+use flashtile_templates::expr::Expr;
+
+use crate::lower::GROUP;
+use crate::plan::{Guard, Iteration, OperandA, Plan, Role, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
+use crate::schedule::Persistent;
+
+/// What a slot holds: the number of the program, and that of the iteration for a streamed tile.
+type Content = (usize, Option<u32>);
+
+/// Trip counts of the programs that a block runs one after the other.
+pub(super) fn cases(plan: &Plan, most: u32) -> Vec<Vec<u32>> {
+    if plan.work == Persistent::Off {
+        return (0..=most).map(|trips| vec![trips]).collect();
+    }
+    let mut cases: Vec<Vec<u32>> = vec![vec![]];
+    for first in 0..=most {
+        cases.push(vec![first; 5]);
+        cases.extend((0..=most).map(|second| vec![first, second, first]));
+    }
+    cases
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Event {
+    Fill(TileId, Content),
+    Acquire(TileId, Content),
+    Release(TileId),
+    Issue { acc: VarId, packed: Option<VarId>, tiles: Vec<(TileId, Content)> },
+    Settle(u32),
+    Read(VarId),
+    Write(VarId),
+    TakeTurn,
+    PassTurn,
+}
+
+/// The faults that show when a block runs programs with these trip counts.
+pub(super) fn faults(plan: &Plan, programs: &[u32]) -> BTreeSet<String> {
+    let mut faults = BTreeSet::new();
+    let traces: Vec<Vec<Event>> = plan.roles.iter().map(|role| Tracer::trace(plan, role, programs, &mut faults)).collect();
+    let [producer, consumers] = &traces[..] else {
+        faults.insert("roles are not a producer and consumers".into());
+        return faults;
+    };
+    hazards(plan, consumers, &mut faults);
+    let groups = (plan.roles[1].warps / GROUP) as usize;
+    for order in permutations(groups + 1) {
+        Machine::new(plan, producer, consumers, groups).run(&order, &mut faults);
+    }
+    faults
+}
+
+/// Index of the ring of program numbers among rings.
+fn work_ring(plan: &Plan) -> Option<TileId> {
+    plan.work_ring.map(|_| plan.tiles.len())
+}
+
+struct Tracer<'a> {
+    plan: &'a Plan,
+    program: usize,
+    trips: u32,
+    events: Vec<Event>,
+    faults: &'a mut BTreeSet<String>,
+    producer: bool,
+}
+
+impl<'a> Tracer<'a> {
+    fn trace(plan: &'a Plan, role: &Role, programs: &[u32], faults: &'a mut BTreeSet<String>) -> Vec<Event> {
+        let producer = role.name == "producer";
+        let mut tracer = Tracer { plan, program: 0, trips: 0, events: Vec::new(), faults, producer };
+        match &role.body[..] {
+            [Stmt { op: StmtOp::Work(body), .. }] => {
+                for (program, &trips) in programs.iter().enumerate() {
+                    tracer.program = program;
+                    tracer.trips = trips;
+                    tracer.take_program();
+                    tracer.run(body, 0);
+                }
+                tracer.program = programs.len();
+                tracer.take_program();
+            }
+            body => {
+                tracer.trips = programs.first().copied().unwrap_or(0);
+                tracer.run(body, 0);
+            }
+        }
+        tracer.events
+    }
+
+    /// Hands over the number of the next program, or that there is none.
+    fn take_program(&mut self) {
+        let Some(ring) = work_ring(self.plan) else { return };
+        let content = (self.program, None);
+        if self.producer {
+            self.events.push(Event::Fill(ring, content));
+        } else {
+            self.events.extend([Event::Acquire(ring, content), Event::Release(ring)]);
+        }
+    }
+
+    fn run(&mut self, body: &[Stmt], n: u32) {
+        for stmt in body {
+            self.step(&stmt.op, n);
+        }
+    }
+
+    fn number(&self, iteration: Iteration, n: u32) -> u32 {
+        match iteration {
+            Iteration::First(_, number) => number,
+            Iteration::Ahead(_, ahead) => n + ahead,
+            Iteration::Behind(_, behind) => n.wrapping_sub(behind),
+            Iteration::Last(_) => self.trips.wrapping_sub(1),
+        }
+    }
+
+    fn content(&self, slot: Slot, n: u32) -> Content {
+        match slot {
+            Slot::Only => (self.program, None),
+            Slot::Of(iteration) => (self.program, Some(self.number(iteration, n))),
+        }
+    }
+
+    fn step(&mut self, op: &StmtOp, n: u32) {
+        match op {
+            StmtOp::Let { value, .. } => self.reads(value),
+            StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. } => {
+                self.reads(value);
+                self.events.push(Event::Write(*to));
+            }
+            StmtOp::Reduce { to, from, .. } => self.events.extend([Event::Read(*from), Event::Write(*to)]),
+            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.events.extend([Event::Read(*v), Event::Write(*v)]),
+            StmtOp::Load { to, .. } => self.events.push(Event::Write(*to)),
+            StmtOp::Store { value, variable, .. } => {
+                self.reads(value);
+                self.events.extend(variable.map(Event::Read));
+            }
+            StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
+                let mut tiles = vec![(*b, self.content(*b_slot, n))];
+                let packed = match a {
+                    OperandA::Tile(tile, slot) => {
+                        tiles.push((*tile, self.content(*slot, n)));
+                        None
+                    }
+                    OperandA::Packed(v) => Some(*v),
+                };
+                self.events.extend(packed.map(Event::Read));
+                if !zero {
+                    // Of products that write one accumulator the later waits for the earlier by itself.
+                    self.events.push(Event::Issue { acc: *acc, packed, tiles });
+                } else {
+                    self.events.extend([Event::Write(*acc), Event::Issue { acc: *acc, packed, tiles }]);
+                }
+            }
+            StmtOp::Fill { tile, slot, .. } => self.events.push(Event::Fill(*tile, self.content(*slot, n))),
+            StmtOp::Acquire { tile, slot } => self.events.push(Event::Acquire(*tile, self.content(*slot, n))),
+            StmtOp::Release(tile) => self.events.push(Event::Release(*tile)),
+            StmtOp::Settle(pending) => self.events.push(Event::Settle(*pending)),
+            StmtOp::TakeTurn => self.events.push(Event::TakeTurn),
+            StmtOp::PassTurn => self.events.push(Event::PassTurn),
+            StmtOp::When { guard, body, otherwise } => match guard {
+                Guard::Exists(iteration) if self.number(*iteration, n) < self.trips => self.run(body, n),
+                Guard::Exists(_) => self.run(otherwise, n),
+                // Two at a time after the first.
+                Guard::OneLeft(_) if self.trips.is_multiple_of(2) => self.run(body, n),
+                Guard::OneLeft(_) => self.run(otherwise, n),
+                // Executed or not: for hazards it is worse if it is, and for what is written if it is not.
+                Guard::Vote { condition, .. } => {
+                    self.reads(condition);
+                    self.branch(body, n);
+                }
+                Guard::Flag(_) | Guard::Cut(_) => self.branch(body, n),
+            },
+            StmtOp::Loop { from, unroll, body, .. } => {
+                let mut next = *from;
+                while next + unroll <= self.trips {
+                    self.run(body, next);
+                    next += unroll;
+                }
+            }
+            StmtOp::Step { at, body } => {
+                let number = self.number(*at, n);
+                self.run(body, number);
+            }
+            StmtOp::Copy { .. }
+            | StmtOp::Commit
+            | StmtOp::Wait(_)
+            | StmtOp::Barrier
+            | StmtOp::LoadFragments { .. }
+            | StmtOp::Stage { .. }
+            | StmtOp::Work(_) => drop(self.faults.insert("a statement of a block of one role in specialised roles".into())),
+        }
+    }
+
+    /// What a warp does or leaves by its own choice: nothing that others wait for.
+    fn branch(&mut self, body: &[Stmt], n: u32) {
+        let start = self.events.len();
+        self.run(body, n);
+        if self.events[start..].iter().any(|e| !matches!(e, Event::Read(_) | Event::Write(_))) {
+            self.faults.insert("a ring, a product or a turn in a branch that a warp takes by itself".into());
+        }
+    }
+
+    fn reads(&mut self, value: &Expr) {
+        let mut names = Vec::new();
+        value.visit(&mut |e| {
+            if let Expr::Element(name, _) = e {
+                names.push(name.clone());
+            }
+        });
+        for name in names {
+            self.events.extend(self.plan.variables.iter().position(|v| v.name == name).map(Event::Read));
+        }
+    }
+}
+
+/// What a warpgroup does wrong by itself: registers that products in flight use, slots handed back too early.
+fn hazards(plan: &Plan, events: &[Event], faults: &mut BTreeSet<String>) {
+    struct Group {
+        acc: VarId,
+        packed: Option<VarId>,
+        tiles: Vec<TileId>,
+    }
+    let mut in_flight: VecDeque<Group> = VecDeque::new();
+    let mut held: BTreeMap<TileId, Content> = BTreeMap::new();
+    let mut written: HashSet<VarId> = HashSet::new();
+    let variable = |v: VarId| &plan.variables[v].name;
+    let ring = |t: TileId| plan.tiles.get(t).map_or("the ring of programs", |t| t.name.as_str());
+    for event in events {
+        match event {
+            Event::Acquire(tile, content) => {
+                if held.insert(*tile, *content).is_some() {
+                    faults.insert(format!("{} is acquired twice", ring(*tile)));
+                }
+            }
+            Event::Release(tile) => {
+                if held.remove(tile).is_none() {
+                    faults.insert(format!("{} is released but not acquired", ring(*tile)));
+                }
+                if in_flight.iter().any(|g| g.tiles.contains(tile)) {
+                    faults.insert(format!("{} is handed back while a product may read it", ring(*tile)));
+                }
+            }
+            Event::Issue { acc, packed, tiles } => {
+                for (tile, content) in tiles {
+                    match held.get(tile) {
+                        None => drop(faults.insert(format!("{} is read but not acquired", ring(*tile)))),
+                        Some(c) if c != content => {
+                            faults.insert(format!("{} is read with the contents of another iteration", ring(*tile)));
+                        }
+                        Some(_) => {}
+                    }
+                }
+                if !written.contains(acc) {
+                    faults.insert(format!("{} is read before it is written", variable(*acc)));
+                }
+                let tiles = tiles.iter().map(|&(t, _)| t).collect();
+                in_flight.push_back(Group { acc: *acc, packed: *packed, tiles });
+            }
+            Event::Settle(pending) => {
+                while in_flight.len() > *pending as usize {
+                    in_flight.pop_front();
+                }
+            }
+            Event::Read(v) => {
+                if in_flight.iter().any(|g| g.acc == *v) {
+                    faults.insert(format!("{} is read while a product writes it", variable(*v)));
+                }
+                if !written.contains(v) {
+                    faults.insert(format!("{} is read before it is written", variable(*v)));
+                }
+            }
+            Event::Write(v) => {
+                if in_flight.iter().any(|g| g.acc == *v || g.packed == Some(*v)) {
+                    faults.insert(format!("{} is written while a product uses it", variable(*v)));
+                }
+                written.insert(*v);
+            }
+            Event::Fill(tile, _) => drop(faults.insert(format!("a consumer fills {}", ring(*tile)))),
+            Event::TakeTurn | Event::PassTurn => {}
+        }
+    }
+    if !in_flight.is_empty() {
+        faults.insert("a product is never waited for".into());
+    }
+    faults.extend(held.keys().map(|&tile| format!("{} is acquired but never released", ring(tile))));
+}
+
+/// An mbarrier.
+#[derive(Clone, Copy, Default, Debug)]
+struct Phases {
+    completed: u32,
+    arrived: usize,
+}
+
+impl Phases {
+    fn arrive(&mut self, of: usize) {
+        self.arrived += 1;
+        if self.arrived == of {
+            self.arrived = 0;
+            self.completed += 1;
+        }
+    }
+
+    /// Whether a wait for the phase of this parity ends.
+    fn passed(self, parity: u32) -> bool {
+        self.completed & 1 != parity
+    }
+}
+
+/// A role's place in a ring.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    slot: usize,
+    parity: u32,
+}
+
+struct Agent<'a> {
+    events: &'a [Event],
+    at: usize,
+    places: Vec<Place>,
+    /// Slots that products in flight read, with what they must hold until settled.
+    in_flight: VecDeque<Vec<(TileId, usize, Content)>>,
+}
+
+struct Machine<'a> {
+    plan: &'a Plan,
+    slots: Vec<usize>,
+    agents: Vec<Agent<'a>>,
+    full: Vec<Vec<Phases>>,
+    empty: Vec<Vec<Phases>>,
+    contents: Vec<Vec<Option<Content>>>,
+    turns: Vec<u32>,
+    uses_turns: bool,
+}
+
+impl<'a> Machine<'a> {
+    fn new(plan: &'a Plan, producer: &'a [Event], consumers: &'a [Event], groups: usize) -> Self {
+        let mut slots: Vec<usize> = plan.tiles.iter().map(|t| t.slots as usize).collect();
+        slots.extend(plan.work_ring.map(|_| WORK_SLOTS as usize));
+        let agent = |events: &'a [Event], parity| Agent {
+            events,
+            at: 0,
+            places: vec![Place { slot: 0, parity }; slots.len()],
+            in_flight: VecDeque::new(),
+        };
+        let mut agents = vec![agent(producer, 1)];
+        agents.extend((0..groups).map(|_| agent(consumers, 0)));
+        let phases = || slots.iter().map(|&n| vec![Phases::default(); n]).collect::<Vec<_>>();
+        let mut turns = vec![0; groups];
+        turns[0] = 1;
+        let uses_turns = consumers.iter().any(|e| matches!(e, Event::TakeTurn | Event::PassTurn));
+        let contents = slots.iter().map(|&n| vec![None; n]).collect();
+        Self { plan, agents, full: phases(), empty: phases(), contents, turns, uses_turns, slots }
+    }
+
+    fn run(mut self, order: &[usize], faults: &mut BTreeSet<String>) {
+        while let Some(&agent) = order.iter().find(|&&agent| self.can_step(agent)) {
+            self.step(agent, faults);
+        }
+        for (number, agent) in self.agents.iter().enumerate() {
+            if let Some(event) = agent.events.get(agent.at) {
+                let who = if number == 0 { "the producer" } else { "a warpgroup" };
+                let what = match event {
+                    Event::Fill(tile, _) => format!("a slot of {} to be empty", self.ring(*tile)),
+                    Event::Acquire(tile, _) => format!("a slot of {} to be full", self.ring(*tile)),
+                    _ => "its turn".to_owned(),
+                };
+                faults.insert(format!("deadlock: {who} waits for {what}"));
+                return;
+            }
+        }
+        if self.uses_turns && self.turns.iter().sum::<u32>() != 1 {
+            faults.insert("turns are not passed as often as they are taken".into());
+        }
+    }
+
+    fn ring(&self, tile: TileId) -> &str {
+        self.plan.tiles.get(tile).map_or("the ring of programs", |t| t.name.as_str())
+    }
+
+    fn can_step(&self, number: usize) -> bool {
+        let agent = &self.agents[number];
+        match agent.events.get(agent.at) {
+            None => false,
+            Some(Event::Fill(tile, _)) => {
+                let place = agent.places[*tile];
+                self.empty[*tile][place.slot].passed(place.parity)
+            }
+            Some(Event::Acquire(tile, _)) => {
+                let place = agent.places[*tile];
+                self.full[*tile][place.slot].passed(place.parity)
+            }
+            Some(Event::TakeTurn) => self.turns[number - 1] > 0,
+            Some(_) => true,
+        }
+    }
+
+    fn step(&mut self, number: usize, faults: &mut BTreeSet<String>) {
+        let groups = self.turns.len();
+        let event = self.agents[number].events[self.agents[number].at].clone();
+        self.agents[number].at += 1;
+        match event {
+            Event::Fill(tile, content) => {
+                let slot = self.agents[number].places[tile].slot;
+                self.contents[tile][slot] = Some(content);
+                self.full[tile][slot].arrive(1);
+                self.advance(number, tile);
+            }
+            Event::Acquire(tile, content) => {
+                let slot = self.agents[number].places[tile].slot;
+                self.expect(tile, slot, content, faults);
+            }
+            Event::Release(tile) => {
+                let slot = self.agents[number].places[tile].slot;
+                self.empty[tile][slot].arrive(groups);
+                self.advance(number, tile);
+            }
+            Event::Issue { tiles, .. } => {
+                let places = &self.agents[number].places;
+                let reads = tiles.into_iter().map(|(tile, content)| (tile, places[tile].slot, content)).collect();
+                self.agents[number].in_flight.push_back(reads);
+            }
+            Event::Settle(pending) => {
+                while self.agents[number].in_flight.len() > pending as usize {
+                    let reads = self.agents[number].in_flight.pop_front().expect("counted");
+                    for (tile, slot, content) in reads {
+                        self.expect(tile, slot, content, faults);
+                    }
+                }
+            }
+            Event::TakeTurn => self.turns[number - 1] -= 1,
+            Event::PassTurn => {
+                let next = number % groups;
+                self.turns[next] += 1;
+                if self.turns[next] > 1 {
+                    faults.insert("a turn is given to a warpgroup that has not taken its last".into());
+                }
+            }
+            Event::Read(_) | Event::Write(_) => {}
+        }
+    }
+
+    /// A slot must hold what its reader wants.
+    fn expect(&self, tile: TileId, slot: usize, content: Content, faults: &mut BTreeSet<String>) {
+        if self.contents[tile][slot] != Some(content) {
+            let fault = match self.contents[tile][slot] {
+                None => "is read before it is filled",
+                Some(found) if found > content => "is filled while it may still be read",
+                Some(_) => "is read with the contents of another iteration",
+            };
+            faults.insert(format!("a slot of {} {fault}", self.ring(tile)));
+        }
+    }
+
+    fn advance(&mut self, number: usize, tile: TileId) {
+        let place = &mut self.agents[number].places[tile];
+        place.slot += 1;
+        if place.slot == self.slots[tile] {
+            place.slot = 0;
+            place.parity ^= 1;
+        }
+    }
+}
+
+/// All orders of `0 .. n`.
+fn permutations(n: usize) -> Vec<Vec<usize>> {
+    if n == 0 {
+        return vec![vec![]];
+    }
+    let mut all = Vec::new();
+    for shorter in permutations(n - 1) {
+        for at in 0..n {
+            let mut order = shorter.clone();
+            order.insert(at, n - 1);
+            all.push(order);
+        }
+    }
+    all
+}
