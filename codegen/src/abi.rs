@@ -108,6 +108,9 @@ pub struct Abi {
     pub shared_bytes: usize,
     /// Blocks of a cluster along x; 1 for none.
     pub cluster: u32,
+    /// Registers that the roles of a block ask for in all (`setmaxnreg`), 0 if they keep what the launch gives them. A block that
+    /// is launched with fewer never ends.
+    pub registers: u32,
 }
 
 impl Abi {
@@ -139,6 +142,7 @@ mod tests {
             threads: 128,
             shared_bytes: 0,
             cluster: 1,
+            registers: 0,
         };
         assert_eq!(abi.layout(), (vec![0, 8, 16], 24));
     }

@@ -17,6 +17,7 @@ use crate::lower;
 use crate::plan::{self, Plan, Storage};
 use crate::rewrite;
 use crate::schedule::{Fragments, KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
+use crate::space;
 
 /// Generated code and how to call it.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,6 +32,8 @@ pub struct Generated {
     pub arch: &'static str,
     /// What must hold of the arguments, in words.
     pub assumptions: Vec<String>,
+    /// Why products do not go through `wgmma` although the architecture has it, if the kernel cannot use it.
+    pub fallback: Option<String>,
     /// Resources as predicted from the plan.
     pub predicted: Resources,
     /// The normalised kernel, for inspection.
@@ -133,9 +136,18 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
         threads: planned.plan.threads(),
         shared_bytes: planned.plan.shared_bytes() as usize,
         cluster: 1,
+        registers: planned.plan.roles.iter().map(|r| r.registers.unwrap_or(0) * r.warps * 32).sum(),
     };
-    let emission =
-        Emission { plan: &planned.plan, instance, schedule, arch, abi: &abi, assumptions: planned.assumptions.clone() };
+    let fallback = (schedule.tensor_op != TensorOp::Wgmma).then(|| space::fallback(instance, arch)).flatten();
+    let emission = Emission {
+        plan: &planned.plan,
+        instance,
+        schedule,
+        arch,
+        abi: &abi,
+        assumptions: planned.assumptions.clone(),
+        fallback: fallback.clone(),
+    };
     let source = emit::emit(&emission)?;
     Ok(Generated {
         source,
@@ -143,6 +155,7 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
         schedule: schedule.clone(),
         arch: arch.name,
         assumptions: planned.assumptions,
+        fallback,
         predicted: planned.predicted,
         normal: planned.normal,
         plan: planned.plan,
@@ -191,7 +204,14 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
     if plan.is_specialized() {
         reasons.extend(wgmma_reasons(&plan));
     }
-    let (blocks_per_sm, limit) = Resources::occupancy(arch, registers.min(255), shared_bytes, threads);
+    // What a block is launched with, before roles move registers from one to the other.
+    let launched = match lower::register_split(schedule) {
+        Some((producer, consumer)) if plan.is_specialized() => {
+            (producer * lower::GROUP + consumer * schedule.warps).div_ceil(lower::GROUP + schedule.warps)
+        }
+        _ => registers.min(255),
+    };
+    let (blocks_per_sm, limit) = Resources::occupancy(arch, launched, shared_bytes, threads);
     if schedule.min_blocks > 0 && u64::from(schedule.min_blocks) * u64::from(threads) > u64::from(arch.threads_per_sm) {
         reasons.push(format!(
             "min_blocks={} blocks of {threads} threads exceed the {} of a multiprocessor",

@@ -27,4 +27,4 @@ pub use schedule::{
     Edges, Exponential, Fragments, KNOBS, Knob, OperandA, Persistent, PingPong, RunningMax, SPACE_VERSION, Schedule,
     ScheduleError, SharedLayout, WorkOrder,
 };
-pub use space::space;
+pub use space::{fallback, space};

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::generate::{self, Planned};
 use crate::instance::Instance;
 use crate::plan::{Guard, OperandA, Plan, Stmt, StmtOp};
-use crate::schedule::{Fragments, Schedule, WorkOrder};
+use crate::schedule::{Fragments, Persistent, Schedule, WorkOrder};
 use crate::space;
 
 /// How far units overlap: the exponent of the norm that joins their times. Infinity would be perfect overlap, 1 none.
@@ -29,6 +29,12 @@ const OVERLAP: f64 = 2.2;
 const STEP_LATENCY: f64 = 900.0;
 /// Cycles to start and finish a block.
 const BLOCK_LATENCY: f64 = 2500.0;
+/// The same for a program of a block that goes on to the next, whose first tiles are there already, or are not.
+const PROGRAM_LATENCY: [f64; 2] = [600.0, 1400.0];
+/// Cycles a step of a warpgroup costs beyond its units, before other warpgroups hide them.
+const GROUP_STEP_LATENCY: f64 = 250.0;
+/// The exponent where a warpgroup waits for its products before it goes on.
+const NO_OVERLAP: f64 = 1.25;
 
 /// Estimated registers per thread from which on the compiler spills so that it shows, and the cost of each further one.
 const SPILL_FROM: u32 = 240;
@@ -60,6 +66,7 @@ struct Units {
     special: f64,
     shared: f64,
     barriers: f64,
+    turns: f64,
 }
 
 impl Units {
@@ -69,6 +76,7 @@ impl Units {
         self.special += other.special * times;
         self.shared += other.shared * times;
         self.barriers += other.barriers * times;
+        self.turns += other.turns * times;
     }
 }
 
@@ -96,24 +104,34 @@ fn time(
     machine: &Machine,
 ) -> f64 {
     let plan = &planned.plan;
-    let mut counter =
-        Counter { plan, schedule, arch, outside: Units::default(), loops: vec![Units::default(); plan.loops.len()] };
-    for role in &plan.roles {
-        counter.block(&role.body, None);
+    let loops = vec![Units::default(); plan.loops.len()];
+    let mut counter = Counter { plan, schedule, arch, outside: Units::default(), from: vec![0.0; plan.loops.len()], loops };
+    // A producer takes a few issue slots of a warp.
+    for role in plan.roles.iter().filter(|r| r.name != "producer") {
+        counter.block(&role.body, None, 1.0);
     }
     let resident = planned.predicted.blocks_per_sm.max(1);
     let warps = f64::from(schedule.warps) * f64::from(resident);
     let cycles = |units: &Units| {
         let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
-        let joined: f64 = busy.iter().map(|b| b.powf(OVERLAP)).sum::<f64>().powf(1.0 / OVERLAP);
+        let exponent = if plan.is_specialized() && !schedule.overlap { NO_OVERLAP } else { OVERLAP };
+        let joined: f64 = busy.iter().map(|b| b.powf(exponent)).sum::<f64>().powf(1.0 / exponent);
         // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.
-        joined + units.barriers * STEP_LATENCY / f64::from(resident)
+        let groups = f64::from(schedule.warps / 4 * resident).max(1.0);
+        joined + units.barriers * STEP_LATENCY / f64::from(resident) + units.turns * GROUP_STEP_LATENCY / groups
     };
     let (programs, trips) = trips(instance, schedule, sizes);
-    let outside = cycles(&counter.outside) + BLOCK_LATENCY;
+    let start = match schedule.persistent {
+        Persistent::Off => BLOCK_LATENCY,
+        _ => PROGRAM_LATENCY[usize::from(schedule.outer_stages < 2)],
+    };
+    let outside = cycles(&counter.outside) + start;
     let steps: Vec<f64> = counter.loops.iter().map(cycles).collect();
     // Work of `resident` blocks together, in cycles of a multiprocessor.
-    let work = |trips: &[f64]| outside + steps.iter().zip(trips).map(|(s, n)| s * n).sum::<f64>();
+    let work = |trips: &[f64]| {
+        let made = trips.iter().zip(&counter.from).map(|(n, from)| (n - from).max(0.0));
+        outside + steps.iter().zip(made).map(|(s, n)| s * n).sum::<f64>()
+    };
     let per_tile: Vec<f64> = trips.iter().map(|t| work(t)).collect();
     let mean = per_tile.iter().sum::<f64>() / per_tile.len().max(1) as f64;
     let longest = per_tile.iter().copied().fold(0.0, f64::max);
@@ -261,25 +279,30 @@ struct Counter<'a> {
     arch: &'a Arch,
     outside: Units,
     loops: Vec<Units>,
+    /// Iterations of each loop that are made outside of it.
+    from: Vec<f64>,
 }
 
 impl Counter<'_> {
-    fn block(&mut self, body: &[Stmt], inside: Option<usize>) {
+    fn block(&mut self, body: &[Stmt], inside: Option<usize>, times: f64) {
         for stmt in body {
             match &stmt.op {
-                StmtOp::When { guard, body, .. } => {
+                StmtOp::When { guard, body, otherwise } => match guard {
                     // Cut tiles are few, and a maximum that moves only when it must moves rarely.
-                    if !matches!(guard, Guard::Cut(_) | Guard::Vote { .. } | Guard::Flag(_)) {
-                        self.block(body, inside);
-                    }
+                    Guard::Cut(_) | Guard::Vote { .. } | Guard::Flag(_) => {}
+                    Guard::Exists(_) => self.block(body, inside, times),
+                    Guard::OneLeft(_) => self.block(otherwise, inside, times),
+                },
+                StmtOp::Loop { id, body, from, unroll } => {
+                    self.from[*id] = f64::from(*from);
+                    self.block(body, Some(*id), 1.0 / f64::from(*unroll));
                 }
-                StmtOp::Loop { id, body, .. } => self.block(body, Some(*id)),
-                StmtOp::Step { body, .. } | StmtOp::Work(body) => self.block(body, inside),
+                StmtOp::Step { body, .. } | StmtOp::Work(body) => self.block(body, inside, times),
                 op => {
                     let units = self.statement(op);
                     match inside {
-                        Some(id) => self.loops[id].add(units, 1.0),
-                        None => self.outside.add(units, 1.0),
+                        Some(id) => self.loops[id].add(units, times),
+                        None => self.outside.add(units, times),
                     }
                 }
             }
@@ -357,12 +380,10 @@ impl Counter<'_> {
             }
             StmtOp::Barrier => Units { barriers: 1.0, ..Units::default() },
             StmtOp::Let { .. } | StmtOp::Commit | StmtOp::Wait(_) => Self::instructions(2.0),
-            StmtOp::Fill { .. }
-            | StmtOp::Acquire { .. }
-            | StmtOp::Release(_)
-            | StmtOp::Settle(_)
-            | StmtOp::TakeTurn
-            | StmtOp::PassTurn => Self::instructions(4.0),
+            StmtOp::Settle(_) => Units { turns: 1.0, issue: 1.0, ..Units::default() },
+            StmtOp::Fill { .. } | StmtOp::Acquire { .. } | StmtOp::Release(_) | StmtOp::TakeTurn | StmtOp::PassTurn => {
+                Self::instructions(4.0)
+            }
             StmtOp::When { .. } | StmtOp::Loop { .. } | StmtOp::Step { .. } | StmtOp::Work(_) => unreachable!("walked by block"),
         }
     }
@@ -387,6 +408,10 @@ impl Counter<'_> {
             };
         }
         let k = depth / 16.0;
+        if self.schedule.tensor_op == TensorOp::Wgmma {
+            let tensor = m * n * k * 4096.0 / f64::from(self.arch.tensor_flops_per_clock);
+            return Units { issue: k, tensor, ..Units::default() };
+        }
         let products = m * n * k * if self.schedule.tensor_op == TensorOp::MmaM16n8k8 { 2.0 } else { 1.0 };
         let batches = if self.schedule.batch_m { 1.0 } else { m };
         let pairs = if self.schedule.fragments == Fragments::Single { n } else { n / 2.0 };

@@ -12,15 +12,114 @@ use crate::blocks::{self, BlockKnob};
 use crate::generate::check;
 use crate::instance::Instance;
 use crate::lower;
-use crate::schedule::{OperandA, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{OperandA, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
 
 /// All legal schedules of the space, in a fixed order.
 pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     candidates(instance, arch).into_iter().filter(|s| check(instance, s, arch).is_legal()).collect()
 }
 
-/// All combinations, legal or not.
+/// All combinations, legal or not: those of the architecture's best tensor instruction if the kernel can use it, else those
+/// of the next.
 pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
+    match why_not_wgmma(instance, arch) {
+        None => wgmma_candidates(instance, arch),
+        Some(_) => warp_candidates(instance, arch),
+    }
+}
+
+/// Why the kernel cannot use `wgmma` although the architecture has it; `None` if it can, or if there is none.
+pub fn fallback(instance: &Instance, arch: &'static Arch) -> Option<String> {
+    why_not_wgmma(instance, arch).filter(|_| arch.tensor_ops.contains(&TensorOp::Wgmma))
+}
+
+fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
+    if !arch.tensor_ops.contains(&TensorOp::Wgmma) {
+        return Some(format!("{arch} has no wgmma"));
+    }
+    let legality = check(instance, &smallest(), arch);
+    (!legality.is_legal()).then(|| legality.reasons.join("; "))
+}
+
+/// The smallest tiles: what speaks against these speaks against all.
+fn smallest() -> Schedule {
+    Schedule { block_m: 64, block_n: 16, block_k: 64, warps: 4, stages: 1, ..wgmma_schedule() }
+}
+
+fn wgmma_schedule() -> Schedule {
+    Schedule { tensor_op: TensorOp::Wgmma, copy: CopyOp::Tma, ..Schedule::default() }
+}
+
+/// What was measured (docs/performance.md): programs are best taken by blocks that stay; products that overlap and the lane-wise
+/// or optimistic maximum won in every cell, a turn for the elementwise section in none.
+fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
+    let kernel = &instance.kernel;
+    let traits = Traits::of(kernel);
+    let maxima = match lower::why_not_lazy(kernel) {
+        None => &[RunningMax::MaxFirst, RunningMax::Optimistic][..],
+        Some(_) => &[RunningMax::Exact][..],
+    };
+    let overlap = check(instance, &Schedule { overlap: true, ..smallest() }, arch).is_legal();
+    // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
+    let shapes: [(u32, u32, &[u32]); 4] = [(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])];
+    let n: &[u32] = if traits.block_n { &[64, 80, 96, 128, 160, 192, 256] } else { &[64] };
+    let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
+    let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
+    let work = match lower::trip_trend(instance, &wgmma_schedule()) {
+        Some(Trend::Rising | Trend::Falling) => {
+            &[(Persistent::Dynamic, WorkOrder::LongestFirst, 32), (Persistent::Dynamic, WorkOrder::LongestFirst, 64)][..]
+        }
+        _ => &[(Persistent::Static, WorkOrder::Grid, 16)][..],
+    };
+    let mut out = Vec::new();
+    for (warps, min_blocks, splits) in shapes {
+        let turns = if warps > 4 && overlap { &[PingPong::Off, PingPong::Products][..] } else { &[PingPong::Off][..] };
+        for &block_n in n {
+            for &block_k in k {
+                for &stages in stages {
+                    for &running_max in maxima {
+                        let base = Schedule {
+                            block_m: 16 * warps,
+                            warps,
+                            block_n,
+                            block_k,
+                            stages,
+                            running_max,
+                            min_blocks,
+                            overlap,
+                            ..wgmma_schedule()
+                        };
+                        let Some(fitting) = fitting(instance, arch, &base, splits, traits.invariant_a) else { continue };
+                        for &ping_pong in turns {
+                            for &(persistent, order, section) in work {
+                                out.push(Schedule { ping_pong, persistent, order, section, ..fitting.clone() });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    out
+}
+
+/// The schedule with two slots for what is loaded once a program if there is room, and the largest share of registers for the
+/// producer that leaves the consumers enough. If nothing fits, none.
+fn fitting(instance: &Instance, arch: &'static Arch, base: &Schedule, splits: &[u32], outer: bool) -> Option<Schedule> {
+    let slots = if outer { &[2, 1][..] } else { &[1][..] };
+    let all = splits.iter().flat_map(|&producer_registers| {
+        slots.iter().map(move |&outer_stages| Schedule {
+            producer_registers,
+            outer_stages,
+            persistent: Persistent::Static,
+            ..base.clone()
+        })
+    });
+    all.into_iter().find(|s| check(instance, s, arch).is_legal())
+}
+
+/// The combinations of instructions that a warp executes by itself.
+fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let kernel = &instance.kernel;
     let traits = Traits::of(kernel);
     // The lane-wise maximum won over the exact one in every cell measured (docs/performance.md).

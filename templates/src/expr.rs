@@ -183,6 +183,28 @@ impl Expr {
         }
     }
 
+    fn is_column(&self) -> bool {
+        matches!(self, Expr::ColumnPosition(_))
+    }
+
+    fn has_column(&self) -> bool {
+        let mut found = false;
+        self.visit(&mut |e| found |= e.is_column() || matches!(e, Expr::Element(_, Shape::Column | Shape::Accumulator)));
+        found
+    }
+
+    /// A column within the thread's part of a row, and the variable with the part's first position.
+    fn column(&self, domain: Domain) -> (String, &str) {
+        let Expr::ColumnPosition(first) = self else { unreachable!("a column position") };
+        let column = match domain {
+            Domain::Accumulator => "8 * nt + e % 2".to_owned(),
+            Domain::Column => "8 * nt + e".to_owned(),
+            Domain::Pair(e) => format!("8 * nt + {e}"),
+            Domain::Row | Domain::Uniform => unreachable!("a column position is evaluated for columns"),
+        };
+        (column, first)
+    }
+
     /// Text with parentheses where the context binds tighter than `outer`.
     fn render(&self, domain: Domain, outer: u8) -> String {
         let (text, precedence) = match self {
@@ -198,15 +220,10 @@ impl Expr {
                 },
                 12,
             ),
-            Expr::ColumnPosition(first) => (
-                match domain {
-                    Domain::Accumulator => format!("{first} + 8 * nt + e % 2"),
-                    Domain::Column => format!("{first} + 8 * nt + e"),
-                    Domain::Pair(e) => format!("{first} + 8 * nt + {e}"),
-                    Domain::Row | Domain::Uniform => unreachable!("a column position is evaluated for columns"),
-                },
-                12,
-            ),
+            Expr::ColumnPosition(_) => {
+                let (column, first) = self.column(domain);
+                (format!("{first} + {column}"), 12)
+            }
             Expr::Call(function @ (Function::RoundF16 | Function::RoundBf16), operands) => {
                 let narrow = if *function == Function::RoundF16 { Function::NarrowF16 } else { Function::NarrowBf16 };
                 (format!("widen({}({}))", narrow.text(), operands[0].render(domain, 0)), 16)
@@ -214,6 +231,20 @@ impl Expr {
             Expr::Call(function, operands) => {
                 let operands: Vec<_> = operands.iter().map(|e| e.render(domain, 0)).collect();
                 (format!("{}({})", function.text(), operands.join(", ")), 16)
+            }
+            // What is the same in all columns goes to one side, so that a column is compared as a constant.
+            Expr::Infix(operator @ ("<" | "<=" | ">" | ">="), a, b) if a.is_column() && !b.has_column() => {
+                let (column, first) = a.column(domain);
+                (format!("{column} {operator} {} - {first}", b.render(domain, 12)), 10)
+            }
+            Expr::Infix(operator @ ("<" | "<=" | ">" | ">="), a, b) if b.is_column() && !a.has_column() => {
+                let (column, first) = b.column(domain);
+                (format!("{} - {first} {operator} {column}", a.render(domain, 12)), 10)
+            }
+            // Expressions have no effects: nothing is gained by a branch around the second.
+            Expr::Infix(operator @ ("&&" | "||"), a, b) => {
+                let (operator, p) = if *operator == "&&" { ("&", 8) } else { ("|", 6) };
+                (format!("{} {operator} {}", a.render(domain, 11), b.render(domain, 11)), p)
             }
             Expr::Infix(operator, a, b) => {
                 let p = infix_precedence(operator);
@@ -235,8 +266,6 @@ fn infix_precedence(operator: &str) -> u8 {
         "+" | "-" => 12,
         "<" | "<=" | ">" | ">=" => 10,
         "==" | "!=" => 9,
-        "&&" => 6,
-        "||" => 5,
         other => unreachable!("no operator {other} is emitted"),
     }
 }
@@ -294,7 +323,10 @@ mod tests {
         assert_eq!(Expr::infix("-", a.clone(), Expr::infix("-", b, c)).text(Domain::Uniform), "a - (b - c)");
         assert_eq!(Expr::call(Function::Ex2, [sum]).text(Domain::Uniform), "ex2(a + b)");
         assert_eq!(Expr::Prefix("-", Box::new(Expr::Float(-1.0))).text(Domain::Uniform), "-(-1.0f)");
-        assert_eq!(Expr::infix("<", Expr::ColumnPosition("j0".into()), a).text(Domain::Accumulator), "j0 + 8 * nt + e % 2 < a");
+        let column = || Expr::ColumnPosition("j0".into());
+        assert_eq!(Expr::infix("<", column(), a.clone()).text(Domain::Accumulator), "8 * nt + e % 2 < a - j0");
+        let both = Expr::infix("&&", Expr::infix(">=", a, column()), Expr::infix("==", column(), Expr::Int(1)));
+        assert_eq!(both.text(Domain::Accumulator), "(a - j0 >= 8 * nt + e % 2) & (j0 + 8 * nt + e % 2 == 1)");
     }
 
     #[test]

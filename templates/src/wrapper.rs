@@ -74,6 +74,8 @@ pub enum Wrapper {
     },
     /// `redux`, for values that are the same in every lane.
     Uniform,
+    /// `elect.sync`.
+    Elect,
     /// mbarriers.
     Mbarrier,
     /// Named barriers.
@@ -184,6 +186,7 @@ impl Wrapper {
                 "device/copy_sync"
             }
             Wrapper::Uniform => "ptx/uniform",
+            Wrapper::Elect => "ptx/elect",
             Wrapper::Mbarrier => "ptx/mbarrier",
             Wrapper::NamedBarrier => "ptx/named_barrier",
             Wrapper::PrefetchMap => "ptx/prefetch_map",
@@ -269,6 +272,8 @@ pub struct KernelFile {
     pub schedule: String,
     /// Assumptions in words.
     pub assumptions: Vec<String>,
+    /// Why products do not go through `wgmma`, or nothing.
+    pub fallback: String,
     /// Shared-memory map.
     pub tiles: Vec<TileNote>,
     /// Threads of a block.

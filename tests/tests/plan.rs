@@ -30,9 +30,8 @@ fn change_first(body: &mut Vec<Stmt>, change: &mut dyn FnMut(&mut Vec<Stmt>, usi
         if change(body, index) {
             return true;
         }
-        if let Some(Stmt { op: StmtOp::Loop { body, .. } | StmtOp::When { body, .. }, .. }) = body.get_mut(index)
-            && change_first(body, change)
-        {
+        let nested = body.get_mut(index).map(|s| s.op.bodies_mut()).unwrap_or_default();
+        if nested.into_iter().any(|body| change_first(body, change)) {
             return true;
         }
     }
@@ -63,10 +62,10 @@ fn remove(wanted: fn(&StmtOp) -> bool) -> impl FnMut(&mut Vec<Stmt>, usize) -> b
 
 #[test]
 fn every_schedule_of_the_space_has_a_right_plan() {
-    for (text, arch) in [(CAUSAL, "sm_80"), (CAUSAL, "sm_75"), (MATMUL, "sm_90a")] {
+    for (text, arch) in [(CAUSAL, "sm_80"), (CAUSAL, "sm_75"), (MATMUL, "sm_80"), (CAUSAL, "sm_90a"), (MATMUL, "sm_90a")] {
         let (instance, arch) = (instance(text), Arch::named(arch).expect("known"));
         let schedules = space(&instance, arch);
-        assert!(schedules.len() > 20, "{} schedules for {arch}", schedules.len());
+        assert!(schedules.len() > 10, "{} schedules for {arch}", schedules.len());
         for schedule in schedules {
             let generated = generate(&instance, &schedule, arch).expect("the space holds legal schedules");
             assert_eq!(verify(&generated.plan), Vec::<String>::new(), "{schedule}");

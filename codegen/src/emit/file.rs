@@ -35,6 +35,7 @@ impl Writer<'_> {
             compute: e.arch.name.replace("sm_", "compute_"),
             schedule: e.schedule.to_string(),
             assumptions: e.assumptions.clone(),
+            fallback: e.fallback.clone().unwrap_or_default(),
             tiles: e
                 .plan
                 .tiles

@@ -31,6 +31,8 @@ pub struct Emission<'a> {
     pub arch: &'static Arch,
     pub abi: &'a Abi,
     pub assumptions: Vec<String>,
+    /// Why not `wgmma`.
+    pub fallback: Option<String>,
 }
 
 /// Marks the line that nested statements take the place of.

@@ -28,7 +28,7 @@ impl Writer<'_> {
             self.producer = role.name == "producer";
             let (condition, change) = if self.producer { ("group < 0", "dec") } else { ("group >= 0", "inc") };
             self.depth += 1;
-            let body = if self.producer { self.one_thread(&role.body) } else { self.consumers(&role.body) };
+            let body = if self.producer { self.one_warp(&role.body) } else { self.consumers(&role.body) };
             self.depth -= 1;
             let context = Role {
                 name: role.name.clone(),
@@ -42,17 +42,19 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    fn one_thread(&mut self, body: &[Stmt]) -> Result<String, Error> {
+    /// The producer is one warp, so that its control flow is uniform; one lane of it starts copies.
+    fn one_warp(&mut self, body: &[Stmt]) -> Result<String, Error> {
         self.depth += 1;
         let text = self.producer_body(body);
         self.depth -= 1;
-        self.nested(&When { condition: "threadIdx.x == 0".into(), rare: false, body: BODY.into() }, text?)
+        self.nested(&When { condition: "uniform(threadIdx.x / 32) == 0".into(), rare: false, body: BODY.into() }, text?)
     }
 
     fn producer_body(&mut self, body: &[Stmt]) -> Result<String, Error> {
-        let mut out = String::new();
+        self.wrappers.insert(Wrapper::Elect);
+        let mut out = self.render(&Let { r#type: "bool".into(), name: "leader".into(), value: "elect()".into() })?;
         for map in &self.e.plan.maps {
-            out.push_str(&format!("{}prefetch_map(&{});\n", "  ".repeat(self.depth), map.name));
+            out.push_str(&format!("{}if (leader) prefetch_map(&{});\n", "  ".repeat(self.depth), map.name));
         }
         out.push_str(&self.places(1)?);
         out.push_str(&self.block(body)?);

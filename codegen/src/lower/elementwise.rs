@@ -1,11 +1,12 @@
 //! Elementwise ops: expressions, and maps where a value is stored.
 
-use flashtile_dsl::ir::{BinaryOp, CompareOp, Elem, IndexOp, Op, OpId, ParamKind, Type, UnaryOp, ValueId};
+use flashtile_dsl::ir::{BinaryOp, CompareOp, Elem, IndexOp, Op, OpId, ParamKind, ReduceOp, Type, UnaryOp, ValueDef, ValueId};
 use flashtile_templates::expr::{Expr, Function, Shape};
 
-use super::{Home, Lowering};
+use super::{Home, Lowering, classify};
 use crate::error::Error;
 use crate::plan::StmtOp;
+use crate::rewrite::edit;
 
 /// Integer arithmetic on indices.
 pub(super) fn index_expr(op: IndexOp, a: Expr, b: Expr) -> Expr {
@@ -62,13 +63,60 @@ impl Lowering<'_> {
         let wanted = self.kernel.values[b].name.clone().unwrap_or_else(|| "divisor".into());
         let name = self.unique(&format!("{wanted}_inverse"));
         let to = self.new_variable(name, &dims, false);
-        let value = Expr::infix("/", Expr::Float(1.0), self.expr(b)?);
+        let divisor = self.expr(b)?;
+        let mut value = Expr::infix("/", Expr::Float(1.0), divisor.clone());
+        let vanish = op == BinaryOp::DivOrZero && self.vanish_together(a, b);
+        if vanish {
+            let zero = Expr::infix("==", divisor, Expr::Float(0.0));
+            value = Expr::Select(Box::new(zero), Box::new(Expr::Float(0.0)), Box::new(value));
+        }
         self.push(StmtOp::Map { to, value });
         let (a, inverse) = (self.expr(a)?, self.element(to));
         Ok(Some(match op {
+            _ if vanish => Expr::infix("*", a, inverse),
             BinaryOp::Div => Expr::infix("*", a, inverse),
             _ => Expr::call(Function::TimesInverseOrZero, [a, inverse]),
         }))
+    }
+
+    /// Whether `a` is zero wherever `b` is: results of one loop that sums `p * x` in `a` and `p` in `b`, for exponentials `p`,
+    /// both from zero and rescaled alike.
+    fn vanish_together(&self, a: ValueId, b: ValueId) -> bool {
+        let kernel = self.kernel;
+        let carried = |v: ValueId| match kernel.values[v].def {
+            ValueDef::Result(op, index) => match &kernel.ops[op].op {
+                Op::For { body, init, .. } if classify::is_zero(kernel, init[index as usize]) => {
+                    Some((op, edit::yielded(kernel, *body)[index as usize], kernel.blocks[*body].params[index as usize + 1]))
+                }
+                _ => None,
+            },
+            ValueDef::BlockParam(..) => None,
+        };
+        let (Some((loop_a, next_a, param_a)), Some((loop_b, next_b, param_b))) = (carried(a), carried(b)) else { return false };
+        // The factor of `param * factor`.
+        let factor = |v: ValueId, param: ValueId| match kernel.def(v) {
+            Some((_, &Op::Binary(BinaryOp::Mul, x, f))) if x == param => Some(f),
+            Some((_, &Op::Binary(BinaryOp::Mul, f, x))) if x == param => Some(f),
+            _ => None,
+        };
+        let uncast = |v: ValueId| match kernel.def(v) {
+            Some((_, &Op::Cast(_, x))) => x,
+            _ => v,
+        };
+        let weights_a = match kernel.def(next_a) {
+            Some((_, &Op::Dot { a: p, acc: Some(start), .. })) => factor(start, param_a).map(|f| (f, uncast(p))),
+            _ => None,
+        };
+        let weights_b = match kernel.def(next_b) {
+            Some((_, &Op::Binary(BinaryOp::Add, x, y))) => [(x, y), (y, x)].into_iter().find_map(|(scaled, sum)| {
+                let Some((_, &Op::Reduce(ReduceOp::Sum, p))) = kernel.def(sum) else { return None };
+                Some((factor(scaled, param_b)?, p))
+            }),
+            _ => None,
+        };
+        let Some((_, p)) = weights_a else { return false };
+        let exponential = matches!(kernel.def(p), Some((_, Op::Unary(UnaryOp::Exp | UnaryOp::Exp2, _))));
+        loop_a == loop_b && weights_a == weights_b && exponential
     }
 
     pub(super) fn elementwise_expr(&self, id: OpId) -> Result<Expr, Error> {
@@ -148,7 +196,7 @@ impl Lowering<'_> {
         let dims = self.kernel.tile(result).dims.clone();
         let keep = self.expr(keep)?;
         let keep = match self.in_bounds(&dims) {
-            Some(bounds) => Expr::infix("&&", keep, bounds),
+            Some(bounds) => one_upper_bound(Expr::infix("&&", keep, bounds)),
             None => keep,
         };
         let x_home = self.homes.get(&x).cloned();
@@ -174,6 +222,43 @@ impl Lowering<'_> {
         };
         block(a).is_some() && block(a) == block(b)
     }
+}
+
+/// Of several upper bounds of one column, the least: one comparison per element instead of one each.
+fn one_upper_bound(condition: Expr) -> Expr {
+    fn conjuncts(e: Expr, out: &mut Vec<Expr>) {
+        match e {
+            Expr::Infix("&&", a, b) => {
+                conjuncts(*a, out);
+                conjuncts(*b, out);
+            }
+            other => out.push(other),
+        }
+    }
+    let one = || Expr::Int(1);
+    let mut all = Vec::new();
+    conjuncts(condition, &mut all);
+    let mut bounds: Vec<(Expr, Expr)> = Vec::new();
+    let mut others = Vec::new();
+    for e in all {
+        // The column, and what it is less than.
+        let bound = match e {
+            Expr::Infix("<", c, x) if matches!(*c, Expr::ColumnPosition(_)) => Ok((*c, *x)),
+            Expr::Infix("<=", c, x) if matches!(*c, Expr::ColumnPosition(_)) => Ok((*c, Expr::infix("+", *x, one()))),
+            Expr::Infix(">", x, c) if matches!(*c, Expr::ColumnPosition(_)) => Ok((*c, *x)),
+            Expr::Infix(">=", x, c) if matches!(*c, Expr::ColumnPosition(_)) => Ok((*c, Expr::infix("+", *x, one()))),
+            other => Err(other),
+        };
+        match bound {
+            Ok((column, limit)) => match bounds.iter_mut().find(|(c, _)| *c == column) {
+                Some((_, least)) => *least = Expr::call(Function::Least, [least.clone(), limit]),
+                None => bounds.push((column, limit)),
+            },
+            Err(other) => others.push(other),
+        }
+    }
+    let bounds = bounds.into_iter().map(|(column, limit)| Expr::infix("<", column, limit));
+    others.into_iter().chain(bounds).reduce(|a, b| Expr::infix("&&", a, b)).expect("a condition has conjuncts")
 }
 
 fn unary_expr(op: UnaryOp, x: Expr) -> Expr {

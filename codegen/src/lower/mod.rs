@@ -124,6 +124,7 @@ const RESERVED: &[&str] = &[
     "program",
     "group",
     "uniform",
+    "leader",
     "f16",
     "bf16",
 ];

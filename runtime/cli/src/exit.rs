@@ -134,7 +134,10 @@ impl Exit {
 
     fn of_toolchain(error: &ToolchainError) -> Self {
         match error {
-            ToolchainError::Compile { .. } | ToolchainError::Call { .. } | ToolchainError::Tool { .. } => Self::Compile,
+            ToolchainError::Compile { .. }
+            | ToolchainError::Registers { .. }
+            | ToolchainError::Call { .. }
+            | ToolchainError::Tool { .. } => Self::Compile,
             _ => Self::Toolchain,
         }
     }

@@ -6,7 +6,7 @@ use super::generate;
 use crate::cache::{Cache, ModuleKey, ModuleRecord};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
-use crate::toolchain::Toolchain;
+use crate::toolchain::{Toolchain, ToolchainError};
 
 /// Code for a schedule, ready to be loaded.
 #[derive(Clone, Debug)]
@@ -49,6 +49,11 @@ pub fn compile(
             (module, compiled.seconds)
         }
     };
+    // Registers are given to a thread in units of 8.
+    let (asked, launched) = (generated.abi.registers, module.report.registers.next_multiple_of(8) * generated.abi.threads);
+    if asked > launched {
+        return Err(ToolchainError::Registers { name: kernel.ir().name.clone(), asked, launched }.into());
+    }
     Ok(Code { schedule: schedule.clone(), source: generated.source, abi: generated.abi, module, compile_seconds })
 }
 

@@ -47,6 +47,18 @@ pub enum ToolchainError {
         /// The compiler's log.
         log: String,
     },
+    /// The compiler gave the threads of a block fewer registers than its roles then ask for: it would wait for them forever.
+    #[error(
+        "the roles of a block of `{name}` ask for {asked} registers, it is launched with {launched}; set producer_registers=0"
+    )]
+    Registers {
+        /// Name of the kernel.
+        name: String,
+        /// Registers that roles ask for.
+        asked: u32,
+        /// Registers of all threads at launch.
+        launched: u32,
+    },
     /// NVRTC refused a call.
     #[error("{call} failed with {code}")]
     Call {

@@ -78,9 +78,11 @@ mod tests {
             columns: 64,
             pitch,
             layout,
+            slabs: 1,
             slots: 2,
             offset: 0,
             warp_private: false,
+            barriers: None,
         }
     }
 

@@ -203,6 +203,7 @@ impl<'a> Stage<'a> {
                 "blocks_per_sm": actual.map(|(blocks, _)| blocks),
                 "occupancy": actual.map(|(blocks, _)| share(blocks)),
                 "limit": actual.map(|(_, limit)| limit),
+                "fallback": generated.fallback,
                 "seconds": compiled.as_ref().ok().map(|c| c.compile_seconds),
             }))?;
         } else {
@@ -235,7 +236,8 @@ impl<'a> Stage<'a> {
             );
             let remarks = report.map(|r| r.remarks.join("\n")).unwrap_or_default();
             let head = format!("{} on {arch} with {}", self.bound.ir().name, self.schedule);
-            let text = format!("{head}\n{text}\n{remarks}");
+            let fallback = generated.fallback.map(|why| format!("no wgmma: {why}\n")).unwrap_or_default();
+            let text = format!("{head}\n{fallback}{text}\n{remarks}");
             match &flags.out {
                 Some(path) => files::write_atomically(path, text.as_bytes())?,
                 None => output.text(text.trim_end())?,

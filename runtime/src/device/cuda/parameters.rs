@@ -168,6 +168,7 @@ mod tests {
             threads: 128,
             shared_bytes: 0,
             cluster,
+            registers: 0,
         }
     }
 
