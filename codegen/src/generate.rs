@@ -403,7 +403,9 @@ fn range_lengths(kernel: &Kernel) -> Vec<(String, SizeExpr)> {
 fn estimate_registers(plan: &Plan, schedule: &Schedule) -> u32 {
     let packed = plan.variables.iter().filter(|v| v.storage == Storage::Packed).map(|v| v.registers()).max().unwrap_or(0);
     let preload = if schedule.fragments == Fragments::Preload { packed } else { 0 };
-    plan::peak(plan) + preload + 20
+    // Addresses and the like; roles that only compute have few.
+    let others = if plan.is_specialized() { 12 } else { 20 };
+    plan::peak(plan) + preload + others
 }
 
 fn grid(instance: &Instance, schedule: &Schedule) -> Vec<GridDim> {

@@ -35,6 +35,8 @@ pub enum Function {
     Ex2,
     /// log2 x.
     Lg2,
+    /// 1 / x.
+    Reciprocal,
     /// tanh.
     Tanh,
     /// |x|.
@@ -78,6 +80,7 @@ impl Function {
         match self {
             Function::Ex2 => "ex2",
             Function::Lg2 => "lg2",
+            Function::Reciprocal => "rcp",
             Function::Tanh => "tanh_accurate",
             Function::Abs => "fabsf",
             Function::Max => "fmax",

@@ -30,7 +30,7 @@ sources! {
     "kernel",
     "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/quad",
     "device/select", "device/store_quad", "device/tanh", "device/tile", "device/widen",
-    "device/descriptor", "ptx/elect", "ptx/mbarrier", "ptx/named_barrier", "ptx/prefetch_map", "ptx/tma", "ptx/uniform", "ptx/wgmma", "ptx/wgmma_group",
+    "device/descriptor", "ptx/elect", "ptx/mov", "ptx/st_global", "ptx/rcp", "ptx/mbarrier", "ptx/named_barrier", "ptx/prefetch_map", "ptx/tma", "ptx/uniform", "ptx/wgmma", "ptx/wgmma_group",
     "ptx/cp_async", "ptx/ex2", "ptx/fmax", "ptx/fmin", "ptx/ldmatrix_x2", "ptx/ldmatrix_x4", "ptx/lg2", "ptx/mma",
     "ptx/narrow_bf16", "ptx/narrow_f16", "ptx/pack_bf16", "ptx/pack_f16", "ptx/shared_access", "ptx/shared_address",
     "statement/acquire", "statement/barriers", "statement/dot_wgmma", "statement/fill", "statement/first_turn", "statement/loop_pairs",

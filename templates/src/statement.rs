@@ -397,8 +397,8 @@ statements! {
     WorkStatic = "work_static" {
         /// Number of programs.
         programs: String,
-        /// Variables to be made known as uniform at each.
-        positions: Vec<String>,
+        /// Run-time sizes that the statements name.
+        sizes: Vec<String>,
         /// Rendered statements.
         body: String,
     }
@@ -414,6 +414,8 @@ statements! {
         numbers: u32,
         /// Slots.
         slots: u32,
+        /// Run-time sizes that the statements name.
+        sizes: Vec<String>,
         /// Rendered statements.
         body: String,
     }
@@ -429,8 +431,8 @@ statements! {
         numbers: u32,
         /// Slots.
         slots: u32,
-        /// Variables to be made known as uniform at each.
-        positions: Vec<String>,
+        /// Run-time sizes that the statements name.
+        sizes: Vec<String>,
         /// Rendered statements.
         body: String,
     }

@@ -30,6 +30,8 @@ pub enum Wrapper {
     Ex2,
     /// `lg2`.
     Lg2,
+    /// `rcp`.
+    Rcp,
     /// `max.f32`.
     Fmax,
     /// `min.f32`.
@@ -44,6 +46,8 @@ pub enum Wrapper {
     Quad,
     /// Plain shared-memory access.
     SharedAccess,
+    /// 16-byte stores to global memory.
+    StGlobal,
     /// Addresses within tiles.
     Tile,
     /// `ldmatrix.x2`.
@@ -74,6 +78,8 @@ pub enum Wrapper {
     },
     /// `redux`, for values that are the same in every lane.
     Uniform,
+    /// `mov` that stays where it is.
+    Mov,
     /// `elect.sync`.
     Elect,
     /// mbarriers.
@@ -156,6 +162,7 @@ impl Wrapper {
             Wrapper::PackBf16 => "ptx/pack_bf16",
             Wrapper::Ex2 => "ptx/ex2",
             Wrapper::Lg2 => "ptx/lg2",
+            Wrapper::Rcp => "ptx/rcp",
             Wrapper::Fmax => "ptx/fmax",
             Wrapper::Fmin => "ptx/fmin",
             Wrapper::Tanh => "device/tanh",
@@ -163,6 +170,7 @@ impl Wrapper {
             Wrapper::DivOrZero => "device/division",
             Wrapper::Quad => "device/quad",
             Wrapper::SharedAccess => "ptx/shared_access",
+            Wrapper::StGlobal => "ptx/st_global",
             Wrapper::Tile => "device/tile",
             Wrapper::LdmatrixX2 => "ptx/ldmatrix_x2",
             Wrapper::LdmatrixX4 => "ptx/ldmatrix_x4",
@@ -186,6 +194,7 @@ impl Wrapper {
                 "device/copy_sync"
             }
             Wrapper::Uniform => "ptx/uniform",
+            Wrapper::Mov => "ptx/mov",
             Wrapper::Elect => "ptx/elect",
             Wrapper::Mbarrier => "ptx/mbarrier",
             Wrapper::NamedBarrier => "ptx/named_barrier",

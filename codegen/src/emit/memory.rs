@@ -95,7 +95,7 @@ impl Writer<'_> {
             && to.columns_full;
         if let (true, Some(v)) = (quad, variable) {
             let pack = self.pack_wrapper(elem);
-            self.wrappers.insert(Wrapper::StoreQuad { pack });
+            self.wrappers.extend([Wrapper::StGlobal, Wrapper::StoreQuad { pack }]);
             return self.render(&StoreFragment {
                 to: origin,
                 from: self.name(*v),

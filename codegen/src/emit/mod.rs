@@ -108,6 +108,7 @@ impl Writer<'_> {
         let wrappers: &[Wrapper] = match f {
             Function::Ex2 => &[Wrapper::Ex2],
             Function::Lg2 => &[Wrapper::Lg2],
+            Function::Reciprocal => &[Wrapper::Rcp],
             Function::Tanh => &[Wrapper::Ex2, Wrapper::Tanh],
             Function::Abs | Function::RoundedProduct | Function::MultiplyAdd => &[],
             Function::Max => &[Wrapper::Fmax],

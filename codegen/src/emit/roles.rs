@@ -1,5 +1,8 @@
 //! Statements of specialised roles: rings, turns, programs.
 
+use std::collections::HashSet;
+
+use flashtile_dsl::ir::SizeKind;
 use flashtile_templates::expr::Expr;
 use flashtile_templates::{
     Acquire, Barriers, Fill, FillPart, FirstTurn, Let, PassTurn, Release, Ring, RingBarriers, Role, Settle, TakeTurn, When,
@@ -10,7 +13,7 @@ use super::{BODY, Writer};
 use crate::abi::TensorMap;
 use crate::error::Error;
 use crate::lower::GROUP;
-use crate::plan::{Iteration, Stmt, StmtOp, TileId, WORK_SLOTS};
+use crate::plan::{Iteration, Stmt, StmtOp, TileId, WORK_SLOTS, effects};
 use crate::schedule::{Persistent, PingPong};
 
 impl Writer<'_> {
@@ -163,29 +166,30 @@ impl Writer<'_> {
         (self.plan().loops[id].coordinate.clone(), self.uniform(&value))
     }
 
+    /// Run-time sizes that statements name.
+    fn sizes_named(&self, body: &[Stmt]) -> Vec<String> {
+        let named: HashSet<String> = body.iter().flat_map(|s| effects(self.plan(), s).reads).collect();
+        let runtime = self.kernel().sizes.values().filter(|s| s.kind == SizeKind::Runtime);
+        runtime.map(|s| s.name.clone()).filter(|name| named.contains(&format!("params.{name}"))).collect()
+    }
+
     pub(super) fn work(&mut self, body: &[Stmt]) -> Result<String, Error> {
         let plan = self.e.plan;
         let programs = self.uniform(&plan.programs);
-        let body = self.inner(body)?;
-        let positions: Vec<String> = if self.producer {
-            Vec::new()
-        } else {
-            let rings = plan.tiles.iter().filter(|t| t.barriers.is_some());
-            rings
-                .flat_map(|t| {
-                    let slot = (t.slots > 1).then(|| format!("{}_slot", t.name));
-                    slot.into_iter().chain([format!("{}_phase", t.name)])
-                })
-                .collect()
-        };
+        let sizes = self.sizes_named(body);
+        self.wrappers.insert(Wrapper::Mov);
+        self.depth += 1;
+        let body = self.inner(body);
+        self.depth -= 1;
+        let body = body?;
         let Some(full) = plan.work_ring else {
             debug_assert_eq!(plan.work, Persistent::Static);
-            return self.nested(&WorkStatic { programs, positions, body: BODY.into() }, body);
+            return self.nested(&WorkStatic { programs, sizes, body: BODY.into() }, body);
         };
         let (empty, numbers, slots) = (full + 8 * WORK_SLOTS, full + 16 * WORK_SLOTS, WORK_SLOTS);
         if self.producer {
-            return self.nested(&WorkDynamicProducer { programs, full, empty, numbers, slots, body: BODY.into() }, body);
+            return self.nested(&WorkDynamicProducer { programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body);
         }
-        self.nested(&WorkDynamicConsumers { programs, full, empty, numbers, slots, positions, body: BODY.into() }, body)
+        self.nested(&WorkDynamicConsumers { programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body)
     }
 }

@@ -64,7 +64,7 @@ impl Lowering<'_> {
         let name = self.unique(&format!("{wanted}_inverse"));
         let to = self.new_variable(name, &dims, false);
         let divisor = self.expr(b)?;
-        let mut value = Expr::infix("/", Expr::Float(1.0), divisor.clone());
+        let mut value = Expr::call(Function::Reciprocal, [divisor.clone()]);
         let vanish = op == BinaryOp::DivOrZero && self.vanish_together(a, b);
         if vanish {
             let zero = Expr::infix("==", divisor, Expr::Float(0.0));

@@ -107,6 +107,7 @@ const RESERVED: &[&str] = &[
     "enum",
     "mma",
     "ex2",
+    "rcp",
     "lg2",
     "fmax",
     "fmin",

@@ -9,7 +9,7 @@ use flashtile_templates::expr::Expr;
 use super::{Lowering, Source, unused};
 use crate::abi::TensorMap;
 use crate::error::Error;
-use crate::plan::{Guard, Iteration, LoopId, OperandA, Role, Slot, Stmt, StmtOp, TileId, effects};
+use crate::plan::{Guard, Iteration, LoopId, OperandA, Role, Slot, Stmt, StmtOp, TileId};
 use crate::schedule::{Persistent, Schedule, SharedLayout};
 
 /// Warps of a warpgroup.
@@ -85,7 +85,7 @@ impl Lowering<'_> {
         let producer = self.image(&body)?;
         let registers = register_split(self.schedule);
         let role = |this: &Self, name: &str, warps, registers, body: Vec<Stmt>| {
-            let body = this.sunk(unused::drop_unused_constants(body, &this.plan));
+            let body = unused::drop_unused_constants(body, &this.plan);
             let span = this.span;
             let body =
                 if this.schedule.persistent == Persistent::Off { body } else { vec![Stmt { op: StmtOp::Work(body), span }] };
@@ -95,44 +95,6 @@ impl Lowering<'_> {
         let consumers = role(self, "consumers", self.schedule.warps, registers.map(|r| r.1), body);
         self.plan.roles.extend([producer, consumers]);
         Ok(())
-    }
-
-    /// Constants moved to where they are first used, so that they take no registers before.
-    fn sunk(&self, body: Vec<Stmt>) -> Vec<Stmt> {
-        let mut out: Vec<Stmt> = Vec::new();
-        for stmt in body.into_iter().rev() {
-            let at = match &stmt.op {
-                StmtOp::Let { name, .. } => {
-                    let uses = |s: &Stmt| effects(&self.plan, s).reads.contains(name) || self.bounds_name(s, name);
-                    // `out` is in reverse: its last statement comes first.
-                    out.iter().rposition(uses).map_or(out.len(), |first| first + 1)
-                }
-                _ => out.len(),
-            };
-            out.insert(at, stmt);
-        }
-        out.reverse();
-        out
-    }
-
-    /// Whether a bound of a loop in the statement names a constant.
-    fn bounds_name(&self, stmt: &Stmt, name: &str) -> bool {
-        let named = |e: &Expr| {
-            let mut found = false;
-            e.visit(&mut |e| found |= matches!(e, Expr::Name(text) if text == name));
-            found
-        };
-        let id = match stmt.op {
-            StmtOp::Loop { id, .. } => Some(id),
-            StmtOp::Step { at: Iteration::First(id, _) | Iteration::Last(id), .. } => Some(id),
-            StmtOp::When { guard: Guard::Exists(Iteration::First(id, _)) | Guard::Cut(id) | Guard::OneLeft(id), .. } => Some(id),
-            _ => None,
-        };
-        let here = id.is_some_and(|id| {
-            let info = &self.plan.loops[id];
-            [&info.lo, &info.full_lo, &info.full_hi, &info.hi].into_iter().any(named)
-        });
-        here || stmt.op.bodies().into_iter().flatten().any(|s| self.bounds_name(s, name))
     }
 
     /// The producer's image of the consumers' statements.
