@@ -202,7 +202,8 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
         reasons.push(format!("needs about {registers} registers per thread, a thread has {most}"));
     }
     if plan.is_specialized() {
-        reasons.extend(wgmma_reasons(&plan));
+        let launched = (arch.registers_per_sm / (threads * schedule.min_blocks.max(1)) / 8 * 8).min(255);
+        reasons.extend(wgmma_reasons(&plan, launched));
     }
     // What a block is launched with, before roles move registers from one to the other.
     let launched = match lower::register_split(schedule) {
@@ -347,13 +348,23 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &Schedule) -> Ve
     reasons
 }
 
+/// Registers that the compiler wants at launch for a product, beyond its accumulator (ptxas C7602).
+const WGMMA_REGISTERS: u32 = 30;
+
 /// Reasons against a plan with asynchronous products.
-fn wgmma_reasons(plan: &Plan) -> Vec<String> {
+fn wgmma_reasons(plan: &Plan, launched: u32) -> Vec<String> {
     let mut reasons = Vec::new();
     for v in &plan.variables {
         let Storage::Fragment(Shape::Accumulator) = v.storage else { continue };
         if v.n_tiles > 32 {
             reasons.push(format!("wgmma computes up to 256 columns, {} has {}", v.name, 8 * v.n_tiles));
+        }
+        let needed = v.registers() + WGMMA_REGISTERS;
+        if needed > launched {
+            reasons.push(format!(
+                "a product with {} columns needs {needed} registers per thread, {launched} are launched",
+                8 * v.n_tiles
+            ));
         }
         if v.m_tiles != 1 {
             reasons.push(format!("wgmma computes 64 rows for each group of 4 warps, {} has other rows", v.name));

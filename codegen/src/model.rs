@@ -19,8 +19,9 @@ use crate::blocks;
 use crate::error::Error;
 use crate::generate::{self, Planned};
 use crate::instance::Instance;
+use crate::lower;
 use crate::plan::{Guard, OperandA, Plan, Stmt, StmtOp};
-use crate::schedule::{Fragments, Persistent, Schedule, WorkOrder};
+use crate::schedule::{Fragments, Persistent, PingPong, Schedule, WorkOrder};
 use crate::space;
 
 /// How far units overlap: the exponent of the norm that joins their times. Infinity would be perfect overlap, 1 none.
@@ -32,13 +33,17 @@ const BLOCK_LATENCY: f64 = 2500.0;
 /// The same for a program of a block that goes on to the next, whose first tiles are there already, or are not.
 const PROGRAM_LATENCY: [f64; 2] = [600.0, 1400.0];
 /// Cycles a step of a warpgroup costs beyond its units, before other warpgroups hide them.
-const GROUP_STEP_LATENCY: f64 = 250.0;
+const GROUP_STEP_LATENCY: f64 = 200.0;
 /// The exponent where a warpgroup waits for its products before it goes on.
 const NO_OVERLAP: f64 = 1.25;
 
 /// Estimated registers per thread from which on the compiler spills so that it shows, and the cost of each further one.
 const SPILL_FROM: u32 = 240;
 const SPILL_COST: f64 = 0.02;
+/// Registers that consumers should have beyond the estimate.
+const SPARE: u32 = 8;
+/// What turns of warpgroups gain.
+const TURNS: f64 = 0.99;
 
 /// The device a time is predicted for.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -110,12 +115,16 @@ fn time(
     for role in plan.roles.iter().filter(|r| r.name != "producer") {
         counter.block(&role.body, None, 1.0);
     }
-    let resident = planned.predicted.blocks_per_sm.max(1);
+    let resident = match schedule.persistent {
+        Persistent::Off => planned.predicted.blocks_per_sm.max(1),
+        _ => schedule.min_blocks.max(1),
+    };
     let warps = f64::from(schedule.warps) * f64::from(resident);
     let cycles = |units: &Units| {
         let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
         let exponent = if plan.is_specialized() && !schedule.overlap { NO_OVERLAP } else { OVERLAP };
         let joined: f64 = busy.iter().map(|b| b.powf(exponent)).sum::<f64>().powf(1.0 / exponent);
+        let joined = if schedule.ping_pong == PingPong::Products { joined * TURNS } else { joined };
         // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.
         let groups = f64::from(schedule.warps / 4 * resident).max(1.0);
         joined + units.barriers * STEP_LATENCY / f64::from(resident) + units.turns * GROUP_STEP_LATENCY / groups
@@ -145,8 +154,12 @@ fn time(
         let ragged = if schedule.order == WorkOrder::LongestFirst { 0.25 } else { 0.5 };
         (mean * waves + longest * ragged).max(longest)
     };
-    // Past what a thread has, the compiler spills.
-    let spills = 1.0 + SPILL_COST * f64::from(planned.predicted.registers.saturating_sub(SPILL_FROM));
+    // Past what a thread has, the compiler spills, or serialises products.
+    let spill_from = match lower::register_split(schedule) {
+        Some((_, consumer)) => consumer - SPARE,
+        None => SPILL_FROM,
+    };
+    let spills = 1.0 + SPILL_COST * f64::from(planned.predicted.registers.saturating_sub(spill_from));
     let compute = total * spills / (machine.ghz * 1e9);
     compute.max(bytes(instance, sizes) / (machine.gbytes_per_s * 1e9)) + 3e-6
 }

@@ -15,7 +15,11 @@ impl Writer<'_> {
         if e.plan.shared_bytes() > 0 {
             self.wrappers.insert(Wrapper::SharedAddress);
         }
-        let mut wrappers = vec![format!("constexpr int THREADS = {};", e.plan.threads())];
+        let copies = |w: &Wrapper| matches!(w, Wrapper::CopySync { .. } | Wrapper::CopyCpAsync { .. });
+        let mut wrappers = Vec::new();
+        if self.wrappers.iter().any(copies) {
+            wrappers.push(format!("constexpr int THREADS = {};", e.plan.threads()));
+        }
         for wrapper in &self.wrappers {
             wrappers.push(wrapper.render(&self.renderer)?);
         }

@@ -13,6 +13,7 @@ mod stream;
 mod tensor_map;
 mod timing;
 mod variant;
+mod workspace;
 
 pub(crate) use context::Cuda;
 pub(crate) use stream::{CudaGraph, CudaStream};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys};
 
 use super::context::Context;
-use super::driver::check;
+use super::driver::{check, check_status};
 use crate::device::DeviceError;
 
 /// A stream: one of ours, destroyed on drop, or one of the caller's.
@@ -59,6 +59,16 @@ impl CudaStream {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive.
         check(&self.context.id, "cuStreamBeginCapture_v2", unsafe { result::stream::begin_capture(self.stream, mode) })
+    }
+
+    /// Whether what is queued is captured.
+    pub(super) fn is_capturing(&self) -> Result<bool, DeviceError> {
+        self.context.bind()?;
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream is alive, and `status` is written before the call returns.
+        let asked = unsafe { sys::cuStreamIsCapturing(self.stream, &mut status) };
+        check_status(&self.context.id, "cuStreamIsCapturing", asked)?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     /// Ends capturing and makes what was queued launchable.

@@ -48,7 +48,8 @@ pub(super) fn describe(argument: &CallArgument<'_>, order: &[u32]) -> Result<Des
     if order.len() != shape.len() || !(2..=5).contains(&order.len()) {
         return Err(format!("{} dimensions, 2 to 5 are possible", shape.len()));
     }
-    let extents: Vec<u64> = order.iter().map(|&d| shape[d as usize] as u64).collect();
+    // A tensor without elements is never read, but a map has no empty dimension.
+    let extents: Vec<u64> = order.iter().map(|&d| shape[d as usize].max(1) as u64).collect();
     let mut steps: Vec<u64> = order[1..].iter().map(|&d| strides[d as usize] as u64 * bytes).collect();
     // The stride of a dimension of one element is never used, but must be valid.
     for (step, extent) in steps.iter_mut().zip(&extents[1..]) {
@@ -59,8 +60,9 @@ pub(super) fn describe(argument: &CallArgument<'_>, order: &[u32]) -> Result<Des
             return Err(format!("a stride of {step} bytes is not a multiple of 16"));
         }
     }
-    if !address.is_multiple_of(16) || extents.contains(&0) {
-        return Err("the address must be a multiple of 16, and no extent zero".to_owned());
+    let address = if shape.contains(&0) { 16 } else { address };
+    if !address.is_multiple_of(16) {
+        return Err("the address must be a multiple of 16".to_owned());
     }
     Ok(Description { address, extents, strides: steps })
 }

@@ -1,7 +1,6 @@
 //! A kernel compiled for one schedule, loaded and ready to be launched.
 
 use std::ffi::c_void;
-use std::sync::Mutex;
 
 use cudarc::driver::sys;
 use flashtile_codegen::{Arch, TensorMap};
@@ -11,11 +10,11 @@ use flashtile_dsl::ir::Entity;
 use super::context::Cuda;
 use super::driver::check_status;
 use super::image::Form;
-use super::memory::DeviceMemory;
 use super::module::Module;
 use super::parameters::{MAX_BYTES, Parameters};
 use super::stream::CudaStream;
 use super::tensor_map::{self, MapPlan, RawMap};
+use super::workspace::Workspaces;
 use crate::device::{Backend, Call, DeviceError, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
@@ -35,8 +34,7 @@ pub(crate) struct Variant {
     threads: u32,
     shared_bytes: usize,
     cluster: u32,
-    /// Workspaces by stream, since launches on two streams may overlap.
-    workspaces: Mutex<Vec<(usize, DeviceMemory)>>,
+    workspaces: Workspaces,
 }
 
 /// The parameter block on the stack.
@@ -51,6 +49,7 @@ impl Variant {
         let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.name.to_owned(), reason };
         let parameters = Parameters::new(abi, kernel).map_err(fault)?;
         let maps = resolve_maps(&abi.tensor_maps, kernel).map_err(fault)?;
+        let workspaces = Workspaces::new(gpu, parameters.workspace)?;
         let module = Module::load(gpu.context(), &form.of(&code.module), &abi.entry, abi.shared_bytes)?;
         Ok(Self {
             gpu: gpu.clone(),
@@ -60,7 +59,7 @@ impl Variant {
             threads: abi.threads,
             shared_bytes: abi.shared_bytes,
             cluster: abi.cluster.max(1),
-            workspaces: Mutex::default(),
+            workspaces,
         })
     }
 
@@ -74,7 +73,7 @@ impl Variant {
         self.module.occupancy(self.threads, self.shared_bytes)
     }
 
-    /// Queues a launch. Allocates nothing but, at the first launch on a stream, the workspace if the kernel has one.
+    /// Queues a launch. Allocates nothing.
     pub fn launch(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
         let context = self.gpu.context();
         let Some(blocks) = self.parameters.blocks(call.sizes, self.gpu.gpu().sms) else {
@@ -84,10 +83,7 @@ impl Variant {
             return Ok(()); // there is no program to run
         }
         context.bind()?;
-        let workspace = match self.parameters.workspace {
-            0 => 0,
-            bytes => self.workspace(bytes, stream)?,
-        };
+        let workspace = self.workspaces.address(&self.gpu, stream)?;
         let mut block = Block([0; MAX_BYTES]);
         self.parameters.pack(call.arguments, call.sizes, workspace, &mut block.0);
         let mut maps = [RawMap::EMPTY; MAX_MAPS];
@@ -150,18 +146,6 @@ impl Variant {
         // SAFETY: as above; configuration and attribute live beyond the call.
         let status = unsafe { sys::cuLaunchKernelEx(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()) };
         check_status(id, "cuLaunchKernelEx", status)
-    }
-
-    fn workspace(&self, bytes: u64, stream: &CudaStream) -> Result<u64, DeviceError> {
-        let stream = stream.raw().addr();
-        let mut workspaces = self.workspaces.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some((_, memory)) = workspaces.iter().find(|(of, _)| *of == stream) {
-            return Ok(memory.address());
-        }
-        let memory = self.gpu.allocate_memory(usize::try_from(bytes).unwrap_or(usize::MAX))?;
-        let address = memory.address();
-        workspaces.push((stream, memory));
-        Ok(address)
     }
 }
 
