@@ -15,7 +15,7 @@ use super::parameters::{MAX_BYTES, Parameters};
 use super::stream::CudaStream;
 use super::tensor_map::{self, MapPlan, RawMap};
 use super::workspace::Workspaces;
-use crate::device::{Backend, Call, DeviceError, Memory};
+use crate::device::{Backend, Call, DeviceError};
 use crate::error::Result;
 use crate::kernel::KernelError;
 use crate::lowering::Code;

@@ -1,0 +1,117 @@
+"""What is measured: cells, their tables, and their data."""
+
+import dataclasses
+import math
+
+TOKENS = 16384  # B * N of the grid
+WIDTH = 2048  # H * D of the grid
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+KERNELS = {False: "attention", True: "causal_attention"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One problem: shapes, element type, mask."""
+
+    table: str
+    causal: bool
+    dtype: str
+    head_dim: int
+    length: int
+    batch: int
+    heads: int
+    key_heads: int
+
+    @property
+    def kernel(self):
+        return KERNELS[self.causal]
+
+    @property
+    def group(self):
+        """Cells of one panel of the plot: all but the length."""
+        mask = "causal" if self.causal else "full"
+        return f"{self.table}/{mask}/{self.dtype}/d{self.head_dim}"
+
+    @property
+    def name(self):
+        return f"{self.group}/{self.length}"
+
+    @property
+    def sizes(self):
+        return {"B": self.batch, "H": self.heads, "G": self.key_heads, "M": self.length, "N": self.length}
+
+    @property
+    def flops(self):
+        """4 B H M N D, and half of that for a causal mask."""
+        full = 4 * self.batch * self.heads * self.length * self.length * self.head_dim
+        return full / 2 if self.causal else full
+
+
+def grid(dtypes, head_dims, lengths, table="grid"):
+    for causal in (False, True):
+        for dtype in dtypes:
+            for head_dim in head_dims:
+                for length in lengths:
+                    heads = max(1, WIDTH // head_dim)
+                    yield Cell(table, causal, dtype, head_dim, length, max(1, TOKENS // length), heads, heads)
+
+
+def ragged():
+    """Odd lengths, each beside the next multiple of 128."""
+    for length in (1000, 3000, 5555, 12345):
+        for cell in grid(("bf16",), (64, 128), (length, -(-length // 128) * 128), "ragged"):
+            yield dataclasses.replace(cell, batch=max(1, TOKENS // (-(-length // 128) * 128)))
+
+
+TABLES = {
+    "grid": lambda: grid(("bf16", "f16"), (64, 128, 256), LENGTHS),
+    "small": lambda: (Cell("small", True, "f16", 64, n, 2, 16, 16) for n in (512, 1024, 2048, 4096, 8192)),
+    "gqa": lambda: (
+        Cell("gqa", causal, "bf16", 128, n, 1, 64, 8) for causal in (False, True) for n in (2048, 4096, 8192, 16384, 32768)
+    ),
+    "ragged": ragged,
+    "dims": lambda: grid(("bf16",), (80, 96, 160, 192), (2048, 8192), "dims"),
+}
+
+
+def cells(tables, only):
+    """The cells of the tables whose name contains all of one of the texts."""
+    chosen = [cell for table in tables for cell in TABLES[table]()]
+    return [cell for cell in chosen if not only or any(all(t in cell.name for t in text.split("+")) for text in only)]
+
+
+def tensors(torch, cell, scores, growth):
+    """Inputs of a cell, scores of standard deviation `scores`, keys scaled linearly from a tenth to `growth` along the walk."""
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[cell.dtype]
+    torch.manual_seed(0)
+
+    def normal(heads):
+        return torch.randn(cell.batch, heads, cell.length, cell.head_dim, device="cuda", dtype=dtype)
+
+    q, k, v = normal(cell.heads), normal(cell.key_heads), normal(cell.key_heads)
+    if scores != 1:
+        q *= scores
+    if growth:
+        k *= torch.linspace(0.1, growth, cell.length, device="cuda", dtype=dtype)[:, None]
+    lse = torch.empty(cell.batch, cell.heads, -(-cell.length // 4) * 4, device="cuda")[..., : cell.length]
+    return {"q": q, "k": k, "v": v, "o": torch.empty_like(q), "lse": lse}
+
+
+def error_of_rows(torch, cell, data, rows=64):
+    """The largest error of some rows of `o` against float64, in units of what rounding to the element type explains."""
+    q, k, v, o = (data[name] for name in ("q", "k", "v", "o"))
+    picked = torch.linspace(0, cell.length - 1, min(rows, cell.length), device="cuda").long().unique()
+    group = cell.heads // cell.key_heads
+    worst = 0.0
+    for batch, head in {(0, 0), (cell.batch - 1, cell.heads - 1)}:
+        keys, values = k[batch, head // group].double(), v[batch, head // group].double()
+        scores = q[batch, head, picked].double() @ keys.T / math.sqrt(cell.head_dim)
+        if cell.causal:
+            scores.masked_fill_(torch.arange(cell.length, device="cuda")[None] > picked[:, None], -math.inf)
+        exact = torch.softmax(scores, -1) @ values
+        got = o[batch, head, picked].double()
+        if got.isnan().any():
+            return math.inf
+        unit = torch.finfo(o.dtype).eps * max(exact.abs().max().item(), values.abs().mean().item())
+        worst = max(worst, (got - exact).abs().max().item() / unit)
+    return worst
