@@ -11,7 +11,7 @@
 //!   (and a reference that is still `-inf`); then a warp makes the step again, exactly.
 //!
 //! Licence: [`Streaming`] recognises the recurrence; the carried values may be used after the loop only in quotients of each
-//! other and in `m + ln(l)`. Room: 2^40 where P is bf16 or f32 (its products and sums stay finite for any sane V), 2^15 for f16.
+//! other and in `m + ln(l)`. Room: 2^64 where P is bf16 or f32 (its products and sums stay finite for |V| below 2^46), 2^15 for f16.
 
 use std::collections::HashSet;
 
@@ -228,7 +228,7 @@ impl Lowering<'_> {
             Op::Cast(elem, _) => self.instance.binding.elem(self.kernel, elem) == Elem::F16,
             _ => false,
         });
-        if f16 { 15.0 } else { 40.0 }
+        if f16 { 15.0 } else { 64.0 }
     }
 
     /// The ops that a lazy maximum takes over, so that the walk over the body skips them.
