@@ -435,3 +435,30 @@ fn a_sample_of_the_legal_schedules_compiles_for_every_architecture() {
     }
     assert!(covered >= PAIRS, "{:.1} % of the pairs of values are covered", covered * 100.0);
 }
+
+/// ptxas refuses a `wgmma` for whose accumulator a block of that size leaves too few registers, and legality says so first.
+#[test]
+fn the_widest_product_that_is_legal_compiles() {
+    let (matmul, attention) = (kernel(KERNELS[3].1), kernel(KERNELS[0].1));
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let of = |kernel: &Kernel, columns: i64, warps: u32, min_blocks: u32| {
+        let consts = if kernel.name == "attention" { vec![("D", columns)] } else { Vec::new() };
+        let instance =
+            Instance { binding: Binding::new(kernel, Elem::Bf16, consts), facts: Facts::best(kernel), kernel: kernel.clone() };
+        let block_n = if kernel.name == "attention" { 16 } else { columns };
+        let schedule = format!(
+            "tensor_op=wgmma,copy=tma,stages=1,block_m={},warps={warps},block_n={block_n},block_k=64,min_blocks={min_blocks},\
+             producer_registers=24",
+            16 * warps
+        );
+        (instance, schedule.parse::<Schedule>().expect("is a schedule"))
+    };
+    for (kernel, columns, warps, min_blocks) in [(&matmul, 192, 12, 1), (&matmul, 96, 8, 2), (&attention, 192, 12, 1)] {
+        let (instance, schedule) = of(kernel, columns, warps, min_blocks);
+        let source = generate(&instance, &schedule, arch).unwrap_or_else(|e| panic!("{schedule}: {e}")).source;
+        Toolchain::shared().compile(&source, &kernel.name, arch.name).unwrap_or_else(|e| panic!("{schedule}: {e}"));
+        let (instance, wider) = of(kernel, columns + 16, warps, min_blocks);
+        let reasons = check(&instance, &wider, arch).reasons.join("; ");
+        assert!(reasons.contains("are launched"), "{wider}: {reasons}");
+    }
+}
