@@ -33,6 +33,11 @@ pub fn fallback(instance: &Instance, arch: &'static Arch) -> Option<String> {
     why_not_wgmma(instance, arch).filter(|_| arch.tensor_ops.contains(&TensorOp::Wgmma))
 }
 
+/// Whether some schedule of the kernel multiplies with `wgmma`.
+pub(crate) fn can_use_wgmma(instance: &Instance, arch: &'static Arch) -> bool {
+    why_not_wgmma(instance, arch).is_none()
+}
+
 fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
     if !arch.tensor_ops.contains(&TensorOp::Wgmma) {
         return Some(format!("{arch} has no wgmma"));
