@@ -24,7 +24,7 @@ pub use draw::{draw, drawn_values};
 pub use error::Error;
 pub use generate::{Generated, Legality, Limit, Resources, check, generate};
 pub use instance::{Facts, Instance, wide_tensors};
-pub use model::{Machine, default_schedule, predict, rank};
+pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
 pub use schedule::{
     Edges, Exponential, Fragments, KNOBS, Knob, OperandA, Persistent, PingPong, RunningMax, SPACE_VERSION, Schedule,
     ScheduleError, SharedLayout, WorkOrder,
