@@ -380,7 +380,7 @@ fn knob_text(schedule: &Schedule, name: &str) -> String {
 }
 
 /// Element types of matrix-product operands.
-fn operand_types(instance: &Instance, kernel: &Kernel) -> Vec<Elem> {
+pub(crate) fn operand_types(instance: &Instance, kernel: &Kernel) -> Vec<Elem> {
     let mut found = Vec::new();
     for (_, op) in kernel.walk() {
         if let Op::Dot { a, b, .. } = kernel.ops[op].op {

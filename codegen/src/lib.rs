@@ -5,6 +5,7 @@
 mod abi;
 mod arch;
 mod blocks;
+mod draw;
 mod emit;
 mod error;
 mod generate;
@@ -19,10 +20,11 @@ mod space;
 pub use abi::{Abi, Blocks, Field, GridDim, SizeTerm, TensorMap};
 pub use arch::{ARCHS, Arch, CopyOp, TensorOp};
 pub use blocks::block as block_size;
+pub use draw::{draw, drawn_values};
 pub use error::Error;
 pub use generate::{Generated, Legality, Limit, Resources, check, generate};
 pub use instance::{Facts, Instance, wide_tensors};
-pub use model::{Machine, default_schedule, predict, rank};
+pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
 pub use schedule::{
     Edges, Exponential, Fragments, KNOBS, Knob, OperandA, Persistent, PingPong, RunningMax, SPACE_VERSION, Schedule,
     ScheduleError, SharedLayout, WorkOrder,

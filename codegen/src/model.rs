@@ -175,6 +175,15 @@ pub fn default_schedule(
     Ok(ranked.into_iter().next().expect("a ranking is not empty").0)
 }
 
+/// The schedules of the space, judged.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Ranking {
+    /// Those that are legal, with their predicted seconds, best first.
+    pub legal: Vec<(Schedule, f64)>,
+    /// Those that are not, with all reasons against each, in the order of the space.
+    pub illegal: Vec<(Schedule, Vec<String>)>,
+}
+
 /// All legal schedules of the space with their predicted seconds, best first.
 pub fn rank(
     instance: &Instance,
@@ -182,22 +191,33 @@ pub fn rank(
     sizes: &BTreeMap<String, i64>,
     machine: &Machine,
 ) -> Result<Vec<(Schedule, f64)>, Error> {
-    let mut reasons = Vec::new();
-    let mut ranked = Vec::new();
-    for schedule in space::candidates(instance, arch) {
-        match predict(instance, &schedule, arch, sizes, machine) {
-            Ok(seconds) => ranked.push((schedule, seconds)),
-            Err(Error::Illegal { reasons: why, .. }) => reasons.extend(why),
-            Err(other) => return Err(other),
-        }
-    }
-    if ranked.is_empty() {
+    let Ranking { legal, illegal } = ranking(instance, arch, sizes, machine)?;
+    if legal.is_empty() {
+        let mut reasons: Vec<String> = illegal.into_iter().flat_map(|(_, reasons)| reasons).collect();
         reasons.sort();
         reasons.dedup();
         return Err(Error::NoLegalSchedule { arch: arch.name, reasons });
     }
-    ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
-    Ok(ranked)
+    Ok(legal)
+}
+
+/// All schedules of the space, also those that are not legal, with the reasons. Either list may be empty.
+pub fn ranking(
+    instance: &Instance,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Ranking, Error> {
+    let mut ranking = Ranking::default();
+    for schedule in space::candidates(instance, arch) {
+        match predict(instance, &schedule, arch, sizes, machine) {
+            Ok(seconds) => ranking.legal.push((schedule, seconds)),
+            Err(Error::Illegal { reasons, .. }) => ranking.illegal.push((schedule, reasons)),
+            Err(other) => return Err(other),
+        }
+    }
+    ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
+    Ok(ranking)
 }
 
 /// Number of programs, and for every tile of the last grid dimension (a sample of them) the trips of each loop.

@@ -24,13 +24,23 @@ pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
 pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     match why_not_wgmma(instance, arch) {
         None => wgmma_candidates(instance, arch),
-        Some(_) => warp_candidates(instance, arch),
+        Some(_) => {
+            let mut all = warp_candidates(instance, arch);
+            // It stands for all of its kind, so that the reasons against them are among those of the candidates.
+            all.extend(arch.tensor_ops.contains(&TensorOp::Wgmma).then(smallest));
+            all
+        }
     }
 }
 
 /// Why the kernel cannot use `wgmma` although the architecture has it; `None` if it can, or if there is none.
 pub fn fallback(instance: &Instance, arch: &'static Arch) -> Option<String> {
     why_not_wgmma(instance, arch).filter(|_| arch.tensor_ops.contains(&TensorOp::Wgmma))
+}
+
+/// Whether some schedule of the kernel multiplies with `wgmma`.
+pub(crate) fn can_use_wgmma(instance: &Instance, arch: &'static Arch) -> bool {
+    why_not_wgmma(instance, arch).is_none()
 }
 
 fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
@@ -89,7 +99,12 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
                             overlap,
                             ..wgmma_schedule()
                         };
-                        let Some(fitting) = fitting(instance, arch, &base, splits, traits.invariant_a) else { continue };
+                        let Some(fitting) = fitting(instance, arch, &base, splits, traits.invariant_a) else {
+                            // Once, for the reasons against it.
+                            let producer_registers = splits.last().copied().unwrap_or_default();
+                            out.push(Schedule { producer_registers, persistent: Persistent::Static, ..base });
+                            continue;
+                        };
                         for &ping_pong in turns {
                             for &(persistent, order, section) in work {
                                 out.push(Schedule { ping_pong, persistent, order, section, ..fitting.clone() });

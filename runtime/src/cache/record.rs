@@ -12,6 +12,8 @@ use crate::toolchain::PtxasReport;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
+    /// It is not legal: no code was generated for it.
+    Legality,
     /// The code generator refused it.
     Generate,
     /// NVRTC refused it.
@@ -98,9 +100,20 @@ impl Candidate {
         }
     }
 
-    /// Whether there is something known of it that is worth keeping.
+    /// A schedule that is not legal.
+    pub fn illegal(schedule: Schedule, reasons: &[String]) -> Self {
+        let outcome = Outcome::Rejected { stage: Stage::Legality, reason: reasons.join("; ") };
+        Self { outcome, ..Self::new(schedule, f64::INFINITY) }
+    }
+
+    /// Whether it was rejected because it is not legal.
+    pub fn is_illegal(&self) -> bool {
+        matches!(self.outcome, Outcome::Rejected { stage: Stage::Legality, .. })
+    }
+
+    /// Whether its code was at least generated, so that something is known of it that is worth keeping.
     pub fn tried(&self) -> bool {
-        self.outcome != Outcome::NotTried
+        self.outcome != Outcome::NotTried && !self.is_illegal()
     }
 }
 
@@ -120,7 +133,7 @@ pub struct TuningRecord {
     pub winner: Option<usize>,
     /// Whether tuning went to its end, or was cancelled or out of time.
     pub complete: bool,
-    /// Every candidate.
+    /// Every candidate; those that are not legal come last.
     pub candidates: Vec<Candidate>,
 }
 
@@ -148,7 +161,7 @@ impl TuningRecord {
         let theirs = other.winning().cloned();
         for candidate in &other.candidates {
             match self.candidates.iter_mut().find(|c| c.schedule == candidate.schedule) {
-                Some(own) if !own.tried() => *own = candidate.clone(),
+                Some(own) if own.outcome == Outcome::NotTried => *own = candidate.clone(),
                 Some(_) => {}
                 None => self.candidates.push(candidate.clone()),
             }

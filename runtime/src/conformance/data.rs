@@ -5,7 +5,7 @@
 //! so that an element that was never written is found.
 
 use flashtile_dsl::interpret::HostTensor;
-use flashtile_dsl::ir::{Elem, Entity, Kernel, ParamKind, SizeExpr};
+use flashtile_dsl::ir::{Elem, Entity, Kernel, Param, ParamKind, SizeExpr};
 
 use super::case::{Case, Layout, Values};
 use crate::verify::HostArgument;
@@ -57,36 +57,42 @@ impl Random {
 /// # Panics
 /// If the case names no value for a size or scalar of its kernel: a fault of the table.
 pub(super) fn arguments(case: &Case, kernel: &Kernel) -> Vec<HostArgument> {
+    let mut arguments = places(case, kernel);
+    for ((id, param), argument) in kernel.params.iter().zip(&mut arguments) {
+        let HostArgument::Input(tensor) = argument else { continue };
+        let mut random = Random::new(case.seed() ^ (id.index() as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        let mut values: Vec<f64> = (0..tensor.len()).map(|_| random.normal()).collect();
+        shape_values(case.values, &param.name, &tensor.shape, &mut values);
+        tensor.write_f64(&values);
+    }
+    arguments
+}
+
+/// The arguments of a case before its inputs are drawn: scalars, and tensors that hold nothing but poison.
+///
+/// # Panics
+/// As [`arguments`].
+pub(super) fn places(case: &Case, kernel: &Kernel) -> Vec<HostArgument> {
     let sizes = case.all_sizes();
     let extent = |size: &SizeExpr| {
         let value = size.eval(|s| sizes.get(kernel.size_name(s)).copied());
         value.and_then(|n| usize::try_from(n).ok()).expect("the table gives every size")
     };
     let scalar = |name: &str| case.scalars.iter().find(|(n, _)| *n == name).expect("the table gives every scalar").1;
-    kernel
-        .params
-        .iter()
-        .map(|(id, param)| match &param.kind {
-            ParamKind::Scalar(Elem::I32) => HostArgument::I32(scalar(&param.name) as i32),
-            ParamKind::Scalar(_) => HostArgument::F32(scalar(&param.name)),
-            ParamKind::Tensor(declared) => {
-                let shape: Vec<usize> = declared.shape.iter().map(extent).collect();
-                let elem = match declared.elem {
-                    Elem::Generic(_) => case.elem,
-                    own => own,
-                };
-                let mut tensor = poisoned(elem, &shape, case.layout);
-                if declared.output {
-                    return HostArgument::Output(tensor);
-                }
-                let mut random = Random::new(case.seed() ^ (id.index() as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93));
-                let mut values: Vec<f64> = (0..tensor.len()).map(|_| random.normal()).collect();
-                shape_values(case.values, &param.name, &shape, &mut values);
-                tensor.write_f64(&values);
-                HostArgument::Input(tensor)
-            }
-        })
-        .collect()
+    let place = |param: &Param| match &param.kind {
+        ParamKind::Scalar(Elem::I32) => HostArgument::I32(scalar(&param.name) as i32),
+        ParamKind::Scalar(_) => HostArgument::F32(scalar(&param.name)),
+        ParamKind::Tensor(declared) => {
+            let shape: Vec<usize> = declared.shape.iter().map(extent).collect();
+            let elem = match declared.elem {
+                Elem::Generic(_) => case.elem,
+                own => own,
+            };
+            let tensor = poisoned(elem, &shape, case.layout);
+            if declared.output { HostArgument::Output(tensor) } else { HostArgument::Input(tensor) }
+        }
+    };
+    kernel.params.values().map(place).collect()
 }
 
 /// Changes normal values into what the case asks for.

@@ -12,6 +12,7 @@
 //! | [`random`] | cases drawn at random |
 //! | [`kernels`] | kernels of the suite that are not built in |
 //! | [`data`] | inputs, and guarded memory |
+//! | [`sample`] | cases with schedules drawn at random |
 //! | [`report`] | running, judging, and the result |
 
 pub mod case;
@@ -19,9 +20,11 @@ pub mod data;
 pub mod kernels;
 pub mod random;
 pub mod report;
+pub mod sample;
 pub mod table;
 
 pub use case::{Case, Layout, Values};
 pub use random::random_case;
 pub use report::{CaseResult, Prepared, Report, run, run_watched, run_with};
+pub use sample::{Sample, run_samples, samples};
 pub use table::cases;

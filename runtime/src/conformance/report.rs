@@ -108,7 +108,7 @@ pub fn run_watched<'a>(
     cases: impl IntoIterator<Item = &'a Case>,
     watch: impl Fn(&CaseResult) + Sync,
 ) -> Report {
-    let launch = |kernel: &BoundKernel, arguments: &mut [HostArgument]| {
+    let launch = |_: usize, kernel: &BoundKernel, arguments: &mut [HostArgument]| {
         let loaded = kernel.on_with(device, options.clone())?;
         verify::run(&loaded, arguments)
     };
@@ -120,25 +120,27 @@ pub fn run_with<'a>(
     cases: impl IntoIterator<Item = &'a Case>,
     launch: impl Fn(&BoundKernel, &mut [HostArgument]) -> Result<()> + Sync,
 ) -> Report {
-    judge_all(cases, launch, |_| {})
+    judge_all(cases, |_, kernel, arguments| launch(kernel, arguments), |_| {})
 }
 
-/// Cases are independent, and most of a case is the compiler's and the oracle's work: they run side by side.
-fn judge_all<'a>(
+/// Cases are independent, and most of a case is the compiler's and the oracle's work: they run side by side. `launch` is told
+/// the number of the case too.
+pub(super) fn judge_all<'a>(
     cases: impl IntoIterator<Item = &'a Case>,
-    launch: impl Fn(&BoundKernel, &mut [HostArgument]) -> Result<()> + Sync,
+    launch: impl Fn(usize, &BoundKernel, &mut [HostArgument]) -> Result<()> + Sync,
     watch: impl Fn(&CaseResult) + Sync,
 ) -> Report {
-    let judged = |case: &Case| -> Result<_> {
+    let judged = |number: usize, case: &Case| -> Result<_> {
         let mut prepared = case.prepare()?;
-        launch(&prepared.kernel, &mut prepared.arguments)?;
+        launch(number, &prepared.kernel, &mut prepared.arguments)?;
         Ok(prepared.judge())
     };
     let cases: Vec<&Case> = cases.into_iter().collect();
     let cases = cases
         .into_par_iter()
-        .map(|case| {
-            let result = match judged(case) {
+        .enumerate()
+        .map(|(number, case)| {
+            let result = match judged(number, case) {
                 Ok((outputs, failure)) => CaseResult { name: case.name(), outputs, failure },
                 Err(error) => CaseResult { name: case.name(), outputs: Vec::new(), failure: Some(error.to_string()) },
             };

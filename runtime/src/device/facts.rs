@@ -1,7 +1,8 @@
 //! Facts about the arguments of a launch, computed per call.
 
 use flashtile_codegen::{Facts, wide_tensors};
-use flashtile_dsl::ir::ParamKind;
+use flashtile_dsl::interpret::HostTensor;
+use flashtile_dsl::ir::{Elem, Kernel, ParamKind};
 
 use super::CallArgument;
 use crate::kernel::BoundKernel;
@@ -21,27 +22,17 @@ impl FactKey {
         let mut positive = 0;
         for (bit, &param) in scalars.iter().enumerate() {
             if let CallArgument::F32(x) = arguments[param]
-                && x > 0.0
-                && x.is_finite()
+                && is_positive(x)
             {
                 positive |= 1 << bit;
             }
         }
-        // The lowest bit set in any address or stride is the alignment of all.
         let mut bits = 16;
         for (argument, &wide) in arguments.iter().zip(wide) {
-            if let CallArgument::Tensor { elem, address, shape, strides, .. } = argument
+            if let CallArgument::Tensor { elem, address, shape, strides, .. } = *argument
                 && wide
             {
-                bits |= *address;
-                let bytes = elem.bytes().unwrap_or(1);
-                let outer = shape.len().saturating_sub(1);
-                for (extent, stride) in shape.iter().zip(*strides).take(outer) {
-                    // The stride of a dimension of one element is never used.
-                    if *extent > 1 {
-                        bits |= (stride * bytes) as u64;
-                    }
-                }
+                bits |= place_bits(elem, address, shape, strides);
             }
         }
         Self { positive, alignment: 1 << bits.trailing_zeros() }
@@ -51,6 +42,42 @@ impl FactKey {
     pub fn is_positive(&self, n: usize) -> bool {
         self.positive >> n & 1 == 1
     }
+}
+
+/// Whether a scalar is what [`Facts::positive`] says.
+fn is_positive(x: f32) -> bool {
+    x > 0.0 && x.is_finite()
+}
+
+/// The bits set in the address and the strides of a tensor, in bytes: the lowest one set in those of any is the alignment of all.
+fn place_bits(elem: Elem, address: u64, shape: &[usize], strides: &[usize]) -> u64 {
+    let bytes = elem.bytes().unwrap_or(1);
+    let outer = shape.len().saturating_sub(1);
+    // The stride of a dimension of one element is never used.
+    let used = shape.iter().zip(strides).take(outer).filter(|(extent, _)| **extent > 1);
+    used.fold(address, |bits, (_, stride)| bits | (stride * bytes) as u64)
+}
+
+/// The facts that a launch finds whose parameters, by number, are these f32 scalars and these tensors, each in memory that is
+/// allocated as a device does.
+pub(crate) fn host_facts<'a>(
+    kernel: &Kernel,
+    scalar: impl Fn(usize) -> Option<f32>,
+    tensor: impl Fn(usize) -> Option<&'a HostTensor>,
+) -> Facts {
+    let (mut facts, mut bits) = (Facts::none(), 16);
+    for ((number, param), wide) in kernel.params.values().enumerate().zip(wide_tensors(kernel)) {
+        if scalar(number).is_some_and(is_positive) {
+            facts.positive.insert(param.name.clone());
+        }
+        if let Some(tensor) = tensor(number)
+            && wide
+        {
+            let offset = tensor.offset * tensor.elem.bytes().unwrap_or(1);
+            bits |= place_bits(tensor.elem, offset as u64, &tensor.shape, &tensor.strides);
+        }
+    }
+    Facts { alignment: 1 << bits.trailing_zeros(), ..facts }
 }
 
 /// Facts about launches with packed tensors of these shapes (`None` for scalars) and positive scalars.
@@ -77,7 +104,6 @@ pub(crate) fn packed_facts(kernel: &BoundKernel, shapes: &[Option<Vec<usize>>]) 
 mod tests {
     use super::super::Cpu;
     use super::*;
-    use flashtile_dsl::ir::Elem;
 
     #[test]
     fn signs_of_scalars() {

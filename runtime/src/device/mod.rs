@@ -18,7 +18,7 @@ pub(crate) use backend::{Backend, Call, CallArgument, Launcher, Memory};
 #[cfg(test)]
 pub(crate) use cpu::Cpu;
 pub use error::DeviceError;
-pub(crate) use facts::packed_facts;
+pub(crate) use facts::{host_facts, packed_facts};
 pub use handle::Device;
 pub use info::{DeviceInfo, DeviceKind, GpuInfo, machine_of};
 pub use measure::measure;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_codegen::{Arch, Instance, Schedule};
-pub use flashtile_codegen::{Generated, Machine};
+pub use flashtile_codegen::{Generated, Machine, Ranking};
 
 use flashtile_dsl::analysis::cost;
 
@@ -41,11 +41,24 @@ pub fn rank(
     sizes: &BTreeMap<String, i64>,
     machine: &Machine,
 ) -> Result<Vec<(Schedule, f64)>, KernelError> {
-    flashtile_codegen::rank(instance, arch, sizes, machine).map_err(|error| KernelError::NoSchedule {
-        kernel: instance.kernel.name.clone(),
-        arch: arch.name.to_owned(),
-        reason: error.to_string(),
-    })
+    flashtile_codegen::rank(instance, arch, sizes, machine).map_err(|error| no_schedule(instance, arch, &error))
+}
+
+/// All schedules of the space: those of [`rank`], and those that are not legal with the reasons.
+///
+/// # Errors
+/// [`KernelError::NoSchedule`] if no schedule could be, whatever its knobs.
+pub fn ranking(
+    instance: &Instance,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Ranking, KernelError> {
+    flashtile_codegen::ranking(instance, arch, sizes, machine).map_err(|error| no_schedule(instance, arch, &error))
+}
+
+fn no_schedule(instance: &Instance, arch: &Arch, error: &flashtile_codegen::Error) -> KernelError {
+    KernelError::NoSchedule { kernel: instance.kernel.name.clone(), arch: arch.name.to_owned(), reason: error.to_string() }
 }
 
 /// The schedule that the cost model ranks first.

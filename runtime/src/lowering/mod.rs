@@ -4,4 +4,4 @@ mod compile;
 mod generate;
 
 pub use compile::{Code, compile};
-pub use generate::{Generated, Machine, check, default_schedule, generate, peak, predict, rank, roofline};
+pub use generate::{Generated, Machine, Ranking, check, default_schedule, generate, peak, predict, rank, ranking, roofline};

@@ -1,5 +1,7 @@
 //! Errors of tuning.
 
+use crate::cache::Candidate;
+
 /// Why tuning gives no winner.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -35,6 +37,8 @@ pub enum TuneError {
         candidates: usize,
         /// Why the first was rejected.
         first: String,
+        /// Every candidate, and why it was rejected.
+        evidence: Vec<Candidate>,
     },
     /// Cancelled or out of time before any candidate was measured.
     #[error("tuning of kernel `{kernel}` ended ({why}) before any candidate was measured; give it a larger budget")]

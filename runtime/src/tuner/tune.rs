@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use flashtile_codegen::{Arch, Facts, Schedule};
+use flashtile_codegen::{Arch, Facts, Instance, Schedule};
 
 use super::TuneError;
 use super::bench::{Compilation, Compiler, Rejection};
@@ -18,7 +18,7 @@ use crate::device::cuda::{Cuda, Timer};
 use crate::device::{Device, machine_of, packed_facts};
 use crate::error::{Error, Result};
 use crate::kernel::{BoundKernel, KernelError};
-use crate::lowering::{self, Code, Machine};
+use crate::lowering::{self, Code, Machine, Ranking};
 use crate::toolchain::ToolchainError;
 
 /// Result of tuning.
@@ -70,7 +70,7 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
     };
     let all_sizes = inputs::all_sizes(kernel, sizes)?;
     let facts = packed_facts(kernel, &inputs::shapes(kernel, &all_sizes)?);
-    let task = Task {
+    let mut task = Task {
         kernel,
         sizes,
         arch,
@@ -79,6 +79,7 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
         facts: facts.clone(),
         // Loaded before anything else, so that its absence is one clear error.
         nvrtc: options.toolchain.nvrtc()?.version(),
+        illegal: Vec::new(),
         key: TuningKey::new(
             (&kernel.ir().name, &kernel.fingerprint()),
             kernel.binding().clone(),
@@ -98,6 +99,9 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
         return Ok(TuneReport { record, stop: Stop::Exhausted, predicted, from_cache: true, kept: true, seconds });
     }
     let mut candidates = task.candidates(known.as_ref())?;
+    if candidates.is_empty() {
+        return Err(task.no_winner(&task.record(candidates, None, false), &Stop::Exhausted).into());
+    }
     let (winner, stop) = match gpu {
         Some(gpu) => task.measure(&mut candidates, gpu, device, start)?,
         None => task.predict(&mut candidates, start),
@@ -124,6 +128,8 @@ struct Task<'a> {
     options: &'a TuneOptions,
     facts: Facts,
     nvrtc: (u32, u32),
+    /// Candidates that are not legal. The search does not see them; they are in every record.
+    illegal: Vec<Candidate>,
     key: TuningKey,
 }
 
@@ -135,35 +141,48 @@ impl Task<'_> {
         let instance = self.kernel.instance(self.facts.clone());
         record.candidates.retain(|c| {
             let same = |source: String| ModuleKey::new(&source, self.arch.name).source_hash == c.source_hash;
-            c.tried() && lowering::generate(&instance, &c.schedule, self.arch).is_ok_and(|g| same(g.source))
+            match lowering::generate(&instance, &c.schedule, self.arch) {
+                Ok(generated) => c.tried() && same(generated.source),
+                Err(_) => c.is_illegal(),
+            }
         });
         record.winner = winner.and_then(|w| record.candidates.iter().position(|c| c.schedule == w));
         Some(record)
     }
 
-    /// The candidates, best predicted first, with what is known of them.
-    fn candidates(&self, known: Option<&TuningRecord>) -> Result<Vec<Candidate>> {
+    /// The legal candidates, best predicted first, with what is known of them. The others are set aside.
+    fn candidates(&mut self, known: Option<&TuningRecord>) -> Result<Vec<Candidate>> {
         let instance = self.kernel.instance(self.facts.clone());
-        let ranked = match &self.options.schedules {
-            None => lowering::rank(&instance, self.arch, self.sizes, &self.machine)?,
-            Some(schedules) => {
-                let predict = |s: &Schedule| lowering::predict(&instance, s, self.arch, self.sizes, &self.machine);
-                schedules.iter().map(|s| (s.clone(), predict(s))).collect()
+        let Ranking { mut legal, illegal } = match &self.options.schedules {
+            None => lowering::ranking(&instance, self.arch, self.sizes, &self.machine)?,
+            Some(schedules) => self.judged(&instance, schedules),
+        };
+        legal.sort_by(|a, b| a.1.total_cmp(&b.1));
+        legal.truncate(self.options.max_candidates.unwrap_or(usize::MAX));
+        self.illegal = illegal.into_iter().map(|(schedule, reasons)| Candidate::illegal(schedule, &reasons)).collect();
+        let candidate = |(schedule, predicted): (Schedule, f64)| {
+            let same = |c: &&Candidate| c.schedule == schedule;
+            match known.and_then(|r| r.candidates.iter().find(same)) {
+                Some(candidate) => Candidate { predicted, ..candidate.clone() },
+                None => Candidate::new(schedule, predicted),
             }
         };
-        let mut candidates: Vec<Candidate> = ranked
-            .into_iter()
-            .map(|(schedule, predicted)| {
-                let same = |c: &&Candidate| c.schedule == schedule;
-                match known.and_then(|r| r.candidates.iter().find(same)) {
-                    Some(candidate) => Candidate { predicted, ..candidate.clone() },
-                    None => Candidate::new(schedule, predicted),
+        Ok(legal.into_iter().map(candidate).collect())
+    }
+
+    /// Schedules that were given, with what the model predicts.
+    fn judged(&self, instance: &Instance, schedules: &[Schedule]) -> Ranking {
+        let mut ranking = Ranking::default();
+        for schedule in schedules {
+            match lowering::check(instance, schedule, self.arch) {
+                Err(KernelError::IllegalSchedule { reasons, .. }) => ranking.illegal.push((schedule.clone(), reasons)),
+                _ => {
+                    let predicted = lowering::predict(instance, schedule, self.arch, self.sizes, &self.machine);
+                    ranking.legal.push((schedule.clone(), predicted));
                 }
-            })
-            .collect();
-        candidates.sort_by(|a, b| a.predicted.total_cmp(&b.predicted));
-        candidates.truncate(self.options.max_candidates.unwrap_or(usize::MAX));
-        Ok(candidates)
+            }
+        }
+        ranking
     }
 
     /// The search on a GPU.
@@ -219,7 +238,8 @@ impl Task<'_> {
         (best_predicted(candidates), stop)
     }
 
-    fn record(&self, candidates: Vec<Candidate>, winner: Option<usize>, complete: bool) -> TuningRecord {
+    fn record(&self, mut candidates: Vec<Candidate>, winner: Option<usize>, complete: bool) -> TuningRecord {
+        candidates.extend(self.illegal.iter().cloned());
         let (key, sizes) = (self.key.clone(), self.sizes.clone());
         TuningRecord { key, nvrtc: self.nvrtc, sizes, winner, complete, candidates }
     }
@@ -255,6 +275,7 @@ impl Task<'_> {
                 device: self.key.device.name.clone(),
                 candidates: record.candidates.len(),
                 first: first.unwrap_or_else(|| "there is none".to_owned()),
+                evidence: record.candidates.clone(),
             },
         }
     }
@@ -292,6 +313,7 @@ mod tests {
     use super::*;
     use crate::cache::Cache;
     use crate::kernel::Kernel;
+    use flashtile_codegen::TensorOp;
     use flashtile_dsl::ir::Elem;
 
     fn sizes() -> BTreeMap<String, i64> {
@@ -321,13 +343,36 @@ mod tests {
         let predicted: Vec<_> = report.record.candidates.iter().filter(|c| c.outcome == Outcome::Predicted).collect();
         assert_eq!(predicted.len(), 2, "{:?}", report.record.candidates);
         assert!(predicted.iter().all(|c| c.report.as_ref().is_some_and(|r| r.registers > 0)));
-        let illegal = report.record.candidates.iter().find(|c| c.schedule.block_m == 24).expect("is kept");
+        let illegal = report.record.candidates.last().expect("is kept");
         assert!(
-            matches!(&illegal.outcome, Outcome::Rejected { stage: Stage::Generate, reason } if reason.contains("block_m=24"))
+            matches!(&illegal.outcome, Outcome::Rejected { stage: Stage::Legality, reason } if reason.contains("block_m=24"))
         );
+        assert!(illegal.schedule.block_m == 24 && !illegal.tried() && illegal.source_hash.is_empty());
         let again = tune(&attention(), &sizes(), &Device::cpu(), &options).expect("tunes");
         assert!(again.record.candidates.iter().all(|c| report.record.candidates.contains(c)), "evidence is reused");
         assert!(again.seconds < report.seconds);
+    }
+
+    /// Needs NVRTC: found, or installed once.
+    #[test]
+    fn where_nothing_is_legal_the_error_has_every_candidate_and_why() {
+        let schedules = [24, 40].map(|block_m| Schedule { block_m, ..Schedule::default() });
+        let options = TuneOptions {
+            arch: Arch::named("sm_80"),
+            schedules: Some(schedules.to_vec()),
+            cache: Cache::disabled(),
+            ..TuneOptions::default()
+        };
+        let error = tune(&attention(), &sizes(), &Device::cpu(), &options).expect_err("nothing is legal");
+        let Error::Tune(TuneError::NoneLeft { candidates: 2, first, evidence, .. }) = error else { panic!("{error}") };
+        assert!(first.contains("block_m=24") && evidence.iter().all(Candidate::is_illegal));
+        // The same for the whole space, which has one of wgmma to say why there are no others.
+        let kernel = Kernel::builtin("attention").expect("a built-in").bind(Elem::F32, [("D", 4096)]).expect("binds");
+        let options = TuneOptions { arch: Arch::named("sm_90a"), schedules: None, ..options };
+        let error = tune(&kernel, &sizes(), &Device::cpu(), &options).expect_err("nothing is legal");
+        let Error::Tune(TuneError::NoneLeft { evidence, .. }) = error else { panic!("{error}") };
+        assert!(evidence.len() > 10 && evidence.iter().all(Candidate::is_illegal));
+        assert!(evidence.iter().any(|c| c.schedule.tensor_op == TensorOp::Wgmma));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `flashtile tune`: the fastest schedule for a shape, with the evidence.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use flashtile::cache::{Candidate, Outcome};
-use flashtile::tuner::{Cancel, Event, Stop, TuneOptions, TuneReport, tune};
+use flashtile::tuner::{Cancel, Event, Stop, TuneError, TuneOptions, TuneReport, tune};
 use flashtile::{Device, Schedule};
 use flashtile_codegen::KNOBS;
 use indicatif::ProgressBar;
@@ -52,7 +53,8 @@ pub struct Flags {
     /// Candidates to show
     #[arg(long, default_value_t = 10, value_name = "N")]
     top: usize,
-    /// Show every candidate that was rejected or eliminated, and why
+    /// Show every candidate that was rejected or eliminated, and why; those rejected for reasons alike are one row with one of
+    /// them
     #[arg(long)]
     explain: bool,
 }
@@ -111,6 +113,12 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let report = match result {
         Ok(report) => report,
         Err(_) if cancel.is_cancelled() => return Err(Failure::Interrupted),
+        Err(error) if flags.explain => {
+            if let flashtile::Error::Tune(TuneError::NoneLeft { evidence, .. }) = &error {
+                explain(evidence, &Schedule::default(), "defaults", output)?;
+            }
+            return Err(error.into());
+        }
         Err(error) => return Err(error.into()),
     };
     show(flags, &report, output)?;
@@ -144,6 +152,8 @@ pub fn on_event(bar: ProgressBar) -> flashtile::tuner::OnEvent {
 fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
     let record = &report.record;
     let winner = report.winner();
+    let illegal = record.candidates.iter().filter(|c| c.is_illegal()).count();
+    let legal = record.candidates.len() - illegal;
     if output.json {
         output.json(&json!({
             "kernel": record.key.kernel,
@@ -160,12 +170,10 @@ fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
             "from_cache": report.from_cache,
             "kept": report.kept,
             "seconds": report.seconds,
-            "candidates": record.candidates.len(),
+            "candidates": legal,
+            "illegal": illegal,
         }))?;
-        if flags.explain {
-            return record.candidates.iter().try_for_each(|candidate| output.json(candidate));
-        }
-        return Ok(());
+        return if flags.explain { explain(&record.candidates, &winner.schedule, "winner", output) } else { Ok(()) };
     }
     let mut ranked: Vec<&Candidate> = record.candidates.iter().filter(|c| in_the_race(c)).collect();
     ranked.sort_by(|a, b| time(a).total_cmp(&time(b)));
@@ -174,7 +182,7 @@ fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
     ranked.truncate(flags.top.max(1));
     candidates(&ranked, output)?;
     if flags.explain {
-        explain(&record.candidates, &winner.schedule, output)?;
+        explain(&record.candidates, &winner.schedule, "winner", output)?;
     }
     let kind = if report.predicted { "predicted by the cost model, not measured" } else { "measured" };
     let source = if report.from_cache { ", from the cache" } else { "" };
@@ -188,7 +196,10 @@ fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
         Stop::Cancelled => "cancelled".to_owned(),
         Stop::DeviceLost(reason) => format!("the device was lost: {reason}"),
     };
-    output.text(format!("{tried} of {} candidates tried in {:.1} s; {ended}", record.candidates.len(), report.seconds))?;
+    output.text(format!("{tried} of {legal} candidates tried in {:.1} s; {ended}", report.seconds))?;
+    if illegal > 0 && !flags.explain {
+        output.text(format!("{illegal} more are not legal; --explain says why"))?;
+    }
     if !report.kept {
         output.note("note: the result could not be kept in the cache; see `flashtile doctor`");
     }
@@ -225,28 +236,80 @@ fn candidates(shown: &[&Candidate], output: &mut Output) -> Result<()> {
     output.table(&header, shown.iter().map(row))
 }
 
-/// Every candidate that is out, by the knobs in which it differs from the winner.
-fn explain(candidates: &[Candidate], winner: &Schedule, output: &mut Output) -> Result<()> {
+/// Every candidate that is out. With JSON every candidate, one a line; else a table, in which those that were rejected for
+/// reasons alike are one row, with the first of them by the knobs in which it differs from `from`.
+fn explain(candidates: &[Candidate], from: &Schedule, name: &str, output: &mut Output) -> Result<()> {
+    if output.json {
+        return candidates.iter().try_for_each(|candidate| output.json(candidate));
+    }
     let difference = |schedule: &Schedule| -> String {
-        let differs = |knob: &&flashtile_codegen::Knob| (knob.get)(schedule) != (knob.get)(winner);
+        let differs = |knob: &&flashtile_codegen::Knob| (knob.get)(schedule) != (knob.get)(from);
         let text = |knob: &flashtile_codegen::Knob| format!("{}={}", knob.name, (knob.get)(schedule));
         KNOBS.iter().filter(differs).map(text).collect::<Vec<_>>().join(",")
     };
-    let rows = candidates.iter().filter_map(|c| {
-        let why = match &c.outcome {
+    let rows =
+        grouped(candidates).into_iter().map(|(count, first, why)| vec![count.to_string(), difference(&first.schedule), why]);
+    output.table(&["candidates", &format!("(the first) differs from the {name} in"), "why not"], rows)
+}
+
+/// Candidates that are out: how many for reasons alike, the first of them, and its reason. Reasons are alike if they differ in
+/// numbers only. Only those that were rejected are taken together.
+fn grouped(candidates: &[Candidate]) -> Vec<(usize, &Candidate, String)> {
+    let mut groups: Vec<(usize, &Candidate, String)> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for candidate in candidates {
+        let why = match &candidate.outcome {
             Outcome::Rejected { stage, reason } => format!("rejected ({}): {reason}", format!("{stage:?}").to_lowercase()),
-            Outcome::Eliminated { round } => format!("eliminated in round {round}"),
-            Outcome::NotTried => "its turn never came".to_owned(),
-            Outcome::Measured | Outcome::Predicted => return None,
+            Outcome::Eliminated { round } => {
+                groups.push((1, candidate, format!("eliminated in round {round}")));
+                continue;
+            }
+            Outcome::NotTried => {
+                groups.push((1, candidate, "its turn never came".to_owned()));
+                continue;
+            }
+            Outcome::Measured | Outcome::Predicted => continue,
         };
-        Some(vec![difference(&c.schedule), why])
-    });
-    output.table(&["differs from the winner in", "why not"], rows)
+        let without_numbers =
+            why.split(|c: char| c.is_ascii_digit()).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("0");
+        let place = *places.entry(without_numbers).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some((count, ..)) => *count += 1,
+            None => groups.push((1, candidate, why)),
+        }
+    }
+    groups
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn candidates_rejected_for_reasons_alike_are_told_once() {
+        let illegal = |stages, reason: &str| Candidate::illegal(Schedule { stages, ..Schedule::default() }, &[reason.to_owned()]);
+        let eliminated = || Candidate { outcome: Outcome::Eliminated { round: 2 }, ..Candidate::new(Schedule::default(), 1.0) };
+        let measured = Candidate { outcome: Outcome::Measured, ..Candidate::new(Schedule::default(), 1.0) };
+        let candidates = [
+            measured,
+            eliminated(),
+            eliminated(),
+            illegal(3, "needs 120 bytes"),
+            illegal(1, "sm_75 has no bf16"),
+            illegal(4, "needs 99 bytes"),
+        ];
+        let groups = grouped(&candidates);
+        let told: Vec<(usize, u32, &str)> = groups.iter().map(|(n, c, why)| (*n, c.schedule.stages, why.as_str())).collect();
+        assert_eq!(
+            told,
+            [
+                (1, 2, "eliminated in round 2"),
+                (1, 2, "eliminated in round 2"),
+                (2, 3, "rejected (legality): needs 120 bytes"),
+                (1, 1, "rejected (legality): sm_75 has no bf16"),
+            ]
+        );
+    }
 
     #[test]
     fn budgets_have_units() {

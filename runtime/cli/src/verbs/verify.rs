@@ -1,11 +1,12 @@
-//! `flashtile verify`: results against the float64 oracle, by the conformance suite or on shapes of one's own.
+//! `flashtile verify`: results against the float64 oracle, by the conformance suite, with the default or drawn schedules, or on
+//! shapes of one's own.
 
 use std::collections::BTreeMap;
 
 use clap::Args;
-use flashtile::conformance::{self, Case, CaseResult};
+use flashtile::conformance::{self, Case, CaseResult, Sample};
 use flashtile::tuner::{MeasureOptions, measure};
-use flashtile::{Device, LaunchOptions};
+use flashtile::{Arch, Device, LaunchOptions};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -13,7 +14,7 @@ use crate::flags::GlobalFlags;
 use crate::output::Output;
 use crate::settings::{Numbers, Sizes};
 use crate::subject::{DType, Subject, SubjectFlags};
-use crate::target::launch_options;
+use crate::target::{arch_named, launch_options};
 
 /// Flags of `flashtile verify`.
 #[derive(Args, Debug)]
@@ -27,7 +28,7 @@ pub struct Flags {
     /// Device: cpu or cuda:N; by default the best one there is
     #[arg(long)]
     device: Option<String>,
-    /// Only cases whose name contains this, such as bf16 or D256; may be repeated, all must hold
+    /// Only cases whose name contains this, such as bf16 or D256; may be repeated, all must hold; a whole name is that case alone
     #[arg(long, value_name = "TEXT")]
     filter: Vec<String>,
     /// Only the cases that are quick even on slow devices
@@ -36,6 +37,9 @@ pub struct Flags {
     /// List the cases instead of running them
     #[arg(long)]
     list: bool,
+    /// Run so many cases of the suite, drawn at random, each with a legal schedule of which every knob is drawn
+    #[arg(long, value_name = "N", conflicts_with_all = ["shape", "schedule"])]
+    schedules: Option<usize>,
     /// Check these shapes instead of the suite, such as B=1,H=2,G=1,M=113,N=203,D=64; may be repeated
     #[arg(long, alias = "shapes", value_name = "NAME=SIZE,..", conflicts_with = "all")]
     shape: Vec<Sizes>,
@@ -45,7 +49,8 @@ pub struct Flags {
     /// With --shape or a kernel of one's own: element type
     #[arg(long, value_enum, default_value = "bf16")]
     dtype: DType,
-    /// With --shape or a kernel of one's own: seed of the random inputs; a case of the suite has its own
+    /// With --shape or a kernel of one's own: seed of the random inputs; a case of the suite has its own. With --schedules:
+    /// seed of the draw
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Generate code for this architecture, which may be older than the GPU's
@@ -62,13 +67,19 @@ const RAGGED: [i64; 4] = [1, 7, 113, 203];
 /// Verifies.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let in_suite = flags.kernel.as_ref().is_none_or(|name| conformance::cases().iter().any(|case| case.kernel == *name));
-    if flags.list && in_suite && flags.shape.is_empty() {
-        return chosen(flags).iter().try_for_each(|case| list(case, output));
+    if let (Some(kernel), Some(_), false) = (&flags.kernel, flags.schedules, in_suite) {
+        return Err(Failure::Usage(format!("the suite has no cases of `{kernel}`, and --schedules draws among its cases")));
+    }
+    if flags.list && in_suite && flags.shape.is_empty() && flags.schedules.is_none() {
+        return chosen(flags)?.iter().try_for_each(|case| list(case, output));
     }
     let device = match &flags.device {
         Some(name) => name.parse()?,
         None => Device::best(),
     };
+    if let Some(count) = flags.schedules {
+        return sampled(flags, count, &device, global, output);
+    }
     let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
     match (&flags.kernel, in_suite && flags.shape.is_empty()) {
         (Some(kernel), false) => shapes(flags, kernel, &device, &options, output),
@@ -76,15 +87,22 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     }
 }
 
-fn chosen(flags: &Flags) -> Vec<Case> {
+/// The cases of the suite that flags leave; at least one.
+fn chosen(flags: &Flags) -> Result<Vec<Case>> {
     let mut cases = conformance::cases();
+    let names: Vec<String> = cases.iter().map(Case::name).collect();
+    // A case may be named by the beginning of another's name.
+    let asked = |name: &String, text: &String| name.contains(text) && (name == text || !names.contains(text));
     cases.retain(|case| {
         let name = case.name();
         flags.kernel.as_ref().is_none_or(|kernel| case.kernel == *kernel)
             && (!flags.small || case.small)
-            && flags.filter.iter().all(|text| name.contains(text))
+            && flags.filter.iter().all(|text| asked(&name, text))
     });
-    cases
+    match cases.is_empty() {
+        true => Err(Failure::Usage("no case of the suite is left; see `flashtile verify --all --list`".to_owned())),
+        false => Ok(cases),
+    }
 }
 
 fn list(case: &Case, output: &mut Output) -> Result<()> {
@@ -96,10 +114,7 @@ fn list(case: &Case, output: &mut Output) -> Result<()> {
 
 /// Runs cases of the suite, side by side.
 fn suite(flags: &Flags, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
-    let cases = chosen(flags);
-    if cases.is_empty() {
-        return Err(Failure::Usage("no case of the suite is left; see `flashtile verify --all --list`".to_owned()));
-    }
+    let cases = chosen(flags)?;
     if device.is_cuda() {
         options.toolchain.nvrtc()?; // one clear error instead of one per case
     }
@@ -112,13 +127,81 @@ fn suite(flags: &Flags, device: &Device, options: &LaunchOptions, output: &mut O
     for (case, result) in cases.iter().zip(&report.cases) {
         tell(case, result, output)?;
     }
-    let failed = report.cases.iter().filter(|result| result.failure.is_some()).count();
-    let summary = format!("{} of {} cases passed on {device} ({})", cases.len() - failed, cases.len(), device.info().name);
-    match output.json {
-        true => output.json(&json!({ "passed": cases.len() - failed, "cases": cases.len(), "device": device.to_string() }))?,
-        false => output.text(&summary)?,
+    summary(&report.cases, device, None, output)
+}
+
+/// Runs cases of the suite with schedules drawn for them, side by side; with --list it says which.
+fn sampled(flags: &Flags, count: usize, device: &Device, global: &GlobalFlags, output: &mut Output) -> Result<()> {
+    let cases = chosen(flags)?;
+    // A list of what would run needs an architecture, but no GPU.
+    let arch = match (flags.arch.as_deref().map(arch_named).transpose()?, &device.info().gpu) {
+        (Some(arch), Some(_)) => arch,
+        (Some(arch), None) if flags.list => arch,
+        (None, Some(gpu)) => Arch::for_capability(gpu.capability.0, gpu.capability.1).expect("a device has an architecture"),
+        (_, None) => {
+            let instead = "give --device cuda:N, or --list and --arch ARCH to see what is drawn";
+            return Err(Failure::Usage(format!("{device} compiles nothing, so schedules do not matter there; {instead}")));
+        }
+    };
+    let samples = conformance::samples(&cases, arch, count, flags.seed)?;
+    if flags.list {
+        return samples.iter().try_for_each(|sample| list_sample(sample, output));
     }
-    if failed == 0 { Ok(()) } else { Err(Failure::Verification(format!("{failed} of {} cases failed on {device}", cases.len()))) }
+    let options = launch_options(global, device, flags.arch.as_deref(), None)?;
+    options.toolchain.nvrtc()?; // one clear error instead of one per case
+    let bar = output.progress(samples.len(), "verifying");
+    let report = conformance::run_samples(device, &options, &samples, |result| {
+        bar.set_message(result.name.clone());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    for (sample, result) in samples.iter().zip(&report.cases) {
+        tell_sample(sample, result, flags, output)?;
+    }
+    summary(&report.cases, device, Some(flags.seed), output)
+}
+
+fn list_sample(Sample { case, schedule }: &Sample, output: &mut Output) -> Result<()> {
+    match output.json {
+        true => output.json(&json!({ "case": case.name(), "seed": case.seed(), "schedule": schedule.to_string() })),
+        false => output.text(format!("{} seed={:#x} schedule={schedule}", case.name(), case.seed())),
+    }
+}
+
+/// With JSON every sample, else only those that failed, and how to run them again.
+fn tell_sample(Sample { case, schedule }: &Sample, result: &CaseResult, flags: &Flags, output: &mut Output) -> Result<()> {
+    if output.json {
+        let CaseResult { name, outputs, failure } = result;
+        let schedule = schedule.to_string();
+        let line = json!({ "case": name, "seed": case.seed(), "schedule": schedule, "outputs": outputs, "failure": failure });
+        return output.json(&line);
+    }
+    let Some(failure) = &result.failure else { return Ok(()) };
+    output.text(format!("failed {} seed={:#x} schedule={schedule}: {failure}", result.name, case.seed()))?;
+    let flag = |name: &str, value: &Option<String>| value.as_ref().map(|v| format!(" --{name} {v}")).unwrap_or_default();
+    let (device, arch) = (flag("device", &flags.device), flag("arch", &flags.arch));
+    let filter = case.name();
+    output.text(format!("  again: flashtile verify {}{device}{arch} --filter {filter} --schedule {schedule}", case.kernel))
+}
+
+/// How many passed, and the seed if schedules were drawn; an error if not all passed.
+fn summary(results: &[CaseResult], device: &Device, seed: Option<u64>, output: &mut Output) -> Result<()> {
+    let (cases, passed) = (results.len(), results.iter().filter(|result| result.failure.is_none()).count());
+    match output.json {
+        true => {
+            let mut line = json!({ "passed": passed, "cases": cases, "device": device.to_string() });
+            if let Some(seed) = seed {
+                line["seed"] = seed.into();
+            }
+            output.json(&line)?;
+        }
+        false => {
+            let drawn = seed.map(|seed| format!(" with schedules drawn with --seed {seed}")).unwrap_or_default();
+            output.text(format!("{passed} of {cases} cases passed{drawn} on {device} ({})", device.info().name))?;
+        }
+    }
+    let failed = cases - passed;
+    if failed == 0 { Ok(()) } else { Err(Failure::Verification(format!("{failed} of {cases} cases failed on {device}"))) }
 }
 
 /// With JSON every case, else only those that failed.

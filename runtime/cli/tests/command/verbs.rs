@@ -94,6 +94,35 @@ fn verify_runs_cases_and_shapes_and_prints_seeds() {
     assert!(sandbox.run("verify own.rs --device cpu").succeeds().contains("N=113"));
 }
 
+/// What a GPU would run, listed without one.
+#[test]
+fn verify_draws_legal_schedules_for_the_cases_of_the_suite() {
+    let sandbox = Sandbox::new();
+    let list = "verify --all --schedules 40 --list --device cpu --arch sm_90a";
+    let drawn = sandbox.run(&format!("{list} --seed 3 --json")).json();
+    assert_eq!(drawn.len(), 40);
+    assert!(drawn.iter().any(|d| d["schedule"].as_str().is_some_and(|s| s.contains("tensor_op=wgmma"))));
+    let text = sandbox.run(&format!("{list} --seed 3"));
+    let first =
+        format!("{} seed={:#x}", drawn[0]["case"].as_str().expect("a name"), drawn[0]["seed"].as_u64().expect("a number"));
+    assert!(text.succeeds().starts_with(&first), "{}", text.stdout);
+    assert_ne!(sandbox.run(&format!("{list} --seed 4 --json")).json(), drawn);
+    let name = "attention/f16/B1_H2_G1_M65_N130_D64/normal";
+    assert!(
+        sandbox.run(&format!("verify attention --list --filter {name}")).succeeds().lines().count() > 1,
+        "no case has this name"
+    );
+    let of_one = sandbox.run("verify row_softmax --schedules 5 --list --device cpu --arch sm_80 --filter M9_N301 --json").json();
+    assert!(of_one.iter().all(|d| d["case"].as_str().is_some_and(|c| c.starts_with("row_softmax/"))));
+}
+
+#[test]
+fn a_filter_that_is_a_whole_name_is_that_case_alone() {
+    let sandbox = Sandbox::new();
+    let name = "attention/f16/B1_H2_G1_M7_N7_D64/normal";
+    assert_eq!(sandbox.run(&format!("verify --all --list --filter {name}")).succeeds().lines().count(), 1);
+}
+
 #[test]
 fn completions_and_manual_come_from_the_flags() {
     let sandbox = Sandbox::new();

@@ -1,0 +1,127 @@
+//! Schedules with every knob drawn, for tests that want what no tuner tries.
+//!
+//! [`crate::space()`] holds what is worth timing. Here every value of every knob may meet every other, within what one choice
+//! says about the next: a knob of `wgmma` keeps its default under another instruction, a copy needs its alignment. So a good
+//! part of what is drawn is legal; whether a schedule is, [`crate::check`] says.
+
+use flashtile_dsl::analysis::index::Trend;
+use flashtile_dsl::ir::Elem;
+
+use crate::arch::{Arch, CopyOp, TensorOp};
+use crate::generate::operand_types;
+use crate::instance::Instance;
+use crate::lower;
+use crate::schedule::{KNOBS, Knob, Persistent, Schedule};
+use crate::space;
+
+/// Values that are drawn of the knobs that are numbers.
+const NUMBERS: &[(&str, &[u32])] = &[
+    ("block_m", &[16, 32, 48, 64, 96, 128, 192, 256]),
+    ("block_n", &[16, 32, 64, 96, 128, 256]),
+    ("block_k", &[16, 32, 64]),
+    ("warps", &[1, 2, 3, 4, 8, 12]),
+    ("stages", &[1, 2, 3, 4]),
+    ("section", &[1, 8, 16]),
+    ("min_blocks", &[0, 1, 2]),
+    ("outer_stages", &[1, 2]),
+    ("producer_registers", &[0, 24, 32, 40]),
+];
+
+/// What says which values others may have: drawn first, in this order.
+const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent"];
+
+/// The texts of all values of a knob that [`draw`] may give it.
+pub fn drawn_values(knob: &Knob) -> Vec<String> {
+    let texts = (knob.values)();
+    if !texts.is_empty() {
+        return texts.into_iter().map(str::to_owned).collect();
+    }
+    let (_, numbers) = NUMBERS.iter().find(|(name, _)| *name == knob.name).expect("a row for every number");
+    numbers.iter().map(u32::to_string).collect()
+}
+
+/// A schedule with every knob drawn; `next(bound)` gives a number below `bound`. It is coherent, but not always legal.
+///
+/// ```
+/// use flashtile_codegen::{Arch, Facts, Instance, check, draw};
+/// # use flashtile_dsl::ir::{Binding, Elem, SourceText};
+/// # let text = "pub fn scale<T: Element>(x: &Tensor<T, (N)>, y: &mut Tensor<T, (N)>) {
+/// #     let i = program(tiles(N));
+/// #     store(y, [i], 2.0 * load(x, [i]));
+/// # }";
+/// # let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+/// # let kernel = flashtile_dsl::syntax::parse(&source).expect("is well formed").remove(0);
+/// # let binding = Binding::new(&kernel, Elem::F16, Vec::<(&str, i64)>::new());
+/// let instance = Instance { facts: Facts::best(&kernel), kernel, binding };
+/// let arch = Arch::named("sm_80").expect("in the table");
+/// let mut state = 1_usize;
+/// let mut next = |bound| {
+///     state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+///     (state >> 33) % bound
+/// };
+/// let legal = (0..100).map(|_| draw(&instance, arch, &mut next)).filter(|s| check(&instance, s, arch).is_legal());
+/// assert!(legal.count() > 30);
+/// ```
+pub fn draw(instance: &Instance, arch: &'static Arch, next: &mut dyn FnMut(usize) -> usize) -> Schedule {
+    let mut schedule = Schedule::default();
+    let first = FIRST.iter().map(|name| KNOBS.iter().find(|k| k.name == *name).expect("a knob"));
+    for knob in first.chain(KNOBS.iter().filter(|k| !FIRST.contains(&k.name))) {
+        let values = coherent(knob, &schedule, instance, arch);
+        if !values.is_empty() {
+            let value = &values[next(values.len())];
+            assert!((knob.set)(&mut schedule, value), "{}={value} is a value of the table", knob.name);
+        }
+    }
+    schedule
+}
+
+/// The values of a knob that go with what is drawn before it; none if the architecture has no instruction for the kernel.
+fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static Arch) -> Vec<String> {
+    let wgmma = drawn.tensor_op == TensorOp::Wgmma;
+    let one_of = |values: &[&str]| values.iter().map(|&v| v.to_owned()).collect::<Vec<_>>();
+    let default = || vec![(knob.get)(&Schedule::default())];
+    match knob.name {
+        "tensor_op" => kept(knob, |s| takes(s.tensor_op, instance, arch)),
+        "copy" => kept(knob, |s| match s.copy {
+            CopyOp::Tma => wgmma,
+            CopyOp::CpAsync => !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync) && instance.facts.alignment >= 4,
+            CopyOp::Sync => !wgmma,
+        }),
+        "warps" => kept(knob, |s| !wgmma || s.warps.is_multiple_of(lower::GROUP)),
+        // As many rows as a warp multiplies at once, or twice that.
+        "block_m" if wgmma => vec![(16 * drawn.warps).to_string()],
+        "block_m" => kept(knob, |s| [16, 32].map(|rows| rows * drawn.warps).contains(&s.block_m)),
+        "stages" => kept(knob, |s| drawn.copy != CopyOp::Sync || s.stages <= 2),
+        "shared" | "fragments" | "operand_a" | "batch_m" if wgmma => default(),
+        "overlap" | "persistent" | "producer_registers" | "ping_pong" | "outer_stages" if !wgmma => default(),
+        "operand_a" if drawn.tensor_op == TensorOp::Ffma => default(),
+        "ping_pong" if drawn.warps == lower::GROUP => default(),
+        "outer_stages" if drawn.persistent == Persistent::Off => default(),
+        "running_max" if lower::why_not_lazy(&instance.kernel).is_some() => one_of(&["exact"]),
+        "order" if !matches!(lower::trip_trend(instance, drawn), Some(Trend::Rising | Trend::Falling)) => one_of(&["grid"]),
+        _ => drawn_values(knob),
+    }
+}
+
+/// The values of a knob with which a schedule is as `wanted`.
+fn kept(knob: &Knob, wanted: impl Fn(&Schedule) -> bool) -> Vec<String> {
+    let mut values = drawn_values(knob);
+    values.retain(|value| {
+        let mut schedule = Schedule::default();
+        (knob.set)(&mut schedule, value) && wanted(&schedule)
+    });
+    values
+}
+
+/// Whether products of the kernel's operands may go through this instruction.
+fn takes(op: TensorOp, instance: &Instance, arch: &'static Arch) -> bool {
+    let operands = operand_types(instance, &instance.kernel);
+    arch.tensor_ops.contains(&op)
+        && match op {
+            // Where nothing is multiplied any instruction will do.
+            TensorOp::Ffma => operands.iter().all(|&e| e == Elem::F32),
+            TensorOp::MmaM16n8k8 => operands.iter().all(|&e| e == Elem::F16),
+            TensorOp::MmaM16n8k16 => !operands.contains(&Elem::F32),
+            TensorOp::Wgmma => space::can_use_wgmma(instance, arch),
+        }
+}

@@ -1,0 +1,166 @@
+//! Cases of the suite with schedules drawn at random: what neither the cost model nor a tuner would choose.
+//!
+//! A sample is a case and a schedule that is legal for its kernel, its binding and the facts of its arguments. The number of a
+//! sample and the seed determine it, whatever the others are.
+
+use flashtile_codegen::{Arch, Facts, Schedule, check, draw};
+use rayon::prelude::*;
+
+use super::case::Case;
+use super::data::{self, Random};
+use super::report::{CaseResult, Report, judge_all};
+use crate::cache::Cache;
+use crate::device::{Device, LaunchOptions, host_facts};
+use crate::error::Result;
+use crate::kernel::{BoundKernel, KernelError};
+use crate::verify::{self, HostArgument};
+
+/// Draws of a schedule before it is given up. Where operands have 32 bits and rows are long a few percent are legal.
+const DRAWS: usize = 10_000;
+
+/// A case, and the schedule to run it with.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sample {
+    /// The case.
+    pub case: Case,
+    /// A schedule that is legal for it.
+    pub schedule: Schedule,
+}
+
+impl Case {
+    /// The facts that a launch of it finds about its arguments: which scalars are positive, and how tensors are aligned.
+    ///
+    /// # Errors
+    /// As [`Case::bound`].
+    pub fn facts(&self) -> Result<Facts> {
+        Ok(self.facts_of(&self.bound()?))
+    }
+
+    fn facts_of(&self, kernel: &BoundKernel) -> Facts {
+        let places = data::places(self, kernel.ir());
+        let scalar = |number: usize| match places[number] {
+            HostArgument::F32(x) => Some(x),
+            _ => None,
+        };
+        host_facts(kernel.ir(), scalar, |number| places[number].tensor())
+    }
+}
+
+/// As many samples as asked for, each one of these cases with a legal schedule of the architecture. Empty if there are no cases.
+///
+/// ```
+/// use flashtile::Arch;
+/// use flashtile::conformance::{cases, samples};
+/// let arch = Arch::named("sm_90a").expect("in the table");
+/// let drawn = samples(&cases(), arch, 3, 7)?;
+/// assert_eq!(drawn[..2], samples(&cases(), arch, 2, 7)?);
+/// # Ok::<(), flashtile::Error>(())
+/// ```
+///
+/// # Errors
+/// [`KernelError::NoSchedule`] with a case for which no draw is legal, such as one of bf16 on an architecture that has none.
+pub fn samples(cases: &[Case], arch: &'static Arch, count: usize, seed: u64) -> Result<Vec<Sample>> {
+    let count = if cases.is_empty() { 0 } else { count };
+    (0..count).into_par_iter().map(|number| sample(cases, arch, seed, number)).collect()
+}
+
+fn sample(cases: &[Case], arch: &'static Arch, seed: u64, number: usize) -> Result<Sample> {
+    let mut random = Random::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ number as u64);
+    let mut next = |bound: usize| random.below(bound as u64) as usize;
+    let case = &cases[next(cases.len())];
+    let kernel = case.bound()?;
+    let instance = kernel.instance(case.facts_of(&kernel));
+    let mut reasons = Vec::new();
+    for _ in 0..DRAWS {
+        let schedule = draw(&instance, arch, &mut next);
+        let legality = check(&instance, &schedule, arch);
+        if legality.is_legal() {
+            return Ok(Sample { case: case.clone(), schedule });
+        }
+        reasons = legality.reasons;
+    }
+    let reason = format!("none of {DRAWS} draws is legal for {}; the last is not because {}", case.name(), reasons.join("; "));
+    Err(KernelError::NoSchedule { kernel: case.kernel.to_owned(), arch: arch.name.to_owned(), reason }.into())
+}
+
+/// Runs samples on a device, side by side, telling `watch` of each as it is judged. The report has one case per sample, in
+/// order.
+///
+/// The code of a sample is not kept in the cache of `options`, whose schedule is not used either.
+pub fn run_samples(device: &Device, options: &LaunchOptions, samples: &[Sample], watch: impl Fn(&CaseResult) + Sync) -> Report {
+    let launch = |number: usize, kernel: &BoundKernel, arguments: &mut [HostArgument]| {
+        let schedule = Some(samples[number].schedule.clone());
+        let options = LaunchOptions { schedule, cache: Cache::disabled(), ..options.clone() };
+        verify::run(&kernel.on_with(device, options)?, arguments)
+    };
+    judge_all(samples.iter().map(|s| &s.case), launch, watch)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use flashtile_codegen::{KNOBS, TensorOp};
+
+    use super::super::case::Layout;
+    use super::super::table::cases;
+    use super::*;
+
+    fn arch(name: &str) -> &'static Arch {
+        Arch::named(name).expect("in the table")
+    }
+
+    fn case(name: &str) -> Case {
+        cases().into_iter().find(|c| c.name() == name).unwrap_or_else(|| panic!("no case {name}"))
+    }
+
+    #[test]
+    fn facts_are_those_of_the_layout_and_the_scalars() {
+        let alignment = |name: &str| case(name).facts().expect("binds").alignment;
+        assert_eq!(alignment("attention/f16/B2_H4_G2_M37_N101_D64/normal/bshd"), 16);
+        assert_eq!(alignment("attention/f16/B2_H4_G2_M37_N101_D64/normal/padded8"), 16);
+        assert_eq!(alignment("attention/f16/B2_H4_G2_M37_N101_D64/normal/padded2"), 4);
+        assert_eq!(alignment("attention/f16/B2_H4_G2_M37_N101_D64/normal/padded3"), 2);
+        assert_eq!(alignment("attention/f32/B2_H4_G2_M37_N101_D64/normal/padded3"), 4);
+        let positive = |scale: &str| {
+            let name = format!("attention/f16/B1_H2_G1_M65_N130_D64/normal/scale={scale}");
+            case(&name).facts().expect("binds").positive.contains("scale")
+        };
+        assert_eq!(["8", "0.000001", "0", "-3"].map(positive), [true, true, false, false]);
+    }
+
+    #[test]
+    fn every_sample_is_legal_and_the_seed_determines_it() {
+        for arch in ["sm_80", "sm_90a"].map(arch) {
+            let drawn = samples(&cases(), arch, 60, 1).expect("draws");
+            for Sample { case, schedule } in &drawn {
+                let instance = case.bound().expect("binds").instance(case.facts().expect("binds"));
+                assert!(check(&instance, schedule, arch).is_legal(), "{} on {arch} with {schedule}", case.name());
+            }
+            assert_eq!(drawn[..20], samples(&cases(), arch, 20, 1).expect("draws"));
+            assert_ne!(drawn, samples(&cases(), arch, 60, 2).expect("draws"));
+        }
+    }
+
+    #[test]
+    fn samples_reach_all_kernels_and_on_hopper_many_multiply_with_wgmma() {
+        let drawn = samples(&cases(), arch("sm_90a"), 150, 3).expect("draws");
+        let kernels: BTreeSet<&str> = drawn.iter().map(|s| s.case.kernel).collect();
+        assert_eq!(kernels.len(), 7, "{kernels:?}");
+        let wgmma: Vec<&Sample> = drawn.iter().filter(|s| s.schedule.tensor_op == TensorOp::Wgmma).collect();
+        assert!((25..100).contains(&wgmma.len()), "{}", wgmma.len());
+        assert!(wgmma.iter().all(|s| s.case.elem.bytes() == Some(2) && s.case.layout != Layout::Padded(3)));
+        for knob in KNOBS.iter().filter(|k| k.doc.ends_with("(wgmma)")) {
+            let values: BTreeSet<String> = wgmma.iter().map(|s| (knob.get)(&s.schedule)).collect();
+            assert!(values.len() > 1, "{} is always {values:?}", knob.name);
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_legal_the_error_names_the_case() {
+        let bf16 = [case("causal_attention/bf16/B1_H2_G1_M113_N203_D64/normal")];
+        let error = samples(&bf16, arch("sm_75"), 1, 0).expect_err("there is no bf16").to_string();
+        assert!(error.contains("B1_H2_G1_M113_N203_D64/normal") && error.contains("sm_75 has no bf16"), "{error}");
+        assert_eq!(samples(&[], arch("sm_75"), 1, 0).expect("no case"), []);
+    }
+}

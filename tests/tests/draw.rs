@@ -1,0 +1,96 @@
+//! Schedules with every knob drawn: a good part of them is legal, for every kernel and architecture, and every value of every
+//! knob appears.
+
+use std::collections::BTreeSet;
+
+use flashtile_codegen::{ARCHS, Arch, Facts, Instance, KNOBS, Schedule, TensorOp, check, draw, drawn_values};
+use flashtile_dsl::ir::{Binding, Elem, SourceText};
+
+const ATTENTION: &str = include_str!("../../runtime/kernels/attention.rs");
+const CAUSAL_ATTENTION: &str = include_str!("../../runtime/kernels/causal_attention.rs");
+const MATMUL_GELU: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
+const ROW_SOFTMAX: &str = include_str!("../../runtime/kernels/row_softmax.rs");
+
+/// Draws for each kernel and architecture.
+const DRAWS: usize = 200;
+
+fn instance(text: &str, elem: Elem, alignment: u32) -> Instance {
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+    let dims = if text.contains("const D") { vec![("D", 64)] } else { Vec::new() };
+    let binding = Binding::new(&kernel, elem, dims);
+    Instance { facts: Facts { alignment, ..Facts::best(&kernel) }, kernel, binding }
+}
+
+/// A generator of Knuth's MMIX, its upper bits.
+fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut state = seed;
+    move |bound| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % bound as u64) as usize
+    }
+}
+
+fn drawn(instance: &Instance, arch: &'static Arch, seed: u64) -> Vec<Schedule> {
+    let mut next = numbers(seed);
+    (0..DRAWS).map(|_| draw(instance, arch, &mut next)).collect()
+}
+
+#[test]
+fn a_good_part_of_the_draws_is_legal() {
+    // The part that has to be legal. What is not needs more registers or shared memory than there is: most where operands have
+    // 32 bits.
+    let table = [
+        (ATTENTION, Elem::F16, 16, 0.6),
+        (ATTENTION, Elem::F16, 2, 0.6),
+        (CAUSAL_ATTENTION, Elem::F32, 16, 0.2),
+        (MATMUL_GELU, Elem::F16, 8, 0.8),
+        (ROW_SOFTMAX, Elem::F16, 4, 0.8),
+    ];
+    for (text, elem, alignment, least) in table {
+        let instance = instance(text, elem, alignment);
+        for arch in ["sm_75", "sm_80", "sm_90a"].map(|name| Arch::named(name).expect("in the table")) {
+            let legal = drawn(&instance, arch, 1).iter().filter(|s| check(&instance, s, arch).is_legal()).count();
+            let name = &instance.kernel.name;
+            assert!(legal as f64 >= least * DRAWS as f64, "{name} {elem:?} aligned to {alignment} on {arch}: {legal} of {DRAWS}");
+        }
+    }
+}
+
+#[test]
+fn every_value_of_every_knob_is_in_some_legal_draw() {
+    let mut seen = BTreeSet::new();
+    for (text, elem) in [(ATTENTION, Elem::F16), (CAUSAL_ATTENTION, Elem::F16), (MATMUL_GELU, Elem::F32)] {
+        let instance = instance(text, elem, 16);
+        for (seed, arch) in ARCHS.iter().enumerate() {
+            for schedule in drawn(&instance, arch, seed as u64).into_iter().filter(|s| check(&instance, s, arch).is_legal()) {
+                seen.extend(KNOBS.iter().map(|knob| (knob.name, (knob.get)(&schedule))));
+            }
+        }
+    }
+    for knob in KNOBS {
+        for value in drawn_values(knob) {
+            assert!(seen.contains(&(knob.name, value.clone())), "{}={value} is drawn", knob.name);
+        }
+    }
+}
+
+#[test]
+fn wgmma_is_drawn_where_the_kernel_can_use_it_and_nowhere_else() {
+    let hopper = Arch::named("sm_90a").expect("in the table");
+    let part = |text, elem, alignment| {
+        let instance = instance(text, elem, alignment);
+        drawn(&instance, hopper, 3).iter().filter(|s| s.tensor_op == TensorOp::Wgmma).count()
+    };
+    assert!(part(ATTENTION, Elem::Bf16, 16) > DRAWS / 4);
+    assert_eq!(part(ATTENTION, Elem::Bf16, 8), 0, "TMA needs 16 bytes");
+    assert_eq!(part(ATTENTION, Elem::F32, 16), 0);
+    assert_eq!(part(ROW_SOFTMAX, Elem::Bf16, 16), 0, "there is no product");
+}
+
+/// Nothing of sm_75 takes bf16: what is drawn is not legal, but it is drawn.
+#[test]
+fn where_no_instruction_fits_the_draw_is_not_legal() {
+    let (instance, arch) = (instance(ATTENTION, Elem::Bf16, 16), Arch::named("sm_75").expect("in the table"));
+    assert!(drawn(&instance, arch, 4).iter().all(|s| !check(&instance, s, arch).is_legal()));
+}
