@@ -119,6 +119,10 @@ impl TensorMap {
         if let Some(side) = tile.iter().find(|b| **b == 0 || **b > 256) {
             return fault(format!("a box of {side} elements along a dimension"));
         }
+        let bytes = tile.iter().fold(u64::from(element_bytes), |all, &side| all.saturating_mul(side.into()));
+        if bytes > 227 << 10 {
+            return fault(format!("a box of {bytes} bytes, which no shared memory holds"));
+        }
         let inner = tile[0] * element_bytes;
         if !inner.is_multiple_of(16) || inner > swizzle.span() {
             return fault(format!("rows of {inner} bytes with swizzle {swizzle:?}"));
@@ -202,8 +206,8 @@ impl TensorMap {
                 let end = (extent - first).clamp(0, per_chunk.into()) as u32;
                 let (begin, end) = if inside && begin < end { (begin, end) } else { (0, 0) };
                 chunks.push(Chunk {
-                    shared: self.swizzle.apply(shared + 16 * (row * row_chunks + c)),
-                    global: (address + first * i64::from(self.element)) as u64,
+                    shared: self.swizzle.apply(shared.wrapping_add(16 * (row * row_chunks + c))),
+                    global: (address.wrapping_add(first * i64::from(self.element))) as u64,
                     begin: (begin * self.element) as u8,
                     end: (end * self.element) as u8,
                 });

@@ -14,7 +14,7 @@ impl<'l> Block<'l> {
     pub(super) fn region(&mut self, address: u64, bytes: u32, at: At) -> Option<(&'l Region, u64)> {
         let (base, size) = self.launched.variables.bounds();
         if (base..windows::BUFFERS).contains(&address) {
-            if address - base + u64::from(bytes) <= size {
+            if (address - base).saturating_add(bytes.into()) <= size {
                 return Some((self.launched.variables, address - base));
             }
         } else if let Some(found) = self.launched.memory.find(address, bytes) {

@@ -124,7 +124,7 @@ impl Block<'_> {
     }
 
     /// Barriers of all threads no longer wait for a warp that ended.
-    pub(super) fn warp_exited(&mut self, _warp: &Warp) {
+    pub(super) fn warp_exited(&mut self) {
         for id in 0..self.barriers.len() {
             if self.barriers[id].expected.is_none() {
                 self.complete_barrier(id);

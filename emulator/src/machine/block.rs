@@ -200,6 +200,12 @@ impl<'l> Block<'l> {
             return Next::Continue;
         }
         if mask == 0 {
+            if warp.lanes == 0 {
+                // No path is left.
+                self.status[warp.index as usize] = Status::Exited;
+                self.warp_exited();
+                return Next::Yield;
+            }
             warp.advance();
             return Next::Continue;
         }
@@ -262,7 +268,7 @@ impl<'l> Block<'l> {
                 warp.exit(mask);
                 if warp.live == 0 {
                     self.status[warp.index as usize] = Status::Exited;
-                    self.warp_exited(warp);
+                    self.warp_exited();
                     return Next::Yield;
                 }
                 return Next::Continue;

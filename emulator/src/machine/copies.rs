@@ -340,7 +340,12 @@ impl Block<'_> {
                 });
                 continue;
             }
-            let chunk = |n: u32| Chunk { shared: to as u32 + 16 * n, global: from + 16 * u64::from(n), begin: 0, end: 16 };
+            if let Err(trouble) = self.shared.inside(to, size) {
+                self.trouble(trouble, at, to);
+                continue;
+            }
+            let global = |n: u32| from.wrapping_add(16 * u64::from(n));
+            let chunk = |n: u32| Chunk { shared: to as u32 + 16 * n, global: global(n), begin: 0, end: 16 };
             let chunks = (0..size / 16).map(chunk).collect();
             match barrier {
                 Some(barrier) => self.begin_bulk_load(chunks, warp.address(barrier, lane), at),
@@ -394,7 +399,7 @@ impl Block<'_> {
         let chunks = self.bulk[n].chunks.clone();
         for c in chunks.iter().filter(|c| c.begin < c.end) {
             let bytes = self.shared.bytes(c.shared - windows::SHARED_START, 16).to_vec();
-            let (first, count) = (c.global + u64::from(c.begin), u32::from(c.end - c.begin));
+            let (first, count) = (c.global.wrapping_add(c.begin.into()), u32::from(c.end - c.begin));
             let Some((region, offset)) = self.region(first, count, at) else { continue };
             for (n, byte) in bytes[c.begin.into()..c.end.into()].iter().enumerate() {
                 region.store(offset + n as u64, 1, &[u32::from(*byte)]);
@@ -411,7 +416,7 @@ impl Block<'_> {
         for c in &bulk.chunks {
             let mut buffer = [0u32; 4];
             if c.begin < c.end {
-                let (first, count) = (c.global + u64::from(c.begin), u32::from(c.end - c.begin));
+                let (first, count) = (c.global.wrapping_add(c.begin.into()), u32::from(c.end - c.begin));
                 if let Some((region, offset)) = self.region(first, count, at) {
                     let mut initialised = true;
                     if count == 16 {

@@ -8,7 +8,7 @@ use super::fragments::element;
 use super::record::At;
 use super::warp::Warp;
 use crate::finding::FindingKind;
-use crate::memory::MANY;
+use crate::memory::{ALL, MANY};
 use crate::numeric::{bits, float};
 use crate::options::Landing;
 use crate::program::{Kernel, LeftFactor, Op, Step, WRITES, Wgmma};
@@ -137,12 +137,10 @@ impl Block<'_> {
     /// Checks the registers that an instruction touches against the products in flight, and notes what it writes.
     pub(super) fn check_registers(&mut self, warp: &Warp, step: &Step, pc: u32) {
         let w = warp.index as usize;
-        let is_move = matches!(step.op, Op::Move { .. });
         for &entry in &step.touched {
             let (row, writes) = (entry & !WRITES, entry & WRITES != 0);
             let state = &mut self.products[w].rows[row as usize];
-            // What a compiler moves between registers for its own ends it orders itself.
-            state.unfenced |= writes && !is_move;
+            state.unfenced |= writes;
             let product = if state.written_by != 0 {
                 state.written_by
             } else if writes {
@@ -265,7 +263,7 @@ impl Block<'_> {
         let due = all.iter().take_while(|p| p.group + pending < committed).count();
         for product in &mut all[..due] {
             self.multiply(warp, product);
-            let by = self.clocks.accessor(w, MANY, product.step);
+            let by = self.clocks.accessor(w, ALL, product.step);
             for &offset in product.a.iter().chain(&product.b).filter(|o| **o != u32::MAX) {
                 self.shared.end_read(&by, offset, 16);
             }

@@ -58,7 +58,8 @@ impl Counters {
 
     /// Notes an access of a warp to global memory.
     pub fn global(&mut self, addresses: &[(u8, u64)], bytes: u32) {
-        let mut sectors: Vec<u64> = addresses.iter().flat_map(|&(_, a)| a / 32..=(a + u64::from(bytes) - 1) / 32).collect();
+        let mut sectors: Vec<u64> =
+            addresses.iter().flat_map(|&(_, a)| a / 32..=a.saturating_add(u64::from(bytes) - 1) / 32).collect();
         sectors.sort_unstable();
         sectors.dedup();
         self.global_requests += 1;
@@ -69,7 +70,7 @@ impl Counters {
 
 /// Wavefronts of accesses that go together: the most distinct words of one of the 32 banks; 0 without any access.
 pub(crate) fn conflicts(addresses: impl Iterator<Item = u32>, bytes: u32) -> u32 {
-    let mut words: Vec<u32> = addresses.flat_map(|a| a / 4..=(a + bytes.max(1) - 1) / 4).collect();
+    let mut words: Vec<u32> = addresses.flat_map(|a| a / 4..=a.saturating_add(bytes.max(1) - 1) / 4).collect();
     words.sort_unstable();
     words.dedup();
     let mut banks = [0u32; 32];

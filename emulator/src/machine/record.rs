@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use crate::finding::{Finding, FindingKind, Party};
-use crate::memory::MANY;
 use crate::program::{Kernel, Program};
 use crate::syntax::Space;
 
@@ -63,7 +62,7 @@ impl Record {
                 ptx_line: step.line,
                 lines: program.lines.chain(step.location).to_vec(),
                 warp: at.warp.into(),
-                lane: (at.lane != MANY).then_some(at.lane.into()),
+                lane: (at.lane < 32).then_some(at.lane.into()),
             }
         };
         let name = |space: Space| match space {

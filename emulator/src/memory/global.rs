@@ -79,7 +79,7 @@ impl GlobalMemory {
         let after = self.regions.partition_point(|r| r.base <= address);
         let region = self.regions.get(after.checked_sub(1)?)?;
         let offset = address - region.base;
-        (offset + u64::from(bytes) <= region.bytes).then_some((region, offset))
+        (offset.saturating_add(bytes.into()) <= region.bytes).then_some((region, offset))
     }
 
     /// Distance of an address from the nearest buffer, for reports: bytes past its end, or before its start if negative.

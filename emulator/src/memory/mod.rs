@@ -6,4 +6,4 @@ pub(crate) mod windows;
 
 pub use global::{Buffer, GlobalMemory};
 pub(crate) use global::{Fault, Region};
-pub(crate) use shared::{Accessor, MANY, Shared, Trouble, Writer};
+pub(crate) use shared::{ALL, Accessor, MANY, Shared, Trouble, Writer};

@@ -12,6 +12,8 @@ use super::windows::SHARED_START;
 
 /// In place of a lane: several.
 pub(crate) const MANY: u8 = 0xff;
+/// In place of a lane: the warp as a whole, whose lanes all know that the access is over.
+pub(crate) const ALL: u8 = 0xfe;
 
 /// Who wrote a granule last. A clock of 0: nobody.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -113,7 +115,7 @@ impl Shared {
         self.inside(address, bytes)
     }
 
-    /// The same with alignment to 16 bytes only.
+    /// The same without alignment.
     pub fn inside(&self, address: u64, bytes: u32) -> Result<u32, Trouble> {
         let offset = address.wrapping_sub(SHARED_START.into());
         if offset.saturating_add(bytes.into()) > self.data.len() as u64 { Err(Trouble::OutOfBounds) } else { Ok(offset as u32) }
@@ -298,7 +300,7 @@ impl Shared {
 /// Whether an access of `agent` at `clock` happens before.
 fn ordered(by: &Accessor<'_>, agent: u16, lane: u8, clock: u32) -> bool {
     if agent == by.warp {
-        (lane == by.lane && lane != MANY) || clock <= by.synced
+        lane == ALL || (lane == by.lane && lane != MANY) || clock <= by.synced
     } else {
         by.seen.get(usize::from(agent)).copied().unwrap_or(0) >= clock
     }
@@ -308,8 +310,9 @@ fn ordered(by: &Accessor<'_>, agent: u16, lane: u8, clock: u32) -> bool {
 fn note(cell: &mut Cell, reads: &mut [u64], by: &Accessor<'_>) {
     let slot = &mut reads[usize::from(by.warp)];
     let mut lane = by.lane;
-    if cell.readers & 1 << by.warp != 0 && (*slot >> 32) as u32 > by.synced && *slot as u8 != lane {
-        lane = MANY;
+    let before = *slot as u8;
+    if cell.readers & 1 << by.warp != 0 && (*slot >> 32) as u32 > by.synced && before != lane && before != ALL {
+        lane = if lane == ALL { before } else { MANY };
     }
     *slot = u64::from(by.clock) << 32 | u64::from(by.step & 0xff_ffff) << 8 | u64::from(lane);
     cell.readers |= 1 << by.warp;

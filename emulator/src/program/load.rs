@@ -160,12 +160,12 @@ fn load<'t>(tree: &Tree<'t>, kernel: &KernelTree<'t>, mut symbols: HashMap<&'t s
     let shared = || tree.variables.iter().chain(&kernel.variables).filter(|v| v.space == Space::Shared);
     let mut at = windows::SHARED_START;
     for v in shared().filter(|v| v.bytes > 0) {
-        at = at.next_multiple_of(v.align.max(1));
+        at = at.checked_next_multiple_of(v.align.max(1)).unwrap_or(u32::MAX);
         symbols.insert(v.name, (Space::Shared, at.into()));
-        at += v.bytes;
+        at = at.saturating_add(v.bytes);
     }
     let align = shared().filter(|v| v.bytes == 0).map(|v| v.align.max(1)).max();
-    at = at.next_multiple_of(align.unwrap_or(1));
+    at = at.checked_next_multiple_of(align.unwrap_or(1)).unwrap_or(u32::MAX);
     for v in shared().filter(|v| v.bytes == 0) {
         symbols.insert(v.name, (Space::Shared, at.into()));
     }
@@ -173,7 +173,11 @@ fn load<'t>(tree: &Tree<'t>, kernel: &KernelTree<'t>, mut symbols: HashMap<&'t s
     for v in kernel.variables.iter().filter(|v| v.space == Space::Local) {
         let offset = local_bytes.next_multiple_of(v.align.max(1));
         symbols.insert(v.name, (Space::Local, offset.into()));
-        local_bytes = offset + v.bytes;
+        local_bytes = offset.saturating_add(v.bytes);
+        if local_bytes > 1 << 19 {
+            // No GPU gives a thread more.
+            return Err(LoadError::Syntax { line: kernel.line, what: format!("{local_bytes} bytes of local memory") });
+        }
     }
     let mut decoder = Decoder { kernel, symbols: &symbols, words: vec![], doubles: vec![], constants: HashMap::new() };
     let mut steps = Vec::with_capacity(kernel.instructions.len() + 1);

@@ -17,6 +17,12 @@ pub(crate) fn parse(text: &str) -> Result<Tree<'_>> {
     Ok(parser.tree)
 }
 
+/// Most registers of a class, which bounds the memory of a warp.
+const MOST_REGISTERS: u32 = 1 << 17;
+
+/// Most bytes of a variable or parameter, and the largest alignment.
+const MOST_BYTES: u64 = 1 << 24;
+
 struct Parser<'a, 't> {
     tokens: &'a [Lexeme<'t>],
     at: usize,
@@ -59,7 +65,7 @@ impl<'t> Scopes<'t> {
             Class::Double => 2,
         };
         let first = self.counts[file];
-        self.counts[file] += count;
+        self.counts[file] = first.saturating_add(count);
         first
     }
 
@@ -135,6 +141,13 @@ impl<'t> Parser<'_, 't> {
                 Ok(n as u32)
             }
             _ => self.unexpected("an integer"),
+        }
+    }
+
+    fn alignment(&mut self) -> Result<u32> {
+        match self.small()? {
+            n if n.is_power_of_two() && n <= 1 << 16 => Ok(n),
+            n => Err(syntax(self.line(), format!("an alignment of {n}"))),
         }
     }
 
@@ -217,7 +230,7 @@ impl<'t> Parser<'_, 't> {
         let mut align = None;
         let element = loop {
             if self.eat_word(".align") {
-                align = Some(self.small()?);
+                align = Some(self.alignment()?);
             } else if self.eat_word(".attribute") {
                 return self.unexpected("a variable without attributes");
             } else {
@@ -229,11 +242,15 @@ impl<'t> Parser<'_, 't> {
             let name = self.word()?;
             let mut count: u64 = 1;
             while self.eat('[') {
-                count *= if self.peek() == Some(Token::Mark(']')) { 0 } else { u64::from(self.small()?) };
+                let side = if self.peek() == Some(Token::Mark(']')) { 0 } else { u64::from(self.small()?) };
+                count = count.saturating_mul(side);
                 self.expect(']')?;
             }
-            let bytes =
-                u32::try_from(count * u64::from(element)).map_err(|_| syntax(self.line(), format!("`{name}` is too large")))?;
+            let bytes = count.saturating_mul(element.into());
+            if bytes > MOST_BYTES {
+                return Err(syntax(self.line(), format!("`{name}` is too large")));
+            }
+            let bytes = bytes as u32;
             let mut initial = Vec::new();
             if self.eat('=') {
                 let braces = self.eat('{');
@@ -271,7 +288,7 @@ impl<'t> Parser<'_, 't> {
         let mut align = None;
         let element = loop {
             if self.eat_word(".align") {
-                align = Some(self.small()?);
+                align = Some(self.alignment()?);
             } else if self.eat_word(".ptr") || [".global", ".shared", ".const", ".local"].iter().any(|s| self.eat_word(s)) {
                 // What a pointer points to is known when it is used.
             } else if let Some(Token::Word(word)) = self.peek()
@@ -296,6 +313,9 @@ impl<'t> Parser<'_, 't> {
         let mut bytes = element;
         if self.eat('[') {
             bytes = bytes.saturating_mul(self.small()?);
+            if u64::from(bytes) > MOST_BYTES {
+                return Err(syntax(self.line(), format!("`{name}` is too large")));
+            }
             self.expect(']')?;
         }
         Ok(Parameter { name, align: align.unwrap_or(element), bytes })
@@ -428,6 +448,9 @@ impl<'t> Parser<'_, 't> {
                 let scope = scopes.open.last_mut().expect("a statement is in a scope");
                 scope.names.insert(name, Register { class, index });
             }
+            if scopes.counts.iter().any(|c| *c > MOST_REGISTERS) {
+                return Err(syntax(line, format!("more than {MOST_REGISTERS} registers of a class")));
+            }
             if !self.eat(',') {
                 break;
             }
@@ -557,6 +580,9 @@ impl<'t> Parser<'_, 't> {
     fn elements(&mut self, scopes: &Scopes<'t>) -> Result<Vec<Operand<'t>>> {
         let mut elements = Vec::new();
         while !self.eat('}') {
+            if matches!(self.peek(), Some(Token::Mark('{' | '['))) {
+                return self.unexpected("an element");
+            }
             elements.push(self.operand(scopes)?);
             self.eat(',');
         }

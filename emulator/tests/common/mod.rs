@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod hopper;
+
 use flashtile_emulator::{Buffer, GlobalMemory, Kernel, Launch, Options, Report};
 use half::{bf16, f16};
 
