@@ -38,7 +38,7 @@ pub(crate) fn c_place(lane: usize, r: usize) -> (usize, usize) {
 }
 
 /// A's and B's elements of an `mma.sync`: 16 x k and k x 8.
-fn operands(warp: &Warp, mma: &Mma) -> ([[f32; 16]; 16], [[f32; 8]; 16]) {
+fn operands(warp: &Warp, mma: &Mma) -> ([[f32; 16]; 16], [[f64; 8]; 16]) {
     let (mut a, mut b) = ([[0.0; 16]; 16], [[0.0; 8]; 16]);
     if mma.factor == Factor::Tf32 {
         // 32-bit elements: the low 13 bits are not looked at.
@@ -48,7 +48,7 @@ fn operands(warp: &Warp, mma: &Mma) -> ([[f32; 16]; 16], [[f32; 8]; 16]) {
                 a[lane / 4 + 8 * (r % 2)][lane % 4 + 4 * (r / 2)] = value(warp.words[mma.a[r] as usize][lane]);
             }
             for r in 0..usize::from(mma.k) / 4 {
-                b[lane % 4 + 4 * r][lane / 4] = value(warp.words[mma.b[r] as usize][lane]);
+                b[lane % 4 + 4 * r][lane / 4] = value(warp.words[mma.b[r] as usize][lane]).into();
             }
         }
         return (a, b);
@@ -65,8 +65,8 @@ fn operands(warp: &Warp, mma: &Mma) -> ([[f32; 16]; 16], [[f32; 8]; 16]) {
         let row = &warp.words[mma.b[r] as usize];
         for (lane, pair) in row.iter().enumerate() {
             let (i, j) = b_place(lane, r, 0);
-            b[i][j] = element(mma.factor, *pair as u16);
-            b[i + 1][j] = element(mma.factor, (*pair >> 16) as u16);
+            b[i][j] = element(mma.factor, *pair as u16).into();
+            b[i + 1][j] = element(mma.factor, (*pair >> 16) as u16).into();
         }
     }
     (a, b)
@@ -98,10 +98,11 @@ impl Block<'_> {
 
 /// Adds a row's products.
 #[inline(always)]
-fn multiply(a: &[f32], b: &[[f32; 8]; 16], sum: &mut [f64; 8]) {
+fn multiply(a: &[f32], b: &[[f64; 8]; 16], sum: &mut [f64; 8]) {
     for (&x, row) in a.iter().zip(b) {
+        let x = f64::from(x);
         for (s, &y) in sum.iter_mut().zip(row) {
-            *s += f64::from(x) * f64::from(y);
+            *s += x * y;
         }
     }
 }

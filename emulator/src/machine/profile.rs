@@ -70,12 +70,14 @@ impl Counters {
 
 /// Wavefronts of accesses that go together: the most distinct words of one of the 32 banks; 0 without any access.
 pub(crate) fn conflicts(addresses: impl Iterator<Item = u32>, bytes: u32) -> u32 {
-    let mut words: Vec<u32> = addresses.flat_map(|a| a / 4..=a.saturating_add(bytes.max(1) - 1) / 4).collect();
-    words.sort_unstable();
-    words.dedup();
-    let mut banks = [0u32; 32];
-    for word in words {
-        banks[(word % 32) as usize] += 1;
+    // 32 lanes with a word each, or fewer with several: of 32 bytes at most.
+    let (mut seen, mut count, mut banks) = ([0; 64], 0, [0u32; 32]);
+    for word in addresses.flat_map(|a| a / 4..=a.saturating_add(bytes.max(1) - 1) / 4) {
+        if count < seen.len() && !seen[..count].contains(&word) {
+            seen[count] = word;
+            count += 1;
+            banks[(word % 32) as usize] += 1;
+        }
     }
     banks.into_iter().max().unwrap_or(0)
 }
