@@ -1,4 +1,7 @@
 //! Where diverged lanes meet again: the immediate post-dominator of each branch in the graph of basic blocks.
+//!
+//! Only the last exit of the text counts as the end. Lanes that leave earlier are waited for by nobody, as on a GPU, so that
+//! the others meet where they would have met without them.
 
 /// How an instruction passes control on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,18 +48,22 @@ pub(crate) fn reconvergence(flow: &[Flow]) -> Vec<u32> {
     let blocks = starts.len();
     let exit = blocks;
     let at_or_exit = |at: usize| if at < count { block_of[at] } else { exit };
-    let successors: Vec<Vec<usize>> = (0..blocks)
+    let last_of = |b: usize| starts.get(b + 1).copied().unwrap_or(count) - 1;
+    let mut successors: Vec<Vec<usize>> = (0..blocks)
         .map(|b| {
-            let last = starts.get(b + 1).copied().unwrap_or(count) - 1;
+            let last = last_of(b);
             match flow[last] {
-                Flow::Next => vec![at_or_exit(last + 1)],
+                Flow::Next | Flow::Exit { guarded: true } => vec![at_or_exit(last + 1)],
                 Flow::Branch { target, guarded: false } => vec![at_or_exit(target as usize)],
                 Flow::Branch { target, guarded: true } => vec![at_or_exit(target as usize), at_or_exit(last + 1)],
-                Flow::Exit { guarded: false } => vec![exit],
-                Flow::Exit { guarded: true } => vec![exit, at_or_exit(last + 1)],
+                Flow::Exit { guarded: false } => vec![],
             }
         })
         .collect();
+    let reached = reachable(&successors, exit);
+    if let Some(end) = (0..blocks).rev().find(|&b| reached[b] && flow[last_of(b)] == Flow::Exit { guarded: false }) {
+        successors[end].push(exit);
+    }
     let parents = post_dominators(&successors, exit);
     (0..count)
         .map(|at| match parents[block_of[at]] {
@@ -64,6 +71,20 @@ pub(crate) fn reconvergence(flow: &[Flow]) -> Vec<u32> {
             _ => END,
         })
         .collect()
+}
+
+/// The blocks that control can reach from the first.
+fn reachable(successors: &[Vec<usize>], exit: usize) -> Vec<bool> {
+    let mut reached = vec![false; exit + 1];
+    let mut stack = vec![0];
+    while let Some(block) = stack.pop() {
+        if !std::mem::replace(&mut reached[block], true)
+            && let Some(next) = successors.get(block)
+        {
+            stack.extend(next);
+        }
+    }
+    reached
 }
 
 /// Immediate post-dominators (Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm", on the reversed graph).
@@ -160,10 +181,22 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_end_do_not_meet() {
+    fn lanes_that_leave_are_not_waited_for() {
         // 0: @p bra 2; 1: exit; 2: exit
         let flow = [Flow::Branch { target: 2, guarded: true }, Flow::Exit { guarded: false }, Flow::Exit { guarded: false }];
-        assert_eq!(reconvergence(&flow)[0], END);
+        assert_eq!(reconvergence(&flow)[0], 2);
+        // 0: @p bra 5; 1: @q bra 3; 2: x; 3: @r bra 5; 4: exit; 5: y; 6: exit
+        let flow = [
+            Flow::Branch { target: 5, guarded: true },
+            Flow::Branch { target: 3, guarded: true },
+            Flow::Next,
+            Flow::Branch { target: 5, guarded: true },
+            Flow::Exit { guarded: false },
+            Flow::Next,
+            Flow::Exit { guarded: false },
+        ];
+        let meet = reconvergence(&flow);
+        assert_eq!((meet[0], meet[1], meet[3]), (5, 3, 5));
     }
 
     #[test]
