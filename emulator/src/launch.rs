@@ -1,6 +1,7 @@
 //! Loading a module and launching its kernels.
 
 use rayon::prelude::*;
+use serde::Serialize;
 
 use crate::finding::Finding;
 use crate::machine::{Block, Counters, Launched};
@@ -69,7 +70,7 @@ pub struct Launch {
 }
 
 /// What came of a launch. What the kernel computed is in the memory.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// Faults, by block.

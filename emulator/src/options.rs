@@ -1,5 +1,7 @@
 //! How a launch is executed.
 
+use std::fmt;
+
 /// When asynchronous copies and products take effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Landing {
@@ -33,6 +35,7 @@ pub enum Order {
 /// use flashtile_emulator::{Landing, Options, Order};
 /// let options = Options::random(7);
 /// assert_eq!((options.landing, options.order, options.seed), (Landing::Random, Order::Random, 7));
+/// assert_eq!(options.to_string(), "landing=random,order=random,seed=7");
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -64,6 +67,24 @@ impl Default for Options {
             parallel: true,
             instruction_limit: 1 << 32,
         }
+    }
+}
+
+/// As printed with a finding, so that a run can be repeated: `landing=late,order=forward,seed=0`.
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let landing = match self.landing {
+            Landing::Late => "late",
+            Landing::Early => "early",
+            Landing::Random => "random",
+        };
+        let order = match self.order {
+            Order::Forward => "forward",
+            Order::Backward => "backward",
+            Order::Rotating => "rotating",
+            Order::Random => "random",
+        };
+        write!(f, "landing={landing},order={order},seed={}", self.seed)
     }
 }
 

@@ -167,6 +167,38 @@ impl Profile {
     }
 }
 
+impl Profile {
+    /// A source text with what the instructions of each line did before it: times executed by warps, wavefronts and the most
+    /// ways of bank conflicts, sectors. `file` is its name as in the lines; an instruction counts to every line that it was
+    /// inlined through, so that functions show their share too.
+    pub fn annotate(&self, file: &str, text: &str) -> String {
+        let mut work: BTreeMap<u32, Work> = BTreeMap::new();
+        for i in &self.instructions {
+            let mut lines: Vec<u32> = i.lines.iter().filter(|l| &*l.file == file).map(|l| l.line).collect();
+            lines.sort_unstable();
+            lines.dedup();
+            for line in lines {
+                work.entry(line).or_default().add(&i.work);
+            }
+        }
+        let mut all = format!("{:>12} {:>10} {:>4} {:>10} |\n", "instructions", "wavefronts", "ways", "sectors");
+        for (line, source) in (1..).zip(text.lines()) {
+            let annotated = match work.get(&line) {
+                Some(w) => {
+                    format!(
+                        "{:>12} {:>10} {:>4} {:>10} | {source}",
+                        w.warp_instructions, w.wavefronts, w.worst_conflict, w.sectors
+                    )
+                }
+                None => format!("{:39} | {source}", ""),
+            };
+            all.push_str(annotated.trim_end());
+            all.push('\n');
+        }
+        all
+    }
+}
+
 /// A table of the lines.
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -59,6 +59,11 @@ fn work_counts_to_lines_of_the_kernel() {
     let tensor: u64 = of_kernel.iter().map(|l| l.work.tensor_operations).sum();
     assert_eq!(tensor, profile.total().tensor_operations, "products count to the lines of the kernel text");
     assert!(of_kernel.iter().filter(|l| l.work.tensor_operations > 0).count() >= 2, "q k and p v");
+    let source: String = (1..=40).map(|n| format!("line {n}\n")).collect();
+    let annotated = profile.annotate("attention.rs", &source);
+    assert_eq!(annotated.lines().count(), 41);
+    let line = annotated.lines().find(|l| l.ends_with("| line 27")).expect("is there");
+    assert!(line.split_whitespace().next().is_some_and(|n| n.parse::<u64>().is_ok_and(|n| n > 0)), "{annotated}");
     let table = profile.to_string();
     assert!(table.lines().last().is_some_and(|l| l.ends_with("total")), "{table}");
 }
