@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::hopper::{Config, run};
+use common::hopper::{Config, run, run_specialised};
 use common::{Attention, Element, Shape, distance, findings};
 use flashtile_emulator::{Landing, Module, Options, Order};
 
@@ -66,6 +66,28 @@ fn warp_specialised_attention_is_right_under_every_schedule() {
                 let mut options = Options::random(11);
                 (options.landing, options.order) = (landing, order);
                 check(config, Shape { b: 1, h: 2, g: 1, m: 128, n: 128, d: 64 }, 2, &options);
+            }
+        }
+    }
+}
+
+/// What flashtile makes of its causal attention: a producer, two consumer warpgroups that take turns, programs handed out
+/// by a counter.
+#[test]
+fn specialised_roles_are_right_under_every_schedule() {
+    let module = Module::load(include_str!("data/causal_attention_bf16_sm_90a.ptx")).expect("loads");
+    let kernel = module.kernel("causal_attention").expect("is there");
+    for (m, n) in [(200, 238), (128, 64), (1, 33), (77, 200)] {
+        let problem = Attention::new(Shape { b: 2, h: 2, g: 1, m, n, d: 64 }, true, Element::Bf16);
+        let (o_reference, lse_reference) = problem.reference();
+        for landing in [Landing::Late, Landing::Early, Landing::Random] {
+            for order in [Order::Forward, Order::Backward, Order::Rotating, Order::Random] {
+                let mut options = Options::random(5);
+                (options.landing, options.order) = (landing, order);
+                let (o, lse, report) = run_specialised(&kernel, &problem, &options);
+                assert!(report.findings.is_empty(), "{m} x {n} {options}\n{}", findings(&report));
+                let (o, lse) = (distance(&o, &o_reference), distance(&lse, &lse_reference));
+                assert!(o < 8e-3 && lse < 1e-4, "{m} x {n} {options}: o is off by {o}, lse by {lse}");
             }
         }
     }

@@ -70,3 +70,42 @@ pub fn run(
     assert_eq!(memory.read(counter), [0; 8], "the kernel leaves the counter as it was");
     (element.decode(&memory.read(o)), Element::F32.decode(&memory.read(lse)), report)
 }
+
+/// Runs a kernel of specialised roles that flashtile compiled, with tiles of 128 x 32, on three blocks at most.
+pub fn run_specialised(kernel: &Kernel<'_>, problem: &Attention, options: &Options) -> (Vec<f32>, Vec<f32>, Report) {
+    let Shape { b, h, g, m, n, d } = problem.shape;
+    let element = Element::Bf16;
+    let mut memory = GlobalMemory::new();
+    let q = memory.allocate_from(&element.encode(&problem.q));
+    let k = memory.allocate_from(&element.encode(&problem.k));
+    let v = memory.allocate_from(&element.encode(&problem.v));
+    let o = memory.allocate((b * h * m * d * 2) as u64);
+    let lse = memory.allocate((b * h * m * 4) as u64);
+    let workspace = memory.allocate_from(&[0; 8]);
+    let map = |buffer: Buffer, heads: usize, rows: usize, box_rows: u32| -> Vec<u8> {
+        let extents = [d, rows, heads, b].map(|x| x as u64);
+        let strides = [d, rows * d, heads * rows * d].map(|x| 2 * x as u64);
+        TensorMap::new(buffer, 2, &extents, &strides, &[64, box_rows, 1, 1], Swizzle::Bytes128).expect("legal").encode().into()
+    };
+    let strides = |heads: usize, rows: usize| [(heads * rows * d) as i64, (rows * d) as i64, d as i64];
+    let block = Parameters::default()
+        .pointer(q)
+        .strides(&strides(h, m))
+        .pointer(k)
+        .strides(&strides(g, n))
+        .pointer(v)
+        .strides(&strides(g, n))
+        .pointer(o)
+        .strides(&strides(h, m))
+        .pointer(lse)
+        .strides(&[(h * m) as i64, m as i64])
+        .sizes(&[b, h, m, g, n].map(|x| x as i32))
+        .scalar(problem.scale)
+        .pointer(workspace)
+        .finish();
+    let blocks = (b * h * m.div_ceil(128)).min(3) as u32;
+    let parameters = vec![map(q, h, m, 128), map(k, g, n, 32), map(v, g, n, 32), block];
+    let launch = Launch { grid: [blocks, 1, 1], block: [384, 1, 1], shared_bytes: 32888, parameters };
+    let report = kernel.launch(&memory, &launch, options).expect("launches");
+    (element.decode(&memory.read(o)), Element::F32.decode(&memory.read(lse)), report)
+}
