@@ -6,7 +6,7 @@ use common::hopper::{Config, run, run_specialised};
 use common::{Attention, Element, Shape, distance, findings};
 use flashtile_emulator::{Landing, Module, Options, Order};
 
-const CONFIGS: [Config; 4] = [
+const CONFIGS: [Config; 3] = [
     Config {
         text: include_str!("data/hopper_full.ptx"),
         element: Element::Bf16,
@@ -14,15 +14,6 @@ const CONFIGS: [Config; 4] = [
         consumers: 2,
         block_n: 32,
         shared_bytes: 32912,
-        persistent: true,
-    },
-    Config {
-        text: include_str!("data/hopper_causal.ptx"),
-        element: Element::Bf16,
-        causal: true,
-        consumers: 2,
-        block_n: 32,
-        shared_bytes: 49296,
         persistent: true,
     },
     // P goes through shared memory (stmatrix), O is stored by tensor copies.

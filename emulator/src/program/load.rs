@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::Lines;
 use super::control::{Flow, reconvergence};
-use super::decode::Decoder;
+use super::operands::Decoder;
 use super::operation::Op;
 use super::touched::{tensor_rows, touched};
 use crate::LoadError;

@@ -10,6 +10,7 @@ mod lines;
 mod load;
 mod memory_ops;
 mod modifiers;
+mod operands;
 mod operation;
 mod tensor_ops;
 mod touched;

@@ -1,7 +1,7 @@
 //! Warp-wide instructions: shuffles, votes, matrices and tensor products.
 
-use super::decode::{Decoder, Result};
 use super::modifiers::{Modifiers, Type, unknown};
+use super::operands::{Decoder, Result};
 use super::operation::*;
 use crate::syntax::{Class, Instruction, Operand, Register, Space};
 

@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 
 use super::lexer::{Lexeme, Token, lex, syntax};
-use super::tree::{Class, Instruction, KernelTree, Location, Operand, Parameter, Register, Space, Tree, Variable};
+use super::scopes::Scopes;
+use super::tree::{Class, Instruction, KernelTree, Location, Parameter, Register, Space, Tree, Variable};
 use crate::LoadError;
 
-type Result<T> = std::result::Result<T, LoadError>;
+pub(super) type Result<T> = std::result::Result<T, LoadError>;
 
 /// Parses a PTX text.
 pub(crate) fn parse(text: &str) -> Result<Tree<'_>> {
@@ -23,82 +24,30 @@ const MOST_REGISTERS: u32 = 1 << 17;
 /// Most bytes of a variable or parameter, and the largest alignment.
 const MOST_BYTES: u64 = 1 << 24;
 
-struct Parser<'a, 't> {
+pub(super) struct Parser<'a, 't> {
     tokens: &'a [Lexeme<'t>],
-    at: usize,
+    pub(super) at: usize,
     tree: Tree<'t>,
     /// The latest location of each file, line and column: what `inlined_at` refers to.
     latest: HashMap<(u32, u32, u32), u32>,
 }
 
-/// Names in the scopes that are open.
-struct Scopes<'t> {
-    /// Scope number, registers by name, and families of registers (`%f<10>`) by prefix.
-    open: Vec<Scope<'t>>,
-    parents: Vec<u32>,
-    counts: [u32; 3],
-}
-
-struct Scope<'t> {
-    id: u32,
-    names: HashMap<&'t str, Register>,
-    families: HashMap<&'t str, (Class, u32, u32)>,
-}
-
-impl<'t> Scopes<'t> {
-    fn new() -> Self {
-        let mut new = Self { open: vec![], parents: vec![], counts: [0; 3] };
-        new.enter();
-        new
-    }
-
-    fn enter(&mut self) {
-        let id = self.parents.len() as u32;
-        self.parents.push(self.open.last().map_or(0, |s| s.id));
-        self.open.push(Scope { id, names: HashMap::new(), families: HashMap::new() });
-    }
-
-    fn take(&mut self, class: Class, count: u32) -> u32 {
-        let file = match class {
-            Class::Predicate => 0,
-            Class::Half | Class::Word => 1,
-            Class::Double => 2,
-        };
-        let first = self.counts[file];
-        self.counts[file] = first.saturating_add(count);
-        first
-    }
-
-    fn find(&self, name: &str) -> Option<Register> {
-        let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
-        let (prefix, number) = name.split_at(name.len() - digits);
-        let number: Option<u32> = number.parse().ok();
-        self.open.iter().rev().find_map(|scope| {
-            if let Some(&register) = scope.names.get(name) {
-                return Some(register);
-            }
-            let &(class, first, count) = scope.families.get(prefix)?;
-            number.filter(|&n| n < count).map(|n| Register { class, index: first + n })
-        })
-    }
-}
-
 impl<'t> Parser<'_, 't> {
-    fn line(&self) -> u32 {
+    pub(super) fn line(&self) -> u32 {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |l| l.line)
     }
 
-    fn peek(&self) -> Option<Token<'t>> {
+    pub(super) fn peek(&self) -> Option<Token<'t>> {
         self.tokens.get(self.at).map(|l| l.token)
     }
 
-    fn next(&mut self) -> Option<Token<'t>> {
+    pub(super) fn next(&mut self) -> Option<Token<'t>> {
         let token = self.peek();
         self.at += 1;
         token
     }
 
-    fn eat(&mut self, mark: char) -> bool {
+    pub(super) fn eat(&mut self, mark: char) -> bool {
         let there = self.peek() == Some(Token::Mark(mark));
         self.at += usize::from(there);
         there
@@ -110,7 +59,7 @@ impl<'t> Parser<'_, 't> {
         there
     }
 
-    fn unexpected<T>(&self, wanted: &str) -> Result<T> {
+    pub(super) fn unexpected<T>(&self, wanted: &str) -> Result<T> {
         let found = match self.peek() {
             None => "the end".to_owned(),
             Some(Token::Word(w)) => format!("`{w}`"),
@@ -120,11 +69,11 @@ impl<'t> Parser<'_, 't> {
         Err(syntax(self.line(), format!("expected {wanted}, found {found}")))
     }
 
-    fn expect(&mut self, mark: char) -> Result<()> {
+    pub(super) fn expect(&mut self, mark: char) -> Result<()> {
         if self.eat(mark) { Ok(()) } else { self.unexpected(&format!("`{mark}`")) }
     }
 
-    fn word(&mut self) -> Result<&'t str> {
+    pub(super) fn word(&mut self) -> Result<&'t str> {
         match self.peek() {
             Some(Token::Word(word)) => {
                 self.at += 1;
@@ -134,7 +83,7 @@ impl<'t> Parser<'_, 't> {
         }
     }
 
-    fn small(&mut self) -> Result<u32> {
+    pub(super) fn small(&mut self) -> Result<u32> {
         match self.peek() {
             Some(Token::Integer(n)) if n <= u64::from(u32::MAX) => {
                 self.at += 1;
@@ -512,112 +461,6 @@ impl<'t> Parser<'_, 't> {
         let scope = scopes.open.last().map_or(0, |s| s.id);
         Ok(Instruction { line, location, guard, opcode, operands, scope })
     }
-
-    fn named(&mut self, scopes: &Scopes<'t>, name: &'t str) -> Result<Operand<'t>> {
-        if name == "_" {
-            return Ok(Operand::Sink);
-        }
-        if let Some(register) = scopes.find(name) {
-            return Ok(Operand::Register(register));
-        }
-        if name == "WARP_SZ" {
-            return Ok(Operand::Integer(32));
-        }
-        Ok(if name.starts_with('%') { Operand::Special(name) } else { Operand::Symbol(name) })
-    }
-
-    fn operand(&mut self, scopes: &Scopes<'t>) -> Result<Operand<'t>> {
-        let line = self.line();
-        match self.next() {
-            Some(Token::Word(name)) => {
-                let first = self.named(scopes, name)?;
-                if self.eat('|') {
-                    let second = self.word()?;
-                    let second = self.named(scopes, second)?;
-                    return match (first, second) {
-                        (Operand::Register(a), Operand::Register(b)) => Ok(Operand::Pair(a, b)),
-                        (Operand::Sink, b @ Operand::Register(_)) => Ok(b),
-                        (a @ Operand::Register(_), Operand::Sink) => Ok(a),
-                        _ => Err(syntax(line, "expected two registers around `|`")),
-                    };
-                }
-                if let Operand::Symbol(_) = first
-                    && self.eat('+')
-                {
-                    let offset = i64::from(self.small()?);
-                    return Ok(Operand::Address { base: Box::new(first), offset, coordinates: vec![] });
-                }
-                Ok(first)
-            }
-            Some(Token::Integer(n)) => Ok(Operand::Integer(n)),
-            Some(Token::Single(bits)) => Ok(Operand::Single(bits)),
-            Some(Token::Double(bits)) => Ok(Operand::Real(bits)),
-            Some(Token::Mark('-')) => match self.next() {
-                Some(Token::Integer(n)) => Ok(Operand::Integer(n.wrapping_neg())),
-                Some(Token::Double(bits)) => Ok(Operand::Real((-f64::from_bits(bits)).to_bits())),
-                _ => Err(syntax(line, "expected a number after `-`")),
-            },
-            Some(Token::Mark('!')) => {
-                let name = self.word()?;
-                match scopes.find(name) {
-                    Some(register) => Ok(Operand::Not(register)),
-                    None => Err(LoadError::Undeclared { line, name: name.to_owned() }),
-                }
-            }
-            Some(Token::Mark('{')) => {
-                let elements = self.elements(scopes)?;
-                Ok(Operand::Vector(elements))
-            }
-            Some(Token::Mark('[')) => self.address(scopes),
-            _ => {
-                self.at -= 1;
-                self.unexpected("an operand")
-            }
-        }
-    }
-
-    /// After `{`.
-    fn elements(&mut self, scopes: &Scopes<'t>) -> Result<Vec<Operand<'t>>> {
-        let mut elements = Vec::new();
-        while !self.eat('}') {
-            if matches!(self.peek(), Some(Token::Mark('{' | '['))) {
-                return self.unexpected("an element");
-            }
-            elements.push(self.operand(scopes)?);
-            self.eat(',');
-        }
-        Ok(elements)
-    }
-
-    /// After `[`.
-    fn address(&mut self, scopes: &Scopes<'t>) -> Result<Operand<'t>> {
-        let base = match self.next() {
-            Some(Token::Word(name)) => self.named(scopes, name)?,
-            Some(Token::Integer(n)) => Operand::Integer(n),
-            _ => {
-                self.at -= 1;
-                return self.unexpected("an address");
-            }
-        };
-        let mut offset = 0;
-        let mut coordinates = vec![];
-        loop {
-            if self.eat(']') {
-                return Ok(Operand::Address { base: Box::new(base), offset, coordinates });
-            } else if self.eat('+') {
-                let negative = self.eat('-');
-                let value = i64::from(self.small()?);
-                offset += if negative { -value } else { value };
-            } else if self.eat('-') {
-                offset -= i64::from(self.small()?);
-            } else if self.eat(',') {
-                self.expect('{')?;
-                coordinates = self.elements(scopes)?;
-            } else {
-                return self.unexpected("`]`");
-            }
-        }
-    }
 }
 
 fn space(word: &str) -> Option<Space> {
@@ -645,6 +488,7 @@ fn type_bytes(word: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::syntax::Operand;
 
     fn kernel(body: &str) -> String {
         format!(".version 9.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 k_param_0)\n{{\n{body}\n}}\n")
