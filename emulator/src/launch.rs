@@ -73,7 +73,7 @@ pub struct Launch {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Faults, by block.
+    /// Faults, by block; of a block 64 kinds at most, and no more than 1024 in all.
     pub findings: Vec<Finding>,
     /// What each instruction did, if asked for.
     pub profile: Option<Profile>,
@@ -123,6 +123,7 @@ impl Kernel<'_> {
         };
         let merge = |mut a: Outcome, b: Outcome| {
             a.0.extend(b.0);
+            a.0.truncate(MOST_FINDINGS);
             if a.1.is_empty() {
                 a.1 = b.1;
             } else {
@@ -176,4 +177,8 @@ impl Kernel<'_> {
     }
 }
 
+/// Findings kept of a launch.
+const MOST_FINDINGS: usize = 1024;
+
+/// Findings, counters and instructions of blocks.
 type Outcome = (Vec<Finding>, Vec<Counters>, [u64; 2]);

@@ -171,49 +171,65 @@ fn original(kernel: usize) -> &'static str {
     }
 }
 
-/// Runs a kernel; whether its result is wrong, and the report.
-fn execute(kernel: usize, text: &str, options: &Options) -> (bool, Report) {
-    let module = Module::load(text).expect("loads");
-    let (causal, element) = match kernel {
-        0 => (false, Element::F16),
-        1 | 4 => (true, Element::Bf16),
-        _ => (false, Element::Bf16),
-    };
-    let problem = Attention::new(SHAPE, causal, element);
-    let (o_reference, lse_reference) = problem.reference();
-    let wrong = |o: &[f32], lse: &[f32]| distance(o, &o_reference) > 8e-3 || distance(lse, &lse_reference) > 1e-3;
-    let (o, lse, report): (Vec<f32>, Vec<f32>, Report) = match kernel {
-        0 => run_attention(&module.kernel("attention").expect("is there"), &problem, element, 64, (128, 24576), options),
-        1 => run_attention(&module.kernel("causal_attention").expect("is there"), &problem, element, 32, (64, 28672), options),
-        4 => run_specialised(&module.kernel("causal_attention").expect("is there"), &problem, options),
-        _ => run(&module.kernel("fwd").expect("is there"), &hopper(kernel), &problem, 2, options),
-    };
-    (wrong(&o, &lse), report)
+/// A problem for each kernel, with its solution.
+struct Subject {
+    kernel: usize,
+    problem: Attention,
+    o: Vec<f64>,
+    lse: Vec<f64>,
+}
+
+impl Subject {
+    fn new(kernel: usize) -> Self {
+        let (causal, element) = match kernel {
+            0 => (false, Element::F16),
+            1 | 4 => (true, Element::Bf16),
+            _ => (false, Element::Bf16),
+        };
+        let problem = Attention::new(SHAPE, causal, element);
+        let (o, lse) = problem.reference();
+        Self { kernel, problem, o, lse }
+    }
+
+    /// Runs a text of the kernel; whether its result is wrong, and the report.
+    fn execute(&self, text: &str, options: &Options) -> (bool, Report) {
+        let module = Module::load(text).expect("loads");
+        let kernel = |name| module.kernel(name).expect("is there");
+        let problem = &self.problem;
+        let (o, lse, report): (Vec<f32>, Vec<f32>, Report) = match self.kernel {
+            0 => run_attention(&kernel("attention"), problem, Element::F16, 64, (128, 24576), options),
+            1 => run_attention(&kernel("causal_attention"), problem, Element::Bf16, 32, (64, 28672), options),
+            4 => run_specialised(&kernel("causal_attention"), problem, options),
+            number => run(&kernel("fwd"), &hopper(number), problem, 2, options),
+        };
+        (distance(&o, &self.o) > 8e-3 || distance(&lse, &self.lse) > 1e-3, report)
+    }
 }
 
 /// Whether the fault shows, in one run with the default schedule.
-fn shows(mutant: &Mutant) -> bool {
+fn shows(mutant: &Mutant, subject: &Subject) -> bool {
     let mut options = Options::default();
     options.parallel = false;
     options.instruction_limit = 3_000_000;
-    let (wrong, report) = execute(mutant.kernel, &mutant.text, &options);
+    let (wrong, report) = subject.execute(&mutant.text, &options);
     wrong || !report.findings.is_empty()
 }
 
 #[test]
 fn planted_faults_show() {
     let mut all = vec![];
+    let subjects: Vec<Subject> = (0..5).map(Subject::new).collect();
     for (kernel, most) in [(0, 4), (1, 4), (2, 6), (3, 6), (4, 8)] {
         // A fault in code that is not executed is none.
         let mut options = Options::default();
         options.profile = true;
-        let (wrong, report) = execute(kernel, original(kernel), &options);
+        let (wrong, report) = subjects[kernel].execute(original(kernel), &options);
         assert!(!wrong && report.findings.is_empty(), "kernel {kernel} has faults of its own");
         let executed = report.profile.expect("was asked for").instructions.iter().map(|i| i.ptx_line as usize).collect();
         all.extend(mutants(kernel, original(kernel), &executed, most));
     }
     all.retain(|m| !HARMLESS.iter().any(|h| (h.0, h.1) == (m.kernel, m.line)));
-    let hidden: Vec<&Mutant> = all.par_iter().filter(|m| !shows(m)).collect();
+    let hidden: Vec<&Mutant> = all.par_iter().filter(|m| !shows(m, &subjects[m.kernel])).collect();
     let list: String = hidden.iter().map(|m| format!("kernel {}, {}\n", m.kernel, m.what)).collect();
     assert!(all.len() >= 60, "only {} faults", all.len());
     assert!(hidden.is_empty(), "{} of {} planted faults do not show:\n{list}", hidden.len(), all.len());
