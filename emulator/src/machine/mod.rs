@@ -1,0 +1,17 @@
+//! The machine that executes a kernel: blocks, warps, barriers, copies and products.
+
+mod access;
+mod arithmetic;
+mod barriers;
+mod block;
+mod clocks;
+mod copies;
+mod exchange;
+mod fragments;
+mod products;
+mod profile;
+mod record;
+mod warp;
+
+pub(crate) use block::{Block, Launched};
+pub(crate) use profile::Counters;

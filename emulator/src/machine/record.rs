@@ -1,0 +1,89 @@
+//! Findings while a block runs, without their lines.
+
+use std::collections::HashMap;
+
+use crate::finding::{Finding, FindingKind, Party};
+use crate::program::{Kernel, Program};
+use crate::syntax::Space;
+
+/// An instruction that a warp executed, and the lane ([`MANY`] for several).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct At {
+    pub step: u32,
+    pub warp: u16,
+    pub lane: u8,
+}
+
+#[derive(Clone, Debug)]
+struct Raw {
+    kind: FindingKind,
+    at: At,
+    other: Option<At>,
+    address: Option<(Space, u64)>,
+    detail: String,
+    count: u64,
+}
+
+/// The findings of a block.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    known: HashMap<(FindingKind, u32, Option<u32>), usize>,
+    all: Vec<Raw>,
+}
+
+impl Record {
+    /// Most findings kept of a block.
+    const LIMIT: usize = 64;
+
+    /// Notes a finding; equal ones are counted.
+    pub fn add(
+        &mut self,
+        kind: FindingKind,
+        at: At,
+        other: Option<At>,
+        address: Option<(Space, u64)>,
+        detail: impl FnOnce() -> String,
+    ) {
+        let key = (kind, at.step, other.map(|o| o.step));
+        if let Some(&index) = self.known.get(&key) {
+            self.all[index].count += 1;
+        } else if self.all.len() < Self::LIMIT {
+            self.known.insert(key, self.all.len());
+            self.all.push(Raw { kind, at, other, address, detail: detail(), count: 1 });
+        }
+    }
+
+    /// With lines.
+    pub fn finish(self, program: &Program, kernel: &Kernel, block: [u32; 3]) -> Vec<Finding> {
+        let party = |at: At| {
+            let step = &kernel.steps[at.step as usize];
+            Party {
+                instruction: kernel.opcodes[at.step as usize].to_string(),
+                ptx_line: step.line,
+                lines: program.lines.chain(step.location).to_vec(),
+                warp: at.warp.into(),
+                lane: (at.lane < 32).then_some(at.lane.into()),
+            }
+        };
+        let name = |space: Space| match space {
+            Space::Generic => "generic",
+            Space::Global => "global",
+            Space::Shared => "shared",
+            Space::Local => "local",
+            Space::Param => "parameter",
+            Space::Const => "constant",
+        };
+        self.all
+            .into_iter()
+            .map(|raw| Finding {
+                kind: raw.kind,
+                block,
+                party: party(raw.at),
+                other: raw.other.map(party),
+                address: raw.address.map(|(space, address)| (name(space), address)),
+                detail: raw.detail,
+                count: raw.count,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,347 @@
+//! Loads, stores, atomics, copies, barriers and fences.
+
+use super::modifiers::{Modifiers, Type, unknown};
+use super::operands::{Decoder, Result};
+use super::operation::*;
+use crate::syntax::{Class, Instruction, Operand, Register, Space};
+
+/// Modifiers of loads and stores that say where data may be cached, or order accesses of several blocks.
+const HINTS: &[&str] = &[
+    "ca",
+    "cg",
+    "cs",
+    "lu",
+    "cv",
+    "wb",
+    "wt",
+    "nc",
+    "volatile",
+    "relaxed",
+    "weak",
+    "acquire",
+    "release",
+    "acq_rel",
+    "cta",
+    "cluster",
+    "gpu",
+    "sys",
+    "L1::evict_normal",
+    "L1::evict_unchanged",
+    "L1::evict_first",
+    "L1::evict_last",
+    "L1::no_allocate",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+    "L2::cache_hint",
+];
+
+impl<'t> Decoder<'_, 't> {
+    /// The address in an operand `[..]` of a space.
+    pub fn address(&mut self, i: &Instruction<'t>, n: usize, space: Space) -> Result<Address> {
+        let operand = self.operand(i, n)?;
+        self.address_of(i, operand, space)
+    }
+
+    pub fn address_of(&mut self, i: &Instruction<'t>, operand: &Operand<'t>, space: Space) -> Result<Address> {
+        let Operand::Address { base, offset, .. } = operand else { return Err(unknown(i, "an address is expected")) };
+        let offset = *offset;
+        Ok(match &**base {
+            Operand::Register(Register { class: Class::Double, index }) => Address { row: *index, wide: true, offset },
+            Operand::Register(Register { class: Class::Word, index })
+                if matches!(space, Space::Shared | Space::Local | Space::Param) =>
+            {
+                Address { row: *index, wide: false, offset }
+            }
+            base @ (Operand::Symbol(_) | Operand::Integer(_)) => Address { row: self.double_of(i, base)?, wide: true, offset },
+            _ => return Err(unknown(i, "its address")),
+        })
+    }
+
+    pub(super) fn memory(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>) -> Result<Option<Op>> {
+        Ok(Some(match m.name {
+            "ld" | "ldu" => Op::Load(Box::new(self.access(i, m, 1, 0, true)?)),
+            "st" => Op::Store(Box::new(self.access(i, m, 0, 1, false)?)),
+            "atom" => self.atomic(i, m, true)?,
+            "red" => self.atomic(i, m, false)?,
+            "cp" => self.copy(i, m)?,
+            "mbarrier" => self.barrier_object(i, m)?,
+            "bar" | "barrier" => self.barrier(i, m)?,
+            "membar" => {
+                m.ignore(&["cta", "gl", "sys"]);
+                Op::Fence
+            }
+            "fence" => {
+                m.ignore(&["cluster", "cta", "gpu", "sys"]);
+                if m.take("proxy") {
+                    m.ignore(&["global", "shared::cta", "shared::cluster"]);
+                    if m.take("async") { Op::FenceProxyAsync } else { return Err(unknown(i, "the proxy")) }
+                } else if m.take("mbarrier_init") {
+                    m.ignore(&["release"]);
+                    Op::FenceProxyAsync
+                } else {
+                    m.ignore(&["sc", "acq_rel", "acquire", "release"]);
+                    Op::Fence
+                }
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    fn access(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, address: usize, data: usize, load: bool) -> Result<Access> {
+        self.count(i, &[2])?;
+        m.ignore(HINTS);
+        let space = m.space();
+        let lanes = m.any(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1);
+        let of = m.one_type()?;
+        if of == Type::Predicate {
+            return Err(unknown(i, "predicates in memory"));
+        }
+        let address = self.address(i, address, space)?;
+        let operand = self.operand(i, data)?;
+        let parts = match operand {
+            Operand::Vector(parts) if lanes > 1 => &parts[..],
+            single if lanes == 1 => std::slice::from_ref(single),
+            _ => return Err(unknown(i, "a vector is expected")),
+        };
+        if parts.len() != lanes {
+            return Err(unknown(i, "the length of its vector"));
+        }
+        let wide = of.bytes() == 8 || parts.iter().any(|p| matches!(p, Operand::Register(Register { class: Class::Double, .. })));
+        let mut rows = Vec::with_capacity(lanes);
+        for part in parts {
+            rows.push(match part {
+                Operand::Sink if load => u32::MAX,
+                Operand::Register(r) if wide == (r.class == Class::Double) && r.class != Class::Predicate => r.index,
+                Operand::Register(_) => return Err(unknown(i, "registers of several widths")),
+                part if !load && wide => self.double_of(i, part)?,
+                part if !load => self.word_of(i, part)?,
+                _ => return Err(unknown(i, "its destination")),
+            });
+        }
+        let bytes = u32::from(of.bytes()) * lanes as u32;
+        if bytes > 32 || !bytes.is_power_of_two() {
+            return Err(unknown(i, "the width of its access"));
+        }
+        Ok(Access { space, address, element: of.bytes(), signed: of.is_signed(), rows: rows.into(), wide })
+    }
+
+    fn atomic(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, returns: bool) -> Result<Op> {
+        m.ignore(HINTS);
+        let space = m.space();
+        let of = m.one_type()?;
+        let wide = of.bytes() == 8;
+        let table = [
+            ("add", (Atomic::Add, Atomic::Add)),
+            ("min", (Atomic::MinUnsigned, Atomic::MinSigned)),
+            ("max", (Atomic::MaxUnsigned, Atomic::MaxSigned)),
+            ("and", (Atomic::And, Atomic::And)),
+            ("or", (Atomic::Or, Atomic::Or)),
+            ("xor", (Atomic::Xor, Atomic::Xor)),
+            ("exch", (Atomic::Exchange, Atomic::Exchange)),
+            ("cas", (Atomic::CompareSwap, Atomic::CompareSwap)),
+            ("inc", (Atomic::Increment, Atomic::Increment)),
+            ("dec", (Atomic::Decrement, Atomic::Decrement)),
+        ];
+        let (unsigned, signed) = m.any(&table).ok_or_else(|| unknown(i, "the operation"))?;
+        let op = match of {
+            Type::F32 if unsigned == Atomic::Add => Atomic::FloatAdd,
+            Type::Signed(4 | 8) => signed,
+            Type::Bits(4 | 8) | Type::Unsigned(4 | 8) => unsigned,
+            _ => return Err(unknown(i, "this type")),
+        };
+        let first = usize::from(returns);
+        let address = self.address(i, first, space)?;
+        let value = |s: &mut Self, n| if wide { s.double(i, n) } else { s.word(i, n) };
+        let a = value(self, first + 1)?;
+        let b = if op == Atomic::CompareSwap { value(self, first + 2)? } else { a };
+        let d = match i.operands.first() {
+            Some(Operand::Sink) => None,
+            _ if !returns => None,
+            _ => Some(if wide { self.to_double(i, 0)? } else { self.to_word(i, 0)? }),
+        };
+        Ok(Op::Atomic { op, space, wide, d, address, a, b })
+    }
+
+    fn copy(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>) -> Result<Op> {
+        if !m.take("async") {
+            return Err(unknown(i, ""));
+        }
+        if m.take("bulk") {
+            return self.bulk(i, m);
+        }
+        if m.take("commit_group") {
+            return Ok(Op::CommitCopies);
+        }
+        if m.take("wait_group") {
+            return Ok(Op::WaitCopies { pending: Some(self.immediate(i, 0)? as u32) });
+        }
+        if m.take("wait_all") {
+            return Ok(Op::WaitCopies { pending: None });
+        }
+        m.ignore(HINTS);
+        if !(m.take("shared") || m.take("shared::cta")) || !m.take("global") {
+            return Err(unknown(i, "only from global to shared memory"));
+        }
+        let (to, from) = (self.address(i, 0, Space::Shared)?, self.address(i, 1, Space::Global)?);
+        let bytes = self.immediate(i, 2)?;
+        if !matches!(bytes, 4 | 8 | 16) {
+            return Err(unknown(i, "the size of the copy"));
+        }
+        let present = match i.operands.get(3) {
+            None => None,
+            Some(operand) => Some(self.word_of(i, operand)?),
+        };
+        Ok(Op::CopyAsync { to, from, bytes: bytes as u8, present })
+    }
+
+    fn bulk(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>) -> Result<Op> {
+        if m.take("commit_group") {
+            return Ok(Op::CommitBulk);
+        }
+        if m.take("wait_group") {
+            return Ok(Op::WaitBulk { pending: self.immediate(i, 0)? as u32, read: m.take("read") });
+        }
+        let rank = m.any(&[("1d", 1), ("2d", 2), ("3d", 3), ("4d", 4), ("5d", 5)]);
+        let tensor = m.take("tensor");
+        m.ignore(&["tile"]);
+        if m.take("mbarrier::complete_tx::bytes") {
+            if !m.take("global") || !(m.take("shared::cluster") || m.take("shared::cta")) {
+                return Err(unknown(i, "its state spaces"));
+            }
+            let shared = self.address(i, 0, Space::Shared)?;
+            return match (tensor, rank) {
+                (true, Some(rank)) => {
+                    self.count(i, &[3])?;
+                    let barrier = Some(self.address(i, 2, Space::Shared)?);
+                    let (map, coordinates) = self.tensor_address(i, 1, rank)?;
+                    Ok(Op::TensorLoad(Box::new(TensorCopy { map, coordinates, shared, barrier })))
+                }
+                (false, None) => {
+                    self.count(i, &[4])?;
+                    let (global, bytes) = (self.address(i, 1, Space::Global)?, self.word(i, 2)?);
+                    let barrier = Some(self.address(i, 3, Space::Shared)?);
+                    Ok(Op::BulkCopy { shared, global, bytes, barrier })
+                }
+                _ => Err(unknown(i, "")),
+            };
+        }
+        if m.take("bulk_group") && m.take("global") && m.take("shared::cta") {
+            return match (tensor, rank) {
+                (true, Some(rank)) => {
+                    self.count(i, &[2])?;
+                    let shared = self.address(i, 1, Space::Shared)?;
+                    let (map, coordinates) = self.tensor_address(i, 0, rank)?;
+                    Ok(Op::TensorStore(Box::new(TensorCopy { map, coordinates, shared, barrier: None })))
+                }
+                (false, None) => {
+                    self.count(i, &[3])?;
+                    let (global, shared, bytes) =
+                        (self.address(i, 0, Space::Global)?, self.address(i, 1, Space::Shared)?, self.word(i, 2)?);
+                    Ok(Op::BulkCopy { shared, global, bytes, barrier: None })
+                }
+                _ => Err(unknown(i, "")),
+            };
+        }
+        Err(unknown(i, ""))
+    }
+
+    fn tensor_address(&mut self, i: &Instruction<'t>, n: usize, rank: usize) -> Result<(Address, Box<[u32]>)> {
+        let operand = self.operand(i, n)?;
+        let map = self.address_of(i, operand, Space::Generic)?;
+        let Operand::Address { coordinates, .. } = operand else { return Err(unknown(i, "a tensor address is expected")) };
+        if coordinates.len() != rank {
+            return Err(unknown(i, "the number of coordinates"));
+        }
+        let rows: Result<Vec<u32>> = coordinates.iter().map(|c| self.word_of(i, c)).collect();
+        Ok((map, rows?.into()))
+    }
+
+    fn barrier_object(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>) -> Result<Op> {
+        let spaces: Vec<bool> = ["shared", "shared::cta"].iter().map(|s| m.take(s)).collect();
+        if !spaces.contains(&true) {
+            return Err(unknown(i, "only in shared::cta"));
+        }
+        if !m.take("b64") {
+            return Err(unknown(i, "a type .b64 is expected"));
+        }
+        let target = |d: &mut Self, n| d.address(i, n, Space::Shared);
+        if m.take("init") {
+            return Ok(Op::BarrierInit { address: target(self, 0)?, count: self.word(i, 1)? });
+        }
+        if m.take("inval") {
+            return Ok(Op::BarrierInvalidate { address: target(self, 0)? });
+        }
+        if m.take("expect_tx") && !m.take("arrive") {
+            m.ignore(&["relaxed", "cta"]);
+            return Ok(Op::BarrierExpect { address: target(self, 0)?, transactions: self.word(i, 1)? });
+        }
+        let waits = [("try_wait", true), ("test_wait", false)];
+        if let Some(suspend) = m.any(&waits) {
+            m.ignore(&["acquire", "cta"]);
+            let dp = self.to_predicate(i, 0)?;
+            let address = target(self, 1)?;
+            return Ok(if m.take("parity") {
+                Op::BarrierTest { dp, address, parity: Some(self.word(i, 2)?), state: 0, suspend }
+            } else {
+                Op::BarrierTest { dp, address, parity: None, state: self.double(i, 2)?, suspend }
+            });
+        }
+        // `expect_tx` of an arrive was taken above, where it left `arrive` alone only if it is not there.
+        let transactions = i.opcode.contains("arrive.expect_tx");
+        m.ignore(&["arrive"]);
+        let drop = if m.take("arrive_drop") {
+            true
+        } else if i.opcode.contains(".arrive") {
+            false
+        } else {
+            return Err(unknown(i, ""));
+        };
+        m.ignore(&["release", "cta", "expect_tx"]);
+        if m.take("noComplete") {
+            return Err(unknown(i, "modifier `.noComplete`"));
+        }
+        let (state, first) = match i.operands.first() {
+            Some(Operand::Sink) => (None, 1),
+            Some(Operand::Register(Register { class: Class::Double, index })) => (Some(*index), 1),
+            _ => (None, 0),
+        };
+        let address = target(self, first)?;
+        let last = match i.operands.get(first + 1) {
+            None => None,
+            Some(operand) => Some(self.word_of(i, operand)?),
+        };
+        Ok(match (transactions, last) {
+            (true, None) => return Err(unknown(i, "its transaction count")),
+            (true, bytes) => Op::BarrierArrive { address, count: None, transactions: bytes, drop, state },
+            (false, count) => Op::BarrierArrive { address, count, transactions: None, drop, state },
+        })
+    }
+
+    fn barrier(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>) -> Result<Op> {
+        if m.take("warp") {
+            m.ignore(&["sync"]);
+            return Ok(Op::WarpBarrier { members: self.word(i, 0)? });
+        }
+        if m.take("cluster") {
+            return Err(unknown(i, "clusters"));
+        }
+        m.ignore(&["cta"]);
+        let aligned = m.name == "bar" || m.take("aligned");
+        m.ignore(&["aligned"]);
+        let wait = if m.take("sync") {
+            true
+        } else if m.take("arrive") {
+            false
+        } else {
+            return Err(unknown(i, ""));
+        };
+        self.count(i, if wait { &[1, 2] } else { &[2] })?;
+        let id = self.word(i, 0)?;
+        let threads = match i.operands.get(1) {
+            None => None,
+            Some(operand) => Some(self.word_of(i, operand)?),
+        };
+        Ok(Op::Barrier { id, threads, wait, aligned })
+    }
+}
