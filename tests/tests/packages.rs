@@ -12,6 +12,7 @@ const CRATES: &[(&str, &str)] = &[
     ("templates", "flashtile-templates"),
     ("runtime", "flashtile"),
     ("runtime/cli", "flashtile-cli"),
+    ("emulator", "flashtile-emulator"),
 ];
 
 fn root() -> PathBuf {

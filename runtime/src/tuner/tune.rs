@@ -252,7 +252,9 @@ impl Task<'_> {
         predicted: bool,
         start: Instant,
     ) -> Result<TuneReport> {
-        let complete = matches!(stop, Stop::Exhausted | Stop::Roofline) && self.options.schedules.is_none();
+        // A search among a part of the space says nothing of the rest.
+        let whole = self.options.schedules.is_none() && self.options.max_candidates.is_none();
+        let complete = matches!(stop, Stop::Exhausted | Stop::Roofline) && whole;
         let record = self.record(candidates, winner, complete);
         let kept = self.options.cache.keep_tuning(&record);
         if winner.is_none() {
