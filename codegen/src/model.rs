@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::generate::{self, Planned};
 use crate::instance::Instance;
 use crate::lower;
-use crate::plan::{Guard, OperandA, Plan, Stmt, StmtOp};
+use crate::plan::{Computed, Guard, Input, InputSource, OperandA, Parts, Plan, Shared, Stmt, StmtOp};
 use crate::schedule::{Fragments, Persistent, PingPong, Schedule, WorkOrder};
 use crate::space;
 
@@ -397,6 +397,7 @@ impl Counter<'_> {
                 let instructions = if advances { 4.0 } else { 24.0 };
                 Units { issue: per_warp * instructions / 4.0, shared: per_warp * 4.0, ..Units::default() }
             }
+            StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::LoadFragments { to, .. } => self.ldmatrix(self.elements(*to) / 4.0),
             StmtOp::Dot { acc, a, b, depth, .. } => self.product(*acc, a, *b, *depth),
             StmtOp::Stage { from, .. } => {
@@ -419,6 +420,34 @@ impl Counter<'_> {
             }
             StmtOp::When { .. } | StmtOp::Loop { .. } | StmtOp::Step { .. } | StmtOp::Work(_) => unreachable!("walked by block"),
         }
+    }
+
+    /// Elements are widened, computed in f32 and rounded; a warp moves 512 bytes of shared memory at a time, 128 a cycle.
+    fn compute(&self, to: &[Computed], inputs: &[Input], shared: &[Shared]) -> Units {
+        let parts = Parts::of(self.plan, to, inputs);
+        let (count, width) = (f64::from(parts.per_thread), f64::from(parts.width));
+        let accesses = |bytes: usize| width * bytes as f64 / 16.0;
+        let mut units = Units::default();
+        for input in inputs {
+            let (issue, shared) = match &input.from {
+                InputSource::Tile(tile, _) => {
+                    let n = accesses(self.plan.tiles[*tile].elem.bytes().unwrap_or(4));
+                    (2.0 * n + width, 4.0 * n)
+                }
+                InputSource::Matrix(_) | InputSource::Column(_) => (4.0 + width, 4.0),
+                InputSource::Row(_) => (4.0, 1.0),
+            };
+            units.add(Units { issue: issue / 4.0, shared, ..Units::default() }, count);
+        }
+        for s in shared {
+            units.add(self.expression(&s.value, width), count);
+        }
+        for t in to {
+            units.add(self.expression(&t.value, width), count);
+            let n = accesses(self.plan.tiles[t.tile].elem.bytes().unwrap_or(4));
+            units.add(Units { issue: (2.0 * n + width / 2.0) / 4.0, shared: 4.0 * n, ..Units::default() }, count);
+        }
+        units
     }
 
     fn ldmatrix(&self, n: f64) -> Units {

@@ -108,6 +108,8 @@ pub enum Wrapper {
         /// `f16` or `bf16`.
         elem: &'static str,
     },
+    /// Parts of the rows of tiles.
+    Part,
     /// 16-byte stores of a fragment.
     StoreQuad {
         /// Packing wrapper.
@@ -223,6 +225,7 @@ impl Wrapper {
                 context.elem = elem;
                 "ptx/wgmma"
             }
+            Wrapper::Part => "device/part",
             Wrapper::StoreQuad { pack } => {
                 context.pack = pack;
                 "device/store_quad"

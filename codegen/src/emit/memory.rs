@@ -13,7 +13,7 @@ use crate::schedule::Schedule;
 
 /// Bytes per asynchronous or vector copy under the facts, or 0 for element by element.
 pub fn copy_bytes(instance: &Instance, schedule: &Schedule) -> u32 {
-    match (schedule.copy, instance.facts.alignment) {
+    match (schedule.copy, instance.alignment()) {
         (CopyOp::Sync, 16) => 16,
         (CopyOp::Sync, _) => 0,
         (_, bytes) => bytes,
@@ -30,7 +30,7 @@ fn column_text(domain: Domain) -> String {
     Expr::ColumnPosition("first_column".into()).text(domain)
 }
 
-fn parenthesized(text: &str) -> String {
+pub(super) fn parenthesized(text: &str) -> String {
     if text.contains(' ') { format!("({text})") } else { text.to_owned() }
 }
 
@@ -90,7 +90,7 @@ impl Writer<'_> {
         let columns_present = self.uniform(&to.columns_present);
         let quad = *shape == Shape::Accumulator
             && matches!(elem, Elem::F16 | Elem::Bf16)
-            && self.e.instance.facts.alignment == 16
+            && self.e.instance.alignment() == 16
             && n_tiles % 4 == 0
             && to.columns_full;
         if let (true, Some(v)) = (quad, variable) {
