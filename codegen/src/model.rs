@@ -209,12 +209,21 @@ pub fn ranking(
     machine: &Machine,
 ) -> Result<Ranking, Error> {
     let mut ranking = Ranking::default();
+    let mut unsupported = None;
     for schedule in space::candidates(instance, arch) {
         match predict(instance, &schedule, arch, sizes, machine) {
             Ok(seconds) => ranking.legal.push((schedule, seconds)),
             Err(Error::Illegal { reasons, .. }) => ranking.illegal.push((schedule, reasons)),
+            // One instruction may take what another does not.
+            Err(error @ Error::Unsupported { .. }) => {
+                ranking.illegal.push((schedule, vec![error.to_string()]));
+                unsupported = Some(error);
+            }
             Err(other) => return Err(other),
         }
+    }
+    if let (true, Some(error)) = (ranking.legal.is_empty(), unsupported) {
+        return Err(error);
     }
     ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
     Ok(ranking)

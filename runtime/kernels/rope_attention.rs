@@ -1,8 +1,9 @@
 flash_kernel! {
     /// Attention with rotary position embedding, fused: queries and keys are rotated inside the kernel.
     ///
-    /// `cos_q`, `sin_q` hold a row per query and `cos_k`, `sin_k` a row per key: the rows of one table at their positions. Element
-    /// `c` of the first half of a head is rotated with element `c` of the second.
+    /// Element `c` of the first half of a head is rotated with element `c` of the second. `cos_q` and `sin_q` have a row for every
+    /// query, `cos_k` and `sin_k` for every key: where queries and keys have the same positions, these are the same tensors, and
+    /// otherwise rows of one table. Of their columns the first `D / 2` are read, so that a table with both halves serves too.
     pub fn rope_attention<T: Element, const D: usize>(
         q: &Tensor<T, (B, H, M, D)>,
         k: &Tensor<T, (B, G, N, D)>,

@@ -54,6 +54,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(special());
     all.extend(masks());
     all.extend(other_kernels());
+    all.extend(rotary());
     all
 }
 
@@ -253,6 +254,56 @@ fn other_kernels() -> Vec<Case> {
     cases
 }
 
+const ROTARY: [&str; 2] = ["rope_attention", "causal_rope_attention"];
+
+/// Rotary position embedding, fused and by itself. Tables have the columns of one half of a head, or of both.
+fn rotary() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let rotary = |kernel, elem, a: Attention, columns| {
+        let mut case = attention(kernel, elem, a);
+        case.sizes.push(("C", columns));
+        case
+    };
+    for kernel in ROTARY {
+        for (m, n) in [(1, 1), (1, 203), (7, 7), (64, 64), (113, 113), (113, 203), (203, 113), (1, 0)] {
+            for elem in FLOATS {
+                cases.push(rotary(kernel, elem, rows(m, n, 64), 32));
+            }
+        }
+        for d in [8, 16, 32, 40, 72, 80, 96, 128, 256] {
+            for elem in HALVES {
+                cases.push(rotary(kernel, elem, rows(77, 141, d), d / 2));
+            }
+        }
+        cases.push(rotary(kernel, Elem::F32, rows(77, 141, 40), 20));
+        for (b, h, g) in [(2, 4, 2), (1, 6, 3), (2, 8, 1)] {
+            for elem in HALVES {
+                cases.push(rotary(kernel, elem, Attention { b, h, g, m: 67, n: 131, d: 64 }, 64));
+            }
+        }
+        for layout in [Layout::HeadsInner, Layout::Padded(8), Layout::Padded(2), Layout::Padded(3)] {
+            for elem in FLOATS {
+                let shape = Attention { b: 2, h: 4, g: 2, m: 37, n: 101, d: 64 };
+                cases.push(Case { layout, ..rotary(kernel, elem, shape, 32) });
+            }
+        }
+        for values in [Values::Growing(30.0), Values::SpecialQueries, Values::SpecialKeys] {
+            for elem in FLOATS {
+                cases.push(Case { values, ..rotary(kernel, elem, rows(70, 203, 64), 32) });
+            }
+        }
+    }
+    for elem in FLOATS {
+        for (n, d, columns) in [(1, 64, 32), (113, 64, 64), (203, 128, 64), (77, 40, 20), (64, 8, 4)] {
+            let small = n * d <= SMALL;
+            let (consts, sizes) = (vec![("D", d)], vec![("B", 2), ("H", 3), ("N", n), ("C", columns)]);
+            let (scalars, values, layout) = (Vec::new(), Values::Normal, Layout::Packed);
+            cases.push(Case { kernel: "rotate", elem, consts, sizes, scalars, values, layout, small });
+        }
+    }
+    cases
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -276,6 +327,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 7);
+        assert_eq!(kernels.len(), 10);
     }
 }
