@@ -102,7 +102,7 @@ impl Kernel<'_> {
         let parameters = self.parameters(launch)?;
         self.check_shape(launch)?;
         let variables = Region::new(windows::MODULE, self.loaded.variables.len() as u64);
-        variables.fill(&self.loaded.variables);
+        variables.fill(0, &self.loaded.variables);
         let launched = Launched {
             kernel: self.kernel,
             memory,

@@ -82,6 +82,6 @@ pub use error::{LaunchError, LoadError};
 pub use finding::{Finding, FindingKind, Party, SourceLine};
 pub use launch::{Kernel, Launch, Module, Report};
 pub use memory::{Buffer, GlobalMemory};
-pub use options::{Landing, Options, Order};
+pub use options::{Landing, Options, OptionsError, Order};
 pub use profile::{InstructionKind, InstructionProfile, LineProfile, Profile, Work};
 pub use tensor_map::{Swizzle, TensorMap, TensorMapError};

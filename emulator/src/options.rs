@@ -1,6 +1,7 @@
 //! How a launch is executed.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// When asynchronous copies and products take effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -85,6 +86,43 @@ impl fmt::Display for Options {
             Order::Random => "random",
         };
         write!(f, "landing={landing},order={order},seed={}", self.seed)
+    }
+}
+
+/// Why a text does not say how a launch is executed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is no option of an execution; expected landing=late|early|random, order=forward|backward|rotating|random, seed=N")]
+pub struct OptionsError(String);
+
+/// The form that [`Options`] are printed in; what is left out keeps its default.
+///
+/// ```
+/// use flashtile_emulator::{Landing, Options};
+/// let options: Options = "landing=early,seed=3".parse()?;
+/// assert_eq!((options.landing, options.seed), (Landing::Early, 3));
+/// assert_eq!(options.to_string().parse(), Ok(options));
+/// assert!("landing=never".parse::<Options>().is_err());
+/// # Ok::<(), flashtile_emulator::OptionsError>(())
+/// ```
+impl FromStr for Options {
+    type Err = OptionsError;
+
+    fn from_str(text: &str) -> Result<Self, OptionsError> {
+        let mut options = Self::default();
+        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            match item.split_once('=') {
+                Some(("landing", "late")) => options.landing = Landing::Late,
+                Some(("landing", "early")) => options.landing = Landing::Early,
+                Some(("landing", "random")) => options.landing = Landing::Random,
+                Some(("order", "forward")) => options.order = Order::Forward,
+                Some(("order", "backward")) => options.order = Order::Backward,
+                Some(("order", "rotating")) => options.order = Order::Rotating,
+                Some(("order", "random")) => options.order = Order::Random,
+                Some(("seed", seed)) => options.seed = seed.parse().map_err(|_| OptionsError(item.to_owned()))?,
+                _ => return Err(OptionsError(item.to_owned())),
+            }
+        }
+        Ok(options)
     }
 }
 

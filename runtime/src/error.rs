@@ -3,7 +3,7 @@
 //! Messages are lowercase, hold the values involved and say what to do next.
 
 use crate::cache::CacheError;
-use crate::device::DeviceError;
+use crate::device::{DeviceError, EmulatorError};
 use crate::kernel::KernelError;
 use crate::launch::ArgumentError;
 use crate::tensor::TensorError;
@@ -17,6 +17,9 @@ pub enum Error {
     /// A device is missing, full, or refused a request.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The emulator cannot execute a kernel, or found faults in it.
+    #[error(transparent)]
+    Emulator(#[from] EmulatorError),
     /// A tensor cannot be made or viewed as asked.
     #[error(transparent)]
     Tensor(#[from] TensorError),

@@ -2,7 +2,7 @@
 //!
 //! | module | subject |
 //! | --- | --- |
-//! | [`device`] | `cpu` and `cuda:N` behind one handle |
+//! | [`device`] | `cpu`, `cuda:N` and `emulator` behind one handle |
 //! | [`tensor`] | strided tensors in the memory of a device |
 //! | [`kernel`] | kernels: text, and text bound to types and constants |
 //! | [`launch`] | arguments, their check, and kernels made ready for a device |
@@ -43,6 +43,7 @@ pub use element::Element;
 pub use error::{Error, Result};
 pub use flashtile_codegen::{ARCHS, Arch, Facts, Schedule};
 pub use flashtile_dsl::ir::{Binding, Elem, SourceText};
+pub use flashtile_emulator as emulator;
 pub use flashtile_macros::flash_kernel;
 pub use half::{bf16, f16};
 pub use kernel::{BoundKernel, Kernel};

@@ -1,6 +1,7 @@
 //! Global memory: buffers, with every byte's initialisation tracked. Blocks run on several threads, so it is made of atomic
 //! words; ordinary accesses are relaxed, which on the host costs what plain ones do.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::windows;
@@ -14,7 +15,8 @@ pub struct Buffer {
     pub bytes: u64,
 }
 
-/// Buffers that kernels read and write. What lies between them belongs to nobody: an access there is a finding.
+/// Buffers that kernels read and write. What lies between them belongs to nobody: an access there is a finding. Clones share
+/// the buffers that were there when they were made, so that a launch may run while others allocate.
 ///
 /// ```
 /// let mut memory = flashtile_emulator::GlobalMemory::new();
@@ -23,9 +25,12 @@ pub struct Buffer {
 /// assert_ne!(input.address, output.address);
 /// assert_eq!(memory.read(input), [1, 2, 3]);
 /// ```
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct GlobalMemory {
-    regions: Vec<Region>,
+    /// In order of their addresses.
+    regions: Vec<Arc<Region>>,
+    /// Where the next buffer may begin: addresses are never used twice.
+    end: u64,
 }
 
 impl GlobalMemory {
@@ -37,9 +42,15 @@ impl GlobalMemory {
     /// A buffer whose bytes are not initialised: a kernel that reads one before anyone wrote it is at fault. They hold
     /// `0xff`, which is NaN in every float format.
     pub fn allocate(&mut self, bytes: u64) -> Buffer {
-        let base = self.regions.last().map_or(windows::BUFFERS, |r| (r.base + r.bytes + (1 << 20)).next_multiple_of(1 << 20));
-        self.regions.push(Region::new(base, bytes));
+        let base = self.end.max(windows::BUFFERS);
+        self.end = (base + bytes + (1 << 20)).next_multiple_of(1 << 20);
+        self.regions.push(Arc::new(Region::new(base, bytes)));
         Buffer { address: base, bytes }
+    }
+
+    /// Gives a buffer up: from now on its addresses belong to nobody. One of another memory is left alone.
+    pub fn free(&mut self, buffer: Buffer) {
+        self.regions.retain(|r| r.base != buffer.address);
     }
 
     /// A buffer with these contents.
@@ -50,17 +61,31 @@ impl GlobalMemory {
     }
 
     /// Overwrites the first bytes of a buffer, up to its size. A buffer of another memory is left alone.
-    pub fn write(&mut self, buffer: Buffer, contents: &[u8]) {
+    pub fn write(&self, buffer: Buffer, contents: &[u8]) {
+        self.write_at(buffer, 0, contents);
+    }
+
+    /// Overwrites bytes of a buffer from an offset on, up to its end. A buffer of another memory is left alone.
+    pub fn write_at(&self, buffer: Buffer, offset: u64, contents: &[u8]) {
         if let Some((region, 0)) = self.find(buffer.address, 0) {
-            region.fill(contents);
+            region.fill(offset, contents);
         }
     }
 
     /// The contents of a buffer; empty if it is of another memory.
     pub fn read(&self, buffer: Buffer) -> Vec<u8> {
+        let mut all = vec![0; buffer.bytes as usize];
+        if self.read_at(buffer, 0, &mut all) { all } else { vec![] }
+    }
+
+    /// Copies bytes of a buffer from an offset on; whether there are so many.
+    pub fn read_at(&self, buffer: Buffer, offset: u64, into: &mut [u8]) -> bool {
         match self.find(buffer.address, 0) {
-            Some((region, 0)) => region.contents(),
-            _ => vec![],
+            Some((region, 0)) if offset.saturating_add(into.len() as u64) <= region.bytes => {
+                region.copy(offset, into);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -77,14 +102,14 @@ impl GlobalMemory {
     /// The region that holds so many bytes from an address, and their offset in it.
     pub(crate) fn find(&self, address: u64, bytes: u32) -> Option<(&Region, u64)> {
         let after = self.regions.partition_point(|r| r.base <= address);
-        let region = self.regions.get(after.checked_sub(1)?)?;
+        let region = &**self.regions.get(after.checked_sub(1)?)?;
         let offset = address - region.base;
         (offset.saturating_add(bytes.into()) <= region.bytes).then_some((region, offset))
     }
 
     /// Distance of an address from the nearest buffer, for reports: bytes past its end, or before its start if negative.
     pub(crate) fn nearest(&self, address: u64) -> Option<i128> {
-        let distance = |r: &Region| {
+        let distance = |r: &Arc<Region>| {
             let (address, base, bytes) = (i128::from(address), i128::from(r.base), i128::from(r.bytes));
             if address < base { address - base } else { (address - base - bytes).max(0) }
         };
@@ -122,21 +147,35 @@ impl Region {
         }
     }
 
-    /// Overwrites the first bytes.
-    pub fn fill(&self, contents: &[u8]) {
-        let contents = &contents[..contents.len().min(self.bytes as usize)];
-        for (n, chunk) in contents.chunks(4).enumerate() {
-            let mut bytes = self.words[n].load(Relaxed).to_le_bytes();
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            self.words[n].store(u32::from_le_bytes(bytes), Relaxed);
-            self.mark(4 * n as u64, chunk.len() as u32);
+    /// Overwrites bytes from an offset on, as many as there are.
+    pub fn fill(&self, offset: u64, contents: &[u8]) {
+        let room = self.bytes.saturating_sub(offset) as usize;
+        let mut left = &contents[..contents.len().min(room)];
+        let mut at = offset;
+        while !left.is_empty() {
+            let inside = (at % 4) as usize;
+            let (here, rest) = left.split_at(left.len().min(4 - inside));
+            let word = &self.words[(at / 4) as usize];
+            let mut bytes = word.load(Relaxed).to_le_bytes();
+            bytes[inside..inside + here.len()].copy_from_slice(here);
+            word.store(u32::from_le_bytes(bytes), Relaxed);
+            self.mark(at, here.len() as u32);
+            at += here.len() as u64;
+            left = rest;
         }
     }
 
-    fn contents(&self) -> Vec<u8> {
-        let mut all: Vec<u8> = self.words.iter().flat_map(|w| w.load(Relaxed).to_le_bytes()).collect();
-        all.truncate(self.bytes as usize);
-        all
+    /// Copies bytes from an offset on, of which there are so many.
+    fn copy(&self, offset: u64, into: &mut [u8]) {
+        let (mut at, mut left) = (offset, into);
+        while !left.is_empty() {
+            let inside = (at % 4) as usize;
+            let (here, rest) = left.split_at_mut(left.len().min(4 - inside));
+            let bytes = self.words[(at / 4) as usize].load(Relaxed).to_le_bytes();
+            here.copy_from_slice(&bytes[inside..inside + here.len()]);
+            at += here.len() as u64;
+            left = rest;
+        }
     }
 
     pub fn bounds(&self) -> (u64, u64) {
@@ -238,6 +277,22 @@ mod tests {
         let (region, _) = memory.find(buffer.address, 0).expect("is there");
         region.store(28, 16, &[1, 2, 3, 4]);
         assert!(region.is_initialised(28, 16) && !region.is_initialised(24, 8));
+    }
+
+    #[test]
+    fn parts_of_buffers_are_written_and_read_and_clones_share_them() {
+        let mut memory = GlobalMemory::new();
+        let buffer = memory.allocate_from(&[0; 11]);
+        let clone = memory.clone();
+        clone.write_at(buffer, 3, &[1, 2, 3, 4, 5, 6]);
+        assert_eq!(memory.read(buffer), [0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0]);
+        let mut part = [9; 5];
+        assert!(memory.read_at(buffer, 6, &mut part));
+        assert_eq!(part, [4, 5, 6, 0, 0]);
+        assert!(!memory.read_at(buffer, 7, &mut part));
+        memory.free(buffer);
+        assert_eq!((memory.read(buffer), clone.read(buffer).len()), (vec![], 11));
+        assert_ne!(memory.allocate(11).address, buffer.address);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Exit codes: documented, stable, one table. `--help` and `docs/cli.md` print it; a test walks it.
 
 use flashtile::cache::CacheError;
-use flashtile::device::DeviceError;
+use flashtile::device::{DeviceError, EmulatorError};
 use flashtile::kernel::KernelError;
 use flashtile::toolchain::ToolchainError;
 use flashtile::tuner::TuneError;
@@ -68,7 +68,12 @@ pub const EXIT_CODES: &[ExitCode] = &[
     row(Exit::Schedule, 5, "schedule", "a schedule has an unknown knob or value, or is not legal for the kernel"),
     row(Exit::Device, 6, "device", "no such device, or an architecture that is not supported"),
     row(Exit::Toolchain, 7, "toolchain", "NVRTC or a tool is missing, cannot be loaded, or has the wrong version"),
-    row(Exit::Verification, 8, "verification", "a result differs from the float64 oracle by more than the tolerance"),
+    row(
+        Exit::Verification,
+        8,
+        "verification",
+        "a result differs from the float64 oracle by more than the tolerance, or the emulator found a fault",
+    ),
     row(Exit::Memory, 9, "memory", "the device is out of memory"),
     row(Exit::Io, 10, "io", "a file cannot be read or written"),
     row(Exit::Compile, 11, "compile", "NVRTC refused generated code, or a tool failed"),
@@ -92,6 +97,7 @@ impl Exit {
             Error::Device(e) => Self::of_device(e),
             Error::Kernel(e) => Self::of_kernel(e),
             Error::Toolchain(e) => Self::of_toolchain(e),
+            Error::Emulator(EmulatorError::Findings { .. } | EmulatorError::Workspace { .. }) => Self::Verification,
             Error::Tensor(_) | Error::Argument(_) => Self::Input,
             Error::Tune(TuneError::Size { .. }) => Self::Usage,
             Error::Tune(_) => Self::Tuning,
@@ -104,8 +110,7 @@ impl Exit {
     fn of_device(error: &DeviceError) -> Self {
         match error {
             DeviceError::UnknownName(_) => Self::Usage,
-            DeviceError::NoEmulator
-            | DeviceError::NoDriver { .. }
+            DeviceError::NoDriver { .. }
             | DeviceError::OldDriver { .. }
             | DeviceError::NoSuchGpu { .. }
             | DeviceError::UnknownArchitecture { .. }

@@ -11,6 +11,11 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|e| Failure::io("read", path, &e))
 }
 
+/// The text of a file.
+pub fn read_text(path: &Path) -> Result<String> {
+    fs::read_to_string(path).map_err(|e| Failure::io("read", path, &e))
+}
+
 /// Writes a file under a temporary name beside it, flushes it, and renames it. What was there stays until then.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     let name = path.file_name().ok_or_else(|| Failure::Usage(format!("{} names no file", path.display())))?;

@@ -1,20 +1,24 @@
 //! Which architecture and schedule: from flags to what the code generator takes.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use flashtile::cache::{Bucket, Cache, DeviceKey, TuningKey};
-use flashtile::device::machine_of;
+use flashtile::device::{DeviceKind, Emulation, machine_of};
+use flashtile::emulator::OptionsError;
 use flashtile::kernel::KernelError;
 use flashtile::lowering::{self, Machine};
 use flashtile::tuner::model_key;
 use flashtile::{ARCHS, Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
 
 use crate::failure::{Failure, Result};
+use crate::files;
 use crate::flags::GlobalFlags;
 
 /// Architecture of code where there is neither a flag nor a GPU.
-const DEFAULT_ARCH: &str = "sm_90a";
+pub const DEFAULT_ARCH: &str = "sm_90a";
 
 /// Flags that say what code is generated for and how.
 #[derive(Args, Clone, Debug, Default)]
@@ -28,6 +32,31 @@ pub struct TargetFlags {
     /// Start from the schedule that tuning found for this shape, not from the cost model's choice
     #[arg(long)]
     pub tuned: bool,
+}
+
+/// Flags that say how the emulator executes.
+#[derive(Args, Clone, Debug, Default)]
+pub struct EmulationFlags {
+    /// On the emulator: when asynchronous operations take effect (landing=late, early or random), which warp goes on
+    /// (order=forward, backward, rotating or random), and seed=N; by default landing=late,order=forward
+    #[arg(long, value_name = "KEY=VALUE,..")]
+    emulate: Option<String>,
+    /// On the emulator: execute this PTX, such as an edited one of --emit ptx, in place of what is compiled
+    #[arg(long, value_name = "FILE")]
+    ptx: Option<PathBuf>,
+}
+
+impl EmulationFlags {
+    /// What they say, for a device.
+    pub fn emulation(&self, device: &Device) -> Result<Emulation> {
+        if (self.emulate.is_some() || self.ptx.is_some()) && device.info().kind != DeviceKind::Emulator {
+            return Err(Failure::Usage(format!("--emulate and --ptx have no meaning on {device}; give --device emulator")));
+        }
+        let options = self.emulate.as_deref().unwrap_or_default().parse();
+        let options = options.map_err(|e: OptionsError| Failure::Usage(e.to_string()))?;
+        let ptx = self.ptx.as_deref().map(files::read_text).transpose()?.map(Arc::from);
+        Ok(Emulation { options, ptx })
+    }
 }
 
 /// The architecture of this name.
@@ -113,8 +142,9 @@ pub fn launch_options(
     let mut options = global.launch_options();
     options.arch = arch.map(arch_named).transpose()?;
     options.schedule = schedule.map(str::parse).transpose()?;
-    if !device.is_cuda() && (options.arch.is_some() || options.schedule.is_some()) {
-        let what = format!("{device} compiles nothing, so --arch and --schedule have no meaning; give --device cuda:N");
+    if !device.compiles() && (options.arch.is_some() || options.schedule.is_some()) {
+        let what =
+            format!("{device} compiles nothing, so --arch and --schedule have no meaning; give --device cuda:N or emulator");
         return Err(Failure::Usage(what));
     }
     Ok(options)

@@ -1,9 +1,10 @@
-//! The trait behind [`super::Device`]: what the CPU, a GPU and, later, the emulator each implement.
+//! The trait behind [`super::Device`]: what the CPU, a GPU and the emulator each implement.
 
 use std::fmt;
 use std::sync::Arc;
 
 use flashtile_dsl::ir::Elem;
+use flashtile_emulator::Report;
 
 use super::{DeviceError, DeviceInfo, LaunchOptions, Stream, VariantInfo};
 use crate::error::Result;
@@ -85,6 +86,11 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
 
     /// The code that launches so far have run; none on a device that compiles nothing.
     fn variants(&self) -> Vec<VariantInfo> {
+        Vec::new()
+    }
+
+    /// What came of the last launch of each variant, on a device that tells: the emulator.
+    fn reports(&self) -> Vec<Report> {
         Vec::new()
     }
 }

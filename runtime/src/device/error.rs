@@ -7,9 +7,6 @@ pub enum DeviceError {
     /// Not the name of a device.
     #[error("`{0}` is not a device; expected cpu, cuda:N (N from 0) or emulator")]
     UnknownName(String),
-    /// The emulator is not part of this version.
-    #[error("the emulator is not built yet; use cpu, or cuda:N on a machine with a GPU")]
-    NoEmulator,
     /// The driver library is missing.
     #[error("no CUDA driver: looked for {}; install the NVIDIA driver, or use device cpu", looked_for.join(", "))]
     NoDriver {

@@ -14,12 +14,14 @@ pub enum DeviceKind {
     Cpu,
     /// A GPU through the CUDA driver.
     Cuda,
+    /// Compiled code, executed and checked on the host.
+    Emulator,
 }
 
 /// Properties of a device, as its driver reports them.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceInfo {
-    /// `cpu` or `cuda:N`.
+    /// `cpu`, `cuda:N` or `emulator`.
     pub id: String,
     /// Kind.
     pub kind: DeviceKind,

@@ -1,10 +1,12 @@
-//! Devices: `cpu` and `cuda:N` behind one trait.
+//! Devices: `cpu`, `cuda:N` and `emulator` behind one trait.
 //!
 //! Architecture invariant: nothing outside `device/cuda` knows the CUDA driver.
 
 mod backend;
+mod compiled;
 mod cpu;
 pub(crate) mod cuda;
+pub(crate) mod emulator;
 mod error;
 mod facts;
 mod handle;
@@ -17,6 +19,7 @@ mod variants;
 pub(crate) use backend::{Backend, Call, CallArgument, Launcher, Memory};
 #[cfg(test)]
 pub(crate) use cpu::Cpu;
+pub use emulator::{Emulation, EmulatorError};
 pub use error::DeviceError;
 pub(crate) use facts::{host_facts, packed_facts};
 pub use handle::Device;
@@ -24,4 +27,4 @@ pub use info::{DeviceInfo, DeviceKind, GpuInfo, machine_of};
 pub use measure::measure;
 pub use options::LaunchOptions;
 pub use stream::{Graph, Stream};
-pub use variants::{Origin, VariantInfo};
+pub use variants::{CodeResources, Origin, VariantInfo};

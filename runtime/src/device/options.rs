@@ -2,6 +2,7 @@
 
 use flashtile_codegen::{Arch, Schedule};
 
+use super::Emulation;
 use crate::cache::Cache;
 use crate::toolchain::Toolchain;
 
@@ -17,4 +18,6 @@ pub struct LaunchOptions {
     pub schedule: Option<Schedule>,
     /// Generate code for this architecture, which may be older than the GPU's; it then runs through its PTX.
     pub arch: Option<&'static Arch>,
+    /// How the emulator executes launches.
+    pub emulation: Emulation,
 }

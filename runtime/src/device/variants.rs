@@ -30,9 +30,17 @@ pub struct VariantInfo {
     pub arch: String,
     /// Where the schedule comes from.
     pub origin: Origin,
-    /// Registers of a thread, as the driver reports them.
+    /// Its resources; `None` on a device that has no registers.
+    #[serde(flatten)]
+    pub resources: Option<CodeResources>,
+}
+
+/// Resources of loaded code, as the driver reports them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct CodeResources {
+    /// Registers of a thread.
     pub registers: u32,
-    /// Bytes of local memory of a thread (spills and stack), as the driver reports them.
+    /// Bytes of local memory of a thread (spills and stack).
     pub local_bytes: u32,
     /// Blocks that are resident on a multiprocessor at once.
     pub blocks_per_sm: u32,

@@ -1,5 +1,7 @@
 //! Kernels made ready for a device.
 
+use flashtile_emulator::Report;
+
 use super::Argument;
 use super::signature::{MAX_ARGUMENTS, MAX_SIZES, Signature};
 use crate::device::{Call, CallArgument, Device, LaunchOptions, Launcher, Stream, VariantInfo};
@@ -72,6 +74,11 @@ impl LoadedKernel {
     /// The code that launches so far have run; none on a device that compiles nothing.
     pub fn variants(&self) -> Vec<VariantInfo> {
         self.launcher.variants()
+    }
+
+    /// What the emulator counted and found in the last launch of each variant; none on other devices.
+    pub fn reports(&self) -> Vec<Report> {
+        self.launcher.reports()
     }
 
     fn run(&self, stream: Option<&Stream>, arguments: &[Argument<'_>]) -> Result<()> {

@@ -107,6 +107,14 @@ impl Toolchain {
         self.nvrtc()?.compile(source, name, arch)
     }
 
+    /// Compiles CUDA C for a real architecture (`sm_90a`) to PTX with line numbers. May be called from several threads.
+    ///
+    /// # Errors
+    /// As [`Toolchain::compile`].
+    pub fn compile_ptx(&self, source: &str, name: &str, arch: &str) -> Result<String, ToolchainError> {
+        self.nvrtc()?.compile_ptx(source, name, arch)
+    }
+
     /// Disassembles machine code with nvdisasm or cuobjdump, installing nvdisasm if there is neither.
     ///
     /// # Errors

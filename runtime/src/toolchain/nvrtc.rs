@@ -97,23 +97,41 @@ impl Nvrtc {
     /// [`ToolchainError::Compile`] with the compiler's log.
     pub fn compile(&self, source: &str, name: &str, arch: &str) -> Result<Compiled, ToolchainError> {
         let start = Instant::now();
-        let refused = |code: &str, log: String| ToolchainError::Compile {
-            name: name.to_owned(),
-            target: arch.to_owned(),
-            code: code.to_owned(),
-            log,
-        };
-        let no_nul = |text: &str, what: &str| CString::new(text).map_err(|_| refused("NUL", format!("a NUL byte in the {what}")));
-        let (source, file) = (no_nul(source, "source")?, no_nul(name, "name")?);
         // What NVRTC's own cache answers has no report of ptxas; flashtile keeps compiled code itself.
-        let options = [
-            format!("--gpu-architecture={arch}"),
-            "--std=c++17".to_owned(),
-            "--ptxas-options=-v".to_owned(),
-            "--no-cache".to_owned(),
-        ];
-        let options = options.iter().map(|o| no_nul(o, "options")).collect::<Result<Vec<_>, _>>()?;
-        let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
+        let options = [format!("--gpu-architecture={arch}"), "--ptxas-options=-v".to_owned(), "--no-cache".to_owned()];
+        let (program, log) = self.program(source, name, arch, &options)?;
+        let report =
+            ptxas::parse(&log).ok_or_else(|| refused(name, arch, "no report", format!("ptxas reports no resources:\n{log}")))?;
+        let cubin = self.bytes("nvrtcGetCUBIN", &program, self.functions.cubin_size, self.functions.cubin)?;
+        let ptx = self.text("nvrtcGetPTX", &program, self.functions.ptx_size, self.functions.ptx)?;
+        Ok(Compiled { cubin, ptx, report, log, nvrtc: self.version, seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// Compiles CUDA C for a real architecture (`sm_90a`) to PTX with line numbers, and no further.
+    ///
+    /// # Errors
+    /// [`ToolchainError::Compile`] with the compiler's log.
+    pub fn compile_ptx(&self, source: &str, name: &str, arch: &str) -> Result<String, ToolchainError> {
+        let options = [format!("--gpu-architecture={}", arch.replacen("sm_", "compute_", 1)), "--generate-line-info".to_owned()];
+        let (program, _) = self.program(source, name, arch, &options)?;
+        self.text("nvrtcGetPTX", &program, self.functions.ptx_size, self.functions.ptx)
+    }
+
+    /// A compiled program and the compiler's log.
+    fn program(
+        &self,
+        source: &str,
+        name: &str,
+        arch: &str,
+        options: &[String],
+    ) -> Result<(OwnedProgram<'_>, String), ToolchainError> {
+        let no_nul = |text: &str, what: &str| {
+            CString::new(text).map_err(|_| refused(name, arch, "NUL", format!("a NUL byte in the {what}")))
+        };
+        let (source, file) = (no_nul(source, "source")?, no_nul(name, "name")?);
+        let all = ["--std=c++17"].into_iter().chain(options.iter().map(String::as_str));
+        let strings = all.map(|o| no_nul(o, "options")).collect::<Result<Vec<_>, _>>()?;
+        let options: Vec<*const c_char> = strings.iter().map(|o| o.as_ptr()).collect();
 
         let mut program: Program = ptr::null_mut();
         // SAFETY: strings end with NUL and live until the call returns; no headers are given.
@@ -124,13 +142,10 @@ impl Nvrtc {
         // SAFETY: the program was just created, and `options` holds pointers to strings that live beyond the call.
         let status = unsafe { (self.functions.compile)(program.program, options.len() as c_int, options.as_ptr()) };
         let log = self.text("nvrtcGetProgramLog", &program, self.functions.log_size, self.functions.log)?;
-        if status != 0 {
-            return Err(refused(&self.error_text(status), log));
+        match status {
+            0 => Ok((program, log)),
+            _ => Err(refused(name, arch, &self.error_text(status), log)),
         }
-        let report = ptxas::parse(&log).ok_or_else(|| refused("no report", format!("ptxas reports no resources:\n{log}")))?;
-        let cubin = self.bytes("nvrtcGetCUBIN", &program, self.functions.cubin_size, self.functions.cubin)?;
-        let ptx = self.text("nvrtcGetPTX", &program, self.functions.ptx_size, self.functions.ptx)?;
-        Ok(Compiled { cubin, ptx, report, log, nvrtc: self.version, seconds: start.elapsed().as_secs_f64() })
     }
 
     fn check(&self, call: &'static str, status: Status) -> Result<(), ToolchainError> {
@@ -178,6 +193,11 @@ impl Nvrtc {
         let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
         Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
+}
+
+/// The error of a program that does not compile.
+fn refused(name: &str, arch: &str, code: &str, log: String) -> ToolchainError {
+    ToolchainError::Compile { name: name.to_owned(), target: arch.to_owned(), code: code.to_owned(), log }
 }
 
 /// A program, destroyed on drop.

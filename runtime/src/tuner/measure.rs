@@ -63,17 +63,9 @@ impl Measured {
 /// # Errors
 /// [`super::TuneError::Size`] for sizes that do not fit; what launches and the device say.
 pub fn measure(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, options: &MeasureOptions) -> Result<Measured> {
+    let (inputs, verdicts) = checked(kernel, sizes, options.seed)?;
     let device = kernel.device();
-    let inputs = Inputs::random(kernel.kernel(), sizes, device, options.seed)?;
-    for value in &inputs.values {
-        if let Value::Output(tensor) = value {
-            tensor.fill_bytes(0xff)?; // NaN: what is never written shows
-        }
-    }
     let launch = || kernel.launch(&inputs.arguments());
-    launch()?;
-    device.synchronize()?;
-    let verdicts = Gate::new(kernel.kernel(), &inputs, options.seed)?.verdicts(&inputs)?;
     let timer = device.backend().as_any().downcast_ref::<Cuda>().map(Timer::new).transpose()?;
     let time = || match &timer {
         Some(timer) => timer.time(launch),
@@ -94,6 +86,28 @@ pub fn measure(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, options: &M
     let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
     let times = Measurement { median: median(&samples), min, repetitions: samples.len() as u32 };
     Ok(Measured { times, verdicts, variant: kernel.variants().into_iter().next() })
+}
+
+/// Runs a kernel once on inputs as [`measure`] draws them, and judges its outputs on a sample of the programs.
+///
+/// # Errors
+/// As [`measure`].
+pub fn judge(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, seed: u64) -> Result<Vec<OutputVerdict>> {
+    checked(kernel, sizes, seed).map(|(_, verdicts)| verdicts)
+}
+
+fn checked(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, seed: u64) -> Result<(Inputs, Vec<OutputVerdict>)> {
+    let device = kernel.device();
+    let inputs = Inputs::random(kernel.kernel(), sizes, device, seed)?;
+    for value in &inputs.values {
+        if let Value::Output(tensor) = value {
+            tensor.fill_bytes(0xff)?; // NaN: what is never written shows
+        }
+    }
+    kernel.launch(&inputs.arguments())?;
+    device.synchronize()?;
+    let verdicts = Gate::new(kernel.kernel(), &inputs, seed)?.verdicts(&inputs)?;
+    Ok((inputs, verdicts))
 }
 
 #[cfg(test)]

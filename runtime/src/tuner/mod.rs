@@ -21,7 +21,7 @@ mod search_tests;
 mod tune;
 
 pub use error::TuneError;
-pub use measure::{MeasureOptions, Measured, measure};
+pub use measure::{MeasureOptions, Measured, judge, measure};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};
 pub use search::Stop;
 pub use tune::{TuneReport, model_key, tune};

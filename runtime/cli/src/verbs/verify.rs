@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use flashtile::conformance::{self, Case, CaseResult, Sample};
-use flashtile::tuner::{MeasureOptions, measure};
-use flashtile::{Arch, Device, LaunchOptions};
+use flashtile::device::{DeviceKind, Emulation};
+use flashtile::tuner::judge;
+use flashtile::{Arch, Device, Elem, LaunchOptions};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -14,7 +15,7 @@ use crate::flags::GlobalFlags;
 use crate::output::Output;
 use crate::settings::{Numbers, Sizes};
 use crate::subject::{DType, Subject, SubjectFlags};
-use crate::target::{arch_named, launch_options};
+use crate::target::{DEFAULT_ARCH, EmulationFlags, arch_named, launch_options};
 
 /// Flags of `flashtile verify`.
 #[derive(Args, Debug)]
@@ -25,13 +26,13 @@ pub struct Flags {
     /// Run the whole conformance suite
     #[arg(long, conflicts_with = "kernel")]
     all: bool,
-    /// Device: cpu or cuda:N; by default the best one there is
+    /// Device: cpu, cuda:N or emulator; by default the best one there is that is not the emulator
     #[arg(long)]
     device: Option<String>,
     /// Only cases whose name contains this, such as bf16 or D256; may be repeated, all must hold; a whole name is that case alone
     #[arg(long, value_name = "TEXT")]
     filter: Vec<String>,
-    /// Only the cases that are quick even on slow devices
+    /// Only the cases that are quick even on slow devices; on the emulator all others must be asked for with --filter
     #[arg(long)]
     small: bool,
     /// List the cases instead of running them
@@ -59,6 +60,8 @@ pub struct Flags {
     /// Run with this schedule: knobs on top of the defaults
     #[arg(long, value_name = "KNOB=VALUE,..")]
     schedule: Option<String>,
+    #[command(flatten)]
+    emulation: EmulationFlags,
 }
 
 /// Lengths of walked axes in the shapes that kernels of one's own are checked on.
@@ -77,10 +80,12 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Some(name) => name.parse()?,
         None => Device::best(),
     };
+    let emulation = flags.emulation.emulation(&device)?;
     if let Some(count) = flags.schedules {
-        return sampled(flags, count, &device, global, output);
+        return sampled(flags, count, &device, emulation, global, output);
     }
     let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
+    let options = LaunchOptions { emulation, ..options };
     match (&flags.kernel, in_suite && flags.shape.is_empty()) {
         (Some(kernel), false) => shapes(flags, kernel, &device, &options, output),
         _ => suite(flags, &device, &options, output),
@@ -105,6 +110,30 @@ fn chosen(flags: &Flags) -> Result<Vec<Case>> {
     }
 }
 
+/// The cases that a device runs: of those that flags leave, on the emulator the small ones unless others were named. Those of
+/// a type that the architecture asked for lacks are left out.
+fn chosen_for(flags: &Flags, device: &Device, output: &mut Output) -> Result<Vec<Case>> {
+    let mut cases = chosen(flags)?;
+    if let Some(arch) = flags.arch.as_deref().map(arch_named).transpose()?
+        && !arch.bf16
+        && cases.iter().any(|case| case.elem != Elem::Bf16)
+    {
+        let all = cases.len();
+        cases.retain(|case| case.elem != Elem::Bf16);
+        if cases.len() < all {
+            output.note(format!("{} of {all} cases are of types that {arch} has; it has no bf16", cases.len()));
+        }
+    }
+    if device.info().kind == DeviceKind::Emulator && flags.filter.is_empty() && cases.iter().any(|case| case.small) {
+        let all = cases.len();
+        cases.retain(|case| case.small);
+        if cases.len() < all && !flags.small {
+            output.note(format!("{} of {all} cases are small enough for {device}; name others with --filter", cases.len()));
+        }
+    }
+    Ok(cases)
+}
+
 fn list(case: &Case, output: &mut Output) -> Result<()> {
     match output.json {
         true => output.json(&json!({ "case": case.name(), "seed": case.seed(), "small": case.small })),
@@ -114,8 +143,8 @@ fn list(case: &Case, output: &mut Output) -> Result<()> {
 
 /// Runs cases of the suite, side by side.
 fn suite(flags: &Flags, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
-    let cases = chosen(flags)?;
-    if device.is_cuda() {
+    let cases = chosen_for(flags, device, output)?;
+    if device.compiles() {
         options.toolchain.nvrtc()?; // one clear error instead of one per case
     }
     let bar = output.progress(cases.len(), "verifying");
@@ -131,15 +160,22 @@ fn suite(flags: &Flags, device: &Device, options: &LaunchOptions, output: &mut O
 }
 
 /// Runs cases of the suite with schedules drawn for them, side by side; with --list it says which.
-fn sampled(flags: &Flags, count: usize, device: &Device, global: &GlobalFlags, output: &mut Output) -> Result<()> {
-    let cases = chosen(flags)?;
+fn sampled(
+    flags: &Flags,
+    count: usize,
+    device: &Device,
+    emulation: Emulation,
+    global: &GlobalFlags,
+    output: &mut Output,
+) -> Result<()> {
+    let cases = chosen_for(flags, device, output)?;
     // A list of what would run needs an architecture, but no GPU.
     let arch = match (flags.arch.as_deref().map(arch_named).transpose()?, &device.info().gpu) {
-        (Some(arch), Some(_)) => arch,
-        (Some(arch), None) if flags.list => arch,
+        (Some(arch), _) if flags.list || device.compiles() => arch,
         (None, Some(gpu)) => Arch::for_capability(gpu.capability.0, gpu.capability.1).expect("a device has an architecture"),
-        (_, None) => {
-            let instead = "give --device cuda:N, or --list and --arch ARCH to see what is drawn";
+        (None, None) if device.compiles() => arch_named(DEFAULT_ARCH)?,
+        _ => {
+            let instead = "give --device cuda:N or emulator, or --list and --arch ARCH to see what is drawn";
             return Err(Failure::Usage(format!("{device} compiles nothing, so schedules do not matter there; {instead}")));
         }
     };
@@ -147,7 +183,7 @@ fn sampled(flags: &Flags, count: usize, device: &Device, global: &GlobalFlags, o
     if flags.list {
         return samples.iter().try_for_each(|sample| list_sample(sample, output));
     }
-    let options = launch_options(global, device, flags.arch.as_deref(), None)?;
+    let options = LaunchOptions { emulation, ..launch_options(global, device, Some(arch.name), None)? };
     options.toolchain.nvrtc()?; // one clear error instead of one per case
     let bar = output.progress(samples.len(), "verifying");
     let report = conformance::run_samples(device, &options, &samples, |result| {
@@ -235,8 +271,7 @@ fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions,
     for (subject, sizes) in &subjects {
         let bound = subject.bind(output)?;
         let loaded = bound.on_with(device, options.clone())?;
-        let once = MeasureOptions { repetitions: 1, warm_ups: 0, seed: flags.seed, ..MeasureOptions::default() };
-        let verdicts = measure(&loaded, sizes, &once)?.verdicts;
+        let verdicts = judge(&loaded, sizes, flags.seed)?;
         let shape = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
         for verdict in &verdicts {
             let line = format!("{kernel} {shape} seed={}: {verdict}", flags.seed);

@@ -5,15 +5,20 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::{result, sys};
-use flashtile_codegen::{ARCHS, Arch};
+use flashtile_codegen::{ARCHS, Arch, Facts, Schedule};
 
 use super::driver::{check, check_status, probe};
-use super::launcher::CudaLauncher;
+use super::image::Form;
 use super::memory::DeviceMemory;
 use super::stream::CudaStream;
-use crate::device::{Backend, DeviceError, DeviceInfo, DeviceKind, GpuInfo, LaunchOptions, Launcher, Memory};
+use super::variant::Variant;
+use crate::device::compiled::{CompiledLauncher, Processor};
+use crate::device::{
+    Backend, Call, CodeResources, DeviceError, DeviceInfo, DeviceKind, GpuInfo, LaunchOptions, Launcher, Memory,
+};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
+use crate::lowering;
 
 /// The primary context of a GPU. What lives in it holds an `Arc` of it.
 ///
@@ -122,11 +127,52 @@ impl Backend for Cuda {
     }
 
     fn prepare(&self, kernel: &BoundKernel, options: &LaunchOptions) -> Result<Box<dyn Launcher>> {
-        Ok(Box::new(CudaLauncher::new(self, kernel, options)?))
+        Ok(Box::new(CompiledLauncher::new(self, kernel, options)?))
     }
 
     fn as_any(&self) -> &dyn std::any::Any {
         self
+    }
+}
+
+impl Processor for Cuda {
+    type Variant = Variant;
+
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn arch(&self) -> &'static Arch {
+        self.arch
+    }
+
+    fn check(&self, arch: &'static Arch) -> Result<(), DeviceError> {
+        Form::choose(arch, &self.info.name, self.gpu.capability).map(|_| ())
+    }
+
+    fn load(
+        &self,
+        kernel: &BoundKernel,
+        facts: &Facts,
+        schedule: &Schedule,
+        arch: &'static Arch,
+        options: &LaunchOptions,
+    ) -> Result<Variant> {
+        let code = lowering::compile(kernel, facts, schedule, arch, &options.toolchain, &options.cache)?;
+        Variant::load(self, kernel.ir(), &code, arch)
+    }
+
+    fn resources(&self, variant: &Variant) -> Result<Option<CodeResources>, DeviceError> {
+        variant.resources().map(Some)
+    }
+
+    fn launch(&self, variant: &Variant, call: &Call<'_>, _: &LaunchOptions) -> Result<()> {
+        match call.stream {
+            None => variant.launch(call, &self.stream)?,
+            Some(stream) if stream.cuda().is_of(&self.context) => variant.launch(call, stream.cuda())?,
+            Some(_) => return Err(DeviceError::OtherDevice { device: self.info.id.clone() }.into()),
+        }
+        Ok(())
     }
 }
 

@@ -5,10 +5,8 @@
 mod context;
 mod driver;
 mod image;
-mod launcher;
 mod memory;
 mod module;
-mod parameters;
 mod stream;
 mod tensor_map;
 mod timing;

@@ -3,25 +3,21 @@
 use std::ffi::c_void;
 
 use cudarc::driver::sys;
-use flashtile_codegen::{Arch, TensorMap};
+use flashtile_codegen::Arch;
 use flashtile_dsl::ir;
-use flashtile_dsl::ir::Entity;
 
 use super::context::Cuda;
 use super::driver::check_status;
 use super::image::Form;
 use super::module::Module;
-use super::parameters::{MAX_BYTES, Parameters};
 use super::stream::CudaStream;
-use super::tensor_map::{self, MapPlan, RawMap};
+use super::tensor_map::{self, RawMap};
 use super::workspace::Workspaces;
-use crate::device::{Backend, Call, DeviceError};
+use crate::device::compiled::{MAX_BYTES, MAX_MAPS, MapPlan, Parameters, resolve_maps};
+use crate::device::{Backend, Call, CodeResources, DeviceError};
 use crate::error::Result;
 use crate::kernel::KernelError;
 use crate::lowering::Code;
-
-/// Tensor maps that a kernel may have.
-const MAX_MAPS: usize = 8;
 
 /// A loaded kernel and how to call it.
 #[derive(Debug)]
@@ -63,14 +59,10 @@ impl Variant {
         })
     }
 
-    /// Registers of a thread and bytes of local memory of a thread, as the driver reports them.
-    pub fn resources(&self) -> Result<(u32, u32), DeviceError> {
-        self.module.resources()
-    }
-
-    /// Blocks that are resident on a multiprocessor at once.
-    pub fn occupancy(&self) -> Result<u32, DeviceError> {
-        self.module.occupancy(self.threads, self.shared_bytes)
+    /// Its resources, as the driver reports them.
+    pub fn resources(&self) -> Result<CodeResources, DeviceError> {
+        let (registers, local_bytes) = self.module.resources()?;
+        Ok(CodeResources { registers, local_bytes, blocks_per_sm: self.module.occupancy(self.threads, self.shared_bytes)? })
     }
 
     /// Queues a launch. Allocates nothing.
@@ -147,16 +139,4 @@ impl Variant {
         let status = unsafe { sys::cuLaunchKernelEx(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()) };
         check_status(id, "cuLaunchKernelEx", status)
     }
-}
-
-fn resolve_maps(maps: &[TensorMap], kernel: &ir::Kernel) -> Result<Vec<MapPlan>, String> {
-    if maps.len() > MAX_MAPS {
-        return Err(format!("{} tensor maps, {MAX_MAPS} are possible", maps.len()));
-    }
-    maps.iter()
-        .map(|map| match kernel.param_named(&map.tensor) {
-            Some(param) => Ok(MapPlan { param: param.index(), order: map.order.clone(), tile: map.tile.clone() }),
-            None => Err(format!("the kernel has no parameter `{}`", map.tensor)),
-        })
-        .collect()
 }

@@ -8,7 +8,7 @@ use flashtile_dsl::ir::{self, Entity};
 use crate::device::CallArgument;
 
 /// Bytes that kernel parameters may have in all (CUDA C++ Programming Guide, "Function Parameters").
-pub(super) const MAX_BYTES: usize = 4096;
+pub(crate) const MAX_BYTES: usize = 4096;
 
 /// One field, resolved.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ struct Term {
 
 /// How to fill the parameter block and the grid of a launch.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Parameters {
+pub(crate) struct Parameters {
     fields: Vec<(usize, Source)>,
     /// Extent and block size of each grid dimension.
     grid: Vec<(Term, i64)>,
@@ -114,7 +114,7 @@ impl Parameters {
         }
     }
 
-    /// Blocks to launch on a GPU of so many multiprocessors; `None` if they are more than a grid can have.
+    /// Blocks to launch on a device of so many multiprocessors; `None` if they are more than a grid can have.
     pub fn blocks(&self, sizes: &[i64], sms: u32) -> Option<u32> {
         let mut programs: i64 = 1;
         for (term, block) in &self.grid {

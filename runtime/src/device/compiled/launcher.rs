@@ -1,4 +1,4 @@
-//! Launches of one kernel on a GPU: facts are computed per call, and the variant for them is chosen, or made.
+//! Launches of one kernel: facts are computed per call, and the variant for them is chosen, or made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,16 +6,15 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use flashtile_codegen::{Arch, Facts, Schedule, wide_tensors};
 use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
+use flashtile_emulator::Report;
 
-use super::context::Cuda;
-use super::image::Form;
-use super::variant::Variant;
+use super::Processor;
 use crate::cache::{Bucket, Candidate, NO_NVRTC, Outcome, TuningKey, TuningRecord};
 use crate::device::facts::FactKey;
-use crate::device::{Backend, Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
+use crate::device::{Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
-use crate::lowering::{self, Code};
+use crate::lowering;
 
 /// Sizes that a kernel may have; see the signature.
 const MAX_SIZES: usize = 32;
@@ -27,15 +26,15 @@ struct VariantKey {
     bucket: [u8; MAX_SIZES],
 }
 
-struct Entry {
+struct Entry<P: Processor> {
     key: VariantKey,
-    variant: Arc<Variant>,
+    variant: Arc<P::Variant>,
     info: VariantInfo,
 }
 
-/// A kernel made ready for a GPU.
-pub(crate) struct CudaLauncher {
-    gpu: Cuda,
+/// A kernel made ready for a device that runs compiled code.
+pub(crate) struct CompiledLauncher<P: Processor> {
+    processor: P,
     kernel: BoundKernel,
     options: LaunchOptions,
     arch: &'static Arch,
@@ -45,26 +44,26 @@ pub(crate) struct CudaLauncher {
     wide: Vec<bool>,
     /// Positions of run-time sizes.
     runtime_sizes: Vec<usize>,
-    entries: RwLock<Vec<Entry>>,
+    entries: RwLock<Vec<Entry<P>>>,
     /// Held while a variant is made, so that it is made once.
     making: Mutex<()>,
 }
 
-impl fmt::Debug for CudaLauncher {
+impl<P: Processor> fmt::Debug for CompiledLauncher<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CudaLauncher({} on {}, code for {})", self.kernel.ir().name, self.gpu.info().id, self.arch)
+        write!(f, "CompiledLauncher({} on {}, code for {})", self.kernel.ir().name, self.processor.info().id, self.arch)
     }
 }
 
-impl CudaLauncher {
-    pub fn new(gpu: &Cuda, kernel: &BoundKernel, options: &LaunchOptions) -> Result<Self, DeviceError> {
-        let arch = options.arch.unwrap_or(gpu.arch());
-        Form::choose(arch, &gpu.info().name, gpu.gpu().capability)?;
+impl<P: Processor> CompiledLauncher<P> {
+    pub fn new(processor: &P, kernel: &BoundKernel, options: &LaunchOptions) -> Result<Self, DeviceError> {
+        let arch = options.arch.unwrap_or(processor.arch());
+        processor.check(arch)?;
         let params = kernel.ir().params.iter();
         let scalars = params.filter(|(_, p)| p.kind == ParamKind::Scalar(Elem::F32)).map(|(id, _)| id.index()).collect();
         let sizes = kernel.ir().sizes.iter().filter(|(_, s)| s.kind == SizeKind::Runtime);
         Ok(Self {
-            gpu: gpu.clone(),
+            processor: processor.clone(),
             kernel: kernel.clone(),
             options: options.clone(),
             arch,
@@ -86,13 +85,13 @@ impl CudaLauncher {
         VariantKey { facts: FactKey::of(call.arguments, &self.scalars, &self.wide), bucket }
     }
 
-    fn find(&self, key: &VariantKey) -> Option<Arc<Variant>> {
+    fn find(&self, key: &VariantKey) -> Option<Arc<P::Variant>> {
         let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
         entries.iter().find(|e| e.key == *key).map(|e| e.variant.clone())
     }
 
     /// Chooses a schedule, compiles and loads it; or takes the variant of another bucket that has the same.
-    fn make(&self, key: VariantKey, call: &Call<'_>) -> Result<Arc<Variant>> {
+    fn make(&self, key: VariantKey, call: &Call<'_>) -> Result<Arc<P::Variant>> {
         let _making = self.making.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(variant) = self.find(&key) {
             return Ok(variant); // another thread was first
@@ -102,36 +101,24 @@ impl CudaLauncher {
         let (schedule, origin) = self.choose(&facts, &sizes)?;
         let variant = match self.same_code(&key.facts, &schedule) {
             Some(variant) => variant,
-            None => Arc::new(self.load(&facts, &schedule)?),
+            None => Arc::new(self.processor.load(&self.kernel, &facts, &schedule, self.arch, &self.options)?),
         };
-        let (registers, local_bytes) = variant.resources()?;
         let info = VariantInfo {
             facts,
             bucket: Bucket::of(borrowed(&sizes)),
             schedule,
             arch: self.arch.name.to_owned(),
             origin,
-            registers,
-            local_bytes,
-            blocks_per_sm: variant.occupancy()?,
+            resources: self.processor.resources(&variant)?,
         };
         let entry = Entry { key, variant: variant.clone(), info };
         self.entries.write().unwrap_or_else(|e| e.into_inner()).push(entry);
         Ok(variant)
     }
 
-    fn same_code(&self, facts: &FactKey, schedule: &Schedule) -> Option<Arc<Variant>> {
+    fn same_code(&self, facts: &FactKey, schedule: &Schedule) -> Option<Arc<P::Variant>> {
         let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
         entries.iter().find(|e| e.key.facts == *facts && e.info.schedule == *schedule).map(|e| e.variant.clone())
-    }
-
-    fn load(&self, facts: &Facts, schedule: &Schedule) -> Result<Variant> {
-        let code = lowering::compile(&self.kernel, facts, schedule, self.arch, &self.options.toolchain, &self.options.cache)?;
-        self.load_code(&code)
-    }
-
-    fn load_code(&self, code: &Code) -> Result<Variant> {
-        Variant::load(&self.gpu, self.kernel.ir(), code, self.arch)
     }
 
     /// The schedule that was asked for; else the tuned one; else the cost model's choice.
@@ -146,7 +133,7 @@ impl CudaLauncher {
             facts.clone(),
             Bucket::of(borrowed(sizes)),
             self.arch.name,
-            self.gpu.info().key(),
+            self.processor.info().key(),
         );
         if let Some(record) = self.options.cache.tuning(&key)
             && let Some(winner) = record.winning()
@@ -155,7 +142,7 @@ impl CudaLauncher {
             let origin = if winner.measured.is_some() { Origin::Tuned } else { Origin::Model };
             return Ok((winner.schedule.clone(), origin));
         }
-        let machine = machine_of(self.arch, Some(self.gpu.gpu()));
+        let machine = machine_of(self.arch, self.processor.info().gpu.as_ref());
         let ranked = lowering::rank(&instance, self.arch, sizes, &machine)?;
         let (schedule, predicted) = ranked.into_iter().next().expect("a ranking is not empty");
         // The choice is kept too: ranking the space takes longer than loading the code of its first.
@@ -194,23 +181,23 @@ fn borrowed(sizes: &BTreeMap<String, i64>) -> impl Iterator<Item = (&str, i64)> 
     sizes.iter().map(|(name, &size)| (name.as_str(), size))
 }
 
-impl Launcher for CudaLauncher {
+impl<P: Processor> Launcher for CompiledLauncher<P> {
     fn launch(&self, call: &Call<'_>) -> Result<()> {
         let key = self.key(call);
         let variant = match self.find(&key) {
             Some(variant) => variant,
             None => self.make(key, call)?,
         };
-        match call.stream {
-            None => variant.launch(call, self.gpu.stream())?,
-            Some(stream) if stream.cuda().is_of(self.gpu.context()) => variant.launch(call, stream.cuda())?,
-            Some(_) => return Err(DeviceError::OtherDevice { device: self.gpu.info().id.clone() }.into()),
-        }
-        Ok(())
+        self.processor.launch(&variant, call, &self.options)
     }
 
     fn variants(&self) -> Vec<VariantInfo> {
         let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
         entries.iter().map(|e| e.info.clone()).collect()
+    }
+
+    fn reports(&self) -> Vec<Report> {
+        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
+        entries.iter().flat_map(|e| self.processor.reports(&e.variant)).collect()
     }
 }

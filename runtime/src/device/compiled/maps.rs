@@ -1,0 +1,103 @@
+//! Tensor maps of a launch: which tensor, and what the map says of it.
+//!
+//! A map has the dimensions of the tensor in the order that [`TensorMap`] says, with 128-byte swizzle: a box is rows of 64
+//! elements, 128 bytes of shared memory each. Elements out of bounds read as zero.
+
+use flashtile_codegen::TensorMap;
+use flashtile_dsl::ir::{self, Entity};
+
+use crate::device::CallArgument;
+
+/// Tensor maps that a kernel may have.
+pub(crate) const MAX_MAPS: usize = 8;
+
+/// A map of a kernel, its tensor found among the parameters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct MapPlan {
+    /// Position of the parameter.
+    pub param: usize,
+    /// Dimensions of the tensor, innermost first.
+    pub order: Vec<u32>,
+    /// Box, in this order.
+    pub tile: Vec<u32>,
+}
+
+/// What a map says, in elements and bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Description {
+    pub address: u64,
+    /// Extents, innermost first.
+    pub extents: Vec<u64>,
+    /// Strides in bytes of all dimensions but the innermost.
+    pub strides: Vec<u64>,
+}
+
+/// Describes a tensor of 16-bit elements with its dimensions in the order of the map; an error says what TMA does not allow.
+pub(crate) fn describe(argument: &CallArgument<'_>, order: &[u32]) -> Result<Description, String> {
+    let CallArgument::Tensor { elem, address, shape, strides, .. } = *argument else {
+        return Err("not a tensor".to_owned());
+    };
+    let bytes = elem.bytes().filter(|&b| b == 2).ok_or("elements of 2 bytes are needed")? as u64;
+    if order.len() != shape.len() || !(2..=5).contains(&order.len()) {
+        return Err(format!("{} dimensions, 2 to 5 are possible", shape.len()));
+    }
+    // A tensor without elements is never read, but a map has no empty dimension.
+    let extents: Vec<u64> = order.iter().map(|&d| shape[d as usize].max(1) as u64).collect();
+    let mut steps: Vec<u64> = order[1..].iter().map(|&d| strides[d as usize] as u64 * bytes).collect();
+    // The stride of a dimension of one element is never used, but must be valid.
+    for (step, extent) in steps.iter_mut().zip(&extents[1..]) {
+        if *extent <= 1 {
+            *step = 16;
+        }
+        if !step.is_multiple_of(16) {
+            return Err(format!("a stride of {step} bytes is not a multiple of 16"));
+        }
+    }
+    let address = if shape.contains(&0) { 16 } else { address };
+    if !address.is_multiple_of(16) {
+        return Err("the address must be a multiple of 16".to_owned());
+    }
+    Ok(Description { address, extents, strides: steps })
+}
+
+/// Finds the tensors of the maps of an ABI. An error names what the kernel does not have, which is a fault of the generator.
+pub(crate) fn resolve_maps(maps: &[TensorMap], kernel: &ir::Kernel) -> Result<Vec<MapPlan>, String> {
+    if maps.len() > MAX_MAPS {
+        return Err(format!("{} tensor maps, {MAX_MAPS} are possible", maps.len()));
+    }
+    maps.iter()
+        .map(|map| match kernel.param_named(&map.tensor) {
+            Some(param) => Ok(MapPlan { param: param.index(), order: map.order.clone(), tile: map.tile.clone() }),
+            None => Err(format!("the kernel has no parameter `{}`", map.tensor)),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Backend, Memory};
+    use flashtile_dsl::ir::Elem;
+    use std::sync::Arc;
+
+    fn describe_tensor(shape: &[usize], strides: &[usize], order: &[u32]) -> Result<Description, String> {
+        let cpu: Arc<dyn Backend> = crate::device::Cpu::device();
+        let memory: Arc<dyn Memory> = cpu.allocate(16).expect("small");
+        describe(&CallArgument::Tensor { memory: &*memory, offset: 0, elem: Elem::Bf16, address: 4096, shape, strides }, order)
+    }
+
+    #[test]
+    fn dimensions_are_in_the_order_of_the_map() {
+        let d = describe_tensor(&[2, 3, 1000, 128], &[384_000, 128, 384, 1], &[3, 2, 1, 0]).expect("fits");
+        assert_eq!(d.extents, [128, 1000, 3, 2]);
+        assert_eq!(d.strides, [768, 256, 768_000]);
+    }
+
+    #[test]
+    fn strides_of_single_elements_do_not_matter_and_others_must_be_aligned() {
+        assert_eq!(describe_tensor(&[1, 8, 64], &[7, 64, 1], &[2, 1, 0]).expect("fits").strides, [128, 16]);
+        let odd = describe_tensor(&[2, 8, 64], &[7, 64, 1], &[2, 1, 0]);
+        assert!(odd.is_err_and(|e| e.contains("a stride of 14 bytes")));
+        assert!(describe_tensor(&[8], &[1], &[0]).is_err_and(|e| e.contains("2 to 5")));
+    }
+}

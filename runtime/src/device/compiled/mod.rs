@@ -1,0 +1,54 @@
+//! What devices that run compiled code share: how a launch finds its variant, and how its parameters are packed.
+
+mod launcher;
+mod maps;
+mod parameters;
+
+use std::fmt;
+
+use flashtile_codegen::{Arch, Facts, Schedule};
+use flashtile_emulator::Report;
+
+use super::{Call, CodeResources, DeviceError, DeviceInfo, LaunchOptions};
+use crate::error::Result;
+use crate::kernel::BoundKernel;
+
+pub(crate) use launcher::CompiledLauncher;
+pub(crate) use maps::{MAX_MAPS, MapPlan, describe, resolve_maps};
+pub(crate) use parameters::{MAX_BYTES, Parameters};
+
+/// A device that runs compiled code: a GPU, or the emulator. Clones are the same device.
+pub(crate) trait Processor: Clone + fmt::Debug + Send + Sync + 'static {
+    /// Code of a schedule, loaded.
+    type Variant: Send + Sync;
+
+    /// Its properties.
+    fn info(&self) -> &DeviceInfo;
+
+    /// The architecture that code is made for where no other is asked for.
+    fn arch(&self) -> &'static Arch;
+
+    /// Whether code for an architecture runs on it.
+    fn check(&self, arch: &'static Arch) -> Result<(), DeviceError>;
+
+    /// Makes the code of a schedule, or takes it from the cache, and loads it.
+    fn load(
+        &self,
+        kernel: &BoundKernel,
+        facts: &Facts,
+        schedule: &Schedule,
+        arch: &'static Arch,
+        options: &LaunchOptions,
+    ) -> Result<Self::Variant>;
+
+    /// Resources of loaded code; `None` if the device has no registers.
+    fn resources(&self, variant: &Self::Variant) -> Result<Option<CodeResources>, DeviceError>;
+
+    /// What came of the last launch, on a device that tells.
+    fn reports(&self, _: &Self::Variant) -> Vec<Report> {
+        Vec::new()
+    }
+
+    /// Queues a launch on the stream of the call.
+    fn launch(&self, variant: &Self::Variant, call: &Call<'_>, options: &LaunchOptions) -> Result<()>;
+}

@@ -1,0 +1,60 @@
+//! Memory of the emulator.
+
+use flashtile_emulator::Buffer;
+
+use super::Emulator;
+use crate::device::backend::check_range;
+use crate::device::{DeviceError, Memory};
+
+/// A buffer of the emulator's global memory, given up on drop.
+#[derive(Debug)]
+pub(crate) struct EmulatorMemory {
+    emulator: Emulator,
+    buffer: Buffer,
+}
+
+impl EmulatorMemory {
+    /// Zeroed memory.
+    pub fn zeroed(emulator: &Emulator, bytes: usize) -> Self {
+        let buffer = emulator.change_memory(|memory| memory.allocate_from(&vec![0; bytes]));
+        Self { emulator: emulator.clone(), buffer }
+    }
+}
+
+impl Drop for EmulatorMemory {
+    fn drop(&mut self) {
+        self.emulator.change_memory(|memory| memory.free(self.buffer));
+    }
+}
+
+impl Memory for EmulatorMemory {
+    fn bytes(&self) -> usize {
+        self.buffer.bytes as usize
+    }
+
+    fn address(&self) -> u64 {
+        self.buffer.address
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), DeviceError> {
+        check_range(offset, from.len(), self.bytes())?;
+        self.emulator.memory().write_at(self.buffer, offset as u64, from);
+        Ok(())
+    }
+
+    fn fill(&self, byte: u8) -> Result<(), DeviceError> {
+        self.emulator.memory().write(self.buffer, &vec![byte; self.bytes()]);
+        Ok(())
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), DeviceError> {
+        check_range(offset, into.len(), self.bytes())?;
+        let there = self.emulator.memory().read_at(self.buffer, offset as u64, into);
+        debug_assert!(there, "the range was checked, and the buffer lives");
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
