@@ -241,6 +241,16 @@ fn other_kernels() -> Vec<Case> {
         }
         cases.push(Case { values: Values::SpecialRows, ..plain("row_softmax", elem, vec![("M", 9), ("N", 301)]) });
     }
+    for elem in FLOATS {
+        for (m, n, k) in [(1, 1, 1), (64, 64, 64), (113, 203, 77), (7, 139, 215), (33, 40, 0)] {
+            cases.push(plain("computed_operands", elem, vec![("M", m), ("N", n), ("K", k)]));
+        }
+        let layout = Layout::Padded(3);
+        cases.push(Case { layout, ..plain("computed_operands", elem, vec![("M", 70), ("N", 72), ("K", 65)]) });
+        for (m, n, d) in [(64, 64, 64), (77, 141, 40), (113, 203, 128)] {
+            cases.push(Case { consts: vec![("D", d)], ..plain("computed_transposed", elem, vec![("M", m), ("N", n)]) });
+        }
+    }
     for (d, e) in [(64, 128), (128, 64), (192, 128), (40, 72)] {
         for elem in HALVES {
             let mut case = attention("split_dims", elem, rows(70, 141, d));
@@ -265,7 +275,7 @@ fn rotary() -> Vec<Case> {
         case
     };
     for kernel in ROTARY {
-        for (m, n) in [(1, 1), (1, 203), (7, 7), (64, 64), (113, 113), (113, 203), (203, 113), (1, 0)] {
+        for (m, n) in [(2, 1), (1, 203), (7, 7), (64, 64), (113, 113), (113, 203), (203, 113), (1, 0)] {
             for elem in FLOATS {
                 cases.push(rotary(kernel, elem, rows(m, n, 64), 32));
             }
@@ -327,6 +337,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 10);
+        assert_eq!(kernels.len(), 12);
     }
 }
