@@ -413,7 +413,7 @@ impl Counter<'_> {
                 let n = self.elements(*from) / 2.0;
                 Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
             }
-            StmtOp::Load { to, .. } => Self::instructions(6.0 * self.elements(*to)),
+            StmtOp::Load { to, .. } => Self::instructions(4.0 * self.elements(*to)),
             StmtOp::Store { m_tiles, n_tiles, shape, .. } => {
                 let n = match shape {
                     Shape::Accumulator => f64::from(4 * m_tiles * n_tiles),

@@ -300,6 +300,25 @@ statements! {
         /// Columns that exist.
         columns_present: String,
     }
+    /// A fragment from global memory by 16-byte reads.
+    LoadFragment = "load_fragment" {
+        /// Accumulator fragment.
+        to: String,
+        /// Global address of the tile's origin.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Elements from row to row.
+        row_stride: String,
+        /// This thread's first row within the origin.
+        first_row: String,
+        /// Rows that exist.
+        rows_present: String,
+        /// Columns that exist.
+        columns_present: String,
+    }
     /// A fragment to global memory by 16-byte writes.
     StoreFragment = "store_fragment" {
         /// Global address of the tile's origin.

@@ -54,6 +54,8 @@ const KERNELS: &[(&str, &str, &[i64])] = &[
     ("window", include_str!("../filetests/generated/mask_window.ft"), &[64, 128]),
     ("matmul_gelu", include_str!("../../runtime/kernels/matmul_gelu.rs"), &[]),
     ("row_softmax", include_str!("../../runtime/kernels/row_softmax.rs"), &[]),
+    ("causal_rope_attention", include_str!("../../runtime/kernels/causal_rope_attention.rs"), &[40, 64, 128]),
+    ("computed_operands", include_str!("../filetests/generated/computed_operands.ft"), &[]),
 ];
 
 /// Steele, Lea and Flood's SplitMix64: the same numbers everywhere.

@@ -12,7 +12,7 @@ impl Writer<'_> {
     pub(super) fn compute(&mut self, to: &[Computed], inputs: &[Input], shared: &[Shared]) -> Result<String, Error> {
         let parts = Parts::of(self.plan(), to, inputs);
         let vectors = self.e.instance.alignment() == 16;
-        self.wrappers.extend([Wrapper::Tile, Wrapper::SharedAccess, Wrapper::Widen, Wrapper::Part]);
+        self.wrappers.extend([Wrapper::Tile, Wrapper::SharedAccess, Wrapper::Widen, Wrapper::WidenPair, Wrapper::Part]);
         let inputs = inputs.iter().map(|i| self.part_input(i, vectors, parts.width)).collect();
         let shared = shared
             .iter()

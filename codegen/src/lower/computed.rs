@@ -312,9 +312,9 @@ fn keeps_zero(kernel: &Kernel, v: ValueId) -> bool {
     let finite = |x: &ValueId| matches!(kernel.def(*x), Some((_, Op::Constant(_, c))) if c.is_finite());
     match op {
         Op::Load { .. } => kernel.tile(v).rank() == 2,
-        Op::Cast(_, x) | Op::Transpose(x) | Op::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Tanh | UnaryOp::VisibleOrZero, x) => {
-            zero(x)
-        }
+        Op::Cast(_, x)
+        | Op::Transpose(x)
+        | Op::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Tanh | UnaryOp::VisibleOrZero, x) => zero(x),
         Op::Binary(BinaryOp::Add | BinaryOp::Sub | BinaryOp::Max | BinaryOp::Min, a, b) => zero(a) && zero(b),
         Op::Binary(BinaryOp::Mul, a, b) => (zero(a) && (zero(b) || finite(b))) || (finite(a) && zero(b)),
         _ => false,
@@ -630,8 +630,7 @@ impl Lowering<'_> {
         }
         let mut bounds = Vec::new();
         for (d, dim) in dims.iter().enumerate() {
-            let position =
-                if d == 0 { Expr::name("row") } else { Expr::infix("+", Expr::name("column"), Expr::name("e")) };
+            let position = if d == 0 { Expr::name("row") } else { Expr::infix("+", Expr::name("column"), Expr::name("e")) };
             let present = match dim {
                 Dim::Range(len) => {
                     let exact = self.constant(len);
@@ -683,7 +682,9 @@ impl Lowering<'_> {
                 for &operand in &group.operands {
                     let own = self.products_reading(operand);
                     // An inner loop that reads it stands for the products in it.
-                    found.extend(ops.iter().enumerate().filter(|&(_, &op)| own.iter().any(|&p| self.has_inside(op, p))).map(|(i, _)| i));
+                    found.extend(
+                        ops.iter().enumerate().filter(|&(_, &op)| own.iter().any(|&p| self.has_inside(op, p))).map(|(i, _)| i),
+                    );
                 }
             }
         }

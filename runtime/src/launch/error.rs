@@ -67,7 +67,9 @@ pub enum ArgumentError {
         found: usize,
     },
     /// A dimension of which the kernel addresses more than there is.
-    #[error("argument `{name}`: dimension {dimension} must be at least {least}, because the kernel reads or writes as many, but is {found}")]
+    #[error(
+        "argument `{name}`: dimension {dimension} must be at least {least}, because the kernel reads or writes as many, but is {found}"
+    )]
     Short {
         /// The parameter.
         name: String,
