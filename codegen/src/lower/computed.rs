@@ -361,7 +361,13 @@ impl Lowering<'_> {
         for &operand in &group.operands {
             match is_transposed(kernel, operand) {
                 Some(t) => drop(transposed.insert(operand, t)),
-                None => return Err(self.unsupported(operand, "a computed operand of dot that mixes tiles with transposed tiles")),
+                None => {
+                    return Err(Error::unsupported(
+                        "a computed operand of dot that mixes tiles with transposed tiles",
+                        "store one of them transposed in memory, so that both are read alike",
+                        self.span,
+                    ));
+                }
             }
         }
         let mut dims = kernel.tile(first).dims.clone();

@@ -80,7 +80,11 @@ impl Lowering<'_> {
         }
         if let Some(made) = self.tile_of(a) {
             if made.transposed {
-                return Err(self.unsupported(a, "a left operand of dot that is computed from transposed tiles"));
+                return Err(Error::unsupported(
+                    "a left operand of dot that is computed from transposed tiles",
+                    "write the product transposed, with this operand on the right",
+                    self.span,
+                ));
             }
             return Ok(match self.fragments_of.get(&made.tile) {
                 Some(&packed) => OperandA::Packed(packed),
