@@ -16,6 +16,7 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "split_dims", text: SPLIT_DIMS },
     SuiteKernel { name: "computed_operands", text: COMPUTED_OPERANDS },
     SuiteKernel { name: "computed_transposed", text: COMPUTED_TRANSPOSED },
+    SuiteKernel { name: "linear_attention", text: LINEAR_ATTENTION },
 ];
 
 /// A query sees the last `window` keys up to its own position.
@@ -156,5 +157,31 @@ pub fn computed_transposed<T: Element, const D: usize>(
         acc = acc + dot(s.to::<T>(), v_j);
     }
     store(o, [i, ..], acc);
+}
+";
+
+/// Causal attention without a softmax, and the largest score of each row. With small whole numbers every sum is exact, so that
+/// all devices must agree on every bit.
+const LINEAR_ATTENTION: &str = "
+pub fn linear_attention<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    largest: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t());
+        let seen = pos(i) + N - M >= pos(j);
+        m = max(m, rowmax(mask(s, seen)));
+        acc = acc + dot(select(seen, s, 0.0).to::<T>(), load(v, [b, g, j, ..]));
+    }
+    store(o, [b, h, i, ..], acc);
+    store(largest, [b, h, i], m);
 }
 ";

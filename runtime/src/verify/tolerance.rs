@@ -15,8 +15,10 @@ pub struct Bound {
     pub baseline_max: f64,
     /// Mean error of the baseline.
     pub baseline_mean: f64,
-    /// Largest error that is always allowed; a mean error of an eighth of it is.
+    /// Largest error that is always allowed; a mean error of an eighth of it is, over many elements.
     pub floor: f64,
+    /// Elements that the mean is taken over.
+    pub elements: usize,
 }
 
 impl Bound {
@@ -36,6 +38,7 @@ impl Bound {
             baseline_max: baseline.max.max(rounding.max),
             baseline_mean: baseline.mean.max(rounding.mean),
             floor: Self::FLOOR * largest,
+            elements: exact.len(),
         }
     }
 
@@ -44,9 +47,10 @@ impl Bound {
         Self::MAX_RATIO * self.baseline_max + self.floor
     }
 
-    /// The mean error allowed.
+    /// The mean error allowed. The mean of a single element is its error, for which the whole floor is allowed.
     pub fn mean(&self) -> f64 {
-        Self::MEAN_RATIO * self.baseline_mean + self.floor / 8.0
+        let share = (1.0 + 7.0 / self.elements.max(1) as f64) / 8.0;
+        Self::MEAN_RATIO * self.baseline_mean + self.floor * share
     }
 }
 
@@ -242,6 +246,8 @@ mod tests {
         assert_eq!(judged(6e-7, 1), Some(Failure::MaxError));
         assert_eq!(judged(5e-8, 16), None);
         assert_eq!(judged(1e-7, 16), Some(Failure::MeanError));
+        assert_eq!(judge(Elem::F32, &[1.0, 1.0], &[1.0, 1.0], &[1.0 + 2e-7; 2]).failure, None);
+        assert_eq!(judge(Elem::F32, &[1.0, 1.0], &[1.0, 1.0], &[1.0 + 3e-7; 2]).failure, Some(Failure::MeanError));
     }
 
     #[test]
