@@ -34,7 +34,8 @@ fn compute_registers(plan: &Plan, to: &[Computed], inputs: &[Input]) -> u32 {
     let parts = Parts::of(plan, to, inputs);
     let chunk = |input: &Input| match &input.from {
         InputSource::Tile(tile, _) => parts.width * plan.tiles[*tile].elem.bytes().unwrap_or(4) as u32 / 4,
-        InputSource::Matrix(_) | InputSource::Column(_) => parts.width,
+        // Read 16 bytes at a time, and widened where they are used.
+        InputSource::Matrix(_) | InputSource::Column(_) => 4,
         InputSource::Row(_) => 1,
     };
     parts.batch * inputs.iter().map(chunk).sum::<u32>() + parts.width * to.len() as u32
