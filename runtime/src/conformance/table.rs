@@ -276,7 +276,7 @@ fn rotary() -> Vec<Case> {
         case
     };
     for kernel in ROTARY {
-        for (m, n) in [(33, 1), (17, 203), (33, 17), (64, 64), (113, 113), (113, 203), (203, 113), (1, 0)] {
+        for (m, n) in [(33, 40), (17, 203), (33, 17), (64, 64), (113, 113), (113, 203), (203, 113), (1, 0)] {
             for elem in FLOATS {
                 cases.push(rotary(kernel, elem, rows(m, n, 64), 32));
             }
