@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{Arch, TensorOp};
 use crate::blocks;
 use crate::error::Error;
-use crate::generate::{self, Planned};
+use crate::generate::{self, PlannedLaunch};
 use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{Guard, OperandA, Plan, Stmt, StmtOp};
@@ -42,6 +42,9 @@ const SPILL_FROM: u32 = 240;
 const SPILL_COST: f64 = 0.02;
 /// Registers that consumers should have beyond the estimate.
 const SPARE: u32 = 8;
+/// Seconds to start a launch, and from the end of one to the start of the next.
+const LAUNCH: f64 = 3e-6;
+const LAUNCH_GAP: f64 = 2e-6;
 /// What turns of warpgroups gain.
 const TURNS: f64 = 0.99;
 
@@ -97,18 +100,14 @@ pub fn predict(
     if !planned.reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
     }
-    Ok(time(&planned, instance, schedule, arch, sizes, machine))
+    let launch = |launch| time(launch, arch, sizes, machine);
+    let gaps = LAUNCH_GAP * (planned.launches.len() - 1) as f64;
+    Ok(planned.launches.iter().map(launch).sum::<f64>() + gaps + LAUNCH)
 }
 
-fn time(
-    planned: &Planned,
-    instance: &Instance,
-    schedule: &Schedule,
-    arch: &Arch,
-    sizes: &BTreeMap<String, i64>,
-    machine: &Machine,
-) -> f64 {
-    let plan = &planned.plan;
+/// Seconds of one launch, but for its start.
+fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, machine: &Machine) -> f64 {
+    let (instance, schedule, plan) = (&planned.piece.instance, &planned.piece.schedule, &planned.plan);
     let loops = vec![Units::default(); plan.loops.len()];
     let mut counter = Counter { plan, schedule, arch, outside: Units::default(), from: vec![0.0; plan.loops.len()], loops };
     // A producer takes a few issue slots of a warp.
@@ -161,7 +160,7 @@ fn time(
     };
     let spills = 1.0 + SPILL_COST * f64::from(planned.predicted.registers.saturating_sub(spill_from));
     let compute = total * spills / (machine.ghz * 1e9);
-    compute.max(bytes(instance, sizes) / (machine.gbytes_per_s * 1e9)) + 3e-6
+    compute.max(bytes(instance, sizes) / (machine.gbytes_per_s * 1e9))
 }
 
 /// The schedule that the model ranks first.
@@ -249,13 +248,18 @@ fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>
     let bounds: Vec<_> = loops
         .iter()
         .map(|&op| {
-            mask::loop_runs(
+            let parts = match kernel.ops[op].op {
+                Op::For { part: Some(part), .. } => part.count,
+                _ => 1,
+            };
+            let runs = mask::loop_runs(
                 kernel,
                 op,
                 &block,
                 &|s| instance.binding.size(kernel, s),
                 MaskOptions { early_stop: schedule.early_stop },
-            )
+            );
+            (runs, parts)
         })
         .collect();
     let last = counts.last().copied().unwrap_or(1).max(1);
@@ -269,10 +273,10 @@ fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>
             };
             bounds
                 .iter()
-                .map(|b| {
+                .map(|(b, parts)| {
                     // Integer parameters are not known here: large, so that a window of that width hides nothing.
                     let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value, param: &|_| 1 << 30 });
-                    (hi - lo).max(0) as f64
+                    ((hi - lo).max(0) as f64 / f64::from(*parts)).ceil()
                 })
                 .collect()
         })

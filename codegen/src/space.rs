@@ -140,7 +140,7 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     // The lane-wise maximum won over the exact one in every cell measured (docs/performance.md).
     let running_max = if lower::why_not_lazy(kernel).is_none() { RunningMax::MaxFirst } else { RunningMax::Exact };
     let base =
-        Schedule { running_max, tensor_op: tensor_op(instance, arch), copy: copy_op(instance, arch), ..Schedule::default() };
+        Schedule { running_max, tensor_op: warp_tensor_op(instance, arch), copy: warp_copy_op(instance, arch), ..Schedule::default() };
     let shapes: &[(u32, u32)] = if traits.products {
         // block_m, warps: 16 or 32 rows a warp
         &[(16, 1), (32, 2), (32, 1), (64, 4), (64, 2), (128, 8), (128, 4), (256, 8)]
@@ -217,8 +217,8 @@ impl Traits {
     }
 }
 
-/// The best tensor op that takes the kernel's operands.
-fn tensor_op(instance: &Instance, arch: &Arch) -> TensorOp {
+/// The best instruction of a warp that takes the kernel's operands.
+pub(crate) fn warp_tensor_op(instance: &Instance, arch: &Arch) -> TensorOp {
     let f32_operands = instance.kernel.walk().into_iter().any(|(_, op)| match instance.kernel.ops[op].op {
         Op::Dot { a, .. } => instance.binding.elem(&instance.kernel, instance.kernel.tile(a).elem) == Elem::F32,
         _ => false,
@@ -229,8 +229,8 @@ fn tensor_op(instance: &Instance, arch: &Arch) -> TensorOp {
     arch.tensor_ops.iter().copied().find(|&op| op != TensorOp::Wgmma).unwrap_or(TensorOp::Ffma)
 }
 
-/// The best copy that the alignment allows.
-fn copy_op(instance: &Instance, arch: &Arch) -> CopyOp {
+/// The best copy by a warp that the alignment allows.
+pub(crate) fn warp_copy_op(instance: &Instance, arch: &Arch) -> CopyOp {
     let allowed = |op: &CopyOp| *op == CopyOp::Sync || (*op == CopyOp::CpAsync && instance.facts.alignment >= 4);
     arch.copy_ops.iter().copied().find(allowed).unwrap_or(CopyOp::Sync)
 }

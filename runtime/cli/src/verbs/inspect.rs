@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use flashtile::cache::Cache;
-use flashtile::lowering::{self, Code, Generated};
+use flashtile::lowering::{self, Code, Generated, GeneratedLaunch};
 use flashtile::{BoundKernel, Facts, Schedule};
 use flashtile_codegen::{Resources, block_size};
 use flashtile_dsl::analysis::cost::Workload;
@@ -96,19 +96,30 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let stage = Stage::new(flags, subject, global, output)?;
     let text = match flags.emit {
         Emit::Ir | Emit::Deps => unreachable!("shown above"),
-        Emit::Normal => stage.generated()?.normal.to_string(),
+        Emit::Normal => each(&stage.generated()?, |launch| launch.normal.to_string()),
         Emit::Mask => stage.masks(),
         Emit::Cost => stage.cost(),
-        Emit::Plan => stage.generated()?.plan.to_string(),
+        Emit::Plan => each(&stage.generated()?, |launch| launch.plan.to_string()),
         Emit::Cuda => stage.generated()?.source,
         Emit::Ptx => stage.code()?.module.ptx,
         Emit::Sass => global.toolchain().disassemble(&stage.code()?.module.cubin)?,
         Emit::Resources => return stage.resources(flags, output),
         Emit::Layout => layouts(flags, &stage.generated()?)?,
-        Emit::Abi => pretty(&stage.generated()?.abi),
+        Emit::Abi => pretty(&calls(&stage.generated()?)),
         Emit::Cubin => return stage.cubin(flags, output),
     };
     show(flags, output, &stage.subject, Some(&stage), text)
+}
+
+/// The texts of all launches, one after the other.
+fn each(generated: &Generated, text: impl Fn(&GeneratedLaunch) -> String) -> String {
+    generated.launches.iter().map(text).collect::<Vec<_>>().join("\n")
+}
+
+/// How generated code is called: its launches, and what lies between them.
+fn calls(generated: &Generated) -> serde_json::Value {
+    let launches: Vec<_> = generated.launches.iter().map(|launch| &launch.abi).collect();
+    json!({ "launches": launches, "main": generated.main, "scratch": generated.scratch })
 }
 
 /// Prints the text of a stage, or writes it to a file.
@@ -186,7 +197,7 @@ impl<'a> Stage<'a> {
 
     fn resources(&self, flags: &Flags, output: &mut Output) -> Result<()> {
         let generated = self.generated()?;
-        let predicted = generated.predicted;
+        let predicted = generated.main().predicted;
         let arch = self.target.arch;
         let compiled = self.code();
         let report = compiled.as_ref().ok().map(|code| &code.module.report);
@@ -263,7 +274,9 @@ impl<'a> Stage<'a> {
             "report": code.module.report,
             "positive": self.facts.positive,
             "alignment": self.facts.alignment,
-            "abi": code.abi,
+            "launches": code.launches,
+            "main": code.main,
+            "scratch": code.scratch,
         });
         let file = |extension: &str| -> PathBuf { Path::new(dir).join(format!("{name}.{extension}")) };
         files::write_atomically(&file("cubin"), &code.module.cubin)?;
@@ -280,14 +293,14 @@ impl<'a> Stage<'a> {
 
 /// Pictures of the tiles, and the SVG of one.
 fn layouts(flags: &Flags, generated: &Generated) -> Result<String> {
-    let all = &generated.plan.tiles;
+    let all: Vec<_> = generated.launches.iter().flat_map(|launch| &launch.plan.tiles).collect();
     let chosen: Vec<_> = all.iter().filter(|t| flags.tile.as_ref().is_none_or(|name| *name == t.name)).collect();
     let Some(first) = chosen.first() else {
         let known: Vec<&str> = all.iter().map(|t| t.name.as_str()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Err(match &flags.tile {
             Some(name) => Failure::Usage(format!("no tile `{name}` in shared memory; there is {known}")),
-            None => Failure::Usage(format!("kernel `{}` has no tile in shared memory", generated.plan.name)),
+            None => Failure::Usage(format!("kernel `{}` has no tile in shared memory", generated.main().plan.name)),
         });
     };
     if let Some(path) = &flags.svg {
