@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::index::Lookups;
 use flashtile_dsl::analysis::mask::{self, MaskOptions};
-use flashtile_dsl::ir::{Op, ProgramDim, SizeExpr, ValueId};
+use flashtile_dsl::ir::{AxisKind, Op, ProgramDim, SizeExpr, ValueId};
 use flashtile_templates::expr::{Expr, Function, Shape};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,7 @@ use crate::generate::{self, PlannedLaunch};
 use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{Guard, OperandA, Plan, Stmt, StmtOp};
+use crate::rewrite;
 use crate::schedule::{Fragments, Persistent, PingPong, Schedule, WorkOrder};
 use crate::space;
 
@@ -32,6 +33,8 @@ const STEP_LATENCY: f64 = 900.0;
 const BLOCK_LATENCY: f64 = 2500.0;
 /// The same for a program of a block that goes on to the next, whose first tiles are there already, or are not.
 const PROGRAM_LATENCY: [f64; 2] = [600.0, 1400.0];
+/// Cycles of a load from memory that nothing hides but a few other loads.
+const LOAD_LATENCY: f64 = 300.0;
 /// Cycles a step of a warpgroup costs beyond its units, before other warpgroups hide them.
 const GROUP_STEP_LATENCY: f64 = 200.0;
 /// The exponent where a warpgroup waits for its products before it goes on.
@@ -96,13 +99,45 @@ pub fn predict(
     sizes: &BTreeMap<String, i64>,
     machine: &Machine,
 ) -> Result<f64, Error> {
+    Ok(judge(instance, schedule, arch, sizes, machine)?.seconds)
+}
+
+/// What the model says of a schedule.
+struct Judged {
+    seconds: f64,
+    /// Programs of the launch that the schedule is about.
+    programs: f64,
+    /// How many of them run at once.
+    slots: f64,
+    /// Trips of its longest loop.
+    trips: f64,
+}
+
+fn judge(
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Judged, Error> {
     let planned = generate::planned(instance, schedule, arch)?;
     if !planned.reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
     }
-    let launch = |launch| time(launch, arch, sizes, machine);
     let gaps = LAUNCH_GAP * (planned.launches.len() - 1) as f64;
-    Ok(planned.launches.iter().map(launch).sum::<f64>() + gaps + LAUNCH)
+    let seconds = planned.launches.iter().map(|launch| time(launch, arch, sizes, machine)).sum::<f64>() + gaps + LAUNCH;
+    let main = &planned.launches[planned.main];
+    let (programs, trips) = trips(&main.piece.instance, &main.piece.schedule, sizes);
+    let trips = trips.iter().flatten().copied().fold(0.0, f64::max);
+    Ok(Judged { seconds, programs, slots: f64::from(machine.sms * resident(main)), trips })
+}
+
+/// Blocks of a launch that are on a multiprocessor at once.
+fn resident(launch: &PlannedLaunch) -> u32 {
+    match launch.piece.schedule.persistent {
+        Persistent::Off => launch.predicted.blocks_per_sm.max(1),
+        _ => launch.piece.schedule.min_blocks.max(1),
+    }
 }
 
 /// Seconds of one launch, but for its start.
@@ -114,10 +149,7 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
     for role in plan.roles.iter().filter(|r| r.name != "producer") {
         counter.block(&role.body, None, 1.0);
     }
-    let resident = match schedule.persistent {
-        Persistent::Off => planned.predicted.blocks_per_sm.max(1),
-        _ => schedule.min_blocks.max(1),
-    };
+    let resident = resident(planned);
     let warps = f64::from(schedule.warps) * f64::from(resident);
     let cycles = |units: &Units| {
         let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
@@ -134,7 +166,14 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
         _ => PROGRAM_LATENCY[usize::from(schedule.outer_stages < 2)],
     };
     let outside = cycles(&counter.outside) + start;
-    let steps: Vec<f64> = counter.loops.iter().map(cycles).collect();
+    let latency = |op: &Op| match op {
+        // What is loaded at a single position is used at once.
+        Op::For { axis, .. } if instance.kernel.axes[*axis].kind == AxisKind::Each => LOAD_LATENCY,
+        _ => 0.0,
+    };
+    let loops = instance.kernel.walk().into_iter().map(|(_, op)| &instance.kernel.ops[op].op);
+    let latencies = loops.filter(|op| matches!(op, Op::For { .. })).map(latency);
+    let steps: Vec<f64> = counter.loops.iter().zip(latencies).map(|(units, latency)| cycles(units) + latency).collect();
     // Work of `resident` blocks together, in cycles of a multiprocessor.
     let work = |trips: &[f64]| {
         let made = trips.iter().zip(&counter.from).map(|(n, from)| (n - from).max(0.0));
@@ -200,7 +239,8 @@ pub fn rank(
     Ok(legal)
 }
 
-/// All schedules of the space, also those that are not legal, with the reasons. Either list may be empty.
+/// All schedules of the space, also those that are not legal, with the reasons. Either list may be empty. Schedules whose programs
+/// do not fill the machine are there with splits too.
 pub fn ranking(
     instance: &Instance,
     arch: &'static Arch,
@@ -208,12 +248,26 @@ pub fn ranking(
     machine: &Machine,
 ) -> Result<Ranking, Error> {
     let mut ranking = Ranking::default();
+    let splits = rewrite::why_not_split(&instance.kernel).is_none();
     for schedule in space::candidates(instance, arch) {
-        match predict(instance, &schedule, arch, sizes, machine) {
-            Ok(seconds) => ranking.legal.push((schedule, seconds)),
-            Err(Error::Illegal { reasons, .. }) => ranking.illegal.push((schedule, reasons)),
+        let judged = match judge(instance, &schedule, arch, sizes, machine) {
+            Ok(judged) => judged,
+            Err(Error::Illegal { reasons, .. }) => {
+                ranking.illegal.push((schedule, reasons));
+                continue;
+            }
             Err(other) => return Err(other),
+        };
+        let splits = if splits { space::splits(judged.programs, judged.slots, judged.trips) } else { Vec::new() };
+        for splits in splits {
+            let split = Schedule { splits, ..schedule.clone() };
+            match predict(instance, &split, arch, sizes, machine) {
+                Ok(seconds) => ranking.legal.push((split, seconds)),
+                Err(Error::Illegal { reasons, .. }) => ranking.illegal.push((split, reasons)),
+                Err(other) => return Err(other),
+            }
         }
+        ranking.legal.push((schedule, judged.seconds));
     }
     ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
     Ok(ranking)

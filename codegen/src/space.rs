@@ -3,6 +3,9 @@
 //! A knob that cannot change the code of a kernel (block_k where nothing has it, work order where all programs are alike)
 //! keeps its default, so that no two schedules of the space are the same program. Values that never won anywhere are not
 //! here, though a schedule written by hand may use them.
+//!
+//! Splits are not here either: whether they help depends on the sizes. The ranking adds them ([`splits`]) to the schedules whose
+//! programs do not fill the machine.
 
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::{Elem, Kernel, Op};
@@ -49,6 +52,22 @@ fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
     }
     let legality = check(instance, &smallest(), arch);
     (!legality.is_legal()).then(|| legality.reasons.join("; "))
+}
+
+/// Numbers of parts that are tried.
+const SPLITS: [u32; 5] = [2, 4, 8, 16, 32];
+/// Programs beyond what runs at once, from which on a further split is not tried.
+const FULL: f64 = 2.0;
+
+/// The splits worth trying where a launch has `programs` for `slots` that run at once, and a loop of `trips`: the two largest that
+/// give every part a tile and not many more programs than run at once. None where half of the slots are taken anyway.
+pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
+    if programs > 0.5 * slots {
+        return Vec::new();
+    }
+    let fits = |&n: &u32| programs * f64::from(n) <= FULL * slots && f64::from(n) <= trips;
+    let fitting: Vec<u32> = SPLITS.into_iter().filter(fits).collect();
+    fitting[fitting.len().saturating_sub(2)..].to_vec()
 }
 
 /// The smallest tiles: what speaks against these speaks against all.

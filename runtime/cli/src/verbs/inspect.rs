@@ -201,8 +201,12 @@ impl<'a> Stage<'a> {
         let arch = self.target.arch;
         let compiled = self.code();
         let report = compiled.as_ref().ok().map(|code| &code.module.report);
-        let actual =
-            report.map(|r| Resources::occupancy(arch, r.registers, predicted.shared_bytes + r.shared, predicted.threads));
+        // Of several launches, the one that the schedule is about.
+        let main = &generated.main().abi.entry;
+        let registers = report.map(|r| r.entries.get(main).copied().unwrap_or(r.registers));
+        let actual = report.zip(registers).map(|(r, registers)| {
+            Resources::occupancy(arch, registers, predicted.shared_bytes + r.shared, predicted.threads)
+        });
         let share = |blocks: u32| f64::from(blocks * predicted.threads) / f64::from(arch.threads_per_sm);
         if output.json {
             output.json(&json!({
@@ -225,7 +229,7 @@ impl<'a> Stage<'a> {
             let text = output::table(
                 &["", "predicted", "compiled"],
                 [
-                    row("registers of a thread", predicted.registers.to_string(), of(|r| r.registers)),
+                    row("registers of a thread", predicted.registers.to_string(), registers.map_or_else(none, |r| r.to_string())),
                     row("bytes of spill stores", none(), of(|r| r.spill_stores)),
                     row("bytes of spill loads", none(), of(|r| r.spill_loads)),
                     row("bytes of stack", none(), of(|r| r.stack)),
@@ -248,7 +252,14 @@ impl<'a> Stage<'a> {
             let remarks = report.map(|r| r.remarks.join("\n")).unwrap_or_default();
             let head = format!("{} on {arch} with {}", self.bound.ir().name, self.schedule);
             let fallback = generated.fallback.map(|why| format!("no wgmma: {why}\n")).unwrap_or_default();
-            let text = format!("{head}\n{fallback}{text}\n{remarks}");
+            let others = generated.launches.iter().enumerate().filter(|(n, _)| *n != generated.main).map(|(n, launch)| {
+                let entry = &launch.abi.entry;
+                let registers = report.and_then(|r| r.entries.get(entry)).map_or_else(none, u32::to_string);
+                let order = if n < generated.main { "before" } else { "after" };
+                format!("{order} it {entry}: {registers} registers, {} threads\n", launch.predicted.threads)
+            });
+            let others: String = others.collect();
+            let text = format!("{head}\n{fallback}{text}\n{others}{remarks}");
             match &flags.out {
                 Some(path) => files::write_atomically(path, text.as_bytes())?,
                 None => output.text(text.trim_end())?,

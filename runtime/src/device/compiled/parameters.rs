@@ -3,7 +3,7 @@
 //! Scratch tensors are arguments after those of the call, in their order. Names are resolved to positions once; packing a call then copies numbers and allocates nothing.
 
 use flashtile_codegen::{Abi, Blocks, Field, GridDim, Scratch, SizeTerm};
-use flashtile_dsl::ir::{self, Entity};
+use flashtile_dsl::ir;
 
 use super::scratch::argument_named;
 use super::term::{Term, size_named};
