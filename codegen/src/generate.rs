@@ -241,7 +241,8 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
         return Err(Error::Unbound(name));
     }
     let illegal = |reasons| Error::Illegal { arch: arch.name, reasons };
-    if schedule.splits != 1 && schedule.running_max != RunningMax::Exact
+    if schedule.splits != 1
+        && schedule.running_max != RunningMax::Exact
         && let Some(why) = lower::why_not_lazy(&instance.kernel)
     {
         // Of a part nobody can tell: its state is not what the text stores.

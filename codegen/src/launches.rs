@@ -54,10 +54,8 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
     let combine = of(&split.combine);
     let combine_schedule = follower(&combine, &whole, arch);
     let scratch = split.between.iter().map(|name| scratch(instance, &split.partial, name)).collect();
-    let pieces = vec![
-        Piece { instance: of(&split.partial), schedule: whole },
-        Piece { instance: combine, schedule: combine_schedule },
-    ];
+    let pieces =
+        vec![Piece { instance: of(&split.partial), schedule: whole }, Piece { instance: combine, schedule: combine_schedule }];
     Ok(Launches { pieces, main: 0, scratch })
 }
 

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::generate::{self, PlannedLaunch};
 use crate::instance::Instance;
 use crate::lower;
-use crate::plan::{Guard, OperandA, Plan, Stmt, StmtOp};
+use crate::plan::{Guard, OperandA, Plan, SharedTile, Stmt, StmtOp};
 use crate::rewrite;
 use crate::schedule::{Fragments, Persistent, PingPong, Schedule, WorkOrder};
 use crate::space;
@@ -35,6 +35,8 @@ const BLOCK_LATENCY: f64 = 2500.0;
 const PROGRAM_LATENCY: [f64; 2] = [600.0, 1400.0];
 /// Cycles of a load from memory that nothing hides but a few other loads.
 const LOAD_LATENCY: f64 = 300.0;
+/// Seconds from the issue of a copy to its arrival where memory is busy.
+const MEMORY_LATENCY: f64 = 1e-6;
 /// Cycles a step of a warpgroup costs beyond its units, before other warpgroups hide them.
 const GROUP_STEP_LATENCY: f64 = 200.0;
 /// The exponent where a warpgroup waits for its products before it goes on.
@@ -199,7 +201,14 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
     };
     let spills = 1.0 + SPILL_COST * f64::from(planned.predicted.registers.saturating_sub(spill_from));
     let compute = total * spills / (machine.ghz * 1e9);
-    compute.max(bytes(instance, sizes) / (machine.gbytes_per_s * 1e9))
+    // A block has as much memory traffic in flight as its rings hold: few blocks do not fill the bandwidth.
+    let ring = |tile: &&SharedTile| tile.slots > 1 || tile.barriers.is_some();
+    let in_flight: u32 = plan.tiles.iter().filter(ring).map(|tile| tile.slots * tile.slot_bytes()).sum();
+    let reached = match in_flight {
+        0 => f64::INFINITY,
+        bytes => programs.min(slots) * f64::from(bytes) / MEMORY_LATENCY,
+    };
+    compute.max(bytes(instance, sizes) / reached.clamp(1.0, machine.gbytes_per_s * 1e9))
 }
 
 /// The schedule that the model ranks first.

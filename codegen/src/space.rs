@@ -158,8 +158,12 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let traits = Traits::of(kernel);
     // The lane-wise maximum won over the exact one in every cell measured (docs/performance.md).
     let running_max = if lower::why_not_lazy(kernel).is_none() { RunningMax::MaxFirst } else { RunningMax::Exact };
-    let base =
-        Schedule { running_max, tensor_op: warp_tensor_op(instance, arch), copy: warp_copy_op(instance, arch), ..Schedule::default() };
+    let base = Schedule {
+        running_max,
+        tensor_op: warp_tensor_op(instance, arch),
+        copy: warp_copy_op(instance, arch),
+        ..Schedule::default()
+    };
     let shapes: &[(u32, u32)] = if traits.products {
         // block_m, warps: 16 or 32 rows a warp
         &[(16, 1), (32, 2), (32, 1), (64, 4), (64, 2), (128, 8), (128, 4), (256, 8)]

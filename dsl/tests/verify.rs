@@ -1,8 +1,8 @@
 //! The verifier on planted faults: a sound kernel, one change, one rule.
 
 use flashtile_dsl::ir::{
-    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpData, OpId, Part, ProgramDim, Rule,
-    SizeExpr, SourceText, Span, TileType, Type, UnaryOp, ValueData, ValueDef, ValueId, verify,
+    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpData, OpId, Part, ProgramDim,
+    Rule, SizeExpr, SourceText, Span, TileType, Type, UnaryOp, ValueData, ValueDef, ValueId, verify,
 };
 use flashtile_dsl::syntax::parse;
 

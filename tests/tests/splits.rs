@@ -146,8 +146,8 @@ impl Call {
             .collect();
         let grid = |axis| kernel.grid().contains(&flashtile_dsl::ir::ProgramDim::Tiles(axis));
         let blocks = kernel.axes.keys().map(|axis| if grid(axis) { self.blocks.0 } else { self.blocks.1 }).collect();
-        let interpreter =
-            Interpreter::new(kernel, &binding, &sizes, &Blocks::PerAxis(blocks), &arguments, arithmetic).unwrap_or_else(|e| panic!("{e}"));
+        let interpreter = Interpreter::new(kernel, &binding, &sizes, &Blocks::PerAxis(blocks), &arguments, arithmetic)
+            .unwrap_or_else(|e| panic!("{e}"));
         let mut outputs = Tensors::new();
         for (id, param) in kernel.params.iter() {
             let shape = interpreter.shape(id);
@@ -185,8 +185,13 @@ impl Call {
 }
 
 fn calls() -> impl Strategy<Value = Call> {
-    (1i64..20, 0i64..40, (1usize..9, 1usize..9), 0i32..12, any::<u64>())
-        .prop_map(|(rows, columns, blocks, integer, seed)| Call { rows, columns, blocks, integer, seed })
+    (1i64..20, 0i64..40, (1usize..9, 1usize..9), 0i32..12, any::<u64>()).prop_map(|(rows, columns, blocks, integer, seed)| Call {
+        rows,
+        columns,
+        blocks,
+        integer,
+        seed,
+    })
 }
 
 proptest! {
@@ -271,7 +276,8 @@ fn edit(kernel: &mut Kernel, plant: fn(&mut Kernel, &mut Op)) {
 fn what_cannot_be_split_says_why() {
     let why = |text: &str| why_not_split(&parse(text).remove(0)).expect("cannot be split");
     assert_eq!(why(include_str!("../../runtime/kernels/row_softmax.rs")), "the kernel has 2 loops, and not one");
-    let plain_masked = PLAIN.replace("let s = dot(q_i, load(k, [j, ..]).t());", "let s = mask(dot(q_i, load(k, [j, ..]).t()), pos(i) >= pos(j));");
+    let plain_masked = PLAIN
+        .replace("let s = dot(q_i, load(k, [j, ..]).t());", "let s = mask(dot(q_i, load(k, [j, ..]).t()), pos(i) >= pos(j));");
     assert!(why(&plain_masked).contains("pass the maximum through visible_or_zero"), "{}", why(&plain_masked));
     let product = PLAIN.replace("l = l * alpha + rowsum(p);", "l = l * (alpha + 1.0) + rowsum(p);");
     assert!(why(&product).starts_with("`l` is no streaming reduction: "), "{}", why(&product));

@@ -68,7 +68,11 @@ impl Lowering<'_> {
         let carried = self.enter_carried(&params, init)?;
         if self.is_specialized() {
             if single {
-                return Err(Error::unsupported("a loop over single positions in specialised roles", "take another tensor_op", span));
+                return Err(Error::unsupported(
+                    "a loop over single positions in specialised roles",
+                    "take another tensor_op",
+                    span,
+                ));
             }
             let ring = Loop { op: id, id: loop_id, axis, body, coordinate: params[0], carried: &carried };
             self.pipelined(&ring, &name)?;
@@ -172,7 +176,11 @@ impl Lowering<'_> {
         let share = define(self, "share", Expr::infix("/", tiles.clone(), count()));
         let longer = define(self, "longer", Expr::infix("%", tiles, count()));
         let begin = |index: Expr| {
-            let sum = Expr::infix("+", Expr::infix("*", index.clone(), share.clone()), Expr::call(Function::Least, [index, longer.clone()]));
+            let sum = Expr::infix(
+                "+",
+                Expr::infix("*", index.clone(), share.clone()),
+                Expr::call(Function::Least, [index, longer.clone()]),
+            );
             if all_lo == Expr::Int(0) { sum } else { Expr::infix("+", all_lo.clone(), sum) }
         };
         let index = self.index(part.index);

@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use flashtile_dsl::analysis::streaming::{Base, Form, Streaming};
 use flashtile_dsl::analysis::unchanged::{Unchanged, unchanged};
 use flashtile_dsl::ir::{
-    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, Dim, Elem, Kernel, Op, OpData, OpId, Param, ParamId,
-    ParamKind, Part, ProgramDim, SizeExpr, Span, TensorDecl, Type, UnaryOp, ValueData, ValueDef, ValueId,
+    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, Dim, Elem, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Part,
+    ProgramDim, SizeExpr, Span, TensorDecl, Type, UnaryOp, ValueData, ValueDef, ValueId,
 };
 
 use super::edit::{self, Place};
@@ -145,7 +145,8 @@ impl<'k> Splitter<'k> {
         if tile.elem != Elem::F32 {
             return Err(format!("`{name}` is {}, and not f32", kernel.elem_name(tile.elem)));
         }
-        let mut out: Vec<_> = part.map(|(index, count)| (At::Index(index), SizeExpr::constant(count.into()))).into_iter().collect();
+        let mut out: Vec<_> =
+            part.map(|(index, count)| (At::Index(index), SizeExpr::constant(count.into()))).into_iter().collect();
         let program = &kernel.ops[kernel.blocks[kernel.body].ops[0]].results;
         for (dim, &v) in kernel.grid().iter().zip(program) {
             match dim {
@@ -183,7 +184,11 @@ impl<'k> Splitter<'k> {
             }
             let place = self.place(slot, None).expect("checked before");
             let parts = SizeExpr::constant(count.into());
-            out.push(Between { name, slot, shape: [parts].into_iter().chain(place.into_iter().map(|(_, extent)| extent)).collect() });
+            out.push(Between {
+                name,
+                slot,
+                shape: [parts].into_iter().chain(place.into_iter().map(|(_, extent)| extent)).collect(),
+            });
         }
         out
     }
@@ -360,8 +365,7 @@ impl Merge {
 fn needed(kernel: &Kernel, loop_op: OpId, streaming: &Streaming) -> BTreeSet<usize> {
     let results = &kernel.ops[loop_op].results;
     let used = |slot: &usize| !edit::users(kernel, results[*slot]).is_empty();
-    let mut needed: BTreeSet<usize> =
-        (0..results.len()).filter(|s| streaming.forms[*s] != Form::Constant).filter(used).collect();
+    let mut needed: BTreeSet<usize> = (0..results.len()).filter(|s| streaming.forms[*s] != Form::Constant).filter(used).collect();
     for slot in needed.clone() {
         if let Form::RescaledSum { maximum, .. } = streaming.forms[slot] {
             needed.insert(maximum);

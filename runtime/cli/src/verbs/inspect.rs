@@ -204,9 +204,9 @@ impl<'a> Stage<'a> {
         // Of several launches, the one that the schedule is about.
         let main = &generated.main().abi.entry;
         let registers = report.map(|r| r.entries.get(main).copied().unwrap_or(r.registers));
-        let actual = report.zip(registers).map(|(r, registers)| {
-            Resources::occupancy(arch, registers, predicted.shared_bytes + r.shared, predicted.threads)
-        });
+        let actual = report
+            .zip(registers)
+            .map(|(r, registers)| Resources::occupancy(arch, registers, predicted.shared_bytes + r.shared, predicted.threads));
         let share = |blocks: u32| f64::from(blocks * predicted.threads) / f64::from(arch.threads_per_sm);
         if output.json {
             output.json(&json!({

@@ -186,8 +186,9 @@ mod tests {
 
     #[test]
     fn the_grid_covers_every_program() {
-        let blocks =
-            |blocks, cluster, n| Parameters::new(&abi(blocks, cluster), &kernel(), &[]).expect("names are known").blocks(&[8, n], 132);
+        let blocks = |blocks, cluster, n| {
+            Parameters::new(&abi(blocks, cluster), &kernel(), &[]).expect("names are known").blocks(&[8, n], 132)
+        };
         assert_eq!(blocks(Blocks::PerProgram, 1, 0), Some(0));
         assert_eq!(blocks(Blocks::PerProgram, 1, 1), Some(1));
         assert_eq!(blocks(Blocks::PerProgram, 1, 64 * 1000 + 1), Some(1001));
