@@ -70,7 +70,8 @@ impl Work {
         self.wavefronts - self.ideal_wavefronts
     }
 
-    fn add(&mut self, other: &Work) {
+    /// Adds what other instructions did.
+    pub fn add(&mut self, other: &Work) {
         self.warp_instructions += other.warp_instructions;
         self.lane_instructions += other.lane_instructions;
         for (kind, n) in &other.kinds {

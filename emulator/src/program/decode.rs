@@ -200,6 +200,7 @@ impl<'t> Decoder<'_, 't> {
             ("mul", _, 4) => Binary::Multiply,
             ("add", _, 2) => Binary::AddHalf,
             ("sub", _, 2) => Binary::SubtractHalf,
+            ("mul", false, 2) if high => Binary::MultiplyHighHalf,
             ("mul", _, 2) if !high => Binary::MultiplyHalf,
             ("div", false, _) => Binary::DivideUnsigned,
             ("div", true, 4) => Binary::DivideSigned,

@@ -57,6 +57,7 @@ pub(crate) enum Binary {
     AddHalf,
     SubtractHalf,
     MultiplyHalf,
+    MultiplyHighHalf,
     ShiftLeftHalf,
     FloatAdd,
     FloatSubtract,

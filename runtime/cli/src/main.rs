@@ -19,6 +19,7 @@ mod files;
 mod flags;
 mod layout;
 mod output;
+mod profile;
 mod reference;
 mod settings;
 mod subject;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use flashtile::cache::{Bucket, Cache, DeviceKey, TuningKey};
-use flashtile::device::{DeviceKind, Emulation, machine_of};
+use flashtile::device::{DeviceKind, EmulatedCode, Emulation, machine_of};
 use flashtile::emulator::OptionsError;
 use flashtile::kernel::KernelError;
 use flashtile::lowering::{self, Machine};
@@ -41,23 +41,31 @@ pub struct EmulationFlags {
     /// (order=forward, backward, rotating or random), and seed=N; by default landing=late,order=forward
     #[arg(long, value_name = "KEY=VALUE,..")]
     emulate: Option<String>,
-    /// On the emulator: execute this PTX, such as an edited one of --emit ptx, in place of what is compiled
+    /// On the emulator: execute this code in place of what is generated, such as an edited copy of it: CUDA C, or PTX if its
+    /// name ends with .ptx
     #[arg(long, value_name = "FILE")]
-    ptx: Option<PathBuf>,
+    code: Option<PathBuf>,
 }
 
 impl EmulationFlags {
     /// What they say, for a device.
     pub fn emulation(&self, device: &Device) -> Result<Emulation> {
-        if (self.emulate.is_some() || self.ptx.is_some()) && device.info().kind != DeviceKind::Emulator {
-            return Err(Failure::Usage(format!("--emulate and --ptx have no meaning on {device}; give --device emulator")));
+        if (self.emulate.is_some() || self.code.is_some()) && device.info().kind != DeviceKind::Emulator {
+            return Err(Failure::Usage(format!("--emulate and --code have no meaning on {device}; give --device emulator")));
         }
         let options = self.emulate.as_deref().unwrap_or_default().parse();
         let options = options.map_err(|e: OptionsError| Failure::Usage(e.to_string()))?;
-        let ptx = self.ptx.as_deref().map(files::read_text).transpose()?.map(Arc::from);
-        Ok(Emulation { options, ptx })
+        let code = |path: &PathBuf| -> Result<EmulatedCode> {
+            let text = Arc::from(files::read_text(path)?);
+            let is_ptx = path.extension().is_some_and(|extension| extension == "ptx");
+            Ok(if is_ptx { EmulatedCode::Ptx(text) } else { EmulatedCode::Cuda(text) })
+        };
+        Ok(Emulation { options, code: self.code.as_ref().map(code).transpose()? })
     }
 }
+
+/// Schedules of the ranking that are tried with knobs changed, until one is legal.
+const CLOSE: usize = 200;
 
 /// The architecture of this name.
 pub fn arch_named(name: &str) -> Result<&'static Arch> {
@@ -92,8 +100,9 @@ impl TargetFlags {
         Ok(Target { arch, machine, key })
     }
 
-    /// The schedule for these sizes: the model's choice, or what tuning found, with the knobs asked for changed. Not checked
-    /// for legality.
+    /// The schedule for these sizes: the best by the model of those that have the knobs asked for, or what tuning found with
+    /// these knobs changed. Where the model knows no such schedule, its choice or the defaults with the knobs changed; if that is not
+    /// legal, generating code says why.
     pub fn schedule(
         &self,
         kernel: &BoundKernel,
@@ -107,11 +116,19 @@ impl TargetFlags {
         if names_every_knob(text) {
             return Ok(given);
         }
-        let chosen = match self.tuned {
-            true => tuned(kernel, facts, target, sizes)?,
-            false => lowering::default_schedule(&kernel.instance(facts.clone()), target.arch, sizes, &target.machine)?,
-        };
-        Ok(chosen.with(text)?)
+        if self.tuned {
+            return Ok(tuned(kernel, facts, target, sizes)?.with(text)?);
+        }
+        let instance = kernel.instance(facts.clone());
+        let ranked = lowering::rank(&instance, target.arch, sizes, &target.machine)?;
+        let changed = ranked.iter().map(|(schedule, _)| schedule.with(text)).collect::<Result<Vec<_>, _>>()?;
+        if let Some((same, _)) = ranked.iter().zip(&changed).find(|((own, _), changed)| own == *changed) {
+            return Ok(same.0.clone());
+        }
+        let legal = |schedule: &&Schedule| lowering::check(&instance, schedule, target.arch).is_ok();
+        // The defaults are the last resort, such as for an instruction that the space of the architecture leaves out.
+        let found = changed.iter().take(CLOSE).chain([&given]).find(legal).cloned();
+        Ok(found.unwrap_or_else(|| changed.into_iter().next().expect("a ranking is not empty")))
     }
 }
 

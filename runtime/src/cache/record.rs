@@ -24,8 +24,10 @@ pub enum Stage {
     Spills,
     /// The driver did not load it or a launch failed.
     Launch,
-    /// Its results are wrong.
+    /// Its results are wrong, or the emulator found a fault.
     Check,
+    /// The emulator counted too many bank conflicts.
+    Conflicts,
 }
 
 /// What became of a candidate.

@@ -27,6 +27,8 @@ pub enum Values {
     SpecialValues,
     /// Every element of `q` is positive and the first rows of `k` are -inf: their keys count as not visible.
     HiddenKeys,
+    /// -1, 0 and 1 instead of normal values: sums of products are exact.
+    Integers,
     /// The first tensor has -inf, +inf and NaN in rows of their own, and a row of -inf.
     SpecialRows,
 }
@@ -41,6 +43,7 @@ impl Values {
             Values::SpecialKeys => "special_k".into(),
             Values::SpecialValues => "special_v".into(),
             Values::HiddenKeys => "hidden_keys".into(),
+            Values::Integers => "integers".into(),
             Values::SpecialRows => "special_rows".into(),
         }
     }
@@ -135,6 +138,11 @@ impl Case {
             }
         };
         kernel.bind(self.elem, self.consts.iter().copied())
+    }
+
+    /// Whether every device must give the same bits: nothing that it computes is rounded but what it stores.
+    pub fn is_exact(&self) -> bool {
+        self.values == Values::Integers
     }
 
     /// All sizes by name.

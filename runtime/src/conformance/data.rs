@@ -109,6 +109,7 @@ fn shape_values(how: Values, name: &str, shape: &[usize], values: &mut [f64]) {
         }
     };
     match (how, name) {
+        (Values::Integers, _) => values.iter_mut().for_each(|x| *x = x.round().clamp(-1.0, 1.0)),
         (Values::Growing(factor), "k") => each_row(&mut |row, x| {
             let along = row as f64 / (rows.max(2) - 1) as f64;
             x.iter_mut().for_each(|x| *x *= 1.0 + (f64::from(factor) - 1.0) * along);

@@ -14,6 +14,7 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "sliding_window", text: SLIDING_WINDOW },
     SuiteKernel { name: "prefix_attention", text: PREFIX },
     SuiteKernel { name: "split_dims", text: SPLIT_DIMS },
+    SuiteKernel { name: "linear_attention", text: LINEAR_ATTENTION },
 ];
 
 /// A query sees the last `window` keys up to its own position.
@@ -110,5 +111,31 @@ pub fn split_dims<T: Element, const D: usize, const E: usize>(
     }
     store(o, [b, h, i, ..], div_or_zero(acc, l));
     store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// Causal attention without a softmax, and the largest score of each row. With small whole numbers every sum is exact, so that
+/// all devices must agree on every bit.
+const LINEAR_ATTENTION: &str = "
+pub fn linear_attention<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    largest: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t());
+        let seen = pos(i) + N - M >= pos(j);
+        m = max(m, rowmax(mask(s, seen)));
+        acc = acc + dot(select(seen, s, 0.0).to::<T>(), load(v, [b, g, j, ..]));
+    }
+    store(o, [b, h, i, ..], acc);
+    store(largest, [b, h, i], m);
 }
 ";

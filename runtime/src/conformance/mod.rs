@@ -12,10 +12,12 @@
 //! | [`random`] | cases drawn at random |
 //! | [`kernels`] | kernels of the suite that are not built in |
 //! | [`data`] | inputs, and guarded memory |
+//! | [`compare`] | the same code on two devices, bit by bit |
 //! | [`sample`] | cases with schedules drawn at random |
 //! | [`report`] | running, judging, and the result |
 
 pub mod case;
+pub mod compare;
 pub mod data;
 pub mod kernels;
 pub mod random;
@@ -24,7 +26,8 @@ pub mod sample;
 pub mod table;
 
 pub use case::{Case, Layout, Values};
+pub use compare::{Agreement, Comparison, compare};
 pub use random::random_case;
 pub use report::{CaseResult, Prepared, Report, run, run_watched, run_with};
-pub use sample::{Sample, run_samples, samples};
+pub use sample::{Sample, pairwise, run_samples, samples};
 pub use table::cases;

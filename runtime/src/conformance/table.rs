@@ -54,6 +54,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(special());
     all.extend(masks());
     all.extend(other_kernels());
+    all.extend(exact());
     all
 }
 
@@ -253,6 +254,27 @@ fn other_kernels() -> Vec<Case> {
     cases
 }
 
+/// What every device must compute to the last bit.
+fn exact() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |elem, layout, shape| {
+        let case = Case { values: Values::Integers, scalars: Vec::new(), layout, ..attention("linear_attention", elem, shape) };
+        cases.push(case);
+    };
+    for elem in FLOATS {
+        for shape in [(1, 1), (33, 65), (65, 33), (70, 50), (113, 203)] {
+            for d in [16, 40, 64] {
+                add(elem, Layout::Packed, rows(shape.0, shape.1, d));
+            }
+        }
+        for layout in [Layout::HeadsInner, Layout::Padded(8), Layout::Padded(3)] {
+            add(elem, layout, Attention { b: 2, h: 4, g: 2, m: 19, n: 21, d: 64 });
+        }
+        add(elem, Layout::Packed, rows(40, 30, 128));
+    }
+    cases
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -276,6 +298,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 7);
+        assert_eq!(kernels.len(), 8);
     }
 }

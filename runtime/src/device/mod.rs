@@ -19,7 +19,7 @@ mod variants;
 pub(crate) use backend::{Backend, Call, CallArgument, Launcher, Memory};
 #[cfg(test)]
 pub(crate) use cpu::Cpu;
-pub use emulator::{Emulation, EmulatorError};
+pub use emulator::{EmulatedCode, Emulation, EmulatorError};
 pub use error::DeviceError;
 pub(crate) use facts::{host_facts, packed_facts};
 pub use handle::Device;

@@ -114,7 +114,8 @@ impl Nvrtc {
     pub fn compile_ptx(&self, source: &str, name: &str, arch: &str) -> Result<String, ToolchainError> {
         let options = [format!("--gpu-architecture={}", arch.replacen("sm_", "compute_", 1)), "--generate-line-info".to_owned()];
         let (program, _) = self.program(source, name, arch, &options)?;
-        self.text("nvrtcGetPTX", &program, self.functions.ptx_size, self.functions.ptx)
+        let ptx = self.text("nvrtcGetPTX", &program, self.functions.ptx_size, self.functions.ptx)?;
+        Ok(with_names_as_given(&ptx))
     }
 
     /// A compiled program and the compiler's log.
@@ -193,6 +194,17 @@ impl Nvrtc {
         let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
         Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
+}
+
+/// PTX whose files have the names that the source gave them: NVRTC puts the current directory before each.
+fn with_names_as_given(ptx: &str) -> String {
+    let Ok(directory) = std::env::current_dir() else { return ptx.to_owned() };
+    let prefix = format!("\"{}/", directory.display());
+    let line = |line: &str| match line.trim_start().starts_with(".file") {
+        true => line.replacen(&prefix, "\"", 1),
+        false => line.to_owned(),
+    };
+    ptx.lines().map(line).flat_map(|line| [line, "\n".to_owned()]).collect()
 }
 
 /// The error of a program that does not compile.

@@ -6,9 +6,11 @@
 //! | `search` | the search, free of devices: rounds of elimination, run-off |
 //! | `bench` | what the search needs of the world |
 //! | `measure` | times one kernel as launches run it, with its error |
+//! | `emulated` | candidates where there is no GPU: checked on the emulator, bank conflicts counted |
 //! | `gpu`, `gate`, `inputs` | candidates on a GPU: measured; checked against the oracle; random inputs |
 
 mod bench;
+mod emulated;
 mod error;
 mod gate;
 mod gpu;

@@ -8,6 +8,7 @@ use flashtile_codegen::{Arch, Facts, Instance, Schedule};
 
 use super::TuneError;
 use super::bench::{Compilation, Compiler, Rejection};
+use super::emulated;
 use super::gate::Gate;
 use super::gpu::GpuBench;
 use super::inputs::{self, Inputs};
@@ -54,7 +55,8 @@ impl TuneReport {
 /// Finds the best schedule of a kernel for a shape, given by the names of its run-time sizes.
 ///
 /// On a GPU every candidate is checked against the float64 oracle before it is timed. On the CPU, with an architecture
-/// in the options, every candidate is compiled, checked for spills, and ranked by the cost model. Results are kept in
+/// in the options, every candidate is compiled, checked for spills, executed on the emulator at a small size, which finds races,
+/// wrong results and bank conflicts, and ranked by the cost model. Results are kept in
 /// the cache, also those of a search that is cancelled or cut short, and are used by launches of that bucket of sizes.
 ///
 /// # Errors
@@ -212,14 +214,15 @@ impl Task<'_> {
         Ok((found.winner, found.stop))
     }
 
-    /// Compiles every candidate and ranks by the model.
+    /// Compiles every candidate, checks it on the emulator, and ranks by the model.
     fn predict(&self, candidates: &mut [Candidate], start: Instant) -> (Option<usize>, Stop) {
         let todo: Vec<usize> = (0..candidates.len()).filter(|&i| !candidates[i].tried()).collect();
         let of = candidates.len();
         (self.options.on_event)(&Event::Started { candidates: of, known: of - todo.len() });
         let schedules: Vec<Schedule> = candidates.iter().map(|c| c.schedule.clone()).collect();
         let (end, mut stop, mut done) = (AtomicBool::new(false), Stop::Exhausted, of - todo.len());
-        compile_all(self, &schedules, &todo, self.options.jobs, &end, |index, compiled| {
+        let checked = Emulated { task: self, sizes: emulated::small_sizes(self.kernel, self.sizes) };
+        compile_all(&checked, &schedules, &todo, self.options.jobs, &end, |index, compiled| {
             let candidate = &mut candidates[index];
             if note_compilation(candidate, compiled, self.options.spill_limit).is_some() {
                 candidate.outcome = Outcome::Predicted;
@@ -310,12 +313,29 @@ impl Compiler for Task<'_> {
     }
 }
 
+/// Candidates where there is no GPU: compiled, then executed on the emulator.
+struct Emulated<'a> {
+    task: &'a Task<'a>,
+    /// Sizes of the emulated launch.
+    sizes: BTreeMap<String, i64>,
+}
+
+impl Compiler for Emulated<'_> {
+    type Code = Code;
+
+    fn compile(&self, schedule: &Schedule) -> Result<Compilation<Code>, Rejection> {
+        let compiled = self.task.compile(schedule)?;
+        emulated::check(self.task.kernel, &self.sizes, schedule, &compiled.code, self.task.options)?;
+        Ok(compiled)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cache::Cache;
     use crate::kernel::Kernel;
-    use flashtile_codegen::TensorOp;
+    use flashtile_codegen::{SharedLayout, TensorOp};
     use flashtile_dsl::ir::Elem;
 
     fn sizes() -> BTreeMap<String, i64> {
@@ -336,6 +356,7 @@ mod tests {
                 Schedule::default(),
                 Schedule { stages: 1, ..Schedule::default() },
                 Schedule { block_m: 24, ..Schedule::default() },
+                Schedule { shared: SharedLayout::Plain, ..Schedule::default() },
             ]),
             cache: Cache::with_warnings(dir.path(), |line| panic!("{line}")),
             ..TuneOptions::default()
@@ -345,6 +366,9 @@ mod tests {
         let predicted: Vec<_> = report.record.candidates.iter().filter(|c| c.outcome == Outcome::Predicted).collect();
         assert_eq!(predicted.len(), 2, "{:?}", report.record.candidates);
         assert!(predicted.iter().all(|c| c.report.as_ref().is_some_and(|r| r.registers > 0)));
+        let conflicting = report.record.candidates.iter().find(|c| c.schedule.shared == SharedLayout::Plain).expect("is kept");
+        let Outcome::Rejected { stage: Stage::Conflicts, reason } = &conflicting.outcome else { panic!("{conflicting:?}") };
+        assert!(reason.contains("ldmatrix") && reason.contains("attention.rs:") && reason.contains("8-way"), "{reason}");
         let illegal = report.record.candidates.last().expect("is kept");
         assert!(
             matches!(&illegal.outcome, Outcome::Rejected { stage: Stage::Legality, reason } if reason.contains("block_m=24"))

@@ -15,14 +15,16 @@ pub struct Bound {
     pub baseline_max: f64,
     /// Mean error of the baseline.
     pub baseline_mean: f64,
-    /// Largest error that is always allowed; a mean error of an eighth of it is.
+    /// Largest error that is always allowed; a mean error of an eighth of it is, over many elements.
     pub floor: f64,
+    /// Elements that the mean is taken over.
+    pub elements: usize,
 }
 
 impl Bound {
     /// The largest error may be so many times that of the baseline.
     pub const MAX_RATIO: f64 = 2.0;
-    /// The mean error may be so many times that of the baseline.
+    /// The mean error may be so many times that of the baseline, over many elements.
     pub const MEAN_RATIO: f64 = 1.2;
     /// Largest error that is always allowed, relative to the largest exact magnitude: 8 roundings of an f32.
     pub const FLOOR: f64 = 8.0 * (f32::EPSILON / 2.0) as f64;
@@ -36,6 +38,7 @@ impl Bound {
             baseline_max: baseline.max.max(rounding.max),
             baseline_mean: baseline.mean.max(rounding.mean),
             floor: Self::FLOOR * largest,
+            elements: exact.len(),
         }
     }
 
@@ -44,9 +47,12 @@ impl Bound {
         Self::MAX_RATIO * self.baseline_max + self.floor
     }
 
-    /// The mean error allowed.
+    /// The mean error allowed. The mean of a single element is its error, for which as much is allowed as for any; of n
+    /// elements, a share of 1 / n of the way to that.
     pub fn mean(&self) -> f64 {
-        Self::MEAN_RATIO * self.baseline_mean + self.floor / 8.0
+        let share = 1.0 / self.elements.max(1) as f64;
+        let between = |many: f64, one: f64| many + (one - many) * share;
+        between(Self::MEAN_RATIO, Self::MAX_RATIO) * self.baseline_mean + between(1.0 / 8.0, 1.0) * self.floor
     }
 }
 
@@ -242,6 +248,8 @@ mod tests {
         assert_eq!(judged(6e-7, 1), Some(Failure::MaxError));
         assert_eq!(judged(5e-8, 16), None);
         assert_eq!(judged(1e-7, 16), Some(Failure::MeanError));
+        assert_eq!(judge(Elem::F32, &[1.0, 1.0], &[1.0, 1.0], &[1.0 + 2e-7; 2]).failure, None);
+        assert_eq!(judge(Elem::F32, &[1.0, 1.0], &[1.0, 1.0], &[1.0 + 3e-7; 2]).failure, Some(Failure::MeanError));
     }
 
     #[test]

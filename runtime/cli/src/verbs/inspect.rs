@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use flashtile::cache::Cache;
+use flashtile::device::DeviceKind;
 use flashtile::lowering::{self, Code, Generated, GeneratedLaunch};
-use flashtile::{BoundKernel, Facts, Schedule};
+use flashtile::tuner::judge;
+use flashtile::{BoundKernel, Device, Facts, LaunchOptions, Schedule};
 use flashtile_codegen::{Resources, block_size};
 use flashtile_dsl::analysis::cost::Workload;
 use flashtile_dsl::analysis::dependence::Dependences;
@@ -17,8 +19,9 @@ use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
 use crate::output::{self, Output};
 use crate::subject::{Subject, SubjectFlags};
-use crate::target::{Target, TargetFlags};
-use crate::{files, layout};
+use crate::target::{EmulationFlags, Target, TargetFlags};
+
+use crate::{files, layout, profile};
 
 /// Flags of `flashtile inspect`.
 #[derive(Args, Debug)]
@@ -39,6 +42,11 @@ pub struct Flags {
     /// With --emit layout: only the tile of this name; the first one by default for SVG
     #[arg(long, value_name = "NAME")]
     tile: Option<String>,
+    /// With --emit profile: the device that runs the launch; only the emulator can
+    #[arg(long)]
+    device: Option<String>,
+    #[command(flatten)]
+    emulation: EmulationFlags,
 }
 
 /// What to show.
@@ -64,6 +72,9 @@ enum Emit {
     Sass,
     /// Registers, spills, shared memory, occupancy: predicted, and as compiled
     Resources,
+    /// What a launch does on the emulator, by line: instructions, bank conflicts, sectors; needs no GPU. Sizes that are not
+    /// given are small
+    Profile,
     /// Tiles in shared memory with their banks
     Layout,
     /// How generated code is called, as JSON
@@ -71,6 +82,9 @@ enum Emit {
     /// Machine code, source and ABI, as files in the directory --out
     Cubin,
 }
+
+/// Lengths of walked axes that are profiled where no flag gives them: two tiles or more, the last one cut.
+const PROFILED: [i64; 1] = [200];
 
 /// Everything that a stage may need.
 struct Stage<'a> {
@@ -105,6 +119,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Emit::Sass => global.toolchain().disassemble(&stage.code()?.module.cubin)?,
         Emit::Resources => return stage.resources(flags, output),
         Emit::Layout => layouts(flags, &stage.generated()?)?,
+        Emit::Profile => return stage.profile(flags, output),
         Emit::Abi => pretty(&calls(&stage.generated()?)),
         Emit::Cubin => return stage.cubin(flags, output),
     };
@@ -267,6 +282,57 @@ impl<'a> Stage<'a> {
         }
         // The prediction is shown also where nothing can be compiled; but that is still a failure.
         compiled.map(|_| ())
+    }
+
+    /// Runs a launch on the emulator and shows what it did. Its results are judged too: the profile of a wrong kernel is of no
+    /// use.
+    fn profile(&self, flags: &Flags, output: &mut Output) -> Result<()> {
+        let device: Device = flags.device.as_deref().unwrap_or("emulator").parse()?;
+        if device.info().kind != DeviceKind::Emulator {
+            let instead = "give --device emulator, or profile on a GPU with Nsight Compute";
+            return Err(Failure::Usage(format!("{device} does not count what a launch does; {instead}")));
+        }
+        let mut emulation = flags.emulation.emulation(&device)?;
+        emulation.options.profile = true;
+        let sizes = self.subject.small_sizes(&PROFILED, 0);
+        let toolchain = self.global.toolchain();
+        let (arch, schedule) = (Some(self.target.arch), Some(self.schedule.clone()));
+        let options = LaunchOptions { toolchain, arch, schedule, emulation, ..LaunchOptions::default() };
+        let loaded = self.bound.on_with(&device, options)?;
+        if let Some(wrong) = judge(&loaded, &sizes, 0)?.iter().find(|verdict| !verdict.passed()) {
+            return Err(Failure::Verification(wrong.to_string()));
+        }
+        // Of several launches, the one that the schedule is about.
+        let report = loaded.reports().into_iter().nth(self.generated()?.main);
+        let profile = report
+            .and_then(|r| r.profile)
+            .ok_or_else(|| Failure::Usage("a launch of these sizes runs no program; give larger ones with --shape".to_owned()))?;
+        let source = &self.bound.ir().source;
+        let shape = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
+        let text = match output.json {
+            true => serde_json::to_string(&json!({
+                "kernel": self.bound.ir().name,
+                "arch": self.target.arch.name,
+                "schedule": self.schedule.to_string(),
+                "shape": sizes,
+                "total": profile.total(),
+                "lines": profile.by_line(),
+                "instructions": profile.instructions,
+            }))
+            .expect("plain data has string keys"),
+            false => {
+                let head = format!("{} {shape} on {} with {}", self.bound.ir().name, self.target.arch, self.schedule);
+                format!("{head}\n\n{}", profile::text(&profile, &source.name, &source.text))
+            }
+        };
+        match &flags.out {
+            Some(path) => {
+                files::write_atomically(path, format!("{text}\n").as_bytes())?;
+                output.note(format!("wrote {}", path.display()));
+                Ok(())
+            }
+            None => output.text(text),
+        }
     }
 
     fn cubin(&self, flags: &Flags, output: &mut Output) -> Result<()> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
-use flashtile::{AnyTensor, Argument, Binding, Device, Elem, Kernel};
+use flashtile::{AnyTensor, Argument, Binding, Device, Elem, Kernel, LaunchOptions};
 use flashtile_dsl::ir::{self, ParamKind, SizeExpr, SizeId, SizeKind};
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use crate::flags::GlobalFlags;
 use crate::output::Output;
 use crate::settings::Numbers;
 use crate::subject::{DType, Subject, SubjectFlags};
-use crate::target::launch_options;
+use crate::target::{EmulationFlags, launch_options};
 use crate::tensors::{self, FileTensor, TensorFile};
 
 /// Flags of `flashtile run`.
@@ -30,7 +30,7 @@ pub struct Flags {
     /// Scalars, and sizes that no input determines, such as scale=0.125; may be repeated
     #[arg(long, value_name = "NAME=VALUE,..", allow_hyphen_values = true)]
     set: Vec<Numbers>,
-    /// Device: cpu or cuda:N; by default the best one there is
+    /// Device: cpu, cuda:N or emulator; by default the best one there is
     #[arg(long)]
     device: Option<String>,
     /// Generate code for this architecture, which may be older than the GPU's
@@ -39,6 +39,8 @@ pub struct Flags {
     /// Knobs of the schedule to run with, on top of the defaults; without it the tuned schedule or the model's choice
     #[arg(long, value_name = "KNOB=VALUE,..")]
     schedule: Option<String>,
+    #[command(flatten)]
+    emulation: EmulationFlags,
 }
 
 /// An argument, placed on the device.
@@ -66,6 +68,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     }
     let placed = place(&subject, &binding, &inputs, &device)?;
     let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
+    let options = LaunchOptions { emulation: flags.emulation.emulation(&device)?, ..options };
     let loaded = kernel.bind_to(binding)?.on_with(&device, options)?;
     let arguments: Vec<Argument<'_>> = placed.iter().map(Placed::argument).collect();
     loaded.launch(&arguments)?;

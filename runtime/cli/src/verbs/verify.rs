@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use flashtile::conformance::{self, Case, CaseResult, Sample};
+use flashtile::conformance::{self, Case, CaseResult, Comparison, Sample};
 use flashtile::device::{DeviceKind, Emulation};
 use flashtile::tuner::judge;
 use flashtile::{Arch, Device, Elem, LaunchOptions};
@@ -60,6 +60,9 @@ pub struct Flags {
     /// Run with this schedule: knobs on top of the defaults
     #[arg(long, value_name = "KNOB=VALUE,..")]
     schedule: Option<String>,
+    /// With --schedules: run every sample on this device too, with the same source, and compare the outputs bit by bit
+    #[arg(long, value_name = "DEVICE", requires = "schedules")]
+    against: Option<String>,
     #[command(flatten)]
     emulation: EmulationFlags,
 }
@@ -80,9 +83,11 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Some(name) => name.parse()?,
         None => Device::best(),
     };
-    let emulation = flags.emulation.emulation(&device)?;
+    let against = flags.against.as_deref().map(str::parse).transpose()?;
+    let emulated = [Some(&device), against.as_ref()].into_iter().flatten().find(|d| d.info().kind == DeviceKind::Emulator);
+    let emulation = flags.emulation.emulation(emulated.unwrap_or(&device))?;
     if let Some(count) = flags.schedules {
-        return sampled(flags, count, &device, emulation, global, output);
+        return sampled(flags, count, [Some(&device), against.as_ref()], emulation, global, output);
     }
     let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
     let options = LaunchOptions { emulation, ..options };
@@ -163,12 +168,15 @@ fn suite(flags: &Flags, device: &Device, options: &LaunchOptions, output: &mut O
 fn sampled(
     flags: &Flags,
     count: usize,
-    device: &Device,
+    devices: [Option<&Device>; 2],
     emulation: Emulation,
     global: &GlobalFlags,
     output: &mut Output,
 ) -> Result<()> {
-    let cases = chosen_for(flags, device, output)?;
+    let device = devices[0].expect("the first is always there");
+    // The slower one decides which cases are small enough.
+    let slower = devices[1].filter(|d| d.info().kind == DeviceKind::Emulator).unwrap_or(device);
+    let cases = chosen_for(flags, slower, output)?;
     // A list of what would run needs an architecture, but no GPU.
     let arch = match (flags.arch.as_deref().map(arch_named).transpose()?, &device.info().gpu) {
         (Some(arch), _) if flags.list || device.compiles() => arch,
@@ -185,6 +193,9 @@ fn sampled(
     }
     let options = LaunchOptions { emulation, ..launch_options(global, device, Some(arch.name), None)? };
     options.toolchain.nvrtc()?; // one clear error instead of one per case
+    if let Some(other) = devices[1] {
+        return compared([device, other], &options, &samples, flags, output);
+    }
     let bar = output.progress(samples.len(), "verifying");
     let report = conformance::run_samples(device, &options, &samples, |result| {
         bar.set_message(result.name.clone());
@@ -195,6 +206,59 @@ fn sampled(
         tell_sample(sample, result, flags, output)?;
     }
     summary(&report.cases, device, Some(flags.seed), output)
+}
+
+/// Runs samples on two devices and tells how far they agree.
+fn compared(
+    devices: [&Device; 2],
+    options: &LaunchOptions,
+    samples: &[Sample],
+    flags: &Flags,
+    output: &mut Output,
+) -> Result<()> {
+    let bar = output.progress(samples.len(), "comparing");
+    let own = devices.map(|device| LaunchOptions { arch: options.arch.filter(|_| device.compiles()), ..options.clone() });
+    let report = conformance::compare([(devices[0], &own[0]), (devices[1], &own[1])], samples, |comparison| {
+        bar.set_message(comparison.name.clone());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    for (Sample { schedule, .. }, found) in samples.iter().zip(&report) {
+        let failure = found.failure.as_deref();
+        match output.json {
+            true => {
+                let Comparison { name, exact, outputs, failure } = found;
+                let schedule = schedule.to_string();
+                let line = json!({ "case": name, "exact": exact, "schedule": schedule, "outputs": outputs, "failure": failure });
+                output.json(&line)?;
+            }
+            false => failure.map_or(Ok(()), |f| output.text(format!("failed {} schedule={schedule}: {f}", found.name)))?,
+        }
+    }
+    let failed = report.iter().filter(|c| c.failure.is_some()).count();
+    let total = |exact: bool| {
+        let outputs = report.iter().filter(|c| c.exact == exact).flat_map(|c| &c.outputs);
+        outputs.fold([0, 0, 0], |[all, equal, ulps], o| [all + o.elements, equal + o.equal, ulps.max(o.most_ulps)])
+    };
+    let [a, b] = devices;
+    for (what, [all, equal, ulps]) in [("exact", total(true)), ("other", total(false))] {
+        let cases = report.iter().filter(|c| c.exact == (what == "exact")).count();
+        match output.json {
+            true => {
+                let line = json!({ "cases": cases, "kind": what, "elements": all, "equal": equal, "most_ulps": ulps });
+                output.json(&line)?;
+            }
+            false => output.text(format!(
+                "{cases} {what} cases: {equal} of {all} elements are the same bits on {a} and {b}, others differ by up to {ulps} ulp"
+            ))?,
+        }
+    }
+    let what = format!("{failed} of {} samples, drawn with --seed {}, fail on {a} against {b}", report.len(), flags.seed);
+    match (failed, output.json) {
+        (0, true) => Ok(()),
+        (0, false) => output.text(what),
+        _ => Err(Failure::Verification(what)),
+    }
 }
 
 fn list_sample(Sample { case, schedule }: &Sample, output: &mut Output) -> Result<()> {

@@ -1,5 +1,6 @@
-//! The command as a whole: each test runs it as a process. None needs a GPU, NVRTC or a network.
+//! The command as a whole: each test runs it as a process. None needs a GPU; only those in `emulator` need NVRTC.
 
 mod bad_input;
+mod emulator;
 mod support;
 mod verbs;

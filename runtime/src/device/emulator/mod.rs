@@ -32,9 +32,21 @@ const MODULES: usize = 32;
 pub struct Emulation {
     /// When asynchronous operations take effect and which warp goes on, what is looked for, whether to count.
     pub options: Options,
-    /// PTX to execute in place of what is compiled, such as an edited one. It is called as what it replaces would be.
-    pub ptx: Option<Arc<str>>,
+    /// Code to execute in place of what is generated, such as an edited one. It is called as what it replaces would be.
+    pub code: Option<EmulatedCode>,
 }
+
+/// Code given to the emulator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EmulatedCode {
+    /// CUDA C, which is compiled as generated code is.
+    Cuda(Arc<str>),
+    /// PTX.
+    Ptx(Arc<str>),
+}
+
+/// Source and architecture.
+type ModuleKey = (String, &'static str);
 
 /// The one emulator of the process. Clones are the same.
 #[derive(Clone, Debug)]
@@ -47,7 +59,7 @@ struct Inner {
     info: DeviceInfo,
     memory: Mutex<GlobalMemory>,
     /// By source and architecture, the last one used at the end.
-    modules: Mutex<VecDeque<((String, &'static str), Arc<Module>)>>,
+    modules: Mutex<VecDeque<(ModuleKey, Arc<Module>)>>,
 }
 
 impl Emulator {
@@ -78,9 +90,11 @@ impl Emulator {
             let fault = |error| EmulatorError::Load { kernel: name.clone(), arch: arch.name.to_owned(), error };
             Module::load(ptx).map(Arc::new).map_err(fault)
         };
-        if let Some(ptx) = &options.emulation.ptx {
-            return Ok(load(ptx)?);
-        }
+        let source = match &options.emulation.code {
+            Some(EmulatedCode::Ptx(ptx)) => return Ok(load(ptx)?),
+            Some(EmulatedCode::Cuda(own)) => own,
+            None => source,
+        };
         let key = (source.to_owned(), arch.name);
         let modules = || self.inner.modules.lock().unwrap_or_else(|e| e.into_inner());
         {

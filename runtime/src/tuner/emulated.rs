@@ -1,0 +1,80 @@
+//! The gate where there is no GPU: a candidate is executed on the emulator, at a size that it can bear. One that is found at
+//! fault, gives wrong results or wastes shared memory on bank conflicts is out.
+
+use std::collections::BTreeMap;
+
+use flashtile_codegen::Schedule;
+use flashtile_dsl::ir::SizeKind;
+use flashtile_emulator::Profile;
+
+use super::bench::Rejection;
+use super::judge;
+use super::options::TuneOptions;
+use crate::cache::Stage;
+use crate::device::{Device, Emulation, LaunchOptions};
+use crate::error::Error;
+use crate::kernel::BoundKernel;
+use crate::lowering::Code;
+
+/// Length of the axes that tiles walk, at most: two tiles or more of most schedules, the last one cut.
+const WALKED: i64 = 200;
+/// Any other run-time size, at most.
+const OTHER: i64 = 2;
+/// Wavefronts of shared memory, as a multiple of what they would be without bank conflicts, beyond which a candidate is out.
+/// Where accesses conflict at all they do so two-way or more, in what is most of the traffic.
+const CONFLICTS: f64 = 1.5;
+
+/// Sizes no larger than these, so small that an emulated launch takes a fraction of a second.
+pub(super) fn small_sizes(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>) -> BTreeMap<String, i64> {
+    let ir = kernel.ir();
+    let walked = |name: &str| ir.axes.values().any(|axis| axis.extent.parts().0.keys().any(|&id| ir.size_name(id) == name));
+    let runtime = ir.sizes.values().filter(|size| size.kind == SizeKind::Runtime);
+    let small = |name: &String| {
+        let most = if walked(name) { WALKED } else { OTHER };
+        (name.clone(), sizes.get(name).copied().unwrap_or(most).min(most))
+    };
+    runtime.map(|size| small(&size.name)).collect()
+}
+
+/// Executes a candidate; an error says why it is out.
+pub(super) fn check(
+    kernel: &BoundKernel,
+    sizes: &BTreeMap<String, i64>,
+    schedule: &Schedule,
+    code: &Code,
+    options: &TuneOptions,
+) -> Result<(), Rejection> {
+    let mut emulation = Emulation::default();
+    emulation.options.profile = true;
+    let (arch, schedule) = (flashtile_codegen::Arch::named(&code.module.key.arch), Some(schedule.clone()));
+    let (toolchain, cache) = (options.toolchain.clone(), options.cache.clone());
+    let options_of_launch = LaunchOptions { toolchain, cache, schedule, arch, emulation };
+    let out = |error: Error| match error {
+        Error::Emulator(_) => Rejection::new(Stage::Check, error.to_string()),
+        _ => Rejection::new(Stage::Launch, error.to_string()),
+    };
+    let loaded = kernel.on_with(&Device::emulator(), options_of_launch).map_err(out)?;
+    let verdicts = judge(&loaded, sizes, options.seed).map_err(out)?;
+    if let Some(wrong) = verdicts.iter().find(|verdict| !verdict.passed()) {
+        return Err(Rejection::new(Stage::Check, wrong.to_string()));
+    }
+    let profiles = loaded.reports().into_iter().filter_map(|report| report.profile);
+    match profiles.filter_map(|profile| conflicts(&profile)).next() {
+        Some(reason) => Err(Rejection::new(Stage::Conflicts, reason)),
+        None => Ok(()),
+    }
+}
+
+/// What speaks against a profile's use of shared memory, in words.
+fn conflicts(profile: &Profile) -> Option<String> {
+    let total = profile.total();
+    if total.wavefronts as f64 <= CONFLICTS * total.ideal_wavefronts as f64 {
+        return None;
+    }
+    let worst = profile.instructions.iter().max_by_key(|i| i.work.conflicts())?;
+    let line = worst.lines.last().map(|line| format!(" at {line}")).unwrap_or_default();
+    Some(format!(
+        "bank conflicts: shared memory takes {} wavefronts where {} would do; the most by `{}`{line}, {}-way",
+        total.wavefronts, total.ideal_wavefronts, worst.instruction, worst.work.worst_conflict
+    ))
+}
