@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 3;
+pub const SPACE_VERSION: u32 = 4;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -131,6 +131,14 @@ choices! {
 }
 
 choices! {
+    /// What combines the parts of a split loop.
+    Combine {
+        /// A kernel of its own, launched after the one that walks the parts.
+        Kernel = "kernel",
+    }
+}
+
+choices! {
     /// What is done with tiles that a mask or a memory bound cuts.
     Edges {
         /// Only tiles that are cut test the predicate.
@@ -203,6 +211,10 @@ pub struct Schedule {
     pub outer_stages: u32,
     /// Registers a thread of the producer keeps (`setmaxnreg`), the others go to the consumers; 0 leaves them as launched.
     pub producer_registers: u32,
+    /// Parts that the loop of a streaming reduction is split into, each a program of its own; 1 does not split it.
+    pub splits: u32,
+    /// What combines the parts of a split loop.
+    pub combine: Combine,
 }
 
 impl Default for Schedule {
@@ -231,6 +243,8 @@ impl Default for Schedule {
             persistent: Persistent::Off,
             outer_stages: 1,
             producer_registers: 0,
+            splits: 1,
+            combine: Combine::Kernel,
         }
     }
 }
@@ -302,6 +316,8 @@ knobs! {
     persistent: choice, "how blocks get programs (wgmma)";
     outer_stages: number, "slots of each ring of tiles loaded once a program (wgmma)";
     producer_registers: number, "registers a producer thread keeps, the others go to consumers; 0 leaves them (wgmma)";
+    splits: number, "parts that the loop of a streaming reduction is split into; 1 does not split it";
+    combine: choice, "what combines the parts of a split loop";
 }
 
 /// Why a text is not a schedule.

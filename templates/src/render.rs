@@ -27,7 +27,7 @@ macro_rules! sources {
 }
 
 sources! {
-    "kernel",
+    "kernel", "entry",
     "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/load_quad", "device/part", "device/quad",
     "device/select", "device/store_quad", "device/tanh", "device/tile", "device/widen", "device/widen_pair",
     "device/descriptor", "ptx/elect", "ptx/mov", "ptx/st_global", "ptx/rcp", "ptx/mbarrier", "ptx/named_barrier", "ptx/prefetch_map", "ptx/tma", "ptx/uniform", "ptx/wgmma", "ptx/wgmma_group",

@@ -286,7 +286,8 @@ fn faults(variant: &Variant, compiled: &Compiled) -> Vec<String> {
     };
     refuse(report.registers > 255, format!("{} registers", report.registers));
     // A promise of resident blocks makes the compiler spill instead; roles that move registers are launched with their mean.
-    if variant.schedule.min_blocks == 0 && variant.schedule.producer_registers == 0 {
+    let alone = variant.schedule.splits == 1;
+    if alone && variant.schedule.min_blocks == 0 && variant.schedule.producer_registers == 0 {
         let predicted = variant.predicted.registers;
         let under = report.registers + REGISTERS_UNDER < predicted;
         refuse(under && variant.origin != Origin::Free, format!("takes {} registers, predicted {predicted}", report.registers));

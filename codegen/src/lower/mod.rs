@@ -415,7 +415,7 @@ impl Lowering<'_> {
         }
         match &data.op {
             Op::Program(dims) => self.program(dims, &data.results),
-            Op::For { axis, body, init } => self.lower_for(id, *axis, *body, init)?,
+            Op::For { axis, part, body, init } => self.lower_for(id, *axis, *part, *body, init)?,
             Op::Yield(_) => {}
             Op::IndexConst(c) => self.define_index(data.results[0], Expr::Int(*c)),
             Op::SizeOf(s) => self.define_index(data.results[0], self.size(&SizeExpr::size(*s))),

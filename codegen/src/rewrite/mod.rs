@@ -6,8 +6,11 @@ mod accumulate;
 pub(crate) mod edit;
 mod exponent;
 mod hoist;
+mod split;
 
 use flashtile_dsl::ir::Kernel;
+
+pub use split::{Split, split, why_not_split};
 
 use crate::instance::Facts;
 use crate::schedule::{Exponential, Schedule};

@@ -129,7 +129,8 @@ fn generate(bound: &BoundKernel, sizes: &BTreeMap<String, i64>, global: &GlobalF
             };
             format!(
                 "{time}; {} registers, {spills} bytes of spills, {} bytes of shared memory",
-                report.registers, code.abi.shared_bytes
+                report.registers,
+                code.main().shared_bytes
             )
         }
         Err(flashtile::Error::Toolchain(error)) => {

@@ -45,6 +45,9 @@ pub enum EmulatedCode {
     Ptx(Arc<str>),
 }
 
+/// Source and architecture.
+type ModuleKey = (String, &'static str);
+
 /// The one emulator of the process. Clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Emulator {
@@ -56,7 +59,7 @@ struct Inner {
     info: DeviceInfo,
     memory: Mutex<GlobalMemory>,
     /// By source and architecture, the last one used at the end.
-    modules: Mutex<VecDeque<((String, &'static str), Arc<Module>)>>,
+    modules: Mutex<VecDeque<(ModuleKey, Arc<Module>)>>,
 }
 
 impl Emulator {
