@@ -100,6 +100,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "ping_pong" if drawn.warps == lower::GROUP => default(),
         "outer_stages" if drawn.persistent == Persistent::Off => default(),
         "running_max" if lower::why_not_lazy(&instance.kernel).is_some() => one_of(&["exact"]),
+        "operand_b" if rewrite::why_not_precompute(&instance.kernel).is_some() => one_of(&["inline"]),
         "splits" if rewrite::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
         "combine" if drawn.splits == 1 => default(),
         "order" if !matches!(lower::trip_trend(instance, drawn), Some(Trend::Rising | Trend::Falling)) => one_of(&["grid"]),

@@ -11,7 +11,7 @@ use crate::arch::Arch;
 use crate::generate;
 use crate::instance::Instance;
 use crate::rewrite;
-use crate::schedule::Schedule;
+use crate::schedule::{OperandB, Schedule};
 use crate::space;
 
 /// Parts that a loop may be split into.
@@ -40,6 +40,9 @@ pub(crate) struct Launches {
 /// # Errors
 /// Reasons against the schedule.
 pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Launches, Vec<String>> {
+    if schedule.operand_b == OperandB::Precomputed {
+        return precomputed(instance, schedule, arch);
+    }
     let whole = Schedule { splits: 1, ..schedule.clone() };
     if schedule.splits == 1 {
         let pieces = vec![Piece { instance: instance.clone(), schedule: whole }];
@@ -57,6 +60,25 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
     let pieces =
         vec![Piece { instance: of(&split.partial), schedule: whole }, Piece { instance: combine, schedule: combine_schedule }];
     Ok(Launches { pieces, main: 0, scratch })
+}
+
+/// The launches of an instance whose right operands are computed ahead.
+fn precomputed(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Launches, Vec<String>> {
+    let precomputed =
+        rewrite::precompute(&instance.kernel).map_err(|why| vec![format!("operand_b=precomputed has nothing to do: {why}")])?;
+    let of = |kernel: &Kernel| Instance { kernel: kernel.clone(), ..instance.clone() };
+    let rest = launches(&of(&precomputed.main), &Schedule { operand_b: OperandB::Inline, ..schedule.clone() }, arch)?;
+    let mut pieces = Vec::new();
+    for kernel in &precomputed.ahead {
+        let instance = of(kernel);
+        let schedule = Schedule { block_m: 64, warps: 4, ..follower(&instance, schedule, arch) };
+        pieces.push(Piece { instance, schedule });
+    }
+    let main = pieces.len() + rest.main;
+    let between = precomputed.between.iter().map(|name| scratch(instance, &precomputed.main, name));
+    let scratch = between.chain(rest.scratch).collect();
+    pieces.extend(rest.pieces);
+    Ok(Launches { pieces, main, scratch })
 }
 
 /// The schedule of a launch that moves little and computes less: small blocks, so that there are many.
