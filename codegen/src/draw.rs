@@ -86,7 +86,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "tensor_op" => kept(knob, |s| takes(s.tensor_op, instance, arch)),
         "copy" => kept(knob, |s| match s.copy {
             CopyOp::Tma => wgmma,
-            CopyOp::CpAsync => !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync) && instance.facts.alignment >= 4,
+            CopyOp::CpAsync => !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync) && instance.alignment() >= 4,
             CopyOp::Sync => !wgmma,
         }),
         "warps" => kept(knob, |s| !wgmma || s.warps.is_multiple_of(lower::GROUP)),

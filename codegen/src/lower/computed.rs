@@ -502,11 +502,8 @@ impl Lowering<'_> {
         for stmt in self.out.iter().rev() {
             match &stmt.op {
                 StmtOp::Barrier => return false,
-                StmtOp::Dot { a, b, .. } => {
-                    if tiles.contains(b) || matches!(a, OperandA::Tile(t, _) if tiles.contains(t)) {
-                        return true;
-                    }
-                }
+                StmtOp::Dot { b, .. } if tiles.contains(b) => return true,
+                StmtOp::Dot { a: OperandA::Tile(t, _), .. } if tiles.contains(t) => return true,
                 StmtOp::LoadFragments { tile, .. } if tiles.contains(tile) => return true,
                 StmtOp::Loop { .. } => return true,
                 _ => {}
