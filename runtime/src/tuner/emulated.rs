@@ -27,9 +27,7 @@ const CONFLICTS: f64 = 1.5;
 /// Sizes no larger than these, so small that an emulated launch takes a fraction of a second.
 pub(super) fn small_sizes(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>) -> BTreeMap<String, i64> {
     let ir = kernel.ir();
-    let walked = |name: &str| {
-        ir.axes.values().any(|axis| axis.extent.parts().0.keys().any(|&id| ir.size_name(id) == name))
-    };
+    let walked = |name: &str| ir.axes.values().any(|axis| axis.extent.parts().0.keys().any(|&id| ir.size_name(id) == name));
     let runtime = ir.sizes.values().filter(|size| size.kind == SizeKind::Runtime);
     let small = |name: &String| {
         let most = if walked(name) { WALKED } else { OTHER };

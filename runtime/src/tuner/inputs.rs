@@ -122,7 +122,7 @@ impl Value {
 }
 
 /// Little-endian bytes of normally distributed values; of zeros for integers.
-fn normal(elem: Elem, count: usize, seed: u64) -> Vec<u8> {
+pub(super) fn normal(elem: Elem, count: usize, seed: u64) -> Vec<u8> {
     let width = elem.bytes().unwrap_or(4);
     let mut bytes = vec![0u8; count * width];
     if elem == Elem::I32 {

@@ -7,8 +7,8 @@ use std::time::Instant;
 use flashtile_codegen::{Arch, Facts, Instance, Schedule};
 
 use super::TuneError;
-use super::emulated;
 use super::bench::{Compilation, Compiler, Rejection};
+use super::emulated;
 use super::gate::Gate;
 use super::gpu::GpuBench;
 use super::inputs::{self, Inputs};
