@@ -32,8 +32,8 @@ pub struct Part {
 /// Times of a sequence, the judgement of what was computed, and the memory it took.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MeasuredSequence {
-    /// Times of all launches together, as [`super::measure`] takes them.
-    pub times: Measurement,
+    /// Times of all launches together, as [`super::measure`] takes them; `None` if no repetition was asked for.
+    pub times: Option<Measurement>,
     /// One per output of the oracle that the sequence computes, on a sample of the programs.
     pub verdicts: Vec<OutputVerdict>,
     /// The code that each launch ran; `None` on a device that compiles nothing.
@@ -99,7 +99,7 @@ impl Part {
 
 /// Runs the kernels of `parts` one after the other on random inputs, each a kernel made ready for the same device; compares
 /// what they compute with the float64 oracle of `oracle`, a kernel that computes the same from the same inputs; then times
-/// them together. Scalars are as for [`super::measure`].
+/// them together, unless no repetition is asked for. Scalars are as for [`super::measure`].
 ///
 /// # Errors
 /// [`TuneError::Sequence`] for parts that do not fit each other, [`TuneError::Size`]; what launches and the device say.
@@ -152,7 +152,10 @@ pub fn measure_sequence(parts: &[(Part, LoadedKernel)], oracle: &Part, options: 
         }
     }
     let driver = free_by_driver(&device, &made, &mut tensors, make)?;
-    let times = time(&device, options, || launch(&tensors))?;
+    let times = match options.repetitions {
+        0 => None,
+        _ => Some(time(&device, options, || launch(&tensors))?),
+    };
     let variants = parts.iter().map(|(_, kernel)| kernel.variants().into_iter().next()).collect();
     Ok(MeasuredSequence { times, verdicts, variants, memory: PeakMemory { counted, driver } })
 }
