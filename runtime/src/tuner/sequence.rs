@@ -58,6 +58,21 @@ impl MeasuredSequence {
     }
 }
 
+/// Bytes that the tensors of a sequence take on a device beyond its inputs; they are allocated, and nothing runs.
+///
+/// # Errors
+/// As [`measure_sequence`].
+pub fn count_memory(device: &Device, parts: &[Part]) -> Result<usize> {
+    let bound = parts.iter().map(Part::bind).collect::<Result<Vec<_>>>()?;
+    let (forms, inputs) = (forms(bound.iter())?, inputs(&bound));
+    let base = device.memory_use().current;
+    let made = forms.iter().filter(|(name, _)| !inputs.contains(name));
+    let made = made.map(|(_, (elem, shape))| AnyTensor::zeros(device, *elem, shape)).collect::<Result<Vec<_>>>()?;
+    let bytes = device.memory_use().current - base;
+    drop(made);
+    Ok(bytes)
+}
+
 /// Element type and shape of a tensor.
 type Form = (Elem, Vec<usize>);
 
@@ -117,7 +132,7 @@ pub fn measure_sequence(parts: &[(Part, LoadedKernel)], oracle: &Part, options: 
     let mut tensors: BTreeMap<String, AnyTensor> = BTreeMap::new();
     for (n, name) in inputs.iter().enumerate() {
         let (elem, shape) = &forms[name];
-        let bytes = normal(*elem, shape.iter().product(), options.seed ^ ((n as u64 + 1) << 48));
+        let bytes = repeated(*elem, shape.iter().product(), options.seed ^ ((n as u64 + 1) << 48));
         tensors.insert(name.clone(), AnyTensor::from_bytes(&device, *elem, shape, &bytes)?);
     }
     let expected = reference(oracle, &judge, &forms, &tensors, options.seed)?;
@@ -158,6 +173,20 @@ pub fn measure_sequence(parts: &[(Part, LoadedKernel)], oracle: &Part, options: 
     };
     let variants = parts.iter().map(|(_, kernel)| kernel.variants().into_iter().next()).collect();
     Ok(MeasuredSequence { times, verdicts, variants, memory: PeakMemory { counted, driver } })
+}
+
+/// Values that are drawn anew; longer tensors repeat them. The number is odd, so that rows and heads of a power of two differ.
+const DRAWN: usize = (1 << 24) - 3;
+
+/// Normally distributed values, as bytes.
+fn repeated(elem: Elem, count: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = normal(elem, count.min(DRAWN), seed);
+    let whole = count * elem.bytes().unwrap_or(4);
+    while bytes.len() < whole {
+        let more = bytes.len().min(whole - bytes.len());
+        bytes.extend_from_within(..more);
+    }
+    bytes
 }
 
 /// Every tensor with its element type and shape, which all parts must agree on.

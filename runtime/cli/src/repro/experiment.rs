@@ -245,6 +245,17 @@ impl Launch {
     }
 }
 
+impl Launch {
+    /// The same on axes that are no longer than this.
+    pub fn shorter(&self, longest: i64) -> Self {
+        let mut shorter = self.clone();
+        for (_, size) in shorter.sizes.iter_mut().filter(|(name, _)| matches!(*name, "M" | "N")) {
+            *size = (*size).min(longest.max(1));
+        }
+        shorter
+    }
+}
+
 impl From<Launch> for Sequence {
     fn from(launch: Launch) -> Self {
         Self { launches: vec![launch], oracle: None }
@@ -252,6 +263,11 @@ impl From<Launch> for Sequence {
 }
 
 impl Sequence {
+    /// The sequence with every launch replaced.
+    pub fn map(&self, change: impl Fn(&Launch) -> Launch) -> Self {
+        Self { launches: self.launches.iter().map(&change).collect(), oracle: self.oracle.as_ref().map(&change) }
+    }
+
     /// What judges it.
     pub fn judge(&self) -> &Launch {
         self.oracle.as_ref().unwrap_or_else(|| self.launches.first().expect("a sequence has a launch"))

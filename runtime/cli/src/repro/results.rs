@@ -2,7 +2,7 @@
 
 use flashtile::emulator::Work as Counted;
 
-use super::experiment::{Claim, Experiment, Section, Table, Unit, Work};
+use super::experiment::{Claim, Experiment, Section, Style, Table, Unit, Work};
 use super::peers::{Peer, PeerFigures};
 use super::runner::{Mode, Runner};
 use crate::failure::{Failure, Result};
@@ -159,7 +159,7 @@ impl Results {
             for (c, cell) in row.cells.iter().enumerate() {
                 bar.set_message(format!("{} {}", row.label, cell.series));
                 let figures = match &cell.work {
-                    Work::Ours(sequence) => runner.run(sequence).map_err(|failure| {
+                    Work::Ours(sequence) => runner.run(sequence, table.style == Style::Steps).map_err(|failure| {
                         let text = failure.to_string();
                         self.failure.get_or_insert(failure);
                         text

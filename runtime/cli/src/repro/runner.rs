@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use flashtile::device::{DeviceKind, Emulation};
+use flashtile::device::DeviceKind;
 use flashtile::emulator::Work as Counted;
 use flashtile::lowering::{self, Generated};
-use flashtile::tuner::{MeasureOptions, Part, TuneOptions, measure_sequence, tune};
+use flashtile::tuner::{MeasureOptions, Part, TuneOptions, count_memory, measure_sequence, tune};
 use flashtile::verify::OutputVerdict;
-use flashtile::{Arch, BoundKernel, Device, Facts, LaunchOptions, LoadedKernel, Schedule};
+use flashtile::{Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
 use flashtile_codegen::{Resources, block_size};
 use flashtile_dsl::analysis::cost::Workload;
 use flashtile_dsl::analysis::mask::MaskOptions;
@@ -114,8 +114,11 @@ impl<'a> Runner<'a> {
     /// # Errors
     /// As [`Peers::run`].
     pub fn peers(&self, peers: &[&Peer], watch: impl Fn()) -> Result<PeerResults> {
-        let wanted = if self.mode == Mode::Timed { &self.options.peers } else { &Peers::Off };
-        wanted.run(peers, self.options.repetitions, BUDGET.as_secs_f64(), watch)
+        if self.mode != Mode::Timed {
+            let why = "peers are timed, on a GPU".to_owned();
+            return Ok(PeerResults { version: None, figures: peers.iter().map(|_| Err(why.clone())).collect() });
+        }
+        self.options.peers.run(peers, self.options.repetitions, BUDGET.as_secs_f64(), watch)
     }
 
     /// Nominal FLOPs of a launch.
@@ -128,42 +131,55 @@ impl<'a> Runner<'a> {
         Ok(workload.cost().nominal_flops as f64)
     }
 
-    /// Runs a sequence.
+    /// Runs a sequence; on a GPU counts it on the emulator too, on a small shape, if that is `wanted`.
     ///
     /// # Errors
     /// A schedule that is not legal, a compiler or device that fails, or a result that is wrong.
-    pub fn run(&mut self, sequence: &Sequence) -> Result<Figures> {
-        if self.mode == Mode::Timed && !self.options.quick {
-            return self.measure(sequence);
-        }
-        let longest = if self.mode == Mode::Timed { longest(sequence) / 8 } else { LONGEST };
-        let small = Sequence {
-            launches: sequence.launches.iter().map(|launch| shorter(launch, longest, self.mode)).collect(),
-            oracle: sequence.oracle.as_ref().map(|launch| shorter(launch, longest, self.mode)),
+    pub fn run(&mut self, sequence: &Sequence, counts: bool) -> Result<Figures> {
+        let ran = match (self.mode, self.options.quick) {
+            (Mode::Timed, false) => sequence.clone(),
+            (Mode::Timed, true) => sequence.map(|launch| launch.shorter(longest(sequence) / 8)),
+            _ => sequence.map(|launch| launch.small(LONGEST)),
         };
-        let key = format!("{:?}", small.launches.iter().map(|l| (l.kernel, l.elem, &l.sizes, &l.how)).collect::<Vec<_>>());
+        let launches = |of: &Sequence| of.launches.iter().map(|l| (l.kernel, l.elem, l.sizes.clone(), l.how.clone())).collect();
+        // Rows that differ in length alone run the same small shape, but the model may choose other schedules for them.
+        let key: Vec<_> = launches(if self.mode == Mode::Timed { &ran } else { sequence });
+        let key = format!("{counts} {key:?}");
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
-        let figures = self.measure(&small)?;
+        let mut figures = self.measure(sequence, &ran, &self.device, self.mode)?;
+        if counts && self.mode == Mode::Timed {
+            let (emulator, small) = ("emulator".parse()?, sequence.map(|launch| launch.small(LONGEST)));
+            figures.counted = self.measure(sequence, &small, &emulator, Mode::Counted)?.counted;
+        }
         self.known.insert(key, figures.clone());
         Ok(figures)
     }
 
-    fn measure(&self, sequence: &Sequence) -> Result<Figures> {
+    /// Runs `ran`, a sequence that differs from `full` in sizes at most, under the schedules of `full`.
+    fn measure(&self, full: &Sequence, ran: &Sequence, device: &Device, mode: Mode) -> Result<Figures> {
         let mut parts = Vec::new();
         let mut code = Vec::new();
         let mut traffic = (0, 0);
-        for launch in &sequence.launches {
-            let (part, loaded, own, (read, written)) = self.prepare(launch)?;
+        for (full, ran) in full.launches.iter().zip(&ran.launches) {
+            let (schedule, own, (read, written)) = self.schedule(full, mode)?;
             traffic = (traffic.0 + read, traffic.1 + written);
             code.push(own);
-            parts.push((part, loaded));
+            let mut options = self.launch_options();
+            match mode {
+                Mode::Checked => options.arch = None,
+                Mode::Timed | Mode::Counted => options.schedule = Some(schedule),
+            }
+            options.emulation.options.profile = true;
+            let (kernel, sizes) = bind(ran)?;
+            let loaded = kernel.on_with(device, options)?;
+            parts.push((Part { kernel, sizes, tensors: names(ran) }, loaded));
         }
-        let judge = sequence.judge();
+        let judge = ran.judge();
         let (kernel, sizes) = bind(judge)?;
         let oracle = Part { kernel, sizes, tensors: names(judge) };
-        let options = match self.mode {
+        let options = match mode {
             Mode::Timed => MeasureOptions { repetitions: self.options.repetitions, budget: BUDGET, ..MeasureOptions::default() },
             _ => MeasureOptions { repetitions: 0, warm_ups: 0, ..MeasureOptions::default() },
         };
@@ -171,11 +187,11 @@ impl<'a> Runner<'a> {
         if let Some(wrong) = measured.verdicts.iter().find(|v: &&OutputVerdict| !v.passed()) {
             return Err(Failure::Verification(format!("{} is wrong: {wrong}", judge.kernel.name())));
         }
-        for (code, variant) in code.iter_mut().zip(&measured.variants) {
-            if let Some(variant) = variant {
-                code.origin = format!("{:?}", variant.origin).to_lowercase();
-            }
-        }
+        let memory = match mode {
+            Mode::Timed => (measured.memory.counted as f64, measured.memory.driver.map(|bytes| bytes as f64)),
+            // What is allocated does not depend on what runs.
+            _ => (allocated(full)? as f64, None),
+        };
         let counted = parts.iter().flat_map(|(_, loaded)| loaded.reports()).filter_map(|report| report.profile);
         let counted: Vec<Counted> = counted.map(|profile| profile.total()).collect();
         let shape: Vec<String> = judge.sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
@@ -183,7 +199,7 @@ impl<'a> Runner<'a> {
             shape: shape.join(","),
             time: measured.times.as_ref().map(|t| (t.median * 1e3, t.min * 1e3, t.repetitions)),
             flops: self.flops(judge)?,
-            memory: Some((measured.memory.counted as f64, measured.memory.driver.map(|bytes| bytes as f64))),
+            memory: Some(memory),
             max_error: Some(measured.max_error()),
             code,
             counted: (!counted.is_empty()).then(|| {
@@ -196,46 +212,38 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Makes a launch ready, with its code and the bytes that its schedule reads and writes.
-    fn prepare(&self, launch: &Launch) -> Result<(Part, LoadedKernel, Code, (u64, u64))> {
+    /// The schedule of a launch, what it becomes, and the bytes that it reads and writes.
+    fn schedule(&self, launch: &Launch, mode: Mode) -> Result<(Schedule, Code, (u64, u64))> {
         let (bound, sizes) = bind(launch)?;
         let facts = Facts::best(bound.ir());
-        let mut options = self.launch_options();
-        options.emulation = Emulation::default();
-        options.emulation.options.profile = true;
-        let schedule = match &launch.how {
-            How::Knobs(knobs) => Schedule::default().with(knobs)?,
+        let (schedule, origin) = match &launch.how {
+            How::Knobs(knobs) => (Schedule::default().with(knobs)?, "given"),
             How::Tuned => self.chosen(&bound, &facts, &sizes)?,
         };
         // Said before anything runs, and on devices that compile nothing too.
         let generated = lowering::generate(&bound.instance(facts.clone()), &schedule, self.arch)?;
-        if self.mode != Mode::Checked {
-            options.schedule = Some(schedule.clone());
-        }
-        let code = self.code(&bound, &facts, &schedule, &generated);
+        let code = Code { origin: origin.to_owned(), ..self.code(&bound, &facts, &schedule, &generated, mode) };
         let workload = Workload { kernel: bound.ir(), binding: bound.binding(), sizes: &sizes };
         let block = |axis| i64::from(block_size(bound.ir(), &schedule, axis));
         let executed = workload.executed(&block, MaskOptions { early_stop: schedule.early_stop });
-        let loaded = bound.on_with(&self.device, options)?;
-        let part = Part { kernel: bound, sizes, tensors: names(launch) };
-        Ok((part, loaded, code, (executed.read, executed.written)))
+        Ok((schedule, code, (executed.read, executed.written)))
     }
 
-    /// The schedule that tuning finds, found before, or that the cost model ranks first.
-    fn chosen(&self, bound: &BoundKernel, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<Schedule> {
+    /// The schedule that tuning finds, or that the cost model ranks first; and which of them.
+    fn chosen(&self, bound: &BoundKernel, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<(Schedule, &'static str)> {
         if let (Mode::Timed, Some(budget)) = (self.mode, self.options.tuning) {
             let toolchain = self.global.toolchain();
             let options = TuneOptions { budget, arch: Some(self.arch), toolchain, ..TuneOptions::default() };
-            return Ok(tune(bound, sizes, &self.device, &options)?.winner().schedule.clone());
+            return Ok((tune(bound, sizes, &self.device, &options)?.winner().schedule.clone(), "tuned"));
         }
         let target = TargetFlags { arch: Some(self.arch.name.to_owned()), ..TargetFlags::default() };
-        target.schedule(bound, facts, &target.target()?, sizes)
+        Ok((target.schedule(bound, facts, &target.target()?, sizes)?, "model"))
     }
 
     /// What the compiler makes of a schedule; its prediction where there is none.
-    fn code(&self, bound: &BoundKernel, facts: &Facts, schedule: &Schedule, generated: &Generated) -> Code {
+    fn code(&self, bound: &BoundKernel, facts: &Facts, schedule: &Schedule, generated: &Generated, mode: Mode) -> Code {
         let toolchain = self.global.toolchain();
-        let compiled = match self.mode {
+        let compiled = match mode {
             Mode::Checked => None,
             _ => lowering::compile(bound, facts, schedule, self.arch, &toolchain, &self.global.launch_options().cache).ok(),
         };
@@ -278,14 +286,11 @@ fn longest(sequence: &Sequence) -> i64 {
     sequence.launches.iter().map(|launch| launch.size("M").max(launch.size("N"))).max().unwrap_or(1)
 }
 
-/// A launch on shorter axes; with few programs where each takes long.
-fn shorter(launch: &Launch, longest: i64, mode: Mode) -> Launch {
-    if mode != Mode::Timed {
-        return launch.small(longest);
-    }
-    let mut shorter = launch.clone();
-    for (_, size) in shorter.sizes.iter_mut().filter(|(name, _)| matches!(*name, "M" | "N")) {
-        *size = (*size).min(longest.max(1));
-    }
-    shorter
+/// Bytes that a sequence allocates beyond its inputs, workspaces left out.
+fn allocated(sequence: &Sequence) -> Result<usize> {
+    let parts = sequence.launches.iter().map(|launch| {
+        let (kernel, sizes) = bind(launch)?;
+        Ok(Part { kernel, sizes, tensors: names(launch) })
+    });
+    Ok(count_memory(&Device::cpu(), &parts.collect::<Result<Vec<_>>>()?)?)
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use flashtile::emulator::InstructionKind;
+
 use super::experiment::{Cell, Style, Unit, Work};
 use super::results::{Code, Figures, Results, TableResults};
 use super::runner::Mode;
@@ -182,13 +184,19 @@ fn distinct(table: &TableResults) -> Vec<(String, &Figures)> {
         for (c, cell) in row.cells.iter().enumerate() {
             let name = if table.table.style == Style::Steps { row.label.clone() } else { cell.series.to_owned() };
             if let (Work::Ours(_), Some(figures)) = (&cell.work, table.figures(r, c))
-                && !all.iter().any(|(known, other)| *known == name && other.shape == figures.shape)
+                && !all.iter().any(|(known, other)| {
+                    *known == name && other.shape == figures.shape && schedules(other) == schedules(figures)
+                })
             {
                 all.push((name, figures));
             }
         }
     }
     all
+}
+
+fn schedules(figures: &Figures) -> Vec<&str> {
+    figures.code.iter().map(|code| code.schedule.as_str()).collect()
 }
 
 /// Memory beyond the counted figure: what the driver says.
@@ -251,43 +259,50 @@ pub fn bytes(bytes: f64) -> String {
 
 /// What launches did on the emulator, or that they were checked.
 fn counted(table: &TableResults, results: &Results) -> Option<Sheet> {
-    let all = distinct(table);
+    let all: Vec<(String, &Figures)> = match results.mode {
+        // Times are of another shape than counts.
+        Mode::Timed => distinct(table).into_iter().filter(|(_, figures)| figures.counted.is_some()).collect(),
+        _ => distinct(table),
+    };
+    let mut shapes: Vec<&str> = all.iter().map(|(_, figures)| figures.shape.as_str()).collect();
+    shapes.dedup();
+    let place = match (results.mode, shapes.as_slice()) {
+        (Mode::Timed, _) => "on a small shape".to_owned(),
+        (_, [one]) => format!("at {one}"),
+        _ => "on small shapes".to_owned(),
+    };
     let mut sheet = match results.mode {
-        Mode::Timed => return None,
-        Mode::Checked => Sheet::new("Checked against float64 on a small shape", &["", "shape", "max error"]),
-        Mode::Counted => Sheet::new(
-            "Checked against float64 on a small shape, and counted",
-            &[
-                "",
-                "shape",
-                "max error",
-                "warp instructions",
-                "of them tensor",
-                "shared requests",
-                "wavefronts each",
-                "worst",
-                "sectors each",
-                "global bytes",
-            ],
+        Mode::Checked => Sheet::new(format!("Checked against float64 {place}"), &["", "max error"]),
+        _ => Sheet::new(
+            format!(
+                "Counted on the emulator {place}, after a check against float64: instructions of warps, those of some kinds, \
+                 wavefronts of a shared request with the worst bank conflict, sectors of a global request, bytes"
+            ),
+            &["", "max error", "issued", "tensor", "float", "special", "shared", "wavefronts", "worst", "sectors", "bytes"],
         ),
     };
     for (name, figures) in all {
         let error = figures.max_error.map_or_else(|| "-".to_owned(), |e| format!("{e:.1e}"));
-        let mut line = vec![name, figures.shape.clone(), error];
+        let mut line = vec![name, error];
         if let Some(work) = &figures.counted {
             let each = |n: u64, of: u64| if of == 0 { "-".to_owned() } else { number(n as f64 / of as f64) };
-            let tensor = work.kinds.iter().find(|(kind, _)| format!("{kind:?}") == "Tensor").map_or(0, |(_, n)| *n);
+            let kind = |kind| work.kinds.get(&kind).copied().unwrap_or(0).to_string();
             line.extend([
                 work.warp_instructions.to_string(),
-                tensor.to_string(),
+                kind(InstructionKind::Tensor),
+                kind(InstructionKind::Float),
+                kind(InstructionKind::Special),
                 work.shared_requests.to_string(),
                 each(work.wavefronts, work.shared_requests),
-                format!("{}-way", work.worst_conflict),
+                if work.shared_requests == 0 { "-".to_owned() } else { format!("{}-way", work.worst_conflict) },
                 each(work.sectors, work.global_requests),
                 bytes((work.global_bytes + work.bulk_bytes) as f64),
             ]);
         }
-        sheet.rows.push(line);
+        // Rows of several lengths may have run the same.
+        if !sheet.rows.contains(&line) {
+            sheet.rows.push(line);
+        }
     }
     (!sheet.rows.is_empty()).then_some(sheet)
 }
