@@ -3,8 +3,9 @@
     python3 bench/conflicts.py --flashtile target/release/flashtile --out conflicts.json
 
 Each configuration is a kernel, a shape and a schedule. The emulator's profile is summed by opcode; Nsight Compute's source
-counters are summed by the machine instruction that the opcode becomes. The printed table has both; the exit status is 1 if any
-differ. Needs a GPU, `ncu` and NVRTC, but no Python package.
+counters are summed by the machine instruction that the opcode becomes. The printed table has the instructions and wavefronts of
+both; the exit status is 1 if any differ. Copies by `cp.async` (LDGSTS) are shown but not held against the emulator: they write
+when data arrive, in pieces that addresses alone do not tell. Needs a GPU, `ncu` and NVRTC, but no Python package.
 """
 
 import argparse
@@ -53,7 +54,7 @@ def configurations():
 
 
 def emulated(flashtile, c):
-    """Requests, wavefronts and ideal wavefronts by machine instruction."""
+    """Instructions of warps and wavefronts by machine instruction."""
     command = [flashtile, "inspect", c["kernel"], "--emit", "profile", "--json", "--arch", "sm_90a"]
     command += ["--dtype", c["dtype"], "--shape", c["shape"], "--schedule", c["schedule"]]
     profile = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -63,10 +64,9 @@ def emulated(flashtile, c):
         if work["shared_requests"] == 0:
             continue
         kind = next((k for start, k in KINDS if i["instruction"].startswith(start)), i["instruction"])
-        total = found.setdefault(kind, [0, 0, 0])
+        total = found.setdefault(kind, [0, 0])
         total[0] += work["shared_requests"]
         total[1] += work["wavefronts"]
-        total[2] += work["ideal_wavefronts"]
     return found
 
 
@@ -86,10 +86,9 @@ def measured(flashtile, c):
             continue
         opcode = re.sub(r"^@!?U?P\w+\s+", "", row["Source"].strip()).split()[0]
         kind = opcode.split(".")[0]
-        total = found.setdefault(kind, [0, 0, 0])
+        total = found.setdefault(kind, [0, 0])
         total[0] += number("Instructions Executed")
         total[1] += wavefronts
-        total[2] += number("L1 Wavefronts Shared Ideal")
     return found
 
 
@@ -106,12 +105,13 @@ def main():
         name = f"{c['kernel']} {c['dtype']} {c['shape'].split(',')[-1]} {','.join(c['schedule'].split(',')[-3:])}"
         for kind in sorted(set(ours) | set(theirs)):
             a, b = ours.get(kind), theirs.get(kind)
-            differing += a != b
-            print(f"{name:62} {kind:8} {str(a):>22} {str(b):>22}{'' if a == b else '  differ'}")
+            differs = a != b and kind != "LDGSTS"
+            differing += differs
+            print(f"{name:62} {kind:8} {str(a):>22} {str(b):>22}{'  differ' if differs else ''}")
     if flags.out:
         with open(flags.out, "w") as file:
             json.dump(results, file, indent=1)
-    print(f"{differing} differ; requests, wavefronts, ideal wavefronts")
+    print(f"{differing} differ")
     sys.exit(1 if differing else 0)
 
 

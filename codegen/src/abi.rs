@@ -1,5 +1,6 @@
 //! How a generated kernel is called: the contract between generated code and whoever launches it.
 
+use flashtile_dsl::ir::Elem;
 use serde::{Deserialize, Serialize};
 
 /// Contents of one field of the parameter block.
@@ -79,6 +80,34 @@ impl SizeTerm {
     }
 }
 
+/// A tensor between launches: one writes it, a later one reads it. The launches know it by its name, as a parameter of theirs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Scratch {
+    /// Its name, which no parameter of the kernel text has.
+    pub name: String,
+    /// Element type.
+    pub elem: Elem,
+    /// Extents, outermost first.
+    pub shape: Vec<SizeTerm>,
+}
+
+impl Scratch {
+    /// Multiple of bytes that rows and tensors begin at: what the widest copy takes.
+    pub const ALIGNMENT: usize = 16;
+
+    /// Strides in elements for these extents, and the bytes of the tensor: rows one after the other, each at an aligned address.
+    pub fn layout(&self, shape: &[usize]) -> (Vec<usize>, usize) {
+        let bytes = self.elem.bytes().expect("bound: an element type in memory");
+        let mut strides = vec![1; shape.len()];
+        let mut step = shape.last().map_or(1, |row| row.next_multiple_of(Self::ALIGNMENT / bytes));
+        for (stride, extent) in strides.iter_mut().zip(shape).rev().skip(1) {
+            *stride = step;
+            step *= extent;
+        }
+        (strides, step * bytes)
+    }
+}
+
 /// How many blocks to launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -130,6 +159,14 @@ impl Abi {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_scratch_are_aligned() {
+        let scratch = Scratch { name: "acc_parts".into(), elem: Elem::F32, shape: vec![] };
+        assert_eq!(scratch.layout(&[4, 3, 10, 6]), (vec![240, 80, 8, 1], 4 * 240 * 4));
+        assert_eq!(scratch.layout(&[4, 3, 0]), (vec![0, 0, 1], 0));
+        assert_eq!(scratch.layout(&[]), (vec![], 4));
+    }
 
     #[test]
     fn fields_are_naturally_aligned() {

@@ -19,7 +19,7 @@ pub enum BlockKnob {
     K,
 }
 
-/// The knob of `axis`.
+/// The knob of `axis`, which is not one of single positions.
 pub fn knob(kernel: &Kernel, axis: AxisId) -> BlockKnob {
     let grid: Vec<AxisId> = kernel.axes.iter().filter(|(_, a)| a.kind == AxisKind::Program).map(|(id, _)| id).collect();
     match grid.iter().position(|&a| a == axis) {
@@ -32,6 +32,9 @@ pub fn knob(kernel: &Kernel, axis: AxisId) -> BlockKnob {
 
 /// The block size of `axis` under `schedule`.
 pub fn block(kernel: &Kernel, schedule: &Schedule, axis: AxisId) -> u32 {
+    if kernel.axes[axis].kind == AxisKind::Each {
+        return 1;
+    }
     match knob(kernel, axis) {
         BlockKnob::M => schedule.block_m,
         BlockKnob::N => schedule.block_n,

@@ -11,6 +11,7 @@ use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::generate::operand_types;
 use crate::instance::Instance;
 use crate::lower;
+use crate::rewrite;
 use crate::schedule::{KNOBS, Knob, Persistent, Schedule};
 use crate::space;
 
@@ -25,10 +26,11 @@ const NUMBERS: &[(&str, &[u32])] = &[
     ("min_blocks", &[0, 1, 2]),
     ("outer_stages", &[1, 2]),
     ("producer_registers", &[0, 24, 32, 40]),
+    ("splits", &[1, 2, 5]),
 ];
 
 /// What says which values others may have: drawn first, in this order.
-const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent"];
+const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent", "splits"];
 
 /// The texts of all values of a knob that [`draw`] may give it.
 pub fn drawn_values(knob: &Knob) -> Vec<String> {
@@ -98,6 +100,9 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "ping_pong" if drawn.warps == lower::GROUP => default(),
         "outer_stages" if drawn.persistent == Persistent::Off => default(),
         "running_max" if lower::why_not_lazy(&instance.kernel).is_some() => one_of(&["exact"]),
+        "operand_b" if rewrite::why_not_precompute(&instance.kernel).is_some() => one_of(&["inline"]),
+        "splits" if rewrite::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
+        "combine" if drawn.splits == 1 => default(),
         "order" if !matches!(lower::trip_trend(instance, drawn), Some(Trend::Rising | Trend::Falling)) => one_of(&["grid"]),
         _ => drawn_values(knob),
     }

@@ -34,6 +34,9 @@ pub enum Error {
     /// The plan verifier refused the plan that was made: a bug in the compiler, not in the kernel.
     #[error("the compiler made a wrong plan (please report it): {}", .0.join("; "))]
     WrongPlan(Vec<String>),
+    /// The IR verifier refused a kernel that a schedule made of the kernel of the text: a bug in the compiler.
+    #[error("the compiler made a wrong kernel (please report it): {}", .0.join("; "))]
+    WrongKernel(Vec<String>),
     /// A generic of the kernel is not bound.
     #[error("`{0}` is not bound; give it a value")]
     Unbound(String),

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::index::Trend;
-use flashtile_dsl::ir::{AxisKind, Dim, Elem, Kernel, Op, ProgramDim, SizeExpr, SizeKind, Type};
+use flashtile_dsl::ir::{AxisKind, Dim, Elem, Kernel, Op, ProgramDim, SizeExpr, SizeKind, Type, verify};
 use flashtile_templates::expr::Shape;
 use serde::{Deserialize, Serialize};
 
-use crate::abi::{Abi, Blocks, GridDim, SizeTerm};
+use crate::abi::{Abi, Blocks, GridDim, Scratch, SizeTerm};
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::blocks;
 use crate::emit::{self, Emission};
 use crate::error::Error;
 use crate::instance::Instance;
+use crate::launches::{self, Launches, Piece};
 use crate::lower;
 use crate::plan::{self, Plan, Storage};
 use crate::rewrite;
@@ -24,8 +25,12 @@ use crate::space;
 pub struct Generated {
     /// The `.cu` file.
     pub source: String,
-    /// The calling contract.
-    pub abi: Abi,
+    /// The launches, in order.
+    pub launches: Vec<Launch>,
+    /// Which of them the knobs of the schedule are about.
+    pub main: usize,
+    /// Tensors between the launches.
+    pub scratch: Vec<Scratch>,
     /// The schedule it was generated under.
     pub schedule: Schedule,
     /// The architecture.
@@ -34,12 +39,28 @@ pub struct Generated {
     pub assumptions: Vec<String>,
     /// Why products do not go through `wgmma` although the architecture has it, if the kernel cannot use it.
     pub fallback: Option<String>,
+}
+
+/// One launch of generated code.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Launch {
+    /// The calling contract.
+    pub abi: Abi,
     /// Resources as predicted from the plan.
     pub predicted: Resources,
+    /// The kernel that it executes, before it was normalised: that of the text, or a part of it.
+    pub kernel: Kernel,
     /// The normalised kernel, for inspection.
     pub normal: Kernel,
     /// The plan, for inspection.
     pub plan: Plan,
+}
+
+impl Generated {
+    /// The launch that the knobs of the schedule are about.
+    pub fn main(&self) -> &Launch {
+        &self.launches[self.main]
+    }
 }
 
 /// Resources of a block, as predicted.
@@ -108,7 +129,7 @@ impl Resources {
 /// Checks a schedule without generating code.
 pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Legality {
     match planned(instance, schedule, arch) {
-        Ok(planned) => Legality { reasons: planned.reasons, predicted: planned.predicted },
+        Ok(planned) => Legality { predicted: planned.launches[planned.main].predicted, reasons: planned.reasons },
         Err(Error::Illegal { reasons, .. }) => Legality { reasons, predicted: Resources::default() },
         Err(other) => Legality { reasons: vec![other.to_string()], predicted: Resources::default() },
     }
@@ -120,60 +141,98 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
     if !planned.reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
     }
-    let faults = plan::verify(&planned.plan);
+    for launch in &planned.launches {
+        // The kernel of the text was verified before it came here; those that a schedule makes of it were not.
+        verify(&launch.piece.instance.kernel)
+            .map_err(|faults| Error::WrongKernel(faults.iter().map(ToString::to_string).collect()))?;
+    }
+    let faults: Vec<String> = planned.launches.iter().flat_map(|launch| plan::verify(&launch.plan)).collect();
     if !faults.is_empty() {
         return Err(Error::WrongPlan(faults));
     }
-    let abi = Abi {
-        entry: instance.kernel.name.clone(),
-        tensor_maps: planned.plan.maps.clone(),
-        fields: emit::fields(instance, &planned.plan),
-        grid: grid(instance, schedule),
-        blocks: match schedule.persistent {
-            Persistent::Off => Blocks::PerProgram,
-            Persistent::Static | Persistent::Dynamic => Blocks::Persistent(schedule.min_blocks.max(1)),
-        },
-        threads: planned.plan.threads(),
-        shared_bytes: planned.plan.shared_bytes() as usize,
-        cluster: 1,
-        registers: planned.plan.roles.iter().map(|r| r.registers.unwrap_or(0) * r.warps * 32).sum(),
-    };
+    let abis: Vec<Abi> = planned.launches.iter().map(PlannedLaunch::abi).collect();
     let fallback = (schedule.tensor_op != TensorOp::Wgmma).then(|| space::fallback(instance, arch)).flatten();
-    let emission = Emission {
-        plan: &planned.plan,
-        instance,
-        schedule,
-        arch,
-        abi: &abi,
-        assumptions: planned.assumptions.clone(),
-        fallback: fallback.clone(),
-    };
-    let source = emit::emit(&emission)?;
+    let emissions: Vec<Emission<'_>> = planned
+        .launches
+        .iter()
+        .zip(&abis)
+        .map(|(PlannedLaunch { piece, plan, .. }, abi)| Emission {
+            plan,
+            instance: &piece.instance,
+            schedule: &piece.schedule,
+            arch,
+            abi,
+        })
+        .collect();
+    let head = emit::Head { instance, schedule, arch, assumptions: &planned.assumptions, fallback: fallback.as_deref() };
+    let source = emit::emit(&head, &emissions)?;
+    let launches = planned.launches.into_iter().zip(abis).map(|(launch, abi)| Launch {
+        abi,
+        predicted: launch.predicted,
+        kernel: launch.piece.instance.kernel,
+        normal: launch.normal,
+        plan: launch.plan,
+    });
     Ok(Generated {
         source,
-        abi,
+        launches: launches.collect(),
+        main: planned.main,
+        scratch: planned.scratch,
         schedule: schedule.clone(),
         arch: arch.name,
         assumptions: planned.assumptions,
         fallback,
-        predicted: planned.predicted,
-        normal: planned.normal,
-        plan: planned.plan,
     })
 }
 
-/// A plan and what was found out on the way to it.
+/// The plans of all launches, and what was found out on the way to them.
 pub(crate) struct Planned {
-    /// The plan.
-    pub plan: Plan,
-    /// The normalised kernel.
-    pub normal: Kernel,
+    /// The launches, in order.
+    pub launches: Vec<PlannedLaunch>,
+    /// The one that the knobs are about.
+    pub main: usize,
+    /// Tensors between them.
+    pub scratch: Vec<Scratch>,
     /// Reasons against the schedule.
     pub reasons: Vec<String>,
     /// What must hold of the arguments.
     pub assumptions: Vec<String>,
+}
+
+/// The plan of one launch.
+pub(crate) struct PlannedLaunch {
+    /// What is launched.
+    pub piece: Piece,
+    /// The plan.
+    pub plan: Plan,
+    /// The normalised kernel.
+    pub normal: Kernel,
     /// Predicted resources.
     pub predicted: Resources,
+    /// Names of scalars assumed positive.
+    assumed: Vec<String>,
+    /// Reasons against the schedule.
+    reasons: Vec<String>,
+}
+
+impl PlannedLaunch {
+    fn abi(&self) -> Abi {
+        let (instance, schedule, plan) = (&self.piece.instance, &self.piece.schedule, &self.plan);
+        Abi {
+            entry: instance.kernel.name.clone(),
+            tensor_maps: plan.maps.clone(),
+            fields: emit::fields(instance, plan),
+            grid: grid(instance, schedule),
+            blocks: match schedule.persistent {
+                Persistent::Off => Blocks::PerProgram,
+                Persistent::Static | Persistent::Dynamic => Blocks::Persistent(schedule.min_blocks.max(1)),
+            },
+            threads: plan.threads(),
+            shared_bytes: plan.shared_bytes() as usize,
+            cluster: 1,
+            registers: plan.roles.iter().map(|r| r.registers.unwrap_or(0) * r.warps * 32).sum(),
+        }
+    }
 }
 
 /// Plans an instance under a schedule, without generating text.
@@ -181,6 +240,39 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
     if let Some(name) = instance.binding.check(&instance.kernel).into_iter().next() {
         return Err(Error::Unbound(name));
     }
+    let illegal = |reasons| Error::Illegal { arch: arch.name, reasons };
+    if schedule.splits != 1
+        && schedule.running_max != RunningMax::Exact
+        && let Some(why) = lower::why_not_lazy(&instance.kernel)
+    {
+        // Of a part nobody can tell: its state is not what the text stores.
+        return Err(illegal(vec![lazy_reason(&why)]));
+    }
+    let Launches { pieces, main, scratch } = launches::launches(instance, schedule, arch).map_err(illegal)?;
+    let launches = pieces
+        .into_iter()
+        .enumerate()
+        .map(|(number, piece)| planned_launch(piece, number == main, arch))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut reasons: Vec<String> = Vec::new();
+    let mut assumptions: Vec<String> = Vec::new();
+    for launch in &launches {
+        reasons.extend(launch.reasons.iter().cloned());
+        let assumed = launch.assumed.iter().map(|name| format!("{name} > 0"));
+        assumptions.extend(assumed.filter(|a| !assumptions.contains(a)).collect::<Vec<_>>());
+    }
+    if instance.facts.alignment > 2 {
+        assumptions.push(format!("addresses and strides of matrices are multiples of {} bytes", instance.facts.alignment));
+    }
+    if assumptions.is_empty() {
+        assumptions.push("nothing".into());
+    }
+    Ok(Planned { launches, main, scratch, reasons, assumptions })
+}
+
+/// Plans one launch. Of one that only follows or prepares, the estimate of registers is no reason: what it loads is used at once.
+fn planned_launch(piece: Piece, is_main: bool, arch: &'static Arch) -> Result<PlannedLaunch, Error> {
+    let Piece { instance, schedule } = &piece;
     let (normal, assumed) = rewrite::normalize(&instance.kernel, &instance.facts, schedule);
     let mut reasons = static_reasons(instance, &normal, schedule, arch);
     if !reasons.is_empty() {
@@ -198,7 +290,7 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
         Some((_, consumer)) => consumer,
         None => (arch.registers_per_sm / (threads * schedule.min_blocks.max(1)) / 8 * 8).min(255),
     };
-    if registers > most {
+    if is_main && registers > most {
         reasons.push(format!("needs about {registers} registers per thread, a thread has {most}"));
     }
     if plan.is_specialized() {
@@ -219,20 +311,12 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
             schedule.min_blocks, arch.threads_per_sm
         ));
     }
-    let mut assumptions: Vec<String> = assumed.iter().map(|name| format!("{name} > 0")).collect();
-    if instance.facts.alignment > 2 {
-        assumptions.push(format!("addresses and strides of matrices are multiples of {} bytes", instance.facts.alignment));
-    }
-    if assumptions.is_empty() {
-        assumptions.push("nothing".into());
-    }
-    Ok(Planned {
-        plan,
-        normal,
-        reasons,
-        assumptions,
-        predicted: Resources { shared_bytes, registers, threads, blocks_per_sm, limit },
-    })
+    let predicted = Resources { shared_bytes, registers, threads, blocks_per_sm, limit };
+    Ok(PlannedLaunch { plan, normal, predicted, assumed, reasons, piece })
+}
+
+fn lazy_reason(why: &str) -> String {
+    format!("a lazy running maximum needs a streaming softmax: {why}")
 }
 
 /// Reasons that need no plan.
@@ -258,8 +342,8 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
     refuse(!arch.tensor_ops.contains(&s.tensor_op), format!("{arch} has no {}", knob_text(s, "tensor_op")));
     refuse(!arch.copy_ops.contains(&s.copy), format!("{arch} has no {}", knob_text(s, "copy")));
     refuse(
-        s.copy == CopyOp::CpAsync && instance.facts.alignment < 4,
-        format!("cp.async copies at least 4 bytes, the tensors are aligned to {}", instance.facts.alignment),
+        s.copy == CopyOp::CpAsync && instance.alignment() < 4,
+        format!("cp.async copies at least 4 bytes, rows of tiles are aligned to {}", instance.alignment()),
     );
     refuse(s.copy == CopyOp::Sync && s.stages > 2, "more than two stages of synchronous copies overlap nothing".into());
     refuse(
@@ -286,7 +370,7 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
     if s.running_max != RunningMax::Exact
         && let Some(why) = lower::why_not_lazy(kernel)
     {
-        refuse(true, format!("a lazy running maximum needs a streaming softmax: {why}"));
+        refuse(true, lazy_reason(&why));
     }
     for (name, extent) in range_lengths(kernel) {
         match instance.binding.size(kernel, &extent) {
@@ -433,7 +517,8 @@ fn grid(instance: &Instance, schedule: &Schedule) -> Vec<GridDim> {
         .collect()
 }
 
-fn term(instance: &Instance, size: &SizeExpr) -> SizeTerm {
+/// A size as the ABI has it.
+pub(crate) fn term(instance: &Instance, size: &SizeExpr) -> SizeTerm {
     let kernel = &instance.kernel;
     let (terms, mut constant, divisor) = size.parts();
     let mut named = Vec::new();

@@ -10,6 +10,7 @@ mod emit;
 mod error;
 mod generate;
 mod instance;
+mod launches;
 mod lower;
 mod model;
 pub mod plan;
@@ -17,16 +18,17 @@ mod rewrite;
 mod schedule;
 mod space;
 
-pub use abi::{Abi, Blocks, Field, GridDim, SizeTerm, TensorMap};
+pub use abi::{Abi, Blocks, Field, GridDim, Scratch, SizeTerm, TensorMap};
 pub use arch::{ARCHS, Arch, CopyOp, TensorOp};
 pub use blocks::block as block_size;
 pub use draw::{draw, drawn_values};
 pub use error::Error;
-pub use generate::{Generated, Legality, Limit, Resources, check, generate};
+pub use generate::{Generated, Launch, Legality, Limit, Resources, check, generate};
 pub use instance::{Facts, Instance, wide_tensors};
 pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
+pub use rewrite::{Precomputed, Split, precompute, split, why_not_precompute, why_not_split};
 pub use schedule::{
-    Edges, Exponential, Fragments, KNOBS, Knob, OperandA, Persistent, PingPong, RunningMax, SPACE_VERSION, Schedule,
+    Combine, Edges, Exponential, Fragments, KNOBS, Knob, OperandA, OperandB, Persistent, PingPong, RunningMax, SPACE_VERSION, Schedule,
     ScheduleError, SharedLayout, WorkOrder,
 };
 pub use space::{fallback, space};

@@ -10,17 +10,18 @@ use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::index::Lookups;
 use flashtile_dsl::analysis::mask::{self, MaskOptions};
-use flashtile_dsl::ir::{Op, ProgramDim, SizeExpr, ValueId};
+use flashtile_dsl::ir::{AxisKind, Op, ProgramDim, SizeExpr, ValueId};
 use flashtile_templates::expr::{Expr, Function, Shape};
 use serde::{Deserialize, Serialize};
 
 use crate::arch::{Arch, TensorOp};
 use crate::blocks;
 use crate::error::Error;
-use crate::generate::{self, Planned};
+use crate::generate::{self, PlannedLaunch};
 use crate::instance::Instance;
 use crate::lower;
-use crate::plan::{Guard, OperandA, Plan, Stmt, StmtOp};
+use crate::plan::{Computed, Guard, Input, InputSource, OperandA, Parts, Plan, Shared, SharedTile, Stmt, StmtOp};
+use crate::rewrite;
 use crate::schedule::{Fragments, Persistent, PingPong, Schedule, WorkOrder};
 use crate::space;
 
@@ -32,6 +33,10 @@ const STEP_LATENCY: f64 = 900.0;
 const BLOCK_LATENCY: f64 = 2500.0;
 /// The same for a program of a block that goes on to the next, whose first tiles are there already, or are not.
 const PROGRAM_LATENCY: [f64; 2] = [600.0, 1400.0];
+/// Cycles of a load from memory that nothing hides but a few other loads.
+const LOAD_LATENCY: f64 = 300.0;
+/// Seconds from the issue of a copy to its arrival where memory is busy.
+const MEMORY_LATENCY: f64 = 1e-6;
 /// Cycles a step of a warpgroup costs beyond its units, before other warpgroups hide them.
 const GROUP_STEP_LATENCY: f64 = 200.0;
 /// The exponent where a warpgroup waits for its products before it goes on.
@@ -42,6 +47,9 @@ const SPILL_FROM: u32 = 240;
 const SPILL_COST: f64 = 0.02;
 /// Registers that consumers should have beyond the estimate.
 const SPARE: u32 = 8;
+/// Seconds to start a launch, and from the end of one to the start of the next.
+const LAUNCH: f64 = 3e-6;
+const LAUNCH_GAP: f64 = 2e-6;
 /// What turns of warpgroups gain.
 const TURNS: f64 = 0.99;
 
@@ -93,32 +101,57 @@ pub fn predict(
     sizes: &BTreeMap<String, i64>,
     machine: &Machine,
 ) -> Result<f64, Error> {
+    Ok(judge(instance, schedule, arch, sizes, machine)?.seconds)
+}
+
+/// What the model says of a schedule.
+struct Judged {
+    seconds: f64,
+    /// Programs of the launch that the schedule is about.
+    programs: f64,
+    /// How many of them run at once.
+    slots: f64,
+    /// Trips of its longest loop.
+    trips: f64,
+}
+
+fn judge(
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Judged, Error> {
     let planned = generate::planned(instance, schedule, arch)?;
     if !planned.reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
     }
-    Ok(time(&planned, instance, schedule, arch, sizes, machine))
+    let gaps = LAUNCH_GAP * (planned.launches.len() - 1) as f64;
+    let seconds = planned.launches.iter().map(|launch| time(launch, arch, sizes, machine)).sum::<f64>() + gaps + LAUNCH;
+    let main = &planned.launches[planned.main];
+    let (programs, trips) = trips(&main.piece.instance, &main.piece.schedule, sizes);
+    let trips = trips.iter().flatten().copied().fold(0.0, f64::max);
+    Ok(Judged { seconds, programs, slots: f64::from(machine.sms * resident(main)), trips })
 }
 
-fn time(
-    planned: &Planned,
-    instance: &Instance,
-    schedule: &Schedule,
-    arch: &Arch,
-    sizes: &BTreeMap<String, i64>,
-    machine: &Machine,
-) -> f64 {
-    let plan = &planned.plan;
+/// Blocks of a launch that are on a multiprocessor at once.
+fn resident(launch: &PlannedLaunch) -> u32 {
+    match launch.piece.schedule.persistent {
+        Persistent::Off => launch.predicted.blocks_per_sm.max(1),
+        _ => launch.piece.schedule.min_blocks.max(1),
+    }
+}
+
+/// Seconds of one launch, but for its start.
+fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, machine: &Machine) -> f64 {
+    let (instance, schedule, plan) = (&planned.piece.instance, &planned.piece.schedule, &planned.plan);
     let loops = vec![Units::default(); plan.loops.len()];
     let mut counter = Counter { plan, schedule, arch, outside: Units::default(), from: vec![0.0; plan.loops.len()], loops };
     // A producer takes a few issue slots of a warp.
     for role in plan.roles.iter().filter(|r| r.name != "producer") {
         counter.block(&role.body, None, 1.0);
     }
-    let resident = match schedule.persistent {
-        Persistent::Off => planned.predicted.blocks_per_sm.max(1),
-        _ => schedule.min_blocks.max(1),
-    };
+    let resident = resident(planned);
     let warps = f64::from(schedule.warps) * f64::from(resident);
     let cycles = |units: &Units| {
         let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
@@ -135,7 +168,14 @@ fn time(
         _ => PROGRAM_LATENCY[usize::from(schedule.outer_stages < 2)],
     };
     let outside = cycles(&counter.outside) + start;
-    let steps: Vec<f64> = counter.loops.iter().map(cycles).collect();
+    let latency = |op: &Op| match op {
+        // What is loaded at a single position is used at once.
+        Op::For { axis, .. } if instance.kernel.axes[*axis].kind == AxisKind::Each => LOAD_LATENCY,
+        _ => 0.0,
+    };
+    let loops = instance.kernel.walk().into_iter().map(|(_, op)| &instance.kernel.ops[op].op);
+    let latencies = loops.filter(|op| matches!(op, Op::For { .. })).map(latency);
+    let steps: Vec<f64> = counter.loops.iter().zip(latencies).map(|(units, latency)| cycles(units) + latency).collect();
     // Work of `resident` blocks together, in cycles of a multiprocessor.
     let work = |trips: &[f64]| {
         let made = trips.iter().zip(&counter.from).map(|(n, from)| (n - from).max(0.0));
@@ -161,7 +201,14 @@ fn time(
     };
     let spills = 1.0 + SPILL_COST * f64::from(planned.predicted.registers.saturating_sub(spill_from));
     let compute = total * spills / (machine.ghz * 1e9);
-    compute.max(bytes(instance, sizes) / (machine.gbytes_per_s * 1e9)) + 3e-6
+    // A block has as much memory traffic in flight as its rings hold: few blocks do not fill the bandwidth.
+    let ring = |tile: &&SharedTile| tile.slots > 1 || tile.barriers.is_some();
+    let in_flight: u32 = plan.tiles.iter().filter(ring).map(|tile| tile.slots * tile.slot_bytes()).sum();
+    let reached = match in_flight {
+        0 => f64::INFINITY,
+        bytes => programs.min(slots) * f64::from(bytes) / MEMORY_LATENCY,
+    };
+    compute.max(bytes(instance, sizes) / reached.clamp(1.0, machine.gbytes_per_s * 1e9))
 }
 
 /// The schedule that the model ranks first.
@@ -201,7 +248,8 @@ pub fn rank(
     Ok(legal)
 }
 
-/// All schedules of the space, also those that are not legal, with the reasons. Either list may be empty.
+/// All schedules of the space, also those that are not legal, with the reasons. Either list may be empty. Schedules whose programs
+/// do not fill the machine are there with splits too.
 pub fn ranking(
     instance: &Instance,
     arch: &'static Arch,
@@ -209,12 +257,36 @@ pub fn ranking(
     machine: &Machine,
 ) -> Result<Ranking, Error> {
     let mut ranking = Ranking::default();
+    let mut unsupported = None;
+    let splits = rewrite::why_not_split(&instance.kernel).is_none();
     for schedule in space::candidates(instance, arch) {
-        match predict(instance, &schedule, arch, sizes, machine) {
-            Ok(seconds) => ranking.legal.push((schedule, seconds)),
-            Err(Error::Illegal { reasons, .. }) => ranking.illegal.push((schedule, reasons)),
+        let judged = match judge(instance, &schedule, arch, sizes, machine) {
+            Ok(judged) => judged,
+            Err(Error::Illegal { reasons, .. }) => {
+                ranking.illegal.push((schedule, reasons));
+                continue;
+            }
+            // One instruction may take what another does not.
+            Err(error @ Error::Unsupported { .. }) => {
+                ranking.illegal.push((schedule, vec![error.to_string()]));
+                unsupported = Some(error);
+                continue;
+            }
             Err(other) => return Err(other),
+        };
+        let splits = if splits { space::splits(judged.programs, judged.slots, judged.trips) } else { Vec::new() };
+        for splits in splits {
+            let split = Schedule { splits, ..schedule.clone() };
+            match predict(instance, &split, arch, sizes, machine) {
+                Ok(seconds) => ranking.legal.push((split, seconds)),
+                Err(Error::Illegal { reasons, .. }) => ranking.illegal.push((split, reasons)),
+                Err(other) => return Err(other),
+            }
         }
+        ranking.legal.push((schedule, judged.seconds));
+    }
+    if let (true, Some(error)) = (ranking.legal.is_empty(), unsupported) {
+        return Err(error);
     }
     ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
     Ok(ranking)
@@ -249,13 +321,18 @@ fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>
     let bounds: Vec<_> = loops
         .iter()
         .map(|&op| {
-            mask::loop_runs(
+            let parts = match kernel.ops[op].op {
+                Op::For { part: Some(part), .. } => part.count,
+                _ => 1,
+            };
+            let runs = mask::loop_runs(
                 kernel,
                 op,
                 &block,
                 &|s| instance.binding.size(kernel, s),
                 MaskOptions { early_stop: schedule.early_stop },
-            )
+            );
+            (runs, parts)
         })
         .collect();
     let last = counts.last().copied().unwrap_or(1).max(1);
@@ -269,10 +346,10 @@ fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>
             };
             bounds
                 .iter()
-                .map(|b| {
+                .map(|(b, parts)| {
                     // Integer parameters are not known here: large, so that a window of that width hides nothing.
                     let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value, param: &|_| 1 << 30 });
-                    (hi - lo).max(0) as f64
+                    ((hi - lo).max(0) as f64 / f64::from(*parts)).ceil()
                 })
                 .collect()
         })
@@ -397,13 +474,14 @@ impl Counter<'_> {
                 let instructions = if advances { 4.0 } else { 24.0 };
                 Units { issue: per_warp * instructions / 4.0, shared: per_warp * 4.0, ..Units::default() }
             }
+            StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::LoadFragments { to, .. } => self.ldmatrix(self.elements(*to) / 4.0),
             StmtOp::Dot { acc, a, b, depth, k_major, .. } => self.product(*acc, a, *b, *depth, *k_major),
             StmtOp::Stage { from, .. } => {
                 let n = self.elements(*from) / 2.0;
                 Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
             }
-            StmtOp::Load { to, .. } => Self::instructions(6.0 * self.elements(*to)),
+            StmtOp::Load { to, .. } => Self::instructions(4.0 * self.elements(*to)),
             StmtOp::Store { m_tiles, n_tiles, shape, .. } => {
                 let n = match shape {
                     Shape::Accumulator => f64::from(4 * m_tiles * n_tiles),
@@ -419,6 +497,34 @@ impl Counter<'_> {
             }
             StmtOp::When { .. } | StmtOp::Loop { .. } | StmtOp::Step { .. } | StmtOp::Work(_) => unreachable!("walked by block"),
         }
+    }
+
+    /// Elements are widened, computed in f32 and rounded; a warp moves 512 bytes of shared memory at a time, 128 a cycle.
+    fn compute(&self, to: &[Computed], inputs: &[Input], shared: &[Shared]) -> Units {
+        let parts = Parts::of(self.plan, to, inputs);
+        let (count, width) = (f64::from(parts.per_thread), f64::from(parts.width));
+        let accesses = |bytes: usize| width * bytes as f64 / 16.0;
+        let mut units = Units::default();
+        for input in inputs {
+            let (issue, shared) = match &input.from {
+                InputSource::Tile(tile, _) => {
+                    let n = accesses(self.plan.tiles[*tile].elem.bytes().unwrap_or(4));
+                    (2.0 * n + width, 4.0 * n)
+                }
+                InputSource::Matrix(_) | InputSource::Column(_) => (4.0 + width, 4.0),
+                InputSource::Row(_) => (4.0, 1.0),
+            };
+            units.add(Units { issue: issue / 4.0, shared, ..Units::default() }, count);
+        }
+        for s in shared {
+            units.add(self.expression(&s.value, width), count);
+        }
+        for t in to {
+            units.add(self.expression(&t.value, width), count);
+            let n = accesses(self.plan.tiles[t.tile].elem.bytes().unwrap_or(4));
+            units.add(Units { issue: (2.0 * n + width / 2.0) / 4.0, shared: 4.0 * n, ..Units::default() }, count);
+        }
+        units
     }
 
     fn ldmatrix(&self, n: f64) -> Units {

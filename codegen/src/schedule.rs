@@ -77,6 +77,16 @@ choices! {
 }
 
 choices! {
+    /// Where right operands that the text computes are computed.
+    OperandB {
+        /// In the kernel, by every program that needs them.
+        Inline = "inline",
+        /// Once for all programs, by a launch ahead.
+        Precomputed = "precomputed",
+    }
+}
+
+choices! {
     /// How exponentials are evaluated.
     Exponential {
         /// As written: scale, subtract, multiply by log2 e, `ex2`.
@@ -134,6 +144,14 @@ choices! {
 }
 
 choices! {
+    /// What combines the parts of a split loop.
+    Combine {
+        /// A kernel of its own, launched after the one that walks the parts.
+        Kernel = "kernel",
+    }
+}
+
+choices! {
     /// What is done with tiles that a mask or a memory bound cuts.
     Edges {
         /// Only tiles that are cut test the predicate.
@@ -179,6 +197,8 @@ pub struct Schedule {
     pub fragments: Fragments,
     /// Loop-invariant A operand.
     pub operand_a: OperandA,
+    /// Right operands that the text computes.
+    pub operand_b: OperandB,
     /// Whether one B fragment serves all row tiles of a warp before the next is loaded.
     pub batch_m: bool,
     /// Exponentials.
@@ -206,6 +226,10 @@ pub struct Schedule {
     pub outer_stages: u32,
     /// Registers a thread of the producer keeps (`setmaxnreg`), the others go to the consumers; 0 leaves them as launched.
     pub producer_registers: u32,
+    /// Parts that the loop of a streaming reduction is split into, each a program of its own; 1 does not split it.
+    pub splits: u32,
+    /// What combines the parts of a split loop.
+    pub combine: Combine,
 }
 
 impl Default for Schedule {
@@ -221,6 +245,7 @@ impl Default for Schedule {
             shared: SharedLayout::Xor,
             fragments: Fragments::Paired,
             operand_a: OperandA::Shared,
+            operand_b: OperandB::Inline,
             batch_m: true,
             exponential: Exponential::Exp2,
             running_max: RunningMax::Exact,
@@ -234,6 +259,8 @@ impl Default for Schedule {
             persistent: Persistent::Off,
             outer_stages: 1,
             producer_registers: 0,
+            splits: 1,
+            combine: Combine::Kernel,
         }
     }
 }
@@ -292,6 +319,7 @@ knobs! {
     shared: choice, "layout of tiles in shared memory";
     fragments: choice, "how B fragments reach registers";
     operand_a: choice, "where the loop-invariant A operand lives";
+    operand_b: choice, "where right operands that the text computes are computed";
     batch_m: choice, "one B fragment serves all row tiles of a warp";
     exponential: choice, "how exponentials are evaluated";
     running_max: choice, "when the running maximum of a streaming softmax moves";
@@ -305,6 +333,8 @@ knobs! {
     persistent: choice, "how blocks get programs (wgmma)";
     outer_stages: number, "slots of each ring of tiles loaded once a program (wgmma)";
     producer_registers: number, "registers a producer thread keeps, the others go to consumers; 0 leaves them (wgmma)";
+    splits: number, "parts that the loop of a streaming reduction is split into; 1 does not split it";
+    combine: choice, "what combines the parts of a split loop";
 }
 
 /// Why a text is not a schedule.

@@ -3,6 +3,9 @@
 //! A knob that cannot change the code of a kernel (block_k where nothing has it, work order where all programs are alike)
 //! keeps its default, so that no two schedules of the space are the same program. Values that never won anywhere are not
 //! here, though a schedule written by hand may use them.
+//!
+//! Splits are not here either: whether they help depends on the sizes. The ranking adds them ([`splits`]) to the schedules whose
+//! programs do not fill the machine.
 
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::{Elem, Kernel, Op};
@@ -49,6 +52,22 @@ fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
     }
     let legality = check(instance, &smallest(), arch);
     (!legality.is_legal()).then(|| legality.reasons.join("; "))
+}
+
+/// Numbers of parts that are tried.
+const SPLITS: [u32; 5] = [2, 4, 8, 16, 32];
+/// Programs beyond what runs at once, from which on a further split is not tried.
+const FULL: f64 = 2.0;
+
+/// The splits worth trying where a launch has `programs` for `slots` that run at once, and a loop of `trips`: the two largest that
+/// give every part a tile and not many more programs than run at once. None where half of the slots are taken anyway.
+pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
+    if programs > 0.5 * slots {
+        return Vec::new();
+    }
+    let fits = |&n: &u32| programs * f64::from(n) <= FULL * slots && f64::from(n) <= trips;
+    let fitting: Vec<u32> = SPLITS.into_iter().filter(fits).collect();
+    fitting[fitting.len().saturating_sub(2)..].to_vec()
 }
 
 /// The smallest tiles: what speaks against these speaks against all.
@@ -139,8 +158,12 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let traits = Traits::of(kernel);
     // The lane-wise maximum won over the exact one in every cell measured (docs/performance.md).
     let running_max = if lower::why_not_lazy(kernel).is_none() { RunningMax::MaxFirst } else { RunningMax::Exact };
-    let base =
-        Schedule { running_max, tensor_op: tensor_op(instance, arch), copy: copy_op(instance, arch), ..Schedule::default() };
+    let base = Schedule {
+        running_max,
+        tensor_op: warp_tensor_op(instance, arch),
+        copy: warp_copy_op(instance, arch),
+        ..Schedule::default()
+    };
     let shapes: &[(u32, u32)] = if traits.products {
         // block_m, warps: 16 or 32 rows a warp
         &[(16, 1), (32, 2), (32, 1), (64, 4), (64, 2), (128, 8), (128, 4), (256, 8)]
@@ -209,7 +232,7 @@ impl Traits {
         let invariant_a = walk.iter().any(|&(block, op)| match kernel.ops[op].op {
             Op::Dot { a, .. } if block != kernel.body => kernel
                 .def(a)
-                .is_some_and(|(def, op)| matches!(op, Op::Load { .. }) && kernel.blocks[kernel.body].ops.contains(&def)),
+                .is_some_and(|(def, op)| !matches!(op, Op::For { .. }) && kernel.blocks[kernel.body].ops.contains(&def)),
             _ => false,
         });
         let has = |knob| kernel.axes.keys().any(|axis| blocks::knob(kernel, axis) == knob);
@@ -217,8 +240,8 @@ impl Traits {
     }
 }
 
-/// The best tensor op that takes the kernel's operands.
-fn tensor_op(instance: &Instance, arch: &Arch) -> TensorOp {
+/// The best instruction of a warp that takes the kernel's operands.
+pub(crate) fn warp_tensor_op(instance: &Instance, arch: &Arch) -> TensorOp {
     let f32_operands = instance.kernel.walk().into_iter().any(|(_, op)| match instance.kernel.ops[op].op {
         Op::Dot { a, .. } => instance.binding.elem(&instance.kernel, instance.kernel.tile(a).elem) == Elem::F32,
         _ => false,
@@ -229,8 +252,8 @@ fn tensor_op(instance: &Instance, arch: &Arch) -> TensorOp {
     arch.tensor_ops.iter().copied().find(|&op| op != TensorOp::Wgmma).unwrap_or(TensorOp::Ffma)
 }
 
-/// The best copy that the alignment allows.
-fn copy_op(instance: &Instance, arch: &Arch) -> CopyOp {
-    let allowed = |op: &CopyOp| *op == CopyOp::Sync || (*op == CopyOp::CpAsync && instance.facts.alignment >= 4);
+/// The best copy by a warp that the alignment allows.
+pub(crate) fn warp_copy_op(instance: &Instance, arch: &Arch) -> CopyOp {
+    let allowed = |op: &CopyOp| *op == CopyOp::Sync || (*op == CopyOp::CpAsync && instance.alignment() >= 4);
     arch.copy_ops.iter().copied().find(allowed).unwrap_or(CopyOp::Sync)
 }

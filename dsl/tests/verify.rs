@@ -1,8 +1,8 @@
 //! The verifier on planted faults: a sound kernel, one change, one rule.
 
 use flashtile_dsl::ir::{
-    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpData, OpId, ProgramDim, Rule,
-    SizeExpr, SourceText, Span, TileType, Type, UnaryOp, ValueData, ValueDef, ValueId, verify,
+    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpData, OpId, Part, ProgramDim,
+    Rule, SizeExpr, SourceText, Span, TileType, Type, UnaryOp, ValueData, ValueDef, ValueId, verify,
 };
 use flashtile_dsl::syntax::parse;
 
@@ -136,6 +136,32 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
         let id = find(k, "program", 0);
         if let Op::Program(dims) = &mut k.ops[id].op {
             dims[0] = ProgramDim::Tiles(k.axes.keys().next().expect("an axis"));
+        }
+    }),
+    (Rule::Part, "a part that no program id chooses", |k| {
+        let (index, id) = (result(k, "index", 0), find(k, "for", 0));
+        if let Op::For { part, .. } = &mut k.ops[id].op {
+            *part = Some(Part { index, count: 4 });
+        }
+    }),
+    (Rule::Part, "more programs than parts", |k| {
+        let (index, id) = (result(k, "program", 0), find(k, "for", 0));
+        if let Op::For { part, .. } = &mut k.ops[id].op {
+            *part = Some(Part { index, count: 4 });
+        }
+    }),
+    (Rule::Carried, "a coordinate of single positions", |k| {
+        let id = find(k, "for", 0);
+        if let Op::For { axis, .. } = k.ops[id].op {
+            k.axes[axis].kind = AxisKind::Each;
+        }
+    }),
+    (Rule::Rank, "a tile of single positions", |k| {
+        let id = find(k, "for", 0);
+        if let Op::For { axis, body, .. } = k.ops[id].op {
+            k.axes[axis].kind = AxisKind::Each;
+            let coordinate = k.blocks[body].params[0];
+            k.values[coordinate].ty = Type::Index;
         }
     }),
     (Rule::Name, "two sizes of one name", |k| {
@@ -299,7 +325,7 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
         k.blocks[inner].ops.retain(|&op| op != store);
         let end = k.ops.push(OpData { op: Op::Yield(vec![]), results: vec![], span: Span::default() });
         k.blocks[body].ops = vec![store, end];
-        let op = Op::For { axis, body, init: vec![] };
+        let op = Op::For { axis, part: None, body, init: vec![] };
         let id = k.ops.push(OpData { op, results: vec![], span: Span::default() });
         let last = k.blocks[inner].ops.len() - 1;
         k.blocks[inner].ops.insert(last, id);

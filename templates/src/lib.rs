@@ -17,4 +17,4 @@ mod wrapper;
 
 pub use render::{Error, Renderer, Template};
 pub use statement::*;
-pub use wrapper::{KernelFile, ParamField, TileNote, Wrapper, wgmma_name};
+pub use wrapper::{KernelEntry, KernelFile, LaunchNote, ParamField, TileNote, Wrapper, wgmma_name};

@@ -108,6 +108,12 @@ pub enum Wrapper {
         /// `f16` or `bf16`.
         elem: &'static str,
     },
+    /// Two 16-bit elements to f32.
+    WidenPair,
+    /// Parts of the rows of tiles.
+    Part,
+    /// 16-byte loads of a fragment.
+    LoadQuad,
     /// 16-byte stores of a fragment.
     StoreQuad {
         /// Packing wrapper.
@@ -223,6 +229,9 @@ impl Wrapper {
                 context.elem = elem;
                 "ptx/wgmma"
             }
+            Wrapper::WidenPair => "device/widen_pair",
+            Wrapper::Part => "device/part",
+            Wrapper::LoadQuad => "device/load_quad",
             Wrapper::StoreQuad { pack } => {
                 context.pack = pack;
                 "device/store_quad"
@@ -283,20 +292,44 @@ pub struct KernelFile {
     pub assumptions: Vec<String>,
     /// Why products do not go through `wgmma`, or nothing.
     pub fallback: String,
+    /// The launches, in order.
+    pub launches: Vec<LaunchNote>,
+    /// Whether some launch takes tensor maps.
+    pub maps: bool,
+    /// flashtile version.
+    pub version: String,
+    /// The rendered entry points, each a [`KernelEntry`].
+    pub entries: Vec<String>,
+}
+
+/// What the head of a file says of a launch.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct LaunchNote {
+    /// Entry point; nothing if the file has only one.
+    pub entry: String,
     /// Shared-memory map.
     pub tiles: Vec<TileNote>,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory.
+    pub shared_bytes: u32,
+    /// Number of blocks, in words.
+    pub blocks: String,
+}
+
+/// An entry point with what it needs.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct KernelEntry {
+    /// Namespace that it stands in; nothing if the file has only one.
+    pub space: String,
     /// Threads of a block.
     pub threads: u32,
     /// Blocks per multiprocessor promised, or 0.
     pub min_blocks: u32,
     /// Dynamic shared memory.
     pub shared_bytes: u32,
-    /// flashtile version.
-    pub version: String,
     /// Rendered wrappers.
     pub wrappers: Vec<String>,
-    /// Number of blocks, in words.
-    pub launch: String,
     /// Names of the tensor maps.
     pub maps: Vec<String>,
     /// Warps before those that compute.
@@ -307,6 +340,10 @@ pub struct KernelFile {
     pub entry: String,
     /// Rendered body.
     pub body: String,
+}
+
+impl Template for KernelEntry {
+    const NAME: &'static str = "entry";
 }
 
 impl Template for KernelFile {

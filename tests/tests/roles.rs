@@ -19,7 +19,11 @@ fn plan(knobs: &str) -> Plan {
     let base: Schedule = "tensor_op=wgmma,copy=tma,block_m=128,block_n=64,warps=8".parse().expect("a schedule");
     let schedule = base.with(knobs).expect("knobs");
     let arch = Arch::named("sm_90a").expect("known");
-    generate(&Instance { kernel, binding, facts }, &schedule, arch).unwrap_or_else(|e| panic!("{knobs}: {e}")).plan
+    generate(&Instance { kernel, binding, facts }, &schedule, arch)
+        .unwrap_or_else(|e| panic!("{knobs}: {e}"))
+        .launches
+        .remove(0)
+        .plan
 }
 
 /// Changes the first statement that `change` accepts; whether there was one.

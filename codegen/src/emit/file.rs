@@ -1,16 +1,67 @@
 //! The file around the body: header comment, wrappers, parameter block.
 
 use flashtile_dsl::ir::{Elem, ParamKind, SizeKind};
-use flashtile_templates::{KernelFile, ParamField, TileNote, Wrapper};
+use flashtile_templates::{KernelEntry, KernelFile, LaunchNote, ParamField, Renderer, TileNote, Wrapper};
 
-use super::Writer;
+use super::{Emission, Head, Writer};
 use crate::abi::{Blocks, Field};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::Plan;
 
+/// The file of these entry points.
+pub(super) fn file(head: &Head<'_>, launches: &[Emission<'_>], entries: Vec<String>) -> Result<String, Error> {
+    let kernel = &head.instance.kernel;
+    let mut generics: Vec<String> = Vec::new();
+    for (name, elem) in &head.instance.binding.types {
+        generics.push(format!("{name} = {}", elem.name()));
+    }
+    for (name, value) in &head.instance.binding.consts {
+        generics.push(format!("{name} = {value}"));
+    }
+    let note = |e: &Emission<'_>| LaunchNote {
+        entry: if launches.len() > 1 { e.abi.entry.clone() } else { String::new() },
+        tiles: e
+            .plan
+            .tiles
+            .iter()
+            .map(|t| TileNote {
+                name: t.name.clone(),
+                offset: t.offset,
+                slots: t.slots,
+                rows: t.rows,
+                columns: t.columns,
+                elem: t.elem.name().into(),
+                pitch: t.pitch,
+                layout: format!("{:?}", t.layout).to_lowercase(),
+            })
+            .collect(),
+        threads: e.plan.threads(),
+        shared_bytes: e.plan.shared_bytes(),
+        blocks: match e.abi.blocks {
+            Blocks::PerProgram => "one block per program".into(),
+            Blocks::Persistent(n) => format!("{n} blocks per multiprocessor, or one per program if these are fewer"),
+        },
+    };
+    let text = Renderer::new()?.render(&KernelFile {
+        name: kernel.name.clone(),
+        generics: if generics.is_empty() { String::new() } else { format!("<{}>", generics.join(", ")) },
+        doc: kernel.doc.lines().map(|l| l.trim().to_owned()).collect(),
+        arch: head.arch.name.into(),
+        compute: head.arch.name.replace("sm_", "compute_"),
+        schedule: head.schedule.to_string(),
+        assumptions: head.assumptions.to_vec(),
+        fallback: head.fallback.unwrap_or_default().to_owned(),
+        launches: launches.iter().map(note).collect(),
+        maps: launches.iter().any(|e| !e.plan.maps.is_empty()),
+        version: env!("CARGO_PKG_VERSION").into(),
+        entries,
+    })?;
+    Ok(text)
+}
+
 impl Writer<'_> {
-    pub(super) fn file(mut self, body: String) -> Result<String, Error> {
+    pub(super) fn entry(mut self, body: String, alone: bool) -> Result<String, Error> {
         let e = self.e;
         if e.plan.shared_bytes() > 0 {
             self.wrappers.insert(Wrapper::SharedAddress);
@@ -23,49 +74,15 @@ impl Writer<'_> {
         for wrapper in &self.wrappers {
             wrappers.push(wrapper.render(&self.renderer)?);
         }
-        let kernel = self.kernel();
-        let mut generics: Vec<String> = Vec::new();
-        for (name, elem) in &e.instance.binding.types {
-            generics.push(format!("{name} = {}", elem.name()));
-        }
-        for (name, value) in &e.instance.binding.consts {
-            generics.push(format!("{name} = {value}"));
-        }
-        let text = self.renderer.render(&KernelFile {
-            name: kernel.name.clone(),
-            generics: if generics.is_empty() { String::new() } else { format!("<{}>", generics.join(", ")) },
-            doc: kernel.doc.lines().map(|l| l.trim().to_owned()).collect(),
-            arch: e.arch.name.into(),
-            compute: e.arch.name.replace("sm_", "compute_"),
-            schedule: e.schedule.to_string(),
-            assumptions: e.assumptions.clone(),
-            fallback: e.fallback.clone().unwrap_or_default(),
-            tiles: e
-                .plan
-                .tiles
-                .iter()
-                .map(|t| TileNote {
-                    name: t.name.clone(),
-                    offset: t.offset,
-                    slots: t.slots,
-                    rows: t.rows,
-                    columns: t.columns,
-                    elem: t.elem.name().into(),
-                    pitch: t.pitch,
-                    layout: format!("{:?}", t.layout).to_lowercase(),
-                })
-                .collect(),
+        let text = self.renderer.render(&KernelEntry {
+            // Wrappers and parameter blocks of several entry points must not meet. One `extern "C"` name differs from it.
+            space: if alone { String::new() } else { format!("{}_launch", e.abi.entry) },
             threads: e.plan.threads(),
             min_blocks: if e.plan.is_specialized() { e.schedule.min_blocks.max(1) } else { e.schedule.min_blocks },
             shared_bytes: e.plan.shared_bytes(),
-            launch: match e.abi.blocks {
-                Blocks::PerProgram => "one block per program".into(),
-                Blocks::Persistent(n) => format!("{n} blocks per multiprocessor, or one per program if these are fewer"),
-            },
+            wrappers,
             maps: e.plan.maps.iter().map(|m| m.name.clone()).collect(),
             first_warp: e.plan.roles.iter().rev().skip(1).map(|r| r.warps).sum(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            wrappers,
             fields: self.fields(),
             entry: e.abi.entry.clone(),
             body,

@@ -1,5 +1,6 @@
 //! From a plan to CUDA C: every statement becomes one typed context, rendered by its template.
 
+mod compute;
 mod file;
 mod memory;
 mod product;
@@ -22,24 +23,40 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{Guard, Iteration, Plan, Slot, Stmt, StmtOp, Storage, TileId, VarId};
 use crate::schedule::{Edges, Schedule};
+use memory::parenthesized;
 
-/// What is emitted beside the plan.
+/// A launch to emit.
 pub struct Emission<'a> {
     pub plan: &'a Plan,
     pub instance: &'a Instance,
     pub schedule: &'a Schedule,
     pub arch: &'static Arch,
     pub abi: &'a Abi,
-    pub assumptions: Vec<String>,
+}
+
+/// What the head of the file says of all launches.
+pub struct Head<'a> {
+    /// The kernel of the text.
+    pub instance: &'a Instance,
+    pub schedule: &'a Schedule,
+    pub arch: &'static Arch,
+    pub assumptions: &'a [String],
     /// Why not `wgmma`.
-    pub fallback: Option<String>,
+    pub fallback: Option<&'a str>,
 }
 
 /// Marks the line that nested statements take the place of.
 const BODY: &str = "/* body */";
 
 /// The whole file.
-pub fn emit(emission: &Emission<'_>) -> Result<String, Error> {
+pub fn emit(head: &Head<'_>, launches: &[Emission<'_>]) -> Result<String, Error> {
+    let alone = launches.len() == 1;
+    let entries = launches.iter().map(|launch| entry(launch, alone)).collect::<Result<Vec<_>, _>>()?;
+    file::file(head, launches, entries)
+}
+
+/// The entry point of a launch, with what it needs.
+fn entry(emission: &Emission<'_>, alone: bool) -> Result<String, Error> {
     let renderer = Renderer::new()?;
     let (wrappers, in_flight) = (BTreeSet::new(), Vec::new());
     let mut writer = Writer { e: emission, renderer, wrappers, line: None, depth: 1, producer: false, in_flight };
@@ -52,7 +69,7 @@ pub fn emit(emission: &Emission<'_>) -> Result<String, Error> {
             body.push_str(&writer.block(&role.body)?);
         }
     }
-    writer.file(body)
+    writer.entry(body, alone)
 }
 
 struct Writer<'a> {
@@ -222,6 +239,7 @@ impl Writer<'_> {
                 self.render(&QuadSum { name: self.name(*v), m_tiles: self.plan().variables[*v].m_tiles })
             }
             StmtOp::Copy { tile, slot, from } => self.copy(*tile, *slot, from),
+            StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::Commit => self.render(&Commit {}),
             StmtOp::Wait(pending) => self.render(&Wait { pending: *pending }),
             StmtOp::Barrier => self.render(&Barrier {}),

@@ -11,7 +11,7 @@
 //!   (and a reference that is still `-inf`); then a warp makes the step again, exactly.
 //!
 //! Licence: [`Streaming`] recognises the recurrence; the carried values may be used after the loop only in quotients of each
-//! other and in `m + ln(l)`. Room: 2^64 where P is bf16 or f32 (its products and sums stay finite for |V| below 2^46), 2^15 for f16.
+//! other and in `m + ln(l)`, or, where the loop walks a part of its tiles, be stored as the state that they are. Room: 2^64 where P is bf16 or f32 (its products and sums stay finite for |V| below 2^46), 2^15 for f16.
 
 use std::collections::HashSet;
 
@@ -85,6 +85,7 @@ fn license(kernel: &Kernel, id: OpId) -> Result<(), Option<String>> {
         return Err(Some("the loop carries more than a running maximum and values rescaled by it".into()));
     }
     let results = &kernel.ops[id].results;
+    let is_part = matches!(kernel.ops[id].op, Op::For { part: Some(_), .. });
     let is_rescaled = |v: ValueId| rescaled.iter().any(|&k| results[k] == v);
     let is_log_sum = |v: ValueId| matches!(kernel.def(v), Some((_, &Op::Unary(UnaryOp::Ln, x))) if is_rescaled(x));
     for &k in rescaled.iter().chain([&maximum]) {
@@ -103,6 +104,7 @@ fn license(kernel: &Kernel, id: OpId) -> Result<(), Option<String>> {
                 Op::Binary(BinaryOp::Add, a, b) => {
                     (a == results[maximum] && is_log_sum(b)) || (b == results[maximum] && is_log_sum(a))
                 }
+                Op::Store { value, .. } => is_part && value == results[k],
                 _ => false,
             };
             if !allowed {

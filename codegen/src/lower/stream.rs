@@ -19,11 +19,11 @@
 
 use flashtile_dsl::analysis::index::IndexExpr;
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
-use flashtile_dsl::ir::{AxisId, BlockId, Op, OpId, ValueId};
+use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Op, OpId, Part, Type, ValueId};
 use flashtile_templates::expr::{Expr, Function};
 
 use super::pipeline::Loop;
-use super::{Home, Lowering, running_max};
+use super::{Home, Lowering, computed, running_max};
 use crate::error::Error;
 use crate::plan::{Guard, Iteration, LoopId, LoopInfo, Slot, StmtOp, TileId, VarId};
 use crate::rewrite::edit;
@@ -48,17 +48,32 @@ struct Group {
 }
 
 impl Lowering<'_> {
-    pub(super) fn lower_for(&mut self, id: OpId, axis: AxisId, body: BlockId, init: &[ValueId]) -> Result<(), Error> {
+    pub(super) fn lower_for(
+        &mut self,
+        id: OpId,
+        axis: AxisId,
+        part: Option<Part>,
+        body: BlockId,
+        init: &[ValueId],
+    ) -> Result<(), Error> {
         let span = self.span;
         let params = self.kernel.blocks[body].params.clone();
         let name = self.coordinate_name(params[0]);
-        let info = self.bounds(id, &name);
+        let info = self.bounds(id, part, &name);
+        let single = self.kernel.axes[axis].kind == AxisKind::Each;
         self.plan.loops.push(info);
         let loop_id = self.plan.loops.len() - 1;
         self.loops_by_axis.insert(axis, loop_id);
 
         let carried = self.enter_carried(&params, init)?;
         if self.is_specialized() {
+            if single {
+                return Err(Error::unsupported(
+                    "a loop over single positions in specialised roles",
+                    "take another tensor_op",
+                    span,
+                ));
+            }
             let ring = Loop { op: id, id: loop_id, axis, body, coordinate: params[0], carried: &carried };
             self.pipelined(&ring, &name)?;
             self.leave_loop(id, axis, &carried);
@@ -72,11 +87,19 @@ impl Lowering<'_> {
             self.slots_of.insert(self.kernel.ops[stream.load].results[0], Slot::Of(Iteration::Ahead(loop_id, 0)));
         }
         self.prologue(loop_id, &groups, params[0]);
+        // They are made before the loop, not in it.
+        self.loops_by_axis.remove(&axis);
+        self.make_operands(id)?;
+        self.loops_by_axis.insert(axis, loop_id);
         self.fragments_before_loop(body, &groups);
 
         let statements = self.collect(|this| {
             this.span = span;
-            this.enter_tile(params[0], axis, name.clone());
+            if single {
+                this.homes.insert(params[0], Home::Inline(Expr::name(name.clone())));
+            } else {
+                this.enter_tile(params[0], axis, name.clone());
+            }
             this.lower_body(id, loop_id, body, &groups, params[0])?;
             this.leave_iteration(body, &carried)
         })?;
@@ -115,7 +138,7 @@ impl Lowering<'_> {
     }
 
     /// Loop bounds as constants named after the coordinate.
-    fn bounds(&mut self, id: OpId, name: &str) -> LoopInfo {
+    fn bounds(&mut self, id: OpId, part: Option<Part>, name: &str) -> LoopInfo {
         // The analysis reads the kernel as written: rewrites keep loops, coordinates and indices, and hide nothing from it.
         let kernel = &self.instance.kernel;
         let LoopRuns { lo, full_lo, full_hi, hi } = mask::loop_runs(
@@ -134,10 +157,40 @@ impl Lowering<'_> {
             this.push(StmtOp::Let { name: name.clone(), integer: true, value });
             Expr::name(name)
         };
-        let lo = bound(self, "begin", &lo);
-        let hi = bound(self, "end", &hi);
+        let Some(part) = part else {
+            let lo = bound(self, "begin", &lo);
+            let hi = bound(self, "end", &hi);
+            let full_lo = bound(self, "full_begin", &full_lo);
+            let full_hi = bound(self, "full_end", &full_hi);
+            return LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, slots: 0 };
+        };
+        let all_lo = bound(self, "all_begin", &lo);
+        let all_hi = bound(self, "all_end", &hi);
+        let cut_first = full_lo != lo;
         let full_lo = bound(self, "full_begin", &full_lo);
         let full_hi = bound(self, "full_end", &full_hi);
+        // What is walked in all is divided evenly, the first parts one tile longer: part p ends where part p + 1 begins.
+        let tiles = if all_lo == Expr::Int(0) { all_hi } else { Expr::infix("-", all_hi, all_lo.clone()) };
+        let define = |this: &mut Self, suffix: &str, value: Expr| {
+            let name = this.unique(&format!("{name}_{suffix}"));
+            this.push(StmtOp::Let { name: name.clone(), integer: true, value });
+            Expr::name(name)
+        };
+        let count = || Expr::Int(part.count.into());
+        let share = define(self, "share", Expr::infix("/", tiles.clone(), count()));
+        let longer = define(self, "longer", Expr::infix("%", tiles, count()));
+        let begin = |index: Expr| {
+            let sum = Expr::infix(
+                "+",
+                Expr::infix("*", index.clone(), share.clone()),
+                Expr::call(Function::Least, [index, longer.clone()]),
+            );
+            if all_lo == Expr::Int(0) { sum } else { Expr::infix("+", all_lo.clone(), sum) }
+        };
+        let index = self.index(part.index);
+        let lo = define(self, "begin", begin(index.clone()));
+        let hi = define(self, "end", begin(Expr::infix("+", index, Expr::Int(1))));
+        let full_lo = if cut_first { full_lo } else { lo.clone() };
         LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, slots: 0 }
     }
 
@@ -191,7 +244,13 @@ impl Lowering<'_> {
             if !streamed {
                 continue;
             }
-            let uses = self.products_of(self.kernel.ops[op].results[0], &ops);
+            if *self.kernel.ty(coordinate) == Type::Index {
+                let what = "an operand of a product that is loaded at each single position";
+                return Err(Error::unsupported(what, "loop over tiles", self.kernel.ops[op].span));
+            }
+            let mut uses = self.products_of(self.kernel.ops[op].results[0], &ops);
+            uses.extend(self.computed_uses(op, &ops));
+            uses.sort_unstable();
             let (Some(&first_use), Some(&last_use)) = (uses.first(), uses.last()) else {
                 return Err(self.unsupported(self.kernel.ops[op].results[0], "a streamed tile that an inner loop reads"));
             };
@@ -224,7 +283,8 @@ impl Lowering<'_> {
             for &user in self.classes.users.get(&v).map_or(&[][..], Vec::as_slice) {
                 match self.kernel.ops[user].op {
                     Op::Transpose(_) => work.push(self.kernel.ops[user].results[0]),
-                    _ => found.extend(ops.iter().position(|&o| o == user)),
+                    Op::Dot { .. } => found.extend(ops.iter().position(|&o| o == user)),
+                    _ => {}
                 }
             }
         }
@@ -282,7 +342,7 @@ impl Lowering<'_> {
         let mut tiles = Vec::new();
         for &op in &self.kernel.blocks[body].ops {
             let Op::Dot { a, .. } = self.kernel.ops[op].op else { continue };
-            if let Some(&Home::Tile(tile)) = self.homes.get(&a) {
+            if let Some(computed::Made { tile, transposed: false, .. }) = self.tile_of(a) {
                 let streamed = groups.iter().flat_map(|g| &g.streams).any(|s| s.tile == tile);
                 if !streamed && !self.fragments_of.contains_key(&tile) && !tiles.contains(&tile) {
                     tiles.push(tile);

@@ -135,6 +135,26 @@ fn live_values(kernel: &Kernel) -> HashSet<ValueId> {
     live
 }
 
+/// Removes the parameters that no op names; the others keep their order.
+pub fn remove_unused_params(kernel: &mut Kernel) {
+    let mut used = HashSet::new();
+    for (_, id) in kernel.walk() {
+        if let Op::Scalar(p) | Op::Load { tensor: p, .. } | Op::Store { tensor: p, .. } = kernel.ops[id].op {
+            used.insert(p);
+        }
+    }
+    let old = std::mem::take(&mut kernel.params);
+    let mut map = HashMap::new();
+    for (id, param) in old.iter().filter(|(id, _)| used.contains(id)) {
+        map.insert(id, kernel.params.push(param.clone()));
+    }
+    for (_, id) in kernel.walk() {
+        if let Op::Scalar(p) | Op::Load { tensor: p, .. } | Op::Store { tensor: p, .. } = &mut kernel.ops[id].op {
+            *p = map[&*p];
+        }
+    }
+}
+
 /// The values yielded by a loop body.
 pub fn yielded(kernel: &Kernel, body: BlockId) -> Vec<ValueId> {
     match kernel.blocks[body].ops.last().map(|&op| &kernel.ops[op].op) {
@@ -144,7 +164,7 @@ pub fn yielded(kernel: &Kernel, body: BlockId) -> Vec<ValueId> {
 }
 
 fn drop_dead_carried(kernel: &mut Kernel, id: OpId, live: &HashSet<ValueId>) {
-    let Op::For { axis, body, init } = kernel.ops[id].op.clone() else { return };
+    let Op::For { axis, part, body, init } = kernel.ops[id].op.clone() else { return };
     let params = kernel.blocks[body].params.clone();
     let results = kernel.ops[id].results.clone();
     let keep: Vec<usize> =
@@ -166,7 +186,7 @@ fn drop_dead_carried(kernel: &mut Kernel, id: OpId, live: &HashSet<ValueId>) {
     let last = *kernel.blocks[body].ops.last().expect("a yield");
     kernel.ops[last].op = Op::Yield(new_next);
     kernel.blocks[body].params = new_params;
-    kernel.ops[id].op = Op::For { axis, body, init: new_init };
+    kernel.ops[id].op = Op::For { axis, part, body, init: new_init };
     kernel.ops[id].results = new_results;
 }
 

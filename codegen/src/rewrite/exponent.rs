@@ -206,7 +206,7 @@ impl Fold<'_> {
 
     /// Carries the unscaled value beside the scaled one; what still needs the scaled one gets `u * scale`.
     fn unscale_carried(&mut self, id: OpId, body: BlockId, slot: usize, want_result: bool) -> Option<ValueId> {
-        let Op::For { axis, init, .. } = self.kernel.ops[id].op.clone() else { return None };
+        let Op::For { axis, part, init, .. } = self.kernel.ops[id].op.clone() else { return None };
         let param = self.kernel.blocks[body].params[slot + 1];
         let result = self.kernel.ops[id].results[slot];
         let start = self.unscale(init[slot])?;
@@ -220,7 +220,7 @@ impl Fold<'_> {
         self.kernel.ops[id].results.push(new_result);
         let mut new_init = init;
         new_init.push(start);
-        self.kernel.ops[id].op = Op::For { axis, body, init: new_init };
+        self.kernel.ops[id].op = Op::For { axis, part, body, init: new_init };
         self.unscaled.insert(param, Some(new_param));
         self.unscaled.insert(result, Some(new_result));
         let next = edit::yielded(&self.kernel, body)[slot];

@@ -6,8 +6,13 @@ mod accumulate;
 pub(crate) mod edit;
 mod exponent;
 mod hoist;
+mod precompute;
+mod split;
 
 use flashtile_dsl::ir::Kernel;
+
+pub use precompute::{Precomputed, precompute, why_not_precompute};
+pub use split::{Split, split, why_not_split};
 
 use crate::instance::Facts;
 use crate::schedule::{Exponential, Schedule};

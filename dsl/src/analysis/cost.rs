@@ -7,6 +7,8 @@
 //! TFLOP/s are reported by [`Cost::nominal_flops`]: the FLOPs of the dots times the fraction that the masks keep, where an
 //! element on the boundary of a comparison counts half. For causal attention with M = N it is `4 B H M N D / 2` exactly, the
 //! convention of the field; without a mask it is `4 B H M N D`.
+//!
+//! The kernel is one of the text: a loop that walks a part of its tiles, which only schedules make, counts as a whole one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -14,6 +14,8 @@ use crate::ir::{AxisId, Kernel, Op, OpId, SizeExpr, ValueId};
 /// lies outside `[lo, hi)` is skipped. Always `lo <= full_lo <= full_hi <= hi` (the expressions are clamped), and
 /// `lo >= 0`, `hi <= ceil(extent / block)`. `lo == hi` is an empty loop.
 ///
+/// Of a loop that walks a part of its tiles these are the tiles of all parts together.
+///
 /// In a full tile every mask of the body keeps every element of rows that exist, and every position of the loop axis
 /// exists. In a skipped tile the masks keep nothing, and the loop's carried values would not change.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -8,7 +8,7 @@ use super::error::InterpretError;
 use super::memory::{Argument, Run, Stored, load};
 use super::tile::{Data, Tile, rows_columns};
 use crate::ir::{
-    At, AxisId, AxisKind, Binding, BlockId, Dim, Elem, Entity, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim,
+    At, AxisId, AxisKind, Binding, BlockId, Dim, Elem, Entity, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, Part, ProgramDim,
     SizeExpr, SizeKind, Span, Type, ValueId,
 };
 
@@ -17,7 +17,7 @@ use crate::ir::{
 pub enum Blocks {
     /// The given number for program axes; loops have one tile of their whole extent, so that streaming adds no error.
     WholeLoops(usize),
-    /// One number per [`AxisId`].
+    /// One number per [`AxisId`]; that of an axis of single positions is not used.
     PerAxis(Vec<usize>),
 }
 
@@ -139,6 +139,7 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
         let axis = |(id, axis): (AxisId, &crate::ir::Axis)| {
             let extent = self.extent(&axis.extent)?;
             let block = match (blocks, axis.kind) {
+                (_, AxisKind::Each) => 1,
                 (Blocks::PerAxis(blocks), _) => blocks[id.index()],
                 (Blocks::WholeLoops(block), AxisKind::Program) => *block,
                 (Blocks::WholeLoops(_), AxisKind::Loop) => extent.max(1),
@@ -259,7 +260,7 @@ impl<A: Arithmetic> Execution<'_, '_, A> {
                 }
                 return Ok(());
             }
-            Op::For { axis, body, init } => return self.for_loop(*axis, *body, init, &data.results),
+            Op::For { axis, part, body, init } => return self.for_loop(*axis, *part, *body, init, &data.results),
             Op::Store { tensor, at, value } => return self.store(*tensor, at, *value, data.span),
             Op::Yield(_) => unreachable!("ends its block"),
             Op::IndexConst(n) => Value::Index(*n),
@@ -358,11 +359,30 @@ impl<A: Arithmetic> Execution<'_, '_, A> {
         Ok(Rc::new(tile))
     }
 
-    fn for_loop(&mut self, axis: AxisId, body: BlockId, init: &[ValueId], results: &[ValueId]) -> Result<(), InterpretError> {
+    fn for_loop(
+        &mut self,
+        axis: AxisId,
+        part: Option<Part>,
+        body: BlockId,
+        init: &[ValueId],
+        results: &[ValueId],
+    ) -> Result<(), InterpretError> {
         let mut carried: Vec<_> = init.iter().map(|&v| self.value(v).clone()).collect();
         let params = &self.of.kernel.blocks[body].params;
-        for tile in 0..self.of.tiles(axis) {
-            self.values[params[0].index()] = Some(Value::Coordinate(tile));
+        let tiles = self.of.tiles(axis);
+        let walked = match part {
+            None => 0..tiles,
+            Some(Part { index, count }) => {
+                let index = usize::try_from(self.index(index)).expect("verified: a program id");
+                let begin = |index: usize| index * (tiles / count as usize) + index.min(tiles % count as usize);
+                begin(index)..begin(index + 1)
+            }
+        };
+        for tile in walked {
+            self.values[params[0].index()] = Some(match self.of.kernel.axes[axis].kind {
+                AxisKind::Each => Value::Index(tile as i64),
+                AxisKind::Program | AxisKind::Loop => Value::Coordinate(tile),
+            });
             for (&param, value) in params[1..].iter().zip(carried) {
                 self.values[param.index()] = Some(value);
             }

@@ -5,7 +5,7 @@
 
 use super::entity::{AxisId, BlockId, OpId, SizeId, ValueId};
 use super::kernel::{Axis, AxisKind, BlockData, Kernel, OpData, Size, SizeKind, Span, ValueData, ValueDef};
-use super::op::{At, Op, ProgramDim};
+use super::op::{At, Op, Part, ProgramDim};
 use super::size::SizeExpr;
 use super::types::{Dim, Elem, TileType, Type};
 
@@ -68,7 +68,7 @@ impl Builder {
         (id, results)
     }
 
-    /// Opens a loop body; returns the coordinate and the carried values, which have the types of `init`.
+    /// Opens a loop body; returns the coordinate (of an axis of single positions: the index) and the carried values, which have the types of `init`.
     pub fn begin_for(&mut self, axis: AxisId, init: &[ValueId]) -> (ValueId, Vec<ValueId>) {
         let body = self.kernel.blocks.push(BlockData::default());
         let param = |kernel: &mut Kernel, ty| {
@@ -77,7 +77,11 @@ impl Builder {
             kernel.blocks[body].params.push(v);
             v
         };
-        let coordinate = param(&mut self.kernel, Type::Coord(axis));
+        let place = match self.kernel.axes[axis].kind {
+            AxisKind::Each => Type::Index,
+            AxisKind::Program | AxisKind::Loop => Type::Coord(axis),
+        };
+        let coordinate = param(&mut self.kernel, place);
         self.kernel.values[coordinate].name = Some(self.kernel.axes[axis].name.clone());
         let carried = init
             .iter()
@@ -94,10 +98,15 @@ impl Builder {
 
     /// Closes the loop body opened last, yielding `next`; returns the loop's results.
     pub fn end_for(&mut self, axis: AxisId, init: Vec<ValueId>, next: Vec<ValueId>) -> Vec<ValueId> {
+        self.end_part(axis, None, init, next)
+    }
+
+    /// The same for a loop that walks a part of its tiles.
+    pub fn end_part(&mut self, axis: AxisId, part: Option<Part>, init: Vec<ValueId>, next: Vec<ValueId>) -> Vec<ValueId> {
         self.append(Op::Yield(next));
         let body = self.blocks.pop().expect("a loop body is open");
         let names: Vec<_> = init.iter().map(|&v| self.kernel.values[v].name.clone()).collect();
-        let (_, results) = self.append(Op::For { axis, body, init });
+        let (_, results) = self.append(Op::For { axis, part, body, init });
         for (&r, name) in results.iter().zip(names) {
             self.kernel.values[r].name = name;
         }

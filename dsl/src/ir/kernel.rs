@@ -79,6 +79,8 @@ pub enum AxisKind {
     Program,
     /// A `for` loop.
     Loop,
+    /// A `for` loop that takes every position by itself and gives its index. No tile has such an axis.
+    Each,
 }
 
 /// A kernel parameter.

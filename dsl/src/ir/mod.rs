@@ -26,7 +26,13 @@
 //!   are 0, else `a / b`.
 //! * `For` runs its body for every tile of its axis in ascending order, carrying values. The parameters of its body
 //!   block are the coordinate, then the carried values; `yield` gives the next ones; the results of the op are the last
-//!   ones. A loop over an empty extent gives its initial values.
+//!   ones. A loop over an empty extent gives its initial values. A loop over an axis of single positions gives its body an
+//!   index in place of the coordinate.
+//! * A `For` with a [`Part`] walks one of `count` parts of its tiles: consecutive runs, in ascending order, that hold every tile
+//!   once. Where the runs end is not said, and a part may be empty: the interpreter divides all tiles evenly, a compiler those
+//!   that a mask leaves anything of. So what such a loop gives is a *state*, of use only where the states of all parts
+//!   meet; an analysis ([`crate::analysis::streaming`]) says how. Which state stands for the same part is not said either: a
+//!   running maximum may be any reference that what is rescaled by it goes with.
 //! * A tensor is strided, its last dimension contiguous. Stores of one kernel write disjoint places.
 //!
 //! [`crate::interpret`] is this section in code.
@@ -50,7 +56,7 @@ pub use kernel::{
     Axis, AxisKind, Binding, BlockData, Kernel, OpData, Param, ParamKind, Size, SizeKind, SourceText, Span, TensorDecl,
     ValueData, ValueDef,
 };
-pub use op::{At, BinaryOp, CompareOp, IndexOp, Op, ProgramDim, ReduceOp, UnaryOp};
+pub use op::{At, BinaryOp, CompareOp, IndexOp, Op, Part, ProgramDim, ReduceOp, UnaryOp};
 pub use parse::{TextError, parse_text};
 pub use size::SizeExpr;
 pub use types::{Dim, Elem, TileType, Type};

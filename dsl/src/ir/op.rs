@@ -124,6 +124,15 @@ pub enum ProgramDim {
     Tiles(AxisId),
 }
 
+/// A part of the tiles of a loop: what is walked by the programs that have this index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Number of the part, below `count`: a program id.
+    pub index: ValueId,
+    /// Number of parts.
+    pub count: u32,
+}
+
 /// An operation.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Op {
@@ -207,9 +216,11 @@ pub enum Op {
     Reduce(ReduceOp, ValueId),
     /// A loop over the tiles of an axis.
     For {
-        /// A loop axis, owned by this op.
+        /// A loop axis (or one of single positions), owned by this op.
         axis: AxisId,
-        /// Block with parameters `[coordinate, carried...]`, ended by a `Yield` of as many values as are carried.
+        /// The part of its tiles that is walked; all if there is none.
+        part: Option<Part>,
+        /// Block with parameters `[coordinate or index, carried...]`, ended by a `Yield` of as many values as are carried.
         body: BlockId,
         /// Initial values of what is carried.
         init: Vec<ValueId>,
@@ -219,7 +230,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The values this op reads, in order (a loop: its initial values; not what its body reads).
+    /// The values this op reads, in order (a loop: its initial values, then the index of its part; not what its body reads).
     pub fn operands(&self) -> Vec<ValueId> {
         match self {
             Op::Program(_) | Op::IndexConst(_) | Op::SizeOf(_) | Op::Constant(..) | Op::Scalar(_) => vec![],
@@ -237,7 +248,7 @@ impl Op {
             Op::Select { cond, on_true, on_false } => vec![*cond, *on_true, *on_false],
             Op::Mask { x, keep } => vec![*x, *keep],
             Op::Dot { a, b, acc } => [*a, *b].into_iter().chain(*acc).collect(),
-            Op::For { init, .. } => init.clone(),
+            Op::For { init, part, .. } => init.iter().copied().chain(part.map(|p| p.index)).collect(),
             Op::Yield(values) => values.clone(),
         }
     }
@@ -280,7 +291,13 @@ impl Op {
                     *acc = map(*acc);
                 }
             }
-            Op::For { init: values, .. } | Op::Yield(values) => values.iter_mut().for_each(|v| *v = map(*v)),
+            Op::For { init, part, .. } => {
+                init.iter_mut().for_each(|v| *v = map(*v));
+                if let Some(part) = part {
+                    part.index = map(part.index);
+                }
+            }
+            Op::Yield(values) => values.iter_mut().for_each(|v| *v = map(*v)),
         }
         op
     }

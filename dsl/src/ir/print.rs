@@ -81,6 +81,7 @@ impl Printer<'_> {
             let kind = match axis.kind {
                 AxisKind::Program => "program",
                 AxisKind::Loop => "loop",
+                AxisKind::Each => "each",
             };
             writeln!(self.out, "  axis {}: {kind} over {}", axis_name(kernel, id), self.size(&axis.extent))?;
         }
@@ -150,7 +151,10 @@ impl Printer<'_> {
             Op::Store { tensor, at, value } => format!("{}[{}], {value}", self.param(*tensor), self.at(at)),
             Op::Cast(elem, x) => format!("{}, {x}", self.elem(*elem)),
             Op::Dot { a, b, acc: Some(acc) } => format!("{a}, {b}, acc {acc}"),
-            Op::For { axis, init, .. } => format!("{} ({})", axis_name(self.kernel, *axis), values(init)),
+            Op::For { axis, part, init, .. } => {
+                let part = part.map_or(String::new(), |p| format!("part {} of {} ", p.index, p.count));
+                format!("{} {part}({})", axis_name(self.kernel, *axis), values(init))
+            }
             other => values(&other.operands()),
         }
     }

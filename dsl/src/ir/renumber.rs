@@ -64,10 +64,10 @@ impl Renumber<'_> {
         for &id in &data.ops {
             let op = self.old.ops[id].op.map_operands(|v| self.map.get(&v).copied().unwrap_or(v));
             let op = match op {
-                Op::For { axis, body, init } => {
+                Op::For { axis, part, body, init } => {
                     let new_body = self.blocks.push(BlockData::default());
                     self.block(body, new_body);
-                    Op::For { axis, body: new_body, init }
+                    Op::For { axis, part, body: new_body, init }
                 }
                 other => other,
             };

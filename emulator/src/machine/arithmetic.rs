@@ -226,7 +226,7 @@ impl Warp {
             Binary::ShiftRightSigned => self.map2(m, d, a, b, |x, n| ((x as i32) >> n.min(31)) as u32),
             Binary::AddHalf => self.map2(m, d, a, b, |x, y| x.wrapping_add(y) & 0xffff),
             Binary::SubtractHalf => self.map2(m, d, a, b, |x, y| x.wrapping_sub(y) & 0xffff),
-            Binary::MultiplyHighHalf => self.map2(m, d, a, b, |x, y| (x & 0xffff) * (y & 0xffff) >> 16),
+            Binary::MultiplyHighHalf => self.map2(m, d, a, b, |x, y| ((x & 0xffff) * (y & 0xffff)) >> 16),
             Binary::MultiplyHalf => self.map2(m, d, a, b, |x, y| x.wrapping_mul(y) & 0xffff),
             Binary::ShiftLeftHalf => self.map2(m, d, a, b, |x, n| if n < 16 { (x << n) & 0xffff } else { 0 }),
             Binary::FloatAdd => self.float2(m, ftz, d, a, b, |x, y| x + y),

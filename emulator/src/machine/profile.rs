@@ -37,19 +37,34 @@ impl Counters {
 
     /// Notes an access of a warp to shared memory: addresses by lane, all of the same width.
     pub fn shared(&mut self, addresses: &[(u8, u32)], bytes: u32) {
-        // Accesses of 8 bytes take half a warp at a time, those of 16 a quarter.
-        let together = match bytes {
-            0..=4 => 32,
-            8 => 16,
-            _ => 8,
+        // Accesses of 8 bytes take half a warp at a time, those of 16 a quarter; two parts go together if all lanes share their
+        // address with their neighbour, or all with the next but one (seen on Hopper, see `tests/tests/conflicts.rs`).
+        let (whole, together) = match bytes {
+            0..=4 => (32, 32),
+            8 => (32, 16),
+            _ => (16, 8),
         };
         let (mut wavefronts, mut ideal) = (0, 0);
-        for phase in 0..32 / together {
-            let lanes = addresses.iter().filter(|(lane, _)| lane / together == phase).map(|&(_, address)| address);
-            let needed = conflicts(lanes, bytes);
-            wavefronts += needed;
-            ideal += u32::from(needed > 0);
-            self.worst = self.worst.max(needed);
+        for first in (0..32).step_by(whole) {
+            let inside = |from: usize, to: usize| {
+                let lanes = addresses.iter().filter(move |(lane, _)| (from..to).contains(&usize::from(*lane)));
+                lanes.copied()
+            };
+            let shared = [1, 2].into_iter().any(|other| {
+                let mut by_lane = [None; 32];
+                inside(first, first + whole).for_each(|(lane, address)| by_lane[usize::from(lane)] = Some(address));
+                (first..first + whole).all(|lane| match (by_lane[lane], by_lane[lane ^ other]) {
+                    (Some(a), Some(b)) => a == b,
+                    _ => true,
+                })
+            });
+            let step = if shared { whole } else { together };
+            for part in (first..first + whole).step_by(step) {
+                let needed = conflicts(inside(part, part + step).map(|(_, address)| address), bytes);
+                wavefronts += needed;
+                ideal += u32::from(needed > 0);
+                self.worst = self.worst.max(needed);
+            }
         }
         self.shared_requests += 1;
         self.wavefronts += u64::from(wavefronts);
@@ -107,6 +122,11 @@ mod tests {
     fn wide_accesses_go_in_parts() {
         assert_eq!(ways(16, |l| 16 * l), (4, 4, 1));
         assert_eq!(ways(8, |l| 8 * l), (2, 2, 1));
+        // Pairs of lanes that share an address take half the parts; lanes that share one with others do not.
+        assert_eq!(ways(16, |l| 16 * (l / 2)), (2, 2, 1));
+        assert_eq!(ways(8, |l| 8 * (l / 4 * 2 + l % 2)), (1, 1, 1));
+        assert_eq!(ways(16, |l| 16 * (l % 4)), (4, 4, 1));
+        assert_eq!(ways(8, |l| 8 * (l % 4)), (2, 2, 1));
         // Rows of 128 bytes, plain: the eight lanes of a quarter fall on the same banks.
         assert_eq!(ways(16, |l| 128 * l), (32, 4, 8));
         // Swizzled: on all banks.

@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn content_that_no_writer_made_is_a_fault_and_no_panic() {
-        let header = br#"{"key":{"source_hash":"","arch":""},"nvrtc":[13,0],"report":{"registers":0,"spill_stores":0,"spill_loads":0,"stack":0,"shared":0,"remarks":[]},"cubin_bytes":18446744073709551615,"ptx_bytes":0}"#;
+        let header = br#"{"key":{"source_hash":"","arch":""},"nvrtc":[13,0],"report":{"registers":0,"spill_stores":0,"spill_loads":0,"stack":0,"shared":0,"entries":{},"remarks":[]},"cubin_bytes":18446744073709551615,"ptx_bytes":0}"#;
         let long = [&(header.len() as u64).to_le_bytes()[..], header].concat();
         for payload in [&b""[..], b"{}", b"null", &[0xff; 8], &[0xff; 64], &[0; 8], &long] {
             for sealed in seal_as_every_kind(payload) {

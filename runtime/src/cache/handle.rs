@@ -204,7 +204,7 @@ mod tests {
         let path = only_entry(dir.path(), "tuning");
         let good = fs::read(&path).expect("reads");
         let mut older = good.clone();
-        older[16] = 0;
+        older[16] = 1;
         fs::write(&path, older).expect("writes");
         assert_eq!(cache.tuning(&tuning(64, 1.0).key), None);
         // A whole entry under the name of another key.
@@ -216,7 +216,7 @@ mod tests {
         fs::write(&other_path, good).expect("writes");
         assert_eq!(cache.tuning(&other.key), None);
         let warnings = warnings.lock().expect("no panic");
-        assert!(warnings[0].contains("it is of format version 0, and this is version 1"), "{}", warnings[0]);
+        assert!(warnings[0].contains("it is of format version 1, and this is version 2"), "{}", warnings[0]);
         assert!(warnings[1].contains("it holds the entry of another key"), "{}", warnings[1]);
     }
 

@@ -3,7 +3,9 @@
 //! A sample is a case and a schedule that is legal for its kernel, its binding and the facts of its arguments. The number of a
 //! sample and the seed determine it, whatever the others are.
 
-use flashtile_codegen::{Arch, Facts, Schedule, check, draw};
+use std::collections::HashMap;
+
+use flashtile_codegen::{Arch, Facts, KNOBS, Schedule, check, draw};
 use rayon::prelude::*;
 
 use super::case::Case;
@@ -83,6 +85,43 @@ fn sample(cases: &[Case], arch: &'static Arch, seed: u64, number: usize) -> Resu
     Err(KernelError::NoSchedule { kernel: case.kernel.to_owned(), arch: arch.name.to_owned(), reason }.into())
 }
 
+/// Chooses samples from a pool, each the one with the most pairs of knob values that no earlier one has, until every pair that
+/// the pool has is in some sample or `most` are chosen. Gives them and the part of the pairs that they have.
+///
+/// ```
+/// use flashtile::Arch;
+/// use flashtile::conformance::{cases, pairwise, samples};
+/// let arch = Arch::named("sm_80").expect("in the table");
+/// let (chosen, covered) = pairwise(samples(&cases(), arch, 40, 7)?, 20);
+/// assert!(chosen.len() == 20 && covered > 0.8);
+/// # Ok::<(), flashtile::Error>(())
+/// ```
+pub fn pairwise(mut pool: Vec<Sample>, most: usize) -> (Vec<Sample>, f64) {
+    let mut number: HashMap<(usize, String, usize, String), usize> = HashMap::new();
+    let mut of: Vec<Vec<usize>> = Vec::new();
+    for sample in &pool {
+        let values: Vec<String> = KNOBS.iter().map(|knob| (knob.get)(&sample.schedule)).collect();
+        let pairs = (0..values.len()).flat_map(|i| (i + 1..values.len()).map(move |j| (i, j)));
+        let mut numbers = |(i, j): (usize, usize)| {
+            let next = number.len();
+            *number.entry((i, values[i].clone(), j, values[j].clone())).or_insert(next)
+        };
+        of.push(pairs.map(&mut numbers).collect());
+    }
+    let (mut seen, mut chosen, mut left) = (vec![false; number.len()], Vec::new(), number.len());
+    while chosen.len() < most && left > 0 {
+        let fresh = |numbers: &Vec<usize>| numbers.iter().filter(|&&n| !seen[n]).count();
+        // The first of the best, so that the choice depends on the pool alone.
+        let best = (0..pool.len()).rev().max_by_key(|&i| fresh(&of[i])).expect("a pair that is left is of a sample that is left");
+        for n in of.swap_remove(best) {
+            left -= usize::from(!std::mem::replace(&mut seen[n], true));
+        }
+        chosen.push(pool.swap_remove(best));
+    }
+    let covered = 1.0 - left as f64 / seen.len().max(1) as f64;
+    (chosen, covered)
+}
+
 /// Runs samples on a device, side by side, telling `watch` of each as it is judged. The report has one case per sample, in
 /// order.
 ///
@@ -100,7 +139,7 @@ pub fn run_samples(device: &Device, options: &LaunchOptions, samples: &[Sample],
 mod tests {
     use std::collections::BTreeSet;
 
-    use flashtile_codegen::{KNOBS, TensorOp};
+    use flashtile_codegen::TensorOp;
 
     use super::super::case::Layout;
     use super::super::table::cases;

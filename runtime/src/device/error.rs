@@ -87,6 +87,17 @@ pub enum DeviceError {
         /// The device.
         device: String,
     },
+    /// A captured call needs more scratch memory than its stream has.
+    #[error(
+        "{device}: a captured call needs {bytes} bytes of scratch memory, and a capture must not allocate; launch once with these \
+         sizes on the stream before the capture"
+    )]
+    ScratchInCapture {
+        /// The device.
+        device: String,
+        /// Bytes needed.
+        bytes: usize,
+    },
     /// A stream of another device.
     #[error("the stream belongs to another device than {device}; make one with Stream::new(&device)")]
     OtherDevice {

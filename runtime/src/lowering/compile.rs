@@ -1,6 +1,6 @@
 //! Code for a schedule: generated, then taken from the cache or compiled and kept there.
 
-use flashtile_codegen::{Abi, Arch, Facts, Schedule};
+use flashtile_codegen::{Abi, Arch, Facts, Schedule, Scratch};
 
 use super::generate;
 use crate::cache::{Cache, ModuleKey, ModuleRecord};
@@ -15,12 +15,23 @@ pub struct Code {
     pub schedule: Schedule,
     /// CUDA C.
     pub source: String,
-    /// How to call it.
-    pub abi: Abi,
+    /// How to call it: its launches, in order.
+    pub launches: Vec<Abi>,
+    /// The launch that the knobs of the schedule are about.
+    pub main: usize,
+    /// Tensors between the launches.
+    pub scratch: Vec<Scratch>,
     /// Compiled.
     pub module: ModuleRecord,
     /// Seconds that NVRTC took; 0 if the code came from the cache.
     pub compile_seconds: f64,
+}
+
+impl Code {
+    /// How to call the launch that the knobs of the schedule are about.
+    pub fn main(&self) -> &Abi {
+        &self.launches[self.main]
+    }
 }
 
 /// Generates code and compiles it, unless the cache has it. NVRTC is looked for only if it is needed.
@@ -49,12 +60,17 @@ pub fn compile(
             (module, compiled.seconds)
         }
     };
-    // Registers are given to a thread in units of 8.
-    let (asked, launched) = (generated.abi.registers, module.report.registers.next_multiple_of(8) * generated.abi.threads);
-    if asked > launched {
-        return Err(ToolchainError::Registers { name: kernel.ir().name.clone(), asked, launched }.into());
+    let launches: Vec<Abi> = generated.launches.into_iter().map(|launch| launch.abi).collect();
+    for abi in &launches {
+        // Registers are given to a thread in units of 8.
+        let registers = module.report.entries.get(&abi.entry).copied().unwrap_or(module.report.registers);
+        let (asked, launched) = (abi.registers, registers.next_multiple_of(8) * abi.threads);
+        if asked > launched {
+            return Err(ToolchainError::Registers { name: abi.entry.clone(), asked, launched }.into());
+        }
     }
-    Ok(Code { schedule: schedule.clone(), source: generated.source, abi: generated.abi, module, compile_seconds })
+    let (schedule, source) = (schedule.clone(), generated.source);
+    Ok(Code { schedule, source, launches, main: generated.main, scratch: generated.scratch, module, compile_seconds })
 }
 
 #[cfg(test)]

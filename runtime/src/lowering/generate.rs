@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_codegen::{Arch, Instance, Schedule};
-pub use flashtile_codegen::{Generated, Machine, Ranking};
+pub use flashtile_codegen::{Generated, Launch as GeneratedLaunch, Machine, Ranking};
 
 use flashtile_dsl::analysis::cost;
 

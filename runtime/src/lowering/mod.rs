@@ -5,5 +5,7 @@ mod generate;
 mod lines;
 
 pub use compile::{Code, compile};
-pub use generate::{Generated, Machine, Ranking, check, default_schedule, generate, peak, predict, rank, ranking, roofline};
+pub use generate::{
+    Generated, GeneratedLaunch, Machine, Ranking, check, default_schedule, generate, peak, predict, rank, ranking, roofline,
+};
 pub(crate) use lines::pin_lines;

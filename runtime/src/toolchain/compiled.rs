@@ -1,8 +1,10 @@
 //! What comes out of the compiler.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-/// What ptxas reports of a compiled kernel.
+/// What ptxas reports of compiled code. Of several entry points, the largest numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PtxasReport {
     /// Registers of a thread.
@@ -15,6 +17,8 @@ pub struct PtxasReport {
     pub stack: u32,
     /// Bytes of static shared memory of a block.
     pub shared: u32,
+    /// Registers of a thread of each entry point.
+    pub entries: BTreeMap<String, u32>,
     /// Remarks `C75xx`, but for harmless ones: ptxas serialised or rebuilt what should have been asynchronous.
     pub remarks: Vec<String>,
 }

@@ -5,13 +5,18 @@ use super::PtxasReport;
 /// `C7519` says that `setmaxnreg` was kept, which is good news.
 const HARMLESS: &[&str] = &["C7519"];
 
-/// The report of the one entry function of a log; `None` if it has none. Where a log has several, the largest numbers.
+/// The report of the entry functions of a log; `None` if it has none. Where a log has several, the largest numbers.
 pub(super) fn parse(log: &str) -> Option<PtxasReport> {
     let mut report = PtxasReport::default();
     let mut seen = false;
+    let mut entry = "";
     for line in log.lines() {
+        if let Some((_, name)) = line.split_once("Compiling entry function '") {
+            entry = name.split('\'').next().unwrap_or_default();
+        }
         if let Some(registers) = before(line, " registers") {
             seen = true;
+            report.entries.insert(entry.to_owned(), registers);
             report.registers = report.registers.max(registers);
             report.shared = report.shared.max(before(line, " bytes smem").unwrap_or(0));
         }
@@ -60,8 +65,24 @@ ptxas info    : Used 168 registers, used 1 barriers, 16 bytes cumulative stack s
         let report = parse(LOG).expect("a report");
         assert_eq!(
             report,
-            PtxasReport { registers: 168, spill_stores: 24, spill_loads: 32, stack: 16, shared: 1024, remarks: vec![] }
+            PtxasReport {
+                registers: 168,
+                spill_stores: 24,
+                spill_loads: 32,
+                stack: 16,
+                shared: 1024,
+                entries: [("attention".to_owned(), 168)].into(),
+                remarks: vec![],
+            }
         );
+    }
+
+    #[test]
+    fn every_entry_has_its_registers() {
+        let other = LOG.replace("'attention'", "'combine'").replace("168 registers", "40 registers");
+        let report = parse(&format!("{LOG}{other}")).expect("a report");
+        assert_eq!(report.registers, 168);
+        assert_eq!(report.entries, [("attention".to_owned(), 168), ("combine".to_owned(), 40)].into());
     }
 
     #[test]

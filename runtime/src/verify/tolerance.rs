@@ -24,7 +24,7 @@ pub struct Bound {
 impl Bound {
     /// The largest error may be so many times that of the baseline.
     pub const MAX_RATIO: f64 = 2.0;
-    /// The mean error may be so many times that of the baseline.
+    /// The mean error may be so many times that of the baseline, over many elements.
     pub const MEAN_RATIO: f64 = 1.2;
     /// Largest error that is always allowed, relative to the largest exact magnitude: 8 roundings of an f32.
     pub const FLOOR: f64 = 8.0 * (f32::EPSILON / 2.0) as f64;
@@ -47,10 +47,12 @@ impl Bound {
         Self::MAX_RATIO * self.baseline_max + self.floor
     }
 
-    /// The mean error allowed. The mean of a single element is its error, for which the whole floor is allowed.
+    /// The mean error allowed. The mean of a single element is its error, for which as much is allowed as for any; of n
+    /// elements, a share of 1 / n of the way to that.
     pub fn mean(&self) -> f64 {
-        let share = (1.0 + 7.0 / self.elements.max(1) as f64) / 8.0;
-        Self::MEAN_RATIO * self.baseline_mean + self.floor * share
+        let share = 1.0 / self.elements.max(1) as f64;
+        let between = |many: f64, one: f64| many + (one - many) * share;
+        between(Self::MEAN_RATIO, Self::MAX_RATIO) * self.baseline_mean + between(1.0 / 8.0, 1.0) * self.floor
     }
 }
 

@@ -50,8 +50,8 @@ pub(super) fn run(command: &str, file: &str, text: &str) -> Result<String, Strin
         out.push(match name {
             "check" => kernel.name.clone(),
             "ir" => kernel.to_string(),
-            "normal" => request()?.generate()?.normal.renumbered().to_string(),
-            "plan" => request()?.generate()?.plan.to_string(),
+            "normal" => request()?.each(|launch| launch.normal.renumbered().to_string())?,
+            "plan" => request()?.each(|launch| launch.plan.to_string())?,
             "cuda" => request()?.source()?,
             "illegal" => request()?.refusal()?,
             "deps" => Dependences::of(kernel).text(kernel),

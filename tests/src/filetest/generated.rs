@@ -1,6 +1,6 @@
 //! The commands of file tests that generate code: normal form, plan, CUDA C, and reasons against a schedule.
 
-use flashtile_codegen::{Arch, Error, Facts, Generated, Instance, Schedule, generate};
+use flashtile_codegen::{Arch, Error, Facts, Generated, Instance, Launch, Schedule, generate};
 use flashtile_dsl::ir::{Binding, Elem, Kernel};
 
 /// What is generated: a kernel with its generics bound, under a schedule, for an architecture.
@@ -67,6 +67,11 @@ impl Request {
     /// The generated code.
     pub(super) fn generate(&self) -> Result<Generated, String> {
         generate(&self.instance, &self.schedule, self.arch).map_err(|e| e.to_string())
+    }
+
+    /// The texts of all launches, one after the other.
+    pub(super) fn each(&self, text: impl Fn(&Launch) -> String) -> Result<String, String> {
+        Ok(self.generate()?.launches.iter().map(text).collect::<Vec<_>>().join("\n"))
     }
 
     /// The CUDA C, or the kernel alone without the device functions before it.

@@ -8,7 +8,7 @@ use crate::ir::entity::{AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId}
 use crate::ir::kernel::{
     Axis, AxisKind, BlockData, Kernel, OpData, Param, ParamKind, Size, SizeKind, Span, TensorDecl, ValueData, ValueDef,
 };
-use crate::ir::op::Op;
+use crate::ir::op::{Op, Part};
 use crate::ir::size::SizeExpr;
 use crate::ir::types::{Dim, Elem, TileType, Type};
 
@@ -198,10 +198,11 @@ impl<'t> Reader<'t> {
     fn axis_line(&mut self) -> Read<()> {
         let text = self.word("the name of an axis")?;
         self.expect(':')?;
-        let kind = match self.word("`program` or `loop`")?.as_str() {
+        let kind = match self.word("`program`, `loop` or `each`")?.as_str() {
             "program" => AxisKind::Program,
             "loop" => AxisKind::Loop,
-            other => return self.error(format!("expected `program` or `loop`, found `{other}`")),
+            "each" => AxisKind::Each,
+            other => return self.error(format!("expected `program`, `loop` or `each`, found `{other}`")),
         };
         self.expect_word("over")?;
         let extent = self.size(0)?;
@@ -234,6 +235,14 @@ impl<'t> Reader<'t> {
         let mnemonic = self.word("an op")?;
         let (op, names) = if mnemonic == "for" {
             let axis = self.axis()?;
+            let part = if self.take_word("part") {
+                let index = self.value()?;
+                self.expect_word("of")?;
+                let Ok(count) = u32::try_from(self.integer()?) else { return self.error("a number of parts is positive") };
+                Some(Part { index, count })
+            } else {
+                None
+            };
             self.expect('(')?;
             let init = self.list(')', Self::value)?;
             self.expect('{')?;
@@ -249,7 +258,7 @@ impl<'t> Reader<'t> {
             }
             self.next_line()?;
             self.block(body, depth + 1)?;
-            (Op::For { axis, body, init }, names)
+            (Op::For { axis, part, body, init }, names)
         } else {
             let op = self.op(&mnemonic)?;
             (op, self.names(results.len())?)

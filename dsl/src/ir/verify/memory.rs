@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{BadOps, Errors, Rule};
-use crate::ir::entity::{BlockId, OpId, ParamId, ValueId};
-use crate::ir::kernel::{Kernel, ParamKind, TensorDecl, ValueDef};
+use crate::ir::entity::{AxisId, BlockId, OpId, ParamId, ValueId};
+use crate::ir::kernel::{AxisKind, Kernel, ParamKind, TensorDecl, ValueDef};
 use crate::ir::op::{At, Op, ProgramDim};
 use crate::ir::types::{Dim, Elem, Type};
 
@@ -142,8 +142,10 @@ fn check_disjoint(errors: &mut Errors<'_>, block: BlockId, id: OpId, tensor: Par
             );
         }
     }
-    for axis in loops_around(kernel, block) {
-        if !coordinates.contains(&axis) {
+    for (axis, body) in loops_around(kernel, block) {
+        let index = kernel.blocks[body].params.first();
+        let by_index = kernel.axes[axis].kind == AxisKind::Each && index.is_some_and(|v| sources.contains(v));
+        if !by_index && !coordinates.contains(&axis) {
             errors.at(
                 Rule::Output,
                 id,
@@ -156,21 +158,21 @@ fn check_disjoint(errors: &mut Errors<'_>, block: BlockId, id: OpId, tensor: Par
     }
 }
 
-/// Axes of the loops around a block, inner to outer.
-fn loops_around(kernel: &Kernel, block: BlockId) -> Vec<crate::ir::AxisId> {
+/// Axes and bodies of the loops around a block, inner to outer.
+fn loops_around(kernel: &Kernel, block: BlockId) -> Vec<(AxisId, BlockId)> {
     let mut axes = Vec::new();
     let mut block = block;
     while let Some((outer, axis)) = kernel.walk().into_iter().find_map(|(outer, op)| match kernel.ops[op].op {
         Op::For { axis, body, .. } if body == block => Some((outer, axis)),
         _ => None,
     }) {
-        axes.push(axis);
+        axes.push((axis, block));
         block = outer;
     }
     axes
 }
 
-/// The program ids that an index is computed from.
+/// The program ids, and indices of loops, that an index is computed from.
 fn collect_sources(kernel: &Kernel, value: ValueId, sources: &mut BTreeSet<ValueId>) {
     let mut todo = vec![value];
     let mut seen = BTreeSet::new();
@@ -178,11 +180,14 @@ fn collect_sources(kernel: &Kernel, value: ValueId, sources: &mut BTreeSet<Value
         if !seen.insert(value) {
             continue;
         }
-        if let ValueDef::Result(op, _) = kernel.values[value].def {
-            if matches!(kernel.ops[op].op, Op::Program(_)) {
-                sources.insert(value);
+        match kernel.values[value].def {
+            ValueDef::Result(op, _) => {
+                if matches!(kernel.ops[op].op, Op::Program(_)) {
+                    sources.insert(value);
+                }
+                todo.extend(kernel.ops[op].op.operands());
             }
-            todo.extend(kernel.ops[op].op.operands());
+            ValueDef::BlockParam(..) => drop(sources.insert(value)),
         }
     }
 }

@@ -10,6 +10,8 @@
 //! * `Yield`: every loop body ends in `yield`, the kernel body has none, and none stands elsewhere.
 //! * `Dominance`: every operand is defined before its use, in the same block or one around it.
 //! * `Axis`: a program axis belongs to one dimension of the grid, a loop axis to one loop.
+//! * `Part`: what chooses a part of a loop is a program id of a grid dimension of as many programs as there are parts, so that
+//!   every part is walked once.
 //! * `Name`: type parameters, sizes and parameters have names that differ.
 //!
 //! Types:
@@ -17,7 +19,7 @@
 //! * `Carried`: a loop's initial values, body parameters, yielded values and results agree in number and type, and the
 //!   first body parameter is the coordinate of its axis.
 //! * `Operand`: operands are of the kind that the op wants: indices, coordinates, tiles, of the right element type and rank.
-//! * `Rank`: tiles have at most 2 dimensions, no axis twice, and ranges of const length.
+//! * `Rank`: tiles have at most 2 dimensions, no axis twice, none of single positions, and ranges of const length.
 //! * `Broadcast`: elementwise operands broadcast; a mask has only dimensions of what it masks; an accumulator has the
 //!   type of its product.
 //! * `Contraction`: the inner dimensions and the element types of a product agree.
@@ -57,6 +59,7 @@ pub enum Rule {
     Yield,
     Dominance,
     Axis,
+    Part,
     Name,
     Carried,
     Operand,
@@ -74,7 +77,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules, in the order of the module text.
-    pub const ALL: [Rule; 20] = [
+    pub const ALL: [Rule; 21] = [
         Rule::Entity,
         Rule::Nesting,
         Rule::Definition,
@@ -82,6 +85,7 @@ impl Rule {
         Rule::Yield,
         Rule::Dominance,
         Rule::Axis,
+        Rule::Part,
         Rule::Name,
         Rule::Carried,
         Rule::Operand,

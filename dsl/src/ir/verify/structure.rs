@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Errors, Rule};
 use crate::ir::entity::{AxisId, BlockId, OpId, ParamId, SizeId, ValueId};
 use crate::ir::kernel::{AxisKind, Kernel, ParamKind, ValueDef};
-use crate::ir::op::{At, Op, ProgramDim};
+use crate::ir::op::{At, Op, Part, ProgramDim};
 use crate::ir::size::SizeExpr;
 use crate::ir::types::{Dim, Elem, Type};
 
@@ -263,6 +263,21 @@ fn check_order(errors: &mut Errors<'_>, block: BlockId, owner: Option<OpId>, def
     }
 }
 
+/// Checks that programs walk every part of a loop.
+fn check_part(errors: &mut Errors<'_>, id: OpId, part: Part) {
+    let kernel = errors.kernel;
+    let program = kernel.blocks[kernel.body].ops.first().map(|&op| &kernel.ops[op]);
+    let dim = program.and_then(|data| {
+        let place = data.results.iter().position(|&r| r == part.index)?;
+        if let Op::Program(dims) = &data.op { dims.get(place) } else { None }
+    });
+    let whole = matches!(dim, Some(ProgramDim::Each(size)) if size.as_constant() == Some(i64::from(part.count)));
+    if !whole || part.count == 0 {
+        let (index, count) = (part.index, part.count);
+        errors.at(Rule::Part, id, format!("{index} is no program id of {count} programs, so that not every part is walked once"));
+    }
+}
+
 fn check_axes(errors: &mut Errors<'_>) {
     let kernel = errors.kernel;
     let mut owners: BTreeMap<AxisId, usize> = BTreeMap::new();
@@ -275,16 +290,20 @@ fn check_axes(errors: &mut Errors<'_>) {
                     ProgramDim::Each(_) => None,
                 })
                 .collect(),
+            Op::For { axis, .. } if kernel.axes[*axis].kind == AxisKind::Each => vec![(*axis, AxisKind::Each)],
             Op::For { axis, .. } => vec![(*axis, AxisKind::Loop)],
             _ => vec![],
         };
+        if let Op::For { part: Some(part), .. } = &kernel.ops[id].op {
+            check_part(errors, id, *part);
+        }
         for (axis, kind) in owned {
             *owners.entry(axis).or_default() += 1;
             if kernel.axes[axis].kind != kind {
                 errors.at(
                     Rule::Axis,
                     id,
-                    format!("{axis} is not an axis of a {}", if kind == AxisKind::Loop { "loop" } else { "grid" }),
+                    format!("{axis} is not an axis of a {}", if kind == AxisKind::Program { "grid" } else { "loop" }),
                 );
             }
             if owners[&axis] > 1 {

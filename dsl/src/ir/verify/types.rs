@@ -3,7 +3,7 @@
 use super::{BadOps, Errors, Rule};
 use crate::ir::builder::{broadcast, result_types};
 use crate::ir::entity::{OpId, ParamId, ValueId};
-use crate::ir::kernel::{Kernel, ParamKind, SizeKind};
+use crate::ir::kernel::{AxisKind, Kernel, ParamKind, SizeKind};
 use crate::ir::op::{At, BinaryOp, Op, UnaryOp};
 use crate::ir::size::SizeExpr;
 use crate::ir::types::{Dim, Elem, TileType, Type};
@@ -125,6 +125,9 @@ impl Checker<'_> {
             return Err((Rule::Rank, format!("({}) has an axis twice", self.dims(dims))));
         }
         dims.iter().try_for_each(|dim| match dim {
+            Dim::Axis(axis) if self.kernel.axes[*axis].kind == AxisKind::Each => {
+                Err((Rule::Rank, format!("({}) has an axis of single positions", self.dims(dims))))
+            }
             Dim::Axis(_) => Ok(()),
             Dim::Range(len) => self.const_length(len),
         })
@@ -263,14 +266,16 @@ impl Checker<'_> {
     /// Checks the values that a loop carries.
     fn carried(&self, id: OpId) -> Result<(), Fault> {
         let kernel = self.kernel;
-        let Op::For { axis, body, init } = &kernel.ops[id].op else { return Ok(()) };
+        let Op::For { axis, body, init, .. } = &kernel.ops[id].op else { return Ok(()) };
         let block = &kernel.blocks[*body];
         let fault = |message: String| Err((Rule::Carried, message));
         let Some((&coordinate, params)) = block.params.split_first() else {
             return fault(format!("{body} has no coordinate"));
         };
-        if *kernel.ty(coordinate) != Type::Coord(*axis) {
-            return fault(format!("the coordinate is {}, expected one of {axis}", self.text(coordinate)));
+        let place = if kernel.axes[*axis].kind == AxisKind::Each { Type::Index } else { Type::Coord(*axis) };
+        if *kernel.ty(coordinate) != place {
+            let wanted = if place == Type::Index { "an index" } else { "a coordinate" };
+            return fault(format!("the first parameter is {}, expected {wanted} of {axis}", self.text(coordinate)));
         }
         let yielded = match block.ops.last().map(|&op| &kernel.ops[op].op) {
             Some(Op::Yield(values)) => values,

@@ -1,7 +1,7 @@
 //! `flashtile bench`: times a kernel as launches run it, and checks what it computes.
 
 use clap::Args;
-use flashtile::device::Origin;
+use flashtile::device::{DeviceKind, Origin};
 use flashtile::tuner::{MeasureOptions, Measured, measure};
 use flashtile::{BoundKernel, Device};
 use flashtile_dsl::analysis::cost::Workload;
@@ -116,6 +116,10 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Some(name) => name.parse()?,
         None => Device::best(),
     };
+    if device.info().kind == DeviceKind::Emulator {
+        let instead = "see what a launch does with inspect --emit profile, or give --device cuda:N or cpu";
+        return Err(Failure::Usage(format!("times on the emulator mean nothing; {instead}")));
+    }
     let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
     let loaded = bound.on_with(&device, options)?;
     let measuring = MeasureOptions {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use flashtile::cache::Cache;
+use flashtile::device::DeviceKind;
 use flashtile::kernel::BUILTINS;
 use flashtile::lowering;
 use flashtile::tuner::{MeasureOptions, Measured, TuneOptions, measure, tune};
@@ -14,7 +15,7 @@ use serde_json::json;
 
 use super::bench::{Row, wrong};
 use super::tune::on_event;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::files;
 use crate::flags::GlobalFlags;
 use crate::output::{self, Output, seconds};
@@ -52,6 +53,11 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Some(name) => name.parse()?,
         None => best(global, output)?,
     };
+    if device.info().kind == DeviceKind::Emulator {
+        return Err(Failure::Usage(
+            "the demonstration tells times, which mean nothing on the emulator; give cpu or cuda:N".to_owned(),
+        ));
+    }
     let (gpu, place) = (0, usize::from(!device.is_cuda()));
     let text = BUILTINS.iter().find(|b| b.name == KERNEL).map(|b| b.text).unwrap_or_default();
     let bind = |place: usize| Kernel::builtin(KERNEL)?.bind(Elem::Bf16, [("D", HEAD_DIM[place])]);
@@ -123,7 +129,8 @@ fn generate(bound: &BoundKernel, sizes: &BTreeMap<String, i64>, global: &GlobalF
             };
             format!(
                 "{time}; {} registers, {spills} bytes of spills, {} bytes of shared memory",
-                report.registers, code.abi.shared_bytes
+                report.registers,
+                code.main().shared_bytes
             )
         }
         Err(flashtile::Error::Toolchain(error)) => {

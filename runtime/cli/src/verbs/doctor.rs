@@ -42,7 +42,18 @@ const TEST_GROUPS: &[TestGroup] = &[
     TestGroup { name: "front end, analyses, golden files, CPU device", command: "cargo test", needs: &[] },
     TestGroup { name: "compilation of schedules for every architecture", command: "cargo test", needs: &["NVRTC"] },
     TestGroup { name: "conformance on the CPU", command: "flashtile verify --all --device cpu", needs: &[] },
+    TestGroup { name: "conformance on the emulator", command: "flashtile verify --all --device emulator", needs: &["NVRTC"] },
     TestGroup { name: "conformance on a GPU", command: "flashtile verify --all --device cuda:0", needs: &["GPU", "NVRTC"] },
+    TestGroup {
+        name: "the emulator against a GPU, bit by bit",
+        command: "flashtile verify --all --schedules 300 --device cuda:0 --against emulator",
+        needs: &["GPU", "NVRTC"],
+    },
+    TestGroup {
+        name: "bank conflicts against Nsight Compute",
+        command: "python3 bench/conflicts.py",
+        needs: &["GPU", "NVRTC", "Python"],
+    },
     TestGroup { name: "disassembly", command: "flashtile inspect attention --emit sass", needs: &["NVRTC", "disassembler"] },
     TestGroup { name: "comparison with peers", command: "python3 bench/bench.py", needs: &["GPU", "Python"] },
 ];

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use flashtile::cache::Cache;
 use flashtile::device::DeviceKind;
-use flashtile::lowering::{self, Code, Generated};
+use flashtile::lowering::{self, Code, Generated, GeneratedLaunch};
 use flashtile::tuner::judge;
 use flashtile::{BoundKernel, Device, Facts, LaunchOptions, Schedule};
 use flashtile_codegen::{Resources, block_size};
@@ -110,20 +110,31 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let stage = Stage::new(flags, subject, global, output)?;
     let text = match flags.emit {
         Emit::Ir | Emit::Deps => unreachable!("shown above"),
-        Emit::Normal => stage.generated()?.normal.to_string(),
+        Emit::Normal => each(&stage.generated()?, |launch| launch.normal.to_string()),
         Emit::Mask => stage.masks(),
         Emit::Cost => stage.cost(),
-        Emit::Plan => stage.generated()?.plan.to_string(),
+        Emit::Plan => each(&stage.generated()?, |launch| launch.plan.to_string()),
         Emit::Cuda => stage.generated()?.source,
         Emit::Ptx => stage.code()?.module.ptx,
         Emit::Sass => global.toolchain().disassemble(&stage.code()?.module.cubin)?,
         Emit::Resources => return stage.resources(flags, output),
         Emit::Layout => layouts(flags, &stage.generated()?)?,
         Emit::Profile => return stage.profile(flags, output),
-        Emit::Abi => pretty(&stage.generated()?.abi),
+        Emit::Abi => pretty(&calls(&stage.generated()?)),
         Emit::Cubin => return stage.cubin(flags, output),
     };
     show(flags, output, &stage.subject, Some(&stage), text)
+}
+
+/// The texts of all launches, one after the other.
+fn each(generated: &Generated, text: impl Fn(&GeneratedLaunch) -> String) -> String {
+    generated.launches.iter().map(text).collect::<Vec<_>>().join("\n")
+}
+
+/// How generated code is called: its launches, and what lies between them.
+fn calls(generated: &Generated) -> serde_json::Value {
+    let launches: Vec<_> = generated.launches.iter().map(|launch| &launch.abi).collect();
+    json!({ "launches": launches, "main": generated.main, "scratch": generated.scratch })
 }
 
 /// Prints the text of a stage, or writes it to a file.
@@ -201,12 +212,16 @@ impl<'a> Stage<'a> {
 
     fn resources(&self, flags: &Flags, output: &mut Output) -> Result<()> {
         let generated = self.generated()?;
-        let predicted = generated.predicted;
+        let predicted = generated.main().predicted;
         let arch = self.target.arch;
         let compiled = self.code();
         let report = compiled.as_ref().ok().map(|code| &code.module.report);
-        let actual =
-            report.map(|r| Resources::occupancy(arch, r.registers, predicted.shared_bytes + r.shared, predicted.threads));
+        // Of several launches, the one that the schedule is about.
+        let main = &generated.main().abi.entry;
+        let registers = report.map(|r| r.entries.get(main).copied().unwrap_or(r.registers));
+        let actual = report
+            .zip(registers)
+            .map(|(r, registers)| Resources::occupancy(arch, registers, predicted.shared_bytes + r.shared, predicted.threads));
         let share = |blocks: u32| f64::from(blocks * predicted.threads) / f64::from(arch.threads_per_sm);
         if output.json {
             output.json(&json!({
@@ -229,7 +244,7 @@ impl<'a> Stage<'a> {
             let text = output::table(
                 &["", "predicted", "compiled"],
                 [
-                    row("registers of a thread", predicted.registers.to_string(), of(|r| r.registers)),
+                    row("registers of a thread", predicted.registers.to_string(), registers.map_or_else(none, |r| r.to_string())),
                     row("bytes of spill stores", none(), of(|r| r.spill_stores)),
                     row("bytes of spill loads", none(), of(|r| r.spill_loads)),
                     row("bytes of stack", none(), of(|r| r.stack)),
@@ -252,7 +267,14 @@ impl<'a> Stage<'a> {
             let remarks = report.map(|r| r.remarks.join("\n")).unwrap_or_default();
             let head = format!("{} on {arch} with {}", self.bound.ir().name, self.schedule);
             let fallback = generated.fallback.map(|why| format!("no wgmma: {why}\n")).unwrap_or_default();
-            let text = format!("{head}\n{fallback}{text}\n{remarks}");
+            let others = generated.launches.iter().enumerate().filter(|(n, _)| *n != generated.main).map(|(n, launch)| {
+                let entry = &launch.abi.entry;
+                let registers = report.and_then(|r| r.entries.get(entry)).map_or_else(none, u32::to_string);
+                let order = if n < generated.main { "before" } else { "after" };
+                format!("{order} it {entry}: {registers} registers, {} threads\n", launch.predicted.threads)
+            });
+            let others: String = others.collect();
+            let text = format!("{head}\n{fallback}{text}\n{others}{remarks}");
             match &flags.out {
                 Some(path) => files::write_atomically(path, text.as_bytes())?,
                 None => output.text(text.trim_end())?,
@@ -280,7 +302,8 @@ impl<'a> Stage<'a> {
         if let Some(wrong) = judge(&loaded, &sizes, 0)?.iter().find(|verdict| !verdict.passed()) {
             return Err(Failure::Verification(wrong.to_string()));
         }
-        let report = loaded.reports().into_iter().next();
+        // Of several launches, the one that the schedule is about.
+        let report = loaded.reports().into_iter().nth(self.generated()?.main);
         let profile = report
             .and_then(|r| r.profile)
             .ok_or_else(|| Failure::Usage("a launch of these sizes runs no program; give larger ones with --shape".to_owned()))?;
@@ -328,7 +351,9 @@ impl<'a> Stage<'a> {
             "report": code.module.report,
             "positive": self.facts.positive,
             "alignment": self.facts.alignment,
-            "abi": code.abi,
+            "launches": code.launches,
+            "main": code.main,
+            "scratch": code.scratch,
         });
         let file = |extension: &str| -> PathBuf { Path::new(dir).join(format!("{name}.{extension}")) };
         files::write_atomically(&file("cubin"), &code.module.cubin)?;
@@ -345,14 +370,14 @@ impl<'a> Stage<'a> {
 
 /// Pictures of the tiles, and the SVG of one.
 fn layouts(flags: &Flags, generated: &Generated) -> Result<String> {
-    let all = &generated.plan.tiles;
+    let all: Vec<_> = generated.launches.iter().flat_map(|launch| &launch.plan.tiles).collect();
     let chosen: Vec<_> = all.iter().filter(|t| flags.tile.as_ref().is_none_or(|name| *name == t.name)).collect();
     let Some(first) = chosen.first() else {
         let known: Vec<&str> = all.iter().map(|t| t.name.as_str()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Err(match &flags.tile {
             Some(name) => Failure::Usage(format!("no tile `{name}` in shared memory; there is {known}")),
-            None => Failure::Usage(format!("kernel `{}` has no tile in shared memory", generated.plan.name)),
+            None => Failure::Usage(format!("kernel `{}` has no tile in shared memory", generated.main().plan.name)),
         });
     };
     if let Some(path) = &flags.svg {

@@ -1,6 +1,7 @@
-//! The command as a whole: each test runs it as a process. None needs a GPU, NVRTC or a network.
+//! The command as a whole: each test runs it as a process. None needs a GPU; only those in `emulator` need NVRTC.
 
 mod bad_input;
+mod emulator;
 mod repro;
 mod support;
 mod verbs;

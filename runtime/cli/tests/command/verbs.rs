@@ -155,3 +155,22 @@ fn the_doctor_says_what_needs_what() {
     let findings = sandbox.run("doctor --json").json();
     assert!(findings.iter().any(|f| f["subject"] == "NVRTC" && f["ok"] == false));
 }
+
+#[test]
+fn the_emulator_is_told_apart_from_devices_that_have_times_or_no_code() {
+    let sandbox = Sandbox::new();
+    let shape = "B=1,H=1,G=1,M=16,N=16,D=16";
+    for (arguments, text) in [
+        (format!("bench attention --device emulator --shape {shape}"), "times on the emulator mean nothing"),
+        ("demo --device emulator".to_owned(), "mean nothing on the emulator"),
+        ("inspect attention --emit profile --device cpu".to_owned(), "cpu does not count what a launch does"),
+        ("verify attention --device cpu --emulate seed=1".to_owned(), "--emulate and --code have no meaning on cpu"),
+        ("verify attention --device emulator --emulate landing=soon".to_owned(), "`landing=soon` is no option of an execution"),
+        ("verify attention --device cpu --schedules 2".to_owned(), "give --device cuda:N or emulator"),
+    ] {
+        let outcome = sandbox.run(&arguments);
+        assert!(outcome.code == 2 && outcome.stderr.contains(text), "{arguments}: {}", outcome.stderr);
+    }
+    // Without NVRTC it says what is missing.
+    assert_eq!(sandbox.run("verify attention --device emulator").code, 7);
+}

@@ -3,9 +3,10 @@
 //! A map has the dimensions of the tensor in the order that [`TensorMap`] says, with 128-byte swizzle: a box is rows of 64
 //! elements, 128 bytes of shared memory each. Elements out of bounds read as zero.
 
-use flashtile_codegen::TensorMap;
-use flashtile_dsl::ir::{self, Entity};
+use flashtile_codegen::{Scratch, TensorMap};
+use flashtile_dsl::ir;
 
+use super::scratch::argument_named;
 use crate::device::CallArgument;
 
 /// Tensor maps that a kernel may have.
@@ -14,7 +15,7 @@ pub(crate) const MAX_MAPS: usize = 8;
 /// A map of a kernel, its tensor found among the parameters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MapPlan {
-    /// Position of the parameter.
+    /// Position of the argument.
     pub param: usize,
     /// Dimensions of the tensor, innermost first.
     pub order: Vec<u32>,
@@ -61,14 +62,14 @@ pub(crate) fn describe(argument: &CallArgument<'_>, order: &[u32]) -> Result<Des
 }
 
 /// Finds the tensors of the maps of an ABI. An error names what the kernel does not have, which is a fault of the generator.
-pub(crate) fn resolve_maps(maps: &[TensorMap], kernel: &ir::Kernel) -> Result<Vec<MapPlan>, String> {
+pub(crate) fn resolve_maps(maps: &[TensorMap], kernel: &ir::Kernel, scratch: &[Scratch]) -> Result<Vec<MapPlan>, String> {
     if maps.len() > MAX_MAPS {
         return Err(format!("{} tensor maps, {MAX_MAPS} are possible", maps.len()));
     }
     maps.iter()
-        .map(|map| match kernel.param_named(&map.tensor) {
-            Some(param) => Ok(MapPlan { param: param.index(), order: map.order.clone(), tile: map.tile.clone() }),
-            None => Err(format!("the kernel has no parameter `{}`", map.tensor)),
+        .map(|map| {
+            let param = argument_named(kernel, scratch, &map.tensor)?;
+            Ok(MapPlan { param, order: map.order.clone(), tile: map.tile.clone() })
         })
         .collect()
 }

@@ -3,6 +3,8 @@
 mod launcher;
 mod maps;
 mod parameters;
+mod scratch;
+mod term;
 
 use std::fmt;
 
@@ -16,6 +18,7 @@ use crate::kernel::BoundKernel;
 pub(crate) use launcher::CompiledLauncher;
 pub(crate) use maps::{MAX_MAPS, MapPlan, describe, resolve_maps};
 pub(crate) use parameters::{MAX_BYTES, Parameters};
+pub(crate) use scratch::ScratchPlan;
 
 /// A device that runs compiled code: a GPU, or the emulator. Clones are the same device.
 pub(crate) trait Processor: Clone + fmt::Debug + Send + Sync + 'static {

@@ -1,10 +1,12 @@
 //! The parameter block and the grid of a launch, from a generated kernel's [`Abi`] and the call's arguments.
 //!
-//! Names are resolved to positions once; packing a call then copies numbers and allocates nothing.
+//! Scratch tensors are arguments after those of the call, in their order. Names are resolved to positions once; packing a call then copies numbers and allocates nothing.
 
-use flashtile_codegen::{Abi, Blocks, Field, GridDim, SizeTerm};
-use flashtile_dsl::ir::{self, Entity};
+use flashtile_codegen::{Abi, Blocks, Field, GridDim, Scratch, SizeTerm};
+use flashtile_dsl::ir;
 
+use super::scratch::argument_named;
+use super::term::{Term, size_named};
 use crate::device::CallArgument;
 
 /// Bytes that kernel parameters may have in all (CUDA C++ Programming Guide, "Function Parameters").
@@ -18,14 +20,6 @@ enum Source {
     Size(usize),
     Scalar(usize),
     Workspace,
-}
-
-/// A size term, resolved.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Term {
-    terms: Vec<(usize, i64)>,
-    constant: i64,
-    divisor: i64,
 }
 
 /// How to fill the parameter block and the grid of a launch.
@@ -42,15 +36,9 @@ pub(crate) struct Parameters {
 
 impl Parameters {
     /// Resolves the names of an ABI. An error names what the kernel does not have, which is a fault of the generator.
-    pub fn new(abi: &Abi, kernel: &ir::Kernel) -> Result<Self, String> {
-        let param = |name: &str| {
-            let id = kernel.param_named(name).ok_or_else(|| format!("the kernel has no parameter `{name}`"))?;
-            Ok::<_, String>(id.index())
-        };
-        let size = |name: &str| {
-            let id = kernel.size_named(name).ok_or_else(|| format!("the kernel has no size `{name}`"))?;
-            Ok::<_, String>(id.index())
-        };
+    pub fn new(abi: &Abi, kernel: &ir::Kernel, scratch: &[Scratch]) -> Result<Self, String> {
+        let param = |name: &str| argument_named(kernel, scratch, name);
+        let size = |name: &str| size_named(kernel, name);
         let (offsets, bytes) = abi.layout();
         if bytes + 128 * abi.tensor_maps.len() > MAX_BYTES {
             return Err(format!("{bytes} bytes of parameters, {MAX_BYTES} are possible"));
@@ -71,13 +59,7 @@ impl Parameters {
             };
             fields.push((offset, source));
         }
-        let term = |t: &SizeTerm| {
-            let terms = t.terms.iter().map(|(name, c)| Ok((size(name)?, *c))).collect::<Result<_, String>>()?;
-            match t.divisor {
-                0 => Err("a size divided by zero".to_owned()),
-                divisor => Ok(Term { terms, constant: t.constant, divisor }),
-            }
-        };
+        let term = |t: &SizeTerm| Term::new(t, kernel);
         let mut grid = Vec::with_capacity(abi.grid.len());
         for dim in &abi.grid {
             grid.push(match dim {
@@ -118,9 +100,7 @@ impl Parameters {
     pub fn blocks(&self, sizes: &[i64], sms: u32) -> Option<u32> {
         let mut programs: i64 = 1;
         for (term, block) in &self.grid {
-            let sum =
-                term.terms.iter().try_fold(term.constant, |sum, (size, c)| sum.checked_add(c.checked_mul(sizes[*size])?))?;
-            let extent = sum.div_euclid(term.divisor).max(0);
+            let extent = term.eval(sizes)?;
             programs = programs.checked_mul((extent + block - 1) / block)?;
         }
         let blocks = match self.blocks {
@@ -179,7 +159,7 @@ mod tests {
 
     #[test]
     fn fields_land_at_their_offsets() {
-        let parameters = Parameters::new(&abi(Blocks::PerProgram, 1), &kernel()).expect("names are known");
+        let parameters = Parameters::new(&abi(Blocks::PerProgram, 1), &kernel(), &[]).expect("names are known");
         assert_eq!(parameters.workspace, 64);
         let memory = memory();
         let (shape, strides) = ([100usize, 8], [24usize, 1]);
@@ -206,8 +186,9 @@ mod tests {
 
     #[test]
     fn the_grid_covers_every_program() {
-        let blocks =
-            |blocks, cluster, n| Parameters::new(&abi(blocks, cluster), &kernel()).expect("names are known").blocks(&[8, n], 132);
+        let blocks = |blocks, cluster, n| {
+            Parameters::new(&abi(blocks, cluster), &kernel(), &[]).expect("names are known").blocks(&[8, n], 132)
+        };
         assert_eq!(blocks(Blocks::PerProgram, 1, 0), Some(0));
         assert_eq!(blocks(Blocks::PerProgram, 1, 1), Some(1));
         assert_eq!(blocks(Blocks::PerProgram, 1, 64 * 1000 + 1), Some(1001));
@@ -221,6 +202,6 @@ mod tests {
     fn an_unknown_name_is_an_error() {
         let mut abi = abi(Blocks::PerProgram, 1);
         abi.fields.push(Field::Pointer("y".into()));
-        assert_eq!(Parameters::new(&abi, &kernel()).expect_err("no y"), "the kernel has no parameter `y`");
+        assert_eq!(Parameters::new(&abi, &kernel(), &[]).expect_err("no y"), "the kernel has no parameter `y`");
     }
 }

@@ -10,12 +10,13 @@ use super::driver::{check, check_status};
 use super::image::Image;
 use crate::device::DeviceError;
 
-/// A loaded kernel, unloaded on drop.
+/// Loaded code, unloaded on drop.
 #[derive(Debug)]
 pub(super) struct Module {
     context: Arc<Context>,
     module: sys::CUmodule,
-    function: sys::CUfunction,
+    /// One per entry point.
+    functions: Vec<sys::CUfunction>,
 }
 
 // SAFETY: module and function handles may be used from any thread.
@@ -24,54 +25,64 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads code, finds its entry point and lets it use `shared_bytes` of dynamic shared memory.
-    pub fn load(context: &Arc<Context>, image: &Image<'_>, entry: &str, shared_bytes: usize) -> Result<Self, DeviceError> {
+    /// Loads code, finds its entry points and lets each use so many bytes of dynamic shared memory.
+    pub fn load(context: &Arc<Context>, image: &Image<'_>, entries: &[(&str, usize)]) -> Result<Self, DeviceError> {
         context.bind()?;
-        let id = &context.id;
-        let module = load_image(id, image)?;
-        let mut loaded = Self { context: context.clone(), module, function: std::ptr::null_mut() };
+        let module = load_image(&context.id, image)?;
+        let mut loaded = Self { context: context.clone(), module, functions: Vec::with_capacity(entries.len()) };
+        for (entry, shared_bytes) in entries {
+            let function = loaded.find(entry, *shared_bytes)?;
+            loaded.functions.push(function);
+        }
+        Ok(loaded)
+    }
+
+    fn find(&self, entry: &str, shared_bytes: usize) -> Result<sys::CUfunction, DeviceError> {
+        let id = &self.context.id;
         let name = CString::new(entry).map_err(|_| DeviceError::Driver {
             device: id.clone(),
             call: "cuModuleGetFunction",
             code: "NUL".to_owned(),
             message: format!("a NUL byte in the entry point's name {entry:?}"),
         })?;
-        // SAFETY: the module was just loaded.
-        loaded.function = check(id, "cuModuleGetFunction", unsafe { result::module::get_function(module, name) })?;
+        // SAFETY: the module is loaded.
+        let function = check(id, "cuModuleGetFunction", unsafe { result::module::get_function(self.module, name) })?;
         if shared_bytes > 48 << 10 {
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let bytes = c_int::try_from(shared_bytes).unwrap_or(c_int::MAX);
             // SAFETY: the function is of a loaded module.
-            let set = unsafe { result::function::set_function_attribute(loaded.function, attribute, bytes) };
+            let set = unsafe { result::function::set_function_attribute(function, attribute, bytes) };
             check(id, "cuFuncSetAttribute", set)?;
         }
-        Ok(loaded)
+        Ok(function)
     }
 
-    pub fn function(&self) -> sys::CUfunction {
-        self.function
+    /// An entry point, by its place among those that were asked for.
+    pub fn function(&self, entry: usize) -> sys::CUfunction {
+        self.functions[entry]
     }
 
     /// Registers of a thread, and bytes of local memory of a thread (spills and stack).
-    pub fn resources(&self) -> Result<(u32, u32), DeviceError> {
+    pub fn resources(&self, entry: usize) -> Result<(u32, u32), DeviceError> {
         use sys::CUfunction_attribute as A;
         self.context.bind()?;
         let attribute = |attribute| {
             // SAFETY: the function is of a loaded module.
-            let value = unsafe { result::function::get_function_attribute(self.function, attribute) };
+            let value = unsafe { result::function::get_function_attribute(self.functions[entry], attribute) };
             check(&self.context.id, "cuFuncGetAttribute", value).map(|v| u32::try_from(v).unwrap_or(0))
         };
         Ok((attribute(A::CU_FUNC_ATTRIBUTE_NUM_REGS)?, attribute(A::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?))
     }
 
     /// Blocks that are resident on a multiprocessor at once.
-    pub fn occupancy(&self, threads: u32, shared_bytes: usize) -> Result<u32, DeviceError> {
+    pub fn occupancy(&self, entry: usize, threads: u32, shared_bytes: usize) -> Result<u32, DeviceError> {
         self.context.bind()?;
         let mut blocks: c_int = 0;
         let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
         // SAFETY: the function is of a loaded module, the pointer valid for a write.
-        let status =
-            unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, self.function, threads, shared_bytes) };
+        let status = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, self.functions[entry], threads, shared_bytes)
+        };
         check_status(&self.context.id, "cuOccupancyMaxActiveBlocksPerMultiprocessor", status)?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }

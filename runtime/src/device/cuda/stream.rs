@@ -71,6 +71,18 @@ impl CudaStream {
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
+    /// The number of the capture that what is queued goes into, the same on all streams of it; `None` if nothing is captured.
+    pub(super) fn capture(&self) -> Result<Option<u64>, DeviceError> {
+        self.context.bind()?;
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let mut id = 0;
+        let (graph, nodes, count) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the stream is alive; `status` and `id` are written before the call returns, and what is not asked for is null.
+        let asked = unsafe { sys::cuStreamGetCaptureInfo_v2(self.stream, &mut status, &mut id, graph, nodes, count) };
+        check_status(&self.context.id, "cuStreamGetCaptureInfo_v2", asked)?;
+        Ok((status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE).then_some(id))
+    }
+
     /// Ends capturing and makes what was queued launchable.
     pub fn end_capture(&self) -> Result<CudaGraph, DeviceError> {
         self.context.bind()?;

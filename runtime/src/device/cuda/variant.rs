@@ -1,4 +1,4 @@
-//! A kernel compiled for one schedule, loaded and ready to be launched.
+//! A kernel compiled for one schedule, loaded and ready to be launched: one launch a call, or several with scratch between.
 
 use std::ffi::c_void;
 
@@ -12,20 +12,33 @@ use super::image::Form;
 use super::module::Module;
 use super::stream::CudaStream;
 use super::tensor_map::{self, RawMap};
-use super::workspace::Workspaces;
-use crate::device::compiled::{MAX_BYTES, MAX_MAPS, MapPlan, Parameters, resolve_maps};
-use crate::device::{Backend, Call, CodeResources, DeviceError};
+use super::workspace::{ScratchMemory, Workspaces};
+use crate::device::compiled::{MAX_BYTES, MAX_MAPS, MapPlan, Parameters, ScratchPlan, resolve_maps};
+use crate::device::{Backend, Call, CallArgument, CodeResources, DeviceError, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
 use crate::lowering::Code;
 
-/// A loaded kernel and how to call it.
+/// Loaded code and how to call it.
 #[derive(Debug)]
 pub(crate) struct Variant {
     gpu: Cuda,
     module: Module,
+    /// The launches of a call, in order; each an entry point of the module.
+    steps: Vec<Step>,
+    /// The one that the schedule is about.
+    main: usize,
+    scratch: ScratchPlan,
+    memory: ScratchMemory,
+}
+
+/// One launch of a call.
+#[derive(Debug)]
+struct Step {
+    /// Place of the entry point in the module.
+    entry: usize,
     parameters: Parameters,
-    /// Parameter and tile of each tensor map.
+    /// Argument and tile of each tensor map.
     maps: Vec<MapPlan>,
     threads: u32,
     shared_bytes: usize,
@@ -41,46 +54,74 @@ impl Variant {
     /// Loads code onto a GPU, as machine code or through its PTX.
     pub fn load(gpu: &Cuda, kernel: &ir::Kernel, code: &Code, arch: &'static Arch) -> Result<Self> {
         let form = Form::choose(arch, &gpu.info().name, gpu.gpu().capability)?;
-        let abi = &code.abi;
         let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.name.to_owned(), reason };
-        let parameters = Parameters::new(abi, kernel).map_err(fault)?;
-        let maps = resolve_maps(&abi.tensor_maps, kernel).map_err(fault)?;
-        let workspaces = Workspaces::new(gpu, parameters.workspace)?;
-        let module = Module::load(gpu.context(), &form.of(&code.module), &abi.entry, abi.shared_bytes)?;
+        let entries: Vec<(&str, usize)> = code.launches.iter().map(|abi| (abi.entry.as_str(), abi.shared_bytes)).collect();
+        let mut steps = Vec::with_capacity(code.launches.len());
+        for (entry, abi) in code.launches.iter().enumerate() {
+            let parameters = Parameters::new(abi, kernel, &code.scratch).map_err(fault)?;
+            let maps = resolve_maps(&abi.tensor_maps, kernel, &code.scratch).map_err(fault)?;
+            let workspaces = Workspaces::new(gpu, parameters.workspace)?;
+            let (threads, shared_bytes, cluster) = (abi.threads, abi.shared_bytes, abi.cluster.max(1));
+            steps.push(Step { entry, parameters, maps, threads, shared_bytes, cluster, workspaces });
+        }
         Ok(Self {
             gpu: gpu.clone(),
-            module,
-            parameters,
-            maps,
-            threads: abi.threads,
-            shared_bytes: abi.shared_bytes,
-            cluster: abi.cluster.max(1),
-            workspaces,
+            module: Module::load(gpu.context(), &form.of(&code.module), &entries)?,
+            steps,
+            main: code.main,
+            scratch: ScratchPlan::new(&code.scratch, kernel).map_err(fault)?,
+            memory: ScratchMemory::default(),
         })
     }
 
-    /// Its resources, as the driver reports them.
+    /// Resources of the launch that the schedule is about, as the driver reports them.
     pub fn resources(&self) -> Result<CodeResources, DeviceError> {
-        let (registers, local_bytes) = self.module.resources()?;
-        Ok(CodeResources { registers, local_bytes, blocks_per_sm: self.module.occupancy(self.threads, self.shared_bytes)? })
+        let step = &self.steps[self.main];
+        let (registers, local_bytes) = self.module.resources(step.entry)?;
+        let blocks_per_sm = self.module.occupancy(step.entry, step.threads, step.shared_bytes)?;
+        Ok(CodeResources { registers, local_bytes, blocks_per_sm })
     }
 
-    /// Queues a launch. Allocates nothing.
+    /// Queues the launches of a call. Allocates nothing on the device, unless scratch tensors are larger than ever before.
     pub fn launch(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
-        let context = self.gpu.context();
-        let Some(blocks) = self.parameters.blocks(call.sizes, self.gpu.gpu().sms) else {
+        let [step] = &self.steps[..] else { return self.launch_all(call, stream) };
+        step.launch(&self.gpu, &self.module, call.arguments, call.sizes, stream)
+    }
+
+    fn launch_all(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
+        let too_large = || DeviceError::GridTooLarge { device: self.gpu.context().id.clone() };
+        let layout = self.scratch.layout(call.sizes).ok_or_else(too_large)?;
+        let memory = self.memory.get(&self.gpu, stream, layout.bytes)?;
+        let scratch = layout.arguments(&*memory, memory.address());
+        let arguments: Vec<CallArgument<'_>> = call.arguments.iter().copied().chain(scratch).collect();
+        self.steps.iter().try_for_each(|step| step.launch(&self.gpu, &self.module, &arguments, call.sizes, stream))
+    }
+}
+
+impl Step {
+    /// Queues the launch. Allocates nothing.
+    fn launch(
+        &self,
+        gpu: &Cuda,
+        module: &Module,
+        arguments: &[CallArgument<'_>],
+        sizes: &[i64],
+        stream: &CudaStream,
+    ) -> Result<(), DeviceError> {
+        let context = gpu.context();
+        let Some(blocks) = self.parameters.blocks(sizes, gpu.gpu().sms) else {
             return Err(DeviceError::GridTooLarge { device: context.id.clone() });
         };
         if blocks == 0 {
             return Ok(()); // there is no program to run
         }
         context.bind()?;
-        let workspace = self.workspaces.address(&self.gpu, stream)?;
+        let workspace = self.workspaces.address(gpu, stream)?;
         let mut block = Block([0; MAX_BYTES]);
-        self.parameters.pack(call.arguments, call.sizes, workspace, &mut block.0);
+        self.parameters.pack(arguments, sizes, workspace, &mut block.0);
         let mut maps = [RawMap::EMPTY; MAX_MAPS];
         for (map, plan) in maps.iter_mut().zip(&self.maps) {
-            *map = tensor_map::encode(&context.id, &call.arguments[plan.param], plan)?;
+            *map = tensor_map::encode(&context.id, &arguments[plan.param], plan)?;
         }
         // Kernel parameters: each tensor map by value, then the block by value.
         let mut pointers: [*mut c_void; MAX_MAPS + 1] = [std::ptr::null_mut(); MAX_MAPS + 1];
@@ -88,13 +129,18 @@ impl Variant {
             *pointer = (&raw mut *map).cast();
         }
         pointers[self.maps.len()] = block.0.as_mut_ptr().cast();
-        self.queue(blocks, stream, &mut pointers)
+        self.queue(&context.id, module.function(self.entry), blocks, stream, &mut pointers)
     }
 
-    fn queue(&self, blocks: u32, stream: &CudaStream, pointers: &mut [*mut c_void]) -> Result<(), DeviceError> {
-        let id = &self.gpu.context().id;
+    fn queue(
+        &self,
+        id: &str,
+        function: sys::CUfunction,
+        blocks: u32,
+        stream: &CudaStream,
+        pointers: &mut [*mut c_void],
+    ) -> Result<(), DeviceError> {
         let shared = u32::try_from(self.shared_bytes).expect("at most 227 KiB");
-        let function = self.module.function();
         if self.cluster == 1 {
             // SAFETY: the function is of a loaded module; `pointers` holds one pointer per kernel parameter, each to as
             // many bytes as the kernel declares (its ABI), and the driver copies them before it returns. The addresses

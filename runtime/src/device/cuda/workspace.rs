@@ -1,9 +1,13 @@
-//! Workspaces: small memory that a kernel finds zeroed and leaves zeroed, such as the counters of dynamic scheduling.
+//! Workspaces: small memory that a kernel finds zeroed and leaves zeroed, such as the counters of dynamic scheduling; and
+//! scratch, memory for what one launch of a call leaves to a later one.
 //!
 //! Launches that may overlap need workspaces of their own: one per stream, and one for every launch that is captured into a
 //! graph. They are handed out from memory that is allocated when the kernel is loaded, since a capture must not allocate.
+//!
+//! Scratch may be large, and its size depends on the call. A stream has memory as large as its largest call so far. A capture
+//! takes over the memory of its stream, for good: its graph may run beside what is launched later.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::context::Cuda;
 use super::memory::DeviceMemory;
@@ -62,5 +66,49 @@ impl Workspaces {
             state.by_stream.push((key, address));
         }
         Ok(address)
+    }
+}
+
+/// The scratch memory of a loaded kernel.
+#[derive(Debug, Default)]
+pub(super) struct ScratchMemory {
+    state: Mutex<Owned>,
+}
+
+#[derive(Debug, Default)]
+struct Owned {
+    by_stream: Vec<(usize, Arc<DeviceMemory>)>,
+    /// By capture and stream.
+    captured: Vec<((u64, usize), Arc<DeviceMemory>)>,
+}
+
+impl ScratchMemory {
+    /// Memory of at least so many bytes for a call on `stream`, which nothing uses that is not ordered by that stream.
+    pub fn get(&self, gpu: &Cuda, stream: &CudaStream, bytes: usize) -> Result<Arc<DeviceMemory>, DeviceError> {
+        let (capture, key) = (stream.capture()?, stream.raw().addr());
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let own = state.by_stream.iter().position(|(of, _)| *of == key);
+        let large = |memory: &Arc<DeviceMemory>| memory.bytes() >= bytes;
+        if let Some(capture) = capture {
+            if let Some((_, memory)) = state.captured.iter().find(|(of, memory)| *of == (capture, key) && large(memory)) {
+                return Ok(memory.clone());
+            }
+            let Some(own) = own.filter(|&own| large(&state.by_stream[own].1)) else {
+                return Err(DeviceError::ScratchInCapture { device: gpu.context().id.clone(), bytes });
+            };
+            let (_, memory) = state.by_stream.remove(own);
+            state.captured.push(((capture, key), memory.clone()));
+            return Ok(memory);
+        }
+        if let Some(own) = own {
+            if large(&state.by_stream[own].1) {
+                return Ok(state.by_stream[own].1.clone());
+            }
+            // Freeing it waits for what still uses it.
+            state.by_stream.remove(own);
+        }
+        let memory = Arc::new(gpu.allocate_memory(bytes)?);
+        state.by_stream.push((key, memory.clone()));
+        Ok(memory)
     }
 }

@@ -22,6 +22,14 @@ impl EmulatorMemory {
     }
 }
 
+impl EmulatorMemory {
+    /// Memory that nothing was written to: a launch that reads it before it is written is at fault.
+    pub fn unwritten(emulator: &Emulator, bytes: usize) -> Self {
+        let buffer = emulator.change_memory(|memory| memory.allocate(bytes as u64));
+        Self { emulator: emulator.clone(), buffer }
+    }
+}
+
 impl Drop for EmulatorMemory {
     fn drop(&mut self) {
         self.emulator.change_memory(|memory| memory.free(self.buffer));

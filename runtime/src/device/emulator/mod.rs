@@ -45,6 +45,9 @@ pub enum EmulatedCode {
     Ptx(Arc<str>),
 }
 
+/// Source and architecture.
+type ModuleKey = (String, &'static str);
+
 /// The one emulator of the process. Clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Emulator {
@@ -57,7 +60,7 @@ struct Inner {
     memory: Mutex<GlobalMemory>,
     meter: Arc<Meter>,
     /// By source and architecture, the last one used at the end.
-    modules: Mutex<VecDeque<((String, &'static str), Arc<Module>)>>,
+    modules: Mutex<VecDeque<(ModuleKey, Arc<Module>)>>,
 }
 
 impl Emulator {

@@ -1,0 +1,411 @@
+//! Splits: the loop of a streaming reduction over parts of its tiles, and the kernel that combines the parts.
+//!
+//! The *partial* kernel is the original with one more grid dimension, the part. Its loop walks its part from a state that
+//! stands for nothing seen, and what it carries in the end is stored to f32 tensors, one place per part. The *combine* kernel is
+//! the original with a loop over the parts in place of its own: it starts from the initial values of the text, merges one
+//! stored state after the other as [`Streaming`] says, and goes on with what the text does after its loop. Parts are
+//! merged in order, so that the result is the same in every launch.
+//!
+//! The references of merged states pass through `visible_or_zero`, whether the text has that or not: a part that has seen
+//! nothing (`m = -inf`) then counts nothing, and NaN of a part stays NaN.
+
+use std::collections::BTreeSet;
+
+use flashtile_dsl::analysis::streaming::{Base, Form, Streaming};
+use flashtile_dsl::analysis::unchanged::{Unchanged, unchanged};
+use flashtile_dsl::ir::{
+    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, Dim, Elem, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Part,
+    ProgramDim, SizeExpr, Span, TensorDecl, Type, UnaryOp, ValueData, ValueDef, ValueId,
+};
+
+use super::edit::{self, Place};
+
+/// A kernel in two.
+#[derive(Clone, Debug)]
+pub struct Split {
+    /// Walks the parts.
+    pub partial: Kernel,
+    /// Merges them.
+    pub combine: Kernel,
+    /// Names of the tensors between the two, outputs of the one and inputs of the other.
+    pub between: Vec<String>,
+}
+
+/// Why the kernel cannot be split; `None` if it can.
+pub fn why_not_split(kernel: &Kernel) -> Option<String> {
+    Splitter::new(kernel).err()
+}
+
+/// Splits the loop of a kernel into `count` parts.
+///
+/// # Errors
+/// What [`why_not_split`] says.
+pub fn split(kernel: &Kernel, count: u32) -> Result<Split, String> {
+    let splitter = Splitter::new(kernel)?;
+    let between = splitter.between(count);
+    Ok(Split {
+        partial: splitter.partial(count, &between),
+        combine: splitter.combine(count, &between),
+        between: between.into_iter().map(|t| t.name).collect(),
+    })
+}
+
+/// A loop that can be split, and what of its state is needed.
+struct Splitter<'k> {
+    kernel: &'k Kernel,
+    loop_op: OpId,
+    streaming: Streaming,
+    /// Places of the carried values that something needs.
+    needed: BTreeSet<usize>,
+}
+
+/// A tensor between the two kernels.
+struct Between {
+    name: String,
+    slot: usize,
+    shape: Vec<SizeExpr>,
+}
+
+impl<'k> Splitter<'k> {
+    fn new(kernel: &'k Kernel) -> Result<Self, String> {
+        let is_loop = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { .. });
+        let loops: Vec<OpId> = kernel.blocks[kernel.body].ops.iter().copied().filter(is_loop).collect();
+        let [loop_op] = loops[..] else { return Err(format!("the kernel has {} loops, and not one", loops.len())) };
+        let Op::For { axis, part, init, .. } = &kernel.ops[loop_op].op else { unreachable!("a loop") };
+        if part.is_some() || kernel.axes[*axis].kind != AxisKind::Loop {
+            return Err("the loop does not walk all tiles of an axis".into());
+        }
+        let streaming = Streaming::of(kernel, loop_op);
+        if streaming.stores {
+            return Err("the loop stores".into());
+        }
+        let this = Self { kernel, loop_op, needed: needed(kernel, loop_op, &streaming), streaming };
+        if this.needed.is_empty() {
+            return Err("nothing needs what the loop carries".into());
+        }
+        for (slot, form) in this.streaming.forms.iter().enumerate() {
+            let name = this.name(slot);
+            match form {
+                Form::Other(why) => return Err(format!("`{name}` is no streaming reduction: {why}")),
+                Form::RescaledSum { maximum, .. } => {
+                    let starts = |slot: usize| constant_fill(kernel, init[slot]);
+                    if starts(slot) != Some(0.0) && starts(*maximum).is_none_or(|m| m == f64::NEG_INFINITY) {
+                        return Err(format!("`{name}` starts from a value that the first tile may rescale"));
+                    }
+                }
+                Form::Constant | Form::RunningMaximum { .. } | Form::Sum { .. } => {}
+            }
+        }
+        for &slot in &this.needed {
+            this.place(slot, None)?;
+        }
+        this.masks()?;
+        Ok(this)
+    }
+
+    /// Whether a part of which a row sees nothing stands for nothing seen.
+    fn masks(&self) -> Result<(), String> {
+        if !self.streaming.forms.iter().any(|f| matches!(f, Form::RescaledSum { .. })) {
+            return Ok(());
+        }
+        for (block, op) in self.kernel.walk() {
+            if block == self.kernel.body || !matches!(self.kernel.ops[op].op, Op::Mask { .. }) {
+                continue;
+            }
+            match unchanged(self.kernel, self.loop_op, &BTreeSet::from([op])) {
+                Unchanged::Always => {}
+                Unchanged::AfterFirst => {
+                    return Err("a first tile with nothing visible makes NaN: pass the maximum through visible_or_zero".into());
+                }
+                Unchanged::Unproved(why) => return Err(format!("a tile with nothing visible may count: {why}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn body(&self) -> BlockId {
+        let Op::For { body, .. } = self.kernel.ops[self.loop_op].op else { unreachable!("a loop") };
+        body
+    }
+
+    /// Name of a carried value.
+    fn name(&self, slot: usize) -> String {
+        let v = self.kernel.blocks[self.body()].params[1 + slot];
+        self.kernel.values[v].name.clone().unwrap_or_else(|| v.to_string())
+    }
+
+    fn ty(&self, slot: usize) -> &Type {
+        self.kernel.ty(self.kernel.blocks[self.body()].params[1 + slot])
+    }
+
+    /// Where a carried value is kept: the part (if there is one yet), the program, its own dimensions. Each entry with its extent.
+    fn place(&self, slot: usize, part: Option<(ValueId, u32)>) -> Result<Vec<(At, SizeExpr)>, String> {
+        let (kernel, name) = (self.kernel, self.name(slot));
+        let Type::Tile(tile) = self.ty(slot) else { unreachable!("verified: loops carry tiles") };
+        if tile.elem != Elem::F32 {
+            return Err(format!("`{name}` is {}, and not f32", kernel.elem_name(tile.elem)));
+        }
+        let mut out: Vec<_> =
+            part.map(|(index, count)| (At::Index(index), SizeExpr::constant(count.into()))).into_iter().collect();
+        let program = &kernel.ops[kernel.blocks[kernel.body].ops[0]].results;
+        for (dim, &v) in kernel.grid().iter().zip(program) {
+            match dim {
+                ProgramDim::Each(size) => out.push((At::Index(v), size.clone())),
+                ProgramDim::Tiles(axis) if tile.dims.contains(&Dim::Axis(*axis)) => {}
+                ProgramDim::Tiles(axis) => {
+                    return Err(format!("`{name}` does not have the grid's axis `{}`", kernel.axes[*axis].name));
+                }
+            }
+        }
+        for dim in &tile.dims {
+            match dim {
+                Dim::Axis(axis) => {
+                    let at = kernel.grid().iter().position(|d| *d == ProgramDim::Tiles(*axis));
+                    let at = at.ok_or_else(|| format!("`{name}` has an axis that is not the grid's"))?;
+                    out.push((At::Tile(program[at]), kernel.axes[*axis].extent.clone()));
+                }
+                Dim::Range(len) => out.push((At::Range { start: SizeExpr::constant(0), len: len.clone() }, len.clone())),
+            }
+        }
+        Ok(out)
+    }
+
+    fn between(&self, count: u32) -> Vec<Between> {
+        let kernel = self.kernel;
+        let mut taken: BTreeSet<&str> = kernel.params.values().map(|p| p.name.as_str()).collect();
+        taken.extend(kernel.sizes.values().map(|s| s.name.as_str()));
+        taken.extend(kernel.type_params.iter().map(String::as_str));
+        let mut out: Vec<Between> = Vec::new();
+        for &slot in &self.needed {
+            let plain: String = self.name(slot).chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            let mut name = format!("{plain}_parts");
+            while taken.contains(name.as_str()) || out.iter().any(|t| t.name == name) {
+                name.push('_');
+            }
+            let place = self.place(slot, None).expect("checked before");
+            let parts = SizeExpr::constant(count.into());
+            out.push(Between {
+                name,
+                slot,
+                shape: [parts].into_iter().chain(place.into_iter().map(|(_, extent)| extent)).collect(),
+            });
+        }
+        out
+    }
+
+    /// Adds the tensors to a kernel.
+    fn declare(kernel: &mut Kernel, between: &[Between], output: bool) -> Vec<ParamId> {
+        let param = |t: &Between| Param {
+            name: t.name.clone(),
+            kind: ParamKind::Tensor(TensorDecl { elem: Elem::F32, shape: t.shape.clone(), output }),
+            span: Span::default(),
+        };
+        between.iter().map(|t| kernel.params.push(param(t))).collect()
+    }
+
+    fn partial(&self, count: u32, between: &[Between]) -> Kernel {
+        let mut kernel = self.kernel.clone();
+        kernel.name = format!("{}_partial", self.kernel.name);
+        let index = add_part(&mut kernel, count);
+        let tensors = Self::declare(&mut kernel, between, true);
+        let body = kernel.body;
+        let end = kernel.blocks[body].ops.iter().position(|&op| op == self.loop_op).expect("the loop is in the body");
+        kernel.blocks[body].ops.truncate(end + 1);
+        let stores = |op: &OpId| matches!(self.kernel.ops[*op].op, Op::Store { .. });
+        let before: Vec<OpId> = kernel.blocks[body].ops.iter().copied().filter(|op| !stores(op)).collect();
+        kernel.blocks[body].ops = before;
+        // The parts start from nothing seen.
+        let Op::For { axis, body: inner, mut init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
+        let span = kernel.ops[self.loop_op].span;
+        for (slot, form) in self.streaming.forms.iter().enumerate() {
+            let nothing = match form {
+                Form::Constant => continue,
+                Form::RunningMaximum { .. } => f64::NEG_INFINITY,
+                Form::Sum { .. } | Form::RescaledSum { .. } => 0.0,
+                Form::Other(_) => unreachable!("checked before"),
+            };
+            if constant_fill(&kernel, init[slot]) == Some(nothing) {
+                continue;
+            }
+            let Type::Tile(tile) = self.ty(slot).clone() else { unreachable!("verified: loops carry tiles") };
+            let value = insert_before(&mut kernel, self.loop_op, Op::Constant(Elem::F32, nothing), span);
+            init[slot] = insert_before(&mut kernel, self.loop_op, Op::Full { value, dims: tile.dims }, span);
+        }
+        kernel.ops[self.loop_op].op = Op::For { axis, part: Some(Part { index, count }), body: inner, init };
+        for (t, &tensor) in between.iter().zip(&tensors) {
+            let place = self.place(t.slot, Some((index, count))).expect("checked before");
+            let at = place.into_iter().map(|(at, _)| at).collect();
+            let value = kernel.ops[self.loop_op].results[t.slot];
+            let id = kernel.ops.push(OpData { op: Op::Store { tensor, at, value }, results: Vec::new(), span });
+            kernel.blocks[body].ops.push(id);
+        }
+        finish(kernel)
+    }
+
+    fn combine(&self, count: u32, between: &[Between]) -> Kernel {
+        let mut kernel = self.kernel.clone();
+        kernel.name = format!("{}_combine", self.kernel.name);
+        let tensors = Self::declare(&mut kernel, between, false);
+        let Op::For { axis, init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
+        let span = kernel.ops[self.loop_op].span;
+        // The loop over parts takes the place of the loop, and its axis that of the loop's.
+        kernel.axes[axis] = Axis { name: "part".into(), extent: SizeExpr::constant(count.into()), kind: AxisKind::Each };
+        let body = kernel.blocks.push(BlockData::default());
+        let param = |kernel: &mut Kernel, ty: Type, name: Option<String>| {
+            let number = kernel.blocks[body].params.len() as u32;
+            let v = kernel.values.push(ValueData { ty, def: ValueDef::BlockParam(body, number), name });
+            kernel.blocks[body].params.push(v);
+            v
+        };
+        let index = param(&mut kernel, Type::Index, Some("part".into()));
+        let mut merge = Merge { kernel, body, span };
+        // What is carried, and what a part adds to it.
+        let mut carried = Vec::new();
+        for (t, &tensor) in between.iter().zip(&tensors) {
+            let own = param(&mut merge.kernel, self.ty(t.slot).clone(), Some(self.name(t.slot)));
+            carried.push((t, tensor, own));
+        }
+        let mut states = Vec::new();
+        for (t, tensor, own) in carried {
+            let place = self.place(t.slot, Some((index, count))).expect("checked before");
+            let at = place.into_iter().map(|(at, _)| at).collect();
+            let read = merge.emit(Op::Load { tensor, at }, Some(format!("{}_part", self.name(t.slot))));
+            states.push((t.slot, own, read));
+        }
+        let next = self.merged(&mut merge, &states);
+        merge.append_yield(next);
+        let mut kernel = merge.kernel;
+        let results = kernel.ops[self.loop_op].results.clone();
+        for (slot, &result) in results.iter().enumerate() {
+            if self.streaming.forms[slot] == Form::Constant {
+                edit::replace_uses(&mut kernel, result, init[slot], &[]);
+            }
+        }
+        let kept: Vec<ValueId> = states.iter().map(|&(slot, ..)| results[slot]).collect();
+        for (number, &result) in kept.iter().enumerate() {
+            kernel.values[result].def = ValueDef::Result(self.loop_op, number as u32);
+        }
+        let init = states.iter().map(|&(slot, ..)| init[slot]).collect();
+        kernel.ops[self.loop_op].op = Op::For { axis, part: None, body, init };
+        kernel.ops[self.loop_op].results = kept;
+        finish(kernel)
+    }
+
+    /// The next values of what is carried, one per state.
+    fn merged(&self, merge: &mut Merge, states: &[(usize, ValueId, ValueId)]) -> Vec<ValueId> {
+        // For every maximum and base: the factors of what is kept and of what a part adds.
+        let mut factors: Vec<(usize, Base, ValueId, ValueId)> = Vec::new();
+        let mut maxima: Vec<(usize, ValueId)> = Vec::new();
+        for &(slot, own, read) in states {
+            if matches!(self.streaming.forms[slot], Form::RunningMaximum { .. }) {
+                let name = format!("{}_new", self.name(slot));
+                maxima.push((slot, merge.emit(Op::Binary(BinaryOp::Max, own, read), Some(name))));
+            }
+        }
+        let state = |slot: usize| *states.iter().find(|(s, ..)| *s == slot).expect("what is needed has its maximum");
+        let mut next = Vec::new();
+        for &(slot, own, read) in states {
+            next.push(match &self.streaming.forms[slot] {
+                Form::RunningMaximum { .. } => maxima.iter().find(|(s, _)| *s == slot).expect("merged above").1,
+                Form::Sum { .. } => merge.emit(Op::Binary(BinaryOp::Add, own, read), None),
+                Form::RescaledSum { maximum, base, .. } => {
+                    let known = factors.iter().find(|(m, b, ..)| (m, b) == (maximum, base)).copied();
+                    let (.., keep, take) = known.unwrap_or_else(|| {
+                        let (_, m, m_part) = state(*maximum);
+                        let new = maxima.iter().find(|(s, _)| s == maximum).expect("a maximum").1;
+                        let reference = merge.emit(Op::Unary(UnaryOp::VisibleOrZero, new), None);
+                        let keep = merge.factor(*base, m, reference, "kept");
+                        let take = merge.factor(*base, m_part, reference, "taken");
+                        factors.push((*maximum, *base, keep, take));
+                        (*maximum, *base, keep, take)
+                    });
+                    let kept = merge.emit(Op::Binary(BinaryOp::Mul, own, keep), None);
+                    let taken = merge.emit(Op::Binary(BinaryOp::Mul, read, take), None);
+                    merge.emit(Op::Binary(BinaryOp::Add, kept, taken), None)
+                }
+                Form::Constant | Form::Other(_) => unreachable!("not among what is needed"),
+            });
+        }
+        next
+    }
+}
+
+/// The body of the loop over parts, as it is written.
+struct Merge {
+    kernel: Kernel,
+    body: BlockId,
+    span: Span,
+}
+
+impl Merge {
+    fn emit(&mut self, op: Op, name: Option<String>) -> ValueId {
+        let place = Place { block: self.body, index: self.kernel.blocks[self.body].ops.len() };
+        let value = edit::insert(&mut self.kernel, place, op, self.span);
+        self.kernel.values[value].name = name;
+        value
+    }
+
+    /// `exp(from - reference)`.
+    fn factor(&mut self, base: Base, from: ValueId, reference: ValueId, name: &str) -> ValueId {
+        let function = match base {
+            Base::E => UnaryOp::Exp,
+            Base::Two => UnaryOp::Exp2,
+        };
+        let moved = self.emit(Op::Binary(BinaryOp::Sub, from, reference), None);
+        self.emit(Op::Unary(function, moved), Some(name.into()))
+    }
+
+    fn append_yield(&mut self, next: Vec<ValueId>) {
+        let id = self.kernel.ops.push(OpData { op: Op::Yield(next), results: Vec::new(), span: self.span });
+        self.kernel.blocks[self.body].ops.push(id);
+    }
+}
+
+/// The carried values whose results something uses, and the maxima of these.
+fn needed(kernel: &Kernel, loop_op: OpId, streaming: &Streaming) -> BTreeSet<usize> {
+    let results = &kernel.ops[loop_op].results;
+    let used = |slot: &usize| !edit::users(kernel, results[*slot]).is_empty();
+    let mut needed: BTreeSet<usize> = (0..results.len()).filter(|s| streaming.forms[*s] != Form::Constant).filter(used).collect();
+    for slot in needed.clone() {
+        if let Form::RescaledSum { maximum, .. } = streaming.forms[slot] {
+            needed.insert(maximum);
+        }
+    }
+    needed
+}
+
+/// The number that a value is filled with, if it is a constant.
+fn constant_fill(kernel: &Kernel, value: ValueId) -> Option<f64> {
+    match kernel.def(value)?.1 {
+        Op::Full { value, .. } => constant_fill(kernel, *value),
+        Op::Constant(_, c) => Some(*c),
+        _ => None,
+    }
+}
+
+/// Adds the part as the outermost dimension of the grid, and returns its index.
+fn add_part(kernel: &mut Kernel, count: u32) -> ValueId {
+    let program = kernel.blocks[kernel.body].ops[0];
+    let Op::Program(mut dims) = kernel.ops[program].op.clone() else { unreachable!("verified: `program` is first") };
+    dims.insert(0, ProgramDim::Each(SizeExpr::constant(count.into())));
+    kernel.ops[program].op = Op::Program(dims);
+    let name = Some("part".to_owned());
+    let index = kernel.values.push(ValueData { ty: Type::Index, def: ValueDef::Result(program, 0), name });
+    kernel.ops[program].results.insert(0, index);
+    for (number, &v) in kernel.ops[program].results.clone().iter().enumerate() {
+        kernel.values[v].def = ValueDef::Result(program, number as u32);
+    }
+    index
+}
+
+fn insert_before(kernel: &mut Kernel, op: OpId, new: Op, span: Span) -> ValueId {
+    let place = edit::places(kernel)[&op];
+    edit::insert(kernel, place, new, span)
+}
+
+/// Without what nothing needs: ops, carried values, parameters; everything numbered anew.
+fn finish(mut kernel: Kernel) -> Kernel {
+    edit::remove_dead(&mut kernel);
+    edit::remove_unused_params(&mut kernel);
+    kernel.renumbered()
+}

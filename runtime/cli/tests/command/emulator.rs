@@ -1,0 +1,63 @@
+//! The emulator as a device of the command. Needs NVRTC: found, or installed once into the cache of the machine.
+
+use crate::support::Sandbox;
+
+/// Variables with which the command finds NVRTC where the other tests of the workspace do.
+fn with_nvrtc() -> Vec<(&'static str, String)> {
+    // The toolchain of this process finds or installs it; the command is told where.
+    let nvrtc = flashtile::toolchain::Toolchain::shared().nvrtc().unwrap_or_else(|e| panic!("{e}"));
+    vec![("FLASHTILE_NVRTC", nvrtc.path().display().to_string())]
+}
+
+fn run(sandbox: &Sandbox, arguments: &str) -> crate::support::Outcome {
+    let variables = with_nvrtc();
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    sandbox.run_with(arguments, &variables)
+}
+
+#[test]
+fn cases_and_drawn_schedules_pass_and_devices_agree() {
+    let sandbox = Sandbox::new();
+    let filter = "verify linear_attention --device emulator --arch sm_75 --filter linear_attention/f16";
+    assert!(run(&sandbox, filter).succeeds().contains("cases passed on emulator (PTX emulator)"));
+    let drawn = run(&sandbox, "verify linear_attention --small --device emulator --arch sm_80 --schedules 3 --seed 5");
+    assert!(drawn.succeeds().contains("3 of 3 cases passed with schedules drawn with --seed 5"), "{}", drawn.stdout);
+    let against = "verify linear_attention --small --device emulator --against cpu --arch sm_80 --schedules 3 --seed 5 --json";
+    let lines = run(&sandbox, against).json();
+    let exact = lines.iter().find(|line| line["kind"] == "exact").expect("a summary");
+    assert_eq!((exact["cases"].as_u64(), exact["most_ulps"].as_u64()), (Some(3), Some(0)), "{exact}");
+}
+
+#[test]
+fn a_profile_counts_conflicts_by_line() {
+    let sandbox = Sandbox::new();
+    let profile = "inspect attention --emit profile --arch sm_80 --dtype f16 --shape B=1,H=1,G=1,M=64,N=64,D=64 --schedule \
+                   tensor_op=mma_m16n8k16,block_m=64,block_n=64,warps=4,shared=";
+    let plain = run(&sandbox, &format!("{profile}plain"));
+    assert!(plain.succeeds().contains("8-way") && plain.stdout.contains("|         for j in tiles(N) {"), "{}", plain.stdout);
+    let swizzled = run(&sandbox, &format!("{profile}xor --json")).json();
+    let total = &swizzled[0]["total"];
+    assert_eq!(total["wavefronts"], total["ideal_wavefronts"], "{total}");
+}
+
+#[test]
+fn edited_code_is_executed_and_its_race_told() {
+    let sandbox = Sandbox::new();
+    let shape = "--dtype f16 --shape B=1,H=1,G=1,M=64,N=128,D=64";
+    let schedule =
+        "--schedule tensor_op=mma_m16n8k16,block_m=64,block_n=64,warps=4,stages=1,running_max=exact,order=grid,min_blocks=0";
+    let shown = run(&sandbox, &format!("inspect attention --emit cuda --arch sm_80 {shape} {schedule}"));
+    // The text names every knob, so that the launch has the same ones.
+    let knobs = shown.succeeds().lines().find_map(|line| line.strip_prefix("// schedule: ")).expect("in the header").to_owned();
+    let (first, rest) = shown.stdout.split_once("__syncthreads();").expect("a barrier");
+    sandbox.write("spoilt.cu", format!("{first}{rest}"));
+    sandbox.write("same.cu", &shown.stdout);
+    let verify = |code: &str| {
+        run(&sandbox, &format!("verify attention --device emulator --arch sm_80 {shape} --schedule {knobs} --code {code}"))
+    };
+    assert!(verify("same.cu").succeeds().contains("o right"));
+    let spoilt = verify("spoilt.cu");
+    assert_eq!(spoilt.code, 8, "{}", spoilt.stderr);
+    let lines = spoilt.stderr.lines().filter(|line| line.trim_start().starts_with("attention.rs:")).count();
+    assert!(lines >= 2 && spoilt.stderr.contains("in block (0, 0, 0)"), "{}", spoilt.stderr);
+}

@@ -1,0 +1,100 @@
+//! Compiled kernels on the emulator: the small cases of the conformance suite, on the path of each architecture that CI cannot
+//! run on a GPU, and a sample of schedules in which every two values of knobs meet. No result is wrong, and the emulator finds
+//! no fault. Needs NVRTC, no GPU.
+//!
+//! The sample is another one in every run, executed in an order of its own; its seed is printed, and `FLASHTILE_SEED` repeats
+//! it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use flashtile::conformance::{Case, Report, cases, pairwise, run, run_samples, samples};
+use flashtile::device::{EmulatedCode, Emulation};
+use flashtile::emulator::Options;
+use flashtile::toolchain::Toolchain;
+use flashtile::{Arch, Device, Elem, Error, LaunchOptions, verify};
+
+/// One architecture for each path: `mma.sync` of k = 8, `mma.sync` of k = 16 with `cp.async`, `wgmma` with TMA.
+const ARCHS: [&str; 3] = ["sm_75", "sm_80", "sm_90a"];
+/// Schedules drawn, among which the sample is chosen.
+const POOL: usize = 500;
+/// Schedules of the sample, at most.
+const MOST: usize = 160;
+/// Part of the pairs of the pool that the sample has to have.
+const PAIRS: f64 = 0.98;
+
+fn arch(name: &str) -> &'static Arch {
+    Arch::named(name).expect("in the table")
+}
+
+fn options(arch: &'static Arch, options: Options) -> LaunchOptions {
+    let emulation = Emulation { options, ..Emulation::default() };
+    LaunchOptions { toolchain: Toolchain::shared(), arch: Some(arch), emulation, ..LaunchOptions::default() }
+}
+
+/// The cases that are quick, of types that the architecture has.
+fn small(arch: &Arch) -> Vec<Case> {
+    cases().into_iter().filter(|case| case.small && (arch.bf16 || case.elem != Elem::Bf16)).collect()
+}
+
+fn judge(what: &str, report: &Report) {
+    assert!(report.failures().next().is_none(), "{what}\n{report}");
+}
+
+#[test]
+fn the_small_cases_are_right_on_every_path() {
+    for arch in ARCHS.map(arch) {
+        let cases = small(arch);
+        assert!(cases.len() > 90, "{} cases on {arch}", cases.len());
+        judge(arch.name, &run(&Device::emulator(), &options(arch, Options::default()), &cases));
+    }
+}
+
+#[test]
+fn schedules_in_which_all_pairs_of_knobs_meet_are_right_in_any_order_of_execution() {
+    let seed = match std::env::var("FLASHTILE_SEED") {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("FLASHTILE_SEED={text} is not a number")),
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs(),
+    };
+    for arch in ARCHS.map(arch) {
+        let pool = samples(&small(arch), arch, POOL, seed).expect("draws");
+        let (sample, covered) = pairwise(pool, MOST);
+        let what = format!("FLASHTILE_SEED={seed} on {arch}: {} schedules, {:.1} % of all pairs", sample.len(), 100.0 * covered);
+        println!("{what}");
+        assert!(covered >= PAIRS, "{what}");
+        // A failure names its schedule; --emulate landing=random,order=random,seed=SEED repeats the order.
+        let report = run_samples(&Device::emulator(), &options(arch, Options::random(seed)), &sample, |_| {});
+        for (sample, result) in sample.iter().zip(&report.cases) {
+            assert_eq!(result.failure, None, "{what}\n{} with schedule={}", result.name, sample.schedule);
+        }
+    }
+}
+
+/// A barrier that is dropped from generated code is a race, of which both lines of the kernel text are told.
+#[test]
+fn a_planted_race_is_told_with_both_lines() {
+    let arch = arch("sm_80");
+    let name = "causal_attention/f16/B1_H2_G1_M113_N113_D64/normal";
+    let case = cases().into_iter().find(|case| case.name() == name).expect("in the table");
+    let mut prepared = case.prepare().expect("prepares");
+    let schedule = "block_m=64,block_n=64,stages=1".parse().expect("a schedule");
+    let facts = case.facts().expect("binds");
+    let source = flashtile::lowering::generate(&prepared.kernel.instance(facts), &schedule, arch).expect("generates").source;
+    let barriers: Vec<usize> = source.match_indices("__syncthreads();").map(|(at, _)| at).collect();
+    assert!(barriers.len() >= 2, "{source}");
+    let mut launch = |source: &str| {
+        let emulation = Emulation { code: Some(EmulatedCode::Cuda(source.into())), ..Emulation::default() };
+        let options = LaunchOptions { schedule: Some(schedule.clone()), emulation, ..options(arch, Options::default()) };
+        verify::run(&prepared.kernel.on_with(&Device::emulator(), options)?, &mut prepared.arguments)
+    };
+    launch(&source).expect("is right as generated");
+    for at in barriers {
+        let spoilt = format!("{}{}", &source[..at], &source[at + "__syncthreads();".len()..]);
+        let error = launch(&spoilt).expect_err("a barrier is missing");
+        let Error::Emulator(flashtile::device::EmulatorError::Findings { findings, .. }) = &error else { panic!("{error}") };
+        let both = findings.iter().find_map(|f| Some((f.party.kernel_line()?, f.other.as_ref()?.kernel_line()?)));
+        let (one, other) = both.unwrap_or_else(|| panic!("{error}"));
+        assert!(one.file.ends_with("causal_attention.rs") && other.file.ends_with("causal_attention.rs"), "{error}");
+        assert!((13..=25).contains(&one.line) && (13..=25).contains(&other.line), "{error}");
+        assert!(error.to_string().contains(&one.to_string()), "{error}");
+    }
+}

@@ -1,0 +1,286 @@
+//! A split kernel means what the kernel means: the partial kernel and the combine kernel, executed one after the other by the
+//! interpreter, give what the kernel as written gives, whatever the blocks, the sizes and the number of parts.
+
+use std::collections::BTreeMap;
+
+use flashtile::conformance::kernels::KERNELS as SUITE;
+use flashtile_codegen::{Split, split, why_not_split};
+use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
+use flashtile_dsl::ir::{BinaryOp, Binding, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText, parse_text, verify};
+use proptest::prelude::*;
+
+const KERNELS: &[&str] = &[
+    include_str!("../../runtime/kernels/attention.rs"),
+    include_str!("../../runtime/kernels/causal_attention.rs"),
+    include_str!("../../runtime/kernels/matmul_gelu.rs"),
+    include_str!("../filetests/generated/mask_window.ft"),
+    include_str!("../filetests/analysis/mask_documents.ft"),
+    SINK,
+    PLAIN,
+];
+
+/// A streaming softmax that starts from a sink: its initial state counts.
+const SINK: &str = "
+pub fn sink<T: Element, const D: usize>(
+    q: &Tensor<T, (H, M, D)>, k: &Tensor<T, (H, N, D)>, v: &Tensor<T, (H, N, D)>, o: &mut Tensor<T, (H, M, D)>,
+) {
+    let (h, i) = program(H, tiles(M));
+    let q_i = load(q, [h, i, ..]);
+    let mut m = full(i, 0.5);
+    let mut l = full(i, 1.0);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = mask(dot(q_i, load(k, [h, j, ..]).t()), pos(i) >= pos(j));
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp2(m - m_ref);
+        let p = exp2(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [h, j, ..]));
+        m = m_new;
+    }
+    store(o, [h, i, ..], acc / l);
+}";
+
+/// No mask, and no `visible_or_zero`: every row sees every key.
+const PLAIN: &str = "
+pub fn plain<T: Element, const D: usize>(
+    q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, o: &mut Tensor<T, (M, D)>, top: &mut Tensor<f32, (M)>,
+) {
+    let i = program(tiles(M));
+    let q_i = load(q, [i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [j, ..]).t());
+        let m_new = max(m, rowmax(s));
+        let alpha = exp(m - m_new);
+        let p = exp(s - m_new);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [j, ..]));
+        m = m_new;
+    }
+    store(o, [i, ..], acc / l);
+    store(top, [i], m);
+}";
+
+const D: i64 = 8;
+
+fn parse(text: &str) -> Vec<Kernel> {
+    let text = text.split("; run:").next().unwrap_or_default();
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn kernels() -> Vec<Kernel> {
+    KERNELS.iter().copied().chain(SUITE.iter().map(|k| k.text)).flat_map(parse).collect()
+}
+
+/// A call: sizes and data for any kernel.
+#[derive(Clone, Debug)]
+struct Call {
+    rows: i64,
+    columns: i64,
+    blocks: (usize, usize),
+    integer: i32,
+    seed: u64,
+}
+
+type Tensors = BTreeMap<String, HostTensor>;
+
+impl Call {
+    fn size(&self, name: &str) -> i64 {
+        match name {
+            "M" => self.rows,
+            "N" => self.columns,
+            "K" => self.columns + 3,
+            "H" => 4,
+            "G" => 2,
+            "D" | "E" => D,
+            _ => 1,
+        }
+    }
+
+    fn extent(&self, kernel: &Kernel, size: &SizeExpr) -> usize {
+        size.eval(|id| Some(self.size(kernel.size_name(id)))).expect("every size has a value") as usize
+    }
+
+    /// The inputs of a kernel, by name.
+    fn inputs(&self, kernel: &Kernel) -> Tensors {
+        let mut state = self.seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        };
+        let mut tensors = Tensors::new();
+        for param in kernel.params.values() {
+            let ParamKind::Tensor(decl) = &param.kind else { continue };
+            if decl.output {
+                continue;
+            }
+            let shape: Vec<usize> = decl.shape.iter().map(|s| self.extent(kernel, s)).collect();
+            let (elem, count) = (if decl.elem == Elem::I32 { Elem::I32 } else { Elem::F32 }, shape.iter().product());
+            let scale = if elem == Elem::I32 { 2.5 } else { 3.0 };
+            let values: Vec<f64> = (0..count).map(|_| next() * scale).collect();
+            tensors.insert(param.name.clone(), HostTensor::from_f64(elem, &shape, &values));
+        }
+        tensors
+    }
+
+    /// Executes all programs of a kernel on tensors found by name; adds the outputs to them, NaN where nothing was stored.
+    fn run<A: Arithmetic>(&self, kernel: &Kernel, tensors: &mut Tensors, arithmetic: A) {
+        verify(kernel).unwrap_or_else(|errors| panic!("{errors:?}\n{kernel}"));
+        let consts = kernel.sizes.values().filter(|s| s.kind == SizeKind::Const).map(|s| (s.name.clone(), D));
+        let binding = Binding::new(kernel, Elem::F32, consts);
+        let sizes: Vec<i64> = kernel.sizes.values().map(|s| self.size(&s.name)).collect();
+        let arguments: Vec<Argument<'_>> = kernel
+            .params
+            .values()
+            .map(|p| match &p.kind {
+                ParamKind::Scalar(Elem::I32) => Argument::I32(self.integer),
+                ParamKind::Scalar(_) => Argument::F32(0.7),
+                ParamKind::Tensor(t) if t.output => Argument::Output,
+                ParamKind::Tensor(_) => Argument::Input(tensors[&p.name].view()),
+            })
+            .collect();
+        let grid = |axis| kernel.grid().contains(&flashtile_dsl::ir::ProgramDim::Tiles(axis));
+        let blocks = kernel.axes.keys().map(|axis| if grid(axis) { self.blocks.0 } else { self.blocks.1 }).collect();
+        let interpreter = Interpreter::new(kernel, &binding, &sizes, &Blocks::PerAxis(blocks), &arguments, arithmetic)
+            .unwrap_or_else(|e| panic!("{e}"));
+        let mut outputs = Tensors::new();
+        for (id, param) in kernel.params.iter() {
+            let shape = interpreter.shape(id);
+            if matches!(&param.kind, ParamKind::Tensor(t) if t.output) {
+                let nothing = vec![f64::NAN; shape.iter().product()];
+                outputs.insert(param.name.clone(), HostTensor::from_f64(Elem::F32, shape, &nothing));
+            }
+        }
+        for program in 0..interpreter.programs() {
+            for stored in interpreter.run(program).unwrap_or_else(|e| panic!("{e}")) {
+                let shape = interpreter.shape(stored.param);
+                let strides: Vec<usize> = (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();
+                let to = outputs.get_mut(&kernel.params[stored.param].name).expect("an output");
+                stored.write(Elem::F32, &strides, to.memory_mut());
+            }
+        }
+        tensors.append(&mut outputs);
+    }
+
+    /// Where the outputs of the kernel and of its two halves differ by more than rounding.
+    fn difference<A: Arithmetic + Clone>(&self, kernel: &Kernel, split: &Split, arithmetic: A) -> Option<String> {
+        let mut whole = self.inputs(kernel);
+        let mut parts = whole.clone();
+        self.run(kernel, &mut whole, arithmetic.clone());
+        self.run(&split.partial, &mut parts, arithmetic.clone());
+        self.run(&split.combine, &mut parts, arithmetic);
+        // States are f32.
+        let same = |x: f64, y: f64| x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= 2e-5 * (1.0 + x.abs());
+        whole.iter().find_map(|(name, tensor)| {
+            let (a, b) = (tensor.to_f64(), parts[name].to_f64());
+            let at = a.iter().zip(&b).position(|(&x, &y)| !same(x, y))?;
+            Some(format!("{name}[{at}] is {} and {}", a[at], b[at]))
+        })
+    }
+}
+
+fn calls() -> impl Strategy<Value = Call> {
+    (1i64..20, 0i64..40, (1usize..9, 1usize..9), 0i32..12, any::<u64>()).prop_map(|(rows, columns, blocks, integer, seed)| Call {
+        rows,
+        columns,
+        blocks,
+        integer,
+        seed,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_halves_mean_the_whole(call in calls(), count in prop_oneof![2u32..6, Just(32)]) {
+        for kernel in kernels() {
+            let split = split(&kernel, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            prop_assert_eq!(call.difference(&kernel, &split, Exact64), None, "{} in {}", kernel.name, count);
+            prop_assert_eq!(call.difference(&kernel, &split, Ir32), None, "{} in {}", kernel.name, count);
+        }
+    }
+}
+
+#[test]
+fn the_halves_have_a_text_form() {
+    for kernel in kernels() {
+        let split = split(&kernel, 4).expect("splits");
+        for half in [&split.partial, &split.combine] {
+            let text = half.to_string();
+            let again = parse_text(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            assert_eq!(again, half.without_spans(), "\n{text}");
+        }
+        assert!(split.partial.to_string().contains(" part %0 of 4 ("), "{}", split.partial);
+        assert!(split.combine.to_string().contains("axis part: each over 4"), "{}", split.combine);
+    }
+}
+
+/// The comparison can fail: halves with a fault give something else.
+#[test]
+fn faults_in_the_halves_are_noticed() {
+    let kernel = parse(KERNELS[1]).remove(0);
+    let call = Call { rows: 9, columns: 21, blocks: (4, 3), integer: 0, seed: 7 };
+    let right = split(&kernel, 3).expect("splits");
+    assert_eq!(call.difference(&kernel, &right, Exact64), None);
+    type Plant = fn(&mut Kernel, &mut Op);
+    let combine: [(&str, Plant); 3] = [
+        ("what is kept is not rescaled", |k, op| {
+            if let Op::Binary(BinaryOp::Mul, a, b) = op
+                && k.values[*b].name.as_deref() == Some("kept")
+            {
+                *op = Op::Binary(BinaryOp::Add, *a, *a);
+            }
+        }),
+        ("the larger maximum is not taken", |_, op| {
+            if let Op::Binary(BinaryOp::Max, a, b) = *op {
+                *op = Op::Binary(BinaryOp::Min, a, b);
+            }
+        }),
+        ("parts replace each other", |k, op| {
+            if let Op::Binary(BinaryOp::Add, _, b) = *op
+                && k.tile(b).rank() == 2
+            {
+                *op = Op::Binary(BinaryOp::Max, b, b);
+            }
+        }),
+    ];
+    for (what, plant) in combine {
+        let mut wrong = right.clone();
+        edit(&mut wrong.combine, plant);
+        assert!(call.difference(&kernel, &wrong, Exact64).is_some(), "{what}");
+    }
+    let mut wrong = right.clone();
+    edit(&mut wrong.partial, |_, op| {
+        if let Op::For { part, .. } = op {
+            *part = None;
+        }
+    });
+    assert!(call.difference(&kernel, &wrong, Exact64).is_some(), "every part walks all tiles");
+}
+
+fn edit(kernel: &mut Kernel, plant: fn(&mut Kernel, &mut Op)) {
+    for (_, id) in kernel.walk() {
+        let mut op = kernel.ops[id].op.clone();
+        plant(kernel, &mut op);
+        kernel.ops[id].op = op;
+    }
+}
+
+#[test]
+fn what_cannot_be_split_says_why() {
+    let why = |text: &str| why_not_split(&parse(text).remove(0)).expect("cannot be split");
+    assert_eq!(why(include_str!("../../runtime/kernels/row_softmax.rs")), "the kernel has 2 loops, and not one");
+    let plain_masked = PLAIN
+        .replace("let s = dot(q_i, load(k, [j, ..]).t());", "let s = mask(dot(q_i, load(k, [j, ..]).t()), pos(i) >= pos(j));");
+    assert!(why(&plain_masked).contains("pass the maximum through visible_or_zero"), "{}", why(&plain_masked));
+    let product = PLAIN.replace("l = l * alpha + rowsum(p);", "l = l * (alpha + 1.0) + rowsum(p);");
+    assert!(why(&product).starts_with("`l` is no streaming reduction: "), "{}", why(&product));
+    let early = PLAIN.replace("let mut l = zeros(i);", "let mut l = full(i, 1.0);");
+    assert!(why(&early).contains("`l` starts from a value"), "{}", why(&early));
+}
