@@ -8,7 +8,7 @@ use flashtile_dsl::ir::{Elem, ParamKind};
 
 use super::TuneError;
 use super::gate::{SAMPLES, read};
-use super::inputs::{all_sizes, normal, shapes};
+use super::inputs::{all_sizes, normal, rotations, shapes};
 use super::measure::{MeasureOptions, time};
 use crate::cache::Measurement;
 use crate::device::{Device, VariantInfo};
@@ -132,7 +132,8 @@ pub fn measure_sequence(parts: &[(Part, LoadedKernel)], oracle: &Part, options: 
     let mut tensors: BTreeMap<String, AnyTensor> = BTreeMap::new();
     for (n, name) in inputs.iter().enumerate() {
         let (elem, shape) = &forms[name];
-        let bytes = repeated(*elem, shape.iter().product(), options.seed ^ ((n as u64 + 1) << 48));
+        let drawn = || repeated(*elem, shape.iter().product(), options.seed ^ ((n as u64 + 1) << 48));
+        let bytes = rotations(name, *elem, shape).unwrap_or_else(drawn);
         tensors.insert(name.clone(), AnyTensor::from_bytes(&device, *elem, shape, &bytes)?);
     }
     let expected = reference(oracle, &judge, &forms, &tensors, options.seed)?;

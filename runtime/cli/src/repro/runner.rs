@@ -248,16 +248,18 @@ impl<'a> Runner<'a> {
             _ => lowering::compile(bound, facts, schedule, self.arch, &toolchain, &self.global.launch_options().cache).ok(),
         };
         let report = compiled.as_ref().map(|code| &code.module.report);
-        let predicted = generated.predicted;
+        let predicted = generated.main().predicted;
         let shared_bytes = predicted.shared_bytes + report.map_or(0, |r| r.shared);
-        let (blocks, limit) = match report {
-            Some(report) => Resources::occupancy(self.arch, report.registers, shared_bytes, predicted.threads),
+        // Of several launches, the one that the schedule is about.
+        let registers = report.map(|r| r.entries.get(&generated.main().abi.entry).copied().unwrap_or(r.registers));
+        let (blocks, limit) = match registers {
+            Some(registers) => Resources::occupancy(self.arch, registers, shared_bytes, predicted.threads),
             None => (predicted.blocks_per_sm, predicted.limit),
         };
         Code {
             schedule: schedule.to_string(),
             origin: "given".to_owned(),
-            registers: report.map(|r| r.registers),
+            registers,
             spills: report.map(|r| r.spill_stores + r.spill_loads),
             shared_bytes,
             threads: predicted.threads,

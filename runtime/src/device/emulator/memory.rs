@@ -26,7 +26,7 @@ impl EmulatorMemory {
     /// Memory that nothing was written to: a launch that reads it before it is written is at fault.
     pub fn unwritten(emulator: &Emulator, bytes: usize) -> Self {
         let buffer = emulator.change_memory(|memory| memory.allocate(bytes as u64));
-        Self { emulator: emulator.clone(), buffer }
+        Self { emulator: emulator.clone(), buffer, _held: emulator.inner.meter.hold(bytes) }
     }
 }
 
