@@ -17,7 +17,7 @@ use crate::launches::{self, Launches, Piece};
 use crate::lower;
 use crate::plan::{self, Plan, Storage};
 use crate::rewrite;
-use crate::schedule::{Fragments, KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
 use crate::space;
 
 /// Generated code and how to call it.
@@ -283,7 +283,7 @@ fn planned_launch(piece: Piece, is_main: bool, arch: &'static Arch) -> Result<Pl
     if shared_bytes as usize > arch.shared_per_block {
         reasons.push(format!("needs {shared_bytes} bytes of shared memory, a block has {}", arch.shared_per_block));
     }
-    let registers = estimate_registers(&plan, schedule);
+    let registers = estimate_registers(&plan);
     let threads = plan.threads();
     let most = match lower::register_split(schedule) {
         _ if !plan.is_specialized() => 255,
@@ -494,13 +494,12 @@ fn range_lengths(kernel: &Kernel) -> Vec<(String, SizeExpr)> {
     found.into_iter().collect()
 }
 
-/// Registers per thread: fragments at the widest moment, preloaded operands, and addresses and the like.
-fn estimate_registers(plan: &Plan, schedule: &Schedule) -> u32 {
-    let packed = plan.variables.iter().filter(|v| v.storage == Storage::Packed).map(|v| v.registers()).max().unwrap_or(0);
-    let preload = if schedule.fragments == Fragments::Preload { packed } else { 0 };
+/// Registers per thread: fragments at the widest moment, and addresses and the like. Preloaded fragments are not among them: the
+/// compiler moves their loads down to where registers are free.
+fn estimate_registers(plan: &Plan) -> u32 {
     // Addresses and the like; roles that only compute have few.
     let others = if plan.is_specialized() { 12 } else { 20 };
-    plan::peak(plan) + preload + others
+    plan::peak(plan) + others
 }
 
 fn grid(instance: &Instance, schedule: &Schedule) -> Vec<GridDim> {

@@ -476,7 +476,7 @@ impl Counter<'_> {
             }
             StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::LoadFragments { to, .. } => self.ldmatrix(self.elements(*to) / 4.0),
-            StmtOp::Dot { acc, a, b, depth, .. } => self.product(*acc, a, *b, *depth),
+            StmtOp::Dot { acc, a, b, depth, k_major, .. } => self.product(*acc, a, *b, *depth, *k_major),
             StmtOp::Stage { from, .. } => {
                 let n = self.elements(*from) / 2.0;
                 Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
@@ -532,7 +532,7 @@ impl Counter<'_> {
         Units { issue: n / 4.0, shared: 4.0 * n, ..Units::default() }
     }
 
-    fn product(&self, acc: usize, a: &OperandA, b: usize, depth: u32) -> Units {
+    fn product(&self, acc: usize, a: &OperandA, b: usize, depth: u32, k_major: bool) -> Units {
         let v = &self.plan.variables[acc];
         let (m, n) = (f64::from(v.m_tiles), f64::from(v.n_tiles));
         let depth = f64::from(depth);
@@ -553,7 +553,12 @@ impl Counter<'_> {
         }
         let products = m * n * k * if self.schedule.tensor_op == TensorOp::MmaM16n8k8 { 2.0 } else { 1.0 };
         let batches = if self.schedule.batch_m { 1.0 } else { m };
-        let pairs = if self.schedule.fragments == Fragments::Single { n } else { n / 2.0 };
+        let single = match self.schedule.fragments {
+            Fragments::Single => true,
+            Fragments::PairedKMajor => !k_major,
+            Fragments::Paired | Fragments::Preload | Fragments::DoubleBuffer => false,
+        };
+        let pairs = if single { n } else { n / 2.0 };
         let mut loads = pairs * k * batches;
         if matches!(a, OperandA::Tile(..)) {
             loads += m * k;

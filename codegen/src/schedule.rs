@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 4;
+pub const SPACE_VERSION: u32 = 5;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -54,7 +54,10 @@ choices! {
     Fragments {
         /// One fragment per `ldmatrix` (`.x2`).
         Single = "single",
-        /// Two fragments per `ldmatrix` (`.x4`).
+        /// Two fragments per `ldmatrix` (`.x4`) of an operand whose rows run along the contraction (K), one per `.x2.trans` of one
+        /// whose rows run across it (V).
+        PairedKMajor = "paired_k_major",
+        /// Two fragments per `ldmatrix` (`.x4`, `.x4.trans`).
         Paired = "paired",
         /// All fragments of the second product of a step loaded before its first multiply.
         Preload = "preload",

@@ -66,8 +66,9 @@ impl Writer<'_> {
         self.wrappers.extend([Wrapper::Tile, Wrapper::Mma { shape, elem: tb.elem.name() }]);
         let fragments = match self.e.schedule.fragments {
             Fragments::Single => "single",
+            Fragments::PairedKMajor if !*k_major => "single",
             Fragments::Preload if *last => "preload",
-            Fragments::Paired | Fragments::Preload => "paired",
+            Fragments::Paired | Fragments::PairedKMajor | Fragments::Preload => "paired",
             Fragments::DoubleBuffer => "double_buffer",
         };
         let width = if fragments == "single" { "x2" } else { "x4" };

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::expression::Expressions;
 use super::nest::{Distance, Kind, carrier, exchanged, survives};
+use super::ranges::{Range, ranges};
 use crate::ir::{At, BlockId, Kernel, Op, OpId, ValueDef, ValueId};
 
 /// A loop of the nest.
@@ -94,6 +95,8 @@ pub struct Dependences {
     pub edges: Vec<Edge>,
     /// Components with a circle, in order.
     pub components: Vec<Component>,
+    /// Compile-time ranges of tiles, and the statements that reduce over each.
+    pub ranges: Vec<(Range, Vec<usize>)>,
 }
 
 impl Dependences {
@@ -103,7 +106,15 @@ impl Dependences {
         found.statements(kernel.body, &mut (0..found.loops.len()).collect());
         let edges = found.edges();
         let components = components(found.statements.len(), &edges);
-        Self { loops: found.loops, statements: found.statements, edges, components }
+        let statements_of = |range: &Range| range.reduced_by.iter().filter_map(|op| found.of_op.get(op).copied()).collect();
+        let ranges = ranges(kernel)
+            .into_iter()
+            .map(|range| {
+                let by = statements_of(&range);
+                (range, by)
+            })
+            .collect();
+        Self { loops: found.loops, statements: found.statements, edges, components, ranges }
     }
 
     /// Whether no dependence is carried by a loop: its iterations may run at the same time.

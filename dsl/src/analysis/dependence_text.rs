@@ -36,6 +36,14 @@ impl Dependences {
             line(format!("  {:<4} {who:<5} {verdict}", l.name));
         }
 
+        if !self.ranges.is_empty() {
+            line("ranges".into());
+        }
+        for (range, by) in &self.ranges {
+            let verdict = if by.is_empty() { "parallel".into() } else { format!("reduced by {}", list(by)) };
+            line(format!("  {:<4} of {}: {verdict}", kernel.size_text(&range.length), range.members.join(", ")));
+        }
+
         line("statements".into());
         let width = self.statements.iter().map(|s| s.loops.iter().map(|&l| loop_name(l).len() + 2).sum::<usize>()).max();
         let width = width.unwrap_or(0);

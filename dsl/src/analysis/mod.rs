@@ -7,6 +7,7 @@
 //! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
 //! | [`dependence`], [`nest`] | statements, edges, components; the rule of interchange |
+//! | [`ranges`] | compile-time ranges of tiles: elements along them that are computed by themselves |
 //! | [`streaming`] | reductions that split, and their combine |
 //! | [`cost`], [`visible`] | FLOPs, bytes, special functions, roofline; exact counts of what masks keep |
 
@@ -20,6 +21,7 @@ pub mod mask;
 pub mod nest;
 pub mod picture;
 pub mod predicate;
+pub mod ranges;
 pub mod simplify;
 pub mod streaming;
 pub mod unchanged;

@@ -44,6 +44,14 @@ pub enum Failure {
         /// Why.
         reason: String,
     },
+    /// The Python that was named for the peers is of no use.
+    #[error("{python} cannot run the peers: {reason}; name a Python that has PyTorch with CUDA, or give --no-peers")]
+    Peers {
+        /// The interpreter.
+        python: String,
+        /// Why.
+        reason: String,
+    },
     /// Results are wrong.
     #[error("{0}")]
     Verification(String),
@@ -92,6 +100,7 @@ impl Failure {
             Self::Schedule(_) => Exit::Schedule,
             Self::Tensor { .. } | Self::TensorFile { .. } => Exit::Input,
             Self::Io { .. } => Exit::Io,
+            Self::Peers { .. } => Exit::Toolchain,
             Self::Verification(_) => Exit::Verification,
             Self::DamagedCache { .. } => Exit::Cache,
             Self::DeviceLost(_) => Exit::Driver,

@@ -101,6 +101,8 @@ verbs! {
     Tune(tune);
     /// Time a kernel, and check what it computes
     Bench(bench);
+    /// Run published experiments again, with the published figures beside
+    Repro(repro);
     /// Look after the cache of tuning results and compiled code
     Cache(cache);
     /// Print a completion script for a shell

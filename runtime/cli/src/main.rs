@@ -9,6 +9,7 @@
 //! | `settings` | `NAME=VALUE,..` lists |
 //! | `tensors`, `files` | safetensors; files written atomically |
 //! | `layout/` | pictures of tiles in shared memory |
+//! | `repro/` | published experiments |
 //! | `output` | text, tables, JSON, progress |
 //! | `failure`, `exit` | errors, and the table of exit codes |
 //! | `reference` | `docs/cli.md` from the flags |
@@ -21,6 +22,7 @@ mod layout;
 mod output;
 mod profile;
 mod reference;
+mod repro;
 mod settings;
 mod subject;
 mod target;

@@ -95,6 +95,16 @@ pub(super) fn places(case: &Case, kernel: &Kernel) -> Vec<HostArgument> {
     kernel.params.values().map(place).collect()
 }
 
+/// What a parameter of this name holds if it is a table of rotations: cosines or sines, by position and column.
+pub(crate) fn rotation_table(name: &str, columns: usize) -> Option<impl Fn(usize, usize) -> f64> {
+    let of = match name.split('_').next() {
+        Some("cos") => f64::cos as fn(f64) -> f64,
+        Some("sin") => f64::sin as fn(f64) -> f64,
+        _ => return None,
+    };
+    Some(move |row: usize, column: usize| of(row as f64 * 1e4f64.powf(-(column as f64) / columns as f64)))
+}
+
 /// Changes normal values into what the case asks for.
 fn shape_values(how: Values, name: &str, shape: &[usize], values: &mut [f64]) {
     let columns = shape.last().copied().unwrap_or(1).max(1);
@@ -108,15 +118,9 @@ fn shape_values(how: Values, name: &str, shape: &[usize], values: &mut [f64]) {
             change(at % rows, row);
         }
     };
-    // Tables of rotations hold cosines and sines, whatever else is asked for: a row for each position.
-    let table = match name.split('_').next() {
-        Some("cos") => Some(f64::cos as fn(f64) -> f64),
-        Some("sin") => Some(f64::sin as fn(f64) -> f64),
-        _ => None,
-    };
-    if let Some(of) = table {
-        let speed = |column: usize| 1e4f64.powf(-(column as f64) / columns as f64);
-        return each_row(&mut |row, x| x.iter_mut().enumerate().for_each(|(c, x)| *x = of(row as f64 * speed(c))));
+    // Tables of rotations are that whatever else is asked for.
+    if let Some(table) = rotation_table(name, columns) {
+        return each_row(&mut |row, x| x.iter_mut().enumerate().for_each(|(c, x)| *x = table(row, c)));
     }
     match (how, name) {
         (Values::Integers, _) => values.iter_mut().for_each(|x| *x = x.round().clamp(-1.0, 1.0)),

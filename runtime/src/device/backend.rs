@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flashtile_dsl::ir::Elem;
 use flashtile_emulator::Report;
 
-use super::{DeviceError, DeviceInfo, LaunchOptions, Stream, VariantInfo};
+use super::{DeviceError, DeviceInfo, LaunchOptions, Meter, Stream, VariantInfo};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 
@@ -17,6 +17,14 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Zeroed memory of so many bytes, aligned to at least 256.
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>, DeviceError>;
+
+    /// Counts what `allocate`, and the device itself, have allocated.
+    fn meter(&self) -> &Meter;
+
+    /// Bytes of memory that the driver says are free; `None` on a device without a driver.
+    fn free_memory(&self) -> Result<Option<usize>, DeviceError> {
+        Ok(None)
+    }
 
     /// Waits for everything queued on the device's own stream.
     fn synchronize(&self) -> Result<(), DeviceError>;

@@ -5,7 +5,7 @@ mod launcher;
 use std::sync::{Arc, OnceLock, RwLock};
 
 use super::backend::check_range;
-use super::{Backend, DeviceError, DeviceInfo, DeviceKind, LaunchOptions, Launcher, Memory};
+use super::{Backend, DeviceError, DeviceInfo, DeviceKind, Held, LaunchOptions, Launcher, Memory, Meter};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 
@@ -13,13 +13,14 @@ use crate::kernel::BoundKernel;
 #[derive(Debug)]
 pub(crate) struct Cpu {
     info: DeviceInfo,
+    meter: Arc<Meter>,
 }
 
 impl Cpu {
     /// The CPU device, the same in the whole process.
     pub fn device() -> Arc<dyn Backend> {
         static DEVICE: OnceLock<Arc<Cpu>> = OnceLock::new();
-        DEVICE.get_or_init(|| Arc::new(Cpu { info: info() })).clone()
+        DEVICE.get_or_init(|| Arc::new(Cpu { info: info(), meter: Arc::default() })).clone()
     }
 }
 
@@ -46,7 +47,11 @@ impl Backend for Cpu {
         raw.resize(bytes + ALIGNMENT, 0u8);
         let start = raw.as_ptr().align_offset(ALIGNMENT);
         let address = raw.as_ptr() as u64 + start as u64;
-        Ok(Arc::new(HostMemory { bytes, address, start, raw: RwLock::new(raw) }))
+        Ok(Arc::new(HostMemory { bytes, address, start, raw: RwLock::new(raw), _held: self.meter.hold(bytes) }))
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
@@ -72,6 +77,7 @@ pub(crate) struct HostMemory {
     /// First byte of the allocation in `raw`, which never grows and so never moves.
     start: usize,
     raw: RwLock<Vec<u8>>,
+    _held: Held,
 }
 
 impl std::fmt::Debug for HostMemory {

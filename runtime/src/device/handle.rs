@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::cpu::Cpu;
 use super::cuda::Cuda;
 use super::emulator::Emulator;
-use super::{Backend, DeviceError, DeviceInfo, DeviceKind};
+use super::{Backend, DeviceError, DeviceInfo, DeviceKind, MemoryUse};
 use crate::error::{Error, Result};
 
 /// A device that holds tensors and runs kernels. Clones are the same device.
@@ -68,6 +68,33 @@ impl Device {
     /// Something queued failed.
     pub fn synchronize(&self) -> Result<()> {
         Ok(self.backend.synchronize()?)
+    }
+
+    /// Bytes that this process has allocated on it: tensors, and what kernels need besides (workspaces). Code and the driver's
+    /// own memory do not count.
+    ///
+    /// ```
+    /// use flashtile::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let x = Tensor::<f32>::zeros(&device, &[4, 8])?;
+    /// assert!(device.memory_use().current >= 128);
+    /// # Ok::<(), flashtile::Error>(())
+    /// ```
+    pub fn memory_use(&self) -> MemoryUse {
+        self.backend.meter().read()
+    }
+
+    /// Takes what is allocated now for the most so far.
+    pub fn reset_peak_memory(&self) {
+        self.backend.meter().reset_peak();
+    }
+
+    /// Bytes of memory that the driver says are free; `None` on a device without a driver.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn free_memory(&self) -> Result<Option<usize>> {
+        Ok(self.backend.free_memory()?)
     }
 
     pub(crate) fn backend(&self) -> &dyn Backend {

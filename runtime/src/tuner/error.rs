@@ -40,6 +40,14 @@ pub enum TuneError {
         /// Every candidate, and why it was rejected.
         evidence: Vec<Candidate>,
     },
+    /// Kernels of a sequence that do not fit each other.
+    #[error("tensor `{tensor}` of the sequence {reason}")]
+    Sequence {
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// Cancelled or out of time before any candidate was measured.
     #[error("tuning of kernel `{kernel}` ended ({why}) before any candidate was measured; give it a larger budget")]
     Ended {

@@ -13,7 +13,7 @@ use crate::tensor::AnyTensor;
 use crate::verify::{HostArgument, OutputVerdict, Programs, Reference};
 
 /// Programs of the oracle that are sampled.
-const SAMPLES: usize = 12;
+pub(super) const SAMPLES: usize = 12;
 
 /// Expected results of a sample of programs.
 pub(super) struct Gate {
@@ -66,7 +66,7 @@ fn host(value: &Value) -> Result<HostArgument> {
     })
 }
 
-fn read(elem: Elem, bytes: &[u8], at: usize) -> f64 {
+pub(super) fn read(elem: Elem, bytes: &[u8], at: usize) -> f64 {
     fn value<T: Element>(bytes: &[u8], at: usize) -> T {
         T::read_bytes(&bytes[at * T::BYTES..][..T::BYTES])
     }

@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::TuneError;
+use crate::conformance::data::rotation_table;
 use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::BoundKernel;
@@ -20,7 +21,7 @@ pub(super) struct Inputs {
     pub sizes: Vec<i64>,
 }
 
-/// One argument. Tensors that are read hold normally distributed values.
+/// One argument. Tensors that are read hold normally distributed values, tables of rotations (`cos..`, `sin..`) those.
 pub(super) enum Value {
     Input(AnyTensor),
     Output(AnyTensor),
@@ -93,7 +94,8 @@ impl Inputs {
                     if t.output {
                         Value::Output(AnyTensor::zeros(device, elem, &shape)?)
                     } else {
-                        let bytes = normal(elem, shape.iter().product(), seed ^ ((index as u64 + 1) << 48));
+                        let drawn = || normal(elem, shape.iter().product(), seed ^ ((index as u64 + 1) << 48));
+                        let bytes = rotations(&param.name, elem, &shape).unwrap_or_else(drawn);
                         Value::Input(AnyTensor::from_bytes(device, elem, &shape, &bytes)?)
                     }
                 }
@@ -121,8 +123,20 @@ impl Value {
     }
 }
 
+/// Little-endian bytes of a table of rotations, if the parameter is one.
+pub(super) fn rotations(name: &str, elem: Elem, shape: &[usize]) -> Option<Vec<u8>> {
+    let columns = shape.last().copied().unwrap_or(1).max(1);
+    let table = rotation_table(name, columns)?;
+    let width = elem.bytes().unwrap_or(4);
+    let mut bytes = vec![0u8; shape.iter().product::<usize>() * width];
+    for (at, slot) in bytes.chunks_mut(width).enumerate() {
+        write(elem, table(at / columns, at % columns) as f32, slot);
+    }
+    Some(bytes)
+}
+
 /// Little-endian bytes of normally distributed values; of zeros for integers.
-fn normal(elem: Elem, count: usize, seed: u64) -> Vec<u8> {
+pub(super) fn normal(elem: Elem, count: usize, seed: u64) -> Vec<u8> {
     let width = elem.bytes().unwrap_or(4);
     let mut bytes = vec![0u8; count * width];
     if elem == Elem::I32 {
@@ -133,15 +147,18 @@ fn normal(elem: Elem, count: usize, seed: u64) -> Vec<u8> {
     bytes.par_chunks_mut(RUN * width).enumerate().for_each(|(run, bytes)| {
         let mut random = Random(seed.wrapping_add((run as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         for slot in bytes.chunks_mut(width) {
-            let x = random.normal();
-            match elem {
-                Elem::F16 => slot.copy_from_slice(&f16::from_f32(x).to_le_bytes()),
-                Elem::Bf16 => slot.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
-                _ => slot.copy_from_slice(&x.to_le_bytes()),
-            }
+            write(elem, random.normal(), slot);
         }
     });
     bytes
+}
+
+fn write(elem: Elem, x: f32, slot: &mut [u8]) {
+    match elem {
+        Elem::F16 => slot.copy_from_slice(&f16::from_f32(x).to_le_bytes()),
+        Elem::Bf16 => slot.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
+        _ => slot.copy_from_slice(&x.to_le_bytes()),
+    }
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough for test data.

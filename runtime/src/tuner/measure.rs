@@ -7,8 +7,8 @@ use super::gate::Gate;
 use super::inputs::{Inputs, Value};
 use super::search::median;
 use crate::cache::Measurement;
-use crate::device::VariantInfo;
 use crate::device::cuda::{Cuda, Timer};
+use crate::device::{Device, VariantInfo};
 use crate::error::Result;
 use crate::launch::LoadedKernel;
 use crate::verify::OutputVerdict;
@@ -65,10 +65,15 @@ impl Measured {
 pub fn measure(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, options: &MeasureOptions) -> Result<Measured> {
     let (inputs, verdicts) = checked(kernel, sizes, options.seed)?;
     let device = kernel.device();
-    let launch = || kernel.launch(&inputs.arguments());
+    let times = time(device, options, || kernel.launch(&inputs.arguments()))?;
+    Ok(Measured { times, verdicts, variant: kernel.variants().into_iter().next() })
+}
+
+/// Times what `launch` queues on the device's own stream.
+pub(super) fn time(device: &Device, options: &MeasureOptions, launch: impl Fn() -> Result<()>) -> Result<Measurement> {
     let timer = device.backend().as_any().downcast_ref::<Cuda>().map(Timer::new).transpose()?;
     let time = || match &timer {
-        Some(timer) => timer.time(launch),
+        Some(timer) => timer.time(&launch),
         None => {
             let start = Instant::now();
             launch()?;
@@ -84,8 +89,7 @@ pub fn measure(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, options: &M
         samples.push(time()?);
     }
     let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
-    let times = Measurement { median: median(&samples), min, repetitions: samples.len() as u32 };
-    Ok(Measured { times, verdicts, variant: kernel.variants().into_iter().next() })
+    Ok(Measurement { median: median(&samples), min, repetitions: samples.len() as u32 })
 }
 
 /// Runs a kernel once on inputs as [`measure`] draws them, and judges its outputs on a sample of the programs.
@@ -113,7 +117,6 @@ fn checked(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, seed: u64) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
     use crate::kernel::Kernel;
     use flashtile_dsl::ir::Elem;
 

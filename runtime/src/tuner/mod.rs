@@ -20,10 +20,12 @@ mod options;
 mod search;
 #[cfg(test)]
 mod search_tests;
+mod sequence;
 mod tune;
 
 pub use error::TuneError;
 pub use measure::{MeasureOptions, Measured, judge, measure};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};
 pub use search::Stop;
+pub use sequence::{MeasuredSequence, Part, PeakMemory, count_memory, measure_sequence};
 pub use tune::{TuneReport, model_key, tune};

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod inspect;
 pub mod list;
 pub mod man;
+pub mod repro;
 pub mod run;
 pub mod tune;
 pub mod verify;

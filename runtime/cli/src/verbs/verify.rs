@@ -7,7 +7,7 @@ use clap::Args;
 use flashtile::conformance::{self, Case, CaseResult, Comparison, Sample};
 use flashtile::device::{DeviceKind, Emulation};
 use flashtile::tuner::judge;
-use flashtile::{Arch, Device, Elem, LaunchOptions};
+use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions, verify};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -18,11 +18,15 @@ use crate::subject::{DType, Subject, SubjectFlags};
 use crate::target::{DEFAULT_ARCH, EmulationFlags, arch_named, launch_options};
 
 /// Flags of `flashtile verify`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Flags {
     /// A built-in's name, FILE, or FILE:NAME; one that the suite has runs its cases
     #[arg(required_unless_present = "all")]
     kernel: Option<String>,
+    /// Run the cases of this kernel of the suite, and its oracle, on KERNEL, which must have the same parameters: whether one
+    /// computes what the other does
+    #[arg(long = "as", value_name = "NAME", conflicts_with_all = ["all", "shape", "schedules", "list"])]
+    role: Option<String>,
     /// Run the whole conformance suite
     #[arg(long, conflicts_with = "kernel")]
     all: bool,
@@ -91,6 +95,9 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     }
     let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
     let options = LaunchOptions { emulation, ..options };
+    if let (Some(kernel), Some(role)) = (&flags.kernel, &flags.role) {
+        return in_role(flags, kernel, role, &device, &options, output);
+    }
     match (&flags.kernel, in_suite && flags.shape.is_empty()) {
         (Some(kernel), false) => shapes(flags, kernel, &device, &options, output),
         _ => suite(flags, &device, &options, output),
@@ -144,6 +151,23 @@ fn list(case: &Case, output: &mut Output) -> Result<()> {
         true => output.json(&json!({ "case": case.name(), "seed": case.seed(), "small": case.small })),
         false => output.text(format!("{} seed={:#x}", case.name(), case.seed())),
     }
+}
+
+/// Runs cases of one kernel of the suite on another kernel.
+fn in_role(flags: &Flags, kernel: &str, role: &str, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
+    let cases = chosen_for(&Flags { kernel: Some(role.to_owned()), ..flags.clone() }, device, output)?;
+    if device.compiles() {
+        options.toolchain.nvrtc()?; // one clear error instead of one per case
+    }
+    let kernel = Kernel::open(kernel)?;
+    let report = conformance::run_with(&cases, |bound, arguments| {
+        let loaded = kernel.bind_to(bound.binding().clone())?.on_with(device, options.clone())?;
+        verify::run(&loaded, arguments)
+    });
+    for (case, result) in cases.iter().zip(&report.cases) {
+        tell(case, result, output)?;
+    }
+    summary(&report.cases, device, None, output)
 }
 
 /// Runs cases of the suite, side by side.

@@ -2,5 +2,6 @@
 
 mod bad_input;
 mod emulator;
+mod repro;
 mod support;
 mod verbs;

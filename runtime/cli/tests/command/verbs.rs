@@ -6,7 +6,7 @@ use crate::support::Sandbox;
 fn every_verb_has_help_and_the_exit_codes_are_in_it() {
     let sandbox = Sandbox::new();
     let help = sandbox.run("--help");
-    let verbs = "demo list check doctor inspect run verify tune bench cache completions man";
+    let verbs = "demo list check doctor inspect run verify tune bench repro cache completions man";
     for verb in verbs.split(' ') {
         assert!(help.succeeds().contains(&format!("\n  {verb} ")), "{verb}");
         let own = sandbox.run(&format!("{verb} --help"));

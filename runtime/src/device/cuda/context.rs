@@ -14,7 +14,7 @@ use super::stream::CudaStream;
 use super::variant::Variant;
 use crate::device::compiled::{CompiledLauncher, Processor};
 use crate::device::{
-    Backend, Call, CodeResources, DeviceError, DeviceInfo, DeviceKind, GpuInfo, LaunchOptions, Launcher, Memory,
+    Backend, Call, CodeResources, DeviceError, DeviceInfo, DeviceKind, GpuInfo, LaunchOptions, Launcher, Memory, Meter,
 };
 use crate::error::Result;
 use crate::kernel::BoundKernel;
@@ -29,6 +29,8 @@ pub(crate) struct Context {
     context: sys::CUcontext,
     /// `cuda:N`, for messages.
     pub id: String,
+    /// Counts what is allocated in it.
+    pub meter: Arc<Meter>,
 }
 
 // SAFETY: a context handle may be used from any thread; each use makes it current on its own thread first.
@@ -83,7 +85,7 @@ impl Cuda {
         })?;
         // SAFETY: `device` is a handle that the driver just gave.
         let context = check(&id, "cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
-        let context = Arc::new(Context { context, id });
+        let context = Arc::new(Context { context, id, meter: Arc::default() });
         context.bind()?;
         let stream = Arc::new(CudaStream::new(&context)?);
         Ok(Self { context, info, gpu, arch, stream })
@@ -120,6 +122,16 @@ impl Backend for Cuda {
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>, DeviceError> {
         Ok(Arc::new(self.allocate_memory(bytes)?))
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.context.meter
+    }
+
+    fn free_memory(&self) -> Result<Option<usize>, DeviceError> {
+        self.context.bind()?;
+        let (free, _) = check(&self.context.id, "cuMemGetInfo_v2", result::mem_get_info())?;
+        Ok(Some(free))
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {

@@ -8,7 +8,7 @@ use super::context::Context;
 use super::driver::check;
 use super::stream::CudaStream;
 use crate::device::backend::check_range;
-use crate::device::{DeviceError, Memory};
+use crate::device::{DeviceError, Held, Memory};
 
 /// An allocation, freed on drop.
 #[derive(Debug)]
@@ -17,6 +17,7 @@ pub(crate) struct DeviceMemory {
     stream: Arc<CudaStream>,
     address: sys::CUdeviceptr,
     bytes: usize,
+    _held: Held,
 }
 
 impl DeviceMemory {
@@ -33,7 +34,7 @@ impl DeviceMemory {
             }
             Err(error) => return check(&context.id, "cuMemAlloc_v2", Err(error)),
         };
-        let memory = Self { context: context.clone(), stream: stream.clone(), address, bytes };
+        let memory = Self { context: context.clone(), stream: stream.clone(), address, bytes, _held: context.meter.hold(bytes) };
         memory.fill(0)?;
         Ok(memory)
     }

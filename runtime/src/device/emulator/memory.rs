@@ -4,20 +4,21 @@ use flashtile_emulator::Buffer;
 
 use super::Emulator;
 use crate::device::backend::check_range;
-use crate::device::{DeviceError, Memory};
+use crate::device::{DeviceError, Held, Memory};
 
 /// A buffer of the emulator's global memory, given up on drop.
 #[derive(Debug)]
 pub(crate) struct EmulatorMemory {
     emulator: Emulator,
     buffer: Buffer,
+    _held: Held,
 }
 
 impl EmulatorMemory {
     /// Zeroed memory.
     pub fn zeroed(emulator: &Emulator, bytes: usize) -> Self {
         let buffer = emulator.change_memory(|memory| memory.allocate_from(&vec![0; bytes]));
-        Self { emulator: emulator.clone(), buffer }
+        Self { emulator: emulator.clone(), buffer, _held: emulator.inner.meter.hold(bytes) }
     }
 }
 
@@ -25,7 +26,7 @@ impl EmulatorMemory {
     /// Memory that nothing was written to: a launch that reads it before it is written is at fault.
     pub fn unwritten(emulator: &Emulator, bytes: usize) -> Self {
         let buffer = emulator.change_memory(|memory| memory.allocate(bytes as u64));
-        Self { emulator: emulator.clone(), buffer }
+        Self { emulator: emulator.clone(), buffer, _held: emulator.inner.meter.hold(bytes) }
     }
 }
 

@@ -13,7 +13,7 @@ use flashtile_codegen::{Arch, Facts, Schedule};
 use flashtile_emulator::{GlobalMemory, Module, Options};
 
 use super::compiled::{CompiledLauncher, Processor};
-use super::{Backend, Call, CodeResources, DeviceError, DeviceInfo, DeviceKind, LaunchOptions, Launcher, Memory};
+use super::{Backend, Call, CodeResources, DeviceError, DeviceInfo, DeviceKind, LaunchOptions, Launcher, Memory, Meter};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 use crate::lowering;
@@ -58,6 +58,7 @@ pub(crate) struct Emulator {
 struct Inner {
     info: DeviceInfo,
     memory: Mutex<GlobalMemory>,
+    meter: Arc<Meter>,
     /// By source and architecture, the last one used at the end.
     modules: Mutex<VecDeque<(ModuleKey, Arc<Module>)>>,
 }
@@ -67,7 +68,7 @@ impl Emulator {
     pub fn device() -> Arc<dyn Backend> {
         static DEVICE: OnceLock<Arc<Emulator>> = OnceLock::new();
         let new = || {
-            let inner = Inner { info: info(), memory: Mutex::default(), modules: Mutex::default() };
+            let inner = Inner { info: info(), memory: Mutex::default(), meter: Arc::default(), modules: Mutex::default() };
             Arc::new(Emulator { inner: Arc::new(inner) })
         };
         DEVICE.get_or_init(new).clone()
@@ -133,6 +134,10 @@ impl Backend for Emulator {
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>, DeviceError> {
         Ok(Arc::new(EmulatorMemory::zeroed(self, bytes)))
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.inner.meter
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {

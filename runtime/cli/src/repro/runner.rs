@@ -1,0 +1,298 @@
+//! Runs the cells of an experiment: timed on a GPU; where there is none, on a small shape under the same schedule, counted on the
+//! emulator or checked on the CPU. Every result is compared with the float64 oracle.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use flashtile::device::DeviceKind;
+use flashtile::emulator::Work as Counted;
+use flashtile::lowering::{self, Generated};
+use flashtile::tuner::{MeasureOptions, Part, TuneOptions, count_memory, measure_sequence, tune};
+use flashtile::verify::OutputVerdict;
+use flashtile::{Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
+use flashtile_codegen::{Resources, block_size};
+use flashtile_dsl::analysis::cost::Workload;
+use flashtile_dsl::analysis::mask::MaskOptions;
+
+use super::experiment::{How, Launch, Sequence};
+use super::peers::{Peer, PeerResults, Peers};
+use super::results::{Code, Figures};
+use crate::failure::{Failure, Result};
+use crate::flags::GlobalFlags;
+use crate::target::TargetFlags;
+
+/// How figures come about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Timed on a GPU.
+    Timed,
+    /// Counted on the emulator, on a small shape.
+    Counted,
+    /// Checked on the CPU, on a small shape.
+    Checked,
+}
+
+/// Longest sequence on the emulator and the CPU: two tiles or more of every schedule here.
+const LONGEST: i64 = 256;
+
+/// What cells run on, and how.
+pub struct Runner<'a> {
+    /// How figures come about.
+    pub mode: Mode,
+    device: Device,
+    arch: &'static Arch,
+    global: &'a GlobalFlags,
+    options: RunnerOptions,
+    /// Results of small shapes by what ran: rows that differ in length alone are one there.
+    known: HashMap<String, Figures>,
+}
+
+/// How cells are timed.
+pub struct RunnerOptions {
+    /// Runs of a cell that count.
+    pub repetitions: u32,
+    /// Time to tune a cell; none to take what was tuned before, or the cost model's choice.
+    pub tuning: Option<Duration>,
+    /// Whether sequences are cut to an eighth on a GPU too.
+    pub quick: bool,
+    /// What runs beside ours.
+    pub peers: Peers,
+}
+
+/// Time for the runs of a cell.
+const BUDGET: Duration = Duration::from_secs(4);
+
+impl<'a> Runner<'a> {
+    /// A runner of cells on a device; on the best one if none is named: a GPU, the emulator where there is a compiler, the CPU.
+    ///
+    /// # Errors
+    /// No such device or architecture.
+    pub fn new(device: Option<&str>, arch: Option<&str>, global: &'a GlobalFlags, options: RunnerOptions) -> Result<Self> {
+        let compiles = || global.toolchain().nvrtc().is_ok();
+        let device = match device {
+            Some(name) => name.parse()?,
+            None => match Device::best() {
+                gpu if gpu.is_cuda() => gpu,
+                _ if compiles() => "emulator".parse()?,
+                cpu => cpu,
+            },
+        };
+        let mode = match device.info().kind {
+            DeviceKind::Cuda => Mode::Timed,
+            DeviceKind::Emulator => Mode::Counted,
+            DeviceKind::Cpu => Mode::Checked,
+        };
+        let target = TargetFlags { arch: arch.map(str::to_owned), ..TargetFlags::default() }.target()?;
+        Ok(Self { mode, device, arch: target.arch, global, options, known: HashMap::new() })
+    }
+
+    /// Where it runs, in words.
+    pub fn device(&self) -> String {
+        match self.mode {
+            Mode::Timed => self.device.info().name.clone(),
+            Mode::Counted => format!("{} ({})", self.device.info().name, self.arch),
+            Mode::Checked => self.device.info().name.clone(),
+        }
+    }
+
+    /// The device, for claims that run kernels.
+    pub fn on(&self) -> &Device {
+        &self.device
+    }
+
+    /// How kernels are compiled, without a schedule.
+    pub fn launch_options(&self) -> LaunchOptions {
+        let mut options = self.global.launch_options();
+        if self.mode != Mode::Checked {
+            options.arch = Some(self.arch);
+        }
+        options
+    }
+
+    /// Runs the peers of a table: on a GPU only.
+    ///
+    /// # Errors
+    /// As [`Peers::run`].
+    pub fn peers(&self, peers: &[&Peer], watch: impl Fn()) -> Result<PeerResults> {
+        if self.mode != Mode::Timed {
+            let why = "peers are timed, on a GPU".to_owned();
+            return Ok(PeerResults { version: None, figures: peers.iter().map(|_| Err(why.clone())).collect() });
+        }
+        self.options.peers.run(peers, self.options.repetitions, BUDGET.as_secs_f64(), watch)
+    }
+
+    /// Nominal FLOPs of a launch.
+    ///
+    /// # Errors
+    /// Its kernel is not there.
+    pub fn flops(&self, launch: &Launch) -> Result<f64> {
+        let (bound, sizes) = bind(launch)?;
+        let workload = Workload { kernel: bound.ir(), binding: bound.binding(), sizes: &sizes };
+        Ok(workload.cost().nominal_flops as f64)
+    }
+
+    /// Runs a sequence; on a GPU counts it on the emulator too, on a small shape, if that is `wanted`.
+    ///
+    /// # Errors
+    /// A schedule that is not legal, a compiler or device that fails, or a result that is wrong.
+    pub fn run(&mut self, sequence: &Sequence, counts: bool) -> Result<Figures> {
+        let ran = match (self.mode, self.options.quick) {
+            (Mode::Timed, false) => sequence.clone(),
+            (Mode::Timed, true) => sequence.map(|launch| launch.shorter(longest(sequence) / 8)),
+            _ => sequence.map(|launch| launch.small(LONGEST)),
+        };
+        let launches = |of: &Sequence| of.launches.iter().map(|l| (l.kernel, l.elem, l.sizes.clone(), l.how.clone())).collect();
+        // Rows that differ in length alone run the same small shape, but the model may choose other schedules for them.
+        let key: Vec<_> = launches(if self.mode == Mode::Timed { &ran } else { sequence });
+        let key = format!("{counts} {key:?}");
+        if let Some(known) = self.known.get(&key) {
+            return Ok(known.clone());
+        }
+        let mut figures = self.measure(sequence, &ran, &self.device, self.mode)?;
+        if counts && self.mode == Mode::Timed {
+            let (emulator, small) = ("emulator".parse()?, sequence.map(|launch| launch.small(LONGEST)));
+            figures.counted = self.measure(sequence, &small, &emulator, Mode::Counted)?.counted;
+        }
+        self.known.insert(key, figures.clone());
+        Ok(figures)
+    }
+
+    /// Runs `ran`, a sequence that differs from `full` in sizes at most, under the schedules of `full`.
+    fn measure(&self, full: &Sequence, ran: &Sequence, device: &Device, mode: Mode) -> Result<Figures> {
+        let mut parts = Vec::new();
+        let mut code = Vec::new();
+        let mut traffic = (0, 0);
+        for (full, ran) in full.launches.iter().zip(&ran.launches) {
+            let (schedule, own, (read, written)) = self.schedule(full, mode)?;
+            traffic = (traffic.0 + read, traffic.1 + written);
+            code.push(own);
+            let mut options = self.launch_options();
+            match mode {
+                Mode::Checked => options.arch = None,
+                Mode::Timed | Mode::Counted => options.schedule = Some(schedule),
+            }
+            options.emulation.options.profile = true;
+            let (kernel, sizes) = bind(ran)?;
+            let loaded = kernel.on_with(device, options)?;
+            parts.push((Part { kernel, sizes, tensors: names(ran) }, loaded));
+        }
+        let judge = ran.judge();
+        let (kernel, sizes) = bind(judge)?;
+        let oracle = Part { kernel, sizes, tensors: names(judge) };
+        let options = match mode {
+            Mode::Timed => MeasureOptions { repetitions: self.options.repetitions, budget: BUDGET, ..MeasureOptions::default() },
+            _ => MeasureOptions { repetitions: 0, warm_ups: 0, ..MeasureOptions::default() },
+        };
+        let measured = measure_sequence(&parts, &oracle, &options)?;
+        if let Some(wrong) = measured.verdicts.iter().find(|v: &&OutputVerdict| !v.passed()) {
+            return Err(Failure::Verification(format!("{} is wrong: {wrong}", judge.kernel.name())));
+        }
+        let memory = match mode {
+            Mode::Timed => (measured.memory.counted as f64, measured.memory.driver.map(|bytes| bytes as f64)),
+            // What is allocated does not depend on what runs.
+            _ => (allocated(full)? as f64, None),
+        };
+        let counted = parts.iter().flat_map(|(_, loaded)| loaded.reports()).filter_map(|report| report.profile);
+        let counted: Vec<Counted> = counted.map(|profile| profile.total()).collect();
+        let shape: Vec<String> = judge.sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
+        Ok(Figures {
+            shape: shape.join(","),
+            time: measured.times.as_ref().map(|t| (t.median * 1e3, t.min * 1e3, t.repetitions)),
+            flops: self.flops(judge)?,
+            memory: Some(memory),
+            max_error: Some(measured.max_error()),
+            code,
+            counted: (!counted.is_empty()).then(|| {
+                counted.iter().fold(Counted::default(), |mut sum, one| {
+                    sum.add(one);
+                    sum
+                })
+            }),
+            traffic: Some(traffic),
+        })
+    }
+
+    /// The schedule of a launch, what it becomes, and the bytes that it reads and writes.
+    fn schedule(&self, launch: &Launch, mode: Mode) -> Result<(Schedule, Code, (u64, u64))> {
+        let (bound, sizes) = bind(launch)?;
+        let facts = Facts::best(bound.ir());
+        let (schedule, origin) = match &launch.how {
+            How::Knobs(knobs) => (Schedule::default().with(knobs)?, "given"),
+            How::Tuned => self.chosen(&bound, &facts, &sizes)?,
+        };
+        // Said before anything runs, and on devices that compile nothing too.
+        let generated = lowering::generate(&bound.instance(facts.clone()), &schedule, self.arch)?;
+        let code = Code { origin: origin.to_owned(), ..self.code(&bound, &facts, &schedule, &generated, mode) };
+        let workload = Workload { kernel: bound.ir(), binding: bound.binding(), sizes: &sizes };
+        let block = |axis| i64::from(block_size(bound.ir(), &schedule, axis));
+        let executed = workload.executed(&block, MaskOptions { early_stop: schedule.early_stop });
+        Ok((schedule, code, (executed.read, executed.written)))
+    }
+
+    /// The schedule that tuning finds, or that the cost model ranks first; and which of them.
+    fn chosen(&self, bound: &BoundKernel, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<(Schedule, &'static str)> {
+        if let (Mode::Timed, Some(budget)) = (self.mode, self.options.tuning) {
+            let toolchain = self.global.toolchain();
+            let options = TuneOptions { budget, arch: Some(self.arch), toolchain, ..TuneOptions::default() };
+            return Ok((tune(bound, sizes, &self.device, &options)?.winner().schedule.clone(), "tuned"));
+        }
+        let target = TargetFlags { arch: Some(self.arch.name.to_owned()), ..TargetFlags::default() };
+        Ok((target.schedule(bound, facts, &target.target()?, sizes)?, "model"))
+    }
+
+    /// What the compiler makes of a schedule; its prediction where there is none.
+    fn code(&self, bound: &BoundKernel, facts: &Facts, schedule: &Schedule, generated: &Generated, mode: Mode) -> Code {
+        let toolchain = self.global.toolchain();
+        let compiled = match mode {
+            Mode::Checked => None,
+            _ => lowering::compile(bound, facts, schedule, self.arch, &toolchain, &self.global.launch_options().cache).ok(),
+        };
+        let report = compiled.as_ref().map(|code| &code.module.report);
+        let predicted = generated.main().predicted;
+        let shared_bytes = predicted.shared_bytes + report.map_or(0, |r| r.shared);
+        // Of several launches, the one that the schedule is about.
+        let registers = report.map(|r| r.entries.get(&generated.main().abi.entry).copied().unwrap_or(r.registers));
+        let (blocks, limit) = match registers {
+            Some(registers) => Resources::occupancy(self.arch, registers, shared_bytes, predicted.threads),
+            None => (predicted.blocks_per_sm, predicted.limit),
+        };
+        Code {
+            schedule: schedule.to_string(),
+            origin: "given".to_owned(),
+            registers,
+            spills: report.map(|r| r.spill_stores + r.spill_loads),
+            shared_bytes,
+            threads: predicted.threads,
+            occupancy: (
+                f64::from(blocks * predicted.threads) / f64::from(self.arch.threads_per_sm),
+                format!("{limit:?}").to_lowercase(),
+            ),
+        }
+    }
+}
+
+/// The kernel of a launch, bound, and its run-time sizes.
+fn bind(launch: &Launch) -> Result<(BoundKernel, BTreeMap<String, i64>)> {
+    let kernel = launch.kernel.open()?;
+    let (consts, sizes) = launch.split(&kernel);
+    let bound = kernel.bind(launch.elem, consts)?;
+    Ok((bound, sizes.into_iter().map(|(name, size)| (name.to_owned(), size)).collect()))
+}
+
+fn names(launch: &Launch) -> BTreeMap<String, String> {
+    launch.tensors.iter().map(|(param, tensor)| ((*param).to_owned(), (*tensor).to_owned())).collect()
+}
+
+/// The longest axis of a sequence.
+fn longest(sequence: &Sequence) -> i64 {
+    sequence.launches.iter().map(|launch| launch.size("M").max(launch.size("N"))).max().unwrap_or(1)
+}
+
+/// Bytes that a sequence allocates beyond its inputs, workspaces left out.
+fn allocated(sequence: &Sequence) -> Result<usize> {
+    let parts = sequence.launches.iter().map(|launch| {
+        let (kernel, sizes) = bind(launch)?;
+        Ok(Part { kernel, sizes, tensors: names(launch) })
+    });
+    Ok(count_memory(&Device::cpu(), &parts.collect::<Result<Vec<_>>>()?)?)
+}

@@ -1,0 +1,329 @@
+//! Figures as tables of text: for a terminal, or in Markdown.
+
+use std::fmt::Write as _;
+
+use flashtile::emulator::InstructionKind;
+
+use super::experiment::{Cell, Style, Unit, Work};
+use super::results::{Code, Figures, Results, TableResults};
+use super::runner::Mode;
+use crate::output;
+
+/// A table of text with a title and notes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Sheet {
+    /// What it shows.
+    pub title: String,
+    /// Columns.
+    pub header: Vec<String>,
+    /// Rows.
+    pub rows: Vec<Vec<String>>,
+    /// Notes that cells refer to.
+    pub notes: Vec<String>,
+}
+
+impl Sheet {
+    fn new(title: impl Into<String>, header: &[&str]) -> Self {
+        Self { title: title.into(), header: header.iter().map(|&h| h.to_owned()).collect(), ..Self::default() }
+    }
+
+    /// A reference to a note.
+    fn note(&mut self, text: &str) -> String {
+        let at = self.notes.iter().position(|note| note == text).unwrap_or_else(|| {
+            self.notes.push(text.to_owned());
+            self.notes.len() - 1
+        });
+        format!("({})", at + 1)
+    }
+
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let header: Vec<&str> = self.header.iter().map(String::as_str).collect();
+        let table = output::table(&header, self.rows.clone());
+        let mut out = format!("{}\n{}\n", self.title, table.trim_end());
+        for (n, note) in self.notes.iter().enumerate() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "({}) {note}", n + 1);
+        }
+        out
+    }
+
+    /// In Markdown.
+    pub fn markdown(&self) -> String {
+        let line =
+            |cells: &[String]| format!("| {} |\n", cells.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>().join(" | "));
+        let mut out = format!("{}:\n\n{}{}\n", self.title, line(&self.header), "| --- ".repeat(self.header.len()) + "|");
+        self.rows.iter().for_each(|row| out.push_str(&line(row)));
+        for (n, note) in self.notes.iter().enumerate() {
+            let _ = write!(out, "\n({}) {note}\n", n + 1);
+        }
+        out
+    }
+}
+
+/// Every sheet of an experiment: its claims, then each table with what is known of its code and of its launches.
+pub fn sheets(results: &Results) -> Vec<Sheet> {
+    let mut all = Vec::new();
+    for claims in &results.claims {
+        let mut sheet = Sheet::new(claims.caption, &["the post", "found", ""]);
+        for claim in &claims.claims {
+            let verdict = if claim.holds { "holds" } else { "DOES NOT HOLD" };
+            sheet.rows.push(vec![claim.published.to_owned(), claim.found.clone(), verdict.to_owned()]);
+        }
+        all.push(sheet);
+    }
+    for table in &results.tables {
+        all.push(match table.table.style {
+            Style::Steps => steps(table, results),
+            Style::Lines(variable) => lines(table, variable, results),
+        });
+        all.extend(memory(table));
+        all.extend(code(table));
+        all.extend(counted(table, results));
+    }
+    all
+}
+
+/// A number with so many digits as tell something.
+pub fn number(x: f64) -> String {
+    match x.abs() {
+        a if a >= 1000.0 => format!("{x:.0}"),
+        a if a >= 100.0 => format!("{x:.1}"),
+        a if a >= 1.0 => format!("{x:.2}"),
+        _ => format!("{x:.3}"),
+    }
+}
+
+fn optional(x: Option<f64>) -> String {
+    x.map_or_else(|| "-".to_owned(), number)
+}
+
+/// The figure of a cell, or a reference to why there is none.
+fn cell_text(sheet: &mut Sheet, table: &TableResults, row: usize, cell: usize, mode: Mode) -> String {
+    match (table.figure(row, cell), &table.cells[row][cell]) {
+        (Some(figure), _) => number(figure),
+        (None, Err(why)) => sheet.note(why),
+        (None, Ok(_)) if mode != Mode::Timed => "checked".to_owned(),
+        (None, Ok(_)) => "-".to_owned(),
+    }
+}
+
+fn head(table: &TableResults, results: &Results) -> String {
+    let torch = results.torch.as_ref().map(|version| format!(", PyTorch {version}")).unwrap_or_default();
+    format!("{}, in {}; ours on {}{torch}", table.table.caption, table.table.unit.text(), results.device)
+}
+
+fn steps(table: &TableResults, results: &Results) -> Sheet {
+    let (unit, published_on) = (table.table.unit.text(), table.table.published_on);
+    let mut header = vec!["step".to_owned(), unit.to_owned(), "gain".to_owned()];
+    if let Some(gpu) = published_on {
+        header.extend([format!("{unit}, {gpu}"), "gain there".to_owned()]);
+    }
+    header.extend(["ms".to_owned(), "max error".to_owned()]);
+    let mut sheet = Sheet { title: head(table, results), header, ..Sheet::default() };
+    // Of a time, less is more.
+    let better = |before: f64, now: f64| match table.table.unit {
+        Unit::Tflops => now / before,
+        Unit::Milliseconds | Unit::Mebibytes => before / now,
+    };
+    let gain = |before: Option<f64>, now: Option<f64>| match (before, now) {
+        (Some(before), Some(now)) => format!("{:+.1} %", 100.0 * (better(before, now) - 1.0)),
+        _ => "-".to_owned(),
+    };
+    let ours = |row: usize| matches!(table.table.rows[row].cells[0].work, Work::Ours(_));
+    for (r, row) in table.table.rows.iter().enumerate() {
+        let cell = &row.cells[0];
+        let before = (r > 0 && ours(r)).then(|| r - 1);
+        let published = |r: usize| table.table.rows[r].cells[0].published;
+        let mut line = vec![row.label.clone(), cell_text(&mut sheet, table, r, 0, results.mode)];
+        line.push(gain(before.and_then(|b| table.figure(b, 0)), table.figure(r, 0)));
+        if published_on.is_some() {
+            line.push(optional(cell.published));
+            line.push(gain(before.and_then(published), cell.published));
+        }
+        let figures = table.figures(r, 0);
+        line.push(optional(figures.and_then(|f| f.time).map(|t| t.0)));
+        line.push(figures.and_then(|f| f.max_error).map_or_else(|| "-".to_owned(), |e| format!("{e:.1e}")));
+        sheet.rows.push(line);
+    }
+    sheet
+}
+
+fn lines(table: &TableResults, variable: &str, results: &Results) -> Sheet {
+    let mut header = vec![variable.to_owned()];
+    let series: Vec<&Cell> = table.table.rows.first().map(|row| row.cells.iter().collect()).unwrap_or_default();
+    for cell in &series {
+        header.push(cell.series.to_owned());
+        if let (Some(gpu), true) = (table.table.published_on, is_published(table, cell.series)) {
+            header.push(format!("{}, {gpu}", cell.series));
+        }
+    }
+    let mut sheet = Sheet { title: head(table, results), header, ..Sheet::default() };
+    for (r, row) in table.table.rows.iter().enumerate() {
+        let mut line = vec![row.label.clone()];
+        for (c, cell) in row.cells.iter().enumerate() {
+            line.push(cell_text(&mut sheet, table, r, c, results.mode));
+            if table.table.published_on.is_some() && is_published(table, cell.series) {
+                line.push(optional(cell.published));
+            }
+        }
+        sheet.rows.push(line);
+    }
+    sheet
+}
+
+fn is_published(table: &TableResults, series: &str) -> bool {
+    let cells = table.table.rows.iter().flat_map(|row| &row.cells);
+    cells.into_iter().any(|cell| cell.series == series && cell.published.is_some())
+}
+
+/// Every cell of ours that has figures, once per shape: its name and the figures.
+fn distinct(table: &TableResults) -> Vec<(String, &Figures)> {
+    let mut all: Vec<(String, &Figures)> = Vec::new();
+    for (r, row) in table.table.rows.iter().enumerate() {
+        for (c, cell) in row.cells.iter().enumerate() {
+            let name = if table.table.style == Style::Steps { row.label.clone() } else { cell.series.to_owned() };
+            if let (Work::Ours(_), Some(figures)) = (&cell.work, table.figures(r, c))
+                && !all.iter().any(|(known, other)| {
+                    *known == name && other.shape == figures.shape && schedules(other) == schedules(figures)
+                })
+            {
+                all.push((name, figures));
+            }
+        }
+    }
+    all
+}
+
+fn schedules(figures: &Figures) -> Vec<&str> {
+    figures.code.iter().map(|code| code.schedule.as_str()).collect()
+}
+
+/// Memory beyond the counted figure: what the driver says.
+fn memory(table: &TableResults) -> Option<Sheet> {
+    if table.table.unit != Unit::Mebibytes {
+        return None;
+    }
+    let mut sheet = Sheet::new("The same by the driver's free memory, in MiB", &["", "shape", "counted", "driver"]);
+    for (name, figures) in distinct(table) {
+        if let Some((counted, Some(driver))) = figures.memory {
+            let mebibytes = |bytes: f64| number(bytes / f64::from(1 << 20));
+            sheet.rows.push(vec![name, figures.shape.clone(), mebibytes(counted), mebibytes(driver)]);
+        }
+    }
+    (!sheet.rows.is_empty()).then_some(sheet)
+}
+
+/// What became of the schedules of a table of steps.
+fn code(table: &TableResults) -> Option<Sheet> {
+    if table.table.style != Style::Steps {
+        return None;
+    }
+    let header =
+        ["step", "registers", "spills", "shared memory", "threads", "occupancy", "limited by", "bytes read", "bytes written"];
+    let mut sheet = Sheet::new("Resources of each step; bytes are those that its schedule asks of global memory", &header);
+    for (name, figures) in distinct(table) {
+        for (n, code) in figures.code.iter().enumerate() {
+            let Code { registers, spills, shared_bytes, threads, occupancy: (share, limit), .. } = code;
+            let known = |x: &Option<u32>| x.map_or_else(|| "-".to_owned(), |x| x.to_string());
+            let name = if n == 0 { name.clone() } else { format!("{name} ({})", n + 1) };
+            let (read, written) = figures
+                .traffic
+                .filter(|_| n == 0)
+                .map_or_else(|| ("-".to_owned(), "-".to_owned()), |(read, written)| (bytes(read as f64), bytes(written as f64)));
+            sheet.rows.push(vec![
+                name,
+                known(registers),
+                known(spills),
+                bytes(f64::from(*shared_bytes)),
+                threads.to_string(),
+                format!("{:.0} %", 100.0 * share),
+                limit.clone(),
+                read,
+                written,
+            ]);
+        }
+    }
+    (!sheet.rows.is_empty()).then_some(sheet)
+}
+
+/// Bytes in the unit that suits them.
+pub fn bytes(bytes: f64) -> String {
+    match bytes {
+        b if b >= 1e9 => format!("{} GB", number(b / 1e9)),
+        b if b >= 1e6 => format!("{} MB", number(b / 1e6)),
+        b if b >= 1024.0 => format!("{} KiB", number(b / 1024.0)),
+        b => format!("{b:.0} B"),
+    }
+}
+
+/// What launches did on the emulator, or that they were checked.
+fn counted(table: &TableResults, results: &Results) -> Option<Sheet> {
+    let all: Vec<(String, &Figures)> = match results.mode {
+        // Times are of another shape than counts.
+        Mode::Timed => distinct(table).into_iter().filter(|(_, figures)| figures.counted.is_some()).collect(),
+        _ => distinct(table),
+    };
+    let mut shapes: Vec<&str> = all.iter().map(|(_, figures)| figures.shape.as_str()).collect();
+    shapes.dedup();
+    let place = match (results.mode, shapes.as_slice()) {
+        (Mode::Timed, _) => "on a small shape".to_owned(),
+        (_, [one]) => format!("at {one}"),
+        _ => "on small shapes".to_owned(),
+    };
+    let mut sheet = match results.mode {
+        Mode::Checked => Sheet::new(format!("Checked against float64 {place}"), &["", "max error"]),
+        _ => Sheet::new(
+            format!(
+                "Counted on the emulator {place}, after a check against float64: instructions of warps, those of some kinds, \
+                 wavefronts of a shared request with the worst bank conflict, sectors of a global request, bytes"
+            ),
+            &["", "max error", "issued", "tensor", "float", "special", "shared", "wavefronts", "worst", "sectors", "bytes"],
+        ),
+    };
+    for (name, figures) in all {
+        let error = figures.max_error.map_or_else(|| "-".to_owned(), |e| format!("{e:.1e}"));
+        let mut line = vec![name, error];
+        if let Some(work) = &figures.counted {
+            let each = |n: u64, of: u64| if of == 0 { "-".to_owned() } else { number(n as f64 / of as f64) };
+            let kind = |kind| work.kinds.get(&kind).copied().unwrap_or(0).to_string();
+            line.extend([
+                work.warp_instructions.to_string(),
+                kind(InstructionKind::Tensor),
+                kind(InstructionKind::Float),
+                kind(InstructionKind::Special),
+                work.shared_requests.to_string(),
+                each(work.wavefronts, work.shared_requests),
+                if work.shared_requests == 0 { "-".to_owned() } else { format!("{}-way", work.worst_conflict) },
+                each(work.sectors, work.global_requests),
+                bytes((work.global_bytes + work.bulk_bytes) as f64),
+            ]);
+        }
+        // Rows of several lengths may have run the same.
+        if !sheet.rows.contains(&line) {
+            sheet.rows.push(line);
+        }
+    }
+    (!sheet.rows.is_empty()).then_some(sheet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sheets_are_text_and_markdown() {
+        let mut sheet = Sheet::new("Times", &["N", "ours"]);
+        let note = sheet.note("no | GPU");
+        assert_eq!(sheet.note("no | GPU"), note);
+        sheet.rows.push(vec!["512".into(), note]);
+        assert!(sheet.text().contains("Times\n") && sheet.text().ends_with("(1) no | GPU\n"), "{}", sheet.text());
+        assert_eq!(sheet.markdown(), "Times:\n\n| N | ours |\n| --- | --- |\n| 512 | (1) |\n\n(1) no | GPU\n");
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_tell_something() {
+        assert_eq!([0.0319, 3.056, 133.2, 4096.4].map(number), ["0.032", "3.06", "133.2", "4096"]);
+        assert_eq!([512.0, 2048.0, 11.58e9].map(bytes), ["512 B", "2.00 KiB", "11.58 GB"]);
+    }
+}

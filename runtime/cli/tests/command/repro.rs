@@ -1,0 +1,132 @@
+//! Published experiments, with no GPU, no NVRTC and no PyTorch.
+
+use crate::support::Sandbox;
+
+/// Without a compiler the CPU is the best device.
+const REPRO: &str = "repro --device cpu --out out";
+
+#[test]
+fn experiments_are_listed_and_unknown_ones_refused() {
+    let sandbox = Sandbox::new();
+    let names: Vec<String> =
+        sandbox.run("repro --list --json").json().iter().map(|e| e["experiment"].as_str().expect("a name").to_owned()).collect();
+    assert_eq!(names, ["ladder", "archaeology", "dependence", "rope", "memory"]);
+    let list = sandbox.run("repro --list");
+    assert!(names.iter().all(|name| list.succeeds().contains(name)), "{}", list.stdout);
+    sandbox.run("repro laddr").fails_with(2, "no experiment `laddr`; expected all, or some of ladder, archaeology");
+    sandbox.run("repro").fails_with(2, "required");
+    sandbox.run("repro ladder --device gpu").fails_with(2, "`gpu` is not a device");
+    sandbox.run("repro ladder --arch sm_42").fails_with(6, "`sm_42` is not an architecture");
+    sandbox.write("out", "a file, no directory");
+    sandbox.run(&format!("{REPRO} ladder")).fails_with(10, "failed to create out");
+}
+
+#[test]
+fn the_ladder_is_checked_and_printed_beside_the_published_rates() {
+    let sandbox = Sandbox::new();
+    let ladder = sandbox.run(&format!("{REPRO} ladder --arch sm_80"));
+    for text in ["TFLOP/s, A100-SXM4-80GB", "01 base", "+459.3 %", "187.3", "FlashAttention-2", "checked"] {
+        assert!(ladder.succeeds().contains(text), "{text}: {}", ladder.stdout);
+    }
+    let csv = std::fs::read_to_string(sandbox.path().join("out/ladder.csv")).expect("written");
+    let lines: Vec<&str> = csv.split("\r\n").filter(|line| !line.is_empty()).collect();
+    let columns = lines[0].split(',').count();
+    assert_eq!(lines.len(), 1 + 9, "seven kernels, the tuned one, a peer");
+    for line in &lines {
+        // Commas of shapes and schedules are in quotes.
+        let quoted = line.split('"').enumerate().filter(|(n, _)| n % 2 == 0).map(|(_, text)| text.matches(',').count());
+        assert_eq!(quoted.sum::<usize>() + 1, columns, "{line}");
+    }
+    assert!(lines[2].starts_with("ladder,rate,02 swizzle,,02 swizzle,TFLOP/s,,165,A100-SXM4-80GB,"), "{}", lines[2]);
+    assert!(lines[2].contains("shared=xor") && lines[1].contains("shared=plain"), "{csv}");
+    let svg = std::fs::read_to_string(sandbox.path().join("out/ladder-rate.svg")).expect("drawn");
+    well_formed(&svg);
+    assert_eq!(svg.matches("class=\"published\"").count(), 8, "seven kernels and FlashAttention-2");
+}
+
+#[test]
+fn tables_are_markdown_or_json_too() {
+    let sandbox = Sandbox::new();
+    let markdown = sandbox.run(&format!("{REPRO} ladder --markdown"));
+    assert!(
+        markdown.succeeds().contains("| step | TFLOP/s | gain | TFLOP/s, A100-SXM4-80GB | gain there |"),
+        "{}",
+        markdown.stdout
+    );
+    let cells = sandbox.run(&format!("{REPRO} ladder --json")).json();
+    let (files, cells) = cells.split_last().expect("a last line");
+    assert_eq!(files["files"].as_array().map(Vec::len), Some(2));
+    assert_eq!(cells.len(), 9);
+    assert_eq!((cells[0]["series"].as_str(), cells[0]["published"].as_f64()), (Some("01 base"), Some(29.5)));
+    assert!(cells[0]["ours"].is_null() && cells[0]["max_error"].as_f64().is_some_and(|e| e > 0.0));
+}
+
+#[test]
+fn what_the_dependence_analysis_says_is_what_was_published() {
+    let sandbox = Sandbox::new();
+    let found = sandbox.run(&format!("{REPRO} dependence"));
+    for text in
+        ["D    of acc, v, o: parallel", "SCC3 {S14} carried by j", "(1, -1)", "(-1, 1)", "S12 -> S3, S13 -> S4, S11 -> S8"]
+    {
+        assert!(found.succeeds().contains(text), "{text}: {}", found.stdout);
+    }
+    assert!(!found.stdout.contains("DOES NOT HOLD"));
+    let claims = sandbox.run(&format!("{REPRO} dependence --json")).json();
+    let claims: Vec<_> = claims.iter().filter(|line| line["claim"].is_string()).collect();
+    assert_eq!(claims.len(), 14);
+    assert!(claims.iter().all(|claim| claim["holds"] == true));
+}
+
+#[test]
+fn memory_is_counted_without_a_gpu_and_is_what_was_published() {
+    let sandbox = Sandbox::new();
+    let cells = sandbox.run(&format!("{REPRO} memory --json")).json();
+    let naive: Vec<_> = cells.iter().filter(|c| c["table"] == "memory" && c["series"] == "naive").collect();
+    assert_eq!(naive.len(), 5);
+    for cell in naive {
+        let (ours, published) = (cell["ours"].as_f64().expect("counted"), cell["published"].as_f64().expect("published"));
+        assert!((ours - published).abs() < 0.006, "{cell}");
+    }
+    let svg = std::fs::read_to_string(sandbox.path().join("out/memory-memory.svg")).expect("drawn");
+    well_formed(&svg);
+    assert_eq!(svg.matches("<polyline class=\"ours\"").count(), 2);
+}
+
+#[test]
+fn a_python_without_pytorch_is_refused_if_it_was_named() {
+    // Where there is no GPU no peer is run, so that only the flag's own faults can show.
+    let sandbox = Sandbox::new();
+    sandbox.run(&format!("{REPRO} ladder --python /x --no-peers")).fails_with(2, "cannot be used with");
+}
+
+/// Planted faults are found by the cases of the kernel that the text claims to be.
+#[test]
+fn verify_judges_a_kernel_as_another() {
+    let sandbox = Sandbox::new();
+    let texts = concat!(env!("CARGO_MANIFEST_DIR"), "/src/repro/kernels/faults.rs");
+    let verify = |name: &str, role: &str| {
+        sandbox.run(&format!("verify {texts}:{name} --as {role} --device cpu --filter /f16/ --filter 515"))
+    };
+    verify("mask_after_maximum", "causal_attention").fails_with(8, "cases failed on cpu");
+    verify("factor_of_the_step_before", "attention").fails_with(8, "cases failed on cpu");
+    assert!(verify("neither_fault", "causal_attention").succeeds().contains("cases passed"));
+    verify("neither_fault", "no_kernel").fails_with(2, "no case of the suite is left");
+}
+
+/// Every element is closed, in order.
+fn well_formed(svg: &str) {
+    assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && svg.ends_with("</svg>\n"));
+    let mut open = Vec::new();
+    for tag in svg.split('<').skip(1) {
+        let (tag, text) = tag.split_once('>').expect("a tag ends");
+        assert!(!text.contains('&') || text.contains(';'), "{text}");
+        let name = |tag: &str| tag.split([' ', '/']).next().unwrap_or_default().to_owned();
+        match (tag.strip_prefix('/'), tag.ends_with('/')) {
+            (Some(closed), _) => assert_eq!(open.pop(), Some(closed.to_owned())),
+            (None, true) => {}
+            (None, false) => open.push(name(tag)),
+        }
+        assert!(!tag.contains("NaN") && !tag.contains("inf"), "{tag}");
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
