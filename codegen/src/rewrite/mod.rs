@@ -6,10 +6,12 @@ mod accumulate;
 pub(crate) mod edit;
 mod exponent;
 mod hoist;
+mod pretranspose;
 mod split;
 
 use flashtile_dsl::ir::Kernel;
 
+pub use pretranspose::{Pretransposed, pretranspose, why_not_pretranspose};
 pub use split::{Split, split, why_not_split};
 
 use crate::instance::Facts;
