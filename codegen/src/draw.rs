@@ -100,6 +100,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "ping_pong" if drawn.warps == lower::GROUP => default(),
         "outer_stages" if drawn.persistent == Persistent::Off => default(),
         "running_max" if lower::why_not_lazy(&instance.kernel).is_some() => one_of(&["exact"]),
+        "operand_b" if rewrite::why_not_precompute(&instance.kernel).is_some() => one_of(&["inline"]),
         "splits" if rewrite::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
         "combine" if drawn.splits == 1 => default(),
         "b_layout" if rewrite::why_not_pretranspose(&instance.kernel).is_some() => default(),

@@ -342,8 +342,8 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
     refuse(!arch.tensor_ops.contains(&s.tensor_op), format!("{arch} has no {}", knob_text(s, "tensor_op")));
     refuse(!arch.copy_ops.contains(&s.copy), format!("{arch} has no {}", knob_text(s, "copy")));
     refuse(
-        s.copy == CopyOp::CpAsync && instance.facts.alignment < 4,
-        format!("cp.async copies at least 4 bytes, the tensors are aligned to {}", instance.facts.alignment),
+        s.copy == CopyOp::CpAsync && instance.alignment() < 4,
+        format!("cp.async copies at least 4 bytes, rows of tiles are aligned to {}", instance.alignment()),
     );
     refuse(s.copy == CopyOp::Sync && s.stages > 2, "more than two stages of synchronous copies overlap nothing".into());
     refuse(

@@ -46,6 +46,26 @@ pub fn wide_tensors(kernel: &Kernel) -> Vec<bool> {
     wide
 }
 
+impl Instance {
+    /// Bytes that the address of every row of every tile of [`wide_tensors`] is a multiple of: the alignment of the tensors, less
+    /// where a tile starts at a column within its tensor, such as the second half of a head.
+    pub fn alignment(&self) -> u32 {
+        let kernel = &self.kernel;
+        let mut alignment = self.facts.alignment;
+        for (_, op) in kernel.walk() {
+            let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &kernel.ops[op].op else { continue };
+            let matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
+            let Some(At::Range { start, .. }) = at.last().filter(|_| matrix) else { continue };
+            let bytes = self.binding.elem(kernel, kernel.tensor(*tensor).elem).bytes().unwrap_or(1) as u64;
+            let start = self.binding.size(kernel, start).unwrap_or(1).unsigned_abs() * bytes;
+            if start > 0 {
+                alignment = alignment.min(1 << start.trailing_zeros().min(4));
+            }
+        }
+        alignment
+    }
+}
+
 /// A verified kernel with its generics bound, under facts about its arguments.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Instance {

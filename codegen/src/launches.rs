@@ -11,7 +11,7 @@ use crate::arch::Arch;
 use crate::generate;
 use crate::instance::Instance;
 use crate::rewrite;
-use crate::schedule::{BLayout, Schedule};
+use crate::schedule::{BLayout, OperandB, Schedule};
 use crate::space;
 
 /// Parts that a loop may be split into.
@@ -40,20 +40,33 @@ pub(crate) struct Launches {
 /// # Errors
 /// Reasons against the schedule.
 pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Launches, Vec<String>> {
-    let whole = Schedule { splits: 1, b_layout: BLayout::AsGiven, ..schedule.clone() };
+    let whole = Schedule { splits: 1, b_layout: BLayout::AsGiven, operand_b: OperandB::Inline, ..schedule.clone() };
     let of = |kernel: Kernel| Instance { kernel, ..instance.clone() };
-    let following = |kernel: Kernel| {
+    let follows = |kernel: Kernel| {
         let instance = of(kernel);
         let schedule = follower(&instance, &whole, arch);
         Piece { instance, schedule }
     };
     let (mut reasons, mut pieces, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
     let mut kernel = instance.kernel.clone();
+    if schedule.operand_b == OperandB::Precomputed {
+        match rewrite::precompute(&kernel) {
+            Ok(made) => {
+                scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));
+                for ahead in made.ahead {
+                    let Piece { instance, schedule } = follows(ahead);
+                    pieces.push(Piece { instance, schedule: Schedule { block_m: 64, warps: 4, ..schedule } });
+                }
+                kernel = made.main;
+            }
+            Err(why) => reasons.push(format!("operand_b=precomputed has nothing to do: {why}")),
+        }
+    }
     if schedule.b_layout == BLayout::Pretransposed {
         match rewrite::pretranspose(&kernel) {
             Ok(made) => {
                 scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));
-                pieces.extend(made.prepare.into_iter().map(following));
+                pieces.extend(made.prepare.into_iter().map(follows));
                 kernel = made.main;
             }
             Err(why) => reasons.push(format!("b_layout=pretransposed has nothing to transpose: {why}")),
@@ -82,7 +95,7 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
         Some(split) => {
             scratch.extend(split.between.iter().map(|name| scratch_tensor(instance, &split.partial, name)));
             pieces.push(Piece { instance: of(split.partial), schedule: whole.clone() });
-            pieces.push(following(split.combine));
+            pieces.push(follows(split.combine));
         }
     }
     Ok(Launches { pieces, main, scratch })

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::generate::{self, PlannedLaunch};
 use crate::instance::Instance;
 use crate::lower;
-use crate::plan::{Guard, OperandA, Plan, SharedTile, Stmt, StmtOp};
+use crate::plan::{Computed, Guard, Input, InputSource, OperandA, Parts, Plan, Shared, SharedTile, Stmt, StmtOp};
 use crate::rewrite;
 use crate::schedule::{Fragments, Persistent, PingPong, Schedule, WorkOrder};
 use crate::space;
@@ -257,12 +257,19 @@ pub fn ranking(
     machine: &Machine,
 ) -> Result<Ranking, Error> {
     let mut ranking = Ranking::default();
+    let mut unsupported = None;
     let splits = rewrite::why_not_split(&instance.kernel).is_none();
     for schedule in space::candidates(instance, arch) {
         let judged = match judge(instance, &schedule, arch, sizes, machine) {
             Ok(judged) => judged,
             Err(Error::Illegal { reasons, .. }) => {
                 ranking.illegal.push((schedule, reasons));
+                continue;
+            }
+            // One instruction may take what another does not.
+            Err(error @ Error::Unsupported { .. }) => {
+                ranking.illegal.push((schedule, vec![error.to_string()]));
+                unsupported = Some(error);
                 continue;
             }
             Err(other) => return Err(other),
@@ -277,6 +284,9 @@ pub fn ranking(
             }
         }
         ranking.legal.push((schedule, judged.seconds));
+    }
+    if let (true, Some(error)) = (ranking.legal.is_empty(), unsupported) {
+        return Err(error);
     }
     ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
     Ok(ranking)
@@ -464,13 +474,14 @@ impl Counter<'_> {
                 let instructions = if advances { 4.0 } else { 24.0 };
                 Units { issue: per_warp * instructions / 4.0, shared: per_warp * 4.0, ..Units::default() }
             }
+            StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::LoadFragments { to, .. } => self.ldmatrix(self.elements(*to) / 4.0),
             StmtOp::Dot { acc, a, b, depth, .. } => self.product(*acc, a, *b, *depth),
             StmtOp::Stage { from, .. } => {
                 let n = self.elements(*from) / 2.0;
                 Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
             }
-            StmtOp::Load { to, .. } => Self::instructions(6.0 * self.elements(*to)),
+            StmtOp::Load { to, .. } => Self::instructions(4.0 * self.elements(*to)),
             StmtOp::Store { m_tiles, n_tiles, shape, .. } => {
                 let n = match shape {
                     Shape::Accumulator => f64::from(4 * m_tiles * n_tiles),
@@ -486,6 +497,34 @@ impl Counter<'_> {
             }
             StmtOp::When { .. } | StmtOp::Loop { .. } | StmtOp::Step { .. } | StmtOp::Work(_) => unreachable!("walked by block"),
         }
+    }
+
+    /// Elements are widened, computed in f32 and rounded; a warp moves 512 bytes of shared memory at a time, 128 a cycle.
+    fn compute(&self, to: &[Computed], inputs: &[Input], shared: &[Shared]) -> Units {
+        let parts = Parts::of(self.plan, to, inputs);
+        let (count, width) = (f64::from(parts.per_thread), f64::from(parts.width));
+        let accesses = |bytes: usize| width * bytes as f64 / 16.0;
+        let mut units = Units::default();
+        for input in inputs {
+            let (issue, shared) = match &input.from {
+                InputSource::Tile(tile, _) => {
+                    let n = accesses(self.plan.tiles[*tile].elem.bytes().unwrap_or(4));
+                    (2.0 * n + width, 4.0 * n)
+                }
+                InputSource::Matrix(_) | InputSource::Column(_) => (4.0 + width, 4.0),
+                InputSource::Row(_) => (4.0, 1.0),
+            };
+            units.add(Units { issue: issue / 4.0, shared, ..Units::default() }, count);
+        }
+        for s in shared {
+            units.add(self.expression(&s.value, width), count);
+        }
+        for t in to {
+            units.add(self.expression(&t.value, width), count);
+            let n = accesses(self.plan.tiles[t.tile].elem.bytes().unwrap_or(4));
+            units.add(Units { issue: (2.0 * n + width / 2.0) / 4.0, shared: 4.0 * n, ..Units::default() }, count);
+        }
+        units
     }
 
     fn ldmatrix(&self, n: f64) -> Units {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 4;
+pub const SPACE_VERSION: u32 = 5;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -70,6 +70,16 @@ choices! {
         Shared = "shared",
         /// In registers for the whole loop.
         Registers = "registers",
+    }
+}
+
+choices! {
+    /// Where right operands that the text computes are computed.
+    OperandB {
+        /// In the kernel, by every program that needs them.
+        Inline = "inline",
+        /// Once for all programs, by a launch ahead.
+        Precomputed = "precomputed",
     }
 }
 
@@ -194,6 +204,8 @@ pub struct Schedule {
     pub fragments: Fragments,
     /// Loop-invariant A operand.
     pub operand_a: OperandA,
+    /// Right operands that the text computes.
+    pub operand_b: OperandB,
     /// Whether one B fragment serves all row tiles of a warp before the next is loaded.
     pub batch_m: bool,
     /// Exponentials.
@@ -242,6 +254,7 @@ impl Default for Schedule {
             shared: SharedLayout::Xor,
             fragments: Fragments::Paired,
             operand_a: OperandA::Shared,
+            operand_b: OperandB::Inline,
             batch_m: true,
             exponential: Exponential::Exp2,
             running_max: RunningMax::Exact,
@@ -316,6 +329,7 @@ knobs! {
     shared: choice, "layout of tiles in shared memory";
     fragments: choice, "how B fragments reach registers";
     operand_a: choice, "where the loop-invariant A operand lives";
+    operand_b: choice, "where right operands that the text computes are computed";
     batch_m: choice, "one B fragment serves all row tiles of a warp";
     exponential: choice, "how exponentials are evaluated";
     running_max: choice, "when the running maximum of a streaming softmax moves";

@@ -232,7 +232,7 @@ impl Traits {
         let invariant_a = walk.iter().any(|&(block, op)| match kernel.ops[op].op {
             Op::Dot { a, .. } if block != kernel.body => kernel
                 .def(a)
-                .is_some_and(|(def, op)| matches!(op, Op::Load { .. }) && kernel.blocks[kernel.body].ops.contains(&def)),
+                .is_some_and(|(def, op)| !matches!(op, Op::For { .. }) && kernel.blocks[kernel.body].ops.contains(&def)),
             _ => false,
         });
         let has = |knob| kernel.axes.keys().any(|axis| blocks::knob(kernel, axis) == knob);
@@ -254,6 +254,6 @@ pub(crate) fn warp_tensor_op(instance: &Instance, arch: &Arch) -> TensorOp {
 
 /// The best copy by a warp that the alignment allows.
 pub(crate) fn warp_copy_op(instance: &Instance, arch: &Arch) -> CopyOp {
-    let allowed = |op: &CopyOp| *op == CopyOp::Sync || (*op == CopyOp::CpAsync && instance.facts.alignment >= 4);
+    let allowed = |op: &CopyOp| *op == CopyOp::Sync || (*op == CopyOp::CpAsync && instance.alignment() >= 4);
     arch.copy_ops.iter().copied().find(allowed).unwrap_or(CopyOp::Sync)
 }

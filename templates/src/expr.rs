@@ -13,6 +13,8 @@ pub enum Domain {
     Accumulator,
     /// Pair `[mt][nt][r]` of an accumulator fragment, for packing: its lower (0) or upper (1) element.
     Pair(u8),
+    /// Element `[part][e]` of a thread's parts of the rows of a tile in shared memory.
+    Part,
 }
 
 /// Shape of a fragment variable.
@@ -203,6 +205,7 @@ impl Expr {
             Domain::Accumulator => "8 * nt + e % 2".to_owned(),
             Domain::Column => "8 * nt + e".to_owned(),
             Domain::Pair(e) => format!("8 * nt + {e}"),
+            Domain::Part => "column + e".to_owned(),
             Domain::Row | Domain::Uniform => unreachable!("a column position is evaluated for columns"),
         };
         (column, first)
@@ -219,6 +222,7 @@ impl Expr {
                 match domain {
                     Domain::Accumulator => format!("{first} + 16 * mt + 8 * (e / 2)"),
                     Domain::Row | Domain::Pair(_) => format!("{first} + 16 * mt + 8 * r"),
+                    Domain::Part => format!("{first} + row"),
                     Domain::Column | Domain::Uniform => unreachable!("a row position is evaluated for rows"),
                 },
                 12,
@@ -299,6 +303,9 @@ pub fn element_text(name: &str, shape: Shape, domain: Domain) -> String {
         (Shape::Column, Domain::Pair(e)) => format!("{name}[nt][{e}]"),
         (Shape::Accumulator, Domain::Accumulator) => format!("{name}[mt][nt][e]"),
         (Shape::Accumulator, Domain::Pair(e)) => format!("{name}[mt][nt][2 * r + {e}]"),
+        (Shape::Row, Domain::Part) => format!("{name}[part]"),
+        (Shape::Column, Domain::Part) => format!("{name}[part][e]"),
+        (Shape::Accumulator, Domain::Part) => format!("{name}[part][e]"),
         (shape, domain) => unreachable!("a {shape:?} fragment is not evaluated for {domain:?}"),
     }
 }
@@ -311,6 +318,7 @@ pub fn each_text(domain: Domain, m_tiles: u32, n_tiles: u32) -> String {
         Domain::Column => format!("EACH(nt, {n_tiles}) EACH(e, 2) "),
         Domain::Accumulator => format!("EACH(mt, {m_tiles}) EACH(nt, {n_tiles}) EACH(e, 4) "),
         Domain::Pair(_) => format!("EACH(mt, {m_tiles}) EACH(nt, {n_tiles}) EACH(r, 2) "),
+        Domain::Part => "EACH(e, WIDTH) ".to_owned(),
     }
 }
 

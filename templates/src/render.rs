@@ -28,8 +28,8 @@ macro_rules! sources {
 
 sources! {
     "kernel", "entry",
-    "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/quad",
-    "device/select", "device/store_quad", "device/tanh", "device/tile", "device/widen",
+    "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/load_quad", "device/part", "device/quad",
+    "device/select", "device/store_quad", "device/tanh", "device/tile", "device/widen", "device/widen_pair",
     "device/descriptor", "ptx/elect", "ptx/mov", "ptx/st_global", "ptx/rcp", "ptx/mbarrier", "ptx/named_barrier", "ptx/prefetch_map", "ptx/tma", "ptx/uniform", "ptx/wgmma", "ptx/wgmma_group",
     "ptx/cp_async", "ptx/ex2", "ptx/fmax", "ptx/fmin", "ptx/ldmatrix_x2", "ptx/ldmatrix_x4", "ptx/lg2", "ptx/mma",
     "ptx/narrow_bf16", "ptx/narrow_f16", "ptx/pack_bf16", "ptx/pack_f16", "ptx/shared_access", "ptx/shared_address",
@@ -37,8 +37,8 @@ sources! {
     "statement/otherwise", "statement/pass_turn", "statement/release", "statement/ring", "statement/role", "statement/settle",
     "statement/step", "statement/take_turn", "statement/work_dynamic_consumers", "statement/work_dynamic_producer",
     "statement/work_static",
-    "statement/assign", "statement/barrier", "statement/commit", "statement/copy", "statement/declare", "statement/dot_ffma",
-    "statement/dot_mma", "statement/let", "statement/load_fragments", "statement/load_global", "statement/loop", "statement/map",
+    "statement/assign", "statement/barrier", "statement/commit", "statement/compute", "statement/copy", "statement/declare", "statement/dot_ffma",
+    "statement/dot_mma", "statement/let", "statement/load_fragment", "statement/load_fragments", "statement/load_global", "statement/loop", "statement/map",
     "statement/pack", "statement/quad_max", "statement/quad_sum", "statement/reduce", "statement/stage", "statement/store_column",
     "statement/store_elements", "statement/store_fragment", "statement/store_row", "statement/vote", "statement/wait", "statement/when",
 }

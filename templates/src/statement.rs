@@ -38,6 +38,61 @@ pub struct FillPart {
     pub column: String,
 }
 
+/// An input of a [`Compute`].
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct PartInput {
+    /// Name of its elements.
+    pub name: String,
+    /// `tile` (in shared memory), `matrix`, `row` or `column` (in global memory).
+    pub kind: String,
+    /// C type of the elements of a tile.
+    pub elem: String,
+    /// Elements of a part.
+    pub width: u32,
+    /// Shared address of the tile, or global address of the origin.
+    pub from: String,
+    /// Bytes from row to row of a tile in shared memory.
+    pub pitch: u32,
+    /// 1 if it is swizzled.
+    pub swizzle: u32,
+    /// Elements from row to row (or from position to position) in global memory.
+    pub stride: String,
+    /// Rows (or positions) that exist.
+    pub rows_present: String,
+    /// Columns that exist.
+    pub columns_present: String,
+    /// Whether rows in global memory may be read 16 bytes at a time.
+    pub vectors: bool,
+}
+
+/// A value that others of a [`Compute`] need.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SharedValue {
+    /// C type.
+    pub r#type: String,
+    /// Name.
+    pub name: String,
+    /// Expression per element.
+    pub value: String,
+}
+
+/// A tile that a [`Compute`] makes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ComputedTile {
+    /// Name.
+    pub name: String,
+    /// Shared address.
+    pub to: String,
+    /// Bytes from row to row.
+    pub pitch: u32,
+    /// 1 if it is swizzled.
+    pub swizzle: u32,
+    /// Packing wrapper, or nothing if elements are f32.
+    pub pack: String,
+    /// Expression per element.
+    pub value: String,
+}
+
 statements! {
     /// `type name extents;`
     Declare = "declare" {
@@ -169,6 +224,35 @@ statements! {
         /// Columns that exist from the origin on.
         columns_present: String,
     }
+    /// Tiles computed in shared memory, by all threads.
+    Compute = "compute" {
+        /// Comment.
+        note: String,
+        /// What is read.
+        inputs: Vec<PartInput>,
+        /// Values that several others need.
+        shared: Vec<SharedValue>,
+        /// What is written.
+        tiles: Vec<ComputedTile>,
+        /// Elements of a part.
+        width: u32,
+        /// Parts that are read before the first of them is computed.
+        batch: u32,
+        /// Parts of each thread.
+        per_thread: u32,
+        /// Batches to unroll.
+        unroll: u32,
+        /// Threads that share the parts.
+        threads: u32,
+        /// Parts of a tile.
+        total: u32,
+        /// Whether every thread has as many parts, all in one column.
+        even: bool,
+        /// Row of a part.
+        row: String,
+        /// First column of a part.
+        column: String,
+    }
     /// Ends a group of asynchronous copies.
     Commit = "commit" {}
     /// Waits until at most so many groups are in flight.
@@ -212,6 +296,25 @@ statements! {
         /// Elements from row to row (or from position to position).
         row_stride: String,
         /// Rows (or positions) that exist.
+        rows_present: String,
+        /// Columns that exist.
+        columns_present: String,
+    }
+    /// A fragment from global memory by 16-byte reads.
+    LoadFragment = "load_fragment" {
+        /// Accumulator fragment.
+        to: String,
+        /// Global address of the tile's origin.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Elements from row to row.
+        row_stride: String,
+        /// This thread's first row within the origin.
+        first_row: String,
+        /// Rows that exist.
         rows_present: String,
         /// Columns that exist.
         columns_present: String,

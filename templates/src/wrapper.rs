@@ -108,6 +108,12 @@ pub enum Wrapper {
         /// `f16` or `bf16`.
         elem: &'static str,
     },
+    /// Two 16-bit elements to f32.
+    WidenPair,
+    /// Parts of the rows of tiles.
+    Part,
+    /// 16-byte loads of a fragment.
+    LoadQuad,
     /// 16-byte stores of a fragment.
     StoreQuad {
         /// Packing wrapper.
@@ -223,6 +229,9 @@ impl Wrapper {
                 context.elem = elem;
                 "ptx/wgmma"
             }
+            Wrapper::WidenPair => "device/widen_pair",
+            Wrapper::Part => "device/part",
+            Wrapper::LoadQuad => "device/load_quad",
             Wrapper::StoreQuad { pack } => {
                 context.pack = pack;
                 "device/store_quad"

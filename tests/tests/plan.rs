@@ -1,10 +1,11 @@
 //! The plan verifier: every plan of the sampled space passes, and planted faults of each kind are caught.
 
-use flashtile_codegen::plan::{Iteration, Plan, Slot, Stmt, StmtOp, verify};
+use flashtile_codegen::plan::{Guard, InputSource, Iteration, Plan, Slot, Stmt, StmtOp, verify};
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, generate, space};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 
 const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
+const ROTARY: &str = include_str!("../../runtime/kernels/causal_rope_attention.rs");
 const MATMUL: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
 
 fn kernel(text: &str) -> Kernel {
@@ -20,8 +21,12 @@ fn instance(text: &str) -> Instance {
 }
 
 fn plan(schedule: &str) -> Plan {
+    plan_of(CAUSAL, schedule)
+}
+
+fn plan_of(text: &str, schedule: &str) -> Plan {
     let schedule: Schedule = schedule.parse().expect("a schedule");
-    generate(&instance(CAUSAL), &schedule, Arch::named("sm_80").expect("known")).expect("legal").launches.remove(0).plan
+    generate(&instance(text), &schedule, Arch::named("sm_80").expect("known")).expect("legal").launches.remove(0).plan
 }
 
 /// Changes the first statement that `change` accepts; whether there was one.
@@ -40,7 +45,10 @@ fn change_first(body: &mut Vec<Stmt>, change: &mut dyn FnMut(&mut Vec<Stmt>, usi
 
 /// Plants a fault and returns what the verifier says.
 fn planted(schedule: &str, change: &mut dyn FnMut(&mut Vec<Stmt>, usize) -> bool) -> Vec<String> {
-    let mut plan = plan(schedule);
+    planted_in(plan(schedule), change)
+}
+
+fn planted_in(mut plan: Plan, change: &mut dyn FnMut(&mut Vec<Stmt>, usize) -> bool) -> Vec<String> {
     assert_eq!(verify(&plan), Vec::<String>::new(), "the plan is right before the fault is planted");
     assert!(change_first(&mut plan.roles[0].body, change), "the fault was planted");
     verify(&plan)
@@ -62,7 +70,15 @@ fn remove(wanted: fn(&StmtOp) -> bool) -> impl FnMut(&mut Vec<Stmt>, usize) -> b
 
 #[test]
 fn every_schedule_of_the_space_has_a_right_plan() {
-    for (text, arch) in [(CAUSAL, "sm_80"), (CAUSAL, "sm_75"), (MATMUL, "sm_80"), (CAUSAL, "sm_90a"), (MATMUL, "sm_90a")] {
+    for (text, arch) in [
+        (CAUSAL, "sm_80"),
+        (ROTARY, "sm_80"),
+        (ROTARY, "sm_75"),
+        (CAUSAL, "sm_75"),
+        (MATMUL, "sm_80"),
+        (CAUSAL, "sm_90a"),
+        (MATMUL, "sm_90a"),
+    ] {
         let (instance, arch) = (instance(text), Arch::named(arch).expect("known"));
         let schedules = space(&instance, arch);
         assert!(schedules.len() > 10, "{} schedules for {arch}", schedules.len());
@@ -172,4 +188,121 @@ fn a_barrier_before_the_wait_is_caught() {
 fn a_variable_read_before_it_is_written_is_caught() {
     let faults = planted("stages=2", &mut remove(|op| matches!(op, StmtOp::Map { .. })));
     says(&faults, "is read before it is written");
+}
+
+/// Plants a fault at a `Compute` in the loop of the rotary kernel: one that reads a ring.
+fn planted_at_compute(schedule: &str, change: &mut dyn FnMut(&mut Vec<Stmt>, usize)) -> Vec<String> {
+    planted_in(plan_of(ROTARY, schedule), &mut |body, index| {
+        let streamed = |op: &StmtOp| match op {
+            StmtOp::Compute { inputs, .. } => inputs.iter().any(|i| matches!(i.from, InputSource::Tile(..))),
+            _ => false,
+        };
+        let hit = streamed(&body[index].op);
+        if hit {
+            change(body, index);
+        }
+        hit
+    })
+}
+
+#[test]
+fn computed_tiles_without_a_barrier_are_caught() {
+    for schedule in ["stages=1", "stages=2", "stages=3,operand_a=registers", "stages=2,copy=sync"] {
+        let faults = planted_at_compute(schedule, &mut |body, index| {
+            assert!(matches!(body[index + 1].op, StmtOp::Barrier));
+            body.remove(index + 1);
+        });
+        says(&faults, "is read with no barrier after it was computed");
+    }
+}
+
+#[test]
+fn a_computation_before_its_tiles_have_landed_is_caught() {
+    for schedule in ["stages=1", "stages=2"] {
+        let mut plan = plan_of(ROTARY, schedule);
+        let moved = change_first(&mut plan.roles[0].body, &mut |body, index| {
+            let hit = matches!(&body[index].op, StmtOp::Compute { inputs, .. } if inputs.iter().any(|i| matches!(i.from, InputSource::Tile(..))));
+            if hit {
+                let wait = body[..index].iter().rposition(|s| matches!(s.op, StmtOp::Wait(_))).expect("a wait");
+                let compute = body.remove(index);
+                body.insert(wait, compute);
+            }
+            hit
+        });
+        assert!(moved);
+        says(&verify(&plan), "in flight");
+    }
+}
+
+#[test]
+fn a_computation_that_the_last_iteration_leaves_out_is_caught() {
+    for schedule in ["stages=1", "stages=2"] {
+        let faults = planted_at_compute(schedule, &mut |body, index| {
+            let guard = Guard::Exists(Iteration::Ahead(0, 1));
+            let (compute, span) = (body[index].clone(), body[index].span);
+            body[index] = Stmt { op: StmtOp::When { guard, body: vec![compute], otherwise: Vec::new() }, span };
+        });
+        says(&faults, "is read before it is computed");
+    }
+}
+
+#[test]
+fn a_computation_made_twice_is_caught() {
+    let faults = planted_at_compute("stages=2", &mut |body, index| {
+        let (again, barrier) = (body[index].clone(), body[index + 1].clone());
+        body.splice(index + 2..index + 2, [again, barrier]);
+    });
+    says(&faults, "is computed twice");
+}
+
+#[test]
+fn a_computation_of_tiles_that_are_still_read_is_caught() {
+    // Keys that are computed after the product that reads them.
+    let faults = planted_at_compute("stages=2", &mut |body, index| {
+        let product = body.iter().position(|s| matches!(s.op, StmtOp::Dot { .. })).expect("a product");
+        let compute = body.remove(index);
+        body.insert(product, compute);
+    });
+    says(&faults, "is computed while it may still be read");
+}
+
+#[test]
+fn a_computation_of_another_iteration_is_caught() {
+    let faults = planted_at_compute("stages=3", &mut |body, index| {
+        let StmtOp::Compute { to, inputs, .. } = &mut body[index].op else { unreachable!("a computation") };
+        let next = |slot: &mut Slot| {
+            if let Slot::Of(Iteration::Ahead(id, n)) = *slot {
+                *slot = Slot::Of(Iteration::Ahead(id, n + 1));
+            }
+        };
+        to.iter_mut().for_each(|t| next(&mut t.slot));
+        for input in inputs {
+            if let InputSource::Tile(_, slot) = &mut input.from {
+                next(slot);
+            }
+        }
+    });
+    assert!(!faults.is_empty());
+}
+
+#[test]
+fn a_computation_in_a_branch_of_a_warp_is_caught() {
+    let mut moved = None;
+    let mut plan = plan_of(ROTARY, "stages=2,running_max=max_first");
+    change_first(&mut plan.roles[0].body, &mut |body, index| {
+        let hit = matches!(&body[index].op, StmtOp::Compute { inputs, .. } if inputs.iter().any(|i| matches!(i.from, InputSource::Tile(..))));
+        if hit {
+            moved = Some(body.remove(index));
+        }
+        hit
+    });
+    let moved = moved.expect("a computation");
+    assert!(change_first(&mut plan.roles[0].body, &mut |body, index| match &mut body[index].op {
+        StmtOp::When { guard: Guard::Vote { .. }, body, .. } => {
+            body.push(moved.clone());
+            true
+        }
+        _ => false,
+    }));
+    says(&verify(&plan), "in a branch that each warp takes by itself");
 }

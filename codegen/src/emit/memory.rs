@@ -2,7 +2,9 @@
 
 use flashtile_dsl::ir::Elem;
 use flashtile_templates::expr::{Domain, Expr, Function, Shape, element_text};
-use flashtile_templates::{CopyTile, LoadGlobal, StoreColumn, StoreElements, StoreFragment, StoreRow, When, Wrapper};
+use flashtile_templates::{
+    CopyTile, LoadFragment, LoadGlobal, StoreColumn, StoreElements, StoreFragment, StoreRow, When, Wrapper,
+};
 
 use super::{BODY, Writer};
 use crate::arch::CopyOp;
@@ -13,7 +15,7 @@ use crate::schedule::Schedule;
 
 /// Bytes per asynchronous or vector copy under the facts, or 0 for element by element.
 pub fn copy_bytes(instance: &Instance, schedule: &Schedule) -> u32 {
-    match (schedule.copy, instance.facts.alignment) {
+    match (schedule.copy, instance.alignment()) {
         (CopyOp::Sync, 16) => 16,
         (CopyOp::Sync, _) => 0,
         (_, bytes) => bytes,
@@ -30,7 +32,7 @@ fn column_text(domain: Domain) -> String {
     Expr::ColumnPosition("first_column".into()).text(domain)
 }
 
-fn parenthesized(text: &str) -> String {
+pub(super) fn parenthesized(text: &str) -> String {
     if text.contains(' ') { format!("({text})") } else { text.to_owned() }
 }
 
@@ -59,6 +61,26 @@ impl Writer<'_> {
 
     pub(super) fn load(&mut self, to: VarId, from: &GlobalTile) -> Result<String, Error> {
         self.wrappers.insert(Wrapper::Widen);
+        let v = self.plan().variables[to].clone();
+        let elem = self.e.instance.binding.elem(self.kernel(), self.kernel().tensor(from.tensor).elem);
+        let quads = v.storage == Storage::Fragment(Shape::Accumulator)
+            && matches!(elem, Elem::F16 | Elem::Bf16)
+            && self.e.instance.alignment() == 16
+            && v.n_tiles.is_multiple_of(4);
+        if quads {
+            self.wrappers.extend([Wrapper::WidenPair, Wrapper::LoadQuad]);
+            let fragment = LoadFragment {
+                to: v.name.clone(),
+                from: self.uniform(&from.origin),
+                m_tiles: v.m_tiles,
+                n_tiles: v.n_tiles,
+                row_stride: self.uniform(&from.row_stride),
+                first_row: "first_row".into(),
+                rows_present: self.uniform(&from.rows_present),
+                columns_present: self.uniform(&from.columns_present),
+            };
+            return self.render(&fragment);
+        }
         let domain = self.plan().domain(to);
         let Storage::Fragment(shape) = self.plan().variables[to].storage else { unreachable!("loads write fragments") };
         let (rank, row, column) = match shape {
@@ -91,7 +113,7 @@ impl Writer<'_> {
         let column_stride = if to.column_stride == Expr::Int(1) { String::new() } else { self.uniform(&to.column_stride) };
         let quad = *shape == Shape::Accumulator
             && matches!(elem, Elem::F16 | Elem::Bf16)
-            && self.e.instance.facts.alignment == 16
+            && self.e.instance.alignment() == 16
             && n_tiles % 4 == 0
             && to.column_stride == Expr::Int(1)
             && to.columns_full;

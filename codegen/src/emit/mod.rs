@@ -1,5 +1,6 @@
 //! From a plan to CUDA C: every statement becomes one typed context, rendered by its template.
 
+mod compute;
 mod file;
 mod memory;
 mod product;
@@ -22,6 +23,7 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{Guard, Iteration, Plan, Slot, Stmt, StmtOp, Storage, TileId, VarId};
 use crate::schedule::{Edges, Schedule};
+use memory::parenthesized;
 
 /// A launch to emit.
 pub struct Emission<'a> {
@@ -237,6 +239,7 @@ impl Writer<'_> {
                 self.render(&QuadSum { name: self.name(*v), m_tiles: self.plan().variables[*v].m_tiles })
             }
             StmtOp::Copy { tile, slot, from } => self.copy(*tile, *slot, from),
+            StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::Commit => self.render(&Commit {}),
             StmtOp::Wait(pending) => self.render(&Wait { pending: *pending }),
             StmtOp::Barrier => self.render(&Barrier {}),

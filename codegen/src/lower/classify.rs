@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{AxisId, BinaryOp, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId};
 
+use super::computed::ComputedOperands;
 use super::padding::{self, Fill};
 use crate::error::Error;
 use crate::rewrite::edit;
@@ -18,6 +19,8 @@ pub(super) struct Classes {
     pub first_position: HashMap<AxisId, String>,
     /// Loads that go to shared memory.
     pub shared_loads: HashSet<OpId>,
+    /// Operands of products that are computed in shared memory.
+    pub computed: ComputedOperands,
     /// Row sums kept per lane until the end of their loop.
     pub partial: HashSet<ValueId>,
     /// Loop results whose lanes' parts are to be summed after the loop.
@@ -46,7 +49,8 @@ fn key(dim: &Dim) -> DimKey {
 }
 
 impl Classes {
-    pub fn new(kernel: &Kernel, assumed: &[String]) -> Result<Self, Error> {
+    /// The classes of a kernel's values; left operands may be computed in shared memory only if `left`.
+    pub fn new(kernel: &Kernel, assumed: &[String], left: bool) -> Result<Self, Error> {
         let mut users: HashMap<ValueId, Vec<OpId>> = HashMap::new();
         let mut order = HashMap::new();
         for (index, (_, op)) in kernel.walk().into_iter().enumerate() {
@@ -55,13 +59,15 @@ impl Classes {
                 users.entry(operand).or_default().push(op);
             }
         }
-        let shared_loads = shared_loads(kernel, &users)?;
-        let rows = row_dims(kernel, &shared_loads)?;
+        let computed = ComputedOperands::of(kernel, left);
+        let shared_loads = shared_loads(kernel, &users, &computed)?;
+        let rows = row_dims(kernel, &shared_loads, &computed.values)?;
         let mut classes = Self {
             rows,
             positions: HashSet::new(),
             first_position: HashMap::new(),
             shared_loads,
+            computed,
             partial: HashSet::new(),
             completed: HashSet::new(),
             inline: HashSet::new(),
@@ -70,6 +76,7 @@ impl Classes {
             order,
         };
         classes.guards = padding::guards(kernel, assumed);
+        classes.guards.retain(|v, _| !classes.computed.values.contains(v));
         classes.find_partial_sums(kernel);
         classes.find_inline(kernel);
         classes.find_positions(kernel);
@@ -272,8 +279,12 @@ pub(super) fn is_zero(kernel: &Kernel, v: ValueId) -> bool {
     }
 }
 
-/// Rank-2 loads that only products use.
-fn shared_loads(kernel: &Kernel, users: &HashMap<ValueId, Vec<OpId>>) -> Result<HashSet<OpId>, Error> {
+/// Rank-2 loads that only products use, or that a loop streams for operands that are computed from them.
+fn shared_loads(
+    kernel: &Kernel,
+    users: &HashMap<ValueId, Vec<OpId>>,
+    computed: &ComputedOperands,
+) -> Result<HashSet<OpId>, Error> {
     let mut found = HashSet::new();
     for (_, op) in kernel.walk() {
         let Op::Load { .. } = kernel.ops[op].op else { continue };
@@ -281,7 +292,7 @@ fn shared_loads(kernel: &Kernel, users: &HashMap<ValueId, Vec<OpId>>) -> Result<
         if kernel.tile(result).rank() != 2 {
             continue;
         }
-        let mut product = 0;
+        let mut product = usize::from(computed.is_streamed(kernel, op));
         let mut other = 0;
         let mut work = vec![result];
         while let Some(v) = work.pop() {
@@ -289,6 +300,7 @@ fn shared_loads(kernel: &Kernel, users: &HashMap<ValueId, Vec<OpId>>) -> Result<
                 match &kernel.ops[user].op {
                     Op::Transpose(_) => work.push(kernel.ops[user].results[0]),
                     Op::Dot { acc, .. } if *acc != Some(v) => product += 1,
+                    _ if kernel.ops[user].results.iter().any(|r| computed.values.contains(r)) => {}
                     _ => other += 1,
                 }
             }
@@ -309,7 +321,7 @@ fn shared_loads(kernel: &Kernel, users: &HashMap<ValueId, Vec<OpId>>) -> Result<
 }
 
 /// The dimensions that run over the rows of fragments: first dimensions of rank-2 values that live in registers.
-fn row_dims(kernel: &Kernel, shared: &HashSet<OpId>) -> Result<HashSet<DimKey>, Error> {
+fn row_dims(kernel: &Kernel, shared: &HashSet<OpId>, computed: &HashSet<ValueId>) -> Result<HashSet<DimKey>, Error> {
     let mut rows = HashSet::new();
     let mut columns = HashMap::new();
     for (_, op) in kernel.walk() {
@@ -317,7 +329,7 @@ fn row_dims(kernel: &Kernel, shared: &HashSet<OpId>) -> Result<HashSet<DimKey>, 
         if shared.contains(&op) || matches!(data.op, Op::Transpose(_)) {
             continue;
         }
-        for &result in &data.results {
+        for &result in data.results.iter().filter(|r| !computed.contains(r)) {
             let Type::Tile(t) = kernel.ty(result) else { continue };
             let [r, c] = t.dims.as_slice() else { continue };
             if !matches!(r, Dim::Axis(_)) {

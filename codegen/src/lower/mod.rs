@@ -9,12 +9,14 @@
 //! | `elementwise` | elementwise ops to expressions and maps |
 //! | `unused` | constants that nothing names |
 //! | `running_max` | lazy forms of the running maximum of a streaming softmax |
+//! | `computed` | operands of products that are computed in shared memory |
 //! | `product` | matrix products and their operands |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
 //! | `pipeline` | loops of specialised roles: products that run ahead of and behind the elementwise work |
 //! | `specialize` | the roles of producer and consumers |
 
 mod classify;
+mod computed;
 mod elementwise;
 mod memory;
 mod padding;
@@ -128,6 +130,10 @@ const RESERVED: &[&str] = &[
     "leader",
     "f16",
     "bf16",
+    "part",
+    "part_at",
+    "first",
+    "WIDTH",
 ];
 
 /// What a value has become.
@@ -145,7 +151,7 @@ enum Home {
 
 /// Makes the plan of `kernel`, the normal form of the instance's kernel.
 pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed: &[String]) -> Result<Plan, Error> {
-    let classes = Classes::new(kernel, assumed)?;
+    let classes = Classes::new(kernel, assumed, schedule.tensor_op != TensorOp::Wgmma)?;
     let mut lowering = Lowering {
         kernel,
         instance,
@@ -170,6 +176,7 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
         pending: Vec::new(),
         fragments_of: HashMap::new(),
         slots_of: HashMap::new(),
+        made: HashMap::new(),
         out: Vec::new(),
         trend: trip_trend(instance, schedule),
         span: Span::default(),
@@ -221,6 +228,8 @@ struct Lowering<'a> {
     fragments_of: HashMap<TileId, VarId>,
     /// Slots that streamed values are read from.
     slots_of: HashMap<ValueId, Slot>,
+    /// Computed operands, where they are.
+    made: HashMap<ValueId, computed::Made>,
     out: Vec<Stmt>,
     /// How the length of the first loop moves with the last grid coordinate.
     trend: Option<Trend>,
@@ -401,6 +410,9 @@ impl Lowering<'_> {
     fn op(&mut self, id: OpId) -> Result<(), Error> {
         let data = &self.kernel.ops[id];
         let result = data.results.first().copied();
+        if result.is_some_and(|r| self.classes.computed.values.contains(&r)) && !self.classes.shared_loads.contains(&id) {
+            return Ok(()); // made where a product needs it
+        }
         match &data.op {
             Op::Program(dims) => self.program(dims, &data.results),
             Op::For { axis, part, body, init } => self.lower_for(id, *axis, *part, *body, init)?,
@@ -417,6 +429,7 @@ impl Lowering<'_> {
             }
             Op::Load { tensor, at } => self.load(id, *tensor, at)?,
             Op::Store { tensor, at, value } => self.store(*tensor, at, *value)?,
+            Op::Transpose(_) if self.is_view_of_operand(data.results[0]) => {}
             Op::Transpose(x) => {
                 let home = self.homes[x].clone();
                 match home {
@@ -426,7 +439,10 @@ impl Lowering<'_> {
                     _ => return Err(self.unsupported(*x, "transposing a computed tile")),
                 }
             }
-            Op::Dot { a, b, acc } => self.dot(data.results[0], *a, *b, *acc)?,
+            Op::Dot { a, b, acc } => {
+                self.make_operands(id)?;
+                self.dot(data.results[0], *a, *b, *acc)?;
+            }
             Op::Reduce(op, x) => self.reduce(data.results[0], *op, *x)?,
             Op::Mask { x, keep } => self.mask(data.results[0], *x, *keep)?,
             _ => self.elementwise(id, result.expect("an elementwise op has a result"))?,

@@ -50,6 +50,7 @@ impl Lowering<'_> {
     /// Pushes the statements of a loop.
     pub(super) fn pipelined(&mut self, l: &Loop<'_>, name: &str) -> Result<(), Error> {
         let span = self.span;
+        self.make_operands(l.op)?;
         self.rings(l)?;
         if !self.schedule.overlap {
             let step = self.step(l, name, false)?;
@@ -77,7 +78,7 @@ impl Lowering<'_> {
                 continue;
             }
             let value = data.results[0];
-            if self.products_of(value, &ops).is_empty() {
+            if self.products_of(value, &ops).is_empty() && self.computed_uses(op, &ops).is_empty() {
                 return Err(self.unsupported(value, "a streamed tile that an inner loop reads"));
             }
             let tile = self.new_ring(op, self.schedule.stages, Some((l.id, l.coordinate)))?;

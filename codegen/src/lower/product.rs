@@ -3,7 +3,7 @@
 use flashtile_dsl::ir::{Elem, Op, ValueId};
 use flashtile_templates::expr::Expr;
 
-use super::{Home, Lowering};
+use super::{Home, Lowering, computed};
 use crate::arch::TensorOp;
 use crate::error::Error;
 use crate::plan::{OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable};
@@ -63,15 +63,14 @@ impl Lowering<'_> {
 
     /// Tile, slot and whether it is read transposed.
     fn operand_b(&mut self, b: ValueId) -> Result<(TileId, Slot, bool), Error> {
-        let mut value = b;
-        let mut k_major = false;
-        while let Some((_, &Op::Transpose(x))) = self.kernel.def(value) {
-            value = x;
-            k_major = !k_major;
-        }
-        match self.homes.get(&value) {
-            Some(&Home::Tile(tile)) => Ok((tile, self.slot_of(value), k_major)),
-            _ => Err(self.unsupported(b, "a computed tile as the right operand of dot")),
+        let (value, transposed) = computed::untransposed(self.kernel, b);
+        match self.tile_of(value) {
+            Some(made) => Ok((made.tile, made.slot, transposed != made.transposed)),
+            None => Err(Error::unsupported(
+                "a right operand of dot that depends on a product, a reduction or a carried value",
+                "write the two products the other way round, or store the tile and load it in a kernel of its own",
+                self.span,
+            )),
         }
     }
 
@@ -79,11 +78,20 @@ impl Lowering<'_> {
         if let Some((_, Op::Transpose(_))) = self.kernel.def(a) {
             return Err(self.unsupported(a, "a transposed tile as the left operand of dot"));
         }
+        if let Some(made) = self.tile_of(a) {
+            if made.transposed {
+                return Err(Error::unsupported(
+                    "a left operand of dot that is computed from transposed tiles",
+                    "write the product transposed, with this operand on the right",
+                    self.span,
+                ));
+            }
+            return Ok(match self.fragments_of.get(&made.tile) {
+                Some(&packed) => OperandA::Packed(packed),
+                None => OperandA::Tile(made.tile, made.slot),
+            });
+        }
         match self.homes.get(&a).cloned() {
-            Some(Home::Tile(tile)) => match self.fragments_of.get(&tile) {
-                Some(&packed) => Ok(OperandA::Packed(packed)),
-                None => Ok(OperandA::Tile(tile, self.slot_of(a))),
-            },
             Some(Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => Ok(OperandA::Packed(v)),
             Some(Home::Variable(_) | Home::Inline(_)) if self.schedule.tensor_op == TensorOp::Ffma => self.stage(a),
             _ => Err(self.unsupported(a, "a computed f32 tile as the left operand of a tensor-core dot")),

@@ -23,7 +23,7 @@ use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Op, OpId, Part, Type, ValueId
 use flashtile_templates::expr::{Expr, Function};
 
 use super::pipeline::Loop;
-use super::{Home, Lowering, running_max};
+use super::{Home, Lowering, computed, running_max};
 use crate::error::Error;
 use crate::plan::{Guard, Iteration, LoopId, LoopInfo, Slot, StmtOp, TileId, VarId};
 use crate::rewrite::edit;
@@ -87,6 +87,10 @@ impl Lowering<'_> {
             self.slots_of.insert(self.kernel.ops[stream.load].results[0], Slot::Of(Iteration::Ahead(loop_id, 0)));
         }
         self.prologue(loop_id, &groups, params[0]);
+        // They are made before the loop, not in it.
+        self.loops_by_axis.remove(&axis);
+        self.make_operands(id)?;
+        self.loops_by_axis.insert(axis, loop_id);
         self.fragments_before_loop(body, &groups);
 
         let statements = self.collect(|this| {
@@ -244,7 +248,9 @@ impl Lowering<'_> {
                 let what = "an operand of a product that is loaded at each single position";
                 return Err(Error::unsupported(what, "loop over tiles", self.kernel.ops[op].span));
             }
-            let uses = self.products_of(self.kernel.ops[op].results[0], &ops);
+            let mut uses = self.products_of(self.kernel.ops[op].results[0], &ops);
+            uses.extend(self.computed_uses(op, &ops));
+            uses.sort_unstable();
             let (Some(&first_use), Some(&last_use)) = (uses.first(), uses.last()) else {
                 return Err(self.unsupported(self.kernel.ops[op].results[0], "a streamed tile that an inner loop reads"));
             };
@@ -277,7 +283,8 @@ impl Lowering<'_> {
             for &user in self.classes.users.get(&v).map_or(&[][..], Vec::as_slice) {
                 match self.kernel.ops[user].op {
                     Op::Transpose(_) => work.push(self.kernel.ops[user].results[0]),
-                    _ => found.extend(ops.iter().position(|&o| o == user)),
+                    Op::Dot { .. } => found.extend(ops.iter().position(|&o| o == user)),
+                    _ => {}
                 }
             }
         }
@@ -335,7 +342,7 @@ impl Lowering<'_> {
         let mut tiles = Vec::new();
         for &op in &self.kernel.blocks[body].ops {
             let Op::Dot { a, .. } = self.kernel.ops[op].op else { continue };
-            if let Some(&Home::Tile(tile)) = self.homes.get(&a) {
+            if let Some(computed::Made { tile, transposed: false, .. }) = self.tile_of(a) {
                 let streamed = groups.iter().flat_map(|g| &g.streams).any(|s| s.tile == tile);
                 if !streamed && !self.fragments_of.contains_key(&tile) && !tiles.contains(&tile) {
                     tiles.push(tile);

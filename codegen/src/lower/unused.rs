@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use flashtile_templates::expr::Expr;
 
-use crate::plan::{GlobalTile, Guard, Plan, Stmt, StmtOp};
+use crate::plan::{GlobalTile, Guard, InputSource, Plan, Stmt, StmtOp};
 
 /// Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
 pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
@@ -54,6 +54,16 @@ fn collect_names(body: &[Stmt], used: &mut HashSet<String>) {
         match &stmt.op {
             StmtOp::Let { value, .. } | StmtOp::Map { value, .. } | StmtOp::Pack { value, .. } => names_in(value, used),
             StmtOp::Copy { from, .. } | StmtOp::Load { from, .. } => tile(from, used),
+            StmtOp::Compute { to, inputs, shared } => {
+                to.iter().for_each(|t| names_in(&t.value, used));
+                shared.iter().for_each(|s| names_in(&s.value, used));
+                for input in inputs {
+                    match &input.from {
+                        InputSource::Tile(..) => {}
+                        InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => tile(from, used),
+                    }
+                }
+            }
             StmtOp::Store { to, value, .. } => {
                 tile(to, used);
                 names_in(value, used);

@@ -5,7 +5,7 @@ use std::fmt;
 use flashtile_dsl::ir::ReduceOp;
 use flashtile_templates::expr::{Domain, Expr, Shape};
 
-use super::{Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, Storage};
+use super::{Guard, InputSource, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, Storage};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -68,6 +68,28 @@ impl Plan {
             StmtOp::QuadSum(v) => writeln!(f, "quad_sum {}", variable(v)),
             StmtOp::Copy { tile, slot, from } => {
                 writeln!(f, "copy {}{} <- {}", self.tiles[*tile].name, self.slot(*slot), from.origin.text(Domain::Uniform))
+            }
+            StmtOp::Compute { to, inputs, shared } => {
+                writeln!(f, "compute")?;
+                let inner = (depth + 1) * 2;
+                for input in inputs {
+                    let origin = |what: &str, e: &Expr| format!("{what} {}", e.text(Domain::Uniform));
+                    let from = match &input.from {
+                        InputSource::Tile(tile, slot) => format!("{}{}", self.tiles[*tile].name, self.slot(*slot)),
+                        InputSource::Matrix(from) => origin("load", &from.origin),
+                        InputSource::Row(from) => origin("load.row", &from.origin),
+                        InputSource::Column(from) => origin("load.column", &from.origin),
+                    };
+                    writeln!(f, "{:inner$}{} = {from}", "", input.name)?;
+                }
+                for s in shared {
+                    writeln!(f, "{:inner$}{} = {}", "", s.name, s.value.text(Domain::Part))?;
+                }
+                for t in to {
+                    let (name, slot) = (&self.tiles[t.tile].name, self.slot(t.slot));
+                    writeln!(f, "{:inner$}{name}{slot} <- {}", "", t.value.text(Domain::Part))?;
+                }
+                Ok(())
             }
             StmtOp::Commit => writeln!(f, "commit"),
             StmtOp::Wait(pending) => writeln!(f, "wait pending={pending}"),

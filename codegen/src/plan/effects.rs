@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use flashtile_templates::expr::Expr;
 
-use super::{GlobalTile, Guard, OperandA, Plan, Stmt, StmtOp, VarId};
+use super::{GlobalTile, Guard, InputSource, OperandA, Plan, Stmt, StmtOp, VarId};
 
 /// Names that statements read and write.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -85,6 +85,19 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
         }
         StmtOp::Stage { from, .. } => drop(found.reads.insert(name(*from))),
         StmtOp::Copy { from, .. } => found.read_tile(from),
+        StmtOp::Compute { to, inputs, shared } => {
+            to.iter().for_each(|t| found.read_expression(&t.value));
+            shared.iter().for_each(|s| found.read_expression(&s.value));
+            for input in inputs {
+                match &input.from {
+                    InputSource::Tile(..) => {}
+                    InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => {
+                        found.read_tile(from);
+                        found.reads.insert(MEMORY.to_owned());
+                    }
+                }
+            }
+        }
         StmtOp::Load { to, from } => {
             found.read_tile(from);
             found.reads.insert(MEMORY.to_owned());

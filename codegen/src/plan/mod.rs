@@ -10,6 +10,8 @@
 //!   when a `Wait` says so; others see it after the next `Barrier`).
 //! * A *variable* is a fragment in the registers of a thread: an accumulator in the layout of the PTX ISA's `mma.m16n8k16`, a
 //!   row or column vector that goes with it, a packed A operand, or one uniform value.
+//! * A `Compute` makes tiles out of others: all warps share the elements, and each thread reads and writes whole 16-byte parts
+//!   of rows. A tile that it makes may lie in a slot that it reads; others see it after the next `Barrier`.
 //! * An *iteration* of a loop is named relative to the one in progress, so that copies may run ahead: slot `n % slots`
 //!   belongs to iteration `n`.
 //!
@@ -234,6 +236,50 @@ pub enum OperandA {
     Packed(VarId),
 }
 
+/// A tile that a [`StmtOp::Compute`] makes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Computed {
+    /// Tile.
+    pub tile: TileId,
+    /// Slot.
+    pub slot: Slot,
+    /// Value per element, rounded to the type of the tile.
+    pub value: Expr,
+}
+
+/// What a [`StmtOp::Compute`] reads.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Input {
+    /// Name under which expressions know its elements.
+    pub name: String,
+    /// Where it is.
+    pub from: InputSource,
+}
+
+/// Where an input of a [`StmtOp::Compute`] is.
+#[derive(Clone, PartialEq, Debug)]
+pub enum InputSource {
+    /// A tile of the same shape in shared memory.
+    Tile(TileId, Slot),
+    /// A tile of the same shape in global memory.
+    Matrix(GlobalTile),
+    /// A vector along the rows, in global memory.
+    Row(GlobalTile),
+    /// A vector along the columns, in global memory.
+    Column(GlobalTile),
+}
+
+/// A value that several expressions of a [`StmtOp::Compute`] share.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Shared {
+    /// Name.
+    pub name: String,
+    /// Element type: f32, i32 or bool.
+    pub elem: Elem,
+    /// Value per element.
+    pub value: Expr,
+}
+
 /// A statement.
 #[derive(Clone, PartialEq, Debug)]
 pub enum StmtOp {
@@ -285,6 +331,15 @@ pub enum StmtOp {
         slot: Slot,
         /// Source.
         from: GlobalTile,
+    },
+    /// Elementwise: makes tiles in shared memory, the work shared by all warps.
+    Compute {
+        /// Tiles it makes, all of one shape.
+        to: Vec<Computed>,
+        /// What it reads.
+        inputs: Vec<Input>,
+        /// Values that several others need, in order.
+        shared: Vec<Shared>,
     },
     /// Ends a group of copies.
     Commit,
@@ -471,6 +526,51 @@ pub struct Plan {
     pub programs: Expr,
     /// Byte offset of the ring that hands program numbers from the producer to the consumers, if work is dynamic.
     pub work_ring: Option<u32>,
+}
+
+/// How the threads of a block share the elements of a [`StmtOp::Compute`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parts {
+    /// Rows.
+    pub rows: u32,
+    /// Elements of a part: 16 bytes of the narrowest type, so that every tile is read and written 16 bytes at a time.
+    pub width: u32,
+    /// Parts of a row.
+    pub per_row: u32,
+    /// Threads.
+    pub threads: u32,
+    /// Parts of each thread, the last of which may not exist.
+    pub per_thread: u32,
+    /// Parts that are read before the first of them is computed.
+    pub batch: u32,
+}
+
+impl Parts {
+    /// The parts of the tiles `to`, computed from `inputs`.
+    ///
+    /// # Panics
+    /// If `to` is empty: a statement makes at least one tile.
+    pub fn of(plan: &Plan, to: &[Computed], inputs: &[Input]) -> Self {
+        let t = &plan.tiles[to[0].tile];
+        let read = inputs.iter().filter_map(|i| match i.from {
+            InputSource::Tile(tile, _) => plan.tiles[tile].elem.bytes(),
+            _ => None,
+        });
+        let written = to.iter().filter_map(|t| plan.tiles[t.tile].elem.bytes());
+        let narrowest = read.chain(written).min().unwrap_or(4) as u32;
+        let width = 16 / narrowest;
+        let per_row = t.columns / width;
+        let threads = plan.roles.last().map_or(32, |r| 32 * r.warps);
+        let per_thread = (t.rows * per_row).div_ceil(threads);
+        Self { rows: t.rows, width, per_row, threads, per_thread, batch: per_thread.clamp(1, 2) }
+    }
+
+    /// Whether every thread has as many parts, all in one column, so that addresses advance by constants.
+    pub fn is_even(&self) -> bool {
+        self.threads.is_multiple_of(self.per_row)
+            && (self.rows * self.per_row).is_multiple_of(self.threads)
+            && self.per_thread.is_multiple_of(self.batch)
+    }
 }
 
 /// Slots of the ring of program numbers.

@@ -8,13 +8,13 @@ use std::collections::HashSet;
 
 use flashtile_templates::expr::{Expr, Shape};
 
-use super::{Guard, OperandA, Plan, Stmt, StmtOp, Storage, VarId};
+use super::{Computed, Guard, Input, InputSource, OperandA, Parts, Plan, Stmt, StmtOp, Storage, VarId};
 
 /// Registers of all variables live at the widest moment.
 pub fn peak(plan: &Plan) -> u32 {
     let transient = transients(plan);
     let ranges = vec![Vec::new(); plan.variables.len()];
-    let mut live = Liveness { plan, at: 0, ranges, transient, borders: Vec::new(), choice: false };
+    let mut live = Liveness { plan, at: 0, ranges, transient, borders: Vec::new(), choice: false, computing: Vec::new() };
     for role in &plan.roles {
         live.block(&role.body);
     }
@@ -23,7 +23,22 @@ pub fn peak(plan: &Plan) -> u32 {
         let whole = plan.variables[v].registers();
         covering.map(|&(from, to)| if passing(&live.borders, from, to) { whole / 4 } else { whole }).max().unwrap_or(0)
     };
-    (0..=live.at).map(|at| (0..plan.variables.len()).map(|v| registers(v, at)).sum()).max().unwrap_or(0)
+    let computing = |at: usize| live.computing.iter().filter(|c| c.0 == at).map(|c| c.1).sum::<u32>();
+    let total = |at| (0..plan.variables.len()).map(|v| registers(v, at)).sum::<u32>() + computing(at);
+    (0..=live.at).map(total).max().unwrap_or(0)
+}
+
+/// Registers that a `Compute` needs by itself: the inputs of the parts in progress as they are stored, and one part of each
+/// tile widened.
+fn compute_registers(plan: &Plan, to: &[Computed], inputs: &[Input]) -> u32 {
+    let parts = Parts::of(plan, to, inputs);
+    let chunk = |input: &Input| match &input.from {
+        InputSource::Tile(tile, _) => parts.width * plan.tiles[*tile].elem.bytes().unwrap_or(4) as u32 / 4,
+        // Read 16 bytes at a time, and widened where they are used.
+        InputSource::Matrix(_) | InputSource::Column(_) => 4,
+        InputSource::Row(_) => 1,
+    };
+    parts.batch * inputs.iter().map(chunk).sum::<u32>() + parts.width * to.len() as u32
 }
 
 /// Fragments that no product, branch condition or store reads: they are done with where the statements after them are.
@@ -72,6 +87,8 @@ struct Liveness<'a> {
     borders: Vec<usize>,
     /// Whether a warp may leave the statements out, so that what was there before may live on.
     choice: bool,
+    /// Statements that need registers of their own, and how many.
+    computing: Vec<(usize, u32)>,
 }
 
 impl Liveness<'_> {
@@ -168,6 +185,11 @@ impl Liveness<'_> {
                     }
                 }
                 StmtOp::Step { body, .. } | StmtOp::Work(body) => self.block(body),
+                StmtOp::Compute { to, inputs, shared } => {
+                    to.iter().for_each(|t| self.reads(&t.value));
+                    shared.iter().for_each(|s| self.reads(&s.value));
+                    self.computing.push((self.at, compute_registers(self.plan, to, inputs)));
+                }
                 StmtOp::Let { .. }
                 | StmtOp::Copy { .. }
                 | StmtOp::Commit

@@ -108,6 +108,16 @@ fn shape_values(how: Values, name: &str, shape: &[usize], values: &mut [f64]) {
             change(at % rows, row);
         }
     };
+    // Tables of rotations hold cosines and sines, whatever else is asked for: a row for each position.
+    let table = match name.split('_').next() {
+        Some("cos") => Some(f64::cos as fn(f64) -> f64),
+        Some("sin") => Some(f64::sin as fn(f64) -> f64),
+        _ => None,
+    };
+    if let Some(of) = table {
+        let speed = |column: usize| 1e4f64.powf(-(column as f64) / columns as f64);
+        return each_row(&mut |row, x| x.iter_mut().enumerate().for_each(|(c, x)| *x = of(row as f64 * speed(c))));
+    }
     match (how, name) {
         (Values::Integers, _) => values.iter_mut().for_each(|x| *x = x.round().clamp(-1.0, 1.0)),
         (Values::Growing(factor), "k") => each_row(&mut |row, x| {

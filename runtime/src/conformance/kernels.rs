@@ -14,6 +14,8 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "sliding_window", text: SLIDING_WINDOW },
     SuiteKernel { name: "prefix_attention", text: PREFIX },
     SuiteKernel { name: "split_dims", text: SPLIT_DIMS },
+    SuiteKernel { name: "computed_operands", text: COMPUTED_OPERANDS },
+    SuiteKernel { name: "computed_transposed", text: COMPUTED_TRANSPOSED },
     SuiteKernel { name: "linear_attention", text: LINEAR_ATTENTION },
 ];
 
@@ -111,6 +113,50 @@ pub fn split_dims<T: Element, const D: usize, const E: usize>(
     }
     store(o, [b, h, i, ..], div_or_zero(acc, l));
     store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// Both operands of the product are computed, from matrices, vectors and positions; what they are beyond the extents is not 0.
+const COMPUTED_OPERANDS: &str = "
+pub fn computed_operands<T: Element>(
+    a: &Tensor<T, (M, K)>,
+    b: &Tensor<T, (K, N)>,
+    u: &Tensor<T, (K)>,
+    w: &Tensor<T, (N)>,
+    c: &mut Tensor<T, (M, N)>,
+) {
+    let (i, j) = program(tiles(M), tiles(N));
+    let mut acc = zeros((i, j));
+    for k in tiles(K) {
+        let x = (1.0 - abs(load(a, [i, k]))).to::<T>();
+        let b_kj = load(b, [k, j]);
+        let y = b_kj * load(w, [j]) + load(u, [k]);
+        let y = select((pos(k) > pos(j)).t(), y, exp(0.0 - y * y)).to::<T>();
+        acc = acc + dot(x, y);
+    }
+    store(c, [i, j], acc);
+}
+";
+
+/// Right operands that are computed transposed, one of them from a tile that another product reads as it is.
+const COMPUTED_TRANSPOSED: &str = "
+pub fn computed_transposed<T: Element, const D: usize>(
+    q: &Tensor<T, (M, D)>,
+    k: &Tensor<T, (N, D)>,
+    w: &Tensor<T, (N, D)>,
+    o: &mut Tensor<T, (M, D)>,
+) {
+    let i = program(tiles(M));
+    let q_i = (load(q, [i, ..]) * 0.5).to::<T>();
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let k_j = load(k, [j, ..]);
+        let turned = (k_j.t() * load(w, [j, ..]).t()).to::<T>();
+        let s = dot(q_i, turned) + dot(q_i, k_j.t());
+        let v_j = max(load(w, [j, ..]), 0.25).to::<T>();
+        acc = acc + dot(s.to::<T>(), v_j);
+    }
+    store(o, [i, ..], acc);
 }
 ";
 

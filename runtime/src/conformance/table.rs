@@ -54,6 +54,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(special());
     all.extend(masks());
     all.extend(other_kernels());
+    all.extend(rotary());
     all.extend(exact());
     all
 }
@@ -241,6 +242,16 @@ fn other_kernels() -> Vec<Case> {
         }
         cases.push(Case { values: Values::SpecialRows, ..plain("row_softmax", elem, vec![("M", 9), ("N", 301)]) });
     }
+    for elem in FLOATS {
+        for (m, n, k) in [(1, 1, 1), (64, 64, 64), (113, 203, 77), (7, 139, 215), (33, 40, 0)] {
+            cases.push(plain("computed_operands", elem, vec![("M", m), ("N", n), ("K", k)]));
+        }
+        let layout = Layout::Padded(3);
+        cases.push(Case { layout, ..plain("computed_operands", elem, vec![("M", 70), ("N", 72), ("K", 65)]) });
+        for (m, n, d) in [(64, 64, 64), (77, 141, 40), (113, 203, 96)] {
+            cases.push(Case { consts: vec![("D", d)], ..plain("computed_transposed", elem, vec![("M", m), ("N", n)]) });
+        }
+    }
     for (d, e) in [(64, 128), (128, 64), (192, 128), (40, 72)] {
         for elem in HALVES {
             let mut case = attention("split_dims", elem, rows(70, 141, d));
@@ -251,6 +262,56 @@ fn other_kernels() -> Vec<Case> {
     let mut case = attention("split_dims", Elem::F16, rows(33, 65, 32));
     case.consts.push(("E", 64));
     cases.push(case);
+    cases
+}
+
+const ROTARY: [&str; 2] = ["rope_attention", "causal_rope_attention"];
+
+/// Rotary position embedding, fused and by itself. Tables have the columns of one half of a head, or of both.
+fn rotary() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let rotary = |kernel, elem, a: Attention, columns| {
+        let mut case = attention(kernel, elem, a);
+        case.sizes.push(("C", columns));
+        case
+    };
+    for kernel in ROTARY {
+        for (m, n) in [(33, 40), (17, 203), (33, 17), (64, 64), (113, 113), (113, 203), (203, 113), (1, 0)] {
+            for elem in FLOATS {
+                cases.push(rotary(kernel, elem, rows(m, n, 64), 32));
+            }
+        }
+        for d in [8, 16, 32, 40, 72, 80, 96, 128, 256] {
+            for elem in HALVES {
+                cases.push(rotary(kernel, elem, rows(77, 141, d), d / 2));
+            }
+        }
+        cases.push(rotary(kernel, Elem::F32, rows(77, 141, 40), 20));
+        for (b, h, g) in [(2, 4, 2), (1, 6, 3), (2, 8, 1)] {
+            for elem in HALVES {
+                cases.push(rotary(kernel, elem, Attention { b, h, g, m: 67, n: 131, d: 64 }, 64));
+            }
+        }
+        for layout in [Layout::HeadsInner, Layout::Padded(8), Layout::Padded(2), Layout::Padded(3)] {
+            for elem in FLOATS {
+                let shape = Attention { b: 2, h: 4, g: 2, m: 37, n: 101, d: 64 };
+                cases.push(Case { layout, ..rotary(kernel, elem, shape, 32) });
+            }
+        }
+        for values in [Values::Growing(30.0), Values::SpecialQueries, Values::SpecialKeys] {
+            for elem in FLOATS {
+                cases.push(Case { values, ..rotary(kernel, elem, rows(70, 203, 64), 32) });
+            }
+        }
+    }
+    for elem in FLOATS {
+        for (n, d, columns) in [(1, 64, 32), (113, 64, 64), (203, 128, 64), (77, 40, 20), (64, 8, 4)] {
+            let small = n * d <= SMALL;
+            let (consts, sizes) = (vec![("D", d)], vec![("B", 2), ("H", 3), ("N", n), ("C", columns)]);
+            let (scalars, values, layout) = (Vec::new(), Values::Normal, Layout::Packed);
+            cases.push(Case { kernel: "rotate", elem, consts, sizes, scalars, values, layout, small });
+        }
+    }
     cases
 }
 
@@ -298,6 +359,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 8);
+        assert_eq!(kernels.len(), 13);
     }
 }

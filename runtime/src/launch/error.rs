@@ -66,6 +66,20 @@ pub enum ArgumentError {
         /// Extent given.
         found: usize,
     },
+    /// A dimension of which the kernel addresses more than there is.
+    #[error(
+        "argument `{name}`: dimension {dimension} must be at least {least}, because the kernel reads or writes as many, but is {found}"
+    )]
+    Short {
+        /// The parameter.
+        name: String,
+        /// The dimension, from 0.
+        dimension: usize,
+        /// What the kernel addresses.
+        least: usize,
+        /// Extent given.
+        found: usize,
+    },
     /// More sizes or parameters than a launch can handle.
     #[error("kernel `{kernel}` has {sizes} sizes and {params} parameters; at most {max_sizes} and {max_params} are supported")]
     TooMany {

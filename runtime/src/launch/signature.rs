@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use flashtile_dsl::ir::{self, Binding, Elem, Entity, ParamKind, SizeExpr, SizeKind};
+use flashtile_dsl::ir::{self, At, Binding, Elem, Entity, Op, ParamKind, SizeExpr, SizeKind};
 
 use super::{Argument, ArgumentError};
 use crate::device::Device;
@@ -36,6 +36,8 @@ pub(super) struct Signature {
     /// Const sizes filled in, zero elsewhere.
     consts: Vec<i64>,
     sources: Vec<Source>,
+    /// Parameters, dimensions of them, and how much of these is addressed by ranges.
+    ranges: Vec<(usize, usize, usize)>,
 }
 
 /// Sizes that a kernel may have. A launch keeps them on its stack.
@@ -68,8 +70,9 @@ impl Signature {
             })
             .collect();
         let consts: Vec<i64> = ir.sizes.values().map(|s| binding.consts.get(&s.name).copied().unwrap_or(0)).collect();
-        let mut signature = Self { ir: ir.clone(), params, consts, sources: Vec::new() };
+        let mut signature = Self { ir: ir.clone(), params, consts, sources: Vec::new(), ranges: Vec::new() };
         signature.sources = signature.solve()?;
+        signature.ranges = signature.addressed();
         Ok(signature)
     }
 
@@ -98,6 +101,25 @@ impl Signature {
         }
         debug_assert!(known.into_iter().all(|k| k));
         Ok(sources)
+    }
+
+    /// What ranges of compile-time length address of dimensions whose extent is known only at launch.
+    fn addressed(&self) -> Vec<(usize, usize, usize)> {
+        let mut found: Vec<(usize, usize, usize)> = Vec::new();
+        for (_, op) in self.ir.walk() {
+            let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &self.ir.ops[op].op else { continue };
+            for (dimension, (at, extent)) in at.iter().zip(&self.ir.tensor(*tensor).shape).enumerate() {
+                let At::Range { start, len } = at else { continue };
+                let at_launch = extent.sizes().any(|s| self.ir.sizes[s].kind == SizeKind::Runtime);
+                let end = start.add(len).eval(|s| self.consts.get(s.index()).copied());
+                if let (true, Some(least)) = (at_launch, end.and_then(|n| usize::try_from(n).ok())) {
+                    found.push((tensor.index(), dimension, least));
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// Checks arguments and writes the values of all sizes (by [`ir::SizeId`]) to `sizes`; returns how many there are.
@@ -133,6 +155,12 @@ impl Signature {
                 });
             }
             sizes[source.size] = scaled / source.coefficient;
+        }
+        for &(param, dimension, least) in &self.ranges {
+            let found = arguments[param].tensor().expect("checked: a tensor parameter").shape()[dimension];
+            if found < least {
+                return Err(ArgumentError::Short { name: self.name(param), dimension, least, found });
+            }
         }
         for (index, (param, argument)) in self.params.iter().zip(arguments).enumerate() {
             if let (Param::Tensor { shape, .. }, Some(tensor)) = (param, argument.tensor()) {

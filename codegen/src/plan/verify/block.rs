@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use flashtile_templates::expr::Expr;
 
-use crate::plan::{Guard, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId};
+use crate::plan::{Computed, Guard, Input, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId};
 
 /// The faults that show when every loop makes so many trips.
 pub(super) fn faults(plan: &Plan, trips: u32) -> BTreeSet<String> {
@@ -32,6 +32,8 @@ struct Contents {
     iteration: Option<u32>,
     status: Status,
     group: u32,
+    /// Whether it was computed, not copied.
+    computed: bool,
 }
 
 struct State<'a> {
@@ -44,6 +46,10 @@ struct State<'a> {
     /// Number of the group being filled.
     group: u32,
     written: HashSet<VarId>,
+    /// Tiles whose slots are computed in place before products read them.
+    in_place: HashSet<TileId>,
+    /// Whether the statements are those of a branch that each warp takes by itself.
+    one_warp: bool,
 }
 
 impl<'a> State<'a> {
@@ -56,6 +62,8 @@ impl<'a> State<'a> {
             read: HashSet::new(),
             group: 0,
             written: HashSet::new(),
+            in_place: plan.roles.iter().flat_map(|r| computed_in_place(&r.body)).collect(),
+            one_warp: false,
         }
     }
 
@@ -78,6 +86,10 @@ impl<'a> State<'a> {
             }
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.read_variable(*v),
             StmtOp::Copy { tile, slot, .. } => self.copy(*tile, *slot, n),
+            StmtOp::Compute { to, inputs, shared } => {
+                shared.iter().for_each(|s| self.reads(&s.value));
+                self.compute(to, inputs, n);
+            }
             StmtOp::Commit => self.group += 1,
             StmtOp::Wait(pending) => {
                 let landed = self.group.saturating_sub(*pending);
@@ -88,6 +100,9 @@ impl<'a> State<'a> {
                 }
             }
             StmtOp::Barrier => {
+                if self.one_warp {
+                    self.faults.insert("a barrier in a branch that each warp takes by itself".into());
+                }
                 self.read.clear();
                 for contents in self.contents.values_mut() {
                     if contents.status == Status::Landed {
@@ -112,7 +127,7 @@ impl<'a> State<'a> {
             }
             StmtOp::Stage { tile, from } => {
                 self.read_variable(*from);
-                self.contents.insert((*tile, 0), Contents { iteration: None, status: Status::Visible, group: 0 });
+                self.contents.insert((*tile, 0), Contents { iteration: None, status: Status::Visible, group: 0, computed: true });
             }
             StmtOp::Load { to, .. } => {
                 self.written.insert(*to);
@@ -127,9 +142,10 @@ impl<'a> State<'a> {
                 if let Guard::Vote { condition, .. } = guard {
                     // The branch may not be taken: what only it writes is not written.
                     self.reads(condition);
-                    let written = self.written.clone();
+                    let (written, one_warp) = (self.written.clone(), self.one_warp);
+                    self.one_warp = true;
                     self.run(body, n);
-                    self.written = written;
+                    (self.written, self.one_warp) = (written, one_warp);
                     return;
                 }
                 let runs = match guard {
@@ -185,16 +201,72 @@ impl<'a> State<'a> {
             self.faults.insert(format!("a slot of {name} is filled while a copy into it is in flight"));
         }
         let status = if self.plan.asynchronous { Status::InFlight } else { Status::Landed };
-        self.contents.insert((tile, slot), Contents { iteration, status, group: self.group });
+        self.contents.insert((tile, slot), Contents { iteration, status, group: self.group, computed: false });
+    }
+
+    /// All warps read the inputs, and write their parts of the tiles.
+    fn compute(&mut self, to: &[Computed], inputs: &[Input], n: u32) {
+        if self.one_warp {
+            self.faults.insert("tiles are computed in a branch that each warp takes by itself".into());
+        }
+        let before = self.read.clone();
+        let mut sources = Vec::new();
+        for input in inputs {
+            let InputSource::Tile(tile, slot) = input.from else { continue };
+            let (at, _) = self.slot(tile, slot, n);
+            if self.in_place.contains(&tile) && self.contents.get(&(tile, at)).is_some_and(|c| c.computed) {
+                self.faults.insert(format!("{} is computed twice", self.plan.tiles[tile].name));
+            }
+            self.read_slot(tile, slot, n);
+            sources.push((tile, at));
+        }
+        let mut written = HashSet::new();
+        for Computed { tile, slot, value } in to {
+            self.reads(value);
+            let (at, iteration) = self.slot(*tile, *slot, n);
+            let t = &self.plan.tiles[*tile];
+            // A thread reads its part of an input before it writes the same part; what was read before, others may still read.
+            if before.contains(&(*tile, at)) {
+                self.faults.insert(format!("a slot of {} is computed while it may still be read", t.name));
+            }
+            if self.contents.get(&(*tile, at)).is_some_and(|c| c.status == Status::InFlight) {
+                self.faults.insert(format!("a slot of {} is computed while a copy into it is in flight", t.name));
+            }
+            if !written.insert((*tile, at)) {
+                self.faults.insert(format!("a slot of {} is computed into twice by one statement", t.name));
+            }
+            for input in inputs {
+                if let InputSource::Tile(source, _) = input.from {
+                    let s = &self.plan.tiles[source];
+                    if (s.rows, s.columns) != (t.rows, t.columns) {
+                        self.faults.insert(format!("{} is computed from {}, which has another shape", t.name, s.name));
+                    }
+                }
+            }
+            self.contents.insert((*tile, at), Contents { iteration, status: Status::Landed, group: 0, computed: true });
+        }
+        // What was written is no longer what was read.
+        sources.retain(|s| !written.contains(s));
+        self.read = before;
+        self.read.extend(sources);
     }
 
     fn read_tile(&mut self, tile: TileId, slot: Slot, n: u32) {
+        let (at, _) = self.slot(tile, slot, n);
+        if self.in_place.contains(&tile) && self.contents.get(&(tile, at)).is_some_and(|c| !c.computed) {
+            self.faults.insert(format!("{} is read before it is computed", self.plan.tiles[tile].name));
+        }
+        self.read_slot(tile, slot, n);
+    }
+
+    fn read_slot(&mut self, tile: TileId, slot: Slot, n: u32) {
         let (slot, wanted) = self.slot(tile, slot, n);
         let name = &self.plan.tiles[tile].name;
         let fault = match self.contents.get(&(tile, slot)) {
             None => Some("is read before it is filled"),
             Some(c) if c.iteration != wanted => Some("is read with the contents of another iteration"),
             Some(c) if c.status == Status::InFlight => Some("is read while its copy is in flight"),
+            Some(c) if c.status == Status::Landed && c.computed => Some("is read with no barrier after it was computed"),
             Some(c) if c.status == Status::Landed => Some("is read with no barrier after its copy landed"),
             Some(_) => None,
         };
@@ -223,4 +295,19 @@ impl<'a> State<'a> {
             self.faults.insert(format!("{} is read before it is written", self.plan.variables[v].name));
         }
     }
+}
+
+/// The tiles that some statement computes in the slots that it reads.
+fn computed_in_place(body: &[Stmt]) -> Vec<TileId> {
+    let mut found = Vec::new();
+    for stmt in body {
+        if let StmtOp::Compute { to, inputs, .. } = &stmt.op {
+            let read = |tile: TileId| inputs.iter().any(|i| matches!(i.from, InputSource::Tile(t, _) if t == tile));
+            found.extend(to.iter().map(|t| t.tile).filter(|&t| read(t)));
+        }
+        for body in stmt.op.bodies() {
+            found.extend(computed_in_place(body));
+        }
+    }
+    found
 }

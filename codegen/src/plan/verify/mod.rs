@@ -3,6 +3,9 @@
 //! Of a block where all warps copy and compute ([`block`]) it checks that
 //! * a read of a slot finds the iteration it wants, landed and visible to all threads that read it;
 //! * a slot is not filled while its last contents may still be read (no barrier since), or while a copy into it is in flight;
+//! * a tile that is computed in place is computed once, before a product reads it; a tile that is computed is visible to all
+//!   threads that read it, and is not computed while its last contents may still be read;
+//! * barriers are not in branches that a warp takes by itself;
 //! * every copy is waited for before the end;
 //! * every variable is written before it is read.
 //!

@@ -194,6 +194,7 @@ impl<'a> Tracer<'a> {
                 self.run(body, number);
             }
             StmtOp::Copy { .. }
+            | StmtOp::Compute { .. }
             | StmtOp::Commit
             | StmtOp::Wait(_)
             | StmtOp::Barrier

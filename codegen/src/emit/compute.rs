@@ -1,0 +1,113 @@
+//! Tiles computed in shared memory: who computes which part, and how it is read and written.
+
+use flashtile_dsl::ir::Elem;
+use flashtile_templates::expr::Domain;
+use flashtile_templates::{Compute, ComputedTile, PartInput, SharedValue, Wrapper};
+
+use super::{Writer, parenthesized};
+use crate::error::Error;
+use crate::plan::{Computed, GlobalTile, Input, InputSource, Parts, Shared};
+
+impl Writer<'_> {
+    pub(super) fn compute(&mut self, to: &[Computed], inputs: &[Input], shared: &[Shared]) -> Result<String, Error> {
+        let parts = Parts::of(self.plan(), to, inputs);
+        let vectors = self.e.instance.alignment() == 16;
+        self.wrappers.extend([Wrapper::Tile, Wrapper::SharedAccess, Wrapper::Widen, Wrapper::WidenPair, Wrapper::Part]);
+        let inputs = inputs.iter().map(|i| self.part_input(i, vectors, parts.width)).collect();
+        let shared = shared
+            .iter()
+            .map(|s| {
+                let r#type = match s.elem {
+                    Elem::Bool => "bool",
+                    Elem::I32 => "int",
+                    _ => "float",
+                };
+                SharedValue { r#type: r#type.into(), name: s.name.clone(), value: self.text(&s.value, Domain::Part) }
+            })
+            .collect();
+        let tiles: Vec<ComputedTile> = to.iter().map(|t| self.computed_tile(t)).collect();
+        let note: Vec<String> = tiles.iter().map(|t| t.name.clone()).collect();
+        let even = parts.is_even();
+        let (row, column) = if even {
+            let (per_row, step) = (parts.per_row, parts.threads / parts.per_row);
+            (format!("thread / {per_row} + (first + part) * {step}"), format!("thread % {per_row} * {}", parts.width))
+        } else {
+            (format!("part_at / {}", parts.per_row), format!("part_at % {} * {}", parts.per_row, parts.width))
+        };
+        let batches = parts.per_thread.div_ceil(parts.batch);
+        self.render(&Compute {
+            note: note.join(", "),
+            inputs,
+            shared,
+            tiles,
+            width: parts.width,
+            batch: parts.batch,
+            per_thread: batches * parts.batch,
+            unroll: batches.min(4),
+            threads: parts.threads,
+            total: parts.rows * parts.per_row,
+            even,
+            row,
+            column,
+        })
+    }
+
+    fn part_input(&mut self, input: &Input, vectors: bool, width: u32) -> PartInput {
+        let mut part = PartInput { name: input.name.clone(), width, ..PartInput::default() };
+        match &input.from {
+            InputSource::Tile(tile, slot) => {
+                let t = self.plan().tiles[*tile].clone();
+                part.kind = "tile".into();
+                part.elem = c_type(t.elem).into();
+                part.from = self.slot_address(*tile, *slot);
+                (part.pitch, part.swizzle) = (t.pitch, t.swizzle());
+            }
+            InputSource::Matrix(from) => {
+                part.kind = "matrix".into();
+                part.vectors = vectors;
+                self.part_origin(&mut part, from);
+            }
+            InputSource::Row(from) => {
+                part.kind = "row".into();
+                self.part_origin(&mut part, from);
+            }
+            InputSource::Column(from) => {
+                part.kind = "column".into();
+                self.part_origin(&mut part, from);
+            }
+        }
+        part
+    }
+
+    fn part_origin(&mut self, part: &mut PartInput, from: &GlobalTile) {
+        self.wrappers.insert(Wrapper::Integer);
+        part.from = parenthesized(&self.uniform(&from.origin));
+        part.stride = self.uniform(&from.row_stride);
+        part.rows_present = self.uniform(&from.rows_present);
+        part.columns_present = self.uniform(&from.columns_present);
+    }
+
+    fn computed_tile(&mut self, t: &Computed) -> ComputedTile {
+        let tile = self.plan().tiles[t.tile].clone();
+        let pack = match tile.elem {
+            Elem::F16 | Elem::Bf16 => self.pack_wrapper(tile.elem),
+            _ => "",
+        };
+        ComputedTile {
+            name: tile.name.clone(),
+            to: self.slot_address(t.tile, t.slot),
+            pitch: tile.pitch,
+            swizzle: tile.swizzle(),
+            pack: pack.into(),
+            value: self.text(&t.value, Domain::Part),
+        }
+    }
+}
+
+fn c_type(elem: Elem) -> &'static str {
+    match elem {
+        Elem::F16 => "f16",
+        Elem::Bf16 => "bf16",
+        _ => "float",
+    }
+}
