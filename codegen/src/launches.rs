@@ -11,7 +11,7 @@ use crate::arch::Arch;
 use crate::generate;
 use crate::instance::Instance;
 use crate::rewrite;
-use crate::schedule::{OperandB, Schedule};
+use crate::schedule::{BLayout, OperandB, Schedule};
 use crate::space;
 
 /// Parts that a loop may be split into.
@@ -40,44 +40,64 @@ pub(crate) struct Launches {
 /// # Errors
 /// Reasons against the schedule.
 pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Launches, Vec<String>> {
-    if schedule.operand_b == OperandB::Precomputed {
-        return precomputed(instance, schedule, arch);
-    }
-    let whole = Schedule { splits: 1, ..schedule.clone() };
-    if schedule.splits == 1 {
-        let pieces = vec![Piece { instance: instance.clone(), schedule: whole }];
-        return Ok(Launches { pieces, main: 0, scratch: Vec::new() });
-    }
-    if !(1..=MAX_SPLITS).contains(&schedule.splits) {
-        return Err(vec![format!("splits={} is not between 1 and {MAX_SPLITS}", schedule.splits)]);
-    }
-    let split = rewrite::split(&instance.kernel, schedule.splits)
-        .map_err(|why| vec![format!("splits={} needs one streaming reduction: {why}", schedule.splits)])?;
-    let of = |kernel: &Kernel| Instance { kernel: kernel.clone(), ..instance.clone() };
-    let combine = of(&split.combine);
-    let combine_schedule = follower(&combine, &whole, arch);
-    let scratch = split.between.iter().map(|name| scratch(instance, &split.partial, name)).collect();
-    let pieces =
-        vec![Piece { instance: of(&split.partial), schedule: whole }, Piece { instance: combine, schedule: combine_schedule }];
-    Ok(Launches { pieces, main: 0, scratch })
-}
-
-/// The launches of an instance whose right operands are computed ahead.
-fn precomputed(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Launches, Vec<String>> {
-    let precomputed =
-        rewrite::precompute(&instance.kernel).map_err(|why| vec![format!("operand_b=precomputed has nothing to do: {why}")])?;
-    let of = |kernel: &Kernel| Instance { kernel: kernel.clone(), ..instance.clone() };
-    let rest = launches(&of(&precomputed.main), &Schedule { operand_b: OperandB::Inline, ..schedule.clone() }, arch)?;
-    let mut pieces = Vec::new();
-    for kernel in &precomputed.ahead {
+    let whole = Schedule { splits: 1, b_layout: BLayout::AsGiven, operand_b: OperandB::Inline, ..schedule.clone() };
+    let of = |kernel: Kernel| Instance { kernel, ..instance.clone() };
+    let follows = |kernel: Kernel| {
         let instance = of(kernel);
-        let schedule = Schedule { block_m: 64, warps: 4, ..follower(&instance, schedule, arch) };
-        pieces.push(Piece { instance, schedule });
+        let schedule = follower(&instance, &whole, arch);
+        Piece { instance, schedule }
+    };
+    let (mut reasons, mut pieces, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
+    let mut kernel = instance.kernel.clone();
+    if schedule.operand_b == OperandB::Precomputed {
+        match rewrite::precompute(&kernel) {
+            Ok(made) => {
+                scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));
+                for ahead in made.ahead {
+                    let Piece { instance, schedule } = follows(ahead);
+                    pieces.push(Piece { instance, schedule: Schedule { block_m: 64, warps: 4, ..schedule } });
+                }
+                kernel = made.main;
+            }
+            Err(why) => reasons.push(format!("operand_b=precomputed has nothing to do: {why}")),
+        }
     }
-    let main = pieces.len() + rest.main;
-    let between = precomputed.between.iter().map(|name| scratch(instance, &precomputed.main, name));
-    let scratch = between.chain(rest.scratch).collect();
-    pieces.extend(rest.pieces);
+    if schedule.b_layout == BLayout::Pretransposed {
+        match rewrite::pretranspose(&kernel) {
+            Ok(made) => {
+                scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));
+                pieces.extend(made.prepare.into_iter().map(follows));
+                kernel = made.main;
+            }
+            Err(why) => reasons.push(format!("b_layout=pretransposed has nothing to transpose: {why}")),
+        }
+    }
+    let main = pieces.len();
+    if !(1..=MAX_SPLITS).contains(&schedule.splits) {
+        reasons.push(format!("splits={} is not between 1 and {MAX_SPLITS}", schedule.splits));
+    }
+    let split = match schedule.splits {
+        _ if !reasons.is_empty() => None,
+        1 => None,
+        count => match rewrite::split(&kernel, count) {
+            Ok(split) => Some(split),
+            Err(why) => {
+                reasons.push(format!("splits={count} needs one streaming reduction: {why}"));
+                None
+            }
+        },
+    };
+    if !reasons.is_empty() {
+        return Err(reasons);
+    }
+    match split {
+        None => pieces.push(Piece { instance: of(kernel), schedule: whole.clone() }),
+        Some(split) => {
+            scratch.extend(split.between.iter().map(|name| scratch_tensor(instance, &split.partial, name)));
+            pieces.push(Piece { instance: of(split.partial), schedule: whole.clone() });
+            pieces.push(follows(split.combine));
+        }
+    }
     Ok(Launches { pieces, main, scratch })
 }
 
@@ -95,7 +115,7 @@ fn follower(instance: &Instance, main: &Schedule, arch: &'static Arch) -> Schedu
 }
 
 /// The scratch tensor of a parameter.
-fn scratch(instance: &Instance, kernel: &Kernel, name: &str) -> Scratch {
+fn scratch_tensor(instance: &Instance, kernel: &Kernel, name: &str) -> Scratch {
     let param = kernel.param_named(name).expect("the kernel has what lies between");
     let ParamKind::Tensor(decl) = &kernel.params[param].kind else { unreachable!("a tensor") };
     Scratch {

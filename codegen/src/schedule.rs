@@ -144,6 +144,16 @@ choices! {
 }
 
 choices! {
+    /// How right operands of products that the text transposes lie in global memory.
+    BLayout {
+        /// As they are given: the product reads their rows as its columns.
+        AsGiven = "as_given",
+        /// Transposed by a kernel of its own, launched before.
+        Pretransposed = "pretransposed",
+    }
+}
+
+choices! {
     /// What combines the parts of a split loop.
     Combine {
         /// A kernel of its own, launched after the one that walks the parts.
@@ -230,6 +240,8 @@ pub struct Schedule {
     pub splits: u32,
     /// What combines the parts of a split loop.
     pub combine: Combine,
+    /// Right operands that the text transposes (K).
+    pub b_layout: BLayout,
 }
 
 impl Default for Schedule {
@@ -261,6 +273,7 @@ impl Default for Schedule {
             producer_registers: 0,
             splits: 1,
             combine: Combine::Kernel,
+            b_layout: BLayout::AsGiven,
         }
     }
 }
@@ -335,6 +348,7 @@ knobs! {
     producer_registers: number, "registers a producer thread keeps, the others go to consumers; 0 leaves them (wgmma)";
     splits: number, "parts that the loop of a streaming reduction is split into; 1 does not split it";
     combine: choice, "what combines the parts of a split loop";
+    b_layout: choice, "how right operands that the text transposes (K) lie in global memory";
 }
 
 /// Why a text is not a schedule.

@@ -350,6 +350,8 @@ statements! {
         row: String,
         /// Column within the origin.
         column: String,
+        /// Elements from column to column; nothing for 1.
+        column_stride: String,
         /// Rows that exist.
         rows_present: String,
         /// Columns that exist.

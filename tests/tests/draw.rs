@@ -8,7 +8,7 @@ use flashtile_dsl::ir::{Binding, Elem, SourceText};
 
 const ATTENTION: &str = include_str!("../../runtime/kernels/attention.rs");
 const CAUSAL_ATTENTION: &str = include_str!("../../runtime/kernels/causal_attention.rs");
-const ROPE_ATTENTION: &str = include_str!("../../runtime/kernels/rope_attention.rs");
+const CAUSAL_ROPE_ATTENTION: &str = include_str!("../../runtime/kernels/causal_rope_attention.rs");
 const MATMUL_GELU: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
 const ROW_SOFTMAX: &str = include_str!("../../runtime/kernels/row_softmax.rs");
 
@@ -61,9 +61,9 @@ fn a_good_part_of_the_draws_is_legal() {
 #[test]
 fn every_value_of_every_knob_is_in_some_legal_draw() {
     let mut seen = BTreeSet::new();
-    for (text, elem) in
-        [(ATTENTION, Elem::F16), (CAUSAL_ATTENTION, Elem::F16), (MATMUL_GELU, Elem::F32), (ROPE_ATTENTION, Elem::F16)]
-    {
+    let kernels =
+        [(ATTENTION, Elem::F16), (CAUSAL_ATTENTION, Elem::F16), (CAUSAL_ROPE_ATTENTION, Elem::F16), (MATMUL_GELU, Elem::F32)];
+    for (text, elem) in kernels {
         let instance = instance(text, elem, 16);
         for (seed, arch) in ARCHS.iter().enumerate() {
             for schedule in drawn(&instance, arch, seed as u64).into_iter().filter(|s| check(&instance, s, arch).is_legal()) {

@@ -110,10 +110,12 @@ impl Writer<'_> {
         let row_stride = self.uniform(&to.row_stride);
         let rows_present = self.uniform(&to.rows_present);
         let columns_present = self.uniform(&to.columns_present);
+        let column_stride = if to.column_stride == Expr::Int(1) { String::new() } else { self.uniform(&to.column_stride) };
         let quad = *shape == Shape::Accumulator
             && matches!(elem, Elem::F16 | Elem::Bf16)
             && self.e.instance.alignment() == 16
             && n_tiles % 4 == 0
+            && to.column_stride == Expr::Int(1)
             && to.columns_full;
         if let (true, Some(v)) = (quad, variable) {
             let pack = self.pack_wrapper(elem);
@@ -144,6 +146,7 @@ impl Writer<'_> {
                     row_stride,
                     row: row_text(Domain::Accumulator),
                     column: column_text(Domain::Accumulator),
+                    column_stride,
                     rows_present,
                     columns_present,
                     value,

@@ -52,6 +52,7 @@ impl Lowering<'_> {
             origin,
             row_stride: rows.0,
             rows_present: rows.1,
+            column_stride: columns.0,
             columns_present: columns.1,
             columns_full: columns.2,
         }
@@ -97,7 +98,16 @@ impl Lowering<'_> {
 
     pub(super) fn store(&mut self, tensor: ParamId, at: &[At], value: ValueId) -> Result<(), Error> {
         let dims = self.dims_of(at);
-        let to = self.global_tile(tensor, at, None);
+        let mut to = self.global_tile(tensor, at, None);
+        let (mut value, mut dims) = (value, dims);
+        while let Some((_, &Op::Transpose(x))) = self.kernel.def(value) {
+            // Nothing moves: rows of the fragment are columns of the place.
+            std::mem::swap(&mut to.row_stride, &mut to.column_stride);
+            std::mem::swap(&mut to.rows_present, &mut to.columns_present);
+            to.columns_full = false;
+            dims.reverse();
+            value = x;
+        }
         if dims.len() == 2 {
             self.variable(value)?;
         }

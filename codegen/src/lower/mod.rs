@@ -434,6 +434,8 @@ impl Lowering<'_> {
                 let home = self.homes[x].clone();
                 match home {
                     Home::Tile(_) => drop(self.homes.insert(data.results[0], home)),
+                    // The store turns it.
+                    Home::Variable(_) if self.is_only_stored(data.results[0]) => {}
                     _ => return Err(self.unsupported(*x, "transposing a computed tile")),
                 }
             }
@@ -449,6 +451,16 @@ impl Lowering<'_> {
             self.guard_padding(result)?;
         }
         Ok(())
+    }
+
+    /// Whether stores alone use a value, possibly transposed again.
+    fn is_only_stored(&self, value: ValueId) -> bool {
+        let users = self.classes.users.get(&value).map_or(&[][..], Vec::as_slice);
+        users.iter().all(|&user| match self.kernel.ops[user].op {
+            Op::Store { .. } => true,
+            Op::Transpose(_) => self.is_only_stored(self.kernel.ops[user].results[0]),
+            _ => false,
+        })
     }
 
     /// Defines a coordinate and the thread's first position along its axis.

@@ -114,7 +114,8 @@ impl Plan {
                     Shape::Accumulator => Domain::Accumulator,
                     Shape::Uniform => Domain::Uniform,
                 };
-                writeln!(f, "store {} <- {}", to.origin.text(Domain::Uniform), value.text(domain))
+                let turned = if to.column_stride == Expr::Int(1) { "" } else { ".t" };
+                writeln!(f, "store{turned} {} <- {}", to.origin.text(Domain::Uniform), value.text(domain))
             }
             StmtOp::When { guard, body, otherwise } => {
                 match guard {

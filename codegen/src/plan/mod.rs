@@ -197,6 +197,8 @@ pub struct GlobalTile {
     pub row_stride: Expr,
     /// Rows (positions) that exist from the origin on.
     pub rows_present: Expr,
+    /// Elements from column to column: 1, but where a tile is stored transposed.
+    pub column_stride: Expr,
     /// Columns that exist from the origin on.
     pub columns_present: Expr,
     /// Whether the columns that exist are all those of the padded tile.

@@ -135,6 +135,19 @@ fn live_values(kernel: &Kernel) -> HashSet<ValueId> {
     live
 }
 
+/// A name like `wanted` that no parameter, size or type parameter has.
+pub fn free_name(kernel: &Kernel, wanted: &str) -> String {
+    let mut name: String = wanted.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let taken = |name: &str| {
+        let sizes = kernel.sizes.values().any(|s| s.name == name);
+        kernel.param_named(name).is_some() || sizes || kernel.type_params.iter().any(|t| t == name)
+    };
+    while taken(&name) {
+        name.push('_');
+    }
+    name
+}
+
 /// Removes the parameters that no op names; the others keep their order.
 pub fn remove_unused_params(kernel: &mut Kernel) {
     let mut used = HashSet::new();

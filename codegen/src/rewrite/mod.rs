@@ -7,11 +7,13 @@ pub(crate) mod edit;
 mod exponent;
 mod hoist;
 mod precompute;
+mod pretranspose;
 mod split;
 
 use flashtile_dsl::ir::Kernel;
 
 pub use precompute::{Precomputed, precompute, why_not_precompute};
+pub use pretranspose::{Pretransposed, pretranspose, why_not_pretranspose};
 pub use split::{Split, split, why_not_split};
 
 use crate::instance::Facts;

@@ -172,14 +172,10 @@ impl<'k> Splitter<'k> {
 
     fn between(&self, count: u32) -> Vec<Between> {
         let kernel = self.kernel;
-        let mut taken: BTreeSet<&str> = kernel.params.values().map(|p| p.name.as_str()).collect();
-        taken.extend(kernel.sizes.values().map(|s| s.name.as_str()));
-        taken.extend(kernel.type_params.iter().map(String::as_str));
         let mut out: Vec<Between> = Vec::new();
         for &slot in &self.needed {
-            let plain: String = self.name(slot).chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-            let mut name = format!("{plain}_parts");
-            while taken.contains(name.as_str()) || out.iter().any(|t| t.name == name) {
+            let mut name = edit::free_name(kernel, &format!("{}_parts", self.name(slot)));
+            while out.iter().any(|t| t.name == name) {
                 name.push('_');
             }
             let place = self.place(slot, None).expect("checked before");

@@ -1,10 +1,10 @@
-//! A split kernel means what the kernel means: the partial kernel and the combine kernel, executed one after the other by the
+//! What a schedule makes of a kernel means what the kernel means: the kernels of its launches, executed one after the other by the
 //! interpreter, give what the kernel as written gives, whatever the blocks, the sizes and the number of parts.
 
 use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
-use flashtile_codegen::{Split, split, why_not_split};
+use flashtile_codegen::{Split, pretranspose, split, why_not_pretranspose, why_not_split};
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{BinaryOp, Binding, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText, parse_text, verify};
 use proptest::prelude::*;
@@ -167,13 +167,12 @@ impl Call {
         tensors.append(&mut outputs);
     }
 
-    /// Where the outputs of the kernel and of its two halves differ by more than rounding.
-    fn difference<A: Arithmetic + Clone>(&self, kernel: &Kernel, split: &Split, arithmetic: A) -> Option<String> {
+    /// Where the outputs of the kernel and of its launches differ by more than rounding.
+    fn difference<A: Arithmetic + Clone>(&self, kernel: &Kernel, launches: &[&Kernel], arithmetic: A) -> Option<String> {
         let mut whole = self.inputs(kernel);
         let mut parts = whole.clone();
         self.run(kernel, &mut whole, arithmetic.clone());
-        self.run(&split.partial, &mut parts, arithmetic.clone());
-        self.run(&split.combine, &mut parts, arithmetic);
+        launches.iter().for_each(|launch| self.run(launch, &mut parts, arithmetic.clone()));
         // States are f32.
         let same = |x: f64, y: f64| x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= 2e-5 * (1.0 + x.abs());
         whole.iter().find_map(|(name, tensor)| {
@@ -182,6 +181,10 @@ impl Call {
             Some(format!("{name}[{at}] is {} and {}", a[at], b[at]))
         })
     }
+}
+
+fn halves(split: &Split) -> [&Kernel; 2] {
+    [&split.partial, &split.combine]
 }
 
 fn calls() -> impl Strategy<Value = Call> {
@@ -201,10 +204,46 @@ proptest! {
     fn the_halves_mean_the_whole(call in calls(), count in prop_oneof![2u32..6, Just(32)]) {
         for kernel in kernels() {
             let split = split(&kernel, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
-            prop_assert_eq!(call.difference(&kernel, &split, Exact64), None, "{} in {}", kernel.name, count);
-            prop_assert_eq!(call.difference(&kernel, &split, Ir32), None, "{} in {}", kernel.name, count);
+            prop_assert_eq!(call.difference(&kernel, &halves(&split), Exact64), None, "{} in {}", kernel.name, count);
+            prop_assert_eq!(call.difference(&kernel, &halves(&split), Ir32), None, "{} in {}", kernel.name, count);
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn transposed_operands_mean_the_same(call in calls(), count in 1u32..4) {
+        for kernel in kernels().into_iter().filter(|k| why_not_pretranspose(k).is_none()) {
+            let made = pretranspose(&kernel).expect("something is transposed");
+            let mut launches: Vec<&Kernel> = made.prepare.iter().chain([&made.main]).collect();
+            prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{}", kernel.name);
+            // The rewrites go together.
+            let split = split(&made.main, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            launches.pop();
+            launches.extend(halves(&split));
+            prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
+        }
+    }
+}
+
+#[test]
+fn keys_are_transposed_and_values_are_not() {
+    let kernel = parse(KERNELS[1]).remove(0);
+    let made = pretranspose(&kernel).expect("K is");
+    assert_eq!(made.between, ["k_transposed"]);
+    let text = made.main.to_string();
+    assert!(text.contains("param k_transposed: &tensor<T, (B, G, D, N)>") && !text.contains("transpose %"), "{text}");
+    assert!(text.contains("load_tile k_transposed[%0, ") && text.contains(", 0 .. D, tile %"), "{text}");
+    let text = made.prepare[0].to_string();
+    assert!(text.starts_with("kernel causal_attention_transpose_k {"), "{text}");
+    assert!(text.contains("= program B, G, tiles(row)"), "{text}");
+    // A product without a transpose, and a tensor that something else reads too.
+    let product = parse(include_str!("../../runtime/kernels/matmul_gelu.rs")).remove(0);
+    assert!(why_not_pretranspose(&product).is_some());
+    let both = PLAIN.replace("load(v, [j, ..])", "load(k, [j, ..])");
+    assert!(why_not_pretranspose(&parse(&both.replace("v: &Tensor<T, (N, D)>, ", "")).remove(0)).is_some());
 }
 
 #[test]
@@ -227,7 +266,7 @@ fn faults_in_the_halves_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
     let call = Call { rows: 9, columns: 21, blocks: (4, 3), integer: 0, seed: 7 };
     let right = split(&kernel, 3).expect("splits");
-    assert_eq!(call.difference(&kernel, &right, Exact64), None);
+    assert_eq!(call.difference(&kernel, &halves(&right), Exact64), None);
     type Plant = fn(&mut Kernel, &mut Op);
     let combine: [(&str, Plant); 3] = [
         ("what is kept is not rescaled", |k, op| {
@@ -253,7 +292,7 @@ fn faults_in_the_halves_are_noticed() {
     for (what, plant) in combine {
         let mut wrong = right.clone();
         edit(&mut wrong.combine, plant);
-        assert!(call.difference(&kernel, &wrong, Exact64).is_some(), "{what}");
+        assert!(call.difference(&kernel, &halves(&wrong), Exact64).is_some(), "{what}");
     }
     let mut wrong = right.clone();
     edit(&mut wrong.partial, |_, op| {
@@ -261,7 +300,7 @@ fn faults_in_the_halves_are_noticed() {
             *part = None;
         }
     });
-    assert!(call.difference(&kernel, &wrong, Exact64).is_some(), "every part walks all tiles");
+    assert!(call.difference(&kernel, &halves(&wrong), Exact64).is_some(), "every part walks all tiles");
 }
 
 fn edit(kernel: &mut Kernel, plant: fn(&mut Kernel, &mut Op)) {
