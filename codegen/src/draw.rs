@@ -12,7 +12,7 @@ use crate::generate::operand_types;
 use crate::instance::Instance;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{KNOBS, Knob, Persistent, Schedule};
+use crate::schedule::{KNOBS, Knob, OperandB, Persistent, Schedule};
 use crate::space;
 
 /// Values that are drawn of the knobs that are numbers.
@@ -30,7 +30,7 @@ const NUMBERS: &[(&str, &[u32])] = &[
 ];
 
 /// What says which values others may have: drawn first, in this order.
-const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent", "splits"];
+const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent", "splits", "operand_b"];
 
 /// The texts of all values of a knob that [`draw`] may give it.
 pub fn drawn_values(knob: &Knob) -> Vec<String> {
@@ -86,7 +86,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "tensor_op" => kept(knob, |s| takes(s.tensor_op, instance, arch)),
         "copy" => kept(knob, |s| match s.copy {
             CopyOp::Tma => wgmma,
-            CopyOp::CpAsync => !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync) && instance.facts.alignment >= 4,
+            CopyOp::CpAsync => !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync) && instance.alignment() >= 4,
             CopyOp::Sync => !wgmma,
         }),
         "warps" => kept(knob, |s| !wgmma || s.warps.is_multiple_of(lower::GROUP)),
@@ -100,6 +100,9 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "ping_pong" if drawn.warps == lower::GROUP => default(),
         "outer_stages" if drawn.persistent == Persistent::Off => default(),
         "running_max" if lower::why_not_lazy(&instance.kernel).is_some() => one_of(&["exact"]),
+        "operand_b" if drawn.tensor_op == TensorOp::Wgmma && !space::can_use_wgmma(instance, OperandB::Inline, arch) => {
+            one_of(&["precomputed"])
+        }
         "operand_b" if rewrite::why_not_precompute(&instance.kernel).is_some() => one_of(&["inline"]),
         "splits" if rewrite::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
         "combine" if drawn.splits == 1 => default(),
@@ -127,6 +130,8 @@ fn takes(op: TensorOp, instance: &Instance, arch: &'static Arch) -> bool {
             TensorOp::Ffma => operands.iter().all(|&e| e == Elem::F32),
             TensorOp::MmaM16n8k8 => operands.iter().all(|&e| e == Elem::F16),
             TensorOp::MmaM16n8k16 => !operands.contains(&Elem::F32),
-            TensorOp::Wgmma => space::can_use_wgmma(instance, arch),
+            TensorOp::Wgmma => {
+                [OperandB::Inline, OperandB::Precomputed].into_iter().any(|b| space::can_use_wgmma(instance, b, arch))
+            }
         }
 }

@@ -28,7 +28,7 @@ pub use instance::{Facts, Instance, wide_tensors};
 pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
 pub use rewrite::{Precomputed, Split, precompute, split, why_not_precompute, why_not_split};
 pub use schedule::{
-    Combine, Edges, Exponential, Fragments, KNOBS, Knob, OperandA, OperandB, Persistent, PingPong, RunningMax, SPACE_VERSION, Schedule,
-    ScheduleError, SharedLayout, WorkOrder,
+    Combine, Edges, Exponential, Fragments, KNOBS, Knob, OperandA, OperandB, Persistent, PingPong, RunningMax, SPACE_VERSION,
+    Schedule, ScheduleError, SharedLayout, WorkOrder,
 };
 pub use space::{fallback, space};

@@ -15,16 +15,32 @@ use crate::blocks::{self, BlockKnob};
 use crate::generate::check;
 use crate::instance::Instance;
 use crate::lower;
-use crate::schedule::{OperandA, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
+use crate::rewrite;
+use crate::schedule::{OperandA, OperandB, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
 
 /// All legal schedules of the space, in a fixed order.
 pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     candidates(instance, arch).into_iter().filter(|s| check(instance, s, arch).is_legal()).collect()
 }
 
-/// All combinations, legal or not: those of the architecture's best tensor instruction if the kernel can use it, else those
-/// of the next.
+/// All combinations, legal or not, with computed right operands in place and, where that is possible, computed ahead.
 pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
+    let mut all = candidates_in_place(instance, arch);
+    if let Some(main) = with_precomputed(instance) {
+        let ahead = candidates_in_place(&main, arch).into_iter();
+        all.extend(ahead.map(|schedule| Schedule { operand_b: OperandB::Precomputed, ..schedule }));
+    }
+    all
+}
+
+/// The instance that is left if right operands are computed ahead, if they can be.
+fn with_precomputed(instance: &Instance) -> Option<Instance> {
+    let precomputed = rewrite::precompute(&instance.kernel).ok()?;
+    Some(Instance { kernel: precomputed.main, ..instance.clone() })
+}
+
+/// All combinations of the architecture's best tensor instruction if the kernel can use it, else those of the next.
+fn candidates_in_place(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     match why_not_wgmma(instance, arch) {
         None => wgmma_candidates(instance, arch),
         Some(_) => {
@@ -41,9 +57,12 @@ pub fn fallback(instance: &Instance, arch: &'static Arch) -> Option<String> {
     why_not_wgmma(instance, arch).filter(|_| arch.tensor_ops.contains(&TensorOp::Wgmma))
 }
 
-/// Whether some schedule of the kernel multiplies with `wgmma`.
-pub(crate) fn can_use_wgmma(instance: &Instance, arch: &'static Arch) -> bool {
-    why_not_wgmma(instance, arch).is_none()
+/// Whether some schedule of the kernel multiplies with `wgmma`, its right operands as this says.
+pub(crate) fn can_use_wgmma(instance: &Instance, operand_b: OperandB, arch: &'static Arch) -> bool {
+    match operand_b {
+        OperandB::Inline => why_not_wgmma(instance, arch).is_none(),
+        OperandB::Precomputed => with_precomputed(instance).is_some_and(|main| why_not_wgmma(&main, arch).is_none()),
+    }
 }
 
 fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {

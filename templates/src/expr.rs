@@ -13,7 +13,7 @@ pub enum Domain {
     Accumulator,
     /// Pair `[mt][nt][r]` of an accumulator fragment, for packing: its lower (0) or upper (1) element.
     Pair(u8),
-    /// Element `[part][e]` of a thread's parts of the rows of a tile in shared memory.
+    /// Element `[piece][e]` of a thread's parts of the rows of a tile in shared memory.
     Part,
 }
 
@@ -303,9 +303,9 @@ pub fn element_text(name: &str, shape: Shape, domain: Domain) -> String {
         (Shape::Column, Domain::Pair(e)) => format!("{name}[nt][{e}]"),
         (Shape::Accumulator, Domain::Accumulator) => format!("{name}[mt][nt][e]"),
         (Shape::Accumulator, Domain::Pair(e)) => format!("{name}[mt][nt][2 * r + {e}]"),
-        (Shape::Row, Domain::Part) => format!("{name}[part]"),
-        (Shape::Column, Domain::Part) => format!("{name}[part][e]"),
-        (Shape::Accumulator, Domain::Part) => format!("{name}[part][e]"),
+        (Shape::Row, Domain::Part) => format!("{name}[piece]"),
+        (Shape::Column, Domain::Part) => format!("{name}[piece][e]"),
+        (Shape::Accumulator, Domain::Part) => format!("{name}[piece][e]"),
         (shape, domain) => unreachable!("a {shape:?} fragment is not evaluated for {domain:?}"),
     }
 }

@@ -30,9 +30,9 @@ impl Writer<'_> {
         let even = parts.is_even();
         let (row, column) = if even {
             let (per_row, step) = (parts.per_row, parts.threads / parts.per_row);
-            (format!("thread / {per_row} + (first + part) * {step}"), format!("thread % {per_row} * {}", parts.width))
+            (format!("thread / {per_row} + (first + piece) * {step}"), format!("thread % {per_row} * {}", parts.width))
         } else {
-            (format!("part_at / {}", parts.per_row), format!("part_at % {} * {}", parts.per_row, parts.width))
+            (format!("piece_at / {}", parts.per_row), format!("piece_at % {} * {}", parts.per_row, parts.width))
         };
         let batches = parts.per_thread.div_ceil(parts.batch);
         self.render(&Compute {

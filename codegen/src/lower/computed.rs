@@ -353,7 +353,7 @@ impl Lowering<'_> {
         if self.is_specialized() {
             return Err(Error::unsupported(
                 "a computed tile as the right operand of a dot with tensor_op=wgmma",
-                "take tensor_op=mma_m16n8k16, or compute the tile in a kernel of its own",
+                "take tensor_op=mma_m16n8k16, or compute it ahead with operand_b=precomputed",
                 self.span,
             ));
         }
@@ -502,11 +502,8 @@ impl Lowering<'_> {
         for stmt in self.out.iter().rev() {
             match &stmt.op {
                 StmtOp::Barrier => return false,
-                StmtOp::Dot { a, b, .. } => {
-                    if tiles.contains(b) || matches!(a, OperandA::Tile(t, _) if tiles.contains(t)) {
-                        return true;
-                    }
-                }
+                StmtOp::Dot { b, .. } if tiles.contains(b) => return true,
+                StmtOp::Dot { a: OperandA::Tile(t, _), .. } if tiles.contains(t) => return true,
                 StmtOp::LoadFragments { tile, .. } if tiles.contains(tile) => return true,
                 StmtOp::Loop { .. } => return true,
                 _ => {}

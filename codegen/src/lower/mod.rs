@@ -130,8 +130,8 @@ const RESERVED: &[&str] = &[
     "leader",
     "f16",
     "bf16",
-    "part",
-    "part_at",
+    "piece",
+    "piece_at",
     "first",
     "WIDTH",
 ];

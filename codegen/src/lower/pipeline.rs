@@ -3,7 +3,7 @@
 //! Without `overlap` a step issues a product, waits for it and goes on. With `overlap` the body is taken apart by its
 //! dependences into
 //!
-//! * *lead*: products of tiles alone, which depend on nothing that the loop carries;
+//! * *lead*: products of tiles and of registers that stay, which depend on nothing that the loop carries;
 //! * *middle*: everything else;
 //! * *tail*: products that end in a carried accumulator, after which nothing in the body reads it.
 //!
@@ -284,13 +284,21 @@ impl Lowering<'_> {
             }
             _ => false,
         };
-        let is_lead = |index: usize| match &step[index].op {
-            StmtOp::Dot { zero: true, a: OperandA::Tile(..), .. } => {
-                all[..index].iter().all(|earlier| !earlier.conflicts(&all[index]))
+        // Of tiles, or of registers that nothing in the step writes; one that adds to another lead is one too.
+        let mut leads: Vec<usize> = Vec::new();
+        for (index, stmt) in step.iter().enumerate() {
+            let StmtOp::Dot { zero, acc, a, .. } = &stmt.op else { continue };
+            let constant = match a {
+                OperandA::Tile(..) => true,
+                OperandA::Packed(v) => all.iter().all(|e| !e.writes.contains(&self.plan.variables[*v].name)),
+            };
+            let begun = |&&lead: &&usize| matches!(&step[lead].op, StmtOp::Dot { zero: true, acc: of, .. } if of == acc);
+            let free = (0..index).all(|earlier| leads.contains(&earlier) || !all[earlier].conflicts(&all[index]));
+            if constant && free && (*zero || leads.iter().any(|lead| begun(&lead))) {
+                leads.push(index);
             }
-            _ => false,
-        };
-        let kinds: Vec<(bool, bool)> = (0..step.len()).map(|index| (is_lead(index), is_tail(index))).collect();
+        }
+        let kinds: Vec<(bool, bool)> = (0..step.len()).map(|index| (leads.contains(&index), is_tail(index))).collect();
         let mut parts = Parts { lead: Vec::new(), middle: Vec::new(), tail: Vec::new() };
         for (stmt, (lead, tail)) in step.into_iter().zip(kinds) {
             match (lead, tail) {

@@ -39,6 +39,17 @@ impl Lowering<'_> {
         let tile = self.new_tile(load, slots)?;
         let shape = self.kernel.tensor(tensor).shape.len();
         let result = self.kernel.ops[load].results[0];
+        // A box is as wide as the padded tile: what it holds beyond the range must be nothing, which is 0.
+        if let (Some(At::Range { start, len }), Some(extent)) = (at.last(), self.kernel.tensor(tensor).shape.last())
+            && !self.constant(len).is_multiple_of(16)
+            && start.add(len) != *extent
+        {
+            return Err(Error::unsupported(
+                "TMA of columns that end within a tensor and are no multiple of 16",
+                "take copy=cp_async with tensor_op=mma_m16n8k16, or store these columns as a tensor of their own",
+                self.span,
+            ));
+        }
         if !(2..=5).contains(&shape) {
             return Err(self.unsupported(result, "TMA of a tensor with more than 5 dimensions"));
         }

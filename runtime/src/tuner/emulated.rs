@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_codegen::Schedule;
-use flashtile_dsl::ir::SizeKind;
+use flashtile_dsl::ir::{ProgramDim, SizeKind};
 use flashtile_emulator::Profile;
 
 use super::bench::Rejection;
@@ -18,7 +18,7 @@ use crate::lowering::Code;
 
 /// Length of the axes that tiles walk, at most: two tiles or more of most schedules, the last one cut.
 const WALKED: i64 = 200;
-/// Any other run-time size, at most.
+/// Sizes that the grid has a program for each of, at most.
 const OTHER: i64 = 2;
 /// Wavefronts of shared memory, as a multiple of what they would be without bank conflicts, beyond which a candidate is out.
 /// Where accesses conflict at all they do so two-way or more, in what is most of the traffic.
@@ -28,12 +28,24 @@ const CONFLICTS: f64 = 1.5;
 pub(super) fn small_sizes(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>) -> BTreeMap<String, i64> {
     let ir = kernel.ir();
     let walked = |name: &str| ir.axes.values().any(|axis| axis.extent.parts().0.keys().any(|&id| ir.size_name(id) == name));
-    let runtime = ir.sizes.values().filter(|size| size.kind == SizeKind::Runtime);
-    let small = |name: &String| {
-        let most = if walked(name) { WALKED } else { OTHER };
-        (name.clone(), sizes.get(name).copied().unwrap_or(most).min(most))
+    let each = |name: &str| {
+        let is =
+            |dim: &ProgramDim| matches!(dim, ProgramDim::Each(size) if size.parts().0.keys().any(|&id| ir.size_name(id) == name));
+        ir.grid().iter().any(is)
     };
-    runtime.map(|size| small(&size.name)).collect()
+    // Other sizes, such as the columns of a table, stay: who knows what they must be.
+    let most = |name: &str| {
+        if walked(name) {
+            WALKED
+        } else if each(name) {
+            OTHER
+        } else {
+            i64::MAX
+        }
+    };
+    let runtime = ir.sizes.values().filter(|size| size.kind == SizeKind::Runtime);
+    let small = |name: &String| Some((name.clone(), (*sizes.get(name)?).min(most(name))));
+    runtime.filter_map(|size| small(&size.name)).collect()
 }
 
 /// Executes a candidate; an error says why it is out.
