@@ -43,23 +43,11 @@ fn kernel_claims(_: &Runner<'_>) -> Result<Findings> {
     let at = |name: &str| found.loops.iter().position(|l| l.name == name).expect("the kernel has the loops i and j");
     let (rows, keys) = (at("i"), at("j"));
     let count = |kind| found.edges.iter().filter(|e| e.kind == kind).count();
-    let of_self: Vec<String> = found
-        .statements
-        .iter()
-        .enumerate()
-        .filter_map(|(s, statement)| {
-            found.edges.iter().any(|e| e.source == s && e.target == s).then(|| format!("S{} {}", s + 1, statement.name))
-        })
-        .collect();
-    let outside: Vec<&str> = found
-        .statements
-        .iter()
-        .enumerate()
-        .filter_map(|(s, statement)| {
-            let itself = found.edges.iter().any(|e| e.source == s && e.target == s);
-            (itself && statement.assigns.is_none()).then_some(statement.name.as_str())
-        })
-        .collect();
+    let itself = |s: usize| found.edges.iter().any(|e| e.source == s && e.target == s);
+    let statements = || found.statements.iter().enumerate().filter(|(s, _)| itself(*s));
+    let of_self: Vec<String> = statements().map(|(s, statement)| format!("S{} {}", s + 1, statement.name)).collect();
+    let outside = statements().filter(|(_, statement)| statement.assigns.is_none());
+    let outside: Vec<&str> = outside.map(|(_, statement)| statement.name.as_str()).collect();
     let components: Vec<String> = found
         .components
         .iter()
@@ -253,7 +241,7 @@ const SMALL_GRIDS: [(&str, &str, i64); 3] = [
 ];
 
 fn small_grid(name: &'static str, caption: &'static str, m: i64) -> Table {
-    let row = |(h, n): (i64, i64)| {
+    let row = |(place, (h, n)): (usize, (i64, i64))| {
         let like = |how| {
             let sizes = [("B", 1), ("H", h), ("G", h), ("M", m), ("N", n), ("D", 128)];
             Launch::new(Text::Builtin(KERNEL), Elem::F16, &sizes, how)
@@ -262,11 +250,16 @@ fn small_grid(name: &'static str, caption: &'static str, m: i64) -> Table {
         let ours = |series, launch: Launch| Cell { series, work: Work::Ours(launch.into()), published: None };
         let peer = Peer { what: Library::Sdpa, like: like(How::Tuned), causal: false };
         let cells = vec![
-            ours("in order", fixed("")),
+            ours("in order", fixed("splits=1")),
+            ours("2 parts", fixed("splits=2,combine=kernel")),
+            ours("4 parts", fixed("splits=4,combine=kernel")),
+            ours("8 parts", fixed("splits=8,combine=kernel")),
+            ours("16 parts", fixed("splits=16,combine=kernel")),
+            ours("32 parts", fixed("splits=32,combine=kernel")),
             ours("tuned", like(How::Tuned)),
             Cell { series: "SDPA", work: Work::Peer(peer), published: None },
         ];
-        Row { label: format!("H={h}, N={}k", n >> 10), x: (h * n) as f64, cells }
+        Row { label: format!("H={h}, N={}k", n >> 10), x: f64::from(1u32 << place), cells }
     };
     let shapes = [1, 4, 16].into_iter().flat_map(|h| [8 << 10, 32 << 10, 128 << 10].map(|n| (h, n)));
     Table {
@@ -275,6 +268,6 @@ fn small_grid(name: &'static str, caption: &'static str, m: i64) -> Table {
         unit: Unit::Milliseconds,
         published_on: None,
         style: Style::Lines("H and N"),
-        rows: shapes.map(row).collect(),
+        rows: shapes.enumerate().map(row).collect(),
     }
 }

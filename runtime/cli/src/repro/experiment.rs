@@ -111,6 +111,9 @@ pub struct Sequence {
     pub oracle: Option<Launch>,
 }
 
+/// The value of a size by its name.
+pub type NamedSize = (&'static str, i64);
+
 /// One launch.
 #[derive(Clone)]
 pub struct Launch {
@@ -119,7 +122,7 @@ pub struct Launch {
     /// Element type.
     pub elem: Elem,
     /// Constants and run-time sizes; those that the kernel does not have are for others of the sequence.
-    pub sizes: Vec<(&'static str, i64)>,
+    pub sizes: Vec<NamedSize>,
     /// Tensors by parameter, for parameters whose tensor is not named as they are.
     pub tensors: Vec<(&'static str, &'static str)>,
     /// Its schedule.
@@ -207,7 +210,7 @@ impl Text {
 
 impl Launch {
     /// A launch whose tensors are named as the parameters are.
-    pub fn new(kernel: Text, elem: Elem, sizes: &[(&'static str, i64)], how: How) -> Self {
+    pub fn new(kernel: Text, elem: Elem, sizes: &[NamedSize], how: How) -> Self {
         Self { kernel, elem, sizes: sizes.to_vec(), tensors: Vec::new(), how }
     }
 
@@ -223,7 +226,7 @@ impl Launch {
     }
 
     /// Constants of the kernel, and its run-time sizes.
-    pub fn split(&self, kernel: &Kernel) -> (Vec<(&'static str, i64)>, Vec<(&'static str, i64)>) {
+    pub fn split(&self, kernel: &Kernel) -> (Vec<NamedSize>, Vec<NamedSize>) {
         let kind = |name: &str| kernel.ir().size_named(name).map(|id| kernel.ir().sizes[id].kind);
         let of = |wanted| self.sizes.iter().copied().filter(|(name, _)| kind(name) == Some(wanted)).collect();
         (of(SizeKind::Const), of(SizeKind::Runtime))
