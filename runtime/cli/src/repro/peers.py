@@ -66,8 +66,9 @@ def naive(torch):
     return make
 
 
-def rotated(torch):
-    """Rotary embedding of q and k outside of attention, as it is written in PyTorch; tables of shape (N, D / 2)."""
+def rotated(torch, attends):
+    """Rotary embedding of q and k outside of attention, as it is written in PyTorch; tables of shape (N, D / 2). With the
+    attention after it, or alone."""
 
     def make(q, k, v, cell):
         half = cell["d"] // 2
@@ -80,6 +81,8 @@ def rotated(torch):
             c, s = cos[:length], sin[:length]
             return torch.cat([x1 * c - x2 * s, x2 * c + x1 * s], -1)
 
+        if not attends:
+            return lambda: (rotate(q, cell["m"]), rotate(k, cell["n"]))
         attention = torch.nn.functional.scaled_dot_product_attention
         return lambda: attention(rotate(q, cell["m"]), rotate(k, cell["n"]), v, is_causal=cell["causal"])
 
@@ -141,7 +144,8 @@ def main():
         "fa2": fused(torch, "FLASH_ATTENTION"),
         "sdpa": chosen(torch),
         "naive": naive(torch),
-        "rotate_sdpa": rotated(torch),
+        "rotate": rotated(torch, attends=False),
+        "rotate_sdpa": rotated(torch, attends=True),
     }
     for cell in task["cells"]:
         try:

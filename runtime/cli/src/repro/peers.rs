@@ -34,6 +34,8 @@ pub enum Library {
     Sdpa,
     /// Two products and a softmax, one call after the other.
     Naive,
+    /// Rotary embedding of queries and keys written in PyTorch, alone.
+    Rotate,
     /// Rotary embedding written in PyTorch, then `scaled_dot_product_attention`.
     RotateSdpa,
 }
@@ -45,6 +47,7 @@ impl Library {
             Library::Fa2 => "fa2",
             Library::Sdpa => "sdpa",
             Library::Naive => "naive",
+            Library::Rotate => "rotate",
             Library::RotateSdpa => "rotate_sdpa",
         }
     }

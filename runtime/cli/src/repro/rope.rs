@@ -124,11 +124,24 @@ fn sections() -> Vec<Section> {
     let rope = |how: fn() -> How, published: bool| {
         rows(move |l| {
             let [sdpa, own, fused_ms] = l.rope.map(|ms| published.then_some(ms));
-            vec![
+            let mut cells = vec![
                 ("rotated outside, SDPA", peer(Library::RotateSdpa, l.n), sdpa),
                 ("rotated outside, ours", outside(l.n, how()), own),
                 ("fused", Work::Ours(fused(l.n, how()).into()), fused_ms),
-            ]
+            ];
+            match published {
+                // The same tile, keys rotated by a launch ahead.
+                true => {
+                    let ahead = fused(l.n, tile("operand_b=precomputed"));
+                    cells.push(("fused, keys ahead", Work::Ours(ahead.into()), None));
+                }
+                // What the post calls outside: PyTorch rotates, our kernel attends. The sum of these two.
+                false => {
+                    cells.push(("rotation alone, PyTorch", peer(Library::Rotate, l.n), None));
+                    cells.push(("attention alone, ours", ours(l.n, How::Tuned), None));
+                }
+            }
+            cells
         })
     };
     let early_stop = rows(|l| {
