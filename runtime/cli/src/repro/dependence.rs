@@ -252,9 +252,7 @@ fn small_grid(name: &'static str, caption: &'static str, m: i64) -> Table {
         let cells = vec![
             ours("in order", fixed("splits=1")),
             ours("2 parts", fixed("splits=2,combine=kernel")),
-            ours("4 parts", fixed("splits=4,combine=kernel")),
             ours("8 parts", fixed("splits=8,combine=kernel")),
-            ours("16 parts", fixed("splits=16,combine=kernel")),
             ours("32 parts", fixed("splits=32,combine=kernel")),
             ours("tuned", like(How::Tuned)),
             Cell { series: "SDPA", work: Work::Peer(peer), published: None },
