@@ -48,7 +48,7 @@ fn integers() {
     check("sub.s32 %r4, %r1, 16; div.s32 %r9, %r4, 5;", |l| ((l as i32 - 16) / 5) as u32);
     check("sub.s32 %r4, %r1, 16; rem.s32 %r9, %r4, 5;", |l| ((l as i32 - 16) % 5) as u32);
     check("mul.hi.u32 %r9, %r2, 0x80000001;", |l| ((u64::from(3 * l) * 0x8000_0001) >> 32) as u32);
-    check("cvt.u16.u32 %rs1, %r2; mul.hi.u16 %rs2, %rs1, 52429; cvt.u32.u16 %r9, %rs2;", |l| (3 * l * 52429) >> 16);
+    check("cvt.u16.u32 %h1, %r2; mul.hi.u16 %h2, %h1, 52429; cvt.u32.u16 %r9, %h2;", |l| (3 * l * 52429) >> 16);
     check("sub.s32 %r4, %r1, 16; shr.s32 %r9, %r4, 2;", |l| ((l as i32 - 16) >> 2) as u32);
     check("mov.u32 %r4, 1; add.s32 %r5, %r1, 8; shl.b32 %r9, %r4, %r5;", |l| if l + 8 < 32 { 1 << (l + 8) } else { 0 });
     check("bfe.u32 %r9, 0xabcd1234, %r1, 4;", |l| (0xabcd_1234u32 >> l) & 15);
