@@ -12,7 +12,7 @@
 //! | [`random`] | cases drawn at random |
 //! | [`kernels`] | kernels of the suite that are not built in |
 //! | [`data`] | inputs, and guarded memory |
-//! | [`compare`] | the same code on two devices, bit by bit |
+//! | [`mod@compare`] | the same code on two devices, bit by bit |
 //! | [`sample`] | cases with schedules drawn at random |
 //! | [`report`] | running, judging, and the result |
 
