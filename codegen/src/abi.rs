@@ -38,14 +38,22 @@ pub struct TensorMap {
     pub tensor: String,
     /// Dimensions of the tensor, innermost first: its last one, that of the tile's rows, the others.
     pub order: Vec<u32>,
-    /// Box in elements along each of these. The innermost is [`TensorMap::SLAB`]: with the 128-byte swizzle a box is so many
-    /// rows of 128 bytes. What lies outside of the tensor reads as zero.
+    /// Box in elements along each of these. The innermost is a width of [`TensorMap::slab`]: a box is rows of so many elements,
+    /// swizzled over their length. What lies outside of the tensor reads as zero.
     pub tile: Vec<u32>,
 }
 
 impl TensorMap {
-    /// 16-bit elements in the 128 bytes of a swizzled row.
-    pub const SLAB: u32 = 64;
+    /// 16-bit elements in the rows of the boxes that a tile of `columns` is filled with: 64, the 128-byte swizzle, or 32, the
+    /// 64-byte swizzle, where these pad less.
+    pub fn slab(columns: u32) -> u32 {
+        if columns.next_multiple_of(32) < columns.next_multiple_of(64) { 32 } else { 64 }
+    }
+
+    /// Bytes over which the rows of a box are swizzled.
+    pub fn swizzle_bytes(&self) -> u32 {
+        2 * self.tile[0]
+    }
 }
 
 /// One dimension of the grid of programs, as in the kernel text.

@@ -638,7 +638,9 @@ statements! {
         a_shared: bool,
         /// Shared address of this warpgroup's rows of A.
         a: String,
-        /// Bytes from one 64-column part of A to the next.
+        /// Bytes of a row of a part of A.
+        a_pitch: u32,
+        /// Bytes from one part of A's columns to the next.
         a_part: u32,
         /// First A register of tile `[0][kt]`.
         a0: String,
@@ -650,7 +652,9 @@ statements! {
         a3: String,
         /// Shared address of B.
         b: String,
-        /// Bytes from one 64-column part of B to the next.
+        /// Bytes of a row of a part of B.
+        b_pitch: u32,
+        /// Bytes from one part of B's columns to the next.
         b_part: u32,
         /// Whether the rows of B's tile are columns of the product.
         k_major: bool,

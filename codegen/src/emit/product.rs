@@ -124,13 +124,13 @@ impl Writer<'_> {
         let (n, a_shared, elem) = (8 * v.n_tiles, matches!(a, OperandA::Tile(..)), tb.elem.name());
         self.wrappers.extend([Wrapper::Descriptor, Wrapper::WgmmaGroup]);
         self.wrappers.insert(Wrapper::Wgmma { n, a_shared, k_major: *k_major, elem });
-        let (a_address, a_part) = match a {
+        let (a_address, a_pitch, a_part) = match a {
             OperandA::Tile(tile, slot) => {
                 // A warpgroup has 64 rows.
                 let t = &self.plan().tiles[*tile];
-                (format!("{} + group * {}", self.slot_address(*tile, *slot), 64 * t.pitch), t.rows * t.pitch)
+                (format!("{} + group * {}", self.slot_address(*tile, *slot), 64 * t.pitch), t.pitch, t.rows * t.pitch)
             }
-            OperandA::Packed(_) => (String::new(), 0),
+            OperandA::Packed(_) => (String::new(), 0, 0),
         };
         let register = |n: usize| match a {
             OperandA::Packed(p) => format!("{}[0][2 * kt + {}][{}]", self.name(*p), n / 2, n % 2).replace(" + 0]", "]"),
@@ -146,12 +146,14 @@ impl Writer<'_> {
             product: wgmma_name(n, a_shared, *k_major),
             a_shared,
             a: a_address,
+            a_pitch,
             a_part,
             a0,
             a1,
             a2,
             a3,
             b: self.slot_address(*b, *b_slot),
+            b_pitch: tb.pitch,
             b_part: tb.rows * tb.pitch,
             k_major: *k_major,
         })

@@ -10,7 +10,6 @@ use flashtile_templates::{
 };
 
 use super::{BODY, Writer};
-use crate::abi::TensorMap;
 use crate::error::Error;
 use crate::lower::GROUP;
 use crate::plan::{Iteration, Stmt, StmtOp, TileId, WORK_SLOTS, effects};
@@ -110,7 +109,7 @@ impl Writer<'_> {
         let parts = (0..t.slabs)
             .map(|part| FillPart {
                 offset: part * t.rows * t.pitch,
-                column: self.uniform(&Expr::infix("+", at[0].clone(), Expr::Int(i64::from(part * TensorMap::SLAB)))),
+                column: self.uniform(&Expr::infix("+", at[0].clone(), Expr::Int(i64::from(part * t.pitch / 2)))),
             })
             .collect();
         let others = at[1..].iter().map(|e| format!(", {}", self.uniform(e))).collect();

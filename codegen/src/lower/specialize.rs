@@ -58,8 +58,9 @@ impl Lowering<'_> {
             let what = format!("TMA of {} rows of {}: it takes up to 256 rows of 16-bit elements", t.rows, t.elem.name());
             return Err(self.unsupported(result, &what));
         }
-        t.pitch = 2 * TensorMap::SLAB;
-        t.slabs = t.columns.div_ceil(TensorMap::SLAB);
+        let slab = TensorMap::slab(t.columns);
+        t.pitch = 2 * slab;
+        t.slabs = t.columns.div_ceil(slab);
         t.layout = SharedLayout::Xor;
         t.barriers = Some(0);
         let rows = t.rows;
@@ -68,7 +69,7 @@ impl Lowering<'_> {
         let mut order = vec![last as u32, row_dim as u32];
         order.extend((0..last).rev().filter(|&d| d != row_dim).map(|d| d as u32));
         let mut boxed = vec![1; order.len()];
-        boxed[0] = TensorMap::SLAB;
+        boxed[0] = slab;
         boxed[1] = rows;
         let name = &self.kernel.params[tensor].name;
         let same = |m: &TensorMap| m.tensor == *name && m.order == order && m.tile == boxed;

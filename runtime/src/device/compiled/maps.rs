@@ -1,7 +1,7 @@
 //! Tensor maps of a launch: which tensor, and what the map says of it.
 //!
-//! A map has the dimensions of the tensor in the order that [`TensorMap`] says, with 128-byte swizzle: a box is rows of 64
-//! elements, 128 bytes of shared memory each. Elements out of bounds read as zero.
+//! A map has the dimensions of the tensor in the order that [`TensorMap`] says, swizzled over the rows of a box: 64 elements, 128
+//! bytes of shared memory each, or half of that. Elements out of bounds read as zero.
 
 use flashtile_codegen::{Scratch, TensorMap};
 use flashtile_dsl::ir;
@@ -21,6 +21,8 @@ pub(crate) struct MapPlan {
     pub order: Vec<u32>,
     /// Box, in this order.
     pub tile: Vec<u32>,
+    /// Bytes over which its rows are swizzled.
+    pub swizzle_bytes: u32,
 }
 
 /// What a map says, in elements and bytes.
@@ -69,7 +71,7 @@ pub(crate) fn resolve_maps(maps: &[TensorMap], kernel: &ir::Kernel, scratch: &[S
     maps.iter()
         .map(|map| {
             let param = argument_named(kernel, scratch, &map.tensor)?;
-            Ok(MapPlan { param, order: map.order.clone(), tile: map.tile.clone() })
+            Ok(MapPlan { param, order: map.order.clone(), tile: map.tile.clone(), swizzle_bytes: map.swizzle_bytes() })
         })
         .collect()
 }

@@ -34,6 +34,11 @@ pub(super) fn encode(device: &str, argument: &CallArgument<'_>, map: &MapPlan) -
         Elem::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     };
+    let swizzle = match map.swizzle_bytes {
+        128 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+        64 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
+        bytes => return Err(refused(format!("no swizzle over {bytes} bytes"))),
+    };
     let mut raw = RawMap::EMPTY;
     // SAFETY: `raw` is 128 bytes, aligned to 128; the arrays have `rank` elements (strides one less), as said, and live
     // beyond the call; the global address is only written into the map.
@@ -48,7 +53,7 @@ pub(super) fn encode(device: &str, argument: &CallArgument<'_>, map: &MapPlan) -
             map.tile.as_ptr(),
             ones.as_ptr(),
             sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            swizzle,
             sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )

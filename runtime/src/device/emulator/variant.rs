@@ -123,6 +123,11 @@ fn tensor_map(kernel: &str, argument: &CallArgument<'_>, plan: &MapPlan) -> Resu
     let refused = |reason: String| EmulatorError::TensorMap { kernel: kernel.to_owned(), reason };
     let description = describe(argument, &plan.order).map_err(refused)?;
     let (extents, strides) = (&description.extents, &description.strides);
-    let map = TensorMap::at(description.address, 2, extents, strides, &plan.tile, Swizzle::Bytes128);
+    let swizzle = match plan.swizzle_bytes {
+        128 => Swizzle::Bytes128,
+        64 => Swizzle::Bytes64,
+        bytes => return Err(refused(format!("no swizzle over {bytes} bytes"))),
+    };
+    let map = TensorMap::at(description.address, 2, extents, strides, &plan.tile, swizzle);
     Ok(map.map_err(|e| refused(e.to_string()))?.encode().to_vec())
 }
