@@ -64,8 +64,11 @@ def report_made(cell, label, made):
 def tune(options):
     """Tunes every cell and keeps the winner's code."""
     missing = 0
+    data = (["--data", f"q:scale={options.scores}"] if options.scores != 1 else []) + (
+        ["--data", f"k:growth={options.growth}"] if options.growth else []
+    )
     for cell in cells(options.tables, options.only):
-        tuned = flashtile(options, "tune", cell, ["--budget", options.budget])
+        tuned = flashtile(options, "tune", cell, ["--budget", options.budget, *data])
         out = directory(options.out, cell) / "tuned"
         made = tuned and flashtile(options, "inspect", cell, ["--emit", "cubin", "--tuned", "--out", str(out)])
         if made is None:
@@ -274,21 +277,25 @@ def main():
         made.set_defaults(do=do)
         return made
 
+    def inputs(made):
+        made.add_argument("--scores", type=float, default=1.0, help="standard deviation of scores")
+        made.add_argument("--growth", type=float, default=0.0, help="keys grow from a tenth to this along the walk")
+
     for made in (verb("tune", tune, "tune on this GPU"), verb("prepare", prepare, "take the model's choice, or given schedules")):
         made.add_argument("--flashtile", default="flashtile", help="the command")
         made.add_argument("--out", default="kernels", help="directory to write into")
         made.add_argument("--arch", default="sm_90a", help="architecture of the code")
         made.add_argument("--schedules", help="JSON file of schedules")
         made.add_argument("--budget", default="60s", help="time to tune a cell")
+        inputs(made)
     made = verb("run", run, "time kernels beside the peers")
+    inputs(made)
     made.add_argument("--kernels", default="kernels", help="directory that tune or prepare has filled")
     made.add_argument("--peers", nargs="*", choices=list(PEERS), default=["cuDNN", "FA2", "FA3", "Triton"], help="peers")
     made.add_argument("--peer", action="append", default=[], help="another one: NAME=FILE:FUNCTION")
     made.add_argument("--fa3", help="directory with the wheel fa3-fwd, unpacked")
     made.add_argument("--rounds", type=int, default=3, help="visits of each contestant")
     made.add_argument("--window", type=float, default=8.0, help="milliseconds of a visit that are timed")
-    made.add_argument("--scores", type=float, default=1.0, help="standard deviation of scores")
-    made.add_argument("--growth", type=float, default=0.0, help="keys grow from a tenth to this along the walk")
     made.add_argument("--json", help="file to write every result into")
     made.add_argument("--markdown", help="file to write the table into")
     options = parser.parse_args()

@@ -6,8 +6,10 @@ import struct
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 DATA_TYPES = {"torch.bfloat16": 9, "torch.float16": 6}  # CUtensorMapDataType
-SWIZZLE_128B, PROMOTION_L2_256B = 3, 3
+SWIZZLES = {64: 2, 128: 3}  # CUtensorMapSwizzle by bytes of a box's row
+PROMOTION_L2_256B = 3
 MAP_BYTES = 128
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "i32": "int32"}
 
 
 class Cuda:
@@ -28,7 +30,7 @@ class Cuda:
 
 
 def tensor_map(cuda, tensor, order, tile):
-    """A TMA tensor map: dimensions in this order, innermost first, 128-byte swizzle, zeros out of bounds."""
+    """A TMA tensor map: dimensions in this order, innermost first, swizzled over a row of the box, zeros out of bounds."""
     raw = ctypes.create_string_buffer(2 * MAP_BYTES)
     address = (ctypes.addressof(raw) + MAP_BYTES - 1) // MAP_BYTES * MAP_BYTES
     rank = len(order)
@@ -36,22 +38,47 @@ def tensor_map(cuda, tensor, order, tile):
     strides = (ctypes.c_uint64 * (rank - 1))(*[tensor.stride(d) * tensor.element_size() for d in order[1:]])
     box, ones = (ctypes.c_uint32 * rank)(*tile), (ctypes.c_uint32 * rank)(*[1] * rank)
     kind, pointer = DATA_TYPES[str(tensor.dtype)], ctypes.c_void_p(tensor.data_ptr())
-    into = ctypes.c_void_p(address)
-    cuda.cuTensorMapEncodeTiled(into, kind, rank, pointer, extents, strides, box, ones, 0, SWIZZLE_128B, PROMOTION_L2_256B, 0)
+    into, swizzle = ctypes.c_void_p(address), SWIZZLES[tile[0] * tensor.element_size()]
+    cuda.cuTensorMapEncodeTiled(into, kind, rank, pointer, extents, strides, box, ones, 0, swizzle, PROMOTION_L2_256B, 0)
     return ctypes.create_string_buffer(ctypes.string_at(address, MAP_BYTES), MAP_BYTES)
 
 
+def value(term, sizes):
+    """A size term."""
+    return (sum(c * sizes[name] for name, c in term["terms"]) + term["constant"]) // term["divisor"]
+
+
 class Kernel:
-    """A compiled kernel, loaded into the context of PyTorch."""
+    """A compiled kernel, loaded into the context of PyTorch: one launch, or several with scratch tensors between them."""
 
     def __init__(self, cuda, torch, description):
-        self.torch, self.cuda = torch, cuda
+        self.torch = torch
         self.meta = json.loads(description.read_text())
-        self.abi = self.meta["abi"]
-        if self.abi["cluster"] != 1:
-            raise RuntimeError("clusters are not launched by this script")
-        module, self.function = ctypes.c_void_p(), ctypes.c_void_p()
+        module = ctypes.c_void_p()
         cuda.cuModuleLoadData(ctypes.byref(module), description.with_suffix(".cubin").read_bytes())
+        self.launches = [Launch(cuda, torch, module, abi) for abi in self.meta["launches"]]
+
+    def launcher(self, tensors, sizes, scalars):
+        """A function that queues all launches on PyTorch's current stream; everything is packed beforehand."""
+        scratch = {}
+        for t in self.meta["scratch"]:
+            shape = [value(extent, sizes) for extent in t["shape"]]
+            scratch[t["name"]] = self.torch.empty(shape, dtype=getattr(self.torch, DTYPES[t["elem"].lower()]), device="cuda")
+        launches = [launch.launcher({**tensors, **scratch}, sizes, scalars) for launch in self.launches]
+
+        def launch():
+            for one in launches:
+                one()
+
+        return launch
+
+
+class Launch:
+    """One launch of a kernel."""
+
+    def __init__(self, cuda, torch, module, abi):
+        self.torch, self.cuda, self.abi = torch, cuda, abi
+        self.function = ctypes.c_void_p()
         cuda.cuModuleGetFunction(ctypes.byref(self.function), module, self.abi["entry"].encode())
         cuda.cuFuncSetAttribute(self.function, MAX_DYNAMIC_SHARED, self.abi["shared_bytes"])
         self.workspaces = []
@@ -100,14 +127,10 @@ class Kernel:
 
     def blocks(self, sizes):
         """Blocks of a launch."""
-
-        def value(term):
-            return (sum(c * sizes[name] for name, c in term["terms"]) + term["constant"]) // term["divisor"]
-
         programs = 1
         for dim in self.abi["grid"]:
             ((kind, term),) = dim.items()
-            programs *= value(term) if kind == "each" else -(-value(term[0]) // term[1])
+            programs *= value(term, sizes) if kind == "each" else -(-value(term[0], sizes) // term[1])
         blocks = self.abi["blocks"]
         if blocks == "per_program":
             return programs

@@ -108,6 +108,7 @@ mod tests {
     use super::super::{Bucket, DeviceKey, NO_NVRTC};
     use super::*;
     use crate::toolchain::PtxasReport;
+    use crate::tuner::InputData;
     use flashtile_codegen::{Facts, Schedule};
     use flashtile_dsl::ir::Binding;
     use std::collections::BTreeMap;
@@ -144,6 +145,7 @@ mod tests {
             key,
             nvrtc: (13, 0),
             sizes: BTreeMap::from([("N".to_owned(), 7)]),
+            data: InputData::default(),
             winner: Some(0),
             complete: true,
             candidates: vec![candidate],

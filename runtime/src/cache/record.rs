@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::{ModuleKey, TuningKey};
 use crate::toolchain::PtxasReport;
+use crate::tuner::InputData;
 
 /// Where a candidate was rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -131,6 +132,9 @@ pub struct TuningRecord {
     pub nvrtc: (u32, u32),
     /// The shape that was tuned, by the names of the run-time sizes.
     pub sizes: BTreeMap<String, i64>,
+    /// What the inputs were like that candidates were measured on.
+    #[serde(default, skip_serializing_if = "InputData::is_normal")]
+    pub data: InputData,
     /// Index of the best candidate; `None` if tuning ended before there was one.
     pub winner: Option<usize>,
     /// Whether tuning went to its end, or was cancelled or out of time.
@@ -147,7 +151,7 @@ impl TuningRecord {
 
     /// Adds the evidence of another record of the same key and NVRTC, such as one that another process wrote meanwhile.
     /// What this record knows of a schedule stays; of two winners the faster one wins. A mere choice of the cost model
-    /// replaces no evidence, and any evidence replaces it.
+    /// replaces no evidence, and any evidence replaces it. Evidence of other data is left out.
     pub fn merge(&mut self, other: &TuningRecord) {
         if other.key != self.key || other.nvrtc == NO_NVRTC {
             return;
@@ -156,7 +160,7 @@ impl TuningRecord {
             self.clone_from(other);
             return;
         }
-        if other.nvrtc != self.nvrtc {
+        if other.nvrtc != self.nvrtc || other.data != self.data {
             return;
         }
         let winning = self.winning().cloned();

@@ -18,6 +18,16 @@ pub enum TuneError {
         /// Names of the sizes.
         known: String,
     },
+    /// Data are given for what is no tensor that the kernel reads.
+    #[error("`{name}`, for which data are given, is no input tensor of kernel `{kernel}`, which has {known}")]
+    Data {
+        /// The kernel.
+        kernel: String,
+        /// The name.
+        name: String,
+        /// Names of the input tensors.
+        known: String,
+    },
     /// There is neither a GPU nor an architecture.
     #[error(
         "{device} has no architecture to tune for; name one, such as sm_90a, to rank schedules by the cost model, or use cuda:N"

@@ -83,12 +83,13 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::kernel::Kernel;
+    use crate::tuner::InputData;
     use std::collections::BTreeMap;
 
     fn setup() -> (BoundKernel, Inputs) {
         let kernel = Kernel::builtin("row_softmax").expect("a built-in").bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds");
         let sizes = BTreeMap::from([("M".to_owned(), 70), ("N".to_owned(), 33)]);
-        let inputs = Inputs::random(&kernel, &sizes, &Device::cpu(), 1).expect("fits");
+        let inputs = Inputs::random(&kernel, &sizes, &Device::cpu(), 1, &InputData::default()).expect("fits");
         (kernel, inputs)
     }
 

@@ -6,7 +6,7 @@ use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::TuneError;
+use super::{Distribution, InputData, TuneError};
 use crate::conformance::data::rotation_table;
 use crate::device::Device;
 use crate::error::Result;
@@ -81,7 +81,14 @@ pub(super) fn shapes(kernel: &BoundKernel, sizes: &[i64]) -> Result<Vec<Option<V
 
 impl Inputs {
     /// Packed tensors on a device. An f32 scalar is `1 / sqrt(D)`, with the kernel's first constant as D, or 1.
-    pub fn random(kernel: &BoundKernel, given: &BTreeMap<String, i64>, device: &Device, seed: u64) -> Result<Self> {
+    pub fn random(
+        kernel: &BoundKernel,
+        given: &BTreeMap<String, i64>,
+        device: &Device,
+        seed: u64,
+        data: &InputData,
+    ) -> Result<Self> {
+        check_data(kernel, data)?;
         let sizes = all_sizes(kernel, given)?;
         let shapes = shapes(kernel, &sizes)?;
         let ir = kernel.ir();
@@ -94,7 +101,10 @@ impl Inputs {
                     if t.output {
                         Value::Output(AnyTensor::zeros(device, elem, &shape)?)
                     } else {
-                        let drawn = || normal(elem, shape.iter().product(), seed ^ ((index as u64 + 1) << 48));
+                        let drawn = || {
+                            let like = data.of(&param.name);
+                            distributed(elem, &shape, seed ^ ((index as u64 + 1) << 48), like)
+                        };
                         let bytes = rotations(&param.name, elem, &shape).unwrap_or_else(drawn);
                         Value::Input(AnyTensor::from_bytes(device, elem, &shape, &bytes)?)
                     }
@@ -135,8 +145,30 @@ pub(super) fn rotations(name: &str, elem: Elem, shape: &[usize]) -> Option<Vec<u
     Some(bytes)
 }
 
+/// Refuses data for what is no input tensor.
+fn check_data(kernel: &BoundKernel, data: &InputData) -> Result<(), TuneError> {
+    let ir = kernel.ir();
+    let inputs = ir.params.values().filter(|p| matches!(&p.kind, ParamKind::Tensor(t) if !t.output));
+    let names: Vec<&str> = inputs.map(|p| p.name.as_str()).collect();
+    match data.0.keys().find(|name| !names.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(TuneError::Data { kernel: ir.name.clone(), name: name.clone(), known: names.join(", ") }),
+    }
+}
+
 /// Little-endian bytes of normally distributed values; of zeros for integers.
 pub(super) fn normal(elem: Elem, count: usize, seed: u64) -> Vec<u8> {
+    distributed(elem, &[count], seed, Distribution::default())
+}
+
+/// Little-endian bytes of the values of a tensor; of zeros for integers.
+fn distributed(elem: Elem, shape: &[usize], seed: u64, like: Distribution) -> Vec<u8> {
+    let count: usize = shape.iter().product();
+    let (rows, columns) = match shape {
+        [.., rows, columns] => (*rows, (*columns).max(1)),
+        [columns] => (1, (*columns).max(1)),
+        [] => (1, 1),
+    };
     let width = elem.bytes().unwrap_or(4);
     let mut bytes = vec![0u8; count * width];
     if elem == Elem::I32 {
@@ -146,8 +178,9 @@ pub(super) fn normal(elem: Elem, count: usize, seed: u64) -> Vec<u8> {
     const RUN: usize = 1 << 14;
     bytes.par_chunks_mut(RUN * width).enumerate().for_each(|(run, bytes)| {
         let mut random = Random(seed.wrapping_add((run as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-        for slot in bytes.chunks_mut(width) {
-            write(elem, random.normal(), slot);
+        for (at, slot) in bytes.chunks_mut(width).enumerate() {
+            let row = (run * RUN + at) / columns % rows.max(1);
+            write(elem, (f64::from(random.normal()) * like.factor(row, rows)) as f32, slot);
         }
     });
     bytes
@@ -198,6 +231,25 @@ mod tests {
         assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
         assert_eq!(bytes, normal(Elem::F32, 100_000, 7));
         assert_ne!(bytes, normal(Elem::F32, 100_000, 8));
+    }
+
+    #[test]
+    fn rows_grow_as_the_data_say() {
+        let like = Distribution { scale: 1.0, growth: Some(300.0) };
+        let values = |like| distributed(Elem::F32, &[2, 50, 1000], 7, like);
+        let read =
+            |bytes: Vec<u8>| -> Vec<f32> { bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four"))).collect() };
+        let (plain, grown) = (read(values(Distribution::default())), read(values(like)));
+        for (at, (x, y)) in plain.iter().zip(&grown).enumerate() {
+            assert_eq!((f64::from(*x) * like.factor(at / 1000 % 50, 50)) as f32, *y, "{at}");
+        }
+    }
+
+    #[test]
+    fn data_are_checked_by_name() {
+        let kernel = Kernel::builtin("row_softmax").expect("a built-in").bind(Elem::F32, [] as [(&str, i64); 0]).expect("binds");
+        let error = check_data(&kernel, &"k:scale=2".parse().expect("data")).expect_err("no such tensor").to_string();
+        assert_eq!(error, "`k`, for which data are given, is no input tensor of kernel `row_softmax`, which has x");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::InputData;
 use super::gate::Gate;
 use super::inputs::{Inputs, Value};
 use super::search::median;
@@ -24,11 +25,13 @@ pub struct MeasureOptions {
     pub budget: Duration,
     /// Seed of the random inputs and of the programs that the oracle runs.
     pub seed: u64,
+    /// What the random inputs are like.
+    pub data: InputData,
 }
 
 impl Default for MeasureOptions {
     fn default() -> Self {
-        Self { repetitions: 30, warm_ups: 3, budget: Duration::from_secs(10), seed: 0 }
+        Self { repetitions: 30, warm_ups: 3, budget: Duration::from_secs(10), seed: 0, data: InputData::default() }
     }
 }
 
@@ -55,7 +58,7 @@ impl Measured {
     }
 }
 
-/// Runs a kernel on normally distributed random inputs of a shape, given by the names of its run-time sizes; compares the
+/// Runs a kernel on random inputs of a shape, given by the names of its run-time sizes; compares the
 /// outputs of the first run with the float64 oracle on a sample of the programs; then times it.
 ///
 /// An f32 scalar is `1 / sqrt(D)`, with the kernel's first constant as D, or 1; an i32 scalar is 1.
@@ -63,7 +66,7 @@ impl Measured {
 /// # Errors
 /// [`super::TuneError::Size`] for sizes that do not fit; what launches and the device say.
 pub fn measure(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, options: &MeasureOptions) -> Result<Measured> {
-    let (inputs, verdicts) = checked(kernel, sizes, options.seed)?;
+    let (inputs, verdicts) = checked(kernel, sizes, options.seed, &options.data)?;
     let device = kernel.device();
     let times = time(device, options, || kernel.launch(&inputs.arguments()))?;
     Ok(Measured { times, verdicts, variant: kernel.variants().into_iter().next() })
@@ -97,12 +100,17 @@ pub(super) fn time(device: &Device, options: &MeasureOptions, launch: impl Fn() 
 /// # Errors
 /// As [`measure`].
 pub fn judge(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, seed: u64) -> Result<Vec<OutputVerdict>> {
-    checked(kernel, sizes, seed).map(|(_, verdicts)| verdicts)
+    checked(kernel, sizes, seed, &InputData::default()).map(|(_, verdicts)| verdicts)
 }
 
-fn checked(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, seed: u64) -> Result<(Inputs, Vec<OutputVerdict>)> {
+fn checked(
+    kernel: &LoadedKernel,
+    sizes: &BTreeMap<String, i64>,
+    seed: u64,
+    data: &InputData,
+) -> Result<(Inputs, Vec<OutputVerdict>)> {
     let device = kernel.device();
-    let inputs = Inputs::random(kernel.kernel(), sizes, device, seed)?;
+    let inputs = Inputs::random(kernel.kernel(), sizes, device, seed, data)?;
     for value in &inputs.values {
         if let Value::Output(tensor) = value {
             tensor.fill_bytes(0xff)?; // NaN: what is never written shows

@@ -7,9 +7,11 @@
 //! | `bench` | what the search needs of the world |
 //! | `measure` | times one kernel as launches run it, with its error |
 //! | `emulated` | candidates where there is no GPU: checked on the emulator, bank conflicts counted |
+//! | `data` | what random inputs are like |
 //! | `gpu`, `gate`, `inputs` | candidates on a GPU: measured; checked against the oracle; random inputs |
 
 mod bench;
+mod data;
 mod emulated;
 mod error;
 mod gate;
@@ -23,6 +25,7 @@ mod search_tests;
 mod sequence;
 mod tune;
 
+pub use data::{Distribution, InputData};
 pub use error::TuneError;
 pub use measure::{MeasureOptions, Measured, judge, measure};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use flashtile_codegen::{Arch, Schedule};
 
+use super::InputData;
 use crate::cache::Cache;
 use crate::toolchain::Toolchain;
 
@@ -89,6 +90,9 @@ pub struct TuneOptions {
     pub afresh: bool,
     /// Seed of the random inputs.
     pub seed: u64,
+    /// What the random inputs are like. On data that are not normal the exact running maximum is tried too, and the result, which
+    /// launches of that bucket then use, takes the place of one of other data.
+    pub data: InputData,
     /// Compiler.
     pub toolchain: Toolchain,
     /// Where results are kept.
@@ -110,6 +114,7 @@ impl Default for TuneOptions {
             spill_limit: 256,
             afresh: false,
             seed: 0,
+            data: InputData::default(),
             toolchain: Toolchain::shared(),
             cache: Cache::shared(),
             cancel: Cancel::default(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use flashtile_codegen::{Arch, Facts, Instance, Schedule};
+use flashtile_codegen::{Arch, Facts, Instance, RunningMax, Schedule};
 
 use super::TuneError;
 use super::bench::{Compilation, Compiler, Rejection};
@@ -138,7 +138,7 @@ struct Task<'a> {
 impl Task<'_> {
     /// What the cache knows, by the same NVRTC, of candidates whose code is still the same.
     fn known(&self) -> Option<TuningRecord> {
-        let mut record = self.options.cache.tuning(&self.key).filter(|r| r.nvrtc == self.nvrtc)?;
+        let mut record = self.options.cache.tuning(&self.key).filter(|r| r.nvrtc == self.nvrtc && r.data == self.options.data)?;
         let winner = record.winning().map(|w| w.schedule.clone());
         let instance = self.kernel.instance(self.facts.clone());
         record.candidates.retain(|c| {
@@ -156,7 +156,14 @@ impl Task<'_> {
     fn candidates(&mut self, known: Option<&TuningRecord>) -> Result<Vec<Candidate>> {
         let instance = self.kernel.instance(self.facts.clone());
         let Ranking { mut legal, illegal } = match &self.options.schedules {
-            None => lowering::ranking(&instance, self.arch, self.sizes, &self.machine)?,
+            None => {
+                let mut ranking = lowering::ranking(&instance, self.arch, self.sizes, &self.machine)?;
+                if !self.options.data.is_normal() {
+                    let exact = exact_twins(&ranking.legal);
+                    ranking.legal.extend(self.judged(&instance, &exact).legal);
+                }
+                ranking
+            }
             Some(schedules) => self.judged(&instance, schedules),
         };
         legal.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -195,7 +202,7 @@ impl Task<'_> {
         device: &Device,
         start: Instant,
     ) -> Result<(Option<usize>, Stop)> {
-        let inputs = Inputs::random(self.kernel, self.sizes, device, self.options.seed)?;
+        let inputs = Inputs::random(self.kernel, self.sizes, device, self.options.seed, &self.options.data)?;
         let gate = Gate::new(self.kernel, &inputs, self.options.seed)?;
         let timer = Timer::new(gpu)?;
         let bench = GpuBench { gpu, kernel: self.kernel, arch: self.arch, inputs: &inputs, gate, timer, start };
@@ -244,7 +251,7 @@ impl Task<'_> {
     fn record(&self, mut candidates: Vec<Candidate>, winner: Option<usize>, complete: bool) -> TuningRecord {
         candidates.extend(self.illegal.iter().cloned());
         let (key, sizes) = (self.key.clone(), self.sizes.clone());
-        TuningRecord { key, nvrtc: self.nvrtc, sizes, winner, complete, candidates }
+        TuningRecord { key, nvrtc: self.nvrtc, sizes, data: self.options.data.clone(), winner, complete, candidates }
     }
 
     fn report(
@@ -284,6 +291,18 @@ impl Task<'_> {
             },
         }
     }
+}
+
+/// The schedules with a lazy running maximum, with an exact one: these win on no normal data, and are not in the space.
+fn exact_twins(legal: &[(Schedule, f64)]) -> Vec<Schedule> {
+    let mut twins: Vec<Schedule> = Vec::new();
+    for (schedule, _) in legal {
+        let twin = Schedule { running_max: RunningMax::Exact, ..schedule.clone() };
+        if schedule.running_max != RunningMax::Exact && !twins.contains(&twin) {
+            twins.push(twin);
+        }
+    }
+    twins
 }
 
 fn best_predicted(candidates: &[Candidate]) -> Option<usize> {

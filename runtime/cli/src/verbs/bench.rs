@@ -2,7 +2,7 @@
 
 use clap::Args;
 use flashtile::device::{DeviceKind, Origin};
-use flashtile::tuner::{MeasureOptions, Measured, measure};
+use flashtile::tuner::{InputData, MeasureOptions, Measured, measure};
 use flashtile::{BoundKernel, Device};
 use flashtile_dsl::analysis::cost::Workload;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::flags::GlobalFlags;
 use crate::output::{Output, seconds};
 use crate::subject::SubjectFlags;
 use crate::target::launch_options;
-use crate::verbs::tune::Budget;
+use crate::verbs::tune::{Budget, joined};
 
 /// Flags of `flashtile bench`.
 #[derive(Args, Debug)]
@@ -38,6 +38,9 @@ pub struct Flags {
     /// Seed of the random inputs
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// What an input is like where it is not normal: times a scale, its rows growing from a tenth to a number; may be repeated
+    #[arg(long, value_name = "NAME:scale=S,growth=G")]
+    data: Vec<InputData>,
 }
 
 /// One result: what `--json` prints on a line.
@@ -126,6 +129,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         repetitions: flags.repetitions,
         budget: flags.budget.0,
         seed: flags.seed,
+        data: joined(&flags.data),
         warm_ups: if device.is_cuda() { 3 } else { 0 },
     };
     let measured = measure(&loaded, &sizes, &measuring)?;

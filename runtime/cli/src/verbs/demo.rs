@@ -83,7 +83,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         repetitions: if device.is_cuda() { 30 } else { 5 },
         warm_ups: if device.is_cuda() { 3 } else { 0 },
         budget: Duration::from_secs(5),
-        seed: 0,
+        ..MeasureOptions::default()
     };
     let measured = measure(&loaded, &sizes, &measuring)?;
     if !output.json {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use flashtile::cache::{Candidate, Outcome};
-use flashtile::tuner::{Cancel, Event, Stop, TuneError, TuneOptions, TuneReport, tune};
+use flashtile::tuner::{Cancel, Event, InputData, Stop, TuneError, TuneOptions, TuneReport, tune};
 use flashtile::{Device, Schedule};
 use flashtile_codegen::KNOBS;
 use indicatif::ProgressBar;
@@ -50,6 +50,9 @@ pub struct Flags {
     /// Seed of the random inputs
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// What an input is like where it is not normal: times a scale, its rows growing from a tenth to a number; may be repeated
+    #[arg(long, value_name = "NAME:scale=S,growth=G")]
+    data: Vec<InputData>,
     /// Candidates to show
     #[arg(long, default_value_t = 10, value_name = "N")]
     top: usize,
@@ -100,6 +103,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         max_candidates: flags.max_candidates,
         afresh: flags.afresh,
         seed: flags.seed,
+        data: joined(&flags.data),
         toolchain: global.toolchain(),
         cancel: cancel.clone(),
         on_event: on_event(bar.clone()),
@@ -127,6 +131,11 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Stop::DeviceLost(reason) => Err(Failure::DeviceLost(reason)),
         _ => Ok(()),
     }
+}
+
+/// All that is said of inputs.
+pub fn joined(data: &[InputData]) -> InputData {
+    InputData(data.iter().flat_map(|d| d.0.clone()).collect())
 }
 
 /// Moves the progress bar.
@@ -158,6 +167,7 @@ fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
         output.json(&json!({
             "kernel": record.key.kernel,
             "shape": record.sizes,
+            "data": record.data.to_string(),
             "dtype": record.key.binding.types.values().next().map(|e| e.name()),
             "device": record.key.device.name,
             "arch": record.key.arch,

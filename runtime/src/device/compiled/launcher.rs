@@ -15,6 +15,7 @@ use crate::device::{Call, DeviceError, LaunchOptions, Launcher, Origin, VariantI
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 use crate::lowering;
+use crate::tuner::InputData;
 
 /// Sizes that a kernel may have; see the signature.
 const MAX_SIZES: usize = 32;
@@ -151,6 +152,7 @@ impl<P: Processor> CompiledLauncher<P> {
             key,
             nvrtc: NO_NVRTC,
             sizes: sizes.clone(),
+            data: InputData::default(),
             winner: Some(0),
             complete: false,
             candidates: vec![choice],
