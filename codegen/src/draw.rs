@@ -12,7 +12,7 @@ use crate::generate::operand_types;
 use crate::instance::Instance;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{KNOBS, Knob, OperandB, Persistent, Schedule};
+use crate::schedule::{KNOBS, Knob, Persistent, Precompute, Schedule};
 use crate::space;
 
 /// Values that are drawn of the knobs that are numbers.
@@ -30,7 +30,7 @@ const NUMBERS: &[(&str, &[u32])] = &[
 ];
 
 /// What says which values others may have: drawn first, in this order.
-const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent", "splits", "operand_b"];
+const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent", "splits", "precompute"];
 
 /// The texts of all values of a knob that [`draw`] may give it.
 pub fn drawn_values(knob: &Knob) -> Vec<String> {
@@ -100,10 +100,9 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "ping_pong" if drawn.warps == lower::GROUP => default(),
         "outer_stages" if drawn.persistent == Persistent::Off => default(),
         "running_max" if lower::why_not_lazy(&instance.kernel).is_some() => one_of(&["exact"]),
-        "operand_b" if drawn.tensor_op == TensorOp::Wgmma && !space::can_use_wgmma(instance, OperandB::Inline, arch) => {
-            one_of(&["precomputed"])
-        }
-        "operand_b" if rewrite::why_not_precompute(&instance.kernel).is_some() => one_of(&["inline"]),
+        "precompute" => kept(knob, |s| {
+            space::can_precompute(instance, s.precompute) && (!wgmma || space::can_use_wgmma(instance, s.precompute, arch))
+        }),
         "splits" if rewrite::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
         "combine" if drawn.splits == 1 => default(),
         "b_layout" if rewrite::why_not_pretranspose(&instance.kernel).is_some() => default(),
@@ -131,8 +130,6 @@ fn takes(op: TensorOp, instance: &Instance, arch: &'static Arch) -> bool {
             TensorOp::Ffma => operands.iter().all(|&e| e == Elem::F32),
             TensorOp::MmaM16n8k8 => operands.iter().all(|&e| e == Elem::F16),
             TensorOp::MmaM16n8k16 => !operands.contains(&Elem::F32),
-            TensorOp::Wgmma => {
-                [OperandB::Inline, OperandB::Precomputed].into_iter().any(|b| space::can_use_wgmma(instance, b, arch))
-            }
+            TensorOp::Wgmma => Precompute::ALL.into_iter().any(|p| space::can_use_wgmma(instance, p, arch)),
         }
 }

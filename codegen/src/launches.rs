@@ -11,7 +11,7 @@ use crate::arch::Arch;
 use crate::generate;
 use crate::instance::Instance;
 use crate::rewrite;
-use crate::schedule::{BLayout, OperandB, Schedule};
+use crate::schedule::{BLayout, Precompute, Schedule};
 use crate::space;
 
 /// Parts that a loop may be split into.
@@ -40,7 +40,7 @@ pub(crate) struct Launches {
 /// # Errors
 /// Reasons against the schedule.
 pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Launches, Vec<String>> {
-    let whole = Schedule { splits: 1, b_layout: BLayout::AsGiven, operand_b: OperandB::Inline, ..schedule.clone() };
+    let whole = Schedule { splits: 1, b_layout: BLayout::AsGiven, precompute: Precompute::Off, ..schedule.clone() };
     let of = |kernel: Kernel| Instance { kernel, ..instance.clone() };
     let follows = |kernel: Kernel| {
         let instance = of(kernel);
@@ -49,8 +49,8 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
     };
     let (mut reasons, mut pieces, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
     let mut kernel = instance.kernel.clone();
-    if schedule.operand_b == OperandB::Precomputed {
-        match rewrite::precompute(&kernel) {
+    if let Some(sides) = schedule.precompute.sides() {
+        match rewrite::precompute(&kernel, sides) {
             Ok(made) => {
                 scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));
                 for ahead in made.ahead {
@@ -59,7 +59,7 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
                 }
                 kernel = made.main;
             }
-            Err(why) => reasons.push(format!("operand_b=precomputed has nothing to do: {why}")),
+            Err(why) => reasons.push(format!("precompute={} has nothing to do: {why}", schedule.precompute.name())),
         }
     }
     if schedule.b_layout == BLayout::Pretransposed {

@@ -8,6 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::arch::{CopyOp, TensorOp};
+use crate::rewrite::Sides;
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
 pub const SPACE_VERSION: u32 = 6;
@@ -77,12 +78,34 @@ choices! {
 }
 
 choices! {
-    /// Where right operands that the text computes are computed.
-    OperandB {
-        /// In the kernel, by every program that needs them.
-        Inline = "inline",
-        /// Once for all programs, by a launch ahead.
-        Precomputed = "precomputed",
+    /// Which operands of products, of those that the text computes from tensors alone, are computed once for all programs, by
+    /// launches ahead. The others are computed by every program that needs them.
+    Precompute {
+        /// None.
+        Off = "off",
+        /// The right ones (B).
+        B = "b",
+        /// The right ones and the left ones (A).
+        Ab = "ab",
+    }
+}
+
+impl Precompute {
+    /// All values.
+    pub(crate) const ALL: [Self; 3] = [Self::Off, Self::B, Self::Ab];
+
+    /// The operands that are computed ahead, if any are.
+    pub(crate) fn sides(self) -> Option<Sides> {
+        match self {
+            Self::Off => None,
+            Self::B => Some(Sides::Right),
+            Self::Ab => Some(Sides::Both),
+        }
+    }
+
+    /// Its text form.
+    pub(crate) fn name(self) -> String {
+        self.text()
     }
 }
 
@@ -208,7 +231,7 @@ pub struct Schedule {
     /// Loop-invariant A operand.
     pub operand_a: OperandA,
     /// Right operands that the text computes.
-    pub operand_b: OperandB,
+    pub precompute: Precompute,
     /// Whether one B fragment serves all row tiles of a warp before the next is loaded.
     pub batch_m: bool,
     /// Exponentials.
@@ -257,7 +280,7 @@ impl Default for Schedule {
             shared: SharedLayout::Xor,
             fragments: Fragments::Paired,
             operand_a: OperandA::Shared,
-            operand_b: OperandB::Inline,
+            precompute: Precompute::Off,
             batch_m: true,
             exponential: Exponential::Exp2,
             running_max: RunningMax::Exact,
@@ -332,7 +355,7 @@ knobs! {
     shared: choice, "layout of tiles in shared memory";
     fragments: choice, "how B fragments reach registers";
     operand_a: choice, "where the loop-invariant A operand lives";
-    operand_b: choice, "where right operands that the text computes are computed";
+    precompute: choice, "operands of products that the text computes, computed by launches ahead";
     batch_m: choice, "one B fragment serves all row tiles of a warp";
     exponential: choice, "how exponentials are evaluated";
     running_max: choice, "when the running maximum of a streaming softmax moves";

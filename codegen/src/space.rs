@@ -16,27 +16,35 @@ use crate::generate::check;
 use crate::instance::Instance;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{OperandA, OperandB, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, WorkOrder};
 
 /// All legal schedules of the space, in a fixed order.
 pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     candidates(instance, arch).into_iter().filter(|s| check(instance, s, arch).is_legal()).collect()
 }
 
-/// All combinations, legal or not, with computed right operands in place and, where that is possible, computed ahead.
+/// All combinations, legal or not, with computed operands in place and, where that is possible, computed ahead.
 pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let mut all = candidates_in_place(instance, arch);
-    if let Some(main) = with_precomputed(instance) {
-        let ahead = candidates_in_place(&main, arch).into_iter();
-        all.extend(ahead.map(|schedule| Schedule { operand_b: OperandB::Precomputed, ..schedule }));
+    for precompute in [Precompute::B, Precompute::Ab] {
+        if let Some(main) = with_precomputed(instance, precompute) {
+            let ahead = candidates_in_place(&main, arch).into_iter();
+            all.extend(ahead.map(|schedule| Schedule { precompute, ..schedule }));
+        }
     }
     all
 }
 
-/// The instance that is left if right operands are computed ahead, if they can be.
-fn with_precomputed(instance: &Instance) -> Option<Instance> {
-    let precomputed = rewrite::precompute(&instance.kernel).ok()?;
+/// The instance that is left if operands are computed ahead, if they can be.
+fn with_precomputed(instance: &Instance, precompute: Precompute) -> Option<Instance> {
+    let Some(sides) = precompute.sides() else { return Some(instance.clone()) };
+    let precomputed = rewrite::precompute(&instance.kernel, sides).ok()?;
     Some(Instance { kernel: precomputed.main, ..instance.clone() })
+}
+
+/// Whether the kernel has operands that can be computed ahead as this says.
+pub(crate) fn can_precompute(instance: &Instance, precompute: Precompute) -> bool {
+    precompute.sides().is_none_or(|sides| rewrite::why_not_precompute(&instance.kernel, sides).is_none())
 }
 
 /// All combinations of the architecture's best tensor instruction if the kernel can use it, else those of the next.
@@ -57,12 +65,9 @@ pub fn fallback(instance: &Instance, arch: &'static Arch) -> Option<String> {
     why_not_wgmma(instance, arch).filter(|_| arch.tensor_ops.contains(&TensorOp::Wgmma))
 }
 
-/// Whether some schedule of the kernel multiplies with `wgmma`, its right operands as this says.
-pub(crate) fn can_use_wgmma(instance: &Instance, operand_b: OperandB, arch: &'static Arch) -> bool {
-    match operand_b {
-        OperandB::Inline => why_not_wgmma(instance, arch).is_none(),
-        OperandB::Precomputed => with_precomputed(instance).is_some_and(|main| why_not_wgmma(&main, arch).is_none()),
-    }
+/// Whether some schedule of the kernel multiplies with `wgmma`, its operands computed as this says.
+pub(crate) fn can_use_wgmma(instance: &Instance, precompute: Precompute, arch: &'static Arch) -> bool {
+    with_precomputed(instance, precompute).is_some_and(|main| why_not_wgmma(&main, arch).is_none())
 }
 
 fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
-use flashtile_codegen::{Split, pretranspose, split, why_not_pretranspose, why_not_split};
+use flashtile_codegen::{Sides, Split, precompute, pretranspose, split, why_not_precompute, why_not_pretranspose, why_not_split};
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{BinaryOp, Binding, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText, parse_text, verify};
 use proptest::prelude::*;
@@ -13,6 +13,7 @@ const KERNELS: &[&str] = &[
     include_str!("../../runtime/kernels/attention.rs"),
     include_str!("../../runtime/kernels/causal_attention.rs"),
     include_str!("../../runtime/kernels/matmul_gelu.rs"),
+    include_str!("../../runtime/kernels/causal_rope_attention.rs"),
     include_str!("../filetests/generated/mask_window.ft"),
     include_str!("../filetests/analysis/mask_documents.ft"),
     SINK,
@@ -98,6 +99,7 @@ impl Call {
             "H" => 4,
             "G" => 2,
             "D" | "E" => D,
+            "C" => D / 2,
             _ => 1,
         }
     }
@@ -226,6 +228,63 @@ proptest! {
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn operands_computed_ahead_mean_the_same(call in calls(), count in 1u32..4) {
+        let mut made_any = false;
+        for kernel in kernels() {
+            for sides in [Sides::Right, Sides::Both] {
+                let Ok(made) = precompute(&kernel, sides) else { continue };
+                made_any = true;
+                let mut launches: Vec<&Kernel> = made.ahead.iter().chain([&made.main]).collect();
+                prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} {:?}", kernel.name, sides);
+                prop_assert_eq!(call.difference(&kernel, &launches, Ir32), None, "{} {:?}", kernel.name, sides);
+                // The rewrites go together.
+                let split = split(&made.main, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+                launches.pop();
+                launches.extend(halves(&split));
+                prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
+            }
+        }
+        prop_assert!(made_any);
+    }
+}
+
+/// Keys alone are two tensors; with the queries the products of the halves are one, and so are the tensors.
+#[test]
+fn products_of_halves_computed_ahead_are_one() {
+    let kernel = parse(include_str!("../../runtime/kernels/causal_rope_attention.rs")).remove(0);
+    let right = precompute(&kernel, Sides::Right).expect("keys are rotated");
+    assert_eq!(right.between, ["k_rot1_all", "k_rot2_all"]);
+    assert_eq!((right.ahead.len(), right.main.to_string().matches("= dot %").count()), (1, 3));
+    let both = precompute(&kernel, Sides::Both).expect("queries are rotated too");
+    assert_eq!(both.between, ["k_rot1_k_rot2_all", "q_rot1_q_rot2_all"]);
+    let text = both.main.to_string();
+    assert_eq!((both.ahead.len(), text.matches("= dot %").count()), (2, 2), "{text}");
+    assert!(text.contains("param q_rot1_q_rot2_all: &tensor<T, (B, H, M, D)>") && !text.contains("param cos_"), "{text}");
+    let plain = parse(KERNELS[0]).remove(0);
+    assert_eq!(why_not_precompute(&plain, Sides::Both).as_deref(), Some("no right operand is computed"));
+}
+
+/// A sum that is more than two products keeps what it is added to; halves of different products stay apart.
+#[test]
+fn only_products_of_the_same_rows_and_columns_are_joined() {
+    let text = include_str!("../../runtime/kernels/causal_rope_attention.rs");
+    let joined = |text: &str| {
+        let kernel = parse(text).remove(0);
+        precompute(&kernel, Sides::Both).expect("is computed").between.len() == 2
+    };
+    assert!(joined(text));
+    // One half alone is scaled, so that the sum is none of products.
+    assert!(!joined(&text.replace("dot(q_rot2, k_rot2.t()))", "dot(q_rot2, k_rot2.t()) * 0.5)")));
+    // Something else reads one product.
+    let read_twice =
+        text.replace("let s = (dot(q_rot1, k_rot1.t()) +", "let half = dot(q_rot1, k_rot1.t());\n let s = (half + half +");
+    assert!(read_twice != text && !joined(&read_twice));
 }
 
 #[test]

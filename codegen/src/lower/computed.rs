@@ -353,7 +353,7 @@ impl Lowering<'_> {
         if self.is_specialized() {
             return Err(Error::unsupported(
                 "a computed tile as the right operand of a dot with tensor_op=wgmma",
-                "take tensor_op=mma_m16n8k16, or compute it ahead with operand_b=precomputed",
+                "take tensor_op=mma_m16n8k16, or compute it ahead with precompute=b",
                 self.span,
             ));
         }

@@ -12,7 +12,7 @@ mod split;
 
 use flashtile_dsl::ir::Kernel;
 
-pub use precompute::{Precomputed, precompute, why_not_precompute};
+pub use precompute::{Precomputed, Sides, precompute, why_not_precompute};
 pub use pretranspose::{Pretransposed, pretranspose, why_not_pretranspose};
 pub use split::{Split, split, why_not_split};
 

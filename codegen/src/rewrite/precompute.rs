@@ -1,21 +1,25 @@
-//! Right operands of products that a kernel computes, computed by launches ahead of it.
+//! Operands of products that a kernel computes, computed by launches ahead of it.
 //!
 //! A right operand that depends on nothing but its own axes and on indices of the tensors it is made of, such as keys that are
 //! rotated by their position, is the same for many programs: every program that walks these keys computes it again. The
 //! *preparing* kernel has one program for each of its tiles, computes it as the text does, and stores it to a scratch tensor
 //! of the same element type; the original loads it from there. No value changes: the operand was rounded to that type
 //! anyway.
+//!
+//! A left operand such as rotated queries is computed once by each program as it is. Ahead of it, it is a tile in memory like any
+//! other, which copies can bring in while another program runs. A sum of products whose operands are all computed ahead, such as
+//! those of the halves of a rotated vector, then is one product: the operands lie side by side in one tensor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::ir::{
-    At, AxisKind, Dim, Kernel, Op, OpData, OpId, Param, ParamKind, ProgramDim, SizeExpr, Span, TensorDecl, Type, ValueDef,
-    ValueId,
+    At, AxisKind, BinaryOp, Dim, Kernel, Op, OpData, OpId, Param, ParamKind, ProgramDim, SizeExpr, Span, TensorDecl, Type,
+    ValueDef, ValueId,
 };
 
 use super::edit;
 
-/// A kernel whose computed right operands are loaded, and the kernels that compute them.
+/// A kernel whose computed operands are loaded, and the kernels that compute them.
 #[derive(Clone, Debug)]
 pub struct Precomputed {
     /// The kernels that are launched first.
@@ -26,18 +30,28 @@ pub struct Precomputed {
     pub between: Vec<String>,
 }
 
-/// Why no right operand of the kernel can be computed ahead; `None` if one can.
-pub fn why_not_precompute(kernel: &Kernel) -> Option<String> {
-    operands(kernel).err()
+/// Which operands are computed ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sides {
+    /// Right ones.
+    Right,
+    /// Right ones, and all left ones that can be.
+    Both,
 }
 
-/// Computes the right operands of a kernel ahead of it, all that can be.
+/// Why no operand of the kernel can be computed ahead; `None` if one of each side can.
+pub fn why_not_precompute(kernel: &Kernel, sides: Sides) -> Option<String> {
+    operands(kernel, sides).err()
+}
+
+/// Computes operands of a kernel ahead of it.
 ///
 /// # Errors
 /// What [`why_not_precompute`] says.
-pub fn precompute(kernel: &Kernel) -> Result<Precomputed, String> {
-    let operands = operands(kernel)?;
-    let names = names(kernel, &operands);
+pub fn precompute(kernel: &Kernel, sides: Sides) -> Result<Precomputed, String> {
+    let operands = operands(kernel, sides)?;
+    let sums = sums(kernel, &operands);
+    let tensors = tensors(kernel, &operands, &sums);
     // Operands that the same programs make share a launch.
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (number, operand) in operands.iter().enumerate() {
@@ -49,13 +63,13 @@ pub fn precompute(kernel: &Kernel) -> Result<Precomputed, String> {
     let one = groups.len() == 1;
     let ahead = groups.iter().enumerate().map(|(number, group)| {
         let suffix = if one { String::new() } else { format!("_{number}") };
-        let stored: Vec<(&Operand, &str)> = group.iter().map(|&n| (&operands[n], names[n].as_str())).collect();
-        preparing(kernel, &stored, format!("{}_prepare{suffix}", kernel.name))
+        preparing(kernel, &operands, group, &tensors, format!("{}_prepare{suffix}", kernel.name))
     });
-    Ok(Precomputed { ahead: ahead.collect(), main: main(kernel, &operands, &names), between: names })
+    let between = tensors.iter().map(|t| t.name.clone()).collect();
+    Ok(Precomputed { ahead: ahead.collect(), main: main(kernel, &operands, &tensors, &sums), between })
 }
 
-/// A right operand that can be computed ahead.
+/// An operand that can be computed ahead.
 #[derive(Clone, Debug, PartialEq)]
 struct Operand {
     value: ValueId,
@@ -78,7 +92,7 @@ impl Operand {
         each.chain(tiles).collect()
     }
 
-    /// Where it is kept: the indices, its own dimensions. Each entry with its extent.
+    /// Where it is kept if it has a tensor of its own: the indices, its own dimensions. Each entry with its extent.
     fn place(&self, kernel: &Kernel) -> Vec<(At, SizeExpr)> {
         let mut out: Vec<(At, SizeExpr)> = self.indices.iter().map(|(&v, extent)| (At::Index(v), extent.clone())).collect();
         for dim in &kernel.tile(self.value).dims {
@@ -95,30 +109,151 @@ impl Operand {
     }
 }
 
-/// The computed right operands of all products; at least one.
-fn operands(kernel: &Kernel) -> Result<Vec<Operand>, String> {
-    let mut found: Vec<Operand> = Vec::new();
-    let mut reasons: Vec<String> = Vec::new();
+/// The computed operands of all products; at least one of each side that is asked for.
+fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
+    let dots: Vec<(ValueId, ValueId)> = kernel
+        .walk()
+        .into_iter()
+        .filter_map(|(_, op)| match kernel.ops[op].op {
+            Op::Dot { a, b, .. } => Some((a, untransposed(kernel, b))),
+            _ => None,
+        })
+        .collect();
+    let computed = |v: &ValueId| !matches!(kernel.def(*v), Some((_, Op::Load { .. })));
+    let distinct = |values: Vec<ValueId>| {
+        let mut seen = BTreeSet::new();
+        values.into_iter().filter(|v| seen.insert(*v)).collect::<Vec<_>>()
+    };
+    let right = distinct(dots.iter().map(|d| d.1).filter(computed).collect());
+    if right.is_empty() {
+        return Err("no right operand is computed".into());
+    }
+    // One that stays would be computed in place all the same.
+    let mut found = right.iter().map(|&v| operand(kernel, v)).collect::<Result<Vec<_>, _>>()?;
+    if sides == Sides::Both {
+        let left = distinct(dots.iter().map(|d| d.0).filter(computed).filter(|v| !right.contains(v)).collect());
+        let mut why = "no left operand is computed".to_owned();
+        let before = found.len();
+        for value in left {
+            match operand(kernel, value) {
+                Ok(operand) => found.push(operand),
+                Err(reason) => why = reason,
+            }
+        }
+        if found.len() == before {
+            return Err(why);
+        }
+    }
+    Ok(found)
+}
+
+/// What a value is the transpose of, or itself.
+fn untransposed(kernel: &Kernel, value: ValueId) -> ValueId {
+    match kernel.def(value) {
+        Some((_, Op::Transpose(x))) => *x,
+        _ => value,
+    }
+}
+
+/// `dot(a1, b1.t()) + dot(a2, b2.t())`, all four computed ahead: one product over both contractions.
+struct Sum {
+    /// The op whose result it is.
+    op: OpId,
+    /// What is added to, besides.
+    onto: Option<ValueId>,
+    /// The left operands, and the right ones, by number.
+    left: [usize; 2],
+    right: [usize; 2],
+}
+
+/// Sums of two products that can be one.
+fn sums(kernel: &Kernel, operands: &[Operand]) -> Vec<Sum> {
+    let number = |v: ValueId| operands.iter().position(|o| o.value == v);
+    // The operands of a product by number, contracted over the last dimension of each.
+    let product = |v: ValueId| {
+        let (_, &Op::Dot { a, b, acc }) = kernel.def(v)? else { return None };
+        let (_, &Op::Transpose(x)) = kernel.def(b)? else { return None };
+        Some((number(a)?, number(x)?, acc))
+    };
+    let used_once = |v: ValueId| edit::users(kernel, v).len() == 1;
+    let beside = |x: usize, y: usize| {
+        let dims = |o: &Operand| kernel.tile(o.value).dims.clone();
+        let (own, other) = (dims(&operands[x]), dims(&operands[y]));
+        x != y
+            && operands[x].program(kernel) == operands[y].program(kernel)
+            && own[..own.len() - 1] == other[..other.len() - 1]
+            && [own, other].iter().all(|d| matches!(d.last(), Some(Dim::Range(_))))
+            && kernel.tile(operands[x].value).elem == kernel.tile(operands[y].value).elem
+    };
+    let mut found: Vec<Sum> = Vec::new();
     for (_, op) in kernel.walk() {
-        let Op::Dot { b, .. } = kernel.ops[op].op else { continue };
-        let value = match kernel.def(b) {
-            Some((_, Op::Transpose(x))) => *x,
-            _ => b,
+        let (first, second) = match kernel.ops[op].op {
+            Op::Binary(BinaryOp::Add, x, y) if used_once(x) && used_once(y) => (x, Some(y)),
+            Op::Dot { acc: Some(x), .. } if used_once(x) => (x, None),
+            _ => continue,
         };
-        if matches!(kernel.def(value), Some((_, Op::Load { .. }))) || found.iter().any(|o| o.value == value) {
+        let second = second.unwrap_or(kernel.ops[op].results[0]);
+        let (Some((a1, b1, onto)), Some((a2, b2, added))) = (product(first), product(second)) else { continue };
+        // A sum of two accumulating products adds to both.
+        let both_accumulate = onto.is_some() && added.is_some_and(|v| v != first);
+        let taken = |n: &usize| found.iter().any(|s| s.left.contains(n) || s.right.contains(n));
+        if !both_accumulate && beside(a1, a2) && beside(b1, b2) && ![a1, a2, b1, b2].iter().any(taken) {
+            let onto = onto.or(added.filter(|v| *v != first));
+            found.push(Sum { op, onto, left: [a1, a2], right: [b1, b2] });
+        }
+    }
+    found
+}
+
+/// A tensor between the launches: operands side by side along their last dimension.
+struct Between {
+    name: String,
+    parts: Vec<usize>,
+}
+
+impl Between {
+    /// Where a part of it lies, or the whole. Each entry with its extent in the tensor.
+    fn place(&self, kernel: &Kernel, operands: &[Operand], part: Option<usize>) -> Vec<(At, SizeExpr)> {
+        let mut place = operands[self.parts[0]].place(kernel);
+        if let [_, _, ..] = self.parts[..] {
+            let length = |n: usize| match kernel.tile(operands[n].value).dims.last() {
+                Some(Dim::Range(len)) => len.clone(),
+                _ => unreachable!("operands lie side by side along a range"),
+            };
+            let sum = |parts: &[usize]| parts.iter().fold(SizeExpr::constant(0), |sum, &n| sum.add(&length(n)));
+            let whole = sum(&self.parts);
+            let (start, len) = match part {
+                None => (SizeExpr::constant(0), whole.clone()),
+                Some(n) => {
+                    let before = self.parts.iter().position(|&p| p == n).expect("a part of it");
+                    (sum(&self.parts[..before]), length(n))
+                }
+            };
+            *place.last_mut().expect("a matrix has columns") = (At::Range { start, len }, whole);
+        }
+        place
+    }
+
+    fn param(&self, kernel: &Kernel, operands: &[Operand], output: bool) -> Param {
+        let shape = self.place(kernel, operands, None).into_iter().map(|(_, extent)| extent).collect();
+        let decl = TensorDecl { elem: kernel.tile(operands[self.parts[0]].value).elem, shape, output };
+        Param { name: self.name.clone(), kind: ParamKind::Tensor(decl), span: Span::default() }
+    }
+}
+
+/// The tensors between.
+fn tensors(kernel: &Kernel, operands: &[Operand], sums: &[Sum]) -> Vec<Between> {
+    let mut out: Vec<Between> = Vec::new();
+    let mut taken = BTreeSet::new();
+    for number in 0..operands.len() {
+        if out.iter().any(|t| t.parts.contains(&number)) {
             continue;
         }
-        match operand(kernel, value) {
-            Ok(operand) => found.push(operand),
-            Err(why) => reasons.push(why),
-        }
+        let pairs = sums.iter().flat_map(|s| [s.left, s.right]);
+        let parts = pairs.into_iter().find(|pair| pair.contains(&number)).map_or(vec![number], |pair| pair.to_vec());
+        out.push(Between { name: free_name(kernel, operands, &parts, &mut taken), parts });
     }
-    match (found.is_empty(), reasons.pop()) {
-        (false, None) => Ok(found),
-        (true, None) => Err("no right operand is computed".into()),
-        // One that stays would be computed in place all the same.
-        (_, Some(why)) => Err(why),
-    }
+    out
 }
 
 fn operand(kernel: &Kernel, value: ValueId) -> Result<Operand, String> {
@@ -182,38 +317,31 @@ fn operand(kernel: &Kernel, value: ValueId) -> Result<Operand, String> {
     }
 }
 
-/// Names of the tensors between, which nothing else has.
-fn names(kernel: &Kernel, operands: &[Operand]) -> Vec<String> {
-    let mut taken: BTreeSet<String> = kernel.params.values().map(|p| p.name.clone()).collect();
+/// A name that nothing else has.
+fn free_name(kernel: &Kernel, operands: &[Operand], parts: &[usize], taken: &mut BTreeSet<String>) -> String {
+    taken.extend(kernel.params.values().map(|p| p.name.clone()));
     taken.extend(kernel.sizes.values().map(|s| s.name.clone()));
     taken.extend(kernel.type_params.iter().cloned());
-    let mut out = Vec::new();
-    for operand in operands {
-        let own = kernel.values[operand.value].name.clone().unwrap_or_else(|| operand.value.to_string());
-        let plain: String = own.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-        let mut name = format!("{plain}_all");
-        while !taken.insert(name.clone()) {
-            name.push('_');
-        }
-        out.push(name);
+    let plain = |&n: &usize| {
+        let value = operands[n].value;
+        let own = kernel.values[value].name.clone().unwrap_or_else(|| value.to_string());
+        own.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect::<String>()
+    };
+    let mut name = format!("{}_all", parts.iter().map(plain).collect::<Vec<_>>().join("_"));
+    while !taken.insert(name.clone()) {
+        name.push('_');
     }
-    out
-}
-
-fn tensor(kernel: &Kernel, operand: &Operand, name: &str, output: bool) -> Param {
-    let shape = operand.place(kernel).into_iter().map(|(_, extent)| extent).collect();
-    let decl = TensorDecl { elem: kernel.tile(operand.value).elem, shape, output };
-    Param { name: name.to_owned(), kind: ParamKind::Tensor(decl), span: Span::default() }
+    name
 }
 
 /// The kernel that computes operands which the same programs make.
-fn preparing(original: &Kernel, stored: &[(&Operand, &str)], name: String) -> Kernel {
+fn preparing(original: &Kernel, operands: &[Operand], group: &[usize], tensors: &[Between], name: String) -> Kernel {
     let mut kernel = original.clone();
     kernel.name = name;
-    let program = stored[0].0.program(original);
+    let program = operands[group[0]].program(original);
     let span = original.ops[original.blocks[original.body].ops[0]].span;
-    let ops = original.walk().into_iter().map(|(_, op)| op).filter(|op| stored.iter().any(|(o, _)| o.ops.contains(op)));
-    let ops: Vec<OpId> = ops.collect();
+    let made = |op: &OpId| group.iter().any(|&n| operands[n].ops.contains(op));
+    let ops: Vec<OpId> = original.walk().into_iter().map(|(_, op)| op).filter(made).collect();
     let results: Vec<ValueId> = program.iter().map(|(_, v)| *v).collect();
     let dims = program.into_iter().map(|(dim, _)| dim).collect::<Vec<_>>();
     for dim in &dims {
@@ -228,28 +356,60 @@ fn preparing(original: &Kernel, stored: &[(&Operand, &str)], name: String) -> Ke
     }
     let body = kernel.body;
     kernel.blocks[body].ops = [first].into_iter().chain(ops).collect();
-    for (operand, name) in stored {
-        let param = kernel.params.push(tensor(original, operand, name, true));
-        let at = operand.place(original).into_iter().map(|(at, _)| at).collect();
-        let op = Op::Store { tensor: param, at, value: operand.value };
-        let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
-        kernel.blocks[body].ops.push(id);
+    for tensor in tensors.iter().filter(|t| group.contains(&t.parts[0])) {
+        let param = kernel.params.push(tensor.param(original, operands, true));
+        for &part in &tensor.parts {
+            let at = tensor.place(original, operands, Some(part)).into_iter().map(|(at, _)| at).collect();
+            let op = Op::Store { tensor: param, at, value: operands[part].value };
+            let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
+            kernel.blocks[body].ops.push(id);
+        }
     }
     finish(kernel)
 }
 
 /// The original with loads in place of what was computed.
-fn main(original: &Kernel, operands: &[Operand], names: &[String]) -> Kernel {
+fn main(original: &Kernel, operands: &[Operand], tensors: &[Between], sums: &[Sum]) -> Kernel {
     let mut kernel = original.clone();
-    for (operand, name) in operands.iter().zip(names) {
-        let param = kernel.params.push(tensor(original, operand, name, false));
-        let at = operand.place(original).into_iter().map(|(at, _)| at).collect();
-        let (id, _) = original.def(operand.value).expect("it is computed");
-        let span = original.ops[id].span;
-        let place = edit::after_definition(&kernel, operand.value);
-        let loaded = edit::insert(&mut kernel, place, Op::Load { tensor: param, at }, span);
-        kernel.values[loaded].name.clone_from(&original.values[operand.value].name);
-        edit::replace_uses(&mut kernel, operand.value, loaded, &[]);
+    let mut wholes: BTreeMap<usize, ValueId> = BTreeMap::new();
+    for tensor in tensors {
+        let param = kernel.params.push(tensor.param(original, operands, false));
+        // A load after the definition of the last part; a whole stands for all of them.
+        let load = |kernel: &mut Kernel, value: ValueId, part: Option<usize>| {
+            let at = tensor.place(original, operands, part).into_iter().map(|(at, _)| at).collect();
+            let (id, _) = original.def(value).expect("it is computed");
+            let place = edit::after_definition(kernel, value);
+            edit::insert(kernel, place, Op::Load { tensor: param, at }, original.ops[id].span)
+        };
+        let name = |n: usize| original.values[operands[n].value].name.clone();
+        if let [_, _, ..] = tensor.parts[..] {
+            let defined = |n: &&usize| {
+                original.walk().iter().position(|(_, op)| original.def(operands[**n].value).is_some_and(|d| d.0 == *op))
+            };
+            let last = *tensor.parts.iter().max_by_key(defined).expect("several parts");
+            let whole = load(&mut kernel, operands[last].value, None);
+            kernel.values[whole].name = tensor.parts.iter().map(|&n| name(n)).collect::<Option<Vec<_>>>().map(|n| n.join("_"));
+            wholes.extend(tensor.parts.iter().map(|&n| (n, whole)));
+        }
+        for &part in &tensor.parts {
+            let value = operands[part].value;
+            let loaded = load(&mut kernel, value, Some(part));
+            kernel.values[loaded].name = name(part);
+            edit::replace_uses(&mut kernel, value, loaded, &[]);
+        }
+    }
+    for sum in sums {
+        let span = original.ops[sum.op].span;
+        let (a, b) = (wholes[&sum.left[0]], wholes[&sum.right[0]]);
+        let insert = |kernel: &mut Kernel, op: Op| {
+            let place = edit::places(kernel)[&sum.op];
+            edit::insert(kernel, place, op, span)
+        };
+        let b = insert(&mut kernel, Op::Transpose(b));
+        let whole = insert(&mut kernel, Op::Dot { a, b, acc: sum.onto });
+        let result = original.ops[sum.op].results[0];
+        kernel.values[whole].name.clone_from(&original.values[result].name);
+        edit::replace_uses(&mut kernel, result, whole, &[]);
     }
     finish(kernel)
 }

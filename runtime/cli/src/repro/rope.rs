@@ -132,7 +132,7 @@ fn sections() -> Vec<Section> {
             match published {
                 // The same tile, keys rotated by a launch ahead.
                 true => {
-                    let ahead = fused(l.n, tile("operand_b=precomputed"));
+                    let ahead = fused(l.n, tile("precompute=b"));
                     cells.push(("fused, keys ahead", Work::Ours(ahead.into()), None));
                 }
                 // What the post calls outside: PyTorch rotates, our kernel attends. The sum of these two.
