@@ -49,7 +49,7 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
     };
     let (mut reasons, mut pieces, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
     let mut kernel = instance.kernel.clone();
-    if let Some(sides) = schedule.precompute.sides() {
+    if let Some(sides) = rewrite::Sides::of(schedule.precompute) {
         match rewrite::precompute(&kernel, sides) {
             Ok(made) => {
                 scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));

@@ -8,7 +8,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::arch::{CopyOp, TensorOp};
-use crate::rewrite::Sides;
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
 pub const SPACE_VERSION: u32 = 6;
@@ -93,15 +92,6 @@ choices! {
 impl Precompute {
     /// All values.
     pub(crate) const ALL: [Self; 3] = [Self::Off, Self::B, Self::Ab];
-
-    /// The operands that are computed ahead, if any are.
-    pub(crate) fn sides(self) -> Option<Sides> {
-        match self {
-            Self::Off => None,
-            Self::B => Some(Sides::Right),
-            Self::Ab => Some(Sides::Both),
-        }
-    }
 
     /// Its text form.
     pub(crate) fn name(self) -> String {

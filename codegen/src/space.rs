@@ -37,14 +37,14 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
 
 /// The instance that is left if operands are computed ahead, if they can be.
 fn with_precomputed(instance: &Instance, precompute: Precompute) -> Option<Instance> {
-    let Some(sides) = precompute.sides() else { return Some(instance.clone()) };
+    let Some(sides) = rewrite::Sides::of(precompute) else { return Some(instance.clone()) };
     let precomputed = rewrite::precompute(&instance.kernel, sides).ok()?;
     Some(Instance { kernel: precomputed.main, ..instance.clone() })
 }
 
 /// Whether the kernel has operands that can be computed ahead as this says.
 pub(crate) fn can_precompute(instance: &Instance, precompute: Precompute) -> bool {
-    precompute.sides().is_none_or(|sides| rewrite::why_not_precompute(&instance.kernel, sides).is_none())
+    rewrite::Sides::of(precompute).is_none_or(|sides| rewrite::why_not_precompute(&instance.kernel, sides).is_none())
 }
 
 /// All combinations of the architecture's best tensor instruction if the kernel can use it, else those of the next.

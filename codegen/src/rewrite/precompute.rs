@@ -18,6 +18,7 @@ use flashtile_dsl::ir::{
 };
 
 use super::edit;
+use crate::schedule::Precompute;
 
 /// A kernel whose computed operands are loaded, and the kernels that compute them.
 #[derive(Clone, Debug)]
@@ -37,6 +38,17 @@ pub enum Sides {
     Right,
     /// Right ones, and all left ones that can be.
     Both,
+}
+
+impl Sides {
+    /// What a schedule says; `None` if nothing is computed ahead.
+    pub(crate) fn of(precompute: Precompute) -> Option<Self> {
+        match precompute {
+            Precompute::Off => None,
+            Precompute::B => Some(Self::Right),
+            Precompute::Ab => Some(Self::Both),
+        }
+    }
 }
 
 /// Why no operand of the kernel can be computed ahead; `None` if one of each side can.
