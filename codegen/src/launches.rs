@@ -15,7 +15,7 @@ use crate::schedule::{BLayout, Precompute, Schedule};
 use crate::space;
 
 /// Parts that a loop may be split into.
-const MAX_SPLITS: u32 = 64;
+const MAX_SPLITS: u32 = 128;
 
 /// One launch.
 #[derive(Clone, Debug)]

@@ -79,7 +79,7 @@ fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
 }
 
 /// Numbers of parts that are tried.
-const SPLITS: [u32; 5] = [2, 4, 8, 16, 32];
+const SPLITS: [u32; 7] = [2, 4, 8, 16, 32, 64, 128];
 /// Programs beyond what runs at once, from which on a further split is not tried.
 const FULL: f64 = 2.0;
 

@@ -158,8 +158,8 @@ statements! {
         from: String,
         /// One past the last.
         to: String,
-        /// Whether the compiler is to leave it a loop.
-        rolled: bool,
+        /// How many iterations the compiler is to lay out one after the other; 0 leaves that to it.
+        unroll: u32,
         /// Rendered statements.
         body: String,
     }

@@ -270,14 +270,18 @@ impl Writer<'_> {
             }
             StmtOp::Loop { id, from, unroll, body } => {
                 let l = self.plan().loops[*id].clone();
-                let body = self.inner(body)?;
                 let from = self.uniform(&Expr::infix("+", l.lo, Expr::Int(i64::from(*from))));
                 let (to, coordinate) = (self.uniform(&l.hi), l.coordinate);
                 if *unroll > 1 {
+                    let body = self.inner(body)?;
                     return self.nested(&LoopPairs { coordinate, from, to, unroll: *unroll, body: BODY.into() }, body);
                 }
-                let rolled = self.plan().is_specialized();
-                self.nested(&Loop { coordinate, from, to, rolled, body: BODY.into() }, body)
+                let unroll = match l.single {
+                    true => self.positions_at_once(body),
+                    false => u32::from(self.plan().is_specialized()),
+                };
+                let body = self.inner(body)?;
+                self.nested(&Loop { coordinate, from, to, unroll, body: BODY.into() }, body)
             }
             StmtOp::Step { at, body } => {
                 let (coordinate, value) = self.step_coordinate(*at);
@@ -292,6 +296,16 @@ impl Writer<'_> {
             StmtOp::TakeTurn => self.take_turn(),
             StmtOp::PassTurn => self.pass_turn(),
         }
+    }
+
+    /// How many positions of a loop over single ones have their loads in flight together: as many as registers allow.
+    fn positions_at_once(&self, body: &[Stmt]) -> u32 {
+        const REGISTERS: u32 = 144;
+        let loaded = |s: &Stmt| match &s.op {
+            StmtOp::Load { to, .. } => self.plan().variables[*to].registers(),
+            _ => 0,
+        };
+        (REGISTERS / body.iter().map(loaded).sum::<u32>().max(1)).clamp(1, 4)
     }
 
     /// Statements one level deeper.

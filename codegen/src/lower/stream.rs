@@ -59,8 +59,8 @@ impl Lowering<'_> {
         let span = self.span;
         let params = self.kernel.blocks[body].params.clone();
         let name = self.coordinate_name(params[0]);
-        let info = self.bounds(id, part, &name);
         let single = self.kernel.axes[axis].kind == AxisKind::Each;
+        let info = LoopInfo { single, ..self.bounds(id, part, &name) };
         self.plan.loops.push(info);
         let loop_id = self.plan.loops.len() - 1;
         self.loops_by_axis.insert(axis, loop_id);
@@ -162,7 +162,7 @@ impl Lowering<'_> {
             let hi = bound(self, "end", &hi);
             let full_lo = bound(self, "full_begin", &full_lo);
             let full_hi = bound(self, "full_end", &full_hi);
-            return LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, slots: 0 };
+            return LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, slots: 0, single: false };
         };
         let all_lo = bound(self, "all_begin", &lo);
         let all_hi = bound(self, "all_end", &hi);
@@ -191,7 +191,7 @@ impl Lowering<'_> {
         let lo = define(self, "begin", begin(index.clone()));
         let hi = define(self, "end", begin(Expr::infix("+", index, Expr::Int(1))));
         let full_lo = if cut_first { full_lo } else { lo.clone() };
-        LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, slots: 0 }
+        LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, slots: 0, single: false }
     }
 
     fn index_expr(&self, e: &IndexExpr) -> Expr {

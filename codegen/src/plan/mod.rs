@@ -162,6 +162,8 @@ pub struct LoopInfo {
     pub hi: Expr,
     /// Slots of its rings; 0 if it streams nothing.
     pub slots: u32,
+    /// Whether it walks single positions, and not tiles.
+    pub single: bool,
 }
 
 /// An iteration of a loop.
