@@ -107,6 +107,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "splits" if rewrite::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
         "combine" if drawn.splits == 1 => default(),
         "b_layout" if rewrite::why_not_pretranspose(&instance.kernel).is_some() => default(),
+        "loop_order" if rewrite::why_not_interchange(&instance.kernel).is_some() => default(),
         "order" if !matches!(lower::trip_trend(instance, drawn), Some(Trend::Rising | Trend::Falling)) => one_of(&["grid"]),
         _ => drawn_values(knob),
     }

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{Split, pretranspose, split, why_not_pretranspose, why_not_split};
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
-use flashtile_dsl::ir::{BinaryOp, Binding, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText, parse_text, verify};
+use flashtile_dsl::ir::{
+    BinaryOp, Binding, Direction, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText, parse_text, verify,
+};
 use proptest::prelude::*;
 
 const KERNELS: &[&str] = &[
@@ -116,7 +118,7 @@ impl Call {
         let mut tensors = Tensors::new();
         for param in kernel.params.values() {
             let ParamKind::Tensor(decl) = &param.kind else { continue };
-            if decl.output {
+            if !decl.direction.is_read() {
                 continue;
             }
             let shape: Vec<usize> = decl.shape.iter().map(|s| self.extent(kernel, s)).collect();
@@ -140,7 +142,7 @@ impl Call {
             .map(|p| match &p.kind {
                 ParamKind::Scalar(Elem::I32) => Argument::I32(self.integer),
                 ParamKind::Scalar(_) => Argument::F32(0.7),
-                ParamKind::Tensor(t) if t.output => Argument::Output,
+                ParamKind::Tensor(t) if t.direction == Direction::Out => Argument::Output,
                 ParamKind::Tensor(_) => Argument::Input(tensors[&p.name].view()),
             })
             .collect();
@@ -151,7 +153,7 @@ impl Call {
         let mut outputs = Tensors::new();
         for (id, param) in kernel.params.iter() {
             let shape = interpreter.shape(id);
-            if matches!(&param.kind, ParamKind::Tensor(t) if t.output) {
+            if matches!(&param.kind, ParamKind::Tensor(t) if t.direction.is_written()) {
                 let nothing = vec![f64::NAN; shape.iter().product()];
                 outputs.insert(param.name.clone(), HostTensor::from_f64(Elem::F32, shape, &nothing));
             }

@@ -182,6 +182,7 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
         span: Span::default(),
         sources: HashMap::new(),
         late_rescales: Vec::new(),
+        exchange: memory::Exchange::default(),
     };
     lowering.plan.programs = lowering.programs();
     lowering.block(kernel.body)?;
@@ -238,6 +239,8 @@ struct Lowering<'a> {
     sources: HashMap<TileId, Source>,
     /// Rescales of accumulators that may be in flight where the reference moves.
     late_rescales: Vec<Stmt>,
+    /// Accesses to tensors that are read and written, since the last barrier.
+    exchange: memory::Exchange,
 }
 
 impl Lowering<'_> {
@@ -247,6 +250,9 @@ impl Lowering<'_> {
     }
 
     fn push(&mut self, op: StmtOp) {
+        if op == StmtOp::Barrier {
+            self.exchange = memory::Exchange::default();
+        }
         self.out.push(Stmt { op, span: self.span });
     }
 

@@ -10,7 +10,7 @@ use flashtile_templates::expr::Expr;
 
 use super::{Home, Lowering};
 use crate::error::Error;
-use crate::plan::{Guard, StmtOp};
+use crate::plan::{Guard, LoopId, StmtOp};
 use crate::schedule::Edges;
 
 /// What padding holds.
@@ -146,10 +146,11 @@ impl Lowering<'_> {
 
     /// Pushes a statement that matters only on tiles that a mask or a bound cuts.
     pub(super) fn push_on_cut_tiles(&mut self, dims: &[Dim], op: StmtOp) -> Result<(), Error> {
-        let innermost = dims.iter().filter_map(|d| self.is_loop_axis(d)).max_by_key(|a| self.loops_by_axis[a]);
-        match innermost {
-            Some(axis) if self.schedule.edges == Edges::Split => {
-                let guard = Guard::Cut(self.loops_by_axis[&axis]);
+        let mut loops: Vec<LoopId> = dims.iter().filter_map(|d| self.is_loop_axis(d)).map(|a| self.loops_by_axis[&a]).collect();
+        loops.sort_unstable();
+        match self.schedule.edges {
+            Edges::Split if !loops.is_empty() => {
+                let guard = Guard::Cut(loops);
                 let body = self.collect(|this| {
                     this.push(op);
                     Ok(())

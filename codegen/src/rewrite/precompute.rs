@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::ir::{
-    At, AxisKind, Dim, Kernel, Op, OpData, OpId, Param, ParamKind, ProgramDim, SizeExpr, Span, TensorDecl, Type, ValueDef,
-    ValueId,
+    At, AxisKind, Dim, Direction, Kernel, Op, OpData, OpId, Param, ParamKind, ProgramDim, SizeExpr, Span, TensorDecl, Type,
+    ValueDef, ValueId,
 };
 
 use super::edit;
@@ -200,9 +200,9 @@ fn names(kernel: &Kernel, operands: &[Operand]) -> Vec<String> {
     out
 }
 
-fn tensor(kernel: &Kernel, operand: &Operand, name: &str, output: bool) -> Param {
+fn tensor(kernel: &Kernel, operand: &Operand, name: &str, direction: Direction) -> Param {
     let shape = operand.place(kernel).into_iter().map(|(_, extent)| extent).collect();
-    let decl = TensorDecl { elem: kernel.tile(operand.value).elem, shape, output };
+    let decl = TensorDecl { elem: kernel.tile(operand.value).elem, shape, direction };
     Param { name: name.to_owned(), kind: ParamKind::Tensor(decl), span: Span::default() }
 }
 
@@ -229,7 +229,7 @@ fn preparing(original: &Kernel, stored: &[(&Operand, &str)], name: String) -> Ke
     let body = kernel.body;
     kernel.blocks[body].ops = [first].into_iter().chain(ops).collect();
     for (operand, name) in stored {
-        let param = kernel.params.push(tensor(original, operand, name, true));
+        let param = kernel.params.push(tensor(original, operand, name, Direction::Out));
         let at = operand.place(original).into_iter().map(|(at, _)| at).collect();
         let op = Op::Store { tensor: param, at, value: operand.value };
         let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
@@ -242,7 +242,7 @@ fn preparing(original: &Kernel, stored: &[(&Operand, &str)], name: String) -> Ke
 fn main(original: &Kernel, operands: &[Operand], names: &[String]) -> Kernel {
     let mut kernel = original.clone();
     for (operand, name) in operands.iter().zip(names) {
-        let param = kernel.params.push(tensor(original, operand, name, false));
+        let param = kernel.params.push(tensor(original, operand, name, Direction::In));
         let at = operand.place(original).into_iter().map(|(at, _)| at).collect();
         let (id, _) = original.def(operand.value).expect("it is computed");
         let span = original.ops[id].span;

@@ -133,7 +133,12 @@ impl Workload<'_> {
             if let (ParamKind::Tensor(t), true) = (&param.kind, used(id)) {
                 let elements: u64 = t.shape.iter().map(|s| counter.eval.size(s).max(0) as u64).product();
                 let bytes = elements * self.binding.elem(kernel, t.elem).bytes().unwrap_or(0) as u64;
-                *(if t.output { &mut work.written } else { &mut work.read }) += bytes;
+                if t.direction.is_read() {
+                    work.read += bytes;
+                }
+                if t.direction.is_written() {
+                    work.written += bytes;
+                }
             }
         }
         Cost { algorithm: work, exact: counter.exact, nominal_flops: counter.nominal }

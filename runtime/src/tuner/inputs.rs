@@ -91,7 +91,7 @@ impl Inputs {
             values.push(match (&param.kind, shape) {
                 (ParamKind::Tensor(t), Some(shape)) => {
                     let elem = kernel.binding().elem(ir, t.elem);
-                    if t.output {
+                    if t.direction.is_written() {
                         Value::Output(AnyTensor::zeros(device, elem, &shape)?)
                     } else {
                         let drawn = || normal(elem, shape.iter().product(), seed ^ ((index as u64 + 1) << 48));
