@@ -337,6 +337,12 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
             at[0] = At::Index(zero);
         }
     }),
+    (Rule::InOut, "read and written, but never loaded", |k| {
+        let param = k.param_named("o").expect("a parameter");
+        if let flashtile_dsl::ir::ParamKind::Tensor(tensor) = &mut k.params[param].kind {
+            tensor.direction = flashtile_dsl::ir::Direction::InOut;
+        }
+    }),
     (Rule::Disjoint, "the same place twice", |k| {
         let id = find(k, "store_tile", 1);
         let data = k.ops[id].clone();

@@ -502,6 +502,7 @@ impl Lowering<'_> {
 
     fn reduce(&mut self, result: ValueId, operation: ReduceOp, x: ValueId) -> Result<(), Error> {
         let from = self.variable(x)?;
+        let from = self.reduced(x, from, operation);
         let to = self.destination(result);
         let across_quad = !self.classes.partial.contains(&result);
         self.push(StmtOp::Reduce { to, from, operation, across_quad });
