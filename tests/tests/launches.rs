@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{
-    Interchanged, Split, interchange, pretranspose, split, why_not_interchange, why_not_pretranspose, why_not_split,
+    Arch, Facts, Instance, Interchanged, Split, generate, interchange, pretranspose, split, why_not_interchange,
+    why_not_pretranspose, why_not_split,
 };
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{
@@ -348,6 +349,35 @@ fn loops_that_cannot_be_exchanged_say_why() {
             store(o, [i], sum + all);
         }";
     assert_eq!(why(shared), "`all` does not have the grid's axis `i`");
+}
+
+/// What launches leave to each other is read and written too.
+#[test]
+fn bytes_of_all_launches_are_counted() {
+    let kernel = parse(KERNELS[0]).remove(0);
+    let (h, m, n, d) = (2u64, 64u64, 96u64, 32u64);
+    let sizes = [("B", 1), ("H", h), ("G", 1), ("M", m), ("N", n)].map(|(name, size)| (name.to_owned(), size as i64));
+    let sizes = BTreeMap::from(sizes);
+    let binding = Binding::new(&kernel, Elem::F32, [("D", d as i64)]);
+    let instance = Instance { facts: Facts::best(&kernel), binding: binding.clone(), kernel };
+    let bytes = |knobs: &str| {
+        let schedule =
+            format!("tensor_op=ffma,block_m=32,block_n=32,warps=2,copy=sync,stages=1,{knobs}").parse().expect("a schedule");
+        let generated = generate(&instance, &schedule, Arch::named("sm_80").expect("in the table")).expect("legal");
+        let work = generated.executed(&binding, &sizes);
+        (work.read, work.written)
+    };
+    let (q, keys, output) = (4 * h * m * d, 4 * n * d, 4 * h * m * (d + 1));
+    // m, l and acc.
+    let state = 4 * h * m * (d + 2);
+    let (row_tiles, key_tiles) = (m / 32, n / 32);
+    let streamed = h * row_tiles * 2 * keys;
+    assert_eq!(bytes(""), (q + streamed, output));
+    assert_eq!(bytes("b_layout=pretransposed"), (q + streamed + keys, output + keys));
+    assert_eq!(bytes("splits=2"), (2 * q + streamed + 2 * state, output + 2 * state));
+    // K and V once a head; Q and the state once for every tile of keys.
+    let exchanged = (h * 2 * keys + key_tiles * (q + state) + state, output + state + key_tiles * state);
+    assert_eq!(bytes("loop_order=interchanged"), exchanged);
 }
 
 #[test]
