@@ -1,10 +1,11 @@
 //! Which knob gives the block size of an axis.
 //!
 //! The first tiled grid axis has `block_m`; the second, if there is one, `block_n`, and then loops have `block_k`; with one
-//! tiled grid axis loops have `block_n`. So attention's queries and keys, and a matmul's rows, columns and contraction, get
+//! tiled grid axis loops have `block_n`. In a kernel with none the loop in a loop has `block_m`: it walks the rows that a grid would
+//! (`loop_order=interchanged`). So attention's queries and keys, and a matmul's rows, columns and contraction, get
 //! the names everyone uses, from the structure of the kernel alone.
 
-use flashtile_dsl::ir::{AxisId, AxisKind, Kernel};
+use flashtile_dsl::ir::{AxisId, AxisKind, Kernel, Op, OpId};
 
 use crate::schedule::Schedule;
 
@@ -26,8 +27,15 @@ pub fn knob(kernel: &Kernel, axis: AxisId) -> BlockKnob {
         Some(0) => BlockKnob::M,
         Some(_) => BlockKnob::N,
         None if grid.len() > 1 => BlockKnob::K,
+        None if grid.is_empty() && is_nested(kernel, axis) => BlockKnob::M,
         None => BlockKnob::N,
     }
+}
+
+/// Whether the loop that walks an axis stands in another loop.
+fn is_nested(kernel: &Kernel, axis: AxisId) -> bool {
+    let walks = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { axis: walked, .. } if walked == axis);
+    kernel.walk().into_iter().any(|(block, op)| block != kernel.body && walks(&op))
 }
 
 /// The block size of `axis` under `schedule`.

@@ -12,7 +12,7 @@ use crate::generate::operand_types;
 use crate::instance::Instance;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{KNOBS, Knob, Persistent, Precompute, Schedule};
+use crate::schedule::{KNOBS, Knob, Persistent, Precompute, RunningMax, Schedule, WorkOrder};
 use crate::space;
 
 /// Values that are drawn of the knobs that are numbers.
@@ -106,6 +106,12 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "splits" if rewrite::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
         "combine" if drawn.splits == 1 => default(),
         "b_layout" if rewrite::why_not_pretranspose(&instance.kernel).is_some() => default(),
+        "loop_order"
+            if wgmma || drawn.splits != 1 || drawn.running_max != RunningMax::Exact || drawn.order != WorkOrder::Grid =>
+        {
+            default()
+        }
+        "loop_order" if rewrite::why_not_interchange(&instance.kernel).is_some() => default(),
         "order" if !matches!(lower::trip_trend(instance, drawn), Some(Trend::Rising | Trend::Falling)) => one_of(&["grid"]),
         _ => drawn_values(knob),
     }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use flashtile_dsl::analysis::cost::{Work, Workload};
 use flashtile_dsl::analysis::index::Trend;
-use flashtile_dsl::ir::{AxisKind, Dim, Elem, Kernel, Op, ProgramDim, SizeExpr, SizeKind, Type, verify};
+use flashtile_dsl::analysis::mask::MaskOptions;
+use flashtile_dsl::ir::{AxisKind, Binding, Dim, Elem, Kernel, Op, ProgramDim, SizeExpr, SizeKind, Type, verify};
 use flashtile_templates::expr::Shape;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +52,8 @@ pub struct Launch {
     pub predicted: Resources,
     /// The kernel that it executes, before it was normalised: that of the text, or a part of it.
     pub kernel: Kernel,
+    /// The schedule that it is generated under, of which no knob asks for further launches.
+    pub schedule: Schedule,
     /// The normalised kernel, for inspection.
     pub normal: Kernel,
     /// The plan, for inspection.
@@ -60,6 +64,18 @@ impl Generated {
     /// The launch that the knobs of the schedule are about.
     pub fn main(&self) -> &Launch {
         &self.launches[self.main]
+    }
+
+    /// The work that all launches execute together, for these run-time sizes: whole tiles of every trip, every load and store of
+    /// every program, what lies between the launches included.
+    pub fn executed(&self, binding: &Binding, sizes: &BTreeMap<String, i64>) -> Work {
+        let mut all = Work::default();
+        for Launch { kernel, schedule, .. } in &self.launches {
+            let block = |axis| i64::from(blocks::block(kernel, schedule, axis));
+            let options = MaskOptions { early_stop: schedule.early_stop };
+            all += Workload { kernel, binding, sizes }.executed(&block, options);
+        }
+        all
     }
 }
 
@@ -170,6 +186,7 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
         abi,
         predicted: launch.predicted,
         kernel: launch.piece.instance.kernel,
+        schedule: launch.piece.schedule,
         normal: launch.normal,
         plan: launch.plan,
     });

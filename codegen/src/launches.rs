@@ -7,11 +7,11 @@
 use flashtile_dsl::ir::{Kernel, ParamKind};
 
 use crate::abi::Scratch;
-use crate::arch::Arch;
+use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::generate;
 use crate::instance::Instance;
 use crate::rewrite;
-use crate::schedule::{BLayout, Precompute, Schedule};
+use crate::schedule::{BLayout, LoopOrder, Precompute, RunningMax, Schedule};
 use crate::space;
 
 /// Parts that a loop may be split into.
@@ -40,7 +40,13 @@ pub(crate) struct Launches {
 /// # Errors
 /// Reasons against the schedule.
 pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Launches, Vec<String>> {
-    let whole = Schedule { splits: 1, b_layout: BLayout::AsGiven, precompute: Precompute::Off, ..schedule.clone() };
+    let whole = Schedule {
+        splits: 1,
+        b_layout: BLayout::AsGiven,
+        precompute: Precompute::Off,
+        loop_order: LoopOrder::AsWritten,
+        ..schedule.clone()
+    };
     let of = |kernel: Kernel| Instance { kernel, ..instance.clone() };
     let follows = |kernel: Kernel| {
         let instance = of(kernel);
@@ -87,8 +93,28 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
             }
         },
     };
+    let interchanged = match schedule.loop_order {
+        LoopOrder::AsWritten => None,
+        LoopOrder::Interchanged => {
+            reasons.extend(against_interchange(schedule));
+            match rewrite::interchange(&kernel) {
+                Ok(made) => Some(made),
+                Err(why) => {
+                    reasons.push(format!("loop_order=interchanged does not apply: {why}"));
+                    None
+                }
+            }
+        }
+    };
     if !reasons.is_empty() {
         return Err(reasons);
+    }
+    if let Some(made) = interchanged {
+        scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));
+        pieces.push(follows(made.start));
+        pieces.push(Piece { instance: of(made.main), schedule: whole.clone() });
+        pieces.push(follows(made.finish));
+        return Ok(Launches { pieces, main: main + 1, scratch });
     }
     match split {
         None => pieces.push(Piece { instance: of(kernel), schedule: whole.clone() }),
@@ -99,6 +125,24 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
         }
     }
     Ok(Launches { pieces, main, scratch })
+}
+
+/// Knobs that do not go with loops that are exchanged.
+fn against_interchange(schedule: &Schedule) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if schedule.tensor_op == TensorOp::Wgmma || schedule.copy == CopyOp::Tma {
+        reasons.push(
+            "loop_order=interchanged makes a loop in a loop, which the roles of wgmma do not walk: take ffma or mma.sync"
+                .to_owned(),
+        );
+    }
+    if schedule.splits != 1 {
+        reasons.push(format!("loop_order=interchanged walks all tiles in each program: splits=1, not {}", schedule.splits));
+    }
+    if schedule.running_max != RunningMax::Exact {
+        reasons.push("loop_order=interchanged stores the running maximum in every step: running_max=exact".to_owned());
+    }
+    reasons
 }
 
 /// The schedule of a launch that moves little and computes less: small blocks, so that there are many.

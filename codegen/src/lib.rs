@@ -27,11 +27,11 @@ pub use generate::{Generated, Launch, Legality, Limit, Resources, check, generat
 pub use instance::{Facts, Instance, wide_tensors};
 pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
 pub use rewrite::{
-    Precomputed, Pretransposed, Sides, Split, precompute, pretranspose, split, why_not_precompute, why_not_pretranspose,
-    why_not_split,
+    Interchanged, Precomputed, Pretransposed, Sides, Split, interchange, precompute, pretranspose, split, why_not_interchange,
+    why_not_precompute, why_not_pretranspose, why_not_split,
 };
 pub use schedule::{
-    BLayout, Combine, Edges, Exponential, Fragments, KNOBS, Knob, OperandA, Persistent, PingPong, Precompute, RunningMax,
-    SPACE_VERSION, Schedule, ScheduleError, SharedLayout, WorkOrder,
+    BLayout, Combine, Edges, Exponential, Fragments, KNOBS, Knob, LoopOrder, OperandA, Persistent, PingPong, Precompute,
+    RunningMax, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, WorkOrder,
 };
 pub use space::{fallback, space};

@@ -292,7 +292,7 @@ pub fn ranking(
     Ok(ranking)
 }
 
-/// Number of programs, and for every tile of the last grid dimension (a sample of them) the trips of each loop.
+/// Number of programs, and for every tile of the last grid dimension (a sample of them) the trips of each loop in all.
 fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>) -> (f64, Vec<Vec<f64>>) {
     let kernel = &instance.kernel;
     let size = |s: &SizeExpr| {
@@ -316,8 +316,11 @@ fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>
         Some(&op) if !kernel.grid().is_empty() => kernel.ops[op].results.clone(),
         _ => Vec::new(),
     };
-    let loops: Vec<_> =
-        kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| matches!(kernel.ops[op].op, Op::For { .. })).collect();
+    let walk = kernel.walk().into_iter();
+    let (blocks, loops): (Vec<_>, Vec<_>) = walk.filter(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. })).unzip();
+    // A loop in a loop makes its trips in each of the other's.
+    let around = |block| loops.iter().position(|&op| matches!(kernel.ops[op].op, Op::For { body, .. } if body == block));
+    let around: Vec<Option<usize>> = blocks.into_iter().map(around).collect();
     let bounds: Vec<_> = loops
         .iter()
         .map(|&op| {
@@ -344,14 +347,14 @@ fn trips(instance: &Instance, schedule: &Schedule, sizes: &BTreeMap<String, i64>
                 Some(d) if d + 1 == counts.len() => tile,
                 _ => 0,
             };
-            bounds
-                .iter()
-                .map(|(b, parts)| {
-                    // Integer parameters are not known here: large, so that a window of that width hides nothing.
-                    let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value, param: &|_| 1 << 30 });
-                    ((hi - lo).max(0) as f64 / f64::from(*parts)).ceil()
-                })
-                .collect()
+            let mut trips: Vec<f64> = Vec::new();
+            for ((b, parts), around) in bounds.iter().zip(&around) {
+                // Integer parameters are not known here: large, so that a window of that width hides nothing.
+                let [lo, _, _, hi] = b.eval(Lookups { size: &size, value: &value, param: &|_| 1 << 30 });
+                let own = ((hi - lo).max(0) as f64 / f64::from(*parts)).ceil();
+                trips.push(own * around.map_or(1.0, |loop_around| trips[loop_around]));
+            }
+            trips
         })
         .collect();
     (programs, tiles)

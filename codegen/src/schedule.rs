@@ -167,6 +167,17 @@ choices! {
 }
 
 choices! {
+    /// Which of rows and the loop over the other axis is the outer loop.
+    LoopOrder {
+        /// A program for each tile of rows, and the loop in it, which carries its state in registers.
+        AsWritten = "as_written",
+        /// The loop outside and rows inside (the order of FlashAttention-1): a program walks all rows for every tile of the loop, and
+        /// the state of each tile of rows lies in global memory in the meantime.
+        Interchanged = "interchanged",
+    }
+}
+
+choices! {
     /// What combines the parts of a split loop.
     Combine {
         /// A kernel of its own, launched after the one that walks the parts.
@@ -255,6 +266,8 @@ pub struct Schedule {
     pub combine: Combine,
     /// Right operands that the text transposes (K).
     pub b_layout: BLayout,
+    /// Order of rows and the loop.
+    pub loop_order: LoopOrder,
 }
 
 impl Default for Schedule {
@@ -287,6 +300,7 @@ impl Default for Schedule {
             splits: 1,
             combine: Combine::Kernel,
             b_layout: BLayout::AsGiven,
+            loop_order: LoopOrder::AsWritten,
         }
     }
 }
@@ -362,6 +376,7 @@ knobs! {
     splits: number, "parts that the loop of a streaming reduction is split into; 1 does not split it";
     combine: choice, "what combines the parts of a split loop";
     b_layout: choice, "how right operands that the text transposes (K) lie in global memory";
+    loop_order: choice, "whether rows or the loop over the other axis (keys) is the outer loop";
 }
 
 /// Why a text is not a schedule.

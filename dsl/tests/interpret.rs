@@ -51,8 +51,12 @@ fn execute<A: Arithmetic>(
     let by_id: Vec<i64> =
         kernel.sizes.values().map(|s| sizes.iter().find(|(n, _)| *n == s.name).map_or(0, |(_, v)| *v)).collect();
     let interpreter = Interpreter::new(kernel, binding, &by_id, blocks, arguments, arithmetic)?;
-    let outputs: Vec<_> =
-        kernel.params.iter().filter(|(_, p)| matches!(&p.kind, ParamKind::Tensor(t) if t.output)).map(|(id, _)| id).collect();
+    let outputs: Vec<_> = kernel
+        .params
+        .iter()
+        .filter(|(_, p)| matches!(&p.kind, ParamKind::Tensor(t) if t.direction.is_written()))
+        .map(|(id, _)| id)
+        .collect();
     let mut results: Vec<Vec<f64>> = outputs.iter().map(|&id| vec![f64::NAN; interpreter.shape(id).iter().product()]).collect();
     for program in 0..interpreter.programs() {
         for stored in interpreter.run(program)? {
@@ -449,4 +453,51 @@ fn index_arithmetic_rounds_down() {
     }";
     let x = HostTensor::from_f64(Elem::F32, &[7], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     assert_eq!(apply(text, &[("N", 7), ("M", 9)], &[x], &[]), (0..9).map(|r| f64::from((r * 7 + 6) / 9)).collect::<Vec<_>>());
+}
+
+/// A tensor that is read and written gives what was there before, then what the program stored last.
+#[test]
+fn a_tensor_that_is_read_and_written_keeps_what_a_loop_leaves() {
+    let text = "kernel count {
+  size M runtime
+  size N runtime
+  param total: &inout tensor<f32, (M)>
+  axis i: loop over M
+  axis j: loop over N
+
+  program
+  %0: f32 = const f32 1.0
+  for j () {
+    params %1: coord<j>
+    for i () {
+      params %2: coord<i>
+      %3: tile<f32, (i)> = load_tile total[tile %2]
+      %4: tile<f32, (i)> = add %3, %0
+      store_tile total[tile %2], %4
+      yield
+    }
+    yield
+  }
+}
+";
+    let kernel = flashtile_dsl::ir::parse_text(text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(kernel.to_string().trim(), text.trim());
+    assert_eq!(flashtile_dsl::ir::verify(&kernel), Ok(()));
+    let before = HostTensor::from_f64(Elem::F32, &[5], &[0.0, 1.0, 2.0, 3.0, 4.0]);
+    let binding = Binding::default();
+    let run = |argument: Argument<'_>| {
+        let arguments = [argument];
+        let blocks = Blocks::PerAxis(vec![2, 3]);
+        let interpreter =
+            Interpreter::new(&kernel, &binding, &[5, 7], &blocks, &arguments, Exact64).map_err(|e| e.to_string())?;
+        assert_eq!(interpreter.programs(), 1);
+        let mut after = before.clone();
+        for stored in interpreter.run(0).map_err(|e| e.to_string())? {
+            stored.write(Elem::F32, &[1], after.memory_mut());
+        }
+        Ok::<_, String>(after.to_f64())
+    };
+    // Three tiles of j.
+    assert_eq!(run(Argument::Input(before.view())), Ok(vec![3.0, 4.0, 5.0, 6.0, 7.0]));
+    assert!(run(Argument::Output).is_err_and(|e| e.contains("read before it is stored")), "its contents are needed");
 }

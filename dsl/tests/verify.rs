@@ -289,13 +289,13 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
     (Rule::Direction, "load of an output", |k| {
         let param = k.param_named("q").expect("a parameter");
         if let flashtile_dsl::ir::ParamKind::Tensor(tensor) = &mut k.params[param].kind {
-            tensor.output = true;
+            tensor.direction = flashtile_dsl::ir::Direction::Out;
         }
     }),
     (Rule::Direction, "store to an input", |k| {
         let param = k.param_named("o").expect("a parameter");
         if let flashtile_dsl::ir::ParamKind::Tensor(tensor) = &mut k.params[param].kind {
-            tensor.output = false;
+            tensor.direction = flashtile_dsl::ir::Direction::In;
         }
     }),
     (Rule::Direction, "load of a scalar", |k| {
@@ -335,6 +335,12 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
         let id = find(k, "store_tile", 1);
         if let Op::Store { at, .. } = &mut k.ops[id].op {
             at[0] = At::Index(zero);
+        }
+    }),
+    (Rule::InOut, "read and written, but never loaded", |k| {
+        let param = k.param_named("o").expect("a parameter");
+        if let flashtile_dsl::ir::ParamKind::Tensor(tensor) = &mut k.params[param].kind {
+            tensor.direction = flashtile_dsl::ir::Direction::InOut;
         }
     }),
     (Rule::Disjoint, "the same place twice", |k| {

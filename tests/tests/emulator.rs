@@ -69,6 +69,34 @@ fn schedules_in_which_all_pairs_of_knobs_meet_are_right_in_any_order_of_executio
     }
 }
 
+/// The loop outside and rows inside, with the state in global memory: on each path of warps, with each kind of copy.
+#[test]
+fn exchanged_loops_are_right_in_any_order_of_execution() {
+    let tile = "loop_order=interchanged,block_m=32,block_n=32,warps=2";
+    let paths = [
+        ("sm_80", Elem::F32, "tensor_op=ffma,copy=sync,stages=1,shared=plain"),
+        ("sm_80", Elem::F32, "tensor_op=ffma,copy=cp_async,stages=2,edges=every"),
+        ("sm_75", Elem::F16, "tensor_op=mma_m16n8k8,copy=sync,stages=1,b_layout=pretransposed"),
+        ("sm_80", Elem::F16, "tensor_op=mma_m16n8k16,copy=cp_async,stages=1"),
+        ("sm_80", Elem::F16, "tensor_op=mma_m16n8k16,copy=cp_async,stages=3,operand_a=registers"),
+        ("sm_80", Elem::Bf16, "tensor_op=mma_m16n8k16,copy=cp_async,stages=2,exponential=exp"),
+    ];
+    for (seed, (arch_name, elem, knobs)) in paths.into_iter().enumerate() {
+        let arch = arch(arch_name);
+        let kernels = ["attention", "causal_attention", "rope_attention"];
+        let fits = |case: &Case| {
+            let transposes = !knobs.contains("pretransposed") || case.kernel != "rope_attention";
+            let aligned = case.facts().is_ok_and(|facts| facts.alignment >= 4);
+            case.elem == elem && kernels.contains(&case.kernel) && aligned && transposes
+        };
+        let cases: Vec<Case> = small(arch).into_iter().filter(fits).collect();
+        assert!(cases.len() >= 4, "{} cases of {elem:?} on {arch}", cases.len());
+        let schedule = Some(format!("{tile},{knobs}").parse().expect("a schedule"));
+        let options = LaunchOptions { schedule, ..options(arch, Options::random(seed as u64)) };
+        judge(knobs, &run(&Device::emulator(), &options, &cases));
+    }
+}
+
 /// A barrier that is dropped from generated code is a race, of which both lines of the kernel text are told.
 #[test]
 fn a_planted_race_is_told_with_both_lines() {

@@ -4,9 +4,14 @@
 use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
-use flashtile_codegen::{Sides, Split, precompute, pretranspose, split, why_not_precompute, why_not_pretranspose, why_not_split};
+use flashtile_codegen::{
+    Arch, Facts, Instance, Interchanged, Sides, Split, generate, interchange, precompute, pretranspose, split,
+    why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
+};
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
-use flashtile_dsl::ir::{BinaryOp, Binding, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText, parse_text, verify};
+use flashtile_dsl::ir::{
+    BinaryOp, Binding, Direction, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText, parse_text, verify,
+};
 use proptest::prelude::*;
 
 const KERNELS: &[&str] = &[
@@ -118,7 +123,7 @@ impl Call {
         let mut tensors = Tensors::new();
         for param in kernel.params.values() {
             let ParamKind::Tensor(decl) = &param.kind else { continue };
-            if decl.output {
+            if !decl.direction.is_read() {
                 continue;
             }
             let shape: Vec<usize> = decl.shape.iter().map(|s| self.extent(kernel, s)).collect();
@@ -142,7 +147,7 @@ impl Call {
             .map(|p| match &p.kind {
                 ParamKind::Scalar(Elem::I32) => Argument::I32(self.integer),
                 ParamKind::Scalar(_) => Argument::F32(0.7),
-                ParamKind::Tensor(t) if t.output => Argument::Output,
+                ParamKind::Tensor(t) if t.direction == Direction::Out => Argument::Output,
                 ParamKind::Tensor(_) => Argument::Input(tensors[&p.name].view()),
             })
             .collect();
@@ -153,9 +158,12 @@ impl Call {
         let mut outputs = Tensors::new();
         for (id, param) in kernel.params.iter() {
             let shape = interpreter.shape(id);
-            if matches!(&param.kind, ParamKind::Tensor(t) if t.output) {
-                let nothing = vec![f64::NAN; shape.iter().product()];
-                outputs.insert(param.name.clone(), HostTensor::from_f64(Elem::F32, shape, &nothing));
+            if matches!(&param.kind, ParamKind::Tensor(t) if t.direction.is_written()) {
+                let nothing = || HostTensor::from_f64(Elem::F32, shape, &vec![f64::NAN; shape.iter().product()]);
+                // What is read and written keeps what is not stored to.
+                let before =
+                    matches!(&param.kind, ParamKind::Tensor(t) if t.direction.is_read()).then(|| tensors[&param.name].clone());
+                outputs.insert(param.name.clone(), before.unwrap_or_else(nothing));
             }
         }
         for program in 0..interpreter.programs() {
@@ -187,6 +195,10 @@ impl Call {
 
 fn halves(split: &Split) -> [&Kernel; 2] {
     [&split.partial, &split.combine]
+}
+
+fn three(made: &Interchanged) -> [&Kernel; 3] {
+    [&made.start, &made.main, &made.finish]
 }
 
 fn calls() -> impl Strategy<Value = Call> {
@@ -229,6 +241,21 @@ proptest! {
         }
     }
 }
+
+/// No product, and so no tile in shared memory: what is carried is a column of sums and the largest element.
+const ROWS: &str = "
+pub fn rows<T: Element>(x: &Tensor<T, (H, M, N)>, weight: &Tensor<T, (N)>, o: &mut Tensor<f32, (H, M)>, top: &mut Tensor<f32, (H, M)>) {
+    let (h, i) = program(H, tiles(M));
+    let mut sum = full(i, 2.0);
+    let mut m = full(i, -INF);
+    for j in tiles(N) {
+        let x_ij = load(x, [h, i, j]) * load(weight, [j]);
+        sum = sum + rowsum(x_ij);
+        m = max(m, rowmax(x_ij));
+    }
+    store(o, [h, i], sum);
+    store(top, [h, i], m);
+}";
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
@@ -285,6 +312,131 @@ fn only_products_of_the_same_rows_and_columns_are_joined() {
     let read_twice =
         text.replace("let s = (dot(q_rot1, k_rot1.t()) +", "let half = dot(q_rot1, k_rot1.t());\n let s = (half + half +");
     assert!(read_twice != text && !joined(&read_twice));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn exchanged_loops_mean_the_same(call in calls()) {
+        let mut exchanged = Vec::new();
+        for kernel in kernels().into_iter().chain(parse(ROWS)).filter(|k| why_not_interchange(k).is_none()) {
+            let made = interchange(&kernel).expect("it can be");
+            prop_assert_eq!(call.difference(&kernel, &three(&made), Exact64), None, "{}", kernel.name);
+            prop_assert_eq!(call.difference(&kernel, &three(&made), Ir32), None, "{}", kernel.name);
+            if why_not_pretranspose(&kernel).is_none() {
+                // The rewrites go together.
+                let transposed = pretranspose(&kernel).expect("something is transposed");
+                let made = interchange(&transposed.main).expect("it can be");
+                let launches: Vec<&Kernel> = transposed.prepare.iter().chain(three(&made)).collect();
+                prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{}", kernel.name);
+            }
+            exchanged.push(kernel.name);
+        }
+        for name in ["attention", "causal_attention", "sink", "plain", "rows"] {
+            prop_assert!(exchanged.iter().any(|n| n == name), "{} is not among {:?}", name, exchanged);
+        }
+    }
+}
+
+#[test]
+fn exchanged_loops_have_a_text_form() {
+    for kernel in kernels().into_iter().filter(|k| why_not_interchange(k).is_none()) {
+        let made = interchange(&kernel).expect("it can be");
+        for launch in three(&made) {
+            let text = launch.to_string();
+            let again = parse_text(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            assert_eq!(again, launch.without_spans(), "\n{text}");
+        }
+    }
+    let made = interchange(&parse(KERNELS[1]).remove(0)).expect("it can be");
+    assert_eq!(made.between, ["m_state", "l_state", "acc_state"]);
+    let text = made.main.to_string();
+    assert!(text.contains("param acc_state: &inout tensor<f32, (B, H, M, D)>") && text.contains("axis i: loop over M"), "{text}");
+    let (keys, rows) = (text.find("= load_tile v[").expect("V"), text.find("= load_tile q[").expect("Q"));
+    let inner = text.find("  for i () {").unwrap_or_else(|| panic!("a loop over rows\n{text}"));
+    assert!(keys < inner && inner < rows, "V is loaded outside, Q inside\n{text}");
+}
+
+/// The comparison can fail: launches with a fault give something else.
+#[test]
+fn faults_in_exchanged_loops_are_noticed() {
+    let kernel = parse(KERNELS[1]).remove(0);
+    let call = Call { rows: 9, columns: 21, blocks: (4, 3), integer: 0, seed: 7 };
+    let right = interchange(&kernel).expect("it can be");
+    assert_eq!(call.difference(&kernel, &three(&right), Exact64), None);
+    let mut wrong = right.clone();
+    edit(&mut wrong.start, |_, op| {
+        if let Op::Constant(_, c) = op {
+            *c = 1.0;
+        }
+    });
+    assert!(call.difference(&kernel, &three(&wrong), Exact64).is_some(), "another initial state");
+    let mut wrong = right.clone();
+    edit(&mut wrong.main, |_, op| {
+        if let Op::Binary(BinaryOp::Max, _, b) = *op {
+            *op = Op::Binary(BinaryOp::Max, b, b);
+        }
+    });
+    assert!(call.difference(&kernel, &three(&wrong), Exact64).is_some(), "the maximum of the state is forgotten");
+}
+
+#[test]
+fn loops_that_cannot_be_exchanged_say_why() {
+    let why = |text: &str| why_not_interchange(&parse(text).remove(0)).expect("cannot be exchanged");
+    assert_eq!(why(include_str!("../../runtime/kernels/row_softmax.rs")), "the kernel has 2 loops, and not one");
+    let product = include_str!("../../runtime/kernels/matmul_gelu.rs");
+    assert_eq!(why(product), "the grid has 2 tiled dimensions, and not one");
+    assert_eq!(why(include_str!("../../runtime/kernels/rotate.rs")), "the kernel has 0 loops, and not one");
+    let none = "
+        pub fn none<T: Element>(x: &Tensor<T, (M, N)>, o: &mut Tensor<T, (M, N)>) {
+            let i = program(tiles(M));
+            for j in tiles(N) {
+                store(o, [i, j], load(x, [i, j]));
+            }
+        }";
+    assert_eq!(why(none), "the loop stores");
+    let shared = "
+        pub fn shared<T: Element>(x: &Tensor<T, (M, N)>, o: &mut Tensor<f32, (M)>) {
+            let i = program(tiles(M));
+            let mut sum = zeros(i);
+            let mut all = 0.0;
+            for j in tiles(N) {
+                sum = sum + rowsum(load(x, [i, j]));
+                all = all + 1.0;
+            }
+            store(o, [i], sum + all);
+        }";
+    assert_eq!(why(shared), "`all` does not have the grid's axis `i`");
+}
+
+/// What launches leave to each other is read and written too.
+#[test]
+fn bytes_of_all_launches_are_counted() {
+    let kernel = parse(KERNELS[0]).remove(0);
+    let (h, m, n, d) = (2u64, 64u64, 96u64, 32u64);
+    let sizes = [("B", 1), ("H", h), ("G", 1), ("M", m), ("N", n)].map(|(name, size)| (name.to_owned(), size as i64));
+    let sizes = BTreeMap::from(sizes);
+    let binding = Binding::new(&kernel, Elem::F32, [("D", d as i64)]);
+    let instance = Instance { facts: Facts::best(&kernel), binding: binding.clone(), kernel };
+    let bytes = |knobs: &str| {
+        let schedule =
+            format!("tensor_op=ffma,block_m=32,block_n=32,warps=2,copy=sync,stages=1,{knobs}").parse().expect("a schedule");
+        let generated = generate(&instance, &schedule, Arch::named("sm_80").expect("in the table")).expect("legal");
+        let work = generated.executed(&binding, &sizes);
+        (work.read, work.written)
+    };
+    let (q, keys, output) = (4 * h * m * d, 4 * n * d, 4 * h * m * (d + 1));
+    // m, l and acc.
+    let state = 4 * h * m * (d + 2);
+    let (row_tiles, key_tiles) = (m / 32, n / 32);
+    let streamed = h * row_tiles * 2 * keys;
+    assert_eq!(bytes(""), (q + streamed, output));
+    assert_eq!(bytes("b_layout=pretransposed"), (q + streamed + keys, output + keys));
+    assert_eq!(bytes("splits=2"), (2 * q + streamed + 2 * state, output + 2 * state));
+    // K and V once a head; Q and the state once for every tile of keys.
+    let exchanged = (h * 2 * keys + key_tiles * (q + state) + state, output + state + key_tiles * state);
+    assert_eq!(bytes("loop_order=interchanged"), exchanged);
 }
 
 #[test]

@@ -89,6 +89,48 @@ fn every_schedule_of_the_space_has_a_right_plan() {
     }
 }
 
+fn exchanged(schedule: &str) -> Plan {
+    let schedule: Schedule = format!("loop_order=interchanged,{schedule}").parse().expect("a schedule");
+    generate(&instance(CAUSAL), &schedule, Arch::named("sm_80").expect("known")).expect("legal").main().plan.clone()
+}
+
+/// In a loop in a loop, slots belong to the loop that fills them, and a barrier stands between loads and stores of the state.
+#[test]
+fn faults_in_a_nest_are_caught() {
+    for schedule in ["stages=1", "stages=2", "stages=3", "stages=1,copy=sync"] {
+        let inner = |loops: &mut u32, op: &StmtOp| {
+            *loops += u32::from(matches!(op, StmtOp::Loop { .. }));
+            *loops == 2
+        };
+        // What the outer loop streams is read with the number of the inner one.
+        let faults = planted_in(exchanged(schedule), &mut |body, index| match &mut body[index].op {
+            StmtOp::Dot { b_slot: Slot::Of(Iteration::Ahead(id, 0)), .. } if *id == 0 => {
+                *id = 1;
+                true
+            }
+            _ => false,
+        });
+        says(&faults, "is read with the contents of another iteration");
+        let mut loops = 0;
+        let faults = planted_in(exchanged(schedule), &mut |body, index| {
+            let hit = inner(&mut loops, &body[index].op) && matches!(body[index].op, StmtOp::Barrier);
+            if hit {
+                body.remove(index);
+            }
+            hit
+        });
+        says(&faults, "is stored with no barrier after it was loaded");
+    }
+    // Every barrier between two iterations of the outer loop but one is enough.
+    let mut plan = exchanged("stages=2");
+    let mut barriers = 0;
+    while change_first(&mut plan.roles[0].body, &mut remove(|op| matches!(op, StmtOp::Barrier))) {
+        barriers += 1;
+    }
+    assert!(barriers >= 3, "{barriers} barriers");
+    says(&verify(&plan), "is loaded with no barrier after it was stored");
+}
+
 #[test]
 fn a_dropped_wait_is_caught() {
     for schedule in ["stages=1", "stages=2", "stages=3"] {

@@ -89,7 +89,7 @@ impl Launch {
             .params
             .values()
             .map(|p| match &p.kind {
-                ParamKind::Tensor(t) if !t.output => {
+                ParamKind::Tensor(t) if t.direction.is_read() => {
                     let extent = |s| binding.size(kernel, s).or_else(|| s.eval(|id| Some(self.size(&kernel.sizes[id].name))));
                     let shape: Vec<usize> = t.shape.iter().map(|s| extent(s).expect("every size has a value") as usize).collect();
                     let values = data(shape.iter().product(), self.magnitude, &mut state);

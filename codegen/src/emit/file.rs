@@ -95,7 +95,7 @@ impl Writer<'_> {
         let elem_type = |name: &str| {
             let param = kernel.param_named(name).expect("the ABI names parameters of the kernel");
             match &kernel.params[param].kind {
-                ParamKind::Tensor(t) => (self.e.instance.binding.elem(kernel, t.elem), t.output),
+                ParamKind::Tensor(t) => (self.e.instance.binding.elem(kernel, t.elem), t.direction.is_written()),
                 ParamKind::Scalar(e) => (*e, false),
             }
         };

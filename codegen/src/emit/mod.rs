@@ -412,15 +412,18 @@ impl Writer<'_> {
                 let trips = Expr::infix("%", Expr::infix("-", l.hi, l.lo), Expr::Int(2));
                 self.uniform(&Expr::infix("==", trips, Expr::Int(0)))
             }
-            Guard::Cut(id) => {
+            Guard::Cut(ids) => {
                 debug_assert_eq!(self.e.schedule.edges, Edges::Split);
-                let l = self.plan().loops[*id].clone();
-                let after = Expr::infix(">=", Expr::name(l.coordinate.clone()), l.full_hi);
-                let condition = if l.full_lo == l.lo {
-                    after
-                } else {
-                    Expr::infix("||", Expr::infix("<", Expr::name(l.coordinate), l.full_lo), after)
-                };
+                let conditions = ids.iter().map(|&id| {
+                    let l = self.plan().loops[id].clone();
+                    let after = Expr::infix(">=", Expr::name(l.coordinate.clone()), l.full_hi);
+                    if l.full_lo == l.lo {
+                        after
+                    } else {
+                        Expr::infix("||", Expr::infix("<", Expr::name(l.coordinate), l.full_lo), after)
+                    }
+                });
+                let condition = conditions.reduce(|a, b| Expr::infix("||", a, b)).expect("a loop cuts the tile");
                 self.uniform(&condition)
             }
         }

@@ -75,7 +75,7 @@ impl Classes {
             users,
             order,
         };
-        classes.guards = padding::guards(kernel, assumed);
+        classes.guards = padding::guards(kernel, assumed)?;
         classes.guards.retain(|v, _| !classes.computed.values.contains(v));
         classes.find_partial_sums(kernel);
         classes.find_inline(kernel);

@@ -694,7 +694,7 @@ impl Lowering<'_> {
         found
     }
 
-    fn has_inside(&self, op: OpId, inner: OpId) -> bool {
+    pub(super) fn has_inside(&self, op: OpId, inner: OpId) -> bool {
         match &self.kernel.ops[op].op {
             Op::For { body, .. } => self.kernel.blocks[*body].ops.iter().any(|&o| self.has_inside(o, inner)),
             _ => op == inner,

@@ -1,12 +1,29 @@
 //! Tiles in global memory (origins, strides, what exists) and in shared memory (geometry, places).
 
-use flashtile_dsl::ir::{At, Dim, Elem, Op, OpId, ParamId, Type, ValueId};
+use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, Type, ValueId};
 use flashtile_templates::expr::{Expr, Function, Shape};
 
 use super::{Home, Lowering, Pending};
 use crate::error::Error;
 use crate::plan::{GlobalTile, SharedTile, Slot, StmtOp, TileId};
 use crate::schedule::{Persistent, SharedLayout};
+
+/// Accesses to tensors that are read and written, since the last barrier. Several lanes read an element of a row, and one of them
+/// stores it: a barrier stands between what is loaded and what is stored, and between that and the next load of it.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Exchange {
+    /// Something was loaded.
+    pub loaded: bool,
+    /// Something was stored.
+    pub stored: bool,
+}
+
+impl Exchange {
+    /// What may have happened on one way or the other.
+    pub fn or(self, other: Self) -> Self {
+        Self { loaded: self.loaded || other.loaded, stored: self.stored || other.stored }
+    }
+}
 
 impl Lowering<'_> {
     /// The tile of `tensor` that `at` addresses; `tile_number` overrides the coordinate of a loop axis (a copy that runs
@@ -62,6 +79,9 @@ impl Lowering<'_> {
         let result = self.kernel.ops[id].results[0];
         let dims = self.dims_of(at);
         if self.classes.shared_loads.contains(&id) {
+            if self.kernel.tensor(tensor).direction == Direction::InOut {
+                return Err(self.unsupported(result, "a tile of a tensor that is read and written as an operand of dot"));
+            }
             // A streamed tile was given its ring by the loop; any other is copied once, here.
             if !self.homes.contains_key(&result) {
                 if self.is_specialized() {
@@ -79,6 +99,7 @@ impl Lowering<'_> {
             return Ok(());
         }
         let from = self.global_tile(tensor, at, None);
+        self.exchange.loaded |= self.kernel.tensor(tensor).direction == Direction::InOut;
         if dims.is_empty() {
             let name = self.value_name(result);
             let integer = self.kernel.tile(result).elem == Elem::I32;
@@ -117,6 +138,12 @@ impl Lowering<'_> {
         };
         let value = self.expr(value)?;
         let (shape, m_tiles, n_tiles) = self.shape(&dims);
+        if self.kernel.tensor(tensor).direction == Direction::InOut {
+            if self.exchange.loaded {
+                self.push(StmtOp::Barrier);
+            }
+            self.exchange.stored = true;
+        }
         self.push(StmtOp::Store { to, value, variable, shape, m_tiles, n_tiles });
         Ok(())
     }

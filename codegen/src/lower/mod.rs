@@ -182,6 +182,7 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
         span: Span::default(),
         sources: HashMap::new(),
         late_rescales: Vec::new(),
+        exchange: memory::Exchange::default(),
     };
     lowering.plan.programs = lowering.programs();
     lowering.block(kernel.body)?;
@@ -238,6 +239,8 @@ struct Lowering<'a> {
     sources: HashMap<TileId, Source>,
     /// Rescales of accumulators that may be in flight where the reference moves.
     late_rescales: Vec<Stmt>,
+    /// Accesses to tensors that are read and written, since the last barrier.
+    exchange: memory::Exchange,
 }
 
 impl Lowering<'_> {
@@ -247,6 +250,9 @@ impl Lowering<'_> {
     }
 
     fn push(&mut self, op: StmtOp) {
+        if op == StmtOp::Barrier {
+            self.exchange = memory::Exchange::default();
+        }
         self.out.push(Stmt { op, span: self.span });
     }
 
@@ -496,6 +502,7 @@ impl Lowering<'_> {
 
     fn reduce(&mut self, result: ValueId, operation: ReduceOp, x: ValueId) -> Result<(), Error> {
         let from = self.variable(x)?;
+        let from = self.reduced(x, from, operation);
         let to = self.destination(result);
         let across_quad = !self.classes.partial.contains(&result);
         self.push(StmtOp::Reduce { to, from, operation, across_quad });

@@ -10,7 +10,7 @@ use flashtile_templates::expr::Expr;
 
 use super::{Home, Lowering};
 use crate::error::Error;
-use crate::plan::{Guard, StmtOp};
+use crate::plan::{Guard, LoopId, StmtOp, VarId};
 use crate::schedule::Edges;
 
 /// What padding holds.
@@ -23,23 +23,48 @@ pub(super) enum Fill {
 }
 
 /// The values whose padding along a loop axis must be overwritten, and with what.
-pub(super) fn guards(kernel: &Kernel, assumed: &[String]) -> HashMap<ValueId, Fill> {
+///
+/// # Errors
+/// A value is multiplied along the axis, and its maximum taken before.
+pub(super) fn guards(kernel: &Kernel, assumed: &[String]) -> Result<HashMap<ValueId, Fill>, Error> {
     let mut guards = HashMap::new();
     for (_, op) in kernel.walk() {
         match &kernel.ops[op].op {
             Op::Reduce(operation, x) => {
                 let Some(axis) = loop_axis(kernel, &kernel.tile(*x).dims[1]) else { continue };
-                let want = if *operation == ReduceOp::Max { Fill::NegInf } else { Fill::Zero };
+                let want = wanted(*operation);
+                // Where the padding holds something else already, the reduction reads a copy.
                 demand(kernel, assumed, *x, axis, want, &mut guards);
             }
             Op::Dot { a, .. } => {
                 let Some(axis) = loop_axis(kernel, &kernel.tile(*a).dims[1]) else { continue };
-                demand(kernel, assumed, *a, axis, Fill::Zero, &mut guards);
+                if !demand(kernel, assumed, *a, axis, Fill::Zero, &mut guards) {
+                    return Err(Error::unsupported(
+                        "a value that is multiplied along a loop after its maximum was taken along it",
+                        "mask it for the maximum, `mask(x, pos(j) < N)`",
+                        kernel.ops[op].span,
+                    ));
+                }
             }
             _ => {}
         }
     }
-    guards
+    Ok(guards)
+}
+
+/// What a reduction wants the padding to hold.
+fn wanted(operation: ReduceOp) -> Fill {
+    if operation == ReduceOp::Max { Fill::NegInf } else { Fill::Zero }
+}
+
+/// The value whose padding is overwritten for `value`. A cast keeps what its operand holds, and only the operand is in a form that
+/// can be overwritten.
+fn overwritten(kernel: &Kernel, value: ValueId) -> ValueId {
+    let mut target = value;
+    while let Some((_, Op::Cast(_, x))) = kernel.def(target) {
+        target = *x;
+    }
+    target
 }
 
 fn loop_axis(kernel: &Kernel, dim: &Dim) -> Option<AxisId> {
@@ -49,17 +74,20 @@ fn loop_axis(kernel: &Kernel, dim: &Dim) -> Option<AxisId> {
     }
 }
 
-fn demand(kernel: &Kernel, assumed: &[String], value: ValueId, axis: AxisId, want: Fill, guards: &mut HashMap<ValueId, Fill>) {
+/// Sees to it that the padding of `value` holds what is wanted; false if it has to hold something else.
+fn demand(
+    kernel: &Kernel,
+    assumed: &[String],
+    value: ValueId,
+    axis: AxisId,
+    want: Fill,
+    guards: &mut HashMap<ValueId, Fill>,
+) -> bool {
     let context = Context { kernel, assumed, axis };
     if context.padding(value, guards) == Some(want) {
-        return;
+        return true;
     }
-    // A cast keeps what its operand holds, and only the operand is in a form that can be overwritten.
-    let mut target = value;
-    while let Some((_, Op::Cast(_, x))) = kernel.def(target) {
-        target = *x;
-    }
-    guards.insert(target, want);
+    *guards.entry(overwritten(kernel, value)).or_insert(want) == want
 }
 
 struct Context<'a> {
@@ -109,7 +137,33 @@ impl Context<'_> {
     }
 }
 
+impl Fill {
+    fn expr(self) -> Expr {
+        match self {
+            Fill::Zero => Expr::Float(0.0),
+            Fill::NegInf => Expr::Float(f64::NEG_INFINITY),
+        }
+    }
+}
+
 impl Lowering<'_> {
+    /// What a reduction of `x` reads: the value in `from`, or a copy if its padding holds what another reduction wants.
+    pub(super) fn reduced(&mut self, x: ValueId, from: VarId, operation: ReduceOp) -> VarId {
+        let held = self.classes.guards.get(&overwritten(self.kernel, x)).copied();
+        let dims = self.kernel.tile(x).dims.clone();
+        let along = dims.last().and_then(|dim| self.is_loop_axis(dim));
+        let (Some(held), Some(_), Some(bounds)) = (held, along, self.in_bounds(&dims)) else { return from };
+        if held == wanted(operation) {
+            return from;
+        }
+        let name = self.unique(&format!("{}_padded", self.plan.variables[from].name));
+        let to = self.new_variable(name, &dims, false);
+        let fill = wanted(operation).expr();
+        let value = Expr::Select(Box::new(bounds), Box::new(self.element(from)), Box::new(fill));
+        self.push(StmtOp::Map { to, value });
+        to
+    }
+
     /// Overwrites the padding of `value` if something needs that.
     pub(super) fn guard_padding(&mut self, value: ValueId) -> Result<(), Error> {
         let Some(&fill) = self.classes.guards.get(&value) else { return Ok(()) };
@@ -120,10 +174,7 @@ impl Lowering<'_> {
             return Err(self.unsupported(value, "a loaded tile that needs its padding overwritten"));
         };
         let dims = self.kernel.tile(value).dims.clone();
-        let fill = match fill {
-            Fill::Zero => Expr::Float(0.0),
-            Fill::NegInf => Expr::Float(f64::NEG_INFINITY),
-        };
+        let fill = fill.expr();
         let Some(bounds) = self.in_bounds(&dims) else { return Ok(()) };
         let value = Expr::Select(Box::new(bounds), Box::new(self.element(to)), Box::new(fill));
         self.push_on_cut_tiles(&dims, StmtOp::Map { to, value })
@@ -146,10 +197,11 @@ impl Lowering<'_> {
 
     /// Pushes a statement that matters only on tiles that a mask or a bound cuts.
     pub(super) fn push_on_cut_tiles(&mut self, dims: &[Dim], op: StmtOp) -> Result<(), Error> {
-        let innermost = dims.iter().filter_map(|d| self.is_loop_axis(d)).max_by_key(|a| self.loops_by_axis[a]);
-        match innermost {
-            Some(axis) if self.schedule.edges == Edges::Split => {
-                let guard = Guard::Cut(self.loops_by_axis[&axis]);
+        let mut loops: Vec<LoopId> = dims.iter().filter_map(|d| self.is_loop_axis(d)).map(|a| self.loops_by_axis[&a]).collect();
+        loops.sort_unstable();
+        match self.schedule.edges {
+            Edges::Split if !loops.is_empty() => {
+                let guard = Guard::Cut(loops);
                 let body = self.collect(|this| {
                     this.push(op);
                     Ok(())

@@ -38,7 +38,7 @@ impl Lowering<'_> {
         let names: Vec<String> = results.iter().map(|&r| self.value_name(r)).collect();
         let counts: Vec<Expr> = dims.iter().zip(&names).map(|(dim, name)| self.program_count(dim, name)).collect();
         let mut number = self.program_number();
-        let last = dims.len() - 1;
+        let last = dims.len().saturating_sub(1);
         if self.schedule.order == WorkOrder::LongestFirst {
             number = self.longest_first(&counts, &names[last]);
         }

@@ -56,7 +56,7 @@ impl Lowering<'_> {
         body: BlockId,
         init: &[ValueId],
     ) -> Result<(), Error> {
-        let span = self.span;
+        let (span, exchanged) = (self.span, self.exchange);
         let params = self.kernel.blocks[body].params.clone();
         let name = self.coordinate_name(params[0]);
         let single = self.kernel.axes[axis].kind == AxisKind::Each;
@@ -106,12 +106,14 @@ impl Lowering<'_> {
         self.span = span;
         self.push(StmtOp::Loop { id: loop_id, from: 0, unroll: 1, body: statements });
         self.leave_loop(id, axis, &carried);
+        // The loop may have made no trip, or many.
+        self.exchange = self.exchange.or(exchanged);
         if slots > 0 {
             self.push_wait(0);
-            if !self.loops_by_axis.is_empty() {
-                // The enclosing loop fills the rings again.
-                self.push(StmtOp::Barrier);
-            }
+        }
+        // The enclosing loop fills the rings again, and its next iteration reads what this one stored.
+        if !self.loops_by_axis.is_empty() && (slots > 0 || self.exchange.stored) {
+            self.push(StmtOp::Barrier);
         }
         Ok(())
     }
@@ -275,7 +277,7 @@ impl Lowering<'_> {
         Ok(groups)
     }
 
-    /// Positions in `ops` of the products that read `value`, possibly transposed, in order.
+    /// Positions in `ops` of the products that read `value`, possibly transposed, in order. A loop stands for the products in it.
     pub(super) fn products_of(&self, value: ValueId, ops: &[OpId]) -> Vec<usize> {
         let mut found = Vec::new();
         let mut work = vec![value];
@@ -283,7 +285,7 @@ impl Lowering<'_> {
             for &user in self.classes.users.get(&v).map_or(&[][..], Vec::as_slice) {
                 match self.kernel.ops[user].op {
                     Op::Transpose(_) => work.push(self.kernel.ops[user].results[0]),
-                    Op::Dot { .. } => found.extend(ops.iter().position(|&o| o == user)),
+                    Op::Dot { .. } => found.extend(ops.iter().position(|&o| self.has_inside(o, user))),
                     _ => {}
                 }
             }
@@ -342,8 +344,8 @@ impl Lowering<'_> {
         let mut tiles = Vec::new();
         for &op in &self.kernel.blocks[body].ops {
             let Op::Dot { a, .. } = self.kernel.ops[op].op else { continue };
-            if let Some(computed::Made { tile, transposed: false, .. }) = self.tile_of(a) {
-                let streamed = groups.iter().flat_map(|g| &g.streams).any(|s| s.tile == tile);
+            if let Some(computed::Made { tile, slot, transposed: false }) = self.tile_of(a) {
+                let streamed = slot != Slot::Only || groups.iter().flat_map(|g| &g.streams).any(|s| s.tile == tile);
                 if !streamed && !self.fragments_of.contains_key(&tile) && !tiles.contains(&tile) {
                     tiles.push(tile);
                 }

@@ -121,7 +121,10 @@ impl Plan {
                 match guard {
                     Guard::Exists(iteration) => writeln!(f, "when {} exists", self.iteration(*iteration))?,
                     Guard::Vote { condition, .. } => writeln!(f, "when any lane has {}", condition.text(Domain::Row))?,
-                    Guard::Cut(id) => writeln!(f, "when tile {} is cut", self.loops[*id].coordinate)?,
+                    Guard::Cut(ids) => {
+                        let tiles: Vec<&str> = ids.iter().map(|&id| self.loops[id].coordinate.as_str()).collect();
+                        writeln!(f, "when tile {} is cut", tiles.join(" or "))?;
+                    }
                     Guard::Flag(v) => writeln!(f, "when {}", variable(v))?,
                     Guard::OneLeft(id) => writeln!(f, "when one {} is left", self.loops[*id].coordinate)?,
                 }

@@ -212,8 +212,8 @@ pub struct GlobalTile {
 pub enum Guard {
     /// If the iteration exists.
     Exists(Iteration),
-    /// If the tile in progress is cut by a mask or a bound.
-    Cut(LoopId),
+    /// If the tile in progress of one of the loops is cut by a mask or a bound.
+    Cut(Vec<LoopId>),
     /// If the condition holds for some element of a row fragment in some lane of the warp: a choice of each warp by itself.
     Vote {
         /// Condition per element.

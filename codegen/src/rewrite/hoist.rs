@@ -9,7 +9,12 @@ pub fn hoist_invariants(kernel: &mut Kernel) {
         let Op::For { body, .. } = kernel.ops[id].op else { continue };
         let mut moved = Vec::new();
         for op in kernel.blocks[body].ops.clone() {
-            let pure = !matches!(kernel.ops[op].op, Op::Store { .. } | Op::For { .. } | Op::Yield(_));
+            let pure = match kernel.ops[op].op {
+                Op::Store { .. } | Op::For { .. } | Op::Yield(_) => false,
+                // What a loop stores to changes in it.
+                Op::Load { tensor, .. } => !kernel.tensor(tensor).direction.is_written(),
+                _ => true,
+            };
             let inside = |value| match kernel.values[value].def {
                 ValueDef::BlockParam(block, _) => block == body,
                 ValueDef::Result(def, _) => kernel.blocks[body].ops.contains(&def) && !moved.contains(&def),

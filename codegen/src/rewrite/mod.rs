@@ -6,12 +6,14 @@ mod accumulate;
 pub(crate) mod edit;
 mod exponent;
 mod hoist;
+mod interchange;
 mod precompute;
 mod pretranspose;
 mod split;
 
 use flashtile_dsl::ir::Kernel;
 
+pub use interchange::{Interchanged, interchange, why_not_interchange};
 pub use precompute::{Precomputed, Sides, precompute, why_not_precompute};
 pub use pretranspose::{Pretransposed, pretranspose, why_not_pretranspose};
 pub use split::{Split, split, why_not_split};

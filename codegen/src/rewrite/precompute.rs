@@ -13,8 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::ir::{
-    At, AxisKind, BinaryOp, Dim, Kernel, Op, OpData, OpId, Param, ParamKind, ProgramDim, SizeExpr, Span, TensorDecl, Type,
-    ValueDef, ValueId,
+    At, AxisKind, BinaryOp, Dim, Direction, Kernel, Op, OpData, OpId, Param, ParamKind, ProgramDim, SizeExpr, Span, TensorDecl,
+    Type, ValueDef, ValueId,
 };
 
 use super::edit;
@@ -246,9 +246,9 @@ impl Between {
         place
     }
 
-    fn param(&self, kernel: &Kernel, operands: &[Operand], output: bool) -> Param {
+    fn param(&self, kernel: &Kernel, operands: &[Operand], direction: Direction) -> Param {
         let shape = self.place(kernel, operands, None).into_iter().map(|(_, extent)| extent).collect();
-        let decl = TensorDecl { elem: kernel.tile(operands[self.parts[0]].value).elem, shape, output };
+        let decl = TensorDecl { elem: kernel.tile(operands[self.parts[0]].value).elem, shape, direction };
         Param { name: self.name.clone(), kind: ParamKind::Tensor(decl), span: Span::default() }
     }
 }
@@ -369,7 +369,7 @@ fn preparing(original: &Kernel, operands: &[Operand], group: &[usize], tensors: 
     let body = kernel.body;
     kernel.blocks[body].ops = [first].into_iter().chain(ops).collect();
     for tensor in tensors.iter().filter(|t| group.contains(&t.parts[0])) {
-        let param = kernel.params.push(tensor.param(original, operands, true));
+        let param = kernel.params.push(tensor.param(original, operands, Direction::Out));
         for &part in &tensor.parts {
             let at = tensor.place(original, operands, Some(part)).into_iter().map(|(at, _)| at).collect();
             let op = Op::Store { tensor: param, at, value: operands[part].value };
@@ -385,7 +385,7 @@ fn main(original: &Kernel, operands: &[Operand], tensors: &[Between], sums: &[Su
     let mut kernel = original.clone();
     let mut wholes: BTreeMap<usize, ValueId> = BTreeMap::new();
     for tensor in tensors {
-        let param = kernel.params.push(tensor.param(original, operands, false));
+        let param = kernel.params.push(tensor.param(original, operands, Direction::In));
         // A load after the definition of the last part; a whole stands for all of them.
         let load = |kernel: &mut Kernel, value: ValueId, part: Option<usize>| {
             let at = tensor.place(original, operands, part).into_iter().map(|(at, _)| at).collect();

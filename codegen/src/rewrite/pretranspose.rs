@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use flashtile_dsl::ir::{
-    At, AxisKind, Builder, Dim, Kernel, Op, OpId, Param, ParamId, ParamKind, ProgramDim, SizeExpr, Span, TensorDecl, TileType,
-    Type,
+    At, AxisKind, Builder, Dim, Direction, Kernel, Op, OpId, Param, ParamId, ParamKind, ProgramDim, SizeExpr, Span, TensorDecl,
+    TileType, Type,
 };
 
 use super::edit;
@@ -47,9 +47,9 @@ pub fn pretranspose(kernel: &Kernel) -> Result<Pretransposed, String> {
         let mut shape = decl.shape.clone();
         let last = shape.len() - 1;
         shape.swap(last - 1, last);
-        let written = TensorDecl { shape, output: true, ..decl.clone() };
+        let written = TensorDecl { shape, direction: Direction::Out, ..decl.clone() };
         prepare.push(transposer(kernel, tensor, &name, &written, loads[0]));
-        let kind = ParamKind::Tensor(TensorDecl { output: false, ..written });
+        let kind = ParamKind::Tensor(TensorDecl { direction: Direction::In, ..written });
         let param = main.params.push(Param { name: name.clone(), kind, span: Span::default() });
         for load in loads {
             read_as_it_is(&mut main, load, param);

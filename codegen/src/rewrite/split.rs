@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use flashtile_dsl::analysis::streaming::{Base, Form, Streaming};
 use flashtile_dsl::analysis::unchanged::{Unchanged, unchanged};
 use flashtile_dsl::ir::{
-    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, Dim, Elem, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Part,
-    ProgramDim, SizeExpr, Span, TensorDecl, Type, UnaryOp, ValueData, ValueDef, ValueId,
+    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, Dim, Direction, Elem, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind,
+    Part, ProgramDim, SizeExpr, Span, TensorDecl, Type, UnaryOp, ValueData, ValueDef, ValueId,
 };
 
 use super::edit::{self, Place};
@@ -190,10 +190,10 @@ impl<'k> Splitter<'k> {
     }
 
     /// Adds the tensors to a kernel.
-    fn declare(kernel: &mut Kernel, between: &[Between], output: bool) -> Vec<ParamId> {
+    fn declare(kernel: &mut Kernel, between: &[Between], direction: Direction) -> Vec<ParamId> {
         let param = |t: &Between| Param {
             name: t.name.clone(),
-            kind: ParamKind::Tensor(TensorDecl { elem: Elem::F32, shape: t.shape.clone(), output }),
+            kind: ParamKind::Tensor(TensorDecl { elem: Elem::F32, shape: t.shape.clone(), direction }),
             span: Span::default(),
         };
         between.iter().map(|t| kernel.params.push(param(t))).collect()
@@ -203,7 +203,7 @@ impl<'k> Splitter<'k> {
         let mut kernel = self.kernel.clone();
         kernel.name = format!("{}_partial", self.kernel.name);
         let index = add_part(&mut kernel, count);
-        let tensors = Self::declare(&mut kernel, between, true);
+        let tensors = Self::declare(&mut kernel, between, Direction::Out);
         let body = kernel.body;
         let end = kernel.blocks[body].ops.iter().position(|&op| op == self.loop_op).expect("the loop is in the body");
         kernel.blocks[body].ops.truncate(end + 1);
@@ -241,7 +241,7 @@ impl<'k> Splitter<'k> {
     fn combine(&self, count: u32, between: &[Between]) -> Kernel {
         let mut kernel = self.kernel.clone();
         kernel.name = format!("{}_combine", self.kernel.name);
-        let tensors = Self::declare(&mut kernel, between, false);
+        let tensors = Self::declare(&mut kernel, between, Direction::In);
         let Op::For { axis, init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
         let span = kernel.ops[self.loop_op].span;
         // The loop over parts takes the place of the loop, and its axis that of the loop's.

@@ -115,7 +115,7 @@ fn parameters(kernel: &Kernel, embedded: &Embedded) -> (Vec<TokenStream>, Vec<Id
             ParamKind::Scalar(elem) => element(kernel, *elem, embedded),
             ParamKind::Tensor(tensor) => {
                 let elem = element(kernel, tensor.elem, embedded);
-                let reference = if tensor.output { quote!(&mut) } else { quote!(&) };
+                let reference = if tensor.direction.is_written() { quote!(&mut) } else { quote!(&) };
                 quote!(#reference ::flashtile::Tensor<#elem>)
             }
         };

@@ -8,7 +8,8 @@
 //! element on the boundary of a comparison counts half. For causal attention with M = N it is `4 B H M N D / 2` exactly, the
 //! convention of the field; without a mask it is `4 B H M N D`.
 //!
-//! The kernel is one of the text: a loop that walks a part of its tiles, which only schedules make, counts as a whole one.
+//! The algorithm's count is of kernels of the text. The schedule's is of the kernels of launches too, with all programs: a loop that
+//! walks a part of its tiles walks all of them in as many programs as there are parts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -55,6 +56,15 @@ pub struct Work {
     pub read: u64,
     /// Bytes written to global memory.
     pub written: u64,
+}
+
+impl std::ops::AddAssign for Work {
+    fn add_assign(&mut self, other: Self) {
+        self.flops += other.flops;
+        self.special += other.special;
+        self.read += other.read;
+        self.written += other.written;
+    }
 }
 
 /// What bounds the time of some work.
@@ -133,7 +143,12 @@ impl Workload<'_> {
             if let (ParamKind::Tensor(t), true) = (&param.kind, used(id)) {
                 let elements: u64 = t.shape.iter().map(|s| counter.eval.size(s).max(0) as u64).product();
                 let bytes = elements * self.binding.elem(kernel, t.elem).bytes().unwrap_or(0) as u64;
-                *(if t.output { &mut work.written } else { &mut work.read }) += bytes;
+                if t.direction.is_read() {
+                    work.read += bytes;
+                }
+                if t.direction.is_written() {
+                    work.written += bytes;
+                }
             }
         }
         Cost { algorithm: work, exact: counter.exact, nominal_flops: counter.nominal }
@@ -327,7 +342,10 @@ impl Executed<'_> {
                 Op::Store { tensor, value, .. } => {
                     self.work.written += product(&kernel.tile(*value).dims, false) * bytes(*tensor);
                 }
-                Op::For { axis, body, .. } => self.walk(op, *axis, *body, point, lengths, factor),
+                Op::For { axis, part, body, .. } => {
+                    let parts = part.map_or(1, |part| u64::from(part.count));
+                    self.walk(op, *axis, *body, point, lengths, factor / parts);
+                }
                 _ => {}
             }
         }

@@ -4,7 +4,8 @@
 //! the dimensions of the grid and the `for`s, outermost first. SSA form gives the flow of values (RAW); what a `for` carries
 //! is a variable, read through a block parameter and written by the statement that the loop yields, so that a flow from one
 //! iteration to the next has distance 1, and the variable's place is overwritten (WAR, WAW). Inputs are never written, and
-//! outputs never read; a store that a loop repeats at one place would be a WAW.
+//! outputs never read; a store that a loop repeats at one place would be a WAW. Kernels of the text are analysed: tensors that are both
+//! read and written come of rewrites alone.
 //!
 //! Components are strongly connected by flow alone: WAR and WAW vanish when a variable is renamed, which SSA form is. The
 //! statements of the published analysis of the forward pass are in [`super::nest`].

@@ -1,8 +1,8 @@
 //! Kernels built by hand for the tests of the analyses.
 
 use crate::ir::{
-    At, AxisId, AxisKind, BinaryOp, Builder, CompareOp, Dim, Elem, Kernel, Op, OpId, Param, ParamKind, ProgramDim, ReduceOp,
-    SizeExpr, SizeKind, Span, TensorDecl, UnaryOp, ValueId,
+    At, AxisId, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, Kernel, Op, OpId, Param, ParamKind, ProgramDim,
+    ReduceOp, SizeExpr, SizeKind, Span, TensorDecl, UnaryOp, ValueId,
 };
 
 /// How a sample attention differs from the built-in one.
@@ -68,7 +68,7 @@ pub fn causal(b: &mut Builder, s: &Scope) -> ValueId {
 }
 
 fn tensor(b: &mut Builder, name: &str, elem: Elem, shape: Vec<SizeExpr>, output: bool) -> crate::ir::ParamId {
-    let kind = ParamKind::Tensor(TensorDecl { elem, shape, output });
+    let kind = ParamKind::Tensor(TensorDecl { elem, shape, direction: if output { Direction::Out } else { Direction::In } });
     b.kernel.params.push(Param { name: name.into(), kind, span: Span::default() })
 }
 

@@ -1,5 +1,6 @@
 //! The interpreter: executes the ops of one program in order.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::arithmetic::{Arithmetic, Real};
@@ -8,8 +9,8 @@ use super::error::InterpretError;
 use super::memory::{Argument, Run, Stored, load};
 use super::tile::{Data, Tile, rows_columns};
 use crate::ir::{
-    At, AxisId, AxisKind, Binding, BlockId, Dim, Elem, Entity, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, Part, ProgramDim,
-    SizeExpr, SizeKind, Span, Type, ValueId,
+    At, AxisId, AxisKind, Binding, BlockId, Dim, Direction, Elem, Entity, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, Part,
+    ProgramDim, SizeExpr, SizeKind, Span, Type, ValueId,
 };
 
 /// How many positions a tile of each axis has.
@@ -125,7 +126,7 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
             (*coordinate, rest) = (rest % extent, rest / extent);
         }
         let values = vec![None; self.kernel.values.len()];
-        let mut run = Execution { of: self, coordinates, values, stored: Vec::new() };
+        let mut run = Execution { of: self, coordinates, values, stored: Vec::new(), written: BTreeMap::new() };
         run.block(self.kernel.body)?;
         Ok(run.stored)
     }
@@ -170,14 +171,15 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
                 continue;
             };
             let shape = declared.shape.iter().map(|s| self.extent(s)).collect::<Result<Vec<_>, _>>()?;
-            match (declared.output, argument) {
-                (true, Argument::Output) => {}
-                (true, _) => return kind("an output tensor"),
-                (false, Argument::Input(tensor)) => {
+            match (declared.direction, argument) {
+                (Direction::Out, Argument::Output) => {}
+                (Direction::Out, _) => return kind("an output tensor"),
+                (Direction::In | Direction::InOut, Argument::Input(tensor)) => {
                     let expected = self.binding.elem(self.kernel, declared.elem);
                     check_tensor(&param.name, expected, &shape, tensor)?;
                 }
-                (false, _) => return kind("an input tensor"),
+                (Direction::In, _) => return kind("an input tensor"),
+                (Direction::InOut, _) => return kind("an input tensor, for what is read before it is stored"),
             }
             shapes.push(shape);
         }
@@ -232,6 +234,13 @@ struct Execution<'i, 'a, A: Arithmetic> {
     coordinates: Vec<usize>,
     values: Vec<Option<Value<A::Real>>>,
     stored: Vec<Stored<A::Real>>,
+    /// Tiles of in-out tensors that were stored, by tensor and region: their places in `stored`.
+    written: BTreeMap<(ParamId, Vec<(usize, usize)>), usize>,
+}
+
+/// First element and number of elements of every dimension.
+fn region(runs: &[Run]) -> Vec<(usize, usize)> {
+    runs.iter().map(|r| (r.start, r.len)).collect()
 }
 
 impl<A: Arithmetic> Execution<'_, '_, A> {
@@ -323,7 +332,19 @@ impl<A: Arithmetic> Execution<'_, '_, A> {
                 let Argument::Input(view) = &self.of.arguments[tensor.index()] else {
                     unreachable!("verified: only inputs are loaded")
                 };
-                load(view, &self.runs(*tensor, at, span)?)
+                let runs = self.runs(*tensor, at, span)?;
+                match self.stored_at(*tensor, &region(&runs)) {
+                    // What this program stored there, as it is in memory.
+                    Some(place) => {
+                        let Stored { values, ints, .. } = &self.stored[place];
+                        let shape = runs.iter().filter(|r| r.kept).map(|r| r.len).collect();
+                        match self.of.elem(*tensor) {
+                            Elem::I32 => Tile::int(shape, ints.clone()),
+                            _ => Tile::float(shape, values.clone()),
+                        }
+                    }
+                    None => load(view, &runs),
+                }
             }
             Op::Unary(op, x) => unary(*op, self.tile(*x)),
             Op::Binary(op, a, b) => {
@@ -395,15 +416,30 @@ impl<A: Arithmetic> Execution<'_, '_, A> {
     }
 
     fn store(&mut self, tensor: ParamId, at: &[At], value: ValueId, span: Span) -> Result<(), InterpretError> {
-        let region = self.runs(tensor, at, span)?.into_iter().map(|r| (r.start, r.len)).collect();
+        let region = region(&self.runs(tensor, at, span)?);
         let tile = self.cast(self.of.elem(tensor), value);
         let values = tile.to_floats().into_owned();
         let ints = match &tile.data {
             Data::Int(ints) => ints.clone(),
             _ => Vec::new(),
         };
-        self.stored.push(Stored { param: tensor, region, values, ints });
+        let before = self.stored_at(tensor, &region);
+        let stored = Stored { param: tensor, region, values, ints };
+        match before {
+            Some(place) => self.stored[place] = stored,
+            None => {
+                if self.of.kernel.tensor(tensor).direction == Direction::InOut {
+                    self.written.insert((tensor, stored.region.clone()), self.stored.len());
+                }
+                self.stored.push(stored);
+            }
+        }
         Ok(())
+    }
+
+    /// Which of the stored tiles is the one of an in-out tensor in this region.
+    fn stored_at(&self, tensor: ParamId, region: &[(usize, usize)]) -> Option<usize> {
+        self.written.get(&(tensor, region.to_vec())).copied()
     }
 
     /// The value as another element type.

@@ -22,7 +22,7 @@ pub struct TensorView<'a> {
 /// One argument, in the order of the parameters.
 #[derive(Clone, Copy, Debug)]
 pub enum Argument<'a> {
-    /// A tensor that is read.
+    /// A tensor that is read. Of one that is written too, what it holds before: what is stored is returned.
     Input(TensorView<'a>),
     /// A tensor that is written: what is stored is returned, so its memory is not needed.
     Output,

@@ -101,8 +101,31 @@ pub struct TensorDecl {
     pub elem: Elem,
     /// Extents, outermost first; the last dimension is contiguous in memory.
     pub shape: Vec<SizeExpr>,
-    /// Whether it is declared `&mut`: written, never read.
-    pub output: bool,
+    /// What the kernel does with it.
+    pub direction: Direction,
+}
+
+/// What a kernel does with a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Direction {
+    /// It is read, and nothing writes it while the kernel runs: `&` in kernel text.
+    In,
+    /// It is written, never read: `&mut` in kernel text.
+    Out,
+    /// Tiles of it are read and written back. Kernel text has no word for it: rewrites make such tensors, of what a loop carries.
+    InOut,
+}
+
+impl Direction {
+    /// Whether loads read it.
+    pub fn is_read(self) -> bool {
+        self != Direction::Out
+    }
+
+    /// Whether stores write it.
+    pub fn is_written(self) -> bool {
+        self != Direction::In
+    }
 }
 
 /// What a parameter is.

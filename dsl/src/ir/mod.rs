@@ -34,6 +34,8 @@
 //!   meet; an analysis ([`crate::analysis::streaming`]) says how. Which state stands for the same part is not said either: a
 //!   running maximum may be any reference that what is rescaled by it goes with.
 //! * A tensor is strided, its last dimension contiguous. Stores of one kernel write disjoint places.
+//! * A tensor that is read and written (*in-out*) has one load and one store, of the same tile in the same block, the load first.
+//!   A load gives what the program stored to the tile the last time, and what was there before the kernel if it has not yet.
 //!
 //! [`crate::interpret`] is this section in code.
 //!
@@ -53,8 +55,8 @@ mod verify;
 pub use builder::{Builder, broadcast, result_types, selected_dims};
 pub use entity::{Arena, AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
 pub use kernel::{
-    Axis, AxisKind, Binding, BlockData, Kernel, OpData, Param, ParamKind, Size, SizeKind, SourceText, Span, TensorDecl,
-    ValueData, ValueDef,
+    Axis, AxisKind, Binding, BlockData, Direction, Kernel, OpData, Param, ParamKind, Size, SizeKind, SourceText, Span,
+    TensorDecl, ValueData, ValueDef,
 };
 pub use op::{At, BinaryOp, CompareOp, IndexOp, Op, Part, ProgramDim, ReduceOp, UnaryOp};
 pub use parse::{TextError, parse_text};

@@ -23,7 +23,7 @@
 use std::fmt::{self, Write};
 
 use super::entity::{AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
-use super::kernel::{AxisKind, Kernel, ParamKind, SizeKind};
+use super::kernel::{AxisKind, Direction, Kernel, ParamKind, SizeKind};
 use super::op::{At, Op, ProgramDim};
 use super::size::SizeExpr;
 use super::types::{Dim, Elem, Type};
@@ -69,11 +69,14 @@ impl Printer<'_> {
             match &param.kind {
                 ParamKind::Scalar(elem) => writeln!(self.out, "  param {}: {}", param.name, self.elem(*elem))?,
                 ParamKind::Tensor(tensor) => {
-                    let reference = if tensor.output { "&mut" } else { "&" };
-                    let space = if tensor.output { " " } else { "" };
+                    let reference = match tensor.direction {
+                        Direction::In => "&",
+                        Direction::Out => "&mut ",
+                        Direction::InOut => "&inout ",
+                    };
                     let shape: Vec<_> = tensor.shape.iter().map(|s| self.size(s)).collect();
                     let elem = self.elem(tensor.elem);
-                    writeln!(self.out, "  param {}: {reference}{space}tensor<{elem}, ({})>", param.name, shape.join(", "))?;
+                    writeln!(self.out, "  param {}: {reference}tensor<{elem}, ({})>", param.name, shape.join(", "))?;
                 }
             }
         }

@@ -27,7 +27,7 @@ impl Lowering<'_> {
                 return Err(reported);
             }
         };
-        if self.builder.kernel.tensor(tensor).output {
+        if self.builder.kernel.tensor(tensor).direction.is_written() {
             let error = Diagnostic::new(self.positions.of(&call.args[0]), format!("`{name}` is an output and cannot be loaded"))
                 .label("declared `&mut`")
                 .help("keep the value in a variable, or declare another parameter as the input");
@@ -55,7 +55,7 @@ impl Lowering<'_> {
         };
         self.stored.insert(tensor);
         let decl = self.builder.kernel.tensor(tensor).clone();
-        if !decl.output {
+        if !decl.direction.is_written() {
             let name = self.builder.kernel.params[tensor].name.clone();
             let error =
                 Diagnostic::new(self.positions.of(&call.args[0]), format!("`{name}` is an input and cannot be stored to"))

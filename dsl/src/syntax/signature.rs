@@ -9,7 +9,7 @@ use syn::{
 use super::diagnostic::{Checked, Diagnostic, Reporter};
 use super::position::Positions;
 use super::suggest::nearest;
-use crate::ir::{Builder, Elem, Param, ParamKind, SizeExpr, SizeKind, TensorDecl};
+use crate::ir::{Builder, Direction, Elem, Param, ParamKind, SizeExpr, SizeKind, TensorDecl};
 
 /// Reads headers into a [`Builder`].
 pub(super) struct Header<'a> {
@@ -168,7 +168,8 @@ impl Header<'_> {
                     let error = Diagnostic::new(self.positions.of(lifetime), "a kernel has no lifetimes");
                     self.reporter.report(error.help("write `&Tensor<...>` and `&mut Tensor<...>` without them"));
                 }
-                self.tensor(&reference.elem, reference.mutability.is_some())
+                let direction = if reference.mutability.is_some() { Direction::Out } else { Direction::In };
+                self.tensor(&reference.elem, direction)
             }
             other => self.scalar(other),
         };
@@ -201,7 +202,7 @@ impl Header<'_> {
         Err(self.reporter.report(error))
     }
 
-    fn tensor(&mut self, ty: &Type, output: bool) -> Checked<ParamKind> {
+    fn tensor(&mut self, ty: &Type, direction: Direction) -> Checked<ParamKind> {
         let help = "a tensor has an element type and a tuple of sizes: `Tensor<T, (M, D)>`";
         let arguments = match ty {
             Type::Path(path)
@@ -240,7 +241,7 @@ impl Header<'_> {
         for dim in dims {
             shape.push(self.dimension(dim)?);
         }
-        Ok(ParamKind::Tensor(TensorDecl { elem: elem?, shape, output }))
+        Ok(ParamKind::Tensor(TensorDecl { elem: elem?, shape, direction }))
     }
 
     fn dimension(&mut self, dim: &Type) -> Checked<SizeExpr> {

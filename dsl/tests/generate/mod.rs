@@ -1,8 +1,8 @@
 //! Generated kernels: bytes choose among the ops that the values so far allow, so every kernel is sound.
 
 use flashtile_dsl::ir::{
-    At, AxisKind, BinaryOp, Builder, CompareOp, Dim, Elem, IndexOp, Kernel, Op, Param, ParamKind, ProgramDim, ReduceOp, SizeExpr,
-    SizeKind, Span, TensorDecl, TileType, Type, UnaryOp, ValueId, broadcast,
+    At, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, IndexOp, Kernel, Op, Param, ParamKind, ProgramDim,
+    ReduceOp, SizeExpr, SizeKind, Span, TensorDecl, TileType, Type, UnaryOp, ValueId, broadcast,
 };
 
 /// The choices still to be made.
@@ -33,7 +33,7 @@ pub fn kernel(bytes: &[u8]) -> Kernel {
     let t = Elem::Generic(0);
     let mut tensor = |name: &str, elem, shape: &[&SizeExpr], output| {
         let shape = shape.iter().map(|&s| s.clone()).collect();
-        let kind = ParamKind::Tensor(TensorDecl { elem, shape, output });
+        let kind = ParamKind::Tensor(TensorDecl { elem, shape, direction: if output { Direction::Out } else { Direction::In } });
         builder.kernel.params.push(Param { name: name.into(), kind, span: Span::default() })
     };
     let x = tensor("x", t, &[&b, &m, &d], false);

@@ -89,7 +89,7 @@ pub(super) fn places(case: &Case, kernel: &Kernel) -> Vec<HostArgument> {
                 own => own,
             };
             let tensor = poisoned(elem, &shape, case.layout);
-            if declared.output { HostArgument::Output(tensor) } else { HostArgument::Input(tensor) }
+            if declared.direction.is_written() { HostArgument::Output(tensor) } else { HostArgument::Input(tensor) }
         }
     };
     kernel.params.values().map(place).collect()

@@ -64,7 +64,7 @@ impl Signature {
                 ParamKind::Tensor(t) => {
                     let elem = binding.elem(ir, t.elem);
                     let bytes = elem.bytes().expect("verified: a tensor holds what has a size");
-                    Param::Tensor { elem, bytes, shape: t.shape.clone(), output: t.output }
+                    Param::Tensor { elem, bytes, shape: t.shape.clone(), output: t.direction.is_written() }
                 }
                 ParamKind::Scalar(elem) => Param::Scalar(binding.elem(ir, *elem)),
             })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
+use flashtile_dsl::ir::{Direction, Elem, Entity, ParamKind, SizeKind};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -98,7 +98,7 @@ impl Inputs {
             values.push(match (&param.kind, shape) {
                 (ParamKind::Tensor(t), Some(shape)) => {
                     let elem = kernel.binding().elem(ir, t.elem);
-                    if t.output {
+                    if t.direction.is_written() {
                         Value::Output(AnyTensor::zeros(device, elem, &shape)?)
                     } else {
                         let drawn = || {
@@ -148,7 +148,7 @@ pub(super) fn rotations(name: &str, elem: Elem, shape: &[usize]) -> Option<Vec<u
 /// Refuses data for what is no input tensor.
 fn check_data(kernel: &BoundKernel, data: &InputData) -> Result<(), TuneError> {
     let ir = kernel.ir();
-    let inputs = ir.params.values().filter(|p| matches!(&p.kind, ParamKind::Tensor(t) if !t.output));
+    let inputs = ir.params.values().filter(|p| matches!(&p.kind, ParamKind::Tensor(t) if t.direction == Direction::In));
     let names: Vec<&str> = inputs.map(|p| p.name.as_str()).collect();
     match data.0.keys().find(|name| !names.contains(&name.as_str())) {
         None => Ok(()),

@@ -102,7 +102,7 @@ impl Part {
                 (ParamKind::Tensor(t), Some(shape)) => {
                     let name = self.tensors.get(&param.name).unwrap_or(&param.name).clone();
                     forms.push((name.clone(), (binding.elem(ir, t.elem), shape)));
-                    if t.output { Slot::Output(name) } else { Slot::Input(name) }
+                    if t.direction.is_written() { Slot::Output(name) } else { Slot::Input(name) }
                 }
                 (ParamKind::Scalar(Elem::I32), _) => Slot::I32(1),
                 _ => Slot::F32(scale),

@@ -98,7 +98,7 @@ impl Reference {
         let outputs = ir
             .params
             .iter()
-            .filter(|(_, p)| matches!(&p.kind, ParamKind::Tensor(t) if t.output))
+            .filter(|(_, p)| matches!(&p.kind, ParamKind::Tensor(t) if t.direction.is_written()))
             .map(|(param, p)| {
                 let (shape, elem) = (exact.shape(param).to_vec(), exact.elem(param));
                 let (places, values) = gather(&exact_tiles, param, &shape);

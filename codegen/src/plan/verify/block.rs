@@ -2,16 +2,42 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use flashtile_dsl::ir::ParamId;
 use flashtile_templates::expr::Expr;
 
-use crate::plan::{Computed, Guard, Input, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId};
+use crate::plan::{
+    Computed, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId,
+};
 
-/// The faults that show when every loop makes so many trips.
-pub(super) fn faults(plan: &Plan, trips: u32) -> BTreeSet<String> {
+/// Numbers of trips to try: of loops, and of loops inside loops. Those that stand side by side make equally many.
+pub(super) fn cases(plan: &Plan, most: u32) -> Vec<Vec<u32>> {
+    let mut depths = vec![0; plan.loops.len()];
+    plan.roles.iter().for_each(|role| find_depths(&role.body, 0, &mut depths));
+    let nested = depths.iter().any(|&d| d > 0);
+    let inner = |outer: u32| if nested { 0..=most } else { outer..=outer };
+    let both = (0..=most).flat_map(|outer| inner(outer).map(move |inner| (outer, inner)));
+    both.map(|(outer, inner)| depths.iter().map(|&d| if d == 0 { outer } else { inner }).collect()).collect()
+}
+
+fn find_depths(body: &[Stmt], depth: u32, depths: &mut [u32]) {
+    for stmt in body {
+        let inside = match &stmt.op {
+            StmtOp::Loop { id, .. } => {
+                depths[*id] = depth;
+                depth + 1
+            }
+            _ => depth,
+        };
+        stmt.op.bodies().into_iter().for_each(|body| find_depths(body, inside, depths));
+    }
+}
+
+/// The faults that show when loops make so many trips each.
+pub(super) fn faults(plan: &Plan, trips: &[u32]) -> BTreeSet<String> {
     let mut faults = BTreeSet::new();
     for role in &plan.roles {
-        let mut state = State { plan, trips, faults: BTreeSet::new(), ..State::new(plan) };
-        state.run(&role.body, 0);
+        let mut state = State::new(plan, trips);
+        state.run(&role.body);
         if state.contents.values().any(|c| c.status == Status::InFlight) {
             state.faults.insert("a copy is never waited for".into());
         }
@@ -36,9 +62,15 @@ struct Contents {
     computed: bool,
 }
 
+/// A tile in global memory: its tensor, its address as the plan has it, and the iterations of the loops that this names.
+type Place = (ParamId, String, Vec<(String, u32)>);
+
 struct State<'a> {
     plan: &'a Plan,
-    trips: u32,
+    /// Trips of each loop.
+    trips: &'a [u32],
+    /// The iteration of each loop that is in progress.
+    at: Vec<u32>,
     faults: BTreeSet<String>,
     contents: BTreeMap<(TileId, u32), Contents>,
     /// Slots read since the last barrier.
@@ -48,32 +80,41 @@ struct State<'a> {
     written: HashSet<VarId>,
     /// Tiles whose slots are computed in place before products read them.
     in_place: HashSet<TileId>,
+    /// Tensors that statements store to.
+    outputs: HashSet<ParamId>,
+    /// Tiles of these that were loaded since the last barrier, and that were stored.
+    loaded: HashSet<Place>,
+    stored: HashSet<Place>,
     /// Whether the statements are those of a branch that each warp takes by itself.
     one_warp: bool,
 }
 
 impl<'a> State<'a> {
-    fn new(plan: &'a Plan) -> Self {
+    fn new(plan: &'a Plan, trips: &'a [u32]) -> Self {
         Self {
             plan,
-            trips: 0,
+            trips,
+            at: vec![0; plan.loops.len()],
             faults: BTreeSet::new(),
             contents: BTreeMap::new(),
             read: HashSet::new(),
             group: 0,
             written: HashSet::new(),
             in_place: plan.roles.iter().flat_map(|r| computed_in_place(&r.body)).collect(),
+            outputs: plan.roles.iter().flat_map(|r| outputs(&r.body)).collect(),
+            loaded: HashSet::new(),
+            stored: HashSet::new(),
             one_warp: false,
         }
     }
 
-    fn run(&mut self, body: &[Stmt], n: u32) {
+    fn run(&mut self, body: &[Stmt]) {
         for stmt in body {
-            self.step(&stmt.op, n);
+            self.step(&stmt.op);
         }
     }
 
-    fn step(&mut self, op: &StmtOp, n: u32) {
+    fn step(&mut self, op: &StmtOp) {
         match op {
             StmtOp::Let { value, .. } => self.reads(value),
             StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. } => {
@@ -85,10 +126,15 @@ impl<'a> State<'a> {
                 self.written.insert(*to);
             }
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.read_variable(*v),
-            StmtOp::Copy { tile, slot, .. } => self.copy(*tile, *slot, n),
+            StmtOp::Copy { tile, slot, from } => {
+                if self.outputs.contains(&from.tensor) {
+                    self.faults.insert(format!("{} is copied to shared memory and stored to", tensor_name(from)));
+                }
+                self.copy(*tile, *slot);
+            }
             StmtOp::Compute { to, inputs, shared } => {
                 shared.iter().for_each(|s| self.reads(&s.value));
-                self.compute(to, inputs, n);
+                self.compute(to, inputs);
             }
             StmtOp::Commit => self.group += 1,
             StmtOp::Wait(pending) => {
@@ -104,6 +150,8 @@ impl<'a> State<'a> {
                     self.faults.insert("a barrier in a branch that each warp takes by itself".into());
                 }
                 self.read.clear();
+                self.loaded.clear();
+                self.stored.clear();
                 for contents in self.contents.values_mut() {
                     if contents.status == Status::Landed {
                         contents.status = Status::Visible;
@@ -111,15 +159,15 @@ impl<'a> State<'a> {
                 }
             }
             StmtOp::LoadFragments { to, tile, slot } => {
-                self.read_tile(*tile, *slot, n);
+                self.read_tile(*tile, *slot);
                 self.written.insert(*to);
             }
             StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
                 match a {
-                    OperandA::Tile(tile, slot) => self.read_tile(*tile, *slot, n),
+                    OperandA::Tile(tile, slot) => self.read_tile(*tile, *slot),
                     OperandA::Packed(v) => self.read_variable(*v),
                 }
-                self.read_tile(*b, *b_slot, n);
+                self.read_tile(*b, *b_slot);
                 if !zero {
                     self.read_variable(*acc);
                 }
@@ -129,10 +177,22 @@ impl<'a> State<'a> {
                 self.read_variable(*from);
                 self.contents.insert((*tile, 0), Contents { iteration: None, status: Status::Visible, group: 0, computed: true });
             }
-            StmtOp::Load { to, .. } => {
+            StmtOp::Load { to, from } => {
+                if self.outputs.contains(&from.tensor) {
+                    let place = self.place(from);
+                    if self.stored.contains(&place) {
+                        self.faults.insert(format!("{} is loaded with no barrier after it was stored", tensor_name(from)));
+                    }
+                    self.loaded.insert(place);
+                }
                 self.written.insert(*to);
             }
-            StmtOp::Store { value, variable, .. } => {
+            StmtOp::Store { to, value, variable, .. } => {
+                let place = self.place(to);
+                if self.loaded.contains(&place) {
+                    self.faults.insert(format!("{} is stored with no barrier after it was loaded", tensor_name(to)));
+                }
+                self.stored.insert(place);
                 self.reads(value);
                 if let Some(v) = variable {
                     self.read_variable(*v);
@@ -144,21 +204,22 @@ impl<'a> State<'a> {
                     self.reads(condition);
                     let (written, one_warp) = (self.written.clone(), self.one_warp);
                     self.one_warp = true;
-                    self.run(body, n);
+                    self.run(body);
                     (self.written, self.one_warp) = (written, one_warp);
                     return;
                 }
                 let runs = match guard {
-                    Guard::Exists(iteration) => self.number(*iteration, n) < self.trips,
+                    Guard::Exists(iteration) => self.number(*iteration) < self.trips[loop_of(*iteration)],
                     Guard::Cut(_) | Guard::Vote { .. } | Guard::Flag(_) | Guard::OneLeft(_) => true,
                 };
                 if runs {
-                    self.run(body, n);
+                    self.run(body);
                 }
             }
-            StmtOp::Loop { body, .. } => {
-                for n in 0..self.trips {
-                    self.run(body, n);
+            StmtOp::Loop { id, body, .. } => {
+                for n in 0..self.trips[*id] {
+                    self.at[*id] = n;
+                    self.run(body);
                 }
             }
             StmtOp::Step { .. }
@@ -172,27 +233,39 @@ impl<'a> State<'a> {
         }
     }
 
-    fn number(&self, iteration: Iteration, n: u32) -> u32 {
+    fn number(&self, iteration: Iteration) -> u32 {
         match iteration {
             Iteration::First(_, number) => number,
-            Iteration::Ahead(_, ahead) => n + ahead,
-            Iteration::Behind(_, behind) => n.saturating_sub(behind),
-            Iteration::Last(_) => self.trips.saturating_sub(1),
+            Iteration::Ahead(id, ahead) => self.at[id] + ahead,
+            Iteration::Behind(id, behind) => self.at[id].saturating_sub(behind),
+            Iteration::Last(id) => self.trips[id].saturating_sub(1),
         }
     }
 
-    fn slot(&self, tile: TileId, slot: Slot, n: u32) -> (u32, Option<u32>) {
+    fn place(&self, tile: &GlobalTile) -> Place {
+        let mut iterations = Vec::new();
+        tile.origin.visit(&mut |e| {
+            if let Expr::Name(text) = e
+                && let Some(id) = self.plan.loops.iter().position(|l| l.coordinate == *text)
+            {
+                iterations.push((text.clone(), self.at[id]));
+            }
+        });
+        (tile.tensor, format!("{:?}", tile.origin), iterations)
+    }
+
+    fn slot(&self, tile: TileId, slot: Slot) -> (u32, Option<u32>) {
         match slot {
             Slot::Only => (0, None),
             Slot::Of(iteration) => {
-                let number = self.number(iteration, n);
+                let number = self.number(iteration);
                 (number % self.plan.tiles[tile].slots, Some(number))
             }
         }
     }
 
-    fn copy(&mut self, tile: TileId, slot: Slot, n: u32) {
-        let (slot, iteration) = self.slot(tile, slot, n);
+    fn copy(&mut self, tile: TileId, slot: Slot) {
+        let (slot, iteration) = self.slot(tile, slot);
         let name = &self.plan.tiles[tile].name;
         if self.read.contains(&(tile, slot)) {
             self.faults.insert(format!("a slot of {name} is filled while it may still be read"));
@@ -205,7 +278,7 @@ impl<'a> State<'a> {
     }
 
     /// All warps read the inputs, and write their parts of the tiles.
-    fn compute(&mut self, to: &[Computed], inputs: &[Input], n: u32) {
+    fn compute(&mut self, to: &[Computed], inputs: &[Input]) {
         if self.one_warp {
             self.faults.insert("tiles are computed in a branch that each warp takes by itself".into());
         }
@@ -213,17 +286,17 @@ impl<'a> State<'a> {
         let mut sources = Vec::new();
         for input in inputs {
             let InputSource::Tile(tile, slot) = input.from else { continue };
-            let (at, _) = self.slot(tile, slot, n);
+            let (at, _) = self.slot(tile, slot);
             if self.in_place.contains(&tile) && self.contents.get(&(tile, at)).is_some_and(|c| c.computed) {
                 self.faults.insert(format!("{} is computed twice", self.plan.tiles[tile].name));
             }
-            self.read_slot(tile, slot, n);
+            self.read_slot(tile, slot);
             sources.push((tile, at));
         }
         let mut written = HashSet::new();
         for Computed { tile, slot, value } in to {
             self.reads(value);
-            let (at, iteration) = self.slot(*tile, *slot, n);
+            let (at, iteration) = self.slot(*tile, *slot);
             let t = &self.plan.tiles[*tile];
             // A thread reads its part of an input before it writes the same part; what was read before, others may still read.
             if before.contains(&(*tile, at)) {
@@ -251,16 +324,16 @@ impl<'a> State<'a> {
         self.read.extend(sources);
     }
 
-    fn read_tile(&mut self, tile: TileId, slot: Slot, n: u32) {
-        let (at, _) = self.slot(tile, slot, n);
+    fn read_tile(&mut self, tile: TileId, slot: Slot) {
+        let (at, _) = self.slot(tile, slot);
         if self.in_place.contains(&tile) && self.contents.get(&(tile, at)).is_some_and(|c| !c.computed) {
             self.faults.insert(format!("{} is read before it is computed", self.plan.tiles[tile].name));
         }
-        self.read_slot(tile, slot, n);
+        self.read_slot(tile, slot);
     }
 
-    fn read_slot(&mut self, tile: TileId, slot: Slot, n: u32) {
-        let (slot, wanted) = self.slot(tile, slot, n);
+    fn read_slot(&mut self, tile: TileId, slot: Slot) {
+        let (slot, wanted) = self.slot(tile, slot);
         let name = &self.plan.tiles[tile].name;
         let fault = match self.contents.get(&(tile, slot)) {
             None => Some("is read before it is filled"),
@@ -295,6 +368,37 @@ impl<'a> State<'a> {
             self.faults.insert(format!("{} is read before it is written", self.plan.variables[v].name));
         }
     }
+}
+
+fn loop_of(iteration: Iteration) -> LoopId {
+    match iteration {
+        Iteration::First(id, _) | Iteration::Ahead(id, _) | Iteration::Behind(id, _) | Iteration::Last(id) => id,
+    }
+}
+
+/// The tensor of a tile, as the plan calls it.
+fn tensor_name(tile: &GlobalTile) -> String {
+    let mut name = None;
+    tile.origin.visit(&mut |e| {
+        if let (Expr::Name(text), None) = (e, &name) {
+            name = Some(text.trim_start_matches("params.").to_owned());
+        }
+    });
+    name.unwrap_or_else(|| format!("{:?}", tile.tensor))
+}
+
+/// The tensors that statements store to.
+fn outputs(body: &[Stmt]) -> HashSet<ParamId> {
+    let mut found = HashSet::new();
+    for stmt in body {
+        if let StmtOp::Store { to, .. } = &stmt.op {
+            found.insert(to.tensor);
+        }
+        for body in stmt.op.bodies() {
+            found.extend(outputs(body));
+        }
+    }
+    found
 }
 
 /// The tiles that some statement computes in the slots that it reads.

@@ -6,7 +6,7 @@ use super::TextError;
 use super::lex::{Token, tokens};
 use crate::ir::entity::{AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
 use crate::ir::kernel::{
-    Axis, AxisKind, BlockData, Kernel, OpData, Param, ParamKind, Size, SizeKind, Span, TensorDecl, ValueData, ValueDef,
+    Axis, AxisKind, BlockData, Direction, Kernel, OpData, Param, ParamKind, Size, SizeKind, Span, TensorDecl, ValueData, ValueDef,
 };
 use crate::ir::op::{Op, Part};
 use crate::ir::size::SizeExpr;
@@ -184,7 +184,11 @@ impl<'t> Reader<'t> {
     }
 
     fn tensor(&mut self) -> Read<ParamKind> {
-        let output = self.take_word("mut");
+        let direction = match self.take_word("mut") {
+            true => Direction::Out,
+            false if self.take_word("inout") => Direction::InOut,
+            false => Direction::In,
+        };
         self.expect_word("tensor")?;
         self.expect('<')?;
         let elem = self.elem()?;
@@ -192,7 +196,7 @@ impl<'t> Reader<'t> {
         self.expect('(')?;
         let shape = self.list(')', |reader| reader.size(0))?;
         self.expect('>')?;
-        Ok(ParamKind::Tensor(TensorDecl { elem, shape, output }))
+        Ok(ParamKind::Tensor(TensorDecl { elem, shape, direction }))
     }
 
     fn axis_line(&mut self) -> Read<()> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{BadOps, Errors, Rule};
 use crate::ir::entity::{AxisId, BlockId, OpId, ParamId, ValueId};
-use crate::ir::kernel::{AxisKind, Kernel, ParamKind, TensorDecl, ValueDef};
+use crate::ir::kernel::{AxisKind, Direction, Kernel, ParamKind, TensorDecl, ValueDef};
 use crate::ir::op::{At, Op, ProgramDim};
 use crate::ir::types::{Dim, Elem, Type};
 
@@ -30,8 +30,8 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
             continue;
         };
         match value {
-            None if decl.output => errors.at(Rule::Direction, id, format!("the output `{name}` is loaded")),
-            Some(_) if !decl.output => errors.at(Rule::Direction, id, format!("the input `{name}` is stored to")),
+            None if !decl.direction.is_read() => errors.at(Rule::Direction, id, format!("the output `{name}` is loaded")),
+            Some(_) if !decl.direction.is_written() => errors.at(Rule::Direction, id, format!("the input `{name}` is stored to")),
             _ => {}
         }
         if !check_address(errors, id, decl, at) {
@@ -46,6 +46,43 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
         check_disjoint(errors, block, id, tensor);
     }
     check_twice(errors, &stores);
+    check_in_out(errors);
+}
+
+/// Checks that a tensor that is read and written has one load, and one store of the same tile after it.
+fn check_in_out(errors: &mut Errors<'_>) {
+    let kernel = errors.kernel;
+    let ops = kernel.walk();
+    for (tensor, param) in kernel.params.iter() {
+        if !matches!(&param.kind, ParamKind::Tensor(decl) if decl.direction == Direction::InOut) {
+            continue;
+        }
+        let loads: Vec<_> =
+            ops.iter().filter(|(_, op)| matches!(&kernel.ops[*op].op, Op::Load { tensor: t, .. } if *t == tensor)).collect();
+        let stores: Vec<_> =
+            ops.iter().filter(|(_, op)| matches!(&kernel.ops[*op].op, Op::Store { tensor: t, .. } if *t == tensor)).collect();
+        let name = &param.name;
+        let (&[&(block, load)], &[&(other, store)]) = (&loads[..], &stores[..]) else {
+            errors.kernel(
+                Rule::InOut,
+                format!(
+                    "`{name}` is read and written, with {} loads and {} stores, and not one of each",
+                    loads.len(),
+                    stores.len()
+                ),
+            );
+            continue;
+        };
+        let place = |op: OpId| kernel.blocks[block].ops.iter().position(|&o| o == op);
+        if block != other || place(load) > place(store) {
+            errors.at(Rule::InOut, store, format!("the store to `{name}` does not follow its load in the same block"));
+        }
+        if let (Op::Load { at: from, .. }, Op::Store { at: to, .. }) = (&kernel.ops[load].op, &kernel.ops[store].op)
+            && from != to
+        {
+            errors.at(Rule::InOut, store, format!("the store to `{name}` and its load address different tiles"));
+        }
+    }
 }
 
 /// Whether there is one sound entry for each dimension.
@@ -98,7 +135,7 @@ fn check_stored(errors: &mut Errors<'_>, id: OpId, decl: &TensorDecl, at: &[At],
 fn check_outputs(errors: &mut Errors<'_>, stores: &[(BlockId, OpId, ParamId)]) {
     let kernel = errors.kernel;
     for (id, param) in kernel.params.iter() {
-        let output = matches!(&param.kind, ParamKind::Tensor(tensor) if tensor.output);
+        let output = matches!(&param.kind, ParamKind::Tensor(tensor) if tensor.direction.is_written());
         if output && !stores.iter().any(|&(.., tensor)| tensor == id) {
             errors.kernel(Rule::Output, format!("nothing is stored to the output `{}`", param.name));
         }
@@ -141,6 +178,10 @@ fn check_disjoint(errors: &mut Errors<'_>, block: BlockId, id: OpId, tensor: Par
                 format!("the store to `{name}` is not addressed by `{what}`: programs that differ in it write the same place"),
             );
         }
+    }
+    if kernel.tensor(tensor).direction == Direction::InOut {
+        // Iterations follow each other, each from what the one before it left.
+        return;
     }
     for (axis, body) in loops_around(kernel, block) {
         let index = kernel.blocks[body].params.first();

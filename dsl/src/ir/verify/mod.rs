@@ -30,11 +30,14 @@
 //!
 //! * `Address`: a load or store has one entry for each dimension; a coordinate walks the extent of its dimension; a range
 //!   lies inside where both are constants.
-//! * `Direction`: inputs are loaded, outputs stored; scalars are neither.
+//! * `Direction`: inputs are loaded, outputs stored, in-out tensors both; scalars are neither.
 //! * `Stored`: the stored tile has the dimensions of its place and an element type that rounds to the tensor's.
 //! * `Output`: every output is stored to, and every loop around a store is addressed by it, so that it is stored on every path.
 //! * `Disjoint`: a store addresses every dimension of the grid, so that no two programs write the same place, and no two
 //!   stores write the same place of a tensor.
+//! * `InOut`: a tensor that is read and written has one load and one store. They stand in one block, the load first, and address
+//!   the same tile. So with `Disjoint` nothing but the same program, in an earlier iteration of loops that do not address the
+//!   tile, stores what a load reads, and loops around need not address such a store.
 //!
 //! Not checked: that stores cover a whole output, that a range is in bounds where sizes are symbolic, that a value computed
 //! from a program id differs between programs, and that the result does not depend on block sizes (the types see to most of it).
@@ -73,11 +76,12 @@ pub enum Rule {
     Stored,
     Output,
     Disjoint,
+    InOut,
 }
 
 impl Rule {
     /// All rules, in the order of the module text.
-    pub const ALL: [Rule; 21] = [
+    pub const ALL: [Rule; 22] = [
         Rule::Entity,
         Rule::Nesting,
         Rule::Definition,
@@ -99,6 +103,7 @@ impl Rule {
         Rule::Stored,
         Rule::Output,
         Rule::Disjoint,
+        Rule::InOut,
     ];
 }
 

@@ -1,35 +1,45 @@
-//! FlashAttention-2, and what happens to its bank conflicts. FlashAttention-1, whose outer loop walks keys and whose state lies in
-//! global memory, is not among them: no schedule exchanges the loops yet.
+//! FlashAttention-1, whose outer loop walks keys and whose state lies in global memory; FlashAttention-2, and what happens to its bank
+//! conflicts.
 //!
 //! Source: "I rebuilt FlashAttention in Triton to understand the performance archaeology"; B = 10, H = 64, N = 1024, d = 32.
 
 use flashtile::Elem;
 
-use super::experiment::{Cell, Experiment, How, Launch, Row, Section, Style, Table, Text, Unit, Work};
+use super::experiment::{Cell, Experiment, How, Launch, Profiled, Row, Section, Style, Table, Text, Unit, Work};
 use super::peers::{Library, Peer};
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "archaeology",
     post: "I rebuilt FlashAttention in Triton to understand the performance archaeology",
-    about: "FlashAttention-2 with plain, padded and swizzled tiles, and with K transposed before; its bank conflicts",
+    about: "FlashAttention-1 and its traffic, FlashAttention-2 with plain, padded and swizzled tiles, and with K transposed before; its bank conflicts",
     sections,
 };
 
 const PUBLISHED_ON: &str = "RTX 2070";
 
-/// A version: its name, its knobs, its head dim, and the published milliseconds.
-struct Version(&'static str, &'static str, i64, Option<f64>);
+/// A version: its name, its knobs, its head dim, the published milliseconds, and what was profiled.
+struct Version(&'static str, &'static str, i64, Option<f64>, Option<Profiled>);
+
+/// Nothing published.
+const NONE: Profiled = Profiled { bytes: None, occupancy: None, load_ways: None, store_ways: None };
 
 /// Tiles of 32 by 32, as published; of 2 warps, since a warp owns 16 rows or more. Copies are synchronous, as on Turing.
 const TILE: &str = "block_m=32,block_n=32,warps=2,copy=sync,stages=1,running_max=exact,exponential=exp";
 
-const VERSIONS: [Version; 5] = [
-    // Published as 6% faster than v1, which takes 166.47 ms.
-    Version("v2", "shared=plain", 32, Some(157.0)),
-    Version("v2 padded head dim", "shared=plain", 64, None),
-    Version("v2 padded rows", "shared=padded", 32, None),
-    Version("v2 swizzled", "shared=xor", 32, None),
-    Version("v2, K transposed before", "shared=plain,b_layout=pretransposed", 32, None),
+/// FlashAttention-1, with its state in global memory.
+const V1: Profiled = Profiled { bytes: Some((11.58e9, 5.54e9)), occupancy: Some((0.25, "shared")), ..NONE };
+const V2: Profiled = Profiled { bytes: Some((412.18e6, 80e6)), occupancy: Some((0.63, "shared")), load_ways: Some(6.3), ..NONE };
+
+const VERSIONS: [Version; 7] = [
+    // The post counts 64 chunks of keys: tiles of 16 by 16, of one warp.
+    Version("v1", "shared=plain,loop_order=interchanged,block_m=16,block_n=16,warps=1", 32, Some(166.47), Some(V1)),
+    Version("v1, tiles of 32", "shared=plain,loop_order=interchanged", 32, None, None),
+    // Published as 6% faster than v1.
+    Version("v2", "shared=plain", 32, Some(157.0), Some(V2)),
+    Version("v2 padded head dim", "shared=plain", 64, None, Some(Profiled { store_ways: Some(3.4), ..NONE })),
+    Version("v2 padded rows", "shared=padded", 32, None, None),
+    Version("v2 swizzled", "shared=xor", 32, None, None),
+    Version("v2, K transposed before", "shared=plain,b_layout=pretransposed", 32, Some(34.0), None),
 ];
 
 fn launch(elem: Elem, d: i64, how: How) -> Launch {
@@ -38,24 +48,23 @@ fn launch(elem: Elem, d: i64, how: How) -> Launch {
 }
 
 fn table(name: &'static str, caption: &'static str, elem: Elem, tensor_op: &str) -> Section {
-    let row = |series: &'static str, work, published| Row {
-        label: series.to_owned(),
-        x: 0.0,
-        cells: vec![Cell { series, work, published }],
-    };
     // The post's figures are those of f32.
-    let published = |ms: Option<f64>| ms.filter(|_| elem == Elem::F32);
+    let is_published = elem == Elem::F32;
+    let row = |series: &'static str, work, published: Option<f64>, profiled: Option<Profiled>| {
+        let (published, profiled) = (published.filter(|_| is_published), profiled.filter(|_| is_published));
+        Row { label: series.to_owned(), x: 0.0, cells: vec![Cell { series, work, published, profiled }] }
+    };
     let mut rows: Vec<Row> = VERSIONS
         .iter()
-        .map(|Version(name, knobs, d, ms)| {
+        .map(|Version(name, knobs, d, ms, profiled)| {
             let how = How::Knobs(format!("{TILE},tensor_op={tensor_op},{knobs}"));
-            row(name, Work::Ours(launch(elem, *d, how).into()), published(*ms))
+            row(name, Work::Ours(launch(elem, *d, how).into()), *ms, *profiled)
         })
         .collect();
-    rows.push(row("tuned", Work::Ours(launch(elem, 32, How::Tuned).into()), None));
+    rows.push(row("tuned", Work::Ours(launch(elem, 32, How::Tuned).into()), None, None));
     let peer = Peer { what: Library::Sdpa, like: launch(elem, 32, How::Tuned), causal: false };
-    rows.push(row("SDPA", Work::Peer(peer), None));
-    let published_on = (elem == Elem::F32).then_some(PUBLISHED_ON);
+    rows.push(row("SDPA", Work::Peer(peer), None, None));
+    let published_on = is_published.then_some(PUBLISHED_ON);
     Section::Table(Table { name, caption, unit: Unit::Milliseconds, published_on, style: Style::Steps, rows })
 }
 

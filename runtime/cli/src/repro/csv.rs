@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::experiment::{Style, Work};
-use super::results::{Results, TableResults};
+use super::results::{Results, TableResults, ways};
 
 /// Columns.
 const COLUMNS: &[&str] = &[
@@ -35,10 +35,18 @@ const COLUMNS: &[&str] = &[
     "occupancy",
     "bytes_read",
     "bytes_written",
+    "flops_per_byte",
     "warp_instructions",
     "shared_requests",
     "wavefronts",
+    "wavefronts_per_load",
+    "wavefronts_per_store",
     "sectors",
+    "published_bytes_read",
+    "published_bytes_written",
+    "published_occupancy",
+    "published_wavefronts_per_load",
+    "published_wavefronts_per_store",
     "note",
 ];
 
@@ -88,6 +96,7 @@ fn cell(experiment: &str, of: &TableResults, r: usize, c: usize, results: &Resul
     let known = |x: Option<u32>| x.map(|x| x.to_string()).unwrap_or_default();
     let counted = figures.and_then(|f| f.counted.as_ref());
     let traffic = figures.and_then(|f| f.traffic);
+    let profiled = cell.profiled.unwrap_or_default();
     vec![
         experiment.to_owned(),
         table.name.to_owned(),
@@ -117,10 +126,18 @@ fn cell(experiment: &str, of: &TableResults, r: usize, c: usize, results: &Resul
         code(&|code| format!("{:.3}", code.occupancy.0)),
         count(traffic.map(|t| t.0)),
         count(traffic.map(|t| t.1)),
-        count(counted.map(|w| w.warp_instructions)),
-        count(counted.map(|w| w.shared_requests)),
-        count(counted.map(|w| w.wavefronts)),
-        count(counted.map(|w| w.sectors)),
+        number(figures.filter(|f| f.traffic.is_some()).map(|f| f.intensity)),
+        count(counted.map(|w| w.total.warp_instructions)),
+        count(counted.map(|w| w.total.shared_requests)),
+        count(counted.map(|w| w.total.wavefronts)),
+        number(counted.and_then(|w| ways(&w.loads))),
+        number(counted.and_then(|w| ways(&w.stores))),
+        count(counted.map(|w| w.total.sectors)),
+        number(profiled.bytes.map(|b| b.0)),
+        number(profiled.bytes.map(|b| b.1)),
+        number(profiled.occupancy.map(|o| o.0)),
+        number(profiled.load_ways),
+        number(profiled.store_ways),
         of.cells[r][c].as_ref().err().cloned().unwrap_or_default(),
     ]
 }

@@ -247,7 +247,7 @@ fn small_grid(name: &'static str, caption: &'static str, m: i64) -> Table {
             Launch::new(Text::Builtin(KERNEL), Elem::F16, &sizes, how)
         };
         let fixed = |knobs: &str| like(How::Knobs(format!("block_m=64,block_n=64,warps=4,running_max=max_first,{knobs}")));
-        let ours = |series, launch: Launch| Cell { series, work: Work::Ours(launch.into()), published: None };
+        let ours = |series, launch: Launch| Cell { series, work: Work::Ours(launch.into()), published: None, profiled: None };
         let peer = Peer { what: Library::Sdpa, like: like(How::Tuned), causal: false };
         let cells = vec![
             ours("in order", fixed("splits=1")),
@@ -255,7 +255,7 @@ fn small_grid(name: &'static str, caption: &'static str, m: i64) -> Table {
             ours("8 parts", fixed("splits=8,combine=kernel")),
             ours("32 parts", fixed("splits=32,combine=kernel")),
             ours("tuned", like(How::Tuned)),
-            Cell { series: "SDPA", work: Work::Peer(peer), published: None },
+            Cell { series: "SDPA", work: Work::Peer(peer), published: None, profiled: None },
         ];
         Row { label: format!("H={h}, N={}k", n >> 10), x: f64::from(1u32 << place), cells }
     };

@@ -92,6 +92,21 @@ pub struct Cell {
     pub work: Work,
     /// What was published for it.
     pub published: Option<f64>,
+    /// What the post profiled of it.
+    pub profiled: Option<Profiled>,
+}
+
+/// What a profiler told of a kernel in a post, as far as it was published.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Profiled {
+    /// Bytes read from DRAM and written to it.
+    pub bytes: Option<(f64, f64)>,
+    /// Theoretical occupancy, and what limits it.
+    pub occupancy: Option<(f64, &'static str)>,
+    /// Wavefronts of a load from shared memory.
+    pub load_ways: Option<f64>,
+    /// Wavefronts of a store to it.
+    pub store_ways: Option<f64>,
 }
 
 /// What a cell runs.

@@ -45,7 +45,7 @@ fn launch(how: How) -> Launch {
 
 fn sections() -> Vec<Section> {
     let row = |label: &str, series, work, published| {
-        let cells = vec![Cell { series, work, published }];
+        let cells = vec![Cell { series, work, published, profiled: None }];
         Row { label: label.to_owned(), x: 0.0, cells }
     };
     let mut knobs = FIRST.to_owned();

@@ -67,7 +67,7 @@ fn peer(what: Library, length: i64) -> Work {
 
 fn rows(cells: impl Fn(&Length) -> Vec<(&'static str, Work, Option<f64>)>) -> Vec<Row> {
     let row = |length: &Length| {
-        let cell = |(series, work, published)| Cell { series, work, published };
+        let cell = |(series, work, published)| Cell { series, work, published, profiled: None };
         Row { label: length.0.to_string(), x: length.0 as f64, cells: cells(length).into_iter().map(cell).collect() }
     };
     LENGTHS.iter().map(row).collect()

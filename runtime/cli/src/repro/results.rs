@@ -1,6 +1,6 @@
 //! The figures of an experiment.
 
-use flashtile::emulator::Work as Counted;
+use flashtile::emulator::{Profile, Work as Executed};
 
 use super::experiment::{Claim, Experiment, Section, Style, Table, Unit, Work};
 use super::peers::{Peer, PeerFigures};
@@ -59,8 +59,45 @@ pub struct Figures {
     pub code: Vec<Code>,
     /// What the launches did on the emulator.
     pub counted: Option<Counted>,
-    /// Bytes that the schedules read and write, every load counted.
+    /// Bytes that all launches read and write on the sizes of the table, every load counted.
     pub traffic: Option<(u64, u64)>,
+    /// Nominal FLOPs per byte of these.
+    pub intensity: f64,
+    /// Peak FLOP/s and bytes/s of the GPU, where there is one.
+    pub peak: Option<(f64, f64)>,
+}
+
+/// What launches did on the emulator.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    /// All instructions.
+    pub total: Executed,
+    /// Those that load from shared memory.
+    pub loads: Executed,
+    /// Those that store to it.
+    pub stores: Executed,
+}
+
+impl Counted {
+    /// What the launches of these profiles did together.
+    pub fn of(profiles: &[Profile]) -> Self {
+        let mut all = Self::default();
+        for i in profiles.iter().flat_map(|profile| &profile.instructions) {
+            all.total.add(&i.work);
+            let kinds = [(&mut all.loads, ["ld.shared", "ldmatrix"]), (&mut all.stores, ["st.shared", "stmatrix"])];
+            for (sum, opcodes) in kinds {
+                if opcodes.iter().any(|opcode| i.instruction.starts_with(opcode)) {
+                    sum.add(&i.work);
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Wavefronts of an access to shared memory, on average: an n-way bank conflict.
+pub fn ways(work: &Executed) -> Option<f64> {
+    (work.shared_requests > 0).then(|| work.wavefronts as f64 / work.shared_requests as f64)
 }
 
 /// Code of a launch.

@@ -103,7 +103,7 @@ fn ours(n: i64, how: How) -> Work {
 
 fn rows(cells: impl Fn(&Length) -> Vec<(&'static str, Work, Option<f64>)>) -> Vec<Row> {
     let row = |length: &Length| {
-        let cell = |(series, work, published)| Cell { series, work, published };
+        let cell = |(series, work, published)| Cell { series, work, published, profiled: None };
         Row { label: length.n.to_string(), x: length.n as f64, cells: cells(length).into_iter().map(cell).collect() }
     };
     LENGTHS.iter().map(row).collect()

@@ -4,19 +4,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use flashtile::device::DeviceKind;
-use flashtile::emulator::Work as Counted;
+use flashtile::device::{DeviceKind, machine_of};
+use flashtile::emulator::Profile;
 use flashtile::lowering::{self, Generated};
 use flashtile::tuner::{MeasureOptions, Part, TuneOptions, count_memory, measure_sequence, tune};
 use flashtile::verify::OutputVerdict;
 use flashtile::{Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
-use flashtile_codegen::{Resources, block_size};
+use flashtile_codegen::Resources;
 use flashtile_dsl::analysis::cost::Workload;
-use flashtile_dsl::analysis::mask::MaskOptions;
 
 use super::experiment::{How, Launch, Sequence};
 use super::peers::{Peer, PeerResults, Peers};
-use super::results::{Code, Figures};
+use super::results::{Code, Counted, Figures};
 use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
 use crate::target::TargetFlags;
@@ -131,6 +130,14 @@ impl<'a> Runner<'a> {
         Ok(workload.cost().nominal_flops as f64)
     }
 
+    /// Peak FLOP/s and bytes/s of the GPU for the element type of a launch; `None` where there is no GPU.
+    fn peak(&self, launch: &Launch) -> Result<Option<(f64, f64)>> {
+        let info = self.device.info();
+        let Some(gpu) = &info.gpu else { return Ok(None) };
+        let peak = lowering::peak(&bind(launch)?.0, self.arch, &machine_of(self.arch, Some(gpu)));
+        Ok(Some((peak.flops, peak.bytes_per_s)))
+    }
+
     /// Runs a sequence; on a GPU counts it on the emulator too, on a small shape, if that is `wanted`.
     ///
     /// # Errors
@@ -192,8 +199,8 @@ impl<'a> Runner<'a> {
             // What is allocated does not depend on what runs.
             _ => (allocated(full)? as f64, None),
         };
-        let counted = parts.iter().flat_map(|(_, loaded)| loaded.reports()).filter_map(|report| report.profile);
-        let counted: Vec<Counted> = counted.map(|profile| profile.total()).collect();
+        let profiles: Vec<Profile> =
+            parts.iter().flat_map(|(_, loaded)| loaded.reports()).filter_map(|report| report.profile).collect();
         let shape: Vec<String> = judge.sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
         Ok(Figures {
             shape: shape.join(","),
@@ -202,13 +209,10 @@ impl<'a> Runner<'a> {
             memory: Some(memory),
             max_error: Some(measured.max_error()),
             code,
-            counted: (!counted.is_empty()).then(|| {
-                counted.iter().fold(Counted::default(), |mut sum, one| {
-                    sum.add(one);
-                    sum
-                })
-            }),
+            counted: (!profiles.is_empty()).then(|| Counted::of(&profiles)),
             traffic: Some(traffic),
+            intensity: self.flops(full.judge())? / (traffic.0 + traffic.1).max(1) as f64,
+            peak: self.peak(judge)?,
         })
     }
 
@@ -223,9 +227,7 @@ impl<'a> Runner<'a> {
         // Said before anything runs, and on devices that compile nothing too.
         let generated = lowering::generate(&bound.instance(facts.clone()), &schedule, self.arch)?;
         let code = Code { origin: origin.to_owned(), ..self.code(&bound, &facts, &schedule, &generated, mode) };
-        let workload = Workload { kernel: bound.ir(), binding: bound.binding(), sizes: &sizes };
-        let block = |axis| i64::from(block_size(bound.ir(), &schedule, axis));
-        let executed = workload.executed(&block, MaskOptions { early_stop: schedule.early_stop });
+        let executed = generated.executed(bound.binding(), &sizes);
         Ok((schedule, code, (executed.read, executed.written)))
     }
 

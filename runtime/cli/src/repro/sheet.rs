@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use flashtile::emulator::InstructionKind;
 
-use super::experiment::{Cell, Style, Unit, Work};
-use super::results::{Code, Figures, Results, TableResults};
+use super::experiment::{Cell, Profiled, Style, Unit, Work};
+use super::results::{Code, Counted, Figures, Results, TableResults, ways};
 use super::runner::Mode;
 use crate::output;
 
@@ -79,7 +79,9 @@ pub fn sheets(results: &Results) -> Vec<Sheet> {
         });
         all.extend(memory(table));
         all.extend(code(table));
+        all.extend(roofline(table));
         all.extend(counted(table, results));
+        all.extend(mix(table));
     }
     all
 }
@@ -179,16 +181,21 @@ fn is_published(table: &TableResults, series: &str) -> bool {
 
 /// Every cell of ours that has figures, once per shape: its name and the figures.
 fn distinct(table: &TableResults) -> Vec<(String, &Figures)> {
-    let mut all: Vec<(String, &Figures)> = Vec::new();
+    distinct_cells(table).into_iter().map(|(name, figures, _)| (name, figures)).collect()
+}
+
+/// The same with what a post profiled of each.
+fn distinct_cells(table: &TableResults) -> Vec<(String, &Figures, Profiled)> {
+    let mut all: Vec<(String, &Figures, Profiled)> = Vec::new();
     for (r, row) in table.table.rows.iter().enumerate() {
         for (c, cell) in row.cells.iter().enumerate() {
             let name = if table.table.style == Style::Steps { row.label.clone() } else { cell.series.to_owned() };
             if let (Work::Ours(_), Some(figures)) = (&cell.work, table.figures(r, c))
-                && !all.iter().any(|(known, other)| {
+                && !all.iter().any(|(known, other, _)| {
                     *known == name && other.shape == figures.shape && schedules(other) == schedules(figures)
                 })
             {
-                all.push((name, figures));
+                all.push((name, figures, cell.profiled.unwrap_or_default()));
             }
         }
     }
@@ -219,30 +226,113 @@ fn code(table: &TableResults) -> Option<Sheet> {
     if table.table.style != Style::Steps {
         return None;
     }
-    let header =
-        ["step", "registers", "spills", "shared memory", "threads", "occupancy", "limited by", "bytes read", "bytes written"];
-    let mut sheet = Sheet::new("Resources of each step; bytes are those that its schedule asks of global memory", &header);
-    for (name, figures) in distinct(table) {
+    let there = profiler(table);
+    let beside = |header: &mut Vec<String>, what: &str| {
+        header.push(what.to_owned());
+        header.extend(there.map(|gpu| format!("{what}, {gpu}")));
+    };
+    let mut header: Vec<String> = ["step", "registers", "spills", "shared memory", "threads"].map(str::to_owned).to_vec();
+    ["occupancy", "limited by", "bytes read", "bytes written"].into_iter().for_each(|what| beside(&mut header, what));
+    let title = "Resources of each step; bytes are those that all its launches ask of global memory";
+    let note = there.map(|gpu| format!(", those of the {gpu} what a profiler saw of DRAM")).unwrap_or_default();
+    let mut sheet = Sheet { title: format!("{title}{note}"), header, ..Sheet::default() };
+    for (name, figures, profiled) in distinct_cells(table) {
         for (n, code) in figures.code.iter().enumerate() {
             let Code { registers, spills, shared_bytes, threads, occupancy: (share, limit), .. } = code;
             let known = |x: &Option<u32>| x.map_or_else(|| "-".to_owned(), |x| x.to_string());
             let name = if n == 0 { name.clone() } else { format!("{name} ({})", n + 1) };
+            let profiled = if n == 0 { profiled } else { Profiled::default() };
+            let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+            let published = |text: Option<String>| there.map(|_| text.unwrap_or_else(|| "-".to_owned()));
             let (read, written) = figures
                 .traffic
                 .filter(|_| n == 0)
                 .map_or_else(|| ("-".to_owned(), "-".to_owned()), |(read, written)| (bytes(read as f64), bytes(written as f64)));
-            sheet.rows.push(vec![
+            let mut line = vec![
                 name,
                 known(registers),
                 known(spills),
                 bytes(f64::from(*shared_bytes)),
                 threads.to_string(),
-                format!("{:.0} %", 100.0 * share),
-                limit.clone(),
-                read,
-                written,
+                percent(*share),
+            ];
+            line.extend(published(profiled.occupancy.map(|o| percent(o.0))));
+            line.push(limit.clone());
+            line.extend(published(profiled.occupancy.map(|o| o.1.to_owned())));
+            line.push(read);
+            line.extend(published(profiled.bytes.map(|b| bytes(b.0))));
+            line.push(written);
+            line.extend(published(profiled.bytes.map(|b| bytes(b.1))));
+            sheet.rows.push(line);
+        }
+    }
+    (!sheet.rows.is_empty()).then_some(sheet)
+}
+
+/// The GPU of a table of which a post profiled some step.
+fn profiler(table: &TableResults) -> Option<&'static str> {
+    let mut cells = table.table.rows.iter().flat_map(|row| &row.cells);
+    table.table.published_on.filter(|_| cells.any(|cell| cell.profiled.is_some()))
+}
+
+/// Where each step of a table stands under the roofline of the GPU; its intensity alone where there is none.
+fn roofline(table: &TableResults) -> Option<Sheet> {
+    if table.table.style != Style::Steps {
+        return None;
+    }
+    let all: Vec<_> = distinct(table).into_iter().filter(|(_, figures)| figures.traffic.is_some()).collect();
+    let timed = all.iter().any(|(_, figures)| figures.time.is_some() && figures.peak.is_some());
+    let title = "Roofline: nominal FLOPs per byte that the launches ask of global memory";
+    let mut sheet = match timed {
+        true => Sheet::new(
+            format!("{title}; the roof is the least of peak FLOP/s and intensity times bandwidth, caches left aside"),
+            &["step", "FLOP/B", "TFLOP/s", "roof, TFLOP/s", "of the roof", "roof is"],
+        ),
+        false => Sheet::new(title, &["step", "FLOP/B"]),
+    };
+    for (name, figures) in all {
+        let mut line = vec![name, number(figures.intensity)];
+        if let (Some((median, ..)), Some((flops, bandwidth))) = (figures.time, figures.peak) {
+            let (attained, under_memory) = (figures.flops / median * 1e3, figures.intensity * bandwidth);
+            let roof = flops.min(under_memory);
+            line.extend([
+                number(attained / 1e12),
+                number(roof / 1e12),
+                format!("{:.1} %", 100.0 * attained / roof),
+                if under_memory < flops { "memory" } else { "compute" }.to_owned(),
             ]);
         }
+        line.resize(sheet.header.len(), "-".to_owned());
+        sheet.rows.push(line);
+    }
+    (!sheet.rows.is_empty()).then_some(sheet)
+}
+
+/// Kinds of instructions, in the order of the table.
+const KINDS: [(InstructionKind, &str); 10] = [
+    (InstructionKind::Tensor, "tensor"),
+    (InstructionKind::Float, "float"),
+    (InstructionKind::Special, "special"),
+    (InstructionKind::Integer, "integer"),
+    (InstructionKind::Conversion, "conversion"),
+    (InstructionKind::Shared, "shared"),
+    (InstructionKind::Global, "global"),
+    (InstructionKind::Exchange, "exchange"),
+    (InstructionKind::Control, "control"),
+    (InstructionKind::Other, "other"),
+];
+
+/// Shares of the kinds of instructions of each step of a table, as counted on the emulator.
+fn mix(table: &TableResults) -> Option<Sheet> {
+    if table.table.style != Style::Steps {
+        return None;
+    }
+    let header: Vec<&str> = ["step"].into_iter().chain(KINDS.map(|(_, name)| name)).collect();
+    let mut sheet = Sheet::new("Instruction mix on the emulator, in percent of what warps issue", &header);
+    for (name, figures) in distinct(table) {
+        let Some(Counted { total, .. }) = &figures.counted else { continue };
+        let share = |kind| total.kinds.get(&kind).map_or(0.0, |&n| 100.0 * n as f64 / total.warp_instructions.max(1) as f64);
+        sheet.rows.push([name].into_iter().chain(KINDS.map(|(kind, _)| format!("{:.1}", share(kind)))).collect());
     }
     (!sheet.rows.is_empty()).then_some(sheet)
 }
@@ -259,12 +349,13 @@ pub fn bytes(bytes: f64) -> String {
 
 /// What launches did on the emulator, or that they were checked.
 fn counted(table: &TableResults, results: &Results) -> Option<Sheet> {
-    let all: Vec<(String, &Figures)> = match results.mode {
+    let there = profiler(table);
+    let all: Vec<(String, &Figures, Profiled)> = match results.mode {
         // Times are of another shape than counts.
-        Mode::Timed => distinct(table).into_iter().filter(|(_, figures)| figures.counted.is_some()).collect(),
-        _ => distinct(table),
+        Mode::Timed => distinct_cells(table).into_iter().filter(|(_, figures, _)| figures.counted.is_some()).collect(),
+        _ => distinct_cells(table),
     };
-    let mut shapes: Vec<&str> = all.iter().map(|(_, figures)| figures.shape.as_str()).collect();
+    let mut shapes: Vec<&str> = all.iter().map(|(_, figures, _)| figures.shape.as_str()).collect();
     shapes.dedup();
     let place = match (results.mode, shapes.as_slice()) {
         (Mode::Timed, _) => "on a small shape".to_owned(),
@@ -276,15 +367,34 @@ fn counted(table: &TableResults, results: &Results) -> Option<Sheet> {
         _ => Sheet::new(
             format!(
                 "Counted on the emulator {place}, after a check against float64: instructions of warps, those of some kinds, \
-                 wavefronts of a shared request with the worst bank conflict, sectors of a global request, bytes"
+                 wavefronts of a shared request, of one that loads and of one that stores, the worst bank conflict, sectors of a \
+                 global request, bytes"
             ),
-            &["", "max error", "issued", "tensor", "float", "special", "shared", "wavefronts", "worst", "sectors", "bytes"],
+            &[
+                "",
+                "max error",
+                "issued",
+                "tensor",
+                "float",
+                "special",
+                "shared",
+                "wavefronts",
+                "of a load",
+                "of a store",
+                "worst",
+            ],
         ),
     };
-    for (name, figures) in all {
+    if results.mode != Mode::Checked {
+        if let Some(gpu) = there {
+            sheet.header.extend([format!("of a load, {gpu}"), format!("of a store, {gpu}")]);
+        }
+        sheet.header.extend(["sectors".to_owned(), "bytes".to_owned()]);
+    }
+    for (name, figures, profiled) in all {
         let error = figures.max_error.map_or_else(|| "-".to_owned(), |e| format!("{e:.1e}"));
         let mut line = vec![name, error];
-        if let Some(work) = &figures.counted {
+        if let Some(Counted { total: work, loads, stores }) = &figures.counted {
             let each = |n: u64, of: u64| if of == 0 { "-".to_owned() } else { number(n as f64 / of as f64) };
             let kind = |kind| work.kinds.get(&kind).copied().unwrap_or(0).to_string();
             line.extend([
@@ -294,10 +404,14 @@ fn counted(table: &TableResults, results: &Results) -> Option<Sheet> {
                 kind(InstructionKind::Special),
                 work.shared_requests.to_string(),
                 each(work.wavefronts, work.shared_requests),
+                optional(ways(loads)),
+                optional(ways(stores)),
                 if work.shared_requests == 0 { "-".to_owned() } else { format!("{}-way", work.worst_conflict) },
-                each(work.sectors, work.global_requests),
-                bytes((work.global_bytes + work.bulk_bytes) as f64),
             ]);
+            if there.is_some() {
+                line.extend([optional(profiled.load_ways), optional(profiled.store_ways)]);
+            }
+            line.extend([each(work.sectors, work.global_requests), bytes((work.global_bytes + work.bulk_bytes) as f64)]);
         }
         // Rows of several lengths may have run the same.
         if !sheet.rows.contains(&line) {

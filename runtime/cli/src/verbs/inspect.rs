@@ -112,7 +112,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Emit::Ir | Emit::Deps => unreachable!("shown above"),
         Emit::Normal => each(&stage.generated()?, |launch| launch.normal.to_string()),
         Emit::Mask => stage.masks(),
-        Emit::Cost => stage.cost(),
+        Emit::Cost => stage.cost()?,
         Emit::Plan => each(&stage.generated()?, |launch| launch.plan.to_string()),
         Emit::Cuda => stage.generated()?.source,
         Emit::Ptx => stage.code()?.module.ptx,
@@ -198,16 +198,15 @@ impl<'a> Stage<'a> {
         if texts.is_empty() { "no loops\n".to_owned() } else { texts.join("\n") }
     }
 
-    fn cost(&self) -> String {
+    fn cost(&self) -> Result<String> {
         let sizes = self.subject.typical_sizes();
         let workload = Workload { kernel: self.bound.ir(), binding: self.bound.binding(), sizes: &sizes };
-        let options = MaskOptions { early_stop: self.schedule.early_stop };
-        let executed = workload.executed(&|axis| self.block(axis), options);
+        let executed = self.generated()?.executed(self.bound.binding(), &sizes);
         let peak = lowering::peak(&self.bound, self.target.arch, &self.target.machine);
         let sizes: Vec<String> = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
         let machine = &self.target.machine;
         let head = format!("{} on {} ({} SMs, {} GHz)", sizes.join(","), self.target.arch, machine.sms, machine.ghz);
-        format!("{head}\n{}", workload.cost().text(Some(&executed), Some(&peak)))
+        Ok(format!("{head}\n{}", workload.cost().text(Some(&executed), Some(&peak))))
     }
 
     fn resources(&self, flags: &Flags, output: &mut Output) -> Result<()> {

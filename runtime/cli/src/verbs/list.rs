@@ -51,7 +51,7 @@ pub fn parameters(ir: &ir::Kernel) -> Vec<String> {
         ParamKind::Scalar(elem) => format!("{}: {}", p.name, ir.elem_name(*elem)),
         ParamKind::Tensor(t) => {
             let shape: Vec<String> = t.shape.iter().map(|size| ir.size_text(size)).collect();
-            let reference = if t.output { "&mut " } else { "&" };
+            let reference = if t.direction.is_written() { "&mut " } else { "&" };
             format!("{}: {reference}{} ({})", p.name, ir.elem_name(t.elem), shape.join(", "))
         }
     };

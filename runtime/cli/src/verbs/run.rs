@@ -117,7 +117,7 @@ fn inputs<'f>(file: &'f TensorFile, ir: &ir::Kernel) -> Result<BTreeMap<String, 
     let mut inputs = BTreeMap::new();
     for param in ir.params.values() {
         if let ParamKind::Tensor(declared) = &param.kind
-            && !declared.output
+            && declared.direction.is_read()
         {
             inputs.insert(param.name.clone(), file.input(ir, param, declared)?);
         }
@@ -178,7 +178,7 @@ fn place(
     let mut placed = Vec::new();
     for param in ir.params.values() {
         placed.push(match &param.kind {
-            ParamKind::Tensor(t) if t.output => {
+            ParamKind::Tensor(t) if t.direction.is_written() => {
                 let extent = |extent: &SizeExpr| {
                     let value = extent.eval(size).and_then(|v| usize::try_from(v).ok());
                     let text = ir.size_text(extent);

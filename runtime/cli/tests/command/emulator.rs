@@ -61,3 +61,31 @@ fn edited_code_is_executed_and_its_race_told() {
     let lines = spoilt.stderr.lines().filter(|line| line.trim_start().starts_with("attention.rs:")).count();
     assert!(lines >= 2 && spoilt.stderr.contains("in block (0, 0, 0)"), "{}", spoilt.stderr);
 }
+
+/// What a loop carries without a product, with the rows inside the loop and around it. The sum and the maximum of one tile want its
+/// padding to hold different things.
+#[test]
+fn rows_are_walked_inside_the_loop_and_around_it() {
+    let sandbox = Sandbox::new();
+    let text = "pub fn rows<T: Element>(
+        x: &Tensor<T, (H, M, N)>, weight: &Tensor<T, (N)>, o: &mut Tensor<f32, (H, M)>, top: &mut Tensor<f32, (H, M)>,
+    ) {
+        let (h, i) = program(H, tiles(M));
+        let mut sum = full(i, 2.0);
+        let mut m = full(i, -INF);
+        for j in tiles(N) {
+            let x_ij = load(x, [h, i, j]) * load(weight, [j]);
+            sum = sum + rowsum(x_ij);
+            m = max(m, rowmax(x_ij));
+        }
+        store(o, [h, i], sum);
+        store(top, [h, i], m);
+    }";
+    sandbox.write("rows.rs", text);
+    for order in ["as_written", "interchanged"] {
+        let command = "verify rows.rs:rows --device emulator --arch sm_80 --dtype f16 --shape H=2,M=100,N=152 --emulate order=random,seed=2";
+        let launch = run(&sandbox, &format!("{command} --schedule block_m=32,block_n=32,warps=2,loop_order={order}"));
+        let text = launch.succeeds();
+        assert!(text.contains("o right") && text.contains("top right"), "{order}: {text}");
+    }
+}

@@ -130,3 +130,28 @@ fn well_formed(svg: &str) {
     }
     assert!(open.is_empty(), "{open:?}");
 }
+
+/// Each step of the archaeology has what the post profiled beside it, marked with its GPU.
+#[test]
+fn the_archaeology_has_the_profile_of_the_post_beside_ours() {
+    let sandbox = Sandbox::new();
+    let ran = sandbox.run(&format!("{REPRO} archaeology --arch sm_80 --markdown"));
+    let text = ran.succeeds();
+    let head = "| occupancy | occupancy, RTX 2070 | limited by | limited by, RTX 2070 | bytes read | bytes read, RTX 2070 |";
+    assert!(text.contains(head), "{text}");
+    let line = |step: &str, has: &str| text.lines().find(|l| l.starts_with(&format!("| {step} |")) && l.contains(has)).is_some();
+    assert!(line("v1", "11.58 GB") && line("v1", "166.5") && line("v2", "412.2 MB") && line("v2", "| 63 % |"), "{text}");
+    assert!(line("v2, K transposed before", "34.00"), "{text}");
+    assert!(text.contains("| step | FLOP/B |"), "with no GPU the intensity alone: {text}");
+    let cells = sandbox.run(&format!("{REPRO} archaeology --arch sm_80 --json")).json();
+    let row = |name: &str| cells.iter().find(|c| c["row"] == name && c["table"] == "f32").unwrap_or_else(|| panic!("{name}"));
+    let schedule = |name: &str| row(name)["schedules"].as_str().expect("a schedule").to_owned();
+    assert!(schedule("v1").contains("loop_order=interchanged") && schedule("v2").contains("loop_order=as_written"));
+    assert!(schedule("v2, K transposed before").contains("b_layout=pretransposed"));
+    let bytes = |name: &str, what: &str| row(name)[what].as_f64().expect("bytes");
+    // 64 chunks of keys: Q and the state are read for each, the state is written for each.
+    let (chunk, state) = (83_886_080.0, 83_886_080.0 / 32.0 * 34.0);
+    assert_eq!(bytes("v1", "bytes_read"), 64.0 * (chunk + state) + 2.0 * chunk + state);
+    assert_eq!(bytes("v1", "bytes_written"), 65.0 * state + chunk / 32.0 * 33.0);
+    assert_eq!(row("v1")["published_bytes_read"].as_f64(), Some(11.58e9));
+}

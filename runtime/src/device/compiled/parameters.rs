@@ -117,14 +117,14 @@ impl Parameters {
 mod tests {
     use super::*;
     use crate::device::{Backend, Memory};
-    use flashtile_dsl::ir::{Builder, Elem, Param, ParamKind, SizeExpr, SizeKind, Span, TensorDecl};
+    use flashtile_dsl::ir::{Builder, Direction, Elem, Param, ParamKind, SizeExpr, SizeKind, Span, TensorDecl};
     use std::sync::Arc;
 
     fn kernel() -> ir::Kernel {
         let mut b = Builder::new("copy");
         let d = b.size("D", SizeKind::Const);
         let n = b.size("N", SizeKind::Runtime);
-        let tensor = TensorDecl { elem: Elem::F32, shape: vec![SizeExpr::size(n), SizeExpr::size(d)], output: false };
+        let tensor = TensorDecl { elem: Elem::F32, shape: vec![SizeExpr::size(n), SizeExpr::size(d)], direction: Direction::In };
         let param = |name: &str, kind| Param { name: name.into(), kind, span: Span::default() };
         b.kernel.params.push(param("x", ParamKind::Tensor(tensor)));
         b.kernel.params.push(param("scale", ParamKind::Scalar(Elem::F32)));

@@ -7,7 +7,7 @@
 use std::sync::RwLockReadGuard;
 
 use flashtile_dsl::interpret::{self, Blocks, InterpretError, Interpreter, Ir32, Stored, TensorView};
-use flashtile_dsl::ir::{Entity, ParamKind};
+use flashtile_dsl::ir::{Direction, Entity, ParamKind};
 use rayon::prelude::*;
 
 use super::HostMemory;
@@ -39,7 +39,7 @@ impl CpuLauncher {
         let mut guards: Vec<(u64, RwLockReadGuard<'_, Vec<u8>>)> = Vec::new();
         for (param, argument) in kernel.params.values().zip(call.arguments) {
             if let (ParamKind::Tensor(tensor), CallArgument::Tensor { memory, .. }) = (&param.kind, argument)
-                && !tensor.output
+                && tensor.direction.is_read()
                 && guards.iter().all(|g| g.0 != memory.address())
             {
                 guards.push((memory.address(), host(*memory).raw.read().unwrap_or_else(|e| e.into_inner())));
@@ -52,7 +52,7 @@ impl CpuLauncher {
             .map(|(param, argument)| match (&param.kind, *argument) {
                 (_, CallArgument::F32(x)) => interpret::Argument::F32(x),
                 (_, CallArgument::I32(x)) => interpret::Argument::I32(x),
-                (ParamKind::Tensor(tensor), _) if tensor.output => interpret::Argument::Output,
+                (ParamKind::Tensor(tensor), _) if tensor.direction == Direction::Out => interpret::Argument::Output,
                 (_, CallArgument::Tensor { memory, offset, elem, shape, strides, .. }) => {
                     let (_, raw) = guards.iter().find(|g| g.0 == memory.address()).expect("every input is locked above");
                     let memory = host(memory);
