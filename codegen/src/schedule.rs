@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 5;
+pub const SPACE_VERSION: u32 = 6;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -158,6 +158,10 @@ choices! {
     Combine {
         /// A kernel of its own, launched after the one that walks the parts.
         Kernel = "kernel",
+        /// The programs that walk the parts, one after the other in the order of the parts, each when a semaphore says so.
+        Semaphore = "semaphore",
+        /// The programs that walk the parts, which are the blocks of a cluster and read each other's states in shared memory.
+        Cluster = "cluster",
     }
 }
 
