@@ -152,7 +152,7 @@ impl Kernel<'_> {
             all
         };
         let (mut findings, counters, executed) = if options.parallel {
-            let runners = (rayon::current_num_threads() as u64).min(clusters);
+            let runners = rayon::current_num_threads().min(clusters as usize);
             (0..runners).into_par_iter().with_max_len(1).map(|_| runner()).reduce(none, merge)
         } else {
             runner()

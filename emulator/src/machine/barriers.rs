@@ -5,7 +5,7 @@ use super::clocks::Release;
 use super::record::At;
 use super::warp::{FULL, Warp, lanes};
 use crate::finding::FindingKind;
-use crate::memory::{Accessor, MANY, Writer, windows};
+use crate::memory::{Accessor, MANY, Writer};
 use crate::program::{Address, Op};
 use crate::syntax::Space;
 
