@@ -11,7 +11,7 @@ use crate::arch::Arch;
 use crate::generate;
 use crate::instance::Instance;
 use crate::rewrite;
-use crate::schedule::{BLayout, OperandB, Schedule};
+use crate::schedule::{BLayout, Combine, OperandB, Persistent, Schedule};
 use crate::space;
 
 /// Parts that a loop may be split into.
@@ -40,7 +40,13 @@ pub(crate) struct Launches {
 /// # Errors
 /// Reasons against the schedule.
 pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Launches, Vec<String>> {
-    let whole = Schedule { splits: 1, b_layout: BLayout::AsGiven, operand_b: OperandB::Inline, ..schedule.clone() };
+    let whole = Schedule {
+        splits: 1,
+        combine: Combine::Kernel,
+        b_layout: BLayout::AsGiven,
+        operand_b: OperandB::Inline,
+        ..schedule.clone()
+    };
     let of = |kernel: Kernel| Instance { kernel, ..instance.clone() };
     let follows = |kernel: Kernel| {
         let instance = of(kernel);
@@ -76,10 +82,22 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
     if !(1..=MAX_SPLITS).contains(&schedule.splits) {
         reasons.push(format!("splits={} is not between 1 and {MAX_SPLITS}", schedule.splits));
     }
-    let split = match schedule.splits {
+    reasons.extend(why_not_combine(schedule, arch));
+    let split = match (schedule.splits, schedule.combine) {
         _ if !reasons.is_empty() => None,
-        1 => None,
-        count => match rewrite::split(&kernel, count) {
+        (1, _) => None,
+        (count, Combine::Semaphore | Combine::Cluster) => match rewrite::split_joined(&kernel, count) {
+            Ok(joined) => {
+                let knobs = Schedule { splits: count, combine: schedule.combine, ..whole.clone() };
+                pieces.push(Piece { instance: of(joined), schedule: knobs });
+                return Ok(Launches { pieces, main, scratch });
+            }
+            Err(why) => {
+                reasons.push(format!("splits={count} needs one streaming reduction: {why}"));
+                None
+            }
+        },
+        (count, Combine::Kernel) => match rewrite::split(&kernel, count) {
             Ok(split) => Some(split),
             Err(why) => {
                 reasons.push(format!("splits={count} needs one streaming reduction: {why}"));
@@ -99,6 +117,37 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
         }
     }
     Ok(Launches { pieces, main, scratch })
+}
+
+/// Blocks of a cluster, as many as any launch may have (CUDA C++ Programming Guide, "Thread Block Clusters").
+const CLUSTERS: [u32; 3] = [2, 4, 8];
+
+/// Why the parts of a loop cannot be combined so.
+pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let combine = match schedule.combine {
+        Combine::Kernel => return reasons,
+        Combine::Semaphore => "combine=semaphore",
+        Combine::Cluster => "combine=cluster",
+    };
+    if schedule.splits == 1 {
+        reasons.push(format!("{combine} has no parts to combine: splits=1"));
+    }
+    if schedule.combine == Combine::Cluster {
+        if arch.capability < (9, 0) {
+            reasons.push(format!("{arch} has no clusters of blocks: combine=semaphore or combine=kernel"));
+        }
+        if schedule.splits > 1 && !CLUSTERS.contains(&schedule.splits) {
+            reasons.push(format!(
+                "combine=cluster takes 2, 4 or 8 parts, a block of a cluster for each: splits={}",
+                schedule.splits
+            ));
+        }
+        if schedule.persistent != Persistent::Off {
+            reasons.push("the blocks of a cluster run one program each: combine=cluster takes persistent=off".into());
+        }
+    }
+    reasons
 }
 
 /// The schedule of a launch that moves little and computes less: small blocks, so that there are many.

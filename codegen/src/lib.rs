@@ -27,7 +27,8 @@ pub use generate::{Generated, Launch, Legality, Limit, Resources, check, generat
 pub use instance::{Facts, Instance, wide_tensors};
 pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
 pub use rewrite::{
-    Precomputed, Pretransposed, Split, precompute, pretranspose, split, split_joined, why_not_precompute, why_not_pretranspose, why_not_split,
+    Precomputed, Pretransposed, Split, precompute, pretranspose, split, split_joined, why_not_precompute, why_not_pretranspose,
+    why_not_split,
 };
 pub use schedule::{
     BLayout, Combine, Edges, Exponential, Fragments, KNOBS, Knob, OperandA, OperandB, Persistent, PingPong, RunningMax,

@@ -14,9 +14,10 @@ use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::blocks::{self, BlockKnob};
 use crate::generate::check;
 use crate::instance::Instance;
+use crate::launches;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{OperandA, OperandB, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{Combine, OperandA, OperandB, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
 
 /// All legal schedules of the space, in a fixed order.
 pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
@@ -87,6 +88,17 @@ pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
     let fits = |&n: &u32| programs * f64::from(n) <= FULL * slots && f64::from(n) <= trips;
     let fitting: Vec<u32> = SPLITS.into_iter().filter(fits).collect();
     fitting[fitting.len().saturating_sub(2)..].to_vec()
+}
+
+/// A schedule with splits, with every way to combine the parts that the architecture has. The blocks of a cluster do not stay.
+pub(crate) fn combined(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
+    let mut all: Vec<Schedule> =
+        [Combine::Kernel, Combine::Semaphore].map(|combine| Schedule { combine, ..split.clone() }).to_vec();
+    let cluster = Schedule { combine: Combine::Cluster, persistent: Persistent::Off, outer_stages: 1, ..split.clone() };
+    if launches::why_not_combine(&cluster, arch).is_empty() {
+        all.push(cluster);
+    }
+    all
 }
 
 /// The smallest tiles: what speaks against these speaks against all.

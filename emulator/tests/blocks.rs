@@ -138,7 +138,10 @@ fn blocks_of_a_cluster_read_each_other() {
     assert_eq!(clean(4, 8, 64, NEIGHBOUR)[..512], neighbours());
     // Through generic addresses, and the rank of an address.
     let generic = NEIGHBOUR
-        .replace("mapa.shared::cluster.u32 %r8, %r4, %r6;", "cvt.u64.u32 %rd4, %r4; cvta.shared.u64 %rd4, %rd4; mapa.u64 %rd5, %rd4, %r6;")
+        .replace(
+            "mapa.shared::cluster.u32 %r8, %r4, %r6;",
+            "cvt.u64.u32 %rd4, %r4; cvta.shared.u64 %rd4, %rd4; mapa.u64 %rd5, %rd4, %r6;",
+        )
         .replace("ld.shared::cluster.u32 %r9, [%r8];", "ld.u32 %r9, [%rd5]; getctarank.u64 %r10, %rd5; sub.s32 %r9, %r9, %r10;");
     let less: Vec<u32> = neighbours().iter().map(|n| n - n / 100).collect();
     assert_eq!(clean(4, 8, 64, &generic)[..512], less);

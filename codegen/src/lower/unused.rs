@@ -17,6 +17,10 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
             }
         }
         names_in(&plan.programs, &mut used);
+        if let Some(meeting) = plan.meeting.as_ref().filter(|_| meets(&body)) {
+            used.insert(meeting.part.clone());
+            names_in(&meeting.group, &mut used);
+        }
         collect_names(&body, &mut used);
         let before = count(&body);
         body = keep_used(body, &used);
@@ -24,6 +28,11 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
             return body;
         }
     }
+}
+
+/// Whether some statement is one of programs that meet.
+fn meets(body: &[Stmt]) -> bool {
+    body.iter().any(|s| matches!(s.op, StmtOp::SaveState(_)) || s.op.bodies().into_iter().any(meets))
 }
 
 fn count(body: &[Stmt]) -> usize {

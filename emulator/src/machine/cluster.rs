@@ -127,12 +127,14 @@ impl Block<'_> {
             let at = At { step: pc, warp: warp.index as u16, lane: lane as u8 };
             if rank >= self.ranks {
                 let ranks = self.ranks;
-                self.record.add(FindingKind::IllegalOperand, at, None, None, || format!("rank {rank} in a cluster of {ranks} blocks"));
+                self.record
+                    .add(FindingKind::IllegalOperand, at, None, None, || format!("rank {rank} in a cluster of {ranks} blocks"));
                 continue;
             }
             let (space, own) = if generic { windows::resolve(from) } else { (Space::Shared, from) };
             if space != Space::Shared {
-                self.record.add(FindingKind::IllegalOperand, at, None, Some((space, own)), || "no address of shared memory".to_owned());
+                self.record
+                    .add(FindingKind::IllegalOperand, at, None, Some((space, own)), || "no address of shared memory".to_owned());
                 continue;
             }
             let to = u64::from(windows::of_rank(rank)) + windows::in_block(own) + if generic { windows::SHARED } else { 0 };
@@ -147,7 +149,8 @@ impl Block<'_> {
     pub(super) fn rank_of_address(&mut self, warp: &mut Warp, op: &Op, mask: u32) {
         let Op::RankOf { d, a, wide } = *op else { return };
         for lane in lanes(mask) {
-            let from = if wide { windows::resolve(warp.doubles[a as usize][lane]).1 } else { warp.words[a as usize][lane].into() };
+            let from =
+                if wide { windows::resolve(warp.doubles[a as usize][lane]).1 } else { warp.words[a as usize][lane].into() };
             warp.words[d as usize][lane] = windows::rank_of(from) as u32;
         }
     }

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use flashtile_templates::expr::Expr;
 
+use super::parts;
 use crate::plan::{Computed, Guard, Input, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId};
 
-/// The faults that show when every loop makes so many trips.
-pub(super) fn faults(plan: &Plan, trips: u32) -> BTreeSet<String> {
+/// The faults that show in a part when every loop makes so many trips.
+pub(super) fn faults(plan: &Plan, trips: u32, part: u32) -> BTreeSet<String> {
     let mut faults = BTreeSet::new();
     for role in &plan.roles {
-        let mut state = State { plan, trips, faults: BTreeSet::new(), ..State::new(plan) };
+        let mut state = State { plan, trips, part, faults: BTreeSet::new(), ..State::new(plan) };
         state.run(&role.body, 0);
         if state.contents.values().any(|c| c.status == Status::InFlight) {
             state.faults.insert("a copy is never waited for".into());
@@ -39,6 +40,7 @@ struct Contents {
 struct State<'a> {
     plan: &'a Plan,
     trips: u32,
+    part: u32,
     faults: BTreeSet<String>,
     contents: BTreeMap<(TileId, u32), Contents>,
     /// Slots read since the last barrier.
@@ -57,6 +59,7 @@ impl<'a> State<'a> {
         Self {
             plan,
             trips: 0,
+            part: 0,
             faults: BTreeSet::new(),
             contents: BTreeMap::new(),
             read: HashSet::new(),
@@ -138,7 +141,7 @@ impl<'a> State<'a> {
                     self.read_variable(*v);
                 }
             }
-            StmtOp::When { guard, body, .. } => {
+            StmtOp::When { guard, body, otherwise } => {
                 if let Guard::Vote { condition, .. } = guard {
                     // The branch may not be taken: what only it writes is not written.
                     self.reads(condition);
@@ -148,9 +151,19 @@ impl<'a> State<'a> {
                     (self.written, self.one_warp) = (written, one_warp);
                     return;
                 }
+                if *guard == Guard::OwnWarps {
+                    let one_warp = std::mem::replace(&mut self.one_warp, true);
+                    self.run(body, n);
+                    self.one_warp = one_warp;
+                    return;
+                }
+                if let Some(holds) = parts::holds(self.plan, guard, self.part) {
+                    self.run(if holds { body } else { otherwise }, n);
+                    return;
+                }
                 let runs = match guard {
                     Guard::Exists(iteration) => self.number(*iteration, n) < self.trips,
-                    Guard::Cut(_) | Guard::Vote { .. } | Guard::Flag(_) | Guard::OneLeft(_) => true,
+                    _ => true,
                 };
                 if runs {
                     self.run(body, n);
@@ -159,6 +172,13 @@ impl<'a> State<'a> {
             StmtOp::Loop { body, .. } => {
                 for n in 0..self.trips {
                     self.run(body, n);
+                }
+            }
+            StmtOp::SaveState(from) => from.iter().for_each(|&v| self.read_variable(v)),
+            StmtOp::LoadState { to, .. } => self.written.extend(to),
+            StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => {
+                if self.one_warp {
+                    self.faults.insert("a barrier in a branch that each warp takes by itself".into());
                 }
             }
             StmtOp::Step { .. }

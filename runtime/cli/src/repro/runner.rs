@@ -131,6 +131,12 @@ impl<'a> Runner<'a> {
         Ok(workload.cost().nominal_flops as f64)
     }
 
+    /// Why the architecture does not have a sequence.
+    pub fn lacks(&self, sequence: &Sequence) -> Option<String> {
+        let least = sequence.launches.iter().map(|launch| launch.least).max()?;
+        (self.arch.capability < least).then(|| format!("not on {}", self.arch))
+    }
+
     /// Runs a sequence; on a GPU counts it on the emulator too, on a small shape, if that is `wanted`.
     ///
     /// # Errors
