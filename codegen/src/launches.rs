@@ -133,6 +133,10 @@ pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<String> {
     if schedule.splits == 1 {
         reasons.push(format!("{combine} has no parts to combine: splits=1"));
     }
+    if schedule.persistent != Persistent::Off {
+        // Of a program that waits, the one before may be of a block that has not begun, and never will while others wait.
+        reasons.push(format!("{combine} takes blocks of one program each, in the order of the programs: persistent=off"));
+    }
     if schedule.combine == Combine::Cluster {
         if arch.capability < (9, 0) {
             reasons.push(format!("{arch} has no clusters of blocks: combine=semaphore or combine=kernel"));
@@ -142,9 +146,6 @@ pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<String> {
                 "combine=cluster takes 2, 4 or 8 parts, a block of a cluster for each: splits={}",
                 schedule.splits
             ));
-        }
-        if schedule.persistent != Persistent::Off {
-            reasons.push("the blocks of a cluster run one program each: combine=cluster takes persistent=off".into());
         }
     }
     reasons

@@ -90,14 +90,12 @@ pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
     fitting[fitting.len().saturating_sub(2)..].to_vec()
 }
 
-/// A schedule with splits, with every way to combine the parts that the architecture has. The blocks of a cluster do not stay.
+/// A schedule with splits, with every way to combine the parts that the architecture has. Blocks of programs that meet do not stay.
 pub(crate) fn combined(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
-    let mut all: Vec<Schedule> =
-        [Combine::Kernel, Combine::Semaphore].map(|combine| Schedule { combine, ..split.clone() }).to_vec();
-    let cluster = Schedule { combine: Combine::Cluster, persistent: Persistent::Off, outer_stages: 1, ..split.clone() };
-    if launches::why_not_combine(&cluster, arch).is_empty() {
-        all.push(cluster);
-    }
+    let meeting = |combine| Schedule { combine, persistent: Persistent::Off, outer_stages: 1, ..split.clone() };
+    let mut all = vec![Schedule { combine: Combine::Kernel, ..split.clone() }];
+    all.extend([Combine::Semaphore, Combine::Cluster].map(meeting));
+    all.retain(|schedule| launches::why_not_combine(schedule, arch).is_empty());
     all
 }
 

@@ -16,13 +16,12 @@ impl Writer<'_> {
         self.e.plan.meeting.as_ref().expect("verified: programs meet")
     }
 
-    /// Address of the semaphore: after the words of dynamic work, one for all programs that differ in their part only.
+    /// Address of the semaphore: one for all programs that differ in their part only.
     fn semaphore(&mut self) -> String {
         self.wrappers.insert(Wrapper::Semaphore);
         let group = self.meeting().group.clone();
         let group = self.uniform(&group);
-        let ring = if self.e.plan.work_ring.is_some() { " + 2" } else { "" };
-        format!("params.workspace{ring} + {group}")
+        format!("params.workspace + {group}")
     }
 
     fn barrier_of_computing(&mut self) -> String {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use flashtile_templates::expr::Expr;
 
 use crate::plan::{GlobalTile, Guard, InputSource, Plan, Stmt, StmtOp};
+use crate::schedule::Combine;
 
 /// Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
 pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
@@ -19,7 +20,9 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
         names_in(&plan.programs, &mut used);
         if let Some(meeting) = plan.meeting.as_ref().filter(|_| meets(&body)) {
             used.insert(meeting.part.clone());
-            names_in(&meeting.group, &mut used);
+            if meeting.combine == Combine::Semaphore {
+                names_in(&meeting.group, &mut used);
+            }
         }
         collect_names(&body, &mut used);
         let before = count(&body);

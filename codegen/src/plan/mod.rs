@@ -38,10 +38,11 @@
 //!
 //! Every thread saves and loads its own elements: the threads of two blocks have the same.
 //!
-//! A wait for a part ends. A program waits for the part before, and programs are numbered so that earlier parts come first. Blocks
-//! begin in the order of their index (and a block that stays takes its programs in order), so at any time the program of the
-//! smallest number that has not ended is on the machine, and what it waits for has been passed. That blocks begin in order is what
-//! GPUs do and what serial split-K reductions rely on (CUTLASS, `semaphore.h`).
+//! A wait for a part ends. A program waits for the part before, and programs are numbered so that earlier parts come first. A block
+//! runs one program, and blocks begin in the order of their index. So of the programs that have not ended the first is on the
+//! machine, and what it waits for has been passed; when it ends the same holds of the next. That blocks begin in order is what GPUs
+//! do and what serial split-K reductions rely on (CUTLASS, `semaphore.h`). Blocks that stay would not do: the program before may
+//! be one of a block that has not begun, and does not while all that have begun wait.
 
 mod display;
 mod effects;
