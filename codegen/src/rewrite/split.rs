@@ -245,7 +245,7 @@ impl<'k> Splitter<'k> {
                 Form::Sum { .. } | Form::RescaledSum { .. } => 0.0,
                 Form::Other(_) => unreachable!("checked before"),
             };
-            if constant_fill(&kernel, init[slot]) == Some(nothing) {
+            if constant_fill(kernel, init[slot]) == Some(nothing) {
                 continue;
             }
             let Type::Tile(tile) = self.ty(slot).clone() else { unreachable!("verified: loops carry tiles") };
