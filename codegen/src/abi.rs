@@ -15,15 +15,20 @@ pub enum Field {
     Size(String),
     /// A scalar parameter (f32 or i32, as declared).
     Scalar(String),
-    /// Device address (u64) of a zeroed workspace of so many bytes, which the kernel leaves zeroed.
-    Workspace(u64),
+    /// Device address (u64) of a zeroed workspace, which the kernel leaves zeroed.
+    Workspace {
+        /// Its bytes, but for those of programs.
+        bytes: u64,
+        /// Bytes more for each program of the launch.
+        per_program: u64,
+    },
 }
 
 impl Field {
     /// Size in bytes, which is its alignment too.
     pub fn bytes(&self) -> usize {
         match self {
-            Field::Pointer(_) | Field::Stride(..) | Field::Workspace(_) => 8,
+            Field::Pointer(_) | Field::Stride(..) | Field::Workspace { .. } => 8,
             Field::Size(_) | Field::Scalar(_) => 4,
         }
     }

@@ -10,6 +10,7 @@ use flashtile_dsl::ir::Elem;
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::generate::operand_types;
 use crate::instance::Instance;
+use crate::launches;
 use crate::lower;
 use crate::rewrite;
 use crate::schedule::{KNOBS, Knob, Persistent, Precompute, RunningMax, Schedule, WorkOrder};
@@ -105,6 +106,14 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         }),
         "splits" if rewrite::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
         "combine" if drawn.splits == 1 => default(),
+        "combine" => {
+            let mut values = drawn_values(knob);
+            values.retain(|value| {
+                let mut schedule = drawn.clone();
+                (knob.set)(&mut schedule, value) && launches::why_not_combine(&schedule, arch).is_empty()
+            });
+            values
+        }
         "b_layout" if rewrite::why_not_pretranspose(&instance.kernel).is_some() => default(),
         "loop_order"
             if wgmma || drawn.splits != 1 || drawn.running_max != RunningMax::Exact || drawn.order != WorkOrder::Grid =>

@@ -19,7 +19,7 @@ use crate::launches::{self, Launches, Piece};
 use crate::lower;
 use crate::plan::{self, Plan, Storage};
 use crate::rewrite;
-use crate::schedule::{KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{Combine, KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
 use crate::space;
 
 /// Generated code and how to call it.
@@ -246,7 +246,7 @@ impl PlannedLaunch {
             },
             threads: plan.threads(),
             shared_bytes: plan.shared_bytes() as usize,
-            cluster: 1,
+            cluster: plan.meeting.as_ref().filter(|m| m.combine == Combine::Cluster).map_or(1, |m| m.parts),
             registers: plan.roles.iter().map(|r| r.registers.unwrap_or(0) * r.warps * 32).sum(),
         }
     }
@@ -265,12 +265,13 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
         // Of a part nobody can tell: its state is not what the text stores.
         return Err(illegal(vec![lazy_reason(&why)]));
     }
-    let Launches { pieces, main, scratch } = launches::launches(instance, schedule, arch).map_err(illegal)?;
+    let Launches { pieces, main, mut scratch } = launches::launches(instance, schedule, arch).map_err(illegal)?;
     let launches = pieces
         .into_iter()
         .enumerate()
         .map(|(number, piece)| planned_launch(piece, number == main, arch))
         .collect::<Result<Vec<_>, _>>()?;
+    scratch.extend(launches.iter().filter_map(state_scratch));
     let mut reasons: Vec<String> = Vec::new();
     let mut assumptions: Vec<String> = Vec::new();
     for launch in &launches {
@@ -285,6 +286,25 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
         assumptions.push("nothing".into());
     }
     Ok(Planned { launches, main, scratch, reasons, assumptions })
+}
+
+/// The memory of the states that go from part to part by a semaphore: one for all programs that differ in their part only.
+fn state_scratch(launch: &PlannedLaunch) -> Option<Scratch> {
+    let meeting = launch.plan.meeting.as_ref().filter(|m| m.combine == Combine::Semaphore)?;
+    let programs = grid(&launch.piece.instance, &launch.piece.schedule).into_iter().skip(1);
+    let mut shape: Vec<SizeTerm> = programs
+        .map(|dim| match dim {
+            GridDim::Each(term) => term,
+            // ceil(((terms + constant) / divisor) / block)
+            GridDim::Tiles(term, block) => {
+                let (block, divisor) = (i64::from(block), term.divisor);
+                SizeTerm { constant: term.constant + divisor * (block - 1), divisor: divisor * block, ..term }
+            }
+        })
+        .collect();
+    let words = meeting.state_bytes(launch.plan.computing_threads()) / 4;
+    shape.push(SizeTerm { terms: Vec::new(), constant: words.into(), divisor: 1 });
+    Some(Scratch { name: meeting.memory.clone(), elem: Elem::F32, shape })
 }
 
 /// Plans one launch. Of one that only follows or prepares, the estimate of registers is no reason: what it loads is used at once.

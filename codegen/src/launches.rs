@@ -11,7 +11,7 @@ use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::generate;
 use crate::instance::Instance;
 use crate::rewrite;
-use crate::schedule::{BLayout, LoopOrder, Precompute, RunningMax, Schedule};
+use crate::schedule::{BLayout, Combine, LoopOrder, Persistent, Precompute, RunningMax, Schedule};
 use crate::space;
 
 /// Parts that a loop may be split into.
@@ -42,6 +42,7 @@ pub(crate) struct Launches {
 pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Launches, Vec<String>> {
     let whole = Schedule {
         splits: 1,
+        combine: Combine::Kernel,
         b_layout: BLayout::AsGiven,
         precompute: Precompute::Off,
         loop_order: LoopOrder::AsWritten,
@@ -82,10 +83,22 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
     if !(1..=MAX_SPLITS).contains(&schedule.splits) {
         reasons.push(format!("splits={} is not between 1 and {MAX_SPLITS}", schedule.splits));
     }
-    let split = match schedule.splits {
+    reasons.extend(why_not_combine(schedule, arch));
+    let split = match (schedule.splits, schedule.combine) {
         _ if !reasons.is_empty() => None,
-        1 => None,
-        count => match rewrite::split(&kernel, count) {
+        (1, _) => None,
+        (count, Combine::Semaphore | Combine::Cluster) => match rewrite::split_joined(&kernel, count) {
+            Ok(joined) => {
+                let knobs = Schedule { splits: count, combine: schedule.combine, ..whole.clone() };
+                pieces.push(Piece { instance: of(joined), schedule: knobs });
+                return Ok(Launches { pieces, main, scratch });
+            }
+            Err(why) => {
+                reasons.push(format!("splits={count} needs one streaming reduction: {why}"));
+                None
+            }
+        },
+        (count, Combine::Kernel) => match rewrite::split(&kernel, count) {
             Ok(split) => Some(split),
             Err(why) => {
                 reasons.push(format!("splits={count} needs one streaming reduction: {why}"));
@@ -141,6 +154,38 @@ fn against_interchange(schedule: &Schedule) -> Vec<String> {
     }
     if schedule.running_max != RunningMax::Exact {
         reasons.push("loop_order=interchanged stores the running maximum in every step: running_max=exact".to_owned());
+    }
+    reasons
+}
+
+/// Blocks of a cluster, as many as any launch may have (CUDA C++ Programming Guide, "Thread Block Clusters").
+const CLUSTERS: [u32; 3] = [2, 4, 8];
+
+/// Why the parts of a loop cannot be combined so.
+pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let combine = match schedule.combine {
+        Combine::Kernel => return reasons,
+        Combine::Semaphore => "combine=semaphore",
+        Combine::Cluster => "combine=cluster",
+    };
+    if schedule.splits == 1 {
+        reasons.push(format!("{combine} has no parts to combine: splits=1"));
+    }
+    if schedule.persistent != Persistent::Off {
+        // Of a program that waits, the one before may be of a block that has not begun, and never will while others wait.
+        reasons.push(format!("{combine} takes blocks of one program each, in the order of the programs: persistent=off"));
+    }
+    if schedule.combine == Combine::Cluster {
+        if arch.capability < (9, 0) {
+            reasons.push(format!("{arch} has no clusters of blocks: combine=semaphore or combine=kernel"));
+        }
+        if schedule.splits > 1 && !CLUSTERS.contains(&schedule.splits) {
+            reasons.push(format!(
+                "combine=cluster takes 2, 4 or 8 parts, a block of a cluster for each: splits={}",
+                schedule.splits
+            ));
+        }
     }
     reasons
 }

@@ -20,9 +20,9 @@ use crate::error::Error;
 use crate::generate::{self, PlannedLaunch};
 use crate::instance::Instance;
 use crate::lower;
-use crate::plan::{Computed, Guard, Input, InputSource, OperandA, Parts, Plan, Shared, SharedTile, Stmt, StmtOp};
+use crate::plan::{Computed, Guard, Input, InputSource, Meeting, OperandA, Parts, Plan, Shared, SharedTile, Stmt, StmtOp};
 use crate::rewrite;
-use crate::schedule::{Fragments, Persistent, PingPong, Schedule, WorkOrder};
+use crate::schedule::{Combine, Fragments, Persistent, PingPong, Schedule, WorkOrder};
 use crate::space;
 
 /// How far units overlap: the exponent of the norm that joins their times. Infinity would be perfect overlap, 1 none.
@@ -50,6 +50,12 @@ const SPARE: u32 = 8;
 /// Seconds to start a launch, and from the end of one to the start of the next.
 const LAUNCH: f64 = 3e-6;
 const LAUNCH_GAP: f64 = 2e-6;
+/// Cycles from a program's turn to that of the next part: the semaphore is seen, the state read, merged and written, and the turn
+/// passed. No other program can do it meanwhile.
+const TURN_OF_PART: f64 = 4000.0;
+/// Cycles of the barriers of a cluster, and of the read of a state from another block.
+const CLUSTER_LATENCY: f64 = 1500.0;
+const STATE_OF_CLUSTER: f64 = 600.0;
 /// What turns of warpgroups gain.
 const TURNS: f64 = 0.99;
 
@@ -200,7 +206,7 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
         None => SPILL_FROM,
     };
     let spills = 1.0 + SPILL_COST * f64::from(planned.predicted.registers.saturating_sub(spill_from));
-    let compute = total * spills / (machine.ghz * 1e9);
+    let compute = (total * spills + meeting_cycles(plan)) / (machine.ghz * 1e9);
     // A block has as much memory traffic in flight as its rings hold: few blocks do not fill the bandwidth.
     let ring = |tile: &&SharedTile| tile.slots > 1 || tile.barriers.is_some();
     let in_flight: u32 = plan.tiles.iter().filter(ring).map(|tile| tile.slots * tile.slot_bytes()).sum();
@@ -209,6 +215,15 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
         bytes => programs.min(slots) * f64::from(bytes) / MEMORY_LATENCY,
     };
     compute.max(bytes(instance, sizes) / reached.clamp(1.0, machine.gbytes_per_s * 1e9))
+}
+
+/// Cycles that programs which walk parts take to meet, beyond what keeps units busy.
+fn meeting_cycles(plan: &Plan) -> f64 {
+    match &plan.meeting {
+        Some(Meeting { combine: Combine::Semaphore, parts, .. }) => TURN_OF_PART * f64::from(*parts),
+        Some(Meeting { parts, .. }) => CLUSTER_LATENCY + STATE_OF_CLUSTER * f64::from(*parts),
+        None => 0.0,
+    }
 }
 
 /// The schedule that the model ranks first.
@@ -275,11 +290,15 @@ pub fn ranking(
             Err(other) => return Err(other),
         };
         let splits = if splits { space::splits(judged.programs, judged.slots, judged.trips) } else { Vec::new() };
-        for splits in splits {
-            let split = Schedule { splits, ..schedule.clone() };
+        let combined = splits.into_iter().flat_map(|splits| space::combined(&Schedule { splits, ..schedule.clone() }, arch));
+        for split in combined {
+            if ranking.legal.iter().any(|(known, _)| *known == split) {
+                continue;
+            }
             match predict(instance, &split, arch, sizes, machine) {
                 Ok(seconds) => ranking.legal.push((split, seconds)),
                 Err(Error::Illegal { reasons, .. }) => ranking.illegal.push((split, reasons)),
+                Err(error @ Error::Unsupported { .. }) => ranking.illegal.push((split, vec![error.to_string()])),
                 Err(other) => return Err(other),
             }
         }
@@ -404,11 +423,17 @@ impl Counter<'_> {
                     // Cut tiles are few, and a maximum that moves only when it must moves rarely.
                     Guard::Cut(_) | Guard::Vote { .. } | Guard::Flag(_) => {}
                     Guard::Exists(_) => self.block(body, inside, times),
-                    Guard::OneLeft(_) => self.block(otherwise, inside, times),
+                    Guard::OneLeft(_) | Guard::FirstPart => self.block(otherwise, inside, times),
+                    // What one of the programs that meet does, or each for its share of the warps.
+                    Guard::LastPart | Guard::OwnWarps => {
+                        let share = 1.0 / self.plan.meeting.as_ref().map_or(1.0, |m| f64::from(m.parts));
+                        self.block(body, inside, times * share);
+                        self.block(otherwise, inside, times);
+                    }
                 },
                 StmtOp::Loop { id, body, from, unroll } => {
                     self.from[*id] = f64::from(*from);
-                    self.block(body, Some(*id), 1.0 / f64::from(*unroll));
+                    self.block(body, Some(*id), times / f64::from(*unroll));
                 }
                 StmtOp::Step { body, .. } | StmtOp::Work(body) => self.block(body, inside, times),
                 op => {
@@ -498,6 +523,14 @@ impl Counter<'_> {
             StmtOp::Fill { .. } | StmtOp::Acquire { .. } | StmtOp::Release(_) | StmtOp::TakeTurn | StmtOp::PassTurn => {
                 Self::instructions(4.0)
             }
+            StmtOp::SaveState(variables) | StmtOp::LoadState { to: variables, .. } => {
+                let elements: f64 = variables.iter().map(|&v| self.elements(v)).sum();
+                let shared =
+                    if self.plan.meeting.as_ref().is_some_and(|m| m.combine == Combine::Cluster) { elements } else { 0.0 };
+                Units { issue: elements / 4.0, shared, ..Units::default() }
+            }
+            // What meeting takes is not of the multiprocessor's units: see `meeting_cycles`.
+            StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => Self::instructions(4.0),
             StmtOp::When { .. } | StmtOp::Loop { .. } | StmtOp::Step { .. } | StmtOp::Work(_) => unreachable!("walked by block"),
         }
     }

@@ -182,6 +182,10 @@ choices! {
     Combine {
         /// A kernel of its own, launched after the one that walks the parts.
         Kernel = "kernel",
+        /// The programs that walk the parts, one after the other in the order of the parts, each when a semaphore says so.
+        Semaphore = "semaphore",
+        /// The programs that walk the parts, which are the blocks of a cluster and read each other's states in shared memory.
+        Cluster = "cluster",
     }
 }
 

@@ -14,9 +14,10 @@ use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::blocks::{self, BlockKnob};
 use crate::generate::check;
 use crate::instance::Instance;
+use crate::launches;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{Combine, OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, WorkOrder};
 
 /// All legal schedules of the space, in a fixed order.
 pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
@@ -92,6 +93,15 @@ pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
     let fits = |&n: &u32| programs * f64::from(n) <= FULL * slots && f64::from(n) <= trips;
     let fitting: Vec<u32> = SPLITS.into_iter().filter(fits).collect();
     fitting[fitting.len().saturating_sub(2)..].to_vec()
+}
+
+/// A schedule with splits, with every way to combine the parts that the architecture has. Blocks of programs that meet do not stay.
+pub(crate) fn combined(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
+    let meeting = |combine| Schedule { combine, persistent: Persistent::Off, outer_stages: 1, ..split.clone() };
+    let mut all = vec![Schedule { combine: Combine::Kernel, ..split.clone() }];
+    all.extend([Combine::Semaphore, Combine::Cluster].map(meeting));
+    all.retain(|schedule| launches::why_not_combine(schedule, arch).is_empty());
+    all
 }
 
 /// The smallest tiles: what speaks against these speaks against all.

@@ -94,6 +94,8 @@ pub struct Party {
     pub ptx_line: u32,
     /// Lines of the source, innermost first; the last one is that of the kernel text. Empty without line information.
     pub lines: Vec<SourceLine>,
+    /// Rank of the block in its cluster, of kernels that are launched in clusters.
+    pub rank: Option<u32>,
     /// Warp of the block.
     pub warp: u32,
     /// Lane of the warp; `None` for the whole warp or several lanes.
@@ -117,8 +119,11 @@ impl fmt::Display for Party {
             write!(f, ", by way of {}", self.lines[0])?;
         }
         write!(f, ") by warp {}", self.warp)?;
-        match self.lane {
-            Some(lane) => write!(f, " lane {lane}"),
+        if let Some(lane) = self.lane {
+            write!(f, " lane {lane}")?;
+        }
+        match self.rank {
+            Some(rank) => write!(f, " of rank {rank} of the cluster"),
             None => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::finding::Finding;
-use crate::machine::{Block, Counters, Launched};
+use crate::machine::{Block, Counters, Launched, Progress};
 use crate::memory::{GlobalMemory, Region, windows};
 use crate::options::Options;
 use crate::profile::Profile;
@@ -103,6 +103,7 @@ impl Kernel<'_> {
         self.check_shape(launch)?;
         let variables = Region::new(windows::MODULE, self.loaded.variables.len() as u64);
         variables.fill(0, &self.loaded.variables);
+        let progress = Progress::new();
         let launched = Launched {
             kernel: self.kernel,
             memory,
@@ -112,13 +113,20 @@ impl Kernel<'_> {
             grid: launch.grid,
             threads: launch.block,
             dynamic_shared: launch.shared_bytes,
+            progress: &progress,
         };
-        let [x, y, _] = launch.grid.map(u64::from);
-        let blocks: u64 = launch.grid.iter().map(|&n| u64::from(n)).product();
+        let cluster = self.kernel.cluster;
+        let [x, y, z] = [0, 1, 2].map(|d| u64::from(launch.grid[d] / cluster[d]));
+        let clusters = x * y * z;
+        let warps = launch.block.iter().product::<u32>().div_ceil(32);
         let run = |n: u64| {
-            let id = [n % x, n / x % y, n / x / y].map(|i| i as u32);
-            let outcome = Block::new(&launched, id).run();
-            let findings = outcome.record.finish(self.loaded, self.kernel, id);
+            let first = [n % x, n / x % y, n / x / y];
+            let ranks = 0..cluster.iter().product::<u32>();
+            let within = |rank: u32| [rank % cluster[0], rank / cluster[0] % cluster[1], rank / cluster[0] / cluster[1]];
+            let id = |rank: u32| [0, 1, 2].map(|d| first[d] as u32 * cluster[d] + within(rank)[d]);
+            let ids: Vec<[u32; 3]> = ranks.map(id).collect();
+            let outcome = Block::new(&launched, &ids).run();
+            let findings = outcome.record.finish(self.loaded, self.kernel, &ids, warps);
             (findings, outcome.counters, outcome.executed)
         };
         let merge = |mut a: Outcome, b: Outcome| {
@@ -133,10 +141,21 @@ impl Kernel<'_> {
             a
         };
         let none = || (vec![], vec![], [0; 2]);
+        // Each takes the next that nobody has, so that they begin in order.
+        let runner = || {
+            let mut all = none();
+            let mut had_one = false;
+            while let Some(n) = progress.next(clusters, had_one) {
+                had_one = true;
+                all = merge(all, run(n));
+            }
+            all
+        };
         let (mut findings, counters, executed) = if options.parallel {
-            (0..blocks).into_par_iter().map(run).reduce(none, merge)
+            let runners = rayon::current_num_threads().min(clusters as usize);
+            (0..runners).into_par_iter().with_max_len(1).map(|_| runner()).reduce(none, merge)
         } else {
-            (0..blocks).map(run).fold(none(), merge)
+            runner()
         };
         findings.sort_by_key(|f| (f.block[2], f.block[1], f.block[0]));
         let profile = options.profile.then(|| Profile::new(self.loaded, self.kernel, &counters));
@@ -168,6 +187,12 @@ impl Kernel<'_> {
             && threads > u64::from(most)
         {
             return Err(LaunchError::Shape(format!("{threads} threads in a block; the kernel was compiled for {most}")));
+        }
+        let cluster = self.kernel.cluster;
+        let blocks: u32 = cluster.iter().fold(1, |all, &n| all.saturating_mul(n));
+        if blocks > 16 || (0..3).any(|d| !launch.grid[d].is_multiple_of(cluster[d])) {
+            let shape = format!("clusters of {cluster:?} blocks in a grid of {:?}", launch.grid);
+            return Err(LaunchError::Shape(format!("{shape}: it must be a whole number of them, and no GPU has more than 16")));
         }
         let shared = u64::from(self.kernel.static_shared) + u64::from(launch.shared_bytes);
         if shared > 227 << 10 {

@@ -254,7 +254,7 @@ fn unknown_instructions_are_named_at_load() {
     );
     assert_eq!(fault("bra L;"), "line 3: `L` is not declared");
     assert_eq!(
-        fault("barrier.cluster.arrive;"),
-        "line 3: the emulator does not know the instruction `barrier.cluster.arrive`: clusters"
+        fault("mapa.u32 %r1, %r2, 1;"),
+        "line 3: the emulator does not know the instruction `mapa.u32`: a generic address has 64 bits"
     );
 }

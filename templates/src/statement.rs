@@ -29,6 +29,21 @@ pub struct RingBarriers {
     pub empty: u32,
 }
 
+/// A variable of a state: every thread has its elements in pieces, and the pieces of one number lie side by side.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct StateRun {
+    /// Loops over the pieces.
+    pub each: String,
+    /// Offset of the run in bytes.
+    pub offset: u32,
+    /// Bytes of a piece.
+    pub width: u32,
+    /// Number of the piece.
+    pub index: String,
+    /// The piece.
+    pub piece: String,
+}
+
 /// A part of a slot that one box fills.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FillPart {
@@ -590,6 +605,41 @@ statements! {
         /// Warpgroups.
         groups: u32,
     }
+    /// Waits for the turn of a part.
+    AwaitPart = "await_part" {
+        /// Address of the semaphore.
+        semaphore: String,
+        /// The part.
+        part: String,
+        /// Barrier of the threads that compute.
+        barrier: String,
+    }
+    /// Gives the turn to the next part.
+    PassPart = "pass_part" {
+        /// Address of the semaphore.
+        semaphore: String,
+        /// The part.
+        part: String,
+        /// Number of parts.
+        parts: u32,
+        /// Barrier of the threads that compute.
+        barrier: String,
+    }
+    /// Writes or reads a state.
+    State = "state" {
+        /// Type of its address.
+        r#type: &'static str,
+        /// Its address.
+        state: String,
+        /// `state_save` or `state_load`.
+        function: &'static str,
+        /// Threads that compute.
+        threads: u32,
+        /// The variables.
+        runs: Vec<StateRun>,
+    }
+    /// Barrier of the threads of a cluster that compute.
+    ClusterBarrier = "cluster_barrier" {}
     /// Gives the first turn.
     FirstTurn = "first_turn" {
         /// Warpgroups.

@@ -108,6 +108,14 @@ pub enum Wrapper {
         /// `f16` or `bf16`.
         elem: &'static str,
     },
+    /// A word that says whose turn it is.
+    Semaphore,
+    /// Barriers and addresses of a cluster.
+    Cluster,
+    /// States in global memory.
+    StateGlobal,
+    /// States in the shared memory of a cluster.
+    StateCluster,
     /// Two 16-bit elements to f32.
     WidenPair,
     /// Parts of the rows of tiles.
@@ -229,6 +237,10 @@ impl Wrapper {
                 context.elem = elem;
                 "ptx/wgmma"
             }
+            Wrapper::Semaphore => "ptx/semaphore",
+            Wrapper::Cluster => "ptx/cluster",
+            Wrapper::StateGlobal => "ptx/state_global",
+            Wrapper::StateCluster => "ptx/state_cluster",
             Wrapper::WidenPair => "device/widen_pair",
             Wrapper::Part => "device/part",
             Wrapper::LoadQuad => "device/load_quad",
@@ -324,6 +336,8 @@ pub struct KernelEntry {
     pub space: String,
     /// Threads of a block.
     pub threads: u32,
+    /// Blocks of a cluster along x; 1 for none.
+    pub cluster: u32,
     /// Blocks per multiprocessor promised, or 0.
     pub min_blocks: u32,
     /// Dynamic shared memory.

@@ -126,3 +126,86 @@ fn a_planted_race_is_told_with_both_lines() {
         assert!(error.to_string().contains(&one.to_string()), "{error}");
     }
 }
+
+/// Executes a kernel of the suite's case with knobs, as generated or as `spoil` makes it; gives the bytes of its outputs.
+fn combined(arch_name: &str, knobs: &str, execution: Options, spoil: impl Fn(&str) -> String) -> Result<Vec<Vec<u8>>, Error> {
+    let arch = arch(arch_name);
+    let name = "causal_attention/f16/B1_H2_G1_M113_N113_D64/normal";
+    let case = cases().into_iter().find(|case| case.name() == name).expect("in the table");
+    let mut prepared = case.prepare().expect("prepares");
+    let schedule: flashtile::Schedule = format!("block_m=64,block_n=16,{knobs}").parse().expect("a schedule");
+    let facts = case.facts().expect("binds");
+    let source = flashtile::lowering::generate(&prepared.kernel.instance(facts), &schedule, arch).expect("generates").source;
+    let emulation = Emulation { code: Some(EmulatedCode::Cuda(spoil(&source).into())), ..Emulation::default() };
+    let options = LaunchOptions { schedule: Some(schedule), emulation, ..options(arch, execution) };
+    verify::run(&prepared.kernel.on_with(&Device::emulator(), options)?, &mut prepared.arguments)?;
+    Ok(prepared.arguments.iter().map(|argument| format!("{argument:?}").into_bytes()).collect())
+}
+
+const WAYS: [(&str, &str); 4] = [
+    ("sm_80", "splits=3,combine=semaphore"),
+    ("sm_90a", "splits=4,combine=semaphore,tensor_op=wgmma,copy=tma"),
+    ("sm_90a", "splits=4,combine=cluster"),
+    ("sm_90a", "splits=2,combine=cluster,tensor_op=wgmma,copy=tma"),
+];
+
+#[test]
+fn parts_give_the_same_bits_in_every_order_of_execution() {
+    for (arch, knobs) in WAYS {
+        let run = |options| combined(arch, knobs, options, str::to_owned).unwrap_or_else(|error| panic!("{knobs}: {error}"));
+        let first = run(Options::default());
+        for seed in 0..4 {
+            assert_eq!(run(Options::random(seed)), first, "{knobs} with seed {seed}");
+        }
+        let mut alone = Options::random(9);
+        alone.parallel = false;
+        assert_eq!(run(alone), first, "{knobs}, one block after another");
+    }
+}
+
+#[test]
+fn faults_where_parts_meet_are_found() {
+    use flashtile::emulator::FindingKind;
+    let kinds = |(arch, knobs): (&str, &str), spoil: &dyn Fn(&str) -> String| {
+        let error = combined(arch, knobs, Options::default(), spoil).expect_err("a fault is planted");
+        let Error::Emulator(flashtile::device::EmulatorError::Findings { findings, .. }) = &error else { panic!("{error}") };
+        let kinds: Vec<FindingKind> = findings.iter().map(|f| f.kind).collect();
+        (kinds, findings[0].to_string())
+    };
+    let without = |text: &'static str| {
+        move |source: &str| {
+            assert!(source.contains(text), "{source}");
+            source.replacen(text, "", 1)
+        }
+    };
+    // Nobody passes the turn on: the second part waits for ever.
+    for way in [WAYS[0], WAYS[1]] {
+        let kept = |source: &str| {
+            source.replace("semaphore_set(params.workspace", "if (params.workspace == nullptr) semaphore_set(params.workspace")
+        };
+        let (kinds, text) = kinds(way, &kept);
+        assert!(kinds.contains(&FindingKind::Deadlock), "{text}");
+        assert!(text.contains("which no block that runs will write"), "{text}");
+    }
+    // Nobody waits for the turn: a block that is ahead of the others reads what is not there yet. Blocks in order of their
+    // index hide it, so the last part takes the state of one that has not begun.
+    let ahead = |source: &str| {
+        let waits = "if (warp == 0 && lane == 0) semaphore_wait(";
+        assert!(source.contains(waits), "{source}");
+        source.replace(waits, "if (false) semaphore_wait(").replace("(int)blockIdx.x", "(int)(gridDim.x - 1 - blockIdx.x)")
+    };
+    let (found, text) = kinds(WAYS[0], &ahead);
+    assert!(found.contains(&FindingKind::Uninitialised), "{text}");
+    // No barrier of the cluster before the states are read, or before the block ends.
+    for way in [WAYS[2], WAYS[3]] {
+        let call = "  cluster_barrier();\n";
+        let (found, text) = kinds(way, &without(call));
+        assert!(found.contains(&FindingKind::Race) || found.contains(&FindingKind::Uninitialised), "{text}");
+        let last = |source: &str| {
+            let at = source.rfind(call).expect("a barrier at the end");
+            format!("{}{}", &source[..at], &source[at + call.len()..])
+        };
+        let (found, text) = kinds(way, &last);
+        assert!(found.contains(&FindingKind::OutOfBounds), "{text}");
+    }
+}

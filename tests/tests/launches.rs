@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{
-    Arch, Facts, Instance, Interchanged, Sides, Split, generate, interchange, precompute, pretranspose, split,
+    Arch, Facts, Instance, Interchanged, Sides, Split, generate, interchange, precompute, pretranspose, split, split_joined,
     why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
 };
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
@@ -261,6 +261,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
+    fn programs_that_merge_parts_mean_the_whole(call in calls(), count in prop_oneof![2u32..6, Just(32)]) {
+        for kernel in kernels() {
+            let joined = split_joined(&kernel, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            prop_assert_eq!(call.difference(&kernel, &[&joined], Exact64), None, "{} in {}", kernel.name, count);
+            prop_assert_eq!(call.difference(&kernel, &[&joined], Ir32), None, "{} in {}", kernel.name, count);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
     fn operands_computed_ahead_mean_the_same(call in calls(), count in 1u32..4) {
         let mut made_any = false;
         for kernel in kernels() {
@@ -460,8 +473,8 @@ fn keys_are_transposed_and_values_are_not() {
 #[test]
 fn the_halves_have_a_text_form() {
     for kernel in kernels() {
-        let split = split(&kernel, 4).expect("splits");
-        for half in [&split.partial, &split.combine] {
+        let (split, joined) = (split(&kernel, 4).expect("splits"), split_joined(&kernel, 4).expect("splits"));
+        for half in [&split.partial, &split.combine, &joined] {
             let text = half.to_string();
             let again = parse_text(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
             assert_eq!(again, half.without_spans(), "\n{text}");
@@ -512,6 +525,26 @@ fn faults_in_the_halves_are_noticed() {
         }
     });
     assert!(call.difference(&kernel, &halves(&wrong), Exact64).is_some(), "every part walks all tiles");
+}
+
+#[test]
+fn faults_where_programs_merge_parts_are_noticed() {
+    let kernel = parse(KERNELS[1]).remove(0);
+    let call = Call { rows: 9, columns: 21, blocks: (4, 3), integer: 0, seed: 7 };
+    let right = split_joined(&kernel, 3).expect("splits");
+    assert_eq!(call.difference(&kernel, &[&right], Exact64), None);
+    // Every program takes its own state for that of every part: then what it stores is not the same in all.
+    let mut wrong = right.clone();
+    edit(&mut wrong, |_, op| {
+        if let Op::OfPart { part, at, .. } = op {
+            *at = *part;
+        }
+    });
+    let errors = verify(&wrong).expect_err("programs store different states to one place");
+    assert!(errors.iter().any(|e| e.message.contains("is not addressed by `part`")), "{errors:?}");
+    // And what another program computes must be of the kernel's body, by the number of a program.
+    let text = right.to_string().replace("of_part %", "of_part %0, %0, %0 ; %");
+    assert!(parse_text(&text).is_err() || verify(&parse_text(&text).expect("parses")).is_err());
 }
 
 fn edit(kernel: &mut Kernel, plant: fn(&mut Kernel, &mut Op)) {

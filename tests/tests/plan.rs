@@ -348,3 +348,115 @@ fn a_computation_in_a_branch_of_a_warp_is_caught() {
     }));
     says(&verify(&plan), "in a branch that each warp takes by itself");
 }
+
+const SEMAPHORE: &str = "block_m=64,block_n=64,splits=4,combine=semaphore";
+const CLUSTER: &str = "block_m=64,block_n=64,splits=4,combine=cluster";
+
+fn cluster_plan() -> Plan {
+    let schedule: Schedule = CLUSTER.parse().expect("a schedule");
+    generate(&instance(CAUSAL), &schedule, Arch::named("sm_90a").expect("known")).expect("legal").launches.remove(0).plan
+}
+
+/// Removes the statement that `is` accepts, the `n`th of them in a list of statements.
+fn drop_where(n: usize, is: fn(&StmtOp) -> bool) -> impl FnMut(&mut Vec<Stmt>, usize) -> bool {
+    let mut before = n;
+    move |body, index| {
+        if !is(&body[index].op) {
+            return false;
+        }
+        if before > 0 {
+            before -= 1;
+            return false;
+        }
+        body.remove(index);
+        true
+    }
+}
+
+#[test]
+fn turns_of_parts_are_taken_and_passed() {
+    let without = |is: fn(&StmtOp) -> bool| planted(SEMAPHORE, &mut drop_where(0, is));
+    let faults = without(|op| matches!(op, StmtOp::AwaitPart));
+    says(&faults, "a state is read before the turn of the part (part 1)");
+    says(&faults, "a turn is passed that was not waited for");
+    says(&without(|op| matches!(op, StmtOp::PassPart)), "deadlock: the turn is never passed on");
+    says(&without(|op| matches!(op, StmtOp::SaveState(_))), "the turn is passed before the state is saved (part 0)");
+    says(&without(|op| matches!(op, StmtOp::LoadState { .. })), "is read before it is written (trip count 0 in part 1)");
+    // The turn is passed first, the state saved after it.
+    let faults = planted(SEMAPHORE, &mut |body, index| {
+        let swaps = index > 0 && matches!(body[index].op, StmtOp::PassPart);
+        if swaps {
+            body.swap(index - 1, index);
+        }
+        swaps
+    });
+    says(&faults, "the state of a part is touched after its turn was passed");
+    says(&faults, "the turn is passed before the state is saved");
+    // Every part takes the state of the one before, the first too.
+    let faults = planted(SEMAPHORE, &mut |body, index| match &mut body[index].op {
+        StmtOp::When { guard: Guard::FirstPart, body, otherwise } => {
+            body.clone_from(otherwise);
+            true
+        }
+        _ => false,
+    });
+    says(&faults, "the first part reads a state that nobody has saved");
+}
+
+#[test]
+fn barriers_of_a_cluster_are_between_what_is_saved_and_read() {
+    let is_barrier: fn(&StmtOp) -> bool = |op| matches!(op, StmtOp::ClusterBarrier);
+    let faults = planted_in(cluster_plan(), &mut drop_where(0, is_barrier));
+    says(&faults, "the state of another block is read with no barrier of the cluster after it was saved");
+    let faults = planted_in(cluster_plan(), &mut drop_where(1, is_barrier));
+    says(&faults, "a block may end while others read its state");
+    let faults = planted_in(cluster_plan(), &mut drop_where(0, |op| matches!(op, StmtOp::LoadState { .. })));
+    says(&faults, "is read before it is written");
+    // What is read is not what was saved.
+    let faults = planted_in(cluster_plan(), &mut |body, index| match &mut body[index].op {
+        StmtOp::LoadState { to, .. } => {
+            to.reverse();
+            true
+        }
+        _ => false,
+    });
+    says(&faults, "what is loaded is not what is saved");
+    // A warp waits for the cluster by itself.
+    let faults = planted_in(cluster_plan(), &mut |body, index| match &mut body[index].op {
+        StmtOp::When { guard: Guard::OwnWarps, body, .. } => {
+            let span = body[0].span;
+            body.push(Stmt { op: StmtOp::ClusterBarrier, span });
+            true
+        }
+        _ => false,
+    });
+    says(&faults, "in a branch that a warp takes by itself");
+}
+
+#[test]
+fn what_cannot_be_combined_says_why() {
+    let reasons = |arch: &str, knobs: &str| {
+        let schedule: Schedule = format!("block_m=64,block_n=64,{knobs}").parse().expect("a schedule");
+        flashtile_codegen::check(&instance(CAUSAL), &schedule, Arch::named(arch).expect("known")).reasons.join("; ")
+    };
+    assert_eq!(reasons("sm_80", "splits=2,combine=semaphore"), "");
+    assert_eq!(reasons("sm_75", "splits=2,combine=semaphore,copy=sync,tensor_op=mma_m16n8k8"), "");
+    assert_eq!(reasons("sm_90a", "splits=8,combine=cluster"), "");
+    assert_eq!(reasons("sm_80", "combine=semaphore"), "combine=semaphore has no parts to combine: splits=1");
+    assert_eq!(
+        reasons("sm_80", "splits=2,combine=cluster"),
+        "sm_80 has no clusters of blocks: combine=semaphore or combine=kernel"
+    );
+    assert_eq!(
+        reasons("sm_90a", "splits=3,combine=cluster"),
+        "combine=cluster takes 2, 4 or 8 parts, a block of a cluster for each: splits=3"
+    );
+    let wgmma = "tensor_op=wgmma,copy=tma,persistent=static,splits=2,combine=cluster";
+    assert_eq!(
+        reasons("sm_90a", wgmma),
+        "combine=cluster takes blocks of one program each, in the order of the programs: persistent=off"
+    );
+    let semaphore = wgmma.replace("cluster", "semaphore");
+    assert!(reasons("sm_90a", &semaphore).starts_with("combine=semaphore takes blocks of one program each"));
+    assert_eq!(reasons("sm_90a", &semaphore.replace("persistent=static,", "")), "");
+}

@@ -8,6 +8,7 @@ use crate::abi::{Blocks, Field};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::Plan;
+use crate::schedule::Combine;
 
 /// The file of these entry points.
 pub(super) fn file(head: &Head<'_>, launches: &[Emission<'_>], entries: Vec<String>) -> Result<String, Error> {
@@ -78,6 +79,7 @@ impl Writer<'_> {
             // Wrappers and parameter blocks of several entry points must not meet. One `extern "C"` name differs from it.
             space: if alone { String::new() } else { format!("{}_launch", e.abi.entry) },
             threads: e.plan.threads(),
+            cluster: e.abi.cluster,
             min_blocks: if e.plan.is_specialized() { e.schedule.min_blocks.max(1) } else { e.schedule.min_blocks },
             shared_bytes: e.plan.shared_bytes(),
             wrappers,
@@ -107,6 +109,10 @@ impl Writer<'_> {
             Elem::Generic(_) => unreachable!("bound"),
         };
         let field = |f: &Field| match f {
+            Field::Pointer(name) if kernel.param_named(name).is_none() => {
+                let note = "states that go from part to part".into();
+                ParamField { r#type: "float*".into(), name: name.clone(), note }
+            }
             Field::Pointer(name) => {
                 let (elem, output) = elem_type(name);
                 let shape = &kernel.tensor(kernel.param_named(name).expect("a parameter")).shape;
@@ -125,8 +131,13 @@ impl Writer<'_> {
             Field::Scalar(name) => {
                 ParamField { r#type: c_type(elem_type(name).0).into(), name: name.clone(), note: String::new() }
             }
-            Field::Workspace(bytes) => {
-                ParamField { r#type: "u32*".into(), name: "workspace".into(), note: format!("{bytes} bytes, zero") }
+            Field::Workspace { bytes, per_program } => {
+                let size = match (bytes, per_program) {
+                    (bytes, 0) => format!("{bytes} bytes"),
+                    (0, each) => format!("{each} bytes a program"),
+                    (bytes, each) => format!("{bytes} bytes, and {each} a program"),
+                };
+                ParamField { r#type: "u32*".into(), name: "workspace".into(), note: format!("{size}, zero") }
             }
         };
         self.e.abi.fields.iter().map(field).collect()
@@ -151,9 +162,13 @@ pub fn fields(instance: &Instance, plan: &Plan) -> Vec<Field> {
             fields.push(Field::Scalar(param.name.clone()));
         }
     }
-    if plan.work_ring.is_some() {
-        // Programs taken, and blocks that are done.
-        fields.push(Field::Workspace(8));
+    let semaphore = plan.meeting.as_ref().filter(|m| m.combine == Combine::Semaphore);
+    fields.extend(semaphore.map(|m| Field::Pointer(m.memory.clone())));
+    // Programs taken, and blocks that are done.
+    let bytes = if plan.work_ring.is_some() { 8 } else { 0 };
+    let per_program = if semaphore.is_some() { 4 } else { 0 };
+    if bytes + per_program > 0 {
+        fields.push(Field::Workspace { bytes, per_program });
     }
     fields
 }

@@ -2,6 +2,7 @@
 
 mod compute;
 mod file;
+mod meeting;
 mod memory;
 mod product;
 mod roles;
@@ -295,6 +296,11 @@ impl Writer<'_> {
             StmtOp::Settle(pending) => self.settle(*pending),
             StmtOp::TakeTurn => self.take_turn(),
             StmtOp::PassTurn => self.pass_turn(),
+            StmtOp::AwaitPart => self.await_part(),
+            StmtOp::PassPart => self.pass_part(),
+            StmtOp::SaveState(from) => self.save_state(from),
+            StmtOp::LoadState { to, from } => self.load_state(to, from.as_ref()),
+            StmtOp::ClusterBarrier => self.cluster_barrier(),
         }
     }
 
@@ -303,6 +309,7 @@ impl Writer<'_> {
         const REGISTERS: u32 = 144;
         let loaded = |s: &Stmt| match &s.op {
             StmtOp::Load { to, .. } => self.plan().variables[*to].registers(),
+            StmtOp::LoadState { to, .. } => to.iter().map(|&v| self.plan().variables[v].registers()).sum(),
             _ => 0,
         };
         (REGISTERS / body.iter().map(loaded).sum::<u32>().max(1)).clamp(1, 4)
@@ -407,6 +414,15 @@ impl Writer<'_> {
             }
             Guard::Vote { .. } => unreachable!("votes have a template of their own"),
             Guard::Flag(v) => self.name(*v),
+            Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => {
+                let meeting = self.plan().meeting.as_ref().expect("verified: programs meet");
+                let (part, parts) = (&meeting.part, meeting.parts);
+                match guard {
+                    Guard::FirstPart => format!("{part} == 0"),
+                    Guard::LastPart => format!("{part} == {}", parts - 1),
+                    _ => format!("warp % {parts} == {part}"),
+                }
+            }
             Guard::OneLeft(id) => {
                 let l = self.plan().loops[*id].clone();
                 let trips = Expr::infix("%", Expr::infix("-", l.hi, l.lo), Expr::Int(2));

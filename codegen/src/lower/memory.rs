@@ -5,7 +5,7 @@ use flashtile_templates::expr::{Expr, Function, Shape};
 
 use super::{Home, Lowering, Pending};
 use crate::error::Error;
-use crate::plan::{GlobalTile, SharedTile, Slot, StmtOp, TileId};
+use crate::plan::{GlobalTile, SharedTile, Slot, StmtOp, TileId, WORK_RING_BYTES};
 use crate::schedule::{Persistent, SharedLayout};
 
 /// Accesses to tensors that are read and written, since the last barrier. Several lanes read an element of a row, and one of them
@@ -204,6 +204,10 @@ impl Lowering<'_> {
         }
         if self.plan.work == Persistent::Dynamic {
             self.plan.work_ring = Some(at);
+            at += WORK_RING_BYTES;
+        }
+        if let Some(meeting) = &mut self.plan.meeting {
+            meeting.offset = at.next_multiple_of(128);
         }
     }
 

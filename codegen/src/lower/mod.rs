@@ -12,12 +12,14 @@
 //! | `computed` | operands of products that are computed in shared memory |
 //! | `product` | matrix products and their operands |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
+//! | `meeting` | programs that walk the parts of a loop and merge them |
 //! | `pipeline` | loops of specialised roles: products that run ahead of and behind the elementwise work |
 //! | `specialize` | the roles of producer and consumers |
 
 mod classify;
 mod computed;
 mod elementwise;
+mod meeting;
 mod memory;
 mod padding;
 mod pipeline;
@@ -168,6 +170,7 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
             work: schedule.persistent,
             programs: Expr::Int(1),
             work_ring: None,
+            meeting: None,
         },
         homes: HashMap::new(),
         names: RESERVED.iter().map(|&n| n.to_owned()).collect(),
@@ -183,10 +186,13 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
         sources: HashMap::new(),
         late_rescales: Vec::new(),
         exchange: memory::Exchange::default(),
+        program_counts: Vec::new(),
+        after_meeting: None,
     };
     lowering.plan.programs = lowering.programs();
     lowering.block(kernel.body)?;
     lowering.acquire_pending();
+    lowering.end_meeting()?;
     let body = std::mem::take(&mut lowering.out);
     if lowering.is_specialized() {
         lowering.specialize(body)?;
@@ -241,6 +247,10 @@ struct Lowering<'a> {
     late_rescales: Vec<Stmt>,
     /// Accesses to tensors that are read and written, since the last barrier.
     exchange: memory::Exchange,
+    /// Number of programs along each dimension of the grid.
+    program_counts: Vec<Expr>,
+    /// What comes after the meeting of programs that walk parts.
+    after_meeting: Option<meeting::AfterMeeting>,
 }
 
 impl Lowering<'_> {
@@ -421,6 +431,7 @@ impl Lowering<'_> {
         }
         match &data.op {
             Op::Program(dims) => self.program(dims, &data.results),
+            Op::For { axis, body, init, .. } if !self.states_read(*body).is_empty() => self.meet(id, *axis, *body, init)?,
             Op::For { axis, part, body, init } => self.lower_for(id, *axis, *part, *body, init)?,
             Op::Yield(_) => {}
             Op::IndexConst(c) => self.define_index(data.results[0], Expr::Int(*c)),

@@ -9,7 +9,7 @@ use super::{Home, Lowering};
 use crate::blocks;
 use crate::instance::Instance;
 use crate::plan::StmtOp;
-use crate::schedule::{Persistent, Schedule, WorkOrder};
+use crate::schedule::{Combine, Persistent, Schedule, WorkOrder};
 
 /// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
 pub fn trip_trend(instance: &Instance, schedule: &Schedule) -> Option<Trend> {
@@ -37,14 +37,20 @@ impl Lowering<'_> {
     pub(super) fn program(&mut self, dims: &[ProgramDim], results: &[ValueId]) {
         let names: Vec<String> = results.iter().map(|&r| self.value_name(r)).collect();
         let counts: Vec<Expr> = dims.iter().zip(&names).map(|(dim, name)| self.program_count(dim, name)).collect();
+        self.program_counts.clone_from(&counts);
         let mut number = self.program_number();
         let last = dims.len().saturating_sub(1);
+        // In a cluster the parts of the same rows are blocks that follow each other; else parts are outermost.
+        let first = usize::from(self.is_clustered());
+        if first > 0 {
+            self.push_int(&names[0], Expr::infix("%", Expr::name("(int)blockIdx.x"), Expr::Int(self.schedule.splits.into())));
+        }
         if self.schedule.order == WorkOrder::LongestFirst {
-            number = self.longest_first(&counts, &names[last]);
+            number = self.longest_first(&counts[first..], &names[last]);
         }
         let split = if self.schedule.order == WorkOrder::LongestFirst { last } else { dims.len() };
-        for d in (0..split).rev() {
-            let value = if d == 0 { number.clone() } else { Expr::infix("%", number.clone(), counts[d].clone()) };
+        for d in (first..split).rev() {
+            let value = if d == first { number.clone() } else { Expr::infix("%", number.clone(), counts[d].clone()) };
             self.push_int(&names[d], value);
             number = Expr::infix("/", number, counts[d].clone());
         }
@@ -56,8 +62,16 @@ impl Lowering<'_> {
         }
     }
 
+    /// Whether the parts of a loop are walked by the blocks of a cluster.
+    pub(super) fn is_clustered(&self) -> bool {
+        self.schedule.splits > 1 && self.schedule.combine == Combine::Cluster
+    }
+
     /// Number of the program that the block runs.
     fn program_number(&self) -> Expr {
+        if self.is_clustered() {
+            return Expr::infix("/", Expr::name("(int)blockIdx.x"), Expr::Int(self.schedule.splits.into()));
+        }
         Expr::name(if self.schedule.persistent == Persistent::Off { "(int)blockIdx.x" } else { "program" })
     }
 

@@ -104,7 +104,7 @@ fn license(kernel: &Kernel, id: OpId) -> Result<(), Option<String>> {
                 Op::Binary(BinaryOp::Add, a, b) => {
                     (a == results[maximum] && is_log_sum(b)) || (b == results[maximum] && is_log_sum(a))
                 }
-                Op::Store { value, .. } => is_part && value == results[k],
+                Op::Store { value, .. } | Op::OfPart { value, .. } => is_part && value == results[k],
                 _ => false,
             };
             if !allowed {

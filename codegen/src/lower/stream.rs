@@ -221,7 +221,7 @@ impl Lowering<'_> {
     }
 
     /// A variable per carried value, holding its initial value.
-    fn enter_carried(&mut self, params: &[ValueId], init: &[ValueId]) -> Result<Vec<VarId>, Error> {
+    pub(super) fn enter_carried(&mut self, params: &[ValueId], init: &[ValueId]) -> Result<Vec<VarId>, Error> {
         let mut carried = Vec::new();
         for (&param, &start) in params[1..].iter().zip(init) {
             let value = self.expr(start)?;

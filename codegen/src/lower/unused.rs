@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use flashtile_templates::expr::Expr;
 
 use crate::plan::{GlobalTile, Guard, InputSource, Plan, Stmt, StmtOp};
+use crate::schedule::Combine;
 
 /// Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
 pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
@@ -17,6 +18,12 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
             }
         }
         names_in(&plan.programs, &mut used);
+        if let Some(meeting) = plan.meeting.as_ref().filter(|_| meets(&body)) {
+            used.insert(meeting.part.clone());
+            if meeting.combine == Combine::Semaphore {
+                names_in(&meeting.group, &mut used);
+            }
+        }
         collect_names(&body, &mut used);
         let before = count(&body);
         body = keep_used(body, &used);
@@ -24,6 +31,11 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
             return body;
         }
     }
+}
+
+/// Whether some statement is one of programs that meet.
+fn meets(body: &[Stmt]) -> bool {
+    body.iter().any(|s| matches!(s.op, StmtOp::SaveState(_)) || s.op.bodies().into_iter().any(meets))
 }
 
 fn count(body: &[Stmt]) -> usize {

@@ -126,6 +126,9 @@ impl Plan {
                         writeln!(f, "when tile {} is cut", tiles.join(" or "))?;
                     }
                     Guard::Flag(v) => writeln!(f, "when {}", variable(v))?,
+                    Guard::FirstPart => writeln!(f, "when the part is the first")?,
+                    Guard::LastPart => writeln!(f, "when the part is the last")?,
+                    Guard::OwnWarps => writeln!(f, "in the warps of the part")?,
                     Guard::OneLeft(id) => writeln!(f, "when one {} is left", self.loops[*id].coordinate)?,
                 }
                 self.block(f, body, depth + 1)?;
@@ -153,6 +156,16 @@ impl Plan {
             StmtOp::Settle(pending) => writeln!(f, "settle pending={pending}"),
             StmtOp::TakeTurn => writeln!(f, "take turn"),
             StmtOp::PassTurn => writeln!(f, "pass turn"),
+            StmtOp::AwaitPart => writeln!(f, "await part"),
+            StmtOp::PassPart => writeln!(f, "pass part"),
+            StmtOp::SaveState(from) => {
+                writeln!(f, "save state {}", from.iter().map(variable).collect::<Vec<_>>().join(", "))
+            }
+            StmtOp::LoadState { to, from } => {
+                let from = from.as_ref().map_or_else(String::new, |rank| format!(" of {}", rank.text(Domain::Uniform)));
+                writeln!(f, "{} = load state{from}", to.iter().map(variable).collect::<Vec<_>>().join(", "))
+            }
+            StmtOp::ClusterBarrier => writeln!(f, "cluster barrier"),
             StmtOp::Loop { id, from, unroll, body } => {
                 let l = &self.loops[*id];
                 let text = |e: &Expr| e.text(Domain::Uniform);

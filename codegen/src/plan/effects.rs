@@ -116,14 +116,27 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
                     found.writes.extend(flag.map(name));
                 }
                 Guard::Flag(v) => drop(found.reads.insert(name(*v))),
-                Guard::Exists(_) | Guard::Cut(_) | Guard::OneLeft(_) => {}
+                Guard::Exists(_) | Guard::Cut(_) | Guard::OneLeft(_) | Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => {}
             }
             nested(&mut found, body);
             nested(&mut found, otherwise);
         }
         StmtOp::Loop { body, .. } | StmtOp::Step { body, .. } | StmtOp::Work(body) => nested(&mut found, body),
         StmtOp::Fill { at, .. } => at.iter().for_each(|e| found.read_expression(e)),
-        StmtOp::Commit
+        StmtOp::SaveState(from) => {
+            found.reads.extend(from.iter().map(|&v| name(v)));
+            found.writes.insert(MEMORY.to_owned());
+            meeting(plan, &mut found);
+        }
+        StmtOp::LoadState { to, from } => {
+            from.iter().for_each(|e| found.read_expression(e));
+            found.reads.insert(MEMORY.to_owned());
+            found.writes.extend(to.iter().map(|&v| name(v)));
+            meeting(plan, &mut found);
+        }
+        StmtOp::AwaitPart | StmtOp::PassPart => meeting(plan, &mut found),
+        StmtOp::ClusterBarrier
+        | StmtOp::Commit
         | StmtOp::Wait(_)
         | StmtOp::Barrier
         | StmtOp::Acquire { .. }
@@ -133,4 +146,12 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
         | StmtOp::PassTurn => {}
     }
     found
+}
+
+/// The names that say where programs meet.
+fn meeting(plan: &Plan, found: &mut Effects) {
+    if let Some(meeting) = &plan.meeting {
+        found.reads.insert(meeting.part.clone());
+        found.read_expression(&meeting.group);
+    }
 }

@@ -26,6 +26,23 @@
 //!   says that no more than so many groups are in flight;
 //! * `TakeTurn` and `PassTurn` hand a token round the warpgroups of the consumers. The first warpgroup has it at the start;
 //! * `Work` repeats its body for each program that the block takes.
+//!
+//! Programs that walk the parts of one loop may meet (`Meeting`), in one of two ways:
+//!
+//! * by a semaphore, a word of the workspace that says whose turn it is. `AwaitPart` waits for the turn of the program's part,
+//!   `LoadState` and `SaveState` read and write the state that goes from part to part in global memory, and `PassPart` gives the
+//!   turn to the next part; the last part gives it back to the first, so that the word is zero again. The wait acquires and the
+//!   pass releases, for all threads that compute;
+//! * as blocks of a cluster. `SaveState` writes the program's own state to its shared memory, `LoadState` reads that of the
+//!   block of a rank, and `ClusterBarrier` is between the two, and before the block ends.
+//!
+//! Every thread saves and loads its own elements: the threads of two blocks have the same.
+//!
+//! A wait for a part ends. A program waits for the part before, and programs are numbered so that earlier parts come first. A block
+//! runs one program, and blocks begin in the order of their index. So of the programs that have not ended the first is on the
+//! machine, and what it waits for has been passed; when it ends the same holds of the next. That blocks begin in order is what GPUs
+//! do and what serial split-K reductions rely on (CUTLASS, `semaphore.h`). Blocks that stay would not do: the program before may
+//! be one of a block that has not begun, and does not while all that have begun wait.
 
 mod display;
 mod effects;
@@ -34,13 +51,14 @@ mod verify;
 
 pub(crate) use effects::{Effects, effects};
 pub use pressure::peak;
+pub(crate) use verify::state_bytes;
 pub use verify::verify;
 
 use flashtile_dsl::ir::{Elem, ParamId, ReduceOp, Span};
 use flashtile_templates::expr::{Expr, Shape};
 
 use crate::abi::TensorMap;
-use crate::schedule::{Persistent, SharedLayout};
+use crate::schedule::{Combine, Persistent, SharedLayout};
 
 /// Index of a [`SharedTile`].
 pub type TileId = usize;
@@ -227,6 +245,12 @@ pub enum Guard {
     Flag(VarId),
     /// If a loop that takes two iterations at a time from the second one on leaves one over.
     OneLeft(LoopId),
+    /// If the program walks the first part.
+    FirstPart,
+    /// If the program walks the last part.
+    LastPart,
+    /// In the warps whose number modulo the parts is that of the program's part: of the same warps in a cluster's blocks it is one.
+    OwnWarps,
 }
 
 /// The A operand of a product.
@@ -461,6 +485,21 @@ pub enum StmtOp {
     PassTurn,
     /// Statements for each program that the block takes.
     Work(Vec<Stmt>),
+    /// Waits for the turn of the program's part.
+    AwaitPart,
+    /// Gives the turn to the next part.
+    PassPart,
+    /// Writes a state, a variable for each of its values, to where programs meet.
+    SaveState(Vec<VarId>),
+    /// Reads a state.
+    LoadState {
+        /// Variables, of the same kinds as those that were saved.
+        to: Vec<VarId>,
+        /// Rank of the block whose state it is; that of the semaphore if there is none.
+        from: Option<Expr>,
+    },
+    /// Barrier of the threads of a cluster that compute.
+    ClusterBarrier,
 }
 
 impl StmtOp {
@@ -528,6 +567,34 @@ pub struct Plan {
     pub programs: Expr,
     /// Byte offset of the ring that hands program numbers from the producer to the consumers, if work is dynamic.
     pub work_ring: Option<u32>,
+    /// Where programs that walk the parts of a loop meet.
+    pub meeting: Option<Meeting>,
+}
+
+/// Where programs that walk the parts of a loop meet.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Meeting {
+    /// How: by a semaphore or in a cluster.
+    pub combine: Combine,
+    /// Number of parts.
+    pub parts: u32,
+    /// Name of the program's part.
+    pub part: String,
+    /// Number of the programs that meet, among all that do: which word of the workspace and which state is theirs.
+    pub group: Expr,
+    /// Name of the parameter that holds the states, by a semaphore.
+    pub memory: String,
+    /// Bytes of a thread's state.
+    pub bytes: u32,
+    /// Byte offset of the state in shared memory, in a cluster.
+    pub offset: u32,
+}
+
+impl Meeting {
+    /// Bytes of the state of a block with so many threads that compute.
+    pub fn state_bytes(&self, threads: u32) -> u32 {
+        self.bytes * threads
+    }
 }
 
 /// How the threads of a block share the elements of a [`StmtOp::Compute`].
@@ -585,7 +652,14 @@ impl Plan {
     pub fn shared_bytes(&self) -> u32 {
         let tiles = self.tiles.iter().map(|t| t.offset + t.slots * t.slot_bytes());
         let barriers = self.tiles.iter().filter_map(|t| Some(t.barriers? + 16 * t.slots));
-        tiles.chain(barriers).chain(self.work_ring.map(|at| at + WORK_RING_BYTES)).max().unwrap_or(0)
+        let cluster = self.meeting.as_ref().filter(|m| m.combine == Combine::Cluster);
+        let state = cluster.map(|m| m.offset + m.state_bytes(self.computing_threads()));
+        tiles.chain(barriers).chain(self.work_ring.map(|at| at + WORK_RING_BYTES)).chain(state).max().unwrap_or(0)
+    }
+
+    /// Threads of a block that compute.
+    pub fn computing_threads(&self) -> u32 {
+        self.roles.last().map_or(0, |r| r.warps * 32)
     }
 
     /// Whether a producer fills the rings.

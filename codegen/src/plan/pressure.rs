@@ -190,7 +190,12 @@ impl Liveness<'_> {
                     shared.iter().for_each(|s| self.reads(&s.value));
                     self.computing.push((self.at, compute_registers(self.plan, to, inputs)));
                 }
+                StmtOp::SaveState(from) => from.iter().for_each(|&v| self.read(v)),
+                StmtOp::LoadState { to, .. } => to.iter().for_each(|&v| self.write(v, false)),
                 StmtOp::Let { .. }
+                | StmtOp::AwaitPart
+                | StmtOp::PassPart
+                | StmtOp::ClusterBarrier
                 | StmtOp::Copy { .. }
                 | StmtOp::Commit
                 | StmtOp::Wait(_)

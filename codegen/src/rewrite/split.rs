@@ -1,10 +1,14 @@
-//! Splits: the loop of a streaming reduction over parts of its tiles, and the kernel that combines the parts.
+//! Splits: the loop of a streaming reduction over parts of its tiles, and what combines the parts: a kernel of its own, or the
+//! programs that walk the parts.
 //!
 //! The *partial* kernel is the original with one more grid dimension, the part. Its loop walks its part from a state that
 //! stands for nothing seen, and what it carries in the end is stored to f32 tensors, one place per part. The *combine* kernel is
 //! the original with a loop over the parts in place of its own: it starts from the initial values of the text, merges one
 //! stored state after the other as [`Streaming`] says, and goes on with what the text does after its loop. Parts are
 //! merged in order, so that the result is the same in every launch.
+//!
+//! The *joined* kernel does both: the loop over its part, then the loop over the parts with `of_part` in place of the loads, then
+//! what the text does after its loop. How a program learns what another one has computed is not said: see [`crate::Combine`].
 //!
 //! The references of merged states pass through `visible_or_zero`, whether the text has that or not: a part that has seen
 //! nothing (`m = -inf`) then counts nothing, and NaN of a part stays NaN.
@@ -29,6 +33,14 @@ pub struct Split {
     pub combine: Kernel,
     /// Names of the tensors between the two, outputs of the one and inputs of the other.
     pub between: Vec<String>,
+}
+
+/// Walks the parts of the loop of a kernel and merges them, in one kernel: `count` programs for every one of the kernel.
+///
+/// # Errors
+/// What [`why_not_split`] says.
+pub fn split_joined(kernel: &Kernel, count: u32) -> Result<Kernel, String> {
+    Ok(Splitter::new(kernel)?.joined(count))
 }
 
 /// Why the kernel cannot be split; `None` if it can.
@@ -210,24 +222,8 @@ impl<'k> Splitter<'k> {
         let stores = |op: &OpId| matches!(self.kernel.ops[*op].op, Op::Store { .. });
         let before: Vec<OpId> = kernel.blocks[body].ops.iter().copied().filter(|op| !stores(op)).collect();
         kernel.blocks[body].ops = before;
-        // The parts start from nothing seen.
-        let Op::For { axis, body: inner, mut init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
+        self.walk_part(&mut kernel, Part { index, count });
         let span = kernel.ops[self.loop_op].span;
-        for (slot, form) in self.streaming.forms.iter().enumerate() {
-            let nothing = match form {
-                Form::Constant => continue,
-                Form::RunningMaximum { .. } => f64::NEG_INFINITY,
-                Form::Sum { .. } | Form::RescaledSum { .. } => 0.0,
-                Form::Other(_) => unreachable!("checked before"),
-            };
-            if constant_fill(&kernel, init[slot]) == Some(nothing) {
-                continue;
-            }
-            let Type::Tile(tile) = self.ty(slot).clone() else { unreachable!("verified: loops carry tiles") };
-            let value = insert_before(&mut kernel, self.loop_op, Op::Constant(Elem::F32, nothing), span);
-            init[slot] = insert_before(&mut kernel, self.loop_op, Op::Full { value, dims: tile.dims }, span);
-        }
-        kernel.ops[self.loop_op].op = Op::For { axis, part: Some(Part { index, count }), body: inner, init };
         for (t, &tensor) in between.iter().zip(&tensors) {
             let place = self.place(t.slot, Some((index, count))).expect("checked before");
             let at = place.into_iter().map(|(at, _)| at).collect();
@@ -238,14 +234,83 @@ impl<'k> Splitter<'k> {
         finish(kernel)
     }
 
+    /// Makes the loop walk a part of its tiles, from a state that stands for nothing seen.
+    fn walk_part(&self, kernel: &mut Kernel, part: Part) {
+        let Op::For { axis, body: inner, mut init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
+        let span = kernel.ops[self.loop_op].span;
+        for (slot, form) in self.streaming.forms.iter().enumerate() {
+            let nothing = match form {
+                Form::Constant => continue,
+                Form::RunningMaximum { .. } => f64::NEG_INFINITY,
+                Form::Sum { .. } | Form::RescaledSum { .. } => 0.0,
+                Form::Other(_) => unreachable!("checked before"),
+            };
+            if constant_fill(kernel, init[slot]) == Some(nothing) {
+                continue;
+            }
+            let Type::Tile(tile) = self.ty(slot).clone() else { unreachable!("verified: loops carry tiles") };
+            let value = insert_before(kernel, self.loop_op, Op::Constant(Elem::F32, nothing), span);
+            init[slot] = insert_before(kernel, self.loop_op, Op::Full { value, dims: tile.dims }, span);
+        }
+        kernel.ops[self.loop_op].op = Op::For { axis, part: Some(part), body: inner, init };
+    }
+
     fn combine(&self, count: u32, between: &[Between]) -> Kernel {
         let mut kernel = self.kernel.clone();
         kernel.name = format!("{}_combine", self.kernel.name);
         let tensors = Self::declare(&mut kernel, between, Direction::In);
         let Op::For { axis, init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
-        let span = kernel.ops[self.loop_op].span;
         // The loop over parts takes the place of the loop, and its axis that of the loop's.
         kernel.axes[axis] = Axis { name: "part".into(), extent: SizeExpr::constant(count.into()), kind: AxisKind::Each };
+        let stored: Vec<(usize, ParamId)> = between.iter().zip(tensors).map(|(t, tensor)| (t.slot, tensor)).collect();
+        let (mut kernel, body) = self.merging(kernel, |slot, index| {
+            let tensor = stored.iter().find(|(s, _)| *s == slot).expect("what is needed is stored").1;
+            let place = self.place(slot, Some((index, count))).expect("checked before");
+            Op::Load { tensor, at: place.into_iter().map(|(at, _)| at).collect() }
+        });
+        let results = kernel.ops[self.loop_op].results.clone();
+        for (slot, &result) in results.iter().enumerate() {
+            if self.streaming.forms[slot] == Form::Constant {
+                edit::replace_uses(&mut kernel, result, init[slot], &[]);
+            }
+        }
+        let kept: Vec<ValueId> = self.needed.iter().map(|&slot| results[slot]).collect();
+        for (number, &result) in kept.iter().enumerate() {
+            kernel.values[result].def = ValueDef::Result(self.loop_op, number as u32);
+        }
+        let init = self.needed.iter().map(|&slot| init[slot]).collect();
+        kernel.ops[self.loop_op].op = Op::For { axis, part: None, body, init };
+        kernel.ops[self.loop_op].results = kept;
+        finish(kernel)
+    }
+
+    fn joined(&self, count: u32) -> Kernel {
+        let mut kernel = self.kernel.clone();
+        let Op::For { init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
+        let span = kernel.ops[self.loop_op].span;
+        let part = add_part(&mut kernel, count);
+        self.walk_part(&mut kernel, Part { index: part, count });
+        let own = kernel.ops[self.loop_op].results.clone();
+        let axis = Axis { name: "part".into(), extent: SizeExpr::constant(count.into()), kind: AxisKind::Each };
+        let axis = kernel.axes.push(axis);
+        let (mut kernel, body) = self.merging(kernel, |slot, at| Op::OfPart { value: own[slot], part, at });
+        let inside = kernel.blocks[body].ops.clone();
+        let kept = self.needed.iter().map(|&slot| init[slot]).collect();
+        let id = kernel.ops.push(OpData { op: Op::For { axis, part: None, body, init: kept }, results: Vec::new(), span });
+        for (number, &slot) in self.needed.iter().enumerate() {
+            let (ty, name) = (self.ty(slot).clone(), Some(self.name(slot)));
+            let result = kernel.values.push(ValueData { ty, def: ValueDef::Result(id, number as u32), name });
+            edit::replace_uses(&mut kernel, own[slot], result, &inside);
+            kernel.ops[id].results.push(result);
+        }
+        let Place { block, index } = edit::places(&kernel)[&self.loop_op];
+        kernel.blocks[block].ops.insert(index + 1, id);
+        finish(kernel)
+    }
+
+    /// The body of the loop over parts: what is needed is carried, read of each part, and merged.
+    fn merging(&self, mut kernel: Kernel, read: impl Fn(usize, ValueId) -> Op) -> (Kernel, BlockId) {
+        let span = kernel.ops[self.loop_op].span;
         let body = kernel.blocks.push(BlockData::default());
         let param = |kernel: &mut Kernel, ty: Type, name: Option<String>| {
             let number = kernel.blocks[body].params.len() as u32;
@@ -254,37 +319,17 @@ impl<'k> Splitter<'k> {
             v
         };
         let index = param(&mut kernel, Type::Index, Some("part".into()));
-        let mut merge = Merge { kernel, body, span };
         // What is carried, and what a part adds to it.
-        let mut carried = Vec::new();
-        for (t, &tensor) in between.iter().zip(&tensors) {
-            let own = param(&mut merge.kernel, self.ty(t.slot).clone(), Some(self.name(t.slot)));
-            carried.push((t, tensor, own));
-        }
+        let carried: Vec<(usize, ValueId)> =
+            self.needed.iter().map(|&slot| (slot, param(&mut kernel, self.ty(slot).clone(), Some(self.name(slot))))).collect();
+        let mut merge = Merge { kernel, body, span };
         let mut states = Vec::new();
-        for (t, tensor, own) in carried {
-            let place = self.place(t.slot, Some((index, count))).expect("checked before");
-            let at = place.into_iter().map(|(at, _)| at).collect();
-            let read = merge.emit(Op::Load { tensor, at }, Some(format!("{}_part", self.name(t.slot))));
-            states.push((t.slot, own, read));
+        for (slot, own) in carried {
+            states.push((slot, own, merge.emit(read(slot, index), Some(format!("{}_part", self.name(slot))))));
         }
         let next = self.merged(&mut merge, &states);
         merge.append_yield(next);
-        let mut kernel = merge.kernel;
-        let results = kernel.ops[self.loop_op].results.clone();
-        for (slot, &result) in results.iter().enumerate() {
-            if self.streaming.forms[slot] == Form::Constant {
-                edit::replace_uses(&mut kernel, result, init[slot], &[]);
-            }
-        }
-        let kept: Vec<ValueId> = states.iter().map(|&(slot, ..)| results[slot]).collect();
-        for (number, &result) in kept.iter().enumerate() {
-            kernel.values[result].def = ValueDef::Result(self.loop_op, number as u32);
-        }
-        let init = states.iter().map(|&(slot, ..)| init[slot]).collect();
-        kernel.ops[self.loop_op].op = Op::For { axis, part: None, body, init };
-        kernel.ops[self.loop_op].results = kept;
-        finish(kernel)
+        (merge.kernel, body)
     }
 
     /// The next values of what is carried, one per state.

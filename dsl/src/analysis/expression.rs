@@ -150,6 +150,7 @@ impl<'a> Expressions<'a> {
             Op::Cast(elem, x) => {
                 (format!("{}.to::<{}>()", self.value(*x, Binding::Atom), kernel.elem_name(*elem)), Binding::Atom)
             }
+            Op::OfPart { value, at, .. } => call("of_part", &[value, at]),
             Op::Transpose(x) => (format!("{}.t()", self.value(*x, Binding::Atom)), Binding::Atom),
             Op::Dot { a, b, acc: None } => call("dot", &[a, b]),
             Op::Dot { a, b, acc: Some(acc) } => {

@@ -126,7 +126,8 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
             (*coordinate, rest) = (rest % extent, rest / extent);
         }
         let values = vec![None; self.kernel.values.len()];
-        let mut run = Execution { of: self, coordinates, values, stored: Vec::new(), written: BTreeMap::new() };
+        let (stored, others, written) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut run = Execution { of: self, coordinates, values, stored, others, written };
         run.block(self.kernel.body)?;
         Ok(run.stored)
     }
@@ -234,6 +235,7 @@ struct Execution<'i, 'a, A: Arithmetic> {
     coordinates: Vec<usize>,
     values: Vec<Option<Value<A::Real>>>,
     stored: Vec<Stored<A::Real>>,
+    others: Vec<Other<A::Real>>,
     /// Tiles of in-out tensors that were stored, by tensor and region: their places in `stored`.
     written: BTreeMap<(ParamId, Vec<(usize, usize)>), usize>,
 }
@@ -241,6 +243,14 @@ struct Execution<'i, 'a, A: Arithmetic> {
 /// First element and number of elements of every dimension.
 fn region(runs: &[Run]) -> Vec<(usize, usize)> {
     runs.iter().map(|r| (r.start, r.len)).collect()
+}
+
+/// Another program, executed in part for what this one reads of it.
+struct Other<R> {
+    coordinates: Vec<usize>,
+    values: Vec<Option<Value<R>>>,
+    /// Ops of the kernel's body that are executed.
+    done: usize,
 }
 
 impl<A: Arithmetic> Execution<'_, '_, A> {
@@ -276,6 +286,7 @@ impl<A: Arithmetic> Execution<'_, '_, A> {
             Op::SizeOf(size) => Value::Index(self.of.sizes[size.index()]),
             Op::Index(op, a, b) => Value::Index(index_op(*op, self.index(*a), self.index(*b), data.span)?),
             Op::ToIndex(x) => Value::Index(self.tile(*x).ints()[0].into()),
+            Op::OfPart { value, part, at } => self.of_part(*value, *part, *at)?,
             tile_op => {
                 let [result] = *data.results else { unreachable!("verified: one result") };
                 let mut tile = self.tile_op(tile_op, result, data.span)?;
@@ -375,9 +386,36 @@ impl<A: Arithmetic> Execution<'_, '_, A> {
             }
             Op::Reduce(op, x) => reduce(*op, self.tile(*x)),
             Op::Program(_) | Op::For { .. } | Op::Store { .. } | Op::Yield(_) => unreachable!("no tile op"),
-            Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..) | Op::ToIndex(_) => unreachable!("no tile op"),
+            Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..) | Op::ToIndex(_) | Op::OfPart { .. } => unreachable!("no tile op"),
         };
         Ok(Rc::new(tile))
+    }
+
+    /// Executes the other program as far as it defines the value. What it has computed is kept for the next question.
+    fn of_part(&mut self, value: ValueId, part: ValueId, at: ValueId) -> Result<Value<A::Real>, InterpretError> {
+        let kernel = self.of.kernel;
+        let ops = &kernel.blocks[kernel.body].ops;
+        let dimension = kernel.ops[ops[0]].results.iter().position(|&r| r == part).expect("verified: a program id");
+        let mut coordinates = self.coordinates.clone();
+        coordinates[dimension] = usize::try_from(self.index(at)).expect("verified: not negative");
+        let known = self.others.iter().position(|o| o.coordinates == coordinates);
+        let known = known.unwrap_or_else(|| {
+            let values = vec![None; kernel.values.len()];
+            self.others.push(Other { coordinates, values, done: 0 });
+            self.others.len() - 1
+        });
+        if self.others[known].values[value.index()].is_none() {
+            let Other { coordinates, values, done } = &mut self.others[known];
+            let (coordinates, known_values) = (coordinates.clone(), std::mem::take(values));
+            let (stored, others, written) = (Vec::new(), Vec::new(), BTreeMap::new());
+            let mut run = Execution { of: self.of, coordinates, values: known_values, stored, others, written };
+            while run.values[value.index()].is_none() {
+                run.op(ops[*done])?;
+                *done += 1;
+            }
+            *values = run.values;
+        }
+        Ok(self.others[known].values[value.index()].clone().expect("executed above"))
     }
 
     fn for_loop(

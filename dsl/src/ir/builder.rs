@@ -218,6 +218,7 @@ pub fn result_types(kernel: &Kernel, op: &Op) -> Vec<Type> {
         }
         Op::Dot { a, b, .. } => one(TileType::new(Elem::F32, [tile(a).dims[0].clone(), tile(b).dims[1].clone()])),
         Op::Reduce(_, x) => one(TileType::new(Elem::F32, [tile(x).dims[0].clone()])),
+        Op::OfPart { value, .. } => one(tile(value).clone()),
         Op::For { init, .. } => init.iter().map(|&v| kernel.ty(v).clone()).collect(),
     }
 }

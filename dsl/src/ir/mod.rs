@@ -33,7 +33,10 @@
 //!   that a mask leaves anything of. So what such a loop gives is a *state*, of use only where the states of all parts
 //!   meet; an analysis ([`crate::analysis::streaming`]) says how. Which state stands for the same part is not said either: a
 //!   running maximum may be any reference that what is rescaled by it goes with.
-//! * A tensor is strided, its last dimension contiguous. Stores of one kernel write disjoint places.
+//! * `OfPart { value, part, at }` is what `value` is in the program that is the same but for the program id `part`, which is `at`
+//!   there. So states of parts may meet in one kernel: every program merges them and goes on with the same.
+//! * A tensor is strided, its last dimension contiguous. Stores of one kernel write disjoint places, but that programs which met in
+//!   an `OfPart` write the same to the same place.
 //! * A tensor that is read and written (*in-out*) has one load and one store, of the same tile in the same block, the load first.
 //!   A load gives what the program stored to the tile the last time, and what was there before the kernel if it has not yet.
 //!

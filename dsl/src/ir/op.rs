@@ -214,6 +214,16 @@ pub enum Op {
     },
     /// Reduces the last dimension of a rank-2 tile.
     Reduce(ReduceOp, ValueId),
+    /// What `value` is in the program that is the same but for `part`, which is `at` there. It is a value of the kernel's body,
+    /// which that program computes too.
+    OfPart {
+        /// A tile that the body defines.
+        value: ValueId,
+        /// A program id.
+        part: ValueId,
+        /// Its value in the other program, below the number of programs along that dimension.
+        at: ValueId,
+    },
     /// A loop over the tiles of an axis.
     For {
         /// A loop axis (or one of single positions), owned by this op.
@@ -248,6 +258,7 @@ impl Op {
             Op::Select { cond, on_true, on_false } => vec![*cond, *on_true, *on_false],
             Op::Mask { x, keep } => vec![*x, *keep],
             Op::Dot { a, b, acc } => [*a, *b].into_iter().chain(*acc).collect(),
+            Op::OfPart { value, part, at } => vec![*value, *part, *at],
             Op::For { init, part, .. } => init.iter().copied().chain(part.map(|p| p.index)).collect(),
             Op::Yield(values) => values.clone(),
         }
@@ -290,6 +301,11 @@ impl Op {
                 if let Some(acc) = acc {
                     *acc = map(*acc);
                 }
+            }
+            Op::OfPart { value, part, at } => {
+                *value = map(*value);
+                *part = map(*part);
+                *at = map(*at);
             }
             Op::For { init, part, .. } => {
                 init.iter_mut().for_each(|v| *v = map(*v));
@@ -363,6 +379,7 @@ impl Op {
             Op::Dot { .. } => "dot",
             Op::Reduce(ReduceOp::Max, _) => "rowmax",
             Op::Reduce(ReduceOp::Sum, _) => "rowsum",
+            Op::OfPart { .. } => "of_part",
             Op::For { .. } => "for",
             Op::Yield(_) => "yield",
         }

@@ -1,6 +1,8 @@
 //! Loads, stores, atomics, and matrices between shared memory and registers.
 
-use super::block::Block;
+use std::sync::atomic::{Ordering, fence};
+
+use super::block::{Block, Status};
 use super::record::At;
 use super::warp::{FULL, Warp, lanes};
 use crate::finding::FindingKind;
@@ -46,7 +48,7 @@ impl<'l> Block<'l> {
     fn fetch(&mut self, warp: &Warp, space: Space, address: u64, bytes: u32, at: At, into: &mut [u32; 8]) {
         match space {
             Space::Shared => {
-                let offset = match self.shared.locate(address, bytes) {
+                let offset = match self.locate(at, address, bytes) {
                     Ok(offset) => offset,
                     Err(trouble) => {
                         *into = [FULL; 8];
@@ -106,11 +108,15 @@ impl<'l> Block<'l> {
     pub(super) fn load(&mut self, warp: &mut Warp, a: &Access, mask: u32, pc: u32) {
         let bytes = a.bytes();
         let mut buffer = [0; 8];
+        let mut seen = vec![];
         for lane in lanes(mask) {
             let address = warp.address(&a.address, lane);
             let (space, address) = if a.space == Space::Generic { windows::resolve(address) } else { (a.space, address) };
             let at = At { step: pc, warp: warp.index as u16, lane: lane as u8 };
             self.fetch(warp, space, address, bytes, at, &mut buffer);
+            if a.strong && space == Space::Global {
+                seen.push((address, buffer[0]));
+            }
             match (a.element, a.wide) {
                 (4, false) => {
                     for (row, value) in a.rows.iter().zip(buffer) {
@@ -142,11 +148,48 @@ impl<'l> Block<'l> {
                 }
             }
         }
+        if a.strong {
+            // What other blocks wrote before what was read is seen after it.
+            fence(Ordering::SeqCst);
+        }
         self.count_access(warp, a.space, &a.address, bytes, mask, pc);
+        self.polled(warp, pc, seen);
+    }
+
+    /// Notes the values that a strong access gave; the warp waits if they are those of the last time.
+    fn polled(&mut self, warp: &mut Warp, pc: u32, seen: Vec<(u64, u32)>) {
+        if seen.is_empty() {
+            return;
+        }
+        let poll = Some((pc, seen));
+        if warp.poll == poll {
+            self.status[warp.index as usize] = Status::AtGlobal { step: pc };
+        }
+        warp.poll = poll;
+    }
+
+    /// Whether a value that a warp waits at is another one now.
+    pub(super) fn poll_changed(&self, warp: &Warp) -> bool {
+        let Some((_, seen)) = &warp.poll else { return true };
+        seen.iter().any(|&(address, value)| {
+            let mut now = [0];
+            match self.launched.memory.find(address, 4) {
+                Some((region, offset)) => {
+                    region.load(offset, 4, &mut now);
+                    now[0] != value
+                }
+                None => false,
+            }
+        })
     }
 
     pub(super) fn store(&mut self, warp: &mut Warp, a: &Access, mask: u32, pc: u32) {
         let bytes = a.bytes();
+        warp.poll = None;
+        if a.strong {
+            // What came before is seen by those who see what it writes.
+            fence(Ordering::SeqCst);
+        }
         for lane in lanes(mask) {
             let mut buffer = [0u32; 8];
             match (a.element, a.wide) {
@@ -181,7 +224,7 @@ impl<'l> Block<'l> {
 
     fn put(&mut self, warp: &mut Warp, space: Space, address: u64, bytes: u32, at: At, from: &[u32; 8]) {
         match space {
-            Space::Shared => match self.shared.locate(address, bytes) {
+            Space::Shared => match self.locate(at, address, bytes) {
                 Ok(offset) => self.put_shared(offset, bytes, at, from),
                 Err(trouble) => self.trouble(trouble, at, address),
             },
@@ -220,7 +263,7 @@ impl<'l> Block<'l> {
         self.shared.wrote(writer, offset, bytes);
         self.shared.store(offset, bytes, from);
         if let Err(trouble) = checked {
-            self.trouble(trouble, at, u64::from(offset) + u64::from(windows::SHARED_START));
+            self.trouble(trouble, at, self.shared.address(offset));
         }
     }
 
@@ -248,6 +291,9 @@ impl<'l> Block<'l> {
     pub(super) fn atomic(&mut self, warp: &mut Warp, op: &Op, mask: u32, pc: u32) {
         let Op::Atomic { op, space, wide, d, ref address, a, b } = *op else { return };
         let bytes = if wide { 8 } else { 4 };
+        fence(Ordering::SeqCst);
+        let mut seen = vec![];
+        let mut changes = false;
         for lane in lanes(mask) {
             let place = warp.address(address, lane);
             let (space, place) = if space == Space::Generic { windows::resolve(place) } else { (space, place) };
@@ -259,7 +305,7 @@ impl<'l> Block<'l> {
             };
             let before = match space {
                 Space::Shared => {
-                    let offset = match self.shared.locate(place, bytes) {
+                    let offset = match self.locate(at, place, bytes) {
                         Ok(offset) => offset,
                         Err(trouble) => {
                             self.trouble(trouble, at, place);
@@ -303,6 +349,8 @@ impl<'l> Block<'l> {
                     if !initialised {
                         self.global_fault(Fault::Uninitialised, place, bytes, at);
                     }
+                    changes |= apply(op, wide, before, operands) != before;
+                    seen.push((place, before as u32));
                     before
                 }
                 _ => {
@@ -317,7 +365,13 @@ impl<'l> Block<'l> {
                 None => {}
             }
         }
+        fence(Ordering::SeqCst);
         self.count_access(warp, space, address, bytes, mask, pc);
+        if changes {
+            warp.poll = None;
+        } else {
+            self.polled(warp, pc, seen);
+        }
     }
 
     /// `ldmatrix`: lane l gives the address of row l % 8 of matrix l / 8; register r of lane l holds the elements

@@ -5,7 +5,7 @@ use super::clocks::Release;
 use super::record::At;
 use super::warp::{FULL, Warp, lanes};
 use crate::finding::FindingKind;
-use crate::memory::{Accessor, MANY, Writer, windows};
+use crate::memory::{Accessor, MANY, Writer};
 use crate::program::{Address, Op};
 use crate::syntax::Space;
 
@@ -79,8 +79,9 @@ impl Block<'_> {
             self.record.add(FindingKind::IllegalOperand, at, None, None, || format!("barrier {id} of {threads:?} threads"));
             return Next::Continue;
         }
+        let number = 16 * self.rank(warp.index) as usize + id as usize;
         let Self { barriers, clocks, .. } = self;
-        let barrier = &mut barriers[id as usize];
+        let barrier = &mut barriers[number];
         match barrier.first {
             None => {
                 barrier.expected = threads;
@@ -105,14 +106,15 @@ impl Block<'_> {
             barrier.waiting.push(w);
             self.status[w] = Status::AtBarrier { id, step: pc };
         }
-        self.complete_barrier(id as usize);
+        self.complete_barrier(number);
         if wait { Next::Yield } else { Next::Continue }
     }
 
     /// Lets those who wait go on if all have arrived.
-    fn complete_barrier(&mut self, id: usize) {
-        let present = 32 * self.status.iter().filter(|s| **s != Status::Exited).count() as u32;
-        let barrier = &mut self.barriers[id];
+    fn complete_barrier(&mut self, number: usize) {
+        let block = &self.status[self.warps_of(number as u32 / 16)];
+        let present = 32 * block.iter().filter(|s| **s != Status::Exited).count() as u32;
+        let barrier = &mut self.barriers[number];
         if barrier.first.is_none() || barrier.arrived < barrier.expected.unwrap_or(present) {
             return;
         }
@@ -124,12 +126,14 @@ impl Block<'_> {
     }
 
     /// Barriers of all threads no longer wait for a warp that ended.
-    pub(super) fn warp_exited(&mut self) {
-        for id in 0..self.barriers.len() {
-            if self.barriers[id].expected.is_none() {
-                self.complete_barrier(id);
+    pub(super) fn warp_exited(&mut self, warp: u32) {
+        let first = 16 * self.rank(warp) as usize;
+        for number in first..first + 16 {
+            if self.barriers[number].expected.is_none() {
+                self.complete_barrier(number);
             }
         }
+        self.complete_cluster_barrier();
     }
 
     // mbarriers.
@@ -144,7 +148,7 @@ impl Block<'_> {
             Ok(_) => match self.objects.iter().position(|o| u64::from(o.address) == address) {
                 Some(index) => {
                     // Whoever uses it must have seen its initialisation.
-                    let offset = address as u32 - windows::SHARED_START;
+                    let offset = self.shared.offset(address as u32);
                     let by = self.clocks.accessor(at.warp.into(), at.lane, at.step);
                     if let Err(trouble) = self.shared.peek(&by, offset, 8) {
                         self.trouble(trouble, at, address);
@@ -327,7 +331,7 @@ impl Block<'_> {
     /// The mbarrier that a copy signals, which the asynchronous proxy must be able to see.
     pub(super) fn object_of_copy(&mut self, address: u64, at: At) -> Option<usize> {
         let index = self.object(address, at)?;
-        let offset = address as u32 - windows::SHARED_START;
+        let offset = self.shared.offset(address as u32);
         let by = self.clocks.accessor(at.warp.into(), at.lane, at.step);
         if let Err(trouble) = self.shared.may_read_asynchronously(&by, self.clocks.fenced(at.warp.into()), offset, 8) {
             self.trouble(trouble, at, address);

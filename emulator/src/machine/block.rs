@@ -1,12 +1,18 @@
-//! A block: its warps, whose turn it is, and one instruction after another.
+//! A block, or the blocks of a cluster: their warps, whose turn it is, and one instruction after another.
+//!
+//! Warps are numbered through the blocks of a cluster, so that clocks, findings and waits are of the cluster as a whole.
 
 use super::barriers::{NamedBarrier, Object};
 use super::clocks::Clocks;
+use super::cluster::ClusterBarrier;
 use super::copies::{Bulk, Copies};
 use super::products::Products;
 use super::profile::Counters;
+use super::progress::Progress;
 use super::record::{At, Record};
 use super::warp::{Place, Warp, lanes};
+use std::sync::atomic::{Ordering, fence};
+
 use crate::finding::FindingKind;
 use crate::memory::{GlobalMemory, MANY, Region, Shared, Trouble};
 use crate::options::{Landing, Options, Order, Random};
@@ -24,6 +30,8 @@ pub(crate) struct Launched<'l> {
     pub grid: [u32; 3],
     pub threads: [u32; 3],
     pub dynamic_shared: u32,
+    /// Blocks that have begun, and those that wait for others.
+    pub progress: &'l Progress,
 }
 
 /// What a block leaves behind.
@@ -51,6 +59,14 @@ pub(crate) enum Status {
         parity: u32,
         step: u32,
     },
+    /// At the barrier of the cluster.
+    AtCluster {
+        step: u32,
+    },
+    /// At a value in global memory that another block is to change.
+    AtGlobal {
+        step: u32,
+    },
 }
 
 /// What comes after an instruction.
@@ -62,12 +78,16 @@ pub(super) enum Next {
     Yield,
 }
 
-/// A block that runs.
+/// A block that runs, or the blocks of a cluster.
 pub(crate) struct Block<'l> {
     pub(super) launched: &'l Launched<'l>,
     pub(super) kernel: &'l Kernel,
     pub(super) shared: Shared,
     warps: Vec<Warp>,
+    pub(super) warps_per_block: u32,
+    /// Blocks of the cluster.
+    pub(super) ranks: u32,
+    pub(super) cluster: ClusterBarrier,
     pub(super) status: Vec<Status>,
     pub(super) clocks: Clocks,
     pub(super) barriers: Vec<NamedBarrier>,
@@ -86,22 +106,40 @@ pub(crate) struct Block<'l> {
 }
 
 impl<'l> Block<'l> {
-    pub fn new(launched: &'l Launched<'l>, id: [u32; 3]) -> Self {
+    /// The blocks of these indices, which are a cluster in the order of their ranks; one block by itself is a cluster of one.
+    pub fn new(launched: &'l Launched<'l>, ids: &[[u32; 3]]) -> Self {
         let kernel = launched.kernel;
-        let warps = launched.threads.iter().product::<u32>().div_ceil(32) as usize;
+        let warps_per_block = launched.threads.iter().product::<u32>().div_ceil(32);
+        let ranks = ids.len() as u32;
+        let warps = (ranks * warps_per_block) as usize;
         let shared_bytes = kernel.static_shared + launched.dynamic_shared;
-        let place = Place { block: id, grid: launched.grid, threads: launched.threads, shared_bytes: launched.dynamic_shared };
+        let place = |rank: u32| Place {
+            block: ids[rank as usize],
+            grid: launched.grid,
+            threads: launched.threads,
+            cluster: kernel.cluster,
+            rank,
+            shared_bytes: launched.dynamic_shared,
+        };
+        let warp = |w: u32| {
+            let rank = w / warps_per_block;
+            Warp::new(kernel, rank * warps_per_block, w % warps_per_block, &place(rank))
+        };
+        let id = ids[0];
         let index =
             u64::from(id[0]) + u64::from(launched.grid[0]) * (u64::from(id[1]) + u64::from(launched.grid[1]) * u64::from(id[2]));
         let counters = if launched.options.profile { kernel.steps.len() } else { 0 };
         Self {
             launched,
             kernel,
-            shared: Shared::new(shared_bytes, kernel.granule, warps, launched.options.races),
-            warps: (0..warps as u32).map(|w| Warp::new(kernel, w, &place)).collect(),
+            shared: Shared::new(shared_bytes, ranks, kernel.granule, warps, launched.options.races),
+            warps: (0..warps as u32).map(warp).collect(),
+            warps_per_block,
+            ranks,
+            cluster: ClusterBarrier::new(warps),
             status: vec![Status::Ready; warps],
             clocks: Clocks::new(warps),
-            barriers: vec![NamedBarrier::default(); 16],
+            barriers: vec![NamedBarrier::default(); 16 * ranks as usize],
             objects: vec![],
             copies: (0..warps).map(|_| Copies::default()).collect(),
             bulk: vec![],
@@ -119,12 +157,13 @@ impl<'l> Block<'l> {
         let options = self.launched.options;
         let mut turn = 0;
         loop {
+            self.wake_polling();
             let Some(w) = self.choose(turn) else {
                 if self.status.iter().all(|s| *s == Status::Exited) {
                     break;
                 }
                 // All wait: what is in flight lands, one after another.
-                if self.land_one_bulk() {
+                if self.land_one_bulk() || self.wait_for_blocks() {
                     continue;
                 }
                 self.deadlock();
@@ -149,6 +188,36 @@ impl<'l> Block<'l> {
         }
         self.finish();
         Outcome { record: self.record, counters: self.counters, executed: self.executed }
+    }
+
+    /// Lets the warps go on that wait at a value which is another one now; whether there are any.
+    fn wake_polling(&mut self) -> bool {
+        let mut woken = false;
+        for w in 0..self.status.len() {
+            if matches!(self.status[w], Status::AtGlobal { .. }) && self.poll_changed(&self.warps[w]) {
+                self.warps[w].poll = None;
+                self.status[w] = Status::Ready;
+                woken = true;
+            }
+        }
+        woken
+    }
+
+    /// Waits until another block has changed a value that a warp waits at; false if that can never be.
+    fn wait_for_blocks(&mut self) -> bool {
+        if !self.status.iter().any(|s| matches!(s, Status::AtGlobal { .. })) {
+            return false;
+        }
+        let mut waiting = self.launched.progress.wait();
+        loop {
+            let epoch = waiting.epoch();
+            if self.wake_polling() {
+                return true;
+            }
+            if !waiting.goes_on(epoch) {
+                return false;
+            }
+        }
     }
 
     fn choose(&mut self, turn: usize) -> Option<usize> {
@@ -203,7 +272,7 @@ impl<'l> Block<'l> {
             if warp.lanes == 0 {
                 // No path is left.
                 self.status[warp.index as usize] = Status::Exited;
-                self.warp_exited();
+                self.warp_exited(warp.index);
                 return Next::Yield;
             }
             warp.advance();
@@ -222,9 +291,15 @@ impl<'l> Block<'l> {
     /// Instructions that touch more than registers.
     fn other(&mut self, warp: &mut Warp, op: &Op, mask: u32, pc: u32) -> Next {
         match op {
-            Op::Load(access) => self.load(warp, access, mask, pc),
+            Op::Load(access) => {
+                self.load(warp, access, mask, pc);
+                return self.after_access(warp);
+            }
             Op::Store(access) => self.store(warp, access, mask, pc),
-            Op::Atomic { .. } => self.atomic(warp, op, mask, pc),
+            Op::Atomic { .. } => {
+                self.atomic(warp, op, mask, pc);
+                return self.after_access(warp);
+            }
             Op::LoadMatrix { d, address, transposed } => self.load_matrix(warp, d, address, *transposed, mask, pc),
             Op::StoreMatrix { a, address, transposed } => self.store_matrix(warp, a, address, *transposed, mask, pc),
             Op::Mma(mma) => self.mma(warp, mma, mask, pc),
@@ -244,7 +319,14 @@ impl<'l> Block<'l> {
                 warp.advance();
                 return self.barrier(warp, *id, *threads, *wait, *aligned, mask, pc);
             }
-            Op::Fence => {}
+            Op::ClusterArrive { release, aligned } => self.cluster_arrive(warp, *release, *aligned, mask, pc),
+            Op::ClusterWait { aligned } => {
+                warp.advance();
+                return self.cluster_wait(warp, *aligned, mask, pc);
+            }
+            Op::MapAddress { .. } => self.map_address(warp, op, mask, pc),
+            Op::RankOf { .. } => self.rank_of_address(warp, op, mask),
+            Op::Fence => fence(Ordering::SeqCst),
             Op::FenceProxyAsync => self.clocks.fence(warp.index as usize),
             Op::BarrierInit { address, count } => self.object_init(warp, address, *count, mask, pc),
             Op::BarrierInvalidate { address } => self.object_invalidate(warp, address, mask, pc),
@@ -268,7 +350,7 @@ impl<'l> Block<'l> {
                 warp.exit(mask);
                 if warp.live == 0 {
                     self.status[warp.index as usize] = Status::Exited;
-                    self.warp_exited();
+                    self.warp_exited(warp.index);
                     return Next::Yield;
                 }
                 return Next::Continue;
@@ -277,6 +359,12 @@ impl<'l> Block<'l> {
         }
         warp.advance();
         Next::Continue
+    }
+
+    /// On to the next instruction; to another warp if this one is to wait for a value.
+    fn after_access(&mut self, warp: &mut Warp) -> Next {
+        warp.advance();
+        if self.status[warp.index as usize] == Status::Ready { Next::Continue } else { Next::Yield }
     }
 
     /// Notes what is wrong with an access to shared memory.
@@ -314,6 +402,9 @@ impl<'l> Block<'l> {
                 let whose = if warp == at.warp { "another lane of the same warp" } else { "another warp" };
                 (FindingKind::Race, Some(At { step, warp, lane }), format!("read by {whose} with no barrier between"))
             }
+            Trouble::Ended { rank } => {
+                (FindingKind::OutOfBounds, None, format!("the block of rank {rank} has ended, and its shared memory with it"))
+            }
             Trouble::Unfenced(w) => (FindingKind::UnfencedProxy, Some(written(w)), String::new()),
         };
         self.record.add(kind, at, other, Some((Space::Shared, address)), || detail);
@@ -326,7 +417,7 @@ impl<'l> Block<'l> {
         for &(w, status) in &waits {
             reasons.push(match status {
                 Status::AtBarrier { id, step } => {
-                    let b = &self.barriers[id as usize];
+                    let b = &self.barriers[16 * self.rank(w as u32) as usize + id as usize];
                     let line = self.kernel.steps[step as usize].line;
                     let expected = b.expected.map_or_else(|| "all".to_owned(), |n| n.to_string());
                     format!("warp {w} waits at barrier {id} (PTX line {line}): {} of {expected} threads have arrived", b.arrived)
@@ -341,6 +432,17 @@ impl<'l> Block<'l> {
                         None => format!("warp {w} waits at mbarrier {address:#x} (PTX line {line}), which is not initialised"),
                     }
                 }
+                Status::AtCluster { step } => {
+                    let line = self.kernel.steps[step as usize].line;
+                    format!("warp {w} waits at the barrier of the cluster (PTX line {line})")
+                }
+                Status::AtGlobal { step } => {
+                    let line = self.kernel.steps[step as usize].line;
+                    let (address, value) = self.warps[w].poll.as_ref().and_then(|p| p.1.first().copied()).unwrap_or_default();
+                    format!(
+                        "warp {w} waits at global address {address:#x} (PTX line {line}) for another value than {value}, which no block that runs will write"
+                    )
+                }
                 Status::Ready | Status::Exited => format!("warp {w} is ready"),
             });
         }
@@ -349,7 +451,10 @@ impl<'l> Block<'l> {
             reasons.push(format!("{exited} warps have ended"));
         }
         let at = |(w, s): (usize, Status)| match s {
-            Status::AtBarrier { step, .. } | Status::AtObject { step, .. } => At { step, warp: w as u16, lane: MANY },
+            Status::AtBarrier { step, .. }
+            | Status::AtObject { step, .. }
+            | Status::AtCluster { step }
+            | Status::AtGlobal { step } => At { step, warp: w as u16, lane: MANY },
             Status::Ready | Status::Exited => At { step: 0, warp: w as u16, lane: MANY },
         };
         if let Some(&first) = waits.first() {

@@ -381,7 +381,8 @@ impl Block<'_> {
                     let bulk = self.bulk.remove(n);
                     let by = self.clocks.accessor(warp.index as usize, lane as u8, bulk.at.step);
                     for chunk in &bulk.chunks {
-                        self.shared.end_read(&by, chunk.shared - windows::SHARED_START, 16);
+                        let offset = self.shared.offset(chunk.shared);
+                        self.shared.end_read(&by, offset, 16);
                     }
                 } else {
                     n += 1;
@@ -398,7 +399,8 @@ impl Block<'_> {
         let at = self.bulk[n].at;
         let chunks = self.bulk[n].chunks.clone();
         for c in chunks.iter().filter(|c| c.begin < c.end) {
-            let bytes = self.shared.bytes(c.shared - windows::SHARED_START, 16).to_vec();
+            let from = self.shared.offset(c.shared);
+            let bytes = self.shared.bytes(from, 16).to_vec();
             let (first, count) = (c.global.wrapping_add(c.begin.into()), u32::from(c.end - c.begin));
             let Some((region, offset)) = self.region(first, count, at) else { continue };
             for (n, byte) in bytes[c.begin.into()..c.end.into()].iter().enumerate() {
@@ -433,7 +435,7 @@ impl Block<'_> {
                     }
                 }
             }
-            let offset = c.shared - windows::SHARED_START;
+            let offset = self.shared.offset(c.shared);
             self.shared.store(offset, 16, &buffer);
             let writer = Writer { clock, step: at.step, agent, warp: at.warp, lane: at.lane, asynchronous: true };
             self.shared.end_copy(flight, writer, offset, 16);

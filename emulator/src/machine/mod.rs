@@ -5,13 +5,16 @@ mod arithmetic;
 mod barriers;
 mod block;
 mod clocks;
+mod cluster;
 mod copies;
 mod exchange;
 mod fragments;
 mod products;
 mod profile;
+mod progress;
 mod record;
 mod warp;
 
 pub(crate) use block::{Block, Launched};
 pub(crate) use profile::Counters;
+pub(crate) use progress::Progress;

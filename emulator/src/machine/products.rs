@@ -8,7 +8,7 @@ use super::fragments::element;
 use super::record::At;
 use super::warp::Warp;
 use crate::finding::FindingKind;
-use crate::memory::{ALL, MANY};
+use crate::memory::{ALL, MANY, windows};
 use crate::numeric::{bits, float};
 use crate::options::Landing;
 use crate::program::{Kernel, LeftFactor, Op, Step, WRITES, Wgmma};
@@ -219,7 +219,8 @@ impl Block<'_> {
         let mut troubles = vec![];
         for chunks in [&mut a, &mut b] {
             for chunk in chunks.iter_mut() {
-                let address = *chunk;
+                // A descriptor holds the low bits of an address in the block's own window.
+                let address = *chunk + windows::of_rank(self.rank(warp.index));
                 match self.shared.locate(address.into(), 16) {
                     Ok(offset) => {
                         if let Err(trouble) = self.shared.may_read_asynchronously(&by, fenced, offset, 16) {

@@ -53,15 +53,17 @@ impl Record {
         }
     }
 
-    /// With lines.
-    pub fn finish(self, program: &Program, kernel: &Kernel, block: [u32; 3]) -> Vec<Finding> {
+    /// With lines. The warps are those of these blocks, so many of each.
+    pub fn finish(self, program: &Program, kernel: &Kernel, blocks: &[[u32; 3]], warps: u32) -> Vec<Finding> {
+        let rank = |at: At| u32::from(at.warp) / warps;
         let party = |at: At| {
             let step = &kernel.steps[at.step as usize];
             Party {
                 instruction: kernel.opcodes[at.step as usize].to_string(),
                 ptx_line: step.line,
                 lines: program.lines.chain(step.location).to_vec(),
-                warp: at.warp.into(),
+                rank: (blocks.len() > 1).then(|| rank(at)),
+                warp: u32::from(at.warp) % warps,
                 lane: (at.lane < 32).then_some(at.lane.into()),
             }
         };
@@ -77,7 +79,7 @@ impl Record {
             .into_iter()
             .map(|raw| Finding {
                 kind: raw.kind,
-                block,
+                block: blocks[rank(raw.at) as usize],
                 party: party(raw.at),
                 other: raw.other.map(party),
                 address: raw.address.map(|(space, address)| (name(space), address)),

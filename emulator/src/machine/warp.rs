@@ -1,5 +1,6 @@
 //! State of a warp, and its control flow: divergence with a stack of paths that wait for each other.
 
+use crate::memory::windows;
 use crate::program::{Address, END, Kernel, Row};
 
 /// All lanes.
@@ -33,6 +34,8 @@ pub(crate) struct Warp {
     pub local_bytes: u32,
     /// Whether a local byte is written.
     pub local_initialised: Vec<bool>,
+    /// The strong access to global memory that it executed last, if it wrote nothing since: instruction, addresses and values.
+    pub poll: Option<(u32, Vec<(u64, u32)>)>,
 }
 
 /// Where a warp runs.
@@ -40,25 +43,29 @@ pub(crate) struct Place {
     pub block: [u32; 3],
     pub grid: [u32; 3],
     pub threads: [u32; 3],
+    /// Blocks of a cluster, and the block's rank in it.
+    pub cluster: [u32; 3],
+    pub rank: u32,
     pub shared_bytes: u32,
 }
 
 impl Warp {
-    /// A warp before its first instruction.
-    pub fn new(kernel: &Kernel, index: u32, place: &Place) -> Self {
+    /// A warp before its first instruction: of its block the one of this index, of the cluster that of `first + index`.
+    pub fn new(kernel: &Kernel, first: u32, index: u32, place: &Place) -> Self {
         let [predicates, words, doubles] = kernel.registers;
         let threads = place.threads.iter().product::<u32>();
-        let first = 32 * index;
-        let live = if threads - first >= 32 { FULL } else { (1 << (threads - first)) - 1 };
+        let before = 32 * index;
+        let live = if threads - before >= 32 { FULL } else { (1 << (threads - before)) - 1 };
         let mut rows = vec![[0; 32]; words as usize];
         rows.extend(kernel.words.iter().map(|row| std::array::from_fn(|lane| value(*row, lane as u32, index, place))));
         let mut wide = vec![[0; 32]; doubles as usize];
-        wide.extend(kernel.doubles.iter().map(|&x| [x; 32]));
+        let own = u64::from(windows::of_rank(place.rank));
+        wide.extend(kernel.doubles.iter().map(|&(x, shared)| [if shared { x + own } else { x }; 32]));
         let mut flags = vec![0; predicates as usize];
         flags.extend([0, FULL]);
         let local = kernel.local_bytes as usize * 32;
         Self {
-            index,
+            index: first + index,
             words: rows,
             doubles: wide,
             predicates: flags,
@@ -70,6 +77,7 @@ impl Warp {
             local: vec![0xff; local],
             local_bytes: kernel.local_bytes,
             local_initialised: vec![false; local],
+            poll: None,
         }
     }
 
@@ -160,6 +168,13 @@ fn value(row: Row, lane: u32, warp: u32, place: &Place) -> u32 {
         Row::LanesFrom => FULL << lane,
         Row::LaneBit => 1 << lane,
         Row::SharedBytes => place.shared_bytes,
+        Row::Shared(address) => address + windows::of_rank(place.rank),
+        Row::Rank => place.rank,
+        Row::Ranks => place.cluster.iter().product(),
+        Row::BlockOfCluster(d) => place.block[usize::from(d)] % place.cluster[usize::from(d)],
+        Row::BlocksOfCluster(d) => place.cluster[usize::from(d)],
+        Row::Cluster(d) => place.block[usize::from(d)] / place.cluster[usize::from(d)],
+        Row::Clusters(d) => place.grid[usize::from(d)] / place.cluster[usize::from(d)],
     }
 }
 

@@ -5,10 +5,13 @@
 //! narrowest access of the kernel, so that every access covers whole ones. Lanes of one warp are ordered with each other
 //! by warp-wide barriers only, as the PTX memory model has it.
 //!
+//! Blocks of a cluster see each other's shared memory, so it is one memory here: the blocks' own, one after the other. Their warps
+//! have clocks in common, and what orders the accesses of two blocks is a barrier of the cluster.
+//!
 //! Copies and products that run asynchronously mark the granules that they are going to write or read until their
 //! completion is observed.
 
-use super::windows::SHARED_START;
+use super::windows::{self, SHARED_START};
 
 /// In place of a lane: several.
 pub(crate) const MANY: u8 = 0xff;
@@ -34,7 +37,7 @@ pub(crate) struct Writer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Cell {
     pub writer: Writer,
-    /// Warps that read it since.
+    /// Warps that read it since: of every 32nd of them a bit.
     pub readers: u32,
     /// Number of the copy that is going to write it; 0 if none.
     pub copy: u32,
@@ -75,14 +78,20 @@ pub(crate) enum Trouble {
         lane: u8,
         step: u32,
     },
+    /// The block of the cluster that it is of has ended.
+    Ended {
+        rank: u32,
+    },
     /// Written through the generic proxy and not fenced.
     Unfenced(Writer),
 }
 
-/// Shared memory of a block.
+/// Shared memory of the blocks of a cluster.
 #[derive(Debug)]
 pub(crate) struct Shared {
     data: Vec<u8>,
+    /// Bytes of a block.
+    block: u64,
     cells: Vec<Cell>,
     /// Latest read of each granule by each warp: clock, instruction (24 bits) and lane, from the top.
     reads: Vec<u64>,
@@ -94,11 +103,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(bytes: u32, granule: u32, warps: usize, checked: bool) -> Self {
-        let bytes = bytes.next_multiple_of(16) as usize;
+    /// Memory of so many bytes for each of so many blocks, which have so many warps in all.
+    pub fn new(bytes: u32, blocks: u32, granule: u32, warps: usize, checked: bool) -> Self {
+        let block = bytes.next_multiple_of(16);
+        let bytes = block as usize * blocks as usize;
         let cells = bytes / granule as usize;
         Self {
             data: vec![0xff; bytes],
+            block: block.into(),
             cells: vec![Cell::default(); cells],
             reads: vec![0; if checked { cells * warps } else { 0 }],
             warps,
@@ -117,8 +129,22 @@ impl Shared {
 
     /// The same without alignment.
     pub fn inside(&self, address: u64, bytes: u32) -> Result<u32, Trouble> {
-        let offset = address.wrapping_sub(SHARED_START.into());
-        if offset.saturating_add(bytes.into()) > self.data.len() as u64 { Err(Trouble::OutOfBounds) } else { Ok(offset as u32) }
+        let (rank, offset) = (windows::rank_of(address), windows::in_block(address).wrapping_sub(SHARED_START.into()));
+        if offset.saturating_add(bytes.into()) > self.block || rank >= self.data.len() as u64 / self.block {
+            return Err(Trouble::OutOfBounds);
+        }
+        Ok((rank * self.block + offset) as u32)
+    }
+
+    /// The address of an offset.
+    pub fn address(&self, offset: u32) -> u64 {
+        let (rank, own) = (u64::from(offset) / self.block, u64::from(offset) % self.block);
+        u64::from(windows::of_rank(rank as u32)) + u64::from(SHARED_START) + own
+    }
+
+    /// The offset of an address that [`Shared::locate`] has found to be inside.
+    pub fn offset(&self, address: u32) -> u32 {
+        self.inside(address.into(), 0).expect("found to be inside")
     }
 
     pub fn bytes(&self, offset: u32, bytes: u32) -> &[u8] {
@@ -212,12 +238,15 @@ impl Shared {
             }
             let mut readers = cell.readers;
             while readers != 0 {
-                let warp = readers.trailing_zeros() as u16;
+                let first = readers.trailing_zeros() as usize;
                 readers &= readers - 1;
-                let read = self.reads[at * self.warps + usize::from(warp)];
-                let (clock, step, lane) = ((read >> 32) as u32, (read >> 8) as u32 & 0xff_ffff, read as u8);
-                if !ordered(by, warp, lane, clock) {
-                    return Err(Trouble::AfterRead { warp, lane, step });
+                // A read before the last write, of another warp with the same bit, is ordered: that write was after it.
+                for warp in (first..self.warps).step_by(32) {
+                    let read = self.reads[at * self.warps + warp];
+                    let (clock, step, lane) = ((read >> 32) as u32, (read >> 8) as u32 & 0xff_ffff, read as u8);
+                    if clock != 0 && !ordered(by, warp as u16, lane, clock) {
+                        return Err(Trouble::AfterRead { warp: warp as u16, lane, step });
+                    }
                 }
             }
         }
@@ -311,11 +340,11 @@ fn note(cell: &mut Cell, reads: &mut [u64], by: &Accessor<'_>) {
     let slot = &mut reads[usize::from(by.warp)];
     let mut lane = by.lane;
     let before = *slot as u8;
-    if cell.readers & 1 << by.warp != 0 && (*slot >> 32) as u32 > by.synced && before != lane && before != ALL {
+    if cell.readers & 1 << (by.warp % 32) != 0 && (*slot >> 32) as u32 > by.synced && before != lane && before != ALL {
         lane = if lane == ALL { before } else { MANY };
     }
     *slot = u64::from(by.clock) << 32 | u64::from(by.step & 0xff_ffff) << 8 | u64::from(lane);
-    cell.readers |= 1 << by.warp;
+    cell.readers |= 1 << (by.warp % 32);
 }
 
 #[cfg(test)]
@@ -338,7 +367,7 @@ mod tests {
 
     #[test]
     fn accesses_of_two_warps_race_unless_the_second_has_seen_the_first() {
-        let mut shared = Shared::new(64, 4, 2, true);
+        let mut shared = Shared::new(64, 1, 4, 2, true);
         assert_eq!(write(&mut shared, &by(0, 0, 1, 0, &[1, 0]), 0), Ok(()));
         assert!(matches!(shared.read(&by(1, 0, 1, 0, &[0, 1]), 0, 4), Err(Trouble::AfterWrite(w)) if w.agent == 0));
         assert_eq!(shared.read(&by(1, 0, 2, 1, &[1, 2]), 0, 4), Ok(()));
@@ -347,7 +376,7 @@ mod tests {
 
     #[test]
     fn lanes_of_a_warp_race_unless_the_warp_met() {
-        let mut shared = Shared::new(64, 4, 1, true);
+        let mut shared = Shared::new(64, 1, 4, 1, true);
         assert_eq!(write(&mut shared, &by(0, 0, 1, 0, &[1]), 0), Ok(()));
         assert_eq!(shared.read(&by(0, 0, 1, 0, &[1]), 0, 4), Ok(()));
         assert!(matches!(shared.read(&by(0, 1, 1, 0, &[1]), 0, 4), Err(Trouble::AfterWrite(_))));
@@ -358,7 +387,7 @@ mod tests {
 
     #[test]
     fn what_nobody_wrote_is_not_initialised() {
-        let mut shared = Shared::new(64, 4, 1, true);
+        let mut shared = Shared::new(64, 1, 4, 1, true);
         assert_eq!(shared.read(&by(0, 0, 1, 0, &[1]), 8, 4), Err(Trouble::Uninitialised));
         assert_eq!(shared.locate(u64::from(SHARED_START) + 64, 4), Err(Trouble::OutOfBounds));
         assert_eq!(shared.locate(u64::from(SHARED_START) + 2, 4), Err(Trouble::Misaligned));
@@ -366,7 +395,7 @@ mod tests {
 
     #[test]
     fn copies_and_products_in_flight_are_in_the_way() {
-        let mut shared = Shared::new(64, 16, 1, true);
+        let mut shared = Shared::new(64, 1, 16, 1, true);
         shared.begin_copy(3, 16, 16);
         let a = by(0, 0, 1, 0, &[1]);
         assert_eq!(shared.read(&a, 16, 16), Err(Trouble::InFlight(3)));

@@ -15,6 +15,24 @@ pub(crate) const BUFFERS: u64 = 0x1000_0000_0000;
 /// Where a block's variables begin in shared memory; below lies what the system reserves.
 pub(crate) const SHARED_START: u32 = 1024;
 
+/// Bytes of the shared window that a block has in the window of its cluster (PTX ISA 5.1.7, `.shared::cluster`).
+const RANK_BITS: u32 = 24;
+
+/// Where the window of a block's shared memory begins in that of its cluster.
+pub(crate) fn of_rank(rank: u32) -> u32 {
+    rank << RANK_BITS
+}
+
+/// The rank of the block that an address of shared memory is of.
+pub(crate) fn rank_of(address: u64) -> u64 {
+    address >> RANK_BITS
+}
+
+/// An address of shared memory as it is in the block's own window.
+pub(crate) fn in_block(address: u64) -> u64 {
+    address & ((1 << RANK_BITS) - 1)
+}
+
 /// Base of a space in the generic address space.
 pub(crate) fn base(space: Space) -> u64 {
     match space {

@@ -30,6 +30,16 @@ pub(crate) enum Row {
     LanesFrom,
     LaneBit,
     SharedBytes,
+    /// An address in the block's own shared memory.
+    Shared(u32),
+    /// Rank of the block in its cluster, and blocks of a cluster: `%cluster_ctarank`, `%cluster_nctarank`.
+    Rank,
+    Ranks,
+    /// `%cluster_ctaid`, `%cluster_nctaid`, `%clusterid`, `%nclusterid` along a dimension.
+    BlockOfCluster(u8),
+    BlocksOfCluster(u8),
+    Cluster(u8),
+    Clusters(u8),
 }
 
 impl Row {
@@ -56,8 +66,12 @@ impl Row {
             ("%lanemask_eq", 3) => Row::LaneBit,
             ("%dynamic_smem_size", 3) => Row::SharedBytes,
             // A launch without clusters is one of clusters of one block.
-            ("%cluster_ctarank", 3) | ("%cluster_ctaid", 0..3) => Row::Constant(0),
-            ("%cluster_nctarank", 3) | ("%cluster_nctaid", 0..3) => Row::Constant(1),
+            ("%cluster_ctarank", 3) => Row::Rank,
+            ("%cluster_nctarank", 3) => Row::Ranks,
+            ("%cluster_ctaid", d @ 0..3) => Row::BlockOfCluster(d),
+            ("%cluster_nctaid", d @ 0..3) => Row::BlocksOfCluster(d),
+            ("%clusterid", d @ 0..3) => Row::Cluster(d),
+            ("%nclusterid", d @ 0..3) => Row::Clusters(d),
             _ => return None,
         })
     }
@@ -96,14 +110,16 @@ pub(crate) struct Kernel {
     pub registers: [u32; 3],
     /// Rows after the 32-bit registers.
     pub words: Vec<Row>,
-    /// Values of the rows after the 64-bit registers.
-    pub doubles: Vec<u64>,
+    /// Values of the rows after the 64-bit registers, and whether they are addresses in the block's own shared memory.
+    pub doubles: Vec<(u64, bool)>,
     pub parameters: Vec<Parameter>,
     pub parameter_bytes: u32,
     /// Bytes of shared memory before the dynamic part.
     pub static_shared: u32,
     pub local_bytes: u32,
     pub max_threads: Option<u32>,
+    /// Blocks of a cluster along x, y and z.
+    pub cluster: [u32; 3],
     /// Largest power of two, up to 16, that divides the width of every access to shared memory.
     pub granule: u32,
     /// Whether any register is used by a wgmma.
@@ -219,6 +235,7 @@ fn load<'t>(tree: &Tree<'t>, kernel: &KernelTree<'t>, mut symbols: HashMap<&'t s
         static_shared: at - windows::SHARED_START,
         local_bytes,
         max_threads: kernel.max_threads,
+        cluster: kernel.cluster,
         granule,
         uses_wgmma,
     })

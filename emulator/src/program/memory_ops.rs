@@ -67,6 +67,26 @@ impl<'t> Decoder<'_, 't> {
             "cp" => self.copy(i, m)?,
             "mbarrier" => self.barrier_object(i, m)?,
             "bar" | "barrier" => self.barrier(i, m)?,
+            "mapa" => {
+                self.count(i, &[3])?;
+                let generic = !m.take("shared::cluster");
+                let wide = m.one_type()?.bytes() == 8;
+                let rank = self.word(i, 2)?;
+                if wide {
+                    Op::MapAddress { d: self.to_double(i, 0)?, a: self.double(i, 1)?, rank, wide, generic }
+                } else if generic {
+                    return Err(unknown(i, "a generic address has 64 bits"));
+                } else {
+                    Op::MapAddress { d: self.to_word(i, 0)?, a: self.word(i, 1)?, rank, wide, generic }
+                }
+            }
+            "getctarank" => {
+                self.count(i, &[2])?;
+                m.ignore(&["shared::cluster"]);
+                let wide = m.one_type()?.bytes() == 8;
+                let a = if wide { self.double(i, 1)? } else { self.word(i, 1)? };
+                Op::RankOf { d: self.to_word(i, 0)?, a, wide }
+            }
             "membar" => {
                 m.ignore(&["cta", "gl", "sys"]);
                 Op::Fence
@@ -90,6 +110,7 @@ impl<'t> Decoder<'_, 't> {
 
     fn access(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, address: usize, data: usize, load: bool) -> Result<Access> {
         self.count(i, &[2])?;
+        let strong = ["relaxed", "acquire", "release", "volatile"].iter().any(|s| m.take(s));
         m.ignore(HINTS);
         let space = m.space();
         let lanes = m.any(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1);
@@ -123,7 +144,7 @@ impl<'t> Decoder<'_, 't> {
         if bytes > 32 || !bytes.is_power_of_two() {
             return Err(unknown(i, "the width of its access"));
         }
-        Ok(Access { space, address, element: of.bytes(), signed: of.is_signed(), rows: rows.into(), wide })
+        Ok(Access { space, address, element: of.bytes(), signed: of.is_signed(), rows: rows.into(), wide, strong })
     }
 
     fn atomic(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, returns: bool) -> Result<Op> {
@@ -324,7 +345,18 @@ impl<'t> Decoder<'_, 't> {
             return Ok(Op::WarpBarrier { members: self.word(i, 0)? });
         }
         if m.take("cluster") {
-            return Err(unknown(i, "clusters"));
+            self.count(i, &[0])?;
+            let aligned = m.take("aligned");
+            return Ok(if m.take("arrive") {
+                let relaxed = m.take("relaxed");
+                m.ignore(&["release"]);
+                Op::ClusterArrive { release: !relaxed, aligned }
+            } else if m.take("wait") {
+                m.ignore(&["acquire"]);
+                Op::ClusterWait { aligned }
+            } else {
+                return Err(unknown(i, ""));
+            });
         }
         m.ignore(&["cta"]);
         let aligned = m.name == "bar" || m.take("aligned");

@@ -16,7 +16,7 @@ pub(crate) struct Decoder<'a, 't> {
     pub symbols: &'a HashMap<&'t str, (Space, u64)>,
     /// Rows after those of the registers.
     pub words: Vec<Row>,
-    pub doubles: Vec<u64>,
+    pub doubles: Vec<(u64, bool)>,
     /// Predicates after the registers: false, true.
     pub constants: HashMap<(bool, u64), u32>,
 }
@@ -53,10 +53,25 @@ impl<'t> Decoder<'_, 't> {
         if let Some(&row) = self.constants.get(&(true, value)) {
             return row;
         }
-        self.doubles.push(value);
-        let row = self.kernel.registers[2] + self.doubles.len() as u32 - 1;
+        let row = self.wide_row((value, false));
         self.constants.insert((true, value), row);
         row
+    }
+
+    fn wide_row(&mut self, value: (u64, bool)) -> u32 {
+        self.doubles.push(value);
+        self.kernel.registers[2] + self.doubles.len() as u32 - 1
+    }
+
+    /// The address of a variable or parameter in its space. Of shared memory it is the block's own.
+    fn wide_address(&mut self, space: Space, address: u64) -> u32 {
+        if space != Space::Shared {
+            return self.wide_constant(address);
+        }
+        match self.doubles.iter().position(|&d| d == (address, true)) {
+            Some(at) => self.kernel.registers[2] + at as u32,
+            None => self.wide_row((address, true)),
+        }
     }
 
     /// A source of at most 32 bits.
@@ -71,6 +86,7 @@ impl<'t> Decoder<'_, 't> {
                 None => return Err(unknown(i, &format!("special register `{name}`"))),
             },
             Operand::Symbol(name) => match self.symbols.get(name) {
+                Some(&(Space::Shared, address)) => self.row(Row::Shared(address as u32)),
                 Some(&(_, address)) => self.constant(address as u32),
                 None => return Err(LoadError::Undeclared { line: i.line, name: (*name).to_owned() }),
             },
@@ -93,13 +109,13 @@ impl<'t> Decoder<'_, 't> {
             Operand::Integer(n) => self.wide_constant(*n),
             Operand::Real(bits) => self.wide_constant(*bits),
             Operand::Symbol(name) => match self.symbols.get(name) {
-                Some(&(_, address)) => self.wide_constant(address),
+                Some(&(space, address)) => self.wide_address(space, address),
                 None => return Err(LoadError::Undeclared { line: i.line, name: (*name).to_owned() }),
             },
             Operand::Address { base, offset, .. } => match **base {
                 Operand::Symbol(name) if self.symbols.contains_key(name) => {
-                    let address = self.symbols[name].1.wrapping_add_signed(*offset);
-                    self.wide_constant(address)
+                    let (space, address) = self.symbols[name];
+                    self.wide_address(space, address.wrapping_add_signed(*offset))
                 }
                 _ => return Err(unknown(i, "its operand is no 64-bit source")),
             },

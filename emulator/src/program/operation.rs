@@ -192,6 +192,8 @@ pub(crate) struct Access {
     pub rows: Box<[u32]>,
     /// Whether elements narrower than 8 bytes live in 64-bit rows.
     pub wide: bool,
+    /// Whether it is a strong operation (`.relaxed`, `.acquire`, `.release`, `.volatile`), which other blocks may answer.
+    pub strong: bool,
 }
 
 impl Access {
@@ -574,6 +576,29 @@ pub(crate) enum Op {
     },
     ActiveMask {
         d: u32,
+    },
+    /// `barrier.cluster.arrive`, and whether what came before is released.
+    ClusterArrive {
+        release: bool,
+        aligned: bool,
+    },
+    /// `barrier.cluster.wait`
+    ClusterWait {
+        aligned: bool,
+    },
+    /// `mapa`: the address in the shared memory of the block of a rank. Generic addresses are 64-bit, others as `wide` says.
+    MapAddress {
+        d: u32,
+        a: u32,
+        rank: u32,
+        wide: bool,
+        generic: bool,
+    },
+    /// `getctarank`
+    RankOf {
+        d: u32,
+        a: u32,
+        wide: bool,
     },
     WarpBarrier {
         members: u32,

@@ -283,6 +283,7 @@ impl<'t> Parser<'_, 't> {
             scopes: vec![],
             registers: [0; 3],
             max_threads: None,
+            cluster: [1; 3],
         };
         if self.eat('(') {
             while !self.eat(')') {
@@ -299,6 +300,18 @@ impl<'t> Parser<'_, 't> {
                         threads = threads.saturating_mul(self.small()?);
                     }
                     kernel.max_threads = Some(threads);
+                }
+                ".explicitcluster" => {}
+                ".reqnctapercluster" => {
+                    kernel.cluster = [self.small()?, 1, 1];
+                    for d in 1..3 {
+                        if self.eat(',') {
+                            kernel.cluster[d] = self.small()?;
+                        }
+                    }
+                    if kernel.cluster.contains(&0) {
+                        return Err(syntax(self.line(), "a cluster of no blocks".to_owned()));
+                    }
                 }
                 ".minnctapersm" | ".maxnreg" | ".maxclusterrank" => {
                     self.small()?;

@@ -123,6 +123,8 @@ pub(crate) struct KernelTree<'t> {
     pub registers: [u32; 3],
     /// `.maxntid` or `.reqntid`: most threads of a block.
     pub max_threads: Option<u32>,
+    /// `.reqnctapercluster`: blocks of a cluster along x, y and z.
+    pub cluster: [u32; 3],
 }
 
 impl KernelTree<'_> {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use flashtile_dsl::ir::ParamId;
 use flashtile_templates::expr::Expr;
 
+use super::parts;
 use crate::plan::{
     Computed, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId,
 };
@@ -32,11 +33,11 @@ fn find_depths(body: &[Stmt], depth: u32, depths: &mut [u32]) {
     }
 }
 
-/// The faults that show when loops make so many trips each.
-pub(super) fn faults(plan: &Plan, trips: &[u32]) -> BTreeSet<String> {
+/// The faults that show in a part when loops make so many trips each.
+pub(super) fn faults(plan: &Plan, trips: &[u32], part: u32) -> BTreeSet<String> {
     let mut faults = BTreeSet::new();
     for role in &plan.roles {
-        let mut state = State::new(plan, trips);
+        let mut state = State { part, ..State::new(plan, trips) };
         state.run(&role.body);
         if state.contents.values().any(|c| c.status == Status::InFlight) {
             state.faults.insert("a copy is never waited for".into());
@@ -71,6 +72,7 @@ struct State<'a> {
     trips: &'a [u32],
     /// The iteration of each loop that is in progress.
     at: Vec<u32>,
+    part: u32,
     faults: BTreeSet<String>,
     contents: BTreeMap<(TileId, u32), Contents>,
     /// Slots read since the last barrier.
@@ -95,6 +97,7 @@ impl<'a> State<'a> {
             plan,
             trips,
             at: vec![0; plan.loops.len()],
+            part: 0,
             faults: BTreeSet::new(),
             contents: BTreeMap::new(),
             read: HashSet::new(),
@@ -198,7 +201,7 @@ impl<'a> State<'a> {
                     self.read_variable(*v);
                 }
             }
-            StmtOp::When { guard, body, .. } => {
+            StmtOp::When { guard, body, otherwise } => {
                 if let Guard::Vote { condition, .. } = guard {
                     // The branch may not be taken: what only it writes is not written.
                     self.reads(condition);
@@ -208,9 +211,19 @@ impl<'a> State<'a> {
                     (self.written, self.one_warp) = (written, one_warp);
                     return;
                 }
+                if *guard == Guard::OwnWarps {
+                    let one_warp = std::mem::replace(&mut self.one_warp, true);
+                    self.run(body);
+                    self.one_warp = one_warp;
+                    return;
+                }
+                if let Some(holds) = parts::holds(self.plan, guard, self.part) {
+                    self.run(if holds { body } else { otherwise });
+                    return;
+                }
                 let runs = match guard {
                     Guard::Exists(iteration) => self.number(*iteration) < self.trips[loop_of(*iteration)],
-                    Guard::Cut(_) | Guard::Vote { .. } | Guard::Flag(_) | Guard::OneLeft(_) => true,
+                    _ => true,
                 };
                 if runs {
                     self.run(body);
@@ -220,6 +233,13 @@ impl<'a> State<'a> {
                 for n in 0..self.trips[*id] {
                     self.at[*id] = n;
                     self.run(body);
+                }
+            }
+            StmtOp::SaveState(from) => from.iter().for_each(|&v| self.read_variable(v)),
+            StmtOp::LoadState { to, .. } => self.written.extend(to),
+            StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => {
+                if self.one_warp {
+                    self.faults.insert("a barrier in a branch that each warp takes by itself".into());
                 }
             }
             StmtOp::Step { .. }

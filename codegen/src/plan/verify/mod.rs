@@ -17,15 +17,23 @@
 //! * accumulators and packed operands are not touched while a product uses them, and every product is settled;
 //! * both roles agree on the parity of every phase, every wait ends, and turns are passed as often as taken.
 //!
+//! Of programs that meet where the parts of a loop are combined ([`parts`]) it checks that
+//! * by a semaphore, a state is read and written in the part's turn only, the turn is passed on once and after the state was saved,
+//!   and always;
+//! * in a cluster, barriers are between what a block saves and what others read, and between that and its end;
+//! * what is loaded has the shape of what is saved.
+//!
 //! Slots, groups, phases and turns depend on a loop's trip count only through `n mod slots`, its parity and the guards at the
 //! ends, so the trip counts `0 ..= 2 * slots + 2` cover every case (of a loop in a loop: every pair of them), and of programs that follow each other every pair of them.
 
 mod block;
+mod parts;
 mod roles;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Plan;
+pub(crate) use parts::state_bytes;
 
 /// All faults found, without repetition; empty for a right plan.
 pub fn verify(plan: &Plan) -> Vec<String> {
@@ -37,17 +45,21 @@ pub fn verify(plan: &Plan) -> Vec<String> {
             faults.entry(fault).or_insert_with(when);
         }
     };
-    if plan.is_specialized() {
-        for programs in roles::cases(plan, most) {
-            note(roles::faults(plan, &programs), &|| format!("trip counts {programs:?}"));
+    for part in parts::cases(plan) {
+        let of = |case: String| if plan.meeting.is_some() { format!("{case} in part {part}") } else { case };
+        if plan.is_specialized() {
+            for programs in roles::cases(plan, most) {
+                note(roles::faults(plan, &programs, part), &|| of(format!("trip counts {programs:?}")));
+            }
+        } else {
+            for trips in block::cases(plan, most) {
+                let first = trips.first().copied().unwrap_or(0);
+                let same = trips.iter().all(|&n| n == first);
+                let text = || of(if same { format!("trip count {first}") } else { format!("trip counts {trips:?}") });
+                note(block::faults(plan, &trips, part), &text);
+            }
         }
-    } else {
-        for trips in block::cases(plan, most) {
-            let first = trips.first().copied().unwrap_or(0);
-            let same = trips.iter().all(|&n| n == first);
-            let text = || if same { format!("trip count {first}") } else { format!("trip counts {trips:?}") };
-            note(block::faults(plan, &trips), &text);
-        }
+        note(parts::faults(plan, part), &|| format!("part {part}"));
     }
     faults.into_iter().map(|(fault, when)| format!("{fault} ({when})")).collect()
 }

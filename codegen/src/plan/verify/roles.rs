@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use flashtile_templates::expr::Expr;
 
+use super::parts;
 use crate::lower::GROUP;
 use crate::plan::{Guard, Iteration, OperandA, Plan, Role, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
 use crate::schedule::Persistent;
@@ -41,10 +42,11 @@ enum Event {
     PassTurn,
 }
 
-/// The faults that show when a block runs programs with these trip counts.
-pub(super) fn faults(plan: &Plan, programs: &[u32]) -> BTreeSet<String> {
+/// The faults that show when a block runs programs with these trip counts, all of one part.
+pub(super) fn faults(plan: &Plan, programs: &[u32], part: u32) -> BTreeSet<String> {
     let mut faults = BTreeSet::new();
-    let traces: Vec<Vec<Event>> = plan.roles.iter().map(|role| Tracer::trace(plan, role, programs, &mut faults)).collect();
+    let traces: Vec<Vec<Event>> =
+        plan.roles.iter().map(|role| Tracer::trace(plan, role, (programs, part), &mut faults)).collect();
     let [producer, consumers] = &traces[..] else {
         faults.insert("roles are not a producer and consumers".into());
         return faults;
@@ -69,6 +71,7 @@ fn work_ring(plan: &Plan) -> Option<TileId> {
 
 struct Tracer<'a> {
     plan: &'a Plan,
+    part: u32,
     program: usize,
     trips: u32,
     events: Vec<Event>,
@@ -77,9 +80,9 @@ struct Tracer<'a> {
 }
 
 impl<'a> Tracer<'a> {
-    fn trace(plan: &'a Plan, role: &Role, programs: &[u32], faults: &'a mut BTreeSet<String>) -> Vec<Event> {
+    fn trace(plan: &'a Plan, role: &Role, (programs, part): (&[u32], u32), faults: &'a mut BTreeSet<String>) -> Vec<Event> {
         let producer = role.name == "producer";
-        let mut tracer = Tracer { plan, program: 0, trips: 0, events: Vec::new(), faults, producer };
+        let mut tracer = Tracer { plan, part, program: 0, trips: 0, events: Vec::new(), faults, producer };
         match &role.body[..] {
             [Stmt { op: StmtOp::Work(body), .. }] => {
                 for (program, &trips) in programs.iter().enumerate() {
@@ -180,7 +183,11 @@ impl<'a> Tracer<'a> {
                     self.reads(condition);
                     self.branch(body, n);
                 }
-                Guard::Flag(_) | Guard::Cut(_) => self.branch(body, n),
+                Guard::Flag(_) | Guard::Cut(_) | Guard::OwnWarps => self.branch(body, n),
+                Guard::FirstPart | Guard::LastPart => {
+                    let holds = parts::holds(self.plan, guard, self.part).unwrap_or(true);
+                    self.run(if holds { body } else { otherwise }, n);
+                }
             },
             StmtOp::Loop { from, unroll, body, .. } => {
                 let mut next = *from;
@@ -193,6 +200,9 @@ impl<'a> Tracer<'a> {
                 let number = self.number(*at, n);
                 self.run(body, number);
             }
+            StmtOp::SaveState(from) => self.events.extend(from.iter().map(|&v| Event::Read(v))),
+            StmtOp::LoadState { to, .. } => self.events.extend(to.iter().map(|&v| Event::Write(v))),
+            StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => {}
             StmtOp::Copy { .. }
             | StmtOp::Compute { .. }
             | StmtOp::Commit

@@ -101,6 +101,11 @@ impl Reader<'_> {
                 };
                 Ok(Op::Dot { a, b, acc })
             }
+            "of_part" => {
+                let value = self.value()?;
+                self.expect(',')?;
+                self.two(|part, at| Op::OfPart { value, part, at })
+            }
             "rowmax" => self.one(|x| Op::Reduce(ReduceOp::Max, x)),
             "rowsum" => self.one(|x| Op::Reduce(ReduceOp::Sum, x)),
             "yield" => {

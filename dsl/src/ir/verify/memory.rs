@@ -171,7 +171,7 @@ fn check_disjoint(errors: &mut Errors<'_>, block: BlockId, id: OpId, tensor: Par
                 (sources.contains(&result), kernel.values[result].name.clone().unwrap_or_else(|| result.to_string()))
             }
         };
-        if !addressed {
+        if !addressed && !same_in_all(kernel, id, result) {
             errors.at(
                 Rule::Disjoint,
                 id,
@@ -197,6 +197,44 @@ fn check_disjoint(errors: &mut Errors<'_>, block: BlockId, id: OpId, tensor: Par
             );
         }
     }
+}
+
+/// Whether programs that differ in a program id only store the same to the same place: they have met in an `of_part` of that id,
+/// and nothing of the store is computed from the id in another way.
+fn same_in_all(kernel: &Kernel, store: OpId, id: ValueId) -> bool {
+    let mut todo = kernel.ops[store].op.operands();
+    let mut seen = BTreeSet::new();
+    let mut met = false;
+    while let Some(value) = todo.pop() {
+        if value == id {
+            return false;
+        }
+        if !seen.insert(value) {
+            continue;
+        }
+        let loop_of = |body: BlockId| kernel.walk().into_iter().map(|(_, op)| op).find(|&op| is_loop_with(kernel, op, body));
+        let source = match kernel.values[value].def {
+            ValueDef::Result(op, _) => Some(op),
+            ValueDef::BlockParam(body, _) => loop_of(body),
+        };
+        let Some(source) = source else { continue };
+        match &kernel.ops[source].op {
+            Op::OfPart { part, at, .. } if *part == id => {
+                met = true;
+                todo.push(*at);
+            }
+            Op::For { body, .. } => {
+                todo.extend(kernel.ops[source].op.operands());
+                todo.extend(kernel.blocks[*body].ops.last().into_iter().flat_map(|&last| kernel.ops[last].op.operands()));
+            }
+            op => todo.extend(op.operands()),
+        }
+    }
+    met
+}
+
+fn is_loop_with(kernel: &Kernel, op: OpId, block: BlockId) -> bool {
+    matches!(kernel.ops[op].op, Op::For { body, .. } if body == block)
 }
 
 /// Axes and bodies of the loops around a block, inner to outer.

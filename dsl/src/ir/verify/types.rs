@@ -3,7 +3,7 @@
 use super::{BadOps, Errors, Rule};
 use crate::ir::builder::{broadcast, result_types};
 use crate::ir::entity::{OpId, ParamId, ValueId};
-use crate::ir::kernel::{AxisKind, Kernel, ParamKind, SizeKind};
+use crate::ir::kernel::{AxisKind, Kernel, ParamKind, SizeKind, ValueDef};
 use crate::ir::op::{At, BinaryOp, Op, UnaryOp};
 use crate::ir::size::SizeExpr;
 use crate::ir::types::{Dim, Elem, TileType, Type};
@@ -218,6 +218,19 @@ impl Checker<'_> {
             Op::Transpose(x) => self.tile(*x, "a matrix", |t| t.rank() == 2).map(drop),
             Op::Dot { a, b, acc } => self.dot(*a, *b, *acc),
             Op::Reduce(_, x) => self.tile(*x, "a matrix of floats", |t| t.rank() == 2 && float(t)).map(drop),
+            Op::OfPart { value, part, at } => {
+                self.tile(*value, "a tile", |_| true)?;
+                self.index(*part).and(self.index(*at))?;
+                let of = |v: ValueId| match self.kernel.values[v].def {
+                    ValueDef::Result(op, _) if self.kernel.blocks[self.kernel.body].ops.contains(&op) => Some(op),
+                    _ => None,
+                };
+                let is_program = |op| matches!(self.kernel.ops[op].op, Op::Program(_));
+                if !of(*part).is_some_and(is_program) {
+                    return Err(self.wrong("a program id", *part));
+                }
+                if of(*value).is_none() { Err(self.wrong("a value of the kernel's body", *value)) } else { Ok(()) }
+            }
             Op::For { .. } | Op::Yield(_) => Ok(()),
         }
     }

@@ -251,15 +251,17 @@ fn small_grid(name: &'static str, caption: &'static str, m: i64) -> Table {
         let peer = Peer { what: Library::Sdpa, like: like(How::Tuned), causal: false };
         let cells = vec![
             ours("in order", fixed("splits=1")),
-            ours("2 parts", fixed("splits=2,combine=kernel")),
-            ours("8 parts", fixed("splits=8,combine=kernel")),
-            ours("32 parts", fixed("splits=32,combine=kernel")),
+            ours("8, kernel", fixed("splits=8,combine=kernel")),
+            ours("8, semaphore", fixed("splits=8,combine=semaphore")),
+            ours("8, cluster", fixed("splits=8,combine=cluster").since((9, 0))),
+            ours("32, kernel", fixed("splits=32,combine=kernel")),
+            ours("32, semaphore", fixed("splits=32,combine=semaphore")),
             ours("tuned", like(How::Tuned)),
             Cell { series: "SDPA", work: Work::Peer(peer), published: None, profiled: None },
         ];
         Row { label: format!("H={h}, N={}k", n >> 10), x: f64::from(1u32 << place), cells }
     };
-    let shapes = [1, 4, 16].into_iter().flat_map(|h| [8 << 10, 32 << 10, 128 << 10].map(|n| (h, n)));
+    let shapes = [1, 16].into_iter().flat_map(|h| [8 << 10, 32 << 10, 128 << 10].map(|n| (h, n)));
     Table {
         name,
         caption,

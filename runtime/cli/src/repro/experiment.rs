@@ -142,6 +142,8 @@ pub struct Launch {
     pub tensors: Vec<(&'static str, &'static str)>,
     /// Its schedule.
     pub how: How,
+    /// Compute capability that its schedule needs at least: on others it is not there, which is no failure.
+    pub least: (u32, u32),
 }
 
 /// A kernel's text.
@@ -226,12 +228,18 @@ impl Text {
 impl Launch {
     /// A launch whose tensors are named as the parameters are.
     pub fn new(kernel: Text, elem: Elem, sizes: &[NamedSize], how: How) -> Self {
-        Self { kernel, elem, sizes: sizes.to_vec(), tensors: Vec::new(), how }
+        Self { kernel, elem, sizes: sizes.to_vec(), tensors: Vec::new(), how, least: (0, 0) }
     }
 
     /// With other names for tensors.
     pub fn with(mut self, tensors: &[(&'static str, &'static str)]) -> Self {
         self.tensors = tensors.to_vec();
+        self
+    }
+
+    /// For a compute capability and later ones only.
+    pub fn since(mut self, least: (u32, u32)) -> Self {
+        self.least = least;
         self
     }
 

@@ -138,6 +138,12 @@ impl<'a> Runner<'a> {
         Ok(Some((peak.flops, peak.bytes_per_s)))
     }
 
+    /// Why the architecture does not have a sequence.
+    pub fn lacks(&self, sequence: &Sequence) -> Option<String> {
+        let least = sequence.launches.iter().map(|launch| launch.least).max()?;
+        (self.arch.capability < least).then(|| format!("not on {}", self.arch))
+    }
+
     /// Runs a sequence; on a GPU counts it on the emulator too, on a small shape, if that is `wanted`.
     ///
     /// # Errors

@@ -12,6 +12,9 @@ use crate::device::CallArgument;
 /// Bytes that kernel parameters may have in all (CUDA C++ Programming Guide, "Function Parameters").
 pub(crate) const MAX_BYTES: usize = 4096;
 
+/// Programs that a workspace has room for to begin with: more than any GPU runs at once, and parts are for few programs.
+const PROGRAMS_AT_FIRST: u64 = 1024;
+
 /// One field, resolved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Source {
@@ -30,8 +33,8 @@ pub(crate) struct Parameters {
     grid: Vec<(Term, i64)>,
     blocks: Blocks,
     cluster: i64,
-    /// Bytes of zeroed workspace; 0 for none.
-    pub workspace: u64,
+    /// Bytes of zeroed workspace, and bytes more for each program; 0 for none.
+    workspace: (u64, u64),
 }
 
 impl Parameters {
@@ -43,7 +46,7 @@ impl Parameters {
         if bytes + 128 * abi.tensor_maps.len() > MAX_BYTES {
             return Err(format!("{bytes} bytes of parameters, {MAX_BYTES} are possible"));
         }
-        let mut workspace = 0;
+        let mut workspace = (0, 0);
         let mut fields = Vec::with_capacity(offsets.len());
         for (offset, field) in offsets.into_iter().zip(&abi.fields) {
             let source = match field {
@@ -51,11 +54,11 @@ impl Parameters {
                 Field::Stride(name, dimension) => Source::Stride(param(name)?, *dimension as usize),
                 Field::Size(name) => Source::Size(size(name)?),
                 Field::Scalar(name) => Source::Scalar(param(name)?),
-                Field::Workspace(bytes) if workspace == 0 => {
-                    workspace = *bytes;
+                Field::Workspace { bytes, per_program } if workspace == (0, 0) => {
+                    workspace = (*bytes, *per_program);
                     Source::Workspace
                 }
-                Field::Workspace(_) => return Err("more than one workspace".to_owned()),
+                Field::Workspace { .. } => return Err("more than one workspace".to_owned()),
             };
             fields.push((offset, source));
         }
@@ -96,13 +99,33 @@ impl Parameters {
         }
     }
 
-    /// Blocks to launch on a device of so many multiprocessors; `None` if they are more than a grid can have.
-    pub fn blocks(&self, sizes: &[i64], sms: u32) -> Option<u32> {
+    /// Bytes of zeroed workspace that a launch needs; `None` if they are more than any memory has.
+    pub fn workspace(&self, sizes: &[i64]) -> Option<u64> {
+        let (bytes, each) = self.workspace;
+        if each == 0 {
+            return Some(bytes);
+        }
+        u64::try_from(self.programs(sizes)?).ok()?.checked_mul(each)?.checked_add(bytes)
+    }
+
+    /// Bytes of workspace to begin with, where what a launch needs depends on its sizes.
+    pub fn workspace_at_first(&self) -> u64 {
+        let (bytes, each) = self.workspace;
+        bytes + each * PROGRAMS_AT_FIRST
+    }
+
+    fn programs(&self, sizes: &[i64]) -> Option<i64> {
         let mut programs: i64 = 1;
         for (term, block) in &self.grid {
             let extent = term.eval(sizes)?;
             programs = programs.checked_mul((extent + block - 1) / block)?;
         }
+        Some(programs)
+    }
+
+    /// Blocks to launch on a device of so many multiprocessors; `None` if they are more than a grid can have.
+    pub fn blocks(&self, sizes: &[i64], sms: u32) -> Option<u32> {
+        let programs = self.programs(sizes)?;
         let blocks = match self.blocks {
             Blocks::PerProgram => programs,
             Blocks::Persistent(per_sm) => programs.min(i64::from(per_sm) * i64::from(sms)),
@@ -141,7 +164,7 @@ mod tests {
                 Field::Pointer("x".into()),
                 Field::Scalar("scale".into()),
                 Field::Stride("x".into(), 0),
-                Field::Workspace(64),
+                Field::Workspace { bytes: 64, per_program: 2 },
             ],
             grid: vec![GridDim::Tiles(term, 64)],
             blocks,
@@ -160,7 +183,7 @@ mod tests {
     #[test]
     fn fields_land_at_their_offsets() {
         let parameters = Parameters::new(&abi(Blocks::PerProgram, 1), &kernel(), &[]).expect("names are known");
-        assert_eq!(parameters.workspace, 64);
+        assert_eq!((parameters.workspace(&[8, 64]), parameters.workspace(&[8, 100])), (Some(66), Some(68)));
         let memory = memory();
         let (shape, strides) = ([100usize, 8], [24usize, 1]);
         let x = CallArgument::Tensor {

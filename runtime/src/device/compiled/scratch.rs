@@ -50,6 +50,11 @@ impl ScratchPlan {
         Ok(Self { tensors: scratch.iter().map(resolved).collect::<Result<_, String>>()? })
     }
 
+    /// Whether there are no scratch tensors.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
     /// Lays out the tensors of a call; `None` if they are larger than any memory.
     pub fn layout(&self, sizes: &[i64]) -> Option<ScratchLayout> {
         let mut bytes = 0usize;

@@ -60,7 +60,7 @@ impl Variant {
         for (entry, abi) in code.launches.iter().enumerate() {
             let parameters = Parameters::new(abi, kernel, &code.scratch).map_err(fault)?;
             let maps = resolve_maps(&abi.tensor_maps, kernel, &code.scratch).map_err(fault)?;
-            let workspaces = Workspaces::new(gpu, parameters.workspace)?;
+            let workspaces = Workspaces::new(gpu, parameters.workspace_at_first())?;
             let (threads, shared_bytes, cluster) = (abi.threads, abi.shared_bytes, abi.cluster.max(1));
             steps.push(Step { entry, parameters, maps, threads, shared_bytes, cluster, workspaces });
         }
@@ -85,6 +85,9 @@ impl Variant {
     /// Queues the launches of a call. Allocates nothing on the device, unless scratch tensors are larger than ever before.
     pub fn launch(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
         let [step] = &self.steps[..] else { return self.launch_all(call, stream) };
+        if !self.scratch.is_empty() {
+            return self.launch_all(call, stream);
+        }
         step.launch(&self.gpu, &self.module, call.arguments, call.sizes, stream)
     }
 
@@ -116,7 +119,10 @@ impl Step {
             return Ok(()); // there is no program to run
         }
         context.bind()?;
-        let workspace = self.workspaces.address(gpu, stream)?;
+        let Some(bytes) = self.parameters.workspace(sizes) else {
+            return Err(DeviceError::GridTooLarge { device: context.id.clone() });
+        };
+        let workspace = self.workspaces.address(gpu, stream, bytes)?;
         let mut block = Block([0; MAX_BYTES]);
         self.parameters.pack(arguments, sizes, workspace, &mut block.0);
         let mut maps = [RawMap::EMPTY; MAX_MAPS];

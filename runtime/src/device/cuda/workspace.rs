@@ -22,50 +22,74 @@ const ALIGNMENT: usize = 32;
 /// The workspaces of a loaded kernel.
 #[derive(Debug)]
 pub(super) struct Workspaces {
-    /// Bytes from one to the next; 0 if the kernel has none.
-    stride: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// Bytes from one to the next in the latest chunk; 0 if the kernel has none.
+    stride: usize,
+    /// Memory of so many workspaces each. Those of smaller ones stay, for launches and graphs that have theirs there.
     chunks: Vec<DeviceMemory>,
+    /// Workspaces of the latest chunk that are taken.
     used: usize,
-    by_stream: Vec<(usize, u64)>,
+    /// Stream, address and bytes.
+    by_stream: Vec<(usize, u64, usize)>,
 }
 
 impl Workspaces {
     /// Workspaces of so many bytes, the first of them allocated.
     pub fn new(gpu: &Cuda, bytes: u64) -> Result<Self, DeviceError> {
-        let stride = usize::try_from(bytes).unwrap_or(usize::MAX / CHUNK - ALIGNMENT).next_multiple_of(ALIGNMENT);
         let mut state = State::default();
-        if stride > 0 {
-            state.chunks.push(gpu.allocate_memory(CHUNK * stride)?);
+        if bytes > 0 {
+            state.grow(gpu, bytes)?;
         }
-        Ok(Self { stride, state: Mutex::new(state) })
+        Ok(Self { state: Mutex::new(state) })
     }
 
-    /// The address for a launch on `stream`; 0 if the kernel has no workspace.
-    pub fn address(&self, gpu: &Cuda, stream: &CudaStream) -> Result<u64, DeviceError> {
-        if self.stride == 0 {
+    /// The address of so many bytes for a launch on `stream`; 0 for none. Larger ones than ever before are allocated, which a
+    /// capture must not do.
+    pub fn address(&self, gpu: &Cuda, stream: &CudaStream, bytes: u64) -> Result<u64, DeviceError> {
+        if bytes == 0 {
             return Ok(0);
         }
+        let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
         let captured = stream.is_capturing()?;
         let key = stream.raw().addr();
         let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        if !captured && let Some((_, address)) = state.by_stream.iter().find(|(of, _)| *of == key) {
-            return Ok(*address);
+        let own = state.by_stream.iter().position(|(of, ..)| *of == key);
+        if let Some(own) = own.filter(|_| !captured) {
+            let (_, address, room) = state.by_stream[own];
+            if wanted <= room {
+                return Ok(address);
+            }
+            state.by_stream.remove(own);
         }
-        if state.used == state.chunks.len() * CHUNK {
-            state.chunks.push(gpu.allocate_memory(CHUNK * self.stride)?);
+        if wanted > state.stride && captured {
+            return Err(DeviceError::ScratchInCapture { device: gpu.context().id.clone(), bytes: wanted });
         }
+        if wanted > state.stride || state.used == CHUNK {
+            let bytes = bytes.max(state.stride as u64);
+            state.grow(gpu, bytes)?;
+        }
+        let (stride, used) = (state.stride, state.used);
         let chunk = state.chunks.last().expect("the first is allocated with the kernel");
-        let address = chunk.address() + (state.used % CHUNK * self.stride) as u64;
+        let address = chunk.address() + (used * stride) as u64;
         state.used += 1;
         if !captured {
-            state.by_stream.push((key, address));
+            state.by_stream.push((key, address, stride));
         }
         Ok(address)
+    }
+}
+
+impl State {
+    /// Another chunk, of workspaces of so many bytes.
+    fn grow(&mut self, gpu: &Cuda, bytes: u64) -> Result<(), DeviceError> {
+        let stride = usize::try_from(bytes).unwrap_or(usize::MAX / CHUNK - ALIGNMENT).next_multiple_of(ALIGNMENT);
+        self.chunks.push(gpu.allocate_memory(CHUNK * stride)?);
+        (self.stride, self.used) = (stride, 0);
+        Ok(())
     }
 }
 

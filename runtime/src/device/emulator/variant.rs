@@ -87,7 +87,10 @@ impl Variant {
         if blocks == 0 {
             return Ok(()); // there is no program to run
         }
-        let workspace = EmulatorMemory::zeroed(&self.emulator, step.parameters.workspace as usize);
+        let Some(bytes) = step.parameters.workspace(sizes).and_then(|bytes| usize::try_from(bytes).ok()) else {
+            return Err(DeviceError::GridTooLarge { device: "emulator".to_owned() }.into());
+        };
+        let workspace = EmulatorMemory::zeroed(&self.emulator, bytes);
         let mut block = [0; MAX_BYTES];
         step.parameters.pack(arguments, sizes, workspace.address(), &mut block);
         let maps = step.maps.iter().map(|plan| tensor_map(&step.entry, &arguments[plan.param], plan));

@@ -1,0 +1,201 @@
+//! Programs that walk the parts of a loop and meet: turns, states, barriers of a cluster.
+//!
+//! What a program does to meet the others does not depend on trip counts: it is outside of the loop that is split. So the
+//! statements are taken once for each part that differs: the first, one in between, the last.
+
+use std::collections::BTreeSet;
+
+use crate::plan::{Guard, Plan, Stmt, StmtOp, Storage, VarId};
+use crate::schedule::Combine;
+
+/// The parts that differ in what they do. One that stands for no part where programs do not meet.
+pub(super) fn cases(plan: &Plan) -> BTreeSet<u32> {
+    match &plan.meeting {
+        None => [0].into(),
+        Some(meeting) => [0, 1, meeting.parts - 1].into(),
+    }
+}
+
+/// Whether a guard of parts holds in a part; `None` for other guards.
+pub(super) fn holds(plan: &Plan, guard: &Guard, part: u32) -> Option<bool> {
+    match guard {
+        Guard::FirstPart => Some(part == 0),
+        Guard::LastPart => Some(plan.meeting.as_ref().is_some_and(|m| part + 1 == m.parts)),
+        _ => None,
+    }
+}
+
+/// The faults of a part.
+pub(super) fn faults(plan: &Plan, part: u32) -> BTreeSet<String> {
+    let Some(role) = plan.roles.last() else { return BTreeSet::new() };
+    let mut walk = Walk {
+        plan,
+        part,
+        faults: BTreeSet::new(),
+        own: false,
+        repeated: false,
+        awaited: false,
+        passed: false,
+        saved: None,
+        read: false,
+        visible: false,
+    };
+    walk.block(&role.body);
+    walk.end();
+    walk.faults
+}
+
+struct Walk<'p> {
+    plan: &'p Plan,
+    part: u32,
+    faults: BTreeSet<String>,
+    /// In a branch that a warp takes by itself.
+    own: bool,
+    /// In a loop.
+    repeated: bool,
+    awaited: bool,
+    passed: bool,
+    /// The variables that were saved.
+    saved: Option<Vec<VarId>>,
+    /// Whether states of other blocks were read since the latest barrier of the cluster.
+    read: bool,
+    /// Whether the states of a cluster are to be seen by all its blocks.
+    visible: bool,
+}
+
+impl Walk<'_> {
+    fn fault(&mut self, text: &str) {
+        self.faults.insert(text.to_owned());
+    }
+
+    fn block(&mut self, body: &[Stmt]) {
+        for stmt in body {
+            self.step(&stmt.op);
+        }
+    }
+
+    fn step(&mut self, op: &StmtOp) {
+        match op {
+            StmtOp::When { guard, body, otherwise } => {
+                if let Some(holds) = holds(self.plan, guard, self.part) {
+                    return self.block(if holds { body } else { otherwise });
+                }
+                let own = std::mem::replace(&mut self.own, true);
+                self.block(body);
+                self.block(otherwise);
+                self.own = own;
+            }
+            StmtOp::Loop { body, .. } | StmtOp::Step { body, .. } => {
+                let repeated = std::mem::replace(&mut self.repeated, true);
+                self.block(body);
+                self.repeated = repeated;
+            }
+            StmtOp::Work(body) => self.block(body),
+            StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::SaveState(_) | StmtOp::LoadState { .. } | StmtOp::ClusterBarrier => {
+                match self.plan.meeting.as_ref().map(|m| m.combine) {
+                    Some(Combine::Semaphore) => self.by_semaphore(op),
+                    Some(Combine::Cluster) => self.in_cluster(op),
+                    Some(Combine::Kernel) | None => self.fault("a program meets others where none do"),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn by_semaphore(&mut self, op: &StmtOp) {
+        if self.own || self.repeated {
+            self.fault("a turn of a part in a loop, or in a branch that a warp takes by itself");
+        }
+        let has_turn = self.part == 0 || self.awaited;
+        if self.passed {
+            self.fault("the state of a part is touched after its turn was passed");
+        }
+        match op {
+            StmtOp::AwaitPart => self.awaited = true,
+            StmtOp::PassPart => {
+                if !has_turn {
+                    self.fault("a turn is passed that was not waited for");
+                }
+                if self.saved.is_none() && self.plan.meeting.as_ref().is_some_and(|m| self.part + 1 < m.parts) {
+                    self.fault("the turn is passed before the state is saved");
+                }
+                self.passed = true;
+            }
+            StmtOp::SaveState(from) => {
+                if !has_turn {
+                    self.fault("a state is saved before the turn of the part");
+                }
+                self.saved = Some(from.clone());
+            }
+            StmtOp::LoadState { to, .. } => {
+                if self.part == 0 {
+                    self.fault("the first part reads a state that nobody has saved");
+                } else if !has_turn {
+                    self.fault("a state is read before the turn of the part");
+                }
+                if let Some(meeting) = &self.plan.meeting
+                    && state_bytes(self.plan, to) != meeting.bytes
+                {
+                    self.fault("what is loaded is not what is saved");
+                }
+            }
+            _ => self.fault("a barrier of a cluster where programs meet by a semaphore"),
+        }
+    }
+
+    fn in_cluster(&mut self, op: &StmtOp) {
+        match op {
+            StmtOp::SaveState(from) => {
+                if self.own || self.repeated {
+                    self.fault("a state is saved in a loop, or in a branch that a warp takes by itself");
+                }
+                if self.visible {
+                    self.fault("a state is saved while others may read it");
+                }
+                self.saved = Some(from.clone());
+            }
+            StmtOp::ClusterBarrier => {
+                if self.own || self.repeated {
+                    self.fault("a barrier of the cluster in a loop, or in a branch that a warp takes by itself");
+                }
+                self.visible = self.saved.is_some() && !self.read;
+                self.read = false;
+            }
+            StmtOp::LoadState { to, from } => {
+                if !self.visible {
+                    self.fault("the state of another block is read with no barrier of the cluster after it was saved");
+                }
+                if from.is_none() {
+                    self.fault("the state of no block is read");
+                }
+                let shape = |v: &VarId| {
+                    let v = &self.plan.variables[*v];
+                    (v.storage, v.m_tiles, v.n_tiles)
+                };
+                let same = self.saved.as_ref().is_none_or(|from| from.iter().map(shape).eq(to.iter().map(shape)));
+                if !same {
+                    self.fault("what is loaded is not what is saved");
+                }
+                self.read = true;
+            }
+            _ => self.fault("a turn of a part where programs meet in a cluster"),
+        }
+    }
+
+    fn end(&mut self) {
+        match self.plan.meeting.as_ref().map(|m| m.combine) {
+            Some(Combine::Semaphore) if !self.passed => self.fault("deadlock: the turn is never passed on"),
+            Some(Combine::Cluster) if self.read => self.fault("a block may end while others read its state"),
+            _ => {}
+        }
+    }
+}
+
+/// Bytes of a thread's elements of variables.
+pub(crate) fn state_bytes(plan: &Plan, variables: &[VarId]) -> u32 {
+    let bytes = |v: &VarId| match plan.variables[*v].storage {
+        Storage::Fragment(_) => 4 * plan.variables[*v].registers(),
+        Storage::Packed | Storage::Flag => 0,
+    };
+    variables.iter().map(bytes).sum()
+}
