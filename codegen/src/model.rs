@@ -12,6 +12,7 @@ use flashtile_dsl::analysis::index::Lookups;
 use flashtile_dsl::analysis::mask::{self, MaskOptions};
 use flashtile_dsl::ir::{AxisKind, Op, ProgramDim, SizeExpr, ValueId};
 use flashtile_templates::expr::{Expr, Function, Shape};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::arch::{Arch, TensorOp};
@@ -56,6 +57,8 @@ const TURN_OF_PART: f64 = 4000.0;
 /// Cycles of the barriers of a cluster, and of the read of a state from another block.
 const CLUSTER_LATENCY: f64 = 1500.0;
 const STATE_OF_CLUSTER: f64 = 600.0;
+/// Schedules with splits, the best by prediction, with which the other ways to combine the parts are judged.
+const COMBINED: usize = 32;
 /// What turns of warpgroups gain.
 const TURNS: f64 = 0.99;
 
@@ -246,6 +249,19 @@ pub struct Ranking {
     pub illegal: Vec<(Schedule, Vec<String>)>,
 }
 
+impl Ranking {
+    /// Notes a schedule that is not legal.
+    fn refuse(&mut self, schedule: Schedule, error: Error) -> Result<(), Error> {
+        let reasons = match error {
+            Error::Illegal { reasons, .. } => reasons,
+            error @ Error::Unsupported { .. } => vec![error.to_string()],
+            other => return Err(other),
+        };
+        self.illegal.push((schedule, reasons));
+        Ok(())
+    }
+}
+
 /// All legal schedules of the space with their predicted seconds, best first.
 pub fn rank(
     instance: &Instance,
@@ -271,38 +287,55 @@ pub fn ranking(
     sizes: &BTreeMap<String, i64>,
     machine: &Machine,
 ) -> Result<Ranking, Error> {
+    let judged = |schedules: Vec<Schedule>| -> Vec<(Schedule, Result<Judged, Error>)> {
+        let judge = |schedule: Schedule| {
+            let judged = judge(instance, &schedule, arch, sizes, machine);
+            (schedule, judged)
+        };
+        schedules.into_par_iter().map(judge).collect()
+    };
     let mut ranking = Ranking::default();
     let mut unsupported = None;
-    let splits = rewrite::why_not_split(&instance.kernel).is_none();
-    for schedule in space::candidates(instance, arch) {
-        let judged = match judge(instance, &schedule, arch, sizes, machine) {
-            Ok(judged) => judged,
-            Err(Error::Illegal { reasons, .. }) => {
-                ranking.illegal.push((schedule, reasons));
-                continue;
+    let can_split = rewrite::why_not_split(&instance.kernel).is_none();
+    let mut splits = Vec::new();
+    for (schedule, judged) in judged(space::candidates(instance, arch)) {
+        match judged {
+            Ok(judged) => {
+                if can_split {
+                    let counts = space::splits(judged.programs, judged.slots, judged.trips);
+                    splits.extend(counts.into_iter().map(|splits| Schedule { splits, ..schedule.clone() }));
+                }
+                ranking.legal.push((schedule, judged.seconds));
             }
             // One instruction may take what another does not.
             Err(error @ Error::Unsupported { .. }) => {
                 ranking.illegal.push((schedule, vec![error.to_string()]));
                 unsupported = Some(error);
-                continue;
             }
-            Err(other) => return Err(other),
-        };
-        let splits = if splits { space::splits(judged.programs, judged.slots, judged.trips) } else { Vec::new() };
-        let combined = splits.into_iter().flat_map(|splits| space::combined(&Schedule { splits, ..schedule.clone() }, arch));
-        for split in combined {
-            if ranking.legal.iter().any(|(known, _)| *known == split) {
-                continue;
-            }
-            match predict(instance, &split, arch, sizes, machine) {
-                Ok(seconds) => ranking.legal.push((split, seconds)),
-                Err(Error::Illegal { reasons, .. }) => ranking.illegal.push((split, reasons)),
-                Err(error @ Error::Unsupported { .. }) => ranking.illegal.push((split, vec![error.to_string()])),
-                Err(other) => return Err(other),
-            }
+            Err(error) => ranking.refuse(schedule, error)?,
         }
-        ranking.legal.push((schedule, judged.seconds));
+    }
+    let mut in_parts = Vec::new();
+    for (schedule, judged) in judged(splits) {
+        match judged {
+            Ok(judged) => in_parts.push((schedule, judged.seconds)),
+            Err(error) => ranking.refuse(schedule, error)?,
+        }
+    }
+    // How the parts are combined matters less than which parts there are: the other ways are tried with the best of these.
+    in_parts.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut meeting: Vec<Schedule> = Vec::new();
+    for schedule in in_parts.iter().take(COMBINED).flat_map(|(schedule, _)| space::meeting(schedule, arch)) {
+        if !meeting.contains(&schedule) {
+            meeting.push(schedule);
+        }
+    }
+    ranking.legal.extend(in_parts);
+    for (schedule, judged) in judged(meeting) {
+        match judged {
+            Ok(judged) => ranking.legal.push((schedule, judged.seconds)),
+            Err(error) => ranking.refuse(schedule, error)?,
+        }
     }
     if let (true, Some(error)) = (ranking.legal.is_empty(), unsupported) {
         return Err(error);

@@ -95,11 +95,11 @@ pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
     fitting[fitting.len().saturating_sub(2)..].to_vec()
 }
 
-/// A schedule with splits, with every way to combine the parts that the architecture has. Blocks of programs that meet do not stay.
-pub(crate) fn combined(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
+/// A schedule with splits, with every way to combine the parts in one launch that the architecture has. Blocks of programs that meet
+/// do not stay.
+pub(crate) fn meeting(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
     let meeting = |combine| Schedule { combine, persistent: Persistent::Off, outer_stages: 1, ..split.clone() };
-    let mut all = vec![Schedule { combine: Combine::Kernel, ..split.clone() }];
-    all.extend([Combine::Semaphore, Combine::Cluster].map(meeting));
+    let mut all = [Combine::Semaphore, Combine::Cluster].map(meeting).to_vec();
     all.retain(|schedule| launches::why_not_combine(schedule, arch).is_empty());
     all
 }

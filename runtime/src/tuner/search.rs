@@ -209,7 +209,8 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
         let stop = AtomicBool::new(false);
         let schedules: Vec<Schedule> = self.candidates.iter().map(|c| c.schedule.clone()).collect();
         compile_all(compiler, &schedules, &todo, self.limits.jobs, &stop, |index, compiled| {
-            if self.must_stop(FIRST_SHARE) {
+            // Until something is measured there is no result: that may take as long again.
+            if self.must_stop(if runners.is_empty() { 2.0 } else { FIRST_SHARE }) {
                 stop.store(true, Ordering::Relaxed);
                 return; // what is in the queue is dropped
             }

@@ -147,6 +147,14 @@ fn every_rejection_says_where_and_why() {
     assert!(!run.log.contains(&1), "nothing is timed before it is right");
 }
 
+/// A budget that is spent before anything was measured, on the ranking say, still gives a winner.
+#[test]
+fn a_search_goes_on_until_something_is_measured() {
+    let fates: Vec<Fate> = (0..10).map(|i| runs(1.0 + 0.001 * i as f64)).collect();
+    let run = run_with(&fates, 2.0, 0.0, &Cancel::default(), None);
+    assert_eq!((run.found.stop, run.found.winner), (Stop::Budget, Some(0)));
+}
+
 #[test]
 fn the_budget_ends_the_first_round_and_leaves_time_for_the_others() {
     let fates: Vec<Fate> = (0..100).map(|i| runs(1.0 + 0.001 * i as f64)).collect();
