@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use flashtile::{BoundKernel, Elem, Facts, Kernel};
-use flashtile_dsl::ir::{self, ParamKind, SizeKind};
+use flashtile_dsl::ir::{self, At, Op, ParamKind, SizeKind};
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -178,7 +178,7 @@ impl Subject {
     pub fn typical_sizes(&self) -> BTreeMap<String, i64> {
         let of = |name: &str| {
             let given = self.sizes.get(name).copied();
-            given.unwrap_or(if self.is_walked(name) { DEFAULT_WALKED } else { DEFAULT_OTHER })
+            given.unwrap_or(if self.is_walked(name) { DEFAULT_WALKED } else { DEFAULT_OTHER.max(self.addressed(name)) })
         };
         self.names_of_sizes(SizeKind::Runtime).map(|name| (name.to_owned(), of(name))).collect()
     }
@@ -191,10 +191,29 @@ impl Subject {
             if self.is_walked(name) {
                 walked += 1;
             }
-            let small = if self.is_walked(name) { lengths[walked % lengths.len()] } else { 2 };
+            let small = if self.is_walked(name) { lengths[walked % lengths.len()] } else { 2.max(self.addressed(name)) };
             self.sizes.get(name).copied().unwrap_or(small)
         };
         self.names_of_sizes(SizeKind::Runtime).map(|name| (name.to_owned(), of(name))).collect()
+    }
+
+    /// How far ranges of compile-time length reach in dimensions of this size, such as the columns of a table; 0 if none do.
+    fn addressed(&self, name: &str) -> i64 {
+        let ir = self.ir();
+        let value = |id: ir::SizeId| Some(self.consts.get(ir.size_name(id)).copied().unwrap_or(DEFAULT_CONST));
+        let constant = |id: ir::SizeId| value(id).filter(|_| ir.sizes[id].kind == SizeKind::Const);
+        let mut most = 0;
+        for (_, op) in ir.walk() {
+            let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &ir.ops[op].op else { continue };
+            for (at, extent) in at.iter().zip(&ir.tensor(*tensor).shape) {
+                if let (At::Range { start, len }, Some(size)) = (at, extent.as_size())
+                    && ir.size_name(size) == name
+                {
+                    most = most.max(start.add(len).eval(constant).unwrap_or(0));
+                }
+            }
+        }
+        most
     }
 
     /// Whether a tile axis walks the size.
@@ -250,6 +269,15 @@ mod tests {
         );
         let sizes = subject(&[], &["M=64"]).expect("known").typical_sizes();
         assert_eq!((sizes["M"], sizes["N"], sizes["H"]), (64, DEFAULT_WALKED, DEFAULT_OTHER));
+    }
+
+    /// The tables of rotary embedding have no axis: what the kernel reads of their columns is what they need.
+    #[test]
+    fn assumed_sizes_are_as_long_as_ranges_reach() {
+        let flags = SubjectFlags { kernel: "causal_rope_attention".into(), dtype: DType::F16, set: Vec::new(), shape: Vec::new() };
+        let s = flags.open().expect("a built-in");
+        assert_eq!((s.typical_sizes()["C"], s.small_sizes(&[100], 0)["C"]), (DEFAULT_CONST / 2, DEFAULT_CONST / 2));
+        assert_eq!(s.small_sizes(&[100], 0)["H"], 2);
     }
 
     #[test]
