@@ -553,9 +553,13 @@ impl Counter<'_> {
             StmtOp::Barrier => Units { barriers: 1.0, ..Units::default() },
             StmtOp::Let { .. } | StmtOp::Commit | StmtOp::Wait(_) => Self::instructions(2.0),
             StmtOp::Settle(_) => Units { turns: 1.0, issue: 1.0, ..Units::default() },
-            StmtOp::Fill { .. } | StmtOp::Acquire { .. } | StmtOp::Release(_) | StmtOp::TakeTurn | StmtOp::PassTurn => {
-                Self::instructions(4.0)
-            }
+            StmtOp::Fill { .. }
+            | StmtOp::Acquire { .. }
+            | StmtOp::Release(_)
+            | StmtOp::Advance(_)
+            | StmtOp::ReleaseBefore(_)
+            | StmtOp::TakeTurn
+            | StmtOp::PassTurn => Self::instructions(4.0),
             StmtOp::SaveState(variables) | StmtOp::LoadState { to: variables, .. } => {
                 let elements: f64 = variables.iter().map(|&v| self.elements(v)).sum();
                 let shared =

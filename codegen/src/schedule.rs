@@ -372,7 +372,7 @@ knobs! {
     order: choice, "order in which blocks take programs";
     section: number, "outer programs per section of order=longest_first";
     min_blocks: number, "blocks per multiprocessor promised to the compiler; 0 promises nothing";
-    overlap: choice, "products are in flight during the elementwise work of a step (wgmma)";
+    overlap: choice, "products are in flight during the elementwise work of a step, or the next products (wgmma)";
     ping_pong: choice, "what warpgroups do in turn (wgmma)";
     persistent: choice, "how blocks get programs (wgmma)";
     outer_stages: number, "slots of each ring of tiles loaded once a program (wgmma)";

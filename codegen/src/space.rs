@@ -122,7 +122,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
         None => &[RunningMax::MaxFirst, RunningMax::Optimistic][..],
         Some(_) => &[RunningMax::Exact][..],
     };
-    let overlap = check(instance, &Schedule { overlap: true, ..smallest() }, arch).is_legal();
+    let overlap = check(instance, &Schedule { overlap: true, stages: 2, ..smallest() }, arch).is_legal();
     // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
     let shapes: [(u32, u32, &[u32]); 4] = [(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])];
     let n: &[u32] = if traits.block_n { &[64, 80, 96, 128, 160, 192, 256] } else { &[64] };

@@ -584,6 +584,20 @@ statements! {
         /// Address of the full mbarrier.
         full: String,
     }
+    /// Goes on to the next slot of a ring.
+    Advance = "advance" {
+        /// Statements that move the place in the ring.
+        advance: String,
+    }
+    /// Hands back the slot before the one in use.
+    ReleaseBefore = "release_before" {
+        /// Ring.
+        name: String,
+        /// Byte offset of the mbarriers of empty slots.
+        empty: u32,
+        /// Slots.
+        slots: u32,
+    }
     /// Hands a slot back.
     Release = "release" {
         /// Address of the empty mbarrier.

@@ -6,15 +6,22 @@ use flashtile_codegen::{Arch, Facts, Instance, Schedule, generate};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 
 const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
+/// A loop of products alone: those of two steps are in flight together.
+const MATMUL: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
 /// Two warpgroups, everything that makes roles interact.
 const BUSY: &str = "overlap=on,running_max=optimistic,ping_pong=products,persistent=dynamic,outer_stages=2,producer_registers=40";
 const PRODUCER: usize = 0;
 const CONSUMERS: usize = 1;
 
 fn plan(knobs: &str) -> Plan {
-    let source = SourceText { name: String::new(), text: CAUSAL.into(), first_line: 1 };
+    plan_of(CAUSAL, knobs)
+}
+
+fn plan_of(text: &str, knobs: &str) -> Plan {
+    let source = SourceText { name: String::new(), text: text.into(), first_line: 1 };
     let kernel = flashtile_dsl::syntax::parse(&source).expect("a built-in kernel parses").remove(0);
-    let binding = Binding::new(&kernel, Elem::Bf16, [("D", 64)]);
+    let consts = kernel.size_named("D").map(|_| ("D", 64));
+    let binding = Binding::new(&kernel, Elem::Bf16, consts);
     let facts = Facts::best(&kernel);
     let base: Schedule = "tensor_op=wgmma,copy=tma,block_m=128,block_n=64,warps=8".parse().expect("a schedule");
     let schedule = base.with(knobs).expect("knobs");
@@ -42,7 +49,10 @@ fn change_first(body: &mut Vec<Stmt>, change: &mut dyn FnMut(&mut Vec<Stmt>, usi
 
 /// Plants a fault in a role and returns what the verifier says.
 fn planted(knobs: &str, role: usize, change: &mut dyn FnMut(&mut Vec<Stmt>, usize) -> bool) -> Vec<String> {
-    let mut plan = plan(knobs);
+    planted_in(plan(knobs), role, change)
+}
+
+fn planted_in(mut plan: Plan, role: usize, change: &mut dyn FnMut(&mut Vec<Stmt>, usize) -> bool) -> Vec<String> {
     assert_eq!(verify(&plan), Vec::<String>::new(), "the plan is right before the fault is planted");
     assert!(change_first(&mut plan.roles[role].body, change), "the fault was planted");
     verify(&plan)
@@ -120,6 +130,43 @@ fn a_release_before_the_product_is_settled_is_caught() {
         });
         says(&faults, "is handed back while a product may read it");
     }
+}
+
+#[test]
+fn products_of_two_steps_are_in_flight_together() {
+    for turns in ["off", "products"] {
+        for work in ["off", "static", "dynamic"] {
+            for stages in 2..=4 {
+                let knobs = format!("overlap=on,ping_pong={turns},persistent={work},stages={stages}");
+                assert_eq!(verify(&plan_of(MATMUL, &knobs)), Vec::<String>::new(), "{knobs}");
+            }
+        }
+    }
+    let lagged = || plan_of(MATMUL, "overlap=on,stages=2,persistent=static");
+    let faults = planted_in(lagged(), CONSUMERS, &mut remove(1, |op| matches!(op, StmtOp::Advance(_))));
+    says(&faults, "is acquired twice");
+    let faults = planted_in(lagged(), CONSUMERS, &mut remove(1, |op| matches!(op, StmtOp::ReleaseBefore(_))));
+    says(&faults, "keeps a slot that it does not have, or a second one");
+    let faults = planted_in(lagged(), CONSUMERS, &mut remove(1, |op| matches!(op, StmtOp::Release(_))));
+    says(&faults, "is acquired but never released");
+    // One product too many may still run, and the slot that it reads is filled again.
+    let faults = planted_in(lagged(), CONSUMERS, &mut |body, index| match &mut body[index].op {
+        StmtOp::Settle(pending @ 1) => {
+            *pending = 2;
+            true
+        }
+        _ => false,
+    });
+    says(&faults, "is handed back while a product may read it");
+    // The slot in use in place of the one before.
+    let faults = planted_in(lagged(), CONSUMERS, &mut |body, index| match body[index].op {
+        StmtOp::ReleaseBefore(tile) => {
+            body[index].op = StmtOp::Release(tile);
+            true
+        }
+        _ => false,
+    });
+    says(&faults, "is handed back while a product may read it");
 }
 
 #[test]

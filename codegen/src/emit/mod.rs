@@ -293,6 +293,8 @@ impl Writer<'_> {
             StmtOp::Fill { .. } => self.fill(op),
             StmtOp::Acquire { tile, .. } => self.acquire(*tile),
             StmtOp::Release(tile) => self.release(*tile),
+            StmtOp::Advance(tile) => self.advance(*tile),
+            StmtOp::ReleaseBefore(tile) => self.release_before(*tile),
             StmtOp::Settle(pending) => self.settle(*pending),
             StmtOp::TakeTurn => self.take_turn(),
             StmtOp::PassTurn => self.pass_turn(),

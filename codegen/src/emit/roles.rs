@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use flashtile_dsl::ir::SizeKind;
 use flashtile_templates::expr::Expr;
 use flashtile_templates::{
-    Acquire, Barriers, Fill, FillPart, FirstTurn, Let, PassTurn, Release, Ring, RingBarriers, Role, Settle, TakeTurn, When,
-    WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
+    Acquire, Advance, Barriers, Fill, FillPart, FirstTurn, Let, PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role,
+    Settle, TakeTurn, When, WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
 };
 
 use super::{BODY, Writer};
@@ -136,10 +136,23 @@ impl Writer<'_> {
         self.render(&Release { empty, advance })
     }
 
+    pub(super) fn advance(&mut self, tile: TileId) -> Result<String, Error> {
+        let (_, _, advance) = self.barriers_of(tile);
+        self.render(&Advance { advance })
+    }
+
+    pub(super) fn release_before(&mut self, tile: TileId) -> Result<String, Error> {
+        let t = &self.e.plan.tiles[tile];
+        let (name, slots) = (t.name.clone(), t.slots);
+        let empty = t.barriers.expect("a ring between roles has mbarriers") + 8 * slots;
+        self.render(&ReleaseBefore { name, empty, slots })
+    }
+
     pub(super) fn settle(&mut self, pending: u32) -> Result<String, Error> {
         let done = self.in_flight.len().saturating_sub(pending as usize);
         let ready = self.in_flight.drain(..done).collect::<Vec<_>>();
-        let ready = ready.into_iter().map(|v| self.name(v)).collect();
+        // An accumulator that a later product adds to is not ready.
+        let ready = ready.into_iter().filter(|v| !self.in_flight.contains(v)).map(|v| self.name(v)).collect();
         self.render(&Settle { pending, ready })
     }
 

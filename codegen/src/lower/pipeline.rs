@@ -19,6 +19,14 @@
 //! *Late* is what conflicts with the tail in flight, such as a rescale of its accumulator or the packing of its operand, and
 //! what depends on that. With `running_max=optimistic` the operand is packed early, so it has two sets of registers in turn,
 //! and the loop makes two steps at a time.
+//!
+//! Where a body is a tail alone, as in a matrix product, those of two steps are in flight together:
+//!
+//! ```text
+//! step 0:     acquire A, B; tail
+//! step j > 0: advance A, B; acquire A j, B j; tail j; settle tail j-1; release A j-1, B j-1
+//! end:        settle; release A, B
+//! ```
 
 use flashtile_dsl::ir::{AxisId, BlockId, OpId, ValueId};
 
@@ -173,6 +181,9 @@ impl Lowering<'_> {
     /// The loop with products ahead of and behind the rest.
     fn overlapped(&mut self, l: &Loop<'_>, first: Vec<Stmt>, step: Vec<Stmt>) -> Result<Vec<Stmt>, Error> {
         let (first, step) = (self.parts(l, first), self.parts(l, step));
+        if step.lead.is_empty() && !step.tail.is_empty() && first.tail == step.tail && only_names(&step.middle) {
+            return self.lagged(l, first, step);
+        }
         if step.lead.is_empty() || step.tail.is_empty() || first.tail != step.tail {
             return Err(Error::unsupported(
                 "overlap=on in a loop without a product that depends on nothing carried and one that ends in a carried value",
@@ -221,6 +232,39 @@ impl Lowering<'_> {
         body.extend(self.end(l, tail_odd, &behind));
         let otherwise = self.end(l, tail_even, &behind);
         out.push(plain(StmtOp::When { guard: Guard::OneLeft(l.id), body, otherwise }));
+        Ok(out)
+    }
+
+    /// The loop of products alone: those of a step are issued while those of the step before run.
+    fn lagged(&self, l: &Loop<'_>, first: Parts, step: Parts) -> Result<Vec<Stmt>, Error> {
+        let tiles = self.streamed_operands(l, &step.tail);
+        if self.schedule.stages < 2 {
+            return Err(Error::unsupported(
+                "overlap=on in a loop of products with one slot of each tile, which the products of two steps would need",
+                "set stages=2, or overlap=off",
+                self.span,
+            ));
+        }
+        let plain = |op| Stmt { op, span: self.span };
+        let turns = self.schedule.ping_pong == PingPong::Products;
+        let now = Slot::Of(Iteration::Ahead(l.id, 0));
+        let products = |parts: Parts| {
+            let mut body = parts.middle;
+            body.extend(tiles.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: now })));
+            body.extend(turns.then(|| plain(StmtOp::TakeTurn)));
+            body.extend(parts.tail);
+            body.extend(turns.then(|| plain(StmtOp::PassTurn)));
+            body
+        };
+        let in_flight = step.tail.len() as u32;
+        let mut body: Vec<Stmt> = tiles.iter().map(|&tile| plain(StmtOp::Advance(tile))).collect();
+        body.extend(products(step));
+        body.push(plain(StmtOp::Settle(in_flight)));
+        body.extend(tiles.iter().map(|&tile| plain(StmtOp::ReleaseBefore(tile))));
+        let mut out = vec![plain(StmtOp::Step { at: Iteration::First(l.id, 0), body: products(first) })];
+        out.push(plain(StmtOp::Loop { id: l.id, from: 1, unroll: 1, body }));
+        out.push(plain(StmtOp::Settle(0)));
+        out.extend(tiles.iter().map(|&tile| plain(StmtOp::Release(tile))));
         Ok(out)
     }
 
@@ -351,6 +395,11 @@ impl Lowering<'_> {
         self.plan.variables.push(Variable { name, ..source });
         self.plan.variables.len() - 1
     }
+}
+
+/// Whether statements only name what they compute.
+fn only_names(stmts: &[Stmt]) -> bool {
+    stmts.iter().all(|s| matches!(s.op, StmtOp::Let { .. }))
 }
 
 /// Packed variables that products read.

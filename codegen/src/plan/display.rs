@@ -153,6 +153,8 @@ impl Plan {
             }
             StmtOp::Acquire { tile, slot } => writeln!(f, "acquire {}{}", self.tiles[*tile].name, self.slot(*slot)),
             StmtOp::Release(tile) => writeln!(f, "release {}", self.tiles[*tile].name),
+            StmtOp::Advance(tile) => writeln!(f, "advance {}", self.tiles[*tile].name),
+            StmtOp::ReleaseBefore(tile) => writeln!(f, "release {} of the step before", self.tiles[*tile].name),
             StmtOp::Settle(pending) => writeln!(f, "settle pending={pending}"),
             StmtOp::TakeTurn => writeln!(f, "take turn"),
             StmtOp::PassTurn => writeln!(f, "pass turn"),

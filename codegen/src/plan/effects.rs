@@ -141,6 +141,8 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
         | StmtOp::Barrier
         | StmtOp::Acquire { .. }
         | StmtOp::Release(_)
+        | StmtOp::Advance(_)
+        | StmtOp::ReleaseBefore(_)
         | StmtOp::Settle(_)
         | StmtOp::TakeTurn
         | StmtOp::PassTurn => {}

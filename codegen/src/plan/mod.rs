@@ -477,6 +477,10 @@ pub enum StmtOp {
     },
     /// Consumers: hand a slot back and go on to the next.
     Release(TileId),
+    /// Consumers: go on to the next slot and keep the one before.
+    Advance(TileId),
+    /// Consumers: hand the slot back that was kept.
+    ReleaseBefore(TileId),
     /// Waits until at most so many products are in flight.
     Settle(u32),
     /// A warpgroup waits for its turn.

@@ -203,6 +203,8 @@ impl Liveness<'_> {
                 | StmtOp::Fill { .. }
                 | StmtOp::Acquire { .. }
                 | StmtOp::Release(_)
+                | StmtOp::Advance(_)
+                | StmtOp::ReleaseBefore(_)
                 | StmtOp::Settle(_)
                 | StmtOp::TakeTurn
                 | StmtOp::PassTurn => {}

@@ -274,7 +274,8 @@ mod tests {
     /// The tables of rotary embedding have no axis: what the kernel reads of their columns is what they need.
     #[test]
     fn assumed_sizes_are_as_long_as_ranges_reach() {
-        let flags = SubjectFlags { kernel: "causal_rope_attention".into(), dtype: DType::F16, set: Vec::new(), shape: Vec::new() };
+        let flags =
+            SubjectFlags { kernel: "causal_rope_attention".into(), dtype: DType::F16, set: Vec::new(), shape: Vec::new() };
         let s = flags.open().expect("a built-in");
         assert_eq!((s.typical_sizes()["C"], s.small_sizes(&[100], 0)["C"]), (DEFAULT_CONST / 2, DEFAULT_CONST / 2));
         assert_eq!(s.small_sizes(&[100], 0)["H"], 2);

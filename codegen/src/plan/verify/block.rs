@@ -246,6 +246,8 @@ impl<'a> State<'a> {
             | StmtOp::Fill { .. }
             | StmtOp::Acquire { .. }
             | StmtOp::Release(_)
+            | StmtOp::Advance(_)
+            | StmtOp::ReleaseBefore(_)
             | StmtOp::Settle(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn

@@ -34,6 +34,8 @@ enum Event {
     Fill(TileId, Content),
     Acquire(TileId, Content),
     Release(TileId),
+    Advance(TileId),
+    ReleaseBefore(TileId),
     Issue { acc: VarId, packed: Option<VarId>, tiles: Vec<(TileId, Content)> },
     Settle(u32),
     Read(VarId),
@@ -169,6 +171,8 @@ impl<'a> Tracer<'a> {
             StmtOp::Fill { tile, slot, .. } => self.events.push(Event::Fill(*tile, self.content(*slot, n))),
             StmtOp::Acquire { tile, slot } => self.events.push(Event::Acquire(*tile, self.content(*slot, n))),
             StmtOp::Release(tile) => self.events.push(Event::Release(*tile)),
+            StmtOp::Advance(tile) => self.events.push(Event::Advance(*tile)),
+            StmtOp::ReleaseBefore(tile) => self.events.push(Event::ReleaseBefore(*tile)),
             StmtOp::Settle(pending) => self.events.push(Event::Settle(*pending)),
             StmtOp::TakeTurn => self.events.push(Event::TakeTurn),
             StmtOp::PassTurn => self.events.push(Event::PassTurn),
@@ -241,13 +245,23 @@ fn hazards(plan: &Plan, events: &[Event], faults: &mut BTreeSet<String>) {
     struct Group {
         acc: VarId,
         packed: Option<VarId>,
-        tiles: Vec<TileId>,
+        tiles: Vec<(TileId, Content)>,
     }
     let mut in_flight: VecDeque<Group> = VecDeque::new();
     let mut held: BTreeMap<TileId, Content> = BTreeMap::new();
+    let mut kept: BTreeMap<TileId, Content> = BTreeMap::new();
     let mut written: HashSet<VarId> = HashSet::new();
     let variable = |v: VarId| &plan.variables[v].name;
     let ring = |t: TileId| plan.tiles.get(t).map_or("the ring of programs", |t| t.name.as_str());
+    let hand_back = |tile: TileId, released: Option<Content>, in_flight: &VecDeque<Group>, faults: &mut BTreeSet<String>| {
+        let Some(content) = released else {
+            faults.insert(format!("{} is released but not acquired", ring(tile)));
+            return;
+        };
+        if in_flight.iter().any(|g| g.tiles.contains(&(tile, content))) {
+            faults.insert(format!("{} is handed back while a product may read it", ring(tile)));
+        }
+    };
     for event in events {
         match event {
             Event::Acquire(tile, content) => {
@@ -256,11 +270,17 @@ fn hazards(plan: &Plan, events: &[Event], faults: &mut BTreeSet<String>) {
                 }
             }
             Event::Release(tile) => {
-                if held.remove(tile).is_none() {
-                    faults.insert(format!("{} is released but not acquired", ring(*tile)));
-                }
-                if in_flight.iter().any(|g| g.tiles.contains(tile)) {
-                    faults.insert(format!("{} is handed back while a product may read it", ring(*tile)));
+                let released = held.remove(tile);
+                hand_back(*tile, released, &in_flight, faults);
+            }
+            Event::ReleaseBefore(tile) => {
+                let released = kept.remove(tile);
+                hand_back(*tile, released, &in_flight, faults);
+            }
+            Event::Advance(tile) => {
+                let moved = held.remove(tile).map(|content| kept.insert(*tile, content));
+                if moved != Some(None) {
+                    faults.insert(format!("{} keeps a slot that it does not have, or a second one", ring(*tile)));
                 }
             }
             Event::Issue { acc, packed, tiles } => {
@@ -276,8 +296,7 @@ fn hazards(plan: &Plan, events: &[Event], faults: &mut BTreeSet<String>) {
                 if !written.contains(acc) {
                     faults.insert(format!("{} is read before it is written", variable(*acc)));
                 }
-                let tiles = tiles.iter().map(|&(t, _)| t).collect();
-                in_flight.push_back(Group { acc: *acc, packed: *packed, tiles });
+                in_flight.push_back(Group { acc: *acc, packed: *packed, tiles: tiles.clone() });
             }
             Event::Settle(pending) => {
                 while in_flight.len() > *pending as usize {
@@ -305,7 +324,7 @@ fn hazards(plan: &Plan, events: &[Event], faults: &mut BTreeSet<String>) {
     if !in_flight.is_empty() {
         faults.insert("a product is never waited for".into());
     }
-    faults.extend(held.keys().map(|&tile| format!("{} is acquired but never released", ring(tile))));
+    faults.extend(held.keys().chain(kept.keys()).map(|&tile| format!("{} is acquired but never released", ring(tile))));
 }
 
 /// An mbarrier.
@@ -439,6 +458,12 @@ impl<'a> Machine<'a> {
                 let slot = self.agents[number].places[tile].slot;
                 self.empty[tile][slot].arrive(groups);
                 self.advance(number, tile);
+            }
+            Event::Advance(tile) => self.advance(number, tile),
+            Event::ReleaseBefore(tile) => {
+                let slots = self.slots[tile];
+                let before = (self.agents[number].places[tile].slot + slots - 1) % slots;
+                self.empty[tile][before].arrive(groups);
             }
             Event::Issue { tiles, .. } => {
                 let places = &self.agents[number].places;
