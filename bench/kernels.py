@@ -108,30 +108,35 @@ class Launch:
             out.extend(struct.pack("<" + code, value))
 
         for field in self.abi["fields"]:
-            ((kind, value),) = field.items()
+            ((kind, what),) = field.items()
             if kind == "pointer":
-                put("Q", tensors[value].data_ptr())
+                put("Q", tensors[what].data_ptr())
             elif kind == "stride":
-                put("q", tensors[value[0]].stride(value[1]))
+                put("q", tensors[what[0]].stride(what[1]))
             elif kind == "size":
-                put("i", sizes[value])
+                put("i", sizes[what])
             elif kind == "scalar":
-                put("f", scalars[value])
+                put("f", scalars[what])
             elif kind == "workspace":
-                self.workspaces.append(self.torch.zeros(value, dtype=self.torch.uint8, device="cuda"))
+                size = what["bytes"] + what["per_program"] * self.programs(sizes)
+                self.workspaces.append(self.torch.zeros(size, dtype=self.torch.uint8, device="cuda"))
                 put("Q", self.workspaces[-1].data_ptr())
             else:
                 raise RuntimeError(f"unknown field {kind}")
         out.extend(b"\0" * (-len(out) % 8))
         return bytes(out)
 
-    def blocks(self, sizes):
-        """Blocks of a launch."""
+    def programs(self, sizes):
+        """Programs of a launch."""
         programs = 1
         for dim in self.abi["grid"]:
             ((kind, term),) = dim.items()
             programs *= value(term, sizes) if kind == "each" else -(-value(term[0], sizes) // term[1])
-        blocks = self.abi["blocks"]
+        return programs
+
+    def blocks(self, sizes):
+        """Blocks of a launch. A source with clusters says their size itself."""
+        blocks, programs = self.abi["blocks"], self.programs(sizes)
         if blocks == "per_program":
             return programs
         sms = self.torch.cuda.get_device_properties(0).multi_processor_count

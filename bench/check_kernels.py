@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Packs the launches of kernels as `kernels.py` does, with a driver and tensors that only write down what they are asked for.
+
+    flashtile inspect attention --emit cubin --json --out DIR > /dev/null
+    python3 bench/check_kernels.py DIR/attention.json B=1,H=2,G=2,M=64,N=64,D=64
+
+Prints a line per launch: its entry, blocks, threads, shared memory, tensor maps and the bytes of its parameters. Needs neither a GPU
+nor PyTorch: it says whether the script and the description that the command writes still fit each other.
+"""
+
+import math
+import pathlib
+import sys
+
+from kernels import Kernel
+
+
+class Tensor:
+    """A packed tensor that is nowhere."""
+
+    def __init__(self, shape, dtype):
+        self.shape, self.dtype = shape, dtype
+
+    def data_ptr(self):
+        return 4096
+
+    def stride(self, dimension):
+        return math.prod(self.shape[dimension + 1 :])
+
+    def element_size(self):
+        return {"torch.float32": 4, "torch.int32": 4, "torch.uint8": 1}.get(self.dtype, 2)
+
+
+class Torch:
+    """What of PyTorch the script uses."""
+
+    float16, bfloat16, float32 = "torch.float16", "torch.bfloat16", "torch.float32"
+    int32, uint8 = "torch.int32", "torch.uint8"
+
+    def empty(self, shape, dtype, device):
+        return Tensor(list(shape), dtype)
+
+    def zeros(self, size, dtype, device):
+        return Tensor([size], dtype)
+
+    class cuda:
+        class Stream:
+            cuda_stream = 0
+
+        class Properties:
+            multi_processor_count = 132
+
+        @staticmethod
+        def current_stream():
+            return Torch.cuda.Stream
+
+        @staticmethod
+        def get_device_properties(_):
+            return Torch.cuda.Properties
+
+
+class Driver:
+    """Writes down calls."""
+
+    def __init__(self):
+        self.maps, self.launched = 0, []
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            if name == "cuTensorMapEncodeTiled":
+                self.maps += 1
+            elif name == "cuLaunchKernel":
+                self.launched.append((arguments[1], arguments[4], arguments[7]))
+
+        return call
+
+
+def main():
+    description, given = pathlib.Path(sys.argv[1]), dict(item.split("=") for item in sys.argv[2].split(","))
+    sizes = {name: int(size) for name, size in given.items()}
+    b, h, g, m, n, d = (sizes[name] for name in "BHGMND")
+    shapes = {"q": [b, h, m, d], "k": [b, g, n, d], "v": [b, g, n, d], "o": [b, h, m, d]}
+    tensors = {name: Tensor(shape, Torch.bfloat16) for name, shape in shapes.items()}
+    tensors["lse"] = Tensor([b, h, m], Torch.float32)
+    driver = Driver()
+    kernel = Kernel(driver, Torch(), description)
+    kernel.launcher(tensors, sizes, {"scale": 1.0})()
+    for launch, (blocks, threads, shared) in zip(kernel.launches, driver.launched, strict=True):
+        print(launch.abi["entry"], blocks, threads, shared, sum(t.shape[0] for t in launch.workspaces))
+    print("maps", driver.maps)
+
+
+if __name__ == "__main__":
+    main()
