@@ -84,41 +84,26 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
         reasons.push(format!("splits={} is not between 1 and {MAX_SPLITS}", schedule.splits));
     }
     reasons.extend(why_not_combine(schedule, arch));
-    let split = match (schedule.splits, schedule.combine) {
-        _ if !reasons.is_empty() => None,
-        (1, _) => None,
-        (count, Combine::Semaphore | Combine::Cluster) => match rewrite::split_joined(&kernel, count) {
-            Ok(joined) => {
-                let knobs = Schedule { splits: count, combine: schedule.combine, ..whole.clone() };
-                pieces.push(Piece { instance: of(joined), schedule: knobs });
-                return Ok(Launches { pieces, main, scratch });
-            }
-            Err(why) => {
-                reasons.push(format!("splits={count} needs one streaming reduction: {why}"));
-                None
-            }
-        },
-        (count, Combine::Kernel) => match rewrite::split(&kernel, count) {
-            Ok(split) => Some(split),
-            Err(why) => {
-                reasons.push(format!("splits={count} needs one streaming reduction: {why}"));
-                None
-            }
-        },
-    };
-    let interchanged = match schedule.loop_order {
-        LoopOrder::AsWritten => None,
-        LoopOrder::Interchanged => {
-            reasons.extend(against_interchange(schedule));
-            match rewrite::interchange(&kernel) {
-                Ok(made) => Some(made),
-                Err(why) => {
-                    reasons.push(format!("loop_order=interchanged does not apply: {why}"));
-                    None
-                }
-            }
+    let parts = match (schedule.splits, schedule.combine) {
+        _ if !reasons.is_empty() => Ok(Parts::One),
+        (1, _) => Ok(Parts::One),
+        (count, Combine::Kernel) => rewrite::split(&kernel, count).map(|split| Parts::Apart(Box::new(split))),
+        (count, Combine::Semaphore | Combine::Cluster) => {
+            rewrite::split_joined(&kernel, count).map(|kernel| Parts::Joined(Box::new(kernel)))
         }
     };
+    let parts = parts.unwrap_or_else(|why| {
+        reasons.push(format!("splits={} needs one streaming reduction: {why}", schedule.splits));
+        Parts::One
+    });
+    let mut interchanged = None;
+    if schedule.loop_order == LoopOrder::Interchanged {
+        reasons.extend(against_interchange(schedule));
+        match rewrite::interchange(&kernel) {
+            Ok(made) => interchanged = Some(made),
+            Err(why) => reasons.push(format!("loop_order=interchanged does not apply: {why}")),
+        }
+    }
     if !reasons.is_empty() {
         return Err(reasons);
     }
@@ -129,15 +114,29 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
         pieces.push(follows(made.finish));
         return Ok(Launches { pieces, main: main + 1, scratch });
     }
-    match split {
-        None => pieces.push(Piece { instance: of(kernel), schedule: whole.clone() }),
-        Some(split) => {
+    match parts {
+        Parts::One => pieces.push(Piece { instance: of(kernel), schedule: whole.clone() }),
+        Parts::Joined(joined) => {
+            let knobs = Schedule { splits: schedule.splits, combine: schedule.combine, ..whole.clone() };
+            pieces.push(Piece { instance: of(*joined), schedule: knobs });
+        }
+        Parts::Apart(split) => {
             scratch.extend(split.between.iter().map(|name| scratch_tensor(instance, &split.partial, name)));
             pieces.push(Piece { instance: of(split.partial), schedule: whole.clone() });
             pieces.push(follows(split.combine));
         }
     }
     Ok(Launches { pieces, main, scratch })
+}
+
+/// How the parts of a loop are made.
+enum Parts {
+    /// There is one: the loop as it is.
+    One,
+    /// A kernel for the parts, and one that merges them.
+    Apart(Box<rewrite::Split>),
+    /// One kernel, in which the programs of the parts meet.
+    Joined(Box<Kernel>),
 }
 
 /// Knobs that do not go with loops that are exchanged.
