@@ -257,21 +257,18 @@ impl Launch {
 
     /// The same with so few programs and keys that an emulator executes it in moments.
     pub fn small(&self, longest: i64) -> Self {
-        let mut small = self.clone();
+        let mut small = self.shorter(longest);
         let groups = (self.size("H") / self.size("G").max(1)).max(1);
         for (name, size) in &mut small.sizes {
             match *name {
                 "B" | "G" => *size = 1,
                 "H" => *size = groups.min(2),
-                "M" | "N" => *size = (*size).min(longest),
                 _ => {}
             }
         }
         small
     }
-}
 
-impl Launch {
     /// The same on axes that are no longer than this.
     pub fn shorter(&self, longest: i64) -> Self {
         let mut shorter = self.clone();

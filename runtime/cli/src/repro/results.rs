@@ -196,12 +196,14 @@ impl Results {
             for (c, cell) in row.cells.iter().enumerate() {
                 bar.set_message(format!("{} {}", row.label, cell.series));
                 let figures = match &cell.work {
-                    Work::Ours(sequence) if runner.lacks(sequence).is_some() => Err(runner.lacks(sequence).unwrap_or_default()),
-                    Work::Ours(sequence) => runner.run(sequence, table.style == Style::Steps).map_err(|failure| {
-                        let text = failure.to_string();
-                        self.failure.get_or_insert(failure);
-                        text
-                    }),
+                    Work::Ours(sequence) => match runner.lacks(sequence) {
+                        Some(why) => Err(why),
+                        None => runner.run(sequence, table.style == Style::Steps).map_err(|failure| {
+                            let text = failure.to_string();
+                            self.failure.get_or_insert(failure);
+                            text
+                        }),
+                    },
                     Work::Peer(peer) => {
                         peers.push((r, c, peer));
                         Err(String::new())

@@ -88,9 +88,8 @@ impl<'a> Runner<'a> {
     /// Where it runs, in words.
     pub fn device(&self) -> String {
         match self.mode {
-            Mode::Timed => self.device.info().name.clone(),
+            Mode::Timed | Mode::Checked => self.device.info().name.clone(),
             Mode::Counted => format!("{} ({})", self.device.info().name, self.arch),
-            Mode::Checked => self.device.info().name.clone(),
         }
     }
 
@@ -232,7 +231,7 @@ impl<'a> Runner<'a> {
         };
         // Said before anything runs, and on devices that compile nothing too.
         let generated = lowering::generate(&bound.instance(facts.clone()), &schedule, self.arch)?;
-        let code = Code { origin: origin.to_owned(), ..self.code(&bound, &facts, &schedule, &generated, mode) };
+        let code = Code { origin: origin.to_owned(), ..self.code(&bound, &facts, &schedule, &generated, mode)? };
         let executed = generated.executed(bound.binding(), &sizes);
         Ok((schedule, code, (executed.read, executed.written)))
     }
@@ -249,11 +248,11 @@ impl<'a> Runner<'a> {
     }
 
     /// What the compiler makes of a schedule; its prediction where there is none.
-    fn code(&self, bound: &BoundKernel, facts: &Facts, schedule: &Schedule, generated: &Generated, mode: Mode) -> Code {
+    fn code(&self, bound: &BoundKernel, facts: &Facts, schedule: &Schedule, generated: &Generated, mode: Mode) -> Result<Code> {
         let toolchain = self.global.toolchain();
         let compiled = match mode {
             Mode::Checked => None,
-            _ => lowering::compile(bound, facts, schedule, self.arch, &toolchain, &self.global.launch_options().cache).ok(),
+            _ => Some(lowering::compile(bound, facts, schedule, self.arch, &toolchain, &self.global.launch_options().cache)?),
         };
         let report = compiled.as_ref().map(|code| &code.module.report);
         let predicted = generated.main().predicted;
@@ -264,7 +263,7 @@ impl<'a> Runner<'a> {
             Some(registers) => Resources::occupancy(self.arch, registers, shared_bytes, predicted.threads),
             None => (predicted.blocks_per_sm, predicted.limit),
         };
-        Code {
+        Ok(Code {
             schedule: schedule.to_string(),
             origin: "given".to_owned(),
             registers,
@@ -275,7 +274,7 @@ impl<'a> Runner<'a> {
                 f64::from(blocks * predicted.threads) / f64::from(self.arch.threads_per_sm),
                 format!("{limit:?}").to_lowercase(),
             ),
-        }
+        })
     }
 }
 
