@@ -48,17 +48,23 @@ fn key(dim: &Dim) -> DimKey {
     }
 }
 
+/// The ops that use each value, and the place of each op in the walk.
+pub(super) fn users_and_order(kernel: &Kernel) -> (HashMap<ValueId, Vec<OpId>>, HashMap<OpId, usize>) {
+    let mut users: HashMap<ValueId, Vec<OpId>> = HashMap::new();
+    let mut order = HashMap::new();
+    for (index, (_, op)) in kernel.walk().into_iter().enumerate() {
+        order.insert(op, index);
+        for operand in kernel.ops[op].op.operands() {
+            users.entry(operand).or_default().push(op);
+        }
+    }
+    (users, order)
+}
+
 impl Classes {
     /// The classes of a kernel's values; left operands may be computed in shared memory only if `left`.
     pub fn new(kernel: &Kernel, assumed: &[String], left: bool) -> Result<Self, Error> {
-        let mut users: HashMap<ValueId, Vec<OpId>> = HashMap::new();
-        let mut order = HashMap::new();
-        for (index, (_, op)) in kernel.walk().into_iter().enumerate() {
-            order.insert(op, index);
-            for operand in kernel.ops[op].op.operands() {
-                users.entry(operand).or_default().push(op);
-            }
-        }
+        let (users, order) = users_and_order(kernel);
         let computed = ComputedOperands::of(kernel, left);
         let shared_loads = shared_loads(kernel, &users, &computed)?;
         let rows = row_dims(kernel, &shared_loads, &computed.values)?;

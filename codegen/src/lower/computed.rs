@@ -13,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 use flashtile_dsl::ir::{BinaryOp, BlockId, Dim, Elem, Kernel, Op, OpId, Type, UnaryOp, ValueId};
 use flashtile_templates::expr::{Expr, Shape};
 
+use super::classify::users_and_order;
 use super::{Home, Lowering};
 use crate::error::Error;
 use crate::plan::{Computed, Input, InputSource, Iteration, OperandA, Shared, Slot, StmtOp, TileId};
@@ -122,14 +123,7 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(kernel: &'a Kernel) -> Self {
-        let mut users: HashMap<ValueId, Vec<OpId>> = HashMap::new();
-        let mut order = HashMap::new();
-        for (index, (_, op)) in kernel.walk().into_iter().enumerate() {
-            order.insert(op, index);
-            for operand in kernel.ops[op].op.operands() {
-                users.entry(operand).or_default().push(op);
-            }
-        }
+        let (users, order) = users_and_order(kernel);
         Self { kernel, users, order }
     }
 

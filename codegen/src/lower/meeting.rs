@@ -98,7 +98,7 @@ impl Lowering<'_> {
             parts: self.schedule.splits,
             part,
             group: Expr::name(group),
-            memory: edit::free_name(self.kernel, "state"),
+            memory: edit::free_name(self.kernel, "state", std::iter::empty()),
             bytes: state_bytes(&self.plan, own),
             offset: 0,
         }
@@ -182,13 +182,6 @@ impl Lowering<'_> {
         self.loops_by_axis.remove(&axis);
         self.leave_meeting(id, &carried, Guard::OwnWarps);
         Ok(())
-    }
-
-    /// A variable of the same kind.
-    fn like(&mut self, v: VarId, name: String) -> VarId {
-        let like = self.plan.variables[v].clone();
-        self.plan.variables.push(crate::plan::Variable { name, ..like });
-        self.plan.variables.len() - 1
     }
 
     /// The body of the loop, but for the reads.

@@ -333,6 +333,13 @@ impl Lowering<'_> {
         self.plan.variables.len() - 1
     }
 
+    /// A variable of the same kind as another.
+    fn like(&mut self, v: VarId, name: String) -> VarId {
+        let like = self.plan.variables[v].clone();
+        self.plan.variables.push(Variable { name, ..like });
+        self.plan.variables.len() - 1
+    }
+
     /// The variable that `value` is to be computed into.
     fn destination(&mut self, value: ValueId) -> VarId {
         if let Some(&v) = self.forced.get(&value) {

@@ -33,7 +33,7 @@ use flashtile_dsl::ir::{AxisId, BlockId, OpId, ValueId};
 use super::classify;
 use super::{Home, Lowering, running_max};
 use crate::error::Error;
-use crate::plan::{Effects, Guard, Iteration, LoopId, OperandA, Slot, Stmt, StmtOp, TileId, VarId, Variable, effects};
+use crate::plan::{Effects, Guard, Iteration, LoopId, OperandA, Slot, Stmt, StmtOp, TileId, VarId, effects};
 use crate::schedule::{PingPong, RunningMax};
 
 /// A loop being lowered.
@@ -390,10 +390,8 @@ impl Lowering<'_> {
     }
 
     fn second_set(&mut self, v: VarId) -> VarId {
-        let source = self.plan.variables[v].clone();
-        let name = self.unique(&format!("{}_odd", source.name));
-        self.plan.variables.push(Variable { name, ..source });
-        self.plan.variables.len() - 1
+        let name = self.unique(&format!("{}_odd", self.plan.variables[v].name));
+        self.like(v, name)
     }
 }
 

@@ -499,10 +499,8 @@ impl Lowering<'_> {
         if moves.len() > 1 && moves.iter().any(|(_, e)| clobbered(e)) {
             let mut staged = Vec::new();
             for (v, expr) in moves {
-                let source = self.plan.variables[v].clone();
-                let name = self.unique(&format!("{}_next", source.name));
-                self.plan.variables.push(crate::plan::Variable { name, ..source });
-                let to = self.plan.variables.len() - 1;
+                let name = self.unique(&format!("{}_next", self.plan.variables[v].name));
+                let to = self.like(v, name);
                 self.push(StmtOp::Map { to, value: expr });
                 staged.push((v, self.element(to)));
             }

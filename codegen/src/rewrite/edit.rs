@@ -135,12 +135,20 @@ fn live_values(kernel: &Kernel) -> HashSet<ValueId> {
     live
 }
 
-/// A name like `wanted` that no parameter, size or type parameter has.
-pub fn free_name(kernel: &Kernel, wanted: &str) -> String {
+/// A kernel without what nothing needs: ops, carried values, parameters; everything numbered anew.
+pub fn finished(mut kernel: Kernel) -> Kernel {
+    remove_dead(&mut kernel);
+    remove_unused_params(&mut kernel);
+    kernel.renumbered()
+}
+
+/// A name like `wanted` that no parameter, size or type parameter has, and none of `others`.
+pub fn free_name<'a>(kernel: &Kernel, wanted: &str, others: impl Iterator<Item = &'a str> + Clone) -> String {
     let mut name: String = wanted.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let taken = |name: &str| {
         let sizes = kernel.sizes.values().any(|s| s.name == name);
-        kernel.param_named(name).is_some() || sizes || kernel.type_params.iter().any(|t| t == name)
+        let types = kernel.type_params.iter().any(|t| t == name);
+        kernel.param_named(name).is_some() || sizes || types || others.clone().any(|other| other == name)
     };
     while taken(&name) {
         name.push('_');

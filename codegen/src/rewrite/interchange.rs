@@ -123,10 +123,7 @@ impl<'k> Nest<'k> {
         for (slot, &value) in params.iter().enumerate().filter(|(slot, _)| self.forms[*slot] != Form::Constant) {
             let wanted = kernel.values[value].name.clone().unwrap_or_else(|| value.to_string());
             let (at, shape) = self.place(value, &wanted)?.into_iter().unzip();
-            let mut name = edit::free_name(kernel, &format!("{wanted}_state"));
-            while state.iter().any(|s| s.name == name) {
-                name.push('_');
-            }
+            let name = edit::free_name(kernel, &format!("{wanted}_state"), state.iter().map(|s| s.name.as_str()));
             state.push(State { name, slot, at, shape });
         }
         if state.is_empty() {
@@ -196,7 +193,7 @@ impl<'k> Nest<'k> {
         for (s, &tensor) in state.iter().zip(&tensors) {
             append_store(&mut kernel, body, tensor, s.at.clone(), self.init[s.slot], self.span());
         }
-        finished(kernel)
+        edit::finished(kernel)
     }
 
     fn main(&self, state: &[State]) -> Kernel {
@@ -250,7 +247,7 @@ impl<'k> Nest<'k> {
         kernel.ops[self.loop_op].results.clear();
         let whole = kernel.body;
         kernel.blocks[whole].ops = [program].into_iter().chain(before).chain([self.loop_op]).collect();
-        finished(kernel)
+        edit::finished(kernel)
     }
 
     /// Takes the rows out of the grid. Returns the `program` op.
@@ -285,7 +282,7 @@ impl<'k> Nest<'k> {
             edit::replace_uses(&mut kernel, result, value, &[]);
         }
         kernel.blocks[body].ops.extend(after);
-        finished(kernel)
+        edit::finished(kernel)
     }
 }
 
@@ -296,11 +293,4 @@ fn append(kernel: &mut Kernel, block: BlockId, op: Op, span: Span) {
 
 fn append_store(kernel: &mut Kernel, block: BlockId, tensor: ParamId, at: Vec<At>, value: ValueId, span: Span) {
     append(kernel, block, Op::Store { tensor, at, value }, span);
-}
-
-/// Without what nothing needs: ops, parameters; everything numbered anew.
-fn finished(mut kernel: Kernel) -> Kernel {
-    edit::remove_dead(&mut kernel);
-    edit::remove_unused_params(&mut kernel);
-    kernel.renumbered()
 }

@@ -256,14 +256,19 @@ impl Between {
 /// The tensors between.
 fn tensors(kernel: &Kernel, operands: &[Operand], sums: &[Sum]) -> Vec<Between> {
     let mut out: Vec<Between> = Vec::new();
-    let mut taken = BTreeSet::new();
+    let own = |&n: &usize| {
+        let value = operands[n].value;
+        kernel.values[value].name.clone().unwrap_or_else(|| value.to_string())
+    };
     for number in 0..operands.len() {
         if out.iter().any(|t| t.parts.contains(&number)) {
             continue;
         }
         let pairs = sums.iter().flat_map(|s| [s.left, s.right]);
         let parts = pairs.into_iter().find(|pair| pair.contains(&number)).map_or(vec![number], |pair| pair.to_vec());
-        out.push(Between { name: free_name(kernel, operands, &parts, &mut taken), parts });
+        let wanted = format!("{}_all", parts.iter().map(own).collect::<Vec<_>>().join("_"));
+        let name = edit::free_name(kernel, &wanted, out.iter().map(|t| t.name.as_str()));
+        out.push(Between { name, parts });
     }
     out
 }
@@ -329,23 +334,6 @@ fn operand(kernel: &Kernel, value: ValueId) -> Result<Operand, String> {
     }
 }
 
-/// A name that nothing else has.
-fn free_name(kernel: &Kernel, operands: &[Operand], parts: &[usize], taken: &mut BTreeSet<String>) -> String {
-    taken.extend(kernel.params.values().map(|p| p.name.clone()));
-    taken.extend(kernel.sizes.values().map(|s| s.name.clone()));
-    taken.extend(kernel.type_params.iter().cloned());
-    let plain = |&n: &usize| {
-        let value = operands[n].value;
-        let own = kernel.values[value].name.clone().unwrap_or_else(|| value.to_string());
-        own.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect::<String>()
-    };
-    let mut name = format!("{}_all", parts.iter().map(plain).collect::<Vec<_>>().join("_"));
-    while !taken.insert(name.clone()) {
-        name.push('_');
-    }
-    name
-}
-
 /// The kernel that computes operands which the same programs make.
 fn preparing(original: &Kernel, operands: &[Operand], group: &[usize], tensors: &[Between], name: String) -> Kernel {
     let mut kernel = original.clone();
@@ -377,7 +365,7 @@ fn preparing(original: &Kernel, operands: &[Operand], group: &[usize], tensors: 
             kernel.blocks[body].ops.push(id);
         }
     }
-    finish(kernel)
+    edit::finished(kernel)
 }
 
 /// The original with loads in place of what was computed.
@@ -423,12 +411,5 @@ fn main(original: &Kernel, operands: &[Operand], tensors: &[Between], sums: &[Su
         kernel.values[whole].name.clone_from(&original.values[result].name);
         edit::replace_uses(&mut kernel, result, whole, &[]);
     }
-    finish(kernel)
-}
-
-/// Without what nothing needs; everything numbered anew.
-fn finish(mut kernel: Kernel) -> Kernel {
-    edit::remove_dead(&mut kernel);
-    edit::remove_unused_params(&mut kernel);
-    kernel.renumbered()
+    edit::finished(kernel)
 }

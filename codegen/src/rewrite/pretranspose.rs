@@ -42,7 +42,7 @@ pub fn pretranspose(kernel: &Kernel) -> Result<Pretransposed, String> {
         return Err(why_not_pretranspose(kernel).expect("there is no candidate"));
     }
     for (tensor, loads) in found {
-        let name = edit::free_name(&main, &format!("{}_transposed", kernel.params[tensor].name));
+        let name = edit::free_name(&main, &format!("{}_transposed", kernel.params[tensor].name), std::iter::empty());
         let decl = kernel.tensor(tensor);
         let mut shape = decl.shape.clone();
         let last = shape.len() - 1;
@@ -56,9 +56,7 @@ pub fn pretranspose(kernel: &Kernel) -> Result<Pretransposed, String> {
         }
         between.push(name);
     }
-    edit::remove_dead(&mut main);
-    edit::remove_unused_params(&mut main);
-    Ok(Pretransposed { prepare, main: main.renumbered(), between })
+    Ok(Pretransposed { prepare, main: edit::finished(main), between })
 }
 
 /// The tensors that can be transposed, with all loads of each. Every use of such a tensor is a transposed right operand.

@@ -186,10 +186,7 @@ impl<'k> Splitter<'k> {
         let kernel = self.kernel;
         let mut out: Vec<Between> = Vec::new();
         for &slot in &self.needed {
-            let mut name = edit::free_name(kernel, &format!("{}_parts", self.name(slot)));
-            while out.iter().any(|t| t.name == name) {
-                name.push('_');
-            }
+            let name = edit::free_name(kernel, &format!("{}_parts", self.name(slot)), out.iter().map(|t| t.name.as_str()));
             let place = self.place(slot, None).expect("checked before");
             let parts = SizeExpr::constant(count.into());
             out.push(Between {
@@ -231,7 +228,7 @@ impl<'k> Splitter<'k> {
             let id = kernel.ops.push(OpData { op: Op::Store { tensor, at, value }, results: Vec::new(), span });
             kernel.blocks[body].ops.push(id);
         }
-        finish(kernel)
+        edit::finished(kernel)
     }
 
     /// Makes the loop walk a part of its tiles, from a state that stands for nothing seen.
@@ -281,7 +278,7 @@ impl<'k> Splitter<'k> {
         let init = self.needed.iter().map(|&slot| init[slot]).collect();
         kernel.ops[self.loop_op].op = Op::For { axis, part: None, body, init };
         kernel.ops[self.loop_op].results = kept;
-        finish(kernel)
+        edit::finished(kernel)
     }
 
     fn joined(&self, count: u32) -> Kernel {
@@ -305,7 +302,7 @@ impl<'k> Splitter<'k> {
         }
         let Place { block, index } = edit::places(&kernel)[&self.loop_op];
         kernel.blocks[block].ops.insert(index + 1, id);
-        finish(kernel)
+        edit::finished(kernel)
     }
 
     /// The body of the loop over parts: what is needed is carried, read of each part, and merged.
@@ -442,11 +439,4 @@ fn add_part(kernel: &mut Kernel, count: u32) -> ValueId {
 fn insert_before(kernel: &mut Kernel, op: OpId, new: Op, span: Span) -> ValueId {
     let place = edit::places(kernel)[&op];
     edit::insert(kernel, place, new, span)
-}
-
-/// Without what nothing needs: ops, carried values, parameters; everything numbered anew.
-fn finish(mut kernel: Kernel) -> Kernel {
-    edit::remove_dead(&mut kernel);
-    edit::remove_unused_params(&mut kernel);
-    kernel.renumbered()
 }

@@ -67,12 +67,7 @@ impl Block<'_> {
     ) -> Next {
         let w = warp.index as usize;
         let at = At { step: pc, warp: w as u16, lane: MANY };
-        if aligned && mask != warp.live {
-            let live = warp.live;
-            self.record.add(FindingKind::BarrierDivergence, at, None, None, || {
-                format!("of the lanes {live:#010x} of the warp only {mask:#010x} reach it")
-            });
-        }
+        self.check_aligned(warp, aligned, mask, at);
         let id = self.uniform(warp, id, mask, pc, "the number of the barrier");
         let threads = threads.map(|row| self.uniform(warp, row, mask, pc, "the number of threads"));
         if id >= 16 || threads.is_some_and(|n| n == 0 || n % 32 != 0) {

@@ -53,12 +53,7 @@ impl Block<'_> {
     pub(super) fn cluster_arrive(&mut self, warp: &Warp, release: bool, aligned: bool, mask: u32, pc: u32) {
         let w = warp.index as usize;
         let at = At { step: pc, warp: w as u16, lane: MANY };
-        if aligned && mask != warp.live {
-            let live = warp.live;
-            self.record.add(FindingKind::BarrierDivergence, at, None, None, || {
-                format!("of the lanes {live:#010x} of the warp only {mask:#010x} reach it")
-            });
-        }
+        self.check_aligned(warp, aligned, mask, at);
         if self.cluster.arrived[w].is_some() {
             let detail = || "the warp arrives again before it has waited".to_owned();
             return self.record.add(FindingKind::PhaseMisuse, at, None, None, detail);
@@ -76,12 +71,7 @@ impl Block<'_> {
     pub(super) fn cluster_wait(&mut self, warp: &Warp, aligned: bool, mask: u32, pc: u32) -> Next {
         let w = warp.index as usize;
         let at = At { step: pc, warp: w as u16, lane: MANY };
-        if aligned && mask != warp.live {
-            let live = warp.live;
-            self.record.add(FindingKind::BarrierDivergence, at, None, None, || {
-                format!("of the lanes {live:#010x} of the warp only {mask:#010x} reach it")
-            });
-        }
+        self.check_aligned(warp, aligned, mask, at);
         match self.cluster.arrived[w] {
             None => {
                 let detail = || "the warp waits without having arrived".to_owned();

@@ -74,6 +74,16 @@ impl Block<'_> {
             });
         }
     }
+
+    /// All lanes that have not exited must execute an `.aligned` barrier together.
+    pub(super) fn check_aligned(&mut self, warp: &Warp, aligned: bool, mask: u32, at: At) {
+        if aligned && mask != warp.live {
+            let live = warp.live;
+            self.record.add(FindingKind::BarrierDivergence, at, None, None, || {
+                format!("of the lanes {live:#010x} of the warp only {mask:#010x} reach it")
+            });
+        }
+    }
 }
 
 /// Where a lane's value comes from, and whether that is inside its segment (PTX ISA, "shfl.sync").
