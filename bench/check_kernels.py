@@ -71,6 +71,9 @@ class Driver:
                 self.maps += 1
             elif name == "cuLaunchKernel":
                 self.launched.append((arguments[1], arguments[4], arguments[7]))
+            elif name == "cuLaunchKernelEx":
+                config = arguments[0]._obj
+                self.launched.append((config.grid[0], config.block[0], config.shared))
 
         return call
 

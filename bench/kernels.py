@@ -12,6 +12,28 @@ MAP_BYTES = 128
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "i32": "int32"}
 
 
+PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute: its value is a union of 64 bytes, of which a number is the first."""
+
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("count", ctypes.c_uint),
+    ]
+
+
 class Cuda:
     """The driver; a status other than success is an error that names the call."""
 
@@ -95,7 +117,21 @@ class Launch:
             stream = ctypes.c_void_p(self.torch.cuda.current_stream().cuda_stream)
             self.cuda.cuLaunchKernel(self.function, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, None)
 
+        if self.abi["early"]:
+            launch = self.early(blocks, threads, shared, parameters)
         launch.keeps = (buffers, tensors)
+        return launch
+
+    def early(self, blocks, threads, shared, parameters):
+        """A function that queues the launch so that it may begin while the one before it ends."""
+        attribute = LaunchAttribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
+        attribute.value[0] = 1
+        config = LaunchConfig(grid=(blocks, 1, 1), block=(threads, 1, 1), shared=shared, attributes=ctypes.pointer(attribute), count=1)
+
+        def launch():
+            config.stream = self.torch.cuda.current_stream().cuda_stream
+            self.cuda.cuLaunchKernelEx(ctypes.byref(config), self.function, parameters, None)
+
         return launch
 
     def pack(self, tensors, sizes, scalars):

@@ -153,6 +153,9 @@ pub struct Abi {
     /// Registers that the roles of a block ask for in all (`setmaxnreg`), 0 if they keep what the launch gives them. A block that
     /// is launched with fewer never ends.
     pub registers: u32,
+    /// Whether the launch may be queued to begin while the one before it runs (programmatic stream serialization). Its code waits
+    /// itself for what it needs of it, and does not end before it.
+    pub early: bool,
 }
 
 impl Abi {
@@ -193,6 +196,7 @@ mod tests {
             shared_bytes: 0,
             cluster: 1,
             registers: 0,
+            early: false,
         };
         assert_eq!(abi.layout(), (vec![0, 8, 16], 24));
     }

@@ -1,11 +1,13 @@
 //! The way from an instance to a file: checks, normal form, plan, text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::analysis::cost::{Work, Workload};
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::analysis::mask::MaskOptions;
-use flashtile_dsl::ir::{AxisKind, Binding, Dim, Elem, Kernel, Op, ProgramDim, SizeExpr, SizeKind, Type, verify};
+use flashtile_dsl::ir::{
+    AxisKind, Binding, Dim, Direction, Elem, Kernel, Op, Param, ParamKind, ProgramDim, SizeExpr, SizeKind, Type, verify,
+};
 use flashtile_templates::expr::Shape;
 use serde::{Deserialize, Serialize};
 
@@ -151,6 +153,9 @@ pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> L
     }
 }
 
+/// Architectures from this on have launches that begin while the one before ends (PTX ISA, `griddepcontrol`).
+const DEPENDENT_LAUNCHES: (u32, u32) = (9, 0);
+
 /// Generates the code of an instance under a schedule.
 pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Generated, Error> {
     let planned = planned(instance, schedule, arch)?;
@@ -166,18 +171,21 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
     if !faults.is_empty() {
         return Err(Error::WrongPlan(faults));
     }
-    let abis: Vec<Abi> = planned.launches.iter().map(PlannedLaunch::abi).collect();
+    let dependent = arch.capability >= DEPENDENT_LAUNCHES;
+    let abis: Vec<Abi> = planned.launches.iter().enumerate().map(|(n, launch)| launch.abi(dependent && n > 0)).collect();
     let fallback = (schedule.tensor_op != TensorOp::Wgmma).then(|| space::fallback(instance, arch)).flatten();
     let emissions: Vec<Emission<'_>> = planned
         .launches
         .iter()
-        .zip(&abis)
-        .map(|(PlannedLaunch { piece, plan, .. }, abi)| Emission {
+        .enumerate()
+        .map(|(n, PlannedLaunch { piece, plan, .. })| Emission {
             plan,
             instance: &piece.instance,
             schedule: &piece.schedule,
             arch,
-            abi,
+            abi: &abis[n],
+            wait: wait(&planned.launches, &abis, n),
+            next_is_early: abis.get(n + 1).is_some_and(|next| next.early),
         })
         .collect();
     let head = emit::Head { instance, schedule, arch, assumptions: &planned.assumptions, fallback: fallback.as_deref() };
@@ -200,6 +208,26 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
         assumptions: planned.assumptions,
         fallback,
     })
+}
+
+/// When a launch waits for those before it: in the end, if it touches nothing that they write and writes nothing that they touch.
+fn wait(launches: &[PlannedLaunch], abis: &[Abi], number: usize) -> emit::LaunchWait {
+    let (before, this) = (&launches[..number], &launches[number]);
+    let tensors = |launch: &PlannedLaunch, wanted: fn(Direction) -> bool| -> BTreeSet<String> {
+        let tensor = |param: &Param| matches!(&param.kind, ParamKind::Tensor(t) if wanted(t.direction));
+        launch.piece.instance.kernel.params.values().filter(|p| tensor(p)).map(|p| p.name.clone()).collect()
+    };
+    let (any, written): (fn(Direction) -> bool, fn(Direction) -> bool) = (|_| true, Direction::is_written);
+    let meets = |other: &PlannedLaunch| {
+        !tensors(other, written).is_disjoint(&tensors(this, any)) || !tensors(other, any).is_disjoint(&tensors(this, written))
+    };
+    if !abis[number].early {
+        emit::LaunchWait::Never
+    } else if this.plan.is_specialized() || before.iter().any(meets) {
+        emit::LaunchWait::First
+    } else {
+        emit::LaunchWait::Last
+    }
 }
 
 /// The plans of all launches, and what was found out on the way to them.
@@ -233,7 +261,7 @@ pub(crate) struct PlannedLaunch {
 }
 
 impl PlannedLaunch {
-    fn abi(&self) -> Abi {
+    fn abi(&self, early: bool) -> Abi {
         let (instance, schedule, plan) = (&self.piece.instance, &self.piece.schedule, &self.plan);
         Abi {
             entry: instance.kernel.name.clone(),
@@ -248,6 +276,7 @@ impl PlannedLaunch {
             shared_bytes: plan.shared_bytes() as usize,
             cluster: plan.meeting.as_ref().filter(|m| m.combine == Combine::Cluster).map_or(1, |m| m.parts),
             registers: plan.roles.iter().map(|r| r.registers.unwrap_or(0) * r.warps * 32).sum(),
+            early,
         }
     }
 }

@@ -37,7 +37,7 @@ sources! {
     "statement/otherwise", "statement/pass_turn", "statement/release", "statement/ring", "statement/role", "statement/settle",
     "statement/step", "statement/take_turn", "statement/work_dynamic_consumers", "statement/work_dynamic_producer",
     "statement/work_static",
-    "ptx/cluster", "ptx/semaphore", "ptx/state_cluster", "ptx/state_global",
+    "ptx/cluster", "ptx/dependent_launch", "ptx/semaphore", "ptx/state_cluster", "ptx/state_global",
     "statement/await_part", "statement/cluster_barrier", "statement/pass_part", "statement/state",
     "statement/assign", "statement/barrier", "statement/commit", "statement/compute", "statement/copy", "statement/declare", "statement/dot_ffma",
     "statement/dot_mma", "statement/let", "statement/load_fragment", "statement/load_fragments", "statement/load_global", "statement/loop", "statement/map",

@@ -112,6 +112,8 @@ pub enum Wrapper {
     Semaphore,
     /// Barriers and addresses of a cluster.
     Cluster,
+    /// Launches that wait for the one before them.
+    DependentLaunch,
     /// States in global memory.
     StateGlobal,
     /// States in the shared memory of a cluster.
@@ -239,6 +241,7 @@ impl Wrapper {
             }
             Wrapper::Semaphore => "ptx/semaphore",
             Wrapper::Cluster => "ptx/cluster",
+            Wrapper::DependentLaunch => "ptx/dependent_launch",
             Wrapper::StateGlobal => "ptx/state_global",
             Wrapper::StateCluster => "ptx/state_cluster",
             Wrapper::WidenPair => "device/widen_pair",

@@ -567,3 +567,28 @@ fn what_cannot_be_split_says_why() {
     let early = PLAIN.replace("let mut l = zeros(i);", "let mut l = full(i, 1.0);");
     assert!(why(&early).contains("`l` starts from a value"), "{}", why(&early));
 }
+
+/// Of launches that begin early, one waits first if it needs what an earlier one writes, and last if it needs nothing of them.
+#[test]
+fn launches_wait_for_what_they_need() {
+    let text = include_str!("../../runtime/kernels/causal_rope_attention.rs");
+    let kernel = parse(text).remove(0);
+    let binding =
+        Binding { types: [("T".to_owned(), Elem::F16)].into(), consts: [("D".to_owned(), 64), ("C".to_owned(), 32)].into() };
+    let instance = Instance { facts: Facts::best(&kernel), binding, kernel };
+    let places = |arch: &str| {
+        let arch = Arch::named(arch).expect("there");
+        let schedule = "precompute=ab".parse().expect("a schedule");
+        let made = generate(&instance, &schedule, arch).expect("legal");
+        let bodies: Vec<&str> = made.source.split("extern \"C\"").skip(1).collect();
+        let early: Vec<bool> = made.launches.iter().map(|l| l.abi.early).collect();
+        let waits = bodies.iter().map(|body| {
+            let (wait, store) = (body.find("  wait_for_previous_launch();"), body.rfind("store_"));
+            wait.map(|wait| if Some(wait) > store { "last" } else { "first" })
+        });
+        let lets = bodies.iter().map(|body| body.contains("  let_next_launch_begin();")).collect::<Vec<_>>();
+        (early, waits.collect::<Vec<_>>(), lets)
+    };
+    assert_eq!(places("sm_90a"), (vec![false, true, true], vec![None, Some("last"), Some("first")], vec![true, true, false]));
+    assert_eq!(places("sm_80"), (vec![false; 3], vec![None; 3], vec![false; 3]));
+}

@@ -26,6 +26,17 @@ use crate::plan::{Guard, Iteration, Plan, Slot, Stmt, StmtOp, Storage, TileId, V
 use crate::schedule::{Edges, Schedule};
 use memory::parenthesized;
 
+/// When a launch waits for the one before it, which has not ended when this one begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaunchWait {
+    /// It begins when that one has ended.
+    Never,
+    /// Before it touches global memory.
+    First,
+    /// When all is done: it needs nothing of the launches before it. The one after it waits for all of them through this one.
+    Last,
+}
+
 /// A launch to emit.
 pub struct Emission<'a> {
     pub plan: &'a Plan,
@@ -33,6 +44,9 @@ pub struct Emission<'a> {
     pub schedule: &'a Schedule,
     pub arch: &'static Arch,
     pub abi: &'a Abi,
+    pub wait: LaunchWait,
+    /// Whether the launch after this one may begin early.
+    pub next_is_early: bool,
 }
 
 /// What the head of the file says of all launches.
@@ -65,10 +79,12 @@ fn entry(emission: &Emission<'_>, alone: bool) -> Result<String, Error> {
     if emission.plan.is_specialized() {
         body = writer.roles()?;
     } else {
+        body.push_str(&writer.meet_launches());
         writer.names(&mut body)?;
         for role in &emission.plan.roles {
             body.push_str(&writer.block(&role.body)?);
         }
+        body.push_str(&writer.wait_for_launch(LaunchWait::Last));
     }
     writer.entry(body, alone)
 }
@@ -93,6 +109,24 @@ impl Writer<'_> {
 
     fn kernel(&self) -> &Kernel {
         &self.e.instance.kernel
+    }
+
+    /// Waits for the launch before, if this is where it does.
+    fn wait_for_launch(&mut self, here: LaunchWait) -> String {
+        self.launch_call(self.e.wait == here, "wait_for_previous_launch();")
+    }
+
+    /// Waits for the launch before, if it needs anything of it, and lets the one after begin, if that one may.
+    fn meet_launches(&mut self) -> String {
+        self.wait_for_launch(LaunchWait::First) + &self.launch_call(self.e.next_is_early, "let_next_launch_begin();")
+    }
+
+    fn launch_call(&mut self, wanted: bool, call: &str) -> String {
+        if !wanted {
+            return String::new();
+        }
+        self.wrappers.insert(Wrapper::DependentLaunch);
+        format!("{}{call}\n", "  ".repeat(self.depth))
     }
 
     fn render<T: Template>(&self, context: &T) -> Result<String, Error> {

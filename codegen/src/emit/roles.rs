@@ -26,6 +26,7 @@ impl Writer<'_> {
         let work = plan.work_ring.map(|at| (WORK_SLOTS, at));
         let rings = tiles.chain(work).map(|(slots, at)| RingBarriers { slots, full: at, empty: at + 8 * slots }).collect();
         out.push_str(&self.render(&Barriers { rings, warps: self.e.schedule.warps })?);
+        out.push_str(&self.meet_launches());
         for role in &plan.roles {
             self.producer = role.name == "producer";
             let (condition, change) = if self.producer { ("group < 0", "dec") } else { ("group >= 0", "inc") };

@@ -172,6 +172,7 @@ mod tests {
             shared_bytes: 0,
             cluster,
             registers: 0,
+            early: false,
         }
     }
 

@@ -46,7 +46,6 @@ const SYMBOLS: &[&str] = &[
     "cuFuncSetAttribute",
     "cuFuncGetAttribute",
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-    "cuLaunchKernel",
     "cuLaunchKernelEx",
     "cuTensorMapEncodeTiled",
     "cuGetErrorName",

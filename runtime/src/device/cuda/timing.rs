@@ -38,6 +38,20 @@ impl Timer {
     /// flush keeps the device busy while the host queues, so the host's time does not count.
     pub fn time(&self, queue: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.flush.queue_fill(0)?;
+        self.between_events(queue)
+    }
+
+    /// Seconds of one of many runs of `queue` that follow each other: as many as `seconds` take, after as many that do not count.
+    pub fn time_under_load(&self, seconds: f64, queue: impl Fn() -> Result<()>) -> Result<f64> {
+        let one = self.between_events(&queue)?;
+        let count = (seconds / one.max(1e-7)).ceil().clamp(1.0, 1e4) as u32;
+        (0..count).try_for_each(|_| queue())?;
+        let all = self.between_events(|| (0..count).try_for_each(|_| queue()))?;
+        Ok(all / f64::from(count))
+    }
+
+    /// Seconds between two events around what `queue` queues.
+    fn between_events(&self, queue: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.start.record(&self.stream)?;
         queue()?;
         self.end.record(&self.stream)?;

@@ -43,6 +43,8 @@ struct Step {
     threads: u32,
     shared_bytes: usize,
     cluster: u32,
+    /// Whether it may begin while the step before it ends.
+    early: bool,
     workspaces: Workspaces,
 }
 
@@ -62,7 +64,7 @@ impl Variant {
             let maps = resolve_maps(&abi.tensor_maps, kernel, &code.scratch).map_err(fault)?;
             let workspaces = Workspaces::new(gpu, parameters.workspace_at_first())?;
             let (threads, shared_bytes, cluster) = (abi.threads, abi.shared_bytes, abi.cluster.max(1));
-            steps.push(Step { entry, parameters, maps, threads, shared_bytes, cluster, workspaces });
+            steps.push(Step { entry, parameters, maps, threads, shared_bytes, cluster, early: abi.early, workspaces });
         }
         Ok(Self {
             gpu: gpu.clone(),
@@ -147,34 +149,13 @@ impl Step {
         pointers: &mut [*mut c_void],
     ) -> Result<(), DeviceError> {
         let shared = u32::try_from(self.shared_bytes).expect("at most 227 KiB");
-        if self.cluster == 1 {
-            // SAFETY: the function is of a loaded module; `pointers` holds one pointer per kernel parameter, each to as
-            // many bytes as the kernel declares (its ABI), and the driver copies them before it returns. The addresses
-            // in the block are of allocations that the arguments keep alive until the call returns; freeing one later
-            // waits for the device.
-            let status = unsafe {
-                sys::cuLaunchKernel(
-                    function,
-                    blocks,
-                    1,
-                    1,
-                    self.threads,
-                    1,
-                    1,
-                    shared,
-                    stream.raw(),
-                    pointers.as_mut_ptr(),
-                    std::ptr::null_mut(),
-                )
-            };
-            return check_status(id, "cuLaunchKernel", status);
-        }
-        // SAFETY: the attribute is plain data, for which zeros are valid.
-        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        attribute.value.clusterDim.x = self.cluster;
-        attribute.value.clusterDim.y = 1;
-        attribute.value.clusterDim.z = 1;
+        let mut attributes = [cluster_attribute(self.cluster), early_attribute()];
+        let attributes = match (self.cluster > 1, self.early) {
+            (false, false) => &mut attributes[..0],
+            (true, false) => &mut attributes[..1],
+            (true, true) => &mut attributes[..],
+            (false, true) => &mut attributes[1..],
+        };
         let config = sys::CUlaunchConfig {
             gridDimX: blocks,
             gridDimY: 1,
@@ -184,11 +165,37 @@ impl Step {
             blockDimZ: 1,
             sharedMemBytes: shared,
             hStream: stream.raw(),
-            attrs: &mut attribute,
-            numAttrs: 1,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
-        // SAFETY: as above; configuration and attribute live beyond the call.
+        // SAFETY: the function is of a loaded module; `pointers` holds one pointer per kernel parameter, each to as many bytes as
+        // the kernel declares (its ABI), and the driver copies them before it returns. The addresses in the block are of
+        // allocations that the arguments keep alive until the call returns; freeing one later waits for the device. The
+        // configuration and its attributes live beyond the call.
         let status = unsafe { sys::cuLaunchKernelEx(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()) };
         check_status(id, "cuLaunchKernelEx", status)
     }
+}
+
+/// Attribute of a launch: blocks of a cluster.
+fn cluster_attribute(blocks: u32) -> sys::CUlaunchAttribute {
+    let mut attribute = attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+    attribute.value.clusterDim.x = blocks;
+    attribute.value.clusterDim.y = 1;
+    attribute.value.clusterDim.z = 1;
+    attribute
+}
+
+/// Attribute of a launch: it may begin while the one before it in the stream ends.
+fn early_attribute() -> sys::CUlaunchAttribute {
+    let mut attribute = attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    attribute
+}
+
+fn attribute(id: sys::CUlaunchAttributeID) -> sys::CUlaunchAttribute {
+    // SAFETY: the attribute is plain data, for which zeros are valid.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    attribute.id = id;
+    attribute
 }
