@@ -84,6 +84,8 @@ pub struct Candidate {
     pub max_error: Option<f64>,
     /// Times, if it was measured.
     pub measured: Option<Measurement>,
+    /// Times of a run among many that follow each other, if it was among the best few, of which this chooses.
+    pub under_load: Option<Measurement>,
     /// What became of it.
     pub outcome: Outcome,
 }
@@ -99,6 +101,7 @@ impl Candidate {
             compile_seconds: 0.0,
             max_error: None,
             measured: None,
+            under_load: None,
             outcome: Outcome::NotTried,
         }
     }

@@ -49,6 +49,9 @@ pub(super) trait Bench<C> {
     /// Seconds of one run.
     fn time(&mut self, loaded: &Self::Loaded) -> Result<f64, Rejection>;
 
+    /// Seconds of one run among many that follow each other, at the clocks that the device then has.
+    fn time_under_load(&mut self, loaded: &Self::Loaded) -> Result<f64, Rejection>;
+
     /// Time since the search began.
     fn elapsed(&self) -> Duration;
 }

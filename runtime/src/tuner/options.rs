@@ -58,12 +58,10 @@ pub enum Event {
         /// Shortest median so far.
         best: f64,
     },
-    /// The best two are measured in turn.
+    /// Those that are left are measured under load.
     RunOff {
-        /// The best so far.
-        first: Schedule,
-        /// Its rival.
-        second: Schedule,
+        /// How many they are.
+        candidates: usize,
     },
 }
 

@@ -1,13 +1,15 @@
-//! The search for the best candidate: try all, best predicted first; drop losers in rounds; let the best two run against
-//! each other.
+//! The search for the best candidate: try all, best predicted first; drop losers in rounds; let the best few run against
+//! each other under load.
 //!
 //! | round | who is in it | repetitions |
 //! | --- | --- | --- |
 //! | 1 | every candidate, as it is compiled; out after one run at twice the best time | 3 |
-//! | 2, 3, 4 | within 1.15, 1.06, 1.03 of the best, at most 32, 12, 4 | 5, 10, 20 more, in turns |
-//! | run-off | the best two | 15 pairs |
+//! | 2, 3, 4 | within 1.15, 1.08, 1.05 of the best, at most 32, 16, 8 | 5, 10, 10 more, in turns |
+//! | run-off | those that are left | 7 visits, in turns |
 //!
-//! Candidates of a round are measured in turns, so that a drift of the clock hits all alike.
+//! Candidates of a round are measured in turns, so that a drift of the clock hits all alike. A run of a round is a single one on a
+//! cool device; a visit of the run-off is many launches that follow each other, since under load a device that is at its power limit
+//! lowers its clock, for some candidates more than for others.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,9 +30,9 @@ const FIRST_REPETITIONS: usize = 3;
 /// A candidate whose first run takes longer than this many times the best median is out at once.
 const HOPELESS: f64 = 2.0;
 /// Factor to the best median, number of survivors and repetitions of each further round.
-const ROUNDS: [(f64, usize, usize); 3] = [(1.15, 32, 5), (1.06, 12, 10), (1.03, 4, 20)];
-/// Pairs of the run-off.
-const PAIRS: usize = 15;
+const ROUNDS: [(f64, usize, usize); 3] = [(1.15, 32, 5), (1.08, 16, 10), (1.05, 8, 10)];
+/// Visits of each candidate in the run-off.
+const VISITS: usize = 7;
 /// What is known is kept after so many candidates.
 const KEEP_EVERY: usize = 16;
 /// Share of the budget for the first round.
@@ -313,34 +315,27 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
         });
     }
 
-    /// Measures the best two in turn; the one that wins the median pair comes first.
+    /// Measures those that are left in turns under load. The best comes first; a failure, or the end of the budget, lets what is
+    /// known so far stand.
     fn run_off(&mut self, runners: &mut [Runner<B::Loaded>]) {
-        let [first, second, ..] = runners else { return };
-        if self.stop.is_some() {
+        if self.stop.is_some() || runners.len() < 2 {
             return;
         }
-        (self.on_event)(&Event::RunOff {
-            first: self.candidates[first.index].schedule.clone(),
-            second: self.candidates[second.index].schedule.clone(),
-        });
-        let mut ratios = Vec::with_capacity(PAIRS);
-        for _ in 0..PAIRS {
-            if self.must_stop(1.0) {
-                break;
+        (self.on_event)(&Event::RunOff { candidates: runners.len() });
+        for runner in &mut *runners {
+            runner.samples.clear();
+        }
+        'visits: for _ in 0..VISITS {
+            for runner in &mut *runners {
+                if self.must_stop(1.0) {
+                    break 'visits;
+                }
+                let Ok(seconds) = self.bench.time_under_load(&runner.loaded) else { break 'visits };
+                runner.samples.push(seconds);
+                self.candidates[runner.index].under_load = Some(measurement(&runner.samples));
             }
-            let pair = self.bench.time(&first.loaded).and_then(|a| Ok((a, self.bench.time(&second.loaded)?)));
-            // A failure this late ends the run-off; the order so far stands.
-            let Ok((a, b)) = pair else { break };
-            first.samples.push(a);
-            second.samples.push(b);
-            ratios.push(b / a);
         }
-        for runner in [&*first, &*second] {
-            self.candidates[runner.index].measured = Some(measurement(&runner.samples));
-        }
-        if !ratios.is_empty() && median(&ratios) < 1.0 {
-            std::mem::swap(first, second);
-        }
+        sort(runners);
     }
 }
 

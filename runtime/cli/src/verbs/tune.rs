@@ -153,7 +153,7 @@ pub fn on_event(bar: ProgressBar) -> flashtile::tuner::OnEvent {
         Event::Round { round, candidates, best } => {
             bar.set_message(format!("round {round}: {candidates} left, best {}", seconds(*best)));
         }
-        Event::RunOff { .. } => bar.set_message("run-off of the best two"),
+        Event::RunOff { candidates } => bar.set_message(format!("run-off of {candidates} under load")),
         _ => {}
     })
 }
@@ -173,6 +173,7 @@ fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
             "arch": record.key.arch,
             "schedule": winner.schedule.to_string(),
             "median_ms": winner.measured.as_ref().map(|m| m.median * 1e3),
+            "under_load_ms": winner.under_load.as_ref().map(|m| m.median * 1e3),
             "predicted_ms": winner.predicted * 1e3,
             "predicted": report.predicted,
             "max_error": winner.max_error,
@@ -186,7 +187,7 @@ fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
         return if flags.explain { explain(&record.candidates, &winner.schedule, "winner", output) } else { Ok(()) };
     }
     let mut ranked: Vec<&Candidate> = record.candidates.iter().filter(|c| in_the_race(c)).collect();
-    ranked.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    ranked.sort_by(|a, b| under_load(a).total_cmp(&under_load(b)).then(time(a).total_cmp(&time(b))));
     ranked.retain(|c| c.schedule != winner.schedule);
     ranked.insert(0, winner);
     ranked.truncate(flags.top.max(1));
@@ -224,17 +225,22 @@ fn time(candidate: &Candidate) -> f64 {
     candidate.measured.as_ref().map_or(candidate.predicted, |m| m.median)
 }
 
+fn under_load(candidate: &Candidate) -> f64 {
+    candidate.under_load.as_ref().map_or(f64::INFINITY, |m| m.median)
+}
+
 /// A table of candidates, with the knobs in which they differ.
 fn candidates(shown: &[&Candidate], output: &mut Output) -> Result<()> {
     let varies =
         |knob: &&flashtile_codegen::Knob| shown.iter().any(|c| (knob.get)(&c.schedule) != (knob.get)(&shown[0].schedule));
     let knobs: Vec<_> = KNOBS.iter().filter(varies).collect();
-    let mut header = vec!["time", "predicted", "max error", "registers", "spills"];
+    let mut header = vec!["time", "under load", "predicted", "max error", "registers", "spills"];
     header.extend(knobs.iter().map(|knob| knob.name));
     let none = || "-".to_owned();
     let row = |c: &&Candidate| {
         let mut row = vec![
             c.measured.as_ref().map_or_else(none, |m| seconds(m.median)),
+            c.under_load.as_ref().map_or_else(none, |m| seconds(m.median)),
             seconds(c.predicted),
             c.max_error.map_or_else(none, |e| format!("{e:.1e}")),
             c.report.as_ref().map_or_else(none, |r| r.registers.to_string()),
