@@ -580,7 +580,8 @@ fn launches_wait_for_what_they_need() {
         let arch = Arch::named(arch).expect("there");
         let schedule = "precompute=ab".parse().expect("a schedule");
         let made = generate(&instance, &schedule, arch).expect("legal");
-        let bodies: Vec<&str> = made.source.split("extern \"C\"").skip(1).collect();
+        let bodies = made.source.split("extern \"C\"").skip(1).map(|rest| rest.split("}  // namespace").next().unwrap_or(rest));
+        let bodies: Vec<&str> = bodies.collect();
         let early: Vec<bool> = made.launches.iter().map(|l| l.abi.early).collect();
         let waits = bodies.iter().map(|body| {
             let (wait, store) = (body.find("  wait_for_previous_launch();"), body.rfind("store_"));
