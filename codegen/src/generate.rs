@@ -154,7 +154,7 @@ pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> L
 }
 
 /// Architectures from this on have launches that begin while the one before ends (PTX ISA, `griddepcontrol`).
-const DEPENDENT_LAUNCHES: (u32, u32) = (9, 0);
+pub(crate) const DEPENDENT_LAUNCHES: (u32, u32) = (9, 0);
 
 /// Generates the code of an instance under a schedule.
 pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Generated, Error> {

@@ -51,12 +51,16 @@ const SPARE: u32 = 8;
 /// Seconds to start a launch, and from the end of one to the start of the next.
 const LAUNCH: f64 = 3e-6;
 const LAUNCH_GAP: f64 = 2e-6;
+/// The same where it may begin before the other has ended.
+const EARLY_LAUNCH_GAP: f64 = 1e-6;
 /// Cycles from a program's turn to that of the next part: the semaphore is seen, the state read, merged and written, and the turn
 /// passed. No other program can do it meanwhile.
-const TURN_OF_PART: f64 = 4000.0;
+const TURN_OF_PART: f64 = 2500.0;
 /// Cycles of the barriers of a cluster, and of the read of a state from another block.
-const CLUSTER_LATENCY: f64 = 1500.0;
-const STATE_OF_CLUSTER: f64 = 600.0;
+const CLUSTER_LATENCY: f64 = 2000.0;
+const STATE_OF_CLUSTER: f64 = 1000.0;
+/// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
+const IDLE_FOR_CLUSTER: f64 = 0.025;
 /// Schedules with splits, the best by prediction, with which the other ways to combine the parts are judged.
 const COMBINED: usize = 32;
 /// What turns of warpgroups gain.
@@ -135,7 +139,8 @@ fn judge(
     if !planned.reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
     }
-    let gaps = LAUNCH_GAP * (planned.launches.len() - 1) as f64;
+    let gap = if arch.capability >= generate::DEPENDENT_LAUNCHES { EARLY_LAUNCH_GAP } else { LAUNCH_GAP };
+    let gaps = gap * (planned.launches.len() - 1) as f64;
     let seconds = planned.launches.iter().map(|launch| time(launch, arch, sizes, machine)).sum::<f64>() + gaps + LAUNCH;
     let main = &planned.launches[planned.main];
     let (programs, trips) = trips(&main.piece.instance, &main.piece.schedule, sizes);
@@ -193,7 +198,8 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
     let per_tile: Vec<f64> = trips.iter().map(|t| work(t)).collect();
     let mean = per_tile.iter().sum::<f64>() / per_tile.len().max(1) as f64;
     let longest = per_tile.iter().copied().fold(0.0, f64::max);
-    let slots = f64::from(machine.sms * resident);
+    let cluster = plan.meeting.as_ref().filter(|m| m.combine == Combine::Cluster).map_or(0, |m| m.parts);
+    let slots = f64::from(machine.sms * resident) * (1.0 - IDLE_FOR_CLUSTER * f64::from(cluster));
     let waves = programs / slots;
     let even = per_tile.iter().all(|&t| (t - mean).abs() <= 0.05 * mean);
     let total = if even {
