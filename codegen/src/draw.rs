@@ -27,7 +27,7 @@ const NUMBERS: &[(&str, &[u32])] = &[
     ("min_blocks", &[0, 1, 2]),
     ("outer_stages", &[1, 2]),
     ("producer_registers", &[0, 24, 32, 40]),
-    ("splits", &[1, 2, 5]),
+    ("splits", &[1, 2, 5, 6]),
 ];
 
 /// What says which values others may have: drawn first, in this order.

@@ -88,6 +88,7 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
         _ if !reasons.is_empty() => Ok(Parts::One),
         (1, _) => Ok(Parts::One),
         (count, Combine::Kernel) => rewrite::split(&kernel, count).map(|split| Parts::Apart(Box::new(split))),
+        (count, Combine::Tree) => rewrite::split_grouped(&kernel, count).map(|split| Parts::Grouped(Box::new(split))),
         (count, Combine::Semaphore | Combine::Cluster) => {
             rewrite::split_joined(&kernel, count).map(|kernel| Parts::Joined(Box::new(kernel)))
         }
@@ -125,6 +126,13 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
             pieces.push(Piece { instance: of(split.partial), schedule: whole.clone() });
             pieces.push(follows(split.combine));
         }
+        Parts::Grouped(grouped) => {
+            let rewrite::GroupedSplit { split, group, before } = *grouped;
+            scratch.extend(before.iter().map(|name| scratch_tensor(instance, &split.partial, name)));
+            scratch.extend(split.between.iter().map(|name| scratch_tensor(instance, &group, name)));
+            pieces.push(Piece { instance: of(split.partial), schedule: whole.clone() });
+            pieces.extend([group, split.combine].map(follows));
+        }
     }
     Ok(Launches { pieces, main, scratch })
 }
@@ -135,6 +143,8 @@ enum Parts {
     One,
     /// A kernel for the parts, and one that merges them.
     Apart(Box<rewrite::Split>),
+    /// The same, and one that merges groups of them in between.
+    Grouped(Box<rewrite::GroupedSplit>),
     /// One kernel, in which the programs of the parts meet.
     Joined(Box<Kernel>),
 }
@@ -165,6 +175,12 @@ pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<String> {
     let mut reasons = Vec::new();
     let combine = match schedule.combine {
         Combine::Kernel => return reasons,
+        Combine::Tree => {
+            if rewrite::groups(schedule.splits).is_none() {
+                reasons.push(format!("combine=tree takes parts that divide into groups, 4 or more: splits={}", schedule.splits));
+            }
+            return reasons;
+        }
         Combine::Semaphore => "combine=semaphore",
         Combine::Cluster => "combine=cluster",
     };

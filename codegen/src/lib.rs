@@ -27,8 +27,8 @@ pub use generate::{Generated, Launch, Legality, Limit, Resources, check, generat
 pub use instance::{Facts, Instance, wide_tensors};
 pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
 pub use rewrite::{
-    Interchanged, Precomputed, Pretransposed, Sides, Split, interchange, precompute, pretranspose, split, split_joined,
-    why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
+    GroupedSplit, Interchanged, Precomputed, Pretransposed, Sides, Split, interchange, precompute, pretranspose, split,
+    split_grouped, split_joined, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
 };
 pub use schedule::{
     BLayout, Combine, Edges, Exponential, Fragments, KNOBS, Knob, LoopOrder, OperandA, Persistent, PingPong, Precompute,

@@ -330,14 +330,14 @@ pub fn ranking(
     }
     // How the parts are combined matters less than which parts there are: the other ways are tried with the best of these.
     in_parts.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let mut meeting: Vec<Schedule> = Vec::new();
-    for schedule in in_parts.iter().take(COMBINED).flat_map(|(schedule, _)| space::meeting(schedule, arch)) {
-        if !meeting.contains(&schedule) {
-            meeting.push(schedule);
+    let mut combining: Vec<Schedule> = Vec::new();
+    for schedule in in_parts.iter().take(COMBINED).flat_map(|(schedule, _)| space::combining(schedule, arch)) {
+        if !combining.contains(&schedule) {
+            combining.push(schedule);
         }
     }
     ranking.legal.extend(in_parts);
-    for (schedule, judged) in judged(meeting) {
+    for (schedule, judged) in judged(combining) {
         match judged {
             Ok(judged) => ranking.legal.push((schedule, judged.seconds)),
             Err(error) => ranking.refuse(schedule, error)?,

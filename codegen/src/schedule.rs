@@ -182,6 +182,8 @@ choices! {
     Combine {
         /// A kernel of its own, launched after the one that walks the parts.
         Kernel = "kernel",
+        /// Two such kernels: one for groups of parts, as many side by side, and one for the groups.
+        Tree = "tree",
         /// The programs that walk the parts, one after the other in the order of the parts, each when a semaphore says so.
         Semaphore = "semaphore",
         /// The programs that walk the parts, which are the blocks of a cluster and read each other's states in shared memory.

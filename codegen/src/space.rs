@@ -95,11 +95,15 @@ pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
     fitting[fitting.len().saturating_sub(2)..].to_vec()
 }
 
-/// A schedule with splits, with every way to combine the parts in one launch that the architecture has. Blocks of programs that meet
-/// do not stay.
-pub(crate) fn meeting(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
+/// Parts from which on merging them in groups is worth a launch more.
+const GROUPED: u32 = 16;
+
+/// A schedule with splits, with every other way to combine the parts that the architecture has. Blocks of programs that meet do
+/// not stay.
+pub(crate) fn combining(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
     let meeting = |combine| Schedule { combine, persistent: Persistent::Off, outer_stages: 1, ..split.clone() };
     let mut all = [Combine::Semaphore, Combine::Cluster].map(meeting).to_vec();
+    all.extend((split.splits >= GROUPED).then(|| Schedule { combine: Combine::Tree, ..split.clone() }));
     all.retain(|schedule| launches::why_not_combine(schedule, arch).is_empty());
     all
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{
-    Arch, Facts, Instance, Interchanged, Sides, Split, generate, interchange, precompute, pretranspose, split, split_joined,
-    why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
+    Arch, Facts, Instance, Interchanged, Sides, Split, generate, interchange, precompute, pretranspose, split, split_grouped,
+    split_joined, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
 };
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{
@@ -220,6 +220,20 @@ proptest! {
             let split = split(&kernel, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             prop_assert_eq!(call.difference(&kernel, &halves(&split), Exact64), None, "{} in {}", kernel.name, count);
             prop_assert_eq!(call.difference(&kernel, &halves(&split), Ir32), None, "{} in {}", kernel.name, count);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn groups_of_parts_mean_the_whole(call in calls(), count in prop_oneof![Just(4u32), Just(6), Just(32)]) {
+        for kernel in kernels() {
+            let made = split_grouped(&kernel, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            let launches = [&made.split.partial, &made.group, &made.split.combine];
+            prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
+            prop_assert_eq!(call.difference(&kernel, &launches, Ir32), None, "{} in {}", kernel.name, count);
         }
     }
 }

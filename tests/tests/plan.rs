@@ -451,6 +451,11 @@ fn what_cannot_be_combined_says_why() {
         reasons("sm_90a", "splits=3,combine=cluster"),
         "combine=cluster takes 2, 4 or 8 parts, a block of a cluster for each: splits=3"
     );
+    assert_eq!(reasons("sm_90a", "splits=12,combine=tree"), "");
+    assert_eq!(
+        reasons("sm_90a", "splits=13,combine=tree"),
+        "combine=tree takes parts that divide into groups, 4 or more: splits=13"
+    );
     let wgmma = "tensor_op=wgmma,copy=tma,persistent=static,splits=2,combine=cluster";
     assert_eq!(
         reasons("sm_90a", wgmma),

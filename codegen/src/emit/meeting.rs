@@ -73,7 +73,7 @@ impl Writer<'_> {
                 self.wrappers.insert(Wrapper::StateCluster);
                 ("u32", cluster)
             }
-            Combine::Semaphore | Combine::Kernel => {
+            Combine::Semaphore | Combine::Kernel | Combine::Tree => {
                 self.wrappers.insert(Wrapper::StateGlobal);
                 let Meeting { memory, group, .. } = self.meeting().clone();
                 let (words, group) = (self.meeting().state_bytes(threads) / 4, self.uniform(&group));

@@ -16,7 +16,7 @@ use flashtile_dsl::ir::Kernel;
 pub use interchange::{Interchanged, interchange, why_not_interchange};
 pub use precompute::{Precomputed, Sides, precompute, why_not_precompute};
 pub use pretranspose::{Pretransposed, pretranspose, why_not_pretranspose};
-pub use split::{Split, split, split_joined, why_not_split};
+pub use split::{GroupedSplit, Split, groups, split, split_grouped, split_joined, why_not_split};
 
 use crate::instance::Facts;
 use crate::schedule::{Exponential, Schedule};

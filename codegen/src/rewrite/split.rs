@@ -7,6 +7,9 @@
 //! stored state after the other as [`Streaming`] says, and goes on with what the text does after its loop. Parts are
 //! merged in order, so that the result is the same in every launch.
 //!
+//! Of many parts a *group* kernel merges some at a time, side by side, and the combine kernel merges the groups. A group is
+//! consecutive parts, so that the order is the same; what is rescaled how often is not.
+//!
 //! The *joined* kernel does both: the loop over its part, then the loop over the parts with `of_part` in place of the loads, then
 //! what the text does after its loop. How a program learns what another one has computed is not said: see [`crate::Combine`].
 //!
@@ -18,8 +21,8 @@ use std::collections::BTreeSet;
 use flashtile_dsl::analysis::streaming::{Base, Form, Streaming};
 use flashtile_dsl::analysis::unchanged::{Unchanged, unchanged};
 use flashtile_dsl::ir::{
-    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, Dim, Direction, Elem, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind,
-    Part, ProgramDim, SizeExpr, Span, TensorDecl, Type, UnaryOp, ValueData, ValueDef, ValueId,
+    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, Dim, Direction, Elem, IndexOp, Kernel, Op, OpData, OpId, Param, ParamId,
+    ParamKind, Part, ProgramDim, SizeExpr, Span, TensorDecl, Type, UnaryOp, ValueData, ValueDef, ValueId,
 };
 
 use super::edit::{self, Place};
@@ -33,6 +36,17 @@ pub struct Split {
     pub combine: Kernel,
     /// Names of the tensors between the two, outputs of the one and inputs of the other.
     pub between: Vec<String>,
+}
+
+/// A kernel in three.
+#[derive(Clone, Debug)]
+pub struct GroupedSplit {
+    /// Walks the parts, and merges the groups.
+    pub split: Split,
+    /// Merges the parts of each group. It reads what the first kernel of the split writes, and writes what the other reads.
+    pub group: Kernel,
+    /// Names of the tensors between the first kernel and this one.
+    pub before: Vec<String>,
 }
 
 /// Walks the parts of the loop of a kernel and merges them, in one kernel: `count` programs for every one of the kernel.
@@ -54,12 +68,39 @@ pub fn why_not_split(kernel: &Kernel) -> Option<String> {
 /// What [`why_not_split`] says.
 pub fn split(kernel: &Kernel, count: u32) -> Result<Split, String> {
     let splitter = Splitter::new(kernel)?;
-    let between = splitter.between(count);
+    let between = splitter.between(count, "parts", &[]);
     Ok(Split {
         partial: splitter.partial(count, &between),
         combine: splitter.combine(count, &between),
         between: between.into_iter().map(|t| t.name).collect(),
     })
+}
+
+/// Splits the loop of a kernel into `count` parts, whose states are merged in groups first.
+///
+/// # Errors
+/// What [`why_not_split`] says; or `count` does not divide into groups.
+pub fn split_grouped(kernel: &Kernel, count: u32) -> Result<GroupedSplit, String> {
+    let splitter = Splitter::new(kernel)?;
+    let groups = groups(count).ok_or_else(|| format!("{count} parts do not divide into groups"))?;
+    let parts = splitter.between(count, "parts", &[]);
+    let merged = splitter.between(groups, "groups", &parts);
+    let names = |between: Vec<Between>| between.into_iter().map(|t| t.name).collect();
+    Ok(GroupedSplit {
+        group: splitter.group(count / groups, groups, &parts, &merged),
+        split: Split {
+            partial: splitter.partial(count, &parts),
+            combine: splitter.combine(groups, &merged),
+            between: names(merged),
+        },
+        before: names(parts),
+    })
+}
+
+/// How many groups `count` parts divide into: as near as possible to as many as a group has parts.
+pub fn groups(count: u32) -> Option<u32> {
+    let divides = |groups: &u32| count.is_multiple_of(*groups);
+    (2..count).filter(divides).min_by_key(|&groups| groups.max(count / groups))
 }
 
 /// A loop that can be split, and what of its state is needed.
@@ -182,11 +223,13 @@ impl<'k> Splitter<'k> {
         Ok(out)
     }
 
-    fn between(&self, count: u32) -> Vec<Between> {
+    /// Tensors for the states of `count` parts, whose names end so and are none of `others`.
+    fn between(&self, count: u32, ending: &str, others: &[Between]) -> Vec<Between> {
         let kernel = self.kernel;
         let mut out: Vec<Between> = Vec::new();
         for &slot in &self.needed {
-            let name = edit::free_name(kernel, &format!("{}_parts", self.name(slot)), out.iter().map(|t| t.name.as_str()));
+            let taken = out.iter().chain(others).map(|t| t.name.as_str());
+            let name = edit::free_name(kernel, &format!("{}_{ending}", self.name(slot)), taken);
             let place = self.place(slot, None).expect("checked before");
             let parts = SizeExpr::constant(count.into());
             out.push(Between {
@@ -212,28 +255,40 @@ impl<'k> Splitter<'k> {
         let mut kernel = self.kernel.clone();
         kernel.name = format!("{}_partial", self.kernel.name);
         let index = add_part(&mut kernel, count);
-        let tensors = Self::declare(&mut kernel, between, Direction::Out);
+        self.walk_part(&mut kernel, Part { index, count });
+        let results = kernel.ops[self.loop_op].results.clone();
+        self.end_with_states(&mut kernel, (index, count), between, |slot| results[slot]);
+        edit::finished(kernel)
+    }
+
+    /// Lets a kernel end with its loop, and with stores of what is needed of its state as that of this part.
+    fn end_with_states(&self, kernel: &mut Kernel, part: (ValueId, u32), between: &[Between], of: impl Fn(usize) -> ValueId) {
+        let tensors = Self::declare(kernel, between, Direction::Out);
         let body = kernel.body;
         let end = kernel.blocks[body].ops.iter().position(|&op| op == self.loop_op).expect("the loop is in the body");
         kernel.blocks[body].ops.truncate(end + 1);
-        let stores = |op: &OpId| matches!(self.kernel.ops[*op].op, Op::Store { .. });
+        let stores = |op: &OpId| matches!(kernel.ops[*op].op, Op::Store { .. });
         let before: Vec<OpId> = kernel.blocks[body].ops.iter().copied().filter(|op| !stores(op)).collect();
         kernel.blocks[body].ops = before;
-        self.walk_part(&mut kernel, Part { index, count });
         let span = kernel.ops[self.loop_op].span;
         for (t, &tensor) in between.iter().zip(&tensors) {
-            let place = self.place(t.slot, Some((index, count))).expect("checked before");
+            let place = self.place(t.slot, Some(part)).expect("checked before");
             let at = place.into_iter().map(|(at, _)| at).collect();
-            let value = kernel.ops[self.loop_op].results[t.slot];
-            let id = kernel.ops.push(OpData { op: Op::Store { tensor, at, value }, results: Vec::new(), span });
+            let op = Op::Store { tensor, at, value: of(t.slot) };
+            let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
             kernel.blocks[body].ops.push(id);
         }
-        edit::finished(kernel)
     }
 
     /// Makes the loop walk a part of its tiles, from a state that stands for nothing seen.
     fn walk_part(&self, kernel: &mut Kernel, part: Part) {
-        let Op::For { axis, body: inner, mut init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
+        let Op::For { axis, body: inner, init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
+        let init = self.nothing(kernel, init);
+        kernel.ops[self.loop_op].op = Op::For { axis, part: Some(part), body: inner, init };
+    }
+
+    /// The initial values with what stands for nothing seen in place of those that count.
+    fn nothing(&self, kernel: &mut Kernel, mut init: Vec<ValueId>) -> Vec<ValueId> {
         let span = kernel.ops[self.loop_op].span;
         for (slot, form) in self.streaming.forms.iter().enumerate() {
             let nothing = match form {
@@ -249,28 +304,55 @@ impl<'k> Splitter<'k> {
             let value = insert_before(kernel, self.loop_op, Op::Constant(Elem::F32, nothing), span);
             init[slot] = insert_before(kernel, self.loop_op, Op::Full { value, dims: tile.dims }, span);
         }
-        kernel.ops[self.loop_op].op = Op::For { axis, part: Some(part), body: inner, init };
+        init
+    }
+
+    /// Merges the parts of each of `groups` groups of `size`.
+    fn group(&self, size: u32, groups: u32, from: &[Between], to: &[Between]) -> Kernel {
+        let mut kernel = self.kernel.clone();
+        kernel.name = format!("{}_group", self.kernel.name);
+        let index = add_part(&mut kernel, groups);
+        kernel.values[index].name = Some("group".into());
+        let span = kernel.ops[self.loop_op].span;
+        let each = insert_before(&mut kernel, self.loop_op, Op::IndexConst(size.into()), span);
+        let first = insert_before(&mut kernel, self.loop_op, Op::Index(IndexOp::Mul, index, each), span);
+        self.merge_stored(&mut kernel, from, size, groups * size, Some(first));
+        let results = kernel.ops[self.loop_op].results.clone();
+        let place = |slot| self.needed.iter().position(|&s| s == slot).expect("what is stored is needed");
+        self.end_with_states(&mut kernel, (index, groups), to, |slot| results[place(slot)]);
+        edit::finished(kernel)
     }
 
     fn combine(&self, count: u32, between: &[Between]) -> Kernel {
         let mut kernel = self.kernel.clone();
         kernel.name = format!("{}_combine", self.kernel.name);
-        let tensors = Self::declare(&mut kernel, between, Direction::In);
-        let Op::For { axis, init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
-        // The loop over parts takes the place of the loop, and its axis that of the loop's.
-        kernel.axes[axis] = Axis { name: "part".into(), extent: SizeExpr::constant(count.into()), kind: AxisKind::Each };
-        let stored: Vec<(usize, ParamId)> = between.iter().zip(tensors).map(|(t, tensor)| (t.slot, tensor)).collect();
-        let (mut kernel, body) = self.merging(kernel, |slot, index| {
-            let tensor = stored.iter().find(|(s, _)| *s == slot).expect("what is needed is stored").1;
-            let place = self.place(slot, Some((index, count))).expect("checked before");
-            Op::Load { tensor, at: place.into_iter().map(|(at, _)| at).collect() }
-        });
         let results = kernel.ops[self.loop_op].results.clone();
+        let Op::For { init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
+        self.merge_stored(&mut kernel, between, count, count, None);
         for (slot, &result) in results.iter().enumerate() {
             if self.streaming.forms[slot] == Form::Constant {
                 edit::replace_uses(&mut kernel, result, init[slot], &[]);
             }
         }
+        edit::finished(kernel)
+    }
+
+    /// Puts a loop over `count` of the `all` stored parts in place of the loop: those from `first` on, from nothing seen; or all,
+    /// from the initial values of the text. It carries what is needed.
+    fn merge_stored(&self, kernel: &mut Kernel, between: &[Between], count: u32, all: u32, first: Option<ValueId>) {
+        let tensors = Self::declare(kernel, between, Direction::In);
+        let Op::For { axis, init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
+        let init = if first.is_some() { self.nothing(kernel, init) } else { init };
+        // The loop over parts takes the place of the loop, and its axis that of the loop's.
+        kernel.axes[axis] = Axis { name: "part".into(), extent: SizeExpr::constant(count.into()), kind: AxisKind::Each };
+        let stored: Vec<(usize, ParamId)> = between.iter().zip(tensors).map(|(t, tensor)| (t.slot, tensor)).collect();
+        let (merged, body) = self.merging(kernel.clone(), first, |slot, index| {
+            let tensor = stored.iter().find(|(s, _)| *s == slot).expect("what is needed is stored").1;
+            let place = self.place(slot, Some((index, all))).expect("checked before");
+            Op::Load { tensor, at: place.into_iter().map(|(at, _)| at).collect() }
+        });
+        *kernel = merged;
+        let results = kernel.ops[self.loop_op].results.clone();
         let kept: Vec<ValueId> = self.needed.iter().map(|&slot| results[slot]).collect();
         for (number, &result) in kept.iter().enumerate() {
             kernel.values[result].def = ValueDef::Result(self.loop_op, number as u32);
@@ -278,7 +360,6 @@ impl<'k> Splitter<'k> {
         let init = self.needed.iter().map(|&slot| init[slot]).collect();
         kernel.ops[self.loop_op].op = Op::For { axis, part: None, body, init };
         kernel.ops[self.loop_op].results = kept;
-        edit::finished(kernel)
     }
 
     fn joined(&self, count: u32) -> Kernel {
@@ -290,7 +371,7 @@ impl<'k> Splitter<'k> {
         let own = kernel.ops[self.loop_op].results.clone();
         let axis = Axis { name: "part".into(), extent: SizeExpr::constant(count.into()), kind: AxisKind::Each };
         let axis = kernel.axes.push(axis);
-        let (mut kernel, body) = self.merging(kernel, |slot, at| Op::OfPart { value: own[slot], part, at });
+        let (mut kernel, body) = self.merging(kernel, None, |slot, at| Op::OfPart { value: own[slot], part, at });
         let inside = kernel.blocks[body].ops.clone();
         let kept = self.needed.iter().map(|&slot| init[slot]).collect();
         let id = kernel.ops.push(OpData { op: Op::For { axis, part: None, body, init: kept }, results: Vec::new(), span });
@@ -305,8 +386,8 @@ impl<'k> Splitter<'k> {
         edit::finished(kernel)
     }
 
-    /// The body of the loop over parts: what is needed is carried, read of each part, and merged.
-    fn merging(&self, mut kernel: Kernel, read: impl Fn(usize, ValueId) -> Op) -> (Kernel, BlockId) {
+    /// The body of the loop over parts: what is needed is carried, read of each part (counted from the `first`), and merged.
+    fn merging(&self, mut kernel: Kernel, first: Option<ValueId>, read: impl Fn(usize, ValueId) -> Op) -> (Kernel, BlockId) {
         let span = kernel.ops[self.loop_op].span;
         let body = kernel.blocks.push(BlockData::default());
         let param = |kernel: &mut Kernel, ty: Type, name: Option<String>| {
@@ -320,6 +401,7 @@ impl<'k> Splitter<'k> {
         let carried: Vec<(usize, ValueId)> =
             self.needed.iter().map(|&slot| (slot, param(&mut kernel, self.ty(slot).clone(), Some(self.name(slot))))).collect();
         let mut merge = Merge { kernel, body, span };
+        let index = first.map_or(index, |first| merge.emit(Op::Index(IndexOp::Add, first, index), None));
         let mut states = Vec::new();
         for (slot, own) in carried {
             states.push((slot, own, merge.emit(read(slot, index), Some(format!("{}_part", self.name(slot))))));

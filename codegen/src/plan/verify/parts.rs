@@ -95,7 +95,7 @@ impl Walk<'_> {
                 match self.plan.meeting.as_ref().map(|m| m.combine) {
                     Some(Combine::Semaphore) => self.by_semaphore(op),
                     Some(Combine::Cluster) => self.in_cluster(op),
-                    Some(Combine::Kernel) | None => self.fault("a program meets others where none do"),
+                    Some(Combine::Kernel | Combine::Tree) | None => self.fault("a program meets others where none do"),
                 }
             }
             _ => {}
