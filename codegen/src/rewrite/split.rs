@@ -18,8 +18,7 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::analysis::streaming::{Base, Form, Streaming};
-use flashtile_dsl::analysis::unchanged::{Unchanged, unchanged};
+use flashtile_dsl::analysis::streaming::{Base, Form, Streaming, constant_fill};
 use flashtile_dsl::ir::{
     At, Axis, AxisKind, BinaryOp, BlockData, BlockId, Dim, Direction, Elem, IndexOp, Kernel, Op, OpData, OpId, Param, ParamId,
     ParamKind, Part, ProgramDim, SizeExpr, Span, TensorDecl, Type, UnaryOp, ValueData, ValueDef, ValueId,
@@ -124,56 +123,22 @@ impl<'k> Splitter<'k> {
         let is_loop = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { .. });
         let loops: Vec<OpId> = kernel.blocks[kernel.body].ops.iter().copied().filter(is_loop).collect();
         let [loop_op] = loops[..] else { return Err(format!("the kernel has {} loops, and not one", loops.len())) };
-        let Op::For { axis, part, init, .. } = &kernel.ops[loop_op].op else { unreachable!("a loop") };
+        let Op::For { axis, part, .. } = &kernel.ops[loop_op].op else { unreachable!("a loop") };
         if part.is_some() || kernel.axes[*axis].kind != AxisKind::Loop {
             return Err("the loop does not walk all tiles of an axis".into());
         }
         let streaming = Streaming::of(kernel, loop_op);
-        if streaming.stores {
-            return Err("the loop stores".into());
+        if let Some(why) = streaming.why_not_regrouped(kernel) {
+            return Err(why);
         }
         let this = Self { kernel, loop_op, needed: needed(kernel, loop_op, &streaming), streaming };
         if this.needed.is_empty() {
             return Err("nothing needs what the loop carries".into());
         }
-        for (slot, form) in this.streaming.forms.iter().enumerate() {
-            let name = this.name(slot);
-            match form {
-                Form::Other(why) => return Err(format!("`{name}` is no streaming reduction: {why}")),
-                Form::RescaledSum { maximum, .. } => {
-                    let starts = |slot: usize| constant_fill(kernel, init[slot]);
-                    if starts(slot) != Some(0.0) && starts(*maximum).is_none_or(|m| m == f64::NEG_INFINITY) {
-                        return Err(format!("`{name}` starts from a value that the first tile may rescale"));
-                    }
-                }
-                Form::Constant | Form::RunningMaximum { .. } | Form::Sum { .. } => {}
-            }
-        }
         for &slot in &this.needed {
             this.place(slot, None)?;
         }
-        this.masks()?;
         Ok(this)
-    }
-
-    /// Whether a part of which a row sees nothing stands for nothing seen.
-    fn masks(&self) -> Result<(), String> {
-        if !self.streaming.forms.iter().any(|f| matches!(f, Form::RescaledSum { .. })) {
-            return Ok(());
-        }
-        for (block, op) in self.kernel.walk() {
-            if block == self.kernel.body || !matches!(self.kernel.ops[op].op, Op::Mask { .. }) {
-                continue;
-            }
-            match unchanged(self.kernel, self.loop_op, &BTreeSet::from([op])) {
-                Unchanged::Always => {}
-                Unchanged::AfterFirst => {
-                    return Err("a first tile with nothing visible makes NaN: pass the maximum through visible_or_zero".into());
-                }
-                Unchanged::Unproved(why) => return Err(format!("a tile with nothing visible may count: {why}")),
-            }
-        }
-        Ok(())
     }
 
     fn body(&self) -> BlockId {
@@ -492,15 +457,6 @@ fn needed(kernel: &Kernel, loop_op: OpId, streaming: &Streaming) -> BTreeSet<usi
         }
     }
     needed
-}
-
-/// The number that a value is filled with, if it is a constant.
-fn constant_fill(kernel: &Kernel, value: ValueId) -> Option<f64> {
-    match kernel.def(value)?.1 {
-        Op::Full { value, .. } => constant_fill(kernel, *value),
-        Op::Constant(_, c) => Some(*c),
-        _ => None,
-    }
 }
 
 /// Adds the part as the outermost dimension of the grid, and returns its index.

@@ -10,11 +10,15 @@
 //!   base, and the result is the same up to that rounding.)
 //!
 //! A loop of such values alone, without stores, is an associative reduction: two partial states combine as [`Streaming::combine`]
-//! says, in any grouping. It licenses splits of the sequence, conditional rescale and the optimistic maximum.
+//! says, in any grouping. It licenses splits of the sequence, conditional rescale and the optimistic maximum. Where moreover a tile
+//! that a row sees nothing of stands for nothing seen, tiles may be walked in any order, and in parts that start from nothing:
+//! see [`Streaming::why_not_regrouped`].
 
 use std::collections::BTreeSet;
 
 use super::dependence::carried_dependences;
+use super::predicate::defined_in;
+use super::unchanged::{Unchanged, unchanged};
 use crate::ir::{BinaryOp, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueDef, ValueId};
 
 /// Base of the exponentials of a rescaled sum.
@@ -102,6 +106,51 @@ impl Streaming {
         !self.stores && !self.forms.is_empty() && !self.forms.iter().any(|f| matches!(f, Form::Other(_)))
     }
 
+    /// Why the tiles of the loop may not be walked in another order than that of the text, or in parts that start from nothing and
+    /// are merged; `None` if they may.
+    pub fn why_not_regrouped(&self, kernel: &Kernel) -> Option<String> {
+        if self.stores {
+            return Some("the loop stores".into());
+        }
+        let Op::For { body, ref init, .. } = kernel.ops[self.loop_op].op else { unreachable!("built for a loop") };
+        let starts = |slot: usize| constant_fill(kernel, init[slot]);
+        for (slot, form) in self.forms.iter().enumerate() {
+            let v = kernel.blocks[body].params[1 + slot];
+            let name = || kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
+            match form {
+                Form::Other(why) => return Some(format!("`{}` is no streaming reduction: {why}", name())),
+                Form::RescaledSum { maximum, .. } => {
+                    if starts(slot) != Some(0.0) && starts(*maximum).is_none_or(|m| m == f64::NEG_INFINITY) {
+                        return Some(format!("`{}` starts from a value that the first tile may rescale", name()));
+                    }
+                }
+                Form::Constant | Form::RunningMaximum { .. } | Form::Sum { .. } => {}
+            }
+        }
+        self.why_nothing_seen_counts(kernel)
+    }
+
+    /// Why a tile that a row sees nothing of, wherever it is walked, may not stand for nothing seen; `None` if it does.
+    fn why_nothing_seen_counts(&self, kernel: &Kernel) -> Option<String> {
+        if !self.forms.iter().any(|f| matches!(f, Form::RescaledSum { .. })) {
+            return None;
+        }
+        let Op::For { body, .. } = kernel.ops[self.loop_op].op else { unreachable!("built for a loop") };
+        let inner = defined_in(kernel, body);
+        let is_mask = |op: &OpId| {
+            let data = &kernel.ops[*op];
+            matches!(data.op, Op::Mask { .. }) && data.results.iter().all(|r| inner.contains(r))
+        };
+        let masks = kernel.walk().into_iter().map(|(_, op)| op).filter(is_mask);
+        masks.into_iter().find_map(|op| match unchanged(kernel, self.loop_op, &BTreeSet::from([op])) {
+            Unchanged::Always => None,
+            Unchanged::AfterFirst => {
+                Some("a first tile with nothing visible makes NaN: pass the maximum through visible_or_zero".into())
+            }
+            Unchanged::Unproved(why) => Some(format!("a tile with nothing visible may count: {why}")),
+        })
+    }
+
     /// How two states `x.a` and `x.b` combine to `x`, one line per carried value; empty if the loop is not associative.
     pub fn combine(&self, kernel: &Kernel) -> Vec<String> {
         if !self.is_associative() {
@@ -130,6 +179,15 @@ impl Streaming {
         let mut forms: Vec<_> = self.forms.iter().enumerate().collect();
         forms.sort_by_key(maxima_first);
         forms.into_iter().map(line).collect()
+    }
+}
+
+/// The number that a value is filled with, if it is a constant.
+pub fn constant_fill(kernel: &Kernel, value: ValueId) -> Option<f64> {
+    match kernel.def(value)?.1 {
+        Op::Full { value, .. } => constant_fill(kernel, *value),
+        Op::Constant(_, c) => Some(*c),
+        _ => None,
     }
 }
 
