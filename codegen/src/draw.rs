@@ -13,7 +13,7 @@ use crate::instance::Instance;
 use crate::launches;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{KNOBS, Knob, Persistent, Precompute, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{KNOBS, Knob, LoopOrder, Persistent, Precompute, RunningMax, Schedule, WorkOrder};
 use crate::space;
 
 /// Values that are drawn of the knobs that are numbers.
@@ -121,6 +121,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             default()
         }
         "loop_order" if rewrite::why_not_interchange(&instance.kernel).is_some() => default(),
+        "walk" if drawn.loop_order != LoopOrder::AsWritten || lower::why_not_descending(&instance.kernel).is_some() => default(),
         "order" if !matches!(lower::trip_trend(instance, drawn), Some(Trend::Rising | Trend::Falling)) => one_of(&["grid"]),
         _ => drawn_values(knob),
     }

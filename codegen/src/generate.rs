@@ -21,7 +21,7 @@ use crate::launches::{self, Launches, Piece};
 use crate::lower;
 use crate::plan::{self, Plan, Storage};
 use crate::rewrite;
-use crate::schedule::{Combine, KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{Combine, KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, Walk, WorkOrder};
 use crate::space;
 
 /// Generated code and how to call it.
@@ -437,6 +437,11 @@ fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arc
         && let Some(why) = lower::why_not_lazy(kernel)
     {
         refuse(true, lazy_reason(&why));
+    }
+    if s.walk == Walk::Descending
+        && let Some(why) = lower::why_not_descending(kernel)
+    {
+        refuse(true, format!("walk=descending takes the tiles of a loop in another order than the text: {why}"));
     }
     for (name, extent) in range_lengths(kernel) {
         match instance.binding.size(kernel, &extent) {

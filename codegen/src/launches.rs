@@ -11,7 +11,7 @@ use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::generate;
 use crate::instance::Instance;
 use crate::rewrite;
-use crate::schedule::{BLayout, Combine, LoopOrder, Persistent, Precompute, RunningMax, Schedule};
+use crate::schedule::{BLayout, Combine, LoopOrder, Persistent, Precompute, RunningMax, Schedule, Walk};
 use crate::space;
 
 /// Parts that a loop may be split into.
@@ -163,6 +163,11 @@ fn against_interchange(schedule: &Schedule) -> Vec<String> {
     }
     if schedule.running_max != RunningMax::Exact {
         reasons.push("loop_order=interchanged stores the running maximum in every step: running_max=exact".to_owned());
+    }
+    if schedule.walk != Walk::Ascending {
+        reasons.push(
+            "loop_order=interchanged stores the state after every tile, in the order of the text: walk=ascending".to_owned(),
+        );
     }
     reasons
 }

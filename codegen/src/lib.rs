@@ -32,6 +32,6 @@ pub use rewrite::{
 };
 pub use schedule::{
     BLayout, Combine, Edges, Exponential, Fragments, KNOBS, Knob, LoopOrder, OperandA, Persistent, PingPong, Precompute,
-    RunningMax, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, WorkOrder,
+    RunningMax, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, Walk, WorkOrder,
 };
 pub use space::{fallback, space};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 7;
+pub const SPACE_VERSION: u32 = 8;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -178,6 +178,17 @@ choices! {
 }
 
 choices! {
+    /// In which order a loop visits its tiles.
+    Walk {
+        /// From the first, as the text says.
+        Ascending = "ascending",
+        /// From the last: tiles that the ragged end or a causal mask cuts come first, and those that nothing cuts follow. A maximum that
+        /// grows along the loop is found at once.
+        Descending = "descending",
+    }
+}
+
+choices! {
     /// What combines the parts of a split loop.
     Combine {
         /// A kernel of its own, launched after the one that walks the parts.
@@ -274,6 +285,8 @@ pub struct Schedule {
     pub b_layout: BLayout,
     /// Order of rows and the loop.
     pub loop_order: LoopOrder,
+    /// Order of the tiles of loops.
+    pub walk: Walk,
 }
 
 impl Default for Schedule {
@@ -307,6 +320,7 @@ impl Default for Schedule {
             combine: Combine::Kernel,
             b_layout: BLayout::AsGiven,
             loop_order: LoopOrder::AsWritten,
+            walk: Walk::Ascending,
         }
     }
 }
@@ -383,6 +397,7 @@ knobs! {
     combine: choice, "what combines the parts of a split loop";
     b_layout: choice, "how right operands that the text transposes (K) lie in global memory";
     loop_order: choice, "whether rows or the loop over the other axis (keys) is the outer loop";
+    walk: choice, "order in which loops visit their tiles";
 }
 
 /// Why a text is not a schedule.

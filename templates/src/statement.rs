@@ -171,8 +171,10 @@ statements! {
         coordinate: String,
         /// First.
         from: String,
-        /// One past the last.
+        /// One past the last; the last itself where it descends.
         to: String,
+        /// Whether it goes down.
+        descending: bool,
         /// How many iterations the compiler is to lay out one after the other; 0 leaves that to it.
         unroll: u32,
         /// Rendered statements.
@@ -674,8 +676,10 @@ statements! {
         coordinate: String,
         /// First.
         from: String,
-        /// One past the last.
+        /// One past the last; the last itself where it descends.
         to: String,
+        /// Whether it goes down.
+        descending: bool,
         /// Iterations at a time.
         unroll: u32,
         /// Rendered statements.

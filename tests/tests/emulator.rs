@@ -7,10 +7,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use flashtile::conformance::{Case, Report, cases, pairwise, run, run_samples, samples};
+use flashtile::conformance::{Case, Prepared, Report, cases, pairwise, run, run_samples, samples};
 use flashtile::device::{EmulatedCode, Emulation};
 use flashtile::emulator::Options;
 use flashtile::toolchain::Toolchain;
+use flashtile::verify::{HostArgument, Programs, Reference};
 use flashtile::{Arch, Device, Elem, Error, LaunchOptions, verify};
 
 /// One architecture for each path: `mma.sync` of k = 8, `mma.sync` of k = 16 with `cp.async`, `wgmma` with TMA.
@@ -94,6 +95,66 @@ fn exchanged_loops_are_right_in_any_order_of_execution() {
         let schedule = Some(format!("{tile},{knobs}").parse().expect("a schedule"));
         let options = LaunchOptions { schedule, ..options(arch, Options::random(seed as u64)) };
         judge(knobs, &run(&Device::emulator(), &options, &cases));
+    }
+}
+
+/// Paths on which loops are walked from the last tile.
+const DESCENDING: [(&str, Elem, &str); 6] = [
+    ("sm_75", Elem::F16, "tensor_op=mma_m16n8k8,copy=sync,stages=2"),
+    ("sm_80", Elem::F32, "tensor_op=ffma,copy=cp_async,stages=2,edges=every,block_m=32,block_n=64,warps=2"),
+    ("sm_80", Elem::Bf16, "copy=cp_async,stages=1,early_stop=off"),
+    ("sm_80", Elem::F16, "copy=cp_async,stages=3,block_n=32,splits=2"),
+    ("sm_90a", Elem::Bf16, "tensor_op=wgmma,copy=tma,block_n=32,stages=3"),
+    ("sm_90a", Elem::F16, "tensor_op=wgmma,copy=tma,block_m=128,warps=8,overlap=on,persistent=dynamic,outer_stages=2"),
+];
+const MAXIMA: [&str; 3] = ["exact", "max_first", "optimistic"];
+
+#[test]
+fn loops_walked_from_the_last_tile_are_right_in_any_order_of_execution() {
+    let ways = DESCENDING.iter().flat_map(|way| MAXIMA.map(|maximum| (way, maximum)));
+    for (seed, (&(arch_name, elem, knobs), maximum)) in ways.enumerate() {
+        let arch = arch(arch_name);
+        let fits = |case: &Case| {
+            let kernels = ["attention", "causal_attention"];
+            let aligned = case.facts().is_ok_and(|facts| facts.alignment >= 16);
+            case.elem == elem && kernels.contains(&case.kernel) && aligned
+        };
+        let cases: Vec<Case> = small(arch).into_iter().filter(fits).collect();
+        assert!(cases.len() >= 4, "{} cases of {elem:?} on {arch}", cases.len());
+        let schedule = format!("{knobs},running_max={maximum},walk=descending");
+        let options = options(arch, Options::random(seed as u64));
+        let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
+        judge(&schedule, &run(&Device::emulator(), &options, &cases));
+    }
+}
+
+/// Scores that grow along the keys, so that the tile that is walked first holds the maximum, and the same keys turned round, so that
+/// every tile that is walked moves it.
+#[test]
+fn scores_that_grow_along_either_walk_are_right() {
+    for (arch_name, elem, knobs) in DESCENDING {
+        let wanted = |case: &Case| case.kernel == "causal_attention" && case.elem == elem && case.name().ends_with("growing300x");
+        let sizes = vec![("B", 1), ("H", 1), ("G", 1), ("M", 40), ("N", 300)];
+        let case = Case { sizes, ..cases().into_iter().find(wanted).expect("in the table") };
+        for (maximum, turned) in ["max_first", "optimistic"].into_iter().flat_map(|maximum| [(maximum, false), (maximum, true)]) {
+            let Prepared { kernel, mut arguments, .. } = case.prepare().expect("prepares");
+            if turned {
+                let HostArgument::Input(k) = &mut arguments[1] else { panic!("the second parameter is k") };
+                let columns = *k.shape.last().expect("a matrix");
+                let rows: Vec<Vec<f64>> = k.to_f64().chunks(columns).rev().map(<[f64]>::to_vec).collect();
+                k.write_f64(&rows.concat());
+            }
+            let sizes = case.all_sizes();
+            let sizes: Vec<i64> = kernel.ir().sizes.values().map(|size| sizes[size.name.as_str()]).collect();
+            let reference = Reference::new(&kernel, &sizes, &arguments, Programs::All).expect("runs");
+            let schedule = format!("{knobs},running_max={maximum},walk=descending");
+            let options = options(arch(arch_name), Options::default());
+            let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
+            verify::run(&kernel.on_with(&Device::emulator(), options).expect("loads"), &mut arguments).expect("runs");
+            for verdict in reference.check(&arguments) {
+                assert!(verdict.passed(), "{schedule}, keys turned round: {turned}\n{verdict}");
+            }
+        }
     }
 }
 

@@ -89,6 +89,71 @@ fn every_schedule_of_the_space_has_a_right_plan() {
     }
 }
 
+#[test]
+fn loops_walked_from_the_last_tile_have_a_right_plan() {
+    let window = include_str!("../filetests/generated/mask_window.ft").split("; run:").next().expect("a kernel").to_owned();
+    for text in [CAUSAL, ROTARY, MATMUL, &window] {
+        for knobs in ["stages=1", "stages=2", "stages=3,operand_a=registers", "stages=2,copy=sync", "edges=every,early_stop=off"]
+        {
+            for maximum in ["exact", "max_first", "optimistic"] {
+                for parts in ["splits=1", "splits=3", "splits=2,combine=semaphore"] {
+                    let softmax = text != MATMUL;
+                    if !softmax && (maximum != "exact" || parts != "splits=1") {
+                        continue;
+                    }
+                    let schedule = format!("{knobs},running_max={maximum},{parts},walk=descending");
+                    let plan = plan_of(text, &schedule);
+                    assert_eq!(verify(&plan), Vec::<String>::new(), "{schedule}");
+                    assert!(plan.to_string().contains("descending"), "{schedule}\n{plan}");
+                }
+            }
+        }
+    }
+}
+
+/// What a step is about does not depend on the order: the same faults are found.
+#[test]
+fn faults_in_a_loop_walked_from_the_last_tile_are_caught() {
+    for schedule in ["stages=1", "stages=2", "stages=3"].map(|s| format!("{s},walk=descending")) {
+        says(&planted(&schedule, &mut remove(|op| matches!(op, StmtOp::Wait(_)))), "is read while its copy is in flight");
+        let faults = planted(&schedule, &mut |body, index| match &mut body[index].op {
+            StmtOp::Dot { b_slot: Slot::Of(Iteration::Ahead(_, ahead)), .. } => {
+                *ahead += 1;
+                true
+            }
+            _ => false,
+        });
+        assert!(!faults.is_empty(), "{schedule}");
+    }
+}
+
+#[test]
+fn loops_that_cannot_be_walked_from_the_last_tile_say_why() {
+    let why = |text: &str, knobs: &str| {
+        let schedule: Schedule = format!("walk=descending,{knobs}").parse().expect("a schedule");
+        let reasons =
+            flashtile_codegen::check(&instance(text), &schedule, Arch::named("sm_80").expect("known")).reasons.join("; ");
+        let about = "walk=descending takes the tiles of a loop in another order than the text: ";
+        reasons.strip_prefix(about).unwrap_or(&reasons).to_owned()
+    };
+    assert_eq!(why(CAUSAL, "stages=2"), "");
+    assert_eq!(why(include_str!("../../runtime/kernels/rotate.rs"), "stages=1"), "no loop walks tiles");
+    assert_eq!(why(include_str!("../../runtime/kernels/row_softmax.rs"), "stages=1"), "the loop stores");
+    assert_eq!(
+        why(CAUSAL, "loop_order=interchanged"),
+        "loop_order=interchanged stores the state after every tile, in the order of the text: walk=ascending"
+    );
+    // Without `visible_or_zero` the tile that is walked first must be one that every row sees something of.
+    let plain = CAUSAL.replace("visible_or_zero(m_new)", "m_new");
+    assert_eq!(why(&plain, "stages=2"), "a first tile with nothing visible makes NaN: pass the maximum through visible_or_zero");
+    assert_eq!(
+        why(&CAUSAL.replace("l * alpha + rowsum(p)", "l * alpha + l * rowsum(p)"), "stages=2"),
+        "`l` is no streaming reduction: what is added does not scale with the maximum"
+    );
+    let started = CAUSAL.replace("let mut l = zeros(i)", "let mut l = full(i, 1.0)");
+    assert_eq!(why(&started, "stages=2"), "`l` starts from a value that the first tile may rescale");
+}
+
 fn exchanged(schedule: &str) -> Plan {
     let schedule: Schedule = format!("loop_order=interchanged,{schedule}").parse().expect("a schedule");
     generate(&instance(CAUSAL), &schedule, Arch::named("sm_80").expect("known")).expect("legal").main().plan.clone()

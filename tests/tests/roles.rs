@@ -93,7 +93,10 @@ fn every_combination_of_the_knobs_has_a_right_plan() {
                         let knobs = format!(
                             "overlap={overlap},running_max={maximum},ping_pong={turns},persistent={work},stages={stages},outer_stages={outer}"
                         );
-                        assert_eq!(verify(&plan(&knobs)), Vec::<String>::new(), "{knobs}");
+                        for walk in ["ascending", "descending"] {
+                            let knobs = format!("{knobs},walk={walk}");
+                            assert_eq!(verify(&plan(&knobs)), Vec::<String>::new(), "{knobs}");
+                        }
                     }
                 }
             }

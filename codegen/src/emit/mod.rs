@@ -23,7 +23,7 @@ use crate::arch::{Arch, TensorOp};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{Guard, Iteration, Plan, Slot, Stmt, StmtOp, Storage, TileId, VarId};
-use crate::schedule::{Edges, Schedule};
+use crate::schedule::{Edges, Schedule, Walk};
 use memory::parenthesized;
 
 /// When a launch waits for the one before it, which has not ended when this one begins.
@@ -305,18 +305,19 @@ impl Writer<'_> {
             }
             StmtOp::Loop { id, from, unroll, body } => {
                 let l = self.plan().loops[*id].clone();
-                let from = self.uniform(&Expr::infix("+", l.lo, Expr::Int(i64::from(*from))));
-                let (to, coordinate) = (self.uniform(&l.hi), l.coordinate);
+                let from = self.uniform(&l.tile(Iteration::First(*id, *from)));
+                let descending = l.walk == Walk::Descending;
+                let (to, coordinate) = (self.uniform(if descending { &l.lo } else { &l.hi }), l.coordinate);
                 if *unroll > 1 {
-                    let body = self.inner(body)?;
-                    return self.nested(&LoopPairs { coordinate, from, to, unroll: *unroll, body: BODY.into() }, body);
+                    let (unroll, inner) = (*unroll, self.inner(body)?);
+                    return self.nested(&LoopPairs { coordinate, from, to, descending, unroll, body: BODY.into() }, inner);
                 }
                 let unroll = match l.single {
                     true => self.positions_at_once(body),
                     false => u32::from(self.plan().is_specialized()),
                 };
                 let body = self.inner(body)?;
-                self.nested(&Loop { coordinate, from, to, unroll, body: BODY.into() }, body)
+                self.nested(&Loop { coordinate, from, to, descending, unroll, body: BODY.into() }, body)
             }
             StmtOp::Step { at, body } => {
                 let (coordinate, value) = self.step_coordinate(*at);
@@ -418,11 +419,7 @@ impl Writer<'_> {
                 n => n.to_string(),
             },
             Slot::Of(Iteration::Ahead(id, n)) => {
-                let l = &self.plan().loops[id];
-                let from = match &l.lo {
-                    Expr::Int(0) => l.coordinate.clone(),
-                    lo => format!("{} - {}", l.coordinate, lo.text(Domain::Uniform)),
-                };
+                let from = self.plan().loops[id].number().text(Domain::Uniform);
                 match (from.contains(' '), n) {
                     (false, 0) => format!("{from} % {}", t.slots),
                     (true, 0) => format!("({from}) % {}", t.slots),
@@ -436,16 +433,10 @@ impl Writer<'_> {
     fn guard(&mut self, guard: &Guard) -> String {
         match guard {
             Guard::Exists(iteration) => {
-                let (id, number) = match *iteration {
-                    Iteration::First(id, n) => (id, (self.plan().loops[id].lo.clone(), n)),
-                    Iteration::Ahead(id, n) => (id, (Expr::name(self.plan().loops[id].coordinate.clone()), n)),
-                    Iteration::Behind(..) | Iteration::Last(_) => unreachable!("what came before exists"),
+                let (Iteration::First(id, _) | Iteration::Ahead(id, _)) = *iteration else {
+                    unreachable!("what came before exists");
                 };
-                let tile = match number {
-                    (base, 0) => base,
-                    (base, n) => Expr::infix("+", base, Expr::Int(i64::from(n))),
-                };
-                let condition = Expr::infix("<", tile, self.plan().loops[id].hi.clone());
+                let condition = self.plan().loops[id].exists(*iteration);
                 self.uniform(&condition)
             }
             Guard::Vote { .. } => unreachable!("votes have a template of their own"),

@@ -167,16 +167,15 @@ impl Writer<'_> {
 
     /// Name and value of the coordinate of a step.
     pub(super) fn step_coordinate(&mut self, at: Iteration) -> (String, String) {
-        let (id, value) = match at {
-            Iteration::First(id, n) => (id, Expr::infix("+", self.plan().loops[id].lo.clone(), Expr::Int(i64::from(n)))),
-            Iteration::Ahead(id, n) => {
-                let pair = Expr::name(format!("{}_pair", self.plan().loops[id].coordinate));
-                (id, Expr::infix("+", pair, Expr::Int(i64::from(n))))
-            }
-            Iteration::Last(id) => (id, Expr::infix("-", self.plan().loops[id].hi.clone(), Expr::Int(1))),
-            Iteration::Behind(..) => unreachable!("steps go forward"),
+        let (Iteration::First(id, _) | Iteration::Ahead(id, _) | Iteration::Last(id)) = at else {
+            unreachable!("steps go forward");
         };
-        (self.plan().loops[id].coordinate.clone(), self.uniform(&value))
+        let l = &self.plan().loops[id];
+        let value = match at {
+            Iteration::Ahead(_, n) => l.onwards(Expr::name(format!("{}_pair", l.coordinate)), n),
+            _ => l.tile(at),
+        };
+        (l.coordinate.clone(), self.uniform(&value))
     }
 
     /// Run-time sizes that statements name.

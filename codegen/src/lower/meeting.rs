@@ -29,7 +29,7 @@ use super::{Home, Lowering};
 use crate::error::Error;
 use crate::plan::{Guard, LoopInfo, Meeting, Stmt, StmtOp, VarId, state_bytes};
 use crate::rewrite::edit;
-use crate::schedule::Combine;
+use crate::schedule::{Combine, Walk};
 
 /// Where what comes after the meeting begins, and who does it.
 #[derive(Clone, Debug)]
@@ -156,9 +156,11 @@ impl Lowering<'_> {
         let info = LoopInfo {
             coordinate: coordinate.clone(),
             lo: zero.clone(),
-            full_lo: zero,
+            full_lo: zero.clone(),
             full_hi: count.clone(),
             hi: count,
+            walk: Walk::Ascending,
+            first: zero,
             slots: 0,
             single: true,
         };

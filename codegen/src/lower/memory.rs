@@ -237,11 +237,6 @@ impl Lowering<'_> {
         self.pending.iter().any(|p| p.tile == tile)
     }
 
-    /// Number of the tile `ahead` of a loop's coordinate.
-    pub(super) fn tile_ahead(base: Expr, ahead: u32) -> Expr {
-        if ahead == 0 { base } else { Expr::infix("+", base, Expr::Int(i64::from(ahead))) }
-    }
-
     /// Length of the contraction between two operands whose inner dimension is `dim`.
     pub(super) fn depth(&self, dim: &Dim) -> u32 {
         self.padded(dim)

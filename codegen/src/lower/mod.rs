@@ -47,6 +47,7 @@ use classify::Classes;
 pub use program::trip_trend;
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::{GROUP, register_split};
+pub use stream::why_not_descending;
 
 /// Names that templates use: no value of the kernel may take them.
 const RESERVED: &[&str] = &[

@@ -9,7 +9,7 @@ use flashtile_templates::expr::Expr;
 use super::{Lowering, Source, unused};
 use crate::abi::TensorMap;
 use crate::error::Error;
-use crate::plan::{Guard, Iteration, LoopId, OperandA, Role, Slot, Stmt, StmtOp, TileId};
+use crate::plan::{Guard, LoopId, OperandA, Role, Slot, Stmt, StmtOp, TileId};
 use crate::schedule::{Persistent, Schedule, SharedLayout};
 
 /// Warps of a warpgroup.
@@ -142,7 +142,7 @@ impl Lowering<'_> {
     fn box_origin(&self, source: &Source, slot: Slot) -> Vec<Expr> {
         let Op::Load { at, .. } = &self.kernel.ops[source.load].op else { unreachable!("a load") };
         let number = |v: ValueId| match (source.streamed, slot) {
-            (Some((id, coordinate)), Slot::Of(iteration)) if coordinate == v => self.tile_number(id, iteration),
+            (Some((id, coordinate)), Slot::Of(iteration)) if coordinate == v => self.plan.loops[id].tile(iteration),
             _ => Expr::name(self.coordinate(v)),
         };
         let start = |a: &At| match a {
@@ -154,18 +154,6 @@ impl Lowering<'_> {
             At::Range { start, .. } => self.size(start),
         };
         self.plan.maps[source.map].order.iter().map(|&d| start(&at[d as usize])).collect()
-    }
-
-    /// Number of the tile of an iteration.
-    fn tile_number(&self, id: LoopId, iteration: Iteration) -> Expr {
-        let info = &self.plan.loops[id];
-        let int = |n: u32| Expr::Int(i64::from(n));
-        match iteration {
-            Iteration::First(_, n) => Expr::infix("+", info.lo.clone(), int(n)),
-            Iteration::Ahead(_, n) => Expr::infix("+", Expr::name(info.coordinate.clone()), int(n)),
-            Iteration::Behind(_, n) => Expr::infix("-", Expr::name(info.coordinate.clone()), int(n)),
-            Iteration::Last(_) => Expr::infix("-", info.hi.clone(), Expr::Int(1)),
-        }
     }
 }
 

@@ -19,7 +19,8 @@
 
 use flashtile_dsl::analysis::index::IndexExpr;
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
-use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Op, OpId, Part, Type, ValueId};
+use flashtile_dsl::analysis::streaming::Streaming;
+use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, Type, ValueId};
 use flashtile_templates::expr::{Expr, Function};
 
 use super::pipeline::Loop;
@@ -27,7 +28,7 @@ use super::{Home, Lowering, computed, running_max};
 use crate::error::Error;
 use crate::plan::{Guard, Iteration, LoopId, LoopInfo, Slot, StmtOp, TileId, VarId};
 use crate::rewrite::edit;
-use crate::schedule::{OperandA as OperandAKnob, RunningMax};
+use crate::schedule::{OperandA as OperandAKnob, RunningMax, Walk};
 
 /// A tile that a loop streams.
 #[derive(Clone, Debug)]
@@ -47,6 +48,19 @@ struct Group {
     last_use: usize,
 }
 
+/// Why the loops of a kernel cannot visit their tiles from the last to the first; `None` if they can.
+pub fn why_not_descending(kernel: &Kernel) -> Option<String> {
+    let over_tiles = |op: &OpId| match kernel.ops[*op].op {
+        Op::For { axis, .. } => kernel.axes[axis].kind != AxisKind::Each,
+        _ => false,
+    };
+    let loops: Vec<OpId> = kernel.walk().into_iter().map(|(_, op)| op).filter(over_tiles).collect();
+    if loops.is_empty() {
+        return Some("no loop walks tiles".into());
+    }
+    loops.into_iter().find_map(|op| Streaming::of(kernel, op).why_not_regrouped(kernel))
+}
+
 impl Lowering<'_> {
     pub(super) fn lower_for(
         &mut self,
@@ -60,7 +74,9 @@ impl Lowering<'_> {
         let params = self.kernel.blocks[body].params.clone();
         let name = self.coordinate_name(params[0]);
         let single = self.kernel.axes[axis].kind == AxisKind::Each;
-        let info = LoopInfo { single, ..self.bounds(id, part, &name) };
+        // Single positions are walked as the text says: the parts of a split loop are merged in their order.
+        let walk = if single { Walk::Ascending } else { self.schedule.walk };
+        let info = LoopInfo { single, ..self.bounds(id, part, walk, &name) };
         self.plan.loops.push(info);
         let loop_id = self.plan.loops.len() - 1;
         self.loops_by_axis.insert(axis, loop_id);
@@ -140,7 +156,22 @@ impl Lowering<'_> {
     }
 
     /// Loop bounds as constants named after the coordinate.
-    fn bounds(&mut self, id: OpId, part: Option<Part>, name: &str) -> LoopInfo {
+    fn bounds(&mut self, id: OpId, part: Option<Part>, walk: Walk, name: &str) -> LoopInfo {
+        let (lo, full_lo, full_hi, hi) = self.tiles_walked(id, part, name);
+        let first = match (walk, Expr::infix("-", hi.clone(), Expr::Int(1))) {
+            (Walk::Ascending, _) => lo.clone(),
+            (Walk::Descending, last @ Expr::Int(_)) => last,
+            (Walk::Descending, last) => {
+                let name = self.unique(&format!("{name}_last"));
+                self.push(StmtOp::Let { name: name.clone(), integer: true, value: last });
+                Expr::name(name)
+            }
+        };
+        LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, walk, first, slots: 0, single: false }
+    }
+
+    /// The lowest tile, the lowest that nothing cuts, one past the highest of these, one past the highest.
+    fn tiles_walked(&mut self, id: OpId, part: Option<Part>, name: &str) -> (Expr, Expr, Expr, Expr) {
         // The analysis reads the kernel as written: rewrites keep loops, coordinates and indices, and hide nothing from it.
         let kernel = &self.instance.kernel;
         let LoopRuns { lo, full_lo, full_hi, hi } = mask::loop_runs(
@@ -164,7 +195,7 @@ impl Lowering<'_> {
             let hi = bound(self, "end", &hi);
             let full_lo = bound(self, "full_begin", &full_lo);
             let full_hi = bound(self, "full_end", &full_hi);
-            return LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, slots: 0, single: false };
+            return (lo, full_lo, full_hi, hi);
         };
         let all_lo = bound(self, "all_begin", &lo);
         let all_hi = bound(self, "all_end", &hi);
@@ -193,7 +224,7 @@ impl Lowering<'_> {
         let lo = define(self, "begin", begin(index.clone()));
         let hi = define(self, "end", begin(Expr::infix("+", index, Expr::Int(1))));
         let full_lo = if cut_first { full_lo } else { lo.clone() };
-        LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, slots: 0, single: false }
+        (lo, full_lo, full_hi, hi)
     }
 
     fn index_expr(&self, e: &IndexExpr) -> Expr {
@@ -311,12 +342,8 @@ impl Lowering<'_> {
 
     /// Copies the tiles of a group for one iteration, if it exists, and ends the group of copies.
     fn copy_group(&mut self, group: &Group, iteration: Iteration, coordinate: ValueId) {
-        let (base, ahead) = match iteration {
-            Iteration::First(id, n) => (self.plan.loops[id].lo.clone(), n),
-            Iteration::Ahead(id, n) => (Expr::name(self.plan.loops[id].coordinate.clone()), n),
-            Iteration::Behind(..) | Iteration::Last(_) => unreachable!("copies run ahead"),
-        };
-        let number = Self::tile_ahead(base, ahead);
+        let (Iteration::First(id, _) | Iteration::Ahead(id, _)) = iteration else { unreachable!("copies run ahead") };
+        let number = self.plan.loops[id].tile(iteration);
         let copies = self
             .collect(|this| {
                 for stream in &group.streams {

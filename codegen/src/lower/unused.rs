@@ -13,7 +13,7 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
     loop {
         let mut used = HashSet::new();
         for info in &plan.loops {
-            for bound in [&info.lo, &info.full_lo, &info.full_hi, &info.hi] {
+            for bound in [&info.lo, &info.full_lo, &info.full_hi, &info.hi, &info.first] {
                 names_in(bound, &mut used);
             }
         }

@@ -6,6 +6,7 @@ use flashtile_dsl::ir::ReduceOp;
 use flashtile_templates::expr::{Domain, Expr, Shape};
 
 use super::{Guard, InputSource, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, Storage};
+use crate::schedule::Walk;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -171,13 +172,16 @@ impl Plan {
             StmtOp::Loop { id, from, unroll, body } => {
                 let l = &self.loops[*id];
                 let text = |e: &Expr| e.text(Domain::Uniform);
+                let after = |sign| if *from > 0 { format!(" {sign} {from}") } else { String::new() };
+                let (lo, hi) = (text(&l.lo), text(&l.hi));
+                let walked = match l.walk {
+                    Walk::Ascending => format!("in {lo}{}..{hi}", after('+')),
+                    Walk::Descending => format!("descending in {lo}..{hi}{}", after('-')),
+                };
                 writeln!(
                     f,
-                    "loop {} in {}{}..{} full {}..{}{}",
+                    "loop {} {walked} full {}..{}{}",
                     l.coordinate,
-                    text(&l.lo),
-                    if *from > 0 { format!(" + {from}") } else { String::new() },
-                    text(&l.hi),
                     text(&l.full_lo),
                     text(&l.full_hi),
                     if *unroll > 1 { format!(", {unroll} at a time") } else { String::new() }

@@ -13,7 +13,8 @@
 //! * A `Compute` makes tiles out of others: all warps share the elements, and each thread reads and writes whole 16-byte parts
 //!   of rows. A tile that it makes may lie in a slot that it reads; others see it after the next `Barrier`.
 //! * An *iteration* of a loop is named relative to the one in progress, so that copies may run ahead: slot `n % slots`
-//!   belongs to iteration `n`.
+//!   belongs to iteration `n`. Which tile an iteration visits is said by the loop alone ([`LoopInfo::tile`]): from the lowest up, or
+//!   from the highest down.
 //!
 //! A plan has one role, where all warps copy and compute, or two: a *producer* that fills rings and *consumers* that compute.
 //! Then
@@ -58,7 +59,7 @@ use flashtile_dsl::ir::{Elem, ParamId, ReduceOp, Span};
 use flashtile_templates::expr::{Expr, Shape};
 
 use crate::abi::TensorMap;
-use crate::schedule::{Combine, Persistent, SharedLayout};
+use crate::schedule::{Combine, Persistent, SharedLayout, Walk};
 
 /// Index of a [`SharedTile`].
 pub type TileId = usize;
@@ -170,18 +171,66 @@ impl Variable {
 pub struct LoopInfo {
     /// Name of the coordinate.
     pub coordinate: String,
-    /// First tile.
+    /// Lowest tile.
     pub lo: Expr,
-    /// First tile that nothing cuts.
+    /// Lowest tile that nothing cuts.
     pub full_lo: Expr,
-    /// One past the last tile that nothing cuts.
+    /// One past the highest tile that nothing cuts.
     pub full_hi: Expr,
-    /// One past the last tile.
+    /// One past the highest tile.
     pub hi: Expr,
+    /// In which order it visits them.
+    pub walk: Walk,
+    /// Tile of the first iteration: the lowest, or the highest.
+    pub first: Expr,
     /// Slots of its rings; 0 if it streams nothing.
     pub slots: u32,
     /// Whether it walks single positions, and not tiles.
     pub single: bool,
+}
+
+impl LoopInfo {
+    /// The tile of an iteration, in terms of the coordinate if it is named relative to the one in progress.
+    pub fn tile(&self, iteration: Iteration) -> Expr {
+        let in_progress = || Expr::name(self.coordinate.clone());
+        match iteration {
+            Iteration::First(_, n) => self.onwards(self.first.clone(), n),
+            Iteration::Ahead(_, n) => self.onwards(in_progress(), n),
+            Iteration::Behind(_, n) => match self.walk {
+                Walk::Ascending => Expr::infix("-", in_progress(), Expr::Int(n.into())),
+                Walk::Descending => Expr::infix("+", in_progress(), Expr::Int(n.into())),
+            },
+            Iteration::Last(_) => match self.walk {
+                Walk::Ascending => Expr::infix("-", self.hi.clone(), Expr::Int(1)),
+                Walk::Descending => self.lo.clone(),
+            },
+        }
+    }
+
+    /// The tile that is visited `n` iterations after another.
+    pub fn onwards(&self, tile: Expr, n: u32) -> Expr {
+        match self.walk {
+            Walk::Ascending => Expr::infix("+", tile, Expr::Int(n.into())),
+            Walk::Descending => Expr::infix("-", tile, Expr::Int(n.into())),
+        }
+    }
+
+    /// Whether an iteration exists, if those before it do.
+    pub fn exists(&self, iteration: Iteration) -> Expr {
+        match self.walk {
+            Walk::Ascending => Expr::infix("<", self.tile(iteration), self.hi.clone()),
+            Walk::Descending => Expr::infix(">=", self.tile(iteration), self.lo.clone()),
+        }
+    }
+
+    /// The number of the iteration in progress.
+    pub fn number(&self) -> Expr {
+        let in_progress = Expr::name(self.coordinate.clone());
+        match self.walk {
+            Walk::Ascending => Expr::infix("-", in_progress, self.first.clone()),
+            Walk::Descending => Expr::infix("-", self.first.clone(), in_progress),
+        }
+    }
 }
 
 /// An iteration of a loop.
@@ -695,6 +744,72 @@ mod tests {
             offset: 0,
             warp_private: false,
             barriers: None,
+        }
+    }
+
+    /// The value of a sum, a difference or a comparison, the coordinate of loops being `tile`.
+    fn value(e: &Expr, tile: i64) -> i64 {
+        match e {
+            Expr::Int(n) => *n,
+            Expr::Name(_) => tile,
+            Expr::Infix(operator, a, b) => {
+                let (a, b) = (value(a, tile), value(b, tile));
+                match *operator {
+                    "+" => a + b,
+                    "-" => a - b,
+                    "<" => i64::from(a < b),
+                    ">=" => i64::from(a >= b),
+                    other => unreachable!("{other}"),
+                }
+            }
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn iterations_visit_every_tile_once_in_either_order() {
+        for (walk, lo, trips) in [Walk::Ascending, Walk::Descending]
+            .into_iter()
+            .flat_map(|walk| [0, 3].into_iter().flat_map(move |lo| (0..6).map(move |trips| (walk, lo, trips))))
+        {
+            let hi = lo + trips;
+            let mut tiles: Vec<i64> = (lo..hi).collect();
+            let first = match walk {
+                Walk::Ascending => lo,
+                Walk::Descending => {
+                    tiles.reverse();
+                    hi - 1
+                }
+            };
+            let (lo, hi, first) = (Expr::Int(lo), Expr::Int(hi), Expr::Int(first));
+            let info = LoopInfo {
+                coordinate: "j".into(),
+                lo: lo.clone(),
+                full_lo: lo,
+                full_hi: hi.clone(),
+                hi,
+                walk,
+                first,
+                slots: 2,
+                single: false,
+            };
+            let of = |n: usize| tiles.get(n).copied();
+            for n in 0..tiles.len() + 2 {
+                let at = Iteration::First(0, n as u32);
+                assert_eq!(value(&info.exists(at), 0) == 1, of(n).is_some(), "{walk:?} {n} of {tiles:?}");
+                assert!(of(n).is_none_or(|tile| value(&info.tile(at), 0) == tile), "{walk:?} {n} of {tiles:?}");
+            }
+            for (now, &tile) in tiles.iter().enumerate() {
+                assert_eq!(value(&info.number(), tile), now as i64);
+                for n in 0..3_u32 {
+                    let (ahead, behind) = (Iteration::Ahead(0, n), Iteration::Behind(0, n));
+                    let (there, before) = (of(now + n as usize), now.checked_sub(n as usize).and_then(of));
+                    assert_eq!(value(&info.exists(ahead), tile) == 1, there.is_some());
+                    assert!(there.is_none_or(|t| value(&info.tile(ahead), tile) == t));
+                    assert!(before.is_none_or(|t| value(&info.tile(behind), tile) == t));
+                }
+            }
+            assert!(tiles.last().is_none_or(|&last| value(&info.tile(Iteration::Last(0)), 0) == last));
         }
     }
 
