@@ -63,6 +63,8 @@ const STATE_OF_CLUSTER: f64 = 1000.0;
 const IDLE_FOR_CLUSTER: f64 = 0.025;
 /// Schedules with splits, the best by prediction, with which the other ways to combine the parts are judged.
 const COMBINED: usize = 32;
+/// Schedules, the best by prediction, whose loops are tried from the last tile too.
+const DESCENDING: usize = 8;
 /// What turns of warpgroups gain.
 const TURNS: f64 = 0.99;
 
@@ -286,7 +288,7 @@ pub fn rank(
 }
 
 /// All schedules of the space, also those that are not legal, with the reasons. Either list may be empty. Schedules whose programs
-/// do not fill the machine are there with splits too.
+/// do not fill the machine are there with splits too, and the best of those with a lazy maximum with their loops walked from the last tile.
 pub fn ranking(
     instance: &Instance,
     arch: &'static Arch,
@@ -347,6 +349,17 @@ pub fn ranking(
         return Err(error);
     }
     ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
+    if lower::why_not_descending(&instance.kernel).is_none() {
+        // Steps cost the same in either order: how often a maximum moves is a matter of the data.
+        let best = ranking.legal.iter().filter_map(|(schedule, _)| space::descending(schedule)).take(DESCENDING).collect();
+        for (schedule, judged) in judged(best) {
+            match judged {
+                Ok(judged) => ranking.legal.push((schedule, judged.seconds)),
+                Err(error) => ranking.refuse(schedule, error)?,
+            }
+        }
+        ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
+    }
     Ok(ranking)
 }
 

@@ -5,7 +5,8 @@
 //! here, though a schedule written by hand may use them.
 //!
 //! Splits are not here either: whether they help depends on the sizes. The ranking adds them ([`splits`]) to the schedules whose
-//! programs do not fill the machine.
+//! programs do not fill the machine. Nor are loops that are walked from the last tile: only the data say whether they help, and the
+//! ranking adds them ([`descending`]) to the best schedules.
 
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::{Elem, Kernel, Op};
@@ -17,7 +18,7 @@ use crate::instance::Instance;
 use crate::launches;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{Combine, OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{Combine, OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder};
 
 /// All legal schedules of the space, in a fixed order.
 pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
@@ -106,6 +107,13 @@ pub(crate) fn combining(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
     all.extend((split.splits >= GROUPED).then(|| Schedule { combine: Combine::Tree, ..split.clone() }));
     all.retain(|schedule| launches::why_not_combine(schedule, arch).is_empty());
     all
+}
+
+/// The schedule with its loops walked from the last tile, where that may matter: a lazy maximum moves as often as scores grow along
+/// the walk. The kernel's loops must allow it.
+pub(crate) fn descending(schedule: &Schedule) -> Option<Schedule> {
+    let matters = schedule.tensor_op == TensorOp::Wgmma && schedule.running_max != RunningMax::Exact;
+    matters.then(|| Schedule { walk: Walk::Descending, ..schedule.clone() })
 }
 
 /// The smallest tiles: what speaks against these speaks against all.
