@@ -6,7 +6,7 @@ use flashtile_dsl::analysis::cost::{Work, Workload};
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::analysis::mask::MaskOptions;
 use flashtile_dsl::ir::{
-    AxisKind, Binding, Dim, Direction, Elem, Kernel, Op, Param, ParamKind, ProgramDim, SizeExpr, SizeKind, Type, verify,
+    AxisKind, Binding, Dim, Elem, Kernel, Op, ParamKind, ProgramDim, SizeExpr, SizeKind, TensorDecl, Type, verify,
 };
 use flashtile_templates::expr::Shape;
 use serde::{Deserialize, Serialize};
@@ -213,13 +213,13 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
 /// When a launch waits for those before it: in the end, if it touches nothing that they write and writes nothing that they touch.
 fn wait(launches: &[PlannedLaunch], abis: &[Abi], number: usize) -> emit::LaunchWait {
     let (before, this) = (&launches[..number], &launches[number]);
-    let tensors = |launch: &PlannedLaunch, wanted: fn(Direction) -> bool| -> BTreeSet<String> {
-        let tensor = |param: &Param| matches!(&param.kind, ParamKind::Tensor(t) if wanted(t.direction));
-        launch.piece.instance.kernel.params.values().filter(|p| tensor(p)).map(|p| p.name.clone()).collect()
+    let tensors = |launch: &PlannedLaunch, only_written: bool| -> BTreeSet<String> {
+        let wanted = |t: &TensorDecl| !only_written || t.direction.is_written();
+        let params = launch.piece.instance.kernel.params.values();
+        params.filter(|p| matches!(&p.kind, ParamKind::Tensor(t) if wanted(t))).map(|p| p.name.clone()).collect()
     };
-    let (any, written): (fn(Direction) -> bool, fn(Direction) -> bool) = (|_| true, Direction::is_written);
     let meets = |other: &PlannedLaunch| {
-        !tensors(other, written).is_disjoint(&tensors(this, any)) || !tensors(other, any).is_disjoint(&tensors(this, written))
+        !tensors(other, true).is_disjoint(&tensors(this, false)) || !tensors(other, false).is_disjoint(&tensors(this, true))
     };
     if !abis[number].early {
         emit::LaunchWait::Never
