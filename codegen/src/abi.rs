@@ -1,6 +1,8 @@
 //! How a generated kernel is called: the contract between generated code and whoever launches it.
 
-use flashtile_dsl::ir::Elem;
+use std::collections::BTreeMap;
+
+use flashtile_dsl::ir::{Binding, Elem, Kernel, SizeExpr, SizeKind};
 use serde::{Deserialize, Serialize};
 
 /// Contents of one field of the parameter block.
@@ -83,13 +85,103 @@ pub struct SizeTerm {
 }
 
 impl SizeTerm {
+    /// A size of a kernel whose constants are bound.
+    pub(crate) fn of(kernel: &Kernel, binding: &Binding, size: &SizeExpr) -> Self {
+        let (terms, mut constant, divisor) = size.parts();
+        let mut named = Vec::new();
+        for (&id, &coefficient) in terms {
+            let s = &kernel.sizes[id];
+            match s.kind {
+                SizeKind::Const => constant += coefficient * binding.consts[&s.name],
+                SizeKind::Runtime => named.push((s.name.clone(), coefficient)),
+            }
+        }
+        Self { terms: named, constant, divisor }
+    }
+
     /// The value, given run-time sizes by name. `None` if one is missing.
     pub fn eval(&self, size: impl Fn(&str) -> Option<i64>) -> Option<i64> {
-        let mut sum = self.constant;
-        for (name, coefficient) in &self.terms {
-            sum += coefficient * size(name)?;
+        Some(self.sum(size)?.div_euclid(self.divisor))
+    }
+
+    /// The value where the division leaves no remainder.
+    fn exact(&self, size: impl Fn(&str) -> Option<i64>) -> Option<i64> {
+        let sum = self.sum(size)?;
+        (sum % self.divisor == 0).then_some(sum / self.divisor)
+    }
+
+    fn sum(&self, size: impl Fn(&str) -> Option<i64>) -> Option<i64> {
+        let terms = self.terms.iter();
+        terms.map(|(name, coefficient)| Some((size(name)?, coefficient))).try_fold(self.constant, |sum, term| {
+            let (size, coefficient) = term?;
+            sum.checked_add(size.checked_mul(*coefficient)?)
+        })
+    }
+}
+
+/// Rows of grouped heads as rows of one tile (`fold=heads`): how the tensors of a call look to its launches.
+///
+/// `heads` heads come in `groups` groups, the heads of a group one after the other, and each has `rows` rows. The launches have a
+/// size that the kernel text does not have, the rows of a group, and address dimensions `(heads, rows)` of a tensor as
+/// `(groups, rows of a group)`. Nothing is copied, so it takes strides that let it ([`FoldedRows::strides`]).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FoldedRows {
+    /// Name of the size.
+    pub size: String,
+    /// Heads.
+    pub heads: SizeTerm,
+    /// Groups of heads.
+    pub groups: SizeTerm,
+    /// Rows of a head.
+    pub rows: SizeTerm,
+    /// The tensors, by name, each with the dimension of its heads; that of their rows is the next.
+    pub tensors: Vec<(String, u32)>,
+}
+
+/// The sizes of [`FoldedRows`] in a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FoldedSizes {
+    /// Groups of heads.
+    pub groups: i64,
+    /// Heads of a group.
+    pub share: i64,
+    /// Rows of a head.
+    pub rows: i64,
+    /// Rows of a group.
+    pub folded: i64,
+}
+
+impl FoldedRows {
+    /// The sizes, given those of the kernel text by name. `None` if the heads are not so many to each group, or the rows of a group
+    /// more than a size may be.
+    pub fn sizes(&self, size: impl Fn(&str) -> Option<i64>) -> Option<FoldedSizes> {
+        let (heads, rows) = (self.heads.exact(&size)?, self.rows.exact(&size)?);
+        let groups = self.groups.exact(&size).filter(|&groups| groups > 0)?;
+        let share = (heads > 0 && heads % groups == 0).then_some(heads / groups)?;
+        let folded = share.checked_mul(rows).filter(|folded| (0..1 << 31).contains(folded))?;
+        Some(FoldedSizes { groups, share, rows, folded })
+    }
+
+    /// The strides of the dimensions `(groups, rows of a group)` of a tensor whose dimensions `(heads, rows)` have these strides, all in
+    /// elements. `is_last`: no dimension follows, so that the rows must be contiguous. `None` if one stride does not lead from each row
+    /// of a group to the next.
+    pub fn strides(sizes: FoldedSizes, [head, row]: [usize; 2], is_last: bool) -> Option<[usize; 2]> {
+        let FoldedSizes { share, rows, .. } = sizes;
+        if share == 1 || rows == 0 {
+            return Some([head, row]);
         }
-        Some(sum.div_euclid(self.divisor))
+        let share = usize::try_from(share).ok()?;
+        let step = if rows == 1 { head } else { row };
+        let even = usize::try_from(rows).ok()?.checked_mul(step) == Some(head);
+        (even && (!is_last || step == 1)).then_some([head.checked_mul(share)?, step])
+    }
+
+    /// Sizes by name, those of the kernel text and the rows of a group. `None` as [`FoldedRows::sizes`].
+    pub fn with_size(&self, sizes: &BTreeMap<String, i64>) -> Option<BTreeMap<String, i64>> {
+        let folded = self.sizes(|name| sizes.get(name).copied())?.folded;
+        let mut all = sizes.clone();
+        all.insert(self.size.clone(), folded);
+        Some(all)
     }
 }
 
@@ -182,6 +274,40 @@ mod tests {
         assert_eq!(scratch.layout(&[4, 3, 10, 6]), (vec![240, 80, 8, 1], 4 * 240 * 4));
         assert_eq!(scratch.layout(&[4, 3, 0]), (vec![0, 0, 1], 0));
         assert_eq!(scratch.layout(&[]), (vec![], 4));
+    }
+
+    fn folded(groups: SizeTerm) -> FoldedRows {
+        let size = |name: &str| SizeTerm { terms: vec![(name.to_owned(), 1)], constant: 0, divisor: 1 };
+        FoldedRows { size: "folded_rows".into(), heads: size("H"), groups, rows: size("M"), tensors: vec![("q".into(), 1)] }
+    }
+
+    #[test]
+    fn heads_fold_where_every_group_has_as_many() {
+        let of = |groups: SizeTerm, h: i64, m: i64| {
+            let sizes = BTreeMap::from([("H".to_owned(), h), ("G".to_owned(), 2), ("M".to_owned(), m)]);
+            folded(groups).with_size(&sizes).map(|sizes| sizes["folded_rows"])
+        };
+        let by_size = || SizeTerm { terms: vec![("G".into(), 1)], constant: 0, divisor: 1 };
+        let by_share = || SizeTerm { terms: vec![("H".into(), 1)], constant: 0, divisor: 3 };
+        let one = || SizeTerm { terms: vec![], constant: 1, divisor: 1 };
+        assert_eq!([of(by_size(), 8, 5), of(by_size(), 2, 5), of(by_size(), 8, 0)], [Some(20), Some(5), Some(0)]);
+        assert_eq!([of(by_size(), 7, 5), of(by_size(), 0, 5), of(by_size(), 1, 5)], [None; 3]);
+        assert_eq!([of(by_share(), 9, 5), of(by_share(), 8, 5), of(by_share(), 2, 5)], [Some(15), None, None]);
+        assert_eq!([of(one(), 7, 5), of(one(), 1 << 16, 1 << 15)], [Some(35), None]);
+    }
+
+    #[test]
+    fn one_stride_leads_through_the_rows_of_a_group() {
+        let sizes = |share: i64, rows: i64| FoldedSizes { groups: 2, share, rows, folded: share * rows };
+        let of = |share, rows, strides| FoldedRows::strides(sizes(share, rows), strides, false);
+        assert_eq!(of(4, 5, [40, 8]), Some([160, 8]));
+        assert_eq!(of(4, 5, [48, 8]), None, "a gap between heads");
+        assert_eq!(of(4, 5, [8, 64]), None, "rows outside of heads");
+        assert_eq!(of(4, 1, [48, 9]), Some([192, 48]), "the stride of one row is never used");
+        assert_eq!(of(1, 5, [8, 64]), Some([8, 64]), "one head a group");
+        let last = |rows, strides| FoldedRows::strides(sizes(4, rows), strides, true);
+        assert_eq!([last(5, [5, 1]), last(1, [1, 1])], [Some([20, 1]), Some([4, 1])]);
+        assert_eq!([last(5, [6, 1]), last(1, [3, 1])], [None; 2], "the last dimension is contiguous");
     }
 
     #[test]

@@ -122,6 +122,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         }
         "loop_order" if rewrite::why_not_interchange(&instance.kernel).is_some() => default(),
         "walk" if drawn.loop_order != LoopOrder::AsWritten || lower::why_not_descending(&instance.kernel).is_some() => default(),
+        "fold" if !instance.facts.foldable => default(),
         "order" if !matches!(lower::trip_trend(instance, drawn), Some(Trend::Rising | Trend::Falling)) => one_of(&["grid"]),
         _ => drawn_values(knob),
     }

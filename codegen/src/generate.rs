@@ -5,13 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use flashtile_dsl::analysis::cost::{Work, Workload};
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::analysis::mask::MaskOptions;
-use flashtile_dsl::ir::{
-    AxisKind, Binding, Dim, Elem, Kernel, Op, ParamKind, ProgramDim, SizeExpr, SizeKind, TensorDecl, Type, verify,
-};
+use flashtile_dsl::ir::{AxisKind, Binding, Dim, Elem, Kernel, Op, ParamKind, ProgramDim, SizeExpr, TensorDecl, Type, verify};
 use flashtile_templates::expr::Shape;
 use serde::{Deserialize, Serialize};
 
-use crate::abi::{Abi, Blocks, GridDim, Scratch, SizeTerm};
+use crate::abi::{Abi, Blocks, FoldedRows, GridDim, Scratch, SizeTerm};
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::blocks;
 use crate::emit::{self, Emission};
@@ -35,6 +33,8 @@ pub struct Generated {
     pub main: usize,
     /// Tensors between the launches.
     pub scratch: Vec<Scratch>,
+    /// How the launches see the tensors of a call, if not as the kernel text does: they have a size more.
+    pub folded: Option<FoldedRows>,
     /// The schedule it was generated under.
     pub schedule: Schedule,
     /// The architecture.
@@ -43,6 +43,8 @@ pub struct Generated {
     pub assumptions: Vec<String>,
     /// Why products do not go through `wgmma` although the architecture has it, if the kernel cannot use it.
     pub fallback: Option<String>,
+    /// Why the rows of heads that read the same keys are not folded, if the kernel has such and the facts do not say that they may be.
+    pub unfolded: Option<String>,
 }
 
 /// One launch of generated code.
@@ -72,6 +74,8 @@ impl Generated {
     /// every program, what lies between the launches included.
     pub fn executed(&self, binding: &Binding, sizes: &BTreeMap<String, i64>) -> Work {
         let mut all = Work::default();
+        let with_size = self.folded.as_ref().and_then(|folded| folded.with_size(sizes));
+        let sizes = with_size.as_ref().unwrap_or(sizes);
         for Launch { kernel, schedule, .. } in &self.launches {
             let block = |axis| i64::from(blocks::block(kernel, schedule, axis));
             let options = MaskOptions { early_stop: schedule.early_stop };
@@ -188,7 +192,16 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
             next_is_early: abis.get(n + 1).is_some_and(|next| next.early),
         })
         .collect();
-    let head = emit::Head { instance, schedule, arch, assumptions: &planned.assumptions, fallback: fallback.as_deref() };
+    let made = if instance.facts.foldable { None } else { rewrite::fold(&instance.kernel).ok() };
+    let unfolded = made.map(|made| format!("it is not known that {}", launches::foldable_text(&made)));
+    let head = emit::Head {
+        instance,
+        schedule,
+        arch,
+        assumptions: &planned.assumptions,
+        fallback: fallback.as_deref(),
+        unfolded: unfolded.as_deref(),
+    };
     let source = emit::emit(&head, &emissions)?;
     let launches = planned.launches.into_iter().zip(abis).map(|(launch, abi)| Launch {
         abi,
@@ -203,10 +216,12 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
         launches: launches.collect(),
         main: planned.main,
         scratch: planned.scratch,
+        folded: planned.folded,
         schedule: schedule.clone(),
         arch: arch.name,
         assumptions: planned.assumptions,
         fallback,
+        unfolded,
     })
 }
 
@@ -238,6 +253,8 @@ pub(crate) struct Planned {
     pub main: usize,
     /// Tensors between them.
     pub scratch: Vec<Scratch>,
+    /// How they see the tensors of a call.
+    pub folded: Option<FoldedRows>,
     /// Reasons against the schedule.
     pub reasons: Vec<String>,
     /// What must hold of the arguments.
@@ -294,7 +311,8 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
         // Of a part nobody can tell: its state is not what the text stores.
         return Err(illegal(vec![lazy_reason(&why)]));
     }
-    let Launches { pieces, main, mut scratch } = launches::launches(instance, schedule, arch).map_err(illegal)?;
+    let Launches { pieces, main, mut scratch, folded, assumption } =
+        launches::launches(instance, schedule, arch).map_err(illegal)?;
     let launches = pieces
         .into_iter()
         .enumerate()
@@ -308,13 +326,14 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
         let assumed = launch.assumed.iter().map(|name| format!("{name} > 0"));
         assumptions.extend(assumed.filter(|a| !assumptions.contains(a)).collect::<Vec<_>>());
     }
+    assumptions.extend(assumption);
     if instance.facts.alignment > 2 {
         assumptions.push(format!("addresses and strides of matrices are multiples of {} bytes", instance.facts.alignment));
     }
     if assumptions.is_empty() {
         assumptions.push("nothing".into());
     }
-    Ok(Planned { launches, main, scratch, reasons, assumptions })
+    Ok(Planned { launches, main, scratch, folded, reasons, assumptions })
 }
 
 /// The memory of the states that go from part to part by a semaphore: one for all programs that differ in their part only.
@@ -590,15 +609,5 @@ fn grid(instance: &Instance, schedule: &Schedule) -> Vec<GridDim> {
 
 /// A size as the ABI has it.
 pub(crate) fn term(instance: &Instance, size: &SizeExpr) -> SizeTerm {
-    let kernel = &instance.kernel;
-    let (terms, mut constant, divisor) = size.parts();
-    let mut named = Vec::new();
-    for (&id, &coefficient) in terms {
-        let s = &kernel.sizes[id];
-        match s.kind {
-            SizeKind::Const => constant += coefficient * instance.binding.consts[&s.name],
-            SizeKind::Runtime => named.push((s.name.clone(), coefficient)),
-        }
-    }
-    SizeTerm { terms: named, constant, divisor }
+    SizeTerm::of(&instance.kernel, &instance.binding, size)
 }

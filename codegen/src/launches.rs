@@ -6,12 +6,12 @@
 
 use flashtile_dsl::ir::{Kernel, ParamKind};
 
-use crate::abi::Scratch;
+use crate::abi::{FoldedRows, Scratch};
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::generate;
 use crate::instance::Instance;
-use crate::rewrite;
-use crate::schedule::{BLayout, Combine, LoopOrder, Persistent, Precompute, RunningMax, Schedule, Walk};
+use crate::rewrite::{self, Folded};
+use crate::schedule::{BLayout, Combine, Fold, LoopOrder, Persistent, Precompute, RunningMax, Schedule, Walk};
 use crate::space;
 
 /// Parts that a loop may be split into.
@@ -33,6 +33,10 @@ pub(crate) struct Launches {
     /// The one that the knobs of the schedule are about.
     pub main: usize,
     pub scratch: Vec<Scratch>,
+    /// How the launches see the tensors of a call, if not as the kernel text does.
+    pub folded: Option<FoldedRows>,
+    /// What they assume of the arguments, in words.
+    pub assumption: Option<String>,
 }
 
 /// The launches of an instance under a schedule.
@@ -46,15 +50,35 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
         b_layout: BLayout::AsGiven,
         precompute: Precompute::Off,
         loop_order: LoopOrder::AsWritten,
+        fold: Fold::Off,
         ..schedule.clone()
     };
+    // Ahead of everything else, so that what lies between launches has the sizes of the folded kernel too.
+    let (unfolded, mut folded, mut assumption) = (instance, None, None);
+    let mut instance = unfolded.clone();
+    let mut reasons = Vec::new();
+    if schedule.fold == Fold::Heads {
+        match rewrite::fold(&unfolded.kernel) {
+            Ok(made) => {
+                let text = foldable_text(&made);
+                if !unfolded.facts.foldable {
+                    reasons.push(format!("fold=heads takes arguments of which it is known that {text}; fold=off takes any"));
+                }
+                assumption = Some(text);
+                folded = Some(made.rows(&unfolded.binding));
+                instance.kernel = made.kernel;
+            }
+            Err(why) => reasons.push(format!("fold=heads has nothing to fold: {why}")),
+        }
+    }
+    let instance = &instance;
     let of = |kernel: Kernel| Instance { kernel, ..instance.clone() };
     let follows = |kernel: Kernel| {
         let instance = of(kernel);
         let schedule = follower(&instance, &whole, arch);
         Piece { instance, schedule }
     };
-    let (mut reasons, mut pieces, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut pieces, mut scratch) = (Vec::new(), Vec::new());
     let mut kernel = instance.kernel.clone();
     if let Some(sides) = rewrite::Sides::of(schedule.precompute) {
         match rewrite::precompute(&kernel, sides) {
@@ -113,7 +137,7 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
         pieces.push(follows(made.start));
         pieces.push(Piece { instance: of(made.main), schedule: whole.clone() });
         pieces.push(follows(made.finish));
-        return Ok(Launches { pieces, main: main + 1, scratch });
+        return Ok(Launches { pieces, main: main + 1, scratch, folded, assumption });
     }
     match parts {
         Parts::One => pieces.push(Piece { instance: of(kernel), schedule: whole.clone() }),
@@ -134,7 +158,16 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
             pieces.extend([group, split.combine].map(follows));
         }
     }
-    Ok(Launches { pieces, main, scratch })
+    Ok(Launches { pieces, main, scratch, folded, assumption })
+}
+
+/// What [`crate::Facts::foldable`] says of the arguments, in words.
+pub(crate) fn foldable_text(folded: &Folded) -> String {
+    let size = |size| folded.kernel.size_text(size);
+    let (heads, groups, rows) = (size(&folded.heads), size(&folded.groups), size(&folded.rows));
+    let names: Vec<String> = folded.tensors.iter().map(|(name, _)| format!("`{name}`")).collect();
+    let whole = if groups == "1" { String::new() } else { format!("{heads} is a multiple of {groups}, and ") };
+    format!("{whole}heads of {} follow each other, {rows} rows apart", names.join(", "))
 }
 
 /// How the parts of a loop are made.

@@ -18,20 +18,21 @@ mod rewrite;
 mod schedule;
 mod space;
 
-pub use abi::{Abi, Blocks, Field, GridDim, Scratch, SizeTerm, TensorMap};
+pub use abi::{Abi, Blocks, Field, FoldedRows, FoldedSizes, GridDim, Scratch, SizeTerm, TensorMap};
 pub use arch::{ARCHS, Arch, CopyOp, TensorOp};
 pub use blocks::block as block_size;
 pub use draw::{draw, drawn_values};
 pub use error::Error;
 pub use generate::{Generated, Launch, Legality, Limit, Resources, check, generate};
-pub use instance::{Facts, Instance, wide_tensors};
+pub use instance::{Facts, Instance, folded_rows, wide_tensors};
 pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
 pub use rewrite::{
-    GroupedSplit, Interchanged, Precomputed, Pretransposed, Sides, Split, interchange, precompute, pretranspose, split,
-    split_grouped, split_joined, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
+    Folded, GroupedSplit, Interchanged, Precomputed, Pretransposed, Sides, Split, fold, interchange, precompute, pretranspose,
+    split, split_grouped, split_joined, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose,
+    why_not_split,
 };
 pub use schedule::{
-    BLayout, Combine, Edges, Exponential, Fragments, KNOBS, Knob, LoopOrder, OperandA, Persistent, PingPong, Precompute,
+    BLayout, Combine, Edges, Exponential, Fold, Fragments, KNOBS, Knob, LoopOrder, OperandA, Persistent, PingPong, Precompute,
     RunningMax, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, Walk, WorkOrder,
 };
 pub use space::{fallback, space};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 8;
+pub const SPACE_VERSION: u32 = 9;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -189,6 +189,16 @@ choices! {
 }
 
 choices! {
+    /// Whose rows a tile of rows holds.
+    Fold {
+        /// Those of one head.
+        Off = "off",
+        /// Those of all heads that read the same keys, one head after the other.
+        Heads = "heads",
+    }
+}
+
+choices! {
     /// What combines the parts of a split loop.
     Combine {
         /// A kernel of its own, launched after the one that walks the parts.
@@ -287,6 +297,8 @@ pub struct Schedule {
     pub loop_order: LoopOrder,
     /// Order of the tiles of loops.
     pub walk: Walk,
+    /// Rows of a tile.
+    pub fold: Fold,
 }
 
 impl Default for Schedule {
@@ -321,6 +333,7 @@ impl Default for Schedule {
             b_layout: BLayout::AsGiven,
             loop_order: LoopOrder::AsWritten,
             walk: Walk::Ascending,
+            fold: Fold::Off,
         }
     }
 }
@@ -398,6 +411,7 @@ knobs! {
     b_layout: choice, "how right operands that the text transposes (K) lie in global memory";
     loop_order: choice, "whether rows or the loop over the other axis (keys) is the outer loop";
     walk: choice, "order in which loops visit their tiles";
+    fold: choice, "whether a tile holds the rows of all heads that read the same keys, or of one";
 }
 
 /// Why a text is not a schedule.

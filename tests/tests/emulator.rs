@@ -158,6 +158,83 @@ fn scores_that_grow_along_either_walk_are_right() {
     }
 }
 
+/// Cases of attention with few rows and grouped heads.
+fn few_rows(elem: Elem) -> Vec<Case> {
+    let size = |case: &Case, name: &str| case.sizes.iter().find(|(n, _)| *n == name).expect("a size of attention").1;
+    let fits = |case: &Case| {
+        case.small && case.kernel == "attention" && case.elem == elem && size(case, "M") < 20 && size(case, "H") > size(case, "G")
+    };
+    cases().into_iter().filter(fits).collect()
+}
+
+/// The rows of the heads of a group as rows of one tile: on each path, with parts of the loop combined in each way.
+#[test]
+fn folded_rows_are_right_in_any_order_of_execution() {
+    let paths = [
+        ("sm_80", Elem::F32, "block_m=32,block_n=32,warps=2,tensor_op=ffma,copy=sync,stages=1,shared=plain,splits=3"),
+        ("sm_75", Elem::F16, "block_m=16,warps=1,tensor_op=mma_m16n8k8,copy=sync,stages=1,b_layout=pretransposed"),
+        ("sm_80", Elem::Bf16, "block_m=16,block_n=32,warps=1,stages=3,splits=2,combine=semaphore,operand_a=registers"),
+        ("sm_80", Elem::F16, "block_m=32,warps=1,block_n=32,loop_order=interchanged,copy=sync,stages=1"),
+        ("sm_90a", Elem::F16, "block_m=16,warps=1,block_n=16,splits=4,combine=cluster"),
+        ("sm_90a", Elem::Bf16, "tensor_op=wgmma,copy=tma,block_n=32,splits=4"),
+        ("sm_90a", Elem::F16, "tensor_op=wgmma,copy=tma,block_n=16,splits=2,combine=semaphore,running_max=max_first,overlap=on"),
+        ("sm_90a", Elem::F16, "tensor_op=wgmma,copy=tma,persistent=dynamic,outer_stages=2"),
+    ];
+    for (seed, (arch_name, elem, knobs)) in paths.into_iter().enumerate() {
+        let arch = arch(arch_name);
+        let all = few_rows(elem).into_iter();
+        let cases: Vec<Case> = all.filter(|case| case.facts().is_ok_and(|f| f.foldable && f.alignment == 16)).collect();
+        // Packed, and of one row also as (batch, rows, heads, columns).
+        assert!(cases.len() >= 5, "{} cases of {elem:?}", cases.len());
+        let schedule = Some(format!("fold=heads,{knobs}").parse().expect("a schedule"));
+        let options = LaunchOptions { schedule, ..options(arch, Options::random(seed as u64)) };
+        judge(knobs, &run(&Device::emulator(), &options, &cases));
+    }
+}
+
+/// Rows that do not lie evenly, or groups of different sizes: a schedule that folds is refused, and the model's choice is right.
+#[test]
+fn rows_that_do_not_fold_are_refused_or_left_as_they_are() {
+    let arch = arch("sm_90a");
+    let all = few_rows(Elem::Bf16).into_iter();
+    let cases: Vec<Case> = all.filter(|case| case.facts().is_ok_and(|facts| !facts.foldable)).collect();
+    assert!(cases.len() >= 4, "{} cases", cases.len());
+    judge("the model's choice", &run(&Device::emulator(), &options(arch, Options::default()), &cases));
+    for case in &cases {
+        let mut prepared = case.prepare().expect("prepares");
+        let schedule = Some("fold=heads".parse().expect("a schedule"));
+        let folding = LaunchOptions { schedule, ..options(arch, Options::default()) };
+        let loaded = prepared.kernel.on_with(&Device::emulator(), folding).expect("nothing is known of the arguments yet");
+        let error = verify::run(&loaded, &mut prepared.arguments).expect_err("it cannot fold").to_string();
+        let reason =
+            "fold=heads takes arguments of which it is known that H is a multiple of G, and heads of `q`, `o`, `lse` follow";
+        assert!(error.contains(reason), "{}: {error}", case.name());
+    }
+}
+
+/// One loaded kernel meets arguments that fold and others.
+#[test]
+fn every_launch_finds_out_whether_its_rows_fold() {
+    let of = |text: &str| {
+        let named = |case: &Case| case.name() == format!("attention/bf16/B1_H8_G2_M5_N77_D64/normal{text}");
+        cases().into_iter().find(named).unwrap_or_else(|| panic!("no case {text}")).prepare().expect("prepares")
+    };
+    let (mut packed, mut inner) = (of(""), of("/bshd"));
+    let load = |schedule| {
+        let options = LaunchOptions { schedule, ..options(arch("sm_90a"), Options::default()) };
+        packed.kernel.on_with(&Device::emulator(), options).expect("loads")
+    };
+    let (folding, free) = (load(Some("fold=heads".parse().expect("a schedule"))), load(None));
+    for _ in 0..2 {
+        verify::run(&folding, &mut packed.arguments).expect("is right");
+        assert!(verify::run(&folding, &mut inner.arguments).is_err(), "rows outside of heads");
+        verify::run(&free, &mut packed.arguments).expect("is right");
+        verify::run(&free, &mut inner.arguments).expect("is right");
+    }
+    let facts = |loaded: &flashtile::LoadedKernel| loaded.variants().iter().map(|v| v.facts.foldable).collect::<Vec<_>>();
+    assert_eq!((facts(&folding), facts(&free)), (vec![true], vec![true, false]));
+}
+
 /// A barrier that is dropped from generated code is a race, of which both lines of the kernel text are told.
 #[test]
 fn a_planted_race_is_told_with_both_lines() {

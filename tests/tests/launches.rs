@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{
-    Arch, Facts, Instance, Interchanged, Sides, Split, generate, interchange, precompute, pretranspose, split, split_grouped,
-    split_joined, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
+    Arch, Facts, Folded, FoldedRows, Instance, Interchanged, Sides, Split, fold, generate, interchange, precompute, pretranspose,
+    split, split_grouped, split_joined, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose,
+    why_not_split,
 };
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{
@@ -88,6 +89,8 @@ fn kernels() -> Vec<Kernel> {
 struct Call {
     rows: i64,
     columns: i64,
+    /// Rows of a group of heads.
+    folded: i64,
     blocks: (usize, usize),
     integer: i32,
     seed: u64,
@@ -99,6 +102,7 @@ impl Call {
     fn size(&self, name: &str) -> i64 {
         match name {
             "M" => self.rows,
+            "folded_rows" => self.folded,
             "N" => self.columns,
             "K" => self.columns + 3,
             "H" => 4,
@@ -179,8 +183,20 @@ impl Call {
 
     /// Where the outputs of the kernel and of its launches differ by more than rounding.
     fn difference<A: Arithmetic + Clone>(&self, kernel: &Kernel, launches: &[&Kernel], arithmetic: A) -> Option<String> {
-        let mut whole = self.inputs(kernel);
-        let mut parts = whole.clone();
+        let inputs = self.inputs(kernel);
+        self.difference_on(kernel, &inputs, launches, inputs.clone(), arithmetic)
+    }
+
+    /// The same, with the inputs as the launches see them.
+    fn difference_on<A: Arithmetic + Clone>(
+        &self,
+        kernel: &Kernel,
+        inputs: &Tensors,
+        launches: &[&Kernel],
+        seen: Tensors,
+        arithmetic: A,
+    ) -> Option<String> {
+        let (mut whole, mut parts) = (inputs.clone(), seen);
         self.run(kernel, &mut whole, arithmetic.clone());
         launches.iter().for_each(|launch| self.run(launch, &mut parts, arithmetic.clone()));
         // States are f32.
@@ -205,6 +221,7 @@ fn calls() -> impl Strategy<Value = Call> {
     (1i64..20, 0i64..40, (1usize..9, 1usize..9), 0i32..12, any::<u64>()).prop_map(|(rows, columns, blocks, integer, seed)| Call {
         rows,
         columns,
+        folded: 0,
         blocks,
         integer,
         seed,
@@ -366,6 +383,170 @@ proptest! {
     }
 }
 
+/// One head of keys for all heads of queries, and a bias that has rows of heads too.
+const ONE_HEAD_OF_KEYS: &str = "
+pub fn one_head_of_keys<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>, k: &Tensor<T, (B, N, D)>, v: &Tensor<T, (B, N, D)>, bias: &Tensor<T, (H, M, N)>,
+    o: &mut Tensor<T, (B, H, M, D)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let q_i = load(q, [b, h, i, ..]);
+    let mut sum = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, j, ..]).t()) + load(bias, [h, i, j]);
+        sum = sum + dot(s.to::<T>(), load(v, [b, j, ..]));
+    }
+    store(o, [b, h, i, ..], sum);
+}";
+
+/// Groups of two heads, by a number and by sizes; what the text computes of sizes and keys stays as it is.
+const PAIRS: &str = "
+pub fn pairs<T: Element, const D: usize>(q: &Tensor<T, (H, M, D)>, k: &Tensor<T, (G, N, D)>, o: &mut Tensor<f32, (H, M)>) {
+    let (h, i) = program(H, tiles(M));
+    let q_i = load(q, [h, i, ..]);
+    let mut sum = zeros(i);
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [h / 2, j, ..]).t());
+        sum = sum + rowsum(select(pos(j) < M, s, 0.5 * s));
+    }
+    store(o, [h, i], sum);
+}";
+
+fn foldable_kernels() -> Vec<Kernel> {
+    let by_quotient = PAIRS.replace("h / 2", "h / (H / G)");
+    let own = [ONE_HEAD_OF_KEYS, PAIRS, &by_quotient].into_iter().flat_map(parse);
+    kernels().into_iter().chain(own).filter(|k| why_not_fold(k).is_none()).collect()
+}
+
+/// A kernel with folded rows.
+struct Fold {
+    call: Call,
+    made: Folded,
+    rows: FoldedRows,
+}
+
+impl Fold {
+    fn new(kernel: &Kernel, call: &Call) -> Self {
+        let made = fold(kernel).expect("it can be");
+        let consts = kernel.sizes.values().filter(|s| s.kind == SizeKind::Const).map(|s| (s.name.clone(), D));
+        let rows = made.rows(&Binding::new(kernel, Elem::F32, consts));
+        let folded = rows.sizes(|name| Some(call.size(name))).expect("4 heads are in groups of as many").folded;
+        Self { call: Call { folded, ..call.clone() }, made, rows }
+    }
+
+    /// Inputs of the kernel, with `gap` elements behind each row of matrices, and how the folded kernel sees them.
+    fn inputs(&self, kernel: &Kernel, gap: usize) -> (Tensors, Tensors) {
+        let mut own = self.call.inputs(kernel);
+        for tensor in own.values_mut().filter(|t| t.shape.len() > 2) {
+            let mut spread = HostTensor::packed(tensor.elem, &tensor.shape);
+            let mut step = tensor.shape.last().expect("a dimension") + gap;
+            for (stride, extent) in spread.strides.iter_mut().zip(&tensor.shape).rev().skip(1) {
+                *stride = step;
+                step *= extent;
+            }
+            spread.bytes = vec![0; step.max(1) * 4];
+            spread.write_f64(&tensor.to_f64());
+            *tensor = spread;
+        }
+        let sizes = self.rows.sizes(|name| Some(self.call.size(name))).expect("they fold");
+        let mut seen = own.clone();
+        for (name, dimension) in &self.rows.tensors {
+            let Some(tensor) = seen.get_mut(name) else { continue };
+            let at = *dimension as usize;
+            let strides = [tensor.strides[at], tensor.strides[at + 1]];
+            let pair = FoldedRows::strides(sizes, strides, at + 2 == tensor.shape.len()).expect("rows are evenly apart");
+            tensor.strides[at..at + 2].copy_from_slice(&pair);
+            tensor.shape[at..at + 2].copy_from_slice(&[sizes.groups as usize, sizes.folded as usize]);
+        }
+        (own, seen)
+    }
+
+    fn difference<A: Arithmetic + Clone>(
+        &self,
+        kernel: &Kernel,
+        gap: usize,
+        launches: &[&Kernel],
+        arithmetic: A,
+    ) -> Option<String> {
+        let (own, seen) = self.inputs(kernel, gap);
+        self.call.difference_on(kernel, &own, launches, seen, arithmetic)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn folded_rows_mean_the_same(call in calls(), gap in 0usize..3, count in 1u32..4) {
+        let mut all = Vec::new();
+        for kernel in foldable_kernels() {
+            let folded = Fold::new(&kernel, &call);
+            let main = &folded.made.kernel;
+            prop_assert_eq!(folded.difference(&kernel, gap, &[main], Exact64), None, "{}", kernel.name);
+            prop_assert_eq!(folded.difference(&kernel, gap, &[main], Ir32), None, "{}", kernel.name);
+            // The rewrites go together.
+            if let Ok(split) = split(main, count) {
+                prop_assert_eq!(folded.difference(&kernel, gap, &halves(&split), Exact64), None, "{} in {}", kernel.name, count);
+                let joined = split_joined(main, count).expect("as the other");
+                prop_assert_eq!(folded.difference(&kernel, gap, &[&joined], Exact64), None, "{} in {}", kernel.name, count);
+            }
+            if let Ok(made) = interchange(main) {
+                prop_assert_eq!(folded.difference(&kernel, gap, &three(&made), Exact64), None, "{}", kernel.name);
+            }
+            if let Ok(made) = pretranspose(main) {
+                let launches: Vec<&Kernel> = made.prepare.iter().chain([&made.main]).collect();
+                prop_assert_eq!(folded.difference(&kernel, gap, &launches, Exact64), None, "{}", kernel.name);
+            }
+            all.push(kernel.name);
+        }
+        for name in ["attention", "split_dims", "one_head_of_keys", "pairs"] {
+            prop_assert!(all.iter().any(|n| n == name), "{} is not among {:?}", name, all);
+        }
+        prop_assert!(!all.iter().any(|n| n.starts_with("causal")), "{:?}", all);
+    }
+}
+
+#[test]
+fn folded_rows_have_a_text_form() {
+    for kernel in foldable_kernels() {
+        let made = fold(&kernel).expect("it can be");
+        let text = made.kernel.to_string();
+        let again = parse_text(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(again, made.kernel.without_spans(), "\n{text}");
+        assert!(text.contains("axis i: program over folded_rows") && !text.contains("index.div"), "{text}");
+    }
+    let made = fold(&parse(KERNELS[0]).remove(0)).expect("it can be");
+    assert_eq!(made.tensors, [("q".to_owned(), 1), ("o".to_owned(), 1), ("lse".to_owned(), 1)]);
+    let one = fold(&parse(ONE_HEAD_OF_KEYS).remove(0)).expect("it can be");
+    let text = one.kernel.to_string();
+    assert!(text.contains("= program B, 1, tiles(i)  ; b, h_group, i"), "{text}");
+    let pairs = fold(&parse(PAIRS).remove(0)).expect("it can be").kernel.to_string();
+    assert!(pairs.contains("= program H / 2, tiles(i)"), "{pairs}");
+}
+
+/// The comparison can fail: folded rows with a fault give something else.
+#[test]
+fn faults_in_folded_rows_are_noticed() {
+    let kernel = parse(KERNELS[0]).remove(0);
+    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 0, seed: 7 };
+    let right = Fold::new(&kernel, &call);
+    assert_eq!(right.difference(&kernel, 0, &[&right.made.kernel], Exact64), None);
+    let fewer = Fold { call: Call { folded: call.rows, ..call.clone() }, ..Fold::new(&kernel, &call) };
+    let (own, mut seen) = right.inputs(&kernel, 0);
+    for (name, dimension) in &right.rows.tensors {
+        if let Some(tensor) = seen.get_mut(name) {
+            tensor.shape[*dimension as usize + 1] = call.rows as usize;
+        }
+    }
+    let difference = fewer.call.difference_on(&kernel, &own, &[&right.made.kernel], seen, Exact64);
+    assert!(difference.is_some(), "the rows of the first head of each group alone");
+    let (own, mut seen) = right.inputs(&kernel, 0);
+    let q = seen.get_mut("q").expect("an input");
+    q.strides[1] /= 2;
+    let difference = right.call.difference_on(&kernel, &own, &[&right.made.kernel], seen, Exact64);
+    assert!(difference.is_some(), "the stride of a head in the place of that of a group");
+}
+
 #[test]
 fn exchanged_loops_have_a_text_form() {
     for kernel in kernels().into_iter().filter(|k| why_not_interchange(k).is_none()) {
@@ -389,7 +570,7 @@ fn exchanged_loops_have_a_text_form() {
 #[test]
 fn faults_in_exchanged_loops_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
-    let call = Call { rows: 9, columns: 21, blocks: (4, 3), integer: 0, seed: 7 };
+    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 0, seed: 7 };
     let right = interchange(&kernel).expect("it can be");
     assert_eq!(call.difference(&kernel, &three(&right), Exact64), None);
     let mut wrong = right.clone();
@@ -464,6 +645,9 @@ fn bytes_of_all_launches_are_counted() {
     // K and V once a head; Q and the state once for every tile of keys.
     let exchanged = (h * 2 * keys + key_tiles * (q + state) + state, output + state + key_tiles * state);
     assert_eq!(bytes("loop_order=interchanged"), exchanged);
+    // Both heads read the keys of one group: 128 rows of it instead of 64 of each, in 4 tiles either way; with tiles of 128 once.
+    assert_eq!(bytes("fold=heads"), (q + streamed, output));
+    assert_eq!(bytes("fold=heads,block_m=128,warps=8"), (q + 2 * keys, output));
 }
 
 #[test]
@@ -502,7 +686,7 @@ fn the_halves_have_a_text_form() {
 #[test]
 fn faults_in_the_halves_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
-    let call = Call { rows: 9, columns: 21, blocks: (4, 3), integer: 0, seed: 7 };
+    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 0, seed: 7 };
     let right = split(&kernel, 3).expect("splits");
     assert_eq!(call.difference(&kernel, &halves(&right), Exact64), None);
     type Plant = fn(&mut Kernel, &mut Op);
@@ -544,7 +728,7 @@ fn faults_in_the_halves_are_noticed() {
 #[test]
 fn faults_where_programs_merge_parts_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
-    let call = Call { rows: 9, columns: 21, blocks: (4, 3), integer: 0, seed: 7 };
+    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 0, seed: 7 };
     let right = split_joined(&kernel, 3).expect("splits");
     assert_eq!(call.difference(&kernel, &[&right], Exact64), None);
     // Every program takes its own state for that of every part: then what it stores is not the same in all.

@@ -53,6 +53,7 @@ pub(super) fn file(head: &Head<'_>, launches: &[Emission<'_>], entries: Vec<Stri
         schedule: head.schedule.to_string(),
         assumptions: head.assumptions.to_vec(),
         fallback: head.fallback.unwrap_or_default().to_owned(),
+        unfolded: head.unfolded.unwrap_or_default().to_owned(),
         launches: launches.iter().map(note).collect(),
         maps: launches.iter().any(|e| !e.plan.maps.is_empty()),
         version: env!("CARGO_PKG_VERSION").into(),

@@ -5,6 +5,7 @@
 mod accumulate;
 pub(crate) mod edit;
 mod exponent;
+mod fold;
 mod hoist;
 mod interchange;
 mod precompute;
@@ -13,6 +14,7 @@ mod split;
 
 use flashtile_dsl::ir::Kernel;
 
+pub use fold::{Folded, fold, why_not_fold};
 pub use interchange::{Interchanged, interchange, why_not_interchange};
 pub use precompute::{Precomputed, Sides, precompute, why_not_precompute};
 pub use pretranspose::{Pretransposed, pretranspose, why_not_pretranspose};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use flashtile::{BoundKernel, Elem, Facts, Kernel};
+use flashtile_codegen::folded_rows;
 use flashtile_dsl::ir::{self, At, Op, ParamKind, SizeKind};
 
 use crate::failure::{Failure, Result};
@@ -222,9 +223,12 @@ impl Subject {
         ir.axes.values().any(|axis| axis.extent.parts().0.keys().any(|&id| ir.size_name(id) == name))
     }
 
-    /// Facts that code is generated under: what the scalars given say; the best where none is given; packed tensors.
-    pub fn facts(&self) -> Facts {
+    /// Facts that code is generated under: what the scalars given say; the best where none is given; packed tensors of typical sizes.
+    pub fn facts(&self, bound: &BoundKernel) -> Facts {
         let mut facts = Facts::best(self.ir());
+        let sizes = self.typical_sizes();
+        let rows = folded_rows(bound.ir(), bound.binding());
+        facts.foldable = rows.is_some_and(|rows| rows.sizes(|name| sizes.get(name).copied()).is_some());
         facts.positive.retain(|name| self.scalars.get(name).is_none_or(|&x| x > 0.0 && x.is_finite()));
         facts
     }
@@ -235,8 +239,17 @@ mod tests {
     use super::*;
 
     fn subject(set: &[&str], shape: &[&str]) -> Result<Subject> {
+        subject_of("causal_attention", set, shape)
+    }
+
+    fn facts(kernel: &str, set: &[&str], shape: &[&str]) -> Facts {
+        let subject = subject_of(kernel, set, shape).expect("known");
+        subject.facts(&subject.kernel.bind(Elem::F16, [("D", 64)]).expect("binds"))
+    }
+
+    fn subject_of(kernel: &str, set: &[&str], shape: &[&str]) -> Result<Subject> {
         SubjectFlags {
-            kernel: "causal_attention".into(),
+            kernel: kernel.into(),
             dtype: DType::F16,
             set: set.iter().map(|s| s.parse().expect("numbers")).collect(),
             shape: shape.iter().map(|s| s.parse().expect("sizes")).collect(),
@@ -283,7 +296,16 @@ mod tests {
 
     #[test]
     fn facts_follow_the_scalars() {
-        assert!(subject(&[], &[]).expect("known").facts().positive.contains("scale"));
-        assert!(!subject(&["scale=-1"], &[]).expect("known").facts().positive.contains("scale"));
+        let positive = |set: &[&str]| facts("causal_attention", set, &[]).positive.contains("scale");
+        assert!(positive(&[]));
+        assert!(!positive(&["scale=-1"]));
+    }
+
+    #[test]
+    fn facts_follow_the_sizes() {
+        let foldable = |kernel: &str, shape: &str| facts(kernel, &[], &[shape]).foldable;
+        assert!(foldable("attention", "H=8,G=2") && foldable("attention", "M=1"));
+        assert!(!foldable("attention", "H=6,G=4"));
+        assert!(!foldable("causal_attention", "H=8,G=2"));
     }
 }

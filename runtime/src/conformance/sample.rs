@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use flashtile_codegen::{Arch, Facts, KNOBS, Schedule, check, draw};
+use flashtile_dsl::ir::Size;
 use rayon::prelude::*;
 
 use super::case::Case;
@@ -44,7 +45,12 @@ impl Case {
             HostArgument::F32(x) => Some(x),
             _ => None,
         };
-        host_facts(kernel.ir(), scalar, |number| places[number].tensor())
+        let size = |s: &Size| {
+            let given = self.sizes.iter().find(|(name, _)| *name == s.name).map(|(_, size)| *size);
+            given.unwrap_or_else(|| kernel.binding().consts.get(&s.name).copied().unwrap_or_default())
+        };
+        let sizes: Vec<i64> = kernel.ir().sizes.values().map(size).collect();
+        host_facts(kernel, &sizes, scalar, |number| places[number].tensor())
     }
 }
 

@@ -135,6 +135,14 @@ fn grouped() -> Vec<Case> {
                 cases.push(attention(kernel, elem, Attention { b, h, g, m: 67, n: 131, d: 64 }));
             }
         }
+        // Few rows, as where text is generated; also where heads are not as many in each group.
+        for (b, h, g, m, d) in [(1, 8, 2, 1, 64), (1, 8, 2, 5, 64), (2, 4, 1, 3, 64), (1, 4, 2, 17, 40), (1, 6, 4, 3, 64)] {
+            for elem in FLOATS {
+                for layout in [Layout::Packed, Layout::HeadsInner] {
+                    cases.push(Case { layout, ..attention(kernel, elem, Attention { b, h, g, m, n: 77, d }) });
+                }
+            }
+        }
     }
     cases
 }

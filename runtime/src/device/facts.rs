@@ -2,9 +2,10 @@
 
 use flashtile_codegen::{Facts, wide_tensors};
 use flashtile_dsl::interpret::HostTensor;
-use flashtile_dsl::ir::{Elem, Kernel, ParamKind};
+use flashtile_dsl::ir::{Elem, ParamKind};
 
-use super::CallArgument;
+use super::fold::FoldPlan;
+use super::{Call, CallArgument};
 use crate::kernel::BoundKernel;
 
 /// Facts in a form that is quick to compute and compare.
@@ -14,11 +15,15 @@ pub(crate) struct FactKey {
     positive: u32,
     /// Addresses and strides (but the last) of the tensors that are moved as matrices are multiples of this: 16, 8, 4 or 2.
     pub alignment: u32,
+    /// The rows of heads that read the same keys can be folded.
+    pub foldable: bool,
 }
 
 impl FactKey {
-    /// The facts about these arguments, of which `scalars` are the f32 ones and `wide` the tensors whose alignment matters.
-    pub fn of(arguments: &[CallArgument<'_>], scalars: &[usize], wide: &[bool]) -> Self {
+    /// The facts about the arguments of a call, of which `scalars` are the f32 ones and `wide` the tensors whose alignment matters;
+    /// `fold` says which rows may be folded, if the kernel has any.
+    pub fn of(call: &Call<'_>, scalars: &[usize], wide: &[bool], fold: Option<&FoldPlan>) -> Self {
+        let arguments = call.arguments;
         let mut positive = 0;
         for (bit, &param) in scalars.iter().enumerate() {
             if let CallArgument::F32(x) = arguments[param]
@@ -35,7 +40,12 @@ impl FactKey {
                 bits |= place_bits(elem, address, shape, strides);
             }
         }
-        Self { positive, alignment: 1 << bits.trailing_zeros() }
+        let strides = |param: usize| match arguments[param] {
+            CallArgument::Tensor { strides, .. } => Some(strides),
+            CallArgument::F32(_) | CallArgument::I32(_) => None,
+        };
+        let foldable = fold.is_some_and(|fold| fold.folds(call.sizes, strides));
+        Self { positive, alignment: 1 << bits.trailing_zeros(), foldable }
     }
 
     /// Whether the `n`-th f32 scalar is positive and finite.
@@ -58,15 +68,17 @@ fn place_bits(elem: Elem, address: u64, shape: &[usize], strides: &[usize]) -> u
     used.fold(address, |bits, (_, stride)| bits | (stride * bytes) as u64)
 }
 
-/// The facts that a launch finds whose parameters, by number, are these f32 scalars and these tensors, each in memory that is
-/// allocated as a device does.
+/// The facts that a launch with these sizes finds whose parameters, by number, are these f32 scalars and these tensors, each in
+/// memory that is allocated as a device does.
 pub(crate) fn host_facts<'a>(
-    kernel: &Kernel,
+    kernel: &BoundKernel,
+    sizes: &[i64],
     scalar: impl Fn(usize) -> Option<f32>,
     tensor: impl Fn(usize) -> Option<&'a HostTensor>,
 ) -> Facts {
     let (mut facts, mut bits) = (Facts::none(), 16);
-    for ((number, param), wide) in kernel.params.values().enumerate().zip(wide_tensors(kernel)) {
+    let ir = kernel.ir();
+    for ((number, param), wide) in ir.params.values().enumerate().zip(wide_tensors(ir)) {
         if scalar(number).is_some_and(is_positive) {
             facts.positive.insert(param.name.clone());
         }
@@ -77,11 +89,13 @@ pub(crate) fn host_facts<'a>(
             bits |= place_bits(tensor.elem, offset as u64, &tensor.shape, &tensor.strides);
         }
     }
-    Facts { alignment: 1 << bits.trailing_zeros(), ..facts }
+    let fold = FoldPlan::of(ir, kernel.binding());
+    let foldable = fold.is_some_and(|fold| fold.folds(sizes, |number| tensor(number).map(|t| &t.strides[..])));
+    Facts { alignment: 1 << bits.trailing_zeros(), foldable, ..facts }
 }
 
-/// Facts about launches with packed tensors of these shapes (`None` for scalars) and positive scalars.
-pub(crate) fn packed_facts(kernel: &BoundKernel, shapes: &[Option<Vec<usize>>]) -> Facts {
+/// Facts about launches with these sizes, packed tensors of these shapes (`None` for scalars) and positive scalars.
+pub(crate) fn packed_facts(kernel: &BoundKernel, sizes: &[i64], shapes: &[Option<Vec<usize>>]) -> Facts {
     let ir = kernel.ir();
     let mut bits = 16;
     for ((param, shape), wide) in ir.params.values().zip(shapes).zip(wide_tensors(ir)) {
@@ -97,7 +111,8 @@ pub(crate) fn packed_facts(kernel: &BoundKernel, shapes: &[Option<Vec<usize>>]) 
             stride *= extent.max(1);
         }
     }
-    Facts { alignment: 1 << bits.trailing_zeros(), ..Facts::best(ir) }
+    let foldable = FoldPlan::of(ir, kernel.binding()).is_some_and(|fold| fold.folds_packed(sizes));
+    Facts { alignment: 1 << bits.trailing_zeros(), foldable, ..Facts::best(ir) }
 }
 
 #[cfg(test)]
@@ -107,7 +122,11 @@ mod tests {
 
     #[test]
     fn signs_of_scalars() {
-        let of = |x: f32| FactKey::of(&[CallArgument::I32(1), CallArgument::F32(x)], &[1], &[false, false]).is_positive(0);
+        let of = |x: f32| {
+            let arguments = [CallArgument::I32(1), CallArgument::F32(x)];
+            let call = Call { arguments: &arguments, sizes: &[], stream: None };
+            FactKey::of(&call, &[1], &[false, false], None).is_positive(0)
+        };
         assert_eq!([1.0, f32::MIN_POSITIVE].map(of), [true; 2]);
         assert_eq!([0.0, -0.0, -1.0, f32::INFINITY, f32::NAN].map(of), [false; 5]);
     }
@@ -117,7 +136,8 @@ mod tests {
         let memory = Cpu::device().allocate(1).expect("small");
         let of = |elem, address, shape: &[usize], strides: &[usize]| {
             let x = CallArgument::Tensor { memory: &*memory, offset: 0, elem, address, shape, strides };
-            FactKey::of(&[x], &[], &[true]).alignment
+            let call = Call { arguments: &[x], sizes: &[], stream: None };
+            FactKey::of(&call, &[], &[true], None).alignment
         };
         assert_eq!(of(Elem::F16, 256, &[2, 128], &[128, 1]), 16);
         assert_eq!(of(Elem::F16, 256, &[2, 100], &[100, 1]), 8);

@@ -1,6 +1,6 @@
 //! Code for a schedule: generated, then taken from the cache or compiled and kept there.
 
-use flashtile_codegen::{Abi, Arch, Facts, Schedule, Scratch};
+use flashtile_codegen::{Abi, Arch, Facts, FoldedRows, Schedule, Scratch};
 
 use super::generate;
 use crate::cache::{Cache, ModuleKey, ModuleRecord};
@@ -21,6 +21,8 @@ pub struct Code {
     pub main: usize,
     /// Tensors between the launches.
     pub scratch: Vec<Scratch>,
+    /// How the launches see the tensors of a call, if not as the kernel text does.
+    pub folded: Option<FoldedRows>,
     /// Compiled.
     pub module: ModuleRecord,
     /// Seconds that NVRTC took; 0 if the code came from the cache.
@@ -70,7 +72,8 @@ pub fn compile(
         }
     }
     let (schedule, source) = (schedule.clone(), generated.source);
-    Ok(Code { schedule, source, launches, main: generated.main, scratch: generated.scratch, module, compile_seconds })
+    let (main, scratch, folded) = (generated.main, generated.scratch, generated.folded);
+    Ok(Code { schedule, source, launches, main, scratch, folded, module, compile_seconds })
 }
 
 #[cfg(test)]

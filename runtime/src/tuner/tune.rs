@@ -71,7 +71,7 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
         (None, None) => return Err(TuneError::NoArchitecture { device: device.to_string() }.into()),
     };
     let all_sizes = inputs::all_sizes(kernel, sizes)?;
-    let facts = packed_facts(kernel, &inputs::shapes(kernel, &all_sizes)?);
+    let facts = packed_facts(kernel, &all_sizes, &inputs::shapes(kernel, &all_sizes)?);
     let mut task = Task {
         kernel,
         sizes,

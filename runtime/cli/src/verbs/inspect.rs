@@ -134,7 +134,7 @@ fn each(generated: &Generated, text: impl Fn(&GeneratedLaunch) -> String) -> Str
 /// How generated code is called: its launches, and what lies between them.
 fn calls(generated: &Generated) -> serde_json::Value {
     let launches: Vec<_> = generated.launches.iter().map(|launch| &launch.abi).collect();
-    json!({ "launches": launches, "main": generated.main, "scratch": generated.scratch })
+    json!({ "launches": launches, "main": generated.main, "scratch": generated.scratch, "folded": generated.folded })
 }
 
 /// Prints the text of a stage, or writes it to a file.
@@ -165,7 +165,7 @@ fn pretty(value: &impl serde::Serialize) -> String {
 impl<'a> Stage<'a> {
     fn new(flags: &Flags, subject: Subject, global: &'a GlobalFlags, output: &Output) -> Result<Self> {
         let bound = subject.bind(output)?;
-        let facts = subject.facts();
+        let facts = subject.facts(&bound);
         let target = flags.target.target()?;
         let schedule = flags.target.schedule(&bound, &facts, &target, &subject.typical_sizes())?;
         Ok(Self { subject, bound, facts, target, schedule, global })
@@ -233,6 +233,7 @@ impl<'a> Stage<'a> {
                 "occupancy": actual.map(|(blocks, _)| share(blocks)),
                 "limit": actual.map(|(_, limit)| limit),
                 "fallback": generated.fallback,
+                "unfolded": generated.unfolded,
                 "seconds": compiled.as_ref().ok().map(|c| c.compile_seconds),
             }))?;
         } else {
@@ -266,6 +267,7 @@ impl<'a> Stage<'a> {
             let remarks = report.map(|r| r.remarks.join("\n")).unwrap_or_default();
             let head = format!("{} on {arch} with {}", self.bound.ir().name, self.schedule);
             let fallback = generated.fallback.map(|why| format!("no wgmma: {why}\n")).unwrap_or_default();
+            let unfolded = generated.unfolded.map(|why| format!("no fold: {why}\n")).unwrap_or_default();
             let others = generated.launches.iter().enumerate().filter(|(n, _)| *n != generated.main).map(|(n, launch)| {
                 let entry = &launch.abi.entry;
                 let registers = report.and_then(|r| r.entries.get(entry)).map_or_else(none, u32::to_string);
@@ -273,7 +275,7 @@ impl<'a> Stage<'a> {
                 format!("{order} it {entry}: {registers} registers, {} threads\n", launch.predicted.threads)
             });
             let others: String = others.collect();
-            let text = format!("{head}\n{fallback}{text}\n{others}{remarks}");
+            let text = format!("{head}\n{fallback}{unfolded}{text}\n{others}{remarks}");
             match &flags.out {
                 Some(path) => files::write_atomically(path, text.as_bytes())?,
                 None => output.text(text.trim_end())?,
@@ -350,9 +352,11 @@ impl<'a> Stage<'a> {
             "report": code.module.report,
             "positive": self.facts.positive,
             "alignment": self.facts.alignment,
+            "foldable": self.facts.foldable,
             "launches": code.launches,
             "main": code.main,
             "scratch": code.scratch,
+            "folded": code.folded,
         });
         let file = |extension: &str| -> PathBuf { Path::new(dir).join(format!("{name}.{extension}")) };
         files::write_atomically(&file("cubin"), &code.module.cubin)?;

@@ -11,6 +11,7 @@ use flashtile_emulator::Report;
 use super::Processor;
 use crate::cache::{Bucket, Candidate, NO_NVRTC, Outcome, TuningKey, TuningRecord};
 use crate::device::facts::FactKey;
+use crate::device::fold::FoldPlan;
 use crate::device::{Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
@@ -43,6 +44,8 @@ pub(crate) struct CompiledLauncher<P: Processor> {
     scalars: Vec<usize>,
     /// For every parameter, whether its alignment matters.
     wide: Vec<bool>,
+    /// The rows that may be folded, if there are any.
+    fold: Option<FoldPlan>,
     /// Positions of run-time sizes.
     runtime_sizes: Vec<usize>,
     entries: RwLock<Vec<Entry<P>>>,
@@ -70,6 +73,7 @@ impl<P: Processor> CompiledLauncher<P> {
             arch,
             scalars,
             wide: wide_tensors(kernel.ir()),
+            fold: FoldPlan::of(kernel.ir(), kernel.binding()),
             runtime_sizes: sizes.map(|(id, _)| id.index()).collect(),
             entries: RwLock::default(),
             making: Mutex::default(),
@@ -83,7 +87,7 @@ impl<P: Processor> CompiledLauncher<P> {
             let end = Bucket::round(call.sizes[size]);
             *slot = if end == 0 { 0 } else { 1 + end.trailing_zeros() as u8 };
         }
-        VariantKey { facts: FactKey::of(call.arguments, &self.scalars, &self.wide), bucket }
+        VariantKey { facts: FactKey::of(call, &self.scalars, &self.wide, self.fold.as_ref()), bucket }
     }
 
     fn find(&self, key: &VariantKey) -> Option<Arc<P::Variant>> {
@@ -167,7 +171,7 @@ impl<P: Processor> CompiledLauncher<P> {
         };
         let positive: BTreeSet<String> =
             self.scalars.iter().enumerate().filter(|(bit, _)| key.is_positive(*bit)).map(|(_, &p)| name(p)).collect();
-        Facts { positive, alignment: key.alignment }
+        Facts { positive, alignment: key.alignment, foldable: key.foldable }
     }
 
     fn sizes(&self, call: &Call<'_>) -> BTreeMap<String, i64> {

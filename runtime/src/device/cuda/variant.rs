@@ -14,7 +14,7 @@ use super::stream::CudaStream;
 use super::tensor_map::{self, RawMap};
 use super::workspace::{ScratchMemory, Workspaces};
 use crate::device::compiled::{MAX_BYTES, MAX_MAPS, MapPlan, Parameters, ScratchPlan, resolve_maps};
-use crate::device::{Backend, Call, CallArgument, CodeResources, DeviceError, Memory};
+use crate::device::{Backend, Call, CallArgument, CodeResources, DeviceError, FoldPlan, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
 use crate::lowering::Code;
@@ -29,6 +29,7 @@ pub(crate) struct Variant {
     /// The one that the schedule is about.
     main: usize,
     scratch: ScratchPlan,
+    fold: Option<FoldPlan>,
     memory: ScratchMemory,
 }
 
@@ -57,6 +58,9 @@ impl Variant {
     pub fn load(gpu: &Cuda, kernel: &ir::Kernel, code: &Code, arch: &'static Arch) -> Result<Self> {
         let form = Form::choose(arch, &gpu.info().name, gpu.gpu().capability)?;
         let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.name.to_owned(), reason };
+        let fold = code.folded.as_ref().map(|rows| FoldPlan::new(rows, kernel)).transpose().map_err(fault)?;
+        let seen = fold.as_ref().map(|fold| fold.kernel(kernel));
+        let kernel = seen.as_ref().unwrap_or(kernel);
         let entries: Vec<(&str, usize)> = code.launches.iter().map(|abi| (abi.entry.as_str(), abi.shared_bytes)).collect();
         let mut steps = Vec::with_capacity(code.launches.len());
         for (entry, abi) in code.launches.iter().enumerate() {
@@ -72,6 +76,7 @@ impl Variant {
             steps,
             main: code.main,
             scratch: ScratchPlan::new(&code.scratch, kernel).map_err(fault)?,
+            fold,
             memory: ScratchMemory::default(),
         })
     }
@@ -87,7 +92,7 @@ impl Variant {
     /// Queues the launches of a call. Allocates nothing on the device, unless scratch tensors are larger than ever before.
     pub fn launch(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
         let [step] = &self.steps[..] else { return self.launch_all(call, stream) };
-        if !self.scratch.is_empty() {
+        if !self.scratch.is_empty() || self.fold.is_some() {
             return self.launch_all(call, stream);
         }
         step.launch(&self.gpu, &self.module, call.arguments, call.sizes, stream)
@@ -95,11 +100,18 @@ impl Variant {
 
     fn launch_all(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
         let too_large = || DeviceError::GridTooLarge { device: self.gpu.context().id.clone() };
-        let layout = self.scratch.layout(call.sizes).ok_or_else(too_large)?;
+        let folded =
+            self.fold.as_ref().map(|fold| fold.view(call).expect("a variant is launched on arguments that have its facts"));
+        let sizes = folded.as_ref().map_or(call.sizes, |folded| &folded.sizes);
+        let layout = self.scratch.layout(sizes).ok_or_else(too_large)?;
         let memory = self.memory.get(&self.gpu, stream, layout.bytes)?;
         let scratch = layout.arguments(&*memory, memory.address());
-        let arguments: Vec<CallArgument<'_>> = call.arguments.iter().copied().chain(scratch).collect();
-        self.steps.iter().try_for_each(|step| step.launch(&self.gpu, &self.module, &arguments, call.sizes, stream))
+        let mut arguments: Vec<CallArgument<'_>> = match &folded {
+            Some(folded) => folded.arguments(call.arguments).collect(),
+            None => call.arguments.to_vec(),
+        };
+        arguments.extend(scratch);
+        self.steps.iter().try_for_each(|step| step.launch(&self.gpu, &self.module, &arguments, sizes, stream))
     }
 }
 

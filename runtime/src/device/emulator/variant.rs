@@ -7,7 +7,7 @@ use flashtile_emulator::{Launch, Module, Options, Report, Swizzle, TensorMap};
 
 use super::{Emulator, EmulatorError, EmulatorMemory, MULTIPROCESSORS};
 use crate::device::compiled::{MAX_BYTES, MapPlan, Parameters, ScratchPlan, describe, resolve_maps};
-use crate::device::{Call, CallArgument, DeviceError, Memory};
+use crate::device::{Call, CallArgument, DeviceError, FoldPlan, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
 use crate::lowering::{Generated, GeneratedLaunch};
@@ -20,6 +20,7 @@ pub(crate) struct Variant {
     arch: &'static str,
     steps: Vec<Step>,
     scratch: ScratchPlan,
+    fold: Option<FoldPlan>,
     /// What came of the last launch, step by step.
     reports: Mutex<Vec<Report>>,
 }
@@ -40,6 +41,9 @@ impl Variant {
     pub fn new(emulator: &Emulator, kernel: &ir::Kernel, generated: &Generated, module: Arc<Module>) -> Result<Self> {
         let arch = generated.arch;
         let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.to_owned(), reason };
+        let fold = generated.folded.as_ref().map(|rows| FoldPlan::new(rows, kernel)).transpose().map_err(fault)?;
+        let seen = fold.as_ref().map(|fold| fold.kernel(kernel));
+        let kernel = seen.as_ref().unwrap_or(kernel);
         let step = |launch: &GeneratedLaunch| {
             let abi = &launch.abi;
             Ok(Step {
@@ -57,6 +61,7 @@ impl Variant {
             arch,
             steps: generated.launches.iter().map(step).collect::<Result<_, String>>().map_err(fault)?,
             scratch: ScratchPlan::new(&generated.scratch, kernel).map_err(fault)?,
+            fold,
             reports: Mutex::default(),
         })
     }
@@ -72,12 +77,19 @@ impl Variant {
             return Err(DeviceError::NoStreams("emulator".to_owned()).into());
         }
         let too_large = || DeviceError::GridTooLarge { device: "emulator".to_owned() };
-        let layout = self.scratch.layout(call.sizes).ok_or_else(too_large)?;
+        let folded =
+            self.fold.as_ref().map(|fold| fold.view(call).expect("a variant is launched on arguments that have its facts"));
+        let sizes = folded.as_ref().map_or(call.sizes, |folded| &folded.sizes);
+        let layout = self.scratch.layout(sizes).ok_or_else(too_large)?;
         let memory = EmulatorMemory::unwritten(&self.emulator, layout.bytes);
         let scratch = layout.arguments(&memory, memory.address());
-        let arguments: Vec<CallArgument<'_>> = call.arguments.iter().copied().chain(scratch).collect();
+        let mut arguments: Vec<CallArgument<'_>> = match &folded {
+            Some(folded) => folded.arguments(call.arguments).collect(),
+            None => call.arguments.to_vec(),
+        };
+        arguments.extend(scratch);
         self.reports.lock().unwrap_or_else(|e| e.into_inner()).clear();
-        self.steps.iter().try_for_each(|step| self.step(step, &arguments, call.sizes, options))
+        self.steps.iter().try_for_each(|step| self.step(step, &arguments, sizes, options))
     }
 
     fn step(&self, step: &Step, arguments: &[CallArgument<'_>], sizes: &[i64], options: &Options) -> Result<()> {

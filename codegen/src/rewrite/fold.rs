@@ -1,0 +1,292 @@
+//! Rows of the heads of a group as rows of one tile.
+//!
+//! With grouped queries several heads read the same keys, and each has tiles of its own, which few rows do not fill:
+//! `program(B, H, tiles(M))`, `q[b, h, i]`, `k[b, h * G / H]`. Here a program takes a tile of the rows of all heads of a group:
+//! `program(B, G, tiles(F))`, `q[b, g, i]`, `k[b, g]`, where `F = H / G * M` is a size that the text does not have. So the tensors with
+//! dimensions `(H, M)` are addressed as if they had `(G, F)`: row `m` of the `r`-th head of a group is row `r * M + m` of the group.
+//! They are views, which the strides of a call allow or not ([`FoldedRows`]); the kernel made here means what the one as written means
+//! on arguments of which they hold.
+//!
+//! The text must not tell heads of a group apart but by their place in these tensors, nor know where in its head a row is.
+
+use flashtile_dsl::ir::{
+    At, AxisId, Binding, Dim, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, Size, SizeExpr, SizeKind,
+    ValueId,
+};
+
+use super::edit;
+use crate::abi::{FoldedRows, SizeTerm};
+
+/// A kernel whose programs take the rows of all heads of a group.
+#[derive(Clone, Debug)]
+pub struct Folded {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Its size that the original does not have: the rows of a group.
+    pub size: String,
+    /// Heads, over the sizes of the original.
+    pub heads: SizeExpr,
+    /// Groups, likewise.
+    pub groups: SizeExpr,
+    /// Rows of a head, likewise.
+    pub rows: SizeExpr,
+    /// The axis of the rows.
+    pub axis: AxisId,
+    /// The tensors that it views in another way, each with the dimension of the heads, which that of the rows follows.
+    pub tensors: Vec<(String, u32)>,
+}
+
+impl Folded {
+    /// How the tensors of a call look to the kernel, constants bound.
+    pub fn rows(&self, binding: &Binding) -> FoldedRows {
+        let term = |size| SizeTerm::of(&self.kernel, binding, size);
+        FoldedRows {
+            size: self.size.clone(),
+            heads: term(&self.heads),
+            groups: term(&self.groups),
+            rows: term(&self.rows),
+            tensors: self.tensors.clone(),
+        }
+    }
+}
+
+/// Why the rows of no heads can be folded; `None` if they can.
+pub fn why_not_fold(kernel: &Kernel) -> Option<String> {
+    fold(kernel).err()
+}
+
+/// Folds the rows of the heads of a group into one tile.
+///
+/// # Errors
+/// What [`why_not_fold`] says.
+pub fn fold(kernel: &Kernel) -> Result<Folded, String> {
+    let mut kernel = kernel.clone();
+    edit::remove_dead(&mut kernel);
+    let mut reasons = Vec::new();
+    for heads in Heads::candidates(&kernel) {
+        match heads.fold() {
+            Ok(folded) => return Ok(folded),
+            Err(why) => reasons.push(why),
+        }
+    }
+    Err(reasons
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| "no tensor has tiles of the grid beside another dimension of the grid".into()))
+}
+
+/// A dimension of the grid, and the tiles of rows that stand beside it in tensors.
+struct Heads<'k> {
+    kernel: &'k Kernel,
+    /// Its place in the grid.
+    place: usize,
+    /// Its index, a result of `program`.
+    head: ValueId,
+    /// How many there are.
+    extent: SizeExpr,
+    /// The coordinate of the rows, another result.
+    row: ValueId,
+    axis: AxisId,
+}
+
+impl<'k> Heads<'k> {
+    /// Pairs of grid dimensions that some load or store has side by side.
+    fn candidates(kernel: &'k Kernel) -> Vec<Self> {
+        let (program, grid) = (&kernel.ops[kernel.blocks[kernel.body].ops[0]].results, kernel.grid());
+        let mut found = Vec::new();
+        for (place, (dim, &head)) in grid.iter().zip(program).enumerate() {
+            let ProgramDim::Each(extent) = dim else { continue };
+            for (dim, &row) in grid.iter().zip(program) {
+                let ProgramDim::Tiles(axis) = dim else { continue };
+                let pair = Self { kernel, place, head, extent: extent.clone(), row, axis: *axis };
+                if kernel.walk().into_iter().any(|(_, op)| pair.beside(op).is_some()) {
+                    found.push(pair);
+                }
+            }
+        }
+        found
+    }
+
+    /// The tensor that an op loads or stores, and where the head stands in it with the rows behind.
+    fn beside(&self, op: OpId) -> Option<(ParamId, usize)> {
+        let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &self.kernel.ops[op].op else { return None };
+        let pair = [At::Index(self.head), At::Tile(self.row)];
+        at.windows(2).position(|two| *two == pair).map(|dimension| (*tensor, dimension))
+    }
+
+    fn name(&self, value: ValueId) -> String {
+        self.kernel.values[value].name.clone().unwrap_or_else(|| value.to_string())
+    }
+
+    fn fold(&self) -> Result<Folded, String> {
+        let tensors = self.tensors()?;
+        self.no_sum_over_rows()?;
+        let (groups, indices) = self.groups()?;
+        let mut kernel = self.kernel.clone();
+        let size = edit::free_name(&kernel, "folded_rows", std::iter::empty());
+        let folded = SizeExpr::size(kernel.sizes.push(Size { name: size.clone(), kind: SizeKind::Runtime }));
+        for &(tensor, dimension) in &tensors {
+            let ParamKind::Tensor(decl) = &mut kernel.params[tensor].kind else { unreachable!("it is loaded or stored") };
+            decl.shape[dimension] = groups.clone();
+            decl.shape[dimension + 1] = folded.clone();
+        }
+        let rows = std::mem::replace(&mut kernel.axes[self.axis].extent, folded);
+        let program = kernel.blocks[kernel.body].ops[0];
+        let Op::Program(dims) = &mut kernel.ops[program].op else { unreachable!("verified: `program` is first") };
+        dims[self.place] = ProgramDim::Each(groups.clone());
+        // What was the number of a head is that of a group.
+        for &index in &indices {
+            edit::replace_uses(&mut kernel, index, self.head, &[]);
+        }
+        let name = indices.iter().find_map(|&index| self.kernel.values[index].name.clone());
+        kernel.values[self.head].name = Some(name.unwrap_or_else(|| format!("{}_group", self.name(self.head))));
+        let named = |&(tensor, dimension): &(ParamId, usize)| (self.kernel.params[tensor].name.clone(), dimension as u32);
+        Ok(Folded {
+            size,
+            heads: self.extent.clone(),
+            groups,
+            rows,
+            axis: self.axis,
+            tensors: tensors.iter().map(named).collect(),
+            kernel: edit::finished(kernel),
+        })
+    }
+
+    /// The tensors with heads and rows side by side, in the order of the parameters.
+    fn tensors(&self) -> Result<Vec<(ParamId, usize)>, String> {
+        let kernel = self.kernel;
+        let ops: Vec<OpId> = kernel.walk().into_iter().map(|(_, op)| op).collect();
+        let mut found: Vec<(ParamId, usize)> = ops.iter().filter_map(|&op| self.beside(op)).collect();
+        found.sort_unstable();
+        found.dedup();
+        if let Some(two) = found.windows(2).find(|two| two[0].0 == two[1].0) {
+            return Err(format!("`{}` has the rows of a head in two places", kernel.params[two[0].0].name));
+        }
+        for &(tensor, dimension) in &found {
+            let decl = kernel.tensor(tensor);
+            if decl.shape[dimension] != self.extent {
+                let (name, heads) = (&kernel.params[tensor].name, kernel.size_text(&self.extent));
+                return Err(format!("`{name}` has {} in the place of {heads}", kernel.size_text(&decl.shape[dimension])));
+            }
+        }
+        for &op in &ops {
+            let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &kernel.ops[op].op else { continue };
+            let (head, row) = (self.name(self.head), self.name(self.row));
+            let name = &kernel.params[*tensor].name;
+            let pairs = usize::from(self.beside(op).is_some());
+            let uses = |entry: At| at.iter().filter(|a| **a == entry).count();
+            let (of_head, of_row) = (uses(At::Index(self.head)), uses(At::Tile(self.row)));
+            if pairs == 0 && (of_row > 0 || found.iter().any(|(t, _)| t == tensor)) {
+                return Err(format!("`{name}` is not addressed by `{head}` with `{row}` behind it"));
+            }
+            if pairs == 1 && (of_head > 1 || of_row > 1) {
+                return Err(format!("`{name}` is addressed by `{head}` or `{row}` in another dimension too"));
+            }
+        }
+        for user in edit::users(kernel, self.row) {
+            let data = &kernel.ops[user].op;
+            if !matches!(data, Op::Load { .. } | Op::Store { .. }) {
+                let (row, what) = (self.name(self.row), data.mnemonic());
+                return Err(format!("`{what}` takes `{row}`: it tells where in its head a row is"));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Rows of different heads must not meet in a sum or a maximum.
+    fn no_sum_over_rows(&self) -> Result<(), String> {
+        let rows = Dim::Axis(self.axis);
+        for (_, id) in self.kernel.walk() {
+            let summed = match self.kernel.ops[id].op {
+                Op::Reduce(ReduceOp::Max | ReduceOp::Sum, x) => Some(x),
+                Op::Dot { a, .. } => Some(a),
+                _ => None,
+            };
+            if summed.is_some_and(|x| self.kernel.tile(x).dims.last() == Some(&rows)) {
+                let what = self.kernel.ops[id].op.mnemonic();
+                return Err(format!("`{what}` is over the rows of `{}`, which would be of several heads", self.name(self.row)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of groups, and the values that are the number of a head's group. Where nothing but the rows depends on the head,
+    /// all heads are one group.
+    fn groups(&self) -> Result<(SizeExpr, Vec<ValueId>), String> {
+        let kernel = self.kernel;
+        let mut found: Option<SizeExpr> = None;
+        let mut indices = Vec::new();
+        let mut todo = edit::users(kernel, self.head);
+        while let Some(user) = todo.pop() {
+            if self.beside(user).is_some() {
+                continue;
+            }
+            let result = kernel.ops[user].results.first().copied();
+            if let Some((groups, index)) = result.and_then(|v| Some((self.groups_of(v)?, v))) {
+                if found.as_ref().is_some_and(|other| *other != groups) {
+                    return Err(format!("`{}` is in groups of several sizes", self.name(self.head)));
+                }
+                found = Some(groups);
+                indices.push(index);
+                continue;
+            }
+            match kernel.ops[user].op {
+                // The product in `h * G / H`, whose users are quotients.
+                Op::Index(IndexOp::Mul, ..) => {
+                    let users = edit::users(kernel, kernel.ops[user].results[0]);
+                    let quotient = |op: &OpId| kernel.ops[*op].results.first().is_some_and(|&v| self.groups_of(v).is_some());
+                    if !users.iter().all(quotient) {
+                        return Err(self.not_a_group(user));
+                    }
+                    todo.extend(users);
+                }
+                _ => return Err(self.not_a_group(user)),
+            }
+        }
+        indices.sort_unstable();
+        indices.dedup();
+        Ok((found.unwrap_or_else(|| SizeExpr::constant(1)), indices))
+    }
+
+    fn not_a_group(&self, user: OpId) -> String {
+        let (head, heads) = (self.name(self.head), self.kernel.size_text(&self.extent));
+        let what = match &self.kernel.ops[user].op {
+            Op::Load { tensor, .. } | Op::Store { tensor, .. } => format!("`{}`", self.kernel.params[*tensor].name),
+            op => format!("`{}`", op.mnemonic()),
+        };
+        format!("{what} tells heads apart: it takes `{head}`, and not the number of a group, `{head} * GROUPS / {heads}`")
+    }
+
+    /// The number of groups, if the value is the number of the head's group: `h * G / H`, `h / (H / G)` or `h / R`, of as many heads
+    /// each as there are.
+    fn groups_of(&self, value: ValueId) -> Option<SizeExpr> {
+        let kernel = self.kernel;
+        let index = |v: ValueId| match kernel.def(v) {
+            Some((_, Op::Index(op, a, b))) => Some((*op, *a, *b)),
+            _ => None,
+        };
+        let Some((IndexOp::Div, left, right)) = index(value) else { return None };
+        if let Some((IndexOp::Mul, a, b)) = index(left) {
+            let factor = if a == self.head { b } else { a };
+            let of_head = (a == self.head) != (b == self.head);
+            return self.size(factor).filter(|_| of_head && self.size(right).as_ref() == Some(&self.extent));
+        }
+        if left != self.head {
+            return None;
+        }
+        if let Some((IndexOp::Div, all, groups)) = index(right) {
+            return self.size(groups).filter(|_| self.size(all).as_ref() == Some(&self.extent));
+        }
+        let share = self.size(right)?.as_constant().filter(|&share| share > 0)?;
+        self.extent.div(share)
+    }
+
+    /// The size that an index is.
+    fn size(&self, value: ValueId) -> Option<SizeExpr> {
+        match self.kernel.def(value)?.1 {
+            Op::SizeOf(size) => Some(SizeExpr::size(*size)),
+            Op::IndexConst(n) => Some(SizeExpr::constant(*n)),
+            _ => None,
+        }
+    }
+}
