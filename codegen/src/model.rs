@@ -141,6 +141,14 @@ fn judge(
     if !planned.reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
     }
+    let with_size = match &planned.folded {
+        Some(folded) => Some(folded.with_size(sizes).ok_or_else(|| Error::Illegal {
+            arch: arch.name,
+            reasons: vec!["fold=heads takes as many heads in every group".to_owned()],
+        })?),
+        None => None,
+    };
+    let sizes = with_size.as_ref().unwrap_or(sizes);
     let gap = if arch.capability >= generate::DEPENDENT_LAUNCHES { EARLY_LAUNCH_GAP } else { LAUNCH_GAP };
     let gaps = gap * (planned.launches.len() - 1) as f64;
     let seconds = planned.launches.iter().map(|launch| time(launch, arch, sizes, machine)).sum::<f64>() + gaps + LAUNCH;
@@ -288,7 +296,8 @@ pub fn rank(
 }
 
 /// All schedules of the space, also those that are not legal, with the reasons. Either list may be empty. Schedules whose programs
-/// do not fill the machine are there with splits too, and the best of those with a lazy maximum with their loops walked from the last tile.
+/// do not fill the machine are there with splits too, those whose heads share tiles that one of them does not fill with folded rows, and
+/// the best of those with a lazy maximum with their loops walked from the last tile.
 pub fn ranking(
     instance: &Instance,
     arch: &'static Arch,
@@ -306,7 +315,9 @@ pub fn ranking(
     let mut unsupported = None;
     let can_split = rewrite::why_not_split(&instance.kernel).is_none();
     let mut splits = Vec::new();
-    for (schedule, judged) in judged(space::candidates(instance, arch)) {
+    let mut candidates = space::candidates(instance, arch);
+    candidates.extend(space::folded(instance, sizes, &candidates));
+    for (schedule, judged) in judged(candidates) {
         match judged {
             Ok(judged) => {
                 if can_split {

@@ -4,13 +4,16 @@
 //! keeps its default, so that no two schedules of the space are the same program. Values that never won anywhere are not
 //! here, though a schedule written by hand may use them.
 //!
-//! Splits are not here either: whether they help depends on the sizes. The ranking adds them ([`splits`]) to the schedules whose
-//! programs do not fill the machine. Nor are loops that are walked from the last tile: only the data say whether they help, and the
-//! ranking adds them ([`descending`]) to the best schedules.
+//! Splits and folded rows are not here either: whether they help depends on the sizes. The ranking adds splits ([`splits`]) to the
+//! schedules whose programs do not fill the machine, and folds rows ([`folded`]) where that makes far fewer programs. Nor are loops that
+//! are walked from the last tile: only the data say whether they help, and the ranking adds them ([`descending`]) to the best schedules.
+
+use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::{Elem, Kernel, Op};
 
+use crate::abi::FoldedSizes;
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::blocks::{self, BlockKnob};
 use crate::generate::check;
@@ -18,7 +21,7 @@ use crate::instance::Instance;
 use crate::launches;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{Combine, OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder};
+use crate::schedule::{Combine, Fold, OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder};
 
 /// All legal schedules of the space, in a fixed order.
 pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
@@ -94,6 +97,20 @@ pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
     let fits = |&n: &u32| programs * f64::from(n) <= FULL * slots && f64::from(n) <= trips;
     let fitting: Vec<u32> = SPLITS.into_iter().filter(fits).collect();
     fitting[fitting.len().saturating_sub(2)..].to_vec()
+}
+
+/// The schedules with folded rows, of these without: all whose programs become at most half as many for these sizes. None if the rows
+/// of no heads can be folded.
+pub(crate) fn folded(instance: &Instance, sizes: &BTreeMap<String, i64>, schedules: &[Schedule]) -> Vec<Schedule> {
+    let made = if instance.facts.foldable { rewrite::fold(&instance.kernel).ok() } else { None };
+    let Some(made) = made else { return Vec::new() };
+    let found = made.rows(&instance.binding).sizes(|name| sizes.get(name).copied());
+    let Some(FoldedSizes { share, rows, folded, .. }) = found else { return Vec::new() };
+    let fewer = |schedule: &&Schedule| {
+        let tiles = |rows: i64| rows.unsigned_abs().div_ceil(u64::from(blocks::block(&made.kernel, schedule, made.axis).max(1)));
+        2 * tiles(folded) <= share.unsigned_abs() * tiles(rows)
+    };
+    schedules.iter().filter(fewer).map(|schedule| Schedule { fold: Fold::Heads, ..schedule.clone() }).collect()
 }
 
 /// Parts from which on merging them in groups is worth a launch more.

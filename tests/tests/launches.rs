@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{
-    Arch, Facts, Folded, FoldedRows, Instance, Interchanged, Sides, Split, fold, generate, interchange, precompute, pretranspose,
-    split, split_grouped, split_joined, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose,
-    why_not_split,
+    Arch, Facts, Folded, FoldedRows, Instance, Interchanged, Machine, Sides, Split, default_schedule, fold, generate,
+    interchange, precompute, pretranspose, split, split_grouped, split_joined, why_not_fold, why_not_interchange,
+    why_not_precompute, why_not_pretranspose, why_not_split,
 };
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{
@@ -522,6 +522,28 @@ fn folded_rows_have_a_text_form() {
     assert!(text.contains("= program B, 1, tiles(i)  ; b, h_group, i"), "{text}");
     let pairs = fold(&parse(PAIRS).remove(0)).expect("it can be").kernel.to_string();
     assert!(pairs.contains("= program H / 2, tiles(i)"), "{pairs}");
+}
+
+/// The model folds the rows of few queries, which a head alone does not fill a tile with, and of no others.
+#[test]
+fn the_model_folds_few_rows() {
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let chosen = |text: &str, foldable: bool, rows: i64, groups: i64| {
+        let kernel = parse(text).remove(0);
+        let binding = Binding::new(&kernel, Elem::Bf16, [("D", 128)]);
+        let facts = Facts { foldable, ..Facts::best(&kernel) };
+        let sizes = [("B", 1), ("H", 64), ("G", groups), ("M", rows), ("N", 32768)].map(|(name, size)| (name.to_owned(), size));
+        let instance = Instance { facts, kernel, binding };
+        let schedule = default_schedule(&instance, arch, &BTreeMap::from(sizes), &Machine::typical(arch)).expect("there is one");
+        schedule.to_string().rsplit("fold=").next().expect("a knob").to_owned()
+    };
+    assert_eq!(chosen(KERNELS[0], true, 1, 8), "heads");
+    assert_eq!(chosen(KERNELS[0], true, 5, 8), "heads");
+    assert_eq!(chosen(KERNELS[0], false, 1, 8), "off", "the arguments do not let it");
+    assert_eq!(chosen(KERNELS[0], true, 4096, 8), "off", "every head has full tiles");
+    assert_eq!(chosen(KERNELS[0], true, 1, 64), "off", "no head shares its keys");
+    assert_eq!(chosen(KERNELS[0], true, 1, 7), "off", "64 heads in 7 groups");
+    assert_eq!(chosen(KERNELS[1], false, 1, 8), "off", "a causal mask");
 }
 
 /// The comparison can fail: folded rows with a fault give something else.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use flashtile_codegen::Schedule;
+use flashtile_codegen::{FoldedRows, Schedule, folded_rows};
 use flashtile_dsl::ir::{ProgramDim, SizeKind};
 use flashtile_emulator::Profile;
 
@@ -45,7 +45,29 @@ pub(super) fn small_sizes(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>) -
     };
     let runtime = ir.sizes.values().filter(|size| size.kind == SizeKind::Runtime);
     let small = |name: &String| Some((name.clone(), (*sizes.get(name)?).min(most(name))));
-    runtime.filter_map(|size| small(&size.name)).collect()
+    let mut found: BTreeMap<String, i64> = runtime.filter_map(|size| small(&size.name)).collect();
+    if let Some(rows) = folded_rows(ir, kernel.binding()) {
+        keep_groups(&rows, sizes, &mut found);
+    }
+    found
+}
+
+/// Makes heads share their groups in small sizes as they do in the large: fewer groups, and the fewest heads for which a group has
+/// more than one, so that a candidate that folds their rows can be executed.
+fn keep_groups(rows: &FoldedRows, sizes: &BTreeMap<String, i64>, small: &mut BTreeMap<String, i64>) {
+    let share = |sizes: &BTreeMap<String, i64>| rows.sizes(|name| sizes.get(name).copied()).map_or(0, |found| found.share);
+    let ([(heads, _)], true) = (&rows.heads.terms[..], share(sizes) > 1) else { return };
+    let mut kept = small.clone();
+    for (groups, _) in rows.groups.terms.iter().filter(|(name, _)| name != heads) {
+        kept.insert(groups.clone(), sizes[groups].min(OTHER));
+    }
+    let fewest = (1..=sizes[heads]).find(|&count| {
+        kept.insert(heads.clone(), count);
+        share(&kept) > 1
+    });
+    if fewest.is_some() {
+        *small = kept;
+    }
 }
 
 /// Executes a candidate; an error says why it is out.
@@ -89,4 +111,27 @@ fn conflicts(profile: &Profile) -> Option<String> {
         "bank conflicts: shared memory takes {} wavefronts where {} would do; the most by `{}`{line}, {}-way",
         total.wavefronts, total.ideal_wavefronts, worst.instruction, worst.work.worst_conflict
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Kernel;
+    use flashtile_dsl::ir::Elem;
+
+    #[test]
+    fn small_sizes_keep_what_heads_share() {
+        let small = |kernel: &str, h: i64, g: i64| {
+            let kernel = Kernel::builtin(kernel).expect("a built-in").bind(Elem::F16, [("D", 64)]).expect("binds");
+            let sizes = [("B", 8), ("H", h), ("G", g), ("M", 1), ("N", 4096)].map(|(name, size)| (name.to_owned(), size));
+            let small = small_sizes(&kernel, &BTreeMap::from(sizes));
+            assert_eq!([small["B"], small["M"], small["N"]], [2, 1, 200]);
+            (small["H"], small["G"])
+        };
+        assert_eq!(small("attention", 64, 8), (4, 2));
+        assert_eq!(small("attention", 64, 1), (2, 1));
+        assert_eq!(small("attention", 6, 4), (2, 4), "nothing folds, and who knows what groups must be");
+        assert_eq!(small("attention", 8, 8), (2, 8));
+        assert_eq!(small("causal_attention", 64, 8), (2, 8));
+    }
 }
