@@ -70,6 +70,42 @@ def value(term, sizes):
     return (sum(c * sizes[name] for name, c in term["terms"]) + term["constant"]) // term["divisor"]
 
 
+class View:
+    """A tensor with other extents and strides."""
+
+    def __init__(self, tensor, shape, strides):
+        self.tensor, self.shape, self.strides, self.dtype = tensor, shape, strides, tensor.dtype
+
+    def data_ptr(self):
+        return self.tensor.data_ptr()
+
+    def stride(self, dimension):
+        return self.strides[dimension]
+
+    def element_size(self):
+        return self.tensor.element_size()
+
+
+def fold(rows, tensors, sizes):
+    """Tensors and sizes as launches with folded rows see them: the rows of all heads of a group as rows of one."""
+    heads, groups, count = (value(rows[name], sizes) for name in ("heads", "groups", "rows"))
+    if groups < 1 or heads < 1 or heads % groups:
+        raise RuntimeError(f"{heads} heads are not as many in each of {groups} groups")
+    share, seen = heads // groups, dict(tensors)
+    for name, at in rows["tensors"]:
+        tensor = tensors[name]
+        shape, strides = list(tensor.shape), [tensor.stride(d) for d in range(len(tensor.shape))]
+        head, row = strides[at : at + 2]
+        step = head if count == 1 else row
+        if share > 1 and count > 0:
+            if count * step != head or (at + 2 == len(shape) and step != 1):
+                raise RuntimeError(f"heads of {name} do not follow each other, {count} rows apart")
+            strides[at : at + 2] = [share * head, step]
+        shape[at : at + 2] = [groups, share * count]
+        seen[name] = View(tensor, shape, strides)
+    return seen, {**sizes, rows["size"]: share * count}
+
+
 class Kernel:
     """A compiled kernel, loaded into the context of PyTorch: one launch, or several with scratch tensors between them."""
 
@@ -82,6 +118,8 @@ class Kernel:
 
     def launcher(self, tensors, sizes, scalars):
         """A function that queues all launches on PyTorch's current stream; everything is packed beforehand."""
+        if self.meta["folded"]:
+            tensors, sizes = fold(self.meta["folded"], tensors, sizes)
         scratch = {}
         for t in self.meta["scratch"]:
             shape = [value(extent, sizes) for extent in t["shape"]]
