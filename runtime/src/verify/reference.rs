@@ -47,8 +47,8 @@ pub struct Reference {
 ///   extent of every loop. Its error is never taken to be less than that of rounding the exact values to the element type
 ///   of the output, which no result in that type can avoid.
 /// * An f32 output of a 16-bit kernel (an LSE) has its own baseline by the same rule.
-/// * To that is added [`Bound::FLOOR`] times the largest exact magnitude, 8 roundings of an f32, and for the mean one
-///   rounding: the baseline may be exact (one key, a row maximum) where f32 accumulation in another order is not.
+/// * To that is added [`Bound::FLOOR`] times the largest exact magnitude, 16 roundings of an f32, and for the mean two
+///   roundings: the baseline may be exact (one key, a row maximum) where f32 accumulation in another order is not.
 /// * NaN for NaN, and an infinity for the same infinity. A finite value too large for the element type may be the
 ///   infinity that it rounds to.
 #[derive(Clone, PartialEq, Debug)]

@@ -26,8 +26,10 @@ impl Bound {
     pub const MAX_RATIO: f64 = 2.0;
     /// The mean error may be so many times that of the baseline, over many elements.
     pub const MEAN_RATIO: f64 = 1.2;
-    /// Largest error that is always allowed, relative to the largest exact magnitude: 8 roundings of an f32.
-    pub const FLOOR: f64 = 8.0 * (f32::EPSILON / 2.0) as f64;
+    /// Largest error that is always allowed, relative to the largest exact magnitude: 16 roundings of an f32. In f32 the baseline has
+    /// exponentials rounded once, where `ex2.approx` is off by two units in the last place (PTX ISA), and averages of many values
+    /// are smaller than what was averaged, to which the roundings are relative. With 8 one in 24 right kernels of few outputs failed.
+    pub const FLOOR: f64 = 16.0 * (f32::EPSILON / 2.0) as f64;
 
     /// The bound for an output of these exact values, for which the plain computation gave `plain`.
     pub fn new(elem: Elem, exact: &[f64], plain: &[f64]) -> Self {

@@ -121,7 +121,10 @@ fn steps(table: &TableResults, results: &Results) -> Sheet {
     if let Some(gpu) = published_on {
         header.extend([format!("{unit}, {gpu}"), "gain there".to_owned()]);
     }
-    header.extend(["ms".to_owned(), "max error".to_owned()]);
+    // A rate has its time beside it.
+    let timed = table.table.unit != Unit::Milliseconds;
+    header.extend(timed.then(|| "ms".to_owned()));
+    header.push("max error".to_owned());
     let mut sheet = Sheet { title: head(table, results), header, ..Sheet::default() };
     // Of a time, less is more.
     let better = |before: f64, now: f64| match table.table.unit {
@@ -144,7 +147,7 @@ fn steps(table: &TableResults, results: &Results) -> Sheet {
             line.push(gain(before.and_then(published), cell.published));
         }
         let figures = table.figures(r, 0);
-        line.push(optional(figures.and_then(|f| f.time).map(|t| t.0)));
+        line.extend(timed.then(|| optional(figures.and_then(|f| f.time).map(|t| t.0))));
         line.push(figures.and_then(|f| f.max_error).map_or_else(|| "-".to_owned(), |e| format!("{e:.1e}")));
         sheet.rows.push(line);
     }
