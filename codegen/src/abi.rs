@@ -245,8 +245,8 @@ pub struct Abi {
     /// Registers that the roles of a block ask for in all (`setmaxnreg`), 0 if they keep what the launch gives them. A block that
     /// is launched with fewer never ends.
     pub registers: u32,
-    /// Whether the launch may be queued to begin while the one before it runs (programmatic stream serialization). Its code waits
-    /// itself for what it needs of it, and does not end before it.
+    /// Whether the launch may be queued to begin while the one before it runs (programmatic dependent launch), if that is one of the same
+    /// call. Its code waits itself for what it needs of it, and does not end before it.
     pub early: bool,
 }
 

@@ -167,7 +167,7 @@ pub(crate) fn foldable_text(folded: &Folded) -> String {
     let (heads, groups, rows) = (size(&folded.heads), size(&folded.groups), size(&folded.rows));
     let names: Vec<String> = folded.tensors.iter().map(|(name, _)| format!("`{name}`")).collect();
     let whole = if groups == "1" { String::new() } else { format!("{heads} is a multiple of {groups}, and ") };
-    format!("{whole}heads of {} follow each other, {rows} rows apart", names.join(", "))
+    format!("{whole}there are heads, those of {} {rows} rows apart, and fewer than 2^31 rows in a group", names.join(", "))
 }
 
 /// How the parts of a loop are made.
@@ -231,7 +231,7 @@ pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<String> {
     }
     if schedule.combine == Combine::Cluster {
         if arch.capability < (9, 0) {
-            reasons.push(format!("{arch} has no clusters of blocks: combine=semaphore or combine=kernel"));
+            reasons.push(format!("{arch} has no clusters of blocks: combine=kernel, tree or semaphore"));
         }
         if schedule.splits > 1 && !CLUSTERS.contains(&schedule.splits) {
             reasons.push(format!(

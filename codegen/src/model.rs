@@ -144,7 +144,9 @@ fn judge(
     let with_size = match &planned.folded {
         Some(folded) => Some(folded.with_size(sizes).ok_or_else(|| Error::Illegal {
             arch: arch.name,
-            reasons: vec!["fold=heads takes as many heads in every group".to_owned()],
+            reasons: vec![
+                "fold=heads takes at least one head, as many in every group, and fewer than 2^31 rows in it: fold=off".to_owned(),
+            ],
         })?),
         None => None,
     };

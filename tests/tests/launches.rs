@@ -782,34 +782,74 @@ fn what_cannot_be_split_says_why() {
     let plain_masked = PLAIN
         .replace("let s = dot(q_i, load(k, [j, ..]).t());", "let s = mask(dot(q_i, load(k, [j, ..]).t()), pos(i) >= pos(j));");
     assert!(why(&plain_masked).contains("pass the maximum through visible_or_zero"), "{}", why(&plain_masked));
+    // A row may see nothing without a mask: by a select, or by a bias that is loaded.
+    let score = "let s = dot(q_i, load(k, [j, ..]).t());";
+    let selected = PLAIN.replace(score, "let s = select(pos(i) >= pos(j), dot(q_i, load(k, [j, ..]).t()), -INF);");
+    assert!(why(&selected).contains("all -inf make NaN: pass the maximum through visible_or_zero"), "{}", why(&selected));
+    let biased = PLAIN
+        .replace("o: &mut", "bias: &Tensor<T, (M, N)>, o: &mut")
+        .replace(score, "let s = dot(q_i, load(k, [j, ..]).t()) + load(bias, [i, j]);");
+    assert!(why(&biased).contains("all -inf make NaN"), "{}", why(&biased));
+    let scaled = PLAIN.replace(score, "let s = dot(q_i, load(k, [j, ..]).t()) * 0.5;");
+    assert_eq!(why_not_split(&parse(&scaled).remove(0)), None);
     let product = PLAIN.replace("l = l * alpha + rowsum(p);", "l = l * (alpha + 1.0) + rowsum(p);");
     assert!(why(&product).starts_with("`l` is no streaming reduction: "), "{}", why(&product));
     let early = PLAIN.replace("let mut l = zeros(i);", "let mut l = full(i, 1.0);");
     assert!(why(&early).contains("`l` starts from a value"), "{}", why(&early));
 }
 
-/// Of launches that begin early, one waits first if it needs what an earlier one writes, and last if it needs nothing of them.
+/// Launches that begin early wait before they touch anything, if they need what an earlier one writes or write what it touches; the
+/// others wait when they have done all. The emulator executes launches one after the other, and would not see it.
 #[test]
 fn launches_wait_for_what_they_need() {
-    let text = include_str!("../../runtime/kernels/causal_rope_attention.rs");
-    let kernel = parse(text).remove(0);
-    let binding =
-        Binding { types: [("T".to_owned(), Elem::F16)].into(), consts: [("D".to_owned(), 64), ("C".to_owned(), 32)].into() };
-    let instance = Instance { facts: Facts::best(&kernel), binding, kernel };
-    let places = |arch: &str| {
-        let arch = Arch::named(arch).expect("there");
-        let schedule = "precompute=ab".parse().expect("a schedule");
-        let made = generate(&instance, &schedule, arch).expect("legal");
-        let bodies = made.source.split("extern \"C\"").skip(1).map(|rest| rest.split("}  // namespace").next().unwrap_or(rest));
-        let bodies: Vec<&str> = bodies.collect();
-        let early: Vec<bool> = made.launches.iter().map(|l| l.abi.early).collect();
-        let waits = bodies.iter().map(|body| {
-            let (wait, store) = (body.find("  wait_for_previous_launch();"), body.rfind("store_"));
-            wait.map(|wait| if Some(wait) > store { "last" } else { "first" })
-        });
-        let lets = bodies.iter().map(|body| body.contains("  let_next_launch_begin();")).collect::<Vec<_>>();
-        (early, waits.collect::<Vec<_>>(), lets)
+    let made = |text: &str, consts: &[(&str, i64)], knobs: &str, arch: &str| {
+        let kernel = parse(text).remove(0);
+        let binding = Binding::new(&kernel, Elem::F16, consts.iter().copied());
+        let instance = Instance { facts: Facts::best(&kernel), binding, kernel };
+        let schedule = format!("block_m=64,block_n=64,warps=4,{knobs}").parse().expect("a schedule");
+        generate(&instance, &schedule, Arch::named(arch).expect("there")).unwrap_or_else(|e| panic!("{knobs} on {arch}: {e}"))
     };
-    assert_eq!(places("sm_90a"), (vec![false, true, true], vec![None, Some("last"), Some("first")], vec![true, true, false]));
-    assert_eq!(places("sm_80"), (vec![false; 3], vec![None; 3], vec![false; 3]));
+    let (rope, plain) = (include_str!("../../runtime/kernels/causal_rope_attention.rs"), KERNELS[0]);
+    let (halves, whole) = (&[("D", 64), ("C", 32)][..], &[("D", 64)][..]);
+    let wgmma = "tensor_op=wgmma,copy=tma";
+    let cases = [
+        (rope, halves, "precompute=ab".to_owned(), "-LF"),
+        (rope, halves, "precompute=b".to_owned(), "-F"),
+        (rope, halves, format!("precompute=ab,splits=4,{wgmma}"), "-LFF"),
+        (plain, whole, "splits=4".to_owned(), "-F"),
+        (plain, whole, format!("splits=16,combine=tree,{wgmma}"), "-FF"),
+        (plain, whole, "b_layout=pretransposed".to_owned(), "-F"),
+        (plain, whole, "loop_order=interchanged".to_owned(), "-FF"),
+        (plain, whole, "fold=heads,splits=4".to_owned(), "-F"),
+    ];
+    for (text, consts, knobs, expected) in cases {
+        let generated = made(text, consts, &knobs, "sm_90a");
+        let bodies = generated.source.split("extern \"C\"").skip(1);
+        let bodies: Vec<&str> = bodies.map(|rest| rest.split("}  // namespace").next().unwrap_or(rest)).collect();
+        assert_eq!(bodies.len(), generated.launches.len(), "{knobs}");
+        let mut found = String::new();
+        for (n, body) in bodies.iter().enumerate() {
+            let body = body.split_once(") {\n").expect("a body").1;
+            found.push(match body.split_once("  wait_for_previous_launch();\n") {
+                None => '-',
+                Some((before, _)) if !before.contains("params.") && !before.contains("_map") => 'F',
+                Some((_, after)) if !after.contains("params.") && !after.contains("_map") => 'L',
+                Some(_) => '?',
+            });
+            assert_eq!(body.contains("  let_next_launch_begin();"), n + 1 < bodies.len(), "{knobs}: {n}");
+            // What earlier launches write, by the kernels themselves.
+            let kernel = &generated.launches[n].kernel;
+            let written = |k: &Kernel| -> Vec<String> {
+                let written = |p: &flashtile_dsl::ir::Param| matches!(&p.kind, ParamKind::Tensor(t) if t.direction.is_written());
+                k.params.values().filter(|p| written(p)).map(|p| p.name.clone()).collect()
+            };
+            let earlier: Vec<String> = generated.launches[..n].iter().flat_map(|l| written(&l.kernel)).collect();
+            let needs = kernel.params.values().any(|p| earlier.contains(&p.name));
+            assert!(!needs || found.ends_with('F'), "{knobs}: {n} needs one of {earlier:?}");
+            assert_eq!(generated.launches[n].abi.early, n > 0, "{knobs}: {n}");
+        }
+        assert_eq!(found, expected, "{knobs}");
+    }
+    let older = made(plain, whole, "splits=4", "sm_80");
+    assert!(!older.source.contains("griddepcontrol") && older.launches.iter().all(|l| !l.abi.early));
 }

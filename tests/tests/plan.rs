@@ -510,7 +510,7 @@ fn what_cannot_be_combined_says_why() {
     assert_eq!(reasons("sm_80", "combine=semaphore"), "combine=semaphore has no parts to combine: splits=1");
     assert_eq!(
         reasons("sm_80", "splits=2,combine=cluster"),
-        "sm_80 has no clusters of blocks: combine=semaphore or combine=kernel"
+        "sm_80 has no clusters of blocks: combine=kernel, tree or semaphore"
     );
     assert_eq!(
         reasons("sm_90a", "splits=3,combine=cluster"),

@@ -1,5 +1,5 @@
-//! Splits: the loop of a streaming reduction over parts of its tiles, and what combines the parts: a kernel of its own, or the
-//! programs that walk the parts.
+//! Splits: the loop of a streaming reduction over parts of its tiles, and what combines the parts: a kernel of its own,
+//! two of them, or the programs that walk the parts.
 //!
 //! The *partial* kernel is the original with one more grid dimension, the part. Its loop walks its part from a state that
 //! stands for nothing seen, and what it carries in the end is stored to f32 tensors, one place per part. The *combine* kernel is
@@ -111,7 +111,7 @@ struct Splitter<'k> {
     needed: BTreeSet<usize>,
 }
 
-/// A tensor between the two kernels.
+/// A tensor between two of the kernels.
 struct Between {
     name: String,
     slot: usize,

@@ -135,6 +135,14 @@ impl Streaming {
         if !self.forms.iter().any(|f| matches!(f, Form::RescaledSum { .. })) {
             return None;
         }
+        for form in &self.forms {
+            let Form::RescaledSum { maximum, reference, .. } = form else { continue };
+            let Form::RunningMaximum { scores } = &self.forms[*maximum] else { continue };
+            let visible = matches!(kernel.def(*reference), Some((_, Op::Unary(UnaryOp::VisibleOrZero, _))));
+            if !visible && scores.iter().any(|&x| may_be_negative_infinity(kernel, x)) {
+                return Some("scores of a row that are all -inf make NaN: pass the maximum through visible_or_zero".into());
+            }
+        }
         let Op::For { body, .. } = kernel.ops[self.loop_op].op else { unreachable!("built for a loop") };
         let inner = defined_in(kernel, body);
         let is_mask = |op: &OpId| {
@@ -179,6 +187,22 @@ impl Streaming {
         let mut forms: Vec<_> = self.forms.iter().enumerate().collect();
         forms.sort_by_key(maxima_first);
         forms.into_iter().map(line).collect()
+    }
+}
+
+/// Whether all elements of a row of scores may be -inf, masks aside, which are asked about by themselves. Products of finite operands
+/// are finite, and so are positions and scalar parameters; a tensor that is added, such as a bias, may hold anything.
+fn may_be_negative_infinity(kernel: &Kernel, v: ValueId) -> bool {
+    let may = |x: &ValueId| may_be_negative_infinity(kernel, *x);
+    match kernel.def(v).map(|(_, op)| op) {
+        Some(Op::Dot { .. } | Op::Pos(_) | Op::FromIndex(_) | Op::Scalar(_)) => false,
+        Some(Op::Constant(_, c)) => c.is_infinite(),
+        Some(Op::Mask { x, .. } | Op::Cast(_, x) | Op::Transpose(x)) => may(x),
+        Some(Op::Full { value, .. }) => may(value),
+        Some(Op::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Tanh, x)) => may(x),
+        Some(Op::Binary(_, a, b)) => may(a) || may(b),
+        Some(Op::Select { on_true, on_false, .. }) => may(on_true) || may(on_false),
+        _ => true,
     }
 }
 

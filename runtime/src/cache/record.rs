@@ -84,7 +84,8 @@ pub struct Candidate {
     pub max_error: Option<f64>,
     /// Times, if it was measured.
     pub measured: Option<Measurement>,
-    /// Times of a run among many that follow each other, if it was among the best few, of which this chooses.
+    /// Times of a run among many that follow each other, if it was among the best few, of which this chooses. Where all tensors fit
+    /// into the L2 cache, of runs with a cold one, as those above: following each other they would read nothing from memory.
     pub under_load: Option<Measurement>,
     /// What became of it.
     pub outcome: Outcome,

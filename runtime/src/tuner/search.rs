@@ -315,9 +315,9 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
         });
     }
 
-    /// Measures those that are left in turns under load. The best comes first; a failure, or the end of the budget, lets what is
-    /// known so far stand.
-    fn run_off(&mut self, runners: &mut [Runner<B::Loaded>]) {
+    /// Measures those that are left in turns under load, and sorts them by that; one that fails is out. The end of the budget lets
+    /// what is known so far stand.
+    fn run_off(&mut self, runners: &mut Vec<Runner<B::Loaded>>) {
         if self.stop.is_some() || runners.len() < 2 {
             return;
         }
@@ -325,15 +325,21 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
         for runner in &mut *runners {
             runner.samples.clear();
         }
-        'visits: for _ in 0..VISITS {
-            for runner in &mut *runners {
-                if self.must_stop(1.0) {
-                    break 'visits;
-                }
-                let Ok(seconds) = self.bench.time_under_load(&runner.loaded) else { break 'visits };
-                runner.samples.push(seconds);
-                self.candidates[runner.index].under_load = Some(measurement(&runner.samples));
+        for _ in 0..VISITS {
+            if self.must_stop(1.0) {
+                break;
             }
+            runners.retain_mut(|runner| match self.bench.time_under_load(&runner.loaded) {
+                Ok(seconds) => {
+                    runner.samples.push(seconds);
+                    self.candidates[runner.index].under_load = Some(measurement(&runner.samples));
+                    true
+                }
+                Err(rejection) => {
+                    self.reject(runner.index, rejection);
+                    false
+                }
+            });
         }
         sort(runners);
     }

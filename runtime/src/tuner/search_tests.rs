@@ -17,6 +17,7 @@ struct Fate {
     seconds: f64,
     /// How much longer it takes under load.
     slower: f64,
+    fails_under_load: Option<&'static str>,
     reject: Option<Rejection>,
     spills: u32,
     remark: Option<&'static str>,
@@ -78,6 +79,9 @@ impl Bench<usize> for Fake<'_> {
     }
 
     fn time_under_load(&mut self, loaded: &usize) -> Result<f64, Rejection> {
+        if let Some(reason) = self.0.fates[*loaded].fails_under_load {
+            return Err(Rejection::new(Stage::Launch, reason));
+        }
         Ok(self.time(loaded)? + self.0.fates[*loaded].slower)
     }
 
@@ -137,6 +141,14 @@ fn what_is_best_under_load_wins_among_the_best() {
     assert_eq!(loaded, [true, true, true, false]);
     assert!(run.candidates[0].measured.as_ref().is_some_and(|m| m.median < 1.01), "single runs are kept apart");
     assert!(run.events.contains(&Event::RunOff { candidates: 3 }));
+}
+
+#[test]
+fn what_fails_under_load_is_out() {
+    let failing = Fate { fails_under_load: Some("unspecified launch failure"), ..runs(1.0) };
+    let run = run(&[failing, runs(1.03), runs(1.02)]);
+    assert_eq!(run.found, Found { winner: Some(2), stop: Stop::Exhausted });
+    assert!(matches!(&run.candidates[0].outcome, Outcome::Rejected { stage: Stage::Launch, .. }));
 }
 
 #[test]

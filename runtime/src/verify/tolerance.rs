@@ -246,12 +246,12 @@ mod tests {
             found[..count].fill(1.0 + error);
             judge(Elem::F32, &exact, &exact, &found).failure
         };
-        assert_eq!(judged(4e-7, 1), None);
-        assert_eq!(judged(6e-7, 1), Some(Failure::MaxError));
-        assert_eq!(judged(5e-8, 16), None);
-        assert_eq!(judged(1e-7, 16), Some(Failure::MeanError));
-        assert_eq!(judge(Elem::F32, &[1.0, 1.0], &[1.0, 1.0], &[1.0 + 2e-7; 2]).failure, None);
-        assert_eq!(judge(Elem::F32, &[1.0, 1.0], &[1.0, 1.0], &[1.0 + 3e-7; 2]).failure, Some(Failure::MeanError));
+        assert_eq!(judged(8e-7, 1), None);
+        assert_eq!(judged(1.2e-6, 1), Some(Failure::MaxError));
+        assert_eq!(judged(1e-7, 16), None);
+        assert_eq!(judged(2e-7, 16), Some(Failure::MeanError));
+        assert_eq!(judge(Elem::F32, &[1.0, 1.0], &[1.0, 1.0], &[1.0 + 4e-7; 2]).failure, None);
+        assert_eq!(judge(Elem::F32, &[1.0, 1.0], &[1.0, 1.0], &[1.0 + 6e-7; 2]).failure, Some(Failure::MeanError));
     }
 
     #[test]

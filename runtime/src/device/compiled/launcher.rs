@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
 
-use flashtile_codegen::{Arch, Facts, Schedule, wide_tensors};
+use flashtile_codegen::{Arch, Facts, Fold, Schedule, wide_tensors};
 use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
 use flashtile_emulator::Report;
 
@@ -132,20 +132,32 @@ impl<P: Processor> CompiledLauncher<P> {
             return Ok((schedule.clone(), Origin::Given));
         }
         let instance = self.kernel.instance(facts.clone());
-        let key = TuningKey::new(
-            (&self.kernel.ir().name, &self.kernel.fingerprint()),
-            self.kernel.binding().clone(),
-            facts.clone(),
-            Bucket::of(borrowed(sizes)),
-            self.arch.name,
-            self.processor.info().key(),
-        );
-        if let Some(record) = self.options.cache.tuning(&key)
-            && let Some(winner) = record.winning()
-            && lowering::check(&instance, &winner.schedule, self.arch).is_ok()
-        {
-            let origin = if winner.measured.is_some() { Origin::Tuned } else { Origin::Model };
-            return Ok((winner.schedule.clone(), origin));
+        let key = |facts: Facts| {
+            TuningKey::new(
+                (&self.kernel.ir().name, &self.kernel.fingerprint()),
+                self.kernel.binding().clone(),
+                facts,
+                Bucket::of(borrowed(sizes)),
+                self.arch.name,
+                self.processor.info().key(),
+            )
+        };
+        let winner = |key: &TuningKey| -> Option<Candidate> {
+            let record = self.options.cache.tuning(key)?;
+            record.winning().filter(|w| lowering::check(&instance, &w.schedule, self.arch).is_ok()).cloned()
+        };
+        let own = key(facts.clone());
+        let known = winner(&own);
+        // Where the winner folds no rows, it is as good for arguments of which they do not, or do, fold.
+        let tuned = known.clone().filter(|w| w.measured.is_some()).or_else(|| {
+            let other = key(Facts { foldable: !facts.foldable, ..facts.clone() });
+            winner(&other).filter(|w| w.measured.is_some() && w.schedule.fold == Fold::Off)
+        });
+        if let Some(tuned) = tuned {
+            return Ok((tuned.schedule, Origin::Tuned));
+        }
+        if let Some(known) = known {
+            return Ok((known.schedule, Origin::Model));
         }
         let machine = machine_of(self.arch, self.processor.info().gpu.as_ref());
         let ranked = lowering::rank(&instance, self.arch, sizes, &machine)?;
@@ -153,7 +165,7 @@ impl<P: Processor> CompiledLauncher<P> {
         // The choice is kept too: ranking the space takes longer than loading the code of its first.
         let choice = Candidate { outcome: Outcome::Predicted, ..Candidate::new(schedule.clone(), predicted) };
         self.options.cache.keep_tuning(&TuningRecord {
-            key,
+            key: own,
             nvrtc: NO_NVRTC,
             sizes: sizes.clone(),
             data: InputData::default(),

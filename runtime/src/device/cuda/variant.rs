@@ -95,7 +95,7 @@ impl Variant {
         if !self.scratch.is_empty() || self.fold.is_some() {
             return self.launch_all(call, stream);
         }
-        step.launch(&self.gpu, &self.module, call.arguments, call.sizes, stream)
+        step.launch(&self.gpu, &self.module, (call.arguments, call.sizes), stream, false).map(drop)
     }
 
     fn launch_all(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
@@ -111,26 +111,31 @@ impl Variant {
             None => call.arguments.to_vec(),
         };
         arguments.extend(scratch);
-        self.steps.iter().try_for_each(|step| step.launch(&self.gpu, &self.module, &arguments, sizes, stream))
+        // A launch begins early beside those of its own call only: of others it is not known what it must wait for.
+        let mut queued = false;
+        for step in &self.steps {
+            queued |= step.launch(&self.gpu, &self.module, (&arguments, sizes), stream, queued)?;
+        }
+        Ok(())
     }
 }
 
 impl Step {
-    /// Queues the launch. Allocates nothing.
+    /// Queues the launch, if it has any program; whether it has. `follows` another of its call. Allocates nothing.
     fn launch(
         &self,
         gpu: &Cuda,
         module: &Module,
-        arguments: &[CallArgument<'_>],
-        sizes: &[i64],
+        (arguments, sizes): (&[CallArgument<'_>], &[i64]),
         stream: &CudaStream,
-    ) -> Result<(), DeviceError> {
+        follows: bool,
+    ) -> Result<bool, DeviceError> {
         let context = gpu.context();
         let Some(blocks) = self.parameters.blocks(sizes, gpu.gpu().sms) else {
             return Err(DeviceError::GridTooLarge { device: context.id.clone() });
         };
         if blocks == 0 {
-            return Ok(()); // there is no program to run
+            return Ok(false); // there is no program to run
         }
         context.bind()?;
         let Some(bytes) = self.parameters.workspace(sizes) else {
@@ -149,20 +154,21 @@ impl Step {
             *pointer = (&raw mut *map).cast();
         }
         pointers[self.maps.len()] = block.0.as_mut_ptr().cast();
-        self.queue(&context.id, module.function(self.entry), blocks, stream, &mut pointers)
+        self.queue((&context.id, stream), module.function(self.entry), blocks, follows && self.early, &mut pointers)?;
+        Ok(true)
     }
 
     fn queue(
         &self,
-        id: &str,
+        (id, stream): (&str, &CudaStream),
         function: sys::CUfunction,
         blocks: u32,
-        stream: &CudaStream,
+        early: bool,
         pointers: &mut [*mut c_void],
     ) -> Result<(), DeviceError> {
         let shared = u32::try_from(self.shared_bytes).expect("at most 227 KiB");
         let mut attributes = [cluster_attribute(self.cluster), early_attribute()];
-        let attributes = match (self.cluster > 1, self.early) {
+        let attributes = match (self.cluster > 1, early) {
             (false, false) => &mut attributes[..0],
             (true, false) => &mut attributes[..1],
             (true, true) => &mut attributes[..],
