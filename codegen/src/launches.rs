@@ -167,7 +167,8 @@ pub(crate) fn foldable_text(folded: &Folded) -> String {
     let (heads, groups, rows) = (size(&folded.heads), size(&folded.groups), size(&folded.rows));
     let names: Vec<String> = folded.tensors.iter().map(|(name, _)| format!("`{name}`")).collect();
     let whole = if groups == "1" { String::new() } else { format!("{heads} is a multiple of {groups}, and ") };
-    format!("{whole}there are heads, those of {} {rows} rows apart, and fewer than 2^31 rows in a group", names.join(", "))
+    let bounds = "at least one, and fewer than 2^31 rows in a group";
+    format!("{whole}heads of {} follow each other, {rows} rows apart ({bounds})", names.join(", "))
 }
 
 /// How the parts of a loop are made.
