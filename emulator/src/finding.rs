@@ -53,6 +53,8 @@ pub enum FindingKind {
     PhaseMisuse,
     /// A copy or product that nobody waited for before the block ended.
     NeverWaited,
+    /// An access to what a launch before this one may still be writing, with no `griddepcontrol.wait` before it.
+    BeforeWait,
     /// The launch ran for more instructions than allowed.
     InstructionLimit,
     /// A `trap`.
@@ -78,6 +80,7 @@ impl FindingKind {
             FindingKind::Deadlock => "deadlock",
             FindingKind::PhaseMisuse => "misuse of an mbarrier",
             FindingKind::NeverWaited => "never waited for",
+            FindingKind::BeforeWait => "access before griddepcontrol.wait to what an earlier launch writes",
             FindingKind::InstructionLimit => "too many instructions",
             FindingKind::Trap => "trap",
             FindingKind::IllegalOperand => "illegal operand",

@@ -1,5 +1,7 @@
 //! Loading a module and launching its kernels.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -67,6 +69,9 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// Bytes of each kernel parameter, in order.
     pub parameters: Vec<Vec<u8>>,
+    /// Addresses that launches before this one may still be writing, where it may begin before they have ended: a thread touches
+    /// them after `griddepcontrol.wait` only. Empty where it begins when they have ended.
+    pub pending: Vec<Range<u64>>,
 }
 
 /// What came of a launch. What the kernel computed is in the memory.
@@ -113,6 +118,7 @@ impl Kernel<'_> {
             grid: launch.grid,
             threads: launch.block,
             dynamic_shared: launch.shared_bytes,
+            pending: &launch.pending,
             progress: &progress,
         };
         let cluster = self.kernel.cluster;

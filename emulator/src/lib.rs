@@ -32,6 +32,7 @@
 //!     block: [32, 1, 1],
 //!     shared_bytes: 0,
 //!     parameters: vec![buffer.address.to_le_bytes().to_vec()],
+//!     pending: vec![],
 //! };
 //! let report = module.kernel("twice")?.launch(&memory, &launch, &Options::default())?;
 //! assert!(report.findings.is_empty());

@@ -266,6 +266,7 @@ fn kind(op: &Op) -> InstructionKind {
         Op::Mma(_) | Op::Wgmma(_) => Tensor,
         Op::Shuffle { .. } | Op::Vote { .. } | Op::Reduce { .. } | Op::Elect { .. } => Exchange,
         Op::Nop
+        | Op::AwaitLaunches
         | Op::CommitCopies
         | Op::WaitCopies { .. }
         | Op::WarpBarrier { .. }

@@ -17,7 +17,7 @@ fn run_with(cluster: u32, blocks: u32, threads: u32, body: &str, options: &Optio
     let mut memory = GlobalMemory::new();
     let buffer = memory.allocate_from(&[0; 4096]);
     let parameters = vec![buffer.address.to_le_bytes().into()];
-    let launch = Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0, parameters };
+    let launch = Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0, parameters, pending: vec![] };
     let report = module.kernel("k").expect("is there").launch(&memory, &launch, options).expect("launches");
     let words = memory.read(buffer).chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     (report.findings, words)
@@ -207,7 +207,7 @@ fn barriers_of_clusters_are_used_in_turn() {
 fn a_grid_is_a_whole_number_of_clusters() {
     let text = ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k()\n.reqnctapercluster 4\n{ ret; }";
     let module = Module::load(text).expect("loads");
-    let launch = Launch { grid: [6, 1, 1], block: [32, 1, 1], shared_bytes: 0, parameters: vec![] };
+    let launch = Launch { grid: [6, 1, 1], block: [32, 1, 1], shared_bytes: 0, parameters: vec![], pending: vec![] };
     let error = module.kernel("k").expect("is there").launch(&GlobalMemory::new(), &launch, &Options::default());
     let Err(LaunchError::Shape(why)) = error else { panic!("{error:?}") };
     assert!(why.starts_with("clusters of [4, 1, 1] blocks in a grid of [6, 1, 1]"), "{why}");

@@ -17,7 +17,7 @@ fn run_with(target: &str, threads: u32, body: &str, landing: Landing) -> (Vec<Fi
     let buffer = memory.allocate_from(&(0..=255).collect::<Vec<u8>>());
     let map = TensorMap::new(buffer, 2, &[64, 2], &[128], &[64, 2], Swizzle::Bytes128).expect("legal");
     let parameters = vec![buffer.address.to_le_bytes().into(), map.encode().into()];
-    let launch = Launch { grid: [1, 1, 1], block: [threads, 1, 1], shared_bytes: 0, parameters };
+    let launch = Launch { grid: [1, 1, 1], block: [threads, 1, 1], shared_bytes: 0, parameters, pending: vec![] };
     let mut options = Options::default();
     options.landing = landing;
     options.instruction_limit = 100_000;
@@ -257,4 +257,33 @@ fn unknown_instructions_are_named_at_load() {
         fault("mapa.u32 %r1, %r2, 1;"),
         "line 3: the emulator does not know the instruction `mapa.u32`: a generic address has 64 bits"
     );
+}
+
+/// Between the launches of a call nothing is ordered but by `griddepcontrol.wait`, where one may begin early.
+#[test]
+fn what_an_earlier_launch_writes_is_touched_after_the_wait_only() {
+    let found = |body: &str, pending: std::ops::Range<u64>| {
+        let text = format!(
+            ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{\n.reg .b32 %r<9>; .reg .b64 %rd<9>;\n\
+             .loc 1 1 1\nld.param.u64 %rd1, [p];\n{body}\nret;\n}}\n.file 1 \"k.rs\"\n"
+        );
+        let module = Module::load(&text).expect("loads");
+        let mut memory = GlobalMemory::new();
+        let buffer = memory.allocate_from(&[0; 256]);
+        let pending = std::iter::once(buffer.address + pending.start..buffer.address + pending.end).collect();
+        let parameters = vec![buffer.address.to_le_bytes().into()];
+        let launch = Launch { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0, parameters, pending };
+        let report = module.kernel("k").expect("is there").launch(&memory, &launch, &Options::default()).expect("launches");
+        report.findings.iter().map(|f| (f.kind, f.party.kernel_line().map_or(0, |l| l.line))).collect::<Vec<_>>()
+    };
+    let (wait, load) = (".loc 1 10 1\ngriddepcontrol.wait;\n", ".loc 1 11 1\nld.global.u32 %r1, [%rd1+64];\n");
+    let store = ".loc 1 12 1\nst.global.u32 [%rd1+64], %r1;\n";
+    assert_eq!(found(&format!("{wait}{load}"), 0..256), []);
+    assert_eq!(found(&format!("{load}{wait}"), 0..256), [(FindingKind::BeforeWait, 11)]);
+    assert_eq!(found(&format!("mov.u32 %r1, 0;\n{store}{wait}"), 0..256), [(FindingKind::BeforeWait, 12)]);
+    // Other bytes may be touched at any time; nothing is pending for a launch that begins when the others have ended.
+    assert_eq!(found(&format!("{load}{wait}"), 128..256), []);
+    assert_eq!(found(load, 0..0), []);
+    let half = ".reg .pred %p1; mov.u32 %r2, %tid.x; setp.lt.u32 %p1, %r2, 16;\n@%p1 griddepcontrol.wait;\n";
+    assert_eq!(found(&format!("{half}{load}"), 0..256), [(FindingKind::BeforeWait, 11)]);
 }

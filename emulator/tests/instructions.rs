@@ -16,8 +16,13 @@ fn run(body: &str) -> Vec<[u32; 32]> {
     let module = Module::load(&text).expect("loads");
     let mut memory = GlobalMemory::new();
     let out = memory.allocate_from(&[0; 8 * 128]);
-    let launch =
-        Launch { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0, parameters: vec![out.address.to_le_bytes().into()] };
+    let launch = Launch {
+        grid: [1, 1, 1],
+        block: [32, 1, 1],
+        shared_bytes: 0,
+        parameters: vec![out.address.to_le_bytes().into()],
+        pending: vec![],
+    };
     let report = module.kernel("k").expect("is there").launch(&memory, &launch, &Options::default()).expect("launches");
     assert!(report.findings.is_empty(), "{}", report.findings.iter().map(|f| format!("{f}\n")).collect::<String>());
     let words: Vec<u32> = memory.read(out).chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();

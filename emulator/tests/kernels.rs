@@ -133,7 +133,8 @@ fn a_product_with_gelu_is_right() {
             .sizes(&[m, k, n].map(|x| x as i32))
             .finish();
         let blocks = (m.div_ceil(32) * n.div_ceil(32)) as u32;
-        let launch = Launch { grid: [blocks, 1, 1], block: [64, 1, 1], shared_bytes: 8192, parameters: vec![block] };
+        let launch =
+            Launch { grid: [blocks, 1, 1], block: [64, 1, 1], shared_bytes: 8192, parameters: vec![block], pending: vec![] };
         let report = module.kernel("matmul_gelu").expect("is there").launch(&memory, &launch, &options).expect("launches");
         assert!(report.findings.is_empty(), "{options:?}\n{}", findings(&report));
         let ours = element.decode(&memory.read(c));

@@ -109,7 +109,7 @@ fn products_are_exact_in_every_layout() {
             let out = memory.allocate(4 * 4096);
             let [ma, mb] = maps;
             let parameters = vec![ma, mb, out.address.to_le_bytes().into()];
-            let launch = Launch { grid: [1, 1, 1], block: [128, 1, 1], shared_bytes: 0, parameters };
+            let launch = Launch { grid: [1, 1, 1], block: [128, 1, 1], shared_bytes: 0, parameters, pending: vec![] };
             let mut options = Options::default();
             options.landing = landing;
             let report = module.kernel("k").expect("is there").launch(&memory, &launch, &options).expect("launches");

@@ -30,7 +30,7 @@ fn survive(text: &str) {
                 .collect()
         };
         let parameters = kernel.parameter_bytes().map(fill).collect();
-        let launch = Launch { grid: [1, 1, 1], block: [64, 1, 1], shared_bytes: 8192, parameters };
+        let launch = Launch { grid: [1, 1, 1], block: [64, 1, 1], shared_bytes: 8192, parameters, pending: vec![] };
         let mut options = Options::random(3);
         options.instruction_limit = 20_000;
         options.profile = true;

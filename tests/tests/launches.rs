@@ -799,7 +799,7 @@ fn what_cannot_be_split_says_why() {
 }
 
 /// Launches that begin early wait before they touch anything, if they need what an earlier one writes or write what it touches; the
-/// others wait when they have done all. The emulator executes launches one after the other, and would not see it.
+/// others wait when they have done all.
 #[test]
 fn launches_wait_for_what_they_need() {
     let made = |text: &str, consts: &[(&str, i64)], knobs: &str, arch: &str| {

@@ -1,5 +1,6 @@
 //! Loads, stores, atomics, and matrices between shared memory and registers.
 
+use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
 use super::block::{Block, Status};
@@ -14,6 +15,9 @@ use crate::syntax::Space;
 impl<'l> Block<'l> {
     /// A region of global memory for an access, which is noted as out of bounds if there is none.
     pub(super) fn region(&mut self, address: u64, bytes: u32, at: At) -> Option<(&'l Region, u64)> {
+        if !self.launched.pending.is_empty() {
+            self.check_waited(address, bytes, at);
+        }
         let (base, size) = self.launched.variables.bounds();
         if (base..windows::BUFFERS).contains(&address) {
             if (address - base).saturating_add(bytes.into()) <= size {
@@ -24,6 +28,18 @@ impl<'l> Block<'l> {
         }
         self.global_fault(Fault::OutOfBounds, address, bytes, at);
         None
+    }
+
+    /// Notes an access to what launches before this one may still be writing, by a thread that has not waited for them.
+    fn check_waited(&mut self, address: u64, bytes: u32, at: At) {
+        let waited = self.waited[usize::from(at.warp)];
+        let has_waited = if at.lane == MANY { waited != 0 } else { waited >> at.lane & 1 == 1 };
+        let meets = |range: &&Range<u64>| address < range.end && range.start < address.saturating_add(bytes.into());
+        if !has_waited && let Some(range) = self.launched.pending.iter().find(meets) {
+            let detail =
+                || format!("{bytes} bytes, {} bytes into what an earlier launch writes", address.saturating_sub(range.start));
+            self.record.add(FindingKind::BeforeWait, at, None, Some((Space::Global, address)), detail);
+        }
     }
 
     #[cold]

@@ -11,6 +11,7 @@ use super::profile::Counters;
 use super::progress::Progress;
 use super::record::{At, Record};
 use super::warp::{Place, Warp, lanes};
+use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::finding::FindingKind;
@@ -30,6 +31,8 @@ pub(crate) struct Launched<'l> {
     pub grid: [u32; 3],
     pub threads: [u32; 3],
     pub dynamic_shared: u32,
+    /// Bytes that launches before this one may still be writing.
+    pub pending: &'l [Range<u64>],
     /// Blocks that have begun, and those that wait for others.
     pub progress: &'l Progress,
 }
@@ -89,6 +92,8 @@ pub(crate) struct Block<'l> {
     pub(super) ranks: u32,
     pub(super) cluster: ClusterBarrier,
     pub(super) status: Vec<Status>,
+    /// Lanes of each warp that have waited for the launches before this one.
+    pub(super) waited: Vec<u32>,
     pub(super) clocks: Clocks,
     pub(super) barriers: Vec<NamedBarrier>,
     pub(super) objects: Vec<Object>,
@@ -138,6 +143,7 @@ impl<'l> Block<'l> {
             ranks,
             cluster: ClusterBarrier::new(warps),
             status: vec![Status::Ready; warps],
+            waited: vec![0; warps],
             clocks: Clocks::new(warps),
             barriers: vec![NamedBarrier::default(); 16 * ranks as usize],
             objects: vec![],
@@ -326,6 +332,7 @@ impl<'l> Block<'l> {
             }
             Op::MapAddress { .. } => self.map_address(warp, op, mask, pc),
             Op::RankOf { .. } => self.rank_of_address(warp, op, mask),
+            Op::AwaitLaunches => self.waited[warp.index as usize] |= mask,
             Op::Fence => fence(Ordering::SeqCst),
             Op::FenceProxyAsync => self.clocks.fence(warp.index as usize),
             Op::BarrierInit { address, count } => self.object_init(warp, address, *count, mask, pc),

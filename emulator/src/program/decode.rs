@@ -39,6 +39,7 @@ impl<'t> Decoder<'_, 't> {
                 Op::Exit
             }
             "trap" => Op::Trap,
+            "griddepcontrol" if m.take("wait") => Op::AwaitLaunches,
             "nanosleep" | "prefetch" | "prefetchu" | "discard" | "pmevent" | "brkpt" | "griddepcontrol" | "setmaxnreg" => {
                 m.types();
                 m.ignore(&[
@@ -47,7 +48,6 @@ impl<'t> Decoder<'_, 't> {
                     "L2",
                     "tensormap",
                     "launch_dependents",
-                    "wait",
                     "inc",
                     "dec",
                     "sync",

@@ -316,6 +316,8 @@ pub(crate) struct TensorCopy {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Op {
     Nop,
+    /// `griddepcontrol.wait`: launches before this one have ended.
+    AwaitLaunches,
     Move {
         d: u32,
         a: u32,

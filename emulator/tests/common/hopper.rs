@@ -65,7 +65,8 @@ pub fn run(
     ];
     let blocks = if config.persistent { total.min(most) } else { total } as u32;
     let threads = 128 * (config.consumers as u32 + 1);
-    let launch = Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: config.shared_bytes, parameters };
+    let launch =
+        Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: config.shared_bytes, parameters, pending: vec![] };
     let report = kernel.launch(&memory, &launch, options).expect("launches");
     assert_eq!(memory.read(counter), [0; 8], "the kernel leaves the counter as it was");
     (element.decode(&memory.read(o)), Element::F32.decode(&memory.read(lse)), report)
@@ -105,7 +106,7 @@ pub fn run_specialised(kernel: &Kernel<'_>, problem: &Attention, options: &Optio
         .finish();
     let blocks = (b * h * m.div_ceil(128)).min(3) as u32;
     let parameters = vec![map(q, h, m, 128), map(k, g, n, 32), map(v, g, n, 32), block];
-    let launch = Launch { grid: [blocks, 1, 1], block: [384, 1, 1], shared_bytes: 32888, parameters };
+    let launch = Launch { grid: [blocks, 1, 1], block: [384, 1, 1], shared_bytes: 32888, parameters, pending: vec![] };
     let report = kernel.launch(&memory, &launch, options).expect("launches");
     (element.decode(&memory.read(o)), Element::F32.decode(&memory.read(lse)), report)
 }

@@ -189,7 +189,13 @@ pub fn run_attention(
         .scalar(problem.scale)
         .finish();
     let blocks = (b * h * m.div_ceil(tile)) as u32;
-    let launch = Launch { grid: [blocks, 1, 1], block: [launch.0, 1, 1], shared_bytes: launch.1, parameters: vec![block] };
+    let launch = Launch {
+        grid: [blocks, 1, 1],
+        block: [launch.0, 1, 1],
+        shared_bytes: launch.1,
+        parameters: vec![block],
+        pending: vec![],
+    };
     let report = kernel.launch(&memory, &launch, options).expect("launches");
     (element.decode(&memory.read(o)), Element::F32.decode(&memory.read(lse)), report)
 }

@@ -18,7 +18,7 @@ use crate::kernel::BoundKernel;
 pub(crate) use launcher::CompiledLauncher;
 pub(crate) use maps::{MAX_MAPS, MapPlan, describe, resolve_maps};
 pub(crate) use parameters::{MAX_BYTES, Parameters};
-pub(crate) use scratch::ScratchPlan;
+pub(crate) use scratch::{ScratchPlan, argument_named};
 
 /// A device that runs compiled code: a GPU, or the emulator. Clones are the same device.
 pub(crate) trait Processor: Clone + fmt::Debug + Send + Sync + 'static {

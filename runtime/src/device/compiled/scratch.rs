@@ -12,7 +12,7 @@ use crate::device::{CallArgument, Memory};
 const ALIGNMENT: usize = 256;
 
 /// Position of an argument: of a parameter of the kernel, or after them of a scratch tensor.
-pub(super) fn argument_named(kernel: &ir::Kernel, scratch: &[Scratch], name: &str) -> Result<usize, String> {
+pub(crate) fn argument_named(kernel: &ir::Kernel, scratch: &[Scratch], name: &str) -> Result<usize, String> {
     let own = kernel.param_named(name).map(Entity::index);
     let after = || scratch.iter().position(|s| s.name == name).map(|n| kernel.params.len() + n);
     own.or_else(after).ok_or_else(|| format!("the kernel has no parameter `{name}`"))

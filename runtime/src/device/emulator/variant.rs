@@ -1,12 +1,13 @@
 //! A kernel compiled for one schedule, loaded and ready to be executed.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use flashtile_dsl::ir;
 use flashtile_emulator::{Launch, Module, Options, Report, Swizzle, TensorMap};
 
 use super::{Emulator, EmulatorError, EmulatorMemory, MULTIPROCESSORS};
-use crate::device::compiled::{MAX_BYTES, MapPlan, Parameters, ScratchPlan, describe, resolve_maps};
+use crate::device::compiled::{MAX_BYTES, MapPlan, Parameters, ScratchPlan, argument_named, describe, resolve_maps};
 use crate::device::{Call, CallArgument, DeviceError, FoldPlan, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
@@ -35,6 +36,10 @@ struct Step {
     maps: Vec<MapPlan>,
     threads: u32,
     shared_bytes: usize,
+    /// Whether it may begin while the steps before it run.
+    early: bool,
+    /// Positions of the arguments that it writes.
+    writes: Vec<usize>,
 }
 
 impl Variant {
@@ -53,6 +58,10 @@ impl Variant {
                 maps: resolve_maps(&abi.tensor_maps, kernel, &generated.scratch)?,
                 threads: abi.threads,
                 shared_bytes: abi.shared_bytes,
+                early: abi.early,
+                writes: written(&launch.kernel)
+                    .map(|name| argument_named(kernel, &generated.scratch, name))
+                    .collect::<Result<_, _>>()?,
             })
         };
         Ok(Self {
@@ -89,10 +98,24 @@ impl Variant {
         };
         arguments.extend(scratch);
         self.reports.lock().unwrap_or_else(|e| e.into_inner()).clear();
-        self.steps.iter().try_for_each(|step| self.step(step, &arguments, sizes, options))
+        let mut pending = Vec::new();
+        for step in &self.steps {
+            let before = if step.early { pending.clone() } else { Vec::new() };
+            self.step(step, &arguments, sizes, before, options)?;
+            pending.extend(step.writes.iter().filter_map(|&at| span(&arguments[at])));
+        }
+        Ok(())
     }
 
-    fn step(&self, step: &Step, arguments: &[CallArgument<'_>], sizes: &[i64], options: &Options) -> Result<()> {
+    /// Executes a step, before which others may still be writing what is `pending`.
+    fn step(
+        &self,
+        step: &Step,
+        arguments: &[CallArgument<'_>],
+        sizes: &[i64],
+        pending: Vec<Range<u64>>,
+        options: &Options,
+    ) -> Result<()> {
         let Some(blocks) = step.parameters.blocks(sizes, MULTIPROCESSORS) else {
             return Err(DeviceError::GridTooLarge { device: "emulator".to_owned() }.into());
         };
@@ -113,6 +136,7 @@ impl Variant {
             block: [step.threads, 1, 1],
             shared_bytes: u32::try_from(step.shared_bytes).expect("at most 227 KiB"),
             parameters,
+            pending,
         };
         let kernel = step.entry.clone();
         let loaded = self.module.kernel(&step.entry);
@@ -132,6 +156,19 @@ impl Variant {
             bytes => Err(EmulatorError::Workspace { kernel, bytes }.into()),
         }
     }
+}
+
+/// Names of the tensors that a kernel writes.
+fn written(kernel: &ir::Kernel) -> impl Iterator<Item = &str> {
+    let written = |p: &&ir::Param| matches!(&p.kind, ir::ParamKind::Tensor(t) if t.direction.is_written());
+    kernel.params.values().filter(written).map(|p| p.name.as_str())
+}
+
+/// Addresses from the first to the last element of a tensor.
+fn span(argument: &CallArgument<'_>) -> Option<Range<u64>> {
+    let CallArgument::Tensor { elem, address, shape, strides, .. } = *argument else { return None };
+    let last = shape.iter().zip(strides).try_fold(0, |at, (&n, &step)| Some(at + n.checked_sub(1)? * step))?;
+    Some(address..address + (last as u64 + 1) * elem.bytes()? as u64)
 }
 
 fn tensor_map(kernel: &str, argument: &CallArgument<'_>, plan: &MapPlan) -> Result<Vec<u8>, EmulatorError> {
