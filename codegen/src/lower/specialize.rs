@@ -170,7 +170,8 @@ fn settled(body: Vec<Stmt>) -> Vec<Stmt> {
     out
 }
 
-/// Acquires a tile that is loaded once a program before the first statement that reads it, and releases it after the last.
+/// Acquires a tile that is loaded once a program as late, and releases it as early, as what reads it allows: a slot that is free
+/// early is filled for the next program while this one still computes, and a ring that is acquired before it is filled before it.
 fn hold(body: &mut Vec<Stmt>, tile: TileId) {
     let users: Vec<usize> = (0..body.len()).filter(|&i| reads(&body[i], tile)).collect();
     let (Some(&first), Some(&last)) = (users.first(), users.last()) else { return };
@@ -181,13 +182,57 @@ fn hold(body: &mut Vec<Stmt>, tile: TileId) {
         hold(inner, tile);
         return;
     }
-    let after = match body.get(last + 1).map(|s| &s.op) {
-        Some(StmtOp::Settle(_)) => last + 2,
-        _ => last + 1,
-    };
+    release(body, last, tile);
+    acquire(body, first, tile);
+}
+
+/// Acquires a tile before `body[first]`, the first that reads it; inside it if that is a step, which is taken once.
+fn acquire(body: &mut Vec<Stmt>, first: usize, tile: TileId) {
     let span = body[first].span;
-    body.insert(after, Stmt { op: StmtOp::Release(tile), span });
+    if let StmtOp::Step { body: step, .. } = &mut body[first].op
+        && let Some(inner) = step.iter().position(|s| reads(s, tile))
+    {
+        acquire(step, inner, tile);
+        return;
+    }
     body.insert(first, Stmt { op: StmtOp::Acquire { tile, slot: Slot::Only }, span });
+}
+
+/// Releases a tile after `body[last]`, the last that reads it, once the products that do are done; in every branch by itself.
+fn release(body: &mut Vec<Stmt>, last: usize, tile: TileId) {
+    let done = Stmt { op: StmtOp::Release(tile), span: body[last].span };
+    match &mut body[last].op {
+        StmtOp::When { body, otherwise, .. } => {
+            for branch in [body, otherwise] {
+                match branch.iter().rposition(|s| reads(s, tile)) {
+                    Some(inner) => release(branch, inner, tile),
+                    None => branch.insert(0, done.clone()),
+                }
+            }
+        }
+        StmtOp::Step { body: step, .. } => {
+            let inner = step.iter().rposition(|s| reads(s, tile)).expect("it reads the tile");
+            release(step, inner, tile);
+        }
+        StmtOp::Dot { .. } => {
+            let after = settled_by(body, last).expect("every product is waited for among the statements that issue it");
+            body.insert(after + 1, done);
+        }
+        _ => body.insert(last + 1, done),
+    }
+}
+
+/// The first statement after the product `body[dot]` at which it is done.
+fn settled_by(body: &[Stmt], dot: usize) -> Option<usize> {
+    let mut later = 0;
+    for (index, stmt) in body.iter().enumerate().skip(dot + 1) {
+        match stmt.op {
+            StmtOp::Dot { .. } => later += 1,
+            StmtOp::Settle(pending) if pending <= later => return Some(index),
+            _ => {}
+        }
+    }
+    None
 }
 
 fn reads(stmt: &Stmt, tile: TileId) -> bool {
