@@ -16,7 +16,9 @@ Method. In a cell all contestants are visited in random order, round after round
 --window milliseconds untimed, then as many timed, so that each is timed in its own steady state of clock and power; its
 time is the median over rounds. L2 is not flushed: the tensors of a cell are larger. Every kernel of ours is checked against
 float64 on rows of the very inputs it is timed on, with `o` poisoned before; one that is wrong is reported and not timed.
-TFLOP/s count 4 B H M N D, half of that for causal. The rate of a bf16 matmul of 8192 is measured before and after.
+TFLOP/s count 4 B H M N D, half of that for causal. The rate of a bf16 matmul of 8192 is measured before and after. Beside each
+rate is the clock of a multiprocessor in its visits: under the power limit it differs from contestant to contestant, and the share of
+what the tensor cores can do at that clock says how good the code is.
 
 Peers that are missing are named with the reason. `--peer NAME=FILE:FUNCTION` adds one: FUNCTION(torch, cell, data, options)
 gives a function that runs once.
@@ -33,6 +35,7 @@ import subprocess
 import sys
 
 from cells import TABLES, cells, error_of_rows, tensors
+from clock import Clock
 from kernels import Cuda, Kernel
 from peers import PEERS
 
@@ -114,7 +117,7 @@ class Contestant:
             with torch.cuda.graph(self.graph, stream=stream):
                 for _ in range(self.runs):
                     run()
-        self.samples = []
+        self.samples, self.clocks = [], []
 
     def milliseconds(self, work):
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -124,9 +127,17 @@ class Contestant:
         end.synchronize()
         return start.elapsed_time(end)
 
-    def visit(self):
+    def visit(self, clock):
         self.graph.replay()
+        clock.mark(0)
         self.samples.append(self.milliseconds(self.graph.replay) / self.runs)
+        clock.mark(1)
+        self.clocks.append(clock.megahertz())
+
+    def megahertz(self):
+        """The median over visits; None if no visit told."""
+        told = [clock for clock in self.clocks if clock]
+        return statistics.median(told) if told else None
 
 
 def contestants(torch, cuda, cell, data, options):
@@ -156,26 +167,26 @@ def contestants(torch, cuda, cell, data, options):
     return found, described, absent
 
 
-def matmul_rate(torch):
+def matmul_rate(torch, clock):
     """TFLOP/s of a bf16 matmul."""
     a, b = (torch.randn(MATMUL, MATMUL, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     contestant = Contestant(torch, lambda: a @ b, 20)
     for _ in range(5):
-        contestant.visit()
+        contestant.visit(clock)
     return 2 * MATMUL**3 / statistics.median(contestant.samples) / 1e9
 
 
-def time_cell(torch, cuda, cell, options):
+def time_cell(torch, cuda, clock, cell, options):
     data = tensors(torch, cell, options.scores, options.growth)
     found, described, absent = contestants(torch, cuda, cell, data, options)
     order = list(found)
     for _ in range(options.rounds):
         random.shuffle(order)
         for name in order:
-            found[name].visit()
+            found[name].visit(clock)
     rates = {name: cell.flops / statistics.median(c.samples) / 1e9 for name, c in found.items()}
     ours = {name: rate for name, rate in rates.items() if name in described}
-    row = {"cell": cell.name, "group": cell.group, "length": cell.length, "tflops": rates, "kernels": described, "absent": absent}
+    row = {"cell": cell.name, "group": cell.group, "length": cell.length, "tflops": rates, "megahertz": {name: c.megahertz() for name, c in found.items()}, "kernels": described, "absent": absent}
     if ours:
         row["best"] = max(ours, key=ours.get)
     print(f"{cell.name}: " + ", ".join(f"{n} {r:.0f}" for n, r in sorted(rates.items(), key=lambda x: -x[1])), flush=True)
@@ -196,17 +207,20 @@ def run(options):
         options.makers[name] = getattr(module, function)
         options.peers.append(name)
     torch.zeros(1, device="cuda")  # makes the context that kernels are loaded into
-    cuda, before = Cuda(), matmul_rate(torch)
-    rows = [time_cell(torch, cuda, cell, options) for cell in cells(options.tables, options.only)]
+    cuda = Cuda()
+    clock = Clock(cuda, torch)
+    before = matmul_rate(torch, clock)
+    rows = [time_cell(torch, cuda, clock, cell, options) for cell in cells(options.tables, options.only)]
     driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True)
     report = {
         "device": torch.cuda.get_device_name(),
         "driver": driver.stdout.strip(),
         "torch": torch.__version__,
+        "flops_per_clock": tensor_flops_per_clock(torch),
         "command": " ".join(["bench.py", *sys.argv[1:]]),
         "scores": options.scores,
         "growth": options.growth,
-        "matmul_tflops": [before, matmul_rate(torch)],
+        "matmul_tflops": [before, matmul_rate(torch, clock)],
         "rows": rows,
     }
     if options.json:
@@ -221,18 +235,31 @@ def run(options):
     return 1 if wrong else 0
 
 
+def tensor_flops_per_clock(torch):
+    """Dense 16-bit FLOPs of all tensor cores in a clock; None for GPUs that are not in the table."""
+    each = {(8, 0): 2048, (9, 0): 4096}.get(torch.cuda.get_device_capability())
+    return each and each * torch.cuda.get_device_properties(0).multi_processor_count
+
+
+def share_of_peak(report, row, name):
+    """What a contestant reaches of what the tensor cores can do at its clock, as text."""
+    clock, flops = row["megahertz"].get(name), report["flops_per_clock"]
+    return f"{row['tflops'][name] * 1e6 / clock / flops:.2f}" if clock and flops else "-"
+
+
 def geometric_mean(values):
     return math.exp(statistics.fmean(math.log(v) for v in values)) if values else math.nan
 
 
 def markdown(report, peers):
-    """A row per cell: our best, its ratio to each peer and to the best of them, its share of the matmul rate."""
+    """A row per cell: our best, its ratio to each peer and to the best of them, its share of the matmul rate; its clock, and what it
+    and the best peer reach of the peak at their clocks."""
     matmul = statistics.fmean(report["matmul_tflops"])
     head = f"{report['device']}, driver {report['driver']}, PyTorch {report['torch']}; `{report['command']}`; "
     head += f"bf16 matmul {matmul:.0f} TFLOP/s\n\n"
     shown = [peer for peer in peers if any(peer in row["tflops"] for row in report["rows"])]
-    head += "| cell | TFLOP/s | " + " | ".join(f"x {peer}" for peer in shown) + " | x best peer | of matmul | registers | spills | schedule |\n"
-    head += "| --- " * (len(shown) + 7) + "|\n"
+    head += "| cell | TFLOP/s | " + " | ".join(f"x {peer}" for peer in shown) + " | x best peer | of matmul | MHz | of peak | best peer's | registers | spills | schedule |\n"
+    head += "| --- " * (len(shown) + 10) + "|\n"
     ratios = {peer: [] for peer in [*shown, "best"]}
     lines = []
     for row in report["rows"]:
@@ -246,14 +273,17 @@ def markdown(report, peers):
                 columns.append(f"{ratios[peer][-1]:.2f}")
             else:
                 columns.append("-")
-        rivals = [row["tflops"][peer] for peer in peers if peer in PEERS and peer in row["tflops"]]
+        rivals = {row["tflops"][peer]: peer for peer in peers if peer in PEERS and peer in row["tflops"]}
         best = rate / max(rivals) if rivals else math.nan
+        clock = row["megahertz"][row["best"]]
+        shares = [share_of_peak(report, row, row["best"]), share_of_peak(report, row, rivals[max(rivals)]) if rivals else "-"]
         ratios["best"] += [best] if rivals else []
         spills = kernel["report"]["spill_stores"] + kernel["report"]["spill_loads"]
-        numbers = [row["cell"], f"{rate:.0f}", *columns, f"{best:.2f}", f"{rate / matmul:.2f}", str(kernel["report"]["registers"]), str(spills)]
+        numbers = [row["cell"], f"{rate:.0f}", *columns, f"{best:.2f}", f"{rate / matmul:.2f}", f"{clock:.0f}" if clock else "-", *shares]
+        numbers += [str(kernel["report"]["registers"]), str(spills)]
         lines.append(f"| {' | '.join(numbers)} | `{short(kernel['schedule'])}` |\n")
     means = [f"{geometric_mean(ratios[name]):.3f}" for name in [*shown, "best"]]
-    lines.append(f"| geometric mean | | {' | '.join(means)} | | | | |\n")
+    lines.append(f"| geometric mean | | {' | '.join(means)} | | | | | | | |\n")
     return head + "".join(lines)
 
 

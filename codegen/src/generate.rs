@@ -17,9 +17,9 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::launches::{self, Launches, Piece};
 use crate::lower;
-use crate::plan::{self, Plan, Storage};
+use crate::plan::{self, MeetBy, Plan, Storage};
 use crate::rewrite;
-use crate::schedule::{Combine, KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, Walk, WorkOrder};
+use crate::schedule::{KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, Walk, WorkOrder};
 use crate::space;
 
 /// Generated code and how to call it.
@@ -43,8 +43,6 @@ pub struct Generated {
     pub assumptions: Vec<String>,
     /// Why products do not go through `wgmma` although the architecture has it, if the kernel cannot use it.
     pub fallback: Option<String>,
-    /// Why the rows of heads that read the same keys are not folded, if the kernel has such and the facts do not say that they may be.
-    pub unfolded: Option<String>,
 }
 
 /// One launch of generated code.
@@ -157,9 +155,6 @@ pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> L
     }
 }
 
-/// Architectures from this on have launches that begin while the one before ends (PTX ISA, `griddepcontrol`).
-pub(crate) const DEPENDENT_LAUNCHES: (u32, u32) = (9, 0);
-
 /// Generates the code of an instance under a schedule.
 pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Generated, Error> {
     let planned = planned(instance, schedule, arch)?;
@@ -175,8 +170,8 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
     if !faults.is_empty() {
         return Err(Error::WrongPlan(faults));
     }
-    let dependent = arch.capability >= DEPENDENT_LAUNCHES;
-    let abis: Vec<Abi> = planned.launches.iter().enumerate().map(|(n, launch)| launch.abi(dependent && n > 0)).collect();
+    let early = |number| arch.dependent_launches && number > 0;
+    let abis: Vec<Abi> = planned.launches.iter().enumerate().map(|(n, launch)| launch.abi(early(n))).collect();
     let fallback = (schedule.tensor_op != TensorOp::Wgmma).then(|| space::fallback(instance, arch)).flatten();
     let emissions: Vec<Emission<'_>> = planned
         .launches
@@ -192,16 +187,7 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
             next_is_early: abis.get(n + 1).is_some_and(|next| next.early),
         })
         .collect();
-    let made = if instance.facts.foldable { None } else { rewrite::fold(&instance.kernel).ok() };
-    let unfolded = made.map(|made| format!("it is not known that {}", launches::foldable_text(&made)));
-    let head = emit::Head {
-        instance,
-        schedule,
-        arch,
-        assumptions: &planned.assumptions,
-        fallback: fallback.as_deref(),
-        unfolded: unfolded.as_deref(),
-    };
+    let head = emit::Head { instance, schedule, arch, assumptions: &planned.assumptions, fallback: fallback.as_deref() };
     let source = emit::emit(&head, &emissions)?;
     let launches = planned.launches.into_iter().zip(abis).map(|(launch, abi)| Launch {
         abi,
@@ -221,7 +207,6 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
         arch: arch.name,
         assumptions: planned.assumptions,
         fallback,
-        unfolded,
     })
 }
 
@@ -291,7 +276,7 @@ impl PlannedLaunch {
             },
             threads: plan.threads(),
             shared_bytes: plan.shared_bytes() as usize,
-            cluster: plan.meeting.as_ref().filter(|m| m.combine == Combine::Cluster).map_or(1, |m| m.parts),
+            cluster: plan.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster).map_or(1, |m| m.parts),
             registers: plan.roles.iter().map(|r| r.registers.unwrap_or(0) * r.warps * 32).sum(),
             early,
         }
@@ -338,7 +323,7 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
 
 /// The memory of the states that go from part to part by a semaphore: one for all programs that differ in their part only.
 fn state_scratch(launch: &PlannedLaunch) -> Option<Scratch> {
-    let meeting = launch.plan.meeting.as_ref().filter(|m| m.combine == Combine::Semaphore)?;
+    let meeting = launch.plan.meeting.as_ref().filter(|m| m.by == MeetBy::Semaphore)?;
     let programs = grid(&launch.piece.instance, &launch.piece.schedule).into_iter().skip(1);
     let mut shape: Vec<SizeTerm> = programs
         .map(|dim| match dim {

@@ -162,13 +162,21 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
 }
 
 /// What [`crate::Facts::foldable`] says of the arguments, in words.
-pub(crate) fn foldable_text(folded: &Folded) -> String {
+fn foldable_text(folded: &Folded) -> String {
     let size = |size| folded.kernel.size_text(size);
     let (heads, groups, rows) = (size(&folded.heads), size(&folded.groups), size(&folded.rows));
     let names: Vec<String> = folded.tensors.iter().map(|(name, _)| format!("`{name}`")).collect();
     let whole = if groups == "1" { String::new() } else { format!("{heads} is a multiple of {groups}, and ") };
-    let bounds = "at least one, and fewer than 2^31 rows in a group";
-    format!("{whole}heads of {} follow each other, {rows} rows apart ({bounds})", names.join(", "))
+    format!("{whole}heads of {} follow each other, {rows} rows apart ({FOLDING_SIZES})", names.join(", "))
+}
+
+/// What sizes fold, in words.
+pub(crate) const FOLDING_SIZES: &str = "at least one, and fewer than 2^31 rows in a group";
+
+/// Why the rows of heads that read the same keys cannot be folded, if the kernel has such: what is not known of the arguments.
+pub fn why_not_folded(instance: &Instance) -> Option<String> {
+    let made = if instance.facts.foldable { None } else { rewrite::fold(&instance.kernel).ok() };
+    made.map(|made| format!("it is not known that {}", foldable_text(&made)))
 }
 
 /// How the parts of a loop are made.
@@ -231,7 +239,7 @@ pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<String> {
         reasons.push(format!("{combine} takes blocks of one program each, in the order of the programs: persistent=off"));
     }
     if schedule.combine == Combine::Cluster {
-        if arch.capability < (9, 0) {
+        if !arch.clusters {
             reasons.push(format!("{arch} has no clusters of blocks: combine=kernel, tree or semaphore"));
         }
         if schedule.splits > 1 && !CLUSTERS.contains(&schedule.splits) {

@@ -25,6 +25,7 @@ pub use draw::{draw, drawn_values};
 pub use error::Error;
 pub use generate::{Generated, Launch, Legality, Limit, Resources, check, generate};
 pub use instance::{Facts, Instance, folded_rows, wide_tensors};
+pub use launches::why_not_folded;
 pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
 pub use rewrite::{
     Folded, GroupedSplit, Interchanged, Precomputed, Pretransposed, Sides, Split, fold, interchange, precompute, pretranspose,

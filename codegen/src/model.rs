@@ -20,10 +20,13 @@ use crate::blocks;
 use crate::error::Error;
 use crate::generate::{self, PlannedLaunch};
 use crate::instance::Instance;
+use crate::launches;
 use crate::lower;
-use crate::plan::{Computed, Guard, Input, InputSource, Meeting, OperandA, Parts, Plan, Shared, SharedTile, Stmt, StmtOp};
+use crate::plan::{
+    Computed, Guard, Input, InputSource, MeetBy, Meeting, OperandA, Parts, Plan, Shared, SharedTile, Stmt, StmtOp,
+};
 use crate::rewrite;
-use crate::schedule::{Combine, Fragments, Persistent, PingPong, Schedule, WorkOrder};
+use crate::schedule::{Fragments, Persistent, PingPong, Schedule, WorkOrder};
 use crate::space;
 
 /// How far units overlap: the exponent of the norm that joins their times. Infinity would be perfect overlap, 1 none.
@@ -144,14 +147,15 @@ fn judge(
     let with_size = match &planned.folded {
         Some(folded) => Some(folded.with_size(sizes).ok_or_else(|| Error::Illegal {
             arch: arch.name,
-            reasons: vec![
-                "fold=heads takes at least one head, as many in every group, and fewer than 2^31 rows in it: fold=off".to_owned(),
-            ],
+            reasons: vec![format!(
+                "fold=heads takes heads, as many in every group, {}; fold=off takes any",
+                launches::FOLDING_SIZES
+            )],
         })?),
         None => None,
     };
     let sizes = with_size.as_ref().unwrap_or(sizes);
-    let gap = if arch.capability >= generate::DEPENDENT_LAUNCHES { EARLY_LAUNCH_GAP } else { LAUNCH_GAP };
+    let gap = if arch.dependent_launches { EARLY_LAUNCH_GAP } else { LAUNCH_GAP };
     let gaps = gap * (planned.launches.len() - 1) as f64;
     let seconds = planned.launches.iter().map(|launch| time(launch, arch, sizes, machine)).sum::<f64>() + gaps + LAUNCH;
     let main = &planned.launches[planned.main];
@@ -210,7 +214,7 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
     let per_tile: Vec<f64> = trips.iter().map(|t| work(t)).collect();
     let mean = per_tile.iter().sum::<f64>() / per_tile.len().max(1) as f64;
     let longest = per_tile.iter().copied().fold(0.0, f64::max);
-    let cluster = plan.meeting.as_ref().filter(|m| m.combine == Combine::Cluster).map_or(0, |m| m.parts);
+    let cluster = plan.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster).map_or(0, |m| m.parts);
     let slots = f64::from(machine.sms * resident) * (1.0 - IDLE_FOR_CLUSTER * f64::from(cluster));
     let waves = programs / slots;
     let even = per_tile.iter().all(|&t| (t - mean).abs() <= 0.05 * mean);
@@ -227,7 +231,8 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
         None => SPILL_FROM,
     };
     let spills = 1.0 + SPILL_COST * f64::from(planned.predicted.registers.saturating_sub(spill_from));
-    let compute = (total * spills + meeting_cycles(plan)) / (machine.ghz * 1e9);
+    let seconds = |cycles: f64| cycles / (machine.ghz * 1e9);
+    let compute = seconds(total * spills);
     // A block has as much memory traffic in flight as its rings hold: few blocks do not fill the bandwidth.
     let ring = |tile: &&SharedTile| tile.slots > 1 || tile.barriers.is_some();
     let in_flight: u32 = plan.tiles.iter().filter(ring).map(|tile| tile.slots * tile.slot_bytes()).sum();
@@ -235,13 +240,15 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
         0 => f64::INFINITY,
         bytes => programs.min(slots) * f64::from(bytes) / MEMORY_LATENCY,
     };
-    compute.max(bytes(instance, sizes) / reached.clamp(1.0, machine.gbytes_per_s * 1e9))
+    let memory = bytes(instance, sizes) / reached.clamp(1.0, machine.gbytes_per_s * 1e9);
+    // Parts end together, so that nothing is left to hide their meeting behind.
+    compute.max(memory) + seconds(meeting_cycles(plan))
 }
 
-/// Cycles that programs which walk parts take to meet, beyond what keeps units busy.
+/// Cycles that programs which walk parts take to meet, after all else.
 fn meeting_cycles(plan: &Plan) -> f64 {
     match &plan.meeting {
-        Some(Meeting { combine: Combine::Semaphore, parts, .. }) => TURN_OF_PART * f64::from(*parts),
+        Some(Meeting { by: MeetBy::Semaphore, parts, .. }) => TURN_OF_PART * f64::from(*parts),
         Some(Meeting { parts, .. }) => CLUSTER_LATENCY + STATE_OF_CLUSTER * f64::from(*parts),
         None => 0.0,
     }
@@ -594,8 +601,7 @@ impl Counter<'_> {
             | StmtOp::PassTurn => Self::instructions(4.0),
             StmtOp::SaveState(variables) | StmtOp::LoadState { to: variables, .. } => {
                 let elements: f64 = variables.iter().map(|&v| self.elements(v)).sum();
-                let shared =
-                    if self.plan.meeting.as_ref().is_some_and(|m| m.combine == Combine::Cluster) { elements } else { 0.0 };
+                let shared = if self.plan.meeting.as_ref().is_some_and(|m| m.by == MeetBy::Cluster) { elements } else { 0.0 };
                 Units { issue: elements / 4.0, shared, ..Units::default() }
             }
             // What meeting takes is not of the multiprocessor's units: see `meeting_cycles`.

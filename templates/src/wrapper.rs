@@ -307,8 +307,6 @@ pub struct KernelFile {
     pub assumptions: Vec<String>,
     /// Why products do not go through `wgmma`, or nothing.
     pub fallback: String,
-    /// Why rows of heads that read the same keys are not folded, or nothing.
-    pub unfolded: String,
     /// The launches, in order.
     pub launches: Vec<LaunchNote>,
     /// Whether some launch takes tensor maps.

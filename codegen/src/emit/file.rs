@@ -7,8 +7,7 @@ use super::{Emission, Head, Writer};
 use crate::abi::{Blocks, Field};
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::Plan;
-use crate::schedule::Combine;
+use crate::plan::{MeetBy, Plan};
 
 /// The file of these entry points.
 pub(super) fn file(head: &Head<'_>, launches: &[Emission<'_>], entries: Vec<String>) -> Result<String, Error> {
@@ -53,7 +52,6 @@ pub(super) fn file(head: &Head<'_>, launches: &[Emission<'_>], entries: Vec<Stri
         schedule: head.schedule.to_string(),
         assumptions: head.assumptions.to_vec(),
         fallback: head.fallback.unwrap_or_default().to_owned(),
-        unfolded: head.unfolded.unwrap_or_default().to_owned(),
         launches: launches.iter().map(note).collect(),
         maps: launches.iter().any(|e| !e.plan.maps.is_empty()),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -163,7 +161,7 @@ pub fn fields(instance: &Instance, plan: &Plan) -> Vec<Field> {
             fields.push(Field::Scalar(param.name.clone()));
         }
     }
-    let semaphore = plan.meeting.as_ref().filter(|m| m.combine == Combine::Semaphore);
+    let semaphore = plan.meeting.as_ref().filter(|m| m.by == MeetBy::Semaphore);
     fields.extend(semaphore.map(|m| Field::Pointer(m.memory.clone())));
     // Programs taken, and blocks that are done.
     let bytes = if plan.work_ring.is_some() { 8 } else { 0 };

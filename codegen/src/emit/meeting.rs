@@ -5,8 +5,7 @@ use flashtile_templates::{AwaitPart, ClusterBarrier, PassPart, State, StateRun, 
 
 use super::Writer;
 use crate::error::Error;
-use crate::plan::{Meeting, Storage, VarId};
-use crate::schedule::Combine;
+use crate::plan::{MeetBy, Meeting, Storage, VarId};
 
 /// The named barrier of the threads that compute, where others do not: those of turns are numbered from 1.
 const BARRIER: u32 = 15;
@@ -68,12 +67,12 @@ impl Writer<'_> {
     fn state(&mut self, function: &'static str, cluster: String, variables: &[VarId]) -> Result<String, Error> {
         let plan = self.e.plan;
         let threads = plan.computing_threads();
-        let (r#type, state) = match self.meeting().combine {
-            Combine::Cluster => {
+        let (r#type, state) = match self.meeting().by {
+            MeetBy::Cluster => {
                 self.wrappers.insert(Wrapper::StateCluster);
                 ("u32", cluster)
             }
-            Combine::Semaphore | Combine::Kernel | Combine::Tree => {
+            MeetBy::Semaphore => {
                 self.wrappers.insert(Wrapper::StateGlobal);
                 let Meeting { memory, group, .. } = self.meeting().clone();
                 let (words, group) = (self.meeting().state_bytes(threads) / 4, self.uniform(&group));

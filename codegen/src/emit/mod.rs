@@ -56,8 +56,6 @@ pub struct Head<'a> {
     pub schedule: &'a Schedule,
     pub arch: &'static Arch,
     pub assumptions: &'a [String],
-    /// Why rows are not folded.
-    pub unfolded: Option<&'a str>,
     /// Why not `wgmma`.
     pub fallback: Option<&'a str>,
 }

@@ -27,7 +27,7 @@ use flashtile_templates::expr::Expr;
 
 use super::{Home, Lowering};
 use crate::error::Error;
-use crate::plan::{Guard, LoopInfo, Meeting, Stmt, StmtOp, VarId, state_bytes};
+use crate::plan::{Guard, LoopInfo, MeetBy, Meeting, Stmt, StmtOp, VarId, state_bytes};
 use crate::rewrite::edit;
 use crate::schedule::{Combine, Walk};
 
@@ -58,10 +58,11 @@ impl Lowering<'_> {
         }
         self.acquire_pending();
         let own = states.iter().map(|&(value, _)| self.variable_of(value)).collect::<Result<Vec<_>, _>>()?;
-        self.plan.meeting = Some(self.meeting(&own));
-        match self.schedule.combine {
-            Combine::Semaphore => self.meet_by_semaphore(id, body, &params, init, (&states, &own)),
-            _ => self.meet_in_cluster(id, axis, body, &params, init, (&states, &own)),
+        let by = if self.schedule.combine == Combine::Semaphore { MeetBy::Semaphore } else { MeetBy::Cluster };
+        self.plan.meeting = Some(self.meeting(by, &own));
+        match by {
+            MeetBy::Semaphore => self.meet_by_semaphore(id, body, &params, init, (&states, &own)),
+            MeetBy::Cluster => self.meet_in_cluster(id, axis, body, &params, init, (&states, &own)),
         }
     }
 
@@ -73,7 +74,7 @@ impl Lowering<'_> {
     }
 
     /// Numbers the programs that meet, by what the grid has besides parts.
-    fn meeting(&mut self, own: &[VarId]) -> Meeting {
+    fn meeting(&mut self, by: MeetBy, own: &[VarId]) -> Meeting {
         let program = self.kernel.blocks[self.kernel.body].ops[0];
         let Op::Program(dims) = &self.kernel.ops[program].op else { unreachable!("verified: `program` is first") };
         let results = self.kernel.ops[program].results.clone();
@@ -94,7 +95,7 @@ impl Lowering<'_> {
         self.push_int(&group, number.unwrap_or(Expr::Int(0)));
         let Expr::Name(part) = self.index(results[0]) else { unreachable!("a part is a constant of the program") };
         Meeting {
-            combine: self.schedule.combine,
+            by,
             parts: self.schedule.splits,
             part,
             group: Expr::name(group),

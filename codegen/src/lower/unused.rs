@@ -4,8 +4,7 @@ use std::collections::HashSet;
 
 use flashtile_templates::expr::Expr;
 
-use crate::plan::{GlobalTile, Guard, InputSource, Plan, Stmt, StmtOp};
-use crate::schedule::Combine;
+use crate::plan::{GlobalTile, Guard, InputSource, MeetBy, Plan, Stmt, StmtOp};
 
 /// Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
 pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
@@ -20,7 +19,7 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
         names_in(&plan.programs, &mut used);
         if let Some(meeting) = plan.meeting.as_ref().filter(|_| meets(&body)) {
             used.insert(meeting.part.clone());
-            if meeting.combine == Combine::Semaphore {
+            if meeting.by == MeetBy::Semaphore {
                 names_in(&meeting.group, &mut used);
             }
         }

@@ -59,7 +59,7 @@ use flashtile_dsl::ir::{Elem, ParamId, ReduceOp, Span};
 use flashtile_templates::expr::{Expr, Shape};
 
 use crate::abi::TensorMap;
-use crate::schedule::{Combine, Persistent, SharedLayout, Walk};
+use crate::schedule::{Persistent, SharedLayout, Walk};
 
 /// Index of a [`SharedTile`].
 pub type TileId = usize;
@@ -624,11 +624,20 @@ pub struct Plan {
     pub meeting: Option<Meeting>,
 }
 
+/// How programs that walk the parts of a loop meet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MeetBy {
+    /// One after the other, each waiting for its turn; states pass through global memory.
+    Semaphore,
+    /// As blocks of one cluster, which read each other's states in shared memory.
+    Cluster,
+}
+
 /// Where programs that walk the parts of a loop meet.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Meeting {
-    /// How: by a semaphore or in a cluster.
-    pub combine: Combine,
+    /// How.
+    pub by: MeetBy,
     /// Number of parts.
     pub parts: u32,
     /// Name of the program's part.
@@ -705,7 +714,7 @@ impl Plan {
     pub fn shared_bytes(&self) -> u32 {
         let tiles = self.tiles.iter().map(|t| t.offset + t.slots * t.slot_bytes());
         let barriers = self.tiles.iter().filter_map(|t| Some(t.barriers? + 16 * t.slots));
-        let cluster = self.meeting.as_ref().filter(|m| m.combine == Combine::Cluster);
+        let cluster = self.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster);
         let state = cluster.map(|m| m.offset + m.state_bytes(self.computing_threads()));
         tiles.chain(barriers).chain(self.work_ring.map(|at| at + WORK_RING_BYTES)).chain(state).max().unwrap_or(0)
     }

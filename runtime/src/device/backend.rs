@@ -77,6 +77,7 @@ pub(crate) enum CallArgument<'a> {
 }
 
 /// A launch whose arguments have been checked against the kernel.
+#[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     /// One argument per parameter, in order.
     pub arguments: &'a [CallArgument<'a>],

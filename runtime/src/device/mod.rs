@@ -24,7 +24,6 @@ pub(crate) use cpu::Cpu;
 pub use emulator::{EmulatedCode, Emulation, EmulatorError};
 pub use error::DeviceError;
 pub(crate) use facts::{host_facts, packed_facts};
-pub(crate) use fold::FoldPlan;
 pub use handle::Device;
 pub use info::{DeviceInfo, DeviceKind, GpuInfo, machine_of};
 pub use measure::measure;

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::plan::MeetBy;
 use crate::plan::{Guard, Plan, Stmt, StmtOp, Storage, VarId};
-use crate::schedule::Combine;
 
 /// The parts that differ in what they do. One that stands for no part where programs do not meet.
 pub(super) fn cases(plan: &Plan) -> BTreeSet<u32> {
@@ -92,10 +92,10 @@ impl Walk<'_> {
             }
             StmtOp::Work(body) => self.block(body),
             StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::SaveState(_) | StmtOp::LoadState { .. } | StmtOp::ClusterBarrier => {
-                match self.plan.meeting.as_ref().map(|m| m.combine) {
-                    Some(Combine::Semaphore) => self.by_semaphore(op),
-                    Some(Combine::Cluster) => self.in_cluster(op),
-                    Some(Combine::Kernel | Combine::Tree) | None => self.fault("a program meets others where none do"),
+                match self.plan.meeting.as_ref().map(|m| m.by) {
+                    Some(MeetBy::Semaphore) => self.by_semaphore(op),
+                    Some(MeetBy::Cluster) => self.in_cluster(op),
+                    None => self.fault("a program meets others where none do"),
                 }
             }
             _ => {}
@@ -183,9 +183,9 @@ impl Walk<'_> {
     }
 
     fn end(&mut self) {
-        match self.plan.meeting.as_ref().map(|m| m.combine) {
-            Some(Combine::Semaphore) if !self.passed => self.fault("deadlock: the turn is never passed on"),
-            Some(Combine::Cluster) if self.read => self.fault("a block may end while others read its state"),
+        match self.plan.meeting.as_ref().map(|m| m.by) {
+            Some(MeetBy::Semaphore) if !self.passed => self.fault("deadlock: the turn is never passed on"),
+            Some(MeetBy::Cluster) if self.read => self.fault("a block may end while others read its state"),
             _ => {}
         }
     }

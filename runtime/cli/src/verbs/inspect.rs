@@ -211,6 +211,7 @@ impl<'a> Stage<'a> {
 
     fn resources(&self, flags: &Flags, output: &mut Output) -> Result<()> {
         let generated = self.generated()?;
+        let unfolded = flashtile_codegen::why_not_folded(&self.bound.instance(self.facts.clone()));
         let predicted = generated.main().predicted;
         let arch = self.target.arch;
         let compiled = self.code();
@@ -233,7 +234,7 @@ impl<'a> Stage<'a> {
                 "occupancy": actual.map(|(blocks, _)| share(blocks)),
                 "limit": actual.map(|(_, limit)| limit),
                 "fallback": generated.fallback,
-                "unfolded": generated.unfolded,
+                "unfolded": unfolded,
                 "seconds": compiled.as_ref().ok().map(|c| c.compile_seconds),
             }))?;
         } else {
@@ -267,7 +268,7 @@ impl<'a> Stage<'a> {
             let remarks = report.map(|r| r.remarks.join("\n")).unwrap_or_default();
             let head = format!("{} on {arch} with {}", self.bound.ir().name, self.schedule);
             let fallback = generated.fallback.map(|why| format!("no wgmma: {why}\n")).unwrap_or_default();
-            let unfolded = generated.unfolded.map(|why| format!("no fold: {why}\n")).unwrap_or_default();
+            let unfolded = unfolded.map(|why| format!("no fold: {why}\n")).unwrap_or_default();
             let others = generated.launches.iter().enumerate().filter(|(n, _)| *n != generated.main).map(|(n, launch)| {
                 let entry = &launch.abi.entry;
                 let registers = report.and_then(|r| r.entries.get(entry)).map_or_else(none, u32::to_string);

@@ -4,6 +4,7 @@ mod launcher;
 mod maps;
 mod parameters;
 mod scratch;
+mod seen;
 mod term;
 
 use std::fmt;
@@ -18,7 +19,8 @@ use crate::kernel::BoundKernel;
 pub(crate) use launcher::CompiledLauncher;
 pub(crate) use maps::{MAX_MAPS, MapPlan, describe, resolve_maps};
 pub(crate) use parameters::{MAX_BYTES, Parameters};
-pub(crate) use scratch::{ScratchPlan, argument_named};
+pub(crate) use scratch::argument_named;
+pub(crate) use seen::CallPlan;
 
 /// A device that runs compiled code: a GPU, or the emulator. Clones are the same device.
 pub(crate) trait Processor: Clone + fmt::Debug + Send + Sync + 'static {

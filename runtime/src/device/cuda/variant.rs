@@ -13,8 +13,8 @@ use super::module::Module;
 use super::stream::CudaStream;
 use super::tensor_map::{self, RawMap};
 use super::workspace::{ScratchMemory, Workspaces};
-use crate::device::compiled::{MAX_BYTES, MAX_MAPS, MapPlan, Parameters, ScratchPlan, resolve_maps};
-use crate::device::{Backend, Call, CallArgument, CodeResources, DeviceError, FoldPlan, Memory};
+use crate::device::compiled::{CallPlan, MAX_BYTES, MAX_MAPS, MapPlan, Parameters, resolve_maps};
+use crate::device::{Backend, Call, CallArgument, CodeResources, DeviceError, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
 use crate::lowering::Code;
@@ -28,8 +28,7 @@ pub(crate) struct Variant {
     steps: Vec<Step>,
     /// The one that the schedule is about.
     main: usize,
-    scratch: ScratchPlan,
-    fold: Option<FoldPlan>,
+    calls: CallPlan,
     memory: ScratchMemory,
 }
 
@@ -58,14 +57,12 @@ impl Variant {
     pub fn load(gpu: &Cuda, kernel: &ir::Kernel, code: &Code, arch: &'static Arch) -> Result<Self> {
         let form = Form::choose(arch, &gpu.info().name, gpu.gpu().capability)?;
         let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.name.to_owned(), reason };
-        let fold = code.folded.as_ref().map(|rows| FoldPlan::new(rows, kernel)).transpose().map_err(fault)?;
-        let seen = fold.as_ref().map(|fold| fold.kernel(kernel));
-        let kernel = seen.as_ref().unwrap_or(kernel);
+        let (calls, kernel) = CallPlan::new(code.folded.as_ref(), &code.scratch, kernel).map_err(fault)?;
         let entries: Vec<(&str, usize)> = code.launches.iter().map(|abi| (abi.entry.as_str(), abi.shared_bytes)).collect();
         let mut steps = Vec::with_capacity(code.launches.len());
         for (entry, abi) in code.launches.iter().enumerate() {
-            let parameters = Parameters::new(abi, kernel, &code.scratch).map_err(fault)?;
-            let maps = resolve_maps(&abi.tensor_maps, kernel, &code.scratch).map_err(fault)?;
+            let parameters = Parameters::new(abi, &kernel, &code.scratch).map_err(fault)?;
+            let maps = resolve_maps(&abi.tensor_maps, &kernel, &code.scratch).map_err(fault)?;
             let workspaces = Workspaces::new(gpu, parameters.workspace_at_first())?;
             let (threads, shared_bytes, cluster) = (abi.threads, abi.shared_bytes, abi.cluster.max(1));
             steps.push(Step { entry, parameters, maps, threads, shared_bytes, cluster, early: abi.early, workspaces });
@@ -75,8 +72,7 @@ impl Variant {
             module: Module::load(gpu.context(), &form.of(&code.module), &entries)?,
             steps,
             main: code.main,
-            scratch: ScratchPlan::new(&code.scratch, kernel).map_err(fault)?,
-            fold,
+            calls,
             memory: ScratchMemory::default(),
         })
     }
@@ -91,30 +87,23 @@ impl Variant {
 
     /// Queues the launches of a call. Allocates nothing on the device, unless scratch tensors are larger than ever before.
     pub fn launch(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
-        let [step] = &self.steps[..] else { return self.launch_all(call, stream) };
-        if !self.scratch.is_empty() || self.fold.is_some() {
-            return self.launch_all(call, stream);
+        match &self.steps[..] {
+            [step] if self.calls.is_plain() => {
+                step.launch(&self.gpu, &self.module, (call.arguments, call.sizes), stream, false).map(drop)
+            }
+            _ => self.launch_all(call, stream),
         }
-        step.launch(&self.gpu, &self.module, (call.arguments, call.sizes), stream, false).map(drop)
     }
 
     fn launch_all(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
         let too_large = || DeviceError::GridTooLarge { device: self.gpu.context().id.clone() };
-        let folded =
-            self.fold.as_ref().map(|fold| fold.view(call).expect("a variant is launched on arguments that have its facts"));
-        let sizes = folded.as_ref().map_or(call.sizes, |folded| &folded.sizes);
-        let layout = self.scratch.layout(sizes).ok_or_else(too_large)?;
-        let memory = self.memory.get(&self.gpu, stream, layout.bytes)?;
-        let scratch = layout.arguments(&*memory, memory.address());
-        let mut arguments: Vec<CallArgument<'_>> = match &folded {
-            Some(folded) => folded.arguments(call.arguments).collect(),
-            None => call.arguments.to_vec(),
-        };
-        arguments.extend(scratch);
+        let seen = self.calls.see(call).ok_or_else(too_large)?;
+        let memory = self.memory.get(&self.gpu, stream, seen.scratch_bytes())?;
+        let arguments = seen.arguments(&*memory, memory.address());
         // A launch begins early beside those of its own call only: of others it is not known what it must wait for.
         let mut queued = false;
         for step in &self.steps {
-            queued |= step.launch(&self.gpu, &self.module, (&arguments, sizes), stream, queued)?;
+            queued |= step.launch(&self.gpu, &self.module, (&arguments, seen.sizes()), stream, queued)?;
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use flashtile_dsl::ir;
 use flashtile_emulator::{Launch, Module, Options, Report, Swizzle, TensorMap};
 
 use super::{Emulator, EmulatorError, EmulatorMemory, MULTIPROCESSORS};
-use crate::device::compiled::{MAX_BYTES, MapPlan, Parameters, ScratchPlan, argument_named, describe, resolve_maps};
-use crate::device::{Call, CallArgument, DeviceError, FoldPlan, Memory};
+use crate::device::compiled::{CallPlan, MAX_BYTES, MapPlan, Parameters, argument_named, describe, resolve_maps};
+use crate::device::{Call, CallArgument, DeviceError, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
 use crate::lowering::{Generated, GeneratedLaunch};
@@ -20,8 +20,7 @@ pub(crate) struct Variant {
     module: Arc<Module>,
     arch: &'static str,
     steps: Vec<Step>,
-    scratch: ScratchPlan,
-    fold: Option<FoldPlan>,
+    calls: CallPlan,
     /// What came of the last launch, step by step.
     reports: Mutex<Vec<Report>>,
 }
@@ -46,9 +45,8 @@ impl Variant {
     pub fn new(emulator: &Emulator, kernel: &ir::Kernel, generated: &Generated, module: Arc<Module>) -> Result<Self> {
         let arch = generated.arch;
         let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.to_owned(), reason };
-        let fold = generated.folded.as_ref().map(|rows| FoldPlan::new(rows, kernel)).transpose().map_err(fault)?;
-        let seen = fold.as_ref().map(|fold| fold.kernel(kernel));
-        let kernel = seen.as_ref().unwrap_or(kernel);
+        let (calls, seen) = CallPlan::new(generated.folded.as_ref(), &generated.scratch, kernel).map_err(fault)?;
+        let kernel = &seen;
         let step = |launch: &GeneratedLaunch| {
             let abi = &launch.abi;
             Ok(Step {
@@ -69,8 +67,7 @@ impl Variant {
             module,
             arch,
             steps: generated.launches.iter().map(step).collect::<Result<_, String>>().map_err(fault)?,
-            scratch: ScratchPlan::new(&generated.scratch, kernel).map_err(fault)?,
-            fold,
+            calls,
             reports: Mutex::default(),
         })
     }
@@ -86,22 +83,14 @@ impl Variant {
             return Err(DeviceError::NoStreams("emulator".to_owned()).into());
         }
         let too_large = || DeviceError::GridTooLarge { device: "emulator".to_owned() };
-        let folded =
-            self.fold.as_ref().map(|fold| fold.view(call).expect("a variant is launched on arguments that have its facts"));
-        let sizes = folded.as_ref().map_or(call.sizes, |folded| &folded.sizes);
-        let layout = self.scratch.layout(sizes).ok_or_else(too_large)?;
-        let memory = EmulatorMemory::unwritten(&self.emulator, layout.bytes);
-        let scratch = layout.arguments(&memory, memory.address());
-        let mut arguments: Vec<CallArgument<'_>> = match &folded {
-            Some(folded) => folded.arguments(call.arguments).collect(),
-            None => call.arguments.to_vec(),
-        };
-        arguments.extend(scratch);
+        let seen = self.calls.see(call).ok_or_else(too_large)?;
+        let memory = EmulatorMemory::unwritten(&self.emulator, seen.scratch_bytes());
+        let arguments = seen.arguments(&memory, memory.address());
         self.reports.lock().unwrap_or_else(|e| e.into_inner()).clear();
         let mut pending = Vec::new();
         for step in &self.steps {
             let before = if step.early { pending.clone() } else { Vec::new() };
-            self.step(step, &arguments, sizes, before, options)?;
+            self.step(step, &arguments, seen.sizes(), before, options)?;
             pending.extend(step.writes.iter().filter_map(|&at| span(&arguments[at])));
         }
         Ok(())
