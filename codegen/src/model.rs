@@ -325,7 +325,7 @@ pub fn ranking(
     let can_split = rewrite::why_not_split(&instance.kernel).is_none();
     let mut splits = Vec::new();
     let mut candidates = space::candidates(instance, arch);
-    candidates.extend(space::folded(instance, sizes, &candidates));
+    candidates.extend(space::folded(instance, arch, sizes));
     for (schedule, judged) in judged(candidates) {
         match judged {
             Ok(judged) => {

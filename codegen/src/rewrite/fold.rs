@@ -7,11 +7,12 @@
 //! They are views, which the strides of a call allow or not ([`FoldedRows`]); the kernel made here means what the one as written means
 //! on arguments of which they hold.
 //!
-//! The text must not tell heads of a group apart but by their place in these tensors, nor know where in its head a row is.
+//! The text must not tell heads of a group apart but by their place in these tensors. Where it asks for the position of a row in its
+//! head, as a causal mask does, that is `pos(i) % M` here.
 
 use flashtile_dsl::ir::{
-    At, AxisId, Binding, Dim, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, Size, SizeExpr, SizeKind,
-    ValueId,
+    At, AxisId, BinaryOp, Binding, Dim, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, Size, SizeExpr,
+    SizeId, SizeKind, ValueId,
 };
 
 use super::edit;
@@ -130,6 +131,9 @@ impl<'k> Heads<'k> {
             decl.shape[dimension] = groups.clone();
             decl.shape[dimension + 1] = folded.clone();
         }
+        if let Some(rows) = self.rows_of_positions()? {
+            self.wrap_positions(&mut kernel, rows);
+        }
         let rows = std::mem::replace(&mut kernel.axes[self.axis].extent, folded);
         let program = kernel.blocks[kernel.body].ops[0];
         let Op::Program(dims) = &mut kernel.ops[program].op else { unreachable!("verified: `program` is first") };
@@ -183,14 +187,46 @@ impl<'k> Heads<'k> {
                 return Err(format!("`{name}` is addressed by `{head}` or `{row}` in another dimension too"));
             }
         }
-        for user in edit::users(kernel, self.row) {
-            let data = &kernel.ops[user].op;
-            if !matches!(data, Op::Load { .. } | Op::Store { .. }) {
-                let (row, what) = (self.name(self.row), data.mnemonic());
-                return Err(format!("`{what}` takes `{row}`: it tells where in its head a row is"));
+        Ok(found)
+    }
+
+    /// The size that rows of a head are counted by, if the text asks for the position of a row.
+    fn rows_of_positions(&self) -> Result<Option<SizeId>, String> {
+        let row = self.name(self.row);
+        let mut asked = false;
+        for user in edit::users(self.kernel, self.row) {
+            match &self.kernel.ops[user].op {
+                Op::Load { .. } | Op::Store { .. } => {}
+                Op::Pos(_) => asked = true,
+                other => return Err(format!("`{}` takes `{row}`: it tells where in its head a row is", other.mnemonic())),
             }
         }
-        Ok(found)
+        if !asked {
+            return Ok(None);
+        }
+        let extent = &self.kernel.axes[self.axis].extent;
+        let size = self.kernel.sizes.keys().find(|&size| *extent == SizeExpr::size(size));
+        let text = || format!("`pos({row})` is a position among {} rows, which is not a size", self.kernel.size_text(extent));
+        size.map(Some).ok_or_else(text)
+    }
+
+    /// Makes positions of rows those in their heads.
+    fn wrap_positions(&self, kernel: &mut Kernel, rows: SizeId) {
+        let positions = edit::users(kernel, self.row).into_iter().filter(|&user| matches!(kernel.ops[user].op, Op::Pos(_)));
+        for op in positions.collect::<Vec<_>>() {
+            let (position, span) = (kernel.ops[op].results[0], kernel.ops[op].span);
+            let mut place = edit::after_definition(kernel, position);
+            let mut insert = |kernel: &mut Kernel, op| {
+                let value = edit::insert(kernel, place, op, span);
+                place.index += 1;
+                value
+            };
+            let count = insert(kernel, Op::SizeOf(rows));
+            let count = insert(kernel, Op::FromIndex(count));
+            let own = insert(kernel, Op::Binary(BinaryOp::Rem, position, count));
+            let Some((defined, _)) = kernel.def(own) else { unreachable!("it was just inserted") };
+            edit::replace_uses(kernel, position, own, &[defined]);
+        }
     }
 
     /// Rows of different heads must not meet in a sum or a maximum.

@@ -20,6 +20,8 @@ enum Number {
     Times(Box<Number>, i64),
     Over(Box<Number>, i64),
     Remainder(Box<Number>, i64),
+    /// The remainder of the floor division by `2 * shift + 1`, which is known in a launch and may be negative.
+    RemainderByShift(Box<Number>),
     Least(Box<Number>, Box<Number>),
     Most(Box<Number>, Box<Number>),
 }
@@ -51,6 +53,10 @@ impl Number {
             Number::Times(x, c) => two(BinaryOp::Mul, x, &Number::Constant(*c)),
             Number::Over(x, c) => two(BinaryOp::Div, x, &Number::Constant(*c)),
             Number::Remainder(x, c) => two(BinaryOp::Rem, x, &Number::Constant(*c)),
+            Number::RemainderByShift(x) => {
+                let twice = Number::Times(Box::new(Number::Shift), 2);
+                two(BinaryOp::Rem, x, &Number::Sum(Box::new(twice), Box::new(Number::Constant(1))))
+            }
         }
     }
 
@@ -68,6 +74,10 @@ impl Number {
             Number::Times(x, c) => of(x) * c,
             Number::Over(x, c) => of(x).div_euclid(*c),
             Number::Remainder(x, c) => of(x).rem_euclid(*c),
+            Number::RemainderByShift(x) => {
+                let divisor = 2 * shift + 1;
+                divisor.signum() * (divisor.signum() * of(x)).rem_euclid(divisor.abs())
+            }
         }
     }
 }
@@ -138,7 +148,8 @@ fn number() -> impl Strategy<Value = Number> {
             pair.prop_map(|(a, b)| Number::Most(a, b)),
             (x.clone(), -3i64..4).prop_map(|(a, c)| Number::Times(Box::new(a), c)),
             (x.clone(), 1i64..9).prop_map(|(a, c)| Number::Over(Box::new(a), c)),
-            (x, 1i64..9).prop_map(|(a, c)| Number::Remainder(Box::new(a), c)),
+            (x.clone(), 1i64..9).prop_map(|(a, c)| Number::Remainder(Box::new(a), c)),
+            x.prop_map(|a| Number::RemainderByShift(Box::new(a))),
         ]
     })
 }

@@ -398,8 +398,14 @@ impl Walk<'_> {
                         0 => None,
                         d => Some(a.scaled(d.signum()).floor_div(d.abs())),
                     },
-                    BinaryOp::Rem => match b.as_const()? {
-                        d if d > 0 => Some(a.plus(&a.floor_div(d), -d)),
+                    BinaryOp::Rem => match b.as_const() {
+                        Some(d) if d > 0 => Some(a.plus(&a.floor_div(d), -d)),
+                        None if b.terms.is_empty() => {
+                            // The remainder has the sign of the divisor.
+                            let least = b.rest.plus(&1.into()).min_of(&0.into());
+                            let most = b.rest.minus(&1.into()).max_of(&0.into());
+                            Some(Form::term(Term::Between(value, least, most)))
+                        }
                         _ => None,
                     },
                     BinaryOp::Min | BinaryOp::Max => {
