@@ -1,5 +1,6 @@
 //! Generated code of every architecture, compiled by NVRTC: it compiles, spills little, takes about the registers that were
-//! predicted, and compiles fast. Needs no GPU; where NVRTC can neither be found nor installed, the test fails.
+//! predicted, compiles fast, and keeps the operands of products of warpgroups in registers of their own. Needs no GPU; where NVRTC
+//! or a disassembler can neither be found nor installed, the test fails.
 //!
 //! What is compiled is a sample of three kinds: schedules that the model chooses where nothing is tuned, schedules drawn from
 //! [`space`], which a tuner tries, and schedules with every knob drawn, chosen greedily so that as many pairs of values as
@@ -19,6 +20,7 @@ use flashtile_codegen::{
     drawn_values, generate, space,
 };
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
+use flashtile_tests::sass::{Findings, lost_operands};
 
 /// Variants compiled, without those that the model chooses.
 const VARIANTS: usize = 100;
@@ -267,6 +269,17 @@ fn compile(variant: &Variant, toolchain: &Toolchain) -> Outcome {
     (compiled, thread_seconds() - start)
 }
 
+/// What the machine code of products of warpgroups does with their operands: faults, and how many products take A from registers.
+fn operands(name: &str, cubin: &[u8], toolchain: &Toolchain) -> (Vec<String>, usize) {
+    let found = toolchain.disassemble(cubin).map_err(|e| e.to_string());
+    match found.and_then(|text| lost_operands(&text).map_err(|e| e.to_string())) {
+        Ok(Findings { products, lost }) => {
+            (lost.iter().map(|l| format!("{name}\n    an operand is lost: {l}")).collect(), products)
+        }
+        Err(error) => (vec![format!("{name}\n    {error}")], 0),
+    }
+}
+
 fn median(values: &[i64]) -> i64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -345,6 +358,14 @@ fn a_sample_of_the_legal_schedules_compiles_for_every_architecture() {
             Origin::Free => {}
         }
     }
+    let of_warpgroups: Vec<_> = variants.iter().zip(&outcomes).filter(|(v, _)| v.schedule.tensor_op == TensorOp::Wgmma).collect();
+    let looked_at = in_parallel(&of_warpgroups, |(variant, (compiled, _))| match compiled {
+        Ok(compiled) => operands(&variant.name(), &compiled.cubin, &toolchain),
+        Err(_) => (Vec::new(), 0),
+    });
+    let products: usize = looked_at.iter().map(|(_, products)| products).sum();
+    println!("{} variants with wgmma: {products} products in loops take A from registers", of_warpgroups.len());
+    failures.extend(looked_at.into_iter().flat_map(|(faults, _)| faults));
     println!("most bytes spilt by a schedule that the model chooses: {chosen:?}");
     let median_excess = median(&excess);
     let spilling = spilling.iter().filter(|&&s| s).count() as f64 / spilling.len().max(1) as f64;
@@ -355,6 +376,7 @@ fn a_sample_of_the_legal_schedules_compiles_for_every_architecture() {
     println!("compile time on one core: median {median_seconds:.2} s, slowest {:.2} s", slowest as f64 * 1e-3);
 
     assert!(failures.is_empty(), "{} faults\n\n{}", failures.len(), failures.join("\n"));
+    assert!(products > 0, "some variant takes A from registers");
     assert!(spilling <= SPILLING, "{:.0} % of the schedules of the space spill", spilling * 100.0);
     assert!(median_excess <= REGISTERS_OVER, "the median schedule takes {median_excess} registers more than predicted");
     // Less would be the time of a thread that only waits for another one.
@@ -396,4 +418,42 @@ fn the_widest_product_that_is_legal_compiles() {
         let reasons = check(&instance, &wider, arch).reasons.join("; ");
         assert!(reasons.contains("are launched"), "{wider}: {reasons}");
     }
+}
+
+/// Operands that stay for all steps of a loop keep their registers, beside ones that each step packs. See [`lost_operands`].
+#[test]
+fn operands_that_stay_in_registers_are_not_lost() {
+    const ROPE: &str = include_str!("../../runtime/kernels/rope_attention.rs");
+    const SCALED: &str = include_str!("../filetests/errors/products_of_one_width.ft");
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let toolchain = Toolchain::shared();
+    // Without overlap no schedule is legal whose products are of one width, which is `block_n` of one and the head's of the other.
+    let cases = [
+        (ROPE, 64, 96, "overlap=off,precompute=b"),
+        (ROPE, 64, 64, "overlap=on,precompute=b"),
+        (ROPE, 96, 64, "overlap=off,precompute=b"),
+        (ROPE, 96, 96, "overlap=on,precompute=b"),
+        (SCALED, 64, 96, "overlap=off"),
+    ];
+    let looked_at = in_parallel(&cases, |&(text, d, block_n, rest)| {
+        let kernel = kernel(text);
+        let sizes = [("D", d), ("E", d)];
+        let consts: Vec<(&str, i64)> = sizes.into_iter().filter(|(name, _)| text.contains(&format!("const {name}:"))).collect();
+        let binding = Binding::new(&kernel, Elem::Bf16, consts);
+        let instance = Instance { binding, facts: Facts::best(&kernel), kernel: kernel.clone() };
+        let schedule =
+            format!("block_m=64,warps=4,block_n={block_n},block_k=16,tensor_op=wgmma,copy=tma,stages=1,min_blocks=1,{rest}");
+        let name = format!("{} D={d} schedule={schedule}", kernel.name);
+        let schedule = schedule.parse::<Schedule>().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let source = generate(&instance, &schedule, arch).unwrap_or_else(|e| panic!("{name}: {e}")).source;
+        let compiled = toolchain.compile(&source, &kernel.name, arch.name).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let (faults, products) = operands(&name, &compiled.cubin, &toolchain);
+        (faults, products, name)
+    });
+    for (_, products, name) in &looked_at {
+        // Each of the two operands has 64 columns at least, of which an instruction takes 16.
+        assert!(*products >= 8, "{name}: {products} products in loops take A from registers");
+    }
+    let faults: Vec<String> = looked_at.into_iter().flat_map(|(faults, ..)| faults).collect();
+    assert!(faults.is_empty(), "{} faults\n\n{}", faults.len(), faults.join("\n"));
 }
