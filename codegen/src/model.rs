@@ -42,7 +42,12 @@ const LOAD_LATENCY: f64 = 300.0;
 /// Seconds from the issue of a copy to its arrival where memory is busy.
 const MEMORY_LATENCY: f64 = 1e-6;
 /// Cycles a step of a warpgroup costs beyond its units, before other warpgroups hide them.
-const GROUP_STEP_LATENCY: f64 = 200.0;
+const GROUP_STEP_LATENCY: f64 = 100.0;
+/// Cycles from one instruction of a warp to its next, where nothing else delays it: a warpgroup's step takes at least these and its own
+/// products, however much others hide.
+const OWN_CYCLES: f64 = 2.5;
+/// The exponent that joins that with what the units take.
+const OWN_CHAIN: f64 = 4.0;
 /// The exponent where a warpgroup waits for its products before it goes on.
 const NO_OVERLAP: f64 = 1.25;
 
@@ -50,10 +55,12 @@ const NO_OVERLAP: f64 = 1.25;
 const SPILL_FROM: u32 = 240;
 const SPILL_COST: f64 = 0.02;
 /// Registers that consumers should have beyond the estimate: with none to spare products were serialised in all of 12 kernels, with 4
-/// to 7 in none of 34 (5 spilled a little).
+/// to 7 in none of 34, of which 5 spilled, all of them with more than 200 registers.
 const SPARE: u32 = 4;
-/// Factor of products that are.
+const SPARE_SHARE: u32 = 32;
+/// Factor of products that are serialised, and of steps that spill a little.
 const SERIALIZED: f64 = 1.5;
+const SPILLING: f64 = 1.05;
 /// Seconds to start a launch, and from the end of one to the start of the next.
 const LAUNCH: f64 = 3e-6;
 const LAUNCH_GAP: f64 = 2e-6;
@@ -191,6 +198,11 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
         let exponent = if plan.is_specialized() && !schedule.overlap { NO_OVERLAP } else { OVERLAP };
         let joined: f64 = busy.iter().map(|b| b.powf(exponent)).sum::<f64>().powf(1.0 / exponent);
         let joined = if schedule.ping_pong == PingPong::Products { joined * TURNS } else { joined };
+        let own = 4.0 * (OWN_CYCLES * units.issue + units.tensor);
+        let joined = match plan.is_specialized() {
+            true => (joined.powf(OWN_CHAIN) + own.powf(OWN_CHAIN)).powf(1.0 / OWN_CHAIN),
+            false => joined,
+        };
         // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.
         let groups = f64::from(schedule.warps / 4 * resident).max(1.0);
         joined + units.barriers * STEP_LATENCY / f64::from(resident) + units.turns * GROUP_STEP_LATENCY / groups
@@ -233,6 +245,7 @@ fn time(planned: &PlannedLaunch, arch: &Arch, sizes: &BTreeMap<String, i64>, mac
     let registers = planned.predicted.registers;
     let spills = match lower::register_split(schedule) {
         Some((_, consumer)) if registers + SPARE > consumer => SERIALIZED,
+        Some((_, consumer)) if registers + consumer / SPARE_SHARE > consumer => SPILLING,
         Some(_) => 1.0,
         None => 1.0 + SPILL_COST * f64::from(registers.saturating_sub(SPILL_FROM)),
     };
@@ -667,7 +680,10 @@ impl Counter<'_> {
         let k = depth / 16.0;
         if self.schedule.tensor_op == TensorOp::Wgmma {
             let tensor = m * n * k * 4096.0 / f64::from(self.arch.tensor_flops_per_clock);
-            return Units { issue: k, tensor, ..Units::default() };
+            // A warpgroup's 64 rows of A, unless they are in registers, and all columns of B, 16 elements deep.
+            let rows = if matches!(a, OperandA::Tile(..)) { 64.0 } else { 0.0 };
+            let bytes = 2.0 * 16.0 * k * (rows + 8.0 * n);
+            return Units { issue: k, tensor, shared: bytes / 128.0 / 4.0, ..Units::default() };
         }
         let products = m * n * k * if self.schedule.tensor_op == TensorOp::MmaM16n8k8 { 2.0 } else { 1.0 };
         let batches = if self.schedule.batch_m { 1.0 } else { m };
