@@ -132,6 +132,6 @@ mod tests {
         assert_eq!(small("attention", 64, 1), (2, 1));
         assert_eq!(small("attention", 6, 4), (2, 4), "nothing folds, and who knows what groups must be");
         assert_eq!(small("attention", 8, 8), (2, 8));
-        assert_eq!(small("causal_attention", 64, 8), (2, 8));
+        assert_eq!(small("causal_attention", 64, 8), (4, 2));
     }
 }

@@ -190,11 +190,15 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
         if self.stop.is_none() {
             if self.limits.cancel.is_cancelled() {
                 self.stop = Some(Stop::Cancelled);
-            } else if self.bench.elapsed() > self.limits.budget.mul_f64(share) {
+            } else if self.is_spent(share) {
                 self.stop = Some(Stop::Budget);
             }
         }
         self.stop.is_some()
+    }
+
+    fn is_spent(&self, share: f64) -> bool {
+        self.bench.elapsed() > self.limits.budget.mul_f64(share)
     }
 
     /// Tries every candidate that is not out already. Gives the survivors, best first.
@@ -210,11 +214,20 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
         let mut runners: Vec<Runner<B::Loaded>> = Vec::new();
         let stop = AtomicBool::new(false);
         let schedules: Vec<Schedule> = self.candidates.iter().map(|c| c.schedule.clone()).collect();
+        let (mut best_tried, mut dropped) = (false, false);
         compile_all(compiler, &schedules, &todo, self.limits.jobs, &stop, |index, compiled| {
-            // Until something is measured there is no result: that may take as long again.
-            if self.must_stop(if runners.is_empty() { 2.0 } else { FIRST_SHARE }) {
+            // What compiles first may be the slowest: until something is measured, and what is predicted best was tried, there is no
+            // result worth having. That may take as long again.
+            let best_predicted = todo.first() == Some(&index);
+            let waits = runners.is_empty() || !best_tried;
+            if self.must_stop(if waits { 2.0 } else { FIRST_SHARE }) {
                 stop.store(true, Ordering::Relaxed);
                 return; // what is in the queue is dropped
+            }
+            best_tried |= best_predicted;
+            if self.is_spent(FIRST_SHARE) && !runners.is_empty() && !best_predicted {
+                dropped = true;
+                return;
             }
             if let Some(runner) = self.try_one(index, compiled, best) {
                 best = best.min(median(&runner.samples));
@@ -231,6 +244,9 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
             }
             stop.store(self.stop.is_some(), Ordering::Relaxed);
         });
+        if dropped {
+            self.stop.get_or_insert(Stop::Budget);
+        }
         sort(&mut runners);
         runners
     }

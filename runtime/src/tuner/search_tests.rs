@@ -21,6 +21,8 @@ struct Fate {
     reject: Option<Rejection>,
     spills: u32,
     remark: Option<&'static str>,
+    /// Whether others that begin later are compiled before it.
+    compiles_late: bool,
 }
 
 fn runs(seconds: f64) -> Fate {
@@ -40,6 +42,9 @@ fn compile(fates: &[Fate], schedule: &Schedule) -> Result<Compilation<usize>, Re
     let code = schedule.block_m as usize;
     if let Some(rejection) = fates[code].reject.clone().filter(|r| r.stage == Stage::Compile) {
         return Err(rejection);
+    }
+    if fates[code].compiles_late {
+        std::thread::sleep(Duration::from_millis(100));
     }
     let remarks = fates[code].remark.iter().map(|r| (*r).to_owned()).collect();
     let report = PtxasReport { spill_stores: fates[code].spills, remarks, ..PtxasReport::default() };
@@ -103,7 +108,8 @@ fn run_with(fates: &[Fate], budget: f64, roofline: f64, cancel: &Cancel, known: 
     let fresh = |i: usize| Candidate::new(Schedule { block_m: i as u32, ..Schedule::default() }, i as f64);
     let mut candidates = known.unwrap_or_else(|| (0..fates.len()).map(fresh).collect());
     let events = RefCell::new(Vec::new());
-    let limits = Limits { budget: Duration::from_secs_f64(budget), jobs: 1, spill_limit: 64, roofline, cancel };
+    let jobs = if fates.iter().any(|fate| fate.compiles_late) { 2 } else { 1 };
+    let limits = Limits { budget: Duration::from_secs_f64(budget), jobs, spill_limit: 64, roofline, cancel };
     let mut kept = 0;
     let on_event = |event: &Event| events.borrow_mut().push(event.clone());
     let mut keep = |_: &[Candidate]| kept += 1;
@@ -233,4 +239,14 @@ fn evidence_of_an_earlier_search_is_used() {
 #[test]
 fn nothing_to_try_finds_nothing() {
     assert_eq!(run(&[]).found, Found { winner: None, stop: Stop::Exhausted });
+}
+
+#[test]
+fn the_best_predicted_is_tried_even_if_others_are_compiled_before_it() {
+    let late = |seconds| Fate { compiles_late: true, ..runs(seconds) };
+    let of = |budget| run_with(&[late(1.0), runs(3.0), runs(3.0), runs(3.0)], budget, 0.0, &Cancel::default(), None);
+    let run = of(10.0);
+    assert_eq!(run.found, Found { winner: Some(0), stop: Stop::Budget });
+    assert!(run.candidates[2].measured.is_none(), "what is not waited for is not tried beyond the budget");
+    assert_eq!(of(5.0).found, Found { winner: Some(1), stop: Stop::Budget });
 }
