@@ -162,7 +162,7 @@ fn scores_that_grow_along_either_walk_are_right() {
 fn few_rows(elem: Elem) -> Vec<Case> {
     let size = |case: &Case, name: &str| case.sizes.iter().find(|(n, _)| *n == name).expect("a size of attention").1;
     let fits = |case: &Case| {
-        let attends = ["attention", "causal_attention"].contains(&&*case.kernel);
+        let attends = ["attention", "causal_attention"].contains(&case.kernel);
         case.small && attends && case.elem == elem && size(case, "M") < 20 && size(case, "H") > size(case, "G")
     };
     cases().into_iter().filter(fits).collect()
