@@ -147,16 +147,9 @@ impl<'a> Search<'a> {
         }
         match self.kernel.def(value).map(|(_, op)| op) {
             Some(Op::Load { .. } | Op::Pos(_)) => true,
-            Some(
-                op @ (Op::Full { .. }
-                | Op::Unary(..)
-                | Op::Binary(..)
-                | Op::Compare(..)
-                | Op::Select { .. }
-                | Op::Mask { .. }
-                | Op::Cast(..)
-                | Op::Transpose(_)),
-            ) => op.operands().into_iter().all(|v| self.is_elementwise(v)),
+            Some(op) if op.is_elementwise() || matches!(op, Op::Full { .. } | Op::Transpose(_)) => {
+                op.operands().into_iter().all(|v| self.is_elementwise(v))
+            }
             _ => false,
         }
     }

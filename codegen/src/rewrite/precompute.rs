@@ -309,16 +309,8 @@ fn operand(kernel: &Kernel, value: ValueId) -> Result<Operand, String> {
             Op::Pos(v) => {
                 coordinates.insert(*v);
             }
-            Op::Constant(..)
-            | Op::Scalar(_)
-            | Op::Full { .. }
-            | Op::Unary(..)
-            | Op::Binary(..)
-            | Op::Compare(..)
-            | Op::Select { .. }
-            | Op::Mask { .. }
-            | Op::Cast(..)
-            | Op::Transpose(_) => work.extend(op.operands()),
+            Op::Constant(..) | Op::Scalar(_) | Op::Full { .. } | Op::Transpose(_) => work.extend(op.operands()),
+            op if op.is_elementwise() => work.extend(op.operands()),
             _ => return Err(format!("{own} is made by `{}`, which is not elementwise", op.mnemonic())),
         }
     }

@@ -147,7 +147,7 @@ impl Finder<'_> {
                 }
             }
             // Broadcast by the dimension itself.
-            (Op::Unary(..) | Op::Binary(..) | Op::Compare(..) | Op::Select { .. } | Op::Mask { .. } | Op::Cast(..), Some(r)) => {
+            (op, Some(r)) if op.is_elementwise() => {
                 for x in data.op.operands() {
                     for k in 0..self.dims(x).len() {
                         let at = self.dims(r).iter().position(|d| *d == self.dims(x)[k]);

@@ -318,6 +318,11 @@ impl Op {
         op
     }
 
+    /// Whether an element of the result depends on no more than one element of each operand, in the same place.
+    pub fn is_elementwise(&self) -> bool {
+        matches!(self, Op::Unary(..) | Op::Binary(..) | Op::Compare(..) | Op::Select { .. } | Op::Mask { .. } | Op::Cast(..))
+    }
+
     /// The name in the text form, without attributes.
     pub fn mnemonic(&self) -> &'static str {
         match self {
