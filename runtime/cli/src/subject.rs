@@ -306,6 +306,7 @@ mod tests {
         let foldable = |kernel: &str, shape: &str| facts(kernel, &[], &[shape]).foldable;
         assert!(foldable("attention", "H=8,G=2") && foldable("attention", "M=1"));
         assert!(!foldable("attention", "H=6,G=4"));
-        assert!(!foldable("causal_attention", "H=8,G=2"));
+        assert!(foldable("causal_attention", "H=8,G=2"));
+        assert!(!foldable("rope_attention", "H=8,G=2"));
     }
 }
