@@ -186,7 +186,9 @@ def time_cell(torch, cuda, clock, cell, options):
             found[name].visit(clock)
     rates = {name: cell.flops / statistics.median(c.samples) / 1e9 for name, c in found.items()}
     ours = {name: rate for name, rate in rates.items() if name in described}
-    row = {"cell": cell.name, "group": cell.group, "length": cell.length, "tflops": rates, "megahertz": {name: c.megahertz() for name, c in found.items()}, "kernels": described, "absent": absent}
+    clocks = {name: c.megahertz() for name, c in found.items()}
+    row = {"cell": cell.name, "group": cell.group, "length": cell.length, "tflops": rates, "megahertz": clocks}
+    row |= {"kernels": described, "absent": absent}
     if ours:
         row["best"] = max(ours, key=ours.get)
     print(f"{cell.name}: " + ", ".join(f"{n} {r:.0f}" for n, r in sorted(rates.items(), key=lambda x: -x[1])), flush=True)
@@ -273,11 +275,12 @@ def markdown(report, peers):
                 columns.append(f"{ratios[peer][-1]:.2f}")
             else:
                 columns.append("-")
-        rivals = {row["tflops"][peer]: peer for peer in peers if peer in PEERS and peer in row["tflops"]}
-        best = rate / max(rivals) if rivals else math.nan
+        rivals = [peer for peer in peers if peer in PEERS and peer in row["tflops"]]
+        rival = max(rivals, key=row["tflops"].get, default=None)
+        best = rate / row["tflops"][rival] if rival else math.nan
         clock = row["megahertz"][row["best"]]
-        shares = [share_of_peak(report, row, row["best"]), share_of_peak(report, row, rivals[max(rivals)]) if rivals else "-"]
-        ratios["best"] += [best] if rivals else []
+        shares = [share_of_peak(report, row, name) if name else "-" for name in (row["best"], rival)]
+        ratios["best"] += [best] if rival else []
         spills = kernel["report"]["spill_stores"] + kernel["report"]["spill_loads"]
         numbers = [row["cell"], f"{rate:.0f}", *columns, f"{best:.2f}", f"{rate / matmul:.2f}", f"{clock:.0f}" if clock else "-", *shares]
         numbers += [str(kernel["report"]["registers"]), str(spills)]

@@ -57,6 +57,7 @@ const SPILL_COST: f64 = 0.02;
 /// Registers that consumers should have beyond the estimate: with none to spare products were serialised in all of 12 kernels, with 4
 /// to 7 in none of 34, of which 5 spilled, all of them with more than 200 registers.
 const SPARE: u32 = 4;
+/// One in so many of a consumer's registers is what it should have beyond the estimate so as not to spill.
 const SPARE_SHARE: u32 = 32;
 /// Factor of products that are serialised, and of steps that spill a little.
 const SERIALIZED: f64 = 1.5;
@@ -343,7 +344,7 @@ pub fn ranking(
     let can_split = rewrite::why_not_split(&instance.kernel).is_none();
     let mut splits = Vec::new();
     let mut candidates = space::candidates(instance, arch);
-    candidates.extend(space::folded(instance, arch, sizes));
+    candidates.extend(space::folded(instance, arch, sizes, &candidates));
     for (schedule, judged) in judged(candidates) {
         match judged {
             Ok(judged) => {

@@ -100,19 +100,25 @@ pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
 }
 
 /// The schedules with folded rows: the candidates of the kernel that folds them, all whose programs become at most half as many for
-/// these sizes. None if the rows of no heads can be folded.
-pub(crate) fn folded(instance: &Instance, arch: &'static Arch, sizes: &BTreeMap<String, i64>) -> Vec<Schedule> {
+/// these sizes. None if the rows of no heads can be folded. `unfolded` are the candidates of the kernel as it is, which have the same
+/// blocks: where none of these is large enough, nothing is planned.
+pub(crate) fn folded(
+    instance: &Instance,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    unfolded: &[Schedule],
+) -> Vec<Schedule> {
     let made = if instance.facts.foldable { rewrite::fold(&instance.kernel).ok() } else { None };
     let Some(made) = made else { return Vec::new() };
     let found = made.rows(&instance.binding).sizes(|name| sizes.get(name).copied());
     let Some(FoldedSizes { share, rows, folded, .. }) = found else { return Vec::new() };
-    if share < 2 {
-        return Vec::new(); // no group has two heads
-    }
     let fewer = |schedule: &Schedule| {
         let tiles = |rows: i64| rows.unsigned_abs().div_ceil(u64::from(blocks::block(&made.kernel, schedule, made.axis).max(1)));
         2 * tiles(folded) <= share.unsigned_abs() * tiles(rows)
     };
+    if !unfolded.iter().any(fewer) {
+        return Vec::new();
+    }
     let all = candidates(&Instance { kernel: made.kernel.clone(), ..instance.clone() }, arch);
     all.into_iter().filter(fewer).map(|schedule| Schedule { fold: Fold::Heads, ..schedule }).collect()
 }

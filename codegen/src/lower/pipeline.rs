@@ -158,14 +158,16 @@ impl Lowering<'_> {
     fn registers_that_ptxas_mixes_up(&self, step: &[Stmt]) -> Option<u32> {
         let all: Vec<Effects> = step.iter().map(|s| effects(&self.plan, s)).collect();
         let products = step.iter().filter_map(|stmt| match stmt.op {
-            StmtOp::Dot { acc, a: OperandA::Packed(v), .. } => {
-                let packed = all.iter().any(|e| e.writes.contains(&self.plan.variables[v].name));
-                Some((packed, 8 * self.plan.variables[acc].n_tiles))
-            }
+            StmtOp::Dot { acc, a: OperandA::Packed(v), .. } => Some((self.stays(v, &all), 8 * self.plan.variables[acc].n_tiles)),
             _ => None,
         });
-        let (packed, stay): (Vec<_>, Vec<_>) = products.partition(|&(packed, _)| packed);
-        stay.into_iter().map(|(_, columns)| columns).find(|&columns| packed.contains(&(true, columns)))
+        let products: Vec<(bool, u32)> = products.collect();
+        products.iter().find(|&&(stays, columns)| stays && products.contains(&(false, columns))).map(|&(_, columns)| columns)
+    }
+
+    /// Whether no statement of a step with these effects writes a variable.
+    fn stays(&self, v: VarId, step: &[Effects]) -> bool {
+        step.iter().all(|effects| !effects.writes.contains(&self.plan.variables[v].name))
     }
 
     /// A step whose products are waited for one by one.
@@ -358,7 +360,7 @@ impl Lowering<'_> {
             let StmtOp::Dot { zero, acc, a, .. } = &stmt.op else { continue };
             let constant = match a {
                 OperandA::Tile(..) => true,
-                OperandA::Packed(v) => all.iter().all(|e| !e.writes.contains(&self.plan.variables[*v].name)),
+                OperandA::Packed(v) => self.stays(*v, &all),
             };
             let begun = |&&lead: &&usize| matches!(&step[lead].op, StmtOp::Dot { zero: true, acc: of, .. } if of == acc);
             let free = (0..index).all(|earlier| leads.contains(&earlier) || !all[earlier].conflicts(&all[index]));

@@ -121,6 +121,7 @@ impl<'k> Heads<'k> {
 
     fn fold(&self) -> Result<Folded, String> {
         let tensors = self.tensors()?;
+        let counted = self.rows_of_positions()?;
         self.no_sum_over_rows()?;
         let (groups, indices) = self.groups()?;
         let mut kernel = self.kernel.clone();
@@ -131,7 +132,7 @@ impl<'k> Heads<'k> {
             decl.shape[dimension] = groups.clone();
             decl.shape[dimension + 1] = folded.clone();
         }
-        if let Some(rows) = self.rows_of_positions()? {
+        if let Some(rows) = counted {
             self.wrap_positions(&mut kernel, rows);
         }
         let rows = std::mem::replace(&mut kernel.axes[self.axis].extent, folded);

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::plan::MeetBy;
-use crate::plan::{Guard, Plan, Stmt, StmtOp, Storage, VarId};
+use crate::plan::{Guard, MeetBy, Plan, Stmt, StmtOp, Storage, VarId};
 
 /// The parts that differ in what they do. One that stands for no part where programs do not meet.
 pub(super) fn cases(plan: &Plan) -> BTreeSet<u32> {
