@@ -9,6 +9,7 @@ mod draw;
 mod emit;
 mod error;
 mod generate;
+mod hints;
 mod instance;
 mod launches;
 mod lower;
@@ -24,13 +25,14 @@ pub use blocks::block as block_size;
 pub use draw::{draw, drawn_values};
 pub use error::Error;
 pub use generate::{Generated, Launch, Legality, Limit, Resources, check, generate};
+pub use hints::hints;
 pub use instance::{Facts, Instance, folded_rows, wide_tensors};
 pub use launches::why_not_folded;
 pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
 pub use rewrite::{
-    Folded, GroupedSplit, Interchanged, Precomputed, Pretransposed, Sides, Split, fold, interchange, precompute, pretranspose,
-    split, split_grouped, split_joined, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose,
-    why_not_split,
+    Folded, GroupedSplit, Interchanged, NotFolded, Precomputed, Pretransposed, Sides, Split, fold, interchange, precompute,
+    pretranspose, split, split_grouped, split_joined, why_not_fold, why_not_interchange, why_not_precompute,
+    why_not_pretranspose, why_not_split,
 };
 pub use schedule::{
     BLayout, Combine, Edges, Exponential, Fold, Fragments, KNOBS, Knob, LoopOrder, OperandA, Persistent, PingPong, Precompute,

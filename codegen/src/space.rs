@@ -41,7 +41,7 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
 }
 
 /// The instance that is left if operands are computed ahead, if they can be.
-fn with_precomputed(instance: &Instance, precompute: Precompute) -> Option<Instance> {
+pub(crate) fn with_precomputed(instance: &Instance, precompute: Precompute) -> Option<Instance> {
     let Some(sides) = rewrite::Sides::of(precompute) else { return Some(instance.clone()) };
     let precomputed = rewrite::precompute(&instance.kernel, sides).ok()?;
     Some(Instance { kernel: precomputed.main, ..instance.clone() })
@@ -144,7 +144,7 @@ pub(crate) fn descending(schedule: &Schedule) -> Option<Schedule> {
 }
 
 /// The smallest tiles: what speaks against these speaks against all.
-fn smallest() -> Schedule {
+pub(crate) fn smallest() -> Schedule {
     Schedule { block_m: 64, block_n: 16, block_k: 64, warps: 4, stages: 1, ..wgmma_schedule() }
 }
 

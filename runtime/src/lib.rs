@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`device`] | `cpu`, `cuda:N` and `emulator` behind one handle |
 //! | [`tensor`] | strided tensors in the memory of a device |
+//! | [`language`] | the kernel language: every word, masks and what they derive, fifteen known variants |
 //! | [`kernel`] | kernels: text, and text bound to types and constants |
 //! | [`launch`] | arguments, their check, and kernels made ready for a device |
 //! | [`lowering`] | a bound kernel and a schedule to compiled code |
@@ -28,6 +29,7 @@ pub mod device;
 mod element;
 mod error;
 pub mod kernel;
+pub mod language;
 pub mod launch;
 mod location;
 pub mod lowering;

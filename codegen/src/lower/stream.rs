@@ -58,7 +58,7 @@ pub fn why_not_descending(kernel: &Kernel) -> Option<String> {
     if loops.is_empty() {
         return Some("no loop walks tiles".into());
     }
-    loops.into_iter().find_map(|op| Streaming::of(kernel, op).why_not_regrouped(kernel))
+    loops.into_iter().find_map(|op| Streaming::of(kernel, op).why_not_regrouped(kernel)).map(|why| why.to_string())
 }
 
 impl Lowering<'_> {

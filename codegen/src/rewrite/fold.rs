@@ -11,8 +11,8 @@
 //! head, as a causal mask does, that is `pos(i) % M` here.
 
 use flashtile_dsl::ir::{
-    At, AxisId, BinaryOp, Binding, Dim, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, Size, SizeExpr,
-    SizeId, SizeKind, ValueId,
+    At, AxisId, BinaryOp, Binding, BlockId, Dim, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, Size,
+    SizeExpr, SizeId, SizeKind, Span, ValueId,
 };
 
 use super::edit;
@@ -51,16 +51,39 @@ impl Folded {
     }
 }
 
+/// Why rows cannot be folded.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct NotFolded {
+    /// The reason.
+    pub why: String,
+    /// The operation that it is about.
+    pub span: Span,
+    /// What to write instead.
+    pub instead: &'static str,
+}
+
 /// Why the rows of no heads can be folded; `None` if they can.
-pub fn why_not_fold(kernel: &Kernel) -> Option<String> {
+pub fn why_not_fold(kernel: &Kernel) -> Option<NotFolded> {
     fold(kernel).err()
+}
+
+/// Why the rows of heads that read the same tiles cannot be folded; `None` if they can, or if every head reads tiles of its own.
+pub fn why_not_fold_shared(kernel: &Kernel) -> Option<NotFolded> {
+    let mut kernel = kernel.clone();
+    edit::remove_dead(&mut kernel);
+    let candidates = Heads::candidates(&kernel);
+    if candidates.iter().any(|heads| heads.fold().is_ok()) {
+        return None;
+    }
+    candidates.iter().find(|heads| heads.share_tiles()).and_then(|heads| heads.fold().err())
 }
 
 /// Folds the rows of the heads of a group into one tile.
 ///
 /// # Errors
 /// What [`why_not_fold`] says.
-pub fn fold(kernel: &Kernel) -> Result<Folded, String> {
+pub fn fold(kernel: &Kernel) -> Result<Folded, NotFolded> {
     let mut kernel = kernel.clone();
     edit::remove_dead(&mut kernel);
     let mut reasons = Vec::new();
@@ -70,11 +93,15 @@ pub fn fold(kernel: &Kernel) -> Result<Folded, String> {
             Err(why) => reasons.push(why),
         }
     }
-    Err(reasons
-        .into_iter()
-        .next()
-        .unwrap_or_else(|| "no tensor has tiles of the grid beside another dimension of the grid".into()))
+    Err(reasons.into_iter().next().unwrap_or_else(|| NotFolded {
+        why: "no tensor has tiles of the grid beside another dimension of the grid".into(),
+        span: kernel.name_span,
+        instead: BESIDE,
+    }))
 }
+
+const BESIDE: &str = "give it rows of heads, `(H, M, ..)`, and address it by the head with the rows behind, `[h, i, ..]`";
+const PER_ROW: &str = "give what differs between heads a row of its own, `(H, M)` in place of `(H)`, and load it by `[h, i]`";
 
 /// A dimension of the grid, and the tiles of rows that stand beside it in tensors.
 struct Heads<'k> {
@@ -119,7 +146,22 @@ impl<'k> Heads<'k> {
         self.kernel.values[value].name.clone().unwrap_or_else(|| value.to_string())
     }
 
-    fn fold(&self) -> Result<Folded, String> {
+    /// Whether tiles that a loop loads are the same for several heads.
+    fn share_tiles(&self) -> bool {
+        let in_loop = |block: BlockId| block != self.kernel.body;
+        let of_tiles = |op: OpId| match &self.kernel.ops[op].op {
+            Op::Load { at, .. } => at.iter().any(|a| matches!(a, At::Tile(_))) && !at.contains(&At::Index(self.head)),
+            _ => false,
+        };
+        self.kernel.walk().into_iter().any(|(block, op)| in_loop(block) && of_tiles(op))
+    }
+
+    /// A reason against folding, about this op.
+    fn refuse(&self, op: OpId, why: String, instead: &'static str) -> NotFolded {
+        NotFolded { why, span: self.kernel.ops[op].span, instead }
+    }
+
+    fn fold(&self) -> Result<Folded, NotFolded> {
         let tensors = self.tensors()?;
         let counted = self.rows_of_positions()?;
         self.no_sum_over_rows()?;
@@ -158,20 +200,23 @@ impl<'k> Heads<'k> {
     }
 
     /// The tensors with heads and rows side by side, in the order of the parameters.
-    fn tensors(&self) -> Result<Vec<(ParamId, usize)>, String> {
+    fn tensors(&self) -> Result<Vec<(ParamId, usize)>, NotFolded> {
         let kernel = self.kernel;
         let ops: Vec<OpId> = kernel.walk().into_iter().map(|(_, op)| op).collect();
         let mut found: Vec<(ParamId, usize)> = ops.iter().filter_map(|&op| self.beside(op)).collect();
         found.sort_unstable();
         found.dedup();
         if let Some(two) = found.windows(2).find(|two| two[0].0 == two[1].0) {
-            return Err(format!("`{}` has the rows of a head in two places", kernel.params[two[0].0].name));
+            let param = &kernel.params[two[0].0];
+            let why = format!("`{}` has the rows of a head in two places", param.name);
+            return Err(NotFolded { why, span: param.span, instead: BESIDE });
         }
         for &(tensor, dimension) in &found {
             let decl = kernel.tensor(tensor);
             if decl.shape[dimension] != self.extent {
-                let (name, heads) = (&kernel.params[tensor].name, kernel.size_text(&self.extent));
-                return Err(format!("`{name}` has {} in the place of {heads}", kernel.size_text(&decl.shape[dimension])));
+                let (param, heads) = (&kernel.params[tensor], kernel.size_text(&self.extent));
+                let why = format!("`{}` has {} in the place of {heads}", param.name, kernel.size_text(&decl.shape[dimension]));
+                return Err(NotFolded { why, span: param.span, instead: "give its dimension the size of the grid's" });
             }
         }
         for &op in &ops {
@@ -182,24 +227,28 @@ impl<'k> Heads<'k> {
             let uses = |entry: At| at.iter().filter(|a| **a == entry).count();
             let (of_head, of_row) = (uses(At::Index(self.head)), uses(At::Tile(self.row)));
             if pairs == 0 && (of_row > 0 || found.iter().any(|(t, _)| t == tensor)) {
-                return Err(format!("`{name}` is not addressed by `{head}` with `{row}` behind it"));
+                return Err(self.refuse(op, format!("`{name}` is not addressed by `{head}` with `{row}` behind it"), BESIDE));
             }
             if pairs == 1 && (of_head > 1 || of_row > 1) {
-                return Err(format!("`{name}` is addressed by `{head}` or `{row}` in another dimension too"));
+                let why = format!("`{name}` is addressed by `{head}` or `{row}` in another dimension too");
+                return Err(self.refuse(op, why, BESIDE));
             }
         }
         Ok(found)
     }
 
     /// The size that rows of a head are counted by, if the text asks for the position of a row.
-    fn rows_of_positions(&self) -> Result<Option<SizeId>, String> {
+    fn rows_of_positions(&self) -> Result<Option<SizeId>, NotFolded> {
         let row = self.name(self.row);
         let mut asked = false;
         for user in edit::users(self.kernel, self.row) {
             match &self.kernel.ops[user].op {
                 Op::Load { .. } | Op::Store { .. } => {}
                 Op::Pos(_) => asked = true,
-                other => return Err(format!("`{}` takes `{row}`: it tells where in its head a row is", other.mnemonic())),
+                other => {
+                    let why = format!("`{}` takes `{row}`: it tells where in its head a row is", other.mnemonic());
+                    return Err(self.refuse(user, why, "use positions, `pos(i)`, of rows only"));
+                }
             }
         }
         if !asked {
@@ -207,8 +256,9 @@ impl<'k> Heads<'k> {
         }
         let extent = &self.kernel.axes[self.axis].extent;
         let size = self.kernel.sizes.keys().find(|&size| *extent == SizeExpr::size(size));
-        let text = || format!("`pos({row})` is a position among {} rows, which is not a size", self.kernel.size_text(extent));
-        size.map(Some).ok_or_else(text)
+        let why = || format!("`pos({row})` is a position among {} rows, which is not a size", self.kernel.size_text(extent));
+        let refusal = || NotFolded { why: why(), span: self.kernel.name_span, instead: "walk the tiles of a size, `tiles(M)`" };
+        size.map(Some).ok_or_else(refusal)
     }
 
     /// Makes positions of rows those in their heads.
@@ -231,7 +281,7 @@ impl<'k> Heads<'k> {
     }
 
     /// Rows of different heads must not meet in a sum or a maximum.
-    fn no_sum_over_rows(&self) -> Result<(), String> {
+    fn no_sum_over_rows(&self) -> Result<(), NotFolded> {
         let rows = Dim::Axis(self.axis);
         for (_, id) in self.kernel.walk() {
             let summed = match self.kernel.ops[id].op {
@@ -241,7 +291,8 @@ impl<'k> Heads<'k> {
             };
             if summed.is_some_and(|x| self.kernel.tile(x).dims.last() == Some(&rows)) {
                 let what = self.kernel.ops[id].op.mnemonic();
-                return Err(format!("`{what}` is over the rows of `{}`, which would be of several heads", self.name(self.row)));
+                let why = format!("`{what}` is over the rows of `{}`, which would be of several heads", self.name(self.row));
+                return Err(self.refuse(id, why, "sum over rows in a kernel of its own"));
             }
         }
         Ok(())
@@ -249,7 +300,7 @@ impl<'k> Heads<'k> {
 
     /// The number of groups, and the values that are the number of a head's group. Where nothing but the rows depends on the head,
     /// all heads are one group.
-    fn groups(&self) -> Result<(SizeExpr, Vec<ValueId>), String> {
+    fn groups(&self) -> Result<(SizeExpr, Vec<ValueId>), NotFolded> {
         let kernel = self.kernel;
         let mut found: Option<SizeExpr> = None;
         let mut indices = Vec::new();
@@ -261,7 +312,8 @@ impl<'k> Heads<'k> {
             let result = kernel.ops[user].results.first().copied();
             if let Some((groups, index)) = result.and_then(|v| Some((self.groups_of(v)?, v))) {
                 if found.as_ref().is_some_and(|other| *other != groups) {
-                    return Err(format!("`{}` is in groups of several sizes", self.name(self.head)));
+                    let why = format!("`{}` is in groups of several sizes", self.name(self.head));
+                    return Err(self.refuse(user, why, "take one number of groups for all tensors, `h * G / H`"));
                 }
                 found = Some(groups);
                 indices.push(index);
@@ -285,13 +337,15 @@ impl<'k> Heads<'k> {
         Ok((found.unwrap_or_else(|| SizeExpr::constant(1)), indices))
     }
 
-    fn not_a_group(&self, user: OpId) -> String {
+    fn not_a_group(&self, user: OpId) -> NotFolded {
         let (head, heads) = (self.name(self.head), self.kernel.size_text(&self.extent));
         let what = match &self.kernel.ops[user].op {
             Op::Load { tensor, .. } | Op::Store { tensor, .. } => format!("`{}`", self.kernel.params[*tensor].name),
             op => format!("`{}`", op.mnemonic()),
         };
-        format!("{what} tells heads apart: it takes `{head}`, and not the number of a group, `{head} * GROUPS / {heads}`")
+        let why =
+            format!("{what} tells heads apart: it takes `{head}`, and not the number of a group, `{head} * GROUPS / {heads}`");
+        self.refuse(user, why, PER_ROW)
     }
 
     /// The number of groups, if the value is the number of the head's group: `h * G / H`, `h / (H / G)` or `h / R`, of as many heads

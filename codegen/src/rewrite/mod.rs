@@ -14,7 +14,7 @@ mod split;
 
 use flashtile_dsl::ir::Kernel;
 
-pub use fold::{Folded, fold, why_not_fold};
+pub use fold::{Folded, NotFolded, fold, why_not_fold, why_not_fold_shared};
 pub use interchange::{Interchanged, interchange, why_not_interchange};
 pub use precompute::{Precomputed, Sides, precompute, why_not_precompute};
 pub use pretranspose::{Pretransposed, pretranspose, why_not_pretranspose};

@@ -129,7 +129,7 @@ impl<'k> Splitter<'k> {
         }
         let streaming = Streaming::of(kernel, loop_op);
         if let Some(why) = streaming.why_not_regrouped(kernel) {
-            return Err(why);
+            return Err(why.to_string());
         }
         let this = Self { kernel, loop_op, needed: needed(kernel, loop_op, &streaming), streaming };
         if this.needed.is_empty() {

@@ -1,5 +1,6 @@
 //! Kernels to typed handles, errors to compile errors.
 
+use flashtile_dsl::analysis::hints::hints_unbound;
 use flashtile_dsl::ir::{Elem, Kernel, ParamKind, SizeKind, Span};
 use flashtile_dsl::syntax::{Diagnostic, Embedded, Function, parse_macro};
 use proc_macro2::{Ident, TokenStream};
@@ -9,13 +10,20 @@ use quote::{quote, quote_spanned};
 pub(crate) fn expand(input: TokenStream) -> TokenStream {
     let embedded = Embedded::new(&input, "");
     match parse_macro(input, &embedded) {
-        Ok(functions) => functions.iter().map(|function| handle(function, &embedded)).collect(),
+        Ok(functions) => functions
+            .iter()
+            .flat_map(|function| {
+                let hints = hints_unbound(&function.kernel).into_iter().map(Diagnostic::from);
+                let told = function.warnings.iter().cloned().chain(hints).map(|said| warning(&said, function, &embedded));
+                std::iter::once(handle(function, &embedded)).chain(told.collect::<Vec<_>>())
+            })
+            .collect(),
         Err(diagnostics) => diagnostics.list.iter().map(|diagnostic| compile_error(diagnostic, &embedded)).collect(),
     }
 }
 
-/// An error that rustc shows at the tokens of its span.
-fn compile_error(diagnostic: &Diagnostic, embedded: &Embedded) -> TokenStream {
+/// What a diagnostic says, as one text.
+fn text(diagnostic: &Diagnostic) -> String {
     let mut message = diagnostic.message.clone();
     if !diagnostic.label.is_empty() {
         message.push_str(&format!(": {}", diagnostic.label));
@@ -23,6 +31,31 @@ fn compile_error(diagnostic: &Diagnostic, embedded: &Embedded) -> TokenStream {
     if let Some(help) = &diagnostic.help {
         message.push_str(&format!("\nhelp: {help}"));
     }
+    message
+}
+
+/// A warning that rustc shows at a token of its span. On stable Rust a macro has no warnings of its own: the use of a deprecated item
+/// is one that carries a text, and `#[allow(deprecated)]` before the kernel silences it.
+fn warning(diagnostic: &Diagnostic, function: &Function, embedded: &Embedded) -> TokenStream {
+    let message = text(diagnostic);
+    let (first, _) = embedded.tokens_at(diagnostic.span);
+    let name = Ident::new(diagnostic.severity.name(), first);
+    let (kernel, allowed) = (&function.kernel.name, &function.allowed);
+    let note = format!("in kernel `{kernel}`: {message}");
+    quote! {
+        #(#allowed)*
+        const _: () = {
+            #[deprecated(note = #note)]
+            #[allow(non_camel_case_types)]
+            struct #name;
+            let _ = #name;
+        };
+    }
+}
+
+/// An error that rustc shows at the tokens of its span.
+fn compile_error(diagnostic: &Diagnostic, embedded: &Embedded) -> TokenStream {
+    let message = text(diagnostic);
     let (first, last) = embedded.tokens_at(diagnostic.span);
     // rustc underlines from the path of the macro to its last token.
     let path = quote_spanned!(first=> ::core::compile_error);
@@ -32,7 +65,7 @@ fn compile_error(diagnostic: &Diagnostic, embedded: &Embedded) -> TokenStream {
 
 /// The typed handle of a kernel.
 fn handle(function: &Function, embedded: &Embedded) -> TokenStream {
-    let Function { kernel, visibility, ident } = function;
+    let Function { kernel, visibility, ident, allowed, .. } = function;
     let name = &kernel.name;
     let doc = kernel.doc.lines().map(|line| format!(" {line}"));
     let types: Vec<_> = kernel.type_params.iter().map(|name| identifier(name, Span::default(), embedded)).collect();
@@ -45,6 +78,7 @@ fn handle(function: &Function, embedded: &Embedded) -> TokenStream {
     let line = embedded.source.first_line;
     quote! {
         #(#[doc = #doc])*
+        #(#allowed)*
         #[allow(non_camel_case_types)]
         #[derive(Debug)]
         #visibility struct #ident<#(#types: ::flashtile::Element,)* #(const #consts: usize),*> {

@@ -16,7 +16,11 @@ mod expand;
 ///   compiler, shapes and sizes that share a name at the call;
 /// * `handle()`: the kernel made ready, with no static types.
 ///
-/// Every error in a kernel is reported at its token.
+/// Every error in a kernel is reported at its token. Names without use, and what a kernel loses (tiles that a mask hides and that are
+/// walked, loops that cannot be split), are warnings at their place: stable Rust lets a macro warn by the use of a deprecated item
+/// only, whose note is the message. `#[allow(deprecated)]` before the `fn` silences them for that kernel.
+///
+/// The language, with fifteen known variants of attention as examples, is in the module `flashtile::language`.
 ///
 /// ```ignore
 /// use flashtile::{Device, Tensor, flash_kernel};

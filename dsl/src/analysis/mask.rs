@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::index::{IndexExpr, Lookups, Trend};
 use super::predicate::{Boundary, Holds, Run, Walk, defined_in};
-use super::unchanged::{Unchanged, unchanged};
+use super::unchanged::{Unchanged, Unproven, unchanged};
 use crate::ir::{AxisId, Kernel, Op, OpId, SizeExpr, ValueId};
 
 /// The tiles of one loop, in ascending order: `[lo, full_lo)` cut, `[full_lo, full_hi)` full, `[full_hi, hi)` cut; what
@@ -80,7 +80,7 @@ pub struct LoopMasks {
     /// The tiles that are not skipped for the masks' sake, before clamping.
     pub walked: Run,
     /// Why tiles that a mask hides are walked all the same.
-    pub not_skipped: Option<String>,
+    pub not_skipped: Option<Unproven>,
 }
 
 impl LoopMasks {
@@ -113,6 +113,8 @@ impl LoopMasks {
         let mut out = String::new();
         let mut line = |text: String| writeln!(out, "{text}").expect("strings take what is written");
         line(format!("for {} in tiles({})", axis.name, kernel.size_text(&axis.extent)));
+        let unproved = |facts: &MaskFacts| matches!(facts.hidden, Unchanged::Unproved(_));
+        let together = self.not_skipped.is_none() && !self.walked.is_all() && self.masks.iter().all(unproved);
         for facts in &self.masks {
             let name = kernel.ops[facts.op].results.first().and_then(|&r| kernel.values[r].name.as_deref()).unwrap_or("_");
             line(format!("  mask `{name}`"));
@@ -123,6 +125,7 @@ impl LoopMasks {
                 match &facts.hidden {
                     Unchanged::Always => "changes nothing".into(),
                     Unchanged::AfterFirst => "changes nothing after the first tile".into(),
+                    Unchanged::Unproved(_) if together => "changes nothing where every mask hides it".into(),
                     Unchanged::Unproved(why) => format!("is walked: {why}"),
                 }
             ));
@@ -214,7 +217,7 @@ pub fn loop_masks(
 }
 
 /// The tiles that must be walked, whether the first must be too, and why no tile is skipped although masks hide some.
-fn walked(kernel: &Kernel, loop_op: OpId, masks: &[MaskFacts]) -> (Run, bool, Option<String>) {
+fn walked(kernel: &Kernel, loop_op: OpId, masks: &[MaskFacts]) -> (Run, bool, Option<Unproven>) {
     // One mask that hides a tile is enough if that alone leaves the carried values unchanged.
     let provable: Vec<_> = masks.iter().filter(|m| !matches!(m.hidden, Unchanged::Unproved(_))).collect();
     if !provable.is_empty() {

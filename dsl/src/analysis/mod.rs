@@ -5,6 +5,7 @@
 //! | [`mask`], `picture` | tiles of a loop: skipped, full, cut; their picture |
 //! | [`predicate`] | where along a loop a predicate holds |
 //! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
+//! | [`hints`] | what a kernel loses, why, and what to write instead |
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
 //! | [`dependence`], [`nest`] | statements, edges, components; the rule of interchange |
 //! | [`ranges`] | compile-time ranges of tiles: elements along them that are computed by themselves |
@@ -16,6 +17,7 @@ pub mod cost;
 pub mod dependence;
 mod dependence_text;
 mod expression;
+pub mod hints;
 pub mod index;
 pub mod mask;
 pub mod nest;

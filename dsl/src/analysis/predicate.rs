@@ -60,17 +60,27 @@ impl Run {
         Self { lo: meet(&self.lo, &other.lo, IndexExpr::min_of), hi: meet(&self.hi, &other.hi, IndexExpr::max_of) }
     }
 
-    /// One run inside the union of the two: the union itself where it is one run.
-    pub fn inside_union(&self, other: &Self) -> Self {
+    /// Whether the union of the two is known to be one run.
+    fn is_one_run_with(&self, other: &Self) -> bool {
         let overlap = |a: &Self, b: &Self| match (&a.hi, &b.lo) {
             (Some(hi), Some(lo)) => lo.at_most(hi),
             _ => true,
         };
         // With a common end the union is one run, also if one of the two is empty.
-        let one_run = self.lo == other.lo || self.hi == other.hi || {
+        self.lo == other.lo || self.hi == other.hi || {
             let bounded = [self, other].iter().all(|r| r.lo.is_none() || r.hi.is_none());
             bounded && overlap(self, other) && overlap(other, self)
-        };
+        }
+    }
+
+    /// Whether there may be tiles between the two, so that [`Run::hull`] holds more than both.
+    pub fn leaves_a_gap(&self, other: &Self) -> bool {
+        !self.is_none() && !other.is_none() && !self.is_all() && !other.is_all() && !self.is_one_run_with(other)
+    }
+
+    /// One run inside the union of the two: the union itself where it is one run.
+    pub fn inside_union(&self, other: &Self) -> Self {
+        let one_run = self.is_one_run_with(other);
         if self.is_none() || other.is_all() {
             other.clone()
         } else if one_run && !other.is_none() {
@@ -180,6 +190,32 @@ impl Form {
     }
 }
 
+/// A value of a predicate that cannot be followed before the loop runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opaque {
+    /// The value.
+    pub value: ValueId,
+    /// Why.
+    pub why: OpaqueWhy,
+}
+
+/// Why a value of a predicate cannot be followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpaqueWhy {
+    /// It is loaded.
+    Loaded,
+    /// It is the absolute value of this one, which can be followed.
+    Absolute(ValueId),
+    /// It divides, and its number is not known to the compiler.
+    Divisor,
+    /// It is a product of two run-time values.
+    Product,
+    /// It compares floats.
+    Floats,
+    /// It is made by an operation that is not followed.
+    Other,
+}
+
 /// How comparisons treat equality.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Boundary {
@@ -240,13 +276,46 @@ impl Walk<'_> {
             Op::Compare(op, a, b) => {
                 let integers = [a, b].iter().all(|v| self.kernel.tile(**v).elem == Elem::I32);
                 match (integers, self.form(*a), self.form(*b)) {
-                    (true, Some(a), Some(b)) => {
-                        self.comparison(self.boundary.of(if wanted { *op } else { negated(*op) }), &a, &b)
-                    }
+                    (true, Ok(a), Ok(b)) => self.comparison(self.boundary.of(if wanted { *op } else { negated(*op) }), &a, &b),
                     _ => Holds::unknown(),
                 }
             }
             _ => Holds::unknown(),
+        }
+    }
+
+    /// What prevents that the predicate is followed: one entry for each comparison, or other condition, of which nothing is known.
+    pub fn opaque(&self, value: ValueId) -> Vec<Opaque> {
+        let other = || vec![Opaque { value, why: OpaqueWhy::Other }];
+        match self.kernel.def(value).map(|(_, op)| op) {
+            Some(Op::Unary(UnaryOp::Not, x) | Op::Full { value: x, .. } | Op::Transpose(x)) => self.opaque(*x),
+            Some(Op::Binary(BinaryOp::And | BinaryOp::Or, a, b)) => [self.opaque(*a), self.opaque(*b)].concat(),
+            Some(Op::Compare(_, a, b)) => {
+                if [a, b].iter().any(|v| self.kernel.tile(**v).elem != Elem::I32) {
+                    return vec![Opaque { value, why: OpaqueWhy::Floats }];
+                }
+                [a, b].into_iter().find_map(|&v| self.form(v).err()).into_iter().collect()
+            }
+            _ => other(),
+        }
+    }
+
+    /// The disjunctions in the predicate that hold in two separate runs of tiles, with what lies between walked too.
+    pub fn gaps(&self, value: ValueId) -> Vec<ValueId> {
+        self.gaps_where(value, true)
+    }
+
+    fn gaps_where(&self, value: ValueId, wanted: bool) -> Vec<ValueId> {
+        match self.kernel.def(value).map(|(_, op)| op) {
+            Some(Op::Unary(UnaryOp::Not, x)) => self.gaps_where(*x, !wanted),
+            Some(Op::Full { value: x, .. } | Op::Transpose(x)) => self.gaps_where(*x, wanted),
+            Some(Op::Binary(op @ (BinaryOp::And | BinaryOp::Or), a, b)) => {
+                let inner = [self.gaps_where(*a, wanted), self.gaps_where(*b, wanted)].concat();
+                let joins = (*op == BinaryOp::Or) == wanted;
+                let (left, right) = (self.predicate(*a, wanted).somewhere, self.predicate(*b, wanted).somewhere);
+                if joins && inner.is_empty() && left.leaves_a_gap(&right) { vec![value] } else { inner }
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -369,44 +438,49 @@ impl Walk<'_> {
         (least, most)
     }
 
-    /// The integer tile as a form; `None` if it is not one, or not known before the loop.
-    fn form(&self, value: ValueId) -> Option<Form> {
-        let (_, op) = self.kernel.def(value)?;
+    /// The integer tile as a form, or the value that prevents it.
+    fn form(&self, value: ValueId) -> Result<Form, Opaque> {
+        let opaque = |why| Opaque { value, why };
+        let other = || opaque(OpaqueWhy::Other);
+        let (_, op) = self.kernel.def(value).ok_or_else(other)?;
         match op {
-            Op::Constant(Elem::I32, c) => Some(Form::uniform((*c as i64).into())),
+            Op::Constant(Elem::I32, c) => Ok(Form::uniform((*c as i64).into())),
             Op::FromIndex(v) => {
                 let e = index_expr(self.kernel, *v).fold_sizes(self.size);
                 let known = e.values().iter().all(|v| !self.inner.contains(v));
-                known.then(|| Form::uniform(e))
+                if known { Ok(Form::uniform(e)) } else { Err(other()) }
             }
-            Op::Scalar(p) => Some(Form::uniform(IndexExpr::Param(*p))),
-            Op::Pos(c) => Some(Form::term(Term::Position(*c))),
+            Op::Scalar(p) => Ok(Form::uniform(IndexExpr::Param(*p))),
+            Op::Pos(c) => Ok(Form::term(Term::Position(*c))),
             Op::Full { value, .. } | Op::Transpose(value) => self.form(*value),
             Op::Cast(Elem::I32, x) if self.kernel.tile(*x).elem == Elem::I32 => self.form(*x),
-            Op::Unary(UnaryOp::Neg, x) => Some(self.form(*x)?.scaled(-1)),
+            Op::Load { .. } => Err(opaque(OpaqueWhy::Loaded)),
+            Op::Unary(UnaryOp::Neg, x) => Ok(self.form(*x)?.scaled(-1)),
+            Op::Unary(UnaryOp::Abs, x) => self.form(*x).and(Err(opaque(OpaqueWhy::Absolute(*x)))),
             Op::Binary(op, a, b) => {
-                let (a, b) = (self.form(*a)?, self.form(*b)?);
+                let (b_value, a, b) = (*b, self.form(*a)?, self.form(*b)?);
                 match op {
-                    BinaryOp::Add => Some(a.plus(&b, 1)),
-                    BinaryOp::Sub => Some(a.plus(&b, -1)),
+                    BinaryOp::Add => Ok(a.plus(&b, 1)),
+                    BinaryOp::Sub => Ok(a.plus(&b, -1)),
                     BinaryOp::Mul => match (a.as_const(), b.as_const()) {
-                        (Some(c), _) => Some(b.scaled(c)),
-                        (_, Some(c)) => Some(a.scaled(c)),
-                        _ => None,
+                        (Some(c), _) => Ok(b.scaled(c)),
+                        (_, Some(c)) => Ok(a.scaled(c)),
+                        _ => Err(opaque(OpaqueWhy::Product)),
                     },
-                    BinaryOp::Div => match b.as_const()? {
-                        0 => None,
-                        d => Some(a.scaled(d.signum()).floor_div(d.abs())),
+                    BinaryOp::Div => match b.as_const() {
+                        None => Err(Opaque { value: b_value, why: OpaqueWhy::Divisor }),
+                        Some(0) => Err(other()),
+                        Some(d) => Ok(a.scaled(d.signum()).floor_div(d.abs())),
                     },
                     BinaryOp::Rem => match b.as_const() {
-                        Some(d) if d > 0 => Some(a.plus(&a.floor_div(d), -d)),
+                        Some(d) if d > 0 => Ok(a.plus(&a.floor_div(d), -d)),
                         None if b.terms.is_empty() => {
                             // The remainder has the sign of the divisor.
                             let least = b.rest.plus(&1.into()).min_of(&0.into());
                             let most = b.rest.minus(&1.into()).max_of(&0.into());
-                            Some(Form::term(Term::Between(value, least, most)))
+                            Ok(Form::term(Term::Between(value, least, most)))
                         }
-                        _ => None,
+                        _ => Err(other()),
                     },
                     BinaryOp::Min | BinaryOp::Max => {
                         let ((a_lo, a_hi), (b_lo, b_hi)) = (self.range(&a), self.range(&b));
@@ -414,12 +488,12 @@ impl Walk<'_> {
                             BinaryOp::Min => (a_lo.min_of(&b_lo), a_hi.min_of(&b_hi)),
                             _ => (a_lo.max_of(&b_lo), a_hi.max_of(&b_hi)),
                         };
-                        Some(Form::term(Term::Between(value, bounds.0, bounds.1)))
+                        Ok(Form::term(Term::Between(value, bounds.0, bounds.1)))
                     }
-                    BinaryOp::DivOrZero | BinaryOp::And | BinaryOp::Or => None,
+                    BinaryOp::DivOrZero | BinaryOp::And | BinaryOp::Or => Err(other()),
                 }
             }
-            _ => None,
+            _ => Err(other()),
         }
     }
 

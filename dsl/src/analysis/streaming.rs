@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use super::dependence::carried_dependences;
 use super::predicate::defined_in;
-use super::unchanged::{Unchanged, unchanged};
+use super::unchanged::{Unchanged, Unproven, unchanged};
 use crate::ir::{BinaryOp, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueDef, ValueId};
 
 /// Base of the exponentials of a rescaled sum.
@@ -69,7 +69,74 @@ pub enum Form {
         term: ValueId,
     },
     /// None of these.
-    Other(String),
+    Other(NotStreaming),
+}
+
+/// Why a carried value is none of the forms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotStreaming {
+    /// Its next value is some other operation.
+    #[error("its next value is neither a maximum nor a sum")]
+    NeitherMaximumNorSum,
+    /// A sum of terms that carried values change.
+    #[error("what is added depends on carried values")]
+    TermIsCarried,
+    /// What is kept is computed otherwise.
+    #[error("what is kept of it is not a product")]
+    KeptIsNoProduct,
+    /// Both factors, or neither, are the value itself.
+    #[error("it is not multiplied by a factor")]
+    NoFactor,
+    /// The factor is some other expression.
+    #[error("the factor is not an exponential of the maximum's move")]
+    FactorIsNoExponential,
+    /// The exponent of the factor starts elsewhere.
+    #[error("the factor does not start from a carried maximum")]
+    FactorStartsElsewhere,
+    /// The carried value that the exponent starts from is no running maximum.
+    #[error("what the factor starts from is not a running maximum")]
+    FactorStartsFromNoMaximum,
+    /// The exponent of the factor ends elsewhere.
+    #[error("the factor does not end at the next maximum")]
+    FactorEndsElsewhere,
+    /// The term has another reference than the factor.
+    #[error("what is added does not scale with the maximum")]
+    TermDoesNotScale,
+}
+
+/// Why the tiles of a loop may not be walked in another order, or in parts.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotRegrouped {
+    /// The loop stores.
+    #[error("the loop stores")]
+    Stores,
+    /// A carried value has no form that can be combined.
+    #[error("`{name}` is no streaming reduction: {why}")]
+    NotStreaming {
+        /// Its place among the carried values.
+        slot: usize,
+        /// Its name.
+        name: String,
+        /// Which form it lacks.
+        why: NotStreaming,
+    },
+    /// A rescaled sum does not start from nothing.
+    #[error("`{name}` starts from a value that the first tile may rescale")]
+    Start {
+        /// Its place among the carried values.
+        slot: usize,
+        /// Its name.
+        name: String,
+    },
+    /// Hidden rows make NaN.
+    #[error("scores of a row that are all -inf make NaN: pass the maximum through visible_or_zero")]
+    HiddenRowIsNan,
+    /// A first tile that is hidden makes NaN.
+    #[error("a first tile with nothing visible makes NaN: pass the maximum through visible_or_zero")]
+    HiddenFirstTileIsNan,
+    /// A hidden tile may change the state.
+    #[error("a tile with nothing visible may count: {0}")]
+    HiddenTileCounts(Unproven),
 }
 
 /// What a loop carries, with the form of each value.
@@ -108,9 +175,9 @@ impl Streaming {
 
     /// Why the tiles of the loop may not be walked in another order than that of the text, or in parts that start from nothing and
     /// are merged; `None` if they may.
-    pub fn why_not_regrouped(&self, kernel: &Kernel) -> Option<String> {
+    pub fn why_not_regrouped(&self, kernel: &Kernel) -> Option<NotRegrouped> {
         if self.stores {
-            return Some("the loop stores".into());
+            return Some(NotRegrouped::Stores);
         }
         let Op::For { body, ref init, .. } = kernel.ops[self.loop_op].op else { unreachable!("built for a loop") };
         let starts = |slot: usize| constant_fill(kernel, init[slot]);
@@ -118,10 +185,10 @@ impl Streaming {
             let v = kernel.blocks[body].params[1 + slot];
             let name = || kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
             match form {
-                Form::Other(why) => return Some(format!("`{}` is no streaming reduction: {why}", name())),
+                Form::Other(why) => return Some(NotRegrouped::NotStreaming { slot, name: name(), why: *why }),
                 Form::RescaledSum { maximum, .. } => {
                     if starts(slot) != Some(0.0) && starts(*maximum).is_none_or(|m| m == f64::NEG_INFINITY) {
-                        return Some(format!("`{}` starts from a value that the first tile may rescale", name()));
+                        return Some(NotRegrouped::Start { slot, name: name() });
                     }
                 }
                 Form::Constant | Form::RunningMaximum { .. } | Form::Sum { .. } => {}
@@ -131,7 +198,7 @@ impl Streaming {
     }
 
     /// Why a tile that a row sees nothing of, wherever it is walked, may not stand for nothing seen; `None` if it does.
-    fn why_nothing_seen_counts(&self, kernel: &Kernel) -> Option<String> {
+    fn why_nothing_seen_counts(&self, kernel: &Kernel) -> Option<NotRegrouped> {
         if !self.forms.iter().any(|f| matches!(f, Form::RescaledSum { .. })) {
             return None;
         }
@@ -140,7 +207,7 @@ impl Streaming {
             let Form::RunningMaximum { scores } = &self.forms[*maximum] else { continue };
             let visible = matches!(kernel.def(*reference), Some((_, Op::Unary(UnaryOp::VisibleOrZero, _))));
             if !visible && scores.iter().any(|&x| may_be_negative_infinity(kernel, x)) {
-                return Some("scores of a row that are all -inf make NaN: pass the maximum through visible_or_zero".into());
+                return Some(NotRegrouped::HiddenRowIsNan);
             }
         }
         let Op::For { body, .. } = kernel.ops[self.loop_op].op else { unreachable!("built for a loop") };
@@ -152,10 +219,8 @@ impl Streaming {
         let masks = kernel.walk().into_iter().map(|(_, op)| op).filter(is_mask);
         masks.into_iter().find_map(|op| match unchanged(kernel, self.loop_op, &BTreeSet::from([op])) {
             Unchanged::Always => None,
-            Unchanged::AfterFirst => {
-                Some("a first tile with nothing visible makes NaN: pass the maximum through visible_or_zero".into())
-            }
-            Unchanged::Unproved(why) => Some(format!("a tile with nothing visible may count: {why}")),
+            Unchanged::AfterFirst => Some(NotRegrouped::HiddenFirstTileIsNan),
+            Unchanged::Unproved(why) => Some(NotRegrouped::HiddenTileCounts(why)),
         })
     }
 
@@ -236,17 +301,17 @@ impl Body<'_> {
             Some((_, Op::Binary(BinaryOp::Add, a, b))) => (*b, *a),
             // The product is what is added.
             Some((_, Op::Dot { acc: Some(acc), .. })) => (*acc, next),
-            _ => return Form::Other("its next value is neither a maximum nor a sum".into()),
+            _ => return Form::Other(NotStreaming::NeitherMaximumNorSum),
         };
         if kept == own {
             return match self.added_is_free(term, next) {
                 true => Form::Sum { term },
-                false => Form::Other("what is added depends on carried values".into()),
+                false => Form::Other(NotStreaming::TermIsCarried),
             };
         }
         match self.rescaled(own, kept, term, next) {
             Ok(form) => form,
-            Err(why) => Form::Other(why.into()),
+            Err(why) => Form::Other(why),
         }
     }
 
@@ -264,33 +329,33 @@ impl Body<'_> {
         (itself && !scores.is_empty()).then_some(scores)
     }
 
-    fn rescaled(&self, own: ValueId, kept: ValueId, term: ValueId, next: ValueId) -> Result<Form, &'static str> {
+    fn rescaled(&self, own: ValueId, kept: ValueId, term: ValueId, next: ValueId) -> Result<Form, NotStreaming> {
         let Some((_, Op::Binary(BinaryOp::Mul, a, b))) = self.kernel.def(kept) else {
-            return Err("what is kept of it is not a product");
+            return Err(NotStreaming::KeptIsNoProduct);
         };
         let factor = match (*a == own, *b == own) {
             (true, false) => *b,
             (false, true) => *a,
-            _ => return Err("it is not multiplied by a factor"),
+            _ => return Err(NotStreaming::NoFactor),
         };
-        let no_factor = "the factor is not an exponential of the maximum's move";
+        let no_factor = NotStreaming::FactorIsNoExponential;
         let (base, moved) = self.exponential(factor).ok_or(no_factor)?;
         let Some((_, Op::Binary(BinaryOp::Sub, m, reference))) = self.kernel.def(moved) else { return Err(no_factor) };
-        let maximum = self.carried.iter().position(|c| c == m).ok_or("the factor does not start from a carried maximum")?;
-        self.maximum(maximum).ok_or("what the factor starts from is not a running maximum")?;
+        let maximum = self.carried.iter().position(|c| c == m).ok_or(NotStreaming::FactorStartsElsewhere)?;
+        self.maximum(maximum).ok_or(NotStreaming::FactorStartsFromNoMaximum)?;
         let new = match self.kernel.def(*reference) {
             Some((_, Op::Unary(UnaryOp::VisibleOrZero, x))) => *x,
             _ => *reference,
         };
         if new != self.next[maximum] {
-            return Err("the factor does not end at the next maximum");
+            return Err(NotStreaming::FactorEndsElsewhere);
         }
         let homogeneous = match self.kernel.def(next) {
             Some((_, Op::Dot { a, b, acc: Some(_) })) => self.product(*a, *b, base, *reference),
             _ => self.is_homogeneous(term, base, *reference),
         };
         if !homogeneous {
-            return Err("what is added does not scale with the maximum");
+            return Err(NotStreaming::TermDoesNotScale);
         }
         Ok(Form::RescaledSum { maximum, base, factor, reference: *reference, term })
     }

@@ -28,18 +28,46 @@ pub enum Unchanged {
     /// Any such tile but the first of the loop does.
     AfterFirst,
     /// Not proved, for this reason.
-    Unproved(String),
+    Unproved(Unproven),
 }
+
+/// Why it is not proved that a hidden tile changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unproven {
+    /// The body stores.
+    #[error("the body stores")]
+    Stores,
+    /// A carried value may change.
+    #[error("`{name}` may change")]
+    MayChange {
+        /// Its place among the carried values.
+        slot: usize,
+        /// Its name.
+        name: String,
+    },
+}
+
+/// What is taken for granted of values in a proof: the classes that each is in.
+pub type Assumptions = BTreeMap<ValueId, Classes>;
 
 /// Decides whether a tile in which the masks `masked` keep nothing leaves the carried values of the loop as they are.
 ///
 /// # Panics
 /// If `loop_op` is not a `for`.
 pub fn unchanged(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>) -> Unchanged {
+    unchanged_if(kernel, loop_op, masked, &Assumptions::new())
+}
+
+/// What [`unchanged`] would say if the values of `assumed` were in these classes. An initial value is replaced; a value of the body
+/// that is never in them is left as it is.
+///
+/// # Panics
+/// If `loop_op` is not a `for`.
+pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, assumed: &Assumptions) -> Unchanged {
     let Op::For { body, init, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
-    let proof = Proof { kernel, body: *body, init, masked };
+    let proof = Proof { kernel, body: *body, init, masked, assumed };
     if proof.ops().iter().any(|&op| matches!(kernel.ops[op].op, Op::Store { .. })) {
-        return Unchanged::Unproved("the body stores".into());
+        return Unchanged::Unproved(Unproven::Stores);
     }
     let next = proof.next();
     let carried = &kernel.blocks[*body].params[1..];
@@ -57,7 +85,7 @@ pub fn unchanged(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>) -> Unc
             continue;
         }
         let name = kernel.values[c].name.clone().unwrap_or_else(|| c.to_string());
-        return Unchanged::Unproved(format!("`{name}` may change"));
+        return Unchanged::Unproved(Unproven::MayChange { slot: k, name });
     }
     if after_first { Unchanged::AfterFirst } else { Unchanged::Always }
 }
@@ -94,6 +122,7 @@ struct Proof<'a> {
     body: BlockId,
     init: &'a [ValueId],
     masked: &'a BTreeSet<OpId>,
+    assumed: &'a Assumptions,
 }
 
 /// What a run of the body starts from.
@@ -148,14 +177,21 @@ impl Proof<'_> {
         (itself && number && !scores.is_empty()).then_some(Maximum { index, scores, rows })
     }
 
+    /// The classes that a value of the body may be in, with what is assumed of it.
+    fn assumed(&self, v: ValueId, classes: Classes) -> Classes {
+        let both = self.assumed.get(&v).map(|assumed| assumed.and(classes));
+        both.filter(|both| *both != Classes::NONE).unwrap_or(classes)
+    }
+
     /// Classes of a value defined before the loop.
     fn initial(&self, v: ValueId) -> Classes {
-        match self.kernel.def(v) {
+        let classes = match self.kernel.def(v) {
             Some((_, Op::Constant(_, c))) => Classes::of(*c),
             Some((_, Op::Full { value, .. } | Op::Cast(Elem::F32, value))) => self.initial(*value),
             Some((_, Op::Unary(op, x))) => self.initial(*x).unary(*op),
             _ => Classes::ANY,
-        }
+        };
+        self.assumed.get(&v).copied().unwrap_or(classes)
     }
 
     /// Whether a masked tile gives the carried value `k` back, from a start with the carried classes `from`.
@@ -230,6 +266,7 @@ impl Proof<'_> {
                 Type::Index | Type::Coord(_) => Known::new(Classes::ANY),
             },
         };
+        let known = Known { classes: self.assumed(v, known.classes), ..known };
         memo.insert(v, known);
         known
     }

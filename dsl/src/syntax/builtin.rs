@@ -66,6 +66,45 @@ pub(super) const BUILTINS: &[Builtin] = &[
     builtin("visible_or_zero", "visible_or_zero(x)", 1, Kind::Unary(UnaryOp::VisibleOrZero)),
 ];
 
+/// What is written otherwise than as a call of a function: methods, constants, element types, operators.
+const OTHER_WORDS: &[&str] = &[
+    "x.t()",
+    "x.to::<T>()",
+    "INF",
+    "f32",
+    "f16",
+    "bf16",
+    "i32",
+    "a + b",
+    "a - b",
+    "a * b",
+    "a / b",
+    "a % b",
+    "-a",
+    "a == b",
+    "a != b",
+    "a < b",
+    "a <= b",
+    "a > b",
+    "a >= b",
+    "a && b",
+    "a || b",
+    "!a",
+    "let",
+    "let mut",
+    "+=",
+    "-=",
+    "*=",
+    "/=",
+    "%=",
+    "for",
+];
+
+/// Every word of the language, as it is written.
+pub fn words() -> Vec<&'static str> {
+    BUILTINS.iter().map(|builtin| builtin.name).chain(OTHER_WORDS.iter().copied()).collect()
+}
+
 impl Lowering<'_> {
     /// Lowers a call of a function of the table.
     pub(super) fn builtin(&mut self, builtin: &Builtin, call: &ExprCall, span: Span) -> Checked<Located> {

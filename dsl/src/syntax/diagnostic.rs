@@ -1,4 +1,5 @@
-//! Errors in kernel text: what one says, the list that a caller gets, and the collector that the front end reports to.
+//! Errors, warnings and hints on kernel text: what one says, the list that a caller gets, and the collector that the front end
+//! reports to.
 //!
 //! The front end never stops at an error: it reports, carries on with what still makes sense, and hands over the list
 //! at the end. [`Reported`] in an `Err` proves that the reason is on the list.
@@ -8,7 +9,29 @@ use std::fmt;
 
 use crate::ir::{SourceText, Span};
 
-/// One error in kernel text.
+/// How grave a diagnostic is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Severity {
+    /// The kernel is refused.
+    Error,
+    /// The kernel is well formed, and part of it has no effect.
+    Warning,
+    /// The kernel is right, and slower than it need be.
+    Hint,
+}
+
+impl Severity {
+    /// Its name, as it is rendered.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Hint => "hint",
+        }
+    }
+}
+
+/// One error, warning or hint in kernel text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnostic {
     /// The offending token or expression.
@@ -19,17 +42,25 @@ pub struct Diagnostic {
     pub label: String,
     /// What to do instead.
     pub help: Option<String>,
+    /// How grave it is.
+    pub severity: Severity,
 }
 
 impl Diagnostic {
     /// An error at `span`.
     pub fn new(span: Span, message: impl Into<String>) -> Self {
-        Self { span, message: message.into(), label: String::new(), help: None }
+        Self { span, message: message.into(), label: String::new(), help: None, severity: Severity::Error }
     }
 
     /// The same error with a label.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
+        self
+    }
+
+    /// The same with another severity.
+    pub fn severity(mut self, severity: Severity) -> Self {
+        self.severity = severity;
         self
     }
 

@@ -130,6 +130,7 @@ impl Lowering<'_> {
     /// What a name means.
     pub(super) fn named(&mut self, name: &str, span: Span) -> Checked<Operand> {
         if let Some(id) = self.scopes.find(name) {
+            self.scopes.set_read(id, true);
             if let Some(param) = self.builder.kernel.param_named(name)
                 && self.scopes.get(id).span == self.builder.kernel.params[param].span
             {

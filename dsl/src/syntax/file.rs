@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
+use quote::ToTokens;
 use syn::{Item, Visibility};
 
 use super::diagnostic::{Diagnostic, Diagnostics, Reporter};
@@ -31,6 +32,24 @@ use crate::ir::{Kernel, SourceText, Span};
 /// assert_eq!(kernels[0].name, "double");
 /// ```
 pub fn parse(source: &SourceText) -> Result<Vec<Kernel>, Diagnostics> {
+    parse_with_warnings(source).map(|parsed| parsed.kernels)
+}
+
+/// The kernels of a text, and what is worth a warning in it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Parsed {
+    /// The kernels.
+    pub kernels: Vec<Kernel>,
+    /// The warnings on each of them, in the order of the text.
+    pub warnings: Vec<Vec<Diagnostic>>,
+}
+
+/// Reads every kernel of a text as [`parse`] does, with the warnings.
+///
+/// # Errors
+/// Every error of every kernel.
+pub fn parse_with_warnings(source: &SourceText) -> Result<Parsed, Diagnostics> {
+    let mut warnings = Vec::new();
     let reporter = Reporter::new();
     let mut kernels = Vec::new();
     match TokenStream::from_str(&source.text) {
@@ -39,7 +58,10 @@ pub fn parse(source: &SourceText) -> Result<Vec<Kernel>, Diagnostics> {
             let inputs = macro_inputs(&tokens);
             let inputs = if inputs.is_empty() { vec![tokens] } else { inputs };
             let functions = inputs.into_iter().flat_map(|tokens| functions(tokens, &positions, source, &reporter));
-            kernels.extend(functions.map(|function| function.kernel));
+            for function in functions {
+                kernels.push(function.kernel);
+                warnings.push(function.warnings);
+            }
             check_names(&kernels, &reporter);
         }
         Err(error) => {
@@ -47,7 +69,7 @@ pub fn parse(source: &SourceText) -> Result<Vec<Kernel>, Diagnostics> {
             reporter.report(Diagnostic::new(span, "this is not Rust").label("no token starts here, or a bracket is not closed"));
         }
     }
-    finish(reporter, kernels, source, Span::default())
+    finish(reporter, kernels, source, Span::default()).map(|kernels| Parsed { kernels, warnings })
 }
 
 /// A kernel read by the macro, with what the generated code repeats.
@@ -55,6 +77,10 @@ pub fn parse(source: &SourceText) -> Result<Vec<Kernel>, Diagnostics> {
 pub struct Function {
     /// The kernel.
     pub kernel: Kernel,
+    /// The warnings on it.
+    pub warnings: Vec<Diagnostic>,
+    /// Its `#[allow(..)]` attributes, for the generated code.
+    pub allowed: Vec<syn::Attribute>,
     /// Its visibility.
     pub visibility: Visibility,
     /// Its name, with the place in the user's file.
@@ -128,10 +154,27 @@ fn functions(tokens: TokenStream, positions: &Positions, source: &SourceText, re
     }
     let mut functions = Vec::new();
     for item in items(tokens) {
+        if computed_dimensions(item.clone(), positions, reporter) {
+            continue;
+        }
         match syn::parse2::<Item>(item) {
             Ok(Item::Fn(function)) => {
-                if let Ok(kernel) = lower_kernel(&function, positions, source, reporter) {
-                    functions.push(Function { kernel, visibility: function.vis, ident: function.sig.ident });
+                if let Some(ty) = helper_result(&function) {
+                    let error = Diagnostic::new(
+                        positions.of(ty),
+                        "functions of your own are not built: every `fn` here is a kernel",
+                    )
+                    .label("a kernel returns nothing")
+                    .help(
+                        "write the expression where it is needed, or store to an output: a kernel begins with `program` and \
+                             stores to `o: &mut Tensor<T, (M, D)>`",
+                    );
+                    reporter.report(error);
+                    continue;
+                }
+                if let Ok((kernel, warnings)) = lower_kernel(&function, positions, source, reporter) {
+                    let allowed = function.attrs.into_iter().filter(|a| a.path().is_ident("allow")).collect();
+                    functions.push(Function { kernel, warnings, allowed, visibility: function.vis, ident: function.sig.ident });
                 }
             }
             Ok(other) => {
@@ -148,6 +191,63 @@ fn functions(tokens: TokenStream, positions: &Positions, source: &SourceText, re
         }
     }
     functions
+}
+
+/// What a function returns that can be no kernel: it neither names what a program works on nor writes a tensor.
+fn helper_result(function: &syn::ItemFn) -> Option<&syn::Type> {
+    let syn::ReturnType::Type(_, ty) = &function.sig.output else { return None };
+    let mentions = |name: &str| super::kernel::identifiers(function.block.to_token_stream()).contains(name);
+    (!mentions("program") && !mentions("store")).then_some(ty)
+}
+
+/// Reports dimensions of tensors that are no names, such as `64` or `D + 1`: they are no types of Rust, so that the parser would say
+/// nothing of use. Whether there are any.
+fn computed_dimensions(item: TokenStream, positions: &Positions, reporter: &Reporter) -> bool {
+    let mut found = false;
+    for group in parenthesized(item) {
+        // The tensors of a parameter list: `Tensor < element , ( dimensions ) >`.
+        let trees: Vec<TokenTree> = group.into_iter().collect();
+        for (n, tree) in trees.iter().enumerate() {
+            let TokenTree::Group(shape) = tree else { continue };
+            let of_tensor = trees[..n].iter().rev().take(4).any(|t| matches!(t, TokenTree::Ident(name) if name == "Tensor"));
+            if !of_tensor || shape.delimiter() != Delimiter::Parenthesis {
+                continue;
+            }
+            let tokens: Vec<TokenTree> = shape.stream().into_iter().collect();
+            for dimension in tokens.split(|t| matches!(t, TokenTree::Punct(p) if p.as_char() == ',')) {
+                let is_number = matches!(dimension, [TokenTree::Literal(_)]);
+                let is_computed = dimension.iter().any(|t| matches!(t, TokenTree::Punct(p) if "+-*/%".contains(p.as_char())));
+                let (Some(first), Some(last)) = (dimension.first(), dimension.last()) else { continue };
+                let text = || dimension.iter().cloned().collect::<TokenStream>().to_string();
+                let (message, help) = if is_number {
+                    let help =
+                        format!("name it, `const C: usize`, and give the value where the kernel is used: `C = {}`", text());
+                    ("a dimension that is a number is not built", help)
+                } else if is_computed {
+                    let help = format!(
+                        "give the dimension a name of its own, such as `E`; a launch takes its value, {}, from the tensor",
+                        text()
+                    );
+                    ("a dimension that is computed is not built", help)
+                } else {
+                    continue;
+                };
+                let span = positions.range(first.span(), last.span());
+                reporter.report(Diagnostic::new(span, message).label("expected the name of a size").help(help));
+                found = true;
+            }
+        }
+    }
+    found
+}
+
+/// The contents of the parameter lists of an item: parentheses that follow a name, or the `>` of generics.
+fn parenthesized(item: TokenStream) -> Vec<TokenStream> {
+    let is_list = |tree: TokenTree| match tree {
+        TokenTree::Group(group) if group.delimiter() == Delimiter::Parenthesis => Some(group.stream()),
+        _ => None,
+    };
+    item.into_iter().filter_map(is_list).collect()
 }
 
 /// Splits tokens after each item, that is after `{ ... }` and after `;`, so that a syntax error spoils one item only.

@@ -27,13 +27,13 @@ pub(super) struct Lowering<'a> {
     pub(super) has_program: bool,
 }
 
-/// Lowers a function; the kernel it gives is verified.
+/// Lowers a function; the kernel it gives is verified, and comes with the warnings on it.
 pub(super) fn lower_kernel(
     function: &ItemFn,
     positions: &Positions,
     source: &SourceText,
     reporter: &Reporter,
-) -> Checked<Kernel> {
+) -> Checked<(Kernel, Vec<Diagnostic>)> {
     let errors_before = reporter.count();
     let mut builder = Builder::new(function.sig.ident.to_string());
     builder.kernel.source = source.clone();
@@ -56,6 +56,7 @@ pub(super) fn lower_kernel(
         let body_is_sound = reporter.count() == errors_before;
         lowering.check_parameters(function, body_is_sound);
     }
+    let warnings = if reporter.count() == errors_before { lowering.unused(function) } else { Vec::new() };
     let kernel = lowering.builder.finish();
     reporter.since(errors_before)?;
     if let Err(errors) = verify(&kernel) {
@@ -65,7 +66,7 @@ pub(super) fn lower_kernel(
         }
     }
     reporter.since(errors_before)?;
-    Ok(kernel)
+    Ok((kernel, warnings))
 }
 
 impl Lowering<'_> {
@@ -136,7 +137,7 @@ impl Lowering<'_> {
 }
 
 /// The names among tokens.
-fn identifiers(tokens: TokenStream) -> BTreeSet<String> {
+pub(super) fn identifiers(tokens: TokenStream) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for tree in tokens {
         match tree {

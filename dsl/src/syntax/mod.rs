@@ -16,6 +16,7 @@
 //! | `builtin` | the functions of the language |
 //! | `elementwise`, `matrix`, `memory` | type rules of arithmetic, of dot and reductions, of loads and stores |
 //! | `suggest` | did you mean |
+//! | `unused` | warnings about what is named and not needed |
 //!
 //! The language: `let` (with tuples for `program`), `let mut`, assignment, `for j in tiles(N)`, the functions listed in
 //! `builtin`, `.t()`, `.to::<T>()`, `INF`, and the operators `+ - * / %`, comparisons, `&&`, `||`, `!`. Literals adapt to
@@ -38,8 +39,10 @@ mod scope;
 mod signature;
 mod statement;
 mod suggest;
+mod unused;
 
-pub use diagnostic::{Diagnostic, Diagnostics};
-pub use file::{Function, parse, parse_macro};
+pub use builtin::words;
+pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+pub use file::{Function, Parsed, parse, parse_macro, parse_with_warnings};
 pub use position::Embedded;
 pub use render::{Style, render};

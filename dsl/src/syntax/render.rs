@@ -1,8 +1,8 @@
-//! Errors as text with the offending lines and carets. Does not print: the caller does.
+//! Errors, warnings and hints as text with the offending lines and carets. Does not print: the caller does.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::diagnostic::{Diagnostic, Diagnostics};
+use super::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::ir::SourceText;
 
 /// How errors are rendered.
@@ -26,7 +26,12 @@ pub fn render(diagnostics: &Diagnostics, style: Style) -> String {
 
 fn render_one(diagnostic: &Diagnostic, source: &SourceText, renderer: &Renderer) -> String {
     let (start, end) = (diagnostic.span.start as usize, diagnostic.span.end as usize);
-    let title = Level::ERROR.primary_title(&diagnostic.message);
+    let level = match diagnostic.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+        Severity::Hint => Level::NOTE.with_name(Severity::Hint.name()),
+    };
+    let title = level.primary_title(&diagnostic.message);
     let mut group: Group<'_> = if source.text.get(start..end).is_some() {
         let annotation = AnnotationKind::Primary.span(start..end).label(&diagnostic.label);
         let mut snippet = Snippet::source(&*source.text).line_start(source.first_line.max(1) as usize).annotation(annotation);

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use syn::{Block, Expr, Pat, Stmt};
 
 use super::operand::Operand;
-use crate::ir::Span;
+use crate::ir::{Span, ValueId};
 
 /// What a variable stands for.
 #[derive(Clone, PartialEq, Debug)]
@@ -46,6 +46,12 @@ pub(super) type VariableId = usize;
 #[derive(Default, Debug)]
 pub(super) struct Scopes {
     variables: Vec<Variable>,
+    /// Variables that an expression reads.
+    read: BTreeSet<VariableId>,
+    /// The values that each variable had.
+    held: HashMap<VariableId, Vec<ValueId>>,
+    /// Variables declared in a block, with the `let mut` variable of a block around that they hide.
+    hides: HashMap<VariableId, VariableId>,
     open: Vec<HashMap<String, VariableId>>,
 }
 
@@ -63,6 +69,11 @@ impl Scopes {
     /// Declares a variable in the innermost scope; it hides others of its name.
     pub(super) fn declare(&mut self, variable: Variable) -> VariableId {
         let id = self.variables.len();
+        let around = self.open.iter().rev().skip(1).find_map(|scope| scope.get(&variable.name).copied());
+        if let Some(around) = around.filter(|&around| self.variables[around].origin == Origin::LetMut) {
+            self.hides.insert(id, around);
+        }
+        self.hold(id, &variable.meaning);
         if let Some(scope) = self.open.last_mut() {
             scope.insert(variable.name.clone(), id);
         }
@@ -80,8 +91,44 @@ impl Scopes {
         &self.variables[id]
     }
 
+    fn hold(&mut self, id: VariableId, meaning: &Meaning) {
+        if let Meaning::Operand(Operand::Value(value)) = meaning {
+            self.held.entry(id).or_default().push(*value);
+        }
+    }
+
+    /// All variables.
+    pub(super) fn all(&self) -> impl Iterator<Item = (VariableId, &Variable)> {
+        self.variables.iter().enumerate()
+    }
+
+    /// Marks a variable as read, or not.
+    pub(super) fn set_read(&mut self, id: VariableId, read: bool) {
+        if read {
+            self.read.insert(id)
+        } else {
+            self.read.remove(&id)
+        };
+    }
+
+    /// Whether an expression reads a variable. The left side of `x += ..` does not count.
+    pub(super) fn is_read(&self, id: VariableId) -> bool {
+        self.read.contains(&id)
+    }
+
+    /// The values that a variable had.
+    pub(super) fn held(&self, id: VariableId) -> &[ValueId] {
+        self.held.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    /// The `let mut` variable of a block around that a variable hides.
+    pub(super) fn hides(&self, id: VariableId) -> Option<VariableId> {
+        self.hides.get(&id).copied()
+    }
+
     /// Gives a variable a new meaning.
     pub(super) fn set(&mut self, id: VariableId, meaning: Meaning) {
+        self.hold(id, &meaning);
         self.variables[id].meaning = meaning;
     }
 

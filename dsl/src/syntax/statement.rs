@@ -64,7 +64,16 @@ impl Lowering<'_> {
             Stmt::Expr(Expr::Binary(binary), _) if compound(&binary.op).is_some() => {
                 let op = compound(&binary.op).expect("just seen");
                 let span = self.positions.of(binary);
-                let operands = self.expression(&binary.left).and_then(|left| Ok((left, self.expression(&binary.right)?)));
+                let target = match &*binary.left {
+                    Expr::Path(path) => path.path.get_ident().and_then(|ident| self.scopes.find(&ident.to_string())),
+                    _ => None,
+                };
+                let was_read = target.is_some_and(|id| self.scopes.is_read(id));
+                let left = self.expression(&binary.left);
+                if let Some(id) = target {
+                    self.scopes.set_read(id, was_read);
+                }
+                let operands = left.and_then(|left| Ok((left, self.expression(&binary.right)?)));
                 let value = operands.and_then(|(left, right)| self.binary(op, left, right, span));
                 self.assign(&binary.left, value)
             }

@@ -87,7 +87,7 @@ verbs! {
     Demo(demo);
     /// List the built-in kernels, knobs and architectures
     List(list);
-    /// Check the kernels of a file and show every error
+    /// Check the kernels of a file and show every error, or what kernels without errors lose and name in vain
     Check(check);
     /// Say what was found on this machine and how to get what is missing
     Doctor(doctor);

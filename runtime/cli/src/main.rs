@@ -7,6 +7,7 @@
 //! | `verbs/` | a file per verb: its flags, and what it does |
 //! | `subject`, `target` | from flags to a bound kernel; to an architecture and a schedule |
 //! | `settings` | `NAME=VALUE,..` lists |
+//! | `hints` | what a kernel loses, told once |
 //! | `tensors`, `files` | safetensors; files written atomically |
 //! | `layout/` | pictures of tiles in shared memory |
 //! | `repro/` | published experiments |
@@ -18,6 +19,7 @@ mod exit;
 mod failure;
 mod files;
 mod flags;
+mod hints;
 mod layout;
 mod output;
 mod profile;

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use flashtile::{BoundKernel, Elem, Facts, Kernel};
-use flashtile_codegen::folded_rows;
+use flashtile_codegen::{Arch, folded_rows};
+use flashtile_dsl::analysis::hints::Hint;
 use flashtile_dsl::ir::{self, At, Op, ParamKind, SizeKind};
 
 use crate::failure::{Failure, Result};
+use crate::hints;
 use crate::output::Output;
 use crate::settings::{Numbers, Sizes};
 
@@ -50,7 +52,7 @@ pub struct SubjectFlags {
 }
 
 /// Value of a constant that no flag gives.
-const DEFAULT_CONST: i64 = 64;
+pub const DEFAULT_CONST: i64 = 64;
 /// Run-time size that a tile axis walks, where no flag gives it and one must be assumed.
 const DEFAULT_WALKED: i64 = 4096;
 /// Any other run-time size, likewise.
@@ -95,6 +97,11 @@ impl SubjectFlags {
 impl Subject {
     fn ir(&self) -> &ir::Kernel {
         self.kernel.ir()
+    }
+
+    /// What the kernel loses on an architecture.
+    pub fn hints(&self, arch: &'static Arch) -> Vec<Hint> {
+        hints::find(self.ir(), self.elem, &self.consts, arch)
     }
 
     fn names_of_sizes(&self, kind: SizeKind) -> impl Iterator<Item = &str> {

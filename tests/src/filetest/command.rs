@@ -24,6 +24,11 @@ pub const COMMANDS: &[(&str, &str, &str)] = &[
     ("normal", "[schedule=KNOB=V,..] [arch=sm_80] [facts=best|none] [T=f16] [D=64]", "the tile IR after all rewrites"),
     ("plan", "as normal", "the plan"),
     ("cuda", "as normal, [part=file|kernel]", "the generated CUDA C, or the kernel without its device functions"),
+    (
+        "hints",
+        "as normal, with arch=sm_90a and 64 for constants by default",
+        "what the kernel loses, why, and what to write instead",
+    ),
     ("illegal", "as normal", "no code can be generated; prints the reasons"),
 ];
 
@@ -54,6 +59,11 @@ pub(super) fn run(command: &str, file: &str, text: &str) -> Result<String, Strin
             "plan" => request()?.each(|launch| launch.plan.to_string())?,
             "cuda" => request()?.source()?,
             "illegal" => request()?.refusal()?,
+            "hints" => {
+                let consts = kernel.sizes.values().filter(|s| s.kind == SizeKind::Const).map(|s| (&*s.name, "64"));
+                let usual: Vec<_> = consts.chain([("arch", "sm_90a")]).chain(options.iter().copied()).collect();
+                Request::read(kernel, &usual)?.hints(&source)
+            }
             "deps" => Dependences::of(kernel).text(kernel),
             "mermaid" => Dependences::of(kernel).mermaid(),
             "mask" => on()?.masks()?.iter().map(|m| m.text(kernel)).collect::<Vec<_>>().join("\n"),

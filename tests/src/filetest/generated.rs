@@ -1,7 +1,8 @@
 //! The commands of file tests that generate code: normal form, plan, CUDA C, and reasons against a schedule.
 
 use flashtile_codegen::{Arch, Error, Facts, Generated, Instance, Launch, Schedule, generate};
-use flashtile_dsl::ir::{Binding, Elem, Kernel};
+use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
+use flashtile_dsl::syntax::{Diagnostic, Diagnostics, Style, render};
 
 /// What is generated: a kernel with its generics bound, under a schedule, for an architecture.
 pub(super) struct Request {
@@ -83,6 +84,16 @@ impl Request {
                 let start = source.find("extern \"C\"").ok_or("the generated file has no kernel")?;
                 Ok(source[start..].to_owned())
             }
+        }
+    }
+
+    /// What is lost, rendered with the lines of the text.
+    pub(super) fn hints(&self, source: &SourceText) -> String {
+        let list: Vec<Diagnostic> =
+            flashtile_codegen::hints(&self.instance, self.arch).into_iter().map(Diagnostic::from).collect();
+        match list.is_empty() {
+            true => format!("{}: none", self.instance.kernel.name),
+            false => render(&Diagnostics { list, source: source.clone() }, Style::Plain),
         }
     }
 

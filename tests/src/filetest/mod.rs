@@ -4,6 +4,9 @@
 //! one are what it must print, for every kernel of the file in order. `FLASHTILE_BLESS=1` writes what it does print
 //! instead; review the difference.
 //!
+//! A file may start with `; text: PATH` in place of kernel text: then it tests the kernels of that file, relative to the folder of
+//! the tests.
+//!
 //! ```text
 //! pub fn copy(x: &Tensor<f32, (N)>, y: &mut Tensor<f32, (N)>) { ... }
 //!
@@ -21,6 +24,7 @@ use std::path::{Path, PathBuf};
 pub use command::COMMANDS;
 
 const MARK: &str = "; run:";
+const TEXT: &str = "; text:";
 
 /// Runs one file. `Err` says what differs, or what is wrong with the file.
 pub fn run(path: &Path, bless: bool) -> Result<(), String> {
@@ -35,6 +39,14 @@ pub fn run(path: &Path, bless: bool) -> Result<(), String> {
     }
     let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let mut out = kernels.clone();
+    let (name, kernels) = match kernels.strip_prefix(TEXT).and_then(|rest| rest.lines().next()) {
+        Some(other) => {
+            let other = Path::new(env!("CARGO_MANIFEST_DIR")).join(other.trim());
+            let text = std::fs::read_to_string(&other).map_err(|e| format!("cannot read {}: {e}", other.display()))?;
+            (other.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned()), text)
+        }
+        None => (name, kernels),
+    };
     for line in parts {
         if let Some(command) = line.strip_prefix(MARK) {
             let printed = command::run(command.trim(), &name, &kernels)

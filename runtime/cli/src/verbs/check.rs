@@ -1,16 +1,18 @@
-//! `flashtile check`: every error of a file of kernels, each at its place.
+//! `flashtile check`: every error of a file of kernels, each at its place; for kernels without errors, what they lose.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
-use flashtile::SourceText;
 use flashtile::kernel::{BUILTINS, KernelError};
+use flashtile::{Elem, SourceText};
 use flashtile_dsl::syntax::{self, Diagnostics};
 use serde_json::json;
 
 use super::list::parameters;
 use crate::failure::Result;
 use crate::flags::GlobalFlags;
+use crate::hints;
 use crate::output::Output;
 
 /// Flags of `flashtile check`.
@@ -28,8 +30,15 @@ pub fn run(flags: &Flags, _: &GlobalFlags, output: &mut Output) -> Result<()> {
         Err(errors) => return refuse(errors, output),
     };
     for kernel in &kernels {
+        let hints = hints::find(kernel, Elem::Bf16, &BTreeMap::new(), hints::usual_arch());
+        hints::tell(kernel, &hints, output);
         match output.json {
-            true => output.json(&json!({ "kernel": kernel.name, "parameters": parameters(kernel) }))?,
+            true => output.json(&json!({
+                "kernel": kernel.name,
+                "parameters": parameters(kernel),
+                "warnings": hints::warnings(kernel).iter().map(|w| hints::diagnostic_json(&source, w)).collect::<Vec<_>>(),
+                "hints": hints::json(kernel, &hints),
+            }))?,
             false => output.text(format!("{}: kernel `{}` is well formed", source.name, kernel.name))?,
         }
     }
@@ -49,17 +58,7 @@ fn source(flags: &Flags) -> Result<SourceText> {
 /// With JSON, prints the errors one by one; the failure holds them too.
 fn refuse(errors: Diagnostics, output: &mut Output) -> Result<()> {
     if output.json {
-        for error in &errors.list {
-            let (line, column) = errors.source.line_column(error.span).unzip();
-            output.json(&json!({
-                "file": errors.source.name,
-                "line": line,
-                "column": column,
-                "message": error.message,
-                "label": error.label,
-                "help": error.help,
-            }))?;
-        }
+        errors.list.iter().try_for_each(|error| output.json(&hints::diagnostic_json(&errors.source, error)))?;
     }
     Err(KernelError::Text(Box::new(errors)).into())
 }

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
+use crate::hints;
 use crate::output::{self, Output};
 use crate::subject::{Subject, SubjectFlags};
 use crate::target::{EmulationFlags, Target, TargetFlags};
@@ -99,6 +100,11 @@ struct Stage<'a> {
 /// Shows a stage.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let subject = flags.subject.open()?;
+    let arch = match flags.emit {
+        Emit::Ir | Emit::Deps => hints::usual_arch(),
+        _ => flags.target.target()?.arch,
+    };
+    hints::tell(subject.kernel.ir(), &subject.hints(arch), output);
     match flags.emit {
         Emit::Ir => return show(flags, output, &subject, None, subject.kernel.ir().to_string()),
         Emit::Deps => {
@@ -154,6 +160,7 @@ fn show(flags: &Flags, output: &mut Output, subject: &Subject, stage: Option<&St
         "emit": emit,
         "arch": stage.map(|s| s.target.arch.name),
         "schedule": stage.map(|s| s.schedule.to_string()),
+        "hints": hints::json(subject.kernel.ir(), &subject.hints(stage.map_or_else(hints::usual_arch, |s| s.target.arch))),
         "text": text,
     }))
 }
@@ -235,6 +242,7 @@ impl<'a> Stage<'a> {
                 "limit": actual.map(|(_, limit)| limit),
                 "fallback": generated.fallback,
                 "unfolded": unfolded,
+                "hints": hints::json(self.subject.kernel.ir(), &self.subject.hints(arch)),
                 "seconds": compiled.as_ref().ok().map(|c| c.compile_seconds),
             }))?;
         } else {

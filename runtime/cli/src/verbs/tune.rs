@@ -9,13 +9,14 @@ use std::time::Duration;
 use clap::Args;
 use flashtile::cache::{Candidate, Outcome};
 use flashtile::tuner::{Cancel, Event, InputData, Stop, TuneError, TuneOptions, TuneReport, tune};
-use flashtile::{Device, Schedule};
+use flashtile::{Arch, Device, Schedule};
 use flashtile_codegen::KNOBS;
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
+use crate::hints;
 use crate::output::{Output, seconds};
 use crate::settings;
 use crate::subject::SubjectFlags;
@@ -90,6 +91,8 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         (None, Err(_)) if arch.is_some() => Device::cpu(),
         (None, Err(error)) => return Err(error.into()),
     };
+    let lost = subject.hints(arch.or_else(|| arch_of(&device)).unwrap_or_else(hints::usual_arch));
+    hints::tell(bound.ir(), &lost, output);
     let cancel = Cancel::default();
     let on_signal = cancel.clone();
     if ctrlc::set_handler(move || on_signal.cancel()).is_err() {
@@ -125,12 +128,18 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         }
         Err(error) => return Err(error.into()),
     };
-    show(flags, &report, output)?;
+    show(flags, &report, hints::json(bound.ir(), &lost), output)?;
     match report.stop {
         Stop::Cancelled => Err(Failure::Interrupted),
         Stop::DeviceLost(reason) => Err(Failure::DeviceLost(reason)),
         _ => Ok(()),
     }
+}
+
+/// The architecture of a GPU.
+fn arch_of(device: &Device) -> Option<&'static Arch> {
+    let (major, minor) = device.info().gpu.as_ref()?.capability;
+    Arch::for_capability(major, minor)
 }
 
 /// All that is said of inputs.
@@ -158,7 +167,7 @@ pub fn on_event(bar: ProgressBar) -> flashtile::tuner::OnEvent {
     })
 }
 
-fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
+fn show(flags: &Flags, report: &TuneReport, hints: serde_json::Value, output: &mut Output) -> Result<()> {
     let record = &report.record;
     let winner = report.winner();
     let illegal = record.candidates.iter().filter(|c| c.is_illegal()).count();
@@ -183,6 +192,7 @@ fn show(flags: &Flags, report: &TuneReport, output: &mut Output) -> Result<()> {
             "seconds": report.seconds,
             "candidates": legal,
             "illegal": illegal,
+            "hints": hints,
         }))?;
         return if flags.explain { explain(&record.candidates, &winner.schedule, "winner", output) } else { Ok(()) };
     }

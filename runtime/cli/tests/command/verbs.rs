@@ -174,3 +174,39 @@ fn the_emulator_is_told_apart_from_devices_that_have_times_or_no_code() {
     // Without NVRTC it says what is missing.
     assert_eq!(sandbox.run("verify attention --device emulator").code, 7);
 }
+
+const LOSSES: &str = "pub fn losses<T: Element>(x: &Tensor<T, (M, N)>, lens: &Tensor<i32, (M)>, y: &mut Tensor<f32, (M)>) {
+    let i = program(tiles(M));
+    let unread = load(lens, [i]);
+    let mut sum = zeros(i);
+    for j in tiles(N) {
+        let p = exp(mask(load(x, [i, j]), pos(j) < load(lens, [i])));
+        sum += rowsum(p);
+    }
+    store(y, [i], sum);
+}
+";
+
+#[test]
+fn hints_and_warnings_are_told_once_with_their_place() {
+    let sandbox = Sandbox::new();
+    sandbox.write("losses.rs", LOSSES);
+    for verb in ["check", "inspect --emit ir", "inspect --emit mask --arch sm_80"] {
+        let (verb, flags) = verb.split_once(' ').unwrap_or((verb, ""));
+        let told = sandbox.run(&format!("{verb} losses.rs {flags}"));
+        assert!(!told.succeeds().contains("hint"), "{verb}: results are on standard output alone\n{}", told.stdout);
+        assert_eq!(told.stderr.matches("hint: tiles that the mask hides are walked all the same").count(), 1, "{}", told.stderr);
+        assert_eq!(told.stderr.matches("warning: `unread` is never used").count(), 1, "{}", told.stderr);
+        assert!(told.stderr.contains("--> losses.rs:6:52"), "{}", told.stderr);
+    }
+    let checked = sandbox.run("check losses.rs --json").json();
+    let kernel = checked.iter().find(|object| object["kernel"] == "losses").expect("the kernel");
+    let hint = &kernel["hints"][0];
+    assert_eq!((&hint["lost"][0], &hint["line"], &hint["column"]), (&"skips".into(), &6.into(), &52.into()), "{kernel}");
+    let warning = &kernel["warnings"][0];
+    assert_eq!((&warning["line"], &warning["column"]), (&3.into(), &9.into()), "{warning}");
+    let shown = &sandbox.run("inspect losses.rs --emit mask --json").json()[0];
+    assert_eq!(shown["hints"][0]["lost"][0], "skips", "{shown}");
+    let quiet = sandbox.run("check causal_attention");
+    assert_eq!((quiet.succeeds().contains("is well formed"), quiet.stderr.as_str()), (true, ""));
+}

@@ -1,0 +1,87 @@
+//! Hints of the code generator, beside those of the analyses ([`flashtile_dsl::analysis::hints`]): rows that cannot fold, products
+//! that cannot go through `wgmma`, and kernels that no schedule can execute on a GPU.
+//!
+//! Every hint restates a refusal of a rewrite or of lowering, with the place that the refusal names.
+
+use flashtile_dsl::analysis::hints::{self as analyses, Hint, Lost, merged};
+use flashtile_dsl::ir::{Elem, Op, Span};
+
+use crate::arch::{Arch, TensorOp};
+use crate::error::Error;
+use crate::generate::{operand_types, planned};
+use crate::instance::Instance;
+use crate::rewrite;
+use crate::schedule::{Precompute, Schedule};
+use crate::space::{smallest, with_precomputed};
+
+/// What a kernel loses on an architecture, each cause once, in the order of the text.
+pub fn hints(instance: &Instance, arch: &'static Arch) -> Vec<Hint> {
+    let mut found = analyses::hints(&instance.kernel, &|size| instance.binding.size(&instance.kernel, size));
+    found.extend(fold(instance));
+    found.extend(products(instance, arch));
+    merged(found)
+}
+
+/// Why rows of heads that read the same tiles stay apart.
+fn fold(instance: &Instance) -> Option<Hint> {
+    let refused = rewrite::why_not_fold_shared(&instance.kernel)?;
+    Some(Hint { lost: vec![Lost::Fold], span: refused.span, because: refused.why, instead: refused.instead.to_owned() })
+}
+
+/// Why there is no code, or none that multiplies by the best tensor instruction. Products of f32 have no tensor instruction: nothing
+/// is lost.
+fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
+    let types = operand_types(instance, &instance.kernel);
+    let of_f32 = types.contains(&Elem::F32);
+    let ways = [Precompute::Off, Precompute::B, Precompute::Ab];
+    let instances: Vec<Instance> = ways.into_iter().filter_map(|way| with_precomputed(instance, way)).collect();
+    let refused = |schedule: &Schedule| -> Vec<Refusal> {
+        instances.iter().map(|main| refusal(main, schedule, arch)).take_while(Option::is_some).flatten().collect()
+    };
+    // The schedule with the defaults asks for little: what it cannot do, none can.
+    let tensor_op = if of_f32 { TensorOp::Ffma } else { Schedule::default().tensor_op };
+    let plain = refused(&Schedule { tensor_op, ..Schedule::default() });
+    if plain.len() == instances.len()
+        && let Some(Refusal { because, instead, span, of_text: true }) = plain.into_iter().next()
+    {
+        return Some(Hint { lost: vec![Lost::Gpu], span, because, instead });
+    }
+    if types.is_empty() || of_f32 || !arch.tensor_ops.contains(&TensorOp::Wgmma) {
+        return None;
+    }
+    let fast = refused(&smallest());
+    let all = fast.len() == instances.len();
+    let Refusal { because, instead, span, .. } = fast.into_iter().next().filter(|_| all)?;
+    Some(Hint { lost: vec![Lost::Wgmma], span, because, instead })
+}
+
+/// Why a schedule cannot execute a kernel.
+struct Refusal {
+    because: String,
+    instead: String,
+    span: Span,
+    /// Whether the text is the reason, and not the schedule.
+    of_text: bool,
+}
+
+fn refusal(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Option<Refusal> {
+    let product = || {
+        let kernel = &instance.kernel;
+        let is_product = |op: &_| matches!(kernel.ops[*op].op, Op::Dot { .. });
+        let first = kernel.walk().into_iter().map(|(_, op)| op).find(is_product);
+        first.map_or(kernel.name_span, |op| kernel.ops[op].span)
+    };
+    let illegal = |reasons: Vec<String>| {
+        let instead = "the kernel runs through `mma.sync`; give wide dimensions in two ranges, `..D / 2` and `D / 2..`, if columns or \
+                       registers are the reason";
+        Refusal { because: reasons.join("; "), instead: instead.to_owned(), span: product(), of_text: false }
+    };
+    match planned(instance, schedule, arch) {
+        Ok(planned) if planned.reasons.is_empty() => None,
+        Ok(planned) => Some(illegal(planned.reasons)),
+        Err(Error::Illegal { reasons, .. }) => Some(illegal(reasons)),
+        Err(Error::Unsupported { what, instead, span }) => Some(Refusal { because: what, instead, span, of_text: true }),
+        // Faults of the compiler, and generics that are not bound: generating code says so.
+        Err(_) => None,
+    }
+}

@@ -1,0 +1,487 @@
+//! Hints: what a kernel's text makes slower than it need be, which value is the cause, and what to write instead.
+//!
+//! Nothing is decided here. Every hint restates a reason of an analysis ([`super::mask`], [`super::predicate`], [`super::unchanged`],
+//! [`super::streaming`]), so that it vanishes when the analysis learns to follow the text. Where a proof fails ([`Unproven`]), the cause
+//! is found by asking the proof again under assumptions: the smallest set of values that would make it hold, had they started from
+//! nothing or been finite. Hints on folding and on `wgmma` are the code generator's.
+
+use std::collections::BTreeSet;
+
+use super::classes::Classes;
+use super::mask::{LoopMasks, MaskOptions, loop_masks};
+use super::predicate::{Boundary, Opaque, OpaqueWhy, Run, Walk, defined_in};
+use super::streaming::{NotRegrouped, NotStreaming, Streaming};
+use super::unchanged::{Assumptions, Unchanged, Unproven, unchanged_if};
+use crate::ir::{AxisKind, BinaryOp, BlockId, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId};
+use crate::syntax::{Diagnostic, Severity};
+
+/// What a kernel loses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Lost {
+    /// Tiles that a mask hides are walked.
+    Skips,
+    /// Tiles between two runs that a mask leaves are walked.
+    Gap,
+    /// The loop cannot be split into parts that run side by side.
+    Split,
+    /// The rows of the heads that read the same keys stay apart.
+    Fold,
+    /// Products go through `mma.sync` on an architecture with `wgmma`.
+    Wgmma,
+    /// There is no code for a GPU.
+    Gpu,
+}
+
+impl Lost {
+    /// Every loss.
+    pub const ALL: [Self; 6] = [Self::Skips, Self::Gap, Self::Split, Self::Fold, Self::Wgmma, Self::Gpu];
+
+    /// A word for it, as in the command's JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lost::Skips => "skips",
+            Lost::Gap => "gap",
+            Lost::Split => "split",
+            Lost::Fold => "fold",
+            Lost::Wgmma => "wgmma",
+            Lost::Gpu => "gpu",
+        }
+    }
+
+    /// What is lost, in one sentence.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Lost::Skips => "tiles that the mask hides are walked all the same",
+            Lost::Gap => "tiles between the two runs that the mask leaves are walked all the same",
+            Lost::Split => "the loop cannot be split into parts that run side by side",
+            Lost::Fold => "the rows of heads that read the same keys cannot fold into one tile",
+            Lost::Wgmma => "products cannot go through `wgmma`",
+            Lost::Gpu => "no code can be generated for a GPU",
+        }
+    }
+}
+
+/// Something that a kernel loses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hint {
+    /// What; never empty.
+    pub lost: Vec<Lost>,
+    /// The value or operation that prevents it.
+    pub span: Span,
+    /// Why it prevents it, in a few words.
+    pub because: String,
+    /// What to write instead.
+    pub instead: String,
+}
+
+impl Hint {
+    /// What is lost, in words.
+    pub fn message(&self) -> String {
+        self.lost.iter().map(|lost| lost.sentence()).collect::<Vec<_>>().join(", and ")
+    }
+}
+
+impl From<Hint> for Diagnostic {
+    fn from(hint: Hint) -> Self {
+        let message = hint.message();
+        Diagnostic::new(hint.span, message).label(hint.because).help(hint.instead).severity(Severity::Hint)
+    }
+}
+
+/// Block size of every axis here: where runs of tiles end does not matter, whether they can be told does.
+const BLOCK: i64 = 64;
+
+/// What the loops of a kernel lose. `size` knows the sizes that are fixed at compile time.
+pub fn hints(kernel: &Kernel, size: &dyn Fn(&SizeExpr) -> Option<i64>) -> Vec<Hint> {
+    let is_loop = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { .. });
+    let loops: Vec<OpId> = kernel.walk().into_iter().map(|(_, op)| op).filter(is_loop).collect();
+    let mut found = Vec::new();
+    for &loop_op in &loops {
+        let of = Loop { kernel, loop_op, size };
+        found.extend(of.skips());
+        if loops.len() == 1 {
+            found.extend(of.split());
+        }
+    }
+    merged(found)
+}
+
+/// What a kernel loses whose constants are not fixed yet: each is taken to be known.
+pub fn hints_unbound(kernel: &Kernel) -> Vec<Hint> {
+    let constant = |id| (kernel.sizes[id].kind == crate::ir::SizeKind::Const).then_some(BLOCK);
+    hints(kernel, &|size| size.eval(constant))
+}
+
+/// One hint for each cause, in the order of the text.
+pub fn merged(hints: Vec<Hint>) -> Vec<Hint> {
+    let mut out: Vec<Hint> = Vec::new();
+    for hint in hints {
+        match out.iter_mut().find(|other| other.span == hint.span && other.instead == hint.instead) {
+            Some(other) => other.lost.extend(hint.lost),
+            None => out.push(hint),
+        }
+    }
+    for hint in &mut out {
+        hint.lost.sort_unstable();
+        hint.lost.dedup();
+    }
+    out.sort_by_key(|hint| (hint.span.start, hint.span.end));
+    out
+}
+
+/// The name of a value, or its text where it has none.
+fn quoted(kernel: &Kernel, value: ValueId) -> String {
+    kernel.values[value].name.as_ref().map_or_else(|| text(kernel, value), |name| format!("`{name}`"))
+}
+
+/// The text of a value, on one line.
+fn text(kernel: &Kernel, value: ValueId) -> String {
+    let span = span_of(kernel, value);
+    match kernel.source.text.get(span.start as usize..span.end as usize).filter(|text| !text.is_empty()) {
+        Some(text) => format!("`{}`", text.split_whitespace().collect::<Vec<_>>().join(" ")),
+        None => format!("`{value}`"),
+    }
+}
+
+/// Where a value is computed: of a parameter of a loop, the loop's header.
+fn span_of(kernel: &Kernel, value: ValueId) -> Span {
+    match kernel.values[value].def {
+        ValueDef::Result(op, _) => kernel.ops[op].span,
+        ValueDef::BlockParam(block, _) => {
+            let is_owner = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { body, .. } if body == block);
+            kernel.walk().into_iter().map(|(_, op)| op).find(is_owner).map_or(kernel.name_span, |op| kernel.ops[op].span)
+        }
+    }
+}
+
+/// A loop that is asked about.
+struct Loop<'a> {
+    kernel: &'a Kernel,
+    loop_op: OpId,
+    size: &'a dyn Fn(&SizeExpr) -> Option<i64>,
+}
+
+/// What a proof needs that it does not have.
+enum Cause {
+    /// These carried values start from something else than nothing.
+    Starts(Vec<usize>),
+    /// These values are multiplied with what is 0 in a hidden tile, and may be infinite or NaN.
+    NotFinite(Vec<ValueId>),
+    /// Something else.
+    Other,
+}
+
+impl Loop<'_> {
+    fn body(&self) -> BlockId {
+        let Op::For { body, .. } = self.kernel.ops[self.loop_op].op else { unreachable!("a loop is asked about") };
+        body
+    }
+
+    fn init(&self) -> &[ValueId] {
+        let Op::For { init, .. } = &self.kernel.ops[self.loop_op].op else { unreachable!("a loop is asked about") };
+        init
+    }
+
+    fn next(&self) -> &[ValueId] {
+        match self.kernel.blocks[self.body()].ops.last().map(|&op| &self.kernel.ops[op].op) {
+            Some(Op::Yield(next)) => next,
+            _ => panic!("verified: a loop body ends in a yield"),
+        }
+    }
+
+    fn quoted(&self, value: ValueId) -> String {
+        quoted(self.kernel, value)
+    }
+
+    fn span(&self, value: ValueId) -> Span {
+        span_of(self.kernel, value)
+    }
+
+    /// Name of a carried value.
+    fn name(&self, slot: usize) -> String {
+        let carried = self.kernel.blocks[self.body()].params[1 + slot];
+        self.kernel.values[carried].name.clone().unwrap_or_else(|| carried.to_string())
+    }
+
+    /// The masks that hide tiles which are walked all the same.
+    fn skips(&self) -> Vec<Hint> {
+        let masks = loop_masks(self.kernel, self.loop_op, &|_| BLOCK, self.size, MaskOptions::default());
+        let inner = defined_in(self.kernel, self.body());
+        let coordinate = self.kernel.blocks[self.body()].params[0];
+        let walk = Walk {
+            kernel: self.kernel,
+            coordinate,
+            inner: &inner,
+            block: &|_| BLOCK,
+            size: self.size,
+            boundary: Boundary::Written,
+        };
+        let mut found = Vec::new();
+        for facts in &masks.masks {
+            let Op::Mask { keep, .. } = self.kernel.ops[facts.op].op else { unreachable!("facts of masks") };
+            found.extend(walk.opaque(keep).into_iter().filter_map(|opaque| self.opaque(opaque)));
+            found.extend(walk.gaps(keep).into_iter().map(|either| self.gap(either)));
+        }
+        found.extend(self.not_skipped(&masks));
+        found
+    }
+
+    /// A value of a predicate that is not known before the loop.
+    fn opaque(&self, opaque: Opaque) -> Option<Hint> {
+        let Opaque { value, why } = opaque;
+        let text = self.quoted(value);
+        let (because, instead) = match why {
+            OpaqueWhy::Loaded => {
+                let alone = self.kernel.tile(value).dims.is_empty();
+                let instead = if alone {
+                    "where one launch has one bound, pass it as a parameter of type `i32`; else add what positions and parameters \
+                     say of it, such as `&& pos(j) <= pos(i)`"
+                } else {
+                    "what positions, sizes and `i32` parameters imply is skipped: add it to the condition, such as \
+                     `&& pos(i) >= pos(j)`"
+                };
+                (format!("{text} is loaded: not known before the loop"), instead.to_owned())
+            }
+            OpaqueWhy::Absolute(x) => {
+                let x = self.quoted(x);
+                let x = x.trim_matches('`');
+                let instead = format!("compare both signs: write `{x} < w && -({x}) < w` for `abs({x}) < w`");
+                ("bounds are not derived through `abs`".to_owned(), instead)
+            }
+            OpaqueWhy::Divisor => {
+                let instead = "make it a constant of the kernel, `const S: usize`, and divide by `S`";
+                (format!("{text} divides, and is known at launch only"), instead.to_owned())
+            }
+            OpaqueWhy::Product => {
+                let instead = "make one of the factors a constant of the kernel, or pass the product as an `i32` parameter";
+                (format!("{text} multiplies two numbers that are known at launch only"), instead.to_owned())
+            }
+            OpaqueWhy::Floats => {
+                let instead = "compare integers: positions, sizes and `i32` parameters";
+                (format!("{text} compares floats"), instead.to_owned())
+            }
+            OpaqueWhy::Other => {
+                let instead = "write the condition with comparisons of positions, sizes and `i32` parameters";
+                (format!("{text} is not followed by the analysis"), instead.to_owned())
+            }
+        };
+        Some(Hint { lost: vec![Lost::Skips], span: self.span(value), because, instead })
+    }
+
+    /// A disjunction that leaves two runs.
+    fn gap(&self, either: ValueId) -> Hint {
+        Hint {
+            lost: vec![Lost::Gap],
+            span: self.span(either),
+            because: "one loop walks one run of tiles".into(),
+            instead:
+                "give the keys of one side as a tensor of their own (a view of the same memory), and walk it in a loop before \
+                      this one that carries the same values"
+                    .into(),
+        }
+    }
+
+    /// Hidden tiles of which it is not proved that they change nothing.
+    fn not_skipped(&self, masks: &LoopMasks) -> Vec<Hint> {
+        let hides = masks.masks.iter().fold(None, |hull: Option<Run>, facts| {
+            let run = &facts.holds.somewhere;
+            Some(hull.map_or_else(|| run.clone(), |hull| hull.hull(run)))
+        });
+        if hides.is_none_or(|run| run.is_all()) {
+            return Vec::new();
+        }
+        if let Some(why) = &masks.not_skipped {
+            let all = masks.masks.iter().map(|facts| facts.op).collect();
+            return self.unproved(why, &all, masks, vec![Lost::Skips]);
+        }
+        let late = masks.masks.iter().any(|facts| facts.hidden == Unchanged::AfterFirst);
+        if late && masks.walked.lo.is_some() {
+            let span = masks.masks.first().map_or_else(Span::default, |facts| self.kernel.ops[facts.op].span);
+            return vec![self.nan(vec![Lost::Skips], span)];
+        }
+        Vec::new()
+    }
+
+    /// A first tile that is hidden makes NaN.
+    fn nan(&self, lost: Vec<Lost>, span: Span) -> Hint {
+        Hint {
+            lost,
+            span,
+            because: "a row that has seen nothing yet makes NaN, `-inf - -inf`".into(),
+            instead: "write `let m_ref = visible_or_zero(m_new);`, and subtract `m_ref` from the scores and from `m`".into(),
+        }
+    }
+
+    /// Why a proof fails, as hints.
+    fn unproved(&self, why: &Unproven, masked: &BTreeSet<OpId>, masks: &LoopMasks, lost: Vec<Lost>) -> Vec<Hint> {
+        let hint = |span, because: String, instead: String| Hint { lost: lost.clone(), span, because, instead };
+        let Unproven::MayChange { slot, name } = why else {
+            let store = self.kernel.walk().into_iter().map(|(_, op)| op).find(|&op| self.is_store_inside(op));
+            let span = store.map_or(self.kernel.ops[self.loop_op].span, |op| self.kernel.ops[op].span);
+            let instead = "store after the loop, or in a loop of its own without the mask";
+            return vec![hint(span, "the loop stores in every tile".into(), instead.into())];
+        };
+        match self.cause(masked, masks) {
+            Cause::Starts(slots) => {
+                let start = |slot: usize| {
+                    let value = self.init()[slot];
+                    let nothing = if self.is_maximum(slot) { "`full(i, -INF)`" } else { "zeros" };
+                    hint(
+                        self.span(value),
+                        format!("`{}` starts from {}", self.name(slot), text(self.kernel, value)),
+                        format!("start `{}` from {nothing}, and merge the initial value after the loop", self.name(slot)),
+                    )
+                };
+                slots.into_iter().map(start).collect()
+            }
+            Cause::NotFinite(values) => {
+                let clamp = |value: ValueId| {
+                    let text = self.quoted(value);
+                    hint(
+                        self.span(value),
+                        format!("{text} meets a factor that is 0 where the mask hides: 0 times infinity or NaN is NaN"),
+                        format!("clamp it to finite numbers: `max(min({}, 3e38), -3e38)`", text.trim_matches('`')),
+                    )
+                };
+                values.into_iter().map(clamp).collect()
+            }
+            Cause::Other => {
+                let span = self.span(self.next()[*slot]);
+                let because = format!("`{name}` may change in a tile of which nothing is visible");
+                let instead = "carry maxima and sums alone, of what a hidden score makes 0: `exp(s - m_ref)` of the masked `s`, with \
+                               `m_ref = visible_or_zero(m_new)`";
+                vec![hint(span, because, instead.into())]
+            }
+        }
+    }
+
+    fn is_store_inside(&self, op: OpId) -> bool {
+        let inside = |block: BlockId| {
+            let mut open = vec![self.body()];
+            while let Some(at) = open.pop() {
+                if at == block {
+                    return true;
+                }
+                for &op in &self.kernel.blocks[at].ops {
+                    if let Op::For { body, .. } = self.kernel.ops[op].op {
+                        open.push(body);
+                    }
+                }
+            }
+            false
+        };
+        let block = self.kernel.walk().into_iter().find(|&(_, other)| other == op).map(|(block, _)| block);
+        matches!(self.kernel.ops[op].op, Op::Store { .. }) && block.is_some_and(inside)
+    }
+
+    /// Whether the carried value takes in row maxima.
+    fn is_maximum(&self, slot: usize) -> bool {
+        let (mut rest, mut found) = (vec![self.next()[slot]], false);
+        while let Some(v) = rest.pop() {
+            match self.kernel.def(v).map(|(_, op)| op) {
+                Some(Op::Binary(BinaryOp::Max, a, b)) => rest.extend([*a, *b]),
+                Some(Op::Reduce(ReduceOp::Max, _)) => found = true,
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The smallest set of assumptions under which the proof holds. Later values are given up before earlier ones, so that what is
+    /// left is the root of the matter.
+    fn cause(&self, masked: &BTreeSet<OpId>, masks: &LoopMasks) -> Cause {
+        let starts: Vec<(ValueId, Classes)> = (0..self.init().len())
+            .map(|slot| (self.init()[slot], if self.is_maximum(slot) { Classes::NEG_INF } else { Classes::ZERO }))
+            .collect();
+        let factors: Vec<(ValueId, Classes)> = self.factors().into_iter().map(|v| (v, Classes::FINITE)).collect();
+        let single: Vec<BTreeSet<OpId>> = masks.masks.iter().map(|facts| BTreeSet::from([facts.op])).collect();
+        for candidates in [&starts, &factors] {
+            for masked in std::iter::once(masked).chain(&single) {
+                let proved = |kept: &[(ValueId, Classes)]| {
+                    let assumed: Assumptions = kept.iter().copied().collect();
+                    unchanged_if(self.kernel, self.loop_op, masked, &assumed) == Unchanged::Always
+                };
+                let mut kept = candidates.clone();
+                if kept.is_empty() || !proved(&kept) {
+                    continue;
+                }
+                for n in (0..kept.len()).rev() {
+                    let without = [&kept[..n], &kept[n + 1..]].concat();
+                    if proved(&without) {
+                        kept = without;
+                    }
+                }
+                let values: BTreeSet<ValueId> = kept.into_iter().map(|(v, _)| v).collect();
+                if std::ptr::eq(candidates, &starts) {
+                    return Cause::Starts((0..self.init().len()).filter(|&slot| values.contains(&self.init()[slot])).collect());
+                }
+                return Cause::NotFinite(values.into_iter().collect());
+            }
+        }
+        Cause::Other
+    }
+
+    /// The operands of products of the body, in order, each once.
+    fn factors(&self) -> Vec<ValueId> {
+        let inner = defined_in(self.kernel, self.body());
+        let mut found = Vec::new();
+        for (_, op) in self.kernel.walk() {
+            let (a, b) = match &self.kernel.ops[op].op {
+                Op::Binary(BinaryOp::Mul, a, b) | Op::Dot { a, b, .. } => (*a, *b),
+                _ => continue,
+            };
+            for v in [a, b] {
+                if inner.contains(&v) && !found.contains(&v) {
+                    found.push(v);
+                }
+            }
+        }
+        found.sort_by_key(|&v| self.span(v).start);
+        found
+    }
+
+    /// Why the loop has no parts that may run side by side.
+    fn split(&self) -> Vec<Hint> {
+        let Op::For { axis, .. } = self.kernel.ops[self.loop_op].op else { unreachable!("a loop is asked about") };
+        if self.kernel.axes[axis].kind != AxisKind::Loop {
+            return Vec::new();
+        }
+        let Some(why) = Streaming::of(self.kernel, self.loop_op).why_not_regrouped(self.kernel) else { return Vec::new() };
+        let next = |slot: usize| self.span(self.next()[slot]);
+        let hint = |span, because: String, instead: &str| {
+            vec![Hint { lost: vec![Lost::Split], span, because, instead: instead.to_owned() }]
+        };
+        match &why {
+            // What such a loop is for.
+            NotRegrouped::Stores => Vec::new(),
+            NotRegrouped::NotStreaming { slot, why: form, .. } => {
+                let instead = match form {
+                    NotStreaming::NeitherMaximumNorSum | NotStreaming::TermIsCarried | NotStreaming::KeptIsNoProduct => {
+                        "carry maxima, `m = max(m, rowmax(s))`, and sums, `x = x + t` or `x = x * exp(m - m_new) + t`, whose terms \
+                         depend on no other carried value"
+                    }
+                    NotStreaming::TermDoesNotScale => {
+                        "take the exponentials of the term and of the factor from the same reference: `exp(s - m_ref)` and \
+                         `exp(m - m_ref)`"
+                    }
+                    _ => "rescale by `exp(m - m_new)`, where `m_new` is the next value of the carried maximum `m`",
+                };
+                hint(next(*slot), why.to_string(), instead)
+            }
+            NotRegrouped::Start { slot, name } => {
+                let value = self.init()[*slot];
+                let instead = format!("start `{name}` from zeros, and merge the initial value after the loop");
+                hint(self.span(value), format!("`{name}` starts from {}", text(self.kernel, value)), &instead)
+            }
+            NotRegrouped::HiddenRowIsNan | NotRegrouped::HiddenFirstTileIsNan => {
+                let maximum = (0..self.init().len()).find(|&slot| self.is_maximum(slot)).unwrap_or(0);
+                vec![self.nan(vec![Lost::Split], next(maximum))]
+            }
+            NotRegrouped::HiddenTileCounts(unproven) => {
+                let masks = loop_masks(self.kernel, self.loop_op, &|_| BLOCK, self.size, MaskOptions::default());
+                let all = masks.masks.iter().map(|facts| facts.op).collect();
+                self.unproved(unproven, &all, &masks, vec![Lost::Split])
+            }
+        }
+    }
+}

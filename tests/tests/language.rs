@@ -1,0 +1,374 @@
+//! The page of the language, `docs/language.md`, is true: every word of the language is on it, every kernel on it has no error
+//! and no warning, says its hints, and means its formula, which is computed here in float64 from the definition.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use flashtile::{Argument, Device, Elem, Kernel, SourceText, Tensor};
+use flashtile_dsl::analysis::hints::hints_unbound;
+use flashtile_dsl::ir::{ParamKind, SizeKind};
+use flashtile_dsl::syntax::{self, parse_with_warnings};
+
+fn page() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/language.md");
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("cannot read {}: {e}", path.display()))
+}
+
+/// The blocks of Rust on the page.
+fn blocks() -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open: Option<String> = None;
+    for line in page().lines() {
+        match (&mut open, line) {
+            (None, "```rust") => open = Some(String::new()),
+            (Some(_), "```") => found.extend(open.take()),
+            (Some(block), line) => {
+                block.push_str(line);
+                block.push('\n');
+            }
+            (None, _) => {}
+        }
+    }
+    assert!(open.is_none(), "the last block of the page has an end");
+    found
+}
+
+/// Sizes and scalars, by name.
+type Numbers = BTreeMap<&'static str, f64>;
+
+/// The inputs of a launch: sizes, scalars, and tensors in row-major order.
+struct Inputs {
+    numbers: Numbers,
+    tensors: BTreeMap<String, (Vec<usize>, Vec<f64>)>,
+}
+
+impl Inputs {
+    fn n(&self, name: &str) -> usize {
+        self.numbers[name] as usize
+    }
+
+    fn at(&self, tensor: &str, place: &[usize]) -> f64 {
+        let (shape, data) = &self.tensors[tensor];
+        assert_eq!(shape.len(), place.len(), "{tensor}");
+        data[place.iter().zip(shape).fold(0, |at, (p, n)| at * n + p)]
+    }
+
+    /// The product of two rows, each a place without its last dimension.
+    fn product(&self, a: (&str, &[usize]), b: (&str, &[usize]), length: usize) -> f64 {
+        let element = |(name, row): (&str, &[usize]), d: usize| self.at(name, &[row, &[d]].concat());
+        (0..length).map(|d| element(a, d) * element(b, d)).sum()
+    }
+}
+
+/// What a kernel is launched with, and what its output has to be at a place.
+struct Case {
+    kernel: &'static str,
+    numbers: &'static [(&'static str, f64)],
+    output: &'static str,
+    formula: fn(&Inputs, &[usize]) -> f64,
+}
+
+/// Sizes of most kernels: odd lengths, two heads for each head of keys.
+const USUAL: &[(&str, f64)] = &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3)];
+
+/// The mean of values under the softmax of scores, of which those that are `None` do not count; `sink` is a score without a value.
+fn softmax_mean(scores: &[Option<f64>], sink: Option<f64>, value: impl Fn(usize) -> f64) -> f64 {
+    let total: f64 = scores.iter().chain([&sink]).flatten().map(|s| s.exp()).sum();
+    let sum: f64 = scores.iter().enumerate().filter_map(|(j, s)| s.map(|s| s.exp() * value(j))).sum();
+    if total == 0.0 { 0.0 } else { sum / total }
+}
+
+/// Attention with `q (B, H, M, D)`, `k` and `v (B, G, N, D)` or `(B, H, N, D)`: what a score becomes, and whether it counts.
+fn attend(x: &Inputs, place: &[usize], score: impl Fn(f64, usize) -> Option<f64>, sink: Option<f64>) -> f64 {
+    let [b, h, i, d] = place[..] else { panic!("an output of four dimensions") };
+    let keys = &x.tensors["k"].0;
+    let g = h * keys[1] / x.n("H");
+    let product = |j: usize| x.product(("q", &[b, h, i]), ("k", &[b, g, j]), x.n("D")) * x.numbers["scale"];
+    let scores: Vec<_> = (0..keys[2]).map(|j| score(product(j), j)).collect();
+    softmax_mean(&scores, sink, |j| x.at("v", &[b, g, j, d]))
+}
+
+const CASES: &[Case] = &[
+    Case {
+        kernel: "row_sums",
+        numbers: &[("M", 5.0), ("N", 37.0)],
+        output: "y",
+        formula: |x, at| 2.0 * (0..x.n("N")).map(|j| x.at("x", &[at[0], j])).sum::<f64>(),
+    },
+    Case {
+        kernel: "causal",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 53.0), ("D", 16.0), ("scale", 0.3)],
+        output: "o",
+        formula: |x, at| attend(x, at, |s, j| (at[2] + x.n("N") >= j + x.n("M")).then_some(s), None),
+    },
+    Case {
+        kernel: "window",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3), ("width", 5.0)],
+        output: "o",
+        formula: |x, at| attend(x, at, |s, j| (at[2] >= j && at[2] - j < x.n("width")).then_some(s), None),
+    },
+    Case {
+        kernel: "prefix_lm",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3), ("prefix", 11.0)],
+        output: "o",
+        formula: |x, at| attend(x, at, |s, j| (j < x.n("prefix") || at[2] >= j).then_some(s), None),
+    },
+    Case {
+        kernel: "alibi",
+        numbers: USUAL,
+        output: "o",
+        formula: |x, at| {
+            let slope = x.at("slopes", &[at[1]]);
+            attend(x, at, |s, j| (at[2] >= j).then(|| s - slope * (at[2] - j) as f64), None)
+        },
+    },
+    Case {
+        kernel: "softcap",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.9), ("cap", 1.5)],
+        output: "o",
+        formula: |x, at| {
+            let cap = x.numbers["cap"];
+            attend(x, at, |s, j| (at[2] >= j).then(|| cap * (s / cap).tanh()), None)
+        },
+    },
+    Case {
+        kernel: "sinks",
+        numbers: USUAL,
+        output: "o",
+        formula: |x, at| attend(x, at, |s, j| (at[2] >= j).then_some(s), Some(x.at("sinks", &[at[1]]))),
+    },
+    Case {
+        kernel: "documents",
+        numbers: USUAL,
+        output: "o",
+        formula: |x, at| {
+            let own = |j: usize| x.at("document", &[at[0], j]);
+            attend(x, at, |s, j| (at[2] >= j && own(j) == own(at[2])).then_some(s), None)
+        },
+    },
+    Case {
+        kernel: "biased",
+        numbers: &[("B", 2.0), ("H", 4.0), ("M", 37.0), ("N", 21.0), ("D", 16.0), ("scale", 0.3)],
+        output: "o",
+        formula: |x, at| attend(x, at, |s, j| Some(s + x.at("bias", &[at[1], at[2], j])), None),
+    },
+    Case {
+        kernel: "cross",
+        numbers: &[("B", 2.0), ("H", 4.0), ("M", 5.0), ("N", 21.0), ("D", 16.0), ("DV", 24.0), ("scale", 0.3)],
+        output: "o",
+        formula: |x, at| attend(x, at, |s, _| Some(s), None),
+    },
+    Case {
+        kernel: "mla_prefill",
+        numbers: &[("B", 2.0), ("H", 4.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("R", 8.0), ("DV", 12.0), ("scale", 0.3)],
+        output: "o",
+        formula: |x, at| {
+            let rotated = |j: usize| x.product(("q_rot", &at[..3]), ("k_rot", &[at[0], j]), x.n("R")) * x.numbers["scale"];
+            attend(x, at, |s, j| (at[2] >= j).then(|| s + rotated(j)), None)
+        },
+    },
+    Case {
+        kernel: "sigmoid",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3), ("offset", -1.0)],
+        output: "o",
+        formula: |x, at| {
+            let [b, h, i, d] = at[..] else { panic!("an output of four dimensions") };
+            let g = h * x.n("G") / x.n("H");
+            let score = |j: usize| x.product(("q", &at[..3]), ("k", &[b, g, j]), x.n("D")) * x.numbers["scale"] - 1.0;
+            (0..=i).map(|j| x.at("v", &[b, g, j, d]) / (1.0 + (-score(j)).exp())).sum()
+        },
+    },
+    Case {
+        kernel: "differential",
+        numbers: &[
+            ("B", 2.0),
+            ("H", 2.0),
+            ("M", 37.0),
+            ("N", 37.0),
+            ("TWO", 2.0),
+            ("D", 16.0),
+            ("DV", 12.0),
+            ("scale", 0.3),
+            ("lambda", 0.7),
+        ],
+        output: "o",
+        formula: |x, at| {
+            let [b, h, i, d] = at[..] else { panic!("an output of four dimensions") };
+            let one = |which: usize| {
+                let score =
+                    |j: usize| x.product(("q", &[b, h, i, which]), ("k", &[b, h, j, which]), x.n("D")) * x.numbers["scale"];
+                let scores: Vec<_> = (0..=i).map(|j| Some(score(j))).collect();
+                softmax_mean(&scores, None, |j| x.at("v", &[b, h, j, d]))
+            };
+            one(0) - x.numbers["lambda"] * one(1)
+        },
+    },
+    Case {
+        kernel: "linear_cross_entropy",
+        numbers: &[("M", 19.0), ("V", 43.0), ("D", 16.0)],
+        output: "loss",
+        formula: |x, at| {
+            let logit = |j: usize| x.product(("x", at), ("w", &[j]), x.n("D"));
+            (0..x.n("V")).map(|j| logit(j).exp()).sum::<f64>().ln() - logit(x.at("target", at) as usize)
+        },
+    },
+    Case {
+        kernel: "rms_norm",
+        numbers: &[("M", 19.0), ("N", 43.0), ("eps", 0.01)],
+        output: "y",
+        formula: |x, at| {
+            let n = x.n("N");
+            let mean = (0..n).map(|j| x.at("x", &[at[0], j]).powi(2)).sum::<f64>() / n as f64;
+            x.at("x", at) / (mean + x.numbers["eps"]).sqrt() * x.at("w", &at[1..])
+        },
+    },
+    Case {
+        kernel: "decode",
+        numbers: &[("B", 2.0), ("G", 2.0), ("R", 5.0), ("N", 70.0), ("D", 16.0), ("scale", 0.3), ("len", 41.0)],
+        output: "o",
+        formula: |x, at| {
+            let [b, g, _, d] = at[..] else { panic!("an output of four dimensions") };
+            let score = |j: usize| x.product(("q", &at[..3]), ("k", &[b, g, j]), x.n("D")) * x.numbers["scale"];
+            let scores: Vec<_> = (0..x.n("len")).map(|j| Some(score(j))).collect();
+            softmax_mean(&scores, None, |j| x.at("v", &[b, g, j, d]))
+        },
+    },
+    Case {
+        // The derivative of a sum over the output, weighted by `go`: `dP = go v`, `dS = P (dP - delta)`, `dq = dS k scale`.
+        kernel: "attention_dq",
+        numbers: USUAL,
+        output: "gq",
+        formula: |x, at| {
+            let [b, h, i, d] = at[..] else { panic!("an output of four dimensions") };
+            let (g, scale) = (h * x.n("G") / x.n("H"), x.numbers["scale"]);
+            let term = |j: usize| {
+                let p = (x.product(("q", &at[..3]), ("k", &[b, g, j]), x.n("D")) * scale - x.at("lse", &[b, h, i])).exp();
+                let dp = x.product(("go", &at[..3]), ("v", &[b, g, j]), x.n("D"));
+                p * (dp - x.at("delta", &[b, h, i])) * x.at("k", &[b, g, j, d]) * scale
+            };
+            (0..=i).map(term).sum()
+        },
+    },
+];
+
+/// Numbers between -1 and 1, the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f64 / f64::from(1 << 23) - 1.0
+    }
+}
+
+/// Launches a kernel of the page on the CPU with f32 elements: the largest error of its output.
+fn error_of(kernel: &Kernel, case: &Case) -> f64 {
+    let ir = kernel.ir();
+    let numbers: Numbers = case.numbers.iter().copied().collect();
+    let consts = ir.sizes.values().filter(|s| s.kind == SizeKind::Const).map(|s| (s.name.clone(), numbers[&*s.name] as i64));
+    let bound = kernel.bind(Elem::F32, consts.collect::<Vec<_>>()).expect("the constants are given");
+    let device = Device::cpu();
+    let mut random = Random(7);
+    let mut inputs = Inputs { numbers, tensors: BTreeMap::new() };
+    let mut tensors: BTreeMap<String, (Option<Tensor<f32>>, Option<Tensor<i32>>)> = BTreeMap::new();
+    for param in ir.params.values() {
+        let ParamKind::Tensor(tensor) = &param.kind else { continue };
+        let size = |id| Some(inputs.n(ir.size_name(id)) as i64);
+        let shape: Vec<usize> = tensor.shape.iter().map(|extent| extent.eval(size).expect("sizes are given") as usize).collect();
+        let elements: usize = shape.iter().product();
+        let integers = tensor.elem == Elem::I32;
+        // Documents come one after the other, targets are spread over the vocabulary.
+        let integer = |n: usize| if param.name == "document" { n % 37 / 9 } else { n * 17 % 43 };
+        let data: Vec<f64> =
+            (0..elements).map(|n| if integers { integer(n) as f64 } else { f64::from(random.next() as f32) }).collect();
+        let of_f32 = || Tensor::from_f32(&device, &shape, &data.iter().map(|&x| x as f32).collect::<Vec<_>>());
+        let of_i32 = || Tensor::from_slice(&device, &shape, &data.iter().map(|&x| x as i32).collect::<Vec<_>>());
+        let made = match integers {
+            true => (None, Some(of_i32().expect("fits"))),
+            false => (Some(of_f32().expect("fits")), None),
+        };
+        tensors.insert(param.name.clone(), made);
+        inputs.tensors.insert(param.name.clone(), (shape, data));
+    }
+    let mut output = tensors.remove(case.output).and_then(|made| made.0).expect("an output of floats");
+    let mut arguments: Vec<Argument<'_>> = Vec::new();
+    let mut last = Some(&mut output);
+    for param in ir.params.values() {
+        arguments.push(match &param.kind {
+            ParamKind::Scalar(Elem::I32) => (inputs.numbers[&*param.name] as i32).into(),
+            ParamKind::Scalar(_) => (inputs.numbers[&*param.name] as f32).into(),
+            ParamKind::Tensor(_) if param.name == case.output => last.take().expect("one output").into(),
+            ParamKind::Tensor(_) => match &tensors[&param.name] {
+                (Some(floats), _) => floats.into(),
+                (_, Some(integers)) => integers.into(),
+                _ => unreachable!("one of both was made"),
+            },
+        });
+    }
+    bound.on(&device).expect("the CPU runs all kernels").launch(&arguments).expect("the arguments fit");
+    drop(arguments);
+    let found = output.to_vec().expect("readable");
+    let shape = inputs.tensors[case.output].0.clone();
+    let mut worst = 0.0f64;
+    for (n, &found) in found.iter().enumerate() {
+        let mut rest = n;
+        let mut place: Vec<usize> = shape.iter().rev().map(|extent| (rest % extent, rest /= extent).0).collect();
+        place.reverse();
+        let expected = (case.formula)(&inputs, &place);
+        let error = (f64::from(found) - expected).abs() / (1.0 + expected.abs());
+        worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
+    }
+    worst
+}
+
+#[test]
+fn every_kernel_of_the_page_means_its_formula() {
+    let mut seen = BTreeSet::new();
+    for block in blocks() {
+        let source = SourceText { name: "docs/language.md".into(), text: block.into(), first_line: 1 };
+        let kernels = Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}"));
+        for kernel in kernels {
+            let name = kernel.name().to_owned();
+            let case = CASES.iter().find(|case| case.kernel == name);
+            let error = error_of(&kernel, case.unwrap_or_else(|| panic!("`{name}` of the page has no formula here")));
+            assert!(error < 2e-5, "`{name}` is wrong by {error:e}");
+            assert!(seen.insert(name.clone()), "`{name}` is on the page twice");
+        }
+    }
+    let cases: BTreeSet<String> = CASES.iter().map(|case| case.kernel.to_owned()).collect();
+    assert_eq!(seen, cases, "formulas and kernels of the page");
+}
+
+#[test]
+fn kernels_of_the_page_have_no_warnings_and_say_their_hints() {
+    for block in blocks() {
+        let source = SourceText { name: "docs/language.md".into(), text: block.into(), first_line: 1 };
+        let parsed = parse_with_warnings(&source).unwrap_or_else(|e| panic!("{e}"));
+        assert!(parsed.warnings.iter().all(Vec::is_empty), "{:?}", parsed.warnings);
+        for kernel in parsed.kernels {
+            let lost: Vec<_> = hints_unbound(&kernel).iter().flat_map(|hint| hint.lost.clone()).map(|l| l.name()).collect();
+            let expected: &[&str] = if kernel.name == "documents" { &["skips"] } else { &[] };
+            assert_eq!(lost, expected, "{}", kernel.name);
+        }
+    }
+}
+
+#[test]
+fn every_word_of_the_language_is_on_the_page() {
+    // A bar is escaped in a table.
+    let page = page().replace("\\|", "|");
+    for word in syntax::words() {
+        assert!(page.contains(&format!("`{word}`")) || page.contains(&format!("`{word}(")), "`{word}` is not on the page");
+    }
+}
+
+/// The library's documentation holds the page, and a package has no file outside of its folder.
+#[test]
+fn the_library_has_the_page() {
+    let copy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/language.md");
+    if std::env::var_os("FLASHTILE_BLESS").is_some_and(|v| v == "1") {
+        std::fs::write(&copy, page()).expect("writable");
+    }
+    let text = std::fs::read_to_string(&copy).unwrap_or_default();
+    assert!(text == page(), "runtime/language.md is not docs/language.md: FLASHTILE_BLESS=1 copies it");
+}
