@@ -3,16 +3,20 @@
 
     flashtile inspect attention --emit cubin --json --out DIR > /dev/null
     python3 bench/check_kernels.py DIR/attention.json B=1,H=2,G=2,M=64,N=64,D=64
+    python3 bench/check_kernels.py --fields
 
 Prints a line per launch: its entry, blocks, threads, shared memory, tensor maps and the bytes of its parameters. Needs neither a GPU
-nor PyTorch: it says whether the script and the description that the command writes still fit each other.
+nor PyTorch: it says whether the script and the description that the command writes still fit each other. `--fields` packs one field
+of each kind, scalars of each type among them, and compares the bytes with those that generated code reads.
 """
 
+import ctypes
 import math
 import pathlib
+import struct
 import sys
 
-from kernels import Kernel
+from kernels import Kernel, Launch
 
 
 class Tensor:
@@ -78,7 +82,23 @@ class Driver:
         return call
 
 
+def check_fields():
+    """One field of each kind."""
+    fields = [{"size": "N"}, {"pointer": "x"}, {"scalar": "window"}, {"scalar": "scale"}, {"stride": ["x", 0]}, {"scalar": "last"}]
+    abi = {"entry": "f", "shared_bytes": 0, "fields": fields, "grid": [], "tensor_maps": []}
+    launch = Launch(Driver(), Torch(), ctypes.c_void_p(), abi, {"window": "i32", "scale": "f32", "last": "i32"})
+    scalars = {"window": 1 << 30, "scale": 0.5, "last": -1}
+    packed = launch.pack({"x": Tensor([3, 7], Torch.float16)}, {"N": 5}, scalars)
+    expected = struct.pack("<i4xQifqi4x", 5, 4096, 1 << 30, 0.5, 7, -1)
+    if packed != expected:
+        sys.exit(f"packed {packed.hex()}, expected {expected.hex()}")
+    print("fields", len(packed), "bytes")
+
+
 def main():
+    if sys.argv[1:] == ["--fields"]:
+        check_fields()
+        return
     description, given = pathlib.Path(sys.argv[1]), dict(item.split("=") for item in sys.argv[2].split(","))
     sizes = {name: int(size) for name, size in given.items()}
     b, h, g, m, n, d = (sizes[name] for name in "BHGMND")

@@ -10,6 +10,7 @@ SWIZZLES = {64: 2, 128: 3}  # CUtensorMapSwizzle by bytes of a box's row
 PROMOTION_L2_256B = 3
 MAP_BYTES = 128
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "i32": "int32"}
+SCALARS = {"f32": "f", "i32": "i"}  # of the struct module
 
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
@@ -114,7 +115,7 @@ class Kernel:
         self.meta = json.loads(description.read_text())
         module = ctypes.c_void_p()
         cuda.cuModuleLoadData(ctypes.byref(module), description.with_suffix(".cubin").read_bytes())
-        self.launches = [Launch(cuda, torch, module, abi) for abi in self.meta["launches"]]
+        self.launches = [Launch(cuda, torch, module, abi, self.meta["scalars"]) for abi in self.meta["launches"]]
 
     def launcher(self, tensors, sizes, scalars):
         """A function that queues all launches on PyTorch's current stream; everything is packed beforehand."""
@@ -134,10 +135,10 @@ class Kernel:
 
 
 class Launch:
-    """One launch of a kernel."""
+    """One launch of a kernel, whose scalars have these types."""
 
-    def __init__(self, cuda, torch, module, abi):
-        self.torch, self.cuda, self.abi = torch, cuda, abi
+    def __init__(self, cuda, torch, module, abi, types):
+        self.torch, self.cuda, self.abi, self.types = torch, cuda, abi, types
         self.function = ctypes.c_void_p()
         cuda.cuModuleGetFunction(ctypes.byref(self.function), module, self.abi["entry"].encode())
         cuda.cuFuncSetAttribute(self.function, MAX_DYNAMIC_SHARED, self.abi["shared_bytes"])
@@ -190,7 +191,7 @@ class Launch:
             elif kind == "size":
                 put("i", sizes[what])
             elif kind == "scalar":
-                put("f", scalars[what])
+                put(SCALARS[self.types[what]], scalars[what])
             elif kind == "workspace":
                 size = what["bytes"] + what["per_program"] * self.programs(sizes)
                 self.workspaces.append(self.torch.zeros(size, dtype=self.torch.uint8, device="cuda"))

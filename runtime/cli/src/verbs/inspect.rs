@@ -1,5 +1,6 @@
 //! `flashtile inspect`: every stage between kernel text and machine code, as text.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -12,7 +13,7 @@ use flashtile_codegen::{Resources, block_size};
 use flashtile_dsl::analysis::cost::Workload;
 use flashtile_dsl::analysis::dependence::Dependences;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
-use flashtile_dsl::ir::{Op, SizeExpr};
+use flashtile_dsl::ir::{Op, ParamKind, SizeExpr};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -352,6 +353,16 @@ impl<'a> Stage<'a> {
         let code = self.code()?;
         files::make_directory(dir)?;
         let name = &self.bound.ir().name;
+        let scalars: BTreeMap<&str, &str> = self
+            .bound
+            .ir()
+            .params
+            .values()
+            .filter_map(|p| match p.kind {
+                ParamKind::Scalar(elem) => Some((p.name.as_str(), elem.name())),
+                ParamKind::Tensor(_) => None,
+            })
+            .collect();
         let meta = json!({
             "kernel": name,
             "arch": self.target.arch.name,
@@ -359,9 +370,11 @@ impl<'a> Stage<'a> {
             "consts": self.bound.binding().consts,
             "schedule": code.schedule.to_string(),
             "report": code.module.report,
+            "scalars": scalars,
             "positive": self.facts.positive,
             "alignment": self.facts.alignment,
             "foldable": self.facts.foldable,
+            "wide": self.facts.wide,
             "launches": code.launches,
             "main": code.main,
             "scratch": code.scratch,
