@@ -62,6 +62,8 @@ pub struct PartInput {
     pub kind: String,
     /// C type of the elements of a tile.
     pub elem: String,
+    /// C type of what they are computed with.
+    pub r#type: String,
     /// Elements of a part.
     pub width: u32,
     /// Shared address of the tile, or global address of the origin.

@@ -59,6 +59,7 @@ impl Writer<'_> {
                 let t = self.plan().tiles[*tile].clone();
                 part.kind = "tile".into();
                 part.elem = c_type(t.elem).into();
+                part.r#type = computed_type(t.elem).into();
                 part.from = self.slot_address(*tile, *slot);
                 (part.pitch, part.swizzle) = (t.pitch, t.swizzle());
             }
@@ -80,6 +81,8 @@ impl Writer<'_> {
     }
 
     fn part_origin(&mut self, part: &mut PartInput, from: &GlobalTile) {
+        let elem = self.e.instance.binding.elem(self.kernel(), self.kernel().tensor(from.tensor).elem);
+        part.r#type = computed_type(elem).into();
         self.wrappers.insert(Wrapper::Integer);
         part.from = parenthesized(&self.uniform(&from.origin));
         part.stride = self.uniform(&from.row_stride);
@@ -104,10 +107,16 @@ impl Writer<'_> {
     }
 }
 
+/// What elements of a tile are computed with.
+fn computed_type(elem: Elem) -> &'static str {
+    if elem == Elem::I32 { "int" } else { "float" }
+}
+
 fn c_type(elem: Elem) -> &'static str {
     match elem {
         Elem::F16 => "f16",
         Elem::Bf16 => "bf16",
+        Elem::I32 => "int",
         _ => "float",
     }
 }
