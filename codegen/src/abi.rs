@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use flashtile_dsl::analysis::reach::MAX_SIZE;
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SizeExpr, SizeKind};
 use serde::{Deserialize, Serialize};
 
@@ -153,12 +154,12 @@ pub struct FoldedSizes {
 
 impl FoldedRows {
     /// The sizes, given those of the kernel text by name. `None` if the heads are not so many to each group, or the rows of a group
-    /// more than a size may be.
+    /// more than [`MAX_SIZE`].
     pub fn sizes(&self, size: impl Fn(&str) -> Option<i64>) -> Option<FoldedSizes> {
         let (heads, rows) = (self.heads.exact(&size)?, self.rows.exact(&size)?);
         let groups = self.groups.exact(&size).filter(|&groups| groups > 0)?;
         let share = (heads > 0 && heads % groups == 0).then_some(heads / groups)?;
-        let folded = share.checked_mul(rows).filter(|folded| (0..1 << 31).contains(folded))?;
+        let folded = share.checked_mul(rows).filter(|folded| (0..=MAX_SIZE).contains(folded))?;
         Some(FoldedSizes { groups, share, rows, folded })
     }
 

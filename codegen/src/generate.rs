@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use flashtile_dsl::analysis::cost::{Work, Workload};
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::analysis::mask::MaskOptions;
+use flashtile_dsl::analysis::reach::Reach;
 use flashtile_dsl::ir::{AxisKind, Binding, Dim, Elem, Kernel, Op, ParamKind, ProgramDim, SizeExpr, TensorDecl, Type, verify};
 use flashtile_templates::expr::Shape;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::launches::{self, Launches, Piece};
 use crate::lower;
+use crate::names;
 use crate::plan::{self, MeetBy, Plan, Storage};
 use crate::rewrite;
 use crate::schedule::{KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, Walk, WorkOrder};
@@ -266,7 +268,7 @@ impl PlannedLaunch {
     fn abi(&self, early: bool) -> Abi {
         let (instance, schedule, plan) = (&self.piece.instance, &self.piece.schedule, &self.plan);
         Abi {
-            entry: instance.kernel.name.clone(),
+            entry: names::entry(&instance.kernel.name),
             tensor_maps: plan.maps.clone(),
             fields: emit::fields(instance, plan),
             grid: grid(instance, schedule),
@@ -315,6 +317,9 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
     if instance.facts.alignment > 2 {
         assumptions.push(format!("addresses and strides of matrices are multiples of {} bytes", instance.facts.alignment));
     }
+    if !instance.facts.wide && Reach::new(&instance.kernel, &instance.binding).may_be_wide() {
+        assumptions.push("index arithmetic stays within 32 bits".into());
+    }
     if assumptions.is_empty() {
         assumptions.push("nothing".into());
     }
@@ -348,7 +353,9 @@ fn planned_launch(piece: Piece, is_main: bool, arch: &'static Arch) -> Result<Pl
     if !reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons });
     }
-    let plan = lower::lower(&normal, instance, schedule, &assumed)?;
+    let mut named = normal.clone();
+    names::name_values(&mut named);
+    let plan = lower::lower(&named, instance, schedule, &assumed)?;
     let shared_bytes = plan.shared_bytes();
     if shared_bytes as usize > arch.shared_per_block {
         reasons.push(format!("needs {shared_bytes} bytes of shared memory, a block has {}", arch.shared_per_block));

@@ -20,21 +20,26 @@ pub struct Facts {
     /// The rows of the heads of a group can be addressed as rows of one ([`folded_rows`]): every group has as many heads, and one
     /// stride leads from row to row. Never of a kernel without such rows.
     pub foldable: bool,
+    /// Index arithmetic may need 64 bits. It is not so of almost all calls ([`flashtile_dsl::analysis::reach`]), and code for
+    /// those computes in 32.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wide: bool,
 }
 
 impl Facts {
-    /// The common case: all float scalars positive, 16-byte alignment, rows that can be folded if the kernel has any.
+    /// The common case: all float scalars positive, 16-byte alignment, rows that can be folded if the kernel has any, index
+    /// arithmetic within 32 bits.
     pub fn best(kernel: &Kernel) -> Self {
         let scalars = kernel.params.values().filter_map(|p| match p.kind {
             flashtile_dsl::ir::ParamKind::Scalar(flashtile_dsl::ir::Elem::F32) => Some(p.name.clone()),
             _ => None,
         });
-        Self { positive: scalars.collect(), alignment: 16, foldable: rewrite::why_not_fold(kernel).is_none() }
+        Self { positive: scalars.collect(), alignment: 16, foldable: rewrite::why_not_fold(kernel).is_none(), wide: false }
     }
 
-    /// Nothing known but the natural alignment of a 2-byte element.
+    /// Nothing known but the natural alignment of a 2-byte element, and that index arithmetic stays within 32 bits.
     pub fn none() -> Self {
-        Self { positive: BTreeSet::new(), alignment: 2, foldable: false }
+        Self { positive: BTreeSet::new(), alignment: 2, foldable: false, wide: false }
     }
 }
 

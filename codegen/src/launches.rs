@@ -171,7 +171,7 @@ fn foldable_text(folded: &Folded) -> String {
 }
 
 /// What sizes fold, in words.
-pub(crate) const FOLDING_SIZES: &str = "at least one, and fewer than 2^31 rows in a group";
+pub(crate) const FOLDING_SIZES: &str = "at least one, and at most 2^31 - 2^16 rows in a group";
 
 /// Why the rows of heads that read the same keys cannot be folded, if the kernel has such: what is not known of the arguments.
 pub fn why_not_folded(instance: &Instance) -> Option<String> {

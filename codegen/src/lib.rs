@@ -14,6 +14,7 @@ mod instance;
 mod launches;
 mod lower;
 mod model;
+mod names;
 pub mod plan;
 mod rewrite;
 mod schedule;

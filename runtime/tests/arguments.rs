@@ -40,6 +40,67 @@ fn every_mistake_names_the_argument() {
     assert_eq!(error(4, (&o).into()), "argument `o` is written by the kernel; give it as `&mut`");
     assert_eq!(
         error(4, Argument::Output(shared.as_any())),
-        "argument `o` is written by the kernel and shares its memory with argument `q`; give them memory of their own"
+        "argument `o` is written by the kernel and shares memory with argument `q`; give them memory of their own"
     );
+}
+
+/// Half of what an output lies in is an input, in every way to overlap without a common start.
+#[test]
+fn outputs_that_share_memory_are_refused() {
+    let device = Device::cpu();
+    let kernel = attention(&device);
+    let (k, v) = (zeros(&device, &[2, 2, 7, 8]), zeros(&device, &[2, 2, 7, 8]));
+    let lse = Tensor::<f32>::zeros(&device, &[2, 4, 5]).expect("fits");
+    let both = zeros(&device, &[1000]);
+    let view = |strides: &[usize], offset: usize| both.view(&[2, 4, 5, 8], strides, offset).expect("is in the tensor");
+    let launch = |q: &Tensor<f16>, o: &Tensor<f16>| {
+        let (o, lse) = (Argument::Output(o.as_any()), Argument::Output(lse.as_any()));
+        kernel.launch(&[q.into(), (&k).into(), (&v).into(), 0.5.into(), o, lse]).map_err(|error| error.to_string())
+    };
+    let packed = [160, 40, 8, 1];
+    let shares = "argument `o` is written by the kernel and shares memory with argument `q`; give them memory of their own";
+    assert_eq!(launch(&view(&packed, 0), &view(&packed, 8)), Err(shares.into()));
+    assert_eq!(launch(&view(&packed, 319), &view(&packed, 0)), Err(shares.into()));
+    launch(&view(&packed, 0), &view(&packed, 320)).expect("one after the other");
+    // Queries and outputs side by side in each row.
+    let rows = [320, 80, 16, 1];
+    launch(&view(&rows, 0), &view(&rows, 8)).expect("no element in common");
+    assert_eq!(launch(&view(&rows, 0), &view(&rows, 7)), Err(shares.into()));
+    let itself = launch(&zeros(&device, &[2, 4, 5, 8]), &view(&[0, 40, 8, 1], 0)).expect_err("stride 0");
+    assert!(itself.starts_with("argument `o` is written by the kernel, but elements of it share their memory: shape [2, 4, 5, 8], strides [0, 40, 8, 1];"), "{itself}");
+    assert!(launch(&zeros(&device, &[2, 4, 5, 8]), &view(&[160, 40, 4, 1], 0)).is_err(), "interleaved rows");
+    launch(&view(&[0, 40, 8, 1], 0), &zeros(&device, &[2, 4, 5, 8])).expect("an input may repeat its elements");
+}
+
+/// The same on every device, before anything is compiled.
+#[test]
+fn what_a_kernel_computes_from_sizes_and_scalars_is_checked_at_the_call() {
+    for device in [Device::cpu(), Device::emulator()] {
+        let kernel = attention(&device);
+        let (q, none) = (zeros(&device, &[2, 4, 5, 8]), zeros(&device, &[2, 0, 7, 8]));
+        let (o, lse) = (zeros(&device, &[2, 4, 5, 8]), Tensor::<f32>::zeros(&device, &[2, 4, 5]).expect("fits"));
+        let (o, lse) = (Argument::Output(o.as_any()), Argument::Output(lse.as_any()));
+        let error = kernel.launch(&[(&q).into(), (&none).into(), (&none).into(), 0.5.into(), o, lse]).expect_err("no keys");
+        let error = error.to_string();
+        assert!(
+            error.starts_with("argument `k`: dimension 1 has extent 0, but the kernel addresses 0 (`h * G / H` in line "),
+            "{error}"
+        );
+        assert!(error.ends_with("; sizes are D = 8, B = 2, H = 4, M = 5, G = 0, N = 7"), "{error}");
+        let text = "pub fn f(x: &Tensor<f32, (N)>, w: i32, o: &mut Tensor<f32, (N)>) {
+            let n = program(N);
+            store(o, [n], load(x, [n / w]));
+        }";
+        let source = flashtile::SourceText { name: "divide.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = Kernel::from_source(&source).expect("well formed").remove(0);
+        let kernel = kernel.bind(Elem::F32, Vec::<(String, i64)>::new()).expect("binds").on(&device).expect("loads");
+        let (x, o) = (Tensor::<f32>::zeros(&device, &[4]).expect("fits"), Tensor::<f32>::zeros(&device, &[4]).expect("fits"));
+        let launch =
+            |w: i32| kernel.launch(&[(&x).into(), w.into(), Argument::Output(o.as_any())]).expect_err("wrong").to_string();
+        assert_eq!(launch(0), "kernel `f` divides by `w` in line 3, which is 0; sizes are N = 4, w = 0");
+        assert_eq!(
+            launch(-1),
+            "argument `x`: dimension 0 has extent 4, but the kernel addresses -3 (`n / w` in line 3); sizes are N = 4, w = -1"
+        );
+    }
 }

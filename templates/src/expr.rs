@@ -59,6 +59,14 @@ pub enum Function {
     FloorDiv,
     /// Its remainder.
     FloorRem,
+    /// [`Function::Most`] in 64 bits.
+    MostWide,
+    /// [`Function::Least`] in 64 bits.
+    LeastWide,
+    /// [`Function::FloorDiv`] in 64 bits.
+    FloorDivWide,
+    /// [`Function::FloorRem`] in 64 bits.
+    FloorRemWide,
     /// 0 where `-inf`.
     VisibleOrZero,
     /// Quotient, 0 for 0 / 0.
@@ -78,6 +86,17 @@ pub enum Function {
 }
 
 impl Function {
+    /// The function that does the same in 64 bits, of one that computes with integers.
+    fn wide(self) -> Option<Self> {
+        match self {
+            Function::Most | Function::MostWide => Some(Function::MostWide),
+            Function::Least | Function::LeastWide => Some(Function::LeastWide),
+            Function::FloorDiv | Function::FloorDivWide => Some(Function::FloorDivWide),
+            Function::FloorRem | Function::FloorRemWide => Some(Function::FloorRemWide),
+            _ => None,
+        }
+    }
+
     fn text(self) -> &'static str {
         match self {
             Function::Ex2 => "ex2",
@@ -93,6 +112,10 @@ impl Function {
             Function::Least => "least",
             Function::FloorDiv => "floor_div",
             Function::FloorRem => "floor_rem",
+            Function::MostWide => "most_wide",
+            Function::LeastWide => "least_wide",
+            Function::FloorDivWide => "floor_div_wide",
+            Function::FloorRemWide => "floor_rem_wide",
             Function::VisibleOrZero => "visible_or_zero",
             Function::DivOrZero => "div_or_zero",
             Function::TimesInverseOrZero => "times_inverse_or_zero",
@@ -157,6 +180,22 @@ impl Expr {
             _ => {}
         }
         Expr::Infix(operator, Box::new(lhs), Box::new(rhs))
+    }
+
+    /// The same integer expression, computed in 64 bits: leaves are widened, and so are all operations on them.
+    pub fn wide(self) -> Self {
+        match self {
+            Expr::Int(_) | Expr::ToWide(_) => self,
+            Expr::Infix(operator @ ("+" | "-" | "*" | "/" | "%"), a, b) => {
+                Expr::Infix(operator, Box::new(a.wide()), Box::new(b.wide()))
+            }
+            Expr::Prefix("-", x) => Expr::Prefix("-", Box::new(x.wide())),
+            Expr::Call(function, operands) => match function.wide() {
+                Some(wide) => Expr::Call(wide, operands.into_iter().map(Expr::wide).collect()),
+                None => Expr::ToWide(Box::new(Expr::Call(function, operands))),
+            },
+            other => Expr::ToWide(Box::new(other)),
+        }
     }
 
     /// The expression in C, for an element of `domain`.
@@ -279,13 +318,11 @@ fn infix_precedence(operator: &str) -> u8 {
 
 /// A float literal that reads back to the same f32.
 fn float_text(x: f64) -> String {
-    if x == f64::INFINITY {
-        return "INFINITE".into();
+    let x = x as f32;
+    if x.is_infinite() {
+        return if x > 0.0 { "INFINITE" } else { "-INFINITE" }.into();
     }
-    if x == f64::NEG_INFINITY {
-        return "-INFINITE".into();
-    }
-    let mut text = format!("{:?}", x as f32);
+    let mut text = format!("{x:?}");
     if !text.contains(['.', 'e']) {
         text.push_str(".0");
     }
@@ -338,6 +375,15 @@ mod tests {
         assert_eq!(Expr::infix("<", column(), a.clone()).text(Domain::Accumulator), "8 * nt + e % 2 < a - j0");
         let both = Expr::infix("&&", Expr::infix(">=", a, column()), Expr::infix("==", column(), Expr::Int(1)));
         assert_eq!(both.text(Domain::Accumulator), "(a - j0 >= 8 * nt + e % 2) & (j0 + 8 * nt + e % 2 == 1)");
+    }
+
+    #[test]
+    fn wide_expressions_compute_nothing_in_32_bits() {
+        let product = Expr::infix("*", Expr::name("h"), Expr::name("params.G"));
+        let share = Expr::call(Function::FloorDiv, [product, Expr::name("params.H")]);
+        let index = Expr::infix("+", share, Expr::Int(1)).wide();
+        assert_eq!(index.text(Domain::Uniform), "floor_div_wide((i64)h * (i64)params.G, (i64)params.H) + 1");
+        assert_eq!(index.clone().wide(), index);
     }
 
     #[test]

@@ -11,10 +11,12 @@
 //! | `cuda/statement` | one partial per plan statement |
 
 pub mod expr;
+mod identifiers;
 mod render;
 mod statement;
 mod wrapper;
 
+pub use identifiers::{Identifiers, identifiers};
 pub use render::{Error, Renderer, Template};
 pub use statement::*;
 pub use wrapper::{KernelEntry, KernelFile, LaunchNote, ParamField, TileNote, Wrapper, wgmma_name};

@@ -22,13 +22,13 @@ pub trait Template: Serialize {
 macro_rules! sources {
     ($($name:literal),+ $(,)?) => {
         /// Every template: its name and its text.
-        const SOURCES: &[(&str, &str)] = &[$(($name, include_str!(concat!("../cuda/", $name, ".cu.j2")))),+];
+        pub(crate) const SOURCES: &[(&str, &str)] = &[$(($name, include_str!(concat!("../cuda/", $name, ".cu.j2")))),+];
     };
 }
 
 sources! {
     "kernel", "entry",
-    "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/load_quad", "device/part", "device/quad",
+    "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/integer_wide", "device/load_quad", "device/part", "device/quad",
     "device/select", "device/store_quad", "device/tanh", "device/tile", "device/widen", "device/widen_pair",
     "device/descriptor", "ptx/elect", "ptx/mov", "ptx/st_global", "ptx/rcp", "ptx/mbarrier", "ptx/named_barrier", "ptx/prefetch_map", "ptx/tma", "ptx/uniform", "ptx/wgmma", "ptx/wgmma_group",
     "ptx/cp_async", "ptx/ex2", "ptx/fmax", "ptx/fmin", "ptx/ldmatrix_x2", "ptx/ldmatrix_x4", "ptx/lg2", "ptx/mma",

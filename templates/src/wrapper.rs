@@ -9,6 +9,8 @@ use crate::render::{Error, Renderer, Template};
 pub enum Wrapper {
     /// Integer division and friends.
     Integer,
+    /// The same in 64 bits.
+    IntegerWide,
     /// The constant infinity.
     Infinite,
     /// 32-bit shared addresses.
@@ -166,6 +168,7 @@ impl Wrapper {
         let mut context = WrapperContext::default();
         let name = match self {
             Wrapper::Integer => "device/integer",
+            Wrapper::IntegerWide => "device/integer_wide",
             Wrapper::Infinite => "device/infinite",
             Wrapper::SharedAddress => "ptx/shared_address",
             Wrapper::Widen => "device/widen",

@@ -1,4 +1,5 @@
 //! Shared pieces of the test suites.
 
 pub mod filetest;
+pub mod odd_names;
 pub mod sass;

@@ -7,6 +7,7 @@ use super::{Emission, Head, Writer};
 use crate::abi::{Blocks, Field};
 use crate::error::Error;
 use crate::instance::Instance;
+use crate::names;
 use crate::plan::{MeetBy, Plan};
 
 /// The file of these entry points.
@@ -61,7 +62,7 @@ pub(super) fn file(head: &Head<'_>, launches: &[Emission<'_>], entries: Vec<Stri
 }
 
 impl Writer<'_> {
-    pub(super) fn entry(mut self, body: String, alone: bool) -> Result<String, Error> {
+    pub(super) fn entry(mut self, body: String) -> Result<String, Error> {
         let e = self.e;
         if e.plan.shared_bytes() > 0 {
             self.wrappers.insert(Wrapper::SharedAddress);
@@ -75,8 +76,9 @@ impl Writer<'_> {
             wrappers.push(wrapper.render(&self.renderer)?);
         }
         let text = self.renderer.render(&KernelEntry {
-            // Wrappers and parameter blocks of several entry points must not meet. One `extern "C"` name differs from it.
-            space: if alone { String::new() } else { format!("{}_launch", e.abi.entry) },
+            // Wrappers must not meet the functions that CUDA C++ declares, nor those and the parameter blocks of other entry
+            // points. The `extern "C"` name of the entry point differs from the namespace's.
+            space: format!("{}_launch", e.abi.entry),
             threads: e.plan.threads(),
             cluster: e.abi.cluster,
             min_blocks: if e.plan.is_specialized() { e.schedule.min_blocks.max(1) } else { e.schedule.min_blocks },
@@ -110,7 +112,7 @@ impl Writer<'_> {
         let field = |f: &Field| match f {
             Field::Pointer(name) if kernel.param_named(name).is_none() => {
                 let note = "states that go from part to part".into();
-                ParamField { r#type: "float*".into(), name: name.clone(), note }
+                ParamField { r#type: "float*".into(), name: names::field(name), note }
             }
             Field::Pointer(name) => {
                 let (elem, output) = elem_type(name);
@@ -119,16 +121,16 @@ impl Writer<'_> {
                 let qualifier = if output { "" } else { "const " };
                 ParamField {
                     r#type: format!("{qualifier}{}*", c_type(elem)),
-                    name: name.clone(),
+                    name: names::field(name),
                     note: format!("({})", shape.join(", ")),
                 }
             }
             Field::Stride(name, d) => {
-                ParamField { r#type: "i64".into(), name: format!("{name}_stride{d}"), note: "in elements".into() }
+                ParamField { r#type: "i64".into(), name: format!("{}_stride{d}", names::field(name)), note: "in elements".into() }
             }
-            Field::Size(name) => ParamField { r#type: "int".into(), name: name.clone(), note: String::new() },
+            Field::Size(name) => ParamField { r#type: "int".into(), name: names::field(name), note: String::new() },
             Field::Scalar(name) => {
-                ParamField { r#type: c_type(elem_type(name).0).into(), name: name.clone(), note: String::new() }
+                ParamField { r#type: c_type(elem_type(name).0).into(), name: names::field(name), note: String::new() }
             }
             Field::Workspace { bytes, per_program } => {
                 let size = match (bytes, per_program) {

@@ -5,6 +5,7 @@ use flashtile_templates::{AwaitPart, ClusterBarrier, PassPart, State, StateRun, 
 
 use super::Writer;
 use crate::error::Error;
+use crate::names;
 use crate::plan::{MeetBy, Meeting, Storage, VarId};
 
 /// The named barrier of the threads that compute, where others do not: those of turns are numbered from 1.
@@ -76,7 +77,7 @@ impl Writer<'_> {
                 self.wrappers.insert(Wrapper::StateGlobal);
                 let Meeting { memory, group, .. } = self.meeting().clone();
                 let (words, group) = (self.meeting().state_bytes(threads) / 4, self.uniform(&group));
-                ("auto", format!("reinterpret_cast<unsigned char*>(params.{memory} + (i64){group} * {words})"))
+                ("auto", format!("reinterpret_cast<unsigned char*>(params.{} + (i64){group} * {words})", names::field(&memory)))
             }
         };
         let mut offset = 0;

@@ -22,7 +22,7 @@ use crate::abi::Abi;
 use crate::arch::{Arch, TensorOp};
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{Guard, Iteration, Plan, Slot, Stmt, StmtOp, Storage, TileId, VarId};
+use crate::plan::{Guard, Iteration, LetType, Plan, Slot, Stmt, StmtOp, Storage, TileId, VarId};
 use crate::schedule::{Edges, Schedule, Walk};
 use memory::parenthesized;
 
@@ -65,13 +65,12 @@ const BODY: &str = "/* body */";
 
 /// The whole file.
 pub fn emit(head: &Head<'_>, launches: &[Emission<'_>]) -> Result<String, Error> {
-    let alone = launches.len() == 1;
-    let entries = launches.iter().map(|launch| entry(launch, alone)).collect::<Result<Vec<_>, _>>()?;
+    let entries = launches.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
     file::file(head, launches, entries)
 }
 
 /// The entry point of a launch, with what it needs.
-fn entry(emission: &Emission<'_>, alone: bool) -> Result<String, Error> {
+fn entry(emission: &Emission<'_>) -> Result<String, Error> {
     let renderer = Renderer::new()?;
     let (wrappers, in_flight) = (BTreeSet::new(), Vec::new());
     let mut writer = Writer { e: emission, renderer, wrappers, line: None, depth: 1, producer: false, in_flight };
@@ -86,7 +85,7 @@ fn entry(emission: &Emission<'_>, alone: bool) -> Result<String, Error> {
         }
         body.push_str(&writer.wait_for_launch(LaunchWait::Last));
     }
-    writer.entry(body, alone)
+    writer.entry(body)
 }
 
 struct Writer<'a> {
@@ -147,7 +146,7 @@ impl Writer<'_> {
         let mut needed = Vec::new();
         e.visit(&mut |e| match e {
             Expr::Call(f, _) => needed.push(*f),
-            Expr::Float(x) if x.is_infinite() => drop(self.wrappers.insert(Wrapper::Infinite)),
+            Expr::Float(x) if (*x as f32).is_infinite() => drop(self.wrappers.insert(Wrapper::Infinite)),
             _ => {}
         });
         for f in needed {
@@ -166,6 +165,7 @@ impl Writer<'_> {
             Function::Max => &[Wrapper::Fmax],
             Function::Min => &[Wrapper::Fmin],
             Function::Most | Function::Least | Function::FloorDiv | Function::FloorRem => &[Wrapper::Integer],
+            Function::MostWide | Function::LeastWide | Function::FloorDivWide | Function::FloorRemWide => &[Wrapper::IntegerWide],
             Function::VisibleOrZero => &[Wrapper::Infinite, Wrapper::VisibleOrZero],
             Function::DivOrZero | Function::TimesInverseOrZero => &[Wrapper::DivOrZero],
             Function::RoundF16 => &[Wrapper::NarrowF16, Wrapper::Widen],
@@ -181,9 +181,14 @@ impl Writer<'_> {
         self.text(e, Domain::Uniform)
     }
 
-    fn let_text(&mut self, name: &str, integer: bool, value: &Expr) -> Result<String, Error> {
+    fn let_text(&mut self, name: &str, ty: LetType, value: &Expr) -> Result<String, Error> {
         let value = self.uniform(value);
-        self.render(&Let { r#type: if integer { "int" } else { "float" }.into(), name: name.into(), value })
+        let ty = match ty {
+            LetType::Float => "float",
+            LetType::Int => "int",
+            LetType::Wide => "i64",
+        };
+        self.render(&Let { r#type: ty.into(), name: name.into(), value })
     }
 
     fn declare(&self, v: &crate::plan::Variable) -> Result<String, Error> {
@@ -211,8 +216,8 @@ impl Writer<'_> {
     /// Constants: the thread's first row and column, lane offsets within tiles.
     fn shared_names(&mut self, body: &mut String) -> Result<(), Error> {
         let rows_per_warp = self.e.schedule.block_m / self.e.schedule.warps;
-        body.push_str(&self.let_text("first_row", true, &Expr::name(format!("warp * {rows_per_warp} + lane / 4")))?);
-        body.push_str(&self.let_text("first_column", true, &Expr::name("2 * (lane % 4)"))?);
+        body.push_str(&self.let_text("first_row", LetType::Int, &Expr::name(format!("warp * {rows_per_warp} + lane / 4")))?);
+        body.push_str(&self.let_text("first_column", LetType::Int, &Expr::name("2 * (lane % 4)"))?);
         if matches!(self.e.schedule.tensor_op, TensorOp::Ffma | TensorOp::Wgmma) {
             return Ok(());
         }
@@ -240,7 +245,10 @@ impl Writer<'_> {
                 && !self.kernel().source.name.is_empty()
             {
                 self.line = Some(line);
-                out.push_str(&format!("#line {line} \"{}\"\n", self.kernel().source.name.replace('\\', "/")));
+                out.push_str(&format!(
+                    "#line {line} \"{}\"\n",
+                    self.kernel().source.name.replace('\\', "/").replace('"', "\\\"")
+                ));
             }
             out.push_str(&self.statement(&stmt.op)?);
         }
@@ -249,7 +257,7 @@ impl Writer<'_> {
 
     fn statement(&mut self, op: &StmtOp) -> Result<String, Error> {
         match op {
-            StmtOp::Let { name, integer, value } => self.let_text(name, *integer, value),
+            StmtOp::Let { name, ty, value } => self.let_text(name, *ty, value),
             StmtOp::Map { to, value } => self.map(*to, value),
             StmtOp::Pack { to, elem, value } => self.pack(*to, *elem, value),
             StmtOp::Reduce { to, from, operation, across_quad } => {

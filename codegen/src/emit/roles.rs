@@ -12,6 +12,7 @@ use flashtile_templates::{
 use super::{BODY, Writer};
 use crate::error::Error;
 use crate::lower::GROUP;
+use crate::names;
 use crate::plan::{Iteration, Stmt, StmtOp, TileId, WORK_SLOTS, effects};
 use crate::schedule::{Persistent, PingPong};
 
@@ -182,7 +183,7 @@ impl Writer<'_> {
     fn sizes_named(&self, body: &[Stmt]) -> Vec<String> {
         let named: HashSet<String> = body.iter().flat_map(|s| effects(self.plan(), s).reads).collect();
         let runtime = self.kernel().sizes.values().filter(|s| s.kind == SizeKind::Runtime);
-        runtime.map(|s| s.name.clone()).filter(|name| named.contains(&format!("params.{name}"))).collect()
+        runtime.map(|s| names::field(&s.name)).filter(|name| named.contains(&format!("params.{name}"))).collect()
     }
 
     pub(super) fn work(&mut self, body: &[Stmt]) -> Result<String, Error> {

@@ -16,7 +16,8 @@ use flashtile_templates::expr::{Expr, Shape};
 use super::classify::users_and_order;
 use super::{Home, Lowering};
 use crate::error::Error;
-use crate::plan::{Computed, Input, InputSource, Iteration, OperandA, Shared, Slot, StmtOp, TileId};
+use crate::names;
+use crate::plan::{Computed, Input, InputSource, Iteration, LetType, OperandA, Shared, Slot, StmtOp, TileId};
 
 /// Operands that one statement makes.
 #[derive(Clone, Debug)]
@@ -389,7 +390,7 @@ impl Lowering<'_> {
         }
         let pending = making.inputs.iter().any(|i| matches!(i.from, InputSource::Tile(tile, _) if self.is_pending(tile)));
         if pending {
-            self.acquire_pending();
+            self.acquire();
         } else if self.may_be_read(&taken) {
             self.push(StmtOp::Barrier);
         }
@@ -536,7 +537,7 @@ impl Lowering<'_> {
                 let coordinate = self.coordinate(*c).to_owned();
                 let first = self.unique(&format!("{coordinate}_first"));
                 let value = Expr::infix("*", Expr::name(coordinate), block);
-                self.push(StmtOp::Let { name: first.clone(), integer: true, value });
+                self.push(StmtOp::Let { name: first.clone(), ty: LetType::Int, value });
                 if making.dims[0] == Dim::Axis(axis) { Expr::RowPosition(first) } else { Expr::ColumnPosition(first) }
             }
             Op::Full { value, .. } => self.expr(*value)?,
@@ -605,7 +606,7 @@ impl Lowering<'_> {
         let name = match self.kernel.values[v].name.clone() {
             Some(name) => self.unique(&name),
             None => {
-                let name = self.kernel.params[tensor].name.clone();
+                let name = names::field(&self.kernel.params[tensor].name);
                 self.unique(&format!("{name}_part"))
             }
         };

@@ -1,11 +1,14 @@
 //! Elementwise ops: expressions, and maps where a value is stored.
 
-use flashtile_dsl::ir::{BinaryOp, CompareOp, Elem, IndexOp, Op, OpId, ParamKind, ReduceOp, Type, UnaryOp, ValueDef, ValueId};
+use flashtile_dsl::ir::{
+    BinaryOp, CompareOp, Elem, IndexOp, Kernel, Op, OpId, ParamKind, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
+};
 use flashtile_templates::expr::{Expr, Function, Shape};
 
 use super::{Home, Lowering, classify};
 use crate::error::Error;
-use crate::plan::StmtOp;
+use crate::names;
+use crate::plan::{LetType, StmtOp};
 use crate::rewrite::edit;
 
 /// Integer arithmetic on indices.
@@ -42,7 +45,7 @@ impl Lowering<'_> {
         if ty.dims.is_empty() {
             let name = self.value_name(result);
             let integer = matches!(ty.elem, Elem::I32 | Elem::Bool);
-            self.push(StmtOp::Let { name: name.clone(), integer, value });
+            self.push(StmtOp::Let { name: name.clone(), ty: LetType::of(integer), value });
             self.homes.insert(result, Home::Inline(Expr::Element(name, Shape::Uniform)));
             return Ok(());
         }
@@ -126,14 +129,22 @@ impl Lowering<'_> {
             Op::Constant(_, c) => Expr::Float(*c),
             Op::Scalar(p) => {
                 debug_assert!(matches!(self.kernel.params[*p].kind, ParamKind::Scalar(_)));
-                Expr::name(format!("params.{}", self.kernel.params[*p].name))
+                Expr::name(format!("params.{}", names::field(&self.kernel.params[*p].name)))
             }
-            Op::FromIndex(i) => self.index(*i),
+            Op::FromIndex(i) => match self.index(*i) {
+                // An `i32` has the lower 32 bits of the index.
+                index if self.instance.facts.wide && !matches!(index, Expr::Int(_)) => Expr::ToInt(Box::new(index)),
+                index => index,
+            },
             Op::Pos(c) => match self.kernel.ty(*c) {
                 Type::Coord(axis) => self.position(*axis),
                 other => unreachable!("verified: a coordinate, not {other:?}"),
             },
             Op::Full { value, .. } => self.expr(*value)?,
+            Op::Unary(UnaryOp::Abs, x) if self.kernel.tile(*x).elem == Elem::I32 => {
+                let x = self.expr(*x)?;
+                Expr::call(Function::Most, [x.clone(), Expr::Prefix("-", Box::new(x))])
+            }
             Op::Unary(op, x) => unary_expr(*op, self.expr(*x)?),
             Op::Binary(BinaryOp::Mul, a, b) if self.is_reference(data.results[0]) => {
                 Expr::call(Function::RoundedProduct, [self.expr(*a)?, self.expr(*b)?])
@@ -151,7 +162,9 @@ impl Lowering<'_> {
                     CompareOp::Gt => ">",
                     CompareOp::Ge => ">=",
                 };
-                Expr::infix(operator, self.expr(*a)?, self.expr(*b)?)
+                let (a, b) = (self.expr(*a)?, self.expr(*b)?);
+                let exact = !self.instance.facts.wide && data.op.operands().into_iter().all(|v| !has_loads(self.kernel, v));
+                if exact { Expr::infix(operator, a, b) } else { Expr::infix(operator, near(a.clone(), &b), near(b, &a)) }
             }
             Op::Select { cond, on_true, on_false } => {
                 Expr::Select(Box::new(self.expr(*cond)?), Box::new(self.expr(*on_true)?), Box::new(self.expr(*on_false)?))
@@ -221,6 +234,31 @@ impl Lowering<'_> {
             self.kernel.def(v).and_then(|(op, _)| self.kernel.walk().into_iter().find(|&(_, o)| o == op).map(|(b, _)| b))
         };
         block(a).is_some() && block(a) == block(b)
+    }
+}
+
+/// What a position along columns is compared with. Text has the start of the tile subtracted from it, which may not leave
+/// 32 bits. A position is from 0 to 2^31 - 2, so a bound beyond these compares as they do.
+fn near(bound: Expr, other: &Expr) -> Expr {
+    match (other, &bound) {
+        (Expr::ColumnPosition(_), Expr::Int(_) | Expr::Float(_) | Expr::ColumnPosition(_)) => bound,
+        (Expr::ColumnPosition(_), _) => {
+            let least = Expr::call(Function::Most, [bound, Expr::Int(-1)]);
+            Expr::call(Function::Least, [least, Expr::Int(i64::from(i32::MAX) - 1)])
+        }
+        _ => bound,
+    }
+}
+
+/// Whether a value depends on loaded elements.
+fn has_loads(kernel: &Kernel, value: ValueId) -> bool {
+    match kernel.values[value].def {
+        ValueDef::Result(op, _) => match &kernel.ops[op].op {
+            Op::Load { .. } | Op::For { .. } | Op::OfPart { .. } => true,
+            Op::Program(_) => false,
+            op => op.operands().into_iter().any(|v| has_loads(kernel, v)),
+        },
+        ValueDef::BlockParam(..) => matches!(kernel.ty(value), Type::Tile(_)),
     }
 }
 

@@ -5,7 +5,8 @@ use flashtile_templates::expr::{Expr, Function, Shape};
 
 use super::{Home, Lowering, Pending};
 use crate::error::Error;
-use crate::plan::{GlobalTile, SharedTile, Slot, StmtOp, TileId, WORK_RING_BYTES};
+use crate::names;
+use crate::plan::{GlobalTile, LetType, SharedTile, Slot, StmtOp, TileId, WORK_RING_BYTES};
 use crate::schedule::{Persistent, SharedLayout};
 
 /// Accesses to tensors that are read and written, since the last barrier. Several lanes read an element of a row, and one of them
@@ -30,7 +31,7 @@ impl Lowering<'_> {
     /// ahead addresses a later tile).
     pub(super) fn global_tile(&self, tensor: ParamId, at: &[At], tile_number: Option<(ValueId, Expr)>) -> GlobalTile {
         let decl = self.kernel.tensor(tensor);
-        let name = &self.kernel.params[tensor].name;
+        let name = names::field(&self.kernel.params[tensor].name);
         let last = at.len() - 1;
         let stride = |d: usize| if d == last { Expr::Int(1) } else { Expr::name(format!("params.{name}_stride{d}")) };
         let mut origin = Expr::name(format!("params.{name}"));
@@ -104,7 +105,7 @@ impl Lowering<'_> {
             let name = self.value_name(result);
             let integer = self.kernel.tile(result).elem == Elem::I32;
             let read = Expr::call(Function::Widen, [Expr::Prefix("*", Box::new(from.origin))]);
-            self.push(StmtOp::Let { name: name.clone(), integer, value: read });
+            self.push(StmtOp::Let { name: name.clone(), ty: LetType::of(integer), value: read });
             self.homes.insert(result, Home::Inline(Expr::Element(name, Shape::Uniform)));
             return Ok(());
         }
@@ -157,7 +158,7 @@ impl Lowering<'_> {
         }
         let dims = self.dims_of(at);
         let elem = self.instance.binding.elem(self.kernel, self.kernel.tensor(*tensor).elem);
-        let wanted = self.kernel.values[result].name.clone().unwrap_or_else(|| self.kernel.params[*tensor].name.clone());
+        let wanted = self.kernel.values[result].name.clone().unwrap_or_else(|| names::field(&self.kernel.params[*tensor].name));
         let name = self.unique(&format!("{wanted}_tile"));
         let (rows, columns) = (self.padded(&dims[0]), self.padded(&dims[1]));
         Ok(self.add_tile(name, elem, rows, columns, slots, false))
@@ -226,15 +227,20 @@ impl Lowering<'_> {
     /// Makes tiles copied outside loops visible to all warps.
     pub(super) fn acquire_pending(&mut self) {
         if !self.pending.is_empty() {
-            self.pending.clear();
-            self.push_wait(0);
-            self.push(StmtOp::Barrier);
+            self.acquire();
         }
+    }
+
+    /// Waits for all copies, and makes them visible to all warps.
+    pub(super) fn acquire(&mut self) {
+        self.pending.clear();
+        self.push_wait(0);
+        self.push(StmtOp::Barrier);
     }
 
     /// Whether the value is a tile that waits to be acquired.
     pub(super) fn is_pending(&self, tile: TileId) -> bool {
-        self.pending.iter().any(|p| p.tile == tile)
+        self.landed.contains(&tile) || self.pending.iter().any(|p| p.tile == tile)
     }
 
     /// Length of the contraction between two operands whose inner dimension is `dim`.

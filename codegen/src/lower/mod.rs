@@ -41,103 +41,14 @@ use crate::arch::{CopyOp, TensorOp};
 use crate::blocks;
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{LoopId, Plan, Role, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable};
+use crate::names;
+use crate::plan::{LetType, LoopId, Plan, Role, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable};
 use crate::schedule::Schedule;
 use classify::Classes;
 pub use program::trip_trend;
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::{GROUP, register_split};
 pub use stream::why_not_descending;
-
-/// Names that templates use: no value of the kernel may take them.
-const RESERVED: &[&str] = &[
-    "mt",
-    "nt",
-    "kt",
-    "np",
-    "e",
-    "r",
-    "row",
-    "column",
-    "at",
-    "lane",
-    "warp",
-    "shared",
-    "params",
-    "first_row",
-    "first_column",
-    "even",
-    "odd",
-    "next",
-    "all",
-    "pair",
-    "int",
-    "float",
-    "double",
-    "char",
-    "short",
-    "long",
-    "signed",
-    "unsigned",
-    "void",
-    "auto",
-    "register",
-    "volatile",
-    "default",
-    "switch",
-    "case",
-    "goto",
-    "do",
-    "while",
-    "new",
-    "delete",
-    "this",
-    "class",
-    "template",
-    "typename",
-    "namespace",
-    "using",
-    "operator",
-    "public",
-    "private",
-    "protected",
-    "virtual",
-    "bool",
-    "inline",
-    "extern",
-    "static",
-    "const",
-    "sizeof",
-    "union",
-    "enum",
-    "mma",
-    "ex2",
-    "rcp",
-    "lg2",
-    "fmax",
-    "fmin",
-    "widen",
-    "least",
-    "most",
-    "DEVICE",
-    "EACH",
-    "THREADS",
-    "INFINITE",
-    "Params",
-    "u32",
-    "u64",
-    "i64",
-    "program",
-    "group",
-    "uniform",
-    "leader",
-    "f16",
-    "bf16",
-    "piece",
-    "piece_at",
-    "first",
-    "WIDTH",
-];
 
 /// What a value has become.
 #[derive(Clone, PartialEq, Debug)]
@@ -174,10 +85,11 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
             meeting: None,
         },
         homes: HashMap::new(),
-        names: RESERVED.iter().map(|&n| n.to_owned()).collect(),
+        names: names::taken().collect(),
         forced: HashMap::new(),
         loops_by_axis: HashMap::new(),
         pending: Vec::new(),
+        landed: HashSet::new(),
         fragments_of: HashMap::new(),
         slots_of: HashMap::new(),
         made: HashMap::new(),
@@ -232,6 +144,8 @@ struct Lowering<'a> {
     forced: HashMap<ValueId, VarId>,
     loops_by_axis: HashMap<AxisId, LoopId>,
     pending: Vec<Pending>,
+    /// Tiles that were waited for, and of which only a loop that may make no trip has made sure that other warps see them.
+    landed: HashSet<TileId>,
     /// Tiles whose A fragments are in registers.
     fragments_of: HashMap<TileId, VarId>,
     /// Slots that streamed values are read from.
@@ -263,6 +177,7 @@ impl Lowering<'_> {
     fn push(&mut self, op: StmtOp) {
         if op == StmtOp::Barrier {
             self.exchange = memory::Exchange::default();
+            self.landed.clear();
         }
         self.out.push(Stmt { op, span: self.span });
     }
@@ -289,6 +204,14 @@ impl Lowering<'_> {
     fn value_name(&mut self, value: ValueId) -> String {
         let wanted = self.kernel.values[value].name.clone().unwrap_or_else(|| format!("t{}", value.0));
         self.unique(&wanted)
+    }
+
+    /// A name for a fragment, which products may name.
+    fn variable_name(&mut self, value: ValueId) -> String {
+        match self.kernel.values[value].name.clone() {
+            Some(name) if names::is_in_products(&name) => self.unique(&format!("{name}_tile")),
+            _ => self.value_name(value),
+        }
     }
 
     fn block_size(&self, axis: AxisId) -> u32 {
@@ -346,7 +269,7 @@ impl Lowering<'_> {
         if let Some(&v) = self.forced.get(&value) {
             return v;
         }
-        let name = self.value_name(value);
+        let name = self.variable_name(value);
         let tile = self.kernel.tile(value);
         let (dims, integer) = (tile.dims.clone(), matches!(tile.elem, Elem::I32 | Elem::Bool));
         self.new_variable(name, &dims, integer)
@@ -407,7 +330,7 @@ impl Lowering<'_> {
                 fixed += value * coefficient;
                 continue;
             }
-            let read = Expr::name(format!("params.{name}"));
+            let read = Expr::name(format!("params.{}", names::field(name)));
             let term = if coefficient == 1 { read } else { Expr::infix("*", read, Expr::Int(coefficient)) };
             sum = Some(match sum {
                 None => term,
@@ -500,7 +423,7 @@ impl Lowering<'_> {
         };
         if self.classes.positions.contains(&axis) {
             let value = Expr::infix("+", Expr::infix("*", Expr::name(name.clone()), block), Expr::name(offset));
-            self.push(StmtOp::Let { name: first.clone(), integer: true, value });
+            self.push(StmtOp::Let { name: first.clone(), ty: LetType::Int, value });
         }
         self.classes.first_position.insert(axis, first);
         self.homes.insert(coordinate, Home::Coordinate(name));
@@ -509,10 +432,14 @@ impl Lowering<'_> {
     /// An index: a named constant if the kernel text names it, else an expression.
     fn define_index(&mut self, result: ValueId, value: Expr) {
         let value = match (&self.kernel.values[result].name, &value) {
-            (None, _) | (_, Expr::Int(_) | Expr::Name(_)) => value,
+            (_, Expr::Int(_) | Expr::Name(_)) => value,
+            (None, _) if self.instance.facts.wide => value.wide(),
+            (None, _) => value,
             (Some(_), _) => {
                 let name = self.value_name(result);
-                self.push(StmtOp::Let { name: name.clone(), integer: true, value });
+                let wide = self.instance.facts.wide;
+                let (ty, value) = if wide { (LetType::Wide, value.wide()) } else { (LetType::Int, value) };
+                self.push(StmtOp::Let { name: name.clone(), ty, value });
                 Expr::name(name)
             }
         };

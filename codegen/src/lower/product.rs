@@ -50,7 +50,7 @@ impl Lowering<'_> {
         let waits = |tile: TileId| self.is_pending(tile);
         let needed = waits(b) || matches!(a, OperandA::Tile(tile, _) if waits(*tile));
         if needed {
-            self.acquire_pending();
+            self.acquire();
         }
     }
 

@@ -8,7 +8,7 @@ use flashtile_templates::expr::{Expr, Function};
 use super::{Home, Lowering};
 use crate::blocks;
 use crate::instance::Instance;
-use crate::plan::StmtOp;
+use crate::plan::{LetType, StmtOp};
 use crate::schedule::{Combine, Persistent, Schedule, WorkOrder};
 
 /// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
@@ -89,7 +89,7 @@ impl Lowering<'_> {
     }
 
     pub(super) fn push_int(&mut self, name: &str, value: Expr) {
-        self.push(StmtOp::Let { name: name.to_owned(), integer: true, value });
+        self.push(StmtOp::Let { name: name.to_owned(), ty: LetType::Int, value });
     }
 
     /// Number of programs along one dimension of the grid.

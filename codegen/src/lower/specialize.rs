@@ -9,6 +9,7 @@ use flashtile_templates::expr::Expr;
 use super::{Lowering, Source, unused};
 use crate::abi::TensorMap;
 use crate::error::Error;
+use crate::names;
 use crate::plan::{Guard, LoopId, OperandA, Role, Slot, Stmt, StmtOp, TileId};
 use crate::schedule::{Persistent, Schedule, SharedLayout};
 
@@ -77,7 +78,7 @@ impl Lowering<'_> {
             Some(map) => map,
             None => {
                 let tensor = name.clone();
-                let name = self.unique(&format!("{tensor}_map"));
+                let name = self.unique(&format!("{}_map", names::field(&tensor)));
                 self.plan.maps.push(TensorMap { name, tensor, order, tile: boxed });
                 self.plan.maps.len() - 1
             }

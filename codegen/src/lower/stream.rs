@@ -26,7 +26,8 @@ use flashtile_templates::expr::{Expr, Function};
 use super::pipeline::Loop;
 use super::{Home, Lowering, computed, running_max};
 use crate::error::Error;
-use crate::plan::{Guard, Iteration, LoopId, LoopInfo, Slot, StmtOp, TileId, VarId};
+use crate::names;
+use crate::plan::{Guard, Iteration, LetType, LoopId, LoopInfo, Slot, StmtOp, TileId, VarId};
 use crate::rewrite::edit;
 use crate::schedule::{OperandA as OperandAKnob, RunningMax, Walk};
 
@@ -108,6 +109,7 @@ impl Lowering<'_> {
         self.make_operands(id)?;
         self.loops_by_axis.insert(axis, loop_id);
         self.fragments_before_loop(body, &groups);
+        let before: Vec<TileId> = (0..self.plan.tiles.len()).filter(|&tile| self.is_pending(tile)).collect();
 
         let statements = self.collect(|this| {
             this.span = span;
@@ -124,12 +126,16 @@ impl Lowering<'_> {
         self.leave_loop(id, axis, &carried);
         // The loop may have made no trip, or many.
         self.exchange = self.exchange.or(exchanged);
-        if slots > 0 {
+        // What was copied before the loop and is waited for in it is not waited for if the loop makes no trip.
+        let only_in_loop: Vec<TileId> = before.into_iter().filter(|&tile| !self.is_pending(tile)).collect();
+        if slots > 0 || !only_in_loop.is_empty() {
             self.push_wait(0);
         }
         // The enclosing loop fills the rings again, and its next iteration reads what this one stored.
         if !self.loops_by_axis.is_empty() && (slots > 0 || self.exchange.stored) {
             self.push(StmtOp::Barrier);
+        } else {
+            self.landed.extend(only_in_loop);
         }
         Ok(())
     }
@@ -149,10 +155,7 @@ impl Lowering<'_> {
     /// A name for a loop coordinate. It occurs in addresses inside product statements, whose templates have names of their own.
     fn coordinate_name(&mut self, coordinate: ValueId) -> String {
         let wanted = self.kernel.values[coordinate].name.clone().unwrap_or_else(|| "tile".into());
-        match wanted.as_str() {
-            "a" | "b" | "d" | "x" | "step" => self.unique(&format!("{wanted}_tile")),
-            _ => self.unique(&wanted),
-        }
+        if names::is_in_products(&wanted) { self.unique(&format!("{wanted}_tile")) } else { self.unique(&wanted) }
     }
 
     /// Loop bounds as constants named after the coordinate.
@@ -163,7 +166,7 @@ impl Lowering<'_> {
             (Walk::Descending, last @ Expr::Int(_)) => last,
             (Walk::Descending, last) => {
                 let name = self.unique(&format!("{name}_last"));
-                self.push(StmtOp::Let { name: name.clone(), integer: true, value: last });
+                self.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value: last });
                 Expr::name(name)
             }
         };
@@ -186,8 +189,10 @@ impl Lowering<'_> {
             if matches!(value, Expr::Int(_)) {
                 return value;
             }
+            // Bounds are tiles of the loop, whatever they are computed from.
+            let value = if this.instance.facts.wide { Expr::ToInt(Box::new(value.wide())) } else { value };
             let name = this.unique(&format!("{name}_{suffix}"));
-            this.push(StmtOp::Let { name: name.clone(), integer: true, value });
+            this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
             Expr::name(name)
         };
         let Some(part) = part else {
@@ -206,7 +211,7 @@ impl Lowering<'_> {
         let tiles = if all_lo == Expr::Int(0) { all_hi } else { Expr::infix("-", all_hi, all_lo.clone()) };
         let define = |this: &mut Self, suffix: &str, value: Expr| {
             let name = this.unique(&format!("{name}_{suffix}"));
-            this.push(StmtOp::Let { name: name.clone(), integer: true, value });
+            this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
             Expr::name(name)
         };
         let count = || Expr::Int(part.count.into());
@@ -234,7 +239,7 @@ impl Lowering<'_> {
             IndexExpr::Size(s) => self.size(s),
             IndexExpr::Index(v) => self.index(*v),
             IndexExpr::Tile(v) => Expr::name(self.coordinate(*v)),
-            IndexExpr::Param(p) => Expr::name(format!("params.{}", self.kernel.params[*p].name)),
+            IndexExpr::Param(p) => Expr::name(format!("params.{}", names::field(&self.kernel.params[*p].name))),
             IndexExpr::Add(a, b) => match b.as_ref() {
                 IndexExpr::Const(c) if *c < 0 => Expr::infix("-", self.index_expr(a), Expr::Int(-c)),
                 _ => Expr::infix("+", self.index_expr(a), self.index_expr(b)),
@@ -256,7 +261,7 @@ impl Lowering<'_> {
         let mut carried = Vec::new();
         for (&param, &start) in params[1..].iter().zip(init) {
             let value = self.expr(start)?;
-            let name = self.value_name(param);
+            let name = self.variable_name(param);
             let tile = self.kernel.tile(param);
             let (dims, integer) = (tile.dims.clone(), tile.elem == flashtile_dsl::ir::Elem::I32);
             let v = self.new_variable(name, &dims, integer);
@@ -411,7 +416,7 @@ impl Lowering<'_> {
         for (index, &op) in ops.iter().enumerate() {
             for (g, &at) in acquisitions.iter().enumerate() {
                 if at == index {
-                    self.acquire(id, groups, g, coordinate);
+                    self.acquire_group(id, groups, g, coordinate);
                 }
             }
             self.span = self.kernel.ops[op].span;
@@ -430,7 +435,7 @@ impl Lowering<'_> {
     }
 
     /// Waits for a group, and issues the copies whose slots the barrier frees.
-    fn acquire(&mut self, id: LoopId, groups: &[Group], g: usize, coordinate: ValueId) {
+    fn acquire_group(&mut self, id: LoopId, groups: &[Group], g: usize, coordinate: ValueId) {
         let slots = self.schedule.stages;
         // Whatever was copied before the loop landed with the first group waited for.
         self.pending.clear();

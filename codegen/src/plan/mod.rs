@@ -355,6 +355,24 @@ pub struct Shared {
     pub value: Expr,
 }
 
+/// The type of a uniform constant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LetType {
+    /// f32.
+    Float,
+    /// An integer of 32 bits.
+    Int,
+    /// An integer of 64 bits.
+    Wide,
+}
+
+impl LetType {
+    /// Of an element of a tile.
+    pub fn of(integer: bool) -> Self {
+        if integer { LetType::Int } else { LetType::Float }
+    }
+}
+
 /// A statement.
 #[derive(Clone, PartialEq, Debug)]
 pub enum StmtOp {
@@ -362,8 +380,8 @@ pub enum StmtOp {
     Let {
         /// Name.
         name: String,
-        /// Whether it is an integer (else a float).
-        integer: bool,
+        /// Its type.
+        ty: LetType,
         /// Value.
         value: Expr,
     },

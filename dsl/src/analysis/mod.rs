@@ -9,6 +9,7 @@
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
 //! | [`dependence`], [`nest`] | statements, edges, components; the rule of interchange |
 //! | [`ranges`] | compile-time ranges of tiles: elements along them that are computed by themselves |
+//! | [`reach`] | what integer arithmetic reaches in a call: widths, divisors, indices |
 //! | [`streaming`] | reductions that split, and their combine |
 //! | [`cost`], [`visible`] | FLOPs, bytes, special functions, roofline; exact counts of what masks keep |
 
@@ -24,6 +25,7 @@ pub mod nest;
 pub mod picture;
 pub mod predicate;
 pub mod ranges;
+pub mod reach;
 pub mod simplify;
 pub mod streaming;
 pub mod unchanged;

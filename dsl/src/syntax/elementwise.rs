@@ -86,6 +86,12 @@ impl Lowering<'_> {
                     Err(self.reporter.report(error))
                 }
             },
+            // What is folded from literals may leave the range of its type; `INF` is a number of its own.
+            Operand::Number(number) if number.as_f64().is_finite() && (number.as_f64() as f32).is_infinite() => {
+                let error =
+                    Diagnostic::new(x.span, "this number does not fit an f32").label(format!("found {:e}", number.as_f64()));
+                Err(self.reporter.report(error.help("the largest f32 is 3.4028235e38; infinity is `INF`")))
+            }
             Operand::Number(number) => Ok(self.emit(Op::Constant(Elem::F32, number.as_f64()), x.span)),
             Operand::Size(_) => {
                 let index = self.index(x.clone())?;

@@ -50,7 +50,11 @@ impl Case {
             given.unwrap_or_else(|| kernel.binding().consts.get(&s.name).copied().unwrap_or_default())
         };
         let sizes: Vec<i64> = kernel.ir().sizes.values().map(size).collect();
-        host_facts(kernel, &sizes, scalar, |number| places[number].tensor())
+        let integer = |number: usize| match places[number] {
+            HostArgument::I32(x) => x,
+            _ => 0,
+        };
+        host_facts(kernel, &sizes, scalar, integer, |number| places[number].tensor())
     }
 }
 

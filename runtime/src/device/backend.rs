@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use flashtile_dsl::analysis::reach::Width;
 use flashtile_dsl::ir::Elem;
 use flashtile_emulator::Report;
 
@@ -83,6 +84,8 @@ pub(crate) struct Call<'a> {
     pub arguments: &'a [CallArgument<'a>],
     /// Values of all sizes, const ones too, by [`flashtile_dsl::ir::SizeId`].
     pub sizes: &'a [i64],
+    /// What the index arithmetic of the kernel needs for these sizes and scalars.
+    pub width: Width,
     /// Where to queue the launch; the device's own stream if `None`.
     pub stream: Option<&'a Stream>,
 }

@@ -1,8 +1,9 @@
 //! Facts about the arguments of a launch, computed per call.
 
 use flashtile_codegen::{Facts, wide_tensors};
+use flashtile_dsl::analysis::reach::{Reach, Values, Width};
 use flashtile_dsl::interpret::HostTensor;
-use flashtile_dsl::ir::{Elem, ParamKind};
+use flashtile_dsl::ir::{Elem, Entity, ParamKind};
 
 use super::fold::FoldPlan;
 use super::{Call, CallArgument};
@@ -17,6 +18,8 @@ pub(crate) struct FactKey {
     pub alignment: u32,
     /// The rows of heads that read the same keys can be folded.
     pub foldable: bool,
+    /// Index arithmetic may need 64 bits.
+    pub wide: bool,
 }
 
 impl FactKey {
@@ -45,7 +48,7 @@ impl FactKey {
             CallArgument::F32(_) | CallArgument::I32(_) => None,
         };
         let foldable = fold.is_some_and(|fold| fold.folds(call.sizes, strides));
-        Self { positive, alignment: 1 << bits.trailing_zeros(), foldable }
+        Self { positive, alignment: 1 << bits.trailing_zeros(), foldable, wide: call.width == Width::Wide }
     }
 
     /// Whether the `n`-th f32 scalar is positive and finite.
@@ -68,12 +71,13 @@ fn place_bits(elem: Elem, address: u64, shape: &[usize], strides: &[usize]) -> u
     used.fold(address, |bits, (_, stride)| bits | (stride * bytes) as u64)
 }
 
-/// The facts that a launch with these sizes finds whose parameters, by number, are these f32 scalars and these tensors, each in
-/// memory that is allocated as a device does.
+/// The facts that a launch with these sizes finds whose parameters, by number, are these f32 and i32 scalars and these
+/// tensors, each in memory that is allocated as a device does.
 pub(crate) fn host_facts<'a>(
     kernel: &BoundKernel,
     sizes: &[i64],
     scalar: impl Fn(usize) -> Option<f32>,
+    integer: impl Fn(usize) -> i32,
     tensor: impl Fn(usize) -> Option<&'a HostTensor>,
 ) -> Facts {
     let (mut facts, mut bits) = (Facts::none(), 16);
@@ -91,11 +95,24 @@ pub(crate) fn host_facts<'a>(
     }
     let fold = FoldPlan::of(ir, kernel.binding());
     let foldable = fold.is_some_and(|fold| fold.folds(sizes, |number| tensor(number).map(|t| &t.strides[..])));
-    Facts { alignment: 1 << bits.trailing_zeros(), foldable, ..facts }
+    let wide = is_wide(kernel, sizes, integer);
+    Facts { alignment: 1 << bits.trailing_zeros(), foldable, wide, ..facts }
 }
 
-/// Facts about launches with these sizes, packed tensors of these shapes (`None` for scalars) and positive scalars.
-pub(crate) fn packed_facts(kernel: &BoundKernel, sizes: &[i64], shapes: &[Option<Vec<usize>>]) -> Facts {
+/// Whether a call with these sizes and i32 scalars needs 64-bit index arithmetic. What no launch accepts needs none.
+fn is_wide(kernel: &BoundKernel, sizes: &[i64], integer: impl Fn(usize) -> i32) -> bool {
+    let call = Values { sizes, scalar: &|param| integer(param.index()) };
+    Reach::new(kernel.ir(), kernel.binding()).check(call) == Ok(Width::Wide)
+}
+
+/// Facts about launches with these sizes, packed tensors of these shapes (`None` for scalars), positive f32 scalars and these
+/// i32 scalars, by the number of their parameter.
+pub(crate) fn packed_facts(
+    kernel: &BoundKernel,
+    sizes: &[i64],
+    shapes: &[Option<Vec<usize>>],
+    integer: impl Fn(usize) -> i32,
+) -> Facts {
     let ir = kernel.ir();
     let mut bits = 16;
     for ((param, shape), wide) in ir.params.values().zip(shapes).zip(wide_tensors(ir)) {
@@ -112,7 +129,8 @@ pub(crate) fn packed_facts(kernel: &BoundKernel, sizes: &[i64], shapes: &[Option
         }
     }
     let foldable = FoldPlan::of(ir, kernel.binding()).is_some_and(|fold| fold.folds_packed(sizes));
-    Facts { alignment: 1 << bits.trailing_zeros(), foldable, ..Facts::best(ir) }
+    let wide = is_wide(kernel, sizes, integer);
+    Facts { alignment: 1 << bits.trailing_zeros(), foldable, wide, ..Facts::best(ir) }
 }
 
 #[cfg(test)]
@@ -124,7 +142,7 @@ mod tests {
     fn signs_of_scalars() {
         let of = |x: f32| {
             let arguments = [CallArgument::I32(1), CallArgument::F32(x)];
-            let call = Call { arguments: &arguments, sizes: &[], stream: None };
+            let call = Call { arguments: &arguments, sizes: &[], width: Width::Narrow, stream: None };
             FactKey::of(&call, &[1], &[false, false], None).is_positive(0)
         };
         assert_eq!([1.0, f32::MIN_POSITIVE].map(of), [true; 2]);
@@ -136,7 +154,7 @@ mod tests {
         let memory = Cpu::device().allocate(1).expect("small");
         let of = |elem, address, shape: &[usize], strides: &[usize]| {
             let x = CallArgument::Tensor { memory: &*memory, offset: 0, elem, address, shape, strides };
-            let call = Call { arguments: &[x], sizes: &[], stream: None };
+            let call = Call { arguments: &[x], sizes: &[], width: Width::Narrow, stream: None };
             FactKey::of(&call, &[], &[true], None).alignment
         };
         assert_eq!(of(Elem::F16, 256, &[2, 128], &[128, 1]), 16);

@@ -117,6 +117,7 @@ mod tests {
     use super::super::Cpu;
     use super::*;
     use crate::kernel::Kernel;
+    use flashtile_dsl::analysis::reach::Width;
     use flashtile_dsl::ir::Elem;
 
     fn plan() -> (FoldPlan, ir::Kernel) {
@@ -176,7 +177,7 @@ mod tests {
         let keys = own(&[1, 2, 40, 8], &[640, 320, 8, 1]);
         let arguments = [rows, keys, keys, CallArgument::F32(1.0), rows, own(&[1, 6, 5], &[30, 5, 1])];
         let sizes = sizes(&kernel, 5, 2);
-        let call = plan.view(&Call { arguments: &arguments, sizes: &sizes, stream: None }).expect("folds");
+        let call = plan.view(&Call { arguments: &arguments, sizes: &sizes, width: Width::Narrow, stream: None }).expect("folds");
         assert_eq!((call.sizes.len(), call.sizes.last()), (sizes.len() + 1, Some(&15)));
         let seen: Vec<_> = call.arguments(&arguments).collect();
         let of = |position: usize| match seen[position] {

@@ -114,8 +114,8 @@ pub enum ArgumentError {
         /// Extent given.
         found: usize,
     },
-    /// A size beyond 2^31, which generated code cannot count.
-    #[error("argument `{name}`: dimension {dimension} is {found}; sizes must be below 2^31")]
+    /// A size beyond what generated code counts.
+    #[error("argument `{name}`: dimension {dimension} is {found}; sizes must be at most 2^31 - 2^16")]
     TooLarge {
         /// The parameter.
         name: String,
@@ -124,15 +124,112 @@ pub enum ArgumentError {
         /// Extent given.
         found: usize,
     },
+    /// A size that is negative, or an extent or a sum of sizes beyond what generated code counts.
+    #[error("{text} of kernel `{kernel}` is {value}, and must be from 0 to {most}; sizes are {sizes}")]
+    Size {
+        /// The kernel.
+        kernel: String,
+        /// The size or extent, as in the kernel text.
+        text: String,
+        /// Its value, in words.
+        value: String,
+        /// The largest size.
+        most: i64,
+        /// All sizes, in words.
+        sizes: String,
+    },
+    /// More programs than a launch can have.
+    #[error("a launch of kernel `{kernel}` with {sizes} has more than 2^31 programs; launch it for parts of the tensors")]
+    Programs {
+        /// The kernel.
+        kernel: String,
+        /// All sizes, in words.
+        sizes: String,
+    },
+    /// An index outside of the dimension that it addresses.
+    #[error(
+        "argument `{name}`: dimension {dimension} has extent {extent}, but the kernel addresses {value} (`{text}`{place}); sizes \
+         are {sizes}"
+    )]
+    Outside {
+        /// The parameter.
+        name: String,
+        /// The dimension, from 0.
+        dimension: usize,
+        /// Its extent.
+        extent: i64,
+        /// The index that is outside.
+        value: i64,
+        /// The index, as in the kernel text.
+        text: String,
+        /// Its line in the kernel text.
+        place: String,
+        /// All sizes and i32 scalars, in words.
+        sizes: String,
+    },
+    /// A division by zero.
+    #[error("kernel `{kernel}` divides by `{text}`{place}, which is 0; sizes are {sizes}")]
+    Division {
+        /// The kernel.
+        kernel: String,
+        /// The divisor, as in the kernel text.
+        text: String,
+        /// Its line in the kernel text.
+        place: String,
+        /// All sizes and i32 scalars, in words.
+        sizes: String,
+    },
+    /// Integer arithmetic that leaves its width.
+    #[error("`{text}`{place} of kernel `{kernel}` leaves {bits} bits; give smaller sizes or scalars than {sizes}")]
+    Overflow {
+        /// The kernel.
+        kernel: String,
+        /// The value, as in the kernel text.
+        text: String,
+        /// Its line in the kernel text.
+        place: String,
+        /// Bits of its type.
+        bits: u32,
+        /// All sizes and i32 scalars, in words.
+        sizes: String,
+    },
+    /// Integer arithmetic of which it was not found out what it reaches.
+    #[error(
+        "what `{text}`{place} of kernel `{kernel}` reaches was not found out for {sizes}; bound it in the kernel text with min and \
+         max"
+    )]
+    Undecided {
+        /// The kernel.
+        kernel: String,
+        /// The value, as in the kernel text.
+        text: String,
+        /// Its line in the kernel text.
+        place: String,
+        /// All sizes and i32 scalars, in words.
+        sizes: String,
+    },
+    /// An output of which several elements are one place in memory.
+    #[error(
+        "argument `{name}` is written by the kernel, but elements of it share their memory: shape {shape:?}, strides {strides:?}; \
+         give it a layout without overlaps"
+    )]
+    Overlapping {
+        /// The output.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its strides in elements.
+        strides: Vec<usize>,
+    },
     /// An output given as an input.
     #[error("argument `{name}` is written by the kernel; give it as `&mut`")]
     NotMutable {
         /// The parameter.
         name: String,
     },
-    /// An output that is the memory of another argument.
+    /// An output of which an element lies in the memory of another argument.
     #[error(
-        "argument `{name}` is written by the kernel and shares its memory with argument `{other}`; give them memory of their own"
+        "argument `{name}` is written by the kernel and shares memory with argument `{other}`; give them memory of their own"
     )]
     Aliased {
         /// The output.

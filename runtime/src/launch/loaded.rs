@@ -84,11 +84,12 @@ impl LoadedKernel {
     fn run(&self, stream: Option<&Stream>, arguments: &[Argument<'_>]) -> Result<()> {
         let mut sizes = [0; MAX_SIZES];
         let count = self.signature.check(&self.device, arguments, &mut sizes)?;
+        let width = self.signature.check_reach(arguments, &sizes[..count])?;
         self.signature.check_aliases(arguments)?;
         let mut raw = [CallArgument::I32(0); MAX_ARGUMENTS];
         for (slot, argument) in raw.iter_mut().zip(arguments) {
             *slot = argument.raw();
         }
-        self.launcher.launch(&Call { arguments: &raw[..arguments.len()], sizes: &sizes[..count], stream })
+        self.launcher.launch(&Call { arguments: &raw[..arguments.len()], sizes: &sizes[..count], width, stream })
     }
 }

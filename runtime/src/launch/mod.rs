@@ -3,6 +3,7 @@
 mod argument;
 mod error;
 mod loaded;
+mod overlap;
 mod signature;
 
 pub use argument::Argument;

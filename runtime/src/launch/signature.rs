@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 
+use flashtile_dsl::analysis::reach::{Fault, MAX_SIZE, Reach, Values, Width};
 use flashtile_dsl::ir::{self, At, Binding, Elem, Entity, Op, ParamKind, SizeExpr, SizeKind};
 
+use super::overlap::{overlap, overlaps_itself};
 use super::{Argument, ArgumentError};
 use crate::device::Device;
 
@@ -38,6 +40,8 @@ pub(super) struct Signature {
     sources: Vec<Source>,
     /// Parameters, dimensions of them, and how much of these is addressed by ranges.
     ranges: Vec<(usize, usize, usize)>,
+    /// What is computed from sizes and scalars.
+    reach: Reach,
 }
 
 /// Sizes that a kernel may have. A launch keeps them on its stack.
@@ -70,7 +74,8 @@ impl Signature {
             })
             .collect();
         let consts: Vec<i64> = ir.sizes.values().map(|s| binding.consts.get(&s.name).copied().unwrap_or(0)).collect();
-        let mut signature = Self { ir: ir.clone(), params, consts, sources: Vec::new(), ranges: Vec::new() };
+        let mut signature =
+            Self { ir: ir.clone(), params, consts, sources: Vec::new(), ranges: Vec::new(), reach: Reach::new(ir, binding) };
         signature.sources = signature.solve()?;
         signature.ranges = signature.addressed();
         Ok(signature)
@@ -140,7 +145,7 @@ impl Signature {
         for source in &self.sources {
             let tensor = arguments[source.param].tensor().expect("checked: a tensor parameter");
             let extent = tensor.shape()[source.dimension];
-            let scaled = i64::try_from(extent).ok().filter(|&e| e < 1 << 31).ok_or_else(|| ArgumentError::TooLarge {
+            let scaled = i64::try_from(extent).ok().filter(|&e| e <= MAX_SIZE).ok_or_else(|| ArgumentError::TooLarge {
                 name: self.name(source.param),
                 dimension: source.dimension,
                 found: extent,
@@ -212,22 +217,59 @@ impl Signature {
         }
     }
 
-    /// Refuses an output that starts where another argument does.
+    /// Refuses an output that shares memory with another argument, or elements of it with each other.
     pub fn check_aliases(&self, arguments: &[Argument<'_>]) -> Result<(), ArgumentError> {
         for (index, argument) in arguments.iter().enumerate() {
             let Argument::Output(output) = argument else { continue };
+            if overlaps_itself(output) {
+                let (shape, strides) = (output.shape().to_vec(), output.strides().to_vec());
+                return Err(ArgumentError::Overlapping { name: self.name(index), shape, strides });
+            }
             for (other, second) in arguments.iter().enumerate() {
                 if let Some(tensor) = second.tensor()
                     && other != index
-                    && tensor.address() == output.address()
-                    && !output.is_empty()
-                    && !tensor.is_empty()
+                    && overlap(output, tensor)
                 {
                     return Err(ArgumentError::Aliased { name: self.name(index), other: self.name(other) });
                 }
             }
         }
         Ok(())
+    }
+
+    /// Checks what the kernel computes from sizes and scalars: indices, divisors, widths. Says which width its index
+    /// arithmetic needs.
+    pub fn check_reach(&self, arguments: &[Argument<'_>], sizes: &[i64]) -> Result<Width, ArgumentError> {
+        let scalar = |param: ir::ParamId| match arguments[param.index()] {
+            Argument::I32(x) => x,
+            _ => 0,
+        };
+        self.reach.check(Values { sizes, scalar: &scalar }).map_err(|fault| self.fault(fault, arguments, sizes))
+    }
+
+    fn fault(&self, fault: Fault, arguments: &[Argument<'_>], sizes: &[i64]) -> ArgumentError {
+        let kernel = self.ir.name.clone();
+        let place = |span| self.ir.source.line_column(span).map(|(line, _)| format!(" in line {line}")).unwrap_or_default();
+        let scalars = self.ir.params.values().zip(arguments).filter_map(|(param, argument)| match argument {
+            Argument::I32(x) => Some(format!("{} = {x}", param.name)),
+            _ => None,
+        });
+        let named = self.ir.sizes.values().zip(sizes).map(|(size, value)| format!("{} = {value}", size.name));
+        let sizes = named.chain(scalars).collect::<Vec<_>>().join(", ");
+        match fault {
+            Fault::Size { text, value } => {
+                let value = value.map_or("no whole number".to_owned(), |value| value.to_string());
+                ArgumentError::Size { kernel, text, value, most: MAX_SIZE, sizes }
+            }
+            Fault::Programs => ArgumentError::Programs { kernel, sizes },
+            Fault::Outside { tensor, dimension, text, value, extent, span } => {
+                let name = self.name(tensor.index());
+                ArgumentError::Outside { name, dimension, extent, value, text, place: place(span), sizes }
+            }
+            Fault::Division { text, span } => ArgumentError::Division { kernel, text, place: place(span), sizes },
+            Fault::Overflow { text, bits, span } => ArgumentError::Overflow { kernel, text, place: place(span), bits, sizes },
+            Fault::Undecided { text, span } => ArgumentError::Undecided { kernel, text, place: place(span), sizes },
+        }
     }
 
     fn name(&self, param: usize) -> String {

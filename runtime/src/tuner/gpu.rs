@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use flashtile_codegen::Arch;
+use flashtile_dsl::analysis::reach::Width;
 
 use super::bench::{Bench, Rejection};
 use super::gate::Gate;
@@ -18,6 +19,8 @@ use crate::lowering::Code;
 /// A GPU with inputs on it and what the oracle says of them.
 pub(super) struct GpuBench<'a> {
     pub gpu: &'a Cuda,
+    /// What index arithmetic needs for the inputs.
+    pub width: Width,
     pub kernel: &'a BoundKernel,
     pub arch: &'static Arch,
     pub inputs: &'a Inputs,
@@ -45,7 +48,7 @@ impl GpuBench<'_> {
 
     fn launch(&self, variant: &Variant) -> Result<()> {
         let arguments: Vec<CallArgument<'_>> = self.inputs.arguments().iter().map(|a| a.raw()).collect();
-        let call = Call { arguments: &arguments, sizes: &self.inputs.sizes, stream: None };
+        let call = Call { arguments: &arguments, sizes: &self.inputs.sizes, width: self.width, stream: None };
         Ok(variant.launch(&call, self.gpu.stream())?)
     }
 

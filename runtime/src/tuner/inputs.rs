@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use flashtile_dsl::analysis::reach::MAX_SIZE;
 use flashtile_dsl::ir::{Direction, Elem, Entity, ParamKind, SizeKind};
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -13,6 +14,9 @@ use crate::error::Result;
 use crate::kernel::BoundKernel;
 use crate::launch::Argument;
 use crate::tensor::AnyTensor;
+
+/// The value of i32 scalars.
+pub(super) const INTEGER: i32 = 1;
 
 /// Arguments of a kernel for given sizes.
 pub(super) struct Inputs {
@@ -47,7 +51,7 @@ pub(super) fn all_sizes(kernel: &BoundKernel, given: &BTreeMap<String, i64>) -> 
             Some(SizeKind::Const) if kernel.binding().consts[name] != value => {
                 return Err(wrong(name, "is a constant that is bound to another value"));
             }
-            Some(_) if !(0..1 << 31).contains(&value) => return Err(wrong(name, "is not between 0 and 2^31")),
+            Some(_) if !(0..=MAX_SIZE).contains(&value) => return Err(wrong(name, "is not between 0 and 2^31 - 2^16")),
             Some(_) => {}
         }
     }
@@ -109,7 +113,7 @@ impl Inputs {
                         Value::Input(AnyTensor::from_bytes(device, elem, &shape, &bytes)?)
                     }
                 }
-                (ParamKind::Scalar(Elem::I32), _) => Value::I32(1),
+                (ParamKind::Scalar(Elem::I32), _) => Value::I32(INTEGER),
                 _ => Value::F32(scale),
             });
         }

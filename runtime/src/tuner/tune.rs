@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use flashtile_codegen::{Arch, Facts, Instance, RunningMax, Schedule};
+use flashtile_dsl::analysis::reach::Width;
 
 use super::TuneError;
 use super::bench::{Compilation, Compiler, Rejection};
@@ -71,7 +72,7 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
         (None, None) => return Err(TuneError::NoArchitecture { device: device.to_string() }.into()),
     };
     let all_sizes = inputs::all_sizes(kernel, sizes)?;
-    let facts = packed_facts(kernel, &all_sizes, &inputs::shapes(kernel, &all_sizes)?);
+    let facts = packed_facts(kernel, &all_sizes, &inputs::shapes(kernel, &all_sizes)?, |_| inputs::INTEGER);
     let mut task = Task {
         kernel,
         sizes,
@@ -205,7 +206,8 @@ impl Task<'_> {
         let inputs = Inputs::random(self.kernel, self.sizes, device, self.options.seed, &self.options.data)?;
         let gate = Gate::new(self.kernel, &inputs, self.options.seed)?;
         let timer = Timer::new(gpu)?;
-        let bench = GpuBench { gpu, kernel: self.kernel, arch: self.arch, inputs: &inputs, gate, timer, start };
+        let width = if self.facts.wide { Width::Wide } else { Width::Narrow };
+        let bench = GpuBench { gpu, width, kernel: self.kernel, arch: self.arch, inputs: &inputs, gate, timer, start };
         let limits = Limits {
             budget: self.options.budget,
             jobs: self.options.jobs,

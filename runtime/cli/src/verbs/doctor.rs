@@ -54,6 +54,11 @@ const TEST_GROUPS: &[TestGroup] = &[
         command: "python3 bench/conflicts.py",
         needs: &["GPU", "NVRTC", "Python"],
     },
+    TestGroup {
+        name: "generated files under nvcc",
+        command: "cargo test -p flashtile-tests --test nvcc -- --ignored",
+        needs: &["NVRTC", "nvcc"],
+    },
     TestGroup { name: "disassembly", command: "flashtile inspect attention --emit sass", needs: &["NVRTC", "disassembler"] },
     TestGroup { name: "comparison with peers", command: "python3 bench/bench.py", needs: &["GPU", "Python"] },
 ];
@@ -61,7 +66,7 @@ const TEST_GROUPS: &[TestGroup] = &[
 /// Looks.
 pub fn run(_: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let toolchain = searching_only(global);
-    let findings = [gpu(), nvrtc(&toolchain), disassembler(&toolchain), cache(), python()];
+    let findings = [gpu(), nvrtc(&toolchain), disassembler(&toolchain), nvcc(), cache(), python()];
     let missing = |group: &TestGroup| -> Vec<&str> {
         let lacks = |need: &&&str| findings.iter().any(|f| f.subject == **need && !f.ok);
         group.needs.iter().filter(lacks).copied().collect()
@@ -139,6 +144,21 @@ fn describe(device: &Device) -> String {
         format!("compute capability {major}.{minor}, {} SMs, driver for CUDA {driver}.{driver_minor}", gpu.sms)
     });
     format!("{}: {}, {}, {} GiB", info.id, info.name, gpu.unwrap_or_default(), info.memory_bytes >> 30)
+}
+
+/// Only tests use it.
+fn nvcc() -> Finding {
+    let program = std::env::var("FLASHTILE_NVCC").unwrap_or_else(|_| "nvcc".to_owned());
+    let found = match Command::new(&program).arg("--version").output() {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let version = text.lines().find_map(|line| Some(line.split_once("release ")?.1.to_owned()));
+            Ok(format!("{program}, release {}", version.unwrap_or_default()))
+        }
+        Ok(output) => Err(format!("{program} --version fails with {}", output.status)),
+        Err(error) => Err(format!("{program} does not run: {error}")),
+    };
+    finding("nvcc", found, "put it on PATH or name it in FLASHTILE_NVCC; `.ci/run` installs it with pip")
 }
 
 fn nvrtc(toolchain: &Toolchain) -> Finding {

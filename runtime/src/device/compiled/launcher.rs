@@ -148,10 +148,13 @@ impl<P: Processor> CompiledLauncher<P> {
         };
         let own = key(facts.clone());
         let known = winner(&own);
-        // Where the winner folds no rows, it is as good for arguments of which they do not, or do, fold.
+        // A winner that folds no rows is as good for arguments whose rows fold as for those whose rows do not. A winner for
+        // 32-bit index arithmetic is as good for 64-bit: it is a few instructions of each program.
         let tuned = known.clone().filter(|w| w.measured.is_some()).or_else(|| {
-            let other = key(Facts { foldable: !facts.foldable, ..facts.clone() });
-            winner(&other).filter(|w| w.measured.is_some() && w.schedule.fold == Fold::Off)
+            let narrow = Facts { wide: false, ..facts.clone() };
+            let unfolded = Facts { foldable: !facts.foldable, ..narrow.clone() };
+            let same = winner(&key(narrow)).filter(|w| facts.wide && w.measured.is_some());
+            same.or_else(|| winner(&key(unfolded)).filter(|w| w.measured.is_some() && w.schedule.fold == Fold::Off))
         });
         if let Some(tuned) = tuned {
             return Ok((tuned.schedule, Origin::Tuned));
@@ -183,7 +186,7 @@ impl<P: Processor> CompiledLauncher<P> {
         };
         let positive: BTreeSet<String> =
             self.scalars.iter().enumerate().filter(|(bit, _)| key.is_positive(*bit)).map(|(_, &p)| name(p)).collect();
-        Facts { positive, alignment: key.alignment, foldable: key.foldable }
+        Facts { positive, alignment: key.alignment, foldable: key.foldable, wide: key.wide }
     }
 
     fn sizes(&self, call: &Call<'_>) -> BTreeMap<String, i64> {

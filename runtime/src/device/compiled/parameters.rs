@@ -3,6 +3,7 @@
 //! Scratch tensors are arguments after those of the call, in their order. Names are resolved to positions once; packing a call then copies numbers and allocates nothing.
 
 use flashtile_codegen::{Abi, Blocks, Field, GridDim, Scratch, SizeTerm};
+use flashtile_dsl::analysis::reach::MAX_SIZE;
 use flashtile_dsl::ir;
 
 use super::scratch::argument_named;
@@ -87,7 +88,7 @@ impl Parameters {
                     CallArgument::Tensor { strides, .. } => put(*offset, &(strides[dimension] as i64).to_ne_bytes()),
                     CallArgument::F32(_) | CallArgument::I32(_) => unreachable!("checked: a tensor parameter"),
                 },
-                // Checked where sizes are solved: they are below 2^31.
+                // Checked where sizes are solved: they are at most `MAX_SIZE`.
                 Source::Size(size) => put(*offset, &(sizes[size] as i32).to_ne_bytes()),
                 Source::Scalar(param) => match arguments[param] {
                     CallArgument::F32(x) => put(*offset, &x.to_ne_bytes()),
@@ -125,14 +126,15 @@ impl Parameters {
 
     /// Blocks to launch on a device of so many multiprocessors; `None` if they are more than a grid can have.
     pub fn blocks(&self, sizes: &[i64], sms: u32) -> Option<u32> {
-        let programs = self.programs(sizes)?;
+        // Blocks that stay count programs beyond the last one.
+        let programs = self.programs(sizes).filter(|&programs| programs <= MAX_SIZE)?;
         let blocks = match self.blocks {
             Blocks::PerProgram => programs,
             Blocks::Persistent(per_sm) => programs.min(i64::from(per_sm) * i64::from(sms)),
         };
         // A grid is a whole number of clusters; blocks beyond the programs find no work.
         let blocks = (blocks + self.cluster - 1) / self.cluster * self.cluster;
-        u32::try_from(blocks).ok().filter(|&b| b < 1 << 31)
+        u32::try_from(blocks).ok()
     }
 }
 
@@ -219,7 +221,9 @@ mod tests {
         assert_eq!(blocks(Blocks::PerProgram, 2, 64 * 1000 + 1), Some(1002));
         assert_eq!(blocks(Blocks::Persistent(2), 1, 64 * 1000), Some(264));
         assert_eq!(blocks(Blocks::Persistent(2), 1, 64 * 10), Some(10));
-        assert_eq!(blocks(Blocks::PerProgram, 1, 64 << 31), None);
+        assert_eq!(blocks(Blocks::PerProgram, 1, 64 * MAX_SIZE), Some(MAX_SIZE as u32));
+        let more = 64 * MAX_SIZE + 1;
+        assert_eq!([blocks(Blocks::PerProgram, 1, more), blocks(Blocks::Persistent(2), 1, more)], [None; 2]);
     }
 
     #[test]

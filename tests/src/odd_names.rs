@@ -1,0 +1,32 @@
+//! A kernel whose names are all taken in C++, in CUDA, or by the templates.
+
+/// Its text. Valid Rust, and attention but for its names.
+pub const ODD_NAMES: &str = "
+pub fn int<T: Element, const D: usize>(
+    EACH: &Tensor<T, (new, D)>,
+    float4: &Tensor<T, (threadIdx, D)>,
+    template: &Tensor<T, (threadIdx, D)>,
+    __half: f32,
+    q_stride0: i32,
+    workspace: &mut Tensor<T, (new, D)>,
+    α: &mut Tensor<f32, (new)>,
+) {
+    let row = program(tiles(new));
+    let shared = load(EACH, [row, ..]);
+    let mut widen = full(row, -INF);
+    let mut operator = zeros(row);
+    let mut a = zeros((row, D));
+    for lane in tiles(threadIdx) {
+        let b = dot(shared, load(float4, [lane, ..]).t()) * __half;
+        let x = mask(b, pos(lane) < q_stride0);
+        let namespace = max(widen, rowmax(x));
+        let double = exp(widen - visible_or_zero(namespace));
+        let k_slot = exp(x - visible_or_zero(namespace));
+        operator = operator * double + rowsum(k_slot);
+        a = a * double + dot(k_slot.to::<T>(), load(template, [lane, ..]));
+        widen = namespace;
+    }
+    store(workspace, [row, ..], div_or_zero(a, operator));
+    store(α, [row], widen + ln(operator));
+}
+";

@@ -1,0 +1,194 @@
+//! Integers in compiled code: indices, positions and elements, at the edges of 32 bits, against the meaning in code.
+//! Executed on the emulator; needs NVRTC, no GPU.
+
+use flashtile::device::Emulation;
+use flashtile::emulator::Options;
+use flashtile::toolchain::Toolchain;
+use flashtile::{AnyTensor, Arch, Argument, Device, Elem, Kernel, LaunchOptions, LoadedKernel, f16};
+use flashtile_dsl::ir::SourceText;
+
+/// A tensor of the host.
+struct Host {
+    elem: Elem,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+fn ints(shape: &[usize], values: impl IntoIterator<Item = i32>) -> Host {
+    let bytes: Vec<u8> = values.into_iter().flat_map(i32::to_le_bytes).collect();
+    assert_eq!(bytes.len(), 4 * shape.iter().product::<usize>());
+    Host { elem: Elem::I32, shape: shape.to_vec(), bytes }
+}
+
+fn halves(shape: &[usize], values: impl Fn(usize) -> f32) -> Host {
+    let count = shape.iter().product();
+    let bytes = (0..count).flat_map(|n| f16::from_f32(values(n)).to_le_bytes()).collect();
+    Host { elem: Elem::F16, shape: shape.to_vec(), bytes }
+}
+
+fn load(text: &str, device: &Device, arch: &'static str, schedule: Option<&str>) -> LoadedKernel {
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = Kernel::from_source(&source).expect("well formed").remove(0);
+    let consts = kernel.ir().sizes.values().filter(|s| s.name == "D").map(|s| (s.name.clone(), 64)).collect::<Vec<_>>();
+    let options = LaunchOptions {
+        toolchain: Toolchain::shared(),
+        arch: Arch::named(arch).filter(|_| !device.to_string().starts_with("cpu")),
+        schedule: schedule.map(|s| s.parse().expect("a schedule")),
+        emulation: Emulation { options: Options::default(), ..Emulation::default() },
+        ..LaunchOptions::default()
+    };
+    kernel.bind(Elem::F16, consts).expect("binds").on_with(device, options).expect("loads")
+}
+
+/// The f32 output (the last parameter) of a launch with these tensors, and these i32 scalars after them.
+fn outputs(kernel: &LoadedKernel, inputs: &[Host], scalars: &[i32], shape: &[usize]) -> Vec<f32> {
+    let device = kernel.device();
+    let tensors: Vec<AnyTensor> =
+        inputs.iter().map(|t| AnyTensor::from_bytes(device, t.elem, &t.shape, &t.bytes).expect("fits")).collect();
+    let output = AnyTensor::zeros(device, Elem::F32, shape).expect("fits");
+    let mut arguments: Vec<Argument<'_>> = tensors.iter().map(Argument::from).collect();
+    arguments.extend(scalars.iter().map(|&x| Argument::from(x)));
+    arguments.push(Argument::Output(&output));
+    kernel.launch(&arguments).unwrap_or_else(|error| panic!("on {device}: {error}"));
+    let bytes = output.to_bytes().expect("is read");
+    bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+}
+
+/// Whether compiled code gives what the CPU gives; the number of variants that had wide index arithmetic.
+fn agree(text: &str, archs: &[&'static str], schedule: Option<&str>, calls: &[(&[Host], &[i32], &[usize])]) -> usize {
+    let mut wide = 0;
+    let reference = load(text, &Device::cpu(), "sm_80", None);
+    for &arch in archs {
+        let compiled = load(text, &Device::emulator(), arch, schedule);
+        for (inputs, scalars, shape) in calls {
+            let expected = outputs(&reference, inputs, scalars, shape);
+            let found = outputs(&compiled, inputs, scalars, shape);
+            let differ = expected
+                .iter()
+                .zip(&found)
+                .position(|(a, b)| (a - b).abs() > 2e-3 * a.abs().max(1.0) || a.is_nan() != b.is_nan());
+            assert_eq!(differ, None, "on {arch} with {scalars:?}: {:?}", differ.map(|at| (expected[at], found[at])));
+        }
+        wide += compiled.variants().iter().filter(|v| v.facts.wide).count();
+    }
+    wide
+}
+
+#[test]
+fn products_of_indices_are_exact_beyond_32_bits() {
+    // h * N * N / N / N is h, for which h * N * N must be exact: 2^31 lies between the squares of these sizes.
+    let text = "pub fn f(x: &Tensor<i32, (H)>, n: &Tensor<i32, (N)>, o: &mut Tensor<f32, (H)>) {
+        let h = program(H);
+        let g = h * N * N / N / N;
+        store(o, [h], (load(x, [g]) + load(n, [h * N % N])).to::<f32>());
+    }";
+    let call = |n: usize| [ints(&[2], [3, 5]), ints(&[n], (0..n as i32).map(|i| i % 7))];
+    for (n, wide) in [(46_340, 0), (46_341, 1)] {
+        assert_eq!(agree(text, &["sm_80"], None, &[(&call(n), &[], &[2])]), wide, "N = {n}");
+    }
+}
+
+/// A mask whose bound comes as a scalar, or is loaded, and is so far off that a tile's first position cannot be subtracted from it.
+#[test]
+fn bounds_of_masks_may_be_as_far_as_an_i32_is() {
+    let text = |keep: &str, parameters: &str| {
+        format!(
+            "pub fn f<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, {parameters}, o: &mut Tensor<f32, (M)>) {{
+                let i = program(tiles(M));
+                let q_i = load(q, [i, ..]);
+                let mut m = zeros(i);
+                for j in tiles(N) {{
+                    let s = exp(mask(dot(q_i, load(k, [j, ..]).t()) * 0.125, {keep}));
+                    m = m + rowsum(s);
+                }}
+                store(o, [i], m);
+            }}"
+        )
+    };
+    let matrices = || vec![halves(&[150, 64], |n| (n % 13) as f32 / 16.0), halves(&[200, 64], |n| (n % 11) as f32 / 16.0)];
+    let scalars = matrices();
+    let windows: Vec<[i32; 1]> = [i32::MAX, i32::MIN + 256, 1, 17, 0, -3].map(|w| [w]).to_vec();
+    let calls: Vec<(&[Host], &[i32], &[usize])> = windows.iter().map(|w| (&scalars[..], &w[..], &[150usize][..])).collect();
+    for keep in ["pos(j) > pos(i) - w / 2", "pos(j) <= w", "w > pos(j)", "pos(j) >= w", "abs(pos(i) - pos(j)) < w"] {
+        let wide = agree(&text(keep, "w: i32"), &["sm_80"], Some("block_m=64,block_n=64"), &calls);
+        assert!(wide <= 1, "{wide} variants of one width");
+    }
+    for length in [i32::MAX, i32::MIN, 0, 1, 100, 200] {
+        let mut inputs = matrices();
+        inputs.push(ints(&[1], [length]));
+        for keep in ["pos(j) < load(len, [0])", "pos(j) <= load(len, [0])", "load(len, [0]) < pos(j)"] {
+            let call: [(&[Host], &[i32], &[usize]); 1] = [(&inputs, &[], &[150])];
+            agree(&text(keep, "len: &Tensor<i32, (L)>"), &["sm_80"], Some("block_m=64,block_n=64"), &call);
+        }
+    }
+}
+
+#[test]
+fn integer_tiles_are_operands_of_products() {
+    let right =
+        "pub fn f<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<i32, (N, D)>, o: &mut Tensor<f32, (M, N)>) {
+        let (i, j) = program(tiles(M), tiles(N));
+        store(o, [i, j], dot(load(q, [i, ..]), load(k, [j, ..]).to::<T>().t()));
+    }";
+    let left =
+        "pub fn f<T: Element, const D: usize>(q: &Tensor<i32, (M, D)>, k: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (M, N)>) {
+        let (i, j) = program(tiles(M), tiles(N));
+        store(o, [i, j], dot(load(q, [i, ..]).to::<T>(), load(k, [j, ..]).t()));
+    }";
+    // Integers that are computed with before they are converted, beyond what an f32 holds.
+    let computed = "pub fn f<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<i32, (N, D)>, r: &Tensor<i32, (N)>, o: &mut Tensor<f32, (M, N)>) {
+        let (i, j) = program(tiles(M), tiles(N));
+        let k_j = (load(k, [j, ..]) * 20000001 + load(r, [j])) % 7;
+        store(o, [i, j], dot(load(q, [i, ..]), k_j.to::<T>().t()));
+    }";
+    let small = |n: usize| (n as i32 * 7) % 11 - 5;
+    for (m, n) in [(64, 64), (70, 33)] {
+        let floats = |rows: usize| halves(&[rows, 64], |n| (n % 9) as f32 / 8.0 - 0.5);
+        let whole = |rows: usize| ints(&[rows, 64], (0..rows * 64).map(small));
+        let archs = ["sm_75", "sm_80", "sm_90a"];
+        agree(right, &archs, None, &[(&[floats(m), whole(n)], &[], &[m, n])]);
+        agree(left, &archs, None, &[(&[whole(m), floats(n)], &[], &[m, n])]);
+        let rows = ints(&[n], (0..n as i32).map(|r| r * 1_000_003));
+        agree(computed, &archs, None, &[(&[floats(m), whole(n), rows], &[], &[m, n])]);
+    }
+}
+
+/// A tile that is loaded before the outer of two loops, and read in the inner one, of which either makes no trip.
+#[test]
+fn a_tile_loaded_before_loops_that_make_no_trip_is_waited_for() {
+    let nest = |own: &str| {
+        format!(
+            "pub fn f<T: Element, const D: usize>(
+                q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, w: &Tensor<T, (C, D)>, o: &mut Tensor<f32, (M, D)>
+            ) {{
+                let i = program(tiles(M));
+                let q_i = load(q, [i, ..]);
+                let mut acc = zeros((i, D));
+                for c in tiles(C) {{
+                    for j in tiles(N) {{
+                        {own}
+                        acc += dot(dot(q_i, load(k, [j, ..]).t()).to::<T>(), load(v, [j, ..]));
+                    }}
+                }}
+                store(o, [i, ..], acc);
+            }}"
+        )
+    };
+    let schedules = [None, Some("stages=1,block_m=64,block_n=32"), Some("stages=3,block_m=64,block_n=32")];
+    let tile = |rows: usize, step: usize| halves(&[rows, 64], move |n| (n % step) as f32 / 32.0);
+    // The outer loop streams nothing, or a tile of its own.
+    for own in ["let _unused = load(w, [c, ..]);", "acc += dot(dot(q_i, load(w, [c, ..]).t()).to::<T>(), load(w, [c, ..]));"] {
+        for schedule in schedules {
+            let tensors = |c: usize, n: usize| [tile(20, 13), tile(n, 11), tile(n, 7), tile(c, 5)];
+            let all = [(0, 33), (1, 0), (2, 0), (2, 33), (0, 0), (1, 40)].map(|(c, n)| tensors(c, n));
+            let calls: Vec<(&[Host], &[i32], &[usize])> = all.iter().map(|t| (&t[..], &[][..], &[20usize, 64][..])).collect();
+            agree(&nest(own), &["sm_80"], schedule, &calls);
+        }
+        agree(
+            &nest(own),
+            &["sm_75", "sm_90a", "sm_120"],
+            None,
+            &[(&[tile(20, 13), tile(33, 11), tile(33, 7), tile(0, 5)], &[], &[20, 64])],
+        );
+    }
+}
