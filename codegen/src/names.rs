@@ -123,12 +123,9 @@ pub(crate) fn entry(name: &str) -> String {
 
 /// Gives the values of a kernel names that generated code can use.
 pub(crate) fn name_values(kernel: &mut Kernel) {
-    for value in kernel.values.values_mut() {
-        if let Some(name) = &mut value.name {
-            let free = free(name, Scope::Local);
-            if free != *name {
-                *name = free;
-            }
+    for value in kernel.values.keys() {
+        if let Some(name) = &kernel.values[value].name {
+            kernel.values[value].name = Some(free(name, Scope::Local));
         }
     }
 }

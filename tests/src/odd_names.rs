@@ -20,8 +20,9 @@ pub fn int<T: Element, const D: usize>(
         let b = dot(shared, load(float4, [lane, ..]).t()) * __half;
         let x = mask(b, pos(lane) < q_stride0);
         let namespace = max(widen, rowmax(x));
-        let double = exp(widen - visible_or_zero(namespace));
-        let k_slot = exp(x - visible_or_zero(namespace));
+        let switch_ = visible_or_zero(namespace);
+        let double = exp(widen - switch_);
+        let k_slot = exp(x - switch_);
         operator = operator * double + rowsum(k_slot);
         a = a * double + dot(k_slot.to::<T>(), load(template, [lane, ..]));
         widen = namespace;

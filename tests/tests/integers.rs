@@ -67,7 +67,9 @@ fn agree(text: &str, archs: &[&'static str], schedule: Option<&str>, calls: &[(&
                 .iter()
                 .zip(&found)
                 .position(|(a, b)| (a - b).abs() > 2e-3 * a.abs().max(1.0) || a.is_nan() != b.is_nan());
-            assert_eq!(differ, None, "on {arch} with {scalars:?}: {:?}", differ.map(|at| (expected[at], found[at])));
+            let shapes: Vec<_> = inputs.iter().map(|t| &t.shape).collect();
+            let values = differ.map(|at| (expected[at], found[at]));
+            assert_eq!(differ, None, "on {arch} under {schedule:?} with {shapes:?} and {scalars:?}: {values:?}");
         }
         wide += compiled.variants().iter().filter(|v| v.facts.wide).count();
     }
@@ -156,7 +158,7 @@ fn integer_tiles_are_operands_of_products() {
 /// A tile that is loaded before the outer of two loops, and read in the inner one, of which either makes no trip.
 #[test]
 fn a_tile_loaded_before_loops_that_make_no_trip_is_waited_for() {
-    let nest = |own: &str| {
+    let nest = |outer: &str, inner: &str| {
         format!(
             "pub fn f<T: Element, const D: usize>(
                 q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, w: &Tensor<T, (C, D)>, o: &mut Tensor<f32, (M, D)>
@@ -165,8 +167,9 @@ fn a_tile_loaded_before_loops_that_make_no_trip_is_waited_for() {
                 let q_i = load(q, [i, ..]);
                 let mut acc = zeros((i, D));
                 for c in tiles(C) {{
+                    {outer}
                     for j in tiles(N) {{
-                        {own}
+                        {inner}
                         acc += dot(dot(q_i, load(k, [j, ..]).t()).to::<T>(), load(v, [j, ..]));
                     }}
                 }}
@@ -177,15 +180,16 @@ fn a_tile_loaded_before_loops_that_make_no_trip_is_waited_for() {
     let schedules = [None, Some("stages=1,block_m=64,block_n=32"), Some("stages=3,block_m=64,block_n=32")];
     let tile = |rows: usize, step: usize| halves(&[rows, 64], move |n| (n % step) as f32 / 32.0);
     // The outer loop streams nothing, or a tile of its own.
-    for own in ["let _unused = load(w, [c, ..]);", "acc += dot(dot(q_i, load(w, [c, ..]).t()).to::<T>(), load(w, [c, ..]));"] {
+    let own = "acc += dot(dot(q_i, load(w, [c, ..]).t()).to::<T>(), load(w, [c, ..]));";
+    for (outer, inner) in [("", "let _unused = load(w, [c, ..]);"), (own, "")] {
         for schedule in schedules {
             let tensors = |c: usize, n: usize| [tile(20, 13), tile(n, 11), tile(n, 7), tile(c, 5)];
             let all = [(0, 33), (1, 0), (2, 0), (2, 33), (0, 0), (1, 40)].map(|(c, n)| tensors(c, n));
             let calls: Vec<(&[Host], &[i32], &[usize])> = all.iter().map(|t| (&t[..], &[][..], &[20usize, 64][..])).collect();
-            agree(&nest(own), &["sm_80"], schedule, &calls);
+            agree(&nest(outer, inner), &["sm_80"], schedule, &calls);
         }
         agree(
-            &nest(own),
+            &nest(outer, inner),
             &["sm_75", "sm_90a", "sm_120"],
             None,
             &[(&[tile(20, 13), tile(33, 11), tile(33, 7), tile(0, 5)], &[], &[20, 64])],
