@@ -373,7 +373,8 @@ impl Lowering<'_> {
             Op::IndexConst(c) => self.define_index(data.results[0], Expr::Int(*c)),
             Op::SizeOf(s) => self.define_index(data.results[0], self.size(&SizeExpr::size(*s))),
             Op::Index(op, a, b) => {
-                let value = elementwise::index_expr(*op, self.index(*a), self.index(*b));
+                let positive = elementwise::is_positive(self.kernel, *b);
+                let value = elementwise::index_expr(*op, self.index(*a), self.index(*b), positive);
                 self.define_index(data.results[0], value);
             }
             Op::ToIndex(x) => {
