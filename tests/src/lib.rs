@@ -1,4 +1,5 @@
 //! Shared pieces of the test suites.
 
+pub mod evidence;
 pub mod filetest;
 pub mod sass;
