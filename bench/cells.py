@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import random
 
 TOKENS = 16384  # B * N of the grid
 WIDTH = 2048  # H * D of the grid
@@ -34,7 +35,8 @@ class Cell:
 
     @property
     def name(self):
-        return f"{self.group}/{self.length}"
+        name = f"{self.group}/{self.length}"
+        return f"{name}/b{self.batch}h{self.heads}g{self.key_heads}" if self.table == "odd" else name
 
     @property
     def sizes(self):
@@ -63,6 +65,20 @@ def ragged():
             yield dataclasses.replace(cell, batch=max(1, TOKENS // (-(-length // 128) * 128)))
 
 
+def odd(seed):
+    """Cells that nothing was fitted to: head dims, lengths, heads and groups are drawn."""
+    drawn = random.Random(seed)
+    for number in range(32):
+        head_dim = 8 * drawn.randint(8, 32) if number % 2 else drawn.choice((64, 96, 128, 192, 256))
+        key_heads, group = drawn.randint(1, 12), drawn.choice((1, 1, 1, 2, 4, 5, 7, 12))
+        length = drawn.randint(700, 12000)
+        # At most about 2 TFLOP, and enough programs that splitting the keys is no question.
+        heads = key_heads * group
+        fits = int(2e12 / (4 * length * length * head_dim * heads)) or 1
+        batch = max(1, min(drawn.randint(1, 8), fits), -(-200 * 128 // (heads * length)))
+        yield Cell("odd", number % 3 != 0, "bf16", head_dim, length, batch, heads, key_heads)
+
+
 TABLES = {
     "grid": lambda: grid(("bf16", "f16"), (64, 128, 256), LENGTHS),
     "small": lambda: (Cell("small", True, "f16", 64, n, 2, 16, 16) for n in (512, 1024, 2048, 4096, 8192)),
@@ -70,6 +86,7 @@ TABLES = {
         Cell("gqa", causal, "bf16", 128, n, 1, 64, 8) for causal in (False, True) for n in (2048, 4096, 8192, 16384, 32768)
     ),
     "ragged": ragged,
+    "odd": lambda: odd(2026),
     "dims": lambda: grid(("bf16",), (80, 96, 160, 192), (2048, 8192), "dims"),
 }
 

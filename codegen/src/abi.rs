@@ -52,10 +52,14 @@ pub struct TensorMap {
 }
 
 impl TensorMap {
-    /// 16-bit elements in the rows of the boxes that a tile of `columns` is filled with: 64, the 128-byte swizzle, or 32, the
-    /// 64-byte swizzle, where these pad less.
+    /// 16-bit elements in the rows of the boxes that a tile of so many columns (before padding) is filled with: 64, the 128-byte
+    /// swizzle, or 32, the 64-byte swizzle.
+    ///
+    /// Boxes of 32 pad less where the columns are an odd multiple of 32. Elsewhere rows of 64 bytes would not start at
+    /// multiples of 64 bytes in memory, and twice as many of them arrive at half the rate (docs/performance.md, "Head dims
+    /// that are no multiple of 64").
     pub fn slab(columns: u32) -> u32 {
-        if columns.next_multiple_of(32) < columns.next_multiple_of(64) { 32 } else { 64 }
+        if columns <= 32 || columns % 64 == 32 { 32 } else { 64 }
     }
 
     /// Bytes over which the rows of a box are swizzled.

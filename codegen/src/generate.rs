@@ -132,12 +132,18 @@ impl Legality {
 }
 
 impl Resources {
+    /// Bytes of a multiprocessor's shared memory that a block takes.
+    fn shared_of_block(arch: &Arch, shared_bytes: u32) -> usize {
+        let reserved = if arch.capability >= (8, 0) { 1024 } else { 0 };
+        shared_bytes.next_multiple_of(128) as usize + reserved
+    }
+
     /// Resident blocks of a kernel with these registers, shared memory and threads.
     pub fn occupancy(arch: &Arch, registers: u32, shared_bytes: u32, threads: u32) -> (u32, Limit) {
-        // Registers are given to warps in units of 256, shared memory to blocks in units of 128 bytes, 1 KiB of it reserved per block.
+        // Registers are given to warps in units of 256, shared memory to blocks in units of 128 bytes, 1 KiB of it reserved per
+        // block.
         let per_block = registers.next_multiple_of(8) * threads.next_multiple_of(32);
-        let reserved = if arch.capability >= (8, 0) { 1024 } else { 0 };
-        let shared = shared_bytes.next_multiple_of(128) as usize + reserved;
+        let shared = Self::shared_of_block(arch, shared_bytes);
         let limits = [
             (arch.registers_per_sm / per_block.max(1), Limit::Registers),
             ((arch.shared_per_sm / shared.max(1)) as u32, Limit::Shared),
@@ -382,14 +388,25 @@ fn planned_launch(piece: Piece, is_main: bool, arch: &'static Arch) -> Result<Pl
         _ => registers.min(255),
     };
     let (blocks_per_sm, limit) = Resources::occupancy(arch, launched, shared_bytes, threads);
-    if schedule.min_blocks > 0 && u64::from(schedule.min_blocks) * u64::from(threads) > u64::from(arch.threads_per_sm) {
-        reasons.push(format!(
-            "min_blocks={} blocks of {threads} threads exceed the {} of a multiprocessor",
-            schedule.min_blocks, arch.threads_per_sm
-        ));
-    }
+    reasons.extend(min_blocks_reason(schedule.min_blocks, shared_bytes, threads, arch));
     let predicted = Resources { shared_bytes, registers, threads, blocks_per_sm, limit };
     Ok(PlannedLaunch { plan, normal, predicted, assumed, reasons, piece })
+}
+
+/// Why a multiprocessor cannot hold `min_blocks` blocks at once. The promise goes to the compiler, which
+/// divides the registers by it; persistent blocks are launched in that number. So more blocks than fit
+/// would have few registers each, and the last of them would wait for the end of the first.
+fn min_blocks_reason(min_blocks: u32, shared_bytes: u32, threads: u32, arch: &Arch) -> Option<String> {
+    let shared = Resources::shared_of_block(arch, shared_bytes);
+    if min_blocks.saturating_mul(threads) > arch.threads_per_sm {
+        let most = arch.threads_per_sm;
+        Some(format!("min_blocks={min_blocks} blocks of {threads} threads exceed the {most} of a multiprocessor"))
+    } else if min_blocks as usize * shared > arch.shared_per_sm {
+        let most = arch.shared_per_sm;
+        Some(format!("min_blocks={min_blocks} blocks of {shared} bytes of shared memory exceed the {most} of a multiprocessor"))
+    } else {
+        None
+    }
 }
 
 fn lazy_reason(why: &str) -> String {

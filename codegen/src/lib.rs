@@ -29,7 +29,7 @@ pub use generate::{Generated, Launch, Legality, Limit, Resources, check, generat
 pub use hints::hints;
 pub use instance::{Facts, Instance, folded_rows, wide_tensors};
 pub use launches::why_not_folded;
-pub use model::{Machine, Ranking, default_schedule, predict, rank, ranking};
+pub use model::{Constants, Machine, Prepared, Ranker, Ranking, default_schedule, predict, prepare, rank, ranking};
 pub use rewrite::{
     Folded, GroupedSplit, Interchanged, NotFolded, Precomputed, Pretransposed, Sides, Split, fold, interchange, precompute,
     pretranspose, split, split_grouped, split_joined, why_not_fold, why_not_interchange, why_not_precompute,

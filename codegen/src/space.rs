@@ -5,10 +5,11 @@
 //! here, though a schedule written by hand may use them.
 //!
 //! Splits and folded rows are not here either: whether they help depends on the sizes. The ranking adds splits ([`splits`]) to the
-//! schedules whose programs do not fill the machine, and folds rows ([`folded`]) where that makes far fewer programs. Nor are loops that
+//! schedules whose programs do not fill the machine, and folds rows ([`FoldedSpace`]) where that makes far fewer programs. Nor are loops that
 //! are walked from the last tile: only the data say whether they help, and the ranking adds them ([`descending`]) to the best schedules.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::{Elem, Kernel, Op};
@@ -99,28 +100,47 @@ pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
     fitting[fitting.len().saturating_sub(2)..].to_vec()
 }
 
-/// The schedules with folded rows: the candidates of the kernel that folds them, all whose programs become at most half as many for
-/// these sizes. None if the rows of no heads can be folded. `unfolded` are the candidates of the kernel as it is, which have the same
-/// blocks: where none of these is large enough, nothing is planned.
-pub(crate) fn folded(
-    instance: &Instance,
-    arch: &'static Arch,
-    sizes: &BTreeMap<String, i64>,
-    unfolded: &[Schedule],
-) -> Vec<Schedule> {
-    let made = if instance.facts.foldable { rewrite::fold(&instance.kernel).ok() } else { None };
-    let Some(made) = made else { return Vec::new() };
-    let found = made.rows(&instance.binding).sizes(|name| sizes.get(name).copied());
-    let Some(FoldedSizes { share, rows, folded, .. }) = found else { return Vec::new() };
-    let fewer = |schedule: &Schedule| {
-        let tiles = |rows: i64| rows.unsigned_abs().div_ceil(u64::from(blocks::block(&made.kernel, schedule, made.axis).max(1)));
-        2 * tiles(folded) <= share.unsigned_abs() * tiles(rows)
-    };
-    if !unfolded.iter().any(fewer) {
-        return Vec::new();
+/// The schedules with folded rows, of a kernel whose heads may be folded.
+pub(crate) struct FoldedSpace {
+    made: rewrite::Folded,
+    /// All of them, made when sizes first ask for any.
+    all: OnceLock<Vec<Schedule>>,
+}
+
+impl FoldedSpace {
+    /// None if the rows of no heads can be folded.
+    pub fn of(instance: &Instance) -> Option<Self> {
+        let made = if instance.facts.foldable { rewrite::fold(&instance.kernel).ok() } else { None };
+        made.map(|made| Self { made, all: OnceLock::new() })
     }
-    let all = candidates(&Instance { kernel: made.kernel.clone(), ..instance.clone() }, arch);
-    all.into_iter().filter(fewer).map(|schedule| Schedule { fold: Fold::Heads, ..schedule }).collect()
+
+    /// The candidates of the kernel that folds rows, all whose programs become at most half as many for these sizes. `unfolded`
+    /// are the candidates of the kernel as it is, which have the same blocks: where none of these is large enough, nothing is
+    /// planned.
+    pub fn schedules(
+        &self,
+        instance: &Instance,
+        arch: &'static Arch,
+        sizes: &BTreeMap<String, i64>,
+        unfolded: &[Schedule],
+    ) -> Vec<Schedule> {
+        let made = &self.made;
+        let found = made.rows(&instance.binding).sizes(|name| sizes.get(name).copied());
+        let Some(FoldedSizes { share, rows, folded, .. }) = found else { return Vec::new() };
+        let fewer = |schedule: &Schedule| {
+            let block = u64::from(blocks::block(&made.kernel, schedule, made.axis).max(1));
+            let tiles = |rows: i64| rows.unsigned_abs().div_ceil(block);
+            2 * tiles(folded) <= share.unsigned_abs() * tiles(rows)
+        };
+        if !unfolded.iter().any(fewer) {
+            return Vec::new();
+        }
+        let all = self.all.get_or_init(|| {
+            let all = candidates(&Instance { kernel: made.kernel.clone(), ..instance.clone() }, arch);
+            all.into_iter().map(|schedule| Schedule { fold: Fold::Heads, ..schedule }).collect()
+        });
+        all.iter().filter(|schedule| fewer(schedule)).cloned().collect()
+    }
 }
 
 /// Parts from which on merging them in groups is worth a launch more.
@@ -164,7 +184,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let overlap = check(instance, &Schedule { overlap: true, stages: 2, ..smallest() }, arch).is_legal();
     // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
     let shapes: [(u32, u32, &[u32]); 4] = [(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])];
-    let n: &[u32] = if traits.block_n { &[64, 80, 96, 128, 160, 192, 256] } else { &[64] };
+    let n: &[u32] = if traits.block_n { &[48, 64, 80, 96, 128, 160, 192, 256] } else { &[64] };
     let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
     let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
     let work = match lower::trip_trend(instance, &wgmma_schedule()) {
@@ -177,6 +197,10 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     for (warps, min_blocks, splits) in shapes {
         let turns = if warps > 4 && overlap { &[PingPong::Off, PingPong::Products][..] } else { &[PingPong::Off][..] };
         for &block_n in n {
+            // Narrow steps are for the tallest tiles, whose accumulators leave few registers.
+            if block_n < 64 && warps < 12 {
+                continue;
+            }
             for &block_k in k {
                 for &stages in stages {
                     for &running_max in maxima {

@@ -354,6 +354,8 @@ statements! {
         first_row: String,
         /// Rows that exist.
         rows_present: String,
+        /// Columns that exist.
+        columns_present: String,
     }
     /// A fragment to global memory, element by element.
     StoreElements = "store_elements" {

@@ -1,5 +1,6 @@
 //! Shared pieces of the test suites.
 
+pub mod evidence;
 pub mod filetest;
 pub mod odd_names;
 pub mod sass;

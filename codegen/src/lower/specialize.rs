@@ -54,12 +54,16 @@ impl Lowering<'_> {
         if !(2..=5).contains(&shape) {
             return Err(self.unsupported(result, "TMA of a tensor with more than 5 dimensions"));
         }
+        let columns = match at.last() {
+            Some(At::Range { len, .. }) => Some(self.constant(len)),
+            _ => None,
+        };
         let t = &mut self.plan.tiles[tile];
         if t.elem.bytes() != Some(2) || t.rows > 256 {
             let what = format!("TMA of {} rows of {}: it takes up to 256 rows of 16-bit elements", t.rows, t.elem.name());
             return Err(self.unsupported(result, &what));
         }
-        let slab = TensorMap::slab(t.columns);
+        let slab = TensorMap::slab(columns.unwrap_or(t.columns));
         t.pitch = 2 * slab;
         t.slabs = t.columns.div_ceil(slab);
         t.layout = SharedLayout::Xor;

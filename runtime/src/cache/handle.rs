@@ -72,6 +72,17 @@ impl Cache {
         self.store.as_ref()?.read::<TuningRecord>(&key.file_stem()).filter(|r| r.key == *key)
     }
 
+    /// What is known of the same kernel, types, facts and device for other sizes.
+    pub fn tunings_of_other_sizes(&self, key: &TuningKey) -> Vec<TuningRecord> {
+        let Some(store) = &self.store else { return Vec::new() };
+        let (family, own) = (key.family_stem(), key.file_stem());
+        // A directory that cannot be read is told of where the entry itself is looked for.
+        let paths = store.entries(TuningRecord::KIND).unwrap_or_default();
+        let stems = paths.iter().filter_map(|path| path.file_stem()?.to_str());
+        let others = stems.filter(|stem| stem.starts_with(&family) && *stem != own);
+        others.filter_map(|stem| store.read::<TuningRecord>(stem)).filter(|r| r.key.is_family_of(key)).collect()
+    }
+
     /// Keeps a result of tuning, merged with what another process kept meanwhile. Whether it was kept.
     pub fn keep_tuning(&self, record: &TuningRecord) -> bool {
         let Some(store) = &self.store else { return false };

@@ -81,11 +81,26 @@ impl TuningKey {
         }
     }
 
+    /// Whether the other key differs in its sizes at most.
+    pub(super) fn is_family_of(&self, other: &Self) -> bool {
+        Self { bucket: other.bucket.clone(), ..self.clone() } == *other
+    }
+
+    /// What the names of the files of all sizes begin with.
+    pub(super) fn family_stem(&self) -> String {
+        let mut family = hash(&Self { bucket: Bucket::default(), ..self.clone() });
+        family.truncate(FAMILY_DIGITS);
+        family
+    }
+
     /// Name of its file.
     pub(super) fn file_stem(&self) -> String {
-        hash(self)
+        format!("{}-{}", self.family_stem(), hash(self))
     }
 }
+
+/// Digits of a family in the name of a file.
+const FAMILY_DIGITS: usize = 16;
 
 /// What compiled code depends on: its source. The version of NVRTC is in the record.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

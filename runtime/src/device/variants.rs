@@ -11,8 +11,10 @@ use crate::cache::Bucket;
 pub enum Origin {
     /// It was asked for.
     Given,
-    /// Tuning found it.
+    /// Tuning found it for these sizes.
     Tuned,
+    /// Tuning found it for sizes near these, and it is the best of that shape's candidates here too, by the cost model.
+    TunedNearby,
     /// The cost model chose it: nothing was tuned for such sizes on this device.
     Model,
 }

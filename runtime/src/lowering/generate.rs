@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flashtile_codegen::{Arch, Instance, Schedule};
+use flashtile_codegen::{Arch, Instance, Ranker, Schedule};
 pub use flashtile_codegen::{Generated, Launch as GeneratedLaunch, Machine, Ranking};
 
 use flashtile_dsl::analysis::cost;
@@ -41,7 +41,21 @@ pub fn rank(
     sizes: &BTreeMap<String, i64>,
     machine: &Machine,
 ) -> Result<Vec<(Schedule, f64)>, KernelError> {
-    flashtile_codegen::rank(instance, arch, sizes, machine).map_err(|error| no_schedule(instance, arch, &error))
+    flashtile_codegen::rank(instance, arch, sizes, machine).map_err(|error| no_schedule(&instance.kernel.name, arch, &error))
+}
+
+/// As [`rank`], with what a ranker has planned before.
+///
+/// # Errors
+/// As [`rank`].
+pub fn rank_with(
+    ranker: &Ranker,
+    kernel: &BoundKernel,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Vec<(Schedule, f64)>, KernelError> {
+    ranker.rank(sizes, machine).map_err(|error| no_schedule(&kernel.ir().name, arch, &error))
 }
 
 /// All schedules of the space: those of [`rank`], and those that are not legal with the reasons.
@@ -54,11 +68,11 @@ pub fn ranking(
     sizes: &BTreeMap<String, i64>,
     machine: &Machine,
 ) -> Result<Ranking, KernelError> {
-    flashtile_codegen::ranking(instance, arch, sizes, machine).map_err(|error| no_schedule(instance, arch, &error))
+    flashtile_codegen::ranking(instance, arch, sizes, machine).map_err(|error| no_schedule(&instance.kernel.name, arch, &error))
 }
 
-fn no_schedule(instance: &Instance, arch: &Arch, error: &flashtile_codegen::Error) -> KernelError {
-    KernelError::NoSchedule { kernel: instance.kernel.name.clone(), arch: arch.name.to_owned(), reason: error.to_string() }
+fn no_schedule(kernel: &str, arch: &Arch, error: &flashtile_codegen::Error) -> KernelError {
+    KernelError::NoSchedule { kernel: kernel.to_owned(), arch: arch.name.to_owned(), reason: error.to_string() }
 }
 
 /// The schedule that the cost model ranks first.

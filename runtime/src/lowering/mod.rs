@@ -6,6 +6,7 @@ mod lines;
 
 pub use compile::{Code, compile};
 pub use generate::{
-    Generated, GeneratedLaunch, Machine, Ranking, check, default_schedule, generate, peak, predict, rank, ranking, roofline,
+    Generated, GeneratedLaunch, Machine, Ranking, check, default_schedule, generate, peak, predict, rank, rank_with, ranking,
+    roofline,
 };
 pub(crate) use lines::pin_lines;

@@ -19,6 +19,7 @@ mod gpu;
 mod inputs;
 mod measure;
 mod options;
+mod queue;
 mod search;
 #[cfg(test)]
 mod search_tests;

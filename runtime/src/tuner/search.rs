@@ -1,9 +1,9 @@
-//! The search for the best candidate: try all, best predicted first; drop losers in rounds; let the best few run against
-//! each other under load.
+//! The search for the best candidate: try one of each kind, then all in the order of [`super::queue`]; drop losers in rounds;
+//! let the best few run against each other under load.
 //!
 //! | round | who is in it | repetitions |
 //! | --- | --- | --- |
-//! | 1 | every candidate, as it is compiled; out after one run at twice the best time | 3 |
+//! | 1 | every candidate, as it is compiled, one of each kind first; out after one run at twice the best time | 3 |
 //! | 2, 3, 4 | within 1.15, 1.08, 1.05 of the best, at most 32, 16, 8 | 5, 10, 10 more, in turns |
 //! | run-off | those that are left | 7 visits, in turns |
 //!
@@ -12,7 +12,7 @@
 //! lowers its clock, for some candidates more than for others.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use super::bench::{Bench, Compilation, Compiler, Rejection};
 use super::options::{Cancel, Event};
+use super::queue::Queue;
 use crate::cache::{Candidate, Measurement, Outcome, Stage};
 
 /// Runs before the first that counts.
@@ -91,7 +92,7 @@ struct Search<'a, C, B: Bench<C>> {
     code: PhantomData<C>,
 }
 
-/// Searches among `candidates`, which are in the order in which they are tried. Those that an earlier search rejected or
+/// Searches among `candidates`. Those that an earlier search rejected or
 /// eliminated stay so; those that it measured are measured again. `keep` is called now and then to keep what is known.
 pub(super) fn search<K: Compiler, B: Bench<K::Code>>(
     candidates: &mut [Candidate],
@@ -119,24 +120,23 @@ pub(super) fn search<K: Compiler, B: Bench<K::Code>>(
     Found { winner, stop }
 }
 
-/// Compiles candidates on several threads, in order, and hands over each as it is done, until `stop` is set.
+/// Compiles candidates on several threads, in the order of the queue, and hands over each as it is done, until `stop` is set.
 pub(super) fn compile_all<K: Compiler>(
     compiler: &K,
     schedules: &[Schedule],
-    todo: &[usize],
+    queue: &Queue,
     jobs: usize,
     stop: &AtomicBool,
     mut receive: impl FnMut(usize, Result<Compilation<K::Code>, Rejection>),
 ) {
-    let next = AtomicUsize::new(0);
     // A short queue: compiled code waits for the device, not in memory.
     let (sender, receiver) = mpsc::sync_channel(2 * jobs.max(1));
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
-            let (sender, next) = (sender.clone(), &next);
+            let sender = sender.clone();
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let Some(&index) = todo.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                    let Some(index) = queue.next() else { break };
                     let compiled = compiler.compile(&schedules[index]);
                     if sender.send((index, compiled)).is_err() {
                         break;
@@ -214,18 +214,19 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
         let mut runners: Vec<Runner<B::Loaded>> = Vec::new();
         let stop = AtomicBool::new(false);
         let schedules: Vec<Schedule> = self.candidates.iter().map(|c| c.schedule.clone()).collect();
-        let (mut best_tried, mut dropped) = (false, false);
-        compile_all(compiler, &schedules, &todo, self.limits.jobs, &stop, |index, compiled| {
-            // What compiles first may be the slowest: until something is measured, and what is predicted best was tried, there is no
+        let predicted: Vec<f64> = self.candidates.iter().map(|c| c.predicted).collect();
+        let queue = Queue::new(todo.iter().map(|&i| (i, &schedules[i], predicted[i])));
+        let (mut untried, mut dropped) = (queue.first().to_vec(), false);
+        compile_all(compiler, &schedules, &queue, self.limits.jobs, &stop, |index, compiled| {
+            // What compiles first may be the slowest: until something is measured, and one of each kind was tried, there is no
             // result worth having. That may take as long again.
-            let best_predicted = todo.first() == Some(&index);
-            let waits = runners.is_empty() || !best_tried;
-            if self.must_stop(if waits { 2.0 } else { FIRST_SHARE }) {
+            let is_first = untried.contains(&index);
+            if self.must_stop(if runners.is_empty() || !untried.is_empty() { 2.0 } else { FIRST_SHARE }) {
                 stop.store(true, Ordering::Relaxed);
                 return; // what is in the queue is dropped
             }
-            best_tried |= best_predicted;
-            if self.is_spent(FIRST_SHARE) && !runners.is_empty() && !best_predicted {
+            untried.retain(|&i| i != index);
+            if self.is_spent(FIRST_SHARE) && !runners.is_empty() && !is_first {
                 dropped = true;
                 return;
             }
@@ -235,6 +236,9 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
                 if best <= self.limits.roofline * ROOFLINE {
                     self.stop = Some(Stop::Roofline);
                 }
+            }
+            if let Some(measured) = &self.candidates[index].measured {
+                queue.learn(&schedules[index], predicted[index], measured.median);
             }
             done += 1;
             rejected += usize::from(is_rejected(&self.candidates[index]));

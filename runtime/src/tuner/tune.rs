@@ -14,6 +14,7 @@ use super::gate::Gate;
 use super::gpu::GpuBench;
 use super::inputs::{self, Inputs};
 use super::options::{Event, TuneOptions};
+use super::queue::Queue;
 use super::search::{self, Limits, Stop, compile_all, note_compilation};
 use crate::cache::{Bucket, Candidate, DeviceKey, ModuleKey, Outcome, Stage, TuningKey, TuningRecord};
 use crate::device::cuda::{Cuda, Timer};
@@ -231,7 +232,8 @@ impl Task<'_> {
         let schedules: Vec<Schedule> = candidates.iter().map(|c| c.schedule.clone()).collect();
         let (end, mut stop, mut done) = (AtomicBool::new(false), Stop::Exhausted, of - todo.len());
         let checked = Emulated { task: self, sizes: emulated::small_sizes(self.kernel, self.sizes) };
-        compile_all(&checked, &schedules, &todo, self.options.jobs, &end, |index, compiled| {
+        let queue = Queue::new(todo.iter().map(|&i| (i, &schedules[i], candidates[i].predicted)));
+        compile_all(&checked, &schedules, &queue, self.options.jobs, &end, |index, compiled| {
             let candidate = &mut candidates[index];
             if note_compilation(candidate, compiled, self.options.spill_limit).is_some() {
                 candidate.outcome = Outcome::Predicted;

@@ -4,19 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
 
-use flashtile_codegen::{Arch, Facts, Fold, Schedule, wide_tensors};
+use flashtile_codegen::{Arch, Facts, Ranker, Schedule, wide_tensors};
 use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
 use flashtile_emulator::Report;
 
 use super::Processor;
-use crate::cache::{Bucket, Candidate, NO_NVRTC, Outcome, TuningKey, TuningRecord};
+use super::choice::Choice;
+use crate::cache::Bucket;
 use crate::device::facts::FactKey;
 use crate::device::fold::FoldPlan;
 use crate::device::{Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
-use crate::lowering;
-use crate::tuner::InputData;
 
 /// Sizes that a kernel may have; see the signature.
 const MAX_SIZES: usize = 32;
@@ -49,6 +48,8 @@ pub(crate) struct CompiledLauncher<P: Processor> {
     /// Positions of run-time sizes.
     runtime_sizes: Vec<usize>,
     entries: RwLock<Vec<Entry<P>>>,
+    /// For the facts of calls so far.
+    rankers: Mutex<Vec<(FactKey, Arc<Ranker>)>>,
     /// Held while a variant is made, so that it is made once.
     making: Mutex<()>,
 }
@@ -76,6 +77,7 @@ impl<P: Processor> CompiledLauncher<P> {
             fold: FoldPlan::of(kernel.ir(), kernel.binding()),
             runtime_sizes: sizes.map(|(id, _)| id.index()).collect(),
             entries: RwLock::default(),
+            rankers: Mutex::default(),
             making: Mutex::default(),
         })
     }
@@ -103,7 +105,7 @@ impl<P: Processor> CompiledLauncher<P> {
         }
         let facts = self.facts(&key.facts);
         let sizes = self.sizes(call);
-        let (schedule, origin) = self.choose(&facts, &sizes)?;
+        let (schedule, origin) = self.choose(&key.facts, &facts, &sizes)?;
         let variant = match self.same_code(&key.facts, &schedule) {
             Some(variant) => variant,
             None => Arc::new(self.processor.load(&self.kernel, &facts, &schedule, self.arch, &self.options)?),
@@ -126,57 +128,33 @@ impl<P: Processor> CompiledLauncher<P> {
         entries.iter().find(|e| e.key.facts == *facts && e.info.schedule == *schedule).map(|e| e.variant.clone())
     }
 
-    /// The schedule that was asked for; else the tuned one; else the cost model's choice.
-    fn choose(&self, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<(Schedule, Origin)> {
+    /// The schedule that was asked for, or the one that [`Choice`] makes.
+    fn choose(&self, key: &FactKey, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<(Schedule, Origin)> {
         if let Some(schedule) = &self.options.schedule {
             return Ok((schedule.clone(), Origin::Given));
         }
-        let instance = self.kernel.instance(facts.clone());
-        let key = |facts: Facts| {
-            TuningKey::new(
-                (&self.kernel.ir().name, &self.kernel.fingerprint()),
-                self.kernel.binding().clone(),
-                facts,
-                Bucket::of(borrowed(sizes)),
-                self.arch.name,
-                self.processor.info().key(),
-            )
+        let choice = Choice {
+            kernel: &self.kernel,
+            arch: self.arch,
+            device: self.processor.info().key(),
+            machine: machine_of(self.arch, self.processor.info().gpu.as_ref()),
+            cache: &self.options.cache,
+            ranker: &self.ranker(key, facts),
+            facts,
+            sizes,
         };
-        let winner = |key: &TuningKey| -> Option<Candidate> {
-            let record = self.options.cache.tuning(key)?;
-            record.winning().filter(|w| lowering::check(&instance, &w.schedule, self.arch).is_ok()).cloned()
-        };
-        let own = key(facts.clone());
-        let known = winner(&own);
-        // A winner that folds no rows is as good for arguments whose rows fold as for those whose rows do not. A winner for
-        // 32-bit index arithmetic is as good for 64-bit: it is a few instructions of each program.
-        let tuned = known.clone().filter(|w| w.measured.is_some()).or_else(|| {
-            let narrow = Facts { wide: false, ..facts.clone() };
-            let unfolded = Facts { foldable: !facts.foldable, ..narrow.clone() };
-            let same = winner(&key(narrow)).filter(|w| facts.wide && w.measured.is_some());
-            same.or_else(|| winner(&key(unfolded)).filter(|w| w.measured.is_some() && w.schedule.fold == Fold::Off))
-        });
-        if let Some(tuned) = tuned {
-            return Ok((tuned.schedule, Origin::Tuned));
+        choice.make()
+    }
+
+    /// The ranker for these facts. It keeps what it has planned for launches with other sizes.
+    fn ranker(&self, key: &FactKey, facts: &Facts) -> Arc<Ranker> {
+        let mut rankers = self.rankers.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, ranker)) = rankers.iter().find(|(k, _)| k == key) {
+            return ranker.clone();
         }
-        if let Some(known) = known {
-            return Ok((known.schedule, Origin::Model));
-        }
-        let machine = machine_of(self.arch, self.processor.info().gpu.as_ref());
-        let ranked = lowering::rank(&instance, self.arch, sizes, &machine)?;
-        let (schedule, predicted) = ranked.into_iter().next().expect("a ranking is not empty");
-        // The choice is kept too: ranking the space takes longer than loading the code of its first.
-        let choice = Candidate { outcome: Outcome::Predicted, ..Candidate::new(schedule.clone(), predicted) };
-        self.options.cache.keep_tuning(&TuningRecord {
-            key: own,
-            nvrtc: NO_NVRTC,
-            sizes: sizes.clone(),
-            data: InputData::default(),
-            winner: Some(0),
-            complete: false,
-            candidates: vec![choice],
-        });
-        Ok((schedule, Origin::Model))
+        let ranker = Arc::new(Ranker::new(&self.kernel.instance(facts.clone()), self.arch));
+        rankers.push((*key, ranker.clone()));
+        ranker
     }
 
     fn facts(&self, key: &FactKey) -> Facts {

@@ -1,5 +1,6 @@
 //! What devices that run compiled code share: how a launch finds its variant, and how its parameters are packed.
 
+mod choice;
 mod launcher;
 mod maps;
 mod parameters;

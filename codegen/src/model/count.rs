@@ -1,0 +1,321 @@
+//! What an iteration of a loop of a plan issues, in cycles of the units of a multiprocessor for one warp.
+
+use flashtile_dsl::ir::{ParamKind, ReduceOp};
+use flashtile_templates::expr::{Expr, Function, Shape};
+
+use crate::arch::{Arch, TensorOp};
+use crate::instance::Instance;
+use crate::plan::{Computed, Guard, Input, InputSource, MeetBy, OperandA, Parts, Plan, Shared, SharedTile, Stmt, StmtOp};
+use crate::schedule::{Fragments, Schedule};
+
+/// Cycles of the units of a multiprocessor, for one warp.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Units {
+    pub issue: f64,
+    pub tensor: f64,
+    pub special: f64,
+    pub shared: f64,
+    pub barriers: f64,
+    pub turns: f64,
+    /// Bytes that copies bring from the L2 cache to shared memory, for the whole block; twice those of rows that start at odd
+    /// multiples of 16 bytes.
+    pub l2_bytes: f64,
+    /// Rows of boxes, or of 128 bytes, that they come in, likewise.
+    pub l2_rows: f64,
+}
+
+impl Units {
+    pub fn add(&mut self, other: Units, times: f64) {
+        self.issue += other.issue * times;
+        self.tensor += other.tensor * times;
+        self.special += other.special * times;
+        self.shared += other.shared * times;
+        self.barriers += other.barriers * times;
+        self.turns += other.turns * times;
+        self.l2_bytes += other.l2_bytes * times;
+        self.l2_rows += other.l2_rows * times;
+    }
+}
+
+/// Factor of what arrives by TMA from rows that start at odd multiples of 16 bytes: a multiprocessor got 12 to 21 bytes of these
+/// in a cycle, and 24 to 36 of others (an H100, head dims 88 to 248).
+const ODD_ROWS: f64 = 2.0;
+
+/// Counts a plan.
+pub(super) struct Counter<'a> {
+    pub plan: &'a Plan,
+    pub instance: &'a Instance,
+    pub schedule: &'a Schedule,
+    pub arch: &'a Arch,
+    /// Outside of loops.
+    pub outside: Units,
+    /// In one iteration of each loop.
+    pub loops: Vec<Units>,
+    /// In one iteration of each loop more, if a mask or the end of memory cuts its tile.
+    pub cut: Vec<Units>,
+    /// Iterations of each loop that are made outside of it.
+    pub from: Vec<f64>,
+}
+
+impl<'a> Counter<'a> {
+    /// Counts all roles of a plan. Of a producer only what it copies counts: its instructions take a few slots of one warp.
+    pub fn count(plan: &'a Plan, instance: &'a Instance, schedule: &'a Schedule, arch: &'a Arch) -> Self {
+        let loops = vec![Units::default(); plan.loops.len()];
+        let from = vec![0.0; plan.loops.len()];
+        let mut counter = Self { plan, instance, schedule, arch, outside: Units::default(), cut: loops.clone(), loops, from };
+        for role in &plan.roles {
+            counter.block(&role.body, None, 1.0);
+        }
+        counter
+    }
+
+    fn block(&mut self, body: &[Stmt], inside: Option<usize>, times: f64) {
+        for stmt in body {
+            match &stmt.op {
+                StmtOp::When { guard, body, otherwise } => match guard {
+                    Guard::Cut(_) => self.cut(body, inside, times),
+                    // A maximum that moves only when it must moves rarely.
+                    Guard::Vote { .. } | Guard::Flag(_) => {}
+                    Guard::Exists(_) => self.block(body, inside, times),
+                    Guard::OneLeft(_) | Guard::FirstPart => self.block(otherwise, inside, times),
+                    // What one of the programs that meet does, or each for its share of the warps.
+                    Guard::LastPart | Guard::OwnWarps => {
+                        let share = 1.0 / self.plan.meeting.as_ref().map_or(1.0, |m| f64::from(m.parts));
+                        self.block(body, inside, times * share);
+                        self.block(otherwise, inside, times);
+                    }
+                },
+                StmtOp::Loop { id, body, from, unroll } => {
+                    self.from[*id] = f64::from(*from);
+                    self.block(body, Some(*id), times / f64::from(*unroll));
+                }
+                StmtOp::Step { body, .. } | StmtOp::Work(body) => self.block(body, inside, times),
+                op => {
+                    let units = self.statement(op);
+                    match inside {
+                        Some(id) => self.loops[id].add(units, times),
+                        None => self.outside.add(units, times),
+                    }
+                }
+            }
+        }
+    }
+
+    /// What only cut tiles do. Outside of a loop stand its first and last iterations: one cut tile is counted there or here.
+    fn cut(&mut self, body: &[Stmt], inside: Option<usize>, times: f64) {
+        let Some(id) = inside else { return };
+        for stmt in body {
+            if stmt.op.bodies().is_empty() {
+                let units = self.statement(&stmt.op);
+                self.cut[id].add(units, times);
+            }
+            for body in stmt.op.bodies() {
+                self.cut(body, inside, times);
+            }
+        }
+    }
+
+    /// Cycles per warp: an instruction takes an issue slot of one of four schedulers.
+    fn instructions(n: f64) -> Units {
+        Units { issue: n / 4.0, ..Units::default() }
+    }
+
+    fn elements(&self, v: usize) -> f64 {
+        f64::from(self.plan.variables[v].registers())
+    }
+
+    /// An expression evaluated `n` times per thread.
+    fn expression(&self, value: &Expr, n: f64) -> Units {
+        let (mut instructions, mut special) = (0.0, 0.0);
+        value.visit(&mut |e| match e {
+            Expr::Call(Function::Ex2 | Function::Lg2 | Function::Reciprocal, _) => special += 1.0,
+            Expr::Call(Function::Tanh, _) => {
+                special += 2.0;
+                instructions += 12.0;
+            }
+            Expr::Infix("/", ..) | Expr::Call(Function::DivOrZero, _) => instructions += 10.0,
+            Expr::Call(..) | Expr::Infix(..) | Expr::Select(..) | Expr::Prefix(..) => instructions += 1.0,
+            _ => {}
+        });
+        // A product that feeds a sum is one instruction with it.
+        let fused = count_fused(value);
+        let total = (instructions + special - fused).max(1.0);
+        Units { issue: total * n / 4.0, special: special * n * 32.0 / f64::from(self.arch.special_per_clock), ..Units::default() }
+    }
+
+    fn statement(&self, op: &StmtOp) -> Units {
+        match op {
+            StmtOp::Map { to, value } => self.expression(value, self.elements(*to)),
+            StmtOp::Pack { to, value, .. } => {
+                let mut units = self.expression(value, self.elements(*to));
+                units.issue = self.elements(*to) / 4.0;
+                units
+            }
+            StmtOp::Reduce { from, across_quad, operation, .. } => {
+                let v = &self.plan.variables[*from];
+                let shuffles = if *across_quad { 4.0 * f64::from(v.m_tiles) } else { 0.0 };
+                // A maximum has half the rate of a sum (CUDA C++ Programming Guide, "Arithmetic Instructions").
+                let slots = if *operation == ReduceOp::Max { 2.0 } else { 1.0 };
+                let mut units = Self::instructions(slots * self.elements(*from) + 2.0 * shuffles);
+                units.shared = shuffles;
+                units
+            }
+            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Self::instructions(4.0 * self.elements(*v)),
+            StmtOp::Copy { tile, .. } => {
+                let t = &self.plan.tiles[*tile];
+                let chunks = f64::from(t.rows * t.columns * t.elem.bytes().unwrap_or(4) as u32) / 16.0;
+                let per_warp = chunks / f64::from(32 * self.schedule.warps);
+                // A copy whose addresses do not advance by constants computes each of them (templates/cuda/device/copy_cp_async).
+                let threads = 32 * self.schedule.warps;
+                let pieces = (t.columns * t.elem.bytes().unwrap_or(4) as u32 / 16).max(1);
+                let advances = threads.is_multiple_of(pieces) && (threads / pieces).is_multiple_of(8);
+                let instructions = if advances { 4.0 } else { 24.0 };
+                Units { issue: per_warp * instructions / 4.0, shared: per_warp * 4.0, ..self.copied(t) }
+            }
+            StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
+            StmtOp::LoadFragments { to, .. } => self.ldmatrix(self.elements(*to) / 4.0),
+            StmtOp::Dot { acc, a, b, depth, k_major, .. } => self.product(*acc, a, *b, *depth, *k_major),
+            StmtOp::Stage { from, .. } => {
+                let n = self.elements(*from) / 2.0;
+                Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
+            }
+            StmtOp::Load { to, .. } => Self::instructions(4.0 * self.elements(*to)),
+            StmtOp::Store { m_tiles, n_tiles, shape, .. } => {
+                let n = match shape {
+                    Shape::Accumulator => f64::from(4 * m_tiles * n_tiles),
+                    _ => f64::from(2 * m_tiles.max(n_tiles)),
+                };
+                Self::instructions(3.0 * n)
+            }
+            StmtOp::Barrier => Units { barriers: 1.0, ..Units::default() },
+            StmtOp::Let { .. } | StmtOp::Commit | StmtOp::Wait(_) => Self::instructions(2.0),
+            StmtOp::Settle(_) => Units { turns: 1.0, issue: 1.0, ..Units::default() },
+            StmtOp::Fill { tile, map, .. } => self.filled(&self.plan.tiles[*tile], *map),
+            StmtOp::Acquire { .. }
+            | StmtOp::Release(_)
+            | StmtOp::Advance(_)
+            | StmtOp::ReleaseBefore(_)
+            | StmtOp::TakeTurn
+            | StmtOp::PassTurn => Self::instructions(4.0),
+            StmtOp::SaveState(variables) | StmtOp::LoadState { to: variables, .. } => {
+                let elements: f64 = variables.iter().map(|&v| self.elements(v)).sum();
+                let shared = if self.plan.meeting.as_ref().is_some_and(|m| m.by == MeetBy::Cluster) { elements } else { 0.0 };
+                Units { issue: elements / 4.0, shared, ..Units::default() }
+            }
+            // What meeting takes is not of the multiprocessor's units: see `meeting_cycles`.
+            StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => Self::instructions(4.0),
+            StmtOp::When { .. } | StmtOp::Loop { .. } | StmtOp::Step { .. } | StmtOp::Work(_) => unreachable!("walked by block"),
+        }
+    }
+
+    /// The same of a copy by TMA.
+    fn filled(&self, tile: &SharedTile, map: usize) -> Units {
+        let (mut units, kernel) = (self.copied(tile), &self.instance.kernel);
+        let tensor = &self.plan.maps[map].tensor;
+        let row = kernel.params.values().find(|p| p.name == *tensor).and_then(|p| match &p.kind {
+            ParamKind::Tensor(t) => self.instance.binding.size(kernel, t.shape.last()?),
+            ParamKind::Scalar(_) => None,
+        });
+        // Rows follow each other in memory, as far as can be told here.
+        let odd = row.is_some_and(|columns| columns * tile.elem.bytes().unwrap_or(4) as i64 % 32 != 0);
+        if odd {
+            units.l2_bytes *= ODD_ROWS;
+            units.l2_rows *= ODD_ROWS;
+        }
+        units
+    }
+
+    /// What a copy of a tile takes of the way from the L2 cache.
+    fn copied(&self, tile: &SharedTile) -> Units {
+        let bytes = f64::from(tile.rows * tile.columns) * tile.elem.bytes().unwrap_or(4) as f64;
+        let row = if tile.barriers.is_some() { f64::from(tile.pitch) } else { 128.0 };
+        let rows = f64::from(tile.rows) * (bytes / f64::from(tile.rows.max(1)) / row).ceil();
+        Units { l2_bytes: bytes, l2_rows: rows, ..Units::default() }
+    }
+
+    /// Elements are widened, computed in f32 and rounded; a warp moves 512 bytes of shared memory at a time, 128 a cycle.
+    fn compute(&self, to: &[Computed], inputs: &[Input], shared: &[Shared]) -> Units {
+        let parts = Parts::of(self.plan, to, inputs);
+        let (count, width) = (f64::from(parts.per_thread), f64::from(parts.width));
+        let accesses = |bytes: usize| width * bytes as f64 / 16.0;
+        let mut units = Units::default();
+        for input in inputs {
+            let (issue, shared) = match &input.from {
+                InputSource::Tile(tile, _) => {
+                    let n = accesses(self.plan.tiles[*tile].elem.bytes().unwrap_or(4));
+                    (2.0 * n + width, 4.0 * n)
+                }
+                InputSource::Matrix(_) | InputSource::Column(_) => (4.0 + width, 4.0),
+                InputSource::Row(_) => (4.0, 1.0),
+            };
+            units.add(Units { issue: issue / 4.0, shared, ..Units::default() }, count);
+        }
+        for s in shared {
+            units.add(self.expression(&s.value, width), count);
+        }
+        for t in to {
+            units.add(self.expression(&t.value, width), count);
+            let n = accesses(self.plan.tiles[t.tile].elem.bytes().unwrap_or(4));
+            units.add(Units { issue: (2.0 * n + width / 2.0) / 4.0, shared: 4.0 * n, ..Units::default() }, count);
+        }
+        units
+    }
+
+    fn ldmatrix(&self, n: f64) -> Units {
+        // 512 bytes each, 128 a cycle.
+        Units { issue: n / 4.0, shared: 4.0 * n, ..Units::default() }
+    }
+
+    fn product(&self, acc: usize, a: &OperandA, b: usize, depth: u32, k_major: bool) -> Units {
+        let v = &self.plan.variables[acc];
+        let (m, n) = (f64::from(v.m_tiles), f64::from(v.n_tiles));
+        let depth = f64::from(depth);
+        if self.schedule.tensor_op == TensorOp::Ffma {
+            let flops = m * 16.0 * n * 8.0 * depth * 2.0;
+            let loads = depth / 4.0 * 2.0 * m + if self.plan.tiles[b].warp_private { 0.0 } else { depth / 4.0 * 2.0 * n };
+            return Units {
+                issue: (flops / 64.0 + loads) / 4.0,
+                tensor: flops / f64::from(self.arch.ffma_flops_per_clock),
+                shared: loads * 4.0,
+                ..Units::default()
+            };
+        }
+        let k = depth / 16.0;
+        if self.schedule.tensor_op == TensorOp::Wgmma {
+            let tensor = m * n * k * 4096.0 / f64::from(self.arch.tensor_flops_per_clock);
+            // A warpgroup's 64 rows of A, unless they are in registers, and all columns of B, 16 elements deep.
+            let rows = if matches!(a, OperandA::Tile(..)) { 64.0 } else { 0.0 };
+            let bytes = 2.0 * 16.0 * k * (rows + 8.0 * n);
+            return Units { issue: k, tensor, shared: bytes / 128.0 / 4.0, ..Units::default() };
+        }
+        let products = m * n * k * if self.schedule.tensor_op == TensorOp::MmaM16n8k8 { 2.0 } else { 1.0 };
+        let batches = if self.schedule.batch_m { 1.0 } else { m };
+        let single = match self.schedule.fragments {
+            Fragments::Single => true,
+            Fragments::PairedKMajor => !k_major,
+            Fragments::Paired | Fragments::Preload | Fragments::DoubleBuffer => false,
+        };
+        let pairs = if single { n } else { n / 2.0 };
+        let mut loads = pairs * k * batches;
+        if matches!(a, OperandA::Tile(..)) {
+            loads += m * k;
+        }
+        let mut units = self.ldmatrix(loads);
+        units.issue += products / 4.0;
+        units.tensor = m * n * k * 4096.0 / f64::from(self.arch.mma_flops_per_clock);
+        units
+    }
+}
+
+/// Sums of products: each is one multiply-add.
+fn count_fused(value: &Expr) -> f64 {
+    let mut fused = 0.0;
+    value.visit(&mut |e| {
+        if let Expr::Infix("+" | "-", a, b) = e
+            && (matches!(a.as_ref(), Expr::Infix("*", ..)) || matches!(b.as_ref(), Expr::Infix("*", ..)))
+        {
+            fused += 1.0;
+        }
+    });
+    fused
+}

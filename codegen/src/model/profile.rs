@@ -1,0 +1,138 @@
+//! A launch without its sizes: what the statements of its plan issue, what it holds, the knobs that matter to its time.
+
+use flashtile_dsl::ir::{AxisKind, Op};
+
+use super::count::{Counter, Units};
+use super::extent::Extent;
+use super::makespan::Order;
+use crate::arch::Arch;
+use crate::generate::PlannedLaunch;
+use crate::lower;
+use crate::plan::{MeetBy, Meeting, Plan, SharedTile};
+use crate::schedule::{Persistent, PingPong, Schedule, WorkOrder};
+
+/// Cycles of a load from memory that nothing hides but a few other loads.
+const LOAD_LATENCY: f64 = 300.0;
+/// Estimated registers per thread from which on the compiler spills so that it shows, and the cost of each further one.
+const SPILL_FROM: u32 = 240;
+const SPILL_COST: f64 = 0.02;
+/// Registers that consumers should have beyond the estimate: with none to spare products were serialised in all of 12
+/// kernels, with 4 to 7 in none of 34, of which 5 spilled, all of them with more than 200 registers.
+const SPARE: u32 = 4;
+/// One in so many of a consumer's registers is what it should have beyond the estimate so as not to spill.
+const SPARE_SHARE: u32 = 32;
+/// Factor of products that are serialised, and of steps that spill a little.
+const SERIALIZED: f64 = 1.5;
+const SPILLING: f64 = 1.05;
+/// Cycles from a program's turn to that of the next part: the semaphore is seen, the state read, merged and written, and
+/// the turn passed. No other program can do it meanwhile.
+const TURN_OF_PART: f64 = 2500.0;
+/// Cycles of the barriers of a cluster, and of the read of a state from another block.
+const CLUSTER_LATENCY: f64 = 2000.0;
+const STATE_OF_CLUSTER: f64 = 1000.0;
+
+/// What the time of a launch depends on, but for its sizes.
+pub(super) struct Profile {
+    /// Outside of loops, and in one iteration of each loop.
+    pub outside: Units,
+    pub steps: Vec<Units>,
+    /// In such an iteration more, if its tile is cut.
+    pub cut: Vec<Units>,
+    /// Iterations of each loop that are made outside of it.
+    pub from: Vec<f64>,
+    /// Cycles of each loop's iteration that no unit is busy in.
+    pub waits: Vec<f64>,
+    /// Its programs.
+    pub extent: Extent,
+    /// Warps of a block that compute.
+    pub warps: f64,
+    /// Blocks of a multiprocessor.
+    pub resident: u32,
+    /// Whether blocks have a producer and consumers.
+    pub specialized: bool,
+    /// Whether products and elementwise work of a step overlap.
+    pub overlap: bool,
+    /// Whether warpgroups issue their products in turns.
+    pub turns: bool,
+    /// How blocks get programs.
+    pub persistent: Persistent,
+    /// In which order.
+    pub order: Order,
+    /// Whether the first tiles of the next program are loaded meanwhile.
+    pub prepared: bool,
+    /// Factor for what the compiler does where registers run short.
+    pub spills: f64,
+    /// Bytes of memory that a block has in flight.
+    pub in_flight: u32,
+    /// Cycles that programs which walk parts take to meet, after all else.
+    pub meeting: f64,
+    /// Blocks of a cluster, 0 without.
+    pub cluster: u32,
+}
+
+impl Profile {
+    pub fn of(planned: &PlannedLaunch, arch: &Arch) -> Self {
+        let (instance, schedule, plan) = (&planned.piece.instance, &planned.piece.schedule, &planned.plan);
+        let Counter { outside, loops: steps, cut, from, .. } = Counter::count(plan, instance, schedule, arch);
+        let kernel = &instance.kernel;
+        let wait = |op: &Op| match op {
+            // What is loaded at a single position is used at once.
+            Op::For { axis, .. } if kernel.axes[*axis].kind == AxisKind::Each => Some(LOAD_LATENCY),
+            Op::For { .. } => Some(0.0),
+            _ => None,
+        };
+        let ring = |tile: &&SharedTile| tile.slots > 1 || tile.barriers.is_some();
+        let by_cluster = plan.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster);
+        Self {
+            outside,
+            steps,
+            cut,
+            from,
+            waits: kernel.walk().into_iter().filter_map(|(_, op)| wait(&kernel.ops[op].op)).collect(),
+            extent: Extent::of(instance, schedule),
+            warps: f64::from(schedule.warps),
+            resident: resident(planned),
+            specialized: plan.is_specialized(),
+            overlap: schedule.overlap,
+            turns: schedule.ping_pong == PingPong::Products,
+            persistent: schedule.persistent,
+            order: match schedule.order {
+                WorkOrder::Grid => Order::Grid,
+                WorkOrder::LongestFirst => Order::LongestFirst { section: schedule.section.into() },
+            },
+            prepared: schedule.outer_stages > 1,
+            spills: spills(planned.predicted.registers, schedule),
+            in_flight: plan.tiles.iter().filter(ring).map(|tile| tile.slots * tile.slot_bytes()).sum(),
+            meeting: meeting_cycles(plan),
+            cluster: by_cluster.map_or(0, |m| m.parts),
+        }
+    }
+}
+
+/// Blocks of a launch that are on a multiprocessor at once.
+fn resident(launch: &PlannedLaunch) -> u32 {
+    let fit = launch.predicted.blocks_per_sm.max(1);
+    match launch.piece.schedule.persistent {
+        Persistent::Off => fit,
+        _ => launch.piece.schedule.min_blocks.clamp(1, fit),
+    }
+}
+
+/// Past what a thread has, the compiler spills, or serialises products.
+fn spills(registers: u32, schedule: &Schedule) -> f64 {
+    match lower::register_split(schedule) {
+        Some((_, consumer)) if registers + SPARE > consumer => SERIALIZED,
+        Some((_, consumer)) if registers + consumer / SPARE_SHARE > consumer => SPILLING,
+        Some(_) => 1.0,
+        None => 1.0 + SPILL_COST * f64::from(registers.saturating_sub(SPILL_FROM)),
+    }
+}
+
+/// Cycles that programs which walk parts take to meet, after all else.
+fn meeting_cycles(plan: &Plan) -> f64 {
+    match &plan.meeting {
+        Some(Meeting { by: MeetBy::Semaphore, parts, .. }) => TURN_OF_PART * f64::from(*parts),
+        Some(Meeting { parts, .. }) => CLUSTER_LATENCY + STATE_OF_CLUSTER * f64::from(*parts),
+        None => 0.0,
+    }
+}

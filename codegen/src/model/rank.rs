@@ -1,0 +1,251 @@
+//! The schedules of the space with the seconds that the model predicts, best first.
+//!
+//! Planning a schedule takes milliseconds and does not depend on sizes. A [`Ranker`] keeps what it has planned, so that
+//! a ranking for further sizes takes microseconds a schedule.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use rayon::prelude::*;
+
+use super::constants::Constants;
+use super::machine::Machine;
+use super::time::{Judged, Prepared, prepare};
+use crate::arch::Arch;
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::lower;
+use crate::rewrite;
+use crate::schedule::Schedule;
+use crate::space::{self, FoldedSpace};
+
+/// Schedules with splits, the best by prediction, with which the other ways to combine the parts are judged.
+const COMBINED: usize = 32;
+/// Schedules, the best by prediction, whose loops are tried from the last tile too.
+const DESCENDING: usize = 8;
+
+/// The schedules of the space, judged.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Ranking {
+    /// Those that are legal, with their predicted seconds, best first.
+    pub legal: Vec<(Schedule, f64)>,
+    /// Those that are not, with all reasons against each, in the order of the space.
+    pub illegal: Vec<(Schedule, Vec<String>)>,
+}
+
+impl Ranking {
+    /// Notes a schedule that is not legal.
+    fn refuse(&mut self, schedule: Schedule, error: Error) -> Result<(), Error> {
+        let reasons = match error {
+            Error::Illegal { reasons, .. } => reasons,
+            error @ Error::Unsupported { .. } => vec![error.to_string()],
+            other => return Err(other),
+        };
+        self.illegal.push((schedule, reasons));
+        Ok(())
+    }
+}
+
+/// Ranks the schedules of one kernel on one architecture, and keeps their plans' profiles for further sizes.
+pub struct Ranker {
+    instance: Instance,
+    arch: &'static Arch,
+    prepared: RwLock<HashMap<Schedule, Arc<Result<Prepared, Error>>>>,
+    space: OnceLock<Space>,
+}
+
+/// What of the space does not depend on sizes.
+struct Space {
+    candidates: Vec<Schedule>,
+    folded: Option<FoldedSpace>,
+    can_split: bool,
+    can_descend: bool,
+}
+
+impl Ranker {
+    /// Of an instance.
+    pub fn new(instance: &Instance, arch: &'static Arch) -> Self {
+        Self { instance: instance.clone(), arch, prepared: RwLock::default(), space: OnceLock::new() }
+    }
+
+    fn space(&self) -> &Space {
+        self.space.get_or_init(|| Space {
+            candidates: space::candidates(&self.instance, self.arch),
+            folded: FoldedSpace::of(&self.instance),
+            can_split: rewrite::why_not_split(&self.instance.kernel).is_none(),
+            can_descend: lower::why_not_descending(&self.instance.kernel).is_none(),
+        })
+    }
+
+    fn prepared(&self, schedule: &Schedule) -> Arc<Result<Prepared, Error>> {
+        let known = self.prepared.read().unwrap_or_else(PoisonError::into_inner).get(schedule).cloned();
+        known.unwrap_or_else(|| {
+            let made = Arc::new(prepare(&self.instance, schedule, self.arch));
+            self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(schedule.clone(), made.clone());
+            made
+        })
+    }
+
+    fn judge(&self, schedule: &Schedule, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<Judged, Error> {
+        match &*self.prepared(schedule) {
+            Ok(prepared) => prepared.judge(sizes, machine, &Constants::FITTED),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    /// Predicted seconds of one call with these run-time sizes.
+    ///
+    /// # Errors
+    /// [`Error::Illegal`] with the reasons against the schedule, [`Error::Unsupported`].
+    pub fn predict(&self, schedule: &Schedule, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<f64, Error> {
+        Ok(self.judge(schedule, sizes, machine)?.seconds)
+    }
+
+    /// All legal schedules of the space with their predicted seconds, best first.
+    ///
+    /// # Errors
+    /// [`Error::NoLegalSchedule`] with the reasons if there is none.
+    pub fn rank(&self, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<Vec<(Schedule, f64)>, Error> {
+        let Ranking { legal, illegal } = self.ranking(sizes, machine)?;
+        if legal.is_empty() {
+            let mut reasons: Vec<String> = illegal.into_iter().flat_map(|(_, reasons)| reasons).collect();
+            reasons.sort();
+            reasons.dedup();
+            return Err(Error::NoLegalSchedule { arch: self.arch.name, reasons });
+        }
+        Ok(legal)
+    }
+
+    /// All schedules of the space, also those that are not legal, with the reasons. Either list may be empty. Schedules whose
+    /// programs do not fill the machine are there with splits too, those whose heads share tiles that one of them does not
+    /// fill with folded rows, and the best of those with a lazy maximum with their loops walked from the last tile.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if no schedule of any kind could be legal.
+    pub fn ranking(&self, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<Ranking, Error> {
+        let judged = |schedules: Vec<Schedule>| -> Vec<(Schedule, Result<Judged, Error>)> {
+            let judge = |schedule: Schedule| {
+                let judged = self.judge(&schedule, sizes, machine);
+                (schedule, judged)
+            };
+            schedules.into_par_iter().map(judge).collect()
+        };
+        let (arch, space) = (self.arch, self.space());
+        let mut ranking = Ranking::default();
+        let mut unsupported = None;
+        let mut splits = Vec::new();
+        let mut candidates = space.candidates.clone();
+        candidates
+            .extend(space.folded.iter().flat_map(|folded| folded.schedules(&self.instance, arch, sizes, &space.candidates)));
+        for (schedule, judged) in judged(candidates) {
+            match judged {
+                Ok(judged) => {
+                    if space.can_split {
+                        let counts = crate::space::splits(judged.programs, judged.slots, judged.trips);
+                        splits.extend(counts.into_iter().map(|splits| Schedule { splits, ..schedule.clone() }));
+                    }
+                    ranking.legal.push((schedule, judged.seconds));
+                }
+                // One instruction may take what another does not.
+                Err(error @ Error::Unsupported { .. }) => {
+                    ranking.illegal.push((schedule, vec![error.to_string()]));
+                    unsupported = Some(error);
+                }
+                Err(error) => ranking.refuse(schedule, error)?,
+            }
+        }
+        let mut in_parts = Vec::new();
+        for (schedule, judged) in judged(splits) {
+            match judged {
+                Ok(judged) => in_parts.push((schedule, judged.seconds)),
+                Err(error) => ranking.refuse(schedule, error)?,
+            }
+        }
+        // How the parts are combined matters less than which parts there are: the other ways are tried with the best of these.
+        in_parts.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut combining: Vec<Schedule> = Vec::new();
+        for schedule in in_parts.iter().take(COMBINED).flat_map(|(schedule, _)| crate::space::combining(schedule, arch)) {
+            if !combining.contains(&schedule) {
+                combining.push(schedule);
+            }
+        }
+        ranking.legal.extend(in_parts);
+        for (schedule, judged) in judged(combining) {
+            match judged {
+                Ok(judged) => ranking.legal.push((schedule, judged.seconds)),
+                Err(error) => ranking.refuse(schedule, error)?,
+            }
+        }
+        if let (true, Some(error)) = (ranking.legal.is_empty(), unsupported) {
+            return Err(error);
+        }
+        ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
+        if space.can_descend {
+            // Steps cost the same in either order: how often a maximum moves is a matter of the data.
+            let best =
+                ranking.legal.iter().filter_map(|(schedule, _)| crate::space::descending(schedule)).take(DESCENDING).collect();
+            for (schedule, judged) in judged(best) {
+                match judged {
+                    Ok(judged) => ranking.legal.push((schedule, judged.seconds)),
+                    Err(error) => ranking.refuse(schedule, error)?,
+                }
+            }
+            ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
+        }
+        Ok(ranking)
+    }
+}
+
+/// Predicted seconds of one launch with these run-time sizes.
+///
+/// # Errors
+/// As [`Ranker::predict`].
+pub fn predict(
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<f64, Error> {
+    Ranker::new(instance, arch).predict(schedule, sizes, machine)
+}
+
+/// The schedule that the model ranks first.
+///
+/// # Errors
+/// As [`Ranker::rank`].
+pub fn default_schedule(
+    instance: &Instance,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Schedule, Error> {
+    let ranked = rank(instance, arch, sizes, machine)?;
+    Ok(ranked.into_iter().next().expect("a ranking is not empty").0)
+}
+
+/// All legal schedules of the space with their predicted seconds, best first.
+///
+/// # Errors
+/// As [`Ranker::rank`].
+pub fn rank(
+    instance: &Instance,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Vec<(Schedule, f64)>, Error> {
+    Ranker::new(instance, arch).rank(sizes, machine)
+}
+
+/// All schedules of the space, legal and illegal.
+///
+/// # Errors
+/// As [`Ranker::ranking`].
+pub fn ranking(
+    instance: &Instance,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Ranking, Error> {
+    Ranker::new(instance, arch).ranking(sizes, machine)
+}

@@ -1,0 +1,197 @@
+//! Seconds of a schedule at given sizes: its launches, one after the other.
+
+use std::collections::BTreeMap;
+
+use super::Constants;
+use super::count::Units;
+use super::extent::{Programs, Trips};
+use super::machine::Machine;
+use super::makespan::makespan;
+use super::profile::Profile;
+use crate::abi::FoldedRows;
+use crate::arch::Arch;
+use crate::error::Error;
+use crate::generate;
+use crate::instance::Instance;
+use crate::launches;
+use crate::schedule::{Persistent, Schedule};
+
+/// Seconds to start a launch, and from the end of one to the start of the next.
+const LAUNCH: f64 = 3e-6;
+const LAUNCH_GAP: f64 = 2e-6;
+/// The same where it may begin before the other has ended.
+const EARLY_LAUNCH_GAP: f64 = 1e-6;
+/// Seconds from the issue of a copy to its arrival where memory is busy.
+const MEMORY_LATENCY: f64 = 1e-6;
+/// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
+const WARPS_OVERLAP: f64 = 2.2;
+/// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
+const IDLE_FOR_CLUSTER: f64 = 0.025;
+
+/// A schedule of a kernel, planned: all that its time depends on but the sizes. Planning takes milliseconds, a prediction
+/// from here microseconds.
+pub struct Prepared {
+    launches: Vec<Profile>,
+    /// The launch that the knobs are about.
+    main: usize,
+    folded: Option<FoldedRows>,
+    /// Seconds between the launches.
+    gaps: f64,
+    arch: &'static str,
+}
+
+/// What the model says of a schedule at given sizes.
+pub(super) struct Judged {
+    pub seconds: f64,
+    /// Programs of the launch that the schedule is about.
+    pub programs: f64,
+    /// How many of them run at once.
+    pub slots: f64,
+    /// Trips of its longest loop.
+    pub trips: f64,
+}
+
+/// Plans a schedule for predictions.
+///
+/// # Errors
+/// [`Error::Illegal`] with the reasons against the schedule, [`Error::Unsupported`].
+pub fn prepare(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Prepared, Error> {
+    let planned = generate::planned(instance, schedule, arch)?;
+    if !planned.reasons.is_empty() {
+        return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
+    }
+    let gap = if arch.dependent_launches { EARLY_LAUNCH_GAP } else { LAUNCH_GAP };
+    Ok(Prepared {
+        gaps: gap * (planned.launches.len() - 1) as f64,
+        launches: planned.launches.iter().map(|launch| Profile::of(launch, arch)).collect(),
+        main: planned.main,
+        folded: planned.folded,
+        arch: arch.name,
+    })
+}
+
+impl Prepared {
+    /// Predicted seconds of a call with these run-time sizes.
+    ///
+    /// # Errors
+    /// [`Error::Illegal`] if rows are folded and the sizes do not allow it.
+    pub fn seconds(&self, sizes: &BTreeMap<String, i64>, machine: &Machine, constants: &Constants) -> Result<f64, Error> {
+        Ok(self.judge(sizes, machine, constants)?.seconds)
+    }
+
+    pub(super) fn judge(&self, sizes: &BTreeMap<String, i64>, machine: &Machine, constants: &Constants) -> Result<Judged, Error> {
+        let with_size = match &self.folded {
+            Some(folded) => Some(folded.with_size(sizes).ok_or_else(|| Error::Illegal {
+                arch: self.arch,
+                reasons: vec![format!(
+                    "fold=heads takes heads, as many in every group, {}; fold=off takes any",
+                    launches::FOLDING_SIZES
+                )],
+            })?),
+            None => None,
+        };
+        let sizes = with_size.as_ref().unwrap_or(sizes);
+        let mut judged = Judged { seconds: self.gaps + LAUNCH, programs: 0.0, slots: 0.0, trips: 0.0 };
+        for (number, profile) in self.launches.iter().enumerate() {
+            let Timed { seconds, programs, trips } = time(profile, sizes, machine, constants);
+            judged.seconds += seconds;
+            if number == self.main {
+                judged.programs = programs;
+                judged.slots = f64::from(machine.sms * profile.resident);
+                judged.trips = trips;
+            }
+        }
+        Ok(judged)
+    }
+}
+
+struct Timed {
+    seconds: f64,
+    programs: f64,
+    /// Of the longest loop.
+    trips: f64,
+}
+
+/// Seconds of one launch, but for its start.
+fn time(profile: &Profile, sizes: &BTreeMap<String, i64>, machine: &Machine, constants: &Constants) -> Timed {
+    let programs = profile.extent.programs(sizes);
+    let count = programs.count() as f64;
+    let resident = f64::from(profile.resident);
+    let per_tile = work(profile, &programs, resident, constants);
+    let slots = f64::from(machine.sms) * resident * (1.0 - IDLE_FOR_CLUSTER * f64::from(profile.cluster));
+    // A last wave that fills no more than a block of each multiprocessor runs as if it were alone there.
+    let alone = || mean(&work(profile, &programs, 1.0, constants));
+    let even_end = if resident > 1.0 && count % slots <= f64::from(machine.sms) { Some(alone()) } else { None };
+    let total = makespan(&per_tile, programs.last, programs.outer, slots, profile.order, even_end);
+    let seconds = |cycles: f64| cycles / (machine.ghz * 1e9);
+    let compute = seconds(total * profile.spills);
+    // A block has as much memory traffic in flight as its rings hold: few blocks do not fill the bandwidth.
+    let reached = match profile.in_flight {
+        0 => f64::INFINITY,
+        bytes => count.min(slots) * f64::from(bytes) / MEMORY_LATENCY,
+    };
+    let memory = profile.extent.bytes(sizes) / reached.clamp(1.0, machine.gbytes_per_s * 1e9);
+    Timed {
+        // Parts end together, so that nothing is left to hide their meeting behind.
+        seconds: joined(compute, memory, constants.memory_overlap) + seconds(profile.meeting),
+        programs: count,
+        trips: programs.trips.iter().flatten().map(|t| t.all).fold(0.0, f64::max),
+    }
+}
+
+/// Cycles in which a multiprocessor with so many resident blocks gets through a program of each, for some tiles.
+fn work(profile: &Profile, programs: &Programs, resident: f64, constants: &Constants) -> Vec<f64> {
+    let start = match profile.persistent {
+        Persistent::Off => constants.block,
+        // The other blocks of the multiprocessor compute meanwhile.
+        persistent => {
+            let own = if profile.prepared { constants.program } else { constants.program_unprepared };
+            let asks = if persistent == Persistent::Dynamic { constants.program_dynamic } else { 0.0 };
+            (own + asks) / resident
+        }
+    };
+    let outside = cycles(profile, &profile.outside, resident, constants) + start;
+    let step = |(units, wait): (&Units, &f64)| cycles(profile, units, resident, constants) + wait;
+    let steps: Vec<f64> = profile.steps.iter().zip(&profile.waits).map(step).collect();
+    let cuts: Vec<f64> = profile.cut.iter().map(|units| constants.cut * cycles(profile, units, resident, constants)).collect();
+    let of_tile = |trips: &Vec<Trips>| {
+        let made = trips.iter().zip(&profile.from).map(|(n, from)| (n.all - from).max(0.0));
+        let cut = cuts.iter().zip(trips).map(|(c, n)| c * n.cut).sum::<f64>();
+        outside + cut + steps.iter().zip(made).map(|(s, n)| s * n).sum::<f64>()
+    };
+    programs.trips.iter().map(of_tile).collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// Two times that overlap more or less: the norm with this exponent.
+fn joined(a: f64, b: f64, exponent: f64) -> f64 {
+    (a.powf(exponent) + b.powf(exponent)).powf(1.0 / exponent)
+}
+
+/// Cycles in which all resident blocks get through this.
+fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants) -> f64 {
+    let warps = profile.warps * resident;
+    let l2 = (units.l2_bytes / constants.l2_bytes).max(units.l2_rows / constants.l2_rows);
+    let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
+    let exponent = match (profile.specialized, profile.overlap) {
+        (false, _) => WARPS_OVERLAP,
+        (true, true) => constants.overlap,
+        (true, false) => constants.no_overlap,
+    };
+    let joined: f64 = busy.iter().map(|b| b.powf(exponent)).sum::<f64>().powf(1.0 / exponent);
+    let joined = if profile.turns { joined * constants.turns } else { joined };
+    let joined = if profile.specialized {
+        let own = 4.0 * (constants.own_cycles * units.issue + units.tensor);
+        let chain = constants.own_chain;
+        // Copies run ahead of all else: what they take shows where it is more than the rest.
+        (joined.powf(chain) + own.powf(chain) + (l2 * resident).powf(chain)).powf(1.0 / chain)
+    } else {
+        joined
+    };
+    // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.
+    let groups = (profile.warps / 4.0 * resident).max(1.0).floor();
+    joined + units.barriers * constants.barrier / resident + units.turns * constants.group_step / groups
+}

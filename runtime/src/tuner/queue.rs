@@ -1,0 +1,190 @@
+//! The order in which candidates are compiled and tried.
+//!
+//! First one of each *kind*: the schedules that share their rows, their blocks on a multiprocessor, their instruction and the
+//! launches they need. What the model gets wrong it gets wrong for a kind as a whole, so that the measurement of one says
+//! how far its prediction can be trusted for the others. Then the rest: shortest prediction first, each corrected by what
+//! was measured of its kind so far.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use flashtile_codegen::{Combine, Fold, Precompute, Schedule, TensorOp};
+
+/// Kinds whose best prediction is beyond this factor of the best of all wait with the rest.
+const PROMISING: f64 = 2.0;
+
+/// What the model tends to be wrong about in the same way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct KindOf {
+    tensor_op: TensorOp,
+    block_m: u32,
+    warps: u32,
+    min_blocks: u32,
+    /// Whether a step takes many columns.
+    wide: bool,
+    split: bool,
+    combine: Combine,
+    fold: Fold,
+    precompute: Precompute,
+}
+
+/// Columns of a step from which on it is wide.
+const WIDE: u32 = 112;
+
+impl KindOf {
+    pub fn of(schedule: &Schedule) -> Self {
+        let split = schedule.splits > 1;
+        Self {
+            tensor_op: schedule.tensor_op,
+            block_m: schedule.block_m,
+            warps: schedule.warps,
+            min_blocks: schedule.min_blocks,
+            wide: schedule.block_n >= WIDE,
+            split,
+            combine: if split { schedule.combine } else { Combine::Kernel },
+            fold: schedule.fold,
+            precompute: schedule.precompute,
+        }
+    }
+}
+
+/// A candidate that waits for its turn.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Waiting {
+    index: usize,
+    kind: KindOf,
+    predicted: f64,
+}
+
+/// What was measured over what was predicted, as logarithms.
+#[derive(Clone, Copy, Default, Debug)]
+struct Learned {
+    sum: f64,
+    count: f64,
+}
+
+struct State {
+    /// The first of each promising kind, the best last.
+    first: Vec<Waiting>,
+    rest: Vec<Waiting>,
+    of_kind: BTreeMap<KindOf, Learned>,
+    of_all: Learned,
+}
+
+/// Candidates that wait, shared by the threads that compile.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// The candidates of the first part.
+    first: Vec<usize>,
+}
+
+impl Queue {
+    /// All of `waiting`: positions, schedules and predicted seconds.
+    pub fn new<'a>(waiting: impl IntoIterator<Item = (usize, &'a Schedule, f64)>) -> Self {
+        let mut rest: Vec<Waiting> = waiting
+            .into_iter()
+            .map(|(index, schedule, predicted)| Waiting { index, kind: KindOf::of(schedule), predicted })
+            .collect();
+        rest.sort_by(|a, b| a.predicted.total_cmp(&b.predicted));
+        let best = rest.first().map_or(f64::INFINITY, |w| w.predicted);
+        let mut kinds = Vec::new();
+        let (mut first, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(|w| {
+            let is_first = w.predicted <= PROMISING * best && !kinds.contains(&w.kind);
+            kinds.extend(is_first.then_some(w.kind));
+            is_first
+        });
+        let indices = first.iter().map(|w| w.index).collect();
+        first.reverse();
+        let state = State { first, rest, of_kind: BTreeMap::new(), of_all: Learned::default() };
+        Self { state: Mutex::new(state), first: indices }
+    }
+
+    /// One of each promising kind, best predicted first.
+    pub fn first(&self) -> &[usize] {
+        &self.first
+    }
+
+    /// The next candidate to compile.
+    pub fn next(&self) -> Option<usize> {
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(waiting) = state.first.pop() {
+            return Some(waiting.index);
+        }
+        let at = (0..state.rest.len()).min_by(|&a, &b| {
+            let corrected = |at: usize| state.rest[at].predicted * state.factor(state.rest[at].kind);
+            corrected(a).total_cmp(&corrected(b))
+        })?;
+        // In order, so that candidates with equal predictions keep theirs.
+        Some(state.rest.remove(at).index)
+    }
+
+    /// Notes what a candidate of a schedule took.
+    pub fn learn(&self, schedule: &Schedule, predicted: f64, measured: f64) {
+        let error = (measured / predicted).ln();
+        if !error.is_finite() {
+            return;
+        }
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let state = &mut *state;
+        for learned in [state.of_kind.entry(KindOf::of(schedule)).or_default(), &mut state.of_all] {
+            learned.sum += error;
+            learned.count += 1.0;
+        }
+    }
+}
+
+impl State {
+    /// Measured over predicted time of a kind, as far as is known: that of all where nothing of the kind was measured.
+    fn factor(&self, kind: KindOf) -> f64 {
+        let mean = |learned: &Learned| if learned.count > 0.0 { learned.sum / learned.count } else { 0.0 };
+        self.of_kind.get(&kind).map_or_else(|| mean(&self.of_all), mean).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(block_m: u32, block_n: u32, min_blocks: u32) -> Schedule {
+        Schedule { block_m, block_n, min_blocks, ..Schedule::default() }
+    }
+
+    #[test]
+    fn one_of_each_promising_kind_comes_first() {
+        let all = [
+            (schedule(128, 128, 1), 1.0),
+            (schedule(128, 160, 1), 1.1),
+            (schedule(64, 128, 2), 1.2),
+            (schedule(128, 64, 1), 1.3),
+            (schedule(192, 128, 1), 2.5),
+        ];
+        let queue = Queue::new(all.iter().enumerate().map(|(i, (s, p))| (i, s, *p)));
+        assert_eq!(queue.first(), [0, 2, 3], "the fifth is too slow to be promising");
+        let order: Vec<usize> = std::iter::from_fn(|| queue.next()).collect();
+        assert_eq!(order, [0, 2, 3, 1, 4]);
+    }
+
+    #[test]
+    fn a_kind_that_proved_slow_waits() {
+        let all = [
+            (schedule(64, 128, 2), 1.0),
+            (schedule(64, 160, 2), 1.01),
+            (schedule(128, 128, 1), 1.1),
+            (schedule(128, 160, 1), 1.2),
+        ];
+        let queue = Queue::new(all.iter().enumerate().map(|(i, (s, p))| (i, s, *p)));
+        assert_eq!([queue.next(), queue.next()], [Some(0), Some(2)]);
+        queue.learn(&all[0].0, 1.0, 1.6);
+        queue.learn(&all[2].0, 1.1, 1.1);
+        assert_eq!([queue.next(), queue.next(), queue.next()], [Some(3), Some(1), None]);
+    }
+
+    #[test]
+    fn what_cannot_be_predicted_comes_last_and_teaches_nothing() {
+        let all = [(schedule(64, 64, 0), f64::INFINITY), (schedule(64, 96, 0), 1.0)];
+        let queue = Queue::new(all.iter().enumerate().map(|(i, (s, p))| (i, s, *p)));
+        assert_eq!(queue.first(), [1]);
+        queue.learn(&all[0].0, f64::INFINITY, 1.0);
+        assert_eq!([queue.next(), queue.next(), queue.next()], [Some(1), Some(0), None]);
+    }
+}
