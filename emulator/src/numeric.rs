@@ -86,6 +86,17 @@ pub(crate) fn log2(x: f32) -> f32 {
     f64::from(x).log2() as f32
 }
 
+/// tanh(x) rounded to 11 significant bits, the precision of `tanh.approx`: its relative error is at most 2^-11 (PTX ISA), and
+/// so is that of this rounding. A GPU gives other bits within the same bound.
+#[inline(always)]
+pub(crate) fn tanh(x: f32) -> f32 {
+    const DROPPED: u32 = 24 - 11;
+    let y = (f64::from(x).tanh() as f32).to_bits();
+    // Ties to even; NaN stays NaN, because 1 is the largest magnitude that is rounded.
+    let half = (1 << (DROPPED - 1)) - 1 + (y >> DROPPED & 1);
+    if x.is_nan() { x } else { f32::from_bits((y + half) >> DROPPED << DROPPED) }
+}
+
 /// Value of an f16.
 #[inline(always)]
 pub(crate) fn from_f16(h: u16) -> f32 {

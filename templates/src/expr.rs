@@ -39,8 +39,16 @@ pub enum Function {
     Lg2,
     /// 1 / x.
     Reciprocal,
+    /// 1 / x, for x of at least 1.
+    ReciprocalNormal,
     /// tanh.
     Tanh,
+    /// tanh to 2^-11.
+    TanhApprox,
+    /// tanh to an absolute error of 2^-22.
+    TanhAbsolute,
+    /// Quotient to two units in the last place.
+    DivFull,
     /// |x|.
     Abs,
     /// Larger.
@@ -106,7 +114,11 @@ impl Function {
             Function::Ex2 => "ex2",
             Function::Lg2 => "lg2",
             Function::Reciprocal => "rcp",
+            Function::ReciprocalNormal => "rcp_normal",
             Function::Tanh => "tanh_accurate",
+            Function::TanhApprox => "tanh_approx",
+            Function::TanhAbsolute => "tanh_absolute",
+            Function::DivFull => "div_full",
             Function::Abs => "fabsf",
             Function::Max => "fmax",
             Function::Min => "fmin",

@@ -40,8 +40,16 @@ pub enum Wrapper {
     Fmax,
     /// `min.f32`.
     Fmin,
+    /// `rcp` of numbers of at least 1.
+    RcpNormal,
     /// tanh.
     Tanh,
+    /// `tanh.approx`.
+    TanhApprox,
+    /// tanh to an absolute error.
+    TanhAbsolute,
+    /// `div.full`.
+    DivFull,
     /// `visible_or_zero`.
     VisibleOrZero,
     /// `div_or_zero`.
@@ -187,7 +195,11 @@ impl Wrapper {
             Wrapper::Rcp => "ptx/rcp",
             Wrapper::Fmax => "ptx/fmax",
             Wrapper::Fmin => "ptx/fmin",
+            Wrapper::RcpNormal => "ptx/rcp_normal",
             Wrapper::Tanh => "device/tanh",
+            Wrapper::TanhApprox => "ptx/tanh",
+            Wrapper::TanhAbsolute => "device/tanh_absolute",
+            Wrapper::DivFull => "ptx/div_full",
             Wrapper::VisibleOrZero => "device/select",
             Wrapper::DivOrZero => "device/division",
             Wrapper::Quad => "device/quad",

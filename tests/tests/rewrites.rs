@@ -14,6 +14,8 @@ const KERNELS: &[&str] = &[
     include_str!("../filetests/generated/mask_window.ft"),
     include_str!("../filetests/generated/rewrites_exponential.ft"),
     include_str!("../filetests/generated/rewrites_product.ft"),
+    include_str!("../filetests/generated/softcap.ft"),
+    include_str!("../filetests/generated/sinks.ft"),
 ];
 
 const D: i64 = 8;

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{AxisId, BinaryOp, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId};
 
+use super::approximate::Approximation;
 use super::computed::ComputedOperands;
 use super::padding::{self, Fill};
 use crate::error::Error;
@@ -25,6 +26,8 @@ pub(super) struct Classes {
     pub partial: HashSet<ValueId>,
     /// Loop results whose lanes' parts are to be summed after the loop.
     pub completed: HashSet<ValueId>,
+    /// Ops that may use instructions that err by about one rounding to 16 bits.
+    pub approximate: HashMap<OpId, Approximation>,
     /// Values evaluated where they are used.
     pub inline: HashSet<ValueId>,
     /// Values whose padding must be overwritten.
@@ -76,6 +79,7 @@ impl Classes {
             computed,
             partial: HashSet::new(),
             completed: HashSet::new(),
+            approximate: HashMap::new(),
             inline: HashSet::new(),
             guards: HashMap::new(),
             users,
@@ -152,8 +156,8 @@ impl Classes {
             },
             ValueDef::BlockParam(body, index) if index > 0 => {
                 let Some((init, next, result)) = slot(kernel, body, index as usize - 1) else { return false };
-                // Nothing is nothing in every lane, whoever else starts from it.
-                is_zero(kernel, init) && candidates.contains(&next) && candidates.contains(&result) && uses_keep_it_so(v)
+                // The initial value is complete; each of the lanes starts from its share (`Lowering::enter_carried`).
+                !candidates.contains(&init) && candidates.contains(&next) && candidates.contains(&result) && uses_keep_it_so(v)
             }
             ValueDef::BlockParam(..) => false,
         }

@@ -1,11 +1,13 @@
 //! Elementwise ops: expressions, and maps where a value is stored.
 
+use flashtile_dsl::analysis::streaming::constant_fill;
 use flashtile_dsl::ir::{
     BinaryOp, CompareOp, Elem, IndexOp, Kernel, Op, OpId, ParamKind, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
 };
 use flashtile_templates::expr::{Expr, Function, Shape};
 
-use super::{Home, Lowering, classify};
+use super::approximate::{self, Approximation};
+use super::{Home, Lowering};
 use crate::error::Error;
 use crate::names;
 use crate::plan::{LetType, StmtOp};
@@ -85,19 +87,23 @@ impl Lowering<'_> {
     }
 
     /// Whether `a` is zero wherever `b` is: results of one loop that sums `p * x` in `a` and `p` in `b`, for exponentials `p`,
-    /// both from zero and rescaled alike.
+    /// rescaled alike, `a` from zero and `b` from a constant that is not negative.
     fn vanish_together(&self, a: ValueId, b: ValueId) -> bool {
         let kernel = self.kernel;
-        let carried = |v: ValueId| match kernel.values[v].def {
+        let carried = |v: ValueId, starts: fn(f64) -> bool| match kernel.values[v].def {
             ValueDef::Result(op, index) => match &kernel.ops[op].op {
-                Op::For { body, init, .. } if classify::is_zero(kernel, init[index as usize]) => {
+                Op::For { body, init, .. } if constant_fill(kernel, init[index as usize]).is_some_and(starts) => {
                     Some((op, edit::yielded(kernel, *body)[index as usize], kernel.blocks[*body].params[index as usize + 1]))
                 }
                 _ => None,
             },
             ValueDef::BlockParam(..) => None,
         };
-        let (Some((loop_a, next_a, param_a)), Some((loop_b, next_b, param_b))) = (carried(a), carried(b)) else { return false };
+        let (Some((loop_a, next_a, param_a)), Some((loop_b, next_b, param_b))) =
+            (carried(a, |x| x == 0.0), carried(b, |x| x >= 0.0))
+        else {
+            return false;
+        };
         // The factor of `param * factor`.
         let factor = |v: ValueId, param: ValueId| match kernel.def(v) {
             Some((_, &Op::Binary(BinaryOp::Mul, x, f))) if x == param => Some(f),
@@ -147,7 +153,17 @@ impl Lowering<'_> {
                 let x = self.expr(*x)?;
                 Expr::call(Function::Most, [x.clone(), Expr::Prefix("-", Box::new(x))])
             }
+            Op::Unary(UnaryOp::Tanh, x) if self.classes.approximate.contains_key(&id) => {
+                let function = match self.classes.approximate[&id] {
+                    Approximation::Relative => Function::TanhApprox,
+                    Approximation::Absolute => Function::TanhAbsolute,
+                };
+                Expr::call(function, [self.expr(*x)?])
+            }
             Op::Unary(op, x) => unary_expr(*op, self.expr(*x)?),
+            Op::Binary(BinaryOp::Div, a, b) if self.kernel.tile(*b).rank() == 2 && self.kernel.tile(*b).elem != Elem::I32 => {
+                self.quotient(id, *a, *b)?
+            }
             Op::Binary(BinaryOp::Mul, a, b) if self.is_reference(data.results[0]) => {
                 Expr::call(Function::RoundedProduct, [self.expr(*a)?, self.expr(*b)?])
             }
@@ -190,6 +206,25 @@ impl Lowering<'_> {
                 }
             }
             other => unreachable!("{} is no elementwise op", other.mnemonic()),
+        })
+    }
+
+    /// A quotient of matrices, or of a scalar by a matrix, by the cheapest form: a reciprocal (to 1 ulp) of what is at least 1, a
+    /// quotient to 2 ulp where the result is rounded to 16 bits, else the correctly rounded one.
+    fn quotient(&self, id: OpId, a: ValueId, b: ValueId) -> Result<Expr, Error> {
+        let numerator = match self.kernel.def(a) {
+            // The reciprocal of a divisor beyond 2^126 is 0, so that the error is at most 2^-62.
+            Some((_, Op::Constant(_, c))) if c.abs() <= 2f64.powi(64) => Some(*c),
+            _ => None,
+        };
+        let (x, divisor) = (self.expr(a)?, self.expr(b)?);
+        Ok(match numerator {
+            Some(c) if approximate::is_at_least_one(self.kernel, b) => {
+                let inverse = Expr::call(Function::ReciprocalNormal, [divisor]);
+                if c == 1.0 { inverse } else { Expr::infix("*", x, inverse) }
+            }
+            _ if self.classes.approximate.contains_key(&id) => Expr::call(Function::DivFull, [x, divisor]),
+            _ => Expr::infix("/", x, divisor),
         })
     }
 

@@ -7,6 +7,7 @@
 //! | `program` | the program of a block, and work order |
 //! | `memory` | tiles in global and shared memory |
 //! | `elementwise` | elementwise ops to expressions and maps |
+//! | `approximate` | ops whose approximate instruction errs by less than what they give is rounded by |
 //! | `unused` | constants that nothing names |
 //! | `running_max` | lazy forms of the running maximum of a streaming softmax |
 //! | `computed` | operands of products that are computed in shared memory |
@@ -16,6 +17,7 @@
 //! | `pipeline` | loops of specialised roles: products that run ahead of and behind the elementwise work |
 //! | `specialize` | the roles of producer and consumers |
 
+mod approximate;
 mod classify;
 mod computed;
 mod elementwise;
@@ -65,7 +67,8 @@ enum Home {
 
 /// Makes the plan of `kernel`, the normal form of the instance's kernel.
 pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed: &[String]) -> Result<Plan, Error> {
-    let classes = Classes::new(kernel, assumed, schedule.tensor_op != TensorOp::Wgmma)?;
+    let mut classes = Classes::new(kernel, assumed, schedule.tensor_op != TensorOp::Wgmma)?;
+    classes.approximate = approximate::approximate_ops(kernel, &instance.binding);
     let mut lowering = Lowering {
         kernel,
         instance,

@@ -10,14 +10,16 @@
 //! * `optimistic`: exponentials are taken against the old reference at once. The row sums, needed anyway, show an overflow
 //!   (and a reference that is still `-inf`); then a warp makes the step again, exactly.
 //!
-//! Licence: [`Streaming`] recognises the recurrence; the carried values may be used after the loop only in quotients of each
-//! other and in `m + ln(l)`, or, where the loop walks a part of its tiles, be stored as the state that they are. Room: 2^64 where P is bf16 or f32 (its products and sums stay finite for |V| below 2^46), 2^15 for f16.
+//! Licence: [`Streaming`] recognises the recurrence; what is made of the carried values after the loop must be the same for every
+//! reference, such as quotients of each other and `m + ln(l)` ([`is_seen`]), or, where the loop walks a part of its tiles, they are
+//! stored as the state that they are. The reference may start from any value, such as an attention sink. One that may start as +inf
+//! is tested in every step, because the text makes NaN of the carried values then. Room: 2^64 where P is bf16 or f32 (its products and sums stay finite for |V| below 2^46), 2^15 for f16.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use flashtile_dsl::analysis::streaming::{Form, Streaming};
+use flashtile_dsl::analysis::streaming::{Base, Form, Streaming, constant_fill};
 use flashtile_dsl::ir::{BinaryOp, BlockId, Elem, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
-use flashtile_templates::expr::Expr;
+use flashtile_templates::expr::{Expr, Function};
 
 use super::{Home, Lowering};
 use crate::error::Error;
@@ -45,6 +47,8 @@ pub(super) struct Recurrence {
     exponentials: Vec<OpId>,
     /// The row sum that shows an overflow.
     sum: OpId,
+    /// Whether the maximum starts from a value that may be +inf.
+    starts_anywhere: bool,
 }
 
 impl Recurrence {
@@ -80,39 +84,124 @@ fn license(kernel: &Kernel, id: OpId) -> Result<(), Option<String>> {
     let maximum = streaming.forms.iter().position(|f| matches!(f, Form::RunningMaximum { .. }));
     let rescaled: Vec<usize> =
         (0..streaming.forms.len()).filter(|&k| matches!(streaming.forms[k], Form::RescaledSum { .. })).collect();
-    let (Some(maximum), false) = (maximum, rescaled.is_empty()) else { return Err(None) };
+    if maximum.is_none() || rescaled.is_empty() {
+        return Err(None);
+    }
     if streaming.stores || streaming.forms.iter().any(|f| matches!(f, Form::Other(_))) {
         return Err(Some("the loop carries more than a running maximum and values rescaled by it".into()));
     }
+    match is_seen(kernel, id, &streaming) {
+        true => Err(Some("something after the loop sees the maximum itself, not only quotients and m + ln(l)".into())),
+        false => Ok(()),
+    }
+}
+
+/// How a value after the loop depends on the references that carried values stand for. What does not depend on them is not listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Dependence {
+    /// The reference of this number itself.
+    Reference(usize),
+    /// Something minus the reference.
+    Below(usize),
+    /// One reference minus another.
+    Move(usize, usize),
+    /// `exp(-reference)` times what does not depend on it.
+    Weight(usize),
+    /// `exp` of a move: what turns weights of the one reference into weights of the other.
+    Factor(usize, usize),
+    /// The logarithm of a weight.
+    Log(usize),
+}
+
+/// Whether something after the loop depends on which reference the carried values stand for.
+///
+/// Quotients of weights do not, and neither does a reference plus the logarithm of a weight. Weights may be added, and moved to
+/// another reference (`l * exp(m - max(m, sink))`). They may be made anew against a reference that is no less
+/// (`exp(sink - max(m, sink))`). `exp(sink - m)` may overflow where the maximum itself would not let it.
+fn is_seen(kernel: &Kernel, id: OpId, streaming: &Streaming) -> bool {
+    use Dependence::{Below, Factor, Log, Move, Reference, Weight};
+    let Op::For { part, body, .. } = kernel.ops[id].op else { unreachable!("asked about a loop") };
     let results = &kernel.ops[id].results;
-    let is_part = matches!(kernel.ops[id].op, Op::For { part: Some(_), .. });
-    let is_rescaled = |v: ValueId| rescaled.iter().any(|&k| results[k] == v);
-    let is_log_sum = |v: ValueId| matches!(kernel.def(v), Some((_, &Op::Unary(UnaryOp::Ln, x))) if is_rescaled(x));
-    for &k in rescaled.iter().chain([&maximum]) {
-        for user in edit::users(kernel, results[k]) {
-            let allowed = match kernel.ops[user].op {
-                Op::Binary(BinaryOp::Div | BinaryOp::DivOrZero, a, b) => is_rescaled(a) && is_rescaled(b),
-                Op::Unary(UnaryOp::Ln, x) if is_rescaled(x) => {
-                    let log = kernel.ops[user].results[0];
-                    edit::users(kernel, log).iter().all(|&u| match kernel.ops[u].op {
-                        Op::Binary(BinaryOp::Add, a, b) => {
-                            (a == log && b == results[maximum]) || (b == log && a == results[maximum])
-                        }
-                        _ => false,
-                    })
-                }
-                Op::Binary(BinaryOp::Add, a, b) => {
-                    (a == results[maximum] && is_log_sum(b)) || (b == results[maximum] && is_log_sum(a))
-                }
-                Op::Store { value, .. } | Op::OfPart { value, .. } => is_part && value == results[k],
-                _ => false,
-            };
-            if !allowed {
-                return Err(Some("something after the loop sees the maximum itself, not only quotients and m + ln(l)".into()));
-            }
+    let mut base = None;
+    let mut known: HashMap<ValueId, Dependence> = HashMap::new();
+    for (form, &result) in streaming.forms.iter().zip(results) {
+        match form {
+            Form::RunningMaximum { .. } => drop(known.insert(result, Reference(known.len()))),
+            Form::RescaledSum { base: own, .. } if base.is_some_and(|b| b != *own) => return true,
+            Form::RescaledSum { base: own, .. } => base = Some(*own),
+            _ => {}
         }
     }
-    Ok(())
+    for (form, &result) in streaming.forms.iter().zip(results) {
+        if let Form::RescaledSum { maximum, .. } = form {
+            let Some(Reference(r)) = known.get(&results[*maximum]).copied() else { return true };
+            known.insert(result, Weight(r));
+        }
+    }
+    let mut references = results.len();
+    // What a reference is no less than.
+    let mut bounds: HashMap<usize, Vec<ValueId>> = HashMap::new();
+    let equal =
+        |a: ValueId, b: ValueId| a == b || matches!((kernel.def(a), kernel.def(b)), (Some((_, x)), Some((_, y))) if x == y);
+    for (block, op) in kernel.walk() {
+        let data = &kernel.ops[op];
+        if block == body || !data.op.operands().iter().any(|v| known.contains_key(v)) {
+            continue;
+        }
+        let of = |v: ValueId| known.get(&v).copied();
+        let found = match data.op {
+            // The state of a part is stored as it is.
+            Op::Store { value, .. } | Op::OfPart { value, .. } if part.is_some() && results.contains(&value) => continue,
+            Op::Unary(UnaryOp::VisibleOrZero, x) if matches!(of(x), Some(Reference(_))) => of(x),
+            Op::Unary(UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Ln | UnaryOp::Log2, x) => {
+                let Op::Unary(function, _) = data.op else { unreachable!("matched") };
+                let natural = matches!(function, UnaryOp::Exp | UnaryOp::Ln);
+                let exponential = matches!(function, UnaryOp::Exp | UnaryOp::Exp2);
+                match of(x) {
+                    _ if natural != (base == Some(Base::E)) => return true,
+                    Some(Below(r)) if exponential => Some(Weight(r)),
+                    Some(Move(from, to)) if exponential => Some(Factor(from, to)),
+                    Some(Weight(r)) if !exponential => Some(Log(r)),
+                    _ => return true,
+                }
+            }
+            Op::Binary(operation, a, b) => match (operation, of(a), of(b)) {
+                (BinaryOp::Max, Some(Reference(r)), None) | (BinaryOp::Max, None, Some(Reference(r))) => {
+                    let other = if known.contains_key(&a) { b } else { a };
+                    let bound = bounds.get(&r).into_iter().flatten().copied().chain([other]).collect();
+                    references += 1;
+                    bounds.insert(references, bound);
+                    Some(Reference(references))
+                }
+                (BinaryOp::Sub, None, Some(Reference(r)))
+                    if bounds.get(&r).is_some_and(|all| all.iter().any(|&x| equal(x, a))) =>
+                {
+                    Some(Below(r))
+                }
+                (BinaryOp::Sub, Some(Reference(from)), Some(Reference(to))) => Some(Move(from, to)),
+                (BinaryOp::Mul | BinaryOp::Div, Some(Weight(r)), None) | (BinaryOp::Mul, None, Some(Weight(r))) => {
+                    Some(Weight(r))
+                }
+                (BinaryOp::Mul, Some(Weight(r)), Some(Factor(from, to)))
+                | (BinaryOp::Mul, Some(Factor(from, to)), Some(Weight(r)))
+                    if r == from =>
+                {
+                    Some(Weight(to))
+                }
+                (BinaryOp::Add, Some(Weight(r)), Some(Weight(other))) if r == other => Some(Weight(r)),
+                (BinaryOp::Div | BinaryOp::DivOrZero, Some(Weight(r)), Some(Weight(other))) if r == other => None,
+                (BinaryOp::Add, Some(Reference(r)), Some(Log(other))) | (BinaryOp::Add, Some(Log(other)), Some(Reference(r)))
+                    if r == other =>
+                {
+                    None
+                }
+                _ => return true,
+            },
+            _ => return true,
+        };
+        known.extend(data.results.first().copied().zip(found));
+    }
+    false
 }
 
 /// The recurrence of a loop of the normalised kernel, if its maximum may be lazy.
@@ -172,7 +261,10 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
     }
     let exponentials = exponential_ops(kernel, ops, &on_next, &section, &rescales);
     let sum = exponentials.iter().copied().find(|&op| matches!(kernel.ops[op].op, Op::Reduce(ReduceOp::Sum, _)))?;
-    Some(Recurrence { maximum, row_maximum, next, section, rescales, exponent, exponentials, sum })
+    let Op::For { init, .. } = &kernel.ops[id].op else { unreachable!("a loop") };
+    let start = params.iter().position(|&p| p == maximum).and_then(|slot| constant_fill(kernel, init[slot]));
+    let starts_anywhere = start.is_none_or(|m| m == f64::INFINITY);
+    Some(Recurrence { maximum, row_maximum, next, section, rescales, exponent, exponentials, sum, starts_anywhere })
 }
 
 /// Elementwise ops and row sums that depend on the reference and on nothing that a product gives.
@@ -253,7 +345,11 @@ impl Lowering<'_> {
                 let lane = self.lane_maximum(r)?;
                 // The exponent of the factor, were the lane's maximum the new reference.
                 let condition = self.exponent_against(r, lane)?;
-                let condition = Expr::Prefix("!", Box::new(Expr::infix(">=", condition, Expr::Float(-self.room(r)))));
+                let mut within = Expr::infix(">=", condition, Expr::Float(-self.room(r)));
+                if r.starts_anywhere {
+                    within = Expr::infix("&&", within, Expr::infix("<", self.element(m), Expr::Float(f64::INFINITY)));
+                }
+                let condition = Expr::Prefix("!", Box::new(within));
                 let body = self.collect(|this| {
                     this.push(StmtOp::QuadMax(lane));
                     this.move_reference(r, m)
@@ -268,7 +364,12 @@ impl Lowering<'_> {
                 }
                 let sum = self.kernel.ops[r.sum].results[0];
                 let limit = Expr::infix("<=", self.expr(sum)?, Expr::Float(2f64.powf(self.room(r))));
-                let known = Expr::infix(">", self.element(m), Expr::Float(f64::NEG_INFINITY));
+                let known = if r.starts_anywhere {
+                    let magnitude = Expr::call(Function::Abs, [self.element(m)]);
+                    Expr::infix("<", magnitude, Expr::Float(f64::INFINITY))
+                } else {
+                    Expr::infix(">", self.element(m), Expr::Float(f64::NEG_INFINITY))
+                };
                 let condition = Expr::Prefix("!", Box::new(Expr::infix("&&", limit, known)));
                 // The step made again writes the same variables.
                 for &op in &r.exponentials {

@@ -24,7 +24,7 @@ use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, Type,
 use flashtile_templates::expr::{Expr, Function};
 
 use super::pipeline::Loop;
-use super::{Home, Lowering, computed, running_max};
+use super::{Home, Lowering, classify, computed, running_max};
 use crate::error::Error;
 use crate::names;
 use crate::plan::{Guard, Iteration, LetType, LoopId, LoopInfo, Slot, StmtOp, TileId, VarId};
@@ -260,7 +260,14 @@ impl Lowering<'_> {
     pub(super) fn enter_carried(&mut self, params: &[ValueId], init: &[ValueId]) -> Result<Vec<VarId>, Error> {
         let mut carried = Vec::new();
         for (&param, &start) in params[1..].iter().zip(init) {
-            let value = self.expr(start)?;
+            let mut value = self.expr(start)?;
+            // Four lanes hold parts of a row's sum, and add them up after the loop. A quarter is exact.
+            if self.classes.partial.contains(&param) && !classify::is_zero(self.kernel, start) {
+                value = match value {
+                    Expr::Float(x) => Expr::Float(0.25 * x),
+                    value => Expr::infix("*", value, Expr::Float(0.25)),
+                };
+            }
             let name = self.variable_name(param);
             let tile = self.kernel.tile(param);
             let (dims, integer) = (tile.dims.clone(), tile.elem == flashtile_dsl::ir::Elem::I32);

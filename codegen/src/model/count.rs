@@ -128,7 +128,19 @@ impl<'a> Counter<'a> {
     fn expression(&self, value: &Expr, n: f64) -> Units {
         let (mut instructions, mut special) = (0.0, 0.0);
         value.visit(&mut |e| match e {
-            Expr::Call(Function::Ex2 | Function::Lg2 | Function::Reciprocal, _) => special += 1.0,
+            Expr::Call(
+                Function::Ex2 | Function::Lg2 | Function::Reciprocal | Function::ReciprocalNormal | Function::TanhApprox,
+                _,
+            ) => special += 1.0,
+            Expr::Call(Function::TanhAbsolute, _) => {
+                special += 2.0;
+                instructions += 3.0;
+            }
+            // Two tests of the range, two scalings and a product.
+            Expr::Call(Function::DivFull, _) => {
+                special += 1.0;
+                instructions += 4.0;
+            }
             Expr::Call(Function::Tanh, _) => {
                 special += 2.0;
                 instructions += 12.0;

@@ -4,12 +4,15 @@
 //! so a running maximum may be kept of the unscaled `d`, and `exp(s - m)` is `exp2(d * c - m * c)` with
 //! `c = k * log2(e)`: one multiply-add and one `ex2` an element. It fails for `k <= 0` (for 0 because `0 * -inf` is NaN), so
 //! the scale must be a positive constant or a parameter that the facts say is positive.
+//!
+//! A maximum that starts from a value of the kernel (an attention sink) starts from that value over `k`. Finite stays finite: where the quotient would
+//! overflow, the largest finite number stands for it. Its exponentials are 0 or infinite either way.
 
 use std::collections::HashMap;
 use std::f64::consts::LOG2_E;
 
 use flashtile_dsl::ir::{
-    BinaryOp, BlockId, Elem, Kernel, Op, OpId, ParamId, ReduceOp, Span, UnaryOp, ValueData, ValueDef, ValueId,
+    BinaryOp, BlockId, CompareOp, Elem, Kernel, Op, OpId, ParamId, ReduceOp, Span, UnaryOp, ValueData, ValueDef, ValueId,
 };
 
 use super::edit::{self, Place};
@@ -209,7 +212,10 @@ impl Fold<'_> {
         let Op::For { axis, part, init, .. } = self.kernel.ops[id].op.clone() else { return None };
         let param = self.kernel.blocks[body].params[slot + 1];
         let result = self.kernel.ops[id].results[slot];
-        let start = self.unscale(init[slot])?;
+        let start = match self.unscale(init[slot]) {
+            Some(start) => start,
+            None => self.divided(init[slot], id)?,
+        };
         let ty = self.kernel.ty(param).clone();
         let name = self.kernel.values[param].name.clone();
         let index = self.kernel.blocks[body].params.len() as u32;
@@ -234,6 +240,35 @@ impl Fold<'_> {
         self.kernel.ops[last].op = Op::Yield(values);
         self.rescale_after(id, result, new_result);
         Some(if want_result { new_result } else { new_param })
+    }
+
+    /// `value / scale` for an initial value of the loop `id`; `None` for matrices.
+    fn divided(&mut self, value: ValueId, id: OpId) -> Option<ValueId> {
+        let ty = self.kernel.tile(value).clone();
+        if ty.elem != Elem::F32 || ty.rank() > 1 {
+            return None;
+        }
+        // What fills a row is divided once.
+        let (x, dims) = match self.kernel.def(value) {
+            Some((_, Op::Full { value, dims })) => (*value, Some(dims.clone())),
+            _ => (value, None),
+        };
+        let constant = |this: &mut Self, c: f64| before(&mut this.kernel, id, Op::Constant(Elem::F32, c));
+        let scale = match self.scale {
+            Scale::Param(p) => before(&mut self.kernel, id, Op::Scalar(p)),
+            Scale::Constant(c) => constant(self, c),
+        };
+        let quotient = before(&mut self.kernel, id, Op::Binary(BinaryOp::Div, x, scale));
+        let (most, least) = (constant(self, f32::MAX.into()), constant(self, f32::MIN.into()));
+        let bounded = before(&mut self.kernel, id, Op::Binary(BinaryOp::Min, quotient, most));
+        let bounded = before(&mut self.kernel, id, Op::Binary(BinaryOp::Max, bounded, least));
+        let (magnitude, infinity) = (before(&mut self.kernel, id, Op::Unary(UnaryOp::Abs, x)), constant(self, f64::INFINITY));
+        let finite = before(&mut self.kernel, id, Op::Compare(CompareOp::Lt, magnitude, infinity));
+        let start = before(&mut self.kernel, id, Op::Select { cond: finite, on_true: bounded, on_false: x });
+        Some(match dims {
+            Some(dims) => before(&mut self.kernel, id, Op::Full { value: start, dims }),
+            None => start,
+        })
     }
 
     /// Makes uses of the loop's scaled result read `new_result * scale`.

@@ -11,6 +11,7 @@ mod interchange;
 mod precompute;
 mod pretranspose;
 mod split;
+mod uniform;
 
 use flashtile_dsl::ir::Kernel;
 
@@ -32,6 +33,7 @@ pub fn normalize(kernel: &Kernel, facts: &Facts, schedule: &Schedule) -> (Kernel
         exponent::distribute(&mut kernel);
     }
     exponent::exp_to_exp2(&mut kernel);
+    uniform::join_factors(&mut kernel);
     accumulate::accumulate_dots(&mut kernel);
     hoist::hoist_invariants(&mut kernel);
     edit::merge_equal(&mut kernel);

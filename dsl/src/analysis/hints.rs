@@ -313,6 +313,14 @@ impl Loop<'_> {
     /// Why a proof fails, as hints.
     fn unproved(&self, why: &Unproven, masked: &BTreeSet<OpId>, masks: &LoopMasks, lost: Vec<Lost>) -> Vec<Hint> {
         let hint = |span, because: String, instead: String| Hint { lost: lost.clone(), span, because, instead };
+        if let Unproven::StartIsTold { slot, name, told } = why {
+            let value = self.init()[*slot];
+            let instead = format!(
+                "divide by `div_or_zero`, so that `{told}` of such a row is the same for every start, or start `{name}` from zeros and \
+                 merge the initial value after the loop"
+            );
+            return vec![hint(self.span(value), format!("`{name}` starts from {}", text(self.kernel, value)), instead)];
+        }
         let Unproven::MayChange { slot, name } = why else {
             let store = self.kernel.walk().into_iter().map(|(_, op)| op).find(|&op| self.is_store_inside(op));
             let span = store.map_or(self.kernel.ops[self.loop_op].span, |op| self.kernel.ops[op].span);
@@ -397,7 +405,8 @@ impl Loop<'_> {
             for masked in std::iter::once(masked).chain(&single) {
                 let proved = |kept: &[(ValueId, Classes)]| {
                     let assumed: Assumptions = kept.iter().copied().collect();
-                    unchanged_if(self.kernel, self.loop_op, masked, &assumed) == Unchanged::Always
+                    let answer = unchanged_if(self.kernel, self.loop_op, masked, &assumed);
+                    matches!(answer, Unchanged::Always | Unchanged::Unseen)
                 };
                 let mut kept = candidates.clone();
                 if kept.is_empty() || !proved(&kept) {
@@ -466,16 +475,11 @@ impl Loop<'_> {
                 };
                 hint(next(*slot), why.to_string(), instead)
             }
-            NotRegrouped::Start { slot, name } => {
-                let value = self.init()[*slot];
-                let instead = format!("start `{name}` from zeros, and merge the initial value after the loop");
-                hint(self.span(value), format!("`{name}` starts from {}", text(self.kernel, value)), &instead)
-            }
             NotRegrouped::HiddenRowIsNan | NotRegrouped::HiddenFirstTileIsNan => {
                 let maximum = (0..self.init().len()).find(|&slot| self.is_maximum(slot)).unwrap_or(0);
                 vec![self.nan(vec![Lost::Split], next(maximum))]
             }
-            NotRegrouped::HiddenTileCounts(unproven) => {
+            NotRegrouped::Start(unproven) | NotRegrouped::HiddenTileCounts(unproven) => {
                 let masks = loop_masks(self.kernel, self.loop_op, &|_| BLOCK, self.size, MaskOptions::default());
                 let all = masks.masks.iter().map(|facts| facts.op).collect();
                 self.unproved(unproven, &all, &masks, vec![Lost::Split])

@@ -17,7 +17,8 @@ use crate::ir::{AxisId, Kernel, Op, OpId, SizeExpr, ValueId};
 /// Of a loop that walks a part of its tiles these are the tiles of all parts together.
 ///
 /// In a full tile every mask of the body keeps every element of rows that exist, and every position of the loop axis
-/// exists. In a skipped tile the masks keep nothing, and the loop's carried values would not change.
+/// exists. In a skipped tile the masks keep nothing, and the loop's carried values would not change, or in no way that
+/// anything stored depends on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoopRuns {
     /// First tile walked.
@@ -124,6 +125,7 @@ impl LoopMasks {
                 "    a hidden tile     {}",
                 match &facts.hidden {
                     Unchanged::Always => "changes nothing".into(),
+                    Unchanged::Unseen => "changes nothing that is stored".into(),
                     Unchanged::AfterFirst => "changes nothing after the first tile".into(),
                     Unchanged::Unproved(_) if together => "changes nothing where every mask hides it".into(),
                     Unchanged::Unproved(why) => format!("is walked: {why}"),

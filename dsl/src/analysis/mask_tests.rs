@@ -350,6 +350,11 @@ fn skipping_needs_a_proof() {
     assert_eq!(hidden(Softmax::Plain), Unchanged::AfterFirst);
     assert_eq!(hidden(Softmax::Unscaled), Unchanged::Always);
     assert_eq!(hidden(Softmax::Counting), Unchanged::Unproved(Unproven::MayChange { slot: 2, name: "acc".into() }));
+    assert_eq!(hidden(Softmax::Sink), Unchanged::Unseen);
+    assert_eq!(hidden(Softmax::PlainSink), Unchanged::AfterFirst);
+    let told = Unproven::StartIsTold { slot: 1, name: "l".into(), told: "o".into() };
+    assert_eq!(told.to_string(), "`o` of a row that sees nothing depends on what `l` starts from");
+    assert_eq!(hidden(Softmax::DividedSink), Unchanged::Unproved(told));
 }
 
 #[test]

@@ -16,6 +16,18 @@ pub enum Softmax {
     Unscaled,
     /// The accumulator counts tiles.
     Counting,
+    /// Starts from an attention sink: `m` from a loaded number, `l` from 1.
+    Sink,
+    /// The same without `visible_or_zero`.
+    PlainSink,
+    /// The same as `Sink`, with `acc / l` stored, which is NaN for a row that sees nothing after a hidden tile and 0 before.
+    DividedSink,
+}
+
+impl Softmax {
+    fn has_sink(self) -> bool {
+        matches!(self, Softmax::Sink | Softmax::PlainSink | Softmax::DividedSink)
+    }
 }
 
 /// Coordinates and sizes that a predicate may speak of.
@@ -100,8 +112,16 @@ pub fn attention(softmax: Softmax, masks: &[Predicate<'_>]) -> (Kernel, OpId, Sc
         let value = b.emit(Op::Full { value, dims });
         b.name(value, name)
     };
-    let m = full(&mut b, "m", f64::NEG_INFINITY, vec![Dim::Axis(rows)]);
-    let l = full(&mut b, "l", 0.0, vec![Dim::Axis(rows)]);
+    let (m, l) = if softmax.has_sink() {
+        let sinks = tensor(&mut b, "sinks", Elem::F32, vec![SizeExpr::constant(1)], false);
+        let first = b.emit(Op::IndexConst(0));
+        let value = b.emit(Op::Load { tensor: sinks, at: vec![At::Index(first)] });
+        let m = b.emit(Op::Full { value, dims: vec![Dim::Axis(rows)] });
+        (b.name(m, "m"), full(&mut b, "l", 1.0, vec![Dim::Axis(rows)]))
+    } else {
+        let m = full(&mut b, "m", f64::NEG_INFINITY, vec![Dim::Axis(rows)]);
+        (m, full(&mut b, "l", 0.0, vec![Dim::Axis(rows)]))
+    };
     let acc = full(&mut b, "acc", 0.0, vec![Dim::Axis(rows), Dim::Range(d.clone())]);
 
     let keys: AxisId = b.axis("j", n_extent, AxisKind::Loop);
@@ -124,7 +144,7 @@ pub fn attention(softmax: Softmax, masks: &[Predicate<'_>]) -> (Kernel, OpId, Sc
     let m_new = binary(&mut b, BinaryOp::Max, m, row_max);
     b.name(m_new, "m_new");
     let m_ref = match softmax {
-        Softmax::Plain => m_new,
+        Softmax::Plain | Softmax::PlainSink => m_new,
         _ => {
             let v = b.emit(Op::Unary(UnaryOp::VisibleOrZero, m_new));
             b.name(v, "m_ref")
@@ -154,7 +174,8 @@ pub fn attention(softmax: Softmax, masks: &[Predicate<'_>]) -> (Kernel, OpId, Sc
     let acc_new = binary(&mut b, BinaryOp::Add, acc_scaled, product);
     b.name(acc_new, "acc");
     let results = b.end_for(keys, init, vec![m_new, l_new, acc_new]);
-    let out = binary(&mut b, BinaryOp::DivOrZero, results[2], results[1]);
+    let division = if softmax == Softmax::DividedSink { BinaryOp::Div } else { BinaryOp::DivOrZero };
+    let out = binary(&mut b, division, results[2], results[1]);
     b.append(Op::Store { tensor: o, at: vec![At::Tile(i), range()], value: out });
     let kernel = b.finish();
     let (_, loop_op) =

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use super::dependence::carried_dependences;
 use super::predicate::defined_in;
-use super::unchanged::{Unchanged, Unproven, unchanged};
+use super::unchanged::{Unchanged, Unproven, unchanged, why_start_counts};
 use crate::ir::{BinaryOp, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueDef, ValueId};
 
 /// Base of the exponentials of a rescaled sum.
@@ -120,14 +120,9 @@ pub enum NotRegrouped {
         /// Which form it lacks.
         why: NotStreaming,
     },
-    /// A rescaled sum does not start from nothing.
-    #[error("`{name}` starts from a value that the first tile may rescale")]
-    Start {
-        /// Its place among the carried values.
-        slot: usize,
-        /// Its name.
-        name: String,
-    },
+    /// A rescaled sum does not start from nothing, and something stored tells.
+    #[error("{0}")]
+    Start(Unproven),
     /// Hidden rows make NaN.
     #[error("scores of a row that are all -inf make NaN: pass the maximum through visible_or_zero")]
     HiddenRowIsNan,
@@ -181,18 +176,23 @@ impl Streaming {
         }
         let Op::For { body, ref init, .. } = kernel.ops[self.loop_op].op else { unreachable!("built for a loop") };
         let starts = |slot: usize| constant_fill(kernel, init[slot]);
+        // A merge makes 0 of these where their maximum starts as -inf and nothing is seen.
+        let mut zeroed = Vec::new();
         for (slot, form) in self.forms.iter().enumerate() {
             let v = kernel.blocks[body].params[1 + slot];
             let name = || kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
             match form {
                 Form::Other(why) => return Some(NotRegrouped::NotStreaming { slot, name: name(), why: *why }),
                 Form::RescaledSum { maximum, .. } => {
-                    if starts(slot) != Some(0.0) && starts(*maximum).is_none_or(|m| m == f64::NEG_INFINITY) {
-                        return Some(NotRegrouped::Start { slot, name: name() });
+                    if starts(*maximum).is_none_or(|m| m == f64::NEG_INFINITY) {
+                        zeroed.push((slot, *maximum));
                     }
                 }
                 Form::Constant | Form::RunningMaximum { .. } | Form::Sum { .. } => {}
             }
+        }
+        if let Some(why) = why_start_counts(kernel, self.loop_op, &zeroed) {
+            return Some(NotRegrouped::Start(why));
         }
         self.why_nothing_seen_counts(kernel)
     }
@@ -218,7 +218,7 @@ impl Streaming {
         };
         let masks = kernel.walk().into_iter().map(|(_, op)| op).filter(is_mask);
         masks.into_iter().find_map(|op| match unchanged(kernel, self.loop_op, &BTreeSet::from([op])) {
-            Unchanged::Always => None,
+            Unchanged::Always | Unchanged::Unseen => None,
             Unchanged::AfterFirst => Some(NotRegrouped::HiddenFirstTileIsNan),
             Unchanged::Unproved(why) => Some(NotRegrouped::HiddenTileCounts(why)),
         })

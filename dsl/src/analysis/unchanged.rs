@@ -1,4 +1,5 @@
-//! Proof that a tile of which a mask leaves nothing changes no carried value of a loop, so that it may be skipped.
+//! Proof that a tile of which a mask leaves nothing changes no carried value of a loop, or none that anything stored depends on, so
+//! that it may be skipped.
 //!
 //! The body is interpreted over classes of values ([`Classes`]), for one row. A carried running maximum
 //! `m <- max(m, rowmax(x))` splits the proof into the cases `m = -inf`, `m` finite and `m = +inf`. Two invariants tie another
@@ -11,9 +12,29 @@
 //!
 //! Under them the masked body is run in each of the cases, and must give `c` back.
 //!
-//! One assumption is not proved: loaded elements and scalar parameters are finite where they meet a zero of a masked tile
-//! (`0 * inf`). A skipped
-//! tile is not read, and so its infinities and NaNs are not seen. Everything else holds for all inputs.
+//! # Initial values that break the invariants
+//!
+//! An attention sink starts from `m = load(sinks, ..)` and `l = 1`. If `m = -inf` there, a hidden tile makes 0 of `l`
+//! (`1 * exp(-inf)`): it changes the state. The change is without effect, if three things are proved:
+//!
+//! * hidden tiles change the state only while `m = -inf`, and then `m` stays and `c` becomes 0;
+//! * the next walked tile *erases* `c`: from `m = -inf` the next values are the same for the initial `c` and for 0, whatever
+//!   the tile holds. Two runs of the body are compared for that ([`Known::equal`]);
+//! * a row that no walked tile follows ends with the initial `c` or with 0, and what the kernel stores is the same for both, such as
+//!   `div_or_zero(acc, l)` and `m + ln(l)` with `acc = 0`: [`Proof::end_alike`].
+//!
+//! A maximum that starts as +inf or NaN makes NaN of `c` in the first tile that is walked, hidden or not, which is proved
+//! too. So the rule is:
+//!
+//! * a row that sees something is NaN from such a start;
+//! * a row that sees nothing is NaN, or what the initial values give. The text says the former, and the latter is what the text
+//!   says of a loop without tiles.
+//!
+//! # Assumptions
+//!
+//! Loaded elements and scalar parameters are finite where they meet a zero of a masked tile (`0 * inf`), and where they are
+//! initial values other than a maximum. A skipped tile is not read, and so its infinities and NaNs are not seen. Everything else
+//! holds for all inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +46,9 @@ use crate::ir::{AxisId, BinaryOp, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp
 pub enum Unchanged {
     /// Any such tile does.
     Always,
+    /// Any such tile does, but for values that a row starts from and that the first walked tile erases. Nothing that is stored depends
+    /// on whether such a tile was walked.
+    Unseen,
     /// Any such tile but the first of the loop does.
     AfterFirst,
     /// Not proved, for this reason.
@@ -44,6 +68,16 @@ pub enum Unproven {
         slot: usize,
         /// Its name.
         name: String,
+    },
+    /// A hidden tile makes 0 of an initial value, and an output tells whether one was walked.
+    #[error("`{told}` of a row that sees nothing depends on what `{name}` starts from")]
+    StartIsTold {
+        /// The place of the value among the carried ones.
+        slot: usize,
+        /// Its name.
+        name: String,
+        /// The output, or the value that a loop around carries.
+        told: String,
     },
 }
 
@@ -65,7 +99,7 @@ pub fn unchanged(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>) -> Unc
 /// If `loop_op` is not a `for`.
 pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, assumed: &Assumptions) -> Unchanged {
     let Op::For { body, init, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
-    let proof = Proof { kernel, body: *body, init, masked, assumed };
+    let proof = Proof { kernel, loop_op, body: *body, init, masked, assumed };
     if proof.ops().iter().any(|&op| matches!(kernel.ops[op].op, Op::Store { .. })) {
         return Unchanged::Unproved(Unproven::Stores);
     }
@@ -74,20 +108,57 @@ pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, ass
     let maxima: Vec<Maximum> = (0..carried.len()).filter_map(|k| proof.maximum(k, next[k])).collect();
     // A maximum of numbers is a number: NaN does not win.
     let numbers: BTreeMap<_, _> = maxima.iter().map(|m| (m.index, Classes::NUMBER)).collect();
-    let mut after_first = false;
+    let (mut after_first, mut unseen) = (false, false);
+    let mut ends = vec![End::default(); carried.len()];
     for (k, &c) in carried.iter().enumerate() {
-        let plain = proof.kept(k, &numbers, None, next[k]);
-        if plain || maxima.iter().any(|m| m.index != k && proof.tied(m, k, next[k], Classes::ZERO.or(Classes::NAN), false)) {
+        if proof.kept(k, &numbers, None, next[k]) {
+            // Of the initial values only a maximum may be NaN.
+            unseen |= maxima.iter().any(|m| m.index == k && m.first.meets(Classes::NAN));
             continue;
         }
-        if maxima.iter().any(|m| m.index != k && proof.tied(m, k, next[k], Classes::NAN, true)) {
+        let others = || maxima.iter().filter(|m| m.index != k);
+        if let Some((m, tie)) = others().find_map(|m| Some((m, proof.tied(m, k, next[k])?))) {
+            unseen |= tie.erased || !m.first.within(Classes::NEG_INF.or(Classes::FINITE));
+            ends[k] = End { maximum: Some(m.index), classes: tie.end, erased: tie.erased };
+            continue;
+        }
+        if others().any(|m| proof.tied_late(m, k, next[k])) {
             after_first = true;
             continue;
         }
         let name = kernel.values[c].name.clone().unwrap_or_else(|| c.to_string());
         return Unchanged::Unproved(Unproven::MayChange { slot: k, name });
     }
-    if after_first { Unchanged::AfterFirst } else { Unchanged::Always }
+    // The first tile is walked in any case, after which nothing is left of the initial values.
+    if after_first {
+        return Unchanged::AfterFirst;
+    }
+    if !unseen {
+        return Unchanged::Always;
+    }
+    match proof.end_alike(&maxima, &ends) {
+        Ok(()) => Unchanged::Unseen,
+        Err(why) => Unchanged::Unproved(why),
+    }
+}
+
+/// Why the results of a loop may not start from 0 in place of the initial value, in rows whose running maximum is `-inf` at
+/// the end; `None` if nothing that is stored depends on it. `zeroed` holds the carried values, each with its maximum.
+///
+/// # Panics
+/// If `loop_op` is not a `for`.
+pub(super) fn why_start_counts(kernel: &Kernel, loop_op: OpId, zeroed: &[(usize, usize)]) -> Option<Unproven> {
+    let Op::For { body, init, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
+    let (masked, assumed) = (BTreeSet::new(), Assumptions::new());
+    let proof = Proof { kernel, loop_op, body: *body, init, masked: &masked, assumed: &assumed };
+    let next = proof.next();
+    let maxima: Vec<Maximum> = (0..init.len()).filter_map(|k| proof.maximum(k, next[k])).collect();
+    let mut ends = vec![End::default(); init.len()];
+    for &(k, maximum) in zeroed {
+        let classes = proof.initial(init[k], Classes::FINITE);
+        ends[k] = End { maximum: Some(maximum), classes: classes.or(Classes::ZERO), erased: classes != Classes::ZERO };
+    }
+    proof.end_alike(&maxima, &ends).err()
 }
 
 /// A carried running maximum.
@@ -98,6 +169,33 @@ struct Maximum {
     scores: Vec<ValueId>,
     /// Its row axis.
     rows: AxisId,
+    /// Classes of its initial value.
+    first: Classes,
+}
+
+/// How a carried value is tied to a maximum.
+struct Tie {
+    /// Whether a hidden tile may change it while the maximum is `-inf`, to what the next walked tile erases.
+    erased: bool,
+    /// Classes of it at the end of a row whose maximum is still `-inf`.
+    end: Classes,
+}
+
+/// What a carried value may be at the end of a row that saw nothing.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    /// The maximum that it is tied to; `None` if hidden tiles never change it.
+    maximum: Option<usize>,
+    /// Its classes if that maximum is `-inf`.
+    classes: Classes,
+    /// Whether it depends on the hidden tiles that were walked.
+    erased: bool,
+}
+
+impl Default for End {
+    fn default() -> Self {
+        Self { maximum: None, classes: Classes::ANY, erased: false }
+    }
 }
 
 /// What is known of a value in the row at hand.
@@ -109,16 +207,19 @@ struct Known {
     some: Classes,
     /// The carried value that it equals.
     same: Option<usize>,
+    /// Whether it is the same value in two runs that differ in [`Start::differing`].
+    equal: bool,
 }
 
 impl Known {
     fn new(classes: Classes) -> Self {
-        Self { classes, some: Classes::NONE, same: None }
+        Self { classes, some: Classes::NONE, same: None, equal: true }
     }
 }
 
 struct Proof<'a> {
     kernel: &'a Kernel,
+    loop_op: OpId,
     body: BlockId,
     init: &'a [ValueId],
     masked: &'a BTreeSet<OpId>,
@@ -135,6 +236,8 @@ struct Start<'a> {
     masked: bool,
     /// The row axis, along which only the one row is known.
     rows: Option<AxisId>,
+    /// Carried values that are not the same in two runs; both are in their classes.
+    differing: Vec<usize>,
 }
 
 impl Proof<'_> {
@@ -160,7 +263,7 @@ impl Proof<'_> {
         }
     }
 
-    /// Recognises `max(m, rowmax(x), ..)` of a rank-1 value whose initial value is not NaN.
+    /// Recognises `max(m, rowmax(x), ..)` of a rank-1 value.
     fn maximum(&self, index: usize, next: ValueId) -> Option<Maximum> {
         let carried = self.kernel.blocks[self.body].params[1 + index];
         let [Dim::Axis(rows)] = self.kernel.ty(carried).tile()?.dims[..] else { return None };
@@ -173,8 +276,8 @@ impl Proof<'_> {
                 _ => return None,
             }
         }
-        let number = self.initial(self.init[index]).within(Classes::NUMBER);
-        (itself && number && !scores.is_empty()).then_some(Maximum { index, scores, rows })
+        let first = self.initial(self.init[index], Classes::ANY);
+        (itself && !scores.is_empty()).then_some(Maximum { index, scores, rows, first })
     }
 
     /// The classes that a value of the body may be in, with what is assumed of it.
@@ -183,12 +286,14 @@ impl Proof<'_> {
         both.filter(|both| *both != Classes::NONE).unwrap_or(classes)
     }
 
-    /// Classes of a value defined before the loop.
-    fn initial(&self, v: ValueId) -> Classes {
+    /// Classes of a value defined before the loop; `given` are those of loaded elements and scalar parameters.
+    fn initial(&self, v: ValueId, given: Classes) -> Classes {
         let classes = match self.kernel.def(v) {
             Some((_, Op::Constant(_, c))) => Classes::of(*c),
-            Some((_, Op::Full { value, .. } | Op::Cast(Elem::F32, value))) => self.initial(*value),
-            Some((_, Op::Unary(op, x))) => self.initial(*x).unary(*op),
+            Some((_, Op::Full { value, .. } | Op::Cast(Elem::F32, value))) => self.initial(*value, given),
+            Some((_, Op::Unary(op, x))) => self.initial(*x, given).unary(*op),
+            Some((_, Op::Binary(op, a, b))) => self.initial(*a, given).binary(*op, self.initial(*b, given)),
+            Some((_, Op::Load { .. } | Op::Scalar(_))) => given,
             _ => Classes::ANY,
         };
         self.assumed.get(&v).copied().unwrap_or(classes)
@@ -196,53 +301,174 @@ impl Proof<'_> {
 
     /// Whether a masked tile gives the carried value `k` back, from a start with the carried classes `from`.
     fn kept(&self, k: usize, from: &BTreeMap<usize, Classes>, rows: Option<AxisId>, next: ValueId) -> bool {
-        let start = Start { carried: from, given: BTreeMap::new(), masked: true, rows };
+        let start = Start { carried: from, given: BTreeMap::new(), masked: true, rows, differing: Vec::new() };
         let end = self.run(&start, next);
         let before = from.get(&k).copied().unwrap_or(Classes::ANY);
         end.same == Some(k) || (end.classes == before && before.is_one_value())
     }
 
-    /// Whether carried value `k` is kept by a masked tile thanks to its ties with the maximum `m`, where `nothing` is what
-    /// it may be while `m = -inf` (from the second tile on, if `late`).
-    fn tied(&self, m: &Maximum, k: usize, next: ValueId, nothing: Classes, late: bool) -> bool {
-        let nan = Classes::NAN;
-        let given = |known: Known| -> BTreeMap<ValueId, Known> { m.scores.iter().map(|&x| (x, known)).collect() };
-        let runs_into = |from: &[(usize, Classes)], given: BTreeMap<ValueId, Known>, wanted: Classes| {
-            let carried = from.iter().copied().collect();
-            let start = Start { carried: &carried, given, masked: false, rows: Some(m.rows) };
-            self.run(&start, next).classes.within(wanted)
-        };
-        let hidden = || given(Known::new(Classes::NEG_INF.or(nan)));
-        let (first_m, first) = (self.initial(self.init[m.index]), self.initial(self.init[k]));
+    /// Classes of the next value from the carried classes `from`, with what is `given` for values of the body.
+    fn after(&self, m: &Maximum, from: &[(usize, Classes)], given: BTreeMap<ValueId, Known>, next: ValueId) -> Classes {
+        let carried = from.iter().copied().collect();
+        let start = Start { carried: &carried, given, masked: false, rows: Some(m.rows), differing: Vec::new() };
+        self.run(&start, next).classes
+    }
 
-        // m = -inf implies that the value is `nothing`. The next maximum is -inf only if the old one and all scores were.
-        let starts_with_nothing = match (first_m.meets(Classes::NEG_INF), late) {
-            (false, _) => true,
-            (true, false) => first.within(nothing),
-            (true, true) => runs_into(&[(m.index, Classes::NEG_INF), (k, first)], hidden(), nothing),
-        };
-        let stays_nothing = || runs_into(&[(m.index, Classes::NEG_INF), (k, nothing)], hidden(), nothing);
-        // m = +inf implies that the value is NaN. The next maximum is +inf if the old one was, or a score is.
-        let starts_poisoned = || !first_m.meets(Classes::POS_INF) || first.within(nan);
-        let stays_poisoned = || runs_into(&[(m.index, Classes::POS_INF), (k, nan)], BTreeMap::new(), nan);
+    /// The scores of a maximum, of which nothing is seen.
+    fn hidden(m: &Maximum) -> BTreeMap<ValueId, Known> {
+        m.scores.iter().map(|&x| (x, Known::new(Classes::NEG_INF.or(Classes::NAN)))).collect()
+    }
+
+    /// Whether the invariants of the header hold after every tile if they hold before it, and a masked tile gives the carried
+    /// value `k` back under them; `nothing` is what `k` may be while `m = -inf`.
+    fn invariant(&self, m: &Maximum, k: usize, next: ValueId, nothing: Classes) -> bool {
+        let nan = Classes::NAN;
+        // The next maximum is -inf only if the old one and all scores were.
+        let stays_nothing = || self.after(m, &[(m.index, Classes::NEG_INF), (k, nothing)], Self::hidden(m), next).within(nothing);
+        // The next maximum is +inf if the old one was, or a score is.
+        let stays_poisoned = || self.after(m, &[(m.index, Classes::POS_INF), (k, nan)], BTreeMap::new(), next).within(nan);
         let gets_poisoned = || {
             m.scores.iter().all(|&x| {
-                let infinite = Known { classes: Classes::ANY, some: Classes::POS_INF, same: None };
-                runs_into(&[(m.index, Classes::NUMBER)], BTreeMap::from([(x, infinite)]), nan)
+                let infinite = Known { some: Classes::POS_INF, ..Known::new(Classes::ANY) };
+                self.after(m, &[(m.index, Classes::NUMBER)], BTreeMap::from([(x, infinite)]), next).within(nan)
             })
         };
         let kept = |classes: Classes, value: Classes| {
             let from = BTreeMap::from([(m.index, classes), (k, value)]);
             self.kept(k, &from, Some(m.rows), next)
         };
-        starts_with_nothing
-            && stays_nothing()
-            && starts_poisoned()
+        stays_nothing()
             && stays_poisoned()
             && gets_poisoned()
             && kept(Classes::NEG_INF, nothing)
             && kept(Classes::FINITE, Classes::ANY)
             && kept(Classes::POS_INF, nan)
+    }
+
+    /// Whether a maximum that starts as +inf or NaN makes NaN of carried value `k` in the first tile, whatever that holds.
+    fn poisoned_at_first(&self, m: &Maximum, k: usize, next: ValueId) -> bool {
+        let from = |class: Classes| {
+            !m.first.meets(class) || {
+                let after = self.after(m, &[(m.index, class), (k, Classes::ANY)], BTreeMap::new(), next);
+                after.within(Classes::NAN)
+            }
+        };
+        // A hidden tile makes -inf of a maximum that is NaN; from there `k` stays NaN.
+        let stays = || {
+            let from = [(m.index, Classes::NEG_INF), (k, Classes::NAN)];
+            !m.first.meets(Classes::NAN) || self.after(m, &from, BTreeMap::new(), next).within(Classes::NAN)
+        };
+        from(Classes::POS_INF) && from(Classes::NAN) && stays()
+    }
+
+    /// How carried value `k` is kept by a masked tile, or changed without effect, thanks to its ties with the maximum `m`.
+    fn tied(&self, m: &Maximum, k: usize, next: ValueId) -> Option<Tie> {
+        let nothing = Classes::ZERO.or(Classes::NAN);
+        if !self.invariant(m, k, next, nothing) || !self.poisoned_at_first(m, k, next) {
+            return None;
+        }
+        let first = self.initial(self.init[k], Classes::FINITE);
+        if !m.first.meets(Classes::NEG_INF) || first.within(nothing) {
+            return Some(Tie { erased: false, end: first });
+        }
+        // Hidden tiles make 0 of the initial value; either is erased by the tile that follows.
+        let either = first.or(Classes::ZERO);
+        let carried = BTreeMap::from([(m.index, Classes::NEG_INF), (k, either)]);
+        let run = |masked: bool, given: BTreeMap<ValueId, Known>| {
+            self.run(&Start { carried: &carried, given, masked, rows: Some(m.rows), differing: vec![k] }, next)
+        };
+        let becomes_zero = run(true, BTreeMap::new()).classes == Classes::ZERO;
+        let erased = || run(false, BTreeMap::new()).equal;
+        let is_nothing = || run(false, Self::hidden(m)).classes.within(nothing);
+        (becomes_zero && erased() && is_nothing()).then_some(Tie { erased: true, end: either })
+    }
+
+    /// Whether carried value `k` is kept by a masked tile from the second tile on, thanks to its ties with the maximum `m`.
+    fn tied_late(&self, m: &Maximum, k: usize, next: ValueId) -> bool {
+        let nan = Classes::NAN;
+        let first = self.initial(self.init[k], Classes::ANY);
+        let starts_with_nothing = || {
+            let from = [(m.index, Classes::NEG_INF), (k, first)];
+            !m.first.meets(Classes::NEG_INF) || self.after(m, &from, Self::hidden(m), next).within(nan)
+        };
+        self.invariant(m, k, next, nan) && self.poisoned_at_first(m, k, next) && starts_with_nothing()
+    }
+
+    /// Whether everything that is stored after the loop is the same, whichever values of their classes `ends` the carried values that
+    /// are erased have, in rows of which some maximum is `-inf` at the end.
+    fn end_alike(&self, maxima: &[Maximum], ends: &[End]) -> Result<(), Unproven> {
+        let kernel = self.kernel;
+        let erased: Vec<&Maximum> =
+            maxima.iter().filter(|m| ends.iter().any(|e| e.erased && e.maximum == Some(m.index))).collect();
+        let results = &kernel.ops[self.loop_op].results;
+        let tainted = self.depends_on(results);
+        let inside: BTreeSet<OpId> = self.ops().into_iter().collect();
+        for set in 1..1u32 << erased.len() {
+            let nothing: Vec<usize> =
+                erased.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1).map(|(_, m)| m.index).collect();
+            let rows = erased.iter().find(|m| nothing.contains(&m.index)).map(|m| m.rows);
+            let result = |k: usize| match ends[k] {
+                _ if nothing.contains(&k) => Known::new(Classes::NEG_INF),
+                End { maximum: Some(m), classes, erased } if nothing.contains(&m) => {
+                    Known { equal: !erased || classes.is_one_value(), ..Known::new(classes) }
+                }
+                _ => Known::new(Classes::ANY),
+            };
+            let given = results.iter().enumerate().map(|(k, &v)| (v, result(k))).collect();
+            let start = Start { carried: &BTreeMap::new(), given, masked: false, rows, differing: Vec::new() };
+            let mut memo = BTreeMap::new();
+            for (_, op) in kernel.walk() {
+                let told = match &kernel.ops[op].op {
+                    Op::Store { .. } | Op::Yield(_) | Op::OfPart { .. } if !inside.contains(&op) => kernel.ops[op].op.operands(),
+                    _ => continue,
+                };
+                let told = told.into_iter().find(|v| tainted.contains(v) && !self.value(&start, *v, &mut memo).equal);
+                let Some(v) = told else { continue };
+                let told = match &kernel.ops[op].op {
+                    Op::Store { tensor, .. } => kernel.params[*tensor].name.clone(),
+                    _ => self.name(v),
+                };
+                let slot = ends.iter().position(|e| e.erased && e.maximum.is_some_and(|m| nothing.contains(&m)));
+                let slot = slot.expect("a maximum of the set has a value that is erased");
+                return Err(Unproven::StartIsTold { slot, name: self.name(results[slot]), told });
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, v: ValueId) -> String {
+        self.kernel.values[v].name.clone().unwrap_or_else(|| v.to_string())
+    }
+
+    /// The values that depend on some of `roots`.
+    fn depends_on(&self, roots: &[ValueId]) -> BTreeSet<ValueId> {
+        let kernel = self.kernel;
+        let mut found: BTreeSet<ValueId> = roots.iter().copied().collect();
+        loop {
+            let before = found.len();
+            for (block, op) in kernel.walk() {
+                let data = &kernel.ops[op];
+                if !data.op.operands().iter().any(|v| found.contains(v)) {
+                    continue;
+                }
+                found.extend(&data.results);
+                if let Op::For { body, .. } = data.op {
+                    found.extend(&kernel.blocks[body].params);
+                }
+                // What a loop's body reads, the loop may carry and give.
+                for (_, outer) in kernel.walk() {
+                    if let Op::For { body, .. } = kernel.ops[outer].op
+                        && body == block
+                    {
+                        found.extend(&kernel.ops[outer].results);
+                        found.extend(&kernel.blocks[body].params);
+                    }
+                }
+            }
+            if found.len() == before {
+                return found;
+            }
+        }
     }
 
     /// What is known of `value` after a run of the body.
@@ -258,13 +484,24 @@ impl Proof<'_> {
             ValueDef::BlockParam(block, i) if block == self.body && i > 0 => {
                 let k = i as usize - 1;
                 let classes = start.carried.get(&k).copied().unwrap_or(Classes::ANY);
-                Known { classes, some: Classes::NONE, same: Some(k) }
+                let known = start.carried.contains_key(&k);
+                let equal = !start.differing.contains(&k) && (known || start.differing.is_empty());
+                Known { same: Some(k), equal: equal || classes.is_one_value(), ..Known::new(classes) }
             }
-            ValueDef::BlockParam(..) => Known::new(Classes::ANY),
-            ValueDef::Result(op, _) => match self.kernel.ty(v) {
-                Type::Tile(_) => self.op(start, op, v, memo),
-                Type::Index | Type::Coord(_) => Known::new(Classes::ANY),
-            },
+            ValueDef::BlockParam(..) => {
+                let coordinate = !matches!(self.kernel.ty(v), Type::Tile(_));
+                Known { equal: coordinate, ..Known::new(Classes::ANY) }
+            }
+            ValueDef::Result(op, _) => {
+                let known = match self.kernel.ty(v) {
+                    Type::Tile(_) => self.op(start, op, v, memo),
+                    Type::Index | Type::Coord(_) => Known::new(Classes::ANY),
+                };
+                let opaque = matches!(self.kernel.ops[op].op, Op::For { .. });
+                let operands = self.kernel.ops[op].op.operands();
+                let equal = !opaque && operands.into_iter().all(|x| self.value(start, x, memo).equal);
+                Known { equal: equal || known.classes.is_one_value(), ..known }
+            }
         };
         let known = Known { classes: self.assumed(v, known.classes), ..known };
         memo.insert(v, known);
@@ -284,7 +521,8 @@ impl Proof<'_> {
             Op::Unary(op, x) => {
                 let x = get(*x);
                 let keeps = *op == UnaryOp::VisibleOrZero && !x.classes.meets(Classes::NEG_INF);
-                Known { classes: x.classes.unary(*op), some: x.some.unary(*op), same: x.same.filter(|_| keeps) }
+                let same = x.same.filter(|_| keeps);
+                Known { some: x.some.unary(*op), same, ..Known::new(x.classes.unary(*op)) }
             }
             Op::Binary(op, a, b) => {
                 let (x, y) = (get(*a), get(*b));
@@ -300,7 +538,7 @@ impl Proof<'_> {
             }
             Op::Select { on_true, on_false, .. } => {
                 let (x, y) = (get(*on_true), get(*on_false));
-                Known { classes: x.classes.or(y.classes), some: Classes::NONE, same: x.same.filter(|_| x.same == y.same) }
+                Known { same: x.same.filter(|_| x.same == y.same), ..Known::new(x.classes.or(y.classes)) }
             }
             Op::Mask { .. } if start.masked && self.masked.contains(&op) => Known::new(Classes::NEG_INF),
             Op::Mask { x, .. } => Known::new(get(*x).classes.or(Classes::NEG_INF)),
@@ -309,7 +547,7 @@ impl Proof<'_> {
                 match elem {
                     Elem::F32 => x,
                     Elem::I32 | Elem::Bool => any,
-                    _ => Known { classes: x.classes.rounded(), some: x.some.rounded(), same: None },
+                    _ => Known { some: x.some.rounded(), ..Known::new(x.classes.rounded()) },
                 }
             }
             Op::Dot { a, b, acc } => {
@@ -374,5 +612,5 @@ fn binary(op: BinaryOp, equal: bool, x: Known, y: Known) -> Known {
     } else {
         None
     };
-    Known { classes, some: Classes::NONE, same }
+    Known { same, ..Known::new(classes) }
 }

@@ -309,7 +309,41 @@ impl Lowering<'_> {
         if broadcast(&dims, &cond_dims).is_none() {
             return Err(self.broadcast_error(TileType::new(Elem::Bool, dims), TileType::new(Elem::Bool, cond_dims), span));
         }
-        Ok(Located { operand: Operand::Value(self.emit(Op::Select { cond, on_true: a, on_false: b }, span)), span })
+        let op = match self.masked(cond, a, b, span) {
+            Some(mask) => mask,
+            None => Op::Select { cond, on_true: a, on_false: b },
+        };
+        Ok(Located { operand: Operand::Value(self.emit(op, span)), span })
+    }
+
+    /// `select(keep, x, -INF)` and `select(hidden, -INF, x)` of a matrix are masks, from which loop bounds follow. A condition with a
+    /// dimension that the matrix lacks makes none.
+    fn masked(&mut self, cond: ValueId, a: ValueId, b: ValueId, span: Span) -> Option<Op> {
+        let (x, kept) = match (self.is_negative_infinity(a), self.is_negative_infinity(b)) {
+            (false, true) => (a, true),
+            (true, false) => (b, false),
+            _ => return None,
+        };
+        let kernel = &self.builder.kernel;
+        let (tile, condition) = (kernel.tile(x), kernel.tile(cond));
+        if tile.rank() != 2 || !tile.elem.is_float() || broadcast(&tile.dims, &condition.dims).as_ref() != Some(&tile.dims) {
+            return None;
+        }
+        let keep = match (kept, kernel.def(cond)) {
+            (true, _) => cond,
+            (false, Some((_, &Op::Unary(UnaryOp::Not, keep)))) => keep,
+            (false, _) => self.emit(Op::Unary(UnaryOp::Not, cond), span),
+        };
+        Some(Op::Mask { x, keep })
+    }
+
+    fn is_negative_infinity(&self, v: ValueId) -> bool {
+        let is = |x: ValueId, c: f64| matches!(self.builder.kernel.def(x), Some((_, Op::Constant(_, found))) if *found == c);
+        match self.builder.kernel.def(v) {
+            Some((_, &Op::Full { value, .. } | &Op::Cast(Elem::F32, value))) => self.is_negative_infinity(value),
+            Some((_, &Op::Unary(UnaryOp::Neg, x))) => is(x, f64::INFINITY),
+            _ => is(v, f64::NEG_INFINITY),
+        }
     }
 
     /// `mask(x, keep)`.

@@ -300,6 +300,7 @@ impl<'t> Decoder<'_, 't> {
             ("clz", Type::Bits(4), _) => Unary::LeadingZeros,
             ("brev", Type::Bits(4), _) => Unary::Reverse,
             ("rcp", Type::F32, false) => Unary::Reciprocal,
+            ("rcp", Type::F32, true) => Unary::ReciprocalFlush,
             ("sqrt", Type::F32, false) => Unary::SquareRoot,
             ("rsqrt", Type::F32, false) => Unary::ReciprocalRoot,
             ("ex2", Type::F32, false) => Unary::Exp2,

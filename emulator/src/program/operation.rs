@@ -19,6 +19,8 @@ pub(crate) enum Unary {
     FloatAbsolute,
     /// rcp, correctly rounded; also for the approximate form.
     Reciprocal,
+    /// Denormals in and out become zero.
+    ReciprocalFlush,
     SquareRoot,
     ReciprocalRoot,
     Exp2,
@@ -26,6 +28,7 @@ pub(crate) enum Unary {
     Exp2Flush,
     Log2,
     Log2Flush,
+    /// tanh.approx, rounded to the 11 bits that it has.
     Tanh,
     Sine,
     Cosine,

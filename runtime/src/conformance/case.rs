@@ -29,6 +29,8 @@ pub enum Values {
     HiddenKeys,
     /// -1, 0 and 1 instead of normal values: sums of products are exact.
     Integers,
+    /// `sinks` holds -inf, numbers far above and far below the scores, +inf and NaN, one a head, in turn.
+    SpecialSinks,
     /// The first tensor has -inf, +inf and NaN in rows of their own, and a row of -inf.
     SpecialRows,
 }
@@ -44,6 +46,7 @@ impl Values {
             Values::SpecialValues => "special_v".into(),
             Values::HiddenKeys => "hidden_keys".into(),
             Values::Integers => "integers".into(),
+            Values::SpecialSinks => "special_sinks".into(),
             Values::SpecialRows => "special_rows".into(),
         }
     }

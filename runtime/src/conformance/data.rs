@@ -155,6 +155,10 @@ fn shape_values(how: Values, name: &str, shape: &[usize], values: &mut [f64]) {
                 x.fill(-inf);
             }
         }),
+        (Values::SpecialSinks, "sinks") => {
+            let special = [-inf, 1e3, -1e3, 1e30, inf, nan];
+            values.iter_mut().zip(special.iter().cycle()).for_each(|(x, &sink)| *x = sink);
+        }
         (Values::SpecialRows, "x" | "a") => each_row(&mut |row, x| {
             let last = x.len() - 1;
             match row {

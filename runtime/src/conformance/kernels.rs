@@ -17,6 +17,11 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "computed_operands", text: COMPUTED_OPERANDS },
     SuiteKernel { name: "computed_transposed", text: COMPUTED_TRANSPOSED },
     SuiteKernel { name: "linear_attention", text: LINEAR_ATTENTION },
+    SuiteKernel { name: "softcap_attention", text: SOFTCAP },
+    SuiteKernel { name: "sink_attention", text: SINK },
+    SuiteKernel { name: "late_sink_attention", text: LATE_SINK },
+    SuiteKernel { name: "sigmoid_attention", text: SIGMOID },
+    SuiteKernel { name: "matmul_activations", text: ACTIVATIONS },
 ];
 
 /// A query sees the last `window` keys up to its own position.
@@ -183,5 +188,156 @@ pub fn linear_attention<T: Element, const D: usize>(
     }
     store(o, [b, h, i, ..], acc);
     store(largest, [b, h, i], m);
+}
+";
+
+/// Causal attention whose scores are kept within `cap` by a hyperbolic tangent.
+const SOFTCAP: &str = "
+pub fn softcap_attention<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    cap: f32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let s = cap * tanh(s / cap);
+        let s = mask(s, pos(i) + N - M >= pos(j));
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// Causal attention with a sink: a score of each head that no key has. The maximum starts from it, and the sum from its weight, 1. The mask is written
+/// by `select`.
+const SINK: &str = "
+pub fn sink_attention<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    sinks: &Tensor<f32, (H)>,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, load(sinks, [h]));
+    let mut l = full(i, 1.0);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let s = select(pos(i) + N - M >= pos(j), s, -INF);
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// The same sink, added after the loop.
+const LATE_SINK: &str = "
+pub fn late_sink_attention<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    sinks: &Tensor<f32, (H)>,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let s = select(pos(i) + N - M < pos(j), -INF, s);
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    let m_all = max(m, load(sinks, [h]));
+    let m_ref = visible_or_zero(m_all);
+    let kept = exp(m - m_ref);
+    let l_all = l * kept + exp(load(sinks, [h]) - m_ref);
+    store(o, [b, h, i, ..], div_or_zero(acc * kept, l_all));
+    store(lse, [b, h, i], m_all + ln(l_all));
+}
+";
+
+/// Causal attention with sigmoids in place of a softmax.
+const SIGMOID: &str = "
+pub fn sigmoid_attention<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    offset: f32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale + offset;
+        let s = mask(s, pos(i) + N - M >= pos(j));
+        let p = 1.0 / (1.0 + exp(-s));
+        acc = acc + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+    }
+    store(o, [b, h, i, ..], acc);
+}
+";
+
+/// A product and four activations of it, written out of `exp`, `ln`, `tanh` and quotients.
+const ACTIVATIONS: &str = "
+pub fn matmul_activations<T: Element>(
+    a: &Tensor<T, (M, K)>,
+    b: &Tensor<T, (K, N)>,
+    sigmoid: &mut Tensor<T, (M, N)>,
+    silu: &mut Tensor<T, (M, N)>,
+    gelu: &mut Tensor<T, (M, N)>,
+    softplus: &mut Tensor<T, (M, N)>,
+) {
+    let (i, j) = program(tiles(M), tiles(N));
+    let mut acc = zeros((i, j));
+    for k in tiles(K) {
+        acc = acc + dot(load(a, [i, k]), load(b, [k, j]));
+    }
+    store(sigmoid, [i, j], 1.0 / (1.0 + exp(-acc)));
+    store(silu, [i, j], acc / (1.0 + exp(-acc)));
+    store(gelu, [i, j], 0.5 * acc * (1.0 + tanh(0.7978845608 * (acc + 0.044715 * acc * acc * acc))));
+    store(softplus, [i, j], max(acc, 0.0) + ln(1.0 + exp(-abs(acc))));
 }
 ";

@@ -56,6 +56,8 @@ pub fn cases() -> Vec<Case> {
     all.extend(other_kernels());
     all.extend(rotary());
     all.extend(exact());
+    all.extend(score_functions());
+    all.extend(sinks());
     all
 }
 
@@ -344,6 +346,60 @@ fn exact() -> Vec<Case> {
     cases
 }
 
+/// Scores and products through functions that have cheaper forms in 16 bits: caps from far below the scores to far above.
+fn score_functions() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let with = |kernel, elem, shape, scale: f32, scalar, value: f32| {
+        let mut case = attention(kernel, elem, shape);
+        case.scalars = vec![("scale", scale * case.usual_scale()), (scalar, value)];
+        case
+    };
+    for elem in FLOATS {
+        for cap in [5.0, 30.0, 50.0] {
+            for spread in [1.0, 5.0, 20.0] {
+                cases.push(with("softcap_attention", elem, rows(33, 65, 64), spread, "cap", cap));
+            }
+            cases.push(with("softcap_attention", elem, rows(70, 203, 128), 4.0, "cap", cap));
+        }
+        // Not positive: what is folded through a maximum elsewhere is not.
+        cases.push(with("softcap_attention", elem, rows(33, 65, 64), -2.0, "cap", 20.0));
+        cases.push(with("softcap_attention", elem, rows(65, 33, 64), 2.0, "cap", -20.0));
+        for (offset, spread) in [(0.0, 1.0), (-5.0, 2.0), (3.0, 10.0)] {
+            cases.push(with("sigmoid_attention", elem, rows(65, 33, 64), spread, "offset", offset));
+        }
+        for (m, n, k) in [(1, 1, 1), (64, 64, 64), (33, 65, 40), (113, 203, 77)] {
+            let sizes = vec![("M", m), ("N", n), ("K", k)];
+            let (consts, scalars, small) = (Vec::new(), Vec::new(), m * n * k <= SMALL);
+            let (values, layout) = (Values::Normal, Layout::Packed);
+            cases.push(Case { kernel: "matmul_activations", elem, consts, sizes, scalars, values, layout, small });
+        }
+    }
+    cases
+}
+
+/// Attention sinks, before the loop and after it; rows that see no key, and sinks that hide every key.
+fn sinks() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in ["sink_attention", "late_sink_attention"] {
+        for elem in FLOATS {
+            for (m, n) in [(33, 65), (65, 33), (113, 203), (203, 113), (1, 70), (5, 0)] {
+                cases.push(attention(kernel, elem, rows(m, n, 64)));
+            }
+            // Every head of six has another sink. A row that sees nothing has none of the last two, +inf and NaN.
+            let shape = |h, m, n| Attention { b: 1, h, g: 2, m, n, d: 16 };
+            for shape in [shape(6, 33, 70), shape(4, 70, 33)] {
+                cases.push(Case { values: Values::SpecialSinks, ..attention(kernel, elem, shape) });
+            }
+            for scale in [-2.0, 0.0, 1e-3] {
+                cases.push(Case { scalars: vec![("scale", scale)], ..attention(kernel, elem, rows(33, 65, 64)) });
+            }
+            cases.push(Case { values: Values::Growing(30.0), ..attention(kernel, elem, rows(70, 203, 64)) });
+            cases.push(attention(kernel, elem, Attention { b: 2, h: 4, g: 2, m: 67, n: 131, d: 128 }));
+        }
+    }
+    cases
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -367,6 +423,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 13);
+        assert_eq!(kernels.len(), 18);
     }
 }

@@ -1,0 +1,82 @@
+//! Factors that are the same for all elements of a matrix: `x * u / v` becomes `x * (u / v)`.
+//!
+//! A chain of products and quotients with scalars (`dot(q, k) * scale / cap`) becomes one product an element, and the scalar is
+//! computed once, before the loop where nothing in it changes. The product is rounded in another order, to the same number of
+//! roundings or fewer. The quotient of the scalars must not leave the range of f32, as the factor of
+//! [`super::exponent`] must not. A division by a matrix or a vector is not touched.
+
+use flashtile_dsl::ir::{BinaryOp, Elem, Kernel, Op, OpId, ValueId};
+
+use super::edit;
+
+/// A matrix with its uniform factors.
+struct Chain {
+    base: ValueId,
+    factors: Vec<ValueId>,
+    divisors: Vec<ValueId>,
+}
+
+/// Joins the uniform factors of matrices.
+pub fn join_factors(kernel: &mut Kernel) {
+    for (_, id) in kernel.walk() {
+        let Some(&result) = kernel.ops[id].results.first() else { continue };
+        // A link inside a longer chain is joined with the chain's end.
+        let inner = matches!(edit::users(kernel, result)[..], [user] if link(kernel, user).is_some_and(|(x, ..)| x == result));
+        if inner || link(kernel, id).is_none() {
+            continue;
+        }
+        let chain = chain(kernel, id);
+        if chain.factors.len() + chain.divisors.len() < 2 && chain.divisors.is_empty() {
+            continue;
+        }
+        let factor = factor(kernel, id, &chain);
+        kernel.ops[id].op = Op::Binary(BinaryOp::Mul, chain.base, factor);
+    }
+    edit::remove_dead(kernel);
+}
+
+/// The matrix and the scalar of a product or quotient, and whether the matrix is divided.
+fn link(kernel: &Kernel, id: OpId) -> Option<(ValueId, ValueId, bool)> {
+    let float = |v: ValueId, rank: usize| {
+        let tile = kernel.tile(v);
+        tile.rank() == rank && tile.elem == Elem::F32
+    };
+    match kernel.ops[id].op {
+        Op::Binary(BinaryOp::Mul, a, b) if float(a, 2) && float(b, 0) => Some((a, b, false)),
+        Op::Binary(BinaryOp::Mul, a, b) if float(a, 0) && float(b, 2) => Some((b, a, false)),
+        Op::Binary(BinaryOp::Div, a, b) if float(a, 2) && float(b, 0) => Some((a, b, true)),
+        _ => None,
+    }
+}
+
+fn chain(kernel: &Kernel, end: OpId) -> Chain {
+    let mut found = Chain { base: kernel.ops[end].results[0], factors: Vec::new(), divisors: Vec::new() };
+    let mut next = Some(end);
+    while let Some(id) = next {
+        let Some((x, scalar, divided)) = link(kernel, id) else { break };
+        if divided { &mut found.divisors } else { &mut found.factors }.push(scalar);
+        found.base = x;
+        next = kernel.def(x).map(|(op, _)| op).filter(|_| edit::users(kernel, x).len() == 1);
+    }
+    found
+}
+
+/// The product of the factors over that of the divisors, made before the op.
+fn factor(kernel: &mut Kernel, id: OpId, chain: &Chain) -> ValueId {
+    let before = |kernel: &mut Kernel, op: Op| {
+        let (place, span) = (edit::places(kernel)[&id], kernel.ops[id].span);
+        edit::insert(kernel, place, op, span)
+    };
+    let product = |kernel: &mut Kernel, values: &[ValueId]| {
+        values.iter().copied().reduce(|a, b| before(kernel, Op::Binary(BinaryOp::Mul, a, b)))
+    };
+    let (factors, divisors) = (product(kernel, &chain.factors), product(kernel, &chain.divisors));
+    match (factors, divisors) {
+        (Some(factor), None) => factor,
+        (factor, divisor) => {
+            let factor = factor.unwrap_or_else(|| before(kernel, Op::Constant(Elem::F32, 1.0)));
+            let divisor = divisor.expect("a chain has a factor or a divisor");
+            before(kernel, Op::Binary(BinaryOp::Div, factor, divisor))
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What the code of one score is made of: the forms of `tanh` and of quotients by what is rounded, uniform factors, and lazy maxima
+//! of loops with attention sinks.
+
+use flashtile_codegen::{Arch, Facts, Instance, Schedule, check, generate};
+use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
+
+const SOFTCAP: &str = include_str!("../kernels/softcap.rs");
+const SINKS: &str = include_str!("../kernels/sinks.rs");
+const SINKS_AFTER: &str = include_str!("../kernels/sinks_after.rs");
+const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
+
+fn kernel(text: &str) -> Kernel {
+    let source = SourceText { name: String::new(), text: text.into(), first_line: 1 };
+    flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0)
+}
+
+fn instance(text: &str, elem: Elem) -> Instance {
+    let kernel = kernel(text);
+    let consts: Vec<_> = kernel.size_named("D").map(|_| ("D", 64)).into_iter().collect();
+    Instance { binding: Binding::new(&kernel, elem, consts), facts: Facts::best(&kernel), kernel }
+}
+
+/// The code without its device functions.
+fn code(text: &str, elem: Elem, schedule: &str) -> String {
+    let schedule: Schedule = schedule.parse().expect("a schedule");
+    let made = generate(&instance(text, elem), &schedule, Arch::named("sm_80").expect("known"));
+    let source = made.unwrap_or_else(|e| panic!("{e}")).source;
+    source.split("__global__").skip(1).collect()
+}
+
+fn mma(text: &str, elem: Elem) -> String {
+    code(text, elem, "block_m=64,block_n=64,warps=4,running_max=exact")
+}
+
+fn ffma(text: &str) -> String {
+    code(text, Elem::F32, "tensor_op=ffma,block_m=64,block_n=32,warps=4,copy=cp_async,stages=1,running_max=exact")
+}
+
+/// Softcap with the log-sum-exp stored as f32.
+fn with_lse() -> String {
+    SOFTCAP
+        .replace("o: &mut Tensor<T, (B, H, M, D)>,", "o: &mut Tensor<T, (B, H, M, D)>, lse: &mut Tensor<f32, (B, H, M)>,")
+        .replace("div_or_zero(acc, l));", "div_or_zero(acc, l)); store(lse, [b, h, i], m + ln(l));")
+}
+
+/// A product and an activation of it, stored as `elem`.
+fn activated(activation: &str, elem: &str) -> String {
+    format!(
+        "pub fn activated<T: Element>(a: &Tensor<T, (M, K)>, b: &Tensor<T, (K, N)>, c: &mut Tensor<{elem}, (M, N)>) {{
+            let (i, j) = program(tiles(M), tiles(N));
+            let mut acc = zeros((i, j));
+            for k in tiles(K) {{
+                acc = acc + dot(load(a, [i, k]), load(b, [k, j]));
+            }}
+            store(c, [i, j], {activation});
+        }}"
+    )
+}
+
+#[test]
+fn tanh_is_one_instruction_where_everything_made_of_it_is_rounded_to_16_bits() {
+    for elem in [Elem::Bf16, Elem::F16] {
+        assert!(mma(SOFTCAP, elem).contains("tanh_approx("), "{elem:?}");
+    }
+    assert!(ffma(SOFTCAP).contains("tanh_accurate("));
+    // A sum that is stored as f32 averages the roundings of f16, but need not average the errors of the instruction.
+    assert!(mma(&with_lse(), Elem::Bf16).contains("tanh_approx("));
+    assert!(mma(&with_lse(), Elem::F16).contains("tanh_absolute("));
+    // The matrix itself is stored as f32; the result decides a comparison.
+    assert!(mma(&activated("tanh(acc)", "T"), Elem::Bf16).contains("tanh_approx("));
+    assert!(mma(&activated("tanh(acc)", "f32"), Elem::Bf16).contains("tanh_accurate("));
+    assert!(mma(&activated("select(tanh(acc) > 0.5, acc, 0.0)", "T"), Elem::Bf16).contains("tanh_accurate("));
+    // A row statistic alone rounds nothing.
+    let largest = SOFTCAP
+        .replace("o: &mut Tensor<T, (B, H, M, D)>,", "o: &mut Tensor<f32, (B, H, M)>,")
+        .replace("store(o, [b, h, i, ..], div_or_zero(acc, l));", "store(o, [b, h, i], m);");
+    assert!(mma(&largest, Elem::Bf16).contains("tanh_accurate("));
+}
+
+#[test]
+fn parts_of_a_split_loop_take_the_form_of_the_whole() {
+    let schedule: Schedule = "block_m=64,block_n=64,warps=4,running_max=exact,splits=4".parse().expect("a schedule");
+    let made = generate(&instance(SOFTCAP, Elem::Bf16), &schedule, Arch::named("sm_80").expect("known")).expect("legal");
+    assert!(made.source.contains("tanh_approx(") && !made.source.contains("tanh_accurate("));
+}
+
+#[test]
+fn quotients_take_the_cheapest_form_within_the_rounding() {
+    let sigmoid = "1.0 / (1.0 + exp(-acc))";
+    for elem in ["T", "f32"] {
+        assert!(mma(&activated(sigmoid, elem), Elem::F16).contains("rcp_normal("), "{elem}");
+    }
+    let silu = "acc / (1.0 + exp(-acc))";
+    assert!(mma(&activated(silu, "T"), Elem::F16).contains("div_full("));
+    let exact = mma(&activated(silu, "f32"), Elem::F16);
+    assert!(!exact.contains("div_full(") && !exact.contains("rcp_normal("), "{exact}");
+    // The divisor may be less than 1, or negative.
+    for divisor in ["0.5 + exp(acc)", "1.0 + acc", "1.0 - exp(acc)"] {
+        let quotient = mma(&activated(&format!("1.0 / ({divisor})"), "T"), Elem::F16);
+        assert!(quotient.contains("div_full(") && !quotient.contains("rcp_normal("), "{divisor}");
+    }
+}
+
+#[test]
+fn a_capped_score_costs_a_product_and_a_tangent_more() {
+    // What is written for the elements of a tile of scores.
+    let scores = |text: &str| -> Vec<String> {
+        let code = mma(text, Elem::Bf16);
+        code.lines().filter(|line| line.contains("EACH(e, 4)") && !line.contains("acc[")).map(str::to_owned).collect()
+    };
+    let (capped, plain) = (scores(SOFTCAP), scores(CAUSAL));
+    let count = |lines: &[String], wanted: &str| lines.iter().map(|l| l.matches(wanted).count()).sum::<usize>();
+    assert_eq!(count(&capped, "tanh_approx("), 1, "{capped:#?}");
+    assert_eq!(count(&capped, " * "), count(&plain, " * ") + 1, "{capped:#?} {plain:#?}");
+    assert_eq!(count(&capped, " / "), count(&plain, " / "), "{capped:#?}");
+    assert_eq!(count(&capped, "ex2("), count(&plain, "ex2("), "{capped:#?}");
+}
+
+#[test]
+fn lazy_maxima_take_sinks_before_and_after_the_loop() {
+    let refused = |text: &str, form: &str| {
+        let schedule: Schedule = format!("block_m=64,block_n=64,warps=4,running_max={form}").parse().expect("a schedule");
+        check(&instance(text, Elem::F16), &schedule, Arch::named("sm_80").expect("known")).reasons.join("; ")
+    };
+    for form in ["max_first", "optimistic"] {
+        assert_eq!(refused(SINKS, form), "");
+        assert_eq!(refused(SINKS_AFTER, form), "");
+        // Where the sink is far above the scores, this overflows for a reference that lags behind.
+        let bare = SINKS_AFTER
+            .replace("let m_all = max(m, sink);", "let m_all = m;")
+            .replace("let m_ref = visible_or_zero(m_all);", "let m_ref = visible_or_zero(m);");
+        assert!(refused(&bare, form).contains("sees the maximum itself"), "{}", refused(&bare, form));
+        // A weight of one reference is not one of another, and a maximum that is stored is seen.
+        let mixed = SINKS_AFTER.replace("div_or_zero(acc * kept, l_all)", "div_or_zero(acc, l_all)");
+        assert!(refused(&mixed, form).contains("sees the maximum itself"), "{}", refused(&mixed, form));
+        let shown = CAUSAL.replace("m + ln(l)", "m");
+        assert!(refused(&shown, form).contains("sees the maximum itself"), "{}", refused(&shown, form));
+    }
+    // A maximum that may start as +inf is tested for it, and no other.
+    let lazy = |text| code(text, Elem::F16, "block_m=64,block_n=64,warps=4,running_max=optimistic");
+    assert!(lazy(SINKS).contains("fabsf(m"), "{}", lazy(SINKS));
+    assert!(!lazy(CAUSAL).contains("fabsf(m"));
+}
+
+#[test]
+fn a_sum_from_a_number_stays_apart_in_its_lanes() {
+    let reductions = |text| mma(text, Elem::Bf16).matches("quad_sum(").count();
+    assert_eq!(reductions(SINKS), reductions(CAUSAL), "the sum over lanes is after the loop");
+    assert!(mma(SINKS, Elem::Bf16).contains("0.25f"));
+}
