@@ -13,6 +13,7 @@
 //! | [`verify`] | the float64 oracle and the tolerance |
 //! | [`conformance`] | one suite of launches for every device |
 //! | [`cache`] | keeps compiled code and tuning results between runs |
+//! | [`files`] | files that a user names, written whole or not at all |
 //! | [`macro_support`] | what `flash_kernel!` expands to; not for use by hand |
 //!
 //! ```
@@ -28,6 +29,7 @@ pub mod conformance;
 pub mod device;
 mod element;
 mod error;
+pub mod files;
 pub mod kernel;
 pub mod language;
 pub mod launch;
@@ -35,6 +37,8 @@ mod location;
 pub mod lowering;
 #[doc(hidden)]
 pub mod macro_support;
+mod memory;
+mod private;
 pub mod tensor;
 pub mod toolchain;
 pub mod tuner;

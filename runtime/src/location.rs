@@ -1,12 +1,23 @@
-//! Where this crate keeps files: `FLASHTILE_CACHE`, or `flashtile` in the platform's directory for caches.
+//! Where this crate keeps files: `FLASHTILE_CACHE`, or `flashtile` in the platform's directory for caches. And whose files it
+//! takes from there: only this user's, unless `FLASHTILE_TRUST_CACHE=1` says that whoever can write there may be trusted.
 
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::private::Trust;
+
 /// The directory, which need not exist; `None` if no variable says where the user's files are.
 pub(crate) fn directory() -> Option<PathBuf> {
     directory_from(|name| env::var_os(name))
+}
+
+/// Whose files are taken from there.
+pub(crate) fn trust() -> Trust {
+    match env::var_os("FLASHTILE_TRUST_CACHE").is_some_and(|v| v == "1") {
+        true => Trust::Anyone,
+        false => Trust::Own,
+    }
 }
 
 fn directory_from(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {

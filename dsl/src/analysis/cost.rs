@@ -8,16 +8,20 @@
 //! element on the boundary of a comparison counts half. For causal attention with M = N it is `4 B H M N D / 2` exactly, the
 //! convention of the field; without a mask it is `4 B H M N D`.
 //!
+//! Counts are closed forms: their time does not grow with the sizes ([`super::visible`], [`super::sum`]). Those that are too large for
+//! their type are its largest number.
+//!
 //! The algorithm's count is of kernels of the text. The schedule's is of the kernels of launches too, with all programs: a loop that
 //! walks a part of its tiles walks all of them in as many programs as there are parts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::index::Lookups;
-use super::mask::{MaskOptions, loop_masks};
+use super::index::{Lookups, index_reads};
+use super::mask::{LoopRuns, MaskOptions, loop_runs};
 use super::predicate::Boundary;
-use super::visible::{Evaluator, Point, Visible, leaves, program_values, spread, visible};
+use super::sum::{Counts, Leaf, band, common_period, sum};
+use super::visible::{Evaluator, Point, Visible, leaves, program_values, visible};
 use crate::ir::{
     AxisId, AxisKind, BinaryOp, Binding, BlockId, Dim, Elem, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, SizeExpr, SizeId,
     SizeKind, UnaryOp, ValueId,
@@ -60,10 +64,10 @@ pub struct Work {
 
 impl std::ops::AddAssign for Work {
     fn add_assign(&mut self, other: Self) {
-        self.flops += other.flops;
-        self.special += other.special;
-        self.read += other.read;
-        self.written += other.written;
+        self.flops = self.flops.saturating_add(other.flops);
+        self.special = self.special.saturating_add(other.special);
+        self.read = self.read.saturating_add(other.read);
+        self.written = self.written.saturating_add(other.written);
     }
 }
 
@@ -83,7 +87,7 @@ impl Work {
     pub fn roofline(&self, machine: &Machine) -> (f64, Limit) {
         let times = [
             (self.flops as f64 / machine.flops, Limit::Flops),
-            ((self.read + self.written) as f64 / machine.bytes_per_s, Limit::Memory),
+            (self.read.saturating_add(self.written) as f64 / machine.bytes_per_s, Limit::Memory),
             (self.special as f64 / machine.special_per_s, Limit::Special),
         ];
         times.into_iter().fold((0.0, Limit::Flops), |best, t| if t.0 > best.0 { t } else { best })
@@ -141,13 +145,13 @@ impl Workload<'_> {
         };
         for (id, param) in kernel.params.iter() {
             if let (ParamKind::Tensor(t), true) = (&param.kind, used(id)) {
-                let elements: u64 = t.shape.iter().map(|s| counter.eval.size(s).max(0) as u64).product();
-                let bytes = elements * self.binding.elem(kernel, t.elem).bytes().unwrap_or(0) as u64;
+                let elements = product(t.shape.iter().map(|s| counter.eval.size(s).max(0) as u64));
+                let bytes = elements.saturating_mul(self.binding.elem(kernel, t.elem).bytes().unwrap_or(0) as u64);
                 if t.direction.is_read() {
-                    work.read += bytes;
+                    work.read = work.read.saturating_add(bytes);
                 }
                 if t.direction.is_written() {
-                    work.written += bytes;
+                    work.written = work.written.saturating_add(bytes);
                 }
             }
         }
@@ -157,40 +161,55 @@ impl Workload<'_> {
     /// The work that a schedule with these blocks executes: whole tiles (of the block size also at the edges) for products and
     /// special functions, the elements that exist for memory.
     pub fn executed(&self, block: &dyn Fn(AxisId) -> i64, options: MaskOptions) -> Work {
+        self.executed_by(block, options, true)
+    }
+
+    /// As [`Workload::executed`]; counts tile by tile if it is not to use closed forms.
+    fn executed_by(&self, block: &dyn Fn(AxisId) -> i64, options: MaskOptions, closed: bool) -> Work {
         let size = |s| self.size_of(s);
         let param = |p| self.param(p);
         let eval = Evaluator { kernel: self.kernel, size: &size, param: &param };
         let kernel = self.kernel;
-        // The grid dimensions whose tiles must be told apart: all tiled ones, and what loop bounds read.
         let fold = |s: &SizeExpr| Some(eval.size(s));
-        let bounds: Vec<ValueId> = kernel
-            .walk()
-            .into_iter()
-            .filter(|(_, op)| matches!(kernel.ops[*op].op, Op::For { .. }))
-            .flat_map(|(_, op)| loop_masks(kernel, op, block, &fold, options).runs.ends().map(|e| e.values()).concat())
-            .flat_map(|v| leaves(kernel, v))
-            .collect();
-        let mut points = vec![Point::new()];
-        let mut factor = 1u64;
+        let loops = kernel.walk().into_iter().filter(|(_, op)| matches!(kernel.ops[*op].op, Op::For { .. }));
+        let runs: BTreeMap<OpId, LoopRuns> = loops.map(|(_, op)| (op, loop_runs(kernel, op, block, &fold, options))).collect();
+        let mut counter = Executed { load: self, eval, block, runs, closed };
+        // The grid dimensions that loop bounds read are told apart, and come last.
+        let mut factor = 1i128;
+        let (mut alike, mut apart) = (Vec::new(), Vec::new());
         for (dim, &v) in kernel.grid().iter().zip(program_values(kernel)) {
+            let read = counter.runs.keys().any(|&op| counter.reads(op, v));
             match dim {
-                ProgramDim::Tiles(a) => spread(&mut points, v, ceil_div(eval.size(&kernel.axes[*a].extent), block(*a))),
-                ProgramDim::Each(s) if bounds.contains(&v) => spread(&mut points, v, eval.size(s)),
-                ProgramDim::Each(s) => factor *= eval.size(s).max(0) as u64,
-            }
-        }
-        let mut counter = Executed { load: self, eval, block, options, work: Work::default() };
-        for mut point in points {
-            let mut lengths = BTreeMap::new();
-            for (dim, v) in kernel.grid().iter().zip(program_values(kernel)) {
-                if let ProgramDim::Tiles(a) = dim {
-                    lengths.insert(*a, counter.tile(*a, point[v]));
+                ProgramDim::Each(s) if !read => factor = factor.saturating_mul(counter.eval.size(s).max(0).into()),
+                ProgramDim::Each(s) => apart.push(GridDim { v, axis: None, count: counter.eval.size(s) }),
+                ProgramDim::Tiles(a) => {
+                    let dim = GridDim { v, axis: Some(*a), count: counter.tiles(*a) };
+                    if read { apart.push(dim) } else { alike.push(dim) }
                 }
             }
-            counter.block(kernel.body, &mut point, &mut lengths, factor);
         }
-        counter.work
+        let alike_count = alike.len();
+        let dims = [alike, apart].concat();
+        let [flops, special, read, written] = counter
+            .grid(&dims, alike_count, &mut Point::new(), &mut BTreeMap::new(), factor)
+            .map(|n| u64::try_from(n).unwrap_or(u64::MAX));
+        Work { flops, special, read, written }
     }
+}
+
+/// A dimension of the grid.
+#[derive(Clone, Copy)]
+struct GridDim {
+    v: ValueId,
+    /// The axis whose tiles are its programs.
+    axis: Option<AxisId>,
+    /// Programs along it.
+    count: i64,
+}
+
+/// A product that saturates.
+fn product(factors: impl Iterator<Item = u64>) -> u64 {
+    factors.fold(1, u64::saturating_mul)
 }
 
 /// Counts of the text.
@@ -220,14 +239,15 @@ impl Algorithm<'_> {
                 Op::Dot { a, b, .. } => {
                     let (a, b) = (&kernel.tile(*a).dims, &kernel.tile(*b).dims);
                     let (written, nominal) = self.elements(&[a[0].clone(), a[1].clone(), b[1].clone()]);
-                    self.cost.flops += 2 * written;
-                    self.nominal += nominal;
+                    self.cost.flops = self.cost.flops.saturating_add(written.saturating_mul(2));
+                    self.nominal = self.nominal.saturating_add(nominal);
                 }
                 Op::Unary(..) | Op::Binary(..) => {
                     let result = kernel.ops[op].results[0];
                     let streams = block == kernel.body || self.loops_of(result);
                     if special(kernel, op) && streams {
-                        self.cost.special += self.elements(&kernel.tile(result).dims).0;
+                        let elements = self.elements(&kernel.tile(result).dims).0;
+                        self.cost.special = self.cost.special.saturating_add(elements);
                     }
                 }
                 _ => {}
@@ -252,7 +272,7 @@ impl Algorithm<'_> {
         };
         self.exact &= seen.exact;
         let at = |boundary| visible(&self.eval, loop_op, boundary).map_or(seen.kept, |v| v.kept);
-        let both = at(Boundary::Closed) + at(Boundary::Open);
+        let both = at(Boundary::Closed).saturating_add(at(Boundary::Open));
         let rows = kernel.blocks[body].ops.iter().find_map(|&op| match &kernel.ops[op].op {
             Op::Mask { x, .. } => kernel.tile(*x).dims.iter().find_map(|d| match d {
                 Dim::Axis(a) if *a != axis => Some(*a),
@@ -269,22 +289,21 @@ impl Algorithm<'_> {
         let mut each = 1u64;
         for dim in kernel.grid() {
             if let ProgramDim::Each(s) = dim {
-                each *= self.eval.size(s).max(0) as u64;
+                each = each.saturating_mul(self.eval.size(s).max(0) as u64);
             }
         }
         let has = |axis: AxisId| dims.contains(&Dim::Axis(axis));
         let mask = self.masks.iter().find(|(axis, rows, ..)| has(*axis) && has(*rows));
         let rest = dims.iter().filter(|d| !mask.is_some_and(|(a, r, ..)| **d == Dim::Axis(*a) || **d == Dim::Axis(*r)));
-        let rest: u64 = rest
-            .map(|d| match d {
-                Dim::Axis(a) => self.eval.size(&kernel.axes[*a].extent),
-                Dim::Range(len) => self.eval.size(len),
-            })
-            .map(|n| n.max(0) as u64)
-            .product();
+        let rest = rest.map(|d| match d {
+            Dim::Axis(a) => self.eval.size(&kernel.axes[*a].extent),
+            Dim::Range(len) => self.eval.size(len),
+        });
+        let rest = product(rest.map(|n| n.max(0) as u64));
+        let all = each.saturating_mul(rest);
         match mask {
-            Some((_, _, seen, both)) => (seen.kept * rest, both * rest),
-            None => (each * rest, 2 * each * rest),
+            Some((_, _, seen, both)) => (seen.kept.saturating_mul(rest), both.saturating_mul(rest)),
+            None => (all, all.saturating_mul(2)),
         }
     }
 }
@@ -293,62 +312,182 @@ impl Algorithm<'_> {
 #[derive(Clone, Copy)]
 struct Length {
     /// Elements of whole tiles.
-    whole: u64,
+    whole: i128,
     /// Elements that exist.
-    real: u64,
+    real: i128,
 }
+
+/// FLOPs, special functions, bytes read, bytes written.
+type Sums = Counts<4>;
 
 /// Counts of a schedule.
 struct Executed<'a> {
     load: &'a Workload<'a>,
     eval: Evaluator<'a>,
     block: &'a dyn Fn(AxisId) -> i64,
-    options: MaskOptions,
-    work: Work,
+    /// The tiles that each loop walks.
+    runs: BTreeMap<OpId, LoopRuns>,
+    /// Whether sums are closed forms, not counted tile by tile.
+    closed: bool,
 }
 
 impl Executed<'_> {
-    fn tile(&self, axis: AxisId, tile: i64) -> Length {
-        let (b, extent) = ((self.block)(axis), self.eval.size(&self.load.kernel.axes[axis].extent));
-        Length { whole: b as u64, real: (extent - tile * b).clamp(0, b) as u64 }
+    fn extent(&self, axis: AxisId) -> i64 {
+        self.eval.size(&self.load.kernel.axes[axis].extent)
     }
 
-    fn block(&mut self, block: BlockId, point: &mut Point, lengths: &mut BTreeMap<AxisId, Length>, factor: u64) {
+    /// Tiles of an axis.
+    fn tiles(&self, axis: AxisId) -> i64 {
+        ceil_div(self.extent(axis), (self.block)(axis))
+    }
+
+    /// Whether the last tile of an axis is cut by memory.
+    fn is_cut(&self, axis: AxisId) -> bool {
+        self.extent(axis) % (self.block)(axis) != 0
+    }
+
+    fn tile(&self, axis: AxisId, tile: i64) -> Length {
+        let (b, extent) = ((self.block)(axis), self.extent(axis));
+        Length { whole: b.into(), real: (extent - tile * b).clamp(0, b).into() }
+    }
+
+    /// Whether the ends of a loop depend on a coordinate or program id.
+    fn reads(&self, op: OpId, v: ValueId) -> bool {
+        let ends = self.runs[&op].ends();
+        ends.into_iter().flat_map(|e| e.values()).any(|read| read == v || leaves(self.load.kernel, read).contains(&v))
+    }
+
+    /// The loops in a block, at any depth, each with those around it there.
+    fn loops(&self, block: BlockId) -> Vec<Vec<OpId>> {
         let kernel = self.load.kernel;
+        let mut found = Vec::new();
+        for &op in &kernel.blocks[block].ops {
+            if let Op::For { body, .. } = kernel.ops[op].op {
+                found.push(vec![op]);
+                found.extend(self.loops(body).into_iter().map(|inner| [vec![op], inner].concat()));
+            }
+        }
+        found
+    }
+
+    /// All programs along these dimensions, of which the first few (`alike`) no loop bound reads.
+    fn grid(
+        &mut self,
+        dims: &[GridDim],
+        alike: usize,
+        point: &mut Point,
+        lengths: &mut BTreeMap<AxisId, Length>,
+        factor: i128,
+    ) -> Sums {
+        let body = self.load.kernel.body;
+        let Some((&GridDim { v, axis, count }, rest)) = dims.split_first() else {
+            return self.block(body, point, lengths, factor);
+        };
+        let outer = point.clone();
+        let mut at = |counter: &mut Self, i: i64, factor: i128| {
+            point.insert(v, i);
+            if let Some(axis) = axis {
+                lengths.insert(axis, counter.tile(axis, i));
+            }
+            let sums = counter.grid(rest, alike.saturating_sub(1), point, lengths, factor);
+            point.remove(&v);
+            sums
+        };
+        if alike > 0 && self.closed {
+            // Programs that differ in nothing but the last one's length.
+            let (most, last) = (at(self, 0, factor.saturating_mul((count - 1).max(0).into())), at(self, count - 1, factor));
+            return if count > 0 { plus(most, last) } else { Sums::default() };
+        }
+        let this = std::cell::RefCell::new(self);
+        let period = |start, end| match rest.is_empty() {
+            true => this.borrow().period(Moving { v, axis, count }, body, &outer, start, end),
+            false => None,
+        };
+        sum(0..count, &period, &mut |i| at(&mut this.borrow_mut(), i, factor))
+    }
+
+    /// After how many steps of a coordinate or program id what a block executes has grown by as much as in the steps before.
+    fn period(&self, moving: Moving, block: BlockId, point: &Point, start: i64, end: i64) -> Option<i64> {
+        if !self.closed {
+            return None;
+        }
+        let Moving { v, axis, count } = moving;
+        if end == count && end - start > 1 && axis.is_some_and(|axis| self.is_cut(axis)) {
+            return None;
+        }
+        let kernel = self.load.kernel;
+        let size = |s: &SizeExpr| self.eval.size(s);
+        let value = |v: ValueId| self.eval.index(v, point).expect("loop bounds read program ids and sizes");
+        let at = Lookups { size: &size, value: &value, param: self.eval.param };
+        let leaf = |read: ValueId| match () {
+            () if read == v => Leaf::Moves,
+            () if index_reads(kernel, read, v) || self.eval.index(read, point).is_none() => Leaf::Unknown,
+            () => Leaf::Stays,
+        };
+        let mut periods = Vec::new();
+        for nest in self.loops(block) {
+            let (&op, around) = nest.split_last().expect("a nest has a loop");
+            if !self.reads(op, v) {
+                continue;
+            }
+            // Trip counts that move together make a product of two lines.
+            if around.iter().any(|&outer| self.reads(outer, v)) {
+                return None;
+            }
+            let Op::For { axis, .. } = kernel.ops[op].op else { unreachable!("a loop") };
+            let runs = &self.runs[&op];
+            let (lo, hi) = (band(&runs.lo, &leaf, at, start, end)?, band(&runs.hi, &leaf, at, start, end)?);
+            if self.is_cut(axis) {
+                // Whether the last tile, which is shorter, is walked must be the same in the whole range.
+                let never = hi.at_most(self.tiles(axis) - 1, start, end)?;
+                if !never {
+                    band(&runs.hi.minus(&runs.lo), &leaf, at, start, end)?.at_most(0, start, end)?;
+                }
+            }
+            periods.extend([lo.period(), hi.period()]);
+        }
+        common_period(periods)
+    }
+
+    fn block(&mut self, block: BlockId, point: &mut Point, lengths: &mut BTreeMap<AxisId, Length>, factor: i128) -> Sums {
+        let kernel = self.load.kernel;
+        let mut sums = Sums::default();
         for &op in &kernel.blocks[block].ops {
             let data = &kernel.ops[op];
-            let product = |dims: &[Dim], whole: bool| -> u64 {
+            let product = |dims: &[Dim], whole: bool| -> i128 {
                 let length = |d: &Dim| match d {
                     Dim::Axis(a) => lengths.get(a).map_or(0, |l| if whole { l.whole } else { l.real }),
-                    Dim::Range(len) => self.eval.size(len).max(0) as u64,
+                    Dim::Range(len) => self.eval.size(len).max(0).into(),
                 };
-                dims.iter().map(length).product::<u64>() * factor
+                dims.iter().map(length).fold(factor, i128::saturating_mul)
             };
             let bytes = |tensor| {
                 let elem = kernel.tensor(tensor).elem;
-                self.load.binding.elem(kernel, elem).bytes().unwrap_or(0) as u64
+                self.load.binding.elem(kernel, elem).bytes().unwrap_or(0) as i128
             };
-            match &data.op {
+            let own = match &data.op {
                 Op::Dot { a, b, .. } => {
                     let (a, b) = (&kernel.tile(*a).dims, &kernel.tile(*b).dims);
-                    self.work.flops += 2 * product(&[a[0].clone(), a[1].clone(), b[1].clone()], true);
+                    [product(&[a[0].clone(), a[1].clone(), b[1].clone()], true).saturating_mul(2), 0, 0, 0]
                 }
                 Op::Unary(..) | Op::Binary(..) if special(kernel, op) => {
-                    self.work.special += product(&kernel.tile(data.results[0]).dims, true);
+                    [0, product(&kernel.tile(data.results[0]).dims, true), 0, 0]
                 }
                 Op::Load { tensor, .. } => {
-                    self.work.read += product(&kernel.tile(data.results[0]).dims, false) * bytes(*tensor);
+                    [0, 0, product(&kernel.tile(data.results[0]).dims, false).saturating_mul(bytes(*tensor)), 0]
                 }
                 Op::Store { tensor, value, .. } => {
-                    self.work.written += product(&kernel.tile(*value).dims, false) * bytes(*tensor);
+                    [0, 0, 0, product(&kernel.tile(*value).dims, false).saturating_mul(bytes(*tensor))]
                 }
                 Op::For { axis, part, body, .. } => {
-                    let parts = part.map_or(1, |part| u64::from(part.count));
-                    self.walk(op, *axis, *body, point, lengths, factor / parts);
+                    let parts = part.map_or(1, |part| i128::from(part.count));
+                    self.walk(op, *axis, *body, point, lengths, factor / parts)
                 }
-                _ => {}
-            }
+                _ => continue,
+            };
+            sums = plus(sums, own);
         }
+        sums
     }
 
     fn walk(
@@ -358,31 +497,50 @@ impl Executed<'_> {
         body: BlockId,
         point: &mut Point,
         lengths: &mut BTreeMap<AxisId, Length>,
-        factor: u64,
-    ) {
+        factor: i128,
+    ) -> Sums {
         let kernel = self.load.kernel;
-        let fold = |s: &SizeExpr| Some(self.eval.size(s));
-        let runs = loop_masks(kernel, op, self.block, &fold, self.options).runs;
         let size = |s: &SizeExpr| self.eval.size(s);
         let value = |v: ValueId| self.eval.index(v, point).expect("loop bounds read program ids and sizes");
-        let [lo, _, _, hi] = runs.eval(Lookups { size: &size, value: &value, param: self.eval.param });
-        let coordinate = kernel.blocks[body].params[0];
-        let last = hi.max(lo + 1) - 1;
-        // All tiles but the last one walked cost the same, unless a loop inside depends on the coordinate.
-        let nested = kernel.blocks[body].ops.iter().any(|&op| matches!(kernel.ops[op].op, Op::For { .. }));
-        let tiles: Vec<(i64, u64)> = match (hi > lo, nested) {
-            (false, _) => vec![],
-            (true, true) => (lo..hi).map(|t| (t, 1)).collect(),
-            (true, false) => [(lo, (last - lo) as u64), (last, 1)].into_iter().filter(|(_, times)| *times > 0).collect(),
-        };
-        for (t, times) in tiles {
-            point.insert(coordinate, t);
-            lengths.insert(axis, self.tile(axis, t));
-            self.block(body, point, lengths, factor * times);
+        let [lo, _, _, hi] = self.runs[&op].eval(Lookups { size: &size, value: &value, param: self.eval.param });
+        if hi <= lo {
+            return Sums::default();
         }
-        point.remove(&coordinate);
-        lengths.remove(&axis);
+        let coordinate = kernel.blocks[body].params[0];
+        let depends = self.loops(body).iter().flatten().any(|&inner| self.reads(inner, coordinate));
+        let outer = point.clone();
+        let mut at = |counter: &mut Self, t: i64, factor: i128| {
+            point.insert(coordinate, t);
+            lengths.insert(axis, counter.tile(axis, t));
+            let sums = counter.block(body, point, lengths, factor);
+            point.remove(&coordinate);
+            lengths.remove(&axis);
+            sums
+        };
+        if !depends && self.closed {
+            // All tiles but the last one walked cost the same.
+            let most = at(self, lo, factor.saturating_mul((hi - 1 - lo).into()));
+            return plus(most, at(self, hi - 1, factor));
+        }
+        let count = self.tiles(axis);
+        let this = std::cell::RefCell::new(self);
+        let moving = Moving { v: coordinate, axis: Some(axis), count };
+        sum(lo..hi, &|start, end| this.borrow().period(moving, body, &outer, start, end), &mut |t| {
+            at(&mut this.borrow_mut(), t, factor)
+        })
     }
+}
+
+/// What moves in a sum: the tiles of an axis, or the programs of a grid dimension, of which there are so many.
+#[derive(Clone, Copy)]
+struct Moving {
+    v: ValueId,
+    axis: Option<AxisId>,
+    count: i64,
+}
+
+fn plus(a: Sums, b: Sums) -> Sums {
+    std::array::from_fn(|k| a[k].saturating_add(b[k]))
 }
 
 /// Whether an op takes a special function or a division per element.
@@ -436,6 +594,126 @@ mod tests {
     use super::*;
     use crate::analysis::samples::{Softmax, attention, causal};
     use crate::ir::Elem;
+
+    use crate::analysis::samples::{Scope, binary, integer};
+    use crate::ir::{BinaryOp, Builder, CompareOp};
+    use proptest::prelude::*;
+
+    /// Predicates over positions, by number: causal, windows of a width, both with sinks, blocks, dilated, what is not one run.
+    fn predicate(kind: u32, width: i64) -> impl Fn(&mut Builder, &Scope) -> ValueId {
+        move |b, s| {
+            let (row, shift, column) = (s.row(b), s.shift(b), s.column(b));
+            let row = binary(b, BinaryOp::Add, row, shift);
+            let causal = b.emit(Op::Compare(CompareOp::Ge, row, column));
+            let width = integer(b, width);
+            let near = binary(b, BinaryOp::Sub, row, width);
+            let near = b.emit(Op::Compare(CompareOp::Lt, near, column));
+            match kind {
+                0 => causal,
+                1 => binary(b, BinaryOp::And, causal, near),
+                2 => near,
+                3 => {
+                    let far = binary(b, BinaryOp::Add, row, width);
+                    let far = b.emit(Op::Compare(CompareOp::Lt, column, far));
+                    binary(b, BinaryOp::And, near, far)
+                }
+                4 => {
+                    let of = |b: &mut Builder, x| binary(b, BinaryOp::Div, x, width);
+                    let (rows, columns) = (of(b, row), of(b, column));
+                    b.emit(Op::Compare(CompareOp::Eq, rows, columns))
+                }
+                5 => {
+                    let (sinks, few) = (s.column(b), integer(b, 4));
+                    let sinks = b.emit(Op::Compare(CompareOp::Lt, sinks, few));
+                    let seen = binary(b, BinaryOp::Or, near, sinks);
+                    binary(b, BinaryOp::And, causal, seen)
+                }
+                _ => b.emit(Op::Compare(CompareOp::Ne, row, column)),
+            }
+        }
+    }
+
+    /// Pairs that a predicate keeps, one by one, with the comparisons taken as `boundary` says.
+    fn counted(kernel: &Kernel, sizes: &BTreeMap<String, i64>, boundary: Boundary) -> u64 {
+        let size = |id: SizeId| sizes.get(&kernel.sizes[id].name).copied().unwrap_or(4);
+        let eval = Evaluator { kernel, size: &size, param: &|_| 0 };
+        let (_, loop_op) =
+            kernel.walk().into_iter().find(|(_, op)| matches!(kernel.ops[*op].op, Op::For { .. })).expect("a loop");
+        let Op::For { body, .. } = kernel.ops[loop_op].op else { unreachable!("a loop") };
+        let column = kernel.blocks[body].params[0];
+        let keeps: Vec<ValueId> = kernel.blocks[body]
+            .ops
+            .iter()
+            .filter_map(|&op| if let Op::Mask { keep, .. } = kernel.ops[op].op { Some(keep) } else { None })
+            .collect();
+        let (m, n) = (sizes["M"], sizes["N"]);
+        let pairs = (0..m).flat_map(|i| (0..n).map(move |j| (i, j)));
+        let kept = pairs.filter(|&(i, j)| {
+            let point = Point::from([(program_values(kernel)[0], i), (column, j)]);
+            keeps.iter().all(|&keep| eval.holds(keep, true, boundary, &point) == Some(true))
+        });
+        kept.count() as u64
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        /// Closed forms give what counting one by one gives.
+        #[test]
+        fn closed_forms_are_right(
+            kind in 0u32..7, width in 1i64..40, m in 0i64..90, n in 0i64..90, rows in 1i64..20, keys in 1i64..20, second in any::<bool>(),
+        ) {
+            let (one, two) = (predicate(kind, width), predicate(1, width + 7));
+            let (kernel, ..) = match second {
+                true => attention(Softmax::Named, &[&one, &two]),
+                false => attention(Softmax::Named, &[&one]),
+            };
+            let binding = Binding::new(&kernel, Elem::F16, [("D", 4)]);
+            let sizes = BTreeMap::from([("M".to_owned(), m), ("N".to_owned(), n)]);
+            let load = Workload { kernel: &kernel, binding: &binding, sizes: &sizes };
+            let cost = load.cost();
+            prop_assert!(cost.exact);
+            prop_assert_eq!(cost.algorithm.flops, 4 * 4 * counted(&kernel, &sizes, Boundary::Written));
+            let both = counted(&kernel, &sizes, Boundary::Closed) + counted(&kernel, &sizes, Boundary::Open);
+            prop_assert_eq!(cost.nominal_flops, 2 * 4 * both);
+            let block = |axis: AxisId| if kernel.axes[axis].kind == AxisKind::Loop { keys } else { rows };
+            for early_stop in [false, true] {
+                let options = MaskOptions { early_stop };
+                prop_assert_eq!(load.executed_by(&block, options, true), load.executed_by(&block, options, false));
+            }
+        }
+    }
+
+    #[test]
+    fn a_million_keys_take_no_longer_than_a_thousand() {
+        for kind in 0..6 {
+            let mask = predicate(kind, 1000);
+            let (kernel, ..) = attention(Softmax::Named, &[&mask]);
+            let binding = Binding::new(&kernel, Elem::F16, [("D", 128)]);
+            let sizes = BTreeMap::from([("M".to_owned(), 1 << 20), ("N".to_owned(), 1 << 20)]);
+            let load = Workload { kernel: &kernel, binding: &binding, sizes: &sizes };
+            let start = std::time::Instant::now();
+            let cost = load.cost();
+            let executed = load.executed(&|_| 64, MaskOptions::default());
+            // Seconds of a machine that does other things too; one by one it would be an hour.
+            assert!(start.elapsed().as_secs_f64() < 10.0, "kind {kind}: {:?}", start.elapsed());
+            assert!(cost.exact || kind == 5, "kind {kind}");
+            assert!(executed.flops >= cost.algorithm.flops || !cost.exact, "kind {kind}");
+            if kind == 0 {
+                assert_eq!(cost.algorithm.flops, 4 * 128 * ((1u64 << 19) * ((1 << 20) + 1)));
+            }
+        }
+    }
+
+    #[test]
+    fn counts_saturate() {
+        let (kernel, ..) = attention(Softmax::Named, &[&causal]);
+        let binding = Binding::new(&kernel, Elem::F16, [("D", i64::from(i32::MAX))]);
+        let sizes = BTreeMap::from([("M".to_owned(), i64::from(i32::MAX)), ("N".to_owned(), i64::from(i32::MAX))]);
+        let load = Workload { kernel: &kernel, binding: &binding, sizes: &sizes };
+        assert_eq!(load.cost().algorithm.flops, u64::MAX);
+        assert_eq!(load.executed(&|_| 64, MaskOptions::default()).flops, u64::MAX);
+    }
 
     #[test]
     fn visible_pairs_are_counted_exactly() {

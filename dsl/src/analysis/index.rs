@@ -207,7 +207,7 @@ struct Names<'a> {
 }
 
 /// Whether the index value `v` may be computed from `of`.
-fn index_reads(kernel: &Kernel, v: ValueId, of: ValueId) -> bool {
+pub(super) fn index_reads(kernel: &Kernel, v: ValueId, of: ValueId) -> bool {
     v == of
         || match kernel.def(v) {
             Some((_, Op::Index(_, a, b))) => index_reads(kernel, *a, of) || index_reads(kernel, *b, of),

@@ -11,7 +11,7 @@
 //! | [`ranges`] | compile-time ranges of tiles: elements along them that are computed by themselves |
 //! | [`reach`] | what integer arithmetic reaches in a call: widths, divisors, indices |
 //! | [`streaming`] | reductions that split, and their combine |
-//! | [`cost`], [`visible`] | FLOPs, bytes, special functions, roofline; exact counts of what masks keep |
+//! | [`cost`], [`visible`], `sum` | FLOPs, bytes, special functions, roofline; exact counts of what masks keep; sums in closed form |
 
 pub mod classes;
 pub mod cost;
@@ -29,6 +29,7 @@ pub mod ranges;
 pub mod reach;
 pub mod simplify;
 pub mod streaming;
+mod sum;
 pub mod unchanged;
 pub mod visible;
 

@@ -1,17 +1,23 @@
-//! How many elements the masks of a loop keep, for given sizes: exact counts, in time linear in the rows.
+//! How many elements the masks of a loop keep, for given sizes: exact counts, in time that does not grow with the sizes.
 //!
-//! With blocks of 1 the closed forms of [`super::predicate`] give the kept keys of each row at once; where they are not
-//! exact, the predicate is evaluated point by point. A predicate over loaded data cannot be: its elements are counted as kept,
-//! and the count says that it is an upper bound.
+//! With blocks of 1 the closed forms of [`super::predicate`] give the kept keys of each row, which [`super::sum`] adds up. Where they
+//! are not exact, as for `!=`, the predicate is evaluated point by point, unless the points are too many. Then, and where it
+//! reads loaded data, all of them are counted as kept, and the count says that it is an upper bound.
 
 use std::collections::BTreeMap;
 
-use super::index::Lookups;
+use super::index::{IndexExpr, Lookups, index_reads};
 use super::predicate::{Boundary, Run, Walk, defined_in, negated};
+use super::sum::{Leaf, band, common_period, sum};
 use crate::ir::{
     AxisKind, BinaryOp, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeId, Type, UnaryOp,
     ValueDef, ValueId,
 };
+
+/// Points at which a predicate is evaluated, at most: what a second allows.
+const MOST_POINTS: i128 = 1 << 20;
+/// Values of grid dimensions that predicates read, at most.
+const MOST_PROGRAMS: usize = 1 << 14;
 
 /// Values of indices, and positions (or tile numbers) of coordinates.
 pub(super) type Point = BTreeMap<ValueId, i64>;
@@ -93,7 +99,7 @@ impl Evaluator<'_> {
     }
 
     /// Whether a predicate has the wanted value at one position of each coordinate; `None` if it depends on data.
-    fn holds(&self, v: ValueId, wanted: bool, boundary: Boundary, point: &Point) -> Option<bool> {
+    pub(super) fn holds(&self, v: ValueId, wanted: bool, boundary: Boundary, point: &Point) -> Option<bool> {
         let of = |v: &ValueId, wanted| self.holds(*v, wanted, boundary, point);
         match self.kernel.def(v)?.1 {
             Op::Unary(UnaryOp::Not, x) => of(x, !wanted),
@@ -156,63 +162,139 @@ pub(super) fn visible(eval: &Evaluator<'_>, loop_op: OpId, boundary: Boundary) -
 
     // Grid dimensions that no predicate reads only multiply the count.
     let read: Vec<ValueId> = keeps.iter().flat_map(|&v| leaves(kernel, v)).collect();
-    let (m, n) = (eval.size(&kernel.axes[rows].extent), eval.size(&kernel.axes[axis].extent));
-    let mut points = vec![Point::new()];
-    let (mut factor, mut row) = (1u64, None);
+    let (m, n) = (eval.size(&kernel.axes[rows].extent).max(0), eval.size(&kernel.axes[axis].extent).max(0));
+    let (mut factor, mut programs, mut row, mut spreads) = (1u64, 1u64, None, Vec::new());
     for (dim, &v) in kernel.grid().iter().zip(program_values(kernel)) {
-        match dim {
-            ProgramDim::Tiles(a) if *a == rows => row = Some(v),
-            ProgramDim::Tiles(a) if read.contains(&v) => spread(&mut points, v, eval.size(&kernel.axes[*a].extent)),
-            ProgramDim::Tiles(_) => {}
-            ProgramDim::Each(s) if read.contains(&v) => spread(&mut points, v, eval.size(s)),
-            ProgramDim::Each(s) => factor *= eval.size(s).max(0) as u64,
-        }
+        let count = match dim {
+            ProgramDim::Tiles(a) if *a == rows => {
+                row = Some(v);
+                continue;
+            }
+            ProgramDim::Tiles(a) if read.contains(&v) => eval.size(&kernel.axes[*a].extent),
+            ProgramDim::Tiles(_) => continue,
+            ProgramDim::Each(s) if read.contains(&v) => eval.size(s),
+            ProgramDim::Each(s) => {
+                factor = factor.saturating_mul(eval.size(s).max(0) as u64);
+                continue;
+            }
+        };
+        programs = programs.saturating_mul(count.max(0) as u64);
+        spreads.push((v, count));
     }
-    let row = row?;
-    let mut total = Visible { kept: 0, all: factor * points.len() as u64 * (m.max(0) * n.max(0)) as u64, exact: true };
-    for mut point in points {
-        for i in 0..m {
-            point.insert(row, i);
-            let (kept, exact) = kept_in_row(eval, &keeps, boundary, &some, &all, coordinate, n, &mut point);
-            total.kept += factor * kept;
-            total.exact &= exact;
-        }
+    let rows = Rows { eval, keeps: &keeps, boundary, coordinate, row: row?, m, ends: Ends::new(&some, &all, n) };
+    let pairs = (m as u64).saturating_mul(n as u64);
+    let mut total = Visible { kept: 0, all: factor.saturating_mul(programs).saturating_mul(pairs), exact: true };
+    if programs > MOST_PROGRAMS as u64 {
+        return Some(Visible { kept: total.all, exact: false, ..total });
+    }
+    let mut points = vec![Point::new()];
+    spreads.into_iter().for_each(|(v, count)| spread(&mut points, v, count));
+    let mut most = MOST_POINTS;
+    for point in points {
+        let (kept, exact) = rows.kept(point, &mut most);
+        total.kept = total.kept.saturating_add(factor.saturating_mul(kept));
+        total.exact &= exact;
     }
     Some(total)
 }
 
-#[expect(clippy::too_many_arguments, reason = "one call site; the pieces of one count")]
-fn kept_in_row(
-    eval: &Evaluator<'_>,
-    keeps: &[ValueId],
-    boundary: Boundary,
-    some: &Run,
-    all: &Run,
-    coordinate: ValueId,
-    n: i64,
-    point: &mut Point,
-) -> (u64, bool) {
-    let clamped = |run: &Run, point: &Point| {
-        let size = |s: &SizeExpr| eval.size(s);
-        let value = |v: ValueId| eval.index(v, point).expect("predicates with loaded indices have no closed form");
-        let at = Lookups { size: &size, value: &value, param: eval.param };
-        let lo = run.lo.as_ref().map_or(0, |e| e.eval(at)).clamp(0, n);
-        (lo, run.hi.as_ref().map_or(n, |e| e.eval(at)).clamp(lo, n))
-    };
-    let (lo, hi) = clamped(some, point);
-    let (full_lo, full_hi) = clamped(all, point);
-    let (full_lo, full_hi) = (full_lo.clamp(lo, hi), full_hi.clamp(lo, hi));
-    let mut kept = (full_hi - full_lo).max(0) as u64;
-    let mut exact = true;
-    for j in (lo..hi).filter(|j| !(full_lo..full_hi).contains(j)) {
-        point.insert(coordinate, j);
-        let verdicts: Vec<_> = keeps.iter().map(|&v| eval.holds(v, true, boundary, point)).collect();
-        let hidden = verdicts.contains(&Some(false));
-        exact &= hidden || !verdicts.contains(&None);
-        kept += u64::from(!hidden);
+/// Ends of the keys of a row: outside of `lo .. hi` none is kept, inside of `full_lo .. full_hi` all are.
+struct Ends {
+    lo: IndexExpr,
+    full_lo: IndexExpr,
+    full_hi: IndexExpr,
+    hi: IndexExpr,
+}
+
+impl Ends {
+    fn new(some: &Run, all: &Run, n: i64) -> Self {
+        let (zero, n) = (IndexExpr::from(0), IndexExpr::from(n));
+        let clamp = |e: &IndexExpr, lo: &IndexExpr, hi: &IndexExpr| e.max_of(lo).min_of(hi);
+        let of = |run: &Run| {
+            let lo = run.lo.as_ref().map_or(zero.clone(), |lo| clamp(lo, &zero, &n));
+            let hi = run.hi.as_ref().map_or(n.clone(), |hi| clamp(hi, &lo, &n));
+            (lo, hi)
+        };
+        let ((lo, hi), (full_lo, full_hi)) = (of(some), of(all));
+        Self { full_lo: clamp(&full_lo, &lo, &hi), full_hi: clamp(&full_hi, &lo, &hi), lo, hi }
     }
-    point.remove(&coordinate);
-    (kept, exact)
+
+    fn all(&self) -> [&IndexExpr; 4] {
+        [&self.lo, &self.full_lo, &self.full_hi, &self.hi]
+    }
+}
+
+/// The rows of a program of which all but the row is known.
+struct Rows<'a> {
+    eval: &'a Evaluator<'a>,
+    keeps: &'a [ValueId],
+    boundary: Boundary,
+    coordinate: ValueId,
+    row: ValueId,
+    m: i64,
+    ends: Ends,
+}
+
+impl Rows<'_> {
+    /// Elements that are kept, and whether that is exact. Takes the points at which it evaluates predicates from `most`.
+    fn kept(&self, mut point: Point, most: &mut i128) -> (u64, bool) {
+        let size = |s: &SizeExpr| self.eval.size(s);
+        let period = |start, end| {
+            let value = |v: ValueId| self.eval.index(v, &point).expect("predicates with loaded indices have no closed form");
+            let at = Lookups { size: &size, value: &value, param: self.eval.param };
+            let leaf = |v: ValueId| match () {
+                () if v == self.row => Leaf::Moves,
+                () if index_reads(self.eval.kernel, v, self.row) => Leaf::Unknown,
+                () => Leaf::Stays,
+            };
+            let bands = self.ends.all().map(|e| band(e, &leaf, at, start, end).map(|b| b.period()));
+            common_period(bands.into_iter().collect::<Option<Vec<_>>>()?)
+        };
+        let count = |i: i64| {
+            let [lo, full_lo, full_hi, hi] = self.ends_of(&mut point.clone(), i);
+            [hi - lo, hi - lo - (full_hi - full_lo).max(0)].map(i128::from)
+        };
+        let [at_most, open] = sum(0..self.m, &period, &mut { count });
+        let whole = |x: i128| u64::try_from(x).unwrap_or(u64::MAX);
+        if open == 0 {
+            return (whole(at_most), true);
+        }
+        let work = open.saturating_add(self.m.into());
+        if work > *most {
+            return (whole(at_most), false);
+        }
+        *most -= work;
+        let (mut kept, mut exact) = (0, true);
+        for i in 0..self.m {
+            let (of_row, known) = self.kept_in_row(&mut point, i);
+            kept += of_row;
+            exact &= known;
+        }
+        (kept, exact)
+    }
+
+    fn ends_of(&self, point: &mut Point, i: i64) -> [i64; 4] {
+        point.insert(self.row, i);
+        let size = |s: &SizeExpr| self.eval.size(s);
+        let value = |v: ValueId| self.eval.index(v, point).expect("predicates with loaded indices have no closed form");
+        let at = Lookups { size: &size, value: &value, param: self.eval.param };
+        self.ends.all().map(|e| e.eval(at))
+    }
+
+    fn kept_in_row(&self, point: &mut Point, i: i64) -> (u64, bool) {
+        let [lo, full_lo, full_hi, hi] = self.ends_of(point, i);
+        let mut kept = (full_hi - full_lo).max(0) as u64;
+        let mut exact = true;
+        for j in (lo..hi).filter(|j| !(full_lo..full_hi).contains(j)) {
+            point.insert(self.coordinate, j);
+            let verdicts: Vec<_> = self.keeps.iter().map(|&v| self.eval.holds(v, true, self.boundary, point)).collect();
+            let hidden = verdicts.contains(&Some(false));
+            exact &= hidden || !verdicts.contains(&None);
+            kept += u64::from(!hidden);
+        }
+        point.remove(&self.coordinate);
+        (kept, exact)
+    }
 }
 
 /// The program axis of a tile of that axis and the loop's.

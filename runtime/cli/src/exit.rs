@@ -3,6 +3,7 @@
 use flashtile::cache::CacheError;
 use flashtile::device::{DeviceError, EmulatorError};
 use flashtile::kernel::KernelError;
+use flashtile::tensor::TensorError;
 use flashtile::toolchain::ToolchainError;
 use flashtile::tuner::TuneError;
 
@@ -62,7 +63,12 @@ const fn row(exit: Exit, code: u8, name: &'static str, doc: &'static str) -> Exi
 /// Every exit code, in ascending order.
 pub const EXIT_CODES: &[ExitCode] = &[
     row(Exit::Success, 0, "success", "everything asked for was done"),
-    row(Exit::Usage, 2, "usage", "the command line is wrong: an unknown option, size, constant or device name"),
+    row(
+        Exit::Usage,
+        2,
+        "usage",
+        "the command line is wrong: an unknown option, size, constant or device name, or --code that cannot be executed",
+    ),
     row(Exit::Kernel, 3, "kernel", "the kernel is unknown or malformed, or uses what the target cannot do"),
     row(Exit::Input, 4, "input", "an input tensor is missing, misshapen, misaligned or of the wrong type"),
     row(Exit::Schedule, 5, "schedule", "a schedule has an unknown knob or value, or is not legal for the kernel"),
@@ -74,11 +80,11 @@ pub const EXIT_CODES: &[ExitCode] = &[
         "verification",
         "a result differs from the float64 oracle by more than the tolerance, or the emulator found a fault",
     ),
-    row(Exit::Memory, 9, "memory", "the device is out of memory"),
+    row(Exit::Memory, 9, "memory", "the device or the host has no memory for these sizes"),
     row(Exit::Io, 10, "io", "a file cannot be read or written"),
     row(Exit::Compile, 11, "compile", "NVRTC refused generated code, or a tool failed"),
     row(Exit::Tuning, 12, "tuning", "tuning ended without a winner"),
-    row(Exit::Cache, 13, "cache", "the cache holds damaged entries, or a file to import is no export"),
+    row(Exit::Cache, 13, "cache", "the cache holds damaged entries, others can change it, or a file to import is no export"),
     row(Exit::Driver, 14, "driver", "a call of the GPU driver failed"),
     row(Exit::Internal, 70, "internal", "a bug in flashtile; please report it"),
     row(Exit::Interrupted, 130, "interrupted", "ended by Ctrl-C; what was known is kept"),
@@ -98,10 +104,12 @@ impl Exit {
             Error::Kernel(e) => Self::of_kernel(e),
             Error::Toolchain(e) => Self::of_toolchain(e),
             Error::Emulator(EmulatorError::Findings { .. } | EmulatorError::Workspace { .. }) => Self::Verification,
+            Error::Emulator(EmulatorError::OwnCode { .. }) => Self::Usage,
+            Error::Tensor(TensorError::TooLarge(_)) => Self::Memory,
             Error::Tensor(_) | Error::Argument(_) => Self::Input,
             Error::Tune(TuneError::Size { .. }) => Self::Usage,
             Error::Tune(_) => Self::Tuning,
-            Error::Cache(CacheError::Foreign { .. }) => Self::Cache,
+            Error::Cache(CacheError::Foreign { .. } | CacheError::Distrusted { .. }) => Self::Cache,
             Error::Cache(_) => Self::Io,
             _ => Self::Internal,
         }
@@ -178,6 +186,9 @@ mod tests {
             (KernelError::Unknown { name: "x".into(), place: "y".into(), known: "z".into() }.into(), 3),
             (ToolchainError::Version { path: "x".into(), found: (11, 0), supported: "12.8".into() }.into(), 7),
             (CacheError::Foreign { path: "x".into(), reason: "y".into() }.into(), 13),
+            (CacheError::Distrusted { root: "x".into(), reason: "y".into() }.into(), 13),
+            (EmulatorError::OwnCode { kernel: "x".into(), reason: "y".into() }.into(), 2),
+            (TensorError::TooLarge(vec![usize::MAX]).into(), 9),
         ];
         for (error, expected) in table {
             let text = error.to_string();

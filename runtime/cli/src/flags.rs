@@ -33,7 +33,8 @@ pub struct GlobalFlags {
     /// Print results as JSON, one object a line; errors too, on standard error
     #[arg(long, global = true)]
     pub json: bool,
-    /// NVRTC to use: libnvrtc.so or the directory that holds it; the default is what FLASHTILE_NVRTC says
+    /// NVRTC to use: libnvrtc.so, the directory that holds it, or a version to install (see docs/toolchain.md); the default is what
+    /// FLASHTILE_NVRTC says
     #[arg(long, global = true, value_name = "PATH")]
     pub nvrtc: Option<PathBuf>,
     /// Never install NVRTC or a disassembler; use what is there

@@ -11,7 +11,7 @@
 //! | `tensors`, `files` | safetensors; files written atomically |
 //! | `layout/` | pictures of tiles in shared memory |
 //! | `repro/` | published experiments |
-//! | `output` | text, tables, JSON, progress |
+//! | `output`, `table` | text, JSON, progress; tables |
 //! | `failure`, `exit` | errors, and the table of exit codes |
 //! | `reference` | `docs/cli.md` from the flags |
 
@@ -27,6 +27,7 @@ mod reference;
 mod repro;
 mod settings;
 mod subject;
+mod table;
 mod target;
 mod tensors;
 mod verbs;

@@ -3,11 +3,11 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use comfy_table::{ContentArrangement, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
+pub use crate::table::table;
 
 /// Where a verb prints.
 pub struct Output {
@@ -66,22 +66,6 @@ impl Output {
     }
 }
 
-/// Width of a table where there is no terminal.
-const WIDTH: u16 = 120;
-
-/// A table as text, as wide as the terminal at most.
-pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    if !table.is_tty() {
-        table.set_width(WIDTH);
-    }
-    table.set_header(header.iter().copied());
-    table.add_rows(rows);
-    table.trim_fmt()
-}
-
 /// A duration in the unit that suits it.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
@@ -98,11 +82,5 @@ mod tests {
     #[test]
     fn durations_have_a_suitable_unit() {
         assert_eq!([1.5, 0.0025, 3e-6].map(seconds), ["1.50 s", "2.500 ms", "3.00 us"]);
-    }
-
-    #[test]
-    fn tables_hold_their_cells() {
-        let text = table(&["kernel", "time"], [vec!["attention".to_owned(), "1 ms".to_owned()]]);
-        assert!(text.contains("kernel") && text.contains("attention"), "{text}");
     }
 }

@@ -1,16 +1,33 @@
 //! `NAME=VALUE,...`: what `--set` and `--shape` take; and files of schedules.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::str::FromStr;
 
 use flashtile::Schedule;
 
-use crate::failure::Result as Outcome;
+use crate::failure::{Failure, Result as Outcome};
 use crate::files;
 
 /// A list of names with values, in the order given.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Settings<T>(pub Vec<(String, T)>);
+
+impl<T> Settings<T> {
+    /// The names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+}
+
+/// Refuses names that are given more than once: of two values one would be ignored.
+pub fn only_once<'a>(names: impl IntoIterator<Item = &'a str>) -> Outcome<()> {
+    let mut seen = BTreeSet::new();
+    match names.into_iter().find(|name| !seen.insert(*name)) {
+        None => Ok(()),
+        Some(twice) => Err(Failure::Usage(format!("`{twice}` is given more than once; give it one value"))),
+    }
+}
 
 impl<T: FromStr> FromStr for Settings<T> {
     type Err = String;
@@ -50,6 +67,9 @@ mod tests {
         let sizes: Sizes = "B=2, M=8192".parse().expect("sizes");
         assert_eq!(sizes.0, [("B".to_owned(), 2), ("M".to_owned(), 8192)]);
         let error = |text: &str| text.parse::<Sizes>().expect_err(text);
+        let names = |text: &str| only_once(text.parse::<Sizes>().expect("sizes").names()).map_err(|e| e.to_string());
+        assert_eq!(names("B=2,M=3"), Ok(()));
+        assert_eq!(names("B=2,M=3,B=2"), Err("`B` is given more than once; give it one value".to_owned()));
         assert_eq!(error("B"), "`B` is not of the form NAME=VALUE");
         assert_eq!(error("B=two"), "`two` is not a number that `B` can be");
         assert_eq!("scale=-0.5".parse::<Numbers>().expect("numbers").0, [("scale".to_owned(), -0.5)]);

@@ -11,7 +11,7 @@ use flashtile_dsl::ir::{self, At, Op, ParamKind, SizeKind};
 use crate::failure::{Failure, Result};
 use crate::hints;
 use crate::output::Output;
-use crate::settings::{Numbers, Sizes};
+use crate::settings::{Numbers, Sizes, only_once};
 
 /// Element types of the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -84,6 +84,8 @@ impl SubjectFlags {
             sizes: BTreeMap::new(),
             scalars: BTreeMap::new(),
         };
+        let sizes = self.shape.iter().flat_map(|list| list.names());
+        only_once(sizes.chain(self.set.iter().flat_map(|list| list.names())))?;
         for (name, value) in self.shape.iter().flat_map(|list| &list.0) {
             subject.set_size(name, *value)?;
         }

@@ -16,6 +16,7 @@ use flashtile::{ARCHS, Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule
 use crate::failure::{Failure, Result};
 use crate::files;
 use crate::flags::GlobalFlags;
+use crate::settings::only_once;
 
 /// Architecture of code where there is neither a flag nor a GPU.
 pub const DEFAULT_ARCH: &str = "sm_90a";
@@ -111,6 +112,7 @@ impl TargetFlags {
         sizes: &BTreeMap<String, i64>,
     ) -> Result<Schedule> {
         let text = self.schedule.as_deref().unwrap_or_default();
+        only_once(knob_names(text))?;
         // Unknown knobs are told first: they are wrong whatever the model chooses.
         let given = Schedule::default().with(text)?;
         if names_every_knob(text) {
@@ -157,6 +159,7 @@ pub fn launch_options(
     schedule: Option<&str>,
 ) -> Result<LaunchOptions> {
     let mut options = global.launch_options();
+    only_once(knob_names(schedule.unwrap_or_default()))?;
     options.arch = arch.map(arch_named).transpose()?;
     options.schedule = schedule.map(str::parse).transpose()?;
     if !device.compiles() && (options.arch.is_some() || options.schedule.is_some()) {
@@ -167,11 +170,14 @@ pub fn launch_options(
     Ok(options)
 }
 
+/// Names of the knobs that a text gives.
+fn knob_names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(|item| item.split('=').next().unwrap_or_default().trim()).filter(|name| !name.is_empty())
+}
+
 /// Whether the model's choice would not matter.
 fn names_every_knob(text: &str) -> bool {
-    flashtile_codegen::KNOBS
-        .iter()
-        .all(|knob| text.split(',').any(|item| item.split('=').next().map(str::trim) == Some(knob.name)))
+    flashtile_codegen::KNOBS.iter().all(|knob| knob_names(text).any(|name| name == knob.name))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use flashtile_dsl::ir::{Kernel, Param, TensorDecl};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::failure::{Failure, Result};
-use crate::files;
+use crate::files::{self, Written};
 
 /// A file of tensors, read.
 pub struct TensorFile {
@@ -84,7 +84,7 @@ impl TensorFile {
 }
 
 /// Writes tensors by name. A reader of the file sees the old one or the whole new one.
-pub fn write(path: &Path, tensors: &[(String, AnyTensor)]) -> Result<()> {
+pub fn write(path: &Path, tensors: &[(String, AnyTensor)]) -> Result<Written> {
     let refused = |name: &str, reason: String| Failure::Tensor { name: name.to_owned(), reason };
     let bytes = tensors.iter().map(|(_, t)| t.to_bytes()).collect::<flashtile::Result<Vec<_>>>()?;
     let mut views = Vec::new();
@@ -95,7 +95,7 @@ pub fn write(path: &Path, tensors: &[(String, AnyTensor)]) -> Result<()> {
     }
     let file = safetensors::serialize(views, None)
         .map_err(|e| Failure::TensorFile { path: path.display().to_string(), reason: format!("cannot be made: {e}") })?;
-    files::write_atomically(path, &file)
+    files::write(path, &file)
 }
 
 fn elem_of(dtype: Dtype) -> Option<Elem> {

@@ -1,5 +1,8 @@
 //! What surrounds every entry: magic, version, kind, length and hash, so that a reader can tell a whole entry of this
-//! version from anything else. Bytes in, bytes out.
+//! version from anything else. Bytes in, bytes out. The hash finds damage; it is no signature, and against a person who writes an
+//! entry and its hash only the permissions of the directory help.
+
+use crate::private::Distrust;
 
 /// First bytes of every file of the cache.
 const MAGIC: &[u8; 16] = b"flashtile-cache\n";
@@ -53,6 +56,8 @@ pub(super) enum Fault {
     Content(String),
     #[error("it holds the entry of another key")]
     Key,
+    #[error("{0}")]
+    Distrusted(Distrust),
 }
 
 /// Puts a payload into an envelope.

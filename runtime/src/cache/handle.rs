@@ -15,7 +15,7 @@ use crate::location;
 ///
 /// ```
 /// use flashtile::cache::Cache;
-/// let cache = Cache::at("/tmp/flashtile-example");
+/// let cache = Cache::at("/home/me/flashtile-example");
 /// assert_eq!(cache.directory().map(|d| d.ends_with("flashtile-example")), Some(true));
 /// assert_eq!(Cache::disabled().directory(), None);
 /// ```
@@ -47,14 +47,15 @@ impl Cache {
         SHARED.get_or_init(|| location::directory().map_or_else(Self::disabled, Self::at)).clone()
     }
 
-    /// A cache in a directory, which is made when something is written. Warnings go to standard error.
+    /// A cache in a directory, which is made when something is written. Warnings go to standard error. A directory that others can
+    /// change is not used: whoever writes an entry decides what code runs.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self::with_warnings(directory, |line| eprintln!("flashtile: warning: {line}"))
     }
 
     /// A cache in a directory, with warnings told to `warn`, one line each.
     pub fn with_warnings(directory: impl Into<PathBuf>, warn: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self { store: Some(Arc::new(Store::new(directory.into(), Arc::new(warn)))) }
+        Self { store: Some(Arc::new(Store::new(directory.into(), location::trust(), Arc::new(warn)))) }
     }
 
     /// No cache: nothing is found, nothing kept.

@@ -1,15 +1,17 @@
 //! What a person asks of the cache: list, verify, export, import, clear.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::content;
 use super::envelope::{Fault, Kind};
-use super::store::SUFFIX;
+use super::store::{Store, file_name, is_entry};
 use super::{Cache, CacheError};
+use crate::files;
+use crate::private::{Directory, Trouble};
 
 /// First bytes of an export: then for each entry its length (u64, little-endian) and its bytes.
 const EXPORT_MAGIC: &[u8; 16] = b"flashtile-export";
@@ -40,61 +42,84 @@ fn failed(action: &'static str, path: &Path, e: &io::Error) -> CacheError {
     CacheError::Io { action, path: path.display().to_string(), reason: e.to_string() }
 }
 
+/// The error of a request that met this trouble.
+fn refused(store: &Store, trouble: Trouble) -> CacheError {
+    match trouble {
+        Trouble::Io { action, path, error } => failed(action, &path, &error),
+        Trouble::Missing(path) => failed("open", &path, &io::ErrorKind::NotFound.into()),
+        Trouble::Distrusted(_) => {
+            CacheError::Distrusted { root: store.root().display().to_string(), reason: trouble.to_string() }
+        }
+    }
+}
+
+/// A file that is named as an entry, and its bytes or why it has none.
+struct Listed {
+    kind: Kind,
+    name: String,
+    path: PathBuf,
+    bytes: Result<Vec<u8>, Fault>,
+}
+
+impl Listed {
+    /// What it holds, if it is a good entry under its own name.
+    fn check(&self) -> Result<String, Fault> {
+        let (kind, stem, description) = content::describe(self.bytes.as_ref().map_err(Clone::clone)?)?;
+        if self.name == file_name(&stem) && kind == self.kind { Ok(description) } else { Err(Fault::Key) }
+    }
+}
+
 impl Cache {
     /// Every entry, good or bad. Changes nothing.
     ///
     /// # Errors
-    /// [`CacheError::Unavailable`], or the directory cannot be read.
+    /// [`CacheError::Unavailable`], [`CacheError::Distrusted`], or the directory cannot be read.
     pub fn list(&self) -> Result<Vec<EntryInfo>, CacheError> {
         let mut all = Vec::new();
-        for (path, bytes) in self.files()? {
-            let (description, fault) = match check(&path, &bytes) {
-                Ok(description) => (description, None),
-                Err(fault) => ("not usable".to_owned(), Some(fault.to_string())),
-            };
-            all.push(EntryInfo { path, bytes: bytes.len() as u64, description, fault });
-        }
+        self.each(|_, listed| all.push(info(&listed)))?;
         Ok(all)
     }
 
     /// Checks every entry and sets the bad ones aside. Gives what [`Cache::list`] does.
     ///
     /// # Errors
-    /// [`CacheError::Unavailable`], or the directory cannot be read.
+    /// As [`Cache::list`].
     pub fn verify(&self) -> Result<Vec<EntryInfo>, CacheError> {
-        let all = self.list()?;
-        for (path, bytes) in self.files()? {
-            if let Err(fault) = check(&path, &bytes) {
-                self.store()?.set_aside(&path, &fault);
+        let store = self.store()?;
+        let mut all = Vec::new();
+        self.each(|folder, listed| {
+            all.push(info(&listed));
+            if let Err(fault) = listed.check() {
+                store.set_aside(folder, &listed.name, &fault);
             }
-        }
+        })?;
         Ok(all)
+    }
+
+    /// Makes the directory if it is missing, and writes a file there to see whether entries can be kept.
+    ///
+    /// # Errors
+    /// Why entries cannot be kept: [`CacheError::Unavailable`], [`CacheError::Distrusted`] or [`CacheError::Io`].
+    pub fn probe(&self) -> Result<(), CacheError> {
+        let store = self.store()?;
+        store.probe().map_err(|trouble| refused(store, trouble))
     }
 
     /// Writes every good entry to one file. Gives their number.
     ///
     /// # Errors
-    /// [`CacheError::Io`]; then the file is removed.
+    /// [`CacheError::Io`]; then what was there before stays.
     pub fn export(&self, to: &Path) -> Result<usize, CacheError> {
         let mut out = Vec::from(EXPORT_MAGIC);
         let mut count = 0;
-        for (path, bytes) in self.files()? {
-            if check(&path, &bytes).is_ok() {
+        self.each(|_, listed| {
+            if let (Ok(_), Ok(bytes)) = (listed.check(), &listed.bytes) {
                 out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-                out.extend_from_slice(&bytes);
+                out.extend_from_slice(bytes);
                 count += 1;
             }
-        }
-        let partial = to.with_extension(format!("partial-{}", std::process::id()));
-        let written = fs::File::create(&partial).and_then(|mut file| {
-            file.write_all(&out)?;
-            file.sync_all()
-        });
-        let renamed = written.and_then(|()| fs::rename(&partial, to));
-        renamed.map_err(|e| {
-            let _ = fs::remove_file(&partial);
-            failed("write", to, &e)
         })?;
+        files::write(to, &out).map_err(|e| failed("write", to, &e))?;
         Ok(count)
     }
 
@@ -117,66 +142,79 @@ impl Cache {
             entries.push((kind, stem, entry));
             rest = after;
         }
-        let io = |e: io::Error| failed("write", store.root(), &e);
-        let _lock = store.lock().map_err(io)?;
+        let io = |trouble: Trouble| refused(store, trouble);
+        let locked = store.lock().map_err(io)?;
         let mut summary = ImportSummary::default();
         for (kind, stem, entry) in entries {
-            let path = store.path(kind, &stem);
-            if fs::read(&path).is_ok_and(|present| check(&path, &present).is_ok()) {
+            let folder = store.folder(kind).map_err(io)?;
+            let present = folder.and_then(|folder| folder.read(&file_name(&stem)).ok());
+            if present.is_some_and(|present| content::describe(&present).is_ok_and(|(k, s, _)| k == kind && s == stem)) {
                 summary.present += 1;
             } else {
-                store.write_file(kind, &stem, entry).map_err(io)?;
+                store.write_file(&locked, kind, &stem, entry).map_err(io)?;
                 summary.added += 1;
             }
         }
         Ok(summary)
     }
 
-    /// Removes every entry, good or bad, and what was set aside. Gives their number. An installed compiler stays.
+    /// Removes every entry, good or bad, and what was set aside. Gives their number. An installed compiler stays, and so does, with
+    /// a warning, a directory that holds files.
     ///
     /// # Errors
-    /// [`CacheError::Io`].
+    /// As [`Cache::list`].
     pub fn clear(&self) -> Result<usize, CacheError> {
         let store = self.store()?;
-        if !store.root().exists() {
+        let io = |trouble: Trouble| refused(store, trouble);
+        let folders = Kind::ALL.map(|kind| store.folder(kind).map_err(io));
+        let folders: Vec<Directory> = folders.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        if folders.is_empty() {
             return Ok(0);
         }
-        let _lock = store.lock().map_err(|e| failed("lock", store.root(), &e))?;
+        let _locked = store.lock().map_err(io)?;
         let mut count = 0;
-        for kind in Kind::ALL {
-            let mut paths = store.entries(kind).map_err(|e| failed("read", store.root(), &e))?;
-            paths.extend(store.leftovers(kind));
-            for path in paths {
-                fs::remove_file(&path).map_err(|e| failed("remove", &path, &e))?;
-                count += 1;
+        for folder in folders {
+            for name in folder.names().map_err(io)? {
+                match folder.remove(&name) {
+                    Ok(()) => count += 1,
+                    Err(Trouble::Missing(_)) => {}
+                    Err(trouble) => store.warn(&format!("{trouble}; remove it by hand")),
+                }
             }
         }
         Ok(count)
     }
 
-    fn files(&self) -> Result<Vec<(PathBuf, Vec<u8>)>, CacheError> {
+    /// Visits every file that is named as an entry.
+    fn each(&self, mut visit: impl FnMut(&Directory, Listed)) -> Result<(), CacheError> {
         let store = self.store()?;
-        let mut files = Vec::new();
         for kind in Kind::ALL {
-            for path in store.entries(kind).map_err(|e| failed("read", store.root(), &e))? {
-                match fs::read(&path) {
-                    Ok(bytes) => files.push((path, bytes)),
-                    // Another process may have set it aside or cleared it.
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                    Err(e) => return Err(failed("read", &path, &e)),
+            let Some(folder) = store.folder(kind).map_err(|trouble| refused(store, trouble))? else { continue };
+            for name in folder.names().map_err(|trouble| refused(store, trouble))? {
+                if !is_entry(&name) {
+                    continue;
                 }
+                let bytes = match folder.read(&name) {
+                    Ok(bytes) => Ok(bytes),
+                    // Another process may have set it aside or cleared it.
+                    Err(Trouble::Missing(_)) => continue,
+                    Err(Trouble::Distrusted(distrust)) => Err(Fault::Distrusted(distrust)),
+                    Err(trouble @ Trouble::Io { .. }) => return Err(refused(store, trouble)),
+                };
+                let path = folder.path().join(&name);
+                visit(&folder, Listed { kind, name, path, bytes });
             }
         }
-        Ok(files)
+        Ok(())
     }
 }
 
-/// Whether a file is a good entry under its own name; gives its description.
-fn check(path: &Path, bytes: &[u8]) -> Result<String, Fault> {
-    let (kind, stem, description) = content::describe(bytes)?;
-    let named = path.file_name().is_some_and(|n| n.to_string_lossy() == format!("{stem}.{SUFFIX}"));
-    let placed = path.parent().and_then(Path::file_name).is_some_and(|f| f == kind.folder());
-    if named && placed { Ok(description) } else { Err(Fault::Key) }
+fn info(listed: &Listed) -> EntryInfo {
+    let (description, fault) = match listed.check() {
+        Ok(description) => (description, None),
+        Err(fault) => ("not usable".to_owned(), Some(fault.to_string())),
+    };
+    EntryInfo { path: listed.path.clone(), bytes: listed.bytes.as_ref().map_or(0, |b| b.len() as u64), description, fault }
 }
 
 #[cfg(test)]

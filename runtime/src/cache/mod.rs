@@ -3,8 +3,8 @@
 //! One entry is one file, `tuning/HASH.entry` or `modules/HASH.entry`, in an envelope with a magic, a version and a hash
 //! (`envelope`). Files are written under a temporary name, flushed, and renamed, under a lock that processes
 //! share; so a reader, which takes no lock, sees a whole entry or none. An entry that is damaged, of another version, or
-//! not the one its name says, is renamed to `*.bad-N` with a warning and made again: never trusted, never fatal. Where
-//! nothing can be written everything works without, with one warning.
+//! not the one its name says, or that others could have written, is renamed to `*.bad-N` with a warning and made again: never
+//! fatal. Where nothing can be written, or others can change the directory, everything works without a cache, with one warning.
 
 mod content;
 mod envelope;

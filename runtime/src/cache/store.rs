@@ -1,6 +1,7 @@
-//! Files of the cache: written whole or not at all, checked when read, set aside when bad.
+//! Files of the cache: written whole or not at all, checked when read, set aside when bad, and taken only from directories that
+//! nobody else can change ([`private`](crate::private)).
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::content::Content;
 use super::envelope::{Fault, Kind};
+use crate::private::{Directory, Trouble, Trust};
 
 /// Told of trouble, one line each.
 pub(super) type Warn = Arc<dyn Fn(&str) + Send + Sync>;
@@ -18,152 +20,191 @@ pub(super) type WriteBytes = fn(&mut File, &[u8]) -> io::Result<()>;
 /// A directory of entries.
 pub(super) struct Store {
     root: PathBuf,
+    trust: Trust,
     warn: Warn,
     write_bytes: WriteBytes,
-    /// Whether it has been said that nothing can be written.
+    /// Whether it has been said that the cache cannot be used.
     complained: AtomicBool,
 }
 
 /// Suffix of entries.
 pub(super) const SUFFIX: &str = "entry";
 const TEMPORARY: &str = ".tmp-";
+const LOCK: &str = "lock";
+
+/// Name of the file of an entry.
+pub(super) fn file_name(stem: &str) -> String {
+    format!("{stem}.{SUFFIX}")
+}
+
+/// Whether a file of this name is an entry.
+pub(super) fn is_entry(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|e| e == SUFFIX)
+}
 
 impl Store {
-    pub fn new(root: PathBuf, warn: Warn) -> Self {
-        Self { root, warn, write_bytes: |file, bytes| file.write_all(bytes), complained: AtomicBool::new(false) }
+    pub fn new(root: PathBuf, trust: Trust, warn: Warn) -> Self {
+        let write_bytes: WriteBytes = |file, bytes| file.write_all(bytes);
+        Self { root, trust, warn, write_bytes, complained: AtomicBool::new(false) }
     }
 
     #[cfg(test)]
     pub fn with_writer(root: PathBuf, warn: Warn, write_bytes: WriteBytes) -> Self {
-        Self { write_bytes, ..Self::new(root, warn) }
+        Self { write_bytes, ..Self::new(root, Trust::Own, warn) }
     }
 
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    fn folder(&self, kind: Kind) -> PathBuf {
-        self.root.join(kind.folder())
+    pub fn warn(&self, line: &str) {
+        (self.warn)(line);
     }
 
-    pub fn path(&self, kind: Kind, stem: &str) -> PathBuf {
-        self.folder(kind).join(format!("{stem}.{SUFFIX}"))
+    /// The directory of a kind of entry, if there is one.
+    pub fn folder(&self, kind: Kind) -> Result<Option<Directory>, Trouble> {
+        match Directory::open(&self.root, self.trust).and_then(|root| root.child(kind.folder())) {
+            Ok(folder) => Ok(Some(folder)),
+            Err(Trouble::Missing(_)) => Ok(None),
+            Err(trouble) => Err(trouble),
+        }
     }
 
     /// The entry of this name, if it is there and good. A bad one is set aside.
     pub fn read<C: Content>(&self, stem: &str) -> Option<C> {
-        let path = self.path(C::KIND, stem);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(e) => {
-                if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) {
-                    (self.warn)(&format!("failed to read {}: {e}; going on without it", path.display()));
-                }
+        let folder = match self.folder(C::KIND) {
+            Ok(folder) => folder?,
+            Err(trouble) => {
+                self.complain(&format!("the cache in {} is not used: {trouble}", self.root.display()));
                 return None;
             }
         };
-        let content = C::unseal(&bytes).and_then(|content| match content.file_stem() == stem {
-            true => Ok(content),
-            false => Err(Fault::Key),
-        });
-        content.map_err(|fault| self.set_aside(&path, &fault)).ok()
+        let name = file_name(stem);
+        let content = match folder.read(&name) {
+            Ok(bytes) => C::unseal(&bytes).and_then(|content| match content.file_stem() == stem {
+                true => Ok(content),
+                false => Err(Fault::Key),
+            }),
+            Err(Trouble::Missing(_)) => return None,
+            Err(Trouble::Distrusted(distrust)) => Err(Fault::Distrusted(distrust)),
+            Err(Trouble::Io { error, .. }) => {
+                let path = folder.path().join(name);
+                (self.warn)(&format!("failed to read {}: {error}; going on without it", path.display()));
+                return None;
+            }
+        };
+        content.map_err(|fault| self.set_aside(&folder, &name, &fault)).ok()
     }
 
     /// Writes an entry, after `update` has seen what is there now. Never fails: a cache that cannot be written warns once.
     pub fn update<C: Content>(&self, stem: &str, update: impl FnOnce(Option<C>) -> C) -> bool {
         match self.try_update(stem, update) {
             Ok(()) => true,
-            Err(e) => {
-                if !self.complained.swap(true, Ordering::Relaxed) {
-                    let root = self.root.display();
-                    (self.warn)(&format!("cannot write to the cache in {root}: {e}; going on without keeping results"));
-                }
+            Err(trouble) => {
+                let root = self.root.display();
+                self.complain(&format!("cannot write to the cache in {root}: {trouble}; going on without keeping results"));
                 false
             }
         }
     }
 
-    fn try_update<C: Content>(&self, stem: &str, update: impl FnOnce(Option<C>) -> C) -> io::Result<()> {
-        let _lock = self.lock()?;
+    fn complain(&self, line: &str) {
+        if !self.complained.swap(true, Ordering::Relaxed) {
+            (self.warn)(line);
+        }
+    }
+
+    fn try_update<C: Content>(&self, stem: &str, update: impl FnOnce(Option<C>) -> C) -> Result<(), Trouble> {
+        let locked = self.lock()?;
         let content = update(self.read(stem)).seal();
-        self.write_file(C::KIND, stem, &content)
+        self.write_file(&locked, C::KIND, stem, &content)
     }
 
-    /// The lock that processes share, held until it is dropped.
-    pub fn lock(&self) -> io::Result<File> {
-        fs::create_dir_all(&self.root)?;
-        let lock = File::options().create(true).truncate(false).write(true).open(self.root.join("lock"))?;
-        lock.lock()?;
-        Ok(lock)
+    /// Takes the lock that processes share.
+    pub fn lock(&self) -> Result<Locked, Trouble> {
+        let root = Directory::create(&self.root, self.trust)?;
+        let file = self.or_without_obstacle(&root, LOCK, |root| root.lock_file(LOCK))?;
+        file.lock().map_err(|e| Trouble::io("lock", &root.path().join(LOCK), e))?;
+        Ok(Locked { root, _file: file })
     }
 
-    /// Writes a file whole or not at all. The caller holds the lock.
-    pub fn write_file(&self, kind: Kind, stem: &str, bytes: &[u8]) -> io::Result<()> {
-        let folder = self.folder(kind);
-        fs::create_dir_all(&folder)?;
-        self.sweep(&folder);
+    /// What `make` makes. If something of another kind has that name, it is set aside first.
+    fn or_without_obstacle<T>(
+        &self,
+        within: &Directory,
+        name: &str,
+        make: impl Fn(&Directory) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        match make(within) {
+            Err(Trouble::Distrusted(obstacle)) if obstacle.is_of_wrong_kind() => {
+                self.set_aside(within, name, &Fault::Distrusted(obstacle));
+                make(within)
+            }
+            other => other,
+        }
+    }
+
+    /// Writes a file whole or not at all.
+    pub fn write_file(&self, locked: &Locked, kind: Kind, stem: &str, bytes: &[u8]) -> Result<(), Trouble> {
+        let folder = self.or_without_obstacle(&locked.root, kind.folder(), |root| root.create_child(kind.folder()))?;
+        sweep(&folder);
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let temporary = folder.join(format!("{TEMPORARY}{}-{number}", std::process::id()));
-        let written = File::create_new(&temporary).and_then(|mut file| {
-            (self.write_bytes)(&mut file, bytes)?;
-            file.sync_all()
+        let temporary = format!("{TEMPORARY}{}-{number}", std::process::id());
+        let written = folder.create_file(&temporary).and_then(|mut file| {
+            let written = (self.write_bytes)(&mut file, bytes).and_then(|()| file.sync_all());
+            written.map_err(|e| Trouble::io("write", &folder.path().join(&temporary), e))
         });
-        let renamed = written.and_then(|()| fs::rename(&temporary, self.path(kind, stem)));
-        if let Err(e) = renamed {
-            let _ = fs::remove_file(&temporary); // or the next writer sweeps it
-            return Err(e);
+        let name = file_name(stem);
+        let renamed = written.and_then(|()| {
+            // A directory or a link cannot hold what it is named for: it makes way.
+            match folder.open_file(&name) {
+                Err(Trouble::Distrusted(obstacle)) => self.set_aside(&folder, &name, &Fault::Distrusted(obstacle)),
+                Ok(_) | Err(_) => {}
+            }
+            folder.rename(&temporary, &name)
+        });
+        if let Err(trouble) = renamed {
+            let _ = folder.remove(&temporary); // or the next writer sweeps it
+            return Err(trouble);
         }
-        // So that the new name survives a power cut; some file systems refuse it, and then it may not.
-        if let Ok(folder) = File::open(&folder) {
-            let _ = folder.sync_all();
-        }
+        folder.sync();
         Ok(())
     }
 
-    /// Removes what writers that were killed have left. Whoever holds the lock is the only writer, so all of it is old.
-    fn sweep(&self, folder: &Path) {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
+    /// Sees whether a file can be written.
+    pub fn probe(&self) -> Result<(), Trouble> {
+        let root = Directory::create(&self.root, self.trust)?;
+        let name = format!(".probe-{}", std::process::id());
+        root.create_file(&name)?;
+        root.remove(&name)
     }
 
     /// Renames a bad entry, so that it can be looked at and is made again.
-    pub fn set_aside(&self, path: &Path, fault: &Fault) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let aside = (1..).map(|n| path.with_file_name(format!("{name}.bad-{n}"))).find(|p| !p.exists());
+    pub fn set_aside(&self, folder: &Directory, name: &str, fault: &Fault) {
+        let aside = (1..).map(|n| format!("{name}.bad-{n}")).find(|other| !folder.holds(other));
         let aside = aside.expect("numbers do not run out");
-        let what = match fs::rename(path, &aside) {
-            Ok(()) => format!("set aside as {}", aside.display()),
+        let what = match folder.rename(name, &aside) {
+            Ok(()) => format!("set aside as {}", folder.path().join(aside).display()),
             // Another process may have been first.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return,
-            Err(e) => format!("it cannot be set aside ({e}), so it is ignored"),
+            Err(Trouble::Missing(_)) => return,
+            Err(trouble) => format!("it cannot be set aside ({trouble}), so it is ignored"),
         };
+        let path = folder.path().join(name);
         (self.warn)(&format!("{} is not used: {fault}; {what}; it will be made again", path.display()));
     }
+}
 
-    /// Paths of all entries of a kind, in order.
-    pub fn entries(&self, kind: Kind) -> io::Result<Vec<PathBuf>> {
-        let folder = match fs::read_dir(self.folder(kind)) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other?,
-        };
-        let mut paths = Vec::new();
-        for entry in folder {
-            let path = entry?.path();
-            if path.extension().is_some_and(|e| e == SUFFIX) {
-                paths.push(path);
-            }
-        }
-        paths.sort();
-        Ok(paths)
-    }
+/// The lock, held until this is dropped.
+pub(super) struct Locked {
+    root: Directory,
+    _file: File,
+}
 
-    /// Files that are not entries: set aside, or left by a killed writer.
-    pub fn leftovers(&self, kind: Kind) -> Vec<PathBuf> {
-        let folder = fs::read_dir(self.folder(kind)).into_iter().flatten().flatten();
-        folder.map(|e| e.path()).filter(|p| p.is_file() && p.extension().is_none_or(|e| e != SUFFIX)).collect()
+/// Removes what writers that were killed have left. Whoever holds the lock is the only writer, so all of it is old.
+fn sweep(folder: &Directory) {
+    let names = folder.names().unwrap_or_default();
+    for name in names.iter().filter(|name| name.starts_with(TEMPORARY)) {
+        let _ = folder.remove(name); // what stays is tried again by the next writer
     }
 }

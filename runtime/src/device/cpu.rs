@@ -8,6 +8,7 @@ use super::backend::check_range;
 use super::{Backend, DeviceError, DeviceInfo, DeviceKind, Held, LaunchOptions, Launcher, Memory, Meter};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
+use crate::memory;
 
 /// The one CPU device of the process.
 #[derive(Debug)]
@@ -41,6 +42,7 @@ impl Backend for Cpu {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>, DeviceError> {
+        memory::host_holds("cpu", bytes)?;
         let out_of_memory = || DeviceError::OutOfMemory { device: "cpu".to_owned(), requested: bytes, free: 0, total: 0 };
         let mut raw = Vec::new();
         raw.try_reserve_exact(bytes.saturating_add(ALIGNMENT)).map_err(|_| out_of_memory())?;

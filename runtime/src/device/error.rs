@@ -8,7 +8,7 @@ pub enum DeviceError {
     #[error("`{0}` is not a device; expected cpu, cuda:N (N from 0) or emulator")]
     UnknownName(String),
     /// The driver library is missing.
-    #[error("no CUDA driver: looked for {}; install the NVIDIA driver, or use device cpu", looked_for.join(", "))]
+    #[error("no CUDA driver; install the NVIDIA driver, or use device cpu (`flashtile doctor` says where it was looked for)")]
     NoDriver {
         /// Names given to the dynamic loader.
         looked_for: Vec<String>,

@@ -5,16 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::handle::ToolchainOptions;
-use super::{ToolchainError, install, locate};
+use super::install::Installed;
+use super::wheels::NVDISASM;
+use super::{ToolchainError, locate};
 
-/// Names of the tools and how each is asked.
-const TOOLS: &[(&str, &[&str])] = &[("nvdisasm", &["-c", "-plr"]), ("cuobjdump", &["-sass"])];
+/// A tool: its name and how it is asked.
+type Tool = (&'static str, &'static [&'static str]);
+/// The one that can be installed.
+const NVDISASM_TOOL: Tool = ("nvdisasm", &["-c", "-plr"]);
+/// What serves as well.
+const CUOBJDUMP: Tool = ("cuobjdump", &["-sass"]);
 
 pub(super) fn disassemble(cubin: &[u8], options: &ToolchainOptions) -> Result<String, ToolchainError> {
     let (tool, arguments) = find(options)?;
     let failed = |reason: String| ToolchainError::Tool { tool: tool.display().to_string(), reason };
-    let file = TemporaryFile::create(cubin).map_err(&failed)?;
-    let output = Command::new(&tool).args(arguments).arg(&file.path).output().map_err(|e| failed(e.to_string()))?;
+    let file = temporary(cubin).map_err(|e| failed(format!("failed to write a temporary file: {e}")))?;
+    let output = Command::new(&tool).args(arguments).arg(file.path()).output().map_err(|e| failed(e.to_string()))?;
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
@@ -33,57 +39,48 @@ fn find(options: &ToolchainOptions) -> Result<(PathBuf, &'static [&'static str])
     for root in beside.into_iter().flat_map(Path::parent).map(Path::to_owned).chain(locate::toolkits()) {
         look(root.join("bin"), &mut looked_in);
     }
-    let own = options.directory.as_ref().map(|base| install::NVDISASM.directory(base));
-    for packages in locate::python_packages().unwrap_or_default().into_iter().chain(own) {
+    for packages in locate::python_packages().unwrap_or_default() {
         for inside in locate::WHEEL_PROGRAMS {
             look(packages.join(inside), &mut looked_in);
         }
     }
-    let in_folders = |folders: &[PathBuf]| {
-        TOOLS.iter().find_map(|(tool, arguments)| {
-            let name = format!("{tool}{}", std::env::consts::EXE_SUFFIX);
-            folders.iter().map(|f| f.join(&name)).find(|p| p.is_file()).map(|p| (p, *arguments))
-        })
+    let in_folders = |(tool, arguments): Tool| {
+        let name = format!("{tool}{}", std::env::consts::EXE_SUFFIX);
+        folders.iter().map(|f| f.join(&name)).find(|p| p.is_file()).map(|p| (p, arguments))
     };
-    if let Some(found) = in_folders(&folders) {
+    if let Some(found) = in_folders(NVDISASM_TOOL) {
         return Ok(found);
     }
-    if let (true, Some(base)) = (options.install, &options.directory) {
-        match install::NVDISASM.install(base, &*options.progress) {
-            Ok(own) => {
-                let folders: Vec<_> = locate::WHEEL_PROGRAMS.iter().map(|inside| own.join(inside)).collect();
-                if let Some(found) = in_folders(&folders) {
-                    return Ok(found);
-                }
-                looked_in.push(format!("{}: installed, but the tool is not in it", own.display()));
-            }
+    let place = options.place();
+    let own = |installed: Installed| {
+        let (path, _) = installed.files.into_iter().next().expect("a wheel has files");
+        (path, NVDISASM_TOOL.1)
+    };
+    if let Some(place) = &place {
+        match NVDISASM.installed(place) {
+            Ok(installed) => return Ok(own(installed)),
+            Err(fault) if fault.is_missing() => looked_in.push(format!("{}: not there", NVDISASM.directory(place).display())),
+            Err(fault) => looked_in.push(format!("{}: {fault}", NVDISASM.directory(place).display())),
+        }
+    }
+    if let Some(found) = in_folders(CUOBJDUMP) {
+        return Ok(found);
+    }
+    if let (true, Some(place)) = (options.install, &place) {
+        match NVDISASM.install(place, &*options.progress) {
+            Ok(installed) => return Ok(own(installed)),
             Err(reason) => looked_in.push(format!("the package index: {reason}")),
         }
     }
-    let wheel = install::NVDISASM.requirement();
+    let wheel = NVDISASM.requirement();
     Err(ToolchainError::NoTool { tool: "nvdisasm or cuobjdump".to_owned(), looked_in, wheel })
 }
 
-/// A file with a name of its own, removed on drop.
-struct TemporaryFile {
-    path: PathBuf,
-}
-
-impl TemporaryFile {
-    fn create(bytes: &[u8]) -> Result<Self, String> {
-        let name = format!("flashtile-{}-{}.cubin", std::process::id(), blake3::hash(bytes).to_hex());
-        let path = std::env::temp_dir().join(name);
-        let mut file = std::fs::File::create(&path).map_err(|e| format!("failed to create {}: {e}", path.display()))?;
-        let file = file.write_all(bytes).map(|()| Self { path: path.clone() });
-        file.map_err(|e| format!("failed to write {}: {e}", path.display()))
-    }
-}
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        // Nothing is lost if it stays.
-        let _ = std::fs::remove_file(&self.path);
-    }
+/// A file of a name that nobody can foresee, removed on drop.
+fn temporary(bytes: &[u8]) -> std::io::Result<tempfile::NamedTempFile> {
+    let mut file = tempfile::Builder::new().prefix("flashtile-").suffix(".cubin").tempfile()?;
+    file.write_all(bytes)?;
+    Ok(file)
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::install;
+use super::install::Place;
 use super::nvrtc::SUPPORTED;
+use super::wheels::{self, Wheel};
 use super::{Compiled, Nvrtc, ToolchainError, disassembler, locate};
 use crate::location;
 
@@ -15,8 +16,8 @@ pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 /// How NVRTC is found.
 #[derive(Clone)]
 pub struct ToolchainOptions {
-    /// The library, or the directory that holds it; then nothing else is looked at. The default is what the environment
-    /// variable `FLASHTILE_NVRTC` says.
+    /// The library, the directory that holds it, or a version that can be installed, such as `13.1`; then nothing else is looked
+    /// at. The default is what the environment variable `FLASHTILE_NVRTC` says.
     pub nvrtc: Option<PathBuf>,
     /// Whether to install NVRTC into `directory` where none is found.
     pub install: bool,
@@ -124,9 +125,22 @@ impl Toolchain {
     }
 }
 
+impl ToolchainOptions {
+    /// Where wheels are installed.
+    pub(super) fn place(&self) -> Option<Place> {
+        Some(Place { base: self.directory.clone()?, trust: location::trust() })
+    }
+}
+
 fn find(options: &ToolchainOptions) -> Result<Nvrtc, ToolchainError> {
-    if let Some(path) = &options.nvrtc {
-        return explicit(path);
+    if let Some(given) = &options.nvrtc {
+        return match given.to_str().filter(|_| !given.exists()).and_then(wheels::nvrtc_of_version) {
+            Some(wheel) => {
+                let mut looked_in = Vec::new();
+                own(wheel, options, &mut looked_in).map_err(|install| not_found(wheel, looked_in, install))
+            }
+            None => explicit(given),
+        };
     }
     let mut looked_in = Vec::new();
     let mut search = |place: String, files: Vec<PathBuf>| -> Option<Nvrtc> {
@@ -166,26 +180,31 @@ fn find(options: &ToolchainOptions) -> Result<Nvrtc, ToolchainError> {
         }
         Err(reason) => looked_in_python(&mut search, &reason),
     }
-    let install = match &options.directory {
-        None => "cannot install it: neither FLASHTILE_CACHE nor HOME says where to".to_owned(),
-        Some(base) => {
-            let own = install::NVRTC.directory(base);
-            if let Some(nvrtc) = search(own.display().to_string(), in_wheels(&own)) {
-                return Ok(nvrtc);
-            }
-            match options.install {
-                false => "installing it is turned off".to_owned(),
-                true => match install::NVRTC.install(base, &*options.progress) {
-                    Err(reason) => reason,
-                    Ok(own) => match in_wheels(&own).first() {
-                        Some(file) => return Nvrtc::load(file),
-                        None => format!("the installed wheel in {} holds no libnvrtc", own.display()),
-                    },
-                },
-            }
-        }
+    let wheel = wheels::default_nvrtc();
+    own(wheel, options, &mut looked_in).map_err(|install| not_found(wheel, looked_in, install))
+}
+
+fn not_found(wheel: &Wheel, looked_in: Vec<String>, install: String) -> ToolchainError {
+    ToolchainError::NotFound { looked_in, install, wheel: wheel.requirement() }
+}
+
+/// NVRTC of a wheel in the project's own directory, installed there if need be. An error says what came of installing it.
+fn own(wheel: &Wheel, options: &ToolchainOptions, looked_in: &mut Vec<String>) -> Result<Nvrtc, String> {
+    let place = options.place().ok_or("cannot install it: neither FLASHTILE_CACHE nor HOME says where to")?;
+    let faulty = match wheel.installed(&place) {
+        Ok(installed) => match Nvrtc::load_installed(&installed) {
+            Ok(nvrtc) => return Ok(nvrtc),
+            Err(error) => error.to_string(),
+        },
+        Err(fault) if fault.is_missing() => "not there".to_owned(),
+        Err(fault) => fault.to_string(),
     };
-    Err(ToolchainError::NotFound { looked_in, install, wheel: install::NVRTC.requirement() })
+    looked_in.push(format!("{}: {faulty}", wheel.directory(&place).display()));
+    if !options.install {
+        return Err("installing it is turned off".to_owned());
+    }
+    let installed = wheel.install(&place, &*options.progress)?;
+    Nvrtc::load_installed(&installed).map_err(|error| format!("it is installed, but {error}"))
 }
 
 fn looked_in_python(search: &mut impl FnMut(String, Vec<PathBuf>) -> Option<Nvrtc>, reason: &str) {
@@ -245,7 +264,7 @@ mod tests {
         let error = ToolchainError::NotFound {
             looked_in: vec!["/usr/lib64: not there".to_owned()],
             install: "installing it is turned off".to_owned(),
-            wheel: install::NVRTC.requirement(),
+            wheel: wheels::default_nvrtc().requirement(),
         };
         assert_eq!(
             error.to_string(),

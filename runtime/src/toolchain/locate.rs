@@ -13,7 +13,7 @@ const NAMES: &[&str] = &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"];
 
 /// Folders of NVIDIA's wheels that hold the library, below a directory of Python packages.
 pub(super) const WHEEL_LIBRARIES: &[&str] =
-    &["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/cu13/bin", "nvidia/cuda_nvrtc/bin"];
+    &["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/cu13/bin/x86_64", "nvidia/cu13/bin", "nvidia/cuda_nvrtc/bin"];
 
 /// Folders of NVIDIA's wheels that hold programs.
 pub(super) const WHEEL_PROGRAMS: &[&str] =

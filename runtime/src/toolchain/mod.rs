@@ -8,6 +8,7 @@ mod install;
 mod locate;
 mod nvrtc;
 mod ptxas;
+mod wheels;
 
 pub use compiled::{Compiled, PtxasReport};
 pub use error::ToolchainError;

@@ -3,12 +3,14 @@
 //! The library is loaded once and never unloaded: it registers handlers that outlive a program.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::time::Instant;
 
 use libloading::Library;
 
+use super::install::Installed;
 use super::ptxas;
 use super::{Compiled, ToolchainError};
 
@@ -59,13 +61,28 @@ impl Nvrtc {
     /// # Errors
     /// [`ToolchainError::Load`], or [`ToolchainError::Version`].
     pub(super) fn load(path: &Path) -> Result<Self, ToolchainError> {
-        let failed = |reason: String| ToolchainError::Load { path: path.display().to_string(), reason };
         // A wheel's library looks for its builtins by name, and the dynamic loader does not look beside it: so they
         // must be there before it.
-        for builtins in builtins_beside(path) {
-            open(&builtins).map_err(&failed)?;
+        Self::load_all(path, builtins_beside(path).into_iter().chain([path.to_owned()]))
+    }
+
+    /// Loads what was installed: the very files that were checked, however their names may have changed since.
+    ///
+    /// # Errors
+    /// As [`Nvrtc::load`].
+    pub(super) fn load_installed(installed: &Installed) -> Result<Self, ToolchainError> {
+        let (path, _) = installed.files.last().expect("a wheel has files");
+        Self::load_all(path, installed.files.iter().map(|(path, file)| by_descriptor(path, file)))
+    }
+
+    /// Loads libraries in this order, of which the last one is NVRTC, at `path`.
+    fn load_all(path: &Path, libraries: impl Iterator<Item = PathBuf>) -> Result<Self, ToolchainError> {
+        let failed = |reason: String| ToolchainError::Load { path: path.display().to_string(), reason };
+        let mut library = None;
+        for file in libraries {
+            library = Some(open(&file).map_err(&failed)?);
         }
-        let library = open(path).map_err(&failed)?;
+        let library = library.expect("there is one at least");
         let functions = Functions::find(library).map_err(&failed)?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both pointers are valid for a write.
@@ -263,6 +280,22 @@ fn builtins_beside(path: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     if found.len() == 1 { found } else { Vec::new() }
+}
+
+/// A path that leads to an open file, where the system has one.
+fn by_descriptor(path: &Path, file: &File) -> PathBuf {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let through = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        if through.exists() {
+            return through;
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = file;
+    // Nobody else can change what is at this path: all directories on the way were looked at.
+    path.to_owned()
 }
 
 /// Loads a library and keeps it loaded.

@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 use crate::launch::Argument;
+use crate::memory;
 use crate::tensor::AnyTensor;
 
 /// The value of i32 scalars.
@@ -95,6 +96,7 @@ impl Inputs {
         check_data(kernel, data)?;
         let sizes = all_sizes(kernel, given)?;
         let shapes = shapes(kernel, &sizes)?;
+        memory::require(kernel, &sizes, device, super::gate::SAMPLES)?;
         let ir = kernel.ir();
         let scale = kernel.binding().consts.values().next().map_or(1.0, |&d| 1.0 / (d as f32).sqrt());
         let mut values = Vec::new();

@@ -104,4 +104,14 @@ mod tests {
         assert_eq!(drawing.matches("class=\"chunk\"").count(), 16 * 9);
         assert_eq!(drawing.matches("class=\"padding\"").count(), 16);
     }
+
+    #[test]
+    fn the_title_of_a_narrow_tile_is_not_cut_off() {
+        let narrow = SharedTile { columns: 16, ..tile(SharedLayout::Plain, 32) };
+        let drawing = svg(&narrow);
+        let width =
+            drawing.split("width=\"").nth(1).and_then(|rest| rest.split('"').next()).and_then(|w| w.parse::<usize>().ok());
+        let text = title(&narrow);
+        assert!(drawing.contains(&text) && width.is_some_and(|width| width >= 8 + 7 * text.len()), "{width:?}: {text}");
+    }
 }

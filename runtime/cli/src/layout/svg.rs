@@ -11,11 +11,16 @@ const COLOURS: [&str; 8] = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2
 const CELL: (u32, u32) = (56, 22);
 const LEFT: u32 = 64;
 const TOP: u32 = 48;
+/// Width of a character at most: monospaced fonts of 12 pixels have 7.2.
+const CHARACTER: u32 = 8;
 
 /// The drawing.
 pub fn svg(tile: &SharedTile) -> String {
     let (columns, rows) = (chunks(tile), rows(tile));
-    let (width, height) = (LEFT + columns * CELL.0 + 16, TOP + rows * CELL.1 + 40);
+    let (title, verdict) = (title(tile), verdict(tile));
+    let text_width =
+        [&title, &verdict].map(|text| 8 + CHARACTER * text.chars().count() as u32 + 8).into_iter().max().unwrap_or(0);
+    let (width, height) = ((LEFT + columns * CELL.0 + 16).max(text_width), TOP + rows * CELL.1 + 40);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"monospace\" \
          font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
@@ -24,8 +29,8 @@ pub fn svg(tile: &SharedTile) -> String {
     let mut text = |x: u32, y: u32, anchor: &str, text: &str| {
         let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>");
     };
-    text(8, 18, "start", &title(tile));
-    text(8, height - 12, "start", &verdict(tile));
+    text(8, 18, "start", &title);
+    text(8, height - 12, "start", &verdict);
     for chunk in 0..columns {
         text(LEFT + chunk * CELL.0 + CELL.0 / 2, TOP - 8, "middle", &chunk.to_string());
     }

@@ -55,6 +55,10 @@ pub fn run(flags: &Flags, _: &GlobalFlags, output: &mut Output) -> Result<()> {
         Action::Export { file } => {
             let entries = cache.export(file)?;
             let text = format!("wrote {entries} entries to {}", file.display());
+            if flashtile::files::is_standard_output(file) {
+                output.note(text);
+                return Ok(());
+            }
             result(output, &text, &json!({ "exported": entries, "file": file }))
         }
         Action::Import { file } => {

@@ -105,6 +105,17 @@ fn best(global: &GlobalFlags, output: &mut Output) -> Result<Device> {
     Ok(device)
 }
 
+/// A directory for the source: in the cache, or, where that cannot be used, a new one that nobody can have prepared.
+fn directory(cache: &Cache) -> Result<PathBuf> {
+    if let (Ok(()), Some(directory)) = (cache.probe(), cache.directory()) {
+        let directory = directory.join("demo");
+        files::make_directory(&directory)?;
+        return Ok(directory);
+    }
+    let made = tempfile::Builder::new().prefix("flashtile-demo-").tempdir();
+    made.map(tempfile::TempDir::keep).map_err(|e| Failure::io("create a directory in", &std::env::temp_dir(), &e))
+}
+
 /// Generates code for the GPU, or for a typical one, writes it to a file, and compiles it if NVRTC can be had.
 fn generate(bound: &BoundKernel, sizes: &BTreeMap<String, i64>, global: &GlobalFlags) -> Result<Code> {
     let target = TargetFlags::default().target()?;
@@ -112,13 +123,8 @@ fn generate(bound: &BoundKernel, sizes: &BTreeMap<String, i64>, global: &GlobalF
     let schedule = TargetFlags::default().schedule(bound, &facts, &target, sizes)?;
     let generated = lowering::generate(&bound.instance(facts.clone()), &schedule, target.arch)?;
     let cache = Cache::shared();
-    let directory = cache.directory().map_or_else(std::env::temp_dir, |d| d.join("demo"));
-    let file = format!("{KERNEL}_{}.cu", target.arch);
-    let mut path = directory.join(&file);
-    if files::make_directory(&directory).and_then(|()| files::write_atomically(&path, generated.source.as_bytes())).is_err() {
-        path = std::env::temp_dir().join(&file);
-        files::write_atomically(&path, generated.source.as_bytes())?;
-    }
+    let path = directory(&cache)?.join(format!("{KERNEL}_{}.cu", target.arch));
+    files::write(&path, generated.source.as_bytes())?;
     let compiled = match lowering::compile(bound, &facts, &schedule, target.arch, &global.toolchain(), &cache) {
         Ok(code) => {
             let report = &code.module.report;

@@ -5,7 +5,7 @@ use std::process::Command;
 use clap::Args;
 use flashtile::Device;
 use flashtile::cache::Cache;
-use flashtile::device::DeviceKind;
+use flashtile::device::{DeviceError, DeviceKind};
 use flashtile::toolchain::{Toolchain, ToolchainError, ToolchainOptions};
 use serde::Serialize;
 
@@ -87,6 +87,9 @@ pub fn run(_: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     output.table(&["", "there", "found"], findings.iter().map(row))?;
     for finding in findings.iter().filter(|f| !f.ok) {
         output.text(format!("to get {}: {}", finding.subject, finding.fix))?;
+        if let Some((_, places)) = finding.found.split_once(": looked for ") {
+            output.text(format!("  looked for {}", places.trim_start_matches("it in").trim()))?;
+        }
     }
     let row = |group: &TestGroup| {
         let missing = missing(group);
@@ -127,13 +130,23 @@ fn gpu() -> Finding {
         match Device::cuda(ordinal) {
             Ok(device) => found.push(describe(&device)),
             Err(error) => {
-                fault = Some(error.to_string());
+                fault = Some(reason(&error));
                 break;
             }
         }
     }
     let found = if found.is_empty() { Err(fault.unwrap_or_default()) } else { Ok(found.join("\n")) };
     finding("GPU", found, "install the NVIDIA driver on a machine with a GPU of compute capability 7.5 or later")
+}
+
+/// Why there is no GPU; of a driver that is missing, everywhere it was looked for.
+fn reason(error: &flashtile::Error) -> String {
+    match error {
+        flashtile::Error::Device(DeviceError::NoDriver { looked_for }) => {
+            format!("no CUDA driver: looked for {}", looked_for.join(", "))
+        }
+        other => other.to_string(),
+    }
 }
 
 fn describe(device: &Device) -> String {
@@ -185,14 +198,10 @@ fn cache() -> Finding {
     let found = match cache.directory() {
         None => Err("neither FLASHTILE_CACHE nor HOME says where".to_owned()),
         Some(directory) => {
-            let probe = directory.join(format!(".probe-{}", std::process::id()));
-            let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&probe, b""));
-            // Nothing is lost if it stays.
-            let _ = std::fs::remove_file(&probe);
             let entries = cache.list().map_or(0, |entries| entries.len());
-            match written {
+            match cache.probe() {
                 Ok(()) => Ok(format!("{} ({entries} entries)", directory.display())),
-                Err(error) => Err(format!("{} cannot be written: {error}", directory.display())),
+                Err(error) => Err(error.to_string()),
             }
         }
     };

@@ -148,7 +148,7 @@ fn calls(generated: &Generated) -> serde_json::Value {
 fn show(flags: &Flags, output: &mut Output, subject: &Subject, stage: Option<&Stage<'_>>, text: String) -> Result<()> {
     if let Some(path) = &flags.out {
         let newline = if text.ends_with('\n') { "" } else { "\n" };
-        files::write_atomically(path, format!("{text}{newline}").as_bytes())?;
+        files::write(path, format!("{text}{newline}").as_bytes())?;
         output.note(format!("wrote {}", path.display()));
         return Ok(());
     }
@@ -287,7 +287,7 @@ impl<'a> Stage<'a> {
             let others: String = others.collect();
             let text = format!("{head}\n{fallback}{unfolded}{text}\n{others}{remarks}");
             match &flags.out {
-                Some(path) => files::write_atomically(path, text.as_bytes())?,
+                Some(path) => files::write(path, text.as_bytes()).map(|_| ())?,
                 None => output.text(text.trim_end())?,
             }
         }
@@ -338,7 +338,7 @@ impl<'a> Stage<'a> {
         };
         match &flags.out {
             Some(path) => {
-                files::write_atomically(path, format!("{text}\n").as_bytes())?;
+                files::write(path, format!("{text}\n").as_bytes())?;
                 output.note(format!("wrote {}", path.display()));
                 Ok(())
             }
@@ -381,11 +381,11 @@ impl<'a> Stage<'a> {
             "folded": code.folded,
         });
         let file = |extension: &str| -> PathBuf { Path::new(dir).join(format!("{name}.{extension}")) };
-        files::write_atomically(&file("cubin"), &code.module.cubin)?;
-        files::write_atomically(&file("cu"), code.source.as_bytes())?;
-        files::write_atomically(&file("ptx"), code.module.ptx.as_bytes())?;
+        files::write(&file("cubin"), &code.module.cubin)?;
+        files::write(&file("cu"), code.source.as_bytes())?;
+        files::write(&file("ptx"), code.module.ptx.as_bytes())?;
         // The last one: whoever sees it sees the others.
-        files::write_atomically(&file("json"), pretty(&meta).as_bytes())?;
+        files::write(&file("json"), pretty(&meta).as_bytes())?;
         match output.json {
             true => output.json(&meta),
             false => output.text(format!("wrote {name}.cubin, .cu, .ptx and .json into {}", dir.display())),
@@ -406,7 +406,7 @@ fn layouts(flags: &Flags, generated: &Generated) -> Result<String> {
         });
     };
     if let Some(path) = &flags.svg {
-        files::write_atomically(path, layout::svg(first).as_bytes())?;
+        files::write(path, layout::svg(first).as_bytes())?;
     }
     Ok(chosen.iter().map(|tile| layout::text(tile)).collect::<Vec<_>>().join("\n"))
 }

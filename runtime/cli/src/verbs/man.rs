@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::files;
 use crate::flags::{Cli, GlobalFlags};
 use crate::output::Output;
@@ -32,6 +32,17 @@ pub fn run(flags: &Flags, _: &GlobalFlags, output: &mut Output) -> Result<()> {
         return output.text(String::from_utf8_lossy(&page));
     };
     files::make_directory(dir)?;
-    clap_mangen::generate_to(Cli::command(), dir).map_err(|e| Failure::io("write pages into", dir, &e))?;
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    pages(&command, &mut |name, page| files::write(&dir.join(name), page).map(|_| ()))?;
     output.text(format!("wrote manual pages into {}", dir.display()))
+}
+
+/// Gives the page of a command, and those of the commands below it, to `write`, each with the name of its file.
+fn pages(command: &Command, write: &mut impl FnMut(String, &[u8]) -> Result<()>) -> Result<()> {
+    command.get_subcommands().filter(|c| !c.is_hide_set()).try_for_each(|below| pages(below, write))?;
+    let man = clap_mangen::Man::new(command.clone());
+    let mut page = Vec::new();
+    man.render(&mut page).expect("memory takes what is written");
+    write(man.get_filename(), &page)
 }

@@ -69,6 +69,8 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
             None => Peers::Found,
         },
     };
+    // Told before minutes are spent on what could not be written.
+    files::make_directory(&flags.out)?;
     let mut runner = Runner::new(flags.device.as_deref(), flags.arch.as_deref(), global, options)?;
     if runner.mode != Mode::Timed {
         output.note(format!(
@@ -123,11 +125,10 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>> {
 fn one(experiment: &Experiment, flags: &Flags, runner: &mut Runner<'_>, output: &mut Output) -> Result<()> {
     let results = Results::of(experiment, runner, output)?;
     let files = repro::files(experiment, &results);
-    files::make_directory(&flags.out)?;
     let mut written = Vec::new();
     for (name, text) in &files {
         let path = flags.out.join(name);
-        files::write_atomically(&path, text.as_bytes())?;
+        files::write(&path, text.as_bytes())?;
         written.push(path.display().to_string());
     }
     if output.json {

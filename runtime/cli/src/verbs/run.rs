@@ -9,6 +9,7 @@ use flashtile_dsl::ir::{self, ParamKind, SizeExpr, SizeId, SizeKind};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
+use crate::files::Written;
 use crate::flags::GlobalFlags;
 use crate::output::Output;
 use crate::settings::Numbers;
@@ -83,8 +84,11 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
             _ => None,
         })
         .collect();
-    tensors::write(&flags.output, &outputs)?;
-    report(flags, &kernel, &device, &outputs, output)
+    match tensors::write(&flags.output, &outputs)? {
+        // What is said of a file would be among its bytes.
+        Written::StandardOutput => Ok(()),
+        _ => report(flags, &kernel, &device, &outputs, output),
+    }
 }
 
 fn report(flags: &Flags, kernel: &Kernel, device: &Device, outputs: &[(String, AnyTensor)], output: &mut Output) -> Result<()> {

@@ -189,3 +189,133 @@ fn no_gpu_is_an_error_that_says_what_to_do() {
     let tune = sandbox.run("tune attention --device cuda:4096 --shape B=1,H=1,G=1,M=64,N=64");
     tune.fails_with(6, "device cpu");
 }
+
+/// Others could put code into such a cache that runs as whoever uses it.
+#[test]
+#[cfg(unix)]
+fn a_cache_that_others_can_write_is_not_used() {
+    use std::os::unix::fs::PermissionsExt;
+    let sandbox = Sandbox::new();
+    let cache = sandbox.path().join("cache");
+    std::fs::create_dir_all(&cache).expect("a directory");
+    let allow = |mode| std::fs::set_permissions(&cache, std::fs::Permissions::from_mode(mode)).expect("sets");
+    for mode in [0o775, 0o777, 0o1777] {
+        allow(mode);
+        for verb in ["list", "verify", "clear", "export all.bin"] {
+            let refused = sandbox.run(&format!("cache {verb}"));
+            refused.fails_with(13, "can be written by others");
+            assert!(refused.stderr.contains(&format!("chmod go-w {}", cache.display())), "{}", refused.stderr);
+        }
+        let doctor = sandbox.run("doctor");
+        assert!(doctor.stdout.contains("can be written by"), "{}", doctor.stdout);
+        let trusted = sandbox.run_with("cache list", &[("FLASHTILE_TRUST_CACHE", "1")]);
+        trusted.succeeds();
+    }
+    assert!(!sandbox.path().join("all.bin").exists());
+    allow(0o755);
+    sandbox.run("cache list").succeeds();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn nothing_in_the_cache_stops_or_hangs_it() {
+    let sandbox = Sandbox::new();
+    let modules = sandbox.path().join("cache/modules");
+    std::fs::create_dir_all(modules.join("0.entry/full")).expect("a directory");
+    std::os::unix::fs::symlink("1.entry", modules.join("1.entry")).expect("links");
+    std::os::unix::fs::symlink("/dev/zero", modules.join("2.entry")).expect("links");
+    assert!(std::process::Command::new("mkfifo").arg(modules.join("3.entry")).status().expect("runs").success());
+    assert!(std::process::Command::new("mkfifo").arg(sandbox.path().join("cache/tuning")).status().expect("runs").success());
+    // The FIFO in the place of a directory stops what a person asks for, with an error, and nothing else.
+    sandbox.run("cache list").fails_with(13, "tuning is a FIFO, not a directory");
+    std::fs::remove_file(sandbox.path().join("cache/tuning")).expect("removes");
+    let list = sandbox.run("cache list");
+    for what in ["a directory, not a", "a symbolic link, not a", "a FIFO, not a"] {
+        assert!(list.succeeds().replace("\n", " ").contains(what), "{}", list.stdout);
+    }
+    sandbox.run("cache export all.bin").succeeds();
+    sandbox.run("cache verify").fails_with(13, "4 damaged entries");
+    let clear = sandbox.run("cache clear");
+    assert!(clear.succeeds().contains("removed 3 entries"), "{}", clear.stdout);
+    assert!(clear.stderr.contains("remove it by hand"), "a directory that holds something stays: {}", clear.stderr);
+    sandbox.run("cache clear").succeeds();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn out_replaces_files_and_writes_through_the_rest() {
+    let sandbox = Sandbox::new();
+    let at = |name: &str| sandbox.path().join(name);
+    let ir = "inspect attention --emit ir --out";
+    let text = sandbox.run("inspect attention --emit ir").succeeds().to_owned();
+    let through = sandbox.run(&format!("{ir} /dev/stdout"));
+    assert_eq!(through.succeeds(), text);
+    sandbox.run(&format!("{ir} /dev/null")).succeeds();
+    assert!(std::os::unix::fs::FileTypeExt::is_char_device(&std::fs::metadata("/dev/null").expect("there").file_type()));
+    std::os::unix::fs::symlink("real.txt", at("link.txt")).expect("links");
+    sandbox.run(&format!("{ir} link.txt")).succeeds();
+    assert!(at("link.txt").is_symlink() && std::fs::read_to_string(at("real.txt")).expect("written") == text);
+    assert!(std::process::Command::new("mkfifo").arg(at("fifo")).status().expect("runs").success());
+    let reader = std::thread::spawn({
+        let fifo = at("fifo");
+        move || std::fs::read_to_string(fifo).expect("reads")
+    });
+    sandbox.run(&format!("{ir} fifo")).succeeds();
+    assert_eq!(reader.join().expect("ends"), text);
+    std::fs::create_dir(at("folder")).expect("creates");
+    sandbox.run(&format!("{ir} folder")).fails_with(10, "it is a directory");
+    sandbox.run("cache export folder").fails_with(10, "it is a directory");
+    // Tensors on standard output, and nothing else there.
+    let (q, k) = (f16(&[1, 2, 5, 16]), f16(&[1, 1, 7, 16]));
+    sandbox.write("in.safetensors", file(&[named("q", q), named("k", k.clone()), named("v", k)]));
+    sandbox.run(RUN).succeeds();
+    let written = std::fs::read(at("out.safetensors")).expect("written");
+    let run = std::process::Command::new(env!("CARGO_BIN_EXE_flashtile"))
+        .args(RUN.replace("out.safetensors", "/dev/stdout").split_whitespace())
+        .current_dir(sandbox.path())
+        .env("FLASHTILE_CACHE", at("cache"))
+        .output()
+        .expect("runs");
+    assert_eq!(run.stdout, written);
+}
+
+#[test]
+fn sizes_beyond_memory_are_an_error_on_every_device() {
+    let sandbox = Sandbox::new();
+    let huge = "B=64,H=64,G=64,M=2147483647,N=2147483647";
+    let long = "B=1,H=1,G=1,M=1,N=2147483647"; // the tensors of one head, and the oracle beside them
+    for shape in [huge, long] {
+        for verb in ["bench attention --device cpu", "verify attention --device cpu"] {
+            sandbox.run(&format!("{verb} --set D=256 --shape {shape}")).fails_with(9, "out of memory on cpu");
+        }
+    }
+    let overflow = "B=2147483647,H=2147483647,G=2147483647,M=2147483647,N=2147483647";
+    sandbox.run(&format!("bench attention --device cpu --shape {overflow}")).fails_with(9, "");
+}
+
+#[test]
+fn costs_of_a_million_keys_are_known_at_once() {
+    let sandbox = Sandbox::new();
+    for kernel in ["attention", "causal_attention"] {
+        let start = std::time::Instant::now();
+        let cost = format!("inspect {kernel} --emit cost --arch sm_90a --shape B=1,H=32,G=4,M=1048576,N=1048576,D=128");
+        assert!(sandbox.run(&cost).succeeds().contains("dot FLOPs"));
+        assert!(start.elapsed().as_secs() < 30, "{kernel}: {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn a_name_is_given_one_value() {
+    let sandbox = Sandbox::new();
+    for (flags, twice) in [
+        ("--set D=64 --set D=128", "D"),
+        ("--set D=64,D=64", "D"),
+        ("--shape M=1,N=2,M=3", "M"),
+        ("--shape M=1 --shape M=2", "M"),
+        ("--set D=64 --shape M=1,D=128", "D"),
+        ("--schedule stages=1,block_m=64,stages=2", "stages"),
+    ] {
+        let expected = format!("`{twice}` is given more than once");
+        sandbox.run(&format!("inspect attention --arch sm_80 {flags}")).fails_with(2, &expected);
+    }
+}

@@ -89,3 +89,14 @@ fn rows_are_walked_inside_the_loop_and_around_it() {
         assert!(text.contains("o right") && text.contains("top right"), "{order}: {text}");
     }
 }
+
+#[test]
+fn code_that_cannot_be_executed_is_the_users() {
+    let sandbox = Sandbox::new();
+    sandbox.write("bad.ptx", "this is no PTX");
+    sandbox.write("other.ptx", ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry other()\n{\n  ret;\n}\n");
+    for code in ["bad.ptx", "other.ptx"] {
+        let verify = format!("verify attention --device emulator --arch sm_80 --shape B=1,H=1,G=1,M=16,N=16,D=16 --code {code}");
+        run(&sandbox, &verify).fails_with(2, "the code that was given for `attention` cannot be executed");
+    }
+}

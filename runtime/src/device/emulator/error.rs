@@ -37,6 +37,16 @@ pub enum EmulatorError {
         /// Why.
         reason: String,
     },
+    /// Code that was given in place of what is generated, and that is not like it.
+    #[error(
+        "the code that was given for `{kernel}` cannot be executed: {reason}; begin with a copy of what `inspect --emit ptx` or `--emit cuda` prints for the same flags"
+    )]
+    OwnCode {
+        /// Name of the kernel.
+        kernel: String,
+        /// Why.
+        reason: String,
+    },
     /// Faults of the kernel.
     #[error("{}", describe(kernel, arch, options, findings))]
     Findings {
@@ -57,6 +67,19 @@ pub enum EmulatorError {
         /// How many.
         bytes: usize,
     },
+}
+
+impl EmulatorError {
+    /// The error, if the code was given by the user.
+    pub(super) fn of_own_code(self, kernel: &str) -> Self {
+        let reason = match &self {
+            Self::Load { error, .. } => error.to_string(),
+            Self::Launch { error, .. } => error.to_string(),
+            Self::TensorMap { reason, .. } => reason.clone(),
+            Self::OwnCode { .. } | Self::Findings { .. } | Self::Workspace { .. } => return self,
+        };
+        Self::OwnCode { kernel: kernel.to_owned(), reason }
+    }
 }
 
 fn describe(kernel: &str, arch: &str, options: &Options, findings: &[Finding]) -> String {

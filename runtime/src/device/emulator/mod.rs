@@ -14,7 +14,7 @@ use flashtile_emulator::{GlobalMemory, Module, Options};
 
 use super::compiled::{CompiledLauncher, Processor};
 use super::{Backend, Call, CodeResources, DeviceError, DeviceInfo, DeviceKind, LaunchOptions, Launcher, Memory, Meter};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::BoundKernel;
 use crate::lowering;
 
@@ -127,13 +127,21 @@ fn info() -> DeviceInfo {
     }
 }
 
+/// The error of code that was given in place of what is generated: whoever gave it is asked, not this crate.
+fn blamed(error: Error, kernel: &str, options: &LaunchOptions) -> Error {
+    match error {
+        Error::Emulator(error) if options.emulation.code.is_some() => error.of_own_code(kernel).into(),
+        other => other,
+    }
+}
+
 impl Backend for Emulator {
     fn info(&self) -> &DeviceInfo {
         &self.inner.info
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>, DeviceError> {
-        Ok(Arc::new(EmulatorMemory::zeroed(self, bytes)))
+        Ok(Arc::new(EmulatorMemory::zeroed(self, bytes)?))
     }
 
     fn meter(&self) -> &Meter {
@@ -177,7 +185,8 @@ impl Processor for Emulator {
         options: &LaunchOptions,
     ) -> Result<Variant> {
         let generated = lowering::generate(&kernel.instance(facts.clone()), schedule, arch)?;
-        let module = self.module(kernel, &generated.source, arch, options)?;
+        let blamed = |error| blamed(error, &kernel.ir().name, options);
+        let module = self.module(kernel, &generated.source, arch, options).map_err(blamed)?;
         Variant::new(self, kernel.ir(), &generated, module)
     }
 
@@ -186,7 +195,7 @@ impl Processor for Emulator {
     }
 
     fn launch(&self, variant: &Variant, call: &Call<'_>, options: &LaunchOptions) -> Result<()> {
-        variant.launch(call, &options.emulation.options)
+        variant.launch(call, &options.emulation.options).map_err(|error| blamed(error, variant.name(), options))
     }
 
     fn reports(&self, variant: &Variant) -> Vec<flashtile_emulator::Report> {

@@ -18,6 +18,8 @@ use crate::lowering::{Generated, GeneratedLaunch};
 pub(crate) struct Variant {
     emulator: Emulator,
     module: Arc<Module>,
+    /// Name of the kernel.
+    name: String,
     arch: &'static str,
     steps: Vec<Step>,
     calls: CallPlan,
@@ -65,11 +67,17 @@ impl Variant {
         Ok(Self {
             emulator: emulator.clone(),
             module,
+            name: kernel.name.clone(),
             arch,
             steps: generated.launches.iter().map(step).collect::<Result<_, String>>().map_err(fault)?,
             calls,
             reports: Mutex::default(),
         })
+    }
+
+    /// Name of the kernel.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// What came of the last launch; empty if there was none.
@@ -84,7 +92,7 @@ impl Variant {
         }
         let too_large = || DeviceError::GridTooLarge { device: "emulator".to_owned() };
         let seen = self.calls.see(call).ok_or_else(too_large)?;
-        let memory = EmulatorMemory::unwritten(&self.emulator, seen.scratch_bytes());
+        let memory = EmulatorMemory::unwritten(&self.emulator, seen.scratch_bytes())?;
         let arguments = seen.arguments(&memory, memory.address());
         self.reports.lock().unwrap_or_else(|e| e.into_inner()).clear();
         let mut pending = Vec::new();
@@ -114,7 +122,7 @@ impl Variant {
         let Some(bytes) = step.parameters.workspace(sizes).and_then(|bytes| usize::try_from(bytes).ok()) else {
             return Err(DeviceError::GridTooLarge { device: "emulator".to_owned() }.into());
         };
-        let workspace = EmulatorMemory::zeroed(&self.emulator, bytes);
+        let workspace = EmulatorMemory::zeroed(&self.emulator, bytes)?;
         let mut block = [0; MAX_BYTES];
         step.parameters.pack(arguments, sizes, workspace.address(), &mut block);
         let maps = step.maps.iter().map(|plan| tensor_map(&step.entry, &arguments[plan.param], plan));
