@@ -115,7 +115,11 @@ impl Exit {
             | DeviceError::NoSuchGpu { .. }
             | DeviceError::UnknownArchitecture { .. }
             | DeviceError::Incompatible { .. }
-            | DeviceError::NoStreams(_) => Self::Device,
+            | DeviceError::NoStreams(_)
+            | DeviceError::NoGraphs(_)
+            | DeviceError::NoForeignMemory(_)
+            | DeviceError::ReadOnly { .. }
+            | DeviceError::GivenBack { .. } => Self::Device,
             DeviceError::OutOfMemory { .. } => Self::Memory,
             DeviceError::GridTooLarge { .. } => Self::Input,
             DeviceError::Driver { .. } => Self::Driver,
