@@ -273,6 +273,51 @@ fn a_kernel_runs_on_slices_and_a_stream_of_cudarc() {
 
 #[test]
 #[ignore = "needs a GPU"]
+fn slices_of_cudarc_are_lent_and_given_back_in_order() {
+    use cudarc::driver::CudaContext;
+    let mut p = Problem::new();
+    let kernel = p.kernel(fresh(&Cache::disabled()));
+    p.launch(&kernel, 0.125, None).expect("launches");
+    let bits = |tensor: &Tensor<f16>| -> Vec<u16> { tensor.to_vec().expect("reads").into_iter().map(f16::to_bits).collect() };
+    let expected = bits(&p.o);
+    let context = CudaContext::new(0).expect("a context");
+    let queue = context.new_stream().expect("a stream");
+    let slice = |tensor: &Tensor<f16>| queue.clone_htod(&bits(tensor)).expect("fits");
+    let (q, k, v) = (slice(&p.q), slice(&p.k), slice(&p.v));
+    let strides = Tensor::<f16>::packed_strides(&SHAPE).expect("small");
+    // The device's own stream, and one of cudarc: both must end before cudarc reads.
+    // SAFETY: cudarc's stream of the primary context, which lives as long as `queue`.
+    let theirs = unsafe { Stream::from_raw(&p.device, queue.cu_stream().cast()) }.expect("a stream");
+    let mut kept = None;
+    for stream in [None, Some(&theirs)] {
+        let mut o = queue.clone_htod(&vec![f16::NAN.to_bits(); expected.len()]).expect("fits");
+        keep_busy(&p.device, stream);
+        let values = expected.len();
+        // SAFETY: all bits are values of f16.
+        let (q, k, v) = unsafe { (q.transmute::<f16>(values), k.transmute::<f16>(values), v.transmute::<f16>(values)) };
+        // SAFETY: as above.
+        let lent = unsafe { o.transmute_mut::<f16>(values) };
+        flashtile::lend(|loans| -> flashtile::Result<()> {
+            let read = |slice| loans.read_slice(&p.device, &queue, slice, &SHAPE, &strides);
+            let (q, k, v) = (read(q.expect("as long"))?, read(k.expect("as long"))?, read(v.expect("as long"))?);
+            let mut o = loans.write_slice(&p.device, &queue, lent.expect("as long"), &SHAPE, &strides)?;
+            let arguments = [(&q).into(), (&k).into(), (&v).into(), 0.125.into(), (&mut o).into(), (&mut p.lse).into()];
+            match stream {
+                Some(stream) => kernel.launch_on(stream, &arguments)?,
+                None => kernel.launch(&arguments)?,
+            }
+            kept = Some(q);
+            Ok(())
+        })
+        .expect("launches");
+        assert_eq!(queue.clone_dtoh(&o).expect("reads"), expected, "cudarc waits for the launch");
+    }
+    let error = kept.expect("kept").to_vec().expect_err("given back");
+    assert!(matches!(error, Error::Device(DeviceError::GivenBack { .. })), "{error}");
+}
+
+#[test]
+#[ignore = "needs a GPU"]
 fn broadcast_keys_and_packed_heads_run_without_a_copy() {
     let device = Device::cuda(0).expect("a GPU");
     let kernel = Kernel::builtin("causal_attention").expect("a built-in").bind(Elem::F16, [("D", 64)]).expect("binds");

@@ -13,7 +13,8 @@ use crate::device::{Device, Memory};
 use crate::element::Element;
 use crate::error::Result;
 
-/// Lends slices of the host to kernels on the CPU, without a copy: `run` makes tensors over them and launches kernels.
+/// Lends memory to kernels without a copy: `run` makes tensors over slices of the host, or over slices of cudarc on a GPU, and
+/// launches kernels.
 ///
 /// The loans end when `run` returns. A tensor that is kept for longer gives [`crate::device::DeviceError::GivenBack`].
 ///
@@ -33,19 +34,43 @@ use crate::error::Result;
 /// # }
 /// ```
 pub fn lend<'env, R>(run: impl FnOnce(&Loans<'env>) -> R) -> R {
-    let loans = Loans { lent: RefCell::default(), env: PhantomData };
+    let loans = Loans { loans: RefCell::default(), env: PhantomData };
     run(&loans)
 }
 
 /// Makes tensors over memory that is lent; see [`lend`].
-#[derive(Debug)]
 pub struct Loans<'env> {
-    lent: RefCell<Vec<Arc<dyn Memory>>>,
+    loans: RefCell<Vec<Box<dyn Loan + 'env>>>,
     // Invariant, as in `std::thread::Scope`: it may not shrink to a part of the loan.
     env: PhantomData<&'env mut &'env ()>,
 }
 
+/// What is lent, and given back on drop.
+pub(crate) trait Loan {}
+
+/// A slice of the host.
+struct HostLoan(Arc<dyn Memory>);
+
+impl Loan for HostLoan {}
+
+impl Drop for HostLoan {
+    fn drop(&mut self) {
+        self.0.give_back();
+    }
+}
+
+impl std::fmt::Debug for Loans<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Loans({})", self.loans.borrow().len())
+    }
+}
+
 impl<'env> Loans<'env> {
+    /// Keeps a loan until the end.
+    pub(crate) fn keep(&self, loan: Box<dyn Loan + 'env>) {
+        self.loans.borrow_mut().push(loan);
+    }
+
     /// A packed tensor over values that kernels read. It cannot be written.
     ///
     /// # Errors
@@ -87,14 +112,8 @@ impl<'env> Loans<'env> {
         // SAFETY: the layout was checked to lie in a slice that is borrowed for 'env: for reading, where the memory cannot be written, or
         // exclusively. The slice lives until the loans end, which give the memory back. An element type has no invalid values.
         let any = unsafe { AnyTensor::foreign(&Device::cpu(), T::ELEM, pointer.cast(), place, writable, None) }?;
-        self.lent.borrow_mut().push(any.memory.clone());
+        self.keep(Box::new(HostLoan(any.memory.clone())));
         Ok(Tensor::of(any))
-    }
-}
-
-impl Drop for Loans<'_> {
-    fn drop(&mut self) {
-        self.lent.borrow().iter().for_each(|memory| memory.give_back());
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod any;
 mod error;
-pub(crate) mod layout;
+mod layout;
 mod lend;
 mod overlap;
 mod raw_parts;
@@ -11,5 +11,7 @@ mod views;
 
 pub use any::AnyTensor;
 pub use error::TensorError;
+pub(crate) use layout::Layout;
+pub(crate) use lend::Loan;
 pub use lend::{Loans, lend};
 pub use typed::Tensor;

@@ -1,9 +1,11 @@
 //! Tensors whose element type is known at compile time.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
+use super::layout::Layout;
 use super::{AnyTensor, TensorError};
-use crate::device::Device;
+use crate::device::{Device, Memory};
 use crate::element::Element;
 use crate::error::Result;
 
@@ -27,6 +29,11 @@ impl<T: Element> Tensor<T> {
     pub(super) fn of(any: AnyTensor) -> Self {
         debug_assert_eq!(any.elem(), T::ELEM);
         Self { any, element: PhantomData }
+    }
+
+    /// Over memory in which the layout lies.
+    pub(crate) fn over(device: &Device, memory: Arc<dyn Memory>, layout: Layout) -> Self {
+        Self::of(AnyTensor { device: device.clone(), memory, elem: T::ELEM, bytes: T::BYTES, layout })
     }
 
     /// A packed tensor of zeros.

@@ -43,6 +43,17 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// Whether it is this one.
+    pub(super) fn is(&self, context: sys::CUcontext) -> bool {
+        self.context == context
+    }
+
+    /// Waits for all work in it.
+    pub(super) fn finish(&self) -> Result<(), DeviceError> {
+        self.bind()?;
+        check(&self.id, "cuCtxSynchronize", result::ctx::synchronize())
+    }
+
     /// Makes the context current on this thread, as every driver call on it needs.
     pub fn bind(&self) -> Result<(), DeviceError> {
         // SAFETY: the handle came from `cuDevicePrimaryCtxRetain` and is never released.

@@ -58,6 +58,11 @@ impl DeviceMemory {
         Self { context: context.clone(), stream: stream.clone(), address, bytes, uses: Arc::default(), holder }
     }
 
+    /// Waits on the host for all work of the context.
+    pub(super) fn finish(&self) -> Result<(), DeviceError> {
+        self.context.finish()
+    }
+
     /// Begins a copy or a fill on the device's own stream, after all work that conflicts with it.
     fn begin(&self, access: Access) -> Result<impl Drop, DeviceError> {
         if access == Access::Write && !self.is_writable() {

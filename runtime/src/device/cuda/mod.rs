@@ -6,6 +6,7 @@ mod context;
 mod driver;
 mod event;
 mod image;
+mod loans;
 mod memory;
 mod module;
 mod stream;
