@@ -119,7 +119,8 @@ impl Exit {
             | DeviceError::NoGraphs(_)
             | DeviceError::NoForeignMemory(_)
             | DeviceError::ReadOnly { .. }
-            | DeviceError::GivenBack { .. } => Self::Device,
+            | DeviceError::GivenBack { .. }
+            | DeviceError::LoanInCapture { .. } => Self::Device,
             DeviceError::OutOfMemory { .. } => Self::Memory,
             DeviceError::GridTooLarge { .. } => Self::Input,
             DeviceError::Driver { .. } => Self::Driver,

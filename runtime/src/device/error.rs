@@ -119,6 +119,14 @@ pub enum DeviceError {
         /// The device.
         device: String,
     },
+    /// A loan in the order of a stream that captures a graph.
+    #[error(
+        "{device}: the stream captures a graph, which outlives a loan; capture launches on tensors of Tensor::from_raw_parts instead"
+    )]
+    LoanInCapture {
+        /// The device.
+        device: String,
+    },
     /// A use of memory after its loan, or of a graph after its tensors.
     #[error("{device}: the memory is gone: its loan has ended, or its tensor was dropped; use it before that")]
     GivenBack {

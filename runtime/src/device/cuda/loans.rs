@@ -50,8 +50,8 @@ impl<'env> Loans<'env> {
     /// this crate; they cost the least on that one ([`crate::Stream::from_raw`]).
     ///
     /// # Errors
-    /// [`DeviceError::OtherDevice`] if the stream is not of the primary context of `device`, [`crate::tensor::TensorError`] if the
-    /// tensor reaches beyond the slice.
+    /// [`DeviceError::OtherDevice`] if the stream is not of the primary context of `device`, [`DeviceError::LoanInCapture`] if it
+    /// captures a graph, [`crate::tensor::TensorError`] if the tensor reaches beyond the slice.
     pub fn read_slice<T: Element>(
         &self,
         device: &Device,
@@ -94,10 +94,13 @@ impl<'env> Loans<'env> {
         layout: Layout,
         writable: bool,
     ) -> Result<Tensor<T>> {
-        let memory = ForeignMemory { address, bytes: len * T::BYTES, writable, owner: None };
-        let memory = Arc::new(DeviceMemory::foreign(gpu.context(), gpu.stream(), memory));
         // SAFETY: the stream is of this context, as was checked, and borrowed for longer than the loan.
         let queue = unsafe { CudaStream::borrowed(gpu.context(), queue.cu_stream().cast()) };
+        if queue.is_capturing()? {
+            return Err(DeviceError::LoanInCapture { device: device.to_string() }.into());
+        }
+        let memory = ForeignMemory { address, bytes: len * T::BYTES, writable, owner: None };
+        let memory = Arc::new(DeviceMemory::foreign(gpu.context(), gpu.stream(), memory));
         // What cudarc queued so far may write the slice: work on other streams waits for it.
         memory.uses().note(&queue.mark()?, Access::Write);
         let loan = SliceLoan { memory: memory.clone(), own: gpu.stream().clone(), queue, _guard: guard };
