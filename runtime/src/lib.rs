@@ -3,7 +3,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`device`] | `cpu`, `cuda:N` and `emulator` behind one handle |
-//! | [`tensor`] | strided tensors in the memory of a device |
+//! | [`tensor`] | strided tensors in the memory of a device, lent or of another owner |
 //! | [`language`] | the kernel language: every word, masks and what they derive, fifteen known variants |
 //! | [`kernel`] | kernels: text, and text bound to types and constants |
 //! | [`launch`] | arguments, their check, and kernels made ready for a device |
@@ -54,4 +54,4 @@ pub use flashtile_macros::flash_kernel;
 pub use half::{bf16, f16};
 pub use kernel::{BoundKernel, Kernel};
 pub use launch::{Argument, LoadedKernel};
-pub use tensor::{AnyTensor, Tensor};
+pub use tensor::{AnyTensor, Loans, Tensor, lend};

@@ -123,7 +123,12 @@ impl Exit {
             | DeviceError::NoSuchGpu { .. }
             | DeviceError::UnknownArchitecture { .. }
             | DeviceError::Incompatible { .. }
-            | DeviceError::NoStreams(_) => Self::Device,
+            | DeviceError::NoStreams(_)
+            | DeviceError::NoGraphs(_)
+            | DeviceError::NoForeignMemory(_)
+            | DeviceError::ReadOnly { .. }
+            | DeviceError::GivenBack { .. }
+            | DeviceError::LoanInCapture { .. } => Self::Device,
             DeviceError::OutOfMemory { .. } => Self::Memory,
             DeviceError::GridTooLarge { .. } => Self::Input,
             DeviceError::Driver { .. } => Self::Driver,

@@ -1,5 +1,6 @@
 //! The trait behind [`super::Device`]: what the CPU, a GPU and the emulator each implement.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,6 +20,13 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Zeroed memory of so many bytes, aligned to at least 256.
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>, DeviceError>;
 
+    /// Memory that another owner allocated, used where it lies.
+    ///
+    /// # Safety
+    /// The bytes lie in memory of this device, are initialised, and stay there until the result is dropped or given back. Meanwhile nobody
+    /// else writes them, nor reads them if they are written here, unless ordered with the work that is queued here.
+    unsafe fn foreign(&self, memory: ForeignMemory) -> Result<Arc<dyn Memory>, DeviceError>;
+
     /// Counts what `allocate`, and the device itself, have allocated.
     fn meter(&self) -> &Meter;
 
@@ -34,23 +42,44 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     fn prepare(&self, kernel: &BoundKernel, options: &LaunchOptions) -> Result<Box<dyn Launcher>>;
 
     /// For access to what only one kind of device has.
-    fn as_any(&self) -> &dyn std::any::Any;
+    fn as_any(&self) -> &dyn Any;
 }
 
-/// Memory of a device, freed on drop.
+/// Keeps memory alive.
+pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
+
+/// Memory that another owner allocated.
+pub(crate) struct ForeignMemory {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Size.
+    pub bytes: usize,
+    /// Whether it may be written.
+    pub writable: bool,
+    /// Dropped with the memory. Without it the caller keeps the memory alive.
+    pub owner: Option<Owner>,
+}
+
+/// Memory of a device. What was allocated here is freed on drop.
 pub(crate) trait Memory: fmt::Debug + Send + Sync {
     /// Size in bytes.
     fn bytes(&self) -> usize;
     /// Address of the first byte, as kernels on the device see it.
     fn address(&self) -> u64;
-    /// Copies from the host, after everything queued on the device's own stream.
+    /// Whether it may be written.
+    fn is_writable(&self) -> bool {
+        true
+    }
+    /// Copies from the host, after all queued work that uses the memory.
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), DeviceError>;
-    /// Sets every byte, after everything queued on the device's own stream.
+    /// Sets every byte, after all queued work that uses the memory.
     fn fill(&self, byte: u8) -> Result<(), DeviceError>;
-    /// Copies to the host, after everything queued on the device's own stream.
+    /// Copies to the host, after all queued work that writes the memory.
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), DeviceError>;
+    /// Ends a loan, when no work uses the memory any more: every later use is an error. Memory that is not foreign stays.
+    fn give_back(&self);
     /// For access to what only one kind of memory has.
-    fn as_any(&self) -> &dyn std::any::Any;
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// An argument of a launch, as a device takes it.
@@ -70,6 +99,8 @@ pub(crate) enum CallArgument<'a> {
         shape: &'a [usize],
         /// Strides in elements.
         strides: &'a [usize],
+        /// Whether the launch may write it.
+        writes: bool,
     },
     /// An f32 scalar.
     F32(f32),
@@ -88,6 +119,16 @@ pub(crate) struct Call<'a> {
     pub width: Width,
     /// Where to queue the launch; the device's own stream if `None`.
     pub stream: Option<&'a Stream>,
+}
+
+impl Call<'_> {
+    /// The memory of each tensor, and whether the launch writes it.
+    pub fn memories(&self) -> impl Iterator<Item = (&dyn Memory, bool)> + Clone {
+        self.arguments.iter().filter_map(|argument| match *argument {
+            CallArgument::Tensor { memory, writes, .. } => Some((memory, writes)),
+            CallArgument::F32(_) | CallArgument::I32(_) => None,
+        })
+    }
 }
 
 /// A kernel made ready for a device.

@@ -104,7 +104,33 @@ pub enum DeviceError {
         /// Device of the kernel.
         device: String,
     },
-    /// The device has no streams.
-    #[error("{0} has no streams; launch without one")]
+    /// A stream of the driver on a device without a driver.
+    #[error("{0} has no streams of a driver; make one with Stream::new(&device)")]
     NoStreams(String),
+    /// A graph of a device that cannot capture.
+    #[error("{0} cannot capture launches into a graph; launch them on its stream")]
+    NoGraphs(String),
+    /// Foreign memory of a device that only has its own.
+    #[error("{0} cannot use memory that was allocated elsewhere; copy it with Tensor::from_slice, or use device cpu")]
+    NoForeignMemory(String),
+    /// A write to memory that was lent for reading.
+    #[error("{device}: the memory of the tensor was lent for reading; lend it with Loans::write to write to it")]
+    ReadOnly {
+        /// The device.
+        device: String,
+    },
+    /// A loan in the order of a stream that captures a graph.
+    #[error(
+        "{device}: the stream captures a graph, which outlives a loan; capture launches on tensors of Tensor::from_raw_parts instead"
+    )]
+    LoanInCapture {
+        /// The device.
+        device: String,
+    },
+    /// A use of memory after its loan, or of a graph after its tensors.
+    #[error("{device}: the memory is gone: its loan has ended, or its tensor was dropped; use it before that")]
+    GivenBack {
+        /// The device.
+        device: String,
+    },
 }

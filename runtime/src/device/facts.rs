@@ -153,7 +153,7 @@ mod tests {
     fn alignment_of_addresses_and_strides() {
         let memory = Cpu::device().allocate(1).expect("small");
         let of = |elem, address, shape: &[usize], strides: &[usize]| {
-            let x = CallArgument::Tensor { memory: &*memory, offset: 0, elem, address, shape, strides };
+            let x = CallArgument::Tensor { memory: &*memory, offset: 0, elem, address, shape, strides, writes: false };
             let call = Call { arguments: &[x], sizes: &[], width: Width::Narrow, stream: None };
             FactKey::of(&call, &[], &[true], None).alignment
         };

@@ -103,8 +103,8 @@ impl FoldedCall {
         arguments.iter().enumerate().map(|(position, &argument)| {
             let seen = self.tensors.iter().find(|(param, ..)| *param == position);
             match (argument, seen) {
-                (CallArgument::Tensor { memory, offset, elem, address, .. }, Some((_, shape, strides))) => {
-                    CallArgument::Tensor { memory, offset, elem, address, shape, strides }
+                (CallArgument::Tensor { memory, offset, elem, address, writes, .. }, Some((_, shape, strides))) => {
+                    CallArgument::Tensor { memory, offset, elem, address, shape, strides, writes }
                 }
                 (argument, _) => argument,
             }
@@ -172,6 +172,7 @@ mod tests {
             address: 4096,
             shape,
             strides,
+            writes: false,
         };
         let rows = own(&[1, 6, 5, 8], &[240, 40, 8, 1]);
         let keys = own(&[1, 2, 40, 8], &[640, 320, 8, 1]);

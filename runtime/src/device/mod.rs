@@ -18,7 +18,7 @@ mod options;
 mod stream;
 mod variants;
 
-pub(crate) use backend::{Backend, Call, CallArgument, Launcher, Memory};
+pub(crate) use backend::{Backend, Call, CallArgument, ForeignMemory, Launcher, Memory, Owner};
 #[cfg(test)]
 pub(crate) use cpu::Cpu;
 pub use emulator::{EmulatedCode, Emulation, EmulatorError};

@@ -1,28 +1,46 @@
-//! Streams: queues of a GPU in which work runs in order; and graphs captured from them.
+//! Streams: queues of a device in which work runs in order; and graphs captured from them.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use super::cuda::{Cuda, CudaGraph, CudaStream};
-use super::{Device, DeviceError};
+use super::{Device, DeviceError, DeviceKind};
 use crate::error::Result;
 
-/// A queue of a GPU. Work queued on one stream runs in order. Clones are the same stream.
+/// A queue of a device. Work queued on one stream runs in order. Clones are the same stream.
+///
+/// Every device has streams, so that one code path serves all. On the CPU and the emulator a launch has ended when it
+/// returns: there a stream holds no work.
+///
+/// A launch waits, on the device, for launches on other streams whose results it reads or whose arguments it overwrites.
+/// Reads such as [`crate::Tensor::to_vec`] wait for all launches that write the tensor, on whatever stream. Work that
+/// another library queues is not known here: give launches the stream of that library, or call [`Stream::wait_for`].
+///
+/// ```
+/// use flashtile::{Device, Stream};
+/// let stream = Stream::new(&Device::cpu())?;
+/// stream.synchronize()?;
+/// # Ok::<(), flashtile::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Stream {
-    cuda: Arc<CudaStream>,
+    device: Device,
+    /// The stream of the driver, on a GPU.
+    cuda: Option<Arc<CudaStream>>,
 }
 
 impl Stream {
-    /// A new stream of a GPU.
+    /// A new stream of a device.
     ///
     /// # Errors
-    /// [`DeviceError::NoStreams`] if the device is not a GPU.
+    /// The driver refuses.
     pub fn new(device: &Device) -> Result<Self> {
-        Ok(Self { cuda: Arc::new(CudaStream::new(gpu(device)?.context())?) })
+        let cuda = gpu(device).map(|gpu| CudaStream::new(gpu.context())).transpose()?;
+        Ok(Self { device: device.clone(), cuda: cuda.map(Arc::new) })
     }
 
-    /// The caller's stream, such as one of PyTorch or of another CUDA library.
+    /// The caller's stream of a GPU, such as one of candle, of PyTorch or of another CUDA library. Null is the legacy default
+    /// stream.
     ///
     /// # Safety
     /// `stream` is a `CUstream` of the primary context of `device`, alive for as long as the result and its clones are.
@@ -30,9 +48,21 @@ impl Stream {
     /// # Errors
     /// [`DeviceError::NoStreams`] if the device is not a GPU.
     pub unsafe fn from_raw(device: &Device, stream: *mut c_void) -> Result<Self> {
+        let gpu = gpu(device).ok_or_else(|| DeviceError::NoStreams(device.to_string()))?;
         // SAFETY: as the caller promises.
-        let cuda = unsafe { CudaStream::borrowed(gpu(device)?.context(), stream) };
-        Ok(Self { cuda: Arc::new(cuda) })
+        let cuda = unsafe { CudaStream::borrowed(gpu.context(), stream) };
+        Ok(Self { device: device.clone(), cuda: Some(Arc::new(cuda)) })
+    }
+
+    /// The driver's handle, a `CUstream`, for other CUDA libraries; `None` on a device that is not a GPU. It lives as long as
+    /// this stream and its clones.
+    pub fn as_raw(&self) -> Option<*mut c_void> {
+        self.cuda.as_ref().map(|stream| stream.handle())
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Waits for everything queued.
@@ -40,7 +70,25 @@ impl Stream {
     /// # Errors
     /// Something queued failed.
     pub fn synchronize(&self) -> Result<()> {
-        Ok(self.cuda.synchronize()?)
+        match &self.cuda {
+            Some(stream) => Ok(stream.synchronize()?),
+            None => Ok(()), // launches return when they are done
+        }
+    }
+
+    /// Makes what is queued here from now on wait for what is queued on another stream until now. The device waits, not the
+    /// host.
+    ///
+    /// # Errors
+    /// [`DeviceError::OtherDevice`] for a stream of another device; or the driver refuses.
+    pub fn wait_for(&self, other: &Stream) -> Result<()> {
+        if self.device != other.device {
+            return Err(DeviceError::OtherDevice { device: self.device.to_string() }.into());
+        }
+        match (&self.cuda, &other.cuda) {
+            (Some(stream), Some(other)) => Ok(stream.wait_for(other)?),
+            _ => Ok(()), // there is no work to wait for
+        }
     }
 
     /// Captures what `queue` queues on this stream into a graph, without running it.
@@ -49,18 +97,24 @@ impl Stream {
     /// compiles, which a capture does not allow.
     ///
     /// # Errors
-    /// What `queue` says, or the driver's refusal.
+    /// [`DeviceError::NoGraphs`] if the device is not a GPU; what `queue` says, or the driver's refusal.
     pub fn capture(&self, queue: impl FnOnce() -> Result<()>) -> Result<Graph> {
-        self.cuda.begin_capture()?;
+        let stream = self.cuda.as_ref().ok_or_else(|| DeviceError::NoGraphs(self.device.to_string()))?;
+        stream.begin_capture()?;
         let queued = queue();
         // The capture is ended even after an error, or the stream would be of no more use.
-        let graph = self.cuda.end_capture();
+        let graph = stream.end_capture();
         queued?;
         Ok(Graph { cuda: Arc::new(graph?) })
     }
 
-    pub(crate) fn cuda(&self) -> &CudaStream {
-        &self.cuda
+    pub(crate) fn cuda(&self) -> Option<&CudaStream> {
+        self.cuda.as_deref()
+    }
+
+    /// Whether it is a stream of a device of this kind, of which a process has one.
+    pub(crate) fn is_of(&self, kind: DeviceKind) -> bool {
+        self.device.info().kind == kind
     }
 }
 
@@ -71,16 +125,46 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Queues the captured work on a stream.
+    /// Queues the captured work on a stream, after the work on other streams that it depends on.
     ///
     /// # Errors
-    /// The driver refuses.
+    /// [`DeviceError::GivenBack`] if the memory of a tensor that it uses is gone, [`DeviceError::OtherDevice`] for a stream of
+    /// another device; or the driver refuses.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
-        Ok(self.cuda.launch(&stream.cuda)?)
+        let other = || DeviceError::OtherDevice { device: "that of the graph".to_owned() };
+        let (queue, gpu) = stream.cuda.as_ref().zip(gpu(&stream.device)).ok_or_else(other)?;
+        Ok(self.cuda.launch(queue, gpu.stream())?)
     }
 }
 
-fn gpu(device: &Device) -> Result<&Cuda, DeviceError> {
-    let gpu = device.backend().as_any().downcast_ref::<Cuda>();
-    gpu.ok_or_else(|| DeviceError::NoStreams(device.to_string()))
+fn gpu(device: &Device) -> Option<&Cuda> {
+    device.backend().as_any().downcast_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn every_device_has_streams() {
+        for device in [Device::cpu(), Device::emulator()] {
+            let (one, other) = (Stream::new(&device).expect("a stream"), Stream::new(&device).expect("a stream"));
+            one.synchronize().expect("nothing is queued");
+            one.wait_for(&other).expect("nothing is queued");
+            assert_eq!((one.device(), one.as_raw()), (&device, None));
+            let error = one.capture(|| Ok(())).expect_err("no graphs");
+            assert!(matches!(error, Error::Device(DeviceError::NoGraphs(name)) if name == device.to_string()));
+            // SAFETY: the device has no driver, so that the stream is refused before it is looked at.
+            let error = unsafe { Stream::from_raw(&device, std::ptr::null_mut()) }.expect_err("no driver");
+            assert!(matches!(error, Error::Device(DeviceError::NoStreams(name)) if name == device.to_string()));
+        }
+    }
+
+    #[test]
+    fn streams_of_two_devices_do_not_wait_for_each_other() {
+        let (one, other) = (Stream::new(&Device::cpu()), Stream::new(&Device::emulator()));
+        let error = one.expect("a stream").wait_for(&other.expect("a stream")).expect_err("two devices");
+        assert!(matches!(error, Error::Device(DeviceError::OtherDevice { device }) if device == "cpu"));
+    }
 }

@@ -29,7 +29,8 @@ impl<'a> Argument<'a> {
     /// As a device takes it.
     pub(crate) fn raw(&self) -> CallArgument<'a> {
         match *self {
-            Argument::Input(t) | Argument::Output(t) => t.raw(),
+            Argument::Input(t) => t.raw(false),
+            Argument::Output(t) => t.raw(true),
             Argument::F32(x) => CallArgument::F32(x),
             Argument::I32(x) => CallArgument::I32(x),
         }

@@ -227,6 +227,25 @@ pub enum ArgumentError {
         /// The parameter.
         name: String,
     },
+    /// An output whose memory was lent for reading.
+    #[error("argument `{name}` is written by the kernel, but its memory was lent for reading; lend it with Loans::write")]
+    ReadOnly {
+        /// The parameter.
+        name: String,
+    },
+    /// A tensor whose last dimension is not contiguous.
+    #[error(
+        "argument `{name}` has shape {shape:?} and strides {strides:?}; its last dimension must be contiguous: copy it with to_vec and \
+         from_slice, or declare its dimensions in another order"
+    )]
+    NotContiguous {
+        /// The parameter.
+        name: String,
+        /// Shape given.
+        shape: Vec<usize>,
+        /// Its strides, in elements.
+        strides: Vec<usize>,
+    },
     /// An output of which an element lies in the memory of another argument.
     #[error(
         "argument `{name}` is written by the kernel and shares memory with argument `{other}`; give them memory of their own"

@@ -3,7 +3,6 @@
 mod argument;
 mod error;
 mod loaded;
-mod overlap;
 mod signature;
 
 pub use argument::Argument;

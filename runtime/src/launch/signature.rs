@@ -8,7 +8,6 @@ use std::sync::Arc;
 use flashtile_dsl::analysis::reach::{Fault, MAX_SIZE, Reach, Values, Width};
 use flashtile_dsl::ir::{self, At, Binding, Elem, Entity, Op, ParamKind, SizeExpr, SizeKind};
 
-use super::overlap::{overlap, overlaps_itself};
 use super::{Argument, ArgumentError};
 use crate::device::Device;
 
@@ -202,6 +201,13 @@ impl Signature {
                 if *output && !matches!(argument, Argument::Output(_)) {
                     return Err(ArgumentError::NotMutable { name: name() });
                 }
+                if *output && !tensor.is_writable() {
+                    return Err(ArgumentError::ReadOnly { name: name() });
+                }
+                if !tensor.has_contiguous_rows() {
+                    let (shape, strides) = (tensor.shape().to_vec(), tensor.strides().to_vec());
+                    return Err(ArgumentError::NotContiguous { name: name(), shape, strides });
+                }
                 if !tensor.address().is_multiple_of(*bytes as u64) {
                     return Err(ArgumentError::Misaligned { name: name(), address: tensor.address(), bytes: *bytes });
                 }
@@ -221,14 +227,14 @@ impl Signature {
     pub fn check_aliases(&self, arguments: &[Argument<'_>]) -> Result<(), ArgumentError> {
         for (index, argument) in arguments.iter().enumerate() {
             let Argument::Output(output) = argument else { continue };
-            if overlaps_itself(output) {
+            if output.overlaps_itself() {
                 let (shape, strides) = (output.shape().to_vec(), output.strides().to_vec());
                 return Err(ArgumentError::Overlapping { name: self.name(index), shape, strides });
             }
             for (other, second) in arguments.iter().enumerate() {
                 if let Some(tensor) = second.tensor()
                     && other != index
-                    && overlap(output, tensor)
+                    && output.overlaps(tensor)
                 {
                     return Err(ArgumentError::Aliased { name: self.name(index), other: self.name(other) });
                 }

@@ -12,14 +12,16 @@ use crate::error::Result;
 
 /// A strided tensor in the memory of a device, of any element type. Clones and views share the memory.
 ///
-/// Shapes, strides and offsets count elements. The last dimension is contiguous.
+/// Shapes, strides and offsets count elements. Strides may be in any order, but kernels take only tensors whose last dimension
+/// is contiguous.
 #[derive(Clone, Debug)]
 pub struct AnyTensor {
-    device: Device,
-    memory: Arc<dyn Memory>,
-    elem: Elem,
-    bytes: usize,
-    layout: Layout,
+    pub(super) device: Device,
+    pub(super) memory: Arc<dyn Memory>,
+    pub(super) elem: Elem,
+    /// Bytes of an element.
+    pub(super) bytes: usize,
+    pub(super) layout: Layout,
 }
 
 impl AnyTensor {
@@ -54,54 +56,62 @@ impl AnyTensor {
     /// A view of the same memory with another shape and other strides, `offset` elements from the start of the memory.
     ///
     /// # Errors
-    /// A [`TensorError`] if it reaches beyond the memory or its last dimension is not contiguous.
+    /// [`TensorError::Bounds`] if it reaches beyond the memory, [`TensorError::Rank`], [`TensorError::TooLarge`].
     pub fn view(&self, shape: &[usize], strides: &[usize], offset: usize) -> Result<Self> {
         let layout = Layout::strided(shape, strides, offset, self.memory.bytes() / self.bytes)?;
         Ok(Self { layout, ..self.clone() })
     }
 
-    /// Elements in row-major order, as little-endian bytes. Waits for work on the device's own stream.
+    /// Elements in row-major order, as little-endian bytes. Waits for all launches that write the tensor, on whatever
+    /// stream.
+    ///
+    /// # Errors
+    /// The device refuses, an earlier launch failed, or the memory was given back.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let (start, end) = self.layout.span();
         let mut raw = vec![0u8; (end - start) * self.bytes];
         self.memory.read(start * self.bytes, &mut raw)?;
-        if self.is_packed() {
+        if self.layout.is_packed() {
             return Ok(raw);
         }
-        let row = self.layout.row_len() * self.bytes;
+        let run = self.layout.run_len() * self.bytes;
         let mut out = Vec::with_capacity(self.layout.elements()? * self.bytes);
-        for at in self.layout.rows() {
+        for at in self.layout.runs() {
             let at = (at - start) * self.bytes;
-            out.extend_from_slice(&raw[at..at + row]);
+            out.extend_from_slice(&raw[at..at + run]);
         }
         Ok(out)
     }
 
-    /// Overwrites the elements with these, in row-major order; what lies between the rows of a view is left as it is.
+    /// Overwrites the elements with these, in row-major order; what lies between the rows of a view is written as it was
+    /// found. Waits for all launches that use the tensor, on whatever stream.
     ///
     /// # Errors
-    /// [`TensorError::Length`], or the device refuses.
+    /// [`TensorError::Length`], [`TensorError::OverlapsItself`] for a broadcast view, or the device refuses.
     pub fn write_bytes(&self, bytes: &[u8]) -> Result<()> {
         let expected = self.layout.elements()?;
         if bytes.len() != expected * self.bytes {
             let found = bytes.len() / self.bytes;
             return Err(TensorError::Length { shape: self.layout.shape.clone(), expected, found }.into());
         }
-        if self.is_packed() {
+        if self.overlaps_itself() {
+            return Err(TensorError::OverlapsItself { shape: self.shape().to_vec(), strides: self.strides().to_vec() }.into());
+        }
+        if self.layout.is_packed() {
             return Ok(self.memory.write(self.layout.offset * self.bytes, bytes)?);
         }
         let (start, end) = self.layout.span();
         let mut raw = vec![0u8; (end - start) * self.bytes];
         self.memory.read(start * self.bytes, &mut raw)?;
-        let row = self.layout.row_len() * self.bytes;
-        for (at, from) in self.layout.rows().zip(bytes.chunks(row.max(1))) {
+        let run = self.layout.run_len() * self.bytes;
+        for (at, from) in self.layout.runs().zip(bytes.chunks(run.max(1))) {
             let at = (at - start) * self.bytes;
-            raw[at..at + row].copy_from_slice(from);
+            raw[at..at + run].copy_from_slice(from);
         }
         Ok(self.memory.write(start * self.bytes, &raw)?)
     }
 
-    /// Sets every byte of the memory that this tensor and its views share.
+    /// Sets every byte of the memory that this tensor and its views share, between their elements too.
     ///
     /// # Errors
     /// The device refuses.
@@ -169,8 +179,18 @@ impl AnyTensor {
         self.bytes
     }
 
-    /// As a device takes it.
-    pub(crate) fn raw(&self) -> CallArgument<'_> {
+    /// Whether it may be written: all tensors may but those of memory that was lent for reading.
+    pub fn is_writable(&self) -> bool {
+        self.memory.is_writable()
+    }
+
+    /// Whether the last dimension is contiguous, as kernels need.
+    pub fn has_contiguous_rows(&self) -> bool {
+        self.layout.has_contiguous_rows()
+    }
+
+    /// As a device takes it, for a launch that writes it or not.
+    pub(crate) fn raw(&self, writes: bool) -> CallArgument<'_> {
         CallArgument::Tensor {
             memory: &*self.memory,
             offset: self.layout.offset,
@@ -178,16 +198,8 @@ impl AnyTensor {
             address: self.address(),
             shape: &self.layout.shape,
             strides: &self.layout.strides,
+            writes,
         }
-    }
-
-    fn is_packed(&self) -> bool {
-        let mut stride = 1;
-        self.layout.shape.iter().zip(&self.layout.strides).rev().all(|(&extent, &s)| {
-            let packed = extent <= 1 || s == stride;
-            stride *= extent;
-            packed
-        })
     }
 }
 

@@ -1,10 +1,10 @@
-//! Shapes and strides of tensors, in elements, and what a view may do with them.
+//! Shapes and strides of tensors, in elements.
 
 use super::TensorError;
 
 /// Shape, strides and offset of a tensor in its memory, all in elements.
 ///
-/// Invariant: every element lies in the memory, and the last dimension has stride 1 (or at most one element).
+/// Invariant: every element lies in the memory. Strides may be in any order; 0 repeats a dimension.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub shape: Vec<usize>,
@@ -30,12 +30,6 @@ impl Layout {
             return Err(TensorError::Rank { shape: shape.to_vec(), strides: strides.to_vec() });
         }
         let layout = Self { shape: shape.to_vec(), strides: strides.to_vec(), offset };
-        if let (Some(&extent), Some(&stride)) = (shape.last(), strides.last())
-            && extent > 1
-            && stride != 1
-        {
-            return Err(TensorError::NotContiguous { shape: layout.shape, strides: layout.strides });
-        }
         if layout.elements()? > 0 {
             let last = layout.last().ok_or_else(|| TensorError::TooLarge(shape.to_vec()))?;
             if last >= len {
@@ -70,12 +64,40 @@ impl Layout {
         }
     }
 
-    /// Offsets of the starts of all rows (runs along the last dimension), in row-major order.
-    pub fn rows(&self) -> impl Iterator<Item = usize> + '_ {
-        let outer = self.shape.len().saturating_sub(1);
+    /// Whether the last dimension has stride 1, or at most one element: what kernels need.
+    pub fn has_contiguous_rows(&self) -> bool {
+        match (self.shape.last(), self.strides.last()) {
+            (Some(&extent), Some(&stride)) => extent <= 1 || stride == 1,
+            _ => true,
+        }
+    }
+
+    /// Whether the elements follow each other in row-major order without a gap.
+    pub fn is_packed(&self) -> bool {
+        let mut stride = 1;
+        self.shape.iter().zip(&self.strides).rev().all(|(&extent, &s)| {
+            let packed = extent <= 1 || s == stride;
+            stride *= extent;
+            packed
+        })
+    }
+
+    /// Dimensions outside of a run; see [`Layout::run_len`].
+    fn outer(&self) -> usize {
+        if self.has_contiguous_rows() { self.shape.len().saturating_sub(1) } else { self.shape.len() }
+    }
+
+    /// Elements that follow each other in memory: a row, or one element where the last dimension is not contiguous.
+    pub fn run_len(&self) -> usize {
+        self.shape[self.outer()..].iter().product()
+    }
+
+    /// Offsets of the starts of all runs, in row-major order.
+    pub fn runs(&self) -> impl Iterator<Item = usize> + '_ {
+        let outer = self.outer();
         let count = if self.shape.contains(&0) { 0 } else { self.shape[..outer].iter().product() };
-        (0..count).map(move |row| {
-            let mut rest = row;
+        (0..count).map(move |run| {
+            let mut rest = run;
             let mut at = self.offset;
             for d in (0..outer).rev() {
                 at += rest % self.shape[d] * self.strides[d];
@@ -83,11 +105,6 @@ impl Layout {
             }
             at
         })
-    }
-
-    /// Length of a row.
-    pub fn row_len(&self) -> usize {
-        self.shape.last().copied().unwrap_or(1)
     }
 }
 
@@ -99,19 +116,21 @@ mod tests {
     fn packed_strides_are_row_major() {
         let layout = Layout::packed(&[2, 3, 4]).expect("small");
         assert_eq!(layout.strides, [12, 4, 1]);
-        assert_eq!(layout.rows().collect::<Vec<_>>(), [0, 4, 8, 12, 16, 20]);
+        assert_eq!(layout.runs().collect::<Vec<_>>(), [0, 4, 8, 12, 16, 20]);
         assert_eq!(layout.span(), (0, 24));
-        assert_eq!(Layout::packed(&[2, 0, 4]).expect("empty").rows().count(), 0);
+        assert_eq!(Layout::packed(&[2, 0, 4]).expect("empty").runs().count(), 0);
         assert_eq!(Layout::packed(&[usize::MAX, 4]), Err(TensorError::TooLarge(vec![usize::MAX, 4])));
     }
 
     #[test]
-    fn views_stay_in_bounds_and_contiguous() {
+    fn views_stay_in_bounds() {
         let transposed_heads = Layout::strided(&[2, 3, 4], &[4, 8, 1], 0, 24).expect("fits");
-        assert_eq!(transposed_heads.rows().collect::<Vec<_>>(), [0, 8, 16, 4, 12, 20]);
+        assert_eq!(transposed_heads.runs().collect::<Vec<_>>(), [0, 8, 16, 4, 12, 20]);
         let last = Layout::strided(&[2, 3], &[8, 1], 1, 11);
         assert!(matches!(last, Err(TensorError::Bounds { last: 11, len: 11, .. })), "{last:?}");
-        assert!(matches!(Layout::strided(&[2, 3], &[1, 2], 0, 6), Err(TensorError::NotContiguous { .. })));
+        let columns = Layout::strided(&[2, 3], &[1, 2], 0, 6).expect("fits");
+        assert_eq!((columns.run_len(), columns.runs().collect::<Vec<_>>()), (1, vec![0, 2, 4, 1, 3, 5]));
+        assert!(!columns.has_contiguous_rows() && transposed_heads.has_contiguous_rows());
         assert!(matches!(Layout::strided(&[2, 3], &[1], 0, 6), Err(TensorError::Rank { .. })));
         assert!(Layout::strided(&[0, 3], &[100, 1], 0, 0).is_ok());
     }

@@ -1,9 +1,11 @@
 //! Tensors whose element type is known at compile time.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
+use super::layout::Layout;
 use super::{AnyTensor, TensorError};
-use crate::device::Device;
+use crate::device::{Device, Memory};
 use crate::element::Element;
 use crate::error::Result;
 
@@ -23,6 +25,17 @@ pub struct Tensor<T: Element> {
 }
 
 impl<T: Element> Tensor<T> {
+    /// With the static element type that it has.
+    pub(super) fn of(any: AnyTensor) -> Self {
+        debug_assert_eq!(any.elem(), T::ELEM);
+        Self { any, element: PhantomData }
+    }
+
+    /// Over memory in which the layout lies.
+    pub(crate) fn over(device: &Device, memory: Arc<dyn Memory>, layout: Layout) -> Self {
+        Self::of(AnyTensor { device: device.clone(), memory, elem: T::ELEM, bytes: T::BYTES, layout })
+    }
+
     /// A packed tensor of zeros.
     ///
     /// # Errors
@@ -48,27 +61,27 @@ impl<T: Element> Tensor<T> {
         Self::from_slice(device, shape, &values)
     }
 
-    /// Elements in row-major order. Waits for work on the device's own stream.
+    /// Elements in row-major order. Waits for all launches that write the tensor, on whatever stream.
     ///
     /// # Errors
-    /// The device refuses, or an earlier launch failed.
+    /// The device refuses, an earlier launch failed, or the memory was given back.
     pub fn to_vec(&self) -> Result<Vec<T>> {
         Ok(self.any.to_bytes()?.chunks_exact(T::BYTES).map(T::read_bytes).collect())
     }
 
-    /// Overwrites the elements, in row-major order.
+    /// Overwrites the elements, in row-major order. Waits for all launches that use the tensor, on whatever stream.
     ///
     /// # Errors
-    /// [`TensorError::Length`], or the device refuses.
+    /// [`TensorError::Length`], [`TensorError::OverlapsItself`] for a broadcast view, or the device refuses.
     pub fn copy_from_slice(&mut self, values: &[T]) -> Result<()> {
         self.any.write_bytes(&to_bytes(values))
     }
 
-    /// A view of the same memory with another shape and other strides (in elements, the last one 1), `offset` elements
-    /// from the start of the memory.
+    /// A view of the same memory with another shape and other strides (in elements), `offset` elements from the start of
+    /// the memory. Kernels take a view whose last dimension has stride 1.
     ///
     /// # Errors
-    /// A [`TensorError`] if it reaches beyond the memory or its last dimension is not contiguous.
+    /// [`TensorError::Bounds`] if it reaches beyond the memory, [`TensorError::Rank`], [`TensorError::TooLarge`].
     pub fn view(&self, shape: &[usize], strides: &[usize], offset: usize) -> Result<Self> {
         Ok(Self { any: self.any.view(shape, strides, offset)?, element: PhantomData })
     }

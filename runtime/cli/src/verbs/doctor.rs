@@ -45,6 +45,11 @@ const TEST_GROUPS: &[TestGroup] = &[
     TestGroup { name: "conformance on the emulator", command: "flashtile verify --all --device emulator", needs: &["NVRTC"] },
     TestGroup { name: "conformance on a GPU", command: "flashtile verify --all --device cuda:0", needs: &["GPU", "NVRTC"] },
     TestGroup {
+        name: "launches, streams and foreign memory on a GPU",
+        command: "cargo test --release -p flashtile --test gpu -- --ignored",
+        needs: &["GPU", "NVRTC"],
+    },
+    TestGroup {
         name: "the emulator against a GPU, bit by bit",
         command: "flashtile verify --all --schedules 300 --device cuda:0 --against emulator",
         needs: &["GPU", "NVRTC"],
@@ -60,6 +65,12 @@ const TEST_GROUPS: &[TestGroup] = &[
         needs: &["NVRTC", "nvcc"],
     },
     TestGroup { name: "disassembly", command: "flashtile inspect attention --emit sass", needs: &["NVRTC", "disassembler"] },
+    TestGroup { name: "beside candle on the CPU", command: "cd clients/candle && cargo run --release", needs: &[] },
+    TestGroup {
+        name: "beside candle on a GPU",
+        command: "cd clients/candle && cargo run --release --features cuda -- cuda",
+        needs: &["GPU", "NVRTC"],
+    },
     TestGroup { name: "comparison with peers", command: "python3 bench/bench.py", needs: &["GPU", "Python"] },
 ];
 

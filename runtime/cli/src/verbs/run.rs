@@ -31,6 +31,9 @@ pub struct Flags {
     /// Scalars, and sizes that no input determines, such as scale=0.125; may be repeated
     #[arg(long, value_name = "NAME=VALUE,..", allow_hyphen_values = true)]
     set: Vec<Numbers>,
+    /// Element type of the kernel's type parameters that no input has, such as that of an output alone
+    #[arg(long, value_enum)]
+    dtype: Option<DType>,
     /// Device: cpu, cuda:N or emulator; by default the best one there is
     #[arg(long)]
     device: Option<String>,
@@ -63,7 +66,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let file = TensorFile::open(&flags.input)?;
     let kernel = subject.kernel.clone();
     let inputs = inputs(&file, kernel.ir())?;
-    let binding = bind(&mut subject, &inputs);
+    let binding = bind(&mut subject, &inputs, flags.dtype)?;
     for name in file.names()?.iter().filter(|name| !inputs.contains_key(name.as_str())) {
         output.note(format!("note: {} holds `{name}`, which is no input of `{}`", flags.input.display(), kernel.name()));
     }
@@ -129,9 +132,9 @@ fn inputs<'f>(file: &'f TensorFile, ir: &ir::Kernel) -> Result<BTreeMap<String, 
     Ok(inputs)
 }
 
-/// Types, constants and sizes that follow from the inputs. Whether they agree with each other is for the launch to say,
-/// which names the argument.
-fn bind(subject: &mut Subject, inputs: &BTreeMap<String, FileTensor<'_>>) -> Binding {
+/// Types, constants and sizes that follow from the inputs; `dtype` is what else type parameters are. Whether the inputs agree
+/// with each other is for the launch to say, which names the argument.
+fn bind(subject: &mut Subject, inputs: &BTreeMap<String, FileTensor<'_>>, dtype: Option<DType>) -> Result<Binding> {
     let kernel = subject.kernel.clone();
     let ir = kernel.ir();
     let mut types = BTreeMap::new();
@@ -149,7 +152,26 @@ fn bind(subject: &mut Subject, inputs: &BTreeMap<String, FileTensor<'_>>) -> Bin
             }
         }
     }
-    Binding { types, consts: subject.consts.clone() }
+    let open: Vec<&String> = ir.type_params.iter().filter(|name| !types.contains_key(*name)).collect();
+    match dtype {
+        None if open.is_empty() => {}
+        None => {
+            let names = open.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(Failure::Usage(format!("no input has the type {names} of kernel `{}`; give --dtype", ir.name)));
+        }
+        Some(dtype) if open.is_empty() => {
+            if let Some((name, elem)) = types.iter().find(|(_, elem)| **elem != dtype.elem()) {
+                let (given, found) = (dtype.elem().name(), elem.name());
+                return Err(Failure::Usage(format!(
+                    "--dtype {given} does not fit: the inputs say that type {name} is {found}; leave it out, or convert the inputs"
+                )));
+            }
+        }
+        Some(dtype) => open.into_iter().for_each(|name| {
+            types.insert(name.clone(), dtype.elem());
+        }),
+    }
+    Ok(Binding { types, consts: subject.consts.clone() })
 }
 
 fn tensor_params(ir: &ir::Kernel) -> impl Iterator<Item = (&ir::Param, &ir::TensorDecl)> {
@@ -196,8 +218,8 @@ fn place(
                     Elem::Generic(index) => ir.type_params.get(index as usize).and_then(|n| binding.types.get(n)).copied(),
                     own => Some(own),
                 };
-                let unknown = || Failure::Usage(format!("no input says which type `{}` holds", param.name));
-                Placed::Output(AnyTensor::zeros(device, elem.ok_or_else(unknown)?, &shape)?)
+                let elem = elem.expect("bound: every type parameter has a type");
+                Placed::Output(AnyTensor::zeros(device, elem, &shape)?)
             }
             ParamKind::Tensor(_) => {
                 let input = inputs.get(&param.name).expect("every input was read");

@@ -43,6 +43,42 @@ fn tensors_go_in_and_out_by_name() {
 }
 
 #[test]
+fn a_type_that_no_input_has_is_given() {
+    let sandbox = Sandbox::new();
+    let text = "/// Rounds.
+        pub fn rounded<T: Element>(x: &Tensor<f32, (N)>, y: &mut Tensor<T, (N)>) {
+            let i = program(tiles(N));
+            store(y, [i], load(x, [i]).to::<T>());
+        }";
+    sandbox.write("rounded.rs", text);
+    let values = [1.0f32, -2.5, 1.0 + 1.0 / 1024.0];
+    let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    sandbox.write("in.safetensors", file(&[("x", Dtype::F32, vec![3], bytes)]));
+    let run = "run rounded.rs --device cpu --in in.safetensors --out out.safetensors";
+    sandbox.run(run).fails_with(2, "no input has the type T of kernel `rounded`; give --dtype");
+    for (name, dtype, last) in
+        [("f16", Dtype::F16, 1.0 + 1.0 / 1024.0), ("bf16", Dtype::BF16, 1.0), ("f32", Dtype::F32, values[2])]
+    {
+        let run = sandbox.run(&format!("{run} --dtype {name}"));
+        assert!(run.succeeds().contains(&format!("y {name} [3]")), "{}", run.stdout);
+        let bytes = std::fs::read(sandbox.path().join("out.safetensors")).expect("written");
+        let out = safetensors::SafeTensors::deserialize(&bytes).expect("a file");
+        let y = out.tensor("y").expect("there");
+        assert_eq!(y.dtype(), dtype);
+        let found: Vec<f32> = match dtype {
+            Dtype::F16 => y.data().chunks(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+            Dtype::BF16 => y.data().chunks(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+            _ => y.data().chunks(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        };
+        assert_eq!(found, [1.0, -2.5, last], "{name}");
+    }
+    let (q, k) = (f16(&[1, 2, 5, 16]), f16(&[1, 1, 7, 16]));
+    sandbox.write("in.safetensors", file(&[named("q", q), named("k", k.clone()), named("v", k)]));
+    assert!(sandbox.run(&format!("{RUN} --dtype f16")).succeeds().contains("o f16"), "the same as the inputs say");
+    sandbox.run(&format!("{RUN} --dtype bf16")).fails_with(2, "--dtype bf16 does not fit: the inputs say that type T is f16");
+}
+
+#[test]
 fn faulty_tensors_are_named_and_the_old_output_stays() {
     let sandbox = Sandbox::new();
     let (q, k) = (|| named("q", f16(&[1, 2, 5, 16])), || named("k", f16(&[1, 1, 7, 16])));

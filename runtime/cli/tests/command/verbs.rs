@@ -149,7 +149,7 @@ fn the_cache_is_listed_exported_and_cleared() {
 fn the_doctor_says_what_needs_what() {
     let sandbox = Sandbox::new();
     let doctor = sandbox.run("doctor");
-    for text in ["NVRTC", "to get NVRTC:", "conformance on a GPU", "can run here"] {
+    for text in ["NVRTC", "to get NVRTC:", "conformance on a GPU", "foreign memory on a GPU", "can run here"] {
         assert!(doctor.succeeds().contains(text), "{text}: {}", doctor.stdout);
     }
     let findings = sandbox.run("doctor --json").json();

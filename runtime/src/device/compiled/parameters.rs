@@ -196,6 +196,7 @@ mod tests {
             address: 0x1122_3344_5566_7788,
             shape: &shape,
             strides: &strides,
+            writes: false,
         };
         let mut block = [0xffu8; 40];
         parameters.pack(&[x, CallArgument::F32(0.5)], &[8, 100], 0xabcd, &mut block);

@@ -82,6 +82,7 @@ impl ScratchLayout {
             address: address + t.offset as u64,
             shape: &t.shape,
             strides: &t.strides,
+            writes: true,
         })
     }
 }

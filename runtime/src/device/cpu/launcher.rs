@@ -4,14 +4,12 @@
 //! the tiles that its programs store are then written by the launching thread, in program order. So no two threads
 //! write, and the result does not depend on how programs were spread over threads.
 
-use std::sync::RwLockReadGuard;
-
 use flashtile_dsl::interpret::{self, Blocks, InterpretError, Interpreter, Ir32, Stored, TensorView};
 use flashtile_dsl::ir::{Direction, Entity, ParamKind};
 use rayon::prelude::*;
 
-use super::HostMemory;
-use crate::device::{Call, CallArgument, Launcher, Memory};
+use super::memory::{HostMemory, ReadBytes};
+use crate::device::{Call, CallArgument, DeviceError, DeviceKind, Launcher, Memory};
 use crate::error::{Error, Result};
 use crate::kernel::{BoundKernel, KernelError};
 
@@ -34,15 +32,15 @@ impl CpuLauncher {
     }
 
     /// Runs programs `from ..` as far as one batch goes; returns what they store and the number of all programs.
-    fn batch(&self, call: &Call<'_>, from: usize) -> Result<(Vec<Stored<f32>>, usize, usize), InterpretError> {
+    fn batch(&self, call: &Call<'_>, from: usize) -> Result<(Vec<Stored<f32>>, usize, usize)> {
         let kernel = self.kernel.ir();
-        let mut guards: Vec<(u64, RwLockReadGuard<'_, Vec<u8>>)> = Vec::new();
+        let mut guards: Vec<(&HostMemory, ReadBytes<'_>)> = Vec::new();
         for (param, argument) in kernel.params.values().zip(call.arguments) {
             if let (ParamKind::Tensor(tensor), CallArgument::Tensor { memory, .. }) = (&param.kind, argument)
                 && tensor.direction.is_read()
-                && guards.iter().all(|g| g.0 != memory.address())
+                && guards.iter().all(|(locked, _)| !std::ptr::eq(*locked, host(*memory)))
             {
-                guards.push((memory.address(), host(*memory).raw.read().unwrap_or_else(|e| e.into_inner())));
+                guards.push((host(*memory), host(*memory).read_bytes()?));
             }
         }
         let arguments: Vec<_> = kernel
@@ -54,32 +52,33 @@ impl CpuLauncher {
                 (_, CallArgument::I32(x)) => interpret::Argument::I32(x),
                 (ParamKind::Tensor(tensor), _) if tensor.direction == Direction::Out => interpret::Argument::Output,
                 (_, CallArgument::Tensor { memory, offset, elem, shape, strides, .. }) => {
-                    let (_, raw) = guards.iter().find(|g| g.0 == memory.address()).expect("every input is locked above");
-                    let memory = host(memory);
-                    let all = &raw[memory.start..][..memory.bytes];
+                    let locked = guards.iter().find(|(locked, _)| std::ptr::eq(*locked, host(memory)));
+                    let all = locked.expect("every input is locked above").1.as_slice();
                     let first = (offset * elem.bytes().unwrap_or(1)).min(all.len());
                     interpret::Argument::Input(TensorView { elem, shape, strides, bytes: &all[first..] })
                 }
             })
             .collect();
-        let interpreter = Interpreter::new(kernel, self.kernel.binding(), call.sizes, &self.blocks, &arguments, Ir32)?;
+        let interpreter = Interpreter::new(kernel, self.kernel.binding(), call.sizes, &self.blocks, &arguments, Ir32);
+        let interpreter = interpreter.map_err(|e| self.error(&e))?;
         let programs = interpreter.programs();
         let to = programs.min(from + BATCH_PER_THREAD * rayon::current_num_threads());
-        let stored: Vec<Vec<_>> = (from..to).into_par_iter().map(|p| interpreter.run(p)).collect::<Result<_, _>>()?;
+        let stored: Result<Vec<Vec<_>>, InterpretError> = (from..to).into_par_iter().map(|p| interpreter.run(p)).collect();
+        let stored = stored.map_err(|e| self.error(&e))?;
         Ok((stored.into_iter().flatten().collect(), to, programs))
     }
 
-    fn write(&self, call: &Call<'_>, stored: &[Stored<f32>]) {
+    fn write(&self, call: &Call<'_>, stored: &[Stored<f32>]) -> Result<()> {
         for tile in stored {
             let CallArgument::Tensor { memory, offset, elem, strides, .. } = &call.arguments[tile.param.index()] else {
                 unreachable!("verified: only tensors are stored to")
             };
-            let memory = host(*memory);
-            let mut raw = memory.raw.write().unwrap_or_else(|e| e.into_inner());
-            let all = &mut raw[memory.start..][..memory.bytes];
+            let mut bytes = host(*memory).write_bytes()?;
+            let all = bytes.as_mut_slice();
             let first = (offset * elem.bytes().unwrap_or(1)).min(all.len());
             tile.write(*elem, strides, &mut all[first..]);
         }
+        Ok(())
     }
 
     fn error(&self, error: &InterpretError) -> Error {
@@ -95,10 +94,13 @@ impl CpuLauncher {
 
 impl Launcher for CpuLauncher {
     fn launch(&self, call: &Call<'_>) -> Result<()> {
+        if call.stream.is_some_and(|stream| !stream.is_of(DeviceKind::Cpu)) {
+            return Err(DeviceError::OtherDevice { device: "cpu".to_owned() }.into());
+        }
         let mut from = 0;
         loop {
-            let (stored, to, programs) = self.batch(call, from).map_err(|e| self.error(&e))?;
-            self.write(call, &stored);
+            let (stored, to, programs) = self.batch(call, from)?;
+            self.write(call, &stored)?;
             if to == programs {
                 return Ok(());
             }

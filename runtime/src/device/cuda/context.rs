@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use cudarc::driver::{result, sys};
 use flashtile_codegen::{ARCHS, Arch, Facts, Schedule};
 
-use super::driver::{check, check_status, probe};
+use super::driver::{check, check_status, functions};
 use super::image::Form;
 use super::memory::DeviceMemory;
-use super::stream::CudaStream;
+use super::stream::{Captures, CudaStream};
+use super::uses::{Access, Entered};
 use super::variant::Variant;
+use crate::device::backend::ForeignMemory;
 use crate::device::compiled::{CompiledLauncher, Processor};
 use crate::device::{
     Backend, Call, CodeResources, DeviceError, DeviceInfo, DeviceKind, GpuInfo, LaunchOptions, Launcher, Memory, Meter,
@@ -31,6 +33,8 @@ pub(crate) struct Context {
     pub id: String,
     /// Counts what is allocated in it.
     pub meter: Arc<Meter>,
+    /// What the captures that run use.
+    pub(super) captures: Captures,
 }
 
 // SAFETY: a context handle may be used from any thread; each use makes it current on its own thread first.
@@ -39,6 +43,17 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// Whether it is this one.
+    pub(super) fn is(&self, context: sys::CUcontext) -> bool {
+        self.context == context
+    }
+
+    /// Waits for all work in it.
+    pub(super) fn finish(&self) -> Result<(), DeviceError> {
+        self.bind()?;
+        check(&self.id, "cuCtxSynchronize", result::ctx::synchronize())
+    }
+
     /// Makes the context current on this thread, as every driver call on it needs.
     pub fn bind(&self) -> Result<(), DeviceError> {
         // SAFETY: the handle came from `cuDevicePrimaryCtxRetain` and is never released.
@@ -70,7 +85,7 @@ impl Cuda {
     }
 
     fn open(ordinal: usize) -> Result<Self, DeviceError> {
-        probe()?;
+        functions()?;
         let id = format!("cuda:{ordinal}");
         check(&id, "cuInit", result::init())?;
         let count = check(&id, "cuDeviceGetCount", result::device::get_count())?;
@@ -85,7 +100,7 @@ impl Cuda {
         })?;
         // SAFETY: `device` is a handle that the driver just gave.
         let context = check(&id, "cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
-        let context = Arc::new(Context { context, id, meter: Arc::default() });
+        let context = Arc::new(Context { context, id, meter: Arc::default(), captures: Captures::default() });
         context.bind()?;
         let stream = Arc::new(CudaStream::new(&context)?);
         Ok(Self { context, info, gpu, arch, stream })
@@ -122,6 +137,10 @@ impl Backend for Cuda {
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>, DeviceError> {
         Ok(Arc::new(self.allocate_memory(bytes)?))
+    }
+
+    unsafe fn foreign(&self, memory: ForeignMemory) -> Result<Arc<dyn Memory>, DeviceError> {
+        Ok(Arc::new(DeviceMemory::foreign(&self.context, &self.stream, memory)))
     }
 
     fn meter(&self) -> &Meter {
@@ -179,13 +198,41 @@ impl Processor for Cuda {
     }
 
     fn launch(&self, variant: &Variant, call: &Call<'_>, _: &LaunchOptions) -> Result<()> {
-        match call.stream {
-            None => variant.launch(call, &self.stream)?,
-            Some(stream) if stream.cuda().is_of(&self.context) => variant.launch(call, stream.cuda())?,
-            Some(_) => return Err(DeviceError::OtherDevice { device: self.info.id.clone() }.into()),
+        let stream = match call.stream {
+            None => &*self.stream,
+            Some(stream) => match stream.cuda().filter(|stream| stream.is_of(&self.context)) {
+                Some(stream) => stream,
+                None => return Err(DeviceError::OtherDevice { device: self.info.id.clone() }.into()),
+            },
+        };
+        let _entered = Entered::new(&self.context.id, uses(call).map(|(memory, _)| &**memory.uses()))?;
+        let is_own = std::ptr::eq(stream, &*self.stream);
+        let capture = if is_own { None } else { stream.capture()? };
+        if capture.is_none() {
+            for (memory, access) in uses(call) {
+                memory.uses().order(access, stream, &self.stream)?;
+            }
         }
-        Ok(())
+        let launched = variant.launch(call, stream);
+        // Of a call of several launches some may be queued even after an error.
+        match (capture, is_own) {
+            (Some(capture), _) => {
+                uses(call).for_each(|(memory, access)| self.context.captures.note(capture, memory.uses(), access));
+            }
+            (None, true) => uses(call).for_each(|(memory, access)| memory.uses().note_own(access)),
+            (None, false) => {
+                let mark = stream.mark()?;
+                uses(call).for_each(|(memory, access)| memory.uses().note(&mark, access));
+            }
+        }
+        Ok(launched?)
     }
+}
+
+/// The memory of a call's tensors.
+fn uses<'a>(call: &'a Call<'_>) -> impl Iterator<Item = (&'a DeviceMemory, Access)> + Clone {
+    let memory = |(memory, writes): (&'a dyn Memory, bool)| Some((memory.as_any().downcast_ref()?, Access::of(writes)));
+    call.memories().filter_map(memory)
 }
 
 fn describe(id: &str, device: sys::CUdevice) -> Result<(DeviceInfo, GpuInfo), DeviceError> {

@@ -1,15 +1,18 @@
 //! GPUs through the CUDA driver, which is loaded when the first GPU is asked for.
 //!
-//! Architecture invariant: `unsafe` is here and in the toolchain only, each block with its reason.
+//! Architecture invariant: nothing outside knows cudarc, and each `unsafe` block has its reason.
 
 mod context;
 mod driver;
+mod event;
 mod image;
+mod loans;
 mod memory;
 mod module;
 mod stream;
 mod tensor_map;
 mod timing;
+mod uses;
 mod variant;
 mod workspace;
 

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{result, sys};
-
-use super::context::{Context, Cuda};
-use super::driver::check;
+use super::context::Cuda;
+use super::event::Event;
 use super::memory::DeviceMemory;
 use super::stream::CudaStream;
 use crate::device::DeviceError;
@@ -14,7 +12,6 @@ use crate::error::Result;
 /// A pair of events and a buffer that is larger than the L2 cache.
 #[derive(Debug)]
 pub(crate) struct Timer {
-    context: Arc<Context>,
     stream: Arc<CudaStream>,
     flush: DeviceMemory,
     start: Event,
@@ -26,11 +23,10 @@ impl Timer {
     pub fn new(gpu: &Cuda) -> Result<Self, DeviceError> {
         let flush = usize::try_from(gpu.gpu().l2_bytes).unwrap_or(0).max(32 << 20) * 2;
         Ok(Self {
-            context: gpu.context().clone(),
             stream: gpu.stream().clone(),
             flush: gpu.allocate_memory(flush)?,
-            start: Event::new(gpu.context())?,
-            end: Event::new(gpu.context())?,
+            start: Event::timed(gpu.context())?,
+            end: Event::timed(gpu.context())?,
         })
     }
 
@@ -56,49 +52,6 @@ impl Timer {
         queue()?;
         self.end.record(&self.stream)?;
         self.end.wait()?;
-        self.context.bind()?;
-        // SAFETY: both events are alive, and recorded.
-        let elapsed = unsafe { result::event::elapsed(self.start.event, self.end.event) };
-        Ok(f64::from(check(&self.context.id, "cuEventElapsedTime", elapsed)?) / 1e3)
-    }
-}
-
-#[derive(Debug)]
-struct Event {
-    context: Arc<Context>,
-    event: sys::CUevent,
-}
-
-// SAFETY: an event handle may be used from any thread.
-unsafe impl Send for Event {}
-// SAFETY: as above; the driver locks what is shared.
-unsafe impl Sync for Event {}
-
-impl Event {
-    fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        context.bind()?;
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        Ok(Self { context: context.clone(), event: check(&context.id, "cuEventCreate", event)? })
-    }
-
-    fn record(&self, stream: &CudaStream) -> Result<(), DeviceError> {
-        self.context.bind()?;
-        // SAFETY: event and stream are alive and of one context.
-        check(&self.context.id, "cuEventRecord", unsafe { result::event::record(self.event, stream.raw()) })
-    }
-
-    fn wait(&self) -> Result<(), DeviceError> {
-        self.context.bind()?;
-        // SAFETY: the event is alive.
-        check(&self.context.id, "cuEventSynchronize", unsafe { result::event::synchronize(self.event) })
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: we created it and destroy it once. A failure leaves nothing to be done.
-            let _ = unsafe { result::event::destroy(self.event) };
-        }
+        Ok(self.start.seconds_to(&self.end)?)
     }
 }

@@ -66,6 +66,8 @@ impl Memory for EmulatorMemory {
         Ok(())
     }
 
+    fn give_back(&self) {}
+
     fn as_any(&self) -> &dyn std::any::Any {
         self
     }

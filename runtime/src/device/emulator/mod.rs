@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use flashtile_codegen::{Arch, Facts, Schedule};
 use flashtile_emulator::{GlobalMemory, Module, Options};
 
+use super::backend::ForeignMemory;
 use super::compiled::{CompiledLauncher, Processor};
 use super::{Backend, Call, CodeResources, DeviceError, DeviceInfo, DeviceKind, LaunchOptions, Launcher, Memory, Meter};
 use crate::error::{Error, Result};
@@ -142,6 +143,10 @@ impl Backend for Emulator {
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>, DeviceError> {
         Ok(Arc::new(EmulatorMemory::zeroed(self, bytes)?))
+    }
+
+    unsafe fn foreign(&self, _: ForeignMemory) -> Result<Arc<dyn Memory>, DeviceError> {
+        Err(DeviceError::NoForeignMemory("emulator".to_owned()))
     }
 
     fn meter(&self) -> &Meter {

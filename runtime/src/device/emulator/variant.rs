@@ -8,7 +8,7 @@ use flashtile_emulator::{Launch, Module, Options, Report, Swizzle, TensorMap};
 
 use super::{Emulator, EmulatorError, EmulatorMemory, MULTIPROCESSORS};
 use crate::device::compiled::{CallPlan, MAX_BYTES, MapPlan, Parameters, argument_named, describe, resolve_maps};
-use crate::device::{Call, CallArgument, DeviceError, Memory};
+use crate::device::{Call, CallArgument, DeviceError, DeviceKind, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
 use crate::lowering::{Generated, GeneratedLaunch};
@@ -87,8 +87,8 @@ impl Variant {
 
     /// Executes the launches of a call, one after the other.
     pub fn launch(&self, call: &Call<'_>, options: &Options) -> Result<()> {
-        if call.stream.is_some() {
-            return Err(DeviceError::NoStreams("emulator".to_owned()).into());
+        if call.stream.is_some_and(|stream| !stream.is_of(DeviceKind::Emulator)) {
+            return Err(DeviceError::OtherDevice { device: "emulator".to_owned() }.into());
         }
         let too_large = || DeviceError::GridTooLarge { device: "emulator".to_owned() };
         let seen = self.calls.see(call).ok_or_else(too_large)?;

@@ -5,7 +5,7 @@
 //! differences to try, so layouts that come from slicing, transposing and splitting tensors are decided at once and
 //! exactly. A search that takes longer than [`MAX_STEPS`] is given up: then the tensors count as overlapping.
 
-use crate::tensor::AnyTensor;
+use super::AnyTensor;
 
 /// Most dimensions of two tensors together, with one each for the bytes of an element.
 const MAX_TERMS: usize = 32;
@@ -82,11 +82,7 @@ impl Distances {
     }
 }
 
-/// Whether two elements of a tensor share memory.
-pub(super) fn overlaps_itself(tensor: &AnyTensor) -> bool {
-    itself(tensor.shape(), tensor.strides())
-}
-
+/// Whether two elements of a layout share memory.
 fn itself(shape: &[usize], strides: &[usize]) -> bool {
     if shape.contains(&0) {
         return false;
@@ -105,9 +101,17 @@ fn itself(shape: &[usize], strides: &[usize]) -> bool {
     distances.reach(0, 0, true)
 }
 
-/// Whether an element of one tensor shares memory with an element of the other.
-pub(super) fn overlap(a: &AnyTensor, b: &AnyTensor) -> bool {
-    between(&Place::of(a), &Place::of(b))
+impl AnyTensor {
+    /// Whether two of its elements are the same place in memory, as in a broadcast. Such a tensor can be read, not written.
+    pub fn overlaps_itself(&self) -> bool {
+        itself(self.shape(), self.strides())
+    }
+
+    /// Whether it shares memory with another tensor. Tensors that lie between each other, such as the heads of a packed
+    /// tensor, share none. If the strides are so irregular that an answer would take long, it is `true`.
+    pub fn overlaps(&self, other: &AnyTensor) -> bool {
+        self.device() == other.device() && between(&Place::of(self), &Place::of(other))
+    }
 }
 
 /// Where a tensor lies.
