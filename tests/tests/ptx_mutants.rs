@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use flashtile::conformance::{Prepared, cases};
-use flashtile::device::{EmulatedCode, Emulation};
+use flashtile::device::{EmulatedCode, Emulation, EmulatorError};
 use flashtile::emulator::{Landing, Options, Order};
 use flashtile::toolchain::Toolchain;
 use flashtile::verify::{HostArgument, Programs, Reference};
@@ -90,7 +90,7 @@ impl<'t> Instruction<'t> {
             None => ("", text),
         };
         let (opcode, operands) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
-        let known = opcode.starts_with(|c: char| c.is_ascii_lowercase()) && !opcode.contains(':');
+        let known = opcode.starts_with(|c: char| c.is_ascii_lowercase());
         known.then_some(Self { guard, opcode, operands: operands.trim() })
     }
 
@@ -125,7 +125,16 @@ const SYNCHRONIZING: &[&str] = &[
     "elect",
 ];
 
-/// What one instruction can become: a kind of mutation and the new text of the line. `later` is the next access to memory.
+/// Operands whose first address is 16 bytes further.
+fn moved(operands: &str) -> String {
+    let Some((address, rest)) = operands.split_once(']') else { return operands.to_owned() };
+    match address.rsplit_once('+').and_then(|(base, offset)| Some((base, offset.parse::<i64>().ok()?))) {
+        Some((base, offset)) => format!("{base}+{}]{rest}", offset + 16),
+        None => format!("{address}+16]{rest}"),
+    }
+}
+
+/// What one instruction can become: a kind of mutation and the new text of the line.
 fn changes(i: &Instruction<'_>) -> Vec<(&'static str, String)> {
     let mut all: Vec<(&'static str, String)> = vec![];
     let mut add = |kind, text: String| {
@@ -224,11 +233,8 @@ fn changes(i: &Instruction<'_>) -> Vec<(&'static str, String)> {
             add("drop a guard", format!("{opcode} {operands};"));
         }
     }
-    if i.is(&["ld.shared", "st.shared", "ld.global", "st.global", "ldmatrix", "stmatrix"]) {
-        add("another address", i.with(opcode, &operands.replacen(']', "+16]", 1).replace("+0+16", "+16")));
-    }
-    if i.is(&["cp.async.cg", "cp.async.ca"]) {
-        add("another address", i.with(opcode, &operands.replacen(']', "+16]", 1)));
+    if i.is(&["ld.shared", "st.shared", "ld.global", "st.global", "ldmatrix", "stmatrix", "cp.async.cg", "cp.async.ca"]) {
+        add("another address", i.with(opcode, &moved(operands)));
     }
     if i.is(&["ldmatrix"]) {
         let other =
@@ -335,7 +341,7 @@ fn mutants(subject: usize, text: &str, executed: &BTreeSet<u32>, most: usize) ->
         // Moved behind the next access to memory of the same straight piece of code.
         if i.is(SYNCHRONIZING) && !i.opcode.contains("try_wait") {
             let end = (n + 1..lines.len().min(n + 60))
-                .find(|&m| lines[m].contains("bra") || lines[m].contains(':') || lines[m].contains('}'));
+                .find(|&m| lines[m].contains("bra") || lines[m].trim_end().ends_with(':') || lines[m].contains('}'));
             let accesses = [
                 "ld.shared",
                 "st.shared",
@@ -367,8 +373,10 @@ fn mutants(subject: usize, text: &str, executed: &BTreeSet<u32>, most: usize) ->
 /// What came of a mutant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Verdict {
-    /// By the emulator, or by the code that loads it.
+    /// By the emulator.
     Found,
+    /// No PTX that the emulator knows.
+    Refused,
     /// By the oracle.
     Wrong,
     /// Other bits that the oracle takes for right.
@@ -466,6 +474,7 @@ fn judge(ready: &Ready, mutant: &Mutant) -> (Verdict, String) {
     for options in schedules() {
         match catch_unwind(AssertUnwindSafe(|| launch(ready, &mutant.text, options))) {
             Err(_) => return (Verdict::Crashed, String::new()),
+            Ok(Err(Error::Emulator(error @ EmulatorError::Load { .. }))) => return (Verdict::Refused, error.to_string()),
             Ok(Err(error)) => return (Verdict::Found, error.to_string()),
             Ok(Ok(arguments)) => {
                 if bytes(&arguments) != ready.right {
@@ -510,16 +519,17 @@ fn mutants_that_change_anything_are_found() {
     let count = |verdict| results.iter().filter(|(v, ..)| *v == verdict).count();
     let (found, wrong, hidden) = (count(Verdict::Found), count(Verdict::Wrong), count(Verdict::Hidden));
     let (equivalent, hung, crashed) = (count(Verdict::Equivalent), count(Verdict::Hung), count(Verdict::Crashed));
+    let refused = count(Verdict::Refused);
     let kinds: BTreeSet<&str> = all.iter().map(|m| m.kind).collect();
     println!(
         "{} mutants of {} kinds: {found} found by the emulator, {wrong} wrong by the oracle, {hidden} changed and not found, \
-         {equivalent} equivalent, {hung} hung, {crashed} crashed",
+         {equivalent} equivalent, {refused} refused, {hung} hung, {crashed} crashed",
         all.len(),
         kinds.len()
     );
     let mut list: Vec<String> = results
         .iter()
-        .filter(|(v, ..)| asked.is_some() || *v != Verdict::Equivalent)
+        .filter(|(v, ..)| asked.is_some() || !matches!(v, Verdict::Equivalent | Verdict::Refused))
         .filter(|(v, ..)| !matches!(v, Verdict::Found | Verdict::Wrong))
         .map(|(v, m, why)| format!("{v:?}: {}, line {}: {}: {} {why}", SUBJECTS[m.subject].name, m.line, m.kind, m.what))
         .collect();
