@@ -4,9 +4,10 @@
 //! back to the pool, and `.inc` waits until the pool has as many as the warp asks for. Registers of a warp that has ended do
 //! not come back. All warps of a warpgroup execute the same `setmaxnreg`, and meet before they execute the next one.
 //!
-//! How many registers a launch gives is what `.maxnreg`, or `.maxntid` (`.reqntid`) with `.minnctapersm`, leave to a thread of
-//! 65536 of a multiprocessor, in steps of 8. Where a kernel has no such directive the count is not known before it is compiled
-//! for a GPU, and pools are not followed. What the machine code needs is not known either: that a warp has too few registers
+//! How many registers a launch gives is up to the compiler. Assumed is what `.maxnreg`, or `.maxntid` (`.reqntid`) with
+//! `.minnctapersm`, leave to a thread of 65536 of a multiprocessor, in steps of 8, and no more than the least that an `.inc` of
+//! the kernel asks for. Where a kernel has no such directive the count is not known before it is compiled for a GPU, and pools
+//! are not followed. What the machine code needs is not known either: that a warp has too few registers
 //! is found where a `wgmma` alone names more.
 
 use super::block::{Block, Next, Status};
@@ -14,7 +15,7 @@ use super::record::At;
 use super::warp::Warp;
 use crate::finding::FindingKind;
 use crate::memory::MANY;
-use crate::program::Kernel;
+use crate::program::{Kernel, Op};
 
 /// Registers of a multiprocessor: every architecture with `setmaxnreg` has as many.
 const OF_MULTIPROCESSOR: u32 = 65_536;
@@ -56,7 +57,12 @@ fn at_launch(kernel: &Kernel) -> Option<u32> {
         (Some(a), Some(b)) => a.min(b),
         (a, b) => a.or(b)?,
     };
-    Some(count / 8 * 8)
+    let least = |op: &Op| match op {
+        Op::SetRegisters { count, increase: true } => Some(*count),
+        _ => None,
+    };
+    let least = kernel.steps.iter().filter_map(|step| least(&step.op)).min();
+    Some((count / 8 * 8).min(least.unwrap_or(OF_THREAD)))
 }
 
 impl Block<'_> {
