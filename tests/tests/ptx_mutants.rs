@@ -257,7 +257,6 @@ fn changes(i: &Instruction<'_>) -> Vec<(&'static str, String)> {
         ("and.b32", "or.b32"),
         ("shl.b32", "shr.u32"),
         ("shr.u32", "shl.b32"),
-        ("max.f32", "min.f32"),
         ("sub.f32", "add.f32"),
         ("add.f32", "sub.f32"),
         ("mul.f32", "add.f32"),
@@ -277,9 +276,10 @@ fn changes(i: &Instruction<'_>) -> Vec<(&'static str, String)> {
         && parts.len() >= 3
         && i.is(&["add", "sub", "mul", "mad", "fma", "setp", "selp", "shl", "shr", "xor", "and", "or", "max", "min"])
     {
-        // The first source in place of the second, if they are of the same class.
+        // The first source in place of the second, if they are of the same class. Another maximum of a softmax leaves the result
+        // as it is but for rounding, so that maxima are left alone here and above.
         let class = |part: &str| part.starts_with('%').then(|| part.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned());
-        if class(parts[1]).is_some() && class(parts[1]) == class(parts[2]) && parts[1] != parts[2] {
+        if opcode != "max.f32" && class(parts[1]).is_some() && class(parts[1]) == class(parts[2]) && parts[1] != parts[2] {
             let mut other = parts.clone();
             other[2] = parts[1];
             add("another register", i.with(opcode, &other.join(", ")));
@@ -496,7 +496,7 @@ fn judge(ready: &Ready, mutant: &Mutant) -> (Verdict, String) {
 fn mutants_that_change_anything_are_found() {
     let asked = std::env::var("FLASHTILE_MUTANTS").ok();
     let most = match asked.as_deref() {
-        None => 1,
+        None => 4,
         Some("all") => usize::MAX,
         Some(text) => text.parse().unwrap_or_else(|_| panic!("FLASHTILE_MUTANTS={text} is no number and not `all`")),
     };
@@ -536,7 +536,7 @@ fn mutants_that_change_anything_are_found() {
     list.sort();
     let list = list.join("\n");
     println!("{list}");
-    assert!(kinds.len() >= 20 && all.len() >= 100, "only {} mutants of {} kinds", all.len(), kinds.len());
+    assert!(kinds.len() >= 20 && all.len() >= 200, "only {} mutants of {} kinds", all.len(), kinds.len());
     assert_eq!((hung, crashed), (0, 0), "{list}");
     let changed = found + wrong + hidden;
     assert!(50 * hidden <= changed, "{hidden} of {changed} mutants that change something are not found\n{list}");
