@@ -39,6 +39,8 @@ pub enum FindingKind {
     WriteUnderRead,
     /// Two accesses to shared memory, one of them a write, that no barrier orders.
     Race,
+    /// Two accesses to global memory, one of them a write, that neither barriers nor release and acquire order.
+    GlobalRace,
     /// The asynchronous proxy reads what was written through the generic proxy with no `fence.proxy.async` between.
     UnfencedProxy,
     /// Registers of a wgmma are touched before its group was waited for.
@@ -55,6 +57,10 @@ pub enum FindingKind {
     NeverWaited,
     /// An access to what a launch before this one may still be writing, with no `griddepcontrol.wait` before it.
     BeforeWait,
+    /// A loop that never ends: a spin for a value that nobody writes, or a loop that does not advance.
+    EndlessLoop,
+    /// A `setmaxnreg` that not all warps of a warpgroup execute, or that goes the wrong way; too few registers for a product.
+    RegisterBudget,
     /// The launch ran for more instructions than allowed.
     InstructionLimit,
     /// A `trap`.
@@ -73,6 +79,7 @@ impl FindingKind {
             FindingKind::InFlight => "access to memory that a copy in flight is writing",
             FindingKind::WriteUnderRead => "write to memory that is still being read asynchronously",
             FindingKind::Race => "race in shared memory",
+            FindingKind::GlobalRace => "race in global memory",
             FindingKind::UnfencedProxy => "asynchronous read of a generic write without fence.proxy.async",
             FindingKind::AccumulatorInFlight => "registers of a wgmma in flight are touched",
             FindingKind::UnfencedRegisters => "registers of a wgmma were written without wgmma.fence",
@@ -81,6 +88,8 @@ impl FindingKind {
             FindingKind::PhaseMisuse => "misuse of an mbarrier",
             FindingKind::NeverWaited => "never waited for",
             FindingKind::BeforeWait => "access before griddepcontrol.wait to what an earlier launch writes",
+            FindingKind::EndlessLoop => "endless loop",
+            FindingKind::RegisterBudget => "misuse of setmaxnreg",
             FindingKind::InstructionLimit => "too many instructions",
             FindingKind::Trap => "trap",
             FindingKind::IllegalOperand => "illegal operand",
@@ -99,6 +108,8 @@ pub struct Party {
     pub lines: Vec<SourceLine>,
     /// Rank of the block in its cluster, of kernels that are launched in clusters.
     pub rank: Option<u32>,
+    /// Index of the block in the grid, where it is of another block (or cluster) than the finding.
+    pub block: Option<[u32; 3]>,
     /// Warp of the block.
     pub warp: u32,
     /// Lane of the warp; `None` for the whole warp or several lanes.
@@ -124,6 +135,9 @@ impl fmt::Display for Party {
         write!(f, ") by warp {}", self.warp)?;
         if let Some(lane) = self.lane {
             write!(f, " lane {lane}")?;
+        }
+        if let Some([x, y, z]) = self.block {
+            write!(f, " of block ({x}, {y}, {z})")?;
         }
         match self.rank {
             Some(rank) => write!(f, " of rank {rank} of the cluster"),

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::finding::Finding;
 use crate::machine::{Block, Counters, Launched, Progress};
-use crate::memory::{GlobalMemory, Region, windows};
+use crate::memory::{GlobalMemory, Region, Traces, windows};
 use crate::options::Options;
 use crate::profile::Profile;
 use crate::program::{Kernel as Program, Program as Loaded};
@@ -109,6 +109,8 @@ impl Kernel<'_> {
         let variables = Region::new(windows::MODULE, self.loaded.variables.len() as u64);
         variables.fill(0, &self.loaded.variables);
         let progress = Progress::new();
+        let warps = launch.block.iter().product::<u32>().div_ceil(32);
+        let traces = options.races.then(|| Traces::new(memory.sizes(), warps));
         let launched = Launched {
             kernel: self.kernel,
             memory,
@@ -120,19 +122,23 @@ impl Kernel<'_> {
             dynamic_shared: launch.shared_bytes,
             pending: &launch.pending,
             progress: &progress,
+            traces: traces.as_ref(),
         };
         let cluster = self.kernel.cluster;
         let [x, y, z] = [0, 1, 2].map(|d| u64::from(launch.grid[d] / cluster[d]));
         let clusters = x * y * z;
-        let warps = launch.block.iter().product::<u32>().div_ceil(32);
-        let run = |n: u64| {
+        let blocks = |n: u32| -> Vec<[u32; 3]> {
+            let n = u64::from(n);
             let first = [n % x, n / x % y, n / x / y];
             let ranks = 0..cluster.iter().product::<u32>();
             let within = |rank: u32| [rank % cluster[0], rank / cluster[0] % cluster[1], rank / cluster[0] / cluster[1]];
             let id = |rank: u32| [0, 1, 2].map(|d| first[d] as u32 * cluster[d] + within(rank)[d]);
-            let ids: Vec<[u32; 3]> = ranks.map(id).collect();
-            let outcome = Block::new(&launched, &ids).run();
-            let findings = outcome.record.finish(self.loaded, self.kernel, &ids, warps);
+            ranks.map(id).collect()
+        };
+        let run = |n: u64| {
+            let n = u32::try_from(n).expect("fewer than 2^32 blocks, as the launch was checked");
+            let outcome = Block::new(&launched, n, &blocks(n)).run();
+            let findings = outcome.record.finish(self.loaded, self.kernel, n, blocks, warps);
             (findings, outcome.counters, outcome.executed)
         };
         let merge = |mut a: Outcome, b: Outcome| {
@@ -193,6 +199,10 @@ impl Kernel<'_> {
             && threads > u64::from(most)
         {
             return Err(LaunchError::Shape(format!("{threads} threads in a block; the kernel was compiled for {most}")));
+        }
+        let [x, y, z] = launch.grid.map(u64::from);
+        if x * y * z > u64::from(u32::MAX) {
+            return Err(LaunchError::Shape(format!("{x} x {y} x {z} blocks; the emulator counts up to {}", u32::MAX)));
         }
         let cluster = self.kernel.cluster;
         let blocks: u32 = cluster.iter().fold(1, |all, &n| all.saturating_mul(n));

@@ -54,14 +54,13 @@
 //! * Races are found by what happened before what, not by what the schedule made of it: one run finds the races of all
 //!   schedules that take the same branches.
 //! * Nothing a kernel does panics or hangs the emulator: a fault is a [`Finding`], after which the block goes on as far as
-//!   it can. A launch ends at [`Options::instruction_limit`] at the latest.
+//!   it can. A block that does not get on ends at [`Options::stall_limit`].
 //! * Equal inputs and options give equal results, bit by bit, but for kernels whose blocks communicate while
 //!   [`Options::parallel`] is set.
 //!
 //! # What it does not do
 //!
-//! * Clusters: barriers, arrivals and copies that reach another block are refused at load.
-//! * Races between blocks, and in global memory.
+//! * Copies and arrivals at mbarriers that reach another block of a cluster are refused at load.
 //! * Lanes of a warp progress independently only as far as the structure of the control flow says: paths that parted run one
 //!   after the other. A kernel in which one path waits for another of the same warp deadlocks here.
 //! * f64 arithmetic, textures, calls, and the formats below 16 bits.

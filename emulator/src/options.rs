@@ -53,7 +53,11 @@ pub struct Options {
     pub profile: bool,
     /// Run blocks on the threads of the current rayon pool, instead of one after another.
     pub parallel: bool,
-    /// Most instructions of all warps of a block.
+    /// Most instructions that the warps of a block execute while nothing happens that another warp could see: more are an
+    /// endless loop. A block that touches no page of global memory for the first time, and so does not advance, ends after
+    /// 16 times as many, and 1/256 of it for each page of 4 KiB that it has touched.
+    pub stall_limit: u64,
+    /// Most instructions of all warps of a block, whatever they do.
     pub instruction_limit: u64,
 }
 
@@ -66,7 +70,8 @@ impl Default for Options {
             races: true,
             profile: false,
             parallel: true,
-            instruction_limit: 1 << 32,
+            stall_limit: 1 << 22,
+            instruction_limit: 1 << 40,
         }
     }
 }

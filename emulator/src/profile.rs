@@ -267,12 +267,13 @@ fn kind(op: &Op) -> InstructionKind {
         Op::Shuffle { .. } | Op::Vote { .. } | Op::Reduce { .. } | Op::Elect { .. } => Exchange,
         Op::Nop
         | Op::AwaitLaunches
+        | Op::SetRegisters { .. }
         | Op::CommitCopies
         | Op::WaitCopies { .. }
         | Op::WarpBarrier { .. }
         | Op::Barrier { .. }
-        | Op::Fence
-        | Op::FenceProxyAsync
+        | Op::Fence { .. }
+        | Op::FenceProxyAsync { .. }
         | Op::BarrierInit { .. }
         | Op::BarrierInvalidate { .. }
         | Op::BarrierArrive { .. }

@@ -5,8 +5,13 @@ use flashtile_emulator::{Finding, FindingKind, GlobalMemory, Landing, Launch, Mo
 /// Runs a body with `%rd1` the address of 256 initialised bytes, `%r1` the thread, `%r2` its address of 16 bytes in the
 /// shared array `s`, and `%r3` the address of `s`. The tensor map `m` is of the same 256 bytes: 2 rows of 64 elements.
 fn run_with(target: &str, threads: u32, body: &str, landing: Landing) -> (Vec<Finding>, Vec<u8>) {
+    run_bounded(target, "", threads, body, landing)
+}
+
+/// The same with directives of the kernel, such as its bounds.
+fn run_bounded(target: &str, directives: &str, threads: u32, body: &str, landing: Landing) -> (Vec<Finding>, Vec<u8>) {
     let text = format!(
-        ".version 9.0\n.target {target}\n.address_size 64\n.visible .entry k(.param .u64 p, .param .align 64 .b8 m[128])\n{{\n\
+        ".version 9.0\n.target {target}\n.address_size 64\n.visible .entry k(.param .u64 p, .param .align 64 .b8 m[128])\n{directives}{{\n\
          .reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<40>; .reg .f32 %f<60>; .reg .b64 %rd<20>;\n\
          .shared .align 1024 .b8 s[8192]; .shared .align 8 .b64 bar;\n.loc 1 1 1\n\
          ld.param.u64 %rd1, [p]; mov.u32 %r1, %tid.x; mov.u32 %r3, s; shl.b32 %r2, %r1, 4; add.s32 %r2, %r2, %r3;\n\
@@ -20,7 +25,7 @@ fn run_with(target: &str, threads: u32, body: &str, landing: Landing) -> (Vec<Fi
     let launch = Launch { grid: [1, 1, 1], block: [threads, 1, 1], shared_bytes: 0, parameters, pending: vec![] };
     let mut options = Options::default();
     options.landing = landing;
-    options.instruction_limit = 100_000;
+    options.stall_limit = 100_000;
     let report = module.kernel("k").expect("is there").launch(&memory, &launch, &options).expect("launches");
     (report.findings, memory.read(buffer))
 }
@@ -230,7 +235,7 @@ fn products_are_fenced_and_waited_for() {
 
 #[test]
 fn endless_loops_end() {
-    assert_eq!(first(32, "L: bra L;").0, FindingKind::InstructionLimit);
+    assert_eq!(first(32, "L: bra L;").0, FindingKind::EndlessLoop);
     assert_eq!(first(32, "trap;").0, FindingKind::Trap);
 }
 
@@ -277,7 +282,8 @@ fn what_an_earlier_launch_writes_is_touched_after_the_wait_only() {
         report.findings.iter().map(|f| (f.kind, f.party.kernel_line().map_or(0, |l| l.line))).collect::<Vec<_>>()
     };
     let (wait, load) = (".loc 1 10 1\ngriddepcontrol.wait;\n", ".loc 1 11 1\nld.global.u32 %r1, [%rd1+64];\n");
-    let store = ".loc 1 12 1\nst.global.u32 [%rd1+64], %r1;\n";
+    let store =
+        "mov.u32 %r3, %tid.x; mul.wide.u32 %rd2, %r3, 4; add.s64 %rd2, %rd2, %rd1;\n.loc 1 12 1\nst.global.u32 [%rd2+64], %r1;\n";
     assert_eq!(found(&format!("{wait}{load}"), 0..256), []);
     assert_eq!(found(&format!("{load}{wait}"), 0..256), [(FindingKind::BeforeWait, 11)]);
     assert_eq!(found(&format!("mov.u32 %r1, 0;\n{store}{wait}"), 0..256), [(FindingKind::BeforeWait, 12)]);
@@ -286,4 +292,159 @@ fn what_an_earlier_launch_writes_is_touched_after_the_wait_only() {
     assert_eq!(found(load, 0..0), []);
     let half = ".reg .pred %p1; mov.u32 %r2, %tid.x; setp.lt.u32 %p1, %r2, 16;\n@%p1 griddepcontrol.wait;\n";
     assert_eq!(found(&format!("{half}{load}"), 0..256), [(FindingKind::BeforeWait, 11)]);
+}
+
+/// Runs a body by a block of three warpgroups, with `%p1` set in the first one, `%p2` in the second; what is found.
+fn by_role(directives: &str, body: &str) -> Vec<Finding> {
+    let text = format!(
+        ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k()\n{directives}\n{{\n.reg .pred %p<9>; .reg .b32 %r<9>; .reg .b64 %rd<9>;\n\
+         mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 128; setp.lt.u32 %p2, %r1, 256;\n{body}\nret;\n}}\n"
+    );
+    let module = Module::load(&text).unwrap_or_else(|e| panic!("{e}"));
+    let threads = if directives.contains("256, 1") { 256 } else { 384 };
+    let launch = Launch { grid: [2, 1, 1], block: [threads, 1, 1], shared_bytes: 0, parameters: vec![], pending: vec![] };
+    let mut all = vec![];
+    for seed in 0..4 {
+        let options = if seed == 0 { Options::default() } else { Options::random(seed) };
+        let report = module.kernel("k").expect("is there").launch(&GlobalMemory::new(), &launch, &options).expect("launches");
+        assert!(seed == 0 || all.is_empty() == report.findings.is_empty(), "{options}: {:?}", report.findings);
+        all = report.findings;
+    }
+    all
+}
+
+/// Of 168 registers for each of 384 threads, the producer keeps 24, and the others take 240.
+const ROLES: &str = "@%p1 bra PRODUCER;\n\
+    setmaxnreg.inc.sync.aligned.u32 240; bar.sync 1, 256; bra DONE;\n\
+    PRODUCER:\nsetmaxnreg.dec.sync.aligned.u32 24;\nDONE:";
+const BOUNDS: &str = ".maxntid 384, 1, 1\n.minnctapersm 1";
+
+#[test]
+fn registers_move_from_warp_to_warp() {
+    for bounds in [BOUNDS, ".maxnreg 168", ".reqntid 384\n.maxnreg 255"] {
+        assert_eq!(by_role(bounds, ROLES), [], "{bounds}");
+    }
+    let kinds = |bounds: &str, body: &str| {
+        let mut kinds: Vec<FindingKind> = by_role(bounds, body).iter().map(|f| f.kind).collect();
+        kinds.dedup();
+        kinds
+    };
+    // The producer keeps what it has, keeps too much, or the others ask for more than there is.
+    for (from, to) in [
+        ("setmaxnreg.dec.sync.aligned.u32 24;", ""),
+        ("u32 24;", "u32 32;"),
+        ("u32 240;", "u32 248;"),
+        (BOUNDS, ".maxntid 384, 1, 1\n.minnctapersm 2"),
+    ] {
+        let found = by_role(&BOUNDS.replace(from, to), &ROLES.replace(from, to));
+        assert_eq!(found[0].kind, FindingKind::Deadlock, "{to} in place of {from}: {found:?}");
+    }
+    let found = &by_role(BOUNDS, &ROLES.replace("u32 24;", "u32 32;"))[0];
+    assert!(
+        found.detail.contains("warp 11 waits for 240 registers per thread (PTX line 11): its block has 1280 that nobody has"),
+        "{found}"
+    );
+    // The values exchanged, or the instructions.
+    let exchanged = ROLES.replace("u32 24;", "u32 x;").replace("u32 240;", "u32 24;").replace("u32 x;", "u32 240;");
+    assert_eq!(kinds(BOUNDS, &exchanged), [FindingKind::RegisterBudget]);
+    let actions = ROLES.replace(".inc", ".x").replace(".dec", ".inc").replace(".x", ".dec");
+    assert_eq!(kinds(BOUNDS, &actions), [FindingKind::RegisterBudget]);
+    // One warp of the four alone, or lanes of it.
+    let one = "setp.lt.u32 %p3, %r1, 32; @%p3 setmaxnreg.dec.sync.aligned.u32 24;";
+    assert!(kinds(BOUNDS, one).contains(&FindingKind::RegisterBudget));
+    assert!(kinds(BOUNDS, &one.replace("%r1, 32", "%r1, 16")).contains(&FindingKind::BarrierDivergence));
+    assert_eq!(kinds(BOUNDS, &one.replace("%r1, 32", "%r1, 128")), []);
+    // Another instruction in another warp of the group; once more before the warps have met.
+    let two = "setp.lt.u32 %p3, %r1, 32; @%p3 bra A; setmaxnreg.dec.sync.aligned.u32 24; bra B;\nA: setmaxnreg.dec.sync.aligned.u32 24;\nB:";
+    assert!(kinds(BOUNDS, two).contains(&FindingKind::RegisterBudget));
+    let again = |between: &str| format!("setmaxnreg.dec.sync.aligned.u32 64; {between} setmaxnreg.dec.sync.aligned.u32 24;");
+    assert_eq!(kinds(BOUNDS, &again("")), [FindingKind::RegisterBudget]);
+    assert_eq!(kinds(BOUNDS, &again("bar.sync 0;")), []);
+    // Two warpgroups may have more at launch than either asks for: the compiler takes what fits.
+    let pair = ".maxntid 256, 1, 1\n.minnctapersm 1";
+    assert_eq!(kinds(pair, &ROLES.replace("u32 24;", "u32 32;").replace("bar.sync 1, 256;", "")), []);
+    // What a launch gives is not known without directives.
+    assert_eq!(kinds("", ROLES), []);
+    let fault = |count: u32| {
+        Module::load(&format!(
+            ".version 9.0 .target sm_90a .address_size 64\n.entry k() {{ setmaxnreg.inc.sync.aligned.u32 {count}; }}"
+        ))
+    };
+    assert!(fault(256).is_ok() && fault(24).is_ok());
+    for count in [16, 20, 100, 264] {
+        assert!(fault(count).expect_err("is refused").to_string().contains("no multiple of 8 from 24 to 256"), "{count}");
+    }
+}
+
+#[test]
+fn a_product_needs_its_registers() {
+    let body = |count: u32| {
+        product("wgmma.fence.sync.aligned;", "", "wgmma.wait_group.sync.aligned 0;").replacen(
+            "mov.u32 %r4, 0;",
+            &format!("setmaxnreg.dec.sync.aligned.u32 {count}; mov.u32 %r4, 0;"),
+            1,
+        )
+    };
+    let large = |count: u32| {
+        let d: Vec<String> = (0..32).map(|n| format!("%f{n}")).collect();
+        let zeros: String = (0..32).map(|n| format!("mov.f32 %f{n}, 0f00000000; ")).collect();
+        body(count)
+            .replace("m64n8k16", "m64n64k16")
+            .replace("{%f0,%f1,%f2,%f3}", &format!("{{{}}}", d.join(",")))
+            .replace("mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0;", &zeros)
+    };
+    let found = |body: &str| {
+        let (all, _) = run_bounded("sm_90a", ".maxntid 128, 1, 1\n", 128, body, Landing::Late);
+        all.iter().map(|f| (f.kind, f.detail.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&large(40)), []);
+    let few = found(&large(24));
+    assert_eq!(few[0].0, FindingKind::RegisterBudget);
+    assert_eq!(few[0].1, "the product alone names 32 registers of a thread, and the warp has 24");
+}
+
+#[test]
+fn spins_end_and_name_what_they_wait_for() {
+    let spin = |body: &str| {
+        let (findings, _) = run_with("sm_90a", 64, body, Landing::Late);
+        let f = findings.first().unwrap_or_else(|| panic!("nothing found in {body}")).clone();
+        (f.kind, f.party.kernel_line().map_or(0, |l| l.line), f.detail)
+    };
+    // A flag in shared memory that nobody sets.
+    let flag = "st.shared.u32 [%r3], 0; bar.sync 0;\n.loc 1 20 1\nL: ld.volatile.shared.u32 %r4, [%r3]; setp.eq.u32 %p1, %r4, 0;\n.loc 1 21 1\n@%p1 bra L;";
+    let flag =
+        flag.replace("st.shared.u32 [%r3], 0;", "setp.ne.u32 %p2, %r1, 0; mov.u32 %r4, 0; @!%p2 st.shared.u32 [%r3], %r4;");
+    let (kind, line, detail) = spin(&flag);
+    assert_eq!((kind, line), (FindingKind::EndlessLoop, 20));
+    assert!(detail.starts_with("it waits for another value than 0 here; no warp has written memory"), "{detail}");
+    assert!(detail.contains("--max-steps"), "{detail}");
+    // Two flags in turn, in global memory: no single load gives the same twice.
+    let two = ".loc 1 30 1\nL: ld.relaxed.gpu.global.u32 %r4, [%rd1]; ld.relaxed.gpu.global.u32 %r5, [%rd1+4]; add.u32 %r6, %r4, %r5; setp.ne.u32 %p1, %r6, 1;\n@%p1 bra L;";
+    assert_eq!((spin(two).0, spin(two).1), (FindingKind::EndlessLoop, 30));
+    // An mbarrier that is tested and not waited for.
+    let tested = "mov.u32 %r10, bar; setp.ne.u32 %p2, %r1, 0; @%p2 bra READY; mbarrier.init.shared::cta.b64 [%r10], 1;\nREADY: bar.sync 0;\n\
+        .loc 1 40 1\nL: mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r10], 0; @!%p1 bra L;";
+    let (kind, line, detail) = spin(tested);
+    assert_eq!((kind, line), (FindingKind::EndlessLoop, 40));
+    assert!(detail.starts_with("it waits for the end of a phase of this mbarrier"), "{detail}");
+    // No memory at all, and a loop that passes barriers and writes what it wrote before.
+    assert_eq!((spin("\n.loc 1 50 1\nL: bra L;").0, spin("\n.loc 1 50 1\nL: bra L;").1), (FindingKind::EndlessLoop, 50));
+    let round =
+        ".loc 1 60 1\nL: st.shared.u32 [%r2], %r1; bar.sync 0; ld.shared.u32 %r4, [%r2]; setp.eq.u32 %p1, %r4, %r1; @%p1 bra L;";
+    let (kind, line, detail) = spin(round);
+    assert_eq!((kind, line), (FindingKind::EndlessLoop, 60));
+    assert!(detail.contains("none that touches memory it has not touched before"), "{detail}");
+}
+
+#[test]
+fn spins_that_end_are_no_fault() {
+    // Warp 0 waits for what warp 1 sets, and comes first: it leaves the turn to warp 1.
+    let body = "setp.ne.u32 %p2, %r1, 0; mov.u32 %r4, 0; @!%p2 st.shared.u32 [%r3], %r4; bar.sync 0; setp.ge.u32 %p1, %r1, 32; @%p1 bra SET;\n\
+        L: atom.shared.or.b32 %r4, [%r3], 0; setp.eq.u32 %p1, %r4, 0; @%p1 bra L; bra DONE;\nSET: mov.u32 %r5, 1; atom.shared.or.b32 %r6, [%r3], 1;\nDONE:";
+    clean(64, body);
+    // A copy lands while its mbarrier is tested in a loop.
+    clean(64, &tensor_copy(INIT, &WAIT.replace("try_wait", "test_wait"), ""));
+    // Many instructions without an event.
+    let count = "mov.u32 %r4, 0;\nL: add.u32 %r4, %r4, 1; setp.lt.u32 %p1, %r4, 5000; @%p1 bra L;";
+    clean(64, count);
 }

@@ -210,7 +210,7 @@ impl Subject {
 fn shows(mutant: &Mutant, subject: &Subject) -> bool {
     let mut options = Options::default();
     options.parallel = false;
-    options.instruction_limit = 3_000_000;
+    options.stall_limit = 100_000;
     let (wrong, report) = subject.execute(&mutant.text, &options);
     wrong || !report.findings.is_empty()
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
 use super::block::{Block, Status};
+use super::global::Effect;
 use super::record::At;
 use super::warp::{FULL, Warp, lanes};
 use crate::finding::FindingKind;
@@ -15,6 +16,7 @@ use crate::syntax::Space;
 impl<'l> Block<'l> {
     /// A region of global memory for an access, which is noted as out of bounds if there is none.
     pub(super) fn region(&mut self, address: u64, bytes: u32, at: At) -> Option<(&'l Region, u64)> {
+        self.pace.touch(address);
         if !self.launched.pending.is_empty() {
             self.check_waited(address, bytes, at);
         }
@@ -125,12 +127,20 @@ impl<'l> Block<'l> {
         let bytes = a.bytes();
         let mut buffer = [0; 8];
         let mut seen = vec![];
+        let strong = a.order.scope.is_some();
+        if !strong {
+            self.visit_warp(warp, a.space, &a.address, bytes, mask, pc, Effect::Read);
+        }
         for lane in lanes(mask) {
             let address = warp.address(&a.address, lane);
             let (space, address) = if a.space == Space::Generic { windows::resolve(address) } else { (a.space, address) };
             let at = At { step: pc, warp: warp.index as u16, lane: lane as u8 };
+            let word = if strong { self.lock_word(space, address, bytes) } else { None };
             self.fetch(warp, space, address, bytes, at, &mut buffer);
-            if a.strong && space == Space::Global {
+            if let Some(mut word) = word {
+                self.read_word(&mut word, a.order, at, (address, bytes));
+            }
+            if strong && space == Space::Global {
                 seen.push((address, buffer[0]));
             }
             match (a.element, a.wide) {
@@ -164,7 +174,7 @@ impl<'l> Block<'l> {
                 }
             }
         }
-        if a.strong {
+        if strong {
             // What other blocks wrote before what was read is seen after it.
             fence(Ordering::SeqCst);
         }
@@ -202,7 +212,9 @@ impl<'l> Block<'l> {
     pub(super) fn store(&mut self, warp: &mut Warp, a: &Access, mask: u32, pc: u32) {
         let bytes = a.bytes();
         warp.poll = None;
-        if a.strong {
+        self.pace.events += u64::from(a.space != Space::Local);
+        let strong = a.order.scope.is_some();
+        if strong {
             // What came before is seen by those who see what it writes.
             fence(Ordering::SeqCst);
         }
@@ -233,7 +245,16 @@ impl<'l> Block<'l> {
             let address = warp.address(&a.address, lane);
             let (space, address) = if a.space == Space::Generic { windows::resolve(address) } else { (a.space, address) };
             let at = At { step: pc, warp: warp.index as u16, lane: lane as u8 };
+            let word = if strong { self.lock_word(space, address, bytes) } else { None };
             self.put(warp, space, address, bytes, at, &buffer);
+            if let Some(mut word) = word {
+                self.write_word(&mut word, a.order, true, at, (address, bytes));
+            }
+        }
+        if !strong {
+            self.visit_warp(warp, a.space, &a.address, bytes, mask, pc, Effect::Write);
+        } else if a.order.releases {
+            self.clocks.tick(warp.index as usize);
         }
         self.count_access(warp, a.space, &a.address, bytes, mask, pc);
     }
@@ -305,7 +326,7 @@ impl<'l> Block<'l> {
     }
 
     pub(super) fn atomic(&mut self, warp: &mut Warp, op: &Op, mask: u32, pc: u32) {
-        let Op::Atomic { op, space, wide, d, ref address, a, b } = *op else { return };
+        let Op::Atomic { op, space, wide, order, d, ref address, a, b } = *op else { return };
         let bytes = if wide { 8 } else { 4 };
         fence(Ordering::SeqCst);
         let mut seen = vec![];
@@ -340,6 +361,7 @@ impl<'l> Block<'l> {
                     }
                     let before = u64::from(buffer[0]) | if wide { u64::from(buffer[1]) << 32 } else { 0 };
                     let after = apply(op, wide, before, operands);
+                    self.pace.events += u64::from(after != before);
                     self.shared.store(offset, bytes, &[after as u32, (after >> 32) as u32]);
                     self.shared.wrote(writer, offset, bytes);
                     before
@@ -350,8 +372,13 @@ impl<'l> Block<'l> {
                 }
                 Space::Global => {
                     let Some((region, offset)) = self.region(place, bytes, at) else { continue };
+                    let mut word = self.lock_word(space, place, bytes);
+                    if let Some(word) = &mut word {
+                        self.write_word(word, order, false, at, (place, bytes));
+                    }
                     let (before, initialised) = if wide {
-                        // Two words do not change at once: 64-bit atomics are exact only where blocks run in turn.
+                        // Two words change at once only under the lock: without a look for races 64-bit atomics are exact
+                        // only where blocks run in turn.
                         let mut buffer = [0; 2];
                         let initialised = region.load(offset, 8, &mut buffer);
                         let before = u64::from(buffer[0]) | u64::from(buffer[1]) << 32;
@@ -382,8 +409,12 @@ impl<'l> Block<'l> {
             }
         }
         fence(Ordering::SeqCst);
+        if order.releases {
+            self.clocks.tick(warp.index as usize);
+        }
         self.count_access(warp, space, address, bytes, mask, pc);
         if changes {
+            self.pace.events += 1;
             warp.poll = None;
         } else {
             self.polled(warp, pc, seen);
@@ -428,6 +459,7 @@ impl<'l> Block<'l> {
     /// `stmatrix`: the converse.
     pub(super) fn store_matrix(&mut self, warp: &mut Warp, a: &[u32], address: &Address, transposed: bool, mask: u32, pc: u32) {
         self.whole(warp, mask, pc);
+        self.pace.events += 1;
         let mut rows = [[0u16; 8]; 32];
         for (r, &a) in a.iter().enumerate() {
             for (lane, value) in warp.words[a as usize].iter().enumerate() {

@@ -91,6 +91,7 @@ impl Block<'_> {
             }
             Some(_) => {}
         }
+        self.pace.events += 1;
         // A warp counts as a whole, as many threads as its size.
         barrier.arrived += 32;
         if mask == warp.live {
@@ -228,6 +229,7 @@ impl Block<'_> {
             Op::BarrierExpect { address, transactions } => (address, None, Some(*transactions), false, false, None),
             _ => return,
         };
+        self.pace.events += 1;
         for lane in lanes(mask) {
             let place = warp.address(address, lane);
             let at = At { step: pc, warp: warp.index as u16, lane: lane as u8 };
@@ -261,6 +263,7 @@ impl Block<'_> {
 
     /// Bytes of a copy have landed.
     pub(super) fn land_transactions(&mut self, index: usize, bytes: u32) {
+        self.pace.events += 1;
         self.objects[index].transactions -= i64::from(bytes);
         self.end_phase(index);
     }

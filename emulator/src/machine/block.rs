@@ -5,17 +5,19 @@
 use super::barriers::{NamedBarrier, Object};
 use super::clocks::Clocks;
 use super::cluster::ClusterBarrier;
-use super::copies::{Bulk, Copies};
+use super::copies::{Bulk, Copies, Unlanded};
 use super::products::Products;
 use super::profile::Counters;
 use super::progress::Progress;
 use super::record::{At, Record};
+use super::registers::Registers;
+use super::stuck::{Pace, SLICE};
 use super::warp::{Place, Warp, lanes};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::finding::FindingKind;
-use crate::memory::{GlobalMemory, MANY, Region, Shared, Trouble};
+use crate::memory::{GlobalMemory, MANY, Region, Shared, Traces, Trouble};
 use crate::options::{Landing, Options, Order, Random};
 use crate::program::{END, Kernel, Op};
 use crate::syntax::Space;
@@ -35,6 +37,8 @@ pub(crate) struct Launched<'l> {
     pub pending: &'l [Range<u64>],
     /// Blocks that have begun, and those that wait for others.
     pub progress: &'l Progress,
+    /// Accesses to global memory; `None` where races are not looked for.
+    pub traces: Option<&'l Traces>,
 }
 
 /// What a block leaves behind.
@@ -66,6 +70,11 @@ pub(crate) enum Status {
     AtCluster {
         step: u32,
     },
+    /// At a `setmaxnreg.inc`, for so many registers per thread.
+    AtRegisters {
+        count: u32,
+        step: u32,
+    },
     /// At a value in global memory that another block is to change.
     AtGlobal {
         step: u32,
@@ -86,7 +95,7 @@ pub(crate) struct Block<'l> {
     pub(super) launched: &'l Launched<'l>,
     pub(super) kernel: &'l Kernel,
     pub(super) shared: Shared,
-    warps: Vec<Warp>,
+    pub(super) warps: Vec<Warp>,
     pub(super) warps_per_block: u32,
     /// Blocks of the cluster.
     pub(super) ranks: u32,
@@ -95,12 +104,16 @@ pub(crate) struct Block<'l> {
     /// Lanes of each warp that have waited for the launches before this one.
     pub(super) waited: Vec<u32>,
     pub(super) clocks: Clocks,
+    pub(super) registers: Registers,
+    pub(super) pace: Pace,
     pub(super) barriers: Vec<NamedBarrier>,
     pub(super) objects: Vec<Object>,
     /// Copies of each warp's own threads.
     pub(super) copies: Vec<Copies>,
     /// Copies of the asynchronous proxy.
     pub(super) bulk: Vec<Bulk>,
+    /// Copies to global memory that were waited for as far as they read, and not as far as they write.
+    pub(super) unlanded: Vec<Unlanded>,
     pub(super) products: Vec<Products>,
     /// Who issued the asynchronous operation of each number, from 1.
     pub(super) flights: Vec<At>,
@@ -111,8 +124,9 @@ pub(crate) struct Block<'l> {
 }
 
 impl<'l> Block<'l> {
-    /// The blocks of these indices, which are a cluster in the order of their ranks; one block by itself is a cluster of one.
-    pub fn new(launched: &'l Launched<'l>, ids: &[[u32; 3]]) -> Self {
+    /// The blocks of these indices, which are the cluster of a number in the order of their ranks; one block by itself is a
+    /// cluster of one.
+    pub fn new(launched: &'l Launched<'l>, number: u32, ids: &[[u32; 3]]) -> Self {
         let kernel = launched.kernel;
         let warps_per_block = launched.threads.iter().product::<u32>().div_ceil(32);
         let ranks = ids.len() as u32;
@@ -144,11 +158,14 @@ impl<'l> Block<'l> {
             cluster: ClusterBarrier::new(warps),
             status: vec![Status::Ready; warps],
             waited: vec![0; warps],
-            clocks: Clocks::new(warps),
+            clocks: Clocks::new(number, warps),
+            registers: Registers::new(kernel, ranks, warps),
+            pace: Pace::new(warps),
             barriers: vec![NamedBarrier::default(); 16 * ranks as usize],
             objects: vec![],
             copies: (0..warps).map(|_| Copies::default()).collect(),
             bulk: vec![],
+            unlanded: vec![],
             products: (0..warps).map(|_| Products::new(kernel)).collect(),
             flights: vec![],
             record: Record::default(),
@@ -162,6 +179,7 @@ impl<'l> Block<'l> {
     pub fn run(mut self) -> Outcome {
         let options = self.launched.options;
         let mut turn = 0;
+        let mut next_look = SLICE;
         loop {
             self.wake_polling();
             let Some(w) = self.choose(turn) else {
@@ -177,13 +195,26 @@ impl<'l> Block<'l> {
             };
             turn = w + 1;
             let quantum = match options.order {
-                Order::Forward | Order::Backward => u64::MAX,
+                Order::Forward | Order::Backward => SLICE,
                 Order::Rotating => 1,
                 Order::Random => 1 + self.random.next() % 48,
             };
+            let before = self.executed[0];
             self.run_warp(w, quantum);
+            self.pace.ran(w, self.executed[0] - before);
             if options.landing == Landing::Random {
                 self.land_at_random();
+            }
+            self.pace.look(self.executed[0]);
+            if self.executed[0] > next_look {
+                next_look = self.executed[0] + SLICE;
+                if self.launched.progress.stopped() {
+                    break;
+                }
+                if self.is_stuck(self.executed[0]) {
+                    self.launched.progress.stop();
+                    break;
+                }
             }
             if self.executed[0] > options.instruction_limit {
                 let at = At { step: self.warps[w].pc.min(self.kernel.steps.len() as u32 - 1), warp: w as u16, lane: MANY };
@@ -192,6 +223,7 @@ impl<'l> Block<'l> {
                 break;
             }
         }
+        self.stall(false);
         self.finish();
         Outcome { record: self.record, counters: self.counters, executed: self.executed }
     }
@@ -226,9 +258,20 @@ impl<'l> Block<'l> {
         }
     }
 
+    /// The warp that goes on; one that spins only if there is no other, and after a copy has landed that it may wait for.
     fn choose(&mut self, turn: usize) -> Option<usize> {
+        let chosen = self.choose_busy(turn);
+        if chosen.is_some() || !self.status.contains(&Status::Ready) {
+            return chosen;
+        }
+        self.land_one_bulk();
+        self.pace.retry();
+        self.choose_busy(turn)
+    }
+
+    fn choose_busy(&mut self, turn: usize) -> Option<usize> {
         let count = self.status.len();
-        let ready = |w: &usize| self.status[*w] == Status::Ready;
+        let ready = |w: &usize| self.status[*w] == Status::Ready && !self.pace.is_idle(*w);
         match self.launched.options.order {
             Order::Forward => (0..count).find(ready),
             Order::Backward => (0..count).rev().find(ready),
@@ -254,7 +297,7 @@ impl<'l> Block<'l> {
 
     /// Executes one instruction.
     #[inline(always)]
-    fn step(&mut self, warp: &mut Warp) -> Next {
+    pub(super) fn step(&mut self, warp: &mut Warp) -> Next {
         let pc = warp.pc;
         debug_assert_ne!(pc, END);
         let kernel = self.kernel;
@@ -277,6 +320,7 @@ impl<'l> Block<'l> {
         if mask == 0 {
             if warp.lanes == 0 {
                 // No path is left.
+                self.pace.events += 1;
                 self.status[warp.index as usize] = Status::Exited;
                 self.warp_exited(warp.index);
                 return Next::Yield;
@@ -319,7 +363,7 @@ impl<'l> Block<'l> {
                 self.bulk_copy(warp, [shared, global], *bytes, barrier.as_ref(), mask, pc)
             }
             Op::CommitBulk => self.commit_bulk(warp, mask),
-            Op::WaitBulk { pending, .. } => self.wait_bulk(warp, *pending, mask),
+            Op::WaitBulk { pending, read } => self.wait_bulk(warp, *pending, *read, mask),
             Op::WarpBarrier { members } => self.warp_barrier(warp, *members, mask, pc),
             Op::Barrier { id, threads, wait, aligned } => {
                 warp.advance();
@@ -330,11 +374,28 @@ impl<'l> Block<'l> {
                 warp.advance();
                 return self.cluster_wait(warp, *aligned, mask, pc);
             }
+            Op::SetRegisters { count, increase } => {
+                self.pace.events += 1;
+                warp.advance();
+                return self.set_registers(warp, *count, *increase, mask, pc);
+            }
             Op::MapAddress { .. } => self.map_address(warp, op, mask, pc),
             Op::RankOf { .. } => self.rank_of_address(warp, op, mask),
             Op::AwaitLaunches => self.waited[warp.index as usize] |= mask,
-            Op::Fence => fence(Ordering::SeqCst),
-            Op::FenceProxyAsync => self.clocks.fence(warp.index as usize),
+            Op::Fence { scope } => {
+                fence(Ordering::SeqCst);
+                let w = warp.index as usize;
+                lanes(mask).for_each(|lane| self.clocks.fence_lane(w, lane as u8, *scope));
+                self.clocks.tick(w);
+            }
+            Op::FenceProxyAsync { shared, global } => {
+                if *shared {
+                    self.clocks.fence(warp.index as usize);
+                }
+                if *global {
+                    self.clocks.fence_global(warp.index as usize);
+                }
+            }
             Op::BarrierInit { address, count } => self.object_init(warp, address, *count, mask, pc),
             Op::BarrierInvalidate { address } => self.object_invalidate(warp, address, mask, pc),
             Op::BarrierArrive { .. } | Op::BarrierExpect { .. } => self.object_arrive(warp, op, mask, pc),
@@ -356,6 +417,7 @@ impl<'l> Block<'l> {
                 }
                 warp.exit(mask);
                 if warp.live == 0 {
+                    self.pace.events += 1;
                     self.status[warp.index as usize] = Status::Exited;
                     self.warp_exited(warp.index);
                     return Next::Yield;
@@ -417,65 +479,12 @@ impl<'l> Block<'l> {
         self.record.add(kind, at, other, Some((Space::Shared, address)), || detail);
     }
 
-    #[cold]
-    fn deadlock(&mut self) {
-        let waits: Vec<(usize, Status)> = self.status.iter().copied().enumerate().filter(|(_, s)| *s != Status::Exited).collect();
-        let mut reasons = vec![];
-        for &(w, status) in &waits {
-            reasons.push(match status {
-                Status::AtBarrier { id, step } => {
-                    let b = &self.barriers[16 * self.rank(w as u32) as usize + id as usize];
-                    let line = self.kernel.steps[step as usize].line;
-                    let expected = b.expected.map_or_else(|| "all".to_owned(), |n| n.to_string());
-                    format!("warp {w} waits at barrier {id} (PTX line {line}): {} of {expected} threads have arrived", b.arrived)
-                }
-                Status::AtObject { address, parity, step } => {
-                    let line = self.kernel.steps[step as usize].line;
-                    match self.objects.iter().find(|o| o.address == address) {
-                        Some(o) => format!(
-                            "warp {w} waits at mbarrier {address:#x} (PTX line {line}) for the end of a phase of parity {parity}: it is in phase {}, {} arrivals and {} bytes are missing",
-                            o.phase, o.pending, o.transactions
-                        ),
-                        None => format!("warp {w} waits at mbarrier {address:#x} (PTX line {line}), which is not initialised"),
-                    }
-                }
-                Status::AtCluster { step } => {
-                    let line = self.kernel.steps[step as usize].line;
-                    format!("warp {w} waits at the barrier of the cluster (PTX line {line})")
-                }
-                Status::AtGlobal { step } => {
-                    let line = self.kernel.steps[step as usize].line;
-                    let (address, value) = self.warps[w].poll.as_ref().and_then(|p| p.1.first().copied()).unwrap_or_default();
-                    format!(
-                        "warp {w} waits at global address {address:#x} (PTX line {line}) for another value than {value}, which no block that runs will write"
-                    )
-                }
-                Status::Ready | Status::Exited => format!("warp {w} is ready"),
-            });
-        }
-        let exited = self.status.len() - waits.len();
-        if exited > 0 {
-            reasons.push(format!("{exited} warps have ended"));
-        }
-        let at = |(w, s): (usize, Status)| match s {
-            Status::AtBarrier { step, .. }
-            | Status::AtObject { step, .. }
-            | Status::AtCluster { step }
-            | Status::AtGlobal { step } => At { step, warp: w as u16, lane: MANY },
-            Status::Ready | Status::Exited => At { step: 0, warp: w as u16, lane: MANY },
-        };
-        if let Some(&first) = waits.first() {
-            let step = at(first).step;
-            let other = waits.iter().map(|&x| at(x)).find(|a| a.step != step);
-            self.record.add(FindingKind::Deadlock, at(first), other, None, || reasons.join("\n  "));
-        }
-    }
-
     /// What may not be left over when a block ends.
     fn finish(&mut self) {
         if !self.status.iter().all(|s| *s == Status::Exited) {
             return;
         }
+        self.check_groups_at_end();
         let mut left: Vec<(u32, &str)> = vec![];
         for copies in &self.copies {
             left.extend(copies.flights().map(|f| (f, "the copy was not waited for before the block ended")));

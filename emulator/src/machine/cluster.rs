@@ -54,6 +54,7 @@ impl Block<'_> {
         let w = warp.index as usize;
         let at = At { step: pc, warp: w as u16, lane: MANY };
         self.check_aligned(warp, aligned, mask, at);
+        self.pace.events += 1;
         if self.cluster.arrived[w].is_some() {
             let detail = || "the warp arrives again before it has waited".to_owned();
             return self.record.add(FindingKind::PhaseMisuse, at, None, None, detail);

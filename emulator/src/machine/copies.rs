@@ -4,10 +4,11 @@
 //! completion has been observed. When its bytes move is a matter of [`Landing`].
 
 use super::block::Block;
+use super::global::Effect;
 use super::record::At;
 use super::warp::{Warp, lanes};
 use crate::finding::FindingKind;
-use crate::memory::{Fault, Writer, windows};
+use crate::memory::{Fault, Strength, Writer, windows};
 use crate::options::Landing;
 use crate::program::{Address, TensorCopy};
 use crate::syntax::Space;
@@ -54,6 +55,15 @@ pub(crate) struct Bulk {
     landed: bool,
 }
 
+/// What a copy writes to global memory until its thread has waited for the end of its writes.
+#[derive(Debug)]
+pub(crate) struct Unlanded {
+    at: At,
+    group: u32,
+    /// Addresses and bytes.
+    pieces: Vec<(u64, u32)>,
+}
+
 impl Block<'_> {
     #[expect(clippy::too_many_arguments, reason = "the operands of one instruction")]
     pub(super) fn copy_async(
@@ -71,8 +81,10 @@ impl Block<'_> {
             self.copies[w].committed = vec![0; 32];
         }
         let flight = self.take_off(At { step: pc, warp: w as u16, lane: mask.trailing_zeros() as u8 });
+        self.pace.events += 1;
         let mut by_group: Vec<(u32, Vec<Piece>)> = vec![];
         let mut counted = ([(0, 0); 32], 0, [(0, 0); 32], 0);
+        let mut cursor = self.cursor();
         for lane in lanes(mask) {
             let (target, source) = (warp.address(to, lane), warp.address(from, lane));
             let present = present.map_or(bytes, |row| warp.words[row as usize][lane]);
@@ -97,6 +109,8 @@ impl Block<'_> {
                     present = 0;
                 } else if self.region(source, present, at).is_none() {
                     present = 0;
+                } else if let Some(cursor) = &mut cursor {
+                    self.visit(cursor, at, (source, present), Strength::Weak, Effect::Read);
                 }
             }
             let by = self.clocks.accessor(w, at.lane, pc);
@@ -116,6 +130,7 @@ impl Block<'_> {
                 _ => by_group.push((group, vec![(lane as u8, offset, source, present)])),
             }
         }
+        drop(cursor);
         if let Some(counters) = self.counters.get_mut(pc as usize) {
             counters.shared(&counted.0[..counted.1], bytes);
             if counted.3 > 0 {
@@ -255,6 +270,7 @@ impl Block<'_> {
     fn begin_bulk_load(&mut self, mut chunks: Vec<Chunk>, barrier: u64, at: At) {
         let Some(object) = self.object_of_copy(barrier, at) else { return };
         let flight = self.take_off(at);
+        self.pace.events += 1;
         let by = self.clocks.accessor(at.warp.into(), at.lane, at.step);
         let mut faults = vec![];
         chunks.retain(|c| match self.shared.locate(c.shared.into(), 16) {
@@ -276,6 +292,7 @@ impl Block<'_> {
         if let Some(counters) = self.counters.get_mut(at.step as usize) {
             counters.bulk_bytes += 16 * chunks.len() as u64;
         }
+        self.visit_chunks(&chunks, at, Effect::Read);
         self.bulk.push(Bulk { flight, at, chunks, object: Some(object), group: None, landed: false });
         if self.launched.options.landing == Landing::Early {
             self.land_bulk(self.bulk.len() - 1);
@@ -293,6 +310,7 @@ impl Block<'_> {
 
     fn begin_bulk_store(&mut self, mut chunks: Vec<Chunk>, at: At) {
         let flight = self.take_off(at);
+        self.pace.events += 1;
         let by = self.clocks.accessor(at.warp.into(), at.lane, at.step);
         let fenced = self.clocks.fenced(at.warp.into());
         let mut faults = vec![];
@@ -316,9 +334,18 @@ impl Block<'_> {
         if let Some(counters) = self.counters.get_mut(at.step as usize) {
             counters.bulk_bytes += 16 * chunks.len() as u64;
         }
+        self.visit_chunks(&chunks, at, Effect::Write);
         self.bulk.push(Bulk { flight, at, chunks, object: None, group: None, landed: false });
         if self.launched.options.landing == Landing::Early {
             self.land_bulk(self.bulk.len() - 1);
+        }
+    }
+
+    /// Checks and notes what a copy of the asynchronous proxy does to global memory.
+    fn visit_chunks(&mut self, chunks: &[Chunk], at: At, effect: Effect) {
+        let Some(mut cursor) = self.cursor() else { return };
+        for piece in chunks.iter().filter_map(piece) {
+            self.visit(&mut cursor, at, piece, Strength::Asynchronous, effect);
         }
     }
 
@@ -358,7 +385,9 @@ impl Block<'_> {
         for lane in lanes(mask) {
             let mine = |b: &Bulk| usize::from(b.at.lane) == lane && u32::from(b.at.warp) == warp.index && b.object.is_none();
             // Groups without copies are complete at once, so that only the order of those with copies matters.
-            let latest = self.bulk.iter().filter(|b| mine(b)).filter_map(|b| b.group).max();
+            let unlanded = self.unlanded.iter().filter(|u| usize::from(u.at.lane) == lane && u32::from(u.at.warp) == warp.index);
+            let all = self.bulk.iter().filter(|b| mine(b)).filter_map(|b| b.group);
+            let latest = all.chain(unlanded.map(|u| u.group)).max();
             let next = latest.map_or(0, |g| g + 1);
             for bulk in self.bulk.iter_mut().filter(|b| mine(b) && b.group.is_none()) {
                 bulk.group = Some(next);
@@ -366,10 +395,13 @@ impl Block<'_> {
         }
     }
 
-    pub(super) fn wait_bulk(&mut self, warp: &Warp, pending: u32, mask: u32) {
+    /// What a lane waits for has been read, and unless it waits for that alone (`read`) has been written, too.
+    pub(super) fn wait_bulk(&mut self, warp: &Warp, pending: u32, read: bool, mask: u32) {
         for lane in lanes(mask) {
-            let mine = |b: &Bulk| usize::from(b.at.lane) == lane && u32::from(b.at.warp) == warp.index;
-            let mut groups: Vec<u32> = self.bulk.iter().filter(|b| mine(b)).filter_map(|b| b.group).collect();
+            let issued = |at: At| usize::from(at.lane) == lane && u32::from(at.warp) == warp.index;
+            let mine = |b: &Bulk| issued(b.at);
+            let all = self.bulk.iter().filter(|b| mine(b)).filter_map(|b| b.group);
+            let mut groups: Vec<u32> = all.chain(self.unlanded.iter().filter(|u| issued(u.at)).map(|u| u.group)).collect();
             groups.sort_unstable();
             groups.dedup();
             let keep = groups.len().saturating_sub(pending as usize);
@@ -384,9 +416,18 @@ impl Block<'_> {
                         let offset = self.shared.offset(chunk.shared);
                         self.shared.end_read(&by, offset, 16);
                     }
+                    if self.launched.traces.is_some() {
+                        let pieces = bulk.chunks.iter().filter_map(piece).collect();
+                        self.unlanded.push(Unlanded { at: bulk.at, group: bulk.group.unwrap_or(0), pieces });
+                    }
                 } else {
                     n += 1;
                 }
+            }
+            if !read {
+                let over = |u: &mut Unlanded| issued(u.at) && due.contains(&u.group);
+                let landed: Vec<Unlanded> = self.unlanded.extract_if(.., over).collect();
+                landed.iter().for_each(|u| self.landed(u.at, &u.pieces));
             }
         }
     }
@@ -474,4 +515,9 @@ impl Block<'_> {
             self.copies[w].pending.push(pending);
         }
     }
+}
+
+/// Address and bytes of what a chunk touches in global memory.
+fn piece(chunk: &Chunk) -> Option<(u64, u32)> {
+    (chunk.begin < chunk.end).then(|| (chunk.global.wrapping_add(chunk.begin.into()), u32::from(chunk.end - chunk.begin)))
 }

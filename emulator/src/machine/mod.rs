@@ -9,10 +9,13 @@ mod cluster;
 mod copies;
 mod exchange;
 mod fragments;
+mod global;
 mod products;
 mod profile;
 mod progress;
 mod record;
+mod registers;
+mod stuck;
 mod warp;
 
 pub(crate) use block::{Block, Launched};

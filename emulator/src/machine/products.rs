@@ -177,6 +177,8 @@ impl Block<'_> {
             }
             decoded
         };
+        let fragments = if let LeftFactor::Registers(rows) = &wgmma.a { rows.len() } else { 0 };
+        self.check_product_registers(w, (wgmma.d.len() + fragments) as u32, pc);
         let rows = 16 * (warp.index % 4);
         let a = match &wgmma.a {
             LeftFactor::Registers(_) => Some(vec![]),

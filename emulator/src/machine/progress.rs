@@ -23,8 +23,11 @@ struct State {
     /// Blocks (or clusters) that have begun.
     begun: u64,
     running: usize,
-    /// Of these, those in which all warps wait.
+    /// Of these, those in which all warps wait, and those that execute instructions and do not get on.
     waiting: usize,
+    stalled: usize,
+    /// Whether no more blocks begin, because one of them would never end.
+    stopped: bool,
     /// Counts beginnings and ends of blocks and of waits.
     epoch: u64,
     /// Blocks that looked at their values in an epoch in which all wait, and found them unchanged.
@@ -55,12 +58,44 @@ impl Progress {
         let mut state = self.state();
         state.epoch += 1;
         state.running -= usize::from(had_one);
-        if state.begun == blocks {
+        if state.begun == blocks || state.stopped {
             return None;
         }
         state.begun += 1;
         state.running += 1;
         Some(state.begun - 1)
+    }
+
+    /// Ends the launch: no block begins, and those that run go no further.
+    pub fn stop(&self) {
+        self.state().stopped = true;
+    }
+
+    /// Whether the launch was ended.
+    pub fn stopped(&self) -> bool {
+        self.state().stopped
+    }
+
+    /// A block does not get on, or gets on again.
+    pub fn stall(&self, stalled: bool) {
+        let mut state = self.state();
+        if stalled {
+            state.stalled += 1;
+        } else {
+            state.stalled -= 1;
+        }
+    }
+
+    /// Whether a block that runs gets on; the caller's does not. If so, it is given some time.
+    pub fn somebody_goes_on(&self) -> bool {
+        let goes_on = {
+            let state = self.state();
+            state.running > state.waiting + state.stalled
+        };
+        if goes_on {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        goes_on
     }
 
     /// A block begins to wait.
@@ -82,7 +117,7 @@ impl Waiting<'_> {
     pub fn goes_on(&mut self, epoch: u64) -> bool {
         {
             let mut state = self.of.state();
-            if self.looked.is_some() && self.looked == state.dead {
+            if state.stopped || self.looked.is_some() && self.looked == state.dead {
                 return false;
             }
             if state.epoch == epoch && state.waiting == state.running && self.looked != Some(epoch) {

@@ -18,7 +18,8 @@ pub(crate) struct At {
 struct Raw {
     kind: FindingKind,
     at: At,
-    other: Option<At>,
+    /// The other party, and the number of its block (or cluster) if it is of another one.
+    other: Option<(Option<u32>, At)>,
     address: Option<(Space, u64)>,
     detail: String,
     count: u64,
@@ -32,6 +33,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// Whether nothing was found.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// Most findings kept of a block.
     const LIMIT: usize = 64;
 
@@ -44,7 +50,30 @@ impl Record {
         address: Option<(Space, u64)>,
         detail: impl FnOnce() -> String,
     ) {
-        let key = (kind, at.step, other.map(|o| o.step));
+        self.note(kind, at, other.map(|other| (None, other)), address, detail);
+    }
+
+    /// The same of a party in the block of a number.
+    pub fn add_between(
+        &mut self,
+        kind: FindingKind,
+        at: At,
+        (block, other): (u32, At),
+        address: Option<(Space, u64)>,
+        detail: impl FnOnce() -> String,
+    ) {
+        self.note(kind, at, Some((Some(block), other)), address, detail);
+    }
+
+    fn note(
+        &mut self,
+        kind: FindingKind,
+        at: At,
+        other: Option<(Option<u32>, At)>,
+        address: Option<(Space, u64)>,
+        detail: impl FnOnce() -> String,
+    ) {
+        let key = (kind, at.step, other.map(|o| o.1.step));
         if let Some(&index) = self.known.get(&key) {
             self.all[index].count += 1;
         } else if self.all.len() < Self::LIMIT {
@@ -53,16 +82,26 @@ impl Record {
         }
     }
 
-    /// With lines. The warps are those of these blocks, so many of each.
-    pub fn finish(self, program: &Program, kernel: &Kernel, blocks: &[[u32; 3]], warps: u32) -> Vec<Finding> {
+    /// With lines. The record is that of the block (or cluster) of a number; `blocks` gives the indices of the blocks of
+    /// every number, which have so many warps each.
+    pub fn finish(
+        self,
+        program: &Program,
+        kernel: &Kernel,
+        number: u32,
+        blocks: impl Fn(u32) -> Vec<[u32; 3]>,
+        warps: u32,
+    ) -> Vec<Finding> {
+        let own = blocks(number);
         let rank = |at: At| u32::from(at.warp) / warps;
-        let party = |at: At| {
+        let party = |at: At, block: Option<[u32; 3]>| {
             let step = &kernel.steps[at.step as usize];
             Party {
                 instruction: kernel.opcodes[at.step as usize].to_string(),
                 ptx_line: step.line,
                 lines: program.lines.chain(step.location).to_vec(),
-                rank: (blocks.len() > 1).then(|| rank(at)),
+                rank: (own.len() > 1).then(|| rank(at)),
+                block,
                 warp: u32::from(at.warp) % warps,
                 lane: (at.lane < 32).then_some(at.lane.into()),
             }
@@ -79,9 +118,12 @@ impl Record {
             .into_iter()
             .map(|raw| Finding {
                 kind: raw.kind,
-                block: blocks[rank(raw.at) as usize],
-                party: party(raw.at),
-                other: raw.other.map(party),
+                block: own[rank(raw.at) as usize],
+                party: party(raw.at, None),
+                other: raw.other.map(|(block, at)| {
+                    let elsewhere = block.filter(|block| *block != number);
+                    party(at, elsewhere.map(|block| blocks(block)[rank(at) as usize]))
+                }),
                 address: raw.address.map(|(space, address)| (name(space), address)),
                 detail: raw.detail,
                 count: raw.count,

@@ -101,10 +101,26 @@ impl GlobalMemory {
 
     /// The region that holds so many bytes from an address, and their offset in it.
     pub(crate) fn find(&self, address: u64, bytes: u32) -> Option<(&Region, u64)> {
-        let after = self.regions.partition_point(|r| r.base <= address);
-        let region = &**self.regions.get(after.checked_sub(1)?)?;
+        let (index, offset) = self.place(address, bytes)?;
+        Some((&*self.regions[index], offset))
+    }
+
+    /// The same, by the region's number.
+    pub(crate) fn place(&self, address: u64, bytes: u32) -> Option<(usize, u64)> {
+        let index = self.regions.partition_point(|r| r.base <= address).checked_sub(1)?;
+        let region = &self.regions[index];
         let offset = address - region.base;
-        (offset.saturating_add(bytes.into()) <= region.bytes).then_some((region, offset))
+        (offset.saturating_add(bytes.into()) <= region.bytes).then_some((index, offset))
+    }
+
+    /// First address and bytes of the region of a number.
+    pub(crate) fn bounds(&self, index: usize) -> (u64, u64) {
+        self.regions[index].bounds()
+    }
+
+    /// Bytes of each region, in order of their numbers.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.regions.iter().map(|r| r.bytes)
     }
 
     /// Distance of an address from the nearest buffer, for reports: bytes past its end, or before its start if negative.

@@ -40,7 +40,16 @@ impl<'t> Decoder<'_, 't> {
             }
             "trap" => Op::Trap,
             "griddepcontrol" if m.take("wait") => Op::AwaitLaunches,
-            "nanosleep" | "prefetch" | "prefetchu" | "discard" | "pmevent" | "brkpt" | "griddepcontrol" | "setmaxnreg" => {
+            "setmaxnreg" => {
+                m.types();
+                m.ignore(&["sync", "aligned"]);
+                let increase = m.any(&[("inc", true), ("dec", false)]).ok_or_else(|| unknown(i, "inc or dec"))?;
+                match self.immediate(i, 0)? as u32 {
+                    count @ 24..=256 if count % 8 == 0 => Op::SetRegisters { count, increase },
+                    _ => return Err(unknown(i, "a number of registers that is no multiple of 8 from 24 to 256")),
+                }
+            }
+            "nanosleep" | "prefetch" | "prefetchu" | "discard" | "pmevent" | "brkpt" | "griddepcontrol" => {
                 m.types();
                 m.ignore(&[
                     "global",
@@ -48,10 +57,6 @@ impl<'t> Decoder<'_, 't> {
                     "L2",
                     "tensormap",
                     "launch_dependents",
-                    "inc",
-                    "dec",
-                    "sync",
-                    "aligned",
                     "L2::evict_last",
                     "L2::evict_normal",
                     "param",

@@ -118,6 +118,9 @@ pub(crate) struct Kernel {
     pub static_shared: u32,
     pub local_bytes: u32,
     pub max_threads: Option<u32>,
+    /// Blocks that a multiprocessor is to hold, 0 if nothing is said, and most registers of a thread.
+    pub min_blocks: u32,
+    pub max_registers: Option<u32>,
     /// Blocks of a cluster along x, y and z.
     pub cluster: [u32; 3],
     /// Largest power of two, up to 16, that divides the width of every access to shared memory.
@@ -235,6 +238,8 @@ fn load<'t>(tree: &Tree<'t>, kernel: &KernelTree<'t>, mut symbols: HashMap<&'t s
         static_shared: at - windows::SHARED_START,
         local_bytes,
         max_threads: kernel.max_threads,
+        min_blocks: kernel.min_blocks,
+        max_registers: kernel.max_registers,
         cluster: kernel.cluster,
         granule,
         uses_wgmma,

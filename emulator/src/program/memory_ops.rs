@@ -3,9 +3,10 @@
 use super::modifiers::{Modifiers, Type, unknown};
 use super::operands::{Decoder, Result};
 use super::operation::*;
+use crate::memory::Scope;
 use crate::syntax::{Class, Instruction, Operand, Register, Space};
 
-/// Modifiers of loads and stores that say where data may be cached, or order accesses of several blocks.
+/// Modifiers of loads and stores that say where data may be cached.
 const HINTS: &[&str] = &[
     "ca",
     "cg",
@@ -15,16 +16,7 @@ const HINTS: &[&str] = &[
     "wb",
     "wt",
     "nc",
-    "volatile",
-    "relaxed",
     "weak",
-    "acquire",
-    "release",
-    "acq_rel",
-    "cta",
-    "cluster",
-    "gpu",
-    "sys",
     "L1::evict_normal",
     "L1::evict_unchanged",
     "L1::evict_first",
@@ -35,6 +27,9 @@ const HINTS: &[&str] = &[
     "L2::256B",
     "L2::cache_hint",
 ];
+
+const SCOPES: &[(&str, Scope)] =
+    &[("cta", Scope::Block), ("cluster", Scope::Cluster), ("gpu", Scope::Device), ("sys", Scope::Device)];
 
 impl<'t> Decoder<'_, 't> {
     /// The address in an operand `[..]` of a space.
@@ -88,20 +83,25 @@ impl<'t> Decoder<'_, 't> {
                 Op::RankOf { d: self.to_word(i, 0)?, a, wide }
             }
             "membar" => {
-                m.ignore(&["cta", "gl", "sys"]);
-                Op::Fence
+                let scopes = [("cta", Scope::Block), ("gl", Scope::Device), ("sys", Scope::Device)];
+                Op::Fence { scope: m.any(&scopes).ok_or_else(|| unknown(i, "its scope"))? }
             }
             "fence" => {
-                m.ignore(&["cluster", "cta", "gpu", "sys"]);
                 if m.take("proxy") {
-                    m.ignore(&["global", "shared::cta", "shared::cluster"]);
-                    if m.take("async") { Op::FenceProxyAsync } else { return Err(unknown(i, "the proxy")) }
+                    let global = m.take("global");
+                    let shared = m.take("shared::cta") | m.take("shared::cluster");
+                    if m.take("async") {
+                        // Without a state space it is of both.
+                        Op::FenceProxyAsync { shared: shared || !global, global: global || !shared }
+                    } else {
+                        return Err(unknown(i, "the proxy"));
+                    }
                 } else if m.take("mbarrier_init") {
-                    m.ignore(&["release"]);
-                    Op::FenceProxyAsync
+                    m.ignore(&["release", "cluster"]);
+                    Op::FenceProxyAsync { shared: true, global: false }
                 } else {
                     m.ignore(&["sc", "acq_rel", "acquire", "release"]);
-                    Op::Fence
+                    Op::Fence { scope: m.any(SCOPES).ok_or_else(|| unknown(i, "its scope"))? }
                 }
             }
             _ => return Ok(None),
@@ -110,7 +110,7 @@ impl<'t> Decoder<'_, 't> {
 
     fn access(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, address: usize, data: usize, load: bool) -> Result<Access> {
         self.count(i, &[2])?;
-        let strong = ["relaxed", "acquire", "release", "volatile"].iter().any(|s| m.take(s));
+        let order = self.memory_order(i, m, load)?;
         m.ignore(HINTS);
         let space = m.space();
         let lanes = m.any(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1);
@@ -144,10 +144,32 @@ impl<'t> Decoder<'_, 't> {
         if bytes > 32 || !bytes.is_power_of_two() {
             return Err(unknown(i, "the width of its access"));
         }
-        Ok(Access { space, address, element: of.bytes(), signed: of.is_signed(), rows: rows.into(), wide, strong })
+        Ok(Access { space, address, element: of.bytes(), signed: of.is_signed(), rows: rows.into(), wide, order })
+    }
+
+    /// The order and scope of a load or store.
+    fn memory_order(&self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, load: bool) -> Result<MemoryOrder> {
+        let scope = m.any(SCOPES);
+        if m.take("volatile") {
+            return Ok(MemoryOrder { scope: Some(Scope::Device), ..MemoryOrder::default() });
+        }
+        let acquires = load && m.take("acquire");
+        let releases = !load && m.take("release");
+        if !(acquires || releases || m.take("relaxed")) {
+            return if scope.is_none() { Ok(MemoryOrder::default()) } else { Err(unknown(i, "a scope of a weak access")) };
+        }
+        if scope.is_none() {
+            return Err(unknown(i, "a strong access without a scope"));
+        }
+        Ok(MemoryOrder { scope, acquires, releases })
     }
 
     fn atomic(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, returns: bool) -> Result<Op> {
+        // Without a scope it is of the GPU, and without an order it is relaxed (PTX ISA, "atom").
+        let scope = Some(m.any(SCOPES).unwrap_or(Scope::Device));
+        let both = m.take("acq_rel");
+        let order = MemoryOrder { scope, acquires: m.take("acquire") || both, releases: m.take("release") || both };
+        m.ignore(&["relaxed"]);
         m.ignore(HINTS);
         let space = m.space();
         let of = m.one_type()?;
@@ -181,7 +203,7 @@ impl<'t> Decoder<'_, 't> {
             _ if !returns => None,
             _ => Some(if wide { self.to_double(i, 0)? } else { self.to_word(i, 0)? }),
         };
-        Ok(Op::Atomic { op, space, wide, d, address, a, b })
+        Ok(Op::Atomic { op, space, wide, order, d, address, a, b })
     }
 
     fn copy(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>) -> Result<Op> {

@@ -1,6 +1,7 @@
 //! Decoded instructions. A `u32` operand is a row: of 32-bit values (which 16-bit registers are, too) unless its name or
 //! comment says 64-bit (`x`) or predicate (`p`).
 
+use crate::memory::Scope;
 use crate::syntax::Space;
 
 /// One 32-bit operand and result.
@@ -195,8 +196,17 @@ pub(crate) struct Access {
     pub rows: Box<[u32]>,
     /// Whether elements narrower than 8 bytes live in 64-bit rows.
     pub wide: bool,
-    /// Whether it is a strong operation (`.relaxed`, `.acquire`, `.release`, `.volatile`), which other blocks may answer.
-    pub strong: bool,
+    /// Whether it is a strong operation, which other blocks may answer.
+    pub order: MemoryOrder,
+}
+
+/// What an access to memory says of its order with those of other threads (PTX ISA 8.3 and 8.6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct MemoryOrder {
+    /// Of strong operations (`.relaxed`, `.acquire`, `.release`, `.volatile`, atomic ones); `None` of weak ones.
+    pub scope: Option<Scope>,
+    pub acquires: bool,
+    pub releases: bool,
 }
 
 impl Access {
@@ -524,6 +534,7 @@ pub(crate) enum Op {
         op: Atomic,
         space: Space,
         wide: bool,
+        order: MemoryOrder,
         d: Option<u32>,
         address: Address,
         a: u32,
@@ -615,8 +626,19 @@ pub(crate) enum Op {
         wait: bool,
         aligned: bool,
     },
-    Fence,
-    FenceProxyAsync,
+    /// `setmaxnreg`: registers of a thread from now on.
+    SetRegisters {
+        count: u32,
+        increase: bool,
+    },
+    Fence {
+        scope: Scope,
+    },
+    /// Of accesses to shared memory, to global memory, or to both.
+    FenceProxyAsync {
+        shared: bool,
+        global: bool,
+    },
     BarrierInit {
         address: Address,
         count: u32,

@@ -283,6 +283,8 @@ impl<'t> Parser<'_, 't> {
             scopes: vec![],
             registers: [0; 3],
             max_threads: None,
+            min_blocks: 0,
+            max_registers: None,
             cluster: [1; 3],
         };
         if self.eat('(') {
@@ -313,7 +315,9 @@ impl<'t> Parser<'_, 't> {
                         return Err(syntax(self.line(), "a cluster of no blocks".to_owned()));
                     }
                 }
-                ".minnctapersm" | ".maxnreg" | ".maxclusterrank" => {
+                ".minnctapersm" => kernel.min_blocks = self.small()?,
+                ".maxnreg" => kernel.max_registers = Some(self.small()?),
+                ".maxclusterrank" => {
                     self.small()?;
                 }
                 _ => return Err(syntax(self.line(), format!("the directive `{word}` of a kernel is not supported"))),

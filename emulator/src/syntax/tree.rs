@@ -123,6 +123,10 @@ pub(crate) struct KernelTree<'t> {
     pub registers: [u32; 3],
     /// `.maxntid` or `.reqntid`: most threads of a block.
     pub max_threads: Option<u32>,
+    /// `.minnctapersm`: blocks that a multiprocessor is to hold; 0 if nothing is said.
+    pub min_blocks: u32,
+    /// `.maxnreg`: most registers of a thread.
+    pub max_registers: Option<u32>,
     /// `.reqnctapercluster`: blocks of a cluster along x, y and z.
     pub cluster: [u32; 3],
 }

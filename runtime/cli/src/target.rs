@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use flashtile::cache::{Bucket, Cache, DeviceKey, TuningKey};
 use flashtile::device::{DeviceKind, EmulatedCode, Emulation, machine_of};
-use flashtile::emulator::OptionsError;
+use flashtile::emulator::Options;
 use flashtile::kernel::KernelError;
 use flashtile::lowering::{self, Machine};
 use flashtile::tuner::model_key;
@@ -46,16 +46,26 @@ pub struct EmulationFlags {
     /// name ends with .ptx
     #[arg(long, value_name = "FILE")]
     code: Option<PathBuf>,
+    /// On the emulator: a block that executes so many instructions of warps while no warp writes memory, passes a barrier or
+    /// reads new memory is in an endless loop, which is a fault; by default 4194304. A loop that has effects and reads no new
+    /// memory is one after 16 times as many
+    #[arg(long, value_name = "N")]
+    max_steps: Option<std::num::NonZeroU64>,
 }
 
 impl EmulationFlags {
     /// What they say, for a device.
     pub fn emulation(&self, device: &Device) -> Result<Emulation> {
-        if (self.emulate.is_some() || self.code.is_some()) && device.info().kind != DeviceKind::Emulator {
-            return Err(Failure::Usage(format!("--emulate and --code have no meaning on {device}; give --device emulator")));
+        let given = self.emulate.is_some() || self.code.is_some() || self.max_steps.is_some();
+        if given && device.info().kind != DeviceKind::Emulator {
+            let flags = "--emulate, --code and --max-steps";
+            return Err(Failure::Usage(format!("{flags} have no meaning on {device}; give --device emulator")));
         }
-        let options = self.emulate.as_deref().unwrap_or_default().parse();
-        let options = options.map_err(|e: OptionsError| Failure::Usage(e.to_string()))?;
+        let options = self.emulate.as_deref().unwrap_or_default().parse::<Options>();
+        let mut options = options.map_err(|e| Failure::Usage(e.to_string()))?;
+        if let Some(steps) = self.max_steps {
+            options.stall_limit = steps.get();
+        }
         let code = |path: &PathBuf| -> Result<EmulatedCode> {
             let text = Arc::from(files::read_text(path)?);
             let is_ptx = path.extension().is_some_and(|extension| extension == "ptx");

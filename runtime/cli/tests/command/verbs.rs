@@ -164,7 +164,8 @@ fn the_emulator_is_told_apart_from_devices_that_have_times_or_no_code() {
         (format!("bench attention --device emulator --shape {shape}"), "times on the emulator mean nothing"),
         ("demo --device emulator".to_owned(), "mean nothing on the emulator"),
         ("inspect attention --emit profile --device cpu".to_owned(), "cpu does not count what a launch does"),
-        ("verify attention --device cpu --emulate seed=1".to_owned(), "--emulate and --code have no meaning on cpu"),
+        ("verify attention --device cpu --emulate seed=1".to_owned(), "--emulate, --code and --max-steps have no meaning on cpu"),
+        ("verify attention --device cpu --max-steps 100".to_owned(), "have no meaning on cpu; give --device emulator"),
         ("verify attention --device emulator --emulate landing=soon".to_owned(), "`landing=soon` is no option of an execution"),
         ("verify attention --device cpu --schedules 2".to_owned(), "give --device cuda:N or emulator"),
     ] {
