@@ -124,6 +124,11 @@ impl<'a> Runner<'a> {
         options
     }
 
+    /// The architecture that code is generated for.
+    pub fn arch(&self) -> &'static Arch {
+        self.arch
+    }
+
     /// Whether code is compiled. It is not where the CPU is asked for, since a compiler might have
     /// to be installed first.
     pub fn compiles(&self) -> bool {
