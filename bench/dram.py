@@ -4,9 +4,11 @@
 
 The steps, with every knob of their schedules, are those that `flashtile repro archaeology --json` names; each is run at the shape of
 the post. The printed table (Markdown) has, for each step: bytes read from DRAM and written to it, the time, theoretical and achieved
-occupancy, and the wavefronts of a load from shared memory and of a store to it ("n-way" in Nsight Compute's words). A schedule that
-makes several launches has its bytes and its time summed over them; occupancy and wavefronts are those of the launch that takes
-longest. Nsight Compute flushes caches before each launch, so that nothing that one launch leaves to the next is in L2; its time is at the
+occupancy, the wavefronts of a load from shared memory and of a store to it ("n-way" in Nsight Compute's words), and what warps wait for:
+the cycles between two instructions of a warp, those of them that it is stalled for the queue of memory instructions (MIO throttle), for
+shared memory (short scoreboard), for global memory (long scoreboard), for a barrier and for a fixed latency (wait), and the warps that could
+issue, per cycle. A schedule that makes several launches has its bytes and its time summed over them; all else is that of the launch that
+takes longest. Nsight Compute flushes caches before each launch, so that nothing that one launch leaves to the next is in L2; its time is at the
 base clock. Needs a GPU, `ncu`, NVRTC and the permission to read performance counters, but no Python package.
 """
 
@@ -28,7 +30,13 @@ LOAD_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 STORE_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
 LOAD_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
 STORE_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
-METRICS = [READ, WRITTEN, TIME, THEORETICAL, ACHIEVED, *LOADS, *STORES]
+# Cycles per issued instruction, as in Nsight Compute's section on the states of warps.
+BETWEEN, ELIGIBLE = "smsp__average_warp_latency_per_inst_issued.ratio", "smsp__warps_eligible.avg.per_cycle_active"
+STALLS = {
+    name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio"
+    for name in ("mio_throttle", "short_scoreboard", "long_scoreboard", "barrier", "wait")
+}
+METRICS = [READ, WRITTEN, TIME, THEORETICAL, ACHIEVED, *LOADS, *STORES, BETWEEN, ELIGIBLE, *STALLS.values()]
 METRICS += [LOAD_WAVEFRONTS, STORE_WAVEFRONTS, LOAD_CONFLICTS, STORE_CONFLICTS]
 
 # Launches that are profiled: as many as the schedule with most of them makes for one call.
@@ -102,6 +110,9 @@ def summary(launches):
         "store": ways(longest, STORE_WAVEFRONTS, STORES),
         "load_conflicts": longest[LOAD_CONFLICTS],
         "store_conflicts": longest[STORE_CONFLICTS],
+        "between": longest[BETWEEN],
+        "eligible": longest[ELIGIBLE],
+        **{name: longest[metric] for name, metric in STALLS.items()},
     }
 
 
@@ -124,6 +135,9 @@ COLUMNS = [
     ("of a store", "store", "{:.2f}".format),
     ("load conflicts", "load_conflicts", "{:.0f}".format),
     ("store conflicts", "store_conflicts", "{:.0f}".format),
+    ("cycles between instructions of a warp", "between", "{:.1f}".format),
+    *[(name.replace("_", " "), name, "{:.2f}".format) for name in STALLS],
+    ("eligible warps", "eligible", "{:.2f}".format),
 ]
 
 

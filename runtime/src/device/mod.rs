@@ -19,6 +19,7 @@ mod stream;
 mod variants;
 
 pub(crate) use backend::{Backend, Call, CallArgument, ForeignMemory, Launcher, Memory, Owner};
+pub(crate) use compiled::scratch_bytes;
 #[cfg(test)]
 pub(crate) use cpu::Cpu;
 pub use emulator::{EmulatedCode, Emulation, EmulatorError};

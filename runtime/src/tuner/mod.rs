@@ -31,5 +31,5 @@ pub use error::TuneError;
 pub use measure::{MeasureOptions, Measured, judge, measure};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};
 pub use search::Stop;
-pub use sequence::{MeasuredSequence, Part, PeakMemory, count_memory, measure_sequence};
+pub use sequence::{MeasuredSequence, Part, PeakMemory, count_memory, count_scratch, measure_sequence};
 pub use tune::{TuneReport, model_key, tune};

@@ -11,10 +11,11 @@ use super::gate::{SAMPLES, read};
 use super::inputs::{all_sizes, normal, rotations, shapes};
 use super::measure::{MeasureOptions, time};
 use crate::cache::Measurement;
-use crate::device::{Device, VariantInfo};
+use crate::device::{Device, VariantInfo, scratch_bytes};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 use crate::launch::{Argument, LoadedKernel};
+use crate::lowering::Generated;
 use crate::tensor::AnyTensor;
 use crate::verify::{HostArgument, OutputVerdict, Programs, Reference};
 
@@ -71,6 +72,15 @@ pub fn count_memory(device: &Device, parts: &[Part]) -> Result<usize> {
     let bytes = device.memory_use().current - base;
     drop(made);
     Ok(bytes)
+}
+
+/// Bytes that lie between the launches of generated code, for these run-time sizes: scratch
+/// tensors, as devices lay them out. `None` if a size is missing, or they are larger than any
+/// memory.
+pub fn count_scratch(generated: &Generated, sizes: &BTreeMap<String, i64>) -> Option<usize> {
+    let with_size = generated.folded.as_ref().and_then(|folded| folded.with_size(sizes));
+    let sizes = with_size.as_ref().unwrap_or(sizes);
+    scratch_bytes(&generated.scratch, |name| sizes.get(name).copied())
 }
 
 /// Element type and shape of a tensor.

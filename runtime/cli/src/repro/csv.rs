@@ -35,7 +35,10 @@ const COLUMNS: &[&str] = &[
     "occupancy",
     "bytes_read",
     "bytes_written",
+    "tensor_bytes_read",
+    "tensor_bytes_written",
     "flops_per_byte",
+    "counted_max_error",
     "warp_instructions",
     "shared_requests",
     "wavefronts",
@@ -96,6 +99,7 @@ fn cell(experiment: &str, of: &TableResults, r: usize, c: usize, results: &Resul
     let known = |x: Option<u32>| x.map(|x| x.to_string()).unwrap_or_default();
     let counted = figures.and_then(|f| f.counted.as_ref());
     let traffic = figures.and_then(|f| f.traffic);
+    let tensors = figures.and_then(|f| f.tensors);
     let profiled = cell.profiled.unwrap_or_default();
     vec![
         experiment.to_owned(),
@@ -126,7 +130,10 @@ fn cell(experiment: &str, of: &TableResults, r: usize, c: usize, results: &Resul
         code(&|code| format!("{:.3}", code.occupancy.0)),
         count(traffic.map(|t| t.0)),
         count(traffic.map(|t| t.1)),
+        count(tensors.map(|t| t.0)),
+        count(tensors.map(|t| t.1)),
         number(figures.filter(|f| f.traffic.is_some()).map(|f| f.intensity)),
+        number(counted.map(|w| w.max_error)),
         count(counted.map(|w| w.total.warp_instructions)),
         count(counted.map(|w| w.total.shared_requests)),
         count(counted.map(|w| w.total.wavefronts)),

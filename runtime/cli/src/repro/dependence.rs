@@ -8,6 +8,7 @@ use flashtile_dsl::analysis::nest::{Access, Distance, Kind, Nest, Subscript, car
 use flashtile_dsl::analysis::streaming::Streaming;
 
 use super::experiment::{Cell, Claim, Claims, Experiment, Findings, How, Launch, Row, Section, Style, Table, Text, Unit, Work};
+use super::judge::wrong;
 use super::peers::{Library, Peer};
 use super::runner::Runner;
 use crate::failure::Result;
@@ -26,9 +27,14 @@ fn sections() -> Vec<Section> {
     let mut sections = vec![
         Section::Claims(Claims { caption: "What `inspect attention --emit deps` says", run: kernel_claims }),
         Section::Claims(Claims {
-            caption: "The statements S1 to S13 as published, with m, l and O in memory",
-            run: published_claims,
+            caption: "The first listing as published: S1 to S13 inside the loop over d, with m, l and O in memory",
+            run: listing_claims,
         }),
+        Section::Claims(Claims {
+            caption: "The same with S1 to S7, S12 and S13 outside of the loop over d, as the post concludes",
+            run: hoisted_claims,
+        }),
+        Section::Claims(Claims { caption: "S10, the update of O, on tiles", run: update_claims }),
         Section::Claims(Claims { caption: "The counterexample, A[i][j] = A[i-1][j+1]", run: counterexample_claims }),
     ];
     sections.extend(SMALL_GRIDS.map(|(name, caption, m)| Section::Table(small_grid(name, caption, m))));
@@ -126,25 +132,45 @@ fn access(statement: usize, array: &str, write: bool, at: &[(usize, i64)], loops
     Access { statement, array: array.to_owned(), write, subscripts: at.iter().map(subscript).collect(), depth }
 }
 
-/// The accesses to memory of the statements S1 to S13, over the loops i, j and d; those that the post moves out of a loop
-/// are outside of it.
-fn published_nest() -> Nest {
-    let (i, j, d) = ((0, 0), (1, 0), (2, 0));
-    let read = |statement, array, at: &[(usize, i64)], depth| access(statement, array, false, at, 3, depth);
-    let write = |statement, array, at: &[(usize, i64)], depth| access(statement, array, true, at, 3, depth);
-    Nest {
-        loops: ["i", "j", "d"].map(str::to_owned).to_vec(),
-        accesses: vec![
-            read(1, "Q", &[i], 1),
-            read(2, "K", &[j], 2),
-            read(3, "m", &[i], 2),
-            read(4, "l", &[i], 2),
-            read(8, "O", &[i, d], 3),
-            read(9, "V", &[j, d], 3),
-            write(11, "O", &[i, d], 3),
-            write(12, "m", &[i], 2),
-            write(13, "l", &[i], 2),
-        ],
+/// Where statements of the post stand in the loops i, j and d.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Listing {
+    /// All of them inside d, as in its first listing.
+    AsPublished,
+    /// Each in the loops that its conclusions are about: m and l are read and written once for a
+    /// key.
+    Hoisted,
+    /// As in its second listing ("Improved locality"): m and l are read before the loop over j and
+    /// written behind it.
+    Improved,
+}
+
+impl Listing {
+    /// The accesses to memory of the statements S1 to S13.
+    fn nest(self) -> Nest {
+        let (i, j, d) = ((0, 0), (1, 0), (2, 0));
+        let of_row = match self {
+            Listing::AsPublished => 3,
+            Listing::Hoisted => 2,
+            Listing::Improved => 1,
+        };
+        let (of_query, of_key) = if self == Listing::AsPublished { (3, 3) } else { (1, 2) };
+        let read = |statement, array, at: &[(usize, i64)], depth| access(statement, array, false, at, 3, depth);
+        let write = |statement, array, at: &[(usize, i64)], depth| access(statement, array, true, at, 3, depth);
+        Nest {
+            loops: ["i", "j", "d"].map(str::to_owned).to_vec(),
+            accesses: vec![
+                read(1, "Q", &[i], of_query),
+                read(2, "K", &[j], of_key),
+                read(3, "m", &[i], of_row),
+                read(4, "l", &[i], of_row),
+                read(8, "O", &[i, d], 3),
+                read(9, "V", &[j, d], 3),
+                write(11, "O", &[i, d], 3),
+                write(12, "m", &[i], of_row),
+                write(13, "l", &[i], of_row),
+            ],
+        }
     }
 }
 
@@ -161,45 +187,89 @@ fn nest_text(nest: &Nest) -> String {
     format!("edges\n{edges}parallel: {}\n", if parallel.is_empty() { "none".to_owned() } else { parallel.join(", ") })
 }
 
-fn published_claims(_: &Runner<'_>) -> Result<Findings> {
-    let nest = published_nest();
-    let back: Vec<String> = nest
-        .dependences()
-        .iter()
-        .filter(|d| d.kind == Kind::Raw && carrier(&d.vector) == Some(1))
-        .map(|d| format!("S{} -> S{}", d.source, d.target))
-        .collect();
+/// Flow from one iteration of a loop to a later one, as text.
+fn back_edges(nest: &Nest, index: usize) -> Vec<String> {
+    let carried = |d: &&flashtile_dsl::analysis::nest::Dependence| d.kind == Kind::Raw && carrier(&d.vector) == Some(index);
+    nest.dependences().iter().filter(carried).map(|d| format!("S{} -> S{}", d.source, d.target)).collect()
+}
+
+/// Which loops run in parallel, and which carry dependences.
+fn loops_text(nest: &Nest) -> String {
+    let names = |wanted| {
+        let named = (0..nest.loops.len()).filter(|&k| nest.is_parallel(k) == wanted).map(|k| nest.loops[k].as_str());
+        named.collect::<Vec<_>>().join(", ")
+    };
+    format!("parallel: {}; carries: {}", names(true), names(false))
+}
+
+/// Which pairs of loops may be exchanged, and whether all may.
+fn exchanges(nest: &Nest) -> (String, bool) {
     let pairs = [(0, 1), (0, 2), (1, 2)];
-    let legal = pairs.iter().all(|&(a, b)| nest.may_exchange(a, b));
+    let verdict = |&(a, b): &(usize, usize)| if nest.may_exchange(a, b) { "legal" } else { "illegal" };
+    let text = |pair: &(usize, usize)| format!("{} <-> {} {}", nest.loops[pair.0], nest.loops[pair.1], verdict(pair));
+    (pairs.iter().map(text).collect::<Vec<_>>().join(", "), pairs.iter().all(|&(a, b)| nest.may_exchange(a, b)))
+}
+
+/// The back edges of the three components in the post's graph.
+const BACK_EDGES: [&str; 3] = ["S12 -> S3", "S13 -> S4", "S11 -> S8"];
+
+fn listing_claims(_: &Runner<'_>) -> Result<Findings> {
+    let nest = Listing::AsPublished.nest();
+    let (by_j, by_d) = (back_edges(&nest, 1), back_edges(&nest, 2));
+    let (exchanged, all_legal) = exchanges(&nest);
     let parallel: Vec<bool> = (0..3).map(|k| nest.is_parallel(k)).collect();
-    let names = |wanted| (0..3).filter(|&k| parallel[k] == wanted).map(|k| nest.loops[k].as_str()).collect::<Vec<_>>().join(", ");
+    let why = "m and l do not depend on d, and yet S3, S4, S12 and S13 stand inside the loop over d: every d updates them again";
     Ok(Findings {
         text: nest_text(&nest),
         claims: vec![
             Claim::of(
                 "back edges S12 -> S3, S13 -> S4 and S11 -> S8, carried by j",
-                back.join(", "),
-                back == ["S12 -> S3", "S13 -> S4", "S11 -> S8"],
+                format!("carried by j: {}; carried by d: {}", by_j.join(", "), by_d.join(", ")),
+                by_j == BACK_EDGES,
             ),
-            Claim::of(
-                "i and d carry nothing, j does",
-                format!("parallel: {}; carries: {}", names(true), names(false)),
-                parallel == [true, false, true],
+            Claim::departs("i and d carry nothing, j does", loops_text(&nest), parallel == [true, false, true], why),
+            Claim::departs("every order of i, j and d is legal", exchanged, all_legal, why),
+        ],
+    })
+}
+
+fn hoisted_claims(_: &Runner<'_>) -> Result<Findings> {
+    let nest = Listing::Hoisted.nest();
+    let by_j = back_edges(&nest, 1);
+    let (exchanged, all_legal) = exchanges(&nest);
+    let parallel: Vec<bool> = (0..3).map(|k| nest.is_parallel(k)).collect();
+    let improved = back_edges(&Listing::Improved.nest(), 1);
+    Ok(Findings {
+        text: nest_text(&nest),
+        claims: vec![
+            Claim::of("back edges S12 -> S3, S13 -> S4 and S11 -> S8, carried by j", by_j.join(", "), by_j == BACK_EDGES),
+            Claim::of("i and d carry nothing, j does", loops_text(&nest), parallel == [true, false, true]),
+            Claim::of("every order of i, j and d is legal", exchanged, all_legal),
+            Claim::departs(
+                "the second listing (#1, improved locality) keeps these back edges",
+                improved.join(", "),
+                improved == BACK_EDGES,
+                "it reads m and l before the loop over j and writes them behind it, and no statement of the loop updates m_i and l_i",
             ),
-            Claim::of(
-                "every order of i, j and d is legal",
-                pairs
-                    .map(|(a, b)| {
-                        format!(
-                            "{} <-> {} {}",
-                            nest.loops[a],
-                            nest.loops[b],
-                            if nest.may_exchange(a, b) { "legal" } else { "illegal" }
-                        )
-                    })
-                    .join(", "),
-                legal,
+        ],
+    })
+}
+
+fn update_claims(_: &Runner<'_>) -> Result<Findings> {
+    let text = |name| Text::Own { file: "published.rs", text: include_str!("kernels/published.rs"), name };
+    let (published, all) = wrong(KERNEL, text("update_as_published"))?;
+    let (with_factor, _) = wrong(KERNEL, text("update_with_factor"))?;
+    let found = |wrong| format!("{wrong} of {all} cases of `{KERNEL}` are wrong");
+    Ok(Findings {
+        text: String::new(),
+        claims: vec![
+            Claim::departs(
+                "S10: o_ijd = o_id * l_i / l_ij + exp(S_ij - m_ij) * v_jd / l_ij",
+                found(published),
+                published == 0,
+                "O so far is relative to the maximum so far; S10 lacks the factor exp(m_i - m_ij) that S7 has",
             ),
+            Claim::of("S10 with l_i * exp(m_i - m_ij) in place of l_i", found(with_factor), with_factor == 0),
         ],
     })
 }
@@ -253,13 +323,14 @@ fn small_grid(name: &'static str, caption: &'static str, m: i64) -> Table {
             ours("in order", fixed("splits=1")),
             ours("8, kernel", fixed("splits=8,combine=kernel")),
             ours("8, semaphore", fixed("splits=8,combine=semaphore")),
-            ours("8, cluster", fixed("splits=8,combine=cluster").since((9, 0))),
+            ours("8, cluster", fixed("splits=8,combine=cluster")),
             ours("32, kernel", fixed("splits=32,combine=kernel")),
             ours("32, semaphore", fixed("splits=32,combine=semaphore")),
+            ours("32, tree", fixed("splits=32,combine=tree")),
             ours("tuned", like(How::Tuned)),
             Cell { series: "SDPA", work: Work::Peer(peer), published: None, profiled: None },
         ];
-        Row { label: format!("H={h}, N={}k", n >> 10), x: f64::from(1u32 << place), cells }
+        Row { label: format!("H={h}, N={}k", n >> 10), x: f64::from(1u32 << place), over: None, cells }
     };
     let shapes = [1, 16].into_iter().flat_map(|h| [8 << 10, 32 << 10, 128 << 10].map(|n| (h, n)));
     Table {
@@ -269,5 +340,6 @@ fn small_grid(name: &'static str, caption: &'static str, m: i64) -> Table {
         published_on: None,
         style: Style::Lines("H and N"),
         rows: shapes.enumerate().map(row).collect(),
+        ratios: &[],
     }
 }

@@ -1,6 +1,7 @@
 //! What an experiment is. Everything here is data; `runner` gives it meaning.
 
-use flashtile::{Elem, Kernel, Schedule, SourceText};
+use flashtile::{Arch, Elem, Facts, Kernel, Schedule, SourceText};
+use flashtile_codegen::{Combine, CopyOp, TensorOp};
 use flashtile_dsl::ir::SizeKind;
 
 use super::peers::Peer;
@@ -41,6 +42,17 @@ pub struct Table {
     pub style: Style,
     /// Its rows.
     pub rows: Vec<Row>,
+    /// Columns that are quotients of two series, after the series.
+    pub ratios: &'static [Ratio],
+}
+
+/// A column of a table of lines: one series over another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ratio {
+    /// The series that is divided.
+    pub of: &'static str,
+    /// The series that it is divided by.
+    pub over: &'static str,
 }
 
 /// Unit of figures.
@@ -52,6 +64,11 @@ pub enum Unit {
     Tflops,
     /// Peak memory beyond the inputs, in 2^20 bytes.
     Mebibytes,
+    /// Bytes that the launches move, in 2^20 bytes, if each launch moves each of its tensors once.
+    TensorTraffic,
+    /// Bytes that the launches ask of global memory, in 2^20 bytes: a tile that several programs
+    /// load counts for each of them.
+    AskedTraffic,
 }
 
 impl Unit {
@@ -60,7 +77,7 @@ impl Unit {
         match self {
             Unit::Milliseconds => "ms",
             Unit::Tflops => "TFLOP/s",
-            Unit::Mebibytes => "MiB",
+            Unit::Mebibytes | Unit::TensorTraffic | Unit::AskedTraffic => "MiB",
         }
     }
 }
@@ -68,7 +85,8 @@ impl Unit {
 /// Layout of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Style {
-    /// A row for each step, with one cell, its gain over the one before it, and its resources; drawn as bars.
+    /// A row for each step, with one cell, its gain over another row, and its resources; drawn as
+    /// bars.
     Steps,
     /// A row for each value of this variable, with a cell for each series; drawn as lines.
     Lines(&'static str),
@@ -80,6 +98,8 @@ pub struct Row {
     pub label: String,
     /// Where it stands on the axis of a plot of lines.
     pub x: f64,
+    /// In a table of steps: the label of the row that its gain is over.
+    pub over: Option<&'static str>,
     /// Its cells, one per series.
     pub cells: Vec<Cell>,
 }
@@ -142,8 +162,6 @@ pub struct Launch {
     pub tensors: Vec<(&'static str, &'static str)>,
     /// Its schedule.
     pub how: How,
-    /// Compute capability that its schedule needs at least: on others it is not there, which is no failure.
-    pub least: (u32, u32),
 }
 
 /// A kernel's text.
@@ -165,7 +183,7 @@ pub enum Text {
 /// How a schedule is found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum How {
-    /// These knobs, on top of the defaults.
+    /// These knobs, on top of the defaults for the architecture ([`defaults`]).
     Knobs(String),
     /// Tuned on the GPU; the cost model's choice where there is none.
     Tuned,
@@ -188,20 +206,64 @@ pub struct Findings {
 }
 
 /// A statement of the post.
+#[derive(Clone, Debug)]
 pub struct Claim {
     /// What the post says.
     pub published: &'static str,
     /// What was found.
     pub found: String,
-    /// Whether they agree.
-    pub holds: bool,
+    /// Whether they agree; `None` if that was not looked into.
+    pub holds: Option<bool>,
+    /// Why they do not agree, if that is known beforehand; or why it was not looked into.
+    pub why: Option<&'static str>,
 }
 
 impl Claim {
     /// A claim that holds if what was found is what was expected.
     pub fn of(published: &'static str, found: impl Into<String>, holds: bool) -> Self {
-        Self { published, found: found.into(), holds }
+        Self { published, found: found.into(), holds: Some(holds), why: None }
     }
+
+    /// A claim of which it is known that it does not hold, and why.
+    pub fn departs(published: &'static str, found: impl Into<String>, holds: bool, why: &'static str) -> Self {
+        Self { why: Some(why), ..Self::of(published, found, holds) }
+    }
+
+    /// A claim that this device cannot look into, and why.
+    pub fn not_run(published: &'static str, why: &'static str) -> Self {
+        Self { published, found: "-".to_owned(), holds: None, why: Some(why) }
+    }
+
+    /// Whether it came out as expected: it holds, is known not to, or was not looked into.
+    pub fn is_expected(&self) -> bool {
+        self.holds.is_none_or(|holds| holds == self.why.is_none())
+    }
+
+    /// The verdict in words.
+    pub fn verdict(&self) -> String {
+        match (self.holds, self.why) {
+            (Some(true), None) => "holds".to_owned(),
+            (Some(false), None) => "DOES NOT HOLD".to_owned(),
+            (Some(false), Some(why)) => format!("does not hold: {why}"),
+            (Some(true), Some(_)) => "HOLDS, which was not expected".to_owned(),
+            (None, why) => format!("not run: {}", why.unwrap_or_default()),
+        }
+    }
+}
+
+/// The schedule on top of which the knobs of an experiment are taken: the defaults, with what the
+/// architecture has of tensor products through `mma.sync`, and of copies, where it lacks the usual
+/// ones.
+pub fn defaults(arch: &Arch) -> Schedule {
+    let mut schedule = Schedule::default();
+    let is_mma = |op: &&TensorOp| matches!(op, TensorOp::MmaM16n8k16 | TensorOp::MmaM16n8k8);
+    if let Some(&best) = arch.tensor_ops.iter().find(is_mma) {
+        schedule.tensor_op = best;
+    }
+    if !arch.copy_ops.contains(&schedule.copy) {
+        (schedule.copy, schedule.stages) = (CopyOp::Sync, 1);
+    }
+    schedule
 }
 
 impl Text {
@@ -228,7 +290,7 @@ impl Text {
 impl Launch {
     /// A launch whose tensors are named as the parameters are.
     pub fn new(kernel: Text, elem: Elem, sizes: &[NamedSize], how: How) -> Self {
-        Self { kernel, elem, sizes: sizes.to_vec(), tensors: Vec::new(), how, least: (0, 0) }
+        Self { kernel, elem, sizes: sizes.to_vec(), tensors: Vec::new(), how }
     }
 
     /// With other names for tensors.
@@ -237,10 +299,36 @@ impl Launch {
         self
     }
 
-    /// For a compute capability and later ones only.
-    pub fn since(mut self, least: (u32, u32)) -> Self {
-        self.least = least;
-        self
+    /// What it asks for and the architecture does not have, in words.
+    ///
+    /// # Errors
+    /// The kernel is not there, or the knobs are none.
+    pub fn lacks(&self, arch: &'static Arch) -> Result<Option<String>> {
+        if self.elem == Elem::Bf16 && !arch.bf16 {
+            return Ok(Some("it has no bf16".to_owned()));
+        }
+        let How::Knobs(knobs) = &self.how else { return Ok(None) };
+        let schedule = defaults(arch).with(knobs)?;
+        let feature = match schedule {
+            _ if !arch.copy_ops.contains(&schedule.copy) => match schedule.copy {
+                CopyOp::Tma => "it has no tensor copies",
+                _ => "it has no cp.async",
+            },
+            _ if !arch.tensor_ops.contains(&schedule.tensor_op) => "it has no such tensor product",
+            _ if schedule.combine == Combine::Cluster && !arch.clusters => "it has no clusters",
+            _ => return self.lacks_shared_memory(&schedule, arch),
+        };
+        Ok(Some(feature.to_owned()))
+    }
+
+    /// Whether a block of the schedule needs more shared memory than the architecture gives it, in
+    /// words.
+    fn lacks_shared_memory(&self, schedule: &Schedule, arch: &'static Arch) -> Result<Option<String>> {
+        let kernel = self.kernel.open()?;
+        let bound = kernel.bind(self.elem, self.split(&kernel).0)?;
+        let needed = flashtile_codegen::check(&bound.instance(Facts::best(bound.ir())), schedule, arch).predicted.shared_bytes;
+        let (needed, has) = (needed as usize, arch.shared_per_block);
+        Ok((needed > has).then(|| format!("it needs {} KiB of shared memory, a block has {}", needed >> 10, has >> 10)))
     }
 
     /// The value of a size, 1 if it has none.

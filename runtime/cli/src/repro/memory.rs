@@ -2,13 +2,14 @@
 //!
 //! Source: "FlashAttention from Scratch"; B = 1, H = 1, d = 64, f16.
 
-use flashtile::conformance::{self, Case, Values, run_with};
-use flashtile::verify;
-use flashtile::{Device, Elem};
+use flashtile::conformance::{self, Case};
+use flashtile::{Arch, Device, Elem, LaunchOptions};
 
+use super::boundary::{self, Boundary};
 use super::experiment::{
-    Cell, Claim, Claims, Experiment, Findings, How, Launch, Row, Section, Sequence, Style, Table, Text, Unit, Work,
+    Cell, Claim, Claims, Experiment, Findings, How, Launch, Ratio, Row, Section, Sequence, Style, Table, Text, Unit, Work,
 };
+use super::judge::wrong;
 use super::peers::{Library, Peer};
 use super::runner::{Mode, Runner};
 use crate::failure::Result;
@@ -16,7 +17,7 @@ use crate::failure::Result;
 pub const EXPERIMENT: Experiment = Experiment {
     name: "memory",
     post: "FlashAttention from Scratch",
-    about: "peak memory and time of attention in three kernels and in one, one to three stages, planted faults",
+    about: "peak memory, traffic and time of attention in three kernels and in one, what a causal mask saves, one to three stages, planted faults",
     sections,
 };
 
@@ -33,9 +34,20 @@ const LENGTHS: [Length; 5] = [
     Length(8192, [257.00, 1.00], [4.268, 13.604, 9.159, 1.582]),
 ];
 
+/// What the post adds up for naive attention at one length: Q, K and V read (256 KiB each), S and P
+/// written and read (8 MiB each).
+const TRAFFIC: (i64, f64) = (2048, 32.75);
+
+/// Heads that fill a GPU: those of the claim about the causal mask where programs do not all run at
+/// once.
+const MANY_HEADS: i64 = 64;
+
+/// The tile of the tables whose schedules are fixed.
+const TILE: &str = "block_m=64,block_n=64,warps=4";
+
 /// Three kernels with S and P in memory.
 const NAIVE: &str = include_str!("kernels/naive.rs");
-/// The two faults that the post tells of, planted.
+/// Faults in the text of the kernel, planted.
 const FAULTS: &str = include_str!("kernels/faults.rs");
 
 fn naive(name: &'static str) -> Text {
@@ -46,29 +58,33 @@ fn fault(name: &'static str) -> Text {
     Text::Own { file: "faults.rs", text: FAULTS, name }
 }
 
-fn launch(kernel: Text, length: i64, how: How) -> Launch {
-    let sizes = [("B", 1), ("H", 1), ("G", 1), ("M", length), ("N", length), ("D", 64)];
+fn launch(kernel: Text, heads: i64, length: i64, how: How) -> Launch {
+    let sizes = [("B", 1), ("H", heads), ("G", heads), ("M", length), ("N", length), ("D", 64)];
     Launch::new(kernel, Elem::F16, &sizes, how)
 }
 
 fn flash(kernel: &'static str, length: i64, how: How) -> Work {
-    Work::Ours(launch(Text::Builtin(kernel), length, how).into())
+    Work::Ours(launch(Text::Builtin(kernel), 1, length, how).into())
+}
+
+fn fixed(knobs: &str) -> How {
+    How::Knobs(format!("{TILE}{knobs}"))
 }
 
 fn unfused(length: i64) -> Work {
-    let launches = ["naive_scores", "naive_softmax", "naive_output"].map(|name| launch(naive(name), length, How::Tuned));
-    let oracle = Some(launch(Text::Builtin("attention"), length, How::Tuned));
+    let launches = ["naive_scores", "naive_softmax", "naive_output"].map(|name| launch(naive(name), 1, length, How::Tuned));
+    let oracle = Some(launch(Text::Builtin("attention"), 1, length, How::Tuned));
     Work::Ours(Sequence { launches: launches.to_vec(), oracle })
 }
 
 fn peer(what: Library, length: i64) -> Work {
-    Work::Peer(Peer { what, like: launch(Text::Builtin("attention"), length, How::Tuned), causal: false })
+    Work::Peer(Peer { what, like: launch(Text::Builtin("attention"), 1, length, How::Tuned), causal: false })
 }
 
 fn rows(cells: impl Fn(&Length) -> Vec<(&'static str, Work, Option<f64>)>) -> Vec<Row> {
     let row = |length: &Length| {
         let cell = |(series, work, published)| Cell { series, work, published, profiled: None };
-        Row { label: length.0.to_string(), x: length.0 as f64, cells: cells(length).into_iter().map(cell).collect() }
+        Row { label: length.0.to_string(), x: length.0 as f64, over: None, cells: cells(length).into_iter().map(cell).collect() }
     };
     LENGTHS.iter().map(row).collect()
 }
@@ -77,11 +93,21 @@ fn sections() -> Vec<Section> {
     let memory = rows(|Length(n, [naive, flash_mib], _)| {
         vec![
             ("naive", unfused(*n), Some(*naive)),
-            ("flash", flash("attention", *n, How::Tuned), Some(*flash_mib)),
+            // Of one part: nothing lies between launches.
+            ("flash", flash("attention", *n, fixed(",splits=1")), Some(*flash_mib)),
+            ("flash, tuned", flash("attention", *n, How::Tuned), None),
             ("naive, PyTorch", peer(Library::Naive, *n), None),
             ("SDPA", peer(Library::Sdpa, *n), None),
         ]
     });
+    let traffic = || {
+        rows(|Length(n, ..)| {
+            vec![
+                ("naive", unfused(*n), (*n == TRAFFIC.0).then_some(TRAFFIC.1)),
+                ("flash", flash("attention", *n, fixed(",splits=1")), None),
+            ]
+        })
+    };
     let time = rows(|Length(n, _, [naive, full, causal, sdpa])| {
         vec![
             ("naive", unfused(*n), Some(*naive)),
@@ -91,47 +117,80 @@ fn sections() -> Vec<Section> {
             ("naive, PyTorch", peer(Library::Naive, *n), None),
         ]
     });
-    let stages = rows(|Length(n, ..)| {
-        let knobs = |text: &str| flash("attention", *n, How::Knobs(text.to_owned()));
-        let cp_async = |stages| knobs(&format!("block_m=64,block_n=64,warps=4,copy=cp_async,stages={stages}"));
+    let causal = rows(|Length(n, ..)| {
+        let of = |kernel, heads| Work::Ours(launch(Text::Builtin(kernel), heads, *n, fixed("")).into());
         vec![
-            ("synchronous", knobs("block_m=64,block_n=64,warps=4,copy=sync,stages=1"), None),
+            ("full, 1 head", of("attention", 1), None),
+            ("causal, 1 head", of("causal_attention", 1), None),
+            ("full, 64 heads", of("attention", MANY_HEADS), None),
+            ("causal, 64 heads", of("causal_attention", MANY_HEADS), None),
+        ]
+    });
+    let stages = rows(|Length(n, ..)| {
+        let cp_async = |stages| flash("attention", *n, fixed(&format!(",copy=cp_async,stages={stages}")));
+        vec![
+            ("synchronous", flash("attention", *n, fixed(",copy=sync,stages=1")), None),
             ("1 stage", cp_async(1), None),
             ("2 stages", cp_async(2), None),
             ("3 stages", cp_async(3), None),
         ]
     });
-    let table = |name, caption, unit, published_on, rows| {
-        Section::Table(Table { name, caption, unit, published_on, style: Style::Lines("N"), rows })
+    let table = |name, caption, unit, published_on, rows, ratios| {
+        Section::Table(Table { name, caption, unit, published_on, style: Style::Lines("N"), rows, ratios })
     };
+    let naive_over_flash: &[Ratio] = &[Ratio { of: "naive", over: "flash" }];
     vec![
         Section::Claims(Claims { caption: "Faults that the post tells of, and its correctness grid", run: claims }),
-        table("memory", "Peak memory beyond q, k and v; B = 1, H = 1, d = 64, f16", Unit::Mebibytes, Some(PUBLISHED_ON), memory),
-        table("time", "Time of a forward pass; B = 1, H = 1, d = 64, f16", Unit::Milliseconds, Some(PUBLISHED_ON), time),
+        Section::Claims(Claims { caption: "What the causal mask saves, tiles of 64 by 64, one head", run: causal_claims }),
+        table(
+            "memory",
+            "Peak memory beyond q, k and v, memory between launches included; B = 1, H = 1, d = 64, f16",
+            Unit::Mebibytes,
+            Some(PUBLISHED_ON),
+            memory,
+            naive_over_flash,
+        ),
+        table(
+            "traffic",
+            "Bytes read and written if every launch moves each of its tensors once, as the post adds them up; B = 1, H = 1, d = 64, f16",
+            Unit::TensorTraffic,
+            Some("the post's sum"),
+            traffic(),
+            naive_over_flash,
+        ),
+        table(
+            "asked",
+            "Bytes that all programs ask of global memory, a tile counted for each program that loads it; B = 1, H = 1, d = 64, f16",
+            Unit::AskedTraffic,
+            None,
+            traffic(),
+            naive_over_flash,
+        ),
+        table(
+            "time",
+            "Time of a forward pass; B = 1, H = 1, d = 64, f16",
+            Unit::Milliseconds,
+            Some(PUBLISHED_ON),
+            time,
+            &[Ratio { of: "naive", over: "flash" }, Ratio { of: "flash", over: "causal" }],
+        ),
+        table(
+            "causal",
+            "Time without and with the causal mask, tiles of 64 by 64; B = 1, d = 64, f16",
+            Unit::Milliseconds,
+            None,
+            causal,
+            &[Ratio { of: "full, 1 head", over: "causal, 1 head" }, Ratio { of: "full, 64 heads", over: "causal, 64 heads" }],
+        ),
         table(
             "stages",
             "Time with one to three slots of K and V, tiles of 64 by 64; B = 1, H = 1, d = 64, f16, no mask",
             Unit::Milliseconds,
             None,
             stages,
+            &[],
         ),
     ]
-}
-
-/// Cases of a kernel of the suite under which a fault could show: growing scores too, where what is hidden is large.
-fn cases(kernel: &str) -> Vec<Case> {
-    let telling = |case: &Case| case.small || matches!(case.values, Values::Growing(_));
-    conformance::cases().into_iter().filter(|case| case.kernel == kernel && case.elem == Elem::F16 && telling(case)).collect()
-}
-
-/// How many of the cases of a kernel another kernel gets wrong on the CPU.
-fn wrong(kernel: &str, other: Text) -> Result<(usize, usize)> {
-    let (device, cases, other) = (Device::cpu(), cases(kernel), other.open()?);
-    let report = run_with(&cases, |kernel, arguments| {
-        let loaded = other.bind_to(kernel.binding().clone())?.on(&device)?;
-        verify::run(&loaded, arguments)
-    });
-    Ok((report.failures().count(), cases.len()))
 }
 
 /// Whether a case belongs to the grid of 192 regular shapes.
@@ -156,28 +215,116 @@ fn claims(runner: &Runner<'_>) -> Result<Findings> {
     let (sound, all) = wrong("causal_attention", fault("neither_fault"))?;
     let factor = rejected("attention", "factor_of_the_step_before")?;
     let late = rejected("causal_attention", "mask_after_maximum")?;
-    let mut grid: Vec<Case> = conformance::cases().into_iter().filter(in_grid).collect();
-    let total = grid.len();
-    if runner.mode != Mode::Timed {
-        grid.retain(|case| case.small);
+    let mut claims =
+        vec![Claim::of("a correction factor computed before the maximum is updated gives wrong results", factor.0, factor.1)];
+    claims.extend(boundary_claims(runner)?);
+    claims.push(Claim::of("the same of a mask that the text has: applied after the maximum it does not help", late.0, late.1));
+    claims.push(Claim::of(
+        "compute the factor first and mask before the maximum, and results are right",
+        format!("the same text without either fault fails {sound} of {all} cases of `causal_attention`"),
+        sound == 0,
+    ));
+    claims.push(grid_claim(runner));
+    Ok(Findings { text: String::new(), claims })
+}
+
+/// The second fault of the post: the mask of keys beyond the last, where the block does not divide
+/// N.
+fn boundary_claims(runner: &Runner<'_>) -> Result<Vec<Claim>> {
+    const LATE: &str = "a boundary mask applied after the maximum does not help, where the block does not divide N";
+    const LEFT_OUT: &str = "without the boundary mask, keys beyond the last one take part";
+    const KEPT: &str = "masked before the maximum, they do not";
+    if !runner.compiles() {
+        let why = "planted in generated code, which the CPU does not run: give --device emulator";
+        return Ok([LATE, LEFT_OUT, KEPT].map(|published| Claim::not_run(published, why)).to_vec());
     }
-    let report = conformance::run(runner.on(), &runner.launch_options(), &grid);
-    let failed = report.failures().count();
-    let on = if grid.len() == total { String::new() } else { " (the small ones)".to_owned() };
+    let options: LaunchOptions = runner.emulator_options();
+    let planted = |boundary, published, right: bool| -> Result<Claim> {
+        let (wrong, all) = boundary::wrong(boundary, &options)?;
+        let found = format!("generated code of `attention` on the emulator: {wrong} of {all} cases are wrong");
+        Ok(Claim::of(published, found, (wrong == 0) == right))
+    };
+    Ok(vec![
+        planted(Boundary::AfterMaximum, LATE, false)?,
+        planted(Boundary::LeftOut, LEFT_OUT, false)?,
+        planted(Boundary::Kept, KEPT, true)?,
+    ])
+}
+
+/// The correctness grid of the post: on a GPU, or else all of it on the CPU; on the emulator the small
+/// cases of it too. Cases of an element type that the architecture lacks run on the CPU alone.
+fn grid_claim(runner: &Runner<'_>) -> Claim {
+    let grid: Vec<Case> = conformance::cases().into_iter().filter(in_grid).collect();
+    let compiled = compiled(&grid, runner.arch());
+    let small: Vec<Case> = compiled.iter().filter(|case| case.small).cloned().collect();
+    let run = |device: &Device, options: &LaunchOptions, cases: &[Case]| {
+        let report = conformance::run(device, options, cases);
+        let failed = report.failures().count();
+        (format!("{} of the {} on {}, {failed} failed", cases.len(), grid.len(), device.info().name), failed)
+    };
+    let (cpu, options) = (Device::cpu(), runner.launch_options());
+    let mut runs = match runner.mode {
+        Mode::Timed => vec![run(runner.on(), &options, &compiled)],
+        Mode::Counted => vec![run(runner.on(), &options, &small)],
+        Mode::Checked => Vec::new(),
+    };
+    if runner.mode != Mode::Timed || compiled.len() < grid.len() {
+        runs.insert(0, run(&cpu, &LaunchOptions::default(), &grid));
+    }
+    let found: Vec<&str> = runs.iter().map(|(found, _)| found.as_str()).collect();
+    let holds = grid.len() == 192 && runs.iter().all(|(_, failed)| *failed == 0);
+    Claim::of("192 correctness tests, 96 of them causal, pass", found.join("; "), holds)
+}
+
+/// The cases whose element type the architecture has.
+fn compiled(cases: &[Case], arch: &Arch) -> Vec<Case> {
+    cases.iter().filter(|case| case.elem != Elem::Bf16 || arch.bf16).cloned().collect()
+}
+
+/// Why a mask that saves half of the work saves less of the time: the programs of one head, and the
+/// longest of them.
+fn causal_claims(runner: &Runner<'_>) -> Result<Findings> {
+    let flops = |kernel, rows: i64, length| -> Result<f64> {
+        let mut launch = launch(Text::Builtin(kernel), 1, length, fixed(""));
+        launch.sizes.iter_mut().filter(|(name, _)| *name == "M").for_each(|(_, size)| *size = rows);
+        Ok(runner.executed(&launch)?.flops as f64)
+    };
+    let (mut saved, mut longest) = (Vec::new(), Vec::new());
+    for Length(n, ..) in LENGTHS {
+        saved.push(flops("attention", n, n)? / flops("causal_attention", n, n)?);
+        // The last tile of rows is a program of its own that sees all keys.
+        longest.push(flops("attention", 64, n)? / flops("causal_attention", 64, n)?);
+    }
+    let text = |values: &[f64]| {
+        let of = |(Length(n, ..), value): (&Length, &f64)| format!("{value:.2} at {n}");
+        LENGTHS.iter().zip(values).map(of).collect::<Vec<_>>().join(", ")
+    };
+    let Length(longest_length, ..) = LENGTHS[LENGTHS.len() - 1];
+    let (programs, sms) = (longest_length / 64, i64::from(runner.multiprocessors()));
+    let published: Vec<f64> = LENGTHS.iter().map(|Length(_, _, [_, full, causal, _])| full / causal).collect();
+    let within = |values: &[f64]| values.iter().all(|factor| (1.5..=2.0).contains(factor));
     Ok(Findings {
         text: String::new(),
         claims: vec![
-            Claim::of("a correction factor computed before the maximum is updated gives wrong results", factor.0, factor.1),
-            Claim::of("a mask applied after the maximum does not help", late.0, late.1),
             Claim::of(
-                "compute the factor first and mask before the maximum, and results are right",
-                format!("the same text without either fault fails {sound} of {all} cases of `causal_attention`"),
-                sound == 0,
+                "tiles above the diagonal are skipped: about half of the work at long sequences",
+                format!("FLOPs without the mask over those with it: {}", text(&saved)),
+                saved.windows(2).all(|pair| pair[0] < pair[1]) && (1.9..2.0).contains(saved.last().unwrap_or(&0.0)),
             ),
-            Claim::of(
-                "192 correctness tests, 96 of them causal, pass",
-                format!("{} of the {total} run{on}, {failed} failed", grid.len()),
-                failed == 0 && total == 192,
+            Claim::departs(
+                "which gives 1.5 to 2 times the speed",
+                format!(
+                    "of the longest program: {}; one head of N = {longest_length} is {programs} programs on {sms} multiprocessors",
+                    text(&longest)
+                ),
+                within(&longest),
+                "the program of the last rows walks all keys with the mask too, and with few programs the time is that of the longest",
+            ),
+            Claim::departs(
+                "a consistent 1.5 to 2 times, by the post's own table of times",
+                text(&published),
+                within(&published),
+                "its factors lie around the range, not in it",
             ),
         ],
     })
@@ -209,5 +356,8 @@ mod tests {
         let grid: Vec<Case> = conformance::cases().into_iter().filter(in_grid).collect();
         assert_eq!(grid.len(), 192);
         assert_eq!(grid.iter().filter(|case| case.kernel == "causal_attention").count(), 96);
+        // A Tesla T4 has no bf16: half of the cases run on the CPU alone.
+        let on = |arch| compiled(&grid, Arch::named(arch).expect("in the table")).len();
+        assert_eq!((on("sm_75"), on("sm_80")), (96, 192));
     }
 }

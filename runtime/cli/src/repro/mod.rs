@@ -5,20 +5,27 @@
 //! | `experiment` | what an experiment is: tables of cells, each something to run and the figure that was published for it |
 //! | `ladder`, `archaeology`, `dependence`, `rope`, `memory` | the experiments, as data |
 //! | `kernels/` | kernel texts that they need and that are not built in |
+//! | `judge`, `boundary` | whether such a text is right; faults of the mask that the compiler adds |
 //! | `runner` | runs a cell: timed on a GPU, counted on the emulator, checked on the CPU |
 //! | `peers`, `peers.py` | what PyTorch runs beside ours, in a process of its own |
 //! | `results` | the figures of an experiment |
-//! | `sheet`, `csv`, `plot` | figures as text or Markdown, as CSV, as SVG |
+//! | `sheet`, `csv` | figures as text or Markdown, as CSV |
+//! | `plot`, `roofline` | figures as SVG: bars and lines; rates over FLOPs per byte |
 
 mod archaeology;
+mod boundary;
 mod csv;
 mod dependence;
 mod experiment;
+mod judge;
 mod ladder;
 mod memory;
+#[cfg(test)]
+mod pages;
 mod peers;
 mod plot;
 mod results;
+mod roofline;
 mod rope;
 mod runner;
 mod sheet;
@@ -45,6 +52,7 @@ pub fn objects(experiment: &Experiment, results: &Results) -> Vec<serde_json::Va
                 "claim": claim.published,
                 "found": claim.found,
                 "holds": claim.holds,
+                "why": claim.why,
             })
         }));
     }
@@ -61,6 +69,8 @@ pub fn files(experiment: &Experiment, results: &Results) -> Vec<(String, String)
     }
     for table in &results.tables {
         files.push((format!("{name}-{}.svg", table.table.name), plot::svg(experiment, table, results)));
+        let roofline = roofline::svg(experiment, table, results);
+        files.extend(roofline.map(|svg| (format!("{name}-{}-roofline.svg", table.table.name), svg)));
     }
     files
 }

@@ -40,6 +40,13 @@ pub enum Library {
     RotateSdpa,
 }
 
+impl Peer {
+    /// Everything that its figures depend on.
+    pub fn key(&self) -> String {
+        format!("{:?} {} {:?} {}", self.what, self.like.elem.name(), self.like.sizes, self.causal)
+    }
+}
+
 impl Library {
     /// As the script calls it.
     fn name(self) -> &'static str {

@@ -7,17 +7,18 @@ use super::results::{Results, TableResults};
 use super::sheet::number;
 
 /// Colours of series, told apart also in grey (Okabe and Ito 2008).
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+pub const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 440.0;
 /// The area of the plot itself: left, top, right, bottom.
-const AREA: (f64, f64, f64, f64) = (72.0, 56.0, 556.0, 360.0);
+pub const AREA: (f64, f64, f64, f64) = (72.0, 56.0, 556.0, 360.0);
 
 /// A drawing under construction.
-struct Drawing(String);
+pub struct Drawing(String);
 
 impl Drawing {
-    fn new(title: &str, subtitle: &str) -> Self {
+    /// A drawing with these two lines above it.
+    pub fn new(title: &str, subtitle: &str) -> Self {
         let mut drawing = Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
              font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
@@ -27,16 +28,19 @@ impl Drawing {
         drawing
     }
 
-    fn add(&mut self, element: std::fmt::Arguments<'_>) {
+    /// Adds an element.
+    pub fn add(&mut self, element: std::fmt::Arguments<'_>) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.0, "{element}");
     }
 
-    fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
+    /// Adds text that begins, ends or has its middle at a point.
+    pub fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
         self.add(format_args!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>", escape(text)));
     }
 
-    fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &str) {
+    /// Adds a straight line.
+    pub fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &str) {
         self.add(format_args!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>"));
     }
 
@@ -46,7 +50,8 @@ impl Drawing {
         ));
     }
 
-    fn end(mut self) -> String {
+    /// The text of the file.
+    pub fn end(mut self) -> String {
         self.0.push_str("</svg>\n");
         self.0
     }
@@ -160,7 +165,7 @@ fn lines(mut drawing: Drawing, table: &TableResults, variable: &str) -> String {
 
 impl Drawing {
     /// The frame, with the ticks of the vertical axis.
-    fn axis(&mut self, scale: &Scale, (left, right): (f64, f64)) {
+    pub fn axis(&mut self, scale: &Scale, (left, right): (f64, f64)) {
         let (_, top, _, bottom) = AREA;
         for tick in scale.ticks() {
             let y = scale.y(tick);
@@ -178,7 +183,7 @@ fn trimmed(tick: f64) -> String {
 }
 
 /// The vertical axis.
-enum Scale {
+pub enum Scale {
     /// From 0 to this, which is not 0.
     Linear(f64),
     /// From one power of ten to another.
@@ -190,6 +195,12 @@ impl Scale {
         Self::Linear(if most > 0.0 { most * 1.1 } else { 1.0 })
     }
 
+    /// The decades that hold all values.
+    pub fn decades(values: impl Iterator<Item = f64>) -> Self {
+        let (least, most) = values.filter(|v| *v > 0.0).fold((f64::INFINITY, 0.0), |(a, b), v| (v.min(a), v.max(b)));
+        Self::Decades(least.log10().floor() as i32, most.log10().ceil() as i32)
+    }
+
     /// Decades where values are more than ten times apart.
     fn fitting(values: impl Iterator<Item = f64>) -> Self {
         let (least, most) = values.filter(|v| *v > 0.0).fold((f64::INFINITY, 0.0), |(a, b), v| (v.min(a), v.max(b)));
@@ -199,7 +210,8 @@ impl Scale {
         }
     }
 
-    fn y(&self, value: f64) -> f64 {
+    /// Where a value stands.
+    pub fn y(&self, value: f64) -> f64 {
         let (_, top, _, bottom) = AREA;
         let share = match *self {
             Self::Linear(most) => value / most,

@@ -61,6 +61,8 @@ pub struct Figures {
     pub counted: Option<Counted>,
     /// Bytes that all launches read and write on the sizes of the table, every load counted.
     pub traffic: Option<(u64, u64)>,
+    /// The same if every launch of the table moved each of its tensors once.
+    pub tensors: Option<(u64, u64)>,
     /// Nominal FLOPs per byte of these.
     pub intensity: f64,
     /// Peak FLOP/s and bytes/s of the GPU, where there is one.
@@ -76,12 +78,15 @@ pub struct Counted {
     pub loads: Executed,
     /// Those that store to it.
     pub stores: Executed,
+    /// The largest error of what was computed there.
+    pub max_error: f64,
 }
 
 impl Counted {
-    /// What the launches of these profiles did together.
-    pub fn of(profiles: &[Profile]) -> Self {
-        let mut all = Self::default();
+    /// What the launches of these profiles did together, and the largest error of what they
+    /// computed.
+    pub fn of(profiles: &[Profile], max_error: f64) -> Self {
+        let mut all = Self { max_error, ..Self::default() };
         for i in profiles.iter().flat_map(|profile| &profile.instructions) {
             all.total.add(&i.work);
             let kinds = [(&mut all.loads, ["ld.shared", "ldmatrix"]), (&mut all.stores, ["st.shared", "stmatrix"])];
@@ -95,7 +100,8 @@ impl Counted {
     }
 }
 
-/// Wavefronts of an access to shared memory, on average: an n-way bank conflict.
+/// Wavefronts of an access to shared memory, on average: what Nsight Compute calls an n-way bank
+/// conflict.
 pub fn ways(work: &Executed) -> Option<f64> {
     (work.shared_requests > 0).then(|| work.wavefronts as f64 / work.shared_requests as f64)
 }
@@ -122,10 +128,13 @@ pub struct Code {
 impl Figures {
     /// The figure in a unit.
     pub fn in_unit(&self, unit: Unit) -> Option<f64> {
+        let mebibytes = |(read, written): (u64, u64)| (read + written) as f64 / f64::from(1 << 20);
         match unit {
             Unit::Milliseconds => self.time.map(|(median, ..)| median),
             Unit::Tflops => self.time.map(|(median, ..)| self.flops / median / 1e9),
             Unit::Mebibytes => self.memory.map(|(counted, _)| counted / f64::from(1 << 20)),
+            Unit::TensorTraffic => self.tensors.map(mebibytes),
+            Unit::AskedTraffic => self.traffic.map(mebibytes),
         }
     }
 
@@ -175,8 +184,8 @@ impl Results {
                 }
                 Section::Claims(claims) => {
                     let findings = (claims.run)(runner)?;
-                    for claim in findings.claims.iter().filter(|claim| !claim.holds) {
-                        let text = format!("`{}` does not hold: {}", claim.published, claim.found);
+                    for claim in findings.claims.iter().filter(|claim| !claim.is_expected()) {
+                        let text = format!("`{}`: {}; found: {}", claim.published, claim.verdict(), claim.found);
                         results.failure.get_or_insert(Failure::Verification(text));
                     }
                     results.claims.push(ClaimResults { caption: claims.caption, text: findings.text, claims: findings.claims });
@@ -196,7 +205,7 @@ impl Results {
             for (c, cell) in row.cells.iter().enumerate() {
                 bar.set_message(format!("{} {}", row.label, cell.series));
                 let figures = match &cell.work {
-                    Work::Ours(sequence) => match runner.lacks(sequence) {
+                    Work::Ours(sequence) => match runner.lacks(sequence)? {
                         Some(why) => Err(why),
                         None => runner.run(sequence, table.style == Style::Steps).map_err(|failure| {
                             let text = failure.to_string();

@@ -1,20 +1,23 @@
 //! Runs the cells of an experiment: timed on a GPU; where there is none, on a small shape under the same schedule, counted on the
 //! emulator or checked on the CPU. Every result is compared with the float64 oracle.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use flashtile::device::{DeviceKind, machine_of};
 use flashtile::emulator::Profile;
 use flashtile::lowering::{self, Generated};
-use flashtile::tuner::{MeasureOptions, Part, TuneOptions, count_memory, measure_sequence, tune};
+use flashtile::tuner::{
+    MeasureOptions, MeasuredSequence, Part, TuneOptions, count_memory, count_scratch, measure_sequence, tune,
+};
 use flashtile::verify::OutputVerdict;
 use flashtile::{Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
 use flashtile_codegen::Resources;
-use flashtile_dsl::analysis::cost::Workload;
+use flashtile_dsl::analysis::cost::{Work, Workload};
 
-use super::experiment::{How, Launch, Sequence};
-use super::peers::{Peer, PeerResults, Peers};
+use super::experiment::{How, Launch, Sequence, defaults};
+use super::peers::{Peer, PeerFigures, PeerResults, Peers};
 use super::results::{Code, Counted, Figures};
 use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
@@ -42,8 +45,21 @@ pub struct Runner<'a> {
     arch: &'static Arch,
     global: &'a GlobalFlags,
     options: RunnerOptions,
-    /// Results of small shapes by what ran: rows that differ in length alone are one there.
+    /// Figures by what was asked for: a cell that stands in two tables is measured once.
     known: HashMap<String, Figures>,
+    /// What small shapes did, by what ran: rows that differ in length alone run the same there.
+    small: RefCell<HashMap<String, Executed>>,
+    /// Figures of peers by what ran: a peer that stands in two tables is timed once.
+    peers: HashMap<String, Result<PeerFigures, String>>,
+    /// Version of the peers' library.
+    library: Option<String>,
+}
+
+/// What came of running a sequence.
+#[derive(Clone)]
+struct Executed {
+    measured: MeasuredSequence,
+    counted: Option<Counted>,
 }
 
 /// How cells are timed.
@@ -82,7 +98,8 @@ impl<'a> Runner<'a> {
             DeviceKind::Cpu => Mode::Checked,
         };
         let target = TargetFlags { arch: arch.map(str::to_owned), ..TargetFlags::default() }.target()?;
-        Ok(Self { mode, device, arch: target.arch, global, options, known: HashMap::new() })
+        let (known, small, peers) = (HashMap::new(), RefCell::default(), HashMap::new());
+        Ok(Self { mode, device, arch: target.arch, global, options, known, small, peers, library: None })
     }
 
     /// Where it runs, in words.
@@ -107,16 +124,52 @@ impl<'a> Runner<'a> {
         options
     }
 
-    /// Runs the peers of a table: on a GPU only.
+    /// The architecture that code is generated for.
+    pub fn arch(&self) -> &'static Arch {
+        self.arch
+    }
+
+    /// Whether code is compiled. It is not where the CPU is asked for, since a compiler might have
+    /// to be installed first.
+    pub fn compiles(&self) -> bool {
+        self.mode != Mode::Checked
+    }
+
+    /// How kernels are compiled for the emulator, whatever the device of the runner is.
+    pub fn emulator_options(&self) -> LaunchOptions {
+        LaunchOptions { arch: Some(self.arch), ..self.global.launch_options() }
+    }
+
+    /// Multiprocessors of the GPU; of a typical one of the architecture where there is none.
+    pub fn multiprocessors(&self) -> u32 {
+        machine_of(self.arch, self.device.info().gpu.as_ref()).sms
+    }
+
+    /// Runs the peers of a table, those that did not run before: on a GPU only.
     ///
     /// # Errors
     /// As [`Peers::run`].
-    pub fn peers(&self, peers: &[&Peer], watch: impl Fn()) -> Result<PeerResults> {
+    pub fn peers(&mut self, peers: &[&Peer], watch: impl Fn()) -> Result<PeerResults> {
         if self.mode != Mode::Timed {
             let why = "peers are timed, on a GPU".to_owned();
             return Ok(PeerResults { version: None, figures: peers.iter().map(|_| Err(why.clone())).collect() });
         }
-        self.options.peers.run(peers, self.options.repetitions, BUDGET.as_secs_f64(), watch)
+        let keys: Vec<String> = peers.iter().map(|peer| peer.key()).collect();
+        let mut new: Vec<(&String, &Peer)> = Vec::new();
+        for (key, &peer) in keys.iter().zip(peers) {
+            if self.peers.contains_key(key) || new.iter().any(|(other, _)| *other == key) {
+                watch();
+            } else {
+                new.push((key, peer));
+            }
+        }
+        let all: Vec<&Peer> = new.iter().map(|(_, peer)| *peer).collect();
+        let ran = self.options.peers.run(&all, self.options.repetitions, BUDGET.as_secs_f64(), watch)?;
+        self.library = self.library.take().or(ran.version);
+        for ((key, _), figures) in new.into_iter().zip(ran.figures) {
+            self.peers.insert(key.clone(), figures);
+        }
+        Ok(PeerResults { version: self.library.clone(), figures: keys.iter().map(|key| self.peers[key].clone()).collect() })
     }
 
     /// Nominal FLOPs of a launch.
@@ -138,9 +191,28 @@ impl<'a> Runner<'a> {
     }
 
     /// Why the architecture does not have a sequence.
-    pub fn lacks(&self, sequence: &Sequence) -> Option<String> {
-        let least = sequence.launches.iter().map(|launch| launch.least).max()?;
-        (self.arch.capability < least).then(|| format!("not on {}", self.arch))
+    ///
+    /// # Errors
+    /// Knobs that are none.
+    pub fn lacks(&self, sequence: &Sequence) -> Result<Option<String>> {
+        for launch in &sequence.launches {
+            if let Some(why) = launch.lacks(self.arch)? {
+                return Ok(Some(format!("not on {}: {why}", self.arch)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The work that a launch executes under its schedule, whole tiles of every trip.
+    ///
+    /// # Errors
+    /// A schedule that is not legal.
+    pub fn executed(&self, launch: &Launch) -> Result<Work> {
+        let (bound, sizes) = bind(launch)?;
+        let facts = Facts::best(bound.ir());
+        let (schedule, _) = self.chosen(launch, &bound, &facts, &sizes)?;
+        let generated = lowering::generate(&bound.instance(facts), &schedule, self.arch)?;
+        Ok(generated.executed(bound.binding(), &sizes))
     }
 
     /// Runs a sequence; on a GPU counts it on the emulator too, on a small shape, if that is `wanted`.
@@ -154,7 +226,7 @@ impl<'a> Runner<'a> {
             _ => sequence.map(|launch| launch.small(LONGEST)),
         };
         let launches = |of: &Sequence| of.launches.iter().map(|l| (l.kernel, l.elem, l.sizes.clone(), l.how.clone())).collect();
-        // Rows that differ in length alone run the same small shape, but the model may choose other schedules for them.
+        // The schedule of a small shape is that of the whole one, which the model may choose.
         let key: Vec<_> = launches(if self.mode == Mode::Timed { &ran } else { sequence });
         let key = format!("{counts} {key:?}");
         if let Some(known) = self.known.get(&key) {
@@ -171,22 +243,63 @@ impl<'a> Runner<'a> {
 
     /// Runs `ran`, a sequence that differs from `full` in sizes at most, under the schedules of `full`.
     fn measure(&self, full: &Sequence, ran: &Sequence, device: &Device, mode: Mode) -> Result<Figures> {
+        let chosen = full.launches.iter().map(|launch| self.schedule(launch, mode)).collect::<Result<Vec<_>>>()?;
+        let schedules: Vec<&Schedule> = chosen.iter().map(|c| &c.schedule).collect();
+        let Executed { measured, counted } = match mode {
+            Mode::Timed => self.execute(ran, &schedules, device, mode)?,
+            Mode::Counted | Mode::Checked => {
+                let what: Vec<_> = ran.launches.iter().map(|l| (l.kernel, l.elem, &l.sizes)).collect();
+                // The CPU executes no schedule.
+                let how = if mode == Mode::Counted { schedules.as_slice() } else { &[] };
+                let key = format!("{mode:?} {what:?} {how:?}");
+                let known = self.small.borrow().get(&key).cloned();
+                let executed = known.map_or_else(|| self.execute(ran, &schedules, device, mode), Ok)?;
+                self.small.borrow_mut().insert(key, executed.clone());
+                executed
+            }
+        };
+        let judge = ran.judge();
+        let memory = match mode {
+            Mode::Timed => (measured.memory.counted as f64, measured.memory.driver.map(|bytes| bytes as f64)),
+            // What is allocated does not depend on what runs. A stream keeps scratch memory for its
+            // largest call.
+            _ => {
+                let scratch = chosen.iter().map(|c| c.scratch).max().unwrap_or(0);
+                ((allocated(full)? + scratch) as f64, None)
+            }
+        };
+        let sum = |of: fn(&Chosen) -> u64| chosen.iter().map(of).sum::<u64>();
+        let traffic = (sum(|c| c.asked.read), sum(|c| c.asked.written));
+        let tensors = (sum(|c| c.once.read), sum(|c| c.once.written));
+        let shape: Vec<String> = judge.sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
+        Ok(Figures {
+            shape: shape.join(","),
+            time: measured.times.as_ref().map(|t| (t.median * 1e3, t.min * 1e3, t.repetitions)),
+            flops: self.flops(judge)?,
+            memory: Some(memory),
+            max_error: Some(measured.max_error()),
+            code: chosen.into_iter().map(|c| c.code).collect(),
+            counted,
+            traffic: Some(traffic),
+            tensors: Some(tensors),
+            intensity: self.flops(full.judge())? / (traffic.0 + traffic.1).max(1) as f64,
+            peak: self.peak(judge)?,
+        })
+    }
+
+    /// Runs a sequence under these schedules, and compares what comes out with the oracle.
+    fn execute(&self, ran: &Sequence, schedules: &[&Schedule], device: &Device, mode: Mode) -> Result<Executed> {
         let mut parts = Vec::new();
-        let mut code = Vec::new();
-        let mut traffic = (0, 0);
-        for (full, ran) in full.launches.iter().zip(&ran.launches) {
-            let (schedule, own, (read, written)) = self.schedule(full, mode)?;
-            traffic = (traffic.0 + read, traffic.1 + written);
-            code.push(own);
+        for (launch, &schedule) in ran.launches.iter().zip(schedules) {
             let mut options = self.launch_options();
             match mode {
                 Mode::Checked => options.arch = None,
-                Mode::Timed | Mode::Counted => options.schedule = Some(schedule),
+                Mode::Timed | Mode::Counted => options.schedule = Some(schedule.clone()),
             }
             options.emulation.options.profile = true;
-            let (kernel, sizes) = bind(ran)?;
+            let (kernel, sizes) = bind(launch)?;
             let loaded = kernel.on_with(device, options)?;
-            parts.push((Part { kernel, sizes, tensors: names(ran) }, loaded));
+            parts.push((Part { kernel, sizes, tensors: names(launch) }, loaded));
         }
         let judge = ran.judge();
         let (kernel, sizes) = bind(judge)?;
@@ -199,45 +312,41 @@ impl<'a> Runner<'a> {
         if let Some(wrong) = measured.verdicts.iter().find(|v: &&OutputVerdict| !v.passed()) {
             return Err(Failure::Verification(format!("{} is wrong: {wrong}", judge.kernel.name())));
         }
-        let memory = match mode {
-            Mode::Timed => (measured.memory.counted as f64, measured.memory.driver.map(|bytes| bytes as f64)),
-            // What is allocated does not depend on what runs.
-            _ => (allocated(full)? as f64, None),
-        };
         let profiles: Vec<Profile> =
             parts.iter().flat_map(|(_, loaded)| loaded.reports()).filter_map(|report| report.profile).collect();
-        let shape: Vec<String> = judge.sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
-        Ok(Figures {
-            shape: shape.join(","),
-            time: measured.times.as_ref().map(|t| (t.median * 1e3, t.min * 1e3, t.repetitions)),
-            flops: self.flops(judge)?,
-            memory: Some(memory),
-            max_error: Some(measured.max_error()),
-            code,
-            counted: (!profiles.is_empty()).then(|| Counted::of(&profiles)),
-            traffic: Some(traffic),
-            intensity: self.flops(full.judge())? / (traffic.0 + traffic.1).max(1) as f64,
-            peak: self.peak(judge)?,
-        })
+        let counted = (!profiles.is_empty()).then(|| Counted::of(&profiles, measured.max_error()));
+        Ok(Executed { measured, counted })
     }
 
-    /// The schedule of a launch, what it becomes, and the bytes that it reads and writes.
-    fn schedule(&self, launch: &Launch, mode: Mode) -> Result<(Schedule, Code, (u64, u64))> {
+    /// The schedule of a launch, what it becomes, and the bytes that it moves.
+    fn schedule(&self, launch: &Launch, mode: Mode) -> Result<Chosen> {
         let (bound, sizes) = bind(launch)?;
         let facts = Facts::best(bound.ir());
-        let (schedule, origin) = match &launch.how {
-            How::Knobs(knobs) => (Schedule::default().with(knobs)?, "given"),
-            How::Tuned => self.chosen(&bound, &facts, &sizes)?,
-        };
+        let (schedule, origin) = self.chosen(launch, &bound, &facts, &sizes)?;
         // Said before anything runs, and on devices that compile nothing too.
         let generated = lowering::generate(&bound.instance(facts.clone()), &schedule, self.arch)?;
         let code = Code { origin: origin.to_owned(), ..self.code(&bound, &facts, &schedule, &generated, mode)? };
-        let executed = generated.executed(bound.binding(), &sizes);
-        Ok((schedule, code, (executed.read, executed.written)))
+        Ok(Chosen {
+            asked: generated.executed(bound.binding(), &sizes),
+            once: Workload { kernel: bound.ir(), binding: bound.binding(), sizes: &sizes }.cost().algorithm,
+            scratch: count_scratch(&generated, &sizes).expect("published shapes fit into memory"),
+            schedule,
+            code,
+        })
     }
 
-    /// The schedule that tuning finds, or that the cost model ranks first; and which of them.
-    fn chosen(&self, bound: &BoundKernel, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<(Schedule, &'static str)> {
+    /// The schedule of a launch and where it comes from: given, found by tuning, or ranked first by
+    /// the cost model.
+    fn chosen(
+        &self,
+        launch: &Launch,
+        bound: &BoundKernel,
+        facts: &Facts,
+        sizes: &BTreeMap<String, i64>,
+    ) -> Result<(Schedule, &'static str)> {
+        if let How::Knobs(knobs) = &launch.how {
+            return Ok((defaults(self.arch).with(knobs)?, "given"));
+        }
         if let (Mode::Timed, Some(budget)) = (self.mode, self.options.tuning) {
             let toolchain = self.global.toolchain();
             let options = TuneOptions { budget, arch: Some(self.arch), toolchain, ..TuneOptions::default() };
@@ -278,6 +387,19 @@ impl<'a> Runner<'a> {
     }
 }
 
+/// How a launch runs.
+struct Chosen {
+    schedule: Schedule,
+    code: Code,
+    /// The work of all that the schedule makes of it; its bytes are what programs ask of global
+    /// memory.
+    asked: Work,
+    /// The work of the text; its bytes are those of every tensor, once.
+    once: Work,
+    /// Bytes between the launches of the schedule.
+    scratch: usize,
+}
+
 /// The kernel of a launch, bound, and its run-time sizes.
 fn bind(launch: &Launch) -> Result<(BoundKernel, BTreeMap<String, i64>)> {
     let kernel = launch.kernel.open()?;
@@ -295,7 +417,7 @@ fn longest(sequence: &Sequence) -> i64 {
     sequence.launches.iter().map(|launch| launch.size("M").max(launch.size("N"))).max().unwrap_or(1)
 }
 
-/// Bytes that a sequence allocates beyond its inputs, workspaces left out.
+/// Bytes that the tensors of a sequence take beyond its inputs.
 fn allocated(sequence: &Sequence) -> Result<usize> {
     let parts = sequence.launches.iter().map(|launch| {
         let (kernel, sizes) = bind(launch)?;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use flashtile::emulator::InstructionKind;
 
-use super::experiment::{Cell, Profiled, Style, Unit, Work};
+use super::experiment::{Cell, Profiled, Ratio, Style, Unit, Work};
 use super::results::{Code, Counted, Figures, Results, TableResults, ways};
 use super::runner::Mode;
 use crate::output;
@@ -67,8 +67,7 @@ pub fn sheets(results: &Results) -> Vec<Sheet> {
     for claims in &results.claims {
         let mut sheet = Sheet::new(claims.caption, &["the post", "found", ""]);
         for claim in &claims.claims {
-            let verdict = if claim.holds { "holds" } else { "DOES NOT HOLD" };
-            sheet.rows.push(vec![claim.published.to_owned(), claim.found.clone(), verdict.to_owned()]);
+            sheet.rows.push(vec![claim.published.to_owned(), claim.found.clone(), claim.verdict()]);
         }
         all.push(sheet);
     }
@@ -112,40 +111,46 @@ fn cell_text(sheet: &mut Sheet, table: &TableResults, row: usize, cell: usize, m
 
 fn head(table: &TableResults, results: &Results) -> String {
     let torch = results.torch.as_ref().map(|version| format!(", PyTorch {version}")).unwrap_or_default();
-    format!("{}, in {}; ours on {}{torch}", table.table.caption, table.table.unit.text(), results.device)
+    let of_table = (0..table.table.rows.len()).flat_map(|r| (0..table.table.rows[r].cells.len()).map(move |c| (r, c)));
+    let mut codes = of_table.filter_map(|(r, c)| table.figures(r, c)).flat_map(|figures| &figures.code);
+    let untuned = if codes.any(|code| code.origin == "model") { ", untuned: the cost model's choice" } else { "" };
+    format!("{}, in {}; ours on {}{untuned}{torch}", table.table.caption, table.table.unit.text(), results.device)
+}
+
+/// How much faster: the quotient of the speeds less one, so that +100 % is twice as fast. The
+/// figures are of the table's unit.
+fn gain(unit: Unit, before: Option<f64>, now: Option<f64>) -> String {
+    match (before, now, unit) {
+        (Some(before), Some(now), Unit::Tflops) => format!("{:+.1} %", 100.0 * (now / before - 1.0)),
+        // Of a time, less is more.
+        (Some(before), Some(now), _) => format!("{:+.1} %", 100.0 * (before / now - 1.0)),
+        _ => "-".to_owned(),
+    }
 }
 
 fn steps(table: &TableResults, results: &Results) -> Sheet {
-    let (unit, published_on) = (table.table.unit.text(), table.table.published_on);
-    let mut header = vec!["step".to_owned(), unit.to_owned(), "gain".to_owned()];
+    let (unit, published_on) = (table.table.unit, table.table.published_on);
+    let mut header = vec!["step".to_owned(), unit.text().to_owned(), "faster".to_owned()];
     if let Some(gpu) = published_on {
-        header.extend([format!("{unit}, {gpu}"), "gain there".to_owned()]);
+        header.extend([format!("{}, {gpu}", unit.text()), "faster there".to_owned()]);
     }
+    header.push("than".to_owned());
     // A rate has its time beside it.
-    let timed = table.table.unit != Unit::Milliseconds;
+    let timed = unit != Unit::Milliseconds;
     header.extend(timed.then(|| "ms".to_owned()));
     header.push("max error".to_owned());
     let mut sheet = Sheet { title: head(table, results), header, ..Sheet::default() };
-    // Of a time, less is more.
-    let better = |before: f64, now: f64| match table.table.unit {
-        Unit::Tflops => now / before,
-        Unit::Milliseconds | Unit::Mebibytes => before / now,
-    };
-    let gain = |before: Option<f64>, now: Option<f64>| match (before, now) {
-        (Some(before), Some(now)) => format!("{:+.1} %", 100.0 * (better(before, now) - 1.0)),
-        _ => "-".to_owned(),
-    };
-    let ours = |row: usize| matches!(table.table.rows[row].cells[0].work, Work::Ours(_));
     for (r, row) in table.table.rows.iter().enumerate() {
         let cell = &row.cells[0];
-        let before = (r > 0 && ours(r)).then(|| r - 1);
+        let before = row.over.and_then(|label| table.table.rows.iter().position(|other| other.label == label));
         let published = |r: usize| table.table.rows[r].cells[0].published;
         let mut line = vec![row.label.clone(), cell_text(&mut sheet, table, r, 0, results.mode)];
-        line.push(gain(before.and_then(|b| table.figure(b, 0)), table.figure(r, 0)));
+        line.push(gain(unit, before.and_then(|b| table.figure(b, 0)), table.figure(r, 0)));
         if published_on.is_some() {
             line.push(optional(cell.published));
-            line.push(gain(before.and_then(published), cell.published));
+            line.push(gain(unit, before.and_then(published), cell.published));
         }
+        line.push(row.over.unwrap_or("-").to_owned());
         let figures = table.figures(r, 0);
         line.extend(timed.then(|| optional(figures.and_then(|f| f.time).map(|t| t.0))));
         line.push(figures.and_then(|f| f.max_error).map_or_else(|| "-".to_owned(), |e| format!("{e:.1e}")));
@@ -163,6 +168,13 @@ fn lines(table: &TableResults, variable: &str, results: &Results) -> Sheet {
             header.push(format!("{}, {gpu}", cell.series));
         }
     }
+    let ratios = table.table.ratios;
+    let there =
+        |ratio: &Ratio| table.table.published_on.filter(|_| is_published(table, ratio.of) && is_published(table, ratio.over));
+    for ratio in ratios {
+        header.push(format!("{} / {}", ratio.of, ratio.over));
+        header.extend(there(ratio).map(|gpu| format!("{} / {}, {gpu}", ratio.of, ratio.over)));
+    }
     let mut sheet = Sheet { title: head(table, results), header, ..Sheet::default() };
     for (r, row) in table.table.rows.iter().enumerate() {
         let mut line = vec![row.label.clone()];
@@ -170,6 +182,16 @@ fn lines(table: &TableResults, variable: &str, results: &Results) -> Sheet {
             line.push(cell_text(&mut sheet, table, r, c, results.mode));
             if table.table.published_on.is_some() && is_published(table, cell.series) {
                 line.push(optional(cell.published));
+            }
+        }
+        for ratio in ratios {
+            let quotient = |figure: &dyn Fn(usize) -> Option<f64>| {
+                let of = |series| row.cells.iter().position(|cell| cell.series == series).and_then(figure);
+                Some(of(ratio.of)? / of(ratio.over)?)
+            };
+            line.push(optional(quotient(&|c| table.figure(r, c))));
+            if there(ratio).is_some() {
+                line.push(optional(quotient(&|c| row.cells[c].published)));
             }
         }
         sheet.rows.push(line);
@@ -350,9 +372,9 @@ pub fn bytes(bytes: f64) -> String {
     }
 }
 
-/// What launches did on the emulator, or that they were checked.
+/// Where counts and checks of small shapes are from: the emulator, or the CPU that compiles
+/// nothing.
 fn counted(table: &TableResults, results: &Results) -> Option<Sheet> {
-    let there = profiler(table);
     let all: Vec<(String, &Figures, Profiled)> = match results.mode {
         // Times are of another shape than counts.
         Mode::Timed => distinct_cells(table).into_iter().filter(|(_, figures, _)| figures.counted.is_some()).collect(),
@@ -367,54 +389,13 @@ fn counted(table: &TableResults, results: &Results) -> Option<Sheet> {
     };
     let mut sheet = match results.mode {
         Mode::Checked => Sheet::new(format!("Checked against float64 {place}"), &["", "max error"]),
-        _ => Sheet::new(
-            format!(
-                "Counted on the emulator {place}, after a check against float64: instructions of warps, those of some kinds, \
-                 wavefronts of a shared request, of one that loads and of one that stores, the worst bank conflict, sectors of a \
-                 global request, bytes"
-            ),
-            &[
-                "",
-                "max error",
-                "issued",
-                "tensor",
-                "float",
-                "special",
-                "shared",
-                "wavefronts",
-                "of a load",
-                "of a store",
-                "worst",
-            ],
-        ),
+        _ => counts(format!("Counted on the emulator {place}, after a check against float64"), profiler(table)),
     };
-    if results.mode != Mode::Checked {
-        if let Some(gpu) = there {
-            sheet.header.extend([format!("of a load, {gpu}"), format!("of a store, {gpu}")]);
-        }
-        sheet.header.extend(["sectors".to_owned(), "bytes".to_owned()]);
-    }
     for (name, figures, profiled) in all {
-        let error = figures.max_error.map_or_else(|| "-".to_owned(), |e| format!("{e:.1e}"));
-        let mut line = vec![name, error];
-        if let Some(Counted { total: work, loads, stores }) = &figures.counted {
-            let each = |n: u64, of: u64| if of == 0 { "-".to_owned() } else { number(n as f64 / of as f64) };
-            let kind = |kind| work.kinds.get(&kind).copied().unwrap_or(0).to_string();
-            line.extend([
-                work.warp_instructions.to_string(),
-                kind(InstructionKind::Tensor),
-                kind(InstructionKind::Float),
-                kind(InstructionKind::Special),
-                work.shared_requests.to_string(),
-                each(work.wavefronts, work.shared_requests),
-                optional(ways(loads)),
-                optional(ways(stores)),
-                if work.shared_requests == 0 { "-".to_owned() } else { format!("{}-way", work.worst_conflict) },
-            ]);
-            if there.is_some() {
-                line.extend([optional(profiled.load_ways), optional(profiled.store_ways)]);
-            }
-            line.extend([each(work.sectors, work.global_requests), bytes((work.global_bytes + work.bulk_bytes) as f64)]);
+        let mut line = vec![name];
+        match &figures.counted {
+            Some(counted) => line.extend(counts_of(counted, profiler(table).map(|_| profiled))),
+            None => line.push(figures.max_error.map_or_else(|| "-".to_owned(), |e| format!("{e:.1e}"))),
         }
         // Rows of several lengths may have run the same.
         if !sheet.rows.contains(&line) {
@@ -422,6 +403,49 @@ fn counted(table: &TableResults, results: &Results) -> Option<Sheet> {
         }
     }
     (!sheet.rows.is_empty()).then_some(sheet)
+}
+
+/// A sheet for counts, beside those that a post has of its GPU.
+fn counts(title: String, there: Option<&str>) -> Sheet {
+    let meaning = "instructions of warps, those of some kinds, wavefronts of a request of shared memory (of any, of a load, of a \
+                   store), the most words that one bank gives at a time, sectors of a request of global memory, bytes";
+    let mut sheet = Sheet::new(
+        format!("{title}: {meaning}"),
+        &["", "max error", "issued", "tensor", "float", "special", "shared", "wavefronts", "of a load", "of a store"],
+    );
+    if let Some(gpu) = there {
+        sheet.header.extend([format!("of a load, {gpu}"), format!("of a store, {gpu}")]);
+    }
+    sheet.header.extend(["on one bank", "sectors", "bytes"].map(str::to_owned));
+    sheet
+}
+
+/// The cells of a line of counts after its name. `there` is what a post profiled, where its figures
+/// stand beside.
+fn counts_of(counted: &Counted, there: Option<Profiled>) -> Vec<String> {
+    let Counted { total: work, loads, stores, max_error } = counted;
+    let each = |n: u64, of: u64| if of == 0 { "-".to_owned() } else { number(n as f64 / of as f64) };
+    let kind = |kind| work.kinds.get(&kind).copied().unwrap_or(0).to_string();
+    let mut line = vec![
+        format!("{max_error:.1e}"),
+        work.warp_instructions.to_string(),
+        kind(InstructionKind::Tensor),
+        kind(InstructionKind::Float),
+        kind(InstructionKind::Special),
+        work.shared_requests.to_string(),
+        each(work.wavefronts, work.shared_requests),
+        optional(ways(loads)),
+        optional(ways(stores)),
+    ];
+    if let Some(profiled) = there {
+        line.extend([optional(profiled.load_ways), optional(profiled.store_ways)]);
+    }
+    line.extend([
+        if work.shared_requests == 0 { "-".to_owned() } else { work.worst_conflict.to_string() },
+        each(work.sectors, work.global_requests),
+        bytes((work.global_bytes + work.bulk_bytes) as f64),
+    ]);
+    line
 }
 
 #[cfg(test)]

@@ -60,6 +60,8 @@ enum Emit {
     Normal,
     /// Dependences, components, legal interchanges, streaming reductions
     Deps,
+    /// The flow of values between statements as a graph in the Mermaid notation
+    DepsGraph,
     /// Bounds of loops: tiles skipped, full and cut
     Mask,
     /// FLOPs, special functions, bytes, and the roofline
@@ -112,11 +114,12 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
             let text = Dependences::of(subject.kernel.ir()).text(subject.kernel.ir());
             return show(flags, output, &subject, None, text);
         }
+        Emit::DepsGraph => return show(flags, output, &subject, None, Dependences::of(subject.kernel.ir()).mermaid()),
         _ => {}
     }
     let stage = Stage::new(flags, subject, global, output)?;
     let text = match flags.emit {
-        Emit::Ir | Emit::Deps => unreachable!("shown above"),
+        Emit::Ir | Emit::Deps | Emit::DepsGraph => unreachable!("shown above"),
         Emit::Normal => each(&stage.generated()?, |launch| launch.normal.to_string()),
         Emit::Mask => stage.masks(),
         Emit::Cost => stage.cost()?,

@@ -145,7 +145,7 @@ fn one(experiment: &Experiment, flags: &Flags, runner: &mut Runner<'_>, output: 
             }
         }
         for sheet in sheets(&results) {
-            output.text(if flags.markdown { sheet.markdown() } else { sheet.text() })?;
+            output.text(if flags.markdown { sheet.markdown() + "\n" } else { sheet.text() })?;
         }
         for path in &written {
             output.note(format!("wrote {path}"));

@@ -25,7 +25,7 @@ fn experiments_are_listed_and_unknown_ones_refused() {
 fn the_ladder_is_checked_and_printed_beside_the_published_rates() {
     let sandbox = Sandbox::new();
     let ladder = sandbox.run(&format!("{REPRO} ladder --arch sm_80"));
-    for text in ["TFLOP/s, A100-SXM4-80GB", "01 base", "+459.3 %", "187.3", "FlashAttention-2", "checked"] {
+    for text in ["TFLOP/s, A100-SXM4-80GB", "01 base", "+459.3 %", "faster there", "187.3", "FlashAttention-2", "checked"] {
         assert!(ladder.succeeds().contains(text), "{text}: {}", ladder.stdout);
     }
     let csv = std::fs::read_to_string(sandbox.path().join("out/ladder.csv")).expect("written");
@@ -49,7 +49,7 @@ fn tables_are_markdown_or_json_too() {
     let sandbox = Sandbox::new();
     let markdown = sandbox.run(&format!("{REPRO} ladder --markdown"));
     assert!(
-        markdown.succeeds().contains("| step | TFLOP/s | gain | TFLOP/s, A100-SXM4-80GB | gain there |"),
+        markdown.succeeds().contains("| step | TFLOP/s | faster | TFLOP/s, A100-SXM4-80GB | faster there | than |"),
         "{}",
         markdown.stdout
     );
@@ -62,34 +62,93 @@ fn tables_are_markdown_or_json_too() {
 }
 
 #[test]
-fn what_the_dependence_analysis_says_is_what_was_published() {
+fn what_the_dependence_analysis_says_is_what_was_published_or_why_not() {
     let sandbox = Sandbox::new();
     let found = sandbox.run(&format!("{REPRO} dependence"));
-    for text in
-        ["D    of acc, v, o: parallel", "SCC3 {S14} carried by j", "(1, -1)", "(-1, 1)", "S12 -> S3, S13 -> S4, S11 -> S8"]
-    {
+    for text in ["D    of acc, v, o: parallel", "SCC3 {S14} carried by j", "(1, -1)", "(-1, 1)"] {
         assert!(found.succeeds().contains(text), "{text}: {}", found.stdout);
     }
     assert!(!found.stdout.contains("DOES NOT HOLD"));
-    let claims = sandbox.run(&format!("{REPRO} dependence --json")).json();
-    let claims: Vec<_> = claims.iter().filter(|line| line["claim"].is_string()).collect();
-    assert_eq!(claims.len(), 14);
-    assert!(claims.iter().all(|claim| claim["holds"] == true));
+    let lines = sandbox.run(&format!("{REPRO} dependence --arch sm_75 --json")).json();
+    // What an architecture lacks is said in its place, and is no failure.
+    let clusters: Vec<_> = lines.iter().filter(|line| line["series"] == "8, cluster").collect();
+    assert_eq!(clusters.len(), 18);
+    assert!(clusters.iter().all(|c| c["note"] == "not on sm_75: it has no clusters"));
+    let claims: Vec<_> = lines.iter().filter(|line| line["claim"].is_string()).collect();
+    assert_eq!(claims.len(), 20);
+    // The first listing is analysed as it stands, and as the conclusions need it.
+    let of = |about: &str, claim: &str| {
+        let is_it = |c: &&&serde_json::Value| {
+            c["about"].as_str().is_some_and(|a| a.contains(about)) && c["claim"].as_str().is_some_and(|a| a.contains(claim))
+        };
+        *claims.iter().find(is_it).unwrap_or_else(|| panic!("{about}: {claim}"))
+    };
+    for (about, claim, holds) in [
+        ("listing as published", "back edges", true),
+        ("listing as published", "i and d carry nothing", false),
+        ("listing as published", "every order of i, j and d", false),
+        ("outside of the loop over d", "back edges", true),
+        ("outside of the loop over d", "i and d carry nothing", true),
+        ("outside of the loop over d", "every order of i, j and d", true),
+        ("outside of the loop over d", "the second listing", false),
+        ("S10", "exp(S_ij - m_ij) * v_jd", false),
+        ("S10", "in place of l_i", true),
+    ] {
+        let found = of(about, claim);
+        assert_eq!((found["holds"].as_bool(), found["why"].is_string()), (Some(holds), !holds), "{found}");
+    }
+    assert_eq!(of("listing as published", "i and d carry nothing")["found"], "parallel: i; carries: j, d");
+    assert!(claims.iter().all(|claim| claim["holds"] == true || claim["why"].is_string()));
+    claims_are_on_the_page("dependence", &claims);
+}
+
+/// Checks that a page has these claims as `--markdown` prints them, word for word.
+fn claims_are_on_the_page(name: &str, claims: &[&serde_json::Value]) {
+    let path = format!("{}/../../docs/repro/{name}.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    assert!(!claims.is_empty());
+    for claim in claims {
+        let text = |key: &str| claim[key].as_str().unwrap_or_default().to_owned();
+        let verdict = if claim["holds"] == true { "holds".to_owned() } else { format!("does not hold: {}", text("why")) };
+        let line = format!("| {} | {} | {verdict} |", text("claim"), text("found"));
+        let has = page.lines().any(|on_page| on_page == line);
+        assert!(has, "docs/repro/{name}.md lacks this line of `flashtile repro {name} --markdown`:\n{line}");
+    }
 }
 
 #[test]
 fn memory_is_counted_without_a_gpu_and_is_what_was_published() {
     let sandbox = Sandbox::new();
-    let cells = sandbox.run(&format!("{REPRO} memory --json")).json();
-    let naive: Vec<_> = cells.iter().filter(|c| c["table"] == "memory" && c["series"] == "naive").collect();
-    assert_eq!(naive.len(), 5);
-    for cell in naive {
+    let cells = sandbox.run(&format!("{REPRO} memory --arch sm_90a --json")).json();
+    let of = |table: &str, series: &str| -> Vec<&serde_json::Value> {
+        cells.iter().filter(|c| c["table"] == table && c["series"] == series).collect()
+    };
+    assert_eq!(of("memory", "naive").len(), 5);
+    for cell in [of("memory", "naive"), of("memory", "flash")].concat() {
         let (ours, published) = (cell["ours"].as_f64().expect("counted"), cell["published"].as_f64().expect("published"));
-        assert!((ours - published).abs() < 0.006, "{cell}");
+        // Flash writes the logarithms of the sums too, 4 bytes a row.
+        assert!((ours - published).abs() < 0.006 + 0.033 * published, "{cell}");
     }
+    let tuned = of("memory", "flash, tuned");
+    let longest = tuned.last().expect("five lengths");
+    assert!(longest["schedules"].as_str().is_some_and(|s| !s.contains("splits=1,")), "few programs of many keys: {longest}");
+    assert!(longest["ours"].as_f64() > Some(1.5), "memory between launches counts: {longest}");
+    // What the post adds up for 2048 keys: 33 MB.
+    let traffic = of("traffic", "naive").into_iter().find(|c| c["row"].as_f64() == Some(2048.0)).expect("a row");
+    let (ours, published) = (traffic["ours"].as_f64().expect("counted"), traffic["published"].as_f64().expect("published"));
+    assert!((ours - published).abs() < 0.3, "the output is in ours: {traffic}");
+    let grid = cells.iter().find(|c| c["claim"].as_str().is_some_and(|c| c.starts_with("192 "))).expect("a claim");
+    assert!(grid["found"].as_str().is_some_and(|f| f.starts_with("192 of the 192 on ")), "{grid}");
     let svg = std::fs::read_to_string(sandbox.path().join("out/memory-memory.svg")).expect("drawn");
     well_formed(&svg);
-    assert_eq!(svg.matches("<polyline class=\"ours\"").count(), 2);
+    assert_eq!(svg.matches("<polyline class=\"ours\"").count(), 3);
+    // The page has the claims that do not depend on the device.
+    let claims: Vec<_> = cells.iter().filter(|c| c["found"].as_str().is_some_and(|f| f.contains(" cases of `"))).collect();
+    claims_are_on_the_page("memory", &claims);
+    let planted = cells.iter().filter(|c| c["claim"].as_str().is_some_and(|c| c.contains("boundary mask")));
+    let planted: Vec<_> = planted.collect();
+    assert_eq!(planted.len(), 2);
+    assert!(planted.iter().all(|c| c["holds"].is_null() && c["why"].as_str().is_some_and(|w| w.contains("--device emulator"))));
 }
 
 #[test]
@@ -135,7 +194,8 @@ fn well_formed(svg: &str) {
 #[test]
 fn the_archaeology_has_the_profile_of_the_post_beside_ours() {
     let sandbox = Sandbox::new();
-    let ran = sandbox.run(&format!("{REPRO} archaeology --arch sm_80 --markdown"));
+    // The GPU of the post is of this generation.
+    let ran = sandbox.run(&format!("{REPRO} archaeology --arch sm_75 --markdown"));
     let text = ran.succeeds();
     let head = "| occupancy | occupancy, RTX 2070 | limited by | limited by, RTX 2070 | bytes read | bytes read, RTX 2070 |";
     assert!(text.contains(head), "{text}");
@@ -143,7 +203,10 @@ fn the_archaeology_has_the_profile_of_the_post_beside_ours() {
     assert!(line("v1", "11.58 GB") && line("v1", "166.5") && line("v2", "412.2 MB") && line("v2", "| 63 % |"), "{text}");
     assert!(line("v2, K transposed before", "34.00"), "{text}");
     assert!(text.contains("| step | FLOP/B |"), "with no GPU the intensity alone: {text}");
-    let cells = sandbox.run(&format!("{REPRO} archaeology --arch sm_80 --json")).json();
+    let cells = sandbox.run(&format!("{REPRO} archaeology --arch sm_75 --json")).json();
+    let halves: Vec<_> = cells.iter().filter(|c| c["table"] == "f16" && c["origin"] == "given").collect();
+    assert_eq!(halves.len(), 7);
+    assert!(halves.iter().all(|c| c["schedules"].as_str().is_some_and(|s| s.contains("tensor_op=mma_m16n8k8"))));
     let row = |name: &str| cells.iter().find(|c| c["row"] == name && c["table"] == "f32").unwrap_or_else(|| panic!("{name}"));
     let schedule = |name: &str| row(name)["schedules"].as_str().expect("a schedule").to_owned();
     assert!(schedule("v1").contains("loop_order=interchanged") && schedule("v2").contains("loop_order=as_written"));

@@ -37,6 +37,7 @@ fn every_stage_that_needs_no_compiler_is_shown() {
         ("ir", "kernel causal_attention {"),
         ("normal", "kernel causal_attention {"),
         ("deps", "RAW"),
+        ("deps-graph", "-.->|LC-j|"),
         ("mask", "a hidden tile     changes nothing"),
         ("cost", "nominal FLOPs"),
         ("plan", "role all"),

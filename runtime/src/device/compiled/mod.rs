@@ -20,7 +20,7 @@ use crate::kernel::BoundKernel;
 pub(crate) use launcher::CompiledLauncher;
 pub(crate) use maps::{MAX_MAPS, MapPlan, describe, resolve_maps};
 pub(crate) use parameters::{MAX_BYTES, Parameters};
-pub(crate) use scratch::argument_named;
+pub(crate) use scratch::{argument_named, scratch_bytes};
 pub(crate) use seen::CallPlan;
 
 /// A device that runs compiled code: a GPU, or the emulator. Clones are the same device.

@@ -57,10 +57,25 @@ impl ScratchPlan {
 
     /// Lays out the tensors of a call; `None` if they are larger than any memory.
     pub fn layout(&self, sizes: &[i64]) -> Option<ScratchLayout> {
+        let extents = |shape: &[Term]| shape.iter().map(|t| usize::try_from(t.eval(sizes)?).ok()).collect();
+        ScratchLayout::new(self.tensors.iter().map(|(scratch, shape)| (scratch, extents(shape))))
+    }
+}
+
+/// Bytes of scratch tensors in all, given sizes by name; `None` if a size is missing, or they are
+/// larger than any memory.
+pub(crate) fn scratch_bytes(scratch: &[Scratch], size: impl Fn(&str) -> Option<i64>) -> Option<usize> {
+    let extents = |s: &Scratch| s.shape.iter().map(|t| usize::try_from(t.eval(&size)?).ok()).collect();
+    Some(ScratchLayout::new(scratch.iter().map(|s| (s, extents(s))))?.bytes)
+}
+
+impl ScratchLayout {
+    /// Tensors of these extents, one after the other.
+    fn new<'a>(all: impl Iterator<Item = (&'a Scratch, Option<Vec<usize>>)>) -> Option<Self> {
         let mut bytes = 0usize;
-        let mut tensors = Vec::with_capacity(self.tensors.len());
-        for (scratch, shape) in &self.tensors {
-            let extents = shape.iter().map(|t| usize::try_from(t.eval(sizes)?).ok()).collect::<Option<Vec<_>>>()?;
+        let mut tensors = Vec::new();
+        for (scratch, extents) in all {
+            let extents = extents?;
             // Strides are products of extents: what is small enough in all has none that overflows.
             extents.iter().try_fold(16usize, |all, &n| all.checked_mul(n.max(1).checked_add(16)?))?;
             let (strides, own) = scratch.layout(&extents);
@@ -68,11 +83,9 @@ impl ScratchPlan {
             bytes = offset.checked_add(own)?;
             tensors.push(Placed { elem: scratch.elem, offset, shape: extents, strides });
         }
-        Some(ScratchLayout { tensors, bytes })
+        Some(Self { tensors, bytes })
     }
-}
 
-impl ScratchLayout {
     /// The tensors as arguments, in memory that begins at `address`.
     pub fn arguments<'a>(&'a self, memory: &'a dyn Memory, address: u64) -> impl Iterator<Item = CallArgument<'a>> {
         self.tensors.iter().map(move |t| CallArgument::Tensor {
