@@ -9,7 +9,7 @@ use super::backend::ForeignMemory;
 use super::{Backend, DeviceError, DeviceInfo, DeviceKind, LaunchOptions, Launcher, Memory, Meter};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
-use crate::memory;
+use crate::memory::host_holds;
 
 use memory::HostMemory;
 
@@ -45,7 +45,7 @@ impl Backend for Cpu {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>, DeviceError> {
-        memory::host_holds("cpu", bytes)?;
+        host_holds("cpu", bytes)?;
         let out_of_memory = || DeviceError::OutOfMemory { device: "cpu".to_owned(), requested: bytes, free: 0, total: 0 };
         Ok(Arc::new(HostMemory::zeroed(bytes, || self.meter.hold(bytes)).ok_or_else(out_of_memory)?))
     }
