@@ -3,12 +3,13 @@
 use flashtile_dsl::ir::SourceText;
 use flashtile_dsl::syntax::{Severity, parse_with_warnings};
 
-/// The body of a kernel between its first statement and its store, with the names that it is warned of and a part of what is said.
+/// The body of a kernel, with the names that it is warned of and a part of what is said. All parameters are used before it.
 #[track_caller]
 fn check(body: &str, expected: &[(&str, &str)]) {
     let text = format!(
-        "pub fn f<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<f32, (M)>) {{
+        "pub fn f<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<f32, (M)>, z: &mut Tensor<T, (M, N)>) {{
             let i = program(tiles(M));
+            for n in tiles(N) {{ store(z, [i, n], load(x, [i, n])); }}
             {body}
         }}"
     );
