@@ -1,5 +1,6 @@
 //! Shared pieces of the test suites.
 
 pub mod filetest;
+pub mod mutants;
 pub mod odd_names;
 pub mod sass;

@@ -99,7 +99,7 @@ impl Exit {
             Error::Toolchain(e) => Self::of_toolchain(e),
             Error::Emulator(EmulatorError::Findings { .. } | EmulatorError::Workspace { .. }) => Self::Verification,
             Error::Tensor(_) | Error::Argument(_) => Self::Input,
-            Error::Tune(TuneError::Size { .. }) => Self::Usage,
+            Error::Tune(TuneError::Size { .. } | TuneError::Data(_)) => Self::Usage,
             Error::Tune(_) => Self::Tuning,
             Error::Cache(CacheError::Foreign { .. }) => Self::Cache,
             Error::Cache(_) => Self::Io,
