@@ -10,6 +10,7 @@
 //! | [`lowering`] | a bound kernel and a schedule to compiled code |
 //! | [`toolchain`] | finds or installs NVRTC, compiles, disassembles |
 //! | [`tuner`] | finds the best schedule for a shape on a GPU |
+//! | `inputs` | what arguments hold where the user gives none |
 //! | [`verify`] | the float64 oracle and the tolerance |
 //! | [`conformance`] | one suite of launches for every device |
 //! | [`cache`] | keeps compiled code and tuning results between runs |
@@ -30,6 +31,7 @@ pub mod device;
 mod element;
 mod error;
 pub mod files;
+mod inputs;
 pub mod kernel;
 pub mod language;
 pub mod launch;

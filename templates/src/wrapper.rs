@@ -9,8 +9,6 @@ use crate::render::{Error, Renderer, Template};
 pub enum Wrapper {
     /// Integer division and friends.
     Integer,
-    /// Division by integers of any sign.
-    IntegerSigned,
     /// The same in 64 bits.
     IntegerWide,
     /// The constant infinity.
@@ -178,7 +176,6 @@ impl Wrapper {
         let mut context = WrapperContext::default();
         let name = match self {
             Wrapper::Integer => "device/integer",
-            Wrapper::IntegerSigned => "device/integer_signed",
             Wrapper::IntegerWide => "device/integer_wide",
             Wrapper::Infinite => "device/infinite",
             Wrapper::SharedAddress => "ptx/shared_address",

@@ -2,5 +2,6 @@
 
 pub mod evidence;
 pub mod filetest;
+pub mod mutants;
 pub mod odd_names;
 pub mod sass;

@@ -3,7 +3,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`mask`], `picture` | tiles of a loop: skipped, full, cut; their picture |
-//! | [`predicate`], [`followed`] | where along a loop a predicate holds; why that is not known |
+//! | [`predicate`] | where along a loop a predicate holds |
 //! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
 //! | [`hints`] | what a kernel loses, why, and what to write instead |
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
@@ -11,6 +11,7 @@
 //! | [`ranges`] | compile-time ranges of tiles: elements along them that are computed by themselves |
 //! | [`reach`] | what integer arithmetic reaches in a call: widths, divisors, indices |
 //! | [`streaming`] | reductions that split, and their combine |
+//! | [`inputs`], [`uses`], [`magnitude`] | what inputs should hold for a check: what integers mean; sizes of floats |
 //! | [`cost`], [`visible`], `sum` | FLOPs, bytes, special functions, roofline; exact counts of what masks keep; sums in closed form |
 
 pub mod classes;
@@ -18,9 +19,10 @@ pub mod cost;
 pub mod dependence;
 mod dependence_text;
 mod expression;
-pub mod followed;
 pub mod hints;
 pub mod index;
+pub mod inputs;
+pub mod magnitude;
 pub mod mask;
 pub mod nest;
 pub mod picture;
@@ -31,6 +33,7 @@ pub mod simplify;
 pub mod streaming;
 mod sum;
 pub mod unchanged;
+pub mod uses;
 pub mod visible;
 
 #[cfg(test)]

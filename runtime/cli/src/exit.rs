@@ -107,7 +107,7 @@ impl Exit {
             Error::Emulator(EmulatorError::OwnCode { .. }) => Self::Usage,
             Error::Tensor(TensorError::TooLarge(_)) => Self::Memory,
             Error::Tensor(_) | Error::Argument(_) => Self::Input,
-            Error::Tune(TuneError::Size { .. }) => Self::Usage,
+            Error::Tune(TuneError::Size { .. } | TuneError::Data(_)) => Self::Usage,
             Error::Tune(_) => Self::Tuning,
             Error::Cache(CacheError::Foreign { .. } | CacheError::Distrusted { .. }) => Self::Cache,
             Error::Cache(_) => Self::Io,

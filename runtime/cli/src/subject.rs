@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
-use flashtile::{BoundKernel, Elem, Facts, Kernel};
+use flashtile::tuner::{Distribution, InputData};
+use flashtile::{BoundKernel, Elem, Facts, Kernel, verify};
 use flashtile_codegen::{Arch, folded_rows};
 use flashtile_dsl::analysis::hints::Hint;
-use flashtile_dsl::ir::{self, At, Op, ParamKind, SizeKind};
+use flashtile_dsl::ir::{self, ParamKind, SizeKind};
 
 use crate::failure::{Failure, Result};
 use crate::hints;
@@ -207,29 +208,34 @@ impl Subject {
         self.names_of_sizes(SizeKind::Runtime).map(|name| (name.to_owned(), of(name))).collect()
     }
 
-    /// How far ranges of compile-time length reach in dimensions of this size, such as the columns of a table; 0 if none do.
+    /// How far the text reaches in dimensions of this size.
     fn addressed(&self, name: &str) -> i64 {
-        let ir = self.ir();
-        let value = |id: ir::SizeId| Some(self.consts.get(ir.size_name(id)).copied().unwrap_or(DEFAULT_CONST));
-        let constant = |id: ir::SizeId| value(id).filter(|_| ir.sizes[id].kind == SizeKind::Const);
-        let mut most = 0;
-        for (_, op) in ir.walk() {
-            let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &ir.ops[op].op else { continue };
-            for (at, extent) in at.iter().zip(&ir.tensor(*tensor).shape) {
-                if let (At::Range { start, len }, Some(size)) = (at, extent.as_size())
-                    && ir.size_name(size) == name
-                {
-                    most = most.max(start.add(len).eval(constant).unwrap_or(0));
-                }
-            }
-        }
-        most
+        verify::addressed(self.ir(), name, &self.all_consts())
     }
 
     /// Whether a tile axis walks the size.
     fn is_walked(&self, name: &str) -> bool {
-        let ir = self.ir();
-        ir.axes.values().any(|axis| axis.extent.parts().0.keys().any(|&id| ir.size_name(id) == name))
+        verify::is_walked(self.ir(), name)
+    }
+
+    /// Constants, those that no flag gives with their default.
+    fn all_consts(&self) -> BTreeMap<String, i64> {
+        let of = |name: &str| (name.to_owned(), self.consts.get(name).copied().unwrap_or(DEFAULT_CONST));
+        self.names_of_sizes(SizeKind::Const).map(of).collect()
+    }
+
+    /// Run-time sizes of every shape that the kernel is checked on, those that flags give as they say.
+    pub fn checked_shapes(&self) -> Vec<BTreeMap<String, i64>> {
+        let mut shapes = verify::default_shapes(self.ir(), &self.all_consts());
+        shapes.iter_mut().for_each(|shape| shape.extend(self.sizes.clone()));
+        shapes.dedup();
+        shapes
+    }
+
+    /// What flags say of inputs: `data`, and the values of scalars.
+    pub fn input_data(&self, data: &[InputData]) -> InputData {
+        let scalars = self.scalars.iter().map(|(name, value)| (name.clone(), Distribution::constant(*value)));
+        InputData(scalars.chain(data.iter().flat_map(|d| d.0.clone())).collect())
     }
 
     /// Facts that code is generated under: what the scalars given say; the best where none is given; packed tensors of typical sizes.

@@ -8,7 +8,7 @@ use super::CacheError;
 use super::content::Content;
 use super::key::{ModuleKey, TuningKey};
 use super::record::{ModuleRecord, TuningRecord};
-use super::store::Store;
+use super::store::{SUFFIX, Store};
 use crate::location;
 
 /// The cache, or none. Clones are the same cache.
@@ -77,9 +77,9 @@ impl Cache {
     pub fn tunings_of_other_sizes(&self, key: &TuningKey) -> Vec<TuningRecord> {
         let Some(store) = &self.store else { return Vec::new() };
         let (family, own) = (key.family_stem(), key.file_stem());
-        // A directory that cannot be read is told of where the entry itself is looked for.
-        let paths = store.entries(TuningRecord::KIND).unwrap_or_default();
-        let stems = paths.iter().filter_map(|path| path.file_stem()?.to_str());
+        // A directory that is not trusted or cannot be read is told of where the entry itself is looked for.
+        let names = store.folder(TuningRecord::KIND).ok().flatten().and_then(|folder| folder.names().ok()).unwrap_or_default();
+        let stems = names.iter().filter_map(|name| name.strip_suffix(SUFFIX)?.strip_suffix('.'));
         let others = stems.filter(|stem| stem.starts_with(&family) && *stem != own);
         others.filter_map(|stem| store.read::<TuningRecord>(stem)).filter(|r| r.key.is_family_of(key)).collect()
     }

@@ -137,7 +137,7 @@ pub struct TuningRecord {
     /// The shape that was tuned, by the names of the run-time sizes.
     pub sizes: BTreeMap<String, i64>,
     /// What the inputs were like that candidates were measured on.
-    #[serde(default, skip_serializing_if = "InputData::is_normal")]
+    #[serde(default, skip_serializing_if = "InputData::is_default")]
     pub data: InputData,
     /// Index of the best candidate; `None` if tuning ended before there was one.
     pub winner: Option<usize>,

@@ -5,9 +5,10 @@
 //! so that an element that was never written is found.
 
 use flashtile_dsl::interpret::HostTensor;
-use flashtile_dsl::ir::{Elem, Entity, Kernel, Param, ParamKind, SizeExpr};
+use flashtile_dsl::ir::{Elem, Kernel, Param, ParamKind, SizeExpr};
 
 use super::case::{Case, Layout, Values};
+use crate::inputs::{InputData, Plan, rotation_table};
 use crate::verify::HostArgument;
 
 /// Elements of guard before and after a tensor: a multiple of every alignment that a GPU asks for.
@@ -15,53 +16,19 @@ const GUARD: usize = 256;
 /// The pattern, every 16 bits: a NaN of f16, bf16 and f32 that no arithmetic gives.
 const POISON: [u8; 2] = [0xA5, 0xFF];
 
-/// Deterministic random numbers (SplitMix64).
-pub(super) struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A whole number below `end`, which is small.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.bits() % end
-    }
-
-    /// One of these.
-    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-
-    /// In (0, 1).
-    fn uniform(&mut self) -> f64 {
-        ((self.bits() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    }
-
-    /// Standard normal.
-    fn normal(&mut self) -> f64 {
-        let (radius, angle) = ((-2.0 * self.uniform().ln()).sqrt(), self.uniform() * std::f64::consts::TAU);
-        radius * angle.cos()
-    }
-}
-
 /// The arguments of a case, in order of the parameters.
 ///
 /// # Panics
 /// If the case names no value for a size or scalar of its kernel: a fault of the table.
 pub(super) fn arguments(case: &Case, kernel: &Kernel) -> Vec<HostArgument> {
     let mut arguments = places(case, kernel);
+    let (given, said) = (case.all_sizes(), InputData::default());
+    let sizes: Vec<i64> =
+        kernel.sizes.values().map(|s| *given.get(s.name.as_str()).expect("the table gives every size")).collect();
+    let plan = Plan::new(kernel, &sizes, &said).expect("nothing is said of the inputs");
     for ((id, param), argument) in kernel.params.iter().zip(&mut arguments) {
         let HostArgument::Input(tensor) = argument else { continue };
-        let mut random = Random::new(case.seed() ^ (id.index() as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93));
-        let mut values: Vec<f64> = (0..tensor.len()).map(|_| random.normal()).collect();
+        let mut values = plan.values(id, &tensor.shape, case.seed());
         shape_values(case.values, &param.name, &tensor.shape, &mut values);
         tensor.write_f64(&values);
     }
@@ -93,16 +60,6 @@ pub(super) fn places(case: &Case, kernel: &Kernel) -> Vec<HostArgument> {
         }
     };
     kernel.params.values().map(place).collect()
-}
-
-/// What a parameter of this name holds if it is a table of rotations: cosines or sines, by position and column.
-pub(crate) fn rotation_table(name: &str, columns: usize) -> Option<impl Fn(usize, usize) -> f64> {
-    let of = match name.split('_').next() {
-        Some("cos") => f64::cos as fn(f64) -> f64,
-        Some("sin") => f64::sin as fn(f64) -> f64,
-        _ => return None,
-    };
-    Some(move |row: usize, column: usize| of(row as f64 * 1e4f64.powf(-(column as f64) / columns as f64)))
 }
 
 /// Changes normal values into what the case asks for.

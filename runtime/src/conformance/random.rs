@@ -3,11 +3,11 @@
 use flashtile_dsl::ir::Elem;
 
 use super::case::{Case, Layout, Values};
-use super::data::Random;
+use crate::inputs::Random;
 
 /// The case of this seed: any kernel of the suite with any sizes, layout and inputs, quick on a CPU.
 pub fn random_case(seed: u64) -> Case {
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let elem = random.of(&[Elem::F16, Elem::Bf16, Elem::F32]);
     let layout = random.of(&[
         Layout::Packed,

@@ -10,11 +10,12 @@ use flashtile_dsl::ir::Size;
 use rayon::prelude::*;
 
 use super::case::Case;
-use super::data::{self, Random};
+use super::data;
 use super::report::{CaseResult, Report, judge_all};
 use crate::cache::Cache;
 use crate::device::{Device, LaunchOptions, host_facts};
 use crate::error::Result;
+use crate::inputs::Random;
 use crate::kernel::{BoundKernel, KernelError};
 use crate::verify::{self, HostArgument};
 
@@ -77,7 +78,7 @@ pub fn samples(cases: &[Case], arch: &'static Arch, count: usize, seed: u64) -> 
 }
 
 fn sample(cases: &[Case], arch: &'static Arch, seed: u64, number: usize) -> Result<Sample> {
-    let mut random = Random::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ number as u64);
+    let mut random = Random(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ number as u64);
     let mut next = |bound: usize| random.below(bound as u64) as usize;
     let case = &cases[next(cases.len())];
     let kernel = case.bound()?;

@@ -8,7 +8,7 @@ use flashtile_dsl::ir::{ProgramDim, SizeKind};
 use flashtile_emulator::Profile;
 
 use super::bench::Rejection;
-use super::judge;
+use super::judge_on;
 use super::options::TuneOptions;
 use crate::cache::Stage;
 use crate::device::{Device, Emulation, LaunchOptions};
@@ -88,7 +88,7 @@ pub(super) fn check(
         _ => Rejection::new(Stage::Launch, error.to_string()),
     };
     let loaded = kernel.on_with(&Device::emulator(), options_of_launch).map_err(out)?;
-    let verdicts = judge(&loaded, sizes, options.seed).map_err(out)?;
+    let verdicts = judge_on(&loaded, sizes, options.seed, &options.data).map_err(out)?;
     if let Some(wrong) = verdicts.iter().find(|verdict| !verdict.passed()) {
         return Err(Rejection::new(Stage::Check, wrong.to_string()));
     }

@@ -1,6 +1,7 @@
 //! Errors of tuning.
 
 use crate::cache::Candidate;
+use crate::inputs::DataError;
 
 /// Why tuning gives no winner.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -18,16 +19,9 @@ pub enum TuneError {
         /// Names of the sizes.
         known: String,
     },
-    /// Data are given for what is no tensor that the kernel reads.
-    #[error("`{name}`, for which data are given, is no input tensor of kernel `{kernel}`, which has {known}")]
-    Data {
-        /// The kernel.
-        kernel: String,
-        /// The name.
-        name: String,
-        /// Names of the input tensors.
-        known: String,
-    },
+    /// Data that an input cannot hold.
+    #[error(transparent)]
+    Data(#[from] DataError),
     /// There is neither a GPU nor an architecture.
     #[error(
         "{device} has no architecture to tune for; name one, such as sm_90a, to rank schedules by the cost model, or use cuda:N"

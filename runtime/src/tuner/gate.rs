@@ -1,11 +1,16 @@
 //! The gate: results of a candidate against the float64 oracle, before it is timed.
 //!
-//! The oracle is run on a sample of the programs of the shape that is tuned; the tolerance is that of [`crate::verify`].
+//! The oracle is run on a sample of the programs of the shape that is tuned, and on all of them where the shape is small; the
+//! tolerance is that of [`crate::verify`].
+
+use std::collections::BTreeMap;
 
 use flashtile_dsl::interpret::HostTensor;
-use flashtile_dsl::ir::{Elem, Entity};
+use flashtile_dsl::ir::{Binding, Elem, Entity, Kernel, ProgramDim};
 
+use super::InputData;
 use super::inputs::{Inputs, Value};
+use crate::device::Device;
 use crate::element::Element;
 use crate::error::Result;
 use crate::kernel::BoundKernel;
@@ -14,6 +19,8 @@ use crate::verify::{HostArgument, OutputVerdict, Programs, Reference};
 
 /// Programs of the oracle that are sampled.
 pub(super) const SAMPLES: usize = 12;
+/// Shapes of which the axes and the grid have no more points than this are small: all programs are run.
+const SMALL: i64 = 1 << 20;
 
 /// Expected results of a sample of programs.
 pub(super) struct Gate {
@@ -24,7 +31,7 @@ impl Gate {
     /// Runs the oracle and its baseline on a sample of programs.
     pub fn new(kernel: &BoundKernel, inputs: &Inputs, seed: u64) -> Result<Self> {
         let arguments = inputs.values.iter().map(host).collect::<Result<Vec<_>>>()?;
-        let programs = Programs::Sample { count: SAMPLES, seed };
+        let programs = programs(kernel, &inputs.sizes, seed);
         Ok(Self { reference: Reference::new(kernel, &inputs.sizes, &arguments, programs)? })
     }
 
@@ -46,6 +53,67 @@ impl Gate {
             verdicts.push(output.check_by(|at| read(output.elem, &bytes, at)));
         }
         Ok(verdicts)
+    }
+}
+
+/// The programs to run of a shape.
+fn programs(kernel: &BoundKernel, sizes: &[i64], seed: u64) -> Programs {
+    let ir = kernel.ir();
+    let each = ir.grid().iter().filter_map(|dim| match dim {
+        ProgramDim::Each(size) => Some(size),
+        ProgramDim::Tiles(_) => None,
+    });
+    let extents = ir.axes.values().map(|axis| &axis.extent).chain(each);
+    let points = extents.fold(Some(1i64), |all, extent| all?.checked_mul(extent.eval(|s| sizes.get(s.index()).copied())?.max(1)));
+    match points {
+        Some(points) if points <= SMALL => Programs::All,
+        _ => Programs::Sample { count: SAMPLES, seed },
+    }
+}
+
+/// A kernel with its inputs for a shape and what it must give, to hold other texts of the same parameters against.
+///
+/// The inputs are those of [`super::judge`], and the tolerance is the same. Unlike there the texts are interpreted, in f32
+/// and in tiles, so that thousands may be judged in a minute.
+pub struct Trial {
+    sizes: Vec<i64>,
+    arguments: Vec<HostArgument>,
+    reference: Reference,
+}
+
+impl Trial {
+    /// Draws inputs, and runs the oracle and its baseline on some of the programs.
+    ///
+    /// # Errors
+    /// Sizes or data that do not fit the kernel.
+    pub fn new(
+        kernel: &BoundKernel,
+        sizes: &BTreeMap<String, i64>,
+        seed: u64,
+        data: &InputData,
+        programs: Programs,
+    ) -> Result<Self> {
+        let inputs = Inputs::random(kernel, sizes, &Device::cpu(), seed, data)?;
+        let arguments = inputs.values.iter().map(host).collect::<Result<Vec<_>>>()?;
+        let reference = Reference::new(kernel, &inputs.sizes, &arguments, programs)?;
+        Ok(Self { sizes: inputs.sizes, arguments, reference })
+    }
+
+    /// Judges what another text computes from the same inputs; its loops walk tiles of `block` positions.
+    ///
+    /// # Errors
+    /// The text cannot be executed on these inputs: it reads beyond a tensor, divides by zero, or its parameters differ.
+    pub fn judge(&self, text: &Kernel, binding: &Binding, block: usize) -> Result<Vec<OutputVerdict>> {
+        self.reference.check_text(text, binding, &self.sizes, &self.arguments, block)
+    }
+
+    /// How far another text is from this one where nothing is rounded: the largest difference, relative to the largest value of
+    /// the output; infinite where one is NaN or infinite and the other is something else.
+    ///
+    /// # Errors
+    /// As [`Trial::judge`].
+    pub fn difference(&self, text: &Kernel, binding: &Binding, block: usize) -> Result<f64> {
+        self.reference.difference(text, binding, &self.sizes, &self.arguments, block)
     }
 }
 
@@ -81,10 +149,7 @@ pub(super) fn read(elem: Elem, bytes: &[u8], at: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
     use crate::kernel::Kernel;
-    use crate::tuner::InputData;
-    use std::collections::BTreeMap;
 
     fn setup() -> (BoundKernel, Inputs) {
         let kernel = Kernel::builtin("row_softmax").expect("a built-in").bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds");

@@ -61,7 +61,8 @@ impl Measured {
 /// Runs a kernel on random inputs of a shape, given by the names of its run-time sizes; compares the
 /// outputs of the first run with the float64 oracle on a sample of the programs; then times it.
 ///
-/// An f32 scalar is `1 / sqrt(D)`, with the kernel's first constant as D, or 1; an i32 scalar is 1.
+/// Inputs hold what the options say, and else what the kernel's text asks for: scores of order 1, windows and lengths that
+/// cut, ids that meet.
 ///
 /// # Errors
 /// [`super::TuneError::Size`] for sizes that do not fit; what launches and the device say.
@@ -100,7 +101,15 @@ pub(super) fn time(device: &Device, options: &MeasureOptions, launch: impl Fn() 
 /// # Errors
 /// As [`measure`].
 pub fn judge(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, seed: u64) -> Result<Vec<OutputVerdict>> {
-    checked(kernel, sizes, seed, &InputData::default()).map(|(_, verdicts)| verdicts)
+    judge_on(kernel, sizes, seed, &InputData::default())
+}
+
+/// The same on inputs that hold what `data` says.
+///
+/// # Errors
+/// As [`measure`]; [`super::TuneError::Data`] for data that an input cannot hold.
+pub fn judge_on(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, seed: u64, data: &InputData) -> Result<Vec<OutputVerdict>> {
+    checked(kernel, sizes, seed, data).map(|(_, verdicts)| verdicts)
 }
 
 fn checked(

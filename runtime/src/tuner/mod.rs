@@ -7,11 +7,9 @@
 //! | `bench` | what the search needs of the world |
 //! | `measure` | times one kernel as launches run it, with its error |
 //! | `emulated` | candidates where there is no GPU: checked on the emulator, bank conflicts counted |
-//! | `data` | what random inputs are like |
-//! | `gpu`, `gate`, `inputs` | candidates on a GPU: measured; checked against the oracle; random inputs |
+//! | `gpu`, `gate`, `inputs` | candidates on a GPU: measured; checked against the oracle; arguments for given sizes |
 
 mod bench;
-mod data;
 mod emulated;
 mod error;
 mod gate;
@@ -26,9 +24,10 @@ mod search_tests;
 mod sequence;
 mod tune;
 
-pub use data::{Distribution, InputData};
+pub use crate::inputs::{DataError, Distribution, InputData, Values};
 pub use error::TuneError;
-pub use measure::{MeasureOptions, Measured, judge, measure};
+pub use gate::Trial;
+pub use measure::{MeasureOptions, Measured, judge, judge_on, measure};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};
 pub use search::Stop;
 pub use sequence::{MeasuredSequence, Part, PeakMemory, count_memory, count_scratch, measure_sequence};

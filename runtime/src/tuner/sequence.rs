@@ -8,11 +8,12 @@ use flashtile_dsl::ir::{Elem, ParamKind};
 
 use super::TuneError;
 use super::gate::{SAMPLES, read};
-use super::inputs::{all_sizes, normal, rotations, shapes};
+use super::inputs::{all_sizes, shapes};
 use super::measure::{MeasureOptions, time};
 use crate::cache::Measurement;
 use crate::device::{Device, VariantInfo, scratch_bytes};
 use crate::error::Result;
+use crate::inputs::{Floats, InputData, Plan, rotations};
 use crate::kernel::BoundKernel;
 use crate::launch::{Argument, LoadedKernel};
 use crate::lowering::Generated;
@@ -105,17 +106,18 @@ impl Part {
     fn bind(&self) -> Result<Bound> {
         let (ir, binding) = (self.kernel.ir(), self.kernel.binding());
         let sizes = all_sizes(&self.kernel, &self.sizes)?;
-        let scale = binding.consts.values().next().map_or(1.0, |&d| 1.0 / (d as f32).sqrt());
+        let data = InputData::default();
+        let plan = Plan::new(ir, &sizes, &data).map_err(TuneError::from)?;
         let (mut slots, mut forms) = (Vec::new(), Vec::new());
-        for (param, shape) in ir.params.values().zip(shapes(&self.kernel, &sizes)?) {
+        for ((id, param), shape) in ir.params.iter().zip(shapes(&self.kernel, &sizes)?) {
             slots.push(match (&param.kind, shape) {
                 (ParamKind::Tensor(t), Some(shape)) => {
                     let name = self.tensors.get(&param.name).unwrap_or(&param.name).clone();
                     forms.push((name.clone(), (binding.elem(ir, t.elem), shape)));
                     if t.direction.is_written() { Slot::Output(name) } else { Slot::Input(name) }
                 }
-                (ParamKind::Scalar(Elem::I32), _) => Slot::I32(1),
-                _ => Slot::F32(scale),
+                (ParamKind::Scalar(Elem::I32), _) => Slot::I32(plan.i32(id)),
+                _ => Slot::F32(plan.f32(id)),
             });
         }
         Ok(Bound { slots, forms, sizes })
@@ -142,8 +144,11 @@ pub fn measure_sequence(parts: &[(Part, LoadedKernel)], oracle: &Part, options: 
     let mut tensors: BTreeMap<String, AnyTensor> = BTreeMap::new();
     for (n, name) in inputs.iter().enumerate() {
         let (elem, shape) = &forms[name];
-        let drawn = || repeated(*elem, shape.iter().product(), options.seed ^ ((n as u64 + 1) << 48));
-        let bytes = rotations(name, *elem, shape).unwrap_or_else(drawn);
+        let bytes = match rotations(name, *elem, shape) {
+            Some(table) => table,
+            None if *elem == Elem::I32 => integers(parts.iter().map(|(part, _)| part).zip(&bound), name, shape, options.seed)?,
+            None => repeated(*elem, shape.iter().product(), options.seed ^ ((n as u64 + 1) << 48)),
+        };
         tensors.insert(name.clone(), AnyTensor::from_bytes(&device, *elem, shape, &bytes)?);
     }
     let expected = reference(oracle, &judge, &forms, &tensors, options.seed)?;
@@ -191,13 +196,29 @@ const DRAWN: usize = (1 << 24) - 3;
 
 /// Normally distributed values, as bytes.
 fn repeated(elem: Elem, count: usize, seed: u64) -> Vec<u8> {
-    let mut bytes = normal(elem, count.min(DRAWN), seed);
+    let mut bytes = Floats::normal().bytes(elem, &[count.min(DRAWN)], seed);
     let whole = count * elem.bytes().unwrap_or(4);
     while bytes.len() < whole {
         let more = bytes.len().min(whole - bytes.len());
         bytes.extend_from_within(..more);
     }
     bytes
+}
+
+/// Integers of an input, as bytes: what the first part that reads it asks for.
+fn integers<'a>(
+    mut parts: impl Iterator<Item = (&'a Part, &'a Bound)>,
+    name: &String,
+    shape: &[usize],
+    seed: u64,
+) -> Result<Vec<u8>> {
+    let reads = |bound: &Bound| bound.slots.iter().position(|slot| matches!(slot, Slot::Input(input) if input == name));
+    let found = parts.find_map(|(part, bound)| reads(bound).map(|at| (part, bound, at)));
+    let (part, bound, at) = found.expect("an input is read by a part");
+    let (ir, data) = (part.kernel.ir(), InputData::default());
+    let plan = Plan::new(ir, &bound.sizes, &data).map_err(TuneError::from)?;
+    let param = ir.params.keys().nth(at).expect("a slot for each parameter");
+    Ok(plan.bytes(param, Elem::I32, shape, seed))
 }
 
 /// Every tensor with its element type and shape, which all parts must agree on.

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use flashtile_codegen::{Arch, Facts, Instance, RunningMax, Schedule};
 use flashtile_dsl::analysis::reach::Width;
+use flashtile_dsl::ir::{Entity, ParamId};
 
 use super::TuneError;
 use super::bench::{Compilation, Compiler, Rejection};
@@ -20,6 +21,7 @@ use crate::cache::{Bucket, Candidate, DeviceKey, ModuleKey, Outcome, Stage, Tuni
 use crate::device::cuda::{Cuda, Timer};
 use crate::device::{Device, machine_of, packed_facts};
 use crate::error::{Error, Result};
+use crate::inputs::{Plan, Values};
 use crate::kernel::{BoundKernel, KernelError};
 use crate::lowering::{self, Code, Machine, Ranking};
 use crate::toolchain::ToolchainError;
@@ -73,7 +75,13 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
         (None, None) => return Err(TuneError::NoArchitecture { device: device.to_string() }.into()),
     };
     let all_sizes = inputs::all_sizes(kernel, sizes)?;
-    let facts = packed_facts(kernel, &all_sizes, &inputs::shapes(kernel, &all_sizes)?, |_| inputs::INTEGER);
+    let plan = Plan::new(kernel.ir(), &all_sizes, &options.data).map_err(TuneError::from)?;
+    let integer = |param: usize| plan.i32(ParamId::from_index(param));
+    let mut facts = packed_facts(kernel, &all_sizes, &inputs::shapes(kernel, &all_sizes)?, integer);
+    facts.positive.retain(|name| match options.data.of(name).values {
+        Some(Values::Constant(value)) => value > 0.0 && value.is_finite(),
+        _ => true,
+    });
     let mut task = Task {
         kernel,
         sizes,

@@ -5,9 +5,11 @@
 
 mod launch;
 mod reference;
+mod shapes;
 mod tolerance;
 
 pub use flashtile_dsl::interpret::HostTensor;
 pub use launch::{HostArgument, run};
 pub use reference::{OutputReference, Programs, Reference};
+pub use shapes::{addressed, default_consts, default_shapes, is_walked};
 pub use tolerance::{Bound, Failure, OutputVerdict, Worst};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::interpret::{self, Arithmetic, Blocks, Exact64, Interpreter, Plain16, Real, Stored};
-use flashtile_dsl::ir::{Elem, Entity, ParamId, ParamKind};
+use flashtile_dsl::interpret::{self, Arithmetic, Blocks, Exact64, Interpreter, Ir32, Plain16, Real, Stored};
+use flashtile_dsl::ir::{Axis, AxisKind, Binding, Elem, Entity, Kernel, ParamId, ParamKind};
 use rayon::prelude::*;
 
 use super::launch::HostArgument;
@@ -31,6 +31,8 @@ const ROWS: usize = 32;
 /// What a launch must give.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Reference {
+    /// Programs of the grid that were run, with tiles of [`ROWS`] rows.
+    programs: Vec<usize>,
     /// One per output, in order of the parameters.
     pub outputs: Vec<OutputReference>,
 }
@@ -75,15 +77,7 @@ impl Reference {
     /// # Errors
     /// The arguments do not fit the kernel.
     pub fn new(kernel: &BoundKernel, sizes: &[i64], arguments: &[HostArgument], programs: Programs) -> Result<Self> {
-        let arguments: Vec<interpret::Argument<'_>> = arguments
-            .iter()
-            .map(|argument| match argument {
-                HostArgument::Input(tensor) => interpret::Argument::Input(tensor.view()),
-                HostArgument::Output(_) => interpret::Argument::Output,
-                HostArgument::F32(x) => interpret::Argument::F32(*x),
-                HostArgument::I32(x) => interpret::Argument::I32(*x),
-            })
-            .collect();
+        let arguments = views(arguments);
         let (ir, binding) = (kernel.ir(), kernel.binding());
         let blocks = Blocks::WholeLoops(ROWS);
         let failed = |e: interpret::InterpretError| {
@@ -110,7 +104,7 @@ impl Reference {
                 OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, bound }
             })
             .collect();
-        Ok(Self { outputs })
+        Ok(Self { programs: chosen, outputs })
     }
 
     /// Judges the outputs of a launch whose arguments were `arguments`.
@@ -128,6 +122,81 @@ impl Reference {
     }
 }
 
+impl Reference {
+    /// Judges what another text of the same parameters stores: the same programs of it, interpreted in f32, with loops that walk
+    /// tiles of `block` positions. What it does not store counts as NaN.
+    ///
+    /// # Errors
+    /// The text cannot be executed on these arguments.
+    pub fn check_text(
+        &self,
+        text: &Kernel,
+        binding: &Binding,
+        sizes: &[i64],
+        arguments: &[HostArgument],
+        block: usize,
+    ) -> Result<Vec<OutputVerdict>> {
+        let stored = self.interpret(text, binding, sizes, arguments, block, Ir32)?;
+        let judge = |(output, stored): (&OutputReference, &Vec<f64>)| {
+            let found: Vec<f64> = stored.iter().map(|&x| super::launch::rounded(output.elem, x)).collect();
+            OutputVerdict::new(output, &found)
+        };
+        Ok(self.outputs.iter().zip(&stored).map(judge).collect())
+    }
+
+    /// How far another text is from the oracle if it is not rounded either: the largest difference of an element, relative to the
+    /// largest value of its output; infinite where one is NaN or infinite and the other something else.
+    ///
+    /// # Errors
+    /// The text cannot be executed on these arguments.
+    pub fn difference(
+        &self,
+        text: &Kernel,
+        binding: &Binding,
+        sizes: &[i64],
+        arguments: &[HostArgument],
+        block: usize,
+    ) -> Result<f64> {
+        let stored = self.interpret(text, binding, sizes, arguments, block, Exact64)?;
+        let mut most = 0.0f64;
+        for (output, stored) in self.outputs.iter().zip(&stored) {
+            let largest = output.exact.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
+            for (&exact, &found) in output.exact.iter().zip(stored) {
+                let same = exact == found || (exact.is_nan() && found.is_nan());
+                let difference = if same { 0.0 } else { (exact - found).abs() / largest };
+                most = most.max(if difference.is_nan() { f64::INFINITY } else { difference });
+            }
+        }
+        Ok(most)
+    }
+
+    /// What a text stores at the places of every output; NaN where it stores nothing.
+    fn interpret<A: Arithmetic>(
+        &self,
+        text: &Kernel,
+        binding: &Binding,
+        sizes: &[i64],
+        arguments: &[HostArgument],
+        block: usize,
+        arithmetic: A,
+    ) -> Result<Vec<Vec<f64>>> {
+        let failed = |e: interpret::InterpretError| {
+            crate::Error::from(KernelError::Execute { kernel: text.name.clone(), reason: e.to_string() })
+        };
+        let views = views(arguments);
+        let block_of = |axis: &Axis| if axis.kind == AxisKind::Program { ROWS } else { block };
+        let blocks = Blocks::PerAxis(text.axes.values().map(block_of).collect());
+        let interpreter = Interpreter::new(text, binding, sizes, &blocks, &views, arithmetic).map_err(failed)?;
+        let tiles = execute(&interpreter, &self.programs).map_err(failed)?;
+        let stored = self.outputs.iter().map(|output| {
+            let (places, values) = gather(&tiles, output.param, &output.shape);
+            let value = |at: &usize| places.binary_search(at).map_or(f64::NAN, |found| values[found]);
+            output.places.iter().map(value).collect()
+        });
+        Ok(stored.collect())
+    }
+}
+
 impl OutputReference {
     /// Judges the output by the values at the known places, which `value` gives by index in row-major order.
     pub fn check_by(&self, value: impl Fn(usize) -> f64) -> OutputVerdict {
@@ -139,6 +208,19 @@ impl OutputReference {
     pub fn check(&self, values: &[f64]) -> OutputVerdict {
         self.check_by(|at| values[at])
     }
+}
+
+/// Arguments as the interpreter takes them.
+fn views(arguments: &[HostArgument]) -> Vec<interpret::Argument<'_>> {
+    arguments
+        .iter()
+        .map(|argument| match argument {
+            HostArgument::Input(tensor) => interpret::Argument::Input(tensor.view()),
+            HostArgument::Output(_) => interpret::Argument::Output,
+            HostArgument::F32(x) => interpret::Argument::F32(*x),
+            HostArgument::I32(x) => interpret::Argument::I32(*x),
+        })
+        .collect()
 }
 
 fn choose(programs: usize, which: Programs) -> Vec<usize> {

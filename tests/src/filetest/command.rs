@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::cost::{Machine, Workload};
 use flashtile_dsl::analysis::dependence::Dependences;
+use flashtile_dsl::analysis::inputs::inputs;
 use flashtile_dsl::analysis::mask::{LoopMasks, MaskOptions, loop_masks};
 use flashtile_dsl::analysis::picture::picture;
 use flashtile_dsl::ir::{AxisId, Binding, Elem, Kernel, Op, ProgramDim, SizeExpr, SizeKind, SourceText, ValueId};
@@ -20,6 +21,7 @@ pub const COMMANDS: &[(&str, &str, &str)] = &[
     ("mask", "i=64 j=64 [early_stop=off] [D=64]", "loop bounds in closed form, for blocks by axis name"),
     ("tiles", "i=64 j=64 M=256 N=256 [early_stop=off]", "the tiles of each loop as a picture"),
     ("cost", "M=1024 N=1024 D=64 [i=64 j=64] [T=bf16]", "FLOPs, special functions, bytes, least time"),
+    ("inputs", "M=64 N=64 D=64", "what inputs hold for a check: meanings of integers, sizes of floats"),
     ("ir", "", "the tile IR, as written"),
     ("normal", "[schedule=KNOB=V,..] [arch=sm_80] [facts=best|none] [T=f16] [D=64]", "the tile IR after all rewrites"),
     ("plan", "as normal", "the plan"),
@@ -69,6 +71,10 @@ pub(super) fn run(command: &str, file: &str, text: &str) -> Result<String, Strin
             "mask" => on()?.masks()?.iter().map(|m| m.text(kernel)).collect::<Vec<_>>().join("\n"),
             "tiles" => on()?.tiles()?,
             "cost" => on()?.cost()?,
+            "inputs" => {
+                let on = on()?;
+                inputs(kernel, &|size| on.size(size), &|_| None).text(kernel)
+            }
             other => {
                 let known: Vec<_> = COMMANDS.iter().map(|(name, ..)| *name).collect();
                 return Err(format!("unknown command `{other}`; there are {}", known.join(", ")));

@@ -13,7 +13,7 @@ use crate::flags::GlobalFlags;
 use crate::output::{Output, seconds};
 use crate::subject::SubjectFlags;
 use crate::target::launch_options;
-use crate::verbs::tune::{Budget, joined};
+use crate::verbs::tune::Budget;
 
 /// Flags of `flashtile bench`.
 #[derive(Args, Debug)]
@@ -38,8 +38,10 @@ pub struct Flags {
     /// Seed of the random inputs
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// What an input is like where it is not normal: times a scale, its rows growing from a tenth to a number; may be repeated
-    #[arg(long, value_name = "NAME:scale=S,growth=G")]
+    /// What an input holds where the kernel's text should not say it; may be repeated. Settings, apart by commas: scale=S,
+    /// growth=G (rows grow from a tenth to G), normal, range=A..B, constant=C, ids=N, sorted-ids=N, lengths[=N], bits=SHARE,
+    /// permutation
+    #[arg(long, value_name = "NAME:SETTING,..")]
     data: Vec<InputData>,
 }
 
@@ -129,7 +131,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         repetitions: flags.repetitions,
         budget: flags.budget.0,
         seed: flags.seed,
-        data: joined(&flags.data),
+        data: subject.input_data(&flags.data),
         warm_ups: if device.is_cuda() { 3 } else { 0 },
     };
     let measured = measure(&loaded, &sizes, &measuring)?;

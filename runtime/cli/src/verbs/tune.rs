@@ -51,8 +51,10 @@ pub struct Flags {
     /// Seed of the random inputs
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// What an input is like where it is not normal: times a scale, its rows growing from a tenth to a number; may be repeated
-    #[arg(long, value_name = "NAME:scale=S,growth=G")]
+    /// What an input holds where the kernel's text should not say it; may be repeated. Settings, apart by commas: scale=S,
+    /// growth=G (rows grow from a tenth to G), normal, range=A..B, constant=C, ids=N, sorted-ids=N, lengths[=N], bits=SHARE,
+    /// permutation
+    #[arg(long, value_name = "NAME:SETTING,..")]
     data: Vec<InputData>,
     /// Candidates to show
     #[arg(long, default_value_t = 10, value_name = "N")]
@@ -106,7 +108,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         max_candidates: flags.max_candidates,
         afresh: flags.afresh,
         seed: flags.seed,
-        data: joined(&flags.data),
+        data: subject.input_data(&flags.data),
         toolchain: global.toolchain(),
         cancel: cancel.clone(),
         on_event: on_event(bar.clone()),
@@ -140,11 +142,6 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
 fn arch_of(device: &Device) -> Option<&'static Arch> {
     let (major, minor) = device.info().gpu.as_ref()?.capability;
     Arch::for_capability(major, minor)
-}
-
-/// All that is said of inputs.
-pub fn joined(data: &[InputData]) -> InputData {
-    InputData(data.iter().flat_map(|d| d.0.clone()).collect())
 }
 
 /// Moves the progress bar.

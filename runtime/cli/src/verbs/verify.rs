@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use flashtile::conformance::{self, Case, CaseResult, Comparison, Sample};
 use flashtile::device::{DeviceKind, Emulation};
-use flashtile::tuner::judge;
+use flashtile::tuner::{InputData, judge_on};
 use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions, verify};
 use serde_json::json;
 
@@ -48,7 +48,7 @@ pub struct Flags {
     /// Check these shapes instead of the suite, such as B=1,H=2,G=1,M=113,N=203,D=64; may be repeated
     #[arg(long, alias = "shapes", value_name = "NAME=SIZE,..", conflicts_with = "all")]
     shape: Vec<Sizes>,
-    /// With --shape or a kernel of one's own: constants by name; may be repeated
+    /// With --shape, --data or a kernel of one's own: constants and scalars by name; may be repeated
     #[arg(long, value_name = "NAME=VALUE,..", allow_hyphen_values = true)]
     set: Vec<Numbers>,
     /// With --shape or a kernel of one's own: element type
@@ -58,6 +58,11 @@ pub struct Flags {
     /// seed of the draw
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// With --shape or a kernel of one's own, and else in place of the suite: what an input holds where the kernel's text should not say it; may be repeated.
+    /// Settings, apart by commas: scale=S, growth=G (rows grow from a tenth to G), normal, range=A..B, constant=C, ids=N,
+    /// sorted-ids=N, lengths[=N], bits=SHARE, permutation
+    #[arg(long, value_name = "NAME:SETTING,..", conflicts_with_all = ["all", "schedules", "role"])]
+    data: Vec<InputData>,
     /// Generate code for this architecture, which may be older than the GPU's
     #[arg(long, value_name = "ARCH")]
     arch: Option<String>,
@@ -71,16 +76,13 @@ pub struct Flags {
     emulation: EmulationFlags,
 }
 
-/// Lengths of walked axes in the shapes that kernels of one's own are checked on.
-const RAGGED: [i64; 4] = [1, 7, 113, 203];
-
 /// Verifies.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let in_suite = flags.kernel.as_ref().is_none_or(|name| conformance::cases().iter().any(|case| case.kernel == *name));
     if let (Some(kernel), Some(_), false) = (&flags.kernel, flags.schedules, in_suite) {
         return Err(Failure::Usage(format!("the suite has no cases of `{kernel}`, and --schedules draws among its cases")));
     }
-    if flags.list && in_suite && flags.shape.is_empty() && flags.schedules.is_none() {
+    if flags.list && in_suite && flags.shape.is_empty() && flags.data.is_empty() && flags.schedules.is_none() {
         return chosen(flags)?.iter().try_for_each(|case| list(case, output));
     }
     let device = match &flags.device {
@@ -98,7 +100,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     if let (Some(kernel), Some(role)) = (&flags.kernel, &flags.role) {
         return in_role(flags, kernel, role, &device, &options, output);
     }
-    match (&flags.kernel, in_suite && flags.shape.is_empty()) {
+    match (&flags.kernel, in_suite && flags.shape.is_empty() && flags.data.is_empty()) {
         (Some(kernel), false) => shapes(flags, kernel, &device, &options, output),
         _ => suite(flags, &device, &options, output),
     }
@@ -340,14 +342,22 @@ fn tell(case: &Case, result: &CaseResult, output: &mut Output) -> Result<()> {
     }
 }
 
-/// Checks a kernel on shapes: those given, else ragged ones.
+/// Checks a kernel on shapes: those given, else those that exercise its text.
 fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
-    let subject =
-        |shape: Vec<Sizes>| SubjectFlags { kernel: kernel.to_owned(), dtype: flags.dtype, set: flags.set.clone(), shape }.open();
+    let subject = |shape: Vec<Sizes>| {
+        let flags = SubjectFlags { kernel: kernel.to_owned(), dtype: flags.dtype, set: flags.set.clone(), shape };
+        let mut subject = flags.open()?;
+        let consts = verify::default_consts(subject.kernel.ir(), &subject.consts);
+        for (name, value) in consts.iter().filter(|(name, _)| !subject.consts.contains_key(*name)) {
+            output.note(format!("note: {name}={value}; give --set {name}=.. for another"));
+        }
+        subject.consts = consts;
+        Ok::<Subject, Failure>(subject)
+    };
     let mut subjects: Vec<(Subject, BTreeMap<String, i64>)> = Vec::new();
     if flags.shape.is_empty() {
         let subject = subject(Vec::new())?;
-        subjects.extend(RAGGED.iter().enumerate().map(|(round, _)| (subject.clone(), subject.small_sizes(&RAGGED, round))));
+        subjects.extend(subject.checked_shapes().into_iter().map(|sizes| (subject.clone(), sizes)));
     } else {
         for shape in &flags.shape {
             let subject = subject(vec![shape.clone()])?;
@@ -357,9 +367,9 @@ fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions,
     }
     let mut wrong = Vec::new();
     for (subject, sizes) in &subjects {
-        let bound = subject.bind(output)?;
+        let bound = subject.kernel.bind(subject.elem, subject.consts.clone())?;
         let loaded = bound.on_with(device, options.clone())?;
-        let verdicts = judge(&loaded, sizes, flags.seed)?;
+        let verdicts = judge_on(&loaded, sizes, flags.seed, &subject.input_data(&flags.data))?;
         let shape = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
         for verdict in &verdicts {
             let line = format!("{kernel} {shape} seed={}: {verdict}", flags.seed);

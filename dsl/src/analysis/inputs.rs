@@ -1,0 +1,95 @@
+//! What the inputs of a kernel should hold so that a check of its outputs sees every part of its text.
+//!
+//! Integers get the meaning that their uses give them ([`super::uses`]), floats the size at which what is computed from them is
+//! of order 1 ([`super::magnitude`]). The runtime draws values from this, wherever it draws any.
+
+use std::fmt::Write as _;
+
+use super::magnitude::magnitudes;
+use super::uses::{Meaning, Use, uses};
+use crate::ir::{Elem, Entity, Kernel, ParamId, ParamKind, SizeExpr};
+
+/// What one parameter should hold.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Input {
+    /// Nothing: it is written.
+    Output,
+    /// Integers of this meaning.
+    Integers(Use),
+    /// Floats.
+    Floats {
+        /// Standard deviation.
+        scale: f64,
+        /// Whether they must be positive.
+        positive: bool,
+    },
+    /// An f32 scalar.
+    F32(f64),
+    /// An i32 scalar, with its meaning.
+    I32(i64, Use),
+}
+
+/// What every parameter should hold.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Inputs(Vec<Input>);
+
+/// Finds it for sizes that `size` gives. `known` gives the typical size of inputs whose values are fixed.
+pub fn inputs(kernel: &Kernel, size: &dyn Fn(&SizeExpr) -> Option<i64>, known: &dyn Fn(ParamId) -> Option<f64>) -> Inputs {
+    let (mut uses, magnitudes) = (uses(kernel), magnitudes(kernel, size, known));
+    let mut integer = |id| uses.remove(&id).expect("every integer input has a use");
+    let of = |(id, param): (ParamId, &crate::ir::Param)| match &param.kind {
+        ParamKind::Tensor(t) if !t.direction.is_read() => Input::Output,
+        ParamKind::Tensor(t) if t.elem == Elem::I32 => Input::Integers(integer(id)),
+        ParamKind::Tensor(_) => {
+            let scale = magnitudes.scales.get(&id).copied().unwrap_or(1.0);
+            Input::Floats { scale, positive: magnitudes.positive.contains(&id) }
+        }
+        ParamKind::Scalar(Elem::I32) => {
+            let of = integer(id);
+            Input::I32(typical(&of.meaning, size), of)
+        }
+        ParamKind::Scalar(_) => Input::F32(magnitudes.scalars[&id]),
+    };
+    Inputs(kernel.params.iter().map(of).collect())
+}
+
+impl Inputs {
+    /// What a parameter should hold.
+    pub fn of(&self, param: ParamId) -> &Input {
+        &self.0[param.index()]
+    }
+
+    /// One line for each input.
+    pub fn text(&self, kernel: &Kernel) -> String {
+        let mut text = String::new();
+        for (param, input) in kernel.params.values().zip(&self.0) {
+            let says = match input {
+                Input::Output => continue,
+                Input::Integers(of) => of.text(kernel),
+                Input::Floats { scale, positive } => {
+                    let times = if *scale == 1.0 { String::new() } else { format!(", times {scale:.3}") };
+                    format!("{}{times}", if *positive { "positive" } else { "normal" })
+                }
+                Input::F32(x) => format!("{x:.3}"),
+                Input::I32(x, of) => format!("{x}: {}", of.text(kernel)),
+            };
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{:<8} {says}", param.name);
+        }
+        text
+    }
+}
+
+/// A value of this meaning that cuts: neither none nor all of what it is about.
+fn typical(meaning: &Meaning, size: &dyn Fn(&SizeExpr) -> Option<i64>) -> i64 {
+    let extent = |extent: &SizeExpr| size(extent).unwrap_or(1).max(1);
+    match meaning {
+        Meaning::Index(all) => extent(all) / 2,
+        Meaning::Place { extent: all, over } => extent(all) / over / 2,
+        Meaning::Length { extent: all, over } => (extent(all) * 3 / 5 / over).max(1),
+        Meaning::Distance(all) => (all.iter().map(extent).min().unwrap_or(1) / 3).max(1),
+        Meaning::Ids(_) | Meaning::Order(_) | Meaning::Unknown => 1,
+        Meaning::Classes(values) => values.iter().copied().max().unwrap_or(1),
+        Meaning::Number => 3,
+    }
+}

@@ -1,0 +1,173 @@
+//! The shapes that a kernel of one's own is checked on: few, small, and such that every part of the text acts.
+//!
+//! Axes that tiles walk have lengths of which no two are equal and no tile divides one, more and fewer rows than keys, a single
+//! row, and a single key; the longest are several tiles of every schedule. Sizes of the grid are 2 or 3, heads share groups
+//! unevenly to what a wrong quotient would do, and sizes of which the text divides fit.
+
+use std::collections::BTreeMap;
+
+use flashtile_dsl::analysis::uses::groupings;
+use flashtile_dsl::ir::{At, Kernel, Op, SizeExpr, SizeId, SizeKind};
+
+/// A round of the check.
+struct Round {
+    /// Lengths of walked axes, in order of the sizes; further axes begin again.
+    walked: [i64; 3],
+    /// Heads and groups.
+    grouped: (i64, i64),
+    /// Any other size.
+    other: i64,
+}
+
+const ROUNDS: [Round; 4] = [
+    Round { walked: [203, 331, 150], grouped: (4, 2), other: 2 },
+    Round { walked: [131, 67, 87], grouped: (6, 2), other: 3 },
+    Round { walked: [1, 331, 40], grouped: (3, 3), other: 2 },
+    Round { walked: [67, 1, 1], grouped: (2, 1), other: 1 },
+];
+
+/// Constants to check a kernel with, where the user gives none: 64 and, so that two are never taken for each other, 32; 64 for all
+/// where a range would not fit into its dimension.
+pub fn default_consts(kernel: &Kernel, given: &BTreeMap<String, i64>) -> BTreeMap<String, i64> {
+    let names = kernel.sizes.values().filter(|size| size.kind == SizeKind::Const).map(|size| &size.name);
+    let missing: Vec<&String> = names.filter(|name| !given.contains_key(*name)).collect();
+    let with = |further: i64| {
+        let values = missing.iter().enumerate().map(|(at, name)| ((*name).clone(), if at == 0 { 64 } else { further }));
+        given.iter().map(|(name, value)| (name.clone(), *value)).chain(values).collect::<BTreeMap<_, _>>()
+    };
+    let different = with(32);
+    if fits(kernel, &different) { different } else { with(64) }
+}
+
+/// Whether every range of compile-time length lies in its dimension, as far as constants say.
+fn fits(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> bool {
+    let constant = |id: SizeId| consts.get(kernel.size_name(id)).copied();
+    kernel.walk().into_iter().all(|(_, op)| {
+        let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &kernel.ops[op].op else { return true };
+        at.iter().zip(&kernel.tensor(*tensor).shape).all(|(at, extent)| match at {
+            At::Range { start, len } => match (start.add(len).eval(constant), extent.eval(constant)) {
+                (Some(end), Some(extent)) => end <= extent,
+                _ => true,
+            },
+            _ => true,
+        })
+    })
+}
+
+/// Run-time sizes to check a kernel on whose constants have these values: the first shape exercises the most.
+pub fn default_shapes(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> Vec<BTreeMap<String, i64>> {
+    let groupings = groupings(kernel);
+    let shape = |round: &Round| {
+        let mut walked = 0;
+        let mut of = |id: SizeId, name: &str| {
+            if is_walked(kernel, name) {
+                walked += 1;
+                return round.walked[(walked - 1) % round.walked.len()];
+            }
+            let heads = groupings.iter().any(|(heads, _)| *heads == id).then_some(round.grouped.0);
+            let groups = groupings.iter().any(|(_, groups)| *groups == id).then_some(round.grouped.1);
+            heads.or(groups).unwrap_or(round.other).max(addressed(kernel, name, consts))
+        };
+        let sizes = kernel.sizes.iter().filter(|(_, size)| size.kind == SizeKind::Runtime);
+        let divisible = |id, n: i64| {
+            let by = divisor(kernel, id);
+            (n + by - 1) / by * by
+        };
+        sizes.map(|(id, size)| (size.name.clone(), divisible(id, of(id, &size.name)))).collect()
+    };
+    ROUNDS.iter().map(shape).collect()
+}
+
+/// Whether a tile axis walks the size.
+pub fn is_walked(kernel: &Kernel, name: &str) -> bool {
+    let of = |extent: &SizeExpr| extent.sizes().any(|id| kernel.size_name(id) == name);
+    kernel.axes.values().any(|axis| of(&axis.extent))
+}
+
+/// How far ranges of compile-time length and constant indices reach in dimensions of this size, such as the columns of a table;
+/// 0 if none do.
+pub fn addressed(kernel: &Kernel, name: &str, consts: &BTreeMap<String, i64>) -> i64 {
+    let constant = |id: SizeId| consts.get(kernel.size_name(id)).copied();
+    let mut most = 0;
+    for (_, op) in kernel.walk() {
+        let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &kernel.ops[op].op else { continue };
+        for (at, extent) in at.iter().zip(&kernel.tensor(*tensor).shape) {
+            if extent.as_size().is_none_or(|size| kernel.size_name(size) != name) {
+                continue;
+            }
+            let end = match at {
+                At::Range { start, len } => start.add(len).eval(constant),
+                At::Index(index) => match kernel.def(*index) {
+                    Some((_, Op::IndexConst(n))) => Some(n + 1),
+                    _ => None,
+                },
+                At::Tile(_) => None,
+            };
+            most = most.max(end.unwrap_or(0));
+        }
+    }
+    most
+}
+
+/// What a size must be a multiple of for all extents to be whole.
+fn divisor(kernel: &Kernel, size: SizeId) -> i64 {
+    let tensors = kernel.params.values().filter_map(|p| match &p.kind {
+        flashtile_dsl::ir::ParamKind::Tensor(t) => Some(&t.shape),
+        flashtile_dsl::ir::ParamKind::Scalar(_) => None,
+    });
+    let extents = tensors.flatten().chain(kernel.axes.values().map(|axis| &axis.extent));
+    let divisors = extents.filter(|e| e.sizes().any(|s| s == size)).map(|e| e.parts().2);
+    divisors.fold(1, |all, by| if all % by == 0 { all } else { all * by })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Kernel as Text;
+
+    fn shapes(text: &str, consts: &[(&str, i64)]) -> Vec<BTreeMap<String, i64>> {
+        let source = flashtile_dsl::ir::SourceText { name: "test.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = Text::from_source(&source).expect("a kernel").remove(0);
+        default_shapes(kernel.ir(), &consts.iter().map(|&(n, v)| (n.to_owned(), v)).collect())
+    }
+
+    #[test]
+    fn attention_has_groups_and_both_kinds_of_rectangles() {
+        let kernel = Text::builtin("causal_rope_attention").expect("a built-in");
+        let found = default_shapes(kernel.ir(), &[("D".to_owned(), 64)].into());
+        let of = |name: &str| found.iter().map(|s| s[name]).collect::<Vec<_>>();
+        assert_eq!((of("M"), of("N")), (vec![203, 131, 1, 67], vec![331, 67, 331, 1]));
+        assert_eq!((of("H"), of("G"), of("B")), (vec![4, 6, 3, 2], vec![2, 2, 3, 1], vec![2, 3, 2, 1]));
+        assert_eq!(of("C"), [32; 4], "as many columns as are read");
+    }
+
+    #[test]
+    fn constants_differ_where_ranges_let_them() {
+        let consts = |columns: &str| {
+            let text = format!(
+                "pub fn f<const D: usize, const E: usize>(x: &Tensor<f32, (M, {columns})>, y: &mut Tensor<f32, (M, E)>) {{
+                    let i = program(tiles(M));
+                    store(y, [i, ..], load(x, [i, ..E]) * D);
+                }}"
+            );
+            let source = flashtile_dsl::ir::SourceText { name: "test.rs".into(), text: text.into(), first_line: 1 };
+            let kernel = Text::from_source(&source).expect("a kernel").remove(0);
+            let of = |given: &[(&str, i64)]| {
+                let consts = default_consts(kernel.ir(), &given.iter().map(|&(n, v)| (n.to_owned(), v)).collect());
+                (consts["D"], consts["E"])
+            };
+            (of(&[]), of(&[("D", 16)]))
+        };
+        assert_eq!(consts("D"), ((64, 32), (16, 64)), "a range that is too long is for the launch to refuse");
+    }
+
+    #[test]
+    fn sizes_reach_as_far_as_the_text() {
+        let text = "pub fn f(x: &Tensor<f32, (P, N / 8)>, y: &mut Tensor<f32, (N / 8)>) {
+            let i = program(tiles(N / 8));
+            store(y, [i], load(x, [4, i]) + load(x, [1, i]));
+        }";
+        let found = shapes(text, &[]);
+        assert!(found.iter().all(|s| s["P"] == 5 && s["N"] % 8 == 0), "{found:?}");
+    }
+}
