@@ -154,7 +154,7 @@ mod tests {
         assert!(drawn.starts_with('┌') && drawn.contains("max=optimistic,"), "{drawn}");
         let stacked = within(44, &header, &rows);
         assert!(stacked.starts_with("(a row is told in lines of its own"), "{stacked}");
-        assert!(stacked.contains("\n  2  candidates 12; differs in block_n=64;\n"), "{stacked}");
+        assert!(stacked.contains("\n  2  candidates 12; differs in block_n=64\n"), "{stacked}");
     }
 
     #[test]

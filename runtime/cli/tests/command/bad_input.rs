@@ -318,14 +318,14 @@ fn out_replaces_files_and_writes_through_the_rest() {
 #[test]
 fn sizes_beyond_memory_are_an_error_on_every_device() {
     let sandbox = Sandbox::new();
-    let huge = "B=64,H=64,G=64,M=2147483647,N=2147483647";
-    let long = "B=1,H=1,G=1,M=1,N=2147483647"; // the tensors of one head, and the oracle beside them
+    let huge = "B=64,H=64,G=64,M=2000000000,N=2000000000";
+    let long = "B=1,H=1,G=1,M=1,N=2000000000"; // the tensors of one head, and the oracle beside them
     for shape in [huge, long] {
         for verb in ["bench attention --device cpu", "verify attention --device cpu"] {
             sandbox.run(&format!("{verb} --set D=256 --shape {shape}")).fails_with(9, "out of memory on cpu");
         }
     }
-    let overflow = "B=2147483647,H=2147483647,G=2147483647,M=2147483647,N=2147483647";
+    let overflow = "B=2000000000,H=2000000000,G=2000000000,M=2000000000,N=2000000000";
     sandbox.run(&format!("bench attention --device cpu --shape {overflow}")).fails_with(9, "");
 }
 
