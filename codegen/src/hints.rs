@@ -72,9 +72,16 @@ fn refusal(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Opt
         first.map_or(kernel.name_span, |op| kernel.ops[op].span)
     };
     let illegal = |reasons: Vec<String>| {
-        let instead = "the kernel runs through `mma.sync`; give wide dimensions in two ranges, `..D / 2` and `D / 2..`, if columns or \
-                       registers are the reason";
-        Refusal { because: reasons.join("; "), instead: instead.to_owned(), span: product(), of_text: false }
+        // What `wgmma` itself lacks says more than what follows from it.
+        let own = reasons.iter().find(|reason| reason.starts_with("wgmma")).or(reasons.first());
+        Refusal {
+            because: own.cloned().unwrap_or_default(),
+            instead: "give wide dimensions in two ranges, `..D / 2` and `D / 2..`, with an accumulator each; else products go \
+                      through `mma.sync` where its registers suffice"
+                .to_owned(),
+            span: product(),
+            of_text: false,
+        }
     };
     match planned(instance, schedule, arch) {
         Ok(planned) if planned.reasons.is_empty() => None,

@@ -63,10 +63,14 @@ pub enum Function {
     Most,
     /// Smaller integer.
     Least,
-    /// Integer division towards negative infinity.
+    /// Integer division towards negative infinity, by what is positive.
     FloorDiv,
     /// Its remainder.
     FloorRem,
+    /// [`Function::FloorDiv`] by what may be negative.
+    FloorDivSigned,
+    /// Its remainder, which has the sign of the divisor.
+    FloorRemSigned,
     /// [`Function::Most`] in 64 bits.
     MostWide,
     /// [`Function::Least`] in 64 bits.
@@ -99,8 +103,8 @@ impl Function {
         match self {
             Function::Most | Function::MostWide => Some(Function::MostWide),
             Function::Least | Function::LeastWide => Some(Function::LeastWide),
-            Function::FloorDiv | Function::FloorDivWide => Some(Function::FloorDivWide),
-            Function::FloorRem | Function::FloorRemWide => Some(Function::FloorRemWide),
+            Function::FloorDiv | Function::FloorDivSigned | Function::FloorDivWide => Some(Function::FloorDivWide),
+            Function::FloorRem | Function::FloorRemSigned | Function::FloorRemWide => Some(Function::FloorRemWide),
             _ => None,
         }
     }
@@ -124,6 +128,8 @@ impl Function {
             Function::Least => "least",
             Function::FloorDiv => "floor_div",
             Function::FloorRem => "floor_rem",
+            Function::FloorDivSigned => "floor_div_signed",
+            Function::FloorRemSigned => "floor_rem_signed",
             Function::MostWide => "most_wide",
             Function::LeastWide => "least_wide",
             Function::FloorDivWide => "floor_div_wide",

@@ -80,8 +80,8 @@ fn tokens(text: &'static str) -> Vec<(&'static str, bool)> {
             skip("%>")
         } else if rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with('"') {
-            1 + rest[1..].find('"').map_or(rest.len() - 1, |n| n + 1)
+        } else if let Some(string) = rest.strip_prefix('"') {
+            1 + string.find('"').map_or(string.len(), |n| n + 1)
         } else if rest.starts_with(is_part) {
             let length = rest.find(|c: char| !is_part(c)).unwrap_or(rest.len());
             let token = &rest[..length];

@@ -9,6 +9,8 @@ use crate::render::{Error, Renderer, Template};
 pub enum Wrapper {
     /// Integer division and friends.
     Integer,
+    /// Division by integers of any sign.
+    IntegerSigned,
     /// The same in 64 bits.
     IntegerWide,
     /// The constant infinity.
@@ -176,6 +178,7 @@ impl Wrapper {
         let mut context = WrapperContext::default();
         let name = match self {
             Wrapper::Integer => "device/integer",
+            Wrapper::IntegerSigned => "device/integer_signed",
             Wrapper::IntegerWide => "device/integer_wide",
             Wrapper::Infinite => "device/infinite",
             Wrapper::SharedAddress => "ptx/shared_address",

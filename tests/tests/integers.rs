@@ -196,3 +196,16 @@ fn a_tile_loaded_before_loops_that_make_no_trip_is_waited_for() {
         );
     }
 }
+
+#[test]
+fn quotients_are_rounded_down_for_divisors_of_either_sign() {
+    let text = "pub fn f(x: &Tensor<i32, (N)>, w: i32, o: &mut Tensor<f32, (N)>) {
+        let n = program(N);
+        let a = load(x, [n]);
+        store(o, [n], (a / w * 100 + a % w + a / -5 + a % 3).to::<f32>());
+    }";
+    let x = [ints(&[15], -7..8)];
+    let divisors: Vec<[i32; 1]> = [-4, -3, -1, 1, 2, 3, 7].map(|w| [w]).to_vec();
+    let calls: Vec<(&[Host], &[i32], &[usize])> = divisors.iter().map(|w| (&x[..], &w[..], &[15usize][..])).collect();
+    assert_eq!(agree(text, &["sm_80"], None, &calls), 0);
+}

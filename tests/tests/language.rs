@@ -261,6 +261,12 @@ impl Random {
     }
 }
 
+/// A tensor of a launch.
+enum Made {
+    Floats(Tensor<f32>),
+    Integers(Tensor<i32>),
+}
+
 /// Launches a kernel of the page on the CPU with f32 elements: the largest error of its output.
 fn error_of(kernel: &Kernel, case: &Case) -> f64 {
     let ir = kernel.ir();
@@ -270,7 +276,7 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
     let device = Device::cpu();
     let mut random = Random(7);
     let mut inputs = Inputs { numbers, tensors: BTreeMap::new() };
-    let mut tensors: BTreeMap<String, (Option<Tensor<f32>>, Option<Tensor<i32>>)> = BTreeMap::new();
+    let mut tensors: BTreeMap<String, Made> = BTreeMap::new();
     for param in ir.params.values() {
         let ParamKind::Tensor(tensor) = &param.kind else { continue };
         let size = |id| Some(inputs.n(ir.size_name(id)) as i64);
@@ -284,13 +290,13 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
         let of_f32 = || Tensor::from_f32(&device, &shape, &data.iter().map(|&x| x as f32).collect::<Vec<_>>());
         let of_i32 = || Tensor::from_slice(&device, &shape, &data.iter().map(|&x| x as i32).collect::<Vec<_>>());
         let made = match integers {
-            true => (None, Some(of_i32().expect("fits"))),
-            false => (Some(of_f32().expect("fits")), None),
+            true => Made::Integers(of_i32().expect("fits")),
+            false => Made::Floats(of_f32().expect("fits")),
         };
         tensors.insert(param.name.clone(), made);
         inputs.tensors.insert(param.name.clone(), (shape, data));
     }
-    let mut output = tensors.remove(case.output).and_then(|made| made.0).expect("an output of floats");
+    let Some(Made::Floats(mut output)) = tensors.remove(case.output) else { panic!("an output of floats") };
     let mut arguments: Vec<Argument<'_>> = Vec::new();
     let mut last = Some(&mut output);
     for param in ir.params.values() {
@@ -299,9 +305,8 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
             ParamKind::Scalar(_) => (inputs.numbers[&*param.name] as f32).into(),
             ParamKind::Tensor(_) if param.name == case.output => last.take().expect("one output").into(),
             ParamKind::Tensor(_) => match &tensors[&param.name] {
-                (Some(floats), _) => floats.into(),
-                (_, Some(integers)) => integers.into(),
-                _ => unreachable!("one of both was made"),
+                Made::Floats(floats) => floats.into(),
+                Made::Integers(integers) => integers.into(),
             },
         });
     }

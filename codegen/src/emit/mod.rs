@@ -169,6 +169,7 @@ impl Writer<'_> {
             Function::Max => &[Wrapper::Fmax],
             Function::Min => &[Wrapper::Fmin],
             Function::Most | Function::Least | Function::FloorDiv | Function::FloorRem => &[Wrapper::Integer],
+            Function::FloorDivSigned | Function::FloorRemSigned => &[Wrapper::IntegerSigned],
             Function::MostWide | Function::LeastWide | Function::FloorDivWide | Function::FloorRemWide => &[Wrapper::IntegerWide],
             Function::VisibleOrZero => &[Wrapper::Infinite, Wrapper::VisibleOrZero],
             Function::DivOrZero | Function::TimesInverseOrZero => &[Wrapper::DivOrZero],

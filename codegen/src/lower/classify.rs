@@ -318,7 +318,7 @@ fn shared_loads(
             _ => {
                 return Err(Error::unsupported(
                     "a loaded tile that is both an operand of dot and used elementwise",
-                    "load it twice, once for each use",
+                    "compute what is elementwise in a kernel of its own, and load its result here",
                     kernel.ops[op].span,
                 ));
             }

@@ -13,9 +13,11 @@ use crate::names;
 use crate::plan::{LetType, StmtOp};
 use crate::rewrite::edit;
 
-/// Integer arithmetic on indices.
-pub(super) fn index_expr(op: IndexOp, a: Expr, b: Expr) -> Expr {
+/// Integer arithmetic on indices; `positive`: that of `b` is positive.
+pub(super) fn index_expr(op: IndexOp, a: Expr, b: Expr, positive: bool) -> Expr {
     match op {
+        IndexOp::Div if !positive => Expr::call(Function::FloorDivSigned, [a, b]),
+        IndexOp::Rem if !positive => Expr::call(Function::FloorRemSigned, [a, b]),
         IndexOp::Add => Expr::infix("+", a, b),
         IndexOp::Sub => Expr::infix("-", a, b),
         IndexOp::Mul => Expr::infix("*", a, b),
@@ -167,7 +169,12 @@ impl Lowering<'_> {
             }
             Op::Binary(op, a, b) => {
                 let integer = self.kernel.tile(data.results[0]).elem == Elem::I32;
-                binary_expr(*op, self.expr(*a)?, self.expr(*b)?, integer)
+                let (x, y) = (self.expr(*a)?, self.expr(*b)?);
+                match op {
+                    BinaryOp::Div if integer && !is_positive(self.kernel, *b) => Expr::call(Function::FloorDivSigned, [x, y]),
+                    BinaryOp::Rem if integer && !is_positive(self.kernel, *b) => Expr::call(Function::FloorRemSigned, [x, y]),
+                    op => binary_expr(*op, x, y, integer),
+                }
             }
             Op::Compare(op, a, b) => {
                 let operator = match op {
@@ -282,6 +289,21 @@ fn near(bound: Expr, other: &Expr) -> Expr {
             Expr::call(Function::Least, [least, Expr::Int(i64::from(i32::MAX) - 1)])
         }
         _ => bound,
+    }
+}
+
+/// Whether an integer is positive, as sizes and literals show. A divisor is not 0: a launch checks that.
+pub(super) fn is_positive(kernel: &Kernel, value: ValueId) -> bool {
+    let positive = |v: &ValueId| is_positive(kernel, *v);
+    match kernel.def(value).map(|(_, op)| op) {
+        Some(Op::SizeOf(_)) => true,
+        Some(Op::IndexConst(c)) => *c > 0,
+        Some(Op::Constant(_, c)) => *c > 0.0,
+        Some(Op::FromIndex(x) | Op::ToIndex(x) | Op::Transpose(x) | Op::Cast(_, x) | Op::Full { value: x, .. }) => positive(x),
+        Some(Op::Index(IndexOp::Add | IndexOp::Mul, a, b)) => positive(a) && positive(b),
+        Some(Op::Index(IndexOp::Div, a, b)) => positive(a) && positive(b),
+        Some(Op::Index(IndexOp::Max, a, b)) => positive(a) || positive(b),
+        _ => false,
     }
 }
 

@@ -297,11 +297,16 @@ impl Lowering<'_> {
     }
 
     fn unsupported(&self, value: ValueId, what: &str) -> Error {
+        self.unsupported_but(value, what, "load it again for this use")
+    }
+
+    /// What a value is cannot be generated, and what to write instead.
+    fn unsupported_but(&self, value: ValueId, what: &str, instead: &str) -> Error {
         let span = match self.kernel.values[value].def {
             ValueDef::Result(op, _) => self.kernel.ops[op].span,
             ValueDef::BlockParam(..) => self.span,
         };
-        Error::unsupported(what, "load it again for this use", span)
+        Error::unsupported(what, instead, span)
     }
 
     /// An index value as a C expression.
@@ -371,7 +376,8 @@ impl Lowering<'_> {
             Op::IndexConst(c) => self.define_index(data.results[0], Expr::Int(*c)),
             Op::SizeOf(s) => self.define_index(data.results[0], self.size(&SizeExpr::size(*s))),
             Op::Index(op, a, b) => {
-                let value = elementwise::index_expr(*op, self.index(*a), self.index(*b));
+                let positive = elementwise::is_positive(self.kernel, *b);
+                let value = elementwise::index_expr(*op, self.index(*a), self.index(*b), positive);
                 self.define_index(data.results[0], value);
             }
             Op::ToIndex(x) => {
@@ -387,7 +393,10 @@ impl Lowering<'_> {
                     Home::Tile(_) => drop(self.homes.insert(data.results[0], home)),
                     // The store turns it.
                     Home::Variable(_) if self.is_only_stored(data.results[0]) => {}
-                    _ => return Err(self.unsupported(*x, "transposing a computed tile")),
+                    _ => {
+                        let instead = "store the tensor transposed in memory, or exchange the operands of the dot that makes it";
+                        return Err(self.unsupported_but(*x, "transposing a computed tile", instead));
+                    }
                 }
             }
             Op::Dot { a, b, acc } => {

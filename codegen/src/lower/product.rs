@@ -76,7 +76,8 @@ impl Lowering<'_> {
 
     fn operand_a(&mut self, a: ValueId) -> Result<OperandA, Error> {
         if let Some((_, Op::Transpose(_))) = self.kernel.def(a) {
-            return Err(self.unsupported(a, "a transposed tile as the left operand of dot"));
+            let instead = "store its tensor transposed in memory, rows of the product first, and load it without `.t()`";
+            return Err(self.unsupported_but(a, "a transposed tile as the left operand of dot", instead));
         }
         if let Some(made) = self.tile_of(a) {
             if made.transposed {
@@ -94,7 +95,10 @@ impl Lowering<'_> {
         match self.homes.get(&a).cloned() {
             Some(Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => Ok(OperandA::Packed(v)),
             Some(Home::Variable(_) | Home::Inline(_)) if self.schedule.tensor_op == TensorOp::Ffma => self.stage(a),
-            _ => Err(self.unsupported(a, "a computed f32 tile as the left operand of a tensor-core dot")),
+            _ => {
+                let what = "a computed f32 tile as the left operand of a tensor-core dot";
+                Err(self.unsupported_but(a, what, "convert it to 16 bits, `.to::<T>()`"))
+            }
         }
     }
 

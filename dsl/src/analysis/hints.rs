@@ -242,11 +242,9 @@ impl Loop<'_> {
                 };
                 (format!("{text} is loaded: not known before the loop"), instead.to_owned())
             }
-            OpaqueWhy::Absolute(x) => {
-                let x = self.quoted(x);
-                let x = x.trim_matches('`');
-                let instead = format!("compare both signs: write `{x} < w && -({x}) < w` for `abs({x}) < w`");
-                ("bounds are not derived through `abs`".to_owned(), instead)
+            OpaqueWhy::Range => {
+                let instead = "let it stand alone on one side of the comparison: `abs(x) < w - 1` for `abs(x) + 1 < w`";
+                (format!("of {text} only the range is known before the loop"), instead.to_owned())
             }
             OpaqueWhy::Divisor => {
                 let instead = "make it a constant of the kernel, `const S: usize`, and divide by `S`";

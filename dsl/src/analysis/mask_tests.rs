@@ -24,6 +24,7 @@ enum Number {
     RemainderByShift(Box<Number>),
     Least(Box<Number>, Box<Number>),
     Most(Box<Number>, Box<Number>),
+    Absolute(Box<Number>),
 }
 
 /// A random predicate.
@@ -50,6 +51,10 @@ impl Number {
             Number::Difference(x, y) => two(BinaryOp::Sub, x, y),
             Number::Least(x, y) => two(BinaryOp::Min, x, y),
             Number::Most(x, y) => two(BinaryOp::Max, x, y),
+            Number::Absolute(x) => {
+                let x = x.build(b, s);
+                b.emit(Op::Unary(UnaryOp::Abs, x))
+            }
             Number::Times(x, c) => two(BinaryOp::Mul, x, &Number::Constant(*c)),
             Number::Over(x, c) => two(BinaryOp::Div, x, &Number::Constant(*c)),
             Number::Remainder(x, c) => two(BinaryOp::Rem, x, &Number::Constant(*c)),
@@ -71,6 +76,7 @@ impl Number {
             Number::Difference(x, y) => of(x) - of(y),
             Number::Least(x, y) => of(x).min(of(y)),
             Number::Most(x, y) => of(x).max(of(y)),
+            Number::Absolute(x) => of(x).abs(),
             Number::Times(x, c) => of(x) * c,
             Number::Over(x, c) => of(x).div_euclid(*c),
             Number::Remainder(x, c) => of(x).rem_euclid(*c),
@@ -149,6 +155,7 @@ fn number() -> impl Strategy<Value = Number> {
             (x.clone(), -3i64..4).prop_map(|(a, c)| Number::Times(Box::new(a), c)),
             (x.clone(), 1i64..9).prop_map(|(a, c)| Number::Over(Box::new(a), c)),
             (x.clone(), 1i64..9).prop_map(|(a, c)| Number::Remainder(Box::new(a), c)),
+            x.clone().prop_map(|a| Number::Absolute(Box::new(a))),
             x.prop_map(|a| Number::RemainderByShift(Box::new(a))),
         ]
     })

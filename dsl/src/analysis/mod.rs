@@ -3,7 +3,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`mask`], `picture` | tiles of a loop: skipped, full, cut; their picture |
-//! | [`predicate`] | where along a loop a predicate holds |
+//! | [`predicate`], [`followed`] | where along a loop a predicate holds; why that is not known |
 //! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
 //! | [`hints`] | what a kernel loses, why, and what to write instead |
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
@@ -19,6 +19,7 @@ pub mod cost;
 pub mod dependence;
 mod dependence_text;
 mod expression;
+pub mod followed;
 pub mod hints;
 pub mod index;
 pub mod inputs;

@@ -139,7 +139,7 @@ impl Holds {
 
 /// An integer that varies over a tile.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Term {
+pub(super) enum Term {
     /// The position along the axis of a coordinate.
     Position(ValueId),
     /// `floor(form / divisor)`.
@@ -148,9 +148,22 @@ enum Term {
     Between(ValueId, IndexExpr, IndexExpr),
 }
 
+/// A side of a comparison.
+pub(super) enum Side {
+    /// One number.
+    Form(Form),
+    /// The largest or smallest of several.
+    Extremum {
+        /// Whether it is the largest.
+        largest: bool,
+        /// The numbers, at least one.
+        of: Vec<Side>,
+    },
+}
+
 /// A sum of terms with coefficients and of what is the same in the whole program.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Form {
+pub(super) struct Form {
     terms: BTreeMap<Term, i64>,
     rest: IndexExpr,
 }
@@ -204,8 +217,8 @@ pub struct Opaque {
 pub enum OpaqueWhy {
     /// It is loaded.
     Loaded,
-    /// It is the absolute value of this one, which can be followed.
-    Absolute(ValueId),
+    /// It is an absolute value, a minimum or a maximum in a sum: only its range is known.
+    Range,
     /// It divides, and its number is not known to the compiler.
     Divisor,
     /// It is a product of two run-time values.
@@ -263,7 +276,7 @@ impl Walk<'_> {
     }
 
     /// Where `value == wanted` holds: a negation is carried down to the comparisons.
-    fn predicate(&self, value: ValueId, wanted: bool) -> Holds {
+    pub(super) fn predicate(&self, value: ValueId, wanted: bool) -> Holds {
         let Some((_, op)) = self.kernel.def(value) else { return Holds::unknown() };
         match op {
             Op::Unary(UnaryOp::Not, x) => self.predicate(*x, !wanted),
@@ -275,8 +288,9 @@ impl Walk<'_> {
             }
             Op::Compare(op, a, b) => {
                 let integers = [a, b].iter().all(|v| self.kernel.tile(**v).elem == Elem::I32);
-                match (integers, self.form(*a), self.form(*b)) {
-                    (true, Ok(a), Ok(b)) => self.comparison(self.boundary.of(if wanted { *op } else { negated(*op) }), &a, &b),
+                let op = self.boundary.of(if wanted { *op } else { negated(*op) });
+                match (integers, self.side(*a, op), self.side(*b, op)) {
+                    (true, Ok(a), Ok(b)) => self.sides(op, &a, &b),
                     _ => Holds::unknown(),
                 }
             }
@@ -284,38 +298,35 @@ impl Walk<'_> {
         }
     }
 
-    /// What prevents that the predicate is followed: one entry for each comparison, or other condition, of which nothing is known.
-    pub fn opaque(&self, value: ValueId) -> Vec<Opaque> {
-        let other = || vec![Opaque { value, why: OpaqueWhy::Other }];
-        match self.kernel.def(value).map(|(_, op)| op) {
-            Some(Op::Unary(UnaryOp::Not, x) | Op::Full { value: x, .. } | Op::Transpose(x)) => self.opaque(*x),
-            Some(Op::Binary(BinaryOp::And | BinaryOp::Or, a, b)) => [self.opaque(*a), self.opaque(*b)].concat(),
-            Some(Op::Compare(_, a, b)) => {
-                if [a, b].iter().any(|v| self.kernel.tile(**v).elem != Elem::I32) {
-                    return vec![Opaque { value, why: OpaqueWhy::Floats }];
-                }
-                [a, b].into_iter().find_map(|&v| self.form(v).err()).into_iter().collect()
+    /// A side of a comparison, taken apart where an order with one of several numbers is an order with all, or any, of them.
+    pub(super) fn side(&self, value: ValueId, op: CompareOp) -> Result<Side, Opaque> {
+        let ordered = !matches!(op, CompareOp::Eq | CompareOp::Ne);
+        Ok(match self.kernel.def(value).map(|(_, op)| op) {
+            Some(Op::Full { value, .. } | Op::Transpose(value)) => self.side(*value, op)?,
+            Some(Op::Binary(which @ (BinaryOp::Max | BinaryOp::Min), a, b)) if ordered => {
+                let both = vec![self.side(*a, op)?, self.side(*b, op)?];
+                Side::Extremum { largest: *which == BinaryOp::Max, of: both }
             }
-            _ => other(),
-        }
+            // The larger one of the number and its negation.
+            Some(Op::Unary(UnaryOp::Abs, x)) if ordered => {
+                let form = self.form(*x)?;
+                Side::Extremum { largest: true, of: vec![Side::Form(form.scaled(-1)), Side::Form(form)] }
+            }
+            _ => Side::Form(self.form(value)?),
+        })
     }
 
-    /// The disjunctions in the predicate that hold in two separate runs of tiles, with what lies between walked too.
-    pub fn gaps(&self, value: ValueId) -> Vec<ValueId> {
-        self.gaps_where(value, true)
-    }
-
-    fn gaps_where(&self, value: ValueId, wanted: bool) -> Vec<ValueId> {
-        match self.kernel.def(value).map(|(_, op)| op) {
-            Some(Op::Unary(UnaryOp::Not, x)) => self.gaps_where(*x, !wanted),
-            Some(Op::Full { value: x, .. } | Op::Transpose(x)) => self.gaps_where(*x, wanted),
-            Some(Op::Binary(op @ (BinaryOp::And | BinaryOp::Or), a, b)) => {
-                let inner = [self.gaps_where(*a, wanted), self.gaps_where(*b, wanted)].concat();
-                let joins = (*op == BinaryOp::Or) == wanted;
-                let (left, right) = (self.predicate(*a, wanted).somewhere, self.predicate(*b, wanted).somewhere);
-                if joins && inner.is_empty() && left.leaves_a_gap(&right) { vec![value] } else { inner }
-            }
-            _ => Vec::new(),
+    fn sides(&self, op: CompareOp, a: &Side, b: &Side) -> Holds {
+        let below = matches!(op, CompareOp::Le | CompareOp::Lt);
+        let joined = |all: bool, holds: Vec<Holds>| {
+            let mut holds = holds.into_iter();
+            let first = holds.next().expect("an extremum is of two numbers");
+            holds.fold(first, |joined, next| if all { joined.and(&next) } else { joined.or(&next) })
+        };
+        match (a, b) {
+            (Side::Form(a), Side::Form(b)) => self.comparison(op, a, b),
+            (Side::Extremum { largest, of }, b) => joined(*largest == below, of.iter().map(|a| self.sides(op, a, b)).collect()),
+            (a, Side::Extremum { largest, of }) => joined(*largest != below, of.iter().map(|b| self.sides(op, a, b)).collect()),
         }
     }
 
@@ -439,7 +450,7 @@ impl Walk<'_> {
     }
 
     /// The integer tile as a form, or the value that prevents it.
-    fn form(&self, value: ValueId) -> Result<Form, Opaque> {
+    pub(super) fn form(&self, value: ValueId) -> Result<Form, Opaque> {
         let opaque = |why| Opaque { value, why };
         let other = || opaque(OpaqueWhy::Other);
         let (_, op) = self.kernel.def(value).ok_or_else(other)?;
@@ -456,7 +467,11 @@ impl Walk<'_> {
             Op::Cast(Elem::I32, x) if self.kernel.tile(*x).elem == Elem::I32 => self.form(*x),
             Op::Load { .. } => Err(opaque(OpaqueWhy::Loaded)),
             Op::Unary(UnaryOp::Neg, x) => Ok(self.form(*x)?.scaled(-1)),
-            Op::Unary(UnaryOp::Abs, x) => self.form(*x).and(Err(opaque(OpaqueWhy::Absolute(*x)))),
+            Op::Unary(UnaryOp::Abs, x) => {
+                let (least, most) = self.range(&self.form(*x)?);
+                let nearest = least.max_of(&most.times(-1)).max_of(&0.into());
+                Ok(Form::term(Term::Between(value, nearest, most.max_of(&least.times(-1)))))
+            }
             Op::Binary(op, a, b) => {
                 let (b_value, a, b) = (*b, self.form(*a)?, self.form(*b)?);
                 match op {

@@ -75,7 +75,7 @@ impl Header<'_> {
                 // For the compiler of the generated code: see the macro.
                 meta if meta.path().is_ident("allow") => {}
                 _ => {
-                    let error = Diagnostic::new(self.positions.of(attribute), "a kernel has no such attribute")
+                    let error = Diagnostic::new(self.positions.of(attribute), "a kernel has no attributes but `allow`")
                         .help("documentation comments (`///`) and `#[allow(..)]` may stand here");
                     self.reporter.report(error);
                 }
