@@ -228,12 +228,13 @@ impl Lowering<'_> {
         })
     }
 
-    /// Whether the value is one per row and only enters differences: a scaled maximum, the reference of exponentials. It is rounded
+    /// Whether the value is one per row, or one of all, and only enters differences: a scaled maximum, the reference of exponentials, or
+    /// a sink that is held against it. It is rounded
     /// wherever it occurs, so that the factor of a rescale undoes exactly the reference that exponentials were taken against.
     fn is_reference(&self, value: ValueId) -> bool {
         let users = self.classes.users.get(&value).map_or(&[][..], Vec::as_slice);
         let ty = self.kernel.tile(value);
-        ty.rank() == 1
+        ty.rank() <= 1
             && ty.elem == Elem::F32
             && !users.is_empty()
             && users.iter().all(|&op| matches!(self.kernel.ops[op].op, Op::Binary(BinaryOp::Sub, ..)))

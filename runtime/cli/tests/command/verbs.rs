@@ -92,7 +92,7 @@ fn verify_runs_cases_and_shapes_and_prints_seeds() {
     let shapes = sandbox.run("verify attention --device cpu --shape B=1,H=2,G=1,M=7,N=13,D=16 --seed 5");
     assert!(shapes.succeeds().contains("seed=5: o right"), "{}", shapes.stdout);
     sandbox.write("own.rs", "pub fn scale<T: Element>(x: &Tensor<T, (N)>, y: &mut Tensor<T, (N)>) {\n    let i = program(tiles(N));\n    store(y, [i], 2.0 * load(x, [i]));\n}\n");
-    assert!(sandbox.run("verify own.rs --device cpu").succeeds().contains("N=113"));
+    assert!(sandbox.run("verify own.rs --device cpu").succeeds().contains("N=203"));
 }
 
 /// What a GPU would run, listed without one.
@@ -150,7 +150,7 @@ fn the_cache_is_listed_exported_and_cleared() {
 fn the_doctor_says_what_needs_what() {
     let sandbox = Sandbox::new();
     let doctor = sandbox.run("doctor");
-    for text in ["NVRTC", "to get NVRTC:", "conformance on a GPU", "foreign memory on a GPU", "can run here"] {
+    for text in ["NVRTC", "to get NVRTC:", "conformance on a GPU", "streams and foreign memory on", "can run here"] {
         assert!(doctor.succeeds().contains(text), "{text}: {}", doctor.stdout);
     }
     let findings = sandbox.run("doctor --json").json();
