@@ -95,6 +95,7 @@ impl<'l> Block<'l> {
     }
 
     /// Checks and notes a weak access of a warp.
+    #[expect(clippy::too_many_arguments, reason = "an access is all of these, and is made in one place")]
     pub(super) fn visit_warp(
         &mut self,
         warp: &Warp,

@@ -43,6 +43,9 @@ pub(super) struct Pace {
     idle: Vec<(u64, u64)>,
 }
 
+/// An instruction of a loop that a warp does not leave: whether it reads memory, where it stands, what it reads.
+type Followed = (bool, u32, Option<(Space, u64)>);
+
 impl Pace {
     /// Of so many warps.
     pub fn new(warps: usize) -> Self {
@@ -152,7 +155,7 @@ impl Block<'_> {
     /// Follows a warp a little further: the last load or test of its loop, and what that reads. Without one, its last branch.
     fn follow(&mut self, w: usize) -> (At, Option<(Space, u64)>, String) {
         let mut warp = std::mem::take(&mut self.warps[w]);
-        let mut latest: Option<(bool, u32, Option<(Space, u64)>)> = None;
+        let mut latest: Option<Followed> = None;
         for _ in 0..FOLLOWED {
             if self.status[w] != Status::Ready {
                 break;

@@ -158,9 +158,8 @@ impl Store {
         let name = file_name(stem);
         let renamed = written.and_then(|()| {
             // A directory or a link cannot hold what it is named for: it makes way.
-            match folder.open_file(&name) {
-                Err(Trouble::Distrusted(obstacle)) => self.set_aside(&folder, &name, &Fault::Distrusted(obstacle)),
-                Ok(_) | Err(_) => {}
+            if let Err(Trouble::Distrusted(obstacle)) = folder.open_file(&name) {
+                self.set_aside(&folder, &name, &Fault::Distrusted(obstacle));
             }
             folder.rename(&temporary, &name)
         });

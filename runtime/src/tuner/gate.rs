@@ -63,8 +63,8 @@ fn programs(kernel: &BoundKernel, sizes: &[i64], seed: u64) -> Programs {
         ProgramDim::Each(size) => Some(size),
         ProgramDim::Tiles(_) => None,
     });
-    let extents = ir.axes.values().map(|axis| &axis.extent).chain(each);
-    let points = extents.fold(Some(1i64), |all, extent| all?.checked_mul(extent.eval(|s| sizes.get(s.index()).copied())?.max(1)));
+    let mut extents = ir.axes.values().map(|axis| &axis.extent).chain(each);
+    let points = extents.try_fold(1i64, |all, extent| all.checked_mul(extent.eval(|s| sizes.get(s.index()).copied())?.max(1)));
     match points {
         Some(points) if points <= SMALL => Programs::All,
         _ => Programs::Sample { count: SAMPLES, seed },
