@@ -49,7 +49,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<Written> {
     }
 }
 
-/// Whether [`write`] would write to standard output, so that nothing else should be printed there.
+/// Whether [`write()`] would write to standard output, so that nothing else should be printed there.
 pub fn is_standard_output(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|there| stream(&there) == Some(Written::StandardOutput))
 }

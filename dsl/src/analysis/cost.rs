@@ -8,7 +8,7 @@
 //! element on the boundary of a comparison counts half. For causal attention with M = N it is `4 B H M N D / 2` exactly, the
 //! convention of the field; without a mask it is `4 B H M N D`.
 //!
-//! Counts are closed forms: their time does not grow with the sizes ([`super::visible`], [`super::sum`]). Those that are too large for
+//! Counts are closed forms: their time does not grow with the sizes ([`super::visible`], `sum`). Those that are too large for
 //! their type are its largest number.
 //!
 //! The algorithm's count is of kernels of the text. The schedule's is of the kernels of launches too, with all programs: a loop that

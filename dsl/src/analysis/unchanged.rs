@@ -19,9 +19,9 @@
 //!
 //! * hidden tiles change the state only while `m = -inf`, and then `m` stays and `c` becomes 0;
 //! * the next walked tile *erases* `c`: from `m = -inf` the next values are the same for the initial `c` and for 0, whatever
-//!   the tile holds. Two runs of the body are compared for that ([`Known::equal`]);
+//!   the tile holds. Two runs of the body are compared for that (`Known::equal`);
 //! * a row that no walked tile follows ends with the initial `c` or with 0, and what the kernel stores is the same for both, such as
-//!   `div_or_zero(acc, l)` and `m + ln(l)` with `acc = 0`: [`Proof::end_alike`].
+//!   `div_or_zero(acc, l)` and `m + ln(l)` with `acc = 0`: `Proof::end_alike`.
 //!
 //! A maximum that starts as +inf or NaN makes NaN of `c` in the first tile that is walked, hidden or not, which is proved
 //! too. So the rule is:

@@ -1,6 +1,6 @@
 //! How many elements the masks of a loop keep, for given sizes: exact counts, in time that does not grow with the sizes.
 //!
-//! With blocks of 1 the closed forms of [`super::predicate`] give the kept keys of each row, which [`super::sum`] adds up. Where they
+//! With blocks of 1 the closed forms of [`super::predicate`] give the kept keys of each row, which `sum` adds up. Where they
 //! are not exact, as for `!=`, the predicate is evaluated point by point, unless the points are too many. Then, and where it
 //! reads loaded data, all of them are counted as kept, and the count says that it is an upper bound.
 
