@@ -107,6 +107,12 @@ def fold(rows, tensors, sizes):
     return seen, {**sizes, rows["size"]: share * count}
 
 
+def padded(row, itemsize):
+    """Elements from row to row of scratch memory: rows begin at multiples of the next power of two, of 16 to 128 bytes."""
+    alignment = min(max(1 << max(row * itemsize - 1, 0).bit_length(), 16), 128) // itemsize
+    return -(-row // alignment) * alignment
+
+
 class Kernel:
     """A compiled kernel, loaded into the context of PyTorch: one launch, or several with scratch tensors between them."""
 
@@ -123,8 +129,10 @@ class Kernel:
             tensors, sizes = fold(self.meta["folded"], tensors, sizes)
         scratch = {}
         for t in self.meta["scratch"]:
-            shape = [value(extent, sizes) for extent in t["shape"]]
-            scratch[t["name"]] = self.torch.empty(shape, dtype=getattr(self.torch, DTYPES[t["elem"].lower()]), device="cuda")
+            *outer, row = [value(extent, sizes) for extent in t["shape"]]
+            dtype = getattr(self.torch, DTYPES[t["elem"].lower()])
+            whole = self.torch.empty([*outer, padded(row, dtype.itemsize)], dtype=dtype, device="cuda")
+            scratch[t["name"]] = whole[..., :row]
         launches = [launch.launcher({**tensors, **scratch}, sizes, scalars) for launch in self.launches]
 
         def launch():

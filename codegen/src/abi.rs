@@ -202,14 +202,23 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Multiple of bytes that rows and tensors begin at: what the widest copy takes.
-    pub const ALIGNMENT: usize = 16;
+    /// Multiple of bytes that tensors begin at, and rows of as many bytes or more: a line of the L2 cache.
+    pub const ALIGNMENT: usize = 128;
+    /// The same of short rows: what the widest copy takes.
+    pub const LEAST_ALIGNMENT: usize = 16;
+
+    /// Multiple of bytes that rows of so many bytes begin at: the next power of two, so that no row is padded by as much as it has,
+    /// between [`Self::LEAST_ALIGNMENT`] and [`Self::ALIGNMENT`].
+    pub fn row_alignment(bytes: usize) -> usize {
+        bytes.checked_next_power_of_two().unwrap_or(Self::ALIGNMENT).clamp(Self::LEAST_ALIGNMENT, Self::ALIGNMENT)
+    }
 
     /// Strides in elements for these extents, and the bytes of the tensor: rows one after the other, each at an aligned address.
     pub fn layout(&self, shape: &[usize]) -> (Vec<usize>, usize) {
         let bytes = self.elem.bytes().expect("bound: an element type in memory");
         let mut strides = vec![1; shape.len()];
-        let mut step = shape.last().map_or(1, |row| row.next_multiple_of(Self::ALIGNMENT / bytes));
+        let padded = |row: &usize| row.next_multiple_of(Self::row_alignment(row * bytes) / bytes);
+        let mut step = shape.last().map_or(1, padded);
         for (stride, extent) in strides.iter_mut().zip(shape).rev().skip(1) {
             *stride = step;
             step *= extent;
@@ -277,6 +286,7 @@ mod tests {
     fn rows_of_scratch_are_aligned() {
         let scratch = Scratch { name: "acc_parts".into(), elem: Elem::F32, shape: vec![] };
         assert_eq!(scratch.layout(&[4, 3, 10, 6]), (vec![240, 80, 8, 1], 4 * 240 * 4));
+        assert_eq!(scratch.layout(&[4, 3, 10, 100]).0, [3840, 1280, 128, 1]);
         assert_eq!(scratch.layout(&[4, 3, 0]), (vec![0, 0, 1], 0));
         assert_eq!(scratch.layout(&[]), (vec![], 4));
     }

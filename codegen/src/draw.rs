@@ -13,7 +13,7 @@ use crate::instance::Instance;
 use crate::launches;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{KNOBS, Knob, LoopOrder, Persistent, Precompute, RunningMax, Schedule, WorkOrder};
+use crate::schedule::{BLayout, KNOBS, Knob, LoopOrder, Persistent, Precompute, RunningMax, Schedule, WorkOrder};
 use crate::space;
 
 /// Values that are drawn of the knobs that are numbers.
@@ -114,7 +114,11 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             });
             values
         }
-        "b_layout" if rewrite::why_not_pretranspose(&instance.kernel).is_some() => default(),
+        "b_layout" => kept(knob, |s| match s.b_layout {
+            BLayout::AsGiven => true,
+            BLayout::Pretransposed => rewrite::why_not_pretranspose(&instance.kernel).is_none(),
+            BLayout::Copied => rewrite::why_not_copy(instance).is_none(),
+        }),
         "loop_order"
             if wgmma || drawn.splits != 1 || drawn.running_max != RunningMax::Exact || drawn.order != WorkOrder::Grid =>
         {

@@ -103,6 +103,19 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
             Err(why) => reasons.push(format!("b_layout=pretransposed has nothing to transpose: {why}")),
         }
     }
+    if schedule.b_layout == BLayout::Copied {
+        match rewrite::copy_ahead(&of(kernel.clone())) {
+            Ok(made) => {
+                scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));
+                for ahead in made.ahead {
+                    let Piece { instance, schedule } = follows(ahead);
+                    pieces.push(Piece { instance, schedule: Schedule { block_m: 64, warps: 4, ..schedule } });
+                }
+                kernel = made.main;
+            }
+            Err(why) => reasons.push(format!("b_layout=copied has nothing to copy: {why}")),
+        }
+    }
     let main = pieces.len();
     if !(1..=MAX_SPLITS).contains(&schedule.splits) {
         reasons.push(format!("splits={} is not between 1 and {MAX_SPLITS}", schedule.splits));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 11;
+pub const SPACE_VERSION: u32 = 12;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -157,12 +157,14 @@ choices! {
 }
 
 choices! {
-    /// How right operands of products that the text transposes lie in global memory.
+    /// How right operands of products lie in global memory.
     BLayout {
-        /// As they are given: the product reads their rows as its columns.
+        /// As they are given: of those that the text transposes the product reads rows as its columns.
         AsGiven = "as_given",
-        /// Transposed by a kernel of its own, launched before.
+        /// Those that the text transposes, transposed by a kernel of its own, launched before.
         Pretransposed = "pretransposed",
+        /// Copied by a kernel of its own, launched before, to rows that begin at whole lines of the L2 cache.
+        Copied = "copied",
     }
 }
 
@@ -408,7 +410,7 @@ knobs! {
     producer_registers: number, "registers a producer thread keeps, the others go to consumers; 0 leaves them (wgmma)";
     splits: number, "parts that the loop of a streaming reduction is split into; 1 does not split it";
     combine: choice, "what combines the parts of a split loop";
-    b_layout: choice, "how right operands that the text transposes (K) lie in global memory";
+    b_layout: choice, "how right operands (K and V) lie in global memory";
     loop_order: choice, "whether rows or the loop over the other axis (keys) is the outer loop";
     walk: choice, "order in which loops visit their tiles";
     fold: choice, "whether a tile holds the rows of all heads that read the same keys, or of one";

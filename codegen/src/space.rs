@@ -22,7 +22,9 @@ use crate::instance::Instance;
 use crate::launches;
 use crate::lower;
 use crate::rewrite;
-use crate::schedule::{Combine, Fold, OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder};
+use crate::schedule::{
+    BLayout, Combine, Fold, OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder,
+};
 
 /// All legal schedules of the space, in a fixed order.
 pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
@@ -37,6 +39,14 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
             let ahead = candidates_in_place(&main, arch).into_iter();
             all.extend(ahead.map(|schedule| Schedule { precompute, ..schedule }));
         }
+    }
+    if rewrite::copies_pay(instance) {
+        let with_copies: Vec<Schedule> = all
+            .iter()
+            .filter(|schedule| schedule.tensor_op == TensorOp::Wgmma)
+            .map(|schedule| Schedule { b_layout: BLayout::Copied, ..schedule.clone() })
+            .collect();
+        all.extend(with_copies);
     }
     all
 }
@@ -189,7 +199,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
     let work = match lower::trip_trend(instance, &wgmma_schedule()) {
         Some(Trend::Rising | Trend::Falling) => {
-            &[(Persistent::Dynamic, WorkOrder::LongestFirst, 32), (Persistent::Dynamic, WorkOrder::LongestFirst, 64)][..]
+            &[16, 32, 64].map(|section| (Persistent::Dynamic, WorkOrder::LongestFirst, section))[..]
         }
         _ => &[(Persistent::Static, WorkOrder::Grid, 16)][..],
     };

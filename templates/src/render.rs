@@ -1,5 +1,7 @@
 //! Loads the templates into tera and renders them.
 
+use std::sync::OnceLock;
+
 use serde::Serialize;
 use tera::{Context, Delimiters, Tera};
 
@@ -52,8 +54,17 @@ pub struct Renderer {
 }
 
 impl Renderer {
+    /// The renderer of the process: templates are parsed once.
+    ///
+    /// # Errors
+    /// A template does not parse.
+    pub fn shared() -> Result<&'static Self, Error> {
+        static SHARED: OnceLock<Result<Renderer, Error>> = OnceLock::new();
+        SHARED.get_or_init(Self::new).as_ref().map_err(Clone::clone)
+    }
+
     /// Parses all templates.
-    pub fn new() -> Result<Self, Error> {
+    fn new() -> Result<Self, Error> {
         let mut tera = Tera::default();
         // PTX operands are written `{%0, %1}`, so block tags are `<% %>`.
         let delimiters = Delimiters {

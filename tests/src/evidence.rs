@@ -10,7 +10,7 @@ use flashtile_codegen::{Arch, Constants, Facts, Instance, Machine, Prepared, Sch
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 use serde::Deserialize;
 
-const FILES: [&str; 1] = [include_str!("../evidence/h100.json")];
+const FILES: [&str; 2] = [include_str!("../evidence/h100.json"), include_str!("../evidence/h100_rows.json")];
 
 /// Whether the model's constants were fitted to a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

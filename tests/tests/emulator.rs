@@ -98,6 +98,30 @@ fn exchanged_loops_are_right_in_any_order_of_execution() {
     }
 }
 
+/// K and V copied to padded rows before: on each path, in parts too.
+#[test]
+fn copied_operands_are_right_in_any_order_of_execution() {
+    let paths = [
+        ("sm_80", Elem::F16, "copy=cp_async,stages=2,block_m=32,block_n=32,warps=2"),
+        ("sm_80", Elem::Bf16, "copy=cp_async,stages=1,splits=2"),
+        ("sm_90a", Elem::Bf16, "tensor_op=wgmma,copy=tma,block_n=32,stages=2"),
+        ("sm_90a", Elem::F16, "tensor_op=wgmma,copy=tma,block_n=16,splits=2,combine=semaphore"),
+    ];
+    for (seed, (arch_name, elem, knobs)) in paths.into_iter().enumerate() {
+        let arch = arch(arch_name);
+        let fits = |case: &Case| {
+            let within_lines = case.consts.iter().any(|&(name, d)| name == "D" && d % 64 != 0);
+            let aligned = case.facts().is_ok_and(|facts| facts.alignment >= 16);
+            case.elem == elem && ["attention", "causal_attention"].contains(&case.kernel) && aligned && within_lines
+        };
+        let cases: Vec<Case> = small(arch).into_iter().filter(fits).collect();
+        assert!(cases.len() >= 2, "{} cases of {elem:?} on {arch}", cases.len());
+        let schedule = Some(format!("b_layout=copied,{knobs}").parse().expect("a schedule"));
+        let options = LaunchOptions { schedule, ..options(arch, Options::random(seed as u64)) };
+        judge(knobs, &run(&Device::emulator(), &options, &cases));
+    }
+}
+
 /// Paths on which loops are walked from the last tile.
 const DESCENDING: [(&str, Elem, &str); 6] = [
     ("sm_75", Elem::F16, "tensor_op=mma_m16n8k8,copy=sync,stages=2"),

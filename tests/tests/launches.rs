@@ -797,6 +797,28 @@ fn what_cannot_be_split_says_why() {
     assert_eq!(why(&early), "`o` of a row that sees nothing depends on what `l` starts from");
 }
 
+/// Copies are made by one launch where rows lie alike, have padded rows, and are refused where they change nothing.
+#[test]
+fn operands_are_copied_where_rows_begin_within_lines() {
+    let kernel = parse(KERNELS[0]).remove(0);
+    let made = |d: i64, knobs: &str| {
+        let binding = Binding::new(&kernel, Elem::F16, [("D", d)]);
+        let instance = Instance { facts: Facts::best(&kernel), binding, kernel: kernel.clone() };
+        let schedule = format!("block_m=64,block_n=64,warps=4,b_layout=copied,{knobs}").parse().expect("a schedule");
+        generate(&instance, &schedule, Arch::named("sm_90a").expect("there"))
+    };
+    let copied = made(120, "").expect("legal");
+    let entries: Vec<&str> = copied.launches.iter().map(|launch| launch.abi.entry.as_str()).collect();
+    assert_eq!(entries, ["attention_copy_k_v", "attention"]);
+    let strides = |s: &flashtile_codegen::Scratch| s.layout(&[2, 3, 5, 120]).0;
+    let between: Vec<(&str, Vec<usize>)> = copied.scratch.iter().map(|s| (s.name.as_str(), strides(s))).collect();
+    assert_eq!(between, ["k_copy", "v_copy"].map(|name| (name, vec![1920, 640, 128, 1])));
+    let parts = made(120, "splits=4").expect("legal");
+    assert_eq!(parts.launches.len(), 3);
+    let error = made(64, "").expect_err("rows of 128 bytes").to_string();
+    assert!(error.contains("b_layout=copied has nothing to copy: no right operand of a product is loaded from"), "{error}");
+}
+
 /// Launches that begin early wait before they touch anything, if they need what an earlier one writes or write what it touches; the
 /// others wait when they have done all.
 #[test]
@@ -809,7 +831,7 @@ fn launches_wait_for_what_they_need() {
         generate(&instance, &schedule, Arch::named(arch).expect("there")).unwrap_or_else(|e| panic!("{knobs} on {arch}: {e}"))
     };
     let (rope, plain) = (include_str!("../../runtime/kernels/causal_rope_attention.rs"), KERNELS[0]);
-    let (halves, whole) = (&[("D", 64), ("C", 32)][..], &[("D", 64)][..]);
+    let (halves, whole, odd) = (&[("D", 64), ("C", 32)][..], &[("D", 64)][..], &[("D", 72)][..]);
     let wgmma = "tensor_op=wgmma,copy=tma";
     let cases = [
         (rope, halves, "precompute=ab".to_owned(), "-LF"),
@@ -818,6 +840,7 @@ fn launches_wait_for_what_they_need() {
         (plain, whole, "splits=4".to_owned(), "-F"),
         (plain, whole, format!("splits=16,combine=tree,{wgmma}"), "-FF"),
         (plain, whole, "b_layout=pretransposed".to_owned(), "-F"),
+        (plain, odd, "b_layout=copied".to_owned(), "-F"),
         (plain, whole, "loop_order=interchanged".to_owned(), "-FF"),
         (plain, whole, "fold=heads,splits=4".to_owned(), "-F"),
     ];

@@ -44,7 +44,7 @@ pub(super) fn file(head: &Head<'_>, launches: &[Emission<'_>], entries: Vec<Stri
             Blocks::Persistent(n) => format!("{n} blocks per multiprocessor, or one per program if these are fewer"),
         },
     };
-    let text = Renderer::new()?.render(&KernelFile {
+    let text = Renderer::shared()?.render(&KernelFile {
         name: kernel.name.clone(),
         generics: if generics.is_empty() { String::new() } else { format!("<{}>", generics.join(", ")) },
         doc: kernel.doc.lines().map(|l| l.trim().to_owned()).collect(),

@@ -71,7 +71,7 @@ pub fn emit(head: &Head<'_>, launches: &[Emission<'_>]) -> Result<String, Error>
 
 /// The entry point of a launch, with what it needs.
 fn entry(emission: &Emission<'_>) -> Result<String, Error> {
-    let renderer = Renderer::new()?;
+    let renderer = Renderer::shared()?;
     let (wrappers, in_flight) = (BTreeSet::new(), Vec::new());
     let mut writer = Writer { e: emission, renderer, wrappers, line: None, depth: 1, producer: false, in_flight };
     let mut body = String::new();
@@ -90,7 +90,7 @@ fn entry(emission: &Emission<'_>) -> Result<String, Error> {
 
 struct Writer<'a> {
     e: &'a Emission<'a>,
-    renderer: Renderer,
+    renderer: &'static Renderer,
     wrappers: BTreeSet<Wrapper>,
     /// Line of the kernel text that the last `#line` named.
     line: Option<u32>,

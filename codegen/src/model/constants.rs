@@ -31,10 +31,14 @@ pub struct Constants {
     pub l2_bytes: f64,
     /// Rows of a box of a cycle, likewise: narrow rows take as long as wide ones.
     pub l2_rows: f64,
+    /// Factor of what arrives by TMA from rows that begin at odd multiples of 16 bytes.
+    pub odd_rows: f64,
     /// Factor on the cycles of what only cut tiles do: nothing overlaps it.
     pub cut: f64,
     /// How far a launch's computation overlaps its traffic with memory: the exponent of the norm that joins them.
     pub memory_overlap: f64,
+    /// Share of what the L2 cache does not keep that is read from memory again, where twice the cache is needed.
+    pub read_again: f64,
     /// Factor of steps whose warpgroups issue their products in turns.
     pub turns: f64,
 }
@@ -45,24 +49,26 @@ impl Constants {
         overlap: 1.82,
         no_overlap: 1.25,
         barrier: 900.0,
-        block: 2500.0,
-        program: 800.0,
-        program_unprepared: 1150.0,
-        program_dynamic: 300.0,
-        group_step: 32.0,
-        own_cycles: 2.33,
-        own_chain: 5.9,
-        l2_bytes: 52.0,
-        l2_rows: 0.4,
-        cut: 0.9,
-        memory_overlap: 1.66,
+        block: 3700.0,
+        program: 1050.0,
+        program_unprepared: 600.0,
+        program_dynamic: 235.0,
+        group_step: 21.0,
+        own_cycles: 3.03,
+        own_chain: 6.3,
+        l2_bytes: 46.0,
+        l2_rows: 0.385,
+        odd_rows: 2.4,
+        cut: 0.97,
+        memory_overlap: 1.44,
+        read_again: 0.4,
         turns: 0.954,
     };
 }
 
 impl Constants {
     /// How many there are.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 17;
 
     /// One of them, by number, for a fit.
     ///
@@ -71,6 +77,8 @@ impl Constants {
     pub fn value_mut(&mut self, number: usize) -> &mut f64 {
         let all: [&mut f64; Self::COUNT] = [
             &mut self.overlap,
+            &mut self.read_again,
+            &mut self.odd_rows,
             &mut self.no_overlap,
             &mut self.barrier,
             &mut self.block,

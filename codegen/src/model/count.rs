@@ -3,6 +3,7 @@
 use flashtile_dsl::ir::{ParamKind, ReduceOp};
 use flashtile_templates::expr::{Expr, Function, Shape};
 
+use crate::abi::Scratch;
 use crate::arch::{Arch, TensorOp};
 use crate::instance::Instance;
 use crate::plan::{Computed, Guard, Input, InputSource, MeetBy, OperandA, Parts, Plan, Shared, SharedTile, Stmt, StmtOp};
@@ -17,11 +18,12 @@ pub(super) struct Units {
     pub shared: f64,
     pub barriers: f64,
     pub turns: f64,
-    /// Bytes that copies bring from the L2 cache to shared memory, for the whole block; twice those of rows that start at odd
-    /// multiples of 16 bytes.
+    /// Bytes that copies bring from the L2 cache to shared memory, for the whole block.
     pub l2_bytes: f64,
-    /// Rows of boxes, or of 128 bytes, that they come in, likewise.
+    /// Rows of boxes, or of 128 bytes, that they come in.
     pub l2_rows: f64,
+    /// Those of the bytes that TMA brings from rows which begin at odd multiples of 16 bytes.
+    pub odd_bytes: f64,
 }
 
 impl Units {
@@ -34,17 +36,21 @@ impl Units {
         self.turns += other.turns * times;
         self.l2_bytes += other.l2_bytes * times;
         self.l2_rows += other.l2_rows * times;
+        self.odd_bytes += other.odd_bytes * times;
+    }
+
+    /// The share of the bytes that come from odd rows.
+    pub fn odd_share(&self) -> f64 {
+        if self.l2_bytes > 0.0 { self.odd_bytes / self.l2_bytes } else { 0.0 }
     }
 }
-
-/// Factor of what arrives by TMA from rows that start at odd multiples of 16 bytes: a multiprocessor got 12 to 21 bytes of these
-/// in a cycle, and 24 to 36 of others (an H100, head dims 88 to 248).
-const ODD_ROWS: f64 = 2.0;
 
 /// Counts a plan.
 pub(super) struct Counter<'a> {
     pub plan: &'a Plan,
     pub instance: &'a Instance,
+    /// Tensors between the launches: their rows are padded.
+    pub scratch: &'a [Scratch],
     pub schedule: &'a Schedule,
     pub arch: &'a Arch,
     /// Outside of loops.
@@ -59,10 +65,11 @@ pub(super) struct Counter<'a> {
 
 impl<'a> Counter<'a> {
     /// Counts all roles of a plan. Of a producer only what it copies counts: its instructions take a few slots of one warp.
-    pub fn count(plan: &'a Plan, instance: &'a Instance, schedule: &'a Schedule, arch: &'a Arch) -> Self {
+    pub fn count(plan: &'a Plan, instance: &'a Instance, scratch: &'a [Scratch], schedule: &'a Schedule, arch: &'a Arch) -> Self {
         let loops = vec![Units::default(); plan.loops.len()];
         let from = vec![0.0; plan.loops.len()];
-        let mut counter = Self { plan, instance, schedule, arch, outside: Units::default(), cut: loops.clone(), loops, from };
+        let mut counter =
+            Self { plan, instance, scratch, schedule, arch, outside: Units::default(), cut: loops.clone(), loops, from };
         for role in &plan.roles {
             counter.block(&role.body, None, 1.0);
         }
@@ -228,11 +235,11 @@ impl<'a> Counter<'a> {
             ParamKind::Tensor(t) => self.instance.binding.size(kernel, t.shape.last()?),
             ParamKind::Scalar(_) => None,
         });
-        // Rows follow each other in memory, as far as can be told here.
-        let odd = row.is_some_and(|columns| columns * tile.elem.bytes().unwrap_or(4) as i64 % 32 != 0);
+        // Rows of a call's tensors follow each other in memory, as far as can be told here.
+        let padded = self.scratch.iter().any(|s| s.name == *tensor);
+        let odd = !padded && row.is_some_and(|columns| columns * tile.elem.bytes().unwrap_or(4) as i64 % 32 != 0);
         if odd {
-            units.l2_bytes *= ODD_ROWS;
-            units.l2_rows *= ODD_ROWS;
+            units.odd_bytes = units.l2_bytes;
         }
         units
     }

@@ -1,10 +1,10 @@
 //! What sizes add to a profile: programs, the trips of their loops, bytes of memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::analysis::index::Lookups;
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
-use flashtile_dsl::ir::{Op, ParamKind, ProgramDim, SizeExpr, ValueId};
+use flashtile_dsl::ir::{Op, ParamId, ParamKind, ProgramDim, SizeExpr, ValueId};
 
 use crate::blocks;
 use crate::instance::Instance;
@@ -20,6 +20,8 @@ pub(super) struct Extent {
     blocks: Vec<Option<i64>>,
     coordinates: Vec<ValueId>,
     loops: Vec<LoopExtent>,
+    /// Tensors that loops read.
+    streamed: BTreeSet<ParamId>,
 }
 
 struct LoopExtent {
@@ -75,7 +77,17 @@ impl Extent {
             },
             around: around(home),
         });
-        Self { blocks: blocks.collect(), coordinates, loops: loops.collect(), instance: instance.clone() }
+        let streamed = kernel.walk().into_iter().filter_map(|(block, op)| match &kernel.ops[op].op {
+            Op::Load { tensor, .. } if block != kernel.body => Some(*tensor),
+            _ => None,
+        });
+        Self {
+            blocks: blocks.collect(),
+            coordinates,
+            loops: loops.collect(),
+            streamed: streamed.collect(),
+            instance: instance.clone(),
+        }
     }
 
     fn size(&self, size: &SizeExpr, sizes: &BTreeMap<String, i64>) -> i64 {
@@ -118,15 +130,24 @@ impl Extent {
 
     /// The fewest bytes a launch moves: every tensor once.
     pub fn bytes(&self, sizes: &BTreeMap<String, i64>) -> f64 {
+        let params = &self.instance.kernel.params;
+        params.values().map(|param| self.bytes_of(&param.kind, sizes)).sum()
+    }
+
+    /// The same of the tensors that loops read.
+    pub fn streamed_bytes(&self, sizes: &BTreeMap<String, i64>) -> f64 {
+        self.streamed.iter().map(|&param| self.bytes_of(&self.instance.kernel.params[param].kind, sizes)).sum()
+    }
+
+    fn bytes_of(&self, kind: &ParamKind, sizes: &BTreeMap<String, i64>) -> f64 {
         let (kernel, binding) = (&self.instance.kernel, &self.instance.binding);
-        let bytes = |kind: &ParamKind| match kind {
+        match kind {
             ParamKind::Tensor(t) => {
                 let elements: f64 = t.shape.iter().map(|s| self.size(s, sizes) as f64).product();
                 elements * binding.elem(kernel, t.elem).bytes().unwrap_or(4) as f64
             }
             ParamKind::Scalar(_) => 0.0,
-        };
-        kernel.params.values().map(|p| bytes(&p.kind)).sum()
+        }
     }
 }
 

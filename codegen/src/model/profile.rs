@@ -5,6 +5,7 @@ use flashtile_dsl::ir::{AxisKind, Op};
 use super::count::{Counter, Units};
 use super::extent::Extent;
 use super::makespan::Order;
+use crate::abi::Scratch;
 use crate::arch::Arch;
 use crate::generate::PlannedLaunch;
 use crate::lower;
@@ -71,9 +72,9 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    pub fn of(planned: &PlannedLaunch, arch: &Arch) -> Self {
+    pub fn of(planned: &PlannedLaunch, scratch: &[Scratch], arch: &Arch) -> Self {
         let (instance, schedule, plan) = (&planned.piece.instance, &planned.piece.schedule, &planned.plan);
-        let Counter { outside, loops: steps, cut, from, .. } = Counter::count(plan, instance, schedule, arch);
+        let Counter { outside, loops: steps, cut, from, .. } = Counter::count(plan, instance, scratch, schedule, arch);
         let kernel = &instance.kernel;
         let wait = |op: &Op| match op {
             // What is loaded at a single position is used at once.

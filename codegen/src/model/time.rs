@@ -6,7 +6,7 @@ use super::Constants;
 use super::count::Units;
 use super::extent::{Programs, Trips};
 use super::machine::Machine;
-use super::makespan::makespan;
+use super::makespan::{Order, makespan};
 use super::profile::Profile;
 use crate::abi::FoldedRows;
 use crate::arch::Arch;
@@ -23,6 +23,8 @@ const LAUNCH_GAP: f64 = 2e-6;
 const EARLY_LAUNCH_GAP: f64 = 1e-6;
 /// Seconds from the issue of a copy to its arrival where memory is busy.
 const MEMORY_LATENCY: f64 = 1e-6;
+/// Bytes that the L2 cache keeps for who reads them again: an H100 and an H200 have 50 MB, an A100 40 MB.
+const CACHE: f64 = 50e6;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
@@ -63,7 +65,7 @@ pub fn prepare(instance: &Instance, schedule: &Schedule, arch: &'static Arch) ->
     let gap = if arch.dependent_launches { EARLY_LAUNCH_GAP } else { LAUNCH_GAP };
     Ok(Prepared {
         gaps: gap * (planned.launches.len() - 1) as f64,
-        launches: planned.launches.iter().map(|launch| Profile::of(launch, arch)).collect(),
+        launches: planned.launches.iter().map(|launch| Profile::of(launch, &planned.scratch, arch)).collect(),
         main: planned.main,
         folded: planned.folded,
         arch: arch.name,
@@ -130,13 +132,40 @@ fn time(profile: &Profile, sizes: &BTreeMap<String, i64>, machine: &Machine, con
         0 => f64::INFINITY,
         bytes => count.min(slots) * f64::from(bytes) / MEMORY_LATENCY,
     };
-    let memory = profile.extent.bytes(sizes) / reached.clamp(1.0, machine.gbytes_per_s * 1e9);
+    let bytes = profile.extent.bytes(sizes) + read_again(profile, &programs, sizes, slots, constants);
+    let memory = bytes / reached.clamp(1.0, machine.gbytes_per_s * 1e9);
     Timed {
         // Parts end together, so that nothing is left to hide their meeting behind.
         seconds: joined(compute, memory, constants.memory_overlap) + seconds(profile.meeting),
         programs: count,
         trips: programs.trips.iter().flatten().map(|t| t.all).fold(0.0, f64::max),
     }
+}
+
+/// Bytes that come from memory again, because what is read in between does not fit into the L2 cache.
+///
+/// The programs that run at once share what they stream: those of one head walk the same keys together. After them others
+/// of the same head walk the keys again, and find them in the cache if all that the heads of a section stream fits.
+fn read_again(profile: &Profile, programs: &Programs, sizes: &BTreeMap<String, i64>, slots: f64, constants: &Constants) -> f64 {
+    let unique = profile.extent.streamed_bytes(sizes);
+    if unique <= CACHE || programs.trips.is_empty() {
+        return 0.0;
+    }
+    let of_tile = |trips: &Vec<Trips>| profile.steps.iter().zip(trips).map(|(step, n)| step.l2_bytes * n.all).sum::<f64>();
+    let streamed: Vec<f64> = programs.trips.iter().map(of_tile).collect();
+    let (last, outer) = (programs.last as f64, programs.outer as f64);
+    let section = match profile.order {
+        Order::Grid => slots / last,
+        Order::LongestFirst { section } => section as f64,
+    };
+    let section = section.clamp(1.0, outer);
+    // Heads of a group read the same keys.
+    let distinct = unique / streamed.iter().copied().fold(1.0, f64::max);
+    let share = (outer / distinct.max(1.0)).max(1.0);
+    let together = (slots / section).clamp(1.0, last) * share.min(section);
+    let passes = mean(&streamed) * last * outer / together;
+    let beyond = (unique * section / outer / CACHE - 1.0).clamp(0.0, 1.0);
+    constants.read_again * beyond * (passes - unique).max(0.0)
 }
 
 /// Cycles in which a multiprocessor with so many resident blocks gets through a program of each, for some tiles.
@@ -174,7 +203,8 @@ fn joined(a: f64, b: f64, exponent: f64) -> f64 {
 /// Cycles in which all resident blocks get through this.
 fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants) -> f64 {
     let warps = profile.warps * resident;
-    let l2 = (units.l2_bytes / constants.l2_bytes).max(units.l2_rows / constants.l2_rows);
+    let odd = 1.0 + (constants.odd_rows - 1.0) * units.odd_share();
+    let l2 = odd * (units.l2_bytes / constants.l2_bytes).max(units.l2_rows / constants.l2_rows);
     let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
     let exponent = match (profile.specialized, profile.overlap) {
         (false, _) => WARPS_OVERLAP,

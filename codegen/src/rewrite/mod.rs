@@ -3,6 +3,7 @@
 //! Each keeps the meaning of the kernel (under the facts it is given); each is printed by `inspect --emit ir`.
 
 mod accumulate;
+mod copied;
 pub(crate) mod edit;
 mod exponent;
 mod fold;
@@ -15,6 +16,8 @@ mod uniform;
 
 use flashtile_dsl::ir::Kernel;
 
+pub(crate) use copied::copies_pay;
+pub use copied::{Copied, copy_ahead, why_not_copy};
 pub use fold::{Folded, NotFolded, fold, why_not_fold, why_not_fold_shared};
 pub use interchange::{Interchanged, interchange, why_not_interchange};
 pub use precompute::{Precomputed, Sides, precompute, why_not_precompute};

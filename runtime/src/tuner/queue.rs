@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use flashtile_codegen::{Combine, Fold, Precompute, Schedule, TensorOp};
+use flashtile_codegen::{BLayout, Combine, Fold, Precompute, Schedule, TensorOp};
 
 /// Kinds whose best prediction is beyond this factor of the best of all wait with the rest.
 const PROMISING: f64 = 2.0;
@@ -26,6 +26,7 @@ pub(super) struct KindOf {
     combine: Combine,
     fold: Fold,
     precompute: Precompute,
+    b_layout: BLayout,
 }
 
 /// Columns of a step from which on it is wide.
@@ -44,6 +45,7 @@ impl KindOf {
             combine: if split { schedule.combine } else { Combine::Kernel },
             fold: schedule.fold,
             precompute: schedule.precompute,
+            b_layout: schedule.b_layout,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! mbarriers as the hardware has them (a count of phases, waited for by parity). Copies land at once and products read until
 //! they are settled, which is when either does the most harm. Every order of precedence among producer and warpgroups is tried.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use flashtile_templates::expr::Expr;
 
@@ -54,6 +54,11 @@ pub(super) fn faults(plan: &Plan, programs: &[u32], part: u32) -> BTreeSet<Strin
         return faults;
     };
     hazards(plan, consumers, &mut faults);
+    // Registers matter to a warpgroup alone: roles meet in rings, products and turns.
+    let shared = |events: &[Event]| -> Vec<Event> {
+        events.iter().filter(|e| !matches!(e, Event::Read(_) | Event::Write(_))).cloned().collect()
+    };
+    let (producer, consumers) = (shared(producer), shared(consumers));
     let groups = (plan.roles[1].warps / GROUP) as usize;
     // What one program leaves to the next is the places in rings: for those, who comes first and who last is enough.
     let orders = match programs {
@@ -61,7 +66,7 @@ pub(super) fn faults(plan: &Plan, programs: &[u32], part: u32) -> BTreeSet<Strin
         _ => permutations(groups + 1),
     };
     for order in orders {
-        Machine::new(plan, producer, consumers, groups).run(&order, &mut faults);
+        Machine::new(plan, &producer, &consumers, groups).run(&order, &mut faults);
     }
     faults
 }
@@ -79,12 +84,15 @@ struct Tracer<'a> {
     events: Vec<Event>,
     faults: &'a mut BTreeSet<String>,
     producer: bool,
+    /// Variables by name.
+    names: HashMap<&'a str, VarId>,
 }
 
 impl<'a> Tracer<'a> {
     fn trace(plan: &'a Plan, role: &Role, (programs, part): (&[u32], u32), faults: &'a mut BTreeSet<String>) -> Vec<Event> {
         let producer = role.name == "producer";
-        let mut tracer = Tracer { plan, part, program: 0, trips: 0, events: Vec::new(), faults, producer };
+        let names = plan.variables.iter().enumerate().map(|(v, data)| (data.name.as_str(), v)).collect();
+        let mut tracer = Tracer { plan, part, program: 0, trips: 0, events: Vec::new(), faults, producer, names };
         match &role.body[..] {
             [Stmt { op: StmtOp::Work(body), .. }] => {
                 for (program, &trips) in programs.iter().enumerate() {
@@ -228,15 +236,12 @@ impl<'a> Tracer<'a> {
     }
 
     fn reads(&mut self, value: &Expr) {
-        let mut names = Vec::new();
+        let Self { names, events, .. } = self;
         value.visit(&mut |e| {
             if let Expr::Element(name, _) = e {
-                names.push(name.clone());
+                events.extend(names.get(name.as_str()).copied().map(Event::Read));
             }
         });
-        for name in names {
-            self.events.extend(self.plan.variables.iter().position(|v| v.name == name).map(Event::Read));
-        }
     }
 }
 
@@ -441,9 +446,9 @@ impl<'a> Machine<'a> {
 
     fn step(&mut self, number: usize, faults: &mut BTreeSet<String>) {
         let groups = self.turns.len();
-        let event = self.agents[number].events[self.agents[number].at].clone();
+        let (events, at) = (self.agents[number].events, self.agents[number].at);
         self.agents[number].at += 1;
-        match event {
+        match events[at] {
             Event::Fill(tile, content) => {
                 let slot = self.agents[number].places[tile].slot;
                 self.contents[tile][slot] = Some(content);
@@ -465,9 +470,9 @@ impl<'a> Machine<'a> {
                 let before = (self.agents[number].places[tile].slot + slots - 1) % slots;
                 self.empty[tile][before].arrive(groups);
             }
-            Event::Issue { tiles, .. } => {
+            Event::Issue { ref tiles, .. } => {
                 let places = &self.agents[number].places;
-                let reads = tiles.into_iter().map(|(tile, content)| (tile, places[tile].slot, content)).collect();
+                let reads = tiles.iter().map(|&(tile, content)| (tile, places[tile].slot, content)).collect();
                 self.agents[number].in_flight.push_back(reads);
             }
             Event::Settle(pending) => {

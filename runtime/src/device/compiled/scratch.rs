@@ -77,7 +77,7 @@ impl ScratchLayout {
         for (scratch, extents) in all {
             let extents = extents?;
             // Strides are products of extents: what is small enough in all has none that overflows.
-            extents.iter().try_fold(16usize, |all, &n| all.checked_mul(n.max(1).checked_add(16)?))?;
+            extents.iter().try_fold(16usize, |all, &n| all.checked_mul(n.max(1).checked_add(Scratch::ALIGNMENT)?))?;
             let (strides, own) = scratch.layout(&extents);
             let offset = bytes.next_multiple_of(ALIGNMENT);
             bytes = offset.checked_add(own)?;
