@@ -93,12 +93,13 @@ fn a_warm_start_needs_no_nvrtc_and_little_time() {
     let mut p = Problem::new();
     p.launch(&p.kernel(fresh(&cache)), 0.125, None).expect("launches");
     let expected = p.o.to_vec().expect("reads");
-    let none = ToolchainOptions { nvrtc: Some("/nonexistent".into()), install: false, ..ToolchainOptions::default() };
+    let toolchain = Toolchain::new(ToolchainOptions { nvrtc: None, install: false, ..ToolchainOptions::default() });
     let start = Instant::now();
-    let kernel = p.kernel(LaunchOptions { toolchain: Toolchain::new(none), ..fresh(&cache) });
+    let kernel = p.kernel(LaunchOptions { toolchain: toolchain.clone(), ..fresh(&cache) });
     p.launch(&kernel, 0.125, None).expect("launches from the cache alone");
     let seconds = start.elapsed().as_secs_f64();
     println!("{:.2} ms for a warm start", seconds * 1e3);
+    assert!(toolchain.found().is_none(), "NVRTC is not looked for");
     assert_eq!(p.o.to_vec().expect("reads"), expected);
     if !cfg!(debug_assertions) {
         assert!(seconds < 10e-3, "{:.2} ms", seconds * 1e3);
@@ -282,6 +283,7 @@ fn slices_of_cudarc_are_lent_and_given_back_in_order() {
     let expected = bits(&p.o);
     let context = CudaContext::new(0).expect("a context");
     let queue = context.new_stream().expect("a stream");
+    let other = context.new_stream().expect("a stream");
     let slice = |tensor: &Tensor<f16>| queue.clone_htod(&bits(tensor)).expect("fits");
     let (q, k, v) = (slice(&p.q), slice(&p.k), slice(&p.v));
     let strides = Tensor::<f16>::packed_strides(&SHAPE).expect("small");
@@ -310,6 +312,7 @@ fn slices_of_cudarc_are_lent_and_given_back_in_order() {
             Ok(())
         })
         .expect("launches");
+        assert_eq!(other.clone_dtoh(&o).expect("reads"), expected, "another stream of cudarc waits for the launch");
         assert_eq!(queue.clone_dtoh(&o).expect("reads"), expected, "cudarc waits for the launch");
     }
     let error = kept.expect("kept").to_vec().expect_err("given back");

@@ -105,3 +105,48 @@ fn every_table_of_figures_has_its_command() {
         assert_eq!(tables_without_command(&text), [], "{name}: lines of tables without a command in their section");
     }
 }
+
+/// Folders below one that hold source files of Rust, from the root of the repository.
+fn folders_of_modules(folder: &Path, found: &mut Vec<String>) {
+    let inside = entries(folder);
+    if inside.iter().any(|path| path.extension().is_some_and(|e| e == "rs")) {
+        let folder = folder.strip_prefix(root()).expect("below the root");
+        found.push(folder.display().to_string());
+    }
+    inside.iter().filter(|path| path.is_dir()).for_each(|path| folders_of_modules(path, found));
+}
+
+#[test]
+fn the_map_names_every_folder_of_modules() {
+    let map = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("is there");
+    let mut folders = Vec::new();
+    for source in [
+        "dsl/src",
+        "dsl/macros/src",
+        "codegen/src",
+        "templates/src",
+        "runtime/src",
+        "runtime/cli/src",
+        "emulator/src",
+        "tests/src",
+    ] {
+        folders_of_modules(&root().join(source), &mut folders);
+    }
+    assert!(folders.len() > 30 && folders.iter().any(|f| f == "codegen/src/plan/verify"), "{folders:?}");
+    let missing: Vec<&String> = folders.iter().filter(|folder| !map.contains(&format!("`{folder}`"))).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md, \"Folders of modules\", has no row for {missing:?}");
+}
+
+/// Names of modules of the analyses are in the table of their page.
+#[test]
+fn the_page_of_analyses_names_every_analysis() {
+    // What has no answer of its own: printed forms, closed forms that all use, and tests.
+    const SHARED: &[&str] = &["mod", "dependence_text", "expression", "index", "simplify"];
+    let page = std::fs::read_to_string(root().join("docs/analyses.md")).expect("is there");
+    let table: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
+    for path in entries(&root().join("dsl/src/analysis")).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+        let name = path.file_stem().expect("a file").to_string_lossy().into_owned();
+        let known = SHARED.contains(&&*name) || name.ends_with("_tests") || name == "samples";
+        assert!(known || table.iter().any(|line| line.contains(&format!("`{name}`"))), "docs/analyses.md has no row for {name}");
+    }
+}

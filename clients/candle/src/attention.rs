@@ -1,7 +1,9 @@
 //! Causal attention of flashtile as an operator of candle. Inputs are read, and the output is written, where candle has them.
 
+use std::sync::Mutex;
+
 use candle_core::{CpuStorage, CustomOp3, DType, Device, Error, Layout, Result, Shape, WithDType, bail};
-use flashtile::{Element, Kernel, LoadedKernel, bf16, f16, lend};
+use flashtile::{Element, Kernel, LoadedKernel, Stream, Tensor, bf16, f16, lend};
 
 /// Causal attention of one element type and head dim, on one device: `q (B, H, M, D)`, `k` and `v (B, G, N, D)` to
 /// `(B, H, M, D)`, where `H` is a multiple of `G`. Strides are free, but for the last dimension.
@@ -9,6 +11,16 @@ pub struct Attention {
     kernel: LoadedKernel,
     dtype: DType,
     scale: f32,
+    launched: Mutex<Option<Launched>>,
+}
+
+/// What the latest launch used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Launched {
+    /// Addresses of `q`, `k`, `v` and the output on the device.
+    pub addresses: [u64; 4],
+    /// The handle of the stream; none on a CPU.
+    pub stream: Option<usize>,
 }
 
 impl Attention {
@@ -29,12 +41,42 @@ impl Attention {
         let head_dim = i64::try_from(head_dim).map_err(Error::wrap)?;
         let bound = Kernel::builtin("causal_attention").and_then(|kernel| kernel.bind(elem, [("D", head_dim)]));
         let kernel = bound.and_then(|bound| bound.on(&device)).map_err(Error::wrap)?;
-        Ok(Self { kernel, dtype, scale })
+        Ok(Self { kernel, dtype, scale, launched: Mutex::default() })
     }
 
     /// The device, as flashtile sees it.
     pub fn device(&self) -> &flashtile::Device {
         self.kernel.device()
+    }
+
+    /// What the latest launch used.
+    pub fn launched(&self) -> Option<Launched> {
+        *self.launched.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// What the device ran: the schedules of the code, or that the kernel was interpreted.
+    pub fn schedule(&self) -> String {
+        let variants: Vec<String> = self.kernel.variants().into_iter().map(|v| v.schedule.to_string()).collect();
+        if variants.is_empty() { "interpreted".to_owned() } else { variants.join("\n    ") }
+    }
+
+    /// Launches on a stream, or on the device's own, and notes what was used.
+    fn launch<T: Element>(
+        &self,
+        stream: Option<&Stream>,
+        inputs: [&Tensor<T>; 3],
+        o: &mut Tensor<T>,
+        lse: &mut Tensor<f32>,
+    ) -> flashtile::Result<()> {
+        let [q, k, v] = inputs;
+        let addresses = [q, k, v, o].map(|x| x.as_any().address());
+        let used = Launched { addresses, stream: stream.and_then(Stream::as_raw).map(|handle| handle.addr()) };
+        *self.launched.lock().unwrap_or_else(|e| e.into_inner()) = Some(used);
+        let arguments = [q.into(), k.into(), v.into(), self.scale.into(), o.into(), lse.into()];
+        match stream {
+            Some(stream) => self.kernel.launch_on(stream, &arguments),
+            None => self.kernel.launch(&arguments),
+        }
     }
 
     /// Slices of candle's storage are lent to the kernel, and so is the memory of the output, which candle then takes.
@@ -52,7 +94,7 @@ impl Attention {
             let v = loans.read_strided(v.0, v.1.dims(), v.1.stride())?;
             let mut o = loans.write(&mut output, shape.dims())?;
             let mut lse = loans.write(&mut lse, rows)?;
-            self.kernel.launch(&[(&q).into(), (&k).into(), (&v).into(), self.scale.into(), (&mut o).into(), (&mut lse).into()])
+            self.launch(None, [&q, &k, &v], &mut o, &mut lse)
         });
         launched.map_err(Error::wrap)?;
         Ok((T::to_cpu_storage_owned(output), shape))
@@ -147,8 +189,7 @@ mod on_gpu {
             let v = loans.read_slice(device, &queue, v.0, v.1.dims(), v.1.stride())?;
             let mut o = loans.write_slice(device, &queue, o, shape.dims(), &Tensor::<T>::packed_strides(shape.dims())?)?;
             let mut l = loans.write_slice(device, &queue, l, rows, &Tensor::<f32>::packed_strides(rows)?)?;
-            let arguments = [(&q).into(), (&k).into(), (&v).into(), op.scale.into(), (&mut o).into(), (&mut l).into()];
-            op.kernel.launch_on(&stream, &arguments)
+            op.launch(Some(&stream), [&q, &k, &v], &mut o, &mut l)
         });
         launched.map_err(Error::wrap)?;
         Ok((T::wrap_cuda_slice(output, candle), shape))

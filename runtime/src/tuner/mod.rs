@@ -3,6 +3,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `tune` | the entry: candidates, cache, search, result |
+//! | `queue` | the order in which candidates are tried: one of each kind, then by corrected predictions |
 //! | `search` | the search, free of devices: rounds of elimination, run-off |
 //! | `bench` | what the search needs of the world |
 //! | `measure` | times one kernel as launches run it, with its error |

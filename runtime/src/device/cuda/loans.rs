@@ -82,7 +82,8 @@ impl<'env> Loans<'env> {
         let gpu = gpu(device, queue)?;
         let layout = Layout::strided(shape, strides, 0, slice.len())?;
         let len = slice.len();
-        let (address, guard) = slice.view_ptr(queue);
+        // Behind what reads the slice too; and what reads it next waits for what is written.
+        let (address, guard) = slice.view_ptr_mut(queue);
         self.slice(device, (gpu, queue), (address, len, guard), layout, true)
     }
 
