@@ -127,16 +127,7 @@ fn bounds_of_masks_may_be_as_far_as_an_i32_is() {
 
 #[test]
 fn integer_tiles_are_operands_of_products() {
-    let right =
-        "pub fn f<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<i32, (N, D)>, o: &mut Tensor<f32, (M, N)>) {
-        let (i, j) = program(tiles(M), tiles(N));
-        store(o, [i, j], dot(load(q, [i, ..]), load(k, [j, ..]).to::<T>().t()));
-    }";
-    let left =
-        "pub fn f<T: Element, const D: usize>(q: &Tensor<i32, (M, D)>, k: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (M, N)>) {
-        let (i, j) = program(tiles(M), tiles(N));
-        store(o, [i, j], dot(load(q, [i, ..]).to::<T>(), load(k, [j, ..]).t()));
-    }";
+    let (right, left) = (include_str!("../kernels/i32.rs"), include_str!("../kernels/i32l.rs"));
     // Integers that are computed with before they are converted, beyond what an f32 holds.
     let computed = "pub fn f<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<i32, (N, D)>, r: &Tensor<i32, (N)>, o: &mut Tensor<f32, (M, N)>) {
         let (i, j) = program(tiles(M), tiles(N));

@@ -36,7 +36,8 @@ impl Code {
     }
 }
 
-/// Generates code and compiles it, unless the cache has it. NVRTC is looked for only if it is needed.
+/// Generates code and compiles it, unless the cache has it. NVRTC is looked for only if it is needed, or named by the user: then code
+/// of another version is not taken from the cache.
 ///
 /// # Errors
 /// [`crate::kernel::KernelError`] if the schedule is not legal, [`crate::toolchain::ToolchainError`].
@@ -50,8 +51,7 @@ pub fn compile(
 ) -> Result<Code> {
     let generated = generate(&kernel.instance(facts.clone()), schedule, arch)?;
     let key = ModuleKey::new(&generated.source, arch.name);
-    let nvrtc = toolchain.found().map(|n| n.version());
-    let (module, compile_seconds) = match cache.module(&key, nvrtc) {
+    let (module, compile_seconds) = match cache.module(&key, toolchain.required_version()?) {
         Some(module) => (module, 0.0),
         None => {
             let name = format!("{}.cu", kernel.ir().name);

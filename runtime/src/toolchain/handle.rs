@@ -95,6 +95,19 @@ impl Toolchain {
         Ok(found)
     }
 
+    /// The version of NVRTC that compiled code must be of, major and minor. If the options name NVRTC, it is found now and its version
+    /// counts, so that code which another version left in a cache is not taken for its own. Else it is that of the NVRTC that has been
+    /// found, and code of any version will do before.
+    ///
+    /// # Errors
+    /// As [`Toolchain::nvrtc`].
+    pub fn required_version(&self) -> Result<Option<(u32, u32)>, ToolchainError> {
+        match &self.inner.options.nvrtc {
+            Some(_) => Ok(Some(self.nvrtc()?.version())),
+            None => Ok(self.found().map(|nvrtc| nvrtc.version())),
+        }
+    }
+
     /// NVRTC if it has been found already.
     pub fn found(&self) -> Option<Arc<Nvrtc>> {
         self.inner.nvrtc.lock().unwrap_or_else(|e| e.into_inner()).clone()
@@ -216,8 +229,19 @@ fn in_wheels(packages: &Path) -> Vec<PathBuf> {
     locate::WHEEL_LIBRARIES.iter().flat_map(|inside| locate::in_folder(&packages.join(inside))).collect()
 }
 
-fn explicit(path: &Path) -> Result<Nvrtc, ToolchainError> {
-    let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+/// Whether a text is a version rather than a path.
+fn is_version(text: &Path) -> bool {
+    text.to_str().is_some_and(|text| {
+        text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_digit() || c == '.')
+    })
+}
+
+fn explicit(given: &Path) -> Result<Nvrtc, ToolchainError> {
+    let path = &std::path::absolute(given).unwrap_or_else(|_| given.to_owned());
+    if is_version(given) && !path.exists() {
+        let reason = format!("there is no such file, and as a version it is none of {}", wheels::nvrtc_versions());
+        return Err(ToolchainError::Load { path: given.display().to_string(), reason });
+    }
     if !path.is_dir() {
         return Nvrtc::load(path);
     }
@@ -250,6 +274,27 @@ mod tests {
         let empty = tempfile::tempdir().expect("a directory");
         let error = offline(Some(empty.path().to_owned()), None).nvrtc().expect_err("is empty").to_string();
         assert!(error.contains("holds no libnvrtc.so.13 or .12 (versions 12.8 to 13.x are supported)"), "{error}");
+    }
+
+    #[test]
+    fn a_version_that_cannot_be_installed_lists_those_that_can() {
+        let error = offline(Some("13.9".into()), None).nvrtc().expect_err("is not pinned").to_string();
+        assert_eq!(
+            error,
+            "failed to load 13.9: there is no such file, and as a version it is none of 13.0.88, 13.1.115, 13.5.37"
+        );
+        let directory = tempfile::tempdir().expect("a directory");
+        let error =
+            offline(Some("13.5".into()), Some(directory.path().to_owned())).nvrtc().expect_err("is not installed").to_string();
+        assert!(error.contains("nvidia-cuda-nvrtc==13.5.37"), "{error}");
+    }
+
+    #[test]
+    fn code_of_another_version_will_do_unless_nvrtc_is_named() {
+        assert_eq!(offline(None, None).required_version().expect("nothing is looked for"), None);
+        assert!(offline(Some("/nonexistent".into()), None).required_version().is_err(), "what is named must be there");
+        let named = Toolchain::new(ToolchainOptions { nvrtc: Some("13.0".into()), ..ToolchainOptions::default() });
+        assert_eq!(named.required_version().expect("is installed"), Some((13, 0)));
     }
 
     #[test]
