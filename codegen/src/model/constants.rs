@@ -9,6 +9,8 @@
 pub struct Constants {
     /// How far units overlap: the exponent of the norm that joins their times. Infinity is perfect overlap, 1 is none.
     pub overlap: f64,
+    /// The same of three or more warpgroups on a multiprocessor, of which more often one can go on.
+    pub overlap_of_three: f64,
     /// The same where a warpgroup waits for its products before it goes on.
     pub no_overlap: f64,
     /// Cycles that a barrier and the latencies around it cost a block in a step, before other warps hide them.
@@ -47,6 +49,7 @@ impl Constants {
     /// The fitted values.
     pub const FITTED: Self = Self {
         overlap: 1.82,
+        overlap_of_three: 2.0,
         no_overlap: 1.25,
         barrier: 900.0,
         block: 3700.0,
@@ -55,7 +58,7 @@ impl Constants {
         program_dynamic: 235.0,
         group_step: 21.0,
         own_cycles: 3.03,
-        own_chain: 6.3,
+        own_chain: 8.0,
         l2_bytes: 46.0,
         l2_rows: 0.385,
         odd_rows: 2.4,
@@ -68,7 +71,7 @@ impl Constants {
 
 impl Constants {
     /// How many there are.
-    pub const COUNT: usize = 17;
+    pub const COUNT: usize = 18;
 
     /// One of them, by number, for a fit.
     ///
@@ -77,6 +80,7 @@ impl Constants {
     pub fn value_mut(&mut self, number: usize) -> &mut f64 {
         let all: [&mut f64; Self::COUNT] = [
             &mut self.overlap,
+            &mut self.overlap_of_three,
             &mut self.read_again,
             &mut self.odd_rows,
             &mut self.no_overlap,

@@ -208,6 +208,7 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
     let exponent = match (profile.specialized, profile.overlap) {
         (false, _) => WARPS_OVERLAP,
+        (true, true) if warps >= 12.0 => constants.overlap_of_three,
         (true, true) => constants.overlap,
         (true, false) => constants.no_overlap,
     };

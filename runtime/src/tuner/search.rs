@@ -3,7 +3,7 @@
 //!
 //! | round | who is in it | repetitions |
 //! | --- | --- | --- |
-//! | 1 | every candidate, as it is compiled, one of each kind first; out after one run at twice the best time | 3 |
+//! | 1 | every candidate, as it is compiled, one of each kind first; out after two runs at twice the best time | 3 |
 //! | 2, 3, 4 | within 1.15, 1.08, 1.05 of the best, at most 32, 16, 8 | 5, 10, 10 more, in turns |
 //! | run-off | those that are left | 7 visits, in turns |
 //!
@@ -28,8 +28,10 @@ use crate::cache::{Candidate, Measurement, Outcome, Stage};
 const WARM_UPS: usize = 1;
 /// Repetitions of the first round.
 const FIRST_REPETITIONS: usize = 3;
-/// A candidate whose first run takes longer than this many times the best median is out at once.
+/// A candidate is out at once if each of its first runs takes longer than this many times the best median.
 const HOPELESS: f64 = 2.0;
+/// How many runs that takes: of 1500 first runs two were beside a stall of 4 ms.
+const HOPELESS_RUNS: usize = 2;
 /// Factor to the best median, number of survivors and repetitions of each further round.
 const ROUNDS: [(f64, usize, usize); 3] = [(1.15, 32, 5), (1.08, 16, 10), (1.05, 8, 10)];
 /// Visits of each candidate in the run-off.
@@ -38,6 +40,9 @@ const VISITS: usize = 7;
 const KEEP_EVERY: usize = 16;
 /// Share of the budget for the first round.
 const FIRST_SHARE: f64 = 0.75;
+/// Share of the budget that the other rounds have at least, also where the first one took longer than its own: what wins single
+/// runs on a cool device is not what wins under load.
+const LATER_SHARE: f64 = 0.25;
 /// A candidate within this factor of the roofline cannot be beaten by much.
 const ROOFLINE: f64 = 1.03;
 
@@ -89,6 +94,8 @@ struct Search<'a, C, B: Bench<C>> {
     keep: &'a mut dyn FnMut(&[Candidate]),
     /// Why the search must end now.
     stop: Option<Stop>,
+    /// When the budget ends.
+    end: Duration,
     code: PhantomData<C>,
 }
 
@@ -102,7 +109,7 @@ pub(super) fn search<K: Compiler, B: Bench<K::Code>>(
     on_event: &dyn Fn(&Event),
     keep: &mut dyn FnMut(&[Candidate]),
 ) -> Found {
-    let mut search = Search { bench, limits, candidates, on_event, keep, stop: None, code: PhantomData };
+    let mut search = Search { bench, limits, candidates, on_event, keep, stop: None, end: limits.budget, code: PhantomData };
     let mut runners = search.first_round(compiler);
     // The first round has a share of the budget; the rest is for the others, also when it was cut short.
     let first = match search.stop.take() {
@@ -112,6 +119,7 @@ pub(super) fn search<K: Compiler, B: Bench<K::Code>>(
             None
         }
     };
+    search.end = search.end.max(search.bench.elapsed() + limits.budget.mul_f64(LATER_SHARE));
     search.further_rounds(&mut runners);
     search.run_off(&mut runners);
     let winner = runners.first().map(|r| r.index);
@@ -198,7 +206,7 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
     }
 
     fn is_spent(&self, share: f64) -> bool {
-        self.bench.elapsed() > self.limits.budget.mul_f64(share)
+        self.bench.elapsed() > self.end.mul_f64(share)
     }
 
     /// Tries every candidate that is not out already. Gives the survivors, best first.
@@ -271,13 +279,14 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
             self.bench.time(&loaded)?;
         }
         let mut samples = Vec::with_capacity(FIRST_REPETITIONS);
+        let mut hopeless = false;
         for _ in 0..FIRST_REPETITIONS {
             samples.push(self.bench.time(&loaded)?);
-            if samples[0] > HOPELESS * best {
+            hopeless = samples.len() >= HOPELESS_RUNS && samples.iter().all(|&s| s > HOPELESS * best);
+            if hopeless {
                 break;
             }
         }
-        let hopeless = samples[0] > HOPELESS * best;
         let candidate = &mut self.candidates[index];
         candidate.measured = Some(measurement(&samples));
         candidate.outcome = if hopeless { Outcome::Eliminated { round: 1 } } else { Outcome::Measured };

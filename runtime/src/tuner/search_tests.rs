@@ -23,6 +23,8 @@ struct Fate {
     remark: Option<&'static str>,
     /// Whether others that begin later are compiled before it.
     compiles_late: bool,
+    /// Whether its second run, the first that counts, stands still for ten times as long.
+    stalls: bool,
 }
 
 fn runs(seconds: f64) -> Fate {
@@ -78,7 +80,8 @@ impl Bench<usize> for Fake<'_> {
         }
         // A little noise, the same in every test.
         let noise = 1.0 + 0.01 * ((self.0.log.borrow().len() * 7919 % 100) as f64 / 100.0 - 0.5);
-        let seconds = self.0.fates[*loaded].seconds * noise;
+        let stalls = self.0.fates[*loaded].stalls && self.0.log.borrow().iter().filter(|&l| l == loaded).count() == 2;
+        let seconds = self.0.fates[*loaded].seconds * noise * if stalls { 10.0 } else { 1.0 };
         self.0.clock.set(self.0.clock.get() + seconds);
         Ok(seconds)
     }
@@ -131,11 +134,25 @@ fn the_fastest_wins_and_losers_are_dropped_early() {
     assert_eq!(*outcome(4), Outcome::Eliminated { round: 3 });
     assert_eq!((outcome(2), outcome(3)), (&Outcome::Measured, &Outcome::Measured));
     let times = |i: usize| run.log.iter().filter(|&&l| l == i).count();
-    assert_eq!(times(6), 2, "one warm-up and one run at nine times the best");
+    assert_eq!(times(6), 3, "one warm-up and two runs at nine times the best");
     assert!(times(2) == times(3) && times(2) > 30, "the best two have as many runs: {} and {}", times(2), times(3));
     assert!(run.events.iter().any(|e| matches!(e, Event::RunOff { .. })));
     assert!(run.candidates.iter().all(|c| c.measured.is_some() && c.max_error == Some(1e-3)));
     assert!(run.kept >= 1);
+}
+
+#[test]
+fn a_stall_beside_one_run_does_not_put_a_candidate_out() {
+    let run = run(&[runs(1.2), Fate { stalls: true, ..runs(1.0) }, runs(1.3)]);
+    assert_eq!(run.found, Found { winner: Some(1), stop: Stop::Exhausted });
+}
+
+/// One of each kind is waited for beyond the budget; the best of them still run against each other.
+#[test]
+fn the_run_off_has_time_also_where_the_first_round_took_all() {
+    let hot = Fate { slower: 1.0, ..runs(5.0) };
+    let run = run_with(&[hot, runs(5.1)], 40.0, 0.0, &Cancel::default(), None);
+    assert!(run.candidates.iter().all(|c| c.measured.as_ref().is_some_and(|m| m.repetitions > 3)), "{:?}", run.candidates);
 }
 
 #[test]
