@@ -31,7 +31,10 @@ pub enum Input {
 
 /// What every parameter should hold.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Inputs(Vec<Input>);
+pub struct Inputs {
+    by_param: Vec<Input>,
+    exponents: Vec<ParamId>,
+}
 
 /// Finds it for sizes that `size` gives. `known` gives the typical size of inputs whose values are fixed.
 pub fn inputs(kernel: &Kernel, size: &dyn Fn(&SizeExpr) -> Option<i64>, known: &dyn Fn(ParamId) -> Option<f64>) -> Inputs {
@@ -50,19 +53,25 @@ pub fn inputs(kernel: &Kernel, size: &dyn Fn(&SizeExpr) -> Option<i64>, known: &
         }
         ParamKind::Scalar(_) => Input::F32(magnitudes.scalars[&id]),
     };
-    Inputs(kernel.params.iter().map(of).collect())
+    let by_param = kernel.params.iter().map(of).collect();
+    Inputs { by_param, exponents: magnitudes.exponents.iter().copied().collect() }
 }
 
 impl Inputs {
     /// What a parameter should hold.
     pub fn of(&self, param: ParamId) -> &Input {
-        &self.0[param.index()]
+        &self.by_param[param.index()]
+    }
+
+    /// Floats that make the arguments of exponentials larger if they are larger.
+    pub fn exponents(&self) -> &[ParamId] {
+        &self.exponents
     }
 
     /// One line for each input.
     pub fn text(&self, kernel: &Kernel) -> String {
         let mut text = String::new();
-        for (param, input) in kernel.params.values().zip(&self.0) {
+        for (param, input) in kernel.params.values().zip(&self.by_param) {
             let says = match input {
                 Input::Output => continue,
                 Input::Integers(of) => of.text(kernel),

@@ -11,6 +11,9 @@
 //! * A product that is too large is made smaller by its operands: each tensor of the two by the root of what is too much.
 //! * Inputs under a logarithm or a division are positive.
 //!
+//! The walk also notes which inputs exponents are linear in ([`Magnitudes::exponents`]). A check with large values of those
+//! sees whether a kernel subtracts the right maximum before it takes exponentials.
+//!
 //! Sizes are estimates: sums of `n` numbers of either sign count `sqrt(n)`, of positive ones `n`, and an exponential is 1.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +47,8 @@ pub struct Magnitudes {
     pub positive: BTreeSet<ParamId>,
     /// Values of the f32 scalars.
     pub scalars: BTreeMap<ParamId, f64>,
+    /// Inputs that make the arguments of exponentials large: of each summand that is linear in inputs, a scalar, else a tensor.
+    pub exponents: BTreeSet<ParamId>,
 }
 
 /// Finds them for sizes that `size` gives. `known` gives the typical size of inputs whose values are fixed.
@@ -58,6 +63,7 @@ pub fn magnitudes(
     let given: BTreeMap<ParamId, f64> = kernel.params.keys().filter_map(|id| Some((id, known(id)?))).collect();
     let mut fixed: BTreeSet<ParamId> = given.keys().copied().collect();
     for _ in 0..ROUNDS {
+        found.exponents.clear();
         let mut pass = Pass {
             kernel,
             size,
@@ -257,7 +263,11 @@ impl Pass<'_> {
                     self.is_positive(&x);
                 }
                 self.bends(&x);
-                Value::plain(1.0, matches!(op, UnaryOp::Exp | UnaryOp::Exp2))
+                let exponential = matches!(op, UnaryOp::Exp | UnaryOp::Exp2);
+                if exponential {
+                    self.is_exponent(&x);
+                }
+                Value::plain(1.0, exponential)
             }
             Op::Select { on_true, on_false, .. } => self.value(*on_true).joined(&self.value(*on_false)),
             Op::Reduce(op, x) => {
@@ -394,6 +404,20 @@ impl Pass<'_> {
         for term in &value.terms {
             if term.size > LIMIT {
                 self.too_large(value, term, term.size);
+            }
+        }
+    }
+
+    /// Notes for each term of an exponent the input that scales it: one scalar if there is any, because it scales nothing else.
+    fn is_exponent(&mut self, value: &Value) {
+        for term in &value.terms {
+            let is_scalar = |p: &ParamId| matches!(self.kernel.params[*p].kind, ParamKind::Scalar(elem) if elem != Elem::I32);
+            match self.inputs_of(&term.factors).into_iter().find(is_scalar) {
+                Some(scalar) => self.magnitudes.exponents.extend([scalar]),
+                None => {
+                    let tensors = self.tensors(std::slice::from_ref(term));
+                    self.magnitudes.exponents.extend(tensors);
+                }
             }
         }
     }

@@ -17,6 +17,10 @@ pub(crate) struct Plan<'a> {
     data: &'a InputData,
 }
 
+/// Steep inputs make exponents so many times larger. Maxima of neighbouring tiles then differ by more than 88, beyond which
+/// `exp` of f32 overflows.
+const STEEP: f64 = 128.0;
+
 /// Settings for float tensors, integer tensors, and scalars.
 const FLOATS: &str = "scale, growth, normal, range, constant";
 const INTEGERS: &str = "range, constant, ids, sorted-ids, lengths, bits, permutation";
@@ -33,17 +37,30 @@ impl<'a> Plan<'a> {
         Ok(Self { kernel, sizes, inputs, data })
     }
 
+    /// The same data with exponents [`STEEP`] times as large; `None` if the text has no exponent that inputs scale, or the user
+    /// has said what these inputs hold.
+    pub fn steep(&self) -> Option<InputData> {
+        let mut data = self.data.clone();
+        for &param in self.inputs.exponents() {
+            let steep = Distribution { scale: STEEP, ..Distribution::default() };
+            data.0.entry(self.kernel.params[param].name.clone()).or_insert(steep);
+        }
+        (data != *self.data).then_some(data)
+    }
+
     fn said(&self, param: ParamId) -> Distribution {
         self.data.of(&self.kernel.params[param].name)
     }
 
     /// The value of an f32 scalar.
     pub fn f32(&self, param: ParamId) -> f32 {
-        match (self.said(param).values, self.inputs.of(param)) {
-            (Some(Values::Constant(value)), _) => value as f32,
-            (_, Input::F32(value)) => *value as f32,
+        let said = self.said(param);
+        let value = match (said.values, self.inputs.of(param)) {
+            (Some(Values::Constant(value)), _) => value,
+            (_, Input::F32(value)) => *value,
             _ => 1.0,
-        }
+        };
+        (value * said.scale) as f32
     }
 
     /// The value of an i32 scalar.
@@ -129,7 +146,10 @@ fn check(kernel: &Kernel, name: &str, said: &Distribution) -> Result<(), DataErr
             "constant=C with a whole number",
             !shaped && matches!(said.values, Some(Values::Constant(c)) if whole(c)),
         ),
-        ParamKind::Scalar(_) => ("an f32 scalar", "constant=C", !shaped && matches!(said.values, Some(Values::Constant(_)))),
+        ParamKind::Scalar(_) => {
+            let right = said.growth.is_none() && matches!(said.values, None | Some(Values::Constant(_)));
+            ("an f32 scalar", "scale=S, constant=C", right)
+        }
         ParamKind::Tensor(t) if t.elem == Elem::I32 => {
             let right = match said.values {
                 Some(Values::Normal) => false,
@@ -200,6 +220,33 @@ pub fn masked<T: Element, const D: usize>(
             "`window` of kernel `masked` is an i32 scalar, which cannot hold `constant=1.5`; allowed are constant=C with a \
              whole number"
         );
+    }
+
+    #[test]
+    fn steep_inputs_scale_exponents_alone() {
+        let steep = |text: &str, data: &str| {
+            let source = SourceText { name: "steep.rs".into(), text: text.into(), first_line: 1 };
+            let kernel = Text::from_source(&source).expect("a kernel").remove(0);
+            let data = data.parse().expect("data");
+            let sizes = vec![64; kernel.ir().sizes.len()];
+            let plan = Plan::new(kernel.ir(), &sizes, &data).expect("fits");
+            plan.steep().map(|steep| {
+                let plan = Plan::new(kernel.ir(), &sizes, &steep).expect("fits");
+                let scale = kernel.ir().param_named("scale").map(|scale| plan.f32(scale));
+                (steep.to_string(), scale)
+            })
+        };
+        let text = "pub fn f<const D: usize>(
+            q: &Tensor<f32, (M, D)>, k: &Tensor<f32, (N, D)>, bias: &Tensor<f32, (N)>, scale: f32, o: &mut Tensor<f32, (M, N)>,
+        ) {
+            let (i, j) = program(tiles(M), tiles(N));
+            store(o, [i, j], EXP(dot(load(q, [i, ..]), load(k, [j, ..]).t()) * scale + load(bias, [j])));
+        }";
+        // The other inputs do not become smaller for it: `scale` is 128 times 64^-1/2.
+        let exp = text.replace("EXP", "exp");
+        assert_eq!(steep(&exp, ""), Some(("bias:scale=128 scale:scale=128".into(), Some(16.0))));
+        assert_eq!(steep(&exp, "bias:normal").map(|s| s.0), Some("bias:normal scale:scale=128".into()), "the user knows better");
+        assert_eq!(steep(&text.replace("EXP", "tanh"), ""), None);
     }
 
     #[test]

@@ -35,6 +35,11 @@ impl Gate {
         Ok(Self { reference: Reference::new(kernel, &inputs.sizes, &arguments, programs)? })
     }
 
+    /// Whether the text itself stays finite in f32 wherever it is finite in f64.
+    pub fn is_steady(&self) -> bool {
+        self.reference.is_steady()
+    }
+
     /// Judges what is in the output tensors. Gives the largest error; a text says what is wrong.
     pub fn check(&self, inputs: &Inputs) -> Result<Result<f64, String>> {
         let verdicts = self.verdicts(inputs)?;
@@ -97,6 +102,11 @@ impl Trial {
         let arguments = inputs.values.iter().map(host).collect::<Result<Vec<_>>>()?;
         let reference = Reference::new(kernel, &inputs.sizes, &arguments, programs)?;
         Ok(Self { sizes: inputs.sizes, arguments, reference })
+    }
+
+    /// Whether the kernel itself stays finite in f32 wherever it is finite in f64. On steep inputs some do not.
+    pub fn is_steady(&self) -> bool {
+        self.reference.is_steady()
     }
 
     /// Judges what another text computes from the same inputs; its loops walk tiles of `block` positions.

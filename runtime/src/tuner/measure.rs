@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::InputData;
 use super::gate::Gate;
-use super::inputs::{Inputs, Value};
+use super::inputs::{Inputs, Value, all_sizes};
 use super::search::median;
 use crate::cache::Measurement;
 use crate::device::cuda::{Cuda, Timer};
 use crate::device::{Device, VariantInfo};
 use crate::error::Result;
+use crate::inputs::Plan;
+use crate::kernel::BoundKernel;
 use crate::launch::LoadedKernel;
 use crate::verify::OutputVerdict;
 
@@ -112,21 +114,59 @@ pub fn judge_on(kernel: &LoadedKernel, sizes: &BTreeMap<String, i64>, seed: u64,
     checked(kernel, sizes, seed, data).map(|(_, verdicts)| verdicts)
 }
 
+/// The same on steep inputs: exponents are more than a hundred times as large, so that a wrong running maximum overflows.
+///
+/// Gives the data, to say which inputs they were. `None` if no input scales an exponent, or if the text itself overflows in f32
+/// on such inputs.
+///
+/// # Errors
+/// As [`judge_on`].
+pub fn judge_steep(
+    kernel: &LoadedKernel,
+    sizes: &BTreeMap<String, i64>,
+    seed: u64,
+    data: &InputData,
+) -> Result<Option<(InputData, Vec<OutputVerdict>)>> {
+    let Some(steep) = steep_data(kernel.kernel(), sizes, data)? else { return Ok(None) };
+    let inputs = Inputs::random(kernel.kernel(), sizes, kernel.device(), seed, &steep)?;
+    let gate = Gate::new(kernel.kernel(), &inputs, seed)?;
+    if !gate.is_steady() {
+        return Ok(None);
+    }
+    launch(kernel, &inputs)?;
+    let verdicts = gate.verdicts(&inputs)?;
+    Ok(Some((steep, verdicts)))
+}
+
+/// The data with which exponents are much larger; `None` if no input that `data` leaves open scales one.
+///
+/// # Errors
+/// Sizes or data that do not fit the kernel.
+pub fn steep_data(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, data: &InputData) -> Result<Option<InputData>> {
+    let sizes = all_sizes(kernel, sizes)?;
+    let plan = Plan::new(kernel.ir(), &sizes, data).map_err(super::TuneError::from)?;
+    Ok(plan.steep())
+}
+
+/// Runs the kernel once on outputs that hold NaN, so that what is never written shows.
+fn launch(kernel: &LoadedKernel, inputs: &Inputs) -> Result<()> {
+    for value in &inputs.values {
+        if let Value::Output(tensor) = value {
+            tensor.fill_bytes(0xff)?;
+        }
+    }
+    kernel.launch(&inputs.arguments())?;
+    kernel.device().synchronize()
+}
+
 fn checked(
     kernel: &LoadedKernel,
     sizes: &BTreeMap<String, i64>,
     seed: u64,
     data: &InputData,
 ) -> Result<(Inputs, Vec<OutputVerdict>)> {
-    let device = kernel.device();
-    let inputs = Inputs::random(kernel.kernel(), sizes, device, seed, data)?;
-    for value in &inputs.values {
-        if let Value::Output(tensor) = value {
-            tensor.fill_bytes(0xff)?; // NaN: what is never written shows
-        }
-    }
-    kernel.launch(&inputs.arguments())?;
-    device.synchronize()?;
+    let inputs = Inputs::random(kernel.kernel(), sizes, kernel.device(), seed, data)?;
+    launch(kernel, &inputs)?;
     let verdicts = Gate::new(kernel.kernel(), &inputs, seed)?.verdicts(&inputs)?;
     Ok((inputs, verdicts))
 }

@@ -28,7 +28,7 @@ mod tune;
 pub use crate::inputs::{DataError, Distribution, InputData, Values};
 pub use error::TuneError;
 pub use gate::Trial;
-pub use measure::{MeasureOptions, Measured, judge, judge_on, measure};
+pub use measure::{MeasureOptions, Measured, judge, judge_on, judge_steep, measure, steep_data};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};
 pub use search::Stop;
 pub use sequence::{MeasuredSequence, Part, PeakMemory, count_memory, count_scratch, measure_sequence};

@@ -69,6 +69,8 @@ pub struct OutputReference {
     pub exact: Vec<f64>,
     /// What errors are allowed.
     pub bound: Bound,
+    /// Whether the baseline is finite wherever the exact value is.
+    pub steady: bool,
 }
 
 impl Reference {
@@ -101,10 +103,16 @@ impl Reference {
                 // The plain computation stores to an output of this type.
                 plain.iter_mut().for_each(|x| *x = super::launch::rounded(elem, *x));
                 let bound = Bound::new(elem, &values, &plain);
-                OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, bound }
+                let steady = values.iter().zip(&plain).all(|(exact, plain)| !exact.is_finite() || plain.is_finite());
+                OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, bound, steady }
             })
             .collect();
         Ok(Self { programs: chosen, outputs })
+    }
+
+    /// Whether the text overflows nowhere in f32 where it does not in f64.
+    pub fn is_steady(&self) -> bool {
+        self.outputs.iter().all(|output| output.steady)
     }
 
     /// Judges the outputs of a launch whose arguments were `arguments`.

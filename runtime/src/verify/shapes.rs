@@ -1,13 +1,14 @@
 //! The shapes that a kernel of one's own is checked on: few, small, and such that every part of the text acts.
 //!
 //! Axes that tiles walk have lengths of which no two are equal and no tile divides one, more and fewer rows than keys, a single
-//! row, and a single key; the longest are several tiles of every schedule. Sizes of the grid are 2 or 3, heads share groups
-//! unevenly to what a wrong quotient would do, and sizes of which the text divides fit.
+//! row, and a single key; the longest are several tiles of every schedule. In the last shape loops have nothing to walk, so
+//! that results are the initial values of what loops carry. Sizes of the grid are 2 or 3, heads share groups unevenly to what
+//! a wrong quotient would do, and sizes of which the text divides fit.
 
 use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::uses::groupings;
-use flashtile_dsl::ir::{At, Kernel, Op, SizeExpr, SizeId, SizeKind};
+use flashtile_dsl::ir::{At, AxisKind, BinaryOp, IndexOp, Kernel, Op, ProgramDim, SizeExpr, SizeId, SizeKind, ValueId};
 
 /// A round of the check.
 struct Round {
@@ -19,12 +20,19 @@ struct Round {
     other: i64,
 }
 
+/// The first so many default shapes are also checked on steep inputs, where exponents are over a hundred times as large. All in
+/// which loops walk something: with several tiles maxima fall by more than `exp` can hold, and rows of few keys lie far below 0.
+pub const STEEP_SHAPES: usize = 4;
+
 const ROUNDS: [Round; 4] = [
     Round { walked: [203, 331, 150], grouped: (4, 2), other: 2 },
     Round { walked: [131, 67, 87], grouped: (6, 2), other: 3 },
     Round { walked: [1, 331, 40], grouped: (3, 3), other: 2 },
     Round { walked: [67, 1, 1], grouped: (2, 1), other: 1 },
 ];
+
+/// The round whose other sizes the shape has in which loops walk nothing.
+const EMPTY: usize = 1;
 
 /// Constants to check a kernel with, where the user gives none: 64 and, so that two are never taken for each other, 32; 64 for all
 /// where a range would not fit into its dimension.
@@ -57,7 +65,7 @@ fn fits(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> bool {
 /// Run-time sizes to check a kernel on whose constants have these values: the first shape exercises the most.
 pub fn default_shapes(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> Vec<BTreeMap<String, i64>> {
     let groupings = groupings(kernel);
-    let shape = |round: &Round| {
+    let shape = |round: &Round| -> BTreeMap<String, i64> {
         let mut walked = 0;
         let mut of = |id: SizeId, name: &str| {
             if is_walked(kernel, name) {
@@ -75,7 +83,36 @@ pub fn default_shapes(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> Vec<BT
         };
         sizes.map(|(id, size)| (size.name.clone(), divisible(id, of(id, &size.name)))).collect()
     };
-    ROUNDS.iter().map(shape).collect()
+    let mut shapes: Vec<_> = ROUNDS.iter().map(shape).collect();
+    let empty: Vec<&String> = kernel.sizes.iter().filter(|(id, _)| can_be_empty(kernel, *id)).map(|(_, s)| &s.name).collect();
+    if !empty.is_empty() {
+        let mut nothing = shape(&ROUNDS[EMPTY]);
+        nothing.extend(empty.into_iter().map(|name| (name.clone(), 0)));
+        shapes.push(nothing);
+    }
+    shapes
+}
+
+/// Whether loops walk the size and nothing fails if there is none of it: no program, no index and no quotient needs one.
+fn can_be_empty(kernel: &Kernel, size: SizeId) -> bool {
+    let has = |extent: &SizeExpr| extent.sizes().any(|id| id == size);
+    let mut axes = kernel.axes.values().filter(|axis| has(&axis.extent)).peekable();
+    let only_loops = axes.peek().is_some() && axes.all(|axis| axis.kind == AxisKind::Loop);
+    let in_grid = kernel.grid().iter().any(|dim| matches!(dim, ProgramDim::Each(extent) if has(extent)));
+    let is_size = |v: &ValueId| match kernel.def(*v) {
+        Some((_, Op::FromIndex(x))) => matches!(kernel.def(*x), Some((_, Op::SizeOf(id))) if *id == size),
+        Some((_, Op::SizeOf(id))) => *id == size,
+        _ => false,
+    };
+    let needed = kernel.walk().into_iter().any(|(_, op)| match &kernel.ops[op].op {
+        Op::Load { tensor, at } | Op::Store { tensor, at, .. } => {
+            let extents = &kernel.tensor(*tensor).shape;
+            at.iter().zip(extents).any(|(at, extent)| !matches!(at, At::Tile(_)) && has(extent))
+        }
+        Op::Index(IndexOp::Div | IndexOp::Rem, _, by) | Op::Binary(BinaryOp::Div | BinaryOp::Rem, _, by) => is_size(by),
+        _ => false,
+    });
+    only_loops && !in_grid && !needed
 }
 
 /// Whether a tile axis walks the size.
@@ -136,9 +173,9 @@ mod tests {
         let kernel = Text::builtin("causal_rope_attention").expect("a built-in");
         let found = default_shapes(kernel.ir(), &[("D".to_owned(), 64)].into());
         let of = |name: &str| found.iter().map(|s| s[name]).collect::<Vec<_>>();
-        assert_eq!((of("M"), of("N")), (vec![203, 131, 1, 67], vec![331, 67, 331, 1]));
-        assert_eq!((of("H"), of("G"), of("B")), (vec![4, 6, 3, 2], vec![2, 2, 3, 1], vec![2, 3, 2, 1]));
-        assert_eq!(of("C"), [32; 4], "as many columns as are read");
+        assert_eq!((of("M"), of("N")), (vec![203, 131, 1, 67, 131], vec![331, 67, 331, 1, 0]));
+        assert_eq!((of("H"), of("G"), of("B")), (vec![4, 6, 3, 2, 6], vec![2, 2, 3, 1, 2], vec![2, 3, 2, 1, 3]));
+        assert_eq!(of("C"), [32; 5], "as many columns as are read");
     }
 
     #[test]
@@ -162,12 +199,28 @@ mod tests {
     }
 
     #[test]
+    fn loops_walk_nothing_in_the_last_shape() {
+        let of = |text: &str| shapes(text, &[]).iter().map(|s| (s["M"], s["N"])).collect::<Vec<_>>();
+        let sums = "pub fn f(x: &Tensor<f32, (M, N)>, y: &mut Tensor<f32, (M)>) {
+            let i = program(tiles(M));
+            let mut a = zeros(i);
+            for j in tiles(N) { a += rowsum(load(x, [i, j]))WHAT; }
+            store(y, [i], a);
+        }";
+        assert_eq!(of(&sums.replace("WHAT", "")).last(), Some(&(131, 0)));
+        let divides = of(&sums.replace("WHAT", " + (pos(i) % N)"));
+        assert!(divides.iter().all(|s| s.1 > 0), "nothing is divided by 0: {divides:?}");
+    }
+
+    #[test]
     fn sizes_reach_as_far_as_the_text() {
         let text = "pub fn f(x: &Tensor<f32, (P, N)>, y: &mut Tensor<f32, (N)>) {
             let i = program(tiles(N));
-            store(y, [i], load(x, [4, i]) + load(x, [1, i]));
+            let mut a = load(x, [4, i]) + load(x, [1, i]);
+            for j in tiles(N / 8) { a += rowsum(select(pos(i) >= pos(j), 1.0, 0.0)); }
+            store(y, [i], a);
         }";
         let found = shapes(text, &[]);
-        assert!(found.iter().all(|s| s["P"] == 5 && s["N"] > 0), "{found:?}");
+        assert!(found.iter().all(|s| s["P"] == 5 && s["N"] > 0 && s["N"] % 8 == 0), "{found:?}");
     }
 }

@@ -223,6 +223,7 @@ mod tests {
             places: (0..exact.len()).collect(),
             exact: exact.to_vec(),
             bound: Bound::new(elem, exact, plain),
+            steady: true,
         };
         OutputVerdict::new(&reference, found)
     }

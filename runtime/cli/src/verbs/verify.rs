@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use flashtile::conformance::{self, Case, CaseResult, Comparison, Sample};
 use flashtile::device::{DeviceKind, Emulation};
-use flashtile::tuner::{InputData, judge_on};
+use flashtile::tuner::{InputData, judge_on, judge_steep};
 use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions, verify};
 use serde_json::json;
 
@@ -366,15 +366,23 @@ fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions,
         }
     }
     let mut wrong = Vec::new();
-    for (subject, sizes) in &subjects {
+    // Steep inputs need several tiles of keys, and rows that see few of them.
+    let steep_shapes = if flags.shape.is_empty() { verify::STEEP_SHAPES } else { 0 };
+    for (at, (subject, sizes)) in subjects.iter().enumerate() {
         let bound = subject.kernel.bind(subject.elem, subject.consts.clone())?;
         let loaded = bound.on_with(device, options.clone())?;
-        let verdicts = judge_on(&loaded, sizes, flags.seed, &subject.input_data(&flags.data))?;
+        let data = subject.input_data(&flags.data);
+        let verdicts = judge_on(&loaded, sizes, flags.seed, &data)?;
         let shape = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
-        for verdict in &verdicts {
-            let line = format!("{kernel} {shape} seed={}: {verdict}", flags.seed);
+        let steep = if at < steep_shapes { judge_steep(&loaded, sizes, flags.seed, &data)? } else { None };
+        let all = [(None, verdicts)].into_iter().chain(steep.map(|(data, verdicts)| (Some(data), verdicts)));
+        for (steep, verdict) in all.flat_map(|(data, verdicts)| verdicts.into_iter().map(move |v| (data.clone(), v))) {
+            let on = steep.as_ref().map(|data| format!(" data={data}")).unwrap_or_default();
+            let line = format!("{kernel} {shape} seed={}{on}: {verdict}", flags.seed);
             match output.json {
-                true => output.json(&json!({ "kernel": kernel, "shape": sizes, "seed": flags.seed, "output": verdict }))?,
+                true => output.json(&json!({
+                    "kernel": kernel, "shape": sizes, "seed": flags.seed, "data": steep, "output": verdict
+                }))?,
                 false => output.text(&line)?,
             }
             if !verdict.passed() {
