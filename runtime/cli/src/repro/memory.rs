@@ -71,8 +71,8 @@ fn fixed(knobs: &str) -> How {
     How::Knobs(format!("{TILE}{knobs}"))
 }
 
-fn unfused(length: i64) -> Work {
-    let launches = ["naive_scores", "naive_softmax", "naive_output"].map(|name| launch(naive(name), 1, length, How::Tuned));
+fn unfused(length: i64, how: &How) -> Work {
+    let launches = ["naive_scores", "naive_softmax", "naive_output"].map(|name| launch(naive(name), 1, length, how.clone()));
     let oracle = Some(launch(Text::Builtin("attention"), 1, length, How::Tuned));
     Work::Ours(Sequence { launches: launches.to_vec(), oracle })
 }
@@ -92,8 +92,8 @@ fn rows(cells: impl Fn(&Length) -> Vec<(&'static str, Work, Option<f64>)>) -> Ve
 fn sections() -> Vec<Section> {
     let memory = rows(|Length(n, [naive, flash_mib], _)| {
         vec![
-            ("naive", unfused(*n), Some(*naive)),
-            // Of one part: nothing lies between launches.
+            // Of one part: nothing but S and P lies between launches.
+            ("naive", unfused(*n, &fixed(",splits=1")), Some(*naive)),
             ("flash", flash("attention", *n, fixed(",splits=1")), Some(*flash_mib)),
             ("flash, tuned", flash("attention", *n, How::Tuned), None),
             ("naive, PyTorch", peer(Library::Naive, *n), None),
@@ -103,14 +103,14 @@ fn sections() -> Vec<Section> {
     let traffic = || {
         rows(|Length(n, ..)| {
             vec![
-                ("naive", unfused(*n), (*n == TRAFFIC.0).then_some(TRAFFIC.1)),
+                ("naive", unfused(*n, &fixed(",splits=1")), (*n == TRAFFIC.0).then_some(TRAFFIC.1)),
                 ("flash", flash("attention", *n, fixed(",splits=1")), None),
             ]
         })
     };
     let time = rows(|Length(n, _, [naive, full, causal, sdpa])| {
         vec![
-            ("naive", unfused(*n), Some(*naive)),
+            ("naive", unfused(*n, &How::Tuned), Some(*naive)),
             ("flash", flash("attention", *n, How::Tuned), Some(*full)),
             ("causal", flash("causal_attention", *n, How::Tuned), Some(*causal)),
             ("SDPA", peer(Library::Sdpa, *n), Some(*sdpa)),
