@@ -107,7 +107,7 @@ mod tests {
         for name in ["widen", "EACH", "INFINITE", "row", "column", "first", "state", "f16", "Params", "lane", "u32"] {
             assert!(all.everywhere.contains(name), "{name}");
         }
-        assert!(["b", "d", "x", "step"].iter().all(|name| all.in_products.contains(name) && !all.everywhere.contains(name)));
+        assert!(["a", "b", "d", "x", "step"].iter().all(|name| all.in_products.contains(name) && !all.everywhere.contains(name)));
         assert!(all.suffixes.contains("_slot") && all.suffixes.contains("_pair"), "{:?}", all.suffixes);
         assert!(!all.everywhere.contains("mbarrier") && !all.everywhere.contains("if_"), "strings and tags are no identifiers");
     }
