@@ -58,12 +58,20 @@ fn edited_code_is_executed_and_its_race_told() {
     assert!(verify("same.cu").succeeds().contains("o right"));
     let spoilt = verify("spoilt.cu");
     assert_eq!(spoilt.code, 8, "{}", spoilt.stderr);
-    // A loop that never ends is told, after as many steps as the flag says.
-    sandbox.write("endless.cu", format!("{first}{{ volatile int never = 0; while (never == 0) {{}} }} __syncthreads();{rest}"));
-    let endless = verify("endless.cu --max-steps 20000");
-    assert_eq!(endless.code, 8, "{}", endless.stderr);
-    assert!(endless.stderr.contains("endless loop"), "{}", endless.stderr);
-    assert!(endless.stderr.contains("for 20000 instructions"), "{}", endless.stderr);
+    // A loop that never ends is told, after as many steps as the flag says: with the address that it reads, and with what is
+    // there. The compiler keeps a local variable in a register, volatile or not, so that the second loop reads no memory.
+    let endless = |code: &str| {
+        sandbox.write("endless.cu", format!("{first}{{ {code} while (never == 0) {{}} }} __syncthreads();{rest}"));
+        let endless = verify("endless.cu --max-steps 20000");
+        assert_eq!(endless.code, 8, "{}", endless.stderr);
+        assert!(endless.stderr.contains("for 20000 instructions"), "{}", endless.stderr);
+        endless.stderr
+    };
+    let polls = endless("__shared__ volatile int never; if (threadIdx.x == 0) never = 0; __syncthreads();");
+    assert!(polls.contains("endless loop at shared address"), "{polls}");
+    assert!(polls.contains("it waits for another value than 0 here"), "{polls}");
+    let spins = endless("volatile int never = 0;");
+    assert!(spins.contains("endless loop in block") && spins.contains("reads no memory"), "{spins}");
     let lines = spoilt.stderr.lines().filter(|line| line.trim_start().starts_with("attention.rs:")).count();
     assert!(lines >= 2 && spoilt.stderr.contains("in block (0, 0, 0)"), "{}", spoilt.stderr);
 }
