@@ -23,7 +23,7 @@ use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 use flashtile_tests::sass::{Findings, lost_operands};
 
 /// Variants compiled, without those that the model chooses.
-const VARIANTS: usize = 100;
+const VARIANTS: usize = 106;
 /// Kernels for which the model chooses a schedule, on each architecture.
 const CHOSEN: usize = 2;
 /// Free schedules among which half of the variants is chosen.

@@ -73,7 +73,7 @@ impl Writer<'_> {
             wrappers.push(format!("constexpr int THREADS = {};", e.plan.threads()));
         }
         for wrapper in &self.wrappers {
-            wrappers.push(wrapper.render(&self.renderer)?);
+            wrappers.push(wrapper.render(self.renderer)?);
         }
         let text = self.renderer.render(&KernelEntry {
             // Wrappers must not meet the functions that CUDA C++ declares, nor those and the parameter blocks of other entry

@@ -40,6 +40,9 @@ const VISITS: usize = 7;
 const KEEP_EVERY: usize = 16;
 /// Share of the budget for the first round.
 const FIRST_SHARE: f64 = 0.75;
+/// Shares of the budget in which one of each kind is tried, and in which something is measured at all.
+const UNTIL_EACH_KIND: f64 = 2.0;
+const UNTIL_MEASURED: f64 = 10.0;
 /// Share of the budget that the other rounds have at least, also where the first one took longer than its own: what wins single
 /// runs on a cool device is not what wins under load.
 const LATER_SHARE: f64 = 0.25;
@@ -226,10 +229,15 @@ impl<C: Send, B: Bench<C>> Search<'_, C, B> {
         let queue = Queue::new(todo.iter().map(|&i| (i, &schedules[i], predicted[i])));
         let (mut untried, mut dropped) = (queue.first().to_vec(), false);
         compile_all(compiler, &schedules, &queue, self.limits.jobs, &stop, |index, compiled| {
-            // What compiles first may be the slowest: until something is measured, and one of each kind was tried, there is no
-            // result worth having. That may take as long again.
+            // What compiles first may be the slowest: until one of each kind was tried there is no result worth having, and until
+            // something is measured none at all. The inputs and the oracle of a large call may take longer than a short budget.
             let is_first = untried.contains(&index);
-            if self.must_stop(if runners.is_empty() || !untried.is_empty() { 2.0 } else { FIRST_SHARE }) {
+            let share = match (runners.is_empty(), untried.is_empty()) {
+                (true, _) => UNTIL_MEASURED,
+                (false, false) => UNTIL_EACH_KIND,
+                (false, true) => FIRST_SHARE,
+            };
+            if self.must_stop(share) {
                 stop.store(true, Ordering::Relaxed);
                 return; // what is in the queue is dropped
             }

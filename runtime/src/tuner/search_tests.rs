@@ -107,7 +107,16 @@ struct Run {
 }
 
 fn run_with(fates: &[Fate], budget: f64, roofline: f64, cancel: &Cancel, known: Option<Vec<Candidate>>) -> Run {
-    let world = World { fates: fates.to_vec(), clock: Cell::new(0.0), log: RefCell::default() };
+    run_from(0.0, fates, budget, roofline, cancel, known)
+}
+
+/// A search that begins when the clock shows so many seconds.
+fn run_after(seconds: f64, fates: &[Fate], budget: f64) -> Run {
+    run_from(seconds, fates, budget, 0.0, &Cancel::default(), None)
+}
+
+fn run_from(clock: f64, fates: &[Fate], budget: f64, roofline: f64, cancel: &Cancel, known: Option<Vec<Candidate>>) -> Run {
+    let world = World { fates: fates.to_vec(), clock: Cell::new(clock), log: RefCell::default() };
     let fresh = |i: usize| Candidate::new(Schedule { block_m: i as u32, ..Schedule::default() }, i as f64);
     let mut candidates = known.unwrap_or_else(|| (0..fates.len()).map(fresh).collect());
     let events = RefCell::new(Vec::new());
@@ -197,6 +206,13 @@ fn every_rejection_says_where_and_why() {
     assert_eq!(rejected(3), (Stage::Spills, "65 bytes of spills, 64 are allowed"));
     assert_eq!(rejected(5), (Stage::Remark, "(C7510) serialized"));
     assert!(!run.log.contains(&1), "nothing is timed before it is right");
+}
+
+/// Inputs and an oracle that take three times the budget leave a winner all the same.
+#[test]
+fn a_budget_that_was_spent_before_the_search_gives_a_winner() {
+    let run = run_after(6.0, &[runs(0.2), runs(0.1)], 2.0);
+    assert!(run.found.winner.is_some(), "{:?}", run.found);
 }
 
 /// A budget that is spent before anything was measured, on the ranking say, still gives a winner.

@@ -13,6 +13,8 @@ use super::reference::OutputReference;
 pub struct Bound {
     /// Largest error of the baseline.
     pub baseline_max: f64,
+    /// The largest error may be so many times that.
+    pub max_ratio: f64,
     /// Mean error of the baseline.
     pub baseline_mean: f64,
     /// Largest error that is always allowed; a mean error of an eighth of it is, over many elements.
@@ -22,8 +24,12 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The largest error may be so many times that of the baseline.
+    /// The largest error may be so many times that of a baseline that rounds matrices to 16 bits.
     pub const MAX_RATIO: f64 = 2.0;
+    /// The same of a baseline in f32. Both computations then round alike, in orders of their own, and the larger of two
+    /// largest errors is often more than twice the other where a few elements have most of the error: 1.1 to 3.5 times for a
+    /// right kernel on seven draws of keys that grow 30-fold. The mean is held as closely as elsewhere.
+    pub const MAX_RATIO_F32: f64 = 4.0;
     /// The mean error may be so many times that of the baseline, over many elements.
     pub const MEAN_RATIO: f64 = 1.2;
     /// Largest error that is always allowed, relative to the largest exact magnitude: 16 roundings of an f32. In f32 the baseline has
@@ -31,13 +37,15 @@ impl Bound {
     /// are smaller than what was averaged, to which the roundings are relative. With 8 one in 24 right kernels of few outputs failed.
     pub const FLOOR: f64 = 16.0 * (f32::EPSILON / 2.0) as f64;
 
-    /// The bound for an output of these exact values, for which the plain computation gave `plain`.
-    pub fn new(elem: Elem, exact: &[f64], plain: &[f64]) -> Self {
+    /// The bound for an output of these exact values, for which the plain computation, which rounds matrices to `matrices`, gave
+    /// `plain`.
+    pub fn new(elem: Elem, exact: &[f64], plain: &[f64], matrices: Elem) -> Self {
         let baseline = Errors::of(exact, plain.iter().copied());
         let rounding = Errors::of(exact, exact.iter().map(|&x| rounded(elem, x)));
         let largest = exact.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
         Self {
             baseline_max: baseline.max.max(rounding.max),
+            max_ratio: if matrices == Elem::F32 { Self::MAX_RATIO_F32 } else { Self::MAX_RATIO },
             baseline_mean: baseline.mean.max(rounding.mean),
             floor: Self::FLOOR * largest,
             elements: exact.len(),
@@ -46,7 +54,7 @@ impl Bound {
 
     /// The largest error allowed.
     pub fn max(&self) -> f64 {
-        Self::MAX_RATIO * self.baseline_max + self.floor
+        self.max_ratio * self.baseline_max + self.floor
     }
 
     /// The mean error allowed. The mean of a single element is its error, for which as much is allowed as for any; of n
@@ -54,7 +62,7 @@ impl Bound {
     pub fn mean(&self) -> f64 {
         let share = 1.0 / self.elements.max(1) as f64;
         let between = |many: f64, one: f64| many + (one - many) * share;
-        between(Self::MEAN_RATIO, Self::MAX_RATIO) * self.baseline_mean + between(1.0 / 8.0, 1.0) * self.floor
+        between(Self::MEAN_RATIO, self.max_ratio) * self.baseline_mean + between(1.0 / 8.0, 1.0) * self.floor
     }
 }
 
@@ -222,10 +230,18 @@ mod tests {
             shape: vec![2, exact.len() / 2],
             places: (0..exact.len()).collect(),
             exact: exact.to_vec(),
-            bound: Bound::new(elem, exact, plain),
+            bound: Bound::new(elem, exact, plain, elem),
             steady: true,
         };
         OutputVerdict::new(&reference, found)
+    }
+
+    #[test]
+    fn in_f32_the_largest_error_may_be_four_times_the_baselines() {
+        let (exact, plain) = ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.1, 4.1]);
+        assert!(judge(Elem::F32, &exact, &plain, &[1.0, 2.0, 3.0, 4.35]).passed());
+        assert_eq!(judge(Elem::F32, &exact, &plain, &[1.0, 2.0, 3.0, 4.45]).failure, Some(Failure::MaxError));
+        assert_eq!(judge(Elem::F32, &exact, &plain, &[1.1, 2.1, 3.1, 4.1]).failure, Some(Failure::MeanError));
     }
 
     #[test]
