@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Programs for each slot up to which the assignment is played through.
-const PLAYED: f64 = 24.0;
+const PLAYED: f64 = 12.0;
 
 /// In which order programs are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,8 +52,8 @@ fn played(work: &[f64], last: u64, outer: u64, slots: f64, order: Order) -> f64 
     let of_tile = |tile: u64| work[(tile * work.len() as u64 / last) as usize];
     let mut slots: BinaryHeap<Reverse<Ended>> = (0..slots.max(1.0) as usize).map(|_| Reverse(Ended(0.0))).collect();
     let mut take = |work: f64| {
-        let Reverse(Ended(free)) = slots.pop().expect("as many slots as before");
-        slots.push(Reverse(Ended(free + work)));
+        let mut first = slots.peek_mut().expect("at least one slot");
+        first.0.0 += work;
     };
     match order {
         Order::Grid => (0..outer).for_each(|_| (0..last).for_each(|tile| take(of_tile(tile)))),
