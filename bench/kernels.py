@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import math
 import struct
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -10,6 +11,7 @@ SWIZZLES = {64: 2, 128: 3}  # CUtensorMapSwizzle by bytes of a box's row
 PROMOTION_L2_256B = 3
 MAP_BYTES = 128
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "i32": "int32"}
+BYTES = {"f16": 2, "bf16": 2, "f32": 4, "i32": 4}
 SCALARS = {"f32": "f", "i32": "i"}  # of the struct module
 
 
@@ -107,9 +109,10 @@ def fold(rows, tensors, sizes):
     return seen, {**sizes, rows["size"]: share * count}
 
 
-def padded(row, itemsize):
-    """Elements from row to row of scratch memory: rows begin at multiples of the next power of two, of 16 to 128 bytes."""
-    alignment = min(max(1 << max(row * itemsize - 1, 0).bit_length(), 16), 128) // itemsize
+def padded(row, size):
+    """Elements of `size` bytes from row to row of scratch memory: rows begin at multiples of the next power of two, of 16 to 128
+    bytes."""
+    alignment = min(max(1 << max(row * size - 1, 0).bit_length(), 16), 128) // size
     return -(-row // alignment) * alignment
 
 
@@ -129,10 +132,11 @@ class Kernel:
             tensors, sizes = fold(self.meta["folded"], tensors, sizes)
         scratch = {}
         for t in self.meta["scratch"]:
-            *outer, row = [value(extent, sizes) for extent in t["shape"]]
-            dtype = getattr(self.torch, DTYPES[t["elem"].lower()])
-            whole = self.torch.empty([*outer, padded(row, dtype.itemsize)], dtype=dtype, device="cuda")
-            scratch[t["name"]] = whole[..., :row]
+            shape, elem = [value(extent, sizes) for extent in t["shape"]], t["elem"].lower()
+            whole = [*shape[:-1], padded(shape[-1], BYTES[elem])]
+            memory = self.torch.empty(whole, dtype=getattr(self.torch, DTYPES[elem]), device="cuda")
+            strides = [math.prod(whole[dimension + 1 :]) for dimension in range(len(whole))]
+            scratch[t["name"]] = View(memory, shape, strides)
         launches = [launch.launcher({**tensors, **scratch}, sizes, scalars) for launch in self.launches]
 
         def launch():
