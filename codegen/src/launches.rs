@@ -10,7 +10,7 @@ use crate::abi::{FoldedRows, Scratch};
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::generate;
 use crate::instance::Instance;
-use crate::rewrite::{self, Folded};
+use crate::rewrite::{self, Folded, Staged};
 use crate::schedule::{BLayout, Combine, Fold, LoopOrder, Persistent, Precompute, RunningMax, Schedule, Walk};
 use crate::space;
 
@@ -80,40 +80,27 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
     };
     let (mut pieces, mut scratch) = (Vec::new(), Vec::new());
     let mut kernel = instance.kernel.clone();
+    // What rewrites move ahead. `tall`: with more rows a block than other launches that move little.
+    let mut stage = |refused: &str, tall: bool, rewrite: &dyn Fn(&Kernel) -> Result<Staged, String>| match rewrite(&kernel) {
+        Ok(Staged { ahead, main, between }) => {
+            scratch.extend(between.iter().map(|name| scratch_tensor(instance, &main, name)));
+            for Piece { instance, schedule } in ahead.into_iter().map(follows) {
+                let schedule = if tall { Schedule { block_m: 64, warps: 4, ..schedule } } else { schedule };
+                pieces.push(Piece { instance, schedule });
+            }
+            kernel = main;
+        }
+        Err(why) => reasons.push(format!("{refused}: {why}")),
+    };
     if let Some(sides) = rewrite::Sides::of(schedule.precompute) {
-        match rewrite::precompute(&kernel, sides) {
-            Ok(made) => {
-                scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));
-                for ahead in made.ahead {
-                    let Piece { instance, schedule } = follows(ahead);
-                    pieces.push(Piece { instance, schedule: Schedule { block_m: 64, warps: 4, ..schedule } });
-                }
-                kernel = made.main;
-            }
-            Err(why) => reasons.push(format!("precompute={} has nothing to do: {why}", schedule.precompute.name())),
-        }
+        let refused = format!("precompute={} has nothing to do", schedule.precompute.name());
+        stage(&refused, true, &|kernel| rewrite::precompute(kernel, sides));
     }
-    if schedule.b_layout == BLayout::Pretransposed {
-        match rewrite::pretranspose(&kernel) {
-            Ok(made) => {
-                scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));
-                pieces.extend(made.prepare.into_iter().map(follows));
-                kernel = made.main;
-            }
-            Err(why) => reasons.push(format!("b_layout=pretransposed has nothing to transpose: {why}")),
-        }
-    }
-    if schedule.b_layout == BLayout::Copied {
-        match rewrite::copy_ahead(&of(kernel.clone())) {
-            Ok(made) => {
-                scratch.extend(made.between.iter().map(|name| scratch_tensor(instance, &made.main, name)));
-                for ahead in made.ahead {
-                    let Piece { instance, schedule } = follows(ahead);
-                    pieces.push(Piece { instance, schedule: Schedule { block_m: 64, warps: 4, ..schedule } });
-                }
-                kernel = made.main;
-            }
-            Err(why) => reasons.push(format!("b_layout=copied has nothing to copy: {why}")),
+    match schedule.b_layout {
+        BLayout::AsGiven => {}
+        BLayout::Pretransposed => stage("b_layout=pretransposed has nothing to transpose", false, &rewrite::pretranspose),
+        BLayout::Copied => {
+            stage("b_layout=copied has nothing to copy", true, &|kernel| rewrite::copy_ahead(&of(kernel.clone())));
         }
     }
     let main = pieces.len();

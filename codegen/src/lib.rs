@@ -31,9 +31,9 @@ pub use instance::{Facts, Instance, folded_rows, wide_tensors};
 pub use launches::why_not_folded;
 pub use model::{Constants, Machine, Prepared, Ranker, Ranking, default_schedule, predict, prepare, rank, ranking};
 pub use rewrite::{
-    Copied, Folded, GroupedSplit, Interchanged, NotFolded, Precomputed, Pretransposed, Sides, Split, copy_ahead, fold,
-    interchange, precompute, pretranspose, split, split_grouped, split_joined, why_not_copy, why_not_fold, why_not_interchange,
-    why_not_precompute, why_not_pretranspose, why_not_split,
+    Folded, GroupedSplit, Interchanged, NotFolded, Sides, Split, Staged, copy_ahead, fold, interchange, precompute, pretranspose,
+    split, split_grouped, split_joined, why_not_copy, why_not_fold, why_not_interchange, why_not_precompute,
+    why_not_pretranspose, why_not_split,
 };
 pub use schedule::{
     BLayout, Combine, Edges, Exponential, Fold, Fragments, KNOBS, Knob, LoopOrder, OperandA, Persistent, PingPong, Precompute,

@@ -262,7 +262,7 @@ proptest! {
     fn transposed_operands_mean_the_same(call in calls(), count in 1u32..4) {
         for kernel in kernels().into_iter().filter(|k| why_not_pretranspose(k).is_none()) {
             let made = pretranspose(&kernel).expect("something is transposed");
-            let mut launches: Vec<&Kernel> = made.prepare.iter().chain([&made.main]).collect();
+            let mut launches: Vec<&Kernel> = made.ahead.iter().chain([&made.main]).collect();
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{}", kernel.name);
             // The rewrites go together.
             let split = split(&made.main, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
@@ -372,7 +372,7 @@ proptest! {
                 // The rewrites go together.
                 let transposed = pretranspose(&kernel).expect("something is transposed");
                 let made = interchange(&transposed.main).expect("it can be");
-                let launches: Vec<&Kernel> = transposed.prepare.iter().chain(three(&made)).collect();
+                let launches: Vec<&Kernel> = transposed.ahead.iter().chain(three(&made)).collect();
                 prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{}", kernel.name);
             }
             exchanged.push(kernel.name);
@@ -494,7 +494,7 @@ proptest! {
                 prop_assert_eq!(folded.difference(&kernel, gap, &three(&made), Exact64), None, "{}", kernel.name);
             }
             if let Ok(made) = pretranspose(main) {
-                let launches: Vec<&Kernel> = made.prepare.iter().chain([&made.main]).collect();
+                let launches: Vec<&Kernel> = made.ahead.iter().chain([&made.main]).collect();
                 prop_assert_eq!(folded.difference(&kernel, gap, &launches, Exact64), None, "{}", kernel.name);
             }
             all.push(kernel.name);
@@ -679,7 +679,7 @@ fn keys_are_transposed_and_values_are_not() {
     let text = made.main.to_string();
     assert!(text.contains("param k_transposed: &tensor<T, (B, G, D, N)>") && !text.contains("transpose %"), "{text}");
     assert!(text.contains("load_tile k_transposed[%0, ") && text.contains(", 0 .. D, tile %"), "{text}");
-    let text = made.prepare[0].to_string();
+    let text = made.ahead[0].to_string();
     assert!(text.starts_with("kernel causal_attention_transpose_k {"), "{text}");
     assert!(text.contains("= program B, G, tiles(row)"), "{text}");
     // A product without a transpose, and a tensor that something else reads too.

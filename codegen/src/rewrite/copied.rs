@@ -13,18 +13,8 @@ use flashtile_dsl::ir::{
 };
 
 use super::edit;
+use super::staged::Staged;
 use crate::instance::Instance;
-
-/// A kernel that reads copies, and the kernels that make them.
-#[derive(Clone, Debug)]
-pub struct Copied {
-    /// One for all tensors whose rows lie alike, to be run before.
-    pub ahead: Vec<Kernel>,
-    /// Reads the copies.
-    pub main: Kernel,
-    /// Names of the copies, in the order of what writes them.
-    pub between: Vec<String>,
-}
 
 /// Why there is nothing to copy; `None` if there is something.
 pub fn why_not_copy(instance: &Instance) -> Option<String> {
@@ -33,8 +23,8 @@ pub fn why_not_copy(instance: &Instance) -> Option<String> {
 
 const NOTHING: &str = "no right operand of a product is loaded from an input whose packed rows begin within lines of 128 bytes";
 
-/// Whether a copy may pay: where packed rows begin at odd multiples of 16 bytes. Measured beside the original, an H100, N = 3000 and
-/// 6000: 0.80 to 1.1 of its time there, 1.01 to 1.3 where rows begin at multiples of 32 or 64 bytes.
+/// Whether a copy may pay: where packed rows begin at odd multiples of 16 bytes. Where they begin at multiples of 32 or 64 bytes
+/// it lost in every cell that was measured (docs/performance.md, "What decides at head dims and lengths of one's own").
 pub(crate) fn copies_pay(instance: &Instance) -> bool {
     candidates(instance).values().any(|&(_, row)| row % 32 != 0)
 }
@@ -46,7 +36,7 @@ const LINE: i64 = 128;
 ///
 /// # Errors
 /// What [`why_not_copy`] says.
-pub fn copy_ahead(instance: &Instance) -> Result<Copied, String> {
+pub fn copy_ahead(instance: &Instance) -> Result<Staged, String> {
     let kernel = &instance.kernel;
     let found = candidates(instance);
     if found.is_empty() {
@@ -74,7 +64,7 @@ pub fn copy_ahead(instance: &Instance) -> Result<Copied, String> {
         }
     }
     let ahead = groups.into_iter().map(|(programs, copies)| copier(kernel, &programs, &copies)).collect();
-    Ok(Copied { ahead, main: edit::finished(main), between })
+    Ok(Staged { ahead, main: edit::finished(main), between })
 }
 
 /// The tensors that a copy changes, each with a load that feeds a right operand and the bytes of its rows.

@@ -12,17 +12,19 @@ mod interchange;
 mod precompute;
 mod pretranspose;
 mod split;
+mod staged;
 mod uniform;
 
 use flashtile_dsl::ir::Kernel;
 
 pub(crate) use copied::copies_pay;
-pub use copied::{Copied, copy_ahead, why_not_copy};
+pub use copied::{copy_ahead, why_not_copy};
 pub use fold::{Folded, NotFolded, fold, why_not_fold, why_not_fold_shared};
 pub use interchange::{Interchanged, interchange, why_not_interchange};
-pub use precompute::{Precomputed, Sides, precompute, why_not_precompute};
-pub use pretranspose::{Pretransposed, pretranspose, why_not_pretranspose};
+pub use precompute::{Sides, precompute, why_not_precompute};
+pub use pretranspose::{pretranspose, why_not_pretranspose};
 pub use split::{GroupedSplit, Split, groups, split, split_grouped, split_joined, why_not_split};
+pub use staged::Staged;
 
 use crate::instance::Facts;
 use crate::schedule::{Exponential, Schedule};

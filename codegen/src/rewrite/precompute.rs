@@ -18,18 +18,8 @@ use flashtile_dsl::ir::{
 };
 
 use super::edit;
+use super::staged::Staged;
 use crate::schedule::Precompute;
-
-/// A kernel whose computed operands are loaded, and the kernels that compute them.
-#[derive(Clone, Debug)]
-pub struct Precomputed {
-    /// The kernels that are launched first.
-    pub ahead: Vec<Kernel>,
-    /// The original, without the computation.
-    pub main: Kernel,
-    /// Names of the tensors between, outputs of `ahead` and inputs of `main`.
-    pub between: Vec<String>,
-}
 
 /// Which operands are computed ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +50,7 @@ pub fn why_not_precompute(kernel: &Kernel, sides: Sides) -> Option<String> {
 ///
 /// # Errors
 /// What [`why_not_precompute`] says.
-pub fn precompute(kernel: &Kernel, sides: Sides) -> Result<Precomputed, String> {
+pub fn precompute(kernel: &Kernel, sides: Sides) -> Result<Staged, String> {
     let operands = operands(kernel, sides)?;
     let sums = sums(kernel, &operands);
     let tensors = tensors(kernel, &operands, &sums);
@@ -78,7 +68,7 @@ pub fn precompute(kernel: &Kernel, sides: Sides) -> Result<Precomputed, String> 
         preparing(kernel, &operands, group, &tensors, format!("{}_prepare{suffix}", kernel.name))
     });
     let between = tensors.iter().map(|t| t.name.clone()).collect();
-    Ok(Precomputed { ahead: ahead.collect(), main: main(kernel, &operands, &tensors, &sums), between })
+    Ok(Staged { ahead: ahead.collect(), main: main(kernel, &operands, &tensors, &sums), between })
 }
 
 /// An operand that can be computed ahead.

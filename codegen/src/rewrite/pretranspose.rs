@@ -11,17 +11,7 @@ use flashtile_dsl::ir::{
 };
 
 use super::edit;
-
-/// A kernel that reads tensors transposed, and the kernels that write them.
-#[derive(Clone, Debug)]
-pub struct Pretransposed {
-    /// One for every tensor, to be run before.
-    pub prepare: Vec<Kernel>,
-    /// Reads them.
-    pub main: Kernel,
-    /// Names of the transposed tensors, in the order of what writes them.
-    pub between: Vec<String>,
-}
+use super::staged::Staged;
 
 /// Why nothing can be transposed beforehand; `None` if something can.
 pub fn why_not_pretranspose(kernel: &Kernel) -> Option<String> {
@@ -34,9 +24,9 @@ pub fn why_not_pretranspose(kernel: &Kernel) -> Option<String> {
 ///
 /// # Errors
 /// What [`why_not_pretranspose`] says.
-pub fn pretranspose(kernel: &Kernel) -> Result<Pretransposed, String> {
+pub fn pretranspose(kernel: &Kernel) -> Result<Staged, String> {
     let mut main = kernel.clone();
-    let (mut prepare, mut between) = (Vec::new(), Vec::new());
+    let (mut ahead, mut between) = (Vec::new(), Vec::new());
     let found = candidates(kernel);
     if found.is_empty() {
         return Err(why_not_pretranspose(kernel).expect("there is no candidate"));
@@ -48,7 +38,7 @@ pub fn pretranspose(kernel: &Kernel) -> Result<Pretransposed, String> {
         let last = shape.len() - 1;
         shape.swap(last - 1, last);
         let written = TensorDecl { shape, direction: Direction::Out, ..decl.clone() };
-        prepare.push(transposer(kernel, tensor, &name, &written, loads[0]));
+        ahead.push(transposer(kernel, tensor, &name, &written, loads[0]));
         let kind = ParamKind::Tensor(TensorDecl { direction: Direction::In, ..written });
         let param = main.params.push(Param { name: name.clone(), kind, span: Span::default() });
         for load in loads {
@@ -56,7 +46,7 @@ pub fn pretranspose(kernel: &Kernel) -> Result<Pretransposed, String> {
         }
         between.push(name);
     }
-    Ok(Pretransposed { prepare, main: edit::finished(main), between })
+    Ok(Staged { ahead, main: edit::finished(main), between })
 }
 
 /// The tensors that can be transposed, with all loads of each. Every use of such a tensor is a transposed right operand.
