@@ -165,7 +165,16 @@ pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> L
 
 /// Generates the code of an instance under a schedule.
 pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Generated, Error> {
-    let planned = planned(instance, schedule, arch)?;
+    generate_planned(planned(instance, schedule, arch)?, instance, schedule, arch)
+}
+
+/// Generates code from the plans of an instance's launches under a schedule.
+pub(crate) fn generate_planned(
+    planned: Planned,
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &'static Arch,
+) -> Result<Generated, Error> {
     if !planned.reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 12;
+pub const SPACE_VERSION: u32 = 13;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {

@@ -166,6 +166,16 @@ pub(crate) fn combining(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
     all
 }
 
+/// Programs for each slot up to which blocks that end with their program are tried.
+const FEW: f64 = 2.0;
+
+/// The schedule with a block for each program where there are so few programs that blocks hardly have a second one: nothing is
+/// gained by staying then, and asking for the next program costs.
+pub(crate) fn leaving(schedule: &Schedule, programs: f64, slots: f64) -> Option<Schedule> {
+    let leaves = schedule.persistent != Persistent::Off && programs <= FEW * slots;
+    leaves.then(|| Schedule { persistent: Persistent::Off, outer_stages: 1, ..schedule.clone() })
+}
+
 /// The schedule with its loops walked from the last tile, where that may matter: a lazy maximum moves as often as scores grow along
 /// the walk. The kernel's loops must allow it.
 pub(crate) fn descending(schedule: &Schedule) -> Option<Schedule> {

@@ -1,11 +1,13 @@
 //! What only a GPU can show: run with `cargo test -p flashtile --test gpu -- --ignored` on a machine that has one.
 //! (`flashtile verify --all --device cuda:0` checks results; this checks the launcher.)
 
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use flashtile::cache::Cache;
 use flashtile::device::{DeviceError, LaunchOptions, Origin};
 use flashtile::toolchain::{Toolchain, ToolchainOptions};
+use flashtile::tuner::{TuneOptions, tune};
 use flashtile::{Arch, Device, Elem, Error, Kernel, LoadedKernel, Stream, Tensor, f16};
 
 const SHAPE: [usize; 4] = [1, 4, 512, 64];
@@ -21,15 +23,18 @@ struct Problem {
 
 impl Problem {
     fn new() -> Self {
-        let device = Device::cuda(0).expect("a GPU");
+        Self::of(&Device::cuda(0).expect("a GPU"), SHAPE)
+    }
+
+    fn of(device: &Device, shape: [usize; 4]) -> Self {
         let values = |seed: usize| -> Vec<f32> {
-            (0..SHAPE.iter().product()).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0).collect()
+            (0..shape.iter().product()).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0).collect()
         };
-        let tensor = |seed| Tensor::from_f32(&device, &SHAPE, &values(seed)).expect("fits");
+        let tensor = |seed| Tensor::from_f32(device, &shape, &values(seed)).expect("fits");
         let (q, k, v) = (tensor(1), tensor(2), tensor(3));
-        let o = Tensor::zeros(&device, &SHAPE).expect("fits");
-        let lse = Tensor::zeros(&device, &SHAPE[..3]).expect("fits");
-        Self { device, q, k, v, o, lse }
+        let o = Tensor::zeros(device, &shape).expect("fits");
+        let lse = Tensor::zeros(device, &shape[..3]).expect("fits");
+        Self { device: device.clone(), q, k, v, o, lse }
     }
 
     fn kernel(&self, options: LaunchOptions) -> LoadedKernel {
@@ -104,6 +109,38 @@ fn a_warm_start_needs_no_nvrtc_and_little_time() {
     assert_eq!(p.o.to_vec().expect("reads"), expected);
     if !cfg!(debug_assertions) {
         assert!(seconds < 10e-3, "{:.2} ms", seconds * 1e3);
+    }
+}
+
+/// A kernel that was tuned at one length, in a new process: a server whose lengths change.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_first_launch_for_new_sizes_takes_little_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let cache = Cache::at(directory.path());
+    let mut p = Problem::new();
+    let kernel = Kernel::builtin("causal_attention").expect("a built-in").bind(Elem::F16, [("D", 64)]).expect("binds");
+    let sizes = |n: i64| BTreeMap::from([("B", 1), ("H", 4), ("G", 4), ("M", n), ("N", n)].map(|(k, v)| (k.to_owned(), v)));
+    let options = TuneOptions { budget: Duration::from_secs(4), cache: cache.clone(), ..TuneOptions::default() };
+    tune(&kernel, &sizes(512), &p.device, &options).expect("tunes");
+    let loaded = p.kernel(fresh(&cache));
+    p.launch(&loaded, 0.125, None).expect("launches");
+    assert!(loaded.variants().iter().all(|v| v.origin == Origin::Tuned), "{:?}", loaded.variants());
+    let mut worst = 0.0f64;
+    for n in [257, 300, 700, 1025, 1900] {
+        let mut p = Problem::of(&p.device, [1, 4, n, 64]);
+        p.device.synchronize().expect("ends");
+        let start = Instant::now();
+        p.launch(&loaded, 0.125, None).expect("launches");
+        let seconds = start.elapsed().as_secs_f64();
+        let variants = loaded.variants();
+        let variant = variants.last().expect("a variant");
+        println!("N = {n}: {:.2} ms, {:?}, {}", seconds * 1e3, variant.origin, variant.schedule);
+        assert_ne!(variant.origin, Origin::Model, "what was tuned nearby serves this");
+        worst = worst.max(seconds);
+    }
+    if !cfg!(debug_assertions) {
+        assert!(worst < 10e-3, "{:.2} ms", worst * 1e3);
     }
 }
 

@@ -10,7 +10,11 @@ use flashtile_codegen::{Arch, Constants, Facts, Instance, Machine, Prepared, Sch
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 use serde::Deserialize;
 
-const FILES: [&str; 2] = [include_str!("../evidence/h100.json"), include_str!("../evidence/h100_rows.json")];
+const FILES: [&str; 3] = [
+    include_str!("../evidence/h100.json"),
+    include_str!("../evidence/h100_rows.json"),
+    include_str!("../evidence/h100_dynamic.json"),
+];
 
 /// Whether the model's constants were fitted to a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

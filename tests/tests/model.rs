@@ -4,10 +4,9 @@ use flashtile_codegen::Constants;
 use flashtile_tests::evidence::{Half, cells};
 
 /// The schedule that the model ranks first takes at most so much of the fastest one's time, in the mean of each half.
-const MEAN: f64 = 1.03;
-/// The same in the worst cell: causal, d 96, N = 1645, 22 heads. Tiles of 192 rows are judged 15% too fast where there are one or two
-/// programs for each multiprocessor. Two repetitions of these short launches differ by up to 3%.
-const WORST: f64 = 1.28;
+const MEAN: f64 = 1.025;
+/// The same in the worst cell: causal, d 256, N = 6272, 45 heads, at 1.117. Two repetitions of short launches differ by up to 3%.
+const WORST: f64 = 1.15;
 
 #[test]
 fn the_choice_of_the_model_is_near_the_fastest_also_where_it_was_not_fitted() {

@@ -4,15 +4,16 @@
 //! a ranking for further sizes takes microseconds a schedule.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use rayon::prelude::*;
 
 use super::constants::Constants;
 use super::machine::Machine;
-use super::time::{Judged, Prepared, prepare};
+use super::time::{Judged, Prepared, prepare, prepare_planned};
 use crate::arch::Arch;
 use crate::error::Error;
+use crate::generate::{self, Generated, Planned};
 use crate::instance::Instance;
 use crate::lower;
 use crate::rewrite;
@@ -21,6 +22,8 @@ use crate::space::{self, FoldedSpace};
 
 /// Schedules with splits, the best by prediction, with which the other ways to combine the parts are judged.
 const COMBINED: usize = 32;
+/// Schedules, the best by prediction, that are tried with blocks that end with their program too.
+const LEAVING: usize = 16;
 /// Schedules, the best by prediction, whose loops are tried from the last tile too.
 const DESCENDING: usize = 8;
 
@@ -34,6 +37,17 @@ pub struct Ranking {
 }
 
 impl Ranking {
+    /// Notes schedules as they were judged.
+    fn add(&mut self, judged: Vec<(Schedule, Result<Judged, Error>)>) -> Result<(), Error> {
+        for (schedule, judged) in judged {
+            match judged {
+                Ok(judged) => self.legal.push((schedule, judged.seconds)),
+                Err(error) => self.refuse(schedule, error)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Notes a schedule that is not legal.
     fn refuse(&mut self, schedule: Schedule, error: Error) -> Result<(), Error> {
         let reasons = match error {
@@ -51,6 +65,8 @@ pub struct Ranker {
     instance: Instance,
     arch: &'static Arch,
     prepared: RwLock<HashMap<Schedule, Arc<Result<Prepared, Error>>>>,
+    /// The plans of the schedule that was predicted last: it is often the one that is generated next.
+    predicted: Mutex<Option<(Schedule, Planned)>>,
     space: OnceLock<Space>,
 }
 
@@ -65,7 +81,13 @@ struct Space {
 impl Ranker {
     /// Of an instance.
     pub fn new(instance: &Instance, arch: &'static Arch) -> Self {
-        Self { instance: instance.clone(), arch, prepared: RwLock::default(), space: OnceLock::new() }
+        Self {
+            instance: instance.clone(),
+            arch,
+            prepared: RwLock::default(),
+            predicted: Mutex::default(),
+            space: OnceLock::new(),
+        }
     }
 
     fn space(&self) -> &Space {
@@ -78,12 +100,17 @@ impl Ranker {
     }
 
     fn prepared(&self, schedule: &Schedule) -> Arc<Result<Prepared, Error>> {
-        let known = self.prepared.read().unwrap_or_else(PoisonError::into_inner).get(schedule).cloned();
-        known.unwrap_or_else(|| {
-            let made = Arc::new(prepare(&self.instance, schedule, self.arch));
-            self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(schedule.clone(), made.clone());
-            made
-        })
+        self.known(schedule).unwrap_or_else(|| self.keep(schedule, prepare(&self.instance, schedule, self.arch)))
+    }
+
+    fn known(&self, schedule: &Schedule) -> Option<Arc<Result<Prepared, Error>>> {
+        self.prepared.read().unwrap_or_else(PoisonError::into_inner).get(schedule).cloned()
+    }
+
+    fn keep(&self, schedule: &Schedule, prepared: Result<Prepared, Error>) -> Arc<Result<Prepared, Error>> {
+        let made = Arc::new(prepared);
+        self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(schedule.clone(), made.clone());
+        made
     }
 
     fn judge(&self, schedule: &Schedule, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<Judged, Error> {
@@ -98,7 +125,35 @@ impl Ranker {
     /// # Errors
     /// [`Error::Illegal`] with the reasons against the schedule, [`Error::Unsupported`].
     pub fn predict(&self, schedule: &Schedule, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<f64, Error> {
+        if self.known(schedule).is_none() {
+            let planned = generate::planned(&self.instance, schedule, self.arch);
+            let prepared = planned.as_ref().map_err(Clone::clone).and_then(|planned| prepare_planned(planned, self.arch));
+            self.keep(schedule, prepared);
+            *self.predicted.lock().unwrap_or_else(PoisonError::into_inner) = planned.ok().map(|p| (schedule.clone(), p));
+        }
         Ok(self.judge(schedule, sizes, machine)?.seconds)
+    }
+
+    /// As [`Ranker::predict`], of several schedules at once: those that were not planned before are planned side by side.
+    pub fn predict_all(
+        &self,
+        schedules: &[&Schedule],
+        sizes: &BTreeMap<String, i64>,
+        machine: &Machine,
+    ) -> Vec<Result<f64, Error>> {
+        schedules.par_iter().map(|schedule| Ok(self.judge(schedule, sizes, machine)?.seconds)).collect()
+    }
+
+    /// Generates the code of a schedule, from the plans of its prediction if these were the last.
+    ///
+    /// # Errors
+    /// As [`crate::generate()`].
+    pub fn generate(&self, schedule: &Schedule) -> Result<Generated, Error> {
+        let predicted = self.predicted.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match predicted {
+            Some((of, planned)) if of == *schedule => generate::generate_planned(planned, &self.instance, schedule, self.arch),
+            _ => generate::generate(&self.instance, schedule, self.arch),
+        }
     }
 
     /// All legal schedules of the space with their predicted seconds, best first.
@@ -117,7 +172,7 @@ impl Ranker {
     }
 
     /// All schedules of the space, also those that are not legal, with the reasons. Either list may be empty. Schedules whose
-    /// programs do not fill the machine are there with splits too, those whose heads share tiles that one of them does not
+    /// programs do not fill the machine are there with splits too, those with few programs with blocks that do not stay, those whose heads share tiles that one of them does not
     /// fill with folded rows, and the best of those with a lazy maximum with their loops walked from the last tile.
     ///
     /// # Errors
@@ -134,6 +189,7 @@ impl Ranker {
         let mut ranking = Ranking::default();
         let mut unsupported = None;
         let mut splits = Vec::new();
+        let mut leaving = Vec::new();
         let mut candidates = space.candidates.clone();
         candidates
             .extend(space.folded.iter().flat_map(|folded| folded.schedules(&self.instance, arch, sizes, &space.candidates)));
@@ -144,6 +200,8 @@ impl Ranker {
                         let counts = crate::space::splits(judged.programs, judged.slots, judged.trips);
                         splits.extend(counts.into_iter().map(|splits| Schedule { splits, ..schedule.clone() }));
                     }
+                    let leaves = crate::space::leaving(&schedule, judged.programs, judged.slots);
+                    leaving.extend(leaves.map(|leaves| (leaves, judged.seconds)));
                     ranking.legal.push((schedule, judged.seconds));
                 }
                 // One instruction may take what another does not.
@@ -154,6 +212,14 @@ impl Ranker {
                 Err(error) => ranking.refuse(schedule, error)?,
             }
         }
+        leaving.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut left: Vec<Schedule> = Vec::new();
+        for (schedule, _) in leaving {
+            if left.len() < LEAVING && !left.contains(&schedule) {
+                left.push(schedule);
+            }
+        }
+        ranking.add(judged(left))?;
         let mut in_parts = Vec::new();
         for (schedule, judged) in judged(splits) {
             match judged {
@@ -170,12 +236,7 @@ impl Ranker {
             }
         }
         ranking.legal.extend(in_parts);
-        for (schedule, judged) in judged(combining) {
-            match judged {
-                Ok(judged) => ranking.legal.push((schedule, judged.seconds)),
-                Err(error) => ranking.refuse(schedule, error)?,
-            }
-        }
+        ranking.add(judged(combining))?;
         if let (true, Some(error)) = (ranking.legal.is_empty(), unsupported) {
             return Err(error);
         }
@@ -184,12 +245,7 @@ impl Ranker {
             // Steps cost the same in either order: how often a maximum moves is a matter of the data.
             let best =
                 ranking.legal.iter().filter_map(|(schedule, _)| crate::space::descending(schedule)).take(DESCENDING).collect();
-            for (schedule, judged) in judged(best) {
-                match judged {
-                    Ok(judged) => ranking.legal.push((schedule, judged.seconds)),
-                    Err(error) => ranking.refuse(schedule, error)?,
-                }
-            }
+            ranking.add(judged(best))?;
             ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
         }
         Ok(ranking)

@@ -1,6 +1,6 @@
 //! Code for a schedule: generated, then taken from the cache or compiled and kept there.
 
-use flashtile_codegen::{Abi, Arch, Facts, FoldedRows, Schedule, Scratch};
+use flashtile_codegen::{Abi, Arch, Facts, FoldedRows, Generated, Schedule, Scratch};
 
 use super::generate;
 use crate::cache::{Cache, ModuleKey, ModuleRecord};
@@ -36,8 +36,7 @@ impl Code {
     }
 }
 
-/// Generates code and compiles it, unless the cache has it. NVRTC is looked for only if it is needed, or named by the user: then code
-/// of another version is not taken from the cache.
+/// Generates the code of a schedule, and compiles it unless the cache has it: see [`compile_generated`].
 ///
 /// # Errors
 /// [`crate::kernel::KernelError`] if the schedule is not legal, [`crate::toolchain::ToolchainError`].
@@ -50,12 +49,20 @@ pub fn compile(
     cache: &Cache,
 ) -> Result<Code> {
     let generated = generate(&kernel.instance(facts.clone()), schedule, arch)?;
-    let key = ModuleKey::new(&generated.source, arch.name);
+    compile_generated(&kernel.ir().name, generated, toolchain, cache)
+}
+
+/// Compiles the code of the kernel of this name, unless the cache has it. NVRTC is looked for only if it is needed, or named by the user: then code
+/// of another version is not taken from the cache.
+///
+/// # Errors
+/// [`crate::toolchain::ToolchainError`].
+pub fn compile_generated(kernel: &str, generated: Generated, toolchain: &Toolchain, cache: &Cache) -> Result<Code> {
+    let key = ModuleKey::new(&generated.source, generated.arch);
     let (module, compile_seconds) = match cache.module(&key, toolchain.required_version()?) {
         Some(module) => (module, 0.0),
         None => {
-            let name = format!("{}.cu", kernel.ir().name);
-            let compiled = toolchain.compile(&generated.source, &name, arch.name)?;
+            let compiled = toolchain.compile(&generated.source, &format!("{kernel}.cu"), generated.arch)?;
             let module =
                 ModuleRecord { key, nvrtc: compiled.nvrtc, report: compiled.report, cubin: compiled.cubin, ptx: compiled.ptx };
             cache.keep_module(&module);
@@ -71,7 +78,7 @@ pub fn compile(
             return Err(ToolchainError::Registers { name: abi.entry.clone(), asked, launched }.into());
         }
     }
-    let (schedule, source) = (schedule.clone(), generated.source);
+    let (schedule, source) = (generated.schedule, generated.source);
     let (main, scratch, folded) = (generated.main, generated.scratch, generated.folded);
     Ok(Code { schedule, source, launches, main, scratch, folded, module, compile_seconds })
 }

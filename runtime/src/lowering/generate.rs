@@ -15,7 +15,7 @@ use crate::kernel::{BoundKernel, KernelError};
 /// [`KernelError::IllegalSchedule`] with all reasons.
 pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<(), KernelError> {
     let legality = flashtile_codegen::check(instance, schedule, arch);
-    if legality.is_legal() { Ok(()) } else { Err(illegal(instance, schedule, arch, legality.reasons)) }
+    if legality.is_legal() { Ok(()) } else { Err(illegal(&instance.kernel.name, schedule, arch, legality.reasons)) }
 }
 
 /// Generates code.
@@ -23,12 +23,27 @@ pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> R
 /// # Errors
 /// [`KernelError::IllegalSchedule`] with all reasons, or [`KernelError::Generate`].
 pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Generated, KernelError> {
-    flashtile_codegen::generate(instance, schedule, arch).map_err(|error| match error {
-        flashtile_codegen::Error::Illegal { reasons, .. } => illegal(instance, schedule, arch, reasons),
-        other => {
-            KernelError::Generate { kernel: instance.kernel.name.clone(), arch: arch.name.to_owned(), reason: other.to_string() }
-        }
-    })
+    flashtile_codegen::generate(instance, schedule, arch).map_err(|error| fault(error, &instance.kernel.name, schedule, arch))
+}
+
+/// As [`generate`], from the plans that a ranker has made for a prediction, if these were its last.
+///
+/// # Errors
+/// As [`generate`].
+pub fn generate_with(
+    ranker: &Ranker,
+    kernel: &BoundKernel,
+    schedule: &Schedule,
+    arch: &'static Arch,
+) -> Result<Generated, KernelError> {
+    ranker.generate(schedule).map_err(|error| fault(error, &kernel.ir().name, schedule, arch))
+}
+
+fn fault(error: flashtile_codegen::Error, kernel: &str, schedule: &Schedule, arch: &Arch) -> KernelError {
+    match error {
+        flashtile_codegen::Error::Illegal { reasons, .. } => illegal(kernel, schedule, arch, reasons),
+        other => KernelError::Generate { kernel: kernel.to_owned(), arch: arch.name.to_owned(), reason: other.to_string() },
+    }
 }
 
 /// All legal schedules of the space with the seconds that the cost model predicts, best first.
@@ -99,9 +114,9 @@ pub fn predict(
     flashtile_codegen::predict(instance, schedule, arch, sizes, machine).unwrap_or(f64::INFINITY)
 }
 
-fn illegal(instance: &Instance, schedule: &Schedule, arch: &Arch, reasons: Vec<String>) -> KernelError {
+fn illegal(kernel: &str, schedule: &Schedule, arch: &Arch, reasons: Vec<String>) -> KernelError {
     KernelError::IllegalSchedule {
-        kernel: instance.kernel.name.clone(),
+        kernel: kernel.to_owned(),
         arch: arch.name.to_owned(),
         schedule: schedule.to_string(),
         reasons,

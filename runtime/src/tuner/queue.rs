@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use flashtile_codegen::{BLayout, Combine, Fold, Precompute, Schedule, TensorOp};
+use flashtile_codegen::{BLayout, Combine, Fold, Persistent, Precompute, Schedule, TensorOp};
 
 /// Kinds whose best prediction is beyond this factor of the best of all wait with the rest.
 const PROMISING: f64 = 2.0;
@@ -22,6 +22,8 @@ pub(super) struct KindOf {
     min_blocks: u32,
     /// Whether a step takes many columns.
     wide: bool,
+    /// Whether blocks stay for several programs.
+    stays: bool,
     split: bool,
     combine: Combine,
     fold: Fold,
@@ -41,6 +43,7 @@ impl KindOf {
             warps: schedule.warps,
             min_blocks: schedule.min_blocks,
             wide: schedule.block_n >= WIDE,
+            stays: schedule.persistent != Persistent::Off,
             split,
             combine: if split { schedule.combine } else { Combine::Kernel },
             fold: schedule.fold,

@@ -48,8 +48,10 @@ pub fn verify(plan: &Plan) -> Vec<String> {
     for part in parts::cases(plan) {
         let of = |case: String| if plan.meeting.is_some() { format!("{case} in part {part}") } else { case };
         if plan.is_specialized() {
-            for programs in roles::cases(plan, most) {
-                note(roles::faults(plan, &programs, part), &|| of(format!("trip counts {programs:?}")));
+            let cases = roles::cases(plan, most);
+            let roles = roles::Roles::new(plan, part, &cases);
+            for programs in cases {
+                note(roles.faults(&programs), &|| of(format!("trip counts {programs:?}")));
             }
         } else {
             for trips in block::cases(plan, most) {

@@ -4,13 +4,13 @@
 //! mbarriers as the hardware has them (a count of phases, waited for by parity). Copies land at once and products read until
 //! they are settled, which is when either does the most harm. Every order of precedence among producer and warpgroups is tried.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use flashtile_templates::expr::Expr;
 
 use super::parts;
 use crate::lower::GROUP;
-use crate::plan::{Guard, Iteration, OperandA, Plan, Role, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
+use crate::plan::{Guard, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
 use crate::schedule::Persistent;
 
 /// What a slot holds: the number of the program, and that of the iteration for a streamed tile.
@@ -44,31 +44,89 @@ enum Event {
     PassTurn,
 }
 
-/// The faults that show when a block runs programs with these trip counts, all of one part.
-pub(super) fn faults(plan: &Plan, programs: &[u32], part: u32) -> BTreeSet<String> {
-    let mut faults = BTreeSet::new();
-    let traces: Vec<Vec<Event>> =
-        plan.roles.iter().map(|role| Tracer::trace(plan, role, (programs, part), &mut faults)).collect();
-    let [producer, consumers] = &traces[..] else {
-        faults.insert("roles are not a producer and consumers".into());
-        return faults;
-    };
-    hazards(plan, consumers, &mut faults);
-    // Registers matter to a warpgroup alone: roles meet in rings, products and turns.
-    let shared = |events: &[Event]| -> Vec<Event> {
-        events.iter().filter(|e| !matches!(e, Event::Read(_) | Event::Write(_))).cloned().collect()
-    };
-    let (producer, consumers) = (shared(producer), shared(consumers));
-    let groups = (plan.roles[1].warps / GROUP) as usize;
-    // What one program leaves to the next is the places in rings: for those, who comes first and who last is enough.
-    let orders = match programs {
-        [first, second, ..] if first != second => vec![(0..=groups).collect(), (0..=groups).rev().collect()],
-        _ => permutations(groups + 1),
-    };
-    for order in orders {
-        Machine::new(plan, &producer, &consumers, groups).run(&order, &mut faults);
+/// What a role does, event after event, over programs that follow each other.
+type Trace<'a> = Vec<&'a Event>;
+
+/// The roles of a plan, for one part. The events of a program are made once for each trip count, since cases share them.
+pub(super) struct Roles<'a> {
+    plan: &'a Plan,
+    part: u32,
+    /// Variables by name.
+    names: HashMap<&'a str, VarId>,
+    /// By role, number of the program and trip count; a trip count of `None` is the end of the programs.
+    programs: BTreeMap<(usize, usize, Option<u32>), Vec<Event>>,
+    /// Statements that have no place in a role.
+    misplaced: BTreeSet<String>,
+}
+
+impl<'a> Roles<'a> {
+    /// Of these cases.
+    pub fn new(plan: &'a Plan, part: u32, cases: &[Vec<u32>]) -> Self {
+        let names = plan.variables.iter().enumerate().map(|(v, data)| (data.name.as_str(), v)).collect();
+        let mut roles = Self { plan, part, names, programs: BTreeMap::new(), misplaced: BTreeSet::new() };
+        for role in 0..plan.roles.len() {
+            for case in cases {
+                for program in 0..=case.len() {
+                    let key = (role, program, case.get(program).copied());
+                    if !roles.programs.contains_key(&key) {
+                        let events = roles.events(key);
+                        roles.programs.insert(key, events);
+                    }
+                }
+            }
+        }
+        roles
     }
-    faults
+
+    /// What a role does in one program.
+    fn events(&mut self, (role, program, trips): (usize, usize, Option<u32>)) -> Vec<Event> {
+        let (plan, part) = (self.plan, self.part);
+        let role = &plan.roles[role];
+        let (names, faults, events) = (&self.names, &mut self.misplaced, Vec::new());
+        let producer = role.name == "producer";
+        let mut tracer = Tracer { plan, part, program, trips: trips.unwrap_or(0), events, faults, producer, names };
+        match (&role.body[..], trips) {
+            ([Stmt { op: StmtOp::Work(body), .. }], trips) => {
+                tracer.take_program();
+                if trips.is_some() {
+                    tracer.run(body, 0);
+                }
+            }
+            (body, _) if program == 0 => tracer.run(body, 0),
+            _ => {}
+        }
+        tracer.events
+    }
+
+    fn trace(&self, role: usize, case: &[u32]) -> Trace<'_> {
+        let keys = (0..=case.len()).map(|program| (role, program, case.get(program).copied()));
+        keys.flat_map(|key| &self.programs[&key]).collect()
+    }
+
+    /// The faults that show when a block runs programs with these trip counts.
+    pub fn faults(&self, case: &[u32]) -> BTreeSet<String> {
+        let mut faults = self.misplaced.clone();
+        if self.plan.roles.len() != 2 {
+            faults.insert("roles are not a producer and consumers".into());
+            return faults;
+        }
+        let (mut producer, mut consumers) = (self.trace(0, case), self.trace(1, case));
+        hazards(self.plan, &consumers, &mut faults);
+        // Registers matter to a warpgroup alone: roles meet in rings, products and turns.
+        for events in [&mut producer, &mut consumers] {
+            events.retain(|e| !matches!(e, Event::Read(_) | Event::Write(_)));
+        }
+        let groups = (self.plan.roles[1].warps / GROUP) as usize;
+        // What one program leaves to the next is the places in rings: for those, who comes first and who last is enough.
+        let orders = match case {
+            [first, second, ..] if first != second => vec![(0..=groups).collect(), (0..=groups).rev().collect()],
+            _ => permutations(groups + 1),
+        };
+        for order in orders {
+            Machine::new(self.plan, &producer, &consumers, groups).run(&order, &mut faults);
+        }
+        faults
+    }
 }
 
 /// Index of the ring of program numbers among rings.
@@ -85,33 +143,10 @@ struct Tracer<'a> {
     faults: &'a mut BTreeSet<String>,
     producer: bool,
     /// Variables by name.
-    names: HashMap<&'a str, VarId>,
+    names: &'a HashMap<&'a str, VarId>,
 }
 
-impl<'a> Tracer<'a> {
-    fn trace(plan: &'a Plan, role: &Role, (programs, part): (&[u32], u32), faults: &'a mut BTreeSet<String>) -> Vec<Event> {
-        let producer = role.name == "producer";
-        let names = plan.variables.iter().enumerate().map(|(v, data)| (data.name.as_str(), v)).collect();
-        let mut tracer = Tracer { plan, part, program: 0, trips: 0, events: Vec::new(), faults, producer, names };
-        match &role.body[..] {
-            [Stmt { op: StmtOp::Work(body), .. }] => {
-                for (program, &trips) in programs.iter().enumerate() {
-                    tracer.program = program;
-                    tracer.trips = trips;
-                    tracer.take_program();
-                    tracer.run(body, 0);
-                }
-                tracer.program = programs.len();
-                tracer.take_program();
-            }
-            body => {
-                tracer.trips = programs.first().copied().unwrap_or(0);
-                tracer.run(body, 0);
-            }
-        }
-        tracer.events
-    }
-
+impl Tracer<'_> {
     /// Hands over the number of the next program, or that there is none.
     fn take_program(&mut self) {
         let Some(ring) = work_ring(self.plan) else { return };
@@ -246,19 +281,19 @@ impl<'a> Tracer<'a> {
 }
 
 /// What a warpgroup does wrong by itself: registers that products in flight use, slots handed back too early.
-fn hazards(plan: &Plan, events: &[Event], faults: &mut BTreeSet<String>) {
-    struct Group {
+fn hazards(plan: &Plan, events: &[&Event], faults: &mut BTreeSet<String>) {
+    struct Group<'a> {
         acc: VarId,
         packed: Option<VarId>,
-        tiles: Vec<(TileId, Content)>,
+        tiles: &'a [(TileId, Content)],
     }
-    let mut in_flight: VecDeque<Group> = VecDeque::new();
+    let mut in_flight: VecDeque<Group<'_>> = VecDeque::new();
     let mut held: BTreeMap<TileId, Content> = BTreeMap::new();
     let mut kept: BTreeMap<TileId, Content> = BTreeMap::new();
-    let mut written: HashSet<VarId> = HashSet::new();
+    let mut written = vec![false; plan.variables.len()];
     let variable = |v: VarId| &plan.variables[v].name;
     let ring = |t: TileId| plan.tiles.get(t).map_or("the ring of programs", |t| t.name.as_str());
-    let hand_back = |tile: TileId, released: Option<Content>, in_flight: &VecDeque<Group>, faults: &mut BTreeSet<String>| {
+    let hand_back = |tile: TileId, released: Option<Content>, in_flight: &VecDeque<Group<'_>>, faults: &mut BTreeSet<String>| {
         let Some(content) = released else {
             faults.insert(format!("{} is released but not acquired", ring(tile)));
             return;
@@ -298,10 +333,10 @@ fn hazards(plan: &Plan, events: &[Event], faults: &mut BTreeSet<String>) {
                         Some(_) => {}
                     }
                 }
-                if !written.contains(acc) {
+                if !written[*acc] {
                     faults.insert(format!("{} is read before it is written", variable(*acc)));
                 }
-                in_flight.push_back(Group { acc: *acc, packed: *packed, tiles: tiles.clone() });
+                in_flight.push_back(Group { acc: *acc, packed: *packed, tiles });
             }
             Event::Settle(pending) => {
                 while in_flight.len() > *pending as usize {
@@ -312,7 +347,7 @@ fn hazards(plan: &Plan, events: &[Event], faults: &mut BTreeSet<String>) {
                 if in_flight.iter().any(|g| g.acc == *v) {
                     faults.insert(format!("{} is read while a product writes it", variable(*v)));
                 }
-                if !written.contains(v) {
+                if !written[*v] {
                     faults.insert(format!("{} is read before it is written", variable(*v)));
                 }
             }
@@ -320,7 +355,7 @@ fn hazards(plan: &Plan, events: &[Event], faults: &mut BTreeSet<String>) {
                 if in_flight.iter().any(|g| g.acc == *v || g.packed == Some(*v)) {
                     faults.insert(format!("{} is written while a product uses it", variable(*v)));
                 }
-                written.insert(*v);
+                written[*v] = true;
             }
             Event::Fill(tile, _) => drop(faults.insert(format!("a consumer fills {}", ring(*tile)))),
             Event::TakeTurn | Event::PassTurn => {}
@@ -362,7 +397,7 @@ struct Place {
 }
 
 struct Agent<'a> {
-    events: &'a [Event],
+    events: &'a [&'a Event],
     at: usize,
     places: Vec<Place>,
     /// Slots that products in flight read, with what they must hold until settled.
@@ -381,10 +416,10 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    fn new(plan: &'a Plan, producer: &'a [Event], consumers: &'a [Event], groups: usize) -> Self {
+    fn new(plan: &'a Plan, producer: &'a [&'a Event], consumers: &'a [&'a Event], groups: usize) -> Self {
         let mut slots: Vec<usize> = plan.tiles.iter().map(|t| t.slots as usize).collect();
         slots.extend(plan.work_ring.map(|_| WORK_SLOTS as usize));
-        let agent = |events: &'a [Event], parity| Agent {
+        let agent = |events: &'a [&'a Event], parity| Agent {
             events,
             at: 0,
             places: vec![Place { slot: 0, parity }; slots.len()],
@@ -448,7 +483,7 @@ impl<'a> Machine<'a> {
         let groups = self.turns.len();
         let (events, at) = (self.agents[number].events, self.agents[number].at);
         self.agents[number].at += 1;
-        match events[at] {
+        match *events[at] {
             Event::Fill(tile, content) => {
                 let slot = self.agents[number].places[tile].slot;
                 self.contents[tile][slot] = Some(content);

@@ -111,9 +111,12 @@ impl Choice<'_> {
         let mut candidates: Vec<(&Candidate, f64)> =
             record.candidates.iter().filter_map(|c| Some((c, measured(c)?))).filter(|(c, _)| c.predicted.is_finite()).collect();
         candidates.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let estimates = candidates.into_iter().take(COMPETING).filter_map(|(candidate, measured)| {
-            let here = measured * self.predicted(&candidate.schedule)? / candidate.predicted;
-            Some((&candidate.schedule, here))
+        candidates.truncate(COMPETING);
+        let schedules: Vec<&Schedule> = candidates.iter().map(|(candidate, _)| &candidate.schedule).collect();
+        let predictions = self.ranker.predict_all(&schedules, self.sizes, &self.machine);
+        let estimates = candidates.iter().zip(predictions).filter_map(|(&(candidate, measured), predicted)| {
+            let predicted = predicted.ok().filter(|p| p.is_finite())?;
+            Some((&candidate.schedule, measured * predicted / candidate.predicted))
         });
         Some(estimates.min_by(|a, b| a.1.total_cmp(&b.1))?.0.clone())
     }

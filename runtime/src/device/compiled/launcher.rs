@@ -16,6 +16,7 @@ use crate::device::fold::FoldPlan;
 use crate::device::{Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
+use crate::lowering;
 
 /// Sizes that a kernel may have; see the signature.
 const MAX_SIZES: usize = 32;
@@ -105,10 +106,14 @@ impl<P: Processor> CompiledLauncher<P> {
         }
         let facts = self.facts(&key.facts);
         let sizes = self.sizes(call);
-        let (schedule, origin) = self.choose(&key.facts, &facts, &sizes)?;
+        let ranker = self.ranker(&key.facts, &facts);
+        let (schedule, origin) = self.choose(&ranker, &facts, &sizes)?;
         let variant = match self.same_code(&key.facts, &schedule) {
             Some(variant) => variant,
-            None => Arc::new(self.processor.load(&self.kernel, &facts, &schedule, self.arch, &self.options)?),
+            None => {
+                let generated = lowering::generate_with(&ranker, &self.kernel, &schedule, self.arch)?;
+                Arc::new(self.processor.load(&self.kernel, generated, self.arch, &self.options)?)
+            }
         };
         let info = VariantInfo {
             facts,
@@ -129,7 +134,7 @@ impl<P: Processor> CompiledLauncher<P> {
     }
 
     /// The schedule that was asked for, or the one that [`Choice`] makes.
-    fn choose(&self, key: &FactKey, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<(Schedule, Origin)> {
+    fn choose(&self, ranker: &Ranker, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<(Schedule, Origin)> {
         if let Some(schedule) = &self.options.schedule {
             return Ok((schedule.clone(), Origin::Given));
         }
@@ -139,7 +144,7 @@ impl<P: Processor> CompiledLauncher<P> {
             device: self.processor.info().key(),
             machine: machine_of(self.arch, self.processor.info().gpu.as_ref()),
             cache: &self.options.cache,
-            ranker: &self.ranker(key, facts),
+            ranker,
             facts,
             sizes,
         };

@@ -10,7 +10,7 @@ mod term;
 
 use std::fmt;
 
-use flashtile_codegen::{Arch, Facts, Schedule};
+use flashtile_codegen::{Arch, Generated};
 use flashtile_emulator::Report;
 
 use super::{Call, CodeResources, DeviceError, DeviceInfo, LaunchOptions};
@@ -37,12 +37,11 @@ pub(crate) trait Processor: Clone + fmt::Debug + Send + Sync + 'static {
     /// Whether code for an architecture runs on it.
     fn check(&self, arch: &'static Arch) -> Result<(), DeviceError>;
 
-    /// Makes the code of a schedule, or takes it from the cache, and loads it.
+    /// Compiles generated code, or takes it from the cache, and loads it.
     fn load(
         &self,
         kernel: &BoundKernel,
-        facts: &Facts,
-        schedule: &Schedule,
+        generated: Generated,
         arch: &'static Arch,
         options: &LaunchOptions,
     ) -> Result<Self::Variant>;

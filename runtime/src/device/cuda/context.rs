@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::{result, sys};
-use flashtile_codegen::{ARCHS, Arch, Facts, Schedule};
+use flashtile_codegen::{ARCHS, Arch, Generated};
 
 use super::driver::{check, check_status, functions};
 use super::image::Form;
@@ -181,15 +181,8 @@ impl Processor for Cuda {
         Form::choose(arch, &self.info.name, self.gpu.capability).map(|_| ())
     }
 
-    fn load(
-        &self,
-        kernel: &BoundKernel,
-        facts: &Facts,
-        schedule: &Schedule,
-        arch: &'static Arch,
-        options: &LaunchOptions,
-    ) -> Result<Variant> {
-        let code = lowering::compile(kernel, facts, schedule, arch, &options.toolchain, &options.cache)?;
+    fn load(&self, kernel: &BoundKernel, generated: Generated, arch: &'static Arch, options: &LaunchOptions) -> Result<Variant> {
+        let code = lowering::compile_generated(&kernel.ir().name, generated, &options.toolchain, &options.cache)?;
         Variant::load(self, kernel.ir(), &code, arch)
     }
 

@@ -9,7 +9,7 @@ mod variant;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use flashtile_codegen::{Arch, Facts, Schedule};
+use flashtile_codegen::{Arch, Generated};
 use flashtile_emulator::{GlobalMemory, Module, Options};
 
 use super::backend::ForeignMemory;
@@ -181,15 +181,7 @@ impl Processor for Emulator {
         Ok(()) // what it cannot execute of an architecture, it says when it loads the code
     }
 
-    fn load(
-        &self,
-        kernel: &BoundKernel,
-        facts: &Facts,
-        schedule: &Schedule,
-        arch: &'static Arch,
-        options: &LaunchOptions,
-    ) -> Result<Variant> {
-        let generated = lowering::generate(&kernel.instance(facts.clone()), schedule, arch)?;
+    fn load(&self, kernel: &BoundKernel, generated: Generated, arch: &'static Arch, options: &LaunchOptions) -> Result<Variant> {
         let blamed = |error| blamed(error, &kernel.ir().name, options);
         let module = self.module(kernel, &generated.source, arch, options).map_err(blamed)?;
         Variant::new(self, kernel.ir(), &generated, module)
