@@ -112,6 +112,20 @@ fn cell(line: &Line, schedules: &[String]) -> Cell {
 const NEAR: f64 = 1.3;
 
 impl Cell {
+    /// How many schedules were timed.
+    pub fn timed(&self) -> usize {
+        self.measured.len()
+    }
+
+    /// Time of the fastest of the `count` schedules that the model ranks first, over that of the fastest of all.
+    pub fn fastest_of_first(&self, count: usize, constants: &Constants) -> f64 {
+        let seconds = |m: &Measured| m.prepared.seconds(&self.sizes, &self.machine, constants).unwrap_or(f64::INFINITY);
+        let mut ranked: Vec<(f64, f64)> = self.measured.iter().map(|m| (seconds(m), m.seconds)).collect();
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let fastest = |of: &[(f64, f64)]| of.iter().map(|(_, measured)| *measured).fold(f64::INFINITY, f64::min);
+        fastest(&ranked[..count.min(ranked.len())]) / fastest(&ranked)
+    }
+
     /// What the model with these constants says.
     pub fn judge(&self, constants: &Constants) -> Judged {
         let predicted: Vec<f64> = self
