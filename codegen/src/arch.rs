@@ -7,6 +7,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Warps of a warpgroup: those that execute `wgmma` together (PTX ISA 9.7.15.1).
+pub(crate) const WARPGROUP: u32 = 4;
+
 /// How a matrix product is computed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -7,10 +7,10 @@
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::Elem;
 
-use crate::arch::{Arch, CopyOp, TensorOp};
-use crate::generate::operand_types;
+use crate::arch::{Arch, CopyOp, TensorOp, WARPGROUP};
 use crate::instance::Instance;
 use crate::launches;
+use crate::legality::operand_types;
 use crate::lower;
 use crate::rewrite;
 use crate::schedule::{BLayout, KNOBS, Knob, LoopOrder, Persistent, Precompute, RunningMax, Schedule, WorkOrder};
@@ -90,7 +90,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             CopyOp::CpAsync => !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync) && instance.alignment() >= 4,
             CopyOp::Sync => !wgmma,
         }),
-        "warps" => kept(knob, |s| !wgmma || s.warps.is_multiple_of(lower::GROUP)),
+        "warps" => kept(knob, |s| !wgmma || s.warps.is_multiple_of(WARPGROUP)),
         // As many rows as a warp multiplies at once, or twice that.
         "block_m" if wgmma => vec![(16 * drawn.warps).to_string()],
         "block_m" => kept(knob, |s| [16, 32].map(|rows| rows * drawn.warps).contains(&s.block_m)),
@@ -98,7 +98,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "shared" | "fragments" | "operand_a" | "batch_m" if wgmma => default(),
         "overlap" | "persistent" | "producer_registers" | "ping_pong" | "outer_stages" if !wgmma => default(),
         "operand_a" if drawn.tensor_op == TensorOp::Ffma => default(),
-        "ping_pong" if drawn.warps == lower::GROUP => default(),
+        "ping_pong" if drawn.warps == WARPGROUP => default(),
         "outer_stages" if drawn.persistent == Persistent::Off => default(),
         "running_max" if lower::why_not_lazy(&instance.kernel).is_some() => one_of(&["exact"]),
         "precompute" => kept(knob, |s| {

@@ -8,8 +8,9 @@ use flashtile_dsl::ir::{Elem, Op, Span};
 
 use crate::arch::{Arch, TensorOp};
 use crate::error::Error;
-use crate::generate::{operand_types, planned};
 use crate::instance::Instance;
+use crate::legality::operand_types;
+use crate::planning::planned;
 use crate::rewrite;
 use crate::schedule::{Precompute, Schedule};
 use crate::space::{smallest, with_precomputed};

@@ -5,9 +5,6 @@ use std::collections::BTreeSet;
 use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op};
 use serde::{Deserialize, Serialize};
 
-use crate::abi::FoldedRows;
-use crate::rewrite;
-
 /// What is known about the arguments of a launch beyond their types. Code generated under facts may only be launched
 /// on arguments that have them; the launcher checks.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -17,7 +14,7 @@ pub struct Facts {
     /// The address of every tensor of [`wide_tensors`] and all its strides but the last are multiples of this many bytes: 16,
     /// 8, 4 or 2.
     pub alignment: u32,
-    /// The rows of the heads of a group can be addressed as rows of one ([`folded_rows`]): every group has as many heads, and one
+    /// The rows of the heads of a group can be addressed as rows of one ([`crate::folded_rows`]): every group has as many heads, and one
     /// stride leads from row to row. Never of a kernel without such rows.
     pub foldable: bool,
     /// Index arithmetic may need 64 bits. It is not so of almost all calls ([`flashtile_dsl::analysis::reach`]), and code for
@@ -27,25 +24,10 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The common case: all float scalars positive, 16-byte alignment, rows that can be folded if the kernel has any, index
-    /// arithmetic within 32 bits.
-    pub fn best(kernel: &Kernel) -> Self {
-        let scalars = kernel.params.values().filter_map(|p| match p.kind {
-            flashtile_dsl::ir::ParamKind::Scalar(flashtile_dsl::ir::Elem::F32) => Some(p.name.clone()),
-            _ => None,
-        });
-        Self { positive: scalars.collect(), alignment: 16, foldable: rewrite::why_not_fold(kernel).is_none(), wide: false }
-    }
-
     /// Nothing known but the natural alignment of a 2-byte element, and that index arithmetic stays within 32 bits.
     pub fn none() -> Self {
         Self { positive: BTreeSet::new(), alignment: 2, foldable: false, wide: false }
     }
-}
-
-/// How the rows of the heads of a group are addressed as rows of one, if the kernel has such: what [`Facts::foldable`] is about.
-pub fn folded_rows(kernel: &Kernel, binding: &Binding) -> Option<FoldedRows> {
-    rewrite::fold(kernel).ok().map(|folded| folded.rows(binding))
 }
 
 /// For every parameter, whether it is a tensor that generated code moves many bytes at a time: one that is loaded or stored as

@@ -6,13 +6,12 @@
 
 use flashtile_dsl::ir::{Kernel, ParamKind};
 
-use crate::abi::{FoldedRows, Scratch};
+use crate::abi::{FoldedRows, Scratch, SizeTerm};
 use crate::arch::{Arch, CopyOp, TensorOp};
-use crate::generate;
 use crate::instance::Instance;
+use crate::instruction::{warp_copy_op, warp_tensor_op};
 use crate::rewrite::{self, Folded, Staged};
 use crate::schedule::{BLayout, Combine, Fold, LoopOrder, Persistent, Precompute, RunningMax, Schedule, Walk};
-use crate::space;
 
 /// Parts that a loop may be split into.
 const MAX_SPLITS: u32 = 128;
@@ -258,8 +257,8 @@ fn follower(instance: &Instance, main: &Schedule, arch: &'static Arch) -> Schedu
         block_m: 16,
         warps: 1,
         stages: 1,
-        tensor_op: space::warp_tensor_op(instance, arch),
-        copy: space::warp_copy_op(instance, arch),
+        tensor_op: warp_tensor_op(instance, arch),
+        copy: warp_copy_op(instance, arch),
         exponential: main.exponential,
         ..Schedule::default()
     }
@@ -272,6 +271,6 @@ fn scratch_tensor(instance: &Instance, kernel: &Kernel, name: &str) -> Scratch {
     Scratch {
         name: name.to_owned(),
         elem: instance.binding.elem(kernel, decl.elem),
-        shape: decl.shape.iter().map(|size| generate::term(instance, size)).collect(),
+        shape: decl.shape.iter().map(|size| SizeTerm::of(&instance.kernel, &instance.binding, size)).collect(),
     }
 }

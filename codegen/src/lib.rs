@@ -4,6 +4,7 @@
 
 mod abi;
 mod arch;
+mod artifact;
 mod blocks;
 mod draw;
 mod emit;
@@ -11,28 +12,33 @@ mod error;
 mod generate;
 mod hints;
 mod instance;
+mod instruction;
 mod launches;
+mod legality;
 mod lower;
 mod model;
 mod names;
 pub mod plan;
+mod planning;
 mod rewrite;
 mod schedule;
 mod space;
 
 pub use abi::{Abi, Blocks, Field, FoldedRows, FoldedSizes, GridDim, Scratch, SizeTerm, TensorMap};
 pub use arch::{ARCHS, Arch, CopyOp, TensorOp};
+pub use artifact::{Generated, Launch, Legality, Limit, Resources};
 pub use blocks::block as block_size;
 pub use draw::{draw, drawn_values};
 pub use error::Error;
-pub use generate::{Generated, Launch, Legality, Limit, Resources, check, generate};
+pub use generate::generate;
 pub use hints::hints;
-pub use instance::{Facts, Instance, folded_rows, wide_tensors};
+pub use instance::{Facts, Instance, wide_tensors};
 pub use launches::why_not_folded;
 pub use model::{Constants, Machine, Prepared, Ranker, Ranking, default_schedule, predict, prepare, rank, ranking};
+pub use planning::check;
 pub use rewrite::{
-    Folded, GroupedSplit, Interchanged, NotFolded, Sides, Split, Staged, copy_ahead, fold, interchange, precompute, pretranspose,
-    split, split_grouped, split_joined, why_not_copy, why_not_fold, why_not_interchange, why_not_precompute,
+    Folded, GroupedSplit, Interchanged, NotFolded, Sides, Split, Staged, copy_ahead, fold, folded_rows, interchange, precompute,
+    pretranspose, split, split_grouped, split_joined, why_not_copy, why_not_fold, why_not_interchange, why_not_precompute,
     why_not_pretranspose, why_not_split,
 };
 pub use schedule::{

@@ -12,15 +12,16 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use flashtile_dsl::analysis::index::Trend;
-use flashtile_dsl::ir::{Elem, Kernel, Op};
+use flashtile_dsl::ir::{Kernel, Op};
 
 use crate::abi::FoldedSizes;
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::blocks::{self, BlockKnob};
-use crate::generate::check;
 use crate::instance::Instance;
+use crate::instruction::{warp_copy_op, warp_tensor_op};
 use crate::launches;
 use crate::lower;
+use crate::planning::check;
 use crate::rewrite;
 use crate::schedule::{
     BLayout, Combine, Fold, OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder,
@@ -355,22 +356,4 @@ impl Traits {
         let has = |knob| kernel.axes.keys().any(|axis| blocks::knob(kernel, axis) == knob);
         Self { products, streams: in_loop, invariant_a, block_n: has(BlockKnob::N), block_k: has(BlockKnob::K) }
     }
-}
-
-/// The best instruction of a warp that takes the kernel's operands.
-pub(crate) fn warp_tensor_op(instance: &Instance, arch: &Arch) -> TensorOp {
-    let f32_operands = instance.kernel.walk().into_iter().any(|(_, op)| match instance.kernel.ops[op].op {
-        Op::Dot { a, .. } => instance.binding.elem(&instance.kernel, instance.kernel.tile(a).elem) == Elem::F32,
-        _ => false,
-    });
-    if f32_operands {
-        return TensorOp::Ffma;
-    }
-    arch.tensor_ops.iter().copied().find(|&op| op != TensorOp::Wgmma).unwrap_or(TensorOp::Ffma)
-}
-
-/// The best copy by a warp that the alignment allows.
-pub(crate) fn warp_copy_op(instance: &Instance, arch: &Arch) -> CopyOp {
-    let allowed = |op: &CopyOp| *op == CopyOp::Sync || (*op == CopyOp::CpAsync && instance.alignment() >= 4);
-    arch.copy_ops.iter().copied().find(allowed).unwrap_or(CopyOp::Sync)
 }

@@ -2,6 +2,7 @@
 
 pub mod evidence;
 pub mod filetest;
+pub mod modules;
 pub mod mutants;
 pub mod odd_names;
 pub mod sass;

@@ -10,8 +10,8 @@ use flashtile_templates::{
 };
 
 use super::{BODY, Writer};
+use crate::arch::WARPGROUP;
 use crate::error::Error;
-use crate::lower::GROUP;
 use crate::names;
 use crate::plan::{Iteration, Stmt, StmtOp, TileId, WORK_SLOTS, effects};
 use crate::schedule::{Persistent, PingPong};
@@ -21,7 +21,7 @@ impl Writer<'_> {
     pub(super) fn roles(&mut self) -> Result<String, Error> {
         let plan = self.e.plan;
         self.wrappers.extend([Wrapper::Uniform, Wrapper::Mbarrier, Wrapper::PrefetchMap]);
-        let value = format!("uniform(threadIdx.x / {}) - 1", 32 * GROUP);
+        let value = format!("uniform(threadIdx.x / {}) - 1", 32 * WARPGROUP);
         let mut out = self.render(&Let { r#type: "int".into(), name: "group".into(), value })?;
         let tiles = plan.tiles.iter().filter_map(|t| Some((t.slots, t.barriers?)));
         let work = plan.work_ring.map(|at| (WORK_SLOTS, at));
@@ -86,7 +86,7 @@ impl Writer<'_> {
     }
 
     fn groups(&self) -> u32 {
-        self.e.schedule.warps / GROUP
+        self.e.schedule.warps / WARPGROUP
     }
 
     /// Addresses of the full and the empty mbarrier of a ring's next slot, and the step to the one after.

@@ -49,7 +49,7 @@ use crate::schedule::Schedule;
 use classify::Classes;
 pub use program::trip_trend;
 pub use running_max::why_not_lazy;
-pub(crate) use specialize::{GROUP, register_split};
+pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;
 
 /// What a value has become.

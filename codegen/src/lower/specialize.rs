@@ -8,13 +8,12 @@ use flashtile_templates::expr::Expr;
 
 use super::{Lowering, Source, unused};
 use crate::abi::TensorMap;
+use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::names;
 use crate::plan::{Guard, LoopId, OperandA, Role, Slot, Stmt, StmtOp, TileId};
 use crate::schedule::{Persistent, Schedule, SharedLayout};
 
-/// Warps of a warpgroup.
-pub(crate) const GROUP: u32 = 4;
 /// Registers of a multiprocessor's threads, in all (every architecture with `setmaxnreg` has as many).
 const REGISTERS: u32 = 65_536;
 
@@ -25,8 +24,8 @@ pub fn register_split(schedule: &Schedule) -> Option<(u32, u32)> {
     if producer == 0 {
         return None;
     }
-    let groups = (schedule.warps / GROUP).max(1);
-    let threads = 32 * GROUP * (groups + 1);
+    let groups = (schedule.warps / WARPGROUP).max(1);
+    let threads = 32 * WARPGROUP * (groups + 1);
     let launched = REGISTERS / (threads * schedule.min_blocks.max(1)) / 8 * 8;
     let consumer = (launched * (groups + 1)).saturating_sub(producer) / groups / 8 * 8;
     Some((producer, consumer.min(240)))
@@ -108,7 +107,7 @@ impl Lowering<'_> {
                 if this.schedule.persistent == Persistent::Off { body } else { vec![Stmt { op: StmtOp::Work(body), span }] };
             Role { name: name.into(), warps, registers, body }
         };
-        let producer = role(self, "producer", GROUP, registers.map(|r| r.0), producer);
+        let producer = role(self, "producer", WARPGROUP, registers.map(|r| r.0), producer);
         let consumers = role(self, "consumers", self.schedule.warps, registers.map(|r| r.1), body);
         self.plan.roles.extend([producer, consumers]);
         Ok(())

@@ -7,9 +7,9 @@ use super::extent::Extent;
 use super::makespan::Order;
 use crate::abi::Scratch;
 use crate::arch::Arch;
-use crate::generate::PlannedLaunch;
 use crate::lower;
 use crate::plan::{MeetBy, Meeting, Plan, SharedTile};
+use crate::planning::PlannedLaunch;
 use crate::schedule::{Persistent, PingPong, Schedule, WorkOrder};
 
 /// Cycles of a load from memory that nothing hides but a few other loads.

@@ -12,10 +12,12 @@ use super::constants::Constants;
 use super::machine::Machine;
 use super::time::{Judged, Prepared, prepare, prepare_planned};
 use crate::arch::Arch;
+use crate::artifact::Generated;
 use crate::error::Error;
-use crate::generate::{self, Generated, Planned};
+use crate::generate;
 use crate::instance::Instance;
 use crate::lower;
+use crate::planning::{Planned, planned};
 use crate::rewrite;
 use crate::schedule::Schedule;
 use crate::space::{self, FoldedSpace};
@@ -126,7 +128,7 @@ impl Ranker {
     /// [`Error::Illegal`] with the reasons against the schedule, [`Error::Unsupported`].
     pub fn predict(&self, schedule: &Schedule, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<f64, Error> {
         if self.known(schedule).is_none() {
-            let planned = generate::planned(&self.instance, schedule, self.arch);
+            let planned = planned(&self.instance, schedule, self.arch);
             let prepared = planned.as_ref().map_err(Clone::clone).and_then(|planned| prepare_planned(planned, self.arch));
             self.keep(schedule, prepared);
             *self.predicted.lock().unwrap_or_else(PoisonError::into_inner) = planned.ok().map(|p| (schedule.clone(), p));

@@ -11,9 +11,9 @@ use super::profile::Profile;
 use crate::abi::FoldedRows;
 use crate::arch::Arch;
 use crate::error::Error;
-use crate::generate::{self, Planned};
 use crate::instance::Instance;
 use crate::launches;
+use crate::planning::{Planned, planned};
 use crate::schedule::{Persistent, Schedule};
 
 /// Seconds to start a launch, and from the end of one to the start of the next.
@@ -61,7 +61,7 @@ pub(super) struct Judged {
 /// # Errors
 /// [`Error::Illegal`] with the reasons against the schedule, [`Error::Unsupported`].
 pub fn prepare(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Prepared, Error> {
-    prepare_planned(&generate::planned(instance, schedule, arch)?, arch)
+    prepare_planned(&planned(instance, schedule, arch)?, arch)
 }
 
 /// Takes from plans what predictions need.

@@ -11,12 +11,13 @@
 //! head, as a causal mask does, that is `pos(i) % M` here.
 
 use flashtile_dsl::ir::{
-    At, AxisId, BinaryOp, Binding, BlockId, Dim, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, Size,
+    At, AxisId, BinaryOp, Binding, BlockId, Dim, Elem, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, Size,
     SizeExpr, SizeId, SizeKind, Span, ValueId,
 };
 
 use super::edit;
 use crate::abi::{FoldedRows, SizeTerm};
+use crate::instance::Facts;
 
 /// A kernel whose programs take the rows of all heads of a group.
 #[derive(Clone, Debug)]
@@ -49,6 +50,23 @@ impl Folded {
             tensors: self.tensors.clone(),
         }
     }
+}
+
+impl Facts {
+    /// The common case: all float scalars positive, 16-byte alignment, rows that can be folded if the kernel has any, index
+    /// arithmetic within 32 bits.
+    pub fn best(kernel: &Kernel) -> Self {
+        let scalars = kernel.params.values().filter_map(|p| match p.kind {
+            ParamKind::Scalar(Elem::F32) => Some(p.name.clone()),
+            _ => None,
+        });
+        Self { positive: scalars.collect(), alignment: 16, foldable: why_not_fold(kernel).is_none(), wide: false }
+    }
+}
+
+/// How the rows of the heads of a group are addressed as rows of one, if the kernel has such: what [`Facts::foldable`] is about.
+pub fn folded_rows(kernel: &Kernel, binding: &Binding) -> Option<FoldedRows> {
+    fold(kernel).ok().map(|folded| folded.rows(binding))
 }
 
 /// Why rows cannot be folded.

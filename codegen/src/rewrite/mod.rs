@@ -19,7 +19,7 @@ use flashtile_dsl::ir::Kernel;
 
 pub(crate) use copied::copies_pay;
 pub use copied::{copy_ahead, why_not_copy};
-pub use fold::{Folded, NotFolded, fold, why_not_fold, why_not_fold_shared};
+pub use fold::{Folded, NotFolded, fold, folded_rows, why_not_fold, why_not_fold_shared};
 pub use interchange::{Interchanged, interchange, why_not_interchange};
 pub use precompute::{Sides, precompute, why_not_precompute};
 pub use pretranspose::{pretranspose, why_not_pretranspose};

@@ -11,20 +11,16 @@
 //!
 //! Not covered: what is computed from loaded elements. No launcher knows their values before the launch.
 
+mod call;
 mod interval;
 mod node;
 
 use crate::ir::{
     At, BinaryOp, Binding, Elem, Entity, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeKind, Span, UnaryOp, ValueId,
 };
+pub use call::{MAX_SIZE, Values};
 use interval::Interval;
 use node::{Known, Node, Nodes};
-
-/// The largest size, extent of an axis, and number of programs of a launch.
-///
-/// Generated code counts positions in 32 bits. A padded tile and copies that run ahead address positions beyond the
-/// extent, by less than 2^16.
-pub const MAX_SIZE: i64 = (1 << 31) - (1 << 16);
 
 /// Steps of a bisection before it gives up.
 const MAX_STEPS: usize = 1 << 16;
@@ -88,15 +84,6 @@ pub enum Width {
     Narrow,
     /// They may need 64.
     Wide,
-}
-
-/// Sizes and scalars of a call.
-#[derive(Clone, Copy)]
-pub struct Values<'a> {
-    /// All sizes, by [`crate::ir::SizeId`].
-    pub sizes: &'a [i64],
-    /// The i32 scalars, by [`ParamId`].
-    pub scalar: &'a dyn Fn(ParamId) -> i32,
 }
 
 /// An index of a load or store.

@@ -5,7 +5,6 @@
 //! at the end. [`Reported`] in an `Err` proves that the reason is on the list.
 
 use std::cell::RefCell;
-use std::fmt;
 
 use crate::ir::{SourceText, Span};
 
@@ -80,12 +79,6 @@ pub struct Diagnostics {
     pub list: Vec<Diagnostic>,
     /// The text that their spans index.
     pub source: SourceText,
-}
-
-impl fmt::Display for Diagnostics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&super::render(self, super::Style::Plain))
-    }
 }
 
 impl std::error::Error for Diagnostics {}

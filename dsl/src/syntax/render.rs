@@ -1,5 +1,7 @@
 //! Errors, warnings and hints as text with the offending lines and carets. Does not print: the caller does.
 
+use std::fmt;
+
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
@@ -46,4 +48,10 @@ fn render_one(diagnostic: &Diagnostic, source: &SourceText, renderer: &Renderer)
         group = group.element(Level::HELP.message(help));
     }
     renderer.render(&[group])
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&render(self, Style::Plain))
+    }
 }

@@ -2,10 +2,22 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use syn::{Block, Expr, Pat, Stmt};
+use syn::{BinOp, Block, Expr, Pat, Stmt};
 
 use super::operand::Operand;
-use crate::ir::{Span, ValueId};
+use crate::ir::{BinaryOp, Span, ValueId};
+
+/// The operation of a compound assignment such as `+=`.
+pub(super) fn compound(op: &BinOp) -> Option<BinaryOp> {
+    match op {
+        BinOp::AddAssign(_) => Some(BinaryOp::Add),
+        BinOp::SubAssign(_) => Some(BinaryOp::Sub),
+        BinOp::MulAssign(_) => Some(BinaryOp::Mul),
+        BinOp::DivAssign(_) => Some(BinaryOp::Div),
+        BinOp::RemAssign(_) => Some(BinaryOp::Rem),
+        _ => None,
+    }
+}
 
 /// What a variable stands for.
 #[derive(Clone, PartialEq, Debug)]
@@ -153,7 +165,7 @@ fn assigned(block: &Block, hidden: &mut BTreeSet<String>, names: &mut BTreeSet<S
             Stmt::Local(local) => declared(&local.pat, hidden),
             Stmt::Expr(Expr::Assign(assign), _) => target(&assign.left, hidden, names),
             // Compound assignment; of other binary operators the left side is no statement's target.
-            Stmt::Expr(Expr::Binary(binary), _) if super::statement::compound(&binary.op).is_some() => {
+            Stmt::Expr(Expr::Binary(binary), _) if compound(&binary.op).is_some() => {
                 target(&binary.left, hidden, names);
             }
             Stmt::Expr(Expr::ForLoop(inner), _) => {

@@ -2,26 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use syn::{BinOp, Block, Expr, ExprCall, ExprForLoop, Local, Pat, Stmt};
+use syn::{Block, Expr, ExprCall, ExprForLoop, Local, Pat, Stmt};
 
 use super::diagnostic::{Checked, Diagnostic};
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand};
-use super::scope::{Meaning, Origin, Variable};
+use super::scope::{Meaning, Origin, Variable, compound};
 use super::signature::quoted;
-use crate::ir::{AxisKind, BinaryOp, Op, ProgramDim, SizeExpr, Span, Type, ValueId};
-
-/// The operation of a compound assignment such as `+=`.
-pub(super) fn compound(op: &BinOp) -> Option<BinaryOp> {
-    match op {
-        BinOp::AddAssign(_) => Some(BinaryOp::Add),
-        BinOp::SubAssign(_) => Some(BinaryOp::Sub),
-        BinOp::MulAssign(_) => Some(BinaryOp::Mul),
-        BinOp::DivAssign(_) => Some(BinaryOp::Div),
-        BinOp::RemAssign(_) => Some(BinaryOp::Rem),
-        _ => None,
-    }
-}
+use crate::ir::{AxisKind, Op, ProgramDim, SizeExpr, Span, Type, ValueId};
 
 /// The call, if the expression calls the function `name`.
 fn call_of<'e>(expr: &'e Expr, name: &str) -> Option<&'e ExprCall> {

@@ -11,7 +11,7 @@ use flashtile_dsl::syntax::{self, Diagnostic, Diagnostics, Style};
 use serde_json::{Value, json};
 
 use crate::output::Output;
-use crate::subject::DEFAULT_CONST;
+use crate::settings::DEFAULT_CONST;
 use crate::target::DEFAULT_ARCH;
 
 /// What a kernel loses on an architecture. Constants that are not given have the default of the command line.

@@ -12,7 +12,7 @@ use flashtile_dsl::ir::{self, ParamKind, SizeKind};
 use crate::failure::{Failure, Result};
 use crate::hints;
 use crate::output::Output;
-use crate::settings::{Numbers, Sizes, only_once};
+use crate::settings::{DEFAULT_CONST, Numbers, Sizes, only_once};
 
 /// Element types of the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -52,8 +52,6 @@ pub struct SubjectFlags {
     pub shape: Vec<Sizes>,
 }
 
-/// Value of a constant that no flag gives.
-pub const DEFAULT_CONST: i64 = 64;
 /// Run-time size that a tile axis walks, where no flag gives it and one must be assumed.
 const DEFAULT_WALKED: i64 = 4096;
 /// Any other run-time size, likewise.

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::handle::ToolchainOptions;
 use super::install::Installed;
+use super::options::ToolchainOptions;
 use super::wheels::NVDISASM;
 use super::{ToolchainError, locate};
 

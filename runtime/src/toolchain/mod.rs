@@ -7,10 +7,12 @@ mod handle;
 mod install;
 mod locate;
 mod nvrtc;
+mod options;
 mod ptxas;
 mod wheels;
 
 pub use compiled::{Compiled, PtxasReport};
 pub use error::ToolchainError;
-pub use handle::{Progress, Toolchain, ToolchainOptions};
+pub use handle::Toolchain;
 pub use nvrtc::Nvrtc;
+pub use options::{Progress, ToolchainOptions};

@@ -9,7 +9,7 @@ use flashtile_dsl::interpret::HostTensor;
 use flashtile_dsl::ir::{Binding, Elem, Entity, Kernel, ProgramDim};
 
 use super::InputData;
-use super::inputs::{Inputs, Value};
+use super::inputs::{Inputs, SAMPLES, Value};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::Result;
@@ -17,8 +17,6 @@ use crate::kernel::BoundKernel;
 use crate::tensor::AnyTensor;
 use crate::verify::{HostArgument, OutputVerdict, Programs, Reference};
 
-/// Programs of the oracle that are sampled.
-pub(super) const SAMPLES: usize = 12;
 /// Shapes of which the axes and the grid have no more points than this are small: all programs are run.
 const SMALL: i64 = 1 << 20;
 

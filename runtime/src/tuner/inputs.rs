@@ -14,6 +14,9 @@ use crate::launch::Argument;
 use crate::memory;
 use crate::tensor::AnyTensor;
 
+/// Programs of the oracle that are sampled.
+pub(super) const SAMPLES: usize = 12;
+
 /// Arguments of a kernel for given sizes.
 pub(super) struct Inputs {
     pub values: Vec<Value>,
@@ -89,7 +92,7 @@ impl Inputs {
         data: &InputData,
     ) -> Result<Self> {
         let sizes = all_sizes(kernel, given)?;
-        memory::require(kernel, &sizes, device, super::gate::SAMPLES)?;
+        memory::require(kernel, &sizes, device, SAMPLES)?;
         let ir = kernel.ir();
         let plan = Plan::new(ir, &sizes, data).map_err(TuneError::from)?;
         let mut values = Vec::new();

@@ -7,8 +7,8 @@ use flashtile_dsl::interpret::HostTensor;
 use flashtile_dsl::ir::{Elem, ParamKind};
 
 use super::TuneError;
-use super::gate::{SAMPLES, read};
-use super::inputs::{all_sizes, shapes};
+use super::gate::read;
+use super::inputs::{SAMPLES, all_sizes, shapes};
 use super::measure::{MeasureOptions, time};
 use crate::cache::Measurement;
 use crate::device::{Device, VariantInfo, scratch_bytes};

@@ -10,6 +10,6 @@ mod tolerance;
 
 pub use flashtile_dsl::interpret::HostTensor;
 pub use launch::{HostArgument, run};
-pub use reference::{OutputReference, Programs, Reference};
+pub use reference::{Programs, Reference};
 pub use shapes::{STEEP_SHAPES, addressed, default_consts, default_shapes, is_walked};
-pub use tolerance::{Bound, Failure, OutputVerdict, Worst};
+pub use tolerance::{Bound, Failure, OutputReference, OutputVerdict, Worst};

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use flashtile_templates::expr::Expr;
 
 use super::parts;
-use crate::lower::GROUP;
+use crate::arch::WARPGROUP;
 use crate::plan::{Guard, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
 use crate::schedule::Persistent;
 
@@ -116,7 +116,7 @@ impl<'a> Roles<'a> {
         for events in [&mut producer, &mut consumers] {
             events.retain(|e| !matches!(e, Event::Read(_) | Event::Write(_)));
         }
-        let groups = (self.plan.roles[1].warps / GROUP) as usize;
+        let groups = (self.plan.roles[1].warps / WARPGROUP) as usize;
         // What one program leaves to the next is the places in rings: for those, who comes first and who last is enough.
         let orders = match case {
             [first, second, ..] if first != second => vec![(0..=groups).collect(), (0..=groups).rev().collect()],

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Index;
 
+use super::call::{MAX_SIZE, Values};
 use super::interval::Interval;
-use super::{MAX_SIZE, Values};
 use crate::ir::{
     BinaryOp, Elem, Entity, IndexOp, Kernel, Op, ParamId, ProgramDim, SizeExpr, SizeId, Type, UnaryOp, ValueDef, ValueId,
 };

@@ -8,16 +8,7 @@ mod ops;
 mod reader;
 
 use super::kernel::Kernel;
-
-/// Why a text is not the text form of a kernel.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("line {line}: {message}")]
-pub struct TextError {
-    /// Line of the text, from 1.
-    pub line: usize,
-    /// What was expected and what was found.
-    pub message: String,
-}
+pub use reader::TextError;
 
 /// Reads one kernel. Empty lines and lines that begin with `//` are skipped.
 ///

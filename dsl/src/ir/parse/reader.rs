@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::TextError;
 use super::lex::{Token, tokens};
 use crate::ir::entity::{AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
 use crate::ir::kernel::{
@@ -26,6 +25,16 @@ pub(super) struct Reader<'t> {
     /// Axes by their text-form names.
     axes: HashMap<String, AxisId>,
     values: HashMap<u32, ValueId>,
+}
+
+/// Why a text is not the text form of a kernel.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct TextError {
+    /// Line of the text, from 1.
+    pub line: usize,
+    /// What was expected and what was found.
+    pub message: String,
 }
 
 pub(super) type Read<T> = Result<T, TextError>;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{BadOps, Errors, Rule};
+use super::rule::{BadOps, Errors, Rule};
 use crate::ir::entity::{AxisId, BlockId, OpId, ParamId, ValueId};
 use crate::ir::kernel::{AxisKind, Direction, Kernel, ParamKind, TensorDecl, ValueDef};
 use crate::ir::op::{At, Op, ProgramDim};

@@ -43,83 +43,13 @@
 //! from a program id differs between programs, and that the result does not depend on block sizes (the types see to most of it).
 
 mod memory;
+mod rule;
 mod structure;
 mod types;
 
-use std::collections::BTreeSet;
-
-use super::entity::OpId;
-use super::kernel::{Kernel, Span};
-
-/// What an error violates; see the module text.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[expect(missing_docs, reason = "the module text has the list")]
-pub enum Rule {
-    Entity,
-    Nesting,
-    Definition,
-    Program,
-    Yield,
-    Dominance,
-    Axis,
-    Part,
-    Name,
-    Carried,
-    Operand,
-    Rank,
-    Broadcast,
-    Contraction,
-    Constant,
-    Result,
-    Address,
-    Direction,
-    Stored,
-    Output,
-    Disjoint,
-    InOut,
-}
-
-impl Rule {
-    /// All rules, in the order of the module text.
-    pub const ALL: [Rule; 22] = [
-        Rule::Entity,
-        Rule::Nesting,
-        Rule::Definition,
-        Rule::Program,
-        Rule::Yield,
-        Rule::Dominance,
-        Rule::Axis,
-        Rule::Part,
-        Rule::Name,
-        Rule::Carried,
-        Rule::Operand,
-        Rule::Rank,
-        Rule::Broadcast,
-        Rule::Contraction,
-        Rule::Constant,
-        Rule::Result,
-        Rule::Address,
-        Rule::Direction,
-        Rule::Stored,
-        Rule::Output,
-        Rule::Disjoint,
-        Rule::InOut,
-    ];
-}
-
-/// A violated rule.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct VerifyError {
-    /// The rule.
-    pub rule: Rule,
-    /// The op it is violated at, if it is one.
-    pub op: Option<OpId>,
-    /// Place in the kernel text; empty if there is none.
-    pub span: Span,
-    /// What is wrong, in words.
-    pub message: String,
-}
+use super::kernel::Kernel;
+use rule::Errors;
+pub use rule::{Rule, VerifyError};
 
 /// Checks a kernel against every rule.
 ///
@@ -136,25 +66,4 @@ pub fn verify(kernel: &Kernel) -> Result<(), Vec<VerifyError>> {
         memory::check(&mut errors, &bad);
     }
     if errors.list.is_empty() { Ok(()) } else { Err(errors.list) }
-}
-
-/// Ops with a wrong operand or address, about which nothing more is said.
-type BadOps = BTreeSet<OpId>;
-
-/// The errors so far.
-struct Errors<'k> {
-    kernel: &'k Kernel,
-    list: Vec<VerifyError>,
-}
-
-impl Errors<'_> {
-    fn at(&mut self, rule: Rule, op: OpId, message: impl Into<String>) {
-        let span = self.kernel.ops.get(op).map_or_else(Span::default, |data| data.span);
-        self.list.push(VerifyError { rule, op: Some(op), span, message: message.into() });
-    }
-
-    fn kernel(&mut self, rule: Rule, message: impl Into<String>) {
-        let span = self.kernel.name_span;
-        self.list.push(VerifyError { rule, op: None, span, message: message.into() });
-    }
 }

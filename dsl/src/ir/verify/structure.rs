@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Errors, Rule};
+use super::rule::{Errors, Rule};
 use crate::ir::entity::{AxisId, BlockId, OpId, ParamId, SizeId, ValueId};
 use crate::ir::kernel::{AxisKind, Kernel, ParamKind, ValueDef};
 use crate::ir::op::{At, Op, Part, ProgramDim};

@@ -1,6 +1,6 @@
 //! Types: operands, shapes, constants, carried values, results.
 
-use super::{BadOps, Errors, Rule};
+use super::rule::{BadOps, Errors, Rule};
 use crate::ir::builder::{broadcast, result_types};
 use crate::ir::entity::{OpId, ParamId, ValueId};
 use crate::ir::kernel::{AxisKind, Kernel, ParamKind, SizeKind, ValueDef};

@@ -1,0 +1,210 @@
+//! From an instance and a schedule to the plans of its launches: rewrites, normal form, lowering, resources.
+
+use flashtile_dsl::analysis::reach::Reach;
+use flashtile_dsl::ir::{AxisKind, Elem, Kernel, ProgramDim};
+
+use crate::abi::{Abi, Blocks, FoldedRows, GridDim, Scratch, SizeTerm};
+use crate::arch::{Arch, WARPGROUP};
+use crate::artifact::{Legality, Resources};
+use crate::blocks;
+use crate::emit;
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::launches::{self, Launches, Piece};
+use crate::legality::{lazy_reason, min_blocks_reason, static_reasons, wgmma_reasons};
+use crate::lower;
+use crate::names;
+use crate::plan::{self, MeetBy, Plan};
+use crate::rewrite;
+use crate::schedule::{Persistent, RunningMax, Schedule};
+
+/// Checks a schedule without generating code.
+pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Legality {
+    match planned(instance, schedule, arch) {
+        Ok(planned) => Legality { predicted: planned.launches[planned.main].predicted, reasons: planned.reasons },
+        Err(Error::Illegal { reasons, .. }) => Legality { reasons, predicted: Resources::default() },
+        Err(other) => Legality { reasons: vec![other.to_string()], predicted: Resources::default() },
+    }
+}
+
+/// The plans of all launches, and what was found out on the way to them.
+pub(crate) struct Planned {
+    /// The launches, in order.
+    pub launches: Vec<PlannedLaunch>,
+    /// The one that the knobs are about.
+    pub main: usize,
+    /// Tensors between them.
+    pub scratch: Vec<Scratch>,
+    /// How they see the tensors of a call.
+    pub folded: Option<FoldedRows>,
+    /// Reasons against the schedule.
+    pub reasons: Vec<String>,
+    /// What must hold of the arguments.
+    pub assumptions: Vec<String>,
+}
+
+/// The plan of one launch.
+pub(crate) struct PlannedLaunch {
+    /// What is launched.
+    pub piece: Piece,
+    /// The plan.
+    pub plan: Plan,
+    /// The normalised kernel.
+    pub normal: Kernel,
+    /// Predicted resources.
+    pub predicted: Resources,
+    /// Names of scalars assumed positive.
+    assumed: Vec<String>,
+    /// Reasons against the schedule.
+    reasons: Vec<String>,
+}
+
+impl PlannedLaunch {
+    /// The calling contract.
+    pub fn abi(&self, early: bool) -> Abi {
+        let (instance, schedule, plan) = (&self.piece.instance, &self.piece.schedule, &self.plan);
+        Abi {
+            entry: names::entry(&instance.kernel.name),
+            tensor_maps: plan.maps.clone(),
+            fields: emit::fields(instance, plan),
+            grid: grid(instance, schedule),
+            blocks: match schedule.persistent {
+                Persistent::Off => Blocks::PerProgram,
+                Persistent::Static | Persistent::Dynamic => Blocks::Persistent(schedule.min_blocks.max(1)),
+            },
+            threads: plan.threads(),
+            shared_bytes: plan.shared_bytes() as usize,
+            cluster: plan.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster).map_or(1, |m| m.parts),
+            registers: plan.roles.iter().map(|r| r.registers.unwrap_or(0) * r.warps * 32).sum(),
+            early,
+        }
+    }
+}
+
+/// Plans an instance under a schedule, without generating text.
+pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Planned, Error> {
+    if let Some(name) = instance.binding.check(&instance.kernel).into_iter().next() {
+        return Err(Error::Unbound(name));
+    }
+    let illegal = |reasons| Error::Illegal { arch: arch.name, reasons };
+    if schedule.splits != 1
+        && schedule.running_max != RunningMax::Exact
+        && let Some(why) = lower::why_not_lazy(&instance.kernel)
+    {
+        // Of a part nobody can tell: its state is not what the text stores.
+        return Err(illegal(vec![lazy_reason(&why)]));
+    }
+    let Launches { pieces, main, mut scratch, folded, assumption } =
+        launches::launches(instance, schedule, arch).map_err(illegal)?;
+    let launches = pieces
+        .into_iter()
+        .enumerate()
+        .map(|(number, piece)| planned_launch(piece, number == main, arch))
+        .collect::<Result<Vec<_>, _>>()?;
+    scratch.extend(launches.iter().filter_map(state_scratch));
+    let mut reasons: Vec<String> = Vec::new();
+    let mut assumptions: Vec<String> = Vec::new();
+    for launch in &launches {
+        reasons.extend(launch.reasons.iter().cloned());
+        let assumed = launch.assumed.iter().map(|name| format!("{name} > 0"));
+        assumptions.extend(assumed.filter(|a| !assumptions.contains(a)).collect::<Vec<_>>());
+    }
+    assumptions.extend(assumption);
+    if instance.facts.alignment > 2 {
+        assumptions.push(format!("addresses and strides of matrices are multiples of {} bytes", instance.facts.alignment));
+    }
+    if !instance.facts.wide && Reach::new(&instance.kernel, &instance.binding).may_be_wide() {
+        assumptions.push("index arithmetic stays within 32 bits".into());
+    }
+    if assumptions.is_empty() {
+        assumptions.push("nothing".into());
+    }
+    Ok(Planned { launches, main, scratch, folded, reasons, assumptions })
+}
+
+/// The memory of the states that go from part to part by a semaphore: one for all programs that differ in their part only.
+fn state_scratch(launch: &PlannedLaunch) -> Option<Scratch> {
+    let meeting = launch.plan.meeting.as_ref().filter(|m| m.by == MeetBy::Semaphore)?;
+    let programs = grid(&launch.piece.instance, &launch.piece.schedule).into_iter().skip(1);
+    let mut shape: Vec<SizeTerm> = programs
+        .map(|dim| match dim {
+            GridDim::Each(term) => term,
+            // ceil(((terms + constant) / divisor) / block)
+            GridDim::Tiles(term, block) => {
+                let (block, divisor) = (i64::from(block), term.divisor);
+                SizeTerm { constant: term.constant + divisor * (block - 1), divisor: divisor * block, ..term }
+            }
+        })
+        .collect();
+    let words = meeting.state_bytes(launch.plan.computing_threads()) / 4;
+    shape.push(SizeTerm { terms: Vec::new(), constant: words.into(), divisor: 1 });
+    Some(Scratch { name: meeting.memory.clone(), elem: Elem::F32, shape })
+}
+
+/// Plans one launch. Of one that only follows or prepares, the estimate of registers is no reason: what it loads is used at once.
+fn planned_launch(piece: Piece, is_main: bool, arch: &'static Arch) -> Result<PlannedLaunch, Error> {
+    let Piece { instance, schedule } = &piece;
+    let (normal, assumed) = rewrite::normalize(&instance.kernel, &instance.facts, schedule);
+    let mut reasons = static_reasons(instance, &normal, schedule, arch);
+    if !reasons.is_empty() {
+        return Err(Error::Illegal { arch: arch.name, reasons });
+    }
+    let mut named = normal.clone();
+    names::name_values(&mut named);
+    let plan = lower::lower(&named, instance, schedule, &assumed)?;
+    let shared_bytes = plan.shared_bytes();
+    if shared_bytes as usize > arch.shared_per_block {
+        reasons.push(format!("needs {shared_bytes} bytes of shared memory, a block has {}", arch.shared_per_block));
+    }
+    let registers = estimate_registers(&plan);
+    let threads = plan.threads();
+    let most = match lower::register_split(schedule) {
+        _ if !plan.is_specialized() => 255,
+        Some((_, consumer)) => consumer,
+        None => (arch.registers_per_sm / (threads * schedule.min_blocks.max(1)) / 8 * 8).min(255),
+    };
+    if is_main && registers > most {
+        reasons.push(format!("needs about {registers} registers per thread, a thread has {most}"));
+    }
+    if plan.is_specialized() {
+        let launched = (arch.registers_per_sm / (threads * schedule.min_blocks.max(1)) / 8 * 8).min(255);
+        reasons.extend(wgmma_reasons(&plan, launched));
+    }
+    // What a block is launched with, before roles move registers from one to the other.
+    let launched = match lower::register_split(schedule) {
+        Some((producer, consumer)) if plan.is_specialized() => {
+            (producer * WARPGROUP + consumer * schedule.warps).div_ceil(WARPGROUP + schedule.warps)
+        }
+        _ => registers.min(255),
+    };
+    let (blocks_per_sm, limit) = Resources::occupancy(arch, launched, shared_bytes, threads);
+    reasons.extend(min_blocks_reason(schedule.min_blocks, shared_bytes, threads, arch));
+    let predicted = Resources { shared_bytes, registers, threads, blocks_per_sm, limit };
+    Ok(PlannedLaunch { plan, normal, predicted, assumed, reasons, piece })
+}
+
+/// Registers per thread: fragments at the widest moment, and addresses and the like. Preloaded fragments are not among them: the
+/// compiler moves their loads down to where registers are free.
+fn estimate_registers(plan: &Plan) -> u32 {
+    // Addresses and the like; roles that only compute have few.
+    let others = if plan.is_specialized() { 12 } else { 20 };
+    plan::peak(plan) + others
+}
+
+fn grid(instance: &Instance, schedule: &Schedule) -> Vec<GridDim> {
+    let kernel = &instance.kernel;
+    kernel
+        .grid()
+        .iter()
+        .map(|dim| match dim {
+            ProgramDim::Each(size) => GridDim::Each(SizeTerm::of(&instance.kernel, &instance.binding, size)),
+            ProgramDim::Tiles(axis) => {
+                debug_assert_eq!(kernel.axes[*axis].kind, AxisKind::Program);
+                GridDim::Tiles(
+                    SizeTerm::of(&instance.kernel, &instance.binding, &kernel.axes[*axis].extent),
+                    blocks::block(kernel, schedule, *axis),
+                )
+            }
+        })
+        .collect()
+}
