@@ -4,7 +4,7 @@ use flashtile_dsl::ir::Elem;
 use flashtile_templates::expr::Domain;
 use flashtile_templates::{Compute, ComputedTile, PartInput, SharedValue, Wrapper};
 
-use super::{Writer, parenthesized};
+use super::writer::{Writer, parenthesized};
 use crate::error::Error;
 use crate::plan::{Computed, GlobalTile, Input, InputSource, Parts, Shared};
 

@@ -3,7 +3,7 @@
 use flashtile_dsl::ir::{Elem, ParamKind, SizeKind};
 use flashtile_templates::{KernelEntry, KernelFile, LaunchNote, ParamField, Renderer, TileNote, Wrapper};
 
-use super::{Emission, Head, Writer};
+use super::writer::{Emission, Head, Writer};
 use crate::abi::{Blocks, Field};
 use crate::error::Error;
 use crate::instance::Instance;

@@ -3,7 +3,7 @@
 use flashtile_templates::expr::{Expr, Shape};
 use flashtile_templates::{AwaitPart, ClusterBarrier, PassPart, State, StateRun, Wrapper};
 
-use super::Writer;
+use super::writer::Writer;
 use crate::error::Error;
 use crate::names;
 use crate::plan::{MeetBy, Meeting, Storage, VarId};

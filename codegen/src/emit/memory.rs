@@ -6,7 +6,8 @@ use flashtile_templates::{
     CopyTile, LoadFragment, LoadGlobal, StoreColumn, StoreElements, StoreFragment, StoreRow, When, Wrapper,
 };
 
-use super::{BODY, Writer};
+use super::writer::parenthesized;
+use super::writer::{BODY, Writer};
 use crate::arch::CopyOp;
 use crate::error::Error;
 use crate::instance::Instance;
@@ -30,10 +31,6 @@ fn row_text(domain: Domain) -> String {
 /// Column within the tile's origin.
 fn column_text(domain: Domain) -> String {
     Expr::ColumnPosition("first_column".into()).text(domain)
-}
-
-pub(super) fn parenthesized(text: &str) -> String {
-    if text.contains(' ') { format!("({text})") } else { text.to_owned() }
 }
 
 impl Writer<'_> {

@@ -2,7 +2,7 @@
 
 use flashtile_templates::{DotFfma, DotMma, DotWgmma, LoadFragments, Stage, Wrapper, wgmma_name};
 
-use super::Writer;
+use super::writer::Writer;
 use crate::arch::TensorOp;
 use crate::error::Error;
 use crate::plan::{OperandA, Slot, StmtOp, TileId, VarId};

@@ -9,7 +9,7 @@ use flashtile_templates::{
     Settle, TakeTurn, When, WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
 };
 
-use super::{BODY, Writer};
+use super::writer::{BODY, Writer};
 use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::names;

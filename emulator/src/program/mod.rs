@@ -6,6 +6,7 @@
 
 mod control;
 mod decode;
+mod kernel;
 mod lines;
 mod load;
 mod memory_ops;
@@ -16,7 +17,7 @@ mod tensor_ops;
 mod touched;
 
 pub(crate) use control::END;
+pub(crate) use kernel::{Kernel, Program, Row, Step};
 pub(crate) use lines::Lines;
-pub(crate) use load::{Kernel, Program, Row, Step};
 pub(crate) use operation::*;
 pub(crate) use touched::WRITES;

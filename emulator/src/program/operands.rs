@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::load::Row;
+use super::kernel::Row;
 use super::modifiers::unknown;
 use crate::LoadError;
 use crate::syntax::{Class, Instruction, KernelTree, Operand, Register, Space};

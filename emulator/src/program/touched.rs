@@ -1,6 +1,6 @@
 //! Which registers of wgmmas an instruction touches besides: what hazards with products in flight are found by.
 
-use super::load::Step;
+use super::kernel::Step;
 use super::operation::{Comparable, LeftFactor, Op};
 
 /// Set in an entry of [`Step::touched`] for a row that is written.

@@ -17,8 +17,10 @@ mod boundary;
 mod csv;
 mod dependence;
 mod experiment;
+mod figures;
 mod judge;
 mod ladder;
+mod launch;
 mod memory;
 #[cfg(test)]
 mod pages;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::experiment::Launch;
+use super::launch::Launch;
 use crate::failure::{Failure, Result};
 
 /// The script.

@@ -16,9 +16,9 @@ use flashtile::{Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
 use flashtile_codegen::Resources;
 use flashtile_dsl::analysis::cost::{Work, Workload};
 
-use super::experiment::{How, Launch, Sequence, defaults};
+use super::figures::{Code, Counted, Figures};
+use super::launch::{How, Launch, Sequence, defaults};
 use super::peers::{Peer, PeerFigures, PeerResults, Peers};
-use super::results::{Code, Counted, Figures};
 use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
 use crate::target::TargetFlags;

@@ -1,0 +1,456 @@
+//! The writer of a launch's text: statements become templates, expressions become text, and what they need of wrappers is noted.
+
+use std::collections::BTreeSet;
+
+use flashtile_dsl::ir::{Elem, Kernel, ReduceOp};
+use flashtile_templates::expr::{Domain, Expr, Function, Shape, each_text, element_text};
+use flashtile_templates::{
+    Barrier, Commit, Declare, Let, Loop, LoopPairs, Map, Otherwise, Pack, QuadMax, QuadSum, Reduce, Renderer, Step, Template,
+    Vote, Wait, When, Wrapper,
+};
+
+use crate::abi::Abi;
+use crate::arch::{Arch, TensorOp};
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::plan::{Guard, Iteration, LetType, Plan, Slot, Stmt, StmtOp, Storage, TileId, VarId};
+use crate::schedule::{Edges, Schedule, Walk};
+
+/// When a launch waits for the one before it, which has not ended when this one begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaunchWait {
+    /// It begins when that one has ended.
+    Never,
+    /// Before it touches global memory.
+    First,
+    /// When all is done: it needs nothing of the launches before it. The one after it waits for all of them through this one.
+    Last,
+}
+
+/// A launch to emit.
+pub struct Emission<'a> {
+    pub plan: &'a Plan,
+    pub instance: &'a Instance,
+    pub schedule: &'a Schedule,
+    pub arch: &'static Arch,
+    pub abi: &'a Abi,
+    pub wait: LaunchWait,
+    /// Whether the launch after this one may begin early.
+    pub next_is_early: bool,
+}
+
+/// What the head of the file says of all launches.
+pub struct Head<'a> {
+    /// The kernel of the text.
+    pub instance: &'a Instance,
+    pub schedule: &'a Schedule,
+    pub arch: &'static Arch,
+    pub assumptions: &'a [String],
+    /// Why not `wgmma`.
+    pub fallback: Option<&'a str>,
+}
+
+/// Marks the line that nested statements take the place of.
+pub(super) const BODY: &str = "/* body */";
+
+pub(super) struct Writer<'a> {
+    pub(super) e: &'a Emission<'a>,
+    pub(super) renderer: &'static Renderer,
+    pub(super) wrappers: BTreeSet<Wrapper>,
+    /// Line of the kernel text that the last `#line` named.
+    pub(super) line: Option<u32>,
+    pub(super) depth: usize,
+    /// Whether statements are those of the producer.
+    pub(super) producer: bool,
+    /// Accumulators of products that are not settled, in the order of issue.
+    pub(super) in_flight: Vec<VarId>,
+}
+
+impl Writer<'_> {
+    pub(super) fn plan(&self) -> &Plan {
+        self.e.plan
+    }
+
+    pub(super) fn kernel(&self) -> &Kernel {
+        &self.e.instance.kernel
+    }
+
+    /// Waits for the launch before, if this is where it does.
+    pub(super) fn wait_for_launch(&mut self, here: LaunchWait) -> String {
+        self.launch_call(self.e.wait == here, "wait_for_previous_launch();")
+    }
+
+    /// Waits for the launch before, if it needs anything of it, and lets the one after begin, if that one may.
+    pub(super) fn meet_launches(&mut self) -> String {
+        self.wait_for_launch(LaunchWait::First) + &self.launch_call(self.e.next_is_early, "let_next_launch_begin();")
+    }
+
+    pub(super) fn launch_call(&mut self, wanted: bool, call: &str) -> String {
+        if !wanted {
+            return String::new();
+        }
+        self.wrappers.insert(Wrapper::DependentLaunch);
+        format!("{}{call}\n", "  ".repeat(self.depth))
+    }
+
+    pub(super) fn render<T: Template>(&self, context: &T) -> Result<String, Error> {
+        let text = self.renderer.render(context)?;
+        let mut out = String::new();
+        for line in text.lines().filter(|l| !l.trim().is_empty()) {
+            if !line.starts_with('#') {
+                out.push_str(&"  ".repeat(self.depth));
+            }
+            out.push_str(line);
+            out.push('\n');
+        }
+        Ok(out)
+    }
+
+    /// Text of an expression; notes the wrappers it needs.
+    pub(super) fn text(&mut self, e: &Expr, domain: Domain) -> String {
+        let mut needed = Vec::new();
+        e.visit(&mut |e| match e {
+            Expr::Call(f, _) => needed.push(*f),
+            Expr::Float(x) if (*x as f32).is_infinite() => drop(self.wrappers.insert(Wrapper::Infinite)),
+            _ => {}
+        });
+        for f in needed {
+            self.need(f);
+        }
+        e.text(domain)
+    }
+
+    pub(super) fn need(&mut self, f: Function) {
+        let wrappers: &[Wrapper] = match f {
+            Function::Ex2 => &[Wrapper::Ex2],
+            Function::Lg2 => &[Wrapper::Lg2],
+            Function::Reciprocal => &[Wrapper::Rcp],
+            Function::ReciprocalNormal => &[Wrapper::RcpNormal],
+            Function::Tanh => &[Wrapper::Ex2, Wrapper::Tanh],
+            Function::TanhApprox => &[Wrapper::TanhApprox],
+            Function::TanhAbsolute => &[Wrapper::Ex2, Wrapper::RcpNormal, Wrapper::TanhAbsolute],
+            Function::DivFull => &[Wrapper::DivFull],
+            Function::Abs | Function::RoundedProduct | Function::MultiplyAdd => &[],
+            Function::Max => &[Wrapper::Fmax],
+            Function::Min => &[Wrapper::Fmin],
+            Function::Most | Function::Least | Function::FloorDiv | Function::FloorRem => &[Wrapper::Integer],
+            Function::FloorDivSigned | Function::FloorRemSigned => &[Wrapper::IntegerSigned],
+            Function::MostWide | Function::LeastWide | Function::FloorDivWide | Function::FloorRemWide => &[Wrapper::IntegerWide],
+            Function::VisibleOrZero => &[Wrapper::Infinite, Wrapper::VisibleOrZero],
+            Function::DivOrZero | Function::TimesInverseOrZero => &[Wrapper::DivOrZero],
+            Function::RoundF16 => &[Wrapper::NarrowF16, Wrapper::Widen],
+            Function::RoundBf16 => &[Wrapper::NarrowBf16, Wrapper::Widen],
+            Function::NarrowF16 => &[Wrapper::NarrowF16],
+            Function::NarrowBf16 => &[Wrapper::NarrowBf16],
+            Function::Widen => &[Wrapper::Widen],
+        };
+        self.wrappers.extend(wrappers);
+    }
+
+    pub(super) fn uniform(&mut self, e: &Expr) -> String {
+        self.text(e, Domain::Uniform)
+    }
+
+    pub(super) fn let_text(&mut self, name: &str, ty: LetType, value: &Expr) -> Result<String, Error> {
+        let value = self.uniform(value);
+        let ty = match ty {
+            LetType::Float => "float",
+            LetType::Int => "int",
+            LetType::Wide => "i64",
+        };
+        self.render(&Let { r#type: ty.into(), name: name.into(), value })
+    }
+
+    pub(super) fn declare(&self, v: &crate::plan::Variable) -> Result<String, Error> {
+        let (ty, extents) = match v.storage {
+            Storage::Fragment(Shape::Uniform) => (if v.integer { "int" } else { "float" }, String::new()),
+            Storage::Fragment(Shape::Row) => ("float", format!("[{}][2]", v.m_tiles)),
+            Storage::Fragment(Shape::Column) => ("float", format!("[{}][2]", v.n_tiles)),
+            Storage::Fragment(Shape::Accumulator) => ("float", format!("[{}][{}][4]", v.m_tiles, v.n_tiles)),
+            Storage::Packed => ("u32", format!("[{}][{}][2]", v.m_tiles, v.n_tiles)),
+            Storage::Flag => ("bool", String::new()),
+        };
+        let ty = if v.integer && matches!(v.storage, Storage::Fragment(_)) { "int" } else { ty };
+        self.render(&Declare { r#type: ty.into(), name: v.name.clone(), extents })
+    }
+
+    /// What every statement may name: constants and the variables of the plan.
+    pub(super) fn names(&mut self, body: &mut String) -> Result<(), Error> {
+        self.shared_names(body)?;
+        for v in &self.e.plan.variables {
+            body.push_str(&self.declare(v)?);
+        }
+        Ok(())
+    }
+
+    /// Constants: the thread's first row and column, lane offsets within tiles.
+    pub(super) fn shared_names(&mut self, body: &mut String) -> Result<(), Error> {
+        let rows_per_warp = self.e.schedule.block_m / self.e.schedule.warps;
+        body.push_str(&self.let_text("first_row", LetType::Int, &Expr::name(format!("warp * {rows_per_warp} + lane / 4")))?);
+        body.push_str(&self.let_text("first_column", LetType::Int, &Expr::name("2 * (lane % 4)"))?);
+        if matches!(self.e.schedule.tensor_op, TensorOp::Ffma | TensorOp::Wgmma) {
+            return Ok(());
+        }
+        let kinds: BTreeSet<(u32, u32)> = self.plan().tiles.iter().map(|t| (t.pitch, t.swizzle())).collect();
+        for (pitch, swizzle) in kinds {
+            self.wrappers.insert(Wrapper::Tile);
+            for (name, row, chunk) in [("rows", "lane % 16", "lane / 16"), ("pairs", "lane % 8 + lane / 16 * 8", "lane / 8 % 2")]
+            {
+                let offset = format!("tile_offset<{pitch}, {swizzle}>({row}, {chunk})");
+                body.push_str(&self.render(&Let {
+                    r#type: "u32".into(),
+                    name: format!("lane_{name}_{pitch}"),
+                    value: offset,
+                })?);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn block(&mut self, stmts: &[Stmt]) -> Result<String, Error> {
+        let mut out = String::new();
+        for stmt in stmts {
+            if let Some((line, _)) = self.kernel().source.line_column(stmt.span)
+                && self.line != Some(line)
+                && !self.kernel().source.name.is_empty()
+            {
+                self.line = Some(line);
+                out.push_str(&format!(
+                    "#line {line} \"{}\"\n",
+                    self.kernel().source.name.replace('\\', "/").replace('"', "\\\"")
+                ));
+            }
+            out.push_str(&self.statement(&stmt.op)?);
+        }
+        Ok(out)
+    }
+
+    pub(super) fn statement(&mut self, op: &StmtOp) -> Result<String, Error> {
+        match op {
+            StmtOp::Let { name, ty, value } => self.let_text(name, *ty, value),
+            StmtOp::Map { to, value } => self.map(*to, value),
+            StmtOp::Pack { to, elem, value } => self.pack(*to, *elem, value),
+            StmtOp::Reduce { to, from, operation, across_quad } => {
+                let v = &self.plan().variables[*from];
+                let (m_tiles, n_tiles) = (v.m_tiles, v.n_tiles);
+                let operation = if *operation == ReduceOp::Max { "max" } else { "sum" };
+                if operation == "max" {
+                    self.wrappers.insert(Wrapper::Fmax);
+                }
+                if *across_quad {
+                    self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);
+                }
+                let (to, from) = (self.name(*to), self.name(*from));
+                self.render(&Reduce { to, from, m_tiles, n_tiles, operation, across_quad: *across_quad })
+            }
+            StmtOp::QuadMax(v) => {
+                self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);
+                self.render(&QuadMax { name: self.name(*v), m_tiles: self.plan().variables[*v].m_tiles })
+            }
+            StmtOp::QuadSum(v) => {
+                self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);
+                self.render(&QuadSum { name: self.name(*v), m_tiles: self.plan().variables[*v].m_tiles })
+            }
+            StmtOp::Copy { tile, slot, from } => self.copy(*tile, *slot, from),
+            StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
+            StmtOp::Commit => self.render(&Commit {}),
+            StmtOp::Wait(pending) => self.render(&Wait { pending: *pending }),
+            StmtOp::Barrier => self.render(&Barrier {}),
+            StmtOp::LoadFragments { to, tile, slot } => self.load_fragments(*to, *tile, *slot),
+            StmtOp::Dot { .. } => self.dot(op),
+            StmtOp::Stage { tile, from } => self.stage(*tile, *from),
+            StmtOp::Load { to, from } => self.load(*to, from),
+            StmtOp::Store { .. } => self.store(op),
+            StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag }, body, .. } => {
+                let flag = flag.map(|v| self.name(v)).unwrap_or_default();
+                let condition = self.text(condition, Domain::Row);
+                let each = each_text(Domain::Row, *m_tiles, 1);
+                self.depth += 2;
+                let body = self.block(body);
+                self.depth -= 2;
+                self.nested(&Vote { each, condition, flag, body: BODY.into() }, body?)
+            }
+            StmtOp::When { guard, body, otherwise } => {
+                let condition = self.guard(guard);
+                let body = self.inner(body)?;
+                let rare = matches!(guard, Guard::Cut(_) | Guard::Flag(_));
+                let mut text = self.nested(&When { condition, rare, body: BODY.into() }, body)?;
+                if !otherwise.is_empty() {
+                    let body = self.inner(otherwise)?;
+                    text.push_str(&self.nested(&Otherwise { body: BODY.into() }, body)?);
+                }
+                Ok(text)
+            }
+            StmtOp::Loop { id, from, unroll, body } => {
+                let l = self.plan().loops[*id].clone();
+                let from = self.uniform(&l.tile(Iteration::First(*id, *from)));
+                let descending = l.walk == Walk::Descending;
+                let (to, coordinate) = (self.uniform(if descending { &l.lo } else { &l.hi }), l.coordinate);
+                if *unroll > 1 {
+                    let (unroll, inner) = (*unroll, self.inner(body)?);
+                    return self.nested(&LoopPairs { coordinate, from, to, descending, unroll, body: BODY.into() }, inner);
+                }
+                let unroll = match l.single {
+                    true => self.positions_at_once(body),
+                    false => u32::from(self.plan().is_specialized()),
+                };
+                let body = self.inner(body)?;
+                self.nested(&Loop { coordinate, from, to, descending, unroll, body: BODY.into() }, body)
+            }
+            StmtOp::Step { at, body } => {
+                let (coordinate, value) = self.step_coordinate(*at);
+                let body = self.inner(body)?;
+                self.nested(&Step { coordinate, value, body: BODY.into() }, body)
+            }
+            StmtOp::Work(body) => self.work(body),
+            StmtOp::Fill { .. } => self.fill(op),
+            StmtOp::Acquire { tile, .. } => self.acquire(*tile),
+            StmtOp::Release(tile) => self.release(*tile),
+            StmtOp::Advance(tile) => self.advance(*tile),
+            StmtOp::ReleaseBefore(tile) => self.release_before(*tile),
+            StmtOp::Settle(pending) => self.settle(*pending),
+            StmtOp::TakeTurn => self.take_turn(),
+            StmtOp::PassTurn => self.pass_turn(),
+            StmtOp::AwaitPart => self.await_part(),
+            StmtOp::PassPart => self.pass_part(),
+            StmtOp::SaveState(from) => self.save_state(from),
+            StmtOp::LoadState { to, from } => self.load_state(to, from.as_ref()),
+            StmtOp::ClusterBarrier => self.cluster_barrier(),
+        }
+    }
+
+    /// How many positions of a loop over single ones have their loads in flight together: as many as registers allow.
+    pub(super) fn positions_at_once(&self, body: &[Stmt]) -> u32 {
+        const REGISTERS: u32 = 144;
+        let loaded = |s: &Stmt| match &s.op {
+            StmtOp::Load { to, .. } => self.plan().variables[*to].registers(),
+            StmtOp::LoadState { to, .. } => to.iter().map(|&v| self.plan().variables[v].registers()).sum(),
+            _ => 0,
+        };
+        (REGISTERS / body.iter().map(loaded).sum::<u32>().max(1)).clamp(1, 4)
+    }
+
+    /// Statements one level deeper.
+    pub(super) fn inner(&mut self, body: &[Stmt]) -> Result<String, Error> {
+        self.depth += 1;
+        let text = self.block(body);
+        self.depth -= 1;
+        text
+    }
+
+    /// Renders a template whose body is already rendered and indented: it takes the place of the marker's line.
+    pub(super) fn nested<T: Template>(&self, context: &T, body: String) -> Result<String, Error> {
+        let text = self.render(context)?;
+        let (head, tail) = text.split_once(BODY).expect("the template has a body");
+        let (head, tail) = (head.trim_end_matches(' '), tail.trim_start_matches('\n'));
+        Ok(format!("{head}{body}{tail}"))
+    }
+
+    pub(super) fn name(&self, v: VarId) -> String {
+        self.plan().variables[v].name.clone()
+    }
+
+    pub(super) fn each(&self, v: VarId, domain: Domain) -> String {
+        let v = &self.plan().variables[v];
+        each_text(domain, v.m_tiles, v.n_tiles)
+    }
+
+    pub(super) fn map(&mut self, to: VarId, value: &Expr) -> Result<String, Error> {
+        let domain = self.plan().domain(to);
+        let Storage::Fragment(shape) = self.plan().variables[to].storage else { unreachable!("maps write fragments") };
+        let value = self.text(value, domain);
+        let (each, to) = (self.each(to, domain), element_text(&self.name(to), shape, domain));
+        self.render(&Map { each, to, value })
+    }
+
+    pub(super) fn pack_wrapper(&mut self, elem: Elem) -> &'static str {
+        if elem == Elem::Bf16 {
+            self.wrappers.insert(Wrapper::PackBf16);
+            "pack_bf16"
+        } else {
+            self.wrappers.insert(Wrapper::PackF16 { pair_convert: self.e.arch.capability >= (8, 0) });
+            "pack_f16"
+        }
+    }
+
+    pub(super) fn pack(&mut self, to: VarId, elem: Elem, value: &Expr) -> Result<String, Error> {
+        let pack = self.pack_wrapper(elem).to_owned();
+        let (lower, upper) = (self.text(value, Domain::Pair(0)), self.text(value, Domain::Pair(1)));
+        let each = self.each(to, Domain::Pair(0));
+        self.render(&Pack { each, to: format!("{}[mt][nt][r]", self.name(to)), pack, lower, upper })
+    }
+
+    /// Shared address of a slot.
+    pub(super) fn slot_address(&self, tile: TileId, slot: Slot) -> String {
+        let t = &self.plan().tiles[tile];
+        let base = if t.offset == 0 { "shared".to_owned() } else { format!("shared + {}", t.offset) };
+        if t.barriers.is_some() {
+            let here = if t.slots > 1 { format!(" + {}_slot * {}", t.name, t.slot_bytes()) } else { String::new() };
+            return format!("{base}{here}");
+        }
+        let number = match slot {
+            Slot::Of(Iteration::Behind(..) | Iteration::Last(_)) => unreachable!("only rings between roles are read behind"),
+            Slot::Only => return base,
+            Slot::Of(_) if t.slots == 1 => return base,
+            Slot::Of(Iteration::First(_, n)) => match n % t.slots {
+                0 => return base,
+                n => n.to_string(),
+            },
+            Slot::Of(Iteration::Ahead(id, n)) => {
+                let from = self.plan().loops[id].number().text(Domain::Uniform);
+                match (from.contains(' '), n) {
+                    (false, 0) => format!("{from} % {}", t.slots),
+                    (true, 0) => format!("({from}) % {}", t.slots),
+                    (_, n) => format!("({from} + {n}) % {}", t.slots),
+                }
+            }
+        };
+        format!("{base} + {number} * {}", t.slot_bytes())
+    }
+
+    pub(super) fn guard(&mut self, guard: &Guard) -> String {
+        match guard {
+            Guard::Exists(iteration) => {
+                let (Iteration::First(id, _) | Iteration::Ahead(id, _)) = *iteration else {
+                    unreachable!("what came before exists");
+                };
+                let condition = self.plan().loops[id].exists(*iteration);
+                self.uniform(&condition)
+            }
+            Guard::Vote { .. } => unreachable!("votes have a template of their own"),
+            Guard::Flag(v) => self.name(*v),
+            Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => {
+                let meeting = self.plan().meeting.as_ref().expect("verified: programs meet");
+                let (part, parts) = (&meeting.part, meeting.parts);
+                match guard {
+                    Guard::FirstPart => format!("{part} == 0"),
+                    Guard::LastPart => format!("{part} == {}", parts - 1),
+                    _ => format!("warp % {parts} == {part}"),
+                }
+            }
+            Guard::OneLeft(id) => {
+                let l = self.plan().loops[*id].clone();
+                let trips = Expr::infix("%", Expr::infix("-", l.hi, l.lo), Expr::Int(2));
+                self.uniform(&Expr::infix("==", trips, Expr::Int(0)))
+            }
+            Guard::Cut(ids) => {
+                debug_assert_eq!(self.e.schedule.edges, Edges::Split);
+                let conditions = ids.iter().map(|&id| {
+                    let l = self.plan().loops[id].clone();
+                    let after = Expr::infix(">=", Expr::name(l.coordinate.clone()), l.full_hi);
+                    if l.full_lo == l.lo {
+                        after
+                    } else {
+                        Expr::infix("||", Expr::infix("<", Expr::name(l.coordinate), l.full_lo), after)
+                    }
+                });
+                let condition = conditions.reduce(|a, b| Expr::infix("||", a, b)).expect("a loop cuts the tile");
+                self.uniform(&condition)
+            }
+        }
+    }
+}
+
+pub(super) fn parenthesized(text: &str) -> String {
+    if text.contains(' ') { format!("({text})") } else { text.to_owned() }
+}
