@@ -320,3 +320,29 @@ fn a_variable_read_before_it_is_written_is_caught() {
     let faults = planted(BUSY, CONSUMERS, &mut remove(1, |op| matches!(op, StmtOp::Map { .. })));
     says(&faults, "is read before it is written");
 }
+
+/// A loop in a loop: each has a trip count of its own, and a slot holds an iteration of both.
+#[test]
+fn loops_in_loops_are_told_apart() {
+    let text = include_str!("../kernels/nest0.rs");
+    let text = text.trim().strip_prefix("flash_kernel! {").and_then(|t| t.strip_suffix('}')).expect("a kernel in the macro");
+    let nested = || plan_of(text, "overlap=off,running_max=exact,persistent=static,block_m=64,warps=4,stages=2");
+    let inner = |plan: &Plan| plan.loops.iter().position(|l| l.coordinate == "j").expect("the inner loop");
+    let (j, c) = (inner(&nested()), 1 - inner(&nested()));
+    let walks_the_outer_loop = planted_in(nested(), PRODUCER, &mut |body, index| match &mut body[index].op {
+        StmtOp::Loop { id, .. } if *id == j => {
+            *id = c;
+            true
+        }
+        _ => false,
+    });
+    says(&walks_the_outer_loop, "deadlock");
+    let reads_by_the_outer_loop = planted_in(nested(), CONSUMERS, &mut |body, index| match &mut body[index].op {
+        StmtOp::Dot { b_slot, .. } if *b_slot == Slot::Of(Iteration::Ahead(j, 0)) => {
+            *b_slot = Slot::Of(Iteration::Ahead(c, 0));
+            true
+        }
+        _ => false,
+    });
+    says(&reads_by_the_outer_loop, "another iteration");
+}

@@ -10,29 +10,6 @@ use crate::plan::{
     Computed, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId,
 };
 
-/// Numbers of trips to try: of loops, and of loops inside loops. Those that stand side by side make equally many.
-pub(super) fn cases(plan: &Plan, most: u32) -> Vec<Vec<u32>> {
-    let mut depths = vec![0; plan.loops.len()];
-    plan.roles.iter().for_each(|role| find_depths(&role.body, 0, &mut depths));
-    let nested = depths.iter().any(|&d| d > 0);
-    let inner = |outer: u32| if nested { 0..=most } else { outer..=outer };
-    let both = (0..=most).flat_map(|outer| inner(outer).map(move |inner| (outer, inner)));
-    both.map(|(outer, inner)| depths.iter().map(|&d| if d == 0 { outer } else { inner }).collect()).collect()
-}
-
-fn find_depths(body: &[Stmt], depth: u32, depths: &mut [u32]) {
-    for stmt in body {
-        let inside = match &stmt.op {
-            StmtOp::Loop { id, .. } => {
-                depths[*id] = depth;
-                depth + 1
-            }
-            _ => depth,
-        };
-        stmt.op.bodies().into_iter().for_each(|body| find_depths(body, inside, depths));
-    }
-}
-
 /// The faults that show in a part when loops make so many trips each.
 pub(super) fn faults(plan: &Plan, trips: &[u32], part: u32) -> BTreeSet<String> {
     let mut faults = BTreeSet::new();

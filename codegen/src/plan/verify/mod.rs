@@ -24,7 +24,8 @@
 //! * what is loaded has the shape of what is saved.
 //!
 //! Slots, groups, phases and turns depend on a loop's trip count only through `n mod slots`, its parity and the guards at the
-//! ends, so the trip counts `0 ..= 2 * slots + 2` cover every case (of a loop in a loop: every pair of them), and of programs that follow each other every pair of them.
+//! ends, so the trip counts `0 ..= 2 * slots + 2` cover every case. Of several loops, one in the other or side by side, every pair
+//! of counts is tried for any two of them; of programs that follow each other every pair of counts that all their loops have.
 
 mod block;
 mod parts;
@@ -34,6 +35,32 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Plan;
 pub(crate) use parts::state_bytes;
+
+/// The trip counts to try of so many loops, by loop: every pair of counts for any two loops, the others at two.
+fn trip_counts(loops: usize, most: u32) -> Vec<Vec<u32>> {
+    let counts = || 0..=most;
+    let mut all: Vec<Vec<u32>> = counts().map(|n| vec![n; loops]).collect();
+    for first in 0..loops {
+        for second in 0..first {
+            for (a, b) in counts().flat_map(|a| counts().map(move |b| (a, b))) {
+                let mut trips = vec![2; loops];
+                (trips[first], trips[second]) = (a, b);
+                all.push(trips);
+            }
+        }
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Trip counts of programs, without the brackets of a single loop.
+fn text_of(programs: &[Vec<u32>]) -> String {
+    match programs.iter().map(|trips| <&[u32; 1]>::try_from(trips.as_slice()).map(|[n]| *n)).collect::<Result<Vec<u32>, _>>() {
+        Ok(single) => format!("{single:?}"),
+        Err(_) => format!("{programs:?}"),
+    }
+}
 
 /// All faults found, without repetition; empty for a right plan.
 pub fn verify(plan: &Plan) -> Vec<String> {
@@ -51,10 +78,10 @@ pub fn verify(plan: &Plan) -> Vec<String> {
             let cases = roles::cases(plan, most);
             let roles = roles::Roles::new(plan, part, &cases);
             for programs in cases {
-                note(roles.faults(&programs), &|| of(format!("trip counts {programs:?}")));
+                note(roles.faults(&programs), &|| of(format!("trip counts {}", text_of(&programs))));
             }
         } else {
-            for trips in block::cases(plan, most) {
+            for trips in trip_counts(plan.loops.len(), most) {
                 let first = trips.first().copied().unwrap_or(0);
                 let same = trips.iter().all(|&n| n == first);
                 let text = || of(if same { format!("trip count {first}") } else { format!("trip counts {trips:?}") });

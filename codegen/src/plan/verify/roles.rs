@@ -10,23 +10,57 @@ use flashtile_templates::expr::Expr;
 
 use super::parts;
 use crate::arch::WARPGROUP;
-use crate::plan::{Guard, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
+use crate::plan::{Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
 use crate::schedule::Persistent;
 
-/// What a slot holds: the number of the program, and that of the iteration for a streamed tile.
-type Content = (usize, Option<u32>);
+/// What a slot holds: the number of the program, and for a streamed tile the iterations of the loops around its loop and of that.
+type Content = (usize, Vec<u32>);
 
-/// Trip counts of the programs that a block runs one after the other.
-pub(super) fn cases(plan: &Plan, most: u32) -> Vec<Vec<u32>> {
+/// Trip counts of a program's loops.
+type Trips = Vec<u32>;
+
+/// The programs that a block runs one after the other, by their trip counts.
+pub(super) fn cases(plan: &Plan, most: u32) -> Vec<Vec<Trips>> {
+    let all = super::trip_counts(plan.loops.len(), most);
     if plan.work == Persistent::Off {
-        return (0..=most).map(|trips| vec![trips]).collect();
+        return all.into_iter().map(|trips| vec![trips]).collect();
     }
-    let mut cases: Vec<Vec<u32>> = vec![vec![]];
-    for first in 0..=most {
-        cases.push(vec![first; 3]);
-        cases.extend((0..=most).filter(|&second| second != first).map(|second| vec![first, second, first]));
+    let even: Vec<Trips> = (0..=most).map(|n| vec![n; plan.loops.len()]).collect();
+    let mut cases: Vec<Vec<Trips>> = vec![vec![]];
+    cases.extend(all.into_iter().map(|trips| vec![trips; 3]));
+    for first in &even {
+        let others = even.iter().filter(|&second| second != first);
+        cases.extend(others.map(|second| vec![first.clone(), second.clone(), first.clone()]));
     }
     cases
+}
+
+/// The loop that each loop stands in, if it stands in one.
+fn outer_loops(plan: &Plan) -> Vec<Option<LoopId>> {
+    fn find(body: &[Stmt], outer: Option<LoopId>, found: &mut [Option<LoopId>]) {
+        for stmt in body {
+            let here = match &stmt.op {
+                StmtOp::Loop { id, .. } => Some(*id),
+                StmtOp::Step { at, .. } => Some(loop_of(*at)),
+                _ => None,
+            };
+            if let (Some(id), Some(_)) = (here, outer)
+                && outer != here
+            {
+                found[id] = outer;
+            }
+            stmt.op.bodies().into_iter().for_each(|body| find(body, here.or(outer), found));
+        }
+    }
+    let mut found = vec![None; plan.loops.len()];
+    plan.roles.iter().for_each(|role| find(&role.body, None, &mut found));
+    found
+}
+
+fn loop_of(iteration: Iteration) -> LoopId {
+    match iteration {
+        Iteration::First(id, _) | Iteration::Ahead(id, _) | Iteration::Behind(id, _) | Iteration::Last(id) => id,
+    }
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -53,23 +87,26 @@ pub(super) struct Roles<'a> {
     part: u32,
     /// Variables by name.
     names: HashMap<&'a str, VarId>,
-    /// By role, number of the program and trip count; a trip count of `None` is the end of the programs.
-    programs: BTreeMap<(usize, usize, Option<u32>), Vec<Event>>,
+    /// The loop around each loop.
+    outer: Vec<Option<LoopId>>,
+    /// By role, number of the program and trip counts; `None` for these is the end of the programs.
+    programs: BTreeMap<(usize, usize, Option<Trips>), Vec<Event>>,
     /// Statements that have no place in a role.
     misplaced: BTreeSet<String>,
 }
 
 impl<'a> Roles<'a> {
     /// Of these cases.
-    pub fn new(plan: &'a Plan, part: u32, cases: &[Vec<u32>]) -> Self {
+    pub fn new(plan: &'a Plan, part: u32, cases: &[Vec<Trips>]) -> Self {
         let names = plan.variables.iter().enumerate().map(|(v, data)| (data.name.as_str(), v)).collect();
-        let mut roles = Self { plan, part, names, programs: BTreeMap::new(), misplaced: BTreeSet::new() };
+        let mut roles =
+            Self { plan, part, names, outer: outer_loops(plan), programs: BTreeMap::new(), misplaced: BTreeSet::new() };
         for role in 0..plan.roles.len() {
             for case in cases {
                 for program in 0..=case.len() {
-                    let key = (role, program, case.get(program).copied());
+                    let key = (role, program, case.get(program).cloned());
                     if !roles.programs.contains_key(&key) {
-                        let events = roles.events(key);
+                        let events = roles.events(&key);
                         roles.programs.insert(key, events);
                     }
                 }
@@ -79,32 +116,34 @@ impl<'a> Roles<'a> {
     }
 
     /// What a role does in one program.
-    fn events(&mut self, (role, program, trips): (usize, usize, Option<u32>)) -> Vec<Event> {
-        let (plan, part) = (self.plan, self.part);
-        let role = &plan.roles[role];
+    fn events(&mut self, (role, program, trips): &(usize, usize, Option<Trips>)) -> Vec<Event> {
+        let (plan, part, program) = (self.plan, self.part, *program);
+        let role = &plan.roles[*role];
         let (names, faults, events) = (&self.names, &mut self.misplaced, Vec::new());
         let producer = role.name == "producer";
-        let mut tracer = Tracer { plan, part, program, trips: trips.unwrap_or(0), events, faults, producer, names };
+        let none = vec![0; plan.loops.len()];
+        let (counts, at, outer) = (trips.as_ref().unwrap_or(&none), none.clone(), &self.outer);
+        let mut tracer = Tracer { plan, part, program, trips: counts, at, outer, events, faults, producer, names };
         match (&role.body[..], trips) {
             ([Stmt { op: StmtOp::Work(body), .. }], trips) => {
                 tracer.take_program();
                 if trips.is_some() {
-                    tracer.run(body, 0);
+                    tracer.run(body);
                 }
             }
-            (body, _) if program == 0 => tracer.run(body, 0),
+            (body, _) if program == 0 => tracer.run(body),
             _ => {}
         }
         tracer.events
     }
 
-    fn trace(&self, role: usize, case: &[u32]) -> Trace<'_> {
-        let keys = (0..=case.len()).map(|program| (role, program, case.get(program).copied()));
+    fn trace(&self, role: usize, case: &[Trips]) -> Trace<'_> {
+        let keys = (0..=case.len()).map(|program| (role, program, case.get(program).cloned()));
         keys.flat_map(|key| &self.programs[&key]).collect()
     }
 
     /// The faults that show when a block runs programs with these trip counts.
-    pub fn faults(&self, case: &[u32]) -> BTreeSet<String> {
+    pub fn faults(&self, case: &[Trips]) -> BTreeSet<String> {
         let mut faults = self.misplaced.clone();
         if self.plan.roles.len() != 2 {
             faults.insert("roles are not a producer and consumers".into());
@@ -138,7 +177,11 @@ struct Tracer<'a> {
     plan: &'a Plan,
     part: u32,
     program: usize,
-    trips: u32,
+    /// Of each loop.
+    trips: &'a [u32],
+    /// The iteration of each loop that is in progress.
+    at: Vec<u32>,
+    outer: &'a [Option<LoopId>],
     events: Vec<Event>,
     faults: &'a mut BTreeSet<String>,
     producer: bool,
@@ -150,7 +193,7 @@ impl Tracer<'_> {
     /// Hands over the number of the next program, or that there is none.
     fn take_program(&mut self) {
         let Some(ring) = work_ring(self.plan) else { return };
-        let content = (self.program, None);
+        let content = (self.program, Vec::new());
         if self.producer {
             self.events.push(Event::Fill(ring, content));
         } else {
@@ -158,29 +201,41 @@ impl Tracer<'_> {
         }
     }
 
-    fn run(&mut self, body: &[Stmt], n: u32) {
+    fn run(&mut self, body: &[Stmt]) {
         for stmt in body {
-            self.step(&stmt.op, n);
+            self.step(&stmt.op);
         }
     }
 
-    fn number(&self, iteration: Iteration, n: u32) -> u32 {
+    /// Statements with a loop at an iteration.
+    fn run_at(&mut self, id: LoopId, number: u32, body: &[Stmt]) {
+        let before = std::mem::replace(&mut self.at[id], number);
+        self.run(body);
+        self.at[id] = before;
+    }
+
+    fn number(&self, iteration: Iteration) -> u32 {
         match iteration {
             Iteration::First(_, number) => number,
-            Iteration::Ahead(_, ahead) => n + ahead,
-            Iteration::Behind(_, behind) => n.wrapping_sub(behind),
-            Iteration::Last(_) => self.trips.wrapping_sub(1),
+            Iteration::Ahead(id, ahead) => self.at[id] + ahead,
+            Iteration::Behind(id, behind) => self.at[id].wrapping_sub(behind),
+            Iteration::Last(id) => self.trips[id].wrapping_sub(1),
         }
     }
 
-    fn content(&self, slot: Slot, n: u32) -> Content {
-        match slot {
-            Slot::Only => (self.program, None),
-            Slot::Of(iteration) => (self.program, Some(self.number(iteration, n))),
+    fn content(&self, slot: Slot) -> Content {
+        let Slot::Of(iteration) = slot else { return (self.program, Vec::new()) };
+        let mut path = vec![self.number(iteration)];
+        let mut outer = self.outer[loop_of(iteration)];
+        while let Some(id) = outer {
+            path.push(self.at[id]);
+            outer = self.outer[id];
         }
+        path.reverse();
+        (self.program, path)
     }
 
-    fn step(&mut self, op: &StmtOp, n: u32) {
+    fn step(&mut self, op: &StmtOp) {
         match op {
             StmtOp::Let { value, .. } => self.reads(value),
             StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. } => {
@@ -195,10 +250,10 @@ impl Tracer<'_> {
                 self.events.extend(variable.map(Event::Read));
             }
             StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
-                let mut tiles = vec![(*b, self.content(*b_slot, n))];
+                let mut tiles = vec![(*b, self.content(*b_slot))];
                 let packed = match a {
                     OperandA::Tile(tile, slot) => {
-                        tiles.push((*tile, self.content(*slot, n)));
+                        tiles.push((*tile, self.content(*slot)));
                         None
                     }
                     OperandA::Packed(v) => Some(*v),
@@ -211,8 +266,8 @@ impl Tracer<'_> {
                     self.events.extend([Event::Write(*acc), Event::Issue { acc: *acc, packed, tiles }]);
                 }
             }
-            StmtOp::Fill { tile, slot, .. } => self.events.push(Event::Fill(*tile, self.content(*slot, n))),
-            StmtOp::Acquire { tile, slot } => self.events.push(Event::Acquire(*tile, self.content(*slot, n))),
+            StmtOp::Fill { tile, slot, .. } => self.events.push(Event::Fill(*tile, self.content(*slot))),
+            StmtOp::Acquire { tile, slot } => self.events.push(Event::Acquire(*tile, self.content(*slot))),
             StmtOp::Release(tile) => self.events.push(Event::Release(*tile)),
             StmtOp::Advance(tile) => self.events.push(Event::Advance(*tile)),
             StmtOp::ReleaseBefore(tile) => self.events.push(Event::ReleaseBefore(*tile)),
@@ -220,32 +275,32 @@ impl Tracer<'_> {
             StmtOp::TakeTurn => self.events.push(Event::TakeTurn),
             StmtOp::PassTurn => self.events.push(Event::PassTurn),
             StmtOp::When { guard, body, otherwise } => match guard {
-                Guard::Exists(iteration) if self.number(*iteration, n) < self.trips => self.run(body, n),
-                Guard::Exists(_) => self.run(otherwise, n),
+                Guard::Exists(iteration) if self.number(*iteration) < self.trips[loop_of(*iteration)] => self.run(body),
+                Guard::Exists(_) => self.run(otherwise),
                 // Two at a time after the first.
-                Guard::OneLeft(_) if self.trips.is_multiple_of(2) => self.run(body, n),
-                Guard::OneLeft(_) => self.run(otherwise, n),
+                Guard::OneLeft(id) if self.trips[*id].is_multiple_of(2) => self.run(body),
+                Guard::OneLeft(_) => self.run(otherwise),
                 // Executed or not: for hazards it is worse if it is, and for what is written if it is not.
                 Guard::Vote { condition, .. } => {
                     self.reads(condition);
-                    self.branch(body, n);
+                    self.branch(body);
                 }
-                Guard::Flag(_) | Guard::Cut(_) | Guard::OwnWarps => self.branch(body, n),
+                Guard::Flag(_) | Guard::Cut(_) | Guard::OwnWarps => self.branch(body),
                 Guard::FirstPart | Guard::LastPart => {
                     let holds = parts::holds(self.plan, guard, self.part).unwrap_or(true);
-                    self.run(if holds { body } else { otherwise }, n);
+                    self.run(if holds { body } else { otherwise });
                 }
             },
-            StmtOp::Loop { from, unroll, body, .. } => {
+            StmtOp::Loop { id, from, unroll, body } => {
                 let mut next = *from;
-                while next + unroll <= self.trips {
-                    self.run(body, next);
+                while next + unroll <= self.trips[*id] {
+                    self.run_at(*id, next, body);
                     next += unroll;
                 }
             }
             StmtOp::Step { at, body } => {
-                let number = self.number(*at, n);
-                self.run(body, number);
+                let number = self.number(*at);
+                self.run_at(loop_of(*at), number, body);
             }
             StmtOp::SaveState(from) => self.events.extend(from.iter().map(|&v| Event::Read(v))),
             StmtOp::LoadState { to, .. } => self.events.extend(to.iter().map(|&v| Event::Write(v))),
@@ -262,9 +317,9 @@ impl Tracer<'_> {
     }
 
     /// What a warp does or leaves by its own choice: nothing that others wait for.
-    fn branch(&mut self, body: &[Stmt], n: u32) {
+    fn branch(&mut self, body: &[Stmt]) {
         let start = self.events.len();
-        self.run(body, n);
+        self.run(body);
         if self.events[start..].iter().any(|e| !matches!(e, Event::Read(_) | Event::Write(_))) {
             self.faults.insert("a ring, a product or a turn in a branch that a warp takes by itself".into());
         }
@@ -288,24 +343,24 @@ fn hazards(plan: &Plan, events: &[&Event], faults: &mut BTreeSet<String>) {
         tiles: &'a [(TileId, Content)],
     }
     let mut in_flight: VecDeque<Group<'_>> = VecDeque::new();
-    let mut held: BTreeMap<TileId, Content> = BTreeMap::new();
-    let mut kept: BTreeMap<TileId, Content> = BTreeMap::new();
+    let mut held: BTreeMap<TileId, &Content> = BTreeMap::new();
+    let mut kept: BTreeMap<TileId, &Content> = BTreeMap::new();
     let mut written = vec![false; plan.variables.len()];
     let variable = |v: VarId| &plan.variables[v].name;
     let ring = |t: TileId| plan.tiles.get(t).map_or("the ring of programs", |t| t.name.as_str());
-    let hand_back = |tile: TileId, released: Option<Content>, in_flight: &VecDeque<Group<'_>>, faults: &mut BTreeSet<String>| {
+    let hand_back = |tile: TileId, released: Option<&Content>, in_flight: &VecDeque<Group<'_>>, faults: &mut BTreeSet<String>| {
         let Some(content) = released else {
             faults.insert(format!("{} is released but not acquired", ring(tile)));
             return;
         };
-        if in_flight.iter().any(|g| g.tiles.contains(&(tile, content))) {
+        if in_flight.iter().any(|g| g.tiles.iter().any(|(t, c)| *t == tile && c == content)) {
             faults.insert(format!("{} is handed back while a product may read it", ring(tile)));
         }
     };
     for event in events {
         match event {
             Event::Acquire(tile, content) => {
-                if held.insert(*tile, *content).is_some() {
+                if held.insert(*tile, content).is_some() {
                     faults.insert(format!("{} is acquired twice", ring(*tile)));
                 }
             }
@@ -327,7 +382,7 @@ fn hazards(plan: &Plan, events: &[&Event], faults: &mut BTreeSet<String>) {
                 for (tile, content) in tiles {
                     match held.get(tile) {
                         None => drop(faults.insert(format!("{} is read but not acquired", ring(*tile)))),
-                        Some(c) if c != content => {
+                        Some(c) if *c != content => {
                             faults.insert(format!("{} is read with the contents of another iteration", ring(*tile)));
                         }
                         Some(_) => {}
@@ -401,7 +456,7 @@ struct Agent<'a> {
     at: usize,
     places: Vec<Place>,
     /// Slots that products in flight read, with what they must hold until settled.
-    in_flight: VecDeque<Vec<(TileId, usize, Content)>>,
+    in_flight: VecDeque<Vec<(TileId, usize, &'a Content)>>,
 }
 
 struct Machine<'a> {
@@ -410,7 +465,7 @@ struct Machine<'a> {
     agents: Vec<Agent<'a>>,
     full: Vec<Vec<Phases>>,
     empty: Vec<Vec<Phases>>,
-    contents: Vec<Vec<Option<Content>>>,
+    contents: Vec<Vec<Option<&'a Content>>>,
     turns: Vec<u32>,
     uses_turns: bool,
 }
@@ -483,35 +538,35 @@ impl<'a> Machine<'a> {
         let groups = self.turns.len();
         let (events, at) = (self.agents[number].events, self.agents[number].at);
         self.agents[number].at += 1;
-        match *events[at] {
-            Event::Fill(tile, content) => {
+        match events[at] {
+            &Event::Fill(tile, ref content) => {
                 let slot = self.agents[number].places[tile].slot;
                 self.contents[tile][slot] = Some(content);
                 self.full[tile][slot].arrive(1);
                 self.advance(number, tile);
             }
-            Event::Acquire(tile, content) => {
+            &Event::Acquire(tile, ref content) => {
                 let slot = self.agents[number].places[tile].slot;
                 self.expect(tile, slot, content, faults);
             }
-            Event::Release(tile) => {
+            &Event::Release(tile) => {
                 let slot = self.agents[number].places[tile].slot;
                 self.empty[tile][slot].arrive(groups);
                 self.advance(number, tile);
             }
-            Event::Advance(tile) => self.advance(number, tile),
-            Event::ReleaseBefore(tile) => {
+            &Event::Advance(tile) => self.advance(number, tile),
+            &Event::ReleaseBefore(tile) => {
                 let slots = self.slots[tile];
                 let before = (self.agents[number].places[tile].slot + slots - 1) % slots;
                 self.empty[tile][before].arrive(groups);
             }
-            Event::Issue { ref tiles, .. } => {
+            Event::Issue { tiles, .. } => {
                 let places = &self.agents[number].places;
-                let reads = tiles.iter().map(|&(tile, content)| (tile, places[tile].slot, content)).collect();
+                let reads = tiles.iter().map(|(tile, content)| (*tile, places[*tile].slot, content)).collect();
                 self.agents[number].in_flight.push_back(reads);
             }
             Event::Settle(pending) => {
-                while self.agents[number].in_flight.len() > pending as usize {
+                while self.agents[number].in_flight.len() > *pending as usize {
                     let reads = self.agents[number].in_flight.pop_front().expect("counted");
                     for (tile, slot, content) in reads {
                         self.expect(tile, slot, content, faults);
@@ -531,7 +586,7 @@ impl<'a> Machine<'a> {
     }
 
     /// A slot must hold what its reader wants.
-    fn expect(&self, tile: TileId, slot: usize, content: Content, faults: &mut BTreeSet<String>) {
+    fn expect(&self, tile: TileId, slot: usize, content: &Content, faults: &mut BTreeSet<String>) {
         if self.contents[tile][slot] != Some(content) {
             let fault = match self.contents[tile][slot] {
                 None => "is read before it is filled",
