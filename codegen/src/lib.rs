@@ -18,6 +18,7 @@ mod legality;
 mod lower;
 mod model;
 mod names;
+mod ops;
 pub mod plan;
 mod planning;
 mod rewrite;

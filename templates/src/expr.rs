@@ -95,6 +95,8 @@ pub enum Function {
     NarrowBf16,
     /// Widening read of a scalar element.
     Widen,
+    /// A function of CUDA's own, of this name: it needs no wrapper.
+    Library(&'static str),
 }
 
 impl Function {
@@ -140,6 +142,7 @@ impl Function {
             Function::RoundF16 | Function::RoundBf16 | Function::Widen => "widen",
             Function::NarrowF16 => "narrow_f16",
             Function::NarrowBf16 => "narrow_bf16",
+            Function::Library(name) => name,
         }
     }
 }
@@ -328,8 +331,12 @@ fn infix_precedence(operator: &str) -> u8 {
     match operator {
         "*" | "/" | "%" => 13,
         "+" | "-" => 12,
+        "<<" | ">>" => 11,
         "<" | "<=" | ">" | ">=" => 10,
         "==" | "!=" => 9,
+        "&" => 8,
+        "^" => 7,
+        "|" => 6,
         other => unreachable!("no operator {other} is emitted"),
     }
 }

@@ -137,9 +137,12 @@ impl Maker<'_> {
                     UnaryOp::Exp2 => Some(UnaryOp::Exp),
                     UnaryOp::Ln => Some(UnaryOp::Log2),
                     UnaryOp::Log2 => Some(UnaryOp::Ln),
-                    UnaryOp::Abs => Some(UnaryOp::Neg),
-                    UnaryOp::Neg => Some(UnaryOp::Abs),
-                    _ => None,
+                    UnaryOp::Tanh | UnaryOp::Not | UnaryOp::VisibleOrZero => None,
+                    // The next op of the table that takes the same.
+                    op => {
+                        let after = UnaryOp::ALL.iter().cycle().skip_while(|other| *other != op).skip(1);
+                        after.copied().find(|other| other.row().operand == op.row().operand)
+                    }
                 };
                 if let Some(new) = new {
                     self.replace(id, &format!("{op:?} to {new:?}"), Op::Unary(new, *x));
@@ -154,8 +157,11 @@ impl Maker<'_> {
                     BinaryOp::Max => BinaryOp::Min,
                     BinaryOp::Min => BinaryOp::Max,
                     BinaryOp::DivOrZero => BinaryOp::Div,
-                    BinaryOp::And => BinaryOp::Or,
-                    BinaryOp::Or => BinaryOp::And,
+                    // The next op of the table that takes the same.
+                    op => {
+                        let after = BinaryOp::ALL.iter().cycle().skip_while(|other| *other != op).skip(1);
+                        after.copied().find(|other| other.row().operands == op.row().operands).expect("the op itself")
+                    }
                 };
                 self.replace(id, &format!("{op:?} to {new:?}"), Op::Binary(new, *a, *b));
                 if matches!(op, BinaryOp::Sub | BinaryOp::Div | BinaryOp::Rem | BinaryOp::DivOrZero) {
@@ -239,7 +245,7 @@ impl Maker<'_> {
                     BinaryOp::Mul | BinaryOp::Div | BinaryOp::DivOrZero => (self.kernel.tile(*a).elem, 1.0),
                     BinaryOp::Max => (Elem::F32, f64::NEG_INFINITY),
                     BinaryOp::Min => (Elem::F32, f64::INFINITY),
-                    BinaryOp::Rem | BinaryOp::And | BinaryOp::Or => {
+                    _ => {
                         self.forwarded(id, *a, "left alone");
                         self.forwarded(id, *b, "right alone");
                         return;

@@ -130,7 +130,7 @@ impl Writer<'_> {
             Function::TanhApprox => &[Wrapper::TanhApprox],
             Function::TanhAbsolute => &[Wrapper::Ex2, Wrapper::RcpNormal, Wrapper::TanhAbsolute],
             Function::DivFull => &[Wrapper::DivFull],
-            Function::Abs | Function::RoundedProduct | Function::MultiplyAdd => &[],
+            Function::Abs | Function::RoundedProduct | Function::MultiplyAdd | Function::Library(_) => &[],
             Function::Max => &[Wrapper::Fmax],
             Function::Min => &[Wrapper::Fmin],
             Function::Most | Function::Least | Function::FloorDiv | Function::FloorRem => &[Wrapper::Integer],

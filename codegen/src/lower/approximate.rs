@@ -94,6 +94,7 @@ fn approximation<'u>(
                     }
                 }
                 Op::Store { .. } | Op::Compare(..) | Op::ToIndex(_) => return None,
+                Op::Unary(op, _) if op.row().jumps => return None,
                 Op::Dot { acc, .. } if *acc != Some(v) => return None,
                 Op::Reduce(..) => reached.push((data.results[0], Statistic)),
                 Op::For { body, init, .. } => {
@@ -145,7 +146,7 @@ fn is_not_negative(kernel: &Kernel, v: ValueId) -> bool {
     match kernel.def(v) {
         Some((_, Op::Constant(_, c))) => *c >= 0.0,
         Some((_, Op::Full { value, .. })) => of(*value),
-        Some((_, Op::Unary(UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Abs, _))) => true,
+        Some((_, Op::Unary(op, _))) => op.row().never_negative,
         Some((_, &Op::Binary(BinaryOp::Mul, a, b))) => a == b || (of(a) && of(b)),
         Some((_, &Op::Binary(BinaryOp::Add, a, b))) => of(a) && of(b),
         _ => false,

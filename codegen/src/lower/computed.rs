@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use flashtile_dsl::ir::{BinaryOp, BlockId, Dim, Elem, Kernel, Op, OpId, Type, UnaryOp, ValueId};
+use flashtile_dsl::ir::{BinaryOp, BlockId, Dim, Elem, Kernel, Op, OpId, Type, ValueId};
 use flashtile_templates::expr::{Expr, Shape};
 
 use super::classify::users_and_order;
@@ -300,9 +300,8 @@ fn keeps_zero(kernel: &Kernel, v: ValueId) -> bool {
     let finite = |x: &ValueId| matches!(kernel.def(*x), Some((_, Op::Constant(_, c))) if c.is_finite());
     match op {
         Op::Load { .. } => kernel.tile(v).rank() == 2,
-        Op::Cast(_, x)
-        | Op::Transpose(x)
-        | Op::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Tanh | UnaryOp::VisibleOrZero, x) => zero(x),
+        Op::Cast(_, x) | Op::Transpose(x) => zero(x),
+        Op::Unary(op, x) => op.keeps_zero() && zero(x),
         Op::Binary(BinaryOp::Add | BinaryOp::Sub | BinaryOp::Max | BinaryOp::Min, a, b) => zero(a) && zero(b),
         Op::Binary(BinaryOp::Mul, a, b) => (zero(a) && (zero(b) || finite(b))) || (finite(a) && zero(b)),
         _ => false,

@@ -10,6 +10,7 @@ use super::approximate::{self, Approximation};
 use super::{Home, Lowering};
 use crate::error::Error;
 use crate::names;
+use crate::ops;
 use crate::plan::{LetType, StmtOp};
 use crate::rewrite::edit;
 
@@ -149,10 +150,6 @@ impl Lowering<'_> {
                 other => unreachable!("verified: a coordinate, not {other:?}"),
             },
             Op::Full { value, .. } => self.expr(*value)?,
-            Op::Unary(UnaryOp::Abs, x) if self.kernel.tile(*x).elem == Elem::I32 => {
-                let x = self.expr(*x)?;
-                Expr::call(Function::Most, [x.clone(), Expr::Prefix("-", Box::new(x))])
-            }
             Op::Unary(UnaryOp::Tanh, x) if self.classes.approximate.contains_key(&id) => {
                 let function = match self.classes.approximate[&id] {
                     Approximation::Relative => Function::TanhApprox,
@@ -160,7 +157,7 @@ impl Lowering<'_> {
                 };
                 Expr::call(function, [self.expr(*x)?])
             }
-            Op::Unary(op, x) => unary_expr(*op, self.expr(*x)?),
+            Op::Unary(op, x) => ops::unary(*op, self.expr(*x)?, self.kernel.tile(*x).elem == Elem::I32),
             Op::Binary(BinaryOp::Div, a, b) if self.kernel.tile(*b).rank() == 2 && self.kernel.tile(*b).elem != Elem::I32 => {
                 self.quotient(id, *a, *b)?
             }
@@ -173,7 +170,7 @@ impl Lowering<'_> {
                 match op {
                     BinaryOp::Div if integer && !is_positive(self.kernel, *b) => Expr::call(Function::FloorDivSigned, [x, y]),
                     BinaryOp::Rem if integer && !is_positive(self.kernel, *b) => Expr::call(Function::FloorRemSigned, [x, y]),
-                    op => binary_expr(*op, x, y, integer),
+                    op => ops::binary(*op, x, y, integer),
                 }
             }
             Op::Compare(op, a, b) => {
@@ -355,58 +352,4 @@ fn one_upper_bound(condition: Expr) -> Expr {
     }
     let bounds = bounds.into_iter().map(|(column, limit)| Expr::infix("<", column, limit));
     others.into_iter().chain(bounds).reduce(|a, b| Expr::infix("&&", a, b)).expect("a condition has conjuncts")
-}
-
-fn unary_expr(op: UnaryOp, x: Expr) -> Expr {
-    use std::f64::consts::{LN_2, LOG2_E};
-    match op {
-        UnaryOp::Neg => Expr::Prefix("-", Box::new(x)),
-        UnaryOp::Abs => Expr::call(Function::Abs, [x]),
-        UnaryOp::Exp => Expr::call(Function::Ex2, [Expr::infix("*", x, Expr::Float(LOG2_E))]),
-        UnaryOp::Exp2 => Expr::call(Function::Ex2, [x]),
-        UnaryOp::Ln => Expr::infix("*", Expr::call(Function::Lg2, [x]), Expr::Float(LN_2)),
-        UnaryOp::Log2 => Expr::call(Function::Lg2, [x]),
-        UnaryOp::Tanh => Expr::call(Function::Tanh, [x]),
-        UnaryOp::Not => Expr::Prefix("!", Box::new(x)),
-        UnaryOp::VisibleOrZero => Expr::call(Function::VisibleOrZero, [x]),
-    }
-}
-
-/// `a + b`, one multiply-add if one of them is a product: said here, so that the compiler never takes a product apart from
-/// its sum to use it twice.
-fn sum(a: Expr, b: Expr) -> Expr {
-    match (a, b) {
-        (Expr::Infix("*", x, y), c) | (c, Expr::Infix("*", x, y)) => Expr::call(Function::MultiplyAdd, [*x, *y, c]),
-        (a, b) => Expr::infix("+", a, b),
-    }
-}
-
-/// `a - b`, likewise.
-fn difference(a: Expr, b: Expr) -> Expr {
-    let negated = |x: Expr| Expr::Prefix("-", Box::new(x));
-    match (a, b) {
-        (Expr::Infix("*", x, y), c) => Expr::call(Function::MultiplyAdd, [*x, *y, negated(c)]),
-        (c, Expr::Infix("*", x, y)) => Expr::call(Function::MultiplyAdd, [negated(*x), *y, c]),
-        (a, b) => Expr::infix("-", a, b),
-    }
-}
-
-fn binary_expr(op: BinaryOp, a: Expr, b: Expr, integer: bool) -> Expr {
-    match (op, integer) {
-        (BinaryOp::Add, false) => sum(a, b),
-        (BinaryOp::Sub, false) => difference(a, b),
-        (BinaryOp::Add, true) => Expr::infix("+", a, b),
-        (BinaryOp::Sub, true) => Expr::infix("-", a, b),
-        (BinaryOp::Mul, _) => Expr::infix("*", a, b),
-        (BinaryOp::Div, false) => Expr::infix("/", a, b),
-        (BinaryOp::Div | BinaryOp::DivOrZero, true) => Expr::call(Function::FloorDiv, [a, b]),
-        (BinaryOp::Rem, _) => Expr::call(Function::FloorRem, [a, b]),
-        (BinaryOp::Max, false) => Expr::call(Function::Max, [a, b]),
-        (BinaryOp::Max, true) => Expr::call(Function::Most, [a, b]),
-        (BinaryOp::Min, false) => Expr::call(Function::Min, [a, b]),
-        (BinaryOp::Min, true) => Expr::call(Function::Least, [a, b]),
-        (BinaryOp::DivOrZero, false) => Expr::call(Function::DivOrZero, [a, b]),
-        (BinaryOp::And, _) => Expr::infix("&&", a, b),
-        (BinaryOp::Or, _) => Expr::infix("||", a, b),
-    }
 }

@@ -6,6 +6,7 @@ use flashtile_templates::expr::{Expr, Function, Shape};
 use crate::abi::Scratch;
 use crate::arch::{Arch, TensorOp};
 use crate::instance::Instance;
+use crate::ops::library_cost;
 use crate::plan::{Computed, Guard, Input, InputSource, MeetBy, OperandA, Parts, Plan, Shared, SharedTile, Stmt, StmtOp};
 use crate::schedule::{Fragments, Schedule};
 
@@ -151,6 +152,11 @@ impl<'a> Counter<'a> {
             Expr::Call(Function::Tanh, _) => {
                 special += 2.0;
                 instructions += 12.0;
+            }
+            Expr::Call(Function::Library(name), _) => {
+                let cost = library_cost(name);
+                special += cost.special;
+                instructions += cost.instructions;
             }
             Expr::Infix("/", ..) | Expr::Call(Function::DivOrZero, _) => instructions += 10.0,
             Expr::Call(..) | Expr::Infix(..) | Expr::Select(..) | Expr::Prefix(..) => instructions += 1.0,

@@ -23,8 +23,8 @@ use super::predicate::Boundary;
 use super::sum::{Counts, Leaf, band, common_period, sum};
 use super::visible::{Evaluator, Point, Visible, leaves, program_values, visible};
 use crate::ir::{
-    AxisId, AxisKind, BinaryOp, Binding, BlockId, Dim, Elem, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, SizeExpr, SizeId,
-    SizeKind, UnaryOp, ValueId,
+    AxisId, AxisKind, Binding, BlockId, Dim, Elem, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, SizeExpr, SizeId, SizeKind,
+    ValueId,
 };
 
 /// Sizes, element types and blocks that a cost is for.
@@ -45,7 +45,7 @@ pub struct Machine {
     pub flops: f64,
     /// Bytes/s of global memory.
     pub bytes_per_s: f64,
-    /// Special functions (exponentials, logarithms, tanh, divisions) per second.
+    /// Special functions (exponentials, logarithms, roots, divisions and the like) per second.
     pub special_per_s: f64,
 }
 
@@ -54,7 +54,7 @@ pub struct Machine {
 pub struct Work {
     /// FLOPs of matrix products: 2 per multiply-add.
     pub flops: u64,
-    /// Special functions: exponentials, logarithms, tanh, divisions.
+    /// Special functions: exponentials, logarithms, roots, divisions and the like.
     pub special: u64,
     /// Bytes read from global memory.
     pub read: u64,
@@ -546,10 +546,8 @@ fn plus(a: Sums, b: Sums) -> Sums {
 /// Whether an op takes a special function or a division per element.
 fn special(kernel: &Kernel, op: OpId) -> bool {
     match &kernel.ops[op].op {
-        Op::Unary(f, _) => matches!(f, UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Ln | UnaryOp::Log2 | UnaryOp::Tanh),
-        Op::Binary(f, ..) => {
-            matches!(f, BinaryOp::Div | BinaryOp::DivOrZero) && kernel.tile(kernel.ops[op].results[0]).elem.is_float()
-        }
+        Op::Unary(f, _) => f.row().special,
+        Op::Binary(f, ..) => f.row().special && kernel.tile(kernel.ops[op].results[0]).elem.is_float(),
         _ => false,
     }
 }

@@ -1,23 +1,12 @@
 //! Ops in the notation of the kernel text, for printed forms: `l * alpha + rowsum(p)`.
 
-use crate::ir::{At, BinaryOp, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpId, ReduceOp, SizeExpr, UnaryOp, ValueDef, ValueId};
+use crate::ir::{
+    At, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpId, Precedence as Binding, ReduceOp, SizeExpr, Spelling, ValueDef, ValueId,
+};
 
 /// Writes ops as text. Unnamed values are written out where they are used, named ones by name.
 pub(super) struct Expressions<'a> {
     kernel: &'a Kernel,
-}
-
-/// How tightly the outermost operator of a text binds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Binding {
-    Any,
-    Or,
-    And,
-    Comparison,
-    Sum,
-    Product,
-    Prefix,
-    Atom,
 }
 
 impl<'a> Expressions<'a> {
@@ -74,8 +63,8 @@ impl<'a> Expressions<'a> {
             let args: Vec<_> = args.iter().map(|v| any(v)).collect();
             (format!("{name}({})", args.join(", ")), Binding::Atom)
         };
-        let infix = |sign: &str, own: Binding, tight: Binding, a: &ValueId, b: &ValueId| {
-            (format!("{} {sign} {}", self.value(*a, own), self.value(*b, tight)), own)
+        let infix = |sign: &str, own: Binding, a: &ValueId, b: &ValueId| {
+            (format!("{} {sign} {}", self.value(*a, own), self.value(*b, own.tighter())), own)
         };
         let kernel = self.kernel;
         match &kernel.ops[op].op {
@@ -83,11 +72,11 @@ impl<'a> Expressions<'a> {
             Op::IndexConst(c) => (c.to_string(), Binding::Atom),
             Op::SizeOf(s) => (kernel.size_name(*s).into(), Binding::Atom),
             Op::Index(op, a, b) => match op {
-                IndexOp::Add => infix("+", Binding::Sum, Binding::Product, a, b),
-                IndexOp::Sub => infix("-", Binding::Sum, Binding::Product, a, b),
-                IndexOp::Mul => infix("*", Binding::Product, Binding::Prefix, a, b),
-                IndexOp::Div => infix("/", Binding::Product, Binding::Prefix, a, b),
-                IndexOp::Rem => infix("%", Binding::Product, Binding::Prefix, a, b),
+                IndexOp::Add => infix("+", Binding::Sum, a, b),
+                IndexOp::Sub => infix("-", Binding::Sum, a, b),
+                IndexOp::Mul => infix("*", Binding::Product, a, b),
+                IndexOp::Div => infix("/", Binding::Product, a, b),
+                IndexOp::Rem => infix("%", Binding::Product, a, b),
                 IndexOp::Min => call("min", &[a, b]),
                 IndexOp::Max => call("max", &[a, b]),
             },
@@ -110,28 +99,13 @@ impl<'a> Expressions<'a> {
             }
             Op::Load { tensor, at } => (format!("load({})", self.place(*tensor, at)), Binding::Atom),
             Op::Store { tensor, at, value } => (format!("store({}, {})", self.place(*tensor, at), any(value)), Binding::Atom),
-            Op::Unary(op, x) => match op {
-                UnaryOp::Neg => (format!("-{}", self.value(*x, Binding::Prefix)), Binding::Prefix),
-                UnaryOp::Not => (format!("!{}", self.value(*x, Binding::Prefix)), Binding::Prefix),
-                UnaryOp::Abs => call("abs", &[x]),
-                UnaryOp::Exp => call("exp", &[x]),
-                UnaryOp::Exp2 => call("exp2", &[x]),
-                UnaryOp::Ln => call("ln", &[x]),
-                UnaryOp::Log2 => call("log2", &[x]),
-                UnaryOp::Tanh => call("tanh", &[x]),
-                UnaryOp::VisibleOrZero => call("visible_or_zero", &[x]),
+            Op::Unary(op, x) => match op.row().spelling {
+                Spelling::Prefix(sign) => (format!("{sign}{}", self.value(*x, Binding::Prefix)), Binding::Prefix),
+                Spelling::Call | Spelling::Infix(..) => call(op.row().mnemonic, &[x]),
             },
-            Op::Binary(op, a, b) => match op {
-                BinaryOp::Add => infix("+", Binding::Sum, Binding::Product, a, b),
-                BinaryOp::Sub => infix("-", Binding::Sum, Binding::Product, a, b),
-                BinaryOp::Mul => infix("*", Binding::Product, Binding::Prefix, a, b),
-                BinaryOp::Div => infix("/", Binding::Product, Binding::Prefix, a, b),
-                BinaryOp::Rem => infix("%", Binding::Product, Binding::Prefix, a, b),
-                BinaryOp::And => infix("&&", Binding::And, Binding::Comparison, a, b),
-                BinaryOp::Or => infix("||", Binding::Or, Binding::And, a, b),
-                BinaryOp::Max => call("max", &[a, b]),
-                BinaryOp::Min => call("min", &[a, b]),
-                BinaryOp::DivOrZero => call("div_or_zero", &[a, b]),
+            Op::Binary(op, a, b) => match op.row().spelling {
+                Spelling::Infix(sign, own) => infix(sign, own, a, b),
+                Spelling::Call | Spelling::Prefix(_) => call(op.row().mnemonic, &[a, b]),
             },
             Op::Compare(op, a, b) => {
                 let sign = match op {
@@ -142,7 +116,8 @@ impl<'a> Expressions<'a> {
                     CompareOp::Gt => ">",
                     CompareOp::Ge => ">=",
                 };
-                let sides = (self.value(*a, Binding::Sum), self.value(*b, Binding::Sum));
+                let tight = Binding::Comparison.tighter();
+                let sides = (self.value(*a, tight), self.value(*b, tight));
                 (format!("{} {sign} {}", sides.0, sides.1), Binding::Comparison)
             }
             Op::Select { cond, on_true, on_false } => call("select", &[cond, on_true, on_false]),

@@ -19,9 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::uses::Forms;
-use crate::ir::{
-    BinaryOp, BlockId, Dim, Elem, Entity, Kernel, Op, OpId, ParamId, ParamKind, ReduceOp, SizeExpr, UnaryOp, ValueId,
-};
+use crate::ir::{BinaryOp, BlockId, Dim, Elem, Entity, Kernel, Op, OpId, ParamId, ParamKind, ReduceOp, SizeExpr, ValueId};
 
 /// What is more than this is too large: sums of a few terms of order 1 are not.
 const LIMIT: f64 = 1.5;
@@ -247,27 +245,22 @@ impl Pass<'_> {
                 Value { terms: vec![Term { factors: [Source::Param(*tensor)].into(), size }], positive }
             }
             Op::Cast(_, x) if !kernel.tile(*x).elem.is_float() => Value::plain(self.integer(*x), false),
-            Op::Cast(_, x)
-            | Op::Transpose(x)
-            | Op::Full { value: x, .. }
-            | Op::Mask { x, .. }
-            | Op::OfPart { value: x, .. }
-            | Op::Unary(UnaryOp::Neg | UnaryOp::VisibleOrZero, x) => {
-                let x = self.value(*x);
-                Value { positive: x.positive && !matches!(op, Op::Unary(..)), ..x }
+            Op::Cast(_, x) | Op::Transpose(x) | Op::Full { value: x, .. } | Op::Mask { x, .. } | Op::OfPart { value: x, .. } => {
+                self.value(*x)
             }
-            Op::Unary(UnaryOp::Abs, x) => Value { positive: true, ..self.value(*x) },
             Op::Unary(op, x) => {
-                let x = self.value(*x);
-                if matches!(op, UnaryOp::Ln | UnaryOp::Log2) {
+                let (row, x) = (op.row(), self.value(*x));
+                if row.linear {
+                    return Value { positive: row.never_negative, ..x };
+                }
+                if row.wants_positive {
                     self.is_positive(&x);
                 }
                 self.bends(&x);
-                let exponential = matches!(op, UnaryOp::Exp | UnaryOp::Exp2);
-                if exponential {
+                if row.exponential {
                     self.is_exponent(&x);
                 }
-                Value::plain(1.0, exponential)
+                Value::plain(1.0, row.never_negative)
             }
             Op::Select { on_true, on_false, .. } => self.value(*on_true).joined(&self.value(*on_false)),
             Op::Reduce(op, x) => {
@@ -344,7 +337,7 @@ impl Pass<'_> {
                 let positive = op == BinaryOp::Max && (x.positive || y.positive);
                 Value { positive, ..x.joined(&y) }
             }
-            BinaryOp::Rem | BinaryOp::And | BinaryOp::Or => Value::plain(1.0, false),
+            _ => Value::plain(1.0, false),
         }
     }
 

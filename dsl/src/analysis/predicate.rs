@@ -505,7 +505,7 @@ impl Walk<'_> {
                         };
                         Ok(Form::term(Term::Between(value, bounds.0, bounds.1)))
                     }
-                    BinaryOp::DivOrZero | BinaryOp::And | BinaryOp::Or => Err(other()),
+                    _ => Err(other()),
                 }
             }
             _ => Err(other()),

@@ -194,7 +194,7 @@ impl Reach {
                     self.watch_exact(x, span);
                 }
             }
-            Op::Binary(BinaryOp::Div | BinaryOp::Rem, ..) if kernel.tile(data.results[0]).elem == Elem::I32 => {
+            Op::Binary(op, ..) if op.row().divides && kernel.tile(data.results[0]).elem == Elem::I32 => {
                 let node = self.nodes.of(kernel, data.results[0]);
                 self.divisor(span, node);
             }
@@ -219,7 +219,9 @@ impl Reach {
 
     /// Watches the divisor of a quotient.
     fn divisor(&mut self, span: Span, quotient: usize) {
-        if let Node::Binary(BinaryOp::Div | BinaryOp::Rem, _, divisor) = self.nodes[quotient] {
+        if let Node::Binary(op, _, divisor) = self.nodes[quotient]
+            && op.row().divides
+        {
             self.divisors.push(Watched { node: divisor, span });
         }
     }

@@ -16,6 +16,7 @@
 
 use std::collections::BTreeSet;
 
+use super::classes::Classes;
 use super::dependence::carried_dependences;
 use super::predicate::defined_in;
 use super::unchanged::{Unchanged, Unproven, unchanged, why_start_counts};
@@ -264,7 +265,7 @@ fn may_be_negative_infinity(kernel: &Kernel, v: ValueId) -> bool {
         Some(Op::Constant(_, c)) => c.is_infinite(),
         Some(Op::Mask { x, .. } | Op::Cast(_, x) | Op::Transpose(x)) => may(x),
         Some(Op::Full { value, .. }) => may(value),
-        Some(Op::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Tanh, x)) => may(x),
+        Some(Op::Unary(op, x)) => may(x) || Classes::FINITE.unary(*op).meets(Classes::NEG_INF),
         Some(Op::Binary(_, a, b)) => may(a) || may(b),
         Some(Op::Select { on_true, on_false, .. }) => may(on_true) || may(on_false),
         _ => true,

@@ -91,7 +91,10 @@ impl Evaluator<'_> {
                     BinaryOp::Rem => floor_div(a, b).map(|q| a - q * b),
                     BinaryOp::Min => Some(a.min(b)),
                     BinaryOp::Max => Some(a.max(b)),
-                    BinaryOp::DivOrZero | BinaryOp::And | BinaryOp::Or => None,
+                    op => {
+                        let (a, b) = (i32::try_from(a).ok()?, i32::try_from(b).ok()?);
+                        op.row().integer.map(|meaning| meaning(a, b).into())
+                    }
                 }
             }
             _ => None,

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::error::InterpretError;
 use super::machine::Interpreter;
 use super::memory::Stored;
-use crate::ir::{Binding, Elem, Kernel};
+use crate::ir::{Binding, Elem, FloatBinary, FloatUnary, Kernel, RowOperand};
 
 /// A floating-point type that tiles are computed in.
 pub trait Real:
@@ -33,22 +33,12 @@ pub trait Real:
     fn to_f64(self) -> f64;
     /// The nearest f32.
     fn to_f32(self) -> f32;
-    /// Absolute value.
-    fn abs(self) -> Self;
-    /// e to the x.
-    fn exp(self) -> Self;
-    /// 2 to the x.
-    fn exp2(self) -> Self;
-    /// Natural logarithm.
-    fn ln(self) -> Self;
-    /// Base-2 logarithm.
-    fn log2(self) -> Self;
-    /// Hyperbolic tangent.
-    fn tanh(self) -> Self;
+    /// The function in this precision.
+    fn unary(f: FloatUnary) -> fn(Self) -> Self;
+    /// The function in this precision.
+    fn binary(f: FloatBinary) -> fn(RowOperand<'_, Self>, RowOperand<'_, Self>, usize, &mut Vec<Self>);
     /// Larger operand; a number wins over NaN.
     fn max(self, other: Self) -> Self;
-    /// Smaller operand; a number wins over NaN.
-    fn min(self, other: Self) -> Self;
     /// `c += a b` for row-major matrices `a (m, k)`, `b (k, n)` and `c (m, n)`.
     ///
     /// # Panics
@@ -57,7 +47,7 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($t:ident, $gemm:path) => {
+    ($t:ident, $precision:ident, $gemm:path) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
@@ -77,37 +67,15 @@ macro_rules! real {
             fn to_f32(self) -> f32 {
                 self as f32
             }
-            #[inline]
-            fn abs(self) -> Self {
-                $t::abs(self)
+            fn unary(f: FloatUnary) -> fn(Self) -> Self {
+                f.$precision
             }
-            #[inline]
-            fn exp(self) -> Self {
-                $t::exp(self)
-            }
-            #[inline]
-            fn exp2(self) -> Self {
-                $t::exp2(self)
-            }
-            #[inline]
-            fn ln(self) -> Self {
-                $t::ln(self)
-            }
-            #[inline]
-            fn log2(self) -> Self {
-                $t::log2(self)
-            }
-            #[inline]
-            fn tanh(self) -> Self {
-                $t::tanh(self)
+            fn binary(f: FloatBinary) -> fn(RowOperand<'_, Self>, RowOperand<'_, Self>, usize, &mut Vec<Self>) {
+                f.$precision
             }
             #[inline]
             fn max(self, other: Self) -> Self {
                 $t::max(self, other)
-            }
-            #[inline]
-            fn min(self, other: Self) -> Self {
-                $t::min(self, other)
             }
             fn matrix_product(m: usize, k: usize, n: usize, a: &[Self], b: &[Self], c: &mut [Self]) {
                 assert_eq!((a.len(), b.len(), c.len()), (m * k, k * n, m * n), "row-major matrices without gaps");
@@ -125,8 +93,8 @@ macro_rules! real {
     };
 }
 
-real!(f32, matrixmultiply::sgemm);
-real!(f64, matrixmultiply::dgemm);
+real!(f32, single, matrixmultiply::sgemm);
+real!(f64, double, matrixmultiply::dgemm);
 
 /// Rounds an f32 to an element type, to nearest even. The identity for what is not a 16-bit float.
 pub(super) fn round(elem: Elem, x: f32) -> f32 {
@@ -252,6 +220,7 @@ mod tests {
     #[test]
     fn a_number_wins_over_nan() {
         assert_eq!(Real::max(f32::NAN, 1.0), 1.0);
-        assert_eq!(Real::min(1.0, f64::NAN), 1.0);
+        let least = crate::ir::BinaryOp::Min.row().float.expect("of numbers");
+        assert_eq!(least.of(1.0, f64::NAN), 1.0);
     }
 }

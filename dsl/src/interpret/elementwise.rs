@@ -2,7 +2,7 @@
 
 use super::arithmetic::Real;
 use super::error::InterpretError;
-use super::tile::{Data, Operand, Tile, rows_columns, steps, zip};
+use super::tile::{Data, Operand, Tile, rows_columns, steps, zip, zip_rows};
 use crate::ir::{BinaryOp, CompareOp, Dim, ReduceOp, Span, UnaryOp};
 
 /// A tile with the dimensions of its type.
@@ -27,21 +27,17 @@ pub(super) struct Shape<'a> {
 
 /// A function of one operand.
 pub(super) fn unary<R: Real>(op: UnaryOp, x: &Tile<R>) -> Tile<R> {
-    let float = |f: fn(R) -> R| Tile::float(x.shape.clone(), x.to_floats().iter().map(|&x| f(x)).collect());
-    let int = |f: fn(i32) -> i32| Tile::int(x.shape.clone(), x.ints().iter().map(|&x| f(x)).collect());
-    let is_int = matches!(x.data, Data::Int(_));
-    match op {
-        UnaryOp::Neg if is_int => int(i32::wrapping_neg),
-        UnaryOp::Abs if is_int => int(i32::wrapping_abs),
-        UnaryOp::Neg => float(|x| -x),
-        UnaryOp::Abs => float(R::abs),
-        UnaryOp::Exp => float(R::exp),
-        UnaryOp::Exp2 => float(R::exp2),
-        UnaryOp::Ln => float(R::ln),
-        UnaryOp::Log2 => float(R::log2),
-        UnaryOp::Tanh => float(R::tanh),
-        UnaryOp::VisibleOrZero => float(|x| if x == R::NEG_INFINITY { R::ZERO } else { x }),
-        UnaryOp::Not => Tile::bool(x.shape.clone(), x.bools().iter().map(|x| !x).collect()),
+    let (row, shape) = (op.row(), x.shape.clone());
+    match (&x.data, row.integer) {
+        (Data::Bool(values), _) => {
+            let f = row.truth.expect("verified: an op on truth values");
+            Tile::bool(shape, values.iter().map(|&x| f(x)).collect())
+        }
+        (Data::Int(values), Some(f)) => Tile::int(shape, values.iter().map(|&x| f(x)).collect()),
+        _ => {
+            let f = R::unary(row.float.expect("verified: an op on floats"));
+            Tile::float(shape, x.to_floats().iter().map(|&x| f(x)).collect())
+        }
     }
 }
 
@@ -53,47 +49,28 @@ pub(super) fn binary<R: Real>(
     shape: Shape<'_>,
     span: Span,
 ) -> Result<Tile<R>, InterpretError> {
-    let lengths = shape.lengths.to_vec();
+    let (row, lengths) = (op.row(), shape.lengths.to_vec());
     Ok(match (&a.tile.data, &b.tile.data) {
         (Data::Bool(x), Data::Bool(y)) => {
+            let f = row.truth.expect("verified: an op on truth values");
             let (x, y) = (a.operand(x, shape.dims), b.operand(y, shape.dims));
-            let values = match op {
-                BinaryOp::And => zip(&lengths, x, y, |x, y| x && y),
-                BinaryOp::Or => zip(&lengths, x, y, |x, y| x || y),
-                _ => panic!("verified: only `and` and `or` combine truth values"),
-            };
+            let values = zip(&lengths, x, y, f);
             Tile::bool(lengths, values)
         }
         (Data::Int(x), Data::Int(y)) => {
-            if matches!(op, BinaryOp::Div | BinaryOp::Rem | BinaryOp::DivOrZero) && y.contains(&0) {
+            if row.divides && y.contains(&0) {
                 return Err(InterpretError::DivisionByZero { span });
             }
+            let f = row.integer.expect("verified: an op on integers");
             let (x, y) = (a.operand(x, shape.dims), b.operand(y, shape.dims));
-            let values = match op {
-                BinaryOp::Add => zip(&lengths, x, y, i32::wrapping_add),
-                BinaryOp::Sub => zip(&lengths, x, y, i32::wrapping_sub),
-                BinaryOp::Mul => zip(&lengths, x, y, i32::wrapping_mul),
-                BinaryOp::Div | BinaryOp::DivOrZero => zip(&lengths, x, y, |x, y| floor_div(x.into(), y.into()) as i32),
-                BinaryOp::Rem => zip(&lengths, x, y, |x, y| floor_rem(x.into(), y.into()) as i32),
-                BinaryOp::Max => zip(&lengths, x, y, i32::max),
-                BinaryOp::Min => zip(&lengths, x, y, i32::min),
-                BinaryOp::And | BinaryOp::Or => panic!("verified: integers are no truth values"),
-            };
+            let values = zip(&lengths, x, y, f);
             Tile::int(lengths, values)
         }
         _ => {
+            let f = row.float.expect("verified: an op on floats");
             let (x, y) = (a.tile.to_floats(), b.tile.to_floats());
             let (x, y) = (a.operand(&x, shape.dims), b.operand(&y, shape.dims));
-            let values = match op {
-                BinaryOp::Add => zip(&lengths, x, y, |x, y| x + y),
-                BinaryOp::Sub => zip(&lengths, x, y, |x, y| x - y),
-                BinaryOp::Mul => zip(&lengths, x, y, |x, y| x * y),
-                BinaryOp::Div => zip(&lengths, x, y, |x, y| x / y),
-                BinaryOp::DivOrZero => zip(&lengths, x, y, |x, y| if x == R::ZERO && y == R::ZERO { R::ZERO } else { x / y }),
-                BinaryOp::Max => zip(&lengths, x, y, R::max),
-                BinaryOp::Min => zip(&lengths, x, y, R::min),
-                BinaryOp::Rem | BinaryOp::And | BinaryOp::Or => panic!("verified: no such op on floats"),
-            };
+            let values = zip_rows(&lengths, x, y, R::binary(f));
             Tile::float(lengths, values)
         }
     })
@@ -181,17 +158,6 @@ fn sum<R: Real>(values: &[R]) -> R {
     parts.into_iter().fold(R::ZERO, |a, b| a + b)
 }
 
-/// Quotient rounded towards negative infinity; the divisor is not 0.
-pub(super) fn floor_div(a: i64, b: i64) -> i64 {
-    let quotient = a.wrapping_div(b);
-    if a.wrapping_rem(b) != 0 && (a < 0) != (b < 0) { quotient - 1 } else { quotient }
-}
-
-/// Remainder of the floor division; the divisor is not 0.
-pub(super) fn floor_rem(a: i64, b: i64) -> i64 {
-    a.wrapping_sub(b.wrapping_mul(floor_div(a, b)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,7 +175,9 @@ mod tests {
     #[test]
     fn floor_division() {
         for (a, b, quotient, remainder) in [(7, 2, 3, 1), (-7, 2, -4, 1), (7, -2, -4, -1), (-7, -2, 3, -1), (6, 3, 2, 0)] {
-            assert_eq!((floor_div(a, b), floor_rem(a, b)), (quotient, remainder), "{a} by {b}");
+            let [a, b] = [a, b].map(|x| Tile::int(vec![1], vec![x]));
+            let results = [BinaryOp::Div, BinaryOp::Rem].map(|op| apply(op, &a, &b).expect("not by 0").ints()[0]);
+            assert_eq!(results, [quotient, remainder], "{a:?} by {b:?}");
         }
         let (a, b) = (Tile::int(vec![2], vec![-7, 1]), Tile::int(vec![2], vec![2, 0]));
         assert_eq!(apply(BinaryOp::Div, &a, &b), Err(InterpretError::DivisionByZero { span: Span::default() }));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::arithmetic::{Arithmetic, Real};
-use super::elementwise::{Shape, Typed, binary, compare, floor_div, floor_rem, mask, reduce, select, unary};
+use super::elementwise::{Shape, Typed, binary, compare, mask, reduce, select, unary};
 use super::error::InterpretError;
 use super::memory::{Argument, Run, Stored, load};
 use super::tile::{Data, Tile, rows_columns};
@@ -601,8 +601,8 @@ fn index_op(op: IndexOp, a: i64, b: i64, span: Span) -> Result<i64, InterpretErr
         IndexOp::Sub => a.wrapping_sub(b),
         IndexOp::Mul => a.wrapping_mul(b),
         IndexOp::Div | IndexOp::Rem if b == 0 => return Err(InterpretError::DivisionByZero { span }),
-        IndexOp::Div => floor_div(a, b),
-        IndexOp::Rem => floor_rem(a, b),
+        IndexOp::Div => crate::ir::floor_div(a, b),
+        IndexOp::Rem => crate::ir::floor_rem(a, b),
         IndexOp::Min => a.min(b),
         IndexOp::Max => a.max(b),
     })

@@ -1,7 +1,7 @@
 //! Tiles in memory of the host: dense, row-major, rank 0 to 2.
 
 use super::arithmetic::Real;
-use crate::ir::Dim;
+use crate::ir::{Dim, RowOperand, map_row};
 
 /// Elements of a tile.
 #[derive(Clone, PartialEq, Debug)]
@@ -135,7 +135,7 @@ pub(super) struct Operand<'a, T> {
 
 impl<'a, T: Copy> Operand<'a, T> {
     /// The elements of a row of the result, or the one that is repeated along it.
-    fn row(&self, row: usize, columns: usize) -> Result<&'a [T], T> {
+    fn row(&self, row: usize, columns: usize) -> RowOperand<'a, T> {
         let start = row * self.steps.row;
         match self.steps.column {
             0 => Err(self.values[start]),
@@ -151,18 +151,23 @@ impl<'a, T: Copy> Operand<'a, T> {
 
 /// `f` of the elements of two operands, for every element of a result of this shape.
 pub(super) fn zip<A: Copy, B: Copy, O>(shape: &[usize], a: Operand<'_, A>, b: Operand<'_, B>, f: impl Fn(A, B) -> O) -> Vec<O> {
+    zip_rows(shape, a, b, |a, b, columns, out| map_row(a, b, columns, out, &f))
+}
+
+/// What `f` appends for each row of a result of this shape.
+pub(super) fn zip_rows<A: Copy, B: Copy, O>(
+    shape: &[usize],
+    a: Operand<'_, A>,
+    b: Operand<'_, B>,
+    f: impl Fn(RowOperand<'_, A>, RowOperand<'_, B>, usize, &mut Vec<O>),
+) -> Vec<O> {
     let (rows, columns) = rows_columns(shape);
     let mut out = Vec::with_capacity(rows * columns);
     if columns == 0 {
         return out;
     }
     for row in 0..rows {
-        match (a.row(row, columns), b.row(row, columns)) {
-            (Ok(a), Ok(b)) => out.extend(a.iter().zip(b).map(|(&a, &b)| f(a, b))),
-            (Ok(a), Err(b)) => out.extend(a.iter().map(|&a| f(a, b))),
-            (Err(a), Ok(b)) => out.extend(b.iter().map(|&b| f(a, b))),
-            (Err(a), Err(b)) => out.extend((0..columns).map(|_| f(a, b))),
-        }
+        f(a.row(row, columns), b.row(row, columns), columns, &mut out);
     }
     out
 }

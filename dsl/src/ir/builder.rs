@@ -3,6 +3,7 @@
 //! The builder trusts its caller: it panics on operands that the front end or the text-form reader must have refused.
 //! [`super::Kernel`]s from outside are checked by the verifier.
 
+use super::elementwise::Operands;
 use super::entity::{AxisId, BlockId, OpId, SizeId, ValueId};
 use super::kernel::{Axis, AxisKind, BlockData, Kernel, OpData, Size, SizeKind, Span, ValueData, ValueDef};
 use super::op::{At, Op, Part, ProgramDim};
@@ -198,8 +199,8 @@ pub fn result_types(kernel: &Kernel, op: &Op) -> Vec<Type> {
         Op::Store { .. } | Op::Yield(_) => vec![],
         Op::Unary(op, x) => {
             let t = tile(x);
-            one(match op {
-                super::op::UnaryOp::Not => t.clone(),
+            one(match op.row().operand {
+                Operands::Truths => t.clone(),
                 _ => t.with_elem(arithmetic(t.elem, t.elem)),
             })
         }

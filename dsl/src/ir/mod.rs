@@ -52,6 +52,7 @@
 //! Architecture invariant: IR values are immutable once built by [`Builder`]; passes make a new kernel.
 
 mod builder;
+mod elementwise;
 mod entity;
 mod kernel;
 mod op;
@@ -63,12 +64,16 @@ mod types;
 mod verify;
 
 pub use builder::{Builder, broadcast, result_types, selected_dims};
+pub use elementwise::{
+    BinaryOp, BinaryRow, FloatBinary, FloatUnary, IndexOp, Operands, Precedence, RowOperand, Spelling, UnaryOp, UnaryRow,
+};
+pub(crate) use elementwise::{floor_div, floor_rem, map_row};
 pub use entity::{Arena, AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
 pub use kernel::{
     Axis, AxisKind, Binding, BlockData, Direction, Kernel, OpData, Param, ParamKind, Size, SizeKind, SourceText, Span,
     TensorDecl, ValueData, ValueDef,
 };
-pub use op::{At, BinaryOp, CompareOp, IndexOp, Op, Part, ProgramDim, ReduceOp, UnaryOp};
+pub use op::{At, CompareOp, Op, Part, ProgramDim, ReduceOp};
 pub use parse::{TextError, parse_text};
 pub use size::SizeExpr;
 pub use types::{Dim, Elem, TileType, Type};

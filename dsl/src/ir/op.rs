@@ -2,76 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::elementwise::{BinaryOp, IndexOp, UnaryOp};
 use super::entity::{AxisId, BlockId, ParamId, SizeId, ValueId};
 use super::size::SizeExpr;
 use super::types::{Dim, Elem};
-
-/// Integer arithmetic on indices. Division and remainder round towards negative infinity.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum IndexOp {
-    /// Sum.
-    Add,
-    /// Difference.
-    Sub,
-    /// Product.
-    Mul,
-    /// Floor division.
-    Div,
-    /// Remainder of floor division.
-    Rem,
-    /// Minimum.
-    Min,
-    /// Maximum.
-    Max,
-}
-
-/// Elementwise functions of one operand.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum UnaryOp {
-    /// Negation.
-    Neg,
-    /// Absolute value.
-    Abs,
-    /// e to the x.
-    Exp,
-    /// 2 to the x.
-    Exp2,
-    /// Natural logarithm.
-    Ln,
-    /// Base-2 logarithm.
-    Log2,
-    /// Hyperbolic tangent.
-    Tanh,
-    /// Logical not, of a bool tile.
-    Not,
-    /// 0 where the operand is `-inf`, else the operand.
-    VisibleOrZero,
-}
-
-/// Elementwise functions of two operands.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum BinaryOp {
-    /// Sum.
-    Add,
-    /// Difference.
-    Sub,
-    /// Product.
-    Mul,
-    /// Quotient. Of integers: floor division.
-    Div,
-    /// Remainder of floor division, of integers only.
-    Rem,
-    /// Larger operand (a number wins over NaN).
-    Max,
-    /// Smaller operand (a number wins over NaN).
-    Min,
-    /// Quotient, and 0 where both operands are 0.
-    DivOrZero,
-    /// Logical and, of bool tiles.
-    And,
-    /// Logical or, of bool tiles.
-    Or,
-}
 
 /// Elementwise comparisons of two tiles of one element type, giving a bool tile.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -346,29 +280,8 @@ impl Op {
             Op::Full { .. } => "full",
             Op::Load { .. } => "load_tile",
             Op::Store { .. } => "store_tile",
-            Op::Unary(op, _) => match op {
-                UnaryOp::Neg => "neg",
-                UnaryOp::Abs => "abs",
-                UnaryOp::Exp => "exp",
-                UnaryOp::Exp2 => "exp2",
-                UnaryOp::Ln => "ln",
-                UnaryOp::Log2 => "log2",
-                UnaryOp::Tanh => "tanh",
-                UnaryOp::Not => "not",
-                UnaryOp::VisibleOrZero => "visible_or_zero",
-            },
-            Op::Binary(op, ..) => match op {
-                BinaryOp::Add => "add",
-                BinaryOp::Sub => "sub",
-                BinaryOp::Mul => "mul",
-                BinaryOp::Div => "div",
-                BinaryOp::Rem => "rem",
-                BinaryOp::Max => "max",
-                BinaryOp::Min => "min",
-                BinaryOp::DivOrZero => "div_or_zero",
-                BinaryOp::And => "and",
-                BinaryOp::Or => "or",
-            },
+            Op::Unary(op, _) => op.row().mnemonic,
+            Op::Binary(op, ..) => op.row().mnemonic,
             Op::Compare(op, ..) => match op {
                 CompareOp::Eq => "cmp.eq",
                 CompareOp::Ne => "cmp.ne",

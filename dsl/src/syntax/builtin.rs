@@ -1,11 +1,13 @@
 //! The functions of the language: a table of names and usages, and the lowering of each call.
 
+use std::sync::LazyLock;
+
 use syn::{Expr, ExprCall};
 
 use super::diagnostic::{Checked, Diagnostic};
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand};
-use crate::ir::{BinaryOp, Dim, Elem, Op, ReduceOp, Span, Type, UnaryOp};
+use crate::ir::{BinaryOp, Dim, Elem, Op, Operands, ReduceOp, Span, Spelling, Type, UnaryOp};
 
 /// A function of the language.
 #[derive(Debug)]
@@ -13,7 +15,7 @@ pub(super) struct Builtin {
     /// Its name.
     pub(super) name: &'static str,
     /// How it is written, for messages; as many arguments as it takes.
-    usage: &'static str,
+    usage: String,
     arity: usize,
     kind: Kind,
 }
@@ -35,38 +37,39 @@ enum Kind {
     Binary(BinaryOp),
 }
 
-const fn builtin(name: &'static str, usage: &'static str, arity: usize, kind: Kind) -> Builtin {
-    Builtin { name, usage, arity, kind }
+fn builtin(name: &'static str, usage: &str, arity: usize, kind: Kind) -> Builtin {
+    Builtin { name, usage: usage.to_owned(), arity, kind }
 }
 
-/// Every function of the language. (`program`, whose arguments are as many as the grid has dimensions, and `tiles` are
-/// lowered with the statements they belong to.)
-pub(super) const BUILTINS: &[Builtin] = &[
-    builtin("program", "let (b, h, i) = program(B, H, tiles(M));", 0, Kind::Program),
-    builtin("tiles", "for j in tiles(N) { ... }", 1, Kind::Tiles),
-    builtin("load", "load(q, [b, h, i, ..])", 2, Kind::Load),
-    builtin("store", "store(o, [b, h, i, ..], value);", 3, Kind::Store),
-    builtin("dot", "dot(a, b)", 2, Kind::Dot),
-    builtin("mask", "mask(x, keep)", 2, Kind::Mask),
-    builtin("pos", "pos(i)", 1, Kind::Pos),
-    builtin("full", "full((i, D), value)", 2, Kind::Full),
-    builtin("zeros", "zeros((i, D))", 1, Kind::Zeros),
-    builtin("select", "select(condition, a, b)", 3, Kind::Select),
-    builtin("rowmax", "rowmax(x)", 1, Kind::Reduce(ReduceOp::Max)),
-    builtin("rowsum", "rowsum(x)", 1, Kind::Reduce(ReduceOp::Sum)),
-    builtin("max", "max(a, b)", 2, Kind::Binary(BinaryOp::Max)),
-    builtin("min", "min(a, b)", 2, Kind::Binary(BinaryOp::Min)),
-    builtin("div_or_zero", "div_or_zero(a, b)", 2, Kind::Binary(BinaryOp::DivOrZero)),
-    builtin("abs", "abs(x)", 1, Kind::Unary(UnaryOp::Abs)),
-    builtin("exp", "exp(x)", 1, Kind::Unary(UnaryOp::Exp)),
-    builtin("exp2", "exp2(x)", 1, Kind::Unary(UnaryOp::Exp2)),
-    builtin("ln", "ln(x)", 1, Kind::Unary(UnaryOp::Ln)),
-    builtin("log2", "log2(x)", 1, Kind::Unary(UnaryOp::Log2)),
-    builtin("tanh", "tanh(x)", 1, Kind::Unary(UnaryOp::Tanh)),
-    builtin("visible_or_zero", "visible_or_zero(x)", 1, Kind::Unary(UnaryOp::VisibleOrZero)),
-];
+/// Every function of the language: those of this table, then the elementwise ops that are called. (`program`, whose arguments are as
+/// many as the grid has dimensions, and `tiles` are lowered with the statements they belong to.)
+pub(super) static BUILTINS: LazyLock<Vec<Builtin>> = LazyLock::new(|| {
+    let mut all = vec![
+        builtin("program", "let (b, h, i) = program(B, H, tiles(M));", 0, Kind::Program),
+        builtin("tiles", "for j in tiles(N) { ... }", 1, Kind::Tiles),
+        builtin("load", "load(q, [b, h, i, ..])", 2, Kind::Load),
+        builtin("store", "store(o, [b, h, i, ..], value);", 3, Kind::Store),
+        builtin("dot", "dot(a, b)", 2, Kind::Dot),
+        builtin("mask", "mask(x, keep)", 2, Kind::Mask),
+        builtin("pos", "pos(i)", 1, Kind::Pos),
+        builtin("full", "full((i, D), value)", 2, Kind::Full),
+        builtin("zeros", "zeros((i, D))", 1, Kind::Zeros),
+        builtin("select", "select(condition, a, b)", 3, Kind::Select),
+        builtin("rowmax", "rowmax(x)", 1, Kind::Reduce(ReduceOp::Max)),
+        builtin("rowsum", "rowsum(x)", 1, Kind::Reduce(ReduceOp::Sum)),
+    ];
+    for op in BinaryOp::ALL.iter().filter(|op| op.row().spelling == Spelling::Call) {
+        let name = op.row().mnemonic;
+        all.push(builtin(name, &format!("{name}(a, b)"), 2, Kind::Binary(*op)));
+    }
+    for op in UnaryOp::ALL.iter().filter(|op| op.row().spelling == Spelling::Call) {
+        let name = op.row().mnemonic;
+        all.push(builtin(name, &format!("{name}(x)"), 1, Kind::Unary(*op)));
+    }
+    all
+});
 
-/// What is written otherwise than as a call of a function: methods, constants, element types, operators.
+/// What is written otherwise than as a call of a function, and is no elementwise op: methods, constants, element types, comparisons.
 const OTHER_WORDS: &[&str] = &[
     "x.t()",
     "x.to::<T>()",
@@ -75,34 +78,35 @@ const OTHER_WORDS: &[&str] = &[
     "f16",
     "bf16",
     "i32",
-    "a + b",
-    "a - b",
-    "a * b",
-    "a / b",
-    "a % b",
-    "-a",
     "a == b",
     "a != b",
     "a < b",
     "a <= b",
     "a > b",
     "a >= b",
-    "a && b",
-    "a || b",
-    "!a",
     "let",
     "let mut",
-    "+=",
-    "-=",
-    "*=",
-    "/=",
-    "%=",
     "for",
 ];
 
 /// Every word of the language, as it is written.
-pub fn words() -> Vec<&'static str> {
-    BUILTINS.iter().map(|builtin| builtin.name).chain(OTHER_WORDS.iter().copied()).collect()
+pub fn words() -> Vec<String> {
+    let mut words: Vec<String> = BUILTINS.iter().map(|builtin| builtin.name.to_owned()).collect();
+    words.extend(OTHER_WORDS.iter().map(ToString::to_string));
+    for op in UnaryOp::ALL {
+        if let Spelling::Prefix(sign) = op.row().spelling {
+            words.push(format!("{sign}a"));
+        }
+    }
+    for op in BinaryOp::ALL {
+        if let Spelling::Infix(sign, _) = op.row().spelling {
+            words.push(format!("a {sign} b"));
+            if op.row().operands != Operands::Truths {
+                words.push(format!("{sign}="));
+            }
+        }
+    }
+    words
 }
 
 impl Lowering<'_> {

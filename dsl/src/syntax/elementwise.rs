@@ -4,21 +4,9 @@
 use super::diagnostic::{Checked, Diagnostic, Reported};
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand, SizeTree};
-use crate::ir::{BinaryOp, CompareOp, Dim, Elem, IndexOp, Op, Span, TileType, Type, UnaryOp, ValueId, broadcast};
-
-/// The operation on indices that is the same as one on tiles.
-fn index_op(op: BinaryOp) -> Option<IndexOp> {
-    Some(match op {
-        BinaryOp::Add => IndexOp::Add,
-        BinaryOp::Sub => IndexOp::Sub,
-        BinaryOp::Mul => IndexOp::Mul,
-        BinaryOp::Div => IndexOp::Div,
-        BinaryOp::Rem => IndexOp::Rem,
-        BinaryOp::Max => IndexOp::Max,
-        BinaryOp::Min => IndexOp::Min,
-        BinaryOp::DivOrZero | BinaryOp::And | BinaryOp::Or => return None,
-    })
-}
+use crate::ir::{
+    BinaryOp, CompareOp, Dim, Elem, IndexOp, Op, Operands, Span, Spelling, TileType, Type, UnaryOp, ValueId, broadcast,
+};
 
 /// Arithmetic on two integer literals; `None` on overflow and division by zero.
 fn fold_int(op: IndexOp, a: i64, b: i64) -> Option<i64> {
@@ -41,17 +29,7 @@ fn fold_int(op: IndexOp, a: i64, b: i64) -> Option<i64> {
 
 /// Arithmetic on two literals of which one is a float; `None` where the result is not a number.
 fn fold_float(op: BinaryOp, a: f64, b: f64) -> Option<f64> {
-    let result = match op {
-        BinaryOp::Add => a + b,
-        BinaryOp::Sub => a - b,
-        BinaryOp::Mul => a * b,
-        BinaryOp::Div => a / b,
-        BinaryOp::DivOrZero if a == 0.0 && b == 0.0 => 0.0,
-        BinaryOp::DivOrZero => a / b,
-        BinaryOp::Max => a.max(b),
-        BinaryOp::Min => a.min(b),
-        BinaryOp::Rem | BinaryOp::And | BinaryOp::Or => return None,
-    };
+    let result = op.row().float?.of(a, b);
     (!result.is_nan()).then_some(result)
 }
 
@@ -188,13 +166,13 @@ impl Lowering<'_> {
                 _ => {}
             }
         }
-        let keeps_integers = matches!(op, UnaryOp::Neg | UnaryOp::Abs);
+        let takes = op.row().operand;
         let (found, x_span) = (self.describe(&x.operand), x.span);
-        let wanted = if keeps_integers || op == UnaryOp::Not { Elem::I32 } else { Elem::F32 };
+        let wanted = if takes == Operands::Floats { Elem::F32 } else { Elem::I32 };
         let value = self.tile_like(x, wanted)?;
         let is_bool = self.builder.kernel.tile(value).elem == Elem::Bool;
-        if is_bool != (op == UnaryOp::Not) {
-            let error = if op == UnaryOp::Not {
+        if is_bool != (takes == Operands::Truths) {
+            let error = if takes == Operands::Truths {
                 Diagnostic::new(x_span, "`!` takes a truth value")
                     .help("compare first: `!(a < b)`; to negate a number write `-x`")
             } else {
@@ -203,21 +181,25 @@ impl Lowering<'_> {
             };
             return Err(self.reporter.report(error.label(format!("found {found}"))));
         }
-        let value = if keeps_integers || is_bool { value } else { self.cast_integer_like(value, Elem::F32, span) };
+        let value = if takes != Operands::Floats { value } else { self.cast_integer_like(value, Elem::F32, span) };
         Ok(at(Operand::Value(self.emit(Op::Unary(op, value), span))))
     }
 
     /// Arithmetic on two operands.
     pub(super) fn binary(&mut self, op: BinaryOp, a: Located, b: Located, span: Span) -> Checked<Located> {
-        if matches!(op, BinaryOp::And | BinaryOp::Or) {
+        let row = op.row();
+        if row.operands == Operands::Truths {
             return self.logic(op, a, b, span);
         }
-        if matches!(op, BinaryOp::Div | BinaryOp::Rem) && b.operand == Operand::Number(Number::Int(0)) && self.is_integral(&a) {
+        if row.divides && b.operand == Operand::Number(Number::Int(0)) && self.is_integral(&a) {
             let error = Diagnostic::new(b.span, "division by zero").label("this is 0");
             return Err(self.reporter.report(error));
         }
-        if let (Some(index_op), true, true) = (index_op(op), self.is_index(&a), self.is_index(&b)) {
+        if let (Some(index_op), true, true) = (row.index, self.is_index(&a), self.is_index(&b)) {
             return self.index_arithmetic(index_op, a, b, span);
+        }
+        if row.operands == Operands::Integers && row.index.is_none() {
+            return self.integers(op, a, b, span);
         }
         if let (Operand::Number(x), Operand::Number(y)) = (&a.operand, &b.operand) {
             return match fold_float(op, x.as_f64(), y.as_f64()) {
@@ -227,16 +209,57 @@ impl Lowering<'_> {
                 }
             };
         }
-        let integers_only = op == BinaryOp::Rem;
-        let floats_only = op == BinaryOp::DivOrZero;
+        let floats_only = row.operands == Operands::Floats;
         let (found_a, found_b) = (self.describe(&a.operand), self.describe(&b.operand));
         let (a, b) = self.unify(a, b, floats_only)?;
-        if integers_only && self.builder.kernel.tile(a).elem != Elem::I32 {
+        if row.operands == Operands::Integers && self.builder.kernel.tile(a).elem != Elem::I32 {
             let error = Diagnostic::new(span, "the remainder `%` is for integers")
                 .label(format!("found {found_a} and {found_b}"))
                 .help("of positions and indices it is defined: `pos(j) % 64`");
             return Err(self.reporter.report(error));
         }
+        self.check_broadcast(a, b, span)?;
+        Ok(Located { operand: Operand::Value(self.emit(Op::Binary(op, a, b), span)), span })
+    }
+
+    /// An op that has a meaning for 32-bit integers alone: literals are folded, an index becomes an `i32`.
+    fn integers(&mut self, op: BinaryOp, a: Located, b: Located, span: Span) -> Checked<Located> {
+        let row = op.row();
+        let written = match row.spelling {
+            Spelling::Infix(sign, _) => format!("`{sign}`"),
+            Spelling::Call | Spelling::Prefix(_) => format!("`{}`", row.mnemonic),
+        };
+        for x in [&a, &b] {
+            let integer = match &x.operand {
+                Operand::Value(value) => match self.builder.kernel.ty(*value) {
+                    Type::Tile(t) => t.elem == Elem::I32,
+                    Type::Index => true,
+                    // Reported where it is made a tile.
+                    Type::Coord(_) => true,
+                },
+                Operand::Number(number) => matches!(number, Number::Int(_)),
+                Operand::Size(_) | Operand::Tensor(_) => true,
+            };
+            if !integer {
+                let error = Diagnostic::new(x.span, format!("{written} is for integers"))
+                    .label(format!("found {}", self.describe(&x.operand)))
+                    .help("it works on the bits of `i32` values; truth values are joined with `&&`, `||` and `!`");
+                return Err(self.reporter.report(error));
+            }
+        }
+        if let (Some([least, most]), Operand::Number(Number::Int(value))) = (row.literals, &b.operand)
+            && !(least..=most).contains(value)
+        {
+            let error = Diagnostic::new(b.span, format!("{written} takes a number from {least} to {most}"));
+            return Err(self.reporter.report(error.label(format!("found {value}"))));
+        }
+        if let (Operand::Number(Number::Int(x)), Operand::Number(Number::Int(y))) = (&a.operand, &b.operand)
+            && let (Ok(x), Ok(y), Some(meaning)) = (i32::try_from(*x), i32::try_from(*y), row.integer)
+        {
+            return Ok(Located { operand: Operand::Number(Number::Int(meaning(x, y).into())), span });
+        }
+        let (a, b) = (self.tile_like(a, Elem::I32), self.tile_like(b, Elem::I32));
+        let (a, b) = (a?, b?);
         self.check_broadcast(a, b, span)?;
         Ok(Located { operand: Operand::Value(self.emit(Op::Binary(op, a, b), span)), span })
     }

@@ -272,19 +272,12 @@ enum Operator {
 
 fn operator(op: &BinOp) -> Option<Operator> {
     Some(match op {
-        BinOp::Add(_) => Operator::Binary(BinaryOp::Add),
-        BinOp::Sub(_) => Operator::Binary(BinaryOp::Sub),
-        BinOp::Mul(_) => Operator::Binary(BinaryOp::Mul),
-        BinOp::Div(_) => Operator::Binary(BinaryOp::Div),
-        BinOp::Rem(_) => Operator::Binary(BinaryOp::Rem),
-        BinOp::And(_) => Operator::Binary(BinaryOp::And),
-        BinOp::Or(_) => Operator::Binary(BinaryOp::Or),
         BinOp::Eq(_) => Operator::Compare(CompareOp::Eq),
         BinOp::Ne(_) => Operator::Compare(CompareOp::Ne),
         BinOp::Lt(_) => Operator::Compare(CompareOp::Lt),
         BinOp::Le(_) => Operator::Compare(CompareOp::Le),
         BinOp::Gt(_) => Operator::Compare(CompareOp::Gt),
         BinOp::Ge(_) => Operator::Compare(CompareOp::Ge),
-        _ => return None,
+        _ => Operator::Binary(BinaryOp::written(&quote::ToTokens::to_token_stream(op).to_string())?),
     })
 }

@@ -9,14 +9,7 @@ use crate::ir::{BinaryOp, Span, ValueId};
 
 /// The operation of a compound assignment such as `+=`.
 pub(super) fn compound(op: &BinOp) -> Option<BinaryOp> {
-    match op {
-        BinOp::AddAssign(_) => Some(BinaryOp::Add),
-        BinOp::SubAssign(_) => Some(BinaryOp::Sub),
-        BinOp::MulAssign(_) => Some(BinaryOp::Mul),
-        BinOp::DivAssign(_) => Some(BinaryOp::Div),
-        BinOp::RemAssign(_) => Some(BinaryOp::Rem),
-        _ => None,
-    }
+    BinaryOp::written(quote::ToTokens::to_token_stream(op).to_string().strip_suffix('=')?)
 }
 
 /// What a variable stands for.

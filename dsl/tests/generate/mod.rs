@@ -1,8 +1,8 @@
 //! Generated kernels: bytes choose among the ops that the values so far allow, so every kernel is sound.
 
 use flashtile_dsl::ir::{
-    At, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, IndexOp, Kernel, Op, Param, ParamKind, ProgramDim,
-    ReduceOp, SizeExpr, SizeKind, Span, TensorDecl, TileType, Type, UnaryOp, ValueId, broadcast,
+    At, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, IndexOp, Kernel, Op, Operands, Param, ParamKind,
+    ProgramDim, ReduceOp, SizeExpr, SizeKind, Span, TensorDecl, TileType, Type, UnaryOp, ValueId, broadcast,
 };
 
 /// The choices still to be made.
@@ -107,6 +107,16 @@ fn steps(builder: &mut Builder, values: &mut Vec<ValueId>, choices: &mut Choices
     }
 }
 
+/// The functions of one operand that take one of these.
+fn unary(takes: &[Operands]) -> Vec<UnaryOp> {
+    UnaryOp::ALL.iter().copied().filter(|op| takes.contains(&op.row().operand)).collect()
+}
+
+/// The functions of two operands that take two of these.
+fn binary(takes: &[Operands]) -> Vec<BinaryOp> {
+    BinaryOp::ALL.iter().copied().filter(|op| takes.contains(&op.row().operands)).collect()
+}
+
 fn step(builder: &Builder, values: &[ValueId], choices: &mut Choices<'_>) -> Option<Op> {
     let float = |t: &TileType| t.elem.is_float();
     let truth = |t: &TileType| t.elem == Elem::Bool;
@@ -134,31 +144,17 @@ fn step(builder: &Builder, values: &[ValueId], choices: &mut Choices<'_>) -> Opt
             let of = choices.of(&tiles(builder, values, |t| t.rank() > 0))?;
             Op::Full { value: choices.of(&tiles(builder, values, |t| t.rank() == 0))?, dims: dims(of) }
         }
-        7 => {
-            let ops = [
-                UnaryOp::Neg,
-                UnaryOp::Abs,
-                UnaryOp::Exp,
-                UnaryOp::Exp2,
-                UnaryOp::Ln,
-                UnaryOp::Log2,
-                UnaryOp::Tanh,
-                UnaryOp::VisibleOrZero,
-            ];
-            Op::Unary(choices.of(&ops)?, choices.of(&floats)?)
-        }
+        7 => Op::Unary(choices.of(&unary(&[Operands::Numbers, Operands::Floats]))?, choices.of(&floats)?),
         8 | 9 => {
-            let ops =
-                [BinaryOp::Add, BinaryOp::Sub, BinaryOp::Mul, BinaryOp::Div, BinaryOp::Max, BinaryOp::Min, BinaryOp::DivOrZero];
             let a = choices.of(&floats)?;
-            Op::Binary(choices.of(&ops)?, a, choices.of(&partner(a, &float))?)
+            Op::Binary(choices.of(&binary(&[Operands::Numbers, Operands::Floats]))?, a, choices.of(&partner(a, &float))?)
         }
         10 => {
             let integer = |t: &TileType| t.elem == Elem::I32;
             let a = choices.of(&tiles(builder, values, integer))?;
             let b = choices.of(&partner(a, &integer))?;
             match choices.next(4) {
-                0 => Op::Binary(choices.of(&[BinaryOp::Add, BinaryOp::Rem])?, a, b),
+                0 => Op::Binary(choices.of(&binary(&[Operands::Numbers, Operands::Integers]))?, a, b),
                 _ => {
                     let ops = [CompareOp::Eq, CompareOp::Ne, CompareOp::Lt, CompareOp::Le, CompareOp::Gt, CompareOp::Ge];
                     Op::Compare(choices.of(&ops)?, a, b)
@@ -169,7 +165,7 @@ fn step(builder: &Builder, values: &[ValueId], choices: &mut Choices<'_>) -> Opt
             let a = choices.of(&tiles(builder, values, truth))?;
             match choices.next(3) {
                 0 => Op::Unary(UnaryOp::Not, a),
-                _ => Op::Binary(choices.of(&[BinaryOp::And, BinaryOp::Or])?, a, choices.of(&partner(a, &truth))?),
+                _ => Op::Binary(choices.of(&binary(&[Operands::Truths]))?, a, choices.of(&partner(a, &truth))?),
             }
         }
         12 => {

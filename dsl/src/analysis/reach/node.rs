@@ -6,7 +6,8 @@ use std::ops::Index;
 use super::call::{MAX_SIZE, Values};
 use super::interval::Interval;
 use crate::ir::{
-    BinaryOp, Elem, Entity, IndexOp, Kernel, Op, ParamId, ProgramDim, SizeExpr, SizeId, Type, UnaryOp, ValueDef, ValueId,
+    BinaryOp, Elem, Entity, IndexOp, Kernel, Op, ParamId, Precedence, ProgramDim, SizeExpr, SizeId, Spelling, Type, UnaryOp,
+    ValueDef, ValueId,
 };
 
 /// Depth to which an expression is printed.
@@ -167,7 +168,6 @@ impl Nodes {
                 let (a, b) = (self.of(kernel, *a), self.of(kernel, *b));
                 Node::Binary(of_index(*op), a, b)
             }
-            Op::Binary(BinaryOp::And | BinaryOp::Or | BinaryOp::DivOrZero, ..) => Node::Unknown,
             Op::Binary(op, a, b) if integer(a) && integer(b) => {
                 let (a, b) = (self.of(kernel, *a), self.of(kernel, *b));
                 Node::Binary(*op, a, b)
@@ -210,6 +210,7 @@ impl Nodes {
     pub fn is_form(&self, node: usize) -> bool {
         self.below(node).into_iter().all(|n| match self.nodes[n] {
             Node::Unknown | Node::Either(..) => false,
+            Node::Binary(op, ..) if op.row().index.is_none() => false,
             Node::Binary(BinaryOp::Mul, a, b) => [a, b].iter().any(|&x| self.below(x).iter().all(|&n| !self.nodes[n].varies())),
             _ => true,
         })
@@ -260,7 +261,16 @@ impl Nodes {
                         let divisors = both(a, b).saturating_mul(y.magnitude().max(1));
                         (x.floor_rem(y), m.saturating_add(y.magnitude()), divisors)
                     }
-                    BinaryOp::DivOrZero | BinaryOp::And | BinaryOp::Or => (Interval::Unknown, 0, 1),
+                    // The bits of 32-bit integers: an operand that wraps is not known.
+                    _ => match (x.ends(), y.ends()) {
+                        (Some(a), Some(b)) if x.is_within(Interval::I32) && y.is_within(Interval::I32) => {
+                            let [least, most] = (op.row().range)(a.map(|x| x as i64), b.map(|x| x as i64));
+                            let range = Interval::new(least.into(), most.into());
+                            (range, range.magnitude(), 1)
+                        }
+                        _ if x.is_empty() || y.is_empty() => (Interval::Empty, 0, 1),
+                        _ => (Interval::Unknown, 0, 1),
+                    },
                 }
             }
             other => {
@@ -273,33 +283,27 @@ impl Nodes {
 
     /// The node, as in the kernel text.
     pub fn text(&self, node: usize) -> String {
-        self.render(node, 0, DEPTH)
+        self.render(node, Precedence::Any, DEPTH)
     }
 
-    fn render(&self, node: usize, outer: u8, depth: usize) -> String {
+    fn render(&self, node: usize, outer: Precedence, depth: usize) -> String {
         let sub = |n: &usize, outer| self.render(*n, outer, depth - 1);
         if depth == 0 {
             return "..".into();
         }
-        let infix = |operator, own, a, b| (format!("{} {operator} {}", sub(a, own), sub(b, own + 1)), own);
         let (text, own) = match &self.nodes[node] {
-            Node::Constant(c) => (c.to_string(), if *c < 0 { 1 } else { 3 }),
-            Node::Size(_, name) | Node::Scalar(_, name) | Node::Below(_, name) => (name.clone(), 3),
-            Node::Negated(x) => (format!("-{}", sub(x, 3)), 2),
-            Node::Absolute(x) => (format!("abs({})", sub(x, 0)), 3),
+            Node::Constant(c) => (c.to_string(), if *c < 0 { Precedence::Sum } else { Precedence::Atom }),
+            Node::Size(_, name) | Node::Scalar(_, name) | Node::Below(_, name) => (name.clone(), Precedence::Atom),
+            Node::Negated(x) => (format!("-{}", sub(x, Precedence::Atom)), Precedence::Product),
+            Node::Absolute(x) => (format!("abs({})", sub(x, Precedence::Any)), Precedence::Atom),
             Node::Widened(x) => return self.render(*x, outer, depth),
-            Node::Either(..) => ("select(..)".into(), 3),
-            Node::Unknown => ("..".into(), 3),
-            Node::Binary(op, a, b) => match op {
-                BinaryOp::Add => infix("+", 1, a, b),
-                BinaryOp::Sub => infix("-", 1, a, b),
-                BinaryOp::Mul => infix("*", 2, a, b),
-                BinaryOp::Div | BinaryOp::DivOrZero => infix("/", 2, a, b),
-                BinaryOp::Rem => infix("%", 2, a, b),
-                BinaryOp::Min => (format!("min({}, {})", sub(a, 0), sub(b, 0)), 3),
-                BinaryOp::Max => (format!("max({}, {})", sub(a, 0), sub(b, 0)), 3),
-                BinaryOp::And => infix("&&", 1, a, b),
-                BinaryOp::Or => infix("||", 1, a, b),
+            Node::Either(..) => ("select(..)".into(), Precedence::Atom),
+            Node::Unknown => ("..".into(), Precedence::Atom),
+            Node::Binary(op, a, b) => match op.row().spelling {
+                Spelling::Infix(sign, own) => (format!("{} {sign} {}", sub(a, own), sub(b, own.tighter())), own),
+                Spelling::Call | Spelling::Prefix(_) => {
+                    (format!("{}({}, {})", op.row().mnemonic, sub(a, Precedence::Any), sub(b, Precedence::Any)), Precedence::Atom)
+                }
             },
         };
         if own < outer { format!("({text})") } else { text }

@@ -2,36 +2,12 @@
 
 use super::lex::{DOTS, Token};
 use super::reader::{Read, Reader};
+use crate::ir::elementwise::{BinaryOp, IndexOp, UnaryOp};
 use crate::ir::entity::ValueId;
-use crate::ir::op::{At, BinaryOp, CompareOp, IndexOp, Op, ProgramDim, ReduceOp, UnaryOp};
+use crate::ir::op::{At, CompareOp, Op, ProgramDim, ReduceOp};
 
 const INDEX_OPS: [IndexOp; 7] =
     [IndexOp::Add, IndexOp::Sub, IndexOp::Mul, IndexOp::Div, IndexOp::Rem, IndexOp::Min, IndexOp::Max];
-
-const UNARY_OPS: [UnaryOp; 9] = [
-    UnaryOp::Neg,
-    UnaryOp::Abs,
-    UnaryOp::Exp,
-    UnaryOp::Exp2,
-    UnaryOp::Ln,
-    UnaryOp::Log2,
-    UnaryOp::Tanh,
-    UnaryOp::Not,
-    UnaryOp::VisibleOrZero,
-];
-
-const BINARY_OPS: [BinaryOp; 10] = [
-    BinaryOp::Add,
-    BinaryOp::Sub,
-    BinaryOp::Mul,
-    BinaryOp::Div,
-    BinaryOp::Rem,
-    BinaryOp::Max,
-    BinaryOp::Min,
-    BinaryOp::DivOrZero,
-    BinaryOp::And,
-    BinaryOp::Or,
-];
 
 const COMPARE_OPS: [CompareOp; 6] = [CompareOp::Eq, CompareOp::Ne, CompareOp::Lt, CompareOp::Le, CompareOp::Gt, CompareOp::Ge];
 
@@ -128,10 +104,10 @@ impl Reader<'_> {
         if let Some(op) = INDEX_OPS.into_iter().find(|&op| Op::Index(op, any, any).mnemonic() == mnemonic) {
             return self.two(|a, b| Op::Index(op, a, b));
         }
-        if let Some(op) = UNARY_OPS.into_iter().find(|&op| Op::Unary(op, any).mnemonic() == mnemonic) {
+        if let Some(op) = UnaryOp::ALL.iter().copied().find(|op| op.row().mnemonic == mnemonic) {
             return self.one(|x| Op::Unary(op, x));
         }
-        if let Some(op) = BINARY_OPS.into_iter().find(|&op| Op::Binary(op, any, any).mnemonic() == mnemonic) {
+        if let Some(op) = BinaryOp::ALL.iter().copied().find(|op| op.row().mnemonic == mnemonic) {
             return self.two(|a, b| Op::Binary(op, a, b));
         }
         if let Some(op) = COMPARE_OPS.into_iter().find(|&op| Op::Compare(op, any, any).mnemonic() == mnemonic) {

@@ -2,9 +2,10 @@
 
 use super::rule::{BadOps, Errors, Rule};
 use crate::ir::builder::{broadcast, result_types};
+use crate::ir::elementwise::Operands;
 use crate::ir::entity::{OpId, ParamId, ValueId};
 use crate::ir::kernel::{AxisKind, Kernel, ParamKind, SizeKind, ValueDef};
-use crate::ir::op::{At, BinaryOp, Op, UnaryOp};
+use crate::ir::op::{At, Op};
 use crate::ir::size::SizeExpr;
 use crate::ir::types::{Dim, Elem, TileType, Type};
 
@@ -142,6 +143,7 @@ impl Checker<'_> {
         let numeric = |t: &TileType| t.elem != Elem::Bool;
         let float = |t: &TileType| t.elem.is_float();
         let truth = |t: &TileType| t.elem == Elem::Bool;
+        let integer = |t: &TileType| t.elem == Elem::I32;
         match op {
             Op::Program(_) | Op::IndexConst(_) | Op::SizeOf(_) => Ok(()),
             Op::Index(_, a, b) => self.index(*a).and(self.index(*b)),
@@ -165,18 +167,19 @@ impl Checker<'_> {
                 self.tensor(*tensor).and(self.addresses(at))?;
                 self.tile(*value, "a tile of numbers", numeric).map(drop)
             }
-            Op::Unary(op, x) => match op {
-                UnaryOp::Not => self.tile(*x, "truth values", truth),
-                UnaryOp::Neg | UnaryOp::Abs => self.tile(*x, "numbers", numeric),
-                _ => self.tile(*x, "floats", float),
+            Op::Unary(op, x) => match op.row().operand {
+                Operands::Truths => self.tile(*x, "truth values", truth),
+                Operands::Numbers => self.tile(*x, "numbers", numeric),
+                Operands::Floats => self.tile(*x, "floats", float),
+                Operands::Integers => self.tile(*x, "integers", integer),
             }
             .map(drop),
             Op::Binary(op, a, b) => {
-                let kind = |t: &TileType| match op {
-                    BinaryOp::And | BinaryOp::Or => truth(t),
-                    BinaryOp::Rem => t.elem == Elem::I32,
-                    BinaryOp::DivOrZero => float(t),
-                    _ => numeric(t),
+                let kind = |t: &TileType| match op.row().operands {
+                    Operands::Truths => truth(t),
+                    Operands::Integers => integer(t),
+                    Operands::Floats => float(t),
+                    Operands::Numbers => numeric(t),
                 };
                 let (a, second) = (self.tile(*a, "another operand", kind)?, *b);
                 let b = self.tile(second, "another operand", kind)?;
