@@ -4,7 +4,7 @@ mod generate;
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::ir::{Kernel, SourceText, parse_text, verify};
+use flashtile_dsl::ir::{BinaryOp, Kernel, SourceText, UnaryOp, parse_text, verify};
 use flashtile_dsl::syntax::parse;
 use proptest::prelude::*;
 
@@ -122,7 +122,7 @@ fn the_generator_reaches_every_op() {
         seen.extend(kernel.walk().into_iter().map(|(_, op)| kernel.ops[op].op.mnemonic()));
     }
     // 20 ops of one form, and the families: of indices, unary, binary, comparisons.
-    assert_eq!(seen.len(), 20 + 7 + 9 + 10 + 6, "{seen:?}");
+    assert_eq!(seen.len(), 20 + 7 + UnaryOp::ALL.len() + BinaryOp::ALL.len() + 6, "{seen:?}");
 }
 
 proptest! {
