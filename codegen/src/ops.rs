@@ -21,6 +21,9 @@ pub(crate) fn unary(op: UnaryOp, x: Expr, integer: bool) -> Expr {
         (UnaryOp::Tanh, _) => Expr::call(Function::Tanh, [x]),
         (UnaryOp::Not, _) => Expr::Prefix("!", Box::new(x)),
         (UnaryOp::VisibleOrZero, _) => Expr::call(Function::VisibleOrZero, [x]),
+        (UnaryOp::Sqrt, _) => Expr::call(Function::Library("sqrtf"), [x]),
+        (UnaryOp::Rsqrt, _) => Expr::call(Function::Library("rsqrtf"), [x]),
+        (UnaryOp::Floor, _) => Expr::call(Function::Library("floorf"), [x]),
     }
 }
 
@@ -42,6 +45,21 @@ pub(crate) fn binary(op: BinaryOp, a: Expr, b: Expr, integer: bool) -> Expr {
         (BinaryOp::DivOrZero, false) => Expr::call(Function::DivOrZero, [a, b]),
         (BinaryOp::And, _) => Expr::infix("&&", a, b),
         (BinaryOp::Or, _) => Expr::infix("||", a, b),
+        (BinaryOp::BitAnd, _) => Expr::infix("&", a, b),
+        (BinaryOp::BitOr, _) => Expr::infix("|", a, b),
+        (BinaryOp::BitXor, _) => Expr::infix("^", a, b),
+        (BinaryOp::Shl, _) => Expr::infix("<<", a, places(b)),
+        (BinaryOp::Shr, _) => Expr::infix(">>", a, places(b)),
+        // Its result has no sign, and would make whatever it meets have none.
+        (BinaryOp::MulHi, _) => Expr::ToInt(Box::new(Expr::call(Function::Library("__umulhi"), [a, b]))),
+    }
+}
+
+/// By how many places a shift goes: C leaves open what happens beyond 31.
+fn places(b: Expr) -> Expr {
+    match b {
+        Expr::Int(0..=31) => b,
+        b => Expr::infix("&", b, Expr::Int(31)),
     }
 }
 
@@ -55,7 +73,11 @@ pub(crate) struct LibraryCost {
 }
 
 /// Functions of CUDA's own that take more than one instruction.
-const LIBRARY: &[(&str, LibraryCost)] = &[];
+const LIBRARY: &[(&str, LibraryCost)] = &[
+    // An approximation, two steps to the nearest number, and a test for operands that need more.
+    ("sqrtf", LibraryCost { instructions: 7.0, special: 1.0 }),
+    ("rsqrtf", LibraryCost { instructions: 3.0, special: 1.0 }),
+];
 
 /// What a function of CUDA's own costs; one instruction, if nothing else is known of it.
 pub(crate) fn library_cost(name: &str) -> LibraryCost {

@@ -312,7 +312,13 @@ fn rust_that_the_language_does_not_have() {
     check_body("«fn inner() {}»", &[("a kernel declares nothing inside", "")]);
     check_body("let x: «f32» = 1.0;", &[("variables have no type annotations", "")]);
     check_body("let «(x, y)» = 1.0;", &[("only `program` gives several values", "")]);
-    check_body("let x = q_i «&» q_i;", &[("there are no bitwise operators", "&&")]);
+    check_body("let x = «q_i» & 1;", &[("`&` is for integers", "&&")]);
+    check_body("let x = 1 ^ «0.5»;", &[("`^` is for integers", "bits of `i32`")]);
+    check_body("let x = pos(i) | «(pos(i) > 3)»;", &[("`|` is for integers", "`||`")]);
+    check_body("let x = mul_hi(«q_i», 3);", &[("`mul_hi` is for integers", "")]);
+    check_body("let x = pos(i) << «32»;", &[("`<<` takes a number from 0 to 31", "")]);
+    check_body("let x = load(page, [b]) >> «-1»;", &[("`>>` takes a number from 0 to 31", "")]);
+    check_body("let x = sqrt(«q_i > 0.0»);", &[("expected numbers", "select")]);
     check_body("«q_i + 1.0»;", &[("the value of this statement is not used", "")]);
     check(
         "«struct S;» pub fn f(y: &mut Tensor<f32, (N)>) { let i = program(tiles(N)); store(y, [i], 0.0); }",

@@ -373,6 +373,33 @@ table! {
         linear: true,
         ..UnaryRow::FLOAT
     },
+    /// Square root.
+    Sqrt => UnaryRow {
+        mnemonic: "sqrt",
+        float: float!(|x| x.sqrt()),
+        others: &[1.0, 2.0, f64::NAN],
+        special: true,
+        wants_positive: true,
+        never_negative: true,
+        ..UnaryRow::FLOAT
+    },
+    /// Reciprocal of the square root.
+    Rsqrt => UnaryRow {
+        mnemonic: "rsqrt",
+        float: float!(|x| 1.0 / x.sqrt()),
+        others: &[1.0, 2.0, f64::NAN],
+        special: true,
+        wants_positive: true,
+        ..UnaryRow::FLOAT
+    },
+    /// Largest whole number that is not larger.
+    Floor => UnaryRow {
+        mnemonic: "floor",
+        float: float!(|x| x.floor()),
+        others: &[0.0, 1.0, 2.0],
+        jumps: true,
+        ..UnaryRow::FLOAT
+    },
 }
 
 table! {
@@ -466,6 +493,78 @@ table! {
         truth: Some(|x, y| x || y),
         ..BinaryRow::NUMBERS
     },
+    /// Bitwise and, of integers.
+    BitAnd => BinaryRow {
+        mnemonic: "bit_and",
+        spelling: Spelling::Infix("&", Precedence::BitAnd),
+        operands: Operands::Integers,
+        integer: Some(|x, y| x & y),
+        range: |a, b| match (a[0] >= 0, b[0] >= 0) {
+            (true, true) => [0, a[1].min(b[1])],
+            (true, false) => [0, a[1]],
+            (false, true) => [0, b[1]],
+            (false, false) => [I32[0], a[1].max(b[1])],
+        },
+        ..BinaryRow::NUMBERS
+    },
+    /// Bitwise or, of integers.
+    BitOr => BinaryRow {
+        mnemonic: "bit_or",
+        spelling: Spelling::Infix("|", Precedence::BitOr),
+        operands: Operands::Integers,
+        integer: Some(|x, y| x | y),
+        range: |a, b| if a[0] >= 0 && b[0] >= 0 { [a[0].max(b[0]), all_bits(a[1].max(b[1]))] } else { I32 },
+        ..BinaryRow::NUMBERS
+    },
+    /// Bitwise exclusive or, of integers.
+    BitXor => BinaryRow {
+        mnemonic: "bit_xor",
+        spelling: Spelling::Infix("^", Precedence::BitXor),
+        operands: Operands::Integers,
+        integer: Some(|x, y| x ^ y),
+        range: |a, b| if a[0] >= 0 && b[0] >= 0 { [0, all_bits(a[1].max(b[1]))] } else { I32 },
+        ..BinaryRow::NUMBERS
+    },
+    /// Shift to the left by the lower five bits of the second operand.
+    Shl => BinaryRow {
+        mnemonic: "shl",
+        spelling: Spelling::Infix("<<", Precedence::Shift),
+        operands: Operands::Integers,
+        integer: Some(|x, y| x.wrapping_shl(y as u32)),
+        range: |a, b| {
+            let fits = b[0] == b[1] && (0..32).contains(&b[0]) && a[0] << b[0] >= I32[0] && a[1] << b[0] <= I32[1];
+            if fits { [a[0] << b[0], a[1] << b[0]] } else { I32 }
+        },
+        literals: Some([0, 31]),
+        ..BinaryRow::NUMBERS
+    },
+    /// Shift to the right by the lower five bits of the second operand; the sign fills up.
+    Shr => BinaryRow {
+        mnemonic: "shr",
+        spelling: Spelling::Infix(">>", Precedence::Shift),
+        operands: Operands::Integers,
+        integer: Some(|x, y| x.wrapping_shr(y as u32)),
+        range: |a, b| {
+            // What is shifted moves towards 0, or towards -1 if it is negative.
+            let [fewest, most] = if b[0] >= 0 && b[1] < 32 { b } else { [0, 31] };
+            [(a[0] >> fewest).min(a[0] >> most), (a[1] >> fewest).max(a[1] >> most)]
+        },
+        literals: Some([0, 31]),
+        ..BinaryRow::NUMBERS
+    },
+    /// The upper 32 bits of the product of two integers, both taken without sign.
+    MulHi => BinaryRow {
+        mnemonic: "mul_hi",
+        operands: Operands::Integers,
+        integer: Some(|x, y| ((u64::from(x as u32) * u64::from(y as u32)) >> 32) as i32),
+        range: |a, b| if a[0] >= 0 && b[0] >= 0 { [(a[0] * b[0]) >> 32, (a[1] * b[1]) >> 32] } else { I32 },
+        ..BinaryRow::NUMBERS
+    },
+}
+
+/// The largest number that has no bit above the highest of `x`, which is not negative.
+fn all_bits(x: i64) -> i64 {
+    (1 << (64 - x.leading_zeros())) - 1
 }
 
 impl UnaryOp {

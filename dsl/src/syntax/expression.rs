@@ -45,16 +45,7 @@ impl Lowering<'_> {
                     Some(Operator::Binary(op)) => self.binary(op, left, right, span),
                     Some(Operator::Compare(op)) => self.compare(op, left, right, span),
                     None => {
-                        let (message, help) = match &binary.op {
-                            BinOp::BitAnd(_) => ("there are no bitwise operators", "for truth values write `&&`"),
-                            BinOp::BitOr(_) => ("there are no bitwise operators", "for truth values write `||`"),
-                            BinOp::BitXor(_) => {
-                                ("there are no bitwise operators", "for truth values write `!=` out with `&&` and `||`")
-                            }
-                            BinOp::Shl(_) => ("there are no bitwise operators", "multiply by a power of two"),
-                            BinOp::Shr(_) => ("there are no bitwise operators", "divide by a power of two"),
-                            _ => ("an assignment has no value", "write it as a statement of its own"),
-                        };
+                        let (message, help) = ("an assignment has no value", "write it as a statement of its own");
                         let error = Diagnostic::new(self.positions.of(&binary.op), message).label("not supported").help(help);
                         Err(self.reporter.report(error))
                     }
