@@ -259,6 +259,7 @@ fn kind(op: &Op) -> InstructionKind {
             Float
         }
         Op::Convert { .. } | Op::ConvertIntegerWide { .. } | Op::Pack { .. } | Op::RoundTf32 { .. } => Conversion,
+        Op::DoubleOfInteger { .. } | Op::FloatOfDouble { .. } => Conversion,
         Op::Load(a) | Op::Store(a) => space(a.space),
         Op::Atomic { space: s, .. } => space(*s),
         Op::LoadMatrix { .. } | Op::StoreMatrix { .. } => Shared,

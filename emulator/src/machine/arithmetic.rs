@@ -71,6 +71,19 @@ impl Warp {
                 let (x, y, z) = (self.words[a as usize], self.words[b as usize], self.words[c as usize]);
                 put(&mut self.words[d as usize], mask, |l| insert(x[l], y[l], z[l], n[l]));
             }
+            Op::InsertWide { dx, ax, bx, c, length } => {
+                let (at, n) = (self.words[c as usize], self.words[length as usize]);
+                let (x, y) = (self.doubles[ax as usize], self.doubles[bx as usize]);
+                put(&mut self.doubles[dx as usize], mask, |l| insert_wide(x[l], y[l], at[l], n[l]));
+            }
+            Op::DoubleOfInteger { dx, ax, signed } => {
+                let of = |x: u64| if signed { x as i64 as f64 } else { x as f64 };
+                self.wide2(mask, dx, ax, ax, |x, _| of(x).to_bits());
+            }
+            Op::FloatOfDouble { d, ax } => {
+                let x = self.doubles[ax as usize];
+                put(&mut self.words[d as usize], mask, |l| bits(f64::from_bits(x[l]) as f32));
+            }
             Op::Logic3 { d, a, b, c, table } => self.map3(mask, d, a, b, c, |a, b, c| logic3(a, b, c, table)),
             Op::Wide { op, dx, ax, bx } => self.wide(op, mask, dx, ax, bx),
             Op::WideNot { dx, ax } => self.wide2(mask, dx, ax, ax, |x, _| !x),
@@ -303,6 +316,7 @@ impl Warp {
             Wide::And => self.wide2(m, d, a, b, |x, y| x & y),
             Wide::Or => self.wide2(m, d, a, b, |x, y| x | y),
             Wide::Xor => self.wide2(m, d, a, b, |x, y| x ^ y),
+            Wide::FloatMultiply => self.wide2(m, d, a, b, |x, y| (f64::from_bits(x) * f64::from_bits(y)).to_bits()),
         }
     }
 
@@ -467,6 +481,15 @@ fn insert(a: u32, b: u32, at: u32, length: u32) -> u32 {
         return b;
     }
     let field = if length >= 32 { u32::MAX } else { (1 << length) - 1 } << at;
+    b & !field | (a << at) & field
+}
+
+fn insert_wide(a: u64, b: u64, at: u32, length: u32) -> u64 {
+    let (at, length) = (at & 0xff, length & 0xff);
+    if at >= 64 || length == 0 {
+        return b;
+    }
+    let field = if length >= 64 { u64::MAX } else { (1 << length) - 1 } << at;
     b & !field | (a << at) & field
 }
 

@@ -141,6 +141,16 @@ impl<'t> Decoder<'_, 't> {
                 bp: self.predicate(i, 2)?,
             });
         }
+        if of == Type::F64 {
+            // What the library's sine and cosine of large angles need.
+            m.ignore(&["rn"]);
+            if m.name != "mul" || flush || nan || saturate {
+                return Err(unknown(i, "doubles"));
+            }
+            self.count(i, &[3])?;
+            let (dx, ax, bx) = (self.to_double(i, 0)?, self.double(i, 1)?, self.double(i, 2)?);
+            return Ok(Op::Wide { op: Wide::FloatMultiply, dx, ax, bx });
+        }
         if matches!(of, Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2) {
             return self.halves(i, m, of, flush || nan || saturate);
         }
@@ -291,7 +301,9 @@ impl<'t> Decoder<'_, 't> {
                 return Ok(Op::PredicateNot { dp: self.to_predicate(i, 0)?, ap: self.predicate(i, 1)? });
             }
             ("not", of) if of.bytes() == 8 => return Ok(Op::WideNot { dx: self.to_double(i, 0)?, ax: self.double(i, 1)? }),
-            ("neg", of) if of.bytes() == 8 => return Ok(Op::WideNegate { dx: self.to_double(i, 0)?, ax: self.double(i, 1)? }),
+            ("neg", of) if of.bytes() == 8 && of != Type::F64 => {
+                return Ok(Op::WideNegate { dx: self.to_double(i, 0)?, ax: self.double(i, 1)? });
+            }
             _ => {}
         }
         let op = match (m.name, of, flush) {
@@ -346,6 +358,11 @@ impl<'t> Decoder<'_, 't> {
         let direction = m.any(&[("l", Ternary::FunnelLeft), ("r", Ternary::FunnelRight)]);
         let wraps = m.take("wrap");
         let of = m.one_type()?;
+        if m.name == "bfi" && of.bytes() == 8 {
+            self.count(i, &[5])?;
+            let (dx, ax, bx) = (self.to_double(i, 0)?, self.double(i, 1)?, self.double(i, 2)?);
+            return Ok(Op::InsertWide { dx, ax, bx, c: self.word(i, 3)?, length: self.word(i, 4)? });
+        }
         if of.bytes() != 4 {
             return Err(unknown(i, ""));
         }
@@ -475,6 +492,16 @@ impl<'t> Decoder<'_, 't> {
             return Ok(Op::Pack { to, d: self.to_word(i, 0)?, a: self.word(i, 1)?, b: self.word(i, 2)?, relu });
         }
         self.count(i, &[2])?;
+        if rounding == Some(Rounding::Nearest) && !integral && !saturate && !flush && !relu {
+            match (to, from) {
+                (Type::F64, Type::Signed(8) | Type::Unsigned(8)) => {
+                    let (dx, ax) = (self.to_double(i, 0)?, self.double(i, 1)?);
+                    return Ok(Op::DoubleOfInteger { dx, ax, signed: from.is_signed() });
+                }
+                (Type::F32, Type::F64) => return Ok(Op::FloatOfDouble { d: self.to_word(i, 0)?, ax: self.double(i, 1)? }),
+                _ => {}
+            }
+        }
         let (Some(to), Some(from)) = (to.number(), from.number()) else { return Err(unknown(i, "this conversion")) };
         if relu {
             return Err(unknown(i, "modifier `.relu`"));

@@ -18,6 +18,7 @@ pub(crate) enum Type {
     Bf16x2,
     Tf32,
     F32,
+    F64,
     Predicate,
 }
 
@@ -37,6 +38,7 @@ impl Type {
             "bf16x2" => return Some(Type::Bf16x2),
             "tf32" => return Some(Type::Tf32),
             "f32" => return Some(Type::F32),
+            "f64" => return Some(Type::F64),
             "pred" => return Some(Type::Predicate),
             _ => {}
         }
@@ -54,6 +56,7 @@ impl Type {
             Type::Bits(n) | Type::Unsigned(n) | Type::Signed(n) => n,
             Type::F16 | Type::Bf16 => 2,
             Type::F16x2 | Type::Bf16x2 | Type::Tf32 | Type::F32 => 4,
+            Type::F64 => 8,
             Type::Predicate => 0,
         }
     }

@@ -109,6 +109,8 @@ pub(crate) enum Wide {
     And,
     Or,
     Xor,
+    /// Of doubles.
+    FloatMultiply,
 }
 
 /// Shifts of 64-bit values.
@@ -375,6 +377,14 @@ pub(crate) enum Op {
         c: u32,
         length: u32,
     },
+    /// The same in 64 bits.
+    InsertWide {
+        dx: u32,
+        ax: u32,
+        bx: u32,
+        c: u32,
+        length: u32,
+    },
     Logic3 {
         d: u32,
         a: u32,
@@ -480,6 +490,17 @@ pub(crate) enum Op {
         saturate: bool,
         d: u32,
         a: u32,
+    },
+    /// A 64-bit integer to a double.
+    DoubleOfInteger {
+        dx: u32,
+        ax: u32,
+        signed: bool,
+    },
+    /// A double to f32, rounded to nearest.
+    FloatOfDouble {
+        d: u32,
+        ax: u32,
     },
     /// Two f32 to a packed pair: a above, b below.
     Pack {
