@@ -23,6 +23,8 @@ pub(crate) fn unary(op: UnaryOp, x: Expr, integer: bool) -> Expr {
         (UnaryOp::VisibleOrZero, _) => Expr::call(Function::VisibleOrZero, [x]),
         (UnaryOp::Sqrt, _) => Expr::call(Function::Library("sqrtf"), [x]),
         (UnaryOp::Rsqrt, _) => Expr::call(Function::Library("rsqrtf"), [x]),
+        (UnaryOp::Sin, _) => Expr::call(Function::Library("sinf"), [x]),
+        (UnaryOp::Cos, _) => Expr::call(Function::Library("cosf"), [x]),
         (UnaryOp::Floor, _) => Expr::call(Function::Library("floorf"), [x]),
     }
 }
@@ -76,6 +78,9 @@ pub(crate) struct LibraryCost {
 const LIBRARY: &[(&str, LibraryCost)] = &[
     // An approximation, two steps to the nearest number, and a test for operands that need more.
     ("sqrtf", LibraryCost { instructions: 7.0, special: 1.0 }),
+    // A reduction to a quarter of the circle, and a polynomial. Operands beyond 105615 take a loop.
+    ("sinf", LibraryCost { instructions: 24.0, special: 0.0 }),
+    ("cosf", LibraryCost { instructions: 24.0, special: 0.0 }),
     ("rsqrtf", LibraryCost { instructions: 3.0, special: 1.0 }),
 ];
 

@@ -392,6 +392,22 @@ table! {
         wants_positive: true,
         ..UnaryRow::FLOAT
     },
+    /// Sine of an angle in radians.
+    Sin => UnaryRow {
+        mnemonic: "sin",
+        float: float!(|x| x.sin()),
+        others: &[0.0, 1.0, 0.5],
+        special: true,
+        ..UnaryRow::FLOAT
+    },
+    /// Cosine of an angle in radians.
+    Cos => UnaryRow {
+        mnemonic: "cos",
+        float: float!(|x| x.cos()),
+        others: &[0.0, 1.0, 0.5],
+        special: true,
+        ..UnaryRow::FLOAT
+    },
     /// Largest whole number that is not larger.
     Floor => UnaryRow {
         mnemonic: "floor",
