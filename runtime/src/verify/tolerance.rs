@@ -118,7 +118,7 @@ pub struct Worst {
 ///
 /// * The **maximum** error is at most 2 times (4 times if `T = f32`), and the **mean** error at most 1.2 times, the error of
 ///   the baseline.
-/// * The baseline is the plain 16-bit computation of the same text on the same inputs ([`Plain16`]), run over the whole
+/// * The baseline is the plain 16-bit computation of the same text on the same inputs (`Plain16`), run over the whole
 ///   extent of every loop. Its error is never taken to be less than that of rounding the exact values to the element type
 ///   of the output, which no result in that type can avoid.
 /// * An f32 output of a 16-bit kernel (an LSE) has its own baseline by the same rule.

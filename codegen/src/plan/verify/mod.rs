@@ -30,29 +30,12 @@
 mod block;
 mod parts;
 mod roles;
+mod trips;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Plan;
 pub(crate) use parts::state_bytes;
-
-/// The trip counts to try of so many loops, by loop: every pair of counts for any two loops, the others at two.
-fn trip_counts(loops: usize, most: u32) -> Vec<Vec<u32>> {
-    let counts = || 0..=most;
-    let mut all: Vec<Vec<u32>> = counts().map(|n| vec![n; loops]).collect();
-    for first in 0..loops {
-        for second in 0..first {
-            for (a, b) in counts().flat_map(|a| counts().map(move |b| (a, b))) {
-                let mut trips = vec![2; loops];
-                (trips[first], trips[second]) = (a, b);
-                all.push(trips);
-            }
-        }
-    }
-    all.sort();
-    all.dedup();
-    all
-}
 
 /// Trip counts of programs, without the brackets of a single loop.
 fn text_of(programs: &[Vec<u32>]) -> String {
@@ -81,7 +64,7 @@ pub fn verify(plan: &Plan) -> Vec<String> {
                 note(roles.faults(&programs), &|| of(format!("trip counts {}", text_of(&programs))));
             }
         } else {
-            for trips in trip_counts(plan.loops.len(), most) {
+            for trips in trips::trip_counts(plan.loops.len(), most) {
                 let first = trips.first().copied().unwrap_or(0);
                 let same = trips.iter().all(|&n| n == first);
                 let text = || of(if same { format!("trip count {first}") } else { format!("trip counts {trips:?}") });

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use flashtile_templates::expr::Expr;
 
 use super::parts;
+use super::trips::trip_counts;
 use crate::arch::WARPGROUP;
 use crate::plan::{Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
 use crate::schedule::Persistent;
@@ -21,7 +22,7 @@ type Trips = Vec<u32>;
 
 /// The programs that a block runs one after the other, by their trip counts.
 pub(super) fn cases(plan: &Plan, most: u32) -> Vec<Vec<Trips>> {
-    let all = super::trip_counts(plan.loops.len(), most);
+    let all = trip_counts(plan.loops.len(), most);
     if plan.work == Persistent::Off {
         return all.into_iter().map(|trips| vec![trips]).collect();
     }

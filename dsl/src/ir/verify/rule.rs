@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::ir::entity::OpId;
 use crate::ir::kernel::{Kernel, Span};
 
-/// What an error violates; see [`super`].
+/// What an error violates. The text of the folder `ir/verify` tells of each rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[expect(missing_docs, reason = "the text of the folder has the list")]
 pub enum Rule {
@@ -34,7 +34,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All rules, in the order of [`super`].
+    /// All rules, in the order of that text.
     pub const ALL: [Rule; 22] = [
         Rule::Entity,
         Rule::Nesting,
