@@ -1,4 +1,5 @@
-//! From an instance and a schedule to the plans of its launches: rewrites, normal form, lowering, resources.
+//! From an instance and a schedule to the plans of its launches: rewrites, normal form, lowering,
+//! resources.
 
 use flashtile_dsl::analysis::reach::Reach;
 use flashtile_dsl::ir::{AxisKind, Elem, Kernel, ProgramDim};
@@ -122,7 +123,8 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
     Ok(Planned { launches, main, scratch, folded, reasons, assumptions })
 }
 
-/// The memory of the states that go from part to part by a semaphore: one for all programs that differ in their part only.
+/// The memory of the states that go from part to part by a semaphore: one for all programs that
+/// differ in their part only.
 fn state_scratch(launch: &PlannedLaunch) -> Option<Scratch> {
     let meeting = launch.plan.meeting.as_ref().filter(|m| m.by == MeetBy::Semaphore)?;
     let programs = grid(&launch.piece.instance, &launch.piece.schedule).into_iter().skip(1);
@@ -141,7 +143,8 @@ fn state_scratch(launch: &PlannedLaunch) -> Option<Scratch> {
     Some(Scratch { name: meeting.memory.clone(), elem: Elem::F32, shape })
 }
 
-/// Plans one launch. Of one that only follows or prepares, the estimate of registers is no reason: what it loads is used at once.
+/// Plans one launch. Of one that only follows or prepares, the estimate of registers is no reason:
+/// what it loads is used at once.
 fn planned_launch(piece: Piece, is_main: bool, arch: &'static Arch) -> Result<PlannedLaunch, Error> {
     let Piece { instance, schedule } = &piece;
     let (normal, assumed) = rewrite::normalize(&instance.kernel, &instance.facts, schedule);
@@ -183,8 +186,8 @@ fn planned_launch(piece: Piece, is_main: bool, arch: &'static Arch) -> Result<Pl
     Ok(PlannedLaunch { plan, normal, predicted, assumed, reasons, piece })
 }
 
-/// Registers per thread: fragments at the widest moment, and addresses and the like. Preloaded fragments are not among them: the
-/// compiler moves their loads down to where registers are free.
+/// Registers per thread: fragments at the widest moment, and addresses and the like. Preloaded
+/// fragments are not among them: the compiler moves their loads down to where registers are free.
 fn estimate_registers(plan: &Plan) -> u32 {
     // Addresses and the like; roles that only compute have few.
     let others = if plan.is_specialized() { 12 } else { 20 };
@@ -193,17 +196,15 @@ fn estimate_registers(plan: &Plan) -> u32 {
 
 fn grid(instance: &Instance, schedule: &Schedule) -> Vec<GridDim> {
     let kernel = &instance.kernel;
+    let term = |size| SizeTerm::of(kernel, &instance.binding, size);
     kernel
         .grid()
         .iter()
         .map(|dim| match dim {
-            ProgramDim::Each(size) => GridDim::Each(SizeTerm::of(&instance.kernel, &instance.binding, size)),
+            ProgramDim::Each(size) => GridDim::Each(term(size)),
             ProgramDim::Tiles(axis) => {
                 debug_assert_eq!(kernel.axes[*axis].kind, AxisKind::Program);
-                GridDim::Tiles(
-                    SizeTerm::of(&instance.kernel, &instance.binding, &kernel.axes[*axis].extent),
-                    blocks::block(kernel, schedule, *axis),
-                )
+                GridDim::Tiles(term(&kernel.axes[*axis].extent), blocks::block(kernel, schedule, *axis))
             }
         })
         .collect()

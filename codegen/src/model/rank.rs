@@ -3,7 +3,7 @@
 //! Planning a schedule takes milliseconds and does not depend on sizes. A [`Ranker`] keeps what it has planned, so that
 //! a ranking for further sizes takes microseconds a schedule.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use rayon::prelude::*;
@@ -67,7 +67,8 @@ pub struct Ranker {
     instance: Instance,
     arch: &'static Arch,
     prepared: RwLock<HashMap<Schedule, Arc<Result<Prepared, Error>>>>,
-    /// The plans of the schedule that was predicted last: it is often the one that is generated next.
+    /// The plans of the schedule that was predicted last: it is often the one that is generated
+    /// next.
     predicted: Mutex<Option<(Schedule, Planned)>>,
     space: OnceLock<Space>,
 }
@@ -136,7 +137,8 @@ impl Ranker {
         Ok(self.judge(schedule, sizes, machine)?.seconds)
     }
 
-    /// As [`Ranker::predict`], of several schedules at once: those that were not planned before are planned side by side.
+    /// As [`Ranker::predict`], of several schedules at once: those that were not planned before are
+    /// planned side by side.
     pub fn predict_all(
         &self,
         schedules: &[&Schedule],
@@ -173,9 +175,11 @@ impl Ranker {
         Ok(legal)
     }
 
-    /// All schedules of the space, also those that are not legal, with the reasons. Either list may be empty. Schedules whose
-    /// programs do not fill the machine are there with splits too, those with few programs with blocks that do not stay, those whose heads share tiles that one of them does not
-    /// fill with folded rows, and the best of those with a lazy maximum with their loops walked from the last tile.
+    /// All schedules of the space, also those that are not legal, with the reasons. Either list may
+    /// be empty. Schedules whose programs do not fill the machine are there with splits too, those
+    /// with few programs with blocks that do not stay, those whose heads share tiles that one of
+    /// them does not fill with folded rows, and the best of those with a lazy maximum with their
+    /// loops walked from the last tile.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if no schedule of any kind could be legal.
@@ -215,29 +219,17 @@ impl Ranker {
             }
         }
         leaving.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let mut left: Vec<Schedule> = Vec::new();
-        for (schedule, _) in leaving {
-            if left.len() < LEAVING && !left.contains(&schedule) {
-                left.push(schedule);
-            }
-        }
-        ranking.add(judged(left))?;
-        let mut in_parts = Vec::new();
-        for (schedule, judged) in judged(splits) {
-            match judged {
-                Ok(judged) => in_parts.push((schedule, judged.seconds)),
-                Err(error) => ranking.refuse(schedule, error)?,
-            }
-        }
+        let mut leaving = distinct(leaving.into_iter().map(|(schedule, _)| schedule));
+        leaving.truncate(LEAVING);
+        ranking.add(judged(leaving))?;
+        let mut in_parts = Ranking::default();
+        in_parts.add(judged(splits))?;
         // How the parts are combined matters less than which parts there are: the other ways are tried with the best of these.
-        in_parts.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let mut combining: Vec<Schedule> = Vec::new();
-        for schedule in in_parts.iter().take(COMBINED).flat_map(|(schedule, _)| crate::space::combining(schedule, arch)) {
-            if !combining.contains(&schedule) {
-                combining.push(schedule);
-            }
-        }
-        ranking.legal.extend(in_parts);
+        in_parts.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let best = in_parts.legal.iter().take(COMBINED);
+        let combining = distinct(best.flat_map(|(schedule, _)| space::combining(schedule, arch)));
+        ranking.legal.extend(in_parts.legal);
+        ranking.illegal.extend(in_parts.illegal);
         ranking.add(judged(combining))?;
         if let (true, Some(error)) = (ranking.legal.is_empty(), unsupported) {
             return Err(error);
@@ -252,6 +244,12 @@ impl Ranker {
         }
         Ok(ranking)
     }
+}
+
+/// The schedules in their order, each once.
+fn distinct(schedules: impl Iterator<Item = Schedule>) -> Vec<Schedule> {
+    let mut seen = HashSet::new();
+    schedules.filter(|schedule| seen.insert(schedule.clone())).collect()
 }
 
 /// Predicted seconds of one launch with these run-time sizes.

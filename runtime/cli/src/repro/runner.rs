@@ -324,8 +324,8 @@ impl<'a> Runner<'a> {
         let facts = Facts::best(bound.ir());
         let (schedule, origin) = self.chosen(launch, &bound, &facts, &sizes)?;
         // Said before anything runs, and on devices that compile nothing too.
-        let generated = lowering::generate(&bound.instance(facts.clone()), &schedule, self.arch)?;
-        let code = Code { origin: origin.to_owned(), ..self.code(&bound, &facts, &schedule, &generated, mode)? };
+        let generated = lowering::generate(&bound.instance(facts), &schedule, self.arch)?;
+        let code = Code { origin: origin.to_owned(), ..self.code(&bound.ir().name, &schedule, &generated, mode)? };
         Ok(Chosen {
             asked: generated.executed(bound.binding(), &sizes),
             once: Workload { kernel: bound.ir(), binding: bound.binding(), sizes: &sizes }.cost().algorithm,
@@ -357,11 +357,14 @@ impl<'a> Runner<'a> {
     }
 
     /// What the compiler makes of a schedule; its prediction where there is none.
-    fn code(&self, bound: &BoundKernel, facts: &Facts, schedule: &Schedule, generated: &Generated, mode: Mode) -> Result<Code> {
+    fn code(&self, kernel: &str, schedule: &Schedule, generated: &Generated, mode: Mode) -> Result<Code> {
         let toolchain = self.global.toolchain();
         let compiled = match mode {
             Mode::Checked => None,
-            _ => Some(lowering::compile(bound, facts, schedule, self.arch, &toolchain, &self.global.launch_options().cache)?),
+            _ => {
+                let cache = self.global.launch_options().cache;
+                Some(lowering::compile_generated(kernel, generated.clone(), &toolchain, &cache)?)
+            }
         };
         let report = compiled.as_ref().map(|code| &code.module.report);
         let predicted = generated.main().predicted;

@@ -121,11 +121,11 @@ fn generate(bound: &BoundKernel, sizes: &BTreeMap<String, i64>, global: &GlobalF
     let target = TargetFlags::default().target()?;
     let facts = Facts::best(bound.ir());
     let schedule = TargetFlags::default().schedule(bound, &facts, &target, sizes)?;
-    let generated = lowering::generate(&bound.instance(facts.clone()), &schedule, target.arch)?;
+    let generated = lowering::generate(&bound.instance(facts), &schedule, target.arch)?;
     let cache = Cache::shared();
     let path = directory(&cache)?.join(format!("{KERNEL}_{}.cu", target.arch));
     files::write(&path, generated.source.as_bytes())?;
-    let compiled = match lowering::compile(bound, &facts, &schedule, target.arch, &global.toolchain(), &cache) {
+    let compiled = match lowering::compile_generated(&bound.ir().name, generated, &global.toolchain(), &cache) {
         Ok(code) => {
             let report = &code.module.report;
             let spills = report.spill_stores + report.spill_loads;
