@@ -24,7 +24,8 @@ pub struct Generated {
     pub main: usize,
     /// Tensors between the launches.
     pub scratch: Vec<Scratch>,
-    /// How the launches see the tensors of a call, if not as the kernel text does: they have a size more.
+    /// How the launches see the tensors of a call, if not as the kernel text does: they have a size
+    /// more.
     pub folded: Option<FoldedRows>,
     /// The schedule it was generated under.
     pub schedule: Schedule,
@@ -32,7 +33,8 @@ pub struct Generated {
     pub arch: &'static str,
     /// What must hold of the arguments, in words.
     pub assumptions: Vec<String>,
-    /// Why products do not go through `wgmma` although the architecture has it, if the kernel cannot use it.
+    /// Why products do not go through `wgmma` although the architecture has it, if the kernel
+    /// cannot use it.
     pub fallback: Option<String>,
 }
 
@@ -59,8 +61,8 @@ impl Generated {
         &self.launches[self.main]
     }
 
-    /// The work that all launches execute together, for these run-time sizes: whole tiles of every trip, every load and store of
-    /// every program, what lies between the launches included.
+    /// The work that all launches execute together, for these run-time sizes: whole tiles of every
+    /// trip, every load and store of every program, what lies between the launches included.
     pub fn executed(&self, binding: &Binding, sizes: &BTreeMap<String, i64>) -> Work {
         let mut all = Work::default();
         let with_size = self.folded.as_ref().and_then(|folded| folded.with_size(sizes));
@@ -129,8 +131,8 @@ impl Resources {
 
     /// Resident blocks of a kernel with these registers, shared memory and threads.
     pub fn occupancy(arch: &Arch, registers: u32, shared_bytes: u32, threads: u32) -> (u32, Limit) {
-        // Registers are given to warps in units of 256, shared memory to blocks in units of 128 bytes, 1 KiB of it reserved per
-        // block.
+        // Registers are given to warps in units of 256, shared memory to blocks in units of 128
+        // bytes, 1 KiB of it reserved per block.
         let per_block = registers.next_multiple_of(8) * threads.next_multiple_of(32);
         let shared = Self::shared_of_block(arch, shared_bytes);
         let limits = [

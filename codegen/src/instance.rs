@@ -14,8 +14,9 @@ pub struct Facts {
     /// The address of every tensor of [`wide_tensors`] and all its strides but the last are multiples of this many bytes: 16,
     /// 8, 4 or 2.
     pub alignment: u32,
-    /// The rows of the heads of a group can be addressed as rows of one ([`crate::folded_rows`]): every group has as many heads, and one
-    /// stride leads from row to row. Never of a kernel without such rows.
+    /// The rows of the heads of a group can be addressed as rows of one ([`crate::folded_rows`]):
+    /// every group has as many heads, and one stride leads from row to row. Never of a kernel
+    /// without such rows.
     pub foldable: bool,
     /// Index arithmetic may need 64 bits. It is not so of almost all calls ([`flashtile_dsl::analysis::reach`]), and code for
     /// those computes in 32.

@@ -79,7 +79,8 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
     };
     let (mut pieces, mut scratch) = (Vec::new(), Vec::new());
     let mut kernel = instance.kernel.clone();
-    // What rewrites move ahead. `tall`: with more rows a block than other launches that move little.
+    // What rewrites move ahead. `tall`: with more rows a block than other launches that move
+    // little.
     let mut stage = |refused: &str, tall: bool, rewrite: &dyn Fn(&Kernel) -> Result<Staged, String>| match rewrite(&kernel) {
         Ok(Staged { ahead, main, between }) => {
             scratch.extend(between.iter().map(|name| scratch_tensor(instance, &main, name)));

@@ -1,4 +1,5 @@
-//! Why a schedule is not legal for a kernel and an architecture: what speaks against it before it is planned, and of its plan.
+//! Why a schedule is not legal for a kernel and an architecture: what speaks against it before it
+//! is planned, and of its plan.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +14,10 @@ use crate::lower;
 use crate::plan::{Plan, Storage};
 use crate::schedule::{KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, Walk, WorkOrder};
 
-/// Why a multiprocessor cannot hold `min_blocks` blocks at once. The promise goes to the compiler, which
-/// divides the registers by it; persistent blocks are launched in that number. So more blocks than fit
-/// would have few registers each, and the last of them would wait for the end of the first.
+/// Why a multiprocessor cannot hold `min_blocks` blocks at once. The promise goes to the compiler,
+/// which divides the registers by it; persistent blocks are launched in that number. So more blocks
+/// than fit would have few registers each, and the last of them would wait for the end of the
+/// first.
 pub(crate) fn min_blocks_reason(min_blocks: u32, shared_bytes: u32, threads: u32, arch: &Arch) -> Option<String> {
     let shared = Resources::shared_of_block(arch, shared_bytes);
     if min_blocks.saturating_mul(threads) > arch.threads_per_sm {

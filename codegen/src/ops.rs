@@ -1,8 +1,10 @@
-//! What each elementwise op becomes in CUDA C: one row an op, and what the functions of CUDA that rows call cost.
+//! What each elementwise op becomes in CUDA C: one row an op, and what the functions of CUDA that
+//! rows call cost.
 //!
-//! The meaning of an op, and all that analyses ask of it, stands in its row in `dsl/src/ir/elementwise.rs`. A row here is for an op
-//! on its own. Lowering replaces some by what is cheaper where they stand: `tanh` and quotients that may be approximate, quotients
-//! of rows, products that are references.
+//! The meaning of an op, and all that analyses ask of it, stands in its row in
+//! `dsl/src/ir/elementwise.rs`. A row here is for an op on its own. Lowering replaces some by what
+//! is cheaper where they stand: `tanh` and quotients that may be approximate, quotients of rows,
+//! products that are references.
 
 use flashtile_dsl::ir::{BinaryOp, UnaryOp};
 use flashtile_templates::expr::{Expr, Function};
@@ -90,8 +92,8 @@ pub(crate) fn library_cost(name: &str) -> LibraryCost {
     row.map_or(LibraryCost { instructions: 1.0, special: 0.0 }, |(_, cost)| *cost)
 }
 
-/// `a + b`, one multiply-add if one of them is a product: said here, so that the compiler never takes a product apart from
-/// its sum to use it twice.
+/// `a + b`, one multiply-add if one of them is a product: said here, so that the compiler never
+/// takes a product apart from its sum to use it twice.
 fn sum(a: Expr, b: Expr) -> Expr {
     match (a, b) {
         (Expr::Infix("*", x, y), c) | (c, Expr::Infix("*", x, y)) => Expr::call(Function::MultiplyAdd, [*x, *y, c]),

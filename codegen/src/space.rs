@@ -170,8 +170,8 @@ pub(crate) fn combining(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
 /// Programs for each slot up to which blocks that end with their program are tried.
 const FEW: f64 = 2.0;
 
-/// The schedule with a block for each program where there are so few programs that blocks hardly have a second one: nothing is
-/// gained by staying then, and asking for the next program costs.
+/// The schedule with a block for each program where there are so few programs that blocks hardly
+/// have a second one: nothing is gained by staying then, and asking for the next program costs.
 pub(crate) fn leaving(schedule: &Schedule, programs: f64, slots: f64) -> Option<Schedule> {
     let leaves = schedule.persistent != Persistent::Off && programs <= FEW * slots;
     leaves.then(|| Schedule { persistent: Persistent::Off, outer_stages: 1, ..schedule.clone() })

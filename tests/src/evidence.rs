@@ -117,7 +117,8 @@ impl Cell {
         self.measured.len()
     }
 
-    /// Time of the fastest of the `count` schedules that the model ranks first, over that of the fastest of all.
+    /// Time of the fastest of the `count` schedules that the model ranks first, over that of the
+    /// fastest of all.
     pub fn fastest_of_first(&self, count: usize, constants: &Constants) -> f64 {
         let seconds = |m: &Measured| m.prepared.seconds(&self.sizes, &self.machine, constants).unwrap_or(f64::INFINITY);
         let mut ranked: Vec<(f64, f64)> = self.measured.iter().map(|m| (seconds(m), m.seconds)).collect();

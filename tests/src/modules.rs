@@ -1,8 +1,9 @@
 //! The graph of files: which file uses what another one defines, read from the sources by `syn`.
 //!
-//! An arrow `a -> b` stands for a name that is defined in `b` and used in `a`: in a `use`, or in a path of the code. A file that
-//! only hands names on (`pub use`) has no arrow for that; a name is followed to the file that defines it. Tests (`#[cfg(test)]`)
-//! and the arguments of macros are not read.
+//! An arrow `a -> b` stands for a name that is defined in `b` and used in `a`: in a `use`, or in a
+//! path of the code. A file that only hands names on (`pub use`) has no arrow for that; a name is
+//! followed to the file that defines it. Tests (`#[cfg(test)]`) and the arguments of macros are not
+//! read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,5 +1,6 @@
-//! Every elementwise op of the table in compiled code, against its meaning in f64 or in 32-bit integers: as a scalar of a program, in a
-//! computed operand, and on an accumulator. Executed on the emulator; needs NVRTC, no GPU.
+//! Every elementwise op of the table in compiled code, against its meaning in f64 or in 32-bit
+//! integers: as a scalar of a program, in a computed operand, and on an accumulator. Executed on
+//! the emulator; needs NVRTC, no GPU.
 
 use flashtile::device::Emulation;
 use flashtile::emulator::Options;
@@ -9,7 +10,8 @@ use flashtile_dsl::ir::{BinaryOp, Operands, SourceText, Spelling, UnaryOp};
 
 const ARCHS: [&str; 3] = ["sm_75", "sm_80", "sm_90a"];
 
-/// What the outputs, the last parameters, are after a launch. All elements have four bytes; `consts` and the type are `D = 32`, f16.
+/// What the outputs, the last parameters, are after a launch. All elements have four bytes;
+/// `consts` and the type are `D = 32`, f16.
 fn launch(
     text: &str,
     device: &Device,
@@ -89,7 +91,8 @@ fn functions_of_integers_are_their_meaning_in_32_bits() {
         let Some(meaning) = op.row().integer else { continue };
         let defined = |(x, y): &(i32, i32)| !op.row().divides || (*y != 0 && (*x, *y) != (i32::MIN, -1));
         let pairs: Vec<(i32, i32)> = pairs.iter().copied().filter(defined).collect();
-        // Halves of the result, which are floats without loss; `+ 0` of both sides, as an operand that is computed.
+        // Halves of the result, which are floats without loss; `+ 0` of both sides, as an operand
+        // that is computed.
         let text = format!(
             "pub fn f(x: &Tensor<i32, (N)>, y: &Tensor<i32, (N)>, high: &mut Tensor<f32, (N)>, low: &mut Tensor<f32, (N)>) {{
                 let n = program(N);
@@ -116,7 +119,8 @@ fn functions_of_integers_are_their_meaning_in_32_bits() {
 fn ops_are_right_in_computed_operands_and_on_accumulators() {
     let mut float = "x".to_owned();
     for op in UnaryOp::ALL.iter().filter(|op| op.row().operand == Operands::Floats && op.row().spelling == Spelling::Call) {
-        // Between 0.5 and 1.5, where every function is tame; what jumps is given no rounding to amplify.
+        // Between 0.5 and 1.5, where every function is tame; what jumps is given no rounding to
+        // amplify.
         let inner = if op.row().jumps { "8.0 * x + 0.3" } else { "abs(x) + 0.5" };
         float = format!("{float} + 0.125 * {}", unary(*op, inner));
     }

@@ -5,12 +5,14 @@ use flashtile_tests::evidence::{Half, cells};
 
 /// The schedule that the model ranks first takes at most so much of the fastest one's time, in the mean of each half.
 const MEAN: f64 = 1.025;
-/// The same in the worst cell: causal, d 256, N = 6272, 45 heads, at 1.117. Two repetitions of short launches differ by up to 3%.
+/// The same in the worst cell: causal, d 256, N = 6272, 45 heads, at 1.117. Two repetitions of
+/// short launches differ by up to 3%.
 const WORST: f64 = 1.15;
 
-/// Candidates that a tune of 5 s measures at least in five cells of six where nothing was compiled before (16 in the median of 63
-/// cells, on a host of 16 cores). The fastest of so many takes at most [`OF_MEASURED`] of the time of the fastest of the space. The
-/// tuner does better: it also corrects predictions by what it has measured.
+/// Candidates that a tune of 5 s measures at least in five cells of six where nothing was compiled
+/// before (16 in the median of 63 cells, on a host of 16 cores). The fastest of so many takes at
+/// most [`OF_MEASURED`] of the time of the fastest of the space. The tuner does better: it also
+/// corrects predictions by what it has measured.
 const MEASURED: usize = 10;
 const OF_MEASURED: f64 = 1.04;
 

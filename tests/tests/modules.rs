@@ -1,4 +1,5 @@
-//! No file uses, over others, what uses it; nor does a folder. What is left to undo is listed here, and only shrinks.
+//! No file uses, over others, what uses it; nor does a folder. What is left to undo is listed here,
+//! and only shrinks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,9 +12,11 @@ const CRATES: [&str; 6] = ["templates/src", "dsl/src", "emulator/src", "codegen/
 /// Folders whose files still use each other in a circle, each with the file that ties them:
 ///
 /// * `interpret`: the arithmetic calls the interpreter that it is a parameter of.
-/// * `machine`: the block of the emulator has the state of all its parts, and they are written as methods of it.
+/// * `machine`: the block of the emulator has the state of all its parts, and they are written as
+///   methods of it.
 /// * `lower`: likewise of the lowering.
-/// * `device`: the handle of a device makes the devices, which take streams and options that name the handle.
+/// * `device`: the handle of a device makes the devices, which take streams and options that name
+///   the handle.
 const TIED: [(&str, &str); 4] = [
     ("dsl/src", "interpret/machine.rs"),
     ("emulator/src", "machine/block.rs"),
@@ -64,7 +67,8 @@ fn no_folders_use_each_other_in_a_circle() {
     judge(&found, &TIED_ROOMS);
 }
 
-/// The check of the check: a small crate with a circle, one through names that are handed on, one inside a test, and none.
+/// The check of the check: a small crate with a circle, one through names that are handed on, one
+/// inside a test, and none.
 #[test]
 fn circles_are_found_where_they_are() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! The writer of a launch's text: statements become templates, expressions become text, and what they need of wrappers is noted.
+//! The writer of a launch's text: statements become templates, expressions become text, and what
+//! they need of wrappers is noted.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +24,8 @@ pub enum LaunchWait {
     Never,
     /// Before it touches global memory.
     First,
-    /// When all is done: it needs nothing of the launches before it. The one after it waits for all of them through this one.
+    /// When all is done: it needs nothing of the launches before it. The one after it waits for all
+    /// of them through this one.
     Last,
 }
 
@@ -80,7 +82,8 @@ impl Writer<'_> {
         self.launch_call(self.e.wait == here, "wait_for_previous_launch();")
     }
 
-    /// Waits for the launch before, if it needs anything of it, and lets the one after begin, if that one may.
+    /// Waits for the launch before, if it needs anything of it, and lets the one after begin, if
+    /// that one may.
     pub(super) fn meet_launches(&mut self) -> String {
         self.wait_for_launch(LaunchWait::First) + &self.launch_call(self.e.next_is_early, "let_next_launch_begin();")
     }
@@ -319,7 +322,8 @@ impl Writer<'_> {
         }
     }
 
-    /// How many positions of a loop over single ones have their loads in flight together: as many as registers allow.
+    /// How many positions of a loop over single ones have their loads in flight together: as many
+    /// as registers allow.
     pub(super) fn positions_at_once(&self, body: &[Stmt]) -> u32 {
         const REGISTERS: u32 = 144;
         let loaded = |s: &Stmt| match &s.op {
@@ -338,7 +342,8 @@ impl Writer<'_> {
         text
     }
 
-    /// Renders a template whose body is already rendered and indented: it takes the place of the marker's line.
+    /// Renders a template whose body is already rendered and indented: it takes the place of the
+    /// marker's line.
     pub(super) fn nested<T: Template>(&self, context: &T, body: String) -> Result<String, Error> {
         let text = self.render(context)?;
         let (head, tail) = text.split_once(BODY).expect("the template has a body");

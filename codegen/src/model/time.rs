@@ -21,8 +21,9 @@ const LAUNCH: f64 = 3e-6;
 const LAUNCH_GAP: f64 = 2e-6;
 /// The same where it may begin before the other has ended.
 const EARLY_LAUNCH_GAP: f64 = 1e-6;
-/// The same of launches ahead of the one that the schedule is about. That one reads all that they write, so it waits for the last
-/// of their blocks. Copies of 7 MB made a causal call of 49 us 6 us longer (d 232, N = 1052, H100).
+/// The same of launches ahead of the one that the schedule is about. That one reads all that they
+/// write, so it waits for the last of their blocks. Copies of 7 MB made a causal call of 49 us 6 us
+/// longer (d 232, N = 1052, H100).
 const AHEAD: f64 = 3e-6;
 /// Seconds from the issue of a copy to its arrival where memory is busy.
 const MEMORY_LATENCY: f64 = 1e-6;

@@ -23,8 +23,9 @@ pub fn why_not_copy(instance: &Instance) -> Option<String> {
 
 const NOTHING: &str = "no right operand of a product is loaded from an input whose packed rows begin within lines of 128 bytes";
 
-/// Whether a copy may pay: where packed rows begin at odd multiples of 16 bytes. Where they begin at multiples of 32 or 64 bytes
-/// it lost in every cell that was measured (docs/performance.md, "What decides at head dims and lengths of one's own").
+/// Whether a copy may pay: where packed rows begin at odd multiples of 16 bytes. Where they begin
+/// at multiples of 32 or 64 bytes it lost in every cell that was measured (docs/performance.md,
+/// "What decides at head dims and lengths of one's own").
 pub(crate) fn copies_pay(instance: &Instance) -> bool {
     candidates(instance).values().any(|&(_, row)| row % 32 != 0)
 }

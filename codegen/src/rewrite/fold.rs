@@ -53,8 +53,8 @@ impl Folded {
 }
 
 impl Facts {
-    /// The common case: all float scalars positive, 16-byte alignment, rows that can be folded if the kernel has any, index
-    /// arithmetic within 32 bits.
+    /// The common case: all float scalars positive, 16-byte alignment, rows that can be folded if
+    /// the kernel has any, index arithmetic within 32 bits.
     pub fn best(kernel: &Kernel) -> Self {
         let scalars = kernel.params.values().filter_map(|p| match p.kind {
             ParamKind::Scalar(Elem::F32) => Some(p.name.clone()),
@@ -64,7 +64,8 @@ impl Facts {
     }
 }
 
-/// How the rows of the heads of a group are addressed as rows of one, if the kernel has such: what [`Facts::foldable`] is about.
+/// How the rows of the heads of a group are addressed as rows of one, if the kernel has such: what
+/// [`Facts::foldable`] is about.
 pub fn folded_rows(kernel: &Kernel, binding: &Binding) -> Option<FoldedRows> {
     fold(kernel).ok().map(|folded| folded.rows(binding))
 }

@@ -1,5 +1,6 @@
-//! What rewrites give that move work into launches ahead of a kernel ([`super::precompute`], [`super::pretranspose`],
-//! [`super::copy_ahead`]). What a launch is, and its schedule, `launches.rs` says.
+//! What rewrites give that move work into launches ahead of a kernel ([`super::precompute`],
+//! [`super::pretranspose`], [`super::copy_ahead`]). What a launch is, and its schedule,
+//! `launches.rs` says.
 
 use flashtile_dsl::ir::Kernel;
 

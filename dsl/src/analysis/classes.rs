@@ -1,8 +1,8 @@
 //! Classes of floating-point values: the domain of the abstract interpretation in [`super::unchanged`].
 //!
-//! A set of classes over-approximates what an element may be. What a function of one operand gives follows from its row in the table
-//! of ops; the transfer functions of two operands follow IEEE 754 and the module text
-//! of [`crate::ir`] for maxima. The sign of zero is not tracked.
+//! A set of classes over-approximates what an element may be. What a function of one operand gives
+//! follows from its row in the table of ops; the transfer functions of two operands follow IEEE 754
+//! and the module text of [`crate::ir`] for maxima. The sign of zero is not tracked.
 
 use crate::ir::{BinaryOp, UnaryOp};
 

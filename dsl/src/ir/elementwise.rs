@@ -1,16 +1,22 @@
-//! The elementwise ops, one row each: how an op is written, what it takes, what it computes, and what analyses ask of it.
+//! The elementwise ops, one row each: how an op is written, what it takes, what it computes, and
+//! what analyses ask of it.
 //!
-//! A row is all that this crate knows of an op. These read it, and name no op that they do not treat in a way of its own:
+//! A row is all that this crate knows of an op. These read it, and name no op that they do not
+//! treat in a way of its own:
 //!
-//! * the text form (its printer and its parser), the words of kernels and their diagnostics, the printed forms of analyses;
+//! * the text form (its printer and its parser), the words of kernels and their diagnostics, the
+//!   printed forms of analyses;
 //! * the verifier and result types: [`UnaryRow::operand`], [`BinaryRow::operands`];
 //! * the interpreter, and the folding of literals: the meaning in f32, f64, `i32` or truth values;
-//! * classes of values ([`UnaryRow::others`]), ranges of integers ([`BinaryRow::range`]), counts of special functions, magnitudes of
-//!   inputs, and what a code generator may do with an approximate operand.
+//! * classes of values ([`UnaryRow::others`]), ranges of integers ([`BinaryRow::range`]), counts of
+//!   special functions, magnitudes of inputs, and what a code generator may do with an approximate
+//!   operand.
 //!
-//! What code an op becomes is told by the code generator's own table, of which this crate knows nothing.
+//! What code an op becomes is told by the code generator's own table, of which this crate knows
+//! nothing.
 //!
-//! An analysis that looks for a form (a sum, a rescaled product) names the ops of the form, and expects nothing of any other.
+//! An analysis that looks for a form (a sum, a rescaled product) names the ops of the form, and
+//! expects nothing of any other.
 
 use serde::{Deserialize, Serialize};
 
@@ -181,8 +187,9 @@ pub struct UnaryRow {
     pub integer: Option<fn(i32) -> i32>,
     /// What it computes of a truth value.
     pub truth: Option<fn(bool) -> bool>,
-    /// One result for each class of results (infinities, 0, 1, other numbers, NaN) that finite operands other than 0 and 1 may have, in
-    /// f32 and after rounding. Results of infinities, 0, 1 and NaN follow from `float`.
+    /// One result for each class of results (infinities, 0, 1, other numbers, NaN) that finite
+    /// operands other than 0 and 1 may have, in f32 and after rounding. Results of infinities, 0, 1
+    /// and NaN follow from `float`.
     pub others: &'static [f64],
     /// Whether it takes the special function unit, once per element.
     pub special: bool,
@@ -194,7 +201,8 @@ pub struct UnaryRow {
     pub never_negative: bool,
     /// Whether it grows as an exponential: an argument that is large by a wrong reference shows.
     pub exponential: bool,
-    /// Whether a small change of the operand may be a large one of the result: the operand may not be an approximation.
+    /// Whether a small change of the operand may be a large one of the result: the operand may not
+    /// be an approximation.
     pub jumps: bool,
 }
 
@@ -232,11 +240,11 @@ pub struct BinaryRow {
     pub integer: Option<fn(i32, i32) -> i32>,
     /// What it computes of truth values.
     pub truth: Option<fn(bool, bool) -> bool>,
-    /// The operation on indices that is the same. Analyses of masks and indices take such an op for arithmetic on integers without end,
-    /// and see to it that it does not wrap where that matters.
+    /// The operation on indices that is the same. Analyses of masks and indices take such an op for
+    /// arithmetic on integers without end, and see to it that it does not wrap where that matters.
     pub index: Option<IndexOp>,
-    /// Of an op on integers that is no arithmetic of indices: the least and the largest result, from those of the operands, which are
-    /// within 32 bits.
+    /// Of an op on integers that is no arithmetic of indices: the least and the largest result,
+    /// from those of the operands, which are within 32 bits.
     pub range: fn([i64; 2], [i64; 2]) -> [i64; 2],
     /// Whether an integer second operand may not be 0.
     pub divides: bool,

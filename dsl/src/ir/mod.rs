@@ -25,9 +25,10 @@
 //! * **Elementwise ops broadcast by axis name**: a value lacking a dimension of the other operand is repeated along it.
 //!   The dimensions of the result are ordered: the lhs's, then the rhs's not yet there; two rank-1 operands of
 //!   different axes give a matrix ordered by [`AxisId`] (order of definition), a range after an axis.
-//! * What an elementwise op computes of floats, integers and truth values stands in its row: [`UnaryRow`], [`BinaryRow`]. Ops on bits
-//!   (`BitAnd`, `Shl`, `MulHi`) take integers as their 32 bits: a shift is by the lower five bits of its second operand, `Shr` fills up
-//!   with the sign, and `MulHi` takes both operands without sign. No loop bounds are derived from them.
+//! * What an elementwise op computes of floats, integers and truth values stands in its row:
+//!   [`UnaryRow`], [`BinaryRow`]. Ops on bits (`BitAnd`, `Shl`, `MulHi`) take integers as their 32
+//!   bits: a shift is by the lower five bits of its second operand, `Shr` fills up with the sign,
+//!   and `MulHi` takes both operands without sign. No loop bounds are derived from them.
 //! * `Reduce` works along the last dimension of a rank-2 tile and gives a rank-1 tile. The maximum of nothing is
 //!   `-inf`, the sum of nothing is 0. NaN in a maximum is ignored only if IEEE `maximumNumber` says so: a row maximum
 //!   returns the largest number, and a NaN element then reappears through the exponential it feeds.

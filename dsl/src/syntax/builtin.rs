@@ -41,8 +41,9 @@ fn builtin(name: &'static str, usage: &str, arity: usize, kind: Kind) -> Builtin
     Builtin { name, usage: usage.to_owned(), arity, kind }
 }
 
-/// Every function of the language: those of this table, then the elementwise ops that are called. (`program`, whose arguments are as
-/// many as the grid has dimensions, and `tiles` are lowered with the statements they belong to.)
+/// Every function of the language: those of this table, then the elementwise ops that are called.
+/// (`program`, whose arguments are as many as the grid has dimensions, and `tiles` are lowered with
+/// the statements they belong to.)
 pub(super) static BUILTINS: LazyLock<Vec<Builtin>> = LazyLock::new(|| {
     let mut all = vec![
         builtin("program", "let (b, h, i) = program(B, H, tiles(M));", 0, Kind::Program),
@@ -69,7 +70,8 @@ pub(super) static BUILTINS: LazyLock<Vec<Builtin>> = LazyLock::new(|| {
     all
 });
 
-/// What is written otherwise than as a call of a function, and is no elementwise op: methods, constants, element types, comparisons.
+/// What is written otherwise than as a call of a function, and is no elementwise op: methods,
+/// constants, element types, comparisons.
 const OTHER_WORDS: &[&str] = &[
     "x.t()",
     "x.to::<T>()",

@@ -222,7 +222,8 @@ impl Lowering<'_> {
         Ok(Located { operand: Operand::Value(self.emit(Op::Binary(op, a, b), span)), span })
     }
 
-    /// An op that has a meaning for 32-bit integers alone: literals are folded, an index becomes an `i32`.
+    /// An op that has a meaning for 32-bit integers alone: literals are folded, an index becomes an
+    /// `i32`.
     fn integers(&mut self, op: BinaryOp, a: Located, b: Located, span: Span) -> Checked<Located> {
         let row = op.row();
         let written = match row.spelling {

@@ -1,4 +1,5 @@
-//! A kernel as it is executed: its steps, rows of constants and special registers, parameters and limits.
+//! A kernel as it is executed: its steps, rows of constants and special registers, parameters and
+//! limits.
 
 use super::Lines;
 use super::operation::Op;
@@ -24,7 +25,8 @@ pub(crate) enum Row {
     SharedBytes,
     /// An address in the block's own shared memory.
     Shared(u32),
-    /// Rank of the block in its cluster, and blocks of a cluster: `%cluster_ctarank`, `%cluster_nctarank`.
+    /// Rank of the block in its cluster, and blocks of a cluster: `%cluster_ctarank`,
+    /// `%cluster_nctarank`.
     Rank,
     Ranks,
     /// `%cluster_ctaid`, `%cluster_nctaid`, `%clusterid`, `%nclusterid` along a dimension.
@@ -102,7 +104,8 @@ pub(crate) struct Kernel {
     pub registers: [u32; 3],
     /// Rows after the 32-bit registers.
     pub words: Vec<Row>,
-    /// Values of the rows after the 64-bit registers, and whether they are addresses in the block's own shared memory.
+    /// Values of the rows after the 64-bit registers, and whether they are addresses in the block's
+    /// own shared memory.
     pub doubles: Vec<(u64, bool)>,
     pub parameters: Vec<Parameter>,
     pub parameter_bytes: u32,
@@ -110,7 +113,8 @@ pub(crate) struct Kernel {
     pub static_shared: u32,
     pub local_bytes: u32,
     pub max_threads: Option<u32>,
-    /// Blocks that a multiprocessor is to hold, 0 if nothing is said, and most registers of a thread.
+    /// Blocks that a multiprocessor is to hold, 0 if nothing is said, and most registers of a
+    /// thread.
     pub min_blocks: u32,
     pub max_registers: Option<u32>,
     /// Blocks of a cluster along x, y and z.

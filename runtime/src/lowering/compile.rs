@@ -36,7 +36,8 @@ impl Code {
     }
 }
 
-/// Generates the code of a schedule, and compiles it unless the cache has it: see [`compile_generated`].
+/// Generates the code of a schedule, and compiles it unless the cache has it: see
+/// [`compile_generated`].
 ///
 /// # Errors
 /// [`crate::kernel::KernelError`] if the schedule is not legal, [`crate::toolchain::ToolchainError`].
@@ -52,8 +53,8 @@ pub fn compile(
     compile_generated(&kernel.ir().name, generated, toolchain, cache)
 }
 
-/// Compiles the code of the kernel of this name, unless the cache has it. NVRTC is looked for only if it is needed, or named by the user: then code
-/// of another version is not taken from the cache.
+/// Compiles the code of the kernel of this name, unless the cache has it. NVRTC is looked for only
+/// if it is needed, or named by the user: then code of another version is not taken from the cache.
 ///
 /// # Errors
 /// [`crate::toolchain::ToolchainError`].

@@ -12,15 +12,17 @@ pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 /// How NVRTC is found.
 #[derive(Clone)]
 pub struct ToolchainOptions {
-    /// The library, the directory that holds it, or a version that can be installed, such as `13.1`; then nothing else is looked
-    /// at. The default is what the environment variable `FLASHTILE_NVRTC` says.
+    /// The library, the directory that holds it, or a version that can be installed, such as
+    /// `13.1`; then nothing else is looked at. The default is what the environment variable
+    /// `FLASHTILE_NVRTC` says.
     pub nvrtc: Option<PathBuf>,
     /// Whether to install NVRTC into `directory` where none is found.
     pub install: bool,
-    /// The project's own directory. The default is `FLASHTILE_CACHE`, or `flashtile` in the platform's directory for
-    /// caches.
+    /// The project's own directory. The default is `FLASHTILE_CACHE`, or `flashtile` in the
+    /// platform's directory for caches.
     pub directory: Option<PathBuf>,
-    /// Told what is going on while NVRTC is looked for and installed. The default prints to standard error.
+    /// Told what is going on while NVRTC is looked for and installed. The default prints to
+    /// standard error.
     pub progress: Progress,
 }
 

@@ -113,19 +113,22 @@ pub struct Worst {
 ///
 /// # The tolerance
 ///
-/// Error is the distance to the float64 oracle: the same text, every operation in f64, no rounding. It is measured over
-/// all elements whose exact value is finite, and no element is left out of them.
+/// Error is the distance to the float64 oracle: the same text, every operation in f64, no rounding.
+/// It is measured over all elements whose exact value is finite, and no element is left out of
+/// them.
 ///
-/// * The **maximum** error is at most 2 times (4 times if `T = f32`), and the **mean** error at most 1.2 times, the error of
-///   the baseline.
-/// * The baseline is the plain 16-bit computation of the same text on the same inputs (`Plain16`), run over the whole
-///   extent of every loop. Its error is never taken to be less than that of rounding the exact values to the element type
-///   of the output, which no result in that type can avoid.
+/// * The **maximum** error is at most 2 times (4 times if `T = f32`), and the **mean** error at
+///   most 1.2 times, the error of the baseline.
+/// * The baseline is the plain 16-bit computation of the same text on the same inputs (`Plain16`),
+///   run over the whole extent of every loop. Its error is never taken to be less than that of
+///   rounding the exact values to the element type of the output, which no result in that type can
+///   avoid.
 /// * An f32 output of a 16-bit kernel (an LSE) has its own baseline by the same rule.
-/// * To that is added [`Bound::FLOOR`] times the largest exact magnitude, 16 roundings of an f32, and for the mean two
-///   roundings: the baseline may be exact (one key, a row maximum) where f32 accumulation in another order is not.
-/// * NaN for NaN, and an infinity for the same infinity. A finite value too large for the element type may be the
-///   infinity that it rounds to.
+/// * To that is added [`Bound::FLOOR`] times the largest exact magnitude, 16 roundings of an f32,
+///   and for the mean two roundings: the baseline may be exact (one key, a row maximum) where f32
+///   accumulation in another order is not.
+/// * NaN for NaN, and an infinity for the same infinity. A finite value too large for the element
+///   type may be the infinity that it rounds to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OutputReference {
     /// The parameter.
@@ -147,7 +150,8 @@ pub struct OutputReference {
 }
 
 impl OutputReference {
-    /// Judges the output by the values at the known places, which `value` gives by index in row-major order.
+    /// Judges the output by the values at the known places, which `value` gives by index in
+    /// row-major order.
     pub fn check_by(&self, value: impl Fn(usize) -> f64) -> OutputVerdict {
         let found: Vec<f64> = self.places.iter().map(|&at| value(at)).collect();
         OutputVerdict::new(self, &found)

@@ -23,9 +23,10 @@
 //! * in a cluster, barriers are between what a block saves and what others read, and between that and its end;
 //! * what is loaded has the shape of what is saved.
 //!
-//! Slots, groups, phases and turns depend on a loop's trip count only through `n mod slots`, its parity and the guards at the
-//! ends, so the trip counts `0 ..= 2 * slots + 2` cover every case. Of several loops, one in the other or side by side, every pair
-//! of counts is tried for any two of them; of programs that follow each other every pair of counts that all their loops have.
+//! Slots, groups, phases and turns depend on a loop's trip count only through `n mod slots`, its
+//! parity and the guards at the ends, so the trip counts `0 ..= 2 * slots + 2` cover every case. Of
+//! several loops, one in the other or side by side, every pair of counts is tried for any two of
+//! them; of programs that follow each other every pair of counts that all their loops have.
 
 mod block;
 mod parts;

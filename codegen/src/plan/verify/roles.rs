@@ -14,7 +14,8 @@ use crate::arch::WARPGROUP;
 use crate::plan::{Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
 use crate::schedule::Persistent;
 
-/// What a slot holds: the number of the program, and for a streamed tile the iterations of the loops around its loop and of that.
+/// What a slot holds: the number of the program, and for a streamed tile the iterations of the
+/// loops around its loop and of that.
 type Content = (usize, Vec<u32>);
 
 /// Trip counts of a program's loops.
@@ -82,7 +83,8 @@ enum Event {
 /// What a role does, event after event, over programs that follow each other.
 type Trace<'a> = Vec<&'a Event>;
 
-/// The roles of a plan, for one part. The events of a program are made once for each trip count, since cases share them.
+/// The roles of a plan, for one part. The events of a program are made once for each trip count,
+/// since cases share them.
 pub(super) struct Roles<'a> {
     plan: &'a Plan,
     part: u32,
@@ -157,7 +159,8 @@ impl<'a> Roles<'a> {
             events.retain(|e| !matches!(e, Event::Read(_) | Event::Write(_)));
         }
         let groups = (self.plan.roles[1].warps / WARPGROUP) as usize;
-        // What one program leaves to the next is the places in rings: for those, who comes first and who last is enough.
+        // What one program leaves to the next is the places in rings: for those, who comes first
+        // and who last is enough.
         let orders = match case {
             [first, second, ..] if first != second => vec![(0..=groups).collect(), (0..=groups).rev().collect()],
             _ => permutations(groups + 1),

@@ -1,6 +1,7 @@
 //! How many trips the loops of a plan make in the cases that are tried.
 
-/// The trip counts to try of so many loops, by loop: every pair of counts for any two loops, the others at two.
+/// The trip counts to try of so many loops, by loop: every pair of counts for any two loops, the
+/// others at two.
 pub(super) fn trip_counts(loops: usize, most: u32) -> Vec<Vec<u32>> {
     let counts = || 0..=most;
     let mut all: Vec<Vec<u32>> = counts().map(|n| vec![n; loops]).collect();

@@ -4,8 +4,8 @@ use crate::ir::ParamId;
 
 /// The largest size, extent of an axis, and number of programs of a launch.
 ///
-/// Generated code counts positions in 32 bits. A padded tile and copies that run ahead address positions beyond the
-/// extent, by less than 2^16.
+/// Generated code counts positions in 32 bits. A padded tile and copies that run ahead address
+/// positions beyond the extent, by less than 2^16.
 pub const MAX_SIZE: i64 = (1 << 31) - (1 << 16);
 
 /// Sizes and scalars of a call.

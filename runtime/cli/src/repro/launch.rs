@@ -11,7 +11,8 @@ use crate::failure::Result;
 pub struct Sequence {
     /// The launches.
     pub launches: Vec<Launch>,
-    /// A kernel that computes the same, whose float64 oracle judges the sequence; the only launch itself if `None`.
+    /// A kernel that computes the same, whose float64 oracle judges the sequence; the only launch
+    /// itself if `None`.
     pub oracle: Option<Launch>,
 }
 
@@ -25,7 +26,8 @@ pub struct Launch {
     pub kernel: Text,
     /// Element type.
     pub elem: Elem,
-    /// Constants and run-time sizes; those that the kernel does not have are for others of the sequence.
+    /// Constants and run-time sizes; those that the kernel does not have are for others of the
+    /// sequence.
     pub sizes: Vec<NamedSize>,
     /// Tensors by parameter, for parameters whose tensor is not named as they are.
     pub tensors: Vec<(&'static str, &'static str)>,
