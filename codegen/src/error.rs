@@ -34,6 +34,17 @@ pub enum Error {
     /// The plan verifier refused the plan that was made: a bug in the compiler, not in the kernel.
     #[error("the compiler made a wrong plan (please report it): {}", .0.join("; "))]
     WrongPlan(Vec<String>),
+    /// The plan verifier refused a plan that was given in place of the compiler's own.
+    #[error("the plan is wrong: {}", .0.join("; "))]
+    RefusedPlan(Vec<String>),
+    /// Plans were given for another number of launches than the schedule makes.
+    #[error("the schedule makes {launches} launches, but {plans} plans were given; give one plan for each launch, in order")]
+    PlanCount {
+        /// Launches of the schedule.
+        launches: usize,
+        /// Plans that were given.
+        plans: usize,
+    },
     /// The IR verifier refused a kernel that a schedule made of the kernel of the text: a bug in the compiler.
     #[error("the compiler made a wrong kernel (please report it): {}", .0.join("; "))]
     WrongKernel(Vec<String>),

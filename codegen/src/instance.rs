@@ -29,6 +29,22 @@ impl Facts {
     pub fn none() -> Self {
         Self { positive: BTreeSet::new(), alignment: 2, foldable: false, wide: false }
     }
+
+    /// What code that was generated under these facts takes for granted, in words, and arguments with the other facts do not
+    /// have; empty if it may be launched on them.
+    pub fn beyond(&self, others: &Self) -> Vec<String> {
+        let mut beyond: Vec<String> = self.positive.difference(&others.positive).map(|name| format!("{name} > 0")).collect();
+        if self.alignment > others.alignment {
+            beyond.push(format!("addresses and strides of matrices are multiples of {} bytes", self.alignment));
+        }
+        if self.foldable && !others.foldable {
+            beyond.push("rows of the heads of a group can be addressed as rows of one".into());
+        }
+        if others.wide && !self.wide {
+            beyond.push("index arithmetic stays within 32 bits".into());
+        }
+        beyond
+    }
 }
 
 /// For every parameter, whether it is a tensor that generated code moves many bytes at a time: one that is loaded or stored as

@@ -19,10 +19,11 @@ use crate::plan::{self, MeetBy, Plan};
 use crate::rewrite;
 use crate::schedule::{Persistent, RunningMax, Schedule};
 
-/// Checks a schedule without generating code.
+/// Checks a schedule without generating code. The reasons against a schedule that is legal otherwise are what the plan
+/// verifier says of its plans.
 pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Legality {
     match planned(instance, schedule, arch) {
-        Ok(planned) => Legality { predicted: planned.launches[planned.main].predicted, reasons: planned.reasons },
+        Ok(planned) => planned.legality(),
         Err(Error::Illegal { reasons, .. }) => Legality { reasons, predicted: Resources::default() },
         Err(other) => Legality { reasons: vec![other.to_string()], predicted: Resources::default() },
     }
@@ -42,6 +43,18 @@ pub(crate) struct Planned {
     pub reasons: Vec<String>,
     /// What must hold of the arguments.
     pub assumptions: Vec<String>,
+}
+
+impl Planned {
+    /// What the plan verifier says of the plans.
+    pub fn faults(&self) -> Vec<String> {
+        self.launches.iter().flat_map(|launch| plan::verify(&launch.plan)).collect()
+    }
+
+    fn legality(self) -> Legality {
+        let reasons = if self.reasons.is_empty() { self.faults() } else { self.reasons };
+        Legality { predicted: self.launches[self.main].predicted, reasons }
+    }
 }
 
 /// The plan of one launch.
@@ -69,7 +82,7 @@ impl PlannedLaunch {
             tensor_maps: plan.maps.clone(),
             fields: emit::fields(instance, plan),
             grid: grid(instance, schedule),
-            blocks: match schedule.persistent {
+            blocks: match plan.work {
                 Persistent::Off => Blocks::PerProgram,
                 Persistent::Static | Persistent::Dynamic => Blocks::Persistent(schedule.min_blocks.max(1)),
             },
@@ -84,6 +97,25 @@ impl PlannedLaunch {
 
 /// Plans an instance under a schedule, without generating text.
 pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Planned, Error> {
+    planned_with(None, instance, schedule, arch)
+}
+
+/// As [`planned`], with these plans for the launches, in order.
+pub(crate) fn planned_from(
+    plans: Vec<Plan>,
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &'static Arch,
+) -> Result<Planned, Error> {
+    planned_with(Some(plans), instance, schedule, arch)
+}
+
+fn planned_with(
+    given: Option<Vec<Plan>>,
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &'static Arch,
+) -> Result<Planned, Error> {
     if let Some(name) = instance.binding.check(&instance.kernel).into_iter().next() {
         return Err(Error::Unbound(name));
     }
@@ -97,10 +129,16 @@ pub(crate) fn planned(instance: &Instance, schedule: &Schedule, arch: &'static A
     }
     let Launches { pieces, main, mut scratch, folded, assumption } =
         launches::launches(instance, schedule, arch).map_err(illegal)?;
+    let given: Vec<Option<Plan>> = match given {
+        None => vec![None; pieces.len()],
+        Some(plans) if plans.len() == pieces.len() => plans.into_iter().map(Some).collect(),
+        Some(plans) => return Err(Error::PlanCount { launches: pieces.len(), plans: plans.len() }),
+    };
     let launches = pieces
         .into_iter()
+        .zip(given)
         .enumerate()
-        .map(|(number, piece)| planned_launch(piece, number == main, arch))
+        .map(|(number, (piece, given))| planned_launch(piece, given, number == main, arch))
         .collect::<Result<Vec<_>, _>>()?;
     scratch.extend(launches.iter().filter_map(state_scratch));
     let mut reasons: Vec<String> = Vec::new();
@@ -143,18 +181,21 @@ fn state_scratch(launch: &PlannedLaunch) -> Option<Scratch> {
     Some(Scratch { name: meeting.memory.clone(), elem: Elem::F32, shape })
 }
 
-/// Plans one launch. Of one that only follows or prepares, the estimate of registers is no reason:
+/// Plans one launch, or takes the plan that is given. Of one that only follows or prepares, the estimate of registers is no reason:
 /// what it loads is used at once.
-fn planned_launch(piece: Piece, is_main: bool, arch: &'static Arch) -> Result<PlannedLaunch, Error> {
+fn planned_launch(piece: Piece, given: Option<Plan>, is_main: bool, arch: &'static Arch) -> Result<PlannedLaunch, Error> {
     let Piece { instance, schedule } = &piece;
     let (normal, assumed) = rewrite::normalize(&instance.kernel, &instance.facts, schedule);
     let mut reasons = static_reasons(instance, &normal, schedule, arch);
     if !reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons });
     }
-    let mut named = normal.clone();
-    names::name_values(&mut named);
-    let plan = lower::lower(&named, instance, schedule, &assumed)?;
+    let lowered = || {
+        let mut named = normal.clone();
+        names::name_values(&mut named);
+        lower::lower(&named, instance, schedule, &assumed)
+    };
+    let plan = given.map_or_else(lowered, Ok)?;
     let shared_bytes = plan.shared_bytes();
     if shared_bytes as usize > arch.shared_per_block {
         reasons.push(format!("needs {shared_bytes} bytes of shared memory, a block has {}", arch.shared_per_block));
@@ -208,4 +249,28 @@ fn grid(instance: &Instance, schedule: &Schedule) -> Vec<GridDim> {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instance::Facts;
+    use crate::plan::StmtOp;
+    use flashtile_dsl::ir::{Binding, SourceText};
+
+    #[test]
+    fn a_schedule_whose_plan_is_wrong_is_not_legal() {
+        let text = include_str!("../../runtime/kernels/causal_attention.rs");
+        let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+        let kernel = flashtile_dsl::syntax::parse(&source).expect("is well formed").remove(0);
+        let binding = Binding::new(&kernel, Elem::F16, [("D", 64)]);
+        let instance = Instance { facts: Facts::best(&kernel), kernel, binding };
+        let (schedule, arch) = (Schedule::default(), Arch::named("sm_80").expect("in the table"));
+        assert_eq!(check(&instance, &schedule, arch).reasons, Vec::<String>::new());
+        let mut planned = planned(&instance, &schedule, arch).expect("is legal");
+        planned.launches[0].plan.roles[0].body.retain(|stmt| !matches!(stmt.op, StmtOp::Copy { .. }));
+        let legality = planned.legality();
+        let said = legality.reasons.iter().any(|reason| reason.contains("is read before it is filled"));
+        assert!(said && !legality.is_legal(), "{legality:?}");
+    }
 }

@@ -30,6 +30,6 @@ pub use info::{DeviceInfo, DeviceKind, GpuInfo, machine_of};
 pub use measure::measure;
 pub use meter::MemoryUse;
 pub(crate) use meter::{Held, Meter};
-pub use options::LaunchOptions;
+pub use options::{GivenPlans, LaunchOptions};
 pub use stream::{Graph, Stream};
 pub use variants::{CodeResources, Origin, VariantInfo};

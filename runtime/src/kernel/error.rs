@@ -94,6 +94,27 @@ pub enum KernelError {
         /// All reasons against.
         reasons: Vec<String>,
     },
+    /// The plan verifier refused a plan that was given in place of the compiler's own.
+    #[error("the plan of kernel `{kernel}` on {arch} is wrong: {}", faults.join("; "))]
+    RefusedPlan {
+        /// The kernel.
+        kernel: String,
+        /// The architecture.
+        arch: String,
+        /// All faults, each with the trip counts that show it.
+        faults: Vec<String>,
+    },
+    /// Plans were given that assume more of arguments than holds of those of a launch.
+    #[error(
+        "the plans given for kernel `{kernel}` assume that {}, which does not hold of this launch; give plans that were made \
+         for such arguments", assumed.join(", and that ")
+    )]
+    PlanFacts {
+        /// The kernel.
+        kernel: String,
+        /// What the plans assume and the arguments do not have.
+        assumed: Vec<String>,
+    },
     /// Code generation failed.
     #[error("failed to generate code for kernel `{kernel}` on {arch}: {reason}")]
     Generate {

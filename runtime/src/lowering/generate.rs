@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use flashtile_codegen::plan::Plan;
 use flashtile_codegen::{Arch, Instance, Ranker, Schedule};
 pub use flashtile_codegen::{Generated, Launch as GeneratedLaunch, Machine, Ranking};
 
@@ -26,6 +27,20 @@ pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -
     flashtile_codegen::generate(instance, schedule, arch).map_err(|error| fault(error, &instance.kernel.name, schedule, arch))
 }
 
+/// As [`generate`], from these plans in place of the launches' own, one for each launch.
+///
+/// # Errors
+/// As [`generate`]; [`KernelError::RefusedPlan`] with what the plan verifier says.
+pub fn generate_from(
+    plans: Vec<Plan>,
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &'static Arch,
+) -> Result<Generated, KernelError> {
+    flashtile_codegen::generate_from(plans, instance, schedule, arch)
+        .map_err(|error| fault(error, &instance.kernel.name, schedule, arch))
+}
+
 /// As [`generate`], from the plans that a ranker has made for a prediction, if these were its last.
 ///
 /// # Errors
@@ -42,6 +57,9 @@ pub fn generate_with(
 fn fault(error: flashtile_codegen::Error, kernel: &str, schedule: &Schedule, arch: &Arch) -> KernelError {
     match error {
         flashtile_codegen::Error::Illegal { reasons, .. } => illegal(kernel, schedule, arch, reasons),
+        flashtile_codegen::Error::RefusedPlan(faults) => {
+            KernelError::RefusedPlan { kernel: kernel.to_owned(), arch: arch.name.to_owned(), faults }
+        }
         other => KernelError::Generate { kernel: kernel.to_owned(), arch: arch.name.to_owned(), reason: other.to_string() },
     }
 }

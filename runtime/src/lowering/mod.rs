@@ -6,7 +6,7 @@ mod lines;
 
 pub use compile::{Code, compile, compile_generated};
 pub use generate::{
-    Generated, GeneratedLaunch, Machine, Ranking, check, default_schedule, generate, generate_with, peak, predict, rank,
-    rank_with, ranking, roofline,
+    Generated, GeneratedLaunch, Machine, Ranking, check, default_schedule, generate, generate_from, generate_with, peak, predict,
+    rank, rank_with, ranking, roofline,
 };
 pub(crate) use lines::pin_lines;

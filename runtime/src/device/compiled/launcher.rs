@@ -15,7 +15,7 @@ use crate::device::facts::FactKey;
 use crate::device::fold::FoldPlan;
 use crate::device::{Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
 use crate::error::Result;
-use crate::kernel::BoundKernel;
+use crate::kernel::{BoundKernel, KernelError};
 use crate::lowering;
 
 /// Sizes that a kernel may have; see the signature.
@@ -108,10 +108,18 @@ impl<P: Processor> CompiledLauncher<P> {
         let sizes = self.sizes(call);
         let ranker = self.ranker(&key.facts, &facts);
         let (schedule, origin) = self.choose(&ranker, &facts, &sizes)?;
+        // Code from given plans is code under the facts of those.
+        let facts = self.options.plans.as_ref().map_or(facts, |given| given.facts.clone());
         let variant = match self.same_code(&key.facts, &schedule) {
             Some(variant) => variant,
             None => {
-                let generated = lowering::generate_with(&ranker, &self.kernel, &schedule, self.arch)?;
+                let generated = match &self.options.plans {
+                    Some(given) => {
+                        let instance = self.kernel.instance(facts.clone());
+                        lowering::generate_from(given.plans.to_vec(), &instance, &schedule, self.arch)?
+                    }
+                    None => lowering::generate_with(&ranker, &self.kernel, &schedule, self.arch)?,
+                };
                 Arc::new(self.processor.load(&self.kernel, generated, self.arch, &self.options)?)
             }
         };
@@ -135,6 +143,13 @@ impl<P: Processor> CompiledLauncher<P> {
 
     /// The schedule that was asked for, or the one that [`Choice`] makes.
     fn choose(&self, ranker: &Ranker, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<(Schedule, Origin)> {
+        if let Some(given) = &self.options.plans {
+            let assumed = given.facts.beyond(facts);
+            if !assumed.is_empty() {
+                return Err(KernelError::PlanFacts { kernel: self.kernel.ir().name.clone(), assumed }.into());
+            }
+            return Ok((given.schedule.clone(), Origin::Given));
+        }
         if let Some(schedule) = &self.options.schedule {
             return Ok((schedule.clone(), Origin::Given));
         }
