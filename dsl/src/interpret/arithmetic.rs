@@ -2,9 +2,6 @@
 
 use half::{bf16, f16};
 
-use super::error::InterpretError;
-use super::machine::Interpreter;
-use super::memory::Stored;
 use crate::ir::{Binding, Elem, FloatBinary, FloatUnary, Kernel, RowOperand};
 
 /// A floating-point type that tiles are computed in.
@@ -106,59 +103,45 @@ pub(super) fn round(elem: Elem, x: f32) -> f32 {
 }
 
 /// How arithmetic rounds. Implemented by [`Exact64`], [`Ir32`] and [`Plain16`] alone.
-pub trait Arithmetic: Send + Sync + Sized {
+pub trait Rounding: Send + Sync + Sized {
     /// The type that floats are computed in.
     type Real: Real;
 
     /// Rounds values that are cast or stored to `elem`, a concrete float type.
     fn round_cast(&self, elem: Elem, values: &mut [Self::Real]);
 
-    /// Rounds the float result of an op. `matrix`: it has rank 2. `row_wise`: it was computed by an elementwise op that
-    /// met a vector.
+    /// Rounds the float result of an op. `matrix`: the result has rank 2. `row_wise`: an
+    /// elementwise op with a vector among its operands computed the result.
     fn round_result(&self, matrix: bool, row_wise: bool, values: &mut [Self::Real]);
-
-    /// What [`Interpreter::run`] calls. Not generic in the implementations, so that the interpreter is compiled with this
-    /// crate and its optimisation level, not with the crate that uses it.
-    #[doc(hidden)]
-    fn run(interpreter: &Interpreter<'_, Self>, program: usize) -> Result<Vec<Stored<Self::Real>>, InterpretError>;
-}
-
-macro_rules! compiled_here {
-    () => {
-        fn run(interpreter: &Interpreter<'_, Self>, program: usize) -> Result<Vec<Stored<Self::Real>>, InterpretError> {
-            interpreter.execute(program)
-        }
-    };
 }
 
 /// Everything in f64; casts and stores round nothing. With loops of one tile, the oracle.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exact64;
 
-impl Arithmetic for Exact64 {
+impl Rounding for Exact64 {
     type Real = f64;
     fn round_cast(&self, _: Elem, _: &mut [f64]) {}
     fn round_result(&self, _: bool, _: bool, _: &mut [f64]) {}
-    compiled_here!();
 }
 
 /// What the IR means: f32, rounded to 16 bits by casts and stores.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ir32;
 
-impl Arithmetic for Ir32 {
+impl Rounding for Ir32 {
     type Real = f32;
     fn round_cast(&self, elem: Elem, values: &mut [f32]) {
         round_all(elem, values);
     }
     fn round_result(&self, _: bool, _: bool, _: &mut [f32]) {}
-    compiled_here!();
 }
 
-/// The plain 16-bit computation of the same text: an op computes in f32 and writes its matrix in the kernel's element
-/// type `T`, as a library does that runs the text op by op on 16-bit tensors. Row vectors and scalars stay f32, and so
-/// does an elementwise op of a matrix with a vector (`s - m`): it is a step of a row-wise function (softmax) that such a
-/// library computes in f32 and rounds at its end. For attention that is: S rounded, P rounded, O rounded.
+/// The plain 16-bit computation of the same text: an op computes in f32 and writes its matrix in
+/// the kernel's element type `T`, as a library does that runs the text op by op on 16-bit tensors.
+/// Row vectors and scalars stay f32, and so does an elementwise op of a matrix with a vector (`s -
+/// m`): it is a step of a row-wise function (softmax) that such a library computes in f32 and
+/// rounds at its end. For attention that is: S rounded, P rounded, O rounded.
 ///
 /// With `T = f32` it is plain f32.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +158,7 @@ impl Plain16 {
     }
 }
 
-impl Arithmetic for Plain16 {
+impl Rounding for Plain16 {
     type Real = f32;
     fn round_cast(&self, elem: Elem, values: &mut [f32]) {
         round_all(elem, values);
@@ -185,7 +168,6 @@ impl Arithmetic for Plain16 {
             round_all(self.elem, values);
         }
     }
-    compiled_here!();
 }
 
 fn round_all(elem: Elem, values: &mut [f32]) {

@@ -1,7 +1,9 @@
-//! The meaning of the tile IR, in code: what the module text of [`crate::ir`] says, and nothing else.
+//! The meaning of the tile IR, in code: what the module text of [`crate::ir`] says, and nothing
+//! else.
 //!
-//! An [`Interpreter`] executes one program (one point of the grid) at a time, on ragged tiles of any block size, and
-//! returns the tiles that the program stores. How arithmetic rounds is a parameter:
+//! An [`Interpreter`] executes one program (one point of the grid) at a time, on ragged tiles of
+//! any block size, and returns the tiles that the program stores. How arithmetic rounds is a
+//! parameter:
 //!
 //! | arithmetic | floats | rounding | use |
 //! | --- | --- | --- | --- |
@@ -9,19 +11,22 @@
 //! | [`Ir32`] | f32 | casts and stores | what the IR means; the CPU device |
 //! | [`Plain16`] | f32 | every matrix, too | what a 16-bit library computes: the baseline of the tolerance |
 //!
-//! The kernel must be verified: an op whose operands have the wrong kind is a panic here. Data that does not fit the
-//! kernel (a wrong element type, an index out of bounds) is an [`InterpretError`].
+//! The kernel must be verified: an op whose operands have the wrong kind is a panic here. Data that
+//! does not fit the kernel (a wrong element type, an index out of bounds) is an [`InterpretError`].
 
 mod arithmetic;
+mod call;
 mod elementwise;
 mod error;
+mod execution;
 mod machine;
 mod memory;
 mod tensor;
 mod tile;
 
-pub use arithmetic::{Arithmetic, Exact64, Ir32, Plain16, Real};
+pub use arithmetic::{Exact64, Ir32, Plain16, Real, Rounding};
+pub use call::Blocks;
 pub use error::InterpretError;
-pub use machine::{Blocks, Interpreter};
+pub use machine::{Arithmetic, Interpreter};
 pub use memory::{Argument, Stored, TensorView};
 pub use tensor::HostTensor;

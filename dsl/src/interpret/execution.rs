@@ -1,0 +1,423 @@
+//! One program of a kernel in execution: its ops, one after another.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::arithmetic::{Real, Rounding};
+use super::call::Call;
+use super::elementwise::{Shape, Typed, binary, compare, mask, reduce, select, unary};
+use super::error::InterpretError;
+use super::memory::{Argument, Run, Stored, load};
+use super::tile::{Data, Tile, rows_columns};
+use crate::ir::{
+    At, AxisId, AxisKind, BlockId, Dim, Direction, Elem, Entity, IndexOp, Op, OpId, ParamId, Part, ProgramDim, Span, Type,
+    ValueId,
+};
+
+/// Executes one program, numbered row-major over the grid; returns the tiles that it stores, in
+/// order.
+pub(super) fn execute<A: Rounding>(
+    call: &Call<'_>,
+    arithmetic: &A,
+    program: usize,
+) -> Result<Vec<Stored<A::Real>>, InterpretError> {
+    let mut run = Execution::at(call, arithmetic, call.coordinates(program)?);
+    run.block(call.kernel.body)?;
+    Ok(run.stored)
+}
+
+#[derive(Clone, Debug)]
+enum Value<R> {
+    Index(i64),
+    /// Number of a tile.
+    Coordinate(usize),
+    Tile(Rc<Tile<R>>),
+}
+
+/// One program in execution.
+struct Execution<'i, 'a, A: Rounding> {
+    call: &'i Call<'a>,
+    arithmetic: &'i A,
+    coordinates: Vec<usize>,
+    values: Vec<Option<Value<A::Real>>>,
+    stored: Vec<Stored<A::Real>>,
+    others: Vec<Other<A::Real>>,
+    /// Tiles of in-out tensors that were stored, by tensor and region: their places in `stored`.
+    written: BTreeMap<(ParamId, Vec<(usize, usize)>), usize>,
+}
+
+/// First element and number of elements of every dimension.
+fn region(runs: &[Run]) -> Vec<(usize, usize)> {
+    runs.iter().map(|r| (r.start, r.len)).collect()
+}
+
+/// Another program, executed in part for what this one reads of it.
+struct Other<R> {
+    coordinates: Vec<usize>,
+    values: Vec<Option<Value<R>>>,
+    /// Ops of the kernel's body that are executed.
+    done: usize,
+}
+
+impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
+    /// The program at these coordinates, before its first op.
+    fn at(call: &'i Call<'a>, arithmetic: &'i A, coordinates: Vec<usize>) -> Self {
+        let values = vec![None; call.kernel.values.len()];
+        let (stored, others, written) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { call, arithmetic, coordinates, values, stored, others, written }
+    }
+
+    /// Executes a block; returns what it yields.
+    fn block(&mut self, block: BlockId) -> Result<Vec<Value<A::Real>>, InterpretError> {
+        let kernel = self.call.kernel;
+        for &op in &kernel.blocks[block].ops {
+            if let Op::Yield(values) = &kernel.ops[op].op {
+                return Ok(values.iter().map(|&v| self.value(v).clone()).collect());
+            }
+            self.op(op)?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn op(&mut self, id: OpId) -> Result<(), InterpretError> {
+        let kernel = self.call.kernel;
+        let data = &kernel.ops[id];
+        let result = match &data.op {
+            Op::Program(dims) => {
+                for ((dim, &at), &result) in dims.iter().zip(&self.coordinates).zip(&data.results) {
+                    self.values[result.index()] = Some(match dim {
+                        ProgramDim::Each(_) => Value::Index(at as i64),
+                        ProgramDim::Tiles(_) => Value::Coordinate(at),
+                    });
+                }
+                return Ok(());
+            }
+            Op::For { axis, part, body, init } => return self.for_loop(*axis, *part, *body, init, &data.results),
+            Op::Store { tensor, at, value } => return self.store(*tensor, at, *value, data.span),
+            Op::Yield(_) => unreachable!("ends its block"),
+            Op::IndexConst(n) => Value::Index(*n),
+            Op::SizeOf(size) => Value::Index(self.call.sizes[size.index()]),
+            Op::Index(op, a, b) => Value::Index(index_op(*op, self.index(*a), self.index(*b), data.span)?),
+            Op::ToIndex(x) => Value::Index(self.tile(*x).ints()[0].into()),
+            Op::OfPart { value, part, at } => self.of_part(*value, *part, *at)?,
+            tile_op => {
+                let [result] = *data.results else { unreachable!("verified: one result") };
+                let mut tile = self.tile_op(tile_op, result, data.span)?;
+                self.round(tile_op, result, &mut tile);
+                Value::Tile(tile)
+            }
+        };
+        let [to] = *data.results else { unreachable!("verified: one result") };
+        self.values[to.index()] = Some(result);
+        Ok(())
+    }
+
+    /// Rounds the float result of an op that computes.
+    fn round(&self, op: &Op, result: ValueId, tile: &mut Rc<Tile<A::Real>>) {
+        let kernel = self.call.kernel;
+        let row_wise = match op {
+            Op::Unary(..) | Op::Dot { .. } | Op::Reduce(..) => false,
+            Op::Binary(_, a, b) => [*a, *b].iter().any(|&v| kernel.tile(v).rank() == 1),
+            // The others choose, move or cast: what they give is as rounded as their operands.
+            _ => return,
+        };
+        if let Data::Float(values) = &mut Rc::make_mut(tile).data {
+            self.arithmetic.round_result(kernel.tile(result).rank() == 2, row_wise, values);
+        }
+    }
+
+    fn tile_op(&self, op: &Op, result: ValueId, span: Span) -> Result<Rc<Tile<A::Real>>, InterpretError> {
+        let kernel = self.call.kernel;
+        let real = A::Real::from_f64;
+        let tile = match op {
+            Op::Constant(Elem::I32, x) => Tile::int(vec![], vec![*x as i32]),
+            // A constant of the text is an f32 in every arithmetic: the oracle measures rounding, not the text.
+            Op::Constant(_, x) => Tile::float(vec![], vec![real(f64::from(*x as f32))]),
+            Op::Scalar(param) => match self.call.arguments[param.index()] {
+                Argument::F32(x) => Tile::float(vec![], vec![A::Real::from_f32(x)]),
+                Argument::I32(x) => Tile::int(vec![], vec![x]),
+                Argument::Input(_) | Argument::Output => unreachable!("checked: a scalar"),
+            },
+            Op::FromIndex(x) => Tile::int(vec![], vec![self.index(*x) as i32]),
+            Op::Pos(x) => {
+                let (start, len) = self.positions(*x);
+                Tile::int(vec![len], (start..start + len).map(|p| p as i32).collect())
+            }
+            Op::Full { value, dims } => {
+                let shape = self.lengths(result, dims)?;
+                let count = shape.iter().product();
+                match &self.tile(*value).data {
+                    Data::Float(x) => Tile::float(shape, vec![x[0]; count]),
+                    Data::Int(x) => Tile::int(shape, vec![x[0]; count]),
+                    Data::Bool(x) => Tile::bool(shape, vec![x[0]; count]),
+                }
+            }
+            Op::Load { tensor, at } => {
+                let Argument::Input(view) = &self.call.arguments[tensor.index()] else {
+                    unreachable!("verified: only inputs are loaded")
+                };
+                let runs = self.runs(*tensor, at, span)?;
+                match self.stored_at(*tensor, &region(&runs)) {
+                    // What this program stored there, as it is in memory.
+                    Some(place) => {
+                        let Stored { values, ints, .. } = &self.stored[place];
+                        let shape = runs.iter().filter(|r| r.kept).map(|r| r.len).collect();
+                        match self.call.elem(*tensor) {
+                            Elem::I32 => Tile::int(shape, ints.clone()),
+                            _ => Tile::float(shape, values.clone()),
+                        }
+                    }
+                    None => load(view, &runs),
+                }
+            }
+            Op::Unary(op, x) => unary(*op, self.tile(*x)),
+            Op::Binary(op, a, b) => {
+                let (lengths, dims) = self.joined(result, &[*a, *b]);
+                binary(*op, self.typed(*a), self.typed(*b), Shape { dims, lengths: &lengths }, span)?
+            }
+            Op::Compare(op, a, b) => {
+                let (lengths, dims) = self.joined(result, &[*a, *b]);
+                compare(*op, self.typed(*a), self.typed(*b), Shape { dims, lengths: &lengths })
+            }
+            Op::Select { cond, on_true, on_false } => {
+                let (lengths, dims) = self.joined(result, &[*cond, *on_true, *on_false]);
+                let shape = Shape { dims, lengths: &lengths };
+                select(self.typed(*cond), self.typed(*on_true), self.typed(*on_false), shape)
+            }
+            Op::Mask { x, keep } => mask(self.typed(*x), self.typed(*keep)),
+            Op::Cast(elem, x) => return Ok(self.cast(self.call.binding.elem(kernel, *elem), *x)),
+            Op::Transpose(x) => self.tile(*x).transposed(),
+            Op::Dot { a, b, acc } => {
+                let (a, b) = (self.tile(*a), self.tile(*b));
+                let ((m, k), (_, n)) = (rows_columns(&a.shape), rows_columns(&b.shape));
+                let mut c = match acc {
+                    Some(acc) => self.tile(*acc).floats().to_vec(),
+                    None => vec![A::Real::ZERO; m * n],
+                };
+                A::Real::matrix_product(m, k, n, a.floats(), b.floats(), &mut c);
+                Tile::float(vec![m, n], c)
+            }
+            Op::Reduce(op, x) => reduce(*op, self.tile(*x)),
+            Op::Program(_) | Op::For { .. } | Op::Store { .. } | Op::Yield(_) => unreachable!("no tile op"),
+            Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..) | Op::ToIndex(_) | Op::OfPart { .. } => unreachable!("no tile op"),
+        };
+        Ok(Rc::new(tile))
+    }
+
+    /// Executes the other program as far as it defines the value. What it has computed is kept for
+    /// the next question.
+    fn of_part(&mut self, value: ValueId, part: ValueId, at: ValueId) -> Result<Value<A::Real>, InterpretError> {
+        let kernel = self.call.kernel;
+        let ops = &kernel.blocks[kernel.body].ops;
+        let dimension = kernel.ops[ops[0]].results.iter().position(|&r| r == part).expect("verified: a program id");
+        let mut coordinates = self.coordinates.clone();
+        coordinates[dimension] = usize::try_from(self.index(at)).expect("verified: not negative");
+        let known = self.others.iter().position(|o| o.coordinates == coordinates);
+        let known = known.unwrap_or_else(|| {
+            let values = vec![None; kernel.values.len()];
+            self.others.push(Other { coordinates, values, done: 0 });
+            self.others.len() - 1
+        });
+        if self.others[known].values[value.index()].is_none() {
+            let Other { coordinates, values, done } = &mut self.others[known];
+            let (coordinates, known_values) = (coordinates.clone(), std::mem::take(values));
+            let mut run = Execution { values: known_values, ..Self::at(self.call, self.arithmetic, coordinates) };
+            while run.values[value.index()].is_none() {
+                run.op(ops[*done])?;
+                *done += 1;
+            }
+            *values = run.values;
+        }
+        Ok(self.others[known].values[value.index()].clone().expect("executed above"))
+    }
+
+    fn for_loop(
+        &mut self,
+        axis: AxisId,
+        part: Option<Part>,
+        body: BlockId,
+        init: &[ValueId],
+        results: &[ValueId],
+    ) -> Result<(), InterpretError> {
+        let mut carried: Vec<_> = init.iter().map(|&v| self.value(v).clone()).collect();
+        let params = &self.call.kernel.blocks[body].params;
+        let tiles = self.call.tiles(axis);
+        let walked = match part {
+            None => 0..tiles,
+            Some(Part { index, count }) => {
+                let index = usize::try_from(self.index(index)).expect("verified: a program id");
+                let begin = |index: usize| index * (tiles / count as usize) + index.min(tiles % count as usize);
+                begin(index)..begin(index + 1)
+            }
+        };
+        for tile in walked {
+            self.values[params[0].index()] = Some(match self.call.kernel.axes[axis].kind {
+                AxisKind::Each => Value::Index(tile as i64),
+                AxisKind::Program | AxisKind::Loop => Value::Coordinate(tile),
+            });
+            for (&param, value) in params[1..].iter().zip(carried) {
+                self.values[param.index()] = Some(value);
+            }
+            carried = self.block(body)?;
+        }
+        for (&result, value) in results.iter().zip(carried) {
+            self.values[result.index()] = Some(value);
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, tensor: ParamId, at: &[At], value: ValueId, span: Span) -> Result<(), InterpretError> {
+        let region = region(&self.runs(tensor, at, span)?);
+        let tile = self.cast(self.call.elem(tensor), value);
+        let values = tile.to_floats().into_owned();
+        let ints = match &tile.data {
+            Data::Int(ints) => ints.clone(),
+            _ => Vec::new(),
+        };
+        let before = self.stored_at(tensor, &region);
+        let stored = Stored { param: tensor, region, values, ints };
+        match before {
+            Some(place) => self.stored[place] = stored,
+            None => {
+                if self.call.kernel.tensor(tensor).direction == Direction::InOut {
+                    self.written.insert((tensor, stored.region.clone()), self.stored.len());
+                }
+                self.stored.push(stored);
+            }
+        }
+        Ok(())
+    }
+
+    /// Which of the stored tiles is the one of an in-out tensor in this region.
+    fn stored_at(&self, tensor: ParamId, region: &[(usize, usize)]) -> Option<usize> {
+        self.written.get(&(tensor, region.to_vec())).copied()
+    }
+
+    /// The value as another element type.
+    fn cast(&self, to: Elem, value: ValueId) -> Rc<Tile<A::Real>> {
+        let Value::Tile(from) = self.value(value) else { unreachable!("verified: a tile") };
+        let shape = from.shape.clone();
+        let tile = match (&from.data, to) {
+            (Data::Bool(_), Elem::Bool) | (Data::Int(_), Elem::I32) => return from.clone(),
+            (Data::Bool(x), Elem::I32) => Tile::int(shape, x.iter().map(|&x| x.into()).collect()),
+            // Towards zero; NaN gives 0, and what is too large the nearest integer.
+            (Data::Float(x), Elem::I32) => Tile::int(shape, x.iter().map(|x| x.to_f64() as i32).collect()),
+            (Data::Bool(x), _) => Tile::float(shape, x.iter().map(|&x| A::Real::from_f32(if x { 1.0 } else { 0.0 })).collect()),
+            (_, Elem::Bool) => panic!("verified: numbers are not cast to truth values"),
+            (Data::Float(_), Elem::F32) => return from.clone(),
+            (Data::Float(_) | Data::Int(_), _) => {
+                let mut values = from.to_floats().into_owned();
+                self.arithmetic.round_cast(to, &mut values);
+                Tile::float(shape, values)
+            }
+        };
+        Rc::new(tile)
+    }
+
+    /// Where a load or store touches each dimension of the tensor.
+    fn runs(&self, tensor: ParamId, at: &[At], span: Span) -> Result<Vec<Run>, InterpretError> {
+        let extents = &self.call.shapes[tensor.index()];
+        at.iter()
+            .zip(extents)
+            .enumerate()
+            .map(|(dimension, (at, &extent))| {
+                let (start, len, kept) = match at {
+                    At::Index(v) => (self.index(*v), 1, false),
+                    At::Tile(v) => {
+                        let (start, len) = self.positions(*v);
+                        (start as i64, len, true)
+                    }
+                    At::Range { start, len } => (self.call.extent(start)? as i64, self.call.extent(len)?, true),
+                };
+                let end = start.saturating_add(len as i64);
+                if start < 0 || end > extent as i64 {
+                    let name = self.call.kernel.params[tensor].name.clone();
+                    return Err(InterpretError::OutOfBounds { name, dimension, start, end, extent, span });
+                }
+                Ok(Run { start: start as usize, len, kept })
+            })
+            .collect()
+    }
+
+    /// First position and number of positions of the tile at a coordinate: those that exist.
+    fn positions(&self, coordinate: ValueId) -> (usize, usize) {
+        let (Type::Coord(axis), Value::Coordinate(tile)) = (self.call.kernel.ty(coordinate), self.value(coordinate)) else {
+            unreachable!("verified: a coordinate")
+        };
+        let (extent, block) = self.call.axes[axis.index()];
+        let start = tile * block;
+        (start.min(extent), block.min(extent.saturating_sub(start)))
+    }
+
+    /// Lengths of the dimensions of a result that has no operand of them: of the tiles that the
+    /// program is at.
+    fn lengths(&self, result: ValueId, dims: &[Dim]) -> Result<Vec<usize>, InterpretError> {
+        dims.iter()
+            .map(|dim| match dim {
+                Dim::Range(len) => self.call.extent(len),
+                Dim::Axis(axis) => Ok(self.positions(self.current(*axis, result)).1),
+            })
+            .collect()
+    }
+
+    /// The coordinate of an axis that is in scope: it was defined last.
+    fn current(&self, axis: AxisId, user: ValueId) -> ValueId {
+        let coordinates = self.call.kernel.values.iter().filter(|(_, v)| v.ty == Type::Coord(axis));
+        coordinates
+            .map(|(id, _)| id)
+            .find(|id| self.values[id.index()].is_some())
+            .unwrap_or_else(|| panic!("verified: axis {axis} of {user} is in scope"))
+    }
+
+    /// Lengths and dimensions of a result that has those of its operands.
+    fn joined(&self, result: ValueId, operands: &[ValueId]) -> (Vec<usize>, &[Dim]) {
+        let kernel = self.call.kernel;
+        let dims = &kernel.tile(result).dims;
+        // Operands whose dimensions are a subsequence: take every length from one that has the dimension.
+        let length = |dim: &Dim| {
+            operands
+                .iter()
+                .find_map(|&v| {
+                    let k = kernel.tile(v).dims.iter().position(|d| d == dim)?;
+                    Some(self.tile(v).shape[k])
+                })
+                .expect("verified: a dimension of the result is one of an operand")
+        };
+        (dims.iter().map(length).collect(), dims)
+    }
+
+    fn typed(&self, value: ValueId) -> Typed<'_, A::Real> {
+        Typed { tile: self.tile(value), dims: &self.call.kernel.tile(value).dims }
+    }
+
+    fn value(&self, value: ValueId) -> &Value<A::Real> {
+        self.values[value.index()].as_ref().expect("verified: defined before it is used")
+    }
+
+    fn tile(&self, value: ValueId) -> &Tile<A::Real> {
+        match self.value(value) {
+            Value::Tile(tile) => tile,
+            _ => panic!("verified: {value} is a tile"),
+        }
+    }
+
+    fn index(&self, value: ValueId) -> i64 {
+        match self.value(value) {
+            Value::Index(n) => *n,
+            _ => panic!("verified: {value} is an index"),
+        }
+    }
+}
+
+fn index_op(op: IndexOp, a: i64, b: i64, span: Span) -> Result<i64, InterpretError> {
+    Ok(match op {
+        IndexOp::Add => a.wrapping_add(b),
+        IndexOp::Sub => a.wrapping_sub(b),
+        IndexOp::Mul => a.wrapping_mul(b),
+        IndexOp::Div | IndexOp::Rem if b == 0 => return Err(InterpretError::DivisionByZero { span }),
+        IndexOp::Div => crate::ir::floor_div(a, b),
+        IndexOp::Rem => crate::ir::floor_rem(a, b),
+        IndexOp::Min => a.min(b),
+        IndexOp::Max => a.max(b),
+    })
+}
