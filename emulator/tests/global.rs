@@ -143,10 +143,13 @@ fn a_semaphore_with_a_fault_is_told_with_both_lines() {
     // A flag that is written plainly races with those who wait for it.
     assert!(races(1, 4, 64, &replaced(TURNS, &[("st.release.gpu.global", "st.global")])).contains(&(10, 23)));
     let (findings, _) = run(1, 4, 64, &replaced(TURNS, &[(AFTER, "")]), &Options::default());
-    let race = findings.iter().find(|f| f.kind == FindingKind::GlobalRace).expect("a race").to_string();
+    // Blocks run side by side: which race is found first differs from run to run. Block 1 always finds this one, because the
+    // lanes beside the first of its warp 0 wait for their first lane, and read after block 0 has written.
+    let of_block = |race: &String| race.contains("k.rs:20: `ld.global.u32`") && race.contains("in block (1, 0, 0)");
+    let mut races = findings.iter().filter(|f| f.kind == FindingKind::GlobalRace).map(ToString::to_string);
+    let race = races.find(of_block).expect("a race that block 1 finds");
     assert!(race.starts_with("race in global memory at global address 0x"), "{race}");
-    assert!(race.contains("k.rs:20: `ld.global.u32`") && race.contains("k.rs:21: `st.global.u32`"), "{race}");
-    assert!(race.contains(" of block (0, 0, 0)\n") && race.contains("in block (1, 0, 0)"), "{race}");
+    assert!(race.contains("k.rs:21: `st.global.u32`") && race.contains(" of block (0, 0, 0)\n"), "{race}");
     assert!(race.contains("no release and acquire of a common scope order the two accesses"), "{race}");
 }
 

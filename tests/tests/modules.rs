@@ -11,18 +11,10 @@ const CRATES: [&str; 6] = ["templates/src", "dsl/src", "emulator/src", "codegen/
 
 /// Folders whose files still use each other in a circle, each with the file that ties them:
 ///
-/// * `interpret`: the arithmetic calls the interpreter that it is a parameter of.
-/// * `machine`: the block of the emulator has the state of all its parts, and they are written as
-///   methods of it.
-/// * `lower`: likewise of the lowering.
+/// * `lower`: the lowering has the state of all its parts, and they are written as methods of it.
 /// * `device`: the handle of a device makes the devices, which take streams and options that name
 ///   the handle.
-const TIED: [(&str, &str); 4] = [
-    ("dsl/src", "interpret/machine.rs"),
-    ("emulator/src", "machine/block.rs"),
-    ("codegen/src", "lower/mod.rs"),
-    ("runtime/src", "device/handle.rs"),
-];
+const TIED: [(&str, &str); 2] = [("codegen/src", "lower/mod.rs"), ("runtime/src", "device/handle.rs")];
 
 /// The same of folders: in `runtime`, `device` imports the tuner's and the verifier's inputs.
 const TIED_ROOMS: [(&str, &str); 1] = [("runtime/src", "device")];

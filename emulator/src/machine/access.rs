@@ -3,10 +3,8 @@
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
-use super::block::{Block, Status};
 use super::global::Effect;
-use super::record::At;
-use super::warp::{FULL, Warp, lanes};
+use super::state::{At, Block, FULL, Status, Warp, lanes};
 use crate::finding::FindingKind;
 use crate::memory::{Fault, MANY, Region, Trouble, Writer, windows};
 use crate::numeric::{bits, float};

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::warp::{FULL, Warp};
+use super::state::{FULL, Warp};
 use crate::numeric::{self, bits, float, flush};
 use crate::program::{Binary, Comparable, Compare, Logic, Number, Op, PairOp, Shift, Ternary, Unary, Wide};
 

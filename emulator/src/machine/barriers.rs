@@ -1,50 +1,10 @@
 //! Barriers of warps, named barriers of the block, and mbarriers (PTX ISA, "barrier", "mbarrier").
 
-use super::block::{Block, Next, Status};
-use super::clocks::Release;
-use super::record::At;
-use super::warp::{FULL, Warp, lanes};
+use super::state::{At, Block, FULL, Next, Object, Release, Status, Warp, lanes};
 use crate::finding::FindingKind;
 use crate::memory::{Accessor, MANY, Writer};
 use crate::program::{Address, Op};
 use crate::syntax::Space;
-
-/// A named barrier.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct NamedBarrier {
-    /// Threads that must arrive, as the first to arrive says; `None`: all that have not exited.
-    pub expected: Option<u32>,
-    pub arrived: u32,
-    /// The first to arrive.
-    first: Option<At>,
-    waiting: Vec<usize>,
-    gathered: Release,
-}
-
-/// An mbarrier.
-#[derive(Clone, Debug)]
-pub(crate) struct Object {
-    pub address: u32,
-    expected: i64,
-    /// Arrivals that are missing.
-    pub pending: i64,
-    /// Bytes that are expected and have not landed.
-    pub transactions: i64,
-    /// Phases that have ended.
-    pub phase: u32,
-    /// In whose name its copies write.
-    agent: u16,
-    gathered: Release,
-    /// What those who wait for the latest phase that ended may see.
-    published: Release,
-}
-
-impl Object {
-    /// In whose name a copy that lands now writes.
-    pub fn writer(&self) -> (u16, u32) {
-        (self.agent, self.phase + 1)
-    }
-}
 
 impl Block<'_> {
     pub(super) fn warp_barrier(&mut self, warp: &Warp, members: u32, mask: u32, pc: u32) {

@@ -1,40 +1,15 @@
-//! Blocks of a cluster: its barrier, and addresses in the shared memory of other blocks (PTX ISA, "barrier.cluster", "mapa",
-//! "getctarank").
+//! Blocks of a cluster: its barrier, and addresses in the shared memory of other blocks (PTX ISA,
+//! "barrier.cluster", "mapa", "getctarank").
 
-use super::block::{Block, Next, Status};
-use super::clocks::Release;
-use super::record::At;
-use super::warp::{Warp, lanes};
+use super::state::{At, Block, Next, Status, Warp, lanes};
 use crate::finding::FindingKind;
 use crate::memory::{MANY, Trouble, windows};
 use crate::program::Op;
 use crate::syntax::Space;
 
-/// The barrier of a cluster. A warp counts as a whole.
-#[derive(Debug)]
-pub(crate) struct ClusterBarrier {
-    /// Phases that have ended.
-    phase: u32,
-    /// The phase that each warp has arrived in and not yet waited for.
-    arrived: Vec<Option<u32>>,
-    gathered: Release,
-    /// What those who wait may see.
-    published: Release,
-}
-
-impl ClusterBarrier {
-    pub fn new(warps: usize) -> Self {
-        Self { phase: 0, arrived: vec![None; warps], gathered: Release::default(), published: Release::default() }
-    }
-}
-
 impl Block<'_> {
-    /// Rank of the block that a warp is of.
-    pub(super) fn rank(&self, warp: u32) -> u32 {
-        warp / self.warps_per_block
-    }
-
-    /// Place of an access to shared memory, which may be another block's while that one has not ended.
+    /// Place of an access to shared memory, which may be another block's while that one has not
+    /// ended.
     pub(super) fn locate(&self, at: At, address: u64, bytes: u32) -> Result<u32, Trouble> {
         let offset = self.shared.locate(address, bytes)?;
         let (own, rank) = (self.rank(at.warp.into()), windows::rank_of(address) as u32);
@@ -42,12 +17,6 @@ impl Block<'_> {
             return Err(Trouble::Ended { rank });
         }
         Ok(offset)
-    }
-
-    /// The warps of a block.
-    pub(super) fn warps_of(&self, rank: u32) -> std::ops::Range<usize> {
-        let (first, count) = ((rank * self.warps_per_block) as usize, self.warps_per_block as usize);
-        first..first + count
     }
 
     pub(super) fn cluster_arrive(&mut self, warp: &Warp, release: bool, aligned: bool, mask: u32, pc: u32) {

@@ -1,68 +1,17 @@
-//! Asynchronous copies: `cp.async` of a thread's own, and those of the asynchronous proxy (bulk and tensor copies).
+//! Asynchronous copies: `cp.async` of a thread's own, and those of the asynchronous proxy (bulk and
+//! tensor copies).
 //!
-//! A copy in flight marks the granules that it is going to write (or read, when it goes to global memory) until its
-//! completion has been observed. When its bytes move is a matter of [`Landing`].
+//! A copy in flight marks the granules that it is going to write (or read, when it goes to global
+//! memory) until its completion has been observed. When its bytes move is a matter of [`Landing`].
 
-use super::block::Block;
 use super::global::Effect;
-use super::record::At;
-use super::warp::{Warp, lanes};
+use super::state::{At, Block, Bulk, Pending, Piece, Unlanded, Warp, lanes};
 use crate::finding::FindingKind;
 use crate::memory::{Fault, Strength, Writer, windows};
 use crate::options::Landing;
 use crate::program::{Address, TensorCopy};
 use crate::syntax::Space;
 use crate::tensor_map::{Chunk, TensorMap};
-
-/// `cp.async` of a warp's threads.
-#[derive(Debug, Default)]
-pub(crate) struct Copies {
-    /// Groups that each lane has committed.
-    committed: Vec<u32>,
-    pending: Vec<Pending>,
-}
-
-impl Copies {
-    /// Numbers of the copies that nobody has waited for.
-    pub fn flights(&self) -> impl Iterator<Item = u32> + '_ {
-        self.pending.iter().map(|p| p.flight)
-    }
-}
-
-/// The copies of one instruction whose lanes are at the same group.
-#[derive(Debug)]
-struct Pending {
-    flight: u32,
-    group: u32,
-    bytes: u32,
-    landed: bool,
-    lanes: Vec<Piece>,
-}
-
-/// What one lane copies: its number, offset in shared memory, source, bytes that are read.
-type Piece = (u8, u32, u64, u32);
-
-/// A copy of the asynchronous proxy.
-#[derive(Debug)]
-pub(crate) struct Bulk {
-    pub flight: u32,
-    at: At,
-    chunks: Vec<Chunk>,
-    /// To shared memory: the mbarrier.
-    object: Option<usize>,
-    /// To global memory: the group, once committed.
-    group: Option<u32>,
-    landed: bool,
-}
-
-/// What a copy writes to global memory until its thread has waited for the end of its writes.
-#[derive(Debug)]
-pub(crate) struct Unlanded {
-    at: At,
-    group: u32,
-    /// Addresses and bytes.
-    pieces: Vec<(u64, u32)>,
-}
 
 impl Block<'_> {
     #[expect(clippy::too_many_arguments, reason = "the operands of one instruction")]
@@ -395,7 +344,8 @@ impl Block<'_> {
         }
     }
 
-    /// What a lane waits for has been read, and unless it waits for that alone (`read`) has been written, too.
+    /// What a lane waits for has been read, and unless it waits for that alone (`read`) has been
+    /// written, too.
     pub(super) fn wait_bulk(&mut self, warp: &Warp, pending: u32, read: bool, mask: u32) {
         for lane in lanes(mask) {
             let issued = |at: At| usize::from(at.lane) == lane && u32::from(at.warp) == warp.index;
@@ -450,7 +400,8 @@ impl Block<'_> {
         }
     }
 
-    /// Lands a copy: its bytes move; if it signals an mbarrier, that is told and the copy is done with.
+    /// Lands a copy: its bytes move; if it signals an mbarrier, that is told and the copy is done
+    /// with.
     fn land_bulk(&mut self, n: usize) {
         let Some(object) = self.bulk[n].object else { return self.write_back(n) };
         let bulk = self.bulk.remove(n);
@@ -484,7 +435,8 @@ impl Block<'_> {
         self.land_transactions(object, 16 * bulk.chunks.len() as u32);
     }
 
-    /// Lands one copy of those that signal an mbarrier, when nobody can go on without; whether there was one.
+    /// Lands one copy of those that signal an mbarrier, when nobody can go on without; whether
+    /// there was one.
     pub(super) fn land_one_bulk(&mut self) -> bool {
         let waiting: Vec<usize> = (0..self.bulk.len()).filter(|&n| self.bulk[n].object.is_some()).collect();
         if waiting.is_empty() {

@@ -1,8 +1,6 @@
 //! Values between the lanes of a warp: shuffles, votes, reductions, election.
 
-use super::block::Block;
-use super::record::At;
-use super::warp::{FULL, Warp, lanes};
+use super::state::{At, Block, FULL, Warp, lanes};
 use crate::finding::FindingKind;
 use crate::memory::MANY;
 use crate::program::{Op, Reduction, Shuffle, Vote};

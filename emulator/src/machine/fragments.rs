@@ -4,8 +4,7 @@
 //! rounded to f32 once: as if exact, but for sums that lose more than 29 bits to cancellation. Tensor cores truncate what
 //! they align, by no more than a few units of the largest term's last place.
 
-use super::block::Block;
-use super::warp::{FULL, Warp};
+use super::state::{Block, FULL, Warp};
 use crate::numeric::{bits, float, from_bf16, from_f16};
 use crate::program::{Factor, Mma};
 

@@ -3,9 +3,7 @@
 
 use std::sync::MutexGuard;
 
-use super::block::Block;
-use super::record::At;
-use super::warp::{Warp, lanes};
+use super::state::{At, Block, Warp, lanes};
 use crate::finding::FindingKind;
 use crate::memory::{Conflict, Epoch, GlobalMemory, IN_FLIGHT, Page, Strength, Traces, windows};
 use crate::program::{Address, MemoryOrder};

@@ -1,23 +1,22 @@
 //! The machine that executes a kernel: blocks, warps, barriers, copies and products.
+//!
+//! `state` is what a block is made of. `run` gives warps their turns, `stuck` tells why a block
+//! does not end, `step` executes an instruction; the other files have the instructions, as methods
+//! of a block or a warp.
 
 mod access;
 mod arithmetic;
 mod barriers;
-mod block;
-mod clocks;
 mod cluster;
 mod copies;
 mod exchange;
 mod fragments;
 mod global;
 mod products;
-mod profile;
-mod progress;
-mod record;
 mod registers;
+mod run;
+mod state;
+mod step;
 mod stuck;
-mod warp;
 
-pub(crate) use block::{Block, Launched};
-pub(crate) use profile::Counters;
-pub(crate) use progress::Progress;
+pub(crate) use state::{Block, Counters, Launched, Progress};

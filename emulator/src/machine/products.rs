@@ -1,76 +1,18 @@
-//! `wgmma`: asynchronous products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
+//! `wgmma`: asynchronous products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix
+//! Instructions").
 //!
-//! Each warp of a warpgroup computes its own 16 rows, from its own registers or its own rows of A in shared memory and from
-//! all of B, when its own wait comes at the latest. Sums are as for `mma.sync`.
+//! Each warp of a warpgroup computes its own 16 rows, from its own registers or its own rows of A
+//! in shared memory and from all of B, when its own wait comes at the latest. Sums are as for
+//! `mma.sync`.
 
-use super::block::Block;
 use super::fragments::element;
-use super::record::At;
-use super::warp::Warp;
+use super::state::{At, Block, Product, Record, Warp};
 use crate::finding::FindingKind;
 use crate::memory::{ALL, MANY, windows};
 use crate::numeric::{bits, float};
 use crate::options::Landing;
-use crate::program::{Kernel, LeftFactor, Op, Step, WRITES, Wgmma};
+use crate::program::{LeftFactor, Op, Step, WRITES, Wgmma};
 use crate::tensor_map::Swizzle;
-
-/// The products of a warp.
-#[derive(Debug)]
-pub(crate) struct Products {
-    committed: u32,
-    pending: Vec<Product>,
-    /// Of the rows that wgmmas use: what is in flight, and whether it was written since the latest fence.
-    rows: Vec<RowState>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct RowState {
-    /// Number of the product that is going to write it, or 0.
-    written_by: u32,
-    /// Number of the product that reads it, or 0.
-    read_by: u32,
-    unfenced: bool,
-}
-
-#[derive(Debug)]
-struct Product {
-    flight: u32,
-    /// Index of the instruction.
-    step: u32,
-    group: u32,
-    accumulate: bool,
-    /// Offsets in shared memory of the 16-byte chunks of this warp's rows of A, and of B.
-    a: Vec<u32>,
-    b: Vec<u32>,
-    landed: bool,
-}
-
-impl Products {
-    pub fn new(kernel: &Kernel) -> Self {
-        // Nothing is fenced when a kernel begins.
-        let row = RowState { unfenced: true, ..RowState::default() };
-        Self {
-            committed: 0,
-            pending: vec![],
-            rows: if kernel.uses_wgmma { vec![row; kernel.registers[1] as usize] } else { vec![] },
-        }
-    }
-
-    /// Numbers of the products that nobody has waited for.
-    pub fn flights(&self) -> impl Iterator<Item = u32> + '_ {
-        self.pending.iter().map(|p| p.flight)
-    }
-
-    pub fn fence(&mut self) {
-        for row in &mut self.rows {
-            row.unfenced = false;
-        }
-    }
-
-    pub fn commit(&mut self) {
-        self.committed += 1;
-    }
-}
 
 /// A matrix in shared memory (PTX ISA, "Matrix Descriptor Format").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +36,8 @@ impl Descriptor {
         (bits >> 49 & 7 == 0).then_some(Self { start: field(0), leading: field(16), stride: field(32), swizzle })
     }
 
-    /// Address of the 16-byte chunk with the elements `k` to `k` + 7 of row `row` of a K-major matrix.
+    /// Address of the 16-byte chunk with the elements `k` to `k` + 7 of row `row` of a K-major
+    /// matrix.
     fn k_major(&self, row: u32, k: u32) -> u32 {
         let inner = match self.swizzle {
             // Core matrices of 8 rows of 16 bytes; `leading` leads from one to the next along k.
@@ -106,7 +49,8 @@ impl Descriptor {
         self.swizzle.apply(self.start + (row / 8) * self.stride + inner)
     }
 
-    /// Address of the 16-byte chunk with the elements `row` to `row` + 7 of column `k` of an MN-major matrix.
+    /// Address of the 16-byte chunk with the elements `row` to `row` + 7 of column `k` of an
+    /// MN-major matrix.
     fn mn_major(&self, row: u32, k: u32) -> u32 {
         let span = match self.swizzle {
             Swizzle::None => 8,
@@ -123,7 +67,8 @@ impl Descriptor {
         self.swizzle.apply(self.start + place + inner)
     }
 
-    /// The chunks of 16 columns along k of rows `from..from + rows`: by row and half of k, or by k and eight rows.
+    /// The chunks of 16 columns along k of rows `from..from + rows`: by row and half of k, or by k
+    /// and eight rows.
     fn chunks(&self, from: u32, rows: u32, transposed: bool) -> Vec<u32> {
         if transposed {
             (0..16).flat_map(|k| (0..rows / 8).map(move |c| self.mn_major(from + 8 * c, k))).collect()
@@ -134,7 +79,8 @@ impl Descriptor {
 }
 
 impl Block<'_> {
-    /// Checks the registers that an instruction touches against the products in flight, and notes what it writes.
+    /// Checks the registers that an instruction touches against the products in flight, and notes
+    /// what it writes.
     pub(super) fn check_registers(&mut self, warp: &Warp, step: &Step, pc: u32) {
         let w = warp.index as usize;
         for &entry in &step.touched {
@@ -164,7 +110,7 @@ impl Block<'_> {
         let w = warp.index as usize;
         let at = At { step: pc, warp: w as u16, lane: MANY };
         let first = mask.trailing_zeros() as usize;
-        let descriptor = |row: u32, record: &mut super::record::Record| {
+        let descriptor = |row: u32, record: &mut Record| {
             let bits = warp.doubles[row as usize];
             if bits.iter().any(|b| *b != bits[first]) {
                 record.add(FindingKind::BarrierDivergence, at, None, None, || {
@@ -368,8 +314,8 @@ impl Block<'_> {
     }
 }
 
-/// Row (of the warp's 16) and column of register `r` of a wgmma accumulator (PTX ISA, "Register Fragments for
-/// wgmma.mma_async.m64nNk16").
+/// Row (of the warp's 16) and column of register `r` of a wgmma accumulator (PTX ISA, "Register
+/// Fragments for wgmma.mma_async.m64nNk16").
 fn d_place(lane: usize, r: usize) -> (usize, usize) {
     (lane / 4 + 8 * (r / 2 % 2), 8 * (r / 4) + 2 * (lane % 4) + r % 2)
 }

@@ -1,118 +1,25 @@
 //! Warps that can never go on: deadlocks, and loops that lead nowhere.
 //!
-//! A loop is known by what it lacks. An event is what another warp could see or wait for: a write, an arrival, the end of a
-//! barrier or of a copy, a first access to a page of global memory. A block in which all warps that can go on execute
-//! [`crate::Options::stall_limit`] instructions without an event spins. A block that has events, and touches no page of
-//! global memory that is new to it for many times as many instructions, goes round in a loop that does not advance. The
-//! second limit grows with the pages that the block has touched, because a kernel may go through all of them again and again.
+//! A loop is known by what it lacks. An event is what another warp could see or wait for: a write,
+//! an arrival, the end of a barrier or of a copy, a first access to a page of global memory. A
+//! block in which all warps that can go on execute [`crate::Options::stall_limit`] instructions
+//! without an event spins. A block that has events, and touches no page of global memory that is
+//! new to it for many times as many instructions, goes round in a loop that does not advance. The
+//! second limit grows with the pages that the block has touched, because a kernel may go through
+//! all of them again and again.
 
-use std::collections::HashSet;
-
-use super::block::{Block, Status};
-use super::record::At;
-use super::warp::Warp;
+use super::state::{At, Block, Status, Warp};
 use crate::finding::FindingKind;
 use crate::memory::{MANY, windows};
 use crate::program::Op;
 use crate::syntax::Space;
 
-/// Instructions that a warp executes before another one has its turn, if there was no event meanwhile.
-pub(super) const SLICE: u64 = 1 << 14;
 /// Instructions that are followed to tell what a spin waits for.
 const FOLLOWED: usize = 1 << 12;
 
-/// How a block gets on.
-#[derive(Debug, Default)]
-pub(super) struct Pace {
-    /// Events so far.
-    pub events: u64,
-    /// Events when they were looked at last, and how many instructions the block had executed then.
-    seen: u64,
-    since: u64,
-    /// Pages of global memory that the block has touched, and the latest.
-    pages: HashSet<u64>,
-    page: Option<u64>,
-    /// Pages when they were looked at last, and how many instructions the block had executed then.
-    seen_pages: usize,
-    since_page: u64,
-    /// Instructions that the block had executed at its first finding.
-    found: Option<u64>,
-    /// Whether the block counts as one that does not get on.
-    pub stalled: bool,
-    /// Of each warp the events when it was looked at last, and instructions since without another.
-    idle: Vec<(u64, u64)>,
-}
-
-/// An instruction of a loop that a warp does not leave: whether it reads memory, where it stands, what it reads.
+/// An instruction of a loop that a warp does not leave: whether it reads memory, where it stands,
+/// what it reads.
 type Followed = (bool, u32, Option<(Space, u64)>);
-
-impl Pace {
-    /// Of so many warps.
-    pub fn new(warps: usize) -> Self {
-        Self { idle: vec![(0, 0); warps], ..Self::default() }
-    }
-
-    /// Notes that a warp has executed instructions.
-    pub fn ran(&mut self, warp: usize, instructions: u64) {
-        let (events, idle) = &mut self.idle[warp];
-        if *events == self.events {
-            *idle += instructions;
-        } else {
-            (*events, *idle) = (self.events, 0);
-        }
-    }
-
-    /// Whether others come before a warp, because it has executed a slice without an event.
-    pub fn is_idle(&self, warp: usize) -> bool {
-        let (events, idle) = self.idle[warp];
-        events == self.events && idle >= SLICE
-    }
-
-    /// Every warp may run again.
-    pub fn retry(&mut self) {
-        self.idle.iter_mut().for_each(|idle| idle.1 = 0);
-    }
-
-    /// Whether a block with a finding has run on for long enough.
-    fn ends_after_finding(&mut self, executed: u64, limit: u64) -> bool {
-        executed - *self.found.get_or_insert(executed) > limit
-    }
-
-    /// Notes an access to global memory.
-    #[inline(always)]
-    pub fn touch(&mut self, address: u64) {
-        let page = address >> 12;
-        if self.page != Some(page) {
-            self.page = Some(page);
-            if self.pages.insert(page) {
-                self.events += 1;
-            }
-        }
-    }
-
-    /// Whether there was an event since the last look.
-    pub fn look(&mut self, executed: u64) -> bool {
-        let moved = self.events != self.seen;
-        if moved {
-            (self.seen, self.since) = (self.events, executed);
-        }
-        if self.pages.len() != self.seen_pages {
-            (self.seen_pages, self.since_page) = (self.pages.len(), executed);
-        }
-        moved
-    }
-
-    /// Whether the block spins: no event for so many instructions.
-    pub fn spins(&self, executed: u64, limit: u64) -> bool {
-        executed - self.since > limit
-    }
-
-    /// Whether it goes round in a loop: no new page for many times as many.
-    pub fn circles(&self, executed: u64, limit: u64) -> bool {
-        executed - self.since_page
-            > limit.saturating_mul(16).saturating_add((limit / 256).saturating_mul(self.pages.len() as u64))
-    }
-}
 
 impl Block<'_> {
     /// Ends a block that leads nowhere; whether it does.
@@ -152,7 +59,8 @@ impl Block<'_> {
         }
     }
 
-    /// Follows a warp a little further: the last load or test of its loop, and what that reads. Without one, its last branch.
+    /// Follows a warp a little further: the last load or test of its loop, and what that reads.
+    /// Without one, its last branch.
     fn follow(&mut self, w: usize) -> (At, Option<(Space, u64)>, String) {
         let mut warp = std::mem::take(&mut self.warps[w]);
         let mut latest: Option<Followed> = None;

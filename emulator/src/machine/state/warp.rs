@@ -1,4 +1,5 @@
-//! State of a warp, and its control flow: divergence with a stack of paths that wait for each other.
+//! State of a warp, and its control flow: divergence with a stack of paths that wait for each
+//! other.
 
 use crate::memory::windows;
 use crate::program::{Address, END, Kernel, Row};
@@ -34,7 +35,8 @@ pub(crate) struct Warp {
     pub local_bytes: u32,
     /// Whether a local byte is written.
     pub local_initialised: Vec<bool>,
-    /// The strong access to global memory that it executed last, if it wrote nothing since: instruction, addresses and values.
+    /// The strong access to global memory that it executed last, if it wrote nothing since:
+    /// instruction, addresses and values.
     pub poll: Option<(u32, Vec<(u64, u32)>)>,
 }
 
@@ -50,7 +52,8 @@ pub(crate) struct Place {
 }
 
 impl Warp {
-    /// A warp before its first instruction: of its block the one of this index, of the cluster that of `first + index`.
+    /// A warp before its first instruction: of its block the one of this index, of the cluster that
+    /// of `first + index`.
     pub fn new(kernel: &Kernel, first: u32, index: u32, place: &Place) -> Self {
         let [predicates, words, doubles] = kernel.registers;
         let threads = place.threads.iter().product::<u32>();

@@ -82,8 +82,8 @@ impl Record {
         }
     }
 
-    /// With lines. The record is that of the block (or cluster) of a number; `blocks` gives the indices of the blocks of
-    /// every number, which have so many warps each.
+    /// With lines. The record is that of the block (or cluster) of a number; `blocks` gives the
+    /// indices of the blocks of every number, which have so many warps each.
     pub fn finish(
         self,
         program: &Program,

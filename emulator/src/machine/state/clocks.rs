@@ -1,8 +1,9 @@
-//! Vector clocks: what each warp has seen of the others. Agents are the warps of the block and, after them, its mbarriers,
-//! in whose name copies of the asynchronous proxy write.
+//! Vector clocks: what each warp has seen of the others. Agents are the warps of the block and,
+//! after them, its mbarriers, in whose name copies of the asynchronous proxy write.
 //!
-//! What is known of other blocks travels along with it (see [`Public`]). A lane that acquires from global memory knows more
-//! than its warp, until the warp meets at a barrier or the lane itself arrives at one.
+//! What is known of other blocks travels along with it (see [`Public`]). A lane that acquires from
+//! global memory knows more than its warp, until the warp meets at a barrier or the lane itself
+//! arrives at one.
 
 use crate::memory::{Accessor, BlockClocks, Epoch, Known, Public, Scope, Strength, Visitor};
 
@@ -39,7 +40,8 @@ impl Release {
 struct Lane {
     lane: u8,
     known: Public,
-    /// What its latest fence released, and the fence's scope: a strong write after it publishes that.
+    /// What its latest fence released, and the fence's scope: a strong write after it publishes
+    /// that.
     fenced: Option<(Scope, Public)>,
     /// What its relaxed reads have found since its latest fence: the next fence acquires that.
     found: Public,
@@ -162,8 +164,9 @@ impl Clocks {
         self.tick(warp);
     }
 
-    /// What a lane releases to whoever acquires it from global memory: what it did and knows, and of its warp's other lanes
-    /// what they did before the warp last met. The warp's clock must tick before its next access.
+    /// What a lane releases to whoever acquires it from global memory: what it did and knows, and
+    /// of its warp's other lanes what they did before the warp last met. The warp's clock must tick
+    /// before its next access.
     pub fn public(&self, warp: usize, lane: u8) -> Public {
         let mut public = self.warps[warp].others.clone();
         if let Some(own) = self.lane(warp, lane) {
@@ -198,7 +201,8 @@ impl Clocks {
         self.lane_mut(warp, lane).found.join(public);
     }
 
-    /// A lane's fence: it acquires what relaxed reads found before, and releases to relaxed writes after it.
+    /// A lane's fence: it acquires what relaxed reads found before, and releases to relaxed writes
+    /// after it.
     pub fn fence_lane(&mut self, warp: usize, lane: u8, scope: Scope) {
         let found = std::mem::take(&mut self.lane_mut(warp, lane).found);
         if !found.is_empty() {

@@ -1,13 +1,14 @@
 //! Which block is next, and blocks that wait for each other through global memory.
 //!
-//! Blocks begin in the order of their index, as many at a time as there are threads. So a block that waits for one of a smaller
-//! index always waits for one that has ended or runs, and one that waits for a later block may wait in vain: nothing promises a
-//! kernel that both run at once.
+//! Blocks begin in the order of their index, as many at a time as there are threads. So a block
+//! that waits for one of a smaller index always waits for one that has ended or runs, and one that
+//! waits for a later block may wait in vain: nothing promises a kernel that both run at once.
 //!
-//! A wait is known by a strong load (or an atomic operation that changes nothing) which a warp executes again and again, and
-//! which gives the same every time. The warp is then left alone until the value is another. If all blocks that run have come to
-//! where no warp can go on otherwise, nobody is left who could change a value: that is a deadlock. To be sure of it, every one
-//! of them looks at its values once more after the last one came to wait.
+//! A wait is known by a strong load (or an atomic operation that changes nothing) which a warp
+//! executes again and again, and which gives the same every time. The warp is then left alone until
+//! the value is another. If all blocks that run have come to where no warp can go on otherwise,
+//! nobody is left who could change a value: that is a deadlock. To be sure of it, every one of them
+//! looks at its values once more after the last one came to wait.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -23,7 +24,8 @@ struct State {
     /// Blocks (or clusters) that have begun.
     begun: u64,
     running: usize,
-    /// Of these, those in which all warps wait, and those that execute instructions and do not get on.
+    /// Of these, those in which all warps wait, and those that execute instructions and do not get
+    /// on.
     waiting: usize,
     stalled: usize,
     /// Whether no more blocks begin, because one of them would never end.
@@ -53,7 +55,8 @@ impl Progress {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The next of so many blocks; `None` if all have begun. Its runner has ended the one before, if it had one.
+    /// The next of so many blocks; `None` if all have begun. Its runner has ended the one before,
+    /// if it had one.
     pub fn next(&self, blocks: u64, had_one: bool) -> Option<u64> {
         let mut state = self.state();
         state.epoch += 1;
@@ -113,7 +116,8 @@ impl Waiting<'_> {
         self.of.state().epoch
     }
 
-    /// Whether the wait goes on, after the values were looked at and had not changed; false if it can never end.
+    /// Whether the wait goes on, after the values were looked at and had not changed; false if it
+    /// can never end.
     pub fn goes_on(&mut self, epoch: u64) -> bool {
         {
             let mut state = self.of.state();

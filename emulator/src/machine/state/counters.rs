@@ -6,7 +6,8 @@ pub(crate) struct Counters {
     /// Times executed by a warp, and lanes in sum.
     pub executed: u64,
     pub lanes: u64,
-    /// Accesses of warps to shared memory, the wavefronts they took, and the fewest they could have taken.
+    /// Accesses of warps to shared memory, the wavefronts they took, and the fewest they could have
+    /// taken.
     pub shared_requests: u64,
     pub wavefronts: u64,
     pub ideal_wavefronts: u64,
@@ -83,8 +84,9 @@ impl Counters {
     }
 }
 
-/// Wavefronts of accesses that go together: the most distinct words of one of the 32 banks; 0 without any access.
-pub(crate) fn conflicts(addresses: impl Iterator<Item = u32>, bytes: u32) -> u32 {
+/// Wavefronts of accesses that go together: the most distinct words of one of the 32 banks; 0
+/// without any access.
+fn conflicts(addresses: impl Iterator<Item = u32>, bytes: u32) -> u32 {
     // 32 lanes with a word each, or fewer with several: of 32 bytes at most.
     let (mut seen, mut count, mut banks) = ([0; 64], 0, [0u32; 32]);
     for word in addresses.flat_map(|a| a / 4..=a.saturating_add(bytes.max(1) - 1) / 4) {
