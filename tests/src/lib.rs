@@ -2,7 +2,9 @@
 
 pub mod evidence;
 pub mod filetest;
+pub mod functions;
 pub mod modules;
 pub mod mutants;
 pub mod odd_names;
 pub mod sass;
+pub mod sources;

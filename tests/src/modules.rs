@@ -13,6 +13,8 @@ use petgraph::graphmap::DiGraphMap;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree, Visibility};
 
+use crate::sources::{Source, is_test, sources};
+
 /// A use of one file's name by another.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Arrow {
@@ -47,15 +49,50 @@ struct Module {
     paths: BTreeSet<Vec<String>>,
 }
 
+impl Module {
+    fn of(source: &Source) -> Self {
+        let mut module = Self {
+            file: source.file.clone(),
+            defines: BTreeSet::new(),
+            names: BTreeMap::new(),
+            globs: Vec::new(),
+            paths: BTreeSet::new(),
+        };
+        for item in source.parsed.items.iter().filter(|item| !is_test(attributes(item))) {
+            match item {
+                Item::Mod(child) if child.content.is_none() => {}
+                Item::Use(used) => module.note_use(used),
+                item => {
+                    module.defines.extend(defined(item));
+                    Paths(&mut module.paths).visit_item(item);
+                }
+            }
+        }
+        module
+    }
+
+    fn note_use(&mut self, used: &syn::ItemUse) {
+        let handed_on = !matches!(used.vis, Visibility::Inherited);
+        flatten(&used.tree, Vec::new(), &mut |path, name| match name {
+            Some(name) => {
+                if !handed_on {
+                    self.paths.insert(path.clone());
+                }
+                self.names.insert(name, path);
+            }
+            None => self.globs.push(path),
+        });
+    }
+}
+
 impl Modules {
     /// Reads the sources under a folder that holds `lib.rs` or `main.rs`.
     ///
     /// # Panics
     /// If a file cannot be read or is not Rust.
-    pub fn read(sources: &Path) -> Self {
-        let mut modules = BTreeMap::new();
-        let root = ["lib.rs", "main.rs"].into_iter().map(|name| sources.join(name)).find(|path| path.exists());
-        read(&root.expect("a root of the crate"), sources, Vec::new(), &mut modules);
+    pub fn read(folder: &Path) -> Self {
+        let modules: BTreeMap<_, _> =
+            sources(folder).into_iter().map(|source| (source.module.clone(), Module::of(&source))).collect();
         let mut arrows: BTreeMap<Arrow, BTreeSet<String>> = BTreeMap::new();
         let mut foreign: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
         for (at, module) in &modules {
@@ -163,52 +200,6 @@ fn resolve(modules: &BTreeMap<Vec<String>, Module>, from: &[String], path: &[Str
     Found::Module
 }
 
-/// Reads a file and the modules that it declares.
-fn read(file: &Path, sources: &Path, at: Vec<String>, into: &mut BTreeMap<Vec<String>, Module>) {
-    let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-    let parsed = syn::parse_file(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-    let mut module = Module {
-        file: file.strip_prefix(sources).expect("a file of the crate").to_owned(),
-        defines: BTreeSet::new(),
-        names: BTreeMap::new(),
-        globs: Vec::new(),
-        paths: BTreeSet::new(),
-    };
-    let stem = file.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
-    let folder = match stem {
-        "lib" | "main" | "mod" => file.parent().expect("a folder").to_owned(),
-        _ => file.with_extension(""),
-    };
-    for item in &parsed.items {
-        if is_test(attributes(item)) {
-            continue;
-        }
-        if let Item::Mod(child) = item
-            && child.content.is_none()
-        {
-            let name = child.ident.to_string();
-            let own = folder.join(format!("{name}.rs"));
-            let path = if own.exists() { own } else { folder.join(&name).join("mod.rs") };
-            read(&path, sources, at.iter().cloned().chain([name]).collect(), into);
-        } else if let Item::Use(used) = item {
-            let handed_on = !matches!(used.vis, Visibility::Inherited);
-            flatten(&used.tree, Vec::new(), &mut |path, name| match name {
-                Some(name) => {
-                    if !handed_on {
-                        module.paths.insert(path.clone());
-                    }
-                    module.names.insert(name, path);
-                }
-                None => module.globs.push(path),
-            });
-        } else {
-            module.defines.extend(defined(item));
-            Paths(&mut module.paths).visit_item(item);
-        }
-    }
-    into.insert(at, module);
-}
-
 /// The paths that code uses.
 struct Paths<'a>(&'a mut BTreeSet<Vec<String>>);
 
@@ -281,8 +272,4 @@ fn attributes(item: &Item) -> &[Attribute] {
         Item::Use(item) => &item.attrs,
         _ => &[],
     }
-}
-
-fn is_test(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|a| a.path().is_ident("cfg") && a.parse_args::<syn::Ident>().is_ok_and(|ident| ident == "test"))
 }

@@ -1,5 +1,6 @@
 //! Printed forms of the dependence analysis: a text report, and a graph in the Mermaid notation.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::dependence::{Dependences, Edge, LoopKind, carried_dependences, may_run_ahead};
@@ -23,17 +24,7 @@ impl Dependences {
                 LoopKind::Grid(_) => "grid",
                 LoopKind::For(_) => "for",
             };
-            let verdict = if self.is_parallel(k) {
-                "parallel".into()
-            } else {
-                let by: Vec<_> = self.edges.iter().filter(|e| e.carried_by() == Some(k)).map(|e| e.what.as_str()).collect();
-                let mut by: Vec<_> = by.into_iter().map(|name| format!("`{name}`")).collect();
-                by.dedup();
-                by.sort();
-                by.dedup();
-                format!("sequential: carries {}", by.join(", "))
-            };
-            line(format!("  {:<4} {who:<5} {verdict}", l.name));
+            line(format!("  {:<4} {who:<5} {}", l.name, self.order_text(k)));
         }
 
         if !self.ranges.is_empty() {
@@ -72,12 +63,7 @@ impl Dependences {
                 if !self.are_nested(a, b) {
                     continue;
                 }
-                let against = self.forbids_exchange(a, b);
-                let verdict = match against.first() {
-                    None => "legal".into(),
-                    Some(e) => format!("illegal: {} -> {} {}", s(e.source), s(e.target), self.vector_text(e)),
-                };
-                line(format!("  {} <-> {}  {verdict}", loop_name(a), loop_name(b)));
+                line(format!("  {} <-> {}  {}", loop_name(a), loop_name(b), self.exchange_text(a, b)));
             }
         }
 
@@ -90,6 +76,24 @@ impl Dependences {
             }
         }
         out
+    }
+
+    /// Whether the iterations of a loop may run in any order, and what orders them.
+    fn order_text(&self, k: usize) -> String {
+        if self.is_parallel(k) {
+            return "parallel".into();
+        }
+        let by = self.edges.iter().filter(|e| e.carried_by() == Some(k)).map(|e| format!("`{}`", e.what));
+        let by: BTreeSet<String> = by.collect();
+        format!("sequential: carries {}", by.into_iter().collect::<Vec<_>>().join(", "))
+    }
+
+    /// Whether two loops may change places, and an edge that forbids it.
+    fn exchange_text(&self, a: usize, b: usize) -> String {
+        match self.forbids_exchange(a, b).first() {
+            None => "legal".into(),
+            Some(e) => format!("illegal: S{} -> S{} {}", e.source + 1, e.target + 1, self.vector_text(e)),
+        }
     }
 
     /// `(0, 0, 0, 1) carried by j`.

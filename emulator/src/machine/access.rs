@@ -8,7 +8,7 @@ use super::state::{At, Block, FULL, Status, Warp, lanes};
 use crate::finding::FindingKind;
 use crate::memory::{Fault, MANY, Region, Trouble, Writer, windows};
 use crate::numeric::{bits, float};
-use crate::program::{Access, Address, Atomic, Op};
+use crate::program::{Access, Address, Atomic, MemoryOrder, Op};
 use crate::syntax::Space;
 
 impl<'l> Block<'l> {
@@ -30,7 +30,8 @@ impl<'l> Block<'l> {
         None
     }
 
-    /// Notes an access to what launches before this one may still be writing, by a thread that has not waited for them.
+    /// Notes an access to what launches before this one may still be writing, by a thread that has
+    /// not waited for them.
     fn check_waited(&mut self, address: u64, bytes: u32, at: At) {
         let waited = self.waited[usize::from(at.warp)];
         let has_waited = if at.lane == MANY { waited != 0 } else { waited >> at.lane & 1 == 1 };
@@ -180,7 +181,8 @@ impl<'l> Block<'l> {
         self.polled(warp, pc, seen);
     }
 
-    /// Notes the values that a strong access gave; the warp waits if they are those of the last time.
+    /// Notes the values that a strong access gave; the warp waits if they are those of the last
+    /// time.
     fn polled(&mut self, warp: &mut Warp, pc: u32, seen: Vec<(u64, u32)>) {
         if seen.is_empty() {
             return;
@@ -338,68 +340,24 @@ impl<'l> Block<'l> {
             } else {
                 [warp.words[a as usize][lane].into(), warp.words[b as usize][lane].into()]
             };
+            let change = |x| apply(op, wide, x, operands);
             let before = match space {
-                Space::Shared => {
-                    let offset = match self.locate(at, place, bytes) {
-                        Ok(offset) => offset,
-                        Err(trouble) => {
-                            self.trouble(trouble, at, place);
-                            continue;
-                        }
-                    };
-                    // Atomics do not race with each other; what they race with is not looked for.
-                    let by = self.clocks.accessor(warp.index as usize, at.lane, pc);
-                    let writer =
-                        Writer { clock: by.clock, step: pc, agent: at.warp, warp: at.warp, lane: at.lane, asynchronous: false };
-                    let mut buffer = [0; 8];
-                    let checked = self.shared.read(&by, offset, bytes);
-                    self.shared.load(offset, bytes, &mut buffer);
-                    if let Err(trouble @ (Trouble::Uninitialised | Trouble::InFlight(_))) = checked {
-                        self.trouble(trouble, at, place);
-                    }
-                    let before = u64::from(buffer[0]) | if wide { u64::from(buffer[1]) << 32 } else { 0 };
-                    let after = apply(op, wide, before, operands);
-                    self.pace.events += u64::from(after != before);
-                    self.shared.store(offset, bytes, &[after as u32, (after >> 32) as u32]);
-                    self.shared.wrote(writer, offset, bytes);
-                    before
-                }
-                Space::Global if place % u64::from(bytes) != 0 => {
-                    self.global_fault(Fault::Misaligned, place, bytes, at);
-                    continue;
-                }
+                Space::Shared => self.atomic_shared(at, place, wide, change),
                 Space::Global => {
-                    let Some((region, offset)) = self.region(place, bytes, at) else { continue };
-                    let mut word = self.lock_word(space, place, bytes);
-                    if let Some(word) = &mut word {
-                        self.write_word(word, order, false, at, (place, bytes));
+                    let before = self.atomic_global(at, place, wide, order, change);
+                    if let Some(before) = before {
+                        changes |= change(before) != before;
+                        seen.push((place, before as u32));
                     }
-                    let (before, initialised) = if wide {
-                        // Two words change at once only under the lock: without a look for races 64-bit atomics are exact
-                        // only where blocks run in turn.
-                        let mut buffer = [0; 2];
-                        let initialised = region.load(offset, 8, &mut buffer);
-                        let before = u64::from(buffer[0]) | u64::from(buffer[1]) << 32;
-                        let after = apply(op, true, before, operands);
-                        region.store(offset, 8, &[after as u32, (after >> 32) as u32]);
-                        (before, initialised)
-                    } else {
-                        let (before, initialised) = region.update(offset, |x| apply(op, false, x.into(), operands) as u32);
-                        (before.into(), initialised)
-                    };
-                    if !initialised {
-                        self.global_fault(Fault::Uninitialised, place, bytes, at);
-                    }
-                    changes |= apply(op, wide, before, operands) != before;
-                    seen.push((place, before as u32));
                     before
                 }
                 _ => {
-                    self.record
-                        .add(FindingKind::IllegalOperand, at, None, Some((space, place)), || "atomic on this memory".to_owned());
-                    continue;
+                    let detail = || "atomic on this memory".to_owned();
+                    self.record.add(FindingKind::IllegalOperand, at, None, Some((space, place)), detail);
+                    None
                 }
             };
+            let Some(before) = before else { continue };
             match d {
                 Some(d) if wide => warp.doubles[d as usize][lane] = before,
                 Some(d) => warp.words[d as usize][lane] = before as u32,
@@ -419,8 +377,67 @@ impl<'l> Block<'l> {
         }
     }
 
-    /// `ldmatrix`: lane l gives the address of row l % 8 of matrix l / 8; register r of lane l holds the elements
-    /// 2 (l % 4) and the next one of row l / 4 of matrix r, or of its transpose (PTX ISA, "ldmatrix").
+    /// Changes a value in shared memory; what it was before. Atomic operations do not race with
+    /// each other; what they race with is not looked for.
+    fn atomic_shared(&mut self, at: At, place: u64, wide: bool, change: impl Fn(u64) -> u64) -> Option<u64> {
+        let bytes = if wide { 8 } else { 4 };
+        let offset = match self.locate(at, place, bytes) {
+            Ok(offset) => offset,
+            Err(trouble) => {
+                self.trouble(trouble, at, place);
+                return None;
+            }
+        };
+        let by = self.clocks.accessor(at.warp.into(), at.lane, at.step);
+        let writer = Writer { clock: by.clock, step: at.step, agent: at.warp, warp: at.warp, lane: at.lane, asynchronous: false };
+        let mut buffer = [0; 8];
+        let checked = self.shared.read(&by, offset, bytes);
+        self.shared.load(offset, bytes, &mut buffer);
+        if let Err(trouble @ (Trouble::Uninitialised | Trouble::InFlight(_))) = checked {
+            self.trouble(trouble, at, place);
+        }
+        let before = u64::from(buffer[0]) | if wide { u64::from(buffer[1]) << 32 } else { 0 };
+        let after = change(before);
+        self.pace.events += u64::from(after != before);
+        self.shared.store(offset, bytes, &[after as u32, (after >> 32) as u32]);
+        self.shared.wrote(writer, offset, bytes);
+        Some(before)
+    }
+
+    /// Changes a value in global memory; what it was before.
+    fn atomic_global(&mut self, at: At, place: u64, wide: bool, order: MemoryOrder, change: impl Fn(u64) -> u64) -> Option<u64> {
+        let bytes = if wide { 8 } else { 4 };
+        if !place.is_multiple_of(bytes.into()) {
+            self.global_fault(Fault::Misaligned, place, bytes, at);
+            return None;
+        }
+        let (region, offset) = self.region(place, bytes, at)?;
+        let mut word = self.lock_word(Space::Global, place, bytes);
+        if let Some(word) = &mut word {
+            self.write_word(word, order, false, at, (place, bytes));
+        }
+        let (before, initialised) = if wide {
+            // Two words change at once only under the lock: without a look for races 64-bit atomics are
+            // exact only where blocks run in turn.
+            let mut buffer = [0; 2];
+            let initialised = region.load(offset, 8, &mut buffer);
+            let before = u64::from(buffer[0]) | u64::from(buffer[1]) << 32;
+            let after = change(before);
+            region.store(offset, 8, &[after as u32, (after >> 32) as u32]);
+            (before, initialised)
+        } else {
+            let (before, initialised) = region.update(offset, |x| change(x.into()) as u32);
+            (before.into(), initialised)
+        };
+        if !initialised {
+            self.global_fault(Fault::Uninitialised, place, bytes, at);
+        }
+        Some(before)
+    }
+
+    /// `ldmatrix`: lane l gives the address of row l % 8 of matrix l / 8; register r of lane l
+    /// holds the elements 2 (l % 4) and the next one of row l / 4 of matrix r, or of its transpose
+    /// (PTX ISA, "ldmatrix").
     pub(super) fn load_matrix(&mut self, warp: &mut Warp, d: &[u32], address: &Address, transposed: bool, mask: u32, pc: u32) {
         self.whole(warp, mask, pc);
         let mut rows = [[0u16; 8]; 32];

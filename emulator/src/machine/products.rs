@@ -6,7 +6,7 @@
 //! `mma.sync`.
 
 use super::fragments::element;
-use super::state::{At, Block, Product, Record, Warp};
+use super::state::{At, Block, Product, Warp};
 use crate::finding::FindingKind;
 use crate::memory::{ALL, MANY, windows};
 use crate::numeric::{bits, float};
@@ -110,33 +110,60 @@ impl Block<'_> {
         let w = warp.index as usize;
         let at = At { step: pc, warp: w as u16, lane: MANY };
         let first = mask.trailing_zeros() as usize;
-        let descriptor = |row: u32, record: &mut Record| {
-            let bits = warp.doubles[row as usize];
-            if bits.iter().any(|b| *b != bits[first]) {
-                record.add(FindingKind::BarrierDivergence, at, None, None, || {
-                    "the descriptor differs between the lanes".to_owned()
-                });
-            }
-            let decoded = Descriptor::decode(bits[first]);
-            if decoded.is_none() {
-                record.add(FindingKind::IllegalOperand, at, None, None, || format!("the descriptor {:#018x}", bits[first]));
-            }
-            decoded
-        };
         let fragments = if let LeftFactor::Registers(rows) = &wgmma.a { rows.len() } else { 0 };
         self.check_product_registers(w, (wgmma.d.len() + fragments) as u32, pc);
         let rows = 16 * (warp.index % 4);
         let a = match &wgmma.a {
             LeftFactor::Registers(_) => Some(vec![]),
-            LeftFactor::Shared { descriptor: row, transposed } => {
-                descriptor(*row, &mut self.record).map(|d| d.chunks(rows, 16, *transposed))
+            LeftFactor::Shared { descriptor, transposed } => {
+                self.descriptor(warp, *descriptor, first, at).map(|d| d.chunks(rows, 16, *transposed))
             }
         };
-        let b = descriptor(wgmma.descriptor, &mut self.record).map(|d| d.chunks(0, wgmma.n.into(), wgmma.transposed));
+        let b = self.descriptor(warp, wgmma.descriptor, first, at);
+        let b = b.map(|d| d.chunks(0, wgmma.n.into(), wgmma.transposed));
         let (Some(mut a), Some(mut b)) = (a, b) else { return };
         let flight = self.take_off(at);
-        // Registers.
-        let state = &mut self.products[w].rows;
+        self.take_registers(wgmma, flight, at);
+        for chunks in [&mut a, &mut b] {
+            self.take_chunks(chunks, flight, at);
+        }
+        let accumulate = match wgmma.accumulate {
+            None => wgmma.accumulate_constant,
+            Some(p) => warp.predicates[p as usize] >> first & 1 != 0,
+        };
+        let group = self.products[w].committed;
+        let mut product = Product { flight, step: pc, group, accumulate, a, b, landed: false };
+        let early = match self.launched.options.landing {
+            Landing::Late => false,
+            Landing::Early => true,
+            // Products take effect in order.
+            Landing::Random => self.products[w].pending.iter().all(|p| p.landed) && self.random.next().is_multiple_of(2),
+        };
+        if early {
+            self.multiply(warp, &mut product);
+        }
+        self.products[w].pending.push(product);
+    }
+
+    /// The descriptor that a row of registers holds, the same in all lanes.
+    fn descriptor(&mut self, warp: &Warp, row: u32, first: usize, at: At) -> Option<Descriptor> {
+        let bits = warp.doubles[row as usize];
+        if bits.iter().any(|b| *b != bits[first]) {
+            let detail = || "the descriptor differs between the lanes".to_owned();
+            self.record.add(FindingKind::BarrierDivergence, at, None, None, detail);
+        }
+        let decoded = Descriptor::decode(bits[first]);
+        if decoded.is_none() {
+            let detail = || format!("the descriptor {:#018x}", bits[first]);
+            self.record.add(FindingKind::IllegalOperand, at, None, None, detail);
+        }
+        decoded
+    }
+
+    /// Notes that a product reads and writes its registers from now on. Those that another product
+    /// in flight uses, or that were written since the latest fence, are findings.
+    fn take_registers(&mut self, wgmma: &Wgmma, flight: u32, at: At) {
+        let state = &mut self.products[usize::from(at.warp)].rows;
         let mut faults = vec![];
         let fragment: &[u32] = if let LeftFactor::Registers(rows) = &wgmma.a { rows } else { &[] };
         for (&row, accumulator) in wgmma.d.iter().map(|r| (r, true)).chain(fragment.iter().map(|r| (r, false))) {
@@ -161,48 +188,35 @@ impl Block<'_> {
             let other = other.map(|n: u32| self.flights[n as usize - 1]);
             self.record.add(kind, at, other, None, String::new);
         }
-        // Shared memory.
-        let by = self.clocks.accessor(w, MANY, pc);
+    }
+
+    /// Notes that a product reads chunks of shared memory from now on, and makes offsets of their
+    /// addresses. The offset of a chunk that lies outside is `u32::MAX`.
+    fn take_chunks(&mut self, chunks: &mut [u32], flight: u32, at: At) {
+        let w = usize::from(at.warp);
+        let by = self.clocks.accessor(w, MANY, at.step);
         let fenced = self.clocks.fenced(w);
         let mut troubles = vec![];
-        for chunks in [&mut a, &mut b] {
-            for chunk in chunks.iter_mut() {
-                // A descriptor holds the low bits of an address in the block's own window.
-                let address = *chunk + windows::of_rank(self.rank(warp.index));
-                match self.shared.locate(address.into(), 16) {
-                    Ok(offset) => {
-                        if let Err(trouble) = self.shared.may_read_asynchronously(&by, fenced, offset, 16) {
-                            troubles.push((trouble, address));
-                        }
-                        self.shared.begin_read(flight, offset, 16);
-                        *chunk = offset;
-                    }
-                    Err(trouble) => {
+        for chunk in chunks {
+            // A descriptor holds the low bits of an address in the block's own window.
+            let address = *chunk + windows::of_rank(self.rank(at.warp.into()));
+            match self.shared.locate(address.into(), 16) {
+                Ok(offset) => {
+                    if let Err(trouble) = self.shared.may_read_asynchronously(&by, fenced, offset, 16) {
                         troubles.push((trouble, address));
-                        *chunk = u32::MAX;
                     }
+                    self.shared.begin_read(flight, offset, 16);
+                    *chunk = offset;
+                }
+                Err(trouble) => {
+                    troubles.push((trouble, address));
+                    *chunk = u32::MAX;
                 }
             }
         }
         for (trouble, address) in troubles {
             self.trouble(trouble, at, address.into());
         }
-        let accumulate = match wgmma.accumulate {
-            None => wgmma.accumulate_constant,
-            Some(p) => warp.predicates[p as usize] >> first & 1 != 0,
-        };
-        let group = self.products[w].committed;
-        let mut product = Product { flight, step: pc, group, accumulate, a, b, landed: false };
-        let early = match self.launched.options.landing {
-            Landing::Late => false,
-            Landing::Early => true,
-            // Products take effect in order.
-            Landing::Random => self.products[w].pending.iter().all(|p| p.landed) && self.random.next().is_multiple_of(2),
-        };
-        if early {
-            self.multiply(warp, &mut product);
-        }
-        self.products[w].pending.push(product);
     }
 
     pub(super) fn wait_products(&mut self, warp: &mut Warp, pending: u32, _pc: u32) {

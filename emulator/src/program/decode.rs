@@ -128,18 +128,7 @@ impl<'t> Decoder<'_, 't> {
         let nan = m.take("NaN");
         let saturate = m.take("sat");
         if of.bytes() == 0 {
-            let op = match m.name {
-                "and" => Logic::And,
-                "or" => Logic::Or,
-                "xor" => Logic::Xor,
-                _ => return Err(unknown(i, "predicates")),
-            };
-            return Ok(Op::PredicateLogic {
-                op,
-                dp: self.to_predicate(i, 0)?,
-                ap: self.predicate(i, 1)?,
-                bp: self.predicate(i, 2)?,
-            });
+            return self.predicate_logic(i, m);
         }
         if of == Type::F64 {
             // What the library's sine and cosine of large angles need.
@@ -158,56 +147,82 @@ impl<'t> Decoder<'_, 't> {
             return self.float(i, m, flush, nan, saturate);
         }
         if wide {
-            let accumulate = m.name == "mad";
-            self.count(i, &[if accumulate { 4 } else { 3 }])?;
-            let signed = of.is_signed();
-            return Ok(match (of.bytes(), accumulate) {
-                (4, _) => {
-                    let (dx, a, b) = (self.to_double(i, 0)?, self.word(i, 1)?, self.word(i, 2)?);
-                    let cx = if accumulate { Some(self.double(i, 3)?) } else { None };
-                    Op::MultiplyWide { dx, a, b, cx, signed }
-                }
-                (2, false) => Op::MultiplyHalves { d: self.to_word(i, 0)?, a: self.word(i, 1)?, b: self.word(i, 2)?, signed },
-                _ => return Err(unknown(i, "")),
-            });
+            return self.multiply_wide(i, m, of);
         }
-        let signed = of.is_signed();
         if of.bytes() == 8 {
-            if m.name == "mad" && !high {
-                self.count(i, &[4])?;
-                let [ax, bx, cx] = [self.double(i, 1)?, self.double(i, 2)?, self.double(i, 3)?];
-                return Ok(Op::WideMultiplyAdd { dx: self.to_double(i, 0)?, ax, bx, cx });
-            }
-            let op = match (m.name, signed) {
-                ("add", _) => Wide::Add,
-                ("sub", _) => Wide::Subtract,
-                ("mul", false) if high => Wide::MultiplyHighUnsigned,
-                ("mul", _) if !high => Wide::Multiply,
-                ("div", false) => Wide::DivideUnsigned,
-                ("div", true) => Wide::DivideSigned,
-                ("rem", false) => Wide::RemainderUnsigned,
-                ("rem", true) => Wide::RemainderSigned,
-                ("min", false) => Wide::MinUnsigned,
-                ("min", true) => Wide::MinSigned,
-                ("max", false) => Wide::MaxUnsigned,
-                ("max", true) => Wide::MaxSigned,
-                ("and", _) => Wide::And,
-                ("or", _) => Wide::Or,
-                ("xor", _) => Wide::Xor,
-                _ => return Err(unknown(i, "")),
-            };
-            self.count(i, &[3])?;
-            return Ok(Op::Wide { op, dx: self.to_double(i, 0)?, ax: self.double(i, 1)?, bx: self.double(i, 2)? });
+            return self.integers_of_64_bits(i, m, of.is_signed(), high);
         }
         if saturate {
             return Err(unknown(i, "modifier `.sat` of integers"));
         }
+        self.integers(i, m, of, high)
+    }
+
+    /// Logic of predicates.
+    fn predicate_logic(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>) -> Result<Op> {
+        let op = match m.name {
+            "and" => Logic::And,
+            "or" => Logic::Or,
+            "xor" => Logic::Xor,
+            _ => return Err(unknown(i, "predicates")),
+        };
+        let (dp, ap, bp) = (self.to_predicate(i, 0)?, self.predicate(i, 1)?, self.predicate(i, 2)?);
+        Ok(Op::PredicateLogic { op, dp, ap, bp })
+    }
+
+    /// Products of integers that are twice as wide as their factors.
+    fn multiply_wide(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, of: Type) -> Result<Op> {
+        let accumulate = m.name == "mad";
+        self.count(i, &[if accumulate { 4 } else { 3 }])?;
+        let signed = of.is_signed();
+        Ok(match (of.bytes(), accumulate) {
+            (4, _) => {
+                let (dx, a, b) = (self.to_double(i, 0)?, self.word(i, 1)?, self.word(i, 2)?);
+                let cx = if accumulate { Some(self.double(i, 3)?) } else { None };
+                Op::MultiplyWide { dx, a, b, cx, signed }
+            }
+            (2, false) => Op::MultiplyHalves { d: self.to_word(i, 0)?, a: self.word(i, 1)?, b: self.word(i, 2)?, signed },
+            _ => return Err(unknown(i, "")),
+        })
+    }
+
+    /// Integers of 64 bits.
+    fn integers_of_64_bits(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, signed: bool, high: bool) -> Result<Op> {
+        if m.name == "mad" && !high {
+            self.count(i, &[4])?;
+            let [ax, bx, cx] = [self.double(i, 1)?, self.double(i, 2)?, self.double(i, 3)?];
+            return Ok(Op::WideMultiplyAdd { dx: self.to_double(i, 0)?, ax, bx, cx });
+        }
+        let op = match (m.name, signed) {
+            ("add", _) => Wide::Add,
+            ("sub", _) => Wide::Subtract,
+            ("mul", false) if high => Wide::MultiplyHighUnsigned,
+            ("mul", _) if !high => Wide::Multiply,
+            ("div", false) => Wide::DivideUnsigned,
+            ("div", true) => Wide::DivideSigned,
+            ("rem", false) => Wide::RemainderUnsigned,
+            ("rem", true) => Wide::RemainderSigned,
+            ("min", false) => Wide::MinUnsigned,
+            ("min", true) => Wide::MinSigned,
+            ("max", false) => Wide::MaxUnsigned,
+            ("max", true) => Wide::MaxSigned,
+            ("and", _) => Wide::And,
+            ("or", _) => Wide::Or,
+            ("xor", _) => Wide::Xor,
+            _ => return Err(unknown(i, "")),
+        };
+        self.count(i, &[3])?;
+        Ok(Op::Wide { op, dx: self.to_double(i, 0)?, ax: self.double(i, 1)?, bx: self.double(i, 2)? })
+    }
+
+    /// Integers of 32 and of 16 bits.
+    fn integers(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>, of: Type, high: bool) -> Result<Op> {
         if m.name == "mad" && of.bytes() == 4 && !high {
             self.count(i, &[4])?;
             let (d, a, b, c) = (self.to_word(i, 0)?, self.word(i, 1)?, self.word(i, 2)?, self.word(i, 3)?);
             return Ok(Op::Ternary { op: Ternary::MultiplyAdd, flush: false, d, a, b, c });
         }
-        let op = match (m.name, signed, of.bytes()) {
+        let op = match (m.name, of.is_signed(), of.bytes()) {
             ("add", _, 4) => Binary::Add,
             ("sub", _, 4) => Binary::Subtract,
             ("mul", false, 4) if high => Binary::MultiplyHighUnsigned,

@@ -90,7 +90,33 @@ fn rows(cells: impl Fn(&Length) -> Vec<(&'static str, Work, Option<f64>)>) -> Ve
 }
 
 fn sections() -> Vec<Section> {
-    let memory = rows(|Length(n, [naive, flash_mib], _)| {
+    vec![
+        Section::Claims(Claims { caption: "Faults that the post tells of, and its correctness grid", run: claims }),
+        Section::Claims(Claims { caption: "What the causal mask saves, tiles of 64 by 64, one head", run: causal_claims }),
+        peak_memory(),
+        tensor_traffic(),
+        asked_traffic(),
+        time(),
+        causal_mask(),
+        stages(),
+    ]
+}
+
+const NAIVE_OVER_FLASH: &[Ratio] = &[Ratio { of: "naive", over: "flash" }];
+
+/// A table with a row for each length. Without `published_on` nothing was published.
+fn table(
+    (name, caption): (&'static str, &'static str),
+    unit: Unit,
+    published_on: Option<&'static str>,
+    rows: Vec<Row>,
+    ratios: &'static [Ratio],
+) -> Section {
+    Section::Table(Table { name, caption, unit, published_on, style: Style::Lines("N"), rows, ratios })
+}
+
+fn peak_memory() -> Section {
+    let rows = rows(|Length(n, [naive, flash_mib], _)| {
         vec![
             // Of one part: nothing but S and P lies between launches.
             ("naive", unfused(*n, &fixed(",splits=1")), Some(*naive)),
@@ -100,15 +126,33 @@ fn sections() -> Vec<Section> {
             ("SDPA", peer(Library::Sdpa, *n), None),
         ]
     });
-    let traffic = || {
-        rows(|Length(n, ..)| {
-            vec![
-                ("naive", unfused(*n, &fixed(",splits=1")), (*n == TRAFFIC.0).then_some(TRAFFIC.1)),
-                ("flash", flash("attention", *n, fixed(",splits=1")), None),
-            ]
-        })
-    };
-    let time = rows(|Length(n, _, [naive, full, causal, sdpa])| {
+    let caption = "Peak memory beyond q, k and v, memory between launches included; B = 1, H = 1, d = 64, f16";
+    table(("memory", caption), Unit::Mebibytes, Some(PUBLISHED_ON), rows, NAIVE_OVER_FLASH)
+}
+
+/// Rows of both tables of traffic.
+fn traffic_rows() -> Vec<Row> {
+    rows(|Length(n, ..)| {
+        vec![
+            ("naive", unfused(*n, &fixed(",splits=1")), (*n == TRAFFIC.0).then_some(TRAFFIC.1)),
+            ("flash", flash("attention", *n, fixed(",splits=1")), None),
+        ]
+    })
+}
+
+fn tensor_traffic() -> Section {
+    let caption = "Bytes read and written if every launch moves each of its tensors once, as the post adds them up; B = 1, H = 1, d = 64, f16";
+    table(("traffic", caption), Unit::TensorTraffic, Some("the post's sum"), traffic_rows(), NAIVE_OVER_FLASH)
+}
+
+fn asked_traffic() -> Section {
+    let caption =
+        "Bytes that all programs ask of global memory, a tile counted for each program that loads it; B = 1, H = 1, d = 64, f16";
+    table(("asked", caption), Unit::AskedTraffic, None, traffic_rows(), NAIVE_OVER_FLASH)
+}
+
+fn time() -> Section {
+    let rows = rows(|Length(n, _, [naive, full, causal, sdpa])| {
         vec![
             ("naive", unfused(*n, &How::Tuned), Some(*naive)),
             ("flash", flash("attention", *n, How::Tuned), Some(*full)),
@@ -117,7 +161,13 @@ fn sections() -> Vec<Section> {
             ("naive, PyTorch", peer(Library::Naive, *n), None),
         ]
     });
-    let causal = rows(|Length(n, ..)| {
+    let caption = "Time of a forward pass; B = 1, H = 1, d = 64, f16";
+    let ratios = &[Ratio { of: "naive", over: "flash" }, Ratio { of: "flash", over: "causal" }];
+    table(("time", caption), Unit::Milliseconds, Some(PUBLISHED_ON), rows, ratios)
+}
+
+fn causal_mask() -> Section {
+    let rows = rows(|Length(n, ..)| {
         let of = |kernel, heads| Work::Ours(launch(Text::Builtin(kernel), heads, *n, fixed("")).into());
         vec![
             ("full, 1 head", of("attention", 1), None),
@@ -126,7 +176,14 @@ fn sections() -> Vec<Section> {
             ("causal, 64 heads", of("causal_attention", MANY_HEADS), None),
         ]
     });
-    let stages = rows(|Length(n, ..)| {
+    let caption = "Time without and with the causal mask, tiles of 64 by 64; B = 1, d = 64, f16";
+    let ratios =
+        &[Ratio { of: "full, 1 head", over: "causal, 1 head" }, Ratio { of: "full, 64 heads", over: "causal, 64 heads" }];
+    table(("causal", caption), Unit::Milliseconds, None, rows, ratios)
+}
+
+fn stages() -> Section {
+    let rows = rows(|Length(n, ..)| {
         let cp_async = |stages| flash("attention", *n, fixed(&format!(",copy=cp_async,stages={stages}")));
         vec![
             ("synchronous", flash("attention", *n, fixed(",copy=sync,stages=1")), None),
@@ -135,62 +192,8 @@ fn sections() -> Vec<Section> {
             ("3 stages", cp_async(3), None),
         ]
     });
-    let table = |name, caption, unit, published_on, rows, ratios| {
-        Section::Table(Table { name, caption, unit, published_on, style: Style::Lines("N"), rows, ratios })
-    };
-    let naive_over_flash: &[Ratio] = &[Ratio { of: "naive", over: "flash" }];
-    vec![
-        Section::Claims(Claims { caption: "Faults that the post tells of, and its correctness grid", run: claims }),
-        Section::Claims(Claims { caption: "What the causal mask saves, tiles of 64 by 64, one head", run: causal_claims }),
-        table(
-            "memory",
-            "Peak memory beyond q, k and v, memory between launches included; B = 1, H = 1, d = 64, f16",
-            Unit::Mebibytes,
-            Some(PUBLISHED_ON),
-            memory,
-            naive_over_flash,
-        ),
-        table(
-            "traffic",
-            "Bytes read and written if every launch moves each of its tensors once, as the post adds them up; B = 1, H = 1, d = 64, f16",
-            Unit::TensorTraffic,
-            Some("the post's sum"),
-            traffic(),
-            naive_over_flash,
-        ),
-        table(
-            "asked",
-            "Bytes that all programs ask of global memory, a tile counted for each program that loads it; B = 1, H = 1, d = 64, f16",
-            Unit::AskedTraffic,
-            None,
-            traffic(),
-            naive_over_flash,
-        ),
-        table(
-            "time",
-            "Time of a forward pass; B = 1, H = 1, d = 64, f16",
-            Unit::Milliseconds,
-            Some(PUBLISHED_ON),
-            time,
-            &[Ratio { of: "naive", over: "flash" }, Ratio { of: "flash", over: "causal" }],
-        ),
-        table(
-            "causal",
-            "Time without and with the causal mask, tiles of 64 by 64; B = 1, d = 64, f16",
-            Unit::Milliseconds,
-            None,
-            causal,
-            &[Ratio { of: "full, 1 head", over: "causal, 1 head" }, Ratio { of: "full, 64 heads", over: "causal, 64 heads" }],
-        ),
-        table(
-            "stages",
-            "Time with one to three slots of K and V, tiles of 64 by 64; B = 1, H = 1, d = 64, f16, no mask",
-            Unit::Milliseconds,
-            None,
-            stages,
-            &[],
-        ),
-    ]
+    let caption = "Time with one to three slots of K and V, tiles of 64 by 64; B = 1, H = 1, d = 64, f16, no mask";
+    table(("stages", caption), Unit::Milliseconds, None, rows, &[])
 }
 
 /// Whether a case belongs to the grid of 192 regular shapes.

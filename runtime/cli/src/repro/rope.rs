@@ -1,4 +1,5 @@
-//! Causal attention in f16 beside a naive one and SDPA; early stop; and rotary embedding fused or outside.
+//! Causal attention in f16 beside a naive one and SDPA; early stop; and rotary embedding fused or
+//! outside.
 //!
 //! Source: "Writing FlashAttention in Triton (Part 2)"; B = 2, H = 16, d = 64, f16, causal.
 
@@ -114,64 +115,86 @@ fn rows(cells: impl Fn(&Length) -> Vec<(&'static str, Work, Option<f64>)>) -> Ve
     LENGTHS.iter().map(row).collect()
 }
 
-fn sections() -> Vec<Section> {
-    let causal = |published: fn(&Length) -> [f64; 3]| {
-        rows(move |l| {
-            let [naive, sdpa, own] = published(l);
-            vec![
-                ("naive, PyTorch", peer(Library::Naive, l.n), Some(naive)),
-                ("SDPA", peer(Library::Sdpa, l.n), Some(sdpa)),
-                ("SDPA (FA2)", peer(Library::Fa2, l.n), None),
-                ("fused", ours(l.n, How::Tuned), Some(own)),
-            ]
-        })
-    };
-    let rope = |how: fn() -> How, published: bool| {
-        rows(move |l| {
-            let [sdpa, own, fused_ms] = l.rope.map(|ms| published.then_some(ms));
-            let mut cells = vec![
-                ("rotated outside, SDPA", peer(Library::RotateSdpa, l.n), sdpa),
-                ("rotated outside, ours", outside(l.n, how()), own),
-                ("fused", Work::Ours(fused(l.n, how()).into()), fused_ms),
-            ];
-            match published {
-                // The same tile, keys rotated by a launch ahead.
-                true => {
-                    let ahead = fused(l.n, tile("precompute=b"));
-                    cells.push(("fused, keys ahead", Work::Ours(ahead.into()), None));
-                    let small = fused(l.n, How::Knobs(SMALL_TILE.to_owned()));
-                    let ms = (l.n == SMALL_TILE_MS.0).then_some(SMALL_TILE_MS.1);
-                    cells.push(("fused, tiles of 32", Work::Ours(small.into()), ms));
-                }
-                // What the post calls outside: PyTorch rotates, our kernel attends. The sum of these two.
-                false => {
-                    cells.push(("rotation alone, PyTorch", peer(Library::Rotate, l.n), None));
-                    cells.push(("attention alone, ours", ours(l.n, How::Tuned), None));
-                }
+/// Rows of causal attention, with what was published of naive, SDPA and ours.
+fn causal_rows(published: fn(&Length) -> [f64; 3]) -> Vec<Row> {
+    rows(move |l| {
+        let [naive, sdpa, own] = published(l);
+        vec![
+            ("naive, PyTorch", peer(Library::Naive, l.n), Some(naive)),
+            ("SDPA", peer(Library::Sdpa, l.n), Some(sdpa)),
+            ("SDPA (FA2)", peer(Library::Fa2, l.n), None),
+            ("fused", ours(l.n, How::Tuned), Some(own)),
+        ]
+    })
+}
+
+/// Rows of attention with rotated queries and keys: all kernels under one schedule.
+fn rope_rows(how: fn() -> How, published: bool) -> Vec<Row> {
+    rows(move |l| {
+        let [sdpa, own, fused_ms] = l.rope.map(|ms| published.then_some(ms));
+        let mut cells = vec![
+            ("rotated outside, SDPA", peer(Library::RotateSdpa, l.n), sdpa),
+            ("rotated outside, ours", outside(l.n, how()), own),
+            ("fused", Work::Ours(fused(l.n, how()).into()), fused_ms),
+        ];
+        match published {
+            // The same tile, keys rotated by a launch ahead.
+            true => {
+                let ahead = fused(l.n, tile("precompute=b"));
+                cells.push(("fused, keys ahead", Work::Ours(ahead.into()), None));
+                let small = fused(l.n, How::Knobs(SMALL_TILE.to_owned()));
+                let ms = (l.n == SMALL_TILE_MS.0).then_some(SMALL_TILE_MS.1);
+                cells.push(("fused, tiles of 32", Work::Ours(small.into()), ms));
             }
-            cells
-        })
-    };
-    let early_stop = rows(|l| {
+            // What the post calls outside: PyTorch rotates, our kernel attends. The sum of these two.
+            false => {
+                cells.push(("rotation alone, PyTorch", peer(Library::Rotate, l.n), None));
+                cells.push(("attention alone, ours", ours(l.n, How::Tuned), None));
+            }
+        }
+        cells
+    })
+}
+
+/// Rows of causal attention without and with early stop.
+fn early_stop_rows() -> Vec<Row> {
+    rows(|l| {
         let [without, with] = l.early_stop;
         vec![
             ("without early stop", ours(l.n, tile("early_stop=off")), Some(without)),
             ("with early stop", ours(l.n, tile("early_stop=on")), Some(with)),
         ]
-    });
+    })
+}
+
+fn sections() -> Vec<Section> {
     let table = |name, caption, unit, published: bool, rows, ratios| {
         let published_on = published.then_some(PUBLISHED_ON);
         Section::Table(Table { name, caption, unit, published_on, style: Style::Lines("N"), rows, ratios })
     };
     vec![
-        table("causal", "Causal attention; B = 2, H = 16, d = 64, f16", Unit::Milliseconds, true, causal(|l| l.causal_ms), &[]),
-        table("causal_rate", "Causal attention; B = 2, H = 16, d = 64, f16", Unit::Tflops, true, causal(|l| l.causal_rate), &[]),
+        table(
+            "causal",
+            "Causal attention; B = 2, H = 16, d = 64, f16",
+            Unit::Milliseconds,
+            true,
+            causal_rows(|l| l.causal_ms),
+            &[],
+        ),
+        table(
+            "causal_rate",
+            "Causal attention; B = 2, H = 16, d = 64, f16",
+            Unit::Tflops,
+            true,
+            causal_rows(|l| l.causal_rate),
+            &[],
+        ),
         table(
             "early_stop",
             "Causal attention that walks all keys, or stops at the diagonal; tiles of 64 by 64; B = 2, H = 16, d = 64, f16",
             Unit::Tflops,
             true,
-            early_stop,
+            early_stop_rows(),
             &[Ratio { of: "with early stop", over: "without early stop" }],
         ),
         table(
@@ -179,7 +202,7 @@ fn sections() -> Vec<Section> {
             "Rotary embedding and causal attention, tiles of 64 by 64 but where others are named; B = 2, H = 16, d = 64, f16",
             Unit::Milliseconds,
             true,
-            rope(|| tile(""), true),
+            rope_rows(|| tile(""), true),
             &[
                 Ratio { of: "rotated outside, ours", over: "fused" },
                 Ratio { of: "rotated outside, ours", over: "fused, tiles of 32" },
@@ -190,7 +213,7 @@ fn sections() -> Vec<Section> {
             "Rotary embedding and causal attention, each kernel tuned; B = 2, H = 16, d = 64, f16",
             Unit::Milliseconds,
             false,
-            rope(|| How::Tuned, false),
+            rope_rows(|| How::Tuned, false),
             &[Ratio { of: "rotated outside, ours", over: "fused" }],
         ),
     ]
