@@ -5,23 +5,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use flashtile_tests::modules::Modules;
-
-/// The crates of the workspace, from the ground floor up.
-const CRATES: [&str; 6] = ["templates/src", "dsl/src", "emulator/src", "codegen/src", "runtime/src", "runtime/cli/src"];
+use flashtile_tests::sources::{CRATES, folder};
 
 /// Folders whose files still use each other in a circle, each with the file that ties them:
 ///
 /// * `lower`: the lowering has the state of all its parts, and they are written as methods of it.
-/// * `device`: the handle of a device makes the devices, which take streams and options that name
-///   the handle.
-const TIED: [(&str, &str); 2] = [("codegen/src", "lower/mod.rs"), ("runtime/src", "device/handle.rs")];
+const TIED: [(&str, &str); 1] = [("codegen/src", "lower/mod.rs")];
 
-/// The same of folders: in `runtime`, `device` imports the tuner's and the verifier's inputs.
-const TIED_ROOMS: [(&str, &str); 1] = [("runtime/src", "device")];
-
-fn modules(of: &str) -> Modules {
-    Modules::read(&Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").join(of))
-}
+/// The same of folders and of files beside the root, which are the rooms of a crate.
+const TIED_ROOMS: [(&str, &str); 0] = [];
 
 /// Fails on circles that are not listed, and on lines of the list without a circle.
 fn judge(found: &[(&str, BTreeSet<PathBuf>, String)], listed: &[(&str, &str)]) {
@@ -38,7 +30,7 @@ fn judge(found: &[(&str, BTreeSet<PathBuf>, String)], listed: &[(&str, &str)]) {
 fn no_files_use_each_other_in_a_circle() {
     let mut found = Vec::new();
     for of in CRATES {
-        let modules = modules(of);
+        let modules = Modules::read(&folder(of));
         for circle in modules.circles() {
             let text = format!("{of}:\n    {}\n", modules.within(&circle).join("\n    "));
             found.push((of, circle, text));
@@ -51,7 +43,7 @@ fn no_files_use_each_other_in_a_circle() {
 fn no_folders_use_each_other_in_a_circle() {
     let mut found = Vec::new();
     for of in CRATES {
-        for circle in modules(of).circles_of_rooms() {
+        for circle in Modules::read(&folder(of)).circles_of_rooms() {
             let text = format!("{of}: {circle:?}\n");
             found.push((of, circle, text));
         }
@@ -63,9 +55,9 @@ fn no_folders_use_each_other_in_a_circle() {
 /// inside a test, and none.
 #[test]
 fn circles_are_found_where_they_are() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let sources = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
+        let path = sources.path().join(name);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         std::fs::write(path, text).expect("written");
     };
@@ -75,7 +67,7 @@ fn circles_are_found_where_they_are() {
     write("b/inner.rs", "pub fn thing() { let _: Option<crate::a::A> = None; }");
     write("c.rs", "pub const C: u32 = 1; #[cfg(test)] mod tests { use crate::d::D; }");
     write("d.rs", "use super::c; pub const D: u32 = c::C;");
-    let modules = Modules::read(folder.path());
+    let modules = Modules::read(sources.path());
     let circle = |files: &[&str]| files.iter().map(PathBuf::from).collect::<BTreeSet<_>>();
     assert_eq!(modules.circles(), [circle(&["a.rs", "b/inner.rs"])]);
     assert_eq!(modules.circles_of_rooms(), [circle(&["a", "b"])]);

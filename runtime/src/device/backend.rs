@@ -8,7 +8,7 @@ use flashtile_dsl::analysis::reach::Width;
 use flashtile_dsl::ir::Elem;
 use flashtile_emulator::Report;
 
-use super::{DeviceError, DeviceInfo, LaunchOptions, Meter, Stream, VariantInfo};
+use super::{DeviceError, DeviceInfo, DeviceKind, LaunchOptions, Meter, VariantInfo};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 
@@ -118,7 +118,16 @@ pub(crate) struct Call<'a> {
     /// What the index arithmetic of the kernel needs for these sizes and scalars.
     pub width: Width,
     /// Where to queue the launch; the device's own stream if `None`.
-    pub stream: Option<&'a Stream>,
+    pub stream: Option<CallStream<'a>>,
+}
+
+/// The stream of a launch, as a device takes it.
+#[derive(Clone, Copy)]
+pub(crate) struct CallStream<'a> {
+    /// Kind of the device whose stream it is. A process has one CPU and one emulator.
+    pub kind: DeviceKind,
+    /// The stream of the device's driver, which the device knows; `None` on a device without one.
+    pub driver: Option<&'a dyn Any>,
 }
 
 impl Call<'_> {

@@ -6,10 +6,10 @@ mod memory;
 use std::sync::{Arc, OnceLock};
 
 use super::backend::ForeignMemory;
+use super::room::host_holds;
 use super::{Backend, DeviceError, DeviceInfo, DeviceKind, LaunchOptions, Launcher, Memory, Meter};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
-use crate::memory::host_holds;
 
 use memory::HostMemory;
 

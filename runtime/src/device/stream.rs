@@ -1,20 +1,22 @@
 //! Streams: queues of a device in which work runs in order; and graphs captured from them.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use super::cuda::{Cuda, CudaGraph, CudaStream};
-use super::{Device, DeviceError, DeviceKind};
+use super::{CallStream, Device, DeviceError};
 use crate::error::Result;
 
 /// A queue of a device. Work queued on one stream runs in order. Clones are the same stream.
 ///
-/// Every device has streams, so that one code path serves all. On the CPU and the emulator a launch has ended when it
-/// returns: there a stream holds no work.
+/// Every device has streams, so that one code path serves all. On the CPU and the emulator a launch
+/// has ended when it returns: there a stream holds no work.
 ///
-/// A launch waits, on the device, for launches on other streams whose results it reads or whose arguments it overwrites.
-/// Reads such as [`crate::Tensor::to_vec`] wait for all launches that write the tensor, on whatever stream. Work that
-/// another library queues is not known here: give launches the stream of that library, or call [`Stream::wait_for`].
+/// A launch waits, on the device, for launches on other streams whose results it reads or whose
+/// arguments it overwrites. Reads such as [`crate::Tensor::to_vec`] wait for all launches that
+/// write the tensor, on whatever stream. Work that another library queues is not known here: give
+/// launches the stream of that library, or call [`Stream::wait_for`].
 ///
 /// ```
 /// use flashtile::{Device, Stream};
@@ -39,11 +41,12 @@ impl Stream {
         Ok(Self { device: device.clone(), cuda: cuda.map(Arc::new) })
     }
 
-    /// The caller's stream of a GPU, such as one of candle, of PyTorch or of another CUDA library. Null is the legacy default
-    /// stream.
+    /// The caller's stream of a GPU, such as one of candle, of PyTorch or of another CUDA library.
+    /// Null is the legacy default stream.
     ///
     /// # Safety
-    /// `stream` is a `CUstream` of the primary context of `device`, alive for as long as the result and its clones are.
+    /// `stream` is a `CUstream` of the primary context of `device`, alive for as long as the result
+    /// and its clones are.
     ///
     /// # Errors
     /// [`DeviceError::NoStreams`] if the device is not a GPU.
@@ -54,8 +57,8 @@ impl Stream {
         Ok(Self { device: device.clone(), cuda: Some(Arc::new(cuda)) })
     }
 
-    /// The driver's handle, a `CUstream`, for other CUDA libraries; `None` on a device that is not a GPU. It lives as long as
-    /// this stream and its clones.
+    /// The driver's handle, a `CUstream`, for other CUDA libraries; `None` on a device that is not
+    /// a GPU. It lives as long as this stream and its clones.
     pub fn as_raw(&self) -> Option<*mut c_void> {
         self.cuda.as_ref().map(|stream| stream.handle())
     }
@@ -76,8 +79,8 @@ impl Stream {
         }
     }
 
-    /// Makes what is queued here from now on wait for what is queued on another stream until now. The device waits, not the
-    /// host.
+    /// Makes what is queued here from now on wait for what is queued on another stream until now.
+    /// The device waits, not the host.
     ///
     /// # Errors
     /// [`DeviceError::OtherDevice`] for a stream of another device; or the driver refuses.
@@ -93,28 +96,26 @@ impl Stream {
 
     /// Captures what `queue` queues on this stream into a graph, without running it.
     ///
-    /// Launches in it must have been made once before with arguments of the same kind: the first one allocates and
-    /// compiles, which a capture does not allow.
+    /// Launches in it must have been made once before with arguments of the same kind: the first
+    /// one allocates and compiles, which a capture does not allow.
     ///
     /// # Errors
-    /// [`DeviceError::NoGraphs`] if the device is not a GPU; what `queue` says, or the driver's refusal.
+    /// [`DeviceError::NoGraphs`] if the device is not a GPU; what `queue` says, or the driver's
+    /// refusal.
     pub fn capture(&self, queue: impl FnOnce() -> Result<()>) -> Result<Graph> {
-        let stream = self.cuda.as_ref().ok_or_else(|| DeviceError::NoGraphs(self.device.to_string()))?;
-        stream.begin_capture()?;
+        let none = || DeviceError::NoGraphs(self.device.to_string());
+        let (stream, gpu) = self.cuda.as_ref().zip(gpu(&self.device)).ok_or_else(none)?;
+        gpu.captures().begin(stream)?;
         let queued = queue();
         // The capture is ended even after an error, or the stream would be of no more use.
-        let graph = stream.end_capture();
+        let graph = gpu.captures().end(stream);
         queued?;
         Ok(Graph { cuda: Arc::new(graph?) })
     }
 
-    pub(crate) fn cuda(&self) -> Option<&CudaStream> {
-        self.cuda.as_deref()
-    }
-
-    /// Whether it is a stream of a device of this kind, of which a process has one.
-    pub(crate) fn is_of(&self, kind: DeviceKind) -> bool {
-        self.device.info().kind == kind
+    /// The stream as its device takes it.
+    pub(crate) fn of_call(&self) -> CallStream<'_> {
+        CallStream { kind: self.device.info().kind, driver: self.cuda.as_deref().map(|stream| stream as &dyn Any) }
     }
 }
 
@@ -128,8 +129,8 @@ impl Graph {
     /// Queues the captured work on a stream, after the work on other streams that it depends on.
     ///
     /// # Errors
-    /// [`DeviceError::GivenBack`] if the memory of a tensor that it uses is gone, [`DeviceError::OtherDevice`] for a stream of
-    /// another device; or the driver refuses.
+    /// [`DeviceError::GivenBack`] if the memory of a tensor that it uses is gone,
+    /// [`DeviceError::OtherDevice`] for a stream of another device; or the driver refuses.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         let other = || DeviceError::OtherDevice { device: "that of the graph".to_owned() };
         let (queue, gpu) = stream.cuda.as_ref().zip(gpu(&stream.device)).ok_or_else(other)?;

@@ -2,10 +2,9 @@
 
 mod bound;
 mod builtin;
-mod error;
 mod handle;
 
+pub use crate::error::KernelError;
 pub use bound::BoundKernel;
 pub use builtin::{BUILTINS, Builtin};
-pub use error::KernelError;
 pub use handle::Kernel;

@@ -90,6 +90,11 @@ impl LoadedKernel {
         for (slot, argument) in raw.iter_mut().zip(arguments) {
             *slot = argument.raw();
         }
-        self.launcher.launch(&Call { arguments: &raw[..arguments.len()], sizes: &sizes[..count], width, stream })
+        self.launcher.launch(&Call {
+            arguments: &raw[..arguments.len()],
+            sizes: &sizes[..count],
+            width,
+            stream: stream.map(Stream::of_call),
+        })
     }
 }

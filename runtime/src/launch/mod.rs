@@ -1,10 +1,9 @@
 //! Launching kernels: arguments, their check against the parameters, and kernels made ready for a device.
 
 mod argument;
-mod error;
 mod loaded;
 mod signature;
 
+pub use crate::error::ArgumentError;
 pub use argument::Argument;
-pub use error::ArgumentError;
 pub use loaded::LoadedKernel;

@@ -1,7 +1,8 @@
 //! Tensors over memory that is lent for a while, without `unsafe`.
 //!
-//! A tensor may be cloned, and a clone may outlive the borrow. So the loan ends in the memory, not in the type: when [`lend`] returns, the
-//! memory is given back, and every tensor over it gives an error from then on.
+//! A tensor may be cloned, and a clone may outlive the borrow. So the loan ends in the memory, not
+//! in the type: when [`lend`] returns, the memory is given back, and every tensor over it gives an
+//! error from then on.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -9,14 +10,15 @@ use std::sync::Arc;
 
 use super::layout::Layout;
 use super::{AnyTensor, Tensor, TensorError};
-use crate::device::{Device, Memory};
+use crate::device::{Device, ForeignSlice, Lent, Loan, Memory, ReadSlice, WriteSlice};
 use crate::element::Element;
 use crate::error::Result;
 
-/// Lends memory to kernels without a copy: `run` makes tensors over slices of the host, or over slices of cudarc on a GPU, and
-/// launches kernels.
+/// Lends memory to kernels without a copy: `run` makes tensors over slices of the host, or over
+/// slices of cudarc on a GPU, and launches kernels.
 ///
-/// The loans end when `run` returns. A tensor that is kept for longer gives [`crate::device::DeviceError::GivenBack`].
+/// The loans end when `run` returns. A tensor that is kept for longer gives
+/// [`crate::device::DeviceError::GivenBack`].
 ///
 /// ```
 /// use flashtile::{Device, Elem, Kernel, lend};
@@ -45,9 +47,6 @@ pub struct Loans<'env> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// What is lent, and given back on drop.
-pub(crate) trait Loan {}
-
 /// A slice of the host.
 struct HostLoan(Arc<dyn Memory>);
 
@@ -67,14 +66,15 @@ impl std::fmt::Debug for Loans<'_> {
 
 impl<'env> Loans<'env> {
     /// Keeps a loan until the end.
-    pub(crate) fn keep(&self, loan: Box<dyn Loan + 'env>) {
+    fn keep(&self, loan: Box<dyn Loan + 'env>) {
         self.loans.borrow_mut().push(loan);
     }
 
     /// A packed tensor over values that kernels read. It cannot be written.
     ///
     /// # Errors
-    /// [`TensorError::Length`] if the number of values is not that of the shape, [`TensorError::TooLarge`].
+    /// [`TensorError::Length`] if the number of values is not that of the shape,
+    /// [`TensorError::TooLarge`].
     pub fn read<T: Element>(&self, values: &'env [T], shape: &[usize]) -> Result<Tensor<T>> {
         let layout = packed(shape, values.len())?;
         self.lent(values.as_ptr().cast_mut(), &layout, false)
@@ -83,7 +83,8 @@ impl<'env> Loans<'env> {
     /// As [`Loans::read`], with strides in elements, from the first value on.
     ///
     /// # Errors
-    /// [`TensorError::Bounds`] if the tensor reaches beyond the values, [`TensorError::Rank`], [`TensorError::TooLarge`].
+    /// [`TensorError::Bounds`] if the tensor reaches beyond the values, [`TensorError::Rank`],
+    /// [`TensorError::TooLarge`].
     pub fn read_strided<T: Element>(&self, values: &'env [T], shape: &[usize], strides: &[usize]) -> Result<Tensor<T>> {
         let layout = Layout::strided(shape, strides, 0, values.len())?;
         self.lent(values.as_ptr().cast_mut(), &layout, false)
@@ -105,6 +106,57 @@ impl<'env> Loans<'env> {
     pub fn write_strided<T: Element>(&self, values: &'env mut [T], shape: &[usize], strides: &[usize]) -> Result<Tensor<T>> {
         let layout = Layout::strided(shape, strides, 0, values.len())?;
         self.lent(values.as_mut_ptr(), &layout, true)
+    }
+
+    /// A tensor over a slice of another library on a GPU that kernels read, with strides in
+    /// elements, from its first element on. Views of slices of cudarc are such, and so are slices
+    /// of candle: `storage.as_cuda_slice::<T>()?.slice(offset..)`.
+    ///
+    /// `queue` is the stream on which the slice is used before and after the loan. Kernels may be
+    /// launched on any stream of this crate; they cost the least on that one
+    /// ([`crate::Stream::from_raw`]).
+    ///
+    /// # Errors
+    /// [`TensorError`] if the tensor reaches beyond the slice,
+    /// [`crate::device::DeviceError::OtherDevice`] if the stream is not of the primary context of
+    /// `device`, [`crate::device::DeviceError::LoanInCapture`] if it captures a graph.
+    pub fn read_slice<S: ReadSlice<'env>>(
+        &self,
+        device: &Device,
+        queue: &'env S::Queue,
+        slice: S,
+        shape: &[usize],
+        strides: &[usize],
+    ) -> Result<Tensor<S::Element>> {
+        self.slice(device, queue, slice, (shape, strides))
+    }
+
+    /// As [`Loans::read_slice`], of a slice that kernels write.
+    ///
+    /// # Errors
+    /// As [`Loans::read_slice`].
+    pub fn write_slice<S: WriteSlice<'env>>(
+        &self,
+        device: &Device,
+        queue: &'env S::Queue,
+        slice: S,
+        shape: &[usize],
+        strides: &[usize],
+    ) -> Result<Tensor<S::Element>> {
+        self.slice(device, queue, slice, (shape, strides))
+    }
+
+    fn slice<S: ForeignSlice<'env>>(
+        &self,
+        device: &Device,
+        queue: &'env S::Queue,
+        slice: S,
+        (shape, strides): (&[usize], &[usize]),
+    ) -> Result<Tensor<S::Element>> {
+        let layout = Layout::strided(shape, strides, 0, slice.elements())?;
+        let Lent { memory, loan } = slice.lend(device, queue)?;
+        self.keep(loan);
+        Ok(Tensor::over(device, memory, layout))
     }
 
     fn lent<T: Element>(&self, pointer: *mut T, layout: &Layout, writable: bool) -> Result<Tensor<T>> {

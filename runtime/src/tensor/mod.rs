@@ -1,7 +1,6 @@
 //! Strided tensors in the memory of a device: of this crate, lent for a while, or of another owner.
 
 mod any;
-mod error;
 mod layout;
 mod lend;
 mod overlap;
@@ -9,9 +8,7 @@ mod raw_parts;
 mod typed;
 mod views;
 
+pub use crate::error::TensorError;
 pub use any::AnyTensor;
-pub use error::TensorError;
-pub(crate) use layout::Layout;
-pub(crate) use lend::Loan;
 pub use lend::{Loans, lend};
 pub use typed::Tensor;

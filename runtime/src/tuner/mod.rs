@@ -12,7 +12,6 @@
 
 mod bench;
 mod emulated;
-mod error;
 mod gate;
 mod gpu;
 mod inputs;
@@ -25,8 +24,8 @@ mod search_tests;
 mod sequence;
 mod tune;
 
+pub use crate::error::TuneError;
 pub use crate::inputs::{DataError, Distribution, InputData, Values};
-pub use error::TuneError;
 pub use gate::Trial;
 pub use measure::{MeasureOptions, Measured, judge, judge_on, judge_steep, measure, steep_data};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};

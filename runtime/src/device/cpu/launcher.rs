@@ -94,7 +94,7 @@ impl CpuLauncher {
 
 impl Launcher for CpuLauncher {
     fn launch(&self, call: &Call<'_>) -> Result<()> {
-        if call.stream.is_some_and(|stream| !stream.is_of(DeviceKind::Cpu)) {
+        if call.stream.is_some_and(|stream| stream.kind != DeviceKind::Cpu) {
             return Err(DeviceError::OtherDevice { device: "cpu".to_owned() }.into());
         }
         let mut from = 0;

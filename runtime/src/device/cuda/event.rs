@@ -6,7 +6,6 @@ use cudarc::driver::{result, sys};
 
 use super::context::Context;
 use super::driver::{check, check_status, functions};
-use super::stream::CudaStream;
 use crate::device::DeviceError;
 
 /// An event, destroyed on drop.
@@ -37,20 +36,8 @@ impl Event {
         Ok(Self { context: context.clone(), event: check(&context.id, "cuEventCreate", result::event::create(flags))? })
     }
 
-    /// Moves the event to behind all that is queued on a stream.
-    pub fn record(&self, stream: &CudaStream) -> Result<(), DeviceError> {
-        self.context.bind()?;
-        // SAFETY: event and stream are alive and of one context.
-        check(&self.context.id, "cuEventRecord", unsafe { result::event::record(self.event, stream.raw()) })
-    }
-
-    /// Makes what is queued on a stream from now on wait for the event, as it was last recorded. The host does not wait.
-    pub fn hold_back(&self, stream: &CudaStream) -> Result<(), DeviceError> {
-        self.context.bind()?;
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: event and stream are alive and of one context.
-        let waits = unsafe { result::stream::wait_event(stream.raw(), self.event, flags) };
-        check(&self.context.id, "cuStreamWaitEvent", waits)
+    pub fn raw(&self) -> sys::CUevent {
+        self.event
     }
 
     /// Whether all work before the event has ended.

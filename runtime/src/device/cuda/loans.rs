@@ -1,21 +1,20 @@
 //! Slices of cudarc that are lent to kernels, without `unsafe`.
 //!
-//! A loan begins behind what cudarc has queued for the slice, and ends before what it queues next: events say so on both sides, and the host
-//! does not wait.
+//! A loan begins behind what cudarc has queued for the slice, and ends before what it queues next:
+//! events say so on both sides, and the host does not wait.
 
 use std::sync::Arc;
 
 use cudarc::driver::{self, CudaView, CudaViewMut, SyncOnDrop};
 
-use super::context::Cuda;
+use super::gpu::Cuda;
 use super::memory::DeviceMemory;
 use super::stream::CudaStream;
 use super::uses::Access;
 use crate::device::backend::ForeignMemory;
-use crate::device::{Device, DeviceError};
+use crate::device::{Device, DeviceError, ForeignSlice, Lent, Loan, ReadSlice, WriteSlice};
 use crate::element::Element;
 use crate::error::Result;
-use crate::tensor::{Layout, Loan, Loans, Tensor};
 
 /// The loan of a slice.
 struct SliceLoan<'env> {
@@ -42,72 +41,61 @@ impl Drop for SliceLoan<'_> {
     }
 }
 
-impl<'env> Loans<'env> {
-    /// A tensor over a view of a cudarc slice that kernels read, with strides in elements, from its first element on. Slices of
-    /// candle are such: `storage.as_cuda_slice::<T>()?.slice(offset..)`.
-    ///
-    /// `queue` is the stream on which the slice is used before and after the loan. Kernels may be launched on any stream of
-    /// this crate; they cost the least on that one ([`crate::Stream::from_raw`]).
-    ///
-    /// # Errors
-    /// [`DeviceError::OtherDevice`] if the stream is not of the primary context of `device`, [`DeviceError::LoanInCapture`] if it
-    /// captures a graph, [`crate::tensor::TensorError`] if the tensor reaches beyond the slice.
-    pub fn read_slice<T: Element>(
-        &self,
-        device: &Device,
-        queue: &'env Arc<driver::CudaStream>,
-        slice: CudaView<'env, T>,
-        shape: &[usize],
-        strides: &[usize],
-    ) -> Result<Tensor<T>> {
-        let gpu = gpu(device, queue)?;
-        let layout = Layout::strided(shape, strides, 0, slice.len())?;
-        let len = slice.len();
-        let (address, guard) = slice.view_ptr(queue);
-        self.slice(device, (gpu, queue), (address, len, guard), layout, false)
+impl<'env, T: Element> ForeignSlice<'env> for CudaView<'env, T> {
+    type Element = T;
+    type Queue = Arc<driver::CudaStream>;
+
+    fn elements(&self) -> usize {
+        self.len()
     }
 
-    /// As [`Loans::read_slice`], of a slice that kernels write.
-    ///
-    /// # Errors
-    /// As [`Loans::read_slice`].
-    pub fn write_slice<T: Element>(
-        &self,
-        device: &Device,
-        queue: &'env Arc<driver::CudaStream>,
-        slice: CudaViewMut<'env, T>,
-        shape: &[usize],
-        strides: &[usize],
-    ) -> Result<Tensor<T>> {
+    fn lend(self, device: &Device, queue: &'env Self::Queue) -> Result<Lent<'env>> {
         let gpu = gpu(device, queue)?;
-        let layout = Layout::strided(shape, strides, 0, slice.len())?;
-        let len = slice.len();
+        let bytes = self.len() * T::BYTES;
+        let (address, guard) = self.view_ptr(queue);
+        lend(gpu, queue, (address, bytes, guard), false)
+    }
+}
+
+impl<'env, T: Element> ReadSlice<'env> for CudaView<'env, T> {}
+
+impl<'env, T: Element> ForeignSlice<'env> for CudaViewMut<'env, T> {
+    type Element = T;
+    type Queue = Arc<driver::CudaStream>;
+
+    fn elements(&self) -> usize {
+        self.len()
+    }
+
+    fn lend(self, device: &Device, queue: &'env Self::Queue) -> Result<Lent<'env>> {
+        let gpu = gpu(device, queue)?;
+        let bytes = self.len() * T::BYTES;
         // Behind what reads the slice too; and what reads it next waits for what is written.
-        let (address, guard) = slice.view_ptr_mut(queue);
-        self.slice(device, (gpu, queue), (address, len, guard), layout, true)
+        let (address, guard) = self.view_ptr_mut(queue);
+        lend(gpu, queue, (address, bytes, guard), true)
     }
+}
 
-    fn slice<T: Element>(
-        &self,
-        device: &Device,
-        (gpu, queue): (&Cuda, &'env Arc<driver::CudaStream>),
-        (address, len, guard): (u64, usize, SyncOnDrop<'env>),
-        layout: Layout,
-        writable: bool,
-    ) -> Result<Tensor<T>> {
-        // SAFETY: the stream is of this context, as was checked, and borrowed for longer than the loan.
-        let queue = unsafe { CudaStream::borrowed(gpu.context(), queue.cu_stream().cast()) };
-        if queue.is_capturing()? {
-            return Err(DeviceError::LoanInCapture { device: device.to_string() }.into());
-        }
-        let memory = ForeignMemory { address, bytes: len * T::BYTES, writable, owner: None };
-        let memory = Arc::new(DeviceMemory::foreign(gpu.context(), gpu.stream(), memory));
-        // What cudarc queued so far may write the slice: work on other streams waits for it.
-        memory.uses().note(&queue.mark()?, Access::Write);
-        let loan = SliceLoan { memory: memory.clone(), own: gpu.stream().clone(), queue, _guard: guard };
-        self.keep(Box::new(loan));
-        Ok(Tensor::over(device, memory, layout))
+impl<'env, T: Element> WriteSlice<'env> for CudaViewMut<'env, T> {}
+
+/// Lends so many bytes at an address.
+fn lend<'env>(
+    gpu: &Cuda,
+    queue: &'env Arc<driver::CudaStream>,
+    (address, bytes, guard): (u64, usize, SyncOnDrop<'env>),
+    writable: bool,
+) -> Result<Lent<'env>> {
+    // SAFETY: the stream is of this context, as was checked, and borrowed for longer than the loan.
+    let queue = unsafe { CudaStream::borrowed(gpu.context(), queue.cu_stream().cast()) };
+    if queue.is_capturing()? {
+        return Err(DeviceError::LoanInCapture { device: gpu.context().id.clone() }.into());
     }
+    let memory = ForeignMemory { address, bytes, writable, owner: None };
+    let memory = Arc::new(DeviceMemory::foreign(gpu.context(), gpu.stream(), memory));
+    // What cudarc queued so far may write the slice: work on other streams waits for it.
+    memory.uses().note(&queue.mark()?, Access::Write);
+    let loan = SliceLoan { memory: memory.clone(), own: gpu.stream().clone(), queue, _guard: guard };
+    Ok(Lent { memory, loan: Box::new(loan) })
 }
 
 /// The GPU, if a stream is one of its primary context.

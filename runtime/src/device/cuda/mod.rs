@@ -2,9 +2,12 @@
 //!
 //! Architecture invariant: nothing outside knows cudarc, and each `unsafe` block has its reason.
 
+mod backend;
 mod context;
 mod driver;
 mod event;
+mod gpu;
+mod graph;
 mod image;
 mod loans;
 mod memory;
@@ -16,7 +19,8 @@ mod uses;
 mod variant;
 mod workspace;
 
-pub(crate) use context::Cuda;
-pub(crate) use stream::{CudaGraph, CudaStream};
+pub(crate) use gpu::Cuda;
+pub(crate) use graph::CudaGraph;
+pub(crate) use stream::CudaStream;
 pub(crate) use timing::Timer;
 pub(crate) use variant::Variant;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::context::Cuda;
 use super::event::Event;
+use super::gpu::Cuda;
 use super::memory::DeviceMemory;
 use super::stream::CudaStream;
 use crate::device::DeviceError;
@@ -48,9 +48,9 @@ impl Timer {
 
     /// Seconds between two events around what `queue` queues.
     fn between_events(&self, queue: impl FnOnce() -> Result<()>) -> Result<f64> {
-        self.start.record(&self.stream)?;
+        self.stream.record(&self.start)?;
         queue()?;
-        self.end.record(&self.stream)?;
+        self.stream.record(&self.end)?;
         self.end.wait()?;
         Ok(self.start.seconds_to(&self.end)?)
     }

@@ -1,10 +1,13 @@
-//! Which queued work uses a piece of memory, so that a copy or a launch on one stream waits for work on another.
+//! Which queued work uses a piece of memory, so that a copy or a launch on one stream waits for
+//! work on another.
 //!
-//! Two uses conflict if one of them writes. The device waits, never the host. Work that other libraries queue is not known
-//! here: the caller orders it, by [`crate::Stream::wait_for`] or by using the same stream.
+//! Two uses conflict if one of them writes. The device waits, never the host. Work that other
+//! libraries queue is not known here: the caller orders it, by [`crate::Stream::wait_for`] or by
+//! using the same stream.
 //!
-//! The device's own stream records no event until another stream needs one, so that launches without a stream cost nothing
-//! more. A stream that captures a graph waits for nothing: its work runs when the graph is launched, and that launch waits.
+//! The device's own stream records no event until another stream needs one, so that launches
+//! without a stream cost nothing more. A stream that captures a graph waits for nothing: its work
+//! runs when the graph is launched, and that launch waits.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -52,7 +55,8 @@ impl Access {
 }
 
 impl Uses {
-    /// Begins to queue a launch; [`Uses::leave`] ends it, and [`Uses::close`] waits for that. An error says that the memory is gone.
+    /// Begins to queue a launch; [`Uses::leave`] ends it, and [`Uses::close`] waits for that. An
+    /// error says that the memory is gone.
     fn enter(&self, device: &str) -> Result<(), DeviceError> {
         let mut state = self.lock();
         if state.gone {
@@ -76,7 +80,8 @@ impl Uses {
         }
     }
 
-    /// Makes a stream wait for all work elsewhere that conflicts with an access. `own` is the device's own stream.
+    /// Makes a stream wait for all work elsewhere that conflicts with an access. `own` is the
+    /// device's own stream.
     pub fn order(&self, access: Access, stream: &CudaStream, own: &CudaStream) -> Result<(), DeviceError> {
         let is_own = std::ptr::eq(stream, own);
         let mut state = self.lock();
@@ -91,7 +96,7 @@ impl Uses {
                 return true;
             }
             // Work that has ended needs no wait, now or later.
-            match event.has_passed().and_then(|passed| if passed { Ok(true) } else { event.hold_back(stream).map(|()| false) }) {
+            match event.has_passed().and_then(|passed| if passed { Ok(true) } else { stream.hold_for(event).map(|()| false) }) {
                 Ok(passed) => !passed,
                 Err(error) => {
                     failed = Some(error);

@@ -6,15 +6,15 @@ use cudarc::driver::sys;
 use flashtile_codegen::Arch;
 use flashtile_dsl::ir;
 
-use super::context::Cuda;
 use super::driver::check_status;
+use super::gpu::Cuda;
 use super::image::Form;
 use super::module::Module;
 use super::stream::CudaStream;
 use super::tensor_map::{self, RawMap};
 use super::workspace::{ScratchMemory, Workspaces};
 use crate::device::compiled::{CallPlan, MAX_BYTES, MAX_MAPS, MapPlan, Parameters, resolve_maps};
-use crate::device::{Backend, Call, CallArgument, CodeResources, DeviceError, Memory};
+use crate::device::{Call, CallArgument, CodeResources, DeviceError, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
 use crate::lowering::Code;
@@ -55,7 +55,7 @@ struct Block([u8; MAX_BYTES]);
 impl Variant {
     /// Loads code onto a GPU, as machine code or through its PTX.
     pub fn load(gpu: &Cuda, kernel: &ir::Kernel, code: &Code, arch: &'static Arch) -> Result<Self> {
-        let form = Form::choose(arch, &gpu.info().name, gpu.gpu().capability)?;
+        let form = Form::choose(arch, &gpu.properties().name, gpu.gpu().capability)?;
         let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.name.to_owned(), reason };
         let (calls, kernel) = CallPlan::new(code.folded.as_ref(), &code.scratch, kernel).map_err(fault)?;
         let entries: Vec<(&str, usize)> = code.launches.iter().map(|abi| (abi.entry.as_str(), abi.shared_bytes)).collect();

@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::context::Cuda;
+use super::gpu::Cuda;
 use super::memory::DeviceMemory;
 use super::stream::CudaStream;
 use crate::device::{DeviceError, Memory};

@@ -2,10 +2,10 @@
 
 use flashtile_emulator::Buffer;
 
-use super::Emulator;
+use super::handle::Emulator;
 use crate::device::backend::check_range;
+use crate::device::room::host_holds;
 use crate::device::{DeviceError, Held, Memory};
-use crate::memory;
 
 /// A buffer of the emulator's global memory, given up on drop.
 #[derive(Debug)]
@@ -18,18 +18,18 @@ pub(crate) struct EmulatorMemory {
 impl EmulatorMemory {
     /// Zeroed memory.
     pub fn zeroed(emulator: &Emulator, bytes: usize) -> Result<Self, DeviceError> {
-        memory::host_holds("emulator", bytes.saturating_mul(2))?; // the contents, and where they are copied to
+        host_holds("emulator", bytes.saturating_mul(2))?; // the contents, and where they are copied to
         let buffer = emulator.change_memory(|memory| memory.allocate_from(&vec![0; bytes]));
-        Ok(Self { emulator: emulator.clone(), buffer, _held: emulator.inner.meter.hold(bytes) })
+        Ok(Self { emulator: emulator.clone(), buffer, _held: emulator.allocated().hold(bytes) })
     }
 }
 
 impl EmulatorMemory {
     /// Memory that nothing was written to: a launch that reads it before it is written is at fault.
     pub fn unwritten(emulator: &Emulator, bytes: usize) -> Result<Self, DeviceError> {
-        memory::host_holds("emulator", bytes.saturating_add(bytes / 8))?; // and which bytes were written
+        host_holds("emulator", bytes.saturating_add(bytes / 8))?; // and which bytes were written
         let buffer = emulator.change_memory(|memory| memory.allocate(bytes as u64));
-        Ok(Self { emulator: emulator.clone(), buffer, _held: emulator.inner.meter.hold(bytes) })
+        Ok(Self { emulator: emulator.clone(), buffer, _held: emulator.allocated().hold(bytes) })
     }
 }
 

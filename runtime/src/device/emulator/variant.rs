@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use flashtile_dsl::ir;
 use flashtile_emulator::{Launch, Module, Options, Report, Swizzle, TensorMap};
 
-use super::{Emulator, EmulatorError, EmulatorMemory, MULTIPROCESSORS};
+use super::handle::{Emulator, MULTIPROCESSORS};
+use super::memory::EmulatorMemory;
 use crate::device::compiled::{CallPlan, MAX_BYTES, MapPlan, Parameters, argument_named, describe, resolve_maps};
-use crate::device::{Call, CallArgument, DeviceError, DeviceKind, Memory};
+use crate::device::{Call, CallArgument, DeviceError, DeviceKind, EmulatorError, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
 use crate::lowering::{Generated, GeneratedLaunch};
@@ -87,7 +88,7 @@ impl Variant {
 
     /// Executes the launches of a call, one after the other.
     pub fn launch(&self, call: &Call<'_>, options: &Options) -> Result<()> {
-        if call.stream.is_some_and(|stream| !stream.is_of(DeviceKind::Emulator)) {
+        if call.stream.is_some_and(|stream| stream.kind != DeviceKind::Emulator) {
             return Err(DeviceError::OtherDevice { device: "emulator".to_owned() }.into());
         }
         let too_large = || DeviceError::GridTooLarge { device: "emulator".to_owned() };

@@ -71,7 +71,7 @@ pub enum EmulatorError {
 
 impl EmulatorError {
     /// The error, if the code was given by the user.
-    pub(super) fn of_own_code(self, kernel: &str) -> Self {
+    pub(crate) fn of_own_code(self, kernel: &str) -> Self {
         let reason = match &self {
             Self::Load { error, .. } => error.to_string(),
             Self::Launch { error, .. } => error.to_string(),

@@ -1,14 +1,25 @@
 //! The one error type that public functions return; each variant comes from the subject it names.
+//! The errors of the subjects that return it are files of this folder, so that this folder uses
+//! none of them. The cache, the toolchain and the inputs return errors of their own.
 //!
 //! Messages are lowercase, hold the values involved and say what to do next.
 
+mod argument;
+mod device;
+mod emulator;
+mod kernel;
+mod tensor;
+mod tune;
+
 use crate::cache::CacheError;
-use crate::device::{DeviceError, EmulatorError};
-use crate::kernel::KernelError;
-use crate::launch::ArgumentError;
-use crate::tensor::TensorError;
 use crate::toolchain::ToolchainError;
-use crate::tuner::TuneError;
+
+pub use argument::ArgumentError;
+pub use device::DeviceError;
+pub use emulator::EmulatorError;
+pub use kernel::KernelError;
+pub use tensor::TensorError;
+pub use tune::TuneError;
 
 /// What can go wrong in this crate.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +46,8 @@ pub enum Error {
     /// Tuning found no schedule that works.
     #[error(transparent)]
     Tune(#[from] TuneError),
-    /// An explicit request to the cache (export, import, clear) failed. Its use by launches and tuning never does.
+    /// An explicit request to the cache (export, import, clear) failed. Its use by launches and
+    /// tuning never does.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
