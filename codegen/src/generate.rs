@@ -10,7 +10,8 @@ use crate::artifact::{Generated, Launch};
 use crate::emit::{self, Emission};
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan;
+use crate::names;
+use crate::plan::{self, Plan};
 use crate::planning::{Planned, PlannedLaunch, planned};
 use crate::schedule::Schedule;
 use crate::space;
@@ -40,16 +41,16 @@ pub(crate) fn generate_planned(
         return Err(Error::WrongPlan(faults));
     }
     let early = |number| arch.dependent_launches && number > 0;
-    let abis: Vec<Abi> = planned.launches.iter().enumerate().map(|(n, launch)| launch.abi(early(n))).collect();
+    let plans: Vec<Plan> = planned.launches.iter().map(|launch| names::in_c(&launch.plan)).collect();
+    let abis: Vec<Abi> = planned.launches.iter().enumerate().map(|(n, launch)| launch.abi(&plans[n], early(n))).collect();
     let fallback = (schedule.tensor_op != TensorOp::Wgmma).then(|| space::fallback(instance, arch)).flatten();
     let emissions: Vec<Emission<'_>> = planned
         .launches
         .iter()
         .enumerate()
-        .map(|(n, PlannedLaunch { piece, plan, .. })| Emission {
-            plan,
+        .map(|(n, PlannedLaunch { piece, .. })| Emission {
+            plan: &plans[n],
             instance: &piece.instance,
-            schedule: &piece.schedule,
             arch,
             abi: &abis[n],
             wait: wait(&planned.launches, &abis, n),

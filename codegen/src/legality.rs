@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::{Dim, Elem, Kernel, Op, SizeExpr, Type};
-use flashtile_templates::expr::Shape;
 
 use crate::arch::{Arch, CopyOp, TensorOp, WARPGROUP};
 use crate::artifact::Resources;
 use crate::instance::Instance;
 use crate::lower;
-use crate::plan::{Plan, Storage};
+use crate::plan::{Plan, Shape, Storage};
 use crate::schedule::{KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, Walk, WorkOrder};
 
 /// Why a multiprocessor cannot hold `min_blocks` blocks at once. The promise goes to the compiler,

@@ -1,15 +1,17 @@
 //! Names in generated code. Kernel text may use any identifier of Rust; C++ and CUDA have names of their own, and so do the
 //! templates.
 //!
+//! Plans have names of their own, which are made names of C where text is made ([`in_c`]).
 //! A name stays as it is wherever it can. Else an underscore is appended, and letters beyond ASCII are written as their
 //! code points. This module alone knows which names are taken. Names in the calling contract ([`crate::Abi`]) are those of
 //! the kernel text, but for the entry point, which is a name of the generated file.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
-use flashtile_dsl::ir::Kernel;
 use flashtile_templates::identifiers;
+
+use crate::plan::Plan;
 
 /// Keywords and alternative tokens of C++20, and what CUDA adds. They can be no name at all.
 const KEYWORDS: &str = "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class \
@@ -121,24 +123,32 @@ pub(crate) fn entry(name: &str) -> String {
     free(name, Scope::Entry)
 }
 
-/// Gives the values of a kernel names that generated code can use.
-pub(crate) fn name_values(kernel: &mut Kernel) {
-    for value in kernel.values.keys() {
-        if let Some(name) = &kernel.values[value].name {
-            kernel.values[value].name = Some(free(name, Scope::Local));
+/// A plan with names that C takes: what text is made of.
+pub(crate) fn in_c(plan: &Plan) -> Plan {
+    let mut used: HashSet<String> = HashSet::new();
+    let mut given: HashMap<String, String> = HashMap::new();
+    let mut give = |name: &str, wanted: String| {
+        if given.contains_key(name) {
+            return;
         }
+        let mut text = free(&wanted, Scope::Local);
+        let mut number = 2;
+        while !used.insert(text.clone()) {
+            text = free(&format!("{wanted}_{number}"), Scope::Local);
+            number += 1;
+        }
+        given.insert(name.to_owned(), text);
+    };
+    let variables = plan.variables.iter().map(|v| &v.name);
+    for name in variables.chain(plan.loops.iter().map(|l| &l.coordinate)) {
+        // Statements of products name their operands themselves.
+        let in_products = identifiers().in_products.contains(name.as_str());
+        give(name, if in_products { format!("{name}_tile") } else { name.clone() });
     }
-}
-
-/// Names that no value of a kernel may take.
-pub(crate) fn taken() -> impl Iterator<Item = String> {
-    let written = KEYWORDS.split_whitespace().chain(WRITTEN.split_whitespace()).chain(BUILT_IN.split_whitespace());
-    written.chain(identifiers().everywhere.iter().copied()).map(str::to_owned)
-}
-
-/// Whether statements of matrix products use the name, in which operands of them are named.
-pub(crate) fn is_in_products(name: &str) -> bool {
-    identifiers().in_products.contains(name)
+    let mut renamed = plan.clone();
+    renamed.names_mut(&mut |name| give(name, name.clone()));
+    renamed.names_mut(&mut |name| name.clone_from(&given[name.as_str()]));
+    renamed
 }
 
 #[cfg(test)]

@@ -74,9 +74,9 @@ pub(crate) struct PlannedLaunch {
 }
 
 impl PlannedLaunch {
-    /// The calling contract.
-    pub fn abi(&self, early: bool) -> Abi {
-        let (instance, schedule, plan) = (&self.piece.instance, &self.piece.schedule, &self.plan);
+    /// The calling contract; `plan`: its plan, with the names of the text.
+    pub fn abi(&self, plan: &Plan, early: bool) -> Abi {
+        let (instance, schedule) = (&self.piece.instance, &self.piece.schedule);
         Abi {
             entry: names::entry(&instance.kernel.name),
             tensor_maps: plan.maps.clone(),
@@ -190,12 +190,7 @@ fn planned_launch(piece: Piece, given: Option<Plan>, is_main: bool, arch: &'stat
     if !reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons });
     }
-    let lowered = || {
-        let mut named = normal.clone();
-        names::name_values(&mut named);
-        lower::lower(&named, instance, schedule, &assumed)
-    };
-    let plan = given.map_or_else(lowered, Ok)?;
+    let plan = given.map_or_else(|| lower::lower(&normal, instance, schedule, &assumed), Ok)?;
     let shared_bytes = plan.shared_bytes();
     if shared_bytes as usize > arch.shared_per_block {
         reasons.push(format!("needs {shared_bytes} bytes of shared memory, a block has {}", arch.shared_per_block));

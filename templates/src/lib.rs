@@ -1,7 +1,7 @@
 //! CUDA C templates of flashtile and the typed contexts they are rendered from.
 //!
-//! Every line of CUDA and PTX that flashtile emits is in `cuda/*.cu.j2` of this crate or in the expression text of
-//! [`expr`]. A template makes no decision: what varies is in its context, chosen in Rust by the code generator.
+//! Every line of CUDA and PTX that flashtile emits is in `cuda/*.cu.j2` of this crate. What stands in
+//! them is rendered by the code generator: the text of expressions and of addresses.
 //!
 //! | folder | subject |
 //! | --- | --- |
@@ -10,7 +10,6 @@
 //! | `cuda/device` | device functions made of several instructions |
 //! | `cuda/statement` | one partial per plan statement |
 
-pub mod expr;
 mod identifiers;
 mod render;
 mod statement;

@@ -1,9 +1,9 @@
 //! Tiles computed in shared memory: who computes which part, and how it is read and written.
 
 use flashtile_dsl::ir::Elem;
-use flashtile_templates::expr::Domain;
 use flashtile_templates::{Compute, ComputedTile, PartInput, SharedValue, Wrapper};
 
+use super::expression::Domain;
 use super::writer::{Writer, parenthesized};
 use crate::error::Error;
 use crate::plan::{Computed, GlobalTile, Input, InputSource, Parts, Shared};
@@ -81,8 +81,7 @@ impl Writer<'_> {
     }
 
     fn part_origin(&mut self, part: &mut PartInput, from: &GlobalTile) {
-        let elem = self.e.instance.binding.elem(self.kernel(), self.kernel().tensor(from.tensor).elem);
-        part.r#type = computed_type(elem).into();
+        part.r#type = computed_type(from.elem).into();
         self.wrappers.insert(Wrapper::Integer);
         part.from = parenthesized(&self.uniform(&from.origin));
         part.stride = self.uniform(&from.row_stride);

@@ -81,7 +81,7 @@ impl Writer<'_> {
             space: format!("{}_launch", e.abi.entry),
             threads: e.plan.threads(),
             cluster: e.abi.cluster,
-            min_blocks: if e.plan.is_specialized() { e.schedule.min_blocks.max(1) } else { e.schedule.min_blocks },
+            min_blocks: if e.plan.is_specialized() { e.plan.min_blocks.max(1) } else { e.plan.min_blocks },
             shared_bytes: e.plan.shared_bytes(),
             wrappers,
             maps: e.plan.maps.iter().map(|m| m.name.clone()).collect(),

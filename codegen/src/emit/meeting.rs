@@ -1,12 +1,11 @@
 //! Statements of programs that meet: turns by a semaphore, states, barriers of a cluster.
 
-use flashtile_templates::expr::{Expr, Shape};
 use flashtile_templates::{AwaitPart, ClusterBarrier, PassPart, State, StateRun, Wrapper};
 
 use super::writer::Writer;
 use crate::error::Error;
 use crate::names;
-use crate::plan::{MeetBy, Meeting, Storage, VarId};
+use crate::plan::{Expr, MeetBy, Meeting, Shape, Storage, VarId};
 
 /// The named barrier of the threads that compute, where others do not: those of turns are numbered from 1.
 const BARRIER: u32 = 15;

@@ -1,43 +1,32 @@
 //! Statements that move tiles: global to shared memory, global memory to registers and back.
 
 use flashtile_dsl::ir::Elem;
-use flashtile_templates::expr::{Domain, Expr, Function, Shape, element_text};
 use flashtile_templates::{
     CopyTile, LoadFragment, LoadGlobal, StoreColumn, StoreElements, StoreFragment, StoreRow, When, Wrapper,
 };
 
+use super::expression::{Domain, element_text, text};
 use super::writer::parenthesized;
 use super::writer::{BODY, Writer};
 use crate::arch::CopyOp;
 use crate::error::Error;
-use crate::instance::Instance;
-use crate::plan::{GlobalTile, Slot, StmtOp, Storage, TileId, VarId};
-use crate::schedule::Schedule;
-
-/// Bytes per asynchronous or vector copy under the facts, or 0 for element by element.
-pub fn copy_bytes(instance: &Instance, schedule: &Schedule) -> u32 {
-    match (schedule.copy, instance.alignment()) {
-        (CopyOp::Sync, 16) => 16,
-        (CopyOp::Sync, _) => 0,
-        (_, bytes) => bytes,
-    }
-}
+use crate::plan::{Expr, Function, GlobalTile, Shape, Slot, StmtOp, Storage, TileId, VarId};
 
 /// Row within the tile's origin.
 fn row_text(domain: Domain) -> String {
-    Expr::RowPosition("first_row".into()).text(domain)
+    text(&Expr::RowPosition("first_row".into()), domain)
 }
 
 /// Column within the tile's origin.
 fn column_text(domain: Domain) -> String {
-    Expr::ColumnPosition("first_column".into()).text(domain)
+    text(&Expr::ColumnPosition("first_column".into()), domain)
 }
 
 impl Writer<'_> {
     pub(super) fn copy(&mut self, tile: TileId, slot: Slot, from: &GlobalTile) -> Result<String, Error> {
-        let bytes = copy_bytes(self.e.instance, self.e.schedule);
+        let (op, bytes) = (self.plan().copy, self.plan().copy_bytes);
         self.wrappers.extend([Wrapper::Integer, Wrapper::Tile]);
-        match self.e.schedule.copy {
+        match op {
             CopyOp::Sync => self.wrappers.extend([Wrapper::SharedAccess, Wrapper::CopySync { bytes }]),
             _ => self.wrappers.extend([Wrapper::CpAsync { bytes }, Wrapper::CopyCpAsync { bytes }]),
         }
@@ -59,7 +48,7 @@ impl Writer<'_> {
     pub(super) fn load(&mut self, to: VarId, from: &GlobalTile) -> Result<String, Error> {
         self.wrappers.insert(Wrapper::Widen);
         let v = self.plan().variables[to].clone();
-        let elem = self.e.instance.binding.elem(self.kernel(), self.kernel().tensor(from.tensor).elem);
+        let elem = from.elem;
         let quads = v.storage == Storage::Fragment(Shape::Accumulator)
             && matches!(elem, Elem::F16 | Elem::Bf16)
             && self.e.instance.alignment() == 16;
@@ -77,7 +66,7 @@ impl Writer<'_> {
             };
             return self.render(&fragment);
         }
-        let domain = self.plan().domain(to);
+        let domain = Domain::of_variable(&self.plan().variables[to]);
         let Storage::Fragment(shape) = self.plan().variables[to].storage else { unreachable!("loads write fragments") };
         let (rank, row, column) = match shape {
             Shape::Accumulator => (2, row_text(domain), column_text(domain)),
@@ -101,7 +90,7 @@ impl Writer<'_> {
 
     pub(super) fn store(&mut self, op: &StmtOp) -> Result<String, Error> {
         let StmtOp::Store { to, value, variable, shape, m_tiles, n_tiles } = op else { unreachable!("a store") };
-        let elem = self.e.instance.binding.elem(self.kernel(), self.kernel().tensor(to.tensor).elem);
+        let elem = to.elem;
         let origin = self.uniform(&to.origin);
         let row_stride = self.uniform(&to.row_stride);
         let rows_present = self.uniform(&to.rows_present);

@@ -1,6 +1,7 @@
 //! From a plan to CUDA C: every statement becomes one typed context, rendered by its template.
 
 mod compute;
+mod expression;
 mod file;
 mod meeting;
 mod memory;

@@ -3,16 +3,14 @@
 use flashtile_templates::{DotFfma, DotMma, DotWgmma, LoadFragments, Stage, Wrapper, wgmma_name};
 
 use super::writer::Writer;
-use crate::arch::TensorOp;
 use crate::error::Error;
-use crate::plan::{OperandA, Slot, StmtOp, TileId, VarId};
-use crate::schedule::Fragments;
+use crate::plan::{Atom, FragmentLoads, OperandA, Slot, StmtOp, TileId, VarId};
 
 impl Writer<'_> {
     /// Address of this warp's rows of a tile.
     pub(super) fn warp_rows(&self, tile: TileId, slot: Slot) -> String {
         let t = &self.plan().tiles[tile];
-        format!("{} + warp * {}", self.slot_address(tile, slot), t.rows / self.e.schedule.warps * t.pitch)
+        format!("{} + warp * {}", self.slot_address(tile, slot), t.rows / (self.plan().computing_threads() / 32) * t.pitch)
     }
 
     pub(super) fn load_fragments(&mut self, to: VarId, tile: TileId, slot: Slot) -> Result<String, Error> {
@@ -30,7 +28,7 @@ impl Writer<'_> {
     }
 
     pub(super) fn dot(&mut self, op: &StmtOp) -> Result<String, Error> {
-        let StmtOp::Dot { acc, zero, a, b, b_slot, k_major, depth, last } = op else { unreachable!("a dot") };
+        let StmtOp::Dot { acc, zero, a, b, b_slot, k_major, depth, atom } = op else { unreachable!("a dot") };
         let (v, tb) = (self.plan().variables[*acc].clone(), self.plan().tiles[*b].clone());
         let note = match a {
             OperandA::Tile(tile, _) => self.plan().tiles[*tile].name.clone(),
@@ -38,42 +36,16 @@ impl Writer<'_> {
         };
         let note =
             format!("{} {} {note} * {}{}", v.name, if *zero { "=" } else { "+=" }, tb.name, if *k_major { "^T" } else { "" });
-        if self.e.schedule.tensor_op == TensorOp::Wgmma {
-            return self.dot_wgmma(op, note);
-        }
-        if self.e.schedule.tensor_op == TensorOp::Ffma {
-            let OperandA::Tile(tile, slot) = a else { unreachable!("the scalar path stages A in shared memory") };
-            self.wrappers.extend([Wrapper::SharedAccess, Wrapper::Tile]);
-            let ta = self.plan().tiles[*tile].clone();
-            return self.render(&DotFfma {
-                note,
-                zero: *zero,
-                acc: v.name,
-                m_tiles: v.m_tiles,
-                n_tiles: v.n_tiles,
-                depth: *depth,
-                a: self.slot_address(*tile, *slot),
-                a_pitch: ta.pitch,
-                a_swizzle: ta.swizzle(),
-                a_row: "first_row".into(),
-                b: self.slot_address(*b, *b_slot),
-                b_pitch: tb.pitch,
-                b_swizzle: tb.swizzle(),
-                k_major: *k_major,
-            });
-        }
-        let shape = if self.e.schedule.tensor_op == TensorOp::MmaM16n8k8 { "m16n8k8" } else { "m16n8k16" };
-        self.wrappers.extend([Wrapper::Tile, Wrapper::Mma { shape, elem: tb.elem.name() }]);
-        let fragments = match self.e.schedule.fragments {
-            Fragments::Single => "single",
-            Fragments::PairedKMajor if !*k_major => "single",
-            Fragments::Preload if *last => "preload",
-            Fragments::Paired | Fragments::PairedKMajor | Fragments::Preload => "paired",
-            Fragments::DoubleBuffer => "double_buffer",
+        let (k, fragments, batch_m) = match *atom {
+            Atom::Wgmma => return self.dot_wgmma(op, note),
+            Atom::Ffma => return self.dot_ffma(op, note),
+            Atom::Mma { k, b, batch_m } => (k, b, batch_m),
         };
-        let width = if fragments == "single" { "x2" } else { "x4" };
-        self.wrappers.insert(if fragments == "single" { Wrapper::LdmatrixX2 } else { Wrapper::LdmatrixX4 });
-        let batch_m = self.e.schedule.batch_m;
+        let shape = if k == 8 { "m16n8k8" } else { "m16n8k16" };
+        self.wrappers.extend([Wrapper::Tile, Wrapper::Mma { shape, elem: tb.elem.name() }]);
+        let single = fragments == FragmentLoads::Single;
+        let width = if single { "x2" } else { "x4" };
+        self.wrappers.insert(if single { Wrapper::LdmatrixX2 } else { Wrapper::LdmatrixX4 });
         let register = |n: usize| match a {
             OperandA::Packed(p) => format!("{}[mt][2 * kt + {}][{}]", self.name(*p), n / 2, n % 2).replace(" + 0]", "]"),
             OperandA::Tile(..) => format!("a[{}][{n}]", if batch_m { "mt" } else { "0" }),
@@ -112,8 +84,33 @@ impl Writer<'_> {
             b_lane: format!("lane_{}_{}", if *k_major { "pairs" } else { "rows" }, tb.pitch),
             k_major: *k_major,
             load_b: format!("ldmatrix_{width}{}", if *k_major { "" } else { "_trans" }),
-            fragments,
+            fragments: fragments.name(),
             batch_m,
+        })
+    }
+
+    /// A product by multiply-adds.
+    fn dot_ffma(&mut self, op: &StmtOp, note: String) -> Result<String, Error> {
+        let StmtOp::Dot { acc, zero, a, b, b_slot, k_major, depth, .. } = op else { unreachable!("a dot") };
+        let (v, tb) = (self.plan().variables[*acc].clone(), self.plan().tiles[*b].clone());
+        let OperandA::Tile(tile, slot) = a else { unreachable!("the scalar path stages A in shared memory") };
+        self.wrappers.extend([Wrapper::SharedAccess, Wrapper::Tile]);
+        let ta = self.plan().tiles[*tile].clone();
+        self.render(&DotFfma {
+            note,
+            zero: *zero,
+            acc: v.name,
+            m_tiles: v.m_tiles,
+            n_tiles: v.n_tiles,
+            depth: *depth,
+            a: self.slot_address(*tile, *slot),
+            a_pitch: ta.pitch,
+            a_swizzle: ta.swizzle(),
+            a_row: "first_row".into(),
+            b: self.slot_address(*b, *b_slot),
+            b_pitch: tb.pitch,
+            b_swizzle: tb.swizzle(),
+            k_major: *k_major,
         })
     }
 

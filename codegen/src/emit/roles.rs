@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 
 use flashtile_dsl::ir::SizeKind;
-use flashtile_templates::expr::Expr;
 use flashtile_templates::{
     Acquire, Advance, Barriers, Fill, FillPart, FirstTurn, Let, PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role,
     Settle, TakeTurn, When, WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
@@ -13,8 +12,8 @@ use super::writer::{BODY, Writer};
 use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::names;
-use crate::plan::{Iteration, Stmt, StmtOp, TileId, WORK_SLOTS, effects};
-use crate::schedule::{Persistent, PingPong};
+use crate::plan::{Expr, Iteration, Operator, Param, Stmt, StmtOp, TileId, WORK_SLOTS, effects};
+use crate::schedule::Persistent;
 
 impl Writer<'_> {
     /// The whole body: barriers, then a branch for each role.
@@ -26,7 +25,7 @@ impl Writer<'_> {
         let tiles = plan.tiles.iter().filter_map(|t| Some((t.slots, t.barriers?)));
         let work = plan.work_ring.map(|at| (WORK_SLOTS, at));
         let rings = tiles.chain(work).map(|(slots, at)| RingBarriers { slots, full: at, empty: at + 8 * slots }).collect();
-        out.push_str(&self.render(&Barriers { rings, warps: self.e.schedule.warps })?);
+        out.push_str(&self.render(&Barriers { rings, warps: self.plan().computing_threads() / 32 })?);
         out.push_str(&self.meet_launches());
         for role in &plan.roles {
             self.producer = role.name == "producer";
@@ -67,7 +66,7 @@ impl Writer<'_> {
 
     fn consumers(&mut self, body: &[Stmt]) -> Result<String, Error> {
         let mut out = self.places(0)?;
-        if self.e.schedule.ping_pong != PingPong::Off {
+        if takes_turns(body) {
             self.wrappers.insert(Wrapper::NamedBarrier);
             out.push_str(&self.render(&FirstTurn { groups: self.groups() })?);
         }
@@ -86,7 +85,7 @@ impl Writer<'_> {
     }
 
     fn groups(&self) -> u32 {
-        self.e.schedule.warps / WARPGROUP
+        self.plan().computing_threads() / 32 / WARPGROUP
     }
 
     /// Addresses of the full and the empty mbarrier of a ring's next slot, and the step to the one after.
@@ -111,7 +110,7 @@ impl Writer<'_> {
         let parts = (0..t.slabs)
             .map(|part| FillPart {
                 offset: part * t.rows * t.pitch,
-                column: self.uniform(&Expr::infix("+", at[0].clone(), Expr::Int(i64::from(part * t.pitch / 2)))),
+                column: self.uniform(&Expr::infix(Operator::Add, at[0].clone(), Expr::Int(i64::from(part * t.pitch / 2)))),
             })
             .collect();
         let others = at[1..].iter().map(|e| format!(", {}", self.uniform(e))).collect();
@@ -183,7 +182,8 @@ impl Writer<'_> {
     fn sizes_named(&self, body: &[Stmt]) -> Vec<String> {
         let named: HashSet<String> = body.iter().flat_map(|s| effects(self.plan(), s).reads).collect();
         let runtime = self.kernel().sizes.values().filter(|s| s.kind == SizeKind::Runtime);
-        runtime.map(|s| names::field(&s.name)).filter(|name| named.contains(&format!("params.{name}"))).collect()
+        let is_read = |name: &&String| named.contains(&Param::Value((*name).clone()).to_string());
+        runtime.map(|s| &s.name).filter(is_read).map(|name| names::field(name)).collect()
     }
 
     pub(super) fn work(&mut self, body: &[Stmt]) -> Result<String, Error> {
@@ -205,4 +205,9 @@ impl Writer<'_> {
         }
         self.nested(&WorkDynamicConsumers { programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body)
     }
+}
+
+/// Whether warpgroups take turns.
+fn takes_turns(body: &[Stmt]) -> bool {
+    body.iter().any(|s| s.op == StmtOp::TakeTurn || s.op.bodies().into_iter().any(takes_turns))
 }

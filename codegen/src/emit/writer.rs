@@ -4,18 +4,18 @@
 use std::collections::BTreeSet;
 
 use flashtile_dsl::ir::{Elem, Kernel, ReduceOp};
-use flashtile_templates::expr::{Domain, Expr, Function, Shape, each_text, element_text};
 use flashtile_templates::{
     Barrier, Commit, Declare, Let, Loop, LoopPairs, Map, Otherwise, Pack, QuadMax, QuadSum, Reduce, Renderer, Step, Template,
     Vote, Wait, When, Wrapper,
 };
 
+use super::expression::{Domain, each_text, element_text, text, wrappers};
 use crate::abi::Abi;
-use crate::arch::{Arch, TensorOp};
+use crate::arch::Arch;
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{Guard, Iteration, LetType, Plan, Slot, Stmt, StmtOp, Storage, TileId, VarId};
-use crate::schedule::{Edges, Schedule, Walk};
+use crate::plan::{Atom, Expr, Guard, Iteration, LetType, Operator, Plan, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId};
+use crate::schedule::{Schedule, Walk};
 
 /// When a launch waits for the one before it, which has not ended when this one begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +33,6 @@ pub enum LaunchWait {
 pub struct Emission<'a> {
     pub plan: &'a Plan,
     pub instance: &'a Instance,
-    pub schedule: &'a Schedule,
     pub arch: &'static Arch,
     pub abi: &'a Abi,
     pub wait: LaunchWait,
@@ -111,43 +110,8 @@ impl Writer<'_> {
 
     /// Text of an expression; notes the wrappers it needs.
     pub(super) fn text(&mut self, e: &Expr, domain: Domain) -> String {
-        let mut needed = Vec::new();
-        e.visit(&mut |e| match e {
-            Expr::Call(f, _) => needed.push(*f),
-            Expr::Float(x) if (*x as f32).is_infinite() => drop(self.wrappers.insert(Wrapper::Infinite)),
-            _ => {}
-        });
-        for f in needed {
-            self.need(f);
-        }
-        e.text(domain)
-    }
-
-    pub(super) fn need(&mut self, f: Function) {
-        let wrappers: &[Wrapper] = match f {
-            Function::Ex2 => &[Wrapper::Ex2],
-            Function::Lg2 => &[Wrapper::Lg2],
-            Function::Reciprocal => &[Wrapper::Rcp],
-            Function::ReciprocalNormal => &[Wrapper::RcpNormal],
-            Function::Tanh => &[Wrapper::Ex2, Wrapper::Tanh],
-            Function::TanhApprox => &[Wrapper::TanhApprox],
-            Function::TanhAbsolute => &[Wrapper::Ex2, Wrapper::RcpNormal, Wrapper::TanhAbsolute],
-            Function::DivFull => &[Wrapper::DivFull],
-            Function::Abs | Function::RoundedProduct | Function::MultiplyAdd | Function::Library(_) => &[],
-            Function::Max => &[Wrapper::Fmax],
-            Function::Min => &[Wrapper::Fmin],
-            Function::Most | Function::Least | Function::FloorDiv | Function::FloorRem => &[Wrapper::Integer],
-            Function::FloorDivSigned | Function::FloorRemSigned => &[Wrapper::IntegerSigned],
-            Function::MostWide | Function::LeastWide | Function::FloorDivWide | Function::FloorRemWide => &[Wrapper::IntegerWide],
-            Function::VisibleOrZero => &[Wrapper::Infinite, Wrapper::VisibleOrZero],
-            Function::DivOrZero | Function::TimesInverseOrZero => &[Wrapper::DivOrZero],
-            Function::RoundF16 => &[Wrapper::NarrowF16, Wrapper::Widen],
-            Function::RoundBf16 => &[Wrapper::NarrowBf16, Wrapper::Widen],
-            Function::NarrowF16 => &[Wrapper::NarrowF16],
-            Function::NarrowBf16 => &[Wrapper::NarrowBf16],
-            Function::Widen => &[Wrapper::Widen],
-        };
-        self.wrappers.extend(wrappers);
+        self.wrappers.extend(wrappers(e));
+        text(e, domain)
     }
 
     pub(super) fn uniform(&mut self, e: &Expr) -> String {
@@ -188,10 +152,11 @@ impl Writer<'_> {
 
     /// Constants: the thread's first row and column, lane offsets within tiles.
     pub(super) fn shared_names(&mut self, body: &mut String) -> Result<(), Error> {
-        let rows_per_warp = self.e.schedule.block_m / self.e.schedule.warps;
-        body.push_str(&self.let_text("first_row", LetType::Int, &Expr::name(format!("warp * {rows_per_warp} + lane / 4")))?);
-        body.push_str(&self.let_text("first_column", LetType::Int, &Expr::name("2 * (lane % 4)"))?);
-        if matches!(self.e.schedule.tensor_op, TensorOp::Ffma | TensorOp::Wgmma) {
+        let first_row = format!("warp * {} + lane / 4", self.plan().rows_per_warp);
+        for (name, value) in [("first_row", first_row), ("first_column", "2 * (lane % 4)".to_owned())] {
+            body.push_str(&self.render(&Let { r#type: "int".into(), name: name.into(), value })?);
+        }
+        if !self.plan().roles.iter().any(|role| loads_fragments(&role.body)) {
             return Ok(());
         }
         let kinds: BTreeSet<(u32, u32)> = self.plan().tiles.iter().map(|t| (t.pitch, t.swizzle())).collect();
@@ -361,7 +326,7 @@ impl Writer<'_> {
     }
 
     pub(super) fn map(&mut self, to: VarId, value: &Expr) -> Result<String, Error> {
-        let domain = self.plan().domain(to);
+        let domain = Domain::of_variable(&self.plan().variables[to]);
         let Storage::Fragment(shape) = self.plan().variables[to].storage else { unreachable!("maps write fragments") };
         let value = self.text(value, domain);
         let (each, to) = (self.each(to, domain), element_text(&self.name(to), shape, domain));
@@ -402,7 +367,7 @@ impl Writer<'_> {
                 n => n.to_string(),
             },
             Slot::Of(Iteration::Ahead(id, n)) => {
-                let from = self.plan().loops[id].number().text(Domain::Uniform);
+                let from = text(&self.plan().loops[id].number(), Domain::Uniform);
                 match (from.contains(' '), n) {
                     (false, 0) => format!("{from} % {}", t.slots),
                     (true, 0) => format!("({from}) % {}", t.slots),
@@ -435,21 +400,20 @@ impl Writer<'_> {
             }
             Guard::OneLeft(id) => {
                 let l = self.plan().loops[*id].clone();
-                let trips = Expr::infix("%", Expr::infix("-", l.hi, l.lo), Expr::Int(2));
-                self.uniform(&Expr::infix("==", trips, Expr::Int(0)))
+                let trips = Expr::infix(Operator::Rem, Expr::infix(Operator::Sub, l.hi, l.lo), Expr::Int(2));
+                self.uniform(&Expr::infix(Operator::Eq, trips, Expr::Int(0)))
             }
             Guard::Cut(ids) => {
-                debug_assert_eq!(self.e.schedule.edges, Edges::Split);
                 let conditions = ids.iter().map(|&id| {
                     let l = self.plan().loops[id].clone();
-                    let after = Expr::infix(">=", Expr::name(l.coordinate.clone()), l.full_hi);
+                    let after = Expr::infix(Operator::Ge, Expr::name(l.coordinate.clone()), l.full_hi);
                     if l.full_lo == l.lo {
                         after
                     } else {
-                        Expr::infix("||", Expr::infix("<", Expr::name(l.coordinate), l.full_lo), after)
+                        Expr::infix(Operator::Or, Expr::infix(Operator::Lt, Expr::name(l.coordinate), l.full_lo), after)
                     }
                 });
-                let condition = conditions.reduce(|a, b| Expr::infix("||", a, b)).expect("a loop cuts the tile");
+                let condition = conditions.reduce(|a, b| Expr::infix(Operator::Or, a, b)).expect("a loop cuts the tile");
                 self.uniform(&condition)
             }
         }
@@ -458,4 +422,12 @@ impl Writer<'_> {
 
 pub(super) fn parenthesized(text: &str) -> String {
     if text.contains(' ') { format!("({text})") } else { text.to_owned() }
+}
+
+/// Whether a statement loads fragments with `ldmatrix`.
+fn loads_fragments(body: &[Stmt]) -> bool {
+    body.iter().any(|s| {
+        matches!(s.op, StmtOp::LoadFragments { .. } | StmtOp::Dot { atom: Atom::Mma { .. }, .. })
+            || s.op.bodies().into_iter().any(loads_fragments)
+    })
 }

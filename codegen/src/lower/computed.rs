@@ -11,13 +11,13 @@
 use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{BinaryOp, BlockId, Dim, Elem, Kernel, Op, OpId, Type, ValueId};
-use flashtile_templates::expr::{Expr, Shape};
 
 use super::classify::users_and_order;
 use super::{Home, Lowering};
 use crate::error::Error;
-use crate::names;
-use crate::plan::{Computed, Input, InputSource, Iteration, LetType, OperandA, Shared, Slot, StmtOp, TileId};
+use crate::plan::{
+    Builtin, Computed, Expr, Input, InputSource, Iteration, LetType, OperandA, Operator, Shape, Shared, Slot, StmtOp, TileId,
+};
 
 /// Operands that one statement makes.
 #[derive(Clone, Debug)]
@@ -535,7 +535,7 @@ impl Lowering<'_> {
                 let block = Expr::Int(i64::from(self.block_size(axis)));
                 let coordinate = self.coordinate(*c).to_owned();
                 let first = self.unique(&format!("{coordinate}_first"));
-                let value = Expr::infix("*", Expr::name(coordinate), block);
+                let value = Expr::infix(Operator::Mul, Expr::name(coordinate), block);
                 self.push(StmtOp::Let { name: first.clone(), ty: LetType::Int, value });
                 if making.dims[0] == Dim::Axis(axis) { Expr::RowPosition(first) } else { Expr::ColumnPosition(first) }
             }
@@ -566,17 +566,18 @@ impl Lowering<'_> {
                 value?
             }
         };
-        let value = if making.uses.get(&(v, transposed)).is_some_and(|&n| n > 1) && !matches!(value, Expr::Element(..)) {
-            let name = self.value_name(v);
-            let elem = match kernel.tile(v).elem {
-                elem @ (Elem::I32 | Elem::Bool) => elem,
-                _ => Elem::F32,
+        let value =
+            if making.uses.get(&(v, transposed)).is_some_and(|&n| n > 1) && !matches!(value, Expr::Element(..) | Expr::Name(_)) {
+                let name = self.value_name(v);
+                let elem = match kernel.tile(v).elem {
+                    elem @ (Elem::I32 | Elem::Bool) => elem,
+                    _ => Elem::F32,
+                };
+                making.shared.push(Shared { name: name.clone(), elem, value });
+                Expr::Name(name)
+            } else {
+                value
             };
-            making.shared.push(Shared { name: name.clone(), elem, value });
-            Expr::Name(name)
-        } else {
-            value
-        };
         making.done.insert((v, transposed), value.clone());
         Ok(value)
     }
@@ -604,10 +605,7 @@ impl Lowering<'_> {
         };
         let name = match self.kernel.values[v].name.clone() {
             Some(name) => self.unique(&name),
-            None => {
-                let name = names::field(&self.kernel.params[tensor].name);
-                self.unique(&format!("{name}_part"))
-            }
+            None => self.unique(&format!("{}_part", self.kernel.params[tensor].name)),
         };
         making.inputs.push(Input { name: name.clone(), from });
         Ok(Expr::Element(name, shape))
@@ -620,7 +618,7 @@ impl Lowering<'_> {
         }
         let mut bounds = Vec::new();
         for (d, dim) in dims.iter().enumerate() {
-            let position = if d == 0 { Expr::name("row") } else { Expr::infix("+", Expr::name("column"), Expr::name("e")) };
+            let position = Expr::Builtin(if d == 0 { Builtin::Row } else { Builtin::Column });
             let present = match dim {
                 Dim::Range(len) => {
                     let exact = self.constant(len);
@@ -632,12 +630,16 @@ impl Lowering<'_> {
                 Dim::Axis(axis) => {
                     let block = Expr::Int(i64::from(self.block_size(*axis)));
                     let coordinate = self.coordinate_of(*axis);
-                    Expr::infix("-", self.size(&self.kernel.axes[*axis].extent), Expr::infix("*", coordinate, block))
+                    Expr::infix(
+                        Operator::Sub,
+                        self.size(&self.kernel.axes[*axis].extent),
+                        Expr::infix(Operator::Mul, coordinate, block),
+                    )
                 }
             };
-            bounds.push(Expr::infix("<", position, present));
+            bounds.push(Expr::infix(Operator::Lt, position, present));
         }
-        let Some(bounds) = bounds.into_iter().reduce(|a, b| Expr::infix("&&", a, b)) else { return value };
+        let Some(bounds) = bounds.into_iter().reduce(|a, b| Expr::infix(Operator::And, a, b)) else { return value };
         Expr::Select(Box::new(bounds), Box::new(value), Box::new(Expr::Float(0.0)))
     }
 

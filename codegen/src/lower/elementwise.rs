@@ -4,14 +4,12 @@ use flashtile_dsl::analysis::streaming::constant_fill;
 use flashtile_dsl::ir::{
     BinaryOp, CompareOp, Elem, IndexOp, Kernel, Op, OpId, ParamKind, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
 };
-use flashtile_templates::expr::{Expr, Function, Shape};
 
 use super::approximate::{self, Approximation};
 use super::{Home, Lowering};
 use crate::error::Error;
-use crate::names;
 use crate::ops;
-use crate::plan::{LetType, StmtOp};
+use crate::plan::{Cast, Expr, Function, LetType, Operator, StmtOp};
 use crate::rewrite::edit;
 
 /// Integer arithmetic on indices; `positive`: that of `b` is positive.
@@ -19,9 +17,9 @@ pub(super) fn index_expr(op: IndexOp, a: Expr, b: Expr, positive: bool) -> Expr 
     match op {
         IndexOp::Div if !positive => Expr::call(Function::FloorDivSigned, [a, b]),
         IndexOp::Rem if !positive => Expr::call(Function::FloorRemSigned, [a, b]),
-        IndexOp::Add => Expr::infix("+", a, b),
-        IndexOp::Sub => Expr::infix("-", a, b),
-        IndexOp::Mul => Expr::infix("*", a, b),
+        IndexOp::Add => Expr::infix(Operator::Add, a, b),
+        IndexOp::Sub => Expr::infix(Operator::Sub, a, b),
+        IndexOp::Mul => Expr::infix(Operator::Mul, a, b),
         IndexOp::Div => Expr::call(Function::FloorDiv, [a, b]),
         IndexOp::Rem => Expr::call(Function::FloorRem, [a, b]),
         IndexOp::Min => Expr::call(Function::Least, [a, b]),
@@ -51,7 +49,7 @@ impl Lowering<'_> {
             let name = self.value_name(result);
             let integer = matches!(ty.elem, Elem::I32 | Elem::Bool);
             self.push(StmtOp::Let { name: name.clone(), ty: LetType::of(integer), value });
-            self.homes.insert(result, Home::Inline(Expr::Element(name, Shape::Uniform)));
+            self.homes.insert(result, Home::Inline(Expr::Name(name)));
             return Ok(());
         }
         let to = self.destination(result);
@@ -75,14 +73,14 @@ impl Lowering<'_> {
         let mut value = Expr::call(Function::Reciprocal, [divisor.clone()]);
         let vanish = op == BinaryOp::DivOrZero && self.vanish_together(a, b);
         if vanish {
-            let zero = Expr::infix("==", divisor, Expr::Float(0.0));
+            let zero = Expr::infix(Operator::Eq, divisor, Expr::Float(0.0));
             value = Expr::Select(Box::new(zero), Box::new(Expr::Float(0.0)), Box::new(value));
         }
         self.push(StmtOp::Map { to, value });
         let (a, inverse) = (self.expr(a)?, self.element(to));
         Ok(Some(match op {
-            _ if vanish => Expr::infix("*", a, inverse),
-            BinaryOp::Div => Expr::infix("*", a, inverse),
+            _ if vanish => Expr::infix(Operator::Mul, a, inverse),
+            BinaryOp::Div => Expr::infix(Operator::Mul, a, inverse),
             _ => Expr::call(Function::TimesInverseOrZero, [a, inverse]),
         }))
     }
@@ -138,11 +136,11 @@ impl Lowering<'_> {
             Op::Constant(_, c) => Expr::Float(*c),
             Op::Scalar(p) => {
                 debug_assert!(matches!(self.kernel.params[*p].kind, ParamKind::Scalar(_)));
-                Expr::name(format!("params.{}", names::field(&self.kernel.params[*p].name)))
+                Expr::param(self.kernel.params[*p].name.clone())
             }
             Op::FromIndex(i) => match self.index(*i) {
                 // An `i32` has the lower 32 bits of the index.
-                index if self.instance.facts.wide && !matches!(index, Expr::Int(_)) => Expr::ToInt(Box::new(index)),
+                index if self.instance.facts.wide && !matches!(index, Expr::Int(_)) => index.cast(Cast::Int),
                 index => index,
             },
             Op::Pos(c) => match self.kernel.ty(*c) {
@@ -175,12 +173,12 @@ impl Lowering<'_> {
             }
             Op::Compare(op, a, b) => {
                 let operator = match op {
-                    CompareOp::Eq => "==",
-                    CompareOp::Ne => "!=",
-                    CompareOp::Lt => "<",
-                    CompareOp::Le => "<=",
-                    CompareOp::Gt => ">",
-                    CompareOp::Ge => ">=",
+                    CompareOp::Eq => Operator::Eq,
+                    CompareOp::Ne => Operator::Ne,
+                    CompareOp::Lt => Operator::Lt,
+                    CompareOp::Le => Operator::Le,
+                    CompareOp::Gt => Operator::Gt,
+                    CompareOp::Ge => Operator::Ge,
                 };
                 let (a, b) = (self.expr(*a)?, self.expr(*b)?);
                 let exact = !self.instance.facts.wide && data.op.operands().into_iter().all(|v| !has_loads(self.kernel, v));
@@ -197,8 +195,8 @@ impl Lowering<'_> {
                     Elem::F16 | Elem::Bf16 if self.is_operand_a(data.results[0]) => value,
                     Elem::F16 => Expr::call(Function::RoundF16, [value]),
                     Elem::Bf16 => Expr::call(Function::RoundBf16, [value]),
-                    Elem::F32 if from == Elem::I32 => Expr::ToFloat(Box::new(value)),
-                    Elem::I32 if from != Elem::I32 => Expr::ToInt(Box::new(value)),
+                    Elem::F32 if from == Elem::I32 => value.cast(Cast::Float),
+                    Elem::I32 if from != Elem::I32 => value.cast(Cast::Int),
                     _ => value,
                 }
             }
@@ -218,10 +216,10 @@ impl Lowering<'_> {
         Ok(match numerator {
             Some(c) if approximate::is_at_least_one(self.kernel, b) => {
                 let inverse = Expr::call(Function::ReciprocalNormal, [divisor]);
-                if c == 1.0 { inverse } else { Expr::infix("*", x, inverse) }
+                if c == 1.0 { inverse } else { Expr::infix(Operator::Mul, x, inverse) }
             }
             _ if self.classes.approximate.contains_key(&id) => Expr::call(Function::DivFull, [x, divisor]),
-            _ => Expr::infix("/", x, divisor),
+            _ => Expr::infix(Operator::Div, x, divisor),
         })
     }
 
@@ -249,7 +247,7 @@ impl Lowering<'_> {
         let dims = self.kernel.tile(result).dims.clone();
         let keep = self.expr(keep)?;
         let keep = match self.in_bounds(&dims) {
-            Some(bounds) => one_upper_bound(Expr::infix("&&", keep, bounds)),
+            Some(bounds) => one_upper_bound(Expr::infix(Operator::And, keep, bounds)),
             None => keep,
         };
         let x_home = self.homes.get(&x).cloned();
@@ -321,7 +319,7 @@ fn has_loads(kernel: &Kernel, value: ValueId) -> bool {
 fn one_upper_bound(condition: Expr) -> Expr {
     fn conjuncts(e: Expr, out: &mut Vec<Expr>) {
         match e {
-            Expr::Infix("&&", a, b) => {
+            Expr::Infix(Operator::And, a, b) => {
                 conjuncts(*a, out);
                 conjuncts(*b, out);
             }
@@ -336,10 +334,14 @@ fn one_upper_bound(condition: Expr) -> Expr {
     for e in all {
         // The column, and what it is less than.
         let bound = match e {
-            Expr::Infix("<", c, x) if matches!(*c, Expr::ColumnPosition(_)) => Ok((*c, *x)),
-            Expr::Infix("<=", c, x) if matches!(*c, Expr::ColumnPosition(_)) => Ok((*c, Expr::infix("+", *x, one()))),
-            Expr::Infix(">", x, c) if matches!(*c, Expr::ColumnPosition(_)) => Ok((*c, *x)),
-            Expr::Infix(">=", x, c) if matches!(*c, Expr::ColumnPosition(_)) => Ok((*c, Expr::infix("+", *x, one()))),
+            Expr::Infix(Operator::Lt, c, x) if matches!(*c, Expr::ColumnPosition(_)) => Ok((*c, *x)),
+            Expr::Infix(Operator::Le, c, x) if matches!(*c, Expr::ColumnPosition(_)) => {
+                Ok((*c, Expr::infix(Operator::Add, *x, one())))
+            }
+            Expr::Infix(Operator::Gt, x, c) if matches!(*c, Expr::ColumnPosition(_)) => Ok((*c, *x)),
+            Expr::Infix(Operator::Ge, x, c) if matches!(*c, Expr::ColumnPosition(_)) => {
+                Ok((*c, Expr::infix(Operator::Add, *x, one())))
+            }
             other => Err(other),
         };
         match bound {
@@ -350,6 +352,6 @@ fn one_upper_bound(condition: Expr) -> Expr {
             Err(other) => others.push(other),
         }
     }
-    let bounds = bounds.into_iter().map(|(column, limit)| Expr::infix("<", column, limit));
-    others.into_iter().chain(bounds).reduce(|a, b| Expr::infix("&&", a, b)).expect("a condition has conjuncts")
+    let bounds = bounds.into_iter().map(|(column, limit)| Expr::infix(Operator::Lt, column, limit));
+    others.into_iter().chain(bounds).reduce(|a, b| Expr::infix(Operator::And, a, b)).expect("a condition has conjuncts")
 }

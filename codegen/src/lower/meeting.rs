@@ -23,11 +23,10 @@
 //! ```
 
 use flashtile_dsl::ir::{AxisId, BlockId, Op, OpId, ProgramDim, ValueId};
-use flashtile_templates::expr::Expr;
 
 use super::{Home, Lowering};
 use crate::error::Error;
-use crate::plan::{Guard, LoopInfo, MeetBy, Meeting, Stmt, StmtOp, VarId, state_bytes};
+use crate::plan::{Expr, Guard, LoopInfo, MeetBy, Meeting, Operator, Stmt, StmtOp, VarId, state_bytes};
 use crate::rewrite::edit;
 use crate::schedule::{Combine, Walk};
 
@@ -88,7 +87,7 @@ impl Lowering<'_> {
             let here = place(self, dim, v);
             number = Some(match number {
                 None => here,
-                Some(n) => Expr::infix("+", Expr::infix("*", n, count.clone()), here),
+                Some(n) => Expr::infix(Operator::Add, Expr::infix(Operator::Mul, n, count.clone()), here),
             });
         }
         let group = self.unique("meeting");

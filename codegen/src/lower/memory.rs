@@ -1,12 +1,12 @@
 //! Tiles in global memory (origins, strides, what exists) and in shared memory (geometry, places).
 
 use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, Type, ValueId};
-use flashtile_templates::expr::{Expr, Function, Shape};
 
 use super::{Home, Lowering, Pending};
 use crate::error::Error;
-use crate::names;
-use crate::plan::{GlobalTile, LetType, SharedTile, Slot, StmtOp, TileId, WORK_RING_BYTES};
+use crate::plan::{
+    Cast, Expr, Function, GlobalTile, LetType, Operator, Param, SharedTile, Slot, StmtOp, TileId, WORK_RING_BYTES,
+};
 use crate::schedule::{Persistent, SharedLayout};
 
 /// Accesses to tensors that are read and written, since the last barrier. Several lanes read an element of a row, and one of them
@@ -31,10 +31,10 @@ impl Lowering<'_> {
     /// ahead addresses a later tile).
     pub(super) fn global_tile(&self, tensor: ParamId, at: &[At], tile_number: Option<(ValueId, Expr)>) -> GlobalTile {
         let decl = self.kernel.tensor(tensor);
-        let name = names::field(&self.kernel.params[tensor].name);
+        let name = &self.kernel.params[tensor].name;
         let last = at.len() - 1;
-        let stride = |d: usize| if d == last { Expr::Int(1) } else { Expr::name(format!("params.{name}_stride{d}")) };
-        let mut origin = Expr::name(format!("params.{name}"));
+        let stride = |d: usize| if d == last { Expr::Int(1) } else { Expr::Param(Param::Stride(name.clone(), d as u32)) };
+        let mut origin = Expr::Param(Param::Address(name.clone()));
         let mut present: Vec<(Expr, Expr, bool)> = Vec::new(); // stride, elements that exist, whole padded tile
         for (d, (a, extent)) in at.iter().zip(&decl.shape).enumerate() {
             let start = match a {
@@ -45,8 +45,8 @@ impl Lowering<'_> {
                         Some((coordinate, number)) if coordinate == v => number.clone(),
                         _ => Expr::name(self.coordinate(*v)),
                     };
-                    let start = Expr::infix("*", number, Expr::Int(i64::from(self.block_size(*axis))));
-                    present.push((stride(d), Expr::infix("-", self.size(extent), start.clone()), false));
+                    let start = Expr::infix(Operator::Mul, number, Expr::Int(i64::from(self.block_size(*axis))));
+                    present.push((stride(d), Expr::infix(Operator::Sub, self.size(extent), start.clone()), false));
                     start
                 }
                 At::Range { start, len } => {
@@ -58,15 +58,16 @@ impl Lowering<'_> {
             if start == Expr::Int(0) {
                 continue;
             }
-            let offset = if d == last { start } else { Expr::infix("*", Expr::ToWide(Box::new(start)), stride(d)) };
-            origin = Expr::infix("+", origin, offset);
+            let offset = if d == last { start } else { Expr::infix(Operator::Mul, start.cast(Cast::Wide), stride(d)) };
+            origin = Expr::infix(Operator::Add, origin, offset);
         }
         let one = (Expr::Int(1), Expr::Int(1), true);
         let mut present = present.into_iter();
         let rows = present.next().unwrap_or_else(|| one.clone());
         let columns = present.next().unwrap_or(one);
         GlobalTile {
-            tensor,
+            tensor: name.clone(),
+            elem: self.instance.binding.elem(self.kernel, decl.elem),
             origin,
             row_stride: rows.0,
             rows_present: rows.1,
@@ -104,9 +105,9 @@ impl Lowering<'_> {
         if dims.is_empty() {
             let name = self.value_name(result);
             let integer = self.kernel.tile(result).elem == Elem::I32;
-            let read = Expr::call(Function::Widen, [Expr::Prefix("*", Box::new(from.origin))]);
+            let read = Expr::call(Function::Read, [from.origin]);
             self.push(StmtOp::Let { name: name.clone(), ty: LetType::of(integer), value: read });
-            self.homes.insert(result, Home::Inline(Expr::Element(name, Shape::Uniform)));
+            self.homes.insert(result, Home::Inline(Expr::Name(name)));
             return Ok(());
         }
         if dims.len() == 2 && at.iter().rposition(|a| !matches!(a, At::Index(_))) != Some(at.len() - 1) {
@@ -133,11 +134,8 @@ impl Lowering<'_> {
         if dims.len() == 2 {
             self.variable(value)?;
         }
-        let variable = match self.homes.get(&value) {
-            Some(Home::Variable(v)) => Some(*v),
-            _ => None,
-        };
         let value = self.expr(value)?;
+        let variable = self.plan.stored(&value);
         let (shape, m_tiles, n_tiles) = self.shape(&dims);
         if self.kernel.tensor(tensor).direction == Direction::InOut {
             if self.exchange.loaded {
@@ -158,7 +156,7 @@ impl Lowering<'_> {
         }
         let dims = self.dims_of(at);
         let elem = self.instance.binding.elem(self.kernel, self.kernel.tensor(*tensor).elem);
-        let wanted = self.kernel.values[result].name.clone().unwrap_or_else(|| names::field(&self.kernel.params[*tensor].name));
+        let wanted = self.kernel.values[result].name.clone().unwrap_or_else(|| self.kernel.params[*tensor].name.clone());
         let name = self.unique(&format!("{wanted}_tile"));
         let (rows, columns) = (self.padded(&dims[0]), self.padded(&dims[1]));
         Ok(self.add_tile(name, elem, rows, columns, slots, false))
@@ -213,13 +211,13 @@ impl Lowering<'_> {
     }
 
     pub(super) fn push_commit(&mut self) {
-        if self.plan.asynchronous {
+        if self.plan.is_asynchronous() {
             self.push(StmtOp::Commit);
         }
     }
 
     pub(super) fn push_wait(&mut self, pending: u32) {
-        if self.plan.asynchronous {
+        if self.plan.is_asynchronous() {
             self.push(StmtOp::Wait(pending));
         }
     }

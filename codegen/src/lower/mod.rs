@@ -35,7 +35,6 @@ mod unused;
 use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{At, AxisId, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId};
-use flashtile_templates::expr::{Expr, Function, Shape};
 
 use flashtile_dsl::analysis::index::Trend;
 
@@ -43,8 +42,9 @@ use crate::arch::{CopyOp, TensorOp};
 use crate::blocks;
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::names;
-use crate::plan::{LetType, LoopId, Plan, Role, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable};
+use crate::plan::{
+    Builtin, Expr, Function, LetType, LoopId, Operator, Plan, Role, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable,
+};
 use crate::schedule::Schedule;
 use classify::Classes;
 pub use program::trip_trend;
@@ -80,7 +80,10 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
             variables: Vec::new(),
             loops: Vec::new(),
             roles: Vec::new(),
-            asynchronous: schedule.copy != CopyOp::Sync,
+            copy: schedule.copy,
+            copy_bytes: copy_bytes(instance, schedule),
+            rows_per_warp: schedule.block_m / schedule.warps,
+            min_blocks: schedule.min_blocks,
             maps: Vec::new(),
             work: schedule.persistent,
             programs: Expr::Int(1),
@@ -88,7 +91,7 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
             meeting: None,
         },
         homes: HashMap::new(),
-        names: names::taken().collect(),
+        names: HashSet::new(),
         forced: HashMap::new(),
         loops_by_axis: HashMap::new(),
         pending: Vec::new(),
@@ -118,6 +121,15 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
     }
     lowering.place_tiles();
     Ok(lowering.plan)
+}
+
+/// Bytes of each asynchronous or vector copy under the facts, or 0 for element by element.
+fn copy_bytes(instance: &Instance, schedule: &Schedule) -> u32 {
+    match (schedule.copy, instance.alignment()) {
+        (CopyOp::Sync, 16) => 16,
+        (CopyOp::Sync, _) => 0,
+        (_, bytes) => bytes,
+    }
 }
 
 /// Where a ring between roles is filled from.
@@ -209,14 +221,6 @@ impl Lowering<'_> {
         self.unique(&wanted)
     }
 
-    /// A name for a fragment, which products may name.
-    fn variable_name(&mut self, value: ValueId) -> String {
-        match self.kernel.values[value].name.clone() {
-            Some(name) if names::is_in_products(&name) => self.unique(&format!("{name}_tile")),
-            _ => self.value_name(value),
-        }
-    }
-
     fn block_size(&self, axis: AxisId) -> u32 {
         blocks::block(self.kernel, self.schedule, axis)
     }
@@ -272,7 +276,7 @@ impl Lowering<'_> {
         if let Some(&v) = self.forced.get(&value) {
             return v;
         }
-        let name = self.variable_name(value);
+        let name = self.value_name(value);
         let tile = self.kernel.tile(value);
         let (dims, integer) = (tile.dims.clone(), matches!(tile.elem, Elem::I32 | Elem::Bool));
         self.new_variable(name, &dims, integer)
@@ -338,18 +342,18 @@ impl Lowering<'_> {
                 fixed += value * coefficient;
                 continue;
             }
-            let read = Expr::name(format!("params.{}", names::field(name)));
-            let term = if coefficient == 1 { read } else { Expr::infix("*", read, Expr::Int(coefficient)) };
+            let read = Expr::param(name);
+            let term = if coefficient == 1 { read } else { Expr::infix(Operator::Mul, read, Expr::Int(coefficient)) };
             sum = Some(match sum {
                 None => term,
-                Some(s) => Expr::infix("+", s, term),
+                Some(s) => Expr::infix(Operator::Add, s, term),
             });
         }
         let sum = sum.expect("not a constant, so a run-time size occurs");
         let sum = match fixed {
             0 => sum,
-            c if c < 0 => Expr::infix("-", sum, Expr::Int(-c)),
-            c => Expr::infix("+", sum, Expr::Int(c)),
+            c if c < 0 => Expr::infix(Operator::Sub, sum, Expr::Int(-c)),
+            c => Expr::infix(Operator::Add, sum, Expr::Int(c)),
         };
         if divisor == 1 { sum } else { Expr::call(Function::FloorDiv, [sum, Expr::Int(divisor)]) }
     }
@@ -427,14 +431,15 @@ impl Lowering<'_> {
     fn enter_tile(&mut self, coordinate: ValueId, axis: AxisId, name: String) {
         let block = Expr::Int(i64::from(self.block_size(axis)));
         let (suffix, offset) =
-            if self.classes.is_row(&Dim::Axis(axis)) { ("row", "first_row") } else { ("column", "first_column") };
+            if self.classes.is_row(&Dim::Axis(axis)) { ("row", Builtin::FirstRow) } else { ("column", Builtin::FirstColumn) };
         // A loop body may be lowered more than once; every time in a scope of its own.
         let first = match self.classes.first_position.get(&axis) {
             Some(first) => first.clone(),
             None => self.unique(&format!("{name}_{suffix}")),
         };
         if self.classes.positions.contains(&axis) {
-            let value = Expr::infix("+", Expr::infix("*", Expr::name(name.clone()), block), Expr::name(offset));
+            let value =
+                Expr::infix(Operator::Add, Expr::infix(Operator::Mul, Expr::name(name.clone()), block), Expr::Builtin(offset));
             self.push(StmtOp::Let { name: first.clone(), ty: LetType::Int, value });
         }
         self.classes.first_position.insert(axis, first);
@@ -444,7 +449,7 @@ impl Lowering<'_> {
     /// An index: a named constant if the kernel text names it, else an expression.
     fn define_index(&mut self, result: ValueId, value: Expr) {
         let value = match (&self.kernel.values[result].name, &value) {
-            (_, Expr::Int(_) | Expr::Name(_)) => value,
+            (_, Expr::Int(_) | Expr::Name(_) | Expr::Param(_)) => value,
             (None, _) if self.instance.facts.wide => value.wide(),
             (None, _) => value,
             (Some(_), _) => {

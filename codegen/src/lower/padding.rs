@@ -6,11 +6,10 @@
 use std::collections::HashMap;
 
 use flashtile_dsl::ir::{AxisId, AxisKind, BinaryOp, Dim, Elem, Kernel, Op, ReduceOp, UnaryOp, ValueDef, ValueId};
-use flashtile_templates::expr::Expr;
 
 use super::{Home, Lowering};
 use crate::error::Error;
-use crate::plan::{Guard, LoopId, StmtOp, VarId};
+use crate::plan::{Expr, Guard, LoopId, Operator, StmtOp, VarId};
 use crate::schedule::Edges;
 
 /// What padding holds.
@@ -184,9 +183,9 @@ impl Lowering<'_> {
     pub(super) fn in_bounds(&self, dims: &[Dim]) -> Option<Expr> {
         let tests = dims.iter().filter_map(|d| self.is_loop_axis(d)).map(|axis| {
             let extent = self.size(&self.kernel.axes[axis].extent);
-            Expr::infix("<", self.position(axis), extent)
+            Expr::infix(Operator::Lt, self.position(axis), extent)
         });
-        tests.reduce(|a, b| Expr::infix("&&", a, b))
+        tests.reduce(|a, b| Expr::infix(Operator::And, a, b))
     }
 
     /// The position along an axis of an element of the fragment being computed.

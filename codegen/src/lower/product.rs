@@ -1,12 +1,12 @@
 //! Matrix products and how their operands get where the instruction wants them.
 
 use flashtile_dsl::ir::{Elem, Op, ValueId};
-use flashtile_templates::expr::Expr;
 
 use super::{Home, Lowering, computed};
 use crate::arch::TensorOp;
 use crate::error::Error;
-use crate::plan::{OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable};
+use crate::plan::{Atom, Expr, FragmentLoads, OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable};
+use crate::schedule::Fragments;
 
 impl Lowering<'_> {
     /// `result = a * b (+ acc)`.
@@ -20,10 +20,29 @@ impl Lowering<'_> {
             None => self.destination(result),
             Some(start) => self.accumulator(result, start)?,
         };
-        let last = self.is_last_product(result);
-        self.push(StmtOp::Dot { acc: to, zero: acc.is_none(), a, b: b_tile, b_slot, k_major, depth, last });
+        let atom = self.atom(k_major, self.is_last_product(result));
+        self.push(StmtOp::Dot { acc: to, zero: acc.is_none(), a, b: b_tile, b_slot, k_major, depth, atom });
         self.homes.insert(result, Home::Variable(to));
         Ok(())
+    }
+
+    /// The instruction of a product, the last of a loop's body or not.
+    fn atom(&self, k_major: bool, last: bool) -> Atom {
+        let k = match self.schedule.tensor_op {
+            TensorOp::Ffma => return Atom::Ffma,
+            TensorOp::Wgmma => return Atom::Wgmma,
+            TensorOp::MmaM16n8k8 => 8,
+            TensorOp::MmaM16n8k16 => 16,
+        };
+        let b = match self.schedule.fragments {
+            Fragments::Single => FragmentLoads::Single,
+            Fragments::PairedKMajor if !k_major => FragmentLoads::Single,
+            // Where the body ends, nothing else waits for the registers.
+            Fragments::Preload if last => FragmentLoads::Preload,
+            Fragments::Paired | Fragments::PairedKMajor | Fragments::Preload => FragmentLoads::Paired,
+            Fragments::DoubleBuffer => FragmentLoads::DoubleBuffer,
+        };
+        Atom::Mma { k, b, batch_m: self.schedule.batch_m }
     }
 
     /// The variable the product is added to: that of the start value if nothing reads it afterwards, else a copy.

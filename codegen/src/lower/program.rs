@@ -3,12 +3,11 @@
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::analysis::mask;
 use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
-use flashtile_templates::expr::{Expr, Function};
 
 use super::{Home, Lowering};
 use crate::blocks;
 use crate::instance::Instance;
-use crate::plan::{LetType, StmtOp};
+use crate::plan::{Builtin, Expr, Function, LetType, Operator, StmtOp};
 use crate::schedule::{Combine, Persistent, Schedule, WorkOrder};
 
 /// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
@@ -43,16 +42,19 @@ impl Lowering<'_> {
         // In a cluster the parts of the same rows are blocks that follow each other; else parts are outermost.
         let first = usize::from(self.is_clustered());
         if first > 0 {
-            self.push_int(&names[0], Expr::infix("%", Expr::name("(int)blockIdx.x"), Expr::Int(self.schedule.splits.into())));
+            self.push_int(
+                &names[0],
+                Expr::infix(Operator::Rem, Expr::Builtin(Builtin::Block), Expr::Int(self.schedule.splits.into())),
+            );
         }
         if self.schedule.order == WorkOrder::LongestFirst {
             number = self.longest_first(&counts[first..], &names[last]);
         }
         let split = if self.schedule.order == WorkOrder::LongestFirst { last } else { dims.len() };
         for d in (first..split).rev() {
-            let value = if d == first { number.clone() } else { Expr::infix("%", number.clone(), counts[d].clone()) };
+            let value = if d == first { number.clone() } else { Expr::infix(Operator::Rem, number.clone(), counts[d].clone()) };
             self.push_int(&names[d], value);
-            number = Expr::infix("/", number, counts[d].clone());
+            number = Expr::infix(Operator::Div, number, counts[d].clone());
         }
         for ((dim, &result), name) in dims.iter().zip(results).zip(names) {
             match dim {
@@ -70,9 +72,9 @@ impl Lowering<'_> {
     /// Number of the program that the block runs.
     fn program_number(&self) -> Expr {
         if self.is_clustered() {
-            return Expr::infix("/", Expr::name("(int)blockIdx.x"), Expr::Int(self.schedule.splits.into()));
+            return Expr::infix(Operator::Div, Expr::Builtin(Builtin::Block), Expr::Int(self.schedule.splits.into()));
         }
-        Expr::name(if self.schedule.persistent == Persistent::Off { "(int)blockIdx.x" } else { "program" })
+        Expr::Builtin(if self.schedule.persistent == Persistent::Off { Builtin::Block } else { Builtin::Program })
     }
 
     /// Number of programs of a launch.
@@ -81,11 +83,11 @@ impl Lowering<'_> {
             ProgramDim::Each(size) => self.size(size),
             ProgramDim::Tiles(axis) => {
                 let block = i64::from(self.block_size(*axis));
-                let raised = Expr::infix("+", self.size(&self.kernel.axes[*axis].extent), Expr::Int(block - 1));
-                Expr::infix("/", raised, Expr::Int(block))
+                let raised = Expr::infix(Operator::Add, self.size(&self.kernel.axes[*axis].extent), Expr::Int(block - 1));
+                Expr::infix(Operator::Div, raised, Expr::Int(block))
             }
         };
-        self.kernel.grid().iter().map(count).reduce(|a, b| Expr::infix("*", a, b)).unwrap_or(Expr::Int(1))
+        self.kernel.grid().iter().map(count).reduce(|a, b| Expr::infix(Operator::Mul, a, b)).unwrap_or(Expr::Int(1))
     }
 
     pub(super) fn push_int(&mut self, name: &str, value: Expr) {
@@ -98,9 +100,9 @@ impl Lowering<'_> {
             ProgramDim::Each(size) => self.size(size),
             ProgramDim::Tiles(axis) => {
                 let block = i64::from(self.block_size(*axis));
-                let raised = Expr::infix("+", self.size(&self.kernel.axes[*axis].extent), Expr::Int(block - 1));
+                let raised = Expr::infix(Operator::Add, self.size(&self.kernel.axes[*axis].extent), Expr::Int(block - 1));
                 let count = self.unique(&format!("{name}_tiles"));
-                self.push_int(&count, Expr::infix("/", raised, Expr::Int(block)));
+                self.push_int(&count, Expr::infix(Operator::Div, raised, Expr::Int(block)));
                 Expr::name(count)
             }
         }
@@ -110,24 +112,27 @@ impl Lowering<'_> {
     /// Defines the tile coordinate and returns the number of the outer program.
     pub(super) fn longest_first(&mut self, counts: &[Expr], tile: &str) -> Expr {
         let (tiles, outer) = (counts.last().expect("a grid dimension").clone(), &counts[..counts.len() - 1]);
-        let outer = outer.iter().cloned().reduce(|a, b| Expr::infix("*", a, b)).unwrap_or(Expr::Int(1));
+        let outer = outer.iter().cloned().reduce(|a, b| Expr::infix(Operator::Mul, a, b)).unwrap_or(Expr::Int(1));
         let section = Expr::Int(i64::from(self.schedule.section));
         let programs = self.unique("section_programs");
-        self.push_int(&programs, Expr::infix("*", tiles.clone(), section.clone()));
+        self.push_int(&programs, Expr::infix(Operator::Mul, tiles.clone(), section.clone()));
         let first = self.unique("section_first");
         let block = self.program_number();
-        let number = Expr::infix("/", block.clone(), Expr::name(programs.clone()));
-        self.push_int(&first, Expr::infix("*", number, section.clone()));
+        let number = Expr::infix(Operator::Div, block.clone(), Expr::name(programs.clone()));
+        self.push_int(&first, Expr::infix(Operator::Mul, number, section.clone()));
         let size = self.unique("section_size");
-        self.push_int(&size, Expr::call(Function::Least, [section, Expr::infix("-", outer, Expr::name(first.clone()))]));
+        self.push_int(
+            &size,
+            Expr::call(Function::Least, [section, Expr::infix(Operator::Sub, outer, Expr::name(first.clone()))]),
+        );
         let within = self.unique("within_section");
-        self.push_int(&within, Expr::infix("%", block, Expr::name(programs)));
-        let rank = Expr::infix("/", Expr::name(within.clone()), Expr::name(size.clone()));
+        self.push_int(&within, Expr::infix(Operator::Rem, block, Expr::name(programs)));
+        let rank = Expr::infix(Operator::Div, Expr::name(within.clone()), Expr::name(size.clone()));
         let value = match self.trend {
-            Some(Trend::Rising) => Expr::infix("-", Expr::infix("-", tiles, Expr::Int(1)), rank),
+            Some(Trend::Rising) => Expr::infix(Operator::Sub, Expr::infix(Operator::Sub, tiles, Expr::Int(1)), rank),
             _ => rank,
         };
         self.push_int(tile, value);
-        Expr::infix("+", Expr::name(first), Expr::infix("%", Expr::name(within), Expr::name(size)))
+        Expr::infix(Operator::Add, Expr::name(first), Expr::infix(Operator::Rem, Expr::name(within), Expr::name(size)))
     }
 }

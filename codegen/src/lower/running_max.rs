@@ -19,12 +19,11 @@ use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::analysis::streaming::{Base, Form, Streaming, constant_fill};
 use flashtile_dsl::ir::{BinaryOp, BlockId, Elem, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
-use flashtile_templates::expr::{Expr, Function};
 
 use super::{Home, Lowering};
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{Guard, Stmt, StmtOp, Storage, VarId, Variable};
+use crate::plan::{Expr, Function, Guard, Operator, Prefix, Stmt, StmtOp, Storage, VarId, Variable};
 use crate::rewrite::edit;
 use crate::schedule::RunningMax;
 
@@ -345,11 +344,15 @@ impl Lowering<'_> {
                 let lane = self.lane_maximum(r)?;
                 // The exponent of the factor, were the lane's maximum the new reference.
                 let condition = self.exponent_against(r, lane)?;
-                let mut within = Expr::infix(">=", condition, Expr::Float(-self.room(r)));
+                let mut within = Expr::infix(Operator::Ge, condition, Expr::Float(-self.room(r)));
                 if r.starts_anywhere {
-                    within = Expr::infix("&&", within, Expr::infix("<", self.element(m), Expr::Float(f64::INFINITY)));
+                    within = Expr::infix(
+                        Operator::And,
+                        within,
+                        Expr::infix(Operator::Lt, self.element(m), Expr::Float(f64::INFINITY)),
+                    );
                 }
-                let condition = Expr::Prefix("!", Box::new(within));
+                let condition = Expr::prefix(Prefix::Not, within);
                 let body = self.collect(|this| {
                     this.push(StmtOp::QuadMax(lane));
                     this.move_reference(r, m)
@@ -363,14 +366,14 @@ impl Lowering<'_> {
                     self.op(op)?;
                 }
                 let sum = self.kernel.ops[r.sum].results[0];
-                let limit = Expr::infix("<=", self.expr(sum)?, Expr::Float(2f64.powf(self.room(r))));
+                let limit = Expr::infix(Operator::Le, self.expr(sum)?, Expr::Float(2f64.powf(self.room(r))));
                 let known = if r.starts_anywhere {
                     let magnitude = Expr::call(Function::Abs, [self.element(m)]);
-                    Expr::infix("<", magnitude, Expr::Float(f64::INFINITY))
+                    Expr::infix(Operator::Lt, magnitude, Expr::Float(f64::INFINITY))
                 } else {
-                    Expr::infix(">", self.element(m), Expr::Float(f64::NEG_INFINITY))
+                    Expr::infix(Operator::Gt, self.element(m), Expr::Float(f64::NEG_INFINITY))
                 };
-                let condition = Expr::Prefix("!", Box::new(Expr::infix("&&", limit, known)));
+                let condition = Expr::prefix(Prefix::Not, Expr::infix(Operator::And, limit, known));
                 // The step made again writes the same variables.
                 for &op in &r.exponentials {
                     for &result in &self.kernel.ops[op].results {

@@ -4,14 +4,12 @@
 //! a `Fill` for every `Acquire` and nothing else, so that both agree on the order of tiles in every ring.
 
 use flashtile_dsl::ir::{At, Op, OpId, Type, ValueId};
-use flashtile_templates::expr::Expr;
 
 use super::{Lowering, Source, unused};
 use crate::abi::TensorMap;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
-use crate::names;
-use crate::plan::{Guard, LoopId, OperandA, Role, Slot, Stmt, StmtOp, TileId};
+use crate::plan::{Expr, Guard, LoopId, OperandA, Operator, Role, Slot, Stmt, StmtOp, TileId};
 use crate::schedule::{Persistent, Schedule, SharedLayout};
 
 /// Registers of a multiprocessor's threads, in all (every architecture with `setmaxnreg` has as many).
@@ -81,7 +79,7 @@ impl Lowering<'_> {
             Some(map) => map,
             None => {
                 let tensor = name.clone();
-                let name = self.unique(&format!("{}_map", names::field(&tensor)));
+                let name = self.unique(&format!("{}_map", tensor));
                 self.plan.maps.push(TensorMap { name, tensor, order, tile: boxed });
                 self.plan.maps.len() - 1
             }
@@ -153,7 +151,7 @@ impl Lowering<'_> {
             At::Index(v) => self.index(*v),
             At::Tile(v) => {
                 let Type::Coord(axis) = self.kernel.ty(*v) else { unreachable!("verified: a coordinate") };
-                Expr::infix("*", number(*v), Expr::Int(i64::from(self.block_size(*axis))))
+                Expr::infix(Operator::Mul, number(*v), Expr::Int(i64::from(self.block_size(*axis))))
             }
             At::Range { start, .. } => self.size(start),
         };

@@ -21,13 +21,11 @@ use flashtile_dsl::analysis::index::IndexExpr;
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
 use flashtile_dsl::analysis::streaming::Streaming;
 use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, Type, ValueId};
-use flashtile_templates::expr::{Expr, Function};
 
 use super::pipeline::Loop;
 use super::{Home, Lowering, classify, computed, running_max};
 use crate::error::Error;
-use crate::names;
-use crate::plan::{Guard, Iteration, LetType, LoopId, LoopInfo, Slot, StmtOp, TileId, VarId};
+use crate::plan::{Cast, Expr, Function, Guard, Iteration, LetType, LoopId, LoopInfo, Operator, Slot, StmtOp, TileId, VarId};
 use crate::rewrite::edit;
 use crate::schedule::{OperandA as OperandAKnob, RunningMax, Walk};
 
@@ -155,13 +153,13 @@ impl Lowering<'_> {
     /// A name for a loop coordinate. It occurs in addresses inside product statements, whose templates have names of their own.
     fn coordinate_name(&mut self, coordinate: ValueId) -> String {
         let wanted = self.kernel.values[coordinate].name.clone().unwrap_or_else(|| "tile".into());
-        if names::is_in_products(&wanted) { self.unique(&format!("{wanted}_tile")) } else { self.unique(&wanted) }
+        self.unique(&wanted)
     }
 
     /// Loop bounds as constants named after the coordinate.
     fn bounds(&mut self, id: OpId, part: Option<Part>, walk: Walk, name: &str) -> LoopInfo {
         let (lo, full_lo, full_hi, hi) = self.tiles_walked(id, part, name);
-        let first = match (walk, Expr::infix("-", hi.clone(), Expr::Int(1))) {
+        let first = match (walk, Expr::infix(Operator::Sub, hi.clone(), Expr::Int(1))) {
             (Walk::Ascending, _) => lo.clone(),
             (Walk::Descending, last @ Expr::Int(_)) => last,
             (Walk::Descending, last) => {
@@ -190,7 +188,7 @@ impl Lowering<'_> {
                 return value;
             }
             // Bounds are tiles of the loop, whatever they are computed from.
-            let value = if this.instance.facts.wide { Expr::ToInt(Box::new(value.wide())) } else { value };
+            let value = if this.instance.facts.wide { value.wide().cast(Cast::Int) } else { value };
             let name = this.unique(&format!("{name}_{suffix}"));
             this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
             Expr::name(name)
@@ -208,26 +206,26 @@ impl Lowering<'_> {
         let full_lo = bound(self, "full_begin", &full_lo);
         let full_hi = bound(self, "full_end", &full_hi);
         // What is walked in all is divided evenly, the first parts one tile longer: part p ends where part p + 1 begins.
-        let tiles = if all_lo == Expr::Int(0) { all_hi } else { Expr::infix("-", all_hi, all_lo.clone()) };
+        let tiles = if all_lo == Expr::Int(0) { all_hi } else { Expr::infix(Operator::Sub, all_hi, all_lo.clone()) };
         let define = |this: &mut Self, suffix: &str, value: Expr| {
             let name = this.unique(&format!("{name}_{suffix}"));
             this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
             Expr::name(name)
         };
         let count = || Expr::Int(part.count.into());
-        let share = define(self, "share", Expr::infix("/", tiles.clone(), count()));
-        let longer = define(self, "longer", Expr::infix("%", tiles, count()));
+        let share = define(self, "share", Expr::infix(Operator::Div, tiles.clone(), count()));
+        let longer = define(self, "longer", Expr::infix(Operator::Rem, tiles, count()));
         let begin = |index: Expr| {
             let sum = Expr::infix(
-                "+",
-                Expr::infix("*", index.clone(), share.clone()),
+                Operator::Add,
+                Expr::infix(Operator::Mul, index.clone(), share.clone()),
                 Expr::call(Function::Least, [index, longer.clone()]),
             );
-            if all_lo == Expr::Int(0) { sum } else { Expr::infix("+", all_lo.clone(), sum) }
+            if all_lo == Expr::Int(0) { sum } else { Expr::infix(Operator::Add, all_lo.clone(), sum) }
         };
         let index = self.index(part.index);
         let lo = define(self, "begin", begin(index.clone()));
-        let hi = define(self, "end", begin(Expr::infix("+", index, Expr::Int(1))));
+        let hi = define(self, "end", begin(Expr::infix(Operator::Add, index, Expr::Int(1))));
         let full_lo = if cut_first { full_lo } else { lo.clone() };
         (lo, full_lo, full_hi, hi)
     }
@@ -239,16 +237,16 @@ impl Lowering<'_> {
             IndexExpr::Size(s) => self.size(s),
             IndexExpr::Index(v) => self.index(*v),
             IndexExpr::Tile(v) => Expr::name(self.coordinate(*v)),
-            IndexExpr::Param(p) => Expr::name(format!("params.{}", names::field(&self.kernel.params[*p].name))),
+            IndexExpr::Param(p) => Expr::param(self.kernel.params[*p].name.clone()),
             IndexExpr::Add(a, b) => match b.as_ref() {
-                IndexExpr::Const(c) if *c < 0 => Expr::infix("-", self.index_expr(a), Expr::Int(-c)),
-                _ => Expr::infix("+", self.index_expr(a), self.index_expr(b)),
+                IndexExpr::Const(c) if *c < 0 => Expr::infix(Operator::Sub, self.index_expr(a), Expr::Int(-c)),
+                _ => Expr::infix(Operator::Add, self.index_expr(a), self.index_expr(b)),
             },
-            IndexExpr::Sub(a, b) => Expr::infix("-", self.index_expr(a), self.index_expr(b)),
-            IndexExpr::Mul(a, c) => Expr::infix("*", self.index_expr(a), Expr::Int(*c)),
+            IndexExpr::Sub(a, b) => Expr::infix(Operator::Sub, self.index_expr(a), self.index_expr(b)),
+            IndexExpr::Mul(a, c) => Expr::infix(Operator::Mul, self.index_expr(a), Expr::Int(*c)),
             IndexExpr::FloorDiv(a, c) => Expr::call(Function::FloorDiv, [self.index_expr(a), Expr::Int(*c)]),
             IndexExpr::CeilDiv(a, c) => {
-                let raised = Expr::infix("+", self.index_expr(a), Expr::Int(c - 1));
+                let raised = Expr::infix(Operator::Add, self.index_expr(a), Expr::Int(c - 1));
                 Expr::call(Function::FloorDiv, [raised, Expr::Int(*c)])
             }
             IndexExpr::Min(a, b) => two(Function::Least, a, b),
@@ -265,10 +263,10 @@ impl Lowering<'_> {
             if self.classes.partial.contains(&param) && !classify::is_zero(self.kernel, start) {
                 value = match value {
                     Expr::Float(x) => Expr::Float(0.25 * x),
-                    value => Expr::infix("*", value, Expr::Float(0.25)),
+                    value => Expr::infix(Operator::Mul, value, Expr::Float(0.25)),
                 };
             }
-            let name = self.variable_name(param);
+            let name = self.value_name(param);
             let tile = self.kernel.tile(param);
             let (dims, integer) = (tile.dims.clone(), tile.elem == flashtile_dsl::ir::Elem::I32);
             let v = self.new_variable(name, &dims, integer);

@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 
-use flashtile_templates::expr::Expr;
-
-use crate::plan::{GlobalTile, Guard, InputSource, MeetBy, Plan, Stmt, StmtOp};
+use crate::plan::{Expr, GlobalTile, Guard, InputSource, MeetBy, Plan, Stmt, StmtOp};
 
 /// Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
 pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {

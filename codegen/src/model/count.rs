@@ -1,14 +1,16 @@
 //! What an iteration of a loop of a plan issues, in cycles of the units of a multiprocessor for one warp.
 
 use flashtile_dsl::ir::{ParamKind, ReduceOp};
-use flashtile_templates::expr::{Expr, Function, Shape};
 
 use crate::abi::Scratch;
-use crate::arch::{Arch, TensorOp};
+use crate::arch::Arch;
 use crate::instance::Instance;
-use crate::ops::library_cost;
-use crate::plan::{Computed, Guard, Input, InputSource, MeetBy, OperandA, Parts, Plan, Shared, SharedTile, Stmt, StmtOp};
-use crate::schedule::{Fragments, Schedule};
+use crate::ops;
+use crate::plan::{
+    Atom, Computed, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan, Shape, Shared,
+    SharedTile, Stmt, StmtOp,
+};
+use crate::schedule::Schedule;
 
 /// Cycles of the units of a multiprocessor, for one warp.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -136,30 +138,13 @@ impl<'a> Counter<'a> {
     fn expression(&self, value: &Expr, n: f64) -> Units {
         let (mut instructions, mut special) = (0.0, 0.0);
         value.visit(&mut |e| match e {
-            Expr::Call(
-                Function::Ex2 | Function::Lg2 | Function::Reciprocal | Function::ReciprocalNormal | Function::TanhApprox,
-                _,
-            ) => special += 1.0,
-            Expr::Call(Function::TanhAbsolute, _) => {
-                special += 2.0;
-                instructions += 3.0;
-            }
-            // Two tests of the range, two scalings and a product.
-            Expr::Call(Function::DivFull, _) => {
-                special += 1.0;
-                instructions += 4.0;
-            }
-            Expr::Call(Function::Tanh, _) => {
-                special += 2.0;
-                instructions += 12.0;
-            }
-            Expr::Call(Function::Library(name), _) => {
-                let cost = library_cost(name);
+            Expr::Call(function, _) => {
+                let cost = ops::cost(*function);
                 special += cost.special;
                 instructions += cost.instructions;
             }
-            Expr::Infix("/", ..) | Expr::Call(Function::DivOrZero, _) => instructions += 10.0,
-            Expr::Call(..) | Expr::Infix(..) | Expr::Select(..) | Expr::Prefix(..) => instructions += 1.0,
+            Expr::Infix(Operator::Div, ..) => instructions += 10.0,
+            Expr::Infix(..) | Expr::Select(..) | Expr::Prefix(..) => instructions += 1.0,
             _ => {}
         });
         // A product that feeds a sum is one instruction with it.
@@ -199,7 +184,7 @@ impl<'a> Counter<'a> {
             }
             StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::LoadFragments { to, .. } => self.ldmatrix(self.elements(*to) / 4.0),
-            StmtOp::Dot { acc, a, b, depth, k_major, .. } => self.product(*acc, a, *b, *depth, *k_major),
+            StmtOp::Dot { acc, a, b, depth, atom, .. } => self.product(*acc, a, *b, *depth, *atom),
             StmtOp::Stage { from, .. } => {
                 let n = self.elements(*from) / 2.0;
                 Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
@@ -291,11 +276,11 @@ impl<'a> Counter<'a> {
         Units { issue: n / 4.0, shared: 4.0 * n, ..Units::default() }
     }
 
-    fn product(&self, acc: usize, a: &OperandA, b: usize, depth: u32, k_major: bool) -> Units {
+    fn product(&self, acc: usize, a: &OperandA, b: usize, depth: u32, atom: Atom) -> Units {
         let v = &self.plan.variables[acc];
         let (m, n) = (f64::from(v.m_tiles), f64::from(v.n_tiles));
         let depth = f64::from(depth);
-        if self.schedule.tensor_op == TensorOp::Ffma {
+        if atom == Atom::Ffma {
             let flops = m * 16.0 * n * 8.0 * depth * 2.0;
             let loads = depth / 4.0 * 2.0 * m + if self.plan.tiles[b].warp_private { 0.0 } else { depth / 4.0 * 2.0 * n };
             return Units {
@@ -306,20 +291,16 @@ impl<'a> Counter<'a> {
             };
         }
         let k = depth / 16.0;
-        if self.schedule.tensor_op == TensorOp::Wgmma {
+        let Atom::Mma { k: step, b: loads, batch_m } = atom else {
             let tensor = m * n * k * 4096.0 / f64::from(self.arch.tensor_flops_per_clock);
             // A warpgroup's 64 rows of A, unless they are in registers, and all columns of B, 16 elements deep.
             let rows = if matches!(a, OperandA::Tile(..)) { 64.0 } else { 0.0 };
             let bytes = 2.0 * 16.0 * k * (rows + 8.0 * n);
             return Units { issue: k, tensor, shared: bytes / 128.0 / 4.0, ..Units::default() };
-        }
-        let products = m * n * k * if self.schedule.tensor_op == TensorOp::MmaM16n8k8 { 2.0 } else { 1.0 };
-        let batches = if self.schedule.batch_m { 1.0 } else { m };
-        let single = match self.schedule.fragments {
-            Fragments::Single => true,
-            Fragments::PairedKMajor => !k_major,
-            Fragments::Paired | Fragments::Preload | Fragments::DoubleBuffer => false,
         };
+        let products = m * n * depth / f64::from(step);
+        let batches = if batch_m { 1.0 } else { m };
+        let single = loads == FragmentLoads::Single;
         let pairs = if single { n } else { n / 2.0 };
         let mut loads = pairs * k * batches;
         if matches!(a, OperandA::Tile(..)) {
@@ -336,8 +317,8 @@ impl<'a> Counter<'a> {
 fn count_fused(value: &Expr) -> f64 {
     let mut fused = 0.0;
     value.visit(&mut |e| {
-        if let Expr::Infix("+" | "-", a, b) = e
-            && (matches!(a.as_ref(), Expr::Infix("*", ..)) || matches!(b.as_ref(), Expr::Infix("*", ..)))
+        if let Expr::Infix(Operator::Add | Operator::Sub, a, b) = e
+            && (matches!(a.as_ref(), Expr::Infix(Operator::Mul, ..)) || matches!(b.as_ref(), Expr::Infix(Operator::Mul, ..)))
         {
             fused += 1.0;
         }

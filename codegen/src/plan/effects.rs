@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 
-use flashtile_templates::expr::Expr;
-
-use super::{GlobalTile, Guard, InputSource, OperandA, Plan, Stmt, StmtOp, VarId};
+use super::{Expr, GlobalTile, Guard, InputSource, OperandA, Plan, Stmt, StmtOp, VarId};
 
 /// Names that statements read and write.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -34,8 +32,9 @@ impl Effects {
 
     fn read_expression(&mut self, e: &Expr) {
         e.visit(&mut |e| {
-            if let Expr::Name(text) | Expr::Element(text, _) | Expr::RowPosition(text) | Expr::ColumnPosition(text) = e {
-                self.reads.insert(text.clone());
+            self.reads.extend(e.own_name().map(str::to_owned));
+            if let Expr::Param(param) = e {
+                self.reads.insert(param.to_string());
             }
         });
     }

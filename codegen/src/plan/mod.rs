@@ -45,20 +45,24 @@
 //! do and what serial split-K reductions rely on (CUTLASS, `semaphore.h`). Blocks that stay would not do: the program before may
 //! be one of a block that has not begun, and does not while all that have begun wait.
 
-mod display;
 mod effects;
+mod expr;
 mod pressure;
+mod rename;
+mod text;
 mod verify;
 
 pub(crate) use effects::{Effects, effects};
+pub use expr::{Builtin, Cast, Expr, Function, Operator, Param, Prefix, Shape};
 pub use pressure::peak;
+pub use text::{PlanFile, TextError};
 pub(crate) use verify::state_bytes;
 pub use verify::verify;
 
-use flashtile_dsl::ir::{Elem, ParamId, ReduceOp, Span};
-use flashtile_templates::expr::{Expr, Shape};
+use flashtile_dsl::ir::{Elem, ReduceOp, Span};
 
 use crate::abi::TensorMap;
+use crate::arch::CopyOp;
 use crate::schedule::{Persistent, SharedLayout, Walk};
 
 /// Index of a [`SharedTile`].
@@ -197,11 +201,11 @@ impl LoopInfo {
             Iteration::First(_, n) => self.onwards(self.first.clone(), n),
             Iteration::Ahead(_, n) => self.onwards(in_progress(), n),
             Iteration::Behind(_, n) => match self.walk {
-                Walk::Ascending => Expr::infix("-", in_progress(), Expr::Int(n.into())),
-                Walk::Descending => Expr::infix("+", in_progress(), Expr::Int(n.into())),
+                Walk::Ascending => Expr::infix(Operator::Sub, in_progress(), Expr::Int(n.into())),
+                Walk::Descending => Expr::infix(Operator::Add, in_progress(), Expr::Int(n.into())),
             },
             Iteration::Last(_) => match self.walk {
-                Walk::Ascending => Expr::infix("-", self.hi.clone(), Expr::Int(1)),
+                Walk::Ascending => Expr::infix(Operator::Sub, self.hi.clone(), Expr::Int(1)),
                 Walk::Descending => self.lo.clone(),
             },
         }
@@ -210,16 +214,16 @@ impl LoopInfo {
     /// The tile that is visited `n` iterations after another.
     pub fn onwards(&self, tile: Expr, n: u32) -> Expr {
         match self.walk {
-            Walk::Ascending => Expr::infix("+", tile, Expr::Int(n.into())),
-            Walk::Descending => Expr::infix("-", tile, Expr::Int(n.into())),
+            Walk::Ascending => Expr::infix(Operator::Add, tile, Expr::Int(n.into())),
+            Walk::Descending => Expr::infix(Operator::Sub, tile, Expr::Int(n.into())),
         }
     }
 
     /// Whether an iteration exists, if those before it do.
     pub fn exists(&self, iteration: Iteration) -> Expr {
         match self.walk {
-            Walk::Ascending => Expr::infix("<", self.tile(iteration), self.hi.clone()),
-            Walk::Descending => Expr::infix(">=", self.tile(iteration), self.lo.clone()),
+            Walk::Ascending => Expr::infix(Operator::Lt, self.tile(iteration), self.hi.clone()),
+            Walk::Descending => Expr::infix(Operator::Ge, self.tile(iteration), self.lo.clone()),
         }
     }
 
@@ -227,8 +231,8 @@ impl LoopInfo {
     pub fn number(&self) -> Expr {
         let in_progress = Expr::name(self.coordinate.clone());
         match self.walk {
-            Walk::Ascending => Expr::infix("-", in_progress, self.first.clone()),
-            Walk::Descending => Expr::infix("-", self.first.clone(), in_progress),
+            Walk::Ascending => Expr::infix(Operator::Sub, in_progress, self.first.clone()),
+            Walk::Descending => Expr::infix(Operator::Sub, self.first.clone(), in_progress),
         }
     }
 }
@@ -258,8 +262,10 @@ pub enum Slot {
 /// A tile of a tensor in global memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GlobalTile {
-    /// The tensor.
-    pub tensor: ParamId,
+    /// Name of the tensor.
+    pub tensor: String,
+    /// Type of its elements.
+    pub elem: Elem,
     /// Address of the tile's origin.
     pub origin: Expr,
     /// Elements from row to row (of a vector: from position to position).
@@ -309,6 +315,55 @@ pub enum OperandA {
     Tile(TileId, Slot),
     /// A packed variable.
     Packed(VarId),
+}
+
+/// The instruction that a product is made of, and how the fragments of its operands reach
+/// registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Atom {
+    /// Multiply-adds of single elements in f32. A is a tile.
+    Ffma,
+    /// `mma.sync` of a warp (PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions"),
+    /// m16n8.
+    Mma {
+        /// Length of the contraction of one instruction: 8 or 16.
+        k: u32,
+        /// How fragments of B are loaded.
+        b: FragmentLoads,
+        /// Whether the fragments of A of all row tiles are in registers together.
+        batch_m: bool,
+    },
+    /// `wgmma.mma_async` of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix
+    /// Multiply-Accumulate Instructions"), m64k16. B is a tile.
+    Wgmma,
+}
+
+/// How the fragments of B's tile are loaded for `mma.sync`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FragmentLoads {
+    /// One with each `ldmatrix`.
+    Single,
+    /// Two with each `ldmatrix`.
+    Paired,
+    /// Two with each, all of them before the first product.
+    Preload,
+    /// Two with each, those of the next step while the products of this one run.
+    DoubleBuffer,
+}
+
+impl FragmentLoads {
+    /// All of them, with their names.
+    pub const ALL: &[(FragmentLoads, &str)] = &[
+        (FragmentLoads::Single, "single"),
+        (FragmentLoads::Paired, "paired"),
+        (FragmentLoads::Preload, "preload"),
+        (FragmentLoads::DoubleBuffer, "double_buffer"),
+    ];
+
+    /// The name in the text of a plan.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(loads, _)| *loads == self).map(|(_, name)| *name).expect("each has a row")
+    }
 }
 
 /// A tile that a [`StmtOp::Compute`] makes.
@@ -465,8 +520,8 @@ pub enum StmtOp {
         k_major: bool,
         /// Length of the contraction, padded.
         depth: u32,
-        /// Whether this is the last product of a loop body (the one that preloaded fragments serve).
-        last: bool,
+        /// The instruction that it is made of.
+        atom: Atom,
     },
     /// Writes a fragment to a warp-private tile.
     Stage {
@@ -628,8 +683,15 @@ pub struct Plan {
     pub loops: Vec<LoopInfo>,
     /// Roles.
     pub roles: Vec<Role>,
-    /// Whether copies are asynchronous.
-    pub asynchronous: bool,
+    /// How `Copy` brings tiles to shared memory.
+    pub copy: CopyOp,
+    /// Bytes of each of its copies; 0 for element by element.
+    pub copy_bytes: u32,
+    /// Rows of a tile of rows that belong to each warp that computes.
+    pub rows_per_warp: u32,
+    /// Blocks that a multiprocessor must have room for, which bounds a thread's registers; 0 for
+    /// as many as it has.
+    pub min_blocks: u32,
     /// Tensor maps that tiles are filled through.
     pub maps: Vec<TensorMap>,
     /// How blocks get programs.
@@ -742,6 +804,17 @@ impl Plan {
         self.roles.last().map_or(0, |r| r.warps * 32)
     }
 
+    /// The variable that a value is, if it is just one.
+    pub fn stored(&self, value: &Expr) -> Option<VarId> {
+        let Expr::Element(name, _) = value else { return None };
+        self.variables.iter().position(|v| v.name == *name)
+    }
+
+    /// Whether copies are asynchronous.
+    pub fn is_asynchronous(&self) -> bool {
+        self.copy != CopyOp::Sync
+    }
+
     /// Whether a producer fills the rings.
     pub fn is_specialized(&self) -> bool {
         self.roles.len() > 1
@@ -782,11 +855,11 @@ mod tests {
             Expr::Infix(operator, a, b) => {
                 let (a, b) = (value(a, tile), value(b, tile));
                 match *operator {
-                    "+" => a + b,
-                    "-" => a - b,
-                    "<" => i64::from(a < b),
-                    ">=" => i64::from(a >= b),
-                    other => unreachable!("{other}"),
+                    Operator::Add => a + b,
+                    Operator::Sub => a - b,
+                    Operator::Lt => i64::from(a < b),
+                    Operator::Ge => i64::from(a >= b),
+                    other => unreachable!("{other:?}"),
                 }
             }
             other => unreachable!("{other:?}"),

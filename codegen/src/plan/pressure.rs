@@ -6,9 +6,7 @@
 
 use std::collections::HashSet;
 
-use flashtile_templates::expr::{Expr, Shape};
-
-use super::{Computed, Guard, Input, InputSource, OperandA, Parts, Plan, Stmt, StmtOp, Storage, VarId};
+use super::{Computed, Expr, Guard, Input, InputSource, OperandA, Parts, Plan, Shape, Stmt, StmtOp, Storage, VarId};
 
 /// Registers of all variables live at the widest moment.
 pub fn peak(plan: &Plan) -> u32 {

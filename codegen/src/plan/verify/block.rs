@@ -2,12 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use flashtile_dsl::ir::ParamId;
-use flashtile_templates::expr::Expr;
-
 use super::parts;
 use crate::plan::{
-    Computed, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId,
+    Computed, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId,
 };
 
 /// The faults that show in a part when loops make so many trips each.
@@ -41,7 +38,7 @@ struct Contents {
 }
 
 /// A tile in global memory: its tensor, its address as the plan has it, and the iterations of the loops that this names.
-type Place = (ParamId, String, Vec<(String, u32)>);
+type Place = (String, String, Vec<(String, u32)>);
 
 struct State<'a> {
     plan: &'a Plan,
@@ -60,7 +57,7 @@ struct State<'a> {
     /// Tiles whose slots are computed in place before products read them.
     in_place: HashSet<TileId>,
     /// Tensors that statements store to.
-    outputs: HashSet<ParamId>,
+    outputs: HashSet<String>,
     /// Tiles of these that were loaded since the last barrier, and that were stored.
     loaded: HashSet<Place>,
     stored: HashSet<Place>,
@@ -108,7 +105,7 @@ impl<'a> State<'a> {
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.read_variable(*v),
             StmtOp::Copy { tile, slot, from } => {
                 if self.outputs.contains(&from.tensor) {
-                    self.faults.insert(format!("{} is copied to shared memory and stored to", tensor_name(from)));
+                    self.faults.insert(format!("{} is copied to shared memory and stored to", from.tensor));
                 }
                 self.copy(*tile, *slot);
             }
@@ -161,7 +158,7 @@ impl<'a> State<'a> {
                 if self.outputs.contains(&from.tensor) {
                     let place = self.place(from);
                     if self.stored.contains(&place) {
-                        self.faults.insert(format!("{} is loaded with no barrier after it was stored", tensor_name(from)));
+                        self.faults.insert(format!("{} is loaded with no barrier after it was stored", from.tensor));
                     }
                     self.loaded.insert(place);
                 }
@@ -170,7 +167,7 @@ impl<'a> State<'a> {
             StmtOp::Store { to, value, variable, .. } => {
                 let place = self.place(to);
                 if self.loaded.contains(&place) {
-                    self.faults.insert(format!("{} is stored with no barrier after it was loaded", tensor_name(to)));
+                    self.faults.insert(format!("{} is stored with no barrier after it was loaded", to.tensor));
                 }
                 self.stored.insert(place);
                 self.reads(value);
@@ -250,7 +247,7 @@ impl<'a> State<'a> {
                 iterations.push((text.clone(), self.at[id]));
             }
         });
-        (tile.tensor, format!("{:?}", tile.origin), iterations)
+        (tile.tensor.clone(), format!("{:?}", tile.origin), iterations)
     }
 
     fn slot(&self, tile: TileId, slot: Slot) -> (u32, Option<u32>) {
@@ -272,7 +269,7 @@ impl<'a> State<'a> {
         if self.contents.get(&(tile, slot)).is_some_and(|c| c.status == Status::InFlight) {
             self.faults.insert(format!("a slot of {name} is filled while a copy into it is in flight"));
         }
-        let status = if self.plan.asynchronous { Status::InFlight } else { Status::Landed };
+        let status = if self.plan.is_asynchronous() { Status::InFlight } else { Status::Landed };
         self.contents.insert((tile, slot), Contents { iteration, status, group: self.group, computed: false });
     }
 
@@ -375,23 +372,12 @@ fn loop_of(iteration: Iteration) -> LoopId {
     }
 }
 
-/// The tensor of a tile, as the plan calls it.
-fn tensor_name(tile: &GlobalTile) -> String {
-    let mut name = None;
-    tile.origin.visit(&mut |e| {
-        if let (Expr::Name(text), None) = (e, &name) {
-            name = Some(text.trim_start_matches("params.").to_owned());
-        }
-    });
-    name.unwrap_or_else(|| format!("{:?}", tile.tensor))
-}
-
 /// The tensors that statements store to.
-fn outputs(body: &[Stmt]) -> HashSet<ParamId> {
+fn outputs(body: &[Stmt]) -> HashSet<String> {
     let mut found = HashSet::new();
     for stmt in body {
         if let StmtOp::Store { to, .. } = &stmt.op {
-            found.insert(to.tensor);
+            found.insert(to.tensor.clone());
         }
         for body in stmt.op.bodies() {
             found.extend(outputs(body));

@@ -6,12 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use flashtile_templates::expr::Expr;
-
 use super::parts;
 use super::trips::trip_counts;
 use crate::arch::WARPGROUP;
-use crate::plan::{Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
+use crate::plan::{Expr, Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
 use crate::schedule::Persistent;
 
 /// What a slot holds: the number of the program, and for a streamed tile the iterations of the

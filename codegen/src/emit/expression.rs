@@ -1,0 +1,275 @@
+//! Expressions of a plan in CUDA C: which registers of a thread an element is, how operators and
+//! functions are written, and what functions need of the wrapper files.
+
+use flashtile_templates::Wrapper;
+
+use crate::names;
+use crate::plan::{Builtin, Cast, Expr, Function, Operator, Param, Prefix, Shape, Storage, Variable};
+
+/// What an expression is evaluated for: it decides how an element of a fragment is written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Domain {
+    /// One value per thread block.
+    Uniform,
+    /// Element `[mt][r]` of a row fragment.
+    Row,
+    /// Element `[nt][e]` of a column fragment.
+    Column,
+    /// Element `[mt][nt][e]` of an accumulator fragment.
+    Accumulator,
+    /// Pair `[mt][nt][r]` of an accumulator fragment, for packing: its lower (0) or upper (1) element.
+    Pair(u8),
+    /// Element `[piece][e]` of a thread's parts of the rows of a tile in shared memory.
+    Part,
+}
+
+impl Domain {
+    /// That in which elements of a fragment of this shape are evaluated.
+    pub fn of(shape: Shape) -> Self {
+        match shape {
+            Shape::Uniform => Domain::Uniform,
+            Shape::Row => Domain::Row,
+            Shape::Column => Domain::Column,
+            Shape::Accumulator => Domain::Accumulator,
+        }
+    }
+
+    /// That in which elements of a variable are evaluated.
+    pub fn of_variable(v: &Variable) -> Self {
+        match v.storage {
+            Storage::Fragment(shape) => Domain::of(shape),
+            Storage::Packed => Domain::Pair(0),
+            Storage::Flag => Domain::Uniform,
+        }
+    }
+}
+
+/// A function in C, and the wrappers that it needs.
+fn function(f: Function) -> (&'static str, &'static [Wrapper]) {
+    match f {
+        Function::Ex2 => ("ex2", &[Wrapper::Ex2]),
+        Function::Lg2 => ("lg2", &[Wrapper::Lg2]),
+        Function::Reciprocal => ("rcp", &[Wrapper::Rcp]),
+        Function::ReciprocalNormal => ("rcp_normal", &[Wrapper::RcpNormal]),
+        Function::Tanh => ("tanh_accurate", &[Wrapper::Ex2, Wrapper::Tanh]),
+        Function::TanhApprox => ("tanh_approx", &[Wrapper::TanhApprox]),
+        Function::TanhAbsolute => ("tanh_absolute", &[Wrapper::Ex2, Wrapper::RcpNormal, Wrapper::TanhAbsolute]),
+        Function::Sqrt => ("sqrtf", &[]),
+        Function::Rsqrt => ("rsqrtf", &[]),
+        Function::Sin => ("sinf", &[]),
+        Function::Cos => ("cosf", &[]),
+        Function::Floor => ("floorf", &[]),
+        Function::DivFull => ("div_full", &[Wrapper::DivFull]),
+        Function::Abs => ("fabsf", &[]),
+        Function::Max => ("fmax", &[Wrapper::Fmax]),
+        Function::Min => ("fmin", &[Wrapper::Fmin]),
+        Function::RoundedProduct => ("__fmul_rn", &[]),
+        Function::MultiplyAdd => ("__fmaf_rn", &[]),
+        Function::Most => ("most", &[Wrapper::Integer]),
+        Function::Least => ("least", &[Wrapper::Integer]),
+        Function::FloorDiv => ("floor_div", &[Wrapper::Integer]),
+        Function::FloorRem => ("floor_rem", &[Wrapper::Integer]),
+        Function::FloorDivSigned => ("floor_div_signed", &[Wrapper::IntegerSigned]),
+        Function::FloorRemSigned => ("floor_rem_signed", &[Wrapper::IntegerSigned]),
+        Function::MostWide => ("most_wide", &[Wrapper::IntegerWide]),
+        Function::LeastWide => ("least_wide", &[Wrapper::IntegerWide]),
+        Function::FloorDivWide => ("floor_div_wide", &[Wrapper::IntegerWide]),
+        Function::FloorRemWide => ("floor_rem_wide", &[Wrapper::IntegerWide]),
+        Function::MulHi => ("__umulhi", &[]),
+        Function::VisibleOrZero => ("visible_or_zero", &[Wrapper::Infinite, Wrapper::VisibleOrZero]),
+        Function::DivOrZero => ("div_or_zero", &[Wrapper::DivOrZero]),
+        Function::TimesInverseOrZero => ("times_inverse_or_zero", &[Wrapper::DivOrZero]),
+        Function::RoundF16 => ("widen", &[Wrapper::NarrowF16, Wrapper::Widen]),
+        Function::RoundBf16 => ("widen", &[Wrapper::NarrowBf16, Wrapper::Widen]),
+        Function::NarrowF16 => ("narrow_f16", &[Wrapper::NarrowF16]),
+        Function::NarrowBf16 => ("narrow_bf16", &[Wrapper::NarrowBf16]),
+        Function::Read => ("widen", &[Wrapper::Widen]),
+    }
+}
+
+/// The wrappers that an expression needs.
+pub(super) fn wrappers(e: &Expr) -> Vec<Wrapper> {
+    let mut needed = Vec::new();
+    e.visit(&mut |e| match e {
+        Expr::Call(f, _) => needed.extend(function(*f).1),
+        Expr::Float(x) if (*x as f32).is_infinite() => needed.push(Wrapper::Infinite),
+        _ => {}
+    });
+    needed
+}
+
+/// The expression in C, for an element of `domain`.
+pub(super) fn text(e: &Expr, domain: Domain) -> String {
+    render(e, domain, 0)
+}
+
+/// A column within the thread's part of a row, and the variable with the part's first position.
+fn column(position: &Expr, domain: Domain) -> (String, &str) {
+    let Expr::ColumnPosition(first) = position else { unreachable!("a column position") };
+    let column = match domain {
+        Domain::Accumulator => "8 * nt + e % 2".to_owned(),
+        Domain::Column => "8 * nt + e".to_owned(),
+        Domain::Pair(e) => format!("8 * nt + {e}"),
+        Domain::Part => "column + e".to_owned(),
+        Domain::Row | Domain::Uniform => unreachable!("a column position is evaluated for columns"),
+    };
+    (column, first)
+}
+
+fn builtin(b: Builtin) -> (&'static str, u8) {
+    match b {
+        Builtin::Block => ("(int)blockIdx.x", 16),
+        Builtin::Program => ("program", 16),
+        Builtin::FirstRow => ("first_row", 16),
+        Builtin::FirstColumn => ("first_column", 16),
+        Builtin::Row => ("row", 16),
+        Builtin::Column => ("column + e", 12),
+    }
+}
+
+/// Text with parentheses where the context binds tighter than `outer`.
+fn render(e: &Expr, domain: Domain, outer: u8) -> String {
+    let (text, precedence) = match e {
+        Expr::Float(x) => (float_text(*x), if *x < 0.0 { 14 } else { 16 }),
+        Expr::Int(x) => (x.to_string(), if *x < 0 { 14 } else { 16 }),
+        Expr::Name(text) => (text.clone(), 16),
+        Expr::Param(Param::Value(name) | Param::Address(name)) => (format!("params.{}", names::field(name)), 16),
+        Expr::Param(Param::Stride(name, d)) => (format!("params.{}_stride{d}", names::field(name)), 16),
+        Expr::Builtin(b) => {
+            let (text, precedence) = builtin(*b);
+            (text.to_owned(), precedence)
+        }
+        Expr::Element(name, shape) => (element_text(name, *shape, domain), 16),
+        Expr::RowPosition(first) => (
+            match domain {
+                Domain::Accumulator => format!("{first} + 16 * mt + 8 * (e / 2)"),
+                Domain::Row | Domain::Pair(_) => format!("{first} + 16 * mt + 8 * r"),
+                Domain::Part => format!("{first} + row"),
+                Domain::Column | Domain::Uniform => unreachable!("a row position is evaluated for rows"),
+            },
+            12,
+        ),
+        Expr::ColumnPosition(_) => {
+            let (column, first) = column(e, domain);
+            (format!("{first} + {column}"), 12)
+        }
+        Expr::Call(f, operands) => (call(*f, operands, domain), 16),
+        // What is the same in all columns goes to one side, so that a column is compared as a constant.
+        Expr::Infix(operator, a, b) if operator.is_order() && a.is_column() && !b.has_column() => {
+            let (column, first) = column(a, domain);
+            (format!("{column} {} {} - {first}", operator.symbol(), render(b, domain, 12)), 10)
+        }
+        Expr::Infix(operator, a, b) if operator.is_order() && b.is_column() && !a.has_column() => {
+            let (column, first) = column(b, domain);
+            (format!("{} - {first} {} {column}", render(a, domain, 12), operator.symbol()), 10)
+        }
+        // Expressions have no effects: nothing is gained by a branch around the second.
+        Expr::Infix(operator @ (Operator::And | Operator::Or), a, b) => {
+            let operator = if *operator == Operator::And { Operator::BitAnd } else { Operator::BitOr };
+            let (a, b) = (render(a, domain, 11), render(b, domain, 11));
+            (format!("{a} {} {b}", operator.symbol()), operator.precedence())
+        }
+        Expr::Infix(operator, a, b) => {
+            let p = operator.precedence();
+            (format!("{} {} {}", render(a, domain, p), operator.symbol(), render(b, domain, p + 1)), p)
+        }
+        Expr::Prefix(operator, x) => {
+            let symbol = if *operator == Prefix::Neg { '-' } else { '!' };
+            (format!("{symbol}{}", render(x, domain, 15)), 14)
+        }
+        Expr::Cast(to, x) => {
+            let to = match to {
+                Cast::Float => "float",
+                Cast::Int => "int",
+                Cast::Wide => "i64",
+            };
+            (format!("({to}){}", render(x, domain, 14)), 14)
+        }
+        Expr::Select(c, a, b) => (format!("{} ? {} : {}", render(c, domain, 4), render(a, domain, 3), render(b, domain, 3)), 3),
+    };
+    if precedence < outer { format!("({text})") } else { text }
+}
+
+fn call(f: Function, operands: &[Expr], domain: Domain) -> String {
+    let name = function(f).0;
+    let all: Vec<_> = operands.iter().map(|e| render(e, domain, 0)).collect();
+    match f {
+        Function::RoundF16 => format!("{name}(narrow_f16({}))", all[0]),
+        Function::RoundBf16 => format!("{name}(narrow_bf16({}))", all[0]),
+        Function::Read => format!("{name}(*{})", render(&operands[0], domain, 15)),
+        _ => format!("{name}({})", all.join(", ")),
+    }
+}
+
+/// A float literal that reads back to the same f32.
+fn float_text(x: f64) -> String {
+    let x = x as f32;
+    if x.is_infinite() {
+        return if x > 0.0 { "INFINITE" } else { "-INFINITE" }.into();
+    }
+    let mut text = format!("{x:?}");
+    if !text.contains(['.', 'e']) {
+        text.push_str(".0");
+    }
+    text + "f"
+}
+
+/// How an element of the fragment `name` is written for an element of `domain`.
+pub(super) fn element_text(name: &str, shape: Shape, domain: Domain) -> String {
+    match (shape, domain) {
+        (Shape::Uniform, _) => name.to_owned(),
+        (Shape::Row, Domain::Row | Domain::Pair(_)) => format!("{name}[mt][r]"),
+        (Shape::Row, Domain::Accumulator) => format!("{name}[mt][e / 2]"),
+        (Shape::Column, Domain::Column) => format!("{name}[nt][e]"),
+        (Shape::Column, Domain::Accumulator) => format!("{name}[nt][e % 2]"),
+        (Shape::Column, Domain::Pair(e)) => format!("{name}[nt][{e}]"),
+        (Shape::Accumulator, Domain::Accumulator) => format!("{name}[mt][nt][e]"),
+        (Shape::Accumulator, Domain::Pair(e)) => format!("{name}[mt][nt][2 * r + {e}]"),
+        (Shape::Row, Domain::Part) => format!("{name}[piece]"),
+        (Shape::Column, Domain::Part) => format!("{name}[piece][e]"),
+        (Shape::Accumulator, Domain::Part) => format!("{name}[piece][e]"),
+        (shape, domain) => unreachable!("a {shape:?} fragment is not evaluated for {domain:?}"),
+    }
+}
+
+/// The `EACH` loops over the elements of a domain.
+pub(super) fn each_text(domain: Domain, m_tiles: u32, n_tiles: u32) -> String {
+    match domain {
+        Domain::Uniform => String::new(),
+        Domain::Row => format!("EACH(mt, {m_tiles}) EACH(r, 2) "),
+        Domain::Column => format!("EACH(nt, {n_tiles}) EACH(e, 2) "),
+        Domain::Accumulator => format!("EACH(mt, {m_tiles}) EACH(nt, {n_tiles}) EACH(e, 4) "),
+        Domain::Pair(_) => format!("EACH(mt, {m_tiles}) EACH(nt, {n_tiles}) EACH(r, 2) "),
+        Domain::Part => "EACH(e, WIDTH) ".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parentheses_only_where_needed() {
+        let (a, b, c) = (Expr::name("a"), Expr::name("b"), Expr::name("c"));
+        let uniform = |e: &Expr| text(e, Domain::Uniform);
+        let sum = Expr::infix(Operator::Add, a.clone(), b.clone());
+        assert_eq!(uniform(&Expr::infix(Operator::Mul, sum.clone(), c.clone())), "(a + b) * c");
+        let nested = Expr::infix(Operator::Sub, a.clone(), Expr::infix(Operator::Sub, b, c));
+        assert_eq!(uniform(&nested), "a - (b - c)");
+        assert_eq!(uniform(&Expr::call(Function::Ex2, [sum])), "ex2(a + b)");
+        assert_eq!(uniform(&Expr::prefix(Prefix::Neg, Expr::Float(-1.0))), "-(-1.0f)");
+        let column = || Expr::ColumnPosition("j0".into());
+        assert_eq!(text(&Expr::infix(Operator::Lt, column(), a.clone()), Domain::Accumulator), "8 * nt + e % 2 < a - j0");
+        let one = Expr::infix(Operator::Eq, column(), Expr::Int(1));
+        let both = Expr::infix(Operator::And, Expr::infix(Operator::Ge, a, column()), one);
+        assert_eq!(text(&both, Domain::Accumulator), "(a - j0 >= 8 * nt + e % 2) & (j0 + 8 * nt + e % 2 == 1)");
+    }
+
+    #[test]
+    fn floats_keep_their_value() {
+        assert_eq!(float_text(std::f64::consts::LOG2_E), "1.442695f");
+        assert_eq!("1.442695".parse::<f32>(), Ok(std::f64::consts::LOG2_E as f32));
+        assert_eq!(float_text(1e-20), "1e-20f");
+        assert_eq!(float_text(2.0), "2.0f");
+    }
+}

@@ -1,0 +1,166 @@
+//! A file of plans: those of a kernel's launches, with what they were made for.
+
+use std::fmt::Write;
+
+use flashtile_dsl::ir::{Binding, Elem, SourceText};
+
+use super::super::Plan;
+use super::lexer::{Line, lines};
+use super::read;
+use super::read_expression::{Cursor, Elements};
+use crate::arch::Arch;
+use crate::instance::{Facts, Instance};
+use crate::schedule::Schedule;
+
+/// A text that is no plan.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct TextError {
+    /// Line, from 1.
+    pub line: u32,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// The plans of a kernel's launches, with what they were made for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlanFile {
+    /// Name of the kernel in the text.
+    pub kernel: String,
+    /// Its element types and constants.
+    pub binding: Binding,
+    /// What is known of arguments.
+    pub facts: Facts,
+    /// The architecture.
+    pub arch: &'static Arch,
+    /// The schedule that the plans were made under. It says how many launches there are, and how
+    /// blocks are launched.
+    pub schedule: Schedule,
+    /// The plans, in the order of the launches.
+    pub plans: Vec<Plan>,
+    /// For each plan the lines of its statements in the text, each before those that it holds.
+    pub lines: Vec<Vec<u32>>,
+}
+
+impl PlanFile {
+    /// The text of the plans of an instance's launches under a schedule.
+    pub fn text<'a>(instance: &Instance, schedule: &Schedule, arch: &Arch, plans: impl IntoIterator<Item = &'a Plan>) -> String {
+        let Instance { kernel, binding, facts } = instance;
+        let types = binding.types.iter().map(|(name, elem)| format!("{name} = {}", elem.name()));
+        let bound: Vec<String> = types.chain(binding.consts.iter().map(|(name, n)| format!("{name} = {n}"))).collect();
+        let colon = if bound.is_empty() { "" } else { ": " };
+        let mut text = format!("kernel {}{colon}{}\narch {}\n", kernel.name, bound.join(", "), arch.name);
+        let flags = [(facts.foldable, ", foldable"), (facts.wide, ", wide")];
+        let flags: String = flags.iter().filter(|(holds, _)| *holds).map(|(_, text)| *text).collect();
+        let positive: String = facts.positive.iter().map(|name| format!(", positive {name}")).collect();
+        write!(text, "facts aligned to {} bytes{flags}{positive}\nschedule {schedule}\n", facts.alignment)
+            .expect("a string takes all");
+        for plan in plans {
+            text.push('\n');
+            text.push_str(&plan.text(Some(&kernel.source)));
+        }
+        text
+    }
+
+    /// Reads a text. `source` is the text of the kernel, whose lines statements may name.
+    ///
+    /// # Errors
+    /// The first line that is wrong.
+    pub fn read(text: &str, source: Option<&SourceText>) -> Result<Self, TextError> {
+        let (mut schedule, mut without) = (None, String::new());
+        // What a schedule's text has is read by the schedule.
+        for (number, line) in (1..).zip(text.lines()) {
+            match line.strip_prefix("schedule ") {
+                Some(knobs) => {
+                    let knobs = knobs.split("//").next().unwrap_or_default().trim();
+                    let parsed: Result<Schedule, _> = knobs.parse();
+                    schedule = Some(parsed.map_err(|e| TextError { line: number, message: e.to_string() })?);
+                }
+                None => without.push_str(line),
+            }
+            without.push('\n');
+        }
+        let lines = lines(&without).map_err(|(line, message)| TextError { line, message })?;
+        let mut head = Head::default();
+        let mut at = 0;
+        while let Some(line) = lines.get(at)
+            && head.line(line).map_err(|message| TextError { line: line.number, message })?
+        {
+            at += 1;
+        }
+        let first = lines.get(at).map_or(1, |line| line.number);
+        let missing = |what: &str| TextError { line: first, message: format!("expected a line `{what}` before this") };
+        let (kernel, binding) = head.kernel.ok_or_else(|| missing("kernel NAME: T = ELEM, D = N"))?;
+        let arch = head.arch.ok_or_else(|| missing("arch NAME"))?;
+        let facts = head.facts.ok_or_else(|| missing("facts aligned to N bytes"))?;
+        let schedule = schedule.ok_or_else(|| missing("schedule KNOB=VALUE,.."))?;
+        let mut file = PlanFile { kernel, binding, facts, arch, schedule, plans: Vec::new(), lines: Vec::new() };
+        while at < lines.len() {
+            let (plan, next, found) = read::plan(&lines, at, source)?;
+            file.plans.push(plan);
+            file.lines.push(found);
+            at = next;
+        }
+        if file.plans.is_empty() {
+            return Err(TextError { line: first, message: "the file has no plan: a line `plan NAME` begins one".into() });
+        }
+        Ok(file)
+    }
+}
+
+/// What stands before the plans.
+#[derive(Default)]
+struct Head {
+    kernel: Option<(String, Binding)>,
+    arch: Option<&'static Arch>,
+    facts: Option<Facts>,
+}
+
+impl Head {
+    /// Reads a line, unless it is of a plan.
+    fn line(&mut self, line: &Line) -> Result<bool, String> {
+        let none = Elements::new();
+        let mut c = Cursor::new(&line.tokens, &none);
+        if c.takes_word("kernel") {
+            let name = c.name("the name of a kernel")?.to_owned();
+            let mut binding = Binding::default();
+            let mut more = c.takes(":");
+            while more {
+                let name = c.name("a type parameter or a constant")?.to_owned();
+                c.mark("=")?;
+                if let Ok(value) = c.number() {
+                    binding.consts.insert(name, value);
+                } else {
+                    binding.types.insert(name, elem(&mut c)?);
+                }
+                more = c.takes(",");
+            }
+            self.kernel = Some((name, binding));
+        } else if c.takes_word("arch") {
+            let name = c.name("an architecture")?;
+            self.arch = Some(Arch::named(name).ok_or_else(|| format!("`{name}` is no architecture that code is generated for"))?);
+        } else if c.takes_word("facts") {
+            c.words("aligned to")?;
+            let mut facts = Facts { alignment: c.number()?, ..Facts::none() };
+            c.words("bytes")?;
+            while c.takes(",") {
+                match c.name("`foldable`, `wide` or `positive NAME`")? {
+                    "foldable" => facts.foldable = true,
+                    "wide" => facts.wide = true,
+                    "positive" => drop(facts.positive.insert(c.name("the name of a scalar")?.to_owned())),
+                    other => return Err(format!("`{other}` is no fact")),
+                }
+            }
+            self.facts = Some(facts);
+        } else {
+            return Ok(false);
+        }
+        c.end()?;
+        Ok(true)
+    }
+}
+
+/// An element type.
+pub(super) fn elem(c: &mut Cursor<'_>) -> Result<Elem, String> {
+    c.one_of(&[Elem::F16, Elem::Bf16, Elem::F32, Elem::I32, Elem::Bool].map(|elem| (elem.name(), elem)))
+}

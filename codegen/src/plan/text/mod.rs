@@ -1,0 +1,66 @@
+//! The text of a plan: what `inspect --emit plan` prints, and `--plan FILE` reads.
+//!
+//! A plan that is printed and read again is the same plan, and gives the same code. So a person may
+//! edit one, and the verifier judges it.
+//!
+//! ```text
+//! // a comment, to the end of the line
+//! kernel NAME: T = ELEM, D = N         the kernel of the text, its types and constants
+//! arch NAME
+//! facts aligned to N bytes[, foldable][, wide][, positive SCALAR]..
+//! schedule KNOB=VALUE,..               what the plans were made under
+//!
+//! plan NAME                            a launch: its kernel
+//!   programs E, once|static|dynamic    how many, and how blocks get them
+//!   rows N a warp
+//!   copies sync|cp_async|tma, N bytes
+//!   blocks N a multiprocessor
+//!   work ring at OFFSET
+//!   map NAME of TENSOR: dims N.., box N..
+//!   tile NAME: ELEM ROWS x COLUMNS, N slots, pitch BYTES, LAYOUT[, N slabs], at OFFSET
+//!        [, warp-private][, mbarriers at OFFSET]
+//!   var NAME: SHAPE [int] M_TILES x N_TILES
+//!   loop NAME: E .. E, full E .. E, ascending|descending from E, N slots[, single positions]
+//!   meeting by semaphore|cluster: N parts, part NAME, group E, memory NAME, N bytes a thread at OFFSET
+//! role NAME: N warps[, N registers]
+//!   STATEMENT..
+//! ```
+//!
+//! Offsets, pitches and sizes are in bytes; rows and columns in elements; tiles of a variable in 16
+//! rows and 8 columns. Statements that hold others have them in the lines below, two spaces
+//! further in. A line `#N` says that what follows comes from line N of the kernel text. `SLOT` is
+//! a tile, with an iteration in brackets if it is streamed: `k[j]` is the slot of the iteration in
+//! progress, `k[j+1]` of the next, `k[j-1]` of the one before, `k[j#0]` of the first, `k[j#last]` of
+//! the last. `GLOBAL` is a tile of a tensor:
+//! `TENSOR: ELEM at E, rows E by E, columns E by E[ full]`, its address, the rows and columns that
+//! exist, and the elements from one to the next; `full` if all columns of the padded tile exist.
+//!
+//! | statement | meaning |
+//! | --- | --- |
+//! | `let NAME: float\|int\|wide = E` | a uniform constant |
+//! | `VAR = E` | elementwise |
+//! | `pack VAR: ELEM = E` | to pairs of 16 bits, an A operand |
+//! | `VAR = rowmax\|rowsum[.lane] VAR` | reduction of rows; `.lane`: each lane for its own columns |
+//! | `quad_max VAR`, `quad_sum VAR` | completes one of lanes |
+//! | `copy SLOT <- GLOBAL` | fills a slot |
+//! | `compute` | makes tiles: `in NAME = tile SLOT`, `in NAME = matrix\|row\|column GLOBAL`, `shared NAME: ELEM = E`, `SLOT <- E` |
+//! | `commit`, `wait N`, `barrier` | ends a group of copies; until N are in flight; of the block |
+//! | `VAR = fragments SLOT` | an A operand to registers |
+//! | `VAR =\|+= dot(tile SLOT\|packed VAR, SLOT[.t]) depth N, ATOM` | a product; `ATOM` is `ffma`, `wgmma` or `m16n8k16 LOADS [batch_m]` |
+//! | `stage TILE <- VAR` | a fragment to a tile of its warp |
+//! | `VAR = load GLOBAL`, `store GLOBAL <- SHAPE M x N of E` | global memory |
+//! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `any of M: E [-> VAR]`, `flag VAR`, `one left LOOP`, `first part`, `last part`, `own warps` |
+//! | `loop NAME from N by N`, `step ITERATION`, `each program` | repetition |
+//! | `fill SLOT <- MAP(E, ..)`, `acquire SLOT`, `release TILE`, `advance TILE`, `release_before TILE` | rings between roles |
+//! | `settle N` | until N products are in flight |
+//! | `take_turn`, `pass_turn` | turns of warpgroups |
+//! | `await_part`, `pass_part`, `save_state VAR, ..`, `load_state VAR, .. [of E]`, `cluster_barrier` | programs that meet |
+
+mod expression;
+mod file;
+mod lexer;
+mod read;
+mod read_expression;
+mod write;
+
+pub use file::{PlanFile, TextError};

@@ -1,0 +1,126 @@
+//! The text of plans: what is printed reads back as the same plan and gives the same code, for
+//! many kernels under drawn schedules. Wrong texts are refused with their line.
+
+use flashtile_codegen::plan::{Plan, PlanFile, Stmt};
+use flashtile_codegen::{ARCHS, Arch, Facts, Generated, Instance, Schedule, draw, generate, generate_from};
+use flashtile_dsl::ir::{Binding, Elem, SourceText, Span};
+use flashtile_tests::odd_names::ODD_NAMES;
+
+/// Drawn schedules for each kernel and architecture.
+const DRAWS: usize = 24;
+
+const KERNELS: [(&str, Elem); 10] = [
+    (include_str!("../../runtime/kernels/attention.rs"), Elem::F16),
+    (include_str!("../../runtime/kernels/causal_attention.rs"), Elem::Bf16),
+    (include_str!("../../runtime/kernels/causal_rope_attention.rs"), Elem::F16),
+    (include_str!("../../runtime/kernels/matmul_gelu.rs"), Elem::F32),
+    (include_str!("../../runtime/kernels/row_softmax.rs"), Elem::F16),
+    (include_str!("../kernels/softcap.rs"), Elem::Bf16),
+    (include_str!("../kernels/sinks.rs"), Elem::F16),
+    (include_str!("../kernels/doc.rs"), Elem::Bf16),
+    (include_str!("../kernels/nest0.rs"), Elem::F16),
+    (ODD_NAMES, Elem::F16),
+];
+
+fn instance(text: &str, elem: Elem) -> Instance {
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+    let binding = Binding::new(&kernel, elem, text.contains("const D").then_some(("D", 72)));
+    Instance { facts: Facts::best(&kernel), kernel, binding }
+}
+
+fn sm(name: &str) -> &'static Arch {
+    Arch::named(name).expect("in the table")
+}
+
+/// A generator of Knuth's MMIX, its upper bits.
+fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut state = seed;
+    move |bound| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % bound as u64) as usize
+    }
+}
+
+/// The plan, with no statement from a place in the text of the kernel.
+fn placeless(plan: &Plan) -> Plan {
+    fn clear(body: &mut [Stmt]) {
+        for stmt in body {
+            stmt.span = Span::default();
+            stmt.op.bodies_mut().into_iter().for_each(|body| clear(body));
+        }
+    }
+    let mut plan = plan.clone();
+    plan.roles.iter_mut().for_each(|role| clear(&mut role.body));
+    plan
+}
+
+fn text(instance: &Instance, generated: &Generated, arch: &Arch) -> String {
+    PlanFile::text(instance, &generated.schedule, arch, generated.launches.iter().map(|launch| &launch.plan))
+}
+
+#[test]
+fn printed_plans_read_back_and_give_the_same_code() {
+    let (mut plans, mut longest) = (0, 0);
+    for (number, (text_of, elem)) in KERNELS.into_iter().enumerate() {
+        let instance = instance(text_of, elem);
+        for arch in ["sm_75", "sm_80", "sm_90a"].map(sm) {
+            let mut next = numbers(number as u64);
+            let drawn = (0..DRAWS).map(|_| draw(&instance, arch, &mut next));
+            for schedule in drawn.collect::<Vec<_>>() {
+                let Ok(generated) = generate(&instance, &schedule, arch) else { continue };
+                let printed = text(&instance, &generated, arch);
+                let read = PlanFile::read(&printed, Some(&instance.kernel.source));
+                let file = read.unwrap_or_else(|error| panic!("{schedule}: {error}\n{printed}"));
+                for (read, launch) in file.plans.iter().zip(&generated.launches) {
+                    assert_eq!(placeless(read), placeless(&launch.plan), "{schedule}\n{printed}");
+                    plans += 1;
+                }
+                assert_eq!((&file.binding, &file.facts), (&instance.binding, &instance.facts));
+                assert_eq!((&file.schedule, file.arch.name), (&schedule, arch.name));
+                longest = longest.max(printed.lines().count());
+                let again = generate_from(file.plans, &instance, &file.schedule, file.arch).expect("the same plan");
+                assert_eq!(again.source, generated.source, "{schedule}");
+            }
+        }
+    }
+    assert!(plans > 300 && longest > 150, "{plans} plans, of {longest} lines at most, are no test");
+}
+
+#[test]
+fn wrong_texts_are_refused_with_their_line() {
+    let instance = instance(KERNELS[1].0, KERNELS[1].1);
+    let schedule: Schedule = "stages=2".parse().expect("a schedule");
+    let arch = ARCHS.iter().find(|arch| arch.name == "sm_80").expect("in the table");
+    let right = text(&instance, &generate(&instance, &schedule, arch).expect("legal"), arch);
+    assert!(PlanFile::read(&right, None).is_ok());
+    // What is replaced where it first stands, with what, and what the reader says.
+    let table = [
+        ("arch sm_80", "arch sm_81", "`sm_81` is no architecture that code is generated for"),
+        ("stages=2", "stages=two", "two"),
+        ("copies cp_async", "copies slowly", "expected `sync` or `cp_async` or `tma`, found `slowly`"),
+        ("    barrier\n", "    barier\n", "no statement begins with `barier`"),
+        ("    barrier\n", "      barrier\n", "further in than the one before"),
+        ("fma(", "fmaa(", "no function is called `fmaa`"),
+        ("select(", "fma(1.0, ", "`fma` takes 3 operands, not 4"),
+        ("dot(tile q_i_tile,", "dot(tile q_tile,", "the plan has no tile `q_tile`"),
+        ("acc = 0.0", "ac = 0.0", "the plan has no variable `ac`"),
+        (" x 80,", " by 80,", "expected `x`, found `by`"),
+        ("params.M", "params.M.size", "`size` is neither `address` nor `stride` with a number"),
+        ("l = 0.0", "l = 0.0 1.0", "expected the end of the line, found `1`"),
+        ("l = 0.0", "l = 0.0;", "`;` has no meaning here"),
+        ("role all: 4 warps", "role all: 4", "expected `warps`, found the end of the line"),
+    ];
+    for (from, to, says) in table {
+        let at = right.find(from).unwrap_or_else(|| panic!("`{from}` is not in\n{right}"));
+        let line = right[..at].lines().count() as u32 + u32::from(right[..at].ends_with('\n'));
+        let wrong = right.replacen(from, to, 1);
+        let error = PlanFile::read(&wrong, None).expect_err(to);
+        assert_eq!(error.line, line.max(1), "{to}: {error}");
+        assert!(error.message.contains(says), "{to}: {error}");
+    }
+    assert_eq!(
+        PlanFile::read("kernel k\n", None).expect_err("is no file").to_string(),
+        "line 1: expected a line `arch NAME` before this"
+    );
+}
