@@ -6,7 +6,7 @@ use crate::finding::{Finding, FindingKind, Party};
 use crate::program::{Kernel, Program};
 use crate::syntax::Space;
 
-/// An instruction that a warp executed, and the lane ([`MANY`] for several).
+/// An instruction that a warp executed, and the lane ([`crate::memory::MANY`] for several).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct At {
     pub step: u32,
