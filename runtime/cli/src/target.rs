@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use clap::Args;
 use flashtile::cache::{Bucket, Cache, DeviceKey, TuningKey};
-use flashtile::device::{DeviceKind, EmulatedCode, Emulation, machine_of};
+use flashtile::device::{DeviceInfo, DeviceKind, EmulatedCode, Emulation, GivenPlans, machine_of};
 use flashtile::emulator::Options;
 use flashtile::kernel::KernelError;
 use flashtile::lowering::{self, Machine};
 use flashtile::tuner::model_key;
 use flashtile::{ARCHS, Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
+use flashtile_codegen::plan::PlanFile;
 
 use crate::failure::{Failure, Result};
 use crate::files;
@@ -31,7 +32,7 @@ pub struct TargetFlags {
     #[arg(long, value_name = "KNOB=VALUE,..")]
     pub schedule: Option<String>,
     /// Start from the schedule that tuning found for this shape, not from the cost model's choice
-    #[arg(long)]
+    #[arg(long, conflicts_with = "path")]
     pub tuned: bool,
 }
 
@@ -75,6 +76,41 @@ impl EmulationFlags {
     }
 }
 
+/// The flag that gives a plan in place of the compiler's.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PlanFlags {
+    /// Generate code from the plan in this file, such as an edited one that `inspect --emit plan` printed. It names its
+    /// schedule and architecture, and the types and constants of the kernel
+    #[arg(long = "plan", value_name = "FILE", conflicts_with_all = ["schedule", "arch"])]
+    path: Option<PathBuf>,
+}
+
+impl PlanFlags {
+    /// Whether a plan is given.
+    pub fn is_given(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// The file, for a kernel of this text.
+    pub fn read(&self, kernel: &BoundKernel) -> Result<Option<PlanFile>> {
+        let Some(path) = &self.path else { return Ok(None) };
+        let text = files::read_text(path)?;
+        let read = PlanFile::read(&text, Some(&kernel.ir().source));
+        Ok(Some(read.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?))
+    }
+
+    /// Launches from the plan, if one is given.
+    pub fn apply(&self, options: LaunchOptions, device: &Device, kernel: &BoundKernel) -> Result<LaunchOptions> {
+        let Some(file) = self.read(kernel)? else { return Ok(options) };
+        if !device.compiles() {
+            let what = format!("{device} compiles nothing, so --plan has no meaning; give --device cuda:N or emulator");
+            return Err(Failure::Usage(what));
+        }
+        let arch = Some(file.arch);
+        Ok(LaunchOptions { arch, plans: Some(GivenPlans::of(file, kernel)?), ..options })
+    }
+}
+
 /// Schedules of the ranking that are tried with knobs changed, until one is legal.
 const CLOSE: usize = 200;
 
@@ -95,20 +131,35 @@ pub struct Target {
     pub key: DeviceKey,
 }
 
+impl Target {
+    /// Code for this architecture: for the first GPU if it is of it, else for a typical one.
+    pub fn of(arch: &'static Arch) -> Self {
+        Self::on(arch, Device::cuda(0).ok().map(|d| d.info().clone()))
+    }
+
+    fn on(arch: &'static Arch, gpu: Option<DeviceInfo>) -> Self {
+        let gpu = gpu.filter(|info| arch_of(info) == Some(arch));
+        let machine = machine_of(arch, gpu.as_ref().and_then(|info| info.gpu.as_ref()));
+        let key = gpu.map_or_else(|| model_key(arch), |info| info.key());
+        Self { arch, machine, key }
+    }
+}
+
+/// The architecture of a GPU.
+fn arch_of(info: &DeviceInfo) -> Option<&'static Arch> {
+    info.gpu.as_ref().and_then(|gpu| Arch::for_capability(gpu.capability.0, gpu.capability.1))
+}
+
 impl TargetFlags {
     /// The architecture asked for, else that of the first GPU, else the default.
     pub fn target(&self) -> Result<Target> {
         let gpu = Device::cuda(0).ok().map(|d| d.info().clone());
-        let of_gpu =
-            gpu.as_ref().and_then(|info| info.gpu.as_ref()).and_then(|g| Arch::for_capability(g.capability.0, g.capability.1));
+        let of_gpu = gpu.as_ref().and_then(arch_of);
         let arch = match &self.arch {
             Some(name) => arch_named(name)?,
             None => of_gpu.or_else(|| Arch::named(DEFAULT_ARCH)).expect("the default is in the table"),
         };
-        let gpu = gpu.filter(|_| of_gpu == Some(arch));
-        let machine = machine_of(arch, gpu.as_ref().and_then(|info| info.gpu.as_ref()));
-        let key = gpu.map_or_else(|| model_key(arch), |info| info.key());
-        Ok(Target { arch, machine, key })
+        Ok(Target::on(arch, gpu))
     }
 
     /// The schedule for these sizes: the best by the model of those that have the knobs asked for, or what tuning found with

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use flashtile_codegen::plan::Plan;
+use flashtile_codegen::plan::{Plan, PlanFile};
 use flashtile_codegen::{Arch, Facts, Schedule};
+use flashtile_dsl::ir::Binding;
 
 use super::Emulation;
 use crate::cache::Cache;
+use crate::kernel::{BoundKernel, KernelError};
 use crate::toolchain::Toolchain;
 
 /// How kernels are compiled and which schedule they run with. The default: the shared toolchain and cache, code for the
@@ -37,4 +39,27 @@ pub struct GivenPlans {
     pub facts: Facts,
     /// The plans, in order.
     pub plans: Arc<[Plan]>,
+}
+
+impl GivenPlans {
+    /// The plans of a file, for a kernel.
+    ///
+    /// # Errors
+    /// [`KernelError::PlanOf`] if they are of another kernel, or of one with other types or
+    /// constants.
+    pub fn of(file: PlanFile, kernel: &BoundKernel) -> Result<Self, KernelError> {
+        let PlanFile { kernel: name, binding, facts, schedule, plans, .. } = file;
+        if name != kernel.ir().name || binding != *kernel.binding() {
+            let of = |name: &str, binding| format!("`{name}` with {}", described(binding));
+            return Err(KernelError::PlanOf { plan: of(&name, &binding), kernel: of(&kernel.ir().name, kernel.binding()) });
+        }
+        Ok(Self { schedule, facts, plans: plans.into() })
+    }
+}
+
+/// Types and constants, as the text of a plan has them.
+fn described(binding: &Binding) -> String {
+    let types = binding.types.iter().map(|(name, elem)| format!("{name} = {}", elem.name()));
+    let all: Vec<String> = types.chain(binding.consts.iter().map(|(name, n)| format!("{name} = {n}"))).collect();
+    if all.is_empty() { "no types or constants".into() } else { all.join(", ") }
 }

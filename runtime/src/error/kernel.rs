@@ -104,6 +104,14 @@ pub enum KernelError {
         /// All faults, each with the trip counts that show it.
         faults: Vec<String>,
     },
+    /// Plans were given of another kernel, or of one with other types or constants.
+    #[error("the plan is of {plan}, not of {kernel}; give the kernel, types and constants that it names")]
+    PlanOf {
+        /// What the plans are of.
+        plan: String,
+        /// What they were given for.
+        kernel: String,
+    },
     /// Plans were given that assume more of arguments than holds of those of a launch.
     #[error(
         "the plans given for kernel `{kernel}` assume that {}, which does not hold of this launch; give plans that were made \

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
 use crate::output::{Output, seconds};
 use crate::subject::SubjectFlags;
-use crate::target::launch_options;
+use crate::target::{PlanFlags, launch_options};
 use crate::verbs::tune::Budget;
 
 /// Flags of `flashtile bench`.
@@ -29,6 +29,8 @@ pub struct Flags {
     /// Schedule to time: knobs on top of the defaults; without it the tuned schedule or the model's choice
     #[arg(long, value_name = "KNOB=VALUE,..")]
     schedule: Option<String>,
+    #[command(flatten)]
+    plan: PlanFlags,
     /// Runs that count
     #[arg(long, default_value_t = 30, value_name = "N")]
     repetitions: u32,
@@ -126,6 +128,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         return Err(Failure::Usage(format!("times on the emulator mean nothing; {instead}")));
     }
     let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
+    let options = flags.plan.apply(options, &device, &bound)?;
     let loaded = bound.on_with(&device, options)?;
     let measuring = MeasureOptions {
         repetitions: flags.repetitions,

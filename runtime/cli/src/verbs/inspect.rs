@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use flashtile::cache::Cache;
-use flashtile::device::DeviceKind;
+use flashtile::device::{DeviceKind, GivenPlans};
 use flashtile::lowering::{self, Code, Generated, GeneratedLaunch};
 use flashtile::tuner::judge;
 use flashtile::{BoundKernel, Device, Facts, LaunchOptions, Schedule};
-use flashtile_codegen::{Resources, block_size};
+use flashtile_codegen::plan::PlanFile;
+use flashtile_codegen::{Instance, Resources, block_size};
 use flashtile_dsl::analysis::cost::Workload;
 use flashtile_dsl::analysis::dependence::Dependences;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
@@ -21,7 +22,7 @@ use crate::flags::GlobalFlags;
 use crate::hints;
 use crate::output::{self, Output};
 use crate::subject::{Subject, SubjectFlags};
-use crate::target::{EmulationFlags, Target, TargetFlags};
+use crate::target::{EmulationFlags, PlanFlags, Target, TargetFlags};
 
 use crate::{files, layout, profile};
 
@@ -32,6 +33,8 @@ pub struct Flags {
     subject: SubjectFlags,
     #[command(flatten)]
     target: TargetFlags,
+    #[command(flatten)]
+    plan: PlanFlags,
     /// What to show
     #[arg(long, value_enum, default_value = "cuda")]
     emit: Emit,
@@ -66,7 +69,7 @@ enum Emit {
     Mask,
     /// FLOPs, special functions, bytes, and the roofline
     Cost,
-    /// Statements of each role, tiles, fragments
+    /// Tiles, fragments and loops, and the statements of each role, in a text that --plan reads
     Plan,
     /// CUDA C
     Cuda,
@@ -97,6 +100,8 @@ struct Stage<'a> {
     facts: Facts,
     target: Target,
     schedule: Schedule,
+    /// Plans in place of those of the schedule.
+    plans: Option<GivenPlans>,
     global: &'a GlobalFlags,
 }
 
@@ -123,7 +128,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Emit::Normal => each(&stage.generated()?, |launch| launch.normal.to_string()),
         Emit::Mask => stage.masks(),
         Emit::Cost => stage.cost()?,
-        Emit::Plan => each(&stage.generated()?, |launch| launch.plan.to_string()),
+        Emit::Plan => stage.plans()?,
         Emit::Cuda => stage.generated()?.source,
         Emit::Ptx => stage.code()?.module.ptx,
         Emit::Sass => global.toolchain().disassemble(&stage.code()?.module.cubin)?,
@@ -176,20 +181,40 @@ fn pretty(value: &impl serde::Serialize) -> String {
 impl<'a> Stage<'a> {
     fn new(flags: &Flags, subject: Subject, global: &'a GlobalFlags, output: &Output) -> Result<Self> {
         let bound = subject.bind(output)?;
+        if let Some(file) = flags.plan.read(&bound)? {
+            let target = Target::of(file.arch);
+            let plans = GivenPlans::of(file, &bound)?;
+            let (facts, schedule) = (plans.facts.clone(), plans.schedule.clone());
+            return Ok(Self { subject, bound, facts, target, schedule, plans: Some(plans), global });
+        }
         let facts = subject.facts(&bound);
         let target = flags.target.target()?;
         let schedule = flags.target.schedule(&bound, &facts, &target, &subject.typical_sizes())?;
-        Ok(Self { subject, bound, facts, target, schedule, global })
+        Ok(Self { subject, bound, facts, target, schedule, plans: None, global })
+    }
+
+    fn instance(&self) -> Instance {
+        self.bound.instance(self.facts.clone())
     }
 
     fn generated(&self) -> Result<Generated> {
-        Ok(lowering::generate(&self.bound.instance(self.facts.clone()), &self.schedule, self.target.arch)?)
+        let (instance, arch) = (self.instance(), self.target.arch);
+        Ok(match &self.plans {
+            Some(given) => lowering::generate_from(given.plans.to_vec(), &instance, &self.schedule, arch)?,
+            None => lowering::generate(&instance, &self.schedule, arch)?,
+        })
+    }
+
+    /// The plans of all launches, as a file that `--plan` takes.
+    fn plans(&self) -> Result<String> {
+        let generated = self.generated()?;
+        let plans = generated.launches.iter().map(|launch| &launch.plan);
+        Ok(PlanFile::text(&self.instance(), &self.schedule, self.target.arch, plans))
     }
 
     fn code(&self) -> Result<Code> {
         let toolchain = self.global.toolchain();
-        let (kernel, arch) = (&self.bound, self.target.arch);
-        Ok(lowering::compile(kernel, &self.facts, &self.schedule, arch, &toolchain, &Cache::shared())?)
+        Ok(lowering::compile_generated(&self.bound.ir().name, self.generated()?, &toolchain, &Cache::shared())?)
     }
 
     fn block(&self, axis: flashtile_dsl::ir::AxisId) -> i64 {
@@ -310,8 +335,8 @@ impl<'a> Stage<'a> {
         emulation.options.profile = true;
         let sizes = self.subject.small_sizes(&PROFILED, 0);
         let toolchain = self.global.toolchain();
-        let (arch, schedule) = (Some(self.target.arch), Some(self.schedule.clone()));
-        let options = LaunchOptions { toolchain, arch, schedule, emulation, ..LaunchOptions::default() };
+        let (arch, schedule, plans) = (Some(self.target.arch), Some(self.schedule.clone()), self.plans.clone());
+        let options = LaunchOptions { toolchain, arch, schedule, plans, emulation, ..LaunchOptions::default() };
         let loaded = self.bound.on_with(&device, options)?;
         if let Some(wrong) = judge(&loaded, &sizes, 0)?.iter().find(|verdict| !verdict.passed()) {
             return Err(Failure::Verification(wrong.to_string()));

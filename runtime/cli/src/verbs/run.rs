@@ -14,7 +14,7 @@ use crate::flags::GlobalFlags;
 use crate::output::Output;
 use crate::settings::Numbers;
 use crate::subject::{DType, Subject, SubjectFlags};
-use crate::target::{EmulationFlags, launch_options};
+use crate::target::{EmulationFlags, PlanFlags, launch_options};
 use crate::tensors::{self, FileTensor, TensorFile};
 
 /// Flags of `flashtile run`.
@@ -43,6 +43,8 @@ pub struct Flags {
     /// Knobs of the schedule to run with, on top of the defaults; without it the tuned schedule or the model's choice
     #[arg(long, value_name = "KNOB=VALUE,..")]
     schedule: Option<String>,
+    #[command(flatten)]
+    plan: PlanFlags,
     #[command(flatten)]
     emulation: EmulationFlags,
 }
@@ -73,7 +75,9 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let placed = place(&subject, &binding, &inputs, &device)?;
     let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
     let options = LaunchOptions { emulation: flags.emulation.emulation(&device)?, ..options };
-    let loaded = kernel.bind_to(binding)?.on_with(&device, options)?;
+    let bound = kernel.bind_to(binding)?;
+    let options = flags.plan.apply(options, &device, &bound)?;
+    let loaded = bound.on_with(&device, options)?;
     let arguments: Vec<Argument<'_>> = placed.iter().map(Placed::argument).collect();
     loaded.launch(&arguments)?;
     device.synchronize()?;

@@ -15,7 +15,7 @@ use crate::flags::GlobalFlags;
 use crate::output::Output;
 use crate::settings::{Numbers, Sizes};
 use crate::subject::{DType, Subject, SubjectFlags};
-use crate::target::{DEFAULT_ARCH, EmulationFlags, arch_named, launch_options};
+use crate::target::{DEFAULT_ARCH, EmulationFlags, PlanFlags, arch_named, launch_options};
 
 /// Flags of `flashtile verify`.
 #[derive(Args, Clone, Debug)]
@@ -69,6 +69,8 @@ pub struct Flags {
     /// Run with this schedule: knobs on top of the defaults
     #[arg(long, value_name = "KNOB=VALUE,..")]
     schedule: Option<String>,
+    #[command(flatten)]
+    plan: PlanFlags,
     /// With --schedules: run every sample on this device too, with the same source, and compare the outputs bit by bit
     #[arg(long, value_name = "DEVICE", requires = "schedules")]
     against: Option<String>,
@@ -81,6 +83,10 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let in_suite = flags.kernel.as_ref().is_none_or(|name| conformance::cases().iter().any(|case| case.kernel == *name));
     if let (Some(kernel), Some(_), false) = (&flags.kernel, flags.schedules, in_suite) {
         return Err(Failure::Usage(format!("the suite has no cases of `{kernel}`, and --schedules draws among its cases")));
+    }
+    if flags.plan.is_given() && (flags.all || flags.schedules.is_some() || flags.role.is_some()) {
+        let what = "--plan checks one kernel of one's own choice, with --shape or at its usual shapes";
+        return Err(Failure::Usage(format!("{what}; leave out --all, --schedules and --as")));
     }
     if flags.list && in_suite && flags.shape.is_empty() && flags.data.is_empty() && flags.schedules.is_none() {
         return chosen(flags)?.iter().try_for_each(|case| list(case, output));
@@ -100,7 +106,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     if let (Some(kernel), Some(role)) = (&flags.kernel, &flags.role) {
         return in_role(flags, kernel, role, &device, &options, output);
     }
-    match (&flags.kernel, in_suite && flags.shape.is_empty() && flags.data.is_empty()) {
+    match (&flags.kernel, in_suite && flags.shape.is_empty() && flags.data.is_empty() && !flags.plan.is_given()) {
         (Some(kernel), false) => shapes(flags, kernel, &device, &options, output),
         _ => suite(flags, &device, &options, output),
     }
@@ -370,7 +376,8 @@ fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions,
     let steep_shapes = if flags.shape.is_empty() { verify::STEEP_SHAPES } else { 0 };
     for (at, (subject, sizes)) in subjects.iter().enumerate() {
         let bound = subject.kernel.bind(subject.elem, subject.consts.clone())?;
-        let loaded = bound.on_with(device, options.clone())?;
+        let options = flags.plan.apply(options.clone(), device, &bound)?;
+        let loaded = bound.on_with(device, options)?;
         let data = subject.input_data(&flags.data);
         let verdicts = judge_on(&loaded, sizes, flags.seed, &data)?;
         let shape = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
