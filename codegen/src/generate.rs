@@ -11,7 +11,7 @@ use crate::emit::{self, Emission};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::names;
-use crate::plan::{self, Plan};
+use crate::plan::Plan;
 use crate::planning::{Planned, PlannedLaunch, planned};
 use crate::schedule::Schedule;
 use crate::space;
@@ -36,7 +36,7 @@ pub(crate) fn generate_planned(
         verify(&launch.piece.instance.kernel)
             .map_err(|faults| Error::WrongKernel(faults.iter().map(ToString::to_string).collect()))?;
     }
-    let faults: Vec<String> = planned.launches.iter().flat_map(|launch| plan::verify(&launch.plan)).collect();
+    let faults = planned.faults();
     if !faults.is_empty() {
         return Err(Error::WrongPlan(faults));
     }

@@ -6,5 +6,6 @@ pub mod functions;
 pub mod modules;
 pub mod mutants;
 pub mod odd_names;
+pub mod planted;
 pub mod sass;
 pub mod sources;

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::parts;
+use super::trips::loop_of;
 use crate::plan::{
     Computed, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId,
 };
 
 /// The faults that show in a part when loops make so many trips each.
-pub(super) fn faults(plan: &Plan, trips: &[u32], part: u32) -> BTreeSet<String> {
+pub(super) fn faults(plan: &Plan, outer: &[Option<LoopId>], trips: &[u32], part: u32) -> BTreeSet<String> {
     let mut faults = BTreeSet::new();
     for role in &plan.roles {
-        let mut state = State { part, ..State::new(plan, trips) };
+        let mut state = State { part, ..State::new(plan, outer, trips) };
         state.run(&role.body);
         if state.contents.values().any(|c| c.status == Status::InFlight) {
             state.faults.insert("a copy is never waited for".into());
@@ -30,7 +31,8 @@ enum Status {
 
 #[derive(Clone, Copy, Debug)]
 struct Contents {
-    iteration: Option<u32>,
+    /// Of its loop and the loops around that, as one number.
+    iteration: Option<u64>,
     status: Status,
     group: u32,
     /// Whether it was computed, not copied.
@@ -46,6 +48,8 @@ struct State<'a> {
     trips: &'a [u32],
     /// The iteration of each loop that is in progress.
     at: Vec<u32>,
+    /// The loop around each loop.
+    outer: &'a [Option<LoopId>],
     part: u32,
     faults: BTreeSet<String>,
     contents: BTreeMap<(TileId, u32), Contents>,
@@ -54,6 +58,8 @@ struct State<'a> {
     /// Number of the group being filled.
     group: u32,
     written: HashSet<VarId>,
+    /// What is written where a flag was set, by flag.
+    with_flag: BTreeMap<VarId, HashSet<VarId>>,
     /// Tiles whose slots are computed in place before products read them.
     in_place: HashSet<TileId>,
     /// Tensors that statements store to.
@@ -66,17 +72,19 @@ struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    fn new(plan: &'a Plan, trips: &'a [u32]) -> Self {
+    fn new(plan: &'a Plan, outer: &'a [Option<LoopId>], trips: &'a [u32]) -> Self {
         Self {
             plan,
             trips,
             at: vec![0; plan.loops.len()],
+            outer,
             part: 0,
             faults: BTreeSet::new(),
             contents: BTreeMap::new(),
             read: HashSet::new(),
             group: 0,
             written: HashSet::new(),
+            with_flag: BTreeMap::new(),
             in_place: plan.roles.iter().flat_map(|r| computed_in_place(&r.body)).collect(),
             outputs: plan.roles.iter().flat_map(|r| outputs(&r.body)).collect(),
             loaded: HashSet::new(),
@@ -113,8 +121,12 @@ impl<'a> State<'a> {
                 shared.iter().for_each(|s| self.reads(&s.value));
                 self.compute(to, inputs);
             }
-            StmtOp::Commit => self.group += 1,
+            StmtOp::Commit => {
+                self.all_warps();
+                self.group += 1;
+            }
             StmtOp::Wait(pending) => {
+                self.all_warps();
                 let landed = self.group.saturating_sub(*pending);
                 for contents in self.contents.values_mut() {
                     if contents.status == Status::InFlight && contents.group < landed {
@@ -123,9 +135,7 @@ impl<'a> State<'a> {
                 }
             }
             StmtOp::Barrier => {
-                if self.one_warp {
-                    self.faults.insert("a barrier in a branch that each warp takes by itself".into());
-                }
+                self.all_warps();
                 self.read.clear();
                 self.loaded.clear();
                 self.stored.clear();
@@ -145,6 +155,10 @@ impl<'a> State<'a> {
                     OperandA::Packed(v) => self.read_variable(*v),
                 }
                 self.read_tile(*b, *b_slot);
+                if self.plan.tiles[*b].warp_private {
+                    self.faults
+                        .insert(format!("{} is read by all warps, but its rows are private to warps", self.plan.tiles[*b].name));
+                }
                 if !zero {
                     self.read_variable(*acc);
                 }
@@ -152,6 +166,10 @@ impl<'a> State<'a> {
             }
             StmtOp::Stage { tile, from } => {
                 self.read_variable(*from);
+                if !self.plan.tiles[*tile].warp_private {
+                    self.faults
+                        .insert(format!("{} is staged, but its rows are not private to warps", self.plan.tiles[*tile].name));
+                }
                 self.contents.insert((*tile, 0), Contents { iteration: None, status: Status::Visible, group: 0, computed: true });
             }
             StmtOp::Load { to, from } => {
@@ -175,46 +193,52 @@ impl<'a> State<'a> {
                     self.read_variable(*v);
                 }
             }
-            StmtOp::When { guard, body, otherwise } => {
-                if let Guard::Vote { condition, .. } = guard {
-                    // The branch may not be taken: what only it writes is not written.
+            StmtOp::When { guard, body, otherwise } => match guard {
+                Guard::Vote { condition, flag, .. } => {
                     self.reads(condition);
-                    let (written, one_warp) = (self.written.clone(), self.one_warp);
-                    self.one_warp = true;
-                    self.run(body);
-                    (self.written, self.one_warp) = (written, one_warp);
-                    return;
+                    let written = self.branches(body, otherwise, true);
+                    if let Some(flag) = *flag {
+                        self.written.insert(flag);
+                        self.with_flag.insert(flag, written);
+                    }
                 }
-                if *guard == Guard::OwnWarps {
+                Guard::Flag(v) => {
+                    self.read_variable(*v);
+                    let before = self.written.clone();
+                    self.written.extend(self.with_flag.get(v).into_iter().flatten());
+                    self.branches(body, otherwise, true);
+                    self.written = before;
+                }
+                Guard::OwnWarps => {
                     let one_warp = std::mem::replace(&mut self.one_warp, true);
                     self.run(body);
+                    self.run(otherwise);
                     self.one_warp = one_warp;
-                    return;
                 }
-                if let Some(holds) = parts::holds(self.plan, guard, self.part) {
+                Guard::Cut(_) => drop(self.branches(body, otherwise, false)),
+                Guard::Exists(iteration) => {
+                    let exists = self.number(*iteration).is_some_and(|n| n < self.trips[loop_of(*iteration)]);
+                    self.run(if exists { body } else { otherwise });
+                }
+                // Two at a time after the first.
+                Guard::OneLeft(id) => self.run(if self.trips[*id].is_multiple_of(2) { body } else { otherwise }),
+                Guard::FirstPart | Guard::LastPart => {
+                    let holds = parts::holds(self.plan, guard, self.part).unwrap_or(true);
                     self.run(if holds { body } else { otherwise });
-                    return;
                 }
-                let runs = match guard {
-                    Guard::Exists(iteration) => self.number(*iteration) < self.trips[loop_of(*iteration)],
-                    _ => true,
-                };
-                if runs {
+            },
+            StmtOp::Loop { id, from, unroll, body } => {
+                let mut next = *from;
+                while next + unroll <= self.trips[*id] {
+                    self.at[*id] = next;
                     self.run(body);
-                }
-            }
-            StmtOp::Loop { id, body, .. } => {
-                for n in 0..self.trips[*id] {
-                    self.at[*id] = n;
-                    self.run(body);
+                    next += unroll;
                 }
             }
             StmtOp::SaveState(from) => from.iter().for_each(|&v| self.read_variable(v)),
             StmtOp::LoadState { to, .. } => self.written.extend(to),
             StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => {
-                if self.one_warp {
-                    self.faults.insert("a barrier in a branch that each warp takes by itself".into());
-                }
+                self.all_warps();
             }
             StmtOp::Step { .. }
             | StmtOp::Fill { .. }
@@ -229,12 +253,36 @@ impl<'a> State<'a> {
         }
     }
 
-    fn number(&self, iteration: Iteration) -> u32 {
+    /// Notes a fault if each warp comes here by its own choice, where all of them must.
+    fn all_warps(&mut self) {
+        if self.one_warp {
+            self.faults.insert("a barrier, a copy or a wait for it in a branch that each warp takes by itself".into());
+        }
+    }
+
+    /// Executes branches of which any may be taken, or none. What only one of them writes is not written. Gives what the first
+    /// has written.
+    fn branches(&mut self, body: &[Stmt], otherwise: &[Stmt], one_warp: bool) -> HashSet<VarId> {
+        if body.iter().chain(otherwise).any(|stmt| !is_local(&stmt.op)) {
+            self.faults.insert("a copy, a wait, a barrier or a turn in a branch that may not be taken".into());
+        }
+        let (before, around) = (self.written.clone(), self.one_warp);
+        self.one_warp |= one_warp;
+        self.run(body);
+        let first = std::mem::replace(&mut self.written, before);
+        self.run(otherwise);
+        self.written.retain(|v| first.contains(v));
+        self.one_warp = around;
+        first
+    }
+
+    /// The number of an iteration, if it is not before the first.
+    fn number(&self, iteration: Iteration) -> Option<u32> {
         match iteration {
-            Iteration::First(_, number) => number,
-            Iteration::Ahead(id, ahead) => self.at[id] + ahead,
-            Iteration::Behind(id, behind) => self.at[id].saturating_sub(behind),
-            Iteration::Last(id) => self.trips[id].saturating_sub(1),
+            Iteration::First(_, number) => Some(number),
+            Iteration::Ahead(id, ahead) => Some(self.at[id] + ahead),
+            Iteration::Behind(id, behind) => self.at[id].checked_sub(behind),
+            Iteration::Last(id) => self.trips[id].checked_sub(1),
         }
     }
 
@@ -250,19 +298,31 @@ impl<'a> State<'a> {
         (tile.tensor.clone(), format!("{:?}", tile.origin), iterations)
     }
 
-    fn slot(&self, tile: TileId, slot: Slot) -> (u32, Option<u32>) {
-        match slot {
-            Slot::Only => (0, None),
-            Slot::Of(iteration) => {
-                let number = self.number(iteration);
-                (number % self.plan.tiles[tile].slots, Some(number))
-            }
+    /// The slot that is named, and the iteration that it is for.
+    fn slot(&mut self, tile: TileId, slot: Slot) -> (u32, Option<u64>) {
+        let Slot::Of(iteration) = slot else { return (0, None) };
+        let id = loop_of(iteration);
+        let Some(number) = self.number(iteration).filter(|&n| n < self.trips[id]) else {
+            let name = &self.plan.tiles[tile].name;
+            self.faults.insert(format!("a slot of {name} is named for an iteration that does not exist"));
+            return (0, None);
+        };
+        // No loop makes 2^16 trips here.
+        let (mut path, mut outer) = (u64::from(number), self.outer[id]);
+        while let Some(around) = outer {
+            path = (path << 16) | u64::from(self.at[around]);
+            outer = self.outer[around];
         }
+        (number % self.plan.tiles[tile].slots, Some(path))
     }
 
     fn copy(&mut self, tile: TileId, slot: Slot) {
+        self.all_warps();
         let (slot, iteration) = self.slot(tile, slot);
         let name = &self.plan.tiles[tile].name;
+        if self.plan.tiles[tile].warp_private {
+            self.faults.insert(format!("{name} is copied by all warps, but its rows are private to warps"));
+        }
         if self.read.contains(&(tile, slot)) {
             self.faults.insert(format!("a slot of {name} is filled while it may still be read"));
         }
@@ -275,13 +335,19 @@ impl<'a> State<'a> {
 
     /// All warps read the inputs, and write their parts of the tiles.
     fn compute(&mut self, to: &[Computed], inputs: &[Input]) {
-        if self.one_warp {
-            self.faults.insert("tiles are computed in a branch that each warp takes by itself".into());
-        }
+        self.all_warps();
         let before = self.read.clone();
         let mut sources = Vec::new();
         for input in inputs {
-            let InputSource::Tile(tile, slot) = input.from else { continue };
+            let (tile, slot) = match &input.from {
+                InputSource::Tile(tile, slot) => (*tile, *slot),
+                InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => {
+                    if self.outputs.contains(&from.tensor) {
+                        self.faults.insert(format!("{} is read by a computation and stored to", from.tensor));
+                    }
+                    continue;
+                }
+            };
             let (at, _) = self.slot(tile, slot);
             if self.in_place.contains(&tile) && self.contents.get(&(tile, at)).is_some_and(|c| c.computed) {
                 self.faults.insert(format!("{} is computed twice", self.plan.tiles[tile].name));
@@ -294,6 +360,9 @@ impl<'a> State<'a> {
             self.reads(value);
             let (at, iteration) = self.slot(*tile, *slot);
             let t = &self.plan.tiles[*tile];
+            if t.warp_private {
+                self.faults.insert(format!("{} is computed by all warps, but its rows are private to warps", t.name));
+            }
             // A thread reads its part of an input before it writes the same part; what was read before, others may still read.
             if before.contains(&(*tile, at)) {
                 self.faults.insert(format!("a slot of {} is computed while it may still be read", t.name));
@@ -366,9 +435,23 @@ impl<'a> State<'a> {
     }
 }
 
-fn loop_of(iteration: Iteration) -> LoopId {
-    match iteration {
-        Iteration::First(id, _) | Iteration::Ahead(id, _) | Iteration::Behind(id, _) | Iteration::Last(id) => id,
+/// Whether a statement, with those in it, concerns a warp alone: its registers, its rows, reads of tiles.
+fn is_local(op: &StmtOp) -> bool {
+    match op {
+        StmtOp::Let { .. }
+        | StmtOp::Map { .. }
+        | StmtOp::Pack { .. }
+        | StmtOp::Reduce { .. }
+        | StmtOp::QuadSum(_)
+        | StmtOp::QuadMax(_)
+        | StmtOp::LoadFragments { .. }
+        | StmtOp::Dot { .. }
+        | StmtOp::Stage { .. }
+        | StmtOp::Load { .. }
+        | StmtOp::Store { .. } => true,
+        StmtOp::When { body, otherwise, .. } => body.iter().chain(otherwise).all(|stmt| is_local(&stmt.op)),
+        StmtOp::Loop { body, .. } => body.iter().all(|stmt| is_local(&stmt.op)),
+        _ => false,
     }
 }
 

@@ -1,19 +1,25 @@
 //! The plan verifier: executes a plan symbolically, for several trip counts of every loop.
 //!
+//! Before that it checks, of every plan, that what statements name exists and has the shapes that they take ([`structure`]), and
+//! that constants are used where they are declared ([`constants`]).
+//!
 //! Of a block where all warps copy and compute ([`block`]) it checks that
 //! * a read of a slot finds the iteration it wants, landed and visible to all threads that read it;
 //! * a slot is not filled while its last contents may still be read (no barrier since), or while a copy into it is in flight;
 //! * a tile that is computed in place is computed once, before a product reads it; a tile that is computed is visible to all
 //!   threads that read it, and is not computed while its last contents may still be read;
-//! * barriers are not in branches that a warp takes by itself;
+//! * a statement names only iterations that exist;
+//! * copies, waits and barriers are not in branches that a warp takes by itself, or that a program may leave out;
+//! * rows that are private to warps are written by the warp that reads them;
 //! * every copy is waited for before the end;
-//! * every variable is written before it is read;
+//! * every variable is written before it is read, whichever branches are taken;
 //! * a tile in global memory that is loaded and stored is never copied, and a barrier stands between the two: several lanes load
 //!   what one of them stores.
 //!
 //! Of a block with a producer and consumers ([`roles`]) it checks that
 //! * a product reads only slots that are acquired and hold the iteration it wants, from its issue until it is settled;
-//! * no slot is handed back while a product may read it, and every slot that is acquired is handed back;
+//! * no slot is handed back while a product may read it, every slot that is acquired is handed back, and every slot that is
+//!   filled is acquired;
 //! * accumulators and packed operands are not touched while a product uses them, and every product is settled;
 //! * both roles agree on the parity of every phase, every wait ends, and turns are passed as often as taken.
 //!
@@ -21,7 +27,8 @@
 //! * by a semaphore, a state is read and written in the part's turn only, the turn is passed on once and after the state was saved,
 //!   and always;
 //! * in a cluster, barriers are between what a block saves and what others read, and between that and its end;
-//! * what is loaded has the shape of what is saved.
+//! * what is loaded has the shape of what is saved;
+//! * one of the programs stores.
 //!
 //! Slots, groups, phases and turns depend on a loop's trip count only through `n mod slots`, its
 //! parity and the guards at the ends, so the trip counts `0 ..= 2 * slots + 2` cover every case. Of
@@ -29,8 +36,10 @@
 //! them; of programs that follow each other every pair of counts that all their loops have.
 
 mod block;
+mod constants;
 mod parts;
 mod roles;
+mod structure;
 mod trips;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +57,11 @@ fn text_of(programs: &[Vec<u32>]) -> String {
 
 /// All faults found, without repetition; empty for a right plan.
 pub fn verify(plan: &Plan) -> Vec<String> {
+    let structure = structure::faults(plan);
+    if !structure.is_empty() {
+        return structure.into_iter().collect();
+    }
+    let outer = trips::outer_loops(plan);
     let most = plan.loops.iter().map(|l| l.slots).max().unwrap_or(0) * 2 + 2;
     let mut faults: BTreeMap<String, String> = BTreeMap::new();
     let mut note = |found: BTreeSet<String>, when: &dyn Fn() -> String| {
@@ -60,7 +74,7 @@ pub fn verify(plan: &Plan) -> Vec<String> {
         let of = |case: String| if plan.meeting.is_some() { format!("{case} in part {part}") } else { case };
         if plan.is_specialized() {
             let cases = roles::cases(plan, most);
-            let roles = roles::Roles::new(plan, part, &cases);
+            let roles = roles::Roles::new(plan, &outer, part, &cases);
             for programs in cases {
                 note(roles.faults(&programs), &|| of(format!("trip counts {}", text_of(&programs))));
             }
@@ -69,10 +83,12 @@ pub fn verify(plan: &Plan) -> Vec<String> {
                 let first = trips.first().copied().unwrap_or(0);
                 let same = trips.iter().all(|&n| n == first);
                 let text = || of(if same { format!("trip count {first}") } else { format!("trip counts {trips:?}") });
-                note(block::faults(plan, &trips, part), &text);
+                note(block::faults(plan, &outer, &trips, part), &text);
             }
         }
         note(parts::faults(plan, part), &|| format!("part {part}"));
     }
-    faults.into_iter().map(|(fault, when)| format!("{fault} ({when})")).collect()
+    let mut faults: Vec<String> = faults.into_iter().map(|(fault, when)| format!("{fault} ({when})")).collect();
+    faults.extend(constants::faults(plan));
+    faults
 }

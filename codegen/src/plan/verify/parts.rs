@@ -36,6 +36,8 @@ pub(super) fn faults(plan: &Plan, part: u32) -> BTreeSet<String> {
         awaited: false,
         passed: false,
         saved: None,
+        shapes: first_saved(&role.body).map_or_else(Vec::new, |saved| shapes(plan, saved)),
+        alone: false,
         read: false,
         visible: false,
     };
@@ -56,6 +58,10 @@ struct Walk<'p> {
     passed: bool,
     /// The variables that were saved.
     saved: Option<Vec<VarId>>,
+    /// Of the values of the state that the plan saves first.
+    shapes: Vec<(Storage, u32, u32)>,
+    /// In statements that one of the programs that meet executes.
+    alone: bool,
     /// Whether states of other blocks were read since the latest barrier of the cluster.
     read: bool,
     /// Whether the states of a cluster are to be seen by all its blocks.
@@ -77,10 +83,19 @@ impl Walk<'_> {
         match op {
             StmtOp::When { guard, body, otherwise } => {
                 if let Some(holds) = holds(self.plan, guard, self.part) {
-                    return self.block(if holds { body } else { otherwise });
+                    // Of the first part, or the last, there is one; of those that are not there is one if there are two.
+                    let one = holds || self.plan.meeting.as_ref().is_some_and(|m| m.parts == 2);
+                    let alone = self.alone;
+                    self.alone |= one;
+                    self.block(if holds { body } else { otherwise });
+                    self.alone = alone;
+                    return;
                 }
                 let own = std::mem::replace(&mut self.own, true);
+                let alone = self.alone;
+                self.alone |= *guard == Guard::OwnWarps;
                 self.block(body);
+                self.alone = alone;
                 self.block(otherwise);
                 self.own = own;
             }
@@ -90,6 +105,9 @@ impl Walk<'_> {
                 self.repeated = repeated;
             }
             StmtOp::Work(body) => self.block(body),
+            StmtOp::Store { .. } if self.plan.meeting.is_some() && !self.alone => {
+                self.fault("every part stores what one of them should");
+            }
             StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::SaveState(_) | StmtOp::LoadState { .. } | StmtOp::ClusterBarrier => {
                 match self.plan.meeting.as_ref().map(|m| m.by) {
                     Some(MeetBy::Semaphore) => self.by_semaphore(op),
@@ -98,6 +116,15 @@ impl Walk<'_> {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Every state that is saved or loaded has the same kinds of values in the same order, and as many bytes as the meeting says.
+    fn state(&mut self, variables: &[VarId]) {
+        let same = self.shapes == shapes(self.plan, variables);
+        let fits = self.plan.meeting.as_ref().is_none_or(|m| state_bytes(self.plan, variables) == m.bytes);
+        if !same || !fits {
+            self.fault("what is loaded is not what is saved");
         }
     }
 
@@ -124,6 +151,7 @@ impl Walk<'_> {
                 if !has_turn {
                     self.fault("a state is saved before the turn of the part");
                 }
+                self.state(from);
                 self.saved = Some(from.clone());
             }
             StmtOp::LoadState { to, .. } => {
@@ -132,11 +160,7 @@ impl Walk<'_> {
                 } else if !has_turn {
                     self.fault("a state is read before the turn of the part");
                 }
-                if let Some(meeting) = &self.plan.meeting
-                    && state_bytes(self.plan, to) != meeting.bytes
-                {
-                    self.fault("what is loaded is not what is saved");
-                }
+                self.state(to);
             }
             _ => self.fault("a barrier of a cluster where programs meet by a semaphore"),
         }
@@ -151,6 +175,7 @@ impl Walk<'_> {
                 if self.visible {
                     self.fault("a state is saved while others may read it");
                 }
+                self.state(from);
                 self.saved = Some(from.clone());
             }
             StmtOp::ClusterBarrier => {
@@ -167,14 +192,7 @@ impl Walk<'_> {
                 if from.is_none() {
                     self.fault("the state of no block is read");
                 }
-                let shape = |v: &VarId| {
-                    let v = &self.plan.variables[*v];
-                    (v.storage, v.m_tiles, v.n_tiles)
-                };
-                let same = self.saved.as_ref().is_none_or(|from| from.iter().map(shape).eq(to.iter().map(shape)));
-                if !same {
-                    self.fault("what is loaded is not what is saved");
-                }
+                self.state(to);
                 self.read = true;
             }
             _ => self.fault("a turn of a part where programs meet in a cluster"),
@@ -188,6 +206,20 @@ impl Walk<'_> {
             _ => {}
         }
     }
+}
+
+/// The state that statements save first.
+fn first_saved(body: &[Stmt]) -> Option<&[VarId]> {
+    body.iter().find_map(|stmt| match &stmt.op {
+        StmtOp::SaveState(from) => Some(from.as_slice()),
+        op => op.bodies().into_iter().find_map(first_saved),
+    })
+}
+
+/// What decides where the values of a state lie.
+fn shapes(plan: &Plan, variables: &[VarId]) -> Vec<(Storage, u32, u32)> {
+    let shape = |&v: &VarId| (plan.variables[v].storage, plan.variables[v].m_tiles, plan.variables[v].n_tiles);
+    variables.iter().map(shape).collect()
 }
 
 /// Bytes of a thread's elements of variables.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::parts;
-use super::trips::trip_counts;
+use super::trips::{loop_of, trip_counts};
 use crate::arch::WARPGROUP;
 use crate::plan::{Expr, Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId, WORK_SLOTS};
 use crate::schedule::Persistent;
@@ -35,34 +35,6 @@ pub(super) fn cases(plan: &Plan, most: u32) -> Vec<Vec<Trips>> {
     cases
 }
 
-/// The loop that each loop stands in, if it stands in one.
-fn outer_loops(plan: &Plan) -> Vec<Option<LoopId>> {
-    fn find(body: &[Stmt], outer: Option<LoopId>, found: &mut [Option<LoopId>]) {
-        for stmt in body {
-            let here = match &stmt.op {
-                StmtOp::Loop { id, .. } => Some(*id),
-                StmtOp::Step { at, .. } => Some(loop_of(*at)),
-                _ => None,
-            };
-            if let (Some(id), Some(_)) = (here, outer)
-                && outer != here
-            {
-                found[id] = outer;
-            }
-            stmt.op.bodies().into_iter().for_each(|body| find(body, here.or(outer), found));
-        }
-    }
-    let mut found = vec![None; plan.loops.len()];
-    plan.roles.iter().for_each(|role| find(&role.body, None, &mut found));
-    found
-}
-
-fn loop_of(iteration: Iteration) -> LoopId {
-    match iteration {
-        Iteration::First(id, _) | Iteration::Ahead(id, _) | Iteration::Behind(id, _) | Iteration::Last(id) => id,
-    }
-}
-
 #[derive(Clone, PartialEq, Debug)]
 enum Event {
     Fill(TileId, Content),
@@ -70,12 +42,27 @@ enum Event {
     Release(TileId),
     Advance(TileId),
     ReleaseBefore(TileId),
-    Issue { acc: VarId, packed: Option<VarId>, tiles: Vec<(TileId, Content)> },
+    Issue {
+        acc: VarId,
+        packed: Option<VarId>,
+        tiles: Vec<(TileId, Content)>,
+    },
     Settle(u32),
     Read(VarId),
+    /// A read of what was written under the same condition.
+    ReadGuarded(VarId),
     Write(VarId),
+    /// A write in a branch that may not be taken.
+    MayWrite(VarId),
     TakeTurn,
     PassTurn,
+}
+
+impl Event {
+    /// Whether it matters to a warpgroup alone.
+    fn is_of_registers(&self) -> bool {
+        matches!(self, Event::Read(_) | Event::ReadGuarded(_) | Event::Write(_) | Event::MayWrite(_))
+    }
 }
 
 /// What a role does, event after event, over programs that follow each other.
@@ -89,7 +76,7 @@ pub(super) struct Roles<'a> {
     /// Variables by name.
     names: HashMap<&'a str, VarId>,
     /// The loop around each loop.
-    outer: Vec<Option<LoopId>>,
+    outer: &'a [Option<LoopId>],
     /// By role, number of the program and trip counts; `None` for these is the end of the programs.
     programs: BTreeMap<(usize, usize, Option<Trips>), Vec<Event>>,
     /// Statements that have no place in a role.
@@ -98,10 +85,9 @@ pub(super) struct Roles<'a> {
 
 impl<'a> Roles<'a> {
     /// Of these cases.
-    pub fn new(plan: &'a Plan, part: u32, cases: &[Vec<Trips>]) -> Self {
+    pub fn new(plan: &'a Plan, outer: &'a [Option<LoopId>], part: u32, cases: &[Vec<Trips>]) -> Self {
         let names = plan.variables.iter().enumerate().map(|(v, data)| (data.name.as_str(), v)).collect();
-        let mut roles =
-            Self { plan, part, names, outer: outer_loops(plan), programs: BTreeMap::new(), misplaced: BTreeSet::new() };
+        let mut roles = Self { plan, part, names, outer, programs: BTreeMap::new(), misplaced: BTreeSet::new() };
         for role in 0..plan.roles.len() {
             for case in cases {
                 for program in 0..=case.len() {
@@ -123,8 +109,9 @@ impl<'a> Roles<'a> {
         let (names, faults, events) = (&self.names, &mut self.misplaced, Vec::new());
         let producer = role.name == "producer";
         let none = vec![0; plan.loops.len()];
-        let (counts, at, outer) = (trips.as_ref().unwrap_or(&none), none.clone(), &self.outer);
-        let mut tracer = Tracer { plan, part, program, trips: counts, at, outer, events, faults, producer, names };
+        let (counts, at, outer) = (trips.as_ref().unwrap_or(&none), none.clone(), self.outer);
+        let mut tracer =
+            Tracer { plan, part, program, trips: counts, at, outer, events, faults, producer, names, with_flag: BTreeMap::new() };
         match (&role.body[..], trips) {
             ([Stmt { op: StmtOp::Work(body), .. }], trips) => {
                 tracer.take_program();
@@ -154,7 +141,7 @@ impl<'a> Roles<'a> {
         hazards(self.plan, &consumers, &mut faults);
         // Registers matter to a warpgroup alone: roles meet in rings, products and turns.
         for events in [&mut producer, &mut consumers] {
-            events.retain(|e| !matches!(e, Event::Read(_) | Event::Write(_)));
+            events.retain(|e| !e.is_of_registers());
         }
         let groups = (self.plan.roles[1].warps / WARPGROUP) as usize;
         // What one program leaves to the next is the places in rings: for those, who comes first
@@ -189,6 +176,8 @@ struct Tracer<'a> {
     producer: bool,
     /// Variables by name.
     names: &'a HashMap<&'a str, VarId>,
+    /// What is written where a flag was set, by flag.
+    with_flag: BTreeMap<VarId, BTreeSet<VarId>>,
 }
 
 impl Tracer<'_> {
@@ -225,9 +214,20 @@ impl Tracer<'_> {
         }
     }
 
-    fn content(&self, slot: Slot) -> Content {
+    /// The number of an iteration that must exist.
+    fn existing(&mut self, iteration: Iteration) -> u32 {
+        let number = self.number(iteration);
+        let id = loop_of(iteration);
+        if number >= self.trips[id] {
+            let name = &self.plan.loops[id].coordinate;
+            self.faults.insert(format!("a statement is about an iteration of {name} that does not exist"));
+        }
+        number
+    }
+
+    fn content(&mut self, slot: Slot) -> Content {
         let Slot::Of(iteration) = slot else { return (self.program, Vec::new()) };
-        let mut path = vec![self.number(iteration)];
+        let mut path = vec![self.existing(iteration)];
         let mut outer = self.outer[loop_of(iteration)];
         while let Some(id) = outer {
             path.push(self.at[id]);
@@ -268,8 +268,14 @@ impl Tracer<'_> {
                     self.events.extend([Event::Write(*acc), Event::Issue { acc: *acc, packed, tiles }]);
                 }
             }
-            StmtOp::Fill { tile, slot, .. } => self.events.push(Event::Fill(*tile, self.content(*slot))),
-            StmtOp::Acquire { tile, slot } => self.events.push(Event::Acquire(*tile, self.content(*slot))),
+            StmtOp::Fill { tile, slot, .. } => {
+                let content = self.content(*slot);
+                self.events.push(Event::Fill(*tile, content));
+            }
+            StmtOp::Acquire { tile, slot } => {
+                let content = self.content(*slot);
+                self.events.push(Event::Acquire(*tile, content));
+            }
             StmtOp::Release(tile) => self.events.push(Event::Release(*tile)),
             StmtOp::Advance(tile) => self.events.push(Event::Advance(*tile)),
             StmtOp::ReleaseBefore(tile) => self.events.push(Event::ReleaseBefore(*tile)),
@@ -282,12 +288,33 @@ impl Tracer<'_> {
                 // Two at a time after the first.
                 Guard::OneLeft(id) if self.trips[*id].is_multiple_of(2) => self.run(body),
                 Guard::OneLeft(_) => self.run(otherwise),
-                // Executed or not: for hazards it is worse if it is, and for what is written if it is not.
-                Guard::Vote { condition, .. } => {
+                Guard::Vote { condition, flag, .. } => {
                     self.reads(condition);
-                    self.branch(body);
+                    let written = self.branches(body, otherwise);
+                    if let Some(flag) = *flag {
+                        self.events.push(Event::Write(flag));
+                        self.with_flag.insert(flag, written);
+                    }
                 }
-                Guard::Flag(_) | Guard::Cut(_) | Guard::OwnWarps => self.branch(body),
+                Guard::Flag(v) => {
+                    self.events.push(Event::Read(*v));
+                    let start = self.events.len();
+                    self.branches(body, otherwise);
+                    let known = self.with_flag.get(v);
+                    for event in &mut self.events[start..] {
+                        if let Event::Read(v) = *event
+                            && known.is_some_and(|known| known.contains(&v))
+                        {
+                            *event = Event::ReadGuarded(v);
+                        }
+                    }
+                }
+                Guard::Cut(_) => drop(self.branches(body, otherwise)),
+                // Each warp does all of it, or leaves all of it.
+                Guard::OwnWarps => {
+                    self.branch(body);
+                    self.branch(otherwise);
+                }
                 Guard::FirstPart | Guard::LastPart => {
                     let holds = parts::holds(self.plan, guard, self.part).unwrap_or(true);
                     self.run(if holds { body } else { otherwise });
@@ -301,7 +328,7 @@ impl Tracer<'_> {
                 }
             }
             StmtOp::Step { at, body } => {
-                let number = self.number(*at);
+                let number = self.existing(*at);
                 self.run_at(loop_of(*at), number, body);
             }
             StmtOp::SaveState(from) => self.events.extend(from.iter().map(|&v| Event::Read(v))),
@@ -318,11 +345,29 @@ impl Tracer<'_> {
         }
     }
 
+    /// Branches of which any may be taken, or none: for hazards it is worse if it is, and for what is written if it is not.
+    /// What both of them write is written. Gives what the first writes.
+    fn branches(&mut self, body: &[Stmt], otherwise: &[Stmt]) -> BTreeSet<VarId> {
+        let written = |events: &[Event]| -> BTreeSet<VarId> {
+            events.iter().filter_map(|e| if let Event::Write(v) = e { Some(*v) } else { None }).collect()
+        };
+        let start = self.events.len();
+        self.branch(body);
+        let middle = self.events.len();
+        self.branch(otherwise);
+        let (first, second) = (written(&self.events[start..middle]), written(&self.events[middle..]));
+        for range in [start..middle, middle..self.events.len()] {
+            forget_writes(&mut self.events[range]);
+        }
+        self.events.extend(first.intersection(&second).map(|&v| Event::Write(v)));
+        first
+    }
+
     /// What a warp does or leaves by its own choice: nothing that others wait for.
     fn branch(&mut self, body: &[Stmt]) {
         let start = self.events.len();
         self.run(body);
-        if self.events[start..].iter().any(|e| !matches!(e, Event::Read(_) | Event::Write(_))) {
+        if !self.events[start..].iter().all(Event::is_of_registers) {
             self.faults.insert("a ring, a product or a turn in a branch that a warp takes by itself".into());
         }
     }
@@ -334,6 +379,21 @@ impl Tracer<'_> {
                 events.extend(names.get(name.as_str()).copied().map(Event::Read));
             }
         });
+    }
+}
+
+/// Makes writes of a branch that may not be taken writes that may not happen. In the branch, what it has written is known.
+fn forget_writes(events: &mut [Event]) {
+    let mut known = BTreeSet::new();
+    for event in events {
+        match *event {
+            Event::Write(v) => {
+                known.insert(v);
+                *event = Event::MayWrite(v);
+            }
+            Event::Read(v) if known.contains(&v) => *event = Event::ReadGuarded(v),
+            _ => {}
+        }
     }
 }
 
@@ -400,19 +460,19 @@ fn hazards(plan: &Plan, events: &[&Event], faults: &mut BTreeSet<String>) {
                     in_flight.pop_front();
                 }
             }
-            Event::Read(v) => {
+            Event::Read(v) | Event::ReadGuarded(v) => {
                 if in_flight.iter().any(|g| g.acc == *v) {
                     faults.insert(format!("{} is read while a product writes it", variable(*v)));
                 }
-                if !written[*v] {
+                if !written[*v] && matches!(event, Event::Read(_)) {
                     faults.insert(format!("{} is read before it is written", variable(*v)));
                 }
             }
-            Event::Write(v) => {
+            Event::Write(v) | Event::MayWrite(v) => {
                 if in_flight.iter().any(|g| g.acc == *v || g.packed == Some(*v)) {
                     faults.insert(format!("{} is written while a product uses it", variable(*v)));
                 }
-                written[*v] = true;
+                written[*v] |= matches!(event, Event::Write(_));
             }
             Event::Fill(tile, _) => drop(faults.insert(format!("a consumer fills {}", ring(*tile)))),
             Event::TakeTurn | Event::PassTurn => {}
@@ -510,6 +570,13 @@ impl<'a> Machine<'a> {
         if self.agents.iter().any(|a| a.at < a.events.len()) {
             return;
         }
+        for tile in 0..self.slots.len() {
+            // A slot is handed back by all who waited for it: one that is full and was not handed back was not waited for.
+            let left = (0..self.slots[tile]).any(|slot| self.full[tile][slot].completed != self.empty[tile][slot].completed);
+            if left {
+                faults.insert(format!("a slot of {} is filled, but never waited for and handed back", self.ring(tile)));
+            }
+        }
         if self.uses_turns && self.turns.iter().sum::<u32>() != 1 {
             faults.insert("turns are not passed as often as they are taken".into());
         }
@@ -583,7 +650,7 @@ impl<'a> Machine<'a> {
                     faults.insert("a turn is given to a warpgroup that has not taken its last".into());
                 }
             }
-            Event::Read(_) | Event::Write(_) => {}
+            Event::Read(_) | Event::ReadGuarded(_) | Event::Write(_) | Event::MayWrite(_) => {}
         }
     }
 

@@ -1,0 +1,458 @@
+//! What must hold of a plan before it can be executed symbolically: what statements name exists, and tiles, fragments and
+//! expressions have the shapes that statements take.
+//!
+//! Nothing here depends on trip counts. Names of constants are the subject of [`super::constants`].
+
+use std::collections::BTreeSet;
+
+use crate::plan::{
+    Atom, Builtin, Computed, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan, Shape,
+    Shared, Slot, Stmt, StmtOp, Storage, TileId, VarId, WORK_RING_BYTES,
+};
+use crate::schedule::Persistent;
+
+/// The faults of a plan's structure. Only of a plan without them other faults can be looked for.
+pub(super) fn faults(plan: &Plan) -> BTreeSet<String> {
+    let mut check = Check { plan, faults: BTreeSet::new(), branch: false, work: false };
+    check.declarations();
+    for role in &plan.roles {
+        check.block(&role.body);
+    }
+    check.faults
+}
+
+struct Check<'p> {
+    plan: &'p Plan,
+    faults: BTreeSet<String>,
+    /// In statements that a program may leave out, whatever its part.
+    branch: bool,
+    /// In statements for each program that a block takes.
+    work: bool,
+}
+
+/// For what an expression is evaluated.
+#[derive(Clone, Copy)]
+enum Place {
+    /// A fragment of this shape, so many row tiles and column tiles.
+    Fragment(Shape, u32, u32),
+    /// The elements of a computed tile.
+    Part,
+}
+
+impl Check<'_> {
+    fn fault(&mut self, text: impl Into<String>) {
+        self.faults.insert(text.into());
+    }
+
+    /// Places in shared memory lie apart.
+    fn declarations(&mut self) {
+        let plan = self.plan;
+        if plan.roles.is_empty() || plan.roles.len() > 2 {
+            self.fault("a plan has one role, or a producer and consumers");
+        }
+        let mut places: Vec<(u32, u32, &str)> = Vec::new();
+        for tile in &plan.tiles {
+            if tile.slots == 0 {
+                self.fault(format!("{} has no slots", tile.name));
+            }
+            places.push((tile.offset, tile.offset + tile.slots * tile.slot_bytes(), &tile.name));
+            places.extend(tile.barriers.map(|at| (at, at + 16 * tile.slots, tile.name.as_str())));
+        }
+        places.extend(plan.work_ring.map(|at| (at, at + WORK_RING_BYTES, "the ring of programs")));
+        if let Some(meeting) = plan.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster) {
+            let bytes = meeting.state_bytes(plan.computing_threads());
+            places.push((meeting.offset, meeting.offset + bytes, "the state of a part"));
+        }
+        places.sort_unstable();
+        for pair in places.windows(2) {
+            let ((_, end, first), (start, _, second)) = (pair[0], pair[1]);
+            if start < end {
+                self.fault(format!("{first} and {second} lie in the same shared memory"));
+            }
+        }
+        if (plan.work == Persistent::Dynamic) != plan.work_ring.is_some() {
+            self.fault("programs are handed over by a ring if and only if blocks take them dynamically");
+        }
+    }
+
+    fn block(&mut self, body: &[Stmt]) {
+        for stmt in body {
+            if self.ids_exist(&stmt.op) {
+                self.statement(&stmt.op);
+            }
+            let parts = [Guard::FirstPart, Guard::LastPart, Guard::OwnWarps];
+            let around = (self.branch, self.work);
+            self.work |= matches!(stmt.op, StmtOp::Work(_));
+            self.branch |= matches!(&stmt.op, StmtOp::When { guard, .. } if !parts.contains(guard));
+            stmt.op.bodies().into_iter().for_each(|body| self.block(body));
+            (self.branch, self.work) = around;
+        }
+    }
+
+    /// Whether everything that a statement names by its number exists.
+    fn ids_exist(&mut self, op: &StmtOp) -> bool {
+        let plan = self.plan;
+        let (mut tiles, mut variables, mut loops) = (Vec::<TileId>::new(), Vec::<VarId>::new(), Vec::<LoopId>::new());
+        let mut of = |slot: &Slot| match slot {
+            Slot::Only => {}
+            Slot::Of(Iteration::First(id, _) | Iteration::Ahead(id, _) | Iteration::Behind(id, _) | Iteration::Last(id)) => {
+                loops.push(*id);
+            }
+        };
+        match op {
+            StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } | StmtOp::Load { to, .. } => variables.push(*to),
+            StmtOp::Reduce { to, from, .. } => variables.extend([*to, *from]),
+            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => variables.push(*v),
+            StmtOp::Copy { tile, slot, .. } | StmtOp::Fill { tile, slot, .. } | StmtOp::Acquire { tile, slot } => {
+                tiles.push(*tile);
+                of(slot);
+            }
+            StmtOp::Compute { to, inputs, .. } => {
+                for Computed { tile, slot, .. } in to {
+                    tiles.push(*tile);
+                    of(slot);
+                }
+                for input in inputs {
+                    if let InputSource::Tile(tile, slot) = &input.from {
+                        tiles.push(*tile);
+                        of(slot);
+                    }
+                }
+            }
+            StmtOp::LoadFragments { to, tile, slot } => {
+                variables.push(*to);
+                tiles.push(*tile);
+                of(slot);
+            }
+            StmtOp::Dot { acc, a, b, b_slot, .. } => {
+                variables.push(*acc);
+                tiles.push(*b);
+                of(b_slot);
+                match a {
+                    OperandA::Tile(tile, slot) => {
+                        tiles.push(*tile);
+                        of(slot);
+                    }
+                    OperandA::Packed(v) => variables.push(*v),
+                }
+            }
+            StmtOp::Stage { tile, from } => {
+                tiles.push(*tile);
+                variables.push(*from);
+            }
+            StmtOp::Store { variable, .. } => variables.extend(variable),
+            StmtOp::When { guard, .. } => match guard {
+                Guard::Exists(iteration) => of(&Slot::Of(*iteration)),
+                Guard::Cut(ids) => loops.extend(ids),
+                Guard::Vote { flag, .. } => variables.extend(flag),
+                Guard::Flag(v) => variables.push(*v),
+                Guard::OneLeft(id) => loops.push(*id),
+                Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => {}
+            },
+            StmtOp::Loop { id, .. } => loops.push(*id),
+            StmtOp::Step { at, .. } => of(&Slot::Of(*at)),
+            StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => tiles.push(*tile),
+            StmtOp::SaveState(from) => variables.extend(from),
+            StmtOp::LoadState { to, .. } => variables.extend(to),
+            StmtOp::Let { .. }
+            | StmtOp::Commit
+            | StmtOp::Wait(_)
+            | StmtOp::Barrier
+            | StmtOp::Settle(_)
+            | StmtOp::TakeTurn
+            | StmtOp::PassTurn
+            | StmtOp::Work(_)
+            | StmtOp::AwaitPart
+            | StmtOp::PassPart
+            | StmtOp::ClusterBarrier => {}
+        }
+        let exist = tiles.iter().all(|&t| t < plan.tiles.len())
+            && variables.iter().all(|&v| v < plan.variables.len())
+            && loops.iter().all(|&l| l < plan.loops.len());
+        if !exist {
+            self.fault("a statement names a tile, a variable or a loop that the plan does not have");
+        }
+        exist
+    }
+
+    fn statement(&mut self, op: &StmtOp) {
+        let plan = self.plan;
+        match op {
+            StmtOp::Let { value, .. } => self.uniform(value),
+            StmtOp::Map { to, value } => {
+                if let Some(place) = self.fragment(*to) {
+                    self.expression(value, place);
+                }
+            }
+            StmtOp::Pack { to, value, .. } => {
+                self.is(*to, Storage::Packed);
+                let v = &plan.variables[*to];
+                self.expression(value, Place::Fragment(Shape::Accumulator, v.m_tiles, v.n_tiles));
+            }
+            StmtOp::Reduce { to, from, .. } => {
+                self.is(*from, Storage::Fragment(Shape::Accumulator));
+                self.is(*to, Storage::Fragment(Shape::Row));
+                self.same(plan.variables[*to].m_tiles, plan.variables[*from].m_tiles, *to);
+            }
+            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.is(*v, Storage::Fragment(Shape::Row)),
+            StmtOp::Copy { tile, slot, from } => {
+                self.in_block(*tile, slot);
+                self.global(from);
+            }
+            StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
+            StmtOp::LoadFragments { to, tile, slot } => {
+                self.in_block(*tile, slot);
+                self.is(*to, Storage::Packed);
+                let v = &plan.variables[*to];
+                self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles);
+            }
+            StmtOp::Dot { .. } => self.dot(op),
+            StmtOp::Stage { tile, from } => {
+                self.in_block(*tile, &Slot::Only);
+                self.is(*from, Storage::Fragment(Shape::Accumulator));
+                let v = &plan.variables[*from];
+                self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles);
+            }
+            StmtOp::Load { to, from } => {
+                if let Some(Place::Fragment(Shape::Uniform, ..)) = self.fragment(*to) {
+                    self.fault(format!("{} is no fragment with rows or columns", plan.variables[*to].name));
+                }
+                self.global(from);
+            }
+            StmtOp::Store { to, value, variable, shape, m_tiles, n_tiles } => {
+                if self.branch {
+                    self.fault("a store in a branch that may not be taken");
+                }
+                self.global(to);
+                self.expression(value, Place::Fragment(*shape, *m_tiles, *n_tiles));
+                if let Some(v) = *variable {
+                    self.is(v, Storage::Fragment(*shape));
+                    self.extents(&plan.variables[v].name, v, Place::Fragment(*shape, *m_tiles, *n_tiles));
+                }
+            }
+            StmtOp::When { guard, otherwise, .. } => self.guard(guard, otherwise),
+            StmtOp::Loop { unroll: 0, .. } => self.fault("a loop makes no iterations at a time"),
+            StmtOp::Step { at: Iteration::Behind(..), .. } => self.fault("a step goes back"),
+            StmtOp::Fill { tile, slot: _, map, at } => {
+                self.ring(*tile);
+                at.iter().for_each(|e| self.uniform(e));
+                let t = &plan.tiles[*tile];
+                let fits = plan.maps.get(*map).is_some_and(|map| {
+                    let bytes = map.tile.iter().product::<u32>() * 2 * t.slabs;
+                    map.tile.len() == at.len() && map.swizzle_bytes() == t.pitch && bytes == t.slot_bytes()
+                });
+                if !fits {
+                    self.fault(format!("{} is filled through a tensor map with boxes of another shape", t.name));
+                }
+            }
+            StmtOp::Acquire { tile, .. } | StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
+                self.ring(*tile);
+            }
+            StmtOp::Work(_) if plan.work == Persistent::Off => self.fault("a block takes several programs, but it has one"),
+            StmtOp::LoadState { from, .. } => from.iter().for_each(|e| self.uniform(e)),
+            StmtOp::Loop { .. }
+            | StmtOp::Step { .. }
+            | StmtOp::Commit
+            | StmtOp::Wait(_)
+            | StmtOp::Barrier
+            | StmtOp::Settle(_)
+            | StmtOp::TakeTurn
+            | StmtOp::PassTurn
+            | StmtOp::Work(_)
+            | StmtOp::AwaitPart
+            | StmtOp::PassPart
+            | StmtOp::SaveState(_)
+            | StmtOp::ClusterBarrier => {}
+        }
+    }
+
+    fn guard(&mut self, guard: &Guard, otherwise: &[Stmt]) {
+        match guard {
+            Guard::Exists(Iteration::Behind(..) | Iteration::Last(_)) => {
+                self.fault("a condition asks whether an iteration exists that comes before others");
+            }
+            Guard::Cut(ids) if ids.is_empty() => self.fault("a tile is cut by no loop"),
+            Guard::Vote { condition, m_tiles, flag } => {
+                self.expression(condition, Place::Fragment(Shape::Row, *m_tiles, 1));
+                flag.iter().for_each(|&v| self.is(v, Storage::Flag));
+                if !otherwise.is_empty() {
+                    self.fault("a vote has statements for warps that vote against it");
+                }
+            }
+            Guard::Flag(v) => self.is(*v, Storage::Flag),
+            Guard::FirstPart | Guard::LastPart | Guard::OwnWarps if self.plan.meeting.is_none() => {
+                self.fault("a condition asks for a part, but programs do not meet");
+            }
+            _ => {}
+        }
+    }
+
+    /// What is computed, and from what, has one shape; see also [`super::block`].
+    fn compute(&mut self, to: &[Computed], inputs: &[Input], shared: &[Shared]) {
+        if to.is_empty() {
+            self.fault("a computation makes no tile");
+        }
+        for Computed { tile, slot, value } in to {
+            self.in_block(*tile, slot);
+            self.expression(value, Place::Part);
+        }
+        shared.iter().for_each(|s| self.expression(&s.value, Place::Part));
+        for input in inputs {
+            match &input.from {
+                InputSource::Tile(tile, slot) => self.in_block(*tile, slot),
+                InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => self.global(from),
+            }
+        }
+    }
+
+    fn dot(&mut self, op: &StmtOp) {
+        let StmtOp::Dot { acc, a, b, b_slot, k_major, depth, atom, .. } = op else { unreachable!("a dot") };
+        if (*atom == Atom::Wgmma) != self.plan.is_specialized() {
+            self.fault("products are asynchronous if and only if a producer fills the rings");
+        }
+        self.is(*acc, Storage::Fragment(Shape::Accumulator));
+        let v = &self.plan.variables[*acc];
+        match a {
+            OperandA::Tile(tile, slot) => {
+                self.slot(*tile, slot);
+                self.fits(*tile, self.rows(v.m_tiles), *depth);
+            }
+            OperandA::Packed(p) => {
+                self.is(*p, Storage::Packed);
+                let packed = &self.plan.variables[*p];
+                if packed.m_tiles != v.m_tiles || 8 * packed.n_tiles < *depth {
+                    self.fault(format!("{} does not fit the product {}", packed.name, v.name));
+                }
+            }
+        }
+        self.slot(*b, b_slot);
+        let (rows, columns) = if *k_major { (8 * v.n_tiles, *depth) } else { (*depth, 8 * v.n_tiles) };
+        self.fits(*b, rows, columns);
+    }
+
+    /// Rows of a tile of which each warp has so many tiles of 16.
+    fn rows(&self, m_tiles: u32) -> u32 {
+        16 * m_tiles * self.plan.roles.last().map_or(0, |role| role.warps)
+    }
+
+    /// A tile holds so many rows and columns.
+    fn fits(&mut self, tile: TileId, rows: u32, columns: u32) {
+        let t = &self.plan.tiles[tile];
+        if t.rows != rows || t.columns < columns {
+            self.fault(format!(
+                "{} has {} x {} elements, where {rows} x {columns} are read or written",
+                t.name, t.rows, t.columns
+            ));
+        }
+    }
+
+    /// A tile of a block where all warps copy.
+    fn in_block(&mut self, tile: TileId, slot: &Slot) {
+        self.slot(tile, slot);
+        let t = &self.plan.tiles[tile];
+        if t.barriers.is_some() {
+            self.fault(format!("{} is a ring between roles", t.name));
+        }
+    }
+
+    fn ring(&mut self, tile: TileId) {
+        let t = &self.plan.tiles[tile];
+        if t.barriers.is_none() {
+            self.fault(format!("{} is no ring between roles", t.name));
+        }
+    }
+
+    fn slot(&mut self, tile: TileId, slot: &Slot) {
+        let t = &self.plan.tiles[tile];
+        if t.barriers.is_none() && matches!(slot, Slot::Of(Iteration::Behind(..) | Iteration::Last(_))) {
+            self.fault(format!("a slot of {} is named from behind, which only rings between roles are", t.name));
+        }
+    }
+
+    fn is(&mut self, v: VarId, storage: Storage) {
+        let variable = &self.plan.variables[v];
+        if variable.storage != storage {
+            self.fault(format!("{} is {:?}, where {storage:?} is wanted", variable.name, variable.storage));
+        }
+    }
+
+    fn same(&mut self, one: u32, other: u32, v: VarId) {
+        if one != other {
+            self.fault(format!("{} has another shape than what it is computed with", self.plan.variables[v].name));
+        }
+    }
+
+    /// The place of a variable that holds one value per element.
+    fn fragment(&mut self, v: VarId) -> Option<Place> {
+        let variable = &self.plan.variables[v];
+        match variable.storage {
+            Storage::Fragment(shape) => Some(Place::Fragment(shape, variable.m_tiles, variable.n_tiles)),
+            Storage::Packed | Storage::Flag => {
+                self.fault(format!("{} is no fragment of single values", variable.name));
+                None
+            }
+        }
+    }
+
+    fn uniform(&mut self, e: &Expr) {
+        self.expression(e, Place::Fragment(Shape::Uniform, 1, 1));
+    }
+
+    fn global(&mut self, tile: &GlobalTile) {
+        let GlobalTile { origin, row_stride, rows_present, column_stride, columns_present, .. } = tile;
+        [origin, row_stride, rows_present, column_stride, columns_present].into_iter().for_each(|e| self.uniform(e));
+    }
+
+    /// Every element that an expression reads has a value where the expression is evaluated.
+    fn expression(&mut self, e: &Expr, place: Place) {
+        let mut leaves = Vec::new();
+        let mut known = true;
+        e.visit(&mut |e| match e {
+            Expr::Builtin(Builtin::Row | Builtin::Column) => known &= matches!(place, Place::Part),
+            Expr::Builtin(Builtin::Program) => known &= self.work,
+            Expr::Element(name, shape) => leaves.push((name.clone(), *shape, true)),
+            Expr::RowPosition(name) => leaves.push((name.clone(), Shape::Row, false)),
+            Expr::ColumnPosition(name) => leaves.push((name.clone(), Shape::Column, false)),
+            _ => {}
+        });
+        if !known {
+            self.fault("an expression asks for the row, the column or the program where there is none");
+        }
+        for (name, shape, is_element) in leaves {
+            let Place::Fragment(of, ..) = place else { continue };
+            let known = match shape {
+                Shape::Uniform => true,
+                Shape::Row => matches!(of, Shape::Row | Shape::Accumulator),
+                Shape::Column => matches!(of, Shape::Column | Shape::Accumulator),
+                Shape::Accumulator => of == Shape::Accumulator,
+            };
+            if !known {
+                self.fault(format!("{name} has no value for each element of what is computed with it"));
+            } else if is_element {
+                match self.plan.variables.iter().position(|v| v.name == name) {
+                    Some(v) => {
+                        self.is(v, Storage::Fragment(shape));
+                        self.extents(&name, v, place);
+                    }
+                    None if shape == Shape::Uniform => {} // a constant
+                    None => self.fault(format!("{name} is no variable of the plan")),
+                }
+            }
+        }
+    }
+
+    /// A variable has as many tiles as the place where its elements are used.
+    fn extents(&mut self, name: &str, v: VarId, place: Place) {
+        let Place::Fragment(_, m_tiles, n_tiles) = place else { return };
+        let v = &self.plan.variables[v];
+        let (rows, columns) = match v.storage {
+            Storage::Fragment(Shape::Row) => (true, false),
+            Storage::Fragment(Shape::Column) => (false, true),
+            Storage::Fragment(Shape::Accumulator) | Storage::Packed => (true, true),
+            Storage::Fragment(Shape::Uniform) | Storage::Flag => (false, false),
+        };
+        if (rows && v.m_tiles != m_tiles) || (columns && v.n_tiles != n_tiles) {
+            self.fault(format!("{name} has another shape than what is computed with it"));
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! Planted faults that do not depend on the order of copies and products: names, shapes, places in shared memory, branches, and
+//! what one of the programs that meet does for all. The faults of copies, rings and products are in `plan.rs` and `roles.rs`.
+
+use flashtile_codegen::plan::{Guard, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
+use flashtile_codegen::{Arch, Facts, Instance, Schedule, plans};
+use flashtile_dsl::ir::{Binding, Elem, SourceText};
+use flashtile_tests::planted::{change_first, planted, remove, says};
+
+const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
+const ROTARY: &str = include_str!("../../runtime/kernels/causal_rope_attention.rs");
+const MATMUL: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
+const PRODUCER: usize = 0;
+const CONSUMERS: usize = 1;
+const HOPPER: &str = "tensor_op=wgmma,copy=tma,block_m=128,block_n=64,warps=8";
+
+fn plan_of(text: &str, elem: Elem, arch: &str, knobs: &str) -> Plan {
+    let source = SourceText { name: String::new(), text: text.into(), first_line: 1 };
+    let kernel = flashtile_dsl::syntax::parse(&source).expect("a built-in kernel parses").remove(0);
+    let binding = Binding::new(&kernel, elem, kernel.size_named("D").map(|_| ("D", 64)));
+    let facts = Facts::best(&kernel);
+    let schedule: Schedule = knobs.parse().expect("a schedule");
+    let arch = Arch::named(arch).expect("in the table");
+    plans(&Instance { kernel, binding, facts }, &schedule, arch).unwrap_or_else(|e| panic!("{knobs}: {e}")).remove(0)
+}
+
+/// Of a block where all warps copy and compute.
+fn block(knobs: &str) -> Plan {
+    plan_of(CAUSAL, Elem::F16, "sm_80", knobs)
+}
+
+/// Of a producer and consumers.
+fn roles(knobs: &str) -> Plan {
+    plan_of(CAUSAL, Elem::F16, "sm_90a", &format!("{HOPPER},{knobs}"))
+}
+
+/// Of the scalar path, which stages P in rows that are private to warps.
+fn scalar() -> Plan {
+    plan_of(CAUSAL, Elem::F32, "sm_80", "tensor_op=ffma,copy=cp_async,stages=2,block_m=32,block_n=32,warps=2")
+}
+
+fn when(guard: Guard, stmt: Stmt) -> Stmt {
+    let span = stmt.span;
+    Stmt { op: StmtOp::When { guard, body: vec![stmt], otherwise: Vec::new() }, span }
+}
+
+#[test]
+fn a_constant_that_is_not_declared_where_it_is_used_is_caught() {
+    for (plan, role) in [(block("stages=2"), 0), (roles("stages=2"), PRODUCER), (roles("stages=2"), CONSUMERS)] {
+        let is_let = |op: &StmtOp| matches!(op, StmtOp::Let { name, .. } if name.contains("tile") || name == "b");
+        let faults = planted(plan.clone(), role, &mut remove(is_let));
+        says(&faults, "is used where it is not declared");
+        let faults = planted(plan, role, &mut |body, index| {
+            let hit = is_let(&body[index].op);
+            if hit {
+                let again = body[index].clone();
+                body.insert(index, again);
+            }
+            hit
+        });
+        says(&faults, "is declared twice");
+    }
+    // The coordinate of a loop is known in the loop.
+    let faults = planted(block("stages=2"), 0, &mut |body, index| {
+        let StmtOp::Loop { body: inner, .. } = &mut body[index].op else { return false };
+        let at = inner.iter().position(|s| matches!(s.op, StmtOp::When { guard: Guard::Exists(_), .. })).expect("a copy ahead");
+        let copy = inner.remove(at);
+        body.insert(index, copy);
+        true
+    });
+    says(&faults, "j is used where it is not declared");
+}
+
+#[test]
+fn a_tile_of_another_shape_is_caught() {
+    let faults =
+        planted(plan_of(MATMUL, Elem::F16, "sm_80", "block_m=64,block_n=128,block_k=32"), 0, &mut |body, index| match &mut body
+            [index]
+            .op
+        {
+            StmtOp::Dot { a: OperandA::Tile(tile, _), b, .. } => {
+                std::mem::swap(tile, b);
+                true
+            }
+            _ => false,
+        });
+    says(&faults, "elements, where");
+    // Through the tensor map of Q, whose boxes have more rows.
+    let mut others = Vec::new();
+    let mut plan = roles("stages=2");
+    change_first(&mut plan.roles[PRODUCER].body, &mut |body, index| {
+        others.extend(match &body[index].op {
+            StmtOp::Fill { map, .. } => Some(*map),
+            _ => None,
+        });
+        false
+    });
+    let faults = planted(plan, PRODUCER, &mut |body, index| match &mut body[index].op {
+        StmtOp::Fill { map, .. } if *map != others[0] => {
+            *map = others[0];
+            true
+        }
+        _ => false,
+    });
+    says(&faults, "is filled through a tensor map with boxes of another shape");
+}
+
+#[test]
+fn a_fragment_of_another_shape_is_caught() {
+    let plan = block("stages=2");
+    let of = |storage: &str| {
+        plan.variables.iter().position(|v| format!("{:?}", v.storage).contains(storage)).expect("there is such a variable")
+    };
+    let (row, packed) = (of("Row"), of("Packed"));
+    for other in [row, packed] {
+        let faults = planted(plan.clone(), 0, &mut |body, index| match &mut body[index].op {
+            StmtOp::Dot { acc, .. } => {
+                *acc = other;
+                true
+            }
+            _ => false,
+        });
+        says(&faults, "where Fragment(Accumulator) is wanted");
+    }
+    // A score for each row of a fragment that has one value for each row and column.
+    let faults = planted(plan.clone(), 0, &mut |body, index| match &mut body[index].op {
+        StmtOp::Reduce { to, from, .. } => {
+            std::mem::swap(to, from);
+            true
+        }
+        _ => false,
+    });
+    says(&faults, "where Fragment(Row) is wanted");
+}
+
+#[test]
+fn what_is_not_there_is_caught() {
+    let faults = planted(block("stages=2"), 0, &mut |body, index| match &mut body[index].op {
+        StmtOp::Copy { tile, .. } => {
+            *tile = 99;
+            true
+        }
+        _ => false,
+    });
+    says(&faults, "names a tile, a variable or a loop that the plan does not have");
+    let faults = planted(block("stages=2"), 0, &mut |body, index| {
+        let guarded = matches!(body[index].op, StmtOp::Barrier);
+        if guarded {
+            let barrier = body.remove(index);
+            body.insert(index, when(Guard::FirstPart, barrier));
+        }
+        guarded
+    });
+    says(&faults, "a condition asks for a part, but programs do not meet");
+}
+
+#[test]
+fn tiles_in_the_same_memory_are_caught() {
+    let mut plan = block("stages=2");
+    plan.tiles[1].offset -= 16;
+    says(&verify(&plan), "lie in the same shared memory");
+    let mut plan = roles("stages=2");
+    plan.tiles[0].barriers = plan.tiles[1].barriers;
+    says(&verify(&plan), "lie in the same shared memory");
+}
+
+#[test]
+fn a_copy_of_an_iteration_that_does_not_exist_is_caught() {
+    for walk in ["ascending", "descending"] {
+        // The copy ahead, whether there is one more or not.
+        let faults = planted(block(&format!("stages=2,walk={walk}")), 0, &mut |body, index| match &mut body[index].op {
+            StmtOp::When { guard: Guard::Exists(Iteration::Ahead(..)), body: inner, .. } => {
+                let inner = std::mem::take(inner);
+                body.splice(index..=index, inner);
+                true
+            }
+            _ => false,
+        });
+        says(&faults, "is named for an iteration that does not exist");
+    }
+    let faults = planted(roles("stages=2"), CONSUMERS, &mut |body, index| match &mut body[index].op {
+        StmtOp::Acquire { slot: Slot::Of(Iteration::Ahead(_, n)), .. } => {
+            *n += 1;
+            true
+        }
+        _ => false,
+    });
+    says(&faults, "is about an iteration of j that does not exist");
+}
+
+#[test]
+fn a_loop_that_leaves_out_its_first_iteration_is_caught() {
+    let faults = planted(block("stages=2"), 0, &mut |body, index| match &mut body[index].op {
+        StmtOp::Loop { from, .. } => {
+            *from += 1;
+            true
+        }
+        _ => false,
+    });
+    assert!(!faults.is_empty());
+}
+
+#[test]
+fn copies_and_waits_in_a_branch_of_a_warp_are_caught() {
+    let in_vote = |wanted: fn(&StmtOp) -> bool| {
+        let mut plan = block("stages=2,running_max=max_first");
+        let mut moved = None;
+        assert!(change_first(&mut plan.roles[0].body, &mut |body, index| {
+            let in_loop = matches!(body[index].op, StmtOp::Loop { .. });
+            let StmtOp::Loop { body: inner, .. } = &mut body[index].op else { return in_loop };
+            change_first(inner, &mut |body, index| {
+                let hit = wanted(&body[index].op);
+                if hit {
+                    moved = Some(body.remove(index));
+                }
+                hit
+            })
+        }));
+        let moved = moved.expect("was found");
+        assert!(change_first(&mut plan.roles[0].body, &mut |body, index| match &mut body[index].op {
+            StmtOp::When { guard: Guard::Vote { .. }, body, .. } => {
+                body.push(moved.clone());
+                true
+            }
+            _ => false,
+        }));
+        verify(&plan)
+    };
+    let wanted: [fn(&StmtOp) -> bool; 4] = [
+        |op| matches!(op, StmtOp::Copy { .. }),
+        |op| matches!(op, StmtOp::Commit),
+        |op| matches!(op, StmtOp::Wait(_)),
+        |op| matches!(op, StmtOp::Barrier),
+    ];
+    for wanted in wanted {
+        says(&in_vote(wanted), "in a branch that each warp takes by itself");
+    }
+}
+
+#[test]
+fn a_barrier_where_only_cut_tiles_are_is_caught() {
+    let faults = planted(block("stages=2"), 0, &mut |body, index| {
+        let hit = matches!(body[index].op, StmtOp::Barrier);
+        if hit {
+            let barrier = body.remove(index);
+            body.insert(index, when(Guard::Cut(vec![0]), barrier));
+        }
+        hit
+    });
+    says(&faults, "in a branch that may not be taken");
+}
+
+/// What is written in a branch is not written where the branch is not taken, whichever role it is of.
+#[test]
+fn a_variable_that_only_a_branch_writes_is_caught() {
+    for (plan, role) in [(block("stages=2"), 0), (roles("stages=2"), CONSUMERS)] {
+        let faults = planted(plan, role, &mut |body, index| {
+            let hit = matches!(body[index].op, StmtOp::Map { .. });
+            if hit {
+                let map = body.remove(index);
+                body.insert(index, when(Guard::Cut(vec![0]), map));
+            }
+            hit
+        });
+        says(&faults, "is read before it is written");
+    }
+    // Whose flag nobody has set.
+    let optimistic = roles("running_max=optimistic,overlap=on");
+    let faults = planted(optimistic, CONSUMERS, &mut |body, index| match &mut body[index].op {
+        StmtOp::When { guard: Guard::Vote { flag: flag @ Some(_), .. }, .. } => {
+            *flag = None;
+            true
+        }
+        _ => false,
+    });
+    says(&faults, "is read before it is written");
+}
+
+#[test]
+fn staged_rows_are_those_of_a_warp() {
+    let is_stage = |op: &StmtOp| matches!(op, StmtOp::Stage { .. });
+    says(&planted(scalar(), 0, &mut remove(is_stage)), "is read before it is filled");
+    // Staged after the product that reads it: a tile with other contents is read.
+    let faults = planted(scalar(), 0, &mut |body, index| {
+        if !is_stage(&body[index].op) {
+            return false;
+        }
+        let stage = body.remove(index);
+        let product = body[index..].iter().position(|s| matches!(s.op, StmtOp::Dot { .. })).expect("a product reads it") + index;
+        body.insert(product + 1, stage);
+        true
+    });
+    says(&faults, "is read before it is filled");
+    // In rows that all warps read, or with all rows read by each warp.
+    let mut plan = scalar();
+    let staged = plan.tiles.iter().position(|t| t.warp_private).expect("P is staged");
+    plan.tiles[staged].warp_private = false;
+    says(&verify(&plan), "is staged, but its rows are not private to warps");
+    let mut plan = scalar();
+    let copied = plan.tiles.iter().position(|t| !t.warp_private).expect("Q is copied");
+    plan.tiles[copied].warp_private = true;
+    says(&verify(&plan), "is copied by all warps, but its rows are private to warps");
+}
+
+#[test]
+fn fragments_are_loaded_from_tiles_that_have_landed() {
+    let registers = || block("stages=2,operand_a=registers");
+    let is_load = |op: &StmtOp| matches!(op, StmtOp::LoadFragments { .. });
+    says(&planted(registers(), 0, &mut remove(is_load)), "is read before it is written");
+    let before = |wanted: fn(&StmtOp) -> bool| {
+        planted(registers(), 0, &mut |body, index| {
+            if !is_load(&body[index].op) {
+                return false;
+            }
+            let to = body[..index].iter().rposition(|s| wanted(&s.op)).expect("a wait and a barrier come before");
+            let load = body.remove(index);
+            body.insert(to, load);
+            true
+        })
+    };
+    says(&before(|op| matches!(op, StmtOp::Wait(_))), "is read while its copy is in flight");
+    says(&before(|op| matches!(op, StmtOp::Barrier)), "is read with no barrier after its copy landed");
+}
+
+#[test]
+fn a_slot_that_nobody_waits_for_is_caught() {
+    // The tile of rows once more, behind all others.
+    let faults = planted(roles("stages=2"), PRODUCER, &mut |body, index| {
+        let hit = matches!(body[index].op, StmtOp::Fill { slot: Slot::Only, .. });
+        if hit {
+            let again = body[index].clone();
+            body.push(again);
+        }
+        hit
+    });
+    assert!(!faults.is_empty());
+    let mut plan = roles("stages=2");
+    let is_ring = |op: &StmtOp, tile| matches!(op, StmtOp::Acquire { tile: t, .. } if *t == tile) || *op == StmtOp::Release(tile);
+    let mut ring = None;
+    change_first(&mut plan.roles[PRODUCER].body, &mut |body, index| match body[index].op {
+        StmtOp::Fill { tile, slot: Slot::Only, .. } => {
+            ring = Some(tile);
+            true
+        }
+        _ => false,
+    });
+    let ring = ring.expect("the rows are loaded once");
+    fn without(body: &mut Vec<Stmt>, drop: &dyn Fn(&StmtOp) -> bool) {
+        body.retain(|s| !drop(&s.op));
+        body.iter_mut().flat_map(|s| s.op.bodies_mut()).for_each(|body| without(body, drop));
+    }
+    without(&mut plan.roles[CONSUMERS].body, &|op| {
+        is_ring(op, ring) || matches!(op, StmtOp::Dot { a: OperandA::Tile(tile, _), .. } if *tile == ring)
+    });
+    says(&verify(&plan), "is filled, but never waited for and handed back");
+}
+
+#[test]
+fn the_ring_of_programs_is_filled_and_waited_for() {
+    let dynamic = || roles("persistent=dynamic,outer_stages=2");
+    // One role takes one program, the other all of them.
+    for (role, wanted) in [
+        (PRODUCER, "deadlock: a warpgroup waits for a slot of the ring of programs to be full"),
+        (CONSUMERS, "the ring of programs"),
+    ] {
+        let mut plan = dynamic();
+        let body = &mut plan.roles[role].body;
+        let StmtOp::Work(inner) = body.remove(0).op else { panic!("a role begins with its programs") };
+        *body = inner;
+        says(&verify(&plan), wanted);
+    }
+    let mut plan = dynamic();
+    plan.work_ring = None;
+    says(&verify(&plan), "if and only if blocks take them dynamically");
+    let mut plan = dynamic();
+    plan.work_ring = plan.tiles[0].barriers;
+    says(&verify(&plan), "lie in the same shared memory");
+}
+
+#[test]
+fn states_are_saved_as_they_are_loaded() {
+    let semaphore = || block("block_m=64,block_n=64,splits=4,combine=semaphore");
+    let reversed = |load: bool| {
+        planted(semaphore(), 0, &mut |body, index| match &mut body[index].op {
+            StmtOp::SaveState(variables) if !load => {
+                variables.reverse();
+                true
+            }
+            StmtOp::LoadState { to: variables, .. } if load => {
+                variables.reverse();
+                true
+            }
+            _ => false,
+        })
+    };
+    says(&reversed(false), "what is loaded is not what is saved");
+    says(&reversed(true), "what is loaded is not what is saved");
+}
+
+#[test]
+fn what_every_part_stores_is_caught() {
+    let semaphore = block("block_m=64,block_n=64,splits=4,combine=semaphore");
+    let cluster = plan_of(CAUSAL, Elem::F16, "sm_90a", "block_m=64,block_n=64,splits=4,combine=cluster");
+    for plan in [semaphore, cluster] {
+        let faults = planted(plan, 0, &mut |body, index| {
+            let StmtOp::When { guard: Guard::LastPart | Guard::OwnWarps, body: inner, .. } = &mut body[index].op else {
+                return false;
+            };
+            let Some(at) = inner.iter().position(|s| matches!(s.op, StmtOp::Store { .. })) else { return false };
+            let store = inner.remove(at);
+            body.insert(index + 1, store);
+            true
+        });
+        says(&faults, "every part stores what one of them should");
+    }
+}
+
+#[test]
+fn a_store_that_may_be_left_out_is_caught() {
+    for guard in [Guard::Exists(Iteration::First(0, 0)), Guard::Cut(vec![0]), Guard::OneLeft(0)] {
+        for (plan, role) in [(block("stages=2"), 0), (roles("stages=2"), CONSUMERS)] {
+            let faults = planted(plan, role, &mut |body, index| {
+                let hit = matches!(body[index].op, StmtOp::Store { .. });
+                if hit {
+                    let store = body.remove(index);
+                    body.insert(index, when(guard.clone(), store));
+                }
+                hit
+            });
+            says(&faults, "a store in a branch that may not be taken");
+        }
+    }
+}
+
+#[test]
+fn a_computation_from_what_is_stored_is_caught() {
+    let mut plan = plan_of(ROTARY, Elem::F16, "sm_80", "stages=2");
+    let mut output = None;
+    change_first(&mut plan.roles[0].body, &mut |body, index| {
+        if let StmtOp::Store { to, .. } = &body[index].op {
+            output = Some(to.tensor.clone());
+        }
+        false
+    });
+    let output = output.expect("the kernel stores");
+    let faults = planted(plan, 0, &mut |body, index| match &mut body[index].op {
+        StmtOp::Compute { inputs, .. } => inputs.iter_mut().any(|input| match &mut input.from {
+            InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => {
+                from.tensor = output.clone();
+                true
+            }
+            InputSource::Tile(..) => false,
+        }),
+        _ => false,
+    });
+    says(&faults, "is read by a computation and stored to");
+}
