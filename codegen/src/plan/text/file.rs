@@ -2,25 +2,16 @@
 
 use std::fmt::Write;
 
-use flashtile_dsl::ir::{Binding, Elem, SourceText};
+use flashtile_dsl::ir::{Binding, SourceText};
 
 use super::super::Plan;
+use super::error::TextError;
 use super::lexer::{Line, lines};
 use super::read;
 use super::read_expression::{Cursor, Elements};
 use crate::arch::Arch;
 use crate::instance::{Facts, Instance};
 use crate::schedule::Schedule;
-
-/// A text that is no plan.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("line {line}: {message}")]
-pub struct TextError {
-    /// Line, from 1.
-    pub line: u32,
-    /// What is wrong.
-    pub message: String,
-}
 
 /// The plans of a kernel's launches, with what they were made for.
 #[derive(Clone, PartialEq, Debug)]
@@ -131,7 +122,7 @@ impl Head {
                 if let Ok(value) = c.number() {
                     binding.consts.insert(name, value);
                 } else {
-                    binding.types.insert(name, elem(&mut c)?);
+                    binding.types.insert(name, c.elem()?);
                 }
                 more = c.takes(",");
             }
@@ -158,9 +149,4 @@ impl Head {
         c.end()?;
         Ok(true)
     }
-}
-
-/// An element type.
-pub(super) fn elem(c: &mut Cursor<'_>) -> Result<Elem, String> {
-    c.one_of(&[Elem::F16, Elem::Bf16, Elem::F32, Elem::I32, Elem::Bool].map(|elem| (elem.name(), elem)))
 }

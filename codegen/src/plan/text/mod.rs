@@ -56,6 +56,7 @@
 //! | `take_turn`, `pass_turn` | turns of warpgroups |
 //! | `await_part`, `pass_part`, `save_state VAR, ..`, `load_state VAR, .. [of E]`, `cluster_barrier` | programs that meet |
 
+mod error;
 mod expression;
 mod file;
 mod lexer;
@@ -63,4 +64,5 @@ mod read;
 mod read_expression;
 mod write;
 
-pub use file::{PlanFile, TextError};
+pub use error::TextError;
+pub use file::PlanFile;

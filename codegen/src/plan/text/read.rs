@@ -6,7 +6,7 @@ use super::super::{
     Atom, Computed, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, LoopInfo, Meeting, OperandA,
     Plan, Role, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable,
 };
-use super::file::{TextError, elem};
+use super::error::TextError;
 use super::lexer::{Line, Token};
 use super::read_expression::{Cursor, Elements};
 use super::write::{COPIES, LAYOUTS, LET_TYPES, MEETINGS, SHAPES, WORK};
@@ -477,7 +477,7 @@ impl<'a> Reader<'a> {
                 } else if two && c.takes_word("shared") {
                     let name = c.name("the name of a value")?.to_owned();
                     c.mark(":")?;
-                    let elem = elem(&mut c)?;
+                    let elem = c.elem()?;
                     c.mark("=")?;
                     shared.push(Shared { name, elem, value: c.expression()? });
                     c.end()?;
@@ -531,7 +531,7 @@ impl<'a> Reader<'a> {
             "pack" => {
                 let to = self.variable(c)?;
                 c.mark(":")?;
-                let elem = elem(c)?;
+                let elem = c.elem()?;
                 c.mark("=")?;
                 StmtOp::Pack { to, elem, value: c.expression()? }
             }
@@ -640,7 +640,7 @@ fn map(c: &mut Cursor<'_>) -> Read<TensorMap> {
 fn tile(c: &mut Cursor<'_>) -> Read<SharedTile> {
     let name = c.name("the name of a tile")?.to_owned();
     c.mark(":")?;
-    let elem = elem(c)?;
+    let elem = c.elem()?;
     let (rows, columns) = extents(c)?;
     c.mark(",")?;
     let slots = c.number()?;
@@ -726,7 +726,7 @@ fn meeting(c: &mut Cursor<'_>) -> Read<Meeting> {
 fn global(c: &mut Cursor<'_>) -> Read<GlobalTile> {
     let tensor = c.name("a tensor")?.to_owned();
     c.mark(":")?;
-    let elem = elem(c)?;
+    let elem = c.elem()?;
     c.words("at")?;
     let origin = c.expression()?;
     c.mark(",")?;

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use flashtile_dsl::ir::Elem;
+
 use super::super::{Builtin, Cast, Expr, Function, Operator, Param, Prefix, Shape};
 use super::lexer::Token;
 
@@ -111,6 +113,11 @@ impl<'a> Cursor<'a> {
             }
             _ => self.expected("a number"),
         }
+    }
+
+    /// An element type.
+    pub fn elem(&mut self) -> Result<Elem, String> {
+        self.one_of(&[Elem::F16, Elem::Bf16, Elem::F32, Elem::I32, Elem::Bool].map(|elem| (elem.name(), elem)))
     }
 
     pub fn end(&self) -> Result<(), String> {
