@@ -14,6 +14,7 @@ mod given;
 mod hints;
 mod instance;
 mod instruction;
+mod interface;
 mod launches;
 mod legality;
 mod lower;

@@ -11,6 +11,7 @@ use crate::blocks;
 use crate::emit;
 use crate::error::Error;
 use crate::instance::Instance;
+use crate::interface;
 use crate::launches::{self, Launches, Piece};
 use crate::legality::{lazy_reason, min_blocks_reason, static_reasons, wgmma_reasons};
 use crate::lower;
@@ -46,9 +47,14 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// What the plan verifier says of the plans.
+    /// What the plan verifier says of the plans, and what they do with tensors that their kernels do not.
     pub fn faults(&self) -> Vec<String> {
-        self.launches.iter().flat_map(|launch| plan::verify(&launch.plan)).collect()
+        let of = |launch: &PlannedLaunch| {
+            let mut faults = plan::verify(&launch.plan);
+            faults.extend(interface::faults(&launch.plan, &launch.normal));
+            faults
+        };
+        self.launches.iter().flat_map(of).collect()
     }
 
     fn legality(self) -> Legality {

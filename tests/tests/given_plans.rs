@@ -89,6 +89,16 @@ fn wrong_plans_are_refused_with_what_the_verifier_says() {
     let error = run(wrong, &schedule, arch, facts.clone()).expect_err("a copy is missing");
     let Error::Kernel(KernelError::RefusedPlan { faults, .. }) = &error else { panic!("{error}") };
     assert!(faults.iter().any(|fault| fault.contains("is read before it is filled")), "{error}");
+    let mut wrong = plans(&instance, &schedule, arch).expect("is legal");
+    without(&mut wrong[0], |op| matches!(op, StmtOp::Store { .. }));
+    let error = run(wrong, &schedule, arch, facts.clone()).expect_err("an output is not stored").to_string();
+    assert!(error.contains("o is never stored"), "{error}");
+    let mut wrong = plans(&instance, &schedule, arch).expect("is legal");
+    let body = &mut wrong[0].roles[0].body;
+    let store = body.iter_mut().find_map(|stmt| if let StmtOp::Store { to, .. } = &mut stmt.op { Some(to) } else { None });
+    store.expect("a store").tensor = "k".into();
+    let error = run(wrong, &schedule, arch, facts.clone()).expect_err("an input is stored").to_string();
+    assert!(error.contains("k is stored, which the kernel never does"), "{error}");
     let none = generate_from(Vec::new(), &instance, &schedule, arch).expect_err("a plan is missing").to_string();
     assert_eq!(none, "the schedule makes 1 launches, but 0 plans were given; give one plan for each launch, in order");
 }
