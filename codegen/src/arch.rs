@@ -24,6 +24,19 @@ pub enum TensorOp {
     Wgmma,
 }
 
+impl TensorOp {
+    /// Whether its products are issued by a warpgroup and complete later, so that a producer fills
+    /// the rings that they read.
+    pub fn is_asynchronous(self) -> bool {
+        self == TensorOp::Wgmma
+    }
+
+    /// Whether it is executed by tensor cores, which take left operands from registers too.
+    pub fn is_of_tensor_cores(self) -> bool {
+        self != TensorOp::Ffma
+    }
+}
+
 /// How a tile gets from global to shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

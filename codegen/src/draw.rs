@@ -80,7 +80,7 @@ pub fn draw(instance: &Instance, arch: &'static Arch, next: &mut dyn FnMut(usize
 
 /// The values of a knob that go with what is drawn before it; none if the architecture has no instruction for the kernel.
 fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static Arch) -> Vec<String> {
-    let wgmma = drawn.tensor_op == TensorOp::Wgmma;
+    let wgmma = drawn.tensor_op.is_asynchronous();
     let one_of = |values: &[&str]| values.iter().map(|&v| v.to_owned()).collect::<Vec<_>>();
     let default = || vec![(knob.get)(&Schedule::default())];
     match knob.name {
@@ -97,7 +97,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "stages" => kept(knob, |s| drawn.copy != CopyOp::Sync || s.stages <= 2),
         "shared" | "fragments" | "operand_a" | "batch_m" if wgmma => default(),
         "overlap" | "persistent" | "producer_registers" | "ping_pong" | "outer_stages" if !wgmma => default(),
-        "operand_a" if drawn.tensor_op == TensorOp::Ffma => default(),
+        "operand_a" if !drawn.tensor_op.is_of_tensor_cores() => default(),
         "ping_pong" if drawn.warps == WARPGROUP => default(),
         "outer_stages" if drawn.persistent == Persistent::Off => default(),
         "running_max" if lower::why_not_lazy(&instance.kernel).is_some() => one_of(&["exact"]),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use flashtile_dsl::ir::{ParamKind, TensorDecl, verify};
 
 use crate::abi::Abi;
-use crate::arch::{Arch, TensorOp};
+use crate::arch::Arch;
 use crate::artifact::{Generated, Launch};
 use crate::emit::{self, Emission};
 use crate::error::Error;
@@ -43,7 +43,7 @@ pub(crate) fn generate_planned(
     let early = |number| arch.dependent_launches && number > 0;
     let plans: Vec<Plan> = planned.launches.iter().map(|launch| names::in_c(&launch.plan)).collect();
     let abis: Vec<Abi> = planned.launches.iter().enumerate().map(|(n, launch)| launch.abi(&plans[n], early(n))).collect();
-    let fallback = (schedule.tensor_op != TensorOp::Wgmma).then(|| space::fallback(instance, arch)).flatten();
+    let fallback = (!schedule.tensor_op.is_asynchronous()).then(|| space::fallback(instance, arch)).flatten();
     let emissions: Vec<Emission<'_>> = planned
         .launches
         .iter()

@@ -44,7 +44,7 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
     if rewrite::copies_pay(instance) {
         let with_copies: Vec<Schedule> = all
             .iter()
-            .filter(|schedule| schedule.tensor_op == TensorOp::Wgmma)
+            .filter(|schedule| schedule.tensor_op.is_asynchronous())
             .map(|schedule| Schedule { b_layout: BLayout::Copied, ..schedule.clone() })
             .collect();
         all.extend(with_copies);
@@ -180,7 +180,7 @@ pub(crate) fn leaving(schedule: &Schedule, programs: f64, slots: f64) -> Option<
 /// The schedule with its loops walked from the last tile, where that may matter: a lazy maximum moves as often as scores grow along
 /// the walk. The kernel's loops must allow it.
 pub(crate) fn descending(schedule: &Schedule) -> Option<Schedule> {
-    let matters = schedule.tensor_op == TensorOp::Wgmma && schedule.running_max != RunningMax::Exact;
+    let matters = schedule.tensor_op.is_asynchronous() && schedule.running_max != RunningMax::Exact;
     matters.then(|| Schedule { walk: Walk::Descending, ..schedule.clone() })
 }
 
@@ -295,7 +295,7 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
         (true, CopyOp::Sync) => &[1, 2][..],
         (true, _) => &[1, 2, 3][..],
     };
-    let registers = if traits.invariant_a && base.tensor_op != TensorOp::Ffma {
+    let registers = if traits.invariant_a && base.tensor_op.is_of_tensor_cores() {
         &[OperandA::Shared, OperandA::Registers][..]
     } else {
         &[OperandA::Shared][..]

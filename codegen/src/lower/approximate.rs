@@ -21,7 +21,7 @@ use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{BinaryOp, Binding, Elem, Kernel, Op, OpId, Type, UnaryOp, ValueId};
 
-use super::classify::{slot, users_and_order};
+use super::uses::{slot, users_and_order};
 
 /// How a value depends on the matrix.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

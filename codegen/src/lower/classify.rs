@@ -7,8 +7,8 @@ use flashtile_dsl::ir::{AxisId, BinaryOp, Dim, Elem, Kernel, Op, OpId, ReduceOp,
 use super::approximate::Approximation;
 use super::computed::ComputedOperands;
 use super::padding::{self, Fill};
+use super::uses::{slot, users_and_order};
 use crate::error::Error;
-use crate::rewrite::edit;
 
 /// Decisions about values and axes.
 pub(super) struct Classes {
@@ -49,19 +49,6 @@ fn key(dim: &Dim) -> DimKey {
         Dim::Axis(a) => DimKey::Axis(*a),
         Dim::Range(len) => DimKey::Range(len.clone()),
     }
-}
-
-/// The ops that use each value, and the place of each op in the walk.
-pub(super) fn users_and_order(kernel: &Kernel) -> (HashMap<ValueId, Vec<OpId>>, HashMap<OpId, usize>) {
-    let mut users: HashMap<ValueId, Vec<OpId>> = HashMap::new();
-    let mut order = HashMap::new();
-    for (index, (_, op)) in kernel.walk().into_iter().enumerate() {
-        order.insert(op, index);
-        for operand in kernel.ops[op].op.operands() {
-            users.entry(operand).or_default().push(op);
-        }
-    }
-    (users, order)
 }
 
 impl Classes {
@@ -267,23 +254,6 @@ fn defined(kernel: &Kernel) -> impl Iterator<Item = ValueId> + '_ {
 
 fn is_loop_result(kernel: &Kernel, v: ValueId) -> bool {
     matches!(kernel.values[v].def, ValueDef::Result(op, _) if matches!(kernel.ops[op].op, Op::For { .. }))
-}
-
-/// Initial value, next value and result of a carried slot.
-pub(super) fn slot(kernel: &Kernel, body: flashtile_dsl::ir::BlockId, index: usize) -> Option<(ValueId, ValueId, ValueId)> {
-    kernel.walk().into_iter().find_map(|(_, op)| match &kernel.ops[op].op {
-        Op::For { body: b, init, .. } if *b == body => {
-            Some((init[index], edit::yielded(kernel, body)[index], kernel.ops[op].results[index]))
-        }
-        _ => None,
-    })
-}
-
-pub(super) fn is_zero(kernel: &Kernel, v: ValueId) -> bool {
-    match kernel.def(v) {
-        Some((_, Op::Full { value, .. })) => matches!(kernel.def(*value), Some((_, Op::Constant(_, c))) if *c == 0.0),
-        _ => false,
-    }
 }
 
 /// Rank-2 loads that only products use, or that a loop streams for operands that are computed from them.

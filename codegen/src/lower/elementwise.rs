@@ -6,7 +6,7 @@ use flashtile_dsl::ir::{
 };
 
 use super::approximate::{self, Approximation};
-use super::{Home, Lowering};
+use super::context::{Home, Lowering};
 use crate::error::Error;
 use crate::ops;
 use crate::plan::{Cast, Expr, Function, LetType, Operator, StmtOp};

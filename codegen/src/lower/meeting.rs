@@ -24,19 +24,11 @@
 
 use flashtile_dsl::ir::{AxisId, BlockId, Op, OpId, ProgramDim, ValueId};
 
-use super::{Home, Lowering};
+use super::context::{AfterMeeting, Home, Lowering};
 use crate::error::Error;
 use crate::plan::{Expr, Guard, LoopInfo, MeetBy, Meeting, Operator, Stmt, StmtOp, VarId, state_bytes};
 use crate::rewrite::edit;
 use crate::schedule::{Combine, Walk};
-
-/// Where what comes after the meeting begins, and who does it.
-#[derive(Clone, Debug)]
-pub(super) struct AfterMeeting {
-    /// Number of statements before it.
-    at: usize,
-    guard: Guard,
-}
 
 impl Lowering<'_> {
     /// The states that the body of a loop reads of parts: values of the program, and what they are there; nothing of other loops.

@@ -2,29 +2,12 @@
 
 use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, Type, ValueId};
 
-use super::{Home, Lowering, Pending};
+use super::context::{Home, Lowering, Pending};
 use crate::error::Error;
 use crate::plan::{
     Cast, Expr, Function, GlobalTile, LetType, Operator, Param, SharedTile, Slot, StmtOp, TileId, WORK_RING_BYTES,
 };
 use crate::schedule::{Persistent, SharedLayout};
-
-/// Accesses to tensors that are read and written, since the last barrier. Several lanes read an element of a row, and one of them
-/// stores it: a barrier stands between what is loaded and what is stored, and between that and the next load of it.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Exchange {
-    /// Something was loaded.
-    pub loaded: bool,
-    /// Something was stored.
-    pub stored: bool,
-}
-
-impl Exchange {
-    /// What may have happened on one way or the other.
-    pub fn or(self, other: Self) -> Self {
-        Self { loaded: self.loaded || other.loaded, stored: self.stored || other.stored }
-    }
-}
 
 impl Lowering<'_> {
     /// The tile of `tensor` that `at` addresses; `tile_number` overrides the coordinate of a loop axis (a copy that runs

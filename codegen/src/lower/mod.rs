@@ -2,15 +2,17 @@
 //!
 //! | file | subject |
 //! | --- | --- |
+//! | `context` | what is known on the way: what values have become, the plan so far |
+//! | `uses` | who uses a value, in which order |
 //! | `classify` | what each value becomes: fragment, tile, or an expression where it is used |
-//! | `padding` | what the padding of ragged tiles holds, and where it must be made harmless |
+//! | `padding`, `bounds` | what the padding of ragged tiles holds; makes it harmless where it must be |
 //! | `program` | the program of a block, and work order |
 //! | `memory` | tiles in global and shared memory |
 //! | `elementwise` | elementwise ops to expressions and maps |
 //! | `approximate` | ops whose approximate instruction errs by less than what they give is rounded by |
 //! | `unused` | constants that nothing names |
 //! | `running_max` | lazy forms of the running maximum of a streaming softmax |
-//! | `computed` | operands of products that are computed in shared memory |
+//! | `computed`, `compute` | operands of products that are computed in shared memory; makes them |
 //! | `product` | matrix products and their operands |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
 //! | `meeting` | programs that walk the parts of a loop and merge them |
@@ -18,8 +20,11 @@
 //! | `specialize` | the roles of producer and consumers |
 
 mod approximate;
+mod bounds;
 mod classify;
+mod compute;
 mod computed;
+mod context;
 mod elementwise;
 mod meeting;
 mod memory;
@@ -31,43 +36,28 @@ mod running_max;
 mod specialize;
 mod stream;
 mod unused;
+mod uses;
 
 use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{At, AxisId, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId};
 
-use flashtile_dsl::analysis::index::Trend;
-
-use crate::arch::{CopyOp, TensorOp};
+use crate::arch::CopyOp;
 use crate::blocks;
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{
-    Builtin, Expr, Function, LetType, LoopId, Operator, Plan, Role, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable,
-};
+use crate::plan::{Builtin, Expr, Function, LetType, Operator, Plan, Role, Shape, Stmt, StmtOp, Storage, VarId, Variable};
 use crate::schedule::Schedule;
 use classify::Classes;
+use context::{Exchange, Home, Lowering};
 pub use program::trip_trend;
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;
 
-/// What a value has become.
-#[derive(Clone, PartialEq, Debug)]
-enum Home {
-    /// An expression, evaluated where it is used.
-    Inline(Expr),
-    /// A variable.
-    Variable(VarId),
-    /// A tile in shared memory.
-    Tile(TileId),
-    /// A coordinate; its name.
-    Coordinate(String),
-}
-
 /// Makes the plan of `kernel`, the normal form of the instance's kernel.
 pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed: &[String]) -> Result<Plan, Error> {
-    let mut classes = Classes::new(kernel, assumed, schedule.tensor_op != TensorOp::Wgmma)?;
+    let mut classes = Classes::new(kernel, assumed, !schedule.tensor_op.is_asynchronous())?;
     classes.approximate = approximate::approximate_ops(kernel, &instance.binding);
     let mut lowering = Lowering {
         kernel,
@@ -104,7 +94,7 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
         span: Span::default(),
         sources: HashMap::new(),
         late_rescales: Vec::new(),
-        exchange: memory::Exchange::default(),
+        exchange: Exchange::default(),
         program_counts: Vec::new(),
         after_meeting: None,
     };
@@ -132,66 +122,15 @@ fn copy_bytes(instance: &Instance, schedule: &Schedule) -> u32 {
     }
 }
 
-/// Where a ring between roles is filled from.
-#[derive(Clone, Debug)]
-struct Source {
-    load: OpId,
-    /// Index of the tensor map.
-    map: usize,
-    /// The loop that streams it, and its coordinate.
-    streamed: Option<(LoopId, ValueId)>,
-}
-
-/// A tile copied outside any loop and not yet waited for.
-struct Pending {
-    tile: TileId,
-}
-
-struct Lowering<'a> {
-    kernel: &'a Kernel,
-    instance: &'a Instance,
-    schedule: &'a Schedule,
-    classes: Classes,
-    plan: Plan,
-    homes: HashMap<ValueId, Home>,
-    names: HashSet<String>,
-    /// Variables that values must be computed into (carried values updated in place).
-    forced: HashMap<ValueId, VarId>,
-    loops_by_axis: HashMap<AxisId, LoopId>,
-    pending: Vec<Pending>,
-    /// Tiles that were waited for, and of which only a loop that may make no trip has made sure that other warps see them.
-    landed: HashSet<TileId>,
-    /// Tiles whose A fragments are in registers.
-    fragments_of: HashMap<TileId, VarId>,
-    /// Slots that streamed values are read from.
-    slots_of: HashMap<ValueId, Slot>,
-    /// Computed operands, where they are.
-    made: HashMap<ValueId, computed::Made>,
-    out: Vec<Stmt>,
-    /// How the length of the first loop moves with the last grid coordinate.
-    trend: Option<Trend>,
-    span: Span,
-    /// Rings that a producer fills.
-    sources: HashMap<TileId, Source>,
-    /// Rescales of accumulators that may be in flight where the reference moves.
-    late_rescales: Vec<Stmt>,
-    /// Accesses to tensors that are read and written, since the last barrier.
-    exchange: memory::Exchange,
-    /// Number of programs along each dimension of the grid.
-    program_counts: Vec<Expr>,
-    /// What comes after the meeting of programs that walk parts.
-    after_meeting: Option<meeting::AfterMeeting>,
-}
-
 impl Lowering<'_> {
     /// Whether a producer fills the rings, and products are asynchronous.
     fn is_specialized(&self) -> bool {
-        self.schedule.tensor_op == TensorOp::Wgmma
+        self.schedule.tensor_op.is_asynchronous()
     }
 
     fn push(&mut self, op: StmtOp) {
         if op == StmtOp::Barrier {
-            self.exchange = memory::Exchange::default();
+            self.exchange = Exchange::default();
             self.landed.clear();
         }
         self.out.push(Stmt { op, span: self.span });

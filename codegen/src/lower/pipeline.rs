@@ -30,8 +30,9 @@
 
 use flashtile_dsl::ir::{AxisId, BlockId, OpId, ValueId};
 
-use super::classify;
-use super::{Home, Lowering, running_max};
+use super::context::{Home, Lowering};
+use super::running_max;
+use super::uses;
 use crate::error::Error;
 use crate::plan::{Effects, Guard, Iteration, LoopId, OperandA, Slot, Stmt, StmtOp, TileId, VarId, effects};
 use crate::schedule::{PingPong, RunningMax};
@@ -137,8 +138,8 @@ impl Lowering<'_> {
 
     fn starts_at_zero(&self, body: BlockId, param: ValueId) -> bool {
         let params = &self.kernel.blocks[body].params;
-        let slot = params[1..].iter().position(|&p| p == param).and_then(|i| classify::slot(self.kernel, body, i));
-        slot.is_some_and(|(init, ..)| classify::is_zero(self.kernel, init))
+        let slot = params[1..].iter().position(|&p| p == param).and_then(|i| uses::slot(self.kernel, body, i));
+        slot.is_some_and(|(init, ..)| uses::is_zero(self.kernel, init))
     }
 
     /// Lets a body that is lowered again write the variables it wrote before.

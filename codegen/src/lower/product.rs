@@ -2,7 +2,8 @@
 
 use flashtile_dsl::ir::{Elem, Op, ValueId};
 
-use super::{Home, Lowering, computed};
+use super::computed;
+use super::context::{Home, Lowering};
 use crate::arch::TensorOp;
 use crate::error::Error;
 use crate::plan::{Atom, Expr, FragmentLoads, OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable};
@@ -113,7 +114,7 @@ impl Lowering<'_> {
         }
         match self.homes.get(&a).cloned() {
             Some(Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => Ok(OperandA::Packed(v)),
-            Some(Home::Variable(_) | Home::Inline(_)) if self.schedule.tensor_op == TensorOp::Ffma => self.stage(a),
+            Some(Home::Variable(_) | Home::Inline(_)) if !self.schedule.tensor_op.is_of_tensor_cores() => self.stage(a),
             _ => {
                 let what = "a computed f32 tile as the left operand of a tensor-core dot";
                 Err(self.unsupported_but(a, what, "convert it to 16 bits, `.to::<T>()`"))

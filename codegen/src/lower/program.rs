@@ -4,7 +4,7 @@ use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::analysis::mask;
 use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
 
-use super::{Home, Lowering};
+use super::context::{Home, Lowering};
 use crate::blocks;
 use crate::instance::Instance;
 use crate::plan::{Builtin, Expr, Function, LetType, Operator, StmtOp};

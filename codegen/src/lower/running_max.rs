@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 use flashtile_dsl::analysis::streaming::{Base, Form, Streaming, constant_fill};
 use flashtile_dsl::ir::{BinaryOp, BlockId, Elem, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
 
-use super::{Home, Lowering};
+use super::context::{Home, Lowering};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{Expr, Function, Guard, Operator, Prefix, Stmt, StmtOp, Storage, VarId, Variable};

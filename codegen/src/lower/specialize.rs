@@ -5,7 +5,8 @@
 
 use flashtile_dsl::ir::{At, Op, OpId, Type, ValueId};
 
-use super::{Lowering, Source, unused};
+use super::context::{Lowering, Source};
+use super::unused;
 use crate::abi::TensorMap;
 use crate::arch::WARPGROUP;
 use crate::error::Error;

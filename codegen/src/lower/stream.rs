@@ -22,8 +22,9 @@ use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
 use flashtile_dsl::analysis::streaming::Streaming;
 use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, Type, ValueId};
 
+use super::context::{Home, Lowering, Made};
 use super::pipeline::Loop;
-use super::{Home, Lowering, classify, computed, running_max};
+use super::{running_max, uses};
 use crate::error::Error;
 use crate::plan::{Cast, Expr, Function, Guard, Iteration, LetType, LoopId, LoopInfo, Operator, Slot, StmtOp, TileId, VarId};
 use crate::rewrite::edit;
@@ -260,7 +261,7 @@ impl Lowering<'_> {
         for (&param, &start) in params[1..].iter().zip(init) {
             let mut value = self.expr(start)?;
             // Four lanes hold parts of a row's sum, and add them up after the loop. A quarter is exact.
-            if self.classes.partial.contains(&param) && !classify::is_zero(self.kernel, start) {
+            if self.classes.partial.contains(&param) && !uses::is_zero(self.kernel, start) {
                 value = match value {
                     Expr::Float(x) => Expr::Float(0.25 * x),
                     value => Expr::infix(Operator::Mul, value, Expr::Float(0.25)),
@@ -381,7 +382,7 @@ impl Lowering<'_> {
         let mut tiles = Vec::new();
         for &op in &self.kernel.blocks[body].ops {
             let Op::Dot { a, .. } = self.kernel.ops[op].op else { continue };
-            if let Some(computed::Made { tile, slot, transposed: false }) = self.tile_of(a) {
+            if let Some(Made { tile, slot, transposed: false }) = self.tile_of(a) {
                 let streamed = slot != Slot::Only || groups.iter().flat_map(|g| &g.streams).any(|s| s.tile == tile);
                 if !streamed && !self.fragments_of.contains_key(&tile) && !tiles.contains(&tile) {
                     tiles.push(tile);
