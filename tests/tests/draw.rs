@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_codegen::{ARCHS, Arch, Facts, Instance, KNOBS, Schedule, TensorOp, check, draw, drawn_values};
+use flashtile::conformance::kernels::KERNELS;
+use flashtile_codegen::{ARCHS, Arch, Facts, Instance, KNOBS, Schedule, TensorOp, check, draw, drawn_values, plans};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 
 const ATTENTION: &str = include_str!("../../runtime/kernels/attention.rs");
@@ -22,7 +23,8 @@ fn instance(text: &str, elem: Elem, alignment: u32) -> Instance {
 fn instance_of(text: &str, elem: Elem, alignment: u32, head_dim: i64) -> Instance {
     let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
     let kernel = flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
-    let dims = if text.contains("const D") { vec![("D", head_dim)] } else { Vec::new() };
+    let dims = [("D", head_dim), ("E", 64)].into_iter().filter(|(name, _)| kernel.size_named(name).is_some());
+    let dims = dims.filter(|(name, _)| text.contains(&format!("const {name}")));
     let binding = Binding::new(&kernel, elem, dims);
     Instance { facts: Facts { alignment, ..Facts::best(&kernel) }, kernel, binding }
 }
@@ -60,6 +62,27 @@ fn a_good_part_of_the_draws_is_legal() {
             assert!(legal as f64 >= least * DRAWS as f64, "{name} {elem:?} aligned to {alignment} on {arch}: {legal} of {DRAWS}");
         }
     }
+}
+
+/// `check` says of a plan that can be made what the verifier says, which must be nothing.
+#[test]
+fn no_drawn_schedule_has_a_wrong_plan() {
+    let own = [ATTENTION, CAUSAL_ATTENTION, CAUSAL_ROPE_ATTENTION, MATMUL_GELU, ROW_SOFTMAX];
+    let texts = own.into_iter().chain(KERNELS.iter().map(|kernel| kernel.text));
+    let (mut made, mut seed) = (0, 40);
+    for text in texts {
+        for arch in ["sm_75", "sm_80", "sm_90a"].map(|name| Arch::named(name).expect("in the table")) {
+            let instance = instance(text, Elem::F16, 16);
+            seed += 1;
+            for schedule in drawn(&instance, arch, seed).iter().take(30) {
+                let Ok(plans) = plans(&instance, schedule, arch) else { continue };
+                made += plans.len();
+                let reasons = check(&instance, schedule, arch).reasons;
+                assert_eq!(reasons, Vec::<String>::new(), "{} on {arch} with {schedule}", instance.kernel.name);
+            }
+        }
+    }
+    assert!(made > 500, "only {made} plans");
 }
 
 #[test]

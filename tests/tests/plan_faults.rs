@@ -1,7 +1,7 @@
 //! Planted faults that do not depend on the order of copies and products: names, shapes, places in shared memory, branches, and
 //! what one of the programs that meet does for all. The faults of copies, rings and products are in `plan.rs` and `roles.rs`.
 
-use flashtile_codegen::plan::{Guard, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
+use flashtile_codegen::plan::{Builtin, Expr, Guard, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, plans};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 use flashtile_tests::planted::{change_first, planted, remove, says};
@@ -322,6 +322,15 @@ fn fragments_are_loaded_from_tiles_that_have_landed() {
 }
 
 #[test]
+fn a_producer_that_computes_is_caught() {
+    let mut plan = roles("stages=2");
+    let is_map = |stmt: &&Stmt| matches!(stmt.op, StmtOp::Map { .. });
+    let map = plan.roles[CONSUMERS].body.iter().find(is_map).expect("a state is initialised").clone();
+    plan.roles[PRODUCER].body.push(map);
+    says(&verify(&plan), "the producer does more than fill rings");
+}
+
+#[test]
 fn a_slot_that_nobody_waits_for_is_caught() {
     // The tile of rows once more, behind all others.
     let faults = planted(roles("stages=2"), PRODUCER, &mut |body, index| {
@@ -366,6 +375,17 @@ fn the_ring_of_programs_is_filled_and_waited_for() {
         let body = &mut plan.roles[role].body;
         let StmtOp::Work(inner) = body.remove(0).op else { panic!("a role begins with its programs") };
         *body = inner;
+        says(&verify(&plan), "an expression asks for the row, the column or the program where there is none");
+        // It takes the first, whatever its number is.
+        for stmt in &mut plan.roles[role].body {
+            if let StmtOp::Let { value, .. } = &mut stmt.op {
+                let mut asks = false;
+                value.visit(&mut |e| asks |= *e == Expr::Builtin(Builtin::Program));
+                if asks {
+                    *value = Expr::Int(0);
+                }
+            }
+        }
         says(&verify(&plan), wanted);
     }
     let mut plan = dynamic();

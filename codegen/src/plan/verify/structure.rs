@@ -13,9 +13,10 @@ use crate::schedule::Persistent;
 
 /// The faults of a plan's structure. Only of a plan without them other faults can be looked for.
 pub(super) fn faults(plan: &Plan) -> BTreeSet<String> {
-    let mut check = Check { plan, faults: BTreeSet::new(), branch: false, work: false };
+    let mut check = Check { plan, faults: BTreeSet::new(), branch: false, work: false, producer: false };
     check.declarations();
-    for role in &plan.roles {
+    for (number, role) in plan.roles.iter().enumerate() {
+        check.producer = plan.is_specialized() && number == 0;
         check.block(&role.body);
     }
     check.faults
@@ -28,6 +29,8 @@ struct Check<'p> {
     branch: bool,
     /// In statements for each program that a block takes.
     work: bool,
+    /// In statements of the producer.
+    producer: bool,
 }
 
 /// For what an expression is evaluated.
@@ -77,6 +80,9 @@ impl Check<'_> {
 
     fn block(&mut self, body: &[Stmt]) {
         for stmt in body {
+            if self.producer && !is_of_producer(&stmt.op) {
+                self.fault("the producer does more than fill rings");
+            }
             if self.ids_exist(&stmt.op) {
                 self.statement(&stmt.op);
             }
@@ -454,5 +460,14 @@ impl Check<'_> {
         if (rows && v.m_tiles != m_tiles) || (columns && v.n_tiles != n_tiles) {
             self.fault(format!("{name} has another shape than what is computed with it"));
         }
+    }
+}
+
+/// Whether the producer, one warp without variables, has such statements.
+fn is_of_producer(op: &StmtOp) -> bool {
+    match op {
+        StmtOp::Let { .. } | StmtOp::Fill { .. } | StmtOp::Loop { .. } | StmtOp::Step { .. } | StmtOp::Work(_) => true,
+        StmtOp::When { guard, .. } => !matches!(guard, Guard::Vote { .. } | Guard::Flag(_) | Guard::OwnWarps),
+        _ => false,
     }
 }
