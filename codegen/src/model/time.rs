@@ -24,7 +24,7 @@ const EARLY_LAUNCH_GAP: f64 = 1e-6;
 /// The same of launches ahead of the one that the schedule is about. That one reads all that they
 /// write, so it waits for the last of their blocks. Copies of 7 MB made a causal call of 49 us 6 us
 /// longer (d 232, N = 1052, H100).
-const AHEAD: f64 = 3e-6;
+const AHEAD: f64 = 8e-6;
 /// Seconds from the issue of a copy to its arrival where memory is busy.
 const MEMORY_LATENCY: f64 = 1e-6;
 /// Bytes that the L2 cache keeps for who reads them again: an H100 and an H200 have 50 MB, an A100 40 MB.

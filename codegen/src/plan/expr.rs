@@ -359,13 +359,13 @@ impl Expr {
         }
     }
 
-    /// The operands.
-    pub fn operands(&self) -> Vec<&Expr> {
+    /// Calls `visit` with every operand.
+    pub fn operands<'a>(&'a self, visit: &mut impl FnMut(&'a Expr)) {
         match self {
-            Expr::Call(_, operands) => operands.iter().collect(),
-            Expr::Infix(_, a, b) => vec![a, b],
-            Expr::Prefix(_, x) | Expr::Cast(_, x) => vec![x],
-            Expr::Select(c, a, b) => vec![c, a, b],
+            Expr::Call(_, operands) => operands.iter().for_each(visit),
+            Expr::Infix(_, a, b) => [a, b].into_iter().for_each(|e| visit(e)),
+            Expr::Prefix(_, x) | Expr::Cast(_, x) => visit(x),
+            Expr::Select(c, a, b) => [c, a, b].into_iter().for_each(|e| visit(e)),
             Expr::Float(_)
             | Expr::Int(_)
             | Expr::Name(_)
@@ -373,14 +373,17 @@ impl Expr {
             | Expr::Builtin(_)
             | Expr::Element(..)
             | Expr::RowPosition(_)
-            | Expr::ColumnPosition(_) => Vec::new(),
+            | Expr::ColumnPosition(_) => {}
         }
     }
 
     /// Every node, outermost first.
-    pub fn visit(&self, visit: &mut impl FnMut(&Expr)) {
-        visit(self);
-        self.operands().into_iter().for_each(|e| e.visit(visit));
+    pub fn visit<'a>(&'a self, visit: &mut impl FnMut(&'a Expr)) {
+        fn walk<'a>(e: &'a Expr, visit: &mut dyn FnMut(&'a Expr)) {
+            visit(e);
+            e.operands(&mut |e| walk(e, visit));
+        }
+        walk(self, visit);
     }
 
     /// Every name of the plan in it, to change.
