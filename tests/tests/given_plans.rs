@@ -71,7 +71,7 @@ fn an_edited_plan_gives_the_edited_code() {
     let body = &mut edited[0].roles[0].body;
     let at = body.iter().position(|stmt| matches!(stmt.op, StmtOp::Loop { .. })).expect("a loop");
     let span = body[at].span;
-    body.insert(at, flashtile_codegen::plan::Stmt { op: StmtOp::Barrier, span });
+    body.insert(at, flashtile_codegen::plan::Stmt::new(StmtOp::Barrier, span));
     let barriers = |source: &str| source.matches("__syncthreads();").count();
     let own = generate(&instance, &schedule, arch).expect("is legal");
     let generated = generate_from(edited.clone(), &instance, &schedule, arch).expect("one barrier more harms nothing");

@@ -351,7 +351,7 @@ fn a_computation_that_the_last_iteration_leaves_out_is_caught() {
         let faults = planted_at_compute(schedule, &mut |body, index| {
             let guard = Guard::Exists(Iteration::Ahead(0, 1));
             let (compute, span) = (body[index].clone(), body[index].span);
-            body[index] = Stmt { op: StmtOp::When { guard, body: vec![compute], otherwise: Vec::new() }, span };
+            body[index] = Stmt::new(StmtOp::When { guard, body: vec![compute], otherwise: Vec::new() }, span);
         });
         says(&faults, "is read before it is computed");
     }
@@ -494,7 +494,7 @@ fn barriers_of_a_cluster_are_between_what_is_saved_and_read() {
     let faults = planted_in(cluster_plan(), &mut |body, index| match &mut body[index].op {
         StmtOp::When { guard: Guard::OwnWarps, body, .. } => {
             let span = body[0].span;
-            body.push(Stmt { op: StmtOp::ClusterBarrier, span });
+            body.push(Stmt::new(StmtOp::ClusterBarrier, span));
             true
         }
         _ => false,

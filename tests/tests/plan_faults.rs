@@ -40,7 +40,7 @@ fn scalar() -> Plan {
 
 fn when(guard: Guard, stmt: Stmt) -> Stmt {
     let span = stmt.span;
-    Stmt { op: StmtOp::When { guard, body: vec![stmt], otherwise: Vec::new() }, span }
+    Stmt::new(StmtOp::When { guard, body: vec![stmt], otherwise: Vec::new() }, span)
 }
 
 #[test]

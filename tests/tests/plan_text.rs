@@ -42,11 +42,11 @@ fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// The plan, with no statement from a place in the text of the kernel.
+/// The plan, with no statement from a place in a text.
 fn placeless(plan: &Plan) -> Plan {
     fn clear(body: &mut [Stmt]) {
         for stmt in body {
-            stmt.span = Span::default();
+            (stmt.span, stmt.line) = (Span::default(), 0);
             stmt.op.bodies_mut().into_iter().for_each(|body| clear(body));
         }
     }
@@ -123,4 +123,31 @@ fn wrong_texts_are_refused_with_their_line() {
         PlanFile::read("kernel k\n", None).expect_err("is no file").to_string(),
         "line 1: expected a line `arch NAME` before this"
     );
+}
+
+#[test]
+fn wrong_plans_are_refused_with_the_line_of_their_text() {
+    let instance = instance(KERNELS[1].0, KERNELS[1].1);
+    // What is left out or changed where it last stands, and what the verifier says of which line.
+    let table = [
+        ("sm_80", "stages=2", "barrier\n", "\n", "is read with no barrier after its copy landed", "dot("),
+        ("sm_80", "stages=2", "depth 80, m16n8k16", "depth 72, m16n8k16", "no instruction makes the product", "depth 72"),
+        ("sm_90a", "tensor_op=wgmma,copy=tma", "settle 0\n", "\n", "is handed back while a product may read it", "release"),
+        ("sm_90a", "tensor_op=wgmma,copy=tma", "acquire q_i_tile\n", "settle 0\n", "is read but not acquired", "dot("),
+    ];
+    for (arch, schedule, from, to, says, stands) in table {
+        let arch = sm(arch);
+        let schedule: Schedule = schedule.parse().expect("a schedule");
+        let right = text(&instance, &generate(&instance, &schedule, arch).expect("legal"), arch);
+        let at = right.rfind(from).unwrap_or_else(|| panic!("`{from}` is not in\n{right}"));
+        let wrong = format!("{}{to}{}", &right[..at], &right[at + from.len()..]);
+        let file = PlanFile::read(&wrong, None).expect("is a plan");
+        let error = generate_from(file.plans, &instance, &schedule, arch).expect_err(says).to_string();
+        let told = error.split("; ").filter(|fault| fault.contains(says));
+        let lines: Vec<&str> = told
+            .filter_map(|fault| fault.split("line ").nth(1)?.split(':').next()?.parse::<usize>().ok())
+            .map(|line| wrong.lines().nth(line - 1).expect("a line of the text"))
+            .collect();
+        assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(stands)), "{says}: {lines:?} of {error}\n{wrong}");
+    }
 }

@@ -110,19 +110,19 @@ impl Lowering<'_> {
             let value = self.expr(start)?;
             let name = self.value_name(param);
             let to = self.like(v, name);
-            first.push(Stmt { op: StmtOp::Map { to, value }, span: self.span });
+            first.push(Stmt::new(StmtOp::Map { to, value }, self.span));
             self.homes.insert(param, Home::Variable(to));
             carried.push(to);
         }
         let load = [StmtOp::AwaitPart, StmtOp::LoadState { to: carried.clone(), from: None }];
-        let load = load.map(|op| Stmt { op, span: self.span }).to_vec();
+        let load = load.map(|op| Stmt::new(op, self.span)).to_vec();
         self.push(StmtOp::When { guard: Guard::FirstPart, body: first, otherwise: load });
         // The iteration of the program's own part.
         for (&(_, read), &v) in states.iter().zip(own) {
             self.homes.insert(read, Home::Variable(v));
         }
         self.merge(body, &carried)?;
-        let save = Stmt { op: StmtOp::SaveState(carried.clone()), span: self.span };
+        let save = Stmt::new(StmtOp::SaveState(carried.clone()), self.span);
         self.push(StmtOp::When { guard: Guard::LastPart, body: Vec::new(), otherwise: vec![save] });
         self.push(StmtOp::PassPart);
         self.leave_meeting(id, &carried, Guard::LastPart);

@@ -133,7 +133,7 @@ impl Lowering<'_> {
             self.exchange = Exchange::default();
             self.landed.clear();
         }
-        self.out.push(Stmt { op, span: self.span });
+        self.out.push(Stmt::new(op, self.span));
     }
 
     /// Runs `fill` with an empty statement list and returns what it pushed.

@@ -182,7 +182,7 @@ impl Lowering<'_> {
                 continue;
             }
             let span = stmt.span;
-            let plain = |op| Stmt { op, span };
+            let plain = |op| Stmt::new(op, span);
             for &tile in &used[index] {
                 if !used[..index].iter().flatten().any(|&t| t == tile) {
                     body.push(plain(StmtOp::Acquire { tile, slot: Slot::Of(Iteration::Ahead(l.id, 0)) }));
@@ -230,7 +230,7 @@ impl Lowering<'_> {
             return Err(Error::unsupported("overlap=on with a tile that is read ahead and behind", "set overlap=off", self.span));
         }
         let span = self.span;
-        let plain = |op| Stmt { op, span };
+        let plain = |op| Stmt::new(op, span);
         let mut out = vec![plain(StmtOp::Step { at: Iteration::First(l.id, 0), body: self.first_step(l, first, &ahead) })];
         // The second set of registers of each operand that is packed while the tail reads the first.
         let pairs: Vec<(VarId, VarId)> = match self.schedule.running_max {
@@ -272,7 +272,7 @@ impl Lowering<'_> {
                 self.span,
             ));
         }
-        let plain = |op| Stmt { op, span: self.span };
+        let plain = |op| Stmt::new(op, self.span);
         let turns = self.schedule.ping_pong == PingPong::Products;
         let now = Slot::Of(Iteration::Ahead(l.id, 0));
         let products = |parts: Parts| {
@@ -296,7 +296,7 @@ impl Lowering<'_> {
     }
 
     fn first_step(&self, l: &Loop<'_>, parts: Parts, ahead: &[TileId]) -> Vec<Stmt> {
-        let plain = |op| Stmt { op, span: self.span };
+        let plain = |op| Stmt::new(op, self.span);
         let now = Slot::Of(Iteration::Ahead(l.id, 0));
         let mut body: Vec<Stmt> = ahead.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: now })).collect();
         body.extend(parts.lead);
@@ -310,7 +310,7 @@ impl Lowering<'_> {
     }
 
     fn overlapped_step(&self, l: &Loop<'_>, parts: Parts, (ahead, behind): (&[TileId], &[TileId])) -> Vec<Stmt> {
-        let plain = |op| Stmt { op, span: self.span };
+        let plain = |op| Stmt::new(op, self.span);
         let (now, before) = (Iteration::Ahead(l.id, 0), Iteration::Behind(l.id, 1));
         let turn = |this: &Self, section| this.schedule.ping_pong == section;
         let mut tail = parts.tail;
@@ -337,7 +337,7 @@ impl Lowering<'_> {
 
     /// The tail of the last iteration.
     fn end(&self, l: &Loop<'_>, mut tail: Vec<Stmt>, behind: &[TileId]) -> Vec<Stmt> {
-        let plain = |op| Stmt { op, span: self.span };
+        let plain = |op| Stmt::new(op, self.span);
         retime(&mut tail, Iteration::Last(l.id));
         let slot = Slot::Of(Iteration::Last(l.id));
         let mut body: Vec<Stmt> = behind.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot })).collect();

@@ -469,7 +469,7 @@ impl Lowering<'_> {
             let value = self.elementwise_expr(op)?;
             let rescale = StmtOp::Map { to: v, value };
             if accumulator && self.schedule.overlap {
-                self.late_rescales.push(Stmt { op: rescale, span: self.span });
+                self.late_rescales.push(Stmt::new(rescale, self.span));
             } else {
                 self.push(rescale);
             }

@@ -102,8 +102,7 @@ impl Lowering<'_> {
         let role = |this: &Self, name: &str, warps, registers, body: Vec<Stmt>| {
             let body = unused::drop_unused_constants(body, &this.plan);
             let span = this.span;
-            let body =
-                if this.schedule.persistent == Persistent::Off { body } else { vec![Stmt { op: StmtOp::Work(body), span }] };
+            let body = if this.schedule.persistent == Persistent::Off { body } else { vec![Stmt::new(StmtOp::Work(body), span)] };
             Role { name: name.into(), warps, registers, body }
         };
         let producer = role(self, "producer", WARPGROUP, registers.map(|r| r.0), producer);
@@ -135,7 +134,7 @@ impl Lowering<'_> {
             };
             let bodies = op.bodies();
             if bodies.is_empty() || bodies.iter().any(|b| b.iter().any(|s| !matches!(s.op, StmtOp::Let { .. }))) {
-                out.push(Stmt { op, span: stmt.span });
+                out.push(Stmt::new(op, stmt.span));
             }
         }
         Ok(out)
@@ -167,7 +166,7 @@ fn settled(body: Vec<Stmt>) -> Vec<Stmt> {
         let (span, is_dot) = (stmt.span, matches!(stmt.op, StmtOp::Dot { .. }));
         out.push(stmt);
         if is_dot {
-            out.push(Stmt { op: StmtOp::Settle(0), span });
+            out.push(Stmt::new(StmtOp::Settle(0), span));
         }
     }
     out
@@ -198,12 +197,12 @@ fn acquire(body: &mut Vec<Stmt>, first: usize, tile: TileId) {
         acquire(step, inner, tile);
         return;
     }
-    body.insert(first, Stmt { op: StmtOp::Acquire { tile, slot: Slot::Only }, span });
+    body.insert(first, Stmt::new(StmtOp::Acquire { tile, slot: Slot::Only }, span));
 }
 
 /// Releases a tile after `body[last]`, the last that reads it, once the products that do are done; in every branch by itself.
 fn release(body: &mut Vec<Stmt>, last: usize, tile: TileId) {
-    let done = Stmt { op: StmtOp::Release(tile), span: body[last].span };
+    let done = Stmt::new(StmtOp::Release(tile), body[last].span);
     match &mut body[last].op {
         StmtOp::When { body, otherwise, .. } => {
             for branch in [body, otherwise] {

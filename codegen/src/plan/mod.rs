@@ -655,6 +655,15 @@ pub struct Stmt {
     pub op: StmtOp,
     /// Where it comes from.
     pub span: Span,
+    /// Its line in the text that the plan was read from; 0 if it was read from none.
+    pub line: u32,
+}
+
+impl Stmt {
+    /// A statement that comes from this place.
+    pub fn new(op: StmtOp, span: Span) -> Self {
+        Self { op, span, line: 0 }
+    }
 }
 
 /// What a group of warps of the block does.

@@ -29,8 +29,6 @@ pub struct PlanFile {
     pub schedule: Schedule,
     /// The plans, in the order of the launches.
     pub plans: Vec<Plan>,
-    /// For each plan the lines of its statements in the text, each before those that it holds.
-    pub lines: Vec<Vec<u32>>,
 }
 
 impl PlanFile {
@@ -85,11 +83,10 @@ impl PlanFile {
         let arch = head.arch.ok_or_else(|| missing("arch NAME"))?;
         let facts = head.facts.ok_or_else(|| missing("facts aligned to N bytes"))?;
         let schedule = schedule.ok_or_else(|| missing("schedule KNOB=VALUE,.."))?;
-        let mut file = PlanFile { kernel, binding, facts, arch, schedule, plans: Vec::new(), lines: Vec::new() };
+        let mut file = PlanFile { kernel, binding, facts, arch, schedule, plans: Vec::new() };
         while at < lines.len() {
-            let (plan, next, found) = read::plan(&lines, at, source)?;
+            let (plan, next) = read::plan(&lines, at, source)?;
             file.plans.push(plan);
-            file.lines.push(found);
             at = next;
         }
         if file.plans.is_empty() {

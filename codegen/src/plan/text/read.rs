@@ -15,12 +15,12 @@ use crate::arch::CopyOp;
 use crate::schedule::{Persistent, Walk};
 
 /// Reads one plan, from its name to its last role. Also gives the number of the line after it,
-/// among `lines`, and the lines of its statements in the text.
-pub(super) fn plan(lines: &[Line], at: usize, source: Option<&SourceText>) -> Result<(Plan, usize, Vec<u32>), TextError> {
-    let (elements, span, found) = (Elements::new(), Span::default(), Vec::new());
-    let mut reader = Reader { lines, at, plan: empty(), elements, span, source, found };
+/// among `lines`.
+pub(super) fn plan(lines: &[Line], at: usize, source: Option<&SourceText>) -> Result<(Plan, usize), TextError> {
+    let (elements, span) = (Elements::new(), Span::default());
+    let mut reader = Reader { lines, at, plan: empty(), elements, span, source };
     reader.plan()?;
-    Ok((reader.plan, reader.at, reader.found))
+    Ok((reader.plan, reader.at))
 }
 
 fn empty() -> Plan {
@@ -52,8 +52,6 @@ struct Reader<'a> {
     /// Where in the text of the kernel statements come from.
     span: Span,
     source: Option<&'a SourceText>,
-    /// Lines of statements.
-    found: Vec<u32>,
 }
 
 impl<'a> Reader<'a> {
@@ -195,11 +193,10 @@ impl<'a> Reader<'a> {
                 self.at += 1;
                 continue;
             }
-            self.found.push(line.number);
             let span = self.span;
             self.at += 1;
             let op = self.statement(line)?;
-            body.push(Stmt { op, span });
+            body.push(Stmt { op, span, line: line.number });
         }
         Ok(body)
     }

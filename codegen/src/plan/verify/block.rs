@@ -1,7 +1,8 @@
 //! Plans of one role, where all warps copy and compute.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
+use super::fault::Faults;
 use super::parts;
 use super::trips::loop_of;
 use crate::plan::{
@@ -9,15 +10,16 @@ use crate::plan::{
 };
 
 /// The faults that show in a part when loops make so many trips each.
-pub(super) fn faults(plan: &Plan, outer: &[Option<LoopId>], trips: &[u32], part: u32) -> BTreeSet<String> {
-    let mut faults = BTreeSet::new();
+pub(super) fn faults(plan: &Plan, outer: &[Option<LoopId>], trips: &[u32], part: u32) -> Faults {
+    let mut faults = Faults::default();
     for role in &plan.roles {
         let mut state = State { part, ..State::new(plan, outer, trips) };
         state.run(&role.body);
         if state.contents.values().any(|c| c.status == Status::InFlight) {
-            state.faults.insert("a copy is never waited for".into());
+            state.faults.at = 0;
+            state.faults.insert("a copy is never waited for");
         }
-        faults.extend(state.faults);
+        faults.join(state.faults);
     }
     faults
 }
@@ -51,7 +53,7 @@ struct State<'a> {
     /// The loop around each loop.
     outer: &'a [Option<LoopId>],
     part: u32,
-    faults: BTreeSet<String>,
+    faults: Faults,
     contents: BTreeMap<(TileId, u32), Contents>,
     /// Slots read since the last barrier.
     read: HashSet<(TileId, u32)>,
@@ -79,7 +81,7 @@ impl<'a> State<'a> {
             at: vec![0; plan.loops.len()],
             outer,
             part: 0,
-            faults: BTreeSet::new(),
+            faults: Faults::default(),
             contents: BTreeMap::new(),
             read: HashSet::new(),
             group: 0,
@@ -95,6 +97,7 @@ impl<'a> State<'a> {
 
     fn run(&mut self, body: &[Stmt]) {
         for stmt in body {
+            self.faults.at = stmt.line;
             self.step(&stmt.op);
         }
     }
@@ -249,14 +252,14 @@ impl<'a> State<'a> {
             | StmtOp::Settle(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
-            | StmtOp::Work(_) => drop(self.faults.insert("a statement of specialised roles in a block of one role".into())),
+            | StmtOp::Work(_) => self.faults.insert("a statement of specialised roles in a block of one role"),
         }
     }
 
     /// Notes a fault if each warp comes here by its own choice, where all of them must.
     fn all_warps(&mut self) {
         if self.one_warp {
-            self.faults.insert("a barrier, a copy or a wait for it in a branch that each warp takes by itself".into());
+            self.faults.insert("a barrier, a copy or a wait for it in a branch that each warp takes by itself");
         }
     }
 
@@ -264,7 +267,7 @@ impl<'a> State<'a> {
     /// has written.
     fn branches(&mut self, body: &[Stmt], otherwise: &[Stmt], one_warp: bool) -> HashSet<VarId> {
         if body.iter().chain(otherwise).any(|stmt| !is_local(&stmt.op)) {
-            self.faults.insert("a copy, a wait, a barrier or a turn in a branch that may not be taken".into());
+            self.faults.insert("a copy, a wait, a barrier or a turn in a branch that may not be taken");
         }
         let (before, around) = (self.written.clone(), self.one_warp);
         self.one_warp |= one_warp;

@@ -3,15 +3,16 @@
 //! Constants are those of [`StmtOp::Let`], coordinates of loops, and the shared values and inputs of a [`StmtOp::Compute`].
 //! Variables are the subject of [`super::structure`] and of the symbolic execution.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
+use super::fault::Faults;
 use super::trips::loop_of;
 use crate::plan::{Expr, GlobalTile, Guard, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan, Slot, Stmt, StmtOp, TileId};
 
 /// The constants that are used where they are not declared, and those that are declared twice.
-pub(super) fn faults(plan: &Plan) -> BTreeSet<String> {
+pub(super) fn faults(plan: &Plan) -> Faults {
     let variables = plan.variables.iter().map(|v| v.name.clone()).collect();
-    let mut walk = Walk { plan, scopes: vec![variables], faults: BTreeSet::new() };
+    let mut walk = Walk { plan, scopes: vec![variables], faults: Faults::default() };
     for role in &plan.roles {
         walk.block(&role.body);
     }
@@ -22,7 +23,7 @@ struct Walk<'p> {
     plan: &'p Plan,
     /// The names of each list of statements, the outermost first.
     scopes: Vec<HashSet<String>>,
-    faults: BTreeSet<String>,
+    faults: Faults,
 }
 
 impl Walk<'_> {
@@ -30,6 +31,7 @@ impl Walk<'_> {
     fn block_with(&mut self, names: impl IntoIterator<Item = String>, body: &[Stmt]) {
         self.scopes.push(names.into_iter().collect());
         for stmt in body {
+            self.faults.at = stmt.line;
             self.statement(&stmt.op);
         }
         self.scopes.pop();

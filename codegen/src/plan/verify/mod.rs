@@ -37,14 +37,16 @@
 
 mod block;
 mod constants;
+mod fault;
 mod parts;
 mod roles;
 mod structure;
 mod trips;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::Plan;
+use fault::Faults;
 pub(crate) use parts::state_bytes;
 
 /// Trip counts of programs, without the brackets of a single loop.
@@ -59,13 +61,13 @@ fn text_of(programs: &[Vec<u32>]) -> String {
 pub fn verify(plan: &Plan) -> Vec<String> {
     let structure = structure::faults(plan);
     if !structure.is_empty() {
-        return structure.into_iter().collect();
+        return structure.sentences().collect();
     }
     let outer = trips::outer_loops(plan);
     let most = plan.loops.iter().map(|l| l.slots).max().unwrap_or(0) * 2 + 2;
     let mut faults: BTreeMap<String, String> = BTreeMap::new();
-    let mut note = |found: BTreeSet<String>, when: &dyn Fn() -> String| {
-        for fault in found {
+    let mut note = |found: Faults, when: &dyn Fn() -> String| {
+        for fault in found.sentences() {
             // One example per fault is enough to read.
             faults.entry(fault).or_insert_with(when);
         }
@@ -89,6 +91,6 @@ pub fn verify(plan: &Plan) -> Vec<String> {
         note(parts::faults(plan, part), &|| format!("part {part}"));
     }
     let mut faults: Vec<String> = faults.into_iter().map(|(fault, when)| format!("{fault} ({when})")).collect();
-    faults.extend(constants::faults(plan));
+    faults.extend(constants::faults(plan).sentences());
     faults
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use super::fault::Faults;
 use crate::plan::{Guard, MeetBy, Plan, Stmt, StmtOp, Storage, VarId};
 
 /// The parts that differ in what they do. One that stands for no part where programs do not meet.
@@ -25,12 +26,12 @@ pub(super) fn holds(plan: &Plan, guard: &Guard, part: u32) -> Option<bool> {
 }
 
 /// The faults of a part.
-pub(super) fn faults(plan: &Plan, part: u32) -> BTreeSet<String> {
-    let Some(role) = plan.roles.last() else { return BTreeSet::new() };
+pub(super) fn faults(plan: &Plan, part: u32) -> Faults {
+    let Some(role) = plan.roles.last() else { return Faults::default() };
     let mut walk = Walk {
         plan,
         part,
-        faults: BTreeSet::new(),
+        faults: Faults::default(),
         own: false,
         repeated: false,
         awaited: false,
@@ -49,7 +50,7 @@ pub(super) fn faults(plan: &Plan, part: u32) -> BTreeSet<String> {
 struct Walk<'p> {
     plan: &'p Plan,
     part: u32,
-    faults: BTreeSet<String>,
+    faults: Faults,
     /// In a branch that a warp takes by itself.
     own: bool,
     /// In a loop.
@@ -70,11 +71,12 @@ struct Walk<'p> {
 
 impl Walk<'_> {
     fn fault(&mut self, text: &str) {
-        self.faults.insert(text.to_owned());
+        self.faults.insert(text);
     }
 
     fn block(&mut self, body: &[Stmt]) {
         for stmt in body {
+            self.faults.at = stmt.line;
             self.step(&stmt.op);
         }
     }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use super::fault::Faults;
 use super::parts;
 use super::trips::{loop_of, trip_counts};
 use crate::arch::WARPGROUP;
@@ -13,8 +14,13 @@ use crate::plan::{Expr, Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, St
 use crate::schedule::Persistent;
 
 /// What a slot holds: the number of the program, and for a streamed tile the iterations of the
-/// loops around its loop and of that.
-type Content = (usize, Vec<u32>);
+/// loops around its loop and of that, in one number. Later contents are larger.
+type Content = u128;
+
+/// Bits of an iteration: trip counts that are tried are a few slots long.
+const ITERATION_BITS: u32 = 12;
+/// Bits of all iterations.
+const PATH_BITS: u32 = 96;
 
 /// Trip counts of a program's loops.
 type Trips = Vec<u32>;
@@ -65,8 +71,9 @@ impl Event {
     }
 }
 
-/// What a role does, event after event, over programs that follow each other.
-type Trace<'a> = Vec<&'a Event>;
+/// What a role does, event after event, each with the line of its statement, over programs that
+/// follow each other.
+type Trace<'a> = Vec<(u32, &'a Event)>;
 
 /// The roles of a plan, for one part. The events of a program are made once for each trip count,
 /// since cases share them.
@@ -78,16 +85,16 @@ pub(super) struct Roles<'a> {
     /// The loop around each loop.
     outer: &'a [Option<LoopId>],
     /// By role, number of the program and trip counts; `None` for these is the end of the programs.
-    programs: BTreeMap<(usize, usize, Option<Trips>), Vec<Event>>,
+    programs: BTreeMap<(usize, usize, Option<Trips>), Vec<(u32, Event)>>,
     /// Statements that have no place in a role.
-    misplaced: BTreeSet<String>,
+    misplaced: Faults,
 }
 
 impl<'a> Roles<'a> {
     /// Of these cases.
     pub fn new(plan: &'a Plan, outer: &'a [Option<LoopId>], part: u32, cases: &[Vec<Trips>]) -> Self {
         let names = plan.variables.iter().enumerate().map(|(v, data)| (data.name.as_str(), v)).collect();
-        let mut roles = Self { plan, part, names, outer, programs: BTreeMap::new(), misplaced: BTreeSet::new() };
+        let mut roles = Self { plan, part, names, outer, programs: BTreeMap::new(), misplaced: Faults::default() };
         for role in 0..plan.roles.len() {
             for case in cases {
                 for program in 0..=case.len() {
@@ -103,15 +110,27 @@ impl<'a> Roles<'a> {
     }
 
     /// What a role does in one program.
-    fn events(&mut self, (role, program, trips): &(usize, usize, Option<Trips>)) -> Vec<Event> {
+    fn events(&mut self, (role, program, trips): &(usize, usize, Option<Trips>)) -> Vec<(u32, Event)> {
         let (plan, part, program) = (self.plan, self.part, *program);
         let role = &plan.roles[*role];
-        let (names, faults, events) = (&self.names, &mut self.misplaced, Vec::new());
+        let (names, faults, events, lines) = (&self.names, &mut self.misplaced, Vec::new(), Vec::new());
         let producer = role.name == "producer";
         let none = vec![0; plan.loops.len()];
         let (counts, at, outer) = (trips.as_ref().unwrap_or(&none), none.clone(), self.outer);
-        let mut tracer =
-            Tracer { plan, part, program, trips: counts, at, outer, events, faults, producer, names, with_flag: BTreeMap::new() };
+        let mut tracer = Tracer {
+            plan,
+            part,
+            program,
+            trips: counts,
+            at,
+            outer,
+            events,
+            lines,
+            faults,
+            producer,
+            names,
+            with_flag: BTreeMap::new(),
+        };
         match (&role.body[..], trips) {
             ([Stmt { op: StmtOp::Work(body), .. }], trips) => {
                 tracer.take_program();
@@ -122,26 +141,26 @@ impl<'a> Roles<'a> {
             (body, _) if program == 0 => tracer.run(body),
             _ => {}
         }
-        tracer.events
+        tracer.lines.into_iter().zip(tracer.events).collect()
     }
 
     fn trace(&self, role: usize, case: &[Trips]) -> Trace<'_> {
         let keys = (0..=case.len()).map(|program| (role, program, case.get(program).cloned()));
-        keys.flat_map(|key| &self.programs[&key]).collect()
+        keys.flat_map(|key| &self.programs[&key]).map(|(line, event)| (*line, event)).collect()
     }
 
     /// The faults that show when a block runs programs with these trip counts.
-    pub fn faults(&self, case: &[Trips]) -> BTreeSet<String> {
+    pub fn faults(&self, case: &[Trips]) -> Faults {
         let mut faults = self.misplaced.clone();
         if self.plan.roles.len() != 2 {
-            faults.insert("roles are not a producer and consumers".into());
+            faults.insert("roles are not a producer and consumers");
             return faults;
         }
         let (mut producer, mut consumers) = (self.trace(0, case), self.trace(1, case));
         hazards(self.plan, &consumers, &mut faults);
         // Registers matter to a warpgroup alone: roles meet in rings, products and turns.
         for events in [&mut producer, &mut consumers] {
-            events.retain(|e| !e.is_of_registers());
+            events.retain(|(_, e)| !e.is_of_registers());
         }
         let groups = (self.plan.roles[1].warps / WARPGROUP) as usize;
         // What one program leaves to the next is the places in rings: for those, who comes first
@@ -172,7 +191,9 @@ struct Tracer<'a> {
     at: Vec<u32>,
     outer: &'a [Option<LoopId>],
     events: Vec<Event>,
-    faults: &'a mut BTreeSet<String>,
+    /// Of the statements that they are of.
+    lines: Vec<u32>,
+    faults: &'a mut Faults,
     producer: bool,
     /// Variables by name.
     names: &'a HashMap<&'a str, VarId>,
@@ -184,17 +205,30 @@ impl Tracer<'_> {
     /// Hands over the number of the next program, or that there is none.
     fn take_program(&mut self) {
         let Some(ring) = work_ring(self.plan) else { return };
-        let content = (self.program, Vec::new());
+        let content = self.packed(&[]);
         if self.producer {
             self.events.push(Event::Fill(ring, content));
         } else {
             self.events.extend([Event::Acquire(ring, content), Event::Release(ring)]);
         }
+        self.lines.resize(self.events.len(), 0);
+    }
+
+    /// What a slot holds in this program, in these iterations.
+    fn packed(&mut self, path: &[u32]) -> Content {
+        if path.len() > (PATH_BITS / ITERATION_BITS) as usize {
+            self.faults.insert("loops are nested deeper than the verifier follows");
+        }
+        let iteration = |n: u32| Content::from(n & ((1 << ITERATION_BITS) - 1));
+        let path = path.iter().fold(0, |path, &n| path << ITERATION_BITS | iteration(n));
+        (self.program as Content) << PATH_BITS | path
     }
 
     fn run(&mut self, body: &[Stmt]) {
         for stmt in body {
+            self.faults.at = stmt.line;
             self.step(&stmt.op);
+            self.lines.resize(self.events.len(), stmt.line);
         }
     }
 
@@ -226,7 +260,7 @@ impl Tracer<'_> {
     }
 
     fn content(&mut self, slot: Slot) -> Content {
-        let Slot::Of(iteration) = slot else { return (self.program, Vec::new()) };
+        let Slot::Of(iteration) = slot else { return self.packed(&[]) };
         let mut path = vec![self.existing(iteration)];
         let mut outer = self.outer[loop_of(iteration)];
         while let Some(id) = outer {
@@ -234,7 +268,7 @@ impl Tracer<'_> {
             outer = self.outer[id];
         }
         path.reverse();
-        (self.program, path)
+        self.packed(&path)
     }
 
     fn step(&mut self, op: &StmtOp) {
@@ -341,7 +375,7 @@ impl Tracer<'_> {
             | StmtOp::Barrier
             | StmtOp::LoadFragments { .. }
             | StmtOp::Stage { .. }
-            | StmtOp::Work(_) => drop(self.faults.insert("a statement of a block of one role in specialised roles".into())),
+            | StmtOp::Work(_) => self.faults.insert("a statement of a block of one role in specialised roles"),
         }
     }
 
@@ -368,7 +402,7 @@ impl Tracer<'_> {
         let start = self.events.len();
         self.run(body);
         if !self.events[start..].iter().all(Event::is_of_registers) {
-            self.faults.insert("a ring, a product or a turn in a branch that a warp takes by itself".into());
+            self.faults.insert("a ring, a product or a turn in a branch that a warp takes by itself");
         }
     }
 
@@ -398,7 +432,7 @@ fn forget_writes(events: &mut [Event]) {
 }
 
 /// What a warpgroup does wrong by itself: registers that products in flight use, slots handed back too early.
-fn hazards(plan: &Plan, events: &[&Event], faults: &mut BTreeSet<String>) {
+fn hazards(plan: &Plan, events: &[(u32, &Event)], faults: &mut Faults) {
     struct Group<'a> {
         acc: VarId,
         packed: Option<VarId>,
@@ -410,7 +444,7 @@ fn hazards(plan: &Plan, events: &[&Event], faults: &mut BTreeSet<String>) {
     let mut written = vec![false; plan.variables.len()];
     let variable = |v: VarId| &plan.variables[v].name;
     let ring = |t: TileId| plan.tiles.get(t).map_or("the ring of programs", |t| t.name.as_str());
-    let hand_back = |tile: TileId, released: Option<&Content>, in_flight: &VecDeque<Group<'_>>, faults: &mut BTreeSet<String>| {
+    let hand_back = |tile: TileId, released: Option<&Content>, in_flight: &VecDeque<Group<'_>>, faults: &mut Faults| {
         let Some(content) = released else {
             faults.insert(format!("{} is released but not acquired", ring(tile)));
             return;
@@ -419,7 +453,8 @@ fn hazards(plan: &Plan, events: &[&Event], faults: &mut BTreeSet<String>) {
             faults.insert(format!("{} is handed back while a product may read it", ring(tile)));
         }
     };
-    for event in events {
+    for &(line, event) in events {
+        faults.at = line;
         match event {
             Event::Acquire(tile, content) => {
                 if held.insert(*tile, content).is_some() {
@@ -443,7 +478,7 @@ fn hazards(plan: &Plan, events: &[&Event], faults: &mut BTreeSet<String>) {
             Event::Issue { acc, packed, tiles } => {
                 for (tile, content) in tiles {
                     match held.get(tile) {
-                        None => drop(faults.insert(format!("{} is read but not acquired", ring(*tile)))),
+                        None => faults.insert(format!("{} is read but not acquired", ring(*tile))),
                         Some(c) if *c != content => {
                             faults.insert(format!("{} is read with the contents of another iteration", ring(*tile)));
                         }
@@ -474,14 +509,17 @@ fn hazards(plan: &Plan, events: &[&Event], faults: &mut BTreeSet<String>) {
                 }
                 written[*v] |= matches!(event, Event::Write(_));
             }
-            Event::Fill(tile, _) => drop(faults.insert(format!("a consumer fills {}", ring(*tile)))),
+            Event::Fill(tile, _) => faults.insert(format!("a consumer fills {}", ring(*tile))),
             Event::TakeTurn | Event::PassTurn => {}
         }
     }
+    faults.at = 0;
     if !in_flight.is_empty() {
-        faults.insert("a product is never waited for".into());
+        faults.insert("a product is never waited for");
     }
-    faults.extend(held.keys().chain(kept.keys()).map(|&tile| format!("{} is acquired but never released", ring(tile))));
+    for &tile in held.keys().chain(kept.keys()) {
+        faults.insert(format!("{} is acquired but never released", ring(tile)));
+    }
 }
 
 /// An mbarrier.
@@ -514,11 +552,11 @@ struct Place {
 }
 
 struct Agent<'a> {
-    events: &'a [&'a Event],
+    events: &'a [(u32, &'a Event)],
     at: usize,
     places: Vec<Place>,
     /// Slots that products in flight read, with what they must hold until settled.
-    in_flight: VecDeque<Vec<(TileId, usize, &'a Content)>>,
+    in_flight: VecDeque<Vec<(TileId, usize, Content)>>,
 }
 
 struct Machine<'a> {
@@ -527,16 +565,16 @@ struct Machine<'a> {
     agents: Vec<Agent<'a>>,
     full: Vec<Vec<Phases>>,
     empty: Vec<Vec<Phases>>,
-    contents: Vec<Vec<Option<&'a Content>>>,
+    contents: Vec<Vec<Option<Content>>>,
     turns: Vec<u32>,
     uses_turns: bool,
 }
 
 impl<'a> Machine<'a> {
-    fn new(plan: &'a Plan, producer: &'a [&'a Event], consumers: &'a [&'a Event], groups: usize) -> Self {
+    fn new(plan: &'a Plan, producer: &'a [(u32, &'a Event)], consumers: &'a [(u32, &'a Event)], groups: usize) -> Self {
         let mut slots: Vec<usize> = plan.tiles.iter().map(|t| t.slots as usize).collect();
         slots.extend(plan.work_ring.map(|_| WORK_SLOTS as usize));
-        let agent = |events: &'a [&'a Event], parity| Agent {
+        let agent = |events: &'a [(u32, &'a Event)], parity| Agent {
             events,
             at: 0,
             places: vec![Place { slot: 0, parity }; slots.len()],
@@ -547,17 +585,18 @@ impl<'a> Machine<'a> {
         let phases = || slots.iter().map(|&n| vec![Phases::default(); n]).collect::<Vec<_>>();
         let mut turns = vec![0; groups];
         turns[0] = 1;
-        let uses_turns = consumers.iter().any(|e| matches!(e, Event::TakeTurn | Event::PassTurn));
+        let uses_turns = consumers.iter().any(|(_, e)| matches!(e, Event::TakeTurn | Event::PassTurn));
         let contents = slots.iter().map(|&n| vec![None; n]).collect();
         Self { plan, agents, full: phases(), empty: phases(), contents, turns, uses_turns, slots }
     }
 
-    fn run(mut self, order: &[usize], faults: &mut BTreeSet<String>) {
+    fn run(mut self, order: &[usize], faults: &mut Faults) {
         while let Some(&agent) = order.iter().find(|&&agent| self.can_step(agent)) {
             self.step(agent, faults);
         }
         for (number, agent) in self.agents.iter().enumerate() {
-            if let Some(event) = agent.events.get(agent.at) {
+            if let Some(&(line, event)) = agent.events.get(agent.at) {
+                faults.at = line;
                 let who = if number == 0 { "the producer" } else { "a warpgroup" };
                 let what = match event {
                     Event::Fill(tile, _) => format!("a slot of {} to be empty", self.ring(*tile)),
@@ -570,6 +609,7 @@ impl<'a> Machine<'a> {
         if self.agents.iter().any(|a| a.at < a.events.len()) {
             return;
         }
+        faults.at = 0;
         for tile in 0..self.slots.len() {
             // A slot is handed back by all who waited for it: one that is full and was not handed back was not waited for.
             let left = (0..self.slots[tile]).any(|slot| self.full[tile][slot].completed != self.empty[tile][slot].completed);
@@ -578,7 +618,7 @@ impl<'a> Machine<'a> {
             }
         }
         if self.uses_turns && self.turns.iter().sum::<u32>() != 1 {
-            faults.insert("turns are not passed as often as they are taken".into());
+            faults.insert("turns are not passed as often as they are taken");
         }
     }
 
@@ -588,7 +628,7 @@ impl<'a> Machine<'a> {
 
     fn can_step(&self, number: usize) -> bool {
         let agent = &self.agents[number];
-        match agent.events.get(agent.at) {
+        match agent.events.get(agent.at).map(|(_, event)| event) {
             None => false,
             Some(Event::Fill(tile, _)) => {
                 let place = agent.places[*tile];
@@ -603,18 +643,20 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn step(&mut self, number: usize, faults: &mut BTreeSet<String>) {
+    fn step(&mut self, number: usize, faults: &mut Faults) {
         let groups = self.turns.len();
         let (events, at) = (self.agents[number].events, self.agents[number].at);
         self.agents[number].at += 1;
-        match events[at] {
-            &Event::Fill(tile, ref content) => {
+        let (line, event) = events[at];
+        faults.at = line;
+        match event {
+            &Event::Fill(tile, content) => {
                 let slot = self.agents[number].places[tile].slot;
                 self.contents[tile][slot] = Some(content);
                 self.full[tile][slot].arrive(1);
                 self.advance(number, tile);
             }
-            &Event::Acquire(tile, ref content) => {
+            &Event::Acquire(tile, content) => {
                 let slot = self.agents[number].places[tile].slot;
                 self.expect(tile, slot, content, faults);
             }
@@ -631,7 +673,7 @@ impl<'a> Machine<'a> {
             }
             Event::Issue { tiles, .. } => {
                 let places = &self.agents[number].places;
-                let reads = tiles.iter().map(|(tile, content)| (*tile, places[*tile].slot, content)).collect();
+                let reads = tiles.iter().map(|(tile, content)| (*tile, places[*tile].slot, *content)).collect();
                 self.agents[number].in_flight.push_back(reads);
             }
             Event::Settle(pending) => {
@@ -647,7 +689,7 @@ impl<'a> Machine<'a> {
                 let next = number % groups;
                 self.turns[next] += 1;
                 if self.turns[next] > 1 {
-                    faults.insert("a turn is given to a warpgroup that has not taken its last".into());
+                    faults.insert("a turn is given to a warpgroup that has not taken its last");
                 }
             }
             Event::Read(_) | Event::ReadGuarded(_) | Event::Write(_) | Event::MayWrite(_) => {}
@@ -655,7 +697,7 @@ impl<'a> Machine<'a> {
     }
 
     /// A slot must hold what its reader wants.
-    fn expect(&self, tile: TileId, slot: usize, content: &Content, faults: &mut BTreeSet<String>) {
+    fn expect(&self, tile: TileId, slot: usize, content: Content, faults: &mut Faults) {
         if self.contents[tile][slot] != Some(content) {
             let fault = match self.contents[tile][slot] {
                 None => "is read before it is filled",

@@ -3,17 +3,19 @@
 //!
 //! Nothing here depends on trip counts. Names of constants are the subject of [`super::constants`].
 
-use std::collections::BTreeSet;
+use flashtile_dsl::ir::Elem;
 
+use super::fault::Faults;
+use crate::arch::WARPGROUP;
 use crate::plan::{
     Atom, Builtin, Computed, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan, Shape,
-    Shared, Slot, Stmt, StmtOp, Storage, TileId, VarId, WORK_RING_BYTES,
+    Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, WORK_RING_BYTES,
 };
-use crate::schedule::Persistent;
+use crate::schedule::{Persistent, SharedLayout};
 
 /// The faults of a plan's structure. Only of a plan without them other faults can be looked for.
-pub(super) fn faults(plan: &Plan) -> BTreeSet<String> {
-    let mut check = Check { plan, faults: BTreeSet::new(), branch: false, work: false, producer: false };
+pub(super) fn faults(plan: &Plan) -> Faults {
+    let mut check = Check { plan, faults: Faults::default(), branch: false, work: false, producer: false };
     check.declarations();
     for (number, role) in plan.roles.iter().enumerate() {
         check.producer = plan.is_specialized() && number == 0;
@@ -24,7 +26,7 @@ pub(super) fn faults(plan: &Plan) -> BTreeSet<String> {
 
 struct Check<'p> {
     plan: &'p Plan,
-    faults: BTreeSet<String>,
+    faults: Faults,
     /// In statements that a program may leave out, whatever its part.
     branch: bool,
     /// In statements for each program that a block takes.
@@ -44,7 +46,7 @@ enum Place {
 
 impl Check<'_> {
     fn fault(&mut self, text: impl Into<String>) {
-        self.faults.insert(text.into());
+        self.faults.insert(text);
     }
 
     /// Places in shared memory lie apart.
@@ -53,11 +55,27 @@ impl Check<'_> {
         if plan.roles.is_empty() || plan.roles.len() > 2 {
             self.fault("a plan has one role, or a producer and consumers");
         }
+        if let [producer, consumers] = &plan.roles[..] {
+            if (producer.name.as_str(), producer.warps) != ("producer", WARPGROUP) {
+                self.fault(format!("the first of two roles is `producer`, of {WARPGROUP} warps"));
+            }
+            let whole = consumers.warps.is_multiple_of(WARPGROUP) && (WARPGROUP..=28).contains(&consumers.warps);
+            if consumers.name != "consumers" || !whole {
+                self.fault(format!(
+                    "the second of two roles is `consumers`, of whole warpgroups of {WARPGROUP} warps, 28 at most"
+                ));
+            }
+        }
+        let asked = plan.roles.iter().filter_map(|role| role.registers);
+        if asked.into_iter().any(|n| !n.is_multiple_of(8) || !(24..=256).contains(&n)) {
+            self.fault("registers that a role asks for are no multiple of 8 from 24 to 256");
+        }
+        if plan.rows_per_warp == 0 || !plan.rows_per_warp.is_multiple_of(16) {
+            self.fault("the rows of a warp are no multiple of 16");
+        }
         let mut places: Vec<(u32, u32, &str)> = Vec::new();
         for tile in &plan.tiles {
-            if tile.slots == 0 {
-                self.fault(format!("{} has no slots", tile.name));
-            }
+            self.tile(tile);
             places.push((tile.offset, tile.offset + tile.slots * tile.slot_bytes(), &tile.name));
             places.extend(tile.barriers.map(|at| (at, at + 16 * tile.slots, tile.name.as_str())));
         }
@@ -78,8 +96,32 @@ impl Check<'_> {
         }
     }
 
+    /// A tile has the form that copies and products want.
+    fn tile(&mut self, t: &SharedTile) {
+        let bytes = t.elem.bytes().unwrap_or(0) as u32;
+        if t.slots == 0 || bytes == 0 || t.pitch == 0 || t.slabs == 0 {
+            return self.fault(format!("{} has no bytes", t.name));
+        }
+        if t.columns * bytes > t.slabs * t.pitch {
+            self.fault(format!("the columns of {} do not fit its pitch", t.name));
+        }
+        let swizzled = t.layout == SharedLayout::Xor && !(t.pitch.is_power_of_two() && t.pitch >= 32);
+        if swizzled || !t.pitch.is_multiple_of(16) || !t.rows.is_multiple_of(8) {
+            self.fault(format!("the rows of {} have no such layout", t.name));
+        }
+        // A swizzle repeats after eight rows, and begins at such a multiple.
+        let aligned = if t.barriers.is_some() { 8 * t.pitch } else { 16 };
+        if !t.offset.is_multiple_of(aligned) || t.barriers.is_some_and(|at| !at.is_multiple_of(8)) {
+            self.fault(format!("{} begins at no multiple of {aligned} bytes, or its mbarriers at none of 8", t.name));
+        }
+        if t.barriers.is_some() != self.plan.is_specialized() || (t.barriers.is_none() && t.slabs != 1) {
+            self.fault(format!("{} is a ring with mbarriers if and only if a producer fills it", t.name));
+        }
+    }
+
     fn block(&mut self, body: &[Stmt]) {
         for stmt in body {
+            self.faults.at = stmt.line;
             if self.producer && !is_of_producer(&stmt.op) {
                 self.fault("the producer does more than fill rings");
             }
@@ -190,8 +232,11 @@ impl Check<'_> {
                     self.expression(value, place);
                 }
             }
-            StmtOp::Pack { to, value, .. } => {
+            StmtOp::Pack { to, elem, value } => {
                 self.is(*to, Storage::Packed);
+                if !is_16_bit(*elem) {
+                    self.fault(format!("{} has no 16 bits", elem.name()));
+                }
                 let v = &plan.variables[*to];
                 self.expression(value, Place::Fragment(Shape::Accumulator, v.m_tiles, v.n_tiles));
             }
@@ -203,6 +248,10 @@ impl Check<'_> {
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.is(*v, Storage::Fragment(Shape::Row)),
             StmtOp::Copy { tile, slot, from } => {
                 self.in_block(*tile, slot);
+                let t = &plan.tiles[*tile];
+                if t.elem != from.elem || from.column_stride != Expr::Int(1) {
+                    self.fault(format!("{} has other elements than {}, or they do not follow each other", t.name, from.tensor));
+                }
                 self.global(from);
             }
             StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
@@ -313,6 +362,17 @@ impl Check<'_> {
 
     fn dot(&mut self, op: &StmtOp) {
         let StmtOp::Dot { acc, a, b, b_slot, k_major, depth, atom, .. } = op else { unreachable!("a dot") };
+        let elem = self.plan.tiles[*b].elem;
+        let other = matches!(a, OperandA::Tile(tile, _) if self.plan.tiles[*tile].elem != elem);
+        let takes = match atom {
+            Atom::Ffma => elem == Elem::F32 && matches!(a, OperandA::Tile(..)),
+            Atom::Mma { k: 8, .. } => elem == Elem::F16,
+            Atom::Mma { k, .. } => is_16_bit(elem) && *k == 16,
+            Atom::Wgmma => is_16_bit(elem) && self.plan.variables[*acc].m_tiles == 1 && self.plan.variables[*acc].n_tiles <= 32,
+        };
+        if other || !takes || *depth == 0 || !depth.is_multiple_of(16) {
+            self.fault(format!("no instruction makes the product {} of such operands", self.plan.variables[*acc].name));
+        }
         if (*atom == Atom::Wgmma) != self.plan.is_specialized() {
             self.fault("products are asynchronous if and only if a producer fills the rings");
         }
@@ -470,4 +530,8 @@ fn is_of_producer(op: &StmtOp) -> bool {
         StmtOp::When { guard, .. } => !matches!(guard, Guard::Vote { .. } | Guard::Flag(_) | Guard::OwnWarps),
         _ => false,
     }
+}
+
+fn is_16_bit(elem: Elem) -> bool {
+    matches!(elem, Elem::F16 | Elem::Bf16)
 }
