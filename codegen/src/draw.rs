@@ -12,7 +12,6 @@ use crate::instance::Instance;
 use crate::launches;
 use crate::legality::operand_types;
 use crate::lower;
-use crate::rewrite;
 use crate::schedule::{BLayout, KNOBS, Knob, LoopOrder, Persistent, Precompute, RunningMax, Schedule, WorkOrder};
 use crate::space;
 
@@ -104,7 +103,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "precompute" => kept(knob, |s| {
             space::can_precompute(instance, s.precompute) && (!wgmma || space::can_use_wgmma(instance, s.precompute, arch))
         }),
-        "splits" if rewrite::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
+        "splits" if launches::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
         "combine" if drawn.splits == 1 => default(),
         "combine" => {
             let mut values = drawn_values(knob);
@@ -116,15 +115,15 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         }
         "b_layout" => kept(knob, |s| match s.b_layout {
             BLayout::AsGiven => true,
-            BLayout::Pretransposed => rewrite::why_not_pretranspose(&instance.kernel).is_none(),
-            BLayout::Copied => rewrite::why_not_copy(instance).is_none(),
+            BLayout::Pretransposed => launches::why_not_pretranspose(&instance.kernel).is_none(),
+            BLayout::Copied => launches::why_not_copy(instance).is_none(),
         }),
         "loop_order"
             if wgmma || drawn.splits != 1 || drawn.running_max != RunningMax::Exact || drawn.order != WorkOrder::Grid =>
         {
             default()
         }
-        "loop_order" if rewrite::why_not_interchange(&instance.kernel).is_some() => default(),
+        "loop_order" if launches::why_not_interchange(&instance.kernel).is_some() => default(),
         "walk" if drawn.loop_order != LoopOrder::AsWritten || lower::why_not_descending(&instance.kernel).is_some() => default(),
         "fold" if !instance.facts.foldable => default(),
         "order" if !matches!(lower::trip_trend(instance, drawn), Some(Trend::Rising | Trend::Falling)) => one_of(&["grid"]),

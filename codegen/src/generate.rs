@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::ir::{ParamKind, TensorDecl, verify};
+use flashtile_dsl::ir::{ParamKind, TensorDecl};
 
 use crate::abi::Abi;
 use crate::arch::Arch;
@@ -30,11 +30,6 @@ pub(crate) fn generate_planned(
 ) -> Result<Generated, Error> {
     if !planned.reasons.is_empty() {
         return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons });
-    }
-    for launch in &planned.launches {
-        // The kernel of the text was verified before it came here; those that a schedule makes of it were not.
-        verify(&launch.piece.instance.kernel)
-            .map_err(|faults| Error::WrongKernel(faults.iter().map(ToString::to_string).collect()))?;
     }
     let faults = planned.faults();
     if !faults.is_empty() {

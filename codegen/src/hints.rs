@@ -9,9 +9,9 @@ use flashtile_dsl::ir::{Elem, Op, Span};
 use crate::arch::{Arch, TensorOp};
 use crate::error::Error;
 use crate::instance::Instance;
+use crate::launches;
 use crate::legality::operand_types;
 use crate::planning::planned;
-use crate::rewrite;
 use crate::schedule::{Precompute, Schedule};
 use crate::space::{smallest, with_precomputed};
 
@@ -25,7 +25,7 @@ pub fn hints(instance: &Instance, arch: &'static Arch) -> Vec<Hint> {
 
 /// Why rows of heads that read the same tiles stay apart.
 fn fold(instance: &Instance) -> Option<Hint> {
-    let refused = rewrite::why_not_fold_shared(&instance.kernel)?;
+    let refused = launches::why_not_fold_shared(&instance.kernel)?;
     Some(Hint { lost: vec![Lost::Fold], span: refused.span, because: refused.why, instead: refused.instead.to_owned() })
 }
 

@@ -37,14 +37,12 @@ pub use generate::generate;
 pub use given::{generate_from, plans};
 pub use hints::hints;
 pub use instance::{Facts, Instance, wide_tensors};
-pub use launches::why_not_folded;
+pub use launches::{
+    Folded, NotFolded, NotStaged, Sides, Staged, copy_ahead, fold, folded_rows, interchange, precompute, pretranspose, split,
+    why_not_copy, why_not_fold, why_not_folded, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
+};
 pub use model::{Constants, Machine, Prepared, Ranker, Ranking, default_schedule, predict, prepare, rank, ranking};
 pub use planning::check;
-pub use rewrite::{
-    Folded, GroupedSplit, Interchanged, NotFolded, Sides, Split, Staged, copy_ahead, fold, folded_rows, interchange, precompute,
-    pretranspose, split, split_grouped, split_joined, why_not_copy, why_not_fold, why_not_interchange, why_not_precompute,
-    why_not_pretranspose, why_not_split,
-};
 pub use schedule::{
     BLayout, Combine, Edges, Exponential, Fold, Fragments, KNOBS, Knob, LoopOrder, OperandA, Persistent, PingPong, Precompute,
     RunningMax, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, Walk, WorkOrder,

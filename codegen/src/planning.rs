@@ -133,8 +133,7 @@ fn planned_with(
         // Of a part nobody can tell: its state is not what the text stores.
         return Err(illegal(vec![lazy_reason(&why)]));
     }
-    let Launches { pieces, main, mut scratch, folded, assumption } =
-        launches::launches(instance, schedule, arch).map_err(illegal)?;
+    let Launches { pieces, main, mut scratch, folded, assumption } = launches::launches(instance, schedule, arch)?;
     let given: Vec<Option<Plan>> = match given {
         None => vec![None; pieces.len()],
         Some(plans) if plans.len() == pieces.len() => plans.into_iter().map(Some).collect(),

@@ -22,7 +22,6 @@ use crate::instruction::{warp_copy_op, warp_tensor_op};
 use crate::launches;
 use crate::lower;
 use crate::planning::check;
-use crate::rewrite;
 use crate::schedule::{
     BLayout, Combine, Fold, OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder,
 };
@@ -36,12 +35,17 @@ pub fn space(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
 pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let mut all = candidates_in_place(instance, arch);
     for precompute in [Precompute::B, Precompute::Ab] {
-        if let Some(main) = with_precomputed(instance, precompute) {
-            let ahead = candidates_in_place(&main, arch).into_iter();
-            all.extend(ahead.map(|schedule| Schedule { precompute, ..schedule }));
+        match with_precomputed(instance, precompute) {
+            Some(main) => {
+                let ahead = candidates_in_place(&main, arch).into_iter();
+                all.extend(ahead.map(|schedule| Schedule { precompute, ..schedule }));
+            }
+            // The compiler made a wrong kernel: this schedule says so among the rejected candidates.
+            None if can_precompute(instance, precompute) => all.push(Schedule { precompute, ..smallest() }),
+            None => {}
         }
     }
-    if rewrite::copies_pay(instance) {
+    if launches::copies_pay(instance) {
         let with_copies: Vec<Schedule> = all
             .iter()
             .filter(|schedule| schedule.tensor_op.is_asynchronous())
@@ -52,16 +56,17 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
     all
 }
 
-/// The instance that is left if operands are computed ahead, if they can be.
+/// The instance that is left if operands are computed ahead, if they can be. None for a kernel that
+/// came out wrong either: generating code under a schedule that asks for it says so.
 pub(crate) fn with_precomputed(instance: &Instance, precompute: Precompute) -> Option<Instance> {
-    let Some(sides) = rewrite::Sides::of(precompute) else { return Some(instance.clone()) };
-    let precomputed = rewrite::precompute(&instance.kernel, sides).ok()?;
+    let Some(sides) = launches::Sides::of(precompute) else { return Some(instance.clone()) };
+    let precomputed = launches::precompute(&instance.kernel, sides).ok()?;
     Some(Instance { kernel: precomputed.main, ..instance.clone() })
 }
 
 /// Whether the kernel has operands that can be computed ahead as this says.
 pub(crate) fn can_precompute(instance: &Instance, precompute: Precompute) -> bool {
-    rewrite::Sides::of(precompute).is_none_or(|sides| rewrite::why_not_precompute(&instance.kernel, sides).is_none())
+    launches::Sides::of(precompute).is_none_or(|sides| launches::why_not_precompute(&instance.kernel, sides).is_none())
 }
 
 /// All combinations of the architecture's best tensor instruction if the kernel can use it, else those of the next.
@@ -113,16 +118,19 @@ pub(crate) fn splits(programs: f64, slots: f64, trips: f64) -> Vec<u32> {
 
 /// The schedules with folded rows, of a kernel whose heads may be folded.
 pub(crate) struct FoldedSpace {
-    made: rewrite::Folded,
+    /// The kernel that folds rows, and how it sees tensors.
+    kernel: Kernel,
+    folded: launches::Folded,
     /// All of them, made when sizes first ask for any.
     all: OnceLock<Vec<Schedule>>,
 }
 
 impl FoldedSpace {
-    /// None if the rows of no heads can be folded.
+    /// None if the rows of no heads can be folded, or if the folded kernel came out wrong: generating
+    /// code with `fold=heads` says so.
     pub fn of(instance: &Instance) -> Option<Self> {
-        let made = if instance.facts.foldable { rewrite::fold(&instance.kernel).ok() } else { None };
-        made.map(|made| Self { made, all: OnceLock::new() })
+        let made = if instance.facts.foldable { launches::fold(&instance.kernel).ok() } else { None }?;
+        Some(Self { kernel: made.main, folded: made.folded?, all: OnceLock::new() })
     }
 
     /// The candidates of the kernel that folds rows, all whose programs become at most half as many for these sizes. `unfolded`
@@ -135,11 +143,10 @@ impl FoldedSpace {
         sizes: &BTreeMap<String, i64>,
         unfolded: &[Schedule],
     ) -> Vec<Schedule> {
-        let made = &self.made;
-        let found = made.rows(&instance.binding).sizes(|name| sizes.get(name).copied());
+        let found = self.folded.rows(&self.kernel, &instance.binding).sizes(|name| sizes.get(name).copied());
         let Some(FoldedSizes { share, rows, folded, .. }) = found else { return Vec::new() };
         let fewer = |schedule: &Schedule| {
-            let block = u64::from(blocks::block(&made.kernel, schedule, made.axis).max(1));
+            let block = u64::from(blocks::block(&self.kernel, schedule, self.folded.axis).max(1));
             let tiles = |rows: i64| rows.unsigned_abs().div_ceil(block);
             2 * tiles(folded) <= share.unsigned_abs() * tiles(rows)
         };
@@ -147,7 +154,7 @@ impl FoldedSpace {
             return Vec::new();
         }
         let all = self.all.get_or_init(|| {
-            let all = candidates(&Instance { kernel: made.kernel.clone(), ..instance.clone() }, arch);
+            let all = candidates(&Instance { kernel: self.kernel.clone(), ..instance.clone() }, arch);
             all.into_iter().map(|schedule| Schedule { fold: Fold::Heads, ..schedule }).collect()
         });
         all.iter().filter(|schedule| fewer(schedule)).cloned().collect()

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{
-    Arch, Facts, Folded, FoldedRows, Instance, Interchanged, Machine, Sides, Split, default_schedule, fold, generate,
-    interchange, precompute, pretranspose, split, split_grouped, split_joined, why_not_fold, why_not_interchange,
-    why_not_precompute, why_not_pretranspose, why_not_split,
+    Arch, Combine, Facts, FoldedRows, Instance, Machine, Sides, Staged, default_schedule, fold, generate, interchange,
+    precompute, pretranspose, split, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
 };
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{
@@ -209,12 +208,20 @@ impl Call {
     }
 }
 
-fn halves(split: &Split) -> [&Kernel; 2] {
-    [&split.partial, &split.combine]
+/// The launches of a stage, in order; their numbers ahead and behind are as given.
+fn launched(made: &Staged, ahead: usize, behind: usize) -> Vec<&Kernel> {
+    assert_eq!((made.ahead.len(), made.behind.len()), (ahead, behind), "{}", made.main);
+    made.kernels().collect()
 }
 
-fn three(made: &Interchanged) -> [&Kernel; 3] {
-    [&made.start, &made.main, &made.finish]
+/// Walks parts, and merges them.
+fn halves(split: &Staged) -> Vec<&Kernel> {
+    launched(split, 0, 1)
+}
+
+/// Stores the initial state, walks the loop outside, and does what follows it.
+fn three(made: &Staged) -> Vec<&Kernel> {
+    launched(made, 1, 1)
 }
 
 fn calls() -> impl Strategy<Value = Call> {
@@ -234,7 +241,7 @@ proptest! {
     #[test]
     fn the_halves_mean_the_whole(call in calls(), count in prop_oneof![2u32..6, Just(32)]) {
         for kernel in kernels() {
-            let split = split(&kernel, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            let split = split(&kernel, count, Combine::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             prop_assert_eq!(call.difference(&kernel, &halves(&split), Exact64), None, "{} in {}", kernel.name, count);
             prop_assert_eq!(call.difference(&kernel, &halves(&split), Ir32), None, "{} in {}", kernel.name, count);
         }
@@ -247,8 +254,8 @@ proptest! {
     #[test]
     fn groups_of_parts_mean_the_whole(call in calls(), count in prop_oneof![Just(4u32), Just(6), Just(32)]) {
         for kernel in kernels() {
-            let made = split_grouped(&kernel, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
-            let launches = [&made.split.partial, &made.group, &made.split.combine];
+            let made = split(&kernel, count, Combine::Tree).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            let launches = launched(&made, 0, 2);
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
             prop_assert_eq!(call.difference(&kernel, &launches, Ir32), None, "{} in {}", kernel.name, count);
         }
@@ -265,7 +272,7 @@ proptest! {
             let mut launches: Vec<&Kernel> = made.ahead.iter().chain([&made.main]).collect();
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{}", kernel.name);
             // The rewrites go together.
-            let split = split(&made.main, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            let split = split(&made.main, count, Combine::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             launches.pop();
             launches.extend(halves(&split));
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
@@ -294,9 +301,11 @@ proptest! {
     #[test]
     fn programs_that_merge_parts_mean_the_whole(call in calls(), count in prop_oneof![2u32..6, Just(32)]) {
         for kernel in kernels() {
-            let joined = split_joined(&kernel, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
-            prop_assert_eq!(call.difference(&kernel, &[&joined], Exact64), None, "{} in {}", kernel.name, count);
-            prop_assert_eq!(call.difference(&kernel, &[&joined], Ir32), None, "{} in {}", kernel.name, count);
+            let joined = split(&kernel, count, Combine::Semaphore).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            prop_assert!(joined.meets);
+            let launches = launched(&joined, 0, 0);
+            prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
+            prop_assert_eq!(call.difference(&kernel, &launches, Ir32), None, "{} in {}", kernel.name, count);
         }
     }
 }
@@ -315,7 +324,7 @@ proptest! {
                 prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} {:?}", kernel.name, sides);
                 prop_assert_eq!(call.difference(&kernel, &launches, Ir32), None, "{} {:?}", kernel.name, sides);
                 // The rewrites go together.
-                let split = split(&made.main, count).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+                let split = split(&made.main, count, Combine::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
                 launches.pop();
                 launches.extend(halves(&split));
                 prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
@@ -421,7 +430,7 @@ fn foldable_kernels() -> Vec<Kernel> {
 /// A kernel with folded rows.
 struct Fold {
     call: Call,
-    made: Folded,
+    kernel: Kernel,
     rows: FoldedRows,
 }
 
@@ -429,9 +438,10 @@ impl Fold {
     fn new(kernel: &Kernel, call: &Call) -> Self {
         let made = fold(kernel).expect("it can be");
         let consts = kernel.sizes.values().filter(|s| s.kind == SizeKind::Const).map(|s| (s.name.clone(), D));
-        let rows = made.rows(&Binding::new(kernel, Elem::F32, consts));
+        let folded = made.folded.expect("rows are folded");
+        let rows = folded.rows(&made.main, &Binding::new(kernel, Elem::F32, consts));
         let folded = rows.sizes(|name| Some(call.size(name))).expect("4 heads are in groups of as many").folded;
-        Self { call: Call { folded, ..call.clone() }, made, rows }
+        Self { call: Call { folded, ..call.clone() }, kernel: made.main, rows }
     }
 
     /// Inputs of the kernel, with `gap` elements behind each row of matrices, and how the folded kernel sees them.
@@ -481,14 +491,14 @@ proptest! {
         let mut all = Vec::new();
         for kernel in foldable_kernels() {
             let folded = Fold::new(&kernel, &call);
-            let main = &folded.made.kernel;
+            let main = &folded.kernel;
             prop_assert_eq!(folded.difference(&kernel, gap, &[main], Exact64), None, "{}", kernel.name);
             prop_assert_eq!(folded.difference(&kernel, gap, &[main], Ir32), None, "{}", kernel.name);
             // The rewrites go together.
-            if let Ok(split) = split(main, count) {
-                prop_assert_eq!(folded.difference(&kernel, gap, &halves(&split), Exact64), None, "{} in {}", kernel.name, count);
-                let joined = split_joined(main, count).expect("as the other");
-                prop_assert_eq!(folded.difference(&kernel, gap, &[&joined], Exact64), None, "{} in {}", kernel.name, count);
+            if let Ok(parts) = split(main, count, Combine::Kernel) {
+                prop_assert_eq!(folded.difference(&kernel, gap, &halves(&parts), Exact64), None, "{} in {}", kernel.name, count);
+                let joined = split(main, count, Combine::Cluster).expect("as the other");
+                prop_assert_eq!(folded.difference(&kernel, gap, &[&joined.main], Exact64), None, "{} in {}", kernel.name, count);
             }
             if let Ok(made) = interchange(main) {
                 prop_assert_eq!(folded.difference(&kernel, gap, &three(&made), Exact64), None, "{}", kernel.name);
@@ -509,17 +519,17 @@ proptest! {
 fn folded_rows_have_a_text_form() {
     for kernel in foldable_kernels() {
         let made = fold(&kernel).expect("it can be");
-        let text = made.kernel.to_string();
+        let text = made.main.to_string();
         let again = parse_text(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        assert_eq!(again, made.kernel.without_spans(), "\n{text}");
+        assert_eq!(again, made.main.without_spans(), "\n{text}");
         assert!(text.contains("axis i: program over folded_rows") && !text.contains("index.div"), "{text}");
     }
     let made = fold(&parse(KERNELS[0]).remove(0)).expect("it can be");
-    assert_eq!(made.tensors, [("q".to_owned(), 1), ("o".to_owned(), 1), ("lse".to_owned(), 1)]);
+    assert_eq!(made.folded.expect("rows are folded").tensors, [("q".to_owned(), 1), ("o".to_owned(), 1), ("lse".to_owned(), 1)]);
     let one = fold(&parse(ONE_HEAD_OF_KEYS).remove(0)).expect("it can be");
-    let text = one.kernel.to_string();
+    let text = one.main.to_string();
     assert!(text.contains("= program B, 1, tiles(i)  ; b, h_group, i"), "{text}");
-    let pairs = fold(&parse(PAIRS).remove(0)).expect("it can be").kernel.to_string();
+    let pairs = fold(&parse(PAIRS).remove(0)).expect("it can be").main.to_string();
     assert!(pairs.contains("= program H / 2, tiles(i)"), "{pairs}");
 }
 
@@ -551,7 +561,7 @@ fn faults_in_folded_rows_are_noticed() {
     let kernel = parse(KERNELS[0]).remove(0);
     let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 0, seed: 7 };
     let right = Fold::new(&kernel, &call);
-    assert_eq!(right.difference(&kernel, 0, &[&right.made.kernel], Exact64), None);
+    assert_eq!(right.difference(&kernel, 0, &[&right.kernel], Exact64), None);
     let fewer = Fold { call: Call { folded: call.rows, ..call.clone() }, ..Fold::new(&kernel, &call) };
     let (own, mut seen) = right.inputs(&kernel, 0);
     for (name, dimension) in &right.rows.tensors {
@@ -559,12 +569,12 @@ fn faults_in_folded_rows_are_noticed() {
             tensor.shape[*dimension as usize + 1] = call.rows as usize;
         }
     }
-    let difference = fewer.call.difference_on(&kernel, &own, &[&right.made.kernel], seen, Exact64);
+    let difference = fewer.call.difference_on(&kernel, &own, &[&right.kernel], seen, Exact64);
     assert!(difference.is_some(), "the rows of the first head of each group alone");
     let (own, mut seen) = right.inputs(&kernel, 0);
     let q = seen.get_mut("q").expect("an input");
     q.strides[1] /= 2;
-    let difference = right.call.difference_on(&kernel, &own, &[&right.made.kernel], seen, Exact64);
+    let difference = right.call.difference_on(&kernel, &own, &[&right.kernel], seen, Exact64);
     assert!(difference.is_some(), "the stride of a head in the place of that of a group");
 }
 
@@ -595,7 +605,7 @@ fn faults_in_exchanged_loops_are_noticed() {
     let right = interchange(&kernel).expect("it can be");
     assert_eq!(call.difference(&kernel, &three(&right), Exact64), None);
     let mut wrong = right.clone();
-    edit(&mut wrong.start, |_, op| {
+    edit(&mut wrong.ahead[0], |_, op| {
         if let Op::Constant(_, c) = op {
             *c = 1.0;
         }
@@ -692,14 +702,14 @@ fn keys_are_transposed_and_values_are_not() {
 #[test]
 fn the_halves_have_a_text_form() {
     for kernel in kernels() {
-        let (split, joined) = (split(&kernel, 4).expect("splits"), split_joined(&kernel, 4).expect("splits"));
-        for half in [&split.partial, &split.combine, &joined] {
+        let [parts, joined] = [Combine::Kernel, Combine::Semaphore].map(|combine| split(&kernel, 4, combine).expect("splits"));
+        for half in parts.kernels().chain(joined.kernels()) {
             let text = half.to_string();
             let again = parse_text(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
             assert_eq!(again, half.without_spans(), "\n{text}");
         }
-        assert!(split.partial.to_string().contains(" part %0 of 4 ("), "{}", split.partial);
-        assert!(split.combine.to_string().contains("axis part: each over 4"), "{}", split.combine);
+        assert!(parts.main.to_string().contains(" part %0 of 4 ("), "{}", parts.main);
+        assert!(parts.behind[0].to_string().contains("axis part: each over 4"), "{}", parts.behind[0]);
     }
 }
 
@@ -708,7 +718,7 @@ fn the_halves_have_a_text_form() {
 fn faults_in_the_halves_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
     let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 0, seed: 7 };
-    let right = split(&kernel, 3).expect("splits");
+    let right = split(&kernel, 3, Combine::Kernel).expect("splits");
     assert_eq!(call.difference(&kernel, &halves(&right), Exact64), None);
     type Plant = fn(&mut Kernel, &mut Op);
     let combine: [(&str, Plant); 3] = [
@@ -734,11 +744,11 @@ fn faults_in_the_halves_are_noticed() {
     ];
     for (what, plant) in combine {
         let mut wrong = right.clone();
-        edit(&mut wrong.combine, plant);
+        edit(&mut wrong.behind[0], plant);
         assert!(call.difference(&kernel, &halves(&wrong), Exact64).is_some(), "{what}");
     }
     let mut wrong = right.clone();
-    edit(&mut wrong.partial, |_, op| {
+    edit(&mut wrong.main, |_, op| {
         if let Op::For { part, .. } = op {
             *part = None;
         }
@@ -750,7 +760,7 @@ fn faults_in_the_halves_are_noticed() {
 fn faults_where_programs_merge_parts_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
     let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 0, seed: 7 };
-    let right = split_joined(&kernel, 3).expect("splits");
+    let right = split(&kernel, 3, Combine::Cluster).expect("splits").main;
     assert_eq!(call.difference(&kernel, &[&right], Exact64), None);
     // Every program takes its own state for that of every part: then what it stores is not the same in all.
     let mut wrong = right.clone();

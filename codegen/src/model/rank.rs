@@ -19,9 +19,9 @@ use crate::artifact::Generated;
 use crate::error::Error;
 use crate::generate;
 use crate::instance::Instance;
+use crate::launches;
 use crate::lower;
 use crate::planning::{Planned, planned};
-use crate::rewrite;
 use crate::schedule::Schedule;
 use crate::space::{self, FoldedSpace};
 
@@ -100,7 +100,7 @@ impl Ranker {
         self.space.get_or_init(|| Space {
             candidates: space::candidates(&self.instance, self.arch),
             folded: FoldedSpace::of(&self.instance),
-            can_split: rewrite::why_not_split(&self.instance.kernel).is_none(),
+            can_split: launches::why_not_split(&self.instance.kernel).is_none(),
             can_descend: lower::why_not_descending(&self.instance.kernel).is_none(),
         })
     }

@@ -2,7 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use flashtile_dsl::ir::{BlockId, Kernel, Op, OpData, OpId, Span, Type, ValueData, ValueDef, ValueId, result_types};
+use flashtile_dsl::ir::{
+    BlockId, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Span, TensorDecl, Type, ValueData, ValueDef, ValueId,
+    result_types,
+};
 
 /// Where to insert: before the op at `index` of `block`.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +26,29 @@ pub fn insert(kernel: &mut Kernel, place: Place, op: Op, span: Span) -> ValueId 
     kernel.ops[id].results.push(value);
     kernel.blocks[place.block].ops.insert(place.index, id);
     value
+}
+
+/// Inserts `op` before another one and returns its only result.
+pub fn insert_before(kernel: &mut Kernel, other: OpId, op: Op, span: Span) -> ValueId {
+    let place = places(kernel)[&other];
+    insert(kernel, place, op, span)
+}
+
+/// Inserts `op` at the end of a block and returns its only result.
+pub fn insert_last(kernel: &mut Kernel, block: BlockId, op: Op, span: Span) -> ValueId {
+    let place = Place { block, index: kernel.blocks[block].ops.len() };
+    insert(kernel, place, op, span)
+}
+
+/// Appends an op without results to a block.
+pub fn append(kernel: &mut Kernel, block: BlockId, op: Op, span: Span) {
+    let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
+    kernel.blocks[block].ops.push(id);
+}
+
+/// Adds a tensor parameter that no text declares.
+pub fn add_tensor(kernel: &mut Kernel, name: &str, decl: TensorDecl) -> ParamId {
+    kernel.params.push(Param { name: name.to_owned(), kind: ParamKind::Tensor(decl), span: Span::default() })
 }
 
 /// The block and index of every op.

@@ -15,42 +15,11 @@ use flashtile_dsl::ir::{
     SizeExpr, SizeId, SizeKind, Span, ValueId,
 };
 
-use super::edit;
-use crate::abi::{FoldedRows, SizeTerm};
-use crate::instance::Facts;
-
-/// A kernel whose programs take the rows of all heads of a group.
-#[derive(Clone, Debug)]
-pub struct Folded {
-    /// The kernel.
-    pub kernel: Kernel,
-    /// Its size that the original does not have: the rows of a group.
-    pub size: String,
-    /// Heads, over the sizes of the original.
-    pub heads: SizeExpr,
-    /// Groups, likewise.
-    pub groups: SizeExpr,
-    /// Rows of a head, likewise.
-    pub rows: SizeExpr,
-    /// The axis of the rows.
-    pub axis: AxisId,
-    /// The tensors that it views in another way, each with the dimension of the heads, which that of the rows follows.
-    pub tensors: Vec<(String, u32)>,
-}
-
-impl Folded {
-    /// How the tensors of a call look to the kernel, constants bound.
-    pub fn rows(&self, binding: &Binding) -> FoldedRows {
-        let term = |size| SizeTerm::of(&self.kernel, binding, size);
-        FoldedRows {
-            size: self.size.clone(),
-            heads: term(&self.heads),
-            groups: term(&self.groups),
-            rows: term(&self.rows),
-            tensors: self.tensors.clone(),
-        }
-    }
-}
+use super::folded::Folded;
+use super::staged::{NotStaged, Staged};
+use crate::abi::FoldedRows;
+use crate::instance::{Facts, Instance};
+use crate::rewrite::edit;
 
 impl Facts {
     /// The common case: all float scalars positive, 16-byte alignment, rows that can be folded if
@@ -67,7 +36,7 @@ impl Facts {
 /// How the rows of the heads of a group are addressed as rows of one, if the kernel has such: what
 /// [`Facts::foldable`] is about.
 pub fn folded_rows(kernel: &Kernel, binding: &Binding) -> Option<FoldedRows> {
-    fold(kernel).ok().map(|folded| folded.rows(binding))
+    first_fold(kernel).ok().map(|(main, folded)| folded.rows(&main, binding))
 }
 
 /// Why rows cannot be folded.
@@ -84,7 +53,7 @@ pub struct NotFolded {
 
 /// Why the rows of no heads can be folded; `None` if they can.
 pub fn why_not_fold(kernel: &Kernel) -> Option<NotFolded> {
-    fold(kernel).err()
+    first_fold(kernel).err()
 }
 
 /// Why the rows of heads that read the same tiles cannot be folded; `None` if they can, or if every head reads tiles of its own.
@@ -98,11 +67,25 @@ pub fn why_not_fold_shared(kernel: &Kernel) -> Option<NotFolded> {
     candidates.iter().find(|heads| heads.share_tiles()).and_then(|heads| heads.fold().err())
 }
 
+/// Why the rows of heads that read the same keys cannot be folded, if the kernel has such: what is not known of the arguments.
+pub fn why_not_folded(instance: &Instance) -> Option<String> {
+    let made = if instance.facts.foldable { None } else { first_fold(&instance.kernel).ok() };
+    made.map(|(main, folded)| format!("it is not known that {}", folded.text(&main)))
+}
+
 /// Folds the rows of the heads of a group into one tile.
 ///
 /// # Errors
 /// What [`why_not_fold`] says.
-pub fn fold(kernel: &Kernel) -> Result<Folded, NotFolded> {
+pub fn fold(kernel: &Kernel) -> Result<Staged, NotStaged> {
+    let (main, folded) = first_fold(kernel).map_err(|why| why.to_string())?;
+    let mut staged = Staged::new(Vec::new(), main, Vec::new(), Vec::new())?;
+    staged.folded = Some(folded);
+    Ok(staged)
+}
+
+/// The kernel with the rows of the first heads that can be folded.
+fn first_fold(kernel: &Kernel) -> Result<(Kernel, Folded), NotFolded> {
     let mut kernel = kernel.clone();
     edit::remove_dead(&mut kernel);
     let mut reasons = Vec::new();
@@ -180,7 +163,7 @@ impl<'k> Heads<'k> {
         NotFolded { why, span: self.kernel.ops[op].span, instead }
     }
 
-    fn fold(&self) -> Result<Folded, NotFolded> {
+    fn fold(&self) -> Result<(Kernel, Folded), NotFolded> {
         let tensors = self.tensors()?;
         let counted = self.rows_of_positions()?;
         self.no_sum_over_rows()?;
@@ -207,15 +190,8 @@ impl<'k> Heads<'k> {
         let name = indices.iter().find_map(|&index| self.kernel.values[index].name.clone());
         kernel.values[self.head].name = Some(name.unwrap_or_else(|| format!("{}_group", self.name(self.head))));
         let named = |&(tensor, dimension): &(ParamId, usize)| (self.kernel.params[tensor].name.clone(), dimension as u32);
-        Ok(Folded {
-            size,
-            heads: self.extent.clone(),
-            groups,
-            rows,
-            axis: self.axis,
-            tensors: tensors.iter().map(named).collect(),
-            kernel: edit::finished(kernel),
-        })
+        let (heads, tensors) = (self.extent.clone(), tensors.iter().map(named).collect());
+        Ok((edit::finished(kernel), Folded { size, heads, groups, rows, axis: self.axis, tensors }))
     }
 
     /// The tensors with heads and rows side by side, in the order of the parameters.

@@ -13,12 +13,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::ir::{
-    At, AxisKind, BinaryOp, Dim, Direction, Kernel, Op, OpData, OpId, Param, ParamKind, ProgramDim, SizeExpr, Span, TensorDecl,
-    Type, ValueDef, ValueId,
+    At, AxisKind, BinaryOp, Dim, Direction, Kernel, Op, OpData, OpId, ProgramDim, SizeExpr, TensorDecl, Type, ValueDef, ValueId,
 };
 
-use super::edit;
-use super::staged::Staged;
+use super::staged::{NotStaged, Staged};
+use crate::rewrite::edit;
 use crate::schedule::Precompute;
 
 /// Which operands are computed ahead.
@@ -50,7 +49,7 @@ pub fn why_not_precompute(kernel: &Kernel, sides: Sides) -> Option<String> {
 ///
 /// # Errors
 /// What [`why_not_precompute`] says.
-pub fn precompute(kernel: &Kernel, sides: Sides) -> Result<Staged, String> {
+pub fn precompute(kernel: &Kernel, sides: Sides) -> Result<Staged, NotStaged> {
     let operands = operands(kernel, sides)?;
     let sums = sums(kernel, &operands);
     let tensors = tensors(kernel, &operands, &sums);
@@ -68,7 +67,7 @@ pub fn precompute(kernel: &Kernel, sides: Sides) -> Result<Staged, String> {
         preparing(kernel, &operands, group, &tensors, format!("{}_prepare{suffix}", kernel.name))
     });
     let between = tensors.iter().map(|t| t.name.clone()).collect();
-    Ok(Staged { ahead: ahead.collect(), main: main(kernel, &operands, &tensors, &sums), between })
+    Staged::new(ahead.collect(), main(kernel, &operands, &tensors, &sums), Vec::new(), between)
 }
 
 /// An operand that can be computed ahead.
@@ -236,10 +235,10 @@ impl Between {
         place
     }
 
-    fn param(&self, kernel: &Kernel, operands: &[Operand], direction: Direction) -> Param {
-        let shape = self.place(kernel, operands, None).into_iter().map(|(_, extent)| extent).collect();
-        let decl = TensorDecl { elem: kernel.tile(operands[self.parts[0]].value).elem, shape, direction };
-        Param { name: self.name.clone(), kind: ParamKind::Tensor(decl), span: Span::default() }
+    /// The tensor, in the original's terms.
+    fn decl(&self, original: &Kernel, operands: &[Operand], direction: Direction) -> TensorDecl {
+        let shape = self.place(original, operands, None).into_iter().map(|(_, extent)| extent).collect();
+        TensorDecl { elem: original.tile(operands[self.parts[0]].value).elem, shape, direction }
     }
 }
 
@@ -339,12 +338,11 @@ fn preparing(original: &Kernel, operands: &[Operand], group: &[usize], tensors: 
     let body = kernel.body;
     kernel.blocks[body].ops = [first].into_iter().chain(ops).collect();
     for tensor in tensors.iter().filter(|t| group.contains(&t.parts[0])) {
-        let param = kernel.params.push(tensor.param(original, operands, Direction::Out));
+        let param = edit::add_tensor(&mut kernel, &tensor.name, tensor.decl(original, operands, Direction::Out));
         for &part in &tensor.parts {
             let at = tensor.place(original, operands, Some(part)).into_iter().map(|(at, _)| at).collect();
             let op = Op::Store { tensor: param, at, value: operands[part].value };
-            let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
-            kernel.blocks[body].ops.push(id);
+            edit::append(&mut kernel, body, op, span);
         }
     }
     edit::finished(kernel)
@@ -355,7 +353,7 @@ fn main(original: &Kernel, operands: &[Operand], tensors: &[Between], sums: &[Su
     let mut kernel = original.clone();
     let mut wholes: BTreeMap<usize, ValueId> = BTreeMap::new();
     for tensor in tensors {
-        let param = kernel.params.push(tensor.param(original, operands, Direction::In));
+        let param = edit::add_tensor(&mut kernel, &tensor.name, tensor.decl(original, operands, Direction::In));
         // A load after the definition of the last part; a whole stands for all of them.
         let load = |kernel: &mut Kernel, value: ValueId, part: Option<usize>| {
             let at = tensor.place(original, operands, part).into_iter().map(|(at, _)| at).collect();
@@ -383,10 +381,7 @@ fn main(original: &Kernel, operands: &[Operand], tensors: &[Between], sums: &[Su
     for sum in sums {
         let span = original.ops[sum.op].span;
         let (a, b) = (wholes[&sum.left[0]], wholes[&sum.right[0]]);
-        let insert = |kernel: &mut Kernel, op: Op| {
-            let place = edit::places(kernel)[&sum.op];
-            edit::insert(kernel, place, op, span)
-        };
+        let insert = |kernel: &mut Kernel, op: Op| edit::insert_before(kernel, sum.op, op, span);
         let b = insert(&mut kernel, Op::Transpose(b));
         let whole = insert(&mut kernel, Op::Dot { a, b, acc: sum.onto });
         let result = original.ops[sum.op].results[0];

@@ -20,45 +20,33 @@ use std::collections::HashSet;
 use flashtile_dsl::analysis::dependence::{Dependences, LoopKind};
 use flashtile_dsl::analysis::streaming::{Form, Streaming};
 use flashtile_dsl::ir::{
-    At, AxisId, AxisKind, BlockData, BlockId, Dim, Direction, Elem, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind,
-    ProgramDim, SizeExpr, Span, TensorDecl, Type, ValueDef, ValueId,
+    AxisId, AxisKind, BlockData, BlockId, Dim, Direction, Kernel, Op, OpData, OpId, ParamId, ProgramDim, Span, Type, ValueDef,
+    ValueId,
 };
 
-use super::edit::{self, Place};
-
-/// A kernel in three.
-#[derive(Clone, Debug)]
-pub struct Interchanged {
-    /// Stores the initial state.
-    pub start: Kernel,
-    /// Walks the loop outside, and rows inside.
-    pub main: Kernel,
-    /// Does what follows the loop.
-    pub finish: Kernel,
-    /// Names of the tensors of the state: outputs of the first, read and written by the second, inputs of the third.
-    pub between: Vec<String>,
-}
+use super::carried::{self, Kept};
+use super::staged::{NotStaged, Staged};
+use crate::rewrite::edit;
 
 /// Why the loops of the kernel cannot be exchanged; `None` if they can.
 pub fn why_not_interchange(kernel: &Kernel) -> Option<String> {
-    interchange(kernel).err()
+    let mut kernel = kernel.clone();
+    edit::remove_dead(&mut kernel);
+    Nest::new(&kernel).and_then(|nest| nest.state()).err()
 }
 
-/// Exchanges the loop of a kernel with its rows.
+/// Exchanges the loop of a kernel with its rows. The launch ahead stores the initial state, `main`
+/// reads and writes it, and the launch behind reads it.
 ///
 /// # Errors
 /// What [`why_not_interchange`] says.
-pub fn interchange(kernel: &Kernel) -> Result<Interchanged, String> {
+pub fn interchange(kernel: &Kernel) -> Result<Staged, NotStaged> {
     let mut kernel = kernel.clone();
     edit::remove_dead(&mut kernel);
     let nest = Nest::new(&kernel)?;
     let state = nest.state()?;
-    Ok(Interchanged {
-        start: nest.start(&state),
-        main: nest.main(&state),
-        finish: nest.finish(&state),
-        between: state.into_iter().map(|s| s.name).collect(),
-    })
+    let (start, main, finish) = (nest.start(&state), nest.main(&state), nest.finish(&state));
+    Staged::new(vec![start], main, vec![finish], state.into_iter().map(|s| s.name).collect())
 }
 
 /// A grid dimension of tiles and the loop in it.
@@ -72,16 +60,6 @@ struct Nest<'k> {
     body: BlockId,
     init: Vec<ValueId>,
     forms: Vec<Form>,
-}
-
-/// A tensor that holds one of the carried values.
-struct State {
-    name: String,
-    /// Its place among the carried values.
-    slot: usize,
-    /// Where a program finds its tile.
-    at: Vec<At>,
-    shape: Vec<SizeExpr>,
 }
 
 impl<'k> Nest<'k> {
@@ -116,46 +94,11 @@ impl<'k> Nest<'k> {
     }
 
     /// The tensors of the state: one for every carried value that moves.
-    fn state(&self) -> Result<Vec<State>, String> {
-        let kernel = self.kernel;
-        let params = &kernel.blocks[self.body].params[1..];
-        let mut state: Vec<State> = Vec::new();
-        for (slot, &value) in params.iter().enumerate().filter(|(slot, _)| self.forms[*slot] != Form::Constant) {
-            let wanted = kernel.values[value].name.clone().unwrap_or_else(|| value.to_string());
-            let (at, shape) = self.place(value, &wanted)?.into_iter().unzip();
-            let name = edit::free_name(kernel, &format!("{wanted}_state"), state.iter().map(|s| s.name.as_str()));
-            state.push(State { name, slot, at, shape });
-        }
-        if state.is_empty() {
-            return Err("the loop carries nothing".into());
-        }
-        Ok(state)
-    }
-
-    /// Where a carried value is kept: the program, its own dimensions. Each entry with its extent.
-    fn place(&self, value: ValueId, name: &str) -> Result<Vec<(At, SizeExpr)>, String> {
-        let kernel = self.kernel;
-        let tile = kernel.tile(value);
-        if tile.elem != Elem::F32 {
-            return Err(format!("`{name}` is {}, and not f32", kernel.elem_name(tile.elem)));
-        }
-        if !tile.dims.contains(&Dim::Axis(self.rows)) {
-            return Err(format!("`{name}` does not have the grid's axis `{}`", kernel.axes[self.rows].name));
-        }
-        let program = &kernel.ops[kernel.blocks[kernel.body].ops[0]].results;
-        let each = kernel.grid().iter().zip(program).filter_map(|(dim, &v)| match dim {
-            ProgramDim::Each(size) => Some((At::Index(v), size.clone())),
-            ProgramDim::Tiles(_) => None,
-        });
-        let mut out: Vec<_> = each.collect();
-        for dim in &tile.dims {
-            out.push(match dim {
-                Dim::Axis(axis) if *axis == self.rows => (At::Tile(self.row), kernel.axes[*axis].extent.clone()),
-                Dim::Axis(_) => return Err(format!("`{name}` has an axis that is not the grid's")),
-                Dim::Range(len) => (At::Range { start: SizeExpr::constant(0), len: len.clone() }, len.clone()),
-            });
-        }
-        Ok(out)
+    fn state(&self) -> Result<Vec<Kept>, String> {
+        let params = self.kernel.blocks[self.body].params[1..].iter().copied().enumerate();
+        let moving = params.filter(|(slot, _)| self.forms[*slot] != Form::Constant);
+        let state = carried::kept(self.kernel, moving, ("state", None), &[])?;
+        if state.is_empty() { Err("the loop carries nothing".into()) } else { Ok(state) }
     }
 
     fn span(&self) -> Span {
@@ -174,29 +117,24 @@ impl<'k> Nest<'k> {
     }
 
     /// A copy of the kernel with the tensors of the state.
-    fn with(&self, state: &[State], suffix: &str, direction: Direction) -> (Kernel, Vec<ParamId>) {
+    fn with(&self, state: &[Kept], suffix: &str, direction: Direction) -> (Kernel, Vec<ParamId>) {
         let mut kernel = self.kernel.clone();
         kernel.name = format!("{}_{suffix}", kernel.name);
-        let param = |s: &State| Param {
-            name: s.name.clone(),
-            kind: ParamKind::Tensor(TensorDecl { elem: Elem::F32, shape: s.shape.clone(), direction }),
-            span: Span::default(),
-        };
-        let tensors = state.iter().map(|s| kernel.params.push(param(s))).collect();
+        let tensors = carried::declare(&mut kernel, state, direction);
         (kernel, tensors)
     }
 
-    fn start(&self, state: &[State]) -> Kernel {
+    fn start(&self, state: &[Kept]) -> Kernel {
         let (mut kernel, tensors) = self.with(state, "start", Direction::Out);
         let body = kernel.body;
         kernel.blocks[body].ops = self.around().0.iter().copied().filter(|&op| !self.is_store(op)).collect();
         for (s, &tensor) in state.iter().zip(&tensors) {
-            append_store(&mut kernel, body, tensor, s.at.clone(), self.init[s.slot], self.span());
+            edit::append(&mut kernel, body, Op::Store { tensor, at: s.at(), value: self.init[s.slot] }, self.span());
         }
         edit::finished(kernel)
     }
 
-    fn main(&self, state: &[State]) -> Kernel {
+    fn main(&self, state: &[Kept]) -> Kernel {
         let (mut kernel, tensors) = self.with(state, "interchanged", Direction::InOut);
         let (span, params) = (self.span(), kernel.blocks[self.body].params.clone());
         for (slot, &param) in params[1..].iter().enumerate().filter(|(slot, _)| self.forms[*slot] == Form::Constant) {
@@ -224,8 +162,7 @@ impl<'k> Nest<'k> {
         let inner = kernel.blocks.push(BlockData { params: vec![self.row], ops: rows_before });
         kernel.values[self.row].def = ValueDef::BlockParam(inner, 0);
         for (s, &tensor) in state.iter().zip(&tensors) {
-            let place = Place { block: inner, index: kernel.blocks[inner].ops.len() };
-            let read = edit::insert(&mut kernel, place, Op::Load { tensor, at: s.at.clone() }, span);
+            let read = edit::insert_last(&mut kernel, inner, Op::Load { tensor, at: s.at() }, span);
             let param = params[1 + s.slot];
             kernel.values[read].name = kernel.values[param].name.clone();
             edit::replace_uses(&mut kernel, param, read, &[]);
@@ -234,9 +171,9 @@ impl<'k> Nest<'k> {
         let last = *self.kernel.blocks[self.body].ops.last().expect("a yield");
         let next = edit::yielded(&kernel, self.body);
         for (s, &tensor) in state.iter().zip(&tensors) {
-            append_store(&mut kernel, inner, tensor, s.at.clone(), next[s.slot], span);
+            edit::append(&mut kernel, inner, Op::Store { tensor, at: s.at(), value: next[s.slot] }, span);
         }
-        append(&mut kernel, inner, Op::Yield(Vec::new()), span);
+        edit::append(&mut kernel, inner, Op::Yield(Vec::new()), span);
         let walk = Op::For { axis: self.rows, part: None, body: inner, init: Vec::new() };
         outer.push(kernel.ops.push(OpData { op: walk, results: Vec::new(), span }));
         outer.push(last);
@@ -263,7 +200,7 @@ impl<'k> Nest<'k> {
         program
     }
 
-    fn finish(&self, state: &[State]) -> Kernel {
+    fn finish(&self, state: &[Kept]) -> Kernel {
         let (mut kernel, tensors) = self.with(state, "finish", Direction::In);
         let results = kernel.ops[self.loop_op].results.clone();
         let (before, after) = self.around();
@@ -272,8 +209,7 @@ impl<'k> Nest<'k> {
         for (slot, &result) in results.iter().enumerate() {
             let value = match state.iter().zip(&tensors).find(|(s, _)| s.slot == slot) {
                 Some((s, &tensor)) => {
-                    let place = Place { block: body, index: kernel.blocks[body].ops.len() };
-                    let read = edit::insert(&mut kernel, place, Op::Load { tensor, at: s.at.clone() }, self.span());
+                    let read = edit::insert_last(&mut kernel, body, Op::Load { tensor, at: s.at() }, self.span());
                     kernel.values[read].name = kernel.values[result].name.clone();
                     read
                 }
@@ -284,13 +220,4 @@ impl<'k> Nest<'k> {
         kernel.blocks[body].ops.extend(after);
         edit::finished(kernel)
     }
-}
-
-fn append(kernel: &mut Kernel, block: BlockId, op: Op, span: Span) {
-    let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
-    kernel.blocks[block].ops.push(id);
-}
-
-fn append_store(kernel: &mut Kernel, block: BlockId, tensor: ParamId, at: Vec<At>, value: ValueId, span: Span) {
-    append(kernel, block, Op::Store { tensor, at, value }, span);
 }

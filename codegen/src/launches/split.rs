@@ -20,80 +20,36 @@ use std::collections::BTreeSet;
 
 use flashtile_dsl::analysis::streaming::{Base, Form, Streaming, constant_fill};
 use flashtile_dsl::ir::{
-    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, Dim, Direction, Elem, IndexOp, Kernel, Op, OpData, OpId, Param, ParamId,
-    ParamKind, Part, ProgramDim, SizeExpr, Span, TensorDecl, Type, UnaryOp, ValueData, ValueDef, ValueId,
+    Axis, AxisKind, BinaryOp, BlockData, BlockId, Direction, Elem, IndexOp, Kernel, Op, OpData, OpId, Part, ProgramDim, SizeExpr,
+    Span, Type, UnaryOp, ValueData, ValueDef, ValueId,
 };
 
-use super::edit::{self, Place};
-
-/// A kernel in two.
-#[derive(Clone, Debug)]
-pub struct Split {
-    /// Walks the parts.
-    pub partial: Kernel,
-    /// Merges them.
-    pub combine: Kernel,
-    /// Names of the tensors between the two, outputs of the one and inputs of the other.
-    pub between: Vec<String>,
-}
-
-/// A kernel in three.
-#[derive(Clone, Debug)]
-pub struct GroupedSplit {
-    /// Walks the parts, and merges the groups.
-    pub split: Split,
-    /// Merges the parts of each group. It reads what the first kernel of the split writes, and writes what the other reads.
-    pub group: Kernel,
-    /// Names of the tensors between the first kernel and this one.
-    pub before: Vec<String>,
-}
-
-/// Walks the parts of the loop of a kernel and merges them, in one kernel: `count` programs for every one of the kernel.
-///
-/// # Errors
-/// What [`why_not_split`] says.
-pub fn split_joined(kernel: &Kernel, count: u32) -> Result<Kernel, String> {
-    Ok(Splitter::new(kernel)?.joined(count))
-}
+use super::carried::{self, Kept};
+use super::staged::{NotStaged, Staged};
+use crate::rewrite::edit::{self, Place};
+use crate::schedule::Combine;
 
 /// Why the kernel cannot be split; `None` if it can.
 pub fn why_not_split(kernel: &Kernel) -> Option<String> {
     Splitter::new(kernel).err()
 }
 
-/// Splits the loop of a kernel into `count` parts.
+/// Splits the loop of a kernel into `count` parts. `main` walks the parts; what merges them is
+/// behind it, or in `main` itself, whose programs then meet.
 ///
 /// # Errors
-/// What [`why_not_split`] says.
-pub fn split(kernel: &Kernel, count: u32) -> Result<Split, String> {
+/// What [`why_not_split`] says; or `count` does not divide into the groups of [`Combine::Tree`].
+pub fn split(kernel: &Kernel, count: u32, combine: Combine) -> Result<Staged, NotStaged> {
     let splitter = Splitter::new(kernel)?;
-    let between = splitter.between(count, "parts", &[]);
-    Ok(Split {
-        partial: splitter.partial(count, &between),
-        combine: splitter.combine(count, &between),
-        between: between.into_iter().map(|t| t.name).collect(),
-    })
-}
-
-/// Splits the loop of a kernel into `count` parts, whose states are merged in groups first.
-///
-/// # Errors
-/// What [`why_not_split`] says; or `count` does not divide into groups.
-pub fn split_grouped(kernel: &Kernel, count: u32) -> Result<GroupedSplit, String> {
-    let splitter = Splitter::new(kernel)?;
-    let groups = groups(count).ok_or_else(|| format!("{count} parts do not divide into groups"))?;
-    let parts = splitter.between(count, "parts", &[]);
-    let merged = splitter.between(groups, "groups", &parts);
-    let names = |between: Vec<Between>| between.into_iter().map(|t| t.name).collect();
-    Ok(GroupedSplit {
-        group: splitter.group(count / groups, groups, &parts, &merged),
-        split: Split {
-            partial: splitter.partial(count, &parts),
-            combine: splitter.combine(groups, &merged),
-            between: names(merged),
-        },
-        before: names(parts),
-    })
+    match combine {
+        Combine::Kernel => splitter.apart(count),
+        Combine::Tree => splitter.grouped(count),
+        Combine::Semaphore | Combine::Cluster => {
+            let mut staged = Staged::new(Vec::new(), splitter.joined(count), Vec::new(), Vec::new())?;
+            staged.meets = true;
+            Ok(staged)
+        }
+    }
 }
 
 /// How many groups `count` parts divide into: as near as possible to as many as a group has parts.
@@ -109,13 +65,6 @@ struct Splitter<'k> {
     streaming: Streaming,
     /// Places of the carried values that something needs.
     needed: BTreeSet<usize>,
-}
-
-/// A tensor between two of the kernels.
-struct Between {
-    name: String,
-    slot: usize,
-    shape: Vec<SizeExpr>,
 }
 
 impl<'k> Splitter<'k> {
@@ -136,7 +85,7 @@ impl<'k> Splitter<'k> {
             return Err("nothing needs what the loop carries".into());
         }
         for &slot in &this.needed {
-            this.place(slot, None)?;
+            carried::place(kernel, this.value(slot))?;
         }
         Ok(this)
     }
@@ -146,89 +95,57 @@ impl<'k> Splitter<'k> {
         body
     }
 
-    /// Name of a carried value.
+    /// A carried value, in the body of the loop.
+    fn value(&self, slot: usize) -> ValueId {
+        self.kernel.blocks[self.body()].params[1 + slot]
+    }
+
+    /// Its name.
     fn name(&self, slot: usize) -> String {
-        let v = self.kernel.blocks[self.body()].params[1 + slot];
-        self.kernel.values[v].name.clone().unwrap_or_else(|| v.to_string())
+        carried::name(self.kernel, self.value(slot))
     }
 
     fn ty(&self, slot: usize) -> &Type {
-        self.kernel.ty(self.kernel.blocks[self.body()].params[1 + slot])
+        self.kernel.ty(self.value(slot))
     }
 
-    /// Where a carried value is kept: the part (if there is one yet), the program, its own dimensions. Each entry with its extent.
-    fn place(&self, slot: usize, part: Option<(ValueId, u32)>) -> Result<Vec<(At, SizeExpr)>, String> {
-        let (kernel, name) = (self.kernel, self.name(slot));
-        let Type::Tile(tile) = self.ty(slot) else { unreachable!("verified: loops carry tiles") };
-        if tile.elem != Elem::F32 {
-            return Err(format!("`{name}` is {}, and not f32", kernel.elem_name(tile.elem)));
-        }
-        let mut out: Vec<_> =
-            part.map(|(index, count)| (At::Index(index), SizeExpr::constant(count.into()))).into_iter().collect();
-        let program = &kernel.ops[kernel.blocks[kernel.body].ops[0]].results;
-        for (dim, &v) in kernel.grid().iter().zip(program) {
-            match dim {
-                ProgramDim::Each(size) => out.push((At::Index(v), size.clone())),
-                ProgramDim::Tiles(axis) if tile.dims.contains(&Dim::Axis(*axis)) => {}
-                ProgramDim::Tiles(axis) => {
-                    return Err(format!("`{name}` does not have the grid's axis `{}`", kernel.axes[*axis].name));
-                }
-            }
-        }
-        for dim in &tile.dims {
-            match dim {
-                Dim::Axis(axis) => {
-                    let at = kernel.grid().iter().position(|d| *d == ProgramDim::Tiles(*axis));
-                    let at = at.ok_or_else(|| format!("`{name}` has an axis that is not the grid's"))?;
-                    out.push((At::Tile(program[at]), kernel.axes[*axis].extent.clone()));
-                }
-                Dim::Range(len) => out.push((At::Range { start: SizeExpr::constant(0), len: len.clone() }, len.clone())),
-            }
-        }
-        Ok(out)
+    /// A kernel for the parts, and one that merges them.
+    fn apart(&self, count: u32) -> Result<Staged, NotStaged> {
+        let parts = self.kept(count, "parts", &[])?;
+        let (partial, combine) = (self.partial(count, &parts), self.combine(count, &parts));
+        Staged::new(Vec::new(), partial, vec![combine], parts.into_iter().map(|t| t.name).collect())
+    }
+
+    /// The same, with a kernel that merges groups of parts between the two.
+    fn grouped(&self, count: u32) -> Result<Staged, NotStaged> {
+        let groups = groups(count).ok_or_else(|| format!("{count} parts do not divide into groups"))?;
+        let parts = self.kept(count, "parts", &[])?;
+        let merged = self.kept(groups, "groups", &parts)?;
+        let group = self.group(count / groups, groups, &parts, &merged);
+        let (partial, combine) = (self.partial(count, &parts), self.combine(groups, &merged));
+        let between = parts.into_iter().chain(merged).map(|t| t.name).collect();
+        Staged::new(Vec::new(), partial, vec![group, combine], between)
     }
 
     /// Tensors for the states of `count` parts, whose names end so and are none of `others`.
-    fn between(&self, count: u32, ending: &str, others: &[Between]) -> Vec<Between> {
-        let kernel = self.kernel;
-        let mut out: Vec<Between> = Vec::new();
-        for &slot in &self.needed {
-            let taken = out.iter().chain(others).map(|t| t.name.as_str());
-            let name = edit::free_name(kernel, &format!("{}_{ending}", self.name(slot)), taken);
-            let place = self.place(slot, None).expect("checked before");
-            let parts = SizeExpr::constant(count.into());
-            out.push(Between {
-                name,
-                slot,
-                shape: [parts].into_iter().chain(place.into_iter().map(|(_, extent)| extent)).collect(),
-            });
-        }
-        out
+    fn kept(&self, count: u32, ending: &str, others: &[Kept]) -> Result<Vec<Kept>, String> {
+        let values = self.needed.iter().map(|&slot| (slot, self.value(slot)));
+        carried::kept(self.kernel, values, (ending, Some(count)), others)
     }
 
-    /// Adds the tensors to a kernel.
-    fn declare(kernel: &mut Kernel, between: &[Between], direction: Direction) -> Vec<ParamId> {
-        let param = |t: &Between| Param {
-            name: t.name.clone(),
-            kind: ParamKind::Tensor(TensorDecl { elem: Elem::F32, shape: t.shape.clone(), direction }),
-            span: Span::default(),
-        };
-        between.iter().map(|t| kernel.params.push(param(t))).collect()
-    }
-
-    fn partial(&self, count: u32, between: &[Between]) -> Kernel {
+    fn partial(&self, count: u32, between: &[Kept]) -> Kernel {
         let mut kernel = self.kernel.clone();
         kernel.name = format!("{}_partial", self.kernel.name);
         let index = add_part(&mut kernel, count);
         self.walk_part(&mut kernel, Part { index, count });
         let results = kernel.ops[self.loop_op].results.clone();
-        self.end_with_states(&mut kernel, (index, count), between, |slot| results[slot]);
+        self.end_with_states(&mut kernel, index, between, |slot| results[slot]);
         edit::finished(kernel)
     }
 
     /// Lets a kernel end with its loop, and with stores of what is needed of its state as that of this part.
-    fn end_with_states(&self, kernel: &mut Kernel, part: (ValueId, u32), between: &[Between], of: impl Fn(usize) -> ValueId) {
-        let tensors = Self::declare(kernel, between, Direction::Out);
+    fn end_with_states(&self, kernel: &mut Kernel, part: ValueId, between: &[Kept], of: impl Fn(usize) -> ValueId) {
+        let tensors = carried::declare(kernel, between, Direction::Out);
         let body = kernel.body;
         let end = kernel.blocks[body].ops.iter().position(|&op| op == self.loop_op).expect("the loop is in the body");
         kernel.blocks[body].ops.truncate(end + 1);
@@ -237,11 +154,7 @@ impl<'k> Splitter<'k> {
         kernel.blocks[body].ops = before;
         let span = kernel.ops[self.loop_op].span;
         for (t, &tensor) in between.iter().zip(&tensors) {
-            let place = self.place(t.slot, Some(part)).expect("checked before");
-            let at = place.into_iter().map(|(at, _)| at).collect();
-            let op = Op::Store { tensor, at, value: of(t.slot) };
-            let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
-            kernel.blocks[body].ops.push(id);
+            edit::append(kernel, body, Op::Store { tensor, at: t.at_part(part), value: of(t.slot) }, span);
         }
     }
 
@@ -266,34 +179,34 @@ impl<'k> Splitter<'k> {
                 continue;
             }
             let Type::Tile(tile) = self.ty(slot).clone() else { unreachable!("verified: loops carry tiles") };
-            let value = insert_before(kernel, self.loop_op, Op::Constant(Elem::F32, nothing), span);
-            init[slot] = insert_before(kernel, self.loop_op, Op::Full { value, dims: tile.dims }, span);
+            let value = edit::insert_before(kernel, self.loop_op, Op::Constant(Elem::F32, nothing), span);
+            init[slot] = edit::insert_before(kernel, self.loop_op, Op::Full { value, dims: tile.dims }, span);
         }
         init
     }
 
     /// Merges the parts of each of `groups` groups of `size`.
-    fn group(&self, size: u32, groups: u32, from: &[Between], to: &[Between]) -> Kernel {
+    fn group(&self, size: u32, groups: u32, from: &[Kept], to: &[Kept]) -> Kernel {
         let mut kernel = self.kernel.clone();
         kernel.name = format!("{}_group", self.kernel.name);
         let index = add_part(&mut kernel, groups);
         kernel.values[index].name = Some("group".into());
         let span = kernel.ops[self.loop_op].span;
-        let each = insert_before(&mut kernel, self.loop_op, Op::IndexConst(size.into()), span);
-        let first = insert_before(&mut kernel, self.loop_op, Op::Index(IndexOp::Mul, index, each), span);
-        self.merge_stored(&mut kernel, from, size, groups * size, Some(first));
+        let each = edit::insert_before(&mut kernel, self.loop_op, Op::IndexConst(size.into()), span);
+        let first = edit::insert_before(&mut kernel, self.loop_op, Op::Index(IndexOp::Mul, index, each), span);
+        self.merge_stored(&mut kernel, from, size, Some(first));
         let results = kernel.ops[self.loop_op].results.clone();
         let place = |slot| self.needed.iter().position(|&s| s == slot).expect("what is stored is needed");
-        self.end_with_states(&mut kernel, (index, groups), to, |slot| results[place(slot)]);
+        self.end_with_states(&mut kernel, index, to, |slot| results[place(slot)]);
         edit::finished(kernel)
     }
 
-    fn combine(&self, count: u32, between: &[Between]) -> Kernel {
+    fn combine(&self, count: u32, between: &[Kept]) -> Kernel {
         let mut kernel = self.kernel.clone();
         kernel.name = format!("{}_combine", self.kernel.name);
         let results = kernel.ops[self.loop_op].results.clone();
         let Op::For { init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
-        self.merge_stored(&mut kernel, between, count, count, None);
+        self.merge_stored(&mut kernel, between, count, None);
         for (slot, &result) in results.iter().enumerate() {
             if self.streaming.forms[slot] == Form::Constant {
                 edit::replace_uses(&mut kernel, result, init[slot], &[]);
@@ -302,19 +215,18 @@ impl<'k> Splitter<'k> {
         edit::finished(kernel)
     }
 
-    /// Puts a loop over `count` of the `all` stored parts in place of the loop: those from `first` on, from nothing seen; or all,
-    /// from the initial values of the text. It carries what is needed.
-    fn merge_stored(&self, kernel: &mut Kernel, between: &[Between], count: u32, all: u32, first: Option<ValueId>) {
-        let tensors = Self::declare(kernel, between, Direction::In);
+    /// Puts a loop over `count` of the stored parts in place of the loop: those from `first` on, from nothing seen; or all, from
+    /// the initial values of the text. It carries what is needed.
+    fn merge_stored(&self, kernel: &mut Kernel, between: &[Kept], count: u32, first: Option<ValueId>) {
+        let tensors = carried::declare(kernel, between, Direction::In);
         let Op::For { axis, init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };
         let init = if first.is_some() { self.nothing(kernel, init) } else { init };
         // The loop over parts takes the place of the loop, and its axis that of the loop's.
         kernel.axes[axis] = Axis { name: "part".into(), extent: SizeExpr::constant(count.into()), kind: AxisKind::Each };
-        let stored: Vec<(usize, ParamId)> = between.iter().zip(tensors).map(|(t, tensor)| (t.slot, tensor)).collect();
         let (merged, body) = self.merging(kernel.clone(), first, |slot, index| {
-            let tensor = stored.iter().find(|(s, _)| *s == slot).expect("what is needed is stored").1;
-            let place = self.place(slot, Some((index, all))).expect("checked before");
-            Op::Load { tensor, at: place.into_iter().map(|(at, _)| at).collect() }
+            let stored = between.iter().zip(&tensors).find(|(t, _)| t.slot == slot);
+            let (t, &tensor) = stored.expect("what is needed is stored");
+            Op::Load { tensor, at: t.at_part(index) }
         });
         *kernel = merged;
         let results = kernel.ops[self.loop_op].results.clone();
@@ -424,8 +336,7 @@ struct Merge {
 
 impl Merge {
     fn emit(&mut self, op: Op, name: Option<String>) -> ValueId {
-        let place = Place { block: self.body, index: self.kernel.blocks[self.body].ops.len() };
-        let value = edit::insert(&mut self.kernel, place, op, self.span);
+        let value = edit::insert_last(&mut self.kernel, self.body, op, self.span);
         self.kernel.values[value].name = name;
         value
     }
@@ -441,8 +352,7 @@ impl Merge {
     }
 
     fn append_yield(&mut self, next: Vec<ValueId>) {
-        let id = self.kernel.ops.push(OpData { op: Op::Yield(next), results: Vec::new(), span: self.span });
-        self.kernel.blocks[self.body].ops.push(id);
+        edit::append(&mut self.kernel, self.body, Op::Yield(next), self.span);
     }
 }
 
@@ -472,9 +382,4 @@ fn add_part(kernel: &mut Kernel, count: u32) -> ValueId {
         kernel.values[v].def = ValueDef::Result(program, number as u32);
     }
     index
-}
-
-fn insert_before(kernel: &mut Kernel, op: OpId, new: Op, span: Span) -> ValueId {
-    let place = edit::places(kernel)[&op];
-    edit::insert(kernel, place, new, span)
 }

@@ -6,12 +6,11 @@
 use std::collections::BTreeMap;
 
 use flashtile_dsl::ir::{
-    At, AxisKind, Builder, Dim, Direction, Kernel, Op, OpId, Param, ParamId, ParamKind, ProgramDim, SizeExpr, Span, TensorDecl,
-    TileType, Type,
+    At, AxisKind, Builder, Dim, Direction, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, TensorDecl, TileType, Type,
 };
 
-use super::edit;
-use super::staged::Staged;
+use super::staged::{NotStaged, Staged};
+use crate::rewrite::edit;
 
 /// Why nothing can be transposed beforehand; `None` if something can.
 pub fn why_not_pretranspose(kernel: &Kernel) -> Option<String> {
@@ -24,12 +23,12 @@ pub fn why_not_pretranspose(kernel: &Kernel) -> Option<String> {
 ///
 /// # Errors
 /// What [`why_not_pretranspose`] says.
-pub fn pretranspose(kernel: &Kernel) -> Result<Staged, String> {
+pub fn pretranspose(kernel: &Kernel) -> Result<Staged, NotStaged> {
     let mut main = kernel.clone();
     let (mut ahead, mut between) = (Vec::new(), Vec::new());
     let found = candidates(kernel);
     if found.is_empty() {
-        return Err(why_not_pretranspose(kernel).expect("there is no candidate"));
+        return Err(why_not_pretranspose(kernel).expect("there is no candidate").into());
     }
     for (tensor, loads) in found {
         let name = edit::free_name(&main, &format!("{}_transposed", kernel.params[tensor].name), std::iter::empty());
@@ -39,14 +38,13 @@ pub fn pretranspose(kernel: &Kernel) -> Result<Staged, String> {
         shape.swap(last - 1, last);
         let written = TensorDecl { shape, direction: Direction::Out, ..decl.clone() };
         ahead.push(transposer(kernel, tensor, &name, &written, loads[0]));
-        let kind = ParamKind::Tensor(TensorDecl { direction: Direction::In, ..written });
-        let param = main.params.push(Param { name: name.clone(), kind, span: Span::default() });
+        let param = edit::add_tensor(&mut main, &name, TensorDecl { direction: Direction::In, ..written });
         for load in loads {
             read_as_it_is(&mut main, load, param);
         }
         between.push(name);
     }
-    Ok(Staged { ahead, main: edit::finished(main), between })
+    Staged::new(ahead, edit::finished(main), Vec::new(), between)
 }
 
 /// The tensors that can be transposed, with all loads of each. Every use of such a tensor is a transposed right operand.
@@ -111,8 +109,7 @@ fn transposer(kernel: &Kernel, tensor: ParamId, name: &str, written: &TensorDecl
     b.kernel.source = kernel.source.clone();
     b.span = kernel.ops[load].span;
     let from = b.kernel.params.push(kernel.params[tensor].clone());
-    let kind = ParamKind::Tensor(written.clone());
-    let to = b.kernel.params.push(Param { name: name.to_owned(), kind, span: Span::default() });
+    let to = edit::add_tensor(&mut b.kernel, name, written.clone());
     let (outer, matrix) = decl.shape.split_at(decl.shape.len() - 2);
     let rows = b.axis("row", matrix[0].clone(), AxisKind::Program);
     let dims = outer.iter().cloned().map(ProgramDim::Each).chain([ProgramDim::Tiles(rows)]).collect();

@@ -8,13 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::ir::{
-    At, AxisKind, Builder, Direction, Kernel, Op, OpId, Param, ParamId, ParamKind, ProgramDim, SizeExpr, SizeKind, Span,
-    TensorDecl,
+    At, AxisKind, Builder, Direction, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeKind, TensorDecl,
 };
 
-use super::edit;
-use super::staged::Staged;
+use super::staged::{NotStaged, Staged};
 use crate::instance::Instance;
+use crate::rewrite::edit;
 
 /// Why there is nothing to copy; `None` if there is something.
 pub fn why_not_copy(instance: &Instance) -> Option<String> {
@@ -37,19 +36,19 @@ const LINE: i64 = 128;
 ///
 /// # Errors
 /// What [`why_not_copy`] says.
-pub fn copy_ahead(instance: &Instance) -> Result<Staged, String> {
+pub fn copy_ahead(instance: &Instance) -> Result<Staged, NotStaged> {
     let kernel = &instance.kernel;
     let found = candidates(instance);
     if found.is_empty() {
-        return Err(NOTHING.into());
+        return Err(NOTHING.to_owned().into());
     }
     let mut main = kernel.clone();
     let mut groups: Vec<(Vec<ProgramExtent>, Vec<Copy>)> = Vec::new();
     let mut between = Vec::new();
     for (from, (load, _)) in found {
         let name = edit::free_name(&main, &format!("{}_copy", kernel.params[from].name), std::iter::empty());
-        let kind = ParamKind::Tensor(TensorDecl { direction: Direction::In, ..kernel.tensor(from).clone() });
-        let copy = main.params.push(Param { name: name.clone(), kind, span: Span::default() });
+        let read = TensorDecl { direction: Direction::In, ..kernel.tensor(from).clone() };
+        let copy = edit::add_tensor(&mut main, &name, read);
         for (_, id) in kernel.walk() {
             if let Op::Load { tensor, .. } = &mut main.ops[id].op
                 && *tensor == from
@@ -65,7 +64,7 @@ pub fn copy_ahead(instance: &Instance) -> Result<Staged, String> {
         }
     }
     let ahead = groups.into_iter().map(|(programs, copies)| copier(kernel, &programs, &copies)).collect();
-    Ok(Staged { ahead, main: edit::finished(main), between })
+    Staged::new(ahead, edit::finished(main), Vec::new(), between)
 }
 
 /// The tensors that a copy changes, each with a load that feeds a right operand and the bytes of its rows.
@@ -133,8 +132,8 @@ fn copier(kernel: &Kernel, programs: &[ProgramExtent], copies: &[Copy]) -> Kerne
         .iter()
         .map(|copy| {
             let from = b.kernel.params.push(kernel.params[copy.from].clone());
-            let kind = ParamKind::Tensor(TensorDecl { direction: Direction::Out, ..kernel.tensor(copy.from).clone() });
-            (from, b.kernel.params.push(Param { name: copy.name.clone(), kind, span: Span::default() }))
+            let written = TensorDecl { direction: Direction::Out, ..kernel.tensor(copy.from).clone() };
+            (from, edit::add_tensor(&mut b.kernel, &copy.name, written))
         })
         .collect();
     let (_, place) = b.append(Op::Program(dims.collect()));

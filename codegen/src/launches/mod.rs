@@ -1,0 +1,34 @@
+//! Which launches a schedule makes of a kernel: one, or several with tensors between them.
+//!
+//! A launch has a kernel of its own, in tile IR, and a schedule of its own; each goes the same way
+//! to a plan and to text. What one launch leaves to a later one are *scratch* tensors: outputs of
+//! the one kernel and inputs of the other, which are no parameters of the kernel text.
+//!
+//! `stages.rs` lists the rewrites that make launches, in the order in which they are applied.
+//! `pieces.rs` applies those that a schedule asks for, and gives each launch its schedule. Each
+//! rewrite is a file, and gives a [`Staged`].
+
+mod carried;
+mod copied;
+mod fold;
+mod folded;
+mod interchange;
+mod pieces;
+mod precompute;
+mod pretranspose;
+mod split;
+mod staged;
+mod stages;
+
+pub(crate) use copied::copies_pay;
+pub use copied::{copy_ahead, why_not_copy};
+pub use fold::{NotFolded, fold, folded_rows, why_not_fold, why_not_fold_shared, why_not_folded};
+pub(crate) use folded::FOLDING_SIZES;
+pub use folded::Folded;
+pub use interchange::{interchange, why_not_interchange};
+pub(crate) use pieces::{Launches, Piece, launches};
+pub use precompute::{Sides, precompute, why_not_precompute};
+pub use pretranspose::{pretranspose, why_not_pretranspose};
+pub use split::{split, why_not_split};
+pub use staged::{NotStaged, Staged};
+pub(crate) use stages::why_not_combine;
