@@ -150,7 +150,7 @@ impl Change {
 
 fn change_op(op: &mut StmtOp, kind: &Kind) {
     match (op, kind) {
-        (StmtOp::Wait(pending) | StmtOp::Settle(pending), Kind::Pending(by)) => *pending = pending.saturating_add_signed(*by),
+        (StmtOp::Wait(pending) | StmtOp::WgmmaWait(pending), Kind::Pending(by)) => *pending = pending.saturating_add_signed(*by),
         (StmtOp::When { body, otherwise, .. }, Kind::Exchange) => std::mem::swap(body, otherwise),
         (StmtOp::When { guard, .. }, Kind::Guard(other)) => *guard = other.clone(),
         (StmtOp::Loop { from, .. }, Kind::Start(by)) => *from = from.saturating_add_signed(*by),
@@ -332,7 +332,7 @@ fn of_op(plan: &Plan, op: &StmtOp, add: &mut dyn FnMut(Kind)) {
     }
     (0..ring_ops(op).len()).for_each(|to| add(Kind::Ring(to)));
     match op {
-        StmtOp::Wait(pending) | StmtOp::Settle(pending) => {
+        StmtOp::Wait(pending) | StmtOp::WgmmaWait(pending) => {
             add(Kind::Pending(1));
             if *pending > 0 {
                 add(Kind::Pending(-1));

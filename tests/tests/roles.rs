@@ -124,7 +124,7 @@ fn a_dropped_release_is_caught() {
 fn a_release_before_the_product_is_settled_is_caught() {
     for knobs in [BUSY, "overlap=off", "overlap=on,running_max=exact"] {
         let faults = planted(knobs, CONSUMERS, &mut |body, index| {
-            let swap = matches!(body[index].op, StmtOp::Settle(_))
+            let swap = matches!(body[index].op, StmtOp::WgmmaWait(_))
                 && matches!(body.get(index + 1).map(|s| &s.op), Some(StmtOp::Release(_)));
             if swap {
                 body.swap(index, index + 1);
@@ -154,7 +154,7 @@ fn products_of_two_steps_are_in_flight_together() {
     says(&faults, "is acquired but never released");
     // One product too many may still run, and the slot that it reads is filled again.
     let faults = planted_in(lagged(), CONSUMERS, &mut |body, index| match &mut body[index].op {
-        StmtOp::Settle(pending @ 1) => {
+        StmtOp::WgmmaWait(pending @ 1) => {
             *pending = 2;
             true
         }
@@ -177,7 +177,7 @@ fn a_settle_of_too_few_products_is_caught() {
     for n in 1..=5 {
         let mut left = n;
         let faults = planted(BUSY, CONSUMERS, &mut |body, index| match &mut body[index].op {
-            StmtOp::Settle(pending) => {
+            StmtOp::WgmmaWait(pending) => {
                 left -= 1;
                 *pending += 1;
                 left == 0 || {
@@ -199,7 +199,7 @@ fn elementwise_work_on_an_accumulator_in_flight_is_caught() {
             return false;
         }
         let rescale = body.remove(index);
-        let settle = position(body, |op| matches!(op, StmtOp::Settle(1))).expect("the step settles the first product");
+        let settle = position(body, |op| matches!(op, StmtOp::WgmmaWait(1))).expect("the step settles the first product");
         body.insert(settle + 1, rescale);
         true
     });

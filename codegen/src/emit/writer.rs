@@ -276,7 +276,7 @@ impl Writer<'_> {
             StmtOp::Release(tile) => self.release(*tile),
             StmtOp::Advance(tile) => self.advance(*tile),
             StmtOp::ReleaseBefore(tile) => self.release_before(*tile),
-            StmtOp::Settle(pending) => self.settle(*pending),
+            StmtOp::WgmmaWait(pending) => self.settle(*pending),
             StmtOp::TakeTurn => self.take_turn(),
             StmtOp::PassTurn => self.pass_turn(),
             StmtOp::AwaitPart => self.await_part(),

@@ -195,7 +195,7 @@ impl Lowering<'_> {
             if turns {
                 body.push(plain(StmtOp::PassTurn));
             }
-            body.push(plain(StmtOp::Settle(0)));
+            body.push(plain(StmtOp::WgmmaWait(0)));
             for &tile in &used[index] {
                 if !used[index + 1..].iter().flatten().any(|&t| t == tile) {
                     body.push(plain(StmtOp::Release(tile)));
@@ -286,11 +286,11 @@ impl Lowering<'_> {
         let in_flight = step.tail.len() as u32;
         let mut body: Vec<Stmt> = tiles.iter().map(|&tile| plain(StmtOp::Advance(tile))).collect();
         body.extend(products(step));
-        body.push(plain(StmtOp::Settle(in_flight)));
+        body.push(plain(StmtOp::WgmmaWait(in_flight)));
         body.extend(tiles.iter().map(|&tile| plain(StmtOp::ReleaseBefore(tile))));
         let mut out = vec![plain(StmtOp::Step { at: Iteration::First(l.id, 0), body: products(first) })];
         out.push(plain(StmtOp::Loop { id: l.id, from: 1, unroll: 1, body }));
-        out.push(plain(StmtOp::Settle(0)));
+        out.push(plain(StmtOp::WgmmaWait(0)));
         out.extend(tiles.iter().map(|&tile| plain(StmtOp::Release(tile))));
         Ok(out)
     }
@@ -300,7 +300,7 @@ impl Lowering<'_> {
         let now = Slot::Of(Iteration::Ahead(l.id, 0));
         let mut body: Vec<Stmt> = ahead.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: now })).collect();
         body.extend(parts.lead);
-        body.push(plain(StmtOp::Settle(0)));
+        body.push(plain(StmtOp::WgmmaWait(0)));
         body.extend(ahead.iter().map(|&tile| plain(StmtOp::Release(tile))));
         let turns = self.schedule.ping_pong == PingPong::Elementwise;
         body.extend(turns.then(|| plain(StmtOp::TakeTurn)));
@@ -324,12 +324,12 @@ impl Lowering<'_> {
         let in_flight = tail.len() as u32;
         body.extend(tail);
         body.extend(turn(self, PingPong::Products).then(|| plain(StmtOp::PassTurn)));
-        body.push(plain(StmtOp::Settle(in_flight)));
+        body.push(plain(StmtOp::WgmmaWait(in_flight)));
         body.extend(ahead.iter().map(|&tile| plain(StmtOp::Release(tile))));
         body.extend(turn(self, PingPong::Elementwise).then(|| plain(StmtOp::TakeTurn)));
         body.extend(early);
         body.extend(turn(self, PingPong::Elementwise).then(|| plain(StmtOp::PassTurn)));
-        body.push(plain(StmtOp::Settle(0)));
+        body.push(plain(StmtOp::WgmmaWait(0)));
         body.extend(behind.iter().map(|&tile| plain(StmtOp::Release(tile))));
         body.extend(late);
         body
@@ -342,7 +342,7 @@ impl Lowering<'_> {
         let slot = Slot::Of(Iteration::Last(l.id));
         let mut body: Vec<Stmt> = behind.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot })).collect();
         body.extend(tail);
-        body.push(plain(StmtOp::Settle(0)));
+        body.push(plain(StmtOp::WgmmaWait(0)));
         body.extend(behind.iter().map(|&tile| plain(StmtOp::Release(tile))));
         body
     }

@@ -166,7 +166,7 @@ fn settled(body: Vec<Stmt>) -> Vec<Stmt> {
         let (span, is_dot) = (stmt.span, matches!(stmt.op, StmtOp::Dot { .. }));
         out.push(stmt);
         if is_dot {
-            out.push(Stmt::new(StmtOp::Settle(0), span));
+            out.push(Stmt::new(StmtOp::WgmmaWait(0), span));
         }
     }
     out
@@ -230,7 +230,7 @@ fn settled_by(body: &[Stmt], dot: usize) -> Option<usize> {
     for (index, stmt) in body.iter().enumerate().skip(dot + 1) {
         match stmt.op {
             StmtOp::Dot { .. } => later += 1,
-            StmtOp::Settle(pending) if pending <= later => return Some(index),
+            StmtOp::WgmmaWait(pending) if pending <= later => return Some(index),
             _ => {}
         }
     }

@@ -199,7 +199,7 @@ impl<'a> Counter<'a> {
             }
             StmtOp::Barrier => Units { barriers: 1.0, ..Units::default() },
             StmtOp::Let { .. } | StmtOp::Commit | StmtOp::Wait(_) => Self::instructions(2.0),
-            StmtOp::Settle(_) => Units { turns: 1.0, issue: 1.0, ..Units::default() },
+            StmtOp::WgmmaWait(_) => Units { turns: 1.0, issue: 1.0, ..Units::default() },
             StmtOp::Fill { tile, map, .. } => self.filled(&self.plan.tiles[*tile], *map),
             StmtOp::Acquire { .. }
             | StmtOp::Release(_)

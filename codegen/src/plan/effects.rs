@@ -142,7 +142,7 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
         | StmtOp::Release(_)
         | StmtOp::Advance(_)
         | StmtOp::ReleaseBefore(_)
-        | StmtOp::Settle(_)
+        | StmtOp::WgmmaWait(_)
         | StmtOp::TakeTurn
         | StmtOp::PassTurn => {}
     }

@@ -23,7 +23,7 @@
 //!   the next slot is full, `Release` hands it back and goes on to the next. Each role has its own place in each ring, which it
 //!   keeps from program to program. A slot has two mbarriers: full (one arrival and the bytes of the copy) and empty (an arrival
 //!   of every consumer warp);
-//! * a `Dot` is asynchronous: it is issued as a group of its own, reads its operands and writes its accumulator until a `Settle`
+//! * a `Dot` is asynchronous: it is issued as a group of its own, reads its operands and writes its accumulator until a `WgmmaWait`
 //!   says that no more than so many groups are in flight;
 //! * `TakeTurn` and `PassTurn` hand a token round the warpgroups of the consumers. The first warpgroup has it at the start;
 //! * `Work` repeats its body for each program that the block takes.
@@ -604,7 +604,7 @@ pub enum StmtOp {
     /// Consumers: hand the slot back that was kept.
     ReleaseBefore(TileId),
     /// Waits until at most so many products are in flight.
-    Settle(u32),
+    WgmmaWait(u32),
     /// A warpgroup waits for its turn.
     TakeTurn,
     /// A warpgroup gives the turn to the next.

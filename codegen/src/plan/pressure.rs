@@ -203,7 +203,7 @@ impl Liveness<'_> {
                 | StmtOp::Release(_)
                 | StmtOp::Advance(_)
                 | StmtOp::ReleaseBefore(_)
-                | StmtOp::Settle(_)
+                | StmtOp::WgmmaWait(_)
                 | StmtOp::TakeTurn
                 | StmtOp::PassTurn => {}
             }

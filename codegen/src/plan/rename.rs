@@ -71,7 +71,7 @@ fn in_body(body: &mut [Stmt], change: &mut impl FnMut(&mut String)) {
             | StmtOp::Release(_)
             | StmtOp::Advance(_)
             | StmtOp::ReleaseBefore(_)
-            | StmtOp::Settle(_)
+            | StmtOp::WgmmaWait(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::Work(_)

@@ -539,8 +539,8 @@ impl<'a> Reader<'a> {
                 c.mark("<-")?;
                 StmtOp::Copy { tile, slot, from: global(c)? }
             }
-            "commit" => StmtOp::Commit,
-            "wait" => StmtOp::Wait(c.number()?),
+            "cp_async.commit" => StmtOp::Commit,
+            "cp_async.wait" => StmtOp::Wait(c.number()?),
             "barrier" => StmtOp::Barrier,
             "stage" => {
                 let tile = self.tile_named(c)?;
@@ -556,7 +556,7 @@ impl<'a> Reader<'a> {
             "release" => StmtOp::Release(self.tile_named(c)?),
             "advance" => StmtOp::Advance(self.tile_named(c)?),
             "release_before" => StmtOp::ReleaseBefore(self.tile_named(c)?),
-            "settle" => StmtOp::Settle(c.number()?),
+            "wgmma.wait" => StmtOp::WgmmaWait(c.number()?),
             "take_turn" => StmtOp::TakeTurn,
             "pass_turn" => StmtOp::PassTurn,
             "await_part" => StmtOp::AwaitPart,

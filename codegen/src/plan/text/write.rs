@@ -277,8 +277,8 @@ impl Writer<'_> {
             StmtOp::QuadMax(v) => format!("quad_max {}", self.variable(*v)),
             StmtOp::QuadSum(v) => format!("quad_sum {}", self.variable(*v)),
             StmtOp::Copy { tile, slot, from } => format!("copy {} <- {}", self.slot(*tile, *slot), self.global(from)),
-            StmtOp::Commit => "commit".into(),
-            StmtOp::Wait(pending) => format!("wait {pending}"),
+            StmtOp::Commit => "cp_async.commit".into(),
+            StmtOp::Wait(pending) => format!("cp_async.wait {pending}"),
             StmtOp::Barrier => "barrier".into(),
             StmtOp::LoadFragments { to, tile, slot } => {
                 format!("{} = fragments {}", self.variable(*to), self.slot(*tile, *slot))
@@ -297,7 +297,7 @@ impl Writer<'_> {
             StmtOp::Release(tile) => format!("release {}", self.tile_name(*tile)),
             StmtOp::Advance(tile) => format!("advance {}", self.tile_name(*tile)),
             StmtOp::ReleaseBefore(tile) => format!("release_before {}", self.tile_name(*tile)),
-            StmtOp::Settle(pending) => format!("settle {pending}"),
+            StmtOp::WgmmaWait(pending) => format!("wgmma.wait {pending}"),
             StmtOp::TakeTurn => "take_turn".into(),
             StmtOp::PassTurn => "pass_turn".into(),
             StmtOp::AwaitPart => "await_part".into(),

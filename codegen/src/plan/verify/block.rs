@@ -249,7 +249,7 @@ impl<'a> State<'a> {
             | StmtOp::Release(_)
             | StmtOp::Advance(_)
             | StmtOp::ReleaseBefore(_)
-            | StmtOp::Settle(_)
+            | StmtOp::WgmmaWait(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::Work(_) => self.faults.insert("a statement of specialised roles in a block of one role"),

@@ -173,7 +173,7 @@ impl Walk<'_> {
             | StmtOp::Release(_)
             | StmtOp::Advance(_)
             | StmtOp::ReleaseBefore(_)
-            | StmtOp::Settle(_)
+            | StmtOp::WgmmaWait(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::ClusterBarrier => {}

@@ -313,7 +313,7 @@ impl Tracer<'_> {
             StmtOp::Release(tile) => self.events.push(Event::Release(*tile)),
             StmtOp::Advance(tile) => self.events.push(Event::Advance(*tile)),
             StmtOp::ReleaseBefore(tile) => self.events.push(Event::ReleaseBefore(*tile)),
-            StmtOp::Settle(pending) => self.events.push(Event::Settle(*pending)),
+            StmtOp::WgmmaWait(pending) => self.events.push(Event::Settle(*pending)),
             StmtOp::TakeTurn => self.events.push(Event::TakeTurn),
             StmtOp::PassTurn => self.events.push(Event::PassTurn),
             StmtOp::When { guard, body, otherwise } => match guard {

@@ -206,7 +206,7 @@ impl Check<'_> {
             | StmtOp::Commit
             | StmtOp::Wait(_)
             | StmtOp::Barrier
-            | StmtOp::Settle(_)
+            | StmtOp::WgmmaWait(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::Work(_)
@@ -310,7 +310,7 @@ impl Check<'_> {
             | StmtOp::Commit
             | StmtOp::Wait(_)
             | StmtOp::Barrier
-            | StmtOp::Settle(_)
+            | StmtOp::WgmmaWait(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::Work(_)
