@@ -25,6 +25,8 @@ pub(super) struct Units {
     pub l2_bytes: f64,
     /// Rows of boxes, or of 128 bytes, that they come in.
     pub l2_rows: f64,
+    /// Rows more, of boxes in which the tensor ends.
+    pub l2_cut: f64,
     /// Those of the bytes that TMA brings from rows which begin at odd multiples of 16 bytes.
     pub odd_bytes: f64,
 }
@@ -39,6 +41,7 @@ impl Units {
         self.turns += other.turns * times;
         self.l2_bytes += other.l2_bytes * times;
         self.l2_rows += other.l2_rows * times;
+        self.l2_cut += other.l2_cut * times;
         self.odd_bytes += other.odd_bytes * times;
     }
 
@@ -47,6 +50,10 @@ impl Units {
         if self.l2_bytes > 0.0 { self.odd_bytes / self.l2_bytes } else { 0.0 }
     }
 }
+
+/// Rows that a row of a box takes more, if the tensor ends within the box: measured with 64 rows of
+/// scores a block, at head dims 80, 104, 112 and 120 (docs/performance.md, "The cost model").
+const CUT_ROW: f64 = 1.0;
 
 /// Counts a plan.
 pub(super) struct Counter<'a> {
@@ -232,6 +239,11 @@ impl<'a> Counter<'a> {
         if odd {
             units.odd_bytes = units.l2_bytes;
         }
+        // The tensor ends within the last box of a row.
+        let cut = |columns: i64| columns * tile.elem.bytes().unwrap_or(4) as i64 % i64::from(tile.pitch) != 0;
+        if row.is_some_and(cut) {
+            units.l2_cut = CUT_ROW * f64::from(tile.rows);
+        }
         units
     }
 
@@ -239,7 +251,8 @@ impl<'a> Counter<'a> {
     fn copied(&self, tile: &SharedTile) -> Units {
         let bytes = f64::from(tile.rows * tile.columns) * tile.elem.bytes().unwrap_or(4) as f64;
         let row = if tile.barriers.is_some() { f64::from(tile.pitch) } else { 128.0 };
-        let rows = f64::from(tile.rows) * (bytes / f64::from(tile.rows.max(1)) / row).ceil();
+        let width = bytes / f64::from(tile.rows.max(1));
+        let rows = f64::from(tile.rows) * (width / row).ceil();
         Units { l2_bytes: bytes, l2_rows: rows, ..Units::default() }
     }
 

@@ -216,7 +216,9 @@ fn joined(a: f64, b: f64, exponent: f64) -> f64 {
 fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants) -> f64 {
     let warps = profile.warps * resident;
     let odd = 1.0 + (constants.odd_rows - 1.0) * units.odd_share();
-    let l2 = odd * (units.l2_bytes / constants.l2_bytes).max(units.l2_rows / constants.l2_rows);
+    // What rows at odd multiples cost holds for boxes that are cut.
+    let rows = units.l2_rows + (1.0 - units.odd_share()) * units.l2_cut;
+    let l2 = odd * (units.l2_bytes / constants.l2_bytes).max(rows / constants.l2_rows);
     let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
     let exponent = match (profile.specialized, profile.overlap) {
         (false, _) => WARPS_OVERLAP,
