@@ -44,12 +44,12 @@ def configurations():
         ("attention", "f32", 64, FFMA, ["cp_async"]),
     ]:
         for copy in copies:
-            for shared in ["plain", "padded", "xor"]:
+            for swizzle in ["off", "padded", "xor"]:
                 yield {
                     "kernel": kernel,
                     "dtype": dtype,
                     "shape": f"B=1,H=2,G=2,M=200,N=200,D={d}",
-                    "schedule": f"{base},copy={copy},stages={2 if copy == 'cp_async' else 1},shared={shared}",
+                    "schedule": f"{base},copy={copy},stages={2 if copy == 'cp_async' else 1},swizzle={swizzle}",
                 }
 
 

@@ -26,11 +26,11 @@ const NUMBERS: &[(&str, &[u32])] = &[
     ("min_blocks", &[0, 1, 2]),
     ("outer_stages", &[1, 2]),
     ("producer_registers", &[0, 24, 32, 40]),
-    ("splits", &[1, 2, 5, 6]),
+    ("split_k", &[1, 2, 5, 6]),
 ];
 
 /// What says which values others may have: drawn first, in this order.
-const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent", "splits", "precompute"];
+const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent", "split_k", "precompute"];
 
 /// The texts of all values of a knob that [`draw`] may give it.
 pub fn drawn_values(knob: &Knob) -> Vec<String> {
@@ -94,7 +94,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "block_m" if wgmma => vec![(16 * drawn.warps).to_string()],
         "block_m" => kept(knob, |s| [16, 32].map(|rows| rows * drawn.warps).contains(&s.block_m)),
         "stages" => kept(knob, |s| drawn.copy != CopyOp::Sync || s.stages <= 2),
-        "shared" | "fragments" | "operand_a" | "batch_m" if wgmma => default(),
+        "swizzle" | "fragments" | "operand_a" | "batch_m" if wgmma => default(),
         "overlap" | "persistent" | "producer_registers" | "ping_pong" | "outer_stages" if !wgmma => default(),
         "operand_a" if !drawn.tensor_op.is_of_tensor_cores() => default(),
         "ping_pong" if drawn.warps == WARPGROUP => default(),
@@ -103,9 +103,9 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "precompute" => kept(knob, |s| {
             space::can_precompute(instance, s.precompute) && (!wgmma || space::can_use_wgmma(instance, s.precompute, arch))
         }),
-        "splits" if launches::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
-        "combine" if drawn.splits == 1 => default(),
-        "combine" => {
+        "split_k" if launches::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
+        "fixup" if drawn.split_k == 1 => default(),
+        "fixup" => {
             let mut values = drawn_values(knob);
             values.retain(|value| {
                 let mut schedule = drawn.clone();
@@ -119,13 +119,13 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             BLayout::Copied => launches::why_not_copy(instance).is_none(),
         }),
         "loop_order"
-            if wgmma || drawn.splits != 1 || drawn.running_max != RunningMax::Exact || drawn.order != WorkOrder::Grid =>
+            if wgmma || drawn.split_k != 1 || drawn.running_max != RunningMax::Exact || drawn.order != WorkOrder::Grid =>
         {
             default()
         }
         "loop_order" if launches::why_not_interchange(&instance.kernel).is_some() => default(),
         "walk" if drawn.loop_order != LoopOrder::AsWritten || lower::why_not_descending(&instance.kernel).is_some() => default(),
-        "fold" if !instance.facts.foldable => default(),
+        "pack_gqa" if !instance.facts.foldable => default(),
         "order" if !matches!(lower::trip_trend(instance, drawn), Some(Trend::Rising | Trend::Falling)) => one_of(&["grid"]),
         _ => drawn_values(knob),
     }

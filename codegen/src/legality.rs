@@ -76,10 +76,10 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule,
         refuse(elem == Elem::Bf16 && s.tensor_op == TensorOp::MmaM16n8k8, "mma_m16n8k8 takes f16 here".into());
     }
     refuse(!arch.bf16 && instance.binding.types.values().any(|&e| e == Elem::Bf16), format!("{arch} has no bf16"));
-    if s.order == WorkOrder::LongestFirst {
+    if s.order == WorkOrder::Lpt {
         refuse(
             !matches!(lower::trip_trend(instance, s), Some(Trend::Rising | Trend::Falling)),
-            "order=longest_first needs a loop whose length depends on the last grid dimension".into(),
+            "order=lpt needs a loop whose length depends on the last grid dimension".into(),
         );
     }
     if s.running_max != RunningMax::Exact
@@ -124,7 +124,7 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &Schedule) -> Ve
     }
     refuse(s.copy != CopyOp::Tma, "tensor_op=wgmma reads tiles that copy=tma fills".into());
     refuse(operand_types(instance, normal).is_empty(), "tensor_op=wgmma needs a matrix product".into());
-    if let Some(knob) = knobs(&["shared", "fragments", "operand_a", "batch_m"]) {
+    if let Some(knob) = knobs(&["swizzle", "fragments", "operand_a", "batch_m"]) {
         refuse(true, format!("{knob} is a knob of mma.sync: wgmma reads both operands from swizzled tiles"));
     }
     let groups = s.warps / WARPGROUP;

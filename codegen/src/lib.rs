@@ -44,7 +44,7 @@ pub use launches::{
 pub use model::{Constants, Machine, Prepared, Ranker, Ranking, default_schedule, predict, prepare, rank, ranking};
 pub use planning::check;
 pub use schedule::{
-    BLayout, Combine, Edges, Exponential, Fold, Fragments, KNOBS, Knob, LoopOrder, OperandA, Persistent, PingPong, Precompute,
+    BLayout, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LoopOrder, OperandA, PackGqa, Persistent, PingPong, Precompute,
     RunningMax, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, Walk, WorkOrder,
 };
 pub use space::{fallback, space};

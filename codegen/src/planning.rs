@@ -126,7 +126,7 @@ fn planned_with(
         return Err(Error::Unbound(name));
     }
     let illegal = |reasons| Error::Illegal { arch: arch.name, reasons };
-    if schedule.splits != 1
+    if schedule.split_k != 1
         && schedule.running_max != RunningMax::Exact
         && let Some(why) = lower::why_not_lazy(&instance.kernel)
     {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 13;
+pub const SPACE_VERSION: u32 = 14;
 
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -41,7 +41,7 @@ choices! {
     /// Layout of a tile in shared memory.
     SharedLayout {
         /// Rows packed one after the other.
-        Plain = "plain",
+        Plain = "off",
         /// Rows padded to an odd number of 16-byte chunks.
         Padded = "padded",
         /// The 16-byte chunk index of a row xored with the row number.
@@ -127,8 +127,9 @@ choices! {
     WorkOrder {
         /// As numbered: the last grid dimension fastest.
         Grid = "grid",
-        /// Programs with the longest loops first, the outer dimensions fastest within a section of them.
-        LongestFirst = "longest_first",
+        /// Longest processing time first: programs with the longest loops first, the outer dimensions fastest within a
+        /// section of them.
+        Lpt = "lpt",
     }
 }
 
@@ -191,18 +192,18 @@ choices! {
 }
 
 choices! {
-    /// Whose rows a tile of rows holds.
-    Fold {
+    /// Whose rows a tile of rows holds. GQA is grouped-query attention: several heads read the same keys.
+    PackGqa {
         /// Those of one head.
         Off = "off",
         /// Those of all heads that read the same keys, one head after the other.
-        Heads = "heads",
+        On = "on",
     }
 }
 
 choices! {
     /// What combines the parts of a split loop.
-    Combine {
+    Fixup {
         /// A kernel of its own, launched after the one that walks the parts.
         Kernel = "kernel",
         /// Two such kernels: one for groups of parts, as many side by side, and one for the groups.
@@ -255,7 +256,7 @@ pub struct Schedule {
     /// Slots of each ring of streamed tiles.
     pub stages: u32,
     /// Layout of tiles in shared memory.
-    pub shared: SharedLayout,
+    pub swizzle: SharedLayout,
     /// B fragments.
     pub fragments: Fragments,
     /// Loop-invariant A operand.
@@ -274,7 +275,7 @@ pub struct Schedule {
     pub edges: Edges,
     /// Order of programs.
     pub order: WorkOrder,
-    /// Programs of the outer grid dimensions that form a section of `order=longest_first`.
+    /// Programs of the outer grid dimensions that form a section of `order=lpt`.
     pub section: u32,
     /// Blocks per multiprocessor promised to the compiler (`__launch_bounds__`); 0 promises nothing.
     pub min_blocks: u32,
@@ -290,9 +291,9 @@ pub struct Schedule {
     /// Registers a thread of the producer keeps (`setmaxnreg`), the others go to the consumers; 0 leaves them as launched.
     pub producer_registers: u32,
     /// Parts that the loop of a streaming reduction is split into, each a program of its own; 1 does not split it.
-    pub splits: u32,
+    pub split_k: u32,
     /// What combines the parts of a split loop.
-    pub combine: Combine,
+    pub fixup: Fixup,
     /// Right operands that the text transposes (K).
     pub b_layout: BLayout,
     /// Order of rows and the loop.
@@ -300,7 +301,7 @@ pub struct Schedule {
     /// Order of the tiles of loops.
     pub walk: Walk,
     /// Rows of a tile.
-    pub fold: Fold,
+    pub pack_gqa: PackGqa,
 }
 
 impl Default for Schedule {
@@ -313,7 +314,7 @@ impl Default for Schedule {
             tensor_op: TensorOp::MmaM16n8k16,
             copy: CopyOp::CpAsync,
             stages: 2,
-            shared: SharedLayout::Xor,
+            swizzle: SharedLayout::Xor,
             fragments: Fragments::Paired,
             operand_a: OperandA::Shared,
             precompute: Precompute::Off,
@@ -330,12 +331,12 @@ impl Default for Schedule {
             persistent: Persistent::Off,
             outer_stages: 1,
             producer_registers: 0,
-            splits: 1,
-            combine: Combine::Kernel,
+            split_k: 1,
+            fixup: Fixup::Kernel,
             b_layout: BLayout::AsGiven,
             loop_order: LoopOrder::AsWritten,
             walk: Walk::Ascending,
-            fold: Fold::Off,
+            pack_gqa: PackGqa::Off,
         }
     }
 }
@@ -391,7 +392,7 @@ knobs! {
     tensor_op: choice, "instruction of matrix products";
     copy: choice, "how tiles reach shared memory";
     stages: number, "slots of each ring of streamed tiles";
-    shared: choice, "layout of tiles in shared memory";
+    swizzle: choice, "layout of tiles in shared memory";
     fragments: choice, "how B fragments reach registers";
     operand_a: choice, "where the loop-invariant A operand lives";
     precompute: choice, "operands of products that the text computes, computed by launches ahead";
@@ -401,19 +402,33 @@ knobs! {
     early_stop: choice, "loops skip tiles that a mask leaves nothing of";
     edges: choice, "which tiles test the mask";
     order: choice, "order in which blocks take programs";
-    section: number, "outer programs per section of order=longest_first";
+    section: number, "outer programs per section of order=lpt";
     min_blocks: number, "blocks per multiprocessor promised to the compiler; 0 promises nothing";
     overlap: choice, "products are in flight during the elementwise work of a step, or the next products (wgmma)";
     ping_pong: choice, "what warpgroups do in turn (wgmma)";
     persistent: choice, "how blocks get programs (wgmma)";
     outer_stages: number, "slots of each ring of tiles loaded once a program (wgmma)";
     producer_registers: number, "registers a producer thread keeps, the others go to consumers; 0 leaves them (wgmma)";
-    splits: number, "parts that the loop of a streaming reduction is split into; 1 does not split it";
-    combine: choice, "what combines the parts of a split loop";
+    split_k: number, "parts that the loop of a streaming reduction is split into; 1 does not split it";
+    fixup: choice, "what combines the parts of a split loop";
     b_layout: choice, "how right operands (K and V) lie in global memory";
     loop_order: choice, "whether rows or the loop over the other axis (keys) is the outer loop";
     walk: choice, "order in which loops visit their tiles";
-    fold: choice, "whether a tile holds the rows of all heads that read the same keys, or of one";
+    pack_gqa: choice, "whether a tile holds the rows of all heads that read the same keys, or of one";
+}
+
+/// Names that knobs had in earlier versions of the schedule space, each with the name of today. A
+/// text with an earlier name is refused.
+const RENAMED_KNOBS: &[(&str, &str)] =
+    &[("shared", "swizzle"), ("splits", "split_k"), ("combine", "fixup"), ("fold", "pack_gqa")];
+
+/// The same of values: the knob by its name of today, the earlier value, the value of today.
+const RENAMED_VALUES: &[(&str, &str, &str)] =
+    &[("swizzle", "plain", "off"), ("order", "longest_first", "lpt"), ("pack_gqa", "heads", "on")];
+
+/// The value of today for an earlier value of a knob.
+fn renamed_value(knob: &str, value: &str) -> Option<&'static str> {
+    RENAMED_VALUES.iter().find(|(of, old, _)| (*of, *old) == (knob, value)).map(|(_, _, new)| *new)
 }
 
 /// Why a text is not a schedule.
@@ -430,6 +445,26 @@ pub enum ScheduleError {
         /// All names.
         known: String,
     },
+    /// A name that a knob had in an earlier version.
+    #[error("knob `{old}` has a new name, `{new}`: write `{instead}`")]
+    RenamedKnob {
+        /// What was given.
+        old: &'static str,
+        /// The name of today.
+        new: &'static str,
+        /// The item with the names of today.
+        instead: String,
+    },
+    /// A name that a value of the knob had in an earlier version.
+    #[error("value `{old}` of knob `{knob}` has a new name, `{new}`: write `{knob}={new}`")]
+    RenamedValue {
+        /// The knob.
+        knob: &'static str,
+        /// What was given.
+        old: String,
+        /// The name of today.
+        new: &'static str,
+    },
     /// Not a value of the knob.
     #[error("`{value}` is not a value of knob `{knob}`; expected {expected}")]
     Value {
@@ -442,6 +477,20 @@ pub enum ScheduleError {
     },
 }
 
+/// What is said of a name that no knob has.
+fn unknown(name: &str, value: &str) -> ScheduleError {
+    match RENAMED_KNOBS.iter().find(|(old, _)| *old == name) {
+        Some(&(old, new)) => {
+            let instead = format!("{new}={}", renamed_value(new, value).unwrap_or(value));
+            ScheduleError::RenamedKnob { old, new, instead }
+        }
+        None => ScheduleError::UnknownKnob {
+            name: name.to_owned(),
+            known: KNOBS.iter().map(|k| k.name).collect::<Vec<_>>().join(", "),
+        },
+    }
+}
+
 impl Schedule {
     /// This schedule with the knobs named in `text` (`knob=value,...`) changed.
     pub fn with(&self, text: &str) -> Result<Self, ScheduleError> {
@@ -449,10 +498,10 @@ impl Schedule {
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             let (name, value) = item.split_once('=').ok_or_else(|| ScheduleError::Form(item.to_owned()))?;
             let (name, value) = (name.trim(), value.trim());
-            let knob = KNOBS.iter().find(|k| k.name == name).ok_or_else(|| ScheduleError::UnknownKnob {
-                name: name.to_owned(),
-                known: KNOBS.iter().map(|k| k.name).collect::<Vec<_>>().join(", "),
-            })?;
+            let knob = KNOBS.iter().find(|k| k.name == name).ok_or_else(|| unknown(name, value))?;
+            if let Some(new) = renamed_value(knob.name, value) {
+                return Err(ScheduleError::RenamedValue { knob: knob.name, old: value.to_owned(), new });
+            }
             if !(knob.set)(&mut schedule, value) {
                 let values = (knob.values)();
                 let expected = if values.is_empty() { "a non-negative number".to_owned() } else { values.join(", ") };
@@ -503,7 +552,37 @@ mod tests {
         let error = |text: &str| text.parse::<Schedule>().expect_err(text).to_string();
         assert_eq!(error("block_m"), "`block_m` is not of the form knob=value");
         assert!(error("blok_m=1").starts_with("unknown knob `blok_m`; the knobs are block_m, block_n"));
-        assert_eq!(error("shared=fast"), "`fast` is not a value of knob `shared`; expected plain, padded, xor");
+        assert_eq!(error("swizzle=fast"), "`fast` is not a value of knob `swizzle`; expected off, padded, xor");
         assert_eq!(error("warps=-1"), "`-1` is not a value of knob `warps`; expected a non-negative number");
+    }
+
+    #[test]
+    fn earlier_names_are_refused_and_the_new_ones_named() {
+        let error = |text: &str| text.parse::<Schedule>().expect_err(text).to_string();
+        for (text, said) in [
+            ("shared=plain", "knob `shared` has a new name, `swizzle`: write `swizzle=off`"),
+            ("shared=xor", "knob `shared` has a new name, `swizzle`: write `swizzle=xor`"),
+            ("splits=4", "knob `splits` has a new name, `split_k`: write `split_k=4`"),
+            ("combine=tree", "knob `combine` has a new name, `fixup`: write `fixup=tree`"),
+            ("fold=heads", "knob `fold` has a new name, `pack_gqa`: write `pack_gqa=on`"),
+            ("fold=off", "knob `fold` has a new name, `pack_gqa`: write `pack_gqa=off`"),
+            ("swizzle=plain", "value `plain` of knob `swizzle` has a new name, `off`: write `swizzle=off`"),
+            ("order=longest_first", "value `longest_first` of knob `order` has a new name, `lpt`: write `order=lpt`"),
+            ("pack_gqa=heads", "value `heads` of knob `pack_gqa` has a new name, `on`: write `pack_gqa=on`"),
+        ] {
+            assert_eq!(error(text), said);
+        }
+    }
+
+    #[test]
+    fn earlier_names_lead_to_names_that_exist() {
+        for (old, new) in RENAMED_KNOBS {
+            let names: Vec<_> = KNOBS.iter().map(|k| k.name).collect();
+            assert!(names.contains(new) && !names.contains(old), "{old}: {new}");
+        }
+        for (of, old, new) in RENAMED_VALUES {
+            let values = (KNOBS.iter().find(|k| k.name == *of).expect("a knob of today").values)();
+            assert!(values.contains(new) && !values.contains(old), "{of}={old}: {new}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use crate::launches;
 use crate::lower;
 use crate::planning::check;
 use crate::schedule::{
-    BLayout, Combine, Fold, OperandA, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder,
+    BLayout, Fixup, OperandA, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder,
 };
 
 /// All legal schedules of the space, in a fixed order.
@@ -127,7 +127,7 @@ pub(crate) struct FoldedSpace {
 
 impl FoldedSpace {
     /// None if the rows of no heads can be folded, or if the folded kernel came out wrong: generating
-    /// code with `fold=heads` says so.
+    /// code with `pack_gqa=on` says so.
     pub fn of(instance: &Instance) -> Option<Self> {
         let made = if instance.facts.foldable { launches::fold(&instance.kernel).ok() } else { None }?;
         Some(Self { kernel: made.main, folded: made.folded?, all: OnceLock::new() })
@@ -155,7 +155,7 @@ impl FoldedSpace {
         }
         let all = self.all.get_or_init(|| {
             let all = candidates(&Instance { kernel: self.kernel.clone(), ..instance.clone() }, arch);
-            all.into_iter().map(|schedule| Schedule { fold: Fold::Heads, ..schedule }).collect()
+            all.into_iter().map(|schedule| Schedule { pack_gqa: PackGqa::On, ..schedule }).collect()
         });
         all.iter().filter(|schedule| fewer(schedule)).cloned().collect()
     }
@@ -167,9 +167,9 @@ const GROUPED: u32 = 16;
 /// A schedule with splits, with every other way to combine the parts that the architecture has. Blocks of programs that meet do
 /// not stay.
 pub(crate) fn combining(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
-    let meeting = |combine| Schedule { combine, persistent: Persistent::Off, outer_stages: 1, ..split.clone() };
-    let mut all = [Combine::Semaphore, Combine::Cluster].map(meeting).to_vec();
-    all.extend((split.splits >= GROUPED).then(|| Schedule { combine: Combine::Tree, ..split.clone() }));
+    let meeting = |fixup| Schedule { fixup, persistent: Persistent::Off, outer_stages: 1, ..split.clone() };
+    let mut all = [Fixup::Semaphore, Fixup::Cluster].map(meeting).to_vec();
+    all.extend((split.split_k >= GROUPED).then(|| Schedule { fixup: Fixup::Tree, ..split.clone() }));
     all.retain(|schedule| launches::why_not_combine(schedule, arch).is_empty());
     all
 }
@@ -216,9 +216,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
     let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
     let work = match lower::trip_trend(instance, &wgmma_schedule()) {
-        Some(Trend::Rising | Trend::Falling) => {
-            &[16, 32, 64].map(|section| (Persistent::Dynamic, WorkOrder::LongestFirst, section))[..]
-        }
+        Some(Trend::Rising | Trend::Falling) => &[16, 32, 64].map(|section| (Persistent::Dynamic, WorkOrder::Lpt, section))[..],
         _ => &[(Persistent::Static, WorkOrder::Grid, 16)][..],
     };
     let mut out = Vec::new();
@@ -308,9 +306,7 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
         &[OperandA::Shared][..]
     };
     let orders = match lower::trip_trend(instance, &base) {
-        Some(Trend::Rising | Trend::Falling) => {
-            &[(WorkOrder::Grid, 16), (WorkOrder::LongestFirst, 8), (WorkOrder::LongestFirst, 32)][..]
-        }
+        Some(Trend::Rising | Trend::Falling) => &[(WorkOrder::Grid, 16), (WorkOrder::Lpt, 8), (WorkOrder::Lpt, 32)][..],
         _ => &[(WorkOrder::Grid, 16)][..],
     };
     let mut out = Vec::new();

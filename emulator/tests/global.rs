@@ -70,7 +70,7 @@ fn races(cluster: u32, blocks: u32, threads: u32, body: &str) -> Vec<(u32, u32)>
 }
 
 /// Each block in turn makes `x * 3 + index` of the word of each thread. Thread 0 waits and passes the turn, and barriers order
-/// the accesses of the others with it: what `combine=semaphore` compiles to.
+/// the accesses of the others with it: what `fixup=semaphore` compiles to.
 const TURNS: &str = "@%p1 bra MEET;\n\
     WAIT: ld.acquire.gpu.global.u32 %r6, [%rd1+4]; setp.ne.s32 %p2, %r6, %r2; @%p2 bra WAIT;\n\
     MEET:\n.loc 1 19 1\nbar.sync 0;\n\

@@ -12,11 +12,11 @@ fn memory_between_launches_is_counted_as_a_device_allocates_it() {
     let sizes = [("B", 1), ("H", 1), ("G", 1), ("M", 70), ("N", 256)].map(|(name, size)| (name.to_owned(), size));
     let part = Part { kernel: kernel.clone(), sizes: sizes.into(), tensors: BTreeMap::new() };
     let arch = Arch::named("sm_80").expect("in the table");
-    for knobs in ["splits=1", "splits=3", "splits=4,combine=tree"] {
+    for knobs in ["split_k=1", "split_k=3", "split_k=4,fixup=tree"] {
         let schedule = Schedule::default().with(knobs).expect("knobs");
         let generated = lowering::generate(&kernel.instance(Facts::best(kernel.ir())), &schedule, arch).expect("legal");
         let scratch = count_scratch(&generated, &part.sizes).expect("small");
-        assert_eq!(scratch > 0, knobs != "splits=1", "{knobs}");
+        assert_eq!(scratch > 0, knobs != "split_k=1", "{knobs}");
         let tensors = count_memory(&Device::cpu(), std::slice::from_ref(&part)).expect("counts");
         let options = LaunchOptions { arch: Some(arch), schedule: Some(schedule), ..LaunchOptions::default() };
         let loaded = kernel.on_with(&Device::emulator(), options).expect("compiles");

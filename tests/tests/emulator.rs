@@ -76,7 +76,7 @@ fn schedules_in_which_all_pairs_of_knobs_meet_are_right_in_any_order_of_executio
 fn exchanged_loops_are_right_in_any_order_of_execution() {
     let tile = "loop_order=interchanged,block_m=32,block_n=32,warps=2";
     let paths = [
-        ("sm_80", Elem::F32, "tensor_op=ffma,copy=sync,stages=1,shared=plain"),
+        ("sm_80", Elem::F32, "tensor_op=ffma,copy=sync,stages=1,swizzle=off"),
         ("sm_80", Elem::F32, "tensor_op=ffma,copy=cp_async,stages=2,edges=every"),
         ("sm_75", Elem::F16, "tensor_op=mma_m16n8k8,copy=sync,stages=1,b_layout=pretransposed"),
         ("sm_80", Elem::F16, "tensor_op=mma_m16n8k16,copy=cp_async,stages=1"),
@@ -104,9 +104,9 @@ fn exchanged_loops_are_right_in_any_order_of_execution() {
 fn copied_operands_are_right_in_any_order_of_execution() {
     let paths = [
         ("sm_80", Elem::F16, "copy=cp_async,stages=2,block_m=32,block_n=32,warps=2"),
-        ("sm_80", Elem::Bf16, "copy=cp_async,stages=1,splits=2"),
+        ("sm_80", Elem::Bf16, "copy=cp_async,stages=1,split_k=2"),
         ("sm_90a", Elem::Bf16, "tensor_op=wgmma,copy=tma,block_n=32,stages=2"),
-        ("sm_90a", Elem::F16, "tensor_op=wgmma,copy=tma,block_n=16,splits=2,combine=semaphore"),
+        ("sm_90a", Elem::F16, "tensor_op=wgmma,copy=tma,block_n=16,split_k=2,fixup=semaphore"),
     ];
     for (seed, (arch_name, elem, knobs)) in paths.into_iter().enumerate() {
         let arch = arch(arch_name);
@@ -128,7 +128,7 @@ const DESCENDING: [(&str, Elem, &str); 6] = [
     ("sm_75", Elem::F16, "tensor_op=mma_m16n8k8,copy=sync,stages=2"),
     ("sm_80", Elem::F32, "tensor_op=ffma,copy=cp_async,stages=2,edges=every,block_m=32,block_n=64,warps=2"),
     ("sm_80", Elem::Bf16, "copy=cp_async,stages=1,early_stop=off"),
-    ("sm_80", Elem::F16, "copy=cp_async,stages=3,block_n=32,splits=2"),
+    ("sm_80", Elem::F16, "copy=cp_async,stages=3,block_n=32,split_k=2"),
     ("sm_90a", Elem::Bf16, "tensor_op=wgmma,copy=tma,block_n=32,stages=3"),
     ("sm_90a", Elem::F16, "tensor_op=wgmma,copy=tma,block_m=128,warps=8,overlap=on,persistent=dynamic,outer_stages=2"),
 ];
@@ -197,13 +197,13 @@ fn few_rows(elem: Elem) -> Vec<Case> {
 #[test]
 fn folded_rows_are_right_in_any_order_of_execution() {
     let paths = [
-        ("sm_80", Elem::F32, "block_m=32,block_n=32,warps=2,tensor_op=ffma,copy=sync,stages=1,shared=plain,splits=3"),
+        ("sm_80", Elem::F32, "block_m=32,block_n=32,warps=2,tensor_op=ffma,copy=sync,stages=1,swizzle=off,split_k=3"),
         ("sm_75", Elem::F16, "block_m=16,warps=1,tensor_op=mma_m16n8k8,copy=sync,stages=1,b_layout=pretransposed"),
-        ("sm_80", Elem::Bf16, "block_m=16,block_n=32,warps=1,stages=3,splits=2,combine=semaphore,operand_a=registers"),
+        ("sm_80", Elem::Bf16, "block_m=16,block_n=32,warps=1,stages=3,split_k=2,fixup=semaphore,operand_a=registers"),
         ("sm_80", Elem::F16, "block_m=32,warps=1,block_n=32,loop_order=interchanged,copy=sync,stages=1"),
-        ("sm_90a", Elem::F16, "block_m=16,warps=1,block_n=16,splits=4,combine=cluster"),
-        ("sm_90a", Elem::Bf16, "tensor_op=wgmma,copy=tma,block_n=32,splits=4"),
-        ("sm_90a", Elem::F16, "tensor_op=wgmma,copy=tma,block_n=16,splits=2,combine=semaphore,running_max=max_first,overlap=on"),
+        ("sm_90a", Elem::F16, "block_m=16,warps=1,block_n=16,split_k=4,fixup=cluster"),
+        ("sm_90a", Elem::Bf16, "tensor_op=wgmma,copy=tma,block_n=32,split_k=4"),
+        ("sm_90a", Elem::F16, "tensor_op=wgmma,copy=tma,block_n=16,split_k=2,fixup=semaphore,running_max=max_first,overlap=on"),
         ("sm_90a", Elem::F16, "tensor_op=wgmma,copy=tma,persistent=dynamic,outer_stages=2"),
     ];
     for (seed, (arch_name, elem, knobs)) in paths.into_iter().enumerate() {
@@ -212,7 +212,7 @@ fn folded_rows_are_right_in_any_order_of_execution() {
         let cases: Vec<Case> = all.filter(|case| case.facts().is_ok_and(|f| f.foldable && f.alignment == 16)).collect();
         // Packed, and of one row also as (batch, rows, heads, columns).
         assert!(cases.len() >= 5, "{} cases of {elem:?}", cases.len());
-        let schedule = Some(format!("fold=heads,{knobs}").parse().expect("a schedule"));
+        let schedule = Some(format!("pack_gqa=on,{knobs}").parse().expect("a schedule"));
         let options = LaunchOptions { schedule, ..options(arch, Options::random(seed as u64)) };
         judge(knobs, &run(&Device::emulator(), &options, &cases));
     }
@@ -228,12 +228,12 @@ fn rows_that_do_not_fold_are_refused_or_left_as_they_are() {
     judge("the model's choice", &run(&Device::emulator(), &options(arch, Options::default()), &cases));
     for case in &cases {
         let mut prepared = case.prepare().expect("prepares");
-        let schedule = Some("fold=heads".parse().expect("a schedule"));
+        let schedule = Some("pack_gqa=on".parse().expect("a schedule"));
         let folding = LaunchOptions { schedule, ..options(arch, Options::default()) };
         let loaded = prepared.kernel.on_with(&Device::emulator(), folding).expect("nothing is known of the arguments yet");
         let error = verify::run(&loaded, &mut prepared.arguments).expect_err("it cannot fold").to_string();
         let reason =
-            "fold=heads takes arguments of which it is known that H is a multiple of G, and heads of `q`, `o`, `lse` follow";
+            "pack_gqa=on takes arguments of which it is known that H is a multiple of G, and heads of `q`, `o`, `lse` follow";
         assert!(error.contains(reason), "{}: {error}", case.name());
     }
 }
@@ -250,7 +250,7 @@ fn every_launch_finds_out_whether_its_rows_fold() {
         let options = LaunchOptions { schedule, ..options(arch("sm_90a"), Options::default()) };
         packed.kernel.on_with(&Device::emulator(), options).expect("loads")
     };
-    let (folding, free) = (load(Some("fold=heads".parse().expect("a schedule"))), load(None));
+    let (folding, free) = (load(Some("pack_gqa=on".parse().expect("a schedule"))), load(None));
     for _ in 0..2 {
         verify::run(&folding, &mut packed.arguments).expect("is right");
         assert!(verify::run(&folding, &mut inner.arguments).is_err(), "rows outside of heads");
@@ -307,10 +307,10 @@ fn combined(arch_name: &str, knobs: &str, execution: Options, spoil: impl Fn(&st
 }
 
 const WAYS: [(&str, &str); 4] = [
-    ("sm_80", "splits=3,combine=semaphore"),
-    ("sm_90a", "splits=4,combine=semaphore,tensor_op=wgmma,copy=tma"),
-    ("sm_90a", "splits=4,combine=cluster"),
-    ("sm_90a", "splits=2,combine=cluster,tensor_op=wgmma,copy=tma"),
+    ("sm_80", "split_k=3,fixup=semaphore"),
+    ("sm_90a", "split_k=4,fixup=semaphore,tensor_op=wgmma,copy=tma"),
+    ("sm_90a", "split_k=4,fixup=cluster"),
+    ("sm_90a", "split_k=2,fixup=cluster,tensor_op=wgmma,copy=tma"),
 ];
 
 #[test]

@@ -12,8 +12,8 @@ use flashtile_codegen::{Instance, generate, generate_from, plans};
 /// A schedule of each path, with one launch and with several.
 const SCHEDULES: [(&str, &str); 5] = [
     ("sm_80", "stages=2"),
-    ("sm_80", "splits=3"),
-    ("sm_80", "splits=2,combine=semaphore"),
+    ("sm_80", "split_k=3"),
+    ("sm_80", "split_k=2,fixup=semaphore"),
     ("sm_80", "loop_order=interchanged"),
     ("sm_90a", "tensor_op=wgmma,copy=tma,block_n=32,persistent=dynamic,outer_stages=2"),
 ];

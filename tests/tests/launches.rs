@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{
-    Arch, Combine, Facts, FoldedRows, Instance, Machine, Sides, Staged, default_schedule, fold, generate, interchange,
-    precompute, pretranspose, split, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
+    Arch, Facts, Fixup, FoldedRows, Instance, Machine, Sides, Staged, default_schedule, fold, generate, interchange, precompute,
+    pretranspose, split, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
 };
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{
@@ -241,7 +241,7 @@ proptest! {
     #[test]
     fn the_halves_mean_the_whole(call in calls(), count in prop_oneof![2u32..6, Just(32)]) {
         for kernel in kernels() {
-            let split = split(&kernel, count, Combine::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            let split = split(&kernel, count, Fixup::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             prop_assert_eq!(call.difference(&kernel, &halves(&split), Exact64), None, "{} in {}", kernel.name, count);
             prop_assert_eq!(call.difference(&kernel, &halves(&split), Ir32), None, "{} in {}", kernel.name, count);
         }
@@ -254,7 +254,7 @@ proptest! {
     #[test]
     fn groups_of_parts_mean_the_whole(call in calls(), count in prop_oneof![Just(4u32), Just(6), Just(32)]) {
         for kernel in kernels() {
-            let made = split(&kernel, count, Combine::Tree).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            let made = split(&kernel, count, Fixup::Tree).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             let launches = launched(&made, 0, 2);
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
             prop_assert_eq!(call.difference(&kernel, &launches, Ir32), None, "{} in {}", kernel.name, count);
@@ -272,7 +272,7 @@ proptest! {
             let mut launches: Vec<&Kernel> = made.ahead.iter().chain([&made.main]).collect();
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{}", kernel.name);
             // The rewrites go together.
-            let split = split(&made.main, count, Combine::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            let split = split(&made.main, count, Fixup::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             launches.pop();
             launches.extend(halves(&split));
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
@@ -301,7 +301,7 @@ proptest! {
     #[test]
     fn programs_that_merge_parts_mean_the_whole(call in calls(), count in prop_oneof![2u32..6, Just(32)]) {
         for kernel in kernels() {
-            let joined = split(&kernel, count, Combine::Semaphore).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            let joined = split(&kernel, count, Fixup::Semaphore).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
             prop_assert!(joined.meets);
             let launches = launched(&joined, 0, 0);
             prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
@@ -324,7 +324,7 @@ proptest! {
                 prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} {:?}", kernel.name, sides);
                 prop_assert_eq!(call.difference(&kernel, &launches, Ir32), None, "{} {:?}", kernel.name, sides);
                 // The rewrites go together.
-                let split = split(&made.main, count, Combine::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+                let split = split(&made.main, count, Fixup::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
                 launches.pop();
                 launches.extend(halves(&split));
                 prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
@@ -495,9 +495,9 @@ proptest! {
             prop_assert_eq!(folded.difference(&kernel, gap, &[main], Exact64), None, "{}", kernel.name);
             prop_assert_eq!(folded.difference(&kernel, gap, &[main], Ir32), None, "{}", kernel.name);
             // The rewrites go together.
-            if let Ok(parts) = split(main, count, Combine::Kernel) {
+            if let Ok(parts) = split(main, count, Fixup::Kernel) {
                 prop_assert_eq!(folded.difference(&kernel, gap, &halves(&parts), Exact64), None, "{} in {}", kernel.name, count);
-                let joined = split(main, count, Combine::Cluster).expect("as the other");
+                let joined = split(main, count, Fixup::Cluster).expect("as the other");
                 prop_assert_eq!(folded.difference(&kernel, gap, &[&joined.main], Exact64), None, "{} in {}", kernel.name, count);
             }
             if let Ok(made) = interchange(main) {
@@ -544,10 +544,10 @@ fn the_model_folds_few_rows() {
         let sizes = [("B", 1), ("H", 64), ("G", groups), ("M", rows), ("N", 32768)].map(|(name, size)| (name.to_owned(), size));
         let instance = Instance { facts, kernel, binding };
         let schedule = default_schedule(&instance, arch, &BTreeMap::from(sizes), &Machine::typical(arch)).expect("there is one");
-        schedule.to_string().rsplit("fold=").next().expect("a knob").to_owned()
+        schedule.to_string().rsplit("pack_gqa=").next().expect("a knob").to_owned()
     };
-    assert_eq!(chosen(KERNELS[0], true, 1, 8), "heads");
-    assert_eq!(chosen(KERNELS[0], true, 5, 8), "heads");
+    assert_eq!(chosen(KERNELS[0], true, 1, 8), "on");
+    assert_eq!(chosen(KERNELS[0], true, 5, 8), "on");
     assert_eq!(chosen(KERNELS[0], false, 1, 8), "off", "the arguments do not let it");
     assert_eq!(chosen(KERNELS[0], true, 4096, 8), "off", "every head has full tiles");
     assert_eq!(chosen(KERNELS[0], true, 1, 64), "off", "no head shares its keys");
@@ -672,13 +672,13 @@ fn bytes_of_all_launches_are_counted() {
     let streamed = h * row_tiles * 2 * keys;
     assert_eq!(bytes(""), (q + streamed, output));
     assert_eq!(bytes("b_layout=pretransposed"), (q + streamed + keys, output + keys));
-    assert_eq!(bytes("splits=2"), (2 * q + streamed + 2 * state, output + 2 * state));
+    assert_eq!(bytes("split_k=2"), (2 * q + streamed + 2 * state, output + 2 * state));
     // K and V once a head; Q and the state once for every tile of keys.
     let exchanged = (h * 2 * keys + key_tiles * (q + state) + state, output + state + key_tiles * state);
     assert_eq!(bytes("loop_order=interchanged"), exchanged);
     // Both heads read the keys of one group: 128 rows of it instead of 64 of each, in 4 tiles either way; with tiles of 128 once.
-    assert_eq!(bytes("fold=heads"), (q + streamed, output));
-    assert_eq!(bytes("fold=heads,block_m=128,warps=8"), (q + 2 * keys, output));
+    assert_eq!(bytes("pack_gqa=on"), (q + streamed, output));
+    assert_eq!(bytes("pack_gqa=on,block_m=128,warps=8"), (q + 2 * keys, output));
 }
 
 #[test]
@@ -702,7 +702,7 @@ fn keys_are_transposed_and_values_are_not() {
 #[test]
 fn the_halves_have_a_text_form() {
     for kernel in kernels() {
-        let [parts, joined] = [Combine::Kernel, Combine::Semaphore].map(|combine| split(&kernel, 4, combine).expect("splits"));
+        let [parts, joined] = [Fixup::Kernel, Fixup::Semaphore].map(|combine| split(&kernel, 4, combine).expect("splits"));
         for half in parts.kernels().chain(joined.kernels()) {
             let text = half.to_string();
             let again = parse_text(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -718,7 +718,7 @@ fn the_halves_have_a_text_form() {
 fn faults_in_the_halves_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
     let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 0, seed: 7 };
-    let right = split(&kernel, 3, Combine::Kernel).expect("splits");
+    let right = split(&kernel, 3, Fixup::Kernel).expect("splits");
     assert_eq!(call.difference(&kernel, &halves(&right), Exact64), None);
     type Plant = fn(&mut Kernel, &mut Op);
     let combine: [(&str, Plant); 3] = [
@@ -760,7 +760,7 @@ fn faults_in_the_halves_are_noticed() {
 fn faults_where_programs_merge_parts_are_noticed() {
     let kernel = parse(KERNELS[1]).remove(0);
     let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 0, seed: 7 };
-    let right = split(&kernel, 3, Combine::Cluster).expect("splits").main;
+    let right = split(&kernel, 3, Fixup::Cluster).expect("splits").main;
     assert_eq!(call.difference(&kernel, &[&right], Exact64), None);
     // Every program takes its own state for that of every part: then what it stores is not the same in all.
     let mut wrong = right.clone();
@@ -823,7 +823,7 @@ fn operands_are_copied_where_rows_begin_within_lines() {
     let strides = |s: &flashtile_codegen::Scratch| s.layout(&[2, 3, 5, 120]).0;
     let between: Vec<(&str, Vec<usize>)> = copied.scratch.iter().map(|s| (s.name.as_str(), strides(s))).collect();
     assert_eq!(between, ["k_copy", "v_copy"].map(|name| (name, vec![1920, 640, 128, 1])));
-    let parts = made(120, "splits=4").expect("legal");
+    let parts = made(120, "split_k=4").expect("legal");
     assert_eq!(parts.launches.len(), 3);
     let error = made(64, "").expect_err("rows of 128 bytes").to_string();
     assert!(error.contains("b_layout=copied has nothing to copy: no right operand of a product is loaded from"), "{error}");
@@ -846,13 +846,13 @@ fn launches_wait_for_what_they_need() {
     let cases = [
         (rope, halves, "precompute=ab".to_owned(), "-LF"),
         (rope, halves, "precompute=b".to_owned(), "-F"),
-        (rope, halves, format!("precompute=ab,splits=4,{wgmma}"), "-LFF"),
-        (plain, whole, "splits=4".to_owned(), "-F"),
-        (plain, whole, format!("splits=16,combine=tree,{wgmma}"), "-FF"),
+        (rope, halves, format!("precompute=ab,split_k=4,{wgmma}"), "-LFF"),
+        (plain, whole, "split_k=4".to_owned(), "-F"),
+        (plain, whole, format!("split_k=16,fixup=tree,{wgmma}"), "-FF"),
         (plain, whole, "b_layout=pretransposed".to_owned(), "-F"),
         (plain, odd, "b_layout=copied".to_owned(), "-F"),
         (plain, whole, "loop_order=interchanged".to_owned(), "-FF"),
-        (plain, whole, "fold=heads,splits=4".to_owned(), "-F"),
+        (plain, whole, "pack_gqa=on,split_k=4".to_owned(), "-F"),
     ];
     for (text, consts, knobs, expected) in cases {
         let generated = made(text, consts, &knobs, "sm_90a");
@@ -882,6 +882,6 @@ fn launches_wait_for_what_they_need() {
         }
         assert_eq!(found, expected, "{knobs}");
     }
-    let older = made(plain, whole, "splits=4", "sm_80");
+    let older = made(plain, whole, "split_k=4", "sm_80");
     assert!(!older.source.contains("griddepcontrol") && older.launches.iter().all(|l| !l.abi.early));
 }

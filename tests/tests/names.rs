@@ -37,8 +37,8 @@ fn names_that_are_taken_elsewhere_mean_what_they_mean_in_the_text() {
     let ways = [
         ("sm_75", None),
         ("sm_80", None),
-        ("sm_80", Some("block_m=64,block_n=32,splits=2,combine=semaphore")),
-        ("sm_80", Some("block_m=64,block_n=32,splits=2")),
+        ("sm_80", Some("block_m=64,block_n=32,split_k=2,fixup=semaphore")),
+        ("sm_80", Some("block_m=64,block_n=32,split_k=2")),
         ("sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=64,stages=2,persistent=dynamic")),
     ];
     for (arch, schedule) in ways {

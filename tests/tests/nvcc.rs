@@ -23,14 +23,14 @@ const KERNELS: [(&str, &str); 5] = [
 
 /// Schedules that use every kind of template, with the first architecture that has them.
 const SCHEDULES: [(&str, &str); 6] = [
-    ("sm_80", "copy=sync,stages=1,shared=plain,fragments=single,splits=3,combine=semaphore"),
+    ("sm_80", "copy=sync,stages=1,swizzle=off,fragments=single,split_k=3,fixup=semaphore"),
     ("sm_80", "b_layout=pretransposed,block_m=64,block_n=64"),
-    ("sm_80", "running_max=max_first,persistent=off,order=longest_first"),
+    ("sm_80", "running_max=max_first,persistent=off,order=lpt"),
     (
         "sm_90a",
         "tensor_op=wgmma,copy=tma,block_m=128,block_n=64,warps=8,overlap=on,persistent=dynamic,running_max=optimistic,stages=2",
     ),
-    ("sm_90a", "tensor_op=wgmma,copy=tma,block_m=64,block_n=64,splits=4,combine=cluster,stages=2"),
+    ("sm_90a", "tensor_op=wgmma,copy=tma,block_m=64,block_n=64,split_k=4,fixup=cluster,stages=2"),
     ("sm_90a", "tensor_op=wgmma,copy=tma,block_m=64,block_n=64,persistent=static,stages=2"),
 ];
 

@@ -299,7 +299,7 @@ fn faults(variant: &Variant, compiled: &Compiled) -> Vec<String> {
     };
     refuse(report.registers > 255, format!("{} registers", report.registers));
     // A promise of resident blocks makes the compiler spill instead; roles that move registers are launched with their mean.
-    let alone = variant.schedule.splits == 1;
+    let alone = variant.schedule.split_k == 1;
     if alone && variant.schedule.min_blocks == 0 && variant.schedule.producer_registers == 0 {
         let predicted = variant.predicted.registers;
         let under = report.registers + REGISTERS_UNDER < predicted;

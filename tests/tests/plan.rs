@@ -96,9 +96,9 @@ fn loops_walked_from_the_last_tile_have_a_right_plan() {
         for knobs in ["stages=1", "stages=2", "stages=3,operand_a=registers", "stages=2,copy=sync", "edges=every,early_stop=off"]
         {
             for maximum in ["exact", "max_first", "optimistic"] {
-                for parts in ["splits=1", "splits=3", "splits=2,combine=semaphore"] {
+                for parts in ["split_k=1", "split_k=3", "split_k=2,fixup=semaphore"] {
                     let softmax = text != MATMUL;
-                    if !softmax && (maximum != "exact" || parts != "splits=1") {
+                    if !softmax && (maximum != "exact" || parts != "split_k=1") {
                         continue;
                     }
                     let schedule = format!("{knobs},running_max={maximum},{parts},walk=descending");
@@ -418,8 +418,8 @@ fn a_computation_in_a_branch_of_a_warp_is_caught() {
     says(&verify(&plan), "in a branch that each warp takes by itself");
 }
 
-const SEMAPHORE: &str = "block_m=64,block_n=64,splits=4,combine=semaphore";
-const CLUSTER: &str = "block_m=64,block_n=64,splits=4,combine=cluster";
+const SEMAPHORE: &str = "block_m=64,block_n=64,split_k=4,fixup=semaphore";
+const CLUSTER: &str = "block_m=64,block_n=64,split_k=4,fixup=cluster";
 
 fn cluster_plan() -> Plan {
     let schedule: Schedule = CLUSTER.parse().expect("a schedule");
@@ -508,29 +508,26 @@ fn what_cannot_be_combined_says_why() {
         let schedule: Schedule = format!("block_m=64,block_n=64,{knobs}").parse().expect("a schedule");
         flashtile_codegen::check(&instance(CAUSAL), &schedule, Arch::named(arch).expect("known")).reasons.join("; ")
     };
-    assert_eq!(reasons("sm_80", "splits=2,combine=semaphore"), "");
-    assert_eq!(reasons("sm_75", "splits=2,combine=semaphore,copy=sync,tensor_op=mma_m16n8k8"), "");
-    assert_eq!(reasons("sm_90a", "splits=8,combine=cluster"), "");
-    assert_eq!(reasons("sm_80", "combine=semaphore"), "combine=semaphore has no parts to combine: splits=1");
+    assert_eq!(reasons("sm_80", "split_k=2,fixup=semaphore"), "");
+    assert_eq!(reasons("sm_75", "split_k=2,fixup=semaphore,copy=sync,tensor_op=mma_m16n8k8"), "");
+    assert_eq!(reasons("sm_90a", "split_k=8,fixup=cluster"), "");
+    assert_eq!(reasons("sm_80", "fixup=semaphore"), "fixup=semaphore has no parts to combine: split_k=1");
+    assert_eq!(reasons("sm_80", "split_k=2,fixup=cluster"), "sm_80 has no clusters of blocks: fixup=kernel, tree or semaphore");
     assert_eq!(
-        reasons("sm_80", "splits=2,combine=cluster"),
-        "sm_80 has no clusters of blocks: combine=kernel, tree or semaphore"
+        reasons("sm_90a", "split_k=3,fixup=cluster"),
+        "fixup=cluster takes 2, 4 or 8 parts, a block of a cluster for each: split_k=3"
     );
+    assert_eq!(reasons("sm_90a", "split_k=12,fixup=tree"), "");
     assert_eq!(
-        reasons("sm_90a", "splits=3,combine=cluster"),
-        "combine=cluster takes 2, 4 or 8 parts, a block of a cluster for each: splits=3"
+        reasons("sm_90a", "split_k=13,fixup=tree"),
+        "fixup=tree takes parts that divide into groups, 4 or more: split_k=13"
     );
-    assert_eq!(reasons("sm_90a", "splits=12,combine=tree"), "");
-    assert_eq!(
-        reasons("sm_90a", "splits=13,combine=tree"),
-        "combine=tree takes parts that divide into groups, 4 or more: splits=13"
-    );
-    let wgmma = "tensor_op=wgmma,copy=tma,persistent=static,splits=2,combine=cluster";
+    let wgmma = "tensor_op=wgmma,copy=tma,persistent=static,split_k=2,fixup=cluster";
     assert_eq!(
         reasons("sm_90a", wgmma),
-        "combine=cluster takes blocks of one program each, in the order of the programs: persistent=off"
+        "fixup=cluster takes blocks of one program each, in the order of the programs: persistent=off"
     );
     let semaphore = wgmma.replace("cluster", "semaphore");
-    assert!(reasons("sm_90a", &semaphore).starts_with("combine=semaphore takes blocks of one program each"));
+    assert!(reasons("sm_90a", &semaphore).starts_with("fixup=semaphore takes blocks of one program each"));
     assert_eq!(reasons("sm_90a", &semaphore.replace("persistent=static,", "")), "");
 }

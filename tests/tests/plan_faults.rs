@@ -398,7 +398,7 @@ fn the_ring_of_programs_is_filled_and_waited_for() {
 
 #[test]
 fn states_are_saved_as_they_are_loaded() {
-    let semaphore = || block("block_m=64,block_n=64,splits=4,combine=semaphore");
+    let semaphore = || block("block_m=64,block_n=64,split_k=4,fixup=semaphore");
     let reversed = |load: bool| {
         planted(semaphore(), 0, &mut |body, index| match &mut body[index].op {
             StmtOp::SaveState(variables) if !load => {
@@ -418,8 +418,8 @@ fn states_are_saved_as_they_are_loaded() {
 
 #[test]
 fn what_every_part_stores_is_caught() {
-    let semaphore = block("block_m=64,block_n=64,splits=4,combine=semaphore");
-    let cluster = plan_of(CAUSAL, Elem::F16, "sm_90a", "block_m=64,block_n=64,splits=4,combine=cluster");
+    let semaphore = block("block_m=64,block_n=64,split_k=4,fixup=semaphore");
+    let cluster = plan_of(CAUSAL, Elem::F16, "sm_90a", "block_m=64,block_n=64,split_k=4,fixup=cluster");
     for plan in [semaphore, cluster] {
         let faults = planted(plan, 0, &mut |body, index| {
             let StmtOp::When { guard: Guard::LastPart | Guard::OwnWarps, body: inner, .. } = &mut body[index].op else {

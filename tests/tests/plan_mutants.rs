@@ -59,9 +59,9 @@ const SUBJECTS: [(&str, &str, Option<&str>); 35] = [
     (ATTENTION, "sm_75", Some("block_m=32,block_n=16,warps=2,tensor_op=mma_m16n8k8,copy=sync,stages=2,b_layout=pretransposed")),
     (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,tensor_op=ffma,copy=sync,stages=1")),
     (BACKWARD, "sm_80", Some("block_m=32,block_n=16,warps=2,tensor_op=ffma,copy=cp_async,stages=2")),
-    (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,splits=3")),
-    (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,splits=3,combine=semaphore")),
-    (CAUSAL, "sm_90a", Some("block_m=32,block_n=16,warps=2,splits=4,combine=cluster")),
+    (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,split_k=3")),
+    (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,split_k=3,fixup=semaphore")),
+    (CAUSAL, "sm_90a", Some("block_m=32,block_n=16,warps=2,split_k=4,fixup=cluster")),
     (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,loop_order=interchanged,stages=2")),
     (ROTARY, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=2")),
     (ROTARY, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=3,operand_a=registers")),
@@ -84,8 +84,8 @@ const SUBJECTS: [(&str, &str, Option<&str>); 35] = [
         ),
     ),
     (CAUSAL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,stages=1,persistent=dynamic")),
-    (CAUSAL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,splits=2,combine=semaphore")),
-    (CAUSAL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,splits=2,combine=cluster")),
+    (CAUSAL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,split_k=2,fixup=semaphore")),
+    (CAUSAL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,split_k=2,fixup=cluster")),
     (MATMUL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=32,block_k=16,warps=4,stages=3,overlap=on")),
     (ATTENTION, "sm_80", None),
     (CAUSAL, "sm_80", None),
@@ -206,7 +206,7 @@ impl Subject {
             Some(knobs) => knobs.parse().expect("a schedule"),
             None => loop {
                 let drawn = draw(&instance, arch, &mut |bound| numbers.below(bound));
-                let small = drawn.block_m <= 128 && drawn.block_n <= 32 && drawn.splits <= 3;
+                let small = drawn.block_m <= 128 && drawn.block_n <= 32 && drawn.split_k <= 3;
                 if small && check(&instance, &drawn, arch).is_legal() {
                     break drawn;
                 }

@@ -44,13 +44,13 @@ const SUBJECTS: [Subject; 7] = [
         name: "semaphore",
         arch: "sm_80",
         case: "causal_attention/f16/B1_H2_G1_M113_N113_D64/normal",
-        knobs: "block_m=64,block_n=16,splits=3,combine=semaphore",
+        knobs: "block_m=64,block_n=16,split_k=3,fixup=semaphore",
     },
     Subject {
         name: "cluster",
         arch: "sm_90a",
         case: "causal_attention/f16/B1_H2_G1_M113_N113_D64/normal",
-        knobs: "block_m=64,block_n=16,splits=4,combine=cluster",
+        knobs: "block_m=64,block_n=16,split_k=4,fixup=cluster",
     },
     Subject {
         name: "wgmma, TMA and setmaxnreg",
@@ -68,7 +68,7 @@ const SUBJECTS: [Subject; 7] = [
         name: "wgmma and semaphore",
         arch: "sm_90a",
         case: "causal_attention/f16/B1_H2_G1_M113_N113_D64/normal",
-        knobs: "tensor_op=wgmma,copy=tma,block_m=64,block_n=16,splits=4,combine=semaphore",
+        knobs: "tensor_op=wgmma,copy=tma,block_m=64,block_n=16,split_k=4,fixup=semaphore",
     },
 ];
 

@@ -79,7 +79,7 @@ fn tanh_is_one_instruction_where_everything_made_of_it_is_rounded_to_16_bits() {
 
 #[test]
 fn parts_of_a_split_loop_take_the_form_of_the_whole() {
-    let schedule: Schedule = "block_m=64,block_n=64,warps=4,running_max=exact,splits=4".parse().expect("a schedule");
+    let schedule: Schedule = "block_m=64,block_n=64,warps=4,running_max=exact,split_k=4".parse().expect("a schedule");
     let made = generate(&instance(SOFTCAP, Elem::Bf16), &schedule, Arch::named("sm_80").expect("known")).expect("legal");
     assert!(made.source.contains("tanh_approx(") && !made.source.contains("tanh_accurate("));
 }

@@ -11,7 +11,7 @@
 //! consecutive parts, so that the order is the same; what is rescaled how often is not.
 //!
 //! The *joined* kernel does both: the loop over its part, then the loop over the parts with `of_part` in place of the loads, then
-//! what the text does after its loop. How a program learns what another one has computed is not said: see [`crate::Combine`].
+//! what the text does after its loop. How a program learns what another one has computed is not said: see [`crate::Fixup`].
 //!
 //! The references of merged states pass through `visible_or_zero`, whether the text has that or not: a part that has seen
 //! nothing (`m = -inf`) then counts nothing, and NaN of a part stays NaN.
@@ -27,7 +27,7 @@ use flashtile_dsl::ir::{
 use super::carried::{self, Kept};
 use super::staged::{NotStaged, Staged};
 use crate::rewrite::edit::{self, Place};
-use crate::schedule::Combine;
+use crate::schedule::Fixup;
 
 /// Why the kernel cannot be split; `None` if it can.
 pub fn why_not_split(kernel: &Kernel) -> Option<String> {
@@ -38,13 +38,13 @@ pub fn why_not_split(kernel: &Kernel) -> Option<String> {
 /// behind it, or in `main` itself, whose programs then meet.
 ///
 /// # Errors
-/// What [`why_not_split`] says; or `count` does not divide into the groups of [`Combine::Tree`].
-pub fn split(kernel: &Kernel, count: u32, combine: Combine) -> Result<Staged, NotStaged> {
+/// What [`why_not_split`] says; or `count` does not divide into the groups of [`Fixup::Tree`].
+pub fn split(kernel: &Kernel, count: u32, fixup: Fixup) -> Result<Staged, NotStaged> {
     let splitter = Splitter::new(kernel)?;
-    match combine {
-        Combine::Kernel => splitter.apart(count),
-        Combine::Tree => splitter.grouped(count),
-        Combine::Semaphore | Combine::Cluster => {
+    match fixup {
+        Fixup::Kernel => splitter.apart(count),
+        Fixup::Tree => splitter.grouped(count),
+        Fixup::Semaphore | Fixup::Cluster => {
             let mut staged = Staged::new(Vec::new(), splitter.joined(count), Vec::new(), Vec::new())?;
             staged.meets = true;
             Ok(staged)

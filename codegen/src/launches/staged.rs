@@ -96,7 +96,7 @@ mod tests {
         for (ahead, behind) in [(wrong.clone(), right.clone()), (right, wrong)] {
             let error = Staged::new(ahead, kernel.clone(), behind, Vec::new()).expect_err("nothing is stored");
             assert!(matches!(&error, NotStaged::WrongKernel(faults) if !faults.is_empty()), "{error}");
-            assert_eq!(error.clone().wanting("splits=2"), error, "it is about no knob");
+            assert_eq!(error.clone().wanting("split_k=2"), error, "it is about no knob");
         }
     }
 }

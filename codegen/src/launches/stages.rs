@@ -14,7 +14,7 @@ use super::split::{groups, split};
 use super::staged::{NotStaged, Staged};
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::instance::Instance;
-use crate::schedule::{BLayout, Combine, Fold, LoopOrder, Persistent, Precompute, RunningMax, Schedule, Walk};
+use crate::schedule::{BLayout, Fixup, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Walk};
 
 /// What is to be launched, as a user asks for it.
 pub(super) struct Request<'a> {
@@ -41,8 +41,8 @@ pub(super) struct Stage {
 /// launches has the sizes of the folded kernel.
 pub(super) const STAGES: [Stage; 6] = [
     Stage {
-        asked: |schedule| schedule.fold == Fold::Heads,
-        off: |schedule| schedule.fold = Fold::Off,
+        asked: |schedule| schedule.pack_gqa == PackGqa::On,
+        off: |schedule| schedule.pack_gqa = PackGqa::Off,
         make: fold_heads,
         tall: false,
     },
@@ -74,20 +74,20 @@ pub(super) const STAGES: [Stage; 6] = [
         tall: false,
     },
     Stage {
-        asked: |schedule| schedule.splits != 1 || schedule.combine != Combine::Kernel,
-        off: |schedule| (schedule.splits, schedule.combine) = (1, Combine::Kernel),
+        asked: |schedule| schedule.split_k != 1 || schedule.fixup != Fixup::Kernel,
+        off: |schedule| (schedule.split_k, schedule.fixup) = (1, Fixup::Kernel),
         make: split_loop,
         tall: false,
     },
 ];
 
-/// `fold=heads`.
+/// `pack_gqa=on`.
 fn fold_heads(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotStaged> {
-    let made = fold(kernel).map_err(|e| e.wanting("fold=heads has nothing to fold"))?;
+    let made = fold(kernel).map_err(|e| e.wanting("pack_gqa=on has nothing to fold"))?;
     match &made.folded {
         Some(folded) if !request.instance.facts.foldable => {
             let text = folded.text(&made.main);
-            Err(format!("fold=heads takes arguments of which it is known that {text}; fold=off takes any").into())
+            Err(format!("pack_gqa=on takes arguments of which it is known that {text}; pack_gqa=off takes any").into())
         }
         _ => Ok(made),
     }
@@ -122,8 +122,8 @@ fn against_interchange(schedule: &Schedule) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if schedule.splits != 1 {
-        reasons.push(format!("loop_order=interchanged walks all tiles in each program: splits=1, not {}", schedule.splits));
+    if schedule.split_k != 1 {
+        reasons.push(format!("loop_order=interchanged walks all tiles in each program: split_k=1, not {}", schedule.split_k));
     }
     if schedule.running_max != RunningMax::Exact {
         reasons.push("loop_order=interchanged stores the running maximum in every step: running_max=exact".to_owned());
@@ -139,18 +139,18 @@ fn against_interchange(schedule: &Schedule) -> Vec<String> {
 /// Parts that a loop may be split into.
 const MAX_SPLITS: u32 = 128;
 
-/// `splits` and `combine`.
+/// `split_k` and `fixup`.
 fn split_loop(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotStaged> {
-    let Schedule { splits, combine, .. } = *request.schedule;
+    let Schedule { split_k, fixup, .. } = *request.schedule;
     let mut reasons = Vec::new();
-    if !(1..=MAX_SPLITS).contains(&splits) {
-        reasons.push(format!("splits={splits} is not between 1 and {MAX_SPLITS}"));
+    if !(1..=MAX_SPLITS).contains(&split_k) {
+        reasons.push(format!("split_k={split_k} is not between 1 and {MAX_SPLITS}"));
     }
     reasons.extend(why_not_combine(request.schedule, request.arch));
     if !reasons.is_empty() {
         return Err(NotStaged::Refused(reasons));
     }
-    split(kernel, splits, combine).map_err(|e| e.wanting(&format!("splits={splits} needs one streaming reduction")))
+    split(kernel, split_k, fixup).map_err(|e| e.wanting(&format!("split_k={split_k} needs one streaming reduction")))
 }
 
 /// Blocks of a cluster, as many as any launch may have (CUDA C++ Programming Guide, "Thread Block Clusters").
@@ -159,32 +159,32 @@ const CLUSTERS: [u32; 3] = [2, 4, 8];
 /// Why the parts of a loop cannot be combined so.
 pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<String> {
     let mut reasons = Vec::new();
-    let combine = match schedule.combine {
-        Combine::Kernel => return reasons,
-        Combine::Tree => {
-            if groups(schedule.splits).is_none() {
-                reasons.push(format!("combine=tree takes parts that divide into groups, 4 or more: splits={}", schedule.splits));
+    let fixup = match schedule.fixup {
+        Fixup::Kernel => return reasons,
+        Fixup::Tree => {
+            if groups(schedule.split_k).is_none() {
+                reasons.push(format!("fixup=tree takes parts that divide into groups, 4 or more: split_k={}", schedule.split_k));
             }
             return reasons;
         }
-        Combine::Semaphore => "combine=semaphore",
-        Combine::Cluster => "combine=cluster",
+        Fixup::Semaphore => "fixup=semaphore",
+        Fixup::Cluster => "fixup=cluster",
     };
-    if schedule.splits == 1 {
-        reasons.push(format!("{combine} has no parts to combine: splits=1"));
+    if schedule.split_k == 1 {
+        reasons.push(format!("{fixup} has no parts to combine: split_k=1"));
     }
     if schedule.persistent != Persistent::Off {
         // Of a program that waits, the one before may be of a block that has not begun, and never will while others wait.
-        reasons.push(format!("{combine} takes blocks of one program each, in the order of the programs: persistent=off"));
+        reasons.push(format!("{fixup} takes blocks of one program each, in the order of the programs: persistent=off"));
     }
-    if schedule.combine == Combine::Cluster {
+    if schedule.fixup == Fixup::Cluster {
         if !arch.clusters {
-            reasons.push(format!("{arch} has no clusters of blocks: combine=kernel, tree or semaphore"));
+            reasons.push(format!("{arch} has no clusters of blocks: fixup=kernel, tree or semaphore"));
         }
-        if schedule.splits > 1 && !CLUSTERS.contains(&schedule.splits) {
+        if schedule.split_k > 1 && !CLUSTERS.contains(&schedule.split_k) {
             reasons.push(format!(
-                "combine=cluster takes 2, 4 or 8 parts, a block of a cluster for each: splits={}",
-                schedule.splits
+                "fixup=cluster takes 2, 4 or 8 parts, a block of a cluster for each: split_k={}",
+                schedule.split_k
             ));
         }
     }
@@ -200,12 +200,12 @@ mod tests {
         let plain = Schedule::default();
         assert!(STAGES.iter().all(|stage| !(stage.asked)(&plain)));
         let asking = [
-            "fold=heads",
+            "pack_gqa=on",
             "precompute=b",
             "b_layout=pretransposed",
             "b_layout=copied",
             "loop_order=interchanged",
-            "splits=4,combine=tree",
+            "split_k=4,fixup=tree",
         ];
         assert_eq!(asking.len(), STAGES.len(), "a line for each stage");
         for (number, knobs) in asking.into_iter().enumerate() {

@@ -28,7 +28,7 @@ use super::context::{AfterMeeting, Home, Lowering};
 use crate::error::Error;
 use crate::plan::{Expr, Guard, LoopInfo, MeetBy, Meeting, Operator, Stmt, StmtOp, VarId, state_bytes};
 use crate::rewrite::edit;
-use crate::schedule::{Combine, Walk};
+use crate::schedule::{Fixup, Walk};
 
 impl Lowering<'_> {
     /// The states that the body of a loop reads of parts: values of the program, and what they are there; nothing of other loops.
@@ -49,7 +49,7 @@ impl Lowering<'_> {
         }
         self.acquire_pending();
         let own = states.iter().map(|&(value, _)| self.variable_of(value)).collect::<Result<Vec<_>, _>>()?;
-        let by = if self.schedule.combine == Combine::Semaphore { MeetBy::Semaphore } else { MeetBy::Cluster };
+        let by = if self.schedule.fixup == Fixup::Semaphore { MeetBy::Semaphore } else { MeetBy::Cluster };
         self.plan.meeting = Some(self.meeting(by, &own));
         match by {
             MeetBy::Semaphore => self.meet_by_semaphore(id, body, &params, init, (&states, &own)),
@@ -87,7 +87,7 @@ impl Lowering<'_> {
         let Expr::Name(part) = self.index(results[0]) else { unreachable!("a part is a constant of the program") };
         Meeting {
             by,
-            parts: self.schedule.splits,
+            parts: self.schedule.split_k,
             part,
             group: Expr::name(group),
             memory: edit::free_name(self.kernel, "state", std::iter::empty()),
@@ -143,7 +143,7 @@ impl Lowering<'_> {
         self.after_meeting = Some(AfterMeeting { at: self.out.len(), guard: Guard::OwnWarps });
         let carried = self.enter_carried(params, init)?;
         let coordinate = self.value_name(params[0]);
-        let count = Expr::Int(self.schedule.splits.into());
+        let count = Expr::Int(self.schedule.split_k.into());
         let zero = Expr::Int(0);
         let info = LoopInfo {
             coordinate: coordinate.clone(),
@@ -207,7 +207,7 @@ impl Lowering<'_> {
         };
         if guard == Guard::OwnWarps && any(&body, &of_block) {
             let what = "a tile in shared memory after the loop, where warps of a cluster go on by themselves";
-            return Err(Error::unsupported(what, "take combine=semaphore or combine=kernel", self.span));
+            return Err(Error::unsupported(what, "take fixup=semaphore or fixup=kernel", self.span));
         }
         let cluster = guard == Guard::OwnWarps;
         self.push(StmtOp::When { guard, body, otherwise: Vec::new() });

@@ -154,7 +154,7 @@ impl Lowering<'_> {
         slots: u32,
         warp_private: bool,
     ) -> TileId {
-        let layout = self.schedule.shared;
+        let layout = self.schedule.swizzle;
         let pitch = pitch(columns * elem.bytes().expect("bound: an element type in memory") as u32, layout);
         let (slabs, offset, barriers) = (1, 0, None);
         self.plan.tiles.push(SharedTile {

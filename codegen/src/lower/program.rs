@@ -8,7 +8,7 @@ use super::context::{Home, Lowering};
 use crate::blocks;
 use crate::instance::Instance;
 use crate::plan::{Builtin, Expr, Function, LetType, Operator, StmtOp};
-use crate::schedule::{Combine, Persistent, Schedule, WorkOrder};
+use crate::schedule::{Fixup, Persistent, Schedule, WorkOrder};
 
 /// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
 pub fn trip_trend(instance: &Instance, schedule: &Schedule) -> Option<Trend> {
@@ -44,13 +44,13 @@ impl Lowering<'_> {
         if first > 0 {
             self.push_int(
                 &names[0],
-                Expr::infix(Operator::Rem, Expr::Builtin(Builtin::Block), Expr::Int(self.schedule.splits.into())),
+                Expr::infix(Operator::Rem, Expr::Builtin(Builtin::Block), Expr::Int(self.schedule.split_k.into())),
             );
         }
-        if self.schedule.order == WorkOrder::LongestFirst {
-            number = self.longest_first(&counts[first..], &names[last]);
+        if self.schedule.order == WorkOrder::Lpt {
+            number = self.lpt(&counts[first..], &names[last]);
         }
-        let split = if self.schedule.order == WorkOrder::LongestFirst { last } else { dims.len() };
+        let split = if self.schedule.order == WorkOrder::Lpt { last } else { dims.len() };
         for d in (first..split).rev() {
             let value = if d == first { number.clone() } else { Expr::infix(Operator::Rem, number.clone(), counts[d].clone()) };
             self.push_int(&names[d], value);
@@ -66,13 +66,13 @@ impl Lowering<'_> {
 
     /// Whether the parts of a loop are walked by the blocks of a cluster.
     pub(super) fn is_clustered(&self) -> bool {
-        self.schedule.splits > 1 && self.schedule.combine == Combine::Cluster
+        self.schedule.split_k > 1 && self.schedule.fixup == Fixup::Cluster
     }
 
     /// Number of the program that the block runs.
     fn program_number(&self) -> Expr {
         if self.is_clustered() {
-            return Expr::infix(Operator::Div, Expr::Builtin(Builtin::Block), Expr::Int(self.schedule.splits.into()));
+            return Expr::infix(Operator::Div, Expr::Builtin(Builtin::Block), Expr::Int(self.schedule.split_k.into()));
         }
         Expr::Builtin(if self.schedule.persistent == Persistent::Off { Builtin::Block } else { Builtin::Program })
     }
@@ -110,7 +110,7 @@ impl Lowering<'_> {
 
     /// Sections of `section` outer programs; in a section the tiles with the longest loops first, outer programs fastest.
     /// Defines the tile coordinate and returns the number of the outer program.
-    pub(super) fn longest_first(&mut self, counts: &[Expr], tile: &str) -> Expr {
+    pub(super) fn lpt(&mut self, counts: &[Expr], tile: &str) -> Expr {
         let (tiles, outer) = (counts.last().expect("a grid dimension").clone(), &counts[..counts.len() - 1]);
         let outer = outer.iter().cloned().reduce(|a, b| Expr::infix(Operator::Mul, a, b)).unwrap_or(Expr::Int(1));
         let section = Expr::Int(i64::from(self.schedule.section));

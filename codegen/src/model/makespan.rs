@@ -15,7 +15,7 @@ pub(super) enum Order {
     /// As numbered: the tiles of the last grid dimension fastest.
     Grid,
     /// Longest tiles first, the other dimensions fastest within so many of them.
-    LongestFirst {
+    Lpt {
         /// Programs of the other dimensions that form a section.
         section: u64,
     },
@@ -57,7 +57,7 @@ fn played(work: &[f64], last: u64, outer: u64, slots: f64, order: Order) -> f64 
     };
     match order {
         Order::Grid => (0..outer).for_each(|_| (0..last).for_each(|tile| take(of_tile(tile)))),
-        Order::LongestFirst { section } => {
+        Order::Lpt { section } => {
             let mut tiles: Vec<f64> = (0..last).map(of_tile).collect();
             tiles.sort_by(|a, b| b.total_cmp(a));
             let mut left = outer;
@@ -108,17 +108,17 @@ mod tests {
     fn longest_first_ends_sooner() {
         let work: Vec<f64> = (1..=8).map(f64::from).collect();
         let grid = makespan(&work, 8, 3, 4.0, Order::Grid, None);
-        let first = makespan(&work, 8, 3, 4.0, Order::LongestFirst { section: 3 }, None);
+        let first = makespan(&work, 8, 3, 4.0, Order::Lpt { section: 3 }, None);
         assert_eq!(first, 27.0, "3 * 36 / 4, with no remainder");
         assert!(grid > first, "{grid}");
         // Sections of one head each begin with a long program again.
-        assert!(makespan(&work, 8, 3, 4.0, Order::LongestFirst { section: 1 }, None) >= first);
+        assert!(makespan(&work, 8, 3, 4.0, Order::Lpt { section: 1 }, None) >= first);
     }
 
     #[test]
     fn what_is_played_meets_the_formula_where_programs_are_many() {
         let work: Vec<f64> = (1..=32).map(f64::from).collect();
-        for order in [Order::Grid, Order::LongestFirst { section: 32 }] {
+        for order in [Order::Grid, Order::Lpt { section: 32 }] {
             let (few, many) = (makespan(&work, 32, 95, 128.0, order, None), makespan(&work, 32, 97, 128.0, order, None));
             assert!((many / few - 97.0 / 95.0).abs() < 0.05, "{few} {many}");
         }

@@ -99,7 +99,7 @@ impl Profile {
             persistent: schedule.persistent,
             order: match schedule.order {
                 WorkOrder::Grid => Order::Grid,
-                WorkOrder::LongestFirst => Order::LongestFirst { section: schedule.section.into() },
+                WorkOrder::Lpt => Order::Lpt { section: schedule.section.into() },
             },
             prepared: schedule.outer_stages > 1,
             spills: spills(planned.predicted.registers, schedule),

@@ -98,7 +98,7 @@ impl Prepared {
             Some(folded) => Some(folded.with_size(sizes).ok_or_else(|| Error::Illegal {
                 arch: self.arch,
                 reasons: vec![format!(
-                    "fold=heads takes heads, as many in every group, {}; fold=off takes any",
+                    "pack_gqa=on takes heads, as many in every group, {}; pack_gqa=off takes any",
                     launches::FOLDING_SIZES
                 )],
             })?),
@@ -168,7 +168,7 @@ fn read_again(profile: &Profile, programs: &Programs, sizes: &BTreeMap<String, i
     let (last, outer) = (programs.last as f64, programs.outer as f64);
     let section = match profile.order {
         Order::Grid => slots / last,
-        Order::LongestFirst { section } => section as f64,
+        Order::Lpt { section } => section as f64,
     };
     let section = section.clamp(1.0, outer);
     // Heads of a group read the same keys.

@@ -115,6 +115,7 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use super::super::envelope::VERSION;
     use super::super::record::{Candidate, Measurement, Outcome};
     use super::super::store::Store;
     use super::super::{Bucket, DeviceKey, NO_NVRTC};
@@ -217,10 +218,12 @@ mod tests {
         cache.keep_tuning(&tuning(64, 1.0));
         let path = only_entry(dir.path(), "tuning");
         let good = fs::read(&path).expect("reads");
-        let mut older = good.clone();
-        older[16] = 1;
-        fs::write(&path, older).expect("writes");
-        assert_eq!(cache.tuning(&tuning(64, 1.0).key), None);
+        for version in 1..VERSION {
+            let mut older = good.clone();
+            older[16..20].copy_from_slice(&version.to_le_bytes());
+            fs::write(&path, older).expect("writes");
+            assert_eq!(cache.tuning(&tuning(64, 1.0).key), None);
+        }
         // A whole entry under the name of another key.
         let mut other = tuning(64, 1.0);
         other.key.arch = "sm_80".to_owned();
@@ -230,8 +233,9 @@ mod tests {
         fs::write(&other_path, good).expect("writes");
         assert_eq!(cache.tuning(&other.key), None);
         let warnings = warnings.lock().expect("no panic");
-        assert!(warnings[0].contains("it is of format version 1, and this is version 2"), "{}", warnings[0]);
-        assert!(warnings[1].contains("it holds the entry of another key"), "{}", warnings[1]);
+        assert!(warnings[0].contains("it is of format version 1, and this is version 3"), "{}", warnings[0]);
+        assert!(warnings[1].contains("it is of format version 2, and this is version 3"), "{}", warnings[1]);
+        assert!(warnings[2].contains("it holds the entry of another key"), "{}", warnings[2]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) struct FoldPlan {
 }
 
 impl FoldPlan {
-    /// Of the rows that `fold=heads` folds of a kernel, if it has such.
+    /// Of the rows that `pack_gqa=on` folds of a kernel, if it has such.
     pub fn of(kernel: &ir::Kernel, binding: &Binding) -> Option<Self> {
         folded_rows(kernel, binding).map(|rows| Self::new(&rows, kernel).expect("the names are the kernel's own"))
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use flashtile_codegen::{BLayout, Combine, Fold, Persistent, Precompute, Schedule, TensorOp};
+use flashtile_codegen::{BLayout, Fixup, PackGqa, Persistent, Precompute, Schedule, TensorOp};
 
 /// Kinds whose best prediction is beyond this factor of the best of all wait with the rest.
 const PROMISING: f64 = 2.0;
@@ -25,8 +25,8 @@ pub(super) struct KindOf {
     /// Whether blocks stay for several programs.
     stays: bool,
     split: bool,
-    combine: Combine,
-    fold: Fold,
+    fixup: Fixup,
+    pack_gqa: PackGqa,
     precompute: Precompute,
     b_layout: BLayout,
 }
@@ -36,7 +36,7 @@ const WIDE: u32 = 112;
 
 impl KindOf {
     pub fn of(schedule: &Schedule) -> Self {
-        let split = schedule.splits > 1;
+        let split = schedule.split_k > 1;
         Self {
             tensor_op: schedule.tensor_op,
             block_m: schedule.block_m,
@@ -45,8 +45,8 @@ impl KindOf {
             wide: schedule.block_n >= WIDE,
             stays: schedule.persistent != Persistent::Off,
             split,
-            combine: if split { schedule.combine } else { Combine::Kernel },
-            fold: schedule.fold,
+            fixup: if split { schedule.fixup } else { Fixup::Kernel },
+            pack_gqa: schedule.pack_gqa,
             precompute: schedule.precompute,
             b_layout: schedule.b_layout,
         }

@@ -387,7 +387,7 @@ mod tests {
                 Schedule::default(),
                 Schedule { stages: 1, ..Schedule::default() },
                 Schedule { block_m: 24, ..Schedule::default() },
-                Schedule { shared: SharedLayout::Plain, ..Schedule::default() },
+                Schedule { swizzle: SharedLayout::Plain, ..Schedule::default() },
             ]),
             cache: Cache::with_warnings(dir.path(), |line| panic!("{line}")),
             ..TuneOptions::default()
@@ -397,7 +397,7 @@ mod tests {
         let predicted: Vec<_> = report.record.candidates.iter().filter(|c| c.outcome == Outcome::Predicted).collect();
         assert_eq!(predicted.len(), 2, "{:?}", report.record.candidates);
         assert!(predicted.iter().all(|c| c.report.as_ref().is_some_and(|r| r.registers > 0)));
-        let conflicting = report.record.candidates.iter().find(|c| c.schedule.shared == SharedLayout::Plain).expect("is kept");
+        let conflicting = report.record.candidates.iter().find(|c| c.schedule.swizzle == SharedLayout::Plain).expect("is kept");
         let Outcome::Rejected { stage: Stage::Conflicts, reason } = &conflicting.outcome else { panic!("{conflicting:?}") };
         assert!(reason.contains("ldmatrix") && reason.contains("attention.rs:") && reason.contains("8-way"), "{reason}");
         let illegal = report.record.candidates.last().expect("is kept");

@@ -44,7 +44,7 @@ const VERSIONS: [Version; 7] = [
     // The post counts 64 chunks of keys: tiles of 16 by 16, of one warp.
     Version {
         name: "v1",
-        knobs: "shared=plain,loop_order=interchanged,block_m=16,block_n=16,warps=1",
+        knobs: "swizzle=off,loop_order=interchanged,block_m=16,block_n=16,warps=1",
         head_dim: 32,
         over: None,
         published: Some(166.47),
@@ -52,27 +52,27 @@ const VERSIONS: [Version; 7] = [
     },
     Version {
         name: "v1, tiles of 32",
-        knobs: "shared=plain,loop_order=interchanged",
+        knobs: "swizzle=off,loop_order=interchanged",
         head_dim: 32,
         over: Some("v1"),
         published: None,
         profiled: None,
     },
     // Published as 6% faster than v1, without a time.
-    Version { name: "v2", knobs: "shared=plain", head_dim: 32, over: Some("v1"), published: Some(157.0), profiled: Some(V2) },
+    Version { name: "v2", knobs: "swizzle=off", head_dim: 32, over: Some("v1"), published: Some(157.0), profiled: Some(V2) },
     Version {
         name: "v2 padded head dim",
-        knobs: "shared=plain",
+        knobs: "swizzle=off",
         head_dim: 64,
         over: Some("v2"),
         published: None,
         profiled: Some(Profiled { store_ways: Some(3.4), ..NONE }),
     },
-    Version { name: "v2 padded rows", knobs: "shared=padded", head_dim: 32, over: Some("v2"), published: None, profiled: None },
-    Version { name: "v2 swizzled", knobs: "shared=xor", head_dim: 32, over: Some("v2"), published: None, profiled: None },
+    Version { name: "v2 padded rows", knobs: "swizzle=padded", head_dim: 32, over: Some("v2"), published: None, profiled: None },
+    Version { name: "v2 swizzled", knobs: "swizzle=xor", head_dim: 32, over: Some("v2"), published: None, profiled: None },
     Version {
         name: "v2, K transposed before",
-        knobs: "shared=plain,b_layout=pretransposed",
+        knobs: "swizzle=off,b_layout=pretransposed",
         head_dim: 32,
         over: Some("v2"),
         published: Some(34.0),

@@ -320,13 +320,13 @@ fn small_grid(name: &'static str, caption: &'static str, m: i64) -> Table {
         let ours = |series, launch: Launch| Cell { series, work: Work::Ours(launch.into()), published: None, profiled: None };
         let peer = Peer { what: Library::Sdpa, like: like(How::Tuned), causal: false };
         let cells = vec![
-            ours("in order", fixed("splits=1")),
-            ours("8, kernel", fixed("splits=8,combine=kernel")),
-            ours("8, semaphore", fixed("splits=8,combine=semaphore")),
-            ours("8, cluster", fixed("splits=8,combine=cluster")),
-            ours("32, kernel", fixed("splits=32,combine=kernel")),
-            ours("32, semaphore", fixed("splits=32,combine=semaphore")),
-            ours("32, tree", fixed("splits=32,combine=tree")),
+            ours("in order", fixed("split_k=1")),
+            ours("8, kernel", fixed("split_k=8,fixup=kernel")),
+            ours("8, semaphore", fixed("split_k=8,fixup=semaphore")),
+            ours("8, cluster", fixed("split_k=8,fixup=cluster")),
+            ours("32, kernel", fixed("split_k=32,fixup=kernel")),
+            ours("32, semaphore", fixed("split_k=32,fixup=semaphore")),
+            ours("32, tree", fixed("split_k=32,fixup=tree")),
             ours("tuned", like(How::Tuned)),
             Cell { series: "SDPA", work: Work::Peer(peer), published: None, profiled: None },
         ];

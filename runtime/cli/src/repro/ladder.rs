@@ -24,11 +24,11 @@ struct Rung(&'static str, &'static str, f64);
 /// each other, each row tile loads its own fragments, and the softmax is as written. K is loaded in
 /// pairs from the start, V is not.
 const FIRST: &str = "operand_a=shared,running_max=exact,block_m=64,block_n=32,warps=2,copy=sync,stages=1,\
-    shared=plain,fragments=paired_k_major,batch_m=off,exponential=exp";
+    swizzle=off,fragments=paired_k_major,batch_m=off,exponential=exp";
 
 const RUNGS: [Rung; 7] = [
     Rung("01 base", "", 29.5),
-    Rung("02 swizzle", "block_n=128,warps=4,shared=xor", 165.0),
+    Rung("02 swizzle", "block_n=128,warps=4,swizzle=xor", 165.0),
     Rung("03 kvpipe", "copy=cp_async", 175.1),
     Rung("04 vpair", "fragments=paired", 175.7),
     Rung("05 exp2f", "exponential=exp2", 181.1),

@@ -1,7 +1,7 @@
 //! The kernels that a cell of an experiment runs: text, sizes, and how their schedule is found.
 
 use flashtile::{Arch, Elem, Facts, Kernel, Schedule, SourceText};
-use flashtile_codegen::{Combine, CopyOp, TensorOp};
+use flashtile_codegen::{CopyOp, Fixup, TensorOp};
 use flashtile_dsl::ir::SizeKind;
 
 use crate::failure::Result;
@@ -124,7 +124,7 @@ impl Launch {
                 _ => "it has no cp.async",
             },
             _ if !arch.tensor_ops.contains(&schedule.tensor_op) => "it has no such tensor product",
-            _ if schedule.combine == Combine::Cluster && !arch.clusters => "it has no clusters",
+            _ if schedule.fixup == Fixup::Cluster && !arch.clusters => "it has no clusters",
             _ => return self.lacks_shared_memory(&schedule, arch),
         };
         Ok(Some(feature.to_owned()))

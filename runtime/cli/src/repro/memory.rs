@@ -119,8 +119,8 @@ fn peak_memory() -> Section {
     let rows = rows(|Length(n, [naive, flash_mib], _)| {
         vec![
             // Of one part: nothing but S and P lies between launches.
-            ("naive", unfused(*n, &fixed(",splits=1")), Some(*naive)),
-            ("flash", flash("attention", *n, fixed(",splits=1")), Some(*flash_mib)),
+            ("naive", unfused(*n, &fixed(",split_k=1")), Some(*naive)),
+            ("flash", flash("attention", *n, fixed(",split_k=1")), Some(*flash_mib)),
             ("flash, tuned", flash("attention", *n, How::Tuned), None),
             ("naive, PyTorch", peer(Library::Naive, *n), None),
             ("SDPA", peer(Library::Sdpa, *n), None),
@@ -134,8 +134,8 @@ fn peak_memory() -> Section {
 fn traffic_rows() -> Vec<Row> {
     rows(|Length(n, ..)| {
         vec![
-            ("naive", unfused(*n, &fixed(",splits=1")), (*n == TRAFFIC.0).then_some(TRAFFIC.1)),
-            ("flash", flash("attention", *n, fixed(",splits=1")), None),
+            ("naive", unfused(*n, &fixed(",split_k=1")), (*n == TRAFFIC.0).then_some(TRAFFIC.1)),
+            ("flash", flash("attention", *n, fixed(",split_k=1")), None),
         ]
     })
 }

@@ -32,8 +32,8 @@ fn cases_and_drawn_schedules_pass_and_devices_agree() {
 fn a_profile_counts_conflicts_by_line() {
     let sandbox = Sandbox::new();
     let profile = "inspect attention --emit profile --arch sm_80 --dtype f16 --shape B=1,H=1,G=1,M=64,N=64,D=64 --schedule \
-                   tensor_op=mma_m16n8k16,block_m=64,block_n=64,warps=4,shared=";
-    let plain = run(&sandbox, &format!("{profile}plain"));
+                   tensor_op=mma_m16n8k16,block_m=64,block_n=64,warps=4,swizzle=";
+    let plain = run(&sandbox, &format!("{profile}off"));
     assert!(plain.succeeds().contains("8-way") && plain.stdout.contains("|         for j in tiles(N) {"), "{}", plain.stdout);
     let swizzled = run(&sandbox, &format!("{profile}xor --json")).json();
     let total = &swizzled[0]["total"];

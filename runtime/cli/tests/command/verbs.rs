@@ -49,7 +49,7 @@ fn every_stage_that_needs_no_compiler_is_shown() {
         let shown = sandbox.run(&format!("inspect causal_attention --emit {stage} --arch sm_80 --set D=64"));
         assert!(shown.succeeds().contains(text), "{stage}: {}", shown.stdout);
     }
-    let knobs = "shared=plain,block_m=64,block_n=64,warps=4";
+    let knobs = "swizzle=off,block_m=64,block_n=64,warps=4";
     let drawn = sandbox.run(&format!("inspect attention --emit layout --arch sm_80 --schedule {knobs} --svg tile.svg"));
     assert!(drawn.succeeds().contains("8-way bank conflicts"), "{}", drawn.stdout);
     let svg = std::fs::read_to_string(sandbox.path().join("tile.svg")).expect("drawn");

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use flashtile_codegen::{Arch, Facts, Fold, Ranker, Schedule};
+use flashtile_codegen::{Arch, Facts, PackGqa, Ranker, Schedule};
 
 use crate::cache::{Bucket, Cache, Candidate, DeviceKey, NO_NVRTC, Outcome, TuningKey, TuningRecord};
 use crate::device::Origin;
@@ -84,13 +84,13 @@ impl Choice<'_> {
     }
 
     /// What was tuned under other facts and serves these too. A winner for 32-bit index arithmetic serves 64-bit: it is a few
-    /// instructions of each program. If the winner has `fold=off`, it is stored for both kinds of arguments: those whose rows
+    /// instructions of each program. If the winner has `pack_gqa=off`, it is stored for both kinds of arguments: those whose rows
     /// can be folded and those whose rows cannot.
     fn tuned_for_other_facts(&self) -> Option<Candidate> {
         let narrow = Facts { wide: false, ..self.facts.clone() };
         let unfolded = Facts { foldable: !self.facts.foldable, ..narrow.clone() };
         let same = self.winner(&self.key(narrow)).filter(|w| self.facts.wide && is_measured(w));
-        same.or_else(|| self.winner(&self.key(unfolded)).filter(|w| is_measured(w) && w.schedule.fold == Fold::Off))
+        same.or_else(|| self.winner(&self.key(unfolded)).filter(|w| is_measured(w) && w.schedule.pack_gqa == PackGqa::Off))
     }
 
     fn predicted(&self, schedule: &Schedule) -> Option<f64> {
