@@ -75,6 +75,9 @@ impl Event {
 /// follow each other.
 type Trace<'a> = Vec<(u32, &'a Event)>;
 
+/// A role, the number of a program, and its trip counts; `None` is the end of the programs.
+type ProgramKey = (usize, usize, Option<Trips>);
+
 /// The roles of a plan, for one part. The events of a program are made once for each trip count,
 /// since cases share them.
 pub(super) struct Roles<'a> {
@@ -84,8 +87,8 @@ pub(super) struct Roles<'a> {
     names: HashMap<&'a str, VarId>,
     /// The loop around each loop.
     outer: &'a [Option<LoopId>],
-    /// By role, number of the program and trip counts; `None` for these is the end of the programs.
-    programs: BTreeMap<(usize, usize, Option<Trips>), Vec<(u32, Event)>>,
+    /// What each does in each.
+    programs: BTreeMap<ProgramKey, Vec<(u32, Event)>>,
     /// Statements that have no place in a role.
     misplaced: Faults,
 }
@@ -110,7 +113,7 @@ impl<'a> Roles<'a> {
     }
 
     /// What a role does in one program.
-    fn events(&mut self, (role, program, trips): &(usize, usize, Option<Trips>)) -> Vec<(u32, Event)> {
+    fn events(&mut self, (role, program, trips): &ProgramKey) -> Vec<(u32, Event)> {
         let (plan, part, program) = (self.plan, self.part, *program);
         let role = &plan.roles[*role];
         let (names, faults, events, lines) = (&self.names, &mut self.misplaced, Vec::new(), Vec::new());
