@@ -9,7 +9,7 @@ use flashtile_tests::odd_names::ODD_NAMES;
 /// Drawn schedules for each kernel and architecture.
 const DRAWS: usize = 24;
 
-const KERNELS: [(&str, Elem); 10] = [
+const KERNELS: [(&str, Elem); 11] = [
     (include_str!("../../runtime/kernels/attention.rs"), Elem::F16),
     (include_str!("../../runtime/kernels/causal_attention.rs"), Elem::Bf16),
     (include_str!("../../runtime/kernels/causal_rope_attention.rs"), Elem::F16),
@@ -20,6 +20,7 @@ const KERNELS: [(&str, Elem); 10] = [
     (include_str!("../kernels/doc.rs"), Elem::Bf16),
     (include_str!("../kernels/nest0.rs"), Elem::F16),
     (ODD_NAMES, Elem::F16),
+    (include_str!("../../runtime/kernels/attention.rs"), Elem::F32),
 ];
 
 fn instance(text: &str, elem: Elem) -> Instance {

@@ -105,7 +105,9 @@ impl Check<'_> {
         if t.columns * bytes > t.slabs * t.pitch {
             self.fault(format!("the columns of {} do not fit its pitch", t.name));
         }
-        let swizzled = t.layout == SharedLayout::Xor && !(t.pitch.is_power_of_two() && t.pitch >= 32);
+        // Chunks trade places within 128 bytes, or within a shorter row.
+        let whole = t.pitch.is_multiple_of(128) || (t.pitch.is_power_of_two() && t.pitch >= 32);
+        let swizzled = t.layout == SharedLayout::Xor && !whole;
         if swizzled || !t.pitch.is_multiple_of(16) || !t.rows.is_multiple_of(8) {
             self.fault(format!("the rows of {} have no such layout", t.name));
         }
