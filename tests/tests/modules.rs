@@ -51,3 +51,22 @@ fn circles_are_found_where_they_are() {
     assert_eq!(modules.circles_of_rooms(), [circle(&["a", "b"])]);
     assert_eq!(modules.arrows.len(), 3, "{:?}", modules.arrows);
 }
+
+/// Plans and lowering know no text, and only the rules of legality compare instructions: all else
+/// asks an instruction what it is like.
+#[test]
+fn plans_know_no_templates_and_nobody_compares_instructions() {
+    let mut wrong = Vec::new();
+    for source in flashtile_tests::sources::sources(&folder("codegen/src")) {
+        let text = std::fs::read_to_string(folder("codegen/src").join(&source.file)).expect("a source");
+        let of = |name: &str| source.file.starts_with(name);
+        if (of("plan") || of("lower")) && text.contains("flashtile_templates") {
+            wrong.push(format!("{} uses templates", source.file.display()));
+        }
+        let compares = ["tensor_op ==", "tensor_op !="].iter().any(|comparison| text.contains(comparison));
+        if compares && !of("arch.rs") && !of("legality.rs") {
+            wrong.push(format!("{} compares instructions", source.file.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}

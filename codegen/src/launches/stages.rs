@@ -12,7 +12,7 @@ use super::precompute::{Sides, precompute};
 use super::pretranspose::pretranspose;
 use super::split::{groups, split};
 use super::staged::{NotStaged, Staged};
-use crate::arch::{Arch, CopyOp, TensorOp};
+use crate::arch::{Arch, CopyOp};
 use crate::instance::Instance;
 use crate::schedule::{BLayout, Fixup, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Walk};
 
@@ -116,7 +116,7 @@ fn exchange_loops(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotS
 /// Knobs that do not go with loops that are exchanged.
 fn against_interchange(schedule: &Schedule) -> Vec<String> {
     let mut reasons = Vec::new();
-    if schedule.tensor_op == TensorOp::Wgmma || schedule.copy == CopyOp::Tma {
+    if schedule.tensor_op.is_asynchronous() || schedule.copy == CopyOp::Tma {
         reasons.push(
             "loop_order=interchanged makes a loop in a loop, which the roles of wgmma do not walk: take ffma or mma.sync"
                 .to_owned(),
