@@ -8,5 +8,6 @@ pub mod mutants;
 pub mod odd_names;
 pub mod plan_mutants;
 pub mod planted;
+pub mod random;
 pub mod sass;
 pub mod sources;

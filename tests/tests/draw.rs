@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use flashtile::conformance::kernels::KERNELS;
 use flashtile_codegen::{ARCHS, Arch, Facts, Instance, KNOBS, Schedule, TensorOp, check, draw, drawn_values, plans};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
+use flashtile_tests::random::numbers;
 
 const ATTENTION: &str = include_str!("../../runtime/kernels/attention.rs");
 const CAUSAL_ATTENTION: &str = include_str!("../../runtime/kernels/causal_attention.rs");
@@ -27,15 +28,6 @@ fn instance_of(text: &str, elem: Elem, alignment: u32, head_dim: i64) -> Instanc
     let dims = dims.filter(|(name, _)| text.contains(&format!("const {name}")));
     let binding = Binding::new(&kernel, elem, dims);
     Instance { facts: Facts { alignment, ..Facts::best(&kernel) }, kernel, binding }
-}
-
-/// A generator of Knuth's MMIX, its upper bits.
-fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
-    let mut state = seed;
-    move |bound| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) % bound as u64) as usize
-    }
 }
 
 fn drawn(instance: &Instance, arch: &'static Arch, seed: u64) -> Vec<Schedule> {

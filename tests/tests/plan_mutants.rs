@@ -21,6 +21,7 @@ use flashtile_codegen::plan::Plan;
 use flashtile_codegen::{check, draw, plans};
 use flashtile_dsl::ir::{Direction, ParamKind, SizeExpr};
 use flashtile_tests::plan_mutants::{Change, changes};
+use flashtile_tests::random::Numbers;
 
 const ATTENTION: &str = include_str!("../../runtime/kernels/attention.rs");
 const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
@@ -101,21 +102,6 @@ const CHANGES: usize = 24;
 const D: i64 = 32;
 /// Instructions without progress that no kernel here comes near.
 const STALL: u64 = 20_000;
-
-/// A generator of Knuth's MMIX, its upper bits.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % bound.max(1) as u64) as usize
-    }
-
-    /// Roughly normal.
-    fn value(&mut self) -> f64 {
-        (0..6).map(|_| self.below(1000) as f64 / 1000.0).sum::<f64>() - 3.0
-    }
-}
 
 type Sizes = BTreeMap<String, i64>;
 

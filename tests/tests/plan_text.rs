@@ -5,6 +5,7 @@ use flashtile_codegen::plan::{Plan, PlanFile, Stmt};
 use flashtile_codegen::{ARCHS, Arch, Facts, Generated, Instance, Schedule, draw, generate, generate_from};
 use flashtile_dsl::ir::{Binding, Elem, SourceText, Span};
 use flashtile_tests::odd_names::ODD_NAMES;
+use flashtile_tests::random::numbers;
 
 /// Drawn schedules for each kernel and architecture.
 const DRAWS: usize = 24;
@@ -32,15 +33,6 @@ fn instance(text: &str, elem: Elem) -> Instance {
 
 fn sm(name: &str) -> &'static Arch {
     Arch::named(name).expect("in the table")
-}
-
-/// A generator of Knuth's MMIX, its upper bits.
-fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
-    let mut state = seed;
-    move |bound| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) % bound as u64) as usize
-    }
 }
 
 /// The plan, with no statement from a place in a text.

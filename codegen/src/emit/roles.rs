@@ -12,7 +12,7 @@ use super::writer::{BODY, Writer};
 use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::names;
-use crate::plan::{Expr, Iteration, Operator, Param, Stmt, StmtOp, TileId, WORK_SLOTS, effects};
+use crate::plan::{Expr, Iteration, Operator, Param, Stmt, StmtOp, TileId, WORK_SLOTS, any, effects};
 use crate::schedule::Persistent;
 
 impl Writer<'_> {
@@ -66,7 +66,7 @@ impl Writer<'_> {
 
     fn consumers(&mut self, body: &[Stmt]) -> Result<String, Error> {
         let mut out = self.places(0)?;
-        if takes_turns(body) {
+        if any(body, &|op| *op == StmtOp::TakeTurn) {
             self.wrappers.insert(Wrapper::NamedBarrier);
             out.push_str(&self.render(&FirstTurn { groups: self.groups() })?);
         }
@@ -205,9 +205,4 @@ impl Writer<'_> {
         }
         self.nested(&WorkDynamicConsumers { programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body)
     }
-}
-
-/// Whether warpgroups take turns.
-fn takes_turns(body: &[Stmt]) -> bool {
-    body.iter().any(|s| s.op == StmtOp::TakeTurn || s.op.bodies().into_iter().any(takes_turns))
 }

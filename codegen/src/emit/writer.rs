@@ -14,7 +14,9 @@ use crate::abi::Abi;
 use crate::arch::Arch;
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{Atom, Expr, Guard, Iteration, LetType, Operator, Plan, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId};
+use crate::plan::{
+    Atom, Expr, Guard, Iteration, LetType, Operator, Plan, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId, any,
+};
 use crate::schedule::{Schedule, Walk};
 
 /// When a launch waits for the one before it, which has not ended when this one begins.
@@ -156,7 +158,7 @@ impl Writer<'_> {
         for (name, value) in [("first_row", first_row), ("first_column", "2 * (lane % 4)".to_owned())] {
             body.push_str(&self.render(&Let { r#type: "int".into(), name: name.into(), value })?);
         }
-        if !self.plan().roles.iter().any(|role| loads_fragments(&role.body)) {
+        if !self.plan().roles.iter().any(|role| any(&role.body, &loads_fragments)) {
             return Ok(());
         }
         let kinds: BTreeSet<(u32, u32)> = self.plan().tiles.iter().map(|t| (t.pitch, t.swizzle())).collect();
@@ -425,9 +427,6 @@ pub(super) fn parenthesized(text: &str) -> String {
 }
 
 /// Whether a statement loads fragments with `ldmatrix`.
-fn loads_fragments(body: &[Stmt]) -> bool {
-    body.iter().any(|s| {
-        matches!(s.op, StmtOp::LoadFragments { .. } | StmtOp::Dot { atom: Atom::Mma { .. }, .. })
-            || s.op.bodies().into_iter().any(loads_fragments)
-    })
+fn loads_fragments(op: &StmtOp) -> bool {
+    matches!(op, StmtOp::LoadFragments { .. } | StmtOp::Dot { atom: Atom::Mma { .. }, .. })
 }

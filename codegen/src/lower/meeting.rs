@@ -26,7 +26,7 @@ use flashtile_dsl::ir::{AxisId, BlockId, Op, OpId, ProgramDim, ValueId};
 
 use super::context::{AfterMeeting, Home, Lowering};
 use crate::error::Error;
-use crate::plan::{Expr, Guard, LoopInfo, MeetBy, Meeting, Operator, Stmt, StmtOp, VarId, state_bytes};
+use crate::plan::{Expr, Guard, LoopInfo, MeetBy, Meeting, Operator, Stmt, StmtOp, VarId, any, state_bytes};
 use crate::rewrite::edit;
 use crate::schedule::{Fixup, Walk};
 
@@ -202,8 +202,8 @@ impl Lowering<'_> {
     pub(super) fn end_meeting(&mut self) -> Result<(), Error> {
         let Some(AfterMeeting { at, guard }) = self.after_meeting.take() else { return Ok(()) };
         let body = self.out.split_off(at);
-        let of_block = |s: &Stmt| {
-            matches!(s.op, StmtOp::Copy { .. } | StmtOp::Compute { .. } | StmtOp::Barrier | StmtOp::Commit | StmtOp::Wait(_))
+        let of_block = |op: &StmtOp| {
+            matches!(op, StmtOp::Copy { .. } | StmtOp::Compute { .. } | StmtOp::Barrier | StmtOp::Commit | StmtOp::Wait(_))
         };
         if guard == Guard::OwnWarps && any(&body, &of_block) {
             let what = "a tile in shared memory after the loop, where warps of a cluster go on by themselves";
@@ -216,8 +216,4 @@ impl Lowering<'_> {
         }
         Ok(())
     }
-}
-
-fn any(body: &[Stmt], found: &impl Fn(&Stmt) -> bool) -> bool {
-    body.iter().any(|s| found(s) || s.op.bodies().into_iter().any(|b| any(b, found)))
 }

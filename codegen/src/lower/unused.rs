@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::plan::{Expr, GlobalTile, Guard, InputSource, MeetBy, Plan, Stmt, StmtOp};
+use crate::plan::{Expr, MeetBy, Plan, Stmt, StmtOp, any};
 
 /// Removes constants that no statement names: what a kernel may ask for is defined before it is known whether it does.
 pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
@@ -15,7 +15,7 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
             }
         }
         names_in(&plan.programs, &mut used);
-        if let Some(meeting) = plan.meeting.as_ref().filter(|_| meets(&body)) {
+        if let Some(meeting) = plan.meeting.as_ref().filter(|_| any(&body, &|op| matches!(op, StmtOp::SaveState(_)))) {
             used.insert(meeting.part.clone());
             if meeting.by == MeetBy::Semaphore {
                 names_in(&meeting.group, &mut used);
@@ -28,11 +28,6 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
             return body;
         }
     }
-}
-
-/// Whether some statement is one of programs that meet.
-fn meets(body: &[Stmt]) -> bool {
-    body.iter().any(|s| matches!(s.op, StmtOp::SaveState(_)) || s.op.bodies().into_iter().any(meets))
 }
 
 fn count(body: &[Stmt]) -> usize {
@@ -55,43 +50,12 @@ fn keep_used(body: Vec<Stmt>, used: &HashSet<String>) -> Vec<Stmt> {
 
 fn collect_names(body: &[Stmt], used: &mut HashSet<String>) {
     for stmt in body {
-        let tile = |tile: &GlobalTile, used: &mut HashSet<String>| {
-            for e in [&tile.origin, &tile.row_stride, &tile.rows_present, &tile.columns_present] {
-                names_in(e, used);
-            }
-        };
-        match &stmt.op {
-            StmtOp::Let { value, .. } | StmtOp::Map { value, .. } | StmtOp::Pack { value, .. } => names_in(value, used),
-            StmtOp::Copy { from, .. } | StmtOp::Load { from, .. } => tile(from, used),
-            StmtOp::Compute { to, inputs, shared } => {
-                to.iter().for_each(|t| names_in(&t.value, used));
-                shared.iter().for_each(|s| names_in(&s.value, used));
-                for input in inputs {
-                    match &input.from {
-                        InputSource::Tile(..) => {}
-                        InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => tile(from, used),
-                    }
-                }
-            }
-            StmtOp::Store { to, value, .. } => {
-                tile(to, used);
-                names_in(value, used);
-            }
-            StmtOp::When { guard: Guard::Vote { condition, .. }, .. } => names_in(condition, used),
-            StmtOp::Fill { at, .. } => at.iter().for_each(|e| names_in(e, used)),
-            _ => {}
-        }
-        for body in stmt.op.bodies() {
-            collect_names(body, used);
-        }
+        stmt.op.expressions().into_iter().for_each(|e| names_in(e, used));
+        stmt.op.bodies().into_iter().for_each(|body| collect_names(body, used));
     }
 }
 
 /// The identifiers of an expression.
 fn names_in(e: &Expr, used: &mut HashSet<String>) {
-    e.visit(&mut |e| {
-        if let Expr::Name(text) | Expr::Element(text, _) | Expr::RowPosition(text) | Expr::ColumnPosition(text) = e {
-            used.insert(text.clone());
-        }
-    });
+    e.visit(&mut |e| used.extend(e.own_name().map(str::to_owned)));
 }

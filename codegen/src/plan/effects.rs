@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Expr, GlobalTile, Guard, InputSource, OperandA, Plan, Stmt, StmtOp, VarId};
+use super::{Expr, Guard, InputSource, OperandA, Plan, Stmt, StmtOp, VarId};
 
 /// Names that statements read and write.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -38,12 +38,6 @@ impl Effects {
             }
         });
     }
-
-    fn read_tile(&mut self, tile: &GlobalTile) {
-        for e in [&tile.origin, &tile.row_stride, &tile.rows_present, &tile.columns_present] {
-            self.read_expression(e);
-        }
-    }
 }
 
 /// The effects of a statement, those of nested ones included. Tiles in shared memory are not among them: rings order these.
@@ -55,15 +49,10 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
             found.join(effects(plan, stmt));
         }
     };
+    stmt.op.expressions().into_iter().for_each(|e| found.read_expression(e));
     match &stmt.op {
-        StmtOp::Let { name, value, .. } => {
-            found.read_expression(value);
-            found.writes.insert(name.clone());
-        }
-        StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. } => {
-            found.read_expression(value);
-            found.writes.insert(name(*to));
-        }
+        StmtOp::Let { name, .. } => drop(found.writes.insert(name.clone())),
+        StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } => drop(found.writes.insert(name(*to))),
         StmtOp::Reduce { to, from, .. } => {
             found.reads.insert(name(*from));
             found.writes.insert(name(*to));
@@ -83,37 +72,22 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
             found.writes.insert(name(*acc));
         }
         StmtOp::Stage { from, .. } => drop(found.reads.insert(name(*from))),
-        StmtOp::Copy { from, .. } => found.read_tile(from),
-        StmtOp::Compute { to, inputs, shared } => {
-            to.iter().for_each(|t| found.read_expression(&t.value));
-            shared.iter().for_each(|s| found.read_expression(&s.value));
-            for input in inputs {
-                match &input.from {
-                    InputSource::Tile(..) => {}
-                    InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => {
-                        found.read_tile(from);
-                        found.reads.insert(MEMORY.to_owned());
-                    }
-                }
+        StmtOp::Compute { inputs, .. } => {
+            if inputs.iter().any(|input| !matches!(input.from, InputSource::Tile(..))) {
+                found.reads.insert(MEMORY.to_owned());
             }
         }
-        StmtOp::Load { to, from } => {
-            found.read_tile(from);
+        StmtOp::Load { to, .. } => {
             found.reads.insert(MEMORY.to_owned());
             found.writes.insert(name(*to));
         }
-        StmtOp::Store { to, value, variable, .. } => {
-            found.read_tile(to);
-            found.read_expression(value);
+        StmtOp::Store { variable, .. } => {
             found.reads.extend(variable.map(name));
             found.writes.insert(MEMORY.to_owned());
         }
         StmtOp::When { guard, body, otherwise } => {
             match guard {
-                Guard::Vote { condition, flag, .. } => {
-                    found.read_expression(condition);
-                    found.writes.extend(flag.map(name));
-                }
+                Guard::Vote { flag, .. } => found.writes.extend(flag.map(name)),
                 Guard::Flag(v) => drop(found.reads.insert(name(*v))),
                 Guard::Exists(_) | Guard::Cut(_) | Guard::OneLeft(_) | Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => {}
             }
@@ -121,20 +95,20 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
             nested(&mut found, otherwise);
         }
         StmtOp::Loop { body, .. } | StmtOp::Step { body, .. } | StmtOp::Work(body) => nested(&mut found, body),
-        StmtOp::Fill { at, .. } => at.iter().for_each(|e| found.read_expression(e)),
         StmtOp::SaveState(from) => {
             found.reads.extend(from.iter().map(|&v| name(v)));
             found.writes.insert(MEMORY.to_owned());
             meeting(plan, &mut found);
         }
-        StmtOp::LoadState { to, from } => {
-            from.iter().for_each(|e| found.read_expression(e));
+        StmtOp::LoadState { to, .. } => {
             found.reads.insert(MEMORY.to_owned());
             found.writes.extend(to.iter().map(|&v| name(v)));
             meeting(plan, &mut found);
         }
         StmtOp::AwaitPart | StmtOp::PassPart => meeting(plan, &mut found),
-        StmtOp::ClusterBarrier
+        StmtOp::Copy { .. }
+        | StmtOp::Fill { .. }
+        | StmtOp::ClusterBarrier
         | StmtOp::Commit
         | StmtOp::Wait(_)
         | StmtOp::Barrier

@@ -51,6 +51,7 @@ mod pressure;
 mod rename;
 mod text;
 mod verify;
+mod visit;
 
 pub(crate) use effects::{Effects, effects};
 pub use expr::{Builtin, Cast, Expr, Function, Operator, Param, Prefix, Shape};
@@ -58,6 +59,7 @@ pub use pressure::peak;
 pub use text::{PlanFile, TextError};
 pub(crate) use verify::state_bytes;
 pub use verify::verify;
+pub(crate) use visit::any;
 
 use flashtile_dsl::ir::{Elem, ReduceOp, Span};
 

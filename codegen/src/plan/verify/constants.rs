@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::fault::Faults;
 use super::trips::loop_of;
-use crate::plan::{Expr, GlobalTile, Guard, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan, Slot, Stmt, StmtOp, TileId};
+use crate::plan::{Expr, Guard, InputSource, Iteration, LoopId, MeetBy, Plan, Slot, Stmt, StmtOp, TileId};
 
 /// The constants that are used where they are not declared, and those that are declared twice.
 pub(super) fn faults(plan: &Plan) -> Faults {
@@ -60,11 +60,6 @@ impl Walk<'_> {
         names.iter().for_each(|name| self.name(name));
     }
 
-    fn global(&mut self, tile: &GlobalTile) {
-        let GlobalTile { origin, row_stride, rows_present, column_stride, columns_present, .. } = tile;
-        [origin, row_stride, rows_present, column_stride, columns_present].into_iter().for_each(|e| self.uses(e));
-    }
-
     /// An iteration that is computed from the bounds of its loop, and the coordinate if it is relative to the one in progress.
     fn iteration(&mut self, iteration: Iteration) {
         let l = &self.plan.loops[loop_of(iteration)];
@@ -95,17 +90,14 @@ impl Walk<'_> {
                 self.uses(value);
                 self.declare(name);
             }
-            StmtOp::Map { value, .. } | StmtOp::Pack { value, .. } => self.uses(value),
-            StmtOp::Copy { tile, slot, from } => {
-                self.slot(*tile, *slot);
-                self.global(from);
-            }
             StmtOp::Compute { to, inputs, shared } => {
                 self.scopes.push(HashSet::new());
                 for input in inputs {
                     match &input.from {
                         InputSource::Tile(tile, slot) => self.slot(*tile, *slot),
-                        InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => self.global(from),
+                        InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => {
+                            from.expressions().into_iter().for_each(|e| self.uses(e));
+                        }
                     }
                     self.declare(&input.name);
                 }
@@ -118,18 +110,6 @@ impl Walk<'_> {
                     self.uses(&computed.value);
                 }
                 self.scopes.pop();
-            }
-            StmtOp::LoadFragments { tile, slot, .. } => self.slot(*tile, *slot),
-            StmtOp::Dot { a, b, b_slot, .. } => {
-                if let OperandA::Tile(tile, slot) = a {
-                    self.slot(*tile, *slot);
-                }
-                self.slot(*b, *b_slot);
-            }
-            StmtOp::Load { from, .. } => self.global(from),
-            StmtOp::Store { to, value, .. } => {
-                self.global(to);
-                self.uses(value);
             }
             StmtOp::When { guard, body, otherwise } => {
                 self.guard(guard);
@@ -152,31 +132,16 @@ impl Walk<'_> {
                 self.block_with([coordinate], body);
             }
             StmtOp::Work(body) => {
-                let programs = self.plan.programs.clone();
-                self.uses(&programs);
+                self.uses(&self.plan.programs);
                 self.block(body);
             }
-            StmtOp::Fill { at, .. } => at.iter().for_each(|e| self.uses(e)),
-            StmtOp::LoadState { from, .. } => {
-                from.iter().for_each(|e| self.uses(e));
-                self.meeting();
+            op => {
+                op.tiles().into_iter().for_each(|(tile, slot)| self.slot(tile, slot));
+                op.expressions().into_iter().for_each(|e| self.uses(e));
+                if let StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::SaveState(_) | StmtOp::LoadState { .. } = op {
+                    self.meeting();
+                }
             }
-            StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::SaveState(_) => self.meeting(),
-            StmtOp::Reduce { .. }
-            | StmtOp::QuadSum(_)
-            | StmtOp::QuadMax(_)
-            | StmtOp::Commit
-            | StmtOp::Wait(_)
-            | StmtOp::Barrier
-            | StmtOp::Stage { .. }
-            | StmtOp::Acquire { .. }
-            | StmtOp::Release(_)
-            | StmtOp::Advance(_)
-            | StmtOp::ReleaseBefore(_)
-            | StmtOp::WgmmaWait(_)
-            | StmtOp::TakeTurn
-            | StmtOp::PassTurn
-            | StmtOp::ClusterBarrier => {}
         }
     }
 

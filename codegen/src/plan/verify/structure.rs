@@ -6,6 +6,7 @@
 use flashtile_dsl::ir::Elem;
 
 use super::fault::Faults;
+use super::trips::loop_of;
 use crate::arch::WARPGROUP;
 use crate::plan::{
     Atom, Builtin, Computed, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan, Shape,
@@ -142,81 +143,17 @@ impl Check<'_> {
     /// Whether everything that a statement names by its number exists.
     fn ids_exist(&mut self, op: &StmtOp) -> bool {
         let plan = self.plan;
-        let (mut tiles, mut variables, mut loops) = (Vec::<TileId>::new(), Vec::<VarId>::new(), Vec::<LoopId>::new());
-        let mut of = |slot: &Slot| match slot {
-            Slot::Only => {}
-            Slot::Of(Iteration::First(id, _) | Iteration::Ahead(id, _) | Iteration::Behind(id, _) | Iteration::Last(id)) => {
-                loops.push(*id);
-            }
-        };
+        let (tiles, variables) = (op.tiles(), op.variables());
+        let slots = tiles.iter().filter_map(|&(_, slot)| if let Slot::Of(iteration) = slot { Some(iteration) } else { None });
+        let mut loops: Vec<LoopId> = slots.map(loop_of).collect();
         match op {
-            StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } | StmtOp::Load { to, .. } => variables.push(*to),
-            StmtOp::Reduce { to, from, .. } => variables.extend([*to, *from]),
-            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => variables.push(*v),
-            StmtOp::Copy { tile, slot, .. } | StmtOp::Fill { tile, slot, .. } | StmtOp::Acquire { tile, slot } => {
-                tiles.push(*tile);
-                of(slot);
-            }
-            StmtOp::Compute { to, inputs, .. } => {
-                for Computed { tile, slot, .. } in to {
-                    tiles.push(*tile);
-                    of(slot);
-                }
-                for input in inputs {
-                    if let InputSource::Tile(tile, slot) = &input.from {
-                        tiles.push(*tile);
-                        of(slot);
-                    }
-                }
-            }
-            StmtOp::LoadFragments { to, tile, slot } => {
-                variables.push(*to);
-                tiles.push(*tile);
-                of(slot);
-            }
-            StmtOp::Dot { acc, a, b, b_slot, .. } => {
-                variables.push(*acc);
-                tiles.push(*b);
-                of(b_slot);
-                match a {
-                    OperandA::Tile(tile, slot) => {
-                        tiles.push(*tile);
-                        of(slot);
-                    }
-                    OperandA::Packed(v) => variables.push(*v),
-                }
-            }
-            StmtOp::Stage { tile, from } => {
-                tiles.push(*tile);
-                variables.push(*from);
-            }
-            StmtOp::Store { variable, .. } => variables.extend(variable),
-            StmtOp::When { guard, .. } => match guard {
-                Guard::Exists(iteration) => of(&Slot::Of(*iteration)),
-                Guard::Cut(ids) => loops.extend(ids),
-                Guard::Vote { flag, .. } => variables.extend(flag),
-                Guard::Flag(v) => variables.push(*v),
-                Guard::OneLeft(id) => loops.push(*id),
-                Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => {}
-            },
-            StmtOp::Loop { id, .. } => loops.push(*id),
-            StmtOp::Step { at, .. } => of(&Slot::Of(*at)),
-            StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => tiles.push(*tile),
-            StmtOp::SaveState(from) => variables.extend(from),
-            StmtOp::LoadState { to, .. } => variables.extend(to),
-            StmtOp::Let { .. }
-            | StmtOp::Commit
-            | StmtOp::Wait(_)
-            | StmtOp::Barrier
-            | StmtOp::WgmmaWait(_)
-            | StmtOp::TakeTurn
-            | StmtOp::PassTurn
-            | StmtOp::Work(_)
-            | StmtOp::AwaitPart
-            | StmtOp::PassPart
-            | StmtOp::ClusterBarrier => {}
+            StmtOp::When { guard: Guard::Exists(iteration), .. } => loops.push(loop_of(*iteration)),
+            StmtOp::When { guard: Guard::Cut(ids), .. } => loops.extend(ids),
+            StmtOp::When { guard: Guard::OneLeft(id), .. } | StmtOp::Loop { id, .. } => loops.push(*id),
+            StmtOp::Step { at, .. } => loops.push(loop_of(*at)),
+            _ => {}
         }
-        let exist = tiles.iter().all(|&t| t < plan.tiles.len())
+        let exist = tiles.iter().all(|&(tile, _)| tile < plan.tiles.len())
             && variables.iter().all(|&v| v < plan.variables.len())
             && loops.iter().all(|&l| l < plan.loops.len());
         if !exist {
@@ -467,8 +404,7 @@ impl Check<'_> {
     }
 
     fn global(&mut self, tile: &GlobalTile) {
-        let GlobalTile { origin, row_stride, rows_present, column_stride, columns_present, .. } = tile;
-        [origin, row_stride, rows_present, column_stride, columns_present].into_iter().for_each(|e| self.uniform(e));
+        tile.expressions().into_iter().for_each(|e| self.uniform(e));
     }
 
     /// Every element that an expression reads has a value where the expression is evaluated.
