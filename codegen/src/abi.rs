@@ -124,7 +124,8 @@ impl SizeTerm {
     }
 }
 
-/// Rows of grouped heads as rows of one tile (`pack_gqa=on`): how the tensors of a call look to its launches.
+/// Rows of grouped heads as rows of one tile (`pack_gqa=on`): how the tensors of a call look to its
+/// launches.
 ///
 /// `heads` heads come in `groups` groups, the heads of a group one after the other, and each has `rows` rows. The launches have a
 /// size that the kernel text does not have, the rows of a group, and address dimensions `(heads, rows)` of a tensor as

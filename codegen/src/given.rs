@@ -1,5 +1,6 @@
-//! Plans that come and go: those of a schedule for whoever wants to look at them or edit them, and code from plans that are
-//! given. [`generate_planned`] verifies the plans that are given as it verifies all.
+//! Plans that come and go: those of a schedule for whoever wants to look at them or edit them, and
+//! code from plans that are given. [`generate_planned`] verifies the plans that are given as it
+//! verifies all.
 
 use crate::arch::Arch;
 use crate::artifact::Generated;
@@ -10,11 +11,13 @@ use crate::plan::Plan;
 use crate::planning::{planned, planned_from};
 use crate::schedule::Schedule;
 
-/// As [`crate::generate()`], from these plans in place of those that the launches of the schedule have by themselves: one plan for
-/// each launch, in order. [`plans`] gives the launches' own. The verifier judges the plans that are given as it judges any.
+/// As [`crate::generate()`], from these plans in place of those that the launches of the schedule
+/// have by themselves: one plan for each launch, in order. [`plans`] gives the launches' own. The
+/// verifier judges the plans that are given as it judges any.
 ///
 /// # Errors
-/// As [`crate::generate()`]; [`Error::PlanCount`] for another number of plans, [`Error::RefusedPlan`] with the verifier's reasons.
+/// As [`crate::generate()`]; [`Error::PlanCount`] for another number of plans,
+/// [`Error::RefusedPlan`] with the verifier's reasons.
 pub fn generate_from(
     plans: Vec<Plan>,
     instance: &Instance,

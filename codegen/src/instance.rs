@@ -30,8 +30,8 @@ impl Facts {
         Self { positive: BTreeSet::new(), alignment: 2, foldable: false, wide: false }
     }
 
-    /// What code that was generated under these facts takes for granted, in words, and arguments with the other facts do not
-    /// have; empty if it may be launched on them.
+    /// What code that was generated under these facts takes for granted, in words, and arguments
+    /// with the other facts do not have; empty if it may be launched on them.
     pub fn beyond(&self, others: &Self) -> Vec<String> {
         let mut beyond: Vec<String> = self.positive.difference(&others.positive).map(|name| format!("{name} > 0")).collect();
         if self.alignment > others.alignment {

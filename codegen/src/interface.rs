@@ -1,5 +1,6 @@
-//! Whether a plan keeps to the tensors of its kernel: it stores every tensor that the kernel stores and no other, and loads only
-//! those that the kernel loads. A plan knows tensors by name alone, so that its verifier cannot tell.
+//! Whether a plan keeps to the tensors of its kernel: it stores every tensor that the kernel stores
+//! and no other, and loads only those that the kernel loads. A plan knows tensors by name alone, so
+//! that its verifier cannot tell.
 
 use std::collections::BTreeSet;
 

@@ -20,8 +20,8 @@ use crate::plan::{self, MeetBy, Plan};
 use crate::rewrite;
 use crate::schedule::{Persistent, RunningMax, Schedule};
 
-/// Checks a schedule without generating code. The reasons against a schedule that is legal otherwise are what the plan
-/// verifier says of its plans.
+/// Checks a schedule without generating code. The reasons against a schedule that is legal
+/// otherwise are what the plan verifier says of its plans.
 pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Legality {
     match planned(instance, schedule, arch) {
         Ok(planned) => planned.legality(),
@@ -47,7 +47,8 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// What the plan verifier says of the plans, and what they do with tensors that their kernels do not.
+    /// What the plan verifier says of the plans, and what they do with tensors that their kernels
+    /// do not.
     pub fn faults(&self) -> Vec<String> {
         let of = |launch: &PlannedLaunch| {
             let mut faults = plan::verify(&launch.plan);
@@ -186,8 +187,8 @@ fn state_scratch(launch: &PlannedLaunch) -> Option<Scratch> {
     Some(Scratch { name: meeting.memory.clone(), elem: Elem::F32, shape })
 }
 
-/// Plans one launch, or takes the plan that is given. Of one that only follows or prepares, the estimate of registers is no reason:
-/// what it loads is used at once.
+/// Plans one launch, or takes the plan that is given. Of one that only follows or prepares, the
+/// estimate of registers is no reason: what it loads is used at once.
 fn planned_launch(piece: Piece, given: Option<Plan>, is_main: bool, arch: &'static Arch) -> Result<PlannedLaunch, Error> {
     let Piece { instance, schedule } = &piece;
     let (normal, assumed) = rewrite::normalize(&instance.kernel, &instance.facts, schedule);

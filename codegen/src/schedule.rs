@@ -127,8 +127,8 @@ choices! {
     WorkOrder {
         /// As numbered: the last grid dimension fastest.
         Grid = "grid",
-        /// Longest processing time first: programs with the longest loops first, the outer dimensions fastest within a
-        /// section of them.
+        /// Longest processing time first: programs with the longest loops first, the outer
+        /// dimensions fastest within a section of them.
         Lpt = "lpt",
     }
 }
@@ -192,7 +192,8 @@ choices! {
 }
 
 choices! {
-    /// Whose rows a tile of rows holds. GQA is grouped-query attention: several heads read the same keys.
+    /// Whose rows a tile of rows holds. GQA is grouped-query attention: several heads read the same
+    /// keys.
     PackGqa {
         /// Those of one head.
         Off = "off",

@@ -40,7 +40,8 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
                 let ahead = candidates_in_place(&main, arch).into_iter();
                 all.extend(ahead.map(|schedule| Schedule { precompute, ..schedule }));
             }
-            // The compiler made a wrong kernel: this schedule says so among the rejected candidates.
+            // The compiler made a wrong kernel: this schedule says so among the rejected
+            // candidates.
             None if can_precompute(instance, precompute) => all.push(Schedule { precompute, ..smallest() }),
             None => {}
         }
@@ -126,8 +127,8 @@ pub(crate) struct FoldedSpace {
 }
 
 impl FoldedSpace {
-    /// None if the rows of no heads can be folded, or if the folded kernel came out wrong: generating
-    /// code with `pack_gqa=on` says so.
+    /// None if the rows of no heads can be folded, or if the folded kernel came out wrong:
+    /// generating code with `pack_gqa=on` says so.
     pub fn of(instance: &Instance) -> Option<Self> {
         let made = if instance.facts.foldable { launches::fold(&instance.kernel).ok() } else { None }?;
         Some(Self { kernel: made.main, folded: made.folded?, all: OnceLock::new() })

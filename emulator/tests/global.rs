@@ -143,8 +143,9 @@ fn a_semaphore_with_a_fault_is_told_with_both_lines() {
     // A flag that is written plainly races with those who wait for it.
     assert!(races(1, 4, 64, &replaced(TURNS, &[("st.release.gpu.global", "st.global")])).contains(&(10, 23)));
     let (findings, _) = run(1, 4, 64, &replaced(TURNS, &[(AFTER, "")]), &Options::default());
-    // Blocks run side by side: which race is found first differs from run to run. Block 1 always finds this one, because the
-    // lanes beside the first of its warp 0 wait for their first lane, and read after block 0 has written.
+    // Blocks run side by side: which race is found first differs from run to run. Block 1 always
+    // finds this one, because the lanes beside the first of its warp 0 wait for their first lane,
+    // and read after block 0 has written.
     let of_block = |race: &String| race.contains("k.rs:20: `ld.global.u32`") && race.contains("in block (1, 0, 0)");
     let mut races = findings.iter().filter(|f| f.kind == FindingKind::GlobalRace).map(ToString::to_string);
     let race = races.find(of_block).expect("a race that block 1 finds");

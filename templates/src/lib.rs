@@ -1,7 +1,7 @@
 //! CUDA C templates of flashtile and the typed contexts they are rendered from.
 //!
-//! Every line of CUDA and PTX that flashtile emits is in `cuda/*.cu.j2` of this crate. What stands in
-//! them is rendered by the code generator: the text of expressions and of addresses.
+//! Every line of CUDA and PTX that flashtile emits is in `cuda/*.cu.j2` of this crate. What stands
+//! in them is rendered by the code generator: the text of expressions and of addresses.
 //!
 //! | folder | subject |
 //! | --- | --- |

@@ -1,7 +1,8 @@
 //! Plans with one change: a statement dropped, doubled or moved, or what it is about changed.
 //!
-//! [`changes`] lists every change of a plan, [`Change::of`] makes the changed plan. A change is a place and what is done there, so
-//! that a list of all changes is small and any of them can be made by itself.
+//! [`changes`] lists every change of a plan, [`Change::of`] makes the changed plan. A change is a
+//! place and what is done there, so that a list of all changes is small and any of them can be made
+//! by itself.
 
 use flashtile_codegen::plan::{Guard, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp};
 

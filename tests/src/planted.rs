@@ -1,8 +1,10 @@
-//! Faults planted in plans: the first statement that is as wanted is changed, and the verifier is asked.
+//! Faults planted in plans: the first statement that is as wanted is changed, and the verifier is
+//! asked.
 
 use flashtile_codegen::plan::{Plan, Stmt, StmtOp, verify};
 
-/// Changes the first statement that `change` accepts, which is given its list and its place there; whether there was one.
+/// Changes the first statement that `change` accepts, which is given its list and its place there;
+/// whether there was one.
 pub fn change_first(body: &mut Vec<Stmt>, change: &mut dyn FnMut(&mut Vec<Stmt>, usize) -> bool) -> bool {
     for index in 0..body.len() {
         if change(body, index) {

@@ -1,5 +1,6 @@
-//! Code from plans that are given: the launches' own plans give the same code, an edited plan gives the edited code, the
-//! verifier refuses a wrong one, and launches keep to what plans assume. Needs NVRTC, no GPU.
+//! Code from plans that are given: the launches' own plans give the same code, an edited plan gives
+//! the edited code, the verifier refuses a wrong one, and launches keep to what plans assume. Needs
+//! NVRTC, no GPU.
 
 use flashtile::conformance::{Case, cases};
 use flashtile::device::GivenPlans;

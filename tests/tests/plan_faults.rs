@@ -1,5 +1,6 @@
-//! Planted faults that do not depend on the order of copies and products: names, shapes, places in shared memory, branches, and
-//! what one of the programs that meet does for all. The faults of copies, rings and products are in `plan.rs` and `roles.rs`.
+//! Planted faults that do not depend on the order of copies and products: names, shapes, places in
+//! shared memory, branches, and what one of the programs that meet does for all. The faults of
+//! copies, rings and products are in `plan.rs` and `roles.rs`.
 
 use flashtile_codegen::plan::{Builtin, Expr, Guard, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, plans};
@@ -249,7 +250,8 @@ fn a_barrier_where_only_cut_tiles_are_is_caught() {
     says(&faults, "in a branch that may not be taken");
 }
 
-/// What is written in a branch is not written where the branch is not taken, whichever role it is of.
+/// What is written in a branch is not written where the branch is not taken, whichever role it is
+/// of.
 #[test]
 fn a_variable_that_only_a_branch_writes_is_caught() {
     for (plan, role) in [(block("stages=2"), 0), (roles("stages=2"), CONSUMERS)] {

@@ -1,10 +1,11 @@
-//! The plan verifier against the emulator: plans with one change, drawn from all changes of plans of every path. What the verifier
-//! accepts is compiled and executed for loops of no, one, two, and more iterations, with tiles that are cut, in several orders of
-//! execution: the emulator must find nothing. The verifier does not judge arithmetic, so that a plan that it accepts may compute
+//! The plan verifier against the emulator: plans with one change, drawn from all changes of plans
+//! of every path. What the verifier accepts is compiled and executed for loops of no, one, two, and
+//! more iterations, with tiles that are cut, in several orders of execution: the emulator must find
+//! nothing. The verifier does not judge arithmetic, so that a plan that it accepts may compute
 //! wrong numbers; those are counted. Needs NVRTC, no GPU.
 //!
-//! The test command takes the same sample every time. `FLASHTILE_SEED` draws another one, `FLASHTILE_MUTANTS=N` takes N changes
-//! of each plan, and `FLASHTILE_MUTANTS=all` all of them.
+//! The test command takes the same sample every time. `FLASHTILE_SEED` draws another one,
+//! `FLASHTILE_MUTANTS=N` takes N changes of each plan, and `FLASHTILE_MUTANTS=all` all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -105,8 +106,8 @@ const STALL: u64 = 20_000;
 
 type Sizes = BTreeMap<String, i64>;
 
-/// Sizes of the launches of a kernel: no, one, two, and more tiles of `tile` positions to walk, whole and cut; a whole and a cut
-/// tile of rows, two of them, and part of one.
+/// Sizes of the launches of a kernel: no, one, two, and more tiles of `tile` positions to walk,
+/// whole and cut; a whole and a cut tile of rows, two of them, and part of one.
 fn shapes(kernel: &BoundKernel, rows: i64, tile: i64) -> Vec<Sizes> {
     let walks = [(rows, 0), (1, 8), (rows + 8, tile), (rows, 2 * tile - 8), (3, 3 * tile), (rows + 1, 4 * tile + 8)];
     // The trips of two loops do not go along with each other.

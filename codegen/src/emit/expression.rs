@@ -17,7 +17,8 @@ pub(super) enum Domain {
     Column,
     /// Element `[mt][nt][e]` of an accumulator fragment.
     Accumulator,
-    /// Pair `[mt][nt][r]` of an accumulator fragment, for packing: its lower (0) or upper (1) element.
+    /// Pair `[mt][nt][r]` of an accumulator fragment, for packing: its lower (0) or upper (1)
+    /// element.
     Pair(u8),
     /// Element `[piece][e]` of a thread's parts of the rows of a tile in shared memory.
     Part,
@@ -154,7 +155,8 @@ fn render(e: &Expr, domain: Domain, outer: u8) -> String {
             (format!("{first} + {column}"), 12)
         }
         Expr::Call(f, operands) => (call(*f, operands, domain), 16),
-        // What is the same in all columns goes to one side, so that a column is compared as a constant.
+        // What is the same in all columns goes to one side, so that a column is compared as a
+        // constant.
         Expr::Infix(operator, a, b) if operator.is_order() && a.is_column() && !b.has_column() => {
             let (column, first) = column(a, domain);
             (format!("{column} {} {} - {first}", operator.symbol(), render(b, domain, 12)), 10)

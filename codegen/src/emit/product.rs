@@ -10,7 +10,7 @@ impl Writer<'_> {
     /// Address of this warp's rows of a tile.
     pub(super) fn warp_rows(&self, tile: TileId, slot: Slot) -> String {
         let t = &self.plan().tiles[tile];
-        format!("{} + warp * {}", self.slot_address(tile, slot), t.rows / (self.plan().computing_threads() / 32) * t.pitch)
+        format!("{} + warp * {}", self.slot_address(tile, slot), t.rows / self.plan().computing_warps() * t.pitch)
     }
 
     pub(super) fn load_fragments(&mut self, to: VarId, tile: TileId, slot: Slot) -> Result<String, Error> {

@@ -25,7 +25,7 @@ impl Writer<'_> {
         let tiles = plan.tiles.iter().filter_map(|t| Some((t.slots, t.barriers?)));
         let work = plan.work_ring.map(|at| (WORK_SLOTS, at));
         let rings = tiles.chain(work).map(|(slots, at)| RingBarriers { slots, full: at, empty: at + 8 * slots }).collect();
-        out.push_str(&self.render(&Barriers { rings, warps: self.plan().computing_threads() / 32 })?);
+        out.push_str(&self.render(&Barriers { rings, warps: self.plan().computing_warps() })?);
         out.push_str(&self.meet_launches());
         for role in &plan.roles {
             self.producer = role.name == "producer";
@@ -85,7 +85,7 @@ impl Writer<'_> {
     }
 
     fn groups(&self) -> u32 {
-        self.plan().computing_threads() / 32 / WARPGROUP
+        self.plan().computing_warps() / WARPGROUP
     }
 
     /// Addresses of the full and the empty mbarrier of a ring's next slot, and the step to the one after.

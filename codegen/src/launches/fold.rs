@@ -67,7 +67,8 @@ pub fn why_not_fold_shared(kernel: &Kernel) -> Option<NotFolded> {
     candidates.iter().find(|heads| heads.share_tiles()).and_then(|heads| heads.fold().err())
 }
 
-/// Why the rows of heads that read the same keys cannot be folded, if the kernel has such: what is not known of the arguments.
+/// Why the rows of heads that read the same keys cannot be folded, if the kernel has such: what is
+/// not known of the arguments.
 pub fn why_not_folded(instance: &Instance) -> Option<String> {
     let made = if instance.facts.foldable { None } else { first_fold(&instance.kernel).ok() };
     made.map(|(main, folded)| format!("it is not known that {}", folded.text(&main)))

@@ -79,8 +79,8 @@ impl Launches {
     }
 }
 
-/// The schedule of a launch beside the main one, which moves little and computes less: small blocks,
-/// so that there are many, or `tall` ones.
+/// The schedule of a launch beside the main one, which moves little and computes less: small
+/// blocks, so that there are many, or `tall` ones.
 fn beside_main(instance: &Instance, main: &Schedule, tall: bool, arch: &'static Arch) -> Schedule {
     let (block_m, warps) = if tall { (64, 4) } else { (16, 1) };
     Schedule {

@@ -10,8 +10,9 @@
 //! Of many parts a *group* kernel merges some at a time, side by side, and the combine kernel merges the groups. A group is
 //! consecutive parts, so that the order is the same; what is rescaled how often is not.
 //!
-//! The *joined* kernel does both: the loop over its part, then the loop over the parts with `of_part` in place of the loads, then
-//! what the text does after its loop. How a program learns what another one has computed is not said: see [`crate::Fixup`].
+//! The *joined* kernel does both: the loop over its part, then the loop over the parts with
+//! `of_part` in place of the loads, then what the text does after its loop. How a program learns
+//! what another one has computed is not said: see [`crate::Fixup`].
 //!
 //! The references of merged states pass through `visible_or_zero`, whether the text has that or not: a part that has seen
 //! nothing (`m = -inf`) then counts nothing, and NaN of a part stays NaN.
@@ -215,8 +216,8 @@ impl<'k> Splitter<'k> {
         edit::finished(kernel)
     }
 
-    /// Puts a loop over `count` of the stored parts in place of the loop: those from `first` on, from nothing seen; or all, from
-    /// the initial values of the text. It carries what is needed.
+    /// Puts a loop over `count` of the stored parts in place of the loop: those from `first` on,
+    /// from nothing seen; or all, from the initial values of the text. It carries what is needed.
     fn merge_stored(&self, kernel: &mut Kernel, between: &[Kept], count: u32, first: Option<ValueId>) {
         let tensors = carried::declare(kernel, between, Direction::In);
         let Op::For { axis, init, .. } = kernel.ops[self.loop_op].op.clone() else { unreachable!("a loop") };

@@ -22,8 +22,8 @@ pub struct Staged {
     pub between: Vec<String>,
     /// How `main` sees the tensors of a call, if not as the original does.
     pub folded: Option<Folded>,
-    /// Whether programs of `main` read each other's values (`of_part`). Lowering then asks the knobs
-    /// of the stage how the programs meet.
+    /// Whether programs of `main` read each other's values (`of_part`). Lowering then asks the
+    /// knobs of the stage how the programs meet.
     pub meets: bool,
     /// Keeps [`Staged::new`] the only way to make one.
     _verified: Verified,

@@ -153,7 +153,8 @@ fn split_loop(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotStage
     split(kernel, split_k, fixup).map_err(|e| e.wanting(&format!("split_k={split_k} needs one streaming reduction")))
 }
 
-/// Blocks of a cluster, as many as any launch may have (CUDA C++ Programming Guide, "Thread Block Clusters").
+/// Blocks of a cluster, as many as any launch may have (CUDA C++ Programming Guide, "Thread Block
+/// Clusters").
 const CLUSTERS: [u32; 3] = [2, 4, 8];
 
 /// Why the parts of a loop cannot be combined so.
@@ -174,7 +175,8 @@ pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<String> {
         reasons.push(format!("{fixup} has no parts to combine: split_k=1"));
     }
     if schedule.persistent != Persistent::Off {
-        // Of a program that waits, the one before may be of a block that has not begun, and never will while others wait.
+        // Of a program that waits, the one before may be of a block that has not begun, and never
+        // will while others wait.
         reasons.push(format!("{fixup} takes blocks of one program each, in the order of the programs: persistent=off"));
     }
     if schedule.fixup == Fixup::Cluster {

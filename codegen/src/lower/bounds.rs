@@ -1,4 +1,5 @@
-//! Makes padding harmless: values outside of the extents are overwritten where an analysis ([`super::padding`]) asks for it.
+//! Makes padding harmless: values outside of the extents are overwritten where an analysis
+//! ([`super::padding`]) asks for it.
 
 use flashtile_dsl::ir::{AxisId, Dim, ReduceOp, ValueId};
 
@@ -9,7 +10,8 @@ use crate::plan::{Expr, Guard, LoopId, Operator, StmtOp, VarId};
 use crate::schedule::Edges;
 
 impl Lowering<'_> {
-    /// What a reduction of `x` reads: the value in `from`, or a copy if its padding holds what another reduction wants.
+    /// What a reduction of `x` reads: the value in `from`, or a copy if its padding holds what
+    /// another reduction wants.
     pub(super) fn reduced(&mut self, x: ValueId, from: VarId, operation: ReduceOp) -> VarId {
         let held = self.classes.guards.get(&overwritten(self.kernel, x)).copied();
         let dims = self.kernel.tile(x).dims.clone();

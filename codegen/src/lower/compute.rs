@@ -115,7 +115,8 @@ impl Lowering<'_> {
         self.add_tile(name, elem, rows, columns, 1, false)
     }
 
-    /// The slot of a tile of its own: that of the iteration, where all products that read it are in the loop body itself.
+    /// The slot of a tile of its own: that of the iteration, where all products that read it are in
+    /// the loop body itself.
     fn own_slot(&self, operand: ValueId, group: &Group) -> Slot {
         let body = &self.kernel.blocks[group.block].ops;
         let owner = self.kernel.walk().into_iter().find_map(|(_, op)| match self.kernel.ops[op].op {
@@ -128,7 +129,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The slot of an input that the operand may take: of its type, streamed by the loop, and needed for nothing else.
+    /// The slot of an input that the operand may take: of its type, streamed by the loop, and
+    /// needed for nothing else.
     fn place_of(
         &self,
         operand: ValueId,
@@ -188,7 +190,8 @@ impl Lowering<'_> {
         self.classes.computed.has(operand) && users.iter().all(product)
     }
 
-    /// Whether other warps may still read one of these tiles, as far as the statements of this block show.
+    /// Whether other warps may still read one of these tiles, as far as the statements of this
+    /// block show.
     fn may_be_read(&self, tiles: &[TileId]) -> bool {
         for stmt in self.out.iter().rev() {
             match &stmt.op {

@@ -33,8 +33,9 @@ pub(super) struct Made {
     pub transposed: bool,
 }
 
-/// Accesses to tensors that are read and written, since the last barrier. Several lanes read an element of a row, and one of them
-/// stores it: a barrier stands between what is loaded and what is stored, and between that and the next load of it.
+/// Accesses to tensors that are read and written, since the last barrier. Several lanes read an
+/// element of a row, and one of them stores it: a barrier stands between what is loaded and what is
+/// stored, and between that and the next load of it.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Exchange {
     /// Something was loaded.
@@ -85,7 +86,8 @@ pub(super) struct Lowering<'a> {
     pub forced: HashMap<ValueId, VarId>,
     pub loops_by_axis: HashMap<AxisId, LoopId>,
     pub pending: Vec<Pending>,
-    /// Tiles that were waited for, and of which only a loop that may make no trip has made sure that other warps see them.
+    /// Tiles that were waited for, and of which only a loop that may make no trip has made sure
+    /// that other warps see them.
     pub landed: HashSet<TileId>,
     /// Tiles whose A fragments are in registers.
     pub fragments_of: HashMap<TileId, VarId>,

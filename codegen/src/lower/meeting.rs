@@ -1,7 +1,8 @@
 //! The loop over parts in a kernel whose programs walk the parts of another loop: they meet there, and merge what they have.
 //!
-//! Its body merges the state of one part into what is carried (see `launches/split.rs`). By a semaphore every program makes one
-//! iteration of it, the one of its own part, and what is carried goes from program to program:
+//! Its body merges the state of one part into what is carried (see `launches/split.rs`). By a
+//! semaphore every program makes one iteration of it, the one of its own part, and what is carried
+//! goes from program to program:
 //!
 //! ```text
 //! first part: carried = initial values      other parts: await part; carried = load state

@@ -2,7 +2,7 @@
 //!
 //! All of them are in cycles of a multiprocessor unless they say otherwise. They are data, so that
 //! `tests/examples/model.rs` can vary them: it fits them to one half of the measured cells and reports the error on
-//! the other half (docs/performance.md, "The cost model").
+//! the other half (docs/performance.md, "What decides at head dims and lengths of one's own").
 
 /// Numbers of the model that were fitted to measurements.
 #[derive(Clone, PartialEq, Debug)]

@@ -52,7 +52,8 @@ impl Units {
 }
 
 /// Rows that a row of a box takes more, if the tensor ends within the box: measured with 64 rows of
-/// scores a block, at head dims 80, 104, 112 and 120 (docs/performance.md, "The cost model").
+/// scores a block, at head dims 80, 104, 112 and 120 (docs/performance.md, "What decides at head
+/// dims and lengths of one's own").
 const CUT_ROW: f64 = 1.0;
 
 /// Counts a plan.

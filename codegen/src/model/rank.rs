@@ -3,8 +3,9 @@
 //! Planning a schedule takes milliseconds and does not depend on sizes. A [`Ranker`] keeps what it has planned, so that
 //! a ranking for further sizes takes microseconds a schedule.
 //!
-//! A ranking does not verify plans: to verify a plan takes as long as to make it, and few of those that are ranked become code.
-//! Those that do come through [`generate::generate_planned`], which verifies them, whoever ranked them.
+//! A ranking does not verify plans: to verify a plan takes as long as to make it, and few of those
+//! that are ranked become code. Those that do come through [`generate::generate_planned`], which
+//! verifies them, whoever ranked them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};

@@ -275,8 +275,8 @@ pub enum Expr {
     Float(f64),
     /// Integer constant.
     Int(i64),
-    /// A constant of the plan: of a [`super::StmtOp::Let`], a loop's coordinate, a shared value of a
-    /// [`super::StmtOp::Compute`].
+    /// A constant of the plan: of a [`super::StmtOp::Let`], a loop's coordinate, a shared value of
+    /// a [`super::StmtOp::Compute`].
     Name(String),
     /// A parameter of the launch.
     Param(Param),

@@ -23,8 +23,8 @@
 //!   the next slot is full, `Release` hands it back and goes on to the next. Each role has its own place in each ring, which it
 //!   keeps from program to program. A slot has two mbarriers: full (one arrival and the bytes of the copy) and empty (an arrival
 //!   of every consumer warp);
-//! * a `Dot` is asynchronous: it is issued as a group of its own, reads its operands and writes its accumulator until a `WgmmaWait`
-//!   says that no more than so many groups are in flight;
+//! * a `Dot` is asynchronous: it is issued as a group of its own, reads its operands and writes its
+//!   accumulator until a `WgmmaWait` says that no more than so many groups are in flight;
 //! * `TakeTurn` and `PassTurn` hand a token round the warpgroups of the consumers. The first warpgroup has it at the start;
 //! * `Work` repeats its body for each program that the block takes.
 //!
@@ -810,9 +810,14 @@ impl Plan {
         tiles.chain(barriers).chain(self.work_ring.map(|at| at + WORK_RING_BYTES)).chain(state).max().unwrap_or(0)
     }
 
+    /// Warps of a block that compute.
+    pub fn computing_warps(&self) -> u32 {
+        self.roles.last().map_or(0, |role| role.warps)
+    }
+
     /// Threads of a block that compute.
     pub fn computing_threads(&self) -> u32 {
-        self.roles.last().map_or(0, |r| r.warps * 32)
+        32 * self.computing_warps()
     }
 
     /// The variable that a value is, if it is just one.

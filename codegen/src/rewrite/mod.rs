@@ -1,5 +1,5 @@
-//! Rewrites from tile IR to tile IR that bring a kernel to the normal form the plan is made from. Those that make several
-//! launches of a kernel are in [`crate::launches`].
+//! Rewrites from tile IR to tile IR that bring a kernel to the normal form the plan is made from.
+//! Those that make several launches of a kernel are in [`crate::launches`].
 //!
 //! Each keeps the meaning of the kernel (under the facts it is given); each is printed by `inspect --emit ir`.
 

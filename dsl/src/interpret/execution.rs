@@ -131,7 +131,8 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
         let real = A::Real::from_f64;
         let tile = match op {
             Op::Constant(Elem::I32, x) => Tile::int(vec![], vec![*x as i32]),
-            // A constant of the text is an f32 in every arithmetic: the oracle measures rounding, not the text.
+            // A constant of the text is an f32 in every arithmetic: the oracle measures rounding,
+            // not the text.
             Op::Constant(_, x) => Tile::float(vec![], vec![real(f64::from(*x as f32))]),
             Op::Scalar(param) => match self.call.arguments[param.index()] {
                 Argument::F32(x) => Tile::float(vec![], vec![A::Real::from_f32(x)]),
@@ -373,7 +374,8 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
     fn joined(&self, result: ValueId, operands: &[ValueId]) -> (Vec<usize>, &[Dim]) {
         let kernel = self.call.kernel;
         let dims = &kernel.tile(result).dims;
-        // Operands whose dimensions are a subsequence: take every length from one that has the dimension.
+        // Operands whose dimensions are a subsequence: take every length from one that has the
+        // dimension.
         let length = |dim: &Dim| {
             operands
                 .iter()

@@ -417,8 +417,8 @@ impl<'l> Block<'l> {
             self.write_word(word, order, false, at, (place, bytes));
         }
         let (before, initialised) = if wide {
-            // Two words change at once only under the lock: without a look for races 64-bit atomics are
-            // exact only where blocks run in turn.
+            // Two words change at once only under the lock: without a look for races 64-bit atomics
+            // are exact only where blocks run in turn.
             let mut buffer = [0; 2];
             let initialised = region.load(offset, 8, &mut buffer);
             let before = u64::from(buffer[0]) | u64::from(buffer[1]) << 32;

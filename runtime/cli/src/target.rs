@@ -32,7 +32,7 @@ pub struct TargetFlags {
     #[arg(long, value_name = "KNOB=VALUE,..")]
     pub schedule: Option<String>,
     /// Start from the schedule that tuning found for this shape, not from the cost model's choice
-    #[arg(long, conflicts_with = "path")]
+    #[arg(long, conflicts_with = "plan")]
     pub tuned: bool,
 }
 
@@ -79,21 +79,21 @@ impl EmulationFlags {
 /// The flag that gives a plan in place of the compiler's.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PlanFlags {
-    /// Generate code from the plan in this file, such as an edited one that `inspect --emit plan` printed. It names its
-    /// schedule and architecture, and the types and constants of the kernel
-    #[arg(long = "plan", value_name = "FILE", conflicts_with_all = ["schedule", "arch"])]
-    path: Option<PathBuf>,
+    /// Generate code from the plan in this file, such as an edited one that `inspect --emit plan`
+    /// printed. It names its schedule and architecture, and the types and constants of the kernel
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["schedule", "arch"])]
+    plan: Option<PathBuf>,
 }
 
 impl PlanFlags {
     /// Whether a plan is given.
     pub fn is_given(&self) -> bool {
-        self.path.is_some()
+        self.plan.is_some()
     }
 
     /// The file, for a kernel of this text.
     pub fn read(&self, kernel: &BoundKernel) -> Result<Option<PlanFile>> {
-        let Some(path) = &self.path else { return Ok(None) };
+        let Some(path) = &self.plan else { return Ok(None) };
         let text = files::read_text(path)?;
         let read = PlanFile::read(&text, Some(&kernel.ir().source));
         Ok(Some(read.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?))

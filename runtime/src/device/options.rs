@@ -29,8 +29,9 @@ pub struct LaunchOptions {
     pub emulation: Emulation,
 }
 
-/// Plans to generate code from, such as edited ones: what [`flashtile_codegen::plans`] gives, one for each launch of a kernel.
-/// They take the place of the plans of a schedule, which stands beside them.
+/// Plans to generate code from, such as edited ones: what [`flashtile_codegen::plans`] gives, one
+/// for each launch of a kernel. They take the place of the plans of a schedule, which stands beside
+/// them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GivenPlans {
     /// The schedule that they were made under. It takes the place of [`LaunchOptions::schedule`].

@@ -27,13 +27,13 @@
 //! ```
 //!
 //! Offsets, pitches and sizes are in bytes; rows and columns in elements; tiles of a variable in 16
-//! rows and 8 columns. Statements that hold others have them in the lines below, two spaces
-//! further in. A line `#N` says that what follows comes from line N of the kernel text. `SLOT` is
-//! a tile, with an iteration in brackets if it is streamed: `k[j]` is the slot of the iteration in
-//! progress, `k[j+1]` of the next, `k[j-1]` of the one before, `k[j#0]` of the first, `k[j#last]` of
-//! the last. `GLOBAL` is a tile of a tensor:
-//! `TENSOR: ELEM at E, rows E by E, columns E by E[ full]`, its address, the rows and columns that
-//! exist, and the elements from one to the next; `full` if all columns of the padded tile exist.
+//! rows and 8 columns. Statements that hold others have them in the lines below, two spaces further
+//! in. A line `#N` says that what follows comes from line N of the kernel text. `SLOT` is a tile,
+//! with an iteration in brackets if it is streamed: `k[j]` is the slot of the iteration in
+//! progress, `k[j+1]` of the next, `k[j-1]` of the one before, `k[j#0]` of the first, `k[j#last]`
+//! of the last. `GLOBAL` is a tile of a tensor: `TENSOR: ELEM at E, rows E by E, columns E by E[
+//! full]`, its address, the rows and columns that exist, and the elements from one to the next;
+//! `full` if all columns of the padded tile exist.
 //!
 //! | statement | meaning |
 //! | --- | --- |

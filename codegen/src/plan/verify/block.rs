@@ -263,8 +263,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Executes branches of which any may be taken, or none. What only one of them writes is not written. Gives what the first
-    /// has written.
+    /// Executes branches of which any may be taken, or none. What only one of them writes is not
+    /// written. Gives what the first has written.
     fn branches(&mut self, body: &[Stmt], otherwise: &[Stmt], one_warp: bool) -> HashSet<VarId> {
         if body.iter().chain(otherwise).any(|stmt| !is_local(&stmt.op)) {
             self.faults.insert("a copy, a wait, a barrier or a turn in a branch that may not be taken");
@@ -438,7 +438,8 @@ impl<'a> State<'a> {
     }
 }
 
-/// Whether a statement, with those in it, concerns a warp alone: its registers, its rows, reads of tiles.
+/// Whether a statement, with those in it, concerns a warp alone: its registers, its rows, reads of
+/// tiles.
 fn is_local(op: &StmtOp) -> bool {
     match op {
         StmtOp::Let { .. }

@@ -1,7 +1,9 @@
-//! Names of constants: what an expression names is declared before it, in the same list of statements or one around it.
+//! Names of constants: what an expression names is declared before it, in the same list of
+//! statements or one around it.
 //!
-//! Constants are those of [`StmtOp::Let`], coordinates of loops, and the shared values and inputs of a [`StmtOp::Compute`].
-//! Variables are the subject of [`super::structure`] and of the symbolic execution.
+//! Constants are those of [`StmtOp::Let`], coordinates of loops, and the shared values and inputs
+//! of a [`StmtOp::Compute`]. Variables are the subject of [`super::structure`] and of the symbolic
+//! execution.
 
 use std::collections::HashSet;
 
@@ -60,7 +62,8 @@ impl Walk<'_> {
         names.iter().for_each(|name| self.name(name));
     }
 
-    /// An iteration that is computed from the bounds of its loop, and the coordinate if it is relative to the one in progress.
+    /// An iteration that is computed from the bounds of its loop, and the coordinate if it is
+    /// relative to the one in progress.
     fn iteration(&mut self, iteration: Iteration) {
         let l = &self.plan.loops[loop_of(iteration)];
         if matches!(iteration, Iteration::Ahead(..) | Iteration::Behind(..)) {
@@ -119,7 +122,8 @@ impl Walk<'_> {
             StmtOp::Loop { id, unroll, body, .. } => {
                 self.bounds(*id);
                 let coordinate = &self.plan.loops[*id].coordinate;
-                // Of iterations made several at a time each has its coordinate in a step of its own.
+                // Of iterations made several at a time each has its coordinate in a step of its
+                // own.
                 let name = if *unroll > 1 { pair(coordinate) } else { coordinate.clone() };
                 self.block_with([name], body);
             }

@@ -1,4 +1,5 @@
-//! Faults as they are found: each with the line at which it shows, if the plan was read from a text.
+//! Faults as they are found: each with the line at which it shows, if the plan was read from a
+//! text.
 
 use std::collections::BTreeSet;
 

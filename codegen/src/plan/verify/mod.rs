@@ -1,7 +1,7 @@
 //! The plan verifier: executes a plan symbolically, for several trip counts of every loop.
 //!
-//! Before that it checks, of every plan, that what statements name exists and has the shapes that they take ([`structure`]), and
-//! that constants are used where they are declared ([`constants`]).
+//! Before that it checks, of every plan, that what statements name exists and has the shapes that
+//! they take ([`structure`]), and that constants are used where they are declared ([`constants`]).
 //!
 //! Of a block where all warps copy and compute ([`block`]) it checks that
 //! * a read of a slot finds the iteration it wants, landed and visible to all threads that read it;
@@ -9,7 +9,8 @@
 //! * a tile that is computed in place is computed once, before a product reads it; a tile that is computed is visible to all
 //!   threads that read it, and is not computed while its last contents may still be read;
 //! * a statement names only iterations that exist;
-//! * copies, waits and barriers are not in branches that a warp takes by itself, or that a program may leave out;
+//! * copies, waits and barriers are not in branches that a warp takes by itself, or that a program
+//!   may leave out;
 //! * rows that are private to warps are written by the warp that reads them;
 //! * every copy is waited for before the end;
 //! * every variable is written before it is read, whichever branches are taken;
@@ -18,8 +19,8 @@
 //!
 //! Of a block with a producer and consumers ([`roles`]) it checks that
 //! * a product reads only slots that are acquired and hold the iteration it wants, from its issue until it is settled;
-//! * no slot is handed back while a product may read it, every slot that is acquired is handed back, and every slot that is
-//!   filled is acquired;
+//! * no slot is handed back while a product may read it, every slot that is acquired is handed
+//!   back, and every slot that is filled is acquired;
 //! * accumulators and packed operands are not touched while a product uses them, and every product is settled;
 //! * both roles agree on the parity of every phase, every wait ends, and turns are passed as often as taken.
 //!

@@ -85,7 +85,8 @@ impl Walk<'_> {
         match op {
             StmtOp::When { guard, body, otherwise } => {
                 if let Some(holds) = holds(self.plan, guard, self.part) {
-                    // Of the first part, or the last, there is one; of those that are not there is one if there are two.
+                    // Of the first part, or the last, there is one; of those that are not there is
+                    // one if there are two.
                     let one = holds || self.plan.meeting.as_ref().is_some_and(|m| m.parts == 2);
                     let alone = self.alone;
                     self.alone |= one;
@@ -121,7 +122,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Every state that is saved or loaded has the same kinds of values in the same order, and as many bytes as the meeting says.
+    /// Every state that is saved or loaded has the same kinds of values in the same order, and as
+    /// many bytes as the meeting says.
     fn state(&mut self, variables: &[VarId]) {
         let same = self.shapes == shapes(self.plan, variables);
         let fits = self.plan.meeting.as_ref().is_none_or(|m| state_bytes(self.plan, variables) == m.bytes);

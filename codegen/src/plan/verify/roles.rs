@@ -382,8 +382,8 @@ impl Tracer<'_> {
         }
     }
 
-    /// Branches of which any may be taken, or none: for hazards it is worse if it is, and for what is written if it is not.
-    /// What both of them write is written. Gives what the first writes.
+    /// Branches of which any may be taken, or none: for hazards it is worse if it is, and for what
+    /// is written if it is not. What both of them write is written. Gives what the first writes.
     fn branches(&mut self, body: &[Stmt], otherwise: &[Stmt]) -> BTreeSet<VarId> {
         let written = |events: &[Event]| -> BTreeSet<VarId> {
             events.iter().filter_map(|e| if let Event::Write(v) = e { Some(*v) } else { None }).collect()
@@ -419,7 +419,8 @@ impl Tracer<'_> {
     }
 }
 
-/// Makes writes of a branch that may not be taken writes that may not happen. In the branch, what it has written is known.
+/// Makes writes of a branch that may not be taken writes that may not happen. In the branch, what
+/// it has written is known.
 fn forget_writes(events: &mut [Event]) {
     let mut known = BTreeSet::new();
     for event in events {
@@ -614,7 +615,8 @@ impl<'a> Machine<'a> {
         }
         faults.at = 0;
         for tile in 0..self.slots.len() {
-            // A slot is handed back by all who waited for it: one that is full and was not handed back was not waited for.
+            // A slot is handed back by all who waited for it: one that is full and was not handed
+            // back was not waited for.
             let left = (0..self.slots[tile]).any(|slot| self.full[tile][slot].completed != self.empty[tile][slot].completed);
             if left {
                 faults.insert(format!("a slot of {} is filled, but never waited for and handed back", self.ring(tile)));

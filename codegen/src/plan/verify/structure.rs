@@ -1,5 +1,5 @@
-//! What must hold of a plan before it can be executed symbolically: what statements name exists, and tiles, fragments and
-//! expressions have the shapes that statements take.
+//! What must hold of a plan before it can be executed symbolically: what statements name exists,
+//! and tiles, fragments and expressions have the shapes that statements take.
 //!
 //! Nothing here depends on trip counts. Names of constants are the subject of [`super::constants`].
 
@@ -337,7 +337,7 @@ impl Check<'_> {
 
     /// Rows of a tile of which each warp has so many tiles of 16.
     fn rows(&self, m_tiles: u32) -> u32 {
-        16 * m_tiles * self.plan.roles.last().map_or(0, |role| role.warps)
+        16 * m_tiles * self.plan.computing_warps()
     }
 
     /// A tile holds so many rows and columns.

@@ -1,4 +1,5 @@
-//! The loops of a plan: which stands in which, and how many trips they make in the cases that are tried.
+//! The loops of a plan: which stands in which, and how many trips they make in the cases that are
+//! tried.
 
 use crate::plan::{Iteration, LoopId, Plan, Stmt, StmtOp};
 

@@ -146,7 +146,8 @@ fn rope_rows(how: fn() -> How, published: bool) -> Vec<Row> {
                 let ms = (l.n == SMALL_TILE_MS.0).then_some(SMALL_TILE_MS.1);
                 cells.push(("fused, tiles of 32", Work::Ours(small.into()), ms));
             }
-            // What the post calls outside: PyTorch rotates, our kernel attends. The sum of these two.
+            // What the post calls outside: PyTorch rotates, our kernel attends. The sum of these
+            // two.
             false => {
                 cells.push(("rotation alone, PyTorch", peer(Library::Rotate, l.n), None));
                 cells.push(("attention alone, ours", ours(l.n, How::Tuned), None));

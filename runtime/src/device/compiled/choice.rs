@@ -83,9 +83,10 @@ impl Choice<'_> {
         record.winning().filter(|w| self.predicted(&w.schedule).is_some()).cloned()
     }
 
-    /// What was tuned under other facts and serves these too. A winner for 32-bit index arithmetic serves 64-bit: it is a few
-    /// instructions of each program. If the winner has `pack_gqa=off`, it is stored for both kinds of arguments: those whose rows
-    /// can be folded and those whose rows cannot.
+    /// What was tuned under other facts and serves these too. A winner for 32-bit index arithmetic
+    /// serves 64-bit: it is a few instructions of each program. If the winner has `pack_gqa=off`,
+    /// it is stored for both kinds of arguments: those whose rows can be folded and those whose
+    /// rows cannot.
     fn tuned_for_other_facts(&self) -> Option<Candidate> {
         let narrow = Facts { wide: false, ..self.facts.clone() };
         let unfolded = Facts { foldable: !self.facts.foldable, ..narrow.clone() };

@@ -63,7 +63,8 @@ impl Emulator {
     }
 
     pub(super) fn change_memory<T>(&self, change: impl FnOnce(&mut GlobalMemory) -> T) -> T {
-        // A poisoned lock holds a memory like any other: changes of its list of buffers do not panic half-way.
+        // A poisoned lock holds a memory like any other: changes of its list of buffers do not
+        // panic half-way.
         change(&mut self.inner.memory.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
