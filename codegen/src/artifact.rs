@@ -11,6 +11,7 @@ use crate::abi::{Abi, FoldedRows, Scratch};
 use crate::arch::Arch;
 use crate::blocks;
 use crate::plan::Plan;
+use crate::reason::Reason;
 use crate::schedule::Schedule;
 
 /// Generated code and how to call it.
@@ -109,8 +110,8 @@ pub enum Limit {
 /// Whether a schedule is legal.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Legality {
-    /// All reasons against, in words; empty if it is legal.
-    pub reasons: Vec<String>,
+    /// All reasons against; empty if it is legal.
+    pub reasons: Vec<Reason>,
     /// Predicted resources (of what could be planned; zero if nothing could).
     pub predicted: Resources,
 }

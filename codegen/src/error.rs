@@ -2,24 +2,26 @@
 
 use flashtile_dsl::ir::Span;
 
+use crate::reason::{Reason, Summary};
+
 /// Why no code was generated.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum Error {
     /// The schedule is not legal for the kernel and architecture.
-    #[error("illegal schedule for {arch}: {}", reasons.join("; "))]
+    #[error("illegal schedule for {arch}: {}", Summary::of(reasons))]
     Illegal {
         /// The architecture.
         arch: &'static str,
         /// All reasons.
-        reasons: Vec<String>,
+        reasons: Vec<Reason>,
     },
     /// No schedule of the space is legal.
-    #[error("no legal schedule for {arch}: {}", reasons.join("; "))]
+    #[error("no legal schedule for {arch}: {}", Summary::of(reasons))]
     NoLegalSchedule {
         /// The architecture.
         arch: &'static str,
         /// Reasons of the schedules tried, without repetition.
-        reasons: Vec<String>,
+        reasons: Vec<Reason>,
     },
     /// The kernel uses something that no schedule of this compiler can execute on a GPU yet.
     #[error("{what}: not supported on a GPU yet; {instead}")]
@@ -57,6 +59,21 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same as reasons against a schedule.
+    pub(crate) fn into_reasons(self) -> Vec<Reason> {
+        let why = self.to_string();
+        match self {
+            Error::Illegal { reasons, .. } | Error::NoLegalSchedule { reasons, .. } => reasons,
+            Error::Unsupported { .. } => vec![Reason::Unsupported { why }],
+            Error::Unbound(_) => vec![Reason::Kernel { why }],
+            Error::WrongPlan(_)
+            | Error::RefusedPlan(_)
+            | Error::PlanCount { .. }
+            | Error::WrongKernel(_)
+            | Error::Template(_) => vec![Reason::Fault { why }],
+        }
+    }
+
     /// An [`Error::Unsupported`].
     pub(crate) fn unsupported(what: impl Into<String>, instead: impl Into<String>, span: Span) -> Self {
         Error::Unsupported { what: what.into(), instead: instead.into(), span }

@@ -12,6 +12,7 @@ use crate::instance::Instance;
 use crate::launches;
 use crate::legality::operand_types;
 use crate::planning::planned;
+use crate::reason::Reason;
 use crate::schedule::{Precompute, Schedule};
 use crate::space::{smallest, with_precomputed};
 
@@ -72,11 +73,11 @@ fn refusal(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Opt
         let first = kernel.walk().into_iter().map(|(_, op)| op).find(is_product);
         first.map_or(kernel.name_span, |op| kernel.ops[op].span)
     };
-    let illegal = |reasons: Vec<String>| {
+    let illegal = |reasons: Vec<Reason>| {
         // What `wgmma` itself lacks says more than what follows from it.
-        let own = reasons.iter().find(|reason| reason.starts_with("wgmma")).or(reasons.first());
+        let own = reasons.iter().find(|reason| matches!(reason, Reason::Product { .. })).or(reasons.first());
         Refusal {
-            because: own.cloned().unwrap_or_default(),
+            because: own.map(Reason::to_string).unwrap_or_default(),
             instead: "give wide dimensions in two ranges, `..D / 2` and `D / 2..`, with an accumulator each; else products go \
                       through `mma.sync` where its registers suffice"
                 .to_owned(),

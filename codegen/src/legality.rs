@@ -11,143 +11,158 @@ use crate::artifact::Resources;
 use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{Plan, Shape, Storage};
+use crate::reason::{Reason, Resource};
 use crate::schedule::{KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, Walk, WorkOrder};
 
 /// Why a multiprocessor cannot hold `min_blocks` blocks at once. The promise goes to the compiler,
 /// which divides the registers by it; persistent blocks are launched in that number. So more blocks
 /// than fit would have few registers each, and the last of them would wait for the end of the
 /// first.
-pub(crate) fn min_blocks_reason(min_blocks: u32, shared_bytes: u32, threads: u32, arch: &Arch) -> Option<String> {
-    let shared = Resources::shared_of_block(arch, shared_bytes);
-    if min_blocks.saturating_mul(threads) > arch.threads_per_sm {
-        let most = arch.threads_per_sm;
-        Some(format!("min_blocks={min_blocks} blocks of {threads} threads exceed the {most} of a multiprocessor"))
-    } else if min_blocks as usize * shared > arch.shared_per_sm {
-        let most = arch.shared_per_sm;
-        Some(format!("min_blocks={min_blocks} blocks of {shared} bytes of shared memory exceed the {most} of a multiprocessor"))
-    } else {
-        None
-    }
+pub(crate) fn min_blocks_reason(min_blocks: u32, shared_bytes: u32, threads: u32, arch: &Arch) -> Option<Reason> {
+    let shared = Resources::shared_of_block(arch, shared_bytes) as u64;
+    let blocks = min_blocks;
+    let threads = (Resource::Threads { blocks }, u64::from(threads), u64::from(arch.threads_per_sm));
+    let shared = (Resource::Shared { blocks }, shared, arch.shared_per_sm as u64);
+    let too_many = |(of, each, have): (Resource, u64, u64)| {
+        let wanted = u64::from(blocks) * each;
+        (wanted > have).then_some(Reason::Resource { of, wanted, have })
+    };
+    [threads, shared].into_iter().find_map(too_many)
 }
 
-pub(crate) fn lazy_reason(why: &str) -> String {
-    format!("a lazy running maximum needs a streaming softmax: {why}")
+pub(crate) fn lazy_reason(why: String) -> Reason {
+    Reason::text("running_max", "a lazy running maximum needs a streaming softmax", Some(why))
 }
 
 /// Reasons that need no plan.
-pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arch) -> Vec<String> {
+pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arch) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let mut refuse = |condition: bool, reason: String| {
+    let mut refuse = |condition: bool, reason: Reason| {
         if condition && !reasons.contains(&reason) {
             reasons.push(reason);
         }
     };
     let kernel = &instance.kernel;
-    refuse(!(1..=16).contains(&s.warps), format!("warps={} is not between 1 and 16", s.warps));
-    refuse(!(1..=8).contains(&s.stages), format!("stages={} is not between 1 and 8", s.stages));
-    for (name, value) in [("block_m", s.block_m), ("block_n", s.block_n), ("block_k", s.block_k)] {
-        refuse(value == 0 || value % 16 != 0 || value > 512, format!("{name}={value} is not a multiple of 16 up to 512"));
+    let value =
+        |knob: &'static str, value: u32, needs: &str| Reason::Value { knob, value: value.to_string(), needs: needs.into() };
+    let lacks = |what: String, knob| Reason::Arch { arch: arch.name, lacks: what, knob, instead: None };
+    let operand = |knob, why: String| Reason::Operand { knob, why };
+    refuse(!(1..=16).contains(&s.warps), Reason::not_between("warps", s.warps, 1, 16));
+    refuse(!(1..=8).contains(&s.stages), Reason::not_between("stages", s.stages, 1, 8));
+    for (name, size) in [("block_m", s.block_m), ("block_n", s.block_n), ("block_k", s.block_k)] {
+        refuse(size == 0 || size % 16 != 0 || size > 512, value(name, size, "a multiple of 16 up to 512"));
     }
     let rows = 16 * s.warps.max(1);
-    refuse(
-        !s.block_m.is_multiple_of(rows),
-        format!("block_m={} is not a multiple of 16 rows for each of {} warps", s.block_m, s.warps),
-    );
-    refuse(s.section == 0, "section=0 is not positive".into());
-    refuse(!arch.tensor_ops.contains(&s.tensor_op), format!("{arch} has no {}", knob_text(s, "tensor_op")));
-    refuse(!arch.copy_ops.contains(&s.copy), format!("{arch} has no {}", knob_text(s, "copy")));
+    let each = format!("block_m={} is not a multiple of 16 rows for each of {} warps", s.block_m, s.warps);
+    refuse(!s.block_m.is_multiple_of(rows), Reason::knobs("block_m", "warps", each));
+    refuse(s.section == 0, value("section", 0, "positive"));
+    refuse(!arch.tensor_ops.contains(&s.tensor_op), lacks(knob_text(s, "tensor_op"), Some("tensor_op")));
+    refuse(!arch.copy_ops.contains(&s.copy), lacks(knob_text(s, "copy"), Some("copy")));
     refuse(
         s.copy == CopyOp::CpAsync && instance.alignment() < 4,
-        format!("cp.async copies at least 4 bytes, rows of tiles are aligned to {}", instance.alignment()),
+        operand("copy", format!("cp.async copies at least 4 bytes, rows of tiles are aligned to {}", instance.alignment())),
     );
-    refuse(s.copy == CopyOp::Sync && s.stages > 2, "more than two stages of synchronous copies overlap nothing".into());
+    refuse(
+        s.copy == CopyOp::Sync && s.stages > 2,
+        Reason::knobs("stages", "copy", "more than two stages of synchronous copies overlap nothing"),
+    );
     refuse(
         s.tensor_op == TensorOp::Ffma && s.operand_a == OperandA::Registers,
-        "tensor_op=ffma reads its operands from shared memory: operand_a=shared".into(),
+        Reason::knobs("operand_a", "tensor_op", "tensor_op=ffma reads its operands from shared memory: operand_a=shared"),
     );
     for reason in specialized_reasons(instance, normal, s) {
         refuse(true, reason);
     }
+    let no_bf16 = || lacks("bf16".into(), None);
     for elem in operand_types(instance, normal) {
         let tensor = s.tensor_op != TensorOp::Ffma;
-        refuse(elem == Elem::F32 && tensor, "f32 products take tensor_op=ffma".into());
-        refuse(elem != Elem::F32 && !tensor, format!("tensor_op=ffma takes f32 operands, not {}", elem.name()));
-        refuse(elem == Elem::Bf16 && !arch.bf16, format!("{arch} has no bf16"));
-        refuse(elem == Elem::Bf16 && s.tensor_op == TensorOp::MmaM16n8k8, "mma_m16n8k8 takes f16 here".into());
+        let taken = |why: String| operand("tensor_op", why);
+        refuse(elem == Elem::F32 && tensor, taken("f32 products take tensor_op=ffma".into()));
+        refuse(elem != Elem::F32 && !tensor, taken(format!("tensor_op=ffma takes f32 operands, not {}", elem.name())));
+        refuse(elem == Elem::Bf16 && !arch.bf16, no_bf16());
+        refuse(elem == Elem::Bf16 && s.tensor_op == TensorOp::MmaM16n8k8, taken("mma_m16n8k8 takes f16 here".into()));
     }
-    refuse(!arch.bf16 && instance.binding.types.values().any(|&e| e == Elem::Bf16), format!("{arch} has no bf16"));
+    refuse(!arch.bf16 && instance.binding.types.values().any(|&e| e == Elem::Bf16), no_bf16());
     if s.order == WorkOrder::Lpt {
         refuse(
             !matches!(lower::trip_trend(instance, s), Some(Trend::Rising | Trend::Falling)),
-            "order=lpt needs a loop whose length depends on the last grid dimension".into(),
+            Reason::text("order", "order=lpt needs a loop whose length depends on the last grid dimension", None),
         );
     }
     if s.running_max != RunningMax::Exact
         && let Some(why) = lower::why_not_lazy(kernel)
     {
-        refuse(true, lazy_reason(&why));
+        refuse(true, lazy_reason(why));
     }
     if s.walk == Walk::Descending
         && let Some(why) = lower::why_not_descending(kernel)
     {
-        refuse(true, format!("walk=descending takes the tiles of a loop in another order than the text: {why}"));
+        let needs = "walk=descending takes the tiles of a loop in another order than the text";
+        refuse(true, Reason::text("walk", needs, Some(why)));
     }
     for (name, extent) in range_lengths(kernel) {
+        let unknown = || format!("the length of the range {name} is not known at compile time");
         match instance.binding.size(kernel, &extent) {
             Some(n) if n >= 1 => {}
-            Some(n) => refuse(true, format!("the range {name} has length {n}")),
-            None => refuse(true, format!("the length of the range {name} is not known at compile time")),
+            Some(n) => refuse(true, Reason::Kernel { why: format!("the range {name} has length {n}") }),
+            None => refuse(true, Reason::Kernel { why: unknown() }),
         }
     }
     reasons
 }
 
 /// Reasons about the knobs of specialised roles.
-fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &Schedule) -> Vec<String> {
+fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &Schedule) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let mut refuse = |condition: bool, reason: String| {
+    let mut refuse = |condition: bool, reason: Reason| {
         if condition {
             reasons.push(reason);
         }
     };
     let plain = Schedule::default();
-    let knobs = |names: &[&'static str]| {
+    // The first of these knobs that has not its default.
+    let set = |names: &[&'static str]| {
         let knob = |name: &str| KNOBS.iter().find(|k| k.name == name).expect("a knob");
-        names.iter().find(|n| (knob(n).get)(s) != (knob(n).get)(&plain)).map(|n| knob_text(s, n))
+        names.iter().copied().find(|n| (knob(n).get)(s) != (knob(n).get)(&plain))
     };
     if s.tensor_op != TensorOp::Wgmma {
-        refuse(s.copy == CopyOp::Tma, "copy=tma fills tiles for tensor_op=wgmma only".into());
-        if let Some(knob) = knobs(&["overlap", "ping_pong", "persistent", "outer_stages", "producer_registers"]) {
-            refuse(true, format!("{knob} is a knob of tensor_op=wgmma"));
+        refuse(s.copy == CopyOp::Tma, Reason::knobs("copy", "tensor_op", "copy=tma fills tiles for tensor_op=wgmma only"));
+        if let Some(knob) = set(&["overlap", "ping_pong", "persistent", "outer_stages", "producer_registers"]) {
+            refuse(true, Reason::knobs(knob, "tensor_op", format!("{} is a knob of tensor_op=wgmma", knob_text(s, knob))));
         }
         return reasons;
     }
-    refuse(s.copy != CopyOp::Tma, "tensor_op=wgmma reads tiles that copy=tma fills".into());
-    refuse(operand_types(instance, normal).is_empty(), "tensor_op=wgmma needs a matrix product".into());
-    if let Some(knob) = knobs(&["swizzle", "fragments", "operand_a", "batch_m"]) {
-        refuse(true, format!("{knob} is a knob of mma.sync: wgmma reads both operands from swizzled tiles"));
+    refuse(s.copy != CopyOp::Tma, Reason::knobs("copy", "tensor_op", "tensor_op=wgmma reads tiles that copy=tma fills"));
+    let no_product = || Reason::text("tensor_op", "tensor_op=wgmma needs a matrix product", None);
+    refuse(operand_types(instance, normal).is_empty(), no_product());
+    if let Some(knob) = set(&["swizzle", "fragments", "operand_a", "batch_m"]) {
+        let why = format!("{} is a knob of mma.sync: wgmma reads both operands from swizzled tiles", knob_text(s, knob));
+        refuse(true, Reason::knobs(knob, "tensor_op", why));
     }
     let groups = s.warps / WARPGROUP;
+    let (block_m, warps) = (s.block_m, s.warps);
+    let rows = format!("wgmma takes 64 rows for each group of 4 warps: block_m={block_m} and warps={warps} do not fit");
+    refuse(!warps.is_multiple_of(WARPGROUP) || block_m != 16 * warps, Reason::knobs("block_m", "warps", rows));
+    let alignment = instance.facts.alignment;
+    let aligned = format!("TMA needs addresses and strides that are multiples of 16 bytes, they are of {alignment}");
+    refuse(alignment < 16, Reason::Operand { knob: "copy", why: aligned });
     refuse(
-        !s.warps.is_multiple_of(WARPGROUP) || s.block_m != 16 * s.warps,
-        format!("wgmma takes 64 rows for each group of 4 warps: block_m={} and warps={} do not fit", s.block_m, s.warps),
+        s.ping_pong != PingPong::Off && groups < 2,
+        Reason::knobs("ping_pong", "warps", "ping_pong takes two warpgroups or more"),
     );
-    refuse(
-        instance.facts.alignment < 16,
-        format!("TMA needs addresses and strides that are multiples of 16 bytes, they are of {}", instance.facts.alignment),
-    );
-    refuse(s.ping_pong != PingPong::Off && groups < 2, "ping_pong takes two warpgroups or more".into());
-    refuse(!(1..=4).contains(&s.outer_stages), format!("outer_stages={} is not between 1 and 4", s.outer_stages));
+    refuse(!(1..=4).contains(&s.outer_stages), Reason::not_between("outer_stages", s.outer_stages, 1, 4));
     refuse(
         s.outer_stages > 1 && s.persistent == Persistent::Off,
-        "outer_stages loads ahead for the next program of a block: persistent=static or dynamic".into(),
+        Reason::knobs(
+            "outer_stages",
+            "persistent",
+            "outer_stages loads ahead for the next program of a block: persistent=static or dynamic",
+        ),
     );
     if let Some((producer, consumer)) = lower::register_split(s) {
         let fits = |n: u32| (24..=240).contains(&n) && n.is_multiple_of(8);
-        refuse(
-            !fits(producer) || !fits(consumer),
-            format!("setmaxnreg takes multiples of 8 from 24 to 240, not {producer} and {consumer}"),
-        );
+        let why = format!("setmaxnreg takes multiples of 8 from 24 to 240, not {producer} and {consumer}");
+        refuse(!fits(producer) || !fits(consumer), Reason::knobs("producer_registers", "warps", why));
     }
     reasons
 }
@@ -156,22 +171,22 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &Schedule) -> Ve
 const WGMMA_REGISTERS: u32 = 30;
 
 /// Reasons against a plan with asynchronous products.
-pub(crate) fn wgmma_reasons(plan: &Plan, launched: u32) -> Vec<String> {
+pub(crate) fn wgmma_reasons(plan: &Plan, launched: u32) -> Vec<Reason> {
     let mut reasons = Vec::new();
     for v in &plan.variables {
         let Storage::Fragment(Shape::Accumulator) = v.storage else { continue };
+        let columns = 8 * v.n_tiles;
         if v.n_tiles > 32 {
-            reasons.push(format!("wgmma computes up to 256 columns, {} has {}", v.name, 8 * v.n_tiles));
+            reasons.push(Reason::Product { why: format!("wgmma computes up to 256 columns, {} has {columns}", v.name) });
         }
         let needed = v.registers() + WGMMA_REGISTERS;
         if needed > launched {
-            reasons.push(format!(
-                "a product with {} columns needs {needed} registers per thread, {launched} are launched",
-                8 * v.n_tiles
-            ));
+            let why = format!("a product with {columns} columns needs {needed} registers per thread, {launched} are launched");
+            reasons.push(Reason::Quirk { message: "C7602", why });
         }
         if v.m_tiles != 1 {
-            reasons.push(format!("wgmma computes 64 rows for each group of 4 warps, {} has other rows", v.name));
+            let why = format!("wgmma computes 64 rows for each group of 4 warps, {} has other rows", v.name);
+            reasons.push(Reason::Product { why });
         }
     }
     reasons

@@ -23,6 +23,7 @@ mod names;
 mod ops;
 pub mod plan;
 mod planning;
+mod reason;
 mod rewrite;
 mod schedule;
 mod space;
@@ -43,6 +44,7 @@ pub use launches::{
 };
 pub use model::{Constants, Machine, Prepared, Ranker, Ranking, default_schedule, predict, prepare, rank, ranking};
 pub use planning::check;
+pub use reason::{Mended, Reason, Resource, Summary};
 pub use schedule::{
     BLayout, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LoopOrder, OperandA, PackGqa, Persistent, PingPong, Precompute,
     RunningMax, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, Walk, WorkOrder,

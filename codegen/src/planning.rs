@@ -17,6 +17,7 @@ use crate::legality::{lazy_reason, min_blocks_reason, static_reasons, wgmma_reas
 use crate::lower;
 use crate::names;
 use crate::plan::{self, MeetBy, Plan};
+use crate::reason::{Reason, Resource};
 use crate::rewrite;
 use crate::schedule::{Persistent, RunningMax, Schedule};
 
@@ -25,8 +26,7 @@ use crate::schedule::{Persistent, RunningMax, Schedule};
 pub fn check(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Legality {
     match planned(instance, schedule, arch) {
         Ok(planned) => planned.legality(),
-        Err(Error::Illegal { reasons, .. }) => Legality { reasons, predicted: Resources::default() },
-        Err(other) => Legality { reasons: vec![other.to_string()], predicted: Resources::default() },
+        Err(error) => Legality { reasons: error.into_reasons(), predicted: Resources::default() },
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Planned {
     /// How they see the tensors of a call.
     pub folded: Option<FoldedRows>,
     /// Reasons against the schedule.
-    pub reasons: Vec<String>,
+    pub reasons: Vec<Reason>,
     /// What must hold of the arguments.
     pub assumptions: Vec<String>,
 }
@@ -59,7 +59,8 @@ impl Planned {
     }
 
     fn legality(self) -> Legality {
-        let reasons = if self.reasons.is_empty() { self.faults() } else { self.reasons };
+        let faults = || self.faults().into_iter().map(|why| Reason::Fault { why }).collect();
+        let reasons = if self.reasons.is_empty() { faults() } else { self.reasons.clone() };
         Legality { predicted: self.launches[self.main].predicted, reasons }
     }
 }
@@ -77,7 +78,7 @@ pub(crate) struct PlannedLaunch {
     /// Names of scalars assumed positive.
     assumed: Vec<String>,
     /// Reasons against the schedule.
-    reasons: Vec<String>,
+    reasons: Vec<Reason>,
 }
 
 impl PlannedLaunch {
@@ -132,7 +133,7 @@ fn planned_with(
         && let Some(why) = lower::why_not_lazy(&instance.kernel)
     {
         // Of a part nobody can tell: its state is not what the text stores.
-        return Err(illegal(vec![lazy_reason(&why)]));
+        return Err(illegal(vec![lazy_reason(why)]));
     }
     let Launches { pieces, main, mut scratch, folded, assumption } = launches::launches(instance, schedule, arch)?;
     let given: Vec<Option<Plan>> = match given {
@@ -147,7 +148,7 @@ fn planned_with(
         .map(|(number, (piece, given))| planned_launch(piece, given, number == main, arch))
         .collect::<Result<Vec<_>, _>>()?;
     scratch.extend(launches.iter().filter_map(state_scratch));
-    let mut reasons: Vec<String> = Vec::new();
+    let mut reasons: Vec<Reason> = Vec::new();
     let mut assumptions: Vec<String> = Vec::new();
     for launch in &launches {
         reasons.extend(launch.reasons.iter().cloned());
@@ -199,7 +200,8 @@ fn planned_launch(piece: Piece, given: Option<Plan>, is_main: bool, arch: &'stat
     let plan = given.map_or_else(|| lower::lower(&normal, instance, schedule, &assumed), Ok)?;
     let shared_bytes = plan.shared_bytes();
     if shared_bytes as usize > arch.shared_per_block {
-        reasons.push(format!("needs {shared_bytes} bytes of shared memory, a block has {}", arch.shared_per_block));
+        let have = arch.shared_per_block as u64;
+        reasons.push(Reason::Resource { of: Resource::SharedOfBlock, wanted: shared_bytes.into(), have });
     }
     let registers = estimate_registers(&plan);
     let threads = plan.threads();
@@ -209,7 +211,8 @@ fn planned_launch(piece: Piece, given: Option<Plan>, is_main: bool, arch: &'stat
         None => (arch.registers_per_sm / (threads * schedule.min_blocks.max(1)) / 8 * 8).min(255),
     };
     if is_main && registers > most {
-        reasons.push(format!("needs about {registers} registers per thread, a thread has {most}"));
+        let of = Resource::RegistersOfThread;
+        reasons.push(Reason::Resource { of, wanted: registers.into(), have: most.into() });
     }
     if plan.is_specialized() {
         let launched = (arch.registers_per_sm / (threads * schedule.min_blocks.max(1)) / 8 * 8).min(255);
@@ -267,11 +270,12 @@ mod tests {
         let binding = Binding::new(&kernel, Elem::F16, [("D", 64)]);
         let instance = Instance { facts: Facts::best(&kernel), kernel, binding };
         let (schedule, arch) = (Schedule::default(), Arch::named("sm_80").expect("in the table"));
-        assert_eq!(check(&instance, &schedule, arch).reasons, Vec::<String>::new());
+        assert_eq!(check(&instance, &schedule, arch).reasons, []);
         let mut planned = planned(&instance, &schedule, arch).expect("is legal");
         planned.launches[0].plan.roles[0].body.retain(|stmt| !matches!(stmt.op, StmtOp::Copy { .. }));
         let legality = planned.legality();
-        let said = legality.reasons.iter().any(|reason| reason.contains("is read before it is filled"));
+        let unfilled = |r: &Reason| matches!(r, Reason::Fault { why } if why.contains("is read before it is filled"));
+        let said = legality.reasons.iter().any(unfilled);
         assert!(said && !legality.is_legal(), "{legality:?}");
     }
 }

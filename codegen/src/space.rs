@@ -22,6 +22,7 @@ use crate::instruction::{warp_copy_op, warp_tensor_op};
 use crate::launches;
 use crate::lower;
 use crate::planning::check;
+use crate::reason::Summary;
 use crate::schedule::{
     BLayout, Fixup, OperandA, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder,
 };
@@ -98,7 +99,7 @@ fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
         return Some(format!("{arch} has no wgmma"));
     }
     let legality = check(instance, &smallest(), arch);
-    (!legality.is_legal()).then(|| legality.reasons.join("; "))
+    (!legality.is_legal()).then(|| Summary::of(&legality.reasons).to_string())
 }
 
 /// Numbers of parts that are tried.

@@ -49,7 +49,7 @@ pub mod verify;
 pub use device::{Device, DeviceInfo, LaunchOptions, Stream};
 pub use element::Element;
 pub use error::{Error, Result};
-pub use flashtile_codegen::{ARCHS, Arch, Facts, Schedule};
+pub use flashtile_codegen::{ARCHS, Arch, Facts, Reason, Schedule};
 pub use flashtile_dsl::ir::{Binding, Elem, SourceText};
 pub use flashtile_emulator as emulator;
 pub use flashtile_macros::flash_kernel;

@@ -70,7 +70,7 @@ fn no_drawn_schedule_has_a_wrong_plan() {
                 let Ok(plans) = plans(&instance, schedule, arch) else { continue };
                 made += plans.len();
                 let reasons = check(&instance, schedule, arch).reasons;
-                assert_eq!(reasons, Vec::<String>::new(), "{} on {arch} with {schedule}", instance.kernel.name);
+                assert_eq!(reasons, [], "{} on {arch} with {schedule}", instance.kernel.name);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The plan verifier: every plan of the sampled space passes, and planted faults of each kind are caught.
 
 use flashtile_codegen::plan::{Guard, InputSource, Iteration, Plan, Slot, Stmt, StmtOp, verify};
-use flashtile_codegen::{Arch, Facts, Instance, Schedule, generate, space};
+use flashtile_codegen::{Arch, Facts, Instance, Schedule, Summary, generate, space};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 
 const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
@@ -131,8 +131,8 @@ fn faults_in_a_loop_walked_from_the_last_tile_are_caught() {
 fn loops_that_cannot_be_walked_from_the_last_tile_say_why() {
     let why = |text: &str, knobs: &str| {
         let schedule: Schedule = format!("walk=descending,{knobs}").parse().expect("a schedule");
-        let reasons =
-            flashtile_codegen::check(&instance(text), &schedule, Arch::named("sm_80").expect("known")).reasons.join("; ");
+        let arch = Arch::named("sm_80").expect("known");
+        let reasons = Summary::all(&flashtile_codegen::check(&instance(text), &schedule, arch).reasons).to_string();
         let about = "walk=descending takes the tiles of a loop in another order than the text: ";
         reasons.strip_prefix(about).unwrap_or(&reasons).to_owned()
     };
@@ -506,7 +506,8 @@ fn barriers_of_a_cluster_are_between_what_is_saved_and_read() {
 fn what_cannot_be_combined_says_why() {
     let reasons = |arch: &str, knobs: &str| {
         let schedule: Schedule = format!("block_m=64,block_n=64,{knobs}").parse().expect("a schedule");
-        flashtile_codegen::check(&instance(CAUSAL), &schedule, Arch::named(arch).expect("known")).reasons.join("; ")
+        let arch = Arch::named(arch).expect("known");
+        Summary::all(&flashtile_codegen::check(&instance(CAUSAL), &schedule, arch).reasons).to_string()
     };
     assert_eq!(reasons("sm_80", "split_k=2,fixup=semaphore"), "");
     assert_eq!(reasons("sm_75", "split_k=2,fixup=semaphore,copy=sync,tensor_op=mma_m16n8k8"), "");

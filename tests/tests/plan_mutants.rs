@@ -259,7 +259,9 @@ impl Subject {
                 Err(Error::Emulator(EmulatorError::Findings { findings, .. })) => {
                     return Outcome::Gap(format!("{}, in trial {number}: {}", findings[0].kind.describe(), findings[0]));
                 }
-                Err(Error::Kernel(KernelError::IllegalSchedule { reasons, .. })) => return Outcome::Refused(reasons),
+                Err(Error::Kernel(KernelError::IllegalSchedule { reasons, .. })) => {
+                    return Outcome::Refused(reasons.iter().map(ToString::to_string).collect());
+                }
                 Err(other) => return Outcome::Gap(other.to_string()),
             }
         }

@@ -1,7 +1,7 @@
 //! What the code of one score is made of: the forms of `tanh` and of quotients by what is rounded, uniform factors, and lazy maxima
 //! of loops with attention sinks.
 
-use flashtile_codegen::{Arch, Facts, Instance, Schedule, check, generate};
+use flashtile_codegen::{Arch, Facts, Instance, Schedule, Summary, check, generate};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 
 const SOFTCAP: &str = include_str!("../kernels/softcap.rs");
@@ -120,7 +120,8 @@ fn a_capped_score_costs_a_product_and_a_tangent_more() {
 fn lazy_maxima_take_sinks_before_and_after_the_loop() {
     let refused = |text: &str, form: &str| {
         let schedule: Schedule = format!("block_m=64,block_n=64,warps=4,running_max={form}").parse().expect("a schedule");
-        check(&instance(text, Elem::F16), &schedule, Arch::named("sm_80").expect("known")).reasons.join("; ")
+        let arch = Arch::named("sm_80").expect("known");
+        Summary::all(&check(&instance(text, Elem::F16), &schedule, arch).reasons).to_string()
     };
     for form in ["max_first", "optimistic"] {
         assert_eq!(refused(SINKS, form), "");

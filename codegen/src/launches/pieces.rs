@@ -3,8 +3,8 @@
 
 use flashtile_dsl::ir::{Binding, Kernel, ParamKind};
 
-use super::staged::{NotStaged, Staged};
-use super::stages::{Request, STAGES, Stage};
+use super::staged::Staged;
+use super::stages::{NotMade, Request, STAGES, Stage};
 use crate::abi::{FoldedRows, Scratch, SizeTerm};
 use crate::arch::Arch;
 use crate::error::Error;
@@ -46,8 +46,8 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
     for stage in STAGES.iter().filter(|stage| (stage.asked)(schedule)) {
         match (stage.make)(&request, &launches.pieces[launches.main].instance.kernel) {
             Ok(staged) => launches.apply(stage, staged, arch),
-            Err(NotStaged::Refused(why)) => reasons.extend(why),
-            Err(NotStaged::WrongKernel(faults)) => return Err(Error::WrongKernel(faults)),
+            Err(NotMade::Reasons(why)) => reasons.extend(why),
+            Err(NotMade::WrongKernel(faults)) => return Err(Error::WrongKernel(faults)),
         }
     }
     if reasons.is_empty() { Ok(launches) } else { Err(Error::Illegal { arch: arch.name, reasons }) }

@@ -54,27 +54,17 @@ impl Staged {
 /// Why a rewrite gives no launches.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotStaged {
-    /// The rewrite does not apply: the reasons, in words.
-    #[error("{}", .0.join("; "))]
-    Refused(Vec<String>),
+    /// The rewrite does not apply to the kernel: why.
+    #[error("{0}")]
+    Refused(String),
     /// The IR verifier refused a kernel that the rewrite has made: a bug in the compiler.
     #[error("the compiler made a wrong kernel (please report it): {}", .0.join("; "))]
     WrongKernel(Vec<String>),
 }
 
 impl From<String> for NotStaged {
-    fn from(reason: String) -> Self {
-        Self::Refused(vec![reason])
-    }
-}
-
-impl NotStaged {
-    /// The same, with what was wanted in front of each reason.
-    pub(super) fn wanting(self, what: &str) -> Self {
-        match self {
-            Self::Refused(reasons) => Self::Refused(reasons.iter().map(|why| format!("{what}: {why}")).collect()),
-            wrong @ Self::WrongKernel(_) => wrong,
-        }
+    fn from(why: String) -> Self {
+        Self::Refused(why)
     }
 }
 
@@ -96,7 +86,6 @@ mod tests {
         for (ahead, behind) in [(wrong.clone(), right.clone()), (right, wrong)] {
             let error = Staged::new(ahead, kernel.clone(), behind, Vec::new()).expect_err("nothing is stored");
             assert!(matches!(&error, NotStaged::WrongKernel(faults) if !faults.is_empty()), "{error}");
-            assert_eq!(error.clone().wanting("split_k=2"), error, "it is about no knob");
         }
     }
 }

@@ -14,6 +14,7 @@ use super::split::{groups, split};
 use super::staged::{NotStaged, Staged};
 use crate::arch::{Arch, CopyOp};
 use crate::instance::Instance;
+use crate::reason::Reason;
 use crate::schedule::{BLayout, Fixup, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Walk};
 
 /// What is to be launched, as a user asks for it.
@@ -31,10 +32,32 @@ pub(super) struct Stage {
     /// Turns its knobs off. The schedule of `main` then has them off, unless its programs meet.
     pub off: fn(&mut Schedule),
     /// The rewrite of what earlier stages have made. Its reasons name the knobs.
-    pub make: fn(&Request<'_>, &Kernel) -> Result<Staged, NotStaged>,
+    pub make: fn(&Request<'_>, &Kernel) -> Result<Staged, NotMade>,
     /// Whether the launches ahead and behind have many rows a block. The others have few, so that
     /// there are many blocks.
     pub tall: bool,
+}
+
+/// Why a stage gives no launches.
+pub(super) enum NotMade {
+    /// Reasons against the schedule.
+    Reasons(Vec<Reason>),
+    /// The IR verifier refused a kernel that the rewrite has made: a bug in the compiler.
+    WrongKernel(Vec<String>),
+}
+
+impl From<Reason> for NotMade {
+    fn from(reason: Reason) -> Self {
+        Self::Reasons(vec![reason])
+    }
+}
+
+/// What a rewrite refused, with the knob that asked for it and what the knob wants.
+fn wanting(knob: &'static str, needs: impl Into<String>) -> impl FnOnce(NotStaged) -> NotMade {
+    move |refused| match refused {
+        NotStaged::Refused(why) => Reason::text(knob, needs, Some(why)).into(),
+        NotStaged::WrongKernel(faults) => NotMade::WrongKernel(faults),
+    }
 }
 
 /// All stages, in the order in which they are applied. `fold` is first, so that what lies between
@@ -55,7 +78,7 @@ pub(super) const STAGES: [Stage; 6] = [
     Stage {
         asked: |schedule| schedule.b_layout == BLayout::Pretransposed,
         off: |schedule| schedule.b_layout = BLayout::AsGiven,
-        make: |_, kernel| pretranspose(kernel).map_err(|e| e.wanting("b_layout=pretransposed has nothing to transpose")),
+        make: |_, kernel| pretranspose(kernel).map_err(wanting("b_layout", "b_layout=pretransposed has nothing to transpose")),
         tall: false,
     },
     Stage {
@@ -63,7 +86,7 @@ pub(super) const STAGES: [Stage; 6] = [
         off: |schedule| schedule.b_layout = BLayout::AsGiven,
         make: |request, kernel| {
             let instance = Instance { kernel: kernel.clone(), ..request.instance.clone() };
-            copy_ahead(&instance).map_err(|e| e.wanting("b_layout=copied has nothing to copy"))
+            copy_ahead(&instance).map_err(wanting("b_layout", "b_layout=copied has nothing to copy"))
         },
         tall: true,
     },
@@ -82,57 +105,63 @@ pub(super) const STAGES: [Stage; 6] = [
 ];
 
 /// `pack_gqa=on`.
-fn fold_heads(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotStaged> {
-    let made = fold(kernel).map_err(|e| e.wanting("pack_gqa=on has nothing to fold"))?;
+fn fold_heads(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade> {
+    let made = fold(kernel).map_err(wanting("pack_gqa", "pack_gqa=on has nothing to fold"))?;
     match &made.folded {
         Some(folded) if !request.instance.facts.foldable => {
             let text = folded.text(&made.main);
-            Err(format!("pack_gqa=on takes arguments of which it is known that {text}; pack_gqa=off takes any").into())
+            let needs = format!("pack_gqa=on takes arguments of which it is known that {text}; pack_gqa=off takes any");
+            Err(Reason::text("pack_gqa", needs, None).into())
         }
         _ => Ok(made),
     }
 }
 
 /// `precompute=b` and `ab`.
-fn compute_ahead(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotStaged> {
+fn compute_ahead(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade> {
     let knob = request.schedule.precompute;
     let sides = Sides::of(knob).expect("the stage was asked for");
-    precompute(kernel, sides).map_err(|e| e.wanting(&format!("precompute={} has nothing to do", knob.name())))
+    precompute(kernel, sides).map_err(wanting("precompute", format!("precompute={} has nothing to do", knob.name())))
 }
 
 /// `loop_order=interchanged`.
-fn exchange_loops(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotStaged> {
+fn exchange_loops(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade> {
     let mut reasons = against_interchange(request.schedule);
-    match interchange(kernel).map_err(|e| e.wanting("loop_order=interchanged does not apply")) {
-        Err(NotStaged::Refused(why)) => {
+    match interchange(kernel).map_err(wanting("loop_order", "loop_order=interchanged does not apply")) {
+        Err(NotMade::Reasons(why)) => {
             reasons.extend(why);
-            Err(NotStaged::Refused(reasons))
+            Err(NotMade::Reasons(reasons))
         }
-        Ok(_) if !reasons.is_empty() => Err(NotStaged::Refused(reasons)),
+        Ok(_) if !reasons.is_empty() => Err(NotMade::Reasons(reasons)),
         made => made,
     }
 }
 
 /// Knobs that do not go with loops that are exchanged.
-fn against_interchange(schedule: &Schedule) -> Vec<String> {
+fn against_interchange(schedule: &Schedule) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    if schedule.tensor_op.is_asynchronous() || schedule.copy == CopyOp::Tma {
-        reasons.push(
-            "loop_order=interchanged makes a loop in a loop, which the roles of wgmma do not walk: take ffma or mma.sync"
-                .to_owned(),
-        );
-    }
-    if schedule.split_k != 1 {
-        reasons.push(format!("loop_order=interchanged walks all tiles in each program: split_k=1, not {}", schedule.split_k));
-    }
-    if schedule.running_max != RunningMax::Exact {
-        reasons.push("loop_order=interchanged stores the running maximum in every step: running_max=exact".to_owned());
-    }
-    if schedule.walk != Walk::Ascending {
-        reasons.push(
-            "loop_order=interchanged stores the state after every tile, in the order of the text: walk=ascending".to_owned(),
-        );
-    }
+    let mut refuse = |condition: bool, with: &'static str, why: String| {
+        if condition {
+            reasons.push(Reason::knobs("loop_order", with, format!("loop_order=interchanged {why}")));
+        }
+    };
+    refuse(
+        schedule.tensor_op.is_asynchronous() || schedule.copy == CopyOp::Tma,
+        "tensor_op",
+        "makes a loop in a loop, which the roles of wgmma do not walk: take ffma or mma.sync".into(),
+    );
+    let split_k = schedule.split_k;
+    refuse(split_k != 1, "split_k", format!("walks all tiles in each program: split_k=1, not {split_k}"));
+    refuse(
+        schedule.running_max != RunningMax::Exact,
+        "running_max",
+        "stores the running maximum in every step: running_max=exact".into(),
+    );
+    refuse(
+        schedule.walk != Walk::Ascending,
+        "walk",
+        "stores the state after every tile, in the order of the text: walk=ascending".into(),
+    );
     reasons
 }
 
@@ -140,17 +169,17 @@ fn against_interchange(schedule: &Schedule) -> Vec<String> {
 const MAX_SPLITS: u32 = 128;
 
 /// `split_k` and `fixup`.
-fn split_loop(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotStaged> {
+fn split_loop(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade> {
     let Schedule { split_k, fixup, .. } = *request.schedule;
     let mut reasons = Vec::new();
     if !(1..=MAX_SPLITS).contains(&split_k) {
-        reasons.push(format!("split_k={split_k} is not between 1 and {MAX_SPLITS}"));
+        reasons.push(Reason::not_between("split_k", split_k, 1, MAX_SPLITS));
     }
     reasons.extend(why_not_combine(request.schedule, request.arch));
     if !reasons.is_empty() {
-        return Err(NotStaged::Refused(reasons));
+        return Err(NotMade::Reasons(reasons));
     }
-    split(kernel, split_k, fixup).map_err(|e| e.wanting(&format!("split_k={split_k} needs one streaming reduction")))
+    split(kernel, split_k, fixup).map_err(wanting("split_k", format!("split_k={split_k} needs one streaming reduction")))
 }
 
 /// Blocks of a cluster, as many as any launch may have (CUDA C++ Programming Guide, "Thread Block
@@ -158,36 +187,41 @@ fn split_loop(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotStage
 const CLUSTERS: [u32; 3] = [2, 4, 8];
 
 /// Why the parts of a loop cannot be combined so.
-pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<String> {
+pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<Reason> {
     let mut reasons = Vec::new();
+    let split_k = schedule.split_k;
     let fixup = match schedule.fixup {
         Fixup::Kernel => return reasons,
         Fixup::Tree => {
-            if groups(schedule.split_k).is_none() {
-                reasons.push(format!("fixup=tree takes parts that divide into groups, 4 or more: split_k={}", schedule.split_k));
+            if groups(split_k).is_none() {
+                let why = format!("fixup=tree takes parts that divide into groups, 4 or more: split_k={split_k}");
+                reasons.push(Reason::knobs("fixup", "split_k", why));
             }
             return reasons;
         }
         Fixup::Semaphore => "fixup=semaphore",
         Fixup::Cluster => "fixup=cluster",
     };
-    if schedule.split_k == 1 {
-        reasons.push(format!("{fixup} has no parts to combine: split_k=1"));
+    if split_k == 1 {
+        reasons.push(Reason::knobs("fixup", "split_k", format!("{fixup} has no parts to combine: split_k=1")));
     }
     if schedule.persistent != Persistent::Off {
-        // Of a program that waits, the one before may be of a block that has not begun, and never
-        // will while others wait.
-        reasons.push(format!("{fixup} takes blocks of one program each, in the order of the programs: persistent=off"));
+        // A waiting program may hold the block that the program before it needs.
+        let why = format!("{fixup} takes blocks of one program each, in the order of the programs: persistent=off");
+        reasons.push(Reason::knobs("persistent", "fixup", why));
     }
     if schedule.fixup == Fixup::Cluster {
         if !arch.clusters {
-            reasons.push(format!("{arch} has no clusters of blocks: fixup=kernel, tree or semaphore"));
+            reasons.push(Reason::Arch {
+                arch: arch.name,
+                lacks: "clusters of blocks".into(),
+                knob: Some("fixup"),
+                instead: Some("fixup=kernel, tree or semaphore"),
+            });
         }
-        if schedule.split_k > 1 && !CLUSTERS.contains(&schedule.split_k) {
-            reasons.push(format!(
-                "fixup=cluster takes 2, 4 or 8 parts, a block of a cluster for each: split_k={}",
-                schedule.split_k
-            ));
+        if split_k > 1 && !CLUSTERS.contains(&split_k) {
+            let why = format!("fixup=cluster takes 2, 4 or 8 parts, a block of a cluster for each: split_k={split_k}");
+            reasons.push(Reason::knobs("split_k", "fixup", why));
         }
     }
     reasons

@@ -23,6 +23,7 @@ use crate::instance::Instance;
 use crate::launches;
 use crate::lower;
 use crate::planning::{Planned, planned};
+use crate::reason::Reason;
 use crate::schedule::Schedule;
 use crate::space::{self, FoldedSpace};
 
@@ -39,7 +40,7 @@ pub struct Ranking {
     /// Those that are legal, with their predicted seconds, best first.
     pub legal: Vec<(Schedule, f64)>,
     /// Those that are not, with all reasons against each, in the order of the space.
-    pub illegal: Vec<(Schedule, Vec<String>)>,
+    pub illegal: Vec<(Schedule, Vec<Reason>)>,
 }
 
 impl Ranking {
@@ -56,12 +57,10 @@ impl Ranking {
 
     /// Notes a schedule that is not legal.
     fn refuse(&mut self, schedule: Schedule, error: Error) -> Result<(), Error> {
-        let reasons = match error {
-            Error::Illegal { reasons, .. } => reasons,
-            error @ Error::Unsupported { .. } => vec![error.to_string()],
+        match error {
+            Error::Illegal { .. } | Error::Unsupported { .. } => self.illegal.push((schedule, error.into_reasons())),
             other => return Err(other),
-        };
-        self.illegal.push((schedule, reasons));
+        }
         Ok(())
     }
 }
@@ -171,7 +170,7 @@ impl Ranker {
     pub fn rank(&self, sizes: &BTreeMap<String, i64>, machine: &Machine) -> Result<Vec<(Schedule, f64)>, Error> {
         let Ranking { legal, illegal } = self.ranking(sizes, machine)?;
         if legal.is_empty() {
-            let mut reasons: Vec<String> = illegal.into_iter().flat_map(|(_, reasons)| reasons).collect();
+            let mut reasons: Vec<Reason> = illegal.into_iter().flat_map(|(_, reasons)| reasons).collect();
             reasons.sort();
             reasons.dedup();
             return Err(Error::NoLegalSchedule { arch: self.arch.name, reasons });
@@ -216,7 +215,7 @@ impl Ranker {
                 }
                 // One instruction may take what another does not.
                 Err(error @ Error::Unsupported { .. }) => {
-                    ranking.illegal.push((schedule, vec![error.to_string()]));
+                    ranking.illegal.push((schedule, error.clone().into_reasons()));
                     unsupported = Some(error);
                 }
                 Err(error) => ranking.refuse(schedule, error)?,

@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::launches;
 use crate::planning::{Planned, planned};
+use crate::reason::Reason;
 use crate::schedule::{Persistent, Schedule};
 
 /// Seconds to start a launch, and from the end of one to the start of the next.
@@ -97,9 +98,13 @@ impl Prepared {
         let with_size = match &self.folded {
             Some(folded) => Some(folded.with_size(sizes).ok_or_else(|| Error::Illegal {
                 arch: self.arch,
-                reasons: vec![format!(
-                    "pack_gqa=on takes heads, as many in every group, {}; pack_gqa=off takes any",
-                    launches::FOLDING_SIZES
+                reasons: vec![Reason::text(
+                    "pack_gqa",
+                    format!(
+                        "pack_gqa=on takes heads, as many in every group, {}; pack_gqa=off takes any",
+                        launches::FOLDING_SIZES
+                    ),
+                    None,
                 )],
             })?),
             None => None,

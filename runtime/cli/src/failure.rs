@@ -1,7 +1,7 @@
 //! Why a verb failed: the library's error, or one of the command's own.
 
 use flashtile::kernel::KernelError;
-use flashtile_codegen::ScheduleError;
+use flashtile_codegen::{Reason, ScheduleError, Summary};
 use flashtile_dsl::syntax::{self, Style};
 
 use crate::exit::Exit;
@@ -81,14 +81,35 @@ impl Failure {
         Self::Io { action, path: path.display().to_string(), reason: error.to_string() }
     }
 
-    /// What to tell, with colours where errors of a kernel text can have them.
-    pub fn text(&self, style: Style) -> String {
+    /// All reasons against a schedule, if these are why.
+    pub fn reasons(&self) -> Option<&[Reason]> {
+        let Self::Library(flashtile::Error::Kernel(error)) = self else { return None };
+        match error {
+            KernelError::IllegalSchedule { reasons, .. } | KernelError::NoSchedule { reasons, .. } => Some(reasons),
+            _ => None,
+        }
+    }
+
+    /// What to tell, with colours where errors of a kernel text can have them. `explain`: with all
+    /// reasons against a schedule, a reason a line, in place of the three that matter most.
+    pub fn text(&self, style: Style, explain: bool) -> String {
         match self {
             Self::Library(flashtile::Error::Kernel(KernelError::Text(errors))) => {
                 let count = errors.list.len();
                 format!("{}\n\n{count} error(s) in {}", syntax::render(errors, style), errors.source.name)
             }
-            other => format!("flashtile: error: {other}"),
+            other => {
+                let told = format!("flashtile: error: {other}");
+                match other.reasons().filter(|reasons| Summary::of(reasons).more() > 0) {
+                    Some(reasons) if explain => {
+                        let all = Summary::all(reasons);
+                        let lines: String = all.reasons().map(|reason| format!("\n  {reason}")).collect();
+                        format!("{told}; all reasons:{lines}")
+                    }
+                    Some(_) => format!("{told}; --explain lists all"),
+                    None => told,
+                }
+            }
         }
     }
 

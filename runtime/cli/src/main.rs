@@ -40,7 +40,7 @@ use flashtile_dsl::syntax::Style;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::flags::Cli;
+use crate::flags::{Cli, GlobalFlags};
 use crate::output::Output;
 
 fn main() -> ExitCode {
@@ -57,23 +57,26 @@ fn main() -> ExitCode {
     match cli.verb.run(&cli.global, &mut output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            report(&failure, cli.global.json);
+            report(&failure, &cli.global);
             ExitCode::from(failure.exit().row().code)
         }
     }
 }
 
 /// Tells why a verb failed, on standard error.
-fn report(failure: &Failure, json: bool) {
+fn report(failure: &Failure, global: &GlobalFlags) {
     if matches!(failure, Failure::Closed) {
         return;
     }
     let row = failure.exit().row();
-    if json {
-        let error = serde_json::json!({ "error": { "kind": row.name, "exit_code": row.code, "message": failure.to_string() } });
-        eprintln!("{error}");
+    if global.json {
+        let mut error = serde_json::json!({ "kind": row.name, "exit_code": row.code, "message": failure.to_string() });
+        if let Some(reasons) = failure.reasons() {
+            error["reasons"] = reasons.iter().map(ToString::to_string).collect();
+        }
+        eprintln!("{}", serde_json::json!({ "error": error }));
     } else {
         let style = if std::io::stderr().is_terminal() { Style::Coloured } else { Style::Plain };
-        eprintln!("{}", failure.text(style));
+        eprintln!("{}", failure.text(style, global.explain));
     }
 }

@@ -13,8 +13,8 @@ Made from the flags themselves by `flashtile man --markdown`; change the documen
 run that again.
 
 `KERNEL` is a built-in's name (`flashtile list`), `FILE`, or `FILE:NAME`. Every verb takes `--json`, which prints one object
-a line on standard output, and an error as `{\"error\": {\"kind\", \"exit_code\", \"message\"}}` on standard error. Progress bars
-appear on a terminal only.
+a line on standard output, and an error as `{\"error\": {\"kind\", \"exit_code\", \"message\"}}` on standard error, with all
+`\"reasons\"` against a schedule if these are the error. Progress bars appear on a terminal only.
 ";
 
 /// The reference.

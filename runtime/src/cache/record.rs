@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flashtile_codegen::Schedule;
+use flashtile_codegen::{Reason, Schedule, Summary};
 use serde::{Deserialize, Serialize};
 
 use super::key::{ModuleKey, TuningKey};
@@ -108,8 +108,8 @@ impl Candidate {
     }
 
     /// A schedule that is not legal.
-    pub fn illegal(schedule: Schedule, reasons: &[String]) -> Self {
-        let outcome = Outcome::Rejected { stage: Stage::Legality, reason: reasons.join("; ") };
+    pub fn illegal(schedule: Schedule, reasons: &[Reason]) -> Self {
+        let outcome = Outcome::Rejected { stage: Stage::Legality, reason: Summary::all(reasons).to_string() };
         Self { outcome, ..Self::new(schedule, f64::INFINITY) }
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use flashtile_codegen::{Arch, Facts, KNOBS, Schedule, check, draw};
+use flashtile_codegen::{Arch, Facts, KNOBS, Schedule, Summary, check, draw};
 use flashtile_dsl::ir::Size;
 use rayon::prelude::*;
 
@@ -92,8 +92,9 @@ fn sample(cases: &[Case], arch: &'static Arch, seed: u64, number: usize) -> Resu
         }
         reasons = legality.reasons;
     }
-    let reason = format!("none of {DRAWS} draws is legal for {}; the last is not because {}", case.name(), reasons.join("; "));
-    Err(KernelError::NoSchedule { kernel: case.kernel.to_owned(), arch: arch.name.to_owned(), reason }.into())
+    let last = Summary::of(&reasons);
+    let reason = format!("none of {DRAWS} draws is legal for {}; the last is not because {last}", case.name());
+    Err(KernelError::NoSchedule { kernel: case.kernel.to_owned(), arch: arch.name.to_owned(), reason, reasons }.into())
 }
 
 /// Chooses samples from a pool, each the one with the most pairs of knob values that no earlier one has, until every pair that

@@ -1,5 +1,6 @@
 //! Errors of kernels.
 
+use flashtile_codegen::{Reason, Summary};
 use flashtile_dsl::ir::Elem;
 use flashtile_dsl::syntax::Diagnostics;
 
@@ -79,11 +80,13 @@ pub enum KernelError {
         kernel: String,
         /// The architecture.
         arch: String,
-        /// Why, in words.
+        /// Why, in words: the reasons that matter most.
         reason: String,
+        /// All reasons of the schedules that were tried, without repetition.
+        reasons: Vec<Reason>,
     },
     /// A schedule that was asked for is not legal.
-    #[error("schedule {schedule} is not legal for kernel `{kernel}` on {arch}: {}", reasons.join("; "))]
+    #[error("schedule {schedule} is not legal for kernel `{kernel}` on {arch}: {}", Summary::of(reasons))]
     IllegalSchedule {
         /// The kernel.
         kernel: String,
@@ -92,7 +95,7 @@ pub enum KernelError {
         /// The schedule.
         schedule: String,
         /// All reasons against.
-        reasons: Vec<String>,
+        reasons: Vec<Reason>,
     },
     /// The plan verifier refused a plan that was given in place of the compiler's own.
     #[error("the plan of kernel `{kernel}` on {arch} is wrong: {}", faults.join("; "))]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_codegen::plan::Plan;
-use flashtile_codegen::{Arch, Instance, Ranker, Schedule};
+use flashtile_codegen::{Arch, Instance, Ranker, Reason, Schedule};
 pub use flashtile_codegen::{Generated, Launch as GeneratedLaunch, Machine, Ranking};
 
 use flashtile_dsl::analysis::cost;
@@ -105,7 +105,11 @@ pub fn ranking(
 }
 
 fn no_schedule(kernel: &str, arch: &Arch, error: &flashtile_codegen::Error) -> KernelError {
-    KernelError::NoSchedule { kernel: kernel.to_owned(), arch: arch.name.to_owned(), reason: error.to_string() }
+    let reasons = match error {
+        flashtile_codegen::Error::NoLegalSchedule { reasons, .. } => reasons.clone(),
+        _ => Vec::new(),
+    };
+    KernelError::NoSchedule { kernel: kernel.to_owned(), arch: arch.name.to_owned(), reason: error.to_string(), reasons }
 }
 
 /// The schedule that the cost model ranks first.
@@ -132,7 +136,7 @@ pub fn predict(
     flashtile_codegen::predict(instance, schedule, arch, sizes, machine).unwrap_or(f64::INFINITY)
 }
 
-fn illegal(kernel: &str, schedule: &Schedule, arch: &Arch, reasons: Vec<String>) -> KernelError {
+fn illegal(kernel: &str, schedule: &Schedule, arch: &Arch, reasons: Vec<Reason>) -> KernelError {
     KernelError::IllegalSchedule {
         kernel: kernel.to_owned(),
         arch: arch.name.to_owned(),

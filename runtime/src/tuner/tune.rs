@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use flashtile_codegen::{Arch, Facts, Instance, RunningMax, Schedule};
+use flashtile_codegen::{Arch, Facts, Instance, Reason, RunningMax, Schedule, Summary};
 use flashtile_dsl::analysis::reach::Width;
 use flashtile_dsl::ir::{Entity, ParamId};
 
@@ -140,8 +140,9 @@ struct Task<'a> {
     options: &'a TuneOptions,
     facts: Facts,
     nvrtc: (u32, u32),
-    /// Candidates that are not legal. The search does not see them; they are in every record.
-    illegal: Vec<Candidate>,
+    /// Schedules that are not legal, with all reasons. The search does not see them; they are in
+    /// every record.
+    illegal: Vec<(Schedule, Vec<Reason>)>,
     key: TuningKey,
 }
 
@@ -178,7 +179,7 @@ impl Task<'_> {
         };
         legal.sort_by(|a, b| a.1.total_cmp(&b.1));
         legal.truncate(self.options.max_candidates.unwrap_or(usize::MAX));
-        self.illegal = illegal.into_iter().map(|(schedule, reasons)| Candidate::illegal(schedule, &reasons)).collect();
+        self.illegal = illegal;
         let candidate = |(schedule, predicted): (Schedule, f64)| {
             let same = |c: &&Candidate| c.schedule == schedule;
             match known.and_then(|r| r.candidates.iter().find(same)) {
@@ -261,7 +262,8 @@ impl Task<'_> {
     }
 
     fn record(&self, mut candidates: Vec<Candidate>, winner: Option<usize>, complete: bool) -> TuningRecord {
-        candidates.extend(self.illegal.iter().cloned());
+        let illegal = self.illegal.iter();
+        candidates.extend(illegal.map(|(schedule, reasons)| Candidate::illegal(schedule.clone(), reasons)));
         let (key, sizes) = (self.key.clone(), self.sizes.clone());
         TuningRecord { key, nvrtc: self.nvrtc, sizes, data: self.options.data.clone(), winner, complete, candidates }
     }
@@ -288,9 +290,10 @@ impl Task<'_> {
     fn no_winner(&self, record: &TuningRecord, stop: &Stop) -> TuneError {
         let kernel = self.kernel.ir().name.clone();
         let first = record.candidates.iter().find_map(|c| match &c.outcome {
-            Outcome::Rejected { reason, .. } => Some(reason.clone()),
+            Outcome::Rejected { reason, .. } if !c.is_illegal() => Some(reason.clone()),
             _ => None,
         });
+        let first = first.or_else(|| self.illegal.first().map(|(_, reasons)| Summary::of(reasons).to_string()));
         match (stop, first) {
             (Stop::Budget, None) => TuneError::Ended { kernel, why: "the budget was spent".to_owned() },
             (Stop::Cancelled, _) => TuneError::Ended { kernel, why: "it was cancelled".to_owned() },

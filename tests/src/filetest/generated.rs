@@ -101,7 +101,7 @@ impl Request {
     pub(super) fn refusal(&self) -> Result<String, String> {
         match generate(&self.instance, &self.schedule, self.arch) {
             Ok(_) => Err("the schedule is legal".into()),
-            Err(Error::Illegal { reasons, .. }) => Ok(reasons.join("\n")),
+            Err(Error::Illegal { reasons, .. }) => Ok(reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
             Err(other) => Ok(other.to_string()),
         }
     }

@@ -59,10 +59,6 @@ pub struct Flags {
     /// Candidates to show
     #[arg(long, default_value_t = 10, value_name = "N")]
     top: usize,
-    /// Show every candidate that was rejected or eliminated, and why; those rejected for reasons alike are one row with one of
-    /// them
-    #[arg(long)]
-    explain: bool,
 }
 
 /// A duration on the command line.
@@ -122,7 +118,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let report = match result {
         Ok(report) => report,
         Err(_) if cancel.is_cancelled() => return Err(Failure::Interrupted),
-        Err(error) if flags.explain => {
+        Err(error) if global.explain => {
             if let flashtile::Error::Tune(TuneError::NoneLeft { evidence, .. }) = &error {
                 explain(evidence, &Schedule::default(), "defaults", output)?;
             }
@@ -130,7 +126,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         }
         Err(error) => return Err(error.into()),
     };
-    show(flags, &report, hints::json(bound.ir(), &lost), output)?;
+    show(flags, global.explain, &report, hints::json(bound.ir(), &lost), output)?;
     match report.stop {
         Stop::Cancelled => Err(Failure::Interrupted),
         Stop::DeviceLost(reason) => Err(Failure::DeviceLost(reason)),
@@ -164,7 +160,7 @@ pub fn on_event(bar: ProgressBar) -> flashtile::tuner::OnEvent {
     })
 }
 
-fn show(flags: &Flags, report: &TuneReport, hints: serde_json::Value, output: &mut Output) -> Result<()> {
+fn show(flags: &Flags, explained: bool, report: &TuneReport, hints: serde_json::Value, output: &mut Output) -> Result<()> {
     let record = &report.record;
     let winner = report.winner();
     let illegal = record.candidates.iter().filter(|c| c.is_illegal()).count();
@@ -191,7 +187,7 @@ fn show(flags: &Flags, report: &TuneReport, hints: serde_json::Value, output: &m
             "illegal": illegal,
             "hints": hints,
         }))?;
-        return if flags.explain { explain(&record.candidates, &winner.schedule, "winner", output) } else { Ok(()) };
+        return if explained { explain(&record.candidates, &winner.schedule, "winner", output) } else { Ok(()) };
     }
     let mut ranked: Vec<&Candidate> = record.candidates.iter().filter(|c| in_the_race(c)).collect();
     ranked.sort_by(|a, b| under_load(a).total_cmp(&under_load(b)).then(time(a).total_cmp(&time(b))));
@@ -199,7 +195,7 @@ fn show(flags: &Flags, report: &TuneReport, hints: serde_json::Value, output: &m
     ranked.insert(0, winner);
     ranked.truncate(flags.top.max(1));
     candidates(&ranked, output)?;
-    if flags.explain {
+    if explained {
         explain(&record.candidates, &winner.schedule, "winner", output)?;
     }
     let kind = if report.predicted { "predicted by the cost model, not measured" } else { "measured" };
@@ -215,7 +211,7 @@ fn show(flags: &Flags, report: &TuneReport, hints: serde_json::Value, output: &m
         Stop::DeviceLost(reason) => format!("the device was lost: {reason}"),
     };
     output.text(format!("{tried} of {legal} candidates tried in {:.1} s; {ended}", report.seconds))?;
-    if illegal > 0 && !flags.explain {
+    if illegal > 0 && !explained {
         output.text(format!("{illegal} more are not legal; --explain says why"))?;
     }
     if !report.kept {
@@ -306,11 +302,16 @@ fn grouped(candidates: &[Candidate]) -> Vec<(usize, &Candidate, String)> {
 
 #[cfg(test)]
 mod tests {
+    use flashtile_codegen::Reason;
+
     use super::*;
 
     #[test]
     fn candidates_rejected_for_reasons_alike_are_told_once() {
-        let illegal = |stages, reason: &str| Candidate::illegal(Schedule { stages, ..Schedule::default() }, &[reason.to_owned()]);
+        let illegal = |stages, why: &str| {
+            let reason = Reason::Kernel { why: why.to_owned() };
+            Candidate::illegal(Schedule { stages, ..Schedule::default() }, &[reason])
+        };
         let eliminated = || Candidate { outcome: Outcome::Eliminated { round: 2 }, ..Candidate::new(Schedule::default(), 1.0) };
         let measured = Candidate { outcome: Outcome::Measured, ..Candidate::new(Schedule::default(), 1.0) };
         let candidates = [

@@ -117,6 +117,20 @@ fn faulty_tensors_are_named_and_the_old_output_stays() {
 }
 
 #[test]
+fn three_reasons_against_a_schedule_are_told_and_all_are_listed_on_request() {
+    let sandbox = Sandbox::new();
+    let wrong = "inspect attention --arch sm_80 --schedule copy=tma,warps=3,stages=9,section=0,persistent=static";
+    let short = sandbox.run(wrong);
+    short.fails_with(5, "section=0 is not positive; and 3 more; --explain lists all");
+    let long = sandbox.run(&format!("{wrong} --explain"));
+    long.fails_with(5, "\n  persistent=static ");
+    assert!(!long.stderr.contains("lists all"), "{}", long.stderr);
+    let failed = sandbox.run(&format!("{wrong} --json"));
+    let error: serde_json::Value = serde_json::from_str(&failed.stderr).expect("one object");
+    assert_eq!(error["error"]["reasons"].as_array().map(Vec::len), Some(6), "{error}");
+}
+
+#[test]
 fn kernels_schedules_and_sizes() {
     let sandbox = Sandbox::new();
     sandbox.write(
