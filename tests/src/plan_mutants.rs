@@ -4,7 +4,7 @@
 //! place and what is done there, so that a list of all changes is small and any of them can be made
 //! by itself.
 
-use flashtile_codegen::plan::{Guard, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp};
+use flashtile_codegen::plan::{Event, Guard, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp};
 
 /// The place of a statement.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,8 +43,10 @@ enum Kind {
     /// Out of its list, before or behind the statement that has the list.
     OutBefore,
     OutBehind,
-    /// More or fewer groups or products may stay in flight.
-    Pending(i32),
+    /// A wait without one of its names.
+    Unname(usize),
+    /// A wait for the products that read a slot in place of the copy into it, or the other way round.
+    Event(usize),
     /// Another iteration of a slot.
     Iteration(usize, i32),
     /// Another variable.
@@ -88,7 +90,8 @@ impl Change {
             Kind::ToStart | Kind::ToEnd => "move a statement to an end of its list",
             Kind::Into(_) | Kind::IntoBefore(_) => "move a statement into a list beside it",
             Kind::OutBefore | Kind::OutBehind => "move a statement out of its list",
-            Kind::Pending(_) => "wait for more or fewer",
+            Kind::Unname(_) => "wait for less",
+            Kind::Event(_) => "wait for another event",
             Kind::Iteration(..) => "name another iteration",
             Kind::Variable(..) => "name another variable",
             Kind::Tile(..) => "name another tile",
@@ -151,7 +154,14 @@ impl Change {
 
 fn change_op(op: &mut StmtOp, kind: &Kind) {
     match (op, kind) {
-        (StmtOp::Wait(pending) | StmtOp::WgmmaWait(pending), Kind::Pending(by)) => *pending = pending.saturating_add_signed(*by),
+        (StmtOp::Wait(events), Kind::Unname(n)) => drop(events.remove(*n)),
+        (StmtOp::Wait(events), Kind::Event(n)) => {
+            events[*n] = match events[*n] {
+                Event::Copied(tile, slot) => Event::Read(tile, slot),
+                Event::Read(tile, slot) => Event::Copied(tile, slot),
+                Event::Product(v) => Event::Product(v),
+            }
+        }
         (StmtOp::When { body, otherwise, .. }, Kind::Exchange) => std::mem::swap(body, otherwise),
         (StmtOp::When { guard, .. }, Kind::Guard(other)) => *guard = other.clone(),
         (StmtOp::Loop { from, .. }, Kind::Start(by)) => *from = from.saturating_add_signed(*by),
@@ -192,6 +202,7 @@ fn slots(op: &mut StmtOp) -> Vec<&mut Slot> {
             OperandA::Tile(_, slot) => vec![slot, b_slot],
             OperandA::Packed(_) => vec![b_slot],
         },
+        StmtOp::Wait(events) => events.iter_mut().filter_map(slot_of).collect(),
         StmtOp::Compute { to, inputs, .. } => {
             let mut all: Vec<&mut Slot> = to.iter_mut().map(|t| &mut t.slot).collect();
             all.extend(inputs.iter_mut().filter_map(|i| match &mut i.from {
@@ -201,6 +212,22 @@ fn slots(op: &mut StmtOp) -> Vec<&mut Slot> {
             all
         }
         _ => Vec::new(),
+    }
+}
+
+/// The slot that something waited for is about.
+fn slot_of(event: &mut Event) -> Option<&mut Slot> {
+    match event {
+        Event::Copied(_, slot) | Event::Read(_, slot) => Some(slot),
+        Event::Product(_) => None,
+    }
+}
+
+/// The tile of that slot.
+fn tile_of(event: &mut Event) -> Option<&mut usize> {
+    match event {
+        Event::Copied(tile, _) | Event::Read(tile, _) => Some(tile),
+        Event::Product(_) => None,
     }
 }
 
@@ -229,6 +256,9 @@ fn variables(op: &mut StmtOp) -> Vec<&mut usize> {
             OperandA::Packed(v) => vec![acc, v],
             OperandA::Tile(..) => vec![acc],
         },
+        StmtOp::Wait(events) => {
+            events.iter_mut().filter_map(|event| if let Event::Product(v) = event { Some(v) } else { None }).collect()
+        }
         StmtOp::SaveState(from) => from.iter_mut().collect(),
         StmtOp::LoadState { to, .. } => to.iter_mut().collect(),
         StmtOp::When { guard: Guard::Flag(v), .. } => vec![v],
@@ -250,6 +280,7 @@ fn tiles(op: &mut StmtOp) -> Vec<&mut usize> {
             OperandA::Tile(tile, _) => vec![tile, b],
             OperandA::Packed(_) => vec![b],
         },
+        StmtOp::Wait(events) => events.iter_mut().filter_map(tile_of).collect(),
         StmtOp::Compute { to, inputs, .. } => {
             let mut all: Vec<&mut usize> = to.iter_mut().map(|t| &mut t.tile).collect();
             all.extend(inputs.iter_mut().filter_map(|i| match &mut i.from {
@@ -333,10 +364,14 @@ fn of_op(plan: &Plan, op: &StmtOp, add: &mut dyn FnMut(Kind)) {
     }
     (0..ring_ops(op).len()).for_each(|to| add(Kind::Ring(to)));
     match op {
-        StmtOp::Wait(pending) | StmtOp::WgmmaWait(pending) => {
-            add(Kind::Pending(1));
-            if *pending > 0 {
-                add(Kind::Pending(-1));
+        StmtOp::Wait(events) => {
+            for (n, event) in events.iter().enumerate() {
+                if events.len() > 1 {
+                    add(Kind::Unname(n));
+                }
+                if !matches!(event, Event::Product(_)) {
+                    add(Kind::Event(n));
+                }
             }
         }
         StmtOp::When { guard, body, otherwise } => {

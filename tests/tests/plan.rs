@@ -1,6 +1,6 @@
 //! The plan verifier: every plan of the sampled space passes, and planted faults of each kind are caught.
 
-use flashtile_codegen::plan::{Guard, InputSource, Iteration, Plan, Slot, Stmt, StmtOp, verify};
+use flashtile_codegen::plan::{Event, Guard, InputSource, Iteration, Plan, Slot, Stmt, StmtOp, verify};
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, Summary, generate, space};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 
@@ -209,16 +209,37 @@ fn a_dropped_wait_is_caught() {
 }
 
 #[test]
-fn a_wait_for_too_few_groups_is_caught() {
+fn a_wait_for_less_is_caught() {
     for schedule in ["stages=1", "stages=2", "stages=3"] {
+        // The rows that were copied before the loop, then a tile that is streamed.
+        for streamed in [false, true] {
+            let faults = planted(schedule, &mut |body, index| match &mut body[index].op {
+                StmtOp::Wait(events) => {
+                    let name = |event: &Event| matches!(event, Event::Copied(_, slot) if (*slot != Slot::Only) == streamed);
+                    let at = events.iter().position(name);
+                    at.map(|at| events.remove(at)).is_some()
+                }
+                _ => false,
+            });
+            says(&faults, "is read while its copy is in flight");
+        }
+    }
+}
+
+#[test]
+fn a_wait_for_another_iteration_is_caught() {
+    for schedule in ["stages=2", "stages=3"] {
         let faults = planted(schedule, &mut |body, index| match &mut body[index].op {
-            StmtOp::Wait(pending) => {
-                *pending += 1;
-                true
-            }
+            StmtOp::Wait(events) => events.iter_mut().any(|event| match event {
+                Event::Copied(_, Slot::Of(Iteration::Ahead(_, n))) => {
+                    *n += 1;
+                    true
+                }
+                _ => false,
+            }),
             _ => false,
         });
-        says(&faults, "in flight");
+        says(&faults, "is read while its copy is in flight");
     }
 }
 
@@ -279,7 +300,7 @@ fn a_dropped_commit_in_the_loop_is_caught() {
         }
         hit
     });
-    says(&faults, "in flight");
+    says(&faults, "is waited for before its group of copies ends");
 }
 
 #[test]

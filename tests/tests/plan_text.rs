@@ -97,6 +97,10 @@ fn wrong_texts_are_refused_with_their_line() {
         ("fma(", "fmaa(", "no function is called `fmaa`"),
         ("select(", "fma(1.0, ", "`fma` takes 3 operands, not 4"),
         ("dot(tile q_i_tile,", "dot(tile q_tile,", "the plan has no tile `q_tile`"),
+        ("wait q_i_tile", "wait q_tile", "the plan has no tile or variable `q_tile`"),
+        ("wait q_i_tile", "cp_async.wait 0 // q_i_tile", "`cp_async.wait N` counts groups; name what is waited for"),
+        ("wait q_i_tile", "wgmma.wait 0 // q_i_tile", "`wgmma.wait N` counts groups; name what is waited for"),
+        ("  var acc:", "  var q_i_tile:", "a second tile or variable is called `q_i_tile`"),
         ("acc = 0.0", "ac = 0.0", "the plan has no variable `ac`"),
         (" x 80,", " by 80,", "expected `x`, found `by`"),
         ("params.M", "params.M.size", "`size` is neither `address` nor `stride` with a number"),
@@ -125,8 +129,8 @@ fn wrong_plans_are_refused_with_the_line_of_their_text() {
     let table = [
         ("sm_80", "stages=2", "barrier\n", "\n", "is read with no barrier after its copy landed", "dot("),
         ("sm_80", "stages=2", "depth 80, m16n8k16", "depth 72, m16n8k16", "no instruction makes the product", "depth 72"),
-        ("sm_90a", "tensor_op=wgmma,copy=tma", "wgmma.wait 0\n", "\n", "is handed back while a product may read it", "release"),
-        ("sm_90a", "tensor_op=wgmma,copy=tma", "acquire q_i_tile\n", "wgmma.wait 0\n", "is read but not acquired", "dot("),
+        ("sm_90a", "tensor_op=wgmma,copy=tma", "wait acc\n", "\n", "is handed back while a product may read it", "release"),
+        ("sm_90a", "tensor_op=wgmma,copy=tma", "acquire q_i_tile\n", "wait acc\n", "is read but not acquired", "dot("),
     ];
     for (arch, schedule, from, to, says, stands) in table {
         let arch = sm(arch);

@@ -1,7 +1,7 @@
 //! The plan verifier on specialised roles: plans with every combination of the knobs that matter to it are right, and planted
 //! faults of each kind are caught.
 
-use flashtile_codegen::plan::{Guard, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
+use flashtile_codegen::plan::{Event, Guard, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, generate};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 
@@ -124,7 +124,7 @@ fn a_dropped_release_is_caught() {
 fn a_release_before_the_product_is_settled_is_caught() {
     for knobs in [BUSY, "overlap=off", "overlap=on,running_max=exact"] {
         let faults = planted(knobs, CONSUMERS, &mut |body, index| {
-            let swap = matches!(body[index].op, StmtOp::WgmmaWait(_))
+            let swap = matches!(body[index].op, StmtOp::Wait(_))
                 && matches!(body.get(index + 1).map(|s| &s.op), Some(StmtOp::Release(_)));
             if swap {
                 body.swap(index, index + 1);
@@ -152,10 +152,15 @@ fn products_of_two_steps_are_in_flight_together() {
     says(&faults, "keeps a slot that it does not have, or a second one");
     let faults = planted_in(lagged(), CONSUMERS, &mut remove(1, |op| matches!(op, StmtOp::Release(_))));
     says(&faults, "is acquired but never released");
-    // One product too many may still run, and the slot that it reads is filled again.
+    // The products of the step before the last one are waited for: those of the last one may still
+    // run, and the slots that they read are filled again.
     let faults = planted_in(lagged(), CONSUMERS, &mut |body, index| match &mut body[index].op {
-        StmtOp::WgmmaWait(pending @ 1) => {
-            *pending = 2;
+        StmtOp::Wait(events) if matches!(events[0], Event::Read(..)) => {
+            for event in events {
+                if let Event::Read(_, Slot::Of(Iteration::Behind(_, n))) = event {
+                    *n = 2;
+                }
+            }
             true
         }
         _ => false,
@@ -173,22 +178,73 @@ fn products_of_two_steps_are_in_flight_together() {
 }
 
 #[test]
-fn a_settle_of_too_few_products_is_caught() {
+fn a_dropped_wait_for_products_is_caught() {
+    for n in 1..=5 {
+        let faults = planted(BUSY, CONSUMERS, &mut remove(n, |op| matches!(op, StmtOp::Wait(_))));
+        says(&faults, "while a product may read it");
+    }
+}
+
+/// What is waited for is what the wait names. That the products before it are done too, because
+/// they are issued in order, is no matter of the plan.
+#[test]
+fn a_wait_for_other_products_is_caught() {
+    let all = accumulators(&mut plan(BUSY));
     for n in 1..=5 {
         let mut left = n;
         let faults = planted(BUSY, CONSUMERS, &mut |body, index| match &mut body[index].op {
-            StmtOp::WgmmaWait(pending) => {
+            StmtOp::Wait(events) => {
                 left -= 1;
-                *pending += 1;
-                left == 0 || {
-                    *pending -= 1;
-                    false
+                if left == 0 {
+                    let Event::Product(v) = events[0] else { panic!("{events:?}") };
+                    let other = all.iter().find(|&&other| other != v).expect("scores and the output");
+                    events[0] = Event::Product(*other);
                 }
+                left == 0
             }
             _ => false,
         });
-        assert!(!faults.is_empty(), "settle {n}");
+        says(&faults, "while a product may read it");
     }
+}
+
+/// Into which the products of a plan are issued.
+fn accumulators(plan: &mut Plan) -> Vec<usize> {
+    let mut found = Vec::new();
+    change_first(&mut plan.roles[CONSUMERS].body, &mut |body, index| {
+        if let StmtOp::Dot { acc, .. } = body[index].op {
+            found.push(acc);
+        }
+        false
+    });
+    found
+}
+
+/// A wait that names what is no matter of it.
+#[test]
+fn waits_for_what_never_begins_are_caught() {
+    let renamed = |to: fn(&Plan) -> Event| {
+        let plan = plan(BUSY);
+        let event = to(&plan);
+        planted_in(plan, CONSUMERS, &mut |body, index| match &mut body[index].op {
+            StmtOp::Wait(events) => {
+                events.push(event);
+                true
+            }
+            _ => false,
+        })
+    };
+    says(&renamed(|_| Event::Copied(0, Slot::Only)), "is a ring between roles");
+    fn maximum(plan: &Plan) -> usize {
+        plan.variables.iter().position(|v| v.name == "m").expect("the running maximum")
+    }
+    says(&renamed(|plan| Event::Product(maximum(plan))), "a wait names products into m, but none is asynchronous");
+    // Before the first product nothing is in flight.
+    let mut once = plan("overlap=on");
+    let first = once.roles[CONSUMERS].body[0].span;
+    let acc = accumulators(&mut once)[0];
+    once.roles[CONSUMERS].body.insert(0, Stmt::new(StmtOp::Wait(vec![Event::Product(acc)]), first));
+    says(&verify(&once), "a wait names nothing that is in flight there in any case");
 }
 
 #[test]
@@ -199,7 +255,7 @@ fn elementwise_work_on_an_accumulator_in_flight_is_caught() {
             return false;
         }
         let rescale = body.remove(index);
-        let settle = position(body, |op| matches!(op, StmtOp::WgmmaWait(1))).expect("the step settles the first product");
+        let settle = position(body, |op| matches!(op, StmtOp::Wait(_))).expect("the step settles the first product");
         body.insert(settle + 1, rescale);
         true
     });

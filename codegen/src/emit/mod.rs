@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use flashtile_templates::Renderer;
 
 use crate::error::Error;
+use crate::plan::Completion;
 use writer::Writer;
 
 /// The whole file.
@@ -28,8 +29,8 @@ pub fn emit(head: &Head<'_>, launches: &[Emission<'_>]) -> Result<String, Error>
 /// The entry point of a launch, with what it needs.
 fn entry(emission: &Emission<'_>) -> Result<String, Error> {
     let renderer = Renderer::shared()?;
-    let (wrappers, in_flight) = (BTreeSet::new(), Vec::new());
-    let mut writer = Writer { e: emission, renderer, wrappers, line: None, depth: 1, producer: false, in_flight };
+    let (wrappers, completion) = (BTreeSet::new(), Completion::of(emission.plan));
+    let mut writer = Writer { e: emission, renderer, wrappers, line: None, depth: 1, producer: false, completion };
     let mut body = String::new();
     if emission.plan.is_specialized() {
         body = writer.roles()?;

@@ -134,7 +134,6 @@ impl Writer<'_> {
             OperandA::Tile(..) => String::new(),
         };
         let [a0, a1, a2, a3] = [0, 1, 2, 3].map(register);
-        self.in_flight.push(*acc);
         self.render(&DotWgmma {
             note,
             zero: *zero,

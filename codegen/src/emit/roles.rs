@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use flashtile_dsl::ir::SizeKind;
 use flashtile_templates::{
     Acquire, Advance, Barriers, Fill, FillPart, FirstTurn, Let, PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role,
-    Settle, TakeTurn, When, WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
+    TakeTurn, When, WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
 };
 
 use super::writer::{BODY, Writer};
@@ -147,14 +147,6 @@ impl Writer<'_> {
         let (name, slots) = (t.name.clone(), t.slots);
         let empty = t.barriers.expect("a ring between roles has mbarriers") + 8 * slots;
         self.render(&ReleaseBefore { name, empty, slots })
-    }
-
-    pub(super) fn settle(&mut self, pending: u32) -> Result<String, Error> {
-        let done = self.in_flight.len().saturating_sub(pending as usize);
-        let ready = self.in_flight.drain(..done).collect::<Vec<_>>();
-        // An accumulator that a later product adds to is not ready.
-        let ready = ready.into_iter().filter(|v| !self.in_flight.contains(v)).map(|v| self.name(v)).collect();
-        self.render(&Settle { pending, ready })
     }
 
     pub(super) fn take_turn(&mut self) -> Result<String, Error> {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use flashtile_dsl::ir::{Elem, Kernel, ReduceOp};
 use flashtile_templates::{
-    Barrier, Commit, Declare, Let, Loop, LoopPairs, Map, Otherwise, Pack, QuadMax, QuadSum, Reduce, Renderer, Step, Template,
-    Vote, Wait, When, Wrapper,
+    Barrier, Commit, Declare, Let, Loop, LoopPairs, Map, Otherwise, Pack, QuadMax, QuadSum, Reduce, Renderer, Settle, Step,
+    Template, Vote, Wait, When, Wrapper,
 };
 
 use super::expression::{Domain, each_text, element_text, text, wrappers};
@@ -15,7 +15,8 @@ use crate::arch::Arch;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{
-    Atom, Expr, Guard, Iteration, LetType, Operator, Plan, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId, any,
+    Atom, Completion, Event, Expr, Guard, Iteration, LetType, Operator, Plan, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId,
+    any,
 };
 use crate::schedule::{Schedule, Walk};
 
@@ -65,8 +66,8 @@ pub(super) struct Writer<'a> {
     pub(super) depth: usize,
     /// Whether statements are those of the producer.
     pub(super) producer: bool,
-    /// Accumulators of products that are not settled, in the order of issue.
-    pub(super) in_flight: Vec<VarId>,
+    /// How many groups each wait leaves in flight.
+    pub(super) completion: Completion,
 }
 
 impl Writer<'_> {
@@ -224,7 +225,7 @@ impl Writer<'_> {
             StmtOp::Copy { tile, slot, from } => self.copy(*tile, *slot, from),
             StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::Commit => self.render(&Commit {}),
-            StmtOp::Wait(pending) => self.render(&Wait { pending: *pending }),
+            StmtOp::Wait(events) => self.wait(op, events),
             StmtOp::Barrier => self.render(&Barrier {}),
             StmtOp::LoadFragments { to, tile, slot } => self.load_fragments(*to, *tile, *slot),
             StmtOp::Dot { .. } => self.dot(op),
@@ -278,7 +279,6 @@ impl Writer<'_> {
             StmtOp::Release(tile) => self.release(*tile),
             StmtOp::Advance(tile) => self.advance(*tile),
             StmtOp::ReleaseBefore(tile) => self.release_before(*tile),
-            StmtOp::WgmmaWait(pending) => self.settle(*pending),
             StmtOp::TakeTurn => self.take_turn(),
             StmtOp::PassTurn => self.pass_turn(),
             StmtOp::AwaitPart => self.await_part(),
@@ -287,6 +287,21 @@ impl Writer<'_> {
             StmtOp::LoadState { to, from } => self.load_state(to, from.as_ref()),
             StmtOp::ClusterBarrier => self.cluster_barrier(),
         }
+    }
+
+    /// Waits until what is named is done.
+    fn wait(&mut self, op: &StmtOp, events: &[Event]) -> Result<String, Error> {
+        let in_flight = self.completion.in_flight(op);
+        let mut out = String::new();
+        if let Some(pending) = in_flight.copies {
+            out.push_str(&self.render(&Wait { pending })?);
+        }
+        if let Some(pending) = in_flight.products {
+            let product = |event: &Event| if let Event::Product(v) = event { Some(self.name(*v)) } else { None };
+            let ready = events.iter().filter_map(product).collect();
+            out.push_str(&self.render(&Settle { pending, ready })?);
+        }
+        Ok(out)
     }
 
     /// How many positions of a loop over single ones have their loads in flight together: as many

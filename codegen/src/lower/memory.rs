@@ -5,7 +5,7 @@ use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, Type, Value
 use super::context::{Home, Lowering, Pending};
 use crate::error::Error;
 use crate::plan::{
-    Cast, Expr, Function, GlobalTile, LetType, Operator, Param, SharedTile, Slot, StmtOp, TileId, WORK_RING_BYTES,
+    Cast, Event, Expr, Function, GlobalTile, LetType, Operator, Param, SharedTile, Slot, StmtOp, TileId, WORK_RING_BYTES,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -199,10 +199,16 @@ impl Lowering<'_> {
         }
     }
 
-    pub(super) fn push_wait(&mut self, pending: u32) {
-        if self.plan.is_asynchronous() {
-            self.push(StmtOp::Wait(pending));
+    /// Waits for copies, if they are not done where they stand.
+    pub(super) fn push_wait(&mut self, copies: Vec<Event>) {
+        if self.plan.is_asynchronous() && !copies.is_empty() {
+            self.push(StmtOp::Wait(copies));
         }
+    }
+
+    /// The copies outside loops that are not yet waited for. They are waited for now.
+    pub(super) fn take_pending(&mut self) -> Vec<Event> {
+        self.pending.drain(..).map(|pending| Event::Copied(pending.tile, Slot::Only)).collect()
     }
 
     /// Makes tiles copied outside loops visible to all warps.
@@ -212,10 +218,10 @@ impl Lowering<'_> {
         }
     }
 
-    /// Waits for all copies, and makes them visible to all warps.
+    /// Waits for the copies outside loops, and makes them visible to all warps.
     pub(super) fn acquire(&mut self) {
-        self.pending.clear();
-        self.push_wait(0);
+        let copies = self.take_pending();
+        self.push_wait(copies);
         self.push(StmtOp::Barrier);
     }
 

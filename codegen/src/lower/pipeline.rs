@@ -34,7 +34,7 @@ use super::context::{Home, Lowering};
 use super::running_max;
 use super::uses;
 use crate::error::Error;
-use crate::plan::{Effects, Guard, Iteration, LoopId, OperandA, Slot, Stmt, StmtOp, TileId, VarId, effects};
+use crate::plan::{Effects, Event, Guard, Iteration, LoopId, OperandA, Slot, Stmt, StmtOp, TileId, VarId, effects};
 use crate::schedule::{PingPong, RunningMax};
 
 /// A loop being lowered.
@@ -183,6 +183,7 @@ impl Lowering<'_> {
             }
             let span = stmt.span;
             let plain = |op| Stmt::new(op, span);
+            let done = products_into(std::slice::from_ref(&stmt));
             for &tile in &used[index] {
                 if !used[..index].iter().flatten().any(|&t| t == tile) {
                     body.push(plain(StmtOp::Acquire { tile, slot: Slot::Of(Iteration::Ahead(l.id, 0)) }));
@@ -195,7 +196,7 @@ impl Lowering<'_> {
             if turns {
                 body.push(plain(StmtOp::PassTurn));
             }
-            body.push(plain(StmtOp::WgmmaWait(0)));
+            body.push(plain(StmtOp::Wait(done)));
             for &tile in &used[index] {
                 if !used[index + 1..].iter().flatten().any(|&t| t == tile) {
                     body.push(plain(StmtOp::Release(tile)));
@@ -283,14 +284,15 @@ impl Lowering<'_> {
             body.extend(turns.then(|| plain(StmtOp::PassTurn)));
             body
         };
-        let in_flight = step.tail.len() as u32;
+        let before = Slot::Of(Iteration::Behind(l.id, 1));
+        let done = products_into(&step.tail);
         let mut body: Vec<Stmt> = tiles.iter().map(|&tile| plain(StmtOp::Advance(tile))).collect();
         body.extend(products(step));
-        body.push(plain(StmtOp::WgmmaWait(in_flight)));
+        body.push(plain(StmtOp::Wait(tiles.iter().map(|&tile| Event::Read(tile, before)).collect())));
         body.extend(tiles.iter().map(|&tile| plain(StmtOp::ReleaseBefore(tile))));
         let mut out = vec![plain(StmtOp::Step { at: Iteration::First(l.id, 0), body: products(first) })];
         out.push(plain(StmtOp::Loop { id: l.id, from: 1, unroll: 1, body }));
-        out.push(plain(StmtOp::WgmmaWait(0)));
+        out.push(plain(StmtOp::Wait(done)));
         out.extend(tiles.iter().map(|&tile| plain(StmtOp::Release(tile))));
         Ok(out)
     }
@@ -299,8 +301,9 @@ impl Lowering<'_> {
         let plain = |op| Stmt::new(op, self.span);
         let now = Slot::Of(Iteration::Ahead(l.id, 0));
         let mut body: Vec<Stmt> = ahead.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: now })).collect();
+        let lead = products_into(&parts.lead);
         body.extend(parts.lead);
-        body.push(plain(StmtOp::WgmmaWait(0)));
+        body.push(plain(StmtOp::Wait(lead)));
         body.extend(ahead.iter().map(|&tile| plain(StmtOp::Release(tile))));
         let turns = self.schedule.ping_pong == PingPong::Elementwise;
         body.extend(turns.then(|| plain(StmtOp::TakeTurn)));
@@ -319,17 +322,17 @@ impl Lowering<'_> {
         let mut body: Vec<Stmt> = Vec::new();
         body.extend(ahead.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: Slot::Of(now) })));
         body.extend(turn(self, PingPong::Products).then(|| plain(StmtOp::TakeTurn)));
+        let (lead, lagging) = (products_into(&parts.lead), products_into(&tail));
         body.extend(parts.lead);
         body.extend(behind.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: Slot::Of(before) })));
-        let in_flight = tail.len() as u32;
         body.extend(tail);
         body.extend(turn(self, PingPong::Products).then(|| plain(StmtOp::PassTurn)));
-        body.push(plain(StmtOp::WgmmaWait(in_flight)));
+        body.push(plain(StmtOp::Wait(lead)));
         body.extend(ahead.iter().map(|&tile| plain(StmtOp::Release(tile))));
         body.extend(turn(self, PingPong::Elementwise).then(|| plain(StmtOp::TakeTurn)));
         body.extend(early);
         body.extend(turn(self, PingPong::Elementwise).then(|| plain(StmtOp::PassTurn)));
-        body.push(plain(StmtOp::WgmmaWait(0)));
+        body.push(plain(StmtOp::Wait(lagging)));
         body.extend(behind.iter().map(|&tile| plain(StmtOp::Release(tile))));
         body.extend(late);
         body
@@ -341,8 +344,9 @@ impl Lowering<'_> {
         retime(&mut tail, Iteration::Last(l.id));
         let slot = Slot::Of(Iteration::Last(l.id));
         let mut body: Vec<Stmt> = behind.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot })).collect();
+        let done = products_into(&tail);
         body.extend(tail);
-        body.push(plain(StmtOp::WgmmaWait(0)));
+        body.push(plain(StmtOp::Wait(done)));
         body.extend(behind.iter().map(|&tile| plain(StmtOp::Release(tile))));
         body
     }
@@ -420,6 +424,19 @@ impl Lowering<'_> {
         let name = self.unique(&format!("{}_odd", self.plan.variables[v].name));
         self.like(v, name)
     }
+}
+
+/// The end of products, by their accumulators.
+fn products_into(stmts: &[Stmt]) -> Vec<Event> {
+    let mut found = Vec::new();
+    for stmt in stmts {
+        if let StmtOp::Dot { acc, .. } = stmt.op
+            && !found.contains(&Event::Product(acc))
+        {
+            found.push(Event::Product(acc));
+        }
+    }
+    found
 }
 
 /// Whether statements only name what they compute.

@@ -10,7 +10,7 @@ use super::unused;
 use crate::abi::TensorMap;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
-use crate::plan::{Expr, Guard, LoopId, OperandA, Operator, Role, Slot, Stmt, StmtOp, TileId};
+use crate::plan::{Event, Expr, Guard, LoopId, OperandA, Operator, Role, Slot, Stmt, StmtOp, TileId};
 use crate::schedule::{Persistent, Schedule, SharedLayout};
 
 /// Registers of a multiprocessor's threads, in all (every architecture with `setmaxnreg` has as many).
@@ -163,11 +163,10 @@ impl Lowering<'_> {
 fn settled(body: Vec<Stmt>) -> Vec<Stmt> {
     let mut out = Vec::new();
     for stmt in body {
-        let (span, is_dot) = (stmt.span, matches!(stmt.op, StmtOp::Dot { .. }));
+        let span = stmt.span;
+        let acc = if let StmtOp::Dot { acc, .. } = stmt.op { Some(acc) } else { None };
         out.push(stmt);
-        if is_dot {
-            out.push(Stmt::new(StmtOp::WgmmaWait(0), span));
-        }
+        out.extend(acc.map(|acc| Stmt::new(StmtOp::Wait(vec![Event::Product(acc)]), span)));
     }
     out
 }
@@ -226,15 +225,9 @@ fn release(body: &mut Vec<Stmt>, last: usize, tile: TileId) {
 
 /// The first statement after the product `body[dot]` at which it is done.
 fn settled_by(body: &[Stmt], dot: usize) -> Option<usize> {
-    let mut later = 0;
-    for (index, stmt) in body.iter().enumerate().skip(dot + 1) {
-        match stmt.op {
-            StmtOp::Dot { .. } => later += 1,
-            StmtOp::WgmmaWait(pending) if pending <= later => return Some(index),
-            _ => {}
-        }
-    }
-    None
+    let StmtOp::Dot { acc, .. } = body[dot].op else { return None };
+    let names = |stmt: &Stmt| matches!(&stmt.op, StmtOp::Wait(events) if events.contains(&Event::Product(acc)));
+    (dot + 1..body.len()).find(|&index| names(&body[index]))
 }
 
 fn reads(stmt: &Stmt, tile: TileId) -> bool {

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! prologue: copy 0 .. slots-1, a group each
-//! step j:   wait (slots - 2 pending); barrier; copy j + slots - 1, commit; compute
+//! step j:   wait j; barrier; copy j + slots - 1, commit; compute
 //! ```
 //!
 //! With one slot, streams are acquired one after the other, each as soon as the one before has been used for the last
@@ -14,7 +14,7 @@
 //!
 //! ```text
 //! prologue: copy K 0
-//! step j:   wait; barrier; copy V j; QK; wait; barrier; copy K j+1; softmax; PV
+//! step j:   wait K j; barrier; copy V j; QK; wait V j; barrier; copy K j+1; softmax; PV
 //! ```
 
 use flashtile_dsl::analysis::index::IndexExpr;
@@ -26,7 +26,9 @@ use super::context::{Home, Lowering, Made};
 use super::pipeline::Loop;
 use super::{running_max, uses};
 use crate::error::Error;
-use crate::plan::{Cast, Expr, Function, Guard, Iteration, LetType, LoopId, LoopInfo, Operator, Slot, StmtOp, TileId, VarId};
+use crate::plan::{
+    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopId, LoopInfo, Operator, Slot, StmtOp, TileId, VarId,
+};
 use crate::rewrite::edit;
 use crate::schedule::{OperandA as OperandAKnob, RunningMax, Walk};
 
@@ -127,9 +129,7 @@ impl Lowering<'_> {
         self.exchange = self.exchange.or(exchanged);
         // What was copied before the loop and is waited for in it is not waited for if the loop makes no trip.
         let only_in_loop: Vec<TileId> = before.into_iter().filter(|&tile| !self.is_pending(tile)).collect();
-        if slots > 0 || !only_in_loop.is_empty() {
-            self.push_wait(0);
-        }
+        self.push_wait(only_in_loop.iter().map(|&tile| Event::Copied(tile, Slot::Only)).collect());
         // The enclosing loop fills the rings again, and its next iteration reads what this one stored.
         if !self.loops_by_axis.is_empty() && (slots > 0 || self.exchange.stored) {
             self.push(StmtOp::Barrier);
@@ -393,16 +393,7 @@ impl Lowering<'_> {
             return;
         }
         if tiles.iter().any(|&t| self.is_pending(t)) {
-            let later = if groups.is_empty() {
-                0
-            } else if self.schedule.stages == 1 {
-                groups.len().max(2) as u32 - 1
-            } else {
-                self.schedule.stages - 1
-            };
-            self.pending.clear();
-            self.push_wait(later);
-            self.push(StmtOp::Barrier);
+            self.acquire();
         }
         for tile in tiles {
             self.load_fragments(tile);
@@ -443,17 +434,17 @@ impl Lowering<'_> {
     /// Waits for a group, and issues the copies whose slots the barrier frees.
     fn acquire_group(&mut self, id: LoopId, groups: &[Group], g: usize, coordinate: ValueId) {
         let slots = self.schedule.stages;
-        // Whatever was copied before the loop landed with the first group waited for.
-        self.pending.clear();
+        // What was copied before the loop is first needed where the first group is.
+        let mut copies = self.take_pending();
+        let now = Slot::Of(Iteration::Ahead(id, 0));
+        copies.extend(groups[g].streams.iter().map(|stream| Event::Copied(stream.tile, now)));
+        self.push_wait(copies);
+        self.push(StmtOp::Barrier);
         if slots > 1 {
-            self.push_wait(slots - 2);
-            self.push(StmtOp::Barrier);
             self.copy_group(&groups[g], Iteration::Ahead(id, slots - 1), coordinate);
             return;
         }
         let n = groups.len();
-        self.push_wait(n.saturating_sub(2) as u32);
-        self.push(StmtOp::Barrier);
         if n > 1 {
             // The group before this one has been read for the last time; the last group's copy belongs to this iteration.
             let before = (g + n - 1) % n;

@@ -7,8 +7,8 @@ use crate::arch::Arch;
 use crate::instance::Instance;
 use crate::ops;
 use crate::plan::{
-    Atom, Computed, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan, Shape, Shared,
-    SharedTile, Stmt, StmtOp,
+    Atom, Computed, Event, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan, Shape,
+    Shared, SharedTile, Stmt, StmtOp,
 };
 use crate::schedule::Schedule;
 
@@ -206,8 +206,11 @@ impl<'a> Counter<'a> {
                 Self::instructions(3.0 * n)
             }
             StmtOp::Barrier => Units { barriers: 1.0, ..Units::default() },
+            // A wait for products stands where the tensor cores and the other units take turns.
+            StmtOp::Wait(events) if !events.iter().all(|event| matches!(event, Event::Copied(..))) => {
+                Units { turns: 1.0, issue: 1.0, ..Units::default() }
+            }
             StmtOp::Let { .. } | StmtOp::Commit | StmtOp::Wait(_) => Self::instructions(2.0),
-            StmtOp::WgmmaWait(_) => Units { turns: 1.0, issue: 1.0, ..Units::default() },
             StmtOp::Fill { tile, map, .. } => self.filled(&self.plan.tiles[*tile], *map),
             StmtOp::Acquire { .. }
             | StmtOp::Release(_)

@@ -116,7 +116,6 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
         | StmtOp::Release(_)
         | StmtOp::Advance(_)
         | StmtOp::ReleaseBefore(_)
-        | StmtOp::WgmmaWait(_)
         | StmtOp::TakeTurn
         | StmtOp::PassTurn => {}
     }

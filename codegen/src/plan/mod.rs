@@ -6,8 +6,11 @@
 //!
 //! ## Meaning
 //!
-//! * A *tile* is a ring of one or more slots in shared memory. `Copy` fills a slot (asynchronously with `cp.async`: it lands
-//!   when a `Wait` says so; others see it after the next `Barrier`).
+//! * A *tile* is a ring of one or more slots in shared memory. `Copy` fills a slot. With `cp.async` a copy
+//!   has landed when a `Wait` that names it returns. Other threads see it after the next `Barrier`.
+//! * A *wait* names what it waits for ([`Event`]): copies, products into an accumulator, products that
+//!   read a slot. The hardware counts groups, which end in the order of their issue. The numbers of
+//!   `wait_group` are derived from that order, in one place (`completion.rs`).
 //! * A *variable* is a fragment in the registers of a thread: an accumulator in the layout of the PTX ISA's `mma.m16n8k16`, a
 //!   row or column vector that goes with it, a packed A operand, or one uniform value.
 //! * A `Compute` makes tiles out of others: all warps share the elements, and each thread reads and writes whole 16-byte parts
@@ -23,8 +26,8 @@
 //!   the next slot is full, `Release` hands it back and goes on to the next. Each role has its own place in each ring, which it
 //!   keeps from program to program. A slot has two mbarriers: full (one arrival and the bytes of the copy) and empty (an arrival
 //!   of every consumer warp);
-//! * a `Dot` is asynchronous: it is issued as a group of its own, reads its operands and writes its
-//!   accumulator until a `WgmmaWait` says that no more than so many groups are in flight;
+//! * a `Dot` is asynchronous: it is issued as a group of its own, and reads its operands and writes
+//!   its accumulator until a `Wait` that names it returns;
 //! * `TakeTurn` and `PassTurn` hand a token round the warpgroups of the consumers. The first warpgroup has it at the start;
 //! * `Work` repeats its body for each program that the block takes.
 //!
@@ -45,17 +48,22 @@
 //! do and what serial split-K reductions rely on (CUTLASS, `semaphore.h`). Blocks that stay would not do: the program before may
 //! be one of a block that has not begun, and does not while all that have begun wait.
 
+mod cases;
+mod completion;
 mod effects;
 mod expr;
 mod pressure;
 mod rename;
+mod rings;
 mod text;
 mod verify;
 mod visit;
 
+pub(crate) use completion::Completion;
 pub(crate) use effects::{Effects, effects};
 pub use expr::{Builtin, Cast, Expr, Function, Operator, Param, Prefix, Shape};
 pub use pressure::peak;
+pub use rings::RingRoles;
 pub use text::{PlanFile, TextError};
 pub(crate) use verify::state_bytes;
 pub use verify::verify;
@@ -252,6 +260,15 @@ pub enum Iteration {
     Last(LoopId),
 }
 
+impl Iteration {
+    /// The loop that it is of.
+    pub fn of_loop(self) -> LoopId {
+        match self {
+            Iteration::First(id, _) | Iteration::Ahead(id, _) | Iteration::Behind(id, _) | Iteration::Last(id) => id,
+        }
+    }
+}
+
 /// Which slot of a tile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
@@ -259,6 +276,20 @@ pub enum Slot {
     Only,
     /// That of an iteration.
     Of(Iteration),
+}
+
+/// The end of something asynchronous, which a [`StmtOp::Wait`] waits for.
+///
+/// What does not exist is not waited for: the copy for an iteration that the loop does not make, and
+/// products that were not issued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The copy into a slot for an iteration has landed.
+    Copied(TileId, Slot),
+    /// All products that were issued into an accumulator are done.
+    Product(VarId),
+    /// All products that were issued and read a slot are done.
+    Read(TileId, Slot),
 }
 
 /// A tile of a tensor in global memory.
@@ -338,6 +369,13 @@ pub enum Atom {
     /// `wgmma.mma_async` of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix
     /// Multiply-Accumulate Instructions"), m64k16. B is a tile.
     Wgmma,
+}
+
+impl Atom {
+    /// Whether a product is issued, and done when a wait says so.
+    pub fn is_asynchronous(self) -> bool {
+        self == Atom::Wgmma
+    }
 }
 
 /// How the fragments of B's tile are loaded for `mma.sync`.
@@ -493,8 +531,8 @@ pub enum StmtOp {
     },
     /// Ends a group of copies.
     Commit,
-    /// Waits until at most so many groups are in flight.
-    Wait(u32),
+    /// Waits until all of this is done.
+    Wait(Vec<Event>),
     /// Barrier of the block.
     Barrier,
     /// A operand from a tile to registers.
@@ -605,8 +643,6 @@ pub enum StmtOp {
     Advance(TileId),
     /// Consumers: hand the slot back that was kept.
     ReleaseBefore(TileId),
-    /// Waits until at most so many products are in flight.
-    WgmmaWait(u32),
     /// A warpgroup waits for its turn.
     TakeTurn,
     /// A warpgroup gives the turn to the next.

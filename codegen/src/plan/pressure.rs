@@ -203,7 +203,6 @@ impl Liveness<'_> {
                 | StmtOp::Release(_)
                 | StmtOp::Advance(_)
                 | StmtOp::ReleaseBefore(_)
-                | StmtOp::WgmmaWait(_)
                 | StmtOp::TakeTurn
                 | StmtOp::PassTurn => {}
             }

@@ -1,7 +1,7 @@
 //! What a statement names: the expressions that it evaluates, tiles and variables. Statements that
 //! it holds are not looked into, but by [`any`].
 
-use super::{Expr, GlobalTile, Guard, InputSource, OperandA, Slot, Stmt, StmtOp, TileId, VarId};
+use super::{Event, Expr, GlobalTile, Guard, InputSource, OperandA, Slot, Stmt, StmtOp, TileId, VarId};
 
 /// Whether some statement, or one that it holds, is as wanted.
 pub(crate) fn any(body: &[Stmt], wanted: &impl Fn(&StmtOp) -> bool) -> bool {
@@ -58,7 +58,6 @@ macro_rules! expressions {
                     | StmtOp::Release(_)
                     | StmtOp::Advance(_)
                     | StmtOp::ReleaseBefore(_)
-                    | StmtOp::WgmmaWait(_)
                     | StmtOp::TakeTurn
                     | StmtOp::PassTurn
                     | StmtOp::Work(_)
@@ -109,6 +108,13 @@ impl StmtOp {
                 OperandA::Tile(tile, slot) => vec![(*tile, *slot), (*b, *b_slot)],
                 OperandA::Packed(_) => vec![(*b, *b_slot)],
             },
+            StmtOp::Wait(events) => {
+                let tile = |event: &Event| match *event {
+                    Event::Copied(tile, slot) | Event::Read(tile, slot) => Some((tile, slot)),
+                    Event::Product(_) => None,
+                };
+                events.iter().filter_map(tile).collect()
+            }
             StmtOp::Let { .. }
             | StmtOp::Map { .. }
             | StmtOp::Pack { .. }
@@ -116,14 +122,12 @@ impl StmtOp {
             | StmtOp::QuadSum(_)
             | StmtOp::QuadMax(_)
             | StmtOp::Commit
-            | StmtOp::Wait(_)
             | StmtOp::Barrier
             | StmtOp::Load { .. }
             | StmtOp::Store { .. }
             | StmtOp::When { .. }
             | StmtOp::Loop { .. }
             | StmtOp::Step { .. }
-            | StmtOp::WgmmaWait(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::Work(_)
@@ -150,11 +154,14 @@ impl StmtOp {
             StmtOp::When { guard: Guard::Vote { flag, .. }, .. } => flag.iter().copied().collect(),
             StmtOp::When { guard: Guard::Flag(v), .. } => vec![*v],
             StmtOp::SaveState(all) | StmtOp::LoadState { to: all, .. } => all.clone(),
+            StmtOp::Wait(events) => {
+                let product = |event: &Event| if let Event::Product(v) = event { Some(*v) } else { None };
+                events.iter().filter_map(product).collect()
+            }
             StmtOp::Let { .. }
             | StmtOp::Copy { .. }
             | StmtOp::Compute { .. }
             | StmtOp::Commit
-            | StmtOp::Wait(_)
             | StmtOp::Barrier
             | StmtOp::When { .. }
             | StmtOp::Loop { .. }
@@ -164,7 +171,6 @@ impl StmtOp {
             | StmtOp::Release(_)
             | StmtOp::Advance(_)
             | StmtOp::ReleaseBefore(_)
-            | StmtOp::WgmmaWait(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::Work(_)

@@ -44,7 +44,8 @@
 //! | `quad_max VAR`, `quad_sum VAR` | completes one of lanes |
 //! | `copy SLOT <- GLOBAL` | fills a slot |
 //! | `compute` | makes tiles: `in NAME = tile SLOT`, `in NAME = matrix\|row\|column GLOBAL`, `shared NAME: ELEM = E`, `SLOT <- E` |
-//! | `cp_async.commit`, `cp_async.wait N`, `barrier` | ends a group of copies; until N are in flight; of the block |
+//! | `cp_async.commit`, `barrier` | ends a group of copies; barrier of the block |
+//! | `wait EVENT, ..` | until all of it is done: `SLOT`, the copy into a slot; `VAR`, the products into an accumulator; `SLOT read`, the products that read a slot |
 //! | `VAR = fragments SLOT` | an A operand to registers |
 //! | `VAR =\|+= dot(tile SLOT\|packed VAR, SLOT[.t]) depth N, ATOM` | a product; `ATOM` is `ffma`, `wgmma` or `m16n8k16 LOADS [batch_m]` |
 //! | `stage TILE <- VAR` | a fragment to a tile of its warp |
@@ -52,7 +53,6 @@
 //! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `any of M: E [-> VAR]`, `flag VAR`, `one left LOOP`, `first part`, `last part`, `own warps` |
 //! | `loop NAME from N by N`, `step ITERATION`, `each program` | repetition |
 //! | `fill SLOT <- MAP(E, ..)`, `acquire SLOT`, `release TILE`, `advance TILE`, `release_before TILE` | rings between roles |
-//! | `wgmma.wait N` | until N products are in flight |
 //! | `take_turn`, `pass_turn` | turns of warpgroups |
 //! | `await_part`, `pass_part`, `save_state VAR, ..`, `load_state VAR, .. [of E]`, `cluster_barrier` | programs that meet |
 

@@ -3,8 +3,8 @@
 use flashtile_dsl::ir::{ReduceOp, SourceText, Span};
 
 use super::super::{
-    Atom, Computed, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, LoopInfo, Meeting, OperandA,
-    Plan, Role, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable,
+    Atom, Computed, Event, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, LoopInfo, Meeting,
+    OperandA, Plan, Role, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable,
 };
 use super::error::TextError;
 use super::lexer::{Line, Token};
@@ -144,6 +144,7 @@ impl<'a> Reader<'a> {
             }
             "tile" => {
                 let tile = tile(&mut c)?;
+                self.is_new(&tile.name)?;
                 self.plan.tiles.push(tile);
             }
             "var" => self.variable_line(&mut c)?,
@@ -155,6 +156,15 @@ impl<'a> Reader<'a> {
             other => return Err(format!("`{other}` says nothing of a plan")),
         }
         c.end()
+    }
+
+    /// Statements know tiles and variables by their names.
+    fn is_new(&self, name: &str) -> Read<()> {
+        let mut taken = self.plan.variables.iter().map(|v| &v.name).chain(self.plan.tiles.iter().map(|t| &t.name));
+        match taken.any(|other| other == name) {
+            true => Err(format!("a second tile or variable is called `{name}`")),
+            false => Ok(()),
+        }
     }
 
     fn variable_line(&mut self, c: &mut Cursor<'_>) -> Read<()> {
@@ -172,9 +182,7 @@ impl<'a> Reader<'a> {
         if let Storage::Fragment(shape) = storage {
             self.elements.insert(name.clone(), shape);
         }
-        if self.plan.variables.iter().any(|v| v.name == name) {
-            return Err(format!("a second variable is called `{name}`"));
-        }
+        self.is_new(&name)?;
         self.plan.variables.push(Variable { name, storage, m_tiles, n_tiles, integer });
         Ok(())
     }
@@ -308,6 +316,21 @@ impl<'a> Reader<'a> {
         let iteration = self.iteration(c)?;
         c.mark("]")?;
         Ok((tile, Slot::Of(iteration)))
+    }
+
+    /// What a wait names: a tile or a variable.
+    fn event(&self, c: &mut Cursor<'_>) -> Read<Event> {
+        if let Some(Token::Name(name)) = c.peek() {
+            if let Some(v) = self.plan.variables.iter().position(|v| v.name == *name) {
+                c.name("a variable")?;
+                return Ok(Event::Product(v));
+            }
+            if self.plan.tiles.iter().all(|t| t.name != *name) {
+                return Err(format!("the plan has no tile or variable `{name}`"));
+            }
+        }
+        let (tile, slot) = self.slot(c)?;
+        Ok(if c.takes_word("read") { Event::Read(tile, slot) } else { Event::Copied(tile, slot) })
     }
 
     fn iteration(&self, c: &mut Cursor<'_>) -> Read<Iteration> {
@@ -540,7 +563,16 @@ impl<'a> Reader<'a> {
                 StmtOp::Copy { tile, slot, from: global(c)? }
             }
             "cp_async.commit" => StmtOp::Commit,
-            "cp_async.wait" => StmtOp::Wait(c.number()?),
+            "wait" => {
+                let mut events = vec![self.event(c)?];
+                while c.takes(",") {
+                    events.push(self.event(c)?);
+                }
+                StmtOp::Wait(events)
+            }
+            "cp_async.wait" | "wgmma.wait" => {
+                return Err(format!("`{word} N` counts groups; name what is waited for: `wait TILE[j]`, `wait ACCUMULATOR`"));
+            }
             "barrier" => StmtOp::Barrier,
             "stage" => {
                 let tile = self.tile_named(c)?;
@@ -556,7 +588,6 @@ impl<'a> Reader<'a> {
             "release" => StmtOp::Release(self.tile_named(c)?),
             "advance" => StmtOp::Advance(self.tile_named(c)?),
             "release_before" => StmtOp::ReleaseBefore(self.tile_named(c)?),
-            "wgmma.wait" => StmtOp::WgmmaWait(c.number()?),
             "take_turn" => StmtOp::TakeTurn,
             "pass_turn" => StmtOp::PassTurn,
             "await_part" => StmtOp::AwaitPart,

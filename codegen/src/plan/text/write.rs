@@ -5,8 +5,8 @@ use std::fmt;
 use flashtile_dsl::ir::{ReduceOp, SourceText};
 
 use super::super::{
-    Atom, Expr, GlobalTile, Guard, InputSource, Iteration, LetType, LoopId, MeetBy, OperandA, Plan, SharedTile, Slot, Stmt,
-    StmtOp, Storage, TileId, VarId,
+    Atom, Event, Expr, GlobalTile, Guard, InputSource, Iteration, LetType, LoopId, MeetBy, OperandA, Plan, SharedTile, Slot,
+    Stmt, StmtOp, Storage, TileId, VarId,
 };
 use crate::arch::CopyOp;
 use crate::schedule::{Persistent, SharedLayout, Walk};
@@ -177,6 +177,14 @@ impl Writer<'_> {
         }
     }
 
+    fn event(&self, event: Event) -> String {
+        match event {
+            Event::Copied(tile, slot) => self.slot(tile, slot),
+            Event::Product(v) => self.variable(v).to_owned(),
+            Event::Read(tile, slot) => format!("{} read", self.slot(tile, slot)),
+        }
+    }
+
     fn iteration(&self, iteration: Iteration) -> String {
         let name = |id: LoopId| &self.plan.loops[id].coordinate;
         match iteration {
@@ -278,7 +286,9 @@ impl Writer<'_> {
             StmtOp::QuadSum(v) => format!("quad_sum {}", self.variable(*v)),
             StmtOp::Copy { tile, slot, from } => format!("copy {} <- {}", self.slot(*tile, *slot), self.global(from)),
             StmtOp::Commit => "cp_async.commit".into(),
-            StmtOp::Wait(pending) => format!("cp_async.wait {pending}"),
+            StmtOp::Wait(events) => {
+                format!("wait {}", events.iter().map(|event| self.event(*event)).collect::<Vec<_>>().join(", "))
+            }
             StmtOp::Barrier => "barrier".into(),
             StmtOp::LoadFragments { to, tile, slot } => {
                 format!("{} = fragments {}", self.variable(*to), self.slot(*tile, *slot))
@@ -297,7 +307,6 @@ impl Writer<'_> {
             StmtOp::Release(tile) => format!("release {}", self.tile_name(*tile)),
             StmtOp::Advance(tile) => format!("advance {}", self.tile_name(*tile)),
             StmtOp::ReleaseBefore(tile) => format!("release_before {}", self.tile_name(*tile)),
-            StmtOp::WgmmaWait(pending) => format!("wgmma.wait {pending}"),
             StmtOp::TakeTurn => "take_turn".into(),
             StmtOp::PassTurn => "pass_turn".into(),
             StmtOp::AwaitPart => "await_part".into(),

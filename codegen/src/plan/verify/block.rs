@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::fault::Faults;
-use super::parts;
-use super::trips::loop_of;
+use crate::plan::cases::Place as At;
 use crate::plan::{
-    Computed, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId,
+    Completion, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId,
+    VarId,
 };
 
-/// The faults that show in a part when loops make so many trips each.
-pub(super) fn faults(plan: &Plan, outer: &[Option<LoopId>], trips: &[u32], part: u32) -> Faults {
+/// The faults that show in a part when loops make so many trips each, and waits leave so many groups
+/// in flight.
+pub(super) fn faults(plan: &Plan, completion: &Completion, outer: &[Option<LoopId>], trips: &[u32], part: u32) -> Faults {
     let mut faults = Faults::default();
     for role in &plan.roles {
-        let mut state = State { part, ..State::new(plan, outer, trips) };
+        let mut state = State::new(At::new(plan, trips, part), completion, outer);
         state.run(&role.body);
         if state.contents.values().any(|c| c.status == Status::InFlight) {
             state.faults.at = 0;
@@ -46,13 +47,10 @@ type Place = (String, String, Vec<(String, u32)>);
 
 struct State<'a> {
     plan: &'a Plan,
-    /// Trips of each loop.
-    trips: &'a [u32],
-    /// The iteration of each loop that is in progress.
-    at: Vec<u32>,
+    at: At<'a>,
+    completion: &'a Completion,
     /// The loop around each loop.
     outer: &'a [Option<LoopId>],
-    part: u32,
     faults: Faults,
     contents: BTreeMap<(TileId, u32), Contents>,
     /// Slots read since the last barrier.
@@ -74,13 +72,13 @@ struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    fn new(plan: &'a Plan, outer: &'a [Option<LoopId>], trips: &'a [u32]) -> Self {
+    fn new(at: At<'a>, completion: &'a Completion, outer: &'a [Option<LoopId>]) -> Self {
+        let plan = at.plan;
         Self {
             plan,
-            trips,
-            at: vec![0; plan.loops.len()],
+            at,
+            completion,
             outer,
-            part: 0,
             faults: Faults::default(),
             contents: BTreeMap::new(),
             read: HashSet::new(),
@@ -128,12 +126,13 @@ impl<'a> State<'a> {
                 self.all_warps();
                 self.group += 1;
             }
-            StmtOp::Wait(pending) => {
+            StmtOp::Wait(events) => {
                 self.all_warps();
-                let landed = self.group.saturating_sub(*pending);
-                for contents in self.contents.values_mut() {
-                    if contents.status == Status::InFlight && contents.group < landed {
-                        contents.status = Status::Landed;
+                let in_flight = self.completion.in_flight(op).copies;
+                let landed = in_flight.map_or(0, |groups| self.group.saturating_sub(groups));
+                for event in events {
+                    if let Event::Copied(tile, slot) = *event {
+                        self.land(tile, slot, landed);
                     }
                 }
             }
@@ -219,23 +218,14 @@ impl<'a> State<'a> {
                     self.one_warp = one_warp;
                 }
                 Guard::Cut(_) => drop(self.branches(body, otherwise, false)),
-                Guard::Exists(iteration) => {
-                    let exists = self.number(*iteration).is_some_and(|n| n < self.trips[loop_of(*iteration)]);
-                    self.run(if exists { body } else { otherwise });
-                }
-                // Two at a time after the first.
-                Guard::OneLeft(id) => self.run(if self.trips[*id].is_multiple_of(2) { body } else { otherwise }),
-                Guard::FirstPart | Guard::LastPart => {
-                    let holds = parts::holds(self.plan, guard, self.part).unwrap_or(true);
-                    self.run(if holds { body } else { otherwise });
+                Guard::Exists(_) | Guard::OneLeft(_) | Guard::FirstPart | Guard::LastPart => {
+                    self.run(if self.at.holds(guard) == Some(true) { body } else { otherwise });
                 }
             },
             StmtOp::Loop { id, from, unroll, body } => {
-                let mut next = *from;
-                while next + unroll <= self.trips[*id] {
-                    self.at[*id] = next;
+                for next in self.at.rounds(*id, *from, *unroll) {
+                    self.at.at[*id] = next;
                     self.run(body);
-                    next += unroll;
                 }
             }
             StmtOp::SaveState(from) => from.iter().for_each(|&v| self.read_variable(v)),
@@ -249,7 +239,6 @@ impl<'a> State<'a> {
             | StmtOp::Release(_)
             | StmtOp::Advance(_)
             | StmtOp::ReleaseBefore(_)
-            | StmtOp::WgmmaWait(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::Work(_) => self.faults.insert("a statement of specialised roles in a block of one role"),
@@ -279,23 +268,13 @@ impl<'a> State<'a> {
         first
     }
 
-    /// The number of an iteration, if it is not before the first.
-    fn number(&self, iteration: Iteration) -> Option<u32> {
-        match iteration {
-            Iteration::First(_, number) => Some(number),
-            Iteration::Ahead(id, ahead) => Some(self.at[id] + ahead),
-            Iteration::Behind(id, behind) => self.at[id].checked_sub(behind),
-            Iteration::Last(id) => self.trips[id].checked_sub(1),
-        }
-    }
-
     fn place(&self, tile: &GlobalTile) -> Place {
         let mut iterations = Vec::new();
         tile.origin.visit(&mut |e| {
             if let Expr::Name(text) = e
                 && let Some(id) = self.plan.loops.iter().position(|l| l.coordinate == *text)
             {
-                iterations.push((text.clone(), self.at[id]));
+                iterations.push((text.clone(), self.at.at[id]));
             }
         });
         (tile.tensor.clone(), format!("{:?}", tile.origin), iterations)
@@ -304,8 +283,8 @@ impl<'a> State<'a> {
     /// The slot that is named, and the iteration that it is for.
     fn slot(&mut self, tile: TileId, slot: Slot) -> (u32, Option<u64>) {
         let Slot::Of(iteration) = slot else { return (0, None) };
-        let id = loop_of(iteration);
-        let Some(number) = self.number(iteration).filter(|&n| n < self.trips[id]) else {
+        let id = iteration.of_loop();
+        let Some(number) = self.at.number(iteration) else {
             let name = &self.plan.tiles[tile].name;
             self.faults.insert(format!("a slot of {name} is named for an iteration that does not exist"));
             return (0, None);
@@ -313,7 +292,7 @@ impl<'a> State<'a> {
         // No loop makes 2^16 trips here.
         let (mut path, mut outer) = (u64::from(number), self.outer[id]);
         while let Some(around) = outer {
-            path = (path << 16) | u64::from(self.at[around]);
+            path = (path << 16) | u64::from(self.at.at[around]);
             outer = self.outer[around];
         }
         (number % self.plan.tiles[tile].slots, Some(path))
@@ -334,6 +313,26 @@ impl<'a> State<'a> {
         }
         let status = if self.plan.is_asynchronous() { Status::InFlight } else { Status::Landed };
         self.contents.insert((tile, slot), Contents { iteration, status, group: self.group, computed: false });
+    }
+
+    /// A wait names a copy, and returns when the groups before one have landed.
+    fn land(&mut self, tile: TileId, slot: Slot, landed: u32) {
+        if matches!(slot, Slot::Of(iteration) if self.at.number(iteration).is_none()) {
+            return;
+        }
+        let (at, wanted) = self.slot(tile, slot);
+        let name = &self.plan.tiles[tile].name;
+        match self.contents.get_mut(&(tile, at)) {
+            Some(c) if c.iteration == wanted && c.status != Status::InFlight => {}
+            Some(c) if c.iteration == wanted && c.group < landed => c.status = Status::Landed,
+            Some(c) if c.iteration == wanted && c.group == self.group => {
+                self.faults.insert(format!("{name} is waited for before its group of copies ends"));
+            }
+            Some(c) if c.iteration == wanted => {
+                self.faults.insert(format!("{name} may be in flight after a wait for it: too many groups may"));
+            }
+            _ => self.faults.insert(format!("{name} is waited for, but no copy for that iteration is in the slot")),
+        }
     }
 
     /// All warps read the inputs, and write their parts of the tiles.

@@ -8,7 +8,6 @@
 use std::collections::HashSet;
 
 use super::fault::Faults;
-use super::trips::loop_of;
 use crate::plan::{Expr, Guard, InputSource, Iteration, LoopId, MeetBy, Plan, Slot, Stmt, StmtOp, TileId};
 
 /// The constants that are used where they are not declared, and those that are declared twice.
@@ -65,7 +64,7 @@ impl Walk<'_> {
     /// An iteration that is computed from the bounds of its loop, and the coordinate if it is
     /// relative to the one in progress.
     fn iteration(&mut self, iteration: Iteration) {
-        let l = &self.plan.loops[loop_of(iteration)];
+        let l = &self.plan.loops[iteration.of_loop()];
         if matches!(iteration, Iteration::Ahead(..) | Iteration::Behind(..)) {
             self.name(&l.coordinate);
         }
@@ -128,10 +127,10 @@ impl Walk<'_> {
                 self.block_with([name], body);
             }
             StmtOp::Step { at, body } => {
-                let coordinate = self.plan.loops[loop_of(*at)].coordinate.clone();
+                let coordinate = self.plan.loops[at.of_loop()].coordinate.clone();
                 match at {
                     Iteration::Ahead(..) => self.name(&pair(&coordinate)),
-                    _ => self.bounds(loop_of(*at)),
+                    _ => self.bounds(at.of_loop()),
                 }
                 self.block_with([coordinate], body);
             }

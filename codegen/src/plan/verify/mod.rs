@@ -17,7 +17,7 @@
 //! * a tile in global memory that is loaded and stored is never copied, and a barrier stands between the two: several lanes load
 //!   what one of them stores.
 //!
-//! Of a block with a producer and consumers ([`roles`]) it checks that
+//! Of a block of several roles ([`roles`]) it checks that
 //! * a product reads only slots that are acquired and hold the iteration it wants, from its issue until it is settled;
 //! * no slot is handed back while a product may read it, every slot that is acquired is handed
 //!   back, and every slot that is filled is acquired;
@@ -31,6 +31,11 @@
 //! * what is loaded has the shape of what is saved;
 //! * one of the programs stores.
 //!
+//! Of waits it checks two things. What a wait names has landed or is done behind it, and nothing
+//! else. And the number of groups that the wait leaves in flight ([`Completion`]) is small enough for
+//! all that it names: the execution counts groups by itself, so that a fault in the derivation of
+//! the numbers shows. A wait that stands for no number is a fault too ([`waits`]).
+//!
 //! Slots, groups, phases and turns depend on a loop's trip count only through `n mod slots`, its
 //! parity and the guards at the ends, so the trip counts `0 ..= 2 * slots + 2` cover every case. Of
 //! several loops, one in the other or side by side, every pair of counts is tried for any two of
@@ -42,11 +47,12 @@ mod fault;
 mod parts;
 mod roles;
 mod structure;
-mod trips;
+mod waits;
 
 use std::collections::BTreeMap;
 
-use super::Plan;
+use super::cases::{most_trips, outer_loops, parts as parts_of, trip_counts};
+use super::{Completion, Plan};
 use fault::Faults;
 pub(crate) use parts::state_bytes;
 
@@ -64,8 +70,13 @@ pub fn verify(plan: &Plan) -> Vec<String> {
     if !structure.is_empty() {
         return structure.sentences().collect();
     }
-    let outer = trips::outer_loops(plan);
-    let most = plan.loops.iter().map(|l| l.slots).max().unwrap_or(0) * 2 + 2;
+    verify_with(plan, &Completion::of(plan))
+}
+
+/// The faults of a plan of right structure, if its waits leave so many groups in flight.
+fn verify_with(plan: &Plan, completion: &Completion) -> Vec<String> {
+    let outer = outer_loops(plan);
+    let most = most_trips(plan);
     let mut faults: BTreeMap<String, String> = BTreeMap::new();
     let mut note = |found: Faults, when: &dyn Fn() -> String| {
         for fault in found.sentences() {
@@ -73,25 +84,84 @@ pub fn verify(plan: &Plan) -> Vec<String> {
             faults.entry(fault).or_insert_with(when);
         }
     };
-    for part in parts::cases(plan) {
+    for part in parts_of(plan) {
         let of = |case: String| if plan.meeting.is_some() { format!("{case} in part {part}") } else { case };
         if plan.is_specialized() {
             let cases = roles::cases(plan, most);
-            let roles = roles::Roles::new(plan, &outer, part, &cases);
+            let roles = roles::Roles::new(plan, completion, &outer, part, &cases);
             for programs in cases {
                 note(roles.faults(&programs), &|| of(format!("trip counts {}", text_of(&programs))));
             }
         } else {
-            for trips in trips::trip_counts(plan.loops.len(), most) {
+            for trips in trip_counts(plan.loops.len(), most) {
                 let first = trips.first().copied().unwrap_or(0);
                 let same = trips.iter().all(|&n| n == first);
                 let text = || of(if same { format!("trip count {first}") } else { format!("trip counts {trips:?}") });
-                note(block::faults(plan, &outer, &trips, part), &text);
+                note(block::faults(plan, completion, &outer, &trips, part), &text);
             }
         }
         note(parts::faults(plan, part), &|| format!("part {part}"));
     }
     let mut faults: Vec<String> = faults.into_iter().map(|(fault, when)| format!("{fault} ({when})")).collect();
     faults.extend(constants::faults(plan).sentences());
+    faults.extend(waits::faults(plan, completion).sentences());
     faults
+}
+
+#[cfg(test)]
+mod tests {
+    use flashtile_dsl::ir::{Binding, Elem, SourceText};
+
+    use super::*;
+    use crate::arch::Arch;
+    use crate::instance::{Facts, Instance};
+    use crate::planning::planned;
+
+    fn plan(arch: &str, knobs: &str) -> Plan {
+        let text = include_str!("../../../../runtime/kernels/causal_attention.rs");
+        let source = SourceText { name: String::new(), text: text.into(), first_line: 1 };
+        let kernel = flashtile_dsl::syntax::parse(&source).expect("a built-in kernel parses").remove(0);
+        let (binding, facts) = (Binding::new(&kernel, Elem::F16, [("D", 64)]), Facts::best(&kernel));
+        let schedule = knobs.parse().expect("a schedule");
+        let arch = Arch::named(arch).expect("in the table");
+        let instance = Instance { kernel, binding, facts };
+        planned(&instance, &schedule, arch).expect("is legal").launches.remove(0).plan
+    }
+
+    /// The execution counts groups by itself: numbers that are too large by one are noticed at every
+    /// wait, numbers that are too small wait for more.
+    #[test]
+    fn a_fault_in_the_derivation_of_numbers_is_noticed() {
+        let wgmma = "tensor_op=wgmma,copy=tma,block_m=128,block_n=64,warps=8";
+        let busy = "overlap=on,running_max=optimistic,ping_pong=products,persistent=dynamic,outer_stages=2";
+        for (arch, knobs) in [
+            ("sm_80", "stages=1".to_owned()),
+            ("sm_80", "stages=3".to_owned()),
+            ("sm_80", "stages=2,operand_a=registers,loop_order=interchanged".to_owned()),
+            ("sm_90a", wgmma.to_owned()),
+            ("sm_90a", format!("{wgmma},{busy}")),
+        ] {
+            let plan = plan(arch, &knobs);
+            let right = Completion::of(&plan);
+            assert_eq!(verify_with(&plan, &right), Vec::<String>::new(), "{knobs}");
+            let changed = |by: i32, only: Option<usize>| {
+                let mut number = 0;
+                verify_with(
+                    &plan,
+                    &right.clone().planted(|wait| {
+                        number += 1;
+                        if only.is_none_or(|only| only == number - 1) {
+                            wait.copies = wait.copies.map(|n| n.saturating_add_signed(by));
+                            wait.products = wait.products.map(|n| n.saturating_add_signed(by));
+                        }
+                    }),
+                )
+            };
+            for wait in 0..right.len() {
+                let faults = changed(1, Some(wait));
+                assert!(faults.iter().any(|fault| fault.contains("too many groups may")), "{knobs}, {wait}: {faults:?}");
+            }
+            assert_eq!(changed(-1, None), Vec::<String>::new(), "{knobs}: to wait for more is right");
+        }
+    }
 }

@@ -3,27 +3,9 @@
 //! What a program does to meet the others does not depend on trip counts: it is outside of the loop that is split. So the
 //! statements are taken once for each part that differs: the first, one in between, the last.
 
-use std::collections::BTreeSet;
-
 use super::fault::Faults;
+use crate::plan::cases::holds_in_part;
 use crate::plan::{Guard, MeetBy, Plan, Stmt, StmtOp, Storage, VarId};
-
-/// The parts that differ in what they do. One that stands for no part where programs do not meet.
-pub(super) fn cases(plan: &Plan) -> BTreeSet<u32> {
-    match &plan.meeting {
-        None => [0].into(),
-        Some(meeting) => [0, 1, meeting.parts - 1].into(),
-    }
-}
-
-/// Whether a guard of parts holds in a part; `None` for other guards.
-pub(super) fn holds(plan: &Plan, guard: &Guard, part: u32) -> Option<bool> {
-    match guard {
-        Guard::FirstPart => Some(part == 0),
-        Guard::LastPart => Some(plan.meeting.as_ref().is_some_and(|m| part + 1 == m.parts)),
-        _ => None,
-    }
-}
 
 /// The faults of a part.
 pub(super) fn faults(plan: &Plan, part: u32) -> Faults {
@@ -84,7 +66,7 @@ impl Walk<'_> {
     fn step(&mut self, op: &StmtOp) {
         match op {
             StmtOp::When { guard, body, otherwise } => {
-                if let Some(holds) = holds(self.plan, guard, self.part) {
+                if let Some(holds) = holds_in_part(self.plan, guard, self.part) {
                     // Of the first part, or the last, there is one; of those that are not there is
                     // one if there are two.
                     let one = holds || self.plan.meeting.as_ref().is_some_and(|m| m.parts == 2);

@@ -6,11 +6,10 @@
 use flashtile_dsl::ir::Elem;
 
 use super::fault::Faults;
-use super::trips::loop_of;
 use crate::arch::WARPGROUP;
 use crate::plan::{
-    Atom, Builtin, Computed, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan, Shape,
-    Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, WORK_RING_BYTES,
+    Atom, Builtin, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan,
+    Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, WORK_RING_BYTES,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -145,12 +144,12 @@ impl Check<'_> {
         let plan = self.plan;
         let (tiles, variables) = (op.tiles(), op.variables());
         let slots = tiles.iter().filter_map(|&(_, slot)| if let Slot::Of(iteration) = slot { Some(iteration) } else { None });
-        let mut loops: Vec<LoopId> = slots.map(loop_of).collect();
+        let mut loops: Vec<LoopId> = slots.map(Iteration::of_loop).collect();
         match op {
-            StmtOp::When { guard: Guard::Exists(iteration), .. } => loops.push(loop_of(*iteration)),
+            StmtOp::When { guard: Guard::Exists(iteration), .. } => loops.push(iteration.of_loop()),
             StmtOp::When { guard: Guard::Cut(ids), .. } => loops.extend(ids),
             StmtOp::When { guard: Guard::OneLeft(id), .. } | StmtOp::Loop { id, .. } => loops.push(*id),
-            StmtOp::Step { at, .. } => loops.push(loop_of(*at)),
+            StmtOp::Step { at, .. } => loops.push(at.of_loop()),
             _ => {}
         }
         let exist = tiles.iter().all(|&(tile, _)| tile < plan.tiles.len())
@@ -242,14 +241,19 @@ impl Check<'_> {
             StmtOp::Acquire { tile, .. } | StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
                 self.ring(*tile);
             }
+            StmtOp::Wait(events) => {
+                for event in events {
+                    if let Event::Copied(tile, slot) = event {
+                        self.in_block(*tile, slot);
+                    }
+                }
+            }
             StmtOp::Work(_) if plan.work == Persistent::Off => self.fault("a block takes several programs, but it has one"),
             StmtOp::LoadState { from, .. } => from.iter().for_each(|e| self.uniform(e)),
             StmtOp::Loop { .. }
             | StmtOp::Step { .. }
             | StmtOp::Commit
-            | StmtOp::Wait(_)
             | StmtOp::Barrier
-            | StmtOp::WgmmaWait(_)
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::Work(_)

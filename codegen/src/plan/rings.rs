@@ -1,0 +1,38 @@
+//! Who fills a ring between roles and who takes from it. Nothing of a plan says so but its
+//! statements, so that no declaration can contradict them. Arrival counts of mbarriers follow: a
+//! slot is full by one arrival and the bytes of its copy, and empty by an arrival of every warp that
+//! takes from the ring.
+
+use super::{Plan, StmtOp, TileId, any};
+
+/// The roles that use a ring, by number.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RingRoles {
+    /// Roles that fill its slots.
+    pub fills: Vec<usize>,
+    /// Roles that wait for its slots and hand them back.
+    pub drains: Vec<usize>,
+}
+
+impl Plan {
+    /// The roles that use a ring of tiles.
+    pub fn ring_roles(&self, ring: TileId) -> RingRoles {
+        let fills = |op: &StmtOp| matches!(op, StmtOp::Fill { tile, .. } if *tile == ring);
+        let drains = |op: &StmtOp| match op {
+            StmtOp::Acquire { tile, .. } | StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
+                *tile == ring
+            }
+            _ => false,
+        };
+        let roles = |wanted: &dyn Fn(&StmtOp) -> bool| {
+            let of = |(number, role): (usize, &super::Role)| any(&role.body, &|op| wanted(op)).then_some(number);
+            self.roles.iter().enumerate().filter_map(of).collect()
+        };
+        RingRoles { fills: roles(&fills), drains: roles(&drains) }
+    }
+
+    /// The roles that use the ring of program numbers: the first takes programs for all others.
+    pub fn work_ring_roles(&self) -> RingRoles {
+        RingRoles { fills: vec![0], drains: (1..self.roles.len()).collect() }
+    }
+}

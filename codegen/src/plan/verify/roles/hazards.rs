@@ -1,0 +1,139 @@
+//! What a warpgroup does wrong by itself: registers that products in flight use, slots that are read
+//! but not held, or handed back too early.
+
+use std::collections::BTreeMap;
+
+use super::super::fault::Faults;
+use super::trace::{Act, Content, Product, Settled, ring_name};
+use crate::plan::{Plan, TileId, VarId};
+
+/// The faults of the acts of a warpgroup.
+pub(super) fn hazards(plan: &Plan, acts: &[(u32, &Act)], faults: &mut Faults) {
+    let mut group = Warpgroup {
+        plan,
+        faults,
+        issued: 0,
+        in_flight: Vec::new(),
+        held: BTreeMap::new(),
+        kept: BTreeMap::new(),
+        written: vec![false; plan.variables.len()],
+    };
+    for &(line, act) in acts {
+        group.faults.at = line;
+        group.does(act);
+    }
+    group.ends();
+}
+
+/// A warpgroup between two acts.
+struct Warpgroup<'a, 'f> {
+    plan: &'a Plan,
+    faults: &'f mut Faults,
+    /// Number of products that were issued.
+    issued: u32,
+    /// Products that no wait has named, with their numbers.
+    in_flight: Vec<(u32, &'a Product)>,
+    /// What the slot in use of each ring holds.
+    held: BTreeMap<TileId, &'a Content>,
+    /// What the slot holds that was kept behind it.
+    kept: BTreeMap<TileId, &'a Content>,
+    written: Vec<bool>,
+}
+
+impl<'a> Warpgroup<'a, '_> {
+    fn does(&mut self, act: &'a Act) {
+        match act {
+            Act::Acquire(tile, content) => {
+                if self.held.insert(*tile, content).is_some() {
+                    self.fault_of(*tile, "is acquired twice");
+                }
+            }
+            Act::Release(tile) => {
+                let released = self.held.remove(tile);
+                self.hand_back(*tile, released);
+            }
+            Act::ReleaseBefore(tile) => {
+                let released = self.kept.remove(tile);
+                self.hand_back(*tile, released);
+            }
+            Act::Advance(tile) => {
+                let moved = self.held.remove(tile).map(|content| self.kept.insert(*tile, content));
+                if moved != Some(None) {
+                    self.fault_of(*tile, "keeps a slot that it does not have, or a second one");
+                }
+            }
+            Act::Issue(product) => self.issue(product),
+            Act::Settle(settled) => self.settle(settled),
+            Act::Read(v) | Act::ReadGuarded(v) => {
+                if self.in_flight.iter().any(|(_, product)| product.acc == *v) {
+                    self.fault(*v, "is read while a product writes it");
+                }
+                if !self.written[*v] && matches!(act, Act::Read(_)) {
+                    self.fault(*v, "is read before it is written");
+                }
+            }
+            Act::Write(v) | Act::MayWrite(v) => {
+                if self.in_flight.iter().any(|(_, product)| product.acc == *v || product.packed == Some(*v)) {
+                    self.fault(*v, "is written while a product uses it");
+                }
+                self.written[*v] |= matches!(act, Act::Write(_));
+            }
+            Act::Fill(tile, _) => self.fault_of(*tile, "is filled by a role that computes"),
+            Act::TakeTurn | Act::PassTurn => {}
+        }
+    }
+
+    fn issue(&mut self, product: &'a Product) {
+        for (tile, content) in &product.tiles {
+            match self.held.get(tile) {
+                None => self.fault_of(*tile, "is read but not acquired"),
+                Some(held) if *held != content => self.fault_of(*tile, "is read with the contents of another iteration"),
+                Some(_) => {}
+            }
+        }
+        if !self.written[product.acc] {
+            self.fault(product.acc, "is read before it is written");
+        }
+        self.in_flight.push((self.issued, product));
+        self.issued += 1;
+    }
+
+    /// The products that a wait names are done, if the number of groups that it leaves in flight is
+    /// small enough.
+    fn settle(&mut self, settled: &Settled) {
+        let done = settled.in_flight.map_or(0, |most| self.issued.saturating_sub(most));
+        for &(number, product) in self.in_flight.iter().filter(|(_, product)| settled.names(product)) {
+            if number >= done {
+                let name = &self.plan.variables[product.acc].name;
+                self.faults.insert(format!("a product into {name} may be in flight after a wait for it: too many groups may"));
+            }
+        }
+        self.in_flight.retain(|(_, product)| !settled.names(product));
+    }
+
+    fn hand_back(&mut self, tile: TileId, released: Option<&Content>) {
+        let Some(content) = released else { return self.fault_of(tile, "is released but not acquired") };
+        if self.in_flight.iter().any(|(_, product)| product.reads(tile, *content)) {
+            self.fault_of(tile, "is handed back while a product may read it");
+        }
+    }
+
+    /// What must not be left over.
+    fn ends(mut self) {
+        self.faults.at = 0;
+        if !self.in_flight.is_empty() {
+            self.faults.insert("a product is never waited for");
+        }
+        for tile in self.held.keys().chain(self.kept.keys()).copied().collect::<Vec<_>>() {
+            self.fault_of(tile, "is acquired but never released");
+        }
+    }
+
+    fn fault(&mut self, v: VarId, what: &str) {
+        self.faults.insert(format!("{} {what}", self.plan.variables[v].name));
+    }
+
+    fn fault_of(&mut self, tile: TileId, what: &str) {
+        self.faults.insert(format!("{} {what}", ring_name(self.plan, tile)));
+    }
+}
