@@ -1,8 +1,8 @@
 //! The verifier on planted faults: a sound kernel, one change, one rule.
 
 use flashtile_dsl::ir::{
-    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpData, OpId, Part, ProgramDim,
-    Rule, SizeExpr, SourceText, Span, TileType, Type, UnaryOp, ValueData, ValueDef, ValueId, verify,
+    At, Axis, AxisKind, BinaryOp, BlockData, BlockId, CompareOp, Dim, Elem, Fill, IndexOp, Kernel, Op, OpData, OpId, Part,
+    ProgramDim, Rule, SizeExpr, SourceText, Span, TileType, Type, UnaryOp, ValueData, ValueDef, ValueId, verify,
 };
 use flashtile_dsl::syntax::parse;
 
@@ -240,7 +240,7 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
     }),
     (Rule::Broadcast, "mask with a dimension too many", |k| {
         let (x, keep) = (result(k, "rowsum", 0), result(k, "and", 0));
-        replace(k, "neg", 0, Op::Mask { x, keep });
+        replace(k, "neg", 0, Op::Mask { x, keep, fill: Fill::NegInf });
         // Dominance: the sum stands after the negation.
         let (_, body) = loop_parts(k);
         let (neg, sum) = (find(k, "mask", 1), find(k, "rowsum", 0));

@@ -2,7 +2,7 @@
 //! kernel as written gives, under every value of the knob that changes it and under facts that hold.
 
 use flashtile_codegen::{Arch, Facts, Instance, KNOBS, Schedule, generate};
-use flashtile_dsl::interpret::{Argument, Blocks, Exact64, HostTensor, Interpreter};
+use flashtile_dsl::interpret::{Argument, Blocks, Exact64, Hidden, HostTensor, Interpreter};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, ParamKind, SourceText};
 use proptest::prelude::*;
 
@@ -16,6 +16,7 @@ const KERNELS: &[&str] = &[
     include_str!("../filetests/generated/rewrites_product.ft"),
     include_str!("../filetests/generated/softcap.ft"),
     include_str!("../filetests/generated/sinks.ft"),
+    include_str!("../filetests/generated/absent.ft"),
 ];
 
 const D: i64 = 8;
@@ -83,7 +84,7 @@ impl Launch {
     }
 
     /// All tiles that the programs store, in order.
-    fn run(&self, kernel: &Kernel) -> Vec<f64> {
+    fn run(&self, kernel: &Kernel, hidden: Hidden) -> Vec<f64> {
         let binding = binding(kernel);
         let sizes: Vec<i64> = kernel.sizes.values().map(|s| self.size(&s.name)).collect();
         let mut state = self.seed;
@@ -113,13 +114,15 @@ impl Launch {
         let blocks = Blocks::PerAxis(vec![self.block; kernel.axes.keys().count()]);
         let interpreter =
             Interpreter::new(kernel, &binding, &sizes, &blocks, &arguments, Exact64).unwrap_or_else(|e| panic!("{e}"));
+        let interpreter = interpreter.with_hidden(hidden);
         let stored = (0..interpreter.programs()).flat_map(|p| interpreter.run(p).unwrap_or_else(|e| panic!("{e}")));
         stored.flat_map(|s| s.values).collect()
     }
 
-    /// Where the two kernels differ by more than the rewrites may: log2 e is an f32 in the IR, right to 2^-26.
+    /// Where the two kernels differ by more than the rewrites may: log2 e is an f32 in the IR, right to 2^-26. Of the second
+    /// one whole tiles are computed, as code does, which must not show.
     fn difference(&self, a: &Kernel, b: &Kernel) -> Option<(f64, f64)> {
-        let (a, b) = (self.run(a), self.run(b));
+        let (a, b) = (self.run(a, Hidden::Absent), self.run(b, Hidden::Seen));
         assert_eq!(a.len(), b.len(), "both store the same tiles");
         let same = |x: f64, y: f64| x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= 1e-6 * (1.0 + x.abs());
         a.into_iter().zip(b).find(|&(x, y)| !same(x, y))
@@ -156,6 +159,15 @@ proptest! {
             }
         }
     }
+}
+
+/// The rewrite is needed: computed as they stand, hidden elements of this kernel are seen.
+#[test]
+fn hidden_elements_that_are_not_masked_again_show() {
+    let kernel = kernels().into_iter().find(|k| k.name == "absent").expect("a kernel of the list");
+    let launch = Launch { rows: 7, columns: 9, block: 4, scale: 1.0, magnitude: 1.0, seed: 1 };
+    assert!(launch.difference(&kernel, &kernel).is_some());
+    assert_eq!(launch.difference(&kernel, &normal(&kernel, &no_sign(), "exp")), None);
 }
 
 /// The fact is needed: folded all the same, a negative scale and zero give something else.

@@ -1,10 +1,10 @@
 //! Makes padding harmless: values outside of the extents are overwritten where an analysis
 //! ([`super::padding`]) asks for it.
 
-use flashtile_dsl::ir::{AxisId, Dim, ReduceOp, ValueId};
+use flashtile_dsl::ir::{AxisId, Dim, Fill, ReduceOp, ValueId};
 
 use super::context::{Home, Lowering};
-use super::padding::{overwritten, wanted};
+use super::padding::overwritten;
 use crate::error::Error;
 use crate::plan::{Expr, Guard, LoopId, Operator, StmtOp, VarId};
 use crate::schedule::Edges;
@@ -17,12 +17,12 @@ impl Lowering<'_> {
         let dims = self.kernel.tile(x).dims.clone();
         let along = dims.last().and_then(|dim| self.is_loop_axis(dim));
         let (Some(held), Some(_), Some(bounds)) = (held, along, self.in_bounds(&dims)) else { return from };
-        if held == wanted(operation) {
+        if held == Fill::neutral(operation) {
             return from;
         }
         let name = self.unique(&format!("{}_padded", self.plan.variables[from].name));
         let to = self.new_variable(name, &dims, false);
-        let fill = wanted(operation).expr();
+        let fill = Expr::Float(Fill::neutral(operation).value());
         let value = Expr::Select(Box::new(bounds), Box::new(self.element(from)), Box::new(fill));
         self.push(StmtOp::Map { to, value });
         to
@@ -38,7 +38,7 @@ impl Lowering<'_> {
             return Err(self.unsupported(value, "a loaded tile that needs its padding overwritten"));
         };
         let dims = self.kernel.tile(value).dims.clone();
-        let fill = fill.expr();
+        let fill = Expr::Float(fill.value());
         let Some(bounds) = self.in_bounds(&dims) else { return Ok(()) };
         let value = Expr::Select(Box::new(bounds), Box::new(self.element(to)), Box::new(fill));
         self.push_on_cut_tiles(&dims, StmtOp::Map { to, value })

@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use flashtile_dsl::ir::{AxisId, BinaryOp, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId};
+use flashtile_dsl::ir::{AxisId, BinaryOp, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId};
 
 use super::approximate::Approximation;
 use super::computed::ComputedOperands;
-use super::padding::{self, Fill};
+use super::padding;
 use super::uses::{slot, users_and_order};
 use crate::error::Error;
 

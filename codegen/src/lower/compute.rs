@@ -258,9 +258,9 @@ impl Lowering<'_> {
                     }
                 }
                 let value = match op {
-                    Op::Mask { x, keep } => self.expr(*x).and_then(|x| {
-                        let infinity = Box::new(Expr::Float(f64::NEG_INFINITY));
-                        Ok(Expr::Select(Box::new(self.expr(*keep)?), Box::new(x), infinity))
+                    Op::Mask { x, keep, fill } => self.expr(*x).and_then(|x| {
+                        let fill = Box::new(Expr::Float(fill.value()));
+                        Ok(Expr::Select(Box::new(self.expr(*keep)?), Box::new(x), fill))
                     }),
                     _ => self.elementwise_expr(id),
                 };

@@ -2,7 +2,7 @@
 
 use flashtile_dsl::analysis::streaming::constant_fill;
 use flashtile_dsl::ir::{
-    BinaryOp, CompareOp, Elem, IndexOp, Kernel, Op, OpId, ParamKind, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
+    BinaryOp, CompareOp, Elem, Fill, IndexOp, Kernel, Op, OpId, ParamKind, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
 };
 
 use super::approximate::{self, Approximation};
@@ -243,7 +243,7 @@ impl Lowering<'_> {
     }
 
     /// `x` where `keep` holds and the position exists, `-inf` elsewhere; computed in place where it can be.
-    pub(super) fn mask(&mut self, result: ValueId, x: ValueId, keep: ValueId) -> Result<(), Error> {
+    pub(super) fn mask(&mut self, result: ValueId, x: ValueId, keep: ValueId, fill: Fill) -> Result<(), Error> {
         let dims = self.kernel.tile(result).dims.clone();
         let keep = self.expr(keep)?;
         let keep = match self.in_bounds(&dims) {
@@ -261,7 +261,7 @@ impl Lowering<'_> {
                 to
             }
         };
-        let value = Expr::Select(Box::new(keep), Box::new(self.element(to)), Box::new(Expr::Float(f64::NEG_INFINITY)));
+        let value = Expr::Select(Box::new(keep), Box::new(self.element(to)), Box::new(Expr::Float(fill.value())));
         self.push_on_cut_tiles(&dims, StmtOp::Map { to, value })?;
         self.homes.insert(result, Home::Variable(to));
         Ok(())

@@ -347,7 +347,7 @@ impl Lowering<'_> {
                 self.dot(data.results[0], *a, *b, *acc)?;
             }
             Op::Reduce(op, x) => self.reduce(data.results[0], *op, *x)?,
-            Op::Mask { x, keep } => self.mask(data.results[0], *x, *keep)?,
+            Op::Mask { x, keep, fill } => self.mask(data.results[0], *x, *keep, *fill)?,
             _ => self.elementwise(id, result.expect("an elementwise op has a result"))?,
         }
         for &result in &self.kernel.ops[id].results {

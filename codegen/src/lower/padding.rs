@@ -5,19 +5,10 @@
 
 use std::collections::HashMap;
 
-use flashtile_dsl::ir::{AxisId, AxisKind, BinaryOp, Dim, Elem, Kernel, Op, ReduceOp, UnaryOp, ValueDef, ValueId};
+use flashtile_dsl::ir::{AxisId, AxisKind, BinaryOp, Dim, Fill, Kernel, Op, UnaryOp, ValueDef, ValueId};
 
 use crate::error::Error;
-use crate::plan::Expr;
-
-/// What padding holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fill {
-    /// Zero.
-    Zero,
-    /// Negative infinity.
-    NegInf,
-}
+use crate::rewrite::is_positive;
 
 /// The values whose padding along a loop axis must be overwritten, and with what.
 ///
@@ -29,7 +20,7 @@ pub(super) fn guards(kernel: &Kernel, assumed: &[String]) -> Result<HashMap<Valu
         match &kernel.ops[op].op {
             Op::Reduce(operation, x) => {
                 let Some(axis) = loop_axis(kernel, &kernel.tile(*x).dims[1]) else { continue };
-                let want = wanted(*operation);
+                let want = Fill::neutral(*operation);
                 // Where the padding holds something else already, the reduction reads a copy.
                 demand(kernel, assumed, *x, axis, want, &mut guards);
             }
@@ -47,11 +38,6 @@ pub(super) fn guards(kernel: &Kernel, assumed: &[String]) -> Result<HashMap<Valu
         }
     }
     Ok(guards)
-}
-
-/// What a reduction wants the padding to hold.
-pub(super) fn wanted(operation: ReduceOp) -> Fill {
-    if operation == ReduceOp::Max { Fill::NegInf } else { Fill::Zero }
 }
 
 /// The value whose padding is overwritten for `value`. A cast keeps what its operand holds, and only the operand is in a form that
@@ -106,13 +92,14 @@ impl Context<'_> {
         let ValueDef::Result(op, _) = self.kernel.values[value].def else { return None };
         match &self.kernel.ops[op].op {
             Op::Load { .. } => Some(Fill::Zero),
-            Op::Mask { .. } => Some(Fill::NegInf),
+            Op::Mask { fill, .. } => Some(*fill),
             Op::Cast(_, x) | Op::Transpose(x) => self.padding(*x, guards),
             Op::Unary(UnaryOp::Exp | UnaryOp::Exp2, x) => (self.padding(*x, guards) == Some(Fill::NegInf)).then_some(Fill::Zero),
             Op::Binary(BinaryOp::Mul, a, b) => {
                 let (x, factor) = if self.has_axis(*a) { (a, b) } else { (b, a) };
-                let keeps =
-                    !self.has_axis(*factor) && self.is_positive(*factor) && self.padding(*x, guards) == Some(Fill::NegInf);
+                let keeps = !self.has_axis(*factor)
+                    && is_positive(self.kernel, self.assumed, *factor)
+                    && self.padding(*x, guards) == Some(Fill::NegInf);
                 keeps.then_some(Fill::NegInf)
             }
             // Subtracting something that is not itself -inf. A row whose maximum is -inf saw nothing, and is guarded by
@@ -121,24 +108,6 @@ impl Context<'_> {
                 (self.padding(*a, guards) == Some(Fill::NegInf)).then_some(Fill::NegInf)
             }
             _ => None,
-        }
-    }
-
-    fn is_positive(&self, value: ValueId) -> bool {
-        match self.kernel.def(value) {
-            Some((_, Op::Constant(Elem::F32, c))) => *c > 0.0,
-            Some((_, Op::Scalar(p))) => self.assumed.contains(&self.kernel.params[*p].name),
-            Some((_, Op::Binary(BinaryOp::Mul, a, b))) => self.is_positive(*a) && self.is_positive(*b),
-            _ => false,
-        }
-    }
-}
-
-impl Fill {
-    pub(super) fn expr(self) -> Expr {
-        match self {
-            Fill::Zero => Expr::Float(0.0),
-            Fill::NegInf => Expr::Float(f64::NEG_INFINITY),
         }
     }
 }

@@ -188,7 +188,7 @@ impl Fold<'_> {
                     _ => None,
                 };
             }
-            Op::Mask { x, keep } => Op::Mask { x: self.unscale(x)?, keep },
+            Op::Mask { x, keep, fill } => Op::Mask { x: self.unscale(x)?, keep, fill },
             Op::Reduce(ReduceOp::Max, x) => Op::Reduce(ReduceOp::Max, self.unscale(x)?),
             Op::Unary(f @ (UnaryOp::VisibleOrZero | UnaryOp::Neg), x) => Op::Unary(f, self.unscale(x)?),
             Op::Binary(f @ (BinaryOp::Max | BinaryOp::Min), a, b) => Op::Binary(f, self.unscale(a)?, self.unscale(b)?),

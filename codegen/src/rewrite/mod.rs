@@ -3,12 +3,14 @@
 //!
 //! Each keeps the meaning of the kernel (under the facts it is given); each is printed by `inspect --emit ir`.
 
+mod absent;
 mod accumulate;
 pub(crate) mod edit;
 mod exponent;
 mod hoist;
 mod uniform;
 
+pub(crate) use absent::is_positive;
 use flashtile_dsl::ir::Kernel;
 
 use crate::instance::Facts;
@@ -25,6 +27,7 @@ pub fn normalize(kernel: &Kernel, facts: &Facts, schedule: &Schedule) -> (Kernel
     exponent::exp_to_exp2(&mut kernel);
     uniform::join_factors(&mut kernel);
     accumulate::accumulate_dots(&mut kernel);
+    absent::mask_operands(&mut kernel, &assumed);
     hoist::hoist_invariants(&mut kernel);
     edit::merge_equal(&mut kernel);
     edit::remove_dead(&mut kernel);

@@ -121,7 +121,7 @@ impl<'a> Expressions<'a> {
                 (format!("{} {sign} {}", sides.0, sides.1), Binding::Comparison)
             }
             Op::Select { cond, on_true, on_false } => call("select", &[cond, on_true, on_false]),
-            Op::Mask { x, keep } => call("mask", &[x, keep]),
+            op @ Op::Mask { x, keep, .. } => call(op.mnemonic(), &[x, keep]),
             Op::Cast(elem, x) => {
                 (format!("{}.to::<{}>()", self.value(*x, Binding::Atom), kernel.elem_name(*elem)), Binding::Atom)
             }

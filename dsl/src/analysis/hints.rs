@@ -3,7 +3,7 @@
 //! Nothing is decided here. Every hint restates a reason of an analysis ([`super::mask`], [`super::predicate`], [`super::unchanged`],
 //! [`super::streaming`]), so that it vanishes when the analysis learns to follow the text. Where a proof fails ([`Unproven`]), the cause
 //! is found by asking the proof again under assumptions: the smallest set of values that would make it hold, had they started from
-//! nothing or been finite. Hints on folding and on `wgmma` are the code generator's.
+//! nothing. Hints on folding and on `wgmma` are the code generator's.
 
 use std::collections::BTreeSet;
 
@@ -165,8 +165,6 @@ struct Loop<'a> {
 enum Cause {
     /// These carried values start from something else than nothing.
     Starts(Vec<usize>),
-    /// These values are multiplied with what is 0 in a hidden tile, and may be infinite or NaN.
-    NotFinite(Vec<ValueId>),
     /// Something else.
     Other,
 }
@@ -340,17 +338,6 @@ impl Loop<'_> {
                 };
                 slots.into_iter().map(start).collect()
             }
-            Cause::NotFinite(values) => {
-                let clamp = |value: ValueId| {
-                    let text = self.quoted(value);
-                    hint(
-                        self.span(value),
-                        format!("{text} meets a factor that is 0 where the mask hides: 0 times infinity or NaN is NaN"),
-                        format!("clamp it to finite numbers: `max(min({}, 3e38), -3e38)`", text.trim_matches('`')),
-                    )
-                };
-                values.into_iter().map(clamp).collect()
-            }
             Cause::Other => {
                 let span = self.span(self.next()[*slot]);
                 let because = format!("`{name}` may change in a tile of which nothing is visible");
@@ -399,52 +386,27 @@ impl Loop<'_> {
         let starts: Vec<(ValueId, Classes)> = (0..self.init().len())
             .map(|slot| (self.init()[slot], if self.is_maximum(slot) { Classes::NEG_INF } else { Classes::ZERO }))
             .collect();
-        let factors: Vec<(ValueId, Classes)> = self.factors().into_iter().map(|v| (v, Classes::FINITE)).collect();
         let single: Vec<BTreeSet<OpId>> = masks.masks.iter().map(|facts| BTreeSet::from([facts.op])).collect();
-        for candidates in [&starts, &factors] {
-            for masked in std::iter::once(masked).chain(&single) {
-                let proved = |kept: &[(ValueId, Classes)]| {
-                    let assumed: Assumptions = kept.iter().copied().collect();
-                    let answer = unchanged_if(self.kernel, self.loop_op, masked, &assumed);
-                    matches!(answer, Unchanged::Always | Unchanged::Unseen)
-                };
-                let mut kept = candidates.clone();
-                if kept.is_empty() || !proved(&kept) {
-                    continue;
-                }
-                for n in (0..kept.len()).rev() {
-                    let without = [&kept[..n], &kept[n + 1..]].concat();
-                    if proved(&without) {
-                        kept = without;
-                    }
-                }
-                let values: BTreeSet<ValueId> = kept.into_iter().map(|(v, _)| v).collect();
-                if std::ptr::eq(candidates, &starts) {
-                    return Cause::Starts((0..self.init().len()).filter(|&slot| values.contains(&self.init()[slot])).collect());
-                }
-                return Cause::NotFinite(values.into_iter().collect());
+        for masked in std::iter::once(masked).chain(&single) {
+            let proved = |kept: &[(ValueId, Classes)]| {
+                let assumed: Assumptions = kept.iter().copied().collect();
+                let answer = unchanged_if(self.kernel, self.loop_op, masked, &assumed);
+                matches!(answer, Unchanged::Always | Unchanged::Unseen)
+            };
+            let mut kept = starts.clone();
+            if kept.is_empty() || !proved(&kept) {
+                continue;
             }
+            for n in (0..kept.len()).rev() {
+                let without = [&kept[..n], &kept[n + 1..]].concat();
+                if proved(&without) {
+                    kept = without;
+                }
+            }
+            let values: BTreeSet<ValueId> = kept.into_iter().map(|(v, _)| v).collect();
+            return Cause::Starts((0..self.init().len()).filter(|&slot| values.contains(&self.init()[slot])).collect());
         }
         Cause::Other
-    }
-
-    /// The operands of products of the body, in order, each once.
-    fn factors(&self) -> Vec<ValueId> {
-        let inner = defined_in(self.kernel, self.body());
-        let mut found = Vec::new();
-        for (_, op) in self.kernel.walk() {
-            let (a, b) = match &self.kernel.ops[op].op {
-                Op::Binary(BinaryOp::Mul, a, b) | Op::Dot { a, b, .. } => (*a, *b),
-                _ => continue,
-            };
-            for v in [a, b] {
-                if inner.contains(&v) && !found.contains(&v) {
-                    found.push(v);
-                }
-            }
-        }
-        found.sort_by_key(|&v| self.span(v).start);
-        found
     }
 
     /// Why the loop has no parts that may run side by side.

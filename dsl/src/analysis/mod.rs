@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`mask`], `picture` | tiles of a loop: skipped, full, cut; their picture |
 //! | [`predicate`], [`followed`] | where along a loop a predicate holds; why that is not known |
+//! | [`hidden`] | which elements of a value masks hide, and what these hold |
 //! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
 //! | [`hints`] | what a kernel loses, why, and what to write instead |
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
@@ -20,6 +21,7 @@ pub mod dependence;
 mod dependence_text;
 mod expression;
 pub mod followed;
+pub mod hidden;
 pub mod hints;
 pub mod index;
 pub mod inputs;

@@ -1,8 +1,8 @@
 //! Kernels built by hand for the tests of the analyses.
 
 use crate::ir::{
-    At, AxisId, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, Kernel, Op, OpId, Param, ParamKind, ProgramDim,
-    ReduceOp, SizeExpr, SizeKind, Span, TensorDecl, UnaryOp, ValueId,
+    At, AxisId, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, Fill, Kernel, Op, OpId, Param, ParamKind,
+    ProgramDim, ReduceOp, SizeExpr, SizeKind, Span, TensorDecl, UnaryOp, ValueId,
 };
 
 /// How a sample attention differs from the built-in one.
@@ -137,7 +137,7 @@ pub fn attention(softmax: Softmax, masks: &[Predicate<'_>]) -> (Kernel, OpId, Sc
     b.name(s, "s");
     for mask in masks {
         let keep = mask(&mut b, &scope);
-        s = b.emit(Op::Mask { x: s, keep });
+        s = b.emit(Op::Mask { x: s, keep, fill: Fill::NegInf });
         b.name(s, "s");
     }
     let row_max = b.emit(Op::Reduce(ReduceOp::Max, s));

@@ -32,14 +32,13 @@
 //!
 //! # Assumptions
 //!
-//! Loaded elements and scalar parameters are finite where they meet a zero of a masked tile (`0 * inf`), and where they are
-//! initial values other than a maximum. A skipped tile is not read, and so its infinities and NaNs are not seen. Everything else
-//! holds for all inputs.
+//! Loaded elements and scalar parameters are finite where they are initial values other than a maximum. Everything else holds
+//! for all inputs: reductions and contractions see nothing of what is hidden ([`crate::ir`]), whatever it meets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
-use crate::ir::{AxisId, BinaryOp, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId};
+use crate::ir::{AxisId, BinaryOp, BlockId, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId};
 
 /// Whether tiles with nothing visible leave the carried values as they are.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -209,11 +208,13 @@ struct Known {
     same: Option<usize>,
     /// Whether it is the same value in two runs that differ in [`Start::differing`].
     equal: bool,
+    /// Whether all its elements are hidden, so that reductions and contractions see nothing of it.
+    hidden: bool,
 }
 
 impl Known {
     fn new(classes: Classes) -> Self {
-        Self { classes, some: Classes::NONE, same: None, equal: true }
+        Self { classes, some: Classes::NONE, same: None, equal: true, hidden: false }
     }
 }
 
@@ -500,12 +501,26 @@ impl Proof<'_> {
                 let opaque = matches!(self.kernel.ops[op].op, Op::For { .. });
                 let operands = self.kernel.ops[op].op.operands();
                 let equal = !opaque && operands.into_iter().all(|x| self.value(start, x, memo).equal);
-                Known { equal: equal || known.classes.is_one_value(), ..known }
+                let hidden = self.is_hidden(start, op, memo);
+                Known { equal: equal || known.classes.is_one_value(), hidden, ..known }
             }
         };
         let known = Known { classes: self.assumed(v, known.classes), ..known };
         memo.insert(v, known);
         known
+    }
+
+    /// Whether an op gives nothing but hidden elements.
+    fn is_hidden(&self, start: &Start<'_>, op: OpId, memo: &mut BTreeMap<ValueId, Known>) -> bool {
+        let mut hidden = |v: &ValueId| self.value(start, *v, memo).hidden;
+        match &self.kernel.ops[op].op {
+            Op::Mask { x, keep, .. } => (start.masked && self.masked.contains(&op)) || hidden(x) || hidden(keep),
+            Op::Unary(_, x) | Op::Cast(_, x) | Op::Transpose(x) | Op::Full { value: x, .. } => hidden(x),
+            Op::Binary(_, a, b) | Op::Compare(_, a, b) => hidden(a) || hidden(b),
+            Op::Select { cond, on_true, on_false } => hidden(cond) || (hidden(on_true) && hidden(on_false)),
+            Op::Dot { acc, .. } => acc.as_ref().is_some_and(hidden),
+            _ => false,
+        }
     }
 
     fn op(&self, start: &Start<'_>, op: OpId, result: ValueId, memo: &mut BTreeMap<ValueId, Known>) -> Known {
@@ -517,7 +532,6 @@ impl Proof<'_> {
         match &self.kernel.ops[op].op {
             Op::Constant(_, c) => Known::new(Classes::of(*c)),
             Op::Full { value, .. } => Known { same: None, ..get(*value) },
-            Op::Load { .. } | Op::Scalar(_) if start.masked => Known::new(Classes::FINITE),
             Op::Unary(op, x) => {
                 let x = get(*x);
                 let keeps = *op == UnaryOp::VisibleOrZero && !x.classes.meets(Classes::NEG_INF);
@@ -540,8 +554,9 @@ impl Proof<'_> {
                 let (x, y) = (get(*on_true), get(*on_false));
                 Known { same: x.same.filter(|_| x.same == y.same), ..Known::new(x.classes.or(y.classes)) }
             }
-            Op::Mask { .. } if start.masked && self.masked.contains(&op) => Known::new(Classes::NEG_INF),
-            Op::Mask { x, .. } => Known::new(get(*x).classes.or(Classes::NEG_INF)),
+            Op::Mask { fill, .. } if start.masked && self.masked.contains(&op) => Known::new(Classes::of(fill.value())),
+            Op::Mask { x, fill, .. } => Known::new(get(*x).classes.or(Classes::of(fill.value()))),
+            Op::Transpose(x) => Known::new(get(*x).classes),
             Op::Cast(elem, x) => {
                 let x = get(*x);
                 match elem {
@@ -551,22 +566,26 @@ impl Proof<'_> {
                 }
             }
             Op::Dot { a, b, acc } => {
-                if mixes_rows(&dims(*a)[1]) {
-                    return any;
-                }
                 let (x, y) = (get(*a), get(*b));
-                let product = x.classes.binary(BinaryOp::Mul, y.classes).sum();
-                let product = if x.some == Classes::NAN { Classes::NAN } else { product };
+                let product = match x.hidden || y.hidden {
+                    true => Classes::ZERO,
+                    false if mixes_rows(&dims(*a)[1]) => return any,
+                    false if x.some == Classes::NAN => Classes::NAN,
+                    false => x.classes.binary(BinaryOp::Mul, y.classes).sum(),
+                };
                 match acc {
                     Some(acc) => binary(BinaryOp::Add, false, get(*acc), Known::new(product)),
                     None => Known::new(product),
                 }
             }
             Op::Reduce(op, x) => {
-                if mixes_rows(&dims(*x)[1]) {
+                let (along, x) = (&dims(*x)[1], get(*x));
+                if x.hidden {
+                    return Known::new(Classes::of(Fill::neutral(*op).value()));
+                }
+                if mixes_rows(along) {
                     return any;
                 }
-                let x = get(*x);
                 Known::new(match op {
                     ReduceOp::Max if x.some == Classes::POS_INF => Classes::POS_INF,
                     ReduceOp::Max => x.classes.maximum(),

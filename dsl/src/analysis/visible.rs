@@ -143,7 +143,7 @@ pub(super) fn visible(eval: &Evaluator<'_>, loop_op: OpId, boundary: Boundary) -
     let mut keeps = Vec::new();
     let mut rows = None;
     for &op in &kernel.blocks[body].ops {
-        if let Op::Mask { x, keep } = &kernel.ops[op].op {
+        if let Op::Mask { x, keep, .. } = &kernel.ops[op].op {
             let other = row_axis(kernel, &kernel.tile(*x).dims, axis)?;
             if rows.is_some_and(|r| r != other) {
                 return None;

@@ -1,7 +1,10 @@
 //! A kernel with its sizes, block sizes and arguments, checked against each other: what every
 //! program of a grid reads and none changes.
 
+use std::sync::atomic::AtomicBool;
+
 use super::error::InterpretError;
+use super::hidden::Hidden;
 use super::memory::{Argument, TensorView};
 use crate::ir::{AxisId, AxisKind, Binding, Direction, Elem, Entity, Kernel, ParamId, ParamKind, ProgramDim, SizeExpr, SizeKind};
 
@@ -29,6 +32,10 @@ pub(super) struct Call<'a> {
     pub arguments: Vec<Argument<'a>>,
     /// Shapes of the tensor parameters; empty for scalars.
     pub shapes: Vec<Vec<usize>>,
+    /// What hidden elements are to reductions and contractions.
+    pub rule: Hidden,
+    /// Whether one of them met what is not finite.
+    pub met: AtomicBool,
 }
 
 impl<'a> Call<'a> {
@@ -57,7 +64,17 @@ impl<'a> Call<'a> {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let (axes, grid, shapes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut this = Self { kernel, binding, sizes, axes, grid, arguments: arguments.to_vec(), shapes };
+        let mut this = Self {
+            kernel,
+            binding,
+            sizes,
+            axes,
+            grid,
+            arguments: arguments.to_vec(),
+            shapes,
+            rule: Hidden::Absent,
+            met: AtomicBool::new(false),
+        };
         this.axes = this.block_axes(blocks)?;
         this.grid = kernel
             .grid()

@@ -3,7 +3,7 @@
 use super::arithmetic::Real;
 use super::error::InterpretError;
 use super::tile::{Data, Operand, Tile, rows_columns, steps, zip, zip_rows};
-use crate::ir::{BinaryOp, CompareOp, Dim, ReduceOp, Span, UnaryOp};
+use crate::ir::{BinaryOp, CompareOp, Dim, Fill, ReduceOp, Span, UnaryOp};
 
 /// A tile with the dimensions of its type.
 #[derive(Clone, Copy)]
@@ -13,7 +13,7 @@ pub(super) struct Typed<'a, R> {
 }
 
 impl<R: Real> Typed<'_, R> {
-    fn operand<'v, T>(&self, values: &'v [T], result: &[Dim]) -> Operand<'v, T> {
+    pub fn operand<'v, T>(&self, values: &'v [T], result: &[Dim]) -> Operand<'v, T> {
         Operand { values, steps: steps(result, self.dims, &self.tile.shape) }
     }
 }
@@ -124,11 +124,11 @@ pub(super) fn select<R: Real>(cond: Typed<'_, R>, on_true: Typed<'_, R>, on_fals
     }
 }
 
-/// `x` where `keep` holds, minus infinity elsewhere.
-pub(super) fn mask<R: Real>(x: Typed<'_, R>, keep: Typed<'_, R>) -> Tile<R> {
-    let values = x.tile.to_floats();
+/// `x` where `keep` holds, the fill elsewhere.
+pub(super) fn mask<R: Real>(x: Typed<'_, R>, keep: Typed<'_, R>, fill: Fill) -> Tile<R> {
+    let (values, fill) = (x.tile.to_floats(), R::from_f64(fill.value()));
     let (a, b) = (x.operand(&values, x.dims), keep.operand(keep.tile.bools(), x.dims));
-    Tile::float(x.tile.shape.clone(), zip(&x.tile.shape, a, b, |x, keep| if keep { x } else { R::NEG_INFINITY }))
+    Tile::float(x.tile.shape.clone(), zip(&x.tile.shape, a, b, |x, keep| if keep { x } else { fill }))
 }
 
 /// A reduction of each row of a matrix.

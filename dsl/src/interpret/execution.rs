@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use super::arithmetic::{Real, Rounding};
 use super::call::Call;
-use super::elementwise::{Shape, Typed, binary, compare, mask, reduce, select, unary};
+use super::elementwise::{Shape, Typed, binary, compare, mask, select, unary};
 use super::error::InterpretError;
+use super::hidden::{self, Hidden, HiddenElements};
 use super::memory::{Argument, Run, Stored, load};
 use super::tile::{Data, Tile, rows_columns};
 use crate::ir::{
@@ -32,6 +34,16 @@ enum Value<R> {
     /// Number of a tile.
     Coordinate(usize),
     Tile(Rc<Tile<R>>),
+}
+
+impl<R: Real> Value<R> {
+    /// The value with nothing hidden: elements that were hold their fill.
+    fn seen(self) -> Self {
+        match self {
+            Value::Tile(tile) if tile.hidden.is_some() => Value::Tile(Rc::new((*tile).clone().hiding(None))),
+            value => value,
+        }
+    }
 }
 
 /// One program in execution.
@@ -65,6 +77,40 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
         let values = vec![None; call.kernel.values.len()];
         let (stored, others, written) = (Vec::new(), Vec::new(), BTreeMap::new());
         Self { call, arithmetic, coordinates, values, stored, others, written }
+    }
+
+    /// Which elements of the result of an op are hidden.
+    fn hidden(&self, op: &Op, result: ValueId) -> HiddenElements {
+        if self.call.rule == Hidden::Seen {
+            return None;
+        }
+        let operands: Vec<ValueId> = match op {
+            Op::Mask { x, keep, .. } => return hidden::masked(self.typed(*x), self.typed(*keep)),
+            Op::Dot { acc, .. } => acc.iter().copied().collect(),
+            Op::Select { .. } | Op::Unary(..) | Op::Binary(..) | Op::Compare(..) | Op::Full { .. } => op.operands(),
+            // A transposition and a cast bring their own along, other results hide nothing.
+            _ => return None,
+        };
+        if operands.iter().all(|&v| self.tile(v).hidden.is_none()) {
+            return None;
+        }
+        let (lengths, dims) = match op {
+            Op::Full { dims, .. } => (self.lengths(result, dims).expect("executed before"), &dims[..]),
+            _ => self.joined(result, &operands),
+        };
+        let shape = Shape { dims, lengths: &lengths };
+        let typed: Vec<_> = operands.iter().map(|&v| self.typed(v)).collect();
+        match (op, &typed[..]) {
+            (Op::Select { .. }, &[cond, on_true, on_false]) => hidden::selected(cond, on_true, on_false, shape),
+            _ => hidden::joined(&typed, shape),
+        }
+    }
+
+    /// Notes that a hidden element met what is not finite.
+    fn met(&self, met: bool) {
+        if met {
+            self.call.met.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Executes a block; returns what it yields.
@@ -103,6 +149,9 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             tile_op => {
                 let [result] = *data.results else { unreachable!("verified: one result") };
                 let mut tile = self.tile_op(tile_op, result, data.span)?;
+                if let Some(hidden) = self.hidden(tile_op, result) {
+                    Rc::make_mut(&mut tile).hidden = Some(hidden);
+                }
                 self.round(tile_op, result, &mut tile);
                 Value::Tile(tile)
             }
@@ -185,20 +234,24 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
                 let shape = Shape { dims, lengths: &lengths };
                 select(self.typed(*cond), self.typed(*on_true), self.typed(*on_false), shape)
             }
-            Op::Mask { x, keep } => mask(self.typed(*x), self.typed(*keep)),
+            Op::Mask { x, keep, fill } => mask(self.typed(*x), self.typed(*keep), *fill),
             Op::Cast(elem, x) => return Ok(self.cast(self.call.binding.elem(kernel, *elem), *x)),
             Op::Transpose(x) => self.tile(*x).transposed(),
             Op::Dot { a, b, acc } => {
                 let (a, b) = (self.tile(*a), self.tile(*b));
-                let ((m, k), (_, n)) = (rows_columns(&a.shape), rows_columns(&b.shape));
+                let (m, n) = (rows_columns(&a.shape).0, rows_columns(&b.shape).1);
                 let mut c = match acc {
                     Some(acc) => self.tile(*acc).floats().to_vec(),
                     None => vec![A::Real::ZERO; m * n],
                 };
-                A::Real::matrix_product(m, k, n, a.floats(), b.floats(), &mut c);
+                self.met(hidden::matrix_product(a, b, &mut c, self.call.rule));
                 Tile::float(vec![m, n], c)
             }
-            Op::Reduce(op, x) => reduce(*op, self.tile(*x)),
+            Op::Reduce(op, x) => {
+                let (tile, met) = hidden::reduce(*op, self.tile(*x), self.call.rule);
+                self.met(met);
+                tile
+            }
             Op::Program(_) | Op::For { .. } | Op::Store { .. } | Op::Yield(_) => unreachable!("no tile op"),
             Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..) | Op::ToIndex(_) | Op::OfPart { .. } => unreachable!("no tile op"),
         };
@@ -229,7 +282,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             }
             *values = run.values;
         }
-        Ok(self.others[known].values[value.index()].clone().expect("executed above"))
+        Ok(self.others[known].values[value.index()].clone().expect("executed above").seen())
     }
 
     fn for_loop(
@@ -240,7 +293,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
         init: &[ValueId],
         results: &[ValueId],
     ) -> Result<(), InterpretError> {
-        let mut carried: Vec<_> = init.iter().map(|&v| self.value(v).clone()).collect();
+        let mut carried: Vec<_> = init.iter().map(|&v| self.value(v).clone().seen()).collect();
         let params = &self.call.kernel.blocks[body].params;
         let tiles = self.call.tiles(axis);
         let walked = match part {
@@ -259,7 +312,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             for (&param, value) in params[1..].iter().zip(carried) {
                 self.values[param.index()] = Some(value);
             }
-            carried = self.block(body)?;
+            carried = self.block(body)?.into_iter().map(Value::seen).collect();
         }
         for (&result, value) in results.iter().zip(carried) {
             self.values[result.index()] = Some(value);
@@ -312,7 +365,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
                 Tile::float(shape, values)
             }
         };
-        Rc::new(tile)
+        Rc::new(tile.hiding(from.hidden.clone()))
     }
 
     /// Where a load or store touches each dimension of the tensor.

@@ -1,9 +1,12 @@
 //! The interpreter: a kernel with all that it is called with, executed program by program.
 
+use std::sync::atomic::Ordering;
+
 use super::arithmetic::{Exact64, Ir32, Plain16, Rounding};
 use super::call::{Blocks, Call};
 use super::error::InterpretError;
 use super::execution::execute;
+use super::hidden::Hidden;
 use super::memory::{Argument, Stored};
 use crate::ir::{Binding, Elem, Entity, Kernel, ParamId};
 
@@ -31,6 +34,18 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
         arithmetic: A,
     ) -> Result<Self, InterpretError> {
         Ok(Self { call: Call::new(kernel, binding, sizes, blocks, arguments)?, arithmetic })
+    }
+
+    /// With this rule for hidden elements.
+    #[must_use]
+    pub fn with_hidden(mut self, rule: Hidden) -> Self {
+        self.call.rule = rule;
+        self
+    }
+
+    /// Whether, in the programs that ran, a hidden element held NaN or met what is not finite: then [`Hidden::Met`] gives other results that are right.
+    pub fn has_met(&self) -> bool {
+        self.call.met.load(Ordering::Relaxed)
     }
 
     /// Number of programs in the grid.

@@ -1,5 +1,7 @@
 //! Tiles in memory of the host: dense, row-major, rank 0 to 2.
 
+use std::rc::Rc;
+
 use super::arithmetic::Real;
 use crate::ir::{Dim, RowOperand, map_row};
 
@@ -16,6 +18,8 @@ pub(super) enum Data<R> {
 pub(super) struct Tile<R> {
     pub shape: Vec<usize>,
     pub data: Data<R>,
+    /// Which elements are hidden, in the order of the elements; `None` if none is.
+    pub hidden: Option<Rc<Vec<bool>>>,
 }
 
 /// Rows and columns of a tile of this shape; a vector is one row.
@@ -30,15 +34,15 @@ pub(super) fn rows_columns(shape: &[usize]) -> (usize, usize) {
 
 impl<R: Real> Tile<R> {
     pub fn float(shape: Vec<usize>, values: Vec<R>) -> Self {
-        Self { shape, data: Data::Float(values) }
+        Self { shape, data: Data::Float(values), hidden: None }
     }
 
     pub fn int(shape: Vec<usize>, values: Vec<i32>) -> Self {
-        Self { shape, data: Data::Int(values) }
+        Self { shape, data: Data::Int(values), hidden: None }
     }
 
     pub fn bool(shape: Vec<usize>, values: Vec<bool>) -> Self {
-        Self { shape, data: Data::Bool(values) }
+        Self { shape, data: Data::Bool(values), hidden: None }
     }
 
     /// The elements of a float tile.
@@ -78,11 +82,22 @@ impl<R: Real> Tile<R> {
     pub fn transposed(&self) -> Self {
         let (rows, columns) = rows_columns(&self.shape);
         let shape = vec![columns, rows];
-        match &self.data {
+        let tile = match &self.data {
             Data::Float(v) => Self::float(shape, transpose(rows, columns, v)),
             Data::Int(v) => Self::int(shape, transpose(rows, columns, v)),
             Data::Bool(v) => Self::bool(shape, transpose(rows, columns, v)),
-        }
+        };
+        tile.hiding(self.hidden.as_ref().map(|hidden| Rc::new(transpose(rows, columns, hidden))))
+    }
+
+    /// The same elements, of which these are hidden.
+    pub fn hiding(self, hidden: Option<Rc<Vec<bool>>>) -> Self {
+        Self { hidden, ..self }
+    }
+
+    /// Whether an element is hidden.
+    pub fn is_hidden(&self, at: usize) -> bool {
+        self.hidden.as_ref().is_some_and(|hidden| hidden[at])
     }
 }
 

@@ -33,6 +33,33 @@ pub enum ReduceOp {
     Sum,
 }
 
+/// What elements hold that do not exist: those that a mask hides, those beyond an extent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Fill {
+    /// Minus infinity, which changes no maximum.
+    NegInf,
+    /// 0, which changes no sum.
+    Zero,
+}
+
+impl Fill {
+    /// The number.
+    pub fn value(self) -> f64 {
+        match self {
+            Fill::NegInf => f64::NEG_INFINITY,
+            Fill::Zero => 0.0,
+        }
+    }
+
+    /// What leaves a reduction as it is.
+    pub fn neutral(op: ReduceOp) -> Self {
+        match op {
+            ReduceOp::Max => Fill::NegInf,
+            ReduceOp::Sum => Fill::Zero,
+        }
+    }
+}
+
 /// How one dimension of a tensor is addressed by a load or store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum At {
@@ -126,12 +153,15 @@ pub enum Op {
         /// Elsewhere.
         on_false: ValueId,
     },
-    /// `x` where `keep` holds, `-inf` elsewhere. `keep` has only dimensions of `x`.
+    /// `x` where `keep` holds; the other elements are hidden, and hold the fill. `keep` has only
+    /// dimensions of `x`.
     Mask {
         /// Float tile.
         x: ValueId,
         /// Bool tile.
         keep: ValueId,
+        /// What hidden elements hold.
+        fill: Fill,
     },
     /// Conversion to another element type; to 16 bits rounds to nearest even.
     Cast(Elem, ValueId),
@@ -190,7 +220,7 @@ impl Op {
             Op::Load { at, .. } => at_values(at),
             Op::Store { at, value, .. } => at_values(at).into_iter().chain([*value]).collect(),
             Op::Select { cond, on_true, on_false } => vec![*cond, *on_true, *on_false],
-            Op::Mask { x, keep } => vec![*x, *keep],
+            Op::Mask { x, keep, .. } => vec![*x, *keep],
             Op::Dot { a, b, acc } => [*a, *b].into_iter().chain(*acc).collect(),
             Op::OfPart { value, part, at } => vec![*value, *part, *at],
             Op::For { init, part, .. } => init.iter().copied().chain(part.map(|p| p.index)).collect(),
@@ -225,7 +255,7 @@ impl Op {
                 *on_true = map(*on_true);
                 *on_false = map(*on_false);
             }
-            Op::Mask { x, keep } => {
+            Op::Mask { x, keep, .. } => {
                 *x = map(*x);
                 *keep = map(*keep);
             }
@@ -291,7 +321,8 @@ impl Op {
                 CompareOp::Ge => "cmp.ge",
             },
             Op::Select { .. } => "select",
-            Op::Mask { .. } => "mask",
+            Op::Mask { fill: Fill::NegInf, .. } => "mask",
+            Op::Mask { fill: Fill::Zero, .. } => "mask_zero",
             Op::Cast(..) => "cast",
             Op::Transpose(_) => "transpose",
             Op::Dot { .. } => "dot",

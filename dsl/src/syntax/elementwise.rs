@@ -5,7 +5,7 @@ use super::diagnostic::{Checked, Diagnostic, Reported};
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand, SizeTree};
 use crate::ir::{
-    BinaryOp, CompareOp, Dim, Elem, IndexOp, Op, Operands, Span, Spelling, TileType, Type, UnaryOp, ValueId, broadcast,
+    BinaryOp, CompareOp, Dim, Elem, Fill, IndexOp, Op, Operands, Span, Spelling, TileType, Type, UnaryOp, ValueId, broadcast,
 };
 
 /// Arithmetic on two integer literals; `None` on overflow and division by zero.
@@ -358,7 +358,7 @@ impl Lowering<'_> {
             (false, Some((_, &Op::Unary(UnaryOp::Not, keep)))) => keep,
             (false, _) => self.emit(Op::Unary(UnaryOp::Not, cond), span),
         };
-        Some(Op::Mask { x, keep })
+        Some(Op::Mask { x, keep, fill: Fill::NegInf })
     }
 
     fn is_negative_infinity(&self, v: ValueId) -> bool {
@@ -390,7 +390,7 @@ impl Lowering<'_> {
                 .help("use positions of the tile's own axes only, in the order of its dimensions");
             return Err(self.reporter.report(error));
         }
-        Ok(Located { operand: Operand::Value(self.emit(Op::Mask { x, keep }, span)), span })
+        Ok(Located { operand: Operand::Value(self.emit(Op::Mask { x, keep, fill: Fill::NegInf }, span)), span })
     }
 
     /// `x.to::<elem>()`.

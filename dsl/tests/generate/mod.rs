@@ -1,7 +1,7 @@
 //! Generated kernels: bytes choose among the ops that the values so far allow, so every kernel is sound.
 
 use flashtile_dsl::ir::{
-    At, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, IndexOp, Kernel, Op, Operands, Param, ParamKind,
+    At, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, Fill, IndexOp, Kernel, Op, Operands, Param, ParamKind,
     ProgramDim, ReduceOp, SizeExpr, SizeKind, Span, TensorDecl, TileType, Type, UnaryOp, ValueId, broadcast,
 };
 
@@ -171,7 +171,8 @@ fn step(builder: &Builder, values: &[ValueId], choices: &mut Choices<'_>) -> Opt
         12 => {
             let x = choices.of(&floats)?;
             let keep = partner(x, &truth).into_iter().filter(|&v| broadcast(&dims(x), &dims(v)) == Some(dims(x)));
-            Op::Mask { x, keep: choices.of(&keep.collect::<Vec<_>>())? }
+            let fill = if choices.next(4) == 0 { Fill::Zero } else { Fill::NegInf };
+            Op::Mask { x, keep: choices.of(&keep.collect::<Vec<_>>())?, fill }
         }
         13 => {
             let cond = choices.of(&tiles(builder, values, truth))?;

@@ -22,9 +22,10 @@ pub enum Values {
     SpecialQueries,
     /// One row of `k` is NaN, one has an infinite element.
     SpecialKeys,
-    /// Elements of `v` are NaN, +inf, -inf. Only for kernels without a mask: whether a masked key's value is met as
-    /// 0 times NaN depends on block sizes.
+    /// Elements of `v` are NaN, +inf, -inf. Where a mask hides their keys, the result is that without them, or NaN.
     SpecialValues,
+    /// The first third of `lse` is -inf, as of rows that see nothing.
+    NothingSeen,
     /// Every element of `q` is positive and the first rows of `k` are -inf: their keys count as not visible.
     HiddenKeys,
     /// -1, 0 and 1 instead of normal values: sums of products are exact.
@@ -44,6 +45,7 @@ impl Values {
             Values::SpecialQueries => "special_q".into(),
             Values::SpecialKeys => "special_k".into(),
             Values::SpecialValues => "special_v".into(),
+            Values::NothingSeen => "nothing_seen".into(),
             Values::HiddenKeys => "hidden_keys".into(),
             Values::Integers => "integers".into(),
             Values::SpecialSinks => "special_sinks".into(),

@@ -106,6 +106,9 @@ fn shape_values(how: Values, name: &str, shape: &[usize], values: &mut [f64]) {
                 x[3] = -inf;
             }
         }),
+        (Values::NothingSeen, "lse") => {
+            values.chunks_mut(columns).for_each(|row| row[..columns / 3].fill(-inf));
+        }
         (Values::HiddenKeys, "q") => values.iter_mut().for_each(|x| *x = x.abs() + 0.125),
         (Values::HiddenKeys, "k") => each_row(&mut |row, x| {
             if row < rows / 2 {

@@ -22,6 +22,11 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "late_sink_attention", text: LATE_SINK },
     SuiteKernel { name: "sigmoid_attention", text: SIGMOID },
     SuiteKernel { name: "matmul_activations", text: ACTIVATIONS },
+    SuiteKernel { name: "capped_after_mask", text: CAPPED_AFTER_MASK },
+    SuiteKernel { name: "retention", text: RETENTION },
+    SuiteKernel { name: "query_gradient", text: QUERY_GRADIENT },
+    SuiteKernel { name: "key_gradients", text: KEY_GRADIENTS },
+    SuiteKernel { name: "counted", text: COUNTED },
 ];
 
 /// A query sees the last `window` keys up to its own position.
@@ -54,6 +59,148 @@ pub fn sliding_window<T: Element, const D: usize>(
     }
     store(o, [b, h, i, ..], div_or_zero(acc, l));
     store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// The cap of a hidden score is a number: a row maximum must not see it.
+const CAPPED_AFTER_MASK: &str = "
+pub fn capped_after_mask<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let s = tanh(mask(s, pos(i) + N - M >= pos(j))) * 3.0;
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// What a hidden score is multiplied with is not known to be finite.
+const RETENTION: &str = "
+pub fn retention<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let w = exp(mask(-0.0625 * (pos(i) - pos(j)), pos(i) >= pos(j)));
+        acc += dot((s * w).to::<T>(), load(v, [b, g, j, ..]));
+    }
+    store(o, [b, h, i, ..], acc);
+}
+";
+
+/// The gradient of a query. The log of the sum of a row that sees nothing is -inf, as it is stored.
+const QUERY_GRADIENT: &str = "
+pub fn query_gradient<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    go: &Tensor<T, (B, H, M, D)>,
+    lse: &Tensor<f32, (B, H, M)>,
+    delta: &Tensor<f32, (B, H, M)>,
+    scale: f32,
+    gq: &mut Tensor<T, (B, H, M, D)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let go_i = load(go, [b, h, i, ..]);
+    let lse_i = load(lse, [b, h, i]);
+    let delta_i = load(delta, [b, h, i]);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let k_j = load(k, [b, g, j, ..]);
+        let s = mask(dot(q_i, k_j.t()) * scale, pos(i) + N - M >= pos(j));
+        let p = exp(s - lse_i);
+        let dp = dot(go_i, load(v, [b, g, j, ..]).t());
+        acc += dot((p * (dp - delta_i)).to::<T>(), k_j);
+    }
+    store(gq, [b, h, i, ..], acc * scale);
+}
+";
+
+/// The gradients of a key and of its value: the loop walks the queries.
+const KEY_GRADIENTS: &str = "
+pub fn key_gradients<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, H, N, D)>,
+    v: &Tensor<T, (B, H, N, D)>,
+    go: &Tensor<T, (B, H, M, D)>,
+    lse: &Tensor<f32, (B, H, M)>,
+    delta: &Tensor<f32, (B, H, M)>,
+    scale: f32,
+    gk: &mut Tensor<T, (B, H, N, D)>,
+    gv: &mut Tensor<T, (B, H, N, D)>,
+) {
+    let (b, h, j) = program(B, H, tiles(N));
+    let k_j = load(k, [b, h, j, ..]);
+    let v_j = load(v, [b, h, j, ..]);
+    let mut dk = zeros((j, D));
+    let mut dv = zeros((j, D));
+    for i in tiles(M) {
+        let q_i = load(q, [b, h, i, ..]);
+        let go_i = load(go, [b, h, i, ..]);
+        let st = mask(dot(k_j, q_i.t()) * scale, pos(i) + N - M >= pos(j));
+        let pt = exp(st - load(lse, [b, h, i]));
+        dv += dot(pt.to::<T>(), go_i);
+        let dpt = dot(v_j, go_i.t());
+        dk += dot((pt * (dpt - load(delta, [b, h, i]))).to::<T>(), q_i);
+    }
+    store(gk, [b, h, j, ..], dk * scale);
+    store(gv, [b, h, j, ..], dv);
+}
+";
+
+/// How many scores of a row are seen: what a hidden one holds is 1.
+const COUNTED: &str = "
+pub fn counted<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    n: &mut Tensor<f32, (B, H, M)>,
+    o: &mut Tensor<T, (B, H, M, D)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut count = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = mask(dot(q_i, load(k, [b, g, j, ..]).t()) * scale, pos(i) + N - M >= pos(j));
+        let one = exp(min(s, -1e30)) + 1.0;
+        count += rowsum(one);
+        acc += dot(one.to::<T>(), load(v, [b, g, j, ..]));
+    }
+    store(n, [b, h, i], count);
+    store(o, [b, h, i, ..], acc);
 }
 ";
 

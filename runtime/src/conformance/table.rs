@@ -58,6 +58,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(exact());
     all.extend(score_functions());
     all.extend(sinks());
+    all.extend(hidden());
     all
 }
 
@@ -400,6 +401,38 @@ fn sinks() -> Vec<Case> {
     cases
 }
 
+/// What masks hide is absent, whatever it holds and meets; rows that see nothing.
+fn hidden() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for elem in FLOATS {
+        for kernel in ["capped_after_mask", "retention", "query_gradient", "counted"] {
+            for (m, n) in [(33, 65), (65, 33), (113, 203), (1, 70), (5, 0)] {
+                cases.push(attention(kernel, elem, rows(m, n, 64)));
+            }
+            cases.push(attention(kernel, elem, Attention { b: 2, h: 4, g: 2, m: 67, n: 131, d: 32 }));
+            cases.push(Case { values: Values::SpecialValues, ..attention(kernel, elem, rows(70, 203, 64)) });
+            cases.push(Case { values: Values::SpecialKeys, ..attention(kernel, elem, rows(70, 203, 64)) });
+        }
+        let keys = |m, n, d| Attention { b: 2, h: 2, g: 2, m, n, d };
+        let gradients = |a: Attention| {
+            let mut case = attention("key_gradients", elem, a);
+            case.sizes.retain(|(name, _)| *name != "G");
+            case
+        };
+        for a in [keys(33, 65, 64), keys(65, 33, 64), keys(113, 203, 32), keys(70, 1, 64), keys(0, 5, 64)] {
+            cases.push(gradients(a));
+        }
+        for case in [attention("query_gradient", elem, rows(113, 67, 64)), gradients(keys(113, 67, 64))] {
+            cases.push(Case { values: Values::NothingSeen, ..case });
+        }
+        for kernel in ["causal_attention", "capped_after_mask"] {
+            cases.push(Case { values: Values::SpecialValues, ..attention(kernel, elem, rows(113, 203, 64)) });
+            cases.push(Case { values: Values::SpecialValues, ..attention(kernel, elem, rows(203, 113, 64)) });
+        }
+    }
+    cases
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -423,6 +456,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 18);
+        assert_eq!(kernels.len(), 23);
     }
 }

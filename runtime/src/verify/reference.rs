@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::interpret::{self, Arithmetic, Blocks, Exact64, Interpreter, Ir32, Plain16, Real, Stored};
+use flashtile_dsl::interpret::{self, Arithmetic, Blocks, Exact64, Hidden, Interpreter, Ir32, Plain16, Real, Stored};
 use flashtile_dsl::ir::{Axis, AxisKind, Binding, Entity, Kernel, ParamId, ParamKind};
 use rayon::prelude::*;
 
@@ -55,6 +55,14 @@ impl Reference {
         let chosen = choose(exact.programs(), programs);
         let exact_tiles = execute(&exact, &chosen).map_err(failed)?;
         let plain_tiles = execute(&plain, &chosen).map_err(failed)?;
+        // Where a hidden element meets what is not finite, NaN is right too.
+        let met_tiles = match exact.has_met() {
+            false => None,
+            true => {
+                let met = Interpreter::new(ir, binding, sizes, &blocks, &arguments, Exact64).map_err(failed)?;
+                Some(execute(&met.with_hidden(Hidden::Met), &chosen).map_err(failed)?)
+            }
+        };
         let outputs = ir
             .params
             .iter()
@@ -63,12 +71,16 @@ impl Reference {
                 let (shape, elem) = (exact.shape(param).to_vec(), exact.elem(param));
                 let (places, values) = gather(&exact_tiles, param, &shape);
                 let (plain_places, mut plain) = gather(&plain_tiles, param, &shape);
+                let or_nan = met_tiles.as_ref().map_or_else(Vec::new, |tiles| {
+                    let (_, met) = gather(tiles, param, &shape);
+                    met.iter().map(|x| x.is_nan()).collect()
+                });
                 assert_eq!(places, plain_places, "the same text stores to the same places");
                 // The plain computation stores to an output of this type.
                 plain.iter_mut().for_each(|x| *x = super::launch::rounded(elem, *x));
                 let bound = Bound::new(elem, &values, &plain, plain_arithmetic.elem);
                 let steady = values.iter().zip(&plain).all(|(exact, plain)| !exact.is_finite() || plain.is_finite());
-                OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, bound, steady }
+                OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, or_nan, bound, steady }
             })
             .collect();
         Ok(Self { programs: chosen, outputs })

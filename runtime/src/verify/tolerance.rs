@@ -128,7 +128,8 @@ pub struct Worst {
 ///   and for the mean two roundings: the baseline may be exact (one key, a row maximum) where f32
 ///   accumulation in another order is not.
 /// * NaN for NaN, and an infinity for the same infinity. A finite value too large for the element
-///   type may be the infinity that it rounds to.
+///   type may be the infinity that it rounds to. Where a hidden element meets what is not finite
+///   ("Hidden means absent" in [`flashtile_dsl::ir`]) NaN is right as well.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OutputReference {
     /// The parameter.
@@ -143,6 +144,8 @@ pub struct OutputReference {
     pub places: Vec<usize>,
     /// Exact values at the places.
     pub exact: Vec<f64>,
+    /// Where NaN is right as well, by place: a hidden element met what is not finite. Empty if nowhere.
+    pub or_nan: Vec<bool>,
     /// What errors are allowed.
     pub bound: Bound,
     /// Whether the baseline is finite wherever the exact value is.
@@ -187,6 +190,9 @@ impl OutputVerdict {
         let (mut max, mut sum, mut finite) = (0.0f64, 0.0, 0u64);
         let (mut worst, mut stray) = (None, None);
         for (at, (&exact, &found)) in reference.exact.iter().zip(found).enumerate() {
+            if found.is_nan() && reference.or_nan.get(at) == Some(&true) {
+                continue;
+            }
             let same_kind = match rounded(reference.elem, exact) {
                 kind if kind.is_nan() => found.is_nan(),
                 kind if kind.is_infinite() => found == kind || (exact.is_finite() && found.is_finite()),
@@ -283,10 +289,34 @@ mod tests {
             shape: vec![2, exact.len() / 2],
             places: (0..exact.len()).collect(),
             exact: exact.to_vec(),
+            or_nan: Vec::new(),
             bound: Bound::new(elem, exact, plain, elem),
             steady: true,
         };
         OutputVerdict::new(&reference, found)
+    }
+
+    #[test]
+    fn nan_is_right_where_a_hidden_element_met_what_is_not_finite() {
+        let exact = [1.0, 2.0];
+        let mut reference = OutputReference {
+            param: ParamId(0),
+            name: "o".into(),
+            elem: Elem::F32,
+            shape: vec![1, 2],
+            places: vec![0, 1],
+            exact: exact.to_vec(),
+            or_nan: vec![true, false],
+            bound: Bound::new(Elem::F32, &exact, &exact, Elem::F32),
+            steady: true,
+        };
+        assert!(reference.check(&[f64::NAN, 2.0]).passed() && reference.check(&exact).passed());
+        // Infinity is not, nor is another number, nor NaN elsewhere.
+        for found in [[f64::INFINITY, 2.0], [1.5, 2.0], [1.0, f64::NAN]] {
+            assert!(!reference.check(&found).passed(), "{found:?}");
+        }
+        reference.or_nan.clear();
+        assert!(!reference.check(&[f64::NAN, 2.0]).passed());
     }
 
     #[test]

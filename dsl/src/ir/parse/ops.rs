@@ -4,7 +4,7 @@ use super::lex::{DOTS, Token};
 use super::reader::{Read, Reader};
 use crate::ir::elementwise::{BinaryOp, IndexOp, UnaryOp};
 use crate::ir::entity::ValueId;
-use crate::ir::op::{At, CompareOp, Op, ProgramDim, ReduceOp};
+use crate::ir::op::{At, CompareOp, Fill, Op, ProgramDim, ReduceOp};
 
 const INDEX_OPS: [IndexOp; 7] =
     [IndexOp::Add, IndexOp::Sub, IndexOp::Mul, IndexOp::Div, IndexOp::Rem, IndexOp::Min, IndexOp::Max];
@@ -58,7 +58,8 @@ impl Reader<'_> {
                 self.expect(',')?;
                 self.two(|on_true, on_false| Op::Select { cond, on_true, on_false })
             }
-            "mask" => self.two(|x, keep| Op::Mask { x, keep }),
+            "mask" => self.two(|x, keep| Op::Mask { x, keep, fill: Fill::NegInf }),
+            "mask_zero" => self.two(|x, keep| Op::Mask { x, keep, fill: Fill::Zero }),
             "cast" => {
                 let elem = self.elem()?;
                 self.expect(',')?;

@@ -204,7 +204,7 @@ impl Checker<'_> {
                 let dims = self.broadcast(&t.dims, &f.dims)?;
                 self.broadcast(&dims, &cond.dims).map(drop)
             }
-            Op::Mask { x, keep } => {
+            Op::Mask { x, keep, .. } => {
                 let (x, keep) = (self.tile(*x, "floats", float)?, self.tile(*keep, "truth values", truth)?);
                 if self.broadcast(&x.dims, &keep.dims)? == x.dims {
                     return Ok(());
