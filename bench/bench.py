@@ -295,7 +295,7 @@ SHOWN = ("block_m", "block_n", "stages", "running_max", "ping_pong", "persistent
 
 
 def short(schedule):
-    knobs = dict(item.split("=") for item in schedule.split(","))
+    knobs = dict(item.split("=") for item in schedule.split(",") if "=" in item)
     return ",".join(f"{name}={knobs[name]}" for name in SHOWN if name in knobs)
 
 

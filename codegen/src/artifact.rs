@@ -12,7 +12,7 @@ use crate::arch::Arch;
 use crate::blocks;
 use crate::plan::Plan;
 use crate::reason::Reason;
-use crate::schedule::Schedule;
+use crate::schedule::{BlockKnobs, Schedule};
 
 /// Generated code and how to call it.
 #[derive(Clone, PartialEq, Debug)]
@@ -48,8 +48,10 @@ pub struct Launch {
     pub predicted: Resources,
     /// The kernel that it executes, before it was normalised: that of the text, or a part of it.
     pub kernel: Kernel,
-    /// The schedule that it is generated under, of which no knob asks for further launches.
-    pub schedule: Schedule,
+    /// Its name among the launches, as a schedule has it: `combine.warps=2`.
+    pub name: String,
+    /// The knobs that it is generated under.
+    pub knobs: BlockKnobs,
     /// The normalised kernel, for inspection.
     pub normal: Kernel,
     /// The plan, for inspection.
@@ -68,9 +70,9 @@ impl Generated {
         let mut all = Work::default();
         let with_size = self.folded.as_ref().and_then(|folded| folded.with_size(sizes));
         let sizes = with_size.as_ref().unwrap_or(sizes);
-        for Launch { kernel, schedule, .. } in &self.launches {
-            let block = |axis| i64::from(blocks::block(kernel, schedule, axis));
-            let options = MaskOptions { early_stop: schedule.early_stop };
+        for Launch { kernel, knobs, .. } in &self.launches {
+            let block = |axis| i64::from(blocks::block(kernel, knobs, axis));
+            let options = MaskOptions { early_stop: knobs.early_stop };
             all += Workload { kernel, binding, sizes }.executed(&block, options);
         }
         all

@@ -7,7 +7,7 @@
 
 use flashtile_dsl::ir::{AxisId, AxisKind, Kernel, Op, OpId};
 
-use crate::schedule::Schedule;
+use crate::schedule::BlockKnobs;
 
 /// The block-size knob of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +39,7 @@ fn is_nested(kernel: &Kernel, axis: AxisId) -> bool {
 }
 
 /// The block size of `axis` under `schedule`.
-pub fn block(kernel: &Kernel, schedule: &Schedule, axis: AxisId) -> u32 {
+pub fn block(kernel: &Kernel, schedule: &BlockKnobs, axis: AxisId) -> u32 {
     if kernel.axes[axis].kind == AxisKind::Each {
         return 1;
     }

@@ -4,30 +4,14 @@
 //! says about the next: a knob of `wgmma` keeps its default under another instruction, a copy needs its alignment. So a good
 //! part of what is drawn is legal; whether a schedule is, [`crate::check`] says.
 
-use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::Elem;
 
 use crate::arch::{Arch, CopyOp, TensorOp, WARPGROUP};
 use crate::instance::Instance;
 use crate::launches;
-use crate::legality::operand_types;
-use crate::lower;
-use crate::schedule::{BLayout, KNOBS, Knob, LoopOrder, Persistent, Precompute, RunningMax, Schedule, WorkOrder};
+use crate::legality::{self, operand_types};
+use crate::schedule::{BLayout, KNOBS, Knob, Precompute, RunningMax, Schedule, Scope, Walk, WorkOrder};
 use crate::space;
-
-/// Values that are drawn of the knobs that are numbers.
-const NUMBERS: &[(&str, &[u32])] = &[
-    ("block_m", &[16, 32, 48, 64, 96, 128, 192, 256]),
-    ("block_n", &[16, 32, 64, 96, 128, 256]),
-    ("block_k", &[16, 32, 64]),
-    ("warps", &[1, 2, 3, 4, 8, 12]),
-    ("stages", &[1, 2, 3, 4]),
-    ("section", &[1, 8, 16]),
-    ("min_blocks", &[0, 1, 2]),
-    ("outer_stages", &[1, 2]),
-    ("producer_registers", &[0, 24, 32, 40]),
-    ("split_k", &[1, 2, 5, 6]),
-];
 
 /// What says which values others may have: drawn first, in this order.
 const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent", "split_k", "precompute"];
@@ -38,11 +22,11 @@ pub fn drawn_values(knob: &Knob) -> Vec<String> {
     if !texts.is_empty() {
         return texts.into_iter().map(str::to_owned).collect();
     }
-    let (_, numbers) = NUMBERS.iter().find(|(name, _)| *name == knob.name).expect("a row for every number");
-    numbers.iter().map(u32::to_string).collect()
+    knob.numbers.iter().map(u32::to_string).collect()
 }
 
-/// A schedule with every knob drawn; `next(bound)` gives a number below `bound`. It is coherent, but not always legal.
+/// A schedule with every knob drawn, also of the launches beside the main one, half of which keep
+/// the knobs that they have by themselves; `next(bound)` gives a number below `bound`. It is coherent, but not always legal.
 ///
 /// ```
 /// use flashtile_codegen::{Arch, Facts, Instance, check, draw};
@@ -65,9 +49,34 @@ pub fn drawn_values(knob: &Knob) -> Vec<String> {
 /// assert!(legal.count() > 30);
 /// ```
 pub fn draw(instance: &Instance, arch: &'static Arch, next: &mut dyn FnMut(usize) -> usize) -> Schedule {
+    let mut schedule = drawn(instance, arch, next, |_| true);
+    // A schedule that makes no launches is not legal; what its launches would be does not matter.
+    let beside = launches::launches(instance, &schedule, arch).map(|made| made.beside().cloned().collect::<Vec<_>>());
+    for piece in beside.unwrap_or_default() {
+        if next(2) == 0 {
+            continue;
+        }
+        let block = drawn(&piece.instance, arch, next, |knob| knob.scope == Scope::Block).main;
+        let overrides = schedule.beside.entry(piece.name).or_default();
+        for (knob, of) in Knob::of_blocks() {
+            let value = (of.get)(&block);
+            assert!(overrides.set(knob, &value), "{}={value} is a value of the table", knob.name);
+        }
+    }
+    schedule
+}
+
+/// A schedule with these knobs drawn.
+fn drawn(
+    instance: &Instance,
+    arch: &'static Arch,
+    next: &mut dyn FnMut(usize) -> usize,
+    which: impl Fn(&Knob) -> bool,
+) -> Schedule {
     let mut schedule = Schedule::default();
-    let first = FIRST.iter().map(|name| KNOBS.iter().find(|k| k.name == *name).expect("a knob"));
-    for knob in first.chain(KNOBS.iter().filter(|k| !FIRST.contains(&k.name))) {
+    let first = FIRST.iter().map(|name| Knob::named(name).expect("a knob"));
+    let all = first.chain(KNOBS.iter().filter(|k| !FIRST.contains(&k.name)));
+    for knob in all.filter(|knob| which(knob)) {
         let values = coherent(knob, &schedule, instance, arch);
         if !values.is_empty() {
             let value = &values[next(values.len())];
@@ -79,32 +88,32 @@ pub fn draw(instance: &Instance, arch: &'static Arch, next: &mut dyn FnMut(usize
 
 /// The values of a knob that go with what is drawn before it; none if the architecture has no instruction for the kernel.
 fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static Arch) -> Vec<String> {
-    let wgmma = drawn.tensor_op.is_asynchronous();
-    let one_of = |values: &[&str]| values.iter().map(|&v| v.to_owned()).collect::<Vec<_>>();
+    let Schedule { launches: of_launches, main, .. } = drawn;
+    let wgmma = main.tensor_op.is_asynchronous();
     let default = || vec![(knob.get)(&Schedule::default())];
+    let refused = || legality::against_text(knob.name, instance, main).is_some();
+    if !knob.requires.iter().all(|requires| requires.holds(main)) || refused() {
+        return default();
+    }
     match knob.name {
-        "tensor_op" => kept(knob, |s| takes(s.tensor_op, instance, arch)),
-        "copy" => kept(knob, |s| match s.copy {
+        "tensor_op" => kept(knob, |s| takes(s.main.tensor_op, instance, arch)),
+        "copy" => kept(knob, |s| match s.main.copy {
             CopyOp::Tma => wgmma,
             CopyOp::CpAsync => !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync) && instance.alignment() >= 4,
             CopyOp::Sync => !wgmma,
         }),
-        "warps" => kept(knob, |s| !wgmma || s.warps.is_multiple_of(WARPGROUP)),
+        "warps" => kept(knob, |s| !wgmma || s.main.warps.is_multiple_of(WARPGROUP)),
         // As many rows as a warp multiplies at once, or twice that.
-        "block_m" if wgmma => vec![(16 * drawn.warps).to_string()],
-        "block_m" => kept(knob, |s| [16, 32].map(|rows| rows * drawn.warps).contains(&s.block_m)),
-        "stages" => kept(knob, |s| drawn.copy != CopyOp::Sync || s.stages <= 2),
-        "swizzle" | "fragments" | "operand_a" | "batch_m" if wgmma => default(),
-        "overlap" | "persistent" | "producer_registers" | "ping_pong" | "outer_stages" if !wgmma => default(),
-        "operand_a" if !drawn.tensor_op.is_of_tensor_cores() => default(),
-        "ping_pong" if drawn.warps == WARPGROUP => default(),
-        "outer_stages" if drawn.persistent == Persistent::Off => default(),
-        "running_max" if lower::why_not_lazy(&instance.kernel).is_some() => one_of(&["exact"]),
+        "block_m" if wgmma => vec![(16 * main.warps).to_string()],
+        "block_m" => kept(knob, |s| [16, 32].map(|rows| rows * main.warps).contains(&s.main.block_m)),
+        "stages" => kept(knob, |s| main.copy != CopyOp::Sync || s.main.stages <= 2),
+        "ping_pong" if main.warps == WARPGROUP => default(),
         "precompute" => kept(knob, |s| {
-            space::can_precompute(instance, s.precompute) && (!wgmma || space::can_use_wgmma(instance, s.precompute, arch))
+            let precompute = s.launches.precompute;
+            space::can_precompute(instance, precompute) && (!wgmma || space::can_use_wgmma(instance, precompute, arch))
         }),
-        "split_k" if launches::why_not_split(&instance.kernel).is_some() => one_of(&["1"]),
-        "fixup" if drawn.split_k == 1 => default(),
+        "split_k" if launches::why_not_split(&instance.kernel).is_some() => default(),
+        "fixup" if of_launches.split_k == 1 => default(),
         "fixup" => {
             let mut values = drawn_values(knob);
             values.retain(|value| {
@@ -113,20 +122,22 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             });
             values
         }
-        "b_layout" => kept(knob, |s| match s.b_layout {
+        "b_layout" => kept(knob, |s| match s.launches.b_layout {
             BLayout::AsGiven => true,
             BLayout::Pretransposed => launches::why_not_pretranspose(&instance.kernel).is_none(),
             BLayout::Copied => launches::why_not_copy(instance).is_none(),
         }),
         "loop_order"
-            if wgmma || drawn.split_k != 1 || drawn.running_max != RunningMax::Exact || drawn.order != WorkOrder::Grid =>
+            if wgmma
+                || of_launches.split_k != 1
+                || main.running_max != RunningMax::Exact
+                || main.order != WorkOrder::Grid
+                || main.walk != Walk::Ascending =>
         {
             default()
         }
         "loop_order" if launches::why_not_interchange(&instance.kernel).is_some() => default(),
-        "walk" if drawn.loop_order != LoopOrder::AsWritten || lower::why_not_descending(&instance.kernel).is_some() => default(),
         "pack_gqa" if !instance.facts.foldable => default(),
-        "order" if !matches!(lower::trip_trend(instance, drawn), Some(Trend::Rising | Trend::Falling)) => one_of(&["grid"]),
         _ => drawn_values(knob),
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn generate_planned(
     let early = |number| arch.dependent_launches && number > 0;
     let plans: Vec<Plan> = planned.launches.iter().map(|launch| names::in_c(&launch.plan)).collect();
     let abis: Vec<Abi> = planned.launches.iter().enumerate().map(|(n, launch)| launch.abi(&plans[n], early(n))).collect();
-    let fallback = (!schedule.tensor_op.is_asynchronous()).then(|| space::fallback(instance, arch)).flatten();
+    let fallback = (!schedule.main.tensor_op.is_asynchronous()).then(|| space::fallback(instance, arch)).flatten();
     let emissions: Vec<Emission<'_>> = planned
         .launches
         .iter()
@@ -58,7 +58,8 @@ pub(crate) fn generate_planned(
         abi,
         predicted: launch.predicted,
         kernel: launch.piece.instance.kernel,
-        schedule: launch.piece.schedule,
+        name: launch.piece.name,
+        knobs: launch.piece.knobs,
         normal: launch.normal,
         plan: launch.plan,
     });

@@ -13,7 +13,7 @@ use crate::launches;
 use crate::legality::operand_types;
 use crate::planning::planned;
 use crate::reason::Reason;
-use crate::schedule::{Precompute, Schedule};
+use crate::schedule::{BlockKnobs, Precompute, Schedule};
 use crate::space::{smallest, with_precomputed};
 
 /// What a kernel loses on an architecture, each cause once, in the order of the text.
@@ -41,8 +41,8 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
         instances.iter().map(|main| refusal(main, schedule, arch)).take_while(Option::is_some).flatten().collect()
     };
     // The schedule with the defaults asks for little: what it cannot do, none can.
-    let tensor_op = if of_f32 { TensorOp::Ffma } else { Schedule::default().tensor_op };
-    let plain = refused(&Schedule { tensor_op, ..Schedule::default() });
+    let tensor_op = if of_f32 { TensorOp::Ffma } else { BlockKnobs::default().tensor_op };
+    let plain = refused(&BlockKnobs { tensor_op, ..BlockKnobs::default() }.into());
     if plain.len() == instances.len()
         && let Some(Refusal { because, instead, span, of_text: true }) = plain.into_iter().next()
     {
@@ -51,7 +51,7 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     if types.is_empty() || of_f32 || !arch.tensor_ops.contains(&TensorOp::Wgmma) {
         return None;
     }
-    let fast = refused(&smallest());
+    let fast = refused(&smallest().into());
     let all = fast.len() == instances.len();
     let Refusal { because, instead, span, .. } = fast.into_iter().next().filter(|_| all)?;
     Some(Hint { lost: vec![Lost::Wgmma], span, because, instead })

@@ -12,7 +12,7 @@ use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{Plan, Shape, Storage};
 use crate::reason::{Reason, Resource};
-use crate::schedule::{KNOBS, OperandA, Persistent, PingPong, RunningMax, Schedule, Walk, WorkOrder};
+use crate::schedule::{BlockKnobs, Knob, PingPong};
 
 /// Why a multiprocessor cannot hold `min_blocks` blocks at once. The promise goes to the compiler,
 /// which divides the registers by it; persistent blocks are launched in that number. So more blocks
@@ -34,8 +34,26 @@ pub(crate) fn lazy_reason(why: String) -> Reason {
     Reason::text("running_max", "a lazy running maximum needs a streaming softmax", Some(why))
 }
 
+/// Why the kernel's text takes a knob at its default only; `None` if it takes others.
+pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) -> Option<Reason> {
+    let kernel = &instance.kernel;
+    match knob {
+        "order" => {
+            let depends = matches!(lower::trip_trend(instance, block), Some(Trend::Rising | Trend::Falling));
+            let needs = "order=lpt needs a loop whose length depends on the last grid dimension";
+            (!depends).then(|| Reason::text("order", needs, None))
+        }
+        "running_max" => lower::why_not_lazy(kernel).map(lazy_reason),
+        "walk" => {
+            let needs = "walk=descending takes the tiles of a loop in another order than the text";
+            lower::why_not_descending(kernel).map(|why| Reason::text("walk", needs, Some(why)))
+        }
+        _ => None,
+    }
+}
+
 /// Reasons that need no plan.
-pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule, arch: &Arch) -> Vec<Reason> {
+pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs, arch: &Arch) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let mut refuse = |condition: bool, reason: Reason| {
         if condition && !reasons.contains(&reason) {
@@ -66,10 +84,9 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule,
         s.copy == CopyOp::Sync && s.stages > 2,
         Reason::knobs("stages", "copy", "more than two stages of synchronous copies overlap nothing"),
     );
-    refuse(
-        s.tensor_op == TensorOp::Ffma && s.operand_a == OperandA::Registers,
-        Reason::knobs("operand_a", "tensor_op", "tensor_op=ffma reads its operands from shared memory: operand_a=shared"),
-    );
+    for (knob, requires) in Knob::of_blocks().filter_map(|(knob, _)| Some((knob, knob.lacks(s)?))) {
+        refuse(true, Reason::knobs(knob.name, requires.knob, format!("{} takes {requires}", knob_text(s, knob.name))));
+    }
     for reason in specialized_reasons(instance, normal, s) {
         refuse(true, reason);
     }
@@ -83,22 +100,12 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule,
         refuse(elem == Elem::Bf16 && s.tensor_op == TensorOp::MmaM16n8k8, taken("mma_m16n8k8 takes f16 here".into()));
     }
     refuse(!arch.bf16 && instance.binding.types.values().any(|&e| e == Elem::Bf16), no_bf16());
-    if s.order == WorkOrder::Lpt {
-        refuse(
-            !matches!(lower::trip_trend(instance, s), Some(Trend::Rising | Trend::Falling)),
-            Reason::text("order", "order=lpt needs a loop whose length depends on the last grid dimension", None),
-        );
-    }
-    if s.running_max != RunningMax::Exact
-        && let Some(why) = lower::why_not_lazy(kernel)
-    {
-        refuse(true, lazy_reason(why));
-    }
-    if s.walk == Walk::Descending
-        && let Some(why) = lower::why_not_descending(kernel)
-    {
-        let needs = "walk=descending takes the tiles of a loop in another order than the text";
-        refuse(true, Reason::text("walk", needs, Some(why)));
+    for (knob, of) in Knob::of_blocks() {
+        if (of.get)(s) != (of.get)(&BlockKnobs::default())
+            && let Some(reason) = against_text(knob.name, instance, s)
+        {
+            refuse(true, reason);
+        }
     }
     for (name, extent) in range_lengths(kernel) {
         let unknown = || format!("the length of the range {name} is not known at compile time");
@@ -112,33 +119,20 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &Schedule,
 }
 
 /// Reasons about the knobs of specialised roles.
-fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &Schedule) -> Vec<Reason> {
+fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let mut refuse = |condition: bool, reason: Reason| {
         if condition {
             reasons.push(reason);
         }
     };
-    let plain = Schedule::default();
-    // The first of these knobs that has not its default.
-    let set = |names: &[&'static str]| {
-        let knob = |name: &str| KNOBS.iter().find(|k| k.name == name).expect("a knob");
-        names.iter().copied().find(|n| (knob(n).get)(s) != (knob(n).get)(&plain))
-    };
     if s.tensor_op != TensorOp::Wgmma {
         refuse(s.copy == CopyOp::Tma, Reason::knobs("copy", "tensor_op", "copy=tma fills tiles for tensor_op=wgmma only"));
-        if let Some(knob) = set(&["overlap", "ping_pong", "persistent", "outer_stages", "producer_registers"]) {
-            refuse(true, Reason::knobs(knob, "tensor_op", format!("{} is a knob of tensor_op=wgmma", knob_text(s, knob))));
-        }
         return reasons;
     }
     refuse(s.copy != CopyOp::Tma, Reason::knobs("copy", "tensor_op", "tensor_op=wgmma reads tiles that copy=tma fills"));
     let no_product = || Reason::text("tensor_op", "tensor_op=wgmma needs a matrix product", None);
     refuse(operand_types(instance, normal).is_empty(), no_product());
-    if let Some(knob) = set(&["swizzle", "fragments", "operand_a", "batch_m"]) {
-        let why = format!("{} is a knob of mma.sync: wgmma reads both operands from swizzled tiles", knob_text(s, knob));
-        refuse(true, Reason::knobs(knob, "tensor_op", why));
-    }
     let groups = s.warps / WARPGROUP;
     let (block_m, warps) = (s.block_m, s.warps);
     let rows = format!("wgmma takes 64 rows for each group of 4 warps: block_m={block_m} and warps={warps} do not fit");
@@ -151,14 +145,6 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &Schedule) -> Ve
         Reason::knobs("ping_pong", "warps", "ping_pong takes two warpgroups or more"),
     );
     refuse(!(1..=4).contains(&s.outer_stages), Reason::not_between("outer_stages", s.outer_stages, 1, 4));
-    refuse(
-        s.outer_stages > 1 && s.persistent == Persistent::Off,
-        Reason::knobs(
-            "outer_stages",
-            "persistent",
-            "outer_stages loads ahead for the next program of a block: persistent=static or dynamic",
-        ),
-    );
     if let Some((producer, consumer)) = lower::register_split(s) {
         let fits = |n: u32| (24..=240).contains(&n) && n.is_multiple_of(8);
         let why = format!("setmaxnreg takes multiples of 8 from 24 to 240, not {producer} and {consumer}");
@@ -193,9 +179,9 @@ pub(crate) fn wgmma_reasons(plan: &Plan, launched: u32) -> Vec<Reason> {
 }
 
 /// `knob=value`, as the schedule's text form has it.
-fn knob_text(schedule: &Schedule, name: &str) -> String {
-    let knob = KNOBS.iter().find(|k| k.name == name).expect("every field of a schedule is a knob");
-    format!("{name}={}", (knob.get)(schedule))
+fn knob_text(block: &BlockKnobs, name: &str) -> String {
+    let of = Knob::named(name).and_then(|knob| knob.of_block).expect("every field of a launch's knobs is a knob");
+    format!("{name}={}", (of.get)(block))
 }
 
 /// Element types of matrix-product operands.

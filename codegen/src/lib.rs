@@ -46,7 +46,8 @@ pub use model::{Constants, Machine, Prepared, Ranker, Ranking, default_schedule,
 pub use planning::check;
 pub use reason::{Mended, Reason, Resource, Summary};
 pub use schedule::{
-    BLayout, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LoopOrder, OperandA, PackGqa, Persistent, PingPong, Precompute,
-    RunningMax, SPACE_VERSION, Schedule, ScheduleError, SharedLayout, Walk, WorkOrder,
+    BLayout, BlockKnobs, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LaunchKnobs, LoopOrder, OfBlock, OperandA, Overrides,
+    PackGqa, Persistent, PingPong, Precompute, Requires, RunningMax, SPACE_VERSION, Schedule, ScheduleError, Scope, SharedLayout,
+    Walk, WorkOrder,
 };
 pub use space::{fallback, space};

@@ -14,12 +14,12 @@ use crate::instance::Instance;
 use crate::interface;
 use crate::launches::{self, Launches, Piece};
 use crate::legality::{lazy_reason, min_blocks_reason, static_reasons, wgmma_reasons};
-use crate::lower;
+use crate::lower::{self, Meets};
 use crate::names;
 use crate::plan::{self, MeetBy, Plan};
 use crate::reason::{Reason, Resource};
 use crate::rewrite;
-use crate::schedule::{Persistent, RunningMax, Schedule};
+use crate::schedule::{BlockKnobs, Fixup, LaunchKnobs, Persistent, RunningMax, Schedule};
 
 /// Checks a schedule without generating code. The reasons against a schedule that is legal
 /// otherwise are what the plan verifier says of its plans.
@@ -84,7 +84,7 @@ pub(crate) struct PlannedLaunch {
 impl PlannedLaunch {
     /// The calling contract; `plan`: its plan, with the names of the text.
     pub fn abi(&self, plan: &Plan, early: bool) -> Abi {
-        let (instance, schedule) = (&self.piece.instance, &self.piece.schedule);
+        let (instance, schedule) = (&self.piece.instance, &self.piece.knobs);
         Abi {
             entry: names::entry(&instance.kernel.name),
             tensor_maps: plan.maps.clone(),
@@ -128,8 +128,8 @@ fn planned_with(
         return Err(Error::Unbound(name));
     }
     let illegal = |reasons| Error::Illegal { arch: arch.name, reasons };
-    if schedule.split_k != 1
-        && schedule.running_max != RunningMax::Exact
+    if schedule.launches.split_k != 1
+        && schedule.main.running_max != RunningMax::Exact
         && let Some(why) = lower::why_not_lazy(&instance.kernel)
     {
         // Of a part nobody can tell: its state is not what the text stores.
@@ -145,7 +145,10 @@ fn planned_with(
         .into_iter()
         .zip(given)
         .enumerate()
-        .map(|(number, (piece, given))| planned_launch(piece, given, number == main, arch))
+        .map(|(number, (piece, given))| {
+            let meets = piece.meets.then(|| meets(&schedule.launches));
+            planned_launch(piece, given, (number == main, meets), arch)
+        })
         .collect::<Result<Vec<_>, _>>()?;
     scratch.extend(launches.iter().filter_map(state_scratch));
     let mut reasons: Vec<Reason> = Vec::new();
@@ -168,11 +171,17 @@ fn planned_with(
     Ok(Planned { launches, main, scratch, folded, reasons, assumptions })
 }
 
+/// How programs that walk parts meet.
+fn meets(launches: &LaunchKnobs) -> Meets {
+    let by = if launches.fixup == Fixup::Semaphore { MeetBy::Semaphore } else { MeetBy::Cluster };
+    Meets { by, parts: launches.split_k }
+}
+
 /// The memory of the states that go from part to part by a semaphore: one for all programs that
 /// differ in their part only.
 fn state_scratch(launch: &PlannedLaunch) -> Option<Scratch> {
     let meeting = launch.plan.meeting.as_ref().filter(|m| m.by == MeetBy::Semaphore)?;
-    let programs = grid(&launch.piece.instance, &launch.piece.schedule).into_iter().skip(1);
+    let programs = grid(&launch.piece.instance, &launch.piece.knobs).into_iter().skip(1);
     let mut shape: Vec<SizeTerm> = programs
         .map(|dim| match dim {
             GridDim::Each(term) => term,
@@ -190,14 +199,24 @@ fn state_scratch(launch: &PlannedLaunch) -> Option<Scratch> {
 
 /// Plans one launch, or takes the plan that is given. Of one that only follows or prepares, the
 /// estimate of registers is no reason: what it loads is used at once.
-fn planned_launch(piece: Piece, given: Option<Plan>, is_main: bool, arch: &'static Arch) -> Result<PlannedLaunch, Error> {
-    let Piece { instance, schedule } = &piece;
+fn planned_launch(
+    piece: Piece,
+    given: Option<Plan>,
+    (is_main, meets): (bool, Option<Meets>),
+    arch: &'static Arch,
+) -> Result<PlannedLaunch, Error> {
+    let Piece { name, instance, knobs: schedule, .. } = &piece;
+    let of_launch = |reason: Reason| match is_main {
+        true => reason,
+        false => Reason::Beside { launch: name.clone(), reason: Box::new(reason) },
+    };
     let (normal, assumed) = rewrite::normalize(&instance.kernel, &instance.facts, schedule);
     let mut reasons = static_reasons(instance, &normal, schedule, arch);
     if !reasons.is_empty() {
+        let reasons = reasons.into_iter().map(of_launch).collect();
         return Err(Error::Illegal { arch: arch.name, reasons });
     }
-    let plan = given.map_or_else(|| lower::lower(&normal, instance, schedule, &assumed), Ok)?;
+    let plan = given.map_or_else(|| lower::lower(&normal, instance, schedule, meets, &assumed), Ok)?;
     let shared_bytes = plan.shared_bytes();
     if shared_bytes as usize > arch.shared_per_block {
         let have = arch.shared_per_block as u64;
@@ -228,6 +247,7 @@ fn planned_launch(piece: Piece, given: Option<Plan>, is_main: bool, arch: &'stat
     let (blocks_per_sm, limit) = Resources::occupancy(arch, launched, shared_bytes, threads);
     reasons.extend(min_blocks_reason(schedule.min_blocks, shared_bytes, threads, arch));
     let predicted = Resources { shared_bytes, registers, threads, blocks_per_sm, limit };
+    let reasons = reasons.into_iter().map(of_launch).collect();
     Ok(PlannedLaunch { plan, normal, predicted, assumed, reasons, piece })
 }
 
@@ -239,7 +259,7 @@ fn estimate_registers(plan: &Plan) -> u32 {
     plan::peak(plan) + others
 }
 
-fn grid(instance: &Instance, schedule: &Schedule) -> Vec<GridDim> {
+fn grid(instance: &Instance, schedule: &BlockKnobs) -> Vec<GridDim> {
     let kernel = &instance.kernel;
     let term = |size| SizeTerm::of(kernel, &instance.binding, size);
     kernel

@@ -63,6 +63,20 @@ pub enum Reason {
         /// The sentence.
         why: String,
     },
+    /// Knobs are given to a launch that the schedule does not make.
+    Launch {
+        /// The name given.
+        name: String,
+        /// Names of the launches beside the main one.
+        known: Vec<String>,
+    },
+    /// A launch beside the main one.
+    Beside {
+        /// Its name.
+        launch: String,
+        /// The reason against its knobs.
+        reason: Box<Reason>,
+    },
     /// A block or a multiprocessor has too little.
     Resource {
         /// Of what.
@@ -125,12 +139,15 @@ impl Reason {
     /// What mends it.
     pub fn mended(&self) -> Mended {
         match self {
-            Reason::Kernel { .. } | Reason::Unsupported { .. } | Reason::Arch { knob: None, .. } => Mended::ByNoKnob,
+            Reason::Kernel { .. } | Reason::Unsupported { .. } | Reason::Launch { .. } | Reason::Arch { knob: None, .. } => {
+                Mended::ByNoKnob
+            }
             Reason::Arch { knob: Some(knob), .. }
             | Reason::Value { knob, .. }
             | Reason::Operand { knob, .. }
             | Reason::Text { knob, .. }
             | Reason::Knobs { knob, .. } => Mended::ByOneKnob(knob),
+            Reason::Beside { reason, .. } => reason.mended(),
             Reason::Resource { of: Resource::Threads { .. } | Resource::Shared { .. }, .. } => Mended::ByOneKnob("min_blocks"),
             Reason::Resource { .. } | Reason::Product { .. } | Reason::Quirk { .. } | Reason::Fault { .. } => Mended::BySeveral,
         }
@@ -164,6 +181,17 @@ impl fmt::Display for Reason {
             | Reason::Fault { why } => f.write_str(why),
             Reason::Arch { arch, lacks, instead: None, .. } => write!(f, "{arch} has no {lacks}"),
             Reason::Arch { arch, lacks, instead: Some(instead), .. } => write!(f, "{arch} has no {lacks}: {instead}"),
+            Reason::Beside { launch, reason } => write!(f, "launch {launch}: {reason}"),
+            Reason::Launch { name, known } if known.is_empty() => {
+                write!(f, "there is no launch {name}: this schedule makes the main launch alone, whose knobs have no prefix")
+            }
+            Reason::Launch { name, known } => {
+                write!(
+                    f,
+                    "there is no launch {name}: beside the main one, whose knobs have no prefix, there is {}",
+                    known.join(", ")
+                )
+            }
             Reason::Value { knob, value, needs } => write!(f, "{knob}={value} is not {needs}"),
             Reason::Text { needs, why: None, .. } => f.write_str(needs),
             Reason::Text { needs, why: Some(why), .. } => write!(f, "{needs}: {why}"),

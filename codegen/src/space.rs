@@ -24,7 +24,7 @@ use crate::lower;
 use crate::planning::check;
 use crate::reason::Summary;
 use crate::schedule::{
-    BLayout, Fixup, OperandA, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder,
+    BLayout, BlockKnobs, Fixup, OperandA, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder,
 };
 
 /// All legal schedules of the space, in a fixed order.
@@ -39,19 +39,21 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
         match with_precomputed(instance, precompute) {
             Some(main) => {
                 let ahead = candidates_in_place(&main, arch).into_iter();
-                all.extend(ahead.map(|schedule| Schedule { precompute, ..schedule }));
+                all.extend(ahead.map(|schedule| schedule.with_launches(|launches| launches.precompute = precompute)));
             }
             // The compiler made a wrong kernel: this schedule says so among the rejected
             // candidates.
-            None if can_precompute(instance, precompute) => all.push(Schedule { precompute, ..smallest() }),
+            None if can_precompute(instance, precompute) => {
+                all.push(Schedule::from(smallest()).with_launches(|launches| launches.precompute = precompute));
+            }
             None => {}
         }
     }
     if launches::copies_pay(instance) {
         let with_copies: Vec<Schedule> = all
             .iter()
-            .filter(|schedule| schedule.tensor_op.is_asynchronous())
-            .map(|schedule| Schedule { b_layout: BLayout::Copied, ..schedule.clone() })
+            .filter(|schedule| schedule.main.tensor_op.is_asynchronous())
+            .map(|schedule| schedule.with_launches(|launches| launches.b_layout = BLayout::Copied))
             .collect();
         all.extend(with_copies);
     }
@@ -73,7 +75,7 @@ pub(crate) fn can_precompute(instance: &Instance, precompute: Precompute) -> boo
 
 /// All combinations of the architecture's best tensor instruction if the kernel can use it, else those of the next.
 fn candidates_in_place(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
-    match why_not_wgmma(instance, arch) {
+    let blocks = match why_not_wgmma(instance, arch) {
         None => wgmma_candidates(instance, arch),
         Some(_) => {
             let mut all = warp_candidates(instance, arch);
@@ -81,7 +83,8 @@ fn candidates_in_place(instance: &Instance, arch: &'static Arch) -> Vec<Schedule
             all.extend(arch.tensor_ops.contains(&TensorOp::Wgmma).then(smallest));
             all
         }
-    }
+    };
+    blocks.into_iter().map(Schedule::from).collect()
 }
 
 /// Why the kernel cannot use `wgmma` although the architecture has it; `None` if it can, or if there is none.
@@ -98,7 +101,7 @@ fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
     if !arch.tensor_ops.contains(&TensorOp::Wgmma) {
         return Some(format!("{arch} has no wgmma"));
     }
-    let legality = check(instance, &smallest(), arch);
+    let legality = check(instance, &smallest().into(), arch);
     (!legality.is_legal()).then(|| Summary::of(&legality.reasons).to_string())
 }
 
@@ -148,7 +151,7 @@ impl FoldedSpace {
         let found = self.folded.rows(&self.kernel, &instance.binding).sizes(|name| sizes.get(name).copied());
         let Some(FoldedSizes { share, rows, folded, .. }) = found else { return Vec::new() };
         let fewer = |schedule: &Schedule| {
-            let block = u64::from(blocks::block(&self.kernel, schedule, self.folded.axis).max(1));
+            let block = u64::from(blocks::block(&self.kernel, &schedule.main, self.folded.axis).max(1));
             let tiles = |rows: i64| rows.unsigned_abs().div_ceil(block);
             2 * tiles(folded) <= share.unsigned_abs() * tiles(rows)
         };
@@ -157,7 +160,7 @@ impl FoldedSpace {
         }
         let all = self.all.get_or_init(|| {
             let all = candidates(&Instance { kernel: self.kernel.clone(), ..instance.clone() }, arch);
-            all.into_iter().map(|schedule| Schedule { pack_gqa: PackGqa::On, ..schedule }).collect()
+            all.into_iter().map(|schedule| schedule.with_launches(|launches| launches.pack_gqa = PackGqa::On)).collect()
         });
         all.iter().filter(|schedule| fewer(schedule)).cloned().collect()
     }
@@ -169,9 +172,10 @@ const GROUPED: u32 = 16;
 /// A schedule with splits, with every other way to combine the parts that the architecture has. Blocks of programs that meet do
 /// not stay.
 pub(crate) fn combining(split: &Schedule, arch: &Arch) -> Vec<Schedule> {
-    let meeting = |fixup| Schedule { fixup, persistent: Persistent::Off, outer_stages: 1, ..split.clone() };
+    let with = |fixup| split.with_launches(|launches| launches.fixup = fixup);
+    let meeting = |fixup| leaving_its_block(&with(fixup));
     let mut all = [Fixup::Semaphore, Fixup::Cluster].map(meeting).to_vec();
-    all.extend((split.split_k >= GROUPED).then(|| Schedule { fixup: Fixup::Tree, ..split.clone() }));
+    all.extend((split.launches.split_k >= GROUPED).then(|| with(Fixup::Tree)));
     all.retain(|schedule| launches::why_not_combine(schedule, arch).is_empty());
     all
 }
@@ -182,36 +186,41 @@ const FEW: f64 = 2.0;
 /// The schedule with a block for each program where there are so few programs that blocks hardly
 /// have a second one: nothing is gained by staying then, and asking for the next program costs.
 pub(crate) fn leaving(schedule: &Schedule, programs: f64, slots: f64) -> Option<Schedule> {
-    let leaves = schedule.persistent != Persistent::Off && programs <= FEW * slots;
-    leaves.then(|| Schedule { persistent: Persistent::Off, outer_stages: 1, ..schedule.clone() })
+    let leaves = schedule.main.persistent != Persistent::Off && programs <= FEW * slots;
+    leaves.then(|| leaving_its_block(schedule))
+}
+
+/// The schedule with a block for each program.
+fn leaving_its_block(schedule: &Schedule) -> Schedule {
+    schedule.with_main(|main| (main.persistent, main.outer_stages) = (Persistent::Off, 1))
 }
 
 /// The schedule with its loops walked from the last tile, where that may matter: a lazy maximum moves as often as scores grow along
 /// the walk. The kernel's loops must allow it.
 pub(crate) fn descending(schedule: &Schedule) -> Option<Schedule> {
-    let matters = schedule.tensor_op.is_asynchronous() && schedule.running_max != RunningMax::Exact;
-    matters.then(|| Schedule { walk: Walk::Descending, ..schedule.clone() })
+    let matters = schedule.main.tensor_op.is_asynchronous() && schedule.main.running_max != RunningMax::Exact;
+    matters.then(|| schedule.with_main(|main| main.walk = Walk::Descending))
 }
 
 /// The smallest tiles: what speaks against these speaks against all.
-pub(crate) fn smallest() -> Schedule {
-    Schedule { block_m: 64, block_n: 16, block_k: 64, warps: 4, stages: 1, ..wgmma_schedule() }
+pub(crate) fn smallest() -> BlockKnobs {
+    BlockKnobs { block_m: 64, block_n: 16, block_k: 64, warps: 4, stages: 1, ..wgmma_schedule() }
 }
 
-fn wgmma_schedule() -> Schedule {
-    Schedule { tensor_op: TensorOp::Wgmma, copy: CopyOp::Tma, ..Schedule::default() }
+fn wgmma_schedule() -> BlockKnobs {
+    BlockKnobs { tensor_op: TensorOp::Wgmma, copy: CopyOp::Tma, ..BlockKnobs::default() }
 }
 
 /// What was measured (docs/performance.md): programs are best taken by blocks that stay; products that overlap and the lane-wise
 /// or optimistic maximum won in every cell, a turn for the elementwise section in none.
-fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
+fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> {
     let kernel = &instance.kernel;
     let traits = Traits::of(kernel);
     let maxima = match lower::why_not_lazy(kernel) {
         None => &[RunningMax::MaxFirst, RunningMax::Optimistic][..],
         Some(_) => &[RunningMax::Exact][..],
     };
-    let overlap = check(instance, &Schedule { overlap: true, stages: 2, ..smallest() }, arch).is_legal();
+    let overlap = check(instance, &BlockKnobs { overlap: true, stages: 2, ..smallest() }.into(), arch).is_legal();
     // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
     let shapes: [(u32, u32, &[u32]); 4] = [(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])];
     let n: &[u32] = if traits.block_n { &[48, 64, 80, 96, 128, 160, 192, 256] } else { &[64] };
@@ -232,7 +241,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
             for &block_k in k {
                 for &stages in stages {
                     for &running_max in maxima {
-                        let base = Schedule {
+                        let base = BlockKnobs {
                             block_m: 16 * warps,
                             warps,
                             block_n,
@@ -246,12 +255,12 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
                         let Some(fitting) = fitting(instance, arch, &base, splits, traits.invariant_a) else {
                             // Once, for the reasons against it.
                             let producer_registers = splits.last().copied().unwrap_or_default();
-                            out.push(Schedule { producer_registers, persistent: Persistent::Static, ..base });
+                            out.push(BlockKnobs { producer_registers, persistent: Persistent::Static, ..base });
                             continue;
                         };
                         for &ping_pong in turns {
                             for &(persistent, order, section) in work {
-                                out.push(Schedule { ping_pong, persistent, order, section, ..fitting.clone() });
+                                out.push(BlockKnobs { ping_pong, persistent, order, section, ..fitting.clone() });
                             }
                         }
                     }
@@ -264,30 +273,30 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
 
 /// The schedule with two slots for what is loaded once a program if there is room, and the largest share of registers for the
 /// producer that leaves the consumers enough. If nothing fits, none.
-fn fitting(instance: &Instance, arch: &'static Arch, base: &Schedule, splits: &[u32], outer: bool) -> Option<Schedule> {
+fn fitting(instance: &Instance, arch: &'static Arch, base: &BlockKnobs, splits: &[u32], outer: bool) -> Option<BlockKnobs> {
     let slots = if outer { &[2, 1][..] } else { &[1][..] };
     let all = splits.iter().flat_map(|&producer_registers| {
-        slots.iter().map(move |&outer_stages| Schedule {
+        slots.iter().map(move |&outer_stages| BlockKnobs {
             producer_registers,
             outer_stages,
             persistent: Persistent::Static,
             ..base.clone()
         })
     });
-    all.into_iter().find(|s| check(instance, s, arch).is_legal())
+    all.into_iter().find(|s| check(instance, &s.clone().into(), arch).is_legal())
 }
 
 /// The combinations of instructions that a warp executes by itself.
-fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
+fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> {
     let kernel = &instance.kernel;
     let traits = Traits::of(kernel);
     // The lane-wise maximum won over the exact one in every cell measured (docs/performance.md).
     let running_max = if lower::why_not_lazy(kernel).is_none() { RunningMax::MaxFirst } else { RunningMax::Exact };
-    let base = Schedule {
+    let base = BlockKnobs {
         running_max,
         tensor_op: warp_tensor_op(instance, arch),
         copy: warp_copy_op(instance, arch),
-        ..Schedule::default()
+        ..BlockKnobs::default()
     };
     let shapes: &[(u32, u32)] = if traits.products {
         // block_m, warps: 16 or 32 rows a warp
@@ -318,7 +327,7 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
                 for &stages in stages {
                     for &operand_a in registers {
                         for &(order, section) in orders {
-                            out.push(Schedule {
+                            out.push(BlockKnobs {
                                 block_m,
                                 warps,
                                 block_n,

@@ -92,7 +92,9 @@ fn writers_killed_in_the_middle_leave_whole_entries() {
 /// Tunes over two schedules of this number of stages, for the model of sm_80.
 fn tune_one(directory: &Path, stages: u32) {
     let kernel = Kernel::builtin("attention").expect("a built-in").bind(Elem::F16, [("D", 64)]).expect("binds");
-    let schedule = |block_m: u32| Schedule { stages, block_m, warps: block_m / 16, ..Schedule::default() };
+    let schedule = |block_m: u32| {
+        Schedule::default().with_main(|main| (main.stages, main.block_m, main.warps) = (stages, block_m, block_m / 16))
+    };
     let options = TuneOptions {
         arch: Arch::named("sm_80"),
         schedules: Some(vec![schedule(64), schedule(128)]),

@@ -112,7 +112,7 @@ fn compile_all(nvrtc: &str) -> Result<(), Box<dyn Error>> {
                         row.registers = compiled.report.registers;
                         row.spilled = compiled.report.spill_stores + compiled.report.spill_loads;
                         row.remarks = compiled.report.remarks.clone();
-                        if schedule.tensor_op == TensorOp::Wgmma {
+                        if schedule.main.tensor_op == TensorOp::Wgmma {
                             let found = lost_operands(&toolchain.disassemble(&compiled.cubin)?)?;
                             row.lost = found.lost.iter().map(ToString::to_string).collect();
                         }

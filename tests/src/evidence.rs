@@ -148,7 +148,10 @@ impl Cell {
         let order = errors.iter().map(wrong).sum::<f64>() / errors.len().max(1) as f64;
         Judged {
             choice,
-            chosen: format!("{}x{} s{} mb{} os{}", s.block_m, s.block_n, s.stages, s.min_blocks, s.outer_stages),
+            chosen: format!(
+                "{}x{} s{} mb{} os{}",
+                s.main.block_m, s.main.block_n, s.main.stages, s.main.min_blocks, s.main.outer_stages
+            ),
             ratio: mean.exp(),
             spread: spread.sqrt(),
             loss: order + 0.05 * mean.powi(2) + 0.5 * choice.ln().powi(2),

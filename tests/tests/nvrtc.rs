@@ -299,14 +299,14 @@ fn faults(variant: &Variant, compiled: &Compiled) -> Vec<String> {
     };
     refuse(report.registers > 255, format!("{} registers", report.registers));
     // A promise of resident blocks makes the compiler spill instead; roles that move registers are launched with their mean.
-    let alone = variant.schedule.split_k == 1;
-    if alone && variant.schedule.min_blocks == 0 && variant.schedule.producer_registers == 0 {
+    let alone = variant.schedule.launches.split_k == 1;
+    if alone && variant.schedule.main.min_blocks == 0 && variant.schedule.main.producer_registers == 0 {
         let predicted = variant.predicted.registers;
         let under = report.registers + REGISTERS_UNDER < predicted;
         refuse(under && variant.origin != Origin::Free, format!("takes {} registers, predicted {predicted}", report.registers));
     }
     let spills = report.spill_stores + report.spill_loads;
-    let budget = if variant.schedule.tensor_op == TensorOp::Ffma { CHOSEN_SPILLS_F32 } else { CHOSEN_SPILLS };
+    let budget = if variant.schedule.main.tensor_op == TensorOp::Ffma { CHOSEN_SPILLS_F32 } else { CHOSEN_SPILLS };
     let over = spills > budget && variant.origin == Origin::Model;
     refuse(over, format!("spills {spills} bytes, the budget is {budget}"));
     faults
@@ -348,7 +348,7 @@ fn a_sample_of_the_legal_schedules_compiles_for_every_architecture() {
         let spills = compiled.report.spill_stores + compiled.report.spill_loads;
         match variant.origin {
             Origin::Model => {
-                let most = chosen.entry(variant.schedule.tensor_op).or_insert(0);
+                let most = chosen.entry(variant.schedule.main.tensor_op).or_insert(0);
                 *most = spills.max(*most);
             }
             Origin::Space => {
@@ -358,7 +358,8 @@ fn a_sample_of_the_legal_schedules_compiles_for_every_architecture() {
             Origin::Free => {}
         }
     }
-    let of_warpgroups: Vec<_> = variants.iter().zip(&outcomes).filter(|(v, _)| v.schedule.tensor_op == TensorOp::Wgmma).collect();
+    let of_warpgroups: Vec<_> =
+        variants.iter().zip(&outcomes).filter(|(v, _)| v.schedule.main.tensor_op == TensorOp::Wgmma).collect();
     let looked_at = in_parallel(&of_warpgroups, |(variant, (compiled, _))| match compiled {
         Ok(compiled) => operands(&variant.name(), &compiled.cubin, &toolchain),
         Err(_) => (Vec::new(), 0),

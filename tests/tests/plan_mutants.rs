@@ -193,15 +193,15 @@ impl Subject {
             Some(knobs) => knobs.parse().expect("a schedule"),
             None => loop {
                 let drawn = draw(&instance, arch, &mut |bound| numbers.below(bound));
-                let small = drawn.block_m <= 128 && drawn.block_n <= 32 && drawn.split_k <= 3;
+                let small = drawn.main.block_m <= 128 && drawn.main.block_n <= 32 && drawn.launches.split_k <= 3;
                 if small && check(&instance, &drawn, arch).is_legal() {
                     break drawn;
                 }
             },
         };
         let plans = plans(&instance, &schedule, arch).unwrap_or_else(|error| panic!("{schedule}: {error}"));
-        let (rows, tile) = (i64::from(schedule.block_m), i64::from(schedule.block_n));
-        let tile = if kernel.ir().name == "matmul_gelu" { i64::from(schedule.block_k) } else { tile };
+        let (rows, tile) = (i64::from(schedule.main.block_m), i64::from(schedule.main.block_n));
+        let tile = if kernel.ir().name == "matmul_gelu" { i64::from(schedule.main.block_k) } else { tile };
         let trial = |sizes: &Sizes| {
             let arguments = arguments(&kernel, sizes);
             let by_id: Vec<i64> = kernel.ir().sizes.values().map(|size| sizes[size.name.as_str()]).collect();
@@ -219,10 +219,7 @@ impl Subject {
     }
 
     fn name(&self) -> String {
-        // What differs from the default schedule is enough to read.
-        let (schedule, default) = (self.schedule.to_string(), Schedule::default().to_string());
-        let knobs = schedule.split(',').zip(default.split(',')).filter(|(own, default)| own != default).map(|(own, _)| own);
-        format!("{} on {} with {}", self.kernel.ir().name, self.arch, knobs.collect::<Vec<_>>().join(","))
+        format!("{} on {} with {}", self.kernel.ir().name, self.arch, self.schedule)
     }
 
     fn load(&self, plans: &[Plan], mut options: Options) -> Result<LoadedKernel, Error> {

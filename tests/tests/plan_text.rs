@@ -90,7 +90,7 @@ fn wrong_texts_are_refused_with_their_line() {
     // What is replaced where it first stands, with what, and what the reader says.
     let table = [
         ("arch sm_80", "arch sm_81", "`sm_81` is no architecture that code is generated for"),
-        ("stages=2", "stages=two", "two"),
+        ("schedule defaults", "schedule defaults,stages=two", "two"),
         ("copies cp_async", "copies slowly", "expected `sync` or `cp_async` or `tma`, found `slowly`"),
         ("    barrier\n", "    barier\n", "no statement begins with `barier`"),
         ("    barrier\n", "      barrier\n", "further in than the one before"),

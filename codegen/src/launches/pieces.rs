@@ -10,15 +10,20 @@ use crate::arch::Arch;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::instruction::{warp_copy_op, warp_tensor_op};
-use crate::schedule::Schedule;
+use crate::reason::Reason;
+use crate::schedule::{BlockKnobs, Schedule};
 
 /// One launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
+    /// Its name: what its entry function has behind the name of the kernel.
+    pub name: String,
     /// Its kernel.
     pub instance: Instance,
-    /// Its schedule, of which no knob asks for further launches.
-    pub schedule: Schedule,
+    /// Its knobs.
+    pub knobs: BlockKnobs,
+    /// Whether its programs read each other's values (`of_part`), as the launch knobs say.
+    pub meets: bool,
 }
 
 /// The launches, in order.
@@ -40,57 +45,82 @@ pub(crate) struct Launches {
 /// [`Error::Illegal`] with the reasons of all stages; [`Error::WrongKernel`].
 pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Launches, Error> {
     let request = Request { instance, schedule, arch };
-    let whole = Piece { instance: instance.clone(), schedule: schedule.clone() };
+    let (name, knobs) = (instance.kernel.name.clone(), schedule.main.clone());
+    let whole = Piece { name, instance: instance.clone(), knobs, meets: false };
     let mut launches = Launches { pieces: vec![whole], main: 0, scratch: Vec::new(), folded: None, assumption: None };
     let mut reasons = Vec::new();
-    for stage in STAGES.iter().filter(|stage| (stage.asked)(schedule)) {
+    for stage in STAGES.iter().filter(|stage| (stage.asked)(&schedule.launches)) {
         match (stage.make)(&request, &launches.pieces[launches.main].instance.kernel) {
             Ok(staged) => launches.apply(stage, staged, arch),
             Err(NotMade::Reasons(why)) => reasons.extend(why),
             Err(NotMade::WrongKernel(faults)) => return Err(Error::WrongKernel(faults)),
         }
     }
+    if reasons.is_empty() {
+        reasons.extend(launches.override_beside(&instance.kernel.name, schedule));
+    }
     if reasons.is_empty() { Ok(launches) } else { Err(Error::Illegal { arch: arch.name, reasons }) }
 }
 
 impl Launches {
+    /// The launches beside the main one.
+    pub fn beside(&self) -> impl Iterator<Item = &Piece> {
+        self.pieces.iter().enumerate().filter(|(number, _)| *number != self.main).map(|(_, piece)| piece)
+    }
+
     /// Puts what a stage makes of the kernel of the main launch in the place of that launch.
     fn apply(&mut self, stage: &Stage, staged: Staged, arch: &'static Arch) {
-        let Piece { instance, mut schedule } = self.pieces[self.main].clone();
+        let Piece { name, instance, knobs, .. } = self.pieces[self.main].clone();
         self.scratch.extend(staged.between.iter().map(|name| scratch_tensor(&staged, &instance.binding, name)));
         if let Some(folded) = &staged.folded {
             self.folded = Some(folded.rows(&staged.main, &instance.binding));
             self.assumption = Some(folded.text(&staged.main));
         }
-        if !staged.meets {
-            (stage.off)(&mut schedule);
-        }
         let of = |kernel| Instance { kernel, ..instance.clone() };
-        let beside = |kernel| {
-            let instance = of(kernel);
-            Piece { schedule: beside_main(&instance, &schedule, stage.tall, arch), instance }
+        let beside = |kernel: Kernel| {
+            let (name, instance) = (kernel.name.clone(), of(kernel));
+            Piece { name, knobs: beside_main(&instance, &knobs, stage.tall, arch), instance, meets: false }
         };
         let number = self.main;
         self.main += staged.ahead.len();
         let ahead = staged.ahead.into_iter().map(beside);
-        let main = Piece { instance: of(staged.main), schedule: schedule.clone() };
+        let main = Piece { name, instance: of(staged.main), knobs: knobs.clone(), meets: staged.meets };
         let behind = staged.behind.into_iter().map(beside);
         self.pieces.splice(number..=number, ahead.chain([main]).chain(behind));
     }
+
+    /// Names the launches by what their kernels have behind the name of `kernel`, and gives those
+    /// beside the main one the knobs that the schedule has for them. The reasons name launches that
+    /// are not there.
+    fn override_beside(&mut self, kernel: &str, schedule: &Schedule) -> Vec<Reason> {
+        for piece in &mut self.pieces {
+            let behind = piece.name.strip_prefix(kernel).and_then(|name| name.strip_prefix('_'));
+            piece.name = behind.unwrap_or(&piece.name).to_owned();
+        }
+        let known: Vec<String> = self.beside().map(|piece| piece.name.clone()).collect();
+        let main = self.main;
+        for (_, piece) in self.pieces.iter_mut().enumerate().filter(|(number, _)| *number != main) {
+            if let Some(overrides) = schedule.beside.get(&piece.name) {
+                piece.knobs = overrides.applied(piece.knobs.clone());
+            }
+        }
+        let unknown = schedule.beside.keys().filter(|name| !known.contains(name));
+        unknown.map(|name| Reason::Launch { name: name.clone(), known: known.clone() }).collect()
+    }
 }
 
-/// The schedule of a launch beside the main one, which moves little and computes less: small
-/// blocks, so that there are many, or `tall` ones.
-fn beside_main(instance: &Instance, main: &Schedule, tall: bool, arch: &'static Arch) -> Schedule {
+/// The knobs of a launch beside the main one, which moves little and computes less: small blocks,
+/// so that there are many, or `tall` ones.
+fn beside_main(instance: &Instance, main: &BlockKnobs, tall: bool, arch: &'static Arch) -> BlockKnobs {
     let (block_m, warps) = if tall { (64, 4) } else { (16, 1) };
-    Schedule {
+    BlockKnobs {
         block_m,
         warps,
         stages: 1,
         tensor_op: warp_tensor_op(instance, arch),
         copy: warp_copy_op(instance, arch),
         exponential: main.exponential,
-        ..Schedule::default()
+        ..BlockKnobs::default()
     }
 }
 

@@ -15,7 +15,7 @@ use super::staged::{NotStaged, Staged};
 use crate::arch::{Arch, CopyOp};
 use crate::instance::Instance;
 use crate::reason::Reason;
-use crate::schedule::{BLayout, Fixup, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Walk};
+use crate::schedule::{BLayout, Fixup, LaunchKnobs, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Walk};
 
 /// What is to be launched, as a user asks for it.
 pub(super) struct Request<'a> {
@@ -28,9 +28,7 @@ pub(super) struct Request<'a> {
 /// A rewrite, and how a schedule asks for it.
 pub(super) struct Stage {
     /// Whether a schedule asks for it.
-    pub asked: fn(&Schedule) -> bool,
-    /// Turns its knobs off. The schedule of `main` then has them off, unless its programs meet.
-    pub off: fn(&mut Schedule),
+    pub asked: fn(&LaunchKnobs) -> bool,
     /// The rewrite of what earlier stages have made. Its reasons name the knobs.
     pub make: fn(&Request<'_>, &Kernel) -> Result<Staged, NotMade>,
     /// Whether the launches ahead and behind have many rows a block. The others have few, so that
@@ -63,45 +61,23 @@ fn wanting(knob: &'static str, needs: impl Into<String>) -> impl FnOnce(NotStage
 /// All stages, in the order in which they are applied. `fold` is first, so that what lies between
 /// launches has the sizes of the folded kernel.
 pub(super) const STAGES: [Stage; 6] = [
+    Stage { asked: |launches| launches.pack_gqa == PackGqa::On, make: fold_heads, tall: false },
+    Stage { asked: |launches| launches.precompute != Precompute::Off, make: compute_ahead, tall: true },
     Stage {
-        asked: |schedule| schedule.pack_gqa == PackGqa::On,
-        off: |schedule| schedule.pack_gqa = PackGqa::Off,
-        make: fold_heads,
-        tall: false,
-    },
-    Stage {
-        asked: |schedule| schedule.precompute != Precompute::Off,
-        off: |schedule| schedule.precompute = Precompute::Off,
-        make: compute_ahead,
-        tall: true,
-    },
-    Stage {
-        asked: |schedule| schedule.b_layout == BLayout::Pretransposed,
-        off: |schedule| schedule.b_layout = BLayout::AsGiven,
+        asked: |launches| launches.b_layout == BLayout::Pretransposed,
         make: |_, kernel| pretranspose(kernel).map_err(wanting("b_layout", "b_layout=pretransposed has nothing to transpose")),
         tall: false,
     },
     Stage {
-        asked: |schedule| schedule.b_layout == BLayout::Copied,
-        off: |schedule| schedule.b_layout = BLayout::AsGiven,
+        asked: |launches| launches.b_layout == BLayout::Copied,
         make: |request, kernel| {
             let instance = Instance { kernel: kernel.clone(), ..request.instance.clone() };
             copy_ahead(&instance).map_err(wanting("b_layout", "b_layout=copied has nothing to copy"))
         },
         tall: true,
     },
-    Stage {
-        asked: |schedule| schedule.loop_order == LoopOrder::Interchanged,
-        off: |schedule| schedule.loop_order = LoopOrder::AsWritten,
-        make: exchange_loops,
-        tall: false,
-    },
-    Stage {
-        asked: |schedule| schedule.split_k != 1 || schedule.fixup != Fixup::Kernel,
-        off: |schedule| (schedule.split_k, schedule.fixup) = (1, Fixup::Kernel),
-        make: split_loop,
-        tall: false,
-    },
+    Stage { asked: |launches| launches.loop_order == LoopOrder::Interchanged, make: exchange_loops, tall: false },
+    Stage { asked: |launches| launches.split_k != 1 || launches.fixup != Fixup::Kernel, make: split_loop, tall: false },
 ];
 
 /// `pack_gqa=on`.
@@ -119,7 +95,7 @@ fn fold_heads(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade>
 
 /// `precompute=b` and `ab`.
 fn compute_ahead(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade> {
-    let knob = request.schedule.precompute;
+    let knob = request.schedule.launches.precompute;
     let sides = Sides::of(knob).expect("the stage was asked for");
     precompute(kernel, sides).map_err(wanting("precompute", format!("precompute={} has nothing to do", knob.name())))
 }
@@ -146,19 +122,19 @@ fn against_interchange(schedule: &Schedule) -> Vec<Reason> {
         }
     };
     refuse(
-        schedule.tensor_op.is_asynchronous() || schedule.copy == CopyOp::Tma,
+        schedule.main.tensor_op.is_asynchronous() || schedule.main.copy == CopyOp::Tma,
         "tensor_op",
         "makes a loop in a loop, which the roles of wgmma do not walk: take ffma or mma.sync".into(),
     );
-    let split_k = schedule.split_k;
+    let split_k = schedule.launches.split_k;
     refuse(split_k != 1, "split_k", format!("walks all tiles in each program: split_k=1, not {split_k}"));
     refuse(
-        schedule.running_max != RunningMax::Exact,
+        schedule.main.running_max != RunningMax::Exact,
         "running_max",
         "stores the running maximum in every step: running_max=exact".into(),
     );
     refuse(
-        schedule.walk != Walk::Ascending,
+        schedule.main.walk != Walk::Ascending,
         "walk",
         "stores the state after every tile, in the order of the text: walk=ascending".into(),
     );
@@ -170,7 +146,7 @@ const MAX_SPLITS: u32 = 128;
 
 /// `split_k` and `fixup`.
 fn split_loop(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade> {
-    let Schedule { split_k, fixup, .. } = *request.schedule;
+    let LaunchKnobs { split_k, fixup, .. } = request.schedule.launches;
     let mut reasons = Vec::new();
     if !(1..=MAX_SPLITS).contains(&split_k) {
         reasons.push(Reason::not_between("split_k", split_k, 1, MAX_SPLITS));
@@ -189,8 +165,8 @@ const CLUSTERS: [u32; 3] = [2, 4, 8];
 /// Why the parts of a loop cannot be combined so.
 pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let split_k = schedule.split_k;
-    let fixup = match schedule.fixup {
+    let split_k = schedule.launches.split_k;
+    let fixup = match schedule.launches.fixup {
         Fixup::Kernel => return reasons,
         Fixup::Tree => {
             if groups(split_k).is_none() {
@@ -205,12 +181,12 @@ pub(crate) fn why_not_combine(schedule: &Schedule, arch: &Arch) -> Vec<Reason> {
     if split_k == 1 {
         reasons.push(Reason::knobs("fixup", "split_k", format!("{fixup} has no parts to combine: split_k=1")));
     }
-    if schedule.persistent != Persistent::Off {
+    if schedule.main.persistent != Persistent::Off {
         // A waiting program may hold the block that the program before it needs.
         let why = format!("{fixup} takes blocks of one program each, in the order of the programs: persistent=off");
         reasons.push(Reason::knobs("persistent", "fixup", why));
     }
-    if schedule.fixup == Fixup::Cluster {
+    if schedule.launches.fixup == Fixup::Cluster {
         if !arch.clusters {
             reasons.push(Reason::Arch {
                 arch: arch.name,
@@ -233,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_stage_is_asked_for_by_its_knobs_alone() {
-        let plain = Schedule::default();
+        let plain = LaunchKnobs::default();
         assert!(STAGES.iter().all(|stage| !(stage.asked)(&plain)));
         let asking = [
             "pack_gqa=on",
@@ -245,11 +221,9 @@ mod tests {
         ];
         assert_eq!(asking.len(), STAGES.len(), "a line for each stage");
         for (number, knobs) in asking.into_iter().enumerate() {
-            let mut schedule: Schedule = knobs.parse().expect("a schedule");
-            let asked: Vec<usize> = (0..STAGES.len()).filter(|&n| (STAGES[n].asked)(&schedule)).collect();
+            let schedule: Schedule = knobs.parse().expect("a schedule");
+            let asked: Vec<usize> = (0..STAGES.len()).filter(|&n| (STAGES[n].asked)(&schedule.launches)).collect();
             assert_eq!(asked, [number], "{knobs}");
-            (STAGES[number].off)(&mut schedule);
-            assert_eq!(schedule, plain, "{knobs}: turned off, but something is left");
         }
     }
 }

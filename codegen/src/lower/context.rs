@@ -8,8 +8,15 @@ use flashtile_dsl::ir::{AxisId, Kernel, OpId, Span, ValueId};
 
 use super::classify::Classes;
 use crate::instance::Instance;
-use crate::plan::{Expr, Guard, LoopId, Plan, Slot, Stmt, TileId, VarId};
-use crate::schedule::Schedule;
+use crate::plan::{Expr, Guard, LoopId, MeetBy, Plan, Slot, Stmt, TileId, VarId};
+use crate::schedule::BlockKnobs;
+
+/// How programs that walk the parts of a loop meet, and how many parts there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Meets {
+    pub by: MeetBy,
+    pub parts: u32,
+}
 
 /// What a value has become.
 #[derive(Clone, PartialEq, Debug)]
@@ -77,7 +84,9 @@ pub(super) struct Pending {
 pub(super) struct Lowering<'a> {
     pub kernel: &'a Kernel,
     pub instance: &'a Instance,
-    pub schedule: &'a Schedule,
+    pub schedule: &'a BlockKnobs,
+    /// How programs that walk the parts of a loop meet.
+    pub meets: Option<Meets>,
     pub classes: Classes,
     pub plan: Plan,
     pub homes: HashMap<ValueId, Home>,

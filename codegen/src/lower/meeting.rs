@@ -25,11 +25,11 @@
 
 use flashtile_dsl::ir::{AxisId, BlockId, Op, OpId, ProgramDim, ValueId};
 
-use super::context::{AfterMeeting, Home, Lowering};
+use super::context::{AfterMeeting, Home, Lowering, Meets};
 use crate::error::Error;
 use crate::plan::{Expr, Guard, LoopInfo, MeetBy, Meeting, Operator, Stmt, StmtOp, VarId, any, state_bytes};
 use crate::rewrite::edit;
-use crate::schedule::{Fixup, Walk};
+use crate::schedule::Walk;
 
 impl Lowering<'_> {
     /// The states that the body of a loop reads of parts: values of the program, and what they are there; nothing of other loops.
@@ -50,9 +50,12 @@ impl Lowering<'_> {
         }
         self.acquire_pending();
         let own = states.iter().map(|&(value, _)| self.variable_of(value)).collect::<Result<Vec<_>, _>>()?;
-        let by = if self.schedule.fixup == Fixup::Semaphore { MeetBy::Semaphore } else { MeetBy::Cluster };
-        self.plan.meeting = Some(self.meeting(by, &own));
-        match by {
+        let meets = self.meets.ok_or_else(|| {
+            let instead = "split a loop with split_k, and combine its parts with fixup=semaphore or cluster";
+            Error::unsupported("programs that meet without parts", instead, self.span)
+        })?;
+        self.plan.meeting = Some(self.meeting(meets, &own));
+        match meets.by {
             MeetBy::Semaphore => self.meet_by_semaphore(id, body, &params, init, (&states, &own)),
             MeetBy::Cluster => self.meet_in_cluster(id, axis, body, &params, init, (&states, &own)),
         }
@@ -66,7 +69,7 @@ impl Lowering<'_> {
     }
 
     /// Numbers the programs that meet, by what the grid has besides parts.
-    fn meeting(&mut self, by: MeetBy, own: &[VarId]) -> Meeting {
+    fn meeting(&mut self, Meets { by, parts }: Meets, own: &[VarId]) -> Meeting {
         let program = self.kernel.blocks[self.kernel.body].ops[0];
         let Op::Program(dims) = &self.kernel.ops[program].op else { unreachable!("verified: `program` is first") };
         let results = self.kernel.ops[program].results.clone();
@@ -88,7 +91,7 @@ impl Lowering<'_> {
         let Expr::Name(part) = self.index(results[0]) else { unreachable!("a part is a constant of the program") };
         Meeting {
             by,
-            parts: self.schedule.split_k,
+            parts,
             part,
             group: Expr::name(group),
             memory: edit::free_name(self.kernel, "state", std::iter::empty()),
@@ -144,7 +147,8 @@ impl Lowering<'_> {
         self.after_meeting = Some(AfterMeeting { at: self.out.len(), guard: Guard::OwnWarps });
         let carried = self.enter_carried(params, init)?;
         let coordinate = self.value_name(params[0]);
-        let count = Expr::Int(self.schedule.split_k.into());
+        let parts = self.plan.meeting.as_ref().map_or(1, |meeting| meeting.parts);
+        let count = Expr::Int(parts.into());
         let zero = Expr::Int(0);
         let info = LoopInfo {
             coordinate: coordinate.clone(),

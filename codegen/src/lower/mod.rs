@@ -47,22 +47,31 @@ use crate::blocks;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{Builtin, Expr, Function, LetType, Operator, Plan, Role, Shape, Stmt, StmtOp, Storage, VarId, Variable};
-use crate::schedule::Schedule;
+use crate::schedule::BlockKnobs;
 use classify::Classes;
+pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
 pub use program::trip_trend;
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;
 
-/// Makes the plan of `kernel`, the normal form of the instance's kernel.
-pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed: &[String]) -> Result<Plan, Error> {
+/// Makes the plan of `kernel`, the normal form of the instance's kernel. `meets`: how its programs meet,
+/// if they walk parts of a loop and read each other's states.
+pub fn lower(
+    kernel: &Kernel,
+    instance: &Instance,
+    schedule: &BlockKnobs,
+    meets: Option<Meets>,
+    assumed: &[String],
+) -> Result<Plan, Error> {
     let mut classes = Classes::new(kernel, assumed, !schedule.tensor_op.is_asynchronous())?;
     classes.approximate = approximate::approximate_ops(kernel, &instance.binding);
     let mut lowering = Lowering {
         kernel,
         instance,
         schedule,
+        meets,
         classes,
         plan: Plan {
             name: kernel.name.clone(),
@@ -114,7 +123,7 @@ pub fn lower(kernel: &Kernel, instance: &Instance, schedule: &Schedule, assumed:
 }
 
 /// Bytes of each asynchronous or vector copy under the facts, or 0 for element by element.
-fn copy_bytes(instance: &Instance, schedule: &Schedule) -> u32 {
+fn copy_bytes(instance: &Instance, schedule: &BlockKnobs) -> u32 {
     match (schedule.copy, instance.alignment()) {
         (CopyOp::Sync, 16) => 16,
         (CopyOp::Sync, _) => 0,

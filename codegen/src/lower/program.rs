@@ -7,11 +7,11 @@ use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
 use super::context::{Home, Lowering};
 use crate::blocks;
 use crate::instance::Instance;
-use crate::plan::{Builtin, Expr, Function, LetType, Operator, StmtOp};
-use crate::schedule::{Fixup, Persistent, Schedule, WorkOrder};
+use crate::plan::{Builtin, Expr, Function, LetType, MeetBy, Operator, StmtOp};
+use crate::schedule::{BlockKnobs, Persistent, WorkOrder};
 
 /// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
-pub fn trip_trend(instance: &Instance, schedule: &Schedule) -> Option<Trend> {
+pub fn trip_trend(instance: &Instance, schedule: &BlockKnobs) -> Option<Trend> {
     let kernel = &instance.kernel;
     let (_, first) = kernel.walk().into_iter().find(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. }))?;
     let &program = kernel.blocks[kernel.body].ops.first()?;
@@ -41,11 +41,8 @@ impl Lowering<'_> {
         let last = dims.len().saturating_sub(1);
         // In a cluster the parts of the same rows are blocks that follow each other; else parts are outermost.
         let first = usize::from(self.is_clustered());
-        if first > 0 {
-            self.push_int(
-                &names[0],
-                Expr::infix(Operator::Rem, Expr::Builtin(Builtin::Block), Expr::Int(self.schedule.split_k.into())),
-            );
+        if let Some(parts) = self.cluster() {
+            self.push_int(&names[0], Expr::infix(Operator::Rem, Expr::Builtin(Builtin::Block), Expr::Int(parts.into())));
         }
         if self.schedule.order == WorkOrder::Lpt {
             number = self.lpt(&counts[first..], &names[last]);
@@ -66,13 +63,18 @@ impl Lowering<'_> {
 
     /// Whether the parts of a loop are walked by the blocks of a cluster.
     pub(super) fn is_clustered(&self) -> bool {
-        self.schedule.split_k > 1 && self.schedule.fixup == Fixup::Cluster
+        self.cluster().is_some()
+    }
+
+    /// Blocks of a cluster, each of which walks one part.
+    fn cluster(&self) -> Option<u32> {
+        self.meets.filter(|meets| meets.by == MeetBy::Cluster).map(|meets| meets.parts)
     }
 
     /// Number of the program that the block runs.
     fn program_number(&self) -> Expr {
-        if self.is_clustered() {
-            return Expr::infix(Operator::Div, Expr::Builtin(Builtin::Block), Expr::Int(self.schedule.split_k.into()));
+        if let Some(parts) = self.cluster() {
+            return Expr::infix(Operator::Div, Expr::Builtin(Builtin::Block), Expr::Int(parts.into()));
         }
         Expr::Builtin(if self.schedule.persistent == Persistent::Off { Builtin::Block } else { Builtin::Program })
     }

@@ -11,14 +11,14 @@ use crate::abi::TensorMap;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::plan::{Event, Expr, Guard, LoopId, OperandA, Operator, Role, Slot, Stmt, StmtOp, TileId};
-use crate::schedule::{Persistent, Schedule, SharedLayout};
+use crate::schedule::{BlockKnobs, Persistent, SharedLayout};
 
 /// Registers of a multiprocessor's threads, in all (every architecture with `setmaxnreg` has as many).
 const REGISTERS: u32 = 65_536;
 
 /// Registers per thread of the producer and of the consumers under `setmaxnreg`, which moves them from one to the other; `None`
 /// if the schedule leaves them as launched. Values are multiples of 8 from 24 to 240 (PTX ISA 9.7.19.5).
-pub fn register_split(schedule: &Schedule) -> Option<(u32, u32)> {
+pub fn register_split(schedule: &BlockKnobs) -> Option<(u32, u32)> {
     let producer = schedule.producer_registers;
     if producer == 0 {
         return None;

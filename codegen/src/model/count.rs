@@ -10,7 +10,7 @@ use crate::plan::{
     Atom, Computed, Event, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan, Shape,
     Shared, SharedTile, Stmt, StmtOp,
 };
-use crate::schedule::Schedule;
+use crate::schedule::BlockKnobs;
 
 /// Cycles of the units of a multiprocessor, for one warp.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -62,7 +62,7 @@ pub(super) struct Counter<'a> {
     pub instance: &'a Instance,
     /// Tensors between the launches: their rows are padded.
     pub scratch: &'a [Scratch],
-    pub schedule: &'a Schedule,
+    pub schedule: &'a BlockKnobs,
     pub arch: &'a Arch,
     /// Outside of loops.
     pub outside: Units,
@@ -76,7 +76,13 @@ pub(super) struct Counter<'a> {
 
 impl<'a> Counter<'a> {
     /// Counts all roles of a plan. Of a producer only what it copies counts: its instructions take a few slots of one warp.
-    pub fn count(plan: &'a Plan, instance: &'a Instance, scratch: &'a [Scratch], schedule: &'a Schedule, arch: &'a Arch) -> Self {
+    pub fn count(
+        plan: &'a Plan,
+        instance: &'a Instance,
+        scratch: &'a [Scratch],
+        schedule: &'a BlockKnobs,
+        arch: &'a Arch,
+    ) -> Self {
         let loops = vec![Units::default(); plan.loops.len()];
         let from = vec![0.0; plan.loops.len()];
         let mut counter =

@@ -8,7 +8,7 @@ use flashtile_dsl::ir::{Op, ParamId, ParamKind, ProgramDim, SizeExpr, ValueId};
 
 use crate::blocks;
 use crate::instance::Instance;
-use crate::schedule::Schedule;
+use crate::schedule::BlockKnobs;
 
 /// Tiles of the last grid dimension whose loops are evaluated, at most.
 const SAMPLES: i64 = 64;
@@ -52,7 +52,7 @@ pub(super) struct Trips {
 }
 
 impl Extent {
-    pub fn of(instance: &Instance, schedule: &Schedule) -> Self {
+    pub fn of(instance: &Instance, schedule: &BlockKnobs) -> Self {
         let kernel = &instance.kernel;
         let block = |axis| i64::from(blocks::block(kernel, schedule, axis));
         let blocks = kernel.grid().iter().map(|d| match d {

@@ -10,7 +10,7 @@ use crate::arch::Arch;
 use crate::lower;
 use crate::plan::{MeetBy, Meeting, Plan, SharedTile};
 use crate::planning::PlannedLaunch;
-use crate::schedule::{Persistent, PingPong, Schedule, WorkOrder};
+use crate::schedule::{BlockKnobs, Persistent, PingPong, WorkOrder};
 
 /// Cycles of a load from memory that nothing hides but a few other loads.
 const LOAD_LATENCY: f64 = 300.0;
@@ -73,7 +73,7 @@ pub(super) struct Profile {
 
 impl Profile {
     pub fn of(planned: &PlannedLaunch, scratch: &[Scratch], arch: &Arch) -> Self {
-        let (instance, schedule, plan) = (&planned.piece.instance, &planned.piece.schedule, &planned.plan);
+        let (instance, schedule, plan) = (&planned.piece.instance, &planned.piece.knobs, &planned.plan);
         let Counter { outside, loops: steps, cut, from, .. } = Counter::count(plan, instance, scratch, schedule, arch);
         let kernel = &instance.kernel;
         let wait = |op: &Op| match op {
@@ -113,14 +113,14 @@ impl Profile {
 /// Blocks of a launch that are on a multiprocessor at once.
 fn resident(launch: &PlannedLaunch) -> u32 {
     let fit = launch.predicted.blocks_per_sm.max(1);
-    match launch.piece.schedule.persistent {
+    match launch.piece.knobs.persistent {
         Persistent::Off => fit,
-        _ => launch.piece.schedule.min_blocks.clamp(1, fit),
+        _ => launch.piece.knobs.min_blocks.clamp(1, fit),
     }
 }
 
 /// Past what a thread has, the compiler spills, or serialises products.
-fn spills(registers: u32, schedule: &Schedule) -> f64 {
+fn spills(registers: u32, schedule: &BlockKnobs) -> f64 {
     match lower::register_split(schedule) {
         Some((_, consumer)) if registers + SPARE > consumer => SERIALIZED,
         Some((_, consumer)) if registers + consumer / SPARE_SHARE > consumer => SPILLING,

@@ -207,7 +207,7 @@ impl Ranker {
                 Ok(judged) => {
                     if space.can_split {
                         let counts = crate::space::splits(judged.programs, judged.slots, judged.trips);
-                        splits.extend(counts.into_iter().map(|split_k| Schedule { split_k, ..schedule.clone() }));
+                        splits.extend(counts.into_iter().map(|n| schedule.with_launches(|launches| launches.split_k = n)));
                     }
                     let leaves = crate::space::leaving(&schedule, judged.programs, judged.slots);
                     leaving.extend(leaves.map(|leaves| (leaves, judged.seconds)));

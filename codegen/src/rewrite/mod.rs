@@ -14,10 +14,10 @@ pub(crate) use absent::is_positive;
 use flashtile_dsl::ir::Kernel;
 
 use crate::instance::Facts;
-use crate::schedule::{Exponential, Schedule};
+use crate::schedule::{BlockKnobs, Exponential};
 
 /// The normal form of `kernel` under `schedule`, and the names of the scalar parameters assumed positive.
-pub fn normalize(kernel: &Kernel, facts: &Facts, schedule: &Schedule) -> (Kernel, Vec<String>) {
+pub fn normalize(kernel: &Kernel, facts: &Facts, schedule: &BlockKnobs) -> (Kernel, Vec<String>) {
     let mut kernel = kernel.clone();
     let mut assumed = Vec::new();
     if schedule.exponential == Exponential::Exp2 {

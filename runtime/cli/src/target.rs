@@ -28,7 +28,8 @@ pub struct TargetFlags {
     /// Architecture, such as sm_80; by default that of the first GPU, or sm_90a where there is none
     #[arg(long, value_name = "ARCH")]
     pub arch: Option<String>,
-    /// Knobs to change in the schedule that the cost model chooses (see `flashtile list --knobs`)
+    /// Knobs to change in the schedule that the cost model chooses (see `flashtile list --knobs`): `knob=value` of the main
+    /// launch, `combine.warps=2` of another one. Behind `defaults,` it is the defaults that are changed
     #[arg(long, value_name = "KNOB=VALUE,..")]
     pub schedule: Option<String>,
     /// Start from the schedule that tuning found for this shape, not from the cost model's choice
@@ -176,7 +177,7 @@ impl TargetFlags {
         only_once(knob_names(text))?;
         // Unknown knobs are told first: they are wrong whatever the model chooses.
         let given = Schedule::default().with(text)?;
-        if names_every_knob(text) {
+        if is_whole(text) {
             return Ok(given);
         }
         if self.tuned {
@@ -237,8 +238,8 @@ fn knob_names(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether the model's choice would not matter.
-fn names_every_knob(text: &str) -> bool {
-    flashtile_codegen::KNOBS.iter().all(|knob| knob_names(text).any(|name| name == knob.name))
+fn is_whole(text: &str) -> bool {
+    Schedule::is_whole(text) || flashtile_codegen::KNOBS.iter().all(|knob| knob_names(text).any(|name| name == knob.name))
 }
 
 #[cfg(test)]
@@ -254,7 +255,10 @@ mod tests {
 
     #[test]
     fn a_complete_schedule_needs_no_model() {
-        assert!(names_every_knob(&Schedule::default().to_string()));
-        assert!(!names_every_knob("block_m=64"));
+        let knobs = flashtile_codegen::KNOBS.iter();
+        let all: Vec<String> = knobs.map(|knob| format!("{}={}", knob.name, (knob.get)(&Schedule::default()))).collect();
+        assert!(is_whole(&all.join(",")) && !is_whole(&all[1..].join(",")));
+        assert!(is_whole(&Schedule::default().to_string()) && is_whole("defaults,block_m=64"));
+        assert!(!is_whole("block_m=64"));
     }
 }

@@ -7,7 +7,7 @@ use crate::private::Distrust;
 /// First bytes of every file of the cache.
 const MAGIC: &[u8; 16] = b"flashtile-cache\n";
 /// Version of the envelope and of what is in it; raised when either changes.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 const HASH_AT: usize = 32;
 const PAYLOAD_AT: usize = 64;
 
@@ -141,7 +141,7 @@ mod tests {
         let mut other = seal(Kind::Tuning, b"");
         other[16] = 9;
         let fault = open(&other).expect_err("version 9");
-        assert_eq!(fault.to_string(), "it is of format version 9, and this is version 3");
+        assert_eq!(fault.to_string(), "it is of format version 9, and this is version 4");
         assert_eq!(open(b"something else entirely"), Err(Fault::NotOurs));
     }
 }

@@ -150,7 +150,7 @@ mod tests {
     fn tuning(block_m: u32, median: f64) -> TuningRecord {
         let device = DeviceKey { name: "GPU".into(), capability: (9, 0), sms: 132, memory_bytes: 1, driver: (13, 0) };
         let key = TuningKey::new(("k", "h"), Binding::default(), Facts::none(), Bucket::default(), "sm_90a", device);
-        let schedule = Schedule { block_m, ..Schedule::default() };
+        let schedule = Schedule::default().with_main(|main| main.block_m = block_m);
         let mut candidate = Candidate::new(schedule, 1e-3);
         candidate.outcome = Outcome::Measured;
         candidate.measured = Some(Measurement { median, min: median, repetitions: 20 });
@@ -233,9 +233,12 @@ mod tests {
         fs::write(&other_path, good).expect("writes");
         assert_eq!(cache.tuning(&other.key), None);
         let warnings = warnings.lock().expect("no panic");
-        assert!(warnings[0].contains("it is of format version 1, and this is version 3"), "{}", warnings[0]);
-        assert!(warnings[1].contains("it is of format version 2, and this is version 3"), "{}", warnings[1]);
-        assert!(warnings[2].contains("it holds the entry of another key"), "{}", warnings[2]);
+        assert_eq!(warnings.len(), 4, "one for each earlier version, and one for the key");
+        for (warning, version) in warnings.iter().zip(1..VERSION) {
+            let told = format!("it is of format version {version}, and this is version 4");
+            assert!(warning.contains(&told), "{warning}");
+        }
+        assert!(warnings[3].contains("it holds the entry of another key"), "{}", warnings[2]);
     }
 
     #[test]
@@ -286,10 +289,10 @@ mod tests {
         cache.keep_tuning(&tuning(128, 0.5));
         cache.keep_tuning(&tuning(32, 2.0));
         let merged = cache.tuning(&tuning(0, 0.0).key).expect("was kept");
-        let mut blocks: Vec<_> = merged.candidates.iter().map(|c| c.schedule.block_m).collect();
+        let mut blocks: Vec<_> = merged.candidates.iter().map(|c| c.schedule.main.block_m).collect();
         blocks.sort_unstable();
         assert_eq!(blocks, [32, 64, 128]);
-        assert_eq!(merged.winning().map(|w| w.schedule.block_m), Some(128));
+        assert_eq!(merged.winning().map(|w| w.schedule.main.block_m), Some(128));
     }
 
     #[test]

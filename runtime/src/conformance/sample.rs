@@ -198,7 +198,7 @@ mod tests {
         let drawn = samples(&cases(), arch("sm_90a"), 150, 3).expect("draws");
         let kernels: BTreeSet<&str> = drawn.iter().map(|s| s.case.kernel).collect();
         assert_eq!(kernels.len(), 18, "{kernels:?}");
-        let wgmma: Vec<&Sample> = drawn.iter().filter(|s| s.schedule.tensor_op == TensorOp::Wgmma).collect();
+        let wgmma: Vec<&Sample> = drawn.iter().filter(|s| s.schedule.main.tensor_op == TensorOp::Wgmma).collect();
         assert!((25..100).contains(&wgmma.len()), "{}", wgmma.len());
         assert!(wgmma.iter().all(|s| s.case.elem.bytes() == Some(2) && s.case.layout != Layout::Padded(3)));
         for knob in KNOBS.iter().filter(|k| k.doc.ends_with("(wgmma)")) {

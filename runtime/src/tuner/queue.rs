@@ -36,19 +36,19 @@ const WIDE: u32 = 112;
 
 impl KindOf {
     pub fn of(schedule: &Schedule) -> Self {
-        let split = schedule.split_k > 1;
+        let split = schedule.launches.split_k > 1;
         Self {
-            tensor_op: schedule.tensor_op,
-            block_m: schedule.block_m,
-            warps: schedule.warps,
-            min_blocks: schedule.min_blocks,
-            wide: schedule.block_n >= WIDE,
-            stays: schedule.persistent != Persistent::Off,
+            tensor_op: schedule.main.tensor_op,
+            block_m: schedule.main.block_m,
+            warps: schedule.main.warps,
+            min_blocks: schedule.main.min_blocks,
+            wide: schedule.main.block_n >= WIDE,
+            stays: schedule.main.persistent != Persistent::Off,
             split,
-            fixup: if split { schedule.fixup } else { Fixup::Kernel },
-            pack_gqa: schedule.pack_gqa,
-            precompute: schedule.precompute,
-            b_layout: schedule.b_layout,
+            fixup: if split { schedule.launches.fixup } else { Fixup::Kernel },
+            pack_gqa: schedule.launches.pack_gqa,
+            precompute: schedule.launches.precompute,
+            b_layout: schedule.launches.b_layout,
         }
     }
 }
@@ -148,10 +148,12 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use flashtile_codegen::BlockKnobs;
+
     use super::*;
 
     fn schedule(block_m: u32, block_n: u32, min_blocks: u32) -> Schedule {
-        Schedule { block_m, block_n, min_blocks, ..Schedule::default() }
+        BlockKnobs { block_m, block_n, min_blocks, ..BlockKnobs::default() }.into()
     }
 
     #[test]

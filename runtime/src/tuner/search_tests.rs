@@ -41,7 +41,7 @@ struct World {
 struct Fake<'a>(&'a World);
 
 fn compile(fates: &[Fate], schedule: &Schedule) -> Result<Compilation<usize>, Rejection> {
-    let code = schedule.block_m as usize;
+    let code = schedule.main.block_m as usize;
     if let Some(rejection) = fates[code].reject.clone().filter(|r| r.stage == Stage::Compile) {
         return Err(rejection);
     }
@@ -117,7 +117,7 @@ fn run_after(seconds: f64, fates: &[Fate], budget: f64) -> Run {
 
 fn run_from(clock: f64, fates: &[Fate], budget: f64, roofline: f64, cancel: &Cancel, known: Option<Vec<Candidate>>) -> Run {
     let world = World { fates: fates.to_vec(), clock: Cell::new(clock), log: RefCell::default() };
-    let fresh = |i: usize| Candidate::new(Schedule { block_m: i as u32, ..Schedule::default() }, i as f64);
+    let fresh = |i: usize| Candidate::new(Schedule::default().with_main(|main| main.block_m = i as u32), i as f64);
     let mut candidates = known.unwrap_or_else(|| (0..fates.len()).map(fresh).collect());
     let events = RefCell::new(Vec::new());
     let jobs = if fates.iter().any(|fate| fate.compiles_late) { 2 } else { 1 };

@@ -312,8 +312,8 @@ impl Task<'_> {
 fn exact_twins(legal: &[(Schedule, f64)]) -> Vec<Schedule> {
     let mut twins: Vec<Schedule> = Vec::new();
     for (schedule, _) in legal {
-        let twin = Schedule { running_max: RunningMax::Exact, ..schedule.clone() };
-        if schedule.running_max != RunningMax::Exact && !twins.contains(&twin) {
+        let twin = schedule.with_main(|main| main.running_max = RunningMax::Exact);
+        if schedule.main.running_max != RunningMax::Exact && !twins.contains(&twin) {
             twins.push(twin);
         }
     }
@@ -388,9 +388,9 @@ mod tests {
             arch: Arch::named("sm_80"),
             schedules: Some(vec![
                 Schedule::default(),
-                Schedule { stages: 1, ..Schedule::default() },
-                Schedule { block_m: 24, ..Schedule::default() },
-                Schedule { swizzle: SharedLayout::Plain, ..Schedule::default() },
+                "stages=1".parse().expect("a schedule"),
+                "block_m=24".parse().expect("a schedule"),
+                "swizzle=off".parse().expect("a schedule"),
             ]),
             cache: Cache::with_warnings(dir.path(), |line| panic!("{line}")),
             ..TuneOptions::default()
@@ -400,14 +400,15 @@ mod tests {
         let predicted: Vec<_> = report.record.candidates.iter().filter(|c| c.outcome == Outcome::Predicted).collect();
         assert_eq!(predicted.len(), 2, "{:?}", report.record.candidates);
         assert!(predicted.iter().all(|c| c.report.as_ref().is_some_and(|r| r.registers > 0)));
-        let conflicting = report.record.candidates.iter().find(|c| c.schedule.swizzle == SharedLayout::Plain).expect("is kept");
+        let conflicting =
+            report.record.candidates.iter().find(|c| c.schedule.main.swizzle == SharedLayout::Plain).expect("is kept");
         let Outcome::Rejected { stage: Stage::Conflicts, reason } = &conflicting.outcome else { panic!("{conflicting:?}") };
         assert!(reason.contains("ldmatrix") && reason.contains("attention.rs:") && reason.contains("8-way"), "{reason}");
         let illegal = report.record.candidates.last().expect("is kept");
         assert!(
             matches!(&illegal.outcome, Outcome::Rejected { stage: Stage::Legality, reason } if reason.contains("block_m=24"))
         );
-        assert!(illegal.schedule.block_m == 24 && !illegal.tried() && illegal.source_hash.is_empty());
+        assert!(illegal.schedule.main.block_m == 24 && !illegal.tried() && illegal.source_hash.is_empty());
         let again = tune(&attention(), &sizes(), &Device::cpu(), &options).expect("tunes");
         assert!(again.record.candidates.iter().all(|c| report.record.candidates.contains(c)), "evidence is reused");
         assert!(again.seconds < report.seconds);
@@ -416,7 +417,7 @@ mod tests {
     /// Needs NVRTC: found, or installed once.
     #[test]
     fn where_nothing_is_legal_the_error_has_every_candidate_and_why() {
-        let schedules = [24, 40].map(|block_m| Schedule { block_m, ..Schedule::default() });
+        let schedules = [24, 40].map(|block_m| Schedule::default().with_main(|main| main.block_m = block_m));
         let options = TuneOptions {
             arch: Arch::named("sm_80"),
             schedules: Some(schedules.to_vec()),
@@ -432,7 +433,7 @@ mod tests {
         let error = tune(&kernel, &sizes(), &Device::cpu(), &options).expect_err("nothing is legal");
         let Error::Tune(TuneError::NoneLeft { evidence, .. }) = error else { panic!("{error}") };
         assert!(evidence.len() > 10 && evidence.iter().all(Candidate::is_illegal));
-        assert!(evidence.iter().any(|c| c.schedule.tensor_op == TensorOp::Wgmma));
+        assert!(evidence.iter().any(|c| c.schedule.main.tensor_op == TensorOp::Wgmma));
     }
 
     #[test]

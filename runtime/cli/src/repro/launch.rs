@@ -67,10 +67,10 @@ pub fn defaults(arch: &Arch) -> Schedule {
     let mut schedule = Schedule::default();
     let is_mma = |op: &&TensorOp| matches!(op, TensorOp::MmaM16n8k16 | TensorOp::MmaM16n8k8);
     if let Some(&best) = arch.tensor_ops.iter().find(is_mma) {
-        schedule.tensor_op = best;
+        schedule.main.tensor_op = best;
     }
-    if !arch.copy_ops.contains(&schedule.copy) {
-        (schedule.copy, schedule.stages) = (CopyOp::Sync, 1);
+    if !arch.copy_ops.contains(&schedule.main.copy) {
+        (schedule.main.copy, schedule.main.stages) = (CopyOp::Sync, 1);
     }
     schedule
 }
@@ -119,12 +119,12 @@ impl Launch {
         let How::Knobs(knobs) = &self.how else { return Ok(None) };
         let schedule = defaults(arch).with(knobs)?;
         let feature = match schedule {
-            _ if !arch.copy_ops.contains(&schedule.copy) => match schedule.copy {
+            _ if !arch.copy_ops.contains(&schedule.main.copy) => match schedule.main.copy {
                 CopyOp::Tma => "it has no tensor copies",
                 _ => "it has no cp.async",
             },
-            _ if !arch.tensor_ops.contains(&schedule.tensor_op) => "it has no such tensor product",
-            _ if schedule.fixup == Fixup::Cluster && !arch.clusters => "it has no clusters",
+            _ if !arch.tensor_ops.contains(&schedule.main.tensor_op) => "it has no such tensor product",
+            _ if schedule.launches.fixup == Fixup::Cluster && !arch.clusters => "it has no clusters",
             _ => return self.lacks_shared_memory(&schedule, arch),
         };
         Ok(Some(feature.to_owned()))

@@ -3,7 +3,7 @@
 use clap::Args;
 use flashtile::kernel::BUILTINS;
 use flashtile::{ARCHS, Kernel};
-use flashtile_codegen::KNOBS;
+use flashtile_codegen::{KNOBS, Knob, Scope};
 use flashtile_dsl::ir::{self, ParamKind};
 use serde_json::json;
 
@@ -61,13 +61,21 @@ pub fn parameters(ir: &ir::Kernel) -> Vec<String> {
 fn knobs(output: &mut Output) -> Result<()> {
     if output.json {
         for knob in KNOBS {
-            output.json(&json!({ "knob": knob.name, "doc": knob.doc, "values": (knob.values)() }))?;
+            output.json(&json!({ "knob": knob.name, "doc": knob.doc, "values": (knob.values)(), "about": about(knob) }))?;
         }
         return Ok(());
     }
     let values = |values: Vec<&str>| if values.is_empty() { "a number".to_owned() } else { values.join(", ") };
-    let rows = KNOBS.iter().map(|k| vec![k.name.to_owned(), values((k.values)()), k.doc.to_owned()]);
-    output.table(&["knob", "values", "what it does"], rows)
+    let rows = KNOBS.iter().map(|k| vec![k.name.to_owned(), values((k.values)()), about(k).to_owned(), k.doc.to_owned()]);
+    output.table(&["knob", "values", "about", "what it does"], rows)
+}
+
+/// Whether a knob says which launches there are, or is one of a launch.
+fn about(knob: &Knob) -> &'static str {
+    match knob.scope {
+        Scope::Launches => "all launches",
+        Scope::Block => "one launch",
+    }
 }
 
 fn archs(output: &mut Output) -> Result<()> {

@@ -239,6 +239,8 @@ fn candidates(shown: &[&Candidate], output: &mut Output) -> Result<()> {
     let knobs: Vec<_> = KNOBS.iter().filter(varies).collect();
     let mut header = vec!["time", "under load", "predicted", "max error", "registers", "spills"];
     header.extend(knobs.iter().map(|knob| knob.name));
+    let others = shown.iter().any(|c| !c.schedule.beside.is_empty());
+    header.extend(others.then_some("other launches"));
     let none = || "-".to_owned();
     let row = |c: &&Candidate| {
         let mut row = vec![
@@ -250,6 +252,8 @@ fn candidates(shown: &[&Candidate], output: &mut Output) -> Result<()> {
             c.report.as_ref().map_or_else(none, |r| (r.spill_stores + r.spill_loads).to_string()),
         ];
         row.extend(knobs.iter().map(|knob| (knob.get)(&c.schedule)));
+        let beside = Schedule { beside: c.schedule.beside.clone(), ..Schedule::default() };
+        row.extend(others.then(|| beside.difference(&Schedule::default()).join(",")));
         row
     };
     output.table(&header, shown.iter().map(row))
@@ -261,11 +265,7 @@ fn explain(candidates: &[Candidate], from: &Schedule, name: &str, output: &mut O
     if output.json {
         return candidates.iter().try_for_each(|candidate| output.json(candidate));
     }
-    let difference = |schedule: &Schedule| -> String {
-        let differs = |knob: &&flashtile_codegen::Knob| (knob.get)(schedule) != (knob.get)(from);
-        let text = |knob: &flashtile_codegen::Knob| format!("{}={}", knob.name, (knob.get)(schedule));
-        KNOBS.iter().filter(differs).map(text).collect::<Vec<_>>().join(",")
-    };
+    let difference = |schedule: &Schedule| schedule.difference(from).join(",");
     let rows =
         grouped(candidates).into_iter().map(|(count, first, why)| vec![count.to_string(), difference(&first.schedule), why]);
     output.table(&["candidates", &format!("(the first) differs from the {name} in"), "why not"], rows)
@@ -310,7 +310,7 @@ mod tests {
     fn candidates_rejected_for_reasons_alike_are_told_once() {
         let illegal = |stages, why: &str| {
             let reason = Reason::Kernel { why: why.to_owned() };
-            Candidate::illegal(Schedule { stages, ..Schedule::default() }, &[reason])
+            Candidate::illegal(Schedule::default().with_main(|main| main.stages = stages), &[reason])
         };
         let eliminated = || Candidate { outcome: Outcome::Eliminated { round: 2 }, ..Candidate::new(Schedule::default(), 1.0) };
         let measured = Candidate { outcome: Outcome::Measured, ..Candidate::new(Schedule::default(), 1.0) };
@@ -323,7 +323,7 @@ mod tests {
             illegal(4, "needs 99 bytes"),
         ];
         let groups = grouped(&candidates);
-        let told: Vec<(usize, u32, &str)> = groups.iter().map(|(n, c, why)| (*n, c.schedule.stages, why.as_str())).collect();
+        let told: Vec<(usize, u32, &str)> = groups.iter().map(|(n, c, why)| (*n, c.schedule.main.stages, why.as_str())).collect();
         assert_eq!(
             told,
             [

@@ -38,7 +38,7 @@ fn the_ladder_is_checked_and_printed_beside_the_published_rates() {
         assert_eq!(quoted.sum::<usize>() + 1, columns, "{line}");
     }
     assert!(lines[2].starts_with("ladder,rate,02 swizzle,,02 swizzle,TFLOP/s,,165,A100-SXM4-80GB,"), "{}", lines[2]);
-    assert!(lines[2].contains("swizzle=xor") && lines[1].contains("swizzle=off"), "{csv}");
+    assert!(!lines[2].contains("swizzle=") && lines[1].contains("swizzle=off"), "xor is the default: {csv}");
     let svg = std::fs::read_to_string(sandbox.path().join("out/ladder-rate.svg")).expect("drawn");
     well_formed(&svg);
     assert_eq!(svg.matches("class=\"published\"").count(), 8, "seven kernels and FlashAttention-2");
@@ -131,7 +131,7 @@ fn memory_is_counted_without_a_gpu_and_is_what_was_published() {
     }
     let tuned = of("memory", "flash, tuned");
     let longest = tuned.last().expect("five lengths");
-    assert!(longest["schedules"].as_str().is_some_and(|s| !s.contains("split_k=1,")), "few programs of many keys: {longest}");
+    assert!(longest["schedules"].as_str().is_some_and(|s| s.contains("split_k=")), "few programs of many keys: {longest}");
     assert!(longest["ours"].as_f64() > Some(1.5), "memory between launches counts: {longest}");
     // What the post adds up for 2048 keys: 33 MB.
     let traffic = of("traffic", "naive").into_iter().find(|c| c["row"].as_f64() == Some(2048.0)).expect("a row");
@@ -209,7 +209,7 @@ fn the_archaeology_has_the_profile_of_the_post_beside_ours() {
     assert!(halves.iter().all(|c| c["schedules"].as_str().is_some_and(|s| s.contains("tensor_op=mma_m16n8k8"))));
     let row = |name: &str| cells.iter().find(|c| c["row"] == name && c["table"] == "f32").unwrap_or_else(|| panic!("{name}"));
     let schedule = |name: &str| row(name)["schedules"].as_str().expect("a schedule").to_owned();
-    assert!(schedule("v1").contains("loop_order=interchanged") && schedule("v2").contains("loop_order=as_written"));
+    assert!(schedule("v1").contains("loop_order=interchanged") && !schedule("v2").contains("loop_order="));
     assert!(schedule("v2, K transposed before").contains("b_layout=pretransposed"));
     let bytes = |name: &str, what: &str| row(name)[what].as_f64().expect("bytes");
     // 64 chunks of keys: Q and the state are read for each, the state is written for each.

@@ -91,7 +91,9 @@ impl Choice<'_> {
         let narrow = Facts { wide: false, ..self.facts.clone() };
         let unfolded = Facts { foldable: !self.facts.foldable, ..narrow.clone() };
         let same = self.winner(&self.key(narrow)).filter(|w| self.facts.wide && is_measured(w));
-        same.or_else(|| self.winner(&self.key(unfolded)).filter(|w| is_measured(w) && w.schedule.pack_gqa == PackGqa::Off))
+        same.or_else(|| {
+            self.winner(&self.key(unfolded)).filter(|w| is_measured(w) && w.schedule.launches.pack_gqa == PackGqa::Off)
+        })
     }
 
     fn predicted(&self, schedule: &Schedule) -> Option<f64> {
