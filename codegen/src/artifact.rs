@@ -72,7 +72,7 @@ impl Generated {
         let sizes = with_size.as_ref().unwrap_or(sizes);
         for Launch { kernel, knobs, .. } in &self.launches {
             let block = |axis| i64::from(blocks::block(kernel, knobs, axis));
-            let options = MaskOptions { early_stop: knobs.early_stop };
+            let options = MaskOptions { early_stop: knobs.early_stop, ..MaskOptions::default() };
             all += Workload { kernel, binding, sizes }.executed(&block, options);
         }
         all

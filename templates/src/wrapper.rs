@@ -9,6 +9,8 @@ use crate::render::{Error, Renderer, Template};
 pub enum Wrapper {
     /// Integer division and friends.
     Integer,
+    /// The least and the largest of integers in global memory.
+    TileExtremes,
     /// Division by integers of any sign.
     IntegerSigned,
     /// The same in 64 bits.
@@ -178,6 +180,7 @@ impl Wrapper {
         let mut context = WrapperContext::default();
         let name = match self {
             Wrapper::Integer => "device/integer",
+            Wrapper::TileExtremes => "device/tile_extremes",
             Wrapper::IntegerSigned => "device/integer_signed",
             Wrapper::IntegerWide => "device/integer_wide",
             Wrapper::Infinite => "device/infinite",

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use flashtile_dsl::analysis::index::Trend;
+use flashtile_dsl::analysis::index::{Symbol, Trend};
 use flashtile_dsl::ir::{AxisId, Kernel, OpId, Span, ValueId};
 
 use super::classify::Classes;
@@ -90,6 +90,8 @@ pub(super) struct Lowering<'a> {
     pub classes: Classes,
     pub plan: Plan,
     pub homes: HashMap<ValueId, Home>,
+    /// What loop bounds load, by name.
+    pub symbols: HashMap<Symbol, Expr>,
     pub names: HashSet<String>,
     /// Variables that values must be computed into (carried values updated in place).
     pub forced: HashMap<ValueId, VarId>,

@@ -90,6 +90,7 @@ pub fn lower(
             meeting: None,
         },
         homes: HashMap::new(),
+        symbols: HashMap::new(),
         names: HashSet::new(),
         forced: HashMap::new(),
         loops_by_axis: HashMap::new(),

@@ -26,7 +26,7 @@ pub fn trip_trend(instance: &Instance, schedule: &BlockKnobs) -> Option<Trend> {
         first,
         &|axis| i64::from(blocks::block(kernel, schedule, axis)),
         &|size| instance.binding.size(kernel, size),
-        mask::MaskOptions { early_stop: schedule.early_stop },
+        mask::MaskOptions { early_stop: schedule.early_stop, ..mask::MaskOptions::default() },
     );
     masks.trips_trend(kernel, last)
 }

@@ -17,14 +17,14 @@
 //! step j:   wait K j; barrier; copy V j; QK; wait V j; barrier; copy K j+1; softmax; PV
 //! ```
 
-use flashtile_dsl::analysis::index::IndexExpr;
+use flashtile_dsl::analysis::index::{IndexExpr, Symbol};
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
 use flashtile_dsl::analysis::streaming::Streaming;
-use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, Type, ValueId};
+use flashtile_dsl::ir::{At, AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, SizeExpr, Type, ValueId};
 
 use super::context::{Home, Lowering, Made};
 use super::pipeline::Loop;
-use super::{running_max, uses};
+use super::{elementwise, running_max, uses};
 use crate::error::Error;
 use crate::plan::{
     Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopId, LoopInfo, Operator, Slot, StmtOp, TileId, VarId,
@@ -79,6 +79,8 @@ impl Lowering<'_> {
         // Single positions are walked as the text says: the parts of a split loop are merged in their order.
         let walk = if single { Walk::Ascending } else { self.schedule.walk };
         let info = LoopInfo { single, ..self.bounds(id, part, walk, &name) };
+        // What bounds of loops in this one load is known in it alone.
+        let symbols = self.symbols.clone();
         self.plan.loops.push(info);
         let loop_id = self.plan.loops.len() - 1;
         self.loops_by_axis.insert(axis, loop_id);
@@ -95,6 +97,7 @@ impl Lowering<'_> {
             let ring = Loop { op: id, id: loop_id, axis, body, coordinate: params[0], carried: &carried };
             self.pipelined(&ring, &name)?;
             self.leave_loop(id, axis, &carried);
+            self.symbols = symbols;
             return Ok(());
         }
         let groups = self.streams(body, params[0])?;
@@ -125,6 +128,7 @@ impl Lowering<'_> {
         self.span = span;
         self.push(StmtOp::Loop { id: loop_id, from: 0, unroll: 1, body: statements });
         self.leave_loop(id, axis, &carried);
+        self.symbols = symbols;
         // The loop may have made no trip, or many.
         self.exchange = self.exchange.or(exchanged);
         // What was copied before the loop and is waited for in it is not waited for if the loop makes no trip.
@@ -181,15 +185,23 @@ impl Lowering<'_> {
             id,
             &|axis| i64::from(self.block_size(axis)),
             &|size| self.instance.binding.size(kernel, size),
-            MaskOptions { early_stop: self.schedule.early_stop },
+            MaskOptions { early_stop: self.schedule.early_stop, ..MaskOptions::default() },
         );
+        let mut loaded: Vec<Symbol> = [&lo, &full_lo, &full_hi, &hi].iter().flat_map(|e| e.symbols()).collect();
+        loaded.sort_unstable();
+        loaded.dedup();
+        for &symbol in &loaded {
+            self.symbol(symbol);
+        }
+        // What is loaded may be any integer: nothing computed of it may wrap.
+        let wide = self.instance.facts.wide || !loaded.is_empty();
         let bound = |this: &mut Self, suffix: &str, value: &IndexExpr| {
             let value = this.index_expr(value);
             if matches!(value, Expr::Int(_)) {
                 return value;
             }
             // Bounds are tiles of the loop, whatever they are computed from.
-            let value = if this.instance.facts.wide { value.wide().cast(Cast::Int) } else { value };
+            let value = if wide { value.wide().cast(Cast::Int) } else { value };
             let name = this.unique(&format!("{name}_{suffix}"));
             this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
             Expr::name(name)
@@ -231,6 +243,63 @@ impl Lowering<'_> {
         (lo, full_lo, full_hi, hi)
     }
 
+    /// Loads an integer that bounds of a loop read, or the extreme one of a tile. It is the same in a whole program.
+    fn symbol(&mut self, symbol: Symbol) {
+        if self.symbols.contains_key(&symbol) {
+            return;
+        }
+        let load = symbol.load();
+        let Some((_, Op::Load { tensor, at })) = self.kernel.def(load) else { unreachable!("a symbol is loaded") };
+        let (tensor, at) = (*tensor, at.clone());
+        for at in &at {
+            if let At::Index(v) = at {
+                self.index_ahead(*v);
+            }
+        }
+        let from = self.global_tile(tensor, &at, None);
+        let wanted = self.kernel.values[load].name.clone().unwrap_or_else(|| self.kernel.params[tensor].name.clone());
+        let (suffix, value) = match symbol {
+            Symbol::Value(_) => ("", Expr::call(Function::Read, [from.origin])),
+            Symbol::Least(_) | Symbol::Most(_) => {
+                let Some(At::Tile(c)) = at.iter().find(|at| matches!(at, At::Tile(_))) else { unreachable!("a tile of them") };
+                let Type::Coord(axis) = *self.kernel.ty(*c) else { unreachable!("verified: a coordinate") };
+                let block = Expr::Int(i64::from(self.block_size(axis)));
+                let count = Expr::call(Function::Least, [block, from.rows_present]);
+                let (suffix, function) = match symbol {
+                    Symbol::Least(_) => ("_least", Function::TileLeast),
+                    _ => ("_most", Function::TileMost),
+                };
+                (suffix, Expr::call(function, [from.origin, from.row_stride, count]))
+            }
+        };
+        let name = self.unique(&format!("{wanted}{suffix}"));
+        self.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
+        self.symbols.insert(symbol, Expr::name(name));
+    }
+
+    /// Sees to it that an index is known, which the text computes in a loop that is not entered yet.
+    fn index_ahead(&mut self, v: ValueId) {
+        if self.homes.contains_key(&v) {
+            return;
+        }
+        let value = match self.kernel.def(v).map(|(_, op)| op.clone()) {
+            Some(Op::IndexConst(n)) => Expr::Int(n),
+            Some(Op::SizeOf(s)) => self.size(&SizeExpr::size(s)),
+            Some(Op::Index(op, a, b)) => {
+                self.index_ahead(a);
+                self.index_ahead(b);
+                let positive = elementwise::is_positive(self.kernel, b);
+                elementwise::index_expr(op, self.index(a), self.index(b), positive)
+            }
+            Some(Op::ToIndex(x)) => {
+                self.symbol(Symbol::Value(x));
+                self.symbols[&Symbol::Value(x)].clone()
+            }
+            _ => unreachable!("the analysis follows no other index"),
+        };
+        self.homes.insert(v, Home::Inline(value));
+    }
+
     fn index_expr(&self, e: &IndexExpr) -> Expr {
         let two = |f: Function, a: &IndexExpr, b: &IndexExpr| Expr::call(f, [self.index_expr(a), self.index_expr(b)]);
         match e {
@@ -239,6 +308,7 @@ impl Lowering<'_> {
             IndexExpr::Index(v) => self.index(*v),
             IndexExpr::Tile(v) => Expr::name(self.coordinate(*v)),
             IndexExpr::Param(p) => Expr::param(self.kernel.params[*p].name.clone()),
+            IndexExpr::Loaded(symbol) => self.symbols[symbol].clone(),
             IndexExpr::Add(a, b) => match b.as_ref() {
                 IndexExpr::Const(c) if *c < 0 => Expr::infix(Operator::Sub, self.index_expr(a), Expr::Int(-c)),
                 _ => Expr::infix(Operator::Add, self.index_expr(a), self.index_expr(b)),

@@ -68,7 +68,7 @@ impl Extent {
         // A loop in a loop makes its trips in each of the other's.
         let around = |home| ops.iter().position(|&op| matches!(kernel.ops[op].op, Op::For { body, .. } if body == home));
         let size = |s: &SizeExpr| instance.binding.size(kernel, s);
-        let options = MaskOptions { early_stop: schedule.early_stop };
+        let options = MaskOptions { early_stop: schedule.early_stop, ..MaskOptions::default() };
         let loops = ops.iter().zip(homes).map(|(&op, home)| LoopExtent {
             runs: mask::loop_runs(kernel, op, &block, &size, options),
             parts: match kernel.ops[op].op {
@@ -117,8 +117,11 @@ impl Extent {
             };
             let mut trips: Vec<Trips> = Vec::new();
             for LoopExtent { runs, parts, around } in &self.loops {
-                // Integer parameters are not known here: large, so that a window of that width hides nothing.
-                let [lo, full_lo, full_hi, hi] = runs.eval(Lookups { size: &size, value: &value, param: &|_| 1 << 30 });
+                // Integer parameters and what is loaded are not known here: large, so that a window of that width, or a
+                // length, hides nothing.
+                let (param, loaded) = (|_| 1 << 30, |_| 1 << 30);
+                let at = Lookups { size: &size, value: &value, param: &param, loaded: &loaded };
+                let [lo, full_lo, full_hi, hi] = runs.eval(at);
                 let times = around.map_or(1.0, |loop_around: usize| trips[loop_around].all);
                 let own = |tiles: i64| (tiles.max(0) as f64 / f64::from(*parts)).ceil() * times;
                 trips.push(Trips { all: own(hi - lo), cut: own(hi - lo - (full_hi - full_lo).max(0)) });

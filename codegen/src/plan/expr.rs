@@ -110,6 +110,10 @@ functions! {
     NarrowBf16 = "narrow_bf16",
     /// The element at an address, widened to 32 bits.
     Read = "read",
+    /// The least of integers in global memory: the address of the first, the stride, how many.
+    TileLeast = "tile_least",
+    /// The largest of them.
+    TileMost = "tile_most",
 }
 
 impl Function {

@@ -171,6 +171,8 @@ impl Workload<'_> {
         let eval = Evaluator { kernel: self.kernel, size: &size, param: &param };
         let kernel = self.kernel;
         let fold = |s: &SizeExpr| Some(eval.size(s));
+        // What is loaded is not known: as if it hid nothing.
+        let options = MaskOptions { loaded: false, ..options };
         let loops = kernel.walk().into_iter().filter(|(_, op)| matches!(kernel.ops[*op].op, Op::For { .. }));
         let runs: BTreeMap<OpId, LoopRuns> = loops.map(|(_, op)| (op, loop_runs(kernel, op, block, &fold, options))).collect();
         let mut counter = Executed { load: self, eval, block, runs, closed };
@@ -418,7 +420,12 @@ impl Executed<'_> {
         let kernel = self.load.kernel;
         let size = |s: &SizeExpr| self.eval.size(s);
         let value = |v: ValueId| self.eval.index(v, point).expect("loop bounds read program ids and sizes");
-        let at = Lookups { size: &size, value: &value, param: self.eval.param };
+        let at = Lookups {
+            size: &size,
+            value: &value,
+            param: self.eval.param,
+            loaded: &|_| unreachable!("counted without what is loaded"),
+        };
         let leaf = |read: ValueId| match () {
             () if read == v => Leaf::Moves,
             () if index_reads(kernel, read, v) || self.eval.index(read, point).is_none() => Leaf::Unknown,
@@ -502,7 +509,12 @@ impl Executed<'_> {
         let kernel = self.load.kernel;
         let size = |s: &SizeExpr| self.eval.size(s);
         let value = |v: ValueId| self.eval.index(v, point).expect("loop bounds read program ids and sizes");
-        let [lo, _, _, hi] = self.runs[&op].eval(Lookups { size: &size, value: &value, param: self.eval.param });
+        let [lo, _, _, hi] = self.runs[&op].eval(Lookups {
+            size: &size,
+            value: &value,
+            param: self.eval.param,
+            loaded: &|_| unreachable!("counted without what is loaded"),
+        });
         if hi <= lo {
             return Sums::default();
         }
@@ -676,7 +688,7 @@ mod tests {
             prop_assert_eq!(cost.nominal_flops, 2 * 4 * both);
             let block = |axis: AxisId| if kernel.axes[axis].kind == AxisKind::Loop { keys } else { rows };
             for early_stop in [false, true] {
-                let options = MaskOptions { early_stop };
+                let options = MaskOptions { early_stop, ..MaskOptions::default() };
                 prop_assert_eq!(load.executed_by(&block, options, true), load.executed_by(&block, options, false));
             }
         }

@@ -213,6 +213,7 @@ impl Loop<'_> {
             block: &|_| BLOCK,
             size: self.size,
             boundary: Boundary::Written,
+            loaded: true,
         };
         let mut found = Vec::new();
         for facts in &masks.masks {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::ir::{IndexOp, Kernel, Op, ParamId, SizeExpr, ValueId};
+use crate::ir::{At, IndexOp, Kernel, Op, ParamId, SizeExpr, ValueId};
 
 /// An integer expression. Divisions are by positive constants.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -20,6 +20,8 @@ pub enum IndexExpr {
     Tile(ValueId),
     /// The value of an `I32` scalar parameter of the kernel.
     Param(ParamId),
+    /// A loaded integer, or the extreme one of a tile of them.
+    Loaded(Symbol),
     /// Sum.
     Add(Box<IndexExpr>, Box<IndexExpr>),
     /// Difference.
@@ -36,6 +38,26 @@ pub enum IndexExpr {
     Max(Box<IndexExpr>, Box<IndexExpr>),
 }
 
+/// A loaded `i32` that is the same in a whole program, and known before its loops run.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Symbol {
+    /// The number that a load gives.
+    Value(ValueId),
+    /// The least of the numbers that a load gives.
+    Least(ValueId),
+    /// The largest of them.
+    Most(ValueId),
+}
+
+impl Symbol {
+    /// The result of the load.
+    pub fn load(self) -> ValueId {
+        match self {
+            Symbol::Value(v) | Symbol::Least(v) | Symbol::Most(v) => v,
+        }
+    }
+}
+
 /// What the leaves of an [`IndexExpr`] stand for.
 #[derive(Clone, Copy)]
 pub struct Lookups<'a> {
@@ -45,6 +67,8 @@ pub struct Lookups<'a> {
     pub value: &'a dyn Fn(ValueId) -> i64,
     /// The value of an integer scalar parameter.
     pub param: &'a dyn Fn(ParamId) -> i64,
+    /// The value of what is loaded.
+    pub loaded: &'a dyn Fn(Symbol) -> i64,
 }
 
 /// How an expression moves with one of its leaves, all others fixed.
@@ -84,7 +108,7 @@ impl IndexExpr {
     /// use flashtile_dsl::analysis::index::{IndexExpr, Lookups};
     /// use flashtile_dsl::ir::{SizeExpr, SizeId};
     /// let tiles = IndexExpr::from(SizeExpr::size(SizeId(0))).ceil_div(64);
-    /// assert_eq!(tiles.eval(Lookups { size: &|_| 65, value: &|_| 0, param: &|_| 0 }), 2);
+    /// assert_eq!(tiles.eval(Lookups { size: &|_| 65, value: &|_| 0, param: &|_| 0, loaded: &|_| 0 }), 2);
     /// ```
     pub fn eval(&self, at: Lookups<'_>) -> i64 {
         match self {
@@ -92,6 +116,7 @@ impl IndexExpr {
             IndexExpr::Size(s) => (at.size)(s),
             IndexExpr::Index(v) | IndexExpr::Tile(v) => (at.value)(*v),
             IndexExpr::Param(p) => (at.param)(*p),
+            IndexExpr::Loaded(symbol) => (at.loaded)(*symbol),
             IndexExpr::Add(a, b) => a.eval(at) + b.eval(at),
             IndexExpr::Sub(a, b) => a.eval(at) - b.eval(at),
             IndexExpr::Mul(a, c) => a.eval(at) * c,
@@ -107,7 +132,9 @@ impl IndexExpr {
         let fold = |e: &IndexExpr| e.fold_sizes(size);
         match self {
             IndexExpr::Size(s) => size(s).map_or_else(|| self.clone(), IndexExpr::Const),
-            IndexExpr::Const(_) | IndexExpr::Index(_) | IndexExpr::Tile(_) | IndexExpr::Param(_) => self.clone(),
+            IndexExpr::Const(_) | IndexExpr::Index(_) | IndexExpr::Tile(_) | IndexExpr::Param(_) | IndexExpr::Loaded(_) => {
+                self.clone()
+            }
             IndexExpr::Add(a, b) => fold(a).plus(&fold(b)),
             IndexExpr::Sub(a, b) => fold(a).minus(&fold(b)),
             IndexExpr::Mul(a, c) => fold(a).times(*c),
@@ -139,10 +166,26 @@ impl IndexExpr {
         out
     }
 
+    /// What is loaded that occurs.
+    pub fn symbols(&self) -> Vec<Symbol> {
+        let mut out = Vec::new();
+        self.visit(&mut |e| {
+            if let IndexExpr::Loaded(symbol) = e {
+                out.push(*symbol);
+            }
+        });
+        out
+    }
+
     fn visit(&self, f: &mut impl FnMut(&IndexExpr)) {
         f(self);
         match self {
-            IndexExpr::Const(_) | IndexExpr::Size(_) | IndexExpr::Index(_) | IndexExpr::Tile(_) | IndexExpr::Param(_) => {}
+            IndexExpr::Const(_)
+            | IndexExpr::Size(_)
+            | IndexExpr::Index(_)
+            | IndexExpr::Tile(_)
+            | IndexExpr::Param(_)
+            | IndexExpr::Loaded(_) => {}
             IndexExpr::Mul(a, _) | IndexExpr::FloorDiv(a, _) | IndexExpr::CeilDiv(a, _) => a.visit(f),
             IndexExpr::Add(a, b) | IndexExpr::Sub(a, b) | IndexExpr::Min(a, b) | IndexExpr::Max(a, b) => {
                 a.visit(f);
@@ -156,6 +199,7 @@ impl IndexExpr {
         let of = |e: &IndexExpr| e.trend(kernel, value);
         match self {
             IndexExpr::Const(_) | IndexExpr::Size(_) | IndexExpr::Param(_) => Some(Trend::Constant),
+            IndexExpr::Loaded(symbol) => (!load_reads(kernel, symbol.load(), value)).then_some(Trend::Constant),
             IndexExpr::Index(v) | IndexExpr::Tile(v) if *v == value => Some(Trend::Rising),
             IndexExpr::Tile(_) => Some(Trend::Constant),
             IndexExpr::Index(v) => (!index_reads(kernel, *v, value)).then_some(Trend::Constant),
@@ -170,7 +214,10 @@ impl IndexExpr {
     /// for the number of its tile.
     pub fn text(&self, kernel: &Kernel) -> String {
         let value = |v: ValueId| kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
-        self.render(&Names { value: &value, size: &|s| kernel.size_text(s), param: &|p| kernel.params[p].name.clone() }, 0)
+        let loaded = |v: ValueId| load_text(kernel, v);
+        let names =
+            Names { value: &value, size: &|s| kernel.size_text(s), param: &|p| kernel.params[p].name.clone(), loaded: &loaded };
+        self.render(&names, 0)
     }
 
     fn render(&self, names: &Names<'_>, outer: u8) -> String {
@@ -186,6 +233,15 @@ impl IndexExpr {
             }
             IndexExpr::Index(v) | IndexExpr::Tile(v) => ((names.value)(*v), PRODUCT + 1),
             IndexExpr::Param(p) => ((names.param)(*p), PRODUCT + 1),
+            IndexExpr::Loaded(symbol) => {
+                let name = (names.loaded)(symbol.load());
+                let text = match symbol {
+                    Symbol::Value(_) => name,
+                    Symbol::Least(_) => format!("least({name})"),
+                    Symbol::Most(_) => format!("most({name})"),
+                };
+                (text, PRODUCT + 1)
+            }
             IndexExpr::Add(a, b) => (format!("{} + {}", sub(a, SUM), sub(b, SUM)), SUM),
             IndexExpr::Sub(a, b) => (format!("{} - {}", sub(a, SUM), sub(b, PRODUCT)), SUM),
             IndexExpr::Mul(a, c) if *c < 0 => (format!("{} * ({c})", sub(a, PRODUCT)), PRODUCT),
@@ -204,6 +260,33 @@ struct Names<'a> {
     value: &'a dyn Fn(ValueId) -> String,
     size: &'a dyn Fn(&SizeExpr) -> String,
     param: &'a dyn Fn(ParamId) -> String,
+    loaded: &'a dyn Fn(ValueId) -> String,
+}
+
+/// The name of a loaded value, or the place that it is loaded from.
+fn load_text(kernel: &Kernel, v: ValueId) -> String {
+    let name = |v: ValueId| kernel.values[v].name.clone().unwrap_or_else(|| index_expr(kernel, v).text(kernel));
+    match (&kernel.values[v].name, kernel.def(v)) {
+        (None, Some((_, Op::Load { tensor, at }))) => {
+            let entry = |at: &At| match at {
+                At::Index(v) | At::Tile(v) => name(*v),
+                At::Range { .. } => "..".into(),
+            };
+            format!("{}[{}]", kernel.params[*tensor].name, at.iter().map(entry).collect::<Vec<_>>().join(", "))
+        }
+        (name, _) => name.clone().unwrap_or_else(|| v.to_string()),
+    }
+}
+
+/// Whether the place of the load that gives `v` may be computed from `of`.
+fn load_reads(kernel: &Kernel, v: ValueId, of: ValueId) -> bool {
+    match kernel.def(v) {
+        Some((_, Op::Load { at, .. })) => at.iter().any(|at| match at {
+            At::Index(v) | At::Tile(v) => index_reads(kernel, *v, of),
+            At::Range { .. } => false,
+        }),
+        _ => true,
+    }
 }
 
 /// Whether the index value `v` may be computed from `of`.
@@ -262,7 +345,8 @@ impl From<SizeExpr> for IndexExpr {
 
 impl fmt::Display for IndexExpr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Names { value: &|v| v.to_string(), size: &|s| s.to_string(), param: &|p| p.to_string() };
+        let names =
+            Names { value: &|v| v.to_string(), size: &|s| s.to_string(), param: &|p| p.to_string(), loaded: &|v| v.to_string() };
         f.write_str(&self.render(&names, 0))
     }
 }

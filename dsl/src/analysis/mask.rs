@@ -36,11 +36,13 @@ pub struct LoopRuns {
 pub struct MaskOptions {
     /// Whether tiles that a mask hides may be skipped.
     pub early_stop: bool,
+    /// Whether bounds may read what is loaded. Without that they are known at launch.
+    pub loaded: bool,
 }
 
 impl Default for MaskOptions {
     fn default() -> Self {
-        Self { early_stop: true }
+        Self { early_stop: true, loaded: true }
     }
 }
 
@@ -184,8 +186,15 @@ pub fn loop_masks(
 ) -> LoopMasks {
     let Op::For { axis, body, .. } = &kernel.ops[loop_op].op else { panic!("a loop is analysed") };
     let inner = defined_in(kernel, *body);
-    let walk =
-        Walk { kernel, coordinate: kernel.blocks[*body].params[0], inner: &inner, block, size, boundary: Boundary::Written };
+    let walk = Walk {
+        kernel,
+        coordinate: kernel.blocks[*body].params[0],
+        inner: &inner,
+        block,
+        size,
+        boundary: Boundary::Written,
+        loaded: options.loaded,
+    };
     let masks: Vec<MaskFacts> = kernel
         .ops
         .iter()

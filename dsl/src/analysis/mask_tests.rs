@@ -194,7 +194,7 @@ fn analysed(kernel: &Kernel, loop_op: OpId, scope: &Scope, shape: Shape, early_s
         _ => unreachable!("i is a coordinate"),
     };
     let block = move |axis| if axis == rows { shape.block_m } else { shape.block_n };
-    loop_masks(kernel, loop_op, &block, &|_| None, MaskOptions { early_stop })
+    loop_masks(kernel, loop_op, &block, &|_| None, MaskOptions { early_stop, ..MaskOptions::default() })
 }
 
 /// What brute force finds in the tiles of row tile `t`: for each key tile, whether anything is visible and whether
@@ -216,7 +216,7 @@ fn check(masks: &LoopMasks, scope: &Scope, shape: Shape, keep: &dyn Fn(i64, i64)
         s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("M and N are the sizes of the sample's loops")
     };
     for t in 0..(shape.m + shape.block_m - 1) / shape.block_m {
-        let at = Lookups { size: &size, value: &|_| t, param: &|_| 0 };
+        let at = Lookups { size: &size, value: &|_| t, param: &|_| 0, loaded: &|_| 0 };
         let [lo, full_lo, full_hi, hi] = masks.runs.eval(at);
         let tiles = brute_force(keep, shape, t);
         assert!(0 <= lo && lo <= full_lo && full_lo <= full_hi && full_hi <= hi && hi <= tiles.len() as i64, "order at {t}");
@@ -294,7 +294,7 @@ proptest! {
         let general = analysed(&kernel, loop_op, &scope, shape, true);
         let value_of = |s: &SizeExpr| s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("known");
         for t in 0..(shape.m + shape.block_m - 1) / shape.block_m {
-            let at = Lookups { size: &value_of, value: &|_| t, param: &|_| 0 };
+            let at = Lookups { size: &value_of, value: &|_| t, param: &|_| 0, loaded: &|_| 0 };
             for e in general.runs.ends() {
                 let folded = e.fold_sizes(&|s| Some(value_of(s)));
                 prop_assert_eq!(folded.eval(at), e.eval(at), "{} became {}", e, folded);
@@ -363,6 +363,6 @@ fn plain_arithmetic_walks_the_first_tile() {
     let shape = Shape { m: 100, n: 10, block_m: 16, block_n: 8 };
     let masks = analysed(&kernel, loop_op, &scope, shape, true);
     let size = |s: &SizeExpr| s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("known");
-    let runs = masks.runs.eval(Lookups { size: &size, value: &|_| 0, param: &|_| 0 });
+    let runs = masks.runs.eval(Lookups { size: &size, value: &|_| 0, param: &|_| 0, loaded: &|_| 0 });
     assert_eq!(runs, [0, 0, 0, 1], "rows that see nothing are NaN, which the first tile makes them");
 }

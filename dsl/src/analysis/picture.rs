@@ -1,6 +1,6 @@
 //! The tiles of a loop as a picture: one line per tile of the program's rows, one character per tile of the loop.
 
-use super::index::Lookups;
+use super::index::{Lookups, Symbol};
 use super::mask::LoopMasks;
 use crate::ir::{ParamId, SizeExpr, ValueId};
 
@@ -12,17 +12,18 @@ pub const CUT: char = '/';
 pub const SKIPPED: char = '.';
 
 /// Draws the tiles of a loop for row tiles `0 .. rows`: `#` full, `/` cut, `.` skipped. `size` gives the sizes; `value` the
-/// program ids and tile numbers for a row tile, `param` integer scalar parameters.
+/// program ids and tile numbers for a row tile, `param` integer scalar parameters, `loaded` what is loaded.
 pub fn picture(
     masks: &LoopMasks,
     rows: i64,
     size: &dyn Fn(&SizeExpr) -> i64,
     value: &dyn Fn(i64, ValueId) -> i64,
     param: &dyn Fn(ParamId) -> i64,
+    loaded: &dyn Fn(Symbol) -> i64,
 ) -> Vec<String> {
     let line = |row| {
         let at_row = |v| value(row, v);
-        let at = Lookups { size, value: &at_row, param };
+        let at = Lookups { size, value: &at_row, param, loaded };
         let [lo, full_lo, full_hi, hi] = masks.runs.eval(at);
         let tile = |t: i64| match t {
             t if (full_lo..full_hi).contains(&t) => FULL,

@@ -9,9 +9,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::index::{IndexExpr, index_expr};
+use super::index::{IndexExpr, Symbol, index_expr};
 use super::simplify::BEYOND;
-use crate::ir::{AxisId, BinaryOp, CompareOp, Elem, Entity, Kernel, Op, SizeExpr, Type, UnaryOp, ValueDef, ValueId};
+use crate::ir::{
+    At, AxisId, AxisKind, BinaryOp, CompareOp, Elem, Entity, Kernel, Op, ParamId, SizeExpr, Type, UnaryOp, ValueDef, ValueId,
+};
 
 /// A run of tiles `lo .. hi`; an end that is `None` is open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -267,6 +269,8 @@ pub struct Walk<'a> {
     pub size: &'a dyn Fn(&SizeExpr) -> Option<i64>,
     /// How comparisons treat equality.
     pub boundary: Boundary,
+    /// Whether what is loaded before the loop is followed.
+    pub loaded: bool,
 }
 
 impl Walk<'_> {
@@ -465,7 +469,7 @@ impl Walk<'_> {
             Op::Pos(c) => Ok(Form::term(Term::Position(*c))),
             Op::Full { value, .. } | Op::Transpose(value) => self.form(*value),
             Op::Cast(Elem::I32, x) if self.kernel.tile(*x).elem == Elem::I32 => self.form(*x),
-            Op::Load { .. } => Err(opaque(OpaqueWhy::Loaded)),
+            Op::Load { tensor, at } => self.loaded(value, *tensor, at).ok_or(opaque(OpaqueWhy::Loaded)),
             Op::Unary(UnaryOp::Neg, x) => Ok(self.form(*x)?.scaled(-1)),
             Op::Unary(UnaryOp::Abs, x) => {
                 let (least, most) = self.range(&self.form(*x)?);
@@ -509,6 +513,39 @@ impl Walk<'_> {
                 }
             }
             _ => Err(other()),
+        }
+    }
+
+    /// The number that a load gives, or of a tile of them the least and the largest, if that can be loaded before the loop.
+    fn loaded(&self, value: ValueId, tensor: ParamId, at: &[At]) -> Option<Form> {
+        let kernel = self.kernel;
+        // What the kernel writes may change.
+        if !self.loaded || kernel.tensor(tensor).direction.is_written() || kernel.tile(value).elem != Elem::I32 {
+            return None;
+        }
+        let known = |at: &At| match at {
+            At::Index(v) => self.is_known_before(*v),
+            At::Tile(c) => !self.inner.contains(c) && kernel.axes[self.axis_of(*c)].kind == AxisKind::Program,
+            At::Range { .. } => false,
+        };
+        if !at.iter().all(known) {
+            return None;
+        }
+        let leaf = |symbol| IndexExpr::Loaded(symbol);
+        match kernel.tile(value).rank() {
+            0 => Some(Form::uniform(leaf(Symbol::Value(value)))),
+            1 => Some(Form::term(Term::Between(value, leaf(Symbol::Least(value)), leaf(Symbol::Most(value))))),
+            _ => None,
+        }
+    }
+
+    /// Whether an index can be computed before the loop.
+    fn is_known_before(&self, v: ValueId) -> bool {
+        match self.kernel.def(v) {
+            Some((_, Op::Index(_, a, b))) => self.is_known_before(*a) && self.is_known_before(*b),
+            Some((_, Op::IndexConst(_) | Op::SizeOf(_) | Op::Program(_))) => true,
+            Some((_, Op::ToIndex(x))) => self.form(*x).is_ok_and(|form| form.terms.is_empty()),
+            _ => !self.inner.contains(&v),
         }
     }
 

@@ -64,7 +64,7 @@ impl Linear {
         // Coordinates first, as in the kernel text; then sizes; then the rest; negative terms and the constant last.
         let rank = |e: &IndexExpr| match e {
             IndexExpr::Tile(_) => 0,
-            IndexExpr::Index(_) | IndexExpr::Param(_) => 1,
+            IndexExpr::Index(_) | IndexExpr::Param(_) | IndexExpr::Loaded(_) => 1,
             IndexExpr::Size(_) => 2,
             _ => 3,
         };

@@ -155,7 +155,7 @@ pub(super) fn visible(eval: &Evaluator<'_>, loop_op: OpId, boundary: Boundary) -
     let rows = rows?;
 
     let size = |s: &SizeExpr| Some(eval.size(s));
-    let walk = Walk { kernel, coordinate, inner: &inner, block: &|_| 1, size: &size, boundary };
+    let walk = Walk { kernel, coordinate, inner: &inner, block: &|_| 1, size: &size, boundary, loaded: false };
     let holds: Vec<_> = keeps.iter().map(|&v| walk.holds(v)).collect();
     let (mut some, mut all) = (Run::all(), Run::all());
     for h in &holds {
@@ -244,7 +244,12 @@ impl Rows<'_> {
         let size = |s: &SizeExpr| self.eval.size(s);
         let period = |start, end| {
             let value = |v: ValueId| self.eval.index(v, &point).expect("predicates with loaded indices have no closed form");
-            let at = Lookups { size: &size, value: &value, param: self.eval.param };
+            let at = Lookups {
+                size: &size,
+                value: &value,
+                param: self.eval.param,
+                loaded: &|_| unreachable!("counted without what is loaded"),
+            };
             let leaf = |v: ValueId| match () {
                 () if v == self.row => Leaf::Moves,
                 () if index_reads(self.eval.kernel, v, self.row) => Leaf::Unknown,
@@ -280,7 +285,12 @@ impl Rows<'_> {
         point.insert(self.row, i);
         let size = |s: &SizeExpr| self.eval.size(s);
         let value = |v: ValueId| self.eval.index(v, point).expect("predicates with loaded indices have no closed form");
-        let at = Lookups { size: &size, value: &value, param: self.eval.param };
+        let at = Lookups {
+            size: &size,
+            value: &value,
+            param: self.eval.param,
+            loaded: &|_| unreachable!("counted without what is loaded"),
+        };
         self.ends.all().map(|e| e.eval(at))
     }
 

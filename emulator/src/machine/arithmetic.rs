@@ -301,6 +301,9 @@ impl Warp {
             Wide::Subtract => self.wide2(m, d, a, b, u64::wrapping_sub),
             Wide::Multiply => self.wide2(m, d, a, b, u64::wrapping_mul),
             Wide::MultiplyHighUnsigned => self.wide2(m, d, a, b, |x, y| ((u128::from(x) * u128::from(y)) >> 64) as u64),
+            Wide::MultiplyHighSigned => {
+                self.wide2(m, d, a, b, |x, y| ((i128::from(x as i64) * i128::from(y as i64)) >> 64) as u64);
+            }
             Wide::DivideUnsigned => self.wide2(m, d, a, b, |x, y| x.checked_div(y).unwrap_or(u64::MAX)),
             Wide::DivideSigned => {
                 self.wide2(m, d, a, b, |x, y| if y == 0 { u64::MAX } else { (x as i64).wrapping_div(y as i64) as u64 });

@@ -197,6 +197,7 @@ impl<'t> Decoder<'_, 't> {
             ("add", _) => Wide::Add,
             ("sub", _) => Wide::Subtract,
             ("mul", false) if high => Wide::MultiplyHighUnsigned,
+            ("mul", true) if high => Wide::MultiplyHighSigned,
             ("mul", _) if !high => Wide::Multiply,
             ("div", false) => Wide::DivideUnsigned,
             ("div", true) => Wide::DivideSigned,

@@ -98,6 +98,7 @@ pub(crate) enum Wide {
     Subtract,
     Multiply,
     MultiplyHighUnsigned,
+    MultiplyHighSigned,
     DivideUnsigned,
     DivideSigned,
     RemainderUnsigned,

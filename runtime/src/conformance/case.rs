@@ -24,6 +24,8 @@ pub enum Values {
     SpecialKeys,
     /// Elements of `v` are NaN, +inf, -inf. Where a mask hides their keys, the result is that without them, or NaN.
     SpecialValues,
+    /// Integer tensors hold the least and the largest `i32`, small negative and positive numbers, in turn.
+    WildIntegers,
     /// The first third of `lse` is -inf, as of rows that see nothing.
     NothingSeen,
     /// Every element of `q` is positive and the first rows of `k` are -inf: their keys count as not visible.
@@ -45,6 +47,7 @@ impl Values {
             Values::SpecialQueries => "special_q".into(),
             Values::SpecialKeys => "special_k".into(),
             Values::SpecialValues => "special_v".into(),
+            Values::WildIntegers => "wild_integers".into(),
             Values::NothingSeen => "nothing_seen".into(),
             Values::HiddenKeys => "hidden_keys".into(),
             Values::Integers => "integers".into(),

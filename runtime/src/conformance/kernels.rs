@@ -27,6 +27,8 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "query_gradient", text: QUERY_GRADIENT },
     SuiteKernel { name: "key_gradients", text: KEY_GRADIENTS },
     SuiteKernel { name: "counted", text: COUNTED },
+    SuiteKernel { name: "lengths", text: LENGTHS },
+    SuiteKernel { name: "row_ranges", text: ROW_RANGES },
 ];
 
 /// A query sees the last `window` keys up to its own position.
@@ -201,6 +203,74 @@ pub fn counted<T: Element, const D: usize>(
     }
     store(n, [b, h, i], count);
     store(o, [b, h, i, ..], acc);
+}
+";
+
+/// Keys up to a length of each batch, with a window of each head: bounds of the loop are loaded.
+const LENGTHS: &str = "
+pub fn lengths<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    lens: &Tensor<i32, (B)>,
+    windows: &Tensor<i32, (H)>,
+    scale: f32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let s = mask(s, pos(j) < load(lens, [b]) && abs(pos(i) - pos(j)) <= load(windows, [h]));
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// A range of keys for each row.
+const ROW_RANGES: &str = "
+pub fn row_ranges<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    begin: &Tensor<i32, (B, M)>,
+    end: &Tensor<i32, (B, M)>,
+    scale: f32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let s = mask(s, pos(j) >= load(begin, [b, i]) && pos(j) < load(end, [b, i]));
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
 }
 ";
 

@@ -59,6 +59,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(score_functions());
     all.extend(sinks());
     all.extend(hidden());
+    all.extend(loaded_bounds());
     all
 }
 
@@ -433,6 +434,26 @@ fn hidden() -> Vec<Case> {
     cases
 }
 
+/// Bounds that are loaded: usual ones, and any that an `i32` can be.
+fn loaded_bounds() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in ["lengths", "row_ranges"] {
+        for elem in FLOATS {
+            for values in [Values::Normal, Values::WildIntegers] {
+                for (b, h, m, n) in
+                    [(1, 2, 33, 65), (3, 2, 70, 33), (5, 3, 17, 50), (2, 2, 113, 203), (7, 1, 1, 300), (2, 2, 5, 0)]
+                {
+                    let shape = Attention { b, h, g: 1, m, n, d: 64 };
+                    cases.push(Case { values, ..attention(kernel, elem, shape) });
+                }
+                let layout = Layout::Padded(3);
+                cases.push(Case { values, layout, ..attention(kernel, elem, rows(70, 203, 64)) });
+            }
+        }
+    }
+    cases
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -456,6 +477,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 23);
+        assert_eq!(kernels.len(), 25);
     }
 }

@@ -135,7 +135,7 @@ impl<'a> Options<'a> {
         if let Some(a) = self.kernel.axes.keys().find(missing) {
             return Err(format!("a block for `{}` is missing", self.kernel.axes[a].name));
         }
-        let options = MaskOptions { early_stop: self.early_stop };
+        let options = MaskOptions { early_stop: self.early_stop, ..MaskOptions::default() };
         let of = |op| loop_masks(self.kernel, op, &|a| self.blocks[&a], &|s| self.binding.size(self.kernel, s), options);
         let is_loop = |op: &_| matches!(self.kernel.ops[*op].op, Op::For { .. });
         Ok(self.kernel.walk().into_iter().map(|(_, op)| op).filter(is_loop).map(of).collect())
@@ -154,7 +154,7 @@ impl<'a> Options<'a> {
             let count = (size(&kernel.axes[rows].extent) + self.blocks[&rows] - 1) / self.blocks[&rows];
             let value = |row, v: ValueId| if *kernel.ty(v) == flashtile_dsl::ir::Type::Coord(rows) { row } else { 0 };
             let param = |p| self.sizes.get(&kernel.params[p].name).copied().unwrap_or(0);
-            out.push(picture(&masks, count, &size, &value, &param).join("\n"));
+            out.push(picture(&masks, count, &size, &value, &param, &|_| i64::from(i32::MAX)).join("\n"));
         }
         Ok(out.join("\n\n"))
     }
@@ -168,7 +168,7 @@ impl<'a> Options<'a> {
             None
         } else {
             self.masks()?;
-            Some(load.executed(&|a| self.blocks[&a], MaskOptions { early_stop: self.early_stop }))
+            Some(load.executed(&|a| self.blocks[&a], MaskOptions { early_stop: self.early_stop, ..MaskOptions::default() }))
         };
         Ok(load.cost().text(executed.as_ref(), Some(&MACHINE)))
     }

@@ -227,7 +227,7 @@ impl<'a> Stage<'a> {
             let (consts, sizes) = (&self.bound.binding().consts, &self.subject.sizes);
             size.eval(|s| consts.get(ir.size_name(s)).or_else(|| sizes.get(ir.size_name(s))).copied())
         };
-        let options = MaskOptions { early_stop: self.schedule.main.early_stop };
+        let options = MaskOptions { early_stop: self.schedule.main.early_stop, ..MaskOptions::default() };
         let loops = ir.walk().into_iter().filter(|&(_, op)| matches!(ir.ops[op].op, Op::For { .. }));
         let texts: Vec<String> =
             loops.map(|(_, op)| loop_masks(ir, op, &|axis| self.block(axis), &size, options).text(ir)).collect();
