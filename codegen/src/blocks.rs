@@ -5,7 +5,7 @@
 //! (`loop_order=interchanged`). So attention's queries and keys, and a matmul's rows, columns and contraction, get
 //! the names everyone uses, from the structure of the kernel alone.
 
-use flashtile_dsl::ir::{AxisId, AxisKind, Kernel, Op, OpId};
+use flashtile_dsl::ir::{AxisId, AxisKind, Kernel, Op, OpId, ProgramDim};
 
 use crate::schedule::BlockKnobs;
 
@@ -20,9 +20,25 @@ pub enum BlockKnob {
     K,
 }
 
+impl BlockKnob {
+    /// The knobs that mend rows which do not divide among the warps.
+    pub fn or_warps(self) -> &'static str {
+        match self {
+            BlockKnob::M => "block_m or warps",
+            BlockKnob::N => "block_n or warps",
+            BlockKnob::K => "block_k or warps",
+        }
+    }
+}
+
 /// The knob of `axis`, which is not one of single positions.
 pub fn knob(kernel: &Kernel, axis: AxisId) -> BlockKnob {
-    let grid: Vec<AxisId> = kernel.axes.iter().filter(|(_, a)| a.kind == AxisKind::Program).map(|(id, _)| id).collect();
+    // Not all axes of programs: a launch beside the main one may keep axes that its grid has not.
+    let tiled = kernel.grid().iter().filter_map(|dim| match dim {
+        ProgramDim::Tiles(axis) => Some(*axis),
+        ProgramDim::Each(_) => None,
+    });
+    let grid: Vec<AxisId> = tiled.collect();
     match grid.iter().position(|&a| a == axis) {
         Some(0) => BlockKnob::M,
         Some(_) => BlockKnob::N,

@@ -33,6 +33,18 @@ pub enum Error {
         /// Where.
         span: Span,
     },
+    /// Rows of a fragment do not divide among the warps.
+    #[error("`{name}` has {rows} rows, which are no multiple of 16 for each of {warps} warps: change {knobs}")]
+    Uneven {
+        /// The fragment.
+        name: String,
+        /// Its rows.
+        rows: u32,
+        /// Warps that compute.
+        warps: u32,
+        /// Knobs that mend it.
+        knobs: &'static str,
+    },
     /// The plan verifier refused the plan that was made: a bug in the compiler, not in the kernel.
     #[error("the compiler made a wrong plan (please report it): {}", .0.join("; "))]
     WrongPlan(Vec<String>),
@@ -65,6 +77,7 @@ impl Error {
         match self {
             Error::Illegal { reasons, .. } | Error::NoLegalSchedule { reasons, .. } => reasons,
             Error::Unsupported { .. } => vec![Reason::Unsupported { why }],
+            Error::Uneven { .. } => vec![Reason::knobs("warps", "block_n", why)],
             Error::Unbound(_) => vec![Reason::Kernel { why }],
             Error::WrongPlan(_)
             | Error::RefusedPlan(_)

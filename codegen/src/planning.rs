@@ -216,7 +216,14 @@ fn planned_launch(
         let reasons = reasons.into_iter().map(of_launch).collect();
         return Err(Error::Illegal { arch: arch.name, reasons });
     }
-    let plan = given.map_or_else(|| lower::lower(&normal, instance, schedule, meets, &assumed), Ok)?;
+    let plan = given.map_or_else(|| lower::lower(&normal, instance, schedule, meets, &assumed), Ok);
+    let plan = plan.map_err(|error| match error {
+        uneven @ Error::Uneven { .. } => {
+            let reasons = uneven.into_reasons().into_iter().map(of_launch).collect();
+            Error::Illegal { arch: arch.name, reasons }
+        }
+        other => other,
+    })?;
     let shared_bytes = plan.shared_bytes();
     if shared_bytes as usize > arch.shared_per_block {
         let have = arch.shared_per_block as u64;

@@ -109,3 +109,36 @@ fn knobs_of_launches_beside_are_drawn_and_most_of_them_are_legal() {
     }
     assert!(KNOBS.iter().filter(|knob| knob.scope == Scope::Launches).all(|knob| values(knob.name).is_empty()));
 }
+
+/// `prepare` keeps the axis of the rows of queries, which its grid has not: its rows are those of
+/// keys, and `block_m` is about them.
+#[test]
+fn block_m_of_a_launch_is_about_the_rows_of_its_own_grid() {
+    let made = generated(ROPE, "precompute=ab,prepare_0.block_m=32,prepare_0.warps=2,prepare_1.block_m=128");
+    let blocks: Vec<String> = made.launches.iter().map(|launch| format!("{:?}", launch.abi.grid.last())).collect();
+    let sizes = [", 32)", ", 128)", ", 64)"];
+    assert!(blocks.iter().zip(sizes).all(|(grid, size)| grid.contains(size)), "{blocks:?}");
+}
+
+#[test]
+fn rows_that_do_not_divide_among_the_warps_are_refused() {
+    const SWAPPED: &str = "pub fn swapped<T: Element, const D: usize>(
+        a: &Tensor<T, (M, D)>, b: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (N, M)>,
+    ) {
+        let (i, j) = program(tiles(M), tiles(N));
+        store(o, [j, i], dot(load(b, [j, ..]), load(a, [i, ..]).t()));
+    }";
+    let reasons = |block_n: u32| {
+        let schedule = format!("block_m=64,warps=4,block_n={block_n}").parse().expect("a schedule");
+        check(&instance(SWAPPED), &schedule, arch()).reasons
+    };
+    assert_eq!(reasons(64), []);
+    assert_eq!(reasons(128), []);
+    for block_n in [32, 96] {
+        let told = reasons(block_n);
+        assert!(matches!(&told[..], [Reason::Knobs { knob: "warps", .. }]), "{told:?}");
+        let said = told[0].to_string();
+        let rows = format!("has {block_n} rows, which are no multiple of 16 for each of 4 warps: change block_n or warps");
+        assert!(said.contains(&rows), "{said}");
+    }
+}

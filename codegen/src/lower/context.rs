@@ -7,6 +7,7 @@ use flashtile_dsl::analysis::index::{Symbol, Trend};
 use flashtile_dsl::ir::{AxisId, Kernel, OpId, Span, ValueId};
 
 use super::classify::Classes;
+use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{Expr, Guard, LoopId, MeetBy, Plan, Slot, Stmt, TileId, VarId};
 use crate::schedule::BlockKnobs;
@@ -120,4 +121,6 @@ pub(super) struct Lowering<'a> {
     pub program_counts: Vec<Expr>,
     /// What comes after the meeting of programs that walk parts.
     pub after_meeting: Option<AfterMeeting>,
+    /// The first fragment whose rows do not divide among the warps.
+    pub uneven: Option<Error>,
 }

@@ -107,6 +107,7 @@ pub fn lower(
         exchange: Exchange::default(),
         program_counts: Vec::new(),
         after_meeting: None,
+        uneven: None,
     };
     lowering.plan.programs = lowering.programs();
     lowering.block(kernel.body)?;
@@ -120,7 +121,7 @@ pub fn lower(
         lowering.plan.roles.push(Role { name: "all".into(), warps: schedule.warps, registers: None, body });
     }
     lowering.place_tiles();
-    Ok(lowering.plan)
+    lowering.uneven.map_or(Ok(lowering.plan), Err)
 }
 
 /// Bytes of each asynchronous or vector copy under the facts, or 0 for element by element.
@@ -209,6 +210,18 @@ impl Lowering<'_> {
 
     fn new_variable(&mut self, name: String, dims: &[Dim], integer: bool) -> VarId {
         let (shape, m_tiles, n_tiles) = self.shape(dims);
+        let rows = dims.first().filter(|_| matches!(shape, Shape::Row | Shape::Accumulator));
+        if let Some(dim) = rows
+            && self.padded(dim) != 16 * self.schedule.warps * m_tiles
+            && self.uneven.is_none()
+        {
+            let (rows, warps) = (self.padded(dim), self.schedule.warps);
+            let knobs = match dim {
+                Dim::Axis(axis) => blocks::knob(self.kernel, *axis).or_warps(),
+                Dim::Range(_) => "warps",
+            };
+            self.uneven = Some(Error::Uneven { name: name.clone(), rows, warps, knobs });
+        }
         self.plan.variables.push(Variable { name, storage: Storage::Fragment(shape), m_tiles, n_tiles, integer });
         self.plan.variables.len() - 1
     }
