@@ -48,6 +48,10 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
             let needs = "walk=descending takes the tiles of a loop in another order than the text";
             lower::why_not_descending(kernel).map(|why| Reason::text("walk", needs, Some(why)))
         }
+        "v_stages" => {
+            let needs = "v_stages needs a loop with two products or more, the last of which alone reads a streamed tile";
+            lower::last_operands(kernel).is_empty().then(|| Reason::text("v_stages", needs, None))
+        }
         _ => None,
     }
 }
@@ -144,6 +148,7 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> 
         s.ping_pong != PingPong::Off && groups < 2,
         Reason::knobs("ping_pong", "warps", "ping_pong takes two warpgroups or more"),
     );
+    refuse(s.v_stages > 8, Reason::not_between("v_stages", s.v_stages, 0, 8));
     refuse(!(1..=4).contains(&s.outer_stages), Reason::not_between("outer_stages", s.outer_stages, 1, 4));
     if let Some((producer, consumer)) = lower::register_split(s) {
         let fits = |n: u32| (24..=240).contains(&n) && n.is_multiple_of(8);

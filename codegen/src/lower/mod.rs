@@ -51,6 +51,7 @@ use crate::schedule::BlockKnobs;
 use classify::Classes;
 pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
+pub(crate) use pipeline::last_operands;
 pub use program::trip_trend;
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;

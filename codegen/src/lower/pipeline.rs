@@ -28,7 +28,7 @@
 //! end:        settle; release A, B
 //! ```
 
-use flashtile_dsl::ir::{AxisId, BlockId, OpId, ValueId};
+use flashtile_dsl::ir::{AxisId, BlockId, Kernel, Op, OpId, ValueId};
 
 use super::context::{Home, Lowering};
 use super::running_max;
@@ -88,6 +88,7 @@ impl Lowering<'_> {
     /// A ring for every tile that the loop streams.
     fn rings(&mut self, l: &Loop<'_>) -> Result<(), Error> {
         let ops = self.kernel.blocks[l.body].ops.clone();
+        let mut most = self.schedule.stages;
         for &op in &ops {
             let data = &self.kernel.ops[op];
             let streamed = self.classes.shared_loads.contains(&op) && data.op.operands().contains(&l.coordinate);
@@ -98,11 +99,18 @@ impl Lowering<'_> {
             if self.products_of(value, &ops).is_empty() && self.computed_uses(op, &ops).is_empty() {
                 return Err(self.unsupported(value, "a streamed tile that an inner loop reads"));
             }
-            let tile = self.new_ring(op, self.schedule.stages, Some((l.id, l.coordinate)))?;
+            let slots = match self.schedule.v_stages {
+                own if own > 0 && last_operand(self.kernel, l.body) == Some(value) => own,
+                _ => self.schedule.stages,
+            };
+            let tile = self.new_ring(op, slots, Some((l.id, l.coordinate)))?;
+            most = most.max(slots);
             self.homes.insert(value, Home::Tile(tile));
             self.slots_of.insert(value, Slot::Of(Iteration::Ahead(l.id, 0)));
         }
-        self.plan.loops[l.id].slots = self.schedule.stages;
+        // The verifier tries trip counts up to a multiple of this: slots of a ring are alike, so the
+        // longest ring has all cases.
+        self.plan.loops[l.id].slots = most;
         Ok(())
     }
 
@@ -266,10 +274,10 @@ impl Lowering<'_> {
     /// The loop of products alone: those of a step are issued while those of the step before run.
     fn lagged(&self, l: &Loop<'_>, first: Parts, step: Parts) -> Result<Vec<Stmt>, Error> {
         let tiles = self.streamed_operands(l, &step.tail);
-        if self.schedule.stages < 2 {
+        if tiles.iter().any(|&tile| self.plan.tiles[tile].slots < 2) {
             return Err(Error::unsupported(
-                "overlap=on in a loop of products with one slot of each tile, which the products of two steps would need",
-                "set stages=2, or overlap=off",
+                "overlap=on in a loop of products with one slot of a tile, which the products of two steps would need",
+                "set stages=2 and no v_stages, or overlap=off",
                 self.span,
             ));
         }
@@ -482,4 +490,32 @@ fn retime(stmts: &mut [Stmt], iteration: Iteration) {
             }
         }
     }
+}
+
+/// The tiles that the last products of loops alone read as their right operands (V), one for each
+/// loop that has such a tile.
+pub(crate) fn last_operands(kernel: &Kernel) -> Vec<ValueId> {
+    let walk = kernel.walk().into_iter();
+    let bodies = walk.filter_map(|(_, op)| match kernel.ops[op].op {
+        Op::For { body, .. } => Some(body),
+        _ => None,
+    });
+    bodies.filter_map(|body| last_operand(kernel, body)).collect()
+}
+
+/// The tile that the last product of a loop alone reads as its right operand, where a product before
+/// it reads another.
+fn last_operand(kernel: &Kernel, body: BlockId) -> Option<ValueId> {
+    let right = kernel.blocks[body].ops.iter().filter_map(|&op| match kernel.ops[op].op {
+        Op::Dot { b, .. } => match kernel.def(b) {
+            Some((_, Op::Transpose(x))) => Some(*x),
+            _ => Some(b),
+        },
+        _ => None,
+    });
+    let right: Vec<ValueId> = right.collect();
+    let (&last, before) = right.split_last()?;
+    let streamed = |(op, by): (OpId, &Op)| matches!(by, Op::Load { .. }) && kernel.blocks[body].ops.contains(&op);
+    let own = !before.is_empty() && !before.contains(&last);
+    (own && kernel.def(last).is_some_and(streamed)).then_some(last)
 }

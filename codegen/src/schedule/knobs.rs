@@ -17,7 +17,7 @@ use super::choice::{
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
-pub const SPACE_VERSION: u32 = 15;
+pub const SPACE_VERSION: u32 = 16;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -263,6 +263,8 @@ knobs! {
             "how tiles reach shared memory";
         stages: u32 = 2, [1, 2, 3, 4], [],
             "slots of each ring of streamed tiles";
+        v_stages: u32 = 0, [0, 1, 2, 3], [WGMMA],
+            "slots of the ring that the last product of a step alone reads (V); 0: as many as stages (wgmma)";
         swizzle: SharedLayout = SharedLayout::Xor, [], [WARP],
             "layout of tiles in shared memory";
         fragments: Fragments = Fragments::Paired, [], [WARP],

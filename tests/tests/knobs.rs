@@ -1,0 +1,78 @@
+//! What single knobs change in a plan, and where they are refused.
+
+use flashtile_codegen::{Arch, Facts, Instance, Mended, Schedule, Summary, check, plans};
+use flashtile_dsl::ir::{Binding, Elem, SourceText};
+
+const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
+const MATMUL: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
+const WGMMA: &str =
+    "tensor_op=wgmma,copy=tma,block_m=128,warps=8,block_n=64,persistent=static,min_blocks=1,producer_registers=40";
+
+fn hopper() -> &'static Arch {
+    Arch::named("sm_90a").expect("in the table")
+}
+
+fn instance(text: &str, head_dim: i64) -> Instance {
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+    let binding = Binding::new(&kernel, Elem::Bf16, kernel.size_named("D").map(|_| ("D", head_dim)));
+    Instance { facts: Facts::best(&kernel), kernel, binding }
+}
+
+fn schedule(knobs: &str) -> Schedule {
+    format!("{WGMMA},{knobs}").parse().unwrap_or_else(|error| panic!("{knobs}: {error}"))
+}
+
+/// The slots of the rings of K and of V.
+fn rings(knobs: &str) -> [u32; 2] {
+    let plans = plans(&instance(CAUSAL, 64), &schedule(knobs), hopper()).unwrap_or_else(|error| panic!("{knobs}: {error}"));
+    ["k", "v"].map(|name| {
+        let tile = plans[0].tiles.iter().find(|tile| tile.name.starts_with(name));
+        tile.unwrap_or_else(|| panic!("no tile {name} in {:?}", plans[0].tiles)).slots
+    })
+}
+
+#[test]
+fn v_has_as_many_slots_as_v_stages_says() {
+    assert_eq!(rings("stages=3"), [3, 3]);
+    assert_eq!(rings("stages=3,v_stages=2"), [3, 2]);
+    assert_eq!(rings("stages=2,v_stages=3"), [2, 3]);
+    assert_eq!(rings("stages=2,v_stages=1"), [2, 1]);
+}
+
+#[test]
+fn plans_with_two_lengths_of_rings_are_right_in_every_form_of_a_step() {
+    for overlap in ["off", "on"] {
+        for maximum in ["exact", "max_first", "optimistic"] {
+            for (stages, v_stages) in [(1, 2), (2, 1), (3, 1), (3, 2), (2, 4)] {
+                for turns in ["off", "products"] {
+                    let knobs = format!(
+                        "stages={stages},v_stages={v_stages},overlap={overlap},running_max={maximum},ping_pong={turns},walk=descending"
+                    );
+                    let reasons = check(&instance(CAUSAL, 64), &schedule(&knobs), hopper()).reasons;
+                    assert_eq!(reasons, [], "{knobs}");
+                }
+            }
+        }
+    }
+}
+
+/// What the knob is for: at wide heads a slot of V less is what makes a schedule fit.
+#[test]
+fn a_shorter_ring_of_v_frees_shared_memory_at_wide_heads() {
+    let of = |knobs: &str| check(&instance(CAUSAL, 256), &schedule(&format!("block_n=96,{knobs}")), hopper());
+    let (all, fewer) = (of("stages=2"), of("stages=2,v_stages=1"));
+    assert!(fewer.is_legal(), "{}", Summary::of(&fewer.reasons));
+    assert!(!all.is_legal() && all.reasons[0].mended() == Mended::BySeveral, "{:?}", all.reasons);
+}
+
+#[test]
+fn v_stages_is_refused_where_there_is_no_such_ring() {
+    let told =
+        |text: &str, schedule: &Schedule| Summary::all(&check(&instance(text, 64), schedule, hopper()).reasons).to_string();
+    let product = told(MATMUL, &schedule("block_k=64,v_stages=2"));
+    assert_eq!(product, "v_stages needs a loop with two products or more, the last of which alone reads a streamed tile");
+    let warp: Schedule = "v_stages=2".parse().expect("a schedule");
+    assert_eq!(told(CAUSAL, &warp), "v_stages=2 takes tensor_op=wgmma");
+    assert_eq!(told(CAUSAL, &schedule("v_stages=9")), "v_stages=9 is not between 0 and 8");
+}
