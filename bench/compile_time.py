@@ -3,17 +3,17 @@
     python3 bench/compile_time.py target/release/flashtile [OTHER ..]
 
 Each command line runs in turns for all programs, `--rounds` times, and the medians are printed as a
-table in Markdown, in milliseconds. A row is the time of a whole process, so that the start of a
-program is in all of them. `ranked` has no schedule: the cost model ranks the space, of more than 200
-schedules on sm_90a. PTX, machine code and the emulator are left out: NVRTC's time is not the
-compiler's.
+table in Markdown: milliseconds of CPU time, all threads together, which depend little on what else
+runs on the machine. A row is a whole process, so that the start of a program is in all of them.
+`ranked` has no schedule: the cost model ranks the whole space of the architecture. PTX, machine code
+and the emulator are left out: NVRTC's time is not the compiler's.
 """
 
 import argparse
 import json
+import resource
 import statistics
 import subprocess
-import time
 
 # The largest built-in kernel, and a schedule for each way to lower it.
 KERNEL = "causal_rope_attention"
@@ -43,11 +43,12 @@ def seconds(program, arch, emit, knobs):
     command = [program, "inspect", KERNEL, "--set", "D=128", "--dtype", "bf16", "--emit", emit, "--arch", arch]
     if knobs is not None:
         command += ["--schedule", whole(program, knobs)]
-    begin = time.monotonic()
+    begin = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-    return time.monotonic() - begin
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
 
 
 KNOWN = {}
@@ -71,7 +72,7 @@ def main():
     parser.add_argument("programs", nargs="+", help="the `flashtile` commands to compare")
     parser.add_argument("--rounds", type=int, default=9, help="runs of each command line")
     options = parser.parse_args()
-    print(f"| ms, median of {options.rounds} | {' | '.join(options.programs)} | last / first |")
+    print(f"| CPU ms, median of {options.rounds} | {' | '.join(options.programs)} | last / first |")
     print("| --- |" + " --- |" * (len(options.programs) + 1))
     for name, *what in rows():
         times = {program: [] for program in options.programs}
