@@ -12,6 +12,7 @@
 //! | `approximate` | ops whose approximate instruction errs by less than what they give is rounded by |
 //! | `unused` | constants that nothing names |
 //! | `running_max` | lazy forms of the running maximum of a streaming softmax |
+//! | `seen` | whether something after a loop sees the running maximum itself |
 //! | `computed`, `compute` | operands of products that are computed in shared memory; makes them |
 //! | `product` | matrix products and their operands |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
@@ -33,6 +34,7 @@ mod pipeline;
 mod product;
 mod program;
 mod running_max;
+mod seen;
 mod specialize;
 mod stream;
 mod unused;

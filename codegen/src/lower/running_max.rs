@@ -15,12 +15,13 @@
 //! stored as the state that they are. The reference may start from any value, such as an attention sink. One that may start as +inf
 //! is tested in every step, because the text makes NaN of the carried values then. Room: 2^64 where P is bf16 or f32 (its products and sums stay finite for |V| below 2^46), 2^15 for f16.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use flashtile_dsl::analysis::streaming::{Base, Form, Streaming, constant_fill};
+use flashtile_dsl::analysis::streaming::{Form, Streaming, constant_fill};
 use flashtile_dsl::ir::{BinaryOp, BlockId, Elem, Kernel, Op, OpId, ReduceOp, UnaryOp, ValueId};
 
 use super::context::{Home, Lowering};
+use super::seen::is_seen;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{Expr, Function, Guard, Operator, Prefix, Stmt, StmtOp, Storage, VarId, Variable};
@@ -93,114 +94,6 @@ fn license(kernel: &Kernel, id: OpId) -> Result<(), Option<String>> {
         true => Err(Some("something after the loop sees the maximum itself, not only quotients and m + ln(l)".into())),
         false => Ok(()),
     }
-}
-
-/// How a value after the loop depends on the references that carried values stand for. What does not depend on them is not listed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Dependence {
-    /// The reference of this number itself.
-    Reference(usize),
-    /// Something minus the reference.
-    Below(usize),
-    /// One reference minus another.
-    Move(usize, usize),
-    /// `exp(-reference)` times what does not depend on it.
-    Weight(usize),
-    /// `exp` of a move: what turns weights of the one reference into weights of the other.
-    Factor(usize, usize),
-    /// The logarithm of a weight.
-    Log(usize),
-}
-
-/// Whether something after the loop depends on which reference the carried values stand for.
-///
-/// Quotients of weights do not, and neither does a reference plus the logarithm of a weight. Weights may be added, and moved to
-/// another reference (`l * exp(m - max(m, sink))`). They may be made anew against a reference that is no less
-/// (`exp(sink - max(m, sink))`). `exp(sink - m)` may overflow where the maximum itself would not let it.
-fn is_seen(kernel: &Kernel, id: OpId, streaming: &Streaming) -> bool {
-    use Dependence::{Below, Factor, Log, Move, Reference, Weight};
-    let Op::For { part, body, .. } = kernel.ops[id].op else { unreachable!("asked about a loop") };
-    let results = &kernel.ops[id].results;
-    let mut base = None;
-    let mut known: HashMap<ValueId, Dependence> = HashMap::new();
-    for (form, &result) in streaming.forms.iter().zip(results) {
-        match form {
-            Form::RunningMaximum { .. } => drop(known.insert(result, Reference(known.len()))),
-            Form::RescaledSum { base: own, .. } if base.is_some_and(|b| b != *own) => return true,
-            Form::RescaledSum { base: own, .. } => base = Some(*own),
-            _ => {}
-        }
-    }
-    for (form, &result) in streaming.forms.iter().zip(results) {
-        if let Form::RescaledSum { maximum, .. } = form {
-            let Some(Reference(r)) = known.get(&results[*maximum]).copied() else { return true };
-            known.insert(result, Weight(r));
-        }
-    }
-    let mut references = results.len();
-    // What a reference is no less than.
-    let mut bounds: HashMap<usize, Vec<ValueId>> = HashMap::new();
-    let equal =
-        |a: ValueId, b: ValueId| a == b || matches!((kernel.def(a), kernel.def(b)), (Some((_, x)), Some((_, y))) if x == y);
-    for (block, op) in kernel.walk() {
-        let data = &kernel.ops[op];
-        if block == body || !data.op.operands().iter().any(|v| known.contains_key(v)) {
-            continue;
-        }
-        let of = |v: ValueId| known.get(&v).copied();
-        let found = match data.op {
-            // The state of a part is stored as it is.
-            Op::Store { value, .. } | Op::OfPart { value, .. } if part.is_some() && results.contains(&value) => continue,
-            Op::Unary(UnaryOp::VisibleOrZero, x) if matches!(of(x), Some(Reference(_))) => of(x),
-            Op::Unary(UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Ln | UnaryOp::Log2, x) => {
-                let Op::Unary(function, _) = data.op else { unreachable!("matched") };
-                let natural = matches!(function, UnaryOp::Exp | UnaryOp::Ln);
-                let exponential = matches!(function, UnaryOp::Exp | UnaryOp::Exp2);
-                match of(x) {
-                    _ if natural != (base == Some(Base::E)) => return true,
-                    Some(Below(r)) if exponential => Some(Weight(r)),
-                    Some(Move(from, to)) if exponential => Some(Factor(from, to)),
-                    Some(Weight(r)) if !exponential => Some(Log(r)),
-                    _ => return true,
-                }
-            }
-            Op::Binary(operation, a, b) => match (operation, of(a), of(b)) {
-                (BinaryOp::Max, Some(Reference(r)), None) | (BinaryOp::Max, None, Some(Reference(r))) => {
-                    let other = if known.contains_key(&a) { b } else { a };
-                    let bound = bounds.get(&r).into_iter().flatten().copied().chain([other]).collect();
-                    references += 1;
-                    bounds.insert(references, bound);
-                    Some(Reference(references))
-                }
-                (BinaryOp::Sub, None, Some(Reference(r)))
-                    if bounds.get(&r).is_some_and(|all| all.iter().any(|&x| equal(x, a))) =>
-                {
-                    Some(Below(r))
-                }
-                (BinaryOp::Sub, Some(Reference(from)), Some(Reference(to))) => Some(Move(from, to)),
-                (BinaryOp::Mul | BinaryOp::Div, Some(Weight(r)), None) | (BinaryOp::Mul, None, Some(Weight(r))) => {
-                    Some(Weight(r))
-                }
-                (BinaryOp::Mul, Some(Weight(r)), Some(Factor(from, to)))
-                | (BinaryOp::Mul, Some(Factor(from, to)), Some(Weight(r)))
-                    if r == from =>
-                {
-                    Some(Weight(to))
-                }
-                (BinaryOp::Add, Some(Weight(r)), Some(Weight(other))) if r == other => Some(Weight(r)),
-                (BinaryOp::Div | BinaryOp::DivOrZero, Some(Weight(r)), Some(Weight(other))) if r == other => None,
-                (BinaryOp::Add, Some(Reference(r)), Some(Log(other))) | (BinaryOp::Add, Some(Log(other)), Some(Reference(r)))
-                    if r == other =>
-                {
-                    None
-                }
-                _ => return true,
-            },
-            _ => return true,
-        };
-        known.extend(data.results.first().copied().zip(found));
-    }
-    false
 }
 
 /// The recurrence of a loop of the normalised kernel, if its maximum may be lazy.
