@@ -5,7 +5,7 @@ use flashtile_dsl::analysis::reach::Reach;
 use flashtile_dsl::ir::{AxisKind, Elem, Kernel, ProgramDim};
 
 use crate::abi::{Abi, Blocks, FoldedRows, GridDim, Scratch, SizeTerm};
-use crate::arch::{Arch, WARPGROUP};
+use crate::arch::Arch;
 use crate::artifact::{Legality, Resources};
 use crate::blocks;
 use crate::emit;
@@ -231,9 +231,9 @@ fn planned_launch(
     }
     let registers = estimate_registers(&plan);
     let threads = plan.threads();
-    let most = match lower::register_split(schedule) {
+    let most = match plan.computing().and_then(|role| role.registers) {
         _ if !plan.is_specialized() => 255,
-        Some((_, consumer)) => consumer,
+        Some(asked) => asked,
         None => (arch.registers_per_sm / (threads * schedule.min_blocks.max(1)) / 8 * 8).min(255),
     };
     if is_main && registers > most {
@@ -245,12 +245,8 @@ fn planned_launch(
         reasons.extend(wgmma_reasons(&plan, launched));
     }
     // What a block is launched with, before roles move registers from one to the other.
-    let launched = match lower::register_split(schedule) {
-        Some((producer, consumer)) if plan.is_specialized() => {
-            (producer * WARPGROUP + consumer * schedule.warps).div_ceil(WARPGROUP + schedule.warps)
-        }
-        _ => registers.min(255),
-    };
+    let asked: Option<u32> = plan.roles.iter().map(|role| Some(role.registers? * role.warps)).sum();
+    let launched = asked.map_or(registers.min(255), |asked| asked.div_ceil(threads / 32));
     let (blocks_per_sm, limit) = Resources::occupancy(arch, launched, shared_bytes, threads);
     reasons.extend(min_blocks_reason(schedule.min_blocks, shared_bytes, threads, arch));
     let predicted = Resources { shared_bytes, registers, threads, blocks_per_sm, limit };

@@ -27,6 +27,8 @@ pub struct RingBarriers {
     pub full: u32,
     /// Offset of the empty mbarriers.
     pub empty: u32,
+    /// Arrivals that hand a slot back: one of each warp that drains the ring.
+    pub arrivals: u32,
 }
 
 /// A variable of a state: every thread has its elements in pieces, and the pieces of one number lie side by side.
@@ -494,8 +496,6 @@ statements! {
     Barriers = "barriers" {
         /// Rings.
         rings: Vec<RingBarriers>,
-        /// Warps that hand slots back.
-        warps: u32,
     }
     /// A role's place in a ring.
     Ring = "ring" {

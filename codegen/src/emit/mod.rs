@@ -30,7 +30,7 @@ pub fn emit(head: &Head<'_>, launches: &[Emission<'_>]) -> Result<String, Error>
 fn entry(emission: &Emission<'_>) -> Result<String, Error> {
     let renderer = Renderer::shared()?;
     let (wrappers, completion) = (BTreeSet::new(), Completion::of(emission.plan));
-    let mut writer = Writer { e: emission, renderer, wrappers, line: None, depth: 1, producer: false, completion };
+    let mut writer = Writer { e: emission, renderer, wrappers, line: None, depth: 1, role: 0, completion };
     let mut body = String::new();
     if emission.plan.is_specialized() {
         body = writer.roles()?;

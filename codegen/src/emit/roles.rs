@@ -12,7 +12,7 @@ use super::writer::{BODY, Writer};
 use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::names;
-use crate::plan::{Expr, Iteration, Operator, Param, Stmt, StmtOp, TileId, WORK_SLOTS, any, effects};
+use crate::plan::{Expr, Iteration, Operator, Param, RoleKind, Stmt, StmtOp, TileId, WORK_SLOTS, any, effects};
 use crate::schedule::Persistent;
 
 impl Writer<'_> {
@@ -20,29 +20,47 @@ impl Writer<'_> {
     pub(super) fn roles(&mut self) -> Result<String, Error> {
         let plan = self.e.plan;
         self.wrappers.extend([Wrapper::Uniform, Wrapper::Mbarrier, Wrapper::PrefetchMap]);
-        let value = format!("uniform(threadIdx.x / {}) - 1", 32 * WARPGROUP);
+        let computing = plan.roles.iter().position(|role| role.kind == RoleKind::Consumers);
+        let computing = computing.expect("verified: one role computes");
+        let first_group = plan.warps_before(computing) / WARPGROUP;
+        let value = format!("uniform(threadIdx.x / {}) - {first_group}", 32 * WARPGROUP);
         let mut out = self.render(&Let { r#type: "int".into(), name: "group".into(), value })?;
-        let tiles = plan.tiles.iter().filter_map(|t| Some((t.slots, t.barriers?)));
-        let work = plan.work_ring.map(|at| (WORK_SLOTS, at));
-        let rings = tiles.chain(work).map(|(slots, at)| RingBarriers { slots, full: at, empty: at + 8 * slots }).collect();
-        out.push_str(&self.render(&Barriers { rings, warps: self.plan().computing_warps() })?);
+        out.push_str(&self.barriers()?);
         out.push_str(&self.meet_launches());
-        for role in &plan.roles {
-            self.producer = role.name == "producer";
-            let (condition, change) = if self.producer { ("group < 0", "dec") } else { ("group >= 0", "inc") };
-            self.depth += 1;
-            let body = if self.producer { self.one_warp(&role.body) } else { self.consumers(&role.body) };
-            self.depth -= 1;
-            let context = Role {
-                name: role.name.clone(),
-                condition: condition.into(),
-                registers: role.registers.unwrap_or(0),
-                change,
-                body: BODY.into(),
+        for (number, role) in plan.roles.iter().enumerate() {
+            self.role = number;
+            // Warpgroups are numbered from the first that computes.
+            let first = i64::from(plan.warps_before(number) / WARPGROUP) - i64::from(first_group);
+            let end = first + i64::from(role.warps / WARPGROUP);
+            let condition = match number {
+                0 => format!("group < {end}"),
+                _ if number + 1 == plan.roles.len() => format!("group >= {first}"),
+                _ => format!("group >= {first} && group < {end}"),
             };
+            self.depth += 1;
+            let (change, body) = match role.kind {
+                RoleKind::Producer => ("dec", self.one_warp(&role.body)),
+                RoleKind::All | RoleKind::Consumers => ("inc", self.consumers(&role.body)),
+            };
+            self.depth -= 1;
+            let context =
+                Role { name: role.name.clone(), condition, registers: role.registers.unwrap_or(0), change, body: BODY.into() };
             out.push_str(&self.nested(&context, body?)?);
         }
         Ok(out)
+    }
+
+    /// Makes the mbarriers of all rings ready.
+    fn barriers(&self) -> Result<String, Error> {
+        let plan = self.e.plan;
+        let tiles = plan.tiles.iter().enumerate();
+        let tiles = tiles.filter_map(|(ring, t)| Some((t.slots, t.barriers?, plan.ring_roles(ring))));
+        let work = plan.work_ring.map(|at| (WORK_SLOTS, at, plan.work_ring_roles()));
+        let ring = |(slots, full, roles)| {
+            let (empty, arrivals) = (full + 8 * slots, plan.arrivals(&roles));
+            RingBarriers { slots, full, empty, arrivals }
+        };
+        self.render(&Barriers { rings: tiles.chain(work).map(ring).collect() })
     }
 
     /// The producer is one warp, so that its control flow is uniform; one lane of it starts copies.
@@ -50,22 +68,26 @@ impl Writer<'_> {
         self.depth += 1;
         let text = self.producer_body(body);
         self.depth -= 1;
-        self.nested(&When { condition: "uniform(threadIdx.x / 32) == 0".into(), rare: false, body: BODY.into() }, text?)
+        let condition = format!("uniform(threadIdx.x / 32) == {}", self.plan().warps_before(self.role));
+        self.nested(&When { condition, rare: false, body: BODY.into() }, text?)
     }
 
     fn producer_body(&mut self, body: &[Stmt]) -> Result<String, Error> {
         self.wrappers.insert(Wrapper::Elect);
         let mut out = self.render(&Let { r#type: "bool".into(), name: "leader".into(), value: "elect()".into() })?;
-        for map in &self.e.plan.maps {
+        for (number, map) in self.e.plan.maps.iter().enumerate() {
+            if !any(body, &|op| matches!(op, StmtOp::Fill { map, .. } if *map == number)) {
+                continue;
+            }
             out.push_str(&format!("{}if (leader) prefetch_map(&{});\n", "  ".repeat(self.depth), map.name));
         }
-        out.push_str(&self.places(1)?);
+        out.push_str(&self.places()?);
         out.push_str(&self.block(body)?);
         Ok(out)
     }
 
     fn consumers(&mut self, body: &[Stmt]) -> Result<String, Error> {
-        let mut out = self.places(0)?;
+        let mut out = self.places()?;
         if any(body, &|op| *op == StmtOp::TakeTurn) {
             self.wrappers.insert(Wrapper::NamedBarrier);
             out.push_str(&self.render(&FirstTurn { groups: self.groups() })?);
@@ -75,10 +97,17 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    /// The role's place in every ring.
-    fn places(&self, phase: u32) -> Result<String, Error> {
+    /// The role's place in every ring that it uses. A slot is empty before it was ever full: the role
+    /// that fills it waits for the phase before the first.
+    fn places(&self) -> Result<String, Error> {
         let mut out = String::new();
-        for t in self.e.plan.tiles.iter().filter(|t| t.barriers.is_some()) {
+        for (ring, t) in self.e.plan.tiles.iter().enumerate().filter(|(_, t)| t.barriers.is_some()) {
+            let roles = self.e.plan.ring_roles(ring);
+            let phase = match (roles.fills.contains(&self.role), roles.drains.contains(&self.role)) {
+                (true, _) => 1,
+                (false, true) => 0,
+                (false, false) => continue,
+            };
             out.push_str(&self.render(&Ring { name: t.name.clone(), slots: t.slots, phase })?);
         }
         Ok(out)
@@ -192,7 +221,7 @@ impl Writer<'_> {
             return self.nested(&WorkStatic { programs, sizes, body: BODY.into() }, body);
         };
         let (empty, numbers, slots) = (full + 8 * WORK_SLOTS, full + 16 * WORK_SLOTS, WORK_SLOTS);
-        if self.producer {
+        if plan.work_ring_roles().fills.contains(&self.role) {
             return self.nested(&WorkDynamicProducer { programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body);
         }
         self.nested(&WorkDynamicConsumers { programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body)

@@ -64,8 +64,8 @@ pub(super) struct Writer<'a> {
     /// Line of the kernel text that the last `#line` named.
     pub(super) line: Option<u32>,
     pub(super) depth: usize,
-    /// Whether statements are those of the producer.
-    pub(super) producer: bool,
+    /// The role that statements are of.
+    pub(super) role: usize,
     /// How many groups each wait leaves in flight.
     pub(super) completion: Completion,
 }

@@ -48,7 +48,9 @@ use crate::arch::CopyOp;
 use crate::blocks;
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{Builtin, Expr, Function, LetType, Operator, Plan, Role, Shape, Stmt, StmtOp, Storage, VarId, Variable};
+use crate::plan::{
+    Builtin, Expr, Function, LetType, Operator, Plan, Role, RoleKind, Shape, Stmt, StmtOp, Storage, VarId, Variable,
+};
 use crate::schedule::BlockKnobs;
 use classify::Classes;
 pub(crate) use context::Meets;
@@ -121,7 +123,13 @@ pub fn lower(
         lowering.specialize(body)?;
     } else {
         let body = unused::drop_unused_constants(body, &lowering.plan);
-        lowering.plan.roles.push(Role { name: "all".into(), warps: schedule.warps, registers: None, body });
+        lowering.plan.roles.push(Role {
+            kind: RoleKind::All,
+            name: RoleKind::All.name().into(),
+            warps: schedule.warps,
+            registers: None,
+            body,
+        });
     }
     lowering.place_tiles();
     lowering.uneven.map_or(Ok(lowering.plan), Err)

@@ -10,7 +10,7 @@ use super::unused;
 use crate::abi::TensorMap;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
-use crate::plan::{Event, Expr, Guard, LoopId, OperandA, Operator, Role, Slot, Stmt, StmtOp, TileId};
+use crate::plan::{Event, Expr, Guard, LoopId, OperandA, Operator, Role, RoleKind, Slot, Stmt, StmtOp, TileId};
 use crate::schedule::{BlockKnobs, Persistent, SharedLayout};
 
 /// Registers of a multiprocessor's threads, in all (every architecture with `setmaxnreg` has as many).
@@ -99,14 +99,14 @@ impl Lowering<'_> {
         }
         let producer = self.image(&body)?;
         let registers = register_split(self.schedule);
-        let role = |this: &Self, name: &str, warps, registers, body: Vec<Stmt>| {
+        let role = |this: &Self, kind: RoleKind, warps, registers, body: Vec<Stmt>| {
             let body = unused::drop_unused_constants(body, &this.plan);
             let span = this.span;
             let body = if this.schedule.persistent == Persistent::Off { body } else { vec![Stmt::new(StmtOp::Work(body), span)] };
-            Role { name: name.into(), warps, registers, body }
+            Role { kind, name: kind.name().into(), warps, registers, body }
         };
-        let producer = role(self, "producer", WARPGROUP, registers.map(|r| r.0), producer);
-        let consumers = role(self, "consumers", self.schedule.warps, registers.map(|r| r.1), body);
+        let producer = role(self, RoleKind::Producer, WARPGROUP, registers.map(|r| r.0), producer);
+        let consumers = role(self, RoleKind::Consumers, self.schedule.warps, registers.map(|r| r.1), body);
         self.plan.roles.extend([producer, consumers]);
         Ok(())
     }

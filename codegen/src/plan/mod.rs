@@ -19,13 +19,14 @@
 //!   belongs to iteration `n`. Which tile an iteration visits is said by the loop alone ([`LoopInfo::tile`]): from the lowest up, or
 //!   from the highest down.
 //!
-//! A plan has one role, where all warps copy and compute, or two: a *producer* that fills rings and *consumers* that compute.
-//! Then
+//! A plan has one role, where all warps copy and compute, or several: *producers* that fill rings and
+//! *consumers* that compute. Each ring has one role that fills it and others that drain it, which
+//! its statements say (`rings.rs`). Then
 //!
 //! * a ring is first in, first out: `Fill` waits until the next slot is empty and starts a copy into it, `Acquire` waits until
 //!   the next slot is full, `Release` hands it back and goes on to the next. Each role has its own place in each ring, which it
 //!   keeps from program to program. A slot has two mbarriers: full (one arrival and the bytes of the copy) and empty (an arrival
-//!   of every consumer warp);
+//!   of every warp that drains the ring);
 //! * a `Dot` is asynchronous: it is issued as a group of its own, and reads its operands and writes
 //!   its accumulator until a `Wait` that names it returns;
 //! * `TakeTurn` and `PassTurn` hand a token round the warpgroups of the consumers. The first warpgroup has it at the start;
@@ -704,10 +705,36 @@ impl Stmt {
     }
 }
 
-/// What a group of warps of the block does.
+/// What a role is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RoleKind {
+    /// All warps of the block, which copy and compute.
+    All,
+    /// One warp that fills rings. It has a warpgroup of its own, because registers are moved between
+    /// warpgroups.
+    Producer,
+    /// Warpgroups that compute, each by itself, from what producers fill.
+    Consumers,
+}
+
+impl RoleKind {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, RoleKind); 3] =
+        [("all", RoleKind::All), ("producer", RoleKind::Producer), ("consumers", RoleKind::Consumers)];
+
+    /// The name in the text of a plan.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, kind)| *kind == self).map(|(name, _)| *name).expect("each has a row")
+    }
+}
+
+/// What a group of warps of the block does. Roles have their warps in order: those of the first role
+/// are the first of the block.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Role {
-    /// `all` where every warp copies and computes.
+    /// What it is for.
+    pub kind: RoleKind,
+    /// Its own name; that of the kind if it needs none.
     pub name: String,
     /// Number of warps.
     pub warps: u32,
@@ -715,6 +742,16 @@ pub struct Role {
     pub registers: Option<u32>,
     /// Statements.
     pub body: Vec<Stmt>,
+}
+
+impl Role {
+    /// Warps that do what the role does: a producer is one.
+    pub fn acting_warps(&self) -> u32 {
+        match self.kind {
+            RoleKind::Producer => 1,
+            RoleKind::All | RoleKind::Consumers => self.warps,
+        }
+    }
 }
 
 /// A plan.
@@ -818,7 +855,7 @@ impl Parts {
         let narrowest = read.chain(written).min().unwrap_or(4) as u32;
         let width = 16 / narrowest;
         let per_row = t.columns / width;
-        let threads = plan.roles.last().map_or(32, |r| 32 * r.warps);
+        let threads = plan.computing().map_or(32, |r| 32 * r.warps);
         let per_thread = (t.rows * per_row).div_ceil(threads);
         Self { rows: t.rows, width, per_row, threads, per_thread, batch: per_thread.clamp(1, 2) }
     }
@@ -846,9 +883,19 @@ impl Plan {
         tiles.chain(barriers).chain(self.work_ring.map(|at| at + WORK_RING_BYTES)).chain(state).max().unwrap_or(0)
     }
 
+    /// The role that computes: rows are shared by its warps.
+    pub fn computing(&self) -> Option<&Role> {
+        self.roles.iter().find(|role| role.kind != RoleKind::Producer)
+    }
+
+    /// Warps of the roles before one.
+    pub fn warps_before(&self, role: usize) -> u32 {
+        self.roles[..role].iter().map(|r| r.warps).sum()
+    }
+
     /// Warps of a block that compute.
     pub fn computing_warps(&self) -> u32 {
-        self.roles.last().map_or(0, |role| role.warps)
+        self.computing().map_or(0, |role| role.warps)
     }
 
     /// Threads of a block that compute.
@@ -867,9 +914,9 @@ impl Plan {
         self.copy != CopyOp::Sync
     }
 
-    /// Whether a producer fills the rings.
+    /// Whether producers fill the rings.
     pub fn is_specialized(&self) -> bool {
-        self.roles.len() > 1
+        self.roles.iter().any(|role| role.kind != RoleKind::All)
     }
 
     /// Threads of a block.

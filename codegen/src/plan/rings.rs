@@ -31,6 +31,11 @@ impl Plan {
         RingRoles { fills: roles(&fills), drains: roles(&drains) }
     }
 
+    /// Arrivals that hand a slot of a ring back: one of each warp that drains it.
+    pub fn arrivals(&self, ring: &RingRoles) -> u32 {
+        ring.drains.iter().map(|&role| self.roles[role].acting_warps()).sum()
+    }
+
     /// The roles that use the ring of program numbers: the first takes programs for all others.
     pub fn work_ring_roles(&self) -> RingRoles {
         RingRoles { fills: vec![0], drains: (1..self.roles.len()).collect() }

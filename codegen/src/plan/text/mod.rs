@@ -22,7 +22,7 @@
 //!   var NAME: SHAPE [int] M_TILES x N_TILES
 //!   loop NAME: E .. E, full E .. E, ascending|descending from E, N slots[, single positions]
 //!   meeting by semaphore|cluster: N parts, part NAME, group E, memory NAME, N bytes a thread at OFFSET
-//! role NAME: N warps[, N registers]
+//! role all|producer|consumers[ NAME]: N warps[, N registers]
 //!   STATEMENT..
 //! ```
 //!

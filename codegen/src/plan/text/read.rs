@@ -4,7 +4,7 @@ use flashtile_dsl::ir::{ReduceOp, SourceText, Span};
 
 use super::super::{
     Atom, Computed, Event, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, LoopInfo, Meeting,
-    OperandA, Plan, Role, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable,
+    OperandA, Plan, Role, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable,
 };
 use super::error::TextError;
 use super::lexer::{Line, Token};
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
             self.plan.roles.push(role);
         }
         if self.plan.roles.is_empty() {
-            return Err(wrong(first, "the plan has no role: a line `role NAME: N warps` begins one".into()));
+            return Err(wrong(first, "the plan has no role: a line `role all: N warps` begins one".into()));
         }
         Ok(())
     }
@@ -95,7 +95,12 @@ impl<'a> Reader<'a> {
     fn role(&self, line: &'a Line) -> Read<Role> {
         let mut c = self.cursor(line);
         c.words("role")?;
-        let name = c.name("the name of a role")?.to_owned();
+        let kind = c.one_of(&RoleKind::ALL)?;
+        let name = match c.peek() {
+            Some(Token::Name(_)) => c.name("the name of a role")?,
+            _ => kind.name(),
+        };
+        let name = name.to_owned();
         c.mark(":")?;
         let warps = c.number()?;
         c.words("warps")?;
@@ -107,7 +112,7 @@ impl<'a> Reader<'a> {
             None
         };
         c.end()?;
-        Ok(Role { name, warps, registers, body: Vec::new() })
+        Ok(Role { kind, name, warps, registers, body: Vec::new() })
     }
 
     /// A line that says something of the whole plan.

@@ -25,7 +25,9 @@ impl Plan {
         writer.head();
         for role in &self.roles {
             let registers = role.registers.map(|n| format!(", {n} registers")).unwrap_or_default();
-            writer.put(&format!("role {}: {} warps{registers}", role.name, role.warps));
+            let kind = role.kind.name();
+            let name = if role.name == kind { String::new() } else { format!(" {}", role.name) };
+            writer.put(&format!("role {kind}{name}: {} warps{registers}", role.warps));
             writer.inner(&role.body);
         }
         writer.out

@@ -9,7 +9,7 @@ use crate::plan::{Guard, MeetBy, Plan, Stmt, StmtOp, Storage, VarId};
 
 /// The faults of a part.
 pub(super) fn faults(plan: &Plan, part: u32) -> Faults {
-    let Some(role) = plan.roles.last() else { return Faults::default() };
+    let Some(role) = plan.computing() else { return Faults::default() };
     let mut walk = Walk {
         plan,
         part,

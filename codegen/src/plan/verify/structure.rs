@@ -9,7 +9,7 @@ use super::fault::Faults;
 use crate::arch::WARPGROUP;
 use crate::plan::{
     Atom, Builtin, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan,
-    Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, WORK_RING_BYTES,
+    RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, WORK_RING_BYTES,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -17,8 +17,8 @@ use crate::schedule::{Persistent, SharedLayout};
 pub(super) fn faults(plan: &Plan) -> Faults {
     let mut check = Check { plan, faults: Faults::default(), branch: false, work: false, producer: false };
     check.declarations();
-    for (number, role) in plan.roles.iter().enumerate() {
-        check.producer = plan.is_specialized() && number == 0;
+    for role in &plan.roles {
+        check.producer = role.kind == RoleKind::Producer;
         check.block(&role.body);
     }
     check.faults
@@ -52,20 +52,7 @@ impl Check<'_> {
     /// Places in shared memory lie apart.
     fn declarations(&mut self) {
         let plan = self.plan;
-        if plan.roles.is_empty() || plan.roles.len() > 2 {
-            self.fault("a plan has one role, or a producer and consumers");
-        }
-        if let [producer, consumers] = &plan.roles[..] {
-            if (producer.name.as_str(), producer.warps) != ("producer", WARPGROUP) {
-                self.fault(format!("the first of two roles is `producer`, of {WARPGROUP} warps"));
-            }
-            let whole = consumers.warps.is_multiple_of(WARPGROUP) && (WARPGROUP..=28).contains(&consumers.warps);
-            if consumers.name != "consumers" || !whole {
-                self.fault(format!(
-                    "the second of two roles is `consumers`, of whole warpgroups of {WARPGROUP} warps, 28 at most"
-                ));
-            }
-        }
+        self.roles();
         let asked = plan.roles.iter().filter_map(|role| role.registers);
         if asked.into_iter().any(|n| !n.is_multiple_of(8) || !(24..=256).contains(&n)) {
             self.fault("registers that a role asks for are no multiple of 8 from 24 to 256");
@@ -93,6 +80,48 @@ impl Check<'_> {
         }
         if (plan.work == Persistent::Dynamic) != plan.work_ring.is_some() {
             self.fault("programs are handed over by a ring if and only if blocks take them dynamically");
+        }
+    }
+
+    /// All warps are one role, or some produce what others consume; every ring is filled by one role.
+    fn roles(&mut self) {
+        let plan = self.plan;
+        match &plan.roles[..] {
+            [all] if all.kind == RoleKind::All => {}
+            [producers @ .., consumers] if consumers.kind == RoleKind::Consumers && !producers.is_empty() => {
+                if producers.iter().any(|role| role.kind != RoleKind::Producer) {
+                    self.fault("the roles before the consumers are producers");
+                }
+            }
+            _ => self.fault("a plan has a role of all warps, or producers and then consumers"),
+        }
+        for (number, role) in plan.roles.iter().enumerate() {
+            let groups = role.warps / WARPGROUP;
+            let whole = groups > 0 && role.warps.is_multiple_of(WARPGROUP);
+            match role.kind {
+                RoleKind::Producer if !whole || groups != 1 => {
+                    self.fault(format!("the role {} is a producer, which has {WARPGROUP} warps", role.name));
+                }
+                RoleKind::Consumers if !whole => {
+                    self.fault(format!("the warps of the role {} are no whole warpgroups of {WARPGROUP} warps", role.name));
+                }
+                _ => {}
+            }
+            if plan.roles[..number].iter().any(|other| other.name == role.name) {
+                self.fault(format!("two roles are called {}", role.name));
+            }
+        }
+        let asks = plan.roles.iter().filter(|role| role.registers.is_some()).count();
+        if asks > 0 && asks < plan.roles.len() {
+            self.fault("some roles ask for registers and some do not: what is left for those is not known");
+        }
+        if plan.threads() > 1024 {
+            self.fault("a block has more than 1024 threads");
+        }
+        for (ring, tile) in plan.tiles.iter().enumerate() {
+            if plan.ring_roles(ring).fills.len() > 1 {
+                self.fault(format!("{} is filled by two roles: each role has its own place in a ring", tile.name));
+            }
         }
     }
 

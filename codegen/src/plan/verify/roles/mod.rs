@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::fault::Faults;
 use crate::arch::WARPGROUP;
 use crate::plan::cases::{Place, trip_counts};
-use crate::plan::{Completion, LoopId, Plan, RingRoles, Role, Stmt, StmtOp};
+use crate::plan::{Completion, LoopId, Plan, RingRoles, RoleKind, Stmt, StmtOp};
 use crate::schedule::Persistent;
 use machine::{Machine, Part};
 use trace::{Act, Setting, Tracer};
@@ -52,11 +52,6 @@ pub(super) struct Roles<'a> {
     programs: BTreeMap<ProgramKey, Vec<(u32, Act)>>,
     /// Statements that have no place in a role.
     misplaced: Faults,
-}
-
-/// Whether it fills rings, and computes nothing.
-fn fills_rings(role: &Role) -> bool {
-    role.name == "producer"
 }
 
 impl<'a> Roles<'a> {
@@ -114,7 +109,7 @@ impl<'a> Roles<'a> {
         let mut parts = Vec::new();
         for (number, role) in plan.roles.iter().enumerate() {
             let mut acts = self.trace(number, case);
-            let (name, groups) = if fills_rings(role) {
+            let (name, groups) = if role.kind == RoleKind::Producer {
                 (format!("the {}", role.name), 1)
             } else {
                 hazards::hazards(plan, &acts, &mut faults);
