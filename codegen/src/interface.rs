@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use flashtile_dsl::ir::{Kernel, Op, ParamId};
 
-use crate::plan::{InputSource, Plan, Stmt, StmtOp};
+use crate::plan::{Plan, Stmt};
 
 /// Names of tensors.
 #[derive(Default)]
@@ -42,22 +42,10 @@ fn of_kernel(kernel: &Kernel) -> Tensors<'_> {
 
 fn collect<'a>(plan: &'a Plan, body: &'a [Stmt], found: &mut Tensors<'a>) {
     for stmt in body {
-        match &stmt.op {
-            StmtOp::Copy { from, .. } | StmtOp::Load { from, .. } => drop(found.loaded.insert(&from.tensor)),
-            StmtOp::Compute { inputs, .. } => {
-                for input in inputs {
-                    match &input.from {
-                        InputSource::Tile(..) => {}
-                        InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => {
-                            found.loaded.insert(&from.tensor);
-                        }
-                    }
-                }
-            }
-            StmtOp::Fill { map, .. } => found.loaded.extend(plan.maps.get(*map).map(|map| map.tensor.as_str())),
-            StmtOp::Store { to, .. } => drop(found.stored.insert(&to.tensor)),
-            _ => {}
-        }
+        let uses = stmt.op.uses();
+        found.loaded.extend(uses.loads.iter().map(|from| from.tensor.as_str()));
+        found.loaded.extend(uses.map.and_then(|map| plan.maps.get(map)).map(|map| map.tensor.as_str()));
+        found.stored.extend(uses.stores.iter().map(|to| to.tensor.as_str()));
         stmt.op.bodies().into_iter().for_each(|body| collect(plan, body, found));
     }
 }

@@ -218,20 +218,15 @@ impl<'a> Counter<'a> {
             }
             StmtOp::Let { .. } | StmtOp::Commit | StmtOp::Wait(_) => Self::instructions(2.0),
             StmtOp::Fill { tile, map, .. } => self.filled(&self.plan.tiles[*tile], *map),
-            StmtOp::Acquire { .. }
-            | StmtOp::Release(_)
-            | StmtOp::Advance(_)
-            | StmtOp::ReleaseBefore(_)
-            | StmtOp::TakeTurn
-            | StmtOp::PassTurn => Self::instructions(4.0),
             StmtOp::SaveState(variables) | StmtOp::LoadState { to: variables, .. } => {
                 let elements: f64 = variables.iter().map(|&v| self.elements(v)).sum();
                 let shared = if self.plan.meeting.as_ref().is_some_and(|m| m.by == MeetBy::Cluster) { elements } else { 0.0 };
                 Units { issue: elements / 4.0, shared, ..Units::default() }
             }
-            // What meeting takes is not of the multiprocessor's units: see `meeting_cycles`.
-            StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => Self::instructions(4.0),
             StmtOp::When { .. } | StmtOp::Loop { .. } | StmtOp::Step { .. } | StmtOp::Work(_) => unreachable!("walked by block"),
+            // Rings, turns and meetings: a few instructions. What meeting takes beside them is not of the
+            // multiprocessor's units: see `meeting_cycles`.
+            _ => Self::instructions(4.0),
         }
     }
 

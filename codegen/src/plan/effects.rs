@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Expr, Guard, InputSource, OperandA, Plan, Stmt, StmtOp, VarId};
+use super::{Expr, Plan, Stmt, VarId};
 
 /// Names that statements read and write.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -40,92 +40,23 @@ impl Effects {
     }
 }
 
-/// The effects of a statement, those of nested ones included. Tiles in shared memory are not among them: rings order these.
+/// The effects of a statement, those of nested ones included. Tiles in shared memory are not among
+/// them: rings order these.
 pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
-    let name = |v: VarId| plan.variables[v].name.clone();
+    let name = |&v: &VarId| plan.variables[v].name.clone();
     let mut found = Effects::default();
-    let nested = |found: &mut Effects, body: &[Stmt]| {
-        for stmt in body {
-            found.join(effects(plan, stmt));
-        }
-    };
     stmt.op.expressions().into_iter().for_each(|e| found.read_expression(e));
-    match &stmt.op {
-        StmtOp::Let { name, .. } => drop(found.writes.insert(name.clone())),
-        StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } => drop(found.writes.insert(name(*to))),
-        StmtOp::Reduce { to, from, .. } => {
-            found.reads.insert(name(*from));
-            found.writes.insert(name(*to));
-        }
-        StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => {
-            found.reads.insert(name(*v));
-            found.writes.insert(name(*v));
-        }
-        StmtOp::LoadFragments { to, .. } => drop(found.writes.insert(name(*to))),
-        StmtOp::Dot { acc, zero, a, .. } => {
-            if let OperandA::Packed(v) = a {
-                found.reads.insert(name(*v));
-            }
-            if !zero {
-                found.reads.insert(name(*acc));
-            }
-            found.writes.insert(name(*acc));
-        }
-        StmtOp::Stage { from, .. } => drop(found.reads.insert(name(*from))),
-        StmtOp::Compute { inputs, .. } => {
-            if inputs.iter().any(|input| !matches!(input.from, InputSource::Tile(..))) {
-                found.reads.insert(MEMORY.to_owned());
-            }
-        }
-        StmtOp::Load { to, .. } => {
-            found.reads.insert(MEMORY.to_owned());
-            found.writes.insert(name(*to));
-        }
-        StmtOp::Store { variable, .. } => {
-            found.reads.extend(variable.map(name));
-            found.writes.insert(MEMORY.to_owned());
-        }
-        StmtOp::When { guard, body, otherwise } => {
-            match guard {
-                Guard::Vote { flag, .. } => found.writes.extend(flag.map(name)),
-                Guard::Flag(v) => drop(found.reads.insert(name(*v))),
-                Guard::Exists(_) | Guard::Cut(_) | Guard::OneLeft(_) | Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => {}
-            }
-            nested(&mut found, body);
-            nested(&mut found, otherwise);
-        }
-        StmtOp::Loop { body, .. } | StmtOp::Step { body, .. } | StmtOp::Work(body) => nested(&mut found, body),
-        StmtOp::SaveState(from) => {
-            found.reads.extend(from.iter().map(|&v| name(v)));
-            found.writes.insert(MEMORY.to_owned());
-            meeting(plan, &mut found);
-        }
-        StmtOp::LoadState { to, .. } => {
-            found.reads.insert(MEMORY.to_owned());
-            found.writes.extend(to.iter().map(|&v| name(v)));
-            meeting(plan, &mut found);
-        }
-        StmtOp::AwaitPart | StmtOp::PassPart => meeting(plan, &mut found),
-        StmtOp::Copy { .. }
-        | StmtOp::Fill { .. }
-        | StmtOp::ClusterBarrier
-        | StmtOp::Commit
-        | StmtOp::Wait(_)
-        | StmtOp::Barrier
-        | StmtOp::Acquire { .. }
-        | StmtOp::Release(_)
-        | StmtOp::Advance(_)
-        | StmtOp::ReleaseBefore(_)
-        | StmtOp::TakeTurn
-        | StmtOp::PassTurn => {}
-    }
-    found
-}
-
-/// The names that say where programs meet.
-fn meeting(plan: &Plan, found: &mut Effects) {
-    if let Some(meeting) = &plan.meeting {
+    let uses = stmt.op.uses();
+    found.reads.extend(uses.reads.iter().map(name));
+    found.writes.extend(uses.writes.iter().map(name).chain(uses.declares.map(str::to_owned)));
+    found.reads.extend(uses.reads_memory().then(|| MEMORY.to_owned()));
+    found.writes.extend(uses.writes_memory().then(|| MEMORY.to_owned()));
+    if let Some(meeting) = plan.meeting.as_ref().filter(|_| uses.meets) {
         found.reads.insert(meeting.part.clone());
         found.read_expression(&meeting.group);
     }
+    for stmt in stmt.op.bodies().into_iter().flatten() {
+        found.join(effects(plan, stmt));
+    }
+    found
 }

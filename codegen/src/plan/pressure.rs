@@ -133,34 +133,6 @@ impl Liveness<'_> {
                 self.borders.push(self.at);
             }
             match &stmt.op {
-                StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. } => {
-                    let own = &self.plan.variables[*to].name;
-                    let mut keeps = false;
-                    value.visit(&mut |e| keeps |= matches!(e, Expr::Element(name, _) if name == own));
-                    self.reads(value);
-                    self.write(*to, keeps);
-                }
-                StmtOp::Reduce { to, from, .. } => {
-                    self.read(*from);
-                    self.write(*to, false);
-                }
-                StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.read(*v),
-                StmtOp::LoadFragments { to, .. } | StmtOp::Load { to, .. } => self.write(*to, false),
-                StmtOp::Dot { acc, a, zero, .. } => {
-                    if let OperandA::Packed(v) = a {
-                        // Read while the accumulator is written.
-                        self.read(*v);
-                        self.ranges[*v].last_mut().expect("just read").1 += 1;
-                    }
-                    self.write(*acc, !zero);
-                }
-                StmtOp::Stage { from, .. } => self.read(*from),
-                StmtOp::Store { value, variable, .. } => {
-                    self.reads(value);
-                    if let Some(v) = variable {
-                        self.read(*v);
-                    }
-                }
                 StmtOp::When { guard, body, otherwise } => {
                     let Guard::Vote { condition, .. } = guard else {
                         self.block(body);
@@ -183,29 +155,29 @@ impl Liveness<'_> {
                     }
                 }
                 StmtOp::Step { body, .. } | StmtOp::Work(body) => self.block(body),
-                StmtOp::Compute { to, inputs, shared } => {
-                    to.iter().for_each(|t| self.reads(&t.value));
-                    shared.iter().for_each(|s| self.reads(&s.value));
-                    self.computing.push((self.at, compute_registers(self.plan, to, inputs)));
-                }
-                StmtOp::SaveState(from) => from.iter().for_each(|&v| self.read(v)),
-                StmtOp::LoadState { to, .. } => to.iter().for_each(|&v| self.write(v, false)),
-                StmtOp::Let { .. }
-                | StmtOp::AwaitPart
-                | StmtOp::PassPart
-                | StmtOp::ClusterBarrier
-                | StmtOp::Copy { .. }
-                | StmtOp::Commit
-                | StmtOp::Wait(_)
-                | StmtOp::Barrier
-                | StmtOp::Fill { .. }
-                | StmtOp::Acquire { .. }
-                | StmtOp::Release(_)
-                | StmtOp::Advance(_)
-                | StmtOp::ReleaseBefore(_)
-                | StmtOp::TakeTurn
-                | StmtOp::PassTurn => {}
+                op => self.simple(op),
             }
+        }
+    }
+
+    /// A statement that holds no others.
+    fn simple(&mut self, op: &StmtOp) {
+        let (expressions, uses) = (op.expressions(), op.uses());
+        expressions.iter().for_each(|e| self.reads(e));
+        uses.reads.iter().for_each(|&v| self.read(v));
+        if let StmtOp::Dot { a: OperandA::Packed(v), .. } = op {
+            // Read while the accumulator is written.
+            self.ranges[*v].last_mut().expect("just read").1 += 1;
+        }
+        for &v in &uses.writes {
+            let own = &self.plan.variables[v].name;
+            let mut keeps = uses.reads.contains(&v);
+            let mut look = |e: &Expr| keeps |= matches!(e, Expr::Element(name, _) if name == own);
+            expressions.iter().for_each(|e| e.visit(&mut look));
+            self.write(v, keeps);
+        }
+        if let StmtOp::Compute { to, inputs, .. } = op {
+            self.computing.push((self.at, compute_registers(self.plan, to, inputs)));
         }
     }
 }

@@ -85,98 +85,121 @@ expressions! {
     expressions_mut, (&mut), iter_mut
 }
 
+/// What a statement does to what it names. Expressions are beside it ([`StmtOp::expressions`]).
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Uses<'a> {
+    /// Variables that it reads, but for those whose elements are in expressions.
+    pub reads: Vec<VarId>,
+    /// Variables that it writes. What it keeps something of it also reads.
+    pub writes: Vec<VarId>,
+    /// The constant that it declares.
+    pub declares: Option<&'a str>,
+    /// Tiles in shared memory that it reads, writes or hands on, each with the slot if it names one.
+    pub tiles: Vec<(TileId, Slot)>,
+    /// What it waits for.
+    pub events: &'a [Event],
+    /// Tiles of tensors that it reads.
+    pub loads: Vec<&'a GlobalTile>,
+    /// Tiles of tensors that it writes.
+    pub stores: Vec<&'a GlobalTile>,
+    /// The tensor map that it reads through.
+    pub map: Option<usize>,
+    /// Whether it reads the state of a part.
+    pub loads_state: bool,
+    /// Whether it writes the state of a part.
+    pub saves_state: bool,
+    /// Whether it names where programs meet.
+    pub meets: bool,
+}
+
+impl Uses<'_> {
+    /// Whether it reads global memory.
+    pub fn reads_memory(&self) -> bool {
+        !self.loads.is_empty() || self.map.is_some() || self.loads_state
+    }
+
+    /// Whether it writes global memory.
+    pub fn writes_memory(&self) -> bool {
+        !self.stores.is_empty() || self.saves_state
+    }
+}
+
 impl StmtOp {
-    /// The tiles in shared memory that it reads, writes or hands on, each with the slot if it names
-    /// one.
-    pub fn tiles(&self) -> Vec<(TileId, Slot)> {
+    /// What it does to what it names.
+    pub(crate) fn uses(&self) -> Uses<'_> {
+        let none = Uses::default();
         match self {
-            StmtOp::Copy { tile, slot, .. }
-            | StmtOp::Fill { tile, slot, .. }
-            | StmtOp::Acquire { tile, slot }
-            | StmtOp::LoadFragments { tile, slot, .. } => vec![(*tile, *slot)],
-            StmtOp::Stage { tile, .. } | StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
-                vec![(*tile, Slot::Only)]
+            StmtOp::Let { name, .. } => Uses { declares: Some(name), ..none },
+            StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } => Uses { writes: vec![*to], ..none },
+            StmtOp::Reduce { to, from, .. } => Uses { reads: vec![*from], writes: vec![*to], ..none },
+            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Uses { reads: vec![*v], writes: vec![*v], ..none },
+            StmtOp::Copy { tile, slot, from } => Uses { tiles: vec![(*tile, *slot)], loads: vec![from], ..none },
+            StmtOp::Fill { tile, slot, map, .. } => Uses { tiles: vec![(*tile, *slot)], map: Some(*map), ..none },
+            StmtOp::Acquire { tile, slot } => Uses { tiles: vec![(*tile, *slot)], ..none },
+            StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
+                Uses { tiles: vec![(*tile, Slot::Only)], ..none }
+            }
+            StmtOp::LoadFragments { to, tile, slot } => Uses { writes: vec![*to], tiles: vec![(*tile, *slot)], ..none },
+            StmtOp::Stage { tile, from } => Uses { reads: vec![*from], tiles: vec![(*tile, Slot::Only)], ..none },
+            StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
+                let mut uses = Uses { writes: vec![*acc], tiles: vec![(*b, *b_slot)], ..none };
+                match a {
+                    OperandA::Tile(tile, slot) => uses.tiles.insert(0, (*tile, *slot)),
+                    OperandA::Packed(v) => uses.reads.push(*v),
+                }
+                uses.reads.extend((!zero).then_some(*acc));
+                uses
             }
             StmtOp::Compute { to, inputs, .. } => {
-                let read = inputs.iter().filter_map(|input| match input.from {
-                    InputSource::Tile(tile, slot) => Some((tile, slot)),
-                    InputSource::Matrix(_) | InputSource::Row(_) | InputSource::Column(_) => None,
-                });
-                to.iter().map(|computed| (computed.tile, computed.slot)).chain(read).collect()
+                let mut uses = Uses { tiles: to.iter().map(|made| (made.tile, made.slot)).collect(), ..none };
+                for input in inputs {
+                    match &input.from {
+                        InputSource::Tile(tile, slot) => uses.tiles.push((*tile, *slot)),
+                        InputSource::Matrix(from) | InputSource::Row(from) | InputSource::Column(from) => {
+                            uses.loads.push(from);
+                        }
+                    }
+                }
+                uses
             }
-            StmtOp::Dot { a, b, b_slot, .. } => match a {
-                OperandA::Tile(tile, slot) => vec![(*tile, *slot), (*b, *b_slot)],
-                OperandA::Packed(_) => vec![(*b, *b_slot)],
-            },
+            StmtOp::Load { to, from } => Uses { writes: vec![*to], loads: vec![from], ..none },
+            StmtOp::Store { to, variable, .. } => Uses { reads: variable.iter().copied().collect(), stores: vec![to], ..none },
+            StmtOp::When { guard: Guard::Vote { flag, .. }, .. } => Uses { writes: flag.iter().copied().collect(), ..none },
+            StmtOp::When { guard: Guard::Flag(v), .. } => Uses { reads: vec![*v], ..none },
             StmtOp::Wait(events) => {
                 let tile = |event: &Event| match *event {
                     Event::Copied(tile, slot) | Event::Read(tile, slot) => Some((tile, slot)),
                     Event::Product(_) => None,
                 };
-                events.iter().filter_map(tile).collect()
+                Uses { tiles: events.iter().filter_map(tile).collect(), events, ..none }
             }
-            StmtOp::Let { .. }
-            | StmtOp::Map { .. }
-            | StmtOp::Pack { .. }
-            | StmtOp::Reduce { .. }
-            | StmtOp::QuadSum(_)
-            | StmtOp::QuadMax(_)
-            | StmtOp::Commit
-            | StmtOp::Barrier
-            | StmtOp::Load { .. }
-            | StmtOp::Store { .. }
-            | StmtOp::When { .. }
+            StmtOp::SaveState(from) => Uses { reads: from.clone(), saves_state: true, meets: true, ..none },
+            StmtOp::LoadState { to, .. } => Uses { writes: to.clone(), loads_state: true, meets: true, ..none },
+            StmtOp::AwaitPart | StmtOp::PassPart => Uses { meets: true, ..none },
+            StmtOp::When { .. }
             | StmtOp::Loop { .. }
             | StmtOp::Step { .. }
+            | StmtOp::Work(_)
+            | StmtOp::Commit
+            | StmtOp::Barrier
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
-            | StmtOp::Work(_)
-            | StmtOp::AwaitPart
-            | StmtOp::PassPart
-            | StmtOp::SaveState(_)
-            | StmtOp::LoadState { .. }
-            | StmtOp::ClusterBarrier => Vec::new(),
+            | StmtOp::ClusterBarrier => none,
         }
     }
 
-    /// The variables that it reads or writes, but for those whose elements are in expressions.
+    /// The tiles in shared memory that it reads, writes, hands on or waits for, each with the slot
+    /// if it names one.
+    pub fn tiles(&self) -> Vec<(TileId, Slot)> {
+        self.uses().tiles
+    }
+
+    /// The variables that it reads, writes or waits for, but for those whose elements are in
+    /// expressions.
     pub fn variables(&self) -> Vec<VarId> {
-        match self {
-            StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } | StmtOp::Load { to, .. } | StmtOp::LoadFragments { to, .. } => {
-                vec![*to]
-            }
-            StmtOp::Reduce { to, from, .. } => vec![*to, *from],
-            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => vec![*v],
-            StmtOp::Stage { from, .. } => vec![*from],
-            StmtOp::Store { variable, .. } => variable.iter().copied().collect(),
-            StmtOp::Dot { acc, a: OperandA::Packed(v), .. } => vec![*acc, *v],
-            StmtOp::Dot { acc, a: OperandA::Tile(..), .. } => vec![*acc],
-            StmtOp::When { guard: Guard::Vote { flag, .. }, .. } => flag.iter().copied().collect(),
-            StmtOp::When { guard: Guard::Flag(v), .. } => vec![*v],
-            StmtOp::SaveState(all) | StmtOp::LoadState { to: all, .. } => all.clone(),
-            StmtOp::Wait(events) => {
-                let product = |event: &Event| if let Event::Product(v) = event { Some(*v) } else { None };
-                events.iter().filter_map(product).collect()
-            }
-            StmtOp::Let { .. }
-            | StmtOp::Copy { .. }
-            | StmtOp::Compute { .. }
-            | StmtOp::Commit
-            | StmtOp::Barrier
-            | StmtOp::When { .. }
-            | StmtOp::Loop { .. }
-            | StmtOp::Step { .. }
-            | StmtOp::Fill { .. }
-            | StmtOp::Acquire { .. }
-            | StmtOp::Release(_)
-            | StmtOp::Advance(_)
-            | StmtOp::ReleaseBefore(_)
-            | StmtOp::TakeTurn
-            | StmtOp::PassTurn
-            | StmtOp::Work(_)
-            | StmtOp::AwaitPart
-            | StmtOp::PassPart
-            | StmtOp::ClusterBarrier => Vec::new(),
-        }
+        let Uses { mut reads, writes, events, .. } = self.uses();
+        reads.extend(writes);
+        reads.extend(events.iter().filter_map(|event| if let Event::Product(v) = event { Some(*v) } else { None }));
+        reads
     }
 }

@@ -233,15 +233,7 @@ impl<'a> State<'a> {
             StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => {
                 self.all_warps();
             }
-            StmtOp::Step { .. }
-            | StmtOp::Fill { .. }
-            | StmtOp::Acquire { .. }
-            | StmtOp::Release(_)
-            | StmtOp::Advance(_)
-            | StmtOp::ReleaseBefore(_)
-            | StmtOp::TakeTurn
-            | StmtOp::PassTurn
-            | StmtOp::Work(_) => self.faults.insert("a statement of specialised roles in a block of one role"),
+            _ => self.faults.insert("a statement of specialised roles in a block of one role"),
         }
     }
 
@@ -462,9 +454,7 @@ fn is_local(op: &StmtOp) -> bool {
 fn outputs(body: &[Stmt]) -> HashSet<String> {
     let mut found = HashSet::new();
     for stmt in body {
-        if let StmtOp::Store { to, .. } = &stmt.op {
-            found.insert(to.tensor.clone());
-        }
+        found.extend(stmt.op.uses().stores.iter().map(|to| to.tensor.clone()));
         for body in stmt.op.bodies() {
             found.extend(outputs(body));
         }

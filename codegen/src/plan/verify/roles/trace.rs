@@ -290,13 +290,7 @@ impl<'a> Tracer<'a> {
             StmtOp::SaveState(from) => self.acts.extend(from.iter().map(|&v| Act::Read(v))),
             StmtOp::LoadState { to, .. } => self.acts.extend(to.iter().map(|&v| Act::Write(v))),
             StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => {}
-            StmtOp::Copy { .. }
-            | StmtOp::Compute { .. }
-            | StmtOp::Commit
-            | StmtOp::Barrier
-            | StmtOp::LoadFragments { .. }
-            | StmtOp::Stage { .. }
-            | StmtOp::Work(_) => self.faults.insert("a statement of a block of one role in specialised roles"),
+            _ => self.faults.insert("a statement of a block of one role in specialised roles"),
         }
     }
 
