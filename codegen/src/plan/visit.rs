@@ -118,6 +118,14 @@ impl Uses<'_> {
         !self.loads.is_empty() || self.map.is_some() || self.loads_state
     }
 
+    /// Whether it does nothing that other threads wait for: registers, and tiles of tensors.
+    pub fn is_of_registers(&self) -> bool {
+        let does = self.declares.is_some() || !(self.reads.is_empty() && self.writes.is_empty());
+        let of_tensors = !(self.loads.is_empty() && self.stores.is_empty());
+        let of_others = !(self.tiles.is_empty() && self.events.is_empty()) || self.map.is_some() || self.meets;
+        (does || of_tensors) && !of_others
+    }
+
     /// Whether it writes global memory.
     pub fn writes_memory(&self) -> bool {
         !self.stores.is_empty() || self.saves_state

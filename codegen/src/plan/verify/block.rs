@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::fault::Faults;
 use crate::plan::cases::Place as At;
+use crate::plan::visit::Uses;
 use crate::plan::{
     Completion, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId,
     VarId,
@@ -102,16 +103,6 @@ impl<'a> State<'a> {
 
     fn step(&mut self, op: &StmtOp) {
         match op {
-            StmtOp::Let { value, .. } => self.reads(value),
-            StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. } => {
-                self.reads(value);
-                self.written.insert(*to);
-            }
-            StmtOp::Reduce { to, from, .. } => {
-                self.read_variable(*from);
-                self.written.insert(*to);
-            }
-            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.read_variable(*v),
             StmtOp::Copy { tile, slot, from } => {
                 if self.outputs.contains(&from.tensor) {
                     self.faults.insert(format!("{} is copied to shared memory and stored to", from.tensor));
@@ -174,27 +165,6 @@ impl<'a> State<'a> {
                 }
                 self.contents.insert((*tile, 0), Contents { iteration: None, status: Status::Visible, group: 0, computed: true });
             }
-            StmtOp::Load { to, from } => {
-                if self.outputs.contains(&from.tensor) {
-                    let place = self.place(from);
-                    if self.stored.contains(&place) {
-                        self.faults.insert(format!("{} is loaded with no barrier after it was stored", from.tensor));
-                    }
-                    self.loaded.insert(place);
-                }
-                self.written.insert(*to);
-            }
-            StmtOp::Store { to, value, variable, .. } => {
-                let place = self.place(to);
-                if self.loaded.contains(&place) {
-                    self.faults.insert(format!("{} is stored with no barrier after it was loaded", to.tensor));
-                }
-                self.stored.insert(place);
-                self.reads(value);
-                if let Some(v) = variable {
-                    self.read_variable(*v);
-                }
-            }
             StmtOp::When { guard, body, otherwise } => match guard {
                 Guard::Vote { condition, flag, .. } => {
                     self.reads(condition);
@@ -233,8 +203,36 @@ impl<'a> State<'a> {
             StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => {
                 self.all_warps();
             }
-            _ => self.faults.insert("a statement of specialised roles in a block of one role"),
+            op => {
+                let uses = op.uses();
+                if uses.is_of_registers() {
+                    self.registers(op, &uses);
+                } else {
+                    self.faults.insert("a statement of specialised roles in a block of one role");
+                }
+            }
         }
+    }
+
+    /// Registers of each thread, and global memory.
+    fn registers(&mut self, op: &StmtOp, uses: &Uses<'_>) {
+        for from in uses.loads.iter().filter(|from| self.outputs.contains(&from.tensor)) {
+            let place = self.place(from);
+            if self.stored.contains(&place) {
+                self.faults.insert(format!("{} is loaded with no barrier after it was stored", from.tensor));
+            }
+            self.loaded.insert(place);
+        }
+        for to in &uses.stores {
+            let place = self.place(to);
+            if self.loaded.contains(&place) {
+                self.faults.insert(format!("{} is stored with no barrier after it was loaded", to.tensor));
+            }
+            self.stored.insert(place);
+        }
+        op.expressions().into_iter().for_each(|e| self.reads(e));
+        uses.reads.iter().for_each(|&v| self.read_variable(v));
+        self.written.extend(&uses.writes);
     }
 
     /// Notes a fault if each warp comes here by its own choice, where all of them must.
@@ -433,20 +431,10 @@ impl<'a> State<'a> {
 /// tiles.
 fn is_local(op: &StmtOp) -> bool {
     match op {
-        StmtOp::Let { .. }
-        | StmtOp::Map { .. }
-        | StmtOp::Pack { .. }
-        | StmtOp::Reduce { .. }
-        | StmtOp::QuadSum(_)
-        | StmtOp::QuadMax(_)
-        | StmtOp::LoadFragments { .. }
-        | StmtOp::Dot { .. }
-        | StmtOp::Stage { .. }
-        | StmtOp::Load { .. }
-        | StmtOp::Store { .. } => true,
+        StmtOp::LoadFragments { .. } | StmtOp::Dot { .. } | StmtOp::Stage { .. } => true,
         StmtOp::When { body, otherwise, .. } => body.iter().chain(otherwise).all(|stmt| is_local(&stmt.op)),
         StmtOp::Loop { body, .. } => body.iter().all(|stmt| is_local(&stmt.op)),
-        _ => false,
+        op => op.uses().is_of_registers(),
     }
 }
 

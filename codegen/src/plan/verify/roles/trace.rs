@@ -200,18 +200,6 @@ impl<'a> Tracer<'a> {
 
     fn step(&mut self, op: &StmtOp) {
         match op {
-            StmtOp::Let { value, .. } => self.reads(value),
-            StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. } => {
-                self.reads(value);
-                self.acts.push(Act::Write(*to));
-            }
-            StmtOp::Reduce { to, from, .. } => self.acts.extend([Act::Read(*from), Act::Write(*to)]),
-            StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.acts.extend([Act::Read(*v), Act::Write(*v)]),
-            StmtOp::Load { to, .. } => self.acts.push(Act::Write(*to)),
-            StmtOp::Store { value, variable, .. } => {
-                self.reads(value);
-                self.acts.extend(variable.map(Act::Read));
-            }
             StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
                 let mut tiles = vec![(*b, self.content(*b_slot))];
                 let packed = match a {
@@ -290,7 +278,15 @@ impl<'a> Tracer<'a> {
             StmtOp::SaveState(from) => self.acts.extend(from.iter().map(|&v| Act::Read(v))),
             StmtOp::LoadState { to, .. } => self.acts.extend(to.iter().map(|&v| Act::Write(v))),
             StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => {}
-            _ => self.faults.insert("a statement of a block of one role in specialised roles"),
+            op => {
+                let uses = op.uses();
+                if !uses.is_of_registers() {
+                    self.faults.insert("a statement of a block of one role in specialised roles");
+                }
+                op.expressions().into_iter().for_each(|e| self.reads(e));
+                self.acts.extend(uses.reads.into_iter().map(Act::Read));
+                self.acts.extend(uses.writes.into_iter().map(Act::Write));
+            }
         }
     }
 
