@@ -216,20 +216,17 @@ impl<'a> State<'a> {
 
     /// Registers of each thread, and global memory.
     fn registers(&mut self, op: &StmtOp, uses: &Uses<'_>) {
-        for from in uses.loads.iter().filter(|from| self.outputs.contains(&from.tensor)) {
-            let place = self.place(from);
-            if self.stored.contains(&place) {
-                self.faults.insert(format!("{} is loaded with no barrier after it was stored", from.tensor));
-            }
-            self.loaded.insert(place);
+        let loads = uses.loads.iter().filter(|from| self.outputs.contains(&from.tensor));
+        let loads: Vec<Place> = loads.map(|from| self.place(from)).collect();
+        let stores: Vec<Place> = uses.stores.iter().map(|to| self.place(to)).collect();
+        for (tensor, ..) in loads.iter().filter(|place| self.stored.contains(place)) {
+            self.faults.insert(format!("{tensor} is loaded with no barrier after it was stored"));
         }
-        for to in &uses.stores {
-            let place = self.place(to);
-            if self.loaded.contains(&place) {
-                self.faults.insert(format!("{} is stored with no barrier after it was loaded", to.tensor));
-            }
-            self.stored.insert(place);
+        for (tensor, ..) in stores.iter().filter(|place| self.loaded.contains(place)) {
+            self.faults.insert(format!("{tensor} is stored with no barrier after it was loaded"));
         }
+        self.loaded.extend(loads);
+        self.stored.extend(stores);
         op.expressions().into_iter().for_each(|e| self.reads(e));
         uses.reads.iter().for_each(|&v| self.read_variable(v));
         self.written.extend(&uses.writes);
