@@ -359,6 +359,29 @@ statements! {
         /// Columns that exist.
         columns_present: String,
     }
+    /// A fragment added to global memory, element by element.
+    AddElements = "add_elements" {
+        /// Global address of the tile's origin.
+        to: String,
+        /// Fragment.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Elements from row to row.
+        row_stride: String,
+        /// Row within the origin.
+        row: String,
+        /// Column within the origin.
+        column: String,
+        /// Elements from column to column; nothing for 1.
+        column_stride: String,
+        /// Rows that exist.
+        rows_present: String,
+        /// Columns that exist.
+        columns_present: String,
+    }
     /// A fragment to global memory, element by element.
     StoreElements = "store_elements" {
         /// Global address of the tile's origin.

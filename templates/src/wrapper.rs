@@ -60,6 +60,8 @@ pub enum Wrapper {
     Quad,
     /// Plain shared-memory access.
     SharedAccess,
+    /// `red.global.add.f32`.
+    RedAdd,
     /// 16-byte stores to global memory.
     StGlobal,
     /// Addresses within tiles.
@@ -207,6 +209,7 @@ impl Wrapper {
             Wrapper::DivOrZero => "device/division",
             Wrapper::Quad => "device/quad",
             Wrapper::SharedAccess => "ptx/shared_access",
+            Wrapper::RedAdd => "ptx/red_add",
             Wrapper::StGlobal => "ptx/st_global",
             Wrapper::Tile => "device/tile",
             Wrapper::LdmatrixX2 => "ptx/ldmatrix_x2",

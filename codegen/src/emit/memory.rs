@@ -2,7 +2,7 @@
 
 use flashtile_dsl::ir::Elem;
 use flashtile_templates::{
-    CopyTile, LoadFragment, LoadGlobal, StoreColumn, StoreElements, StoreFragment, StoreRow, When, Wrapper,
+    AddElements, CopyTile, LoadFragment, LoadGlobal, StoreColumn, StoreElements, StoreFragment, StoreRow, When, Wrapper,
 };
 
 use super::expression::{Domain, element_text, text};
@@ -84,6 +84,26 @@ impl Writer<'_> {
             row_stride: self.uniform(&from.row_stride),
             rows_present: self.uniform(&from.rows_present),
             columns_present: self.uniform(&from.columns_present),
+        };
+        self.render(&context)
+    }
+
+    /// Adds a fragment to a tile of a tensor.
+    pub(super) fn add(&mut self, to: &GlobalTile, from: VarId) -> Result<String, Error> {
+        self.wrappers.insert(Wrapper::RedAdd);
+        let v = self.plan().variables[from].clone();
+        let column_stride = if to.column_stride == Expr::Int(1) { String::new() } else { self.uniform(&to.column_stride) };
+        let context = AddElements {
+            to: parenthesized(&self.uniform(&to.origin)),
+            from: v.name,
+            m_tiles: v.m_tiles,
+            n_tiles: v.n_tiles,
+            row_stride: self.uniform(&to.row_stride),
+            row: row_text(Domain::Accumulator),
+            column: column_text(Domain::Accumulator),
+            column_stride,
+            rows_present: self.uniform(&to.rows_present),
+            columns_present: self.uniform(&to.columns_present),
         };
         self.render(&context)
     }

@@ -232,6 +232,7 @@ impl Writer<'_> {
             StmtOp::Stage { tile, from } => self.stage(*tile, *from),
             StmtOp::Load { to, from } => self.load(*to, from),
             StmtOp::Store { .. } => self.store(op),
+            StmtOp::Add { to, from } => self.add(to, *from),
             StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag }, body, .. } => {
                 let flag = flag.map(|v| self.name(v)).unwrap_or_default();
                 let condition = self.text(condition, Domain::Row);

@@ -15,6 +15,8 @@
 //!   row or column vector that goes with it, a packed A operand, or one uniform value.
 //! * A `Compute` makes tiles out of others: all warps share the elements, and each thread reads and writes whole 16-byte parts
 //!   of rows. A tile that it makes may lie in a slot that it reads; others see it after the next `Barrier`.
+//! * An `Add` adds to global memory without reading it to registers. Each element is added once,
+//!   atomically, so that threads and programs may add to one tile. It counts as a load and a store.
 //! * An *iteration* of a loop is named relative to the one in progress, so that copies may run ahead: slot `n % slots`
 //!   belongs to iteration `n`. Which tile an iteration visits is said by the loop alone ([`LoopInfo::tile`]): from the lowest up, or
 //!   from the highest down.
@@ -592,6 +594,13 @@ pub enum StmtOp {
         m_tiles: u32,
         /// Column tiles.
         n_tiles: u32,
+    },
+    /// Adds a fragment to a tile of a tensor, element by element, in any order with what others add.
+    Add {
+        /// What it is added to: 32-bit floats.
+        to: GlobalTile,
+        /// Accumulator fragment.
+        from: VarId,
     },
     /// Statements under a condition.
     When {

@@ -25,6 +25,7 @@ macro_rules! expressions {
                 match self {
                     StmtOp::Let { value, .. } | StmtOp::Map { value, .. } | StmtOp::Pack { value, .. } => vec![value],
                     StmtOp::Copy { from, .. } | StmtOp::Load { from, .. } => from.$of_tile().into(),
+                    StmtOp::Add { to, .. } => to.$of_tile().into(),
                     StmtOp::Store { to, value, .. } => to.$of_tile().into_iter().chain([value]).collect(),
                     StmtOp::Compute { to, inputs, shared } => {
                         let mut all: Vec<_> = to.$iter().map(|computed| $($r)+ computed.value).collect();
@@ -172,6 +173,7 @@ impl StmtOp {
             }
             StmtOp::Load { to, from } => Uses { writes: vec![*to], loads: vec![from], ..none },
             StmtOp::Store { to, variable, .. } => Uses { reads: variable.iter().copied().collect(), stores: vec![to], ..none },
+            StmtOp::Add { to, from } => Uses { reads: vec![*from], loads: vec![to], stores: vec![to], ..none },
             StmtOp::When { guard: Guard::Vote { flag, .. }, .. } => Uses { writes: flag.iter().copied().collect(), ..none },
             StmtOp::When { guard: Guard::Flag(v), .. } => Uses { reads: vec![*v], ..none },
             StmtOp::Wait(events) => {

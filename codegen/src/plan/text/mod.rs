@@ -50,6 +50,7 @@
 //! | `VAR =\|+= dot(tile SLOT\|packed VAR, SLOT[.t]) depth N, ATOM` | a product; `ATOM` is `ffma`, `wgmma` or `m16n8k16 LOADS [batch_m]` |
 //! | `stage TILE <- VAR` | a fragment to a tile of its warp |
 //! | `VAR = load GLOBAL`, `store GLOBAL <- SHAPE M x N of E` | global memory |
+//! | `add GLOBAL <- VAR` | adds a fragment to global memory |
 //! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `any of M: E [-> VAR]`, `flag VAR`, `one left LOOP`, `first part`, `last part`, `own warps` |
 //! | `loop NAME from N by N`, `step ITERATION`, `each program` | repetition |
 //! | `fill SLOT <- MAP(E, ..)`, `acquire SLOT`, `release TILE`, `advance TILE`, `release_before TILE` | rings between roles |

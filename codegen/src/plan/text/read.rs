@@ -585,6 +585,11 @@ impl<'a> Reader<'a> {
                 StmtOp::Stage { tile, from: self.variable(c)? }
             }
             "store" => self.store(c)?,
+            "add" => {
+                let to = global(c)?;
+                c.mark("<-")?;
+                StmtOp::Add { to, from: self.variable(c)? }
+            }
             "fill" => self.fill(c)?,
             "acquire" => {
                 let (tile, slot) = self.slot(c)?;

@@ -297,6 +297,7 @@ impl Writer<'_> {
             }
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, from } => format!("stage {} <- {}", self.tile_name(*tile), self.variable(*from)),
+            StmtOp::Add { to, from } => format!("add {} <- {}", self.global(to), self.variable(*from)),
             StmtOp::Load { to, from } => format!("{} = load {}", self.variable(*to), self.global(from)),
             StmtOp::Store { to, value, shape, m_tiles, n_tiles, .. } => {
                 format!("store {} <- {} {m_tiles} x {n_tiles} of {value}", self.global(to), named(&SHAPES, shape))

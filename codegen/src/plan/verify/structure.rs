@@ -252,6 +252,13 @@ impl Check<'_> {
                     self.extents(&plan.variables[v].name, v, Place::Fragment(*shape, *m_tiles, *n_tiles));
                 }
             }
+            StmtOp::Add { to, from } => {
+                self.is(*from, Storage::Fragment(Shape::Accumulator));
+                if to.elem != Elem::F32 || plan.variables[*from].integer {
+                    self.fault(format!("{} is added to, which takes f32", to.tensor));
+                }
+                self.global(to);
+            }
             StmtOp::When { guard, otherwise, .. } => self.guard(guard, otherwise),
             StmtOp::Loop { unroll: 0, .. } => self.fault("a loop makes no iterations at a time"),
             StmtOp::Step { at: Iteration::Behind(..), .. } => self.fault("a step goes back"),
