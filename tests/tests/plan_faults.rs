@@ -155,6 +155,14 @@ fn what_is_not_there_is_caught() {
 }
 
 #[test]
+fn rows_that_two_warps_would_have_are_caught() {
+    let mut plan = block("block_m=128,warps=4,stages=2");
+    assert_eq!((verify(&plan), plan.rows_per_warp), (Vec::<String>::new(), 32));
+    plan.rows_per_warp = 16;
+    says(&verify(&plan), "has 32 rows of a warp, which has 16: warps would share rows");
+}
+
+#[test]
 fn tiles_in_the_same_memory_are_caught() {
     let mut plan = block("stages=2");
     plan.tiles[1].offset -= 16;

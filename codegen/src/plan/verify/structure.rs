@@ -60,6 +60,16 @@ impl Check<'_> {
         if plan.rows_per_warp == 0 || !plan.rows_per_warp.is_multiple_of(16) {
             self.fault("the rows of a warp are no multiple of 16");
         }
+        for v in &plan.variables {
+            let rows = match v.storage {
+                Storage::Fragment(Shape::Row | Shape::Accumulator) | Storage::Packed => 16 * v.m_tiles,
+                Storage::Fragment(Shape::Column | Shape::Uniform) | Storage::Flag => 0,
+            };
+            if rows > plan.rows_per_warp {
+                let most = plan.rows_per_warp;
+                self.fault(format!("{} has {rows} rows of a warp, which has {most}: warps would share rows", v.name));
+            }
+        }
         let mut places: Vec<(u32, u32, &str)> = Vec::new();
         for tile in &plan.tiles {
             self.tile(tile);
