@@ -224,12 +224,12 @@ const CASES: &[Case] = &[
     },
     Case {
         kernel: "decode",
-        numbers: &[("B", 2.0), ("G", 2.0), ("R", 5.0), ("N", 70.0), ("D", 16.0), ("scale", 0.3), ("len", 41.0)],
+        numbers: &[("B", 2.0), ("G", 2.0), ("R", 5.0), ("N", 70.0), ("D", 16.0), ("scale", 0.3)],
         output: "o",
         formula: |x, at| {
             let [b, g, _, d] = at[..] else { panic!("an output of four dimensions") };
             let score = |j: usize| x.product(("q", &at[..3]), ("k", &[b, g, j]), x.n("D")) * x.numbers["scale"];
-            let scores: Vec<_> = (0..x.n("len")).map(|j| Some(score(j))).collect();
+            let scores: Vec<_> = (0..x.at("lens", &[b]) as usize).map(|j| Some(score(j))).collect();
             softmax_mean(&scores, None, |j| x.at("v", &[b, g, j, d]))
         },
     },

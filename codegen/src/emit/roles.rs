@@ -194,7 +194,7 @@ impl Writer<'_> {
         let l = &self.plan().loops[id];
         let value = match at {
             Iteration::Ahead(_, n) => l.onwards(Expr::name(format!("{}_pair", l.coordinate)), n),
-            _ => l.tile(at),
+            _ => l.place(at),
         };
         (l.coordinate.clone(), self.uniform(&value))
     }

@@ -255,7 +255,7 @@ impl Writer<'_> {
             }
             StmtOp::Loop { id, from, unroll, body } => {
                 let l = self.plan().loops[*id].clone();
-                let from = self.uniform(&l.tile(Iteration::First(*id, *from)));
+                let from = self.uniform(&l.place(Iteration::First(*id, *from)));
                 let descending = l.walk == Walk::Descending;
                 let (to, coordinate) = (self.uniform(if descending { &l.lo } else { &l.hi }), l.coordinate);
                 if *unroll > 1 {
@@ -424,11 +424,12 @@ impl Writer<'_> {
             Guard::Cut(ids) => {
                 let conditions = ids.iter().map(|&id| {
                     let l = self.plan().loops[id].clone();
-                    let after = Expr::infix(Operator::Ge, Expr::name(l.coordinate.clone()), l.full_hi);
+                    let tile = l.visited(Expr::name(l.coordinate.clone()));
+                    let after = Expr::infix(Operator::Ge, tile.clone(), l.full_hi);
                     if l.full_lo == l.lo {
                         after
                     } else {
-                        Expr::infix(Operator::Or, Expr::infix(Operator::Lt, Expr::name(l.coordinate), l.full_lo), after)
+                        Expr::infix(Operator::Or, Expr::infix(Operator::Lt, tile, l.full_lo), after)
                     }
                 });
                 let condition = conditions.reduce(|a, b| Expr::infix(Operator::Or, a, b)).expect("a loop cuts the tile");

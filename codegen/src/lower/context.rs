@@ -91,6 +91,8 @@ pub(super) struct Lowering<'a> {
     pub classes: Classes,
     pub plan: Plan,
     pub homes: HashMap<ValueId, Home>,
+    /// The name of the tile that an iteration of a loop with a gap is at.
+    pub gap_tiles: HashMap<LoopId, String>,
     /// What loop bounds load, by name.
     pub symbols: HashMap<Symbol, Expr>,
     pub names: HashSet<String>,

@@ -153,6 +153,7 @@ impl Lowering<'_> {
         let info = LoopInfo {
             coordinate: coordinate.clone(),
             lo: zero.clone(),
+            gap: None,
             full_lo: zero.clone(),
             full_hi: count.clone(),
             hi: count,

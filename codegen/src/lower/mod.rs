@@ -40,9 +40,11 @@ mod stream;
 mod unused;
 mod uses;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use flashtile_dsl::ir::{At, AxisId, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId};
+use flashtile_dsl::ir::{
+    At, AxisId, AxisKind, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId,
+};
 
 use crate::arch::CopyOp;
 use crate::blocks;
@@ -61,6 +63,21 @@ pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;
 
+/// Rows of a tile that a warp has. Tiles have their rows along one axis, or along axes with blocks of one size.
+fn rows_per_warp(kernel: &Kernel, schedule: &BlockKnobs, classes: &Classes) -> Result<u32, Error> {
+    let is_tiled = |axis: &AxisId| kernel.axes[*axis].kind != AxisKind::Each && classes.is_row(&Dim::Axis(*axis));
+    let blocks: BTreeSet<u32> = kernel.axes.keys().filter(is_tiled).map(|axis| blocks::block(kernel, schedule, axis)).collect();
+    let mut sizes = blocks.iter();
+    match (sizes.next(), sizes.next()) {
+        (Some(a), Some(b)) => {
+            let what = format!("rows along two axes, in blocks of {a} and of {b}");
+            Err(Error::unsupported(what, "give both axes blocks of one size, or store the tensor transposed", kernel.name_span))
+        }
+        (Some(rows), None) => Ok(rows / schedule.warps),
+        (None, _) => Ok(schedule.block_m / schedule.warps),
+    }
+}
+
 /// Makes the plan of `kernel`, the normal form of the instance's kernel. `meets`: how its programs meet,
 /// if they walk parts of a loop and read each other's states.
 pub fn lower(
@@ -72,6 +89,7 @@ pub fn lower(
 ) -> Result<Plan, Error> {
     let mut classes = Classes::new(kernel, assumed, !schedule.tensor_op.is_asynchronous())?;
     classes.approximate = approximate::approximate_ops(kernel, &instance.binding);
+    let rows_per_warp = rows_per_warp(kernel, schedule, &classes)?;
     let mut lowering = Lowering {
         kernel,
         instance,
@@ -86,7 +104,7 @@ pub fn lower(
             roles: Vec::new(),
             copy: schedule.copy,
             copy_bytes: copy_bytes(instance, schedule),
-            rows_per_warp: schedule.block_m / schedule.warps,
+            rows_per_warp,
             min_blocks: schedule.min_blocks,
             maps: Vec::new(),
             work: schedule.persistent,
@@ -95,6 +113,7 @@ pub fn lower(
             meeting: None,
         },
         homes: HashMap::new(),
+        gap_tiles: HashMap::new(),
         symbols: HashMap::new(),
         names: HashSet::new(),
         forced: HashMap::new(),

@@ -57,12 +57,12 @@ struct Parts {
 
 impl Lowering<'_> {
     /// Pushes the statements of a loop.
-    pub(super) fn pipelined(&mut self, l: &Loop<'_>, name: &str) -> Result<(), Error> {
+    pub(super) fn pipelined(&mut self, l: &Loop<'_>) -> Result<(), Error> {
         let span = self.span;
         self.make_operands(l.op)?;
         self.rings(l)?;
         if !self.schedule.overlap {
-            let step = self.step(l, name, false)?;
+            let step = self.step(l, false)?;
             if let Some(columns) = self.registers_that_ptxas_mixes_up(&step) {
                 let what = format!(
                     "overlap=off in a loop whose products of {columns} columns take A from registers, one from what stays for all steps \
@@ -76,9 +76,9 @@ impl Lowering<'_> {
             self.push(StmtOp::Loop { id: l.id, from: 0, unroll: 1, body });
             return Ok(());
         }
-        let first = self.step(l, name, true)?;
+        let first = self.step(l, true)?;
         self.write_the_same_variables(l.body);
-        let step = self.step(l, name, false)?;
+        let step = self.step(l, false)?;
         self.span = span;
         let body = self.overlapped(l, first, step)?;
         self.push(StmtOp::When { guard: Guard::Exists(Iteration::First(l.id, 0)), body, otherwise: Vec::new() });
@@ -116,7 +116,7 @@ impl Lowering<'_> {
 
     /// The statements of one iteration, products in their places. In the first one the running maximum is exact, and
     /// accumulators that are still zero are not rescaled.
-    fn step(&mut self, l: &Loop<'_>, name: &str, first: bool) -> Result<Vec<Stmt>, Error> {
+    fn step(&mut self, l: &Loop<'_>, first: bool) -> Result<Vec<Stmt>, Error> {
         let recurrence = running_max::recurrence(self.instance, self.kernel, l.op, l.body);
         let lazy = recurrence.as_ref().filter(|_| !first && self.schedule.running_max != RunningMax::Exact).cloned();
         let taken_over = lazy.as_ref().map(|r| self.lazy_ops(r)).unwrap_or_default();
@@ -126,7 +126,7 @@ impl Lowering<'_> {
         }
         self.assign_in_place(l.body);
         self.collect(|this| {
-            this.enter_tile(l.coordinate, l.axis, name.to_owned());
+            this.enter_iteration(l.id, l.coordinate, l.axis);
             for op in this.kernel.blocks[l.body].ops.clone() {
                 this.span = this.kernel.ops[op].span;
                 if let Some(&(x, _)) = unscaled.iter().find(|&&(_, o)| o == op) {

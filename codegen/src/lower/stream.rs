@@ -27,10 +27,19 @@ use super::pipeline::Loop;
 use super::{elementwise, running_max, uses};
 use crate::error::Error;
 use crate::plan::{
-    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopId, LoopInfo, Operator, Slot, StmtOp, TileId, VarId,
+    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopGap, LoopId, LoopInfo, Operator, Slot, StmtOp, TileId, VarId,
 };
 use crate::rewrite::edit;
 use crate::schedule::{OperandA as OperandAKnob, RunningMax, Walk};
+
+/// The tiles that a loop walks, as [`LoopInfo`] has them.
+struct Tiles {
+    lo: Expr,
+    full_lo: Expr,
+    full_hi: Expr,
+    hi: Expr,
+    gap: Option<LoopGap>,
+}
 
 /// A tile that a loop streams.
 #[derive(Clone, Debug)]
@@ -95,7 +104,7 @@ impl Lowering<'_> {
                 ));
             }
             let ring = Loop { op: id, id: loop_id, axis, body, coordinate: params[0], carried: &carried };
-            self.pipelined(&ring, &name)?;
+            self.pipelined(&ring)?;
             self.leave_loop(id, axis, &carried);
             self.symbols = symbols;
             return Ok(());
@@ -120,7 +129,7 @@ impl Lowering<'_> {
             if single {
                 this.homes.insert(params[0], Home::Inline(Expr::name(name.clone())));
             } else {
-                this.enter_tile(params[0], axis, name.clone());
+                this.enter_iteration(loop_id, params[0], axis);
             }
             this.lower_body(id, loop_id, body, &groups, params[0])?;
             this.leave_iteration(body, &carried)
@@ -143,6 +152,24 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// Defines what an iteration is at: its tile, where that is not the coordinate, and positions.
+    pub(super) fn enter_iteration(&mut self, id: LoopId, coordinate: ValueId, axis: AxisId) {
+        let info = &self.plan.loops[id];
+        let name = info.coordinate.clone();
+        if info.gap.is_none() {
+            return self.enter_tile(coordinate, axis, name);
+        }
+        let value = info.visited(Expr::name(name.clone()));
+        // A body may be lowered more than once; every time in a scope of its own.
+        let tile = match self.gap_tiles.get(&id) {
+            Some(tile) => tile.clone(),
+            None => self.unique(&format!("{name}_tile")),
+        };
+        self.gap_tiles.insert(id, tile.clone());
+        self.push(StmtOp::Let { name: tile.clone(), ty: LetType::Int, value });
+        self.enter_tile(coordinate, axis, tile);
+    }
+
     /// Makes the carried variables the results of the loop.
     fn leave_loop(&mut self, id: OpId, axis: AxisId, carried: &[VarId]) {
         self.loops_by_axis.remove(&axis);
@@ -163,7 +190,7 @@ impl Lowering<'_> {
 
     /// Loop bounds as constants named after the coordinate.
     fn bounds(&mut self, id: OpId, part: Option<Part>, walk: Walk, name: &str) -> LoopInfo {
-        let (lo, full_lo, full_hi, hi) = self.tiles_walked(id, part, name);
+        let Tiles { lo, full_lo, full_hi, hi, gap } = self.tiles_walked(id, part, name);
         let first = match (walk, Expr::infix(Operator::Sub, hi.clone(), Expr::Int(1))) {
             (Walk::Ascending, _) => lo.clone(),
             (Walk::Descending, last @ Expr::Int(_)) => last,
@@ -173,21 +200,22 @@ impl Lowering<'_> {
                 Expr::name(name)
             }
         };
-        LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, walk, first, slots: 0, single: false }
+        LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, gap, walk, first, slots: 0, single: false }
     }
 
-    /// The lowest tile, the lowest that nothing cuts, one past the highest of these, one past the highest.
-    fn tiles_walked(&mut self, id: OpId, part: Option<Part>, name: &str) -> (Expr, Expr, Expr, Expr) {
+    fn tiles_walked(&mut self, id: OpId, part: Option<Part>, name: &str) -> Tiles {
         // The analysis reads the kernel as written: rewrites keep loops, coordinates and indices, and hide nothing from it.
         let kernel = &self.instance.kernel;
-        let LoopRuns { lo, full_lo, full_hi, hi } = mask::loop_runs(
+        let LoopRuns { lo, full_lo, full_hi, hi, gap } = mask::loop_runs(
             kernel,
             id,
             &|axis| i64::from(self.block_size(axis)),
             &|size| self.instance.binding.size(kernel, size),
             MaskOptions { early_stop: self.schedule.early_stop, ..MaskOptions::default() },
         );
-        let mut loaded: Vec<Symbol> = [&lo, &full_lo, &full_hi, &hi].iter().flat_map(|e| e.symbols()).collect();
+        let edges = gap.iter().flat_map(|gap| [&gap.lo, &gap.hi]);
+        let mut loaded: Vec<Symbol> =
+            [&lo, &full_lo, &full_hi, &hi].into_iter().chain(edges).flat_map(IndexExpr::symbols).collect();
         loaded.sort_unstable();
         loaded.dedup();
         for &symbol in &loaded {
@@ -206,15 +234,28 @@ impl Lowering<'_> {
             this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
             Expr::name(name)
         };
+        let gap =
+            gap.map(|gap| LoopGap { at: bound(self, "gap", &gap.lo), tiles: bound(self, "gap_tiles", &gap.hi.minus(&gap.lo)) });
+        // What is left out is not counted by the coordinate.
+        let hi = |this: &mut Self, suffix: &str| match &gap {
+            None => bound(this, suffix, &hi),
+            Some(gap) => {
+                let last = bound(this, &format!("last_{suffix}"), &hi);
+                let name = this.unique(&format!("{name}_{suffix}"));
+                let value = Expr::infix(Operator::Sub, last, gap.tiles.clone());
+                this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
+                Expr::name(name)
+            }
+        };
         let Some(part) = part else {
             let lo = bound(self, "begin", &lo);
-            let hi = bound(self, "end", &hi);
+            let hi = hi(self, "end");
             let full_lo = bound(self, "full_begin", &full_lo);
             let full_hi = bound(self, "full_end", &full_hi);
-            return (lo, full_lo, full_hi, hi);
+            return Tiles { lo, full_lo, full_hi, hi, gap };
         };
         let all_lo = bound(self, "all_begin", &lo);
-        let all_hi = bound(self, "all_end", &hi);
+        let all_hi = hi(self, "all_end");
         let cut_first = full_lo != lo;
         let full_lo = bound(self, "full_begin", &full_lo);
         let full_hi = bound(self, "full_end", &full_hi);
@@ -239,8 +280,9 @@ impl Lowering<'_> {
         let index = self.index(part.index);
         let lo = define(self, "begin", begin(index.clone()));
         let hi = define(self, "end", begin(Expr::infix(Operator::Add, index, Expr::Int(1))));
-        let full_lo = if cut_first { full_lo } else { lo.clone() };
-        (lo, full_lo, full_hi, hi)
+        // Behind a gap the coordinate at which a part begins is not its tile.
+        let full_lo = if cut_first || gap.is_some() { full_lo } else { lo.clone() };
+        Tiles { lo, full_lo, full_hi, hi, gap }
     }
 
     /// Loads an integer that bounds of a loop read, or the extreme one of a tile. It is the same in a whole program.

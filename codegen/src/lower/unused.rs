@@ -10,7 +10,8 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
     loop {
         let mut used = HashSet::new();
         for info in &plan.loops {
-            for bound in [&info.lo, &info.full_lo, &info.full_hi, &info.hi, &info.first] {
+            let gap = info.gap.iter().flat_map(|gap| [&gap.at, &gap.tiles]);
+            for bound in [&info.lo, &info.full_lo, &info.full_hi, &info.hi, &info.first].into_iter().chain(gap) {
                 names_in(bound, &mut used);
             }
         }

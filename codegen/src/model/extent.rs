@@ -123,8 +123,9 @@ impl Extent {
                 let at = Lookups { size: &size, value: &value, param: &param, loaded: &loaded };
                 let [lo, full_lo, full_hi, hi] = runs.eval(at);
                 let times = around.map_or(1.0, |loop_around: usize| trips[loop_around].all);
+                let skipped = runs.between(at);
                 let own = |tiles: i64| (tiles.max(0) as f64 / f64::from(*parts)).ceil() * times;
-                trips.push(Trips { all: own(hi - lo), cut: own(hi - lo - (full_hi - full_lo).max(0)) });
+                trips.push(Trips { all: own(hi - lo - skipped), cut: own(hi - lo - skipped - (full_hi - full_lo).max(0)) });
             }
             trips
         });

@@ -183,7 +183,19 @@ impl Variable {
     }
 }
 
+/// Tiles between two runs that a loop leaves out.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LoopGap {
+    /// The first of them.
+    pub at: Expr,
+    /// How many.
+    pub tiles: Expr,
+}
+
 /// A loop over tiles.
+///
+/// Its coordinate counts the tiles that are walked, from `lo` on: without a gap it is the number of the tile. With one, what
+/// comes behind the gap has a tile that is larger by the length of the gap ([`LoopInfo::visited`]).
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoopInfo {
     /// Name of the coordinate.
@@ -194,11 +206,13 @@ pub struct LoopInfo {
     pub full_lo: Expr,
     /// One past the highest tile that nothing cuts.
     pub full_hi: Expr,
-    /// One past the highest tile.
+    /// One past the highest coordinate: one past the highest tile, less the length of the gap.
     pub hi: Expr,
+    /// Tiles that are left out.
+    pub gap: Option<LoopGap>,
     /// In which order it visits them.
     pub walk: Walk,
-    /// Tile of the first iteration: the lowest, or the highest.
+    /// Coordinate of the first iteration: the lowest, or the highest.
     pub first: Expr,
     /// Slots of its rings; 0 if it streams nothing.
     pub slots: u32,
@@ -209,6 +223,19 @@ pub struct LoopInfo {
 impl LoopInfo {
     /// The tile of an iteration, in terms of the coordinate if it is named relative to the one in progress.
     pub fn tile(&self, iteration: Iteration) -> Expr {
+        self.visited(self.place(iteration))
+    }
+
+    /// The tile at a coordinate.
+    pub fn visited(&self, coordinate: Expr) -> Expr {
+        let Some(LoopGap { at, tiles }) = &self.gap else { return coordinate };
+        let behind = Expr::infix(Operator::Ge, coordinate.clone(), at.clone());
+        let further = Expr::Select(Box::new(behind), Box::new(tiles.clone()), Box::new(Expr::Int(0)));
+        Expr::infix(Operator::Add, coordinate, further)
+    }
+
+    /// The coordinate of an iteration.
+    pub fn place(&self, iteration: Iteration) -> Expr {
         let in_progress = || Expr::name(self.coordinate.clone());
         match iteration {
             Iteration::First(_, n) => self.onwards(self.first.clone(), n),
@@ -224,19 +251,19 @@ impl LoopInfo {
         }
     }
 
-    /// The tile that is visited `n` iterations after another.
-    pub fn onwards(&self, tile: Expr, n: u32) -> Expr {
+    /// The coordinate that comes `n` iterations after another.
+    pub fn onwards(&self, coordinate: Expr, n: u32) -> Expr {
         match self.walk {
-            Walk::Ascending => Expr::infix(Operator::Add, tile, Expr::Int(n.into())),
-            Walk::Descending => Expr::infix(Operator::Sub, tile, Expr::Int(n.into())),
+            Walk::Ascending => Expr::infix(Operator::Add, coordinate, Expr::Int(n.into())),
+            Walk::Descending => Expr::infix(Operator::Sub, coordinate, Expr::Int(n.into())),
         }
     }
 
     /// Whether an iteration exists, if those before it do.
     pub fn exists(&self, iteration: Iteration) -> Expr {
         match self.walk {
-            Walk::Ascending => Expr::infix(Operator::Lt, self.tile(iteration), self.hi.clone()),
-            Walk::Descending => Expr::infix(Operator::Ge, self.tile(iteration), self.lo.clone()),
+            Walk::Ascending => Expr::infix(Operator::Lt, self.place(iteration), self.hi.clone()),
+            Walk::Descending => Expr::infix(Operator::Ge, self.place(iteration), self.lo.clone()),
         }
     }
 
@@ -960,6 +987,7 @@ mod tests {
         match e {
             Expr::Int(n) => *n,
             Expr::Name(_) => tile,
+            Expr::Select(c, a, b) => value(if value(c, tile) == 1 { a } else { b }, tile),
             Expr::Infix(operator, a, b) => {
                 let (a, b) = (value(a, tile), value(b, tile));
                 match *operator {
@@ -976,23 +1004,29 @@ mod tests {
 
     #[test]
     fn iterations_visit_every_tile_once_in_either_order() {
-        for (walk, lo, trips) in [Walk::Ascending, Walk::Descending]
-            .into_iter()
-            .flat_map(|walk| [0, 3].into_iter().flat_map(move |lo| (0..6).map(move |trips| (walk, lo, trips))))
-        {
+        // The coordinate of the tile at which a gap begins, and its length.
+        let gaps = [None, Some((0, 4)), Some((1, 2)), Some((5, 1)), Some((2, 0))];
+        for (walk, lo, trips, gap) in [Walk::Ascending, Walk::Descending].into_iter().flat_map(|walk| {
+            let of_gap = move |lo, trips| gaps.into_iter().map(move |gap| (walk, lo, trips, gap));
+            [0, 3].into_iter().flat_map(move |lo| (0..6).flat_map(move |trips| of_gap(lo, trips)))
+        }) {
             let hi = lo + trips;
-            let mut tiles: Vec<i64> = (lo..hi).collect();
+            let mut places: Vec<i64> = (lo..hi).collect();
             let first = match walk {
                 Walk::Ascending => lo,
                 Walk::Descending => {
-                    tiles.reverse();
+                    places.reverse();
                     hi - 1
                 }
             };
+            let behind = |place: i64| gap.map_or(0, |(at, tiles)| if place >= lo + at { tiles } else { 0 });
+            let tiles: Vec<i64> = places.iter().map(|&place| place + behind(place)).collect();
+            let gap = gap.map(|(at, tiles)| LoopGap { at: Expr::Int(lo + at), tiles: Expr::Int(tiles) });
             let (lo, hi, first) = (Expr::Int(lo), Expr::Int(hi), Expr::Int(first));
             let info = LoopInfo {
                 coordinate: "j".into(),
                 lo: lo.clone(),
+                gap,
                 full_lo: lo,
                 full_hi: hi.clone(),
                 hi,
@@ -1007,14 +1041,14 @@ mod tests {
                 assert_eq!(value(&info.exists(at), 0) == 1, of(n).is_some(), "{walk:?} {n} of {tiles:?}");
                 assert!(of(n).is_none_or(|tile| value(&info.tile(at), 0) == tile), "{walk:?} {n} of {tiles:?}");
             }
-            for (now, &tile) in tiles.iter().enumerate() {
-                assert_eq!(value(&info.number(), tile), now as i64);
+            for (now, &place) in places.iter().enumerate() {
+                assert_eq!(value(&info.number(), place), now as i64);
                 for n in 0..3_u32 {
                     let (ahead, behind) = (Iteration::Ahead(0, n), Iteration::Behind(0, n));
                     let (there, before) = (of(now + n as usize), now.checked_sub(n as usize).and_then(of));
-                    assert_eq!(value(&info.exists(ahead), tile) == 1, there.is_some());
-                    assert!(there.is_none_or(|t| value(&info.tile(ahead), tile) == t));
-                    assert!(before.is_none_or(|t| value(&info.tile(behind), tile) == t));
+                    assert_eq!(value(&info.exists(ahead), place) == 1, there.is_some());
+                    assert!(there.is_none_or(|t| value(&info.tile(ahead), place) == t));
+                    assert!(before.is_none_or(|t| value(&info.tile(behind), place) == t));
                 }
             }
             assert!(tiles.last().is_none_or(|&last| value(&info.tile(Iteration::Last(0)), 0) == last));

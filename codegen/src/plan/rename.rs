@@ -13,7 +13,8 @@ impl Plan {
         programs.names_mut(change);
         for l in loops {
             change(&mut l.coordinate);
-            for e in [&mut l.lo, &mut l.full_lo, &mut l.full_hi, &mut l.hi, &mut l.first] {
+            let gap = l.gap.iter_mut().flat_map(|gap| [&mut gap.at, &mut gap.tiles]);
+            for e in [&mut l.lo, &mut l.full_lo, &mut l.full_hi, &mut l.hi, &mut l.first].into_iter().chain(gap) {
                 e.names_mut(change);
             }
         }

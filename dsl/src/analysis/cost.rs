@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use super::index::{Lookups, index_reads};
 use super::mask::{LoopRuns, MaskOptions, loop_runs};
@@ -452,6 +453,11 @@ impl Executed<'_> {
                 }
             }
             periods.extend([lo.period(), hi.period()]);
+            if let Some(gap) = &runs.gap {
+                for edge in [&gap.lo, &gap.hi] {
+                    periods.push(band(edge, &leaf, at, start, end)?.period());
+                }
+            }
         }
         common_period(periods)
     }
@@ -509,12 +515,15 @@ impl Executed<'_> {
         let kernel = self.load.kernel;
         let size = |s: &SizeExpr| self.eval.size(s);
         let value = |v: ValueId| self.eval.index(v, point).expect("loop bounds read program ids and sizes");
-        let [lo, _, _, hi] = self.runs[&op].eval(Lookups {
+        let at = Lookups {
             size: &size,
             value: &value,
             param: self.eval.param,
             loaded: &|_| unreachable!("counted without what is loaded"),
-        });
+        };
+        let runs = &self.runs[&op];
+        let [lo, _, _, hi] = runs.eval(at);
+        let gap = runs.gap.as_ref().map_or(hi..hi, |gap| gap.lo.eval(at)..gap.hi.eval(at));
         if hi <= lo {
             return Sums::default();
         }
@@ -531,15 +540,23 @@ impl Executed<'_> {
         };
         if !depends && self.closed {
             // All tiles but the last one walked cost the same.
-            let most = at(self, lo, factor.saturating_mul((hi - 1 - lo).into()));
-            return plus(most, at(self, hi - 1, factor));
+            let last = if gap.end == hi { gap.start - 1 } else { hi - 1 };
+            let walked = hi - lo - (gap.end - gap.start);
+            if walked <= 0 {
+                return Sums::default();
+            }
+            let most = at(self, lo, factor.saturating_mul((walked - 1).into()));
+            return plus(most, at(self, last, factor));
         }
         let count = self.tiles(axis);
         let this = std::cell::RefCell::new(self);
         let moving = Moving { v: coordinate, axis: Some(axis), count };
-        sum(lo..hi, &|start, end| this.borrow().period(moving, body, &outer, start, end), &mut |t| {
-            at(&mut this.borrow_mut(), t, factor)
-        })
+        let mut part = |tiles: Range<i64>| {
+            sum(tiles, &|start, end| this.borrow().period(moving, body, &outer, start, end), &mut |t| {
+                at(&mut this.borrow_mut(), t, factor)
+            })
+        };
+        plus(part(lo..gap.start), part(gap.end..hi))
     }
 }
 

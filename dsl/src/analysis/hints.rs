@@ -219,7 +219,9 @@ impl Loop<'_> {
         for facts in &masks.masks {
             let Op::Mask { keep, .. } = self.kernel.ops[facts.op].op else { unreachable!("facts of masks") };
             found.extend(walk.opaque(keep).into_iter().filter_map(|opaque| self.opaque(opaque)));
-            found.extend(walk.gaps(keep).into_iter().map(|either| self.gap(either)));
+            if masks.runs.gap.is_none() {
+                found.extend(walk.gaps(keep).into_iter().map(|either| self.gap(either)));
+            }
         }
         found.extend(self.not_skipped(&masks));
         found

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::index::{IndexExpr, Lookups, Trend};
-use super::predicate::{Boundary, Holds, Run, Walk, defined_in};
+use super::predicate::{Boundary, Gap, Holds, Run, Walk, defined_in};
 use super::unchanged::{Unchanged, Unproven, unchanged};
 use crate::ir::{AxisId, Kernel, Op, OpId, SizeExpr, ValueId};
 
 /// The tiles of one loop, in ascending order: `[lo, full_lo)` cut, `[full_lo, full_hi)` full, `[full_hi, hi)` cut; what
-/// lies outside `[lo, hi)` is skipped. Always `lo <= full_lo <= full_hi <= hi` (the expressions are clamped), and
+/// lies outside `[lo, hi)` is skipped, and what lies in the gap between two runs. Always `lo <= full_lo <= full_hi <= hi` (the expressions are clamped), and
 /// `lo >= 0`, `hi <= ceil(extent / block)`. `lo == hi` is an empty loop.
 ///
 /// Of a loop that walks a part of its tiles these are the tiles of all parts together.
@@ -29,6 +29,8 @@ pub struct LoopRuns {
     pub full_hi: IndexExpr,
     /// One past the last tile walked.
     pub hi: IndexExpr,
+    /// Tiles among them that are skipped: `lo <= gap.lo <= gap.hi <= hi`, and no full tile is in it.
+    pub gap: Option<Gap>,
 }
 
 /// What a schedule says about masks.
@@ -99,7 +101,8 @@ impl LoopMasks {
 
     /// Number of tiles walked.
     pub fn trips(&self) -> IndexExpr {
-        self.runs.hi.minus(&self.runs.lo)
+        let all = self.runs.hi.minus(&self.runs.lo);
+        self.runs.gap.as_ref().map_or(all.clone(), |gap| all.minus(&gap.hi.minus(&gap.lo)))
     }
 
     /// How the number of tiles walked moves with a coordinate (or index) of the program; `None` where that cannot be told.
@@ -142,6 +145,9 @@ impl LoopMasks {
         line(format!("  cut                 {} .. {}", e(&self.runs.lo), e(&self.runs.full_lo)));
         line(format!("  full                {} .. {}", e(&self.runs.full_lo), e(&self.runs.full_hi)));
         line(format!("  cut                 {} .. {}", e(&self.runs.full_hi), e(&self.runs.hi)));
+        if let Some(gap) = &self.runs.gap {
+            line(format!("  but not             {} .. {}", e(&gap.lo), e(&gap.hi)));
+        }
         if let Some(why) = &self.not_skipped {
             line(format!("  nothing skipped     {why}"));
         }
@@ -207,8 +213,8 @@ pub fn loop_masks(
         .collect();
 
     let unmasked = masks.iter().fold(Run::all(), |run, m| run.intersect(&m.holds.everywhere));
-    let (walked, after_first, not_skipped) =
-        if options.early_stop { walked(kernel, loop_op, &masks) } else { (Run::all(), false, None) };
+    let (Walked { run: walked, gap, after_first }, not_skipped) =
+        if options.early_stop { walked(kernel, loop_op, &masks) } else { (Walked::all(), None) };
 
     let (zero, b) = (IndexExpr::from(0), block(*axis));
     let extent = IndexExpr::from(kernel.axes[*axis].extent.clone()).fold_sizes(size);
@@ -223,25 +229,51 @@ pub fn loop_masks(
     let full_lo = clamp(unmasked.lo.as_ref().unwrap_or(&lo), &lo, &hi);
     let full_end = unmasked.hi.as_ref().map_or(memory_full.clone(), |hi| hi.min_of(&memory_full));
     let full_hi = clamp(&full_end, &full_lo, &hi);
-    let runs = LoopRuns { lo, full_lo, full_hi, hi };
+    let gap = gap.map(|gap| {
+        let begin = clamp(&gap.lo, &lo, &hi);
+        Gap { hi: clamp(&gap.hi, &begin, &hi), lo: begin }
+    });
+    let runs = LoopRuns { lo, full_lo, full_hi, hi, gap };
     LoopMasks { loop_op, runs, masks, tiles, memory_full, unmasked, walked, not_skipped }
 }
 
-/// The tiles that must be walked, whether the first must be too, and why no tile is skipped although masks hide some.
-fn walked(kernel: &Kernel, loop_op: OpId, masks: &[MaskFacts]) -> (Run, bool, Option<Unproven>) {
+/// The tiles that must be walked.
+struct Walked {
+    /// A run that holds them.
+    run: Run,
+    /// Tiles of it that need not be.
+    gap: Option<Gap>,
+    /// Whether the first tile must be walked too.
+    after_first: bool,
+}
+
+impl Walked {
+    fn all() -> Self {
+        Self { run: Run::all(), gap: None, after_first: false }
+    }
+
+    /// Those where masks hold somewhere, and the first if it must be.
+    fn new(holds: &Holds, after_first: bool) -> Self {
+        let gap = holds.gap.clone().filter(|_| !after_first);
+        Self { run: holds.somewhere.clone(), gap, after_first }
+    }
+}
+
+/// The tiles that must be walked, and why no tile is skipped although masks hide some.
+fn walked(kernel: &Kernel, loop_op: OpId, masks: &[MaskFacts]) -> (Walked, Option<Unproven>) {
     // One mask that hides a tile is enough if that alone leaves the carried values unchanged.
     let provable: Vec<_> = masks.iter().filter(|m| !matches!(m.hidden, Unchanged::Unproved(_))).collect();
     if !provable.is_empty() {
-        let run = provable.iter().fold(Run::all(), |run, m| run.intersect(&m.holds.somewhere));
-        return (run, provable.iter().any(|m| m.hidden == Unchanged::AfterFirst), None);
+        let all = provable.iter().skip(1).fold(provable[0].holds.clone(), |all, m| all.and(&m.holds));
+        return (Walked::new(&all, provable.iter().any(|m| m.hidden == Unchanged::AfterFirst)), None);
     }
-    let Some(first) = masks.first() else { return (Run::all(), false, None) };
+    let Some(first) = masks.first() else { return (Walked::all(), None) };
     // Else all of them together may.
     match unchanged(kernel, loop_op, &masks.iter().map(|m| m.op).collect()) {
-        Unchanged::Unproved(why) => (Run::all(), false, Some(why)),
+        Unchanged::Unproved(why) => (Walked::all(), Some(why)),
         proof => {
-            let run = masks.iter().fold(first.holds.somewhere.clone(), |run, m| run.hull(&m.holds.somewhere));
-            (run, proof == Unchanged::AfterFirst, None)
+            let any = masks.iter().skip(1).fold(first.holds.clone(), |any, m| any.or(&m.holds));
+            (Walked::new(&any, proof == Unchanged::AfterFirst), None)
         }
     }
 }
@@ -250,6 +282,11 @@ impl LoopRuns {
     /// `[lo, full_lo, full_hi, hi]`.
     pub fn ends(&self) -> [&IndexExpr; 4] {
         [&self.lo, &self.full_lo, &self.full_hi, &self.hi]
+    }
+
+    /// How many of the tiles from the first to the last are skipped, between two runs.
+    pub fn between(&self, at: Lookups<'_>) -> i64 {
+        self.gap.as_ref().map_or(0, |gap| gap.hi.eval(at) - gap.lo.eval(at))
     }
 
     /// The values of [`LoopRuns::ends`].

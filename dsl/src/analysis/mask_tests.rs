@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::index::{Lookups, Trend};
+use super::index::{Lookups, Symbol, Trend};
 use super::mask::{LoopMasks, MaskOptions, loop_masks};
 use super::samples::{Scope, Softmax, attention, binary, causal, integer};
 use super::unchanged::{Unchanged, Unproven};
@@ -15,6 +15,10 @@ enum Number {
     Row,
     Column,
     Shift,
+    /// Loaded: [`LOADED`].
+    Loaded,
+    /// Loaded for each row: [`loaded_of_row`].
+    LoadedOfRow,
     Sum(Box<Number>, Box<Number>),
     Difference(Box<Number>, Box<Number>),
     Times(Box<Number>, i64),
@@ -25,6 +29,14 @@ enum Number {
     Least(Box<Number>, Box<Number>),
     Most(Box<Number>, Box<Number>),
     Absolute(Box<Number>),
+}
+
+/// What is loaded.
+const LOADED: i64 = 13;
+
+/// What is loaded for a row.
+fn loaded_of_row(i: i64) -> i64 {
+    (i * 7 + 3) % 29 - 6
 }
 
 /// A random predicate.
@@ -47,6 +59,8 @@ impl Number {
             Number::Row => s.row(b),
             Number::Column => s.column(b),
             Number::Shift => s.shift(b),
+            Number::Loaded => s.loaded(b),
+            Number::LoadedOfRow => s.loaded_of_row(b),
             Number::Sum(x, y) => two(BinaryOp::Add, x, y),
             Number::Difference(x, y) => two(BinaryOp::Sub, x, y),
             Number::Least(x, y) => two(BinaryOp::Min, x, y),
@@ -72,6 +86,8 @@ impl Number {
             Number::Row => i,
             Number::Column => j,
             Number::Shift => shift,
+            Number::Loaded => LOADED,
+            Number::LoadedOfRow => loaded_of_row(i),
             Number::Sum(x, y) => of(x) + of(y),
             Number::Difference(x, y) => of(x) - of(y),
             Number::Least(x, y) => of(x).min(of(y)),
@@ -143,7 +159,9 @@ fn number() -> impl Strategy<Value = Number> {
         Just(Number::Row),
         Just(Number::Column),
         Just(Number::Column),
-        Just(Number::Shift)
+        Just(Number::Shift),
+        Just(Number::Loaded),
+        Just(Number::LoadedOfRow)
     ];
     leaf.prop_recursive(3, 8, 2, |x| {
         let pair = (x.clone(), x.clone()).prop_map(|(a, b)| (Box::new(a), Box::new(b)));
@@ -216,12 +234,22 @@ fn check(masks: &LoopMasks, scope: &Scope, shape: Shape, keep: &dyn Fn(i64, i64)
         s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("M and N are the sizes of the sample's loops")
     };
     for t in 0..(shape.m + shape.block_m - 1) / shape.block_m {
-        let at = Lookups { size: &size, value: &|_| t, param: &|_| 0, loaded: &|_| 0 };
+        let rows = t * shape.block_m..((t + 1) * shape.block_m).min(shape.m);
+        let loaded = |symbol| match symbol {
+            Symbol::Value(_) => LOADED,
+            Symbol::Least(_) => rows.clone().map(loaded_of_row).min().expect("a tile has a row"),
+            Symbol::Most(_) => rows.clone().map(loaded_of_row).max().expect("a tile has a row"),
+        };
+        let at = Lookups { size: &size, value: &|_| t, param: &|_| 0, loaded: &loaded };
         let [lo, full_lo, full_hi, hi] = masks.runs.eval(at);
         let tiles = brute_force(keep, shape, t);
         assert!(0 <= lo && lo <= full_lo && full_lo <= full_hi && full_hi <= hi && hi <= tiles.len() as i64, "order at {t}");
+        let gap = masks.runs.gap.as_ref().map_or(hi..hi, |gap| gap.lo.eval(at)..gap.hi.eval(at));
+        assert!(lo <= gap.start && gap.start <= gap.end && gap.end <= hi, "the gap at {t}");
+        assert_eq!(gap.end - gap.start, masks.runs.between(at));
         for (u, &(some, all)) in tiles.iter().enumerate() {
             let u = u as i64;
+            assert!(!gap.contains(&u) || !some, "row tile {t}: key tile {u} is in the gap but visible");
             assert!((lo..hi).contains(&u) || !some, "row tile {t}: key tile {u} is skipped but visible");
             let whole = (u + 1) * shape.block_n <= shape.n;
             assert!(!(full_lo..full_hi).contains(&u) || (all && whole), "row tile {t}: key tile {u} is not full");

@@ -25,7 +25,9 @@ pub fn picture(
         let at_row = |v| value(row, v);
         let at = Lookups { size, value: &at_row, param, loaded };
         let [lo, full_lo, full_hi, hi] = masks.runs.eval(at);
+        let gap = masks.runs.gap.as_ref().map(|gap| gap.lo.eval(at)..gap.hi.eval(at));
         let tile = |t: i64| match t {
+            t if gap.as_ref().is_some_and(|gap| gap.contains(&t)) => SKIPPED,
             t if (full_lo..full_hi).contains(&t) => FULL,
             t if (lo..hi).contains(&t) => CUT,
             _ => SKIPPED,

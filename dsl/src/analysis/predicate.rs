@@ -75,6 +75,22 @@ impl Run {
         }
     }
 
+    /// The tiles between the two, if there may be any: behind the end of the one, before the begin of the other. Where it ends
+    /// before it begins, or goes beyond the hull, it stands for less.
+    pub fn gap(&self, other: &Self) -> Option<Gap> {
+        if !self.leaves_a_gap(other) {
+            return None;
+        }
+        // A run that ends before it begins is empty where it begins.
+        let end = |run: &Self| match (&run.lo, &run.hi) {
+            (Some(lo), Some(hi)) => Some(hi.max_of(lo)),
+            (_, hi) => hi.clone(),
+        };
+        let lo = join(&end(self), &end(other), IndexExpr::min_of)?;
+        let hi = join(&self.lo, &other.lo, IndexExpr::max_of)?;
+        (!hi.at_most(&lo)).then_some(Gap { lo, hi })
+    }
+
     /// Whether there may be tiles between the two, so that [`Run::hull`] holds more than both.
     pub fn leaves_a_gap(&self, other: &Self) -> bool {
         !self.is_none() && !other.is_none() && !self.is_all() && !other.is_all() && !self.is_one_run_with(other)
@@ -100,6 +116,15 @@ impl Run {
     }
 }
 
+/// Tiles between two runs, `lo .. hi`; none if `hi` is not above `lo`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// First tile.
+    pub lo: IndexExpr,
+    /// One past the last.
+    pub hi: IndexExpr,
+}
+
 type End = Option<IndexExpr>;
 
 /// An end of an intersection: an open end gives way.
@@ -120,6 +145,8 @@ fn meet(a: &End, b: &End, both: impl Fn(&IndexExpr, &IndexExpr) -> IndexExpr) ->
 pub struct Holds {
     /// Outside of these tiles it holds nowhere.
     pub somewhere: Run,
+    /// Nor in these, which lie between two runs of them.
+    pub gap: Option<Gap>,
     /// In these tiles it holds everywhere.
     pub everywhere: Run,
 }
@@ -127,15 +154,31 @@ pub struct Holds {
 impl Holds {
     /// Nothing is known.
     pub fn unknown() -> Self {
-        Self { somewhere: Run::all(), everywhere: Run::none() }
+        Self { somewhere: Run::all(), gap: None, everywhere: Run::none() }
     }
 
-    fn and(&self, other: &Self) -> Self {
-        Self { somewhere: self.somewhere.intersect(&other.somewhere), everywhere: self.everywhere.intersect(&other.everywhere) }
+    /// What is known where both hold.
+    pub(super) fn and(&self, other: &Self) -> Self {
+        Self {
+            somewhere: self.somewhere.intersect(&other.somewhere),
+            gap: self.gap.clone().or_else(|| other.gap.clone()),
+            everywhere: self.everywhere.intersect(&other.everywhere),
+        }
     }
 
-    fn or(&self, other: &Self) -> Self {
-        Self { somewhere: self.somewhere.hull(&other.somewhere), everywhere: self.everywhere.inside_union(&other.everywhere) }
+    /// What is known where one of the two holds. Of more than two runs the gaps are not followed.
+    pub(super) fn or(&self, other: &Self) -> Self {
+        let gap = match (&self.gap, &other.gap) {
+            (None, None) => self.somewhere.gap(&other.somewhere),
+            (Some(gap), None) if other.somewhere.is_none() => Some(gap.clone()),
+            (None, Some(gap)) if self.somewhere.is_none() => Some(gap.clone()),
+            _ => None,
+        };
+        Self {
+            somewhere: self.somewhere.hull(&other.somewhere),
+            gap,
+            everywhere: self.everywhere.inside_union(&other.everywhere),
+        }
     }
 }
 
@@ -352,7 +395,7 @@ impl Walk<'_> {
         let (own, lo, hi) = self.isolated(form);
         match own {
             Some((term, coefficient)) => self.solve(&term, coefficient, lo, hi),
-            None => Holds { somewhere: gate(&lo), everywhere: gate(&hi) },
+            None => Holds { somewhere: gate(&lo), gap: None, everywhere: gate(&hi) },
         }
     }
 
@@ -392,6 +435,7 @@ impl Walk<'_> {
                 let everywhere = (!self.extent(self.coordinate).at_most(&end(&tight))).then(|| end(&tight).floor_div(block));
                 Holds {
                     somewhere: Run { lo: None, hi: Some(end(&loose).ceil_div(block)) },
+                    gap: None,
                     everywhere: Run { lo: None, hi: everywhere },
                 }
             }
@@ -412,6 +456,7 @@ impl Walk<'_> {
                 let from = |k: IndexExpr| (!k.at_most(&0.into())).then_some(k);
                 Holds {
                     somewhere: Run { lo: from(loose.floor_div(block)), hi: None },
+                    gap: None,
                     everywhere: Run { lo: from(tight.ceil_div(block)), hi: None },
                 }
             }

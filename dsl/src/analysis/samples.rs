@@ -53,6 +53,19 @@ impl Scope {
         b.emit(Op::Pos(self.j))
     }
 
+    /// An integer that is loaded.
+    pub fn loaded(&self, b: &mut Builder) -> ValueId {
+        let tensor = once(b, "number", SizeExpr::constant(1));
+        let first = b.emit(Op::IndexConst(0));
+        b.emit(Op::Load { tensor, at: vec![At::Index(first)] })
+    }
+
+    /// An integer of each row that is loaded.
+    pub fn loaded_of_row(&self, b: &mut Builder) -> ValueId {
+        let tensor = once(b, "number_of_row", SizeExpr::size(self.m));
+        b.emit(Op::Load { tensor, at: vec![At::Tile(self.i)] })
+    }
+
     /// `N - M`.
     pub fn shift(&self, b: &mut Builder) -> ValueId {
         let n = b.emit(Op::SizeOf(self.n));
@@ -82,6 +95,11 @@ pub fn causal(b: &mut Builder, s: &Scope) -> ValueId {
 fn tensor(b: &mut Builder, name: &str, elem: Elem, shape: Vec<SizeExpr>, output: bool) -> crate::ir::ParamId {
     let kind = ParamKind::Tensor(TensorDecl { elem, shape, direction: if output { Direction::Out } else { Direction::In } });
     b.kernel.params.push(Param { name: name.into(), kind, span: Span::default() })
+}
+
+/// A tensor of integers, which is declared once.
+fn once(b: &mut Builder, name: &str, extent: SizeExpr) -> crate::ir::ParamId {
+    b.kernel.param_named(name).unwrap_or_else(|| tensor(b, name, Elem::I32, vec![extent], false))
 }
 
 /// Builds a predicate.

@@ -29,6 +29,7 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "counted", text: COUNTED },
     SuiteKernel { name: "lengths", text: LENGTHS },
     SuiteKernel { name: "row_ranges", text: ROW_RANGES },
+    SuiteKernel { name: "window_and_first", text: WINDOW_AND_FIRST },
 ];
 
 /// A query sees the last `window` keys up to its own position.
@@ -227,6 +228,40 @@ pub fn lengths<T: Element, const D: usize>(
     for j in tiles(N) {
         let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
         let s = mask(s, pos(j) < load(lens, [b]) && abs(pos(i) - pos(j)) <= load(windows, [h]));
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// A window, and the first keys of all: two runs of tiles.
+const WINDOW_AND_FIRST: &str = "
+pub fn window_and_first<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    window: i32,
+    first: i32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let s = mask(s, pos(i) + N - M >= pos(j) && (pos(j) < first || pos(i) + N - M < pos(j) + window));
         let m_new = max(m, rowmax(s));
         let m_ref = visible_or_zero(m_new);
         let alpha = exp(m - m_ref);

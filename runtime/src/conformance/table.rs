@@ -60,6 +60,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(sinks());
     all.extend(hidden());
     all.extend(loaded_bounds());
+    all.extend(two_runs());
     all
 }
 
@@ -454,6 +455,21 @@ fn loaded_bounds() -> Vec<Case> {
     cases
 }
 
+/// Masks that leave two runs of tiles: far apart, side by side, one in the other, one of them empty.
+fn two_runs() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for elem in FLOATS {
+        for (m, n, d) in [(70, 260, 32), (33, 65, 64), (300, 300, 16), (203, 70, 32), (1, 400, 32), (5, 0, 64)] {
+            for (window, first) in [(17, 4), (40, 100), (1, 0), (0, 33), (1000, 3), (70, -5)] {
+                let mut case = attention("window_and_first", elem, rows(m, n, d));
+                case.scalars.extend([("window", window as f32), ("first", first as f32)]);
+                cases.push(case);
+            }
+        }
+    }
+    cases
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -477,6 +493,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 25);
+        assert_eq!(kernels.len(), 26);
     }
 }

@@ -3,8 +3,8 @@
 use flashtile_dsl::ir::{ReduceOp, SourceText, Span};
 
 use super::super::{
-    Atom, Computed, Event, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, LoopInfo, Meeting,
-    OperandA, Plan, Role, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable,
+    Atom, Computed, Event, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopGap, LoopId, LoopInfo,
+    Meeting, OperandA, Plan, Role, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable,
 };
 use super::error::TextError;
 use super::lexer::{Line, Token};
@@ -726,6 +726,16 @@ fn loop_info(c: &mut Cursor<'_>) -> Read<LoopInfo> {
     c.mark("..")?;
     let full_hi = c.expression()?;
     c.mark(",")?;
+    let gap = match c.takes_word("without") {
+        false => None,
+        true => {
+            let tiles = c.expression()?;
+            c.words("at")?;
+            let at = c.expression()?;
+            c.mark(",")?;
+            Some(LoopGap { at, tiles })
+        }
+    };
     let walk = c.one_of(&[("ascending", Walk::Ascending), ("descending", Walk::Descending)])?;
     c.words("from")?;
     let first = c.expression()?;
@@ -736,7 +746,7 @@ fn loop_info(c: &mut Cursor<'_>) -> Read<LoopInfo> {
     if single {
         c.words("single positions")?;
     }
-    Ok(LoopInfo { coordinate, lo, full_lo, full_hi, hi, walk, first, slots, single })
+    Ok(LoopInfo { coordinate, lo, full_lo, full_hi, hi, gap, walk, first, slots, single })
 }
 
 fn meeting(c: &mut Cursor<'_>) -> Read<Meeting> {

@@ -108,8 +108,9 @@ impl Writer<'_> {
             let walk = if l.walk == Walk::Ascending { "ascending" } else { "descending" };
             let single = if l.single { ", single positions" } else { "" };
             let (bounds, full) = (format!("{} .. {}", l.lo, l.hi), format!("{} .. {}", l.full_lo, l.full_hi));
+            let gap = l.gap.as_ref().map_or(String::new(), |gap| format!("without {} at {}, ", gap.tiles, gap.at));
             self.put(&format!(
-                "loop {}: {bounds}, full {full}, {walk} from {}, {} slots{single}",
+                "loop {}: {bounds}, full {full}, {gap}{walk} from {}, {} slots{single}",
                 l.coordinate, l.first, l.slots
             ));
         }

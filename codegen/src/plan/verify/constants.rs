@@ -68,7 +68,8 @@ impl Walk<'_> {
         if matches!(iteration, Iteration::Ahead(..) | Iteration::Behind(..)) {
             self.name(&l.coordinate);
         }
-        [&l.first, &l.lo, &l.hi].into_iter().for_each(|e| self.uses(e));
+        let gap = l.gap.iter().flat_map(|gap| [&gap.at, &gap.tiles]);
+        [&l.first, &l.lo, &l.hi].into_iter().chain(gap).for_each(|e| self.uses(e));
     }
 
     /// A slot of a ring between roles is the next, whatever it is for; others are computed.
@@ -155,7 +156,8 @@ impl Walk<'_> {
                 for &id in ids {
                     let l = &self.plan.loops[id];
                     self.name(&l.coordinate);
-                    [&l.lo, &l.full_lo, &l.full_hi].into_iter().for_each(|e| self.uses(e));
+                    let gap = l.gap.iter().flat_map(|gap| [&gap.at, &gap.tiles]);
+                    [&l.lo, &l.full_lo, &l.full_hi].into_iter().chain(gap).for_each(|e| self.uses(e));
                 }
             }
             Guard::Vote { condition, .. } => self.uses(condition),
