@@ -289,6 +289,41 @@ fn parameters() {
 }
 
 #[test]
+fn dimensions() {
+    let check_shape = |shape: &str, expected: &[(&str, &str)]| {
+        let header = format!("pub fn f<const D: usize>(x: &Tensor<f32, ({shape})>, y: &mut Tensor<f32, (N)>)");
+        check(&format!("{header} {{ let i = program(tiles(N)); store(y, [i], load(x, [0, 0]) + D); }}"), expected);
+    };
+    for shape in ["N, 64", "D + 1, 2 * D", "N / 2, (N - D) / 2", "2 * (N + 1), N", "B + 1, 3 * R - D"] {
+        check_shape(shape, &[]);
+    }
+    check_shape("N, «H / G»", &[("not a linear expression of sizes", "a name of its own, such as `R`")]);
+    check_shape("N, «D * D»", &[("not a linear expression of sizes", "multiplied or divided by numbers")]);
+    check_shape("N, «D / 0»", &[("not a linear expression", "")]);
+    check_shape("N, «9999999999 * D»", &[("not a linear expression", "beyond 2^30")]);
+    check_shape("N, «0»", &[("a dimension has at least one position", "this is 0")]);
+    check_shape("N, «D - D - 2»", &[("a dimension has at least one position", "this is -2")]);
+    check_shape("N, «6.5»", &[("expected a size", "found `6.5`")]);
+    check_shape("N, «64usize»", &[("expected a size", "found `64usize`")]);
+    check(
+        "pub fn f(x: &Tensor<f32, (N)>, n: i32, y: &mut Tensor<f32, (N, «n» + 1)>) { let i = program(tiles(N)); }",
+        &[("`n` is not a size", "another name")],
+    );
+    check_shape("N, D «%» 2", &[("expected a size", "found `%`")]);
+    check_shape("N, «f(D)»", &[("expected a size", "found `f (D)`")]);
+    check_shape(
+        "N, «H» + «G»",
+        &[
+            ("the value of `H` follows from no shape", "a dimension that is `H` alone"),
+            ("the value of `G` follows from no shape", "one name of its own"),
+        ],
+    );
+    check("pub fn f(x: &Tensor<f32, (N, 64 «+»)>, y: &mut Tensor<f32, (N)>) { }", &[("syntax error", "")]);
+    // What an error says is what the text says.
+    check("pub fn f(x: «Tensor<f32, (N, 64)>») { let i = program(tiles(4)); }", &[("not a type", "(N , 64)")]);
+}
+
+#[test]
 fn kernels_of_one_name() {
     let kernel =
         |name: &str| format!("pub fn {name}(y: &mut Tensor<f32, (N)>) {{ let i = program(tiles(N)); store(y, [i], 0.0); }}");
@@ -311,7 +346,13 @@ fn rust_that_the_language_does_not_have() {
     check_body("«println!(\"x\");»", &[("a kernel calls no macros", "")]);
     check_body("«fn inner() {}»", &[("a kernel declares nothing inside", "")]);
     check_body("let x: «f32» = 1.0;", &[("variables have no type annotations", "")]);
-    check_body("let «(x, y)» = 1.0;", &[("only `program` gives several values", "")]);
+    check_body("let «(x, y)» = 1.0;", &[("several names are bound to one value", "let (x, y) = (.., ..);")]);
+    check_body("let x = 1.0 + «(1.0, 2.0)»;", &[("a kernel has no tuples as values", "let (x, y) = (.., ..);")]);
+    check_body("let «(x, y)» = (1.0, 2.0, scale);", &[("2 names are bound to 3 values", "expected 3")]);
+    check_body("let (x, «x») = (1.0, 2.0);", &[("`x` is named twice", "its own name")]);
+    check_body("let (x, «(y, z)») = (1.0, (2.0, 3.0));", &[("several names are bound to one value", "")]);
+    check_body("let (x, y) = («a», «c»); let z = x + y;", &[("`a` is not defined", ""), ("`c` is not defined", "")]);
+    check_body("let (mut x, y) = (q_i, 1.0); x = x.to::<f32>().to::<T>(); «y» = 2.0;", &[("`y` is not mutable", "")]);
     check_body("let x = «q_i» & 1;", &[("`&` is for integers", "&&")]);
     check_body("let x = 1 ^ «0.5»;", &[("`^` is for integers", "bits of `i32`")]);
     check_body("let x = pos(i) | «(pos(i) > 3)»;", &[("`|` is for integers", "`||`")]);

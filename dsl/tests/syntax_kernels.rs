@@ -64,3 +64,39 @@ fn matmul_gelu_accumulates_and_adds_a_row_vector() {
     assert_eq!(tile.elem, Elem::F32);
     assert!(matches!(tile.dims[..], [Dim::Axis(i), Dim::Axis(j)] if i < j));
 }
+
+/// The text form of the kernel of a text, without the places of its ops.
+fn ir(text: &str) -> String {
+    let kernels = parse(&SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 });
+    let kernel = kernels.unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+    kernel.to_string()
+}
+
+#[test]
+fn a_tuple_of_values_is_bound_at_once() {
+    let with = |middle: &str| {
+        ir(&format!(
+            "pub fn f(x: &Tensor<f32, (2, N)>, y: &mut Tensor<f32, (N)>) {{
+                let i = program(tiles(N));
+                let a = load(x, [0, i]);
+                let b = load(x, [1, i]);
+                {middle}
+                store(y, [i], c / d);
+            }}"
+        ))
+    };
+    let exchanged = with("let (c, mut d) = (b, a); d = d * c;");
+    assert_eq!(exchanged, with("let c = b; let mut d = a; d = d * c;"));
+    // The second value is computed of the `a` of before.
+    let shadowed = with("let (a, d) = (b, a); let c = a;");
+    assert_eq!(shadowed, with("let d = a; let c = b;"));
+}
+
+#[test]
+fn ranges_of_computed_dimensions_have_their_length() {
+    let text = ir("pub fn f<const D: usize>(x: &Tensor<f32, (N, D + 1)>, w: &Tensor<f32, (64)>, y: &mut Tensor<f32, (N)>) {
+        let i = program(tiles(N));
+        store(y, [i], rowsum(load(x, [i, ..])) + rowsum(full((i, 64), 1.0) * load(w, [..])));
+    }");
+    assert!(text.contains("tile<f32, (i, D + 1)>") && text.contains("tile<f32, (64)>"), "{text}");
+}

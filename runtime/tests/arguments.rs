@@ -44,6 +44,38 @@ fn every_mistake_names_the_argument() {
     );
 }
 
+/// Dimensions that are numbers or sums of sizes are checked as names are, and give the sizes that stand nowhere alone.
+#[test]
+fn numbers_and_sums_of_sizes_are_dimensions() {
+    let text = "pub fn f<const D: usize>(
+        x: &Tensor<f32, (2 * N, 4)>, w: &Tensor<f32, (D + 1)>, ends: &Tensor<i32, (B + 1)>, y: &mut Tensor<f32, (N, B)>,
+    ) {
+        let (b, i) = program(B, tiles(N));
+        let total = rowsum(full((i, D + 1), 1.0) * load(w, [..]));
+        store(y, [i, b], total + load(x, [2 * N - 1, 3]) + load(ends, [b + 1]));
+    }";
+    let source = flashtile::SourceText { name: "f.rs".into(), text: text.into(), first_line: 1 };
+    let device = Device::cpu();
+    let kernel = Kernel::from_source(&source).expect("sound").remove(0);
+    let kernel = kernel.bind(Elem::F32, [("D", 3)]).expect("binds").on(&device).expect("loads");
+    let ones = |shape: &[usize]| Tensor::from_f32(&device, shape, &vec![1.0f32; shape.iter().product()]).expect("fits");
+    let ends = |n: usize| Tensor::from_slice(&device, &[n], &(0..n as i32).collect::<Vec<_>>()).expect("fits");
+    let launch = |x: &[usize], w: &[usize], b: usize, y: &[usize]| {
+        let (x, w, ends, mut y) = (ones(x), ones(w), ends(b), ones(y));
+        kernel.launch(&[(&x).into(), (&w).into(), (&ends).into(), (&mut y).into()]).map_err(|e| e.to_string())?;
+        Ok(y.to_vec().expect("readable"))
+    };
+    let refused = |message: &str| Err(message.to_owned());
+    assert_eq!(launch(&[10, 4], &[4], 3, &[5, 2]), Ok([6.0, 7.0].repeat(5)));
+    assert_eq!(launch(&[10, 5], &[4], 3, &[5, 2]), refused("argument `x`: dimension 1 must be 4, but is 5"));
+    let sum = "argument `x`: dimension 0 must be 2 * N = 10 (from dimension 0 of `y`), but is 9";
+    assert_eq!(launch(&[9, 4], &[4], 3, &[5, 2]), refused(sum));
+    let constant = "argument `w`: dimension 0 must be D + 1 = 4 (constant `D`), but is 3";
+    assert_eq!(launch(&[10, 4], &[3], 3, &[5, 2]), refused(constant));
+    let alone = "argument `ends`: dimension 0 must be B + 1 = 3 (from dimension 1 of `y`), but is 4";
+    assert_eq!(launch(&[10, 4], &[4], 4, &[5, 2]), refused(alone));
+}
+
 /// Half of what an output lies in is an input, in every way to overlap without a common start.
 #[test]
 fn outputs_that_share_memory_are_refused() {

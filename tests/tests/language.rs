@@ -180,17 +180,7 @@ const CASES: &[Case] = &[
     },
     Case {
         kernel: "differential",
-        numbers: &[
-            ("B", 2.0),
-            ("H", 2.0),
-            ("M", 37.0),
-            ("N", 37.0),
-            ("TWO", 2.0),
-            ("D", 16.0),
-            ("DV", 12.0),
-            ("scale", 0.3),
-            ("lambda", 0.7),
-        ],
+        numbers: &[("B", 2.0), ("H", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("DV", 12.0), ("scale", 0.3), ("lambda", 0.7)],
         output: "o",
         formula: |x, at| {
             let [b, h, i, d] = at[..] else { panic!("an output of four dimensions") };

@@ -233,7 +233,7 @@ impl Lowering<'_> {
             Expr::Closure(_) => ("closures", "write the expression out, or bind its parts with `let`"),
             Expr::Cast(_) => ("`as` casts", "write `x.to::<T>()`"),
             Expr::Index(_) | Expr::Array(_) | Expr::Repeat(_) => ("indexing", "write `load(q, [b, h, i, ..])`"),
-            Expr::Tuple(_) => ("tuples as values", "only the dimensions of `full` and `zeros` are tuples"),
+            Expr::Tuple(_) => ("tuples as values", "bind each value to a name, `let (x, y) = (.., ..);`"),
             Expr::Range(_) => ("ranges as values", "a range stands in the brackets of `load` and `store`"),
             Expr::Reference(_) => ("references", "remove the `&`"),
             Expr::Assign(_) => ("assignments inside expressions", "write it as a statement of its own"),

@@ -8,8 +8,8 @@ use syn::{Item, Visibility};
 
 use super::diagnostic::{Diagnostic, Diagnostics, Reporter};
 use super::kernel::lower_kernel;
-use super::limit;
 use super::position::{Embedded, Positions};
+use super::{dimension, limit};
 use crate::ir::{Kernel, SourceText, Span};
 
 /// Reads every kernel of a text.
@@ -154,10 +154,7 @@ fn functions(tokens: TokenStream, positions: &Positions, source: &SourceText, re
     }
     let mut functions = Vec::new();
     for item in items(tokens) {
-        if computed_dimensions(item.clone(), positions, reporter) {
-            continue;
-        }
-        match syn::parse2::<Item>(item) {
+        match syn::parse2::<Item>(dimension::wrap(item)) {
             Ok(Item::Fn(function)) => {
                 if let Some(ty) = helper_result(&function) {
                     let error = Diagnostic::new(
@@ -198,56 +195,6 @@ fn helper_result(function: &syn::ItemFn) -> Option<&syn::Type> {
     let syn::ReturnType::Type(_, ty) = &function.sig.output else { return None };
     let mentions = |name: &str| super::kernel::identifiers(function.block.to_token_stream()).contains(name);
     (!mentions("program") && !mentions("store")).then_some(ty)
-}
-
-/// Reports dimensions of tensors that are no names, such as `64` or `D + 1`: they are no types of Rust, so that the parser would say
-/// nothing of use. Whether there are any.
-fn computed_dimensions(item: TokenStream, positions: &Positions, reporter: &Reporter) -> bool {
-    let mut found = false;
-    for group in parenthesized(item) {
-        // The tensors of a parameter list: `Tensor < element , ( dimensions ) >`.
-        let trees: Vec<TokenTree> = group.into_iter().collect();
-        for (n, tree) in trees.iter().enumerate() {
-            let TokenTree::Group(shape) = tree else { continue };
-            let of_tensor = trees[..n].iter().rev().take(4).any(|t| matches!(t, TokenTree::Ident(name) if name == "Tensor"));
-            if !of_tensor || shape.delimiter() != Delimiter::Parenthesis {
-                continue;
-            }
-            let tokens: Vec<TokenTree> = shape.stream().into_iter().collect();
-            for dimension in tokens.split(|t| matches!(t, TokenTree::Punct(p) if p.as_char() == ',')) {
-                let is_number = matches!(dimension, [TokenTree::Literal(_)]);
-                let is_computed = dimension.iter().any(|t| matches!(t, TokenTree::Punct(p) if "+-*/%".contains(p.as_char())));
-                let (Some(first), Some(last)) = (dimension.first(), dimension.last()) else { continue };
-                let text = || dimension.iter().cloned().collect::<TokenStream>().to_string();
-                let (message, help) = if is_number {
-                    let help =
-                        format!("name it, `const C: usize`, and give the value where the kernel is used: `C = {}`", text());
-                    ("a dimension that is a number is not built", help)
-                } else if is_computed {
-                    let help = format!(
-                        "give the dimension a name of its own, such as `E`; a launch takes its value, {}, from the tensor",
-                        text()
-                    );
-                    ("a dimension that is computed is not built", help)
-                } else {
-                    continue;
-                };
-                let span = positions.range(first.span(), last.span());
-                reporter.report(Diagnostic::new(span, message).label("expected the name of a size").help(help));
-                found = true;
-            }
-        }
-    }
-    found
-}
-
-/// The contents of the parameter lists of an item: parentheses that follow a name, or the `>` of generics.
-fn parenthesized(item: TokenStream) -> Vec<TokenStream> {
-    let is_list = |tree: TokenTree| match tree {
-        TokenTree::Group(group) if group.delimiter() == Delimiter::Parenthesis => Some(group.stream()),
-        _ => None,
-    };
-    item.into_iter().filter_map(is_list).collect()
 }
 
 /// Splits tokens after each item, that is after `{ ... }` and after `;`, so that a syntax error spoils one item only.

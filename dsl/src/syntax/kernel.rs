@@ -1,6 +1,6 @@
 //! One function to one kernel: the header, the body, and what can be said only at the end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
@@ -38,7 +38,7 @@ pub(super) fn lower_kernel(
     let mut builder = Builder::new(function.sig.ident.to_string());
     builder.kernel.source = source.clone();
     builder.kernel.name_span = positions.of(&function.sig.ident);
-    Header { positions, reporter, builder: &mut builder }.read(function);
+    Header { positions, reporter, builder: &mut builder, mentioned: BTreeMap::new() }.read(function);
     let header_is_sound = reporter.count() == errors_before;
 
     let mut lowering = Lowering {

@@ -10,6 +10,7 @@
 //! | `file` | the functions of a file or macro |
 //! | `kernel` | one function: header, body, final checks |
 //! | `signature` | parameters and sizes |
+//! | `dimension` | dimensions of tensors: names, numbers, sums of sizes |
 //! | `scope` | variables, and which a loop carries |
 //! | `operand` | what an expression evaluates to before it is an IR value |
 //! | `statement`, `expression` | the body |
@@ -25,6 +26,7 @@
 
 mod builtin;
 mod diagnostic;
+mod dimension;
 mod elementwise;
 mod expression;
 mod file;

@@ -1,21 +1,26 @@
 //! A function's header: type parameters, const generics, tensors with their shapes, scalars, documentation.
 
+use std::collections::BTreeMap;
+
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use syn::punctuated::Punctuated;
 use syn::{
     Attribute, Expr, FnArg, GenericArgument, GenericParam, ItemFn, Lit, Meta, Pat, PathArguments, ReturnType, Safety, Token,
     Type, TypeParamBound,
 };
 
-use super::diagnostic::{Checked, Diagnostic, Reporter};
+use super::diagnostic::{Checked, Diagnostic, Reported, Reporter};
 use super::position::Positions;
 use super::suggest::nearest;
-use crate::ir::{Builder, Direction, Elem, Param, ParamKind, SizeExpr, SizeKind, TensorDecl};
+use crate::ir::{Builder, Direction, Elem, Param, ParamKind, SizeId, SizeKind, Span, TensorDecl};
 
 /// Reads headers into a [`Builder`].
 pub(super) struct Header<'a> {
     pub(super) positions: &'a Positions,
     pub(super) reporter: &'a Reporter,
     pub(super) builder: &'a mut Builder,
+    /// Where each size is mentioned first.
+    pub(super) mentioned: BTreeMap<SizeId, Span>,
 }
 
 impl Header<'_> {
@@ -50,9 +55,11 @@ impl Header<'_> {
             self.reporter.report(error);
         }
         self.generics(&signature.generics.params);
-        for argument in &signature.inputs {
-            // The error is on the list; the other parameters are still worth checking.
-            let _reported = self.parameter(argument);
+        // All are checked; where one has an error, the shapes are not complete.
+        let read = signature.inputs.iter().map(|argument| self.parameter(argument));
+        let sound = read.fold(true, |sound, read| sound & read.is_ok());
+        if sound {
+            self.check_determined();
         }
         if let Some(variadic) = &signature.variadic {
             let error = Diagnostic::new(self.positions.of(variadic), "a kernel has a fixed list of parameters");
@@ -135,7 +142,7 @@ impl Header<'_> {
     }
 
     /// Whether `name` is not yet a generic or a parameter; reports it otherwise.
-    fn fresh(&self, name: &str, span: crate::ir::Span) -> bool {
+    fn fresh(&self, name: &str, span: Span) -> bool {
         let kernel = &self.builder.kernel;
         let taken = kernel.type_params.iter().any(|t| t == name)
             || kernel.size_named(name).is_some()
@@ -178,9 +185,10 @@ impl Header<'_> {
         let span = self.positions.of(name);
         // A parameter of wrong type still has a name: one error is enough for it.
         let kind = kind?;
-        if self.fresh(&name.to_string(), span) {
-            self.builder.kernel.params.push(Param { name: name.to_string(), kind, span });
+        if !self.fresh(&name.to_string(), span) {
+            return Err(Reported::before());
         }
+        self.builder.kernel.params.push(Param { name: name.to_string(), kind, span });
         Ok(())
     }
 
@@ -246,27 +254,6 @@ impl Header<'_> {
         Ok(ParamKind::Tensor(TensorDecl { elem: elem?, shape, direction }))
     }
 
-    fn dimension(&mut self, dim: &Type) -> Checked<SizeExpr> {
-        let span = self.positions.of(dim);
-        let name = match dim {
-            Type::Path(path) => path.path.get_ident().map(ToString::to_string),
-            _ => None,
-        };
-        let Some(name) = name else {
-            let error = Diagnostic::new(span, "expected the name of a size")
-                .label(format!("found {}", self.positions_text(dim)))
-                .help("name it and give its value at launch, or declare a const generic, `const D: usize`");
-            return Err(self.reporter.report(error));
-        };
-        if self.builder.kernel.type_params.contains(&name) || self.builder.kernel.param_named(&name).is_some() {
-            let error = Diagnostic::new(span, format!("`{name}` is not a size"))
-                .label("declared as something else above")
-                .help("use another name for the size");
-            return Err(self.reporter.report(error));
-        }
-        Ok(SizeExpr::size(self.builder.size(&name, SizeKind::Runtime)))
-    }
-
     /// The element type that a type in the kernel text names.
     pub(super) fn element(&self, ty: &Type) -> Checked<Elem> {
         element_type(ty, &self.builder.kernel.type_params, self.positions, self.reporter)
@@ -279,7 +266,28 @@ impl Header<'_> {
 
 /// The text of a syntax node in backquotes.
 pub(super) fn quoted(node: &impl quote::ToTokens) -> String {
-    format!("`{}`", node.to_token_stream())
+    format!("`{}`", as_written(node.to_token_stream()))
+}
+
+/// The tokens without the array types, `[(); 64]`, that stand for dimensions: see
+/// [`super::dimension`].
+fn as_written(tokens: TokenStream) -> TokenStream {
+    let tree = |tree: TokenTree| match tree {
+        TokenTree::Group(group) => {
+            let inner = as_written(group.stream());
+            let trees: Vec<TokenTree> = inner.clone().into_iter().collect();
+            match &trees[..] {
+                [TokenTree::Group(unit), TokenTree::Punct(punct), extent @ ..]
+                    if group.delimiter() == Delimiter::Bracket && unit.stream().is_empty() && punct.as_char() == ';' =>
+                {
+                    extent.iter().cloned().collect()
+                }
+                _ => TokenStream::from(TokenTree::Group(Group::new(group.delimiter(), inner))),
+            }
+        }
+        other => TokenStream::from(other),
+    };
+    tokens.into_iter().map(tree).collect()
 }
 
 /// The element type that a type in the kernel text names: `T`, `f32`, `f16`, `bf16` or `i32`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use syn::{Block, Expr, ExprCall, ExprForLoop, Local, Pat, Stmt};
+use syn::{Block, Expr, ExprCall, ExprForLoop, ExprTuple, Local, Pat, PatIdent, PatTuple, Stmt};
 
 use super::diagnostic::{Checked, Diagnostic};
 use super::kernel::Lowering;
@@ -129,20 +129,65 @@ impl Lowering<'_> {
         if let Some(call) = call_of(&init.expr, "program") {
             return self.program(&local.pat, call);
         }
-        match &local.pat {
-            Pat::Ident(ident) if ident.by_ref.is_none() && ident.subpat.is_none() => {
-                let value = self.expression(&init.expr)?;
-                let name = ident.ident.to_string();
-                let span = self.positions.of(&ident.ident);
-                let (operand, origin) = if ident.mutability.is_some() {
-                    (Operand::Value(self.materialize(value)?), Origin::LetMut)
-                } else {
-                    (value.operand, Origin::Let)
-                };
-                self.name(&operand, &name);
-                self.scopes.declare(Variable { name, meaning: Meaning::Operand(operand), origin, span });
+        match (&local.pat, &*init.expr) {
+            (Pat::Tuple(names), Expr::Tuple(values)) => self.several(names, values),
+            (pattern, value) => {
+                let ident = self.variable(pattern)?;
+                let value = self.expression(value)?;
+                let operand = self.bound(ident, value)?;
+                self.declare(ident, operand);
                 Ok(())
             }
+        }
+    }
+
+    /// `let (a, mut b) = (x, y);`: all values are computed before a name is bound.
+    fn several(&mut self, names: &PatTuple, values: &ExprTuple) -> Checked<()> {
+        let (bound, given) = (names.elems.len(), values.elems.len());
+        if bound != given {
+            let error = Diagnostic::new(self.positions.of(names), format!("{bound} names are bound to {given} values"))
+                .label(format!("expected {given}"))
+                .help("give each value a name: `let (x, y) = (.., ..);`");
+            return Err(self.reporter.report(error));
+        }
+        let mut idents = Vec::new();
+        for name in &names.elems {
+            let ident = self.variable(name)?;
+            if idents.iter().any(|other: &&PatIdent| other.ident == ident.ident) {
+                let error = Diagnostic::new(self.positions.of(&ident.ident), format!("`{}` is named twice", ident.ident));
+                return Err(self.reporter.report(error.label("the second time").help("give each value its own name")));
+            }
+            idents.push(ident);
+        }
+        // All values are checked even if one has an error.
+        let values: Vec<_> = values.elems.iter().map(|value| self.expression(value)).collect();
+        let operands = idents.iter().zip(values).map(|(ident, value)| self.bound(ident, value?));
+        let operands = operands.collect::<Vec<_>>().into_iter().collect::<Checked<Vec<_>>>()?;
+        for (ident, operand) in idents.into_iter().zip(operands) {
+            self.declare(ident, operand);
+        }
+        Ok(())
+    }
+
+    /// What a variable of this pattern holds.
+    fn bound(&mut self, ident: &PatIdent, value: Located) -> Checked<Operand> {
+        match ident.mutability {
+            Some(_) => Ok(Operand::Value(self.materialize(value)?)),
+            None => Ok(value.operand),
+        }
+    }
+
+    fn declare(&mut self, ident: &PatIdent, operand: Operand) {
+        let (name, span) = (ident.ident.to_string(), self.positions.of(&ident.ident));
+        let origin = if ident.mutability.is_some() { Origin::LetMut } else { Origin::Let };
+        self.name(&operand, &name);
+        self.scopes.declare(Variable { name, meaning: Meaning::Operand(operand), origin, span });
+    }
+
+    /// The variable that a pattern binds.
+    fn variable<'p>(&self, pattern: &'p Pat) -> Checked<&'p PatIdent> {
+        match pattern {
+            Pat::Ident(ident) if ident.by_ref.is_none() && ident.subpat.is_none() => Ok(ident),
             Pat::Type(typed) => {
                 let error = Diagnostic::new(self.positions.of(&typed.ty), "variables have no type annotations")
                     .label("types are inferred")
@@ -150,9 +195,9 @@ impl Lowering<'_> {
                 Err(self.reporter.report(error))
             }
             Pat::Tuple(tuple) => {
-                let error = Diagnostic::new(self.positions.of(tuple), "only `program` gives several values")
+                let error = Diagnostic::new(self.positions.of(tuple), "several names are bound to one value")
                     .label(format!("found {}", quoted(tuple)))
-                    .help("write one `let` for each variable");
+                    .help("give a value for each name, `let (x, y) = (.., ..);`; of the functions only `program` gives several");
                 Err(self.reporter.report(error))
             }
             other => {

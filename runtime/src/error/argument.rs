@@ -51,7 +51,7 @@ pub enum ArgumentError {
         found: Vec<usize>,
     },
     /// A dimension that does not agree with the others or with a constant.
-    #[error("argument `{name}`: dimension {dimension} must be {declared} = {expected} ({because}), but is {found}")]
+    #[error("argument `{name}`: dimension {dimension} must be {}, but is {found}", wanted(declared, *expected, because))]
     Extent {
         /// The parameter.
         name: String,
@@ -276,4 +276,13 @@ pub enum ArgumentError {
         /// Size of an element.
         bytes: usize,
     },
+}
+
+/// The extent that a dimension must have: `N = 7 (from dimension 2 of `k`)`. A dimension that is a
+/// number, with no sizes to give a reason, is the number alone.
+fn wanted(declared: &str, expected: i64, because: &str) -> String {
+    match because {
+        "" => expected.to_string(),
+        because => format!("{declared} = {expected} ({because})"),
+    }
 }

@@ -101,31 +101,39 @@ impl Signature {
         Ok(signature)
     }
 
-    /// Finds for every run-time size a dimension that determines it, given those found before.
+    /// Finds for every run-time size a dimension that determines it: one that is the size alone, or
+    /// else one in which all other sizes are const.
     fn solve(&self) -> Result<Vec<Source>, ArgumentError> {
-        let mut known: Vec<bool> = self.ir.sizes.values().map(|s| s.kind == SizeKind::Const).collect();
-        let mut sources = Vec::new();
-        for (id, size) in self.ir.sizes.iter().filter(|(_, s)| s.kind == SizeKind::Runtime) {
-            let found = self.params.iter().enumerate().find_map(|(param, p)| {
-                let Param::Tensor { shape, .. } = p else { return None };
-                shape.iter().enumerate().find_map(|(dimension, extent)| {
-                    let (terms, constant, divisor) = extent.parts();
-                    let coefficient = *terms.get(&id)?;
-                    let others = terms.iter().filter(|(other, _)| **other != id);
-                    let constant = others.into_iter().try_fold(constant, |sum, (other, c)| {
-                        let is_const = self.ir.sizes[*other].kind == SizeKind::Const;
-                        is_const.then(|| sum + c * self.consts[other.index()])
-                    })?;
-                    Some(Source { size: id.index(), param, dimension, coefficient, constant, divisor })
-                })
+        let at_launch = self.ir.sizes.iter().filter(|(_, s)| s.kind == SizeKind::Runtime);
+        let source = |(id, size): (ir::SizeId, &ir::Size)| {
+            let undetermined = || ArgumentError::Undetermined { kernel: self.ir.name.clone(), size: size.name.clone() };
+            let tensors = self.params.iter().enumerate().filter_map(|(param, p)| match p {
+                Param::Tensor { shape, .. } => Some((param, shape)),
+                Param::Scalar(_) => None,
             });
-            let source =
-                found.ok_or_else(|| ArgumentError::Undetermined { kernel: self.ir.name.clone(), size: size.name.clone() })?;
-            known[id.index()] = true;
-            sources.push(source);
-        }
-        debug_assert!(known.into_iter().all(|k| k));
-        Ok(sources)
+            let dimensions = tensors
+                .flat_map(|(param, shape)| shape.iter().enumerate().map(move |(dimension, extent)| (param, dimension, extent)));
+            let sources = dimensions.filter_map(|(param, dimension, extent)| {
+                let source = self.source(id, param, dimension, extent)?;
+                Some((extent.as_size() != Some(id), source))
+            });
+            // Of several the first; false comes before true.
+            let best = sources.min_by_key(|(computed, _)| *computed);
+            best.map(|(_, source)| source).ok_or_else(undetermined)
+        };
+        at_launch.map(source).collect()
+    }
+
+    /// How a size follows from a dimension in which all other sizes are const.
+    fn source(&self, id: ir::SizeId, param: usize, dimension: usize, extent: &SizeExpr) -> Option<Source> {
+        let (terms, constant, divisor) = extent.parts();
+        let coefficient = *terms.get(&id)?;
+        let mut others = terms.iter().filter(|(other, _)| **other != id);
+        let constant = others.try_fold(constant, |sum, (other, c)| {
+            let is_const = self.ir.sizes[*other].kind == SizeKind::Const;
+            is_const.then(|| sum + c * self.consts[other.index()])
+        })?;
+        Some(Source { size: id.index(), param, dimension, coefficient, constant, divisor })
     }
 
     /// What ranges of compile-time length address of dimensions whose extent is known only at launch.
@@ -343,7 +351,7 @@ impl Signature {
                 None => format!("constant `{}`", self.ir.size_name(s)),
             })
             .collect();
-        let because = if sources.is_empty() { "as declared".to_owned() } else { sources.join(", ") };
+        let because = sources.join(", ");
         ArgumentError::Extent { name: self.name(param), dimension, declared, expected, because, found }
     }
 }

@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::uses::groupings;
-use flashtile_dsl::ir::{At, AxisKind, BinaryOp, IndexOp, Kernel, Op, ProgramDim, SizeExpr, SizeId, SizeKind, ValueId};
+use flashtile_dsl::ir::{
+    At, AxisKind, BinaryOp, IndexOp, Kernel, Op, ParamKind, ProgramDim, SizeExpr, SizeId, SizeKind, ValueId,
+};
 
 /// A round of the check.
 struct Round {
@@ -70,7 +72,7 @@ pub fn default_shapes(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> Vec<BT
         let mut of = |id: SizeId, name: &str| {
             if is_walked(kernel, name) {
                 walked += 1;
-                return round.walked[(walked - 1) % round.walked.len()];
+                return round.walked[(walked - 1) % round.walked.len()].max(least_possible(kernel, name, consts));
             }
             let heads = groupings.iter().any(|(heads, _)| *heads == id).then_some(round.grouped.0);
             let groups = groupings.iter().any(|(_, groups)| *groups == id).then_some(round.grouped.1);
@@ -97,7 +99,9 @@ pub fn default_shapes(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> Vec<BT
 fn can_be_empty(kernel: &Kernel, size: SizeId) -> bool {
     let has = |extent: &SizeExpr| extent.sizes().any(|id| id == size);
     let mut axes = kernel.axes.values().filter(|axis| has(&axis.extent)).peekable();
-    let only_loops = axes.peek().is_some() && axes.all(|axis| axis.kind == AxisKind::Loop);
+    let only_loops = axes.peek().is_some() && axes.all(|axis| axis.kind != AxisKind::Program);
+    let at_0 = |extent: &SizeExpr| has(extent) && (extent.parts().1 < 0 || extent.parts().0.values().any(|c| *c < 0));
+    let negative = kernel.params.values().any(|p| matches!(&p.kind, ParamKind::Tensor(t) if t.shape.iter().any(at_0)));
     let in_grid = kernel.grid().iter().any(|dim| matches!(dim, ProgramDim::Each(extent) if has(extent)));
     let is_size = |v: &ValueId| match kernel.def(*v) {
         Some((_, Op::FromIndex(x))) => matches!(kernel.def(*x), Some((_, Op::SizeOf(id))) if *id == size),
@@ -112,26 +116,23 @@ fn can_be_empty(kernel: &Kernel, size: SizeId) -> bool {
         Op::Index(IndexOp::Div | IndexOp::Rem, _, by) | Op::Binary(BinaryOp::Div | BinaryOp::Rem, _, by) => is_size(by),
         _ => false,
     });
-    only_loops && !in_grid && !needed
+    only_loops && !in_grid && !needed && !negative
 }
 
 /// Whether a tile axis walks the size.
 pub fn is_walked(kernel: &Kernel, name: &str) -> bool {
     let of = |extent: &SizeExpr| extent.sizes().any(|id| kernel.size_name(id) == name);
-    kernel.axes.values().any(|axis| of(&axis.extent))
+    kernel.axes.values().any(|axis| axis.kind != AxisKind::Each && of(&axis.extent))
 }
 
-/// How far ranges of compile-time length and constant indices reach in dimensions of this size, such as the columns of a table;
-/// 0 if none do.
+/// The least value of this size with which no extent is negative, and ranges of compile-time length
+/// and constant indices lie in dimensions that the size determines, such as the columns of a table.
 pub fn addressed(kernel: &Kernel, name: &str, consts: &BTreeMap<String, i64>) -> i64 {
     let constant = |id: SizeId| consts.get(kernel.size_name(id)).copied();
-    let mut most = 0;
+    let mut most = least_possible(kernel, name, consts);
     for (_, op) in kernel.walk() {
         let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &kernel.ops[op].op else { continue };
         for (at, extent) in at.iter().zip(&kernel.tensor(*tensor).shape) {
-            if extent.as_size().is_none_or(|size| kernel.size_name(size) != name) {
-                continue;
-            }
             let end = match at {
                 At::Range { start, len } => start.add(len).eval(constant),
                 At::Index(index) => match kernel.def(*index) {
@@ -140,17 +141,41 @@ pub fn addressed(kernel: &Kernel, name: &str, consts: &BTreeMap<String, i64>) ->
                 },
                 At::Tile(_) => None,
             };
-            most = most.max(end.unwrap_or(0));
+            most = end.and_then(|end| least(kernel, extent, name, consts, end)).map_or(most, |n| most.max(n));
         }
     }
     most
 }
 
+/// The least value of this size with which no tensor has a negative extent, as far as constants say.
+fn least_possible(kernel: &Kernel, name: &str, consts: &BTreeMap<String, i64>) -> i64 {
+    let extents = kernel.params.values().flat_map(|param| match &param.kind {
+        ParamKind::Tensor(tensor) => &tensor.shape[..],
+        ParamKind::Scalar(_) => &[],
+    });
+    extents.filter_map(|extent| least(kernel, extent, name, consts, 0)).fold(0, i64::max)
+}
+
+/// The least value of this size with which an extent has so many positions, if it grows with the
+/// size and all its other sizes are constants.
+fn least(kernel: &Kernel, extent: &SizeExpr, name: &str, consts: &BTreeMap<String, i64>, positions: i64) -> Option<i64> {
+    // The extent is `(coefficient * size + rest) / divisor`.
+    let (terms, mut rest, divisor) = extent.parts();
+    let mut coefficient = 0;
+    for (&id, &c) in terms {
+        match kernel.size_name(id) {
+            of if of == name => coefficient = c,
+            other => rest += c * consts.get(other)?,
+        }
+    }
+    (coefficient > 0).then(|| (positions * divisor - rest + coefficient - 1).div_euclid(coefficient))
+}
+
 /// What a size must be a multiple of for all extents to be whole.
 fn divisor(kernel: &Kernel, size: SizeId) -> i64 {
     let tensors = kernel.params.values().filter_map(|p| match &p.kind {
-        flashtile_dsl::ir::ParamKind::Tensor(t) => Some(&t.shape),
-        flashtile_dsl::ir::ParamKind::Scalar(_) => None,
+        ParamKind::Tensor(t) => Some(&t.shape),
+        ParamKind::Scalar(_) => None,
     });
     let extents = tensors.flatten().chain(kernel.axes.values().map(|axis| &axis.extent));
     let divisors = extents.filter(|e| e.sizes().any(|s| s == size)).map(|e| e.parts().2);
@@ -222,5 +247,15 @@ mod tests {
         }";
         let found = shapes(text, &[]);
         assert!(found.iter().all(|s| s["P"] == 5 && s["N"] > 0 && s["N"] % 8 == 0), "{found:?}");
+    }
+
+    #[test]
+    fn sizes_are_what_computed_dimensions_need() {
+        let text = "pub fn f(x: &Tensor<f32, (2 * P - 3, 4)>, z: &Tensor<f32, (N - 5)>, y: &mut Tensor<f32, (N)>) {
+            let i = program(tiles(N));
+            store(y, [i], load(x, [4, 3]) + load(z, [0]));
+        }";
+        let found = shapes(text, &[]);
+        assert!(found.iter().all(|s| s["P"] == 4 && s["N"] >= 5), "{found:?}");
     }
 }
