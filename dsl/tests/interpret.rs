@@ -501,3 +501,30 @@ fn a_tensor_that_is_read_and_written_keeps_what_a_loop_leaves() {
     assert_eq!(run(Argument::Input(before.view())), Ok(vec![3.0, 4.0, 5.0, 6.0, 7.0]));
     assert!(run(Argument::Output).is_err_and(|e| e.contains("read before it is stored")), "its contents are needed");
 }
+
+#[test]
+fn loops_over_positions_take_every_index() {
+    let kernel = kernel(
+        "pub fn f(x: &Tensor<f32, (R, M)>, y: &mut Tensor<f32, (M)>, z: &mut Tensor<f32, (R, M)>) {
+            let i = program(tiles(M));
+            let (mut sum, mut last) = (zeros(i), 0);
+            for r in 1..R - 1 {
+                sum = sum * 2.0 + load(x, [r, i]);
+                last = r;
+            }
+            store(y, [i], sum + last);
+            for r in 0..R {
+                store(z, [r, i], load(x, [R - 1 - r, i]));
+            }
+        }",
+    );
+    let (r, m) = (5usize, 7usize);
+    let x = HostTensor::from_f64(Elem::F32, &[r, m], &values(r * m, 3));
+    let arguments = [Argument::Input(x.view()), Argument::Output, Argument::Output];
+    let sizes = [("R", r as i64), ("M", m as i64)];
+    let found = execute(&kernel, &Binding::default(), &sizes, &Blocks::WholeLoops(4), &arguments, Exact64).expect("runs");
+    let x = x.to_f64();
+    let sum = |i: usize| (1..r - 1).fold(0.0, |sum, row| sum * 2.0 + x[row * m + i]) + (r - 2) as f64;
+    assert_eq!(found[0], (0..m).map(sum).collect::<Vec<_>>());
+    assert_eq!(found[1], (0..r * m).map(|at| x[(r - 1 - at / m) * m + at % m]).collect::<Vec<_>>());
+}

@@ -324,6 +324,26 @@ fn dimensions() {
 }
 
 #[test]
+fn loops_over_positions() {
+    check_body("for t in 0..4 {} for t in 1..N - 1 {} for t in M..(M + D) {} for t in 2..2 * D {}", &[]);
+    check_body("for t in «0..0» {}", &[("this range is empty", "it has 0 positions")]);
+    check_body("for t in «D + 1..D» {}", &[("this range is empty", "it has -1 positions")]);
+    check_body("for t in 0«..=»4 {}", &[("a range excludes its end", "a..b")]);
+    check_body("for t in «..N» {}", &[("the range of a loop has a start and an end", "for t in 0..N")]);
+    check_body("for t in 0..«N / M» {}", &[("the bound of a loop is not linear in the sizes", "for r in 0..R")]);
+    check_body("for t in 0..«load(page, [b])» {}", &[("no expression of sizes", "select(t < n, x, 0.0)")]);
+    check_body("for t in «b»..«scale» {}", &[("no expression of sizes", "found an index"), ("no expression", "found f32")]);
+    check_body("for t in 0..N { «t» = 1; }", &[("`t` is the index of a loop", "advances by itself")]);
+    check_body("for t in 0..N { let x = pos(«t»); }", &[("`pos` takes the coordinate of a tile", "found an index")]);
+    check_body("for t in 0..N { let x = zeros(«t»); }", &[("expected a dimension", "found an index")]);
+    let stored = "pub fn f(x: &Tensor<f32, (M, R)>, y: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        for r in 0..R { «store(y, [i], load(x, [i, r]))»; }
+    }";
+    check(stored, &[("inside the loop over `r` but not addressed by `r`", "")]);
+}
+
+#[test]
 fn kernels_of_one_name() {
     let kernel =
         |name: &str| format!("pub fn {name}(y: &mut Tensor<f32, (N)>) {{ let i = program(tiles(N)); store(y, [i], 0.0); }}");
@@ -340,7 +360,7 @@ fn rust_that_the_language_does_not_have() {
     check_body("let x = «|y| y + 1.0»;", &[("a kernel has no closures", "")]);
     check_body("let x = «scale as f64»;", &[("a kernel has no `as` casts", ".to::<T>()")]);
     check_body("let x = «q_i[0]»;", &[("a kernel has no indexing", "load(q")]);
-    check_body("for j in «0..4» {}", &[("a loop walks the tiles of a size", "for j in tiles(N)")]);
+    check_body("for j in «q_i» {}", &[("a loop walks tiles or a range of positions", "for j in tiles(N)")]);
     check_body("«break»;", &[("no jumps out of loops", "mask")]);
     check_body("«return»;", &[("a kernel has no returns", "")]);
     check_body("«println!(\"x\");»", &[("a kernel calls no macros", "")]);

@@ -239,6 +239,23 @@ const CASES: &[Case] = &[
             (0..=i).map(term).sum()
         },
     },
+    Case {
+        // The same derivative with respect to a key, of the `R` heads that share it.
+        kernel: "grouped_dk",
+        numbers: &[("B", 2.0), ("G", 2.0), ("R", 3.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3)],
+        output: "gk",
+        formula: |x, at| {
+            let [b, g, j, d] = at[..] else { panic!("an output of four dimensions") };
+            let scale = x.numbers["scale"];
+            let term = |(r, i): (usize, usize)| {
+                let row = [b, g, r, i];
+                let p = (x.product(("q", &row), ("k", &at[..3]), x.n("D")) * scale - x.at("lse", &row)).exp();
+                let dp = x.product(("go", &row), ("v", &at[..3]), x.n("D"));
+                p * (dp - x.at("delta", &row)) * x.at("q", &[b, g, r, i, d]) * scale
+            };
+            (0..x.n("R")).flat_map(|r| (j..x.n("M")).map(move |i| (r, i))).map(term).sum()
+        },
+    },
 ];
 
 /// Numbers between -1 and 1, the same in every run.

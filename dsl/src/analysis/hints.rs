@@ -98,7 +98,10 @@ pub fn hints(kernel: &Kernel, size: &dyn Fn(&SizeExpr) -> Option<i64>) -> Vec<Hi
     let mut found = Vec::new();
     for &loop_op in &loops {
         let of = Loop { kernel, loop_op, size };
-        found.extend(of.skips());
+        // A loop over single positions has no tiles that a mask could hide.
+        if of.walks_tiles() {
+            found.extend(of.skips());
+        }
         if loops.len() == 1 {
             found.extend(of.split());
         }
@@ -173,6 +176,11 @@ impl Loop<'_> {
     fn body(&self) -> BlockId {
         let Op::For { body, .. } = self.kernel.ops[self.loop_op].op else { unreachable!("a loop is asked about") };
         body
+    }
+
+    fn walks_tiles(&self) -> bool {
+        let Op::For { axis, .. } = self.kernel.ops[self.loop_op].op else { unreachable!("a loop is asked about") };
+        self.kernel.axes[axis].kind != AxisKind::Each
     }
 
     fn init(&self) -> &[ValueId] {

@@ -13,13 +13,13 @@
 //! | `dimension` | dimensions of tensors: names, numbers, sums of sizes |
 //! | `scope` | variables, and which a loop carries |
 //! | `operand` | what an expression evaluates to before it is an IR value |
-//! | `statement`, `expression` | the body |
+//! | `statement`, `loops`, `expression` | the body |
 //! | `builtin` | the functions of the language |
 //! | `elementwise`, `matrix`, `memory` | type rules of arithmetic, of dot and reductions, of loads and stores |
 //! | `suggest` | did you mean |
 //! | `unused` | warnings about what is named and not needed |
 //!
-//! The language: `let` (with tuples for `program`), `let mut`, assignment, `for j in tiles(N)`, the functions listed in
+//! The language: `let`, `let mut`, assignment, `for j in tiles(N)`, `for t in 0..N`, the functions listed in
 //! `builtin`, `.t()`, `.to::<T>()`, `INF`, and the operators `+ - * / %`, comparisons, `&&`, `||`, `!`. Literals adapt to
 //! what they meet. Integers that are the same in the whole program (program ids, sizes) stay indices until they meet a
 //! tile; an i32 that meets an f32 is converted.
@@ -32,6 +32,7 @@ mod expression;
 mod file;
 mod kernel;
 mod limit;
+mod loops;
 mod matrix;
 mod memory;
 mod operand;

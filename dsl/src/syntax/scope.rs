@@ -30,8 +30,10 @@ pub(super) enum Origin {
     Let,
     /// `let mut`
     LetMut,
-    /// The coordinate of a loop.
+    /// The coordinate of a loop over tiles.
     Coordinate,
+    /// The index of a loop over single positions.
+    Position,
 }
 
 /// A variable.

@@ -1,8 +1,8 @@
-//! Statements: `let`, `program`, assignment, `for`, and what to write instead of the rest of Rust.
+//! Statements: `let`, `program`, assignment, and what to write instead of the rest of Rust.
 
 use std::collections::BTreeSet;
 
-use syn::{Block, Expr, ExprCall, ExprForLoop, ExprTuple, Local, Pat, PatIdent, PatTuple, Stmt};
+use syn::{Block, Expr, ExprCall, ExprTuple, Local, Pat, PatIdent, PatTuple, Stmt};
 
 use super::diagnostic::{Checked, Diagnostic};
 use super::kernel::Lowering;
@@ -12,7 +12,7 @@ use super::signature::quoted;
 use crate::ir::{AxisKind, Op, ProgramDim, SizeExpr, Span, Type, ValueId};
 
 /// The call, if the expression calls the function `name`.
-fn call_of<'e>(expr: &'e Expr, name: &str) -> Option<&'e ExprCall> {
+pub(super) fn call_of<'e>(expr: &'e Expr, name: &str) -> Option<&'e ExprCall> {
     match expr {
         Expr::Call(call) if matches!(&*call.func, Expr::Path(path) if path.path.is_ident(name)) => Some(call),
         _ => None,
@@ -35,7 +35,7 @@ impl Lowering<'_> {
         self.scopes.close();
     }
 
-    fn block(&mut self, block: &Block) {
+    pub(super) fn block(&mut self, block: &Block) {
         for statement in &block.stmts {
             // Errors are on the list; the statements after are checked all the same.
             let _reported = self.statement(statement);
@@ -257,6 +257,7 @@ impl Lowering<'_> {
                 _ => Some(("is a parameter", format!("copy it first: `let mut {name}_now = {name};`"))),
             },
             Origin::Coordinate => Some(("is the coordinate of a tile", "it advances by itself; use another name".into())),
+            Origin::Position => Some(("is the index of a loop", "it advances by itself; use another name".into())),
         };
         if let Some((what, help)) = refusal {
             let error = Diagnostic::new(span, format!("`{name}` {what} and cannot be assigned"));
@@ -306,88 +307,8 @@ impl Lowering<'_> {
         Err(self.reporter.report(error.label(format!("expected {wanted_text}, found {found}")).help(help)))
     }
 
-    fn for_loop(&mut self, statement: &ExprForLoop) -> Checked<()> {
-        if let Some(label) = &statement.label {
-            let error = Diagnostic::new(self.positions.of(label), "loops have no labels");
-            self.reporter.report(error.help("remove it; a loop walks all tiles of its axis"));
-        }
-        let name = match &*statement.pat {
-            Pat::Ident(ident) if ident.mutability.is_none() && ident.by_ref.is_none() && ident.subpat.is_none() => {
-                Some(&ident.ident)
-            }
-            other => {
-                let error = Diagnostic::new(self.positions.of(other), "expected the name of a coordinate")
-                    .label(format!("found {}", quoted(other)));
-                self.reporter.report(error.help("write `for j in tiles(N)`"));
-                None
-            }
-        };
-        let extent = match call_of(&statement.expr, "tiles") {
-            Some(call) => self.tiles(call),
-            None => {
-                let help = "write `for j in tiles(N)`: the loop walks the positions 0 .. N, a tile at a time";
-                let error = Diagnostic::new(self.positions.of(&statement.expr), "a loop walks the tiles of a size")
-                    .label(format!("expected `tiles(...)`, found {}", quoted(&statement.expr)));
-                Err(self.reporter.report(error.help(help)))
-            }
-        };
-        // A loop whose header has an error is checked once more without one, as if over some size.
-        let sound = extent.as_ref().map(|_| ()).map_err(|&reported| reported);
-        let extent = extent.unwrap_or_else(|_| SizeExpr::constant(1));
-        let axis_name = name.map_or_else(|| "_".to_owned(), ToString::to_string);
-        let axis = self.builder.axis(axis_name.clone(), extent, AxisKind::Loop);
-
-        let known = |(id, meaning): (usize, Meaning)| match meaning {
-            Meaning::Operand(Operand::Value(value)) => Some((id, value)),
-            _ => None,
-        };
-        let assigned = self.scopes.assigned_in(&statement.body);
-        let carried: Vec<_> =
-            assigned.into_iter().map(|id| (id, self.scopes.get(id).meaning.clone())).filter_map(known).collect();
-        let init: Vec<_> = carried.iter().map(|&(_, value)| value).collect();
-
-        let header = self.positions.range(statement.for_token.span, self.last_span(&statement.expr));
-        self.builder.span = header;
-        let (coordinate, params) = self.builder.begin_for(axis, &init);
-        for (&(id, _), &param) in carried.iter().zip(&params) {
-            let name = self.scopes.get(id).name.clone();
-            self.builder.name(param, name);
-            self.scopes.set(id, Meaning::Operand(Operand::Value(param)));
-        }
-        self.scopes.open();
-        if let Some(name) = name {
-            let span = self.positions.of(name);
-            let meaning = if sound.is_ok() { Meaning::Operand(Operand::Value(coordinate)) } else { Meaning::Unknown };
-            self.scopes.declare(Variable { name: axis_name, meaning, origin: Origin::Coordinate, span });
-        }
-        self.block(&statement.body);
-        self.scopes.close();
-
-        let next: Vec<_> = carried
-            .iter()
-            .zip(&params)
-            .map(|(&(id, _), &param)| match self.scopes.get(id).meaning {
-                Meaning::Operand(Operand::Value(value)) => value,
-                _ => param,
-            })
-            .collect();
-        self.builder.span = header;
-        let results = self.builder.end_for(axis, init, next);
-        for (&(id, _), &result) in carried.iter().zip(&results) {
-            let name = self.scopes.get(id).name.clone();
-            self.builder.name(result, name);
-            self.scopes.set(id, Meaning::Operand(Operand::Value(result)));
-        }
-        sound
-    }
-
-    fn last_span(&self, expr: &Expr) -> proc_macro2::Span {
-        let last = quote::ToTokens::to_token_stream(expr).into_iter().last();
-        last.map_or_else(proc_macro2::Span::call_site, |tree| tree.span())
-    }
-
     /// The size whose tiles `tiles(size)` means.
-    fn tiles(&mut self, call: &ExprCall) -> Checked<SizeExpr> {
+    pub(super) fn tiles(&mut self, call: &ExprCall) -> Checked<SizeExpr> {
         match call.args.first() {
             Some(argument) if call.args.len() == 1 => self.size(argument),
             _ => {

@@ -10,7 +10,7 @@ flash_kernel! {
         let b = scale as f64;
         let c = x[0];
         let d: f32 = 1.0;
-        for j in 0..4 {}
+        for j in x_i {}
         println!("{}", scale);
         store(y, [i], x_i);
     }

@@ -1,0 +1,102 @@
+//! Shapes and loops of the language in compiled code: the emulator gives what the formula says.
+//! Needs NVRTC, no GPU.
+
+use flashtile::toolchain::Toolchain;
+use flashtile::{AnyTensor, Arch, Argument, Device, Elem, Kernel, LaunchOptions};
+use flashtile_dsl::ir::SourceText;
+
+/// The output of a kernel, its last parameter, on the CPU device and on the emulator of three
+/// architectures. All tensors hold f32; const generics are 8.
+fn outputs(text: &str, inputs: &[(Vec<usize>, Vec<f32>)], output: &[usize]) -> Vec<(String, Vec<f32>)> {
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = Kernel::from_source(&source).unwrap_or_else(|error| panic!("{error}")).remove(0);
+    let run = |device: &Device, arch: Option<&'static str>| {
+        let options =
+            LaunchOptions { toolchain: Toolchain::shared(), arch: arch.and_then(Arch::named), ..LaunchOptions::default() };
+        let consts: Vec<_> = kernel.ir().sizes.values().filter(|s| s.name == "D").map(|s| (s.name.clone(), 8)).collect();
+        let bound = kernel.bind(Elem::F32, consts).expect("binds");
+        let loaded = bound.on_with(device, options).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let bytes = |data: &[f32]| data.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let tensor = |(shape, data): &(Vec<usize>, Vec<f32>)| AnyTensor::from_bytes(device, Elem::F32, shape, &bytes(data));
+        let inputs: Vec<AnyTensor> = inputs.iter().map(|input| tensor(input).expect("fits")).collect();
+        let output = AnyTensor::zeros(device, Elem::F32, output).expect("fits");
+        let mut arguments: Vec<Argument<'_>> = inputs.iter().map(Argument::from).collect();
+        arguments.push(Argument::Output(&output));
+        loaded.launch(&arguments).unwrap_or_else(|error| panic!("on {device}: {error}\n{text}"));
+        let bytes = output.to_bytes().expect("is read");
+        bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+    };
+    let mut found = vec![("cpu".to_owned(), run(&Device::cpu(), None))];
+    for arch in ["sm_75", "sm_80", "sm_90a"] {
+        found.push((arch.to_owned(), run(&Device::emulator(), Some(arch))));
+    }
+    found
+}
+
+/// Small numbers, of which sums are exact.
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|k| (k * 7 % 16) as f32 / 8.0 - 1.0).collect()
+}
+
+#[test]
+fn dimensions_are_numbers_and_sums_of_sizes() {
+    // No dimension is `N` alone: a launch finds it from `2 * N`.
+    let text = "pub fn f<const D: usize>(
+        x: &Tensor<f32, (2 * N, D + 1)>, w: &Tensor<f32, (64)>, z: &Tensor<f32, (2 * N, N + 3)>, y: &mut Tensor<f32, (2 * N, 2)>,
+    ) {
+        let i = program(tiles(2 * N));
+        let (row, last) = (load(x, [i, ..D]), load(x, [i, D]));
+        let mut sum = rowsum(load(x, [i, ..])) + rowsum(row) + last;
+        for j in tiles(N + 3) {
+            sum += rowsum(load(z, [i, j]));
+        }
+        store(y, [i, 0], sum);
+        store(y, [i, 1], sum + rowsum(full((i, 64), 1.0) * load(w, [..])));
+    }";
+    let n = 37;
+    let (x, w, z) = (numbers(2 * n * 9), numbers(64), numbers(2 * n * (n + 3)));
+    let total: f32 = w.iter().sum();
+    let row = |i: usize| {
+        let sum: f32 = x[i * 9..i * 9 + 9].iter().sum();
+        let along: f32 = z[i * (n + 3)..(i + 1) * (n + 3)].iter().sum();
+        [2.0 * sum + along, 2.0 * sum + along + total]
+    };
+    let wanted: Vec<f32> = (0..2 * n).flat_map(row).collect();
+    let inputs = [(vec![2 * n, 9], x.clone()), (vec![64], w.clone()), (vec![2 * n, n + 3], z.clone())];
+    for (device, found) in outputs(text, &inputs, &[2 * n, 2]) {
+        assert_eq!(found, wanted, "on {device}");
+    }
+}
+
+#[test]
+fn loops_walk_single_positions() {
+    // A sum over the heads of a group, in a loop around one over tiles, from a start that is not 0.
+    let text = "pub fn f<const D: usize>(x: &Tensor<f32, (G, R, M, D)>, y: &mut Tensor<f32, (G, R, D)>) {
+        let g = program(G);
+        let mut sum = zeros(D);
+        for r in 1..R {
+            for d in 0..D {
+                sum += load(x, [g, r, 0, ..]) * load(x, [g, r - 1, M - 1, d]);
+            }
+            store(y, [g, r, ..], sum);
+        }
+        store(y, [g, 0, ..], sum);
+    }";
+    let (g, r, m, d) = (2, 3, 5, 8);
+    let x = numbers(g * r * m * d);
+    let at = |g: usize, head: usize, row: usize, c: usize| x[((g * r + head) * m + row) * d + c];
+    let mut wanted = vec![0.0f32; g * r * d];
+    for group in 0..g {
+        for column in 0..d {
+            let mut sum = 0.0;
+            for head in 1..r {
+                sum += (0..d).map(|c| at(group, head, 0, column) * at(group, head - 1, m - 1, c)).sum::<f32>();
+                wanted[(group * r + head) * d + column] = sum;
+            }
+            wanted[group * r * d + column] = sum;
+        }
+    }
+    for (device, found) in outputs(text, &[(vec![g, r, m, d], x.clone())], &[g, r, d]) {
+        assert_eq!(found, wanted, "on {device}");
+    }
+}
