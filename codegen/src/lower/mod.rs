@@ -40,7 +40,7 @@ mod stream;
 mod unused;
 mod uses;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{
     At, AxisId, AxisKind, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId,
@@ -63,19 +63,15 @@ pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;
 
-/// Rows of a tile that a warp has. Tiles have their rows along one axis, or along axes with blocks of one size.
-fn rows_per_warp(kernel: &Kernel, schedule: &BlockKnobs, classes: &Classes) -> Result<u32, Error> {
+/// Rows of a tile that a warp has: those of `block_m`, but where all tiles have their rows along an axis with another block.
+fn rows_per_warp(kernel: &Kernel, schedule: &BlockKnobs, classes: &Classes) -> u32 {
     let is_tiled = |axis: &AxisId| kernel.axes[*axis].kind != AxisKind::Each && classes.is_row(&Dim::Axis(*axis));
-    let blocks: BTreeSet<u32> = kernel.axes.keys().filter(is_tiled).map(|axis| blocks::block(kernel, schedule, axis)).collect();
-    let mut sizes = blocks.iter();
-    match (sizes.next(), sizes.next()) {
-        (Some(a), Some(b)) => {
-            let what = format!("rows along two axes, in blocks of {a} and of {b}");
-            Err(Error::unsupported(what, "give both axes blocks of one size, or store the tensor transposed", kernel.name_span))
-        }
-        (Some(rows), None) => Ok(rows / schedule.warps),
-        (None, _) => Ok(schedule.block_m / schedule.warps),
-    }
+    let mut blocks = kernel.axes.keys().filter(is_tiled).map(|axis| blocks::block(kernel, schedule, axis));
+    let rows = match (blocks.next(), blocks.next()) {
+        (Some(rows), None) => rows,
+        _ => schedule.block_m,
+    };
+    rows / schedule.warps
 }
 
 /// Makes the plan of `kernel`, the normal form of the instance's kernel. `meets`: how its programs meet,
@@ -89,7 +85,7 @@ pub fn lower(
 ) -> Result<Plan, Error> {
     let mut classes = Classes::new(kernel, assumed, !schedule.tensor_op.is_asynchronous())?;
     classes.approximate = approximate::approximate_ops(kernel, &instance.binding);
-    let rows_per_warp = rows_per_warp(kernel, schedule, &classes)?;
+    let rows_per_warp = rows_per_warp(kernel, schedule, &classes);
     let mut lowering = Lowering {
         kernel,
         instance,

@@ -206,23 +206,16 @@ impl Lowering<'_> {
     fn tiles_walked(&mut self, id: OpId, part: Option<Part>, name: &str) -> Tiles {
         // The analysis reads the kernel as written: rewrites keep loops, coordinates and indices, and hide nothing from it.
         let kernel = &self.instance.kernel;
-        let LoopRuns { lo, full_lo, full_hi, hi, gap } = mask::loop_runs(
+        let runs = mask::loop_runs(
             kernel,
             id,
             &|axis| i64::from(self.block_size(axis)),
             &|size| self.instance.binding.size(kernel, size),
             MaskOptions { early_stop: self.schedule.early_stop, ..MaskOptions::default() },
         );
-        let edges = gap.iter().flat_map(|gap| [&gap.lo, &gap.hi]);
-        let mut loaded: Vec<Symbol> =
-            [&lo, &full_lo, &full_hi, &hi].into_iter().chain(edges).flat_map(IndexExpr::symbols).collect();
-        loaded.sort_unstable();
-        loaded.dedup();
-        for &symbol in &loaded {
-            self.symbol(symbol);
-        }
         // What is loaded may be any integer: nothing computed of it may wrap.
-        let wide = self.instance.facts.wide || !loaded.is_empty();
+        let wide = self.load_symbols(&runs) || self.instance.facts.wide;
+        let LoopRuns { lo, full_lo, full_hi, hi, gap } = runs;
         let bound = |this: &mut Self, suffix: &str, value: &IndexExpr| {
             let value = this.index_expr(value);
             if matches!(value, Expr::Int(_)) {
@@ -283,6 +276,18 @@ impl Lowering<'_> {
         // Behind a gap the coordinate at which a part begins is not its tile.
         let full_lo = if cut_first || gap.is_some() { full_lo } else { lo.clone() };
         Tiles { lo, full_lo, full_hi, hi, gap }
+    }
+
+    /// Loads the integers that the bounds of a loop read; false if there are none.
+    fn load_symbols(&mut self, runs: &LoopRuns) -> bool {
+        let edges = runs.gap.iter().flat_map(|gap| [&gap.lo, &gap.hi]);
+        let mut loaded: Vec<Symbol> = runs.ends().into_iter().chain(edges).flat_map(IndexExpr::symbols).collect();
+        loaded.sort_unstable();
+        loaded.dedup();
+        for &symbol in &loaded {
+            self.symbol(symbol);
+        }
+        !loaded.is_empty()
     }
 
     /// Loads an integer that bounds of a loop read, or the extreme one of a tile. It is the same in a whole program.

@@ -25,14 +25,14 @@ flash_kernel! {
     pub fn lost_skips<T: Element, const D: usize>(
         q: &Tensor<T, (M, D)>,
         k: &Tensor<T, (N, D)>,
-        len: &Tensor<i32, (B)>,
+        kept: &Tensor<i32, (B, N)>,
         o: &mut Tensor<T, (B, M, D)>,
     ) {
         let (b, i) = program(B, tiles(M));
         let mut acc = zeros((i, D));
         for j in tiles(N) {
             let k_j = load(k, [j, ..]);
-            let p = exp(mask(dot(load(q, [i, ..]), k_j.t()), pos(j) < load(len, [b])));
+            let p = exp(mask(dot(load(q, [i, ..]), k_j.t()), pos(i) < load(kept, [b, j])));
             acc += dot(p.to::<T>(), k_j);
         }
         store(o, [b, i, ..], acc);
