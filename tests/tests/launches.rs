@@ -891,3 +891,29 @@ fn launches_wait_for_what_they_need() {
     let older = made(plain, whole, "split_k=4", "sm_80");
     assert!(!older.source.contains("griddepcontrol") && older.launches.iter().all(|l| !l.abi.early));
 }
+
+/// A store of what the loop does not change belongs to one program: programs of parts that meet would all store it.
+#[test]
+fn parts_that_meet_store_nothing_but_what_they_made_together() {
+    const BESIDE: &str = "
+pub fn beside<const D: usize>(
+    x: &Tensor<f32, (M, D)>, k: &Tensor<f32, (N, D)>, w: &Tensor<f32, (M)>, y: &mut Tensor<f32, (M, 2)>,
+) {
+    let i = program(tiles(M));
+    let x_i = load(x, [i, ..]);
+    let mut l = zeros(i);
+    for j in tiles(N) {
+        l += rowsum(dot(x_i, load(k, [j, ..]).t()));
+    }
+    store(y, [i, 0], l);
+    store(y, [i, 1], load(w, [i]) * 2.0);
+}";
+    let kernel = parse(BESIDE).remove(0);
+    for fixup in [Fixup::Semaphore, Fixup::Cluster] {
+        let why = split(&kernel, 2, fixup).expect_err("all parts would store").to_string();
+        assert!(why.contains("`y` is stored to with what no loop changes"), "{why}");
+    }
+    let call = Call { rows: 9, columns: 21, folded: 0, blocks: (4, 3), integer: 0, seed: 5 };
+    let apart = split(&kernel, 3, Fixup::Kernel).expect("the kernel that merges stores");
+    assert_eq!(call.difference(&kernel, &halves(&apart), Exact64), None);
+}

@@ -46,6 +46,10 @@ pub fn split(kernel: &Kernel, count: u32, fixup: Fixup) -> Result<Staged, NotSta
         Fixup::Kernel => splitter.apart(count),
         Fixup::Tree => splitter.grouped(count),
         Fixup::Semaphore | Fixup::Cluster => {
+            if let Some(name) = splitter.stored_by_every_part() {
+                let why = format!("`{name}` is stored to with what no loop changes, which the programs of all parts would do");
+                return Err(format!("{why}: fixup=kernel").into());
+            }
             let mut staged = Staged::new(Vec::new(), splitter.joined(count), Vec::new(), Vec::new())?;
             staged.meets = true;
             Ok(staged)
@@ -108,6 +112,22 @@ impl<'k> Splitter<'k> {
 
     fn ty(&self, slot: usize) -> &Type {
         self.kernel.ty(self.value(slot))
+    }
+
+    /// An output that is stored to with a value that does not depend on the loop.
+    fn stored_by_every_part(&self) -> Option<&'k str> {
+        let kernel = self.kernel;
+        let mut of_loop: BTreeSet<ValueId> = kernel.ops[self.loop_op].results.iter().copied().collect();
+        for &op in &kernel.blocks[kernel.body].ops {
+            let data = &kernel.ops[op];
+            let depends = data.op.operands().iter().any(|v| of_loop.contains(v));
+            match &data.op {
+                Op::Store { tensor, value, .. } if !of_loop.contains(value) => return Some(&kernel.params[*tensor].name),
+                _ if depends => of_loop.extend(&data.results),
+                _ => {}
+            }
+        }
+        None
     }
 
     /// A kernel for the parts, and one that merges them.
