@@ -290,12 +290,18 @@ impl Lowering<'_> {
         !loaded.is_empty()
     }
 
-    /// Loads an integer that bounds of a loop read, or the extreme one of a tile. It is the same in a whole program.
+    /// Loads an integer that bounds of a loop read, or the extreme one of a tile. It is the same in
+    /// a whole program.
     fn symbol(&mut self, symbol: Symbol) {
         if self.symbols.contains_key(&symbol) {
             return;
         }
         let load = symbol.load();
+        // Rewrites put loads that no loop changes before the loop, and this one may have been made there.
+        if let (Symbol::Value(_), Some(Home::Inline(known))) = (symbol, self.homes.get(&load)) {
+            self.symbols.insert(symbol, known.clone());
+            return;
+        }
         let Some((_, Op::Load { tensor, at })) = self.kernel.def(load) else { unreachable!("a symbol is loaded") };
         let (tensor, at) = (*tensor, at.clone());
         for at in &at {
@@ -324,7 +330,8 @@ impl Lowering<'_> {
         self.symbols.insert(symbol, Expr::name(name));
     }
 
-    /// Sees to it that an index is known, which the text computes in a loop that is not entered yet.
+    /// Sees to it that an index is known, which the text computes in a loop that is not entered
+    /// yet.
     fn index_ahead(&mut self, v: ValueId) {
         if self.homes.contains_key(&v) {
             return;

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use super::index::{Lookups, index_reads};
+use super::index::index_reads;
 use super::mask::{LoopRuns, MaskOptions, loop_runs};
 use super::predicate::Boundary;
 use super::sum::{Counts, Leaf, band, common_period, sum};
@@ -421,12 +421,7 @@ impl Executed<'_> {
         let kernel = self.load.kernel;
         let size = |s: &SizeExpr| self.eval.size(s);
         let value = |v: ValueId| self.eval.index(v, point).expect("loop bounds read program ids and sizes");
-        let at = Lookups {
-            size: &size,
-            value: &value,
-            param: self.eval.param,
-            loaded: &|_| unreachable!("counted without what is loaded"),
-        };
+        let at = self.eval.lookups(&size, &value);
         let leaf = |read: ValueId| match () {
             () if read == v => Leaf::Moves,
             () if index_reads(kernel, read, v) || self.eval.index(read, point).is_none() => Leaf::Unknown,
@@ -515,12 +510,7 @@ impl Executed<'_> {
         let kernel = self.load.kernel;
         let size = |s: &SizeExpr| self.eval.size(s);
         let value = |v: ValueId| self.eval.index(v, point).expect("loop bounds read program ids and sizes");
-        let at = Lookups {
-            size: &size,
-            value: &value,
-            param: self.eval.param,
-            loaded: &|_| unreachable!("counted without what is loaded"),
-        };
+        let at = self.eval.lookups(&size, &value);
         let runs = &self.runs[&op];
         let [lo, _, _, hi] = runs.eval(at);
         let gap = runs.gap.as_ref().map_or(hi..hi, |gap| gap.lo.eval(at)..gap.hi.eval(at));

@@ -40,7 +40,12 @@ pub(super) struct Evaluator<'a> {
     pub(super) param: &'a dyn Fn(ParamId) -> i64,
 }
 
-impl Evaluator<'_> {
+impl<'a> Evaluator<'a> {
+    /// What the leaves of expressions stand for that read nothing that is loaded.
+    pub(super) fn lookups(&self, size: &'a dyn Fn(&SizeExpr) -> i64, value: &'a dyn Fn(ValueId) -> i64) -> Lookups<'a> {
+        Lookups { size, value, param: self.param, loaded: &|_| unreachable!("counted without what is loaded") }
+    }
+
     /// The value of a size expression.
     pub(super) fn size(&self, s: &SizeExpr) -> i64 {
         s.eval(|s| Some((self.size)(s))).expect("sizes divide as their declarations say")
@@ -244,12 +249,7 @@ impl Rows<'_> {
         let size = |s: &SizeExpr| self.eval.size(s);
         let period = |start, end| {
             let value = |v: ValueId| self.eval.index(v, &point).expect("predicates with loaded indices have no closed form");
-            let at = Lookups {
-                size: &size,
-                value: &value,
-                param: self.eval.param,
-                loaded: &|_| unreachable!("counted without what is loaded"),
-            };
+            let at = self.eval.lookups(&size, &value);
             let leaf = |v: ValueId| match () {
                 () if v == self.row => Leaf::Moves,
                 () if index_reads(self.eval.kernel, v, self.row) => Leaf::Unknown,
@@ -285,12 +285,7 @@ impl Rows<'_> {
         point.insert(self.row, i);
         let size = |s: &SizeExpr| self.eval.size(s);
         let value = |v: ValueId| self.eval.index(v, point).expect("predicates with loaded indices have no closed form");
-        let at = Lookups {
-            size: &size,
-            value: &value,
-            param: self.eval.param,
-            loaded: &|_| unreachable!("counted without what is loaded"),
-        };
+        let at = self.eval.lookups(&size, &value);
         self.ends.all().map(|e| e.eval(at))
     }
 
