@@ -26,7 +26,8 @@ pub fn drawn_values(knob: &Knob) -> Vec<String> {
 }
 
 /// A schedule with every knob drawn, also of the launches beside the main one, half of which keep
-/// the knobs that they have by themselves; `next(bound)` gives a number below `bound`. It is coherent, but not always legal.
+/// the knobs that they have by themselves; `next(bound)` gives a number below `bound`. It is
+/// coherent, but not always legal.
 ///
 /// ```
 /// use flashtile_codegen::{Arch, Facts, Instance, check, draw};

@@ -1,7 +1,7 @@
 //! Why a schedule is not legal: reasons as data, each with its sentence.
 //!
-//! A sentence says what is wrong and, where one knob mends it, which value does. [`Summary`] is what
-//! a user sees: the three reasons that matter most, in the order of [`Mended`].
+//! A sentence says what is wrong and, where one knob mends it, which value does. [`Summary`] is
+//! what a user sees: the three reasons that matter most, in the order of [`Mended`].
 
 use std::fmt;
 

@@ -44,7 +44,8 @@ fn every_mistake_names_the_argument() {
     );
 }
 
-/// Dimensions that are numbers or sums of sizes are checked as names are, and give the sizes that stand nowhere alone.
+/// Dimensions that are numbers or sums of sizes are checked as names are, and give the sizes that
+/// stand nowhere alone.
 #[test]
 fn numbers_and_sums_of_sizes_are_dimensions() {
     let text = "pub fn f<const D: usize>(

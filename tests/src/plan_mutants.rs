@@ -45,7 +45,8 @@ enum Kind {
     OutBehind,
     /// A wait without one of its names.
     Unname(usize),
-    /// A wait for the products that read a slot in place of the copy into it, or the other way round.
+    /// A wait for the products that read a slot in place of the copy into it, or the other way
+    /// round.
     Event(usize),
     /// Another iteration of a slot.
     Iteration(usize, i32),

@@ -892,7 +892,8 @@ fn launches_wait_for_what_they_need() {
     assert!(!older.source.contains("griddepcontrol") && older.launches.iter().all(|l| !l.abi.early));
 }
 
-/// A store of what the loop does not change belongs to one program: programs of parts that meet would all store it.
+/// A store of what the loop does not change belongs to one program: programs of parts that meet
+/// would all store it.
 #[test]
 fn parts_that_meet_store_nothing_but_what_they_made_together() {
     const BESIDE: &str = "

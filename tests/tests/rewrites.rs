@@ -119,8 +119,9 @@ impl Launch {
         stored.flat_map(|s| s.values).collect()
     }
 
-    /// Where the two kernels differ by more than the rewrites may: log2 e is an f32 in the IR, right to 2^-26. Of the second
-    /// one whole tiles are computed, as code does, which must not show.
+    /// Where the two kernels differ by more than the rewrites may: log2 e is an f32 in the IR,
+    /// right to 2^-26. Of the second one whole tiles are computed, as code does, which must not
+    /// show.
     fn difference(&self, a: &Kernel, b: &Kernel) -> Option<(f64, f64)> {
         let (a, b) = (self.run(a, Hidden::Absent), self.run(b, Hidden::Seen));
         assert_eq!(a.len(), b.len(), "both store the same tiles");

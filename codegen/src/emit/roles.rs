@@ -97,8 +97,8 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    /// The role's place in every ring that it uses. A slot is empty before it was ever full: the role
-    /// that fills it waits for the phase before the first.
+    /// The role's place in every ring that it uses. A slot is empty before it was ever full: the
+    /// role that fills it waits for the phase before the first.
     fn places(&self) -> Result<String, Error> {
         let mut out = String::new();
         for (ring, t) in self.e.plan.tiles.iter().enumerate().filter(|(_, t)| t.barriers.is_some()) {

@@ -63,7 +63,8 @@ pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;
 
-/// Rows of a tile that a warp has: those of `block_m`, but where all tiles have their rows along an axis with another block.
+/// Rows of a tile that a warp has: those of `block_m`, but where all tiles have their rows along an
+/// axis with another block.
 fn rows_per_warp(kernel: &Kernel, schedule: &BlockKnobs, classes: &Classes) -> u32 {
     let is_tiled = |axis: &AxisId| kernel.axes[*axis].kind != AxisKind::Each && classes.is_row(&Dim::Axis(*axis));
     let mut blocks = kernel.axes.keys().filter(is_tiled).map(|axis| blocks::block(kernel, schedule, axis));
@@ -74,8 +75,8 @@ fn rows_per_warp(kernel: &Kernel, schedule: &BlockKnobs, classes: &Classes) -> u
     rows / schedule.warps
 }
 
-/// Makes the plan of `kernel`, the normal form of the instance's kernel. `meets`: how its programs meet,
-/// if they walk parts of a loop and read each other's states.
+/// Makes the plan of `kernel`, the normal form of the instance's kernel. `meets`: how its programs
+/// meet, if they walk parts of a loop and read each other's states.
 pub fn lower(
     kernel: &Kernel,
     instance: &Instance,

@@ -108,8 +108,8 @@ impl Lowering<'_> {
             self.homes.insert(value, Home::Tile(tile));
             self.slots_of.insert(value, Slot::Of(Iteration::Ahead(l.id, 0)));
         }
-        // The verifier tries trip counts up to a multiple of this: slots of a ring are alike, so the
-        // longest ring has all cases.
+        // The verifier tries trip counts up to a multiple of this: slots of a ring are alike, so
+        // the longest ring has all cases.
         self.plan.loops[l.id].slots = most;
         Ok(())
     }
@@ -503,8 +503,8 @@ pub(crate) fn last_operands(kernel: &Kernel) -> Vec<ValueId> {
     bodies.filter_map(|body| last_operand(kernel, body)).collect()
 }
 
-/// The tile that the last product of a loop alone reads as its right operand, where a product before
-/// it reads another.
+/// The tile that the last product of a loop alone reads as its right operand, where a product
+/// before it reads another.
 fn last_operand(kernel: &Kernel, body: BlockId) -> Option<ValueId> {
     let right = kernel.blocks[body].ops.iter().filter_map(|&op| match kernel.ops[op].op {
         Op::Dot { b, .. } => match kernel.def(b) {

@@ -1,12 +1,13 @@
-//! Whether something after a loop sees the running maximum itself, and not only what is the same for
-//! every reference.
+//! Whether something after a loop sees the running maximum itself, and not only what is the same
+//! for every reference.
 
 use std::collections::HashMap;
 
 use flashtile_dsl::analysis::streaming::{Base, Form, Streaming};
 use flashtile_dsl::ir::{BinaryOp, Kernel, Op, OpId, UnaryOp, ValueId};
 
-/// How a value after the loop depends on the references that carried values stand for. What does not depend on them is not listed.
+/// How a value after the loop depends on the references that carried values stand for. What does
+/// not depend on them is not listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dependence {
     /// The reference of this number itself.
@@ -28,9 +29,10 @@ struct Seen;
 
 /// Whether something after the loop depends on which reference the carried values stand for.
 ///
-/// Quotients of weights do not, and neither does a reference plus the logarithm of a weight. Weights may be added, and moved to
-/// another reference (`l * exp(m - max(m, sink))`). They may be made anew against a reference that is no less
-/// (`exp(sink - max(m, sink))`). `exp(sink - m)` may overflow where the maximum itself would not let it.
+/// Quotients of weights do not, and neither does a reference plus the logarithm of a weight.
+/// Weights may be added, and moved to another reference (`l * exp(m - max(m, sink))`). They may be
+/// made anew against a reference that is no less (`exp(sink - max(m, sink))`). `exp(sink - m)` may
+/// overflow where the maximum itself would not let it.
 pub(super) fn is_seen(kernel: &Kernel, id: OpId, streaming: &Streaming) -> bool {
     let Op::For { part, body, .. } = kernel.ops[id].op else { unreachable!("asked about a loop") };
     let results = &kernel.ops[id].results;

@@ -224,8 +224,8 @@ impl<'a> Counter<'a> {
                 Units { issue: elements / 4.0, shared, ..Units::default() }
             }
             StmtOp::When { .. } | StmtOp::Loop { .. } | StmtOp::Step { .. } | StmtOp::Work(_) => unreachable!("walked by block"),
-            // Rings, turns and meetings: a few instructions. What meeting takes beside them is not of the
-            // multiprocessor's units: see `meeting_cycles`.
+            // Rings, turns and meetings: a few instructions. What meeting takes beside them is not
+            // of the multiprocessor's units: see `meeting_cycles`.
             _ => Self::instructions(4.0),
         }
     }

@@ -117,8 +117,8 @@ impl Extent {
             };
             let mut trips: Vec<Trips> = Vec::new();
             for LoopExtent { runs, parts, around } in &self.loops {
-                // Integer parameters and what is loaded are not known here: large, so that a window of that width, or a
-                // length, hides nothing.
+                // Integer parameters and what is loaded are not known here: large, so that a window
+                // of that width, or a length, hides nothing.
                 let (param, loaded) = (|_| 1 << 30, |_| 1 << 30);
                 let at = Lookups { size: &size, value: &value, param: &param, loaded: &loaded };
                 let [lo, full_lo, full_hi, hi] = runs.eval(at);

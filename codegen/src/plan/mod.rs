@@ -6,11 +6,12 @@
 //!
 //! ## Meaning
 //!
-//! * A *tile* is a ring of one or more slots in shared memory. `Copy` fills a slot. With `cp.async` a copy
-//!   has landed when a `Wait` that names it returns. Other threads see it after the next `Barrier`.
-//! * A *wait* names what it waits for ([`Event`]): copies, products into an accumulator, products that
-//!   read a slot. The hardware counts groups, which end in the order of their issue. The numbers of
-//!   `wait_group` are derived from that order, in one place (`completion.rs`).
+//! * A *tile* is a ring of one or more slots in shared memory. `Copy` fills a slot. With `cp.async`
+//!   a copy has landed when a `Wait` that names it returns. Other threads see it after the next
+//!   `Barrier`.
+//! * A *wait* names what it waits for ([`Event`]): copies, products into an accumulator, products
+//!   that read a slot. The hardware counts groups, which end in the order of their issue. The
+//!   numbers of `wait_group` are derived from that order, in one place (`completion.rs`).
 //! * A *variable* is a fragment in the registers of a thread: an accumulator in the layout of the PTX ISA's `mma.m16n8k16`, a
 //!   row or column vector that goes with it, a packed A operand, or one uniform value.
 //! * A `Compute` makes tiles out of others: all warps share the elements, and each thread reads and writes whole 16-byte parts
@@ -21,9 +22,9 @@
 //!   belongs to iteration `n`. Which tile an iteration visits is said by the loop alone ([`LoopInfo::tile`]): from the lowest up, or
 //!   from the highest down.
 //!
-//! A plan has one role, where all warps copy and compute, or several: *producers* that fill rings and
-//! *consumers* that compute. Each ring has one role that fills it and others that drain it, which
-//! its statements say (`rings.rs`). Then
+//! A plan has one role, where all warps copy and compute, or several: *producers* that fill rings
+//! and *consumers* that compute. Each ring has one role that fills it and others that drain it,
+//! which its statements say (`rings.rs`). Then
 //!
 //! * a ring is first in, first out: `Fill` waits until the next slot is empty and starts a copy into it, `Acquire` waits until
 //!   the next slot is full, `Release` hands it back and goes on to the next. Each role has its own place in each ring, which it
@@ -194,8 +195,9 @@ pub struct LoopGap {
 
 /// A loop over tiles.
 ///
-/// Its coordinate counts the tiles that are walked, from `lo` on: without a gap it is the number of the tile. With one, what
-/// comes behind the gap has a tile that is larger by the length of the gap ([`LoopInfo::visited`]).
+/// Its coordinate counts the tiles that are walked, from `lo` on: without a gap it is the number of
+/// the tile. With one, what comes behind the gap has a tile that is larger by the length of the gap
+/// ([`LoopInfo::visited`]).
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoopInfo {
     /// Name of the coordinate.
@@ -310,8 +312,8 @@ pub enum Slot {
 
 /// The end of something asynchronous, which a [`StmtOp::Wait`] waits for.
 ///
-/// What does not exist is not waited for: the copy for an iteration that the loop does not make, and
-/// products that were not issued.
+/// What does not exist is not waited for: the copy for an iteration that the loop does not make,
+/// and products that were not issued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The copy into a slot for an iteration has landed.
@@ -622,7 +624,8 @@ pub enum StmtOp {
         /// Column tiles.
         n_tiles: u32,
     },
-    /// Adds a fragment to a tile of a tensor, element by element, in any order with what others add.
+    /// Adds a fragment to a tile of a tensor, element by element, in any order with what others
+    /// add.
     Add {
         /// What it is added to: 32-bit floats.
         to: GlobalTile,
@@ -746,8 +749,8 @@ impl Stmt {
 pub enum RoleKind {
     /// All warps of the block, which copy and compute.
     All,
-    /// One warp that fills rings. It has a warpgroup of its own, because registers are moved between
-    /// warpgroups.
+    /// One warp that fills rings. It has a warpgroup of its own, because registers are moved
+    /// between warpgroups.
     Producer,
     /// Warpgroups that compute, each by itself, from what producers fill.
     Consumers,
@@ -764,8 +767,8 @@ impl RoleKind {
     }
 }
 
-/// What a group of warps of the block does. Roles have their warps in order: those of the first role
-/// are the first of the block.
+/// What a group of warps of the block does. Roles have their warps in order: those of the first
+/// role are the first of the block.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Role {
     /// What it is for.

@@ -1,7 +1,7 @@
 //! Who fills a ring between roles and who takes from it. Nothing of a plan says so but its
 //! statements, so that no declaration can contradict them. Arrival counts of mbarriers follow: a
-//! slot is full by one arrival and the bytes of its copy, and empty by an arrival of every warp that
-//! takes from the ring.
+//! slot is full by one arrival and the bytes of its copy, and empty by an arrival of every warp
+//! that takes from the ring.
 
 use super::{Plan, StmtOp, TileId, any};
 

@@ -95,7 +95,8 @@ pub(crate) struct Uses<'a> {
     pub writes: Vec<VarId>,
     /// The constant that it declares.
     pub declares: Option<&'a str>,
-    /// Tiles in shared memory that it reads, writes or hands on, each with the slot if it names one.
+    /// Tiles in shared memory that it reads, writes or hands on, each with the slot if it names
+    /// one.
     pub tiles: Vec<(TileId, Slot)>,
     /// What it waits for.
     pub events: &'a [Event],

@@ -1,8 +1,8 @@
 //! Reductions and contractions do not see what masks hide.
 //!
-//! Most operands hold what changes nothing there: a row maximum sees `-inf`, a product the 0 that `exp` makes of it. Others
-//! are masked once more, by the condition under which their elements exist: of `exp(s) + 1.0` a hidden element would count
-//! as 1, and of `tanh(s)` as -1.
+//! Most operands hold what changes nothing there: a row maximum sees `-inf`, a product the 0 that
+//! `exp` makes of it. Others are masked once more, by the condition under which their elements
+//! exist: of `exp(s) + 1.0` a hidden element would count as 1, and of `tanh(s)` as -1.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use flashtile_dsl::ir::{BinaryOp, Elem, Fill, Kernel, Op, OpId, Span, UnaryOp, V
 
 use super::edit;
 
-/// Masks the operands of reductions and contractions that hold something else than what changes nothing. `assumed` are the
-/// scalar parameters that are known to be positive.
+/// Masks the operands of reductions and contractions that hold something else than what changes
+/// nothing. `assumed` are the scalar parameters that are known to be positive.
 pub fn mask_operands(kernel: &mut Kernel, assumed: &[String]) {
     let hidden = HiddenElements::new(kernel, &|v| is_positive(kernel, assumed, v));
     let mut done = HashMap::new();

@@ -84,8 +84,8 @@ choices! {
     Fragments {
         /// One fragment per `ldmatrix` (`.x2`).
         Single = "single",
-        /// Two fragments per `ldmatrix` (`.x4`) of an operand whose rows run along the contraction (K), one per `.x2.trans` of one
-        /// whose rows run across it (V).
+        /// Two fragments per `ldmatrix` (`.x4`) of an operand whose rows run along the contraction
+        /// (K), one per `.x2.trans` of one whose rows run across it (V).
         PairedKMajor = "paired_k_major",
         /// Two fragments per `ldmatrix` (`.x4`, `.x4.trans`).
         Paired = "paired",
@@ -107,8 +107,9 @@ choices! {
 }
 
 choices! {
-    /// Which operands of products, of those that the text computes from tensors alone, are computed once for all programs, by
-    /// launches ahead. The others are computed by every program that needs them.
+    /// Which operands of products, of those that the text computes from tensors alone, are computed
+    /// once for all programs, by launches ahead. The others are computed by every program that
+    /// needs them.
     Precompute {
         /// None.
         Off = "off",
@@ -140,14 +141,17 @@ choices! {
 }
 
 choices! {
-    /// How the running maximum of a streaming softmax moves. All forms are exact in the end: it only is the reference that keeps
-    /// exponentials finite, and what is carried is rescaled whenever it moves.
+    /// How the running maximum of a streaming softmax moves. All forms are exact in the end: it
+    /// only is the reference that keeps exponentials finite, and what is carried is rescaled
+    /// whenever it moves.
     RunningMax {
         /// In every step, to the maximum so far.
         Exact = "exact",
-        /// Only when a score exceeds it by so much that exponentials could overflow; the maximum of a step is taken per lane.
+        /// Only when a score exceeds it by so much that exponentials could overflow; the maximum of
+        /// a step is taken per lane.
         MaxFirst = "max_first",
-        /// Exponentials are taken against the old one at once; a step whose sums show an overflow is redone with a new one.
+        /// Exponentials are taken against the old one at once; a step whose sums show an overflow
+        /// is redone with a new one.
         Optimistic = "optimistic",
     }
 }
@@ -176,7 +180,8 @@ choices! {
 }
 
 choices! {
-    /// What warpgroups of a block do in turn, so that one multiplies while another takes exponentials.
+    /// What warpgroups of a block do in turn, so that one multiplies while another takes
+    /// exponentials.
     PingPong {
         /// Nothing: they meet as it happens.
         Off = "off",
@@ -190,11 +195,13 @@ choices! {
 choices! {
     /// How right operands of products lie in global memory.
     BLayout {
-        /// As they are given: of those that the text transposes the product reads rows as its columns.
+        /// As they are given: of those that the text transposes the product reads rows as its
+        /// columns.
         AsGiven = "as_given",
         /// Those that the text transposes, transposed by a kernel of its own, launched before.
         Pretransposed = "pretransposed",
-        /// Copied by a kernel of its own, launched before, to rows that begin at whole lines of the L2 cache.
+        /// Copied by a kernel of its own, launched before, to rows that begin at whole lines of the
+        /// L2 cache.
         Copied = "copied",
     }
 }
@@ -202,10 +209,12 @@ choices! {
 choices! {
     /// Which of rows and the loop over the other axis is the outer loop.
     LoopOrder {
-        /// A program for each tile of rows, and the loop in it, which carries its state in registers.
+        /// A program for each tile of rows, and the loop in it, which carries its state in
+        /// registers.
         AsWritten = "as_written",
-        /// The loop outside and rows inside (the order of FlashAttention-1): a program walks all rows for every tile of the loop, and
-        /// the state of each tile of rows lies in global memory in the meantime.
+        /// The loop outside and rows inside (the order of FlashAttention-1): a program walks all
+        /// rows for every tile of the loop, and the state of each tile of rows lies in global
+        /// memory in the meantime.
         Interchanged = "interchanged",
     }
 }
@@ -215,8 +224,8 @@ choices! {
     Walk {
         /// From the first, as the text says.
         Ascending = "ascending",
-        /// From the last: tiles that the ragged end or a causal mask cuts come first, and those that nothing cuts follow. A maximum that
-        /// grows along the loop is found at once.
+        /// From the last: tiles that the ragged end or a causal mask cuts come first, and those
+        /// that nothing cuts follow. A maximum that grows along the loop is found at once.
         Descending = "descending",
     }
 }
@@ -239,9 +248,11 @@ choices! {
         Kernel = "kernel",
         /// Two such kernels: one for groups of parts, as many side by side, and one for the groups.
         Tree = "tree",
-        /// The programs that walk the parts, one after the other in the order of the parts, each when a semaphore says so.
+        /// The programs that walk the parts, one after the other in the order of the parts, each
+        /// when a semaphore says so.
         Semaphore = "semaphore",
-        /// The programs that walk the parts, which are the blocks of a cluster and read each other's states in shared memory.
+        /// The programs that walk the parts, which are the blocks of a cluster and read each
+        /// other's states in shared memory.
         Cluster = "cluster",
     }
 }

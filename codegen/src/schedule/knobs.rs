@@ -16,7 +16,8 @@ use super::choice::{
 };
 use crate::arch::{CopyOp, TensorOp};
 
-/// Version of the schedule space: part of every cache key, raised when a knob or its meaning changes.
+/// Version of the schedule space: part of every cache key, raised when a knob or its meaning
+/// changes.
 pub const SPACE_VERSION: u32 = 16;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].

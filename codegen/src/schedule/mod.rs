@@ -1,4 +1,5 @@
-//! The schedule: every choice about how a kernel is executed that its text does not make. Plain data.
+//! The schedule: every choice about how a kernel is executed that its text does not make. Plain
+//! data.
 //!
 //! A kernel becomes one launch or several ([`crate::launches`]). One of them is the main launch,
 //! which does what the text is about; the others prepare its operands or end its work. A schedule

@@ -1,10 +1,10 @@
 //! The text form of a schedule: `defaults,block_m=128,split_k=4,combine.warps=2`.
 //!
 //! An item `knob=value` is about the main launch, or about which launches there are; an item
-//! `launch.knob=value` is about a launch beside the main one. A knob that is left out keeps the value
-//! of the schedule that the text is applied to. The word `defaults` as the first item gives every
-//! knob its default: what is printed begins with it, names no knob at its default, and so is the same
-//! schedule wherever it is read.
+//! `launch.knob=value` is about a launch beside the main one. A knob that is left out keeps the
+//! value of the schedule that the text is applied to. The word `defaults` as the first item gives
+//! every knob its default: what is printed begins with it, names no knob at its default, and so is
+//! the same schedule wherever it is read.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! Which elements of a value masks hide, and what they hold.
 //!
-//! "Hidden means absent" in the module text of [`crate::ir`] is the meaning; this is what a compiler knows of it from the
-//! text alone. A reduction or a contraction must not see what is hidden. It does not where a hidden element holds what
-//! changes nothing ([`HiddenElements::fill`]); elsewhere the compiler masks the operand once more, by its
+//! "Hidden means absent" in the module text of [`crate::ir`] is the meaning; this is what a
+//! compiler knows of it from the text alone. A reduction or a contraction must not see what is
+//! hidden. It does not where a hidden element holds what changes nothing
+//! ([`HiddenElements::fill`]); elsewhere the compiler masks the operand once more, by its
 //! [`HiddenElements::condition`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,15 +19,16 @@ pub enum Condition {
     Transposed(Box<Condition>),
     /// Where all hold.
     All(Vec<Condition>),
-    /// Where the truth value holds the first must hold, elsewhere the second; one that is `None` always does.
+    /// Where the truth value holds the first must hold, elsewhere the second; one that is `None`
+    /// always does.
     Either(ValueId, Option<Box<Condition>>, Option<Box<Condition>>),
 }
 
 /// What is known of the hidden elements of every value of a kernel.
 ///
-/// A loaded value that is subtracted may be `-inf`, as the log of a sum of nothing is: then what a hidden element holds
-/// is not known. Of what the text computes itself that is not expected: where a running maximum is `-inf` nothing was seen,
-/// and the text says what follows.
+/// A loaded value that is subtracted may be `-inf`, as the log of a sum of nothing is: then what a
+/// hidden element holds is not known. Of what the text computes itself that is not expected: where
+/// a running maximum is `-inf` nothing was seen, and the text says what follows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HiddenElements {
     conditions: BTreeMap<ValueId, Condition>,
@@ -70,8 +72,8 @@ impl HiddenElements {
         self.conditions.get(&value)
     }
 
-    /// What every hidden element of a value holds, if it is not NaN; `None` if that is not known, or nothing of it is
-    /// hidden.
+    /// What every hidden element of a value holds, if it is not NaN; `None` if that is not known,
+    /// or nothing of it is hidden.
     pub fn fill(&self, value: ValueId) -> Option<Fill> {
         self.fills.get(&value).copied()
     }
@@ -122,8 +124,8 @@ impl HiddenElements {
         }
     }
 
-    /// What a hidden element that holds `fill` gives with an element that exists, on its right or, of a sum or product,
-    /// on either side.
+    /// What a hidden element that holds `fill` gives with an element that exists, on its right or,
+    /// of a sum or product, on either side.
     fn with_seen(&self, op: BinaryOp, fill: Fill, seen: ValueId, positive: &dyn Fn(ValueId) -> bool) -> Option<Fill> {
         let known = match (op, fill) {
             (BinaryOp::Mul | BinaryOp::Div | BinaryOp::DivOrZero, Fill::Zero) | (BinaryOp::Add, Fill::NegInf) => true,

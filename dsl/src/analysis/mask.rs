@@ -10,9 +10,10 @@ use super::predicate::{Boundary, Gap, Holds, Run, Walk, defined_in};
 use super::unchanged::{Unchanged, Unproven, unchanged};
 use crate::ir::{AxisId, Kernel, Op, OpId, SizeExpr, ValueId};
 
-/// The tiles of one loop, in ascending order: `[lo, full_lo)` cut, `[full_lo, full_hi)` full, `[full_hi, hi)` cut; what
-/// lies outside `[lo, hi)` is skipped, and what lies in the gap between two runs. Always `lo <= full_lo <= full_hi <= hi` (the expressions are clamped), and
-/// `lo >= 0`, `hi <= ceil(extent / block)`. `lo == hi` is an empty loop.
+/// The tiles of one loop, in ascending order: `[lo, full_lo)` cut, `[full_lo, full_hi)` full,
+/// `[full_hi, hi)` cut; what lies outside `[lo, hi)` is skipped, and what lies in the gap between
+/// two runs. Always `lo <= full_lo <= full_hi <= hi` (the expressions are clamped), and `lo >= 0`,
+/// `hi <= ceil(extent / block)`. `lo == hi` is an empty loop.
 ///
 /// Of a loop that walks a part of its tiles these are the tiles of all parts together.
 ///
@@ -29,7 +30,8 @@ pub struct LoopRuns {
     pub full_hi: IndexExpr,
     /// One past the last tile walked.
     pub hi: IndexExpr,
-    /// Tiles among them that are skipped: `lo <= gap.lo <= gap.hi <= hi`, and no full tile is in it.
+    /// Tiles among them that are skipped: `lo <= gap.lo <= gap.hi <= hi`, and no full tile is in
+    /// it.
     pub gap: Option<Gap>,
 }
 

@@ -11,8 +11,9 @@ pub const CUT: char = '/';
 /// A skipped tile.
 pub const SKIPPED: char = '.';
 
-/// Draws the tiles of a loop for row tiles `0 .. rows`: `#` full, `/` cut, `.` skipped. `size` gives the sizes; `value` the
-/// program ids and tile numbers for a row tile, `param` integer scalar parameters, `loaded` what is loaded.
+/// Draws the tiles of a loop for row tiles `0 .. rows`: `#` full, `/` cut, `.` skipped. `size`
+/// gives the sizes; `value` the program ids and tile numbers for a row tile, `param` integer scalar
+/// parameters, `loaded` what is loaded.
 pub fn picture(
     masks: &LoopMasks,
     rows: i64,

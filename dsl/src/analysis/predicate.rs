@@ -75,8 +75,8 @@ impl Run {
         }
     }
 
-    /// The tiles between the two, if there may be any: behind the end of the one, before the begin of the other. Where it ends
-    /// before it begins, or goes beyond the hull, it stands for less.
+    /// The tiles between the two, if there may be any: behind the end of the one, before the begin
+    /// of the other. Where it ends before it begins, or goes beyond the hull, it stands for less.
     pub fn gap(&self, other: &Self) -> Option<Gap> {
         if !self.leaves_a_gap(other) {
             return None;
@@ -561,7 +561,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The number that a load gives, or of a tile of them the least and the largest, if that can be loaded before the loop.
+    /// The number that a load gives, or of a tile of them the least and the largest, if that can be
+    /// loaded before the loop.
     fn loaded(&self, value: ValueId, tensor: ParamId, at: &[At]) -> Option<Form> {
         let kernel = self.kernel;
         // What the kernel writes may change.

@@ -32,8 +32,9 @@
 //!
 //! # Assumptions
 //!
-//! Loaded elements and scalar parameters are finite where they are initial values other than a maximum. Everything else holds
-//! for all inputs: reductions and contractions see nothing of what is hidden ([`crate::ir`]), whatever it meets.
+//! Loaded elements and scalar parameters are finite where they are initial values other than a
+//! maximum. Everything else holds for all inputs: reductions and contractions see nothing of what
+//! is hidden ([`crate::ir`]), whatever it meets.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -72,7 +72,8 @@ pub(super) fn masked<R: Real>(x: Typed<'_, R>, keep: Typed<'_, R>) -> HiddenElem
     }
 }
 
-/// A reduction of each row of a matrix, and whether a hidden element held NaN that a sum would meet.
+/// A reduction of each row of a matrix, and whether a hidden element held NaN that a sum would
+/// meet.
 pub(super) fn reduce<R: Real>(op: ReduceOp, x: &Tile<R>, rule: Hidden) -> (Tile<R>, bool) {
     let Some(hidden) = &x.hidden else { return (super::elementwise::reduce(op, x), false) };
     let neutral = R::from_f64(crate::ir::Fill::neutral(op).value());

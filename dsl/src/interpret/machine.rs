@@ -43,7 +43,8 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
         self
     }
 
-    /// Whether, in the programs that ran, a hidden element held NaN or met what is not finite: then [`Hidden::Met`] gives other results that are right.
+    /// Whether, in the programs that ran, a hidden element held NaN or met what is not finite: then
+    /// [`Hidden::Met`] gives other results that are right.
     pub fn has_met(&self) -> bool {
         self.call.met.load(Ordering::Relaxed)
     }

@@ -32,15 +32,17 @@
 //! * `Reduce` works along the last dimension of a rank-2 tile and gives a rank-1 tile. The maximum of nothing is
 //!   `-inf`, the sum of nothing is 0. NaN in a maximum is ignored only if IEEE `maximumNumber` says so: a row maximum
 //!   returns the largest number, and a NaN element then reappears through the exponential it feeds.
-//! * **Hidden means absent.** `Mask { x, keep, fill }` is `x` where `keep` holds, and hides the other elements. An element
-//!   that is hidden does not exist, as a position beyond the extent does not: a reduction or a contraction does not see it.
-//!   An elementwise op, a transpose and a `Full` hide an element of their result where an operand's is hidden; a `Select`
-//!   where that of its condition is, or that of the operand which it takes there; a `Dot` where that of its accumulator
-//!   is. Other results are not hidden, nor is what a loop carries.
-//! * **A hidden element holds a value all the same**, which a store writes: the *fill* of its mask, `-inf` or 0, and what
-//!   ops make of that (`exp` of `-inf` is 0). Where a contraction would multiply a hidden element with something that is
-//!   not finite, or where what a hidden element holds is NaN, two results are right: that without the element, and NaN.
-//!   So a tile that is hidden as a whole need not be computed, and memory behind it may hold anything.
+//! * **Hidden means absent.** `Mask { x, keep, fill }` is `x` where `keep` holds, and hides the
+//!   other elements. An element that is hidden does not exist, as a position beyond the extent does
+//!   not: a reduction or a contraction does not see it. An elementwise op, a transpose and a `Full`
+//!   hide an element of their result where an operand's is hidden; a `Select` where that of its
+//!   condition is, or that of the operand which it takes there; a `Dot` where that of its
+//!   accumulator is. Other results are not hidden, nor is what a loop carries.
+//! * **A hidden element holds a value all the same**, which a store writes: the *fill* of its mask,
+//!   `-inf` or 0, and what ops make of that (`exp` of `-inf` is 0). Where a contraction would
+//!   multiply a hidden element with something that is not finite, or where what a hidden element
+//!   holds is NaN, two results are right: that without the element, and NaN. So a tile that is
+//!   hidden as a whole need not be computed, and memory behind it may hold anything.
 //! * `VisibleOrZero(x)` is `0` where `x == -inf`, else `x` (also for `+inf` and NaN). `DivOrZero(a, b)` is `0` where both
 //!   are 0, else `a / b`.
 //! * `For` runs its body for every tile of its axis in ascending order, carrying values. The parameters of its body

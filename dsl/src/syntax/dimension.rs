@@ -147,7 +147,8 @@ impl Header<'_> {
         }
     }
 
-    /// The size of this name. A name that stands for nothing else yet is a size that a launch gives.
+    /// The size of this name. A name that stands for nothing else yet is a size that a launch
+    /// gives.
     fn size_of(&mut self, ident: &Ident) -> Checked<SizeId> {
         let (name, span) = (ident.to_string(), self.positions.of(ident));
         if self.builder.kernel.type_params.contains(&name) || self.builder.kernel.param_named(&name).is_some() {
@@ -161,8 +162,8 @@ impl Header<'_> {
         Ok(size)
     }
 
-    /// Reports sizes that no shape determines: a launch finds the value of a size from a dimension in
-    /// which all other sizes are const generics.
+    /// Reports sizes that no shape determines: a launch finds the value of a size from a dimension
+    /// in which all other sizes are const generics.
     pub(super) fn check_determined(&self) {
         let kernel = &self.builder.kernel;
         let at_launch = |id: &SizeId| kernel.sizes[*id].kind == SizeKind::Runtime;

@@ -19,10 +19,11 @@
 //! | `suggest` | did you mean |
 //! | `unused` | warnings about what is named and not needed |
 //!
-//! The language: `let`, `let mut`, assignment, `for j in tiles(N)`, `for t in 0..N`, the functions listed in
-//! `builtin`, `.t()`, `.to::<T>()`, `INF`, and the operators `+ - * / %`, comparisons, `&&`, `||`, `!`. Literals adapt to
-//! what they meet. Integers that are the same in the whole program (program ids, sizes) stay indices until they meet a
-//! tile; an i32 that meets an f32 is converted.
+//! The language: `let`, `let mut`, assignment, `for j in tiles(N)`, `for t in 0..N`, the functions
+//! listed in `builtin`, `.t()`, `.to::<T>()`, `INF`, and the operators `+ - * / %`, comparisons,
+//! `&&`, `||`, `!`. Literals adapt to what they meet. Integers that are the same in the whole
+//! program (program ids, sizes) stay indices until they meet a tile; an i32 that meets an f32 is
+//! converted.
 
 mod builtin;
 mod diagnostic;

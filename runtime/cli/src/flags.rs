@@ -37,8 +37,9 @@ pub struct GlobalFlags {
     /// FLASHTILE_NVRTC says
     #[arg(long, global = true, value_name = "PATH")]
     pub nvrtc: Option<PathBuf>,
-    /// List all reasons against a schedule, where the three that matter most are told; with tune, every candidate that was
-    /// rejected or eliminated too, those rejected for reasons alike in one row with one of them
+    /// List all reasons against a schedule, where the three that matter most are told; with tune,
+    /// every candidate that was rejected or eliminated too, those rejected for reasons alike in one
+    /// row with one of them
     #[arg(long, global = true)]
     pub explain: bool,
     /// Never install NVRTC or a disassembler; use what is there

@@ -28,8 +28,9 @@ pub struct TargetFlags {
     /// Architecture, such as sm_80; by default that of the first GPU, or sm_90a where there is none
     #[arg(long, value_name = "ARCH")]
     pub arch: Option<String>,
-    /// Knobs to change in the schedule that the cost model chooses (see `flashtile list --knobs`): `knob=value` of the main
-    /// launch, `combine.warps=2` of another one. Behind `defaults,` it is the defaults that are changed
+    /// Knobs to change in the schedule that the cost model chooses (see `flashtile list --knobs`):
+    /// `knob=value` of the main launch, `combine.warps=2` of another one. Behind `defaults,` it is
+    /// the defaults that are changed
     #[arg(long, value_name = "KNOB=VALUE,..")]
     pub schedule: Option<String>,
     /// Start from the schedule that tuning found for this shape, not from the cost model's choice

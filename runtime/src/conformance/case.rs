@@ -22,9 +22,11 @@ pub enum Values {
     SpecialQueries,
     /// One row of `k` is NaN, one has an infinite element.
     SpecialKeys,
-    /// Elements of `v` are NaN, +inf, -inf. Where a mask hides their keys, the result is that without them, or NaN.
+    /// Elements of `v` are NaN, +inf, -inf. Where a mask hides their keys, the result is that
+    /// without them, or NaN.
     SpecialValues,
-    /// Integer tensors hold the least and the largest `i32`, small negative and positive numbers, in turn.
+    /// Integer tensors hold the least and the largest `i32`, small negative and positive numbers,
+    /// in turn.
     WildIntegers,
     /// The first third of `lse` is -inf, as of rows that see nothing.
     NothingSeen,

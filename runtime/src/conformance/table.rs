@@ -455,7 +455,8 @@ fn loaded_bounds() -> Vec<Case> {
     cases
 }
 
-/// Masks that leave two runs of tiles: far apart, side by side, one in the other, one of them empty.
+/// Masks that leave two runs of tiles: far apart, side by side, one in the other, one of them
+/// empty.
 fn two_runs() -> Vec<Case> {
     let mut cases = Vec::new();
     for elem in FLOATS {

@@ -144,7 +144,8 @@ pub struct OutputReference {
     pub places: Vec<usize>,
     /// Exact values at the places.
     pub exact: Vec<f64>,
-    /// Where NaN is right as well, by place: a hidden element met what is not finite. Empty if nowhere.
+    /// Where NaN is right as well, by place: a hidden element met what is not finite. Empty if
+    /// nowhere.
     pub or_nan: Vec<bool>,
     /// What errors are allowed.
     pub bound: Bound,

@@ -10,8 +10,8 @@ use crate::plan::{
     VarId,
 };
 
-/// The faults that show in a part when loops make so many trips each, and waits leave so many groups
-/// in flight.
+/// The faults that show in a part when loops make so many trips each, and waits leave so many
+/// groups in flight.
 pub(super) fn faults(plan: &Plan, completion: &Completion, outer: &[Option<LoopId>], trips: &[u32], part: u32) -> Faults {
     let mut faults = Faults::default();
     for role in &plan.roles {

@@ -32,9 +32,9 @@
 //! * one of the programs stores.
 //!
 //! Of waits it checks two things. What a wait names has landed or is done behind it, and nothing
-//! else. And the number of groups that the wait leaves in flight ([`Completion`]) is small enough for
-//! all that it names: the execution counts groups by itself, so that a fault in the derivation of
-//! the numbers shows. A wait that stands for no number is a fault too ([`waits`]).
+//! else. And the number of groups that the wait leaves in flight ([`Completion`]) is small enough
+//! for all that it names: the execution counts groups by itself, so that a fault in the derivation
+//! of the numbers shows. A wait that stands for no number is a fault too ([`waits`]).
 //!
 //! Slots, groups, phases and turns depend on a loop's trip count only through `n mod slots`, its
 //! parity and the guards at the ends, so the trip counts `0 ..= 2 * slots + 2` cover every case. Of
@@ -128,8 +128,8 @@ mod tests {
         planned(&instance, &schedule, arch).expect("is legal").launches.remove(0).plan
     }
 
-    /// The execution counts groups by itself: numbers that are too large by one are noticed at every
-    /// wait, numbers that are too small wait for more.
+    /// The execution counts groups by itself: numbers that are too large by one are noticed at
+    /// every wait, numbers that are too small wait for more.
     #[test]
     fn a_fault_in_the_derivation_of_numbers_is_noticed() {
         let wgmma = "tensor_op=wgmma,copy=tma,block_m=128,block_n=64,warps=8";

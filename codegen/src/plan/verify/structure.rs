@@ -93,7 +93,8 @@ impl Check<'_> {
         }
     }
 
-    /// All warps are one role, or some produce what others consume; every ring is filled by one role.
+    /// All warps are one role, or some produce what others consume; every ring is filled by one
+    /// role.
     fn roles(&mut self) {
         let plan = self.plan;
         match &plan.roles[..] {

@@ -1,5 +1,5 @@
-//! What a warpgroup does wrong by itself: registers that products in flight use, slots that are read
-//! but not held, or handed back too early.
+//! What a warpgroup does wrong by itself: registers that products in flight use, slots that are
+//! read but not held, or handed back too early.
 
 use std::collections::BTreeMap;
 

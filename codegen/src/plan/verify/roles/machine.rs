@@ -86,7 +86,8 @@ impl<'a> Machine<'a> {
         let groups = |ring: &RingRoles| ring.drains.iter().map(|&role| parts[role].groups).sum();
         let drains = rings.iter().map(groups).collect();
         for (role, part) in parts.iter().enumerate() {
-            // A slot is empty before it was ever full: who fills it waits for the phase before the first.
+            // A slot is empty before it was ever full: who fills it waits for the phase before the
+            // first.
             let place = |ring: &RingRoles| Place { slot: 0, parity: u32::from(ring.fills.contains(&role)) };
             let places: Vec<Place> = rings.iter().map(place).collect();
             if part.acts.iter().any(|(_, act)| matches!(act, Act::TakeTurn | Act::PassTurn)) {

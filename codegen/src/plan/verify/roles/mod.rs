@@ -1,9 +1,9 @@
 //! Plans of several roles, which fill rings and compute.
 //!
-//! A role becomes the list of its acts for given trip counts ([`trace`]). What a warpgroup does wrong
-//! by itself shows there ([`hazards`]). Roles then run against each other ([`machine`]). Copies land at
-//! once and products read until they are settled, which is when either does the most harm. Every
-//! order of precedence among the warpgroups of all roles is tried.
+//! A role becomes the list of its acts for given trip counts ([`trace`]). What a warpgroup does
+//! wrong by itself shows there ([`hazards`]). Roles then run against each other ([`machine`]).
+//! Copies land at once and products read until they are settled, which is when either does the most
+//! harm. Every order of precedence among the warpgroups of all roles is tried.
 
 mod hazards;
 mod machine;

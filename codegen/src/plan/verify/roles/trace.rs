@@ -211,7 +211,8 @@ impl<'a> Tracer<'a> {
                 };
                 self.acts.extend(packed.map(Act::Read));
                 if !zero {
-                    // Of products that write one accumulator the later waits for the earlier by itself.
+                    // Of products that write one accumulator the later waits for the earlier by
+                    // itself.
                     self.acts.push(Act::Issue(Product { acc: *acc, packed, tiles }));
                 } else {
                     self.acts.extend([Act::Write(*acc), Act::Issue(Product { acc: *acc, packed, tiles })]);
