@@ -214,7 +214,9 @@ impl Lowering<'_> {
             MaskOptions { early_stop: self.schedule.early_stop, ..MaskOptions::default() },
         );
         // What is loaded may be any integer: nothing computed of it may wrap.
-        let wide = self.load_symbols(&runs) || self.instance.facts.wide;
+        // Nor may a product: the block size of a mask may be far beyond the last key.
+        let multiplies = runs.exprs().any(IndexExpr::multiplies);
+        let wide = self.load_symbols(&runs) || multiplies || self.instance.facts.wide;
         let LoopRuns { lo, full_lo, full_hi, hi, gap } = runs;
         let bound = |this: &mut Self, suffix: &str, value: &IndexExpr| {
             let value = this.index_expr(value);
@@ -280,8 +282,7 @@ impl Lowering<'_> {
 
     /// Loads the integers that the bounds of a loop read; false if there are none.
     fn load_symbols(&mut self, runs: &LoopRuns) -> bool {
-        let edges = runs.gap.iter().flat_map(|gap| [&gap.lo, &gap.hi]);
-        let mut loaded: Vec<Symbol> = runs.ends().into_iter().chain(edges).flat_map(IndexExpr::symbols).collect();
+        let mut loaded: Vec<Symbol> = runs.exprs().flat_map(IndexExpr::symbols).collect();
         loaded.sort_unstable();
         loaded.dedup();
         for &symbol in &loaded {
@@ -374,6 +375,8 @@ impl Lowering<'_> {
                 let raised = Expr::infix(Operator::Add, self.index_expr(a), Expr::Int(c - 1));
                 Expr::call(Function::FloorDiv, [raised, Expr::Int(*c)])
             }
+            IndexExpr::Product(a, b) => Expr::infix(Operator::Mul, self.index_expr(a), self.index_expr(b)),
+            IndexExpr::Over(a, d) => two(Function::FloorDiv, a, d),
             IndexExpr::Min(a, b) => two(Function::Least, a, b),
             IndexExpr::Max(a, b) => two(Function::Most, a, b),
         }

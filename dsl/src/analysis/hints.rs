@@ -256,8 +256,16 @@ impl Loop<'_> {
                 (format!("of {text} only the range is known before the loop"), instead.to_owned())
             }
             OpaqueWhy::Divisor => {
-                let instead = "make it a constant of the kernel, `const S: usize`, and divide by `S`";
-                (format!("{text} divides, and is known at launch only"), instead.to_owned())
+                let alone = self.kernel.tile(value).dims.is_empty();
+                let (because, instead) = if alone {
+                    ("divides what is divided already", "divide once, by the product: `x / (s * t)` for `x / s / t`")
+                } else {
+                    (
+                        "divides, and differs from position to position",
+                        "divide by a constant, an `i32` parameter or a loaded scalar",
+                    )
+                };
+                (format!("{text} {because}"), instead.to_owned())
             }
             OpaqueWhy::Product => {
                 let instead = "make one of the factors a constant of the kernel, or pass the product as an `i32` parameter";

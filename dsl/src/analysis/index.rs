@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::ir::{At, IndexOp, Kernel, Op, ParamId, SizeExpr, ValueId};
 
-/// An integer expression. Divisions are by positive constants.
+/// An integer expression. No divisor is below 1.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum IndexExpr {
     /// A constant.
@@ -32,6 +32,10 @@ pub enum IndexExpr {
     FloorDiv(Box<IndexExpr>, i64),
     /// Quotient rounded towards positive infinity.
     CeilDiv(Box<IndexExpr>, i64),
+    /// Product of two expressions.
+    Product(Box<IndexExpr>, Box<IndexExpr>),
+    /// Quotient by an expression that is never below 1, rounded towards negative infinity.
+    Over(Box<IndexExpr>, Box<IndexExpr>),
     /// Minimum.
     Min(Box<IndexExpr>, Box<IndexExpr>),
     /// Maximum.
@@ -122,6 +126,8 @@ impl IndexExpr {
             IndexExpr::Mul(a, c) => a.eval(at) * c,
             IndexExpr::FloorDiv(a, d) => a.eval(at).div_euclid(*d),
             IndexExpr::CeilDiv(a, d) => -(-a.eval(at)).div_euclid(*d),
+            IndexExpr::Product(a, b) => a.eval(at).saturating_mul(b.eval(at)),
+            IndexExpr::Over(a, d) => a.eval(at).div_euclid(d.eval(at)),
             IndexExpr::Min(a, b) => a.eval(at).min(b.eval(at)),
             IndexExpr::Max(a, b) => a.eval(at).max(b.eval(at)),
         }
@@ -140,6 +146,8 @@ impl IndexExpr {
             IndexExpr::Mul(a, c) => fold(a).times(*c),
             IndexExpr::FloorDiv(a, d) => fold(a).floor_div(*d),
             IndexExpr::CeilDiv(a, d) => fold(a).ceil_div(*d),
+            IndexExpr::Product(a, b) => fold(a).product(&fold(b)),
+            IndexExpr::Over(a, d) => fold(a).over(&fold(d)),
             IndexExpr::Min(a, b) => fold(a).min_of(&fold(b)),
             IndexExpr::Max(a, b) => fold(a).max_of(&fold(b)),
         }
@@ -177,6 +185,13 @@ impl IndexExpr {
         out
     }
 
+    /// Whether run-time values are multiplied, or divide.
+    pub fn multiplies(&self) -> bool {
+        let mut found = false;
+        self.visit(&mut |e| found |= matches!(e, IndexExpr::Product(..) | IndexExpr::Over(..)));
+        found
+    }
+
     fn visit(&self, f: &mut impl FnMut(&IndexExpr)) {
         f(self);
         match self {
@@ -187,7 +202,12 @@ impl IndexExpr {
             | IndexExpr::Param(_)
             | IndexExpr::Loaded(_) => {}
             IndexExpr::Mul(a, _) | IndexExpr::FloorDiv(a, _) | IndexExpr::CeilDiv(a, _) => a.visit(f),
-            IndexExpr::Add(a, b) | IndexExpr::Sub(a, b) | IndexExpr::Min(a, b) | IndexExpr::Max(a, b) => {
+            IndexExpr::Add(a, b)
+            | IndexExpr::Sub(a, b)
+            | IndexExpr::Product(a, b)
+            | IndexExpr::Over(a, b)
+            | IndexExpr::Min(a, b)
+            | IndexExpr::Max(a, b) => {
                 a.visit(f);
                 b.visit(f);
             }
@@ -207,6 +227,12 @@ impl IndexExpr {
             IndexExpr::Sub(a, b) => of(a)?.with(of(b)?.reversed()),
             IndexExpr::Mul(a, c) => Some(if *c < 0 { of(a)?.reversed() } else { of(a)? }),
             IndexExpr::FloorDiv(a, _) | IndexExpr::CeilDiv(a, _) => of(a),
+            IndexExpr::Over(a, d) => (of(d)? == Trend::Constant).then(|| of(a))?,
+            IndexExpr::Product(a, b) => match (of(a)?, of(b)?) {
+                (Trend::Constant, Trend::Constant) => Some(Trend::Constant),
+                (trend, Trend::Constant) if IndexExpr::from(0).at_most(b) => Some(trend),
+                _ => None,
+            },
         }
     }
 
@@ -248,6 +274,8 @@ impl IndexExpr {
             IndexExpr::Mul(a, c) => (format!("{} * {c}", sub(a, PRODUCT)), PRODUCT),
             IndexExpr::FloorDiv(a, d) => (format!("floor({} / {d})", sub(a, PRODUCT)), PRODUCT + 1),
             IndexExpr::CeilDiv(a, d) => (format!("ceil({} / {d})", sub(a, PRODUCT)), PRODUCT + 1),
+            IndexExpr::Product(a, b) => (format!("{} * {}", sub(a, PRODUCT), sub(b, PRODUCT + 1)), PRODUCT),
+            IndexExpr::Over(a, d) => (format!("floor({} / {})", sub(a, PRODUCT), sub(d, PRODUCT + 1)), PRODUCT + 1),
             IndexExpr::Min(a, b) => (format!("min({}, {})", sub(a, 0), sub(b, 0)), PRODUCT + 1),
             IndexExpr::Max(a, b) => (format!("max({}, {})", sub(a, 0), sub(b, 0)), PRODUCT + 1),
         };

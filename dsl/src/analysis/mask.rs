@@ -286,6 +286,11 @@ impl LoopRuns {
         [&self.lo, &self.full_lo, &self.full_hi, &self.hi]
     }
 
+    /// Every expression: the ends, and those of the gap.
+    pub fn exprs(&self) -> impl Iterator<Item = &IndexExpr> {
+        self.ends().into_iter().chain(self.gap.iter().flat_map(|gap| [&gap.lo, &gap.hi]))
+    }
+
     /// How many of the tiles from the first to the last are skipped, between two runs.
     pub fn between(&self, at: Lookups<'_>) -> i64 {
         self.gap.as_ref().map_or(0, |gap| gap.hi.eval(at) - gap.lo.eval(at))

@@ -24,15 +24,42 @@ enum Number {
     Times(Box<Number>, i64),
     Over(Box<Number>, i64),
     Remainder(Box<Number>, i64),
-    /// The remainder of the floor division by `2 * shift + 1`, which is known in a launch and may be negative.
-    RemainderByShift(Box<Number>),
+    /// The quotient by a number that is known in a launch.
+    OverKnown(Box<Number>, Known),
+    /// The remainder of that quotient.
+    RemainderByKnown(Box<Number>, Known),
+    /// `x / known * known`.
+    MultipleOfKnown(Box<Number>, Known),
     Least(Box<Number>, Box<Number>),
     Most(Box<Number>, Box<Number>),
     Absolute(Box<Number>),
 }
 
+/// A divisor that is known in a launch. It is never 0, and may be negative.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    /// `2 * shift + 1`.
+    Shift,
+    /// What is loaded, and a constant. Where the sum is 0, twice what is loaded.
+    Loaded(i64),
+}
+
+impl Known {
+    fn number(self) -> Number {
+        match self {
+            Known::Shift => Number::Sum(Box::new(Number::Times(Box::new(Number::Shift), 2)), Box::new(Number::Constant(1))),
+            Known::Loaded(c) if LOADED + c == 0 => Number::Times(Box::new(Number::Loaded), 2),
+            Known::Loaded(c) => Number::Sum(Box::new(Number::Loaded), Box::new(Number::Constant(c))),
+        }
+    }
+}
+
 /// What is loaded.
 const LOADED: i64 = 13;
+
+fn floor_div(x: i64, divisor: i64) -> i64 {
+    (divisor.signum() * x).div_euclid(divisor.abs())
+}
 
 /// What is loaded for a row.
 fn loaded_of_row(i: i64) -> i64 {
@@ -72,9 +99,12 @@ impl Number {
             Number::Times(x, c) => two(BinaryOp::Mul, x, &Number::Constant(*c)),
             Number::Over(x, c) => two(BinaryOp::Div, x, &Number::Constant(*c)),
             Number::Remainder(x, c) => two(BinaryOp::Rem, x, &Number::Constant(*c)),
-            Number::RemainderByShift(x) => {
-                let twice = Number::Times(Box::new(Number::Shift), 2);
-                two(BinaryOp::Rem, x, &Number::Sum(Box::new(twice), Box::new(Number::Constant(1))))
+            Number::OverKnown(x, known) => two(BinaryOp::Div, x, &known.number()),
+            Number::RemainderByKnown(x, known) => two(BinaryOp::Rem, x, &known.number()),
+            Number::MultipleOfKnown(x, known) => {
+                let (x, known) = (x.build(b, s), known.number().build(b, s));
+                let quotient = binary(b, BinaryOp::Div, x, known);
+                binary(b, BinaryOp::Mul, quotient, known)
             }
         }
     }
@@ -96,9 +126,14 @@ impl Number {
             Number::Times(x, c) => of(x) * c,
             Number::Over(x, c) => of(x).div_euclid(*c),
             Number::Remainder(x, c) => of(x).rem_euclid(*c),
-            Number::RemainderByShift(x) => {
-                let divisor = 2 * shift + 1;
-                divisor.signum() * (divisor.signum() * of(x)).rem_euclid(divisor.abs())
+            Number::OverKnown(x, known) => floor_div(of(x), of(&known.number())),
+            Number::RemainderByKnown(x, known) => {
+                let (x, divisor) = (of(x), of(&known.number()));
+                x - floor_div(x, divisor) * divisor
+            }
+            Number::MultipleOfKnown(x, known) => {
+                let divisor = of(&known.number());
+                floor_div(of(x), divisor) * divisor
             }
         }
     }
@@ -153,6 +188,10 @@ impl Predicate {
     }
 }
 
+fn known() -> impl Strategy<Value = Known> {
+    prop_oneof![Just(Known::Shift), Just(Known::Loaded(1 - LOADED)), (-20i64..60).prop_map(Known::Loaded)]
+}
+
 fn number() -> impl Strategy<Value = Number> {
     let leaf = prop_oneof![
         (-40i64..40).prop_map(Number::Constant),
@@ -174,7 +213,9 @@ fn number() -> impl Strategy<Value = Number> {
             (x.clone(), 1i64..9).prop_map(|(a, c)| Number::Over(Box::new(a), c)),
             (x.clone(), 1i64..9).prop_map(|(a, c)| Number::Remainder(Box::new(a), c)),
             x.clone().prop_map(|a| Number::Absolute(Box::new(a))),
-            x.prop_map(|a| Number::RemainderByShift(Box::new(a))),
+            (x.clone(), known()).prop_map(|(a, k)| Number::OverKnown(Box::new(a), k)),
+            (x.clone(), known()).prop_map(|(a, k)| Number::RemainderByKnown(Box::new(a), k)),
+            (x, known()).prop_map(|(a, k)| Number::MultipleOfKnown(Box::new(a), k)),
         ]
     })
 }
@@ -314,6 +355,32 @@ proptest! {
         let (kernel, loop_op, scope) = sample(Softmax::Named, &p);
         let masks = analysed(&kernel, loop_op, &scope, shape, true);
         check(&masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), width > 0);
+    }
+
+    #[test]
+    fn blocks_of_a_size_known_at_launch_are_exact(shape in shape(), size in 1i64..60, kind in 0..6) {
+        use Number::{Column, Difference, MultipleOfKnown, OverKnown, RemainderByKnown, Row, Times};
+        let known = Known::Loaded(size - LOADED);
+        let of = |x: Number| Box::new(x);
+        let (row, column) = (OverKnown(of(Row), known), OverKnown(of(Column), known));
+        let p = match kind {
+            0 => Predicate::Compare(CompareOp::Eq, row, column),
+            1 => Predicate::Compare(CompareOp::Ge, row, column),
+            // The own block and the one before it.
+            2 => Predicate::And(
+                Box::new(Predicate::Compare(CompareOp::Ge, row.clone(), column.clone())),
+                Box::new(Predicate::Compare(
+                    CompareOp::Le, row, Number::Sum(of(column), of(Number::Constant(1))))),
+            ),
+            3 => Predicate::Compare(CompareOp::Le, MultipleOfKnown(of(Row), known), Column),
+            4 => Predicate::Compare(
+                CompareOp::Le, Difference(of(Row), of(RemainderByKnown(of(Row), known))), Column),
+            // A window of two blocks.
+            _ => Predicate::Compare(CompareOp::Lt, Difference(of(Row), of(Column)), Times(of(known.number()), 2)),
+        };
+        let (kernel, loop_op, scope) = sample(Softmax::Named, &p);
+        let masks = analysed(&kernel, loop_op, &scope, shape, true);
+        check(&masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), true);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`mask`], `picture` | tiles of a loop: skipped, full, cut; their picture |
-//! | [`predicate`], [`followed`] | where along a loop a predicate holds; why that is not known |
+//! | [`predicate`], `divisor`, [`followed`] | where along a loop a predicate holds; divisors that are known at launch; why that is not known |
 //! | [`hidden`] | which elements of a value masks hide, and what these hold |
 //! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
 //! | [`hints`] | what a kernel loses, why, and what to write instead |
@@ -19,6 +19,7 @@ pub mod classes;
 pub mod cost;
 pub mod dependence;
 mod dependence_text;
+mod divisor;
 mod expression;
 pub mod followed;
 pub mod hidden;

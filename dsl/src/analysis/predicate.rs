@@ -189,6 +189,12 @@ pub(super) enum Term {
     Position(ValueId),
     /// `floor(form / divisor)`.
     Quotient(Box<Form>, i64),
+    /// `floor(form / divisor)`, of a divisor that is known at launch and never below 1.
+    Over(Box<Form>, IndexExpr),
+    /// `form - form % divisor`, of such a divisor.
+    Multiple(Box<Form>, IndexExpr),
+    /// `form % divisor`, of such a divisor.
+    Remainder(Box<Form>, IndexExpr),
     /// The value, known to lie between two expressions.
     Between(ValueId, IndexExpr, IndexExpr),
 }
@@ -209,30 +215,39 @@ pub(super) enum Side {
 /// A sum of terms with coefficients and of what is the same in the whole program.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Form {
-    terms: BTreeMap<Term, i64>,
-    rest: IndexExpr,
+    pub(super) terms: BTreeMap<Term, i64>,
+    pub(super) rest: IndexExpr,
+    /// Divisors that are known at launch. Where one of them is below 1, the form is another number.
+    pub(super) divisors: BTreeSet<IndexExpr>,
 }
 
 impl Form {
-    fn uniform(rest: IndexExpr) -> Self {
-        Self { terms: BTreeMap::new(), rest }
+    pub(super) fn uniform(rest: IndexExpr) -> Self {
+        Self { terms: BTreeMap::new(), rest, divisors: BTreeSet::new() }
     }
 
-    fn term(term: Term) -> Self {
-        Self { terms: BTreeMap::from([(term, 1)]), rest: 0.into() }
+    pub(super) fn term(term: Term) -> Self {
+        Self { terms: BTreeMap::from([(term, 1)]), ..Self::uniform(0.into()) }
+    }
+
+    /// The same number, computed from what `others` are computed from.
+    fn computed_from(mut self, others: &[&Self]) -> Self {
+        self.divisors.extend(others.iter().flat_map(|other| other.divisors.iter().cloned()));
+        self
     }
 
     /// `self + factor * other`.
-    fn plus(&self, other: &Self, factor: i64) -> Self {
+    pub(super) fn plus(&self, other: &Self, factor: i64) -> Self {
         let mut terms = self.terms.clone();
         for (t, &c) in &other.terms {
             *terms.entry(t.clone()).or_insert(0) += factor * c;
         }
         terms.retain(|_, c| *c != 0);
-        Self { terms, rest: self.rest.plus(&other.rest.times(factor)) }
+        let rest = self.rest.plus(&other.rest.times(factor));
+        Self { terms, rest, divisors: BTreeSet::new() }.computed_from(&[self, other])
     }
 
-    fn scaled(&self, factor: i64) -> Self {
+    pub(super) fn scaled(&self, factor: i64) -> Self {
         Self::uniform(0.into()).plus(self, factor)
     }
 
@@ -245,6 +260,7 @@ impl Form {
             true => Self::uniform(self.rest.floor_div(divisor)),
             false => Self::term(Term::Quotient(Box::new(self.clone()), divisor)),
         }
+        .computed_from(&[self])
     }
 }
 
@@ -264,7 +280,8 @@ pub enum OpaqueWhy {
     Loaded,
     /// It is an absolute value, a minimum or a maximum in a sum: only its range is known.
     Range,
-    /// It divides, and its number is not known to the compiler.
+    /// It divides, and differs from position to position, or divides a quotient by a number that is
+    /// known at launch.
     Divisor,
     /// It is a product of two run-time values.
     Product,
@@ -378,16 +395,18 @@ impl Walk<'_> {
     }
 
     fn comparison(&self, op: CompareOp, a: &Form, b: &Form) -> Holds {
-        let (ab, ba) = (a.plus(b, -1), b.plus(a, -1));
+        let ab = a.plus(b, -1).without_remainders();
+        let ba = ab.scaled(-1);
         let one = Form::uniform(1.into());
-        match op {
+        let holds = match op {
             CompareOp::Le => self.not_positive(&ab),
             CompareOp::Ge => self.not_positive(&ba),
             CompareOp::Lt => self.not_positive(&ab.plus(&one, 1)),
             CompareOp::Gt => self.not_positive(&ba.plus(&one, 1)),
             CompareOp::Eq => self.not_positive(&ab).and(&self.not_positive(&ba)),
             CompareOp::Ne => self.not_positive(&ab.plus(&one, 1)).or(&self.not_positive(&ba.plus(&one, 1))),
-        }
+        };
+        ab.divisors.iter().fold(holds, |holds, divisor| holds.where_positive(divisor))
     }
 
     /// Where `form <= 0` holds.
@@ -421,15 +440,14 @@ impl Walk<'_> {
 
     /// Where `term <= bound` holds, with the bound at its loosest and at its tightest.
     fn below(&self, term: &Term, loose: IndexExpr, tight: IndexExpr) -> Holds {
-        match term {
-            Term::Quotient(form, d) => {
-                // floor(f / d) <= k where f - (d * k + d - 1) <= 0.
-                let limit = |k: &IndexExpr| k.times(*d).plus(&(d - 1).into());
+        match term.of_form() {
+            Some(form) => {
+                // The term is at most k where form - last(k) <= 0.
                 let (own, lo, hi) = self.isolated(form);
-                let (term, coefficient) = own.expect("the term walks the loop");
-                self.solve(&term, coefficient, lo.minus(&limit(&loose)), hi.minus(&limit(&tight)))
+                let (own, coefficient) = own.expect("the term walks the loop");
+                self.solve(&own, coefficient, lo.minus(&term.last(&loose)), hi.minus(&term.last(&tight)))
             }
-            Term::Position(_) | Term::Between(..) => {
+            None => {
                 let block = self.block_of(self.coordinate);
                 let end = |k: &IndexExpr| k.plus(&1.into());
                 let everywhere = (!self.extent(self.coordinate).at_most(&end(&tight))).then(|| end(&tight).floor_div(block));
@@ -444,14 +462,14 @@ impl Walk<'_> {
 
     /// Where `term >= bound` holds, with the bound at its loosest and at its tightest.
     fn above(&self, term: &Term, loose: IndexExpr, tight: IndexExpr) -> Holds {
-        match term {
-            Term::Quotient(form, d) => {
-                // floor(f / d) >= k where -f + d * k <= 0.
+        match term.of_form() {
+            Some(form) => {
+                // The term is at least k where -form + first(k) <= 0.
                 let (own, lo, hi) = self.isolated(form);
-                let (term, coefficient) = own.expect("the term walks the loop");
-                self.solve(&term, -coefficient, loose.times(*d).minus(&hi), tight.times(*d).minus(&lo))
+                let (own, coefficient) = own.expect("the term walks the loop");
+                self.solve(&own, -coefficient, term.first(&loose).minus(&hi), term.first(&tight).minus(&lo))
             }
-            Term::Position(_) | Term::Between(..) => {
+            None => {
                 let block = self.block_of(self.coordinate);
                 let from = |k: IndexExpr| (!k.at_most(&0.into())).then_some(k);
                 Holds {
@@ -463,12 +481,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the position of the loop occurs in the term.
+    /// Whether the term follows the position of the loop: it never falls, or never rises, as that grows.
     fn walks(&self, term: &Term) -> bool {
         match term {
             Term::Position(c) => *c == self.coordinate,
-            Term::Quotient(form, _) => form.terms.keys().any(|t| self.walks(t)),
-            Term::Between(..) => false,
+            Term::Quotient(form, _) | Term::Over(form, _) | Term::Multiple(form, _) => form.terms.keys().any(|t| self.walks(t)),
+            Term::Remainder(..) | Term::Between(..) => false,
         }
     }
 
@@ -489,6 +507,15 @@ impl Walk<'_> {
                     let (lo, hi) = self.range(form);
                     (lo.floor_div(*d), hi.floor_div(*d))
                 }
+                Term::Over(form, d) => {
+                    let (lo, hi) = self.range(form);
+                    (lo.over(d), hi.over(d))
+                }
+                Term::Multiple(form, d) => {
+                    let (lo, hi) = self.range(form);
+                    (lo.over(d).product(d), hi.over(d).product(d))
+                }
+                Term::Remainder(_, d) => (0.into(), d.minus(&1.into())),
                 Term::Between(_, lo, hi) => (lo.clone(), hi.clone()),
             };
             let (lo, hi) = if c < 0 { (hi, lo) } else { (lo, hi) };
@@ -517,9 +544,10 @@ impl Walk<'_> {
             Op::Load { tensor, at } => self.loaded(value, *tensor, at).ok_or(opaque(OpaqueWhy::Loaded)),
             Op::Unary(UnaryOp::Neg, x) => Ok(self.form(*x)?.scaled(-1)),
             Op::Unary(UnaryOp::Abs, x) => {
-                let (least, most) = self.range(&self.form(*x)?);
+                let x = self.form(*x)?;
+                let (least, most) = self.range(&x);
                 let nearest = least.max_of(&most.times(-1)).max_of(&0.into());
-                Ok(Form::term(Term::Between(value, nearest, most.max_of(&least.times(-1)))))
+                Ok(Form::term(Term::Between(value, nearest, most.max_of(&least.times(-1)))).computed_from(&[&x]))
             }
             Op::Binary(op, a, b) => {
                 let (b_value, a, b) = (*b, self.form(*a)?, self.form(*b)?);
@@ -529,30 +557,31 @@ impl Walk<'_> {
                     BinaryOp::Mul => match (a.as_const(), b.as_const()) {
                         (Some(c), _) => Ok(b.scaled(c)),
                         (_, Some(c)) => Ok(a.scaled(c)),
-                        _ => Err(opaque(OpaqueWhy::Product)),
+                        _ => a.times(&b).or_else(|| b.times(&a)).ok_or(opaque(OpaqueWhy::Product)),
                     },
                     BinaryOp::Div => match b.as_const() {
-                        None => Err(Opaque { value: b_value, why: OpaqueWhy::Divisor }),
+                        None => a.over(&b).ok_or(Opaque { value: b_value, why: OpaqueWhy::Divisor }),
                         Some(0) => Err(other()),
                         Some(d) => Ok(a.scaled(d.signum()).floor_div(d.abs())),
                     },
                     BinaryOp::Rem => match b.as_const() {
                         Some(d) if d > 0 => Ok(a.plus(&a.floor_div(d), -d)),
-                        None if b.terms.is_empty() => {
-                            // The remainder has the sign of the divisor.
-                            let least = b.rest.plus(&1.into()).min_of(&0.into());
-                            let most = b.rest.minus(&1.into()).max_of(&0.into());
-                            Ok(Form::term(Term::Between(value, least, most)))
-                        }
+                        None => a.remainder(&b).ok_or(Opaque { value: b_value, why: OpaqueWhy::Divisor }),
                         _ => Err(other()),
                     },
+                    BinaryOp::Min if a.terms.is_empty() && b.terms.is_empty() => {
+                        Ok(Form::uniform(a.rest.min_of(&b.rest)).computed_from(&[&a, &b]))
+                    }
+                    BinaryOp::Max if a.terms.is_empty() && b.terms.is_empty() => {
+                        Ok(Form::uniform(a.rest.max_of(&b.rest)).computed_from(&[&a, &b]))
+                    }
                     BinaryOp::Min | BinaryOp::Max => {
                         let ((a_lo, a_hi), (b_lo, b_hi)) = (self.range(&a), self.range(&b));
                         let bounds = match op {
                             BinaryOp::Min => (a_lo.min_of(&b_lo), a_hi.min_of(&b_hi)),
                             _ => (a_lo.max_of(&b_lo), a_hi.max_of(&b_hi)),
                         };
-                        Ok(Form::term(Term::Between(value, bounds.0, bounds.1)))
+                        Ok(Form::term(Term::Between(value, bounds.0, bounds.1)).computed_from(&[&a, &b]))
                     }
                     _ => Err(other()),
                 }
@@ -590,7 +619,10 @@ impl Walk<'_> {
         match self.kernel.def(v) {
             Some((_, Op::Index(_, a, b))) => self.is_known_before(*a) && self.is_known_before(*b),
             Some((_, Op::IndexConst(_) | Op::SizeOf(_) | Op::Program(_))) => true,
-            Some((_, Op::ToIndex(x))) => self.form(*x).is_ok_and(|form| form.terms.is_empty()),
+            Some((_, Op::ToIndex(x))) => {
+                let is_load = matches!(self.kernel.def(*x), Some((_, Op::Load { .. })));
+                is_load && self.form(*x).is_ok_and(|form| form.terms.is_empty())
+            }
             _ => !self.inner.contains(&v),
         }
     }

@@ -111,7 +111,9 @@ impl Linear {
                 IndexExpr::Tile(_) if c > 0 => {}
                 IndexExpr::Size(s) if c > 0 && s.parts().1 >= 0 && s.parts().0.values().all(|&k| k >= 0) => {}
                 IndexExpr::FloorDiv(..) | IndexExpr::CeilDiv(..) => quotients.push((t, c)),
-                IndexExpr::Max(..) | IndexExpr::Min(..) if c > 0 => bound += c * lower_bound(t)?,
+                IndexExpr::Max(..) | IndexExpr::Min(..) | IndexExpr::Product(..) | IndexExpr::Over(..) if c > 0 => {
+                    bound += c * lower_bound(t)?;
+                }
                 _ => return None,
             }
         }
@@ -149,6 +151,12 @@ fn lower_bound(e: &IndexExpr) -> Option<i64> {
         IndexExpr::Min(a, b) => Some(lower_bound(a)?.min(lower_bound(b)?)),
         IndexExpr::FloorDiv(a, d) => Some(lower_bound(a)?.div_euclid(*d)),
         IndexExpr::CeilDiv(a, d) => Some(ceil_div(lower_bound(a)?, *d)),
+        // A divisor of 1 at least brings a quotient no further than to 0.
+        IndexExpr::Over(a, _) => Some(lower_bound(a)?.min(0)),
+        IndexExpr::Product(a, b) => {
+            let (a, b) = (lower_bound(a)?, lower_bound(b)?);
+            (a >= 0 && b >= 0).then(|| a.saturating_mul(b))
+        }
         _ => Linear::of(e).lower_bound(),
     }
 }
@@ -227,6 +235,27 @@ impl IndexExpr {
     /// If the divisor is not positive.
     pub fn ceil_div(&self, divisor: i64) -> Self {
         self.quotient(divisor, true)
+    }
+
+    /// `self * other`.
+    pub fn product(&self, other: &Self) -> Self {
+        match (self, other) {
+            (IndexExpr::Const(c), x) | (x, IndexExpr::Const(c)) => x.times(*c),
+            (IndexExpr::Min(a, b), x) if Self::from(0).at_most(x) => a.product(x).min_of(&b.product(x)),
+            (IndexExpr::Max(a, b), x) if Self::from(0).at_most(x) => a.product(x).max_of(&b.product(x)),
+            (a, b) => IndexExpr::Product(Box::new(a.clone()), Box::new(b.clone())),
+        }
+    }
+
+    /// `floor(self / max(divisor, 1))`.
+    pub fn over(&self, divisor: &Self) -> Self {
+        match (self, divisor.max_of(&1.into())) {
+            (x, IndexExpr::Const(d)) => x.floor_div(d),
+            (IndexExpr::Const(0), _) => 0.into(),
+            (IndexExpr::Min(a, b), d) => a.over(&d).min_of(&b.over(&d)),
+            (IndexExpr::Max(a, b), d) => a.over(&d).max_of(&b.over(&d)),
+            (x, d) => IndexExpr::Over(Box::new(x.clone()), Box::new(d)),
+        }
     }
 
     fn quotient(&self, divisor: i64, up: bool) -> Self {

@@ -115,6 +115,12 @@ impl Band {
         Self { over: 1, ..Self::constant(0) }.plus(self, factor.into())
     }
 
+    /// The value, if it is the same in the whole range.
+    fn as_const(&self) -> Option<i64> {
+        let is_one = self.slope == 0 && self.low == self.high && self.over == 1;
+        is_one.then(|| i64::try_from(self.low).ok())?
+    }
+
     fn floor_div(self, divisor: i64) -> Option<Self> {
         let divisor = i128::from(divisor);
         let over = self.over.checked_mul(divisor)?;
@@ -166,6 +172,15 @@ pub(super) fn band(e: &IndexExpr, leaf: &dyn Fn(ValueId) -> Leaf, at: Lookups<'_
         IndexExpr::Mul(a, c) => of(a)?.scaled(*c),
         IndexExpr::FloorDiv(a, d) => of(a)?.floor_div(*d),
         IndexExpr::CeilDiv(a, d) => of(a)?.scaled(-1)?.floor_div(*d)?.scaled(-1),
+        IndexExpr::Product(a, b) => {
+            let (a, b) = (of(a)?, of(b)?);
+            match (a.as_const(), b.as_const()) {
+                (_, Some(c)) => a.scaled(c),
+                (Some(c), None) => b.scaled(c),
+                (None, None) => None,
+            }
+        }
+        IndexExpr::Over(a, d) => of(a)?.floor_div(of(d)?.as_const()?),
         IndexExpr::Min(a, b) => chosen(of(a)?, of(b)?, start, end, true),
         IndexExpr::Max(a, b) => chosen(of(a)?, of(b)?, start, end, false),
     }
@@ -218,7 +233,7 @@ fn lcm(a: i128, b: i128) -> Option<i128> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::SizeId;
+    use crate::ir::{ParamId, SizeId};
     use proptest::prelude::*;
 
     const I: ValueId = ValueId(0);
@@ -234,17 +249,28 @@ mod tests {
                 two().prop_map(|(a, b)| a.max_of(&b)),
                 (inner.clone(), -5i64..70).prop_map(|(a, c)| a.times(c)),
                 (inner.clone(), 1i64..9).prop_map(|(a, d)| a.floor_div(d)),
+                (inner.clone(), -3i64..9).prop_map(|(a, d)| a.over(&number(d))),
+                (inner.clone(), -3i64..9).prop_map(|(a, c)| a.product(&number(c))),
                 (inner, 1i64..9).prop_map(|(a, d)| a.ceil_div(d)),
             ]
         })
     }
 
+    /// A scalar of this value.
+    fn number(c: i64) -> IndexExpr {
+        IndexExpr::Param(ParamId((c + 8) as u32))
+    }
+
+    fn param(p: ParamId) -> i64 {
+        i64::from(p.0) - 8
+    }
+
     fn value(e: &IndexExpr, i: i64) -> i64 {
-        e.eval(Lookups { size: &|_| 0, value: &|_| i, param: &|_| 0, loaded: &|_| 0 })
+        e.eval(Lookups { size: &|_| 0, value: &|_| i, param: &param, loaded: &|_| 0 })
     }
 
     fn band_of(e: &IndexExpr, start: i64, end: i64) -> Option<Band> {
-        band(e, &|_| Leaf::Moves, Lookups { size: &|_| 0, value: &|_| 0, param: &|_| 0, loaded: &|_| 0 }, start, end)
+        band(e, &|_| Leaf::Moves, Lookups { size: &|_| 0, value: &|_| 0, param: &param, loaded: &|_| 0 }, start, end)
     }
 
     proptest! {

@@ -30,6 +30,7 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "lengths", text: LENGTHS },
     SuiteKernel { name: "row_ranges", text: ROW_RANGES },
     SuiteKernel { name: "window_and_first", text: WINDOW_AND_FIRST },
+    SuiteKernel { name: "blocks_of", text: BLOCKS_OF },
 ];
 
 /// A query sees the last `window` keys up to its own position.
@@ -232,6 +233,41 @@ pub fn lengths<T: Element, const D: usize>(
         let m_ref = visible_or_zero(m_new);
         let alpha = exp(m - m_ref);
         let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// Blocks of a size that is known at launch, causal from block to block, and the own block of each head alone.
+const BLOCKS_OF: &str = "
+pub fn blocks_of<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    sizes: &Tensor<i32, (H)>,
+    scale: f32,
+    s: i32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let own = max(load(sizes, [h]), 1);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let x = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let x = mask(x, pos(i) / s >= pos(j) / s && pos(i) - pos(i) % own <= pos(j));
+        let m_new = max(m, rowmax(x));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(x - m_ref);
         l = l * alpha + rowsum(p);
         acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
         m = m_new;

@@ -61,6 +61,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(hidden());
     all.extend(loaded_bounds());
     all.extend(two_runs());
+    all.extend(blocks());
     all
 }
 
@@ -455,6 +456,27 @@ fn loaded_bounds() -> Vec<Case> {
     cases
 }
 
+/// Blocks of sizes that are known at launch: from 1 to beyond the last key, and negative.
+fn blocks() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for elem in FLOATS {
+        for (m, n, d) in [(70, 260, 32), (33, 65, 64), (203, 203, 16), (203, 70, 32), (1, 40, 32), (5, 0, 64)] {
+            for (size, values) in [
+                (1, Values::Normal),
+                (17, Values::WildIntegers),
+                (64, Values::Normal),
+                (i32::MAX, Values::WildIntegers),
+                (-40, Values::WildIntegers),
+            ] {
+                let mut case = Case { values, ..attention("blocks_of", elem, rows(m, n, d)) };
+                case.scalars.push(("s", size as f32));
+                cases.push(case);
+            }
+        }
+    }
+    cases
+}
+
 /// Masks that leave two runs of tiles: far apart, side by side, one in the other, one of them
 /// empty.
 fn two_runs() -> Vec<Case> {
@@ -494,6 +516,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 26);
+        assert_eq!(kernels.len(), 27);
     }
 }
