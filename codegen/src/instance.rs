@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op};
+use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op, ParamId, ParamKind, Type, ValueId};
 use serde::{Deserialize, Serialize};
 
 /// What is known about the arguments of a launch beyond their types. Code generated under facts may only be launched
@@ -12,7 +12,7 @@ pub struct Facts {
     /// Names of scalar parameters that are positive and finite. Licenses folding a scale through a maximum.
     pub positive: BTreeSet<String>,
     /// The address of every tensor of [`wide_tensors`] and all its strides but the last are multiples of this many bytes: 16,
-    /// 8, 4 or 2.
+    /// 8, 4, 2 or 1.
     pub alignment: u32,
     /// The rows of the heads of a group can be addressed as rows of one ([`crate::folded_rows`]):
     /// every group has as many heads, and one stride leads from row to row. Never of a kernel
@@ -49,16 +49,58 @@ impl Facts {
 
 /// For every parameter, whether it is a tensor that generated code moves many bytes at a time: one that is loaded or stored as
 /// a matrix. Vectors and scalars (such as the LSE, whose strides are as odd as its length) are moved element by element, and
-/// their alignment does not matter.
+/// their alignment does not matter. Nor does that of a matrix of one-byte elements that is no operand of a product, such as a
+/// boolean mask with rows of odd length: code that loads it asks for the alignment itself.
 pub fn wide_tensors(kernel: &Kernel) -> Vec<bool> {
     let mut wide = vec![false; kernel.params.len()];
+    moved(kernel).into_iter().for_each(|(tensor, _)| wide[tensor.index()] = true);
+    wide
+}
+
+/// Loads and stores of matrices whose alignment matters: the tensor, and what addresses its columns.
+fn moved(kernel: &Kernel) -> Vec<(ParamId, Option<&At>)> {
+    let has_bytes = |kind: &ParamKind| matches!(kind, ParamKind::Tensor(t) if t.elem.bytes() == Some(1));
+    let operands = if kernel.params.values().any(|p| has_bytes(&p.kind)) { operands(kernel) } else { BTreeSet::new() };
+    let mut found = Vec::new();
     for (_, op) in kernel.walk() {
-        if let Op::Load { tensor, at } | Op::Store { tensor, at, .. } = &kernel.ops[op].op {
+        let data = &kernel.ops[op];
+        if let Op::Load { tensor, at } | Op::Store { tensor, at, .. } = &data.op {
             let matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
-            wide[tensor.index()] |= matrix;
+            let bytes = kernel.tensor(*tensor).elem.bytes() == Some(1);
+            if matrix && (!bytes || data.results.iter().any(|v| operands.contains(v))) {
+                found.push((*tensor, at.last()));
+            }
         }
     }
-    wide
+    found
+}
+
+/// Matrices from which operands of products are computed element by element, and these operands.
+fn operands(kernel: &Kernel) -> BTreeSet<ValueId> {
+    let mut all = BTreeSet::new();
+    for (_, op) in kernel.walk() {
+        let Op::Dot { a, b, .. } = kernel.ops[op].op else { continue };
+        for operand in [a, b] {
+            let (mut found, mut work, mut elementwise) = (BTreeSet::new(), vec![operand], true);
+            while let Some(v) = work.pop() {
+                if !matches!(kernel.ty(v), Type::Tile(t) if t.rank() == 2) || !found.insert(v) {
+                    continue;
+                }
+                match kernel.def(v).map(|(_, op)| op) {
+                    Some(Op::Load { .. }) => {}
+                    Some(op) if op.is_elementwise() || matches!(op, Op::Full { .. } | Op::Transpose(_)) => {
+                        work.extend(op.operands())
+                    }
+                    // An operand that depends on a product or a reduction is a fragment.
+                    _ => elementwise = false,
+                }
+            }
+            if elementwise {
+                all.extend(found);
+            }
+        }
+    }
+    all
 }
 
 impl Instance {
@@ -67,11 +109,9 @@ impl Instance {
     pub fn alignment(&self) -> u32 {
         let kernel = &self.kernel;
         let mut alignment = self.facts.alignment;
-        for (_, op) in kernel.walk() {
-            let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &kernel.ops[op].op else { continue };
-            let matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
-            let Some(At::Range { start, .. }) = at.last().filter(|_| matrix) else { continue };
-            let bytes = self.binding.elem(kernel, kernel.tensor(*tensor).elem).bytes().unwrap_or(1) as u64;
+        for (tensor, columns) in moved(kernel) {
+            let Some(At::Range { start, .. }) = columns else { continue };
+            let bytes = self.binding.elem(kernel, kernel.tensor(tensor).elem).bytes().unwrap_or(1) as u64;
             let start = self.binding.size(kernel, start).unwrap_or(1).unsigned_abs() * bytes;
             if start > 0 {
                 alignment = alignment.min(1 << start.trailing_zeros().min(4));

@@ -89,6 +89,40 @@ fn use_before_definition() {
 }
 
 #[test]
+fn elements_of_one_byte_are_loaded_and_never_stored() {
+    for elem in ["bool", "u8", "i8", "f8e4m3", "f8e5m2"] {
+        let text = |x: &str, y: &str| {
+            format!(
+                "pub fn f(x: &Tensor<{x}, (N)>, y: &mut Tensor<{y}, (N)>) {{
+                    let i = program(tiles(N));
+                    store(y, [i], select(load(x, [i]) == load(x, [i]), 1.0, 0.0));
+                }}"
+            )
+        };
+        check(
+            &text("f32", &format!("«{elem}»")),
+            &[(&format!("outputs of `{elem}` are not built"), "store `f32`, `f16`, `bf16`")],
+        );
+        if elem != "bool" {
+            check(&text(elem, "f32"), &[]);
+            check_body(&format!("let x = «q_i».to::<{elem}>();"), &[("cannot convert to", "in memory only")]);
+        }
+    }
+    check_body("let x = «q_i».to::<bool>();", &[("cannot convert to bool", "compare: `x != 0`")]);
+    check(
+        "pub fn f(x: &Tensor<«int8», (N)>, y: &mut Tensor<f32, (N)>) { let i = program(tiles(N)); store(y, [i], 0.0); }",
+        &[("this is not an element type", "`u8`, `i8`, `f8e4m3`, `f8e5m2`")],
+    );
+    check(
+        "pub fn f<const D: usize>(q: &Tensor<f32, (N, D)>, k: &Tensor<i8, (N, D)>, y: &mut Tensor<f32, (N, N)>) {
+            let (i, j) = program(tiles(N), tiles(N));
+            store(y, [i, j], dot(load(q, [i, ..]), «load(k, [j, ..]).t()»));
+        }",
+        &[("`dot` multiplies floats", "convert it, `.to::<f32>()`")],
+    );
+}
+
+#[test]
 fn one_mistake_is_one_error() {
     check_body("let x = «oops»; let y = x + 1.0; let z = exp(y) * x;", &[("`oops` is not defined", "")]);
 }

@@ -213,6 +213,23 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
         let x = result(k, "load_tile", 1);
         replace(k, "cast", 0, Op::Cast(Elem::I32, x));
     }),
+    (Rule::Operand, "a tile of bytes", |k| {
+        let value = result(k, "load_tile", 1);
+        if let Type::Tile(tile) = &mut k.values[value].ty {
+            tile.elem = Elem::I8;
+        }
+        replace(k, "exp", 0, Op::Unary(UnaryOp::Exp, value));
+    }),
+    (Rule::Operand, "cast to bytes", |k| {
+        let x = result(k, "load_tile", 1);
+        replace(k, "cast", 0, Op::Cast(Elem::F8E4M3, x));
+    }),
+    (Rule::Operand, "output of bytes", |k| {
+        let param = k.param_named("s_out").expect("a parameter");
+        if let flashtile_dsl::ir::ParamKind::Tensor(tensor) = &mut k.params[param].kind {
+            tensor.elem = Elem::F8E5M2;
+        }
+    }),
     (Rule::Operand, "bool tensor", |k| {
         let param = k.param_named("s_out").expect("a parameter");
         if let flashtile_dsl::ir::ParamKind::Tensor(tensor) = &mut k.params[param].kind {

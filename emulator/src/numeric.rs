@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::program::{Number, Rounding};
+use crate::program::{Number, Rounding, SmallFloat};
 
 /// What arithmetic gives where there is no number.
 pub(crate) const NAN: u32 = 0x7fff_ffff;
@@ -111,6 +111,23 @@ pub(crate) fn from_f16(h: u16) -> f32 {
 #[inline(always)]
 pub(crate) fn from_bf16(h: u16) -> f32 {
     f32::from_bits(u32::from(h) << 16)
+}
+
+/// A float of one byte as f16, which holds every value of it; NaN is canonical (PTX ISA, `cvt`).
+pub(crate) fn widen_byte(byte: u8, of: SmallFloat) -> u16 {
+    let sign = u16::from(byte & 0x80) << 8;
+    let (exponent, mantissa) = match of {
+        SmallFloat::E4m3 => (byte >> 3 & 0xf, f32::from(byte & 7) / 8.0),
+        SmallFloat::E5m2 => (byte >> 2 & 0x1f, f32::from(byte & 3) / 4.0),
+    };
+    let bias = if of == SmallFloat::E4m3 { 7 } else { 15 };
+    match (of, exponent, mantissa) {
+        (SmallFloat::E4m3, 0xf, 0.875) => 0x7fff,
+        (SmallFloat::E5m2, 0x1f, 0.0) => sign | 0x7c00,
+        (SmallFloat::E5m2, 0x1f, _) => 0x7fff,
+        (_, 0, _) => sign | f16::from_f32(mantissa * 2f32.powi(1 - bias)).to_bits(),
+        _ => sign | f16::from_f32((1.0 + mantissa) * 2f32.powi(i32::from(exponent) - bias)).to_bits(),
+    }
 }
 
 /// An f32 as f16 or bf16; NaN is canonical.
@@ -237,6 +254,20 @@ mod tests {
         for h in 0..=u16::MAX {
             let (ours, theirs) = (from_f16(h), f32::from(f16::from_bits(h)));
             assert!(ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan()), "{h:#x}");
+        }
+    }
+
+    #[test]
+    fn floats_of_one_byte_widen_as_their_formats_say() {
+        let value = |byte, of| f16::from_bits(widen_byte(byte, of)).to_f32();
+        let e4m3 = |byte| value(byte, SmallFloat::E4m3);
+        assert_eq!([0x01, 0x07, 0x08, 0x38, 0x7e, 0xfe].map(e4m3), [0.001953125, 0.013671875, 0.015625, 1.0, 448.0, -448.0]);
+        assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan());
+        assert_eq!(widen_byte(0x80, SmallFloat::E4m3), 0x8000);
+        // An e5m2 is the upper byte of an f16.
+        for byte in 0..=u8::MAX {
+            let (ours, same) = (widen_byte(byte, SmallFloat::E5m2), u16::from(byte) << 8);
+            assert!(ours == same || f16::from_bits(ours).is_nan() && f16::from_bits(same).is_nan(), "{byte:#x}");
         }
     }
 

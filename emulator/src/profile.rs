@@ -258,7 +258,9 @@ fn kind(op: &Op) -> InstructionKind {
         Op::Ternary { op: Ternary::FloatMultiplyAdd | Ternary::FloatMultiplyAddSaturated, .. } | Op::PairArithmetic { .. } => {
             Float
         }
-        Op::Convert { .. } | Op::ConvertIntegerWide { .. } | Op::Pack { .. } | Op::RoundTf32 { .. } => Conversion,
+        Op::Convert { .. } | Op::ConvertIntegerWide { .. } | Op::Pack { .. } | Op::WidenPair { .. } | Op::RoundTf32 { .. } => {
+            Conversion
+        }
         Op::DoubleOfInteger { .. } | Op::FloatOfDouble { .. } => Conversion,
         Op::Load(a) | Op::Store(a) => space(a.space),
         Op::Atomic { space: s, .. } => space(*s),

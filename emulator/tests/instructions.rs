@@ -68,8 +68,27 @@ fn integers() {
     check("sub.s32 %r4, %r1, 9; mul.wide.s32 %rd4, %r4, -3; shr.s64 %rd4, %rd4, 1; cvt.u32.u64 %r9, %rd4;", |l| {
         ((27 - 3 * i64::from(l)) >> 1) as u32
     });
+    check("cvt.u64.u32 %rd4, %r2; cvt.s64.s8 %rd5, %rd4; add.s64 %rd5, %rd5, 1; cvt.u32.u64 %r9, %rd5;", |l| (3 * l) + 1);
+    check("mov.u64 %rd4, 0x1f0; cvt.s64.s8 %rd5, %rd4; cvt.u32.u64 %r9, %rd5;", |_| -16i32 as u32);
     check("cvt.u16.u32 %h1, %r1; mul.lo.s16 %h2, %h1, 3000; cvt.u32.u16 %r9, %h2;", |l| (l * 3000) & 0xffff);
     check("mov.b32 {%h1, %h2}, 0xffff1234; cvt.s32.s16 %r4, %h2; add.s32 %r9, %r4, %r1;", |l| l.wrapping_sub(1));
+}
+
+#[test]
+fn floats_of_one_byte() {
+    // The lane and its number with a sign, as bytes: denormals of both formats are among them.
+    let pair = "shl.b32 %r4, %r1, 8; or.b32 %r4, %r4, %r1; or.b32 %r4, %r4, 0x8000; cvt.u16.u32 %h1, %r4;";
+    let both = |x: f32| u32::from(f16::from_f32(x).to_bits()) | u32::from(f16::from_f32(-x).to_bits()) << 16;
+    check(&format!("{pair} cvt.rn.f16x2.e4m3x2 %r9, %h1;"), |l| {
+        let (e, m) = (l >> 3, (l & 7) as f32 / 8.0);
+        both(if e == 0 { m / 64.0 } else { (1.0 + m) * 2f32.powi(e as i32 - 7) })
+    });
+    check(&format!("{pair} cvt.rn.f16x2.e5m2x2 %r9, %h1;"), |l| {
+        let (e, m) = (l >> 2, (l & 3) as f32 / 4.0);
+        both(if e == 0 { m / 16384.0 } else { (1.0 + m) * 2f32.powi(e as i32 - 15) })
+    });
+    check("mov.u16 %h1, 0xff7f; cvt.rn.f16x2.e4m3x2 %r9, %h1;", |_| 0x7fff_7fff);
+    check("mov.u16 %h1, 0x7cfc; cvt.rn.f16x2.e5m2x2 %r9, %h1;", |_| 0x7c00_fc00);
 }
 
 #[test]

@@ -47,12 +47,13 @@ pub mod tuner;
 pub mod verify;
 
 pub use device::{Device, DeviceInfo, LaunchOptions, Stream};
-pub use element::Element;
+pub use element::{AnyBits, Element};
 pub use error::{Error, Result};
 pub use flashtile_codegen::{ARCHS, Arch, Facts, Reason, Schedule};
 pub use flashtile_dsl::ir::{Binding, Elem, SourceText};
 pub use flashtile_emulator as emulator;
 pub use flashtile_macros::flash_kernel;
+pub use float8::{F8E4M3 as f8e4m3, F8E5M2 as f8e5m2};
 pub use half::{bf16, f16};
 pub use kernel::{BoundKernel, Kernel};
 pub use launch::{Argument, LoadedKernel};

@@ -321,8 +321,10 @@ statements! {
         /// Columns that exist.
         columns_present: String,
     }
-    /// A fragment from global memory by 16-byte reads.
+    /// A fragment from global memory by reads of 16 bytes, or of 8 where elements have one byte.
     LoadFragment = "load_fragment" {
+        /// The device function.
+        function: &'static str,
         /// Accumulator fragment.
         to: String,
         /// Global address of the tile's origin.

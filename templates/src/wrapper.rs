@@ -9,8 +9,6 @@ use crate::render::{Error, Renderer, Template};
 pub enum Wrapper {
     /// Integer division and friends.
     Integer,
-    /// The least and the largest of integers in global memory.
-    TileExtremes,
     /// Division by integers of any sign.
     IntegerSigned,
     /// The same in 64 bits.
@@ -21,6 +19,13 @@ pub enum Wrapper {
     SharedAddress,
     /// 16-bit to f32.
     Widen,
+    /// Types of one byte: what loads make of them, and how they are written to shared memory.
+    Narrow {
+        /// Whether an instruction widens fp8.
+        fp8: bool,
+    },
+    /// The least and the largest of integers in global memory.
+    TileExtremes,
     /// f32 to f16.
     NarrowF16,
     /// f32 to bf16.
@@ -140,6 +145,8 @@ pub enum Wrapper {
     Part,
     /// 16-byte loads of a fragment.
     LoadQuad,
+    /// 8-byte loads of a fragment of one-byte elements.
+    LoadBytes,
     /// 16-byte stores of a fragment.
     StoreQuad {
         /// Packing wrapper.
@@ -155,6 +162,7 @@ struct WrapperContext {
     elem: &'static str,
     pack: &'static str,
     pair_convert: bool,
+    fp8: bool,
     name: String,
     n: u32,
     a_shared: bool,
@@ -188,6 +196,10 @@ impl Wrapper {
             Wrapper::Infinite => "device/infinite",
             Wrapper::SharedAddress => "ptx/shared_address",
             Wrapper::Widen => "device/widen",
+            Wrapper::Narrow { fp8 } => {
+                context.fp8 = fp8;
+                "device/narrow"
+            }
             Wrapper::NarrowF16 => "ptx/narrow_f16",
             Wrapper::NarrowBf16 => "ptx/narrow_bf16",
             Wrapper::PackF16 { pair_convert } => {
@@ -271,6 +283,7 @@ impl Wrapper {
             Wrapper::WidenPair => "device/widen_pair",
             Wrapper::Part => "device/part",
             Wrapper::LoadQuad => "device/load_quad",
+            Wrapper::LoadBytes => "device/load_bytes",
             Wrapper::StoreQuad { pack } => {
                 context.pack = pack;
                 "device/store_quad"

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use flashtile::{Argument, Device, Elem, Kernel, SourceText, Tensor};
+use flashtile::{Argument, Device, Elem, Element as _, Kernel, SourceText, Tensor, f8e4m3};
 use flashtile_dsl::analysis::hints::hints_unbound;
 use flashtile_dsl::ir::{ParamKind, SizeKind};
 use flashtile_dsl::syntax::{self, parse_with_warnings};
@@ -147,6 +147,22 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        kernel: "boolean_mask",
+        numbers: USUAL,
+        output: "o",
+        formula: |x, at| attend(x, at, |s, j| (x.at("keep", &[at[0], at[2], j]) > 0.0).then_some(s), None),
+    },
+    Case {
+        kernel: "quantised",
+        numbers: USUAL,
+        output: "o",
+        formula: |x, at| {
+            let (b, g, d) = (at[0], at[1] * x.n("G") / x.n("H"), at[3]);
+            let scores = |s: f64, j: usize| Some(s * x.at("k_scale", &[b, g, j]));
+            attend(x, &[b, at[1], at[2], d], scores, None) * x.at("v_scale", &[g])
+        },
+    },
+    Case {
         kernel: "biased",
         numbers: &[("B", 2.0), ("H", 4.0), ("M", 37.0), ("N", 21.0), ("D", 16.0), ("scale", 0.3)],
         output: "o",
@@ -272,6 +288,9 @@ impl Random {
 enum Made {
     Floats(Tensor<f32>),
     Integers(Tensor<i32>),
+    Truths(Tensor<bool>),
+    Bytes(Tensor<i8>),
+    SmallFloats(Tensor<f8e4m3>),
 }
 
 /// Launches a kernel of the page on the CPU with f32 elements: the largest error of its output.
@@ -289,16 +308,26 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
         let size = |id| Some(inputs.n(ir.size_name(id)) as i64);
         let shape: Vec<usize> = tensor.shape.iter().map(|extent| extent.eval(size).expect("sizes are given") as usize).collect();
         let elements: usize = shape.iter().product();
-        let integers = tensor.elem == Elem::I32;
         // Documents come one after the other, targets are spread over the vocabulary.
         let integer = |n: usize| if param.name == "document" { n % 37 / 9 } else { n * 17 % 43 };
-        let data: Vec<f64> =
-            (0..elements).map(|n| if integers { integer(n) as f64 } else { f64::from(random.next() as f32) }).collect();
-        let of_f32 = || Tensor::from_f32(&device, &shape, &data.iter().map(|&x| x as f32).collect::<Vec<_>>());
-        let of_i32 = || Tensor::from_slice(&device, &shape, &data.iter().map(|&x| x as i32).collect::<Vec<_>>());
-        let made = match integers {
-            true => Made::Integers(of_i32().expect("fits")),
-            false => Made::Floats(of_f32().expect("fits")),
+        let datum = |n: usize| match tensor.elem {
+            Elem::I32 => integer(n) as f64,
+            Elem::I8 => (n * 17 % 9) as f64 - 4.0,
+            Elem::Bool => f64::from(u8::from(n * 17 % 43 > 20)),
+            Elem::F8E4M3 => f8e4m3::from_f32(random.next() as f32).to_f32().into(),
+            _ => f64::from(random.next() as f32),
+        };
+        let data: Vec<f64> = (0..elements).map(datum).collect();
+        let floats: Vec<f32> = data.iter().map(|&x| x as f32).collect();
+        fn made<T: flashtile::Element>(device: &Device, shape: &[usize], floats: &[f32]) -> Tensor<T> {
+            Tensor::from_f32(device, shape, floats).expect("fits")
+        }
+        let made = match tensor.elem {
+            Elem::I32 => Made::Integers(made(&device, &shape, &floats)),
+            Elem::I8 => Made::Bytes(made(&device, &shape, &floats)),
+            Elem::Bool => Made::Truths(made(&device, &shape, &floats)),
+            Elem::F8E4M3 => Made::SmallFloats(made(&device, &shape, &floats)),
+            _ => Made::Floats(made(&device, &shape, &floats)),
         };
         tensors.insert(param.name.clone(), made);
         inputs.tensors.insert(param.name.clone(), (shape, data));
@@ -314,6 +343,9 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
             ParamKind::Tensor(_) => match &tensors[&param.name] {
                 Made::Floats(floats) => floats.into(),
                 Made::Integers(integers) => integers.into(),
+                Made::Truths(truths) => truths.into(),
+                Made::Bytes(bytes) => bytes.into(),
+                Made::SmallFloats(floats) => floats.into(),
             },
         });
     }
@@ -359,7 +391,8 @@ fn kernels_of_the_page_have_no_warnings_and_say_their_hints() {
         assert!(parsed.warnings.iter().all(Vec::is_empty), "{:?}", parsed.warnings);
         for kernel in parsed.kernels {
             let lost: Vec<_> = hints_unbound(&kernel).iter().flat_map(|hint| hint.lost.clone()).map(|l| l.name()).collect();
-            let expected: &[&str] = if kernel.name == "documents" { &["skips"] } else { &[] };
+            let loaded = ["documents", "boolean_mask"].contains(&&*kernel.name);
+            let expected: &[&str] = if loaded { &["skips"] } else { &[] };
             assert_eq!(lost, expected, "{}", kernel.name);
         }
     }

@@ -4,6 +4,7 @@ use flashtile_dsl::ir::Elem;
 use flashtile_templates::{Compute, ComputedTile, PartInput, SharedValue, Wrapper};
 
 use super::expression::Domain;
+use super::file::c_type;
 use super::writer::{Writer, parenthesized};
 use crate::error::Error;
 use crate::plan::{Computed, GlobalTile, Input, InputSource, Parts, Shared};
@@ -108,14 +109,5 @@ impl Writer<'_> {
 
 /// What elements of a tile are computed with.
 fn computed_type(elem: Elem) -> &'static str {
-    if elem == Elem::I32 { "int" } else { "float" }
-}
-
-fn c_type(elem: Elem) -> &'static str {
-    match elem {
-        Elem::F16 => "f16",
-        Elem::Bf16 => "bf16",
-        Elem::I32 => "int",
-        _ => "float",
-    }
+    if elem.is_float() { "float" } else { "int" }
 }

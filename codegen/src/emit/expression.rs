@@ -85,8 +85,8 @@ fn function(f: Function) -> (&'static str, &'static [Wrapper]) {
         Function::NarrowF16 => ("narrow_f16", &[Wrapper::NarrowF16]),
         Function::NarrowBf16 => ("narrow_bf16", &[Wrapper::NarrowBf16]),
         Function::Read => ("widen", &[Wrapper::Widen]),
-        Function::TileLeast => ("tile_least", &[Wrapper::Integer, Wrapper::TileExtremes]),
-        Function::TileMost => ("tile_most", &[Wrapper::Integer, Wrapper::TileExtremes]),
+        Function::TileLeast => ("tile_least", &[Wrapper::Integer, Wrapper::Widen, Wrapper::TileExtremes]),
+        Function::TileMost => ("tile_most", &[Wrapper::Integer, Wrapper::Widen, Wrapper::TileExtremes]),
     }
 }
 

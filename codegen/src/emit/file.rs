@@ -1,6 +1,6 @@
-//! The file around the body: header comment, wrappers, parameter block.
+//! The file around the body: header comment, wrappers, parameter block; and the names that element types have in it.
 
-use flashtile_dsl::ir::{Elem, ParamKind, SizeKind};
+use flashtile_dsl::ir::{Elem, Param, ParamKind, SizeKind};
 use flashtile_templates::{KernelEntry, KernelFile, LaunchNote, ParamField, Renderer, TileNote, Wrapper};
 
 use super::writer::{Emission, Head, Writer};
@@ -68,6 +68,14 @@ impl Writer<'_> {
             self.wrappers.insert(Wrapper::SharedAddress);
         }
         let copies = |w: &Wrapper| matches!(w, Wrapper::CopySync { .. } | Wrapper::CopyCpAsync { .. });
+        let kernel = self.kernel();
+        let has_bytes = |param: &Param| match &param.kind {
+            ParamKind::Tensor(t) => self.e.instance.binding.elem(kernel, t.elem).bytes() == Some(1),
+            ParamKind::Scalar(_) => false,
+        };
+        if kernel.params.values().any(has_bytes) {
+            self.wrappers.extend([Wrapper::Widen, Wrapper::Narrow { fp8: self.e.arch.capability >= (8, 9) }]);
+        }
         let mut wrappers = Vec::new();
         if self.wrappers.iter().any(copies) {
             wrappers.push(format!("constexpr int THREADS = {};", e.plan.threads()));
@@ -102,13 +110,6 @@ impl Writer<'_> {
                 ParamKind::Scalar(e) => (*e, false),
             }
         };
-        let c_type = |e: Elem| match e {
-            Elem::F32 => "float",
-            Elem::I32 | Elem::Bool => "int",
-            Elem::F16 => "f16",
-            Elem::Bf16 => "bf16",
-            Elem::Generic(_) => unreachable!("bound"),
-        };
         let field = |f: &Field| match f {
             Field::Pointer(name) if kernel.param_named(name).is_none() => {
                 let note = "states that go from part to part".into();
@@ -142,6 +143,22 @@ impl Writer<'_> {
             }
         };
         self.e.abi.fields.iter().map(field).collect()
+    }
+}
+
+/// The type of elements in memory.
+pub(super) fn c_type(elem: Elem) -> &'static str {
+    match elem {
+        Elem::F32 => "float",
+        Elem::I32 => "int",
+        Elem::F16 => "f16",
+        Elem::Bf16 => "bf16",
+        Elem::Bool => "truth",
+        Elem::U8 => "unsigned char",
+        Elem::I8 => "signed char",
+        Elem::F8E4M3 => "f8e4m3",
+        Elem::F8E5M2 => "f8e5m2",
+        Elem::Generic(_) => unreachable!("bound"),
     }
 }
 

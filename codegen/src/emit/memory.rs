@@ -49,12 +49,17 @@ impl Writer<'_> {
         self.wrappers.insert(Wrapper::Widen);
         let v = self.plan().variables[to].clone();
         let elem = from.elem;
-        let quads = v.storage == Storage::Fragment(Shape::Accumulator)
-            && matches!(elem, Elem::F16 | Elem::Bf16)
-            && self.e.instance.alignment() == 16;
-        if quads {
-            self.wrappers.extend([Wrapper::WidenPair, Wrapper::LoadQuad]);
+        let function = match elem.bytes() {
+            _ if v.storage != Storage::Fragment(Shape::Accumulator) => None,
+            Some(2) if self.e.instance.alignment() == 16 => Some(("load_fragment", Wrapper::LoadQuad)),
+            // It asks itself whether rows are aligned.
+            Some(1) => Some(("load_bytes", Wrapper::LoadBytes)),
+            _ => None,
+        };
+        if let Some((function, wrapper)) = function {
+            self.wrappers.extend([Wrapper::WidenPair, wrapper]);
             let fragment = LoadFragment {
+                function,
                 to: v.name.clone(),
                 from: self.uniform(&from.origin),
                 m_tiles: v.m_tiles,

@@ -270,17 +270,29 @@ fn shared_loads(
             continue;
         }
         let mut product = usize::from(computed.is_streamed(kernel, op));
+        let mut direct = false;
         let mut other = 0;
         let mut work = vec![result];
         while let Some(v) = work.pop() {
             for &user in users.get(&v).map_or(&[][..], Vec::as_slice) {
                 match &kernel.ops[user].op {
                     Op::Transpose(_) => work.push(kernel.ops[user].results[0]),
-                    Op::Dot { acc, .. } if *acc != Some(v) => product += 1,
+                    Op::Dot { acc, .. } if *acc != Some(v) => {
+                        product += 1;
+                        direct = true;
+                    }
                     _ if kernel.ops[user].results.iter().any(|r| computed.values.contains(r)) => {}
                     _ => other += 1,
                 }
             }
+        }
+        let Op::Load { tensor, .. } = kernel.ops[op].op else { unreachable!("a load") };
+        if direct && kernel.tensor(tensor).elem.is_narrow() {
+            return Err(Error::unsupported(
+                "elements of one byte as an operand of dot",
+                "cast them first, `.to::<f32>()`",
+                kernel.ops[op].span,
+            ));
         }
         match (product, other) {
             (0, _) => {}

@@ -87,7 +87,7 @@ impl Lowering<'_> {
         self.exchange.loaded |= self.kernel.tensor(tensor).direction == Direction::InOut;
         if dims.is_empty() {
             let name = self.value_name(result);
-            let integer = self.kernel.tile(result).elem == Elem::I32;
+            let integer = !self.kernel.tile(result).elem.is_float();
             let read = Expr::call(Function::Read, [from.origin]);
             self.push(StmtOp::Let { name: name.clone(), ty: LetType::of(integer), value: read });
             self.homes.insert(result, Home::Inline(Expr::Name(name)));
@@ -245,7 +245,8 @@ pub(crate) fn pitch(bytes: u32, layout: SharedLayout) -> u32 {
     let chunks = match layout {
         SharedLayout::Plain => chunks,
         SharedLayout::Padded => chunks | 1,
-        SharedLayout::Xor if chunks < 8 => chunks.next_power_of_two(),
+        // Rows of elements of one byte may be a single chunk, which could not trade its place.
+        SharedLayout::Xor if chunks < 8 => chunks.next_power_of_two().max(2),
         SharedLayout::Xor => chunks.next_multiple_of(8),
     };
     chunks * 16

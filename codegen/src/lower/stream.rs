@@ -396,7 +396,7 @@ impl Lowering<'_> {
             }
             let name = self.value_name(param);
             let tile = self.kernel.tile(param);
-            let (dims, integer) = (tile.dims.clone(), tile.elem == flashtile_dsl::ir::Elem::I32);
+            let (dims, integer) = (tile.dims.clone(), !tile.elem.is_float());
             let v = self.new_variable(name, &dims, integer);
             self.push(StmtOp::Map { to: v, value });
             self.homes.insert(param, Home::Variable(v));

@@ -888,7 +888,8 @@ impl Parts {
         let t = &plan.tiles[to[0].tile];
         let read = inputs.iter().filter_map(|i| match i.from {
             InputSource::Tile(tile, _) => plan.tiles[tile].elem.bytes(),
-            _ => None,
+            InputSource::Matrix(ref from) => from.elem.bytes(),
+            InputSource::Row(_) | InputSource::Column(_) => None,
         });
         let written = to.iter().filter_map(|t| plan.tiles[t.tile].elem.bytes());
         let narrowest = read.chain(written).min().unwrap_or(4) as u32;

@@ -166,6 +166,10 @@ fn element(kernel: &Kernel, elem: Elem, embedded: &Embedded) -> TokenStream {
         Elem::F16 => quote!(::flashtile::f16),
         Elem::Bf16 => quote!(::flashtile::bf16),
         Elem::Bool => quote!(bool),
+        Elem::U8 => quote!(u8),
+        Elem::I8 => quote!(i8),
+        Elem::F8E4M3 => quote!(::flashtile::f8e4m3),
+        Elem::F8E5M2 => quote!(::flashtile::f8e5m2),
         Elem::Generic(_) => {
             let name = identifier(kernel.elem_name(elem), Span::default(), embedded);
             quote!(#name)

@@ -3,6 +3,7 @@
 //! Integers get the meaning that their uses give them ([`super::uses`]), floats the size at which what is computed from them is
 //! of order 1 ([`super::magnitude`]). The runtime draws values from this, wherever it draws any.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::magnitude::magnitudes;
@@ -14,7 +15,7 @@ use crate::ir::{Elem, Entity, Kernel, ParamId, ParamKind, SizeExpr};
 pub enum Input {
     /// Nothing: it is written.
     Output,
-    /// Integers of this meaning.
+    /// Integers of this meaning, or truth values as 0 and 1.
     Integers(Use),
     /// Floats.
     Floats {
@@ -42,7 +43,11 @@ pub fn inputs(kernel: &Kernel, size: &dyn Fn(&SizeExpr) -> Option<i64>, known: &
     let mut integer = |id| uses.remove(&id).expect("every integer input has a use");
     let of = |(id, param): (ParamId, &crate::ir::Param)| match &param.kind {
         ParamKind::Tensor(t) if !t.direction.is_read() => Input::Output,
-        ParamKind::Tensor(t) if t.elem == Elem::I32 => Input::Integers(integer(id)),
+        ParamKind::Tensor(t) if t.elem.is_integer() => Input::Integers(integer(id)),
+        // Truth values are the integers 0 and 1.
+        ParamKind::Tensor(t) if t.elem == Elem::Bool => {
+            Input::Integers(Use { meaning: Meaning::Classes([0, 1].into()), marks: BTreeSet::new() })
+        }
         ParamKind::Tensor(_) => {
             let scale = magnitudes.scales.get(&id).copied().unwrap_or(1.0);
             Input::Floats { scale, positive: magnitudes.positive.contains(&id) }

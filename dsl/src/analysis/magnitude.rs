@@ -380,12 +380,21 @@ impl Pass<'_> {
         is_float && !self.given.contains_key(&param)
     }
 
+    /// Typical size of what an integer input holds. Numbers of one byte take all the values of their type, evenly.
+    fn typical_integer(&self, param: ParamId) -> f64 {
+        let narrow = match &self.kernel.params[param].kind {
+            ParamKind::Tensor(t) if t.elem.is_narrow() => t.elem.integers(),
+            _ => None,
+        };
+        narrow.map_or(2.0, |ends| (ends.map(|x| (x * x) as f64).iter().sum::<f64>() / 3.0).sqrt())
+    }
+
     /// Typical size of an integer value.
     fn integer(&self, value: ValueId) -> f64 {
         let form = self.forms.of(value);
         let places = form.extents().map(|(extent, over)| self.extent(extent) / over as f64 / 2.0).fold(0.0, f64::max);
         let sizes = form.sizes().map(|size| self.extent(size)).fold(0.0, f64::max);
-        let params = if form.params().next().is_some() { 2.0 } else { 0.0 };
+        let params = form.params().map(|param| self.typical_integer(param)).fold(0.0, f64::max);
         match [places, sizes, params].into_iter().find(|size| *size > 0.0) {
             Some(size) => size,
             None => form.constant().unsigned_abs() as f64,

@@ -562,7 +562,7 @@ impl Proof<'_> {
                 let x = get(*x);
                 match elem {
                     Elem::F32 => x,
-                    Elem::I32 | Elem::Bool => any,
+                    elem if !elem.is_float() => any,
                     _ => Known { some: x.some.rounded(), ..Known::new(x.classes.rounded()) },
                 }
             }

@@ -94,7 +94,7 @@ pub fn uses(kernel: &Kernel) -> BTreeMap<ParamId, Use> {
         finder.op(&kernel.ops[op].op);
     }
     let integer = |kind: &ParamKind| match kind {
-        ParamKind::Tensor(t) => t.elem == Elem::I32 && t.direction.is_read(),
+        ParamKind::Tensor(t) => t.elem.is_integer() && t.direction.is_read(),
         ParamKind::Scalar(elem) => *elem == Elem::I32,
     };
     let all = kernel.params.iter().filter(|(_, p)| integer(&p.kind));

@@ -98,7 +98,7 @@ pub(super) fn round(elem: Elem, x: f32) -> f32 {
     match elem {
         Elem::F16 => f16::from_f32(x).to_f32(),
         Elem::Bf16 => bf16::from_f32(x).to_f32(),
-        Elem::F32 | Elem::I32 | Elem::Bool | Elem::Generic(_) => x,
+        _ => x,
     }
 }
 
@@ -174,7 +174,7 @@ fn round_all(elem: Elem, values: &mut [f32]) {
     match elem {
         Elem::F16 => values.iter_mut().for_each(|x| *x = round(Elem::F16, *x)),
         Elem::Bf16 => values.iter_mut().for_each(|x| *x = round(Elem::Bf16, *x)),
-        Elem::F32 | Elem::I32 | Elem::Bool | Elem::Generic(_) => {}
+        _ => {}
     }
 }
 

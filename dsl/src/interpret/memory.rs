@@ -1,5 +1,6 @@
 //! Tensors as a program sees them: strided views that are read, and the tiles that it stores.
 
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 use super::arithmetic::Real;
@@ -9,7 +10,7 @@ use crate::ir::{Elem, ParamId};
 /// A tensor in memory of the host that is read. Strides count elements; the last dimension is contiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
-    /// Element type: f32, f16, bf16 or i32.
+    /// Element type: any but a type parameter.
     pub elem: Elem,
     /// Extents, outermost first.
     pub shape: &'a [usize],
@@ -93,7 +94,7 @@ impl<R: Real> Stored<R> {
     /// Writes the values as `elem` into memory that begins with the first element of a tensor of these strides.
     ///
     /// # Panics
-    /// If the memory is too short for the region, or `elem` is never in memory.
+    /// If the memory is too short for the region, or kernels do not store `elem`.
     pub fn write(&self, elem: Elem, strides: &[usize], memory: &mut [u8]) {
         let len = self.row_len();
         for (at, from) in self.rows(strides) {
@@ -106,7 +107,9 @@ impl<R: Real> Stored<R> {
                     encode(&self.values[from..][..len], &mut memory[at * 2..], |x| bf16::from_f32(x.to_f32()).to_le_bytes())
                 }
                 Elem::I32 => encode(&self.ints[from..][..len], &mut memory[at * 4..], i32::to_le_bytes),
-                Elem::Bool | Elem::Generic(_) => panic!("a tensor holds f32, f16, bf16 or i32, not {elem:?}"),
+                Elem::Bool | Elem::U8 | Elem::I8 | Elem::F8E4M3 | Elem::F8E5M2 | Elem::Generic(_) => {
+                    panic!("verified: a tensor that is written holds f32, f16, bf16 or i32, not {elem:?}")
+                }
             }
         }
     }
@@ -136,7 +139,12 @@ pub(super) fn load<R: Real>(tensor: &TensorView<'_>, runs: &[Run]) -> Tile<R> {
         Elem::F16 => Tile::float(shape, place.decode(tensor.bytes, |b| R::from_f32(f16::from_le_bytes(b).to_f32()))),
         Elem::Bf16 => Tile::float(shape, place.decode(tensor.bytes, |b| R::from_f32(bf16::from_le_bytes(b).to_f32()))),
         Elem::I32 => Tile::int(shape, place.decode(tensor.bytes, i32::from_le_bytes)),
-        Elem::Bool | Elem::Generic(_) => panic!("checked: a tensor holds f32, f16, bf16 or i32"),
+        Elem::Bool => Tile::bool(shape, place.decode(tensor.bytes, |[b]: [u8; 1]| b != 0)),
+        Elem::U8 => Tile::int(shape, place.decode(tensor.bytes, |[b]: [u8; 1]| b.into())),
+        Elem::I8 => Tile::int(shape, place.decode(tensor.bytes, |b| i8::from_le_bytes(b).into())),
+        Elem::F8E4M3 => Tile::float(shape, place.decode(tensor.bytes, |[b]: [u8; 1]| R::from_f32(F8E4M3::from_bits(b).to_f32()))),
+        Elem::F8E5M2 => Tile::float(shape, place.decode(tensor.bytes, |[b]: [u8; 1]| R::from_f32(F8E5M2::from_bits(b).to_f32()))),
+        Elem::Generic(_) => panic!("checked: a tensor holds elements of a concrete type"),
     }
 }
 

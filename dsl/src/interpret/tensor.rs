@@ -1,5 +1,6 @@
 //! Tensors that own memory of the host.
 
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 use super::memory::TensorView;
@@ -17,7 +18,7 @@ use crate::ir::Elem;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostTensor {
-    /// Element type: f32, f16, bf16 or i32.
+    /// Element type: any but a type parameter.
     pub elem: Elem,
     /// Extents, outermost first.
     pub shape: Vec<usize>,
@@ -114,7 +115,7 @@ pub(super) fn packed_strides(shape: &[usize]) -> Vec<usize> {
 }
 
 fn size(elem: Elem) -> usize {
-    elem.bytes().expect("a tensor holds f32, f16, bf16 or i32")
+    elem.bytes().expect("a tensor holds elements of a concrete type")
 }
 
 fn read(elem: Elem, bytes: &[u8]) -> f64 {
@@ -125,7 +126,12 @@ fn read(elem: Elem, bytes: &[u8]) -> f64 {
         Elem::F16 => f16::from_le_bytes(two()).into(),
         Elem::Bf16 => bf16::from_le_bytes(two()).into(),
         Elem::I32 => i32::from_le_bytes(four()).into(),
-        Elem::Bool | Elem::Generic(_) => panic!("a tensor holds f32, f16, bf16 or i32"),
+        Elem::Bool => f64::from(u8::from(bytes[0] != 0)),
+        Elem::U8 => bytes[0].into(),
+        Elem::I8 => (bytes[0] as i8).into(),
+        Elem::F8E4M3 => F8E4M3::from_bits(bytes[0]).to_f32().into(),
+        Elem::F8E5M2 => F8E5M2::from_bits(bytes[0]).to_f32().into(),
+        Elem::Generic(_) => panic!("a tensor holds elements of a concrete type"),
     }
 }
 
@@ -135,7 +141,13 @@ fn write(elem: Elem, x: f64, bytes: &mut [u8]) {
         Elem::F16 => bytes[..2].copy_from_slice(&f16::from_f64(x).to_le_bytes()),
         Elem::Bf16 => bytes[..2].copy_from_slice(&bf16::from_f64(x).to_le_bytes()),
         Elem::I32 => bytes[..4].copy_from_slice(&(x as i32).to_le_bytes()),
-        Elem::Bool | Elem::Generic(_) => panic!("a tensor holds f32, f16, bf16 or i32"),
+        // A byte that is not 0 is true: which byte it is tells whether a reader knows that.
+        Elem::Bool => bytes[0] = if x == 0.0 { 0 } else { (x as u8).max(1) },
+        Elem::U8 => bytes[0] = x as u8,
+        Elem::I8 => bytes[0] = x as i8 as u8,
+        Elem::F8E4M3 => bytes[0] = F8E4M3::from_f64(x).to_bits(),
+        Elem::F8E5M2 => bytes[0] = F8E5M2::from_f64(x).to_bits(),
+        Elem::Generic(_) => panic!("a tensor holds elements of a concrete type"),
     }
 }
 
@@ -154,10 +166,48 @@ mod tests {
 
     #[test]
     fn every_element_type_survives() {
-        for elem in [Elem::F32, Elem::F16, Elem::Bf16, Elem::I32] {
-            let x = HostTensor::from_f64(elem, &[3], &[0.0, -7.0, 96.0]);
-            assert_eq!(x.to_f64(), [0.0, -7.0, 96.0], "{elem:?}");
+        for elem in Elem::ALL {
+            let values = match elem {
+                Elem::Bool => [0.0, 1.0, 1.0],
+                Elem::U8 => [0.0, 255.0, 96.0],
+                _ => [0.0, -7.0, 96.0],
+            };
+            let x = HostTensor::from_f64(elem, &[3], &values);
+            assert_eq!(x.to_f64(), values, "{elem:?}");
         }
         assert!(HostTensor::packed(Elem::F32, &[2, 0]).is_empty());
+    }
+
+    /// The value of a byte by the definition of its format: `(-1)^s 2^(e - bias) 1.m`, and `2^(1 - bias) 0.m` where `e` is 0.
+    fn small_float(byte: u8, mantissa_bits: i32, bias: i32) -> f64 {
+        let sign = if byte & 0x80 == 0 { 1.0 } else { -1.0 };
+        let mantissa = f64::from(byte & ((1 << mantissa_bits) - 1)) * 2f64.powi(-mantissa_bits);
+        let exponent = i32::from((byte & 0x7f) >> mantissa_bits);
+        sign * if exponent == 0 { mantissa * 2f64.powi(1 - bias) } else { (1.0 + mantissa) * 2f64.powi(exponent - bias) }
+    }
+
+    #[test]
+    fn every_byte_is_the_number_that_its_format_says() {
+        for byte in 0..=u8::MAX {
+            let value = |elem| HostTensor { elem, shape: vec![1], strides: vec![1], offset: 0, bytes: vec![byte] }.to_f64()[0];
+            assert_eq!(value(Elem::U8), f64::from(byte));
+            assert_eq!(value(Elem::I8), f64::from(i8::from_le_bytes([byte])));
+            assert_eq!(value(Elem::Bool), f64::from(u8::from(byte > 0)));
+            let (e4m3, e5m2) = (value(Elem::F8E4M3), value(Elem::F8E5M2));
+            match byte & 0x7f {
+                0x7f => assert!(e4m3.is_nan(), "{byte:#x}"),
+                _ => assert_eq!(e4m3.to_bits(), small_float(byte, 3, 7).to_bits(), "{byte:#x}"),
+            }
+            match byte & 0x7f {
+                0x7c => assert_eq!(e5m2, small_float(byte & 0x80 | 0x3c, 2, 15) * f64::INFINITY, "{byte:#x}"),
+                0x7d.. => assert!(e5m2.is_nan(), "{byte:#x}"),
+                _ => assert_eq!(e5m2.to_bits(), small_float(byte, 2, 15).to_bits(), "{byte:#x}"),
+            }
+            // What a float is rounded to and back is itself.
+            for (elem, x) in [(Elem::F8E4M3, e4m3), (Elem::F8E5M2, e5m2)] {
+                let back = HostTensor::from_f64(elem, &[1], &[x]);
+                assert!(x.is_nan() || x.is_infinite() || back.bytes == [byte], "{elem:?} {byte:#x}");
+            }
+        }
     }
 }

@@ -195,7 +195,7 @@ pub fn result_types(kernel: &Kernel, op: &Op) -> Vec<Type> {
             other => panic!("a coordinate has positions, not {other:?}"),
         },
         Op::Full { value, dims } => one(TileType::new(tile(value).elem, dims.clone())),
-        Op::Load { tensor, at } => one(TileType::new(kernel.tensor(*tensor).elem, selected_dims(kernel, at))),
+        Op::Load { tensor, at } => one(TileType::new(kernel.tensor(*tensor).elem.loaded(), selected_dims(kernel, at))),
         Op::Store { .. } | Op::Yield(_) => vec![],
         Op::Unary(op, x) => {
             let t = tile(x);

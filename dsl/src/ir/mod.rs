@@ -15,6 +15,9 @@
 //!   depends on them (one that stores a per-tile value at a per-row place, say) does not type-check.
 //! * **Arithmetic is f32.** 16-bit values are widened when they are loaded; a cast to a 16-bit type rounds to nearest
 //!   even; a store rounds to the tensor's element type. `Dot` accumulates in f32.
+//! * **Elements of one byte are in memory only.** A load gives the same value in a wider type: of `u8` and `i8` an `i32`, of
+//!   `f8e4m3` and `f8e5m2` an `f32` (every value is exact there, and NaN is NaN). A load of `bool` gives truth values: a byte is
+//!   false if it is 0, and true otherwise. Nothing is stored to tensors of these types.
 //! * **Indices are 64-bit integers**: program ids, sizes, and what `Index` computes of them. `Div` and `Rem` round towards
 //!   negative infinity. **`i32` tiles are 32-bit integers that wrap**, and a position, or an index in an `i32` tile, is its lower
 //!   32 bits. Sizes, extents of axes and the number of programs are from 0 to [`MAX_SIZE`](crate::analysis::reach::MAX_SIZE). A

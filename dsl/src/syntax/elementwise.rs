@@ -401,9 +401,13 @@ impl Lowering<'_> {
         if from == elem {
             return Ok(Located { operand: Operand::Value(value), span });
         }
-        if from == Elem::Bool || elem == Elem::I32 {
+        if from == Elem::Bool || !elem.is_float() || elem.is_narrow() {
             let help = if from == Elem::Bool {
                 "make numbers of truth values with `select(condition, 1.0, 0.0)`"
+            } else if elem == Elem::Bool {
+                "compare: `x != 0`"
+            } else if elem.is_narrow() {
+                "elements of one byte are in memory only: a load widens them, and nothing is rounded to them"
             } else {
                 "floats are not rounded to integers in a kernel"
             };

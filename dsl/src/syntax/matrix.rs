@@ -23,11 +23,28 @@ impl Lowering<'_> {
         self.builder.kernel.type_text(&Type::Tile(tile.clone()))
     }
 
+    /// What is loaded from elements of one byte as a tile that is computed: a product does not read such memory itself.
+    fn widened(&mut self, value: ValueId, span: Span) -> ValueId {
+        let kernel = &self.builder.kernel;
+        let mut loaded = value;
+        while let Some((_, &Op::Transpose(x))) = kernel.def(loaded) {
+            loaded = x;
+        }
+        match kernel.def(loaded) {
+            Some((_, Op::Load { tensor, .. }))
+                if kernel.tensor(*tensor).elem.is_narrow() && kernel.tile(value).elem == Elem::F32 =>
+            {
+                self.emit(Op::Cast(Elem::F32, value), span)
+            }
+            _ => value,
+        }
+    }
+
     /// `dot(a, b)`.
     pub(super) fn dot(&mut self, a: Located, b: Located, span: Span) -> Checked<Located> {
         let (a_span, b_span) = (a.span, b.span);
         let (a, b) = (self.matrix(a, "`dot`"), self.matrix(b, "`dot`"));
-        let (a, b) = (a?, b?);
+        let (a, b) = (self.widened(a?, a_span), self.widened(b?, b_span));
         let (left, right) = (self.builder.kernel.tile(a).clone(), self.builder.kernel.tile(b).clone());
         for (tile, span) in [(&left, a_span), (&right, b_span)] {
             if !tile.elem.is_float() {

@@ -232,7 +232,16 @@ impl Header<'_> {
                 .help(help);
             return Err(self.reporter.report(error));
         };
+        let written = elem;
         let elem = self.element(elem);
+        if let (Direction::Out, Ok(narrow)) = (direction, &elem)
+            && !narrow.is_stored()
+        {
+            let error = Diagnostic::new(self.positions.of(written), format!("outputs of `{}` are not built", narrow.name()))
+                .label("kernels load such elements, and store none");
+            let help = "store `f32`, `f16`, `bf16` or `i32`, and convert the tensor after the launch";
+            return Err(self.reporter.report(error.help(help)));
+        }
         let dims: Vec<&Type> = match shape {
             Type::Tuple(tuple) => tuple.elems.iter().collect(),
             Type::Paren(paren) => vec![&paren.elem],
@@ -290,7 +299,7 @@ fn as_written(tokens: TokenStream) -> TokenStream {
     tokens.into_iter().map(tree).collect()
 }
 
-/// The element type that a type in the kernel text names: `T`, `f32`, `f16`, `bf16` or `i32`.
+/// The element type that a type in the kernel text names: a type parameter, or one of [`Elem::ALL`].
 pub(super) fn element_type(ty: &Type, type_params: &[String], positions: &Positions, reporter: &Reporter) -> Checked<Elem> {
     let name = match ty {
         Type::Path(path) => path.path.get_ident().map(ToString::to_string),
@@ -300,17 +309,16 @@ pub(super) fn element_type(ty: &Type, type_params: &[String], positions: &Positi
     if let Some(index) = type_params.iter().position(|t| *t == name) {
         return Ok(Elem::Generic(index as u32));
     }
-    match Elem::from_name(&name) {
-        Some(elem) if elem != Elem::Bool => Ok(elem),
-        _ => {
-            let known = ["f32", "f16", "bf16", "i32"].into_iter().chain(type_params.iter().map(String::as_str));
-            let all: Vec<_> = known.clone().map(|k| format!("`{k}`")).collect();
-            let help = match nearest(&name, known) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("element types here are {}", all.join(", ")),
-            };
-            let error = Diagnostic::new(positions.of(ty), "this is not an element type").label(format!("found {}", quoted(ty)));
-            Err(reporter.report(error.help(help)))
-        }
+    if let Some(elem) = Elem::from_name(&name) {
+        return Ok(elem);
     }
+    let own = Elem::ALL.map(Elem::name);
+    let known: Vec<&str> = own.iter().copied().chain(type_params.iter().map(String::as_str)).collect();
+    let all: Vec<_> = known.iter().map(|k| format!("`{k}`")).collect();
+    let help = match nearest(&name, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("element types here are {}", all.join(", ")),
+    };
+    let error = Diagnostic::new(positions.of(ty), "this is not an element type").label(format!("found {}", quoted(ty)));
+    Err(reporter.report(error.help(help)))
 }

@@ -149,7 +149,11 @@ impl Warp {
                 self.set_predicate(mask, dp, combine(op, self.predicates[ap as usize], self.predicates[bp as usize]));
             }
             Op::PredicateNot { dp, ap } => self.set_predicate(mask, dp, !self.predicates[ap as usize]),
-            Op::Convert { .. } | Op::ConvertIntegerWide { .. } | Op::Pack { .. } | Op::RoundTf32 { .. } => self.convert(op, mask),
+            Op::Convert { .. }
+            | Op::ConvertIntegerWide { .. }
+            | Op::Pack { .. }
+            | Op::WidenPair { .. }
+            | Op::RoundTf32 { .. } => self.convert(op, mask),
             Op::PairArithmetic { of, op, d, a, b, c } => self.map3(mask, d, a, b, c, |x, y, z| pair(of, op, x, y, z)),
             Op::JoinHalves { d, a, b } => self.map2(mask, d, a, b, |x, y| x & 0xffff | y << 16),
             Op::SplitHalves { d: [low, high], a } => {
@@ -354,6 +358,10 @@ impl Warp {
     fn convert(&mut self, op: &Op, mask: u32) {
         match *op {
             Op::RoundTf32 { d, a } => self.map1(mask, d, a, numeric::round_tf32),
+            Op::WidenPair { of, d, a } => self.map1(mask, d, a, |x| {
+                let one = |byte: u32| u32::from(numeric::widen_byte(byte as u8, of));
+                one(x) | one(x >> 8) << 16
+            }),
             Op::Pack { to, d, a, b, relu } => {
                 let one = |x: u32| {
                     let h = numeric::narrow(float(x), to, crate::program::Rounding::Nearest);
@@ -365,7 +373,7 @@ impl Warp {
                     _ => self.map2(mask, d, a, b, |x, y| one(x) << 16 | one(y)),
                 }
             }
-            Op::ConvertIntegerWide { to, from, saturate, d, a } => {
+            Op::ConvertIntegerWide { to, from, saturate, d, a, from_double } => {
                 let value = |x: u64| {
                     let value = numeric::integer(x, from);
                     match numeric::integer_range(to) {
@@ -373,9 +381,9 @@ impl Warp {
                         _ => value as u64,
                     }
                 };
-                let from_wide = matches!(from, Number::Unsigned(8) | Number::Signed(8));
                 let to_wide = matches!(to, Number::Unsigned(8) | Number::Signed(8));
-                let source: [u64; 32] = if from_wide { self.doubles[a as usize] } else { self.words[a as usize].map(u64::from) };
+                let source: [u64; 32] =
+                    if from_double { self.doubles[a as usize] } else { self.words[a as usize].map(u64::from) };
                 if to_wide {
                     put(&mut self.doubles[d as usize], mask, |l| value(source[l]));
                 } else {

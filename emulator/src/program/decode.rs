@@ -510,6 +510,10 @@ impl<'t> Decoder<'_, 't> {
         self.count(i, &[2])?;
         if rounding == Some(Rounding::Nearest) && !integral && !saturate && !flush && !relu {
             match (to, from) {
+                (Type::F16x2, Type::E4m3x2 | Type::E5m2x2) => {
+                    let of = if from == Type::E4m3x2 { SmallFloat::E4m3 } else { SmallFloat::E5m2 };
+                    return Ok(Op::WidenPair { of, d: self.to_word(i, 0)?, a: self.word(i, 1)? });
+                }
                 (Type::F64, Type::Signed(8) | Type::Unsigned(8)) => {
                     let (dx, ax) = (self.to_double(i, 0)?, self.double(i, 1)?);
                     return Ok(Op::DoubleOfInteger { dx, ax, signed: from.is_signed() });
@@ -528,12 +532,13 @@ impl<'t> Decoder<'_, 't> {
         let class = |operand: &Operand<'_>| matches!(operand, Operand::Register(Register { class: Class::Double, .. }));
         let (to_double, from_double) = (class(self.operand(i, 0)?), class(self.operand(i, 1)?));
         if wide(to) || wide(from) {
-            if !integer(to) || !integer(from) || wide(to) != to_double || wide(from) != from_double {
+            // Of a wider register the lower bits count.
+            if !integer(to) || !integer(from) || wide(to) != to_double || (wide(from) && !from_double) {
                 return Err(unknown(i, "this conversion"));
             }
             let d = if to_double { self.to_double(i, 0)? } else { self.to_word(i, 0)? };
             let a = if from_double { self.double(i, 1)? } else { self.word(i, 1)? };
-            return Ok(Op::ConvertIntegerWide { to, from, saturate, d, a });
+            return Ok(Op::ConvertIntegerWide { to, from, saturate, d, a, from_double });
         }
         let rounding = match rounding {
             Some(r) => r,

@@ -16,6 +16,8 @@ pub(crate) enum Type {
     Bf16,
     F16x2,
     Bf16x2,
+    E4m3x2,
+    E5m2x2,
     Tf32,
     F32,
     F64,
@@ -36,6 +38,8 @@ impl Type {
             "bf16" => return Some(Type::Bf16),
             "f16x2" => return Some(Type::F16x2),
             "bf16x2" => return Some(Type::Bf16x2),
+            "e4m3x2" => return Some(Type::E4m3x2),
+            "e5m2x2" => return Some(Type::E5m2x2),
             "tf32" => return Some(Type::Tf32),
             "f32" => return Some(Type::F32),
             "f64" => return Some(Type::F64),
@@ -54,7 +58,7 @@ impl Type {
     pub fn bytes(self) -> u8 {
         match self {
             Type::Bits(n) | Type::Unsigned(n) | Type::Signed(n) => n,
-            Type::F16 | Type::Bf16 => 2,
+            Type::F16 | Type::Bf16 | Type::E4m3x2 | Type::E5m2x2 => 2,
             Type::F16x2 | Type::Bf16x2 | Type::Tf32 | Type::F32 => 4,
             Type::F64 => 8,
             Type::Predicate => 0,

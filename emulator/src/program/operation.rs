@@ -169,6 +169,13 @@ pub(crate) enum Number {
     F32,
 }
 
+/// Formats of floats of one byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SmallFloat {
+    E4m3,
+    E5m2,
+}
+
 /// Rounding of conversions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rounding {
@@ -491,6 +498,8 @@ pub(crate) enum Op {
         saturate: bool,
         d: u32,
         a: u32,
+        /// Whether `a` is a register of 64 bits.
+        from_double: bool,
     },
     /// A 64-bit integer to a double.
     DoubleOfInteger {
@@ -510,6 +519,12 @@ pub(crate) enum Op {
         a: u32,
         b: u32,
         relu: bool,
+    },
+    /// A pair of floats of one byte to a packed pair of f16.
+    WidenPair {
+        of: SmallFloat,
+        d: u32,
+        a: u32,
     },
     /// Packed pair of f16 or bf16: add, sub, mul, min, max or fma.
     PairArithmetic {

@@ -17,7 +17,11 @@ pub(crate) fn touched(op: &Op, tensor_rows: &[bool]) -> Box<[u32]> {
     };
     match op {
         Op::FloatOfDouble { d, .. } => add(*d, true),
-        Op::Move { d, a } | Op::Unary { d, a, .. } | Op::Convert { d, a, .. } | Op::RoundTf32 { d, a } => {
+        Op::Move { d, a }
+        | Op::Unary { d, a, .. }
+        | Op::Convert { d, a, .. }
+        | Op::WidenPair { d, a, .. }
+        | Op::RoundTf32 { d, a } => {
             add(*a, false);
             add(*d, true);
         }

@@ -56,7 +56,7 @@ impl TensorFile {
         };
         let elem = elem_of(view.dtype()).ok_or_else(|| {
             fault(format!(
-                "holds {:?}; expected F32, F16, BF16 or I32 (declared {})",
+                "holds {:?}; expected F32, F16, BF16, I32, BOOL, U8, I8, F8_E4M3 or F8_E5M2 (declared {})",
                 view.dtype(),
                 kernel.elem_name(declared.elem)
             ))
@@ -104,6 +104,11 @@ fn elem_of(dtype: Dtype) -> Option<Elem> {
         Dtype::F16 => Elem::F16,
         Dtype::BF16 => Elem::Bf16,
         Dtype::I32 => Elem::I32,
+        Dtype::BOOL => Elem::Bool,
+        Dtype::U8 => Elem::U8,
+        Dtype::I8 => Elem::I8,
+        Dtype::F8_E4M3 => Elem::F8E4M3,
+        Dtype::F8_E5M2 => Elem::F8E5M2,
         _ => return None,
     })
 }
@@ -114,6 +119,11 @@ fn dtype_of(elem: Elem) -> Option<Dtype> {
         Elem::F16 => Dtype::F16,
         Elem::Bf16 => Dtype::BF16,
         Elem::I32 => Dtype::I32,
-        Elem::Bool | Elem::Generic(_) => return None,
+        Elem::Bool => Dtype::BOOL,
+        Elem::U8 => Dtype::U8,
+        Elem::I8 => Dtype::I8,
+        Elem::F8E4M3 => Dtype::F8_E4M3,
+        Elem::F8E5M2 => Dtype::F8_E5M2,
+        Elem::Generic(_) => return None,
     })
 }

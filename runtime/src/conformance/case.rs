@@ -28,7 +28,7 @@ pub enum Values {
     /// Integer tensors hold the least and the largest `i32`, small negative and positive numbers,
     /// in turn.
     WildIntegers,
-    /// The first third of `lse` is -inf, as of rows that see nothing.
+    /// The first third of `lse` is -inf, as of rows that see nothing; so many rows of `keep` are 0.
     NothingSeen,
     /// Every element of `q` is positive and the first rows of `k` are -inf: their keys count as not visible.
     HiddenKeys,
@@ -36,6 +36,8 @@ pub enum Values {
     Integers,
     /// `sinks` holds -inf, numbers far above and far below the scores, +inf and NaN, one a head, in turn.
     SpecialSinks,
+    /// Tensors of elements of one byte hold every byte in turn.
+    EveryByte,
     /// The first tensor has -inf, +inf and NaN in rows of their own, and a row of -inf.
     SpecialRows,
 }
@@ -54,6 +56,7 @@ impl Values {
             Values::HiddenKeys => "hidden_keys".into(),
             Values::Integers => "integers".into(),
             Values::SpecialSinks => "special_sinks".into(),
+            Values::EveryByte => "every_byte".into(),
             Values::SpecialRows => "special_rows".into(),
         }
     }

@@ -115,7 +115,7 @@ fn distance(elem: Elem, a: u32, b: u32) -> u64 {
         Elem::F16 => (16, 0x7c00),
         Elem::Bf16 => (16, 0x7f80),
         Elem::F32 => (32, 0x7f80_0000),
-        Elem::I32 | Elem::Bool | Elem::Generic(_) => return u64::from(a != b),
+        _ => return u64::from(a != b),
     };
     let sign = 1u32 << (bits - 1);
     let magnitude = |x: u32| x & (sign - 1);

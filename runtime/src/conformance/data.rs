@@ -30,9 +30,24 @@ pub(super) fn arguments(case: &Case, kernel: &Kernel) -> Vec<HostArgument> {
         let HostArgument::Input(tensor) = argument else { continue };
         let mut values = plan.values(id, &tensor.shape, case.seed());
         shape_values(case.values, &param.name, &tensor.shape, &mut values);
+        if let "k_step" | "v_step" = &*param.name {
+            // Quantised numbers are about 100 steps.
+            values.iter_mut().for_each(|x| *x *= 0.01);
+        }
         tensor.write_f64(&values);
+        if case.values == Values::EveryByte {
+            every_byte(tensor);
+        }
     }
     arguments
+}
+
+/// Every byte in turn, if elements have one byte.
+fn every_byte(tensor: &mut HostTensor) {
+    if tensor.elem.bytes() == Some(1) {
+        let places: Vec<usize> = tensor.places().collect();
+        places.into_iter().zip((0..=u8::MAX).cycle()).for_each(|(at, byte)| tensor.bytes[at] = byte);
+    }
 }
 
 /// The arguments of a case before its inputs are drawn: scalars, and tensors that hold nothing but poison.
@@ -113,6 +128,10 @@ fn shape_values(how: Values, name: &str, shape: &[usize], values: &mut [f64]) {
         }
         (Values::NothingSeen, "lse") => {
             values.chunks_mut(columns).for_each(|row| row[..columns / 3].fill(-inf));
+        }
+        (Values::NothingSeen, "keep") => {
+            let nothing = values.len() / columns / 3;
+            values.chunks_mut(columns).take(nothing.max(1)).for_each(|row| row.fill(0.0));
         }
         (Values::HiddenKeys, "q") => values.iter_mut().for_each(|x| *x = x.abs() + 0.125),
         (Values::HiddenKeys, "k") => each_row(&mut |row, x| {

@@ -1,5 +1,7 @@
 //! Kernels of the suite that are not built in: masks and shapes that a user may write.
 
+use super::bytes;
+
 /// A kernel of the suite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SuiteKernel {
@@ -31,6 +33,13 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "row_ranges", text: ROW_RANGES },
     SuiteKernel { name: "window_and_first", text: WINDOW_AND_FIRST },
     SuiteKernel { name: "blocks_of", text: BLOCKS_OF },
+    SuiteKernel { name: "boolean_mask", text: bytes::BOOLEAN_MASK },
+    SuiteKernel { name: "keep_bits", text: bytes::KEEP_BITS },
+    SuiteKernel { name: "int8_keys", text: bytes::INT8_KEYS },
+    SuiteKernel { name: "uint8_keys", text: bytes::UINT8_KEYS },
+    SuiteKernel { name: "e4m3_keys", text: bytes::E4M3_KEYS },
+    SuiteKernel { name: "e5m2_keys", text: bytes::E5M2_KEYS },
+    SuiteKernel { name: "widened", text: bytes::WIDENED },
 ];
 
 /// A query sees the last `window` keys up to its own position.

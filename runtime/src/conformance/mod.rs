@@ -10,12 +10,13 @@
 //! | [`case`] | what a case is, and its name |
 //! | [`table`] | all cases |
 //! | [`random`] | cases drawn at random |
-//! | [`kernels`] | kernels of the suite that are not built in |
+//! | [`kernels`] | kernels of the suite that are not built in; those of elements of one byte are in `bytes` |
 //! | [`data`] | inputs, and guarded memory |
 //! | [`mod@compare`] | the same code on two devices, bit by bit |
 //! | [`sample`] | cases with schedules drawn at random |
 //! | [`report`] | running, judging, and the result |
 
+mod bytes;
 pub mod case;
 pub mod compare;
 pub mod data;

@@ -62,6 +62,9 @@ pub fn cases() -> Vec<Case> {
     all.extend(loaded_bounds());
     all.extend(two_runs());
     all.extend(blocks());
+    all.extend(stored_masks());
+    all.extend(quantised());
+    all.extend(widened());
     all
 }
 
@@ -493,6 +496,74 @@ fn two_runs() -> Vec<Case> {
     cases
 }
 
+/// Masks that are stored: rows of odd and of even length, in memory with gaps, and rows that see nothing.
+fn stored_masks() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in ["boolean_mask", "keep_bits"] {
+        for elem in FLOATS {
+            for (m, n) in [(33, 65), (65, 33), (64, 64), (113, 203), (1, 70), (70, 1), (5, 0)] {
+                cases.push(attention(kernel, elem, rows(m, n, 64)));
+            }
+            cases.push(attention(kernel, elem, Attention { b: 2, h: 4, g: 2, m: 67, n: 136, d: 32 }));
+            for layout in [Layout::Padded(8), Layout::Padded(3)] {
+                cases.push(Case { layout, ..attention(kernel, elem, rows(37, 101, 64)) });
+            }
+            for values in [Values::NothingSeen, Values::EveryByte, Values::SpecialValues] {
+                cases.push(Case { values, ..attention(kernel, elem, Attention { b: 3, h: 2, g: 1, m: 40, n: 70, d: 32 }) });
+            }
+        }
+    }
+    cases
+}
+
+/// Keys and values of one byte with scales.
+fn quantised() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kernel in ["int8_keys", "uint8_keys", "e4m3_keys", "e5m2_keys"] {
+        let case = |elem, a| {
+            let mut case = attention(kernel, elem, a);
+            if kernel == "uint8_keys" {
+                case.scalars.push(("v_step", 0.01));
+            }
+            case
+        };
+        for elem in FLOATS {
+            for (m, n, d) in [(33, 65, 64), (65, 33, 64), (113, 203, 128), (1, 300, 64), (70, 1, 32), (5, 0, 64), (33, 40, 16)] {
+                cases.push(case(elem, rows(m, n, d)));
+            }
+            for d in [8, 40, 72] {
+                cases.push(case(elem, rows(37, 50, d)));
+            }
+            cases.push(case(elem, Attention { b: 2, h: 4, g: 2, m: 67, n: 131, d: 64 }));
+            for layout in [Layout::HeadsInner, Layout::Padded(16), Layout::Padded(4), Layout::Padded(3)] {
+                cases.push(Case { layout, ..case(elem, Attention { b: 1, h: 4, g: 2, m: 19, n: 61, d: 64 }) });
+            }
+            if kernel == "e4m3_keys" {
+                for values in [Values::SpecialKeys, Values::SpecialValues] {
+                    cases.push(Case { values, ..case(elem, rows(70, 50, 64)) });
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// What loads make of bytes.
+fn widened() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (b, m, n) in [(1, 16, 16), (3, 33, 65), (2, 20, 256), (5, 1, 300)] {
+        for layout in [Layout::Packed, Layout::Padded(3), Layout::Padded(8)] {
+            for values in [Values::EveryByte, Values::Normal] {
+                let sizes = vec![("B", b), ("M", m), ("N", n)];
+                let (consts, scalars) = (Vec::new(), Vec::new());
+                let elem = Elem::F32;
+                cases.push(Case { kernel: "widened", elem, consts, sizes, scalars, values, layout, small: true });
+            }
+        }
+    }
+    cases
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -516,6 +587,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 27);
+        assert_eq!(kernels.len(), 34);
     }
 }

@@ -1,6 +1,7 @@
 //! Values of float tensors.
 
 use flashtile_dsl::ir::Elem;
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -87,6 +88,8 @@ fn write(elem: Elem, x: f32, slot: &mut [u8]) {
     match elem {
         Elem::F16 => slot.copy_from_slice(&f16::from_f32(x).to_le_bytes()),
         Elem::Bf16 => slot.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
+        Elem::F8E4M3 => slot[0] = F8E4M3::from_f32(x).to_bits(),
+        Elem::F8E5M2 => slot[0] = F8E5M2::from_f32(x).to_bits(),
         _ => slot.copy_from_slice(&x.to_le_bytes()),
     }
 }

@@ -1,7 +1,7 @@
 //! Values of integer tensors: each element from its place and the seed alone, so that all threads may draw.
 
 use flashtile_dsl::analysis::uses::{Meaning, Use};
-use flashtile_dsl::ir::SizeExpr;
+use flashtile_dsl::ir::{Elem, SizeExpr};
 use rayon::prelude::*;
 
 use super::{Random, Values};
@@ -22,6 +22,8 @@ const NUMBER: i64 = 3;
 pub struct Integers {
     kind: Kind,
     marks: Vec<i64>,
+    /// The least and the largest value that the elements hold.
+    ends: [i64; 2],
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -39,7 +41,8 @@ enum Kind {
 
 impl Integers {
     /// What the user says, or else what the text says; `extent` gives sizes.
-    pub fn new(of: &Use, said: Option<Values>, columns: usize, extent: impl Fn(&SizeExpr) -> i64) -> Self {
+    pub fn new(of: &Use, elem: Elem, said: Option<Values>, columns: usize, extent: impl Fn(&SizeExpr) -> i64) -> Self {
+        let ends = elem.integers().unwrap_or([0, 1]);
         let extent_over = |all: &SizeExpr, over: i64| extent(all).max(0) / over.max(1);
         let longest = match &of.meaning {
             Meaning::Length { extent: all, over } | Meaning::Place { extent: all, over } => extent_over(all, *over),
@@ -62,11 +65,13 @@ impl Integers {
                 Meaning::Ids(_) => Kind::Sorted(IDS),
                 Meaning::Order(_) => Kind::Sorted(ORDERED),
                 Meaning::Classes(values) => Kind::Classes(values.iter().copied().collect(), KEPT),
+                // Quantised numbers take every value of their type.
+                Meaning::Number | Meaning::Unknown if elem.is_narrow() => Kind::Range(ends[0], ends[1] + 1),
                 Meaning::Number | Meaning::Unknown => Kind::Range(-NUMBER, NUMBER + 1),
             },
         };
         let marks = if said.is_some() { Vec::new() } else { of.marks.iter().copied().collect() };
-        Self { kind, marks }
+        Self { kind, marks, ends }
     }
 
     /// The values, in row-major order. `shared` is a seed that all inputs of a kernel have in common.
@@ -82,7 +87,7 @@ impl Integers {
                 } else {
                     Some(self.marks[random.below(self.marks.len() as u64) as usize])
                 };
-                *slot = i32::try_from(mark.unwrap_or(value)).unwrap_or(i32::MAX);
+                *slot = mark.unwrap_or(value).clamp(self.ends[0], self.ends[1]) as i32;
             }
         });
         values
@@ -129,6 +134,15 @@ impl Integers {
     }
 }
 
+/// Little-endian elements of these values. A truth value that holds is any byte but 0: all of them occur.
+pub(crate) fn encoded(elem: Elem, values: &[i32]) -> Vec<u8> {
+    match elem {
+        Elem::Bool => values.iter().enumerate().map(|(at, &x)| if x == 0 { 0 } else { 1 + (at * 7 % 255) as u8 }).collect(),
+        Elem::U8 | Elem::I8 => values.iter().map(|&x| x as u8).collect(),
+        _ => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -138,7 +152,7 @@ mod tests {
     fn drawn(meaning: Meaning, marks: &[i64], said: Option<Values>, shape: &[usize]) -> Vec<i32> {
         let of = Use { meaning, marks: marks.iter().copied().collect() };
         let columns = shape.last().copied().unwrap_or(1);
-        Integers::new(&of, said, columns, |size| size.as_constant().expect("a constant")).values(shape, 5, 9)
+        Integers::new(&of, Elem::I32, said, columns, |size| size.as_constant().expect("a constant")).values(shape, 5, 9)
     }
 
     fn extent(n: i64) -> SizeExpr {
@@ -192,6 +206,24 @@ mod tests {
         let mut row = said(Values::Permutation)[..100].to_vec();
         row.sort_unstable();
         assert_eq!(row, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn elements_of_one_byte_take_all_their_values_and_no_other() {
+        let of = |meaning, elem| {
+            let of = Use { meaning, marks: BTreeSet::new() };
+            let drawn = Integers::new(&of, elem, None, 4096, |size| size.as_constant().expect("a constant"));
+            drawn.values(&[2, 4096], 5, 9).into_iter().collect::<BTreeSet<i32>>()
+        };
+        assert_eq!(of(Meaning::Number, Elem::I8), (-128..=127).collect());
+        assert_eq!(of(Meaning::Number, Elem::U8), (0..=255).collect());
+        let lengths = of(Meaning::Length { extent: extent(1000), over: 1 }, Elem::U8);
+        assert!(lengths.contains(&0) && lengths.last() == Some(&255), "{lengths:?}");
+        assert_eq!(of(Meaning::Classes([0, 1].into()), Elem::Bool), [0, 1].into());
+        assert_eq!(encoded(Elem::I8, &[-1, -128, 127]), [0xff, 0x80, 0x7f]);
+        let truths = encoded(Elem::Bool, &[1; 600]);
+        assert_eq!(truths.iter().copied().collect::<BTreeSet<u8>>(), (1..=255).collect());
+        assert_eq!(encoded(Elem::Bool, &[0, 0]), [0, 0]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use flashtile_dsl::analysis::uses::Use;
 use flashtile_dsl::ir::{Elem, Entity, Kernel, ParamId, ParamKind, SizeExpr};
 
 use super::floats::{Floats, rotation_table, rotations};
-use super::integers::Integers;
+use super::integers::{Integers, encoded};
 use super::{DataError, Distribution, InputData, Random, Values};
 
 /// What the parameters of a kernel hold.
@@ -77,7 +77,7 @@ impl<'a> Plan<'a> {
         let name = &self.kernel.params[param].name;
         let own = seed_of(seed, param);
         match self.inputs.of(param) {
-            Input::Integers(of) => self.integers(of, param, shape, own, seed).iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Input::Integers(of) => encoded(elem, &self.integers(of, param, shape, own, seed)),
             _ => {
                 let floats = self.floats(param);
                 let table = if floats.like == Distribution::default() { rotations(name, elem, shape) } else { None };
@@ -101,7 +101,11 @@ impl<'a> Plan<'a> {
     fn integers(&self, of: &Use, param: ParamId, shape: &[usize], own: u64, shared: u64) -> Vec<i32> {
         let extent = |size: &SizeExpr| size.eval(|s| self.sizes.get(s.index()).copied()).unwrap_or(0);
         let columns = shape.last().copied().unwrap_or(1);
-        Integers::new(of, self.said(param).values, columns, extent).values(shape, own, shared)
+        let elem = match &self.kernel.params[param].kind {
+            ParamKind::Tensor(t) => t.elem,
+            ParamKind::Scalar(elem) => *elem,
+        };
+        Integers::new(of, elem, self.said(param).values, columns, extent).values(shape, own, shared)
     }
 
     fn floats(&self, param: ParamId) -> Floats {
@@ -150,7 +154,7 @@ fn check(kernel: &Kernel, name: &str, said: &Distribution) -> Result<(), DataErr
             let right = said.growth.is_none() && matches!(said.values, None | Some(Values::Constant(_)));
             ("an f32 scalar", "scale=S, constant=C", right)
         }
-        ParamKind::Tensor(t) if t.elem == Elem::I32 => {
+        ParamKind::Tensor(t) if !t.elem.is_float() => {
             let right = match said.values {
                 Some(Values::Normal) => false,
                 Some(Values::Constant(c)) => whole(c),

@@ -28,7 +28,7 @@ impl AnyTensor {
     /// A packed tensor of zeros.
     ///
     /// # Errors
-    /// [`TensorError::TooLarge`], [`TensorError::UnknownElement`] for an element type that is never in memory, or the
+    /// [`TensorError::TooLarge`], [`TensorError::UnknownElement`] for a type parameter, or the
     /// device is out of memory.
     pub fn zeros(device: &Device, elem: Elem, shape: &[usize]) -> Result<Self> {
         let bytes = elem.bytes().ok_or_else(|| TensorError::UnknownElement(elem.name().to_owned()))?;
@@ -119,7 +119,7 @@ impl AnyTensor {
         Ok(self.memory.fill(byte)?)
     }
 
-    /// Elements in row-major order as f32.
+    /// Elements in row-major order as f32; truth values as 0 and 1.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         fn convert<T: Element>(bytes: &[u8]) -> Vec<f32> {
             bytes.chunks_exact(T::BYTES).map(|b| T::read_bytes(b).to_f32()).collect()
@@ -130,7 +130,12 @@ impl AnyTensor {
             Elem::F16 => convert::<half::f16>(&bytes),
             Elem::Bf16 => convert::<half::bf16>(&bytes),
             Elem::I32 => convert::<i32>(&bytes),
-            Elem::Bool | Elem::Generic(_) => return Err(TensorError::UnknownElement(self.elem.name().to_owned()).into()),
+            Elem::Bool => convert::<bool>(&bytes),
+            Elem::U8 => convert::<u8>(&bytes),
+            Elem::I8 => convert::<i8>(&bytes),
+            Elem::F8E4M3 => convert::<crate::f8e4m3>(&bytes),
+            Elem::F8E5M2 => convert::<crate::f8e5m2>(&bytes),
+            Elem::Generic(_) => return Err(TensorError::UnknownElement(self.elem.name().to_owned()).into()),
         })
     }
 

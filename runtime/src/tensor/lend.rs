@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::layout::Layout;
 use super::{AnyTensor, Tensor, TensorError};
 use crate::device::{Device, ForeignSlice, Lent, Loan, Memory, ReadSlice, WriteSlice};
-use crate::element::Element;
+use crate::element::{AnyBits, Element};
 use crate::error::Result;
 
 /// Lends memory to kernels without a copy: `run` makes tensors over slices of the host, or over
@@ -94,7 +94,7 @@ impl<'env> Loans<'env> {
     ///
     /// # Errors
     /// As [`Loans::read`].
-    pub fn write<T: Element>(&self, values: &'env mut [T], shape: &[usize]) -> Result<Tensor<T>> {
+    pub fn write<T: AnyBits>(&self, values: &'env mut [T], shape: &[usize]) -> Result<Tensor<T>> {
         let layout = packed(shape, values.len())?;
         self.lent(values.as_mut_ptr(), &layout, true)
     }
@@ -103,7 +103,7 @@ impl<'env> Loans<'env> {
     ///
     /// # Errors
     /// As [`Loans::read_strided`].
-    pub fn write_strided<T: Element>(&self, values: &'env mut [T], shape: &[usize], strides: &[usize]) -> Result<Tensor<T>> {
+    pub fn write_strided<T: AnyBits>(&self, values: &'env mut [T], shape: &[usize], strides: &[usize]) -> Result<Tensor<T>> {
         let layout = Layout::strided(shape, strides, 0, values.len())?;
         self.lent(values.as_mut_ptr(), &layout, true)
     }
@@ -162,7 +162,7 @@ impl<'env> Loans<'env> {
     fn lent<T: Element>(&self, pointer: *mut T, layout: &Layout, writable: bool) -> Result<Tensor<T>> {
         let place = (&layout.shape[..], &layout.strides[..]);
         // SAFETY: the layout was checked to lie in a slice that is borrowed for 'env: for reading, where the memory cannot be written, or
-        // exclusively. The slice lives until the loans end, which give the memory back. An element type has no invalid values.
+        // exclusively, where every bit pattern is a value of `T`. The slice lives until the loans end, which give the memory back.
         let any = unsafe { AnyTensor::foreign(&Device::cpu(), T::ELEM, pointer.cast(), place, writable, None) }?;
         self.keep(Box::new(HostLoan(any.memory.clone())));
         Ok(Tensor::of(any))

@@ -146,7 +146,10 @@ pub fn measure_sequence(parts: &[(Part, LoadedKernel)], oracle: &Part, options: 
         let (elem, shape) = &forms[name];
         let bytes = match rotations(name, *elem, shape) {
             Some(table) => table,
-            None if *elem == Elem::I32 => integers(parts.iter().map(|(part, _)| part).zip(&bound), name, shape, options.seed)?,
+            None if !elem.is_float() => {
+                let parts = parts.iter().map(|(part, _)| part).zip(&bound);
+                integers(parts, name, (*elem, shape), options.seed)?
+            }
             None => repeated(*elem, shape.iter().product(), options.seed ^ ((n as u64 + 1) << 48)),
         };
         tensors.insert(name.clone(), AnyTensor::from_bytes(&device, *elem, shape, &bytes)?);
@@ -209,7 +212,7 @@ fn repeated(elem: Elem, count: usize, seed: u64) -> Vec<u8> {
 fn integers<'a>(
     mut parts: impl Iterator<Item = (&'a Part, &'a Bound)>,
     name: &String,
-    shape: &[usize],
+    (elem, shape): (Elem, &[usize]),
     seed: u64,
 ) -> Result<Vec<u8>> {
     let reads = |bound: &Bound| bound.slots.iter().position(|slot| matches!(slot, Slot::Input(input) if input == name));
@@ -218,7 +221,7 @@ fn integers<'a>(
     let (ir, data) = (part.kernel.ir(), InputData::default());
     let plan = Plan::new(ir, &bound.sizes, &data).map_err(TuneError::from)?;
     let param = ir.params.keys().nth(at).expect("a slot for each parameter");
-    Ok(plan.bytes(param, Elem::I32, shape, seed))
+    Ok(plan.bytes(param, elem, shape, seed))
 }
 
 /// Every tensor with its element type and shape, which all parts must agree on.

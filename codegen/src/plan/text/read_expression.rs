@@ -117,7 +117,7 @@ impl<'a> Cursor<'a> {
 
     /// An element type.
     pub fn elem(&mut self) -> Result<Elem, String> {
-        self.one_of(&[Elem::F16, Elem::Bf16, Elem::F32, Elem::I32, Elem::Bool].map(|elem| (elem.name(), elem)))
+        self.one_of(&Elem::ALL.map(|elem| (elem.name(), elem)))
     }
 
     pub fn end(&self) -> Result<(), String> {

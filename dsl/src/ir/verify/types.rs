@@ -60,7 +60,9 @@ fn declaration(kind: &ParamKind) -> Option<&'static str> {
     match kind {
         ParamKind::Scalar(Elem::F32 | Elem::I32) => None,
         ParamKind::Scalar(_) => Some("a scalar is f32 or i32"),
-        ParamKind::Tensor(tensor) if tensor.elem == Elem::Bool => Some("truth values are never in memory"),
+        ParamKind::Tensor(tensor) if tensor.direction.is_written() && !tensor.elem.is_stored() => {
+            Some("a tensor that is written holds f32, f16, bf16 or i32")
+        }
         ParamKind::Tensor(tensor) if tensor.shape.is_empty() => Some("a tensor has a dimension"),
         ParamKind::Tensor(_) => None,
     }
@@ -135,7 +137,11 @@ impl Checker<'_> {
     }
 
     fn well_formed(&self, ty: &Type) -> Result<(), Fault> {
-        ty.tile().map_or(Ok(()), |tile| self.shape(&tile.dims))
+        let Some(tile) = ty.tile() else { return Ok(()) };
+        if tile.elem.is_narrow() {
+            return Err((Rule::Operand, format!("elements of {} are in memory only", tile.elem.name())));
+        }
+        self.shape(&tile.dims)
     }
 
     /// Checks what [`result_types`] relies on, and all else about operands.
@@ -213,7 +219,7 @@ impl Checker<'_> {
             }
             Op::Cast(elem, x) => {
                 let from = self.tile(*x, "numbers", numeric)?;
-                if elem.is_float() || *elem == from.elem {
+                if (elem.is_float() && !elem.is_narrow()) || *elem == from.elem {
                     return Ok(());
                 }
                 Err((Rule::Operand, format!("{} cannot be converted to {}", self.text(*x), self.kernel.elem_name(*elem))))

@@ -13,7 +13,7 @@ use super::stream::CudaStream;
 use super::uses::Access;
 use crate::device::backend::ForeignMemory;
 use crate::device::{Device, DeviceError, ForeignSlice, Lent, Loan, ReadSlice, WriteSlice};
-use crate::element::Element;
+use crate::element::{AnyBits, Element};
 use crate::error::Result;
 
 /// The loan of a slice.
@@ -59,7 +59,7 @@ impl<'env, T: Element> ForeignSlice<'env> for CudaView<'env, T> {
 
 impl<'env, T: Element> ReadSlice<'env> for CudaView<'env, T> {}
 
-impl<'env, T: Element> ForeignSlice<'env> for CudaViewMut<'env, T> {
+impl<'env, T: AnyBits> ForeignSlice<'env> for CudaViewMut<'env, T> {
     type Element = T;
     type Queue = Arc<driver::CudaStream>;
 
@@ -76,7 +76,7 @@ impl<'env, T: Element> ForeignSlice<'env> for CudaViewMut<'env, T> {
     }
 }
 
-impl<'env, T: Element> WriteSlice<'env> for CudaViewMut<'env, T> {}
+impl<'env, T: AnyBits> WriteSlice<'env> for CudaViewMut<'env, T> {}
 
 /// Lends so many bytes at an address.
 fn lend<'env>(
