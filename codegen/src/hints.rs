@@ -21,13 +21,13 @@ pub fn hints(instance: &Instance, arch: &'static Arch) -> Vec<Hint> {
     let mut found = analyses::hints(&instance.kernel, &|size| instance.binding.size(&instance.kernel, size));
     found.extend(fold(instance));
     found.extend(products(instance, arch));
-    merged(found)
+    merged(&instance.kernel, found)
 }
 
 /// Why rows of heads that read the same tiles stay apart.
 fn fold(instance: &Instance) -> Option<Hint> {
     let refused = launches::why_not_fold_shared(&instance.kernel)?;
-    Some(Hint { lost: vec![Lost::Fold], span: refused.span, because: refused.why, instead: refused.instead.to_owned() })
+    Some(Hint::new(Lost::Fold, refused.span, refused.why, refused.instead))
 }
 
 /// Why there is no code, or none that multiplies by the best tensor instruction. Products of f32 have no tensor instruction: nothing
@@ -46,7 +46,7 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     if plain.len() == instances.len()
         && let Some(Refusal { because, instead, span, of_text: true }) = plain.into_iter().next()
     {
-        return Some(Hint { lost: vec![Lost::Gpu], span, because, instead });
+        return Some(Hint::new(Lost::Gpu, span, because, instead));
     }
     if types.is_empty() || of_f32 || !arch.tensor_ops.contains(&TensorOp::Wgmma) {
         return None;
@@ -54,7 +54,7 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     let fast = refused(&smallest().into());
     let all = fast.len() == instances.len();
     let Refusal { because, instead, span, .. } = fast.into_iter().next().filter(|_| all)?;
-    Some(Hint { lost: vec![Lost::Wgmma], span, because, instead })
+    Some(Hint::new(Lost::Wgmma, span, because, instead))
 }
 
 /// Why a schedule cannot execute a kernel.

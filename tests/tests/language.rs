@@ -96,6 +96,16 @@ const CASES: &[Case] = &[
         formula: |x, at| 2.0 * (0..x.n("N")).map(|j| x.at("x", &[at[0], j])).sum::<f64>(),
     },
     Case {
+        kernel: "standardized",
+        numbers: &[("M", 5.0), ("D", 24.0), ("eps", 0.01)],
+        output: "y",
+        formula: |x, at| {
+            let mean = |f: &dyn Fn(f64) -> f64| (0..x.n("D")).map(|d| f(x.at("x", &[at[0], d]))).sum::<f64>() / x.numbers["D"];
+            let (first, second) = (mean(&|x| x), mean(&|x| x * x));
+            (x.at("x", at) - first) / (second - first * first + x.numbers["eps"]).sqrt()
+        },
+    },
+    Case {
         kernel: "causal",
         numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 53.0), ("D", 16.0), ("scale", 0.3)],
         output: "o",

@@ -23,7 +23,7 @@ pub(crate) fn expand(input: TokenStream) -> TokenStream {
 }
 
 /// What a diagnostic says, as one text.
-fn text(diagnostic: &Diagnostic) -> String {
+fn text(diagnostic: &Diagnostic, embedded: &Embedded) -> String {
     let mut message = diagnostic.message.clone();
     if !diagnostic.label.is_empty() {
         message.push_str(&format!(": {}", diagnostic.label));
@@ -31,13 +31,17 @@ fn text(diagnostic: &Diagnostic) -> String {
     if let Some(help) = &diagnostic.help {
         message.push_str(&format!("\nhelp: {help}"));
     }
+    for call in &diagnostic.calls {
+        let line = embedded.source.line_column(call.span).map_or_else(String::new, |(line, _)| format!(" on line {line}"));
+        message.push_str(&format!("\nnote: in the call of `{}`{line}", call.name));
+    }
     message
 }
 
 /// A warning that rustc shows at a token of its span. On stable Rust a macro has no warnings of its own: the use of a deprecated item
 /// is one that carries a text, and `#[allow(deprecated)]` before the kernel silences it.
 fn warning(diagnostic: &Diagnostic, function: &Function, embedded: &Embedded) -> TokenStream {
-    let message = text(diagnostic);
+    let message = text(diagnostic, embedded);
     let (first, _) = embedded.tokens_at(diagnostic.span);
     let name = Ident::new(diagnostic.severity.name(), first);
     let (kernel, allowed) = (&function.kernel.name, &function.allowed);
@@ -55,7 +59,7 @@ fn warning(diagnostic: &Diagnostic, function: &Function, embedded: &Embedded) ->
 
 /// An error that rustc shows at the tokens of its span.
 fn compile_error(diagnostic: &Diagnostic, embedded: &Embedded) -> TokenStream {
-    let message = text(diagnostic);
+    let message = text(diagnostic, embedded);
     let (first, last) = embedded.tokens_at(diagnostic.span);
     // rustc underlines from the path of the macro to its last token.
     let path = quote_spanned!(first=> ::core::compile_error);

@@ -13,7 +13,7 @@ use super::predicate::{Boundary, Opaque, OpaqueWhy, Run, Walk, defined_in};
 use super::streaming::{NotRegrouped, NotStreaming, Streaming};
 use super::unchanged::{Assumptions, Unchanged, Unproven, unchanged_if};
 use crate::ir::{AxisKind, BinaryOp, BlockId, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId};
-use crate::syntax::{Diagnostic, Severity};
+use crate::syntax::{Call, Diagnostic, Severity};
 
 /// What a kernel loses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -72,9 +72,16 @@ pub struct Hint {
     pub because: String,
     /// What to write instead.
     pub instead: String,
+    /// The calls that may lead there, if the place is in a helper.
+    pub calls: Vec<Call>,
 }
 
 impl Hint {
+    /// A loss with its cause; the calls are found by [`merged`].
+    pub fn new(lost: Lost, span: Span, because: impl Into<String>, instead: impl Into<String>) -> Self {
+        Self { lost: vec![lost], span, because: because.into(), instead: instead.into(), calls: Vec::new() }
+    }
+
     /// What is lost, in words.
     pub fn message(&self) -> String {
         self.lost.iter().map(|lost| lost.sentence()).collect::<Vec<_>>().join(", and ")
@@ -84,7 +91,8 @@ impl Hint {
 impl From<Hint> for Diagnostic {
     fn from(hint: Hint) -> Self {
         let message = hint.message();
-        Diagnostic::new(hint.span, message).label(hint.because).help(hint.instead).severity(Severity::Hint)
+        let diagnostic = Diagnostic::new(hint.span, message).label(hint.because).help(hint.instead);
+        diagnostic.severity(Severity::Hint).called_by(hint.calls)
     }
 }
 
@@ -106,7 +114,7 @@ pub fn hints(kernel: &Kernel, size: &dyn Fn(&SizeExpr) -> Option<i64>) -> Vec<Hi
             found.extend(of.split());
         }
     }
-    merged(found)
+    merged(kernel, found)
 }
 
 /// What a kernel loses whose constants are not fixed yet: each is taken to be known.
@@ -115,8 +123,8 @@ pub fn hints_unbound(kernel: &Kernel) -> Vec<Hint> {
     hints(kernel, &|size| size.eval(constant))
 }
 
-/// One hint for each cause, in the order of the text.
-pub fn merged(hints: Vec<Hint>) -> Vec<Hint> {
+/// One hint for each cause, in the order of the text, with the calls that lead there.
+pub fn merged(kernel: &Kernel, hints: Vec<Hint>) -> Vec<Hint> {
     let mut out: Vec<Hint> = Vec::new();
     for hint in hints {
         match out.iter_mut().find(|other| other.span == hint.span && other.instead == hint.instead) {
@@ -127,6 +135,7 @@ pub fn merged(hints: Vec<Hint>) -> Vec<Hint> {
     for hint in &mut out {
         hint.lost.sort_unstable();
         hint.lost.dedup();
+        hint.calls = kernel.calls_to(hint.span).into_iter().map(Call::from).collect();
     }
     out.sort_by_key(|hint| (hint.span.start, hint.span.end));
     out
@@ -280,20 +289,14 @@ impl Loop<'_> {
                 (format!("{text} is not followed by the analysis"), instead.to_owned())
             }
         };
-        Some(Hint { lost: vec![Lost::Skips], span: self.span(value), because, instead })
+        Some(Hint::new(Lost::Skips, self.span(value), because, instead))
     }
 
     /// A disjunction that leaves two runs.
     fn gap(&self, either: ValueId) -> Hint {
-        Hint {
-            lost: vec![Lost::Gap],
-            span: self.span(either),
-            because: "one loop walks one run of tiles".into(),
-            instead:
-                "give the keys of one side as a tensor of their own (a view of the same memory), and walk it in a loop before \
-                      this one that carries the same values"
-                    .into(),
-        }
+        let instead = "give the keys of one side as a tensor of their own (a view of the same memory), and walk it in a loop before \
+                       this one that carries the same values";
+        Hint::new(Lost::Gap, self.span(either), "one loop walks one run of tiles", instead)
     }
 
     /// Hidden tiles of which it is not proved that they change nothing.
@@ -307,29 +310,26 @@ impl Loop<'_> {
         }
         if let Some(why) = &masks.not_skipped {
             let all = masks.masks.iter().map(|facts| facts.op).collect();
-            return self.unproved(why, &all, masks, vec![Lost::Skips]);
+            return self.unproved(why, &all, masks, Lost::Skips);
         }
         let late = masks.masks.iter().any(|facts| facts.hidden == Unchanged::AfterFirst);
         if late && masks.walked.lo.is_some() {
             let span = masks.masks.first().map_or_else(Span::default, |facts| self.kernel.ops[facts.op].span);
-            return vec![self.nan(vec![Lost::Skips], span)];
+            return vec![self.nan(Lost::Skips, span)];
         }
         Vec::new()
     }
 
     /// A first tile that is hidden makes NaN.
-    fn nan(&self, lost: Vec<Lost>, span: Span) -> Hint {
-        Hint {
-            lost,
-            span,
-            because: "a row that has seen nothing yet makes NaN, `-inf - -inf`".into(),
-            instead: "write `let m_ref = visible_or_zero(m_new);`, and subtract `m_ref` from the scores and from `m`".into(),
-        }
+    fn nan(&self, lost: Lost, span: Span) -> Hint {
+        let because = "a row that has seen nothing yet makes NaN, `-inf - -inf`";
+        let instead = "write `let m_ref = visible_or_zero(m_new);`, and subtract `m_ref` from the scores and from `m`";
+        Hint::new(lost, span, because, instead)
     }
 
     /// Why a proof fails, as hints.
-    fn unproved(&self, why: &Unproven, masked: &BTreeSet<OpId>, masks: &LoopMasks, lost: Vec<Lost>) -> Vec<Hint> {
-        let hint = |span, because: String, instead: String| Hint { lost: lost.clone(), span, because, instead };
+    fn unproved(&self, why: &Unproven, masked: &BTreeSet<OpId>, masks: &LoopMasks, lost: Lost) -> Vec<Hint> {
+        let hint = |span, because: String, instead: String| Hint::new(lost, span, because, instead);
         if let Unproven::StartIsTold { slot, name, told } = why {
             let value = self.init()[*slot];
             let instead = format!(
@@ -436,9 +436,7 @@ impl Loop<'_> {
         }
         let Some(why) = Streaming::of(self.kernel, self.loop_op).why_not_regrouped(self.kernel) else { return Vec::new() };
         let next = |slot: usize| self.span(self.next()[slot]);
-        let hint = |span, because: String, instead: &str| {
-            vec![Hint { lost: vec![Lost::Split], span, because, instead: instead.to_owned() }]
-        };
+        let hint = |span, because: String, instead: &str| vec![Hint::new(Lost::Split, span, because, instead)];
         match &why {
             // What such a loop is for.
             NotRegrouped::Stores => Vec::new(),
@@ -458,12 +456,12 @@ impl Loop<'_> {
             }
             NotRegrouped::HiddenRowIsNan | NotRegrouped::HiddenFirstTileIsNan => {
                 let maximum = (0..self.init().len()).find(|&slot| self.is_maximum(slot)).unwrap_or(0);
-                vec![self.nan(vec![Lost::Split], next(maximum))]
+                vec![self.nan(Lost::Split, next(maximum))]
             }
             NotRegrouped::Start(unproven) | NotRegrouped::HiddenTileCounts(unproven) => {
                 let masks = loop_masks(self.kernel, self.loop_op, &|_| BLOCK, self.size, MaskOptions::default());
                 let all = masks.masks.iter().map(|facts| facts.op).collect();
-                self.unproved(unproven, &all, &masks, vec![Lost::Split])
+                self.unproved(unproven, &all, &masks, Lost::Split)
             }
         }
     }

@@ -204,9 +204,37 @@ pub struct Kernel {
     pub body: BlockId,
     /// The text it came from.
     pub source: SourceText,
+    /// The calls of helper functions, whose bodies are part of the kernel, in order.
+    pub calls: Vec<HelperCall>,
+}
+
+/// A call of a helper function in kernel text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HelperCall {
+    /// Name of the helper.
+    pub name: String,
+    /// The helper, from its first token to its last.
+    pub body: Span,
+    /// The call.
+    pub at: Span,
 }
 
 impl Kernel {
+    /// The calls that may lead to a place in a helper, the innermost first; none of a place in the kernel itself.
+    pub fn calls_to(&self, place: Span) -> Vec<&HelperCall> {
+        let holds = |outer: Span, inner: Span| outer.start <= inner.start && inner.end <= outer.end;
+        let (mut found, mut places): (Vec<&HelperCall>, Vec<Span>) = (Vec::new(), vec![place]);
+        while let Some(place) = places.pop().filter(|&place| place != Span::default()) {
+            for call in self.calls.iter().filter(|call| holds(call.body, place)) {
+                if !found.iter().any(|other| other.at == call.at) {
+                    found.push(call);
+                    places.push(call.at);
+                }
+            }
+        }
+        found
+    }
+
     /// Type of a value.
     pub fn ty(&self, value: ValueId) -> &Type {
         &self.values[value].ty

@@ -87,8 +87,8 @@ pub use elementwise::{
 pub(crate) use elementwise::{floor_div, floor_rem, map_row};
 pub use entity::{Arena, AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
 pub use kernel::{
-    Axis, AxisKind, Binding, BlockData, Direction, Kernel, OpData, Param, ParamKind, Size, SizeKind, SourceText, Span,
-    TensorDecl, ValueData, ValueDef,
+    Axis, AxisKind, Binding, BlockData, Direction, HelperCall, Kernel, OpData, Param, ParamKind, Size, SizeKind, SourceText,
+    Span, TensorDecl, ValueData, ValueDef,
 };
 pub use op::{At, CompareOp, Fill, Op, Part, ProgramDim, ReduceOp};
 pub use parse::{TextError, parse_text};

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-use crate::ir::{SourceText, Span};
+use crate::ir::{HelperCall, SourceText, Span};
 
 /// How grave a diagnostic is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,18 +43,46 @@ pub struct Diagnostic {
     pub help: Option<String>,
     /// How grave it is.
     pub severity: Severity,
+    /// The calls of helpers that lead to the place, the innermost first.
+    pub calls: Vec<Call>,
+}
+
+/// A call of a helper function.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The helper.
+    pub name: String,
+    /// The call.
+    pub span: Span,
+}
+
+impl From<&HelperCall> for Call {
+    fn from(call: &HelperCall) -> Self {
+        Self { name: call.name.clone(), span: call.at }
+    }
 }
 
 impl Diagnostic {
     /// An error at `span`.
     pub fn new(span: Span, message: impl Into<String>) -> Self {
-        Self { span, message: message.into(), label: String::new(), help: None, severity: Severity::Error }
+        Self { span, message: message.into(), label: String::new(), help: None, severity: Severity::Error, calls: Vec::new() }
     }
 
     /// The same error with a label.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
+    }
+
+    /// The same with the calls that lead there, the innermost first.
+    pub fn called_by(mut self, calls: Vec<Call>) -> Self {
+        self.calls = calls;
+        self
+    }
+
+    /// Whether the other says the same about the same place, whatever the calls that lead there.
+    fn repeats(&self, other: &Self) -> bool {
+        (self.span, &self.message, &self.label, &self.help) == (other.span, &other.message, &other.label, &other.help)
     }
 
     /// The same with another severity.
@@ -101,23 +129,36 @@ pub(super) type Checked<T> = std::result::Result<T, Reported>;
 #[derive(Debug)]
 pub(super) struct Reporter {
     list: RefCell<Option<Vec<Diagnostic>>>,
+    /// The calls of helpers in progress, the outermost first.
+    calls: RefCell<Vec<Call>>,
 }
 
 impl Reporter {
     /// A reporter with no errors.
     pub(super) fn new() -> Self {
-        Self { list: RefCell::new(Some(Vec::new())) }
+        Self { list: RefCell::new(Some(Vec::new())), calls: RefCell::default() }
     }
 
     /// Adds an error.
     pub(super) fn report(&self, diagnostic: Diagnostic) -> Reported {
         if let Some(list) = self.list.borrow_mut().as_mut() {
-            // One mistake can be found twice, for instance by a scan ahead and by the lowering itself.
-            if !list.contains(&diagnostic) {
-                list.push(diagnostic);
+            // One mistake can be found twice: by a scan ahead and by the lowering itself, or in each call of a helper.
+            if !list.iter().any(|other| other.repeats(&diagnostic)) {
+                let calls: Vec<_> = self.calls.borrow().iter().rev().cloned().collect();
+                list.push(if calls.is_empty() { diagnostic } else { diagnostic.called_by(calls) });
             }
         }
         Reported(())
+    }
+
+    /// What is reported from here on is in this call.
+    pub(super) fn enter(&self, call: Call) {
+        self.calls.borrow_mut().push(call);
+    }
+
+    /// The innermost call ends.
+    pub(super) fn leave(&self) {
+        self.calls.borrow_mut().pop();
     }
 
     /// Number of errors so far.

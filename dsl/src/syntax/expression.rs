@@ -7,7 +7,7 @@ use super::diagnostic::{Checked, Diagnostic, Reported};
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand, SizeTree};
 use super::scope::Meaning;
-use super::signature::{element_type, quoted};
+use super::signature::quoted;
 use super::suggest::nearest;
 use crate::ir::{BinaryOp, CompareOp, SizeExpr, Span, Type, UnaryOp};
 
@@ -133,7 +133,7 @@ impl Lowering<'_> {
                 Meaning::Unknown => Err(Reported::before()),
             };
         }
-        if let Some(size) = self.builder.kernel.size_named(name) {
+        if let Some(size) = self.builder.kernel.size_named(name).filter(|_| !self.in_helper()) {
             return Ok(Operand::Size(SizeTree::Size(size)));
         }
         if name == "INF" {
@@ -149,11 +149,23 @@ impl Lowering<'_> {
             return self.reporter.report(error.help(format!("call it: `{name}(...)`")));
         }
         let kernel = &self.builder.kernel;
+        if self.in_helper() && (kernel.size_named(name).is_some() || kernel.param_named(name).is_some()) {
+            let error = Diagnostic::new(span, format!("`{name}` is of the kernel, and not known here"))
+                .label("a helper knows its parameters alone");
+            let help = match kernel.size_named(name) {
+                Some(_) => {
+                    format!("give the helper a parameter `{}: i32`, or a generic `const {name}: usize`", name.to_lowercase())
+                }
+                None => format!("give the helper a parameter `{name}`"),
+            };
+            return self.reporter.report(error.help(help));
+        }
         if kernel.type_params.iter().any(|t| t == name) {
             let error = Diagnostic::new(span, format!("`{name}` is a type")).label("expected a value");
             return self.reporter.report(error.help(format!("to convert a value write `x.to::<{name}>()`")));
         }
-        let names = self.scopes.names().chain(kernel.sizes.values().map(|s| s.name.as_str())).chain(["INF"]);
+        let sizes = kernel.sizes.values().map(|s| s.name.as_str()).filter(|_| !self.in_helper());
+        let names = self.scopes.names().chain(sizes).chain(["INF"]);
         let error = Diagnostic::new(span, format!("`{name}` is not defined")).label("unknown here");
         self.reporter.report(match nearest(name, names) {
             Some(near) => error.help(format!("did you mean `{near}`?")),
@@ -163,6 +175,9 @@ impl Lowering<'_> {
 
     fn call(&mut self, call: &ExprCall) -> Checked<Located> {
         let span = self.positions.of(call);
+        if let Some(helper) = self.called_helper_of(call) {
+            return self.helper_value(helper, call);
+        }
         let name = match &*call.func {
             Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
             _ => None,
@@ -181,10 +196,11 @@ impl Lowering<'_> {
                     let _reported = self.expression(argument);
                 }
                 let error = Diagnostic::new(name_span, format!("there is no function `{name}`")).label("unknown");
-                Err(self.reporter.report(match nearest(&name, BUILTINS.iter().map(|b| b.name)) {
+                let names = || BUILTINS.iter().map(|b| b.name).chain(self.helpers.names());
+                Err(self.reporter.report(match nearest(&name, names()) {
                     Some(near) => error.help(format!("did you mean `{near}`?")),
                     None => {
-                        let all: Vec<_> = BUILTINS.iter().map(|b| b.name).collect();
+                        let all: Vec<_> = names().collect();
                         error.help(format!("the functions are {}", all.join(", ")))
                     }
                 }))
@@ -203,7 +219,7 @@ impl Lowering<'_> {
                     let error = Diagnostic::new(self.positions.of(&call.method), "`to` takes 1 element type");
                     return Err(self.reporter.report(error.help("write `x.to::<T>()`, `x.to::<f32>()` or `x.to::<bf16>()`")));
                 };
-                let elem = element_type(ty, &self.builder.kernel.type_params, self.positions, self.reporter)?;
+                let elem = self.named_element(ty)?;
                 self.cast(receiver, elem, span)
             }
             _ => {
@@ -229,6 +245,7 @@ impl Lowering<'_> {
             Expr::Break(_) | Expr::Continue(_) => {
                 ("jumps out of loops", "declare what is not needed with `mask`; loops then stop early by themselves")
             }
+            Expr::Return(_) if self.in_helper() => ("returns", "end the helper with its result, without `return`"),
             Expr::Return(_) => ("returns", "store results with `store(o, [...], value);`"),
             Expr::Closure(_) => ("closures", "write the expression out, or bind its parts with `let`"),
             Expr::Cast(_) => ("`as` casts", "write `x.to::<T>()`"),

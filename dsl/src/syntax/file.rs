@@ -6,8 +6,10 @@ use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{Item, Visibility};
 
+use super::builtin::words;
 use super::diagnostic::{Diagnostic, Diagnostics, Reporter};
-use super::kernel::lower_kernel;
+use super::helper::Helpers;
+use super::kernel::{identifiers, lower_kernel};
 use super::position::{Embedded, Positions};
 use super::{dimension, limit};
 use crate::ir::{Kernel, SourceText, Span};
@@ -147,54 +149,66 @@ fn macro_inputs(tokens: &TokenStream) -> Vec<TokenStream> {
     inputs
 }
 
-/// Lowers each function among `tokens`; what has errors is left out.
+/// Lowers each kernel among `tokens`; what has errors is left out.
 fn functions(tokens: TokenStream, positions: &Positions, source: &SourceText, reporter: &Reporter) -> Vec<Function> {
     if limit::check(tokens.clone(), positions, reporter).is_err() {
         return Vec::new();
     }
-    let mut functions = Vec::new();
-    for item in items(tokens) {
-        match syn::parse2::<Item>(dimension::wrap(item)) {
-            Ok(Item::Fn(function)) => {
-                if let Some(ty) = helper_result(&function) {
-                    let error = Diagnostic::new(
-                        positions.of(ty),
-                        "functions of your own are not built: every `fn` here is a kernel",
-                    )
-                    .label("a kernel returns nothing")
-                    .help(
-                        "write the expression where it is needed, or store to an output: a kernel begins with `program` and \
-                             stores to `o: &mut Tensor<T, (M, D)>`",
-                    );
-                    reporter.report(error);
-                    continue;
-                }
-                if let Ok((kernel, warnings)) = lower_kernel(&function, positions, source, reporter) {
-                    let allowed = function.attrs.into_iter().filter(|a| a.path().is_ident("allow")).collect();
-                    functions.push(Function { kernel, warnings, allowed, visibility: function.vis, ident: function.sig.ident });
-                }
-            }
-            Ok(other) => {
-                let error = Diagnostic::new(positions.of(&other), "only functions are kernels")
-                    .label("not a function")
-                    .help("move it out of the kernel text");
-                reporter.report(error);
-            }
-            Err(errors) => {
-                for error in errors {
-                    reporter.report(Diagnostic::new(positions.token(error.span()), format!("syntax error: {error}")));
-                }
-            }
+    let items: Vec<_> = items(tokens).into_iter().filter_map(|item| function(item, positions, reporter)).collect();
+    let (helpers, kernels): (Vec<_>, Vec<_>) = items.into_iter().partition(is_helper);
+    let mut known = Helpers::default();
+    let words = words();
+    for helper in &helpers {
+        let ident = &helper.sig.ident;
+        if words.iter().any(|word| ident == word) {
+            let error = Diagnostic::new(positions.of(ident), format!("`{ident}` is a word of the language"));
+            reporter.report(error.label("the name of a helper").help("give the helper another name"));
         }
+        known.add(helper, positions, reporter);
+    }
+    let mut functions: Vec<Function> = Vec::new();
+    for function in kernels {
+        if let Ok((kernel, warnings)) = lower_kernel(&function, positions, source, reporter, &known) {
+            let allowed = function.attrs.into_iter().filter(|a| a.path().is_ident("allow")).collect();
+            functions.push(Function { kernel, warnings, allowed, visibility: function.vis, ident: function.sig.ident });
+        }
+    }
+    known.check_names(functions.iter().map(|f| &f.kernel), reporter);
+    // What is wrong in a helper is told once, with the first kernel that calls it.
+    let mut told: Vec<Diagnostic> = Vec::new();
+    for function in &mut functions {
+        function.warnings.retain(|warning| !told.contains(warning));
+        told.extend(function.warnings.iter().cloned());
+    }
+    if let Some(first) = functions.first_mut() {
+        first.warnings.extend(known.unused());
     }
     functions
 }
 
-/// What a function returns that can be no kernel: it neither names what a program works on nor writes a tensor.
-fn helper_result(function: &syn::ItemFn) -> Option<&syn::Type> {
-    let syn::ReturnType::Type(_, ty) = &function.sig.output else { return None };
-    let mentions = |name: &str| super::kernel::identifiers(function.block.to_token_stream()).contains(name);
-    (!mentions("program") && !mentions("store")).then_some(ty)
+/// Whether a function is a helper: it gives something, and does not begin as a kernel does.
+fn is_helper(function: &syn::ItemFn) -> bool {
+    let returns = matches!(function.sig.output, syn::ReturnType::Type(..));
+    returns && !identifiers(function.block.to_token_stream()).contains("program")
+}
+
+/// The function that an item is; reports what it is otherwise.
+fn function(item: TokenStream, positions: &Positions, reporter: &Reporter) -> Option<syn::ItemFn> {
+    match syn::parse2::<Item>(dimension::wrap(item)) {
+        Ok(Item::Fn(function)) => return Some(function),
+        Ok(other) => {
+            let error = Diagnostic::new(positions.of(&other), "only functions are kernels")
+                .label("not a function")
+                .help("move it out of the kernel text");
+            reporter.report(error);
+        }
+        Err(errors) => {
+            for error in errors {
+                reporter.report(Diagnostic::new(positions.token(error.span()), format!("syntax error: {error}")));
+            }
+        }
+    }
+    None
 }
 
 /// Splits tokens after each item, that is after `{ ... }` and after `;`, so that a syntax error spoils one item only.

@@ -6,7 +6,8 @@ use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ItemFn;
 
-use super::diagnostic::{Checked, Diagnostic, Reporter};
+use super::diagnostic::{Call, Checked, Diagnostic, Reporter};
+use super::helper::{Frame, Helpers};
 use super::operand::Operand;
 use super::position::Positions;
 use super::scope::{Meaning, Origin, Scopes, Variable};
@@ -17,6 +18,7 @@ use crate::ir::{Builder, Kernel, Op, ParamId, ParamKind, SourceText, Span, Value
 pub(super) struct Lowering<'a> {
     pub(super) positions: &'a Positions,
     pub(super) reporter: &'a Reporter,
+    pub(super) helpers: &'a Helpers,
     pub(super) builder: Builder,
     pub(super) scopes: Scopes,
     /// Parameters that the body mentions.
@@ -25,6 +27,8 @@ pub(super) struct Lowering<'a> {
     pub(super) stored: BTreeSet<ParamId>,
     /// Whether `program` has been seen.
     pub(super) has_program: bool,
+    /// The calls of helpers in progress, the outermost first.
+    pub(super) frames: Vec<Frame>,
 }
 
 /// Lowers a function; the kernel it gives is verified, and comes with the warnings on it.
@@ -33,6 +37,7 @@ pub(super) fn lower_kernel(
     positions: &Positions,
     source: &SourceText,
     reporter: &Reporter,
+    helpers: &Helpers,
 ) -> Checked<(Kernel, Vec<Diagnostic>)> {
     let errors_before = reporter.count();
     let mut builder = Builder::new(function.sig.ident.to_string());
@@ -44,11 +49,13 @@ pub(super) fn lower_kernel(
     let mut lowering = Lowering {
         positions,
         reporter,
+        helpers,
         builder,
         scopes: Scopes::default(),
         used: BTreeSet::new(),
         stored: BTreeSet::new(),
         has_program: false,
+        frames: Vec::new(),
     };
     lowering.declare_parameters(function);
     lowering.body(&function.block);
@@ -62,7 +69,8 @@ pub(super) fn lower_kernel(
     if let Err(errors) = verify(&kernel) {
         for error in errors {
             let span = if error.span == Span::default() { kernel.name_span } else { error.span };
-            reporter.report(Diagnostic::new(span, error.to_string()));
+            let calls = kernel.calls_to(span).into_iter().map(Call::from).collect();
+            reporter.report(Diagnostic::new(span, error.to_string()).called_by(calls));
         }
     }
     reporter.since(errors_before)?;

@@ -15,6 +15,7 @@
 //! | `operand` | what an expression evaluates to before it is an IR value |
 //! | `statement`, `loops`, `expression` | the body |
 //! | `builtin` | the functions of the language |
+//! | `helper`, `inline` | functions of the user's own: their headers, their calls |
 //! | `elementwise`, `matrix`, `memory` | type rules of arithmetic, of dot and reductions, of loads and stores |
 //! | `suggest` | did you mean |
 //! | `unused` | warnings about what is named and not needed |
@@ -31,6 +32,8 @@ mod dimension;
 mod elementwise;
 mod expression;
 mod file;
+mod helper;
+mod inline;
 mod kernel;
 mod limit;
 mod loops;
@@ -46,7 +49,7 @@ mod suggest;
 mod unused;
 
 pub use builtin::words;
-pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+pub use diagnostic::{Call, Diagnostic, Diagnostics, Severity};
 pub use file::{Function, Parsed, parse, parse_macro, parse_with_warnings};
 pub use position::Embedded;
 pub use render::{Style, render};

@@ -37,6 +37,11 @@ fn render_one(diagnostic: &Diagnostic, source: &SourceText, renderer: &Renderer)
     let mut group: Group<'_> = if source.text.get(start..end).is_some() {
         let annotation = AnnotationKind::Primary.span(start..end).label(&diagnostic.label);
         let mut snippet = Snippet::source(&*source.text).line_start(source.first_line.max(1) as usize).annotation(annotation);
+        for call in &diagnostic.calls {
+            let place = call.span.start as usize..call.span.end as usize;
+            let label = format!("in this call of `{}`", call.name);
+            snippet = snippet.annotation(AnnotationKind::Context.span(place).label(label));
+        }
         if !source.name.is_empty() {
             snippet = snippet.path(&source.name);
         }

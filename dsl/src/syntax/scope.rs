@@ -26,6 +26,8 @@ pub(super) enum Meaning {
 pub(super) enum Origin {
     /// A parameter of the kernel.
     Param,
+    /// A parameter of a helper.
+    Argument,
     /// `let`
     Let,
     /// `let mut`
@@ -71,6 +73,16 @@ impl Scopes {
     /// Closes the innermost scope.
     pub(super) fn close(&mut self) {
         self.open.pop();
+    }
+
+    /// Hides every name, for the body of a helper; gives what [`Scopes::leave`] takes.
+    pub(super) fn enter(&mut self) -> Vec<HashMap<String, VariableId>> {
+        std::mem::take(&mut self.open)
+    }
+
+    /// Shows the names again that were visible before the body of a helper.
+    pub(super) fn leave(&mut self, outside: Vec<HashMap<String, VariableId>>) {
+        self.open = outside;
     }
 
     /// Declares a variable in the innermost scope; it hides others of its name.
@@ -184,6 +196,9 @@ fn declared(pattern: &Pat, hidden: &mut BTreeSet<String>) {
 }
 
 fn target(left: &Expr, hidden: &BTreeSet<String>, names: &mut BTreeSet<String>) {
+    if let Expr::Tuple(tuple) = left {
+        tuple.elems.iter().for_each(|left| target(left, hidden, names));
+    }
     if let Expr::Path(path) = left
         && let Some(name) = path.path.get_ident().map(ToString::to_string)
         && !hidden.contains(&name)

@@ -36,7 +36,11 @@ impl Lowering<'_> {
     }
 
     pub(super) fn block(&mut self, block: &Block) {
-        for statement in &block.stmts {
+        self.statements(&block.stmts);
+    }
+
+    pub(super) fn statements(&mut self, statements: &[Stmt]) {
+        for statement in statements {
             // Errors are on the list; the statements after are checked all the same.
             let _reported = self.statement(statement);
         }
@@ -45,6 +49,10 @@ impl Lowering<'_> {
     fn statement(&mut self, statement: &Stmt) -> Checked<()> {
         match statement {
             Stmt::Local(local) => self.local(local),
+            Stmt::Expr(Expr::Assign(assign), _) if matches!(&*assign.left, Expr::Tuple(_)) => {
+                let Expr::Tuple(targets) = &*assign.left else { unreachable!("just seen") };
+                self.assign_several(targets, &assign.right)
+            }
             Stmt::Expr(Expr::Assign(assign), _) => {
                 let value = self.expression(&assign.right);
                 self.assign(&assign.left, value)
@@ -67,6 +75,10 @@ impl Lowering<'_> {
             }
             Stmt::Expr(Expr::ForLoop(inner), _) => self.for_loop(inner),
             Stmt::Expr(expr, _) => match call_of(expr, "store") {
+                Some(call) if self.in_helper() => {
+                    let error = Diagnostic::new(self.positions.of(call), "a helper stores nothing").label("a `store`");
+                    Err(self.reporter.report(error.help("give the tile back, and store it in the kernel")))
+                }
                 Some(call) => self.store(call),
                 None => {
                     if matches!(expr, Expr::Call(_) | Expr::Path(_) | Expr::Lit(_) | Expr::MethodCall(_) | Expr::Binary(_)) {
@@ -130,7 +142,8 @@ impl Lowering<'_> {
             return self.program(&local.pat, call);
         }
         match (&local.pat, &*init.expr) {
-            (Pat::Tuple(names), Expr::Tuple(values)) => self.several(names, values),
+            (Pat::Tuple(names), Expr::Tuple(_)) => self.several(names, &init.expr),
+            (Pat::Tuple(names), value) if self.called_helper(value).is_some() => self.several(names, value),
             (pattern, value) => {
                 let ident = self.variable(pattern)?;
                 let value = self.expression(value)?;
@@ -141,13 +154,24 @@ impl Lowering<'_> {
         }
     }
 
-    /// `let (a, mut b) = (x, y);`: all values are computed before a name is bound.
-    fn several(&mut self, names: &PatTuple, values: &ExprTuple) -> Checked<()> {
-        let (bound, given) = (names.elems.len(), values.elems.len());
+    /// How many values an expression gives.
+    fn count(&self, value: &Expr) -> usize {
+        match (value, self.called_helper(value)) {
+            (Expr::Tuple(values), _) => values.elems.len(),
+            (_, Some(helper)) => self.helpers.get(helper).results.len(),
+            (_, None) => 1,
+        }
+    }
+
+    /// `let (a, mut b) = (x, y);`, `let (a, b) = helper(x);`: all values are computed before a name is bound.
+    fn several(&mut self, names: &PatTuple, value: &Expr) -> Checked<()> {
+        let (bound, given) = (names.elems.len(), self.count(value));
         if bound != given {
             let error = Diagnostic::new(self.positions.of(names), format!("{bound} names are bound to {given} values"))
                 .label(format!("expected {given}"))
                 .help("give each value a name: `let (x, y) = (.., ..);`");
+            // Its own errors are worth telling, and names in it count as used.
+            let _reported = self.values(value);
             return Err(self.reporter.report(error));
         }
         let mut idents = Vec::new();
@@ -159,14 +183,28 @@ impl Lowering<'_> {
             }
             idents.push(ident);
         }
-        // All values are checked even if one has an error.
-        let values: Vec<_> = values.elems.iter().map(|value| self.expression(value)).collect();
-        let operands = idents.iter().zip(values).map(|(ident, value)| self.bound(ident, value?));
+        let values = self.values(value)?;
+        let operands = idents.iter().zip(values).map(|(ident, value)| self.bound(ident, value));
         let operands = operands.collect::<Vec<_>>().into_iter().collect::<Checked<Vec<_>>>()?;
         for (ident, operand) in idents.into_iter().zip(operands) {
             self.declare(ident, operand);
         }
         Ok(())
+    }
+
+    /// `(a, b) = (x, y);`, `(a, b) = helper(x);`: all values are computed before a variable is assigned.
+    fn assign_several(&mut self, targets: &ExprTuple, value: &Expr) -> Checked<()> {
+        let (assigned, given) = (targets.elems.len(), self.count(value));
+        let values = self.values(value);
+        if assigned != given {
+            let error = Diagnostic::new(self.positions.of(targets), format!("{assigned} variables are assigned {given} values"))
+                .label(format!("expected {given}"))
+                .help("assign each value: `(x, y) = (.., ..);`");
+            return Err(self.reporter.report(error));
+        }
+        let values = values?;
+        let results: Vec<_> = targets.elems.iter().zip(values).map(|(target, value)| self.assign(target, Ok(value))).collect();
+        results.into_iter().collect()
     }
 
     /// What a variable of this pattern holds.
@@ -219,7 +257,7 @@ impl Lowering<'_> {
     }
 
     /// The value of a mutable variable: a literal becomes an f32, an index if it is integral.
-    fn materialize(&mut self, value: Located) -> Checked<ValueId> {
+    pub(super) fn materialize(&mut self, value: Located) -> Checked<ValueId> {
         let span = value.span;
         match value.operand {
             Operand::Value(v) if matches!(self.builder.kernel.ty(v), Type::Coord(_)) => {
@@ -256,6 +294,7 @@ impl Lowering<'_> {
                 Meaning::Operand(Operand::Tensor(_)) => Some(("is a tensor", format!("write `store({name}, [...], value);`"))),
                 _ => Some(("is a parameter", format!("copy it first: `let mut {name}_now = {name};`"))),
             },
+            Origin::Argument => Some(("is a parameter", format!("declare it with `mut {name}: ..`"))),
             Origin::Coordinate => Some(("is the coordinate of a tile", "it advances by itself; use another name".into())),
             Origin::Position => Some(("is the index of a loop", "it advances by itself; use another name".into())),
         };

@@ -2,14 +2,14 @@
 //! store depends on, sizes and element types that no parameter has. (An unused parameter, and an output that nothing is stored to,
 //! are errors.) A name that starts with `_` is never warned of.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quote::ToTokens;
 use syn::{GenericParam, ItemFn};
 
 use super::diagnostic::{Diagnostic, Severity};
 use super::kernel::{Lowering, identifiers};
-use super::scope::Origin;
+use super::scope::{Origin, VariableId};
 use crate::ir::{Kernel, Op, ValueDef, ValueId};
 
 /// The values that what is stored depends on.
@@ -50,12 +50,19 @@ impl Lowering<'_> {
     pub(super) fn unused(&self, function: &ItemFn) -> Vec<Diagnostic> {
         let live = live(&self.builder.kernel);
         let mut found = Vec::new();
+        // A variable of a helper is one in each call.
+        let mut places: BTreeMap<(u32, u32, &str), Vec<VariableId>> = BTreeMap::new();
         for (id, variable) in self.scopes.all() {
+            places.entry((variable.span.start, variable.span.end, &variable.name)).or_default().push(id);
+        }
+        for ids in places.values() {
+            let id = ids[0];
+            let variable = self.scopes.get(id);
             let name = &variable.name;
             if variable.origin == Origin::Param || name.starts_with('_') {
                 continue;
             }
-            if !self.scopes.is_read(id) {
+            if !ids.iter().any(|&id| self.scopes.is_read(id)) {
                 let hidden = self.scopes.hides(id).map(|hidden| self.scopes.get(hidden));
                 let help = match hidden {
                     Some(_) => format!(
@@ -65,7 +72,9 @@ impl Lowering<'_> {
                 };
                 let warning = Diagnostic::new(variable.span, format!("`{name}` is never used")).label("nothing reads it");
                 found.push(warning.help(help));
-            } else if variable.origin == Origin::LetMut && self.scopes.held(id).iter().all(|value| !live.contains(value)) {
+            } else if variable.origin == Origin::LetMut
+                && ids.iter().all(|&id| self.scopes.held(id).iter().all(|value| !live.contains(value)))
+            {
                 let warning = Diagnostic::new(variable.span, format!("`{name}` has no effect"))
                     .label("nothing that is stored depends on it");
                 found.push(warning.help("store what is made of it, or remove it"));

@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use flashtile_codegen::{Arch, Facts, Instance};
 use flashtile_dsl::analysis::hints::Hint;
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SizeKind, SourceText};
-use flashtile_dsl::syntax::{self, Diagnostic, Diagnostics, Style};
+use flashtile_dsl::syntax::{self, Call, Diagnostic, Diagnostics, Style};
 use serde_json::{Value, json};
 
 use crate::output::Output;
@@ -55,7 +55,17 @@ pub fn diagnostic_json(source: &SourceText, diagnostic: &Diagnostic) -> Value {
         "message": diagnostic.message,
         "label": diagnostic.label,
         "help": diagnostic.help,
+        "calls": calls_json(source, &diagnostic.calls),
     })
+}
+
+/// The calls of helpers that lead to a place, as JSON.
+fn calls_json(source: &SourceText, calls: &[Call]) -> Value {
+    let one = |call: &Call| {
+        let (line, column) = source.line_column(call.span).unzip();
+        json!({ "helper": call.name, "line": line, "column": column })
+    };
+    calls.iter().map(one).collect()
 }
 
 /// Hints as JSON: what is lost, where, why, and what to write instead.
@@ -69,6 +79,7 @@ pub fn json(kernel: &Kernel, hints: &[Hint]) -> Value {
             "message": hint.message(),
             "because": hint.because,
             "instead": hint.instead,
+            "calls": calls_json(&kernel.source, &hint.calls),
         })
     };
     hints.iter().map(one).collect()

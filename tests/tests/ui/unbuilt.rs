@@ -2,10 +2,6 @@
 use flashtile::flash_kernel;
 
 flash_kernel! {
-    fn double(x: f32) -> f32 {
-        x * 2.0
-    }
-
     pub fn quotient<T: Element>(x: &Tensor<T, (M, H / G)>, y: &mut Tensor<T, (M, 64)>) {
         let i = program(tiles(M));
         store(y, [i, ..], load(x, [i, ..]));

@@ -4,6 +4,14 @@
 use flashtile::flash_kernel;
 
 flash_kernel! {
+    fn seen(s: Tile, kept: Tile, unread: Tile) -> Tile {
+        exp(mask(s, kept > 0))
+    }
+
+    fn uncalled(x: Tile) -> Tile {
+        x
+    }
+
     pub fn lost_sum<T: Element, const D: usize, const C: usize>(
         q: &Tensor<T, (M, D)>,
         k: &Tensor<T, (N, D)>,
@@ -32,7 +40,7 @@ flash_kernel! {
         let mut acc = zeros((i, D));
         for j in tiles(N) {
             let k_j = load(k, [j, ..]);
-            let p = exp(mask(dot(load(q, [i, ..]), k_j.t()), pos(i) < load(kept, [b, j])));
+            let p = seen(dot(load(q, [i, ..]), k_j.t()), load(kept, [b, j]), 1.0);
             acc += dot(p.to::<T>(), k_j);
         }
         store(o, [b, i, ..], acc);
