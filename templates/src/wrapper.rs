@@ -147,6 +147,8 @@ pub enum Wrapper {
     LoadQuad,
     /// 8-byte loads of a fragment of one-byte elements.
     LoadBytes,
+    /// The same of truth values, as bits.
+    LoadBits,
     /// 16-byte stores of a fragment.
     StoreQuad {
         /// Packing wrapper.
@@ -163,6 +165,7 @@ struct WrapperContext {
     pack: &'static str,
     pair_convert: bool,
     fp8: bool,
+    bits: bool,
     name: String,
     n: u32,
     a_shared: bool,
@@ -283,7 +286,14 @@ impl Wrapper {
             Wrapper::WidenPair => "device/widen_pair",
             Wrapper::Part => "device/part",
             Wrapper::LoadQuad => "device/load_quad",
-            Wrapper::LoadBytes => "device/load_bytes",
+            Wrapper::LoadBytes => {
+                context.bits = false;
+                "device/load_bytes"
+            }
+            Wrapper::LoadBits => {
+                context.bits = true;
+                "device/load_bytes"
+            }
             Wrapper::StoreQuad { pack } => {
                 context.pack = pack;
                 "device/store_quad"

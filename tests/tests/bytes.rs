@@ -3,9 +3,11 @@
 
 use flashtile::toolchain::Toolchain;
 use flashtile::{AnyTensor, Arch, Argument, Device, Elem, Kernel, LaunchOptions};
-use flashtile_codegen::{Facts, Instance, TensorOp, hints, space, wide_tensors};
+use flashtile_codegen::plan::{PlanFile, verify};
+use flashtile_codegen::{Facts, Instance, Schedule, TensorOp, hints, plans, space, wide_tensors};
 use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::SourceText;
+use flashtile_tests::planted::says;
 
 fn kernel(text: &str) -> Kernel {
     let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
@@ -49,6 +51,29 @@ fn a_mask_leaves_the_alignment_of_other_tensors_alone() {
     };
     assert_eq!(wide("boolean_mask"), ["q", "k", "v", "o"]);
     assert_eq!(wide("int8_keys"), ["q", "k", "v", "o"]);
+}
+
+#[test]
+fn truth_values_are_bits_that_a_load_alone_writes() {
+    let (instance, arch) = (instance("boolean_mask"), Arch::named("sm_80").expect("in the table"));
+    let schedule = Schedule::default();
+    let own = plans(&instance, &schedule, arch).expect("is legal");
+    let text = PlanFile::text(&instance, &schedule, arch, &own);
+    assert!(text.contains(": accumulator bits 1 x 8"), "{text}");
+    let back = PlanFile::read(&text, Some(&instance.kernel.source)).expect("reads");
+    assert_eq!(back.plans[0].to_string(), own[0].to_string());
+    // A word of 32 bits for each of two rows, where a number for each score would take 32 words.
+    let bits = own[0].variables.iter().find(|v| v.bits).expect("of the mask");
+    assert_eq!(bits.registers(), 2);
+    let name = &bits.name;
+    for (from, to) in
+        [("load keep: bool".to_owned(), "load keep: u8".into()), (format!("{name}: accumulator"), format!("{name}: row"))]
+    {
+        let changed = text.replace(&from, &to);
+        assert_ne!(changed, text);
+        let changed = PlanFile::read(&changed, Some(&instance.kernel.source)).expect("reads");
+        says(&verify(&changed.plans[0]), "has bits, which a load of a matrix of truth values alone writes");
+    }
 }
 
 /// The output of a kernel, its last parameter, of f32, on the CPU device and on the emulator.

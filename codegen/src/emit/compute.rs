@@ -7,14 +7,15 @@ use super::expression::Domain;
 use super::file::c_type;
 use super::writer::{Writer, parenthesized};
 use crate::error::Error;
-use crate::plan::{Computed, GlobalTile, Input, InputSource, Parts, Shared};
+use crate::plan::{Cast, Computed, Expr, GlobalTile, Input, InputSource, Parts, Shared};
 
 impl Writer<'_> {
     pub(super) fn compute(&mut self, to: &[Computed], inputs: &[Input], shared: &[Shared]) -> Result<String, Error> {
         let parts = Parts::of(self.plan(), to, inputs);
         let vectors = self.e.instance.alignment() == 16;
         self.wrappers.extend([Wrapper::Tile, Wrapper::SharedAccess, Wrapper::Widen, Wrapper::WidenPair, Wrapper::Part]);
-        let inputs = inputs.iter().map(|i| self.part_input(i, vectors, parts.width)).collect();
+        let values: Vec<&Expr> = to.iter().map(|t| &t.value).chain(shared.iter().map(|s| &s.value)).collect();
+        let inputs = inputs.iter().map(|i| self.part_input(i, &values, vectors, parts.width)).collect();
         let shared = shared
             .iter()
             .map(|s| {
@@ -53,28 +54,31 @@ impl Writer<'_> {
         })
     }
 
-    fn part_input(&mut self, input: &Input, vectors: bool, width: u32) -> PartInput {
+    fn part_input(&mut self, input: &Input, values: &[&Expr], vectors: bool, width: u32) -> PartInput {
         let mut part = PartInput { name: input.name.clone(), width, ..PartInput::default() };
         match &input.from {
             InputSource::Tile(tile, slot) => {
                 let t = self.plan().tiles[*tile].clone();
                 part.kind = "tile".into();
                 part.elem = c_type(t.elem).into();
-                part.r#type = computed_type(t.elem).into();
+                part.r#type = computed_type(t.elem, &input.name, values).into();
                 part.from = self.slot_address(*tile, *slot);
                 (part.pitch, part.swizzle) = (t.pitch, t.swizzle());
             }
             InputSource::Matrix(from) => {
                 part.kind = "matrix".into();
                 part.vectors = vectors;
+                part.r#type = computed_type(from.elem, &input.name, values).into();
                 self.part_origin(&mut part, from);
             }
             InputSource::Row(from) => {
                 part.kind = "row".into();
+                part.r#type = computed_type(from.elem, &input.name, &[]).into();
                 self.part_origin(&mut part, from);
             }
             InputSource::Column(from) => {
                 part.kind = "column".into();
+                part.r#type = computed_type(from.elem, &input.name, &[]).into();
                 self.part_origin(&mut part, from);
             }
         }
@@ -82,7 +86,6 @@ impl Writer<'_> {
     }
 
     fn part_origin(&mut self, part: &mut PartInput, from: &GlobalTile) {
-        part.r#type = computed_type(from.elem).into();
         self.wrappers.insert(Wrapper::Integer);
         part.from = parenthesized(&self.uniform(&from.origin));
         part.stride = self.uniform(&from.row_stride);
@@ -107,7 +110,17 @@ impl Writer<'_> {
     }
 }
 
-/// What elements of a tile are computed with.
-fn computed_type(elem: Elem) -> &'static str {
-    if elem.is_float() { "float" } else { "int" }
+/// What elements of an input are computed with. A byte that all `values` convert to a float is one from the beginning, which
+/// takes fewer instructions.
+fn computed_type(elem: Elem, name: &str, values: &[&Expr]) -> &'static str {
+    let of_input = |e: &Expr| matches!(e, Expr::Element(element, _) if element == name);
+    let (mut uses, mut conversions) = (0, 0);
+    for value in values {
+        value.visit(&mut |e| {
+            uses += usize::from(of_input(e));
+            conversions += usize::from(matches!(e, Expr::Cast(Cast::Float, x) if of_input(x)));
+        });
+    }
+    let converted = elem.is_narrow() && uses > 0 && uses == conversions;
+    if elem.is_float() || converted { "float" } else { "int" }
 }

@@ -52,7 +52,8 @@ impl Writer<'_> {
         let function = match elem.bytes() {
             _ if v.storage != Storage::Fragment(Shape::Accumulator) => None,
             Some(2) if self.e.instance.alignment() == 16 => Some(("load_fragment", Wrapper::LoadQuad)),
-            // It asks itself whether rows are aligned.
+            // They ask themselves whether rows are aligned.
+            Some(1) if v.bits => Some(("load_bytes", Wrapper::LoadBits)),
             Some(1) => Some(("load_bytes", Wrapper::LoadBytes)),
             _ => None,
         };

@@ -136,6 +136,10 @@ impl Writer<'_> {
             Storage::Fragment(Shape::Uniform) => (if v.integer { "int" } else { "float" }, String::new()),
             Storage::Fragment(Shape::Row) => ("float", format!("[{}][2]", v.m_tiles)),
             Storage::Fragment(Shape::Column) => ("float", format!("[{}][2]", v.n_tiles)),
+            Storage::Fragment(Shape::Accumulator) if v.bits => {
+                let r#type = format!("Bits<{}, {}>", v.m_tiles, v.n_tiles);
+                return self.render(&Declare { r#type, name: v.name.clone(), extents: String::new() });
+            }
             Storage::Fragment(Shape::Accumulator) => ("float", format!("[{}][{}][4]", v.m_tiles, v.n_tiles)),
             Storage::Packed => ("u32", format!("[{}][{}][2]", v.m_tiles, v.n_tiles)),
             Storage::Flag => ("bool", String::new()),

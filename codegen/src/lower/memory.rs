@@ -97,6 +97,9 @@ impl Lowering<'_> {
             return Err(self.unsupported(result, "a tile whose columns are not contiguous in memory"));
         }
         let to = self.destination(result);
+        if dims.len() == 2 && from.elem == Elem::Bool && !self.forced.contains_key(&result) {
+            self.plan.variables[to].bits = true;
+        }
         self.push(StmtOp::Load { to, from });
         self.homes.insert(result, Home::Variable(to));
         Ok(())

@@ -249,7 +249,7 @@ impl Lowering<'_> {
             };
             self.uneven = Some(Error::Uneven { name: name.clone(), rows, warps, knobs });
         }
-        self.plan.variables.push(Variable { name, storage: Storage::Fragment(shape), m_tiles, n_tiles, integer });
+        self.plan.variables.push(Variable { name, storage: Storage::Fragment(shape), m_tiles, n_tiles, integer, bits: false });
         self.plan.variables.len() - 1
     }
 

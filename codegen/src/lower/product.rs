@@ -151,7 +151,7 @@ impl Lowering<'_> {
         let (_, m_tiles, n_tiles) = self.shape(&dims);
         let base = self.kernel.values[result].name.clone().unwrap_or_else(|| "operand".into());
         let name = self.unique(&format!("{base}_packed"));
-        self.plan.variables.push(Variable { name, storage: Storage::Packed, m_tiles, n_tiles, integer: true });
+        self.plan.variables.push(Variable { name, storage: Storage::Packed, m_tiles, n_tiles, integer: true, bits: false });
         let to = self.plan.variables.len() - 1;
         self.push(StmtOp::Pack { to, elem, value });
         self.homes.insert(result, Home::Variable(to));
@@ -164,7 +164,7 @@ impl Lowering<'_> {
         let (m_tiles, n_tiles) = (t.rows / (16 * self.schedule.warps), t.columns / 8);
         let name = t.name.trim_end_matches("_tile").to_owned();
         let name = self.unique(&format!("{name}_fragments"));
-        self.plan.variables.push(Variable { name, storage: Storage::Packed, m_tiles, n_tiles, integer: true });
+        self.plan.variables.push(Variable { name, storage: Storage::Packed, m_tiles, n_tiles, integer: true, bits: false });
         let to = self.plan.variables.len() - 1;
         self.push(StmtOp::LoadFragments { to, tile, slot: Slot::Only });
         self.fragments_of.insert(tile, to);

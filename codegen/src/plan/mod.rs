@@ -168,6 +168,9 @@ pub struct Variable {
     pub n_tiles: u32,
     /// Element type of a uniform: float or int.
     pub integer: bool,
+    /// Whether it is an accumulator fragment of truth values, which has one bit for each. Only a
+    /// load writes it.
+    pub bits: bool,
 }
 
 impl Variable {
@@ -177,6 +180,7 @@ impl Variable {
             Storage::Fragment(Shape::Uniform) => 1,
             Storage::Fragment(Shape::Row) => 2 * self.m_tiles,
             Storage::Fragment(Shape::Column) => 2 * self.n_tiles,
+            Storage::Fragment(Shape::Accumulator) if self.bits => 2 * self.m_tiles * self.n_tiles.div_ceil(16),
             Storage::Fragment(Shape::Accumulator) => 4 * self.m_tiles * self.n_tiles,
             Storage::Packed => 2 * self.m_tiles * self.n_tiles,
             Storage::Flag => 0,

@@ -182,13 +182,14 @@ impl<'a> Reader<'a> {
         } else {
             Storage::Fragment(c.one_of(&SHAPES)?)
         };
-        let integer = c.takes_word("int") || storage == Storage::Flag;
+        let bits = c.takes_word("bits");
+        let integer = bits || c.takes_word("int") || storage == Storage::Flag;
         let (m_tiles, n_tiles) = extents(c)?;
         if let Storage::Fragment(shape) = storage {
             self.elements.insert(name.clone(), shape);
         }
         self.is_new(&name)?;
-        self.plan.variables.push(Variable { name, storage, m_tiles, n_tiles, integer });
+        self.plan.variables.push(Variable { name, storage, m_tiles, n_tiles, integer, bits });
         Ok(())
     }
 

@@ -101,8 +101,13 @@ impl Writer<'_> {
                 Storage::Packed => "packed",
                 Storage::Flag => "flag",
             };
-            let integer = if v.integer && v.storage != Storage::Flag { " int" } else { "" };
-            self.put(&format!("var {}: {kind}{integer} {} x {}", v.name, v.m_tiles, v.n_tiles));
+            let holds = match v.storage {
+                _ if v.bits => " bits",
+                Storage::Flag => "",
+                _ if v.integer => " int",
+                _ => "",
+            };
+            self.put(&format!("var {}: {kind}{holds} {} x {}", v.name, v.m_tiles, v.n_tiles));
         }
         for l in &plan.loops {
             let walk = if l.walk == Walk::Ascending { "ascending" } else { "descending" };

@@ -201,8 +201,20 @@ impl Check<'_> {
         exist
     }
 
+    /// Bits are written by a load of truth values alone, and read by expressions alone.
+    fn bits(&mut self, op: &StmtOp) {
+        let loads = matches!(op, StmtOp::Load { from, .. } if from.elem == Elem::Bool);
+        for v in op.variables() {
+            let v = &self.plan.variables[v];
+            if v.bits && !(loads && v.storage == Storage::Fragment(Shape::Accumulator)) {
+                self.fault(format!("{} has bits, which a load of a matrix of truth values alone writes", v.name));
+            }
+        }
+    }
+
     fn statement(&mut self, op: &StmtOp) {
         let plan = self.plan;
+        self.bits(op);
         match op {
             StmtOp::Let { value, .. } => self.uniform(value),
             StmtOp::Map { to, value } => {
