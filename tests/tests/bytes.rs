@@ -76,6 +76,20 @@ fn truth_values_are_bits_that_a_load_alone_writes() {
     }
 }
 
+#[test]
+fn bits_are_loaded_while_products_run() {
+    let (instance, arch) = (instance("boolean_mask"), Arch::named("sm_90a").expect("in the table"));
+    for max in ["exact", "optimistic"] {
+        let schedule = format!("block_m=128,block_n=64,warps=8,tensor_op=wgmma,copy=tma,overlap=on,running_max={max}");
+        let text = plans(&instance, &schedule.parse().expect("a schedule"), arch).expect("is legal")[0].to_string();
+        let (_, consumers) = text.split_once("role consumers").expect("a role");
+        let (_, step) = consumers.split_once("loop j from 1").expect("the steps behind the first");
+        let place = |what: &str| step.find(what).unwrap_or_else(|| panic!("no `{what}` in {step}"));
+        let (issued, loaded, waited) = (place("s = dot("), place("= load keep"), place("wait s"));
+        assert!(issued < loaded && loaded < waited, "{step}");
+    }
+}
+
 /// The output of a kernel, its last parameter, of f32, on the CPU device and on the emulator.
 fn outputs(text: &str, inputs: &[(Elem, &[usize], Vec<u8>)], output: &[usize]) -> Vec<(String, Vec<f32>)> {
     let kernel = kernel(text);

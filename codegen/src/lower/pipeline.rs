@@ -11,12 +11,13 @@
 //!
 //! ```text
 //! step 0:     acquire K; lead; settle; release K; middle
-//! step j > 0: acquire K j; lead j; acquire V j-1; tail j-1; settle lead; release K
+//! step j > 0: acquire K j; lead j; acquire V j-1; tail j-1; loads j; settle lead; release K
 //!             early middle j; settle tail; release V; late middle j
 //! end:        acquire V; tail; settle; release V
 //! ```
 //!
-//! *Late* is what conflicts with the tail in flight, such as a rescale of its accumulator or the packing of its operand, and
+//! *Loads* are those of the middle that take few registers, such as the bits of a mask or a number for each key. *Late* is
+//! what conflicts with the tail in flight, such as a rescale of its accumulator or the packing of its operand, and
 //! what depends on that. With `running_max=optimistic` the operand is packed early, so it has two sets of registers in turn,
 //! and the loop makes two steps at a time.
 //!
@@ -327,6 +328,7 @@ impl Lowering<'_> {
         let mut tail = parts.tail;
         retime(&mut tail, before);
         let (early, late) = self.split_around(&tail, parts.middle);
+        let (loads, early) = self.loads_ahead(&parts.lead, early);
         let mut body: Vec<Stmt> = Vec::new();
         body.extend(ahead.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: Slot::Of(now) })));
         body.extend(turn(self, PingPong::Products).then(|| plain(StmtOp::TakeTurn)));
@@ -335,6 +337,7 @@ impl Lowering<'_> {
         body.extend(behind.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: Slot::Of(before) })));
         body.extend(tail);
         body.extend(turn(self, PingPong::Products).then(|| plain(StmtOp::PassTurn)));
+        body.extend(loads);
         body.push(plain(StmtOp::Wait(lead)));
         body.extend(ahead.iter().map(|&tile| plain(StmtOp::Release(tile))));
         body.extend(turn(self, PingPong::Elementwise).then(|| plain(StmtOp::TakeTurn)));
@@ -410,6 +413,37 @@ impl Lowering<'_> {
             }
         }
         (early, late)
+    }
+
+    /// Splits statements into loads that are begun while `lead` is in flight, so that their latency is hidden, with the constants
+    /// that they name, and the rest. Loads of many registers stay where they are: these would be taken for as long as the
+    /// products run.
+    fn loads_ahead(&self, lead: &[Stmt], early: Vec<Stmt>) -> (Vec<Stmt>, Vec<Stmt>) {
+        const REGISTERS: u32 = 16;
+        let all: Vec<Effects> = early.iter().map(|stmt| effects(&self.plan, stmt)).collect();
+        let mut blocked = Effects::default();
+        lead.iter().for_each(|stmt| blocked.join(effects(&self.plan, stmt)));
+        let mut moved = vec![false; early.len()];
+        for (index, stmt) in early.iter().enumerate() {
+            let light = match stmt.op {
+                StmtOp::Load { to, .. } => self.plan.variables[to].registers() <= REGISTERS,
+                StmtOp::Let { .. } => true,
+                _ => false,
+            };
+            moved[index] = light && !all[index].conflicts(&blocked);
+            if !moved[index] {
+                blocked.join(all[index].clone());
+            }
+        }
+        let mut named = Effects::default();
+        for index in (0..early.len()).rev().filter(|&index| moved[index]).collect::<Vec<_>>() {
+            moved[index] = matches!(early[index].op, StmtOp::Load { .. }) || !named.reads.is_disjoint(&all[index].writes);
+            if moved[index] {
+                named.join(all[index].clone());
+            }
+        }
+        let mut moved = moved.into_iter();
+        early.into_iter().partition(|_| moved.next().expect("one for each statement"))
     }
 
     /// Rings of this loop that products read, in order.
