@@ -79,7 +79,12 @@ impl Inputs {
         for (param, input) in kernel.params.values().zip(&self.by_param) {
             let says = match input {
                 Input::Output => continue,
-                Input::Integers(of) => of.text(kernel),
+                Input::Integers(of) => match &param.kind {
+                    ParamKind::Tensor(t) if t.elem.is_narrow() && matches!(of.meaning, Meaning::Number | Meaning::Unknown) => {
+                        format!("any {}", t.elem.name())
+                    }
+                    _ => of.text(kernel),
+                },
                 Input::Floats { scale, positive } => {
                     let times = if *scale == 1.0 { String::new() } else { format!(", times {scale:.3}") };
                     format!("{}{times}", if *positive { "positive" } else { "normal" })

@@ -127,3 +127,17 @@ fn dtype_of(elem: Elem) -> Option<Dtype> {
         Elem::Generic(_) => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_hold_every_element_type() {
+        for elem in Elem::ALL {
+            let dtype = dtype_of(elem).expect("a file can hold it");
+            assert_eq!((elem_of(dtype), Some(dtype.bitsize() / 8)), (Some(elem), elem.bytes()), "{dtype:?}");
+        }
+        assert_eq!((dtype_of(Elem::Generic(0)), elem_of(Dtype::F64)), (None, None));
+    }
+}
