@@ -37,7 +37,8 @@ import sys
 from cells import TABLES, cells, error_of_rows, tensors
 from clock import Clock
 from kernels import Cuda, Kernel
-from peers import PEERS
+from peers import PEERS, VARIANT_PEERS
+from variants import VARIANTS
 
 TOLERANCE = 4.0  # units of rounding, see cells.error_of_rows
 MATMUL = 8192
@@ -51,6 +52,10 @@ def flashtile(options, verb, cell, extra):
     """Calls the command for a cell; its JSON, or None and the reason on standard error."""
     shape = ",".join(f"{name}={size}" for name, size in cell.sizes.items())
     command = [options.flashtile, verb, cell.kernel, "--json", "--dtype", cell.dtype, "--set", f"D={cell.head_dim}"]
+    if verb == "tune" and cell.variant:
+        # Scalars are timed at the values that they have here; without a variant `scale` has its default.
+        further = [text for name, value in VARIANTS[cell.variant].scalars(cell).items() for text in ("--set", f"{name}={value}")]
+        command += further + [text for said in VARIANTS[cell.variant].data for text in ("--data", said)]
     done = subprocess.run([*command, "--shape", shape, *extra], capture_output=True, text=True)
     if done.returncode:
         print(f"{cell.name}: {verb} ended with {done.returncode}: {done.stderr.strip() or done.stdout.strip()}", file=sys.stderr)
@@ -143,7 +148,7 @@ class Contestant:
 def contestants(torch, cuda, cell, data, options):
     """Everything that runs in a cell, and why the rest does not."""
     found, described, absent = {}, {}, {}
-    scalars = {"scale": 1 / math.sqrt(cell.head_dim)}
+    scalars = cell.scalars
     for description in sorted(directory(options.kernels, cell).glob(f"*/{cell.kernel}.json")):
         label = f"flashtile {description.parent.name}"
         try:
@@ -161,6 +166,8 @@ def contestants(torch, cuda, cell, data, options):
             absent[label] = str(reason)
     for name in options.peers:
         try:
+            if cell.variant and name in PEERS and name not in VARIANT_PEERS:
+                raise RuntimeError("this peer is not told of variants here")
             found[name] = Contestant(torch, options.makers[name](torch, cell, data, options), options.window)
         except Exception as reason:  # a peer may fail in any way, and is then not measured
             absent[name] = f"{type(reason).__name__}: {reason}".splitlines()[0][:200]

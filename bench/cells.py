@@ -4,6 +4,8 @@ import dataclasses
 import math
 import random
 
+from variants import VARIANTS, exact_rows
+
 TOKENS = 16384  # B * N of the grid
 WIDTH = 2048  # H * D of the grid
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -22,15 +24,16 @@ class Cell:
     batch: int
     heads: int
     key_heads: int
+    variant: str = ""  # a key of variants.VARIANTS, or none
 
     @property
     def kernel(self):
-        return KERNELS[self.causal]
+        return VARIANTS[self.variant].kernel if self.variant else KERNELS[self.causal]
 
     @property
     def group(self):
         """Cells of one panel of the plot: all but the length."""
-        mask = "causal" if self.causal else "full"
+        mask = self.variant or ("causal" if self.causal else "full")
         return f"{self.table}/{mask}/{self.dtype}/d{self.head_dim}"
 
     @property
@@ -40,11 +43,22 @@ class Cell:
 
     @property
     def sizes(self):
-        return {"B": self.batch, "H": self.heads, "G": self.key_heads, "M": self.length, "N": self.length}
+        sizes = {"B": self.batch, "H": self.heads, "G": self.key_heads, "M": self.length, "N": self.length}
+        if self.variant == "document":
+            del sizes["M"]
+        return sizes
+
+    @property
+    def scalars(self):
+        """Scalars of the kernel."""
+        further = VARIANTS[self.variant].scalars(self) if self.variant else {}
+        return {"scale": 1 / math.sqrt(self.head_dim), **further}
 
     @property
     def flops(self):
-        """4 B H M N D, and half of that for a causal mask."""
+        """4 B H M N D, and half of that for a causal mask. Of a variant those of the scores that are seen."""
+        if self.variant:
+            return 4 * self.heads * self.head_dim * VARIANTS[self.variant].visible(self)
         full = 4 * self.batch * self.heads * self.length * self.length * self.head_dim
         return full / 2 if self.causal else full
 
@@ -79,6 +93,15 @@ def odd(seed):
         yield Cell("odd", number % 3 != 0, "bf16", head_dim, length, batch, heads, key_heads)
 
 
+def variants():
+    """Each variant at two head dims. A bias is as large as all scores of a batch, so that it has no long ones."""
+    for variant in VARIANTS:
+        for head_dim in (64, 128):
+            for length in (4096,) if variant == "bias" else (4096, 8192, 16384):
+                heads = WIDTH // head_dim
+                yield Cell("variants", False, "bf16", head_dim, length, max(1, TOKENS // length), heads, heads, variant)
+
+
 TABLES = {
     "grid": lambda: grid(("bf16", "f16"), (64, 128, 256), LENGTHS),
     "small": lambda: (Cell("small", True, "f16", 64, n, 2, 16, 16) for n in (512, 1024, 2048, 4096, 8192)),
@@ -87,6 +110,7 @@ TABLES = {
     ),
     "ragged": ragged,
     "odd": lambda: odd(2026),
+    "variants": lambda: variants(),
     "dims": lambda: grid(("bf16",), (80, 96, 160, 192), (2048, 8192), "dims"),
 }
 
@@ -111,7 +135,8 @@ def tensors(torch, cell, scores, growth):
     if growth:
         k *= torch.linspace(0.1, growth, cell.length, device="cuda", dtype=dtype)[:, None]
     lse = torch.empty(cell.batch, cell.heads, -(-cell.length // 4) * 4, device="cuda")[..., : cell.length]
-    return {"q": q, "k": k, "v": v, "o": torch.empty_like(q), "lse": lse}
+    further = VARIANTS[cell.variant].tensors(torch, cell) if cell.variant else {}
+    return {"q": q, "k": k, "v": v, "o": torch.empty_like(q), "lse": lse, **further}
 
 
 def error_of_rows(torch, cell, data, rows=64):
@@ -125,7 +150,8 @@ def error_of_rows(torch, cell, data, rows=64):
         scores = q[batch, head, picked].double() @ keys.T / math.sqrt(cell.head_dim)
         if cell.causal:
             scores.masked_fill_(torch.arange(cell.length, device="cuda")[None] > picked[:, None], -math.inf)
-        exact = torch.softmax(scores, -1) @ values
+        weights = exact_rows(torch, cell, data, batch, head, picked, scores) if cell.variant else torch.softmax(scores, -1)
+        exact = weights @ values
         got = o[batch, head, picked].double()
         if got.isnan().any():
             return math.inf

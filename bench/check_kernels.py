@@ -4,10 +4,12 @@
     flashtile inspect attention --emit cubin --json --out DIR > /dev/null
     python3 bench/check_kernels.py DIR/attention.json B=1,H=2,G=2,M=64,N=64,D=64
     python3 bench/check_kernels.py --fields
+    python3 bench/check_kernels.py --variants
 
 Prints a line per launch: its entry, blocks, threads, shared memory, tensor maps and the bytes of its parameters. Needs neither a GPU
 nor PyTorch: it says whether the script and the description that the command writes still fit each other. `--fields` packs one field
-of each kind, scalars of each type among them, and compares the bytes with those that generated code reads.
+of each kind, scalars of each type among them, and compares the bytes with those that generated code reads. `--variants` counts the
+scores that each variant of `variants.py` sees, and compares the number with that which its rate is computed from.
 """
 
 import ctypes
@@ -16,7 +18,9 @@ import pathlib
 import struct
 import sys
 
+from cells import TABLES, Cell
 from kernels import Kernel, Launch
+from variants import VARIANTS, lengths, seen
 
 
 class Tensor:
@@ -95,7 +99,27 @@ def check_fields():
     print("fields", len(packed), "bytes")
 
 
+def check_variants():
+    """The closed form of each variant's visible scores, against its predicate."""
+    for name, variant in VARIANTS.items():
+        for length in (40, 1100):
+            cell = Cell("variants", False, "bf16", 64, length, 2, 2, 2, name)
+            rows, counted = range(length), 0
+            for batch in range(cell.batch):
+                ids = [n for n, run in enumerate(lengths(cell, batch)) for _ in range(run)]
+                counted += sum(bool(seen(cell)(i, j, ids)) for i in rows for j in rows)
+            if counted != variant.visible(cell):
+                sys.exit(f"{name} at {length}: {variant.visible(cell)} scores are said to be seen, {counted} are")
+    names = [cell.name for cell in TABLES["variants"]()]
+    if len(set(names)) != len(names):
+        sys.exit("two cells of the variants have one name")
+    print("variants", len(VARIANTS), "in", len(names), "cells")
+
+
 def main():
+    if sys.argv[1:] == ["--variants"]:
+        check_variants()
+        return
     if sys.argv[1:] == ["--fields"]:
         check_fields()
         return

@@ -2,6 +2,8 @@
 
 import sys
 
+import variants
+
 
 def expanded(cell, data):
     """q, k, v with as many key heads as query heads, for peers without grouped heads."""
@@ -47,16 +49,34 @@ def triton(torch, cell, data, options):
     return triton_attention.attention(torch, q, k, v, cell.causal)
 
 
-def flex_attention(torch, cell, data, options):
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+def flex_attention(backend=None):
+    """FlexAttention; `backend` is its Triton backend, or "FLASH"."""
 
-    compiled = FLEX.setdefault("function", torch.compile(flex_attention))
-    mask = None
-    if cell.causal:
-        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, cell.length, cell.length, device="cuda")
-    q, k, v = data["q"], data["k"], data["v"]
-    grouped = cell.heads != cell.key_heads
-    return lambda: compiled(q, k, v, block_mask=mask, enable_gqa=grouped)
+    def make(torch, cell, data, options):
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        compiled = FLEX.setdefault("function", torch.compile(flex_attention))
+        score, keep = None, (lambda b, h, i, j: i >= j) if cell.causal else None
+        if cell.variant:
+            score, keep = variants.flex(torch, cell, data)
+        per_batch = cell.batch if cell.variant == "document" else None
+        mask = None
+        if keep is not None:
+            mask = create_block_mask(keep, per_batch, None, cell.length, cell.length, device="cuda")
+        q, k, v = data["q"], data["k"], data["v"]
+        asked = {"enable_gqa": cell.heads != cell.key_heads, "block_mask": mask, "score_mod": score}
+        if backend:
+            asked["kernel_options"] = {"BACKEND": backend}
+        if not (cell.variant and variants.VARIANTS[cell.variant].sinks):
+            return lambda: compiled(q, k, v, **asked)
+
+        def with_sinks():
+            o, lse = compiled(q, k, v, return_lse=True, **asked)
+            return o * torch.sigmoid(lse - data["sinks"][:, None])[..., None].to(o.dtype)
+
+        return torch.compile(with_sinks)
+
+    return make
 
 
 FLEX = {}
@@ -65,5 +85,8 @@ PEERS = {
     "FA2": sdpa("FLASH_ATTENTION"),
     "FA3": flash_attention_3,
     "Triton": triton,
-    "Flex": flex_attention,
+    "Flex": flex_attention(),
+    "FlexFlash": flex_attention("FLASH"),
 }
+# Those that know the variants of variants.py.
+VARIANT_PEERS = ("Flex", "FlexFlash")

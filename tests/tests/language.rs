@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use flashtile::kernel::BUILTINS;
 use flashtile::{Argument, Device, Elem, Element as _, Kernel, SourceText, Tensor, f8e4m3};
 use flashtile_dsl::analysis::hints::hints_unbound;
 use flashtile_dsl::ir::{ParamKind, SizeKind};
@@ -16,9 +17,14 @@ fn page() -> String {
 
 /// The blocks of Rust on the page.
 fn blocks() -> Vec<String> {
+    blocks_of(&page())
+}
+
+/// The blocks of Rust in a part of the page.
+fn blocks_of(part: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut open: Option<String> = None;
-    for line in page().lines() {
+    for line in part.lines() {
         match (&mut open, line) {
             (None, "```rust") => open = Some(String::new()),
             (Some(_), "```") => found.extend(open.take()),
@@ -106,25 +112,25 @@ const CASES: &[Case] = &[
         },
     },
     Case {
-        kernel: "causal",
+        kernel: "causal_attention",
         numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 53.0), ("D", 16.0), ("scale", 0.3)],
         output: "o",
         formula: |x, at| attend(x, at, |s, j| (at[2] + x.n("N") >= j + x.n("M")).then_some(s), None),
     },
     Case {
-        kernel: "window",
-        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3), ("width", 5.0)],
+        kernel: "sliding_window",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3), ("window", 5.0)],
         output: "o",
-        formula: |x, at| attend(x, at, |s, j| (at[2] >= j && at[2] - j < x.n("width")).then_some(s), None),
+        formula: |x, at| attend(x, at, |s, j| (at[2] >= j && at[2] - j < x.n("window")).then_some(s), None),
     },
     Case {
-        kernel: "prefix_lm",
+        kernel: "prefix_attention",
         numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3), ("prefix", 11.0)],
         output: "o",
         formula: |x, at| attend(x, at, |s, j| (j < x.n("prefix") || at[2] >= j).then_some(s), None),
     },
     Case {
-        kernel: "alibi",
+        kernel: "alibi_attention",
         numbers: USUAL,
         output: "o",
         formula: |x, at| {
@@ -133,7 +139,7 @@ const CASES: &[Case] = &[
         },
     },
     Case {
-        kernel: "softcap",
+        kernel: "softcap_attention",
         numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.9), ("cap", 1.5)],
         output: "o",
         formula: |x, at| {
@@ -142,13 +148,13 @@ const CASES: &[Case] = &[
         },
     },
     Case {
-        kernel: "sinks",
+        kernel: "sink_attention",
         numbers: USUAL,
         output: "o",
         formula: |x, at| attend(x, at, |s, j| (at[2] >= j).then_some(s), Some(x.at("sinks", &[at[1]]))),
     },
     Case {
-        kernel: "documents",
+        kernel: "document_attention",
         numbers: USUAL,
         output: "o",
         formula: |x, at| {
@@ -173,20 +179,20 @@ const CASES: &[Case] = &[
         },
     },
     Case {
-        kernel: "biased",
-        numbers: &[("B", 2.0), ("H", 4.0), ("M", 37.0), ("N", 21.0), ("D", 16.0), ("scale", 0.3)],
+        kernel: "bias_attention",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 21.0), ("D", 16.0), ("scale", 0.3)],
         output: "o",
         formula: |x, at| attend(x, at, |s, j| Some(s + x.at("bias", &[at[1], at[2], j])), None),
     },
     Case {
-        kernel: "cross",
-        numbers: &[("B", 2.0), ("H", 4.0), ("M", 5.0), ("N", 21.0), ("D", 16.0), ("DV", 24.0), ("scale", 0.3)],
+        kernel: "cross_attention",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 5.0), ("N", 21.0), ("D", 16.0), ("E", 24.0), ("scale", 0.3)],
         output: "o",
         formula: |x, at| attend(x, at, |s, _| Some(s), None),
     },
     Case {
         kernel: "mla_prefill",
-        numbers: &[("B", 2.0), ("H", 4.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("R", 8.0), ("DV", 12.0), ("scale", 0.3)],
+        numbers: &[("B", 2.0), ("H", 4.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("R", 8.0), ("E", 12.0), ("scale", 0.3)],
         output: "o",
         formula: |x, at| {
             let rotated = |j: usize| x.product(("q_rot", &at[..3]), ("k_rot", &[at[0], j]), x.n("R")) * x.numbers["scale"];
@@ -194,7 +200,7 @@ const CASES: &[Case] = &[
         },
     },
     Case {
-        kernel: "sigmoid",
+        kernel: "sigmoid_attention",
         numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3), ("offset", -1.0)],
         output: "o",
         formula: |x, at| {
@@ -205,8 +211,8 @@ const CASES: &[Case] = &[
         },
     },
     Case {
-        kernel: "differential",
-        numbers: &[("B", 2.0), ("H", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("DV", 12.0), ("scale", 0.3), ("lambda", 0.7)],
+        kernel: "differential_attention",
+        numbers: &[("B", 2.0), ("H", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("E", 12.0), ("scale", 0.3), ("lambda", 0.7)],
         output: "o",
         formula: |x, at| {
             let [b, h, i, d] = at[..] else { panic!("an output of four dimensions") };
@@ -239,7 +245,42 @@ const CASES: &[Case] = &[
         },
     },
     Case {
-        kernel: "decode",
+        kernel: "layer_norm",
+        numbers: &[("M", 19.0), ("N", 43.0), ("eps", 0.01)],
+        output: "y",
+        formula: |x, at| {
+            let n = x.n("N");
+            let mean = (0..n).map(|j| x.at("x", &[at[0], j])).sum::<f64>() / n as f64;
+            let variance = (0..n).map(|j| (x.at("x", &[at[0], j]) - mean).powi(2)).sum::<f64>() / n as f64;
+            (x.at("x", at) - mean) / (variance + x.numbers["eps"]).sqrt() * x.at("w", &at[1..]) + x.at("bias", &at[1..])
+        },
+    },
+    Case {
+        kernel: "swiglu",
+        numbers: &[("M", 19.0), ("N", 21.0), ("K", 43.0)],
+        output: "y",
+        formula: |x, at| {
+            let product = |w: &str| (0..x.n("K")).map(|k| x.at("x", &[at[0], k]) * x.at(w, &[k, at[1]])).sum::<f64>();
+            let gate = product("gate");
+            gate / (1.0 + (-gate).exp()) * product("up")
+        },
+    },
+    Case {
+        kernel: "query_norm_attention",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3), ("eps", 0.01)],
+        output: "o",
+        formula: |x, at| {
+            let [b, h, i, d] = at[..] else { panic!("an output of four dimensions") };
+            let (g, row, width) = (h * x.n("G") / x.n("H"), &at[..3], x.n("D"));
+            let norm = (x.product(("q", row), ("q", row), width) / width as f64 + x.numbers["eps"]).sqrt();
+            let q = |d: usize| x.at("q", &[b, h, i, d]) / norm * x.at("weight", &[d]);
+            let score = |j: usize| (0..width).map(|d| q(d) * x.at("k", &[b, g, j, d])).sum::<f64>() * x.numbers["scale"];
+            let scores: Vec<_> = (0..=i).map(|j| Some(score(j))).collect();
+            softmax_mean(&scores, None, |j| x.at("v", &[b, g, j, d]))
+        },
+    },
+    Case {
+        kernel: "decode_attention",
         numbers: &[("B", 2.0), ("G", 2.0), ("R", 5.0), ("N", 70.0), ("D", 16.0), ("scale", 0.3)],
         output: "o",
         formula: |x, at| {
@@ -343,6 +384,15 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
         inputs.tensors.insert(param.name.clone(), (shape, data));
     }
     let Some(Made::Floats(mut output)) = tensors.remove(case.output) else { panic!("an output of floats") };
+    // Outputs that have no formula.
+    let is_output = |name: &str| {
+        ir.params.values().any(|p| matches!(&p.kind, ParamKind::Tensor(t) if t.direction.is_written() && p.name == name))
+    };
+    let mut others: BTreeMap<String, Made> = BTreeMap::new();
+    for name in tensors.keys().filter(|name| is_output(name)).cloned().collect::<Vec<_>>() {
+        others.extend(tensors.remove(&name).map(|made| (name, made)));
+    }
+    let mut others = others.iter_mut().collect::<BTreeMap<_, _>>();
     let mut arguments: Vec<Argument<'_>> = Vec::new();
     let mut last = Some(&mut output);
     for param in ir.params.values() {
@@ -350,6 +400,10 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
             ParamKind::Scalar(Elem::I32) => (inputs.numbers[&*param.name] as i32).into(),
             ParamKind::Scalar(_) => (inputs.numbers[&*param.name] as f32).into(),
             ParamKind::Tensor(_) if param.name == case.output => last.take().expect("one output").into(),
+            ParamKind::Tensor(_) if is_output(&param.name) => match others.remove(&param.name) {
+                Some(Made::Floats(floats)) => floats.into(),
+                _ => panic!("`{}` is an output of floats", param.name),
+            },
             ParamKind::Tensor(_) => match &tensors[&param.name] {
                 Made::Floats(floats) => floats.into(),
                 Made::Integers(integers) => integers.into(),
@@ -401,7 +455,7 @@ fn kernels_of_the_page_have_no_warnings_and_say_their_hints() {
         assert!(parsed.warnings.iter().all(Vec::is_empty), "{:?}", parsed.warnings);
         for kernel in parsed.kernels {
             let lost: Vec<_> = hints_unbound(&kernel).iter().flat_map(|hint| hint.lost.clone()).map(|l| l.name()).collect();
-            let loaded = ["documents", "boolean_mask"].contains(&&*kernel.name);
+            let loaded = ["document_attention", "boolean_mask"].contains(&&*kernel.name);
             let expected: &[&str] = if loaded { &["skips"] } else { &[] };
             assert_eq!(lost, expected, "{}", kernel.name);
         }
@@ -414,6 +468,26 @@ fn every_word_of_the_language_is_on_the_page() {
     let page = page().replace("\\|", "|");
     for word in syntax::words() {
         assert!(page.contains(&format!("`{word}`")) || page.contains(&format!("`{word}(")), "`{word}` is not on the page");
+    }
+}
+
+/// A variant on the page is the text of a built-in kernel: there is no copy that can differ.
+#[test]
+fn variants_of_the_page_are_the_built_in_kernels() {
+    let page = page();
+    let (_, variants) = page.split_once("\n## Variants\n").expect("the page has its variants");
+    let blocks = blocks_of(variants);
+    for block in &blocks {
+        let text = block.strip_prefix("use flashtile::flash_kernel;\n\n").expect("a block begins with the macro");
+        let file = BUILTINS.iter().find(|builtin| builtin.text == text);
+        assert!(file.is_some(), "no file of runtime/kernels has this text:\n{text}");
+    }
+    let shown: BTreeSet<&str> =
+        blocks.iter().flat_map(|b| BUILTINS.iter().filter(|k| b.ends_with(k.text))).map(|k| k.name).collect();
+    // Kernels that the readme, the pages of experiments or others show.
+    let elsewhere = ["attention", "rope_attention", "causal_rope_attention", "rotate", "row_softmax", "matmul_gelu"];
+    for builtin in BUILTINS.iter().filter(|builtin| !elsewhere.contains(&builtin.name)) {
+        assert!(shown.contains(builtin.name), "`{}` is not among the variants of docs/language.md", builtin.name);
     }
 }
 

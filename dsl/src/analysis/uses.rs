@@ -320,8 +320,18 @@ impl Finder<'_> {
     fn op(&mut self, op: &Op) {
         let kernel = self.kernel;
         match op {
-            Op::Compare(compare, a, b) if kernel.tile(*a).elem == Elem::I32 && kernel.tile(*b).elem == Elem::I32 => {
-                self.comparison(*compare, &self.forms.of(*a).plus(&self.forms.of(*b), -1));
+            Op::Compare(compare, left, right)
+                if kernel.tile(*left).elem == Elem::I32 && kernel.tile(*right).elem == Elem::I32 =>
+            {
+                let (a, b) = (self.forms.of(*left), self.forms.of(*right));
+                let difference = self.forms.of(*left).plus(&b, -1);
+                self.comparison(*compare, &difference);
+                // Elements of one input at two places: the difference of the forms does not show it.
+                let both: Vec<ParamId> = a.params().filter(|p| b.params().any(|q| q == *p)).collect();
+                for param in both.into_iter().filter(|p| difference.params().all(|q| q != *p)) {
+                    let equality = matches!(compare, CompareOp::Eq | CompareOp::Ne);
+                    self.say(param, if equality { Meaning::Ids(vec![param]) } else { Meaning::Order(vec![param]) });
+                }
             }
             Op::Cast(elem, x) if elem.is_float() && kernel.tile(*x).elem == Elem::I32 => {
                 let form = self.forms.of(*x);

@@ -13,16 +13,11 @@ pub struct SuiteKernel {
 
 /// All of them.
 pub const KERNELS: &[SuiteKernel] = &[
-    SuiteKernel { name: "sliding_window", text: SLIDING_WINDOW },
-    SuiteKernel { name: "prefix_attention", text: PREFIX },
     SuiteKernel { name: "split_dims", text: SPLIT_DIMS },
     SuiteKernel { name: "computed_operands", text: COMPUTED_OPERANDS },
     SuiteKernel { name: "computed_transposed", text: COMPUTED_TRANSPOSED },
     SuiteKernel { name: "linear_attention", text: LINEAR_ATTENTION },
-    SuiteKernel { name: "softcap_attention", text: SOFTCAP },
-    SuiteKernel { name: "sink_attention", text: SINK },
     SuiteKernel { name: "late_sink_attention", text: LATE_SINK },
-    SuiteKernel { name: "sigmoid_attention", text: SIGMOID },
     SuiteKernel { name: "matmul_activations", text: ACTIVATIONS },
     SuiteKernel { name: "capped_after_mask", text: CAPPED_AFTER_MASK },
     SuiteKernel { name: "retention", text: RETENTION },
@@ -41,39 +36,6 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "e5m2_keys", text: bytes::E5M2_KEYS },
     SuiteKernel { name: "widened", text: bytes::WIDENED },
 ];
-
-/// A query sees the last `window` keys up to its own position.
-const SLIDING_WINDOW: &str = "
-pub fn sliding_window<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
-    scale: f32,
-    window: i32,
-    o: &mut Tensor<T, (B, H, M, D)>,
-    lse: &mut Tensor<f32, (B, H, M)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let mut m = full(i, -INF);
-    let mut l = zeros(i);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
-        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
-        let s = mask(s, pos(i) + N - M >= pos(j) && pos(i) + N - M < pos(j) + window);
-        let m_new = max(m, rowmax(s));
-        let m_ref = visible_or_zero(m_new);
-        let alpha = exp(m - m_ref);
-        let p = exp(s - m_ref);
-        l = l * alpha + rowsum(p);
-        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
-        m = m_new;
-    }
-    store(o, [b, h, i, ..], div_or_zero(acc, l));
-    store(lse, [b, h, i], m + ln(l));
-}
-";
 
 /// The cap of a hidden score is a number: a row maximum must not see it.
 const CAPPED_AFTER_MASK: &str = "
@@ -354,39 +316,6 @@ pub fn row_ranges<T: Element, const D: usize>(
 }
 ";
 
-/// Causal, but every query sees the first `prefix` keys.
-const PREFIX: &str = "
-pub fn prefix_attention<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
-    scale: f32,
-    prefix: i32,
-    o: &mut Tensor<T, (B, H, M, D)>,
-    lse: &mut Tensor<f32, (B, H, M)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let mut m = full(i, -INF);
-    let mut l = zeros(i);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
-        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
-        let s = mask(s, pos(i) + N - M >= pos(j) || pos(j) < prefix);
-        let m_new = max(m, rowmax(s));
-        let m_ref = visible_or_zero(m_new);
-        let alpha = exp(m - m_ref);
-        let p = exp(s - m_ref);
-        l = l * alpha + rowsum(p);
-        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
-        m = m_new;
-    }
-    store(o, [b, h, i, ..], div_or_zero(acc, l));
-    store(lse, [b, h, i], m + ln(l));
-}
-";
-
 /// The head dim of the values is not that of the keys.
 const SPLIT_DIMS: &str = "
 pub fn split_dims<T: Element, const D: usize, const E: usize>(
@@ -488,75 +417,7 @@ pub fn linear_attention<T: Element, const D: usize>(
 }
 ";
 
-/// Causal attention whose scores are kept within `cap` by a hyperbolic tangent.
-const SOFTCAP: &str = "
-pub fn softcap_attention<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
-    scale: f32,
-    cap: f32,
-    o: &mut Tensor<T, (B, H, M, D)>,
-    lse: &mut Tensor<f32, (B, H, M)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let mut m = full(i, -INF);
-    let mut l = zeros(i);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
-        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
-        let s = cap * tanh(s / cap);
-        let s = mask(s, pos(i) + N - M >= pos(j));
-        let m_new = max(m, rowmax(s));
-        let m_ref = visible_or_zero(m_new);
-        let alpha = exp(m - m_ref);
-        let p = exp(s - m_ref);
-        l = l * alpha + rowsum(p);
-        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
-        m = m_new;
-    }
-    store(o, [b, h, i, ..], div_or_zero(acc, l));
-    store(lse, [b, h, i], m + ln(l));
-}
-";
-
-/// Causal attention with a sink: a score of each head that no key has. The maximum starts from it, and the sum from its weight, 1. The mask is written
-/// by `select`.
-const SINK: &str = "
-pub fn sink_attention<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
-    scale: f32,
-    sinks: &Tensor<f32, (H)>,
-    o: &mut Tensor<T, (B, H, M, D)>,
-    lse: &mut Tensor<f32, (B, H, M)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let mut m = full(i, load(sinks, [h]));
-    let mut l = full(i, 1.0);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
-        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
-        let s = select(pos(i) + N - M >= pos(j), s, -INF);
-        let m_new = max(m, rowmax(s));
-        let m_ref = visible_or_zero(m_new);
-        let alpha = exp(m - m_ref);
-        let p = exp(s - m_ref);
-        l = l * alpha + rowsum(p);
-        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
-        m = m_new;
-    }
-    store(o, [b, h, i, ..], div_or_zero(acc, l));
-    store(lse, [b, h, i], m + ln(l));
-}
-";
-
-/// The same sink, added after the loop.
+/// The sink of `sink_attention`, added after the loop.
 const LATE_SINK: &str = "
 pub fn late_sink_attention<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
@@ -590,30 +451,6 @@ pub fn late_sink_attention<T: Element, const D: usize>(
     let l_all = l * kept + exp(load(sinks, [h]) - m_ref);
     store(o, [b, h, i, ..], div_or_zero(acc * kept, l_all));
     store(lse, [b, h, i], m_all + ln(l_all));
-}
-";
-
-/// Causal attention with sigmoids in place of a softmax.
-const SIGMOID: &str = "
-pub fn sigmoid_attention<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
-    scale: f32,
-    offset: f32,
-    o: &mut Tensor<T, (B, H, M, D)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
-        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale + offset;
-        let s = mask(s, pos(i) + N - M >= pos(j));
-        let p = 1.0 / (1.0 + exp(-s));
-        acc = acc + dot(p.to::<T>(), load(v, [b, g, j, ..]));
-    }
-    store(o, [b, h, i, ..], acc);
 }
 ";
 

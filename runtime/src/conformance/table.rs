@@ -62,6 +62,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(loaded_bounds());
     all.extend(two_runs());
     all.extend(blocks());
+    all.extend(variants());
     all.extend(stored_masks());
     all.extend(quantised());
     all.extend(widened());
@@ -459,6 +460,75 @@ fn loaded_bounds() -> Vec<Case> {
     cases
 }
 
+/// Built-in variants that no other part of the table has.
+fn variants() -> Vec<Case> {
+    const SHAPES: [(i64, i64); 4] = [(33, 65), (65, 33), (70, 203), (1, 70)];
+    let mut cases = Vec::new();
+    for elem in FLOATS {
+        for (m, n) in SHAPES {
+            for kernel in ["alibi_attention", "bias_attention", "query_norm_attention"] {
+                let mut case = attention(kernel, elem, rows(m, n, 32));
+                if kernel == "query_norm_attention" {
+                    case.scalars.push(("eps", 0.01));
+                }
+                cases.push(case);
+            }
+            let mut documents = attention("document_attention", elem, rows(n, n, 32));
+            documents.sizes.retain(|(name, _)| *name != "M");
+            let mut cross = attention("cross_attention", elem, rows(m, n, 64));
+            cross.consts.push(("E", 32));
+            // Every head has keys of its own, but for those that are rotated.
+            let own = |kernel, d| {
+                let mut case = attention(kernel, elem, Attention { b: 1, h: 2, g: 2, m, n, d });
+                case.sizes.retain(|(name, _)| *name != "G");
+                case
+            };
+            let mut latent = own("mla_prefill", 64);
+            latent.consts.extend([("R", 32), ("E", 64)]);
+            let mut differential = own("differential_attention", 32);
+            differential.consts.push(("E", 64));
+            differential.scalars.push(("lambda", 0.7));
+            cases.extend([documents, cross, latent, differential]);
+            for values in [Values::Normal, Values::WildIntegers] {
+                let mut decode = Case { values, ..attention("decode_attention", elem, rows(m, n, 64)) };
+                decode.sizes = vec![("B", 3), ("G", 2), ("R", m.min(7)), ("N", n)];
+                cases.push(decode);
+            }
+        }
+        let values = Values::Growing(30.0);
+        for kernel in ["alibi_attention", "bias_attention", "document_attention"] {
+            let mut case = Case { values, ..attention(kernel, elem, Attention { b: 2, h: 4, g: 2, m: 70, n: 203, d: 64 }) };
+            case.sizes.retain(|(name, _)| kernel != "document_attention" || *name != "M");
+            cases.push(case);
+        }
+        for (m, n, k) in [(1, 1, 1), (64, 64, 64), (33, 65, 40), (70, 203, 77)] {
+            cases.push(sized("swiglu", elem, &[("M", m), ("N", n), ("K", k)]));
+            let mut loss = sized("linear_cross_entropy", elem, &[("M", m), ("V", n)]);
+            loss.consts.push(("D", 8 * (k / 8).max(1)));
+            cases.push(loss);
+            for kernel in ["rms_norm", "layer_norm"] {
+                let scalars = vec![("eps", 0.01)];
+                cases.push(Case { scalars, ..sized(kernel, elem, &[("M", m), ("N", 4 * n + k)]) });
+            }
+        }
+    }
+    cases
+}
+
+/// A case of these sizes alone.
+fn sized(kernel: &'static str, elem: Elem, sizes: &[(&'static str, i64)]) -> Case {
+    Case {
+        kernel,
+        elem,
+        consts: Vec::new(),
+        sizes: sizes.to_vec(),
+        scalars: Vec::new(),
+        values: Values::Normal,
+        layout: Layout::Packed,
+        small: sizes.iter().map(|s| s.1).product::<i64>() <= SMALL,
+    }
+}
+
 /// Blocks of sizes that are known at launch: from 1 to beyond the last key, and negative.
 fn blocks() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -588,6 +658,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 34);
+        assert_eq!(kernels.len(), 46);
     }
 }

@@ -5,23 +5,78 @@
 pub struct Builtin {
     /// Name.
     pub name: &'static str,
+    /// What it is listed under.
+    pub group: Group,
     /// Name of its file under `kernels/`.
     pub file: &'static str,
     /// Its text.
     pub text: &'static str,
 }
 
-/// Every built-in kernel.
-pub const BUILTINS: &[Builtin] = &[
-    Builtin { name: "attention", file: "attention.rs", text: include_str!("../../kernels/attention.rs") },
-    Builtin { name: "causal_attention", file: "causal_attention.rs", text: include_str!("../../kernels/causal_attention.rs") },
-    Builtin {
-        name: "causal_rope_attention",
-        file: "causal_rope_attention.rs",
-        text: include_str!("../../kernels/causal_rope_attention.rs"),
-    },
-    Builtin { name: "matmul_gelu", file: "matmul_gelu.rs", text: include_str!("../../kernels/matmul_gelu.rs") },
-    Builtin { name: "rope_attention", file: "rope_attention.rs", text: include_str!("../../kernels/rope_attention.rs") },
-    Builtin { name: "rotate", file: "rotate.rs", text: include_str!("../../kernels/rotate.rs") },
-    Builtin { name: "row_softmax", file: "row_softmax.rs", text: include_str!("../../kernels/row_softmax.rs") },
-];
+/// What built-in kernels are listed under.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Group {
+    /// Attention and its variants.
+    Attention,
+    /// Rotary position embedding, fused with attention or by itself.
+    Rotary,
+    /// Functions of rows.
+    Rows,
+    /// Products of matrices with what follows them.
+    Products,
+}
+
+impl Group {
+    /// Its name in a list.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Attention => "attention",
+            Group::Rotary => "rotary",
+            Group::Rows => "rows",
+            Group::Products => "products",
+        }
+    }
+}
+
+macro_rules! builtins {
+    ($($group:ident: $($name:literal),+;)+) => {
+        /// Every built-in kernel, group by group.
+        pub const BUILTINS: &[Builtin] = &[$($(Builtin {
+            name: $name,
+            group: Group::$group,
+            file: concat!($name, ".rs"),
+            text: include_str!(concat!("../../kernels/", $name, ".rs")),
+        },)+)+];
+    };
+}
+
+builtins! {
+    Attention:
+        "attention",
+        "causal_attention",
+        "sliding_window",
+        "prefix_attention",
+        "alibi_attention",
+        "softcap_attention",
+        "sink_attention",
+        "document_attention",
+        "bias_attention",
+        "cross_attention",
+        "mla_prefill",
+        "query_norm_attention",
+        "sigmoid_attention",
+        "differential_attention",
+        "decode_attention";
+    Rotary:
+        "rope_attention",
+        "causal_rope_attention",
+        "rotate";
+    Rows:
+        "row_softmax",
+        "rms_norm",
+        "layer_norm";
+    Products:
+        "matmul_gelu",
+        "swiglu",
+        "linear_cross_entropy";
+}

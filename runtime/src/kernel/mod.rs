@@ -6,5 +6,5 @@ mod handle;
 
 pub use crate::error::KernelError;
 pub use bound::BoundKernel;
-pub use builtin::{BUILTINS, Builtin};
+pub use builtin::{BUILTINS, Builtin, Group};
 pub use handle::Kernel;

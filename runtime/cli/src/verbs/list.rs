@@ -14,6 +14,9 @@ use crate::output::Output;
 /// Flags of `flashtile list`.
 #[derive(Args, Debug)]
 pub struct Flags {
+    /// With the parameters of each kernel
+    #[arg(long, conflicts_with_all = ["knobs", "archs"])]
+    parameters: bool,
     /// List the knobs of a schedule instead
     #[arg(long)]
     knobs: bool,
@@ -27,22 +30,36 @@ pub fn run(flags: &Flags, _: &GlobalFlags, output: &mut Output) -> Result<()> {
     match (flags.knobs, flags.archs) {
         (true, _) => knobs(output),
         (_, true) => archs(output),
-        _ => kernels(output),
+        _ => kernels(flags.parameters, output),
     }
 }
 
-fn kernels(output: &mut Output) -> Result<()> {
-    let kernels = BUILTINS.iter().map(|b| Kernel::builtin(b.name)).collect::<flashtile::Result<Vec<_>>>()?;
+fn kernels(with_parameters: bool, output: &mut Output) -> Result<()> {
+    let kernels =
+        BUILTINS.iter().map(|b| Ok((b.group.name(), Kernel::builtin(b.name)?))).collect::<flashtile::Result<Vec<_>>>()?;
     if output.json {
-        for kernel in &kernels {
+        for (group, kernel) in &kernels {
             let ir = kernel.ir();
             let sizes: Vec<&str> = ir.sizes.values().map(|s| s.name.as_str()).collect();
-            output.json(&json!({ "kernel": ir.name, "doc": ir.doc.trim(), "parameters": parameters(ir), "sizes": sizes }))?;
+            let (doc, parameters) = (ir.doc.trim(), parameters(ir));
+            output.json(&json!({ "kernel": ir.name, "group": group, "doc": doc, "parameters": parameters, "sizes": sizes }))?;
         }
         return Ok(());
     }
-    let row = |k: &Kernel| vec![k.name().to_owned(), parameters(k.ir()).join("\n"), k.ir().doc.trim().to_owned()];
-    output.table(&["kernel", "parameters", "what it computes"], kernels.iter().map(row))
+    // A group is named once, at its first kernel.
+    let is_first = |at: usize| at == 0 || kernels[at - 1].0 != kernels[at].0;
+    let rows = kernels.iter().enumerate().map(|(at, (group, k))| {
+        let group = if is_first(at) { (*group).to_owned() } else { String::new() };
+        // The first sentence; a line break in the text is none in the table.
+        let doc = k.ir().doc.split_whitespace().collect::<Vec<_>>().join(" ");
+        let doc = doc.split_once(". ").map_or(doc.clone(), |(first, _)| format!("{first}."));
+        let parameters = with_parameters.then(|| parameters(k.ir()).join("\n"));
+        [group, k.name().to_owned()].into_iter().chain(parameters).chain([doc]).collect()
+    });
+    match with_parameters {
+        true => output.table(&["group", "kernel", "parameters", "what it computes"], rows),
+        false => output.table(&["group", "kernel", "what it computes"], rows),
+    }
 }
 
 /// The parameters as the text declares them.

@@ -1,0 +1,33 @@
+flash_kernel! {
+    /// Causal attention with a penalty that grows with the distance, by a slope of the head.
+    pub fn alibi_attention<T: Element, const D: usize>(
+        q: &Tensor<T, (B, H, M, D)>,
+        k: &Tensor<T, (B, G, N, D)>,
+        v: &Tensor<T, (B, G, N, D)>,
+        scale: f32,
+        slopes: &Tensor<f32, (H)>,
+        o: &mut Tensor<T, (B, H, M, D)>,
+        lse: &mut Tensor<f32, (B, H, M)>,
+    ) {
+        let (b, h, i) = program(B, H, tiles(M));
+        let g = h * G / H;
+        let q_i = load(q, [b, h, i, ..]);
+        let slope = load(slopes, [h]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+            let s = mask(s - slope * (pos(i) + N - M - pos(j)), pos(i) + N - M >= pos(j));
+            let m_new = max(m, rowmax(s));
+            let m_ref = visible_or_zero(m_new);
+            let alpha = exp(m - m_ref);
+            let p = exp(s - m_ref);
+            l = l * alpha + rowsum(p);
+            acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+            m = m_new;
+        }
+        store(o, [b, h, i, ..], div_or_zero(acc, l));
+        store(lse, [b, h, i], m + ln(l));
+    }
+}

@@ -1,0 +1,28 @@
+flash_kernel! {
+    /// Every query sees every key. Values have a width of their own.
+    pub fn cross_attention<T: Element, const D: usize, const E: usize>(
+        q: &Tensor<T, (B, H, M, D)>,
+        k: &Tensor<T, (B, G, N, D)>,
+        v: &Tensor<T, (B, G, N, E)>,
+        scale: f32,
+        o: &mut Tensor<T, (B, H, M, E)>,
+    ) {
+        let (b, h, i) = program(B, H, tiles(M));
+        let g = h * G / H;
+        let q_i = load(q, [b, h, i, ..]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, E));
+        for j in tiles(N) {
+            let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+            let m_new = max(m, rowmax(s));
+            let m_ref = visible_or_zero(m_new); // keys may be -inf
+            let alpha = exp(m - m_ref);
+            let p = exp(s - m_ref);
+            l = l * alpha + rowsum(p);
+            acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+            m = m_new;
+        }
+        store(o, [b, h, i, ..], div_or_zero(acc, l));
+    }
+}

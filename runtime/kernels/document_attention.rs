@@ -1,0 +1,33 @@
+flash_kernel! {
+    /// Several documents in one sequence, each causal in itself.
+    pub fn document_attention<T: Element, const D: usize>(
+        q: &Tensor<T, (B, H, N, D)>,
+        k: &Tensor<T, (B, G, N, D)>,
+        v: &Tensor<T, (B, G, N, D)>,
+        scale: f32,
+        document: &Tensor<i32, (B, N)>,
+        o: &mut Tensor<T, (B, H, N, D)>,
+        lse: &mut Tensor<f32, (B, H, N)>,
+    ) {
+        let (b, h, i) = program(B, H, tiles(N));
+        let g = h * G / H;
+        let q_i = load(q, [b, h, i, ..]);
+        let own = load(document, [b, i]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+            let s = mask(s, own == load(document, [b, j]) && pos(i) >= pos(j));
+            let m_new = max(m, rowmax(s));
+            let m_ref = visible_or_zero(m_new);
+            let alpha = exp(m - m_ref);
+            let p = exp(s - m_ref);
+            l = l * alpha + rowsum(p);
+            acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+            m = m_new;
+        }
+        store(o, [b, h, i, ..], div_or_zero(acc, l));
+        store(lse, [b, h, i], m + ln(l));
+    }
+}
