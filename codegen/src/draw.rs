@@ -138,6 +138,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             default()
         }
         "loop_order" if launches::why_not_interchange(&instance.kernel).is_some() => default(),
+        "summaries" if launches::why_not_summarise(instance).is_some() => default(),
         "pack_gqa" if !instance.facts.foldable => default(),
         _ => drawn_values(knob),
     }

@@ -24,7 +24,8 @@ use crate::lower;
 use crate::planning::check;
 use crate::reason::Summary;
 use crate::schedule::{
-    BLayout, BlockKnobs, Fixup, OperandA, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Walk, WorkOrder,
+    BLayout, BlockKnobs, Fixup, OperandA, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Summaries, Walk,
+    WorkOrder,
 };
 
 /// All legal schedules of the space, in a fixed order.
@@ -56,6 +57,9 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
             .map(|schedule| schedule.with_launches(|launches| launches.b_layout = BLayout::Copied))
             .collect();
         all.extend(with_copies);
+    }
+    if launches::why_not_summarise(instance).is_none() {
+        all = all.into_iter().map(|schedule| schedule.with_launches(|launches| launches.summaries = Summaries::On)).collect();
     }
     all
 }
@@ -228,6 +232,10 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs>
     let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
     let work = match lower::trip_trend(instance, &wgmma_schedule()) {
         Some(Trend::Rising | Trend::Falling) => &[16, 32, 64].map(|section| (Persistent::Dynamic, WorkOrder::Lpt, section))[..],
+        // Only the data tell which programs are long: a block that is done takes the next one.
+        _ if lower::trips_are_loaded(instance, &wgmma_schedule()) => {
+            &[(Persistent::Dynamic, WorkOrder::Grid, 16), (Persistent::Static, WorkOrder::Grid, 16)][..]
+        }
         _ => &[(Persistent::Static, WorkOrder::Grid, 16)][..],
     };
     let mut out = Vec::new();

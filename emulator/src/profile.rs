@@ -246,6 +246,8 @@ fn kind(op: &Op) -> InstructionKind {
             | Unary::Absolute
             | Unary::CountBits
             | Unary::LeadingZeros
+            | Unary::TopBit
+            | Unary::ShiftToTop
             | Unary::Reverse => Integer,
             _ => Special,
         },

@@ -60,7 +60,14 @@ fn integers() {
     check("bfi.b32 %r9, %r1, -1, 4, 5;", |l| !0x1f0 | l << 4);
     check("popc.b32 %r9, %r1;", u32::count_ones);
     check("clz.b32 %r9, %r1;", u32::leading_zeros);
+    check("bfind.u32 %r9, %r1;", |x| x.checked_ilog2().unwrap_or(u32::MAX));
+    check("bfind.shiftamt.u32 %r9, %r1;", |x| x.checked_ilog2().map_or(u32::MAX, |bit| 31 - bit));
     check("shf.r.wrap.b32 %r9, 0x12345678, 0x9abcdef0, %r1;", |l| (0x9abc_def0_1234_5678u64 >> l) as u32);
+    // The lower half of a register of 64 bits.
+    check(
+        "sub.s32 %r4, %r1, 16; mov.b64 %rd4, {%r4, %r2}; cvt.s64.s32 %rd4, %rd4; shr.s64 %rd4, %rd4, 2; cvt.u32.u64 %r9, %rd4;",
+        |l| ((l as i32 - 16) >> 2) as u32,
+    );
     check("cvt.s64.s32 %rd4, %r2; sub.s64 %rd4, %rd4, 50; mul.lo.s64 %rd4, %rd4, %rd4; cvt.u32.u64 %r9, %rd4;", |l| {
         let x = i64::from(3 * l) - 50;
         (x * x) as u32

@@ -24,8 +24,17 @@ pub enum Wrapper {
         /// Whether an instruction widens fp8.
         fp8: bool,
     },
+    /// The least and the largest of the integers of a warp.
+    WarpExtremes {
+        /// Whether one instruction finds them.
+        redux: bool,
+    },
     /// The least and the largest of integers in global memory.
     TileExtremes,
+    /// The least and the largest integer of a block in global memory.
+    BlockExtremes,
+    /// Searches over tiles by their extremes.
+    Search,
     /// f32 to f16.
     NarrowF16,
     /// f32 to bf16.
@@ -166,6 +175,7 @@ struct WrapperContext {
     pair_convert: bool,
     fp8: bool,
     bits: bool,
+    redux: bool,
     name: String,
     n: u32,
     a_shared: bool,
@@ -193,7 +203,13 @@ impl Wrapper {
         let mut context = WrapperContext::default();
         let name = match self {
             Wrapper::Integer => "device/integer",
+            Wrapper::WarpExtremes { redux } => {
+                context.redux = redux;
+                "ptx/warp_extremes"
+            }
             Wrapper::TileExtremes => "device/tile_extremes",
+            Wrapper::BlockExtremes => "device/block_extremes",
+            Wrapper::Search => "device/search",
             Wrapper::IntegerSigned => "device/integer_signed",
             Wrapper::IntegerWide => "device/integer_wide",
             Wrapper::Infinite => "device/infinite",

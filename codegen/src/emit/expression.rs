@@ -87,6 +87,12 @@ fn function(f: Function) -> (&'static str, &'static [Wrapper]) {
         Function::Read => ("widen", &[Wrapper::Widen]),
         Function::TileLeast => ("tile_least", &[Wrapper::Integer, Wrapper::Widen, Wrapper::TileExtremes]),
         Function::TileMost => ("tile_most", &[Wrapper::Integer, Wrapper::Widen, Wrapper::TileExtremes]),
+        Function::BlockLeast => {
+            ("block_least", &[Wrapper::Integer, Wrapper::IntegerWide, Wrapper::Widen, Wrapper::BlockExtremes])
+        }
+        Function::BlockMost => ("block_most", &[Wrapper::Integer, Wrapper::IntegerWide, Wrapper::Widen, Wrapper::BlockExtremes]),
+        Function::TilesMeeting => ("tiles_meeting", &[Wrapper::Integer, Wrapper::Search]),
+        Function::TilesWithin => ("tiles_within", &[Wrapper::Integer, Wrapper::Search]),
     }
 }
 

@@ -113,7 +113,11 @@ impl Writer<'_> {
 
     /// Text of an expression; notes the wrappers it needs.
     pub(super) fn text(&mut self, e: &Expr, domain: Domain) -> String {
-        self.wrappers.extend(wrappers(e));
+        let needed = wrappers(e);
+        if needed.iter().any(|wrapper| matches!(wrapper, Wrapper::TileExtremes | Wrapper::Search)) {
+            self.wrappers.insert(Wrapper::WarpExtremes { redux: self.e.arch.capability >= (8, 0) });
+        }
+        self.wrappers.extend(needed);
         text(e, domain)
     }
 

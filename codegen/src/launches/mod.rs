@@ -19,6 +19,7 @@ mod pretranspose;
 mod split;
 mod staged;
 mod stages;
+mod summaries;
 
 pub(crate) use copied::copies_pay;
 pub use copied::{copy_ahead, why_not_copy};
@@ -32,3 +33,4 @@ pub use pretranspose::{pretranspose, why_not_pretranspose};
 pub use split::{split, why_not_split};
 pub use staged::{NotStaged, Staged};
 pub(crate) use stages::why_not_combine;
+pub use summaries::{summarise, why_not_summarise};

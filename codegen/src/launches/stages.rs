@@ -12,10 +12,14 @@ use super::precompute::{Sides, precompute};
 use super::pretranspose::pretranspose;
 use super::split::{groups, split};
 use super::staged::{NotStaged, Staged};
+use super::summaries::summarise;
 use crate::arch::{Arch, CopyOp};
+use crate::blocks;
 use crate::instance::Instance;
 use crate::reason::Reason;
-use crate::schedule::{BLayout, Fixup, LaunchKnobs, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Walk};
+use crate::schedule::{
+    BLayout, Fixup, LaunchKnobs, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Summaries, Walk,
+};
 
 /// What is to be launched, as a user asks for it.
 pub(super) struct Request<'a> {
@@ -60,7 +64,7 @@ fn wanting(knob: &'static str, needs: impl Into<String>) -> impl FnOnce(NotStage
 
 /// All stages, in the order in which they are applied. `fold` is first, so that what lies between
 /// launches has the sizes of the folded kernel.
-pub(super) const STAGES: [Stage; 6] = [
+pub(super) const STAGES: [Stage; 7] = [
     Stage { asked: |launches| launches.pack_gqa == PackGqa::On, make: fold_heads, tall: false },
     Stage { asked: |launches| launches.precompute != Precompute::Off, make: compute_ahead, tall: true },
     Stage {
@@ -76,6 +80,7 @@ pub(super) const STAGES: [Stage; 6] = [
         },
         tall: true,
     },
+    Stage { asked: |launches| launches.summaries == Summaries::On, make: summarise_ahead, tall: true },
     Stage { asked: |launches| launches.loop_order == LoopOrder::Interchanged, make: exchange_loops, tall: false },
     Stage { asked: |launches| launches.split_k != 1 || launches.fixup != Fixup::Kernel, make: split_loop, tall: false },
 ];
@@ -98,6 +103,13 @@ fn compute_ahead(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMa
     let knob = request.schedule.launches.precompute;
     let sides = Sides::of(knob).expect("the stage was asked for");
     precompute(kernel, sides).map_err(wanting("precompute", format!("precompute={} has nothing to do", knob.name())))
+}
+
+/// `summaries=on`.
+fn summarise_ahead(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade> {
+    let instance = Instance { kernel: kernel.clone(), ..request.instance.clone() };
+    let block = |axis| i64::from(blocks::block(kernel, &request.schedule.main, axis));
+    summarise(&instance, &block).map_err(wanting("summaries", "summaries=on has nothing to summarise"))
 }
 
 /// `loop_order=interchanged`.
@@ -216,6 +228,7 @@ mod tests {
             "precompute=b",
             "b_layout=pretransposed",
             "b_layout=copied",
+            "summaries=on",
             "loop_order=interchanged",
             "split_k=4,fixup=tree",
         ];

@@ -41,7 +41,7 @@ impl Lowering<'_> {
         let fill = Expr::Float(fill.value());
         let Some(bounds) = self.in_bounds(&dims) else { return Ok(()) };
         let value = Expr::Select(Box::new(bounds), Box::new(self.element(to)), Box::new(fill));
-        self.push_on_cut_tiles(&dims, StmtOp::Map { to, value })
+        self.push_on_cut_tiles(&dims, vec![StmtOp::Map { to, value }])
     }
 
     /// `position < extent` for every loop axis among `dims`; `None` if there is none.
@@ -59,20 +59,20 @@ impl Lowering<'_> {
         if self.classes.is_row(&Dim::Axis(axis)) { Expr::RowPosition(first) } else { Expr::ColumnPosition(first) }
     }
 
-    /// Pushes a statement that matters only on tiles that a mask or a bound cuts.
-    pub(super) fn push_on_cut_tiles(&mut self, dims: &[Dim], op: StmtOp) -> Result<(), Error> {
+    /// Pushes statements that matter only on tiles that a mask or a bound cuts.
+    pub(super) fn push_on_cut_tiles(&mut self, dims: &[Dim], ops: Vec<StmtOp>) -> Result<(), Error> {
         let mut loops: Vec<LoopId> = dims.iter().filter_map(|d| self.is_loop_axis(d)).map(|a| self.loops_by_axis[&a]).collect();
         loops.sort_unstable();
         match self.schedule.edges {
             Edges::Split if !loops.is_empty() => {
                 let guard = Guard::Cut(loops);
                 let body = self.collect(|this| {
-                    this.push(op);
+                    ops.into_iter().for_each(|op| this.push(op));
                     Ok(())
                 })?;
                 self.push(StmtOp::When { guard, body, otherwise: Vec::new() });
             }
-            _ => self.push(op),
+            _ => ops.into_iter().for_each(|op| self.push(op)),
         }
         Ok(())
     }

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use flashtile_dsl::ir::{AxisId, BinaryOp, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId};
+use flashtile_dsl::ir::{
+    AxisId, BinaryOp, BlockId, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId,
+};
 
 use super::approximate::Approximation;
 use super::computed::ComputedOperands;
@@ -30,6 +32,9 @@ pub(super) struct Classes {
     pub approximate: HashMap<OpId, Approximation>,
     /// Values evaluated where they are used.
     pub inline: HashSet<ValueId>,
+    /// Loads of vectors of which only the conditions of masks are made: tiles that no mask cuts need
+    /// none. (Where a mask loads a matrix, it cuts every tile.)
+    pub for_masks: HashSet<OpId>,
     /// Values whose padding must be overwritten.
     pub guards: HashMap<ValueId, Fill>,
     /// Ops that use a value, in order.
@@ -68,6 +73,7 @@ impl Classes {
             completed: HashSet::new(),
             approximate: HashMap::new(),
             inline: HashSet::new(),
+            for_masks: HashSet::new(),
             guards: HashMap::new(),
             users,
             order,
@@ -77,6 +83,7 @@ impl Classes {
         classes.find_partial_sums(kernel);
         classes.find_inline(kernel);
         classes.find_positions(kernel);
+        classes.find_loads_for_masks(kernel);
         Ok(classes)
     }
 
@@ -207,12 +214,36 @@ impl Classes {
         }
     }
 
+    fn find_loads_for_masks(&mut self, kernel: &Kernel) {
+        for (block, op) in kernel.walk() {
+            let Op::Load { tensor, .. } = kernel.ops[op].op else { continue };
+            let result = kernel.ops[op].results[0];
+            let in_loop = block != kernel.body && kernel.tile(result).rank() == 1 && !self.shared_loads.contains(&op);
+            if in_loop && !kernel.tensor(tensor).direction.is_written() && self.is_for_masks(kernel, block, result) {
+                self.for_masks.insert(op);
+            }
+        }
+    }
+
+    /// Whether masks of the same block take all that is made of a value, as their conditions.
+    fn is_for_masks(&self, kernel: &Kernel, block: BlockId, value: ValueId) -> bool {
+        let users = self.users_of(value);
+        !users.is_empty()
+            && users.iter().all(|&user| match kernel.ops[user].op {
+                _ if !kernel.blocks[block].ops.contains(&user) => false,
+                Op::Mask { x, keep, .. } => keep == value && x != value,
+                _ => {
+                    let result = kernel.ops[user].results.first().copied();
+                    result.is_some_and(|r| self.inline.contains(&r) && self.is_for_masks(kernel, block, r))
+                }
+            })
+    }
+
     fn find_positions(&mut self, kernel: &Kernel) {
         for (_, op) in kernel.walk() {
-            if let Op::Pos(c) = kernel.ops[op].op
-                && let Type::Coord(axis) = kernel.ty(c)
-            {
-                self.positions.insert(*axis);
+            let result = kernel.ops[op].results.first();
+            if let (Op::Pos(_) | Op::BlockExtreme { .. }, Some(&result)) = (&kernel.ops[op].op, result) {
+                self.positions.extend(axes(kernel, result));
             }
         }
         for &value in self.guards.keys() {

@@ -1,15 +1,15 @@
 //! What lowering knows while it walks a kernel: what values have become, the plan so far, what is
 //! in flight.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use flashtile_dsl::analysis::index::{Symbol, Trend};
+use flashtile_dsl::analysis::index::{IndexExpr, Search, Symbol, Trend};
 use flashtile_dsl::ir::{AxisId, Kernel, OpId, Span, ValueId};
 
 use super::classify::Classes;
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::plan::{Expr, Guard, LoopId, MeetBy, Plan, Slot, Stmt, TileId, VarId};
+use crate::plan::{Expr, GlobalTile, Guard, LoopId, MeetBy, Plan, Slot, Stmt, TileId, VarId};
 use crate::schedule::BlockKnobs;
 
 /// How programs that walk the parts of a loop meet, and how many parts there are.
@@ -95,6 +95,12 @@ pub(super) struct Lowering<'a> {
     pub gap_tiles: HashMap<LoopId, String>,
     /// What loop bounds load, by name.
     pub symbols: HashMap<Symbol, Expr>,
+    /// Ends of the loop whose bounds are defined, with their names.
+    pub bounds: Vec<(IndexExpr, Expr)>,
+    /// Variables that are loaded where a mask reads them.
+    pub for_masks: BTreeMap<VarId, GlobalTile>,
+    /// What was found of tiles before a loop.
+    pub searches: HashMap<Search, Expr>,
     pub names: HashSet<String>,
     /// Variables that values must be computed into (carried values updated in place).
     pub forced: HashMap<ValueId, VarId>,

@@ -1,15 +1,18 @@
 //! Elementwise ops: expressions, and maps where a value is stored.
 
+use std::collections::BTreeSet;
+
 use flashtile_dsl::analysis::streaming::constant_fill;
 use flashtile_dsl::ir::{
-    BinaryOp, CompareOp, Elem, Fill, IndexOp, Kernel, Op, OpId, ParamKind, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
+    At, BinaryOp, CompareOp, Elem, Fill, IndexOp, Kernel, Op, OpId, ParamId, ParamKind, ReduceOp, Type, UnaryOp, ValueDef,
+    ValueId,
 };
 
 use super::approximate::{self, Approximation};
 use super::context::{Home, Lowering};
 use crate::error::Error;
 use crate::ops;
-use crate::plan::{Cast, Expr, Function, LetType, Operator, StmtOp};
+use crate::plan::{Cast, Expr, Function, LetType, Operator, StmtOp, VarId};
 use crate::rewrite::edit;
 
 /// Integer arithmetic on indices; `positive`: that of `b` is positive.
@@ -129,6 +132,18 @@ impl Lowering<'_> {
         loop_a == loop_b && weights_a == weights_b && exponential
     }
 
+    /// The least or the largest integer of the block that a position stands for.
+    fn block_extreme(&self, tensor: ParamId, at: &[At], block: u32, largest: bool) -> Expr {
+        let place = |a: &At| matches!(a, At::Tile(_));
+        let dim = at.iter().position(place).expect("verified: one coordinate walks blocks");
+        let At::Tile(coordinate) = at[dim] else { unreachable!("just found") };
+        let Type::Coord(axis) = *self.kernel.ty(coordinate) else { unreachable!("verified: a coordinate") };
+        let all = self.whole_row(tensor, at, dim);
+        let function = if largest { Function::BlockMost } else { Function::BlockLeast };
+        let count = self.size(&self.kernel.tensor(tensor).shape[dim]);
+        Expr::call(function, [all.origin, all.row_stride, count, Expr::Int(block.into()), self.position(axis)])
+    }
+
     pub(super) fn elementwise_expr(&self, id: OpId) -> Result<Expr, Error> {
         let data = &self.kernel.ops[id];
         Ok(match &data.op {
@@ -143,6 +158,7 @@ impl Lowering<'_> {
                 index if self.instance.facts.wide && !matches!(index, Expr::Int(_)) => index.cast(Cast::Int),
                 index => index,
             },
+            Op::BlockExtreme { tensor, at, block, largest } => self.block_extreme(*tensor, at, *block, *largest),
             Op::Pos(c) => match self.kernel.ty(*c) {
                 Type::Coord(axis) => self.position(*axis),
                 other => unreachable!("verified: a coordinate, not {other:?}"),
@@ -261,10 +277,23 @@ impl Lowering<'_> {
                 to
             }
         };
+        let mut statements = self.loads_for(&keep);
         let value = Expr::Select(Box::new(keep), Box::new(self.element(to)), Box::new(Expr::Float(fill.value())));
-        self.push_on_cut_tiles(&dims, StmtOp::Map { to, value })?;
+        statements.push(StmtOp::Map { to, value });
+        self.push_on_cut_tiles(&dims, statements)?;
         self.homes.insert(result, Home::Variable(to));
         Ok(())
+    }
+
+    /// The loads of what a condition reads that is loaded for masks alone.
+    fn loads_for(&self, condition: &Expr) -> Vec<StmtOp> {
+        let mut read = BTreeSet::new();
+        condition.visit(&mut |e| {
+            if let Expr::Element(name, _) = e {
+                read.extend(self.for_masks.keys().filter(|&&v| self.plan.variables[v].name == *name));
+            }
+        });
+        read.into_iter().map(|to: VarId| StmtOp::Load { to, from: self.for_masks[&to].clone() }).collect()
     }
 
     fn in_same_block(&self, a: ValueId, b: ValueId) -> bool {

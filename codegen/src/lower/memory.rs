@@ -1,6 +1,6 @@
 //! Tiles in global memory (origins, strides, what exists) and in shared memory (geometry, places).
 
-use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, Type, ValueId};
+use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, SizeExpr, Type, ValueId};
 
 use super::context::{Home, Lowering, Pending};
 use crate::error::Error;
@@ -60,6 +60,13 @@ impl Lowering<'_> {
         }
     }
 
+    /// What lies along a dimension of a tensor, from its first place on, at the indices of `at`.
+    pub(super) fn whole_row(&self, tensor: ParamId, at: &[At], dim: usize) -> GlobalTile {
+        let mut at = at.to_vec();
+        at[dim] = At::Range { start: SizeExpr::constant(0), len: SizeExpr::constant(1) };
+        self.global_tile(tensor, &at, None)
+    }
+
     pub(super) fn load(&mut self, id: OpId, tensor: ParamId, at: &[At]) -> Result<(), Error> {
         let result = self.kernel.ops[id].results[0];
         let dims = self.dims_of(at);
@@ -100,8 +107,12 @@ impl Lowering<'_> {
         if dims.len() == 2 && from.elem == Elem::Bool && !self.forced.contains_key(&result) {
             self.plan.variables[to].bits = true;
         }
-        self.push(StmtOp::Load { to, from });
         self.homes.insert(result, Home::Variable(to));
+        if self.classes.for_masks.contains(&id) {
+            self.for_masks.insert(to, from);
+        } else {
+            self.push(StmtOp::Load { to, from });
+        }
         Ok(())
     }
 

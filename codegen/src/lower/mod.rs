@@ -40,7 +40,7 @@ mod stream;
 mod unused;
 mod uses;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use flashtile_dsl::ir::{
     At, AxisId, AxisKind, BlockId, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId,
@@ -58,7 +58,7 @@ use classify::Classes;
 pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
 pub(crate) use pipeline::last_operands;
-pub use program::trip_trend;
+pub use program::{trip_trend, trips_are_loaded};
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;
@@ -112,6 +112,9 @@ pub fn lower(
         homes: HashMap::new(),
         gap_tiles: HashMap::new(),
         symbols: HashMap::new(),
+        searches: HashMap::new(),
+        bounds: Vec::new(),
+        for_masks: BTreeMap::new(),
         names: HashSet::new(),
         forced: HashMap::new(),
         loops_by_axis: HashMap::new(),

@@ -1,8 +1,9 @@
 //! The program of a block: its place in the grid, and the order in which blocks take programs.
 
 use flashtile_dsl::analysis::index::Trend;
-use flashtile_dsl::analysis::mask;
-use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
+use flashtile_dsl::analysis::mask::{LoopMasks, MaskOptions, loop_masks};
+use flashtile_dsl::analysis::predicate::Summaries;
+use flashtile_dsl::ir::{Op, OpId, ProgramDim, ValueId};
 
 use super::context::{Home, Lowering};
 use crate::blocks;
@@ -21,14 +22,26 @@ pub fn trip_trend(instance: &Instance, schedule: &BlockKnobs) -> Option<Trend> {
     {
         return None;
     }
-    let masks = mask::loop_masks(
-        kernel,
-        first,
-        &|axis| i64::from(blocks::block(kernel, schedule, axis)),
-        &|size| instance.binding.size(kernel, size),
-        mask::MaskOptions { early_stop: schedule.early_stop, ..mask::MaskOptions::default() },
-    );
-    masks.trips_trend(kernel, last)
+    first_loop_masks(instance, schedule, first).trips_trend(kernel, last)
+}
+
+/// Whether the trip count of the kernel's first loop depends on what is loaded: then only the data
+/// tell which programs are long.
+pub fn trips_are_loaded(instance: &Instance, schedule: &BlockKnobs) -> bool {
+    let kernel = &instance.kernel;
+    let first = kernel.walk().into_iter().find(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. }));
+    first.is_some_and(|(_, op)| {
+        let trips = first_loop_masks(instance, schedule, op).trips();
+        !trips.symbols().is_empty() || !trips.searches().is_empty()
+    })
+}
+
+/// The tiles of a loop, with all that may be summarised.
+fn first_loop_masks(instance: &Instance, schedule: &BlockKnobs, op: OpId) -> LoopMasks {
+    let kernel = &instance.kernel;
+    let options = MaskOptions { early_stop: schedule.early_stop, summaries: Summaries::All, ..MaskOptions::default() };
+    let block = |axis| i64::from(blocks::block(kernel, schedule, axis));
+    loop_masks(kernel, op, &block, &|size| instance.binding.size(kernel, size), options)
 }
 
 impl Lowering<'_> {

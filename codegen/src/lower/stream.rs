@@ -17,7 +17,7 @@
 //! step j:   wait K j; barrier; copy V j; QK; wait V j; barrier; copy K j+1; softmax; PV
 //! ```
 
-use flashtile_dsl::analysis::index::{IndexExpr, Symbol};
+use flashtile_dsl::analysis::index::{IndexExpr, Search, SearchEnd, Symbol};
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
 use flashtile_dsl::analysis::streaming::Streaming;
 use flashtile_dsl::ir::{At, AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, SizeExpr, Type, ValueId};
@@ -89,7 +89,7 @@ impl Lowering<'_> {
         let walk = if single { Walk::Ascending } else { self.schedule.walk };
         let info = LoopInfo { single, ..self.bounds(id, part, walk, &name) };
         // What bounds of loops in this one load is known in it alone.
-        let symbols = self.symbols.clone();
+        let symbols = (self.symbols.clone(), self.searches.clone());
         self.plan.loops.push(info);
         let loop_id = self.plan.loops.len() - 1;
         self.loops_by_axis.insert(axis, loop_id);
@@ -106,7 +106,7 @@ impl Lowering<'_> {
             let ring = Loop { op: id, id: loop_id, axis, body, coordinate: params[0], carried: &carried };
             self.pipelined(&ring)?;
             self.leave_loop(id, axis, &carried);
-            self.symbols = symbols;
+            (self.symbols, self.searches) = symbols;
             return Ok(());
         }
         let groups = self.streams(body, params[0])?;
@@ -137,7 +137,7 @@ impl Lowering<'_> {
         self.span = span;
         self.push(StmtOp::Loop { id: loop_id, from: 0, unroll: 1, body: statements });
         self.leave_loop(id, axis, &carried);
-        self.symbols = symbols;
+        (self.symbols, self.searches) = symbols;
         // The loop may have made no trip, or many.
         self.exchange = self.exchange.or(exchanged);
         // What was copied before the loop and is waited for in it is not waited for if the loop makes no trip.
@@ -213,13 +213,15 @@ impl Lowering<'_> {
             &|size| self.instance.binding.size(kernel, size),
             MaskOptions { early_stop: self.schedule.early_stop, ..MaskOptions::default() },
         );
+        // Each end is clamped to those before it, which have names by then.
+        self.bounds.clear();
         // What is loaded may be any integer: nothing computed of it may wrap.
         // Nor may a product: the block size of a mask may be far beyond the last key.
         let multiplies = runs.exprs().any(IndexExpr::multiplies);
         let wide = self.load_symbols(&runs) || multiplies || self.instance.facts.wide;
         let LoopRuns { lo, full_lo, full_hi, hi, gap } = runs;
-        let bound = |this: &mut Self, suffix: &str, value: &IndexExpr| {
-            let value = this.index_expr(value);
+        let bound = |this: &mut Self, suffix: &str, end: &IndexExpr| {
+            let value = this.index_expr(end);
             if matches!(value, Expr::Int(_)) {
                 return value;
             }
@@ -227,6 +229,7 @@ impl Lowering<'_> {
             let value = if wide { value.wide().cast(Cast::Int) } else { value };
             let name = this.unique(&format!("{name}_{suffix}"));
             this.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
+            this.bounds.push((end.clone(), Expr::name(name.clone())));
             Expr::name(name)
         };
         let gap =
@@ -288,7 +291,56 @@ impl Lowering<'_> {
         for &symbol in &loaded {
             self.symbol(symbol);
         }
-        !loaded.is_empty()
+        let edges = runs.gap.iter().flat_map(|gap| [&gap.lo, &gap.hi]);
+        let searches: Vec<Search> = runs.ends().into_iter().chain(edges).flat_map(IndexExpr::searches).cloned().collect();
+        for search in &searches {
+            self.search(search);
+        }
+        !loaded.is_empty() || !searches.is_empty()
+    }
+
+    /// Searches the tiles of a loop before it is entered.
+    fn search(&mut self, search: &Search) {
+        if self.searches.contains_key(search) {
+            return;
+        }
+        // The analysis reads the kernel as written.
+        let kernel = &self.instance.kernel;
+        let Some((_, Op::Load { tensor, at })) = kernel.def(search.load) else { unreachable!("a search is of a load") };
+        let (tensor, at) = (*tensor, at.clone());
+        let dim = at.iter().position(|at| matches!(at, At::Tile(_))).expect("a load for each position");
+        let summary = *kernel.summary(tensor, dim, search.block).expect("the analysis found it");
+        for at in &at {
+            if let At::Index(v) = at {
+                self.index_ahead(*v);
+            }
+        }
+        let [least, most] = [summary.least, summary.most].map(|of| self.whole_row(of, &at, dim));
+        let extent = IndexExpr::from(kernel.tensor(tensor).shape[dim].clone());
+        let tiles = self.index_expr(&extent.fold_sizes(&|size| self.instance.binding.size(kernel, size)).ceil_div(search.block));
+        let end = |end: &Option<IndexExpr>, beyond: i32| match end {
+            Some(end) => self.index_expr(end).wide(),
+            None => Expr::Int(beyond.into()),
+        };
+        let (from, to) = (end(&search.from, i32::MIN), end(&search.to, i32::MAX));
+        let (function, suffix) = match search.end {
+            SearchEnd::FirstMeeting | SearchEnd::PastMeeting => (Function::TilesMeeting, "meeting"),
+            SearchEnd::FirstWithin | SearchEnd::PastWithin => (Function::TilesWithin, "within"),
+        };
+        let wanted = kernel.values[search.load].name.clone().unwrap_or_else(|| kernel.params[tensor].name.clone());
+        // Scratch tensors of one shape are laid out alike.
+        let value = Expr::call(function, [least.origin, most.origin, least.row_stride, tiles, from, to]);
+        let run = self.unique(&format!("{wanted}_{suffix}"));
+        self.push(StmtOp::Let { name: run.clone(), ty: LetType::Wide, value });
+        // Both ends of the run.
+        let (first, past) = match search.end {
+            SearchEnd::FirstMeeting | SearchEnd::PastMeeting => (SearchEnd::FirstMeeting, SearchEnd::PastMeeting),
+            SearchEnd::FirstWithin | SearchEnd::PastWithin => (SearchEnd::FirstWithin, SearchEnd::PastWithin),
+        };
+        let upper = Expr::infix(Operator::Shr, Expr::name(run.clone()), Expr::Int(32)).cast(Cast::Int);
+        for (end, value) in [(first, upper), (past, Expr::name(run).cast(Cast::Int))] {
+            self.searches.insert(Search { end, ..search.clone() }, value);
+        }
     }
 
     /// Loads an integer that bounds of a loop read, or the extreme one of a tile. It is the same in
@@ -356,6 +408,9 @@ impl Lowering<'_> {
     }
 
     fn index_expr(&self, e: &IndexExpr) -> Expr {
+        if let Some((_, named)) = self.bounds.iter().find(|(known, _)| known == e) {
+            return named.clone();
+        }
         let two = |f: Function, a: &IndexExpr, b: &IndexExpr| Expr::call(f, [self.index_expr(a), self.index_expr(b)]);
         match e {
             IndexExpr::Const(c) => Expr::Int(*c),
@@ -364,6 +419,7 @@ impl Lowering<'_> {
             IndexExpr::Tile(v) => Expr::name(self.coordinate(*v)),
             IndexExpr::Param(p) => Expr::param(self.kernel.params[*p].name.clone()),
             IndexExpr::Loaded(symbol) => self.symbols[symbol].clone(),
+            IndexExpr::Found(search) => self.searches[search.as_ref()].clone(),
             IndexExpr::Add(a, b) => match b.as_ref() {
                 IndexExpr::Const(c) if *c < 0 => Expr::infix(Operator::Sub, self.index_expr(a), Expr::Int(-c)),
                 _ => Expr::infix(Operator::Add, self.index_expr(a), self.index_expr(b)),

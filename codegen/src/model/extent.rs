@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flashtile_dsl::analysis::index::Lookups;
+use flashtile_dsl::analysis::index::{Lookups, Search, SearchEnd};
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
 use flashtile_dsl::ir::{Op, ParamId, ParamKind, ProgramDim, SizeExpr, ValueId};
 
@@ -120,7 +120,12 @@ impl Extent {
                 // Integer parameters and what is loaded are not known here: large, so that a window
                 // of that width, or a length, hides nothing.
                 let (param, loaded) = (|_| 1 << 30, |_| 1 << 30);
-                let at = Lookups { size: &size, value: &value, param: &param, loaded: &loaded };
+                // A search is taken to skip nothing, and to find all tiles full.
+                let found = |search: &Search, _, _| match search.end {
+                    SearchEnd::FirstMeeting | SearchEnd::FirstWithin => 0,
+                    SearchEnd::PastMeeting | SearchEnd::PastWithin => 1 << 30,
+                };
+                let at = Lookups { size: &size, value: &value, param: &param, loaded: &loaded, found: &found };
                 let [lo, full_lo, full_hi, hi] = runs.eval(at);
                 let times = around.map_or(1.0, |loop_around: usize| trips[loop_around].all);
                 let skipped = runs.between(at);

@@ -114,13 +114,28 @@ functions! {
     TileLeast = "tile_least",
     /// The largest of them.
     TileMost = "tile_most",
+    /// The least integer of a block in global memory: the address of the first integer of all, the
+    /// stride, how many there are, how many a block has, the number of the block. The lanes of a row
+    /// ask together.
+    BlockLeast = "block_least",
+    /// The largest of it.
+    BlockMost = "block_most",
+    /// The run from the first to the last of the tiles whose least and largest integer leave room
+    /// for one in a range: the addresses of the least and of the largest of the first tile, the
+    /// stride, how many tiles, the ends of the range. Of its 64 bits the upper half is the first
+    /// tile, the lower one past the last. All lanes of a warp ask together.
+    TilesMeeting = "tiles_meeting",
+    /// The run of the first tile whose integers all are in a range, with those after it.
+    TilesWithin = "tiles_within",
 }
 
 impl Function {
     /// How many operands it takes.
     pub fn operands(self) -> usize {
         match self {
-            Function::MultiplyAdd => 3,
+            Function::TilesMeeting | Function::TilesWithin => 6,
+            Function::BlockLeast | Function::BlockMost => 5,
+            Function::MultiplyAdd | Function::TileLeast | Function::TileMost => 3,
             Function::DivFull
             | Function::Max
             | Function::Min

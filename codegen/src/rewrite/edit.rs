@@ -186,18 +186,29 @@ pub fn free_name<'a>(kernel: &Kernel, wanted: &str, others: impl Iterator<Item =
 pub fn remove_unused_params(kernel: &mut Kernel) {
     let mut used = HashSet::new();
     for (_, id) in kernel.walk() {
-        if let Op::Scalar(p) | Op::Load { tensor: p, .. } | Op::Store { tensor: p, .. } = kernel.ops[id].op {
+        if let Op::Scalar(p) | Op::Load { tensor: p, .. } | Op::BlockExtreme { tensor: p, .. } | Op::Store { tensor: p, .. } =
+            kernel.ops[id].op
+        {
             used.insert(p);
         }
     }
+    kernel.summaries.retain(|summary| used.contains(&summary.of));
+    used.extend(kernel.summaries.iter().flat_map(|summary| [summary.least, summary.most]));
     let old = std::mem::take(&mut kernel.params);
     let mut map = HashMap::new();
     for (id, param) in old.iter().filter(|(id, _)| used.contains(id)) {
         map.insert(id, kernel.params.push(param.clone()));
     }
     for (_, id) in kernel.walk() {
-        if let Op::Scalar(p) | Op::Load { tensor: p, .. } | Op::Store { tensor: p, .. } = &mut kernel.ops[id].op {
+        if let Op::Scalar(p) | Op::Load { tensor: p, .. } | Op::BlockExtreme { tensor: p, .. } | Op::Store { tensor: p, .. } =
+            &mut kernel.ops[id].op
+        {
             *p = map[&*p];
+        }
+    }
+    for summary in &mut kernel.summaries {
+        for param in [&mut summary.of, &mut summary.least, &mut summary.most] {
+            *param = map[&*param];
         }
     }
 }

@@ -242,6 +242,17 @@ choices! {
 }
 
 choices! {
+    /// Whether integers that a loop loads for each position are summarised ahead, so that the loop
+    /// skips tiles by them.
+    Summaries {
+        /// They are not: such a mask skips nothing.
+        Off = "off",
+        /// The least and the largest of each tile are.
+        On = "on",
+    }
+}
+
+choices! {
     /// What combines the parts of a split loop.
     Fixup {
         /// A kernel of its own, launched after the one that walks the parts.

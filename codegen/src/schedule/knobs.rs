@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::choice::{
     BLayout, Edges, Exponential, Fixup, Fragments, LoopOrder, OperandA, PackGqa, Persistent, PingPong, Precompute, RunningMax,
-    SharedLayout, Value, Walk, WorkOrder,
+    SharedLayout, Summaries, Value, Walk, WorkOrder,
 };
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning
 /// changes.
-pub const SPACE_VERSION: u32 = 16;
+pub const SPACE_VERSION: u32 = 17;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -315,6 +315,8 @@ knobs! {
             "whether rows or the loop over the other axis (keys) is the outer loop";
         pack_gqa: PackGqa = PackGqa::Off, [], [],
             "whether a tile holds the rows of all heads that read the same keys, or of one";
+        summaries: Summaries = Summaries::Off, [], [],
+            "whether launches ahead summarise integers that masks compare, such as documents, so that tiles are skipped by them";
     }
 }
 

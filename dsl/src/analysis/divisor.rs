@@ -18,7 +18,7 @@ impl Term {
     pub(super) fn of_form(&self) -> Option<&Form> {
         match self {
             Term::Quotient(form, _) | Term::Over(form, _) | Term::Multiple(form, _) => Some(form),
-            Term::Position(_) | Term::Remainder(..) | Term::Between(..) => None,
+            Term::Position(_) | Term::Remainder(..) | Term::Between(..) | Term::Summarised(_) => None,
         }
     }
 
@@ -29,7 +29,7 @@ impl Term {
             Term::Quotient(_, d) => k.times(*d).plus(&(d - 1).into()),
             Term::Over(_, d) => k.plus(&one).product(d).minus(&one),
             Term::Multiple(_, d) => k.over(d).plus(&one).product(d).minus(&one),
-            Term::Position(_) | Term::Remainder(..) | Term::Between(..) => k.clone(),
+            Term::Position(_) | Term::Remainder(..) | Term::Between(..) | Term::Summarised(_) => k.clone(),
         }
     }
 
@@ -40,7 +40,7 @@ impl Term {
             Term::Over(_, d) => k.product(d),
             // The multiples from k on begin at ceil(k / d) * d.
             Term::Multiple(_, d) => k.plus(d).minus(&1.into()).over(d).product(d),
-            Term::Position(_) | Term::Remainder(..) | Term::Between(..) => k.clone(),
+            Term::Position(_) | Term::Remainder(..) | Term::Between(..) | Term::Summarised(_) => k.clone(),
         }
     }
 
@@ -49,7 +49,7 @@ impl Term {
         match self {
             Term::Over(..) | Term::Multiple(..) | Term::Remainder(..) => true,
             Term::Quotient(form, _) => form.terms.keys().any(Term::divides_at_launch),
-            Term::Position(_) | Term::Between(..) => false,
+            Term::Position(_) | Term::Between(..) | Term::Summarised(_) => false,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use super::classes::Classes;
 use super::mask::{LoopMasks, MaskOptions, loop_masks};
-use super::predicate::{Boundary, Opaque, OpaqueWhy, Run, Walk, defined_in};
+use super::predicate::{Boundary, Opaque, OpaqueWhy, Run, Summaries, Walk, defined_in};
 use super::streaming::{NotRegrouped, NotStreaming, Streaming};
 use super::unchanged::{Assumptions, Unchanged, Unproven, unchanged_if};
 use crate::ir::{AxisKind, BinaryOp, BlockId, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId};
@@ -220,7 +220,13 @@ impl Loop<'_> {
 
     /// The masks that hide tiles which are walked all the same.
     fn skips(&self) -> Vec<Hint> {
-        let masks = loop_masks(self.kernel, self.loop_op, &|_| BLOCK, self.size, MaskOptions::default());
+        let masks = loop_masks(
+            self.kernel,
+            self.loop_op,
+            &|_| BLOCK,
+            self.size,
+            MaskOptions { summaries: Summaries::All, ..MaskOptions::default() },
+        );
         let inner = defined_in(self.kernel, self.body());
         let coordinate = self.kernel.blocks[self.body()].params[0];
         let walk = Walk {
@@ -231,6 +237,7 @@ impl Loop<'_> {
             size: self.size,
             boundary: Boundary::Written,
             loaded: true,
+            summaries: Summaries::All,
         };
         let mut found = Vec::new();
         for facts in &masks.masks {
@@ -459,7 +466,13 @@ impl Loop<'_> {
                 vec![self.nan(Lost::Split, next(maximum))]
             }
             NotRegrouped::Start(unproven) | NotRegrouped::HiddenTileCounts(unproven) => {
-                let masks = loop_masks(self.kernel, self.loop_op, &|_| BLOCK, self.size, MaskOptions::default());
+                let masks = loop_masks(
+                    self.kernel,
+                    self.loop_op,
+                    &|_| BLOCK,
+                    self.size,
+                    MaskOptions { summaries: Summaries::All, ..MaskOptions::default() },
+                );
                 let all = masks.masks.iter().map(|facts| facts.op).collect();
                 self.unproved(unproven, &all, &masks, Lost::Split)
             }

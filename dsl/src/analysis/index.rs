@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use super::simplify::BEYOND;
 use crate::ir::{At, IndexOp, Kernel, Op, ParamId, SizeExpr, ValueId};
 
 /// An integer expression. No divisor is below 1.
@@ -22,6 +23,8 @@ pub enum IndexExpr {
     Param(ParamId),
     /// A loaded integer, or the extreme one of a tile of them.
     Loaded(Symbol),
+    /// A tile of a loop, found by what is loaded for its positions.
+    Found(Box<Search>),
     /// Sum.
     Add(Box<IndexExpr>, Box<IndexExpr>),
     /// Difference.
@@ -62,6 +65,84 @@ impl Symbol {
     }
 }
 
+/// A search over the tiles of a loop, by the least and the largest of the integers that a load gives
+/// for the positions of each. It gives a number of tiles, from 0 to all.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Search {
+    /// The result of the load, which is in the loop.
+    pub load: ValueId,
+    /// Positions of a tile.
+    pub block: i64,
+    /// What is looked for.
+    pub end: SearchEnd,
+    /// The least integer that counts; all small ones do if there is none.
+    pub from: Option<IndexExpr>,
+    /// The largest that counts; all large ones do if there is none.
+    pub to: Option<IndexExpr>,
+}
+
+/// What a [`Search`] looks for. A tile *meets* the range if its extremes leave room for an integer
+/// of the range between them, and is *within* it if all its integers are in the range.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum SearchEnd {
+    /// The first tile that meets the range; the number of tiles if none does.
+    FirstMeeting,
+    /// One past the last tile that meets it; 0 if none does.
+    PastMeeting,
+    /// The first tile within the range; the number of tiles if none is.
+    FirstWithin,
+    /// One past the last of the tiles that follow the first one within the range without one
+    /// between that is not; the number of tiles if there is none.
+    PastWithin,
+}
+
+impl SearchEnd {
+    /// The name in printed forms.
+    pub fn name(self) -> &'static str {
+        match self {
+            SearchEnd::FirstMeeting => "first_meeting",
+            SearchEnd::PastMeeting => "past_meeting",
+            SearchEnd::FirstWithin => "first_within",
+            SearchEnd::PastWithin => "past_within",
+        }
+    }
+
+    /// What a search gives that is told nothing of the tiles: all meet the range, none is within it.
+    pub fn untold(self) -> i64 {
+        if self == SearchEnd::FirstMeeting { 0 } else { BEYOND }
+    }
+
+    /// What is found among tiles of these extremes.
+    ///
+    /// ```
+    /// use flashtile_dsl::analysis::index::SearchEnd;
+    /// let tiles = [(0, 0), (0, 2), (2, 2), (2, 2), (3, 7)];
+    /// let find = |end: SearchEnd| end.find(tiles, i64::from(2)..=2);
+    /// assert_eq!([find(SearchEnd::FirstMeeting), find(SearchEnd::PastMeeting)], [1, 4]);
+    /// assert_eq!([find(SearchEnd::FirstWithin), find(SearchEnd::PastWithin)], [2, 4]);
+    /// ```
+    pub fn find(
+        self,
+        tiles: impl IntoIterator<Item = (i32, i32), IntoIter: ExactSizeIterator + DoubleEndedIterator>,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> i64 {
+        let mut tiles = tiles.into_iter();
+        let count = tiles.len() as i64;
+        let meets = |(least, most): (i32, i32)| i64::from(least) <= *range.end() && i64::from(most) >= *range.start();
+        let within = |(least, most): (i32, i32)| i64::from(least) >= *range.start() && i64::from(most) <= *range.end();
+        let place = |found: Option<usize>| found.map_or(count, |n| n as i64);
+        match self {
+            SearchEnd::FirstMeeting => place(tiles.position(meets)),
+            SearchEnd::PastMeeting => tiles.rposition(meets).map_or(0, |n| n as i64 + 1),
+            SearchEnd::FirstWithin => place(tiles.position(within)),
+            SearchEnd::PastWithin => match tiles.position(within) {
+                None => count,
+                Some(first) => tiles.position(|tile| !within(tile)).map_or(count, |n| (first + 1 + n) as i64),
+            },
+        }
+    }
+}
+
 /// What the leaves of an [`IndexExpr`] stand for.
 #[derive(Clone, Copy)]
 pub struct Lookups<'a> {
@@ -73,6 +154,8 @@ pub struct Lookups<'a> {
     pub param: &'a dyn Fn(ParamId) -> i64,
     /// The value of what is loaded.
     pub loaded: &'a dyn Fn(Symbol) -> i64,
+    /// What a search finds, with the values of the ends of its range.
+    pub found: &'a dyn Fn(&Search, Option<i64>, Option<i64>) -> i64,
 }
 
 /// How an expression moves with one of its leaves, all others fixed.
@@ -112,7 +195,7 @@ impl IndexExpr {
     /// use flashtile_dsl::analysis::index::{IndexExpr, Lookups};
     /// use flashtile_dsl::ir::{SizeExpr, SizeId};
     /// let tiles = IndexExpr::from(SizeExpr::size(SizeId(0))).ceil_div(64);
-    /// assert_eq!(tiles.eval(Lookups { size: &|_| 65, value: &|_| 0, param: &|_| 0, loaded: &|_| 0 }), 2);
+    /// assert_eq!(tiles.eval(Lookups { size: &|_| 65, value: &|_| 0, param: &|_| 0, loaded: &|_| 0, found: &|_, _, _| 0 }), 2);
     /// ```
     pub fn eval(&self, at: Lookups<'_>) -> i64 {
         match self {
@@ -121,6 +204,10 @@ impl IndexExpr {
             IndexExpr::Index(v) | IndexExpr::Tile(v) => (at.value)(*v),
             IndexExpr::Param(p) => (at.param)(*p),
             IndexExpr::Loaded(symbol) => (at.loaded)(*symbol),
+            IndexExpr::Found(search) => {
+                let end = |e: &Option<IndexExpr>| e.as_ref().map(|e| e.eval(at));
+                (at.found)(search, end(&search.from), end(&search.to))
+            }
             IndexExpr::Add(a, b) => a.eval(at) + b.eval(at),
             IndexExpr::Sub(a, b) => a.eval(at) - b.eval(at),
             IndexExpr::Mul(a, c) => a.eval(at) * c,
@@ -140,6 +227,10 @@ impl IndexExpr {
             IndexExpr::Size(s) => size(s).map_or_else(|| self.clone(), IndexExpr::Const),
             IndexExpr::Const(_) | IndexExpr::Index(_) | IndexExpr::Tile(_) | IndexExpr::Param(_) | IndexExpr::Loaded(_) => {
                 self.clone()
+            }
+            IndexExpr::Found(search) => {
+                let (from, to) = (search.from.as_ref().map(fold), search.to.as_ref().map(fold));
+                IndexExpr::Found(Box::new(Search { from, to, ..search.as_ref().clone() }))
             }
             IndexExpr::Add(a, b) => fold(a).plus(&fold(b)),
             IndexExpr::Sub(a, b) => fold(a).minus(&fold(b)),
@@ -192,7 +283,20 @@ impl IndexExpr {
         found
     }
 
-    fn visit(&self, f: &mut impl FnMut(&IndexExpr)) {
+    /// The searches that occur, each once.
+    pub fn searches(&self) -> Vec<&Search> {
+        let mut out = Vec::new();
+        self.visit(&mut |e| {
+            if let IndexExpr::Found(search) = e
+                && !out.contains(&search.as_ref())
+            {
+                out.push(search.as_ref());
+            }
+        });
+        out
+    }
+
+    fn visit<'e>(&'e self, f: &mut impl FnMut(&'e IndexExpr)) {
         f(self);
         match self {
             IndexExpr::Const(_)
@@ -201,6 +305,7 @@ impl IndexExpr {
             | IndexExpr::Tile(_)
             | IndexExpr::Param(_)
             | IndexExpr::Loaded(_) => {}
+            IndexExpr::Found(search) => search.from.iter().chain(&search.to).for_each(|e| e.visit(f)),
             IndexExpr::Mul(a, _) | IndexExpr::FloorDiv(a, _) | IndexExpr::CeilDiv(a, _) => a.visit(f),
             IndexExpr::Add(a, b)
             | IndexExpr::Sub(a, b)
@@ -220,6 +325,11 @@ impl IndexExpr {
         match self {
             IndexExpr::Const(_) | IndexExpr::Size(_) | IndexExpr::Param(_) => Some(Trend::Constant),
             IndexExpr::Loaded(symbol) => (!load_reads(kernel, symbol.load(), value)).then_some(Trend::Constant),
+            IndexExpr::Found(search) => {
+                let stays = |e: &IndexExpr| of(e) == Some(Trend::Constant);
+                let same = search.from.iter().chain(&search.to).all(stays) && !load_reads(kernel, search.load, value);
+                same.then_some(Trend::Constant)
+            }
             IndexExpr::Index(v) | IndexExpr::Tile(v) if *v == value => Some(Trend::Rising),
             IndexExpr::Tile(_) => Some(Trend::Constant),
             IndexExpr::Index(v) => (!index_reads(kernel, *v, value)).then_some(Trend::Constant),
@@ -239,16 +349,29 @@ impl IndexExpr {
     /// The text of the expression, with the names of the kernel text: `i + 1 + ceil((N - M) / 64)`. A coordinate stands
     /// for the number of its tile.
     pub fn text(&self, kernel: &Kernel) -> String {
+        self.text_with(kernel, &[])
+    }
+
+    /// The same, with names for what is known by one.
+    pub fn text_with(&self, kernel: &Kernel, known: &[(&IndexExpr, &str)]) -> String {
         let value = |v: ValueId| kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
         let loaded = |v: ValueId| load_text(kernel, v);
-        let names =
-            Names { value: &value, size: &|s| kernel.size_text(s), param: &|p| kernel.params[p].name.clone(), loaded: &loaded };
+        let names = Names {
+            value: &value,
+            size: &|s| kernel.size_text(s),
+            param: &|p| kernel.params[p].name.clone(),
+            loaded: &loaded,
+            known,
+        };
         self.render(&names, 0)
     }
 
     fn render(&self, names: &Names<'_>, outer: u8) -> String {
         const SUM: u8 = 1;
         const PRODUCT: u8 = 2;
+        if let Some((_, name)) = names.known.iter().find(|(known, _)| *known == self) {
+            return (*name).to_owned();
+        }
         let sub = |e: &IndexExpr, outer| e.render(names, outer);
         let (text, own) = match self {
             IndexExpr::Const(c) => (c.to_string(), if *c < 0 { SUM } else { PRODUCT + 1 }),
@@ -267,6 +390,12 @@ impl IndexExpr {
                     Symbol::Most(_) => format!("most({name})"),
                 };
                 (text, PRODUCT + 1)
+            }
+            IndexExpr::Found(search) => {
+                let end = |e: &Option<IndexExpr>| e.as_ref().map_or(String::new(), |e| format!("{} ", sub(e, 0)));
+                let range =
+                    format!("{}..{}", end(&search.from), search.to.as_ref().map_or(String::new(), |e| format!(" {}", sub(e, 0))));
+                (format!("{}({}, {range})", search.end.name(), (names.loaded)(search.load)), PRODUCT + 1)
             }
             IndexExpr::Add(a, b) => (format!("{} + {}", sub(a, SUM), sub(b, SUM)), SUM),
             IndexExpr::Sub(a, b) => (format!("{} - {}", sub(a, SUM), sub(b, PRODUCT)), SUM),
@@ -289,6 +418,7 @@ struct Names<'a> {
     size: &'a dyn Fn(&SizeExpr) -> String,
     param: &'a dyn Fn(ParamId) -> String,
     loaded: &'a dyn Fn(ValueId) -> String,
+    known: &'a [(&'a IndexExpr, &'a str)],
 }
 
 /// The name of a loaded value, or the place that it is loaded from.
@@ -373,8 +503,13 @@ impl From<SizeExpr> for IndexExpr {
 
 impl fmt::Display for IndexExpr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names =
-            Names { value: &|v| v.to_string(), size: &|s| s.to_string(), param: &|p| p.to_string(), loaded: &|v| v.to_string() };
+        let names = Names {
+            value: &|v| v.to_string(),
+            size: &|s| s.to_string(),
+            param: &|p| p.to_string(),
+            loaded: &|v| v.to_string(),
+            known: &[],
+        };
         f.write_str(&self.render(&names, 0))
     }
 }

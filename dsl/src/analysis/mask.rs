@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::index::{IndexExpr, Lookups, Trend};
-use super::predicate::{Boundary, Gap, Holds, Run, Walk, defined_in};
+use super::predicate::{Boundary, Gap, Holds, Run, Summaries, Walk, defined_in};
 use super::unchanged::{Unchanged, Unproven, unchanged};
 use crate::ir::{AxisId, Kernel, Op, OpId, SizeExpr, ValueId};
 
@@ -42,11 +42,13 @@ pub struct MaskOptions {
     pub early_stop: bool,
     /// Whether bounds may read what is loaded. Without that they are known at launch.
     pub loaded: bool,
+    /// Which tensors are summarised, of those that are loaded for each position of a loop.
+    pub summaries: Summaries,
 }
 
 impl Default for MaskOptions {
     fn default() -> Self {
-        Self { early_stop: true, loaded: true }
+        Self { early_stop: true, loaded: true, summaries: Summaries::Declared }
     }
 }
 
@@ -113,6 +115,43 @@ impl LoopMasks {
         self.trips().trend(kernel, coordinate)
     }
 
+    /// The runs of tiles, as they are printed.
+    fn parts(&self) -> Vec<(&'static str, &IndexExpr, &IndexExpr)> {
+        let LoopRuns { lo, full_lo, full_hi, hi, gap } = &self.runs;
+        let gap = gap.as_ref().map(|gap| ("but not", &gap.lo, &gap.hi));
+        [("cut", lo, full_lo), ("full", full_lo, full_hi), ("cut", full_hi, hi)].into_iter().chain(gap).collect()
+    }
+
+    /// Names of the ends that are no constants, where these are too long to be written again for each
+    /// that is clamped to them.
+    fn names(&self) -> Vec<(&'static str, &IndexExpr)> {
+        let LoopRuns { lo, full_lo, full_hi, hi, .. } = &self.runs;
+        let mut names: Vec<(&'static str, &IndexExpr)> = Vec::new();
+        for (name, end) in [("begin", lo), ("end", hi), ("full begin", full_lo), ("full end", full_hi)] {
+            if end.as_const().is_none() && *end != self.tiles && names.iter().all(|(_, other)| *other != end) {
+                names.push((name, end));
+            }
+        }
+        names
+    }
+
+    /// Whether an end takes more than a line.
+    fn is_long(&self, kernel: &Kernel) -> bool {
+        self.runs.ends().into_iter().any(|end| end.text(kernel).len() > 100)
+    }
+
+    /// An end, by its name if it is long.
+    fn end_text(&self, kernel: &Kernel, end: &IndexExpr) -> String {
+        if self.is_long(kernel) { self.end_text_but(kernel, end, "") } else { end.text(kernel) }
+    }
+
+    /// An end in terms of all ends but one.
+    fn end_text_but(&self, kernel: &Kernel, end: &IndexExpr, without: &str) -> String {
+        let mut known: Vec<(&IndexExpr, &str)> = vec![(&self.tiles, "tiles")];
+        known.extend(self.names().into_iter().filter(|(name, _)| *name != without).map(|(name, end)| (end, name)));
+        end.text_with(kernel, &known)
+    }
+
     /// The printed form, a few lines.
     pub fn text(&self, kernel: &Kernel) -> String {
         let Op::For { axis, .. } = &kernel.ops[self.loop_op].op else { unreachable!("built for a loop") };
@@ -144,11 +183,13 @@ impl LoopMasks {
         }
         line(format!("  tiles               {}", e(&self.tiles)));
         line(format!("  cut by memory       {} .. {}", e(&self.memory_full), e(&self.tiles)));
-        line(format!("  cut                 {} .. {}", e(&self.runs.lo), e(&self.runs.full_lo)));
-        line(format!("  full                {} .. {}", e(&self.runs.full_lo), e(&self.runs.full_hi)));
-        line(format!("  cut                 {} .. {}", e(&self.runs.full_hi), e(&self.runs.hi)));
-        if let Some(gap) = &self.runs.gap {
-            line(format!("  but not             {} .. {}", e(&gap.lo), e(&gap.hi)));
+        for (what, lo, hi) in self.parts() {
+            line(format!("  {what:<19} {lo} .. {hi}", lo = self.end_text(kernel, lo), hi = self.end_text(kernel, hi)));
+        }
+        if self.is_long(kernel) {
+            for (name, end) in self.names() {
+                line(format!("  {name:<19} {}", self.end_text_but(kernel, end, name)));
+            }
         }
         if let Some(why) = &self.not_skipped {
             line(format!("  nothing skipped     {why}"));
@@ -202,6 +243,7 @@ pub fn loop_masks(
         size,
         boundary: Boundary::Written,
         loaded: options.loaded,
+        summaries: if options.loaded { options.summaries } else { Summaries::None },
     };
     let masks: Vec<MaskFacts> = kernel
         .ops

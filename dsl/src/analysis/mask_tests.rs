@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::index::{Lookups, Symbol, Trend};
+use super::index::{Lookups, Search, Symbol, Trend};
 use super::mask::{LoopMasks, MaskOptions, loop_masks};
+use super::predicate::Summaries;
 use super::samples::{Scope, Softmax, attention, binary, causal, integer};
 use super::unchanged::{Unchanged, Unproven};
 use crate::ir::{BinaryOp, Builder, CompareOp, Kernel, Op, OpId, SizeExpr, UnaryOp, ValueId};
@@ -19,6 +20,8 @@ enum Number {
     Loaded,
     /// Loaded for each row: [`loaded_of_row`].
     LoadedOfRow,
+    /// Loaded for each column: [`loaded_of_column`].
+    LoadedOfColumn(Column),
     Sum(Box<Number>, Box<Number>),
     Difference(Box<Number>, Box<Number>),
     Times(Box<Number>, i64),
@@ -66,6 +69,46 @@ fn loaded_of_row(i: i64) -> i64 {
     (i * 7 + 3) % 29 - 6
 }
 
+/// What is loaded for a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    /// Numbers of documents, one after the other.
+    Document,
+    /// Numbers in no order.
+    Scattered,
+}
+
+impl Column {
+    const ALL: [Self; 2] = [Column::Document, Column::Scattered];
+
+    /// The name of the tensor.
+    fn name(self) -> &'static str {
+        match self {
+            Column::Document => "document_of_column",
+            Column::Scattered => "number_of_column",
+        }
+    }
+
+    /// What it holds.
+    fn number(self, j: i64) -> i64 {
+        match self {
+            Column::Document => j / 7 - 2,
+            Column::Scattered => (j * 11 + 5) % 17 - 4,
+        }
+    }
+}
+
+/// What a search finds: in the columns that exist, `columns` of them.
+fn found(kernel: &Kernel, columns: i64, search: &Search, from: Option<i64>, to: Option<i64>) -> i64 {
+    let Some((_, Op::Load { tensor, .. })) = kernel.def(search.load) else { panic!("a load") };
+    let column = Column::ALL.into_iter().find(|c| c.name() == kernel.params[*tensor].name).expect("of columns");
+    let tiles = (0..columns).step_by(search.block as usize).map(|start| {
+        let numbers = (start..(start + search.block).min(columns)).map(|j| column.number(j) as i32);
+        (numbers.clone().min().expect("a column"), numbers.max().expect("a column"))
+    });
+    search.end.find(tiles.collect::<Vec<_>>(), from.unwrap_or(i64::MIN)..=to.unwrap_or(i64::MAX))
+}
+
 /// A random predicate.
 #[derive(Clone, Debug)]
 enum Predicate {
@@ -88,6 +131,7 @@ impl Number {
             Number::Shift => s.shift(b),
             Number::Loaded => s.loaded(b),
             Number::LoadedOfRow => s.loaded_of_row(b),
+            Number::LoadedOfColumn(column) => s.loaded_of_column(b, column.name()),
             Number::Sum(x, y) => two(BinaryOp::Add, x, y),
             Number::Difference(x, y) => two(BinaryOp::Sub, x, y),
             Number::Least(x, y) => two(BinaryOp::Min, x, y),
@@ -118,6 +162,7 @@ impl Number {
             Number::Shift => shift,
             Number::Loaded => LOADED,
             Number::LoadedOfRow => loaded_of_row(i),
+            Number::LoadedOfColumn(column) => column.number(j),
             Number::Sum(x, y) => of(x) + of(y),
             Number::Difference(x, y) => of(x) - of(y),
             Number::Least(x, y) => of(x).min(of(y)),
@@ -200,7 +245,8 @@ fn number() -> impl Strategy<Value = Number> {
         Just(Number::Column),
         Just(Number::Shift),
         Just(Number::Loaded),
-        Just(Number::LoadedOfRow)
+        Just(Number::LoadedOfRow),
+        prop::sample::select(Column::ALL.to_vec()).prop_map(Number::LoadedOfColumn),
     ];
     leaf.prop_recursive(3, 8, 2, |x| {
         let pair = (x.clone(), x.clone()).prop_map(|(a, b)| (Box::new(a), Box::new(b)));
@@ -253,7 +299,13 @@ fn analysed(kernel: &Kernel, loop_op: OpId, scope: &Scope, shape: Shape, early_s
         _ => unreachable!("i is a coordinate"),
     };
     let block = move |axis| if axis == rows { shape.block_m } else { shape.block_n };
-    loop_masks(kernel, loop_op, &block, &|_| None, MaskOptions { early_stop, ..MaskOptions::default() })
+    loop_masks(
+        kernel,
+        loop_op,
+        &block,
+        &|_| None,
+        MaskOptions { early_stop, summaries: Summaries::All, ..MaskOptions::default() },
+    )
 }
 
 /// What brute force finds in the tiles of row tile `t`: for each key tile, whether anything is visible and whether
@@ -270,7 +322,7 @@ fn brute_force(keep: &dyn Fn(i64, i64) -> bool, shape: Shape, t: i64) -> Vec<(bo
 }
 
 /// Checks that runs are ordered, sound, and, if `exact`, as tight as one run can be.
-fn check(masks: &LoopMasks, scope: &Scope, shape: Shape, keep: &dyn Fn(i64, i64) -> bool, exact: bool) {
+fn check(kernel: &Kernel, masks: &LoopMasks, scope: &Scope, shape: Shape, keep: &dyn Fn(i64, i64) -> bool, exact: bool) {
     let size = |s: &SizeExpr| {
         s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("M and N are the sizes of the sample's loops")
     };
@@ -281,7 +333,8 @@ fn check(masks: &LoopMasks, scope: &Scope, shape: Shape, keep: &dyn Fn(i64, i64)
             Symbol::Least(_) => rows.clone().map(loaded_of_row).min().expect("a tile has a row"),
             Symbol::Most(_) => rows.clone().map(loaded_of_row).max().expect("a tile has a row"),
         };
-        let at = Lookups { size: &size, value: &|_| t, param: &|_| 0, loaded: &loaded };
+        let found = |search: &Search, from, to| found(kernel, shape.n, search, from, to);
+        let at = Lookups { size: &size, value: &|_| t, param: &|_| 0, loaded: &loaded, found: &found };
         let [lo, full_lo, full_hi, hi] = masks.runs.eval(at);
         let tiles = brute_force(keep, shape, t);
         assert!(0 <= lo && lo <= full_lo && full_lo <= full_hi && full_hi <= hi && hi <= tiles.len() as i64, "order at {t}");
@@ -316,7 +369,7 @@ proptest! {
         let (kernel, loop_op, scope) = sample(Softmax::Named, &p);
         let masks = analysed(&kernel, loop_op, &scope, shape, true);
         prop_assert_eq!(&masks.masks[0].hidden, &Unchanged::Always);
-        check(&masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), false);
+        check(&kernel, &masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), false);
     }
 
     #[test]
@@ -326,7 +379,7 @@ proptest! {
             attention(Softmax::Named, &[&|b: &mut Builder, s: &Scope| p.build(b, s), &|b: &mut Builder, s: &Scope| q.build(b, s)]);
         let masks = analysed(&kernel, loop_op, &scope, shape, true);
         let shift = shape.n - shape.m;
-        check(&masks, &scope, shape, &|i, j| p.eval(i, j, shift) && q.eval(i, j, shift), false);
+        check(&kernel, &masks, &scope, shape, &|i, j| p.eval(i, j, shift) && q.eval(i, j, shift), false);
     }
 
     #[test]
@@ -348,13 +401,26 @@ proptest! {
         };
         let (kernel, loop_op, scope) = sample(Softmax::Named, &p);
         let masks = analysed(&kernel, loop_op, &scope, shape, true);
-        check(&masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), true);
+        check(&kernel, &masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), true);
         // A window that both starts and ends inside the keys.
         let causal = Predicate::Compare(CompareOp::Ge, row(), Column);
         let p = Predicate::And(Box::new(causal), Box::new(window));
         let (kernel, loop_op, scope) = sample(Softmax::Named, &p);
         let masks = analysed(&kernel, loop_op, &scope, shape, true);
-        check(&masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), width > 0);
+        check(&kernel, &masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), width > 0);
+    }
+
+    /// Keys of one's own document, which are in order: as tight as by hand.
+    #[test]
+    fn documents_in_order_are_exact(shape in shape(), is_causal in prop::bool::ANY) {
+        use Number::{Column as Position, LoadedOfColumn, Over, Row, Difference, Constant};
+        let own = Difference(Box::new(Over(Box::new(Row), 7)), Box::new(Constant(2)));
+        let document = Predicate::Compare(CompareOp::Eq, own, LoadedOfColumn(Column::Document));
+        let causal = Predicate::Compare(CompareOp::Ge, Row, Position);
+        let p = if is_causal { Predicate::And(Box::new(document), Box::new(causal)) } else { document };
+        let (kernel, loop_op, scope) = sample(Softmax::Named, &p);
+        let masks = analysed(&kernel, loop_op, &scope, shape, true);
+        check(&kernel, &masks, &scope, shape, &|i, j| p.eval(i, j, 0), true);
     }
 
     #[test]
@@ -380,7 +446,7 @@ proptest! {
         };
         let (kernel, loop_op, scope) = sample(Softmax::Named, &p);
         let masks = analysed(&kernel, loop_op, &scope, shape, true);
-        check(&masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), true);
+        check(&kernel, &masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), true);
     }
 
     #[test]
@@ -389,7 +455,7 @@ proptest! {
         let general = analysed(&kernel, loop_op, &scope, shape, true);
         let value_of = |s: &SizeExpr| s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("known");
         for t in 0..(shape.m + shape.block_m - 1) / shape.block_m {
-            let at = Lookups { size: &value_of, value: &|_| t, param: &|_| 0, loaded: &|_| 0 };
+            let at = Lookups { size: &value_of, value: &|_| t, param: &|_| 0, loaded: &|_| 0, found: &|_, _, _| 0 };
             for e in general.runs.ends() {
                 let folded = e.fold_sizes(&|s| Some(value_of(s)));
                 prop_assert_eq!(folded.eval(at), e.eval(at), "{} became {}", e, folded);
@@ -458,6 +524,6 @@ fn plain_arithmetic_walks_the_first_tile() {
     let shape = Shape { m: 100, n: 10, block_m: 16, block_n: 8 };
     let masks = analysed(&kernel, loop_op, &scope, shape, true);
     let size = |s: &SizeExpr| s.eval(|s| Some(if s == scope.m { shape.m } else { shape.n })).expect("known");
-    let runs = masks.runs.eval(Lookups { size: &size, value: &|_| 0, param: &|_| 0, loaded: &|_| 0 });
+    let runs = masks.runs.eval(Lookups { size: &size, value: &|_| 0, param: &|_| 0, loaded: &|_| 0, found: &|_, _, _| 0 });
     assert_eq!(runs, [0, 0, 0, 1], "rows that see nothing are NaN, which the first tile makes them");
 }

@@ -24,7 +24,7 @@ pub fn picture(
 ) -> Vec<String> {
     let line = |row| {
         let at_row = |v| value(row, v);
-        let at = Lookups { size, value: &at_row, param, loaded };
+        let at = Lookups { size, value: &at_row, param, loaded, found: &|search, _, _| search.end.untold() };
         let [lo, full_lo, full_hi, hi] = masks.runs.eval(at);
         let gap = masks.runs.gap.as_ref().map(|gap| gap.lo.eval(at)..gap.hi.eval(at));
         let tile = |t: i64| match t {

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::index::{IndexExpr, Symbol, index_expr};
+use super::index::{IndexExpr, Search, SearchEnd, Symbol, index_expr};
 use super::simplify::BEYOND;
 use crate::ir::{
     At, AxisId, AxisKind, BinaryOp, CompareOp, Elem, Entity, Kernel, Op, ParamId, SizeExpr, Type, UnaryOp, ValueDef, ValueId,
@@ -197,6 +197,8 @@ pub(super) enum Term {
     Remainder(Box<Form>, IndexExpr),
     /// The value, known to lie between two expressions.
     Between(ValueId, IndexExpr, IndexExpr),
+    /// What is loaded for each position of the loop, of which each tile's extremes are known.
+    Summarised(ValueId),
 }
 
 /// A side of a comparison.
@@ -315,6 +317,17 @@ impl Boundary {
     }
 }
 
+/// Which tensors are summarised: of which of them bounds may search the extremes of tiles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Summaries {
+    /// None.
+    None,
+    /// Those of which the kernel says so ([`Kernel::summaries`]).
+    Declared,
+    /// All that can be.
+    All,
+}
+
 /// The loop that predicates are seen from, with what a schedule and a binding fix.
 pub struct Walk<'a> {
     /// The kernel.
@@ -331,6 +344,8 @@ pub struct Walk<'a> {
     pub boundary: Boundary,
     /// Whether what is loaded before the loop is followed.
     pub loaded: bool,
+    /// Of which tensors that are loaded in the loop the extremes of tiles are known.
+    pub summaries: Summaries,
 }
 
 impl Walk<'_> {
@@ -357,6 +372,11 @@ impl Walk<'_> {
                     (true, Ok(a), Ok(b)) => self.sides(op, &a, &b),
                     _ => Holds::unknown(),
                 }
+            }
+            // Truth values count as 0 and 1.
+            Op::Load { tensor, at } if self.is_summarised(value, *tensor, at) => {
+                let wanted = IndexExpr::from(i64::from(wanted));
+                self.searched(value, [Some(&wanted); 2], [Some(&wanted); 2])
             }
             _ => Holds::unknown(),
         }
@@ -403,10 +423,37 @@ impl Walk<'_> {
             CompareOp::Ge => self.not_positive(&ba),
             CompareOp::Lt => self.not_positive(&ab.plus(&one, 1)),
             CompareOp::Gt => self.not_positive(&ba.plus(&one, 1)),
-            CompareOp::Eq => self.not_positive(&ab).and(&self.not_positive(&ba)),
+            CompareOp::Eq => match self.summarised(&ab) {
+                Some(holds) => holds,
+                None => self.not_positive(&ab).and(&self.not_positive(&ba)),
+            },
             CompareOp::Ne => self.not_positive(&ab.plus(&one, 1)).or(&self.not_positive(&ba.plus(&one, 1))),
         };
         ab.divisors.iter().fold(holds, |holds, divisor| holds.where_positive(divisor))
+    }
+
+    /// Where `form == 0` holds, if its one term of the loop is loaded for each position: a search for
+    /// tiles that meet a range, which says more than two searches for an end each.
+    fn summarised(&self, form: &Form) -> Option<Holds> {
+        let (own, lo, hi) = self.isolated(form);
+        let (Term::Summarised(load), coefficient @ (1 | -1)) = own? else { return None };
+        // The term is between the ends for rows that exist: -hi ..= -lo, or lo ..= hi.
+        let (least, most) = if coefficient > 0 { (hi.times(-1), lo.times(-1)) } else { (lo, hi) };
+        Some(self.searched(load, [Some(&least), Some(&most)], [Some(&most), Some(&least)]))
+    }
+
+    /// Where what is loaded for each position is in a range: tiles that meet the loose one, tiles
+    /// within the tight one.
+    fn searched(&self, load: ValueId, loose: [Option<&IndexExpr>; 2], tight: [Option<&IndexExpr>; 2]) -> Holds {
+        let block = self.block_of(self.coordinate);
+        let find = |end, [from, to]: [Option<&IndexExpr>; 2]| {
+            Some(IndexExpr::Found(Box::new(Search { load, block, end, from: from.cloned(), to: to.cloned() })))
+        };
+        Holds {
+            somewhere: Run { lo: find(SearchEnd::FirstMeeting, loose), hi: find(SearchEnd::PastMeeting, loose) },
+            gap: None,
+            everywhere: Run { lo: find(SearchEnd::FirstWithin, tight), hi: find(SearchEnd::PastWithin, tight) },
+        }
     }
 
     /// Where `form <= 0` holds.
@@ -440,6 +487,9 @@ impl Walk<'_> {
 
     /// Where `term <= bound` holds, with the bound at its loosest and at its tightest.
     fn below(&self, term: &Term, loose: IndexExpr, tight: IndexExpr) -> Holds {
+        if let Term::Summarised(load) = term {
+            return self.searched(*load, [None, Some(&loose)], [None, Some(&tight)]);
+        }
         match term.of_form() {
             Some(form) => {
                 // The term is at most k where form - last(k) <= 0.
@@ -462,6 +512,9 @@ impl Walk<'_> {
 
     /// Where `term >= bound` holds, with the bound at its loosest and at its tightest.
     fn above(&self, term: &Term, loose: IndexExpr, tight: IndexExpr) -> Holds {
+        if let Term::Summarised(load) = term {
+            return self.searched(*load, [Some(&loose), None], [Some(&tight), None]);
+        }
         match term.of_form() {
             Some(form) => {
                 // The term is at least k where -form + first(k) <= 0.
@@ -486,6 +539,7 @@ impl Walk<'_> {
         match term {
             Term::Position(c) => *c == self.coordinate,
             Term::Quotient(form, _) | Term::Over(form, _) | Term::Multiple(form, _) => form.terms.keys().any(|t| self.walks(t)),
+            Term::Summarised(_) => true,
             Term::Remainder(..) | Term::Between(..) => false,
         }
     }
@@ -517,6 +571,7 @@ impl Walk<'_> {
                 }
                 Term::Remainder(_, d) => (0.into(), d.minus(&1.into())),
                 Term::Between(_, lo, hi) => (lo.clone(), hi.clone()),
+                Term::Summarised(_) => (i64::from(i32::MIN).into(), i64::from(i32::MAX).into()),
             };
             let (lo, hi) = if c < 0 { (hi, lo) } else { (lo, hi) };
             least = least.plus(&lo.times(c));
@@ -598,6 +653,9 @@ impl Walk<'_> {
         if !self.loaded || kernel.tensor(tensor).direction.is_written() || kernel.tile(value).elem != Elem::I32 {
             return None;
         }
+        if self.is_summarised(value, tensor, at) {
+            return Some(Form::term(Term::Summarised(value)));
+        }
         let known = |at: &At| match at {
             At::Index(v) => self.is_known_before(*v),
             At::Tile(c) => !self.inner.contains(c) && kernel.axes[self.axis_of(*c)].kind == AxisKind::Program,
@@ -611,6 +669,23 @@ impl Walk<'_> {
             0 => Some(Form::uniform(leaf(Symbol::Value(value)))),
             1 => Some(Form::term(Term::Between(value, leaf(Symbol::Least(value)), leaf(Symbol::Most(value))))),
             _ => None,
+        }
+    }
+
+    /// Whether a load gives an integer or a truth value for each position of the loop, and the extremes of each tile
+    /// are known.
+    pub(super) fn is_summarised(&self, value: ValueId, tensor: ParamId, at: &[At]) -> bool {
+        let own = |at: &At| matches!(at, At::Tile(c) if *c == self.coordinate);
+        let known = |at: &At| own(at) || matches!(at, At::Index(v) if self.is_known_before(*v));
+        let Some(dim) = at.iter().position(own) else { return false };
+        if !at.iter().all(known) || self.kernel.tile(value).rank() != 1 {
+            return false;
+        }
+        let block = self.block_of(self.coordinate);
+        match self.summaries {
+            Summaries::None => false,
+            Summaries::All => !self.kernel.tensor(tensor).direction.is_written(),
+            Summaries::Declared => self.kernel.summary(tensor, dim, block).is_some(),
         }
     }
 

@@ -66,6 +66,12 @@ impl Scope {
         b.emit(Op::Load { tensor, at: vec![At::Tile(self.i)] })
     }
 
+    /// An integer of each column that is loaded, from the tensor of this name.
+    pub fn loaded_of_column(&self, b: &mut Builder, name: &str) -> ValueId {
+        let tensor = once(b, name, SizeExpr::size(self.n));
+        b.emit(Op::Load { tensor, at: vec![At::Tile(self.j)] })
+    }
+
     /// `N - M`.
     pub fn shift(&self, b: &mut Builder) -> ValueId {
         let n = b.emit(Op::SizeOf(self.n));

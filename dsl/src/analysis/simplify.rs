@@ -1,8 +1,8 @@
 //! Constructors of [`IndexExpr`] that fold constants and keep a canonical form, and the order they can prove.
 //!
 //! The canonical form: minima and maxima outermost, then sums of leaves with coefficients (positive ones first), then
-//! divisions whose dividends hold no multiple of the divisor. What is used to prove `a <= b`: sizes and tile numbers are
-//! not negative, and quotients by one divisor compare as their dividends do.
+//! divisions whose dividends hold no multiple of the divisor. What is used to prove `a <= b`: sizes, tile numbers
+//! and what a search finds are not negative, and quotients by one divisor compare as their dividends do.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ impl Linear {
         // Coordinates first, as in the kernel text; then sizes; then the rest; negative terms and the constant last.
         let rank = |e: &IndexExpr| match e {
             IndexExpr::Tile(_) => 0,
-            IndexExpr::Index(_) | IndexExpr::Param(_) | IndexExpr::Loaded(_) => 1,
+            IndexExpr::Index(_) | IndexExpr::Param(_) | IndexExpr::Loaded(_) | IndexExpr::Found(_) => 1,
             IndexExpr::Size(_) => 2,
             _ => 3,
         };
@@ -108,7 +108,7 @@ impl Linear {
         let mut quotients: Vec<(&IndexExpr, i64)> = Vec::new();
         for (t, &c) in &self.terms {
             match t {
-                IndexExpr::Tile(_) if c > 0 => {}
+                IndexExpr::Tile(_) | IndexExpr::Found(_) if c > 0 => {}
                 IndexExpr::Size(s) if c > 0 && s.parts().1 >= 0 && s.parts().0.values().all(|&k| k >= 0) => {}
                 IndexExpr::FloorDiv(..) | IndexExpr::CeilDiv(..) => quotients.push((t, c)),
                 IndexExpr::Max(..) | IndexExpr::Min(..) | IndexExpr::Product(..) | IndexExpr::Over(..) if c > 0 => {

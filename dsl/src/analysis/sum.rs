@@ -161,7 +161,7 @@ pub(super) fn band(e: &IndexExpr, leaf: &dyn Fn(ValueId) -> Leaf, at: Lookups<'_
         IndexExpr::Const(c) => Some(Band::constant(*c)),
         IndexExpr::Size(s) => Some(Band::constant((at.size)(s))),
         IndexExpr::Param(p) => Some(Band::constant((at.param)(*p))),
-        IndexExpr::Loaded(_) => None,
+        IndexExpr::Loaded(_) | IndexExpr::Found(_) => None,
         IndexExpr::Index(v) | IndexExpr::Tile(v) => match leaf(*v) {
             Leaf::Moves => Some(Band { slope: 1, ..Band::constant(0) }),
             Leaf::Stays => Some(Band::constant((at.value)(*v))),
@@ -266,11 +266,17 @@ mod tests {
     }
 
     fn value(e: &IndexExpr, i: i64) -> i64 {
-        e.eval(Lookups { size: &|_| 0, value: &|_| i, param: &param, loaded: &|_| 0 })
+        e.eval(Lookups { size: &|_| 0, value: &|_| i, param: &param, loaded: &|_| 0, found: &|_, _, _| 0 })
     }
 
     fn band_of(e: &IndexExpr, start: i64, end: i64) -> Option<Band> {
-        band(e, &|_| Leaf::Moves, Lookups { size: &|_| 0, value: &|_| 0, param: &param, loaded: &|_| 0 }, start, end)
+        band(
+            e,
+            &|_| Leaf::Moves,
+            Lookups { size: &|_| 0, value: &|_| 0, param: &param, loaded: &|_| 0, found: &|_, _, _| 0 },
+            start,
+            end,
+        )
     }
 
     proptest! {

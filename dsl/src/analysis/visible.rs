@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::index::{IndexExpr, Lookups, index_reads};
-use super::predicate::{Boundary, Run, Walk, defined_in, negated};
+use super::predicate::{Boundary, Run, Summaries, Walk, defined_in, negated};
 use super::sum::{Leaf, band, common_period, sum};
 use crate::ir::{
     AxisKind, BinaryOp, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeId, Type, UnaryOp,
@@ -43,7 +43,13 @@ pub(super) struct Evaluator<'a> {
 impl<'a> Evaluator<'a> {
     /// What the leaves of expressions stand for that read nothing that is loaded.
     pub(super) fn lookups(&self, size: &'a dyn Fn(&SizeExpr) -> i64, value: &'a dyn Fn(ValueId) -> i64) -> Lookups<'a> {
-        Lookups { size, value, param: self.param, loaded: &|_| unreachable!("counted without what is loaded") }
+        Lookups {
+            size,
+            value,
+            param: self.param,
+            loaded: &|_| unreachable!("counted without what is loaded"),
+            found: &|_, _, _| unreachable!("counted without what is loaded"),
+        }
     }
 
     /// The value of a size expression.
@@ -160,7 +166,16 @@ pub(super) fn visible(eval: &Evaluator<'_>, loop_op: OpId, boundary: Boundary) -
     let rows = rows?;
 
     let size = |s: &SizeExpr| Some(eval.size(s));
-    let walk = Walk { kernel, coordinate, inner: &inner, block: &|_| 1, size: &size, boundary, loaded: false };
+    let walk = Walk {
+        kernel,
+        coordinate,
+        inner: &inner,
+        block: &|_| 1,
+        size: &size,
+        boundary,
+        loaded: false,
+        summaries: Summaries::None,
+    };
     let holds: Vec<_> = keeps.iter().map(|&v| walk.holds(v)).collect();
     let (mut some, mut all) = (Run::all(), Run::all());
     for h in &holds {

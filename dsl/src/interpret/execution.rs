@@ -220,6 +220,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
                     None => load(view, &runs),
                 }
             }
+            Op::BlockExtreme { tensor, at, block, largest } => self.block_extremes(*tensor, at, *block, *largest, span)?,
             Op::Unary(op, x) => unary(*op, self.tile(*x)),
             Op::Binary(op, a, b) => {
                 let (lengths, dims) = self.joined(result, &[*a, *b]);
@@ -256,6 +257,37 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..) | Op::ToIndex(_) | Op::OfPart { .. } => unreachable!("no tile op"),
         };
         Ok(Rc::new(tile))
+    }
+
+    /// The least or the largest integer of each block.
+    fn block_extremes(
+        &self,
+        tensor: ParamId,
+        at: &[At],
+        block: u32,
+        largest: bool,
+        span: Span,
+    ) -> Result<Tile<A::Real>, InterpretError> {
+        let Argument::Input(view) = &self.call.arguments[tensor.index()] else { unreachable!("verified: blocks are of inputs") };
+        // The positions of the coordinate are blocks.
+        let mut runs = self.runs(tensor, at, span)?;
+        let dim = runs.iter().position(|run| run.kept).expect("verified: one coordinate");
+        let (blocks, extent, block) = (runs[dim], view.shape[dim], block as usize);
+        let mut extremes = Vec::with_capacity(blocks.len);
+        for start in (blocks.start..blocks.start + blocks.len).map(|n| n.saturating_mul(block)) {
+            runs[dim] = Run { start: start.min(extent), len: block.min(extent.saturating_sub(start)), kept: true };
+            let tile: Tile<A::Real> = load(view, &runs);
+            let numbers: Vec<i32> = match &tile.data {
+                Data::Bool(truths) => truths.iter().map(|&truth| truth.into()).collect(),
+                _ => tile.ints().to_vec(),
+            };
+            let (extreme, of_nothing) = match largest {
+                true => (numbers.iter().max(), i32::MIN),
+                false => (numbers.iter().min(), i32::MAX),
+            };
+            extremes.push(extreme.copied().unwrap_or(of_nothing));
+        }
+        Ok(Tile::int(vec![extremes.len()], extremes))
     }
 
     /// Executes the other program as far as it defines the value. What it has computed is kept for

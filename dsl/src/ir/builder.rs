@@ -196,6 +196,7 @@ pub fn result_types(kernel: &Kernel, op: &Op) -> Vec<Type> {
         },
         Op::Full { value, dims } => one(TileType::new(tile(value).elem, dims.clone())),
         Op::Load { tensor, at } => one(TileType::new(kernel.tensor(*tensor).elem.loaded(), selected_dims(kernel, at))),
+        Op::BlockExtreme { at, .. } => one(TileType::new(Elem::I32, selected_dims(kernel, at))),
         Op::Store { .. } | Op::Yield(_) => vec![],
         Op::Unary(op, x) => {
             let t = tile(x);

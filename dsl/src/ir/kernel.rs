@@ -105,6 +105,25 @@ pub struct TensorDecl {
     pub direction: Direction,
 }
 
+/// What two tensors say of a third one: the least and the largest integer of each block of it.
+///
+/// It is an assumption: a launch ahead has made them so. An analysis may skip tiles by it; the
+/// meaning of a kernel does not depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Summary {
+    /// The tensor, an input of integers, or of truth values, which count as 0 and 1.
+    pub of: ParamId,
+    /// Its dimension that blocks divide.
+    pub dim: usize,
+    /// Elements of a block.
+    pub block: u32,
+    /// The least element of each block: shaped as the tensor. Place `p` of that dimension is about
+    /// block `p`; places beyond the last block say nothing.
+    pub least: ParamId,
+    /// The largest element of each block.
+    pub most: ParamId,
+}
+
 /// What a kernel does with a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
@@ -192,6 +211,8 @@ pub struct Kernel {
     pub sizes: Arena<SizeId, Size>,
     /// Parameters in order.
     pub params: Arena<ParamId, Param>,
+    /// What is known of parameters by other parameters.
+    pub summaries: Vec<Summary>,
     /// Tile axes in order of definition.
     pub axes: Arena<AxisId, Axis>,
     /// Values.
@@ -265,6 +286,11 @@ impl Kernel {
             ParamKind::Tensor(t) => t,
             ParamKind::Scalar(_) => panic!("verified: parameter `{}` is a tensor", self.params[param].name),
         }
+    }
+
+    /// What says the extremes of blocks of a tensor.
+    pub fn summary(&self, of: ParamId, dim: usize, block: i64) -> Option<&Summary> {
+        self.summaries.iter().find(|s| s.of == of && s.dim == dim && i64::from(s.block) == block)
     }
 
     /// The dimensions of the grid, outermost first. Empty if the kernel has no `program` op.

@@ -59,6 +59,10 @@
 //!   running maximum may be any reference that what is rescaled by it goes with.
 //! * `OfPart { value, part, at }` is what `value` is in the program that is the same but for the program id `part`, which is `at`
 //!   there. So states of parts may meet in one kernel: every program merges them and goes on with the same.
+//! * `BlockExtreme` is the least or the largest of the integers of each block along a dimension. Its
+//!   axis has the extent of that dimension, and its position `p` stands for block `p`; blocks beyond
+//!   the end are empty. Only rewrites make one: [`Kernel::summaries`] says which inputs of a kernel
+//!   hold the extremes of another, which analyses may use and which changes no result.
 //! * A tensor is strided, its last dimension contiguous. Stores of one kernel write disjoint places, but that programs which met in
 //!   an `OfPart` write the same to the same place.
 //! * A tensor that is read and written (*in-out*) has one load and one store, of the same tile in the same block, the load first.
@@ -88,7 +92,7 @@ pub(crate) use elementwise::{floor_div, floor_rem, map_row};
 pub use entity::{Arena, AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
 pub use kernel::{
     Axis, AxisKind, Binding, BlockData, Direction, HelperCall, Kernel, OpData, Param, ParamKind, Size, SizeKind, SourceText,
-    Span, TensorDecl, ValueData, ValueDef,
+    Span, Summary, TensorDecl, ValueData, ValueDef,
 };
 pub use op::{At, CompareOp, Fill, Op, Part, ProgramDim, ReduceOp};
 pub use parse::{TextError, parse_text};

@@ -129,6 +129,20 @@ pub enum Op {
         /// One entry per dimension of the tensor.
         at: Vec<At>,
     },
+    /// The least (or largest) of each block of `block` integers along the dimension that a
+    /// coordinate addresses: position `p` of its axis stands for the elements `p * block ..` of that
+    /// dimension, as many as exist. The least of nothing is `i32::MAX`, the largest `i32::MIN`.
+    /// Kernel text has no word for it: rewrites summarise tensors by it.
+    BlockExtreme {
+        /// A tensor of integers, or of truth values, which are 0 and 1.
+        tensor: ParamId,
+        /// One entry per dimension of the tensor: a coordinate for one, indices for the others.
+        at: Vec<At>,
+        /// Elements of a block.
+        block: u32,
+        /// Whether the largest is wanted.
+        largest: bool,
+    },
     /// Writes a tile, rounding to the tensor's element type. No result.
     Store {
         /// An `&mut` tensor parameter.
@@ -217,7 +231,7 @@ impl Op {
             | Op::Reduce(_, x) => vec![*x],
             Op::Index(_, a, b) | Op::Binary(_, a, b) | Op::Compare(_, a, b) => vec![*a, *b],
             Op::Full { value, .. } => vec![*value],
-            Op::Load { at, .. } => at_values(at),
+            Op::Load { at, .. } | Op::BlockExtreme { at, .. } => at_values(at),
             Op::Store { at, value, .. } => at_values(at).into_iter().chain([*value]).collect(),
             Op::Select { cond, on_true, on_false } => vec![*cond, *on_true, *on_false],
             Op::Mask { x, keep, .. } => vec![*x, *keep],
@@ -245,7 +259,7 @@ impl Op {
                 *b = map(*b);
             }
             Op::Full { value, .. } => *value = map(*value),
-            Op::Load { at, .. } => map_at(at, &mut map),
+            Op::Load { at, .. } | Op::BlockExtreme { at, .. } => map_at(at, &mut map),
             Op::Store { at, value, .. } => {
                 map_at(at, &mut map);
                 *value = map(*value);
@@ -309,6 +323,8 @@ impl Op {
             Op::Pos(_) => "pos",
             Op::Full { .. } => "full",
             Op::Load { .. } => "load_tile",
+            Op::BlockExtreme { largest: false, .. } => "block_min",
+            Op::BlockExtreme { largest: true, .. } => "block_max",
             Op::Store { .. } => "store_tile",
             Op::Unary(op, _) => op.row().mnemonic,
             Op::Binary(op, ..) => op.row().mnemonic,

@@ -80,6 +80,10 @@ impl Printer<'_> {
                 }
             }
         }
+        for summary in &kernel.summaries {
+            let [of, least, most] = [summary.of, summary.least, summary.most].map(|param| self.param(param));
+            writeln!(self.out, "  summary {of}: {least}, {most} of blocks of {} along {}", summary.block, summary.dim)?;
+        }
         for (id, axis) in kernel.axes.iter() {
             let kind = match axis.kind {
                 AxisKind::Program => "program",
@@ -151,6 +155,7 @@ impl Printer<'_> {
             Op::Scalar(param) => self.param(*param),
             Op::Full { value, dims } => format!("({}), {value}", self.dims(dims)),
             Op::Load { tensor, at } => format!("{}[{}]", self.param(*tensor), self.at(at)),
+            Op::BlockExtreme { tensor, at, block, .. } => format!("{}[{}] of {block}", self.param(*tensor), self.at(at)),
             Op::Store { tensor, at, value } => format!("{}[{}], {value}", self.param(*tensor), self.at(at)),
             Op::Cast(elem, x) => format!("{}, {x}", self.elem(*elem)),
             Op::Dot { a, b, acc: Some(acc) } => format!("{a}, {b}, acc {acc}"),

@@ -196,6 +196,8 @@ impl Warp {
             Unary::Absolute => self.map1(mask, d, a, |x| (x as i32).wrapping_abs() as u32),
             Unary::CountBits => self.map1(mask, d, a, u32::count_ones),
             Unary::LeadingZeros => self.map1(mask, d, a, u32::leading_zeros),
+            Unary::TopBit => self.map1(mask, d, a, |x| x.checked_ilog2().unwrap_or(u32::MAX)),
+            Unary::ShiftToTop => self.map1(mask, d, a, |x| x.checked_ilog2().map_or(u32::MAX, |bit| 31 - bit)),
             Unary::Reverse => self.map1(mask, d, a, u32::reverse_bits),
             Unary::FloatNegate => self.map1(mask, d, a, |x| if float(x).is_nan() { numeric::NAN } else { x ^ 0x8000_0000 }),
             Unary::FloatAbsolute => self.map1(mask, d, a, |x| if float(x).is_nan() { numeric::NAN } else { x & 0x7fff_ffff }),

@@ -19,7 +19,7 @@ impl<'t> Decoder<'_, 't> {
             }
             "mul24" | "mad24" => return Err(unknown(i, "")),
             "not" | "neg" | "abs" | "rcp" | "sqrt" | "rsqrt" | "ex2" | "lg2" | "tanh" | "sin" | "cos" | "popc" | "clz"
-            | "brev" => self.unary(i, &m)?,
+            | "brev" | "bfind" => self.unary(i, &m)?,
             "shl" | "shr" => self.shift(i, &m)?,
             "shf" | "prmt" | "bfe" | "bfi" | "lop3" => self.bits(i, &m)?,
             "setp" | "set" | "testp" => self.compare(i, &m)?,
@@ -332,6 +332,8 @@ impl<'t> Decoder<'_, 't> {
             ("popc", Type::Bits(4), _) => Unary::CountBits,
             ("clz", Type::Bits(4), _) => Unary::LeadingZeros,
             ("brev", Type::Bits(4), _) => Unary::Reverse,
+            ("bfind", Type::Unsigned(4), _) if m.take("shiftamt") => Unary::ShiftToTop,
+            ("bfind", Type::Unsigned(4), _) => Unary::TopBit,
             ("rcp", Type::F32, false) => Unary::Reciprocal,
             ("rcp", Type::F32, true) => Unary::ReciprocalFlush,
             ("sqrt", Type::F32, false) => Unary::SquareRoot,

@@ -12,6 +12,10 @@ pub(crate) enum Unary {
     Absolute,
     CountBits,
     LeadingZeros,
+    /// The place of the highest bit that is set; all ones of 0.
+    TopBit,
+    /// How far that bit is from the top; all ones of 0.
+    ShiftToTop,
     Reverse,
     /// `not.b16`
     NotHalf,
@@ -496,6 +500,7 @@ pub(crate) enum Op {
         to: Number,
         from: Number,
         saturate: bool,
+
         d: u32,
         a: u32,
         /// Whether `a` is a register of 64 bits.

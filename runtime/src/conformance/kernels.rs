@@ -35,6 +35,7 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "e4m3_keys", text: bytes::E4M3_KEYS },
     SuiteKernel { name: "e5m2_keys", text: bytes::E5M2_KEYS },
     SuiteKernel { name: "widened", text: bytes::WIDENED },
+    SuiteKernel { name: "documents", text: DOCUMENTS },
 ];
 
 /// The cap of a hidden score is a number: a row maximum must not see it.
@@ -303,6 +304,43 @@ pub fn row_ranges<T: Element, const D: usize>(
     for j in tiles(N) {
         let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
         let s = mask(s, pos(j) >= load(begin, [b, i]) && pos(j) < load(end, [b, i]));
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    store(o, [b, h, i, ..], div_or_zero(acc, l));
+    store(lse, [b, h, i], m + ln(l));
+}
+";
+
+/// Keys of the query's own document, each from a step on: which tiles are walked follows from what is
+/// loaded for each key.
+const DOCUMENTS: &str = "
+pub fn documents<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    query_document: &Tensor<i32, (B, M)>,
+    key_document: &Tensor<i32, (B, N)>,
+    since: &Tensor<i32, (B, N)>,
+    scale: f32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+    lse: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let same = load(query_document, [b, i]) == load(key_document, [b, j]);
+        let s = mask(s, same && pos(i) >= load(since, [b, j]));
         let m_new = max(m, rowmax(s));
         let m_ref = visible_or_zero(m_new);
         let alpha = exp(m - m_ref);

@@ -443,7 +443,7 @@ fn hidden() -> Vec<Case> {
 /// Bounds that are loaded: usual ones, and any that an `i32` can be.
 fn loaded_bounds() -> Vec<Case> {
     let mut cases = Vec::new();
-    for kernel in ["lengths", "row_ranges"] {
+    for kernel in ["lengths", "row_ranges", "documents"] {
         for elem in FLOATS {
             for values in [Values::Normal, Values::WildIntegers] {
                 for (b, h, m, n) in

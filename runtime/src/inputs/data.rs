@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::DataError;
 
 /// The settings there are, for errors and `--help`.
-pub(super) const SETTINGS: &str = "settings are scale=S, growth=G, normal, range=A..B, constant=C, ids=N, sorted-ids=N, lengths, \
+pub(super) const SETTINGS: &str = "settings are scale=S, growth=G, normal, range=A..B, constant=C, ids=N, sorted-ids=N, even-ids=N, lengths, \
                                    lengths=N, bits=SHARE, permutation";
 
 /// What an input holds, where it is said.
@@ -30,6 +30,8 @@ pub enum Values {
     Ids(u32),
     /// Integers below this that ascend along the last dimension, in runs whose ends lie near each other in all inputs.
     SortedIds(u32),
+    /// Numbers below this, in ascending runs of equal length.
+    EvenIds(u32),
     /// Integers from 0 to this, both ends among them; without a number, up to the extent that the kernel compares them with.
     Lengths(Option<u32>),
     /// 0 and 1, with this share of 1.
@@ -46,6 +48,7 @@ impl fmt::Display for Values {
             Values::Constant(value) => write!(f, "constant={value}"),
             Values::Ids(count) => write!(f, "ids={count}"),
             Values::SortedIds(count) => write!(f, "sorted-ids={count}"),
+            Values::EvenIds(count) => write!(f, "even-ids={count}"),
             Values::Lengths(None) => f.write_str("lengths"),
             Values::Lengths(Some(most)) => write!(f, "lengths={most}"),
             Values::Bits(share) => write!(f, "bits={share}"),
@@ -123,6 +126,7 @@ impl Distribution {
                 "constant" => Values::Constant(number("a number")?),
                 "ids" => Values::Ids(count("how many there are, such as 8")?),
                 "sorted-ids" => Values::SortedIds(count("how many there are, such as 8")?),
+                "even-ids" => Values::EvenIds(count("how many there are, such as 8")?),
                 "lengths" if value.is_none() => Values::Lengths(None),
                 "lengths" => Values::Lengths(Some(count("the longest, such as 512")?)),
                 "bits" => {
@@ -231,7 +235,7 @@ mod tests {
         assert!(!data.is_normal() && InputData::default().is_normal());
         let scalar: InputData = "scale:constant=2".parse().expect("data");
         assert!(scalar.is_normal() && !scalar.is_default());
-        let all = "a:ids=8 b:sorted-ids=8 c:lengths d:lengths=512 e:bits=0.5 f:range=0..100 g:constant=3 h:permutation \
+        let all = "a:ids=8 b:sorted-ids=8 k:even-ids=8 c:lengths d:lengths=512 e:bits=0.5 f:range=0..100 g:constant=3 h:permutation \
                    i:normal,scale=2,growth=30 j:range=-1.5..1.5";
         for text in ["k:growth=300 q:scale=8", all] {
             let data: InputData = text.parse().expect("data");

@@ -33,6 +33,8 @@ enum Kind {
     /// From 0 to this, both ends among them.
     Lengths(i64),
     Sorted(u32),
+    /// Runs of equal length, so many.
+    Even(u32),
     /// One of these; of two, mostly the second.
     Classes(Vec<i64>, f64),
     /// Indices below this: each at most once in a row, where there are enough.
@@ -55,6 +57,7 @@ impl Integers {
             Some(Values::Range(from, to)) => Kind::Range(from as i64, to as i64),
             Some(Values::Ids(count)) => Kind::Range(0, count.into()),
             Some(Values::SortedIds(count)) => Kind::Sorted(count),
+            Some(Values::EvenIds(count)) => Kind::Even(count),
             Some(Values::Lengths(most)) => Kind::Lengths(most.map_or(longest, i64::from)),
             Some(Values::Bits(share)) => Kind::Classes(vec![0, 1], share),
             Some(Values::Permutation) => Kind::Index(columns as i64),
@@ -107,6 +110,7 @@ impl Integers {
                     _ => below(most + 1),
                 })
                 .collect(),
+            Kind::Even(count) => (0..columns).map(|column| (column as i64 * i64::from(*count)) / columns as i64).collect(),
             Kind::Sorted(count) => {
                 // Runs end at the same shares of every input's rows, up to a sixteenth.
                 let count = (*count).min(1 << 16);
@@ -201,6 +205,7 @@ mod tests {
         assert!(said(Values::Constant(3.0)).iter().all(|&x| x == 3));
         assert!(said(Values::Range(-5.0, 5.0)).iter().all(|x| (-5..5).contains(x)));
         assert_eq!(said(Values::Ids(8)).iter().copied().collect::<BTreeSet<i32>>().len(), 8);
+        assert_eq!(said(Values::EvenIds(4))[..100].iter().filter(|&&x| x == 3).count(), 25);
         assert!(said(Values::Bits(0.0)).iter().all(|&x| x == 0));
         assert!(said(Values::Lengths(Some(9))).contains(&9));
         let mut row = said(Values::Permutation)[..100].to_vec();

@@ -23,7 +23,7 @@ const STEEP: f64 = 128.0;
 
 /// Settings for float tensors, integer tensors, and scalars.
 const FLOATS: &str = "scale, growth, normal, range, constant";
-const INTEGERS: &str = "range, constant, ids, sorted-ids, lengths, bits, permutation";
+const INTEGERS: &str = "range, constant, ids, sorted-ids, even-ids, lengths, bits, permutation";
 
 impl<'a> Plan<'a> {
     /// Checks what is said of the inputs.
@@ -212,7 +212,7 @@ pub fn masked<T: Element, const D: usize>(
         assert_eq!(
             error("lens:scale=2"),
             "`lens` of kernel `masked` is an integer tensor, which cannot hold `scale=2`; allowed are \
-             range, constant, ids, sorted-ids, lengths, bits, permutation"
+             range, constant, ids, sorted-ids, even-ids, lengths, bits, permutation"
         );
         assert_eq!(
             error("q:permutation"),

@@ -7,6 +7,7 @@ use flashtile_dsl::analysis::dependence::Dependences;
 use flashtile_dsl::analysis::inputs::inputs;
 use flashtile_dsl::analysis::mask::{LoopMasks, MaskOptions, loop_masks};
 use flashtile_dsl::analysis::picture::picture;
+use flashtile_dsl::analysis::predicate::Summaries;
 use flashtile_dsl::ir::{AxisId, Binding, Elem, Kernel, Op, ProgramDim, SizeExpr, SizeKind, SourceText, ValueId};
 use flashtile_dsl::syntax::{Style, parse, render};
 
@@ -135,7 +136,7 @@ impl<'a> Options<'a> {
         if let Some(a) = self.kernel.axes.keys().find(missing) {
             return Err(format!("a block for `{}` is missing", self.kernel.axes[a].name));
         }
-        let options = MaskOptions { early_stop: self.early_stop, ..MaskOptions::default() };
+        let options = MaskOptions { early_stop: self.early_stop, summaries: Summaries::All, ..MaskOptions::default() };
         let of = |op| loop_masks(self.kernel, op, &|a| self.blocks[&a], &|s| self.binding.size(self.kernel, s), options);
         let is_loop = |op: &_| matches!(self.kernel.ops[*op].op, Op::For { .. });
         Ok(self.kernel.walk().into_iter().map(|(_, op)| op).filter(is_loop).map(of).collect())

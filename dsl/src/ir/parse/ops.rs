@@ -48,6 +48,12 @@ impl Reader<'_> {
                 Ok(Op::Full { value: self.value()?, dims })
             }
             "load_tile" => Ok(Op::Load { tensor: self.param()?, at: self.at()? }),
+            "block_min" | "block_max" => {
+                let (tensor, at) = (self.param()?, self.at()?);
+                self.expect_word("of")?;
+                let block = self.count()?;
+                Ok(Op::BlockExtreme { tensor, at, block, largest: mnemonic == "block_max" })
+            }
             "store_tile" => {
                 let (tensor, at) = (self.param()?, self.at()?);
                 self.expect(',')?;

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use super::lex::{Token, tokens};
 use crate::ir::entity::{AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
 use crate::ir::kernel::{
-    Axis, AxisKind, BlockData, Direction, Kernel, OpData, Param, ParamKind, Size, SizeKind, Span, TensorDecl, ValueData, ValueDef,
+    Axis, AxisKind, BlockData, Direction, Kernel, OpData, Param, ParamKind, Size, SizeKind, Span, Summary, TensorDecl, ValueData,
+    ValueDef,
 };
 use crate::ir::op::{Op, Part};
 use crate::ir::size::SizeExpr;
@@ -184,12 +185,40 @@ impl<'t> Reader<'t> {
             self.expect(':')?;
             let kind = if self.take('&') { self.tensor()? } else { ParamKind::Scalar(self.elem()?) };
             self.kernel.params.push(Param { name, kind, span: Span::default() });
+        } else if self.take_word("summary") {
+            self.summary()?;
         } else if self.take_word("axis") {
             self.axis_line()?;
         } else {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// `of: least, most of blocks of 128 along 1`, behind `summary`.
+    fn summary(&mut self) -> Read<()> {
+        let of = self.param()?;
+        self.expect(':')?;
+        let least = self.param()?;
+        self.expect(',')?;
+        let most = self.param()?;
+        for word in ["of", "blocks", "of"] {
+            self.expect_word(word)?;
+        }
+        let block = self.count()?;
+        self.expect_word("along")?;
+        let dim = self.integer()?;
+        let Ok(dim) = usize::try_from(dim) else { return self.error("a dimension is not negative") };
+        self.kernel.summaries.push(Summary { of, dim, block, least, most });
+        Ok(())
+    }
+
+    /// A positive number of elements.
+    pub(super) fn count(&mut self) -> Read<u32> {
+        match u32::try_from(self.integer()?) {
+            Ok(count) if count > 0 => Ok(count),
+            _ => self.error("a block has a positive number of elements"),
+        }
     }
 
     fn tensor(&mut self) -> Read<ParamKind> {

@@ -16,6 +16,12 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
         let (tensor, at, value) = match &kernel.ops[id].op {
             Op::Load { tensor, at } => (*tensor, at, None),
             Op::Store { tensor, at, value } => (*tensor, at, Some(*value)),
+            Op::BlockExtreme { tensor, at, .. } => {
+                if !bad.contains(&id) {
+                    check_blocks(errors, id, *tensor, at);
+                }
+                continue;
+            }
             _ => continue,
         };
         if value.is_some() {
@@ -47,6 +53,40 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
     }
     check_twice(errors, &stores);
     check_in_out(errors);
+    check_summaries(errors);
+}
+
+/// Checks what extremes of blocks are taken of.
+fn check_blocks(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[At]) {
+    let kernel = errors.kernel;
+    let ParamKind::Tensor(decl) = &kernel.params[tensor].kind else { return };
+    let name = &kernel.params[tensor].name;
+    if !(decl.elem.is_integer() || decl.elem == Elem::Bool) || decl.direction != Direction::In {
+        errors.at(Rule::Direction, id, format!("`{name}` is no input of integers or truth values"));
+    }
+    if check_address(errors, id, decl, at) {
+        let tiles = at.iter().filter(|entry| matches!(entry, At::Tile(_))).count();
+        if tiles != 1 || at.iter().any(|entry| matches!(entry, At::Range { .. })) {
+            errors.at(Rule::Address, id, "blocks are along one coordinate, at indices".to_owned());
+        }
+    }
+}
+
+/// Checks that summaries have the shapes of what they summarise.
+fn check_summaries(errors: &mut Errors<'_>) {
+    let kernel = errors.kernel;
+    for summary in &kernel.summaries {
+        let shape = |param| match kernel.params.get(param).map(|p| &p.kind) {
+            Some(ParamKind::Tensor(decl)) if decl.direction == Direction::In => Some((&decl.shape, decl.elem)),
+            _ => None,
+        };
+        let known = |elem: Elem| elem.is_integer() || elem == Elem::Bool;
+        let of = shape(summary.of).filter(|(shape, elem)| summary.dim < shape.len() && summary.block > 0 && known(*elem));
+        let of = of.map(|(shape, _)| (shape, Elem::I32));
+        if of.is_none() || shape(summary.least) != of || shape(summary.most) != of {
+            errors.kernel(Rule::Address, "a summary is no input of i32 with the shape of what it summarises".to_owned());
+        }
+    }
 }
 
 /// Checks that a tensor that is read and written has one load, and one store of the same tile after it.

@@ -168,7 +168,7 @@ impl Checker<'_> {
                 self.tile(*value, "a scalar", |t| t.rank() == 0)?;
                 self.shape(dims)
             }
-            Op::Load { tensor, at } => self.tensor(*tensor).and(self.addresses(at)),
+            Op::Load { tensor, at } | Op::BlockExtreme { tensor, at, .. } => self.tensor(*tensor).and(self.addresses(at)),
             Op::Store { tensor, at, value } => {
                 self.tensor(*tensor).and(self.addresses(at))?;
                 self.tile(*value, "a tile of numbers", numeric).map(drop)

@@ -14,6 +14,7 @@ use flashtile_codegen::{Instance, Resources, block_size};
 use flashtile_dsl::analysis::cost::Workload;
 use flashtile_dsl::analysis::dependence::Dependences;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
+use flashtile_dsl::analysis::predicate::Summaries;
 use flashtile_dsl::ir::{Op, ParamKind, SizeExpr};
 use serde_json::json;
 
@@ -227,7 +228,8 @@ impl<'a> Stage<'a> {
             let (consts, sizes) = (&self.bound.binding().consts, &self.subject.sizes);
             size.eval(|s| consts.get(ir.size_name(s)).or_else(|| sizes.get(ir.size_name(s))).copied())
         };
-        let options = MaskOptions { early_stop: self.schedule.main.early_stop, ..MaskOptions::default() };
+        let options =
+            MaskOptions { early_stop: self.schedule.main.early_stop, summaries: Summaries::All, ..MaskOptions::default() };
         let loops = ir.walk().into_iter().filter(|&(_, op)| matches!(ir.ops[op].op, Op::For { .. }));
         let texts: Vec<String> =
             loops.map(|(_, op)| loop_masks(ir, op, &|axis| self.block(axis), &size, options).text(ir)).collect();

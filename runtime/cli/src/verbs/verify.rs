@@ -60,7 +60,7 @@ pub struct Flags {
     seed: u64,
     /// With --shape or a kernel of one's own, and else in place of the suite: what an input holds where the kernel's text should not say it; may be repeated.
     /// Settings, apart by commas: scale=S, growth=G (rows grow from a tenth to G), normal, range=A..B, constant=C, ids=N,
-    /// sorted-ids=N, lengths[=N], bits=SHARE, permutation
+    /// sorted-ids=N, even-ids=N, lengths[=N], bits=SHARE, permutation
     #[arg(long, value_name = "NAME:SETTING,..", conflicts_with_all = ["all", "schedules", "role"])]
     data: Vec<InputData>,
     /// Generate code for this architecture, which may be older than the GPU's
