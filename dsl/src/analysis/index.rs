@@ -143,6 +143,9 @@ impl SearchEnd {
     }
 }
 
+/// What a search finds, given the values of the ends of its range.
+pub type Finds<'a> = dyn Fn(&Search, Option<i64>, Option<i64>) -> i64 + 'a;
+
 /// What the leaves of an [`IndexExpr`] stand for.
 #[derive(Clone, Copy)]
 pub struct Lookups<'a> {
@@ -155,7 +158,7 @@ pub struct Lookups<'a> {
     /// The value of what is loaded.
     pub loaded: &'a dyn Fn(Symbol) -> i64,
     /// What a search finds, with the values of the ends of its range.
-    pub found: &'a dyn Fn(&Search, Option<i64>, Option<i64>) -> i64,
+    pub found: &'a Finds<'a>,
 }
 
 /// How an expression moves with one of its leaves, all others fixed.
