@@ -135,9 +135,16 @@ impl Call {
                 continue;
             }
             let shape: Vec<usize> = decl.shape.iter().map(|s| self.extent(kernel, s)).collect();
-            let (elem, count) = (if decl.elem == Elem::I32 { Elem::I32 } else { Elem::F32 }, shape.iter().product());
-            let scale = if elem == Elem::I32 { 2.5 } else { 3.0 };
-            let values: Vec<f64> = (0..count).map(|_| next() * scale).collect();
+            // What is of the kernel's own type is f32 here.
+            let elem = if let Elem::Generic(_) = decl.elem { Elem::F32 } else { decl.elem };
+            let count = shape.iter().product();
+            let value = |x: f64| match elem {
+                Elem::Bool => f64::from(x > 0.0),
+                Elem::U8 => x.abs() * 2.5,
+                elem if elem.is_integer() => x * 2.5,
+                _ => x * 3.0,
+            };
+            let values: Vec<f64> = (0..count).map(|_| value(next())).collect();
             tensors.insert(param.name.clone(), HostTensor::from_f64(elem, &shape, &values));
         }
         tensors

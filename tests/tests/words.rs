@@ -100,3 +100,55 @@ fn loops_walk_single_positions() {
         assert_eq!(found, wanted, "on {device}");
     }
 }
+
+#[test]
+fn a_left_operand_may_be_transposed() {
+    // What a gradient of weights is: the sum over tokens of the products of two features.
+    let text = "pub fn tn(a: &Tensor<f32, (K, M)>, b: &Tensor<f32, (K, N)>, c: &mut Tensor<f32, (M, N)>) {
+        let (i, j) = program(tiles(M), tiles(N));
+        let mut acc = zeros((i, j));
+        for k in tiles(K) {
+            acc += dot(load(a, [k, i]).t(), load(b, [k, j]));
+        }
+        store(c, [i, j], acc);
+    }";
+    let (k, m, n) = (37, 70, 24);
+    let (a, b) = (numbers(k * m), numbers(k * n));
+    let sum = |i: usize, j: usize| (0..k).map(|t| a[t * m + i] * b[t * n + j]).sum::<f32>();
+    let wanted: Vec<f32> = (0..m * n).map(|at| sum(at / n, at % n)).collect();
+    for (device, found) in outputs(text, &[(vec![k, m], a.clone()), (vec![k, n], b.clone())], &[m, n]) {
+        assert_eq!(found, wanted, "{device}");
+    }
+}
+
+#[test]
+fn rows_that_a_loop_walks_may_be_reduced() {
+    // Keys of length one, in the kernel: as operands, and as a factor of each column of scores.
+    let head = "pub fn f<const D: usize>(
+        q: &Tensor<f32, (M, D)>, k: &Tensor<f32, (N, D)>, w: &Tensor<f32, (D)>, s: &mut Tensor<f32, (M)>,
+    ) {
+        let i = program(tiles(M));
+        let q_i = load(q, [i, ..]);
+        let mut sum = zeros(i);
+        for j in tiles(N) {
+            let k_j = load(k, [j, ..]);
+            BODY
+        }
+        store(s, [i], sum);
+    }";
+    let normed = "let k_n = k_j * rsqrt(rowsum(k_j * k_j) / D + 0.5) * load(w, [..]);
+        sum += rowsum(dot(q_i, k_n.t()));";
+    let scaled = "sum += rowsum(dot(q_i * load(w, [..]), k_j.t()) * rsqrt(rowsum(k_j * k_j) / D + 0.5));";
+    let (m, n, d) = (33, 70, 8);
+    let (q, k, w) = (numbers(m * d), numbers(n * d), numbers(d));
+    let length = |j: usize| (k[j * d..][..d].iter().map(|x| x * x).sum::<f32>() / d as f32 + 0.5).sqrt();
+    let score = |i: usize, j: usize| (0..d).map(|c| q[i * d + c] * w[c] * k[j * d + c]).sum::<f32>() / length(j);
+    let wanted: Vec<f32> = (0..m).map(|i| (0..n).map(|j| score(i, j)).sum()).collect();
+    for body in [normed, scaled] {
+        let text = head.replace("BODY", body);
+        for (device, found) in outputs(&text, &[(vec![m, d], q.clone()), (vec![n, d], k.clone()), (vec![d], w.clone())], &[m]) {
+            let near = |(x, y): (&f32, &f32)| (x - y).abs() <= 1e-4;
+            assert!(found.iter().zip(&wanted).all(near), "{device}: {found:?} for {wanted:?}\n{text}");
+        }
+    }
+}

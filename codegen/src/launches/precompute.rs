@@ -4,7 +4,7 @@
 //! rotated by their position, is the same for many programs: every program that walks these keys computes it again. The
 //! *preparing* kernel has one program for each of its tiles, computes it as the text does, and stores it to a scratch tensor
 //! of the same element type; the original loads it from there. No value changes: the operand was rounded to that type
-//! anyway.
+//! anyway. A reduction of the rows that a loop walks, such as the length of each key, goes the same way.
 //!
 //! A left operand such as rotated queries is computed once by each program as it is. Ahead of it, it is a tile in memory like any
 //! other, which copies can bring in while another program runs. A sum of products whose operands are all computed ahead, such as
@@ -110,7 +110,8 @@ impl Operand {
     }
 }
 
-/// The computed operands of all products; at least one of each side that is asked for.
+/// What can be computed ahead: the right operands that are computed, reductions of rows that loops walk, and for
+/// [`Sides::Both`] left operands, at least one.
 fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
     let dots: Vec<(ValueId, ValueId)> = kernel
         .walk()
@@ -126,14 +127,13 @@ fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
         values.into_iter().filter(|v| seen.insert(*v)).collect::<Vec<_>>()
     };
     let right = distinct(dots.iter().map(|d| d.1).filter(computed).collect());
-    if right.is_empty() {
-        return Err("no right operand is computed".into());
-    }
     // One that stays would be computed in place all the same.
     let mut found = right.iter().map(|&v| operand(kernel, v)).collect::<Result<Vec<_>, _>>()?;
+    found.extend(reductions(kernel, &found));
+    let mut why = "no right operand is computed, and no row of a loop reduced".to_owned();
     if sides == Sides::Both {
         let left = distinct(dots.iter().map(|d| d.0).filter(computed).filter(|v| !right.contains(v)).collect());
-        let mut why = "no left operand is computed".to_owned();
+        "no left operand is computed".clone_into(&mut why);
         let before = found.len();
         for value in left {
             match operand(kernel, value) {
@@ -145,7 +145,24 @@ fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
             return Err(why);
         }
     }
+    if found.is_empty() {
+        return Err(why);
+    }
     Ok(found)
+}
+
+/// Sums and maxima of the rows that a loop walks, such as the squared length of each key, but for
+/// those that only `operands` need. No product takes them, but they are computed as operands are:
+/// in place a loop has no use of its rows.
+fn reductions(kernel: &Kernel, operands: &[Operand]) -> Vec<Operand> {
+    let is_loop = |dim: &Dim| matches!(dim, Dim::Axis(axis) if kernel.axes[*axis].kind == AxisKind::Loop);
+    let inside = |op: &OpId| operands.iter().any(|operand| operand.ops.contains(op));
+    let reduced = kernel.walk().into_iter().filter_map(|(block, op)| match kernel.ops[op].op {
+        Op::Reduce(_, x) if block != kernel.body && is_loop(&kernel.tile(x).dims[0]) => Some(kernel.ops[op].results[0]),
+        _ => None,
+    });
+    let needed = reduced.filter(|&v| !edit::users(kernel, v).iter().all(inside));
+    needed.filter_map(|v| operand(kernel, v).ok()).collect()
 }
 
 /// What a value is the transpose of, or itself.
@@ -300,6 +317,11 @@ fn operand(kernel: &Kernel, value: ValueId) -> Result<Operand, String> {
             }
             Op::Constant(..) | Op::Scalar(_) | Op::Full { .. } | Op::Transpose(_) => work.extend(op.operands()),
             op if op.is_elementwise() => work.extend(op.operands()),
+            // Sizes are the same in every launch.
+            Op::FromIndex(_) | Op::Index(..) => work.extend(op.operands()),
+            Op::SizeOf(_) | Op::IndexConst(_) => {}
+            // A reduction of whole rows, such as the length of a key.
+            Op::Reduce(_, x) if matches!(kernel.tile(*x).dims.last(), Some(Dim::Range(_))) => work.push(*x),
             _ => return Err(format!("{own} is made by `{}`, which is not elementwise", op.mnemonic())),
         }
     }

@@ -5,7 +5,6 @@
 
 use std::fmt;
 
-use super::simplify::BEYOND;
 use crate::ir::{At, IndexOp, Kernel, Op, ParamId, SizeExpr, ValueId};
 
 /// An integer expression. No divisor is below 1.
@@ -105,11 +104,6 @@ impl SearchEnd {
             SearchEnd::FirstWithin => "first_within",
             SearchEnd::PastWithin => "past_within",
         }
-    }
-
-    /// What a search gives that is told nothing of the tiles: all meet the range, none is within it.
-    pub fn untold(self) -> i64 {
-        if self == SearchEnd::FirstMeeting { 0 } else { BEYOND }
     }
 
     /// What is found among tiles of these extremes.

@@ -1,7 +1,8 @@
 //! The tiles of a loop as a picture: one line per tile of the program's rows, one character per tile of the loop.
 
-use super::index::{Lookups, Symbol};
+use super::index::{Lookups, Search, SearchEnd, Symbol};
 use super::mask::LoopMasks;
+use super::simplify::BEYOND;
 use crate::ir::{ParamId, SizeExpr, ValueId};
 
 /// A full tile.
@@ -24,7 +25,7 @@ pub fn picture(
 ) -> Vec<String> {
     let line = |row| {
         let at_row = |v| value(row, v);
-        let at = Lookups { size, value: &at_row, param, loaded, found: &|search, _, _| search.end.untold() };
+        let at = Lookups { size, value: &at_row, param, loaded, found: &untold };
         let [lo, full_lo, full_hi, hi] = masks.runs.eval(at);
         let gap = masks.runs.gap.as_ref().map(|gap| gap.lo.eval(at)..gap.hi.eval(at));
         let tile = |t: i64| match t {
@@ -36,4 +37,9 @@ pub fn picture(
         (0..masks.tiles.eval(at)).map(tile).collect()
     };
     (0..rows).map(line).collect()
+}
+
+/// What a search gives that is told nothing of the tiles: all meet the range, none is within it.
+fn untold(search: &Search, _: Option<i64>, _: Option<i64>) -> i64 {
+    if search.end == SearchEnd::FirstMeeting { 0 } else { BEYOND }
 }
