@@ -28,7 +28,7 @@ fn stored_masks_and_quantised_keys_keep_wgmma() {
     let hopper = Arch::named("sm_90a").expect("in the table");
     for (name, lost) in [
         ("boolean_mask", &[Lost::Skips][..]),
-        ("keep_bits", &[Lost::Skips]),
+        ("keep_bits", &[]),
         ("int8_keys", &[]),
         ("uint8_keys", &[]),
         ("e4m3_keys", &[]),

@@ -23,8 +23,8 @@ fn lost_by(builtin: &str) -> &'static [Lost] {
         "mla_prefill" => &[Lost::Fold],
         // Every head has a number of its own.
         "alibi_attention" | "sink_attention" => &[Lost::Fold],
-        // The numbers of documents are loaded for each key, and for each row of a head.
-        "document_attention" => &[Lost::Fold, Lost::Skips],
+        // The numbers of documents are loaded for each row of a head.
+        "document_attention" => &[Lost::Fold],
         _ => &[],
     }
 }

@@ -455,8 +455,7 @@ fn kernels_of_the_page_have_no_warnings_and_say_their_hints() {
         assert!(parsed.warnings.iter().all(Vec::is_empty), "{:?}", parsed.warnings);
         for kernel in parsed.kernels {
             let lost: Vec<_> = hints_unbound(&kernel).iter().flat_map(|hint| hint.lost.clone()).map(|l| l.name()).collect();
-            let loaded = ["document_attention", "boolean_mask"].contains(&&*kernel.name);
-            let expected: &[&str] = if loaded { &["skips"] } else { &[] };
+            let expected: &[&str] = if kernel.name == "boolean_mask" { &["skips"] } else { &[] };
             assert_eq!(lost, expected, "{}", kernel.name);
         }
     }

@@ -89,7 +89,10 @@ fn faulty_tensors_are_named_and_the_old_output_stays() {
         (vec![q(), k()], "tensor `v` is missing in in.safetensors, which holds k, q"),
         (vec![q(), k(), named("v", f16(&[1, 1, 8, 16]))], "argument `v`: dimension 2 must be N = 7"),
         (vec![q(), k(), named("v", f16(&[7, 16]))], "tensor `v` must have 4 dimensions (B, G, N, D), but has shape [7, 16]"),
-        (vec![q(), k(), named("v", f64s)], "tensor `v` holds F64; expected F32, F16, BF16 or I32"),
+        (
+            vec![q(), k(), named("v", f64s)],
+            "tensor `v` holds F64; expected F32, F16, BF16, I32, BOOL, U8, I8, F8_E4M3 or F8_E5M2",
+        ),
         (vec![q(), k(), named("v", f32s)], "argument `v` must hold f16, but holds f32"),
     ];
     sandbox.write("out.safetensors", "what was there");
