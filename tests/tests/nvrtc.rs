@@ -58,6 +58,7 @@ const KERNELS: &[(&str, &str, &[i64])] = &[
     ("matmul_gelu", include_str!("../../runtime/kernels/matmul_gelu.rs"), &[]),
     ("row_softmax", include_str!("../../runtime/kernels/row_softmax.rs"), &[]),
     ("causal_rope_attention", include_str!("../../runtime/kernels/causal_rope_attention.rs"), &[40, 64, 128]),
+    ("document_attention", include_str!("../../runtime/kernels/document_attention.rs"), &[64, 128]),
     ("computed_operands", include_str!("../filetests/generated/computed_operands.ft"), &[]),
 ];
 
