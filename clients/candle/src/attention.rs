@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp3, DType, Device, Error, Layout, Result, Shape, WithDType, bail};
-use flashtile::{Element, Kernel, LoadedKernel, Stream, Tensor, bf16, f16, lend};
+use flashtile::{AnyBits, Element, Kernel, LoadedKernel, Stream, Tensor, bf16, f16, lend};
 
 /// Causal attention of one element type and head dim, on one device: `q (B, H, M, D)`, `k` and `v (B, G, N, D)` to
 /// `(B, H, M, D)`, where `H` is a multiple of `G`. Strides are free, but for the last dimension.
@@ -80,7 +80,7 @@ impl Attention {
     }
 
     /// Slices of candle's storage are lent to the kernel, and so is the memory of the output, which candle then takes.
-    fn on_cpu<T: Element + WithDType>(&self, inputs: [(&CpuStorage, &Layout); 3]) -> Result<(CpuStorage, Shape)> {
+    fn on_cpu<T: AnyBits + WithDType>(&self, inputs: [(&CpuStorage, &Layout); 3]) -> Result<(CpuStorage, Shape)> {
         let shape = inputs[0].1.shape().clone();
         let rows = rows(&shape)?;
         let mut output = vec![T::from_f64(0.0); shape.elem_count()];
@@ -159,11 +159,11 @@ mod on_gpu {
     use candle_core::cuda::CudaDType;
     use candle_core::{CudaStorage, Error, Layout, Result, Shape};
     use cudarc::driver::DeviceRepr;
-    use flashtile::{Element, Stream, Tensor, lend};
+    use flashtile::{AnyBits, Stream, Tensor, lend};
 
     use super::{Attention, rows};
 
-    pub fn run<T: Element + CudaDType + DeviceRepr>(
+    pub fn run<T: AnyBits + CudaDType + DeviceRepr>(
         op: &Attention,
         inputs: [(&CudaStorage, &Layout); 3],
     ) -> Result<(CudaStorage, Shape)> {
