@@ -47,17 +47,19 @@ impl Facts {
     }
 }
 
-/// For every parameter, whether it is a tensor that generated code moves many bytes at a time: one that is loaded or stored as
-/// a matrix. Vectors and scalars (such as the LSE, whose strides are as odd as its length) are moved element by element, and
-/// their alignment does not matter. Nor does that of a matrix of one-byte elements that is no operand of a product, such as a
-/// boolean mask with rows of odd length: code that loads it asks for the alignment itself.
+/// For every parameter, whether it is a tensor that generated code moves many bytes at a time: one
+/// that is loaded or stored as a matrix. Vectors and scalars (such as the LSE, whose strides are as
+/// odd as its length) are moved element by element, and their alignment does not matter. Nor does
+/// that of a matrix of one-byte elements that is no operand of a product, such as a boolean mask
+/// with rows of odd length: code that loads it asks for the alignment itself.
 pub fn wide_tensors(kernel: &Kernel) -> Vec<bool> {
     let mut wide = vec![false; kernel.params.len()];
     moved(kernel).into_iter().for_each(|(tensor, _)| wide[tensor.index()] = true);
     wide
 }
 
-/// Loads and stores of matrices whose alignment matters: the tensor, and what addresses its columns.
+/// Loads and stores of matrices whose alignment matters: the tensor, and what addresses its
+/// columns.
 fn moved(kernel: &Kernel) -> Vec<(ParamId, Option<&At>)> {
     let has_bytes = |kind: &ParamKind| matches!(kind, ParamKind::Tensor(t) if t.elem.bytes() == Some(1));
     let operands = if kernel.params.values().any(|p| has_bytes(&p.kind)) { operands(kernel) } else { BTreeSet::new() };

@@ -1,4 +1,5 @@
-//! Helper functions: a call is the body in its place; errors name the calls; what no kernel calls is warned of.
+//! Helper functions: a call is the body in its place; errors name the calls; what no kernel calls
+//! is warned of.
 
 use flashtile_dsl::ir::{Kernel, SourceText};
 use flashtile_dsl::syntax::{Diagnostic, Parsed, parse, parse_with_warnings};
@@ -40,7 +41,8 @@ fn a_call_is_the_body_in_its_place() {
     let rms = "/// `1 / sqrt(mean(x * x) + eps)`.
         fn rms(x: Tile, n: i32, eps: f32) -> Tile { rsqrt(rowsum(x * x) / n + eps) }";
     same(rms, "let out = x_i * rms(x_i, D, 0.001);", "let out = x_i * rsqrt(rowsum(x_i * x_i) / D + 0.001);");
-    // Names are the helper's own, whatever the kernel calls `x` and `n`; the order of the text does not matter.
+    // Names are the helper's own, whatever the kernel calls `x` and `n`; the order of the text does
+    // not matter.
     let named = "let n = 3.0; let out = x_i * n * rms(x_i, 2, eps);";
     let written = "let n = 3.0; let out = x_i * n * rsqrt(rowsum(x_i * x_i) / 2 + eps);";
     assert_eq!(ir(&format!("{}\n{rms}", kernel(named))), ir(&kernel(written)));
@@ -105,7 +107,8 @@ fn a_loop_carries_what_a_helper_gives() {
     assert_eq!(called.matches("dot ").count(), 2, "{called}");
 }
 
-/// Checks the errors of helpers and statements: the offending text, parts of what is said, and the helpers whose calls lead there.
+/// Checks the errors of helpers and statements: the offending text, parts of what is said, and the
+/// helpers whose calls lead there.
 #[track_caller]
 fn check(helpers: &str, body: &str, expected: &[(&str, &str, &str, &[&str])]) {
     let text = format!("{helpers}\n{}", kernel(body));

@@ -11,8 +11,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that a tensor may hold: `f32`, [`struct@f16`], [`bf16`] or `i32`, and as an input `bool`, `u8`, `i8`,
-/// [`struct@crate::f8e4m3`] or [`struct@crate::f8e5m2`].
+/// A type that a tensor may hold: `f32`, [`struct@f16`], [`bf16`] or `i32`, and as an input `bool`,
+/// `u8`, `i8`, [`struct@crate::f8e4m3`] or [`struct@crate::f8e5m2`].
 ///
 /// ```
 /// use flashtile::{Element, bf16};
@@ -35,8 +35,9 @@ pub trait Element: sealed::Sealed + Copy + Default + PartialEq + std::fmt::Debug
     fn to_f32(self) -> f32;
 }
 
-/// An [`Element`] of which every bit pattern is a value: all but `bool`. Memory that holds such elements may be lent for
-/// writing ([`crate::Loans::write`]): whatever is written there, the lender finds values of the type.
+/// An [`Element`] of which every bit pattern is a value: all but `bool`. Memory that holds such
+/// elements may be lent for writing ([`crate::Loans::write`]): whatever is written there, the
+/// lender finds values of the type.
 pub trait AnyBits: Element {}
 
 macro_rules! element {

@@ -1,5 +1,5 @@
-//! Elements of one byte in compiled code: which instructions kernels keep, and forms that the conformance suite has no kernel
-//! of. Needs NVRTC, no GPU.
+//! Elements of one byte in compiled code: which instructions kernels keep, and forms that the
+//! conformance suite has no kernel of. Needs NVRTC, no GPU.
 
 use flashtile::toolchain::Toolchain;
 use flashtile::{AnyTensor, Arch, Argument, Device, Elem, Kernel, LaunchOptions};

@@ -1,5 +1,5 @@
-//! Masks over integers that are loaded for each key: tiles are skipped by summaries of them, and the
-//! result is as without, whatever the integers are. Needs NVRTC, no GPU.
+//! Masks over integers that are loaded for each key: tiles are skipped by summaries of them, and
+//! the result is as without, whatever the integers are. Needs NVRTC, no GPU.
 
 use flashtile::toolchain::Toolchain;
 use flashtile::{AnyTensor, Arch, Argument, Device, Elem, Kernel, LaunchOptions, Schedule};

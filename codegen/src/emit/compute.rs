@@ -110,8 +110,8 @@ impl Writer<'_> {
     }
 }
 
-/// What elements of an input are computed with. A byte that all `values` convert to a float is one from the beginning, which
-/// takes fewer instructions.
+/// What elements of an input are computed with. A byte that all `values` convert to a float is one
+/// from the beginning, which takes fewer instructions.
 fn computed_type(elem: Elem, name: &str, values: &[&Expr]) -> &'static str {
     let of_input = |e: &Expr| matches!(e, Expr::Element(element, _) if element == name);
     let (mut uses, mut conversions) = (0, 0);

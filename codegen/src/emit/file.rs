@@ -1,4 +1,5 @@
-//! The file around the body: header comment, wrappers, parameter block; and the names that element types have in it.
+//! The file around the body: header comment, wrappers, parameter block; and the names that element
+//! types have in it.
 
 use flashtile_dsl::ir::{Elem, Param, ParamKind, SizeKind};
 use flashtile_templates::{KernelEntry, KernelFile, LaunchNote, ParamField, Renderer, TileNote, Wrapper};

@@ -7,9 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flashtile_dsl::ir::{
-    At, AxisKind, Builder, Direction, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeKind, TensorDecl,
-};
+use flashtile_dsl::ir::{At, AxisKind, Direction, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeKind, TensorDecl};
 
 use super::staged::{NotStaged, Staged};
 use crate::instance::Instance;
@@ -120,10 +118,7 @@ fn programs(kernel: &Kernel, tensor: ParamId, load: OpId) -> Vec<ProgramExtent> 
 /// The kernel that copies tensors, all with the same programs.
 fn copier(kernel: &Kernel, programs: &[ProgramExtent], copies: &[Copy]) -> Kernel {
     let names: Vec<&str> = copies.iter().map(|c| kernel.params[c.from].name.as_str()).collect();
-    let mut b = Builder::new(format!("{}_copy_{}", kernel.name, names.join("_")));
-    b.kernel.type_params.clone_from(&kernel.type_params);
-    b.kernel.sizes = kernel.sizes.clone();
-    b.kernel.source = kernel.source.clone();
+    let mut b = edit::beside(kernel, format!("{}_copy_{}", kernel.name, names.join("_")));
     b.span = kernel.ops[copies[0].load].span;
     let (rows, _) = programs.iter().find(|(_, tiles)| *tiles).expect("one dimension has the rows");
     let axis = b.axis("row", rows.clone(), AxisKind::Program);

@@ -1,10 +1,12 @@
 //! Operands of products that a kernel computes, computed by launches ahead of it.
 //!
-//! A right operand that depends on nothing but its own axes and on indices of the tensors it is made of, such as keys that are
-//! rotated by their position, is the same for many programs: every program that walks these keys computes it again. The
-//! *preparing* kernel has one program for each of its tiles, computes it as the text does, and stores it to a scratch tensor
-//! of the same element type; the original loads it from there. No value changes: the operand was rounded to that type
-//! anyway. A reduction of the rows that a loop walks, such as the length of each key, goes the same way.
+//! A right operand that depends on nothing but its own axes and on indices of the tensors it is
+//! made of, such as keys that are rotated by their position, is the same for many programs: every
+//! program that walks these keys computes it again. The *preparing* kernel has one program for each
+//! of its tiles, computes it as the text does, and stores it to a scratch tensor of the same
+//! element type; the original loads it from there. No value changes: the operand was rounded to
+//! that type anyway. A reduction of the rows that a loop walks, such as the length of each key,
+//! goes the same way.
 //!
 //! A left operand such as rotated queries is computed once by each program as it is. Ahead of it, it is a tile in memory like any
 //! other, which copies can bring in while another program runs. A sum of products whose operands are all computed ahead, such as
@@ -110,8 +112,8 @@ impl Operand {
     }
 }
 
-/// What can be computed ahead: the right operands that are computed, reductions of rows that loops walk, and for
-/// [`Sides::Both`] left operands, at least one.
+/// What can be computed ahead: the right operands that are computed, reductions of rows that loops
+/// walk, and for [`Sides::Both`] left operands, at least one.
 fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
     let dots: Vec<(ValueId, ValueId)> = kernel
         .walk()
@@ -130,10 +132,9 @@ fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
     // One that stays would be computed in place all the same.
     let mut found = right.iter().map(|&v| operand(kernel, v)).collect::<Result<Vec<_>, _>>()?;
     found.extend(reductions(kernel, &found));
-    let mut why = "no right operand is computed, and no row of a loop reduced".to_owned();
     if sides == Sides::Both {
         let left = distinct(dots.iter().map(|d| d.0).filter(computed).filter(|v| !right.contains(v)).collect());
-        "no left operand is computed".clone_into(&mut why);
+        let mut why = "no left operand is computed".to_owned();
         let before = found.len();
         for value in left {
             match operand(kernel, value) {
@@ -146,7 +147,7 @@ fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
         }
     }
     if found.is_empty() {
-        return Err(why);
+        return Err("no right operand is computed, and no row of a loop reduced".into());
     }
     Ok(found)
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_dsl::ir::{
-    At, AxisKind, Builder, Dim, Direction, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, TensorDecl, TileType, Type,
+    At, AxisKind, Dim, Direction, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, TensorDecl, TileType, Type,
 };
 
 use super::staged::{NotStaged, Staged};
@@ -103,10 +103,7 @@ fn read_as_it_is(kernel: &mut Kernel, load: OpId, tensor: ParamId) {
 /// The kernel that writes a tensor transposed: a program for each tile of rows.
 fn transposer(kernel: &Kernel, tensor: ParamId, name: &str, written: &TensorDecl, load: OpId) -> Kernel {
     let decl = kernel.tensor(tensor);
-    let mut b = Builder::new(format!("{}_transpose_{}", kernel.name, kernel.params[tensor].name));
-    b.kernel.type_params.clone_from(&kernel.type_params);
-    b.kernel.sizes = kernel.sizes.clone();
-    b.kernel.source = kernel.source.clone();
+    let mut b = edit::beside(kernel, format!("{}_transpose_{}", kernel.name, kernel.params[tensor].name));
     b.span = kernel.ops[load].span;
     let from = b.kernel.params.push(kernel.params[tensor].clone());
     let to = edit::add_tensor(&mut b.kernel, name, written.clone());

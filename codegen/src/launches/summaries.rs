@@ -1,17 +1,18 @@
-//! Integers that a loop loads for each position, such as the documents of keys, summarised ahead: the
-//! least and the largest of each tile of the loop.
+//! Integers that a loop loads for each position, such as the documents of keys, summarised ahead:
+//! the least and the largest of each tile of the loop.
 //!
-//! A mask that compares them hides tiles which no closed form of positions tells. With the summaries a
-//! program finds the tiles that it must walk, and those that nothing cuts, before its loop: it searches
-//! two integers a tile (`flashtile_dsl::analysis::index::Search`). The summaries take one pass over the
-//! integers, and serve the programs of all heads. What is computed does not change, whatever the
-//! integers are: those in no order only leave more tiles to walk.
+//! A mask that compares them hides tiles which no closed form of positions tells. With the
+//! summaries a program finds the tiles that it must walk, and those that nothing cuts, before its
+//! loop: it searches two integers a tile (`flashtile_dsl::analysis::index::Search`). The summaries
+//! take one pass over the integers, and serve the programs of all heads. What is computed does not
+//! change, whatever the integers are: those in no order only leave more tiles to walk.
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
+use flashtile_dsl::analysis::index::IndexExpr;
+use flashtile_dsl::analysis::mask::{MaskOptions, loop_runs};
 use flashtile_dsl::analysis::predicate::Summaries;
-use flashtile_dsl::ir::{At, AxisId, AxisKind, Builder, Direction, Elem, Kernel, Op, ParamId, ProgramDim, Summary, TensorDecl};
+use flashtile_dsl::ir::{At, AxisId, AxisKind, Direction, Elem, Kernel, Op, ParamId, ProgramDim, Summary, TensorDecl};
 
 use super::staged::{NotStaged, Staged};
 use crate::instance::Instance;
@@ -71,13 +72,11 @@ fn found(instance: &Instance, block: &dyn Fn(AxisId) -> i64) -> BTreeSet<Summari
         if kernel.axes[axis].kind != AxisKind::Loop {
             continue;
         }
-        let runs = loop_masks(kernel, op, block, &size, options).runs;
-        let edges = runs.gap.iter().flat_map(|gap| [&gap.lo, &gap.hi]);
-        for search in runs.ends().into_iter().chain(edges).flat_map(|end| end.searches()) {
-            let Some((_, Op::Load { tensor, at })) = kernel.def(search.load) else { unreachable!("a search is of a load") };
-            let dim = at.iter().position(|at| matches!(at, At::Tile(_))).expect("a load for each position");
+        let runs = loop_runs(kernel, op, block, &size, options);
+        for search in runs.exprs().flat_map(IndexExpr::searches) {
+            let (tensor, _, dim) = search.read(kernel);
             let block = u32::try_from(search.block).expect("a block size");
-            found.insert(Summarised { tensor: *tensor, dim, block });
+            found.insert(Summarised { tensor, dim, block });
         }
     }
     found
@@ -86,10 +85,7 @@ fn found(instance: &Instance, block: &dyn Fn(AxisId) -> i64) -> BTreeSet<Summari
 /// The kernel that stores the least and the largest integer of each block of a tensor.
 fn summariser(kernel: &Kernel, of: &Summarised, names: &[String; 2]) -> Kernel {
     let param = &kernel.params[of.tensor];
-    let mut b = Builder::new(format!("{}_tiles_{}", kernel.name, param.name));
-    b.kernel.type_params.clone_from(&kernel.type_params);
-    b.kernel.sizes = kernel.sizes.clone();
-    b.kernel.source = kernel.source.clone();
+    let mut b = edit::beside(kernel, format!("{}_tiles_{}", kernel.name, param.name));
     let decl = kernel.tensor(of.tensor).clone();
     let axis = b.axis("tile", decl.shape[of.dim].clone(), AxisKind::Program);
     let dims = decl.shape.iter().enumerate().map(|(dim, extent)| match dim == of.dim {

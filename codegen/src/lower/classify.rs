@@ -32,8 +32,8 @@ pub(super) struct Classes {
     pub approximate: HashMap<OpId, Approximation>,
     /// Values evaluated where they are used.
     pub inline: HashSet<ValueId>,
-    /// Loads of vectors of which only the conditions of masks are made: tiles that no mask cuts need
-    /// none. (Where a mask loads a matrix, it cuts every tile.)
+    /// Loads of vectors of which only the conditions of masks are made: tiles that no mask cuts
+    /// need none. (Where a mask loads a matrix, it cuts every tile.)
     pub for_masks: HashSet<OpId>,
     /// Values whose padding must be overwritten.
     pub guards: HashMap<ValueId, Fill>,

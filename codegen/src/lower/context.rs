@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use flashtile_dsl::analysis::index::{IndexExpr, Search, Symbol, Trend};
+use flashtile_dsl::analysis::index::{IndexExpr, Trend};
 use flashtile_dsl::ir::{AxisId, Kernel, OpId, Span, ValueId};
 
 use super::classify::Classes;
@@ -93,14 +93,13 @@ pub(super) struct Lowering<'a> {
     pub homes: HashMap<ValueId, Home>,
     /// The name of the tile that an iteration of a loop with a gap is at.
     pub gap_tiles: HashMap<LoopId, String>,
-    /// What loop bounds load, by name.
-    pub symbols: HashMap<Symbol, Expr>,
+    /// What loop bounds load, and what searches find: [`IndexExpr::Loaded`] and
+    /// [`IndexExpr::Found`], by name.
+    pub loaded: HashMap<IndexExpr, Expr>,
     /// Ends of the loop whose bounds are defined, with their names.
     pub bounds: Vec<(IndexExpr, Expr)>,
     /// Variables that are loaded where a mask reads them.
     pub for_masks: BTreeMap<VarId, GlobalTile>,
-    /// What was found of tiles before a loop.
-    pub searches: HashMap<Search, Expr>,
     pub names: HashSet<String>,
     /// Variables that values must be computed into (carried values updated in place).
     pub forced: HashMap<ValueId, VarId>,

@@ -16,9 +16,10 @@
 //! end:        acquire V; tail; settle; release V
 //! ```
 //!
-//! *Loads* are those of the middle that take few registers, such as the bits of a mask or a number for each key. *Late* is
-//! what conflicts with the tail in flight, such as a rescale of its accumulator or the packing of its operand, and
-//! what depends on that. With `running_max=optimistic` the operand is packed early, so it has two sets of registers in turn,
+//! *Loads* are those of the middle that take few registers, such as the bits of a mask or a number
+//! for each key. *Late* is what conflicts with the tail in flight, such as a rescale of its
+//! accumulator or the packing of its operand, and what depends on that. With
+//! `running_max=optimistic` the operand is packed early, so it has two sets of registers in turn,
 //! and the loop makes two steps at a time.
 //!
 //! Where a body is a tail alone, as in a matrix product, those of two steps are in flight together:
@@ -415,9 +416,9 @@ impl Lowering<'_> {
         (early, late)
     }
 
-    /// Splits statements into loads that are begun while `lead` is in flight, so that their latency is hidden, with the constants
-    /// that they name, and the rest. Loads of many registers stay where they are: these would be taken for as long as the
-    /// products run.
+    /// Splits statements into loads that are begun while `lead` is in flight, so that their latency
+    /// is hidden, with the constants that they name, and the rest. Loads of many registers stay
+    /// where they are: these would be taken for as long as the products run.
     fn loads_ahead(&self, lead: &[Stmt], early: Vec<Stmt>) -> (Vec<Stmt>, Vec<Stmt>) {
         const REGISTERS: u32 = 16;
         let all: Vec<Effects> = early.iter().map(|stmt| effects(&self.plan, stmt)).collect();

@@ -3,7 +3,7 @@
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::analysis::mask::{LoopMasks, MaskOptions, loop_masks};
 use flashtile_dsl::analysis::predicate::Summaries;
-use flashtile_dsl::ir::{Op, OpId, ProgramDim, ValueId};
+use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
 
 use super::context::{Home, Lowering};
 use crate::blocks;
@@ -14,7 +14,7 @@ use crate::schedule::{BlockKnobs, Persistent, WorkOrder};
 /// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
 pub fn trip_trend(instance: &Instance, schedule: &BlockKnobs) -> Option<Trend> {
     let kernel = &instance.kernel;
-    let (_, first) = kernel.walk().into_iter().find(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. }))?;
+    let first = first_loop_masks(instance, schedule)?;
     let &program = kernel.blocks[kernel.body].ops.first()?;
     let (Op::Program(dims), Some(&last)) = (&kernel.ops[program].op, kernel.ops[program].results.last()) else { return None };
     if !matches!(dims.last(), Some(ProgramDim::Tiles(_)))
@@ -22,26 +22,22 @@ pub fn trip_trend(instance: &Instance, schedule: &BlockKnobs) -> Option<Trend> {
     {
         return None;
     }
-    first_loop_masks(instance, schedule, first).trips_trend(kernel, last)
+    first.trips_trend(kernel, last)
 }
 
 /// Whether the trip count of the kernel's first loop depends on what is loaded: then only the data
 /// tell which programs are long.
 pub fn trips_are_loaded(instance: &Instance, schedule: &BlockKnobs) -> bool {
-    let kernel = &instance.kernel;
-    let first = kernel.walk().into_iter().find(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. }));
-    first.is_some_and(|(_, op)| {
-        let trips = first_loop_masks(instance, schedule, op).trips();
-        !trips.symbols().is_empty() || !trips.searches().is_empty()
-    })
+    first_loop_masks(instance, schedule).is_some_and(|first| first.trips().is_loaded())
 }
 
-/// The tiles of a loop, with all that may be summarised.
-fn first_loop_masks(instance: &Instance, schedule: &BlockKnobs, op: OpId) -> LoopMasks {
+/// The tiles of the kernel's first loop, with all summarised that can be; `None` if it has no loop.
+fn first_loop_masks(instance: &Instance, schedule: &BlockKnobs) -> Option<LoopMasks> {
     let kernel = &instance.kernel;
+    let (_, op) = kernel.walk().into_iter().find(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. }))?;
     let options = MaskOptions { early_stop: schedule.early_stop, summaries: Summaries::All, ..MaskOptions::default() };
     let block = |axis| i64::from(blocks::block(kernel, schedule, axis));
-    loop_masks(kernel, op, &block, &|size| instance.binding.size(kernel, size), options)
+    Some(loop_masks(kernel, op, &block, &|size| instance.binding.size(kernel, size), options))
 }
 
 impl Lowering<'_> {

@@ -89,7 +89,7 @@ impl Lowering<'_> {
         let walk = if single { Walk::Ascending } else { self.schedule.walk };
         let info = LoopInfo { single, ..self.bounds(id, part, walk, &name) };
         // What bounds of loops in this one load is known in it alone.
-        let symbols = (self.symbols.clone(), self.searches.clone());
+        let loaded = self.loaded.clone();
         self.plan.loops.push(info);
         let loop_id = self.plan.loops.len() - 1;
         self.loops_by_axis.insert(axis, loop_id);
@@ -106,7 +106,7 @@ impl Lowering<'_> {
             let ring = Loop { op: id, id: loop_id, axis, body, coordinate: params[0], carried: &carried };
             self.pipelined(&ring)?;
             self.leave_loop(id, axis, &carried);
-            (self.symbols, self.searches) = symbols;
+            self.loaded = loaded;
             return Ok(());
         }
         let groups = self.streams(body, params[0])?;
@@ -137,7 +137,7 @@ impl Lowering<'_> {
         self.span = span;
         self.push(StmtOp::Loop { id: loop_id, from: 0, unroll: 1, body: statements });
         self.leave_loop(id, axis, &carried);
-        (self.symbols, self.searches) = symbols;
+        self.loaded = loaded;
         // The loop may have made no trip, or many.
         self.exchange = self.exchange.or(exchanged);
         // What was copied before the loop and is waited for in it is not waited for if the loop makes no trip.
@@ -217,8 +217,8 @@ impl Lowering<'_> {
         self.bounds.clear();
         // What is loaded may be any integer: nothing computed of it may wrap.
         // Nor may a product: the block size of a mask may be far beyond the last key.
-        let multiplies = runs.exprs().any(IndexExpr::multiplies);
-        let wide = self.load_symbols(&runs) || multiplies || self.instance.facts.wide;
+        let wide = self.instance.facts.wide || runs.exprs().any(|e| e.is_loaded() || e.multiplies());
+        self.load_bounds(&runs);
         let LoopRuns { lo, full_lo, full_hi, hi, gap } = runs;
         let bound = |this: &mut Self, suffix: &str, end: &IndexExpr| {
             let value = this.index_expr(end);
@@ -283,39 +283,31 @@ impl Lowering<'_> {
         Tiles { lo, full_lo, full_hi, hi, gap }
     }
 
-    /// Loads the integers that the bounds of a loop read; false if there are none.
-    fn load_symbols(&mut self, runs: &LoopRuns) -> bool {
+    /// Loads the integers that the bounds of a loop read, and searches its tiles.
+    fn load_bounds(&mut self, runs: &LoopRuns) {
         let mut loaded: Vec<Symbol> = runs.exprs().flat_map(IndexExpr::symbols).collect();
         loaded.sort_unstable();
         loaded.dedup();
         for &symbol in &loaded {
             self.symbol(symbol);
         }
-        let edges = runs.gap.iter().flat_map(|gap| [&gap.lo, &gap.hi]);
-        let searches: Vec<Search> = runs.ends().into_iter().chain(edges).flat_map(IndexExpr::searches).cloned().collect();
-        for search in &searches {
+        for search in runs.exprs().flat_map(IndexExpr::searches) {
             self.search(search);
         }
-        !loaded.is_empty() || !searches.is_empty()
     }
 
     /// Searches the tiles of a loop before it is entered.
     fn search(&mut self, search: &Search) {
-        if self.searches.contains_key(search) {
+        let found = |end| IndexExpr::Found(Box::new(Search { end, ..search.clone() }));
+        if self.loaded.contains_key(&found(search.end)) {
             return;
         }
         // The analysis reads the kernel as written.
         let kernel = &self.instance.kernel;
-        let Some((_, Op::Load { tensor, at })) = kernel.def(search.load) else { unreachable!("a search is of a load") };
-        let (tensor, at) = (*tensor, at.clone());
-        let dim = at.iter().position(|at| matches!(at, At::Tile(_))).expect("a load for each position");
-        let summary = *kernel.summary(tensor, dim, search.block).expect("the analysis found it");
-        for at in &at {
-            if let At::Index(v) = at {
-                self.index_ahead(*v);
-            }
-        }
-        let [least, most] = [summary.least, summary.most].map(|of| self.whole_row(of, &at, dim));
+        let (tensor, at, dim) = search.read(kernel);
+        let summary = kernel.summary(tensor, dim, search.block).expect("the analysis found it");
+        self.indices_ahead(at);
+        let [least, most] = [summary.least, summary.most].map(|of| self.whole_row(of, at, dim));
         let extent = IndexExpr::from(kernel.tensor(tensor).shape[dim].clone());
         let tiles = self.index_expr(&extent.fold_sizes(&|size| self.instance.binding.size(kernel, size)).ceil_div(search.block));
         let end = |end: &Option<IndexExpr>, beyond: i32| match end {
@@ -323,45 +315,42 @@ impl Lowering<'_> {
             None => Expr::Int(beyond.into()),
         };
         let (from, to) = (end(&search.from, i32::MIN), end(&search.to, i32::MAX));
-        let (function, suffix) = match search.end {
-            SearchEnd::FirstMeeting | SearchEnd::PastMeeting => (Function::TilesMeeting, "meeting"),
-            SearchEnd::FirstWithin | SearchEnd::PastWithin => (Function::TilesWithin, "within"),
+        // One search finds both ends of the run.
+        let (function, suffix, first, past) = match search.end {
+            SearchEnd::FirstMeeting | SearchEnd::PastMeeting => {
+                (Function::TilesMeeting, "meeting", SearchEnd::FirstMeeting, SearchEnd::PastMeeting)
+            }
+            SearchEnd::FirstWithin | SearchEnd::PastWithin => {
+                (Function::TilesWithin, "within", SearchEnd::FirstWithin, SearchEnd::PastWithin)
+            }
         };
         let wanted = kernel.values[search.load].name.clone().unwrap_or_else(|| kernel.params[tensor].name.clone());
         // Scratch tensors of one shape are laid out alike.
         let value = Expr::call(function, [least.origin, most.origin, least.row_stride, tiles, from, to]);
         let run = self.unique(&format!("{wanted}_{suffix}"));
         self.push(StmtOp::Let { name: run.clone(), ty: LetType::Wide, value });
-        // Both ends of the run.
-        let (first, past) = match search.end {
-            SearchEnd::FirstMeeting | SearchEnd::PastMeeting => (SearchEnd::FirstMeeting, SearchEnd::PastMeeting),
-            SearchEnd::FirstWithin | SearchEnd::PastWithin => (SearchEnd::FirstWithin, SearchEnd::PastWithin),
-        };
         let upper = Expr::infix(Operator::Shr, Expr::name(run.clone()), Expr::Int(32)).cast(Cast::Int);
         for (end, value) in [(first, upper), (past, Expr::name(run).cast(Cast::Int))] {
-            self.searches.insert(Search { end, ..search.clone() }, value);
+            self.loaded.insert(found(end), value);
         }
     }
 
     /// Loads an integer that bounds of a loop read, or the extreme one of a tile. It is the same in
     /// a whole program.
     fn symbol(&mut self, symbol: Symbol) {
-        if self.symbols.contains_key(&symbol) {
+        if self.loaded.contains_key(&IndexExpr::Loaded(symbol)) {
             return;
         }
         let load = symbol.load();
-        // Rewrites put loads that no loop changes before the loop, and this one may have been made there.
+        // Rewrites put loads that no loop changes before the loop, and this one may have been made
+        // there.
         if let (Symbol::Value(_), Some(Home::Inline(known))) = (symbol, self.homes.get(&load)) {
-            self.symbols.insert(symbol, known.clone());
+            self.loaded.insert(IndexExpr::Loaded(symbol), known.clone());
             return;
         }
         let Some((_, Op::Load { tensor, at })) = self.kernel.def(load) else { unreachable!("a symbol is loaded") };
         let (tensor, at) = (*tensor, at.clone());
-        for at in &at {
-            if let At::Index(v) = at {
-                self.index_ahead(*v);
-            }
-        }
+        self.indices_ahead(&at);
         let from = self.global_tile(tensor, &at, None);
         let wanted = self.kernel.values[load].name.clone().unwrap_or_else(|| self.kernel.params[tensor].name.clone());
         let (suffix, value) = match symbol {
@@ -380,7 +369,16 @@ impl Lowering<'_> {
         };
         let name = self.unique(&format!("{wanted}{suffix}"));
         self.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
-        self.symbols.insert(symbol, Expr::name(name));
+        self.loaded.insert(IndexExpr::Loaded(symbol), Expr::name(name));
+    }
+
+    /// Sees to it that the indices of a place are known, whichever loop the text computes them in.
+    fn indices_ahead(&mut self, at: &[At]) {
+        for at in at {
+            if let At::Index(v) = at {
+                self.index_ahead(*v);
+            }
+        }
     }
 
     /// Sees to it that an index is known, which the text computes in a loop that is not entered
@@ -400,7 +398,7 @@ impl Lowering<'_> {
             }
             Some(Op::ToIndex(x)) => {
                 self.symbol(Symbol::Value(x));
-                self.symbols[&Symbol::Value(x)].clone()
+                self.loaded[&IndexExpr::Loaded(Symbol::Value(x))].clone()
             }
             _ => unreachable!("the analysis follows no other index"),
         };
@@ -418,8 +416,7 @@ impl Lowering<'_> {
             IndexExpr::Index(v) => self.index(*v),
             IndexExpr::Tile(v) => Expr::name(self.coordinate(*v)),
             IndexExpr::Param(p) => Expr::param(self.kernel.params[*p].name.clone()),
-            IndexExpr::Loaded(symbol) => self.symbols[symbol].clone(),
-            IndexExpr::Found(search) => self.searches[search.as_ref()].clone(),
+            IndexExpr::Loaded(_) | IndexExpr::Found(_) => self.loaded[e].clone(),
             IndexExpr::Add(a, b) => match b.as_ref() {
                 IndexExpr::Const(c) if *c < 0 => Expr::infix(Operator::Sub, self.index_expr(a), Expr::Int(-c)),
                 _ => Expr::infix(Operator::Add, self.index_expr(a), self.index_expr(b)),

@@ -115,8 +115,8 @@ functions! {
     /// The largest of them.
     TileMost = "tile_most",
     /// The least integer of a block in global memory: the address of the first integer of all, the
-    /// stride, how many there are, how many a block has, the number of the block. The lanes of a row
-    /// ask together.
+    /// stride, how many there are, how many a block has, the number of the block. The lanes of a
+    /// row ask together.
     BlockLeast = "block_least",
     /// The largest of it.
     BlockMost = "block_most",

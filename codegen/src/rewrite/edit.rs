@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{
-    BlockId, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Span, TensorDecl, Type, ValueData, ValueDef, ValueId,
+    BlockId, Builder, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Span, TensorDecl, Type, ValueData, ValueDef, ValueId,
     result_types,
 };
 
@@ -44,6 +44,16 @@ pub fn insert_last(kernel: &mut Kernel, block: BlockId, op: Op, span: Span) -> V
 pub fn append(kernel: &mut Kernel, block: BlockId, op: Op, span: Span) {
     let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
     kernel.blocks[block].ops.push(id);
+}
+
+/// A builder of a kernel that is launched beside `kernel`: over the same sizes and element types,
+/// and with the same text for its places.
+pub fn beside(kernel: &Kernel, name: String) -> Builder {
+    let mut b = Builder::new(name);
+    b.kernel.type_params.clone_from(&kernel.type_params);
+    b.kernel.sizes = kernel.sizes.clone();
+    b.kernel.source = kernel.source.clone();
+    b
 }
 
 /// Adds a tensor parameter that no text declares.
@@ -186,11 +196,7 @@ pub fn free_name<'a>(kernel: &Kernel, wanted: &str, others: impl Iterator<Item =
 pub fn remove_unused_params(kernel: &mut Kernel) {
     let mut used = HashSet::new();
     for (_, id) in kernel.walk() {
-        if let Op::Scalar(p) | Op::Load { tensor: p, .. } | Op::BlockExtreme { tensor: p, .. } | Op::Store { tensor: p, .. } =
-            kernel.ops[id].op
-        {
-            used.insert(p);
-        }
+        used.extend(kernel.ops[id].op.param_mut().copied());
     }
     kernel.summaries.retain(|summary| used.contains(&summary.of));
     used.extend(kernel.summaries.iter().flat_map(|summary| [summary.least, summary.most]));
@@ -200,10 +206,8 @@ pub fn remove_unused_params(kernel: &mut Kernel) {
         map.insert(id, kernel.params.push(param.clone()));
     }
     for (_, id) in kernel.walk() {
-        if let Op::Scalar(p) | Op::Load { tensor: p, .. } | Op::BlockExtreme { tensor: p, .. } | Op::Store { tensor: p, .. } =
-            &mut kernel.ops[id].op
-        {
-            *p = map[&*p];
+        if let Some(p) = kernel.ops[id].op.param_mut() {
+            *p = map[p];
         }
     }
     for summary in &mut kernel.summaries {

@@ -20,7 +20,8 @@ mod expand;
 /// walked, loops that cannot be split), are warnings at their place: stable Rust lets a macro warn by the use of a deprecated item
 /// only, whose note is the message. `#[allow(deprecated)]` before the `fn` silences them for that kernel.
 ///
-/// The language, with known variants of attention as examples, is in the module `flashtile::language`.
+/// The language, with known variants of attention as examples, is in the module
+/// `flashtile::language`.
 ///
 /// ```ignore
 /// use flashtile::{Device, Tensor, flash_kernel};

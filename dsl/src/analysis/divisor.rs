@@ -2,8 +2,8 @@
 //! parameter, or an integer that is loaded.
 //!
 //! They are followed as those by constants are, for divisors from 1 on. A smaller divisor is taken
-//! for 1, and nothing is concluded from a comparison in which it occurs:
-//! [`Holds::where_positive`]. So a launch with a negative block size walks every tile, and is right.
+//! for 1, and nothing is concluded from a comparison in which it occurs: [`Holds::where_positive`].
+//! So a launch with a negative block size walks every tile, and is right.
 //!
 //! Not followed: a divisor that differs from position to position, and a quotient of what is itself
 //! divided by a number that is known at launch (`x / s / t`, whose limits may leave 64 bits;

@@ -218,15 +218,15 @@ impl Loop<'_> {
         self.kernel.values[carried].name.clone().unwrap_or_else(|| carried.to_string())
     }
 
+    /// What is known of its masks, with all summarised that can be.
+    fn masks(&self) -> LoopMasks {
+        let options = MaskOptions { summaries: Summaries::All, ..MaskOptions::default() };
+        loop_masks(self.kernel, self.loop_op, &|_| BLOCK, self.size, options)
+    }
+
     /// The masks that hide tiles which are walked all the same.
     fn skips(&self) -> Vec<Hint> {
-        let masks = loop_masks(
-            self.kernel,
-            self.loop_op,
-            &|_| BLOCK,
-            self.size,
-            MaskOptions { summaries: Summaries::All, ..MaskOptions::default() },
-        );
+        let masks = self.masks();
         let inner = defined_in(self.kernel, self.body());
         let coordinate = self.kernel.blocks[self.body()].params[0];
         let walk = Walk {
@@ -466,13 +466,7 @@ impl Loop<'_> {
                 vec![self.nan(Lost::Split, next(maximum))]
             }
             NotRegrouped::Start(unproven) | NotRegrouped::HiddenTileCounts(unproven) => {
-                let masks = loop_masks(
-                    self.kernel,
-                    self.loop_op,
-                    &|_| BLOCK,
-                    self.size,
-                    MaskOptions { summaries: Summaries::All, ..MaskOptions::default() },
-                );
+                let masks = self.masks();
                 let all = masks.masks.iter().map(|facts| facts.op).collect();
                 self.unproved(unproven, &all, &masks, Lost::Split)
             }

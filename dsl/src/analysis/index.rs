@@ -64,8 +64,8 @@ impl Symbol {
     }
 }
 
-/// A search over the tiles of a loop, by the least and the largest of the integers that a load gives
-/// for the positions of each. It gives a number of tiles, from 0 to all.
+/// A search over the tiles of a loop, by the least and the largest of the integers that a load
+/// gives for the positions of each. It gives a number of tiles, from 0 to all.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Search {
     /// The result of the load, which is in the loop.
@@ -78,6 +78,18 @@ pub struct Search {
     pub from: Option<IndexExpr>,
     /// The largest that counts; all large ones do if there is none.
     pub to: Option<IndexExpr>,
+}
+
+impl Search {
+    /// The tensor that is loaded, where, and the dimension that the loop walks.
+    ///
+    /// # Panics
+    /// If the search is not of `kernel`.
+    pub fn read<'k>(&self, kernel: &'k Kernel) -> (ParamId, &'k [At], usize) {
+        let Some((_, Op::Load { tensor, at })) = kernel.def(self.load) else { panic!("a search is of a load") };
+        let dim = at.iter().position(|at| matches!(at, At::Tile(_))).expect("a load for each position");
+        (*tensor, at, dim)
+    }
 }
 
 /// What a [`Search`] looks for. A tile *meets* the range if its extremes leave room for an integer
@@ -271,6 +283,13 @@ impl IndexExpr {
             }
         });
         out
+    }
+
+    /// Whether its value depends on what is loaded.
+    pub fn is_loaded(&self) -> bool {
+        let mut found = false;
+        self.visit(&mut |e| found |= matches!(e, IndexExpr::Loaded(_) | IndexExpr::Found(_)));
+        found
     }
 
     /// Whether run-time values are multiplied, or divide.

@@ -380,7 +380,8 @@ impl Pass<'_> {
         is_float && !self.given.contains_key(&param)
     }
 
-    /// Typical size of what an integer input holds. Numbers of one byte take all the values of their type, evenly.
+    /// Typical size of what an integer input holds. Numbers of one byte take all the values of
+    /// their type, evenly.
     fn typical_integer(&self, param: ParamId) -> f64 {
         let narrow = match &self.kernel.params[param].kind {
             ParamKind::Tensor(t) if t.elem.is_narrow() => t.elem.integers(),

@@ -122,34 +122,20 @@ impl LoopMasks {
         [("cut", lo, full_lo), ("full", full_lo, full_hi), ("cut", full_hi, hi)].into_iter().chain(gap).collect()
     }
 
-    /// Names of the ends that are no constants, where these are too long to be written again for each
-    /// that is clamped to them.
-    fn names(&self) -> Vec<(&'static str, &IndexExpr)> {
+    /// Names of the number of tiles and of the ends that are no constants, where an end is too long
+    /// to be written again for each that is clamped to it; else none.
+    fn names(&self, kernel: &Kernel) -> Vec<(&'static str, &IndexExpr)> {
+        if self.runs.ends().into_iter().all(|end| end.text(kernel).len() <= 100) {
+            return Vec::new();
+        }
         let LoopRuns { lo, full_lo, full_hi, hi, .. } = &self.runs;
-        let mut names: Vec<(&'static str, &IndexExpr)> = Vec::new();
+        let mut names = vec![("tiles", &self.tiles)];
         for (name, end) in [("begin", lo), ("end", hi), ("full begin", full_lo), ("full end", full_hi)] {
-            if end.as_const().is_none() && *end != self.tiles && names.iter().all(|(_, other)| *other != end) {
+            if end.as_const().is_none() && names.iter().all(|(_, other)| *other != end) {
                 names.push((name, end));
             }
         }
         names
-    }
-
-    /// Whether an end takes more than a line.
-    fn is_long(&self, kernel: &Kernel) -> bool {
-        self.runs.ends().into_iter().any(|end| end.text(kernel).len() > 100)
-    }
-
-    /// An end, by its name if it is long.
-    fn end_text(&self, kernel: &Kernel, end: &IndexExpr) -> String {
-        if self.is_long(kernel) { self.end_text_but(kernel, end, "") } else { end.text(kernel) }
-    }
-
-    /// An end in terms of all ends but one.
-    fn end_text_but(&self, kernel: &Kernel, end: &IndexExpr, without: &str) -> String {
-        let mut known: Vec<(&IndexExpr, &str)> = vec![(&self.tiles, "tiles")];
-        known.extend(self.names().into_iter().filter(|(name, _)| *name != without).map(|(name, end)| (end, name)));
-        end.text_with(kernel, &known)
     }
 
     /// The printed form, a few lines.
@@ -183,13 +169,17 @@ impl LoopMasks {
         }
         line(format!("  tiles               {}", e(&self.tiles)));
         line(format!("  cut by memory       {} .. {}", e(&self.memory_full), e(&self.tiles)));
+        let names = self.names(kernel);
+        // An end by its name, or in terms of the other names.
+        let end = |end: &IndexExpr, own: &str| {
+            let others = names.iter().filter(|(name, _)| *name != own);
+            end.text_with(kernel, &others.map(|&(name, end)| (end, name)).collect::<Vec<_>>())
+        };
         for (what, lo, hi) in self.parts() {
-            line(format!("  {what:<19} {lo} .. {hi}", lo = self.end_text(kernel, lo), hi = self.end_text(kernel, hi)));
+            line(format!("  {what:<19} {lo} .. {hi}", lo = end(lo, ""), hi = end(hi, "")));
         }
-        if self.is_long(kernel) {
-            for (name, end) in self.names() {
-                line(format!("  {name:<19} {}", self.end_text_but(kernel, end, name)));
-            }
+        for (name, of) in names.iter().skip(1) {
+            line(format!("  {name:<19} {}", end(of, name)));
         }
         if let Some(why) = &self.not_skipped {
             line(format!("  nothing skipped     {why}"));

@@ -432,8 +432,8 @@ impl Walk<'_> {
         ab.divisors.iter().fold(holds, |holds, divisor| holds.where_positive(divisor))
     }
 
-    /// Where `form == 0` holds, if its one term of the loop is loaded for each position: a search for
-    /// tiles that meet a range, which says more than two searches for an end each.
+    /// Where `form == 0` holds, if its one term of the loop is loaded for each position: a search
+    /// for tiles that meet a range, which says more than two searches for an end each.
     fn summarised(&self, form: &Form) -> Option<Holds> {
         let (own, lo, hi) = self.isolated(form);
         let (Term::Summarised(load), coefficient @ (1 | -1)) = own? else { return None };
@@ -534,7 +534,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the term follows the position of the loop: it never falls, or never rises, as that grows.
+    /// Whether the term follows the position of the loop: it never falls, or never rises, as that
+    /// grows.
     fn walks(&self, term: &Term) -> bool {
         match term {
             Term::Position(c) => *c == self.coordinate,
@@ -672,8 +673,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a load gives an integer or a truth value for each position of the loop, and the extremes of each tile
-    /// are known.
+    /// Whether a load gives an integer or a truth value for each position of the loop, and the
+    /// extremes of each tile are known.
     pub(super) fn is_summarised(&self, value: ValueId, tensor: ParamId, at: &[At]) -> bool {
         let own = |at: &At| matches!(at, At::Tile(c) if *c == self.coordinate);
         let known = |at: &At| own(at) || matches!(at, At::Index(v) if self.is_known_before(*v));

@@ -1,8 +1,9 @@
 //! Constructors of [`IndexExpr`] that fold constants and keep a canonical form, and the order they can prove.
 //!
-//! The canonical form: minima and maxima outermost, then sums of leaves with coefficients (positive ones first), then
-//! divisions whose dividends hold no multiple of the divisor. What is used to prove `a <= b`: sizes, tile numbers
-//! and what a search finds are not negative, and quotients by one divisor compare as their dividends do.
+//! The canonical form: minima and maxima outermost, then sums of leaves with coefficients (positive
+//! ones first), then divisions whose dividends hold no multiple of the divisor. What is used to
+//! prove `a <= b`: sizes, tile numbers and what a search finds are not negative, and quotients by
+//! one divisor compare as their dividends do.
 
 use std::collections::BTreeMap;
 

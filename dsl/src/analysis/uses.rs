@@ -326,7 +326,8 @@ impl Finder<'_> {
                 let (a, b) = (self.forms.of(*left), self.forms.of(*right));
                 let difference = self.forms.of(*left).plus(&b, -1);
                 self.comparison(*compare, &difference);
-                // Elements of one input at two places: the difference of the forms does not show it.
+                // Elements of one input at two places: the difference of the forms does not show
+                // it.
                 let both: Vec<ParamId> = a.params().filter(|p| b.params().any(|q| q == *p)).collect();
                 for param in both.into_iter().filter(|p| difference.params().all(|q| q != *p)) {
                     let equality = matches!(compare, CompareOp::Eq | CompareOp::Ne);

@@ -178,7 +178,8 @@ mod tests {
         assert!(HostTensor::packed(Elem::F32, &[2, 0]).is_empty());
     }
 
-    /// The value of a byte by the definition of its format: `(-1)^s 2^(e - bias) 1.m`, and `2^(1 - bias) 0.m` where `e` is 0.
+    /// The value of a byte by the definition of its format: `(-1)^s 2^(e - bias) 1.m`, and `2^(1 -
+    /// bias) 0.m` where `e` is 0.
     fn small_float(byte: u8, mantissa_bits: i32, bias: i32) -> f64 {
         let sign = if byte & 0x80 == 0 { 1.0 } else { -1.0 };
         let mantissa = f64::from(byte & ((1 << mantissa_bits) - 1)) * 2f64.powi(-mantissa_bits);

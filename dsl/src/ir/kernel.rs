@@ -241,7 +241,8 @@ pub struct HelperCall {
 }
 
 impl Kernel {
-    /// The calls that may lead to a place in a helper, the innermost first; none of a place in the kernel itself.
+    /// The calls that may lead to a place in a helper, the innermost first; none of a place in the
+    /// kernel itself.
     pub fn calls_to(&self, place: Span) -> Vec<&HelperCall> {
         let holds = |outer: Span, inner: Span| outer.start <= inner.start && inner.end <= outer.end;
         let (mut found, mut places): (Vec<&HelperCall>, Vec<Span>) = (Vec::new(), vec![place]);

@@ -15,9 +15,10 @@
 //!   depends on them (one that stores a per-tile value at a per-row place, say) does not type-check.
 //! * **Arithmetic is f32.** 16-bit values are widened when they are loaded; a cast to a 16-bit type rounds to nearest
 //!   even; a store rounds to the tensor's element type. `Dot` accumulates in f32.
-//! * **Elements of one byte are in memory only.** A load gives the same value in a wider type: of `u8` and `i8` an `i32`, of
-//!   `f8e4m3` and `f8e5m2` an `f32` (every value is exact there, and NaN is NaN). A load of `bool` gives truth values: a byte is
-//!   false if it is 0, and true otherwise. Nothing is stored to tensors of these types.
+//! * **Elements of one byte are in memory only.** A load gives the same value in a wider type: of
+//!   `u8` and `i8` an `i32`, of `f8e4m3` and `f8e5m2` an `f32` (every value is exact there, and NaN
+//!   is NaN). A load of `bool` gives truth values: a byte is false if it is 0, and true otherwise.
+//!   Nothing is stored to tensors of these types.
 //! * **Indices are 64-bit integers**: program ids, sizes, and what `Index` computes of them. `Div` and `Rem` round towards
 //!   negative infinity. **`i32` tiles are 32-bit integers that wrap**, and a position, or an index in an `i32` tile, is its lower
 //!   32 bits. Sizes, extents of axes and the number of programs are from 0 to [`MAX_SIZE`](crate::analysis::reach::MAX_SIZE). A
@@ -59,10 +60,10 @@
 //!   running maximum may be any reference that what is rescaled by it goes with.
 //! * `OfPart { value, part, at }` is what `value` is in the program that is the same but for the program id `part`, which is `at`
 //!   there. So states of parts may meet in one kernel: every program merges them and goes on with the same.
-//! * `BlockExtreme` is the least or the largest of the integers of each block along a dimension. Its
-//!   axis has the extent of that dimension, and its position `p` stands for block `p`; blocks beyond
-//!   the end are empty. Only rewrites make one: [`Kernel::summaries`] says which inputs of a kernel
-//!   hold the extremes of another, which analyses may use and which changes no result.
+//! * `BlockExtreme` is the least or the largest of the integers of each block along a dimension.
+//!   Its axis has the extent of that dimension, and its position `p` stands for block `p`; blocks
+//!   beyond the end are empty. Only rewrites make one: [`Kernel::summaries`] says which inputs of a
+//!   kernel hold the extremes of another, which analyses may use and which changes no result.
 //! * A tensor is strided, its last dimension contiguous. Stores of one kernel write disjoint places, but that programs which met in
 //!   an `OfPart` write the same to the same place.
 //! * A tensor that is read and written (*in-out*) has one load and one store, of the same tile in the same block, the load first.

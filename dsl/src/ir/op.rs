@@ -130,9 +130,9 @@ pub enum Op {
         at: Vec<At>,
     },
     /// The least (or largest) of each block of `block` integers along the dimension that a
-    /// coordinate addresses: position `p` of its axis stands for the elements `p * block ..` of that
-    /// dimension, as many as exist. The least of nothing is `i32::MAX`, the largest `i32::MIN`.
-    /// Kernel text has no word for it: rewrites summarise tensors by it.
+    /// coordinate addresses: position `p` of its axis stands for the elements `p * block ..` of
+    /// that dimension, as many as exist. The least of nothing is `i32::MAX`, the largest
+    /// `i32::MIN`. Kernel text has no word for it: rewrites summarise tensors by it.
     BlockExtreme {
         /// A tensor of integers, or of truth values, which are 0 and 1.
         tensor: ParamId,
@@ -239,6 +239,16 @@ impl Op {
             Op::OfPart { value, part, at } => vec![*value, *part, *at],
             Op::For { init, part, .. } => init.iter().copied().chain(part.map(|p| p.index)).collect(),
             Op::Yield(values) => values.clone(),
+        }
+    }
+
+    /// The parameter that it names.
+    pub fn param_mut(&mut self) -> Option<&mut ParamId> {
+        match self {
+            Op::Scalar(p) | Op::Load { tensor: p, .. } | Op::BlockExtreme { tensor: p, .. } | Op::Store { tensor: p, .. } => {
+                Some(p)
+            }
+            _ => None,
         }
     }
 

@@ -22,9 +22,11 @@ pub enum Elem {
     U8,
     /// 8-bit signed integer, in memory only: a load gives `I32`.
     I8,
-    /// OCP E4M3, in memory only: a load gives `F32`. It has NaN (`0x7f` and `0xff`) and no infinities.
+    /// OCP E4M3, in memory only: a load gives `F32`. It has NaN (`0x7f` and `0xff`) and no
+    /// infinities.
     F8E4M3,
-    /// OCP E5M2, in memory only: a load gives `F32`. It has infinities and NaN, as the upper byte of an f16 has.
+    /// OCP E5M2, in memory only: a load gives `F32`. It has infinities and NaN, as the upper byte
+    /// of an f16 has.
     F8E5M2,
     /// The kernel's type parameter of this index (`T` in `fn f<T: Element>`), fixed by a [`super::Binding`].
     Generic(u32),
@@ -76,7 +78,8 @@ impl Elem {
         matches!(self, Elem::I32 | Elem::U8 | Elem::I8)
     }
 
-    /// What a load of such elements gives: the type itself, or a wider one that holds every value of it.
+    /// What a load of such elements gives: the type itself, or a wider one that holds every value
+    /// of it.
     pub fn loaded(self) -> Self {
         match self {
             Elem::U8 | Elem::I8 => Elem::I32,

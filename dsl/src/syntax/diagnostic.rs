@@ -142,7 +142,8 @@ impl Reporter {
     /// Adds an error.
     pub(super) fn report(&self, diagnostic: Diagnostic) -> Reported {
         if let Some(list) = self.list.borrow_mut().as_mut() {
-            // One mistake can be found twice: by a scan ahead and by the lowering itself, or in each call of a helper.
+            // One mistake can be found twice: by a scan ahead and by the lowering itself, or in
+            // each call of a helper.
             if !list.iter().any(|other| other.repeats(&diagnostic)) {
                 let calls: Vec<_> = self.calls.borrow().iter().rev().cloned().collect();
                 list.push(if calls.is_empty() { diagnostic } else { diagnostic.called_by(calls) });

@@ -15,7 +15,8 @@ use crate::ir::{Elem, Kernel, Span};
 /// What a parameter takes, or a helper gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Any value of the language but a coordinate: a tile of any shape and element type, or a scalar.
+    /// Any value of the language but a coordinate: a tile of any shape and element type, or a
+    /// scalar.
     Tile,
     /// A float that is the same in the whole tile.
     F32,

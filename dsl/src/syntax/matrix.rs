@@ -23,7 +23,8 @@ impl Lowering<'_> {
         self.builder.kernel.type_text(&Type::Tile(tile.clone()))
     }
 
-    /// What is loaded from elements of one byte as a tile that is computed: a product does not read such memory itself.
+    /// What is loaded from elements of one byte as a tile that is computed: a product does not read
+    /// such memory itself.
     fn widened(&mut self, value: ValueId, span: Span) -> ValueId {
         let kernel = &self.builder.kernel;
         let mut loaded = value;

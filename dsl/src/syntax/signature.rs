@@ -299,7 +299,8 @@ fn as_written(tokens: TokenStream) -> TokenStream {
     tokens.into_iter().map(tree).collect()
 }
 
-/// The element type that a type in the kernel text names: a type parameter, or one of [`Elem::ALL`].
+/// The element type that a type in the kernel text names: a type parameter, or one of
+/// [`Elem::ALL`].
 pub(super) fn element_type(ty: &Type, type_params: &[String], positions: &Positions, reporter: &Reporter) -> Checked<Elem> {
     let name = match ty {
         Type::Path(path) => path.path.get_ident().map(ToString::to_string),

@@ -163,7 +163,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// `let (a, mut b) = (x, y);`, `let (a, b) = helper(x);`: all values are computed before a name is bound.
+    /// `let (a, mut b) = (x, y);`, `let (a, b) = helper(x);`: all values are computed before a name
+    /// is bound.
     fn several(&mut self, names: &PatTuple, value: &Expr) -> Checked<()> {
         let (bound, given) = (names.elems.len(), self.count(value));
         if bound != given {
@@ -192,7 +193,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// `(a, b) = (x, y);`, `(a, b) = helper(x);`: all values are computed before a variable is assigned.
+    /// `(a, b) = (x, y);`, `(a, b) = helper(x);`: all values are computed before a variable is
+    /// assigned.
     fn assign_several(&mut self, targets: &ExprTuple, value: &Expr) -> Checked<()> {
         let (assigned, given) = (targets.elems.len(), self.count(value));
         let values = self.values(value);

@@ -500,7 +500,6 @@ pub(crate) enum Op {
         to: Number,
         from: Number,
         saturate: bool,
-
         d: u32,
         a: u32,
         /// Whether `a` is a register of 64 bits.

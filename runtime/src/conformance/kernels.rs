@@ -1,6 +1,7 @@
 //! Kernels of the suite that are not built in: masks and shapes that a user may write.
 
 use super::bytes;
+use super::softmax::softmax_attention;
 
 /// A kernel of the suite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,36 +40,16 @@ pub const KERNELS: &[SuiteKernel] = &[
 ];
 
 /// The cap of a hidden score is a number: a row maximum must not see it.
-const CAPPED_AFTER_MASK: &str = "
-pub fn capped_after_mask<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
-    scale: f32,
-    o: &mut Tensor<T, (B, H, M, D)>,
-    lse: &mut Tensor<f32, (B, H, M)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let mut m = full(i, -INF);
-    let mut l = zeros(i);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
+const CAPPED_AFTER_MASK: &str = softmax_attention!(
+    "capped_after_mask",
+    keys: "T",
+    parameters: "
+    scale: f32,",
+    scores: "
         let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
-        let s = tanh(mask(s, pos(i) + N - M >= pos(j))) * 3.0;
-        let m_new = max(m, rowmax(s));
-        let m_ref = visible_or_zero(m_new);
-        let alpha = exp(m - m_ref);
-        let p = exp(s - m_ref);
-        l = l * alpha + rowsum(p);
-        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
-        m = m_new;
-    }
-    store(o, [b, h, i, ..], div_or_zero(acc, l));
-    store(lse, [b, h, i], m + ln(l));
-}
-";
+        let s = tanh(mask(s, pos(i) + N - M >= pos(j))) * 3.0;",
+    values: "load(v, [b, g, j, ..])",
+);
 
 /// What a hidden score is multiplied with is not known to be finite.
 const RETENTION: &str = "
@@ -181,40 +162,21 @@ pub fn counted<T: Element, const D: usize>(
 ";
 
 /// Keys up to a length of each batch, with a window of each head: bounds of the loop are loaded.
-const LENGTHS: &str = "
-pub fn lengths<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
+const LENGTHS: &str = softmax_attention!(
+    "lengths",
+    keys: "T",
+    parameters: "
     lens: &Tensor<i32, (B)>,
     windows: &Tensor<i32, (H)>,
-    scale: f32,
-    o: &mut Tensor<T, (B, H, M, D)>,
-    lse: &mut Tensor<f32, (B, H, M)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let mut m = full(i, -INF);
-    let mut l = zeros(i);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
+    scale: f32,",
+    scores: "
         let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
-        let s = mask(s, pos(j) < load(lens, [b]) && abs(pos(i) - pos(j)) <= load(windows, [h]));
-        let m_new = max(m, rowmax(s));
-        let m_ref = visible_or_zero(m_new);
-        let alpha = exp(m - m_ref);
-        let p = exp(s - m_ref);
-        l = l * alpha + rowsum(p);
-        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
-        m = m_new;
-    }
-    store(o, [b, h, i, ..], div_or_zero(acc, l));
-    store(lse, [b, h, i], m + ln(l));
-}
-";
+        let s = mask(s, pos(j) < load(lens, [b]) && abs(pos(i) - pos(j)) <= load(windows, [h]));",
+    values: "load(v, [b, g, j, ..])",
+);
 
-/// Blocks of a size that is known at launch, causal from block to block, and the own block of each head alone.
+/// Blocks of a size that is known at launch, causal from block to block, and the own block of each
+/// head alone.
 const BLOCKS_OF: &str = "
 pub fn blocks_of<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
@@ -250,109 +212,49 @@ pub fn blocks_of<T: Element, const D: usize>(
 ";
 
 /// A window, and the first keys of all: two runs of tiles.
-const WINDOW_AND_FIRST: &str = "
-pub fn window_and_first<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
+const WINDOW_AND_FIRST: &str = softmax_attention!(
+    "window_and_first",
+    keys: "T",
+    parameters: "
     scale: f32,
     window: i32,
-    first: i32,
-    o: &mut Tensor<T, (B, H, M, D)>,
-    lse: &mut Tensor<f32, (B, H, M)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let mut m = full(i, -INF);
-    let mut l = zeros(i);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
+    first: i32,",
+    scores: "
         let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
-        let s = mask(s, pos(i) + N - M >= pos(j) && (pos(j) < first || pos(i) + N - M < pos(j) + window));
-        let m_new = max(m, rowmax(s));
-        let m_ref = visible_or_zero(m_new);
-        let alpha = exp(m - m_ref);
-        let p = exp(s - m_ref);
-        l = l * alpha + rowsum(p);
-        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
-        m = m_new;
-    }
-    store(o, [b, h, i, ..], div_or_zero(acc, l));
-    store(lse, [b, h, i], m + ln(l));
-}
-";
+        let s = mask(s, pos(i) + N - M >= pos(j) && (pos(j) < first || pos(i) + N - M < pos(j) + window));",
+    values: "load(v, [b, g, j, ..])",
+);
 
 /// A range of keys for each row.
-const ROW_RANGES: &str = "
-pub fn row_ranges<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
+const ROW_RANGES: &str = softmax_attention!(
+    "row_ranges",
+    keys: "T",
+    parameters: "
     begin: &Tensor<i32, (B, M)>,
     end: &Tensor<i32, (B, M)>,
-    scale: f32,
-    o: &mut Tensor<T, (B, H, M, D)>,
-    lse: &mut Tensor<f32, (B, H, M)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let mut m = full(i, -INF);
-    let mut l = zeros(i);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
+    scale: f32,",
+    scores: "
         let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
-        let s = mask(s, pos(j) >= load(begin, [b, i]) && pos(j) < load(end, [b, i]));
-        let m_new = max(m, rowmax(s));
-        let m_ref = visible_or_zero(m_new);
-        let alpha = exp(m - m_ref);
-        let p = exp(s - m_ref);
-        l = l * alpha + rowsum(p);
-        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
-        m = m_new;
-    }
-    store(o, [b, h, i, ..], div_or_zero(acc, l));
-    store(lse, [b, h, i], m + ln(l));
-}
-";
+        let s = mask(s, pos(j) >= load(begin, [b, i]) && pos(j) < load(end, [b, i]));",
+    values: "load(v, [b, g, j, ..])",
+);
 
-/// Keys of the query's own document, each from a step on: which tiles are walked follows from what is
-/// loaded for each key.
-const DOCUMENTS: &str = "
-pub fn documents<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
+/// Keys of the query's own document, each from a step on: which tiles are walked follows from what
+/// is loaded for each key.
+const DOCUMENTS: &str = softmax_attention!(
+    "documents",
+    keys: "T",
+    parameters: "
     query_document: &Tensor<i32, (B, M)>,
     key_document: &Tensor<i32, (B, N)>,
     since: &Tensor<i32, (B, N)>,
-    scale: f32,
-    o: &mut Tensor<T, (B, H, M, D)>,
-    lse: &mut Tensor<f32, (B, H, M)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let mut m = full(i, -INF);
-    let mut l = zeros(i);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
+    scale: f32,",
+    scores: "
         let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
         let same = load(query_document, [b, i]) == load(key_document, [b, j]);
-        let s = mask(s, same && pos(i) >= load(since, [b, j]));
-        let m_new = max(m, rowmax(s));
-        let m_ref = visible_or_zero(m_new);
-        let alpha = exp(m - m_ref);
-        let p = exp(s - m_ref);
-        l = l * alpha + rowsum(p);
-        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
-        m = m_new;
-    }
-    store(o, [b, h, i, ..], div_or_zero(acc, l));
-    store(lse, [b, h, i], m + ln(l));
-}
-";
+        let s = mask(s, same && pos(i) >= load(since, [b, j]));",
+    values: "load(v, [b, g, j, ..])",
+);
 
 /// The head dim of the values is not that of the keys.
 const SPLIT_DIMS: &str = "

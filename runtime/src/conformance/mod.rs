@@ -10,7 +10,7 @@
 //! | [`case`] | what a case is, and its name |
 //! | [`table`] | all cases |
 //! | [`random`] | cases drawn at random |
-//! | [`kernels`] | kernels of the suite that are not built in; those of elements of one byte are in `bytes` |
+//! | [`kernels`] | kernels of the suite that are not built in; those of one byte in `bytes`, their frame in `softmax` |
 //! | [`data`] | inputs, and guarded memory |
 //! | [`mod@compare`] | the same code on two devices, bit by bit |
 //! | [`sample`] | cases with schedules drawn at random |
@@ -24,6 +24,7 @@ pub mod kernels;
 pub mod random;
 pub mod report;
 pub mod sample;
+mod softmax;
 pub mod table;
 
 pub use case::{Case, Layout, Values};

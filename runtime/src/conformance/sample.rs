@@ -173,7 +173,8 @@ mod tests {
         assert_eq!(alignment("attention/f16/B2_H4_G2_M37_N101_D64/normal/padded2"), 4);
         assert_eq!(alignment("attention/f16/B2_H4_G2_M37_N101_D64/normal/padded3"), 2);
         assert_eq!(alignment("attention/f32/B2_H4_G2_M37_N101_D64/normal/padded3"), 4);
-        // Rows of a mask of 65 bytes are aligned to nothing, and leave those of keys and values alone.
+        // Rows of a mask of 65 bytes are aligned to nothing, and leave those of keys and values
+        // alone.
         assert_eq!(alignment("boolean_mask/f16/B1_H2_G1_M33_N65_D64/normal"), 16);
         assert_eq!(alignment("int8_keys/f16/B1_H4_G2_M19_N61_D64/normal/padded3"), 1);
         let positive = |scale: &str| {

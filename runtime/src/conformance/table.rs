@@ -242,32 +242,27 @@ fn masks() -> Vec<Case> {
 /// Kernels that are not attention with one head dim.
 fn other_kernels() -> Vec<Case> {
     let mut cases = Vec::new();
-    let plain = |kernel, elem, sizes: Vec<(&'static str, i64)>| {
-        let small = sizes.iter().map(|s| s.1).product::<i64>() <= SMALL;
-        let (consts, scalars) = (Vec::new(), Vec::new());
-        Case { kernel, elem, consts, sizes, scalars, values: Values::Normal, layout: Layout::Packed, small }
-    };
     for elem in FLOATS {
         for (m, n, k) in [(1, 1, 1), (64, 64, 64), (113, 203, 77), (128, 256, 96), (7, 239, 515), (33, 40, 0)] {
-            cases.push(plain("matmul_gelu", elem, vec![("M", m), ("N", n), ("K", k)]));
+            cases.push(sized("matmul_gelu", elem, &[("M", m), ("N", n), ("K", k)]));
         }
         for layout in [Layout::Padded(8), Layout::Padded(3)] {
-            cases.push(Case { layout, ..plain("matmul_gelu", elem, vec![("M", 70), ("N", 72), ("K", 65)]) });
-            cases.push(Case { layout, ..plain("row_softmax", elem, vec![("M", 70), ("N", 203)]) });
+            cases.push(Case { layout, ..sized("matmul_gelu", elem, &[("M", 70), ("N", 72), ("K", 65)]) });
+            cases.push(Case { layout, ..sized("row_softmax", elem, &[("M", 70), ("N", 203)]) });
         }
         for (m, n) in [(1, 1), (7, 1023), (113, 203), (64, 256), (3, 5000)] {
-            cases.push(plain("row_softmax", elem, vec![("M", m), ("N", n)]));
+            cases.push(sized("row_softmax", elem, &[("M", m), ("N", n)]));
         }
-        cases.push(Case { values: Values::SpecialRows, ..plain("row_softmax", elem, vec![("M", 9), ("N", 301)]) });
+        cases.push(Case { values: Values::SpecialRows, ..sized("row_softmax", elem, &[("M", 9), ("N", 301)]) });
     }
     for elem in FLOATS {
         for (m, n, k) in [(1, 1, 1), (64, 64, 64), (113, 203, 77), (7, 139, 215), (33, 40, 0)] {
-            cases.push(plain("computed_operands", elem, vec![("M", m), ("N", n), ("K", k)]));
+            cases.push(sized("computed_operands", elem, &[("M", m), ("N", n), ("K", k)]));
         }
         let layout = Layout::Padded(3);
-        cases.push(Case { layout, ..plain("computed_operands", elem, vec![("M", 70), ("N", 72), ("K", 65)]) });
+        cases.push(Case { layout, ..sized("computed_operands", elem, &[("M", 70), ("N", 72), ("K", 65)]) });
         for (m, n, d) in [(64, 64, 64), (77, 141, 40), (113, 203, 96)] {
-            cases.push(Case { consts: vec![("D", d)], ..plain("computed_transposed", elem, vec![("M", m), ("N", n)]) });
+            cases.push(Case { consts: vec![("D", d)], ..sized("computed_transposed", elem, &[("M", m), ("N", n)]) });
         }
     }
     for (d, e) in [(64, 128), (128, 64), (192, 128), (40, 72)] {
@@ -376,10 +371,7 @@ fn score_functions() -> Vec<Case> {
             cases.push(with("sigmoid_attention", elem, rows(65, 33, 64), spread, "offset", offset));
         }
         for (m, n, k) in [(1, 1, 1), (64, 64, 64), (33, 65, 40), (113, 203, 77)] {
-            let sizes = vec![("M", m), ("N", n), ("K", k)];
-            let (consts, scalars, small) = (Vec::new(), Vec::new(), m * n * k <= SMALL);
-            let (values, layout) = (Values::Normal, Layout::Packed);
-            cases.push(Case { kernel: "matmul_activations", elem, consts, sizes, scalars, values, layout, small });
+            cases.push(sized("matmul_activations", elem, &[("M", m), ("N", n), ("K", k)]));
         }
     }
     cases
@@ -566,7 +558,8 @@ fn two_runs() -> Vec<Case> {
     cases
 }
 
-/// Masks that are stored: rows of odd and of even length, in memory with gaps, and rows that see nothing.
+/// Masks that are stored: rows of odd and of even length, in memory with gaps, and rows that see
+/// nothing.
 fn stored_masks() -> Vec<Case> {
     let mut cases = Vec::new();
     for kernel in ["boolean_mask", "keep_bits"] {
@@ -625,10 +618,7 @@ fn widened() -> Vec<Case> {
     for (b, m, n) in [(1, 16, 16), (3, 33, 65), (2, 20, 256), (5, 1, 300)] {
         for layout in [Layout::Packed, Layout::Padded(3), Layout::Padded(8)] {
             for values in [Values::EveryByte, Values::Normal] {
-                let sizes = vec![("B", b), ("M", m), ("N", n)];
-                let (consts, scalars) = (Vec::new(), Vec::new());
-                let elem = Elem::F32;
-                cases.push(Case { kernel: "widened", elem, consts, sizes, scalars, values, layout, small: true });
+                cases.push(Case { values, layout, ..sized("widened", Elem::F32, &[("B", b), ("M", m), ("N", n)]) });
             }
         }
     }

@@ -138,7 +138,8 @@ impl Integers {
     }
 }
 
-/// Little-endian elements of these values. A truth value that holds is any byte but 0: all of them occur.
+/// Little-endian elements of these values. A truth value that holds is any byte but 0: all of them
+/// occur.
 pub(crate) fn encoded(elem: Elem, values: &[i32]) -> Vec<u8> {
     match elem {
         Elem::Bool => values.iter().enumerate().map(|(at, &x)| if x == 0 { 0 } else { 1 + (at * 7 % 255) as u8 }).collect(),

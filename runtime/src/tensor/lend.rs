@@ -161,8 +161,9 @@ impl<'env> Loans<'env> {
 
     fn lent<T: Element>(&self, pointer: *mut T, layout: &Layout, writable: bool) -> Result<Tensor<T>> {
         let place = (&layout.shape[..], &layout.strides[..]);
-        // SAFETY: the layout was checked to lie in a slice that is borrowed for 'env: for reading, where the memory cannot be written, or
-        // exclusively, where every bit pattern is a value of `T`. The slice lives until the loans end, which give the memory back.
+        // SAFETY: the layout was checked to lie in a slice that is borrowed for 'env: for reading,
+        // where the memory cannot be written, or exclusively, where every bit pattern is a value of
+        // `T`. The slice lives until the loans end, which give the memory back.
         let any = unsafe { AnyTensor::foreign(&Device::cpu(), T::ELEM, pointer.cast(), place, writable, None) }?;
         self.keep(Box::new(HostLoan(any.memory.clone())));
         Ok(Tensor::of(any))

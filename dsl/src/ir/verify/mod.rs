@@ -18,8 +18,9 @@
 //!
 //! * `Carried`: a loop's initial values, body parameters, yielded values and results agree in number and type, and the
 //!   first body parameter is the coordinate of its axis.
-//! * `Operand`: operands are of the kind that the op wants: indices, coordinates, tiles, of the right element type and rank.
-//!   Tiles hold no `u8`, `i8`, `f8e4m3` and `f8e5m2`. Tensors that are written hold none of these, and no `bool`.
+//! * `Operand`: operands are of the kind that the op wants: indices, coordinates, tiles, of the
+//!   right element type and rank. Tiles hold no `u8`, `i8`, `f8e4m3` and `f8e5m2`. Tensors that are
+//!   written hold none of these, and no `bool`.
 //! * `Rank`: tiles have at most 2 dimensions, no axis twice, none of single positions, and ranges of const length.
 //! * `Broadcast`: elementwise operands broadcast; a mask has only dimensions of what it masks; an accumulator has the
 //!   type of its product.

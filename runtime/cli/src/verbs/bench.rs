@@ -40,9 +40,9 @@ pub struct Flags {
     /// Seed of the random inputs
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// What an input holds where the kernel's text should not say it; may be repeated. Settings, apart by commas: scale=S,
-    /// growth=G (rows grow from a tenth to G), normal, range=A..B, constant=C, ids=N, sorted-ids=N, even-ids=N, lengths[=N], bits=SHARE,
-    /// permutation
+    /// What an input holds where the kernel's text should not say it; may be repeated. Settings,
+    /// apart by commas: scale=S, growth=G (rows grow from a tenth to G), normal, range=A..B,
+    /// constant=C, ids=N, sorted-ids=N, even-ids=N, lengths[=N], bits=SHARE, permutation
     #[arg(long, value_name = "NAME:SETTING,..")]
     data: Vec<InputData>,
 }
