@@ -32,7 +32,7 @@ fn of_kernel(kernel: &Kernel) -> Tensors<'_> {
     let name = |tensor: ParamId| kernel.params[tensor].name.as_str();
     for (_, op) in kernel.walk() {
         match &kernel.ops[op].op {
-            Op::Load { tensor, .. } => drop(found.loaded.insert(name(*tensor))),
+            Op::Load { tensor, .. } | Op::Gather { tensor, .. } => drop(found.loaded.insert(name(*tensor))),
             Op::Store { tensor, .. } => drop(found.stored.insert(name(*tensor))),
             _ => {}
         }

@@ -162,10 +162,13 @@ fn wrong_types() {
     check_body("let x = «q_i % 2»;", &[("the remainder `%` is for integers", "tile<T, (i, D)>")]);
     check_body("let x = b / «0»;", &[("division by zero", "")]);
     check_body("let x = load(q, [«scale», i, ..]);", &[("expected an index", "found f32")]);
+    check_body("let x = load(q, [«q_i», i, ..]);", &[("expected an index", "found tile<T, (i, D)>")]);
+    check_body("let x = load(q, [b, pos(i) - 1, «..»]);", &[("a range beside a tile of positions", "for t in 0..N")]);
+    check_body("store(o, [b, «pos(i)», ..], q_i);", &[("a store goes to no positions of a tile", "one place")]);
     check_body("let x = load(«q_i», [b, i, ..]);", &[("`load` takes a tensor first", "`q`, `k`, `page`, `o`")]);
     check_body("let x = full(i, «q_i»);", &[("expected a scalar", "found tile<T, (i, D)>")]);
     check_body("let x = zeros(«scale»);", &[("expected a dimension", "found f32")]);
-    check_body("let x = «q_i».to::<i32>();", &[("cannot convert to i32", "not rounded")]);
+    check_body("let x = «q_i».to::<u8>();", &[("cannot convert to u8", "in memory only")]);
     check_body("let x = q_i.to::<«f61»>();", &[("this is not an element type", "did you mean `f16`?")]);
     check_body("let x = q_i + «\"one\"»;", &[("this literal is not a number", "")]);
     check_body("let x = q_i + «1u8»;", &[("a literal has no suffix `u8`", "leave it out")]);

@@ -303,6 +303,18 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
             at[2] = At::Range { start: SizeExpr::constant(-2), len: SizeExpr::constant(4) };
         }
     }),
+    (Rule::Operand, "positions that are floats", |k| {
+        let (page, l) = (k.param_named("page").expect("a parameter"), result(k, "full", 1));
+        replace(k, "select", 0, Op::Gather { tensor: page, at: vec![l] });
+    }),
+    (Rule::Address, "positions for one dimension of three", |k| {
+        let (q, c) = (k.param_named("q").expect("a parameter"), result(k, "pos", 0));
+        replace(k, "select", 1, Op::Gather { tensor: q, at: vec![c] });
+    }),
+    (Rule::Direction, "elements of an output", |k| {
+        let (o, c) = (k.param_named("s_out").expect("a parameter"), result(k, "pos", 0));
+        replace(k, "select", 1, Op::Gather { tensor: o, at: vec![c; 3] });
+    }),
     (Rule::Direction, "load of an output", |k| {
         let param = k.param_named("q").expect("a parameter");
         if let flashtile_dsl::ir::ParamKind::Tensor(tensor) = &mut k.params[param].kind {

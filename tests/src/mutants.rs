@@ -4,6 +4,9 @@
 //! A mutant is a verified kernel: what the verifier refuses is none. The check of the checker (`tests/mutants.rs`) asks which of
 //! them pass for the kernel.
 
+use std::collections::HashSet;
+
+use flashtile_dsl::analysis::live::live_values;
 use flashtile_dsl::ir::{
     At, BinaryOp, BlockId, CompareOp, Elem, IndexOp, Kernel, Op, OpData, OpId, ParamKind, ReduceOp, SizeExpr, Type, UnaryOp,
     ValueData, ValueDef, ValueId, result_types, verify,
@@ -21,7 +24,7 @@ pub struct Mutant {
 
 /// All mutants of a kernel, in order of the text.
 pub fn mutants(kernel: &Kernel) -> Vec<Mutant> {
-    let mut maker = Maker { kernel, made: Vec::new() };
+    let mut maker = Maker { kernel, live: live_values(kernel), made: Vec::new() };
     maker.block(kernel.body, &mut Vec::new());
     maker.made.sort_by_key(|m| m.place);
     maker.made
@@ -29,6 +32,8 @@ pub fn mutants(kernel: &Kernel) -> Vec<Mutant> {
 
 struct Maker<'a> {
     kernel: &'a Kernel,
+    /// What stores need: other values may be anything.
+    live: HashSet<ValueId>,
     made: Vec<Mutant>,
 }
 
@@ -42,6 +47,10 @@ impl Maker<'_> {
             let data = &kernel.ops[op];
             if let Op::For { body, .. } = data.op {
                 self.block(body, scope);
+            }
+            if !data.results.is_empty() && !data.results.iter().any(|v| self.live.contains(v)) {
+                scope.extend(&data.results);
+                continue;
             }
             self.op(op, &data.op);
             self.operands(op, &data.op, scope);
@@ -197,6 +206,13 @@ impl Maker<'_> {
                 }
                 for (dim, at) in ranges_moved(kernel, &decl.shape, at) {
                     self.replace(id, &format!("range of dimension {dim} moved"), Op::Load { tensor: *tensor, at });
+                }
+            }
+            Op::Gather { tensor, at } => {
+                let decl = kernel.tensor(*tensor);
+                let like = |kind: &ParamKind| matches!(kind, ParamKind::Tensor(t) if t == decl);
+                if let Some((other, data)) = kernel.params.iter().find(|(p, data)| p != tensor && like(&data.kind)) {
+                    self.replace(id, &format!("tensor {}", data.name), Op::Gather { tensor: other, at: at.clone() });
                 }
             }
             Op::Store { tensor, at, value } => {

@@ -22,7 +22,13 @@ fn lost_by(builtin: &str) -> &'static [Lost] {
         // Every head has keys of its own, but for the rotated ones.
         "mla_prefill" => &[Lost::Fold],
         // Every head has a number of its own.
-        "alibi_attention" | "sink_attention" => &[Lost::Fold],
+        "alibi_attention" | "sink_attention" | "relative_attention" | "dropout_attention" => &[Lost::Fold],
+        // Lists of blocks are loaded, and are of one head each.
+        "block_attention" => &[Lost::Skips, Lost::Fold],
+        // Which tokens of a draft see which is loaded.
+        "tree_attention" => &[Lost::Skips],
+        // What a maximum moves is no sum.
+        "row_argmax" => &[Lost::Split],
         // The numbers of documents are loaded for each row of a head.
         "document_attention" => &[Lost::Fold],
         _ => &[],

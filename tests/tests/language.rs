@@ -185,6 +185,83 @@ const CASES: &[Case] = &[
         formula: |x, at| attend(x, at, |s, j| Some(s + x.at("bias", &[at[1], at[2], j])), None),
     },
     Case {
+        kernel: "relative_attention",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 41.0), ("D", 16.0), ("R", 9.0), ("scale", 0.3)],
+        output: "o",
+        formula: |x, at| {
+            let apart = |j: usize| (j as i64 - (at[2] + 4) as i64).clamp(-9, 9) + 9;
+            attend(x, at, |s, j| Some(s + x.at("table", &[at[1], apart(j) as usize])), None)
+        },
+    },
+    Case {
+        kernel: "block_attention",
+        numbers: &[
+            ("B", 2.0),
+            ("H", 4.0),
+            ("G", 2.0),
+            ("M", 37.0),
+            ("N", 37.0),
+            ("D", 16.0),
+            ("S", 8.0),
+            ("R", 5.0),
+            ("C", 4.0),
+            ("scale", 0.3),
+        ],
+        output: "o",
+        // The fifth block of keys takes the truth value of the last that is listed.
+        formula: |x, at| {
+            let sees = |j: usize| x.at("blocks", &[at[1], at[2] / 8, (j / 8).min(3)]) > 0.0;
+            attend(x, at, |s, j| sees(j).then_some(s), None)
+        },
+    },
+    Case {
+        kernel: "tree_attention",
+        numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 11.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3)],
+        output: "o",
+        formula: |x, at| {
+            let first = x.at("before", &at[..1]) as usize;
+            let above = |j: usize| j < first + 11 && x.at("tree", &[at[0], at[2], j - first]) > 0.0;
+            attend(x, at, |s, j| (j < first || above(j)).then_some(s), None)
+        },
+    },
+    Case {
+        kernel: "dropout_attention",
+        numbers: &[
+            ("B", 2.0),
+            ("H", 4.0),
+            ("G", 2.0),
+            ("M", 37.0),
+            ("N", 37.0),
+            ("D", 16.0),
+            ("scale", 0.3),
+            ("dropped", 0.25),
+            ("seed", 1234.0),
+            ("offset", -77.0),
+        ],
+        output: "o",
+        formula: |x, at| {
+            let [b, h, i, d] = at[..] else { panic!("an output of four dimensions") };
+            let kept = |j: usize| {
+                let bits = philox([j as u32, i as u32, (b * x.n("H") + h) as u32, 77u32.wrapping_neg()], [1234, 0])[0];
+                if f64::from(bits >> 8) / 16_777_216.0 < 0.25 { 0.0 } else { 1.0 / 0.75 }
+            };
+            let g = h * x.n("G") / x.n("H");
+            let score = |j: usize| x.product(("q", &at[..3]), ("k", &[b, g, j]), x.n("D")) * x.numbers["scale"];
+            let scores: Vec<_> = (0..=i).map(|j| Some(score(j))).collect();
+            softmax_mean(&scores, None, |j| kept(j) * x.at("v", &[b, g, j, d]))
+        },
+    },
+    Case {
+        kernel: "row_argmax",
+        numbers: &[("M", 19.0), ("N", 143.0)],
+        output: "best",
+        formula: |x, at| {
+            let n = x.n("N");
+            let largest = (0..n).map(|j| x.at("x", &[at[0], j])).fold(f64::NEG_INFINITY, f64::max);
+            (0..n).position(|j| x.at("x", &[at[0], j]) == largest).expect("a largest one") as f64
+        },
+    },
+    Case {
         kernel: "cross_attention",
         numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 5.0), ("N", 21.0), ("D", 16.0), ("E", 24.0), ("scale", 0.3)],
         output: "o",
@@ -325,6 +402,29 @@ const CASES: &[Case] = &[
     },
 ];
 
+/// Philox-4x32-10, from its definition (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", section 3.3).
+fn philox(counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    let mut at = counter;
+    for _ in 0..10 {
+        let wide = |x: u32, by: u32| (u64::from(x) * u64::from(by)).to_le_bytes();
+        let halves = |bytes: [u8; 8]| {
+            let word = |n: usize| u32::from_le_bytes(bytes[n..n + 4].try_into().expect("four bytes"));
+            (word(4), word(0))
+        };
+        let ((high_0, low_0), (high_1, low_1)) = (halves(wide(at[0], 0xD251_1F53)), halves(wide(at[2], 0xCD9E_8D57)));
+        at = [high_1 ^ at[1] ^ key[0], low_1, high_0 ^ at[3] ^ key[1], low_0];
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    at
+}
+
+/// Known answers of the authors' own implementation (Random123, `kat_vectors`).
+#[test]
+fn philox_gives_its_known_answers() {
+    assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+    assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+}
+
 /// Numbers between -1 and 1, the same in every run.
 struct Random(u64);
 
@@ -360,7 +460,11 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
         let shape: Vec<usize> = tensor.shape.iter().map(|extent| extent.eval(size).expect("sizes are given") as usize).collect();
         let elements: usize = shape.iter().product();
         // Documents come one after the other, targets are spread over the vocabulary.
-        let integer = |n: usize| if param.name == "document" { n % 37 / 9 } else { n * 17 % 43 };
+        let integer = |n: usize| match &*param.name {
+            "document" => n % 37 / 9,
+            "before" => 7 + n * 17 % 23,
+            _ => n * 17 % 43,
+        };
         let datum = |n: usize| match tensor.elem {
             Elem::I32 => integer(n) as f64,
             Elem::I8 => (n * 17 % 9) as f64 - 4.0,
@@ -383,7 +487,7 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
         tensors.insert(param.name.clone(), made);
         inputs.tensors.insert(param.name.clone(), (shape, data));
     }
-    let Some(Made::Floats(mut output)) = tensors.remove(case.output) else { panic!("an output of floats") };
+    let mut output = tensors.remove(case.output).expect("the output is made");
     // Outputs that have no formula.
     let is_output = |name: &str| {
         ir.params.values().any(|p| matches!(&p.kind, ParamKind::Tensor(t) if t.direction.is_written() && p.name == name))
@@ -399,7 +503,11 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
         arguments.push(match &param.kind {
             ParamKind::Scalar(Elem::I32) => (inputs.numbers[&*param.name] as i32).into(),
             ParamKind::Scalar(_) => (inputs.numbers[&*param.name] as f32).into(),
-            ParamKind::Tensor(_) if param.name == case.output => last.take().expect("one output").into(),
+            ParamKind::Tensor(_) if param.name == case.output => match last.take().expect("one output") {
+                Made::Floats(floats) => floats.into(),
+                Made::Integers(integers) => integers.into(),
+                _ => panic!("`{}` is an output of floats or integers", param.name),
+            },
             ParamKind::Tensor(_) if is_output(&param.name) => match others.remove(&param.name) {
                 Some(Made::Floats(floats)) => floats.into(),
                 _ => panic!("`{}` is an output of floats", param.name),
@@ -415,7 +523,11 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
     }
     bound.on(&device).expect("the CPU runs all kernels").launch(&arguments).expect("the arguments fit");
     drop(arguments);
-    let found = output.to_vec().expect("readable");
+    let found: Vec<f64> = match &output {
+        Made::Floats(floats) => floats.to_vec().expect("readable").into_iter().map(f64::from).collect(),
+        Made::Integers(integers) => integers.to_vec().expect("readable").into_iter().map(f64::from).collect(),
+        _ => unreachable!("an output of floats or integers"),
+    };
     let shape = inputs.tensors[case.output].0.clone();
     let mut worst = 0.0f64;
     for (n, &found) in found.iter().enumerate() {
@@ -423,7 +535,7 @@ fn error_of(kernel: &Kernel, case: &Case) -> f64 {
         let mut place: Vec<usize> = shape.iter().rev().map(|extent| (rest % extent, rest /= extent).0).collect();
         place.reverse();
         let expected = (case.formula)(&inputs, &place);
-        let error = (f64::from(found) - expected).abs() / (1.0 + expected.abs());
+        let error = (found - expected).abs() / (1.0 + expected.abs());
         worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
     }
     worst
@@ -455,7 +567,11 @@ fn kernels_of_the_page_have_no_warnings_and_say_their_hints() {
         assert!(parsed.warnings.iter().all(Vec::is_empty), "{:?}", parsed.warnings);
         for kernel in parsed.kernels {
             let lost: Vec<_> = hints_unbound(&kernel).iter().flat_map(|hint| hint.lost.clone()).map(|l| l.name()).collect();
-            let expected: &[&str] = if kernel.name == "boolean_mask" { &["skips"] } else { &[] };
+            let expected: &[&str] = match &*kernel.name {
+                "boolean_mask" | "block_attention" | "tree_attention" => &["skips"],
+                "row_argmax" => &["split"],
+                _ => &[],
+            };
             assert_eq!(lost, expected, "{}", kernel.name);
         }
     }

@@ -95,6 +95,21 @@ impl Operand {
         each.chain(tiles).collect()
     }
 
+    /// Notes that an index addresses a dimension of what it is made of.
+    fn at_index(&mut self, kernel: &Kernel, v: ValueId, extent: &SizeExpr) -> Result<(), String> {
+        match self.indices.get(&v) {
+            Some(known) if known != extent => {
+                let name = kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
+                let (a, b) = (kernel.size_text(known), kernel.size_text(extent));
+                Err(format!("`{name}` addresses dimensions of {a} and of {b}"))
+            }
+            _ => {
+                self.indices.insert(v, extent.clone());
+                Ok(())
+            }
+        }
+    }
+
     /// Where it is kept if it has a tensor of its own: the indices, its own dimensions. Each entry with its extent.
     fn place(&self, kernel: &Kernel) -> Vec<(At, SizeExpr)> {
         let mut out: Vec<(At, SizeExpr)> = self.indices.iter().map(|(&v, extent)| (At::Index(v), extent.clone())).collect();
@@ -300,21 +315,21 @@ fn operand(kernel: &Kernel, value: ValueId) -> Result<Operand, String> {
                         At::Tile(v) => {
                             coordinates.insert(*v);
                         }
-                        At::Index(v) => match operand.indices.get(v) {
-                            Some(known) if known != extent => {
-                                let (a, b) = (kernel.size_text(known), kernel.size_text(extent));
-                                return Err(format!("`{}` addresses dimensions of {a} and of {b}", name(*v)));
-                            }
-                            _ => {
-                                operand.indices.insert(*v, extent.clone());
-                            }
-                        },
+                        At::Index(v) => operand.at_index(kernel, *v, extent)?,
                         At::Range { .. } => {}
                     }
                 }
             }
             Op::Pos(v) => {
                 coordinates.insert(*v);
+            }
+            Op::Gather { tensor, at } => {
+                for (v, extent) in at.iter().zip(&kernel.tensor(*tensor).shape) {
+                    match kernel.ty(*v) {
+                        Type::Index => operand.at_index(kernel, *v, extent)?,
+                        _ => work.push(*v),
+                    }
+                }
             }
             Op::Constant(..) | Op::Scalar(_) | Op::Full { .. } | Op::Transpose(_) => work.extend(op.operands()),
             op if op.is_elementwise() => work.extend(op.operands()),

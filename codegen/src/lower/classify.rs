@@ -174,16 +174,8 @@ impl Classes {
         for (block, op) in kernel.walk() {
             let Some(&result) = kernel.ops[op].results.first() else { continue };
             let Type::Tile(ty) = kernel.ty(result) else { continue };
-            let elementwise = matches!(
-                kernel.ops[op].op,
-                Op::Unary(..)
-                    | Op::Binary(..)
-                    | Op::Compare(..)
-                    | Op::Select { .. }
-                    | Op::Cast(..)
-                    | Op::FromIndex(_)
-                    | Op::Pos(_)
-            );
+            let by_itself = &kernel.ops[op].op;
+            let elementwise = by_itself.is_arithmetic() || matches!(by_itself, Op::FromIndex(_) | Op::Pos(_) | Op::Gather { .. });
             let cheap = matches!(kernel.ops[op].op, Op::Constant(..) | Op::Scalar(_) | Op::Full { .. });
             if cheap {
                 self.inline.insert(result);
@@ -201,7 +193,7 @@ impl Classes {
                 let same_block = kernel.blocks[block].ops.contains(user);
                 let reads = consumer.op.operands().iter().filter(|&&o| o == result).count();
                 let fits = match &consumer.op {
-                    Op::Unary(..) | Op::Binary(..) | Op::Compare(..) | Op::Select { .. } | Op::Cast(..) => {
+                    op if op.is_arithmetic() => {
                         matches!(kernel.ty(consumer.results[0]), Type::Tile(t) if t.dims == ty.dims)
                     }
                     Op::Store { .. } => ty.rank() <= 1,

@@ -12,7 +12,7 @@ use super::approximate::{self, Approximation};
 use super::context::{Home, Lowering};
 use crate::error::Error;
 use crate::ops;
-use crate::plan::{Cast, Expr, Function, LetType, Operator, StmtOp, VarId};
+use crate::plan::{Cast, Expr, Function, LetType, Operator, Param, StmtOp, VarId};
 use crate::rewrite::edit;
 
 /// Integer arithmetic on indices; `positive`: that of `b` is positive.
@@ -144,6 +144,30 @@ impl Lowering<'_> {
         Expr::call(function, [all.origin, all.row_stride, count, Expr::Int(block.into()), self.position(axis)])
     }
 
+    /// An element of a tensor, at indices and at the positions that are nearest to those of tiles.
+    fn gather(&self, tensor: ParamId, at: &[ValueId]) -> Result<Expr, Error> {
+        let name = &self.kernel.params[tensor].name;
+        let last = at.len() - 1;
+        let mut address = Expr::Param(Param::Address(name.clone()));
+        for (d, (&v, extent)) in at.iter().zip(&self.kernel.tensor(tensor).shape).enumerate() {
+            let place = match self.kernel.ty(v) {
+                Type::Index => self.index(v),
+                _ => {
+                    let end = Expr::infix(Operator::Sub, self.size(extent), Expr::Int(1));
+                    let from_0 = Expr::call(Function::Most, [self.expr(v)?, Expr::Int(0)]);
+                    Expr::call(Function::Least, [from_0, end])
+                }
+            };
+            if place == Expr::Int(0) {
+                continue;
+            }
+            let stride = || Expr::Param(Param::Stride(name.clone(), d as u32));
+            let offset = if d == last { place } else { Expr::infix(Operator::Mul, place.cast(Cast::Wide), stride()) };
+            address = Expr::infix(Operator::Add, address, offset);
+        }
+        Ok(Expr::call(Function::Read, [address]))
+    }
+
     pub(super) fn elementwise_expr(&self, id: OpId) -> Result<Expr, Error> {
         let data = &self.kernel.ops[id];
         Ok(match &data.op {
@@ -158,6 +182,7 @@ impl Lowering<'_> {
                 index if self.instance.facts.wide && !matches!(index, Expr::Int(_)) => index.cast(Cast::Int),
                 index => index,
             },
+            Op::Gather { tensor, at } => self.gather(*tensor, at)?,
             Op::BlockExtreme { tensor, at, block, largest } => self.block_extreme(*tensor, at, *block, *largest),
             Op::Pos(c) => match self.kernel.ty(*c) {
                 Type::Coord(axis) => self.position(*axis),
@@ -336,7 +361,7 @@ pub(super) fn is_positive(kernel: &Kernel, value: ValueId) -> bool {
 fn has_loads(kernel: &Kernel, value: ValueId) -> bool {
     match kernel.values[value].def {
         ValueDef::Result(op, _) => match &kernel.ops[op].op {
-            Op::Load { .. } | Op::For { .. } | Op::OfPart { .. } => true,
+            Op::Load { .. } | Op::Gather { .. } | Op::For { .. } | Op::OfPart { .. } => true,
             Op::Program(_) => false,
             op => op.operands().into_iter().any(|v| has_loads(kernel, v)),
         },

@@ -172,16 +172,8 @@ fn exponential_ops(
     for &op in ops {
         let data = &kernel.ops[op];
         let operands = data.op.operands();
-        let elementwise = matches!(
-            data.op,
-            Op::Unary(..)
-                | Op::Binary(..)
-                | Op::Select { .. }
-                | Op::Cast(..)
-                | Op::Reduce(ReduceOp::Sum, _)
-                | Op::Constant(..)
-                | Op::Compare(..)
-        );
+        let elementwise =
+            data.op.is_arithmetic() || matches!(data.op, Op::Gather { .. } | Op::Reduce(ReduceOp::Sum, _) | Op::Constant(..));
         if operands.iter().any(|v| late.contains(v)) || !elementwise {
             late.extend(data.results.iter().filter(|r| on_next.contains(r)));
             continue;

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use flashtile_dsl::analysis::live::live_values;
 use flashtile_dsl::ir::{
     BlockId, Builder, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Span, TensorDecl, Type, ValueData, ValueDef, ValueId,
     result_types,
@@ -128,47 +129,6 @@ fn has_store(kernel: &Kernel, block: BlockId) -> bool {
         Op::For { body, .. } => has_store(kernel, *body),
         _ => false,
     })
-}
-
-/// Values that a store needs, directly or not.
-fn live_values(kernel: &Kernel) -> HashSet<ValueId> {
-    let mut owner = HashMap::new(); // loop body -> loop op
-    for (_, op) in kernel.walk() {
-        if let Op::For { body, .. } = kernel.ops[op].op {
-            owner.insert(body, op);
-        }
-    }
-    let mut live = HashSet::new();
-    let mut work: Vec<ValueId> = Vec::new();
-    for (_, op) in kernel.walk() {
-        if matches!(kernel.ops[op].op, Op::Store { .. }) {
-            work.extend(kernel.ops[op].op.operands());
-        }
-    }
-    while let Some(value) = work.pop() {
-        if !live.insert(value) {
-            continue;
-        }
-        let slot = match kernel.values[value].def {
-            ValueDef::Result(op, index) => match &kernel.ops[op].op {
-                Op::For { .. } => Some((op, index as usize)),
-                other => {
-                    work.extend(other.operands());
-                    None
-                }
-            },
-            ValueDef::BlockParam(block, index) if index > 0 => owner.get(&block).map(|&op| (op, index as usize - 1)),
-            ValueDef::BlockParam(..) => None,
-        };
-        if let Some((op, slot)) = slot {
-            let Op::For { body, init, .. } = &kernel.ops[op].op else { continue };
-            work.push(init[slot]);
-            work.push(kernel.blocks[*body].params[slot + 1]);
-            work.push(yielded(kernel, *body)[slot]);
-            work.push(kernel.ops[op].results[slot]);
-        }
-    }
-    live
 }
 
 /// A kernel without what nothing needs: ops, carried values, parameters; everything numbered anew.

@@ -7,6 +7,7 @@ mod absent;
 mod accumulate;
 pub(crate) mod edit;
 mod exponent;
+mod gathered;
 mod hoist;
 mod uniform;
 
@@ -20,6 +21,7 @@ use crate::schedule::{BlockKnobs, Exponential};
 pub fn normalize(kernel: &Kernel, facts: &Facts, schedule: &BlockKnobs) -> (Kernel, Vec<String>) {
     let mut kernel = kernel.clone();
     let mut assumed = Vec::new();
+    gathered::gather_columns(&mut kernel);
     if schedule.exponential == Exponential::Exp2 {
         assumed = exponent::fold_scale(&mut kernel, facts);
         exponent::distribute(&mut kernel);

@@ -141,7 +141,7 @@ impl Workload<'_> {
         let (mut work, kernel) = (counter.cost, self.kernel);
         let used = |tensor| {
             kernel.walk().iter().any(
-                |&(_, op)| matches!(&kernel.ops[op].op, Op::Load { tensor: t, .. } | Op::Store { tensor: t, .. } if *t == tensor),
+                |&(_, op)| matches!(&kernel.ops[op].op, Op::Load { tensor: t, .. } | Op::Gather { tensor: t, .. } | Op::Store { tensor: t, .. } if *t == tensor),
             )
         };
         for (id, param) in kernel.params.iter() {
@@ -356,8 +356,7 @@ impl Executed<'_> {
 
     /// Whether the ends of a loop depend on a coordinate or program id.
     fn reads(&self, op: OpId, v: ValueId) -> bool {
-        let ends = self.runs[&op].ends();
-        ends.into_iter().flat_map(|e| e.values()).any(|read| read == v || leaves(self.load.kernel, read).contains(&v))
+        self.runs[&op].exprs().flat_map(|e| e.values()).any(|read| read == v || leaves(self.load.kernel, read).contains(&v))
     }
 
     /// The loops in a block, at any depth, each with those around it there.
@@ -481,7 +480,7 @@ impl Executed<'_> {
                 Op::Unary(..) | Op::Binary(..) if special(kernel, op) => {
                     [0, product(&kernel.tile(data.results[0]).dims, true), 0, 0]
                 }
-                Op::Load { tensor, .. } => {
+                Op::Load { tensor, .. } | Op::Gather { tensor, .. } => {
                     [0, 0, product(&kernel.tile(data.results[0]).dims, false).saturating_mul(bytes(*tensor)), 0]
                 }
                 Op::Store { tensor, value, .. } => {

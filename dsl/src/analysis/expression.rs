@@ -20,7 +20,7 @@ impl<'a> Expressions<'a> {
         let data = &self.kernel.ops[op];
         let named = data.results.iter().any(|&r| self.kernel.values[r].name.is_some());
         match data.op {
-            Op::Load { .. } | Op::Store { .. } => true,
+            Op::Load { .. } | Op::Gather { .. } | Op::Store { .. } => true,
             Op::Scalar(_) | Op::SizeOf(_) | Op::IndexConst(_) | Op::Constant(..) | Op::Pos(_) => false,
             _ => named,
         }
@@ -32,7 +32,7 @@ impl<'a> Expressions<'a> {
         let right = || self.op(op).0;
         let named = data.results.first().and_then(|&r| self.kernel.values[r].name.clone());
         match (&data.op, named) {
-            (Op::Store { tensor, .. }, _) | (Op::Load { tensor, .. }, None) => {
+            (Op::Store { tensor, .. }, _) | (Op::Load { tensor, .. } | Op::Gather { tensor, .. }, None) => {
                 (self.kernel.params[*tensor].name.clone(), right())
             }
             (_, Some(name)) => (name.clone(), format!("{name} = {}", right())),
@@ -98,6 +98,10 @@ impl<'a> Expressions<'a> {
                 }
             }
             Op::Load { tensor, at } => (format!("load({})", self.place(*tensor, at)), Binding::Atom),
+            Op::Gather { tensor, at } => {
+                let entries: Vec<_> = at.iter().map(any).collect();
+                (format!("load({}, [{}])", kernel.params[*tensor].name, entries.join(", ")), Binding::Atom)
+            }
             op @ Op::BlockExtreme { tensor, at, block, .. } => {
                 (format!("{}({}, {block})", op.mnemonic(), self.place(*tensor, at)), Binding::Atom)
             }

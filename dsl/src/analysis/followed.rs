@@ -19,7 +19,7 @@ impl Walk<'_> {
                 unknown.or_else(|| [a, b].into_iter().find_map(|&v| self.ranged(v, ordered))).into_iter().collect()
             }
             Some(Op::Load { tensor, at }) if self.is_summarised(value, *tensor, at) => Vec::new(),
-            Some(Op::Load { .. }) => vec![Opaque { value, why: OpaqueWhy::Loaded }],
+            Some(Op::Load { .. } | Op::Gather { .. }) => vec![Opaque { value, why: OpaqueWhy::Loaded }],
             _ => other(),
         }
     }

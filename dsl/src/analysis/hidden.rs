@@ -86,6 +86,7 @@ impl HiddenElements {
             Op::Unary(_, x) | Op::Cast(_, x) | Op::Full { value: x, .. } => of(x),
             Op::Binary(_, a, b) | Op::Compare(_, a, b) => all([of(a), of(b)]),
             Op::Dot { acc, .. } => acc.as_ref().and_then(of),
+            Op::Gather { at, .. } => all(at.iter().map(of)),
             Op::Select { cond, on_true, on_false } => {
                 let either = match (of(on_true), of(on_false)) {
                     (a, b) if a == b => a,
@@ -139,7 +140,7 @@ impl HiddenElements {
     fn is_loaded(&self, op: &Op) -> bool {
         let of = |v: &ValueId| self.loaded.contains(v);
         match op {
-            Op::Load { .. } => true,
+            Op::Load { .. } | Op::Gather { .. } => true,
             Op::Unary(UnaryOp::VisibleOrZero, _) => false,
             Op::Cast(_, x) | Op::Transpose(x) | Op::Full { value: x, .. } | Op::Unary(_, x) => of(x),
             Op::Binary(_, a, b) => of(a) || of(b),
@@ -149,7 +150,7 @@ impl HiddenElements {
 }
 
 /// Where all of them hold.
-fn all<const N: usize>(conditions: [Option<Condition>; N]) -> Option<Condition> {
+fn all(conditions: impl IntoIterator<Item = Option<Condition>>) -> Option<Condition> {
     let mut found: Vec<Condition> = Vec::new();
     for condition in conditions.into_iter().flatten() {
         let parts = match condition {

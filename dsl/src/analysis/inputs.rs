@@ -41,6 +41,8 @@ pub struct Inputs {
 pub fn inputs(kernel: &Kernel, size: &dyn Fn(&SizeExpr) -> Option<i64>, known: &dyn Fn(ParamId) -> Option<f64>) -> Inputs {
     let (mut uses, magnitudes) = (uses(kernel), magnitudes(kernel, size, known));
     let mut integer = |id| uses.remove(&id).expect("every integer input has a use");
+    // Scalars differ, so that a check sees which is which.
+    let mut taken = BTreeSet::new();
     let of = |(id, param): (ParamId, &crate::ir::Param)| match &param.kind {
         ParamKind::Tensor(t) if !t.direction.is_read() => Input::Output,
         ParamKind::Tensor(t) if t.elem.is_integer() => Input::Integers(integer(id)),
@@ -54,7 +56,13 @@ pub fn inputs(kernel: &Kernel, size: &dyn Fn(&SizeExpr) -> Option<i64>, known: &
         }
         ParamKind::Scalar(Elem::I32) => {
             let of = integer(id);
-            Input::I32(typical(&of.meaning, size), of)
+            let may_differ = !matches!(of.meaning, Meaning::Index(_) | Meaning::Place { .. } | Meaning::Classes(_));
+            let mut value = typical(&of.meaning, size);
+            while may_differ && taken.contains(&value) {
+                value += 1;
+            }
+            taken.insert(value);
+            Input::I32(value, of)
         }
         ParamKind::Scalar(_) => Input::F32(magnitudes.scalars[&id]),
     };

@@ -238,7 +238,7 @@ impl Pass<'_> {
                 let size = self.magnitudes.scalars.get(param).copied().unwrap_or(SCALAR);
                 Value { terms: vec![Term { factors: [Source::Param(*param)].into(), size }], positive: true }
             }
-            Op::Load { tensor, .. } => {
+            Op::Load { tensor, .. } | Op::Gather { tensor, .. } => {
                 let own = self.magnitudes.scales.get(tensor).or_else(|| self.given.get(tensor));
                 let size = own.copied().unwrap_or(1.0);
                 let positive = self.magnitudes.positive.contains(tensor);

@@ -10,6 +10,7 @@
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
 //! | [`dependence`], [`nest`] | statements, edges, components; the rule of interchange |
 //! | [`ranges`] | compile-time ranges of tiles: elements along them that are computed by themselves |
+//! | [`live`] | the values that stores need |
 //! | [`reach`] | what integer arithmetic reaches in a call: widths, divisors, indices |
 //! | [`streaming`] | reductions that split, and their combine |
 //! | [`inputs`], [`uses`], [`magnitude`] | what inputs should hold for a check: what integers mean; sizes of floats |
@@ -26,6 +27,7 @@ pub mod hidden;
 pub mod hints;
 pub mod index;
 pub mod inputs;
+pub mod live;
 pub mod magnitude;
 pub mod mask;
 pub mod nest;

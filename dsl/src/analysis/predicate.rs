@@ -598,6 +598,7 @@ impl Walk<'_> {
             Op::Full { value, .. } | Op::Transpose(value) => self.form(*value),
             Op::Cast(Elem::I32, x) if self.kernel.tile(*x).elem == Elem::I32 => self.form(*x),
             Op::Load { tensor, at } => self.loaded(value, *tensor, at).ok_or(opaque(OpaqueWhy::Loaded)),
+            Op::Gather { .. } => Err(opaque(OpaqueWhy::Loaded)),
             Op::Unary(UnaryOp::Neg, x) => Ok(self.form(*x)?.scaled(-1)),
             Op::Unary(UnaryOp::Abs, x) => {
                 let x = self.form(*x)?;

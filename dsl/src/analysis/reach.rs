@@ -16,7 +16,7 @@ mod interval;
 mod node;
 
 use crate::ir::{
-    At, BinaryOp, Binding, Elem, Entity, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeKind, Span, UnaryOp, ValueId,
+    At, BinaryOp, Binding, Elem, Entity, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeKind, Span, Type, UnaryOp, ValueId,
 };
 pub use call::{MAX_SIZE, Values};
 use interval::Interval;
@@ -183,6 +183,19 @@ impl Reach {
                         At::Tile(_) => continue,
                     };
                     let extent = extent.clone();
+                    self.accesses.push(Access { tensor: *tensor, dimension, extent, place, span });
+                }
+            }
+            Op::Gather { tensor, at } => {
+                for (dimension, (&v, extent)) in at.iter().zip(&kernel.tensor(*tensor).shape).enumerate() {
+                    let node = match (kernel.ty(v), kernel.def(v)) {
+                        (Type::Index, _) => self.nodes.of(kernel, v),
+                        // The positions of a tile that walks the dimension.
+                        (_, Some((_, Op::Pos(c)))) if walks(kernel, *c, extent) => continue,
+                        // Positions are moved into the dimension, which has one.
+                        _ => self.nodes.constant(0),
+                    };
+                    let (extent, place) = (extent.clone(), Place::Index(node));
                     self.accesses.push(Access { tensor: *tensor, dimension, extent, place, span });
                 }
             }
@@ -421,6 +434,11 @@ impl Reach {
                 total.saturating_mul(divisors).saturating_add(1 << 20) < 1 << 31
             })
     }
+}
+
+/// Whether a coordinate walks a dimension of this extent.
+fn walks(kernel: &Kernel, coordinate: ValueId, extent: &SizeExpr) -> bool {
+    matches!(kernel.ty(coordinate), Type::Coord(axis) if kernel.axes[*axis].extent == *extent)
 }
 
 #[cfg(test)]

@@ -295,7 +295,7 @@ impl Proof<'_> {
             Some((_, Op::Full { value, .. } | Op::Cast(Elem::F32, value))) => self.initial(*value, given),
             Some((_, Op::Unary(op, x))) => self.initial(*x, given).unary(*op),
             Some((_, Op::Binary(op, a, b))) => self.initial(*a, given).binary(*op, self.initial(*b, given)),
-            Some((_, Op::Load { .. } | Op::Scalar(_))) => given,
+            Some((_, Op::Load { .. } | Op::Gather { .. } | Op::Scalar(_))) => given,
             _ => Classes::ANY,
         };
         self.assumed.get(&v).copied().unwrap_or(classes)
@@ -520,6 +520,7 @@ impl Proof<'_> {
             Op::Binary(_, a, b) | Op::Compare(_, a, b) => hidden(a) || hidden(b),
             Op::Select { cond, on_true, on_false } => hidden(cond) || (hidden(on_true) && hidden(on_false)),
             Op::Dot { acc, .. } => acc.as_ref().is_some_and(hidden),
+            Op::Gather { at, .. } => at.iter().any(hidden),
             _ => false,
         }
     }

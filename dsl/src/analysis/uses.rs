@@ -225,7 +225,9 @@ fn form(kernel: &Kernel, value: ValueId, of: &dyn Fn(ValueId) -> Form) -> Form {
         Op::IndexConst(n) => Form { constant: *n, ..Form::default() },
         Op::Constant(_, x) => Form { constant: *x as i64, ..Form::default() },
         Op::SizeOf(size) => Form { sizes: [SizeExpr::size(*size)].into(), ..Form::default() },
-        Op::Scalar(param) | Op::Load { tensor: param, .. } => Form { params: [(*param, 1)].into(), ..Form::default() },
+        Op::Scalar(param) | Op::Load { tensor: param, .. } | Op::Gather { tensor: param, .. } => {
+            Form { params: [(*param, 1)].into(), ..Form::default() }
+        }
         Op::FromIndex(x) | Op::ToIndex(x) | Op::Transpose(x) | Op::Full { value: x, .. } | Op::Unary(UnaryOp::Abs, x) => of(*x),
         Op::Cast(Elem::I32, x) if kernel.tile(*x).elem == Elem::I32 => of(*x),
         Op::Unary(UnaryOp::Neg, x) => Form::default().plus(&of(*x), -1),
@@ -340,6 +342,15 @@ impl Finder<'_> {
                 for param in form.params() {
                     let meaning = if extents.is_empty() { Meaning::Number } else { Meaning::Distance(extents.clone()) };
                     self.say(param, meaning);
+                }
+            }
+            Op::Gather { tensor, at } => {
+                for (at, extent) in at.iter().zip(&kernel.tensor(*tensor).shape) {
+                    // What is added to a position has another meaning, by its other uses.
+                    let form = self.forms.of(*at);
+                    for param in form.params().filter(|_| form.extents().next().is_none()) {
+                        self.say(param, Meaning::Index(extent.clone()));
+                    }
                 }
             }
             Op::Load { tensor, at } | Op::Store { tensor, at, .. } => {

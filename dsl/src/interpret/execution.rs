@@ -9,11 +9,11 @@ use super::call::Call;
 use super::elementwise::{Shape, Typed, binary, compare, mask, select, unary};
 use super::error::InterpretError;
 use super::hidden::{self, Hidden, HiddenElements};
-use super::memory::{Argument, Run, Stored, load};
+use super::memory::{Argument, Run, Stored, gathered, load};
 use super::tile::{Data, Tile, rows_columns};
 use crate::ir::{
-    At, AxisId, AxisKind, BlockId, Dim, Direction, Elem, Entity, IndexOp, Op, OpId, ParamId, Part, ProgramDim, Span, Type,
-    ValueId,
+    At, AxisId, AxisKind, BinaryOp, BlockId, Dim, Direction, Elem, Entity, IndexOp, Op, OpId, ParamId, Part, ProgramDim, Span,
+    Type, UnaryOp, ValueId,
 };
 
 /// Executes one program, numbered row-major over the grid; returns the tiles that it stores, in
@@ -88,6 +88,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             Op::Mask { x, keep, .. } => return hidden::masked(self.typed(*x), self.typed(*keep)),
             Op::Dot { acc, .. } => acc.iter().copied().collect(),
             Op::Select { .. } | Op::Unary(..) | Op::Binary(..) | Op::Compare(..) | Op::Full { .. } => op.operands(),
+            Op::Gather { at, .. } => self.tiles_of(at),
             // A transposition and a cast bring their own along, other results hide nothing.
             _ => return None,
         };
@@ -220,6 +221,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
                     None => load(view, &runs),
                 }
             }
+            Op::Gather { tensor, at } => self.gather(*tensor, at, result, span)?,
             Op::BlockExtreme { tensor, at, block, largest } => self.block_extremes(*tensor, at, *block, *largest, span)?,
             Op::Unary(op, x) => unary(*op, self.tile(*x)),
             Op::Binary(op, a, b) => {
@@ -257,6 +259,45 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..) | Op::ToIndex(_) | Op::OfPart { .. } => unreachable!("no tile op"),
         };
         Ok(Rc::new(tile))
+    }
+
+    /// The tiles among the entries of a gather.
+    fn tiles_of(&self, at: &[ValueId]) -> Vec<ValueId> {
+        at.iter().copied().filter(|v| matches!(self.value(*v), Value::Tile(_))).collect()
+    }
+
+    /// An element of a tensor for each element of the result.
+    fn gather(&self, tensor: ParamId, at: &[ValueId], result: ValueId, span: Span) -> Result<Tile<A::Real>, InterpretError> {
+        let Argument::Input(view) = &self.call.arguments[tensor.index()] else { unreachable!("verified: only inputs are read") };
+        let (lengths, dims) = self.joined(result, &self.tiles_of(at));
+        let count = lengths.iter().product();
+        let mut places = vec![0; count];
+        for (dimension, &v) in at.iter().enumerate() {
+            let (extent, stride) = (view.shape[dimension], view.strides[dimension]);
+            let outside = |position: i64| InterpretError::OutOfBounds {
+                name: self.call.kernel.params[tensor].name.clone(),
+                dimension,
+                start: position,
+                end: position + 1,
+                extent,
+                span,
+            };
+            match self.value(v) {
+                Value::Index(position) => {
+                    let inside = usize::try_from(*position).ok().filter(|&p| p < extent).ok_or_else(|| outside(*position))?;
+                    places.iter_mut().for_each(|place| *place += inside * stride);
+                }
+                _ if extent == 0 && count > 0 => return Err(outside(0)),
+                _ => {
+                    let tile = self.typed(v);
+                    let positions = tile.operand(tile.tile.ints(), dims).expanded(&lengths);
+                    for (place, position) in places.iter_mut().zip(positions) {
+                        *place += usize::try_from(position).unwrap_or(0).min(extent - 1) * stride;
+                    }
+                }
+            }
+        }
+        Ok(gathered(view, &places, lengths))
     }
 
     /// The least or the largest integer of each block.
@@ -361,7 +402,8 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             _ => Vec::new(),
         };
         let before = self.stored_at(tensor, &region);
-        let stored = Stored { param: tensor, region, values, ints };
+        let terms = self.largest_term(value).unwrap_or(0.0);
+        let stored = Stored { param: tensor, region, values, ints, terms };
         match before {
             Some(place) => self.stored[place] = stored,
             None => {
@@ -372,6 +414,24 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             }
         }
         Ok(())
+    }
+
+    /// The largest finite magnitude of the terms that a value is a sum of; `None` if it is no sum.
+    fn largest_term(&self, value: ValueId) -> Option<f64> {
+        match self.call.kernel.def(value).map(|(_, op)| op) {
+            Some(Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b)) => {
+                let of = |v: ValueId| self.largest_term(v).unwrap_or_else(|| self.largest(v));
+                Some(of(*a).max(of(*b)))
+            }
+            Some(Op::Unary(UnaryOp::Neg, x) | Op::Cast(_, x) | Op::Transpose(x)) => self.largest_term(*x),
+            _ => None,
+        }
+    }
+
+    /// The largest finite magnitude of a value's elements.
+    fn largest(&self, value: ValueId) -> f64 {
+        let numbers = self.tile(value).to_floats();
+        numbers.iter().map(|x| x.to_f64().abs()).filter(|x| x.is_finite()).fold(0.0, f64::max)
     }
 
     /// Which of the stored tiles is the one of an in-out tensor in this region.

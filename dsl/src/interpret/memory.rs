@@ -64,6 +64,9 @@ pub struct Stored<R> {
     pub values: Vec<R>,
     /// Values of an integer tensor; empty for a float one.
     pub ints: Vec<i32>,
+    /// Where a sum or a difference of floats is stored, the largest finite magnitude of its terms,
+    /// to which its rounding is relative; else 0.
+    pub terms: f64,
 }
 
 impl<R: Real> Stored<R> {
@@ -133,7 +136,15 @@ pub(super) fn load<R: Real>(tensor: &TensorView<'_>, runs: &[Run]) -> Tile<R> {
         [rows, columns] => (rows, columns),
         _ => unreachable!("verified: tiles have rank 0 to 2"),
     };
-    let place = Place { base, rows, row_stride, columns, stride };
+    decoded(tensor, shape, &Places::Matrix { base, rows, row_stride, columns, stride })
+}
+
+/// The elements at these places, in elements from the first one on; all in bounds.
+pub(super) fn gathered<R: Real>(tensor: &TensorView<'_>, places: &[usize], shape: Vec<usize>) -> Tile<R> {
+    decoded(tensor, shape, &Places::Each(places))
+}
+
+fn decoded<R: Real>(tensor: &TensorView<'_>, shape: Vec<usize>, place: &Places<'_>) -> Tile<R> {
     match tensor.elem {
         Elem::F32 => Tile::float(shape, place.decode(tensor.bytes, |b| R::from_f32(f32::from_le_bytes(b)))),
         Elem::F16 => Tile::float(shape, place.decode(tensor.bytes, |b| R::from_f32(f16::from_le_bytes(b).to_f32()))),
@@ -148,26 +159,32 @@ pub(super) fn load<R: Real>(tensor: &TensorView<'_>, runs: &[Run]) -> Tile<R> {
     }
 }
 
-/// Where a matrix lies in memory, in elements.
-struct Place {
-    base: usize,
-    rows: usize,
-    row_stride: usize,
-    columns: usize,
-    stride: usize,
+/// Where elements lie in memory, in elements.
+enum Places<'a> {
+    /// Those of a matrix.
+    Matrix { base: usize, rows: usize, row_stride: usize, columns: usize, stride: usize },
+    /// Each at a place of its own.
+    Each(&'a [usize]),
 }
 
-impl Place {
+impl Places<'_> {
     fn decode<T, const N: usize>(&self, bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
-        let mut out = Vec::with_capacity(self.rows * self.columns);
-        if self.columns == 0 {
+        let (base, rows, row_stride, columns, stride) = match *self {
+            Places::Matrix { base, rows, row_stride, columns, stride } => (base, rows, row_stride, columns, stride),
+            Places::Each(places) => {
+                let (elements, _) = bytes.as_chunks::<N>();
+                return places.iter().map(|&place| value(elements[place])).collect();
+            }
+        };
+        let mut out = Vec::with_capacity(rows * columns);
+        if columns == 0 {
             return out;
         }
-        for row in 0..self.rows {
-            let (elements, _) = bytes[(self.base + row * self.row_stride) * N..].as_chunks::<N>();
-            match self.stride {
-                1 => out.extend(elements[..self.columns].iter().map(|&b| value(b))),
-                stride => out.extend((0..self.columns).map(|c| value(elements[c * stride]))),
+        for row in 0..rows {
+            let (elements, _) = bytes[(base + row * row_stride) * N..].as_chunks::<N>();
+            match stride {
+                1 => out.extend(elements[..columns].iter().map(|&b| value(b))),
+                stride => out.extend((0..columns).map(|c| value(elements[c * stride]))),
             }
         }
         out

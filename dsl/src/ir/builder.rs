@@ -196,6 +196,11 @@ pub fn result_types(kernel: &Kernel, op: &Op) -> Vec<Type> {
         },
         Op::Full { value, dims } => one(TileType::new(tile(value).elem, dims.clone())),
         Op::Load { tensor, at } => one(TileType::new(kernel.tensor(*tensor).elem.loaded(), selected_dims(kernel, at))),
+        Op::Gather { tensor, at } => {
+            let tiles = at.iter().filter_map(|v| kernel.ty(*v).tile());
+            let dims = tiles.fold(Vec::new(), |dims, t| joined(&dims, &t.dims));
+            one(TileType::new(kernel.tensor(*tensor).elem.loaded(), dims))
+        }
         Op::BlockExtreme { at, .. } => one(TileType::new(Elem::I32, selected_dims(kernel, at))),
         Op::Store { .. } | Op::Yield(_) => vec![],
         Op::Unary(op, x) => {

@@ -14,7 +14,8 @@
 //! * **The result does not depend on block sizes**, up to the rounding of f32 accumulation. A kernel whose meaning
 //!   depends on them (one that stores a per-tile value at a per-row place, say) does not type-check.
 //! * **Arithmetic is f32.** 16-bit values are widened when they are loaded; a cast to a 16-bit type rounds to nearest
-//!   even; a store rounds to the tensor's element type. `Dot` accumulates in f32.
+//!   even; a cast to `i32` goes towards zero, to the nearest `i32` where it is too large, and NaN
+//!   becomes 0; a store rounds to the tensor's element type. `Dot` accumulates in f32.
 //! * **Elements of one byte are in memory only.** A load gives the same value in a wider type: of
 //!   `u8` and `i8` an `i32`, of `f8e4m3` and `f8e5m2` an `f32` (every value is exact there, and NaN
 //!   is NaN). A load of `bool` gives truth values: a byte is false if it is 0, and true otherwise.
@@ -60,6 +61,12 @@
 //!   running maximum may be any reference that what is rescaled by it goes with.
 //! * `OfPart { value, part, at }` is what `value` is in the program that is the same but for the program id `part`, which is `at`
 //!   there. So states of parts may meet in one kernel: every program merges them and goes on with the same.
+//! * `Gather` reads one element of a tensor for each element of its result: at an index where the
+//!   entry of a dimension is one, at the position that a tile of integers has for the element where
+//!   it is a tile. Indices must be in their dimensions, as those of a load. A position of a tile
+//!   that is not is moved to the nearest one that is. So results are the same on every device, and
+//!   memory safety does not rest on what tensors hold. A dimension that is addressed by a tile has
+//!   a position.
 //! * `BlockExtreme` is the least or the largest of the integers of each block along a dimension.
 //!   Its axis has the extent of that dimension, and its position `p` stands for block `p`; blocks
 //!   beyond the end are empty. Only rewrites make one: [`Kernel::summaries`] says which inputs of a

@@ -143,6 +143,15 @@ pub enum Op {
         /// Whether the largest is wanted.
         largest: bool,
     },
+    /// An element of a tensor for each element of the result: elementwise in the tiles of positions
+    /// that `at` has. A position below 0 is the first of its dimension, one beyond the end the last.
+    Gather {
+        /// An input.
+        tensor: ParamId,
+        /// One entry per dimension of the tensor: an [`super::Type::Index`], or an `I32` tile of
+        /// positions, broadcast by axis name.
+        at: Vec<ValueId>,
+    },
     /// Writes a tile, rounding to the tensor's element type. No result.
     Store {
         /// An `&mut` tensor parameter.
@@ -232,6 +241,7 @@ impl Op {
             Op::Index(_, a, b) | Op::Binary(_, a, b) | Op::Compare(_, a, b) => vec![*a, *b],
             Op::Full { value, .. } => vec![*value],
             Op::Load { at, .. } | Op::BlockExtreme { at, .. } => at_values(at),
+            Op::Gather { at, .. } => at.clone(),
             Op::Store { at, value, .. } => at_values(at).into_iter().chain([*value]).collect(),
             Op::Select { cond, on_true, on_false } => vec![*cond, *on_true, *on_false],
             Op::Mask { x, keep, .. } => vec![*x, *keep],
@@ -245,9 +255,11 @@ impl Op {
     /// The parameter that it names.
     pub fn param_mut(&mut self) -> Option<&mut ParamId> {
         match self {
-            Op::Scalar(p) | Op::Load { tensor: p, .. } | Op::BlockExtreme { tensor: p, .. } | Op::Store { tensor: p, .. } => {
-                Some(p)
-            }
+            Op::Scalar(p)
+            | Op::Load { tensor: p, .. }
+            | Op::BlockExtreme { tensor: p, .. }
+            | Op::Gather { tensor: p, .. }
+            | Op::Store { tensor: p, .. } => Some(p),
             _ => None,
         }
     }
@@ -270,6 +282,7 @@ impl Op {
             }
             Op::Full { value, .. } => *value = map(*value),
             Op::Load { at, .. } | Op::BlockExtreme { at, .. } => map_at(at, &mut map),
+            Op::Gather { at, .. } => at.iter_mut().for_each(|v| *v = map(*v)),
             Op::Store { at, value, .. } => {
                 map_at(at, &mut map);
                 *value = map(*value);
@@ -308,7 +321,12 @@ impl Op {
 
     /// Whether an element of the result depends on no more than one element of each operand, in the same place.
     pub fn is_elementwise(&self) -> bool {
-        matches!(self, Op::Unary(..) | Op::Binary(..) | Op::Compare(..) | Op::Select { .. } | Op::Mask { .. } | Op::Cast(..))
+        self.is_arithmetic() || matches!(self, Op::Mask { .. } | Op::Gather { .. })
+    }
+
+    /// Whether the op is elementwise and computes each element from those of its operands alone.
+    pub fn is_arithmetic(&self) -> bool {
+        matches!(self, Op::Unary(..) | Op::Binary(..) | Op::Compare(..) | Op::Select { .. } | Op::Cast(..))
     }
 
     /// The name in the text form, without attributes.
@@ -335,6 +353,7 @@ impl Op {
             Op::Load { .. } => "load_tile",
             Op::BlockExtreme { largest: false, .. } => "block_min",
             Op::BlockExtreme { largest: true, .. } => "block_max",
+            Op::Gather { .. } => "gather",
             Op::Store { .. } => "store_tile",
             Op::Unary(op, _) => op.row().mnemonic,
             Op::Binary(op, ..) => op.row().mnemonic,

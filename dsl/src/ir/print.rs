@@ -155,6 +155,7 @@ impl Printer<'_> {
             Op::Scalar(param) => self.param(*param),
             Op::Full { value, dims } => format!("({}), {value}", self.dims(dims)),
             Op::Load { tensor, at } => format!("{}[{}]", self.param(*tensor), self.at(at)),
+            Op::Gather { tensor, at } => format!("{}[{}]", self.param(*tensor), values(at)),
             Op::BlockExtreme { tensor, at, block, .. } => format!("{}[{}] of {block}", self.param(*tensor), self.at(at)),
             Op::Store { tensor, at, value } => format!("{}[{}], {value}", self.param(*tensor), self.at(at)),
             Op::Cast(elem, x) => format!("{}, {x}", self.elem(*elem)),

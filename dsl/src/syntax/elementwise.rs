@@ -396,20 +396,20 @@ impl Lowering<'_> {
     /// `x.to::<elem>()`.
     pub(super) fn cast(&mut self, x: Located, elem: Elem, span: Span) -> Checked<Located> {
         let (found, x_span) = (self.describe(&x.operand), x.span);
-        let value = self.tile_like(x, if elem == Elem::I32 { Elem::I32 } else { Elem::F32 })?;
+        let integer = elem == Elem::I32 && self.elem(&x).is_none_or(|of| !of.is_float());
+        let value = self.tile_like(x, if integer { Elem::I32 } else { Elem::F32 })?;
         let from = self.builder.kernel.tile(value).elem;
         if from == elem {
             return Ok(Located { operand: Operand::Value(value), span });
         }
-        if from == Elem::Bool || !elem.is_float() || elem.is_narrow() {
+        let possible = elem == Elem::I32 || (elem.is_float() && !elem.is_narrow());
+        if from == Elem::Bool || !possible {
             let help = if from == Elem::Bool {
                 "make numbers of truth values with `select(condition, 1.0, 0.0)`"
             } else if elem == Elem::Bool {
                 "compare: `x != 0`"
-            } else if elem.is_narrow() {
-                "elements of one byte are in memory only: a load widens them, and nothing is rounded to them"
             } else {
-                "floats are not rounded to integers in a kernel"
+                "elements of one byte are in memory only: a load widens them, and nothing is rounded to them"
             };
             let to = self.builder.kernel.elem_name(elem).to_owned();
             let error = Diagnostic::new(x_span, format!("cannot convert to {to}")).label(format!("found {found}"));

@@ -1,4 +1,5 @@
-//! Loads and stores: how the entries in brackets address the dimensions of a tensor.
+//! Loads and stores: how the entries in brackets address the dimensions of a tensor. A load with a
+//! tile of positions among its entries is a gather.
 
 use syn::punctuated::Punctuated;
 use syn::{Expr, ExprCall, ExprRange, RangeLimits, Token};
@@ -7,12 +8,30 @@ use super::diagnostic::{Checked, Diagnostic};
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand};
 use super::signature::quoted;
-use crate::ir::{At, Elem, Op, ParamId, SizeExpr, SizeKind, Span, TileType, Type, selected_dims};
+use crate::ir::{At, Dim, Elem, Op, ParamId, SizeExpr, SizeKind, Span, TileType, Type, ValueId, broadcast, selected_dims};
 
 /// Whether the expression is negative whatever the sizes are, which are at least 1.
 fn always_negative(size: &SizeExpr) -> bool {
     let (terms, constant, _) = size.parts();
     terms.values().all(|&c| c <= 0) && terms.values().sum::<i64>() + constant < 0
+}
+
+/// How an entry addresses its dimension.
+enum Entry {
+    /// A place, or several that lie side by side.
+    At(At),
+    /// A tile of positions.
+    Positions(ValueId, Span),
+}
+
+impl Entry {
+    /// What a tile at places that lie side by side has for it.
+    fn place(self) -> Option<At> {
+        match self {
+            Entry::At(place) => Some(place),
+            Entry::Positions(..) => None,
+        }
+    }
 }
 
 impl Lowering<'_> {
@@ -34,10 +53,44 @@ impl Lowering<'_> {
             self.mention(&call.args[1]);
             return Err(self.reporter.report(error));
         }
-        let at = self.at(tensor, &call.args[1])?;
+        let entries = self.at(tensor, &call.args[1])?;
+        if entries.iter().any(|(entry, _)| matches!(entry, Entry::Positions(..))) {
+            return self.gather(tensor, &entries, span);
+        }
+        let at: Vec<At> = entries.into_iter().filter_map(|(entry, _)| entry.place()).collect();
         let dims = selected_dims(&self.builder.kernel, &at);
         self.check_dims(&dims, self.positions.of(&call.args[1]))?;
         Ok(Located { operand: Operand::Value(self.emit(Op::Load { tensor, at }, span)), span })
+    }
+
+    /// A load of single elements, at the positions that tiles have.
+    fn gather(&mut self, tensor: ParamId, entries: &[(Entry, Span)], span: Span) -> Checked<Located> {
+        let mut at = Vec::with_capacity(entries.len());
+        let mut dims: Vec<Dim> = Vec::new();
+        for (entry, of) in entries {
+            let value = match entry {
+                Entry::At(At::Index(v)) | Entry::Positions(v, _) => *v,
+                Entry::At(At::Tile(v)) => self.emit(Op::Pos(*v), *of),
+                Entry::At(At::Range { .. }) => {
+                    let error = Diagnostic::new(*of, "a range beside a tile of positions")
+                        .label("a load at the positions of a tile takes single elements")
+                        .help("walk the dimension in a loop over single positions, `for t in 0..N`, and address it by `t`");
+                    return Err(self.reporter.report(error));
+                }
+            };
+            if let Type::Tile(tile) = self.builder.kernel.ty(value) {
+                let Some(joined) = broadcast(&dims, &tile.dims) else {
+                    let tile = self.builder.kernel.type_text(&Type::Tile(tile.clone()));
+                    let error = Diagnostic::new(*of, "these positions do not go together")
+                        .label(format!("found {tile}"))
+                        .help("tiles of positions broadcast as operands of `+` do");
+                    return Err(self.reporter.report(error));
+                };
+                dims = joined;
+            }
+            at.push(value);
+        }
+        Ok(Located { operand: Operand::Value(self.emit(Op::Gather { tensor, at }, span)), span })
     }
 
     /// `store(tensor, [...], value);`
@@ -65,7 +118,19 @@ impl Lowering<'_> {
             return Err(self.reporter.report(error));
         }
         let at = self.at(tensor, &call.args[1]);
-        let (value, at) = (value?, at?);
+        let (value, entries) = (value?, at?);
+        let mut at = Vec::with_capacity(entries.len());
+        for (entry, _) in entries {
+            match entry {
+                Entry::At(place) => at.push(place),
+                Entry::Positions(_, span) => {
+                    let error = Diagnostic::new(span, "a store goes to no positions of a tile")
+                        .label("several elements might go to one place")
+                        .help("address it by a coordinate, an index or a range");
+                    return Err(self.reporter.report(error));
+                }
+            }
+        }
         let dims = selected_dims(&self.builder.kernel, &at);
         self.check_dims(&dims, self.positions.of(&call.args[1]))?;
         let (found, value_span) = (self.describe(&value.operand), value.span);
@@ -102,7 +167,7 @@ impl Lowering<'_> {
     }
 
     /// The operand as a tile, a literal as an f32.
-    fn tile_or_f32(&mut self, x: Located) -> Checked<crate::ir::ValueId> {
+    fn tile_or_f32(&mut self, x: Located) -> Checked<ValueId> {
         match x.operand {
             Operand::Number(number) => self.tile(Located { operand: Operand::Number(Number::Float(number.as_f64())), ..x }),
             _ => self.tile(x),
@@ -136,7 +201,8 @@ impl Lowering<'_> {
         }
     }
 
-    fn at(&mut self, tensor: ParamId, list: &Expr) -> Checked<Vec<At>> {
+    /// The entries of a list, each with its place in the text.
+    fn at(&mut self, tensor: ParamId, list: &Expr) -> Checked<Vec<(Entry, Span)>> {
         let name = self.builder.kernel.params[tensor].name.clone();
         let shape = self.builder.kernel.tensor(tensor).shape.clone();
         let dims: Vec<_> = shape.iter().map(|size| self.builder.kernel.size_text(size)).collect();
@@ -156,21 +222,29 @@ impl Lowering<'_> {
         self.entries(&array.elems, &shape, &name)
     }
 
-    fn entries(&mut self, entries: &Punctuated<Expr, Token![,]>, shape: &[SizeExpr], tensor: &str) -> Checked<Vec<At>> {
+    fn entries(
+        &mut self,
+        entries: &Punctuated<Expr, Token![,]>,
+        shape: &[SizeExpr],
+        tensor: &str,
+    ) -> Checked<Vec<(Entry, Span)>> {
         let at: Vec<_> = entries
             .iter()
             .zip(shape)
             .enumerate()
-            .map(|(dimension, (entry, extent))| match entry {
-                Expr::Range(range) => self.range(range, extent),
-                other => self.entry(other, extent, tensor, dimension),
+            .map(|(dimension, (entry, extent))| {
+                let addressed = match entry {
+                    Expr::Range(range) => self.range(range, extent).map(Entry::At),
+                    other => self.entry(other, extent, tensor, dimension),
+                };
+                addressed.map(|addressed| (addressed, self.positions.of(entry)))
             })
             .collect();
         at.into_iter().collect()
     }
 
-    /// An index or a coordinate.
-    fn entry(&mut self, entry: &Expr, extent: &SizeExpr, tensor: &str, dimension: usize) -> Checked<At> {
+    /// An index, a coordinate or a tile of positions.
+    fn entry(&mut self, entry: &Expr, extent: &SizeExpr, tensor: &str, dimension: usize) -> Checked<Entry> {
         let x = self.expression(entry)?;
         let span = x.span;
         if let Operand::Value(value) = x.operand
@@ -179,7 +253,7 @@ impl Lowering<'_> {
             let kernel = &self.builder.kernel;
             let walked = &kernel.axes[axis].extent;
             if walked == extent {
-                return Ok(At::Tile(value));
+                return Ok(Entry::At(At::Tile(value)));
             }
             let name = &kernel.axes[axis].name;
             let (walked, extent) = (kernel.size_text(walked), kernel.size_text(extent));
@@ -207,7 +281,14 @@ impl Lowering<'_> {
         if matches!(x.operand, Operand::Tensor(_)) {
             return self.tile(x).map(|_| unreachable!("a tensor is no tile"));
         }
-        self.index(x).map(At::Index)
+        if let Operand::Value(value) = x.operand
+            && let Type::Tile(tile) = self.builder.kernel.ty(value)
+            && tile.elem == Elem::I32
+            && tile.rank() > 0
+        {
+            return Ok(Entry::Positions(value, span));
+        }
+        self.index(x).map(|index| Entry::At(At::Index(index)))
     }
 
     /// `..`, `a..`, `..b`, `a..b`.
@@ -254,7 +335,7 @@ impl Lowering<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::{Dim, SizeId};
+    use crate::ir::SizeId;
 
     #[test]
     fn negative_for_every_size() {

@@ -126,7 +126,7 @@ fn step(builder: &Builder, values: &[ValueId], choices: &mut Choices<'_>) -> Opt
         let all = tiles(builder, values, accept);
         all.into_iter().filter(|&v| broadcast(&dims(of), &dims(v)).is_some()).collect::<Vec<_>>()
     };
-    let op = match choices.next(17) {
+    let op = match choices.next(18) {
         0 => Op::IndexConst(choices.next(256) as i64 - 128),
         1 => {
             let all = indices(builder, values);
@@ -202,6 +202,13 @@ fn step(builder: &Builder, values: &[ValueId], choices: &mut Choices<'_>) -> Opt
                     Op::Dot { a, b, acc: if choices.next(2) == 0 { None } else { choices.of(&acc) } }
                 }
             }
+        }
+        16 => {
+            let integer = |t: &TileType| t.elem == Elem::I32;
+            let a = choices.of(&tiles(builder, values, integer))?;
+            let b = choices.of(&partner(a, &integer))?;
+            let tensor = builder.kernel.param_named("y").expect("a parameter");
+            Op::Gather { tensor, at: vec![choices.of(&indices(builder, values))?, a, b] }
         }
         _ => {
             let sizes: Vec<_> = builder.kernel.sizes.keys().collect();

@@ -121,7 +121,11 @@ fn shape_values(how: Values, name: &str, shape: &[usize], values: &mut [f64]) {
                 x[3] = -inf;
             }
         }),
-        (Values::WildIntegers, "lens" | "windows" | "begin" | "end" | "sizes" | "query_document" | "key_document" | "since") => {
+        (
+            Values::WildIntegers,
+            "lens" | "windows" | "begin" | "end" | "sizes" | "query_document" | "key_document" | "since" | "row_ids"
+            | "column_ids",
+        ) => {
             let wild = [i32::MAX, 40, i32::MIN, 0, -1, 33, 200, 1];
             let first = usize::from(name == "begin") * 2;
             values.iter_mut().zip(wild.iter().cycle().skip(first)).for_each(|(x, &wild)| *x = f64::from(wild));

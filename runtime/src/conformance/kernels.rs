@@ -1,6 +1,7 @@
 //! Kernels of the suite that are not built in: masks and shapes that a user may write.
 
 use super::bytes;
+use super::gathers;
 use super::softmax::softmax_attention;
 
 /// A kernel of the suite.
@@ -37,6 +38,8 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "e5m2_keys", text: bytes::E5M2_KEYS },
     SuiteKernel { name: "widened", text: bytes::WIDENED },
     SuiteKernel { name: "documents", text: DOCUMENTS },
+    SuiteKernel { name: "gathered", text: gathers::GATHERED },
+    SuiteKernel { name: "turned_bias", text: gathers::TURNED_BIAS },
 ];
 
 /// The cap of a hidden score is a number: a row maximum must not see it.

@@ -10,7 +10,7 @@
 //! | [`case`] | what a case is, and its name |
 //! | [`table`] | all cases |
 //! | [`random`] | cases drawn at random |
-//! | [`kernels`] | kernels of the suite that are not built in; those of one byte in `bytes`, their frame in `softmax` |
+//! | [`kernels`] | kernels of the suite that are not built in; those of one byte in `bytes`, those of single elements in `gathers`, their frame in `softmax` |
 //! | [`data`] | inputs, and guarded memory |
 //! | [`mod@compare`] | the same code on two devices, bit by bit |
 //! | [`sample`] | cases with schedules drawn at random |
@@ -20,6 +20,7 @@ mod bytes;
 pub mod case;
 pub mod compare;
 pub mod data;
+mod gathers;
 pub mod kernels;
 pub mod random;
 pub mod report;

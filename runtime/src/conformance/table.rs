@@ -66,6 +66,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(stored_masks());
     all.extend(quantised());
     all.extend(widened());
+    all.extend(gathers());
     all
 }
 
@@ -503,6 +504,45 @@ fn variants() -> Vec<Case> {
                 cases.push(Case { scalars, ..sized(kernel, elem, &[("M", m), ("N", 4 * n + k)]) });
             }
         }
+    }
+    cases
+}
+
+/// Single elements, at the positions of tiles: in tables, lists and trees, at any `i32`; biases with
+/// other rows in memory; random numbers of positions; the position of the largest element.
+fn gathers() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for elem in FLOATS {
+        for (m, n) in [(33, 65), (65, 33), (113, 203), (1, 70), (5, 0)] {
+            let of = |kernel, d| attention(kernel, elem, Attention { b: 2, h: 4, g: 2, m, n, d });
+            for reach in [0, 3, 40, 1000] {
+                let mut case = of("relative_attention", 32);
+                case.sizes.push(("R", reach));
+                cases.push(case);
+            }
+            for (block, listed) in [(16, (m / 16 + 1, n / 16 + 1)), (64, (m / 64 + 1, n / 64 + 1)), (16, (2, 2))] {
+                let mut case = of("block_attention", 32);
+                case.consts.push(("S", block));
+                case.sizes.extend([("R", listed.0), ("C", listed.1)]);
+                cases.push(case);
+            }
+            cases.push(of("tree_attention", 64));
+            for values in [Values::Normal, Values::WildIntegers] {
+                let mut case = sized("gathered", elem, &[("B", 2), ("M", m), ("N", n), ("C", 9)]);
+                case.values = values;
+                cases.extend((n > 0).then_some(case));
+            }
+            for (dropped, seed, offset) in [(0.25, 7.0, 0.0), (0.0, -1.0, 3.0), (1.0, 12345.0, -1e6)] {
+                let mut case = of("dropout_attention", 32);
+                case.scalars.extend([("dropped", dropped), ("seed", seed), ("offset", offset)]);
+                cases.push(case);
+            }
+            cases.push(of("turned_bias", 64));
+            cases.push(sized("row_argmax", elem, &[("M", m), ("N", 3 * n)]));
+        }
+        cases.push(Case { values: Values::SpecialRows, ..sized("row_argmax", elem, &[("M", 9), ("N", 301)]) });
+        let shape = Attention { b: 2, h: 4, g: 2, m: 37, n: 101, d: 64 };
+        cases.push(Case { layout: Layout::Padded(3), ..attention("turned_bias", elem, shape) });
     }
     cases
 }

@@ -61,6 +61,10 @@ builtins! {
         "sink_attention",
         "document_attention",
         "bias_attention",
+        "relative_attention",
+        "block_attention",
+        "tree_attention",
+        "dropout_attention",
         "cross_attention",
         "mla_prefill",
         "query_norm_attention",
@@ -73,6 +77,7 @@ builtins! {
         "rotate";
     Rows:
         "row_softmax",
+        "row_argmax",
         "rms_norm",
         "layer_norm";
     Products:

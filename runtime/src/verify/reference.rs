@@ -78,7 +78,8 @@ impl Reference {
                 assert_eq!(places, plain_places, "the same text stores to the same places");
                 // The plain computation stores to an output of this type.
                 plain.iter_mut().for_each(|x| *x = super::launch::rounded(elem, *x));
-                let bound = Bound::new(elem, &values, &plain, plain_arithmetic.elem);
+                let terms = exact_tiles.iter().filter(|t| t.param == param).fold(0.0f64, |most, t| most.max(t.terms));
+                let bound = Bound::new(elem, &values, &plain, plain_arithmetic.elem, terms);
                 let steady = values.iter().zip(&plain).all(|(exact, plain)| !exact.is_finite() || plain.is_finite());
                 OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, or_nan, bound, steady }
             })

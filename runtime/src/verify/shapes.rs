@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::uses::groupings;
 use flashtile_dsl::ir::{
-    At, AxisKind, BinaryOp, IndexOp, Kernel, Op, ParamKind, ProgramDim, SizeExpr, SizeId, SizeKind, ValueId,
+    At, AxisKind, BinaryOp, IndexOp, Kernel, Op, ParamKind, ProgramDim, SizeExpr, SizeId, SizeKind, Type, ValueId,
 };
 
 /// A round of the check.
@@ -70,7 +70,7 @@ pub fn default_shapes(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> Vec<BT
     let shape = |round: &Round| -> BTreeMap<String, i64> {
         let mut walked = 0;
         let mut of = |id: SizeId, name: &str| {
-            if is_walked(kernel, name) {
+            if is_walked(kernel, name) || is_gathered(kernel, name) {
                 walked += 1;
                 return round.walked[(walked - 1) % round.walked.len()].max(least_possible(kernel, name, consts));
             }
@@ -113,10 +113,22 @@ fn can_be_empty(kernel: &Kernel, size: SizeId) -> bool {
             let extents = &kernel.tensor(*tensor).shape;
             at.iter().zip(extents).any(|(at, extent)| !matches!(at, At::Tile(_)) && has(extent))
         }
+        Op::Gather { tensor, .. } => kernel.tensor(*tensor).shape.iter().any(has),
         Op::Index(IndexOp::Div | IndexOp::Rem, _, by) | Op::Binary(BinaryOp::Div | BinaryOp::Rem, _, by) => is_size(by),
         _ => false,
     });
     only_loops && !in_grid && !needed && !negative
+}
+
+/// Whether tiles of positions address a dimension of the size.
+fn is_gathered(kernel: &Kernel, name: &str) -> bool {
+    let of = |extent: &SizeExpr| extent.sizes().any(|id| kernel.size_name(id) == name);
+    kernel.walk().into_iter().any(|(_, op)| match &kernel.ops[op].op {
+        Op::Gather { tensor, at } => {
+            at.iter().zip(&kernel.tensor(*tensor).shape).any(|(v, extent)| *kernel.ty(*v) != Type::Index && of(extent))
+        }
+        _ => false,
+    })
 }
 
 /// Whether a tile axis walks the size.

@@ -118,6 +118,11 @@ impl Nodes {
         self.nodes.len() - 1
     }
 
+    /// The node of a number.
+    pub fn constant(&mut self, n: i64) -> usize {
+        self.push(Node::Constant(n))
+    }
+
     /// The node of an index, an integer tile, or the positions along a coordinate.
     pub fn of(&mut self, kernel: &Kernel, value: ValueId) -> usize {
         if let Some(&known) = self.known.get(&value) {

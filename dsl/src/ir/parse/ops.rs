@@ -48,6 +48,19 @@ impl Reader<'_> {
                 Ok(Op::Full { value: self.value()?, dims })
             }
             "load_tile" => Ok(Op::Load { tensor: self.param()?, at: self.at()? }),
+            "gather" => {
+                let tensor = self.param()?;
+                self.expect('[')?;
+                let mut at = Vec::new();
+                if !self.take(']') {
+                    at.push(self.value()?);
+                    while self.take(',') {
+                        at.push(self.value()?);
+                    }
+                    self.expect(']')?;
+                }
+                Ok(Op::Gather { tensor, at })
+            }
             "block_min" | "block_max" => {
                 let (tensor, at) = (self.param()?, self.at()?);
                 self.expect_word("of")?;

@@ -16,6 +16,12 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
         let (tensor, at, value) = match &kernel.ops[id].op {
             Op::Load { tensor, at } => (*tensor, at, None),
             Op::Store { tensor, at, value } => (*tensor, at, Some(*value)),
+            Op::Gather { tensor, at } => {
+                if !bad.contains(&id) {
+                    check_gather(errors, id, *tensor, at.len());
+                }
+                continue;
+            }
             Op::BlockExtreme { tensor, at, .. } => {
                 if !bad.contains(&id) {
                     check_blocks(errors, id, *tensor, at);
@@ -69,6 +75,17 @@ fn check_blocks(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[At]) {
         if tiles != 1 || at.iter().any(|entry| matches!(entry, At::Range { .. })) {
             errors.at(Rule::Address, id, "blocks are along one coordinate, at indices".to_owned());
         }
+    }
+}
+
+/// Checks what elements are gathered from.
+fn check_gather(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, entries: usize) {
+    let ParamKind::Tensor(decl) = &errors.kernel.params[tensor].kind else { return };
+    if decl.direction != Direction::In {
+        errors.at(Rule::Direction, id, format!("`{}` is gathered from, and is no input", errors.kernel.params[tensor].name));
+    }
+    if entries != decl.shape.len() {
+        errors.at(Rule::Address, id, format!("{entries} entries address {} dimensions", decl.shape.len()));
     }
 }
 

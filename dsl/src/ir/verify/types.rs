@@ -169,6 +169,15 @@ impl Checker<'_> {
                 self.shape(dims)
             }
             Op::Load { tensor, at } | Op::BlockExtreme { tensor, at, .. } => self.tensor(*tensor).and(self.addresses(at)),
+            Op::Gather { tensor, at } => {
+                self.tensor(*tensor)?;
+                let mut dims = Vec::new();
+                for &v in at.iter().filter(|v| *self.kernel.ty(**v) != Type::Index) {
+                    let tile = self.tile(v, "an index or a tile of i32", integer)?;
+                    dims = self.broadcast(&dims, &tile.dims)?;
+                }
+                Ok(())
+            }
             Op::Store { tensor, at, value } => {
                 self.tensor(*tensor).and(self.addresses(at))?;
                 self.tile(*value, "a tile of numbers", numeric).map(drop)
@@ -219,7 +228,7 @@ impl Checker<'_> {
             }
             Op::Cast(elem, x) => {
                 let from = self.tile(*x, "numbers", numeric)?;
-                if (elem.is_float() && !elem.is_narrow()) || *elem == from.elem {
+                if (elem.is_float() && !elem.is_narrow()) || *elem == Elem::I32 || *elem == from.elem {
                     return Ok(());
                 }
                 Err((Rule::Operand, format!("{} cannot be converted to {}", self.text(*x), self.kernel.elem_name(*elem))))

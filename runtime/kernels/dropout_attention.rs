@@ -1,0 +1,58 @@
+flash_kernel! {
+    /// One round of Philox-4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
+    fn philox_round(a: Tile, b: Tile, c: Tile, d: Tile, key: i32, key_2: i32) -> (Tile, Tile, Tile, Tile) {
+        let (by_a, by_c) = (-0x2DAEE0AD, -0x326172A9);
+        (mul_hi(c, by_c) ^ b ^ key, c * by_c, mul_hi(a, by_a) ^ d ^ key_2, a * by_a)
+    }
+
+    /// The first word of Philox-4x32-10 of the counter `(a, b, c, d)` and the key `(seed, 0)`.
+    fn philox(a: Tile, b: Tile, c: Tile, d: Tile, seed: i32) -> Tile {
+        let (a, b, c, d) = philox_round(a, b, c, d, seed, 0);
+        let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x61C88647, -0x4498517B);
+        let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x3C6EF372, 0x76CF5D0A);
+        let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x255992D5, 0x32370B8F);
+        let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x78DDE6E4, -0x126145EC);
+        let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x1715609D, -0x56F99767);
+        let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x4AB325AA, 0x646E171E);
+        let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x5384540F, 0x1FD5C5A3);
+        let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x0E443238, -0x24C28BD8);
+        let (a, _b, _c, _d) = philox_round(a, b, c, d, seed - 0x700CB87F, -0x695ADD53);
+        a
+    }
+
+    /// Causal attention, of whose weights a share of `dropped` is left out, by random numbers of `seed` and `offset`.
+    pub fn dropout_attention<T: Element, const D: usize>(
+        q: &Tensor<T, (B, H, M, D)>,
+        k: &Tensor<T, (B, G, N, D)>,
+        v: &Tensor<T, (B, G, N, D)>,
+        scale: f32,
+        dropped: f32,
+        seed: i32,
+        offset: i32,
+        o: &mut Tensor<T, (B, H, M, D)>,
+        lse: &mut Tensor<f32, (B, H, M)>,
+    ) {
+        let (b, h, i) = program(B, H, tiles(M));
+        let g = h * G / H;
+        let q_i = load(q, [b, h, i, ..]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+            let s = mask(s, pos(i) + N - M >= pos(j));
+            let m_new = max(m, rowmax(s));
+            let m_ref = visible_or_zero(m_new);
+            let alpha = exp(m - m_ref);
+            let p = exp(s - m_ref);
+            l = l * alpha + rowsum(p);
+            let bits = philox(pos(j), pos(i), b * H + h, offset, seed);
+            let random = (bits >> 8 & 0xFFFFFF).to::<f32>() / 16777216.0; // from 0 to 1
+            let p = p * select(random < dropped, 0.0, 1.0 / (1.0 - dropped));
+            acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+            m = m_new;
+        }
+        store(o, [b, h, i, ..], div_or_zero(acc, l));
+        store(lse, [b, h, i], m + ln(l));
+    }
+}
