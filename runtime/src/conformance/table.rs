@@ -66,6 +66,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(stored_masks());
     all.extend(quantised());
     all.extend(widened());
+    all.extend(used_twice());
     all
 }
 
@@ -507,6 +508,21 @@ fn variants() -> Vec<Case> {
     cases
 }
 
+/// A loaded tile that is an operand of a product and used elementwise, before a loop and in one.
+fn used_twice() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for elem in FLOATS {
+        for (m, n, d) in [(33, 65, 64), (1, 203, 64), (70, 33, 40), (113, 203, 80), (5, 0, 64)] {
+            cases.push(attention("appended_key", elem, rows(m, n, d)));
+        }
+        cases.push(Case { layout: Layout::Padded(3), ..attention("appended_key", elem, rows(33, 65, 64)) });
+        for (m, n, d) in [(1, 1, 8), (64, 64, 64), (33, 65, 40), (113, 203, 80), (5, 0, 16)] {
+            cases.push(Case { consts: vec![("D", d)], ..sized("weighted_rows", elem, &[("M", m), ("N", n)]) });
+        }
+    }
+    cases
+}
+
 /// A case of these sizes alone.
 fn sized(kernel: &'static str, elem: Elem, sizes: &[(&'static str, i64)]) -> Case {
     Case {
@@ -648,6 +664,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 47);
+        assert_eq!(kernels.len(), 49);
     }
 }
