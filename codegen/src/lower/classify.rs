@@ -12,6 +12,7 @@ use super::padding;
 use super::twice::Uses;
 use super::uses::{slot, users_and_order};
 use crate::error::Error;
+use crate::rewrite::rows_axis;
 
 /// Decisions about values and axes.
 pub(super) struct Classes {
@@ -335,11 +336,14 @@ fn row_dims(kernel: &Kernel, shared: &HashSet<OpId>, computed: &HashSet<ValueId>
             let Type::Tile(t) = kernel.ty(result) else { continue };
             let [r, c] = t.dims.as_slice() else { continue };
             if !matches!(r, Dim::Axis(_)) {
-                return Err(Error::unsupported(
-                    "a computed tile whose rows are no tile axis",
-                    "give its rows an axis of the grid or of a loop",
-                    data.span,
-                ));
+                return Err(match rows_axis(kernel) {
+                    Err(why) => why.refusal(kernel),
+                    Ok(_) => Error::unsupported(
+                        "a computed tile whose rows are no tile axis",
+                        "give its rows an axis of the grid or of a loop",
+                        data.span,
+                    ),
+                });
             }
             rows.insert(key(r));
             columns.insert(key(c), data.span);

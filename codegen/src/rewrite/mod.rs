@@ -9,10 +9,13 @@ mod accumulate;
 pub(crate) mod edit;
 mod exponent;
 mod hoist;
+mod rows;
 mod uniform;
 
 pub(crate) use absent::is_positive;
 use flashtile_dsl::ir::Kernel;
+pub(crate) use rows::rows_axis;
+pub use rows::with_row_axes;
 
 use crate::instance::Facts;
 use crate::schedule::{BlockKnobs, Exponential};

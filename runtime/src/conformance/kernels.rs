@@ -2,6 +2,7 @@
 
 use super::bytes;
 use super::softmax::softmax_attention;
+use super::states;
 
 /// A kernel of the suite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +20,9 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "computed_transposed", text: COMPUTED_TRANSPOSED },
     SuiteKernel { name: "appended_key", text: APPENDED_KEY },
     SuiteKernel { name: "weighted_rows", text: WEIGHTED_ROWS },
+    SuiteKernel { name: "decayed_state", text: states::DECAYED_STATE },
+    SuiteKernel { name: "continued_state", text: states::CONTINUED_STATE },
+    SuiteKernel { name: "gram", text: states::GRAM },
     SuiteKernel { name: "linear_attention", text: LINEAR_ATTENTION },
     SuiteKernel { name: "late_sink_attention", text: LATE_SINK },
     SuiteKernel { name: "matmul_activations", text: ACTIVATIONS },

@@ -67,6 +67,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(quantised());
     all.extend(widened());
     all.extend(used_twice());
+    all.extend(states());
     all
 }
 
@@ -523,6 +524,24 @@ fn used_twice() -> Vec<Case> {
     cases
 }
 
+/// Results whose rows are no axis of the text: of one tile of rows, of several, and with a rest.
+fn states() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for elem in FLOATS {
+        for (n, d, e) in [(65, 64, 64), (131, 80, 40), (33, 128, 64), (203, 40, 72), (1, 64, 16), (0, 16, 32)] {
+            let with = |kernel, sizes: &[(&'static str, i64)], consts: &[(&'static str, i64)]| {
+                let small = n * d * e <= 2 * SMALL;
+                Case { consts: consts.to_vec(), small, ..sized(kernel, elem, sizes) }
+            };
+            let mut decayed = with("decayed_state", &[("B", 1), ("H", 2), ("N", n)], &[("D", d), ("E", e)]);
+            decayed.scalars.push(("scale", 0.05));
+            let continued = with("continued_state", &[("B", 2), ("N", n)], &[("D", d), ("E", e)]);
+            cases.extend([decayed, continued, with("gram", &[("B", 2), ("N", n)], &[("D", d)])]);
+        }
+    }
+    cases
+}
+
 /// A case of these sizes alone.
 fn sized(kernel: &'static str, elem: Elem, sizes: &[(&'static str, i64)]) -> Case {
     Case {
@@ -664,6 +683,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 49);
+        assert_eq!(kernels.len(), 52);
     }
 }
