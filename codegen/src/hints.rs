@@ -13,14 +13,17 @@ use crate::launches;
 use crate::legality::operand_types;
 use crate::planning::planned;
 use crate::reason::Reason;
+use crate::rewrite::with_row_axes;
 use crate::schedule::{BlockKnobs, Precompute, Schedule};
 use crate::space::{smallest, with_precomputed};
 
-/// What a kernel loses on an architecture, each cause once, in the order of the text.
+/// What a kernel loses on an architecture, each cause once, in the order of the text. The kernel is
+/// as written: hints name what stands in its text.
 pub fn hints(instance: &Instance, arch: &'static Arch) -> Vec<Hint> {
     let mut found = analyses::hints(&instance.kernel, &|size| instance.binding.size(&instance.kernel, size));
     found.extend(fold(instance));
-    found.extend(products(instance, arch));
+    let generated = Instance { kernel: with_row_axes(&instance.kernel), ..instance.clone() };
+    found.extend(products(&generated, arch));
     merged(&instance.kernel, found)
 }
 

@@ -46,6 +46,7 @@ pub use launches::{
 pub use model::{Constants, Machine, Prepared, Ranker, Ranking, default_schedule, predict, prepare, rank, ranking};
 pub use planning::check;
 pub use reason::{Mended, Reason, Resource, Summary};
+pub use rewrite::with_row_axes;
 pub use schedule::{
     BLayout, BlockKnobs, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LaunchKnobs, LoopOrder, OfBlock, OperandA, Overrides,
     PackGqa, Persistent, PingPong, Precompute, Requires, RunningMax, SPACE_VERSION, Schedule, ScheduleError, Scope, SharedLayout,

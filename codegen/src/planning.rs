@@ -210,7 +210,8 @@ fn planned_launch(
         true => reason,
         false => Reason::Beside { launch: name.clone(), reason: Box::new(reason) },
     };
-    let (normal, assumed) = rewrite::normalize(&instance.kernel, &instance.facts, schedule);
+    let (mut normal, assumed) = rewrite::normalize(&instance.kernel, &instance.facts, schedule);
+    lower::load_twice(&mut normal, schedule);
     let mut reasons = static_reasons(instance, &normal, schedule, arch);
     if !reasons.is_empty() {
         let reasons = reasons.into_iter().map(of_launch).collect();

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use flashtile::conformance::kernels::KERNELS;
-use flashtile_codegen::{ARCHS, Arch, Facts, Instance, KNOBS, Schedule, TensorOp, check, draw, drawn_values, plans};
+use flashtile_codegen::{
+    ARCHS, Arch, Facts, Instance, KNOBS, Schedule, TensorOp, check, draw, drawn_values, plans, with_row_axes,
+};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 use flashtile_tests::random::numbers;
 
@@ -23,7 +25,7 @@ fn instance(text: &str, elem: Elem, alignment: u32) -> Instance {
 
 fn instance_of(text: &str, elem: Elem, alignment: u32, head_dim: i64) -> Instance {
     let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
-    let kernel = flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+    let kernel = with_row_axes(&flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0));
     let dims = [("D", head_dim), ("E", 64)].into_iter().filter(|(name, _)| kernel.size_named(name).is_some());
     let dims = dims.filter(|(name, _)| text.contains(&format!("const {name}")));
     let binding = Binding::new(&kernel, elem, dims);

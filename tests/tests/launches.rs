@@ -7,6 +7,7 @@ use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{
     Arch, Facts, Fixup, FoldedRows, Instance, KNOBS, Machine, Sides, Staged, default_schedule, fold, generate, interchange,
     precompute, pretranspose, split, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
+    with_row_axes,
 };
 use flashtile_dsl::interpret::{Argument, Arithmetic, Blocks, Exact64, HostTensor, Interpreter, Ir32};
 use flashtile_dsl::ir::{
@@ -229,6 +230,12 @@ impl Call {
     }
 }
 
+/// Kernels with computed tiles whose rows get an axis of the grid.
+fn without_row_axes() -> Vec<Kernel> {
+    let own = parse(include_str!("../filetests/generated/states.ft"));
+    kernels().into_iter().chain(own).filter(|kernel| with_row_axes(kernel) != *kernel).collect()
+}
+
 /// The launches of a stage, in order; their numbers ahead and behind are as given.
 fn launched(made: &Staged, ahead: usize, behind: usize) -> Vec<&Kernel> {
     assert_eq!((made.ahead.len(), made.behind.len()), (ahead, behind), "{}", made.main);
@@ -285,6 +292,24 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn tiles_of_rows_mean_the_whole(call in calls(), count in 2u32..4) {
+        let kernels = without_row_axes();
+        prop_assert!(kernels.len() > 5, "{} kernels", kernels.len());
+        for kernel in kernels {
+            let with = with_row_axes(&kernel);
+            prop_assert_eq!(call.difference(&kernel, &[&with], Exact64), None, "{}", kernel.name);
+            // The rewrites go together.
+            let made = precompute(&with, Sides::Both).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            let mut launches: Vec<&Kernel> = made.kernels().collect();
+            prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{}", kernel.name);
+            let split = split(&made.main, count, Fixup::Kernel).unwrap_or_else(|why| panic!("{}: {why}", kernel.name));
+            launches.pop();
+            launches.extend(halves(&split));
+            prop_assert_eq!(call.difference(&kernel, &launches, Exact64), None, "{} in {}", kernel.name, count);
+        }
+    }
 
     #[test]
     fn transposed_operands_mean_the_same(call in calls(), count in 1u32..4) {

@@ -17,6 +17,7 @@ const KERNELS: &[&str] = &[
     include_str!("../filetests/generated/softcap.ft"),
     include_str!("../filetests/generated/sinks.ft"),
     include_str!("../filetests/generated/absent.ft"),
+    include_str!("../filetests/generated/used_twice.ft"),
 ];
 
 const D: i64 = 8;

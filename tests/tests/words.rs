@@ -152,3 +152,33 @@ fn rows_that_a_loop_walks_may_be_reduced() {
         }
     }
 }
+
+#[test]
+fn rows_may_be_a_range() {
+    // What linear attention keeps of the chunks before each, which a product of columns sums up.
+    let text = "pub fn f<const D: usize>(
+        k: &Tensor<f32, (B, R, C, D)>, v: &Tensor<f32, (B, R, C, D)>, w: &Tensor<f32, (D)>, st: &mut Tensor<f32, (B, R, D, D)>,
+    ) {
+        let b = program(B);
+        let mut state = zeros((D, D));
+        for c in 0..R {
+            store(st, [b, c, .., ..], state * load(w, [..]));
+            for j in tiles(C) {
+                state += dot(load(k, [b, c, j, ..]).t(), load(v, [b, c, j, ..]));
+            }
+        }
+    }";
+    let (b, r, c, d) = (2, 3, 37, 8);
+    let (k, v, w) = (numbers(b * r * c * d), numbers(b * r * c * d + 3)[3..].to_vec(), numbers(d));
+    // A vector with the length of both dimensions goes with the first one.
+    let state = |at: usize| {
+        let (b, chunk, row, column) = (at / (r * d * d), at / (d * d) % r, at / d % d, at % d);
+        let before = b * r * c..(b * r + chunk) * c;
+        w[row] * before.map(|t| k[t * d + row] * v[t * d + column]).sum::<f32>()
+    };
+    let wanted: Vec<f32> = (0..b * r * d * d).map(state).collect();
+    let shape = vec![b, r, c, d];
+    for (device, found) in outputs(text, &[(shape.clone(), k.clone()), (shape, v.clone()), (vec![d], w)], &[b, r, d, d]) {
+        assert_eq!(found, wanted, "{device}");
+    }
+}

@@ -278,10 +278,7 @@ impl Between {
 /// The tensors between.
 fn tensors(kernel: &Kernel, operands: &[Operand], sums: &[Sum]) -> Vec<Between> {
     let mut out: Vec<Between> = Vec::new();
-    let own = |&n: &usize| {
-        let value = operands[n].value;
-        kernel.values[value].name.clone().unwrap_or_else(|| value.to_string())
-    };
+    let own = |&n: &usize| kept_name(kernel, operands[n].value);
     for number in 0..operands.len() {
         if out.iter().any(|t| t.parts.contains(&number)) {
             continue;
@@ -293,6 +290,22 @@ fn tensors(kernel: &Kernel, operands: &[Operand], sums: &[Sum]) -> Vec<Between> 
         out.push(Between { name, parts });
     }
     out
+}
+
+/// What an operand is called: by its own name, or by that of what it is the transpose of.
+fn kept_name(kernel: &Kernel, value: ValueId) -> String {
+    let own = |v: ValueId| kernel.values[v].name.clone();
+    let turned = || match kernel.def(value) {
+        Some((_, &Op::Transpose(x))) => {
+            let of_tensor = || match kernel.def(x) {
+                Some((_, Op::Load { tensor, .. })) => Some(kernel.params[*tensor].name.clone()),
+                _ => None,
+            };
+            own(x).or_else(of_tensor).map(|name| format!("{name}_turned"))
+        }
+        _ => None,
+    };
+    own(value).or_else(turned).unwrap_or_else(|| value.to_string())
 }
 
 fn operand(kernel: &Kernel, value: ValueId) -> Result<Operand, String> {

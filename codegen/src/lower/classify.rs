@@ -9,8 +9,10 @@ use flashtile_dsl::ir::{
 use super::approximate::Approximation;
 use super::computed::ComputedOperands;
 use super::padding;
+use super::twice::Uses;
 use super::uses::{slot, users_and_order};
 use crate::error::Error;
+use crate::rewrite::rows_axis;
 
 /// Decisions about values and axes.
 pub(super) struct Classes {
@@ -287,46 +289,27 @@ fn shared_loads(
 ) -> Result<HashSet<OpId>, Error> {
     let mut found = HashSet::new();
     for (_, op) in kernel.walk() {
-        let Op::Load { .. } = kernel.ops[op].op else { continue };
-        let result = kernel.ops[op].results[0];
-        if kernel.tile(result).rank() != 2 {
+        let Op::Load { tensor, .. } = kernel.ops[op].op else { continue };
+        if kernel.tile(kernel.ops[op].results[0]).rank() != 2 {
             continue;
         }
-        let mut product = usize::from(computed.is_streamed(kernel, op));
-        let mut direct = false;
-        let mut other = 0;
-        let mut work = vec![result];
-        while let Some(v) = work.pop() {
-            for &user in users.get(&v).map_or(&[][..], Vec::as_slice) {
-                match &kernel.ops[user].op {
-                    Op::Transpose(_) => work.push(kernel.ops[user].results[0]),
-                    Op::Dot { acc, .. } if *acc != Some(v) => {
-                        product += 1;
-                        direct = true;
-                    }
-                    _ if kernel.ops[user].results.iter().any(|r| computed.values.contains(r)) => {}
-                    _ => other += 1,
-                }
-            }
-        }
-        let Op::Load { tensor, .. } = kernel.ops[op].op else { unreachable!("a load") };
-        if direct && kernel.tensor(tensor).elem.is_narrow() {
+        let uses = Uses::of(kernel, users, computed, op);
+        if uses.by_product && kernel.tensor(tensor).elem.is_narrow() {
             return Err(Error::unsupported(
                 "elements of one byte as an operand of dot",
                 "cast them first, `.to::<f32>()`",
                 kernel.ops[op].span,
             ));
         }
-        match (product, other) {
-            (0, _) => {}
-            (_, 0) => drop(found.insert(op)),
-            _ => {
-                return Err(Error::unsupported(
-                    "a loaded tile that is both an operand of dot and used elementwise",
-                    "compute what is elementwise in a kernel of its own, and load its result here",
-                    kernel.ops[op].span,
-                ));
-            }
+        if uses.is_shared() && !uses.by_others.is_empty() {
+            return Err(Error::unsupported(
+                "a loaded tile that is both an operand of dot and used elementwise",
+                "compute what is elementwise in a kernel of its own, and load its result here",
+                kernel.ops[op].span,
+            ));
+        }
+        if uses.is_shared() {
+            found.insert(op);
         }
     }
     Ok(found)
@@ -345,11 +328,14 @@ fn row_dims(kernel: &Kernel, shared: &HashSet<OpId>, computed: &HashSet<ValueId>
             let Type::Tile(t) = kernel.ty(result) else { continue };
             let [r, c] = t.dims.as_slice() else { continue };
             if !matches!(r, Dim::Axis(_)) {
-                return Err(Error::unsupported(
-                    "a computed tile whose rows are no tile axis",
-                    "give its rows an axis of the grid or of a loop",
-                    data.span,
-                ));
+                return Err(match rows_axis(kernel) {
+                    Err(why) => why.refusal(kernel),
+                    Ok(_) => Error::unsupported(
+                        "a computed tile whose rows are no tile axis",
+                        "give its rows an axis of the grid or of a loop",
+                        data.span,
+                    ),
+                });
             }
             rows.insert(key(r));
             columns.insert(key(c), data.span);

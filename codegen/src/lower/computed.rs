@@ -12,7 +12,8 @@ use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{BinaryOp, BlockId, Dim, Kernel, Op, OpId, Type, ValueId};
 
-use super::uses::users_and_order;
+use super::uses::{contains, users_and_order};
+use crate::schedule::BlockKnobs;
 
 /// Operands that one statement makes.
 #[derive(Clone, Debug)]
@@ -34,6 +35,11 @@ pub(super) struct ComputedOperands {
     pub values: HashSet<ValueId>,
     /// Matrices that a group reads, and where: loads by the group's op.
     pub reads: HashMap<OpId, Vec<OpId>>,
+}
+
+/// Whether left operands are computed in shared memory too: `wgmma` has them in registers.
+pub(super) fn lefts_are_shared(schedule: &BlockKnobs) -> bool {
+    !schedule.tensor_op.is_asynchronous()
 }
 
 /// The value of which `value` is a view, and whether that is transposed.
@@ -89,6 +95,11 @@ impl ComputedOperands {
     /// Whether the value is an operand that is computed.
     pub fn has(&self, operand: ValueId) -> bool {
         self.groups.iter().any(|g| g.operands.contains(&operand))
+    }
+
+    /// Whether an op makes a value that only computed operands, and products, need.
+    pub fn makes(&self, kernel: &Kernel, op: OpId) -> bool {
+        kernel.ops[op].results.iter().any(|r| self.values.contains(r))
     }
 
     /// Whether a load is read by groups in its own block, a loop body, and nowhere else: then the loop streams it.
@@ -216,15 +227,8 @@ impl<'a> Search<'a> {
         let (def, _) = self.kernel.def(operand)?;
         let (block, data) = self.kernel.blocks.iter().find(|(_, b)| b.ops.contains(&def))?;
         let products = self.products(operand);
-        let first = data.ops.iter().copied().find(|op| products.iter().any(|p| self.contains(*op, *p)))?;
+        let first = data.ops.iter().copied().find(|op| products.iter().any(|p| contains(self.kernel, *op, *p)))?;
         Some((block, first))
-    }
-
-    fn contains(&self, op: OpId, inner: OpId) -> bool {
-        match &self.kernel.ops[op].op {
-            Op::For { body, .. } => self.kernel.blocks[*body].ops.iter().any(|&o| self.contains(o, inner)),
-            _ => op == inner,
-        }
     }
 
     fn groups(&self, operands: &[ValueId]) -> Vec<Group> {

@@ -13,6 +13,7 @@
 //! | `unused` | constants that nothing names |
 //! | `running_max` | lazy forms of the running maximum of a streaming softmax |
 //! | `seen` | whether something after a loop sees the running maximum itself |
+//! | `twice` | loads that products and other ops use, made twice: the last step to the normal form |
 //! | `computed`, `compute` | operands of products that are computed in shared memory; makes them |
 //! | `product` | matrix products and their operands |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
@@ -37,6 +38,7 @@ mod running_max;
 mod seen;
 mod specialize;
 mod stream;
+mod twice;
 mod unused;
 mod uses;
 
@@ -62,6 +64,7 @@ pub use program::{trip_trend, trips_are_loaded};
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;
+pub(crate) use twice::load_twice;
 
 /// Rows of a tile that a warp has: those of `block_m`, but where all tiles have their rows along an
 /// axis with another block.
@@ -84,7 +87,7 @@ pub fn lower(
     meets: Option<Meets>,
     assumed: &[String],
 ) -> Result<Plan, Error> {
-    let mut classes = Classes::new(kernel, assumed, !schedule.tensor_op.is_asynchronous())?;
+    let mut classes = Classes::new(kernel, assumed, computed::lefts_are_shared(schedule))?;
     classes.approximate = approximate::approximate_ops(kernel, &instance.binding);
     let rows_per_warp = rows_per_warp(kernel, schedule, &classes);
     let mut lowering = Lowering {

@@ -19,6 +19,12 @@ pub(super) fn users_and_order(kernel: &Kernel) -> (HashMap<ValueId, Vec<OpId>>, 
     (users, order)
 }
 
+/// Whether an op is `inner`, or a loop that contains it.
+pub(super) fn contains(kernel: &Kernel, op: OpId, inner: OpId) -> bool {
+    let of_body = |body: BlockId| kernel.blocks[body].ops.iter().any(|&op| contains(kernel, op, inner));
+    op == inner || matches!(kernel.ops[op].op, Op::For { body, .. } if of_body(body))
+}
+
 /// Initial value, next value and result of a carried slot.
 pub(super) fn slot(kernel: &Kernel, body: BlockId, index: usize) -> Option<(ValueId, ValueId, ValueId)> {
     kernel.walk().into_iter().find_map(|(_, op)| match &kernel.ops[op].op {

@@ -1,5 +1,6 @@
 //! Rewrites from tile IR to tile IR that bring a kernel to the normal form the plan is made from.
-//! Those that make several launches of a kernel are in [`crate::launches`].
+//! Those that make several launches of a kernel are in [`crate::launches`]. The last one,
+//! [`crate::lower::load_twice`], asks lowering which operands are computed in shared memory.
 //!
 //! Each keeps the meaning of the kernel (under the facts it is given); each is printed by `inspect --emit ir`.
 
@@ -9,10 +10,13 @@ pub(crate) mod edit;
 mod exponent;
 mod gathered;
 mod hoist;
+mod rows;
 mod uniform;
 
 pub(crate) use absent::is_positive;
 use flashtile_dsl::ir::Kernel;
+pub(crate) use rows::rows_axis;
+pub use rows::with_row_axes;
 
 use crate::instance::Facts;
 use crate::schedule::{BlockKnobs, Exponential};

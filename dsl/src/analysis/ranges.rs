@@ -27,21 +27,18 @@ impl Range {
     }
 }
 
-/// A dimension of a value.
-type Place = (ValueId, usize);
+/// A dimension of a value: the value, and 0 or 1.
+pub type Place = (ValueId, usize);
 
 /// Finds the ranges of a kernel, in order of the text.
 pub fn ranges(kernel: &Kernel) -> Vec<Range> {
-    let mut found = Finder { kernel, parent: BTreeMap::new(), reduced: Vec::new() };
-    for (_, op) in kernel.walk() {
-        found.op(op);
-    }
+    let places = Places::of(kernel);
     let expressions = Expressions::new(kernel);
     let mut order: Vec<Place> = Vec::new();
     let mut all: BTreeMap<Place, Range> = BTreeMap::new();
-    let mut note = |found: &mut Finder<'_>, place: Place, name: Option<String>| {
-        let Some(length) = found.length(place) else { return };
-        let root = found.root(place);
+    let mut note = |place: Place, name: Option<String>| {
+        let Some(length) = places.length(place) else { return };
+        let root = places.root(place);
         let range = all.entry(root).or_insert_with(|| {
             order.push(root);
             Range { length, members: Vec::new(), reduced_by: Vec::new() }
@@ -53,16 +50,16 @@ pub fn ranges(kernel: &Kernel) -> Vec<Range> {
     for (_, op) in kernel.walk() {
         let data = &kernel.ops[op];
         if let Op::Store { tensor, value, .. } = &data.op {
-            (0..2).for_each(|k| note(&mut found, (*value, k), Some(kernel.params[*tensor].name.clone())));
+            (0..2).for_each(|k| note((*value, k), Some(kernel.params[*tensor].name.clone())));
         }
         for &result in &data.results {
             let own = kernel.values[result].name.clone();
             let name = own.or_else(|| matches!(data.op, Op::Load { .. }).then(|| expressions.statement(op).0));
-            (0..2).for_each(|k| note(&mut found, (result, k), name.clone()));
+            (0..2).for_each(|k| note((result, k), name.clone()));
         }
     }
-    for (place, op) in std::mem::take(&mut found.reduced) {
-        let root = found.root(place);
+    for &(place, op) in &places.reduced {
+        let root = places.root(place);
         if let Some(range) = all.get_mut(&root).filter(|range| !range.reduced_by.contains(&op)) {
             range.reduced_by.push(op);
         }
@@ -70,15 +67,27 @@ pub fn ranges(kernel: &Kernel) -> Vec<Range> {
     order.into_iter().filter_map(|root| all.remove(&root)).filter(|range| !range.members.is_empty()).collect()
 }
 
-struct Finder<'a> {
+/// Which dimensions of values run along the same range. The two dimensions of a tile `(D, D)` are
+/// two places: they are the same range only where some op says so.
+pub struct Places<'a> {
     kernel: &'a Kernel,
     /// Places that are the same range, as a forest.
     parent: BTreeMap<Place, Place>,
-    reduced: Vec<(Place, OpId)>,
+    /// The places that ops reduce or contract, with the op, in order.
+    pub reduced: Vec<(Place, OpId)>,
 }
 
-impl Finder<'_> {
-    fn dims(&self, v: ValueId) -> &[Dim] {
+impl<'a> Places<'a> {
+    /// The places of a kernel.
+    pub fn of(kernel: &'a Kernel) -> Self {
+        let mut places = Self { kernel, parent: BTreeMap::new(), reduced: Vec::new() };
+        for (_, op) in kernel.walk() {
+            places.op(op);
+        }
+        places
+    }
+
+    fn dims(&self, v: ValueId) -> &'a [Dim] {
         match self.kernel.ty(v) {
             Type::Tile(tile) => &tile.dims,
             _ => &[],
@@ -86,14 +95,15 @@ impl Finder<'_> {
     }
 
     /// The length of a place that is a range.
-    fn length(&self, (v, k): Place) -> Option<SizeExpr> {
+    pub fn length(&self, (v, k): Place) -> Option<SizeExpr> {
         match self.dims(v).get(k) {
             Some(Dim::Range(length)) => Some(length.clone()),
             _ => None,
         }
     }
 
-    fn root(&self, place: Place) -> Place {
+    /// The place that stands for all that are the same range.
+    pub fn root(&self, place: Place) -> Place {
         let mut at = place;
         while let Some(&above) = self.parent.get(&at) {
             at = above;
@@ -115,6 +125,17 @@ impl Finder<'_> {
         (0..2).for_each(|k| self.unite((a, k), (b, k)));
     }
 
+    /// The dimensions of an operand are a subsequence of those of the result.
+    fn broadcast(&mut self, operand: ValueId, result: ValueId) {
+        let mut from = 0;
+        for k in 0..self.dims(operand).len() {
+            let dim = &self.dims(operand)[k];
+            let Some(at) = self.dims(result)[from..].iter().position(|d| d == dim) else { return };
+            self.unite((operand, k), (result, from + at));
+            from += at + 1;
+        }
+    }
+
     fn op(&mut self, op: OpId) {
         let data = &self.kernel.ops[op];
         let result = data.results.first().copied();
@@ -134,6 +155,7 @@ impl Finder<'_> {
                 self.reduced.push(((*x, 1), op));
                 self.unite((*x, 0), (r, 0));
             }
+            (Op::OfPart { value, .. }, Some(r)) => self.same(*value, r),
             (Op::For { body, init, .. }, _) => {
                 let block = &self.kernel.blocks[*body];
                 let next = match block.ops.last().map(|&last| &self.kernel.ops[last].op) {
@@ -146,15 +168,7 @@ impl Finder<'_> {
                     data.results.get(k).into_iter().for_each(|&r| self.same(v, r));
                 }
             }
-            // Broadcast by the dimension itself.
-            (op, Some(r)) if op.is_elementwise() => {
-                for x in data.op.operands() {
-                    for k in 0..self.dims(x).len() {
-                        let at = self.dims(r).iter().position(|d| *d == self.dims(x)[k]);
-                        at.into_iter().for_each(|at| self.unite((x, k), (r, at)));
-                    }
-                }
-            }
+            (op, Some(r)) if op.is_elementwise() => op.operands().into_iter().for_each(|x| self.broadcast(x, r)),
             _ => {}
         }
     }
@@ -200,5 +214,21 @@ mod tests {
                 store(y, [i, ..], t / rowsum(t * t));
             }";
         assert_eq!(texts(norm), ["D t y false"]);
+    }
+
+    #[test]
+    fn rows_and_columns_of_one_length_are_two_ranges() {
+        let state = "
+            pub fn f<T: Element, const D: usize>(
+                k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, decay: &Tensor<f32, (B)>, o: &mut Tensor<f32, (B, D, D)>,
+            ) {
+                let b = program(B);
+                let mut state = zeros((D, D));
+                for j in tiles(N) {
+                    state = state * load(decay, [b]) + dot(load(k, [j, ..]).t(), load(v, [j, ..]));
+                }
+                store(o, [b, .., ..], state);
+            }";
+        assert_eq!(texts(state), ["D state k o true", "D state v o true"]);
     }
 }

@@ -3,6 +3,7 @@
 use super::bytes;
 use super::gathers;
 use super::softmax::softmax_attention;
+use super::states;
 
 /// A kernel of the suite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +19,11 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "split_dims", text: SPLIT_DIMS },
     SuiteKernel { name: "computed_operands", text: COMPUTED_OPERANDS },
     SuiteKernel { name: "computed_transposed", text: COMPUTED_TRANSPOSED },
+    SuiteKernel { name: "appended_key", text: APPENDED_KEY },
+    SuiteKernel { name: "weighted_rows", text: WEIGHTED_ROWS },
+    SuiteKernel { name: "decayed_state", text: states::DECAYED_STATE },
+    SuiteKernel { name: "continued_state", text: states::CONTINUED_STATE },
+    SuiteKernel { name: "gram", text: states::GRAM },
     SuiteKernel { name: "linear_attention", text: LINEAR_ATTENTION },
     SuiteKernel { name: "late_sink_attention", text: LATE_SINK },
     SuiteKernel { name: "matmul_activations", text: ACTIVATIONS },
@@ -331,6 +337,61 @@ pub fn computed_transposed<T: Element, const D: usize>(
         acc = acc + dot(s.to::<T>(), v_j);
     }
     store(o, [i, ..], acc);
+}
+";
+
+/// Attention to keys in memory and to one key more, whose score is a row sum: the tile of queries is
+/// an operand of a product, and used elementwise.
+const APPENDED_KEY: &str = "
+pub fn appended_key<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    own_k: &Tensor<T, (B, G, D)>,
+    own_v: &Tensor<T, (B, G, D)>,
+    scale: f32,
+    o: &mut Tensor<T, (B, H, M, D)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;
+        let m_new = max(m, rowmax(s));
+        let m_ref = visible_or_zero(m_new);
+        let alpha = exp(m - m_ref);
+        let p = exp(s - m_ref);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
+        m = m_new;
+    }
+    let own = rowsum(q_i * load(own_k, [b, g, ..])) * scale;
+    let m_all = max(m, own);
+    let (kept, p) = (exp(m - m_all), exp(own - m_all));
+    store(o, [b, h, i, ..], (acc * kept + p * load(own_v, [b, g, ..])) / (l * kept + p));
+}
+";
+
+/// Averages of rows with weights that are loaded: a tile that a loop streams is the left operand of
+/// a product, and is summed along its rows.
+const WEIGHTED_ROWS: &str = "
+pub fn weighted_rows<T: Element, const D: usize>(
+    w: &Tensor<T, (M, N)>,
+    x: &Tensor<T, (N, D)>,
+    y: &mut Tensor<f32, (M, D)>,
+) {
+    let i = program(tiles(M));
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let w_j = load(w, [i, j]);
+        l += rowsum(abs(w_j));
+        acc += dot(w_j, load(x, [j, ..]));
+    }
+    store(y, [i, ..], div_or_zero(acc, l));
 }
 ";
 

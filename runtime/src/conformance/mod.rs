@@ -10,7 +10,7 @@
 //! | [`case`] | what a case is, and its name |
 //! | [`table`] | all cases |
 //! | [`random`] | cases drawn at random |
-//! | [`kernels`] | kernels of the suite that are not built in; those of one byte in `bytes`, those of single elements in `gathers`, their frame in `softmax` |
+//! | [`kernels`] | kernels of the suite that are not built in; those of one byte in `bytes`, of single elements in `gathers`, of states in `states`, their frame in `softmax` |
 //! | [`data`] | inputs, and guarded memory |
 //! | [`mod@compare`] | the same code on two devices, bit by bit |
 //! | [`sample`] | cases with schedules drawn at random |
@@ -26,6 +26,7 @@ pub mod random;
 pub mod report;
 pub mod sample;
 mod softmax;
+mod states;
 pub mod table;
 
 pub use case::{Case, Layout, Values};

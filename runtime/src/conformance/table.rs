@@ -67,6 +67,8 @@ pub fn cases() -> Vec<Case> {
     all.extend(quantised());
     all.extend(widened());
     all.extend(gathers());
+    all.extend(used_twice());
+    all.extend(states());
     all
 }
 
@@ -547,6 +549,39 @@ fn gathers() -> Vec<Case> {
     cases
 }
 
+/// A loaded tile that is an operand of a product and used elementwise, before a loop and in one.
+fn used_twice() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for elem in FLOATS {
+        for (m, n, d) in [(33, 65, 64), (1, 203, 64), (70, 33, 40), (113, 203, 80), (5, 0, 64)] {
+            cases.push(attention("appended_key", elem, rows(m, n, d)));
+        }
+        cases.push(Case { layout: Layout::Padded(3), ..attention("appended_key", elem, rows(33, 65, 64)) });
+        for (m, n, d) in [(1, 1, 8), (64, 64, 64), (33, 65, 40), (113, 203, 80), (5, 0, 16)] {
+            cases.push(Case { consts: vec![("D", d)], ..sized("weighted_rows", elem, &[("M", m), ("N", n)]) });
+        }
+    }
+    cases
+}
+
+/// Results whose rows are no axis of the text: of one tile of rows, of several, and with a rest.
+fn states() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for elem in FLOATS {
+        for (n, d, e) in [(65, 64, 64), (131, 80, 40), (33, 128, 64), (203, 40, 72), (1, 64, 16), (0, 16, 32)] {
+            let with = |kernel, sizes: &[(&'static str, i64)], consts: &[(&'static str, i64)]| {
+                let small = n * d * e <= 2 * SMALL;
+                Case { consts: consts.to_vec(), small, ..sized(kernel, elem, sizes) }
+            };
+            let mut decayed = with("decayed_state", &[("B", 1), ("H", 2), ("N", n)], &[("D", d), ("E", e)]);
+            decayed.scalars.push(("scale", 0.05));
+            let continued = with("continued_state", &[("B", 2), ("N", n)], &[("D", d), ("E", e)]);
+            cases.extend([decayed, continued, with("gram", &[("B", 2), ("N", n)], &[("D", d)])]);
+        }
+    }
+    cases
+}
+
 /// A case of these sizes alone.
 fn sized(kernel: &'static str, elem: Elem, sizes: &[(&'static str, i64)]) -> Case {
     Case {
@@ -688,6 +723,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 47);
+        assert_eq!(kernels.len(), 59);
     }
 }

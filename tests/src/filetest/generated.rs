@@ -1,11 +1,12 @@
 //! The commands of file tests that generate code: normal form, plan, CUDA C, and reasons against a schedule.
 
-use flashtile_codegen::{Arch, Error, Facts, Generated, Instance, Launch, Schedule, generate};
+use flashtile_codegen::{Arch, Error, Facts, Generated, Instance, Launch, Schedule, generate, with_row_axes};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 use flashtile_dsl::syntax::{Diagnostic, Diagnostics, Style, render};
 
 /// What is generated: a kernel with its generics bound, under a schedule, for an architecture.
 pub(super) struct Request {
+    /// With the kernel as written.
     instance: Instance,
     schedule: Schedule,
     arch: &'static Arch,
@@ -67,7 +68,12 @@ impl Request {
 
     /// The generated code.
     pub(super) fn generate(&self) -> Result<Generated, String> {
-        generate(&self.instance, &self.schedule, self.arch).map_err(|e| e.to_string())
+        self.generated().map_err(|e| e.to_string())
+    }
+
+    fn generated(&self) -> Result<Generated, Error> {
+        let instance = Instance { kernel: with_row_axes(&self.instance.kernel), ..self.instance.clone() };
+        generate(&instance, &self.schedule, self.arch)
     }
 
     /// The texts of all launches, one after the other.
@@ -99,7 +105,7 @@ impl Request {
 
     /// Why there is none, a reason a line.
     pub(super) fn refusal(&self) -> Result<String, String> {
-        match generate(&self.instance, &self.schedule, self.arch) {
+        match self.generated() {
             Ok(_) => Err("the schedule is legal".into()),
             Err(Error::Illegal { reasons, .. }) => Ok(reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
             Err(other) => Ok(other.to_string()),
