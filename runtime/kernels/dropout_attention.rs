@@ -5,19 +5,16 @@ flash_kernel! {
         (mul_hi(c, by_c) ^ b ^ key, c * by_c, mul_hi(a, by_a) ^ d ^ key_2, a * by_a)
     }
 
-    /// The first word of Philox-4x32-10 of the counter `(a, b, c, d)` and the key `(seed, 0)`.
-    fn philox(a: Tile, b: Tile, c: Tile, d: Tile, seed: i32) -> Tile {
+    /// Two words of Philox-4x32-7 of the counter `(a, b, c, d)` and the key `(seed, 0)`.
+    fn philox(a: Tile, b: Tile, c: Tile, d: Tile, seed: i32) -> (Tile, Tile) {
         let (a, b, c, d) = philox_round(a, b, c, d, seed, 0);
         let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x61C88647, -0x4498517B);
         let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x3C6EF372, 0x76CF5D0A);
         let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x255992D5, 0x32370B8F);
         let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x78DDE6E4, -0x126145EC);
         let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x1715609D, -0x56F99767);
-        let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x4AB325AA, 0x646E171E);
-        let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x5384540F, 0x1FD5C5A3);
-        let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x0E443238, -0x24C28BD8);
-        let (a, _b, _c, _d) = philox_round(a, b, c, d, seed - 0x700CB87F, -0x695ADD53);
-        a
+        let (a, b, _c, _d) = philox_round(a, b, c, d, seed - 0x4AB325AA, 0x646E171E);
+        (a, b)
     }
 
     /// Causal attention, of whose weights a share of `dropped` is left out, by random numbers of `seed` and `offset`.
@@ -46,7 +43,8 @@ flash_kernel! {
             let alpha = exp(m - m_ref);
             let p = exp(s - m_ref);
             l = l * alpha + rowsum(p);
-            let bits = philox(pos(j), pos(i), b * H + h, offset, seed);
+            let (even, odd) = philox(pos(j) / 2, pos(i), b * H + h, offset, seed);
+            let bits = select(pos(j) % 2 == 0, even, odd);
             let random = (bits >> 8 & 0xFFFFFF).to::<f32>() / 16777216.0; // from 0 to 1
             let p = p * select(random < dropped, 0.0, 1.0 / (1.0 - dropped));
             acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));

@@ -41,13 +41,12 @@ impl Bound {
     /// are sums of, 0 where they are no sums.
     pub fn new(elem: Elem, exact: &[f64], plain: &[f64], matrices: Elem, terms: f64) -> Self {
         let baseline = Errors::of(exact, plain.iter().copied());
-        // What rounding errs by at most, and in the mean: half of that.
-        let rounding = Errors::of(&vec![0.0; exact.len()], exact.iter().map(|&x| half_unit(elem, x)));
+        let rounding = Errors::of_rounding(elem, exact);
         let largest = exact.iter().filter(|x| x.is_finite()).fold(terms, |m, x| m.max(x.abs()));
         Self {
             baseline_max: baseline.max.max(rounding.max),
             max_ratio: if matrices == Elem::F32 { Self::MAX_RATIO_F32 } else { Self::MAX_RATIO },
-            baseline_mean: baseline.mean.max(rounding.mean / 2.0),
+            baseline_mean: baseline.mean.max(rounding.mean),
             floor: Self::FLOOR * largest,
             elements: exact.len(),
         }
@@ -67,13 +66,8 @@ impl Bound {
     }
 }
 
-/// Half a unit in the last place of a number in this element type.
-fn half_unit(elem: Elem, x: f64) -> f64 {
-    let (least_exponent, digits) = match elem {
-        Elem::F16 => (-14, 11),
-        Elem::Bf16 => (-126, 8),
-        _ => (-126, 24),
-    };
+/// Half a unit in the last place of a number in a 16-bit type, of so many digits.
+fn half_unit(x: f64, least_exponent: i32, digits: i32) -> f64 {
     if x == 0.0 || !x.is_finite() {
         return 0.0;
     }
@@ -88,6 +82,19 @@ struct Errors {
 }
 
 impl Errors {
+    /// What rounding to an element type errs by: to 16 bits, numbers of this size at most, and in
+    /// the mean half of that; else these numbers.
+    fn of_rounding(elem: Elem, exact: &[f64]) -> Self {
+        let (least_exponent, digits) = match elem {
+            Elem::F16 => (-14, 11),
+            Elem::Bf16 => (-126, 8),
+            _ => return Self::of(exact, exact.iter().map(|&x| rounded(elem, x))),
+        };
+        let nothing = vec![0.0; exact.len()];
+        let largest = Self::of(&nothing, exact.iter().map(|&x| half_unit(x, least_exponent, digits)));
+        Self { mean: largest.mean / 2.0, ..largest }
+    }
+
     fn of(exact: &[f64], other: impl Iterator<Item = f64>) -> Self {
         let (mut max, mut sum, mut count) = (0.0f64, 0.0, 0u64);
         for (&exact, other) in exact.iter().zip(other) {
@@ -137,8 +144,8 @@ pub struct Worst {
 ///   most 1.2 times, the error of the baseline.
 /// * The baseline is the plain 16-bit computation of the same text on the same inputs (`Plain16`),
 ///   run over the whole extent of every loop. Its error is never taken to be less than what
-///   rounding numbers of the size of the exact values to the element type of the output may err by:
-///   half a unit in the last place, and half of that in the mean.
+///   rounding numbers of the size of the exact values to a 16-bit output may err by: half a unit in
+///   the last place, and half of that in the mean.
 /// * An f32 output of a 16-bit kernel (an LSE) has its own baseline by the same rule.
 /// * To that is added [`Bound::FLOOR`] times the largest exact magnitude, 16 roundings of an f32,
 ///   and for the mean two roundings: the baseline may be exact (one key, a row maximum) where f32
@@ -370,6 +377,32 @@ mod tests {
         assert_eq!(judged(2e-7, 16), Some(Failure::MeanError));
         assert_eq!(judge(Elem::F32, &[1.0, 1.0], &[1.0, 1.0], &[1.0 + 4e-7; 2]).failure, None);
         assert_eq!(judge(Elem::F32, &[1.0, 1.0], &[1.0, 1.0], &[1.0 + 6e-7; 2]).failure, Some(Failure::MeanError));
+    }
+
+    /// Attention that copies a value: the plain computation is exact, and one with another reference
+    /// of its exponentials is off by a rounding.
+    #[test]
+    fn an_exact_baseline_allows_a_rounding_to_16_bits() {
+        let exact = [1.0; 16];
+        let judged = |elem, error: f64, count: usize| {
+            let mut found = exact;
+            found[..count].fill(1.0 + error);
+            judge(elem, &exact, &exact, &found).failure
+        };
+        let unit = 2f64.powi(-7);
+        assert_eq!(judged(Elem::Bf16, unit, 1), None);
+        assert_eq!(judged(Elem::Bf16, 2.0 * unit, 1), Some(Failure::MaxError));
+        assert_eq!(judged(Elem::Bf16, unit, 12), Some(Failure::MeanError));
+        assert_eq!(judged(Elem::F16, unit, 1), Some(Failure::MaxError));
+        assert_eq!(judged(Elem::F16, unit / 8.0, 1), None);
+    }
+
+    /// A stored sum is as exact as its terms.
+    #[test]
+    fn the_terms_of_a_sum_count() {
+        let bound = |terms| Bound::new(Elem::F32, &[0.0; 4], &[0.0; 4], Elem::F32, terms).max();
+        assert_eq!(bound(0.0), 0.0);
+        assert_eq!(bound(10.0), 10.0 * Bound::FLOOR);
     }
 
     #[test]
