@@ -311,6 +311,16 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
         let (q, c) = (k.param_named("q").expect("a parameter"), result(k, "pos", 0));
         replace(k, "select", 1, Op::Gather { tensor: q, at: vec![c] });
     }),
+    (Rule::Address, "elements at indices alone", |k| {
+        let (page, b) = (k.param_named("page").expect("a parameter"), k.ops[find(k, "program", 0)].results[0]);
+        let (id, body) = (find(k, "full", 0), k.body);
+        let value = ValueData { ty: Type::Tile(TileType::scalar(Elem::I32)), def: ValueDef::Result(id, 0), name: None };
+        let value = k.values.push(value);
+        let op = k.ops.push(OpData { op: Op::Gather { tensor: page, at: vec![b] }, results: vec![value], span: Span::default() });
+        k.values[value].def = ValueDef::Result(op, 0);
+        let at = k.blocks[body].ops.len() - 1;
+        k.blocks[body].ops.insert(at, op);
+    }),
     (Rule::Direction, "elements of an output", |k| {
         let (o, c) = (k.param_named("s_out").expect("a parameter"), result(k, "pos", 0));
         replace(k, "select", 1, Op::Gather { tensor: o, at: vec![c; 3] });

@@ -18,7 +18,7 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
             Op::Store { tensor, at, value } => (*tensor, at, Some(*value)),
             Op::Gather { tensor, at } => {
                 if !bad.contains(&id) {
-                    check_gather(errors, id, *tensor, at.len());
+                    check_gather(errors, id, *tensor, at);
                 }
                 continue;
             }
@@ -79,13 +79,17 @@ fn check_blocks(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[At]) {
 }
 
 /// Checks what elements are gathered from.
-fn check_gather(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, entries: usize) {
-    let ParamKind::Tensor(decl) = &errors.kernel.params[tensor].kind else { return };
+fn check_gather(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[ValueId]) {
+    let kernel = errors.kernel;
+    let ParamKind::Tensor(decl) = &kernel.params[tensor].kind else { return };
     if decl.direction != Direction::In {
-        errors.at(Rule::Direction, id, format!("`{}` is gathered from, and is no input", errors.kernel.params[tensor].name));
+        errors.at(Rule::Direction, id, format!("`{}` is gathered from, and is no input", kernel.params[tensor].name));
     }
-    if entries != decl.shape.len() {
-        errors.at(Rule::Address, id, format!("{entries} entries address {} dimensions", decl.shape.len()));
+    if at.len() != decl.shape.len() {
+        errors.at(Rule::Address, id, format!("{} entries address {} dimensions", at.len(), decl.shape.len()));
+    }
+    if at.iter().all(|v| *kernel.ty(*v) == Type::Index) {
+        errors.at(Rule::Address, id, "elements are gathered at indices alone, which a load is for".to_owned());
     }
 }
 
