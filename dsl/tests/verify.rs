@@ -2,7 +2,7 @@
 
 use flashtile_dsl::ir::{
     At, Axis, AxisKind, BinaryOp, BlockData, BlockId, CompareOp, Dim, Elem, Fill, IndexOp, Kernel, Op, OpData, OpId, Part,
-    ProgramDim, Rule, SizeExpr, SourceText, Span, TileType, Type, UnaryOp, ValueData, ValueDef, ValueId, verify,
+    ProgramDim, Rule, SizeExpr, SourceText, Span, TileType, Type, UnaryOp, ValueData, ValueDef, ValueId, result_types, verify,
 };
 use flashtile_dsl::syntax::parse;
 
@@ -50,6 +50,25 @@ fn result(kernel: &Kernel, mnemonic: &str, n: usize) -> ValueId {
 fn replace(kernel: &mut Kernel, mnemonic: &str, n: usize, op: Op) {
     let id = find(kernel, mnemonic, n);
     kernel.ops[id].op = op;
+}
+
+/// Adds an op with one result before the last op of the kernel.
+fn add(kernel: &mut Kernel, op: Op) -> ValueId {
+    let (ty, body) = (result_types(kernel, &op).remove(0), kernel.body);
+    let id = kernel.ops.push(OpData { op, results: vec![], span: Span::default() });
+    let value = kernel.values.push(ValueData { ty, def: ValueDef::Result(id, 0), name: None });
+    kernel.ops[id].results.push(value);
+    let last = kernel.blocks[body].ops.len() - 1;
+    kernel.blocks[body].ops.insert(last, id);
+    value
+}
+
+/// Gathers elements of a tensor at what `at` makes of a program id and of the positions of rows.
+fn gather(kernel: &mut Kernel, tensor: &str, at: impl Fn(ValueId, ValueId) -> Vec<ValueId>) {
+    let program = kernel.ops[find(kernel, "program", 0)].results.clone();
+    let rows = add(kernel, Op::Pos(program[1]));
+    let tensor = kernel.param_named(tensor).expect("a parameter");
+    add(kernel, Op::Gather { tensor, at: at(program[0], rows) });
 }
 
 fn loop_parts(kernel: &Kernel) -> (OpId, BlockId) {
@@ -209,9 +228,9 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
         let (i, s) = (result(k, "pos", 0), result(k, "const", 0));
         replace(k, "cmp.eq", 0, Op::Compare(CompareOp::Eq, i, s));
     }),
-    (Rule::Operand, "cast of a float to an integer", |k| {
+    (Rule::Operand, "cast of a float to a byte", |k| {
         let x = result(k, "load_tile", 1);
-        replace(k, "cast", 0, Op::Cast(Elem::I32, x));
+        replace(k, "cast", 0, Op::Cast(Elem::U8, x));
     }),
     (Rule::Operand, "a tile of bytes", |k| {
         let value = result(k, "load_tile", 1);
@@ -304,27 +323,12 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
         }
     }),
     (Rule::Operand, "positions that are floats", |k| {
-        let (page, l) = (k.param_named("page").expect("a parameter"), result(k, "full", 1));
-        replace(k, "select", 0, Op::Gather { tensor: page, at: vec![l] });
+        let l = result(k, "full", 1);
+        gather(k, "page", |_, _| vec![l]);
     }),
-    (Rule::Address, "positions for one dimension of three", |k| {
-        let (q, c) = (k.param_named("q").expect("a parameter"), result(k, "pos", 0));
-        replace(k, "select", 1, Op::Gather { tensor: q, at: vec![c] });
-    }),
-    (Rule::Address, "elements at indices alone", |k| {
-        let (page, b) = (k.param_named("page").expect("a parameter"), k.ops[find(k, "program", 0)].results[0]);
-        let (id, body) = (find(k, "full", 0), k.body);
-        let value = ValueData { ty: Type::Tile(TileType::scalar(Elem::I32)), def: ValueDef::Result(id, 0), name: None };
-        let value = k.values.push(value);
-        let op = k.ops.push(OpData { op: Op::Gather { tensor: page, at: vec![b] }, results: vec![value], span: Span::default() });
-        k.values[value].def = ValueDef::Result(op, 0);
-        let at = k.blocks[body].ops.len() - 1;
-        k.blocks[body].ops.insert(at, op);
-    }),
-    (Rule::Direction, "elements of an output", |k| {
-        let (o, c) = (k.param_named("s_out").expect("a parameter"), result(k, "pos", 0));
-        replace(k, "select", 1, Op::Gather { tensor: o, at: vec![c; 3] });
-    }),
+    (Rule::Address, "positions for one dimension of three", |k| gather(k, "q", |_, rows| vec![rows])),
+    (Rule::Address, "elements at indices alone", |k| gather(k, "page", |b, _| vec![b])),
+    (Rule::Direction, "elements of an output", |k| gather(k, "s_out", |b, rows| vec![b, rows, rows])),
     (Rule::Direction, "load of an output", |k| {
         let param = k.param_named("q").expect("a parameter");
         if let flashtile_dsl::ir::ParamKind::Tensor(tensor) = &mut k.params[param].kind {
