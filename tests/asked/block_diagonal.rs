@@ -5,13 +5,11 @@ flash_kernel! {
         k: &Tensor<T, (B, G, N, D)>,
         v: &Tensor<T, (B, G, N, D)>,
         scale: f32,
-        
         o: &mut Tensor<T, (B, H, M, D)>,
     ) {
         let (b, h, i) = program(B, H, tiles(M));
         let g = h * G / H;
         let q_i = load(q, [b, h, i, ..]);
-        
         let mut m = full(i, -INF);
         let mut l = zeros(i);
         let mut acc = zeros((i, D));
@@ -23,7 +21,6 @@ flash_kernel! {
             let alpha = exp(m - m_ref);
             let p = exp(s - m_ref);
             l = l * alpha + rowsum(p);
-            
             acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
             m = m_new;
         }

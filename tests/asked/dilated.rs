@@ -11,7 +11,6 @@ flash_kernel! {
         let (b, h, i) = program(B, H, tiles(M));
         let g = h * G / H;
         let q_i = load(q, [b, h, i, ..]);
-        
         let mut m = full(i, -INF);
         let mut l = zeros(i);
         let mut acc = zeros((i, D));
@@ -23,7 +22,6 @@ flash_kernel! {
             let alpha = exp(m - m_ref);
             let p = exp(s - m_ref);
             l = l * alpha + rowsum(p);
-            
             acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
             m = m_new;
         }

@@ -1,6 +1,11 @@
 flash_kernel! {
     /// Linear attention that carries its state through the loop.
-    pub fn chunked<T: Element, const D: usize>(q: &Tensor<T, (B, H, N, D)>, k: &Tensor<T, (B, H, N, D)>, v: &Tensor<T, (B, H, N, D)>, o: &mut Tensor<T, (B, H, N, D)>) {
+    pub fn chunked<T: Element, const D: usize>(
+        q: &Tensor<T, (B, H, N, D)>,
+        k: &Tensor<T, (B, H, N, D)>,
+        v: &Tensor<T, (B, H, N, D)>,
+        o: &mut Tensor<T, (B, H, N, D)>,
+    ) {
         let (b, h) = program(B, H);
         let mut state = zeros((D, D));
         for j in tiles(N) {

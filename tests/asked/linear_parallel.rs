@@ -1,6 +1,11 @@
 flash_kernel! {
     /// Causal linear attention in its parallel form.
-    pub fn linpar<T: Element, const D: usize>(q: &Tensor<T, (B, H, N, D)>, k: &Tensor<T, (B, H, N, D)>, v: &Tensor<T, (B, H, N, D)>, o: &mut Tensor<T, (B, H, N, D)>) {
+    pub fn linpar<T: Element, const D: usize>(
+        q: &Tensor<T, (B, H, N, D)>,
+        k: &Tensor<T, (B, H, N, D)>,
+        v: &Tensor<T, (B, H, N, D)>,
+        o: &mut Tensor<T, (B, H, N, D)>,
+    ) {
         let (b, h, i) = program(B, H, tiles(N));
         let q_i = load(q, [b, h, i, ..]);
         let mut acc = zeros((i, D));

@@ -1,6 +1,11 @@
 flash_kernel! {
     /// The state of linear attention, with a decay.
-    pub fn decaystate<T: Element, const D: usize>(k: &Tensor<T, (B, H, N, D)>, v: &Tensor<T, (B, H, N, D)>, gamma: f32, st: &mut Tensor<f32, (B, H, D, D)>) {
+    pub fn decaystate<T: Element, const D: usize>(
+        k: &Tensor<T, (B, H, N, D)>,
+        v: &Tensor<T, (B, H, N, D)>,
+        gamma: f32,
+        st: &mut Tensor<f32, (B, H, D, D)>,
+    ) {
         let (b, h) = program(B, H);
         let mut state = zeros((D, D));
         for j in tiles(N) {

@@ -1,6 +1,10 @@
 flash_kernel! {
     /// Queries, keys and values in one tensor.
-    pub fn packed<T: Element, const D: usize>(qkv: &Tensor<T, (B, N, 3, H, D)>, scale: f32, o: &mut Tensor<T, (B, N, H, D)>) {
+    pub fn packed<T: Element, const D: usize>(
+        qkv: &Tensor<T, (B, N, 3, H, D)>,
+        scale: f32,
+        o: &mut Tensor<T, (B, N, H, D)>,
+    ) {
         let (b, h, i) = program(B, H, tiles(N));
         let q_i = load(qkv, [b, i, 0, h, ..]);
         let mut m = full(i, -INF);

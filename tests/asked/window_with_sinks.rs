@@ -23,7 +23,6 @@ flash_kernel! {
             let alpha = exp(m - m_ref);
             let p = exp(s - m_ref);
             l = l * alpha + rowsum(p);
-            
             acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));
             m = m_new;
         }
