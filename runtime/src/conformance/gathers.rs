@@ -12,17 +12,12 @@ pub fn gathered<T: Element>(
     small: &Tensor<u8, (C)>,
     kept: &Tensor<bool, (C, 2)>,
     y: &mut Tensor<f32, (B, M, N)>,
-    one: &mut Tensor<f32, (B, M)>,
 ) {
-    let (b, i) = program(B, tiles(M));
-    let row = load(row_ids, [i]);
-    store(one, [b, i], load(x, [b, i, row]));
-    for j in tiles(N) {
-        let column = load(column_ids, [j]);
-        let byte = load(small, [column - pos(i)]);
-        let keep = load(kept, [column, pos(i) % 2]);
-        store(y, [b, i, j], select(keep, load(x, [b, row, column]), byte * 1.5));
-    }
+    let (b, i, j) = program(B, tiles(M), tiles(N));
+    let (row, column) = (load(row_ids, [i]), load(column_ids, [j]));
+    let byte = load(small, [column - pos(i)]);
+    let keep = load(kept, [column, pos(i) % 2]);
+    store(y, [b, i, j], select(keep, load(x, [b, row, column]) + load(x, [b, i, row]), byte * 1.5));
 }
 ";
 
