@@ -48,7 +48,7 @@ fn instance(kernel: Kernel) -> Instance {
 fn kernels_that_users_asked_for_have_code() {
     let mut lost = BTreeSet::new();
     for (name, text) in texts() {
-        let source = SourceText { name: format!("{name}.rs").into(), text: text.into(), first_line: 1 };
+        let source = SourceText { name: format!("{name}.rs"), text: text.into(), first_line: 1 };
         let parsed = parse_with_warnings(&source).unwrap_or_else(|e| panic!("{name}: {e}"));
         for kernel in parsed.kernels {
             let instance = instance(kernel);
