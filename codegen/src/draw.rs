@@ -14,7 +14,7 @@ use crate::schedule::{BLayout, KNOBS, Knob, Precompute, RunningMax, Schedule, Sc
 use crate::space;
 
 /// What says which values others may have: drawn first, in this order.
-const FIRST: &[&str] = &["tensor_op", "copy", "warps", "persistent", "split_k", "precompute"];
+const FIRST: &[&str] = &["tensor_op", "copy", "warps", "column_groups", "persistent", "split_k", "precompute"];
 
 /// The texts of all values of a knob that [`draw`] may give it.
 pub fn drawn_values(knob: &Knob) -> Vec<String> {
@@ -104,11 +104,14 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             CopyOp::Sync => !wgmma,
         }),
         "warps" => kept(knob, |s| !wgmma || s.main.warps.is_multiple_of(WARPGROUP)),
+        "column_groups" => kept(knob, |s| main.warps.is_multiple_of(WARPGROUP * s.main.column_groups)),
         // As many rows as a warp multiplies at once, or twice that.
-        "block_m" if wgmma => vec![(16 * main.warps).to_string()],
+        "block_m" if wgmma => vec![(16 * main.warps / main.column_groups).to_string()],
         "block_m" => kept(knob, |s| [16, 32].map(|rows| rows * main.warps).contains(&s.main.block_m)),
         "stages" => kept(knob, |s| main.copy != CopyOp::Sync || s.main.stages <= 2),
         "ping_pong" if main.warps == WARPGROUP => default(),
+        "ping_pong" | "overlap" if main.column_groups > 1 => default(),
+        "running_max" if main.column_groups > 1 => kept(knob, |s| s.main.running_max != RunningMax::Optimistic),
         "precompute" => kept(knob, |s| {
             let precompute = s.launches.precompute;
             space::can_precompute(instance, precompute) && (!wgmma || space::can_use_wgmma(instance, precompute, arch))

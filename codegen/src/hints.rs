@@ -15,7 +15,7 @@ use crate::planning::planned;
 use crate::reason::Reason;
 use crate::rewrite::with_row_axes;
 use crate::schedule::{BlockKnobs, Precompute, Schedule};
-use crate::space::{smallest, with_precomputed};
+use crate::space::{smallest_each, with_precomputed};
 
 /// What a kernel loses on an architecture, each cause once, in the order of the text. The kernel is
 /// as written: hints name what stands in its text.
@@ -40,12 +40,17 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     let of_f32 = types.contains(&Elem::F32);
     let ways = [Precompute::Off, Precompute::B, Precompute::Ab];
     let instances: Vec<Instance> = ways.into_iter().filter_map(|way| with_precomputed(instance, way)).collect();
-    let refused = |schedule: &Schedule| -> Vec<Refusal> {
-        instances.iter().map(|main| refusal(main, schedule, arch)).take_while(Option::is_some).flatten().collect()
+    // What speaks against each, where each of the schedules is refused.
+    let refused = |schedules: &[BlockKnobs]| -> Vec<Refusal> {
+        let of = |main: &Instance| -> Option<Refusal> {
+            let refusals = schedules.iter().map(|schedule| refusal(main, &schedule.clone().into(), arch));
+            refusals.collect::<Option<Vec<Refusal>>>()?.into_iter().next()
+        };
+        instances.iter().map(of).take_while(Option::is_some).flatten().collect()
     };
     // The schedule with the defaults asks for little: what it cannot do, none can.
     let tensor_op = if of_f32 { TensorOp::Ffma } else { BlockKnobs::default().tensor_op };
-    let plain = refused(&BlockKnobs { tensor_op, ..BlockKnobs::default() }.into());
+    let plain = refused(&[BlockKnobs { tensor_op, ..BlockKnobs::default() }]);
     if plain.len() == instances.len()
         && let Some(Refusal { because, instead, span, of_text: true }) = plain.into_iter().next()
     {
@@ -54,7 +59,7 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     if types.is_empty() || of_f32 || !arch.tensor_ops.contains(&TensorOp::Wgmma) {
         return None;
     }
-    let fast = refused(&smallest().into());
+    let fast = refused(&smallest_each());
     let all = fast.len() == instances.len();
     let Refusal { because, instead, span, .. } = fast.into_iter().next().filter(|_| all)?;
     Some(Hint::new(Lost::Wgmma, span, because, instead))

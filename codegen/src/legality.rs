@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::index::Trend;
-use flashtile_dsl::ir::{Dim, Elem, Kernel, Op, SizeExpr, Type};
+use flashtile_dsl::ir::{Dim, Direction, Elem, Kernel, Op, SizeExpr, Type};
 
 use crate::arch::{Arch, CopyOp, TensorOp, WARPGROUP};
 use crate::artifact::Resources;
@@ -12,7 +12,7 @@ use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{Plan, Shape, Storage};
 use crate::reason::{Reason, Resource};
-use crate::schedule::{BlockKnobs, Knob, PingPong};
+use crate::schedule::{BlockKnobs, Knob, PingPong, RunningMax};
 
 /// Why a multiprocessor cannot hold `min_blocks` blocks at once. The promise goes to the compiler,
 /// which divides the registers by it; persistent blocks are launched in that number. So more blocks
@@ -74,9 +74,11 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     for (name, size) in [("block_m", s.block_m), ("block_n", s.block_n), ("block_k", s.block_k)] {
         refuse(size == 0 || size % 16 != 0 || size > 512, value(name, size, "a multiple of 16 up to 512"));
     }
-    let rows = 16 * s.warps.max(1);
-    let each = format!("block_m={} is not a multiple of 16 rows for each of {} warps", s.block_m, s.warps);
-    refuse(!s.block_m.is_multiple_of(rows), Reason::knobs("block_m", "warps", each));
+    let known = matches!(s.column_groups, 1 | 2 | 4);
+    refuse(!known, value("column_groups", s.column_groups, "1, 2 or 4"));
+    let row_warps = (s.warps / if known { s.column_groups } else { 1 }).max(1);
+    let each = format!("block_m={} is not a multiple of 16 rows for each of {row_warps} warps", s.block_m);
+    refuse(!s.block_m.is_multiple_of(16 * row_warps), Reason::knobs("block_m", "warps", each));
     refuse(s.section == 0, value("section", 0, "positive"));
     refuse(!arch.tensor_ops.contains(&s.tensor_op), lacks(knob_text(s, "tensor_op"), Some("tensor_op")));
     refuse(!arch.copy_ops.contains(&s.copy), lacks(knob_text(s, "copy"), Some("copy")));
@@ -91,6 +93,12 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     for (knob, requires) in Knob::of_blocks().filter_map(|(knob, _)| Some((knob, knob.lacks(s)?))) {
         refuse(true, Reason::knobs(knob.name, requires.knob, format!("{} takes {requires}", knob_text(s, knob.name))));
     }
+    if s.column_programs > 1
+        && let Some(why) = why_no_column_programs(normal)
+    {
+        refuse(true, Reason::text("column_programs", "column_programs needs columns that are computed apart", Some(why)));
+    }
+    refuse(s.column_programs == 0, value("column_programs", 0, "positive"));
     for reason in specialized_reasons(instance, normal, s) {
         refuse(true, reason);
     }
@@ -122,6 +130,21 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     reasons
 }
 
+/// Why programs cannot share the columns of a kernel's tiles; `None` if they can.
+pub(crate) fn why_no_column_programs(kernel: &Kernel) -> Option<String> {
+    kernel.walk().into_iter().find_map(|(_, op)| {
+        let why = match kernel.ops[op].op {
+            Op::Dot { .. } => "the kernel has a product, whose operands are needed whole",
+            Op::Reduce(..) => "the kernel reduces columns",
+            Op::OfPart { .. } => "programs of the kernel meet",
+            Op::Load { tensor, .. } if kernel.tensor(tensor).direction == Direction::InOut => "the kernel reads what it writes",
+            Op::Store { value, .. } if kernel.tile(value).rank() == 0 => "the kernel stores a scalar",
+            _ => return None,
+        };
+        Some(why.to_owned())
+    })
+}
+
 /// Reasons about the knobs of specialised roles.
 fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> Vec<Reason> {
     let mut reasons = Vec::new();
@@ -138,9 +161,22 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> 
     let no_product = || Reason::text("tensor_op", "tensor_op=wgmma needs a matrix product", None);
     refuse(operand_types(instance, normal).is_empty(), no_product());
     let groups = s.warps / WARPGROUP;
-    let (block_m, warps) = (s.block_m, s.warps);
+    let (block_m, warps, columns) = (s.block_m, s.warps, s.column_groups);
     let rows = format!("wgmma takes 64 rows for each group of 4 warps: block_m={block_m} and warps={warps} do not fit");
-    refuse(!warps.is_multiple_of(WARPGROUP) || block_m != 16 * warps, Reason::knobs("block_m", "warps", rows));
+    let rows = if columns == 1 { rows } else { format!("{rows} column_groups={columns}") };
+    let fit = warps.is_multiple_of(WARPGROUP * columns.max(1)) && block_m * columns == 16 * warps;
+    refuse(!fit, Reason::knobs("block_m", "warps", rows));
+    for (knob, off, needs) in [
+        ("overlap", !s.overlap, "column groups meet at barriers within a step: column_groups takes overlap=off"),
+        ("ping_pong", s.ping_pong == PingPong::Off, "column groups meet at barriers: column_groups takes ping_pong=off"),
+        (
+            "running_max",
+            s.running_max != RunningMax::Optimistic,
+            "the warps of column groups that have a row move its reference alike: column_groups takes running_max=exact or max_first",
+        ),
+    ] {
+        refuse(columns > 1 && !off, Reason::knobs("column_groups", knob, needs));
+    }
     let alignment = instance.facts.alignment;
     let aligned = format!("TMA needs addresses and strides that are multiples of 16 bytes, they are of {alignment}");
     refuse(alignment < 16, Reason::Operand { knob: "copy", why: aligned });
@@ -168,7 +204,8 @@ pub(crate) fn wgmma_reasons(plan: &Plan, launched: u32) -> Vec<Reason> {
         let Storage::Fragment(Shape::Accumulator) = v.storage else { continue };
         let columns = 8 * v.n_tiles;
         if v.n_tiles > 32 {
-            reasons.push(Reason::Product { why: format!("wgmma computes up to 256 columns, {} has {columns}", v.name) });
+            let why = format!("wgmma computes up to 256 columns, {} has {columns}: column_groups divides them", v.name);
+            reasons.push(Reason::Product { why });
         }
         let needed = v.registers() + WGMMA_REGISTERS;
         if needed > launched {

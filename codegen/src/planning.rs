@@ -266,6 +266,8 @@ fn estimate_registers(plan: &Plan) -> u32 {
 fn grid(instance: &Instance, schedule: &BlockKnobs) -> Vec<GridDim> {
     let kernel = &instance.kernel;
     let term = |size| SizeTerm::of(kernel, &instance.binding, size);
+    let shared = i64::from(schedule.column_programs);
+    let sharing = (shared > 1).then(|| GridDim::Each(SizeTerm { terms: Vec::new(), constant: shared, divisor: 1 }));
     kernel
         .grid()
         .iter()
@@ -276,6 +278,7 @@ fn grid(instance: &Instance, schedule: &BlockKnobs) -> Vec<GridDim> {
                 GridDim::Tiles(term(&kernel.axes[*axis].extent), blocks::block(kernel, schedule, *axis))
             }
         })
+        .chain(sharing)
         .collect()
 }
 

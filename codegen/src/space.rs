@@ -101,12 +101,36 @@ pub(crate) fn can_use_wgmma(instance: &Instance, precompute: Precompute, arch: &
     with_precomputed(instance, precompute).is_some_and(|main| why_not_wgmma(&main, arch).is_none())
 }
 
+/// Numbers of column groups that are tried.
+const COLUMN_GROUPS: [u32; 2] = [1, 2];
+
 fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
     if !arch.tensor_ops.contains(&TensorOp::Wgmma) {
         return Some(format!("{arch} has no wgmma"));
     }
     let legality = check(instance, &smallest().into(), arch);
-    (!legality.is_legal()).then(|| Summary::of(&legality.reasons).to_string())
+    let refused = !legality.is_legal() && column_groups(instance, arch) == 1;
+    refused.then(|| Summary::of(&legality.reasons).to_string())
+}
+
+/// [`smallest`] with each number of column groups that is tried.
+pub(crate) fn smallest_each() -> [BlockKnobs; 2] {
+    COLUMN_GROUPS.map(smallest_of)
+}
+
+/// Groups of warps that share columns, in the schedules of a kernel that `wgmma` can compute: as
+/// few as hold its accumulators.
+fn column_groups(instance: &Instance, arch: &'static Arch) -> u32 {
+    let fits = |columns: &u32| check(instance, &smallest_of(*columns).into(), arch).is_legal();
+    COLUMN_GROUPS.into_iter().find(fits).unwrap_or(1)
+}
+
+/// [`smallest`] with so many column groups.
+fn smallest_of(columns: u32) -> BlockKnobs {
+    match columns {
+        1 => smallest(),
+        _ => BlockKnobs { warps: 4 * columns, block_n: 16 * columns, column_groups: columns, min_blocks: 1, ..smallest() },
+    }
 }
 
 /// Numbers of parts that are tried.
@@ -224,10 +248,19 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs>
         None => &[RunningMax::MaxFirst, RunningMax::Optimistic][..],
         Some(_) => &[RunningMax::Exact][..],
     };
+    let columns = column_groups(instance, arch);
+    let maxima = if columns > 1 { &maxima[..1] } else { maxima };
     let overlap = check(instance, &BlockKnobs { overlap: true, stages: 2, ..smallest() }.into(), arch).is_legal();
     // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
-    let shapes: [(u32, u32, &[u32]); 4] = [(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])];
-    let n: &[u32] = if traits.block_n { &[48, 64, 80, 96, 128, 160, 192, 256] } else { &[64] };
+    let shapes: &[(u32, u32, &[u32])] = match columns {
+        1 => &[(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])],
+        _ => &[(8, 1, &[40, 24])],
+    };
+    let n: &[u32] = match (traits.block_n, columns) {
+        (true, 1) => &[48, 64, 80, 96, 128, 160, 192, 256],
+        (true, _) => &[32, 64, 96, 128, 160, 192, 256],
+        (false, _) => &[64],
+    };
     let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
     let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
     let work = match lower::trip_trend(instance, &wgmma_schedule()) {
@@ -239,19 +272,20 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs>
         _ => &[(Persistent::Static, WorkOrder::Grid, 16)][..],
     };
     let mut out = Vec::new();
-    for (warps, min_blocks, splits) in shapes {
+    for &(warps, min_blocks, splits) in shapes {
         let turns = if warps > 4 && overlap { &[PingPong::Off, PingPong::Products][..] } else { &[PingPong::Off][..] };
         for &block_n in n {
             // Narrow steps are for the tallest tiles, whose accumulators leave few registers.
-            if block_n < 64 && warps < 12 {
+            if block_n < 64 && warps < 12 && columns == 1 {
                 continue;
             }
             for &block_k in k {
                 for &stages in stages {
                     for &running_max in maxima {
                         let base = BlockKnobs {
-                            block_m: 16 * warps,
+                            block_m: 16 * warps / columns,
                             warps,
+                            column_groups: columns,
                             block_n,
                             block_k,
                             stages,

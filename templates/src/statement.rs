@@ -281,8 +281,11 @@ statements! {
         /// Groups.
         pending: u32,
     }
-    /// A barrier of the block.
-    Barrier = "barrier" {}
+    /// A barrier of the threads that compute.
+    Barrier = "barrier" {
+        /// The call.
+        barrier: String,
+    }
     /// A tile's A fragments to registers.
     LoadFragments = "load_fragments" {
         /// Packed fragment.
@@ -320,6 +323,25 @@ statements! {
         rows_present: String,
         /// Columns that exist.
         columns_present: String,
+    }
+    /// A fragment of f32 from global memory, all of whose columns exist, by reads of 8 bytes.
+    LoadPairs = "load_pairs" {
+        /// Accumulator fragment.
+        to: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Row within the tile's origin.
+        row: String,
+        /// Column of the pair within the tile's origin.
+        column: String,
+        /// Global address of the origin.
+        from: String,
+        /// Elements from row to row.
+        row_stride: String,
+        /// Rows that exist.
+        rows_present: String,
     }
     /// A fragment from global memory by reads of 16 bytes, or of 8 where elements have one byte.
     LoadFragment = "load_fragment" {
@@ -421,6 +443,8 @@ statements! {
         rows_present: String,
         /// Converted element.
         value: String,
+        /// A condition that only one of the column groups meets, and `&&`; or nothing.
+        once: &'static str,
     }
     /// A column vector to global memory.
     StoreColumn = "store_column" {
@@ -436,6 +460,8 @@ statements! {
         columns_present: String,
         /// Converted element.
         value: String,
+        /// Whether the warp is the first of those that have the column.
+        first_warp: String,
     }
     /// A matrix product through `mma.sync`.
     DotMma = "dot_mma" {
@@ -755,6 +781,63 @@ statements! {
         b_part: u32,
         /// Whether the rows of B's tile are columns of the product.
         k_major: bool,
+    }
+    /// A packed operand to a tile of which each column group has a share.
+    StagePacked = "stage_packed" {
+        /// Shared address of the tile.
+        to: String,
+        /// Packed variable.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles of 16.
+        k_tiles: u32,
+        /// Row pitch of a part.
+        pitch: u32,
+        /// 1 if swizzled.
+        swizzle: u32,
+        /// Bytes from one part of the columns to the next.
+        part: u32,
+        /// The row that this lane gives the address of.
+        row: String,
+        /// The first chunk of 16 bytes that this lane gives the address of.
+        chunk: String,
+        /// Whether by `stmatrix`.
+        fast: bool,
+        /// Whether asynchronous products read it.
+        asynchronous: bool,
+        /// Chunks of a part of the columns.
+        chunks: u32,
+    }
+    /// A value for each row to where the other column groups read it.
+    Publish = "publish" {
+        /// Shared address of the group's column.
+        to: String,
+        /// Row fragment.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Row pitch.
+        pitch: u32,
+        /// This thread's first row.
+        row: String,
+    }
+    /// The values of all column groups, reduced.
+    Merge = "merge" {
+        /// Row fragment.
+        to: String,
+        /// Shared address of the tile.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Row pitch.
+        pitch: u32,
+        /// This thread's first row.
+        row: String,
+        /// Column groups: 2 or 4.
+        groups: u32,
+        /// `max` or `sum`.
+        operation: &'static str,
     }
     /// A fragment to a part of shared memory that only this warp reads.
     Stage = "stage" {

@@ -84,6 +84,10 @@ pub enum Wrapper {
     LdmatrixX2,
     /// `ldmatrix.x4`.
     LdmatrixX4,
+    /// `stmatrix.x4`.
+    StmatrixX4,
+    /// `fence.proxy.async`.
+    ProxyFence,
     /// `mma.sync`.
     Mma {
         /// `m16n8k8` or `m16n8k16`.
@@ -245,6 +249,8 @@ impl Wrapper {
             Wrapper::Tile => "device/tile",
             Wrapper::LdmatrixX2 => "ptx/ldmatrix_x2",
             Wrapper::LdmatrixX4 => "ptx/ldmatrix_x4",
+            Wrapper::StmatrixX4 => "ptx/stmatrix_x4",
+            Wrapper::ProxyFence => "ptx/proxy_fence",
             Wrapper::Mma { shape, elem } => {
                 context.shape = shape;
                 context.elem = elem;

@@ -278,6 +278,19 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        kernel: "mla_decode",
+        numbers: &[("B", 2.0), ("H", 5.0), ("N", 37.0), ("C", 16.0), ("R", 8.0), ("scale", 0.3)],
+        output: "o",
+        formula: |x, at| {
+            let [b, h, d] = at[..] else { panic!("an output of three dimensions") };
+            let len = x.at("lens", &[b]).clamp(0.0, 37.0) as usize;
+            let score = |j: usize| x.product(("q", &[b, h]), ("kv", &[b, j]), 24) * x.numbers["scale"];
+            let weights: Vec<f64> = (0..len).map(|j| score(j).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            if len == 0 { 0.0 } else { (0..len).map(|j| weights[j] * x.at("kv", &[b, j, d])).sum::<f64>() / sum }
+        },
+    },
+    Case {
         kernel: "sigmoid_attention",
         numbers: &[("B", 2.0), ("H", 4.0), ("G", 2.0), ("M", 37.0), ("N", 37.0), ("D", 16.0), ("scale", 0.3), ("offset", -1.0)],
         output: "o",

@@ -131,6 +131,7 @@ fn builtin(b: Builtin) -> (&'static str, u8) {
         Builtin::Program => ("program", 16),
         Builtin::FirstRow => ("first_row", 16),
         Builtin::FirstColumn => ("first_column", 16),
+        Builtin::ColumnGroup => ("column_group", 16),
         Builtin::Row => ("row", 16),
         Builtin::Column => ("column + e", 12),
     }

@@ -7,7 +7,8 @@ use crate::error::Error;
 use crate::names;
 use crate::plan::{Expr, MeetBy, Meeting, Shape, Storage, VarId};
 
-/// The named barrier of the threads that compute, where others do not: those of turns are numbered from 1.
+/// The named barrier of the threads that compute, where others do not: those of turns are numbered
+/// from 1.
 const BARRIER: u32 = 15;
 
 impl Writer<'_> {
@@ -23,7 +24,7 @@ impl Writer<'_> {
         format!("params.workspace + {group}")
     }
 
-    fn barrier_of_computing(&mut self) -> String {
+    pub(super) fn barrier_of_computing(&mut self) -> String {
         if !self.e.plan.is_specialized() {
             return "__syncthreads()".into();
         }

@@ -2,7 +2,8 @@
 
 use flashtile_dsl::ir::Elem;
 use flashtile_templates::{
-    AddElements, CopyTile, LoadFragment, LoadGlobal, StoreColumn, StoreElements, StoreFragment, StoreRow, When, Wrapper,
+    AddElements, CopyTile, LoadFragment, LoadGlobal, LoadPairs, StoreColumn, StoreElements, StoreFragment, StoreRow, When,
+    Wrapper,
 };
 
 use super::expression::{Domain, element_text, text};
@@ -71,6 +72,20 @@ impl Writer<'_> {
                 columns_present: self.uniform(&from.columns_present),
             };
             return self.render(&fragment);
+        }
+        let of_f32 = elem == Elem::F32 && v.storage == Storage::Fragment(Shape::Accumulator);
+        if of_f32 && from.columns_full && self.e.instance.alignment() == 16 {
+            let pairs = LoadPairs {
+                to: v.name.clone(),
+                m_tiles: v.m_tiles,
+                n_tiles: v.n_tiles,
+                row: row_text(Domain::Pair(0)),
+                column: column_text(Domain::Pair(0)),
+                from: parenthesized(&self.uniform(&from.origin)),
+                row_stride: self.uniform(&from.row_stride),
+                rows_present: self.uniform(&from.rows_present),
+            };
+            return self.render(&pairs);
         }
         let domain = Domain::of_variable(&self.plan().variables[to]);
         let Storage::Fragment(shape) = self.plan().variables[to].storage else { unreachable!("loads write fragments") };
@@ -172,6 +187,7 @@ impl Writer<'_> {
                     row: row_text(Domain::Row),
                     rows_present,
                     value,
+                    once: if self.plan().column_groups == 1 { "" } else { "column_group == 0 && " },
                 })
             }
             Shape::Column => {
@@ -183,6 +199,10 @@ impl Writer<'_> {
                     column: column_text(Domain::Column),
                     columns_present: rows_present,
                     value,
+                    first_warp: match self.plan().column_groups {
+                        1 => "warp == 0".into(),
+                        _ => format!("warp % {} == 0", self.plan().row_warps()),
+                    },
                 })
             }
             Shape::Uniform => {

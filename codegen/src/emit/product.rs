@@ -1,16 +1,23 @@
 //! Statements of matrix products: which fragments, from where, through which instruction.
 
-use flashtile_templates::{DotFfma, DotMma, DotWgmma, LoadFragments, Stage, Wrapper, wgmma_name};
+use flashtile_dsl::ir::ReduceOp;
+use flashtile_templates::{DotFfma, DotMma, DotWgmma, LoadFragments, Merge, Publish, Stage, StagePacked, Wrapper, wgmma_name};
 
 use super::writer::Writer;
+use crate::arch::WARPGROUP;
 use crate::error::Error;
-use crate::plan::{Atom, FragmentLoads, OperandA, Slot, StmtOp, TileId, VarId};
+use crate::plan::{Atom, FragmentLoads, OperandA, Slot, StmtOp, Storage, TileId, VarId};
 
 impl Writer<'_> {
     /// Address of this warp's rows of a tile.
     pub(super) fn warp_rows(&self, tile: TileId, slot: Slot) -> String {
         let t = &self.plan().tiles[tile];
-        format!("{} + warp * {}", self.slot_address(tile, slot), t.rows / self.plan().computing_warps() * t.pitch)
+        let (row_warps, address) = (self.plan().row_warps(), self.slot_address(tile, slot));
+        let bytes = t.rows / row_warps * t.pitch;
+        match self.plan().column_groups {
+            1 => format!("{address} + warp * {bytes}"),
+            _ => format!("{address} + warp % {row_warps} * {bytes}"),
+        }
     }
 
     pub(super) fn load_fragments(&mut self, to: VarId, tile: TileId, slot: Slot) -> Result<String, Error> {
@@ -28,7 +35,7 @@ impl Writer<'_> {
     }
 
     pub(super) fn dot(&mut self, op: &StmtOp) -> Result<String, Error> {
-        let StmtOp::Dot { acc, zero, a, b, b_slot, k_major, depth, atom } = op else { unreachable!("a dot") };
+        let StmtOp::Dot { acc, zero, a, b, b_slot, b_column, k_major, depth, atom } = op else { unreachable!("a dot") };
         let (v, tb) = (self.plan().variables[*acc].clone(), self.plan().tiles[*b].clone());
         let note = match a {
             OperandA::Tile(tile, _) => self.plan().tiles[*tile].name.clone(),
@@ -78,7 +85,7 @@ impl Writer<'_> {
             a1,
             a2,
             a3,
-            b: self.slot_address(*b, *b_slot),
+            b: self.operand_b(*b, *b_slot, *b_column, 8 * v.n_tiles, *k_major),
             b_pitch: tb.pitch,
             b_swizzle: tb.swizzle(),
             b_lane: format!("lane_{}_{}", if *k_major { "pairs" } else { "rows" }, tb.pitch),
@@ -116,7 +123,7 @@ impl Writer<'_> {
 
     /// A product of a warpgroup.
     fn dot_wgmma(&mut self, op: &StmtOp, note: String) -> Result<String, Error> {
-        let StmtOp::Dot { acc, zero, a, b, b_slot, k_major, depth, .. } = op else { unreachable!("a dot") };
+        let StmtOp::Dot { acc, zero, a, b, b_slot, b_column, k_major, depth, .. } = op else { unreachable!("a dot") };
         let (v, tb) = (self.plan().variables[*acc].clone(), self.plan().tiles[*b].clone());
         let (n, a_shared, elem) = (8 * v.n_tiles, matches!(a, OperandA::Tile(..)), tb.elem.name());
         self.wrappers.extend([Wrapper::Descriptor, Wrapper::WgmmaGroup]);
@@ -125,7 +132,13 @@ impl Writer<'_> {
             OperandA::Tile(tile, slot) => {
                 // A warpgroup has 64 rows.
                 let t = &self.plan().tiles[*tile];
-                (format!("{} + group * {}", self.slot_address(*tile, *slot), 64 * t.pitch), t.pitch, t.rows * t.pitch)
+                let (slot, bytes) = (self.slot_address(*tile, *slot), 64 * t.pitch);
+                let address = match (self.plan().column_groups, self.plan().row_warps() / WARPGROUP) {
+                    (1, _) => format!("{slot} + group * {bytes}"),
+                    (_, 1) => slot,
+                    (_, groups) => format!("{slot} + group % {groups} * {bytes}"),
+                };
+                (address, t.pitch, t.rows * t.pitch)
             }
             OperandA::Packed(_) => (String::new(), 0, 0),
         };
@@ -148,14 +161,86 @@ impl Writer<'_> {
             a1,
             a2,
             a3,
-            b: self.slot_address(*b, *b_slot),
+            b: self.operand_b(*b, *b_slot, *b_column, n, *k_major),
             b_pitch: tb.pitch,
             b_part: tb.rows * tb.pitch,
             k_major: *k_major,
         })
     }
 
+    /// Where a right operand begins in its tile: at the columns of a part, and at the columns of
+    /// the product that the group has, `n` of them.
+    fn operand_b(&self, tile: TileId, slot: Slot, column: u32, n: u32, k_major: bool) -> String {
+        let t = &self.plan().tiles[tile];
+        let mut address = self.slot_address(tile, slot);
+        // Columns of 16 bits; a tile that TMA fills has them in slabs.
+        let bytes = |column: u32| match t.slabs {
+            1 => 2 * column,
+            _ => column / (t.pitch / 2) * t.rows * t.pitch + column % (t.pitch / 2) * 2,
+        };
+        if column > 0 {
+            address += &format!(" + {}", bytes(column));
+        }
+        if self.plan().column_groups > 1 {
+            address += &format!(" + column_group * {}", if k_major { n * t.pitch } else { bytes(n) });
+        }
+        address
+    }
+
+    /// The share of a column group of an operand of products.
+    fn stage_packed(&mut self, tile: TileId, from: VarId) -> Result<String, Error> {
+        let asynchronous = self.plan().is_specialized();
+        let fast = self.e.arch.capability >= (9, 0);
+        self.wrappers.extend([Wrapper::Tile, if fast { Wrapper::StmatrixX4 } else { Wrapper::SharedAccess }]);
+        self.wrappers.extend(asynchronous.then_some(Wrapper::ProxyFence));
+        let (v, t) = (&self.plan().variables[from], &self.plan().tiles[tile]);
+        self.render(&StagePacked {
+            to: self.slot_address(tile, Slot::Only),
+            from: v.name.clone(),
+            m_tiles: v.m_tiles,
+            k_tiles: v.n_tiles / 2,
+            pitch: t.pitch,
+            swizzle: t.swizzle(),
+            part: t.rows * t.pitch,
+            row: if fast { "first_row - lane / 4 + lane % 16" } else { "first_row" }.into(),
+            chunk: format!("column_group * {}{}", v.n_tiles, if fast { " + lane / 16" } else { "" }),
+            fast,
+            asynchronous,
+            // Chunks of a slab, or of a whole row.
+            chunks: if t.slabs > 1 { t.pitch / 16 } else { t.columns / 8 },
+        })
+    }
+
+    pub(super) fn publish(&mut self, tile: TileId, from: VarId) -> Result<String, Error> {
+        self.wrappers.insert(Wrapper::SharedAccess);
+        let (v, t) = (&self.plan().variables[from], &self.plan().tiles[tile]);
+        self.render(&Publish {
+            to: format!("{} + column_group * 4", self.slot_address(tile, Slot::Only)),
+            from: v.name.clone(),
+            m_tiles: v.m_tiles,
+            pitch: t.pitch,
+            row: "first_row".into(),
+        })
+    }
+
+    pub(super) fn merge(&mut self, to: VarId, tile: TileId, operation: ReduceOp) -> Result<String, Error> {
+        self.wrappers.extend([Wrapper::SharedAccess, Wrapper::Fmax]);
+        let (v, t) = (&self.plan().variables[to], &self.plan().tiles[tile]);
+        self.render(&Merge {
+            to: v.name.clone(),
+            from: self.slot_address(tile, Slot::Only),
+            m_tiles: v.m_tiles,
+            pitch: t.pitch,
+            row: "first_row".into(),
+            groups: self.plan().column_groups,
+            operation: if operation == ReduceOp::Max { "max" } else { "sum" },
+        })
+    }
+
     pub(super) fn stage(&mut self, tile: TileId, from: VarId) -> Result<String, Error> {
+        if self.plan().variables[from].storage == Storage::Packed {
+            return self.stage_packed(tile, from);
+        }
         self.wrappers.extend([Wrapper::SharedAccess, Wrapper::Tile]);
         let (v, t) = (&self.plan().variables[from], &self.plan().tiles[tile]);
         self.render(&Stage {

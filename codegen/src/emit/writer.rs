@@ -163,7 +163,15 @@ impl Writer<'_> {
 
     /// Constants: the thread's first row and column, lane offsets within tiles.
     pub(super) fn shared_names(&mut self, body: &mut String) -> Result<(), Error> {
-        let first_row = format!("warp * {} + lane / 4", self.plan().rows_per_warp);
+        let (groups, row_warps) = (self.plan().column_groups, self.plan().row_warps());
+        let first_row = match groups {
+            1 => format!("warp * {} + lane / 4", self.plan().rows_per_warp),
+            _ => format!("warp % {row_warps} * {} + lane / 4", self.plan().rows_per_warp),
+        };
+        if groups > 1 {
+            let value = format!("warp / {row_warps}");
+            body.push_str(&self.render(&Let { r#type: "int".into(), name: "column_group".into(), value })?);
+        }
         for (name, value) in [("first_row", first_row), ("first_column", "2 * (lane % 4)".to_owned())] {
             body.push_str(&self.render(&Let { r#type: "int".into(), name: name.into(), value })?);
         }
@@ -234,10 +242,15 @@ impl Writer<'_> {
             StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::Commit => self.render(&Commit {}),
             StmtOp::Wait(events) => self.wait(op, events),
-            StmtOp::Barrier => self.render(&Barrier {}),
+            StmtOp::Barrier => {
+                let barrier = self.barrier_of_computing();
+                self.render(&Barrier { barrier })
+            }
             StmtOp::LoadFragments { to, tile, slot } => self.load_fragments(*to, *tile, *slot),
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, from } => self.stage(*tile, *from),
+            StmtOp::Publish { tile, from } => self.publish(*tile, *from),
+            StmtOp::Merge { to, tile, operation } => self.merge(*to, *tile, *operation),
             StmtOp::Load { to, from } => self.load(*to, from),
             StmtOp::Store { .. } => self.store(op),
             StmtOp::Add { to, from } => self.add(to, *from),
@@ -322,7 +335,7 @@ impl Writer<'_> {
             StmtOp::LoadState { to, .. } => to.iter().map(|&v| self.plan().variables[v].registers()).sum(),
             _ => 0,
         };
-        (REGISTERS / body.iter().map(loaded).sum::<u32>().max(1)).clamp(1, 4)
+        (REGISTERS / body.iter().map(loaded).sum::<u32>().max(1)).clamp(1, 8)
     }
 
     /// Statements one level deeper.

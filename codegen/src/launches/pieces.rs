@@ -1,15 +1,16 @@
 //! From a kernel and a schedule to launches: the stages that the schedule asks for, one after the
 //! other, and the schedule of each launch.
 
-use flashtile_dsl::ir::{Binding, Kernel, ParamKind};
+use flashtile_dsl::ir::{Binding, Dim, Kernel, ParamKind, Type};
 
 use super::staged::Staged;
 use super::stages::{NotMade, Request, STAGES, Stage};
 use crate::abi::{FoldedRows, Scratch, SizeTerm};
-use crate::arch::Arch;
+use crate::arch::{Arch, TensorOp};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::instruction::{warp_copy_op, warp_tensor_op};
+use crate::legality;
 use crate::reason::Reason;
 use crate::schedule::{BlockKnobs, Schedule};
 
@@ -113,15 +114,51 @@ impl Launches {
 /// so that there are many, or `tall` ones.
 fn beside_main(instance: &Instance, main: &BlockKnobs, tall: bool, arch: &'static Arch) -> BlockKnobs {
     let (block_m, warps) = if tall { (64, 4) } else { (16, 1) };
+    let tensor_op = warp_tensor_op(instance, arch);
+    let (column_groups, column_programs) = columns_shared(instance, tensor_op, tall);
     BlockKnobs {
         block_m,
-        warps,
+        warps: warps * column_groups,
+        column_groups,
+        column_programs,
         stages: 1,
-        tensor_op: warp_tensor_op(instance, arch),
+        tensor_op,
         copy: warp_copy_op(instance, arch),
         exponential: main.exponential,
         ..BlockKnobs::default()
     }
+}
+
+/// Column groups and programs that share the columns of what a launch beside the main one computes,
+/// such as the merge of two states: there are few rows and many parts, whose loads are waited for
+/// one after the other unless many warps wait side by side. `tall` launches have many rows.
+fn columns_shared(instance: &Instance, tensor_op: TensorOp, tall: bool) -> (u32, u32) {
+    /// Columns of a warp, at least.
+    const COLUMNS: i64 = 32;
+    /// Columns of 16 rows that a warp of a tall launch holds.
+    const HELD: i64 = 256;
+    let kernel = &instance.kernel;
+    if tensor_op == TensorOp::Ffma || legality::why_no_column_programs(kernel).is_some() {
+        return (1, 1);
+    }
+    let tiles = kernel.walk().into_iter().flat_map(|(_, op)| &kernel.ops[op].results).filter_map(|&v| match kernel.ty(v) {
+        Type::Tile(tile) if tile.rank() == 2 => Some(&tile.dims[1]),
+        _ => None,
+    });
+    let columns = tiles.map(|dim| match dim {
+        Dim::Range(len) => instance.binding.size(kernel, len),
+        Dim::Axis(_) => None,
+    });
+    // All tiles share alike.
+    let Some(columns) = columns.collect::<Option<Vec<i64>>>() else { return (1, 1) };
+    let (Some(&least), Some(&most)) = (columns.iter().min(), columns.iter().max()) else { return (1, 1) };
+    if tall && most <= HELD {
+        return (1, 1);
+    }
+    let divides = |shares: i64| least / shares >= COLUMNS && columns.iter().all(|n| n % (16 * shares) == 0);
+    let groups = [4, 2].into_iter().find(|&groups| divides(groups)).unwrap_or(1);
+    let programs = (2..=most / COLUMNS).rev().find(|programs| divides(groups * programs)).unwrap_or(1);
+    (groups as u32, programs as u32)
 }
 
 /// The scratch tensor of a parameter of the kernels.

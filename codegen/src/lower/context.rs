@@ -112,6 +112,10 @@ pub(super) struct Lowering<'a> {
     pub fragments_of: HashMap<TileId, VarId>,
     /// Slots that streamed values are read from.
     pub slots_of: HashMap<ValueId, Slot>,
+    /// The first column of values that are parts of tiles.
+    pub parts_at: HashMap<ValueId, u32>,
+    /// Which of the programs that share columns this is.
+    pub column_program: Option<Expr>,
     /// Computed operands, where they are.
     pub made: HashMap<ValueId, Made>,
     pub out: Vec<Stmt>,

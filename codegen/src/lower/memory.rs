@@ -103,6 +103,7 @@ impl Lowering<'_> {
         if dims.len() == 2 && at.iter().rposition(|a| !matches!(a, At::Index(_))) != Some(at.len() - 1) {
             return Err(self.unsupported(result, "a tile whose columns are not contiguous in memory"));
         }
+        let from = self.share(from, &dims);
         let to = self.destination(result);
         if dims.len() == 2 && from.elem == Elem::Bool && !self.forced.contains_key(&result) {
             self.plan.variables[to].bits = true;
@@ -133,6 +134,7 @@ impl Lowering<'_> {
         }
         let value = self.expr(value)?;
         let variable = self.plan.stored(&value);
+        let to = self.stored_once(self.share(to, &dims), &dims);
         let (shape, m_tiles, n_tiles) = self.shape(&dims);
         if self.kernel.tensor(tensor).direction == Direction::InOut {
             if self.exchange.loaded {
@@ -189,8 +191,13 @@ impl Lowering<'_> {
 
     /// Gives every tile its place, one after the other.
     pub(super) fn place_tiles(&mut self) {
-        let mut at = 0;
+        let mut at: u32 = 0;
+        let specialized = self.is_specialized();
         for tile in &mut self.plan.tiles {
+            // A swizzle repeats after eight rows.
+            if specialized && tile.layout == SharedLayout::Xor {
+                at = at.next_multiple_of(8 * tile.pitch);
+            }
             tile.offset = at;
             at = (at + tile.slots * tile.slot_bytes()).next_multiple_of(128);
         }

@@ -16,6 +16,8 @@
 //! | `twice` | loads that products and other ops use, made twice: the last step to the normal form |
 //! | `computed`, `compute` | operands of products that are computed in shared memory; makes them |
 //! | `product` | matrix products and their operands |
+//! | `parts` | loads of some columns of a tile that is loaded too |
+//! | `groups` | what warps that share columns exchange |
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
 //! | `meeting` | programs that walk the parts of a loop and merge them |
 //! | `pipeline` | loops of specialised roles: products that run ahead of and behind the elementwise work |
@@ -28,9 +30,11 @@ mod compute;
 mod computed;
 mod context;
 mod elementwise;
+mod groups;
 mod meeting;
 mod memory;
 mod padding;
+mod parts;
 mod pipeline;
 mod product;
 mod program;
@@ -75,7 +79,18 @@ fn rows_per_warp(kernel: &Kernel, schedule: &BlockKnobs, classes: &Classes) -> u
         (Some(rows), None) => rows,
         _ => schedule.block_m,
     };
-    rows / schedule.warps
+    rows / row_warps(schedule)
+}
+
+/// Warps that share the rows of a tile.
+fn row_warps(schedule: &BlockKnobs) -> u32 {
+    schedule.warps / schedule.column_groups
+}
+
+/// Shares that the columns of a tile divide into: one for each column group of each program that
+/// has some of them.
+fn shares(schedule: &BlockKnobs) -> u32 {
+    schedule.column_groups * schedule.column_programs
 }
 
 /// Makes the plan of `kernel`, the normal form of the instance's kernel. `meets`: how its programs
@@ -105,6 +120,7 @@ pub fn lower(
             copy: schedule.copy,
             copy_bytes: copy_bytes(instance, schedule),
             rows_per_warp,
+            column_groups: schedule.column_groups,
             min_blocks: schedule.min_blocks,
             maps: Vec::new(),
             work: schedule.persistent,
@@ -124,6 +140,8 @@ pub fn lower(
         landed: HashSet::new(),
         fragments_of: HashMap::new(),
         slots_of: HashMap::new(),
+        parts_at: HashMap::new(),
+        column_program: None,
         made: HashMap::new(),
         out: Vec::new(),
         trend: trip_trend(instance, schedule),
@@ -222,11 +240,12 @@ impl Lowering<'_> {
     }
 
     fn m_tiles(&self, dim: &Dim) -> u32 {
-        self.padded(dim) / (16 * self.schedule.warps)
+        self.padded(dim) / (16 * row_warps(self.schedule))
     }
 
+    /// Column tiles of a column group.
     fn n_tiles(&self, dim: &Dim) -> u32 {
-        self.padded(dim) / 8
+        self.padded(dim) / (8 * shares(self.schedule))
     }
 
     /// Shape and tile counts of a fragment with these dimensions.
@@ -244,15 +263,22 @@ impl Lowering<'_> {
         let (shape, m_tiles, n_tiles) = self.shape(dims);
         let rows = dims.first().filter(|_| matches!(shape, Shape::Row | Shape::Accumulator));
         if let Some(dim) = rows
-            && self.padded(dim) != 16 * self.schedule.warps * m_tiles
+            && self.padded(dim) != 16 * row_warps(self.schedule) * m_tiles
             && self.uneven.is_none()
         {
-            let (rows, warps) = (self.padded(dim), self.schedule.warps);
+            let (rows, warps) = (self.padded(dim), row_warps(self.schedule));
             let knobs = match dim {
                 Dim::Axis(axis) => blocks::knob(self.kernel, *axis).or_warps(),
                 Dim::Range(_) => "warps",
             };
             self.uneven = Some(Error::Uneven { name: name.clone(), rows, warps, knobs });
+        }
+        let columns = dims.last().filter(|_| matches!(shape, Shape::Column | Shape::Accumulator));
+        if let Some(dim) = columns
+            && !self.padded(dim).is_multiple_of(16 * shares(self.schedule))
+            && self.uneven.is_none()
+        {
+            self.uneven = Some(self.uneven_columns(&name, self.padded(dim)));
         }
         self.plan.variables.push(Variable { name, storage: Storage::Fragment(shape), m_tiles, n_tiles, integer, bits: false });
         self.plan.variables.len() - 1
@@ -434,6 +460,10 @@ impl Lowering<'_> {
         if self.classes.positions.contains(&axis) {
             let value =
                 Expr::infix(Operator::Add, Expr::infix(Operator::Mul, Expr::name(name.clone()), block), Expr::Builtin(offset));
+            let value = match offset {
+                Builtin::FirstColumn => self.in_group(value, self.block_size(axis)),
+                _ => value,
+            };
             self.push(StmtOp::Let { name: first.clone(), ty: LetType::Int, value });
         }
         self.classes.first_position.insert(axis, first);
@@ -463,6 +493,9 @@ impl Lowering<'_> {
         let to = self.destination(result);
         let across_quad = !self.classes.partial.contains(&result);
         self.push(StmtOp::Reduce { to, from, operation, across_quad });
+        if across_quad {
+            self.merge_groups(to, operation);
+        }
         self.homes.insert(result, Home::Variable(to));
         Ok(())
     }

@@ -33,6 +33,7 @@
 use flashtile_dsl::ir::{AxisId, BlockId, Kernel, Op, OpId, ValueId};
 
 use super::context::{Home, Lowering};
+use super::groups::exchanges_around;
 use super::running_max;
 use super::uses;
 use crate::error::Error;
@@ -73,8 +74,11 @@ impl Lowering<'_> {
                 let advice = "set overlap=on, or give the two another width, by block_n";
                 return Err(Error::unsupported(what, advice, span));
             }
-            let body = self.in_turn(l, step);
+            let mut body = self.in_turn(l, step);
             self.span = span;
+            if exchanges_around(&body) {
+                body.push(Stmt::new(StmtOp::Barrier, span));
+            }
             self.push(StmtOp::Loop { id: l.id, from: 0, unroll: 1, body });
             return Ok(());
         }
@@ -91,6 +95,7 @@ impl Lowering<'_> {
     fn rings(&mut self, l: &Loop<'_>) -> Result<(), Error> {
         let ops = self.kernel.blocks[l.body].ops.clone();
         let mut most = self.schedule.stages;
+        let mut later = Vec::new();
         for &op in &ops {
             let data = &self.kernel.ops[op];
             let streamed = self.classes.shared_loads.contains(&op) && data.op.operands().contains(&l.coordinate);
@@ -98,6 +103,11 @@ impl Lowering<'_> {
                 continue;
             }
             let value = data.results[0];
+            if let Some((base, column)) = self.part_of(op, &ops) {
+                self.parts_at.insert(value, column);
+                later.push((value, base));
+                continue;
+            }
             if self.products_of(value, &ops).is_empty() && self.computed_uses(op, &ops).is_empty() {
                 return Err(self.unsupported(value, "a streamed tile that an inner loop reads"));
             }
@@ -108,6 +118,11 @@ impl Lowering<'_> {
             let tile = self.new_ring(op, slots, Some((l.id, l.coordinate)))?;
             most = most.max(slots);
             self.homes.insert(value, Home::Tile(tile));
+            self.slots_of.insert(value, Slot::Of(Iteration::Ahead(l.id, 0)));
+        }
+        for (value, base) in later {
+            let home = self.homes[&self.kernel.ops[base].results[0]].clone();
+            self.homes.insert(value, home);
             self.slots_of.insert(value, Slot::Of(Iteration::Ahead(l.id, 0)));
         }
         // The verifier tries trip counts up to a multiple of this: slots of a ring are alike, so

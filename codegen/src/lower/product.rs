@@ -4,6 +4,7 @@ use flashtile_dsl::ir::{Elem, Op, ValueId};
 
 use super::computed;
 use super::context::{Home, Lowering};
+use super::row_warps;
 use crate::arch::TensorOp;
 use crate::error::Error;
 use crate::plan::{Atom, Expr, FragmentLoads, OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable};
@@ -15,6 +16,7 @@ impl Lowering<'_> {
         let inner = self.kernel.tile(a).dims[1].clone();
         let depth = self.depth(&inner);
         let (b_tile, b_slot, k_major) = self.operand_b(b)?;
+        let b_column = self.parts_at.get(&computed::untransposed(self.kernel, b).0).copied().unwrap_or(0);
         let a = self.operand_a(a)?;
         self.acquire_operands(&a, b_tile);
         let to = match acc {
@@ -22,7 +24,8 @@ impl Lowering<'_> {
             Some(start) => self.accumulator(result, start)?,
         };
         let atom = self.atom(k_major, self.is_last_product(result));
-        self.push(StmtOp::Dot { acc: to, zero: acc.is_none(), a, b: b_tile, b_slot, k_major, depth, atom });
+        self.push(StmtOp::Dot { acc: to, zero: acc.is_none(), a, b: b_tile, b_slot, b_column, k_major, depth, atom });
+        self.shares_begin_with_parts(to, b_tile, k_major)?;
         self.homes.insert(result, Home::Variable(to));
         Ok(())
     }
@@ -113,7 +116,13 @@ impl Lowering<'_> {
             });
         }
         match self.homes.get(&a).cloned() {
-            Some(Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => Ok(OperandA::Packed(v)),
+            Some(Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => {
+                if self.schedule.column_groups > 1 {
+                    self.stage_share(a, v)
+                } else {
+                    Ok(OperandA::Packed(v))
+                }
+            }
             Some(Home::Variable(_) | Home::Inline(_)) if !self.schedule.tensor_op.is_of_tensor_cores() => self.stage(a),
             _ => {
                 let what = "a computed f32 tile as the left operand of a tensor-core dot";
@@ -161,7 +170,7 @@ impl Lowering<'_> {
     /// Loads the fragments of a loop-invariant A operand into registers, once.
     pub(super) fn load_fragments(&mut self, tile: TileId) {
         let t = &self.plan.tiles[tile];
-        let (m_tiles, n_tiles) = (t.rows / (16 * self.schedule.warps), t.columns / 8);
+        let (m_tiles, n_tiles) = (t.rows / (16 * row_warps(self.schedule)), t.columns / 8);
         let name = t.name.trim_end_matches("_tile").to_owned();
         let name = self.unique(&format!("{name}_fragments"));
         self.plan.variables.push(Variable { name, storage: Storage::Packed, m_tiles, n_tiles, integer: true, bits: false });

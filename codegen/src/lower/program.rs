@@ -47,6 +47,13 @@ impl Lowering<'_> {
         let counts: Vec<Expr> = dims.iter().zip(&names).map(|(dim, name)| self.program_count(dim, name)).collect();
         self.program_counts.clone_from(&counts);
         let mut number = self.program_number();
+        let shared = self.schedule.column_programs;
+        if shared > 1 {
+            let name = self.unique("column_program");
+            self.push_int(&name, Expr::infix(Operator::Rem, number.clone(), Expr::Int(shared.into())));
+            self.column_program = Some(Expr::name(name));
+            number = Expr::infix(Operator::Div, number, Expr::Int(shared.into()));
+        }
         let last = dims.len().saturating_sub(1);
         // In a cluster the parts of the same rows are blocks that follow each other; else parts are outermost.
         let first = usize::from(self.is_clustered());
@@ -98,7 +105,9 @@ impl Lowering<'_> {
                 Expr::infix(Operator::Div, raised, Expr::Int(block))
             }
         };
-        self.kernel.grid().iter().map(count).reduce(|a, b| Expr::infix(Operator::Mul, a, b)).unwrap_or(Expr::Int(1))
+        let shared = (self.schedule.column_programs > 1).then(|| Expr::Int(self.schedule.column_programs.into()));
+        let counts = self.kernel.grid().iter().map(count).chain(shared);
+        counts.reduce(|a, b| Expr::infix(Operator::Mul, a, b)).unwrap_or(Expr::Int(1))
     }
 
     pub(super) fn push_int(&mut self, name: &str, value: Expr) {

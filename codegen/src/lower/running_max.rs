@@ -239,7 +239,9 @@ impl Lowering<'_> {
                 }
                 let condition = Expr::prefix(Prefix::Not, within);
                 let body = self.collect(|this| {
-                    this.push(StmtOp::QuadMax(lane));
+                    if this.schedule.column_groups == 1 {
+                        this.push(StmtOp::QuadMax(lane));
+                    }
                     this.move_reference(r, m)
                 })?;
                 self.vote(condition, m, body);
@@ -301,13 +303,16 @@ impl Lowering<'_> {
         self.plan.variables.len() - 1
     }
 
-    /// The row maximum of the scores, each lane its own part.
+    /// The row maximum of the scores, each lane its own part. With column groups it is that of the
+    /// whole row, so that the warps that have a row vote alike.
     fn lane_maximum(&mut self, r: &Recurrence) -> Result<VarId, Error> {
         let Op::Reduce(_, x) = self.kernel.ops[r.row_maximum].op else { unreachable!("a row maximum") };
         let result = self.kernel.ops[r.row_maximum].results[0];
         let from = self.variable(x)?;
         let to = self.destination(result);
-        self.push(StmtOp::Reduce { to, from, operation: ReduceOp::Max, across_quad: false });
+        let whole = self.schedule.column_groups > 1;
+        self.push(StmtOp::Reduce { to, from, operation: ReduceOp::Max, across_quad: whole });
+        self.merge_groups(to, ReduceOp::Max);
         self.homes.insert(result, Home::Variable(to));
         Ok(to)
     }

@@ -20,14 +20,16 @@
 use flashtile_dsl::analysis::index::{IndexExpr, Search, SearchEnd, Symbol};
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
 use flashtile_dsl::analysis::streaming::Streaming;
-use flashtile_dsl::ir::{At, AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, SizeExpr, Type, ValueId};
+use flashtile_dsl::ir::{At, AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, ReduceOp, SizeExpr, Type, ValueId};
 
 use super::context::{Home, Lowering, Made};
+use super::groups::exchanges_around;
 use super::pipeline::Loop;
 use super::{elementwise, running_max, uses};
 use crate::error::Error;
 use crate::plan::{
-    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopGap, LoopId, LoopInfo, Operator, Slot, StmtOp, TileId, VarId,
+    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopGap, LoopId, LoopInfo, Operator, Slot, Stmt, StmtOp, TileId,
+    VarId,
 };
 use crate::rewrite::edit;
 use crate::schedule::{OperandA as OperandAKnob, RunningMax, Walk};
@@ -109,7 +111,7 @@ impl Lowering<'_> {
             self.loaded = loaded;
             return Ok(());
         }
-        let groups = self.streams(body, params[0])?;
+        let groups = self.streams(loop_id, body, params[0])?;
         let slots = if groups.is_empty() { 0 } else { self.schedule.stages };
         self.plan.loops[loop_id].slots = slots;
         for stream in groups.iter().flat_map(|g| &g.streams) {
@@ -124,7 +126,7 @@ impl Lowering<'_> {
         self.fragments_before_loop(body, &groups);
         let before: Vec<TileId> = (0..self.plan.tiles.len()).filter(|&tile| self.is_pending(tile)).collect();
 
-        let statements = self.collect(|this| {
+        let mut statements = self.collect(|this| {
             this.span = span;
             if single {
                 this.homes.insert(params[0], Home::Inline(Expr::name(name.clone())));
@@ -135,6 +137,9 @@ impl Lowering<'_> {
             this.leave_iteration(body, &carried)
         })?;
         self.span = span;
+        if exchanges_around(&statements) {
+            statements.push(Stmt::new(StmtOp::Barrier, span));
+        }
         self.push(StmtOp::Loop { id: loop_id, from: 0, unroll: 1, body: statements });
         self.leave_loop(id, axis, &carried);
         self.loaded = loaded;
@@ -177,6 +182,7 @@ impl Lowering<'_> {
             let v = carried[index];
             if self.classes.completed.contains(&result) {
                 self.push(StmtOp::QuadSum(v));
+                self.merge_groups(v, ReduceOp::Sum);
             }
             self.homes.insert(result, Home::Variable(v));
         }
@@ -440,11 +446,13 @@ impl Lowering<'_> {
         let mut carried = Vec::new();
         for (&param, &start) in params[1..].iter().zip(init) {
             let mut value = self.expr(start)?;
-            // Four lanes hold parts of a row's sum, and add them up after the loop. A quarter is exact.
+            // Four lanes of each column group hold parts of a row's sum, and add them up after the
+            // loop. A quarter is exact, and so is what comes of it.
             if self.classes.partial.contains(&param) && !uses::is_zero(self.kernel, start) {
+                let share = 0.25 / f64::from(self.schedule.column_groups);
                 value = match value {
-                    Expr::Float(x) => Expr::Float(0.25 * x),
-                    value => Expr::infix(Operator::Mul, value, Expr::Float(0.25)),
+                    Expr::Float(x) => Expr::Float(share * x),
+                    value => Expr::infix(Operator::Mul, value, Expr::Float(share)),
                 };
             }
             let name = self.value_name(param);
@@ -459,27 +467,39 @@ impl Lowering<'_> {
     }
 
     /// The rings of a loop body, grouped by what is acquired together, in order of use.
-    fn streams(&mut self, body: BlockId, coordinate: ValueId) -> Result<Vec<Group>, Error> {
+    fn streams(&mut self, id: LoopId, body: BlockId, coordinate: ValueId) -> Result<Vec<Group>, Error> {
         let ops = self.kernel.blocks[body].ops.clone();
+        let is_streamed = |this: &Self, op: &OpId| {
+            let data = &this.kernel.ops[*op];
+            let shared = matches!(data.op, Op::Load { .. }) && this.classes.shared_loads.contains(op);
+            shared && data.op.operands().contains(&coordinate)
+        };
+        let streamed: Vec<OpId> = ops.iter().copied().filter(|op| is_streamed(self, op)).collect();
+        let parts: Vec<(OpId, (OpId, u32))> = streamed.iter().filter_map(|&op| Some((op, self.part_of(op, &ops)?))).collect();
         let mut streams = Vec::new();
-        for &op in &ops {
-            let Op::Load { .. } = self.kernel.ops[op].op else { continue };
-            let streamed = self.classes.shared_loads.contains(&op) && self.kernel.ops[op].op.operands().contains(&coordinate);
-            if !streamed {
-                continue;
-            }
+        for &op in streamed.iter().filter(|&&op| !parts.iter().any(|(part, _)| *part == op)) {
             if *self.kernel.ty(coordinate) == Type::Index {
                 let what = "an operand of a product that is loaded at each single position";
                 return Err(Error::unsupported(what, "loop over tiles", self.kernel.ops[op].span));
             }
             let mut uses = self.products_of(self.kernel.ops[op].results[0], &ops);
             uses.extend(self.computed_uses(op, &ops));
+            for (part, _) in parts.iter().filter(|(_, (base, _))| *base == op) {
+                uses.extend(self.products_of(self.kernel.ops[*part].results[0], &ops));
+            }
             uses.sort_unstable();
             let (Some(&first_use), Some(&last_use)) = (uses.first(), uses.last()) else {
                 return Err(self.unsupported(self.kernel.ops[op].results[0], "a streamed tile that an inner loop reads"));
             };
             let tile = self.new_tile(op, self.schedule.stages)?;
             streams.push(Stream { load: op, tile, first_use, last_use });
+        }
+        for (part, (base, column)) in parts {
+            let tile = streams.iter().find(|stream| stream.load == base).map(|stream| stream.tile);
+            let (value, tile) = (self.kernel.ops[part].results[0], tile.expect("a part is of a tile that is streamed whole"));
+            self.homes.insert(value, Home::Tile(tile));
+            self.parts_at.insert(value, column);
+            self.slots_of.insert(value, Slot::Of(Iteration::Ahead(id, 0)));
         }
         streams.sort_by_key(|s| (s.first_use, s.last_use));
         let mut groups: Vec<Group> = Vec::new();

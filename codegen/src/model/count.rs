@@ -203,6 +203,10 @@ impl<'a> Counter<'a> {
                 let n = self.elements(*from) / 2.0;
                 Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
             }
+            StmtOp::Publish { from: v, .. } | StmtOp::Merge { to: v, .. } => {
+                let n = self.elements(*v);
+                Units { issue: 2.0 * n / 4.0, shared: n, ..Units::default() }
+            }
             // Bytes are loaded eight at a time and become bits four at a time.
             StmtOp::Load { to, .. } if self.plan.variables[*to].bits => Self::instructions(2.5 * self.elements(*to)),
             StmtOp::Load { to, .. } => Self::instructions(4.0 * self.elements(*to)),

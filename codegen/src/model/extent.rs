@@ -22,6 +22,8 @@ pub(super) struct Extent {
     loops: Vec<LoopExtent>,
     /// Tensors that loops read.
     streamed: BTreeSet<ParamId>,
+    /// Programs that share columns.
+    shared: i64,
 }
 
 struct LoopExtent {
@@ -86,6 +88,7 @@ impl Extent {
             coordinates,
             loops: loops.collect(),
             streamed: streamed.collect(),
+            shared: schedule.column_programs.into(),
             instance: instance.clone(),
         }
     }
@@ -107,7 +110,7 @@ impl Extent {
         };
         let counts: Vec<i64> = kernel.grid().iter().zip(&self.blocks).map(count).collect();
         let last = counts.last().copied().unwrap_or(1).max(0);
-        let outer: i64 = counts.iter().rev().skip(1).map(|n| (*n).max(0)).product();
+        let outer: i64 = counts.iter().rev().skip(1).map(|n| (*n).max(0)).product::<i64>() * self.shared;
         let samples = last.min(SAMPLES);
         let trips = (0..samples).map(|sample| {
             let tile = (2 * sample + 1) * last / (2 * samples);

@@ -261,8 +261,10 @@ pub enum Builtin {
     Program,
     /// First row of the thread in a tile of rows.
     FirstRow,
-    /// First column of the thread in a tile of columns.
+    /// First column of the thread in a tile of columns: in its share, if there are column groups.
     FirstColumn,
+    /// Column group of the thread's warp.
+    ColumnGroup,
     /// Row, in its tile, of the element that a [`super::StmtOp::Compute`] makes.
     Row,
     /// Column, in its tile, of the element that a [`super::StmtOp::Compute`] makes.
@@ -271,8 +273,15 @@ pub enum Builtin {
 
 impl Builtin {
     /// All of them.
-    pub const ALL: &[Builtin] =
-        &[Builtin::Block, Builtin::Program, Builtin::FirstRow, Builtin::FirstColumn, Builtin::Row, Builtin::Column];
+    pub const ALL: &[Builtin] = &[
+        Builtin::Block,
+        Builtin::Program,
+        Builtin::FirstRow,
+        Builtin::FirstColumn,
+        Builtin::ColumnGroup,
+        Builtin::Row,
+        Builtin::Column,
+    ];
 
     /// The name in the text of a plan.
     pub fn name(self) -> &'static str {
@@ -281,6 +290,7 @@ impl Builtin {
             Builtin::Program => "block.program",
             Builtin::FirstRow => "thread.row",
             Builtin::FirstColumn => "thread.column",
+            Builtin::ColumnGroup => "warp.column_group",
             Builtin::Row => "element.row",
             Builtin::Column => "element.column",
         }

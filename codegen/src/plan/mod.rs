@@ -22,6 +22,14 @@
 //!   belongs to iteration `n`. Which tile an iteration visits is said by the loop alone ([`LoopInfo::tile`]): from the lowest up, or
 //!   from the highest down.
 //!
+//! * The warps that compute may be *column groups*. Each group has all rows of a tile, its warps
+//!   sharing them, and an equal share of the columns of every fragment with columns: group 0 the
+//!   first. Fragments of rows are the same in all groups. A right operand is read at the group's
+//!   columns; a left operand is needed whole, so that what the groups have computed of it is staged
+//!   in shared memory. `Publish` writes a group's part of a value for each row to a tile, and `Merge`
+//!   reduces the parts of all groups, in their order, so that all get the same. Other warps see what
+//!   `Stage` and `Publish` write after the next `Barrier`.
+//!
 //! A plan has one role, where all warps copy and compute, or several: *producers* that fill rings
 //! and *consumers* that compute. Each ring has one role that fills it and others that drain it,
 //! which its statements say (`rings.rs`). Then
@@ -164,7 +172,7 @@ pub struct Variable {
     pub storage: Storage,
     /// Row tiles of 16 per warp (1 where there are no rows).
     pub m_tiles: u32,
-    /// Column tiles of 8 (1 where there are no columns).
+    /// Column tiles of 8 (1 where there are no columns): those of a column group.
     pub n_tiles: u32,
     /// Element type of a uniform: float or int.
     pub integer: bool,
@@ -592,6 +600,9 @@ pub enum StmtOp {
         b: TileId,
         /// B's slot.
         b_slot: Slot,
+        /// The first column of B's tile that is read: the operand may be a part of a tile, as the
+        /// values are of compressed keys.
+        b_column: u32,
         /// Whether rows of B's tile are columns of the product.
         k_major: bool,
         /// Length of the contraction, padded.
@@ -599,12 +610,30 @@ pub enum StmtOp {
         /// The instruction that it is made of.
         atom: Atom,
     },
-    /// Writes a fragment to a warp-private tile.
+    /// Writes a fragment to a tile: one that is private to warps, or with column groups one that
+    /// is an operand of products.
     Stage {
         /// Tile.
         tile: TileId,
-        /// Accumulator fragment.
+        /// Accumulator fragment, or packed variable.
         from: VarId,
+    },
+    /// Writes what this column group has of a value for each row to a tile with a column for each
+    /// group.
+    Publish {
+        /// Tile.
+        tile: TileId,
+        /// Row fragment.
+        from: VarId,
+    },
+    /// Reduces what the column groups have published.
+    Merge {
+        /// Row fragment.
+        to: VarId,
+        /// Tile.
+        tile: TileId,
+        /// Operation.
+        operation: ReduceOp,
     },
     /// A fragment from global memory; 0 where nothing exists.
     Load {
@@ -816,6 +845,8 @@ pub struct Plan {
     pub copy_bytes: u32,
     /// Rows of a tile of rows that belong to each warp that computes.
     pub rows_per_warp: u32,
+    /// Groups of the warps that compute, each with a share of the columns.
+    pub column_groups: u32,
     /// Blocks that a multiprocessor must have room for, which bounds a thread's registers; 0 for
     /// as many as it has.
     pub min_blocks: u32,
@@ -940,6 +971,11 @@ impl Plan {
     /// Warps of a block that compute.
     pub fn computing_warps(&self) -> u32 {
         self.computing().map_or(0, |role| role.warps)
+    }
+
+    /// Warps that share the rows of a tile: those of a column group.
+    pub fn row_warps(&self) -> u32 {
+        self.computing_warps() / self.column_groups.max(1)
     }
 
     /// Threads of a block that compute.

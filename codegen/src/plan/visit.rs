@@ -53,6 +53,8 @@ macro_rules! expressions {
                     | StmtOp::LoadFragments { .. }
                     | StmtOp::Dot { .. }
                     | StmtOp::Stage { .. }
+                    | StmtOp::Publish { .. }
+                    | StmtOp::Merge { .. }
                     | StmtOp::Loop { .. }
                     | StmtOp::Step { .. }
                     | StmtOp::Acquire { .. }
@@ -151,6 +153,8 @@ impl StmtOp {
             }
             StmtOp::LoadFragments { to, tile, slot } => Uses { writes: vec![*to], tiles: vec![(*tile, *slot)], ..none },
             StmtOp::Stage { tile, from } => Uses { reads: vec![*from], tiles: vec![(*tile, Slot::Only)], ..none },
+            StmtOp::Publish { tile, from } => Uses { reads: vec![*from], tiles: vec![(*tile, Slot::Only)], ..none },
+            StmtOp::Merge { to, tile, .. } => Uses { writes: vec![*to], tiles: vec![(*tile, Slot::Only)], ..none },
             StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
                 let mut uses = Uses { writes: vec![*acc], tiles: vec![(*b, *b_slot)], ..none };
                 match a {

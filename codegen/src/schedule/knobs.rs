@@ -18,7 +18,7 @@ use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning
 /// changes.
-pub const SPACE_VERSION: u32 = 17;
+pub const SPACE_VERSION: u32 = 18;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -194,6 +194,8 @@ const WGMMA: Requires = Requires { knob: "tensor_op", values: &["wgmma"] };
 const WARP: Requires = Requires { knob: "tensor_op", values: &["ffma", "mma_m16n8k8", "mma_m16n8k16"] };
 /// The knob is one of operands in registers, which tensor cores take.
 const MMA: Requires = Requires { knob: "tensor_op", values: &["mma_m16n8k8", "mma_m16n8k16"] };
+/// The knob is one of products by tensor cores.
+const TENSOR: Requires = Requires { knob: "tensor_op", values: &["mma_m16n8k8", "mma_m16n8k16", "wgmma"] };
 /// The knob is one of blocks that run several programs.
 const STAYS: Requires = Requires { knob: "persistent", values: &["static", "dynamic"] };
 
@@ -258,6 +260,10 @@ knobs! {
             "block size of the loops of a kernel with two tiled grid axes (the contraction of a matmul)";
         warps: u32 = 4, [1, 2, 3, 4, 8, 12], [],
             "warps of a block that compute";
+        column_groups: u32 = 1, [1, 2], [TENSOR],
+            "groups of warps that share the columns of every tile, so that wide accumulators fit; 1, 2 or 4";
+        column_programs: u32 = 1, [1], [],
+            "programs that share the columns of every tile, of a launch that multiplies and reduces nothing";
         tensor_op: TensorOp = TensorOp::MmaM16n8k16, [], [],
             "instruction of matrix products";
         copy: CopyOp = CopyOp::CpAsync, [], [],

@@ -480,6 +480,15 @@ fn variants() -> Vec<Case> {
             };
             let mut latent = own("mla_prefill", 64);
             latent.consts.extend([("R", 32), ("E", 64)]);
+            for values in [Values::Normal, Values::WildIntegers] {
+                for (c, r) in [(64, 64), (128, 32)] {
+                    let sizes = [("B", 2), ("H", m), ("N", n)];
+                    let scalars = vec![("scale", 0.2)];
+                    let mut absorbed = Case { values, scalars, ..sized("mla_decode", elem, &sizes) };
+                    absorbed.consts.extend([("C", c), ("R", r)]);
+                    cases.push(absorbed);
+                }
+            }
             let mut differential = own("differential_attention", 32);
             differential.consts.push(("E", 64));
             differential.scalars.push(("lambda", 0.7));

@@ -67,6 +67,7 @@ builtins! {
         "dropout_attention",
         "cross_attention",
         "mla_prefill",
+        "mla_decode",
         "query_norm_attention",
         "sigmoid_attention",
         "differential_attention",

@@ -9,7 +9,7 @@ use super::super::{
 use super::error::TextError;
 use super::lexer::{Line, Token};
 use super::read_expression::{Cursor, Elements};
-use super::write::{COPIES, LAYOUTS, LET_TYPES, MEETINGS, SHAPES, WORK};
+use super::write::{COPIES, LAYOUTS, LET_TYPES, MEETINGS, MERGES, SHAPES, WORK};
 use crate::abi::TensorMap;
 use crate::arch::CopyOp;
 use crate::schedule::{Persistent, Walk};
@@ -33,6 +33,7 @@ fn empty() -> Plan {
         copy: CopyOp::Sync,
         copy_bytes: 0,
         rows_per_warp: 16,
+        column_groups: 1,
         min_blocks: 0,
         maps: Vec::new(),
         work: Persistent::Off,
@@ -128,6 +129,11 @@ impl<'a> Reader<'a> {
             "rows" => {
                 self.plan.rows_per_warp = c.number()?;
                 c.words("a warp")?;
+            }
+            "columns" => {
+                c.words("in")?;
+                self.plan.column_groups = c.number()?;
+                c.words("groups")?;
             }
             "copies" => {
                 self.plan.copy = c.one_of(&COPIES)?;
@@ -447,6 +453,7 @@ impl<'a> Reader<'a> {
         };
         c.mark(",")?;
         let (b, b_slot, k_major) = self.operand_b(c)?;
+        let b_column = if c.takes_word("from") { c.number()? } else { 0 };
         c.mark(")")?;
         c.words("depth")?;
         let depth = c.number()?;
@@ -461,7 +468,7 @@ impl<'a> Reader<'a> {
             }
             other => return Err(format!("no instruction for products is called `{other}`")),
         };
-        Ok(StmtOp::Dot { acc, zero, a, b, b_slot, k_major, depth, atom })
+        Ok(StmtOp::Dot { acc, zero, a, b, b_slot, b_column, k_major, depth, atom })
     }
 
     /// A slot, and whether `.t` follows it. Of a tile with one slot the dot is part of the name.
@@ -584,6 +591,17 @@ impl<'a> Reader<'a> {
                 let tile = self.tile_named(c)?;
                 c.mark("<-")?;
                 StmtOp::Stage { tile, from: self.variable(c)? }
+            }
+            "publish" => {
+                let tile = self.tile_named(c)?;
+                c.mark("<-")?;
+                StmtOp::Publish { tile, from: self.variable(c)? }
+            }
+            "merge" => {
+                let operation = c.one_of(&MERGES)?;
+                let to = self.variable(c)?;
+                c.mark("<-")?;
+                StmtOp::Merge { to, tile: self.tile_named(c)?, operation }
             }
             "store" => self.store(c)?,
             "add" => {

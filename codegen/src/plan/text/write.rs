@@ -52,6 +52,7 @@ pub(super) const WORK: [(&str, Persistent); 3] =
 
 pub(super) const MEETINGS: [(&str, MeetBy); 2] = [("semaphore", MeetBy::Semaphore), ("cluster", MeetBy::Cluster)];
 
+pub(super) const MERGES: [(&str, ReduceOp); 2] = [("max", ReduceOp::Max), ("sum", ReduceOp::Sum)];
 pub(super) const LET_TYPES: [(&str, LetType); 3] = [("float", LetType::Float), ("int", LetType::Int), ("wide", LetType::Wide)];
 
 /// The name of a value in one of these tables.
@@ -83,6 +84,9 @@ impl Writer<'_> {
         self.depth += 1;
         self.put(&format!("programs {}, {}", plan.programs, named(&WORK, &plan.work)));
         self.put(&format!("rows {} a warp", plan.rows_per_warp));
+        if plan.column_groups > 1 {
+            self.put(&format!("columns in {} groups", plan.column_groups));
+        }
         self.put(&format!("copies {}, {} bytes", named(&COPIES, &plan.copy), plan.copy_bytes));
         if plan.min_blocks > 0 {
             self.put(&format!("blocks {} a multiprocessor", plan.min_blocks));
@@ -303,6 +307,10 @@ impl Writer<'_> {
             }
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, from } => format!("stage {} <- {}", self.tile_name(*tile), self.variable(*from)),
+            StmtOp::Publish { tile, from } => format!("publish {} <- {}", self.tile_name(*tile), self.variable(*from)),
+            StmtOp::Merge { to, tile, operation } => {
+                format!("merge {} {} <- {}", named(&MERGES, operation), self.variable(*to), self.tile_name(*tile))
+            }
             StmtOp::Add { to, from } => format!("add {} <- {}", self.global(to), self.variable(*from)),
             StmtOp::Load { to, from } => format!("{} = load {}", self.variable(*to), self.global(from)),
             StmtOp::Store { to, value, shape, m_tiles, n_tiles, .. } => {
@@ -333,12 +341,13 @@ impl Writer<'_> {
     }
 
     fn dot(&self, op: &StmtOp) -> String {
-        let StmtOp::Dot { acc, zero, a, b, b_slot, k_major, depth, atom } = op else { unreachable!("a dot") };
+        let StmtOp::Dot { acc, zero, a, b, b_slot, b_column, k_major, depth, atom } = op else { unreachable!("a dot") };
         let a = match a {
             OperandA::Tile(tile, slot) => format!("tile {}", self.slot(*tile, *slot)),
             OperandA::Packed(v) => format!("packed {}", self.variable(*v)),
         };
-        let b = format!("{}{}", self.slot(*b, *b_slot), if *k_major { ".t" } else { "" });
+        let from = if *b_column == 0 { String::new() } else { format!(" from {b_column}") };
+        let b = format!("{}{}{from}", self.slot(*b, *b_slot), if *k_major { ".t" } else { "" });
         let atom = match atom {
             Atom::Ffma => "ffma".into(),
             Atom::Mma { k, b, batch_m } => {

@@ -157,6 +157,19 @@ impl<'a> State<'a> {
                 }
                 self.written.insert(*acc);
             }
+            StmtOp::Stage { tile, from } if self.plan.column_groups > 1 => {
+                self.read_variable(*from);
+                self.put(*tile);
+            }
+            StmtOp::Publish { tile, from } => {
+                self.read_variable(*from);
+                self.put(*tile);
+            }
+            StmtOp::Merge { to, tile, .. } => {
+                self.all_warps();
+                self.read_tile(*tile, Slot::Only);
+                self.written.insert(*to);
+            }
             StmtOp::Stage { tile, from } => {
                 self.read_variable(*from);
                 if !self.plan.tiles[*tile].warp_private {
@@ -376,6 +389,19 @@ impl<'a> State<'a> {
         sources.retain(|s| !written.contains(s));
         self.read = before;
         self.read.extend(sources);
+    }
+
+    /// Each column group writes its share of a tile that all read.
+    fn put(&mut self, tile: TileId) {
+        self.all_warps();
+        let name = &self.plan.tiles[tile].name;
+        if self.plan.tiles[tile].warp_private {
+            self.faults.insert(format!("{name} is written by all column groups, but its rows are private to warps"));
+        }
+        if self.read.contains(&(tile, 0)) {
+            self.faults.insert(format!("{name} is written while other column groups may read it"));
+        }
+        self.contents.insert((tile, 0), Contents { iteration: None, status: Status::Landed, group: 0, computed: true });
     }
 
     fn read_tile(&mut self, tile: TileId, slot: Slot) {

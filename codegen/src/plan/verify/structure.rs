@@ -57,6 +57,13 @@ impl Check<'_> {
         if asked.into_iter().any(|n| !n.is_multiple_of(8) || !(24..=256).contains(&n)) {
             self.fault("registers that a role asks for are no multiple of 8 from 24 to 256");
         }
+        let groups = plan.column_groups;
+        if !matches!(groups, 1 | 2 | 4) || !plan.computing_warps().is_multiple_of(groups) {
+            self.fault("the warps that compute divide into 1, 2 or 4 column groups");
+        }
+        if groups > 1 && plan.is_specialized() && !plan.row_warps().is_multiple_of(WARPGROUP) {
+            self.fault("column groups of consumers are whole warpgroups");
+        }
         if plan.rows_per_warp == 0 || !plan.rows_per_warp.is_multiple_of(16) {
             self.fault("the rows of a warp are no multiple of 16");
         }
@@ -152,12 +159,17 @@ impl Check<'_> {
             self.fault(format!("the rows of {} have no such layout", t.name));
         }
         // A swizzle repeats after eight rows, and begins at such a multiple.
-        let aligned = if t.barriers.is_some() { 8 * t.pitch } else { 16 };
+        let aligned = if t.layout == SharedLayout::Xor && self.plan.is_specialized() { 8 * t.pitch } else { 16 };
         if !t.offset.is_multiple_of(aligned) || t.barriers.is_some_and(|at| !at.is_multiple_of(8)) {
             self.fault(format!("{} begins at no multiple of {aligned} bytes, or its mbarriers at none of 8", t.name));
         }
-        if t.barriers.is_some() != self.plan.is_specialized() || (t.barriers.is_none() && t.slabs != 1) {
+        // Column groups share tiles that they make.
+        let shared = self.plan.column_groups > 1 && t.barriers.is_none() && t.slots == 1;
+        if t.barriers.is_some() != self.plan.is_specialized() && !shared {
             self.fault(format!("{} is a ring with mbarriers if and only if a producer fills it", t.name));
+        }
+        if t.barriers.is_none() && t.slabs != 1 && !shared {
+            self.fault(format!("{} has its columns in parts, which TMA and column groups write", t.name));
         }
     }
 
@@ -254,9 +266,26 @@ impl Check<'_> {
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, from } => {
                 self.in_block(*tile, &Slot::Only);
-                self.is(*from, Storage::Fragment(Shape::Accumulator));
                 let v = &plan.variables[*from];
-                self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles);
+                let t = &plan.tiles[*tile];
+                if plan.column_groups > 1 {
+                    self.is(*from, Storage::Packed);
+                    if t.warp_private || !is_16_bit(t.elem) {
+                        self.fault(format!("{} is staged, but is no operand that all column groups read", t.name));
+                    }
+                } else {
+                    self.is(*from, Storage::Fragment(Shape::Accumulator));
+                }
+                self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles * plan.column_groups);
+            }
+            StmtOp::Publish { tile, from: v } | StmtOp::Merge { to: v, tile, .. } => {
+                self.in_block(*tile, &Slot::Only);
+                self.is(*v, Storage::Fragment(Shape::Row));
+                let (v, t) = (&plan.variables[*v], &plan.tiles[*tile]);
+                if plan.column_groups == 1 || t.elem != Elem::F32 || t.layout == SharedLayout::Xor || v.integer {
+                    self.fault(format!("{} has no column for each of several column groups", t.name));
+                }
+                self.fits(*tile, self.rows(v.m_tiles), plan.column_groups);
             }
             StmtOp::Load { to, from } => {
                 if let Some(Place::Fragment(Shape::Uniform, ..)) = self.fragment(*to) {
@@ -363,7 +392,7 @@ impl Check<'_> {
     }
 
     fn dot(&mut self, op: &StmtOp) {
-        let StmtOp::Dot { acc, a, b, b_slot, k_major, depth, atom, .. } = op else { unreachable!("a dot") };
+        let StmtOp::Dot { acc, a, b, b_slot, b_column, k_major, depth, atom, .. } = op else { unreachable!("a dot") };
         let elem = self.plan.tiles[*b].elem;
         let other = matches!(a, OperandA::Tile(tile, _) if self.plan.tiles[*tile].elem != elem);
         let takes = match atom {
@@ -394,13 +423,25 @@ impl Check<'_> {
             }
         }
         self.slot(*b, b_slot);
-        let (rows, columns) = if *k_major { (8 * v.n_tiles, *depth) } else { (*depth, 8 * v.n_tiles) };
-        self.fits(*b, rows, columns);
+        // All column groups read their shares of B.
+        let n = 8 * v.n_tiles * self.plan.column_groups;
+        let (rows, columns) = if *k_major { (n, *depth) } else { (*depth, n) };
+        self.fits(*b, rows, b_column + columns);
+        // An operand begins where columns do that a swizzle keeps together.
+        let t = &self.plan.tiles[*b];
+        let together = if *atom == Atom::Wgmma || t.layout == SharedLayout::Xor { t.pitch.min(128) / 2 } else { 8 };
+        let share = if *k_major || self.plan.column_groups == 1 { 0 } else { 8 * v.n_tiles };
+        if *atom == Atom::Ffma && self.plan.column_groups > 1 {
+            self.fault("column groups share products of tensor cores");
+        }
+        if !b_column.is_multiple_of(together) || !share.is_multiple_of(together) {
+            self.fault(format!("the operand {} of {} begins within a part of its columns", self.plan.tiles[*b].name, v.name));
+        }
     }
 
     /// Rows of a tile of which each warp has so many tiles of 16.
     fn rows(&self, m_tiles: u32) -> u32 {
-        16 * m_tiles * self.plan.computing_warps()
+        16 * m_tiles * self.plan.row_warps()
     }
 
     /// A tile holds so many rows and columns.

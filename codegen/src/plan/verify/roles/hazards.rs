@@ -1,7 +1,7 @@
 //! What a warpgroup does wrong by itself: registers that products in flight use, slots that are
 //! read but not held, or handed back too early.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::fault::Faults;
 use super::trace::{Act, Content, Product, Settled, ring_name};
@@ -17,6 +17,9 @@ pub(super) fn hazards(plan: &Plan, acts: &[(u32, &Act)], faults: &mut Faults) {
         held: BTreeMap::new(),
         kept: BTreeMap::new(),
         written: vec![false; plan.variables.len()],
+        put: BTreeSet::new(),
+        visible: BTreeSet::new(),
+        read: BTreeSet::new(),
     };
     for &(line, act) in acts {
         group.faults.at = line;
@@ -38,6 +41,12 @@ struct Warpgroup<'a, 'f> {
     /// What the slot holds that was kept behind it.
     kept: BTreeMap<TileId, &'a Content>,
     written: Vec<bool>,
+    /// Tiles of column groups that were written since the last barrier.
+    put: BTreeSet<TileId>,
+    /// Those that were written before it.
+    visible: BTreeSet<TileId>,
+    /// Those that were read since the last barrier: the other groups may be reading them.
+    read: BTreeSet<TileId>,
 }
 
 impl<'a> Warpgroup<'a, '_> {
@@ -79,8 +88,28 @@ impl<'a> Warpgroup<'a, '_> {
                 self.written[*v] |= matches!(act, Act::Write(_));
             }
             Act::Fill(tile, _) => self.fault_of(*tile, "is filled by a role that computes"),
+            Act::Put(tile) => {
+                let read = self.read.contains(tile) || self.in_flight.iter().any(|(_, product)| product.staged.contains(tile));
+                if read {
+                    self.fault_of(*tile, "is written while other column groups may read it");
+                }
+                self.put.insert(*tile);
+            }
+            Act::Get(tile) => self.get(*tile),
+            Act::Barrier => {
+                self.visible.append(&mut self.put);
+                self.read.clear();
+            }
             Act::TakeTurn | Act::PassTurn => {}
         }
+    }
+
+    /// Reads a tile that all column groups have written.
+    fn get(&mut self, tile: TileId) {
+        if self.put.contains(&tile) || !self.visible.contains(&tile) {
+            self.fault_of(tile, "is read with no barrier since column groups wrote it");
+        }
+        self.read.insert(tile);
     }
 
     fn issue(&mut self, product: &'a Product) {
@@ -91,6 +120,7 @@ impl<'a> Warpgroup<'a, '_> {
                 Some(_) => {}
             }
         }
+        product.staged.iter().for_each(|&tile| self.get(tile));
         if !self.written[product.acc] {
             self.fault(product.acc, "is read before it is written");
         }
@@ -108,7 +138,9 @@ impl<'a> Warpgroup<'a, '_> {
                 self.faults.insert(format!("a product into {name} may be in flight after a wait for it: too many groups may"));
             }
         }
-        self.in_flight.retain(|(_, product)| !settled.names(product));
+        // A product reads until it is done: only a barrier after that says that others' are.
+        let named = self.in_flight.extract_if(.., |(_, product)| settled.names(product));
+        self.read.extend(named.flat_map(|(_, product)| product.staged.iter().copied()));
     }
 
     fn hand_back(&mut self, tile: TileId, released: Option<&Content>) {

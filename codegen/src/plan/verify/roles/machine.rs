@@ -55,6 +55,9 @@ struct Agent<'a> {
     at: usize,
     places: Vec<Place>,
     in_flight: Vec<InFlight<'a>>,
+    /// Barriers of its role that it has come to, and whether it waits at one.
+    met: usize,
+    waits: bool,
 }
 
 /// A product in flight, with the slots that it reads and what these must hold until it is done.
@@ -101,6 +104,8 @@ impl<'a> Machine<'a> {
                 at: 0,
                 places: places.clone(),
                 in_flight: Vec::new(),
+                met: 0,
+                waits: false,
             }));
         }
         let phases = || slots.iter().map(|&n| vec![Phases::default(); n]).collect::<Vec<_>>();
@@ -119,6 +124,7 @@ impl<'a> Machine<'a> {
                 let what = match act {
                     Act::Fill(tile, _) => format!("a slot of {} to be empty", self.ring(*tile)),
                     Act::Acquire(tile, _) => format!("a slot of {} to be full", self.ring(*tile)),
+                    Act::Barrier => "the others at a barrier".to_owned(),
                     _ => "its turn".to_owned(),
                 };
                 faults.insert(format!("deadlock: {} waits for {what}", agent.part.name));
@@ -158,6 +164,9 @@ impl<'a> Machine<'a> {
                 self.full[*tile][place.slot].passed(place.parity)
             }
             Some(Act::TakeTurn) => self.turns[&agent.role][agent.group] > 0,
+            Some(Act::Barrier) if agent.waits => {
+                self.agents.iter().all(|other| other.role != agent.role || other.met >= agent.met)
+            }
             Some(_) => true,
         }
     }
@@ -165,6 +174,11 @@ impl<'a> Machine<'a> {
     fn step(&mut self, number: usize, faults: &mut Faults) {
         let agent = &mut self.agents[number];
         let (line, act) = agent.part.acts[agent.at];
+        if *act == Act::Barrier && !agent.waits {
+            (agent.waits, agent.met) = (true, agent.met + 1);
+            return;
+        }
+        agent.waits = false;
         agent.at += 1;
         faults.at = line;
         match act {
@@ -211,7 +225,9 @@ impl<'a> Machine<'a> {
                     faults.insert("a turn is given to a warpgroup that has not taken its last");
                 }
             }
-            Act::Read(_) | Act::ReadGuarded(_) | Act::Write(_) | Act::MayWrite(_) => {}
+            // All of the role have come.
+            Act::Barrier => {}
+            Act::Read(_) | Act::ReadGuarded(_) | Act::Write(_) | Act::MayWrite(_) | Act::Put(_) | Act::Get(_) => {}
         }
     }
 

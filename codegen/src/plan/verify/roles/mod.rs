@@ -115,8 +115,8 @@ impl<'a> Roles<'a> {
                 hazards::hazards(plan, &acts, &mut faults);
                 ("a warpgroup".to_owned(), (role.warps / WARPGROUP) as usize)
             };
-            // Registers matter to a warpgroup alone: roles meet in rings, products and turns.
-            acts.retain(|(_, act)| !act.is_of_registers());
+            // Roles meet in rings, products, turns and barriers.
+            acts.retain(|(_, act)| !act.is_of_role());
             parts.push(Part { name, groups, acts });
         }
         let agents = parts.iter().map(|part| part.groups).sum();

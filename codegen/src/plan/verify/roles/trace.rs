@@ -21,8 +21,10 @@ const PATH_BITS: u32 = 96;
 pub(super) struct Product {
     pub acc: VarId,
     pub packed: Option<VarId>,
-    /// The slots that it reads, with what they must hold.
+    /// The slots of rings that it reads, with what they must hold.
     pub tiles: Vec<(TileId, Content)>,
+    /// Tiles that it reads which column groups have staged.
+    pub staged: Vec<TileId>,
 }
 
 impl Product {
@@ -68,12 +70,24 @@ pub(super) enum Act {
     MayWrite(VarId),
     TakeTurn,
     PassTurn,
+    /// Writes the group's share of a tile that all column groups read.
+    Put(TileId),
+    /// Reads such a tile.
+    Get(TileId),
+    /// Meets the other warpgroups of the role.
+    Barrier,
 }
 
 impl Act {
-    /// Whether it matters to a warpgroup alone.
+    /// Whether it matters to a warp alone.
     pub fn is_of_registers(&self) -> bool {
         matches!(self, Act::Read(_) | Act::ReadGuarded(_) | Act::Write(_) | Act::MayWrite(_))
+    }
+
+    /// Whether it is seen to be right in one warpgroup, since all of a role do the same: registers,
+    /// and tiles that barriers of the role guard.
+    pub fn is_of_role(&self) -> bool {
+        self.is_of_registers() || matches!(self, Act::Put(_) | Act::Get(_))
     }
 }
 
@@ -202,7 +216,12 @@ impl<'a> Tracer<'a> {
         match op {
             StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
                 let mut tiles = vec![(*b, self.content(*b_slot))];
+                let mut staged = Vec::new();
                 let packed = match a {
+                    OperandA::Tile(tile, _) if self.setting.plan.tiles[*tile].barriers.is_none() => {
+                        staged.push(*tile);
+                        None
+                    }
                     OperandA::Tile(tile, slot) => {
                         tiles.push((*tile, self.content(*slot)));
                         None
@@ -213,9 +232,9 @@ impl<'a> Tracer<'a> {
                 if !zero {
                     // Of products that write one accumulator the later waits for the earlier by
                     // itself.
-                    self.acts.push(Act::Issue(Product { acc: *acc, packed, tiles }));
+                    self.acts.push(Act::Issue(Product { acc: *acc, packed, tiles, staged }));
                 } else {
-                    self.acts.extend([Act::Write(*acc), Act::Issue(Product { acc: *acc, packed, tiles })]);
+                    self.acts.extend([Act::Write(*acc), Act::Issue(Product { acc: *acc, packed, tiles, staged })]);
                 }
             }
             StmtOp::Fill { tile, slot, .. } => {
@@ -233,6 +252,11 @@ impl<'a> Tracer<'a> {
                 let settled = self.settled(op, events);
                 self.acts.push(Act::Settle(settled));
             }
+            StmtOp::Stage { tile, from } | StmtOp::Publish { tile, from } => {
+                self.acts.extend([Act::Read(*from), Act::Put(*tile)]);
+            }
+            StmtOp::Merge { to, tile, .. } => self.acts.extend([Act::Get(*tile), Act::Write(*to)]),
+            StmtOp::Barrier => self.acts.push(Act::Barrier),
             StmtOp::TakeTurn => self.acts.push(Act::TakeTurn),
             StmtOp::PassTurn => self.acts.push(Act::PassTurn),
             StmtOp::When { guard, body, otherwise } => match guard {

@@ -1,0 +1,161 @@
+//! What the warps exchange that share the columns of tiles (`column_groups`): left operands of
+//! products, and values for each row.
+
+use flashtile_dsl::ir::{Dim, Elem, ReduceOp, ValueId};
+
+use super::context::{Home, Lowering, Made};
+use super::{row_warps, shares};
+use crate::abi::TensorMap;
+use crate::error::Error;
+use crate::plan::{Builtin, Event, Expr, GlobalTile, OperandA, Operator, Slot, Stmt, StmtOp, TileId, VarId};
+use crate::schedule::{Persistent, SharedLayout};
+
+/// Most column groups.
+const MOST: u32 = 4;
+
+impl Lowering<'_> {
+    /// A column, or a first column, of a dimension of so many columns in the share of the warp's
+    /// group.
+    pub(super) fn in_group(&self, column: Expr, columns: u32) -> Expr {
+        match self.share_begins(columns) {
+            Some(first) => Expr::infix(Operator::Add, column, first),
+            None => column,
+        }
+    }
+
+    /// The first column of the group's share, if columns are shared.
+    fn share_begins(&self, columns: u32) -> Option<Expr> {
+        let share = Expr::Int((columns / shares(self.schedule)).into());
+        let groups = self.schedule.column_groups;
+        let group = || Expr::Builtin(Builtin::ColumnGroup);
+        let number = match &self.column_program {
+            Some(program) if groups == 1 => program.clone(),
+            Some(program) => {
+                let before = Expr::infix(Operator::Mul, program.clone(), Expr::Int(groups.into()));
+                Expr::infix(Operator::Add, before, group())
+            }
+            None if groups == 1 => return None,
+            None => group(),
+        };
+        Some(Expr::infix(Operator::Mul, number, share))
+    }
+
+    /// The group's share of a tile that fragments are loaded from or stored to.
+    pub(super) fn share(&self, tile: GlobalTile, dims: &[Dim]) -> GlobalTile {
+        let Some(columns) = dims.last().filter(|dim| dims.len() == 2 || !self.classes.is_row(dim)) else { return tile };
+        let Some(begins) = self.share_begins(self.padded(columns)) else { return tile };
+        let further = |stride: &Expr| match stride {
+            Expr::Int(1) => begins.clone(),
+            stride => Expr::infix(Operator::Mul, begins.clone().wide(), stride.clone()),
+        };
+        let less = |present: Expr| Expr::infix(Operator::Sub, present, begins.clone());
+        if dims.len() == 1 {
+            // A vector: its positions are what rows are of a matrix.
+            let origin = Expr::infix(Operator::Add, tile.origin, further(&tile.row_stride));
+            return GlobalTile { origin, rows_present: less(tile.rows_present), ..tile };
+        }
+        let origin = Expr::infix(Operator::Add, tile.origin, further(&tile.column_stride));
+        GlobalTile { origin, columns_present: less(tile.columns_present), ..tile }
+    }
+
+    /// Where a value for each row is stored: by one of the programs that share columns.
+    pub(super) fn stored_once(&self, tile: GlobalTile, dims: &[Dim]) -> GlobalTile {
+        let of_rows = dims.len() == 1 && self.classes.is_row(&dims[0]);
+        let Some(program) = self.column_program.as_ref().filter(|_| of_rows) else { return tile };
+        let first = Expr::infix(Operator::Eq, program.clone(), Expr::Int(0));
+        let rows_present = Expr::Select(Box::new(first), Box::new(tile.rows_present), Box::new(Expr::Int(0)));
+        GlobalTile { rows_present, ..tile }
+    }
+
+    /// Reduces what the column groups have of a value for each row.
+    pub(super) fn merge_groups(&mut self, v: VarId, operation: ReduceOp) {
+        if self.schedule.column_groups == 1 {
+            return;
+        }
+        let name = self.unique(&format!("{}_groups", self.plan.variables[v].name));
+        let rows = 16 * self.plan.variables[v].m_tiles * row_warps(self.schedule);
+        let tile = self.add_tile(name, Elem::F32, rows, MOST, 1, false);
+        let t = &mut self.plan.tiles[tile];
+        (t.pitch, t.layout) = (4 * MOST, SharedLayout::Plain);
+        // In a loop the end of its body sees to it that all have read what was published before.
+        if self.loops_by_axis.is_empty() && self.schedule.persistent != Persistent::Off {
+            self.push(StmtOp::Barrier);
+        }
+        self.push(StmtOp::Publish { tile, from: v });
+        self.push(StmtOp::Barrier);
+        self.push(StmtOp::Merge { to: v, tile, operation });
+    }
+
+    /// Writes the group's share of a left operand where the products of all groups read it.
+    pub(super) fn stage_share(&mut self, a: ValueId, from: VarId) -> Result<OperandA, Error> {
+        let kernel = self.kernel;
+        let of = kernel.tile(a);
+        let (rows, columns) = (self.padded(&of.dims[0]), self.padded(&of.dims[1]));
+        let name = self.unique(&format!("{}_tile", self.plan.variables[from].name.trim_end_matches("_packed")));
+        let elem = self.instance.binding.elem(kernel, of.elem);
+        let tile = self.add_tile(name, elem, rows, columns, 1, false);
+        if self.is_specialized() {
+            // As TMA would lay it out.
+            let (t, slab) = (&mut self.plan.tiles[tile], TensorMap::slab(columns));
+            (t.pitch, t.slabs, t.layout) = (2 * slab, columns.div_ceil(slab), SharedLayout::Xor);
+        }
+        if self.loops_by_axis.is_empty() && self.schedule.persistent != Persistent::Off {
+            self.push(StmtOp::Barrier);
+        }
+        self.push(StmtOp::Stage { tile, from });
+        self.push(StmtOp::Barrier);
+        self.homes.insert(a, Home::Tile(tile));
+        self.made.insert(a, Made { tile, slot: Slot::Only, transposed: false });
+        Ok(OperandA::Tile(tile, Slot::Only))
+    }
+
+    /// Refuses a product whose right operand a column group would read from the middle of columns
+    /// that lie together.
+    pub(super) fn shares_begin_with_parts(&self, acc: VarId, b: TileId, k_major: bool) -> Result<(), Error> {
+        let (columns, part) = (8 * self.plan.variables[acc].n_tiles, self.plan.tiles[b].pitch.min(128) / 2);
+        if self.schedule.column_groups == 1 || k_major || columns.is_multiple_of(part) {
+            return Ok(());
+        }
+        let what = format!(
+            "{} column groups of a product of {} columns: {part} columns of its right operand lie together",
+            self.schedule.column_groups,
+            columns * self.schedule.column_groups
+        );
+        Err(Error::unsupported(what, "set column_groups=1", self.span))
+    }
+
+    /// The columns of a fragment do not divide among the groups.
+    pub(super) fn uneven_columns(&self, name: &str, columns: u32) -> Error {
+        let shares = shares(self.schedule);
+        let what = format!("{name} has {columns} columns, which do not divide into {shares} shares, of 16 or a multiple each");
+        Error::unsupported(what, "take another block_n, or fewer column_groups and column_programs", self.span)
+    }
+}
+
+/// Whether a loop's body needs a barrier at its end: what column groups exchange first in an
+/// iteration they may still read in the one before.
+pub(super) fn exchanges_around(body: &[Stmt]) -> bool {
+    let barrier = |stmt: &Stmt| stmt.op == StmtOp::Barrier;
+    let first_barrier = body.iter().position(barrier).unwrap_or(body.len());
+    let last_barrier = body.iter().rposition(barrier);
+    let early = body[..first_barrier].iter().filter_map(|stmt| match stmt.op {
+        StmtOp::Publish { tile, .. } | StmtOp::Stage { tile, .. } => Some(tile),
+        _ => None,
+    });
+    early.into_iter().any(|tile| {
+        let reads = |stmt: &Stmt| match &stmt.op {
+            StmtOp::Merge { tile: read, .. } => *read == tile,
+            StmtOp::Dot { a: OperandA::Tile(read, _), .. } => *read == tile,
+            _ => false,
+        };
+        let last = body.iter().rposition(reads).map(|at| match body[at].op {
+            // Read until it is waited for.
+            StmtOp::Dot { acc, atom, .. } if atom.is_asynchronous() => {
+                let done = |stmt: &Stmt| matches!(&stmt.op, StmtOp::Wait(events) if events.contains(&Event::Product(acc)));
+                body.iter().skip(at).position(done).map_or(body.len(), |further| at + further)
+            }
+            _ => at,
+        });
+        last.is_some_and(|read| last_barrier.is_none_or(|barrier| barrier < read))
+    })
+}
