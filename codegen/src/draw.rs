@@ -104,7 +104,10 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             CopyOp::Sync => !wgmma,
         }),
         "warps" => kept(knob, |s| !wgmma || s.main.warps.is_multiple_of(WARPGROUP)),
-        "column_groups" => kept(knob, |s| main.warps.is_multiple_of(WARPGROUP * s.main.column_groups)),
+        "column_groups" => kept(knob, |s| {
+            let (groups, each) = (s.main.column_groups, if wgmma { WARPGROUP } else { 1 });
+            groups == 1 || (main.warps.is_multiple_of(each * groups) && space::can_share_columns(instance, groups, wgmma, arch))
+        }),
         // As many rows as a warp multiplies at once, or twice that.
         "block_m" if wgmma => vec![(16 * main.warps / main.column_groups).to_string()],
         "block_m" => kept(knob, |s| [16, 32].map(|rows| rows * main.warps).contains(&s.main.block_m)),

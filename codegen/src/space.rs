@@ -109,13 +109,16 @@ fn why_not_wgmma(instance: &Instance, arch: &'static Arch) -> Option<String> {
         return Some(format!("{arch} has no wgmma"));
     }
     let legality = check(instance, &smallest().into(), arch);
-    let refused = !legality.is_legal() && column_groups(instance, arch) == 1;
-    refused.then(|| Summary::of(&legality.reasons).to_string())
+    let others = || smallest_each().into_iter().skip(1).any(|schedule| check(instance, &schedule.into(), arch).is_legal());
+    (!legality.is_legal() && !others()).then(|| Summary::of(&legality.reasons).to_string())
 }
 
-/// [`smallest`] with each number of column groups that is tried.
-pub(crate) fn smallest_each() -> [BlockKnobs; 2] {
-    COLUMN_GROUPS.map(smallest_of)
+/// [`smallest`], and the smallest tiles of kernels that cannot have it: with wide accumulators, or
+/// whose loops walk rows, which are as many as the rows of a state that products sum over.
+pub(crate) fn smallest_each() -> [BlockKnobs; 4] {
+    let rows = |warps| BlockKnobs { block_m: 16 * warps, block_n: 16 * warps, warps, ..smallest() };
+    let [one, two] = COLUMN_GROUPS.map(smallest_of);
+    [one, two, rows(4), rows(8)]
 }
 
 /// Groups of warps that share columns, in the schedules of a kernel that `wgmma` can compute: as
@@ -123,6 +126,18 @@ pub(crate) fn smallest_each() -> [BlockKnobs; 2] {
 fn column_groups(instance: &Instance, arch: &'static Arch) -> u32 {
     let fits = |columns: &u32| check(instance, &smallest_of(*columns).into(), arch).is_legal();
     COLUMN_GROUPS.into_iter().find(fits).unwrap_or(1)
+}
+
+/// Whether so many groups of warps can share the columns of the kernel's tiles.
+pub(crate) fn can_share_columns(instance: &Instance, columns: u32, wgmma: bool, arch: &'static Arch) -> bool {
+    let smallest = if wgmma {
+        smallest_of(columns)
+    } else {
+        let (tensor_op, copy) = (warp_tensor_op(instance, arch), warp_copy_op(instance, arch));
+        let (block_m, block_n, stages) = (16, 16 * columns, 1);
+        BlockKnobs { block_m, block_n, stages, warps: columns, column_groups: columns, tensor_op, copy, ..BlockKnobs::default() }
+    };
+    check(instance, &smallest.into(), arch).is_legal()
 }
 
 /// [`smallest`] with so many column groups.

@@ -386,6 +386,19 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
             tensor.direction = flashtile_dsl::ir::Direction::InOut;
         }
     }),
+    (Rule::Tiling, "a store at the loop's tile of what the loop carries", |k| {
+        let (_, body) = loop_parts(k);
+        let (coordinate, param) = (k.blocks[body].params[0], k.blocks[body].params[1]);
+        let store = find(k, "store_tile", 1);
+        let mut data = k.ops[store].clone();
+        if let Op::Store { at, value, .. } = &mut data.op {
+            *value = param;
+            at[0] = At::Tile(coordinate);
+        }
+        let stored = k.ops.push(data);
+        let last = k.blocks[body].ops.len() - 1;
+        k.blocks[body].ops.insert(last, stored);
+    }),
     (Rule::Disjoint, "the same place twice", |k| {
         let id = find(k, "store_tile", 1);
         let data = k.ops[id].clone();

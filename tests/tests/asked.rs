@@ -12,7 +12,7 @@ use flashtile_dsl::syntax::parse_with_warnings;
 
 /// What has no code yet, or none through `wgmma`.
 const NOT_YET: &[(&str, Lost)] = &[
-    // The state is an operand, which has rows that are no axis.
+    // An operand of a product is loaded at each single position, and no tile has rows of an axis.
     ("linear_chunked", Lost::Gpu),
 ];
 

@@ -90,6 +90,7 @@ fn every_value_of_every_knob_is_in_some_legal_draw() {
         (CAUSAL_ROPE_ATTENTION, Elem::F16, 64),
         (MATMUL_GELU, Elem::F32, 64),
         (documents, Elem::F16, 64),
+        (CAUSAL_ATTENTION, Elem::F16, 128),
     ];
     for (text, elem, head_dim) in kernels {
         let instance = instance_of(text, elem, 16, head_dim);

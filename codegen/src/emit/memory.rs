@@ -23,6 +23,15 @@ fn column_text(domain: Domain) -> String {
     text(&Expr::ColumnPosition("first_column".into()), domain)
 }
 
+/// A value as it is stored.
+fn narrowed(value: &Expr, elem: Elem) -> Expr {
+    match elem {
+        Elem::F16 => Expr::call(Function::NarrowF16, [value.clone()]),
+        Elem::Bf16 => Expr::call(Function::NarrowBf16, [value.clone()]),
+        _ => value.clone(),
+    }
+}
+
 impl Writer<'_> {
     pub(super) fn copy(&mut self, tile: TileId, slot: Slot, from: &GlobalTile) -> Result<String, Error> {
         let (op, bytes) = (self.plan().copy, self.plan().copy_bytes);
@@ -156,11 +165,7 @@ impl Writer<'_> {
                 columns_present: if to.columns_full { (8 * n_tiles).to_string() } else { columns_present },
             });
         }
-        let narrowed = match elem {
-            Elem::F16 => Expr::call(Function::NarrowF16, [value.clone()]),
-            Elem::Bf16 => Expr::call(Function::NarrowBf16, [value.clone()]),
-            _ => value.clone(),
-        };
+        let narrowed = narrowed(value, elem);
         let origin = parenthesized(&origin);
         match shape {
             Shape::Accumulator => {

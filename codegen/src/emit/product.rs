@@ -203,7 +203,11 @@ impl Writer<'_> {
             swizzle: t.swizzle(),
             part: t.rows * t.pitch,
             row: if fast { "first_row - lane / 4 + lane % 16" } else { "first_row" }.into(),
-            chunk: format!("column_group * {}{}", v.n_tiles, if fast { " + lane / 16" } else { "" }),
+            chunk: match (self.plan().column_groups, fast) {
+                (1, true) => "lane / 16".into(),
+                (1, false) => "0".into(),
+                (_, fast) => format!("column_group * {}{}", v.n_tiles, if fast { " + lane / 16" } else { "" }),
+            },
             fast,
             asynchronous,
             // Chunks of a slab, or of a whole row.

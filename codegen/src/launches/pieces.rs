@@ -138,7 +138,7 @@ fn columns_shared(instance: &Instance, tensor_op: TensorOp, tall: bool) -> (u32,
     /// Columns of 16 rows that a warp of a tall launch holds.
     const HELD: i64 = 256;
     let kernel = &instance.kernel;
-    if tensor_op == TensorOp::Ffma || legality::why_no_column_programs(kernel).is_some() {
+    if !tensor_op.is_of_tensor_cores() || legality::why_no_column_programs(kernel).is_some() {
         return (1, 1);
     }
     let tiles = kernel.walk().into_iter().flat_map(|(_, op)| &kernel.ops[op].results).filter_map(|&v| match kernel.ty(v) {

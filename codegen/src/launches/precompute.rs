@@ -144,8 +144,10 @@ fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
         values.into_iter().filter(|v| seen.insert(*v)).collect::<Vec<_>>()
     };
     let right = distinct(dots.iter().map(|d| d.1).filter(computed).collect());
-    // One that stays would be computed in place all the same.
-    let mut found = right.iter().map(|&v| operand(kernel, v)).collect::<Result<Vec<_>, _>>()?;
+    // One that stays would be computed in place all the same; but one of what the block itself
+    // computes is nowhere else.
+    let apart = right.iter().filter(|&&v| !is_of_products(kernel, v));
+    let mut found = apart.map(|&v| operand(kernel, v)).collect::<Result<Vec<_>, _>>()?;
     found.extend(reductions(kernel, &found));
     if sides == Sides::Both {
         let left = distinct(dots.iter().map(|d| d.0).filter(computed).filter(|v| !right.contains(v)).collect());
@@ -165,6 +167,18 @@ fn operands(kernel: &Kernel, sides: Sides) -> Result<Vec<Operand>, String> {
         return Err("no right operand is computed, and no row of a loop reduced".into());
     }
     Ok(found)
+}
+
+/// Whether a value depends on a product, or on what a loop carries.
+fn is_of_products(kernel: &Kernel, value: ValueId) -> bool {
+    if !matches!(kernel.ty(value), Type::Tile(_)) {
+        return false;
+    }
+    match kernel.def(value) {
+        None | Some((_, Op::Dot { .. } | Op::For { .. })) => true,
+        Some((_, Op::Load { .. })) => false,
+        Some((_, op)) => op.operands().into_iter().any(|v| is_of_products(kernel, v)),
+    }
 }
 
 /// Sums and maxima of the rows that a loop walks, such as the squared length of each key, but for

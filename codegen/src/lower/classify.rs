@@ -12,7 +12,7 @@ use super::padding;
 use super::twice::Uses;
 use super::uses::{slot, users_and_order};
 use crate::error::Error;
-use crate::rewrite::rows_axis;
+use crate::rewrite::{NoAxis, rows_axis};
 
 /// Decisions about values and axes.
 pub(super) struct Classes {
@@ -327,8 +327,11 @@ fn row_dims(kernel: &Kernel, shared: &HashSet<OpId>, computed: &HashSet<ValueId>
         for &result in data.results.iter().filter(|r| !computed.contains(r)) {
             let Type::Tile(t) = kernel.ty(result) else { continue };
             let [r, c] = t.dims.as_slice() else { continue };
-            if !matches!(r, Dim::Axis(_)) {
-                return Err(match rows_axis(kernel) {
+            // Rows that a product sums over are whole in a block, which stages them.
+            let whole = |why: &NoAxis| matches!(why, NoAxis::Reduced(op) if matches!(kernel.ops[*op].op, Op::Dot { .. }));
+            let no_axis = (!matches!(r, Dim::Axis(_))).then(|| rows_axis(kernel));
+            if let Some(made) = no_axis.filter(|made| !made.as_ref().is_err_and(whole)) {
+                return Err(match made {
                     Err(why) => why.refusal(kernel),
                     Ok(_) => Error::unsupported(
                         "a computed tile whose rows are no tile axis",
@@ -347,7 +350,17 @@ fn row_dims(kernel: &Kernel, shared: &HashSet<OpId>, computed: &HashSet<ValueId>
             rows.insert(DimKey::Axis(id));
         }
     }
-    match columns.iter().find(|(c, _)| rows.contains(c)) {
+    // A range may be both, unless a vector would not say which it is.
+    let of_vector = |key: &DimKey| {
+        let results = kernel.walk().into_iter().flat_map(|(_, op)| kernel.ops[op].results.iter());
+        let mut dims = results.filter_map(|&v| match kernel.ty(v) {
+            Type::Tile(tile) if tile.rank() == 1 => Some(self::key(&tile.dims[0])),
+            _ => None,
+        });
+        dims.any(|dim| dim == *key)
+    };
+    let both = |key: &DimKey| rows.contains(key) && (matches!(key, DimKey::Axis(_)) || of_vector(key));
+    match columns.iter().find(|(c, _)| both(c)) {
         Some((_, &span)) => Err(Error::unsupported(
             "an axis that runs over the rows of one computed tile and the columns of another",
             "write one of the two products transposed",

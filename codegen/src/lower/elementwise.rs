@@ -43,7 +43,7 @@ impl Lowering<'_> {
         }
         let elem = self.instance.binding.elem(self.kernel, self.kernel.tile(result).elem);
         if let (Op::Cast(..), true) =
-            (&self.kernel.ops[id].op, matches!(elem, Elem::F16 | Elem::Bf16) && self.is_operand_a(result))
+            (&self.kernel.ops[id].op, matches!(elem, Elem::F16 | Elem::Bf16) && self.is_packed_operand(result))
         {
             return self.pack(result, value);
         }
@@ -233,7 +233,7 @@ impl Lowering<'_> {
                 let value = self.expr(*x)?;
                 match self.instance.binding.elem(self.kernel, *elem) {
                     // A packed operand is rounded when it is packed.
-                    Elem::F16 | Elem::Bf16 if self.is_operand_a(data.results[0]) => value,
+                    Elem::F16 | Elem::Bf16 if self.is_packed_operand(data.results[0]) => value,
                     Elem::F16 => Expr::call(Function::RoundF16, [value]),
                     Elem::Bf16 => Expr::call(Function::RoundBf16, [value]),
                     Elem::F32 if from == Elem::I32 => value.cast(Cast::Float),
@@ -277,10 +277,23 @@ impl Lowering<'_> {
     }
 
     /// Whether every use of the value is as the A operand of a product.
-    pub(super) fn is_operand_a(&self, value: ValueId) -> bool {
+    pub(super) fn is_packed_operand(&self, value: ValueId) -> bool {
         let users = self.classes.users.get(&value).map_or(&[][..], Vec::as_slice);
+        let of_tensor_cores = self.schedule.tensor_op.is_of_tensor_cores();
         !users.is_empty()
-            && users.iter().all(|&op| matches!(self.kernel.ops[op].op, Op::Dot { a, b, .. } if a == value && b != value))
+            && users.iter().all(|&op| match self.kernel.ops[op].op {
+                Op::Dot { a, b, .. } if a == value => b != value || of_tensor_cores,
+                Op::Dot { b, .. } => b == value && of_tensor_cores,
+                Op::Transpose(_) => of_tensor_cores && self.is_right_operand(self.kernel.ops[op].results[0]),
+                _ => false,
+            })
+    }
+
+    /// Whether products read a value as their right operand, and nothing else reads it.
+    fn is_right_operand(&self, value: ValueId) -> bool {
+        let users = self.classes.users.get(&value).map_or(&[][..], Vec::as_slice);
+        let right = |op: &OpId| matches!(self.kernel.ops[*op].op, Op::Dot { a, b, .. } if b == value && a != value);
+        !users.is_empty() && users.iter().all(right)
     }
 
     /// `x` where `keep` holds and the position exists, `-inf` elsewhere; computed in place where it can be.

@@ -1,7 +1,7 @@
-//! What the warps exchange that share the columns of tiles (`column_groups`): left operands of
-//! products, and values for each row.
+//! What the warps of a block exchange: operands of products that each has a share of, and with
+//! `column_groups` values for each row.
 
-use flashtile_dsl::ir::{Dim, Elem, ReduceOp, ValueId};
+use flashtile_dsl::ir::{Dim, Elem, ReduceOp, Span, ValueId};
 
 use super::context::{Home, Lowering, Made};
 use super::{row_warps, shares};
@@ -86,8 +86,9 @@ impl Lowering<'_> {
         self.push(StmtOp::Merge { to: v, tile, operation });
     }
 
-    /// Writes the group's share of a left operand where the products of all groups read it.
-    pub(super) fn stage_share(&mut self, a: ValueId, from: VarId) -> Result<OperandA, Error> {
+    /// Writes an operand to where all warps read it: a right operand, which every warp needs whole,
+    /// or with column groups a left one, of which each group has a share.
+    pub(super) fn stage_operand(&mut self, a: ValueId, from: VarId) -> TileId {
         let kernel = self.kernel;
         let of = kernel.tile(a);
         let (rows, columns) = (self.padded(&of.dims[0]), self.padded(&of.dims[1]));
@@ -106,7 +107,7 @@ impl Lowering<'_> {
         self.push(StmtOp::Barrier);
         self.homes.insert(a, Home::Tile(tile));
         self.made.insert(a, Made { tile, slot: Slot::Only, transposed: false });
-        Ok(OperandA::Tile(tile, Slot::Only))
+        tile
     }
 
     /// Refuses a product whose right operand a column group would read from the middle of columns
@@ -132,9 +133,17 @@ impl Lowering<'_> {
     }
 }
 
+/// The body of a loop, with a barrier at its end if it needs one.
+pub(super) fn closed(mut body: Vec<Stmt>, span: Span) -> Vec<Stmt> {
+    if exchanges_around(&body) {
+        body.push(Stmt::new(StmtOp::Barrier, span));
+    }
+    body
+}
+
 /// Whether a loop's body needs a barrier at its end: what column groups exchange first in an
 /// iteration they may still read in the one before.
-pub(super) fn exchanges_around(body: &[Stmt]) -> bool {
+fn exchanges_around(body: &[Stmt]) -> bool {
     let barrier = |stmt: &Stmt| stmt.op == StmtOp::Barrier;
     let first_barrier = body.iter().position(barrier).unwrap_or(body.len());
     let last_barrier = body.iter().rposition(barrier);
@@ -145,7 +154,8 @@ pub(super) fn exchanges_around(body: &[Stmt]) -> bool {
     early.into_iter().any(|tile| {
         let reads = |stmt: &Stmt| match &stmt.op {
             StmtOp::Merge { tile: read, .. } => *read == tile,
-            StmtOp::Dot { a: OperandA::Tile(read, _), .. } => *read == tile,
+            StmtOp::Dot { a: OperandA::Tile(read, _), b, .. } => *read == tile || *b == tile,
+            StmtOp::Dot { b, .. } => *b == tile,
             _ => false,
         };
         let last = body.iter().rposition(reads).map(|at| match body[at].op {

@@ -273,6 +273,18 @@ impl Lowering<'_> {
             };
             self.uneven = Some(Error::Uneven { name: name.clone(), rows, warps, knobs });
         }
+        if let Some(dim) = rows
+            && 16 * m_tiles != self.plan.rows_per_warp
+            && self.uneven.is_none()
+        {
+            let (rows, others) = (self.padded(dim), self.plan.rows_per_warp * row_warps(self.schedule));
+            let what = format!("{name} has {rows} rows, and other tiles of the block have {others}");
+            let knobs = match dim {
+                Dim::Axis(axis) => blocks::knob(self.kernel, *axis).or_warps(),
+                Dim::Range(_) => "the block of the others",
+            };
+            self.uneven = Some(Error::unsupported(what, format!("give all rows one block, by {knobs}"), self.span));
+        }
         let columns = dims.last().filter(|_| matches!(shape, Shape::Column | Shape::Accumulator));
         if let Some(dim) = columns
             && !self.padded(dim).is_multiple_of(16 * shares(self.schedule))

@@ -33,7 +33,7 @@
 use flashtile_dsl::ir::{AxisId, BlockId, Kernel, Op, OpId, ValueId};
 
 use super::context::{Home, Lowering};
-use super::groups::exchanges_around;
+use super::groups::closed;
 use super::running_max;
 use super::uses;
 use crate::error::Error;
@@ -74,11 +74,8 @@ impl Lowering<'_> {
                 let advice = "set overlap=on, or give the two another width, by block_n";
                 return Err(Error::unsupported(what, advice, span));
             }
-            let mut body = self.in_turn(l, step);
+            let body = closed(self.in_turn(l, step), span);
             self.span = span;
-            if exchanges_around(&body) {
-                body.push(Stmt::new(StmtOp::Barrier, span));
-            }
             self.push(StmtOp::Loop { id: l.id, from: 0, unroll: 1, body });
             return Ok(());
         }
@@ -233,6 +230,13 @@ impl Lowering<'_> {
 
     /// The loop with products ahead of and behind the rest.
     fn overlapped(&mut self, l: &Loop<'_>, first: Vec<Stmt>, step: Vec<Stmt>) -> Result<Vec<Stmt>, Error> {
+        if first.iter().chain(&step).any(|stmt| matches!(stmt.op, StmtOp::Stage { .. })) {
+            return Err(Error::unsupported(
+                "overlap=on in a loop with an operand of a product that warps stage for each other",
+                "set overlap=off",
+                self.span,
+            ));
+        }
         let (first, step) = (self.parts(l, first), self.parts(l, step));
         if step.lead.is_empty() && !step.tail.is_empty() && first.tail == step.tail && only_names(&step.middle) {
             return self.lagged(l, first, step);

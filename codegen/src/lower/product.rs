@@ -89,11 +89,16 @@ impl Lowering<'_> {
         let (value, transposed) = computed::untransposed(self.kernel, b);
         match self.tile_of(value) {
             Some(made) => Ok((made.tile, made.slot, transposed != made.transposed)),
-            None => Err(Error::unsupported(
-                "a right operand of dot that depends on a product, a reduction or a carried value",
-                "write the two products the other way round, or store the tile and load it in a kernel of its own",
-                self.span,
-            )),
+            None => match self.homes.get(&value) {
+                Some(&Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => {
+                    Ok((self.stage_operand(value, v), Slot::Only, transposed))
+                }
+                _ => Err(Error::unsupported(
+                    "a computed right operand of dot that products do not have to themselves, in 16 bits",
+                    "convert it for the product alone, `.to::<T>()`, or store the tile and load it in a kernel of its own",
+                    self.span,
+                )),
+            },
         }
     }
 
@@ -117,11 +122,10 @@ impl Lowering<'_> {
         }
         match self.homes.get(&a).cloned() {
             Some(Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => {
-                if self.schedule.column_groups > 1 {
-                    self.stage_share(a, v)
-                } else {
-                    Ok(OperandA::Packed(v))
+                if self.schedule.column_groups == 1 {
+                    return Ok(OperandA::Packed(v));
                 }
+                Ok(OperandA::Tile(self.stage_operand(a, v), Slot::Only))
             }
             Some(Home::Variable(_) | Home::Inline(_)) if !self.schedule.tensor_op.is_of_tensor_cores() => self.stage(a),
             _ => {

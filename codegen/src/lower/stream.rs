@@ -23,13 +23,12 @@ use flashtile_dsl::analysis::streaming::Streaming;
 use flashtile_dsl::ir::{At, AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, ReduceOp, SizeExpr, Type, ValueId};
 
 use super::context::{Home, Lowering, Made};
-use super::groups::exchanges_around;
+use super::groups::closed;
 use super::pipeline::Loop;
 use super::{elementwise, running_max, uses};
 use crate::error::Error;
 use crate::plan::{
-    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopGap, LoopId, LoopInfo, Operator, Slot, Stmt, StmtOp, TileId,
-    VarId,
+    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopGap, LoopId, LoopInfo, Operator, Slot, StmtOp, TileId, VarId,
 };
 use crate::rewrite::edit;
 use crate::schedule::{OperandA as OperandAKnob, RunningMax, Walk};
@@ -126,7 +125,7 @@ impl Lowering<'_> {
         self.fragments_before_loop(body, &groups);
         let before: Vec<TileId> = (0..self.plan.tiles.len()).filter(|&tile| self.is_pending(tile)).collect();
 
-        let mut statements = self.collect(|this| {
+        let statements = self.collect(|this| {
             this.span = span;
             if single {
                 this.homes.insert(params[0], Home::Inline(Expr::name(name.clone())));
@@ -137,10 +136,7 @@ impl Lowering<'_> {
             this.leave_iteration(body, &carried)
         })?;
         self.span = span;
-        if exchanges_around(&statements) {
-            statements.push(Stmt::new(StmtOp::Barrier, span));
-        }
-        self.push(StmtOp::Loop { id: loop_id, from: 0, unroll: 1, body: statements });
+        self.push(StmtOp::Loop { id: loop_id, from: 0, unroll: 1, body: closed(statements, span) });
         self.leave_loop(id, axis, &carried);
         self.loaded = loaded;
         // The loop may have made no trip, or many.

@@ -15,8 +15,8 @@ mod uniform;
 
 pub(crate) use absent::is_positive;
 use flashtile_dsl::ir::Kernel;
-pub(crate) use rows::rows_axis;
 pub use rows::with_row_axes;
+pub(crate) use rows::{NoAxis, rows_axis};
 
 use crate::instance::Facts;
 use crate::schedule::{BlockKnobs, Exponential};

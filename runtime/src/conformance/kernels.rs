@@ -46,6 +46,7 @@ pub const KERNELS: &[SuiteKernel] = &[
     SuiteKernel { name: "documents", text: DOCUMENTS },
     SuiteKernel { name: "gathered", text: gathers::GATHERED },
     SuiteKernel { name: "turned_bias", text: gathers::TURNED_BIAS },
+    SuiteKernel { name: "scores_on_the_right", text: states::SCORES_ON_THE_RIGHT },
 ];
 
 /// The cap of a hidden score is a number: a row maximum must not see it.

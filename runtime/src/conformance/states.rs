@@ -56,3 +56,23 @@ pub fn gram<T: Element, const D: usize>(x: &Tensor<T, (B, N, D)>, y: &mut Tensor
     store(y, [b, .., ..], sum);
 }
 ";
+
+/// Scores that are the right operand of a product: every warp needs those of all.
+pub(super) const SCORES_ON_THE_RIGHT: &str = "
+pub fn scores_on_the_right<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, H, N, D)>,
+    g: &Tensor<T, (B, H, E, M)>,
+    scale: f32,
+    o: &mut Tensor<f32, (B, H, E, N)>,
+) {
+    let (b, h, e, j) = program(B, H, tiles(E), tiles(N));
+    let k_j = load(k, [b, h, j, ..]);
+    let mut sum = zeros((e, j));
+    for i in tiles(M) {
+        let s = dot(load(q, [b, h, i, ..]), k_j.t()) * scale;
+        sum += dot(load(g, [b, h, e, i]), max(s, 0.0).to::<T>());
+    }
+    store(o, [b, h, e, j], sum);
+}
+";

@@ -587,6 +587,13 @@ fn states() -> Vec<Case> {
             let continued = with("continued_state", &[("B", 2), ("N", n)], &[("D", d), ("E", e)]);
             cases.extend([decayed, continued, with("gram", &[("B", 2), ("N", n)], &[("D", d)])]);
         }
+        // A product of f32 has its right operand from memory.
+        for (m, n, d) in [(72, 104, 64), (1, 33, 40), (131, 40, 128), (0, 16, 64)] {
+            let sizes = [("B", 1), ("H", 2), ("M", m), ("N", n), ("E", 56)];
+            let case =
+                Case { consts: vec![("D", d)], scalars: vec![("scale", 0.2)], ..sized("scores_on_the_right", elem, &sizes) };
+            cases.extend((elem != Elem::F32).then_some(Case { small: m * n <= 10_000, ..case }));
+        }
     }
     cases
 }
@@ -732,6 +739,6 @@ mod tests {
         let kernels: BTreeSet<&str> = all.iter().map(|c| c.kernel).collect();
         let small: BTreeSet<&str> = all.iter().filter(|c| c.small).map(|c| c.kernel).collect();
         assert_eq!(kernels, small);
-        assert_eq!(kernels.len(), 59);
+        assert_eq!(kernels.len(), 61);
     }
 }

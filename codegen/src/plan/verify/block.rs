@@ -157,7 +157,7 @@ impl<'a> State<'a> {
                 }
                 self.written.insert(*acc);
             }
-            StmtOp::Stage { tile, from } if self.plan.column_groups > 1 => {
+            StmtOp::Stage { tile, from } if !self.plan.tiles[*tile].warp_private => {
                 self.read_variable(*from);
                 self.put(*tile);
             }
@@ -391,15 +391,15 @@ impl<'a> State<'a> {
         self.read.extend(sources);
     }
 
-    /// Each column group writes its share of a tile that all read.
+    /// Each warp writes its share of a tile that all read.
     fn put(&mut self, tile: TileId) {
         self.all_warps();
         let name = &self.plan.tiles[tile].name;
         if self.plan.tiles[tile].warp_private {
-            self.faults.insert(format!("{name} is written by all column groups, but its rows are private to warps"));
+            self.faults.insert(format!("{name} is written by all warps, but its rows are private to warps"));
         }
         if self.read.contains(&(tile, 0)) {
-            self.faults.insert(format!("{name} is written while other column groups may read it"));
+            self.faults.insert(format!("{name} is written while other warps may read it"));
         }
         self.contents.insert((tile, 0), Contents { iteration: None, status: Status::Landed, group: 0, computed: true });
     }

@@ -9,7 +9,7 @@ use super::fault::Faults;
 use crate::arch::WARPGROUP;
 use crate::plan::{
     Atom, Builtin, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan,
-    RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, WORK_RING_BYTES,
+    RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, WORK_RING_BYTES, any,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -163,8 +163,14 @@ impl Check<'_> {
         if !t.offset.is_multiple_of(aligned) || t.barriers.is_some_and(|at| !at.is_multiple_of(8)) {
             self.fault(format!("{} begins at no multiple of {aligned} bytes, or its mbarriers at none of 8", t.name));
         }
-        // Column groups share tiles that they make.
-        let shared = self.plan.column_groups > 1 && t.barriers.is_none() && t.slots == 1;
+        // Warps share tiles that they write.
+        let name = &t.name;
+        let writes = |op: &StmtOp| match op {
+            StmtOp::Stage { tile, .. } | StmtOp::Publish { tile, .. } => self.plan.tiles[*tile].name == *name,
+            _ => false,
+        };
+        let written = || self.plan.roles.iter().any(|role| any(&role.body, &writes));
+        let shared = t.barriers.is_none() && t.slots == 1 && !t.warp_private && written();
         if t.barriers.is_some() != self.plan.is_specialized() && !shared {
             self.fault(format!("{} is a ring with mbarriers if and only if a producer fills it", t.name));
         }
@@ -268,10 +274,10 @@ impl Check<'_> {
                 self.in_block(*tile, &Slot::Only);
                 let v = &plan.variables[*from];
                 let t = &plan.tiles[*tile];
-                if plan.column_groups > 1 {
+                if !t.warp_private {
                     self.is(*from, Storage::Packed);
-                    if t.warp_private || !is_16_bit(t.elem) {
-                        self.fault(format!("{} is staged, but is no operand that all column groups read", t.name));
+                    if !is_16_bit(t.elem) {
+                        self.fault(format!("{} is staged, but is no operand that all warps read", t.name));
                     }
                 } else {
                     self.is(*from, Storage::Fragment(Shape::Accumulator));

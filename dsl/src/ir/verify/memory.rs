@@ -59,6 +59,9 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
     }
     check_twice(errors, &stores);
     check_in_out(errors);
+    for &(_, id, _) in stores.iter().filter(|(_, id, _)| !bad.contains(id)) {
+        check_tiling(errors, id);
+    }
     check_summaries(errors);
 }
 
@@ -91,6 +94,54 @@ fn check_gather(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[ValueI
     if at.iter().all(|v| *kernel.ty(*v) == Type::Index) {
         errors.at(Rule::Address, id, "elements are gathered at indices alone, which a load is for".to_owned());
     }
+}
+
+/// Checks that a store at the tile of a loop stores nothing that depends on what the loop carries.
+fn check_tiling(errors: &mut Errors<'_>, id: OpId) {
+    let kernel = errors.kernel;
+    let Op::Store { value, .. } = kernel.ops[id].op else { return };
+    let addressed = kernel.ops[id].op.operands();
+    let loops = kernel.walk().into_iter().filter_map(|(_, op)| match kernel.ops[op].op {
+        Op::For { axis, body, .. } if kernel.axes[axis].kind == AxisKind::Loop => Some(body),
+        _ => None,
+    });
+    for body in loops {
+        let params = &kernel.blocks[body].params;
+        if addressed.contains(&params[0]) && depends(kernel, value, &varying(kernel, body)) {
+            let name = kernel.values[params[0]].name.as_deref().unwrap_or("the loop");
+            let what = format!(
+                "what is stored for a tile of `{name}` depends on the tiles before it, and the schedule says how many these are: \
+                 walk parts of one length, `for c in 0..n`, or store it in a kernel of its own"
+            );
+            errors.at(Rule::Tiling, id, what);
+        }
+    }
+}
+
+/// What a loop carries and changes, in its body.
+fn varying(kernel: &Kernel, body: BlockId) -> BTreeSet<ValueId> {
+    let yielded = kernel.blocks[body].ops.last().map(|&op| &kernel.ops[op].op);
+    let Some(Op::Yield(next)) = yielded else { return BTreeSet::new() };
+    let carried = kernel.blocks[body].params.iter().skip(1);
+    carried.zip(next).filter(|(param, next)| param != next).map(|(&param, _)| param).collect()
+}
+
+/// Whether a value is made of one of these.
+fn depends(kernel: &Kernel, value: ValueId, on: &BTreeSet<ValueId>) -> bool {
+    let (mut seen, mut work) = (BTreeSet::new(), vec![value]);
+    while let Some(v) = work.pop() {
+        if on.contains(&v) {
+            return true;
+        }
+        if let (true, ValueDef::Result(op, _)) = (seen.insert(v), kernel.values[v].def) {
+            work.extend(kernel.ops[op].op.operands());
+            // What a loop inside yields.
+            if let Op::For { body, .. } = kernel.ops[op].op {
+                work.extend(kernel.blocks[body].ops.iter().flat_map(|&op| kernel.ops[op].op.operands()));
+            }
+        }
+    }
+    false
 }
 
 /// Checks that summaries have the shapes of what they summarise.

@@ -40,9 +40,12 @@
 //! * `InOut`: a tensor that is read and written has one load and one store. They stand in one block, the load first, and address
 //!   the same tile. So with `Disjoint` nothing but the same program, in an earlier iteration of loops that do not address the
 //!   tile, stores what a load reads, and loops around need not address such a store.
+//! * `Tiling`: what a loop over tiles stores for the tile that it is at does not depend on what it carries, which is a matter of
+//!   the tiles before it: how many these are, the schedule says.
 //!
 //! Not checked: that stores cover a whole output, that a range is in bounds where sizes are symbolic, that a value computed
-//! from a program id differs between programs, and that the result does not depend on block sizes (the types see to most of it).
+//! from a program id differs between programs, and that the result does not depend on block sizes otherwise (the types see to
+//! most of it).
 
 mod memory;
 mod rule;

@@ -31,11 +31,12 @@ pub enum Rule {
     Output,
     Disjoint,
     InOut,
+    Tiling,
 }
 
 impl Rule {
     /// All rules, in the order of that text.
-    pub const ALL: [Rule; 22] = [
+    pub const ALL: [Rule; 23] = [
         Rule::Entity,
         Rule::Nesting,
         Rule::Definition,
@@ -58,6 +59,7 @@ impl Rule {
         Rule::Output,
         Rule::Disjoint,
         Rule::InOut,
+        Rule::Tiling,
     ];
 }
 

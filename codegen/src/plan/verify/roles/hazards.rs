@@ -91,7 +91,7 @@ impl<'a> Warpgroup<'a, '_> {
             Act::Put(tile) => {
                 let read = self.read.contains(tile) || self.in_flight.iter().any(|(_, product)| product.staged.contains(tile));
                 if read {
-                    self.fault_of(*tile, "is written while other column groups may read it");
+                    self.fault_of(*tile, "is written while other warps may read it");
                 }
                 self.put.insert(*tile);
             }
@@ -107,7 +107,7 @@ impl<'a> Warpgroup<'a, '_> {
     /// Reads a tile that all column groups have written.
     fn get(&mut self, tile: TileId) {
         if self.put.contains(&tile) || !self.visible.contains(&tile) {
-            self.fault_of(tile, "is read with no barrier since column groups wrote it");
+            self.fault_of(tile, "is read with no barrier since warps wrote it");
         }
         self.read.insert(tile);
     }

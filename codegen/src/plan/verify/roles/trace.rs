@@ -215,8 +215,11 @@ impl<'a> Tracer<'a> {
     fn step(&mut self, op: &StmtOp) {
         match op {
             StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
-                let mut tiles = vec![(*b, self.content(*b_slot))];
-                let mut staged = Vec::new();
+                let (mut tiles, mut staged) = (Vec::new(), Vec::new());
+                match self.setting.plan.tiles[*b].barriers {
+                    Some(_) => tiles.push((*b, self.content(*b_slot))),
+                    None => staged.push(*b),
+                }
                 let packed = match a {
                     OperandA::Tile(tile, _) if self.setting.plan.tiles[*tile].barriers.is_none() => {
                         staged.push(*tile);

@@ -1,0 +1,215 @@
+//! Groups of warps that share the columns of tiles (`column_groups`), and programs that do
+//! (`column_programs`): right on the emulator, in every form; and faults planted in their plans,
+//! each found by the verifier. Needs NVRTC, no GPU.
+
+use flashtile::conformance::{Case, cases};
+use flashtile::toolchain::Toolchain;
+use flashtile::{Arch, Device, LaunchOptions, Schedule, verify};
+use flashtile_codegen::plan::{Builtin, Expr, OperandA, Plan, Slot, StmtOp, verify as faults_of};
+use flashtile_codegen::{Error, plans};
+use flashtile_tests::planted::{change_first, planted, remove, says};
+
+const LATENT: &str = "mla_decode/f16/B3_C128_H33_N65_R32/normal";
+const CAUSAL: &str = "causal_attention/f16/B1_H2_G1_M113_N113_D128/normal";
+const WGMMA: &str = "tensor_op=wgmma,copy=tma,block_m=64,warps=8,column_groups=2";
+
+fn case(name: &str) -> Case {
+    cases().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is not in the table"))
+}
+
+fn schedule(knobs: &str) -> Schedule {
+    knobs.parse().unwrap_or_else(|e| panic!("{knobs}: {e}"))
+}
+
+fn planned(name: &str, arch: &str, knobs: &str) -> Result<Vec<Plan>, Error> {
+    let case = case(name);
+    let instance = case.prepare().expect("prepares").kernel.instance(case.facts().expect("binds"));
+    plans(&instance, &schedule(knobs), Arch::named(arch).expect("in the table"))
+}
+
+fn plan(knobs: &str) -> Plan {
+    planned(LATENT, "sm_90a", &format!("{WGMMA},block_n=64,{knobs}")).unwrap_or_else(|e| panic!("{knobs}: {e}")).remove(0)
+}
+
+/// The role that computes.
+fn computing(plan: &Plan) -> usize {
+    plan.roles.len() - 1
+}
+
+#[test]
+fn columns_may_be_shared() {
+    let wgmma = |knobs: &str| ("sm_90a", format!("{WGMMA},{knobs}"));
+    let mma = |knobs: &str| ("sm_80", format!("copy=cp_async,{knobs}"));
+    let schedules = [
+        wgmma("block_n=64,stages=2"),
+        wgmma("block_n=32,stages=1,running_max=max_first"),
+        wgmma("block_n=64,stages=2,persistent=static,outer_stages=1,min_blocks=1,producer_registers=40"),
+        wgmma("block_n=32,stages=3,persistent=dynamic,running_max=max_first,walk=descending"),
+        wgmma("block_n=64,stages=2,split_k=2"),
+        mma("block_m=32,warps=4,column_groups=2,block_n=32,stages=2"),
+        mma("block_m=32,warps=4,column_groups=2,block_n=64,stages=1,swizzle=padded,running_max=max_first"),
+        mma("block_m=64,warps=4,column_groups=2,block_n=32,stages=2,operand_a=registers,fragments=single"),
+        mma("block_m=16,warps=2,column_groups=2,block_n=32,split_k=3,fixup=semaphore"),
+        mma("block_m=16,warps=4,column_groups=4,block_n=64,stages=1,swizzle=off"),
+        mma("block_m=16,warps=1,block_n=32,split_k=4,combine.warps=2,combine.column_groups=2,combine.column_programs=2"),
+        mma(
+            "block_m=16,warps=1,block_n=32,split_k=4,fixup=tree,combine.column_programs=4,combine.warps=1,combine.column_groups=1",
+        ),
+    ];
+    for name in [LATENT, CAUSAL] {
+        for (arch, knobs) in &schedules {
+            let case = case(name);
+            let mut prepared = case.prepare().expect("prepares");
+            let arch = Some(Arch::named(arch).expect("in the table"));
+            let options = LaunchOptions {
+                toolchain: Toolchain::shared(),
+                arch,
+                schedule: Some(schedule(knobs)),
+                ..LaunchOptions::default()
+            };
+            let kernel = prepared.kernel.on_with(&Device::emulator(), options).unwrap_or_else(|e| panic!("{name} {knobs}: {e}"));
+            verify::run(&kernel, &mut prepared.arguments).unwrap_or_else(|e| panic!("{name} {knobs}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn values_that_are_columns_of_the_keys_are_not_loaded_again() {
+    let plan = plan("stages=2");
+    let rings = plan.tiles.iter().filter(|t| t.barriers.is_some()).count();
+    assert_eq!(rings, 2, "queries, and keys that are values too: {plan}");
+    let block = planned(LATENT, "sm_80", "block_m=16,warps=1,block_n=32").expect("is legal").remove(0);
+    assert_eq!(block.tiles.iter().filter(|t| t.slots > 1).count(), 1, "{block}");
+}
+
+#[test]
+fn exchanges_without_their_barriers_are_caught() {
+    for knobs in ["stages=2", "stages=1,running_max=max_first", "stages=2,persistent=static"] {
+        let plan = || plan(knobs);
+        let role = computing(&plan());
+        let count = plan().to_string().matches("\n").count();
+        // Every barrier, by its number.
+        let mut barriers = 0;
+        for number in 0..count {
+            let mut seen = 0;
+            let mut without = plan();
+            let removed = change_first(&mut without.roles[role].body, &mut |body, index| {
+                let hit = body[index].op == StmtOp::Barrier && seen == number;
+                seen += usize::from(body[index].op == StmtOp::Barrier);
+                if hit {
+                    body.remove(index);
+                }
+                hit
+            });
+            if !removed {
+                break;
+            }
+            barriers += 1;
+            let faults = faults_of(&without);
+            let known = faults.iter().any(|f| {
+                f.contains("is read with no barrier since warps wrote it")
+                    || f.contains("is written while other warps may read it")
+            });
+            // The last one lies between programs, of which a block has one.
+            assert!(known, "{knobs}: barrier {number} of {without}: {faults:#?}");
+        }
+        assert!(barriers >= 3, "{knobs}: {barriers} barriers");
+        let publishes = |op: &StmtOp| matches!(op, StmtOp::Publish { .. });
+        says(&planted(plan(), role, &mut remove(publishes)), "is read with no barrier since warps wrote it");
+        let stages = |op: &StmtOp| matches!(op, StmtOp::Stage { .. });
+        says(&planted(plan(), role, &mut remove(stages)), "is read with no barrier since warps wrote it");
+    }
+}
+
+#[test]
+fn a_tile_is_not_staged_before_products_have_read_it() {
+    let plan = plan("stages=2");
+    let role = computing(&plan);
+    // The product is waited for only after its operand is staged again.
+    let faults = planted(plan, role, &mut |body, index| {
+        let StmtOp::Dot { a: OperandA::Tile(tile, Slot::Only), acc, zero: false, .. } = body[index].op else { return false };
+        let stage = body.iter().position(|s| matches!(s.op, StmtOp::Stage { tile: staged, .. } if staged == tile));
+        let stage = body[stage.expect("it is staged")].clone();
+        let wait = (index..body.len()).find(|&at| matches!(&body[at].op, StmtOp::Wait(events) if events.len() == 1));
+        let _ = acc;
+        body.insert(wait.expect("it is waited for"), stage);
+        true
+    });
+    says(&faults, "is written while other warps may read it");
+}
+
+#[test]
+fn shapes_that_do_not_fit_column_groups_are_caught() {
+    let changed = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = plan("stages=2");
+        change(&mut plan);
+        faults_of(&plan)
+    };
+    says(&changed(&|plan| plan.column_groups = 3), "divide into 1, 2 or 4 column groups");
+    says(&changed(&|plan| plan.column_groups = 4), "column groups of consumers are whole warpgroups");
+    // Without groups nothing is shared, and tiles would be read beyond their ends.
+    assert!(!changed(&|plan| plan.column_groups = 1).is_empty());
+    let dot = |change: &dyn Fn(&mut StmtOp)| {
+        let plan = plan("stages=2");
+        let role = computing(&plan);
+        planted(plan, role, &mut |body, index| {
+            let hit = matches!(body[index].op, StmtOp::Dot { zero: false, .. });
+            if hit {
+                change(&mut body[index].op);
+            }
+            hit
+        })
+    };
+    let at = |column: u32| {
+        move |op: &mut StmtOp| {
+            if let StmtOp::Dot { b_column, .. } = op {
+                *b_column = column
+            }
+        }
+    };
+    says(&dot(&at(16)), "begins within a part of its columns");
+    says(&dot(&at(64)), "elements, where");
+    let packed = |op: &mut StmtOp| {
+        if let StmtOp::Dot { a, .. } = op {
+            *a = OperandA::Packed(0);
+        }
+    };
+    assert!(!dot(&packed).is_empty());
+}
+
+#[test]
+fn what_column_groups_cannot_share_is_refused_with_a_reason() {
+    let refused = |name: &str, arch: &str, knobs: &str| match planned(name, arch, knobs) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("{knobs} is legal"),
+    };
+    let told = |knobs: &str| refused(LATENT, "sm_90a", &format!("{WGMMA},block_n=64,{knobs}"));
+    assert!(told("overlap=on").contains("column_groups takes overlap=off"));
+    assert!(told("ping_pong=products").contains("column_groups takes ping_pong=off"));
+    assert!(told("running_max=optimistic").contains("column_groups takes running_max=exact or max_first"));
+    let narrow = "causal_attention/f16/B1_H2_G1_M113_N113_D64/normal";
+    let told = refused(narrow, "sm_90a", &format!("{WGMMA},block_n=64"));
+    assert!(told.contains("64 columns of its right operand lie together"), "{told}");
+    let told = refused(LATENT, "sm_90a", &format!("{WGMMA},block_n=16"));
+    assert!(told.contains("do not divide into 2 shares"), "{told}");
+    let told = refused(LATENT, "sm_80", "column_groups=3");
+    assert!(told.contains("1, 2 or 4"), "{told}");
+    let told = refused(LATENT, "sm_80", "column_programs=2");
+    assert!(told.contains("the kernel has a product"), "{told}");
+}
+
+#[test]
+fn programs_that_share_columns_store_rows_once() {
+    let knobs = "block_m=16,warps=1,block_n=32,split_k=4,combine.warps=2,combine.column_groups=2,combine.column_programs=2";
+    let combine = planned(LATENT, "sm_80", knobs).expect("is legal").remove(1);
+    let text = combine.to_string();
+    let rows = text.lines().find(|line| line.contains("store lse")).expect("it stores lse");
+    assert!(rows.contains("column_program == 0"), "{rows}");
+    let mut group = false;
+    for stmt in &combine.roles[0].body {
+        for e in stmt.op.expressions() {
+            e.visit(&mut |e| group |= *e == Expr::Builtin(Builtin::ColumnGroup));
+        }
+    }
+    assert!(group, "{text}");
+}
