@@ -27,7 +27,7 @@ struct Subject {
     knobs: &'static str,
 }
 
-const SUBJECTS: [Subject; 7] = [
+const SUBJECTS: [Subject; 8] = [
     Subject {
         name: "mma.sync and cp.async",
         arch: "sm_80",
@@ -57,6 +57,12 @@ const SUBJECTS: [Subject; 7] = [
         arch: "sm_90a",
         case: "causal_attention/f16/B1_H2_G1_M113_N113_D64/normal",
         knobs: "tensor_op=wgmma,copy=tma,block_m=128,warps=8,block_n=32,stages=2,producer_registers=24,min_blocks=1",
+    },
+    Subject {
+        name: "column groups",
+        arch: "sm_90a",
+        case: "mla_decode/f16/B2_H33_N65_C128_R32/normal/scale=0.2",
+        knobs: "tensor_op=wgmma,copy=tma,block_m=64,warps=8,column_groups=2,block_n=32,stages=2,running_max=max_first",
     },
     Subject {
         name: "persistent blocks with a counter",

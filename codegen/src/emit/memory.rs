@@ -138,18 +138,22 @@ impl Writer<'_> {
         self.render(&context)
     }
 
+    /// What a row is compared with.
+    fn bound(&mut self, e: &Expr) -> String {
+        let text = self.uniform(e);
+        if matches!(e, Expr::Select(..)) { format!("({text})") } else { text }
+    }
+
     pub(super) fn store(&mut self, op: &StmtOp) -> Result<String, Error> {
         let StmtOp::Store { to, value, variable, shape, m_tiles, n_tiles } = op else { unreachable!("a store") };
         let elem = to.elem;
         let origin = self.uniform(&to.origin);
         let row_stride = self.uniform(&to.row_stride);
-        let rows_present = self.uniform(&to.rows_present);
+        let rows_present = self.bound(&to.rows_present);
         let columns_present = self.uniform(&to.columns_present);
         let column_stride = if to.column_stride == Expr::Int(1) { String::new() } else { self.uniform(&to.column_stride) };
-        let quad = *shape == Shape::Accumulator
-            && matches!(elem, Elem::F16 | Elem::Bf16)
-            && self.e.instance.alignment() == 16
-            && to.column_stride == Expr::Int(1);
+        let contiguous = *shape == Shape::Accumulator && to.column_stride == Expr::Int(1);
+        let quad = contiguous && matches!(elem, Elem::F16 | Elem::Bf16) && self.e.instance.alignment() == 16;
         if let (true, Some(v)) = (quad, variable) {
             let pack = self.pack_wrapper(elem);
             self.wrappers.extend([Wrapper::StGlobal, Wrapper::StoreQuad { pack }]);

@@ -113,7 +113,8 @@ impl Lowering<'_> {
     /// Refuses a product whose right operand a column group would read from the middle of columns
     /// that lie together.
     pub(super) fn shares_begin_with_parts(&self, acc: VarId, b: TileId, k_major: bool) -> Result<(), Error> {
-        let (columns, part) = (8 * self.plan.variables[acc].n_tiles, self.plan.tiles[b].pitch.min(128) / 2);
+        let (columns, t) = (8 * self.plan.variables[acc].n_tiles, &self.plan.tiles[b]);
+        let part = if t.layout == SharedLayout::Xor { t.pitch.min(128) / 2 } else { 8 };
         if self.schedule.column_groups == 1 || k_major || columns.is_multiple_of(part) {
             return Ok(());
         }
