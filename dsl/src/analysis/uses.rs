@@ -344,6 +344,14 @@ impl Finder<'_> {
                     self.say(param, meaning);
                 }
             }
+            Op::Binary(BinaryOp::Div | BinaryOp::Rem, a, b) | Op::Index(IndexOp::Div | IndexOp::Rem, a, b) => {
+                // A block of positions: of one alone, every position would be in a block of its own.
+                let extents: Vec<SizeExpr> = self.forms.of(*a).extents().map(|(extent, _)| extent.clone()).collect();
+                let is_scalar = |param: &ParamId| matches!(kernel.params[*param].kind, ParamKind::Scalar(_));
+                for param in self.forms.of(*b).params().filter(is_scalar).filter(|_| !extents.is_empty()) {
+                    self.say(param, Meaning::Distance(extents.clone()));
+                }
+            }
             Op::Gather { tensor, at } => {
                 for (at, extent) in at.iter().zip(&kernel.tensor(*tensor).shape) {
                     // What is added to a position has another meaning, by its other uses.
