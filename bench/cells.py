@@ -46,7 +46,7 @@ class Cell:
         sizes = {"B": self.batch, "H": self.heads, "G": self.key_heads, "M": self.length, "N": self.length}
         if self.variant == "document":
             del sizes["M"]
-        return sizes
+        return sizes | (VARIANTS[self.variant].further_sizes(self) if self.variant else {})
 
     @property
     def scalars(self):

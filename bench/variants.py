@@ -4,6 +4,7 @@ Each is a built-in kernel of `flashtile list`. Queries and keys are equally many
 """
 
 import dataclasses
+import functools
 import math
 import random
 from typing import Callable
@@ -11,6 +12,9 @@ from typing import Callable
 WINDOW = 1024
 CAP = 30.0
 DOCUMENTS = 12
+REACH = 512  # of a table of relative positions, either way
+BLOCK = 128  # positions of a block that is listed
+LISTED = 0.25  # share of the blocks
 
 
 def no_tensors(torch, cell):
@@ -37,6 +41,7 @@ class Variant:
     score: Callable = plain  # float64 scores of some rows
     data: tuple = ()  # what `flashtile tune` is told of its inputs
     sinks: bool = False
+    further_sizes: Callable = no_scalars  # sizes and constants beside those of every cell
 
 
 def causal(i, j, ids):
@@ -79,6 +84,29 @@ def bias(torch, cell):
 def document(torch, cell):
     ids = [[n for n, length in enumerate(lengths(cell, b)) for _ in range(length)] for b in range(cell.batch)]
     return {"document": torch.tensor(ids, device="cuda", dtype=torch.int32)}
+
+
+def table(torch, cell):
+    return {"table": torch.randn(cell.heads, 2 * REACH + 1, device="cuda")}
+
+
+@functools.cache
+def is_listed(length):
+    """Which blocks of keys a block of queries sees, in every head: its own, and others at random."""
+    count, drawn = -(-length // BLOCK), random.Random(length)
+    return [[r == c or drawn.random() < LISTED for c in range(count)] for r in range(count)]
+
+
+def blocks(torch, cell):
+    listed = torch.tensor(is_listed(cell.length), device="cuda")
+    return {"blocks": listed.expand(cell.heads, *listed.shape).contiguous()}
+
+
+def in_listed_blocks(cell):
+    def end(n):
+        return min((n + 1) * BLOCK, cell.length) - n * BLOCK
+
+    return sum(end(r) * end(c) for r, row in enumerate(is_listed(cell.length)) for c, kept in enumerate(row) if kept)
 
 
 def everywhere(count):
@@ -127,6 +155,23 @@ VARIANTS = {
         tensors=bias,
         score=lambda scores, i, j, data, batch, head: scores + data["bias"][head, i.squeeze(-1)].double(),
     ),
+    "relative": Variant(
+        "relative_attention",
+        lambda i, j, ids: i == i,
+        everywhere(lambda cell: cell.length**2),
+        tensors=table,
+        score=lambda scores, i, j, data, batch, head: (
+            scores + data["table"][head].double()[(j - i + REACH).clamp(0, 2 * REACH)]
+        ),
+        further_sizes=lambda cell: {"R": REACH},
+    ),
+    "block": Variant(
+        "block_attention",
+        None,
+        everywhere(in_listed_blocks),
+        tensors=blocks,
+        further_sizes=lambda cell: {"S": BLOCK, "R": -(-cell.length // BLOCK), "C": -(-cell.length // BLOCK)},
+    ),
     "sinks": Variant(
         "sink_attention", causal, everywhere(lambda cell: triangle(cell.length)), tensors=sinks, sinks=True
     ),
@@ -138,6 +183,9 @@ def seen(cell):
     if cell.variant == "prefix":
         first = prefix_of(cell)
         return lambda i, j, ids: (i >= j) | (j < first)
+    if cell.variant == "block":
+        listed = is_listed(cell.length)
+        return lambda i, j, ids: listed[i // BLOCK][j // BLOCK]
     return VARIANTS[cell.variant].seen
 
 
@@ -147,7 +195,11 @@ def exact_rows(torch, cell, data, batch, head, picked, scores):
     i, j = picked[:, None], torch.arange(cell.length, device=picked.device)[None]
     ids = data["document"][batch].long() if "document" in data else None
     scores = variant.score(scores, i, j, data, batch, head)
-    scores = scores.masked_fill(~seen(cell)(i, j, ids), -math.inf)
+    if "blocks" in data:
+        kept = data["blocks"][head][i // BLOCK, j // BLOCK]
+    else:
+        kept = seen(cell)(i, j, ids)
+    scores = scores.masked_fill(~kept, -math.inf)
     if not variant.sinks:
         return torch.softmax(scores, -1)
     sink = data["sinks"][head].double().expand(len(picked), 1)
@@ -160,6 +212,8 @@ def flex(torch, cell, data):
     ids = data.get("document")
 
     def keep(b, h, i, j):
+        if "blocks" in data:
+            return data["blocks"][h, i // BLOCK, j // BLOCK]
         if ids is None:
             return predicate(i, j, None)
         return (ids[b, i] == ids[b, j]) & (i >= j)
@@ -168,5 +222,6 @@ def flex(torch, cell, data):
         "softcap": lambda s, b, h, i, j: CAP * torch.tanh(s / CAP),
         "alibi": lambda s, b, h, i, j: s - data["slopes"][h] * (i - j),
         "bias": lambda s, b, h, i, j: s + data["bias"][h, i, j],
+        "relative": lambda s, b, h, i, j: s + data["table"][h, torch.clamp(j - i + REACH, 0, 2 * REACH)],
     }
-    return score.get(cell.variant), None if cell.variant == "bias" else keep
+    return score.get(cell.variant), None if cell.variant in ("bias", "relative") else keep

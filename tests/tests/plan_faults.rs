@@ -304,7 +304,7 @@ fn staged_rows_are_those_of_a_warp() {
     let mut plan = scalar();
     let staged = plan.tiles.iter().position(|t| t.warp_private).expect("P is staged");
     plan.tiles[staged].warp_private = false;
-    says(&verify(&plan), "is staged, but its rows are not private to warps");
+    says(&verify(&plan), "is staged, but is no operand that all warps read");
     let mut plan = scalar();
     let copied = plan.tiles.iter().position(|t| !t.warp_private).expect("Q is copied");
     plan.tiles[copied].warp_private = true;

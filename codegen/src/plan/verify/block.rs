@@ -172,10 +172,6 @@ impl<'a> State<'a> {
             }
             StmtOp::Stage { tile, from } => {
                 self.read_variable(*from);
-                if !self.plan.tiles[*tile].warp_private {
-                    self.faults
-                        .insert(format!("{} is staged, but its rows are not private to warps", self.plan.tiles[*tile].name));
-                }
                 self.contents.insert((*tile, 0), Contents { iteration: None, status: Status::Visible, group: 0, computed: true });
             }
             StmtOp::When { guard, body, otherwise } => match guard {
