@@ -54,17 +54,17 @@ fn every_launch_has_the_name_of_what_it_does() {
 #[test]
 fn knobs_of_a_launch_change_that_launch_alone() {
     let plain = generated(ATTENTION, "split_k=16,fixup=tree");
-    let own = generated(ATTENTION, "split_k=16,fixup=tree,combine.block_m=64,combine.warps=4");
+    let own = generated(ATTENTION, "split_k=16,fixup=tree,combine.block_m=64,combine.warps=8");
     for (before, after) in plain.launches.iter().zip(&own.launches) {
         if after.name == "combine" {
-            assert_eq!((before.abi.threads, after.abi.threads), (64, 128));
-            let expected = BlockKnobs { block_m: 64, warps: 4, ..before.knobs.clone() };
+            assert_eq!((before.abi.threads, after.abi.threads), (128, 256));
+            let expected = BlockKnobs { block_m: 64, warps: 8, ..before.knobs.clone() };
             assert_eq!(after.knobs, expected, "what is not given stays");
         } else {
             assert_eq!((&before.plan, &before.abi), (&after.plan, &after.abi), "{}", after.name);
         }
     }
-    assert!(own.source.contains("// schedule: defaults,split_k=16,fixup=tree,combine.block_m=64,combine.warps=4\n"));
+    assert!(own.source.contains("// schedule: defaults,split_k=16,fixup=tree,combine.block_m=64,combine.warps=8\n"));
 }
 
 #[test]

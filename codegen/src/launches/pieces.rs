@@ -134,7 +134,7 @@ fn beside_main(instance: &Instance, main: &BlockKnobs, tall: bool, arch: &'stati
 /// one after the other unless many warps wait side by side. `tall` launches have many rows.
 fn columns_shared(instance: &Instance, tensor_op: TensorOp, tall: bool) -> (u32, u32) {
     /// Columns of a warp, at least.
-    const COLUMNS: i64 = 32;
+    const COLUMNS: i64 = 16;
     /// Columns of 16 rows that a warp of a tall launch holds.
     const HELD: i64 = 256;
     let kernel = &instance.kernel;
