@@ -170,6 +170,7 @@ VARIANTS = {
         None,
         everywhere(in_listed_blocks),
         tensors=blocks,
+        data=(f"blocks:bits={LISTED}",),
         further_sizes=lambda cell: {"S": BLOCK, "R": -(-cell.length // BLOCK), "C": -(-cell.length // BLOCK)},
     ),
     "sinks": Variant(

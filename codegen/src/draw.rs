@@ -10,7 +10,7 @@ use crate::arch::{Arch, CopyOp, TensorOp, WARPGROUP};
 use crate::instance::Instance;
 use crate::launches;
 use crate::legality::{self, operand_types};
-use crate::schedule::{BLayout, KNOBS, Knob, Precompute, RunningMax, Schedule, Scope, Walk, WorkOrder};
+use crate::schedule::{BLayout, KNOBS, Knob, LoopOrder, Precompute, RunningMax, Schedule, Scope, Summaries, Walk, WorkOrder};
 use crate::space;
 
 /// What says which values others may have: drawn first, in this order.
@@ -144,7 +144,14 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             default()
         }
         "loop_order" if launches::why_not_interchange(&instance.kernel).is_some() => default(),
-        "summaries" if launches::why_not_summarise(instance).is_some() => default(),
+        "summaries" => kept(knob, |s| match s.launches.summaries {
+            Summaries::Off => true,
+            Summaries::On => launches::why_not_summarise(instance).is_none(),
+            Summaries::Listed => {
+                let as_written = of_launches.loop_order == LoopOrder::AsWritten;
+                as_written && main.early_stop && launches::why_not_list(instance).is_none()
+            }
+        }),
         "pack_gqa" if !instance.facts.foldable => default(),
         _ => drawn_values(knob),
     }

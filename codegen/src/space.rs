@@ -61,6 +61,11 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
     if launches::why_not_summarise(instance).is_none() {
         all = all.into_iter().map(|schedule| schedule.with_launches(|launches| launches.summaries = Summaries::On)).collect();
     }
+    if launches::why_not_list(instance).is_none() {
+        let listed: Vec<Schedule> =
+            all.iter().map(|schedule| schedule.with_launches(|launches| launches.summaries = Summaries::Listed)).collect();
+        all.extend(listed);
+    }
     all
 }
 
@@ -281,7 +286,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs>
     let work = match lower::trip_trend(instance, &wgmma_schedule()) {
         Some(Trend::Rising | Trend::Falling) => &[16, 32, 64].map(|section| (Persistent::Dynamic, WorkOrder::Lpt, section))[..],
         // Only the data tell which programs are long: a block that is done takes the next one.
-        _ if lower::trips_are_loaded(instance, &wgmma_schedule()) => {
+        _ if lower::trips_are_loaded(instance, &wgmma_schedule()) || launches::why_not_list(instance).is_none() => {
             &[(Persistent::Dynamic, WorkOrder::Grid, 16), (Persistent::Static, WorkOrder::Grid, 16)][..]
         }
         _ => &[(Persistent::Static, WorkOrder::Grid, 16)][..],

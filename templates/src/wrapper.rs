@@ -33,6 +33,10 @@ pub enum Wrapper {
     TileExtremes,
     /// The least and the largest integer of a block in global memory.
     BlockExtremes,
+    /// Lists of the integers that are not 0.
+    Nonzero,
+    /// Lengths of lists of tiles.
+    TilesListed,
     /// Searches over tiles by their extremes.
     Search,
     /// f32 to f16.
@@ -213,6 +217,8 @@ impl Wrapper {
             }
             Wrapper::TileExtremes => "device/tile_extremes",
             Wrapper::BlockExtremes => "device/block_extremes",
+            Wrapper::Nonzero => "device/nonzero",
+            Wrapper::TilesListed => "device/tiles_listed",
             Wrapper::Search => "device/search",
             Wrapper::IntegerSigned => "device/integer_signed",
             Wrapper::IntegerWide => "device/integer_wide",

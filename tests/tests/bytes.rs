@@ -26,19 +26,12 @@ fn instance(name: &str) -> Instance {
 #[test]
 fn stored_masks_and_quantised_keys_keep_wgmma() {
     let hopper = Arch::named("sm_90a").expect("in the table");
-    for (name, lost) in [
-        ("boolean_mask", &[Lost::Skips][..]),
-        ("keep_bits", &[]),
-        ("int8_keys", &[]),
-        ("uint8_keys", &[]),
-        ("e4m3_keys", &[]),
-        ("e5m2_keys", &[]),
-    ] {
+    for name in ["boolean_mask", "keep_bits", "int8_keys", "uint8_keys", "e4m3_keys", "e5m2_keys"] {
         let instance = instance(name);
         let wgmma = space(&instance, hopper).iter().filter(|s| s.main.tensor_op == TensorOp::Wgmma).count();
         assert!(wgmma > 20, "{name}: {wgmma} schedules multiply by wgmma");
         let found: Vec<Lost> = hints(&instance, hopper).into_iter().flat_map(|hint| hint.lost).collect();
-        assert_eq!(found, lost, "{name}");
+        assert!(found.is_empty(), "{name}: {found:?}");
     }
 }
 

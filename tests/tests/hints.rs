@@ -23,10 +23,8 @@ fn lost_by(builtin: &str) -> &'static [Lost] {
         "mla_prefill" => &[Lost::Fold],
         // Every head has a number of its own.
         "alibi_attention" | "sink_attention" | "relative_attention" | "dropout_attention" => &[Lost::Fold],
-        // Lists of blocks are loaded, and are of one head each.
-        "block_attention" => &[Lost::Skips, Lost::Fold],
-        // Which tokens of a draft see which is loaded.
-        "tree_attention" => &[Lost::Skips],
+        // Lists of blocks are of one head each.
+        "block_attention" => &[Lost::Fold],
         // What a maximum moves is no sum.
         "row_argmax" => &[Lost::Split],
         // The numbers of documents are loaded for each row of a head.

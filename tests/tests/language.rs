@@ -582,7 +582,6 @@ fn kernels_of_the_page_have_no_warnings_and_say_their_hints() {
         for kernel in parsed.kernels {
             let lost: Vec<_> = hints_unbound(&kernel).iter().flat_map(|hint| hint.lost.clone()).map(|l| l.name()).collect();
             let expected: &[&str] = match &*kernel.name {
-                "boolean_mask" | "block_attention" | "tree_attention" => &["skips"],
                 "row_argmax" => &["split"],
                 _ => &[],
             };

@@ -92,6 +92,8 @@ fn function(f: Function) -> (&'static str, &'static [Wrapper]) {
         }
         Function::BlockMost => ("block_most", &[Wrapper::Integer, Wrapper::IntegerWide, Wrapper::Widen, Wrapper::BlockExtremes]),
         Function::TilesMeeting => ("tiles_meeting", &[Wrapper::Integer, Wrapper::Search]),
+        Function::TilesListed => ("tiles_listed", &[Wrapper::Integer, Wrapper::TilesListed]),
+        Function::Nonzero => ("nonzero", &[Wrapper::Integer, Wrapper::Nonzero]),
         Function::TilesWithin => ("tiles_within", &[Wrapper::Integer, Wrapper::Search]),
     }
 }

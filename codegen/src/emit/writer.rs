@@ -443,16 +443,7 @@ impl Writer<'_> {
                 self.uniform(&Expr::infix(Operator::Eq, trips, Expr::Int(0)))
             }
             Guard::Cut(ids) => {
-                let conditions = ids.iter().map(|&id| {
-                    let l = self.plan().loops[id].clone();
-                    let tile = l.visited(Expr::name(l.coordinate.clone()));
-                    let after = Expr::infix(Operator::Ge, tile.clone(), l.full_hi);
-                    if l.full_lo == l.lo {
-                        after
-                    } else {
-                        Expr::infix(Operator::Or, Expr::infix(Operator::Lt, tile, l.full_lo), after)
-                    }
-                });
+                let conditions = ids.iter().map(|&id| self.plan().loops[id].is_cut());
                 let condition = conditions.reduce(|a, b| Expr::infix(Operator::Or, a, b)).expect("a loop cuts the tile");
                 self.uniform(&condition)
             }

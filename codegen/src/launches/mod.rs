@@ -13,6 +13,7 @@ mod copied;
 mod fold;
 mod folded;
 mod interchange;
+mod lists;
 mod pieces;
 mod precompute;
 mod pretranspose;
@@ -27,6 +28,7 @@ pub use fold::{NotFolded, fold, folded_rows, why_not_fold, why_not_fold_shared, 
 pub(crate) use folded::FOLDING_SIZES;
 pub use folded::Folded;
 pub use interchange::{interchange, why_not_interchange};
+pub use lists::why_not_list;
 pub(crate) use pieces::{Launches, Piece, launches};
 pub use precompute::{Sides, precompute, why_not_precompute};
 pub use pretranspose::{pretranspose, why_not_pretranspose};

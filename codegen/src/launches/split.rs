@@ -396,6 +396,7 @@ fn add_part(kernel: &mut Kernel, count: u32) -> ValueId {
     let Op::Program(mut dims) = kernel.ops[program].op.clone() else { unreachable!("verified: `program` is first") };
     dims.insert(0, ProgramDim::Each(SizeExpr::constant(count.into())));
     kernel.ops[program].op = Op::Program(dims);
+    kernel.lists.iter_mut().flat_map(|list| &mut list.dims).for_each(|dim| *dim += 1);
     let name = Some("part".to_owned());
     let index = kernel.values.push(ValueData { ty: Type::Index, def: ValueDef::Result(program, 0), name });
     kernel.ops[program].results.insert(0, index);

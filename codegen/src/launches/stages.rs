@@ -8,6 +8,7 @@ use flashtile_dsl::ir::Kernel;
 use super::copied::copy_ahead;
 use super::fold::fold;
 use super::interchange::interchange;
+use super::lists::list;
 use super::precompute::{Sides, precompute};
 use super::pretranspose::pretranspose;
 use super::split::{groups, split};
@@ -64,7 +65,7 @@ fn wanting(knob: &'static str, needs: impl Into<String>) -> impl FnOnce(NotStage
 
 /// All stages, in the order in which they are applied. `fold` is first, so that what lies between
 /// launches has the sizes of the folded kernel.
-pub(super) const STAGES: [Stage; 7] = [
+pub(super) const STAGES: [Stage; 8] = [
     Stage { asked: |launches| launches.pack_gqa == PackGqa::On, make: fold_heads, tall: false },
     Stage { asked: |launches| launches.precompute != Precompute::Off, make: compute_ahead, tall: true },
     Stage {
@@ -81,6 +82,7 @@ pub(super) const STAGES: [Stage; 7] = [
         tall: true,
     },
     Stage { asked: |launches| launches.summaries == Summaries::On, make: summarise_ahead, tall: true },
+    Stage { asked: |launches| launches.summaries == Summaries::Listed, make: list_ahead, tall: false },
     Stage { asked: |launches| launches.loop_order == LoopOrder::Interchanged, make: exchange_loops, tall: false },
     Stage { asked: |launches| launches.split_k != 1 || launches.fixup != Fixup::Kernel, make: split_loop, tall: false },
 ];
@@ -110,6 +112,17 @@ fn summarise_ahead(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, Not
     let instance = Instance { kernel: kernel.clone(), ..request.instance.clone() };
     let block = |axis| i64::from(blocks::block(kernel, &request.schedule.main, axis));
     summarise(&instance, &block).map_err(wanting("summaries", "summaries=on has nothing to summarise"))
+}
+
+/// `summaries=listed`.
+fn list_ahead(request: &Request<'_>, kernel: &Kernel) -> Result<Staged, NotMade> {
+    let main = &request.schedule.main;
+    if !main.early_stop {
+        return Err(Reason::knobs("summaries", "early_stop", "summaries=listed lists tiles to skip: early_stop=on").into());
+    }
+    let instance = Instance { kernel: kernel.clone(), ..request.instance.clone() };
+    let block = |axis| i64::from(blocks::block(kernel, main, axis));
+    list(&instance, &block).map_err(wanting("summaries", "summaries=listed has nothing to list"))
 }
 
 /// `loop_order=interchanged`.
@@ -144,6 +157,11 @@ fn against_interchange(schedule: &Schedule) -> Vec<Reason> {
         schedule.main.running_max != RunningMax::Exact,
         "running_max",
         "stores the running maximum in every step: running_max=exact".into(),
+    );
+    refuse(
+        schedule.launches.summaries == Summaries::Listed,
+        "summaries",
+        "walks all rows for a tile of the loop, whose list is that of some rows: summaries=off".into(),
     );
     refuse(
         schedule.main.walk != Walk::Ascending,
@@ -229,6 +247,7 @@ mod tests {
             "b_layout=pretransposed",
             "b_layout=copied",
             "summaries=on",
+            "summaries=listed",
             "loop_order=interchanged",
             "split_k=4,fixup=tree",
         ];

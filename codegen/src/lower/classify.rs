@@ -236,7 +236,7 @@ impl Classes {
     fn find_positions(&mut self, kernel: &Kernel) {
         for (_, op) in kernel.walk() {
             let result = kernel.ops[op].results.first();
-            if let (Op::Pos(_) | Op::BlockExtreme { .. }, Some(&result)) = (&kernel.ops[op].op, result) {
+            if let (Op::Pos(_) | Op::BlockExtreme { .. } | Op::Nonzero { .. }, Some(&result)) = (&kernel.ops[op].op, result) {
                 self.positions.extend(axes(kernel, result));
             }
         }

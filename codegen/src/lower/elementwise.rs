@@ -144,6 +144,16 @@ impl Lowering<'_> {
         Expr::call(function, [all.origin, all.row_stride, count, Expr::Int(block.into()), self.position(axis)])
     }
 
+    /// The entry that a position stands for of the list of the integers that are not 0.
+    fn nonzero(&self, tensor: ParamId, at: &[At]) -> Expr {
+        let dim = at.iter().position(|a| matches!(a, At::Tile(_))).expect("verified: one coordinate");
+        let At::Tile(coordinate) = at[dim] else { unreachable!("just found") };
+        let Type::Coord(axis) = *self.kernel.ty(coordinate) else { unreachable!("verified: a coordinate") };
+        let all = self.whole_row(tensor, at, dim);
+        let count = self.size(&self.kernel.tensor(tensor).shape[dim]);
+        Expr::call(Function::Nonzero, [all.origin, all.row_stride, count, self.position(axis)])
+    }
+
     /// An element of a tensor, at indices and at the positions that are nearest to those of tiles.
     fn gather(&self, tensor: ParamId, at: &[ValueId]) -> Result<Expr, Error> {
         let name = &self.kernel.params[tensor].name;
@@ -184,6 +194,7 @@ impl Lowering<'_> {
             },
             Op::Gather { tensor, at } => self.gather(*tensor, at)?,
             Op::BlockExtreme { tensor, at, block, largest } => self.block_extreme(*tensor, at, *block, *largest),
+            Op::Nonzero { tensor, at } => self.nonzero(*tensor, at),
             Op::Pos(c) => match self.kernel.ty(*c) {
                 Type::Coord(axis) => self.position(*axis),
                 other => unreachable!("verified: a coordinate, not {other:?}"),

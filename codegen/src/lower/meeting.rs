@@ -154,6 +154,7 @@ impl Lowering<'_> {
             coordinate: coordinate.clone(),
             lo: zero.clone(),
             gap: None,
+            list: None,
             full_lo: zero.clone(),
             full_hi: count.clone(),
             hi: count,

@@ -31,6 +31,7 @@ mod computed;
 mod context;
 mod elementwise;
 mod groups;
+mod listed;
 mod meeting;
 mod memory;
 mod padding;

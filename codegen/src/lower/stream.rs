@@ -28,18 +28,20 @@ use super::pipeline::Loop;
 use super::{elementwise, running_max, uses};
 use crate::error::Error;
 use crate::plan::{
-    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopGap, LoopId, LoopInfo, Operator, Slot, StmtOp, TileId, VarId,
+    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopGap, LoopId, LoopInfo, LoopList, Operator, Slot, StmtOp, TileId,
+    VarId,
 };
 use crate::rewrite::edit;
 use crate::schedule::{OperandA as OperandAKnob, RunningMax, Walk};
 
 /// The tiles that a loop walks, as [`LoopInfo`] has them.
-struct Tiles {
-    lo: Expr,
-    full_lo: Expr,
-    full_hi: Expr,
-    hi: Expr,
-    gap: Option<LoopGap>,
+pub(super) struct Tiles {
+    pub lo: Expr,
+    pub full_lo: Expr,
+    pub full_hi: Expr,
+    pub hi: Expr,
+    pub gap: Option<LoopGap>,
+    pub list: Option<LoopList>,
 }
 
 /// A tile that a loop streams.
@@ -157,10 +159,16 @@ impl Lowering<'_> {
     pub(super) fn enter_iteration(&mut self, id: LoopId, coordinate: ValueId, axis: AxisId) {
         let info = &self.plan.loops[id];
         let name = info.coordinate.clone();
-        if info.gap.is_none() {
-            return self.enter_tile(coordinate, axis, name);
-        }
-        let value = info.visited(Expr::name(name.clone()));
+        let value = match &info.list {
+            Some(list) => {
+                let (entry, value) = (list.entry.clone(), list.at(Expr::name(name.clone())));
+                let tile = list.in_progress();
+                self.push(StmtOp::Let { name: entry, ty: LetType::Int, value });
+                tile
+            }
+            None if info.gap.is_none() => return self.enter_tile(coordinate, axis, name),
+            None => info.visited(Expr::name(name.clone())),
+        };
         // A body may be lowered more than once; every time in a scope of its own.
         let tile = match self.gap_tiles.get(&id) {
             Some(tile) => tile.clone(),
@@ -192,7 +200,7 @@ impl Lowering<'_> {
 
     /// Loop bounds as constants named after the coordinate.
     fn bounds(&mut self, id: OpId, part: Option<Part>, walk: Walk, name: &str) -> LoopInfo {
-        let Tiles { lo, full_lo, full_hi, hi, gap } = self.tiles_walked(id, part, name);
+        let Tiles { lo, full_lo, full_hi, hi, gap, list } = self.tiles_walked(id, part, name);
         let first = match (walk, Expr::infix(Operator::Sub, hi.clone(), Expr::Int(1))) {
             (Walk::Ascending, _) => lo.clone(),
             (Walk::Descending, last @ Expr::Int(_)) => last,
@@ -202,10 +210,13 @@ impl Lowering<'_> {
                 Expr::name(name)
             }
         };
-        LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, gap, walk, first, slots: 0, single: false }
+        LoopInfo { coordinate: name.to_owned(), lo, full_lo, full_hi, hi, gap, list, walk, first, slots: 0, single: false }
     }
 
     fn tiles_walked(&mut self, id: OpId, part: Option<Part>, name: &str) -> Tiles {
+        if let Some(listed) = self.tiles_listed(id, part, name) {
+            return listed;
+        }
         // The analysis reads the kernel as written: rewrites keep loops, coordinates and indices, and hide nothing from it.
         let kernel = &self.instance.kernel;
         let runs = mask::loop_runs(
@@ -252,14 +263,22 @@ impl Lowering<'_> {
             let hi = hi(self, "end");
             let full_lo = bound(self, "full_begin", &full_lo);
             let full_hi = bound(self, "full_end", &full_hi);
-            return Tiles { lo, full_lo, full_hi, hi, gap };
+            return Tiles { lo, full_lo, full_hi, hi, gap, list: None };
         };
         let all_lo = bound(self, "all_begin", &lo);
         let all_hi = hi(self, "all_end");
         let cut_first = full_lo != lo;
         let full_lo = bound(self, "full_begin", &full_lo);
         let full_hi = bound(self, "full_end", &full_hi);
-        // What is walked in all is divided evenly, the first parts one tile longer: part p ends where part p + 1 begins.
+        let (lo, hi) = self.own_share(&part, name, all_lo.clone(), all_hi);
+        // Behind a gap the coordinate at which a part begins is not its tile.
+        let full_lo = if cut_first || gap.is_some() { full_lo } else { lo.clone() };
+        Tiles { lo, full_lo, full_hi, hi, gap, list: None }
+    }
+
+    /// The share of a part of the coordinates `all_lo .. all_hi`: they are divided evenly, the first
+    /// parts one tile longer, so that part p ends where part p + 1 begins.
+    pub(super) fn own_share(&mut self, part: &Part, name: &str, all_lo: Expr, all_hi: Expr) -> (Expr, Expr) {
         let tiles = if all_lo == Expr::Int(0) { all_hi } else { Expr::infix(Operator::Sub, all_hi, all_lo.clone()) };
         let define = |this: &mut Self, suffix: &str, value: Expr| {
             let name = this.unique(&format!("{name}_{suffix}"));
@@ -280,9 +299,7 @@ impl Lowering<'_> {
         let index = self.index(part.index);
         let lo = define(self, "begin", begin(index.clone()));
         let hi = define(self, "end", begin(Expr::infix(Operator::Add, index, Expr::Int(1))));
-        // Behind a gap the coordinate at which a part begins is not its tile.
-        let full_lo = if cut_first || gap.is_some() { full_lo } else { lo.clone() };
-        Tiles { lo, full_lo, full_hi, hi, gap }
+        (lo, hi)
     }
 
     /// Loads the integers that the bounds of a loop read, and searches its tiles.

@@ -10,10 +10,10 @@ pub(super) fn drop_unused_constants(body: Vec<Stmt>, plan: &Plan) -> Vec<Stmt> {
     loop {
         let mut used = HashSet::new();
         for info in &plan.loops {
-            let gap = info.gap.iter().flat_map(|gap| [&gap.at, &gap.tiles]);
-            for bound in [&info.lo, &info.full_lo, &info.full_hi, &info.hi, &info.first].into_iter().chain(gap) {
+            for bound in [&info.lo, &info.full_lo, &info.full_hi, &info.hi, &info.first].into_iter().chain(info.beside_bounds()) {
                 names_in(bound, &mut used);
             }
+            used.extend(info.list.iter().map(|list| list.entry.clone()));
         }
         names_in(&plan.programs, &mut used);
         if let Some(meeting) = plan.meeting.as_ref().filter(|_| any(&body, &|op| matches!(op, StmtOp::SaveState(_)))) {

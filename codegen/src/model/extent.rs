@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::analysis::index::{Lookups, Search, SearchEnd};
+use flashtile_dsl::analysis::listed::listed;
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
-use flashtile_dsl::ir::{Op, ParamId, ParamKind, ProgramDim, SizeExpr, ValueId};
+use flashtile_dsl::ir::{AxisId, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, SizeExpr, ValueId};
 
 use crate::blocks;
 use crate::instance::Instance;
@@ -32,6 +33,8 @@ struct LoopExtent {
     parts: u32,
     /// The loop around it.
     around: Option<usize>,
+    /// Of a loop that walks a list, how many of its tiles are listed, and whether they are cut.
+    listed: Option<(f64, bool)>,
 }
 
 /// The programs of a launch.
@@ -53,6 +56,24 @@ pub(super) struct Trips {
     pub cut: f64,
 }
 
+/// Of a loop that walks a list, the share of its tiles that is listed, and whether masks cut these:
+/// what masks look at is taken to be true half of the time, for each group of positions by itself.
+fn listed_share(
+    kernel: &Kernel,
+    op: OpId,
+    block: &dyn Fn(AxisId) -> i64,
+    size: &dyn Fn(&SizeExpr) -> Option<i64>,
+) -> Option<(f64, bool)> {
+    let Op::For { axis, body, ref init, .. } = kernel.ops[op].op else { unreachable!("a loop") };
+    kernel.list(axis, block)?;
+    // A part of a loop has the list of the whole.
+    let mut whole = kernel.clone();
+    whole.ops[op].op = Op::For { axis, part: None, body, init: init.clone() };
+    let listed = listed(&whole, op, block, size).ok().flatten()?;
+    let groups = listed.groups_of_a_tile(listed.rows.map_or(1, |(_, rows)| block(rows)), block(axis));
+    Some((1.0 - 0.5f64.powi(groups.try_into().unwrap_or(i32::MAX)), groups > 1))
+}
+
 impl Extent {
     pub fn of(instance: &Instance, schedule: &BlockKnobs) -> Self {
         let kernel = &instance.kernel;
@@ -72,6 +93,7 @@ impl Extent {
         let size = |s: &SizeExpr| instance.binding.size(kernel, s);
         let options = MaskOptions { early_stop: schedule.early_stop, ..MaskOptions::default() };
         let loops = ops.iter().zip(homes).map(|(&op, home)| LoopExtent {
+            listed: listed_share(kernel, op, &block, &size),
             runs: mask::loop_runs(kernel, op, &block, &size, options),
             parts: match kernel.ops[op].op {
                 Op::For { part: Some(part), .. } => part.count,
@@ -119,7 +141,7 @@ impl Extent {
                 _ => 0,
             };
             let mut trips: Vec<Trips> = Vec::new();
-            for LoopExtent { runs, parts, around } in &self.loops {
+            for LoopExtent { runs, parts, around, listed } in &self.loops {
                 // Integer parameters and what is loaded are not known here: large, so that a window
                 // of that width, or a length, hides nothing.
                 let (param, loaded) = (|_| 1 << 30, |_| 1 << 30);
@@ -131,6 +153,11 @@ impl Extent {
                 let at = Lookups { size: &size, value: &value, param: &param, loaded: &loaded, found: &found };
                 let [lo, full_lo, full_hi, hi] = runs.eval(at);
                 let times = around.map_or(1.0, |loop_around: usize| trips[loop_around].all);
+                if let &Some((share, cut)) = listed {
+                    let all = ((hi - lo).max(0) as f64 * share / f64::from(*parts)).ceil() * times;
+                    trips.push(Trips { all, cut: if cut { all } else { 0.0 } });
+                    continue;
+                }
                 let skipped = runs.between(at);
                 let own = |tiles: i64| (tiles.max(0) as f64 / f64::from(*parts)).ceil() * times;
                 trips.push(Trips { all: own(hi - lo - skipped), cut: own(hi - lo - skipped - (full_hi - full_lo).max(0)) });

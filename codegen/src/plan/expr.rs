@@ -127,6 +127,12 @@ functions! {
     TilesMeeting = "tiles_meeting",
     /// The run of the first tile whose integers all are in a range, with those after it.
     TilesWithin = "tiles_within",
+    /// How many entries a list has before the first that is negative: the address of the first, how
+    /// many there may be. All lanes of a warp ask together.
+    TilesListed = "tiles_listed",
+    /// The entry of a list of the integers that are not 0: the address of the first integer, the
+    /// stride, how many there are, the number of the entry. All lanes of a warp ask together.
+    Nonzero = "nonzero",
 }
 
 impl Function {
@@ -135,6 +141,7 @@ impl Function {
         match self {
             Function::TilesMeeting | Function::TilesWithin => 6,
             Function::BlockLeast | Function::BlockMost => 5,
+            Function::Nonzero => 4,
             Function::MultiplyAdd | Function::TileLeast | Function::TileMost => 3,
             Function::DivFull
             | Function::Max
@@ -152,7 +159,8 @@ impl Function {
             | Function::FloorRemWide
             | Function::MulHi
             | Function::DivOrZero
-            | Function::TimesInverseOrZero => 2,
+            | Function::TimesInverseOrZero
+            | Function::TilesListed => 2,
             _ => 1,
         }
     }

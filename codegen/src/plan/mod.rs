@@ -205,11 +205,44 @@ pub struct LoopGap {
     pub tiles: Expr,
 }
 
+/// A list of the tiles that a loop walks, in global memory.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LoopList {
+    /// Address of the entry of coordinate 0. An entry is four times the number of a tile, plus 2
+    /// where nothing cuts it, plus 1 where something may.
+    pub entries: Expr,
+    /// Name of the entry of the iteration in progress.
+    pub entry: String,
+}
+
+impl LoopList {
+    /// The tile of an entry.
+    fn tile(entry: Expr) -> Expr {
+        Expr::infix(Operator::Shr, entry, Expr::Int(2))
+    }
+
+    /// The entry at a coordinate.
+    pub fn at(&self, coordinate: Expr) -> Expr {
+        Expr::call(Function::Read, [Expr::infix(Operator::Add, self.entries.clone(), coordinate)])
+    }
+
+    /// The tile of the iteration in progress.
+    pub fn in_progress(&self) -> Expr {
+        Self::tile(Expr::name(self.entry.clone()))
+    }
+
+    /// Whether the tile of the iteration in progress may be cut.
+    pub fn is_cut(&self) -> Expr {
+        let whole = Expr::infix(Operator::BitAnd, Expr::name(self.entry.clone()), Expr::Int(2));
+        Expr::infix(Operator::Eq, whole, Expr::Int(0))
+    }
+}
+
 /// A loop over tiles.
 ///
 /// Its coordinate counts the tiles that are walked, from `lo` on: without a gap it is the number of
 /// the tile. With one, what comes behind the gap has a tile that is larger by the length of the gap
-/// ([`LoopInfo::visited`]).
+/// ([`LoopInfo::visited`]). With a list it is a place in the list.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoopInfo {
     /// Name of the coordinate.
@@ -224,6 +257,9 @@ pub struct LoopInfo {
     pub hi: Expr,
     /// Tiles that are left out.
     pub gap: Option<LoopGap>,
+    /// The list that it walks, in place of all tiles from the lowest to the highest. Then nothing is
+    /// said by `full_lo` and `full_hi`.
+    pub list: Option<LoopList>,
     /// In which order it visits them.
     pub walk: Walk,
     /// Coordinate of the first iteration: the lowest, or the highest.
@@ -242,10 +278,31 @@ impl LoopInfo {
 
     /// The tile at a coordinate.
     pub fn visited(&self, coordinate: Expr) -> Expr {
+        if let Some(list) = &self.list {
+            return LoopList::tile(list.at(coordinate));
+        }
         let Some(LoopGap { at, tiles }) = &self.gap else { return coordinate };
         let behind = Expr::infix(Operator::Ge, coordinate.clone(), at.clone());
         let further = Expr::Select(Box::new(behind), Box::new(tiles.clone()), Box::new(Expr::Int(0)));
         Expr::infix(Operator::Add, coordinate, further)
+    }
+
+    /// Expressions beside the bounds: those of the gap and of the list.
+    pub fn beside_bounds(&self) -> impl Iterator<Item = &Expr> {
+        self.gap.iter().flat_map(|gap| [&gap.at, &gap.tiles]).chain(self.list.iter().map(|list| &list.entries))
+    }
+
+    /// Whether the tile of the iteration in progress may be cut by a mask or a bound.
+    pub fn is_cut(&self) -> Expr {
+        if let Some(list) = &self.list {
+            return list.is_cut();
+        }
+        let tile = self.visited(Expr::name(self.coordinate.clone()));
+        let after = Expr::infix(Operator::Ge, tile.clone(), self.full_hi.clone());
+        if self.full_lo == self.lo {
+            return after;
+        }
+        Expr::infix(Operator::Or, Expr::infix(Operator::Lt, tile, self.full_lo.clone()), after)
     }
 
     /// The coordinate of an iteration.
@@ -1071,6 +1128,7 @@ mod tests {
                 coordinate: "j".into(),
                 lo: lo.clone(),
                 gap,
+                list: None,
                 full_lo: lo,
                 full_hi: hi.clone(),
                 hi,

@@ -14,7 +14,12 @@ impl Plan {
         for l in loops {
             change(&mut l.coordinate);
             let gap = l.gap.iter_mut().flat_map(|gap| [&mut gap.at, &mut gap.tiles]);
-            for e in [&mut l.lo, &mut l.full_lo, &mut l.full_hi, &mut l.hi, &mut l.first].into_iter().chain(gap) {
+            let list = l.list.iter_mut().map(|list| {
+                change(&mut list.entry);
+                &mut list.entries
+            });
+            let list: Vec<_> = list.collect();
+            for e in [&mut l.lo, &mut l.full_lo, &mut l.full_hi, &mut l.hi, &mut l.first].into_iter().chain(gap).chain(list) {
                 e.names_mut(change);
             }
         }

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::analysis::live::live_values;
 use flashtile_dsl::ir::{
-    BlockId, Builder, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Span, TensorDecl, Type, ValueData, ValueDef, ValueId,
-    result_types,
+    AxisId, AxisKind, BlockId, Builder, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Span, TensorDecl, Type, ValueData,
+    ValueDef, ValueId, result_types,
 };
 
 /// Where to insert: before the op at `index` of `block`.
@@ -160,6 +160,13 @@ pub fn remove_unused_params(kernel: &mut Kernel) {
     }
     kernel.summaries.retain(|summary| used.contains(&summary.of));
     used.extend(kernel.summaries.iter().flat_map(|summary| [summary.least, summary.most]));
+    let walked = |axis: AxisId| {
+        let over = |id: OpId| matches!(kernel.ops[id].op, Op::For { axis: other, .. } if other == axis);
+        kernel.axes[axis].kind == AxisKind::Loop && kernel.walk().into_iter().any(|(_, id)| over(id))
+    };
+    let lists: Vec<_> = kernel.lists.iter().filter(|list| walked(list.axis)).cloned().collect();
+    used.extend(lists.iter().map(|list| list.tensor));
+    kernel.lists = lists;
     let old = std::mem::take(&mut kernel.params);
     let mut map = HashMap::new();
     for (id, param) in old.iter().filter(|(id, _)| used.contains(id)) {
@@ -174,6 +181,9 @@ pub fn remove_unused_params(kernel: &mut Kernel) {
         for param in [&mut summary.of, &mut summary.least, &mut summary.most] {
             *param = map[&*param];
         }
+    }
+    for list in &mut kernel.lists {
+        list.tensor = map[&list.tensor];
     }
 }
 

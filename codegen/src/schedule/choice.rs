@@ -242,13 +242,16 @@ choices! {
 }
 
 choices! {
-    /// Whether integers that a loop loads for each position are summarised ahead, so that the loop
-    /// skips tiles by them.
+    /// Whether what masks load for each position of a loop is summarised ahead, so that the loop
+    /// skips tiles by it.
     Summaries {
-        /// They are not: such a mask skips nothing.
+        /// It is not: such a mask skips nothing.
         Off = "off",
-        /// The least and the largest of each tile are.
+        /// The least and the largest integer of each tile are.
         On = "on",
+        /// The tiles of which masks leave anything are listed for each program, and the loop walks
+        /// its list.
+        Listed = "listed",
     }
 }
 

@@ -18,7 +18,7 @@ use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning
 /// changes.
-pub const SPACE_VERSION: u32 = 18;
+pub const SPACE_VERSION: u32 = 19;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -322,7 +322,7 @@ knobs! {
         pack_gqa: PackGqa = PackGqa::Off, [], [],
             "whether a tile holds the rows of all heads that read the same keys, or of one";
         summaries: Summaries = Summaries::Off, [], [],
-            "whether launches ahead summarise integers that masks compare, such as documents, so that tiles are skipped by them";
+            "whether launches ahead summarise what masks load, such as documents or lists of blocks, so that tiles are skipped";
     }
 }
 

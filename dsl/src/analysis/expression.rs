@@ -105,6 +105,7 @@ impl<'a> Expressions<'a> {
             op @ Op::BlockExtreme { tensor, at, block, .. } => {
                 (format!("{}({}, {block})", op.mnemonic(), self.place(*tensor, at)), Binding::Atom)
             }
+            op @ Op::Nonzero { tensor, at } => (format!("{}({})", op.mnemonic(), self.place(*tensor, at)), Binding::Atom),
             Op::Store { tensor, at, value } => (format!("store({}, {})", self.place(*tensor, at), any(value)), Binding::Atom),
             Op::Unary(op, x) => match op.row().spelling {
                 Spelling::Prefix(sign) => (format!("{sign}{}", self.value(*x, Binding::Prefix)), Binding::Prefix),

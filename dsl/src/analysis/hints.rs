@@ -227,6 +227,10 @@ impl Loop<'_> {
     /// The masks that hide tiles which are walked all the same.
     fn skips(&self) -> Vec<Hint> {
         let masks = self.masks();
+        // Launches ahead look at every element.
+        if masks.listed.is_some() {
+            return self.not_skipped(&masks).into_iter().collect();
+        }
         let inner = defined_in(self.kernel, self.body());
         let coordinate = self.kernel.blocks[self.body()].params[0];
         let walk = Walk {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::index::{IndexExpr, Lookups, Trend};
+use super::listed::{Listed, listed};
 use super::predicate::{Boundary, Gap, Holds, Run, Summaries, Walk, defined_in};
 use super::unchanged::{Unchanged, Unproven, unchanged};
 use crate::ir::{AxisId, Kernel, Op, OpId, SizeExpr, ValueId};
@@ -90,6 +91,8 @@ pub struct LoopMasks {
     pub walked: Run,
     /// Why tiles that a mask hides are walked all the same.
     pub not_skipped: Option<Unproven>,
+    /// What launches ahead can list of them, if the options take all summaries.
+    pub listed: Option<Listed>,
 }
 
 impl LoopMasks {
@@ -181,6 +184,10 @@ impl LoopMasks {
         for (name, of) in names.iter().skip(1) {
             line(format!("  {name:<19} {}", end(of, name)));
         }
+        if let Some(listed) = &self.listed {
+            let rows = listed.rows.map_or(String::new(), |(_, rows)| format!(" for each tile of {}", kernel.axes[rows].name));
+            line(format!("  listed ahead        the tiles that masks leave anything of{rows}"));
+        }
         if let Some(why) = &self.not_skipped {
             line(format!("  nothing skipped     {why}"));
         }
@@ -268,7 +275,9 @@ pub fn loop_masks(
         Gap { hi: clamp(&gap.hi, &begin, &hi), lo: begin }
     });
     let runs = LoopRuns { lo, full_lo, full_hi, hi, gap };
-    LoopMasks { loop_op, runs, masks, tiles, memory_full, unmasked, walked, not_skipped }
+    let lists = options.early_stop && options.loaded && options.summaries == Summaries::All;
+    let listed = if lists { listed(kernel, loop_op, block, size).ok().flatten() } else { None };
+    LoopMasks { loop_op, runs, masks, tiles, memory_full, unmasked, walked, not_skipped, listed }
 }
 
 /// The tiles that must be walked.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`mask`], `picture` | tiles of a loop: skipped, full, cut; their picture |
 //! | [`predicate`], `divisor`, [`followed`] | where along a loop a predicate holds; divisors that are known at launch; why that is not known |
+//! | [`listed`] | loops whose tiles launches ahead can list, where masks read what is loaded for single positions |
 //! | [`hidden`] | which elements of a value masks hide, and what these hold |
 //! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
 //! | [`hints`] | what a kernel loses, why, and what to write instead |
@@ -27,6 +28,7 @@ pub mod hidden;
 pub mod hints;
 pub mod index;
 pub mod inputs;
+pub mod listed;
 pub mod live;
 pub mod magnitude;
 pub mod mask;

@@ -223,6 +223,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             }
             Op::Gather { tensor, at } => self.gather(*tensor, at, result, span)?,
             Op::BlockExtreme { tensor, at, block, largest } => self.block_extremes(*tensor, at, *block, *largest, span)?,
+            Op::Nonzero { tensor, at } => self.nonzero(*tensor, at, span)?,
             Op::Unary(op, x) => unary(*op, self.tile(*x)),
             Op::Binary(op, a, b) => {
                 let (lengths, dims) = self.joined(result, &[*a, *b]);
@@ -329,6 +330,18 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             extremes.push(extreme.copied().unwrap_or(of_nothing));
         }
         Ok(Tile::int(vec![extremes.len()], extremes))
+    }
+
+    fn nonzero(&self, tensor: ParamId, at: &[At], span: Span) -> Result<Tile<A::Real>, InterpretError> {
+        let Argument::Input(view) = &self.call.arguments[tensor.index()] else { unreachable!("verified: an input") };
+        let mut runs = self.runs(tensor, at, span)?;
+        let dim = runs.iter().position(|run| run.kept).expect("verified: one coordinate");
+        let wanted = runs[dim];
+        runs[dim] = Run { start: 0, len: view.shape[dim], kept: true };
+        let all: Tile<A::Real> = load(view, &runs);
+        let found = all.ints().iter().enumerate().filter(|(_, value)| **value != 0).map(|(at, value)| 4 * at as i32 + value);
+        let listed: Vec<i32> = found.chain(std::iter::repeat(-1)).skip(wanted.start).take(wanted.len).collect();
+        Ok(Tile::int(vec![listed.len()], listed))
     }
 
     /// Executes the other program as far as it defines the value. What it has computed is kept for

@@ -201,7 +201,7 @@ pub fn result_types(kernel: &Kernel, op: &Op) -> Vec<Type> {
             let dims = tiles.fold(Vec::new(), |dims, t| joined(&dims, &t.dims));
             one(TileType::new(kernel.tensor(*tensor).elem.loaded(), dims))
         }
-        Op::BlockExtreme { at, .. } => one(TileType::new(Elem::I32, selected_dims(kernel, at))),
+        Op::BlockExtreme { at, .. } | Op::Nonzero { at, .. } => one(TileType::new(Elem::I32, selected_dims(kernel, at))),
         Op::Store { .. } | Op::Yield(_) => vec![],
         Op::Unary(op, x) => {
             let t = tile(x);

@@ -124,6 +124,28 @@ pub struct Summary {
     pub most: ParamId,
 }
 
+/// Which tiles of a loop its masks leave anything of, for each program: listed in ascending order.
+///
+/// It is an assumption: launches ahead have made the list so. Tiles that are not in it change
+/// nothing, so that a compiler may walk those of the list alone; the meaning of a kernel does not
+/// depend on it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TileList {
+    /// The axis of the loop.
+    pub axis: AxisId,
+    /// Positions of one of its tiles.
+    pub block: u32,
+    /// Positions of a tile of rows, where lists differ between these; else 1.
+    pub rows: u32,
+    /// The lists, an input of i32: a dimension for each of `dims`, and one with a place for each
+    /// tile of the loop. An entry is four times the number of a tile, plus 2 where masks keep all of
+    /// it and memory does not cut it, plus 1 where not. Behind the last is -1.
+    pub tensor: ParamId,
+    /// The dimensions of the grid that tell lists apart, by number. Of one that is tiled the list is
+    /// at the number of the tile.
+    pub dims: Vec<usize>,
+}
+
 /// What a kernel does with a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
@@ -213,6 +235,8 @@ pub struct Kernel {
     pub params: Arena<ParamId, Param>,
     /// What is known of parameters by other parameters.
     pub summaries: Vec<Summary>,
+    /// What is known of loops by parameters.
+    pub lists: Vec<TileList>,
     /// Tile axes in order of definition.
     pub axes: Arena<AxisId, Axis>,
     /// Values.
@@ -292,6 +316,18 @@ impl Kernel {
     /// What says the extremes of blocks of a tensor.
     pub fn summary(&self, of: ParamId, dim: usize, block: i64) -> Option<&Summary> {
         self.summaries.iter().find(|s| s.of == of && s.dim == dim && i64::from(s.block) == block)
+    }
+
+    /// The list of the tiles of a loop, where its blocks are those of `block`.
+    pub fn list(&self, axis: AxisId, block: &dyn Fn(AxisId) -> i64) -> Option<&TileList> {
+        let rows = |dim: &usize| match self.grid()[*dim] {
+            ProgramDim::Tiles(rows) => Some(block(rows)),
+            ProgramDim::Each(_) => None,
+        };
+        self.lists.iter().find(|list| {
+            let rows = list.dims.iter().find_map(rows).unwrap_or(1);
+            list.axis == axis && i64::from(list.block) == block(axis) && i64::from(list.rows) == rows
+        })
     }
 
     /// The dimensions of the grid, outermost first. Empty if the kernel has no `program` op.

@@ -71,6 +71,9 @@
 //!   Its axis has the extent of that dimension, and its position `p` stands for block `p`; blocks
 //!   beyond the end are empty. Only rewrites make one: [`Kernel::summaries`] says which inputs of a
 //!   kernel hold the extremes of another, which analyses may use and which changes no result.
+//! * `Nonzero` lists the elements along a dimension that are not 0: position `p` of its axis stands
+//!   for the `p`-th of them. Only rewrites make one: [`Kernel::lists`] says which inputs of a kernel
+//!   list the tiles of a loop that masks leave anything of, and changes no result.
 //! * A tensor is strided, its last dimension contiguous. Stores of one kernel write disjoint places, but that programs which met in
 //!   an `OfPart` write the same to the same place.
 //! * A tensor that is read and written (*in-out*) has one load and one store, of the same tile in the same block, the load first.
@@ -100,7 +103,7 @@ pub(crate) use elementwise::{floor_div, floor_rem, map_row};
 pub use entity::{Arena, AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
 pub use kernel::{
     Axis, AxisKind, Binding, BlockData, Direction, HelperCall, Kernel, OpData, Param, ParamKind, Size, SizeKind, SourceText,
-    Span, Summary, TensorDecl, ValueData, ValueDef,
+    Span, Summary, TensorDecl, TileList, ValueData, ValueDef,
 };
 pub use op::{At, CompareOp, Fill, Op, Part, ProgramDim, ReduceOp};
 pub use parse::{TextError, parse_text};

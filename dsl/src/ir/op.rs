@@ -143,6 +143,15 @@ pub enum Op {
         /// Whether the largest is wanted.
         largest: bool,
     },
+    /// Which elements along the dimension that a coordinate addresses are not 0: position `p` of its
+    /// axis stands for the `p`-th of them, and gives four times its place plus what it is; -1 where
+    /// there are no more. Kernel text has no word for it: rewrites list tiles by it.
+    Nonzero {
+        /// A tensor of integers from 0 to 3.
+        tensor: ParamId,
+        /// One entry per dimension of the tensor: a coordinate for one, indices for the others.
+        at: Vec<At>,
+    },
     /// An element of a tensor for each element of the result: elementwise in the tiles of positions
     /// that `at` has. A position below 0 is the first of its dimension, one beyond the end the last.
     Gather {
@@ -240,7 +249,7 @@ impl Op {
             | Op::Reduce(_, x) => vec![*x],
             Op::Index(_, a, b) | Op::Binary(_, a, b) | Op::Compare(_, a, b) => vec![*a, *b],
             Op::Full { value, .. } => vec![*value],
-            Op::Load { at, .. } | Op::BlockExtreme { at, .. } => at_values(at),
+            Op::Load { at, .. } | Op::BlockExtreme { at, .. } | Op::Nonzero { at, .. } => at_values(at),
             Op::Gather { at, .. } => at.clone(),
             Op::Store { at, value, .. } => at_values(at).into_iter().chain([*value]).collect(),
             Op::Select { cond, on_true, on_false } => vec![*cond, *on_true, *on_false],
@@ -258,6 +267,7 @@ impl Op {
             Op::Scalar(p)
             | Op::Load { tensor: p, .. }
             | Op::BlockExtreme { tensor: p, .. }
+            | Op::Nonzero { tensor: p, .. }
             | Op::Gather { tensor: p, .. }
             | Op::Store { tensor: p, .. } => Some(p),
             _ => None,
@@ -281,7 +291,7 @@ impl Op {
                 *b = map(*b);
             }
             Op::Full { value, .. } => *value = map(*value),
-            Op::Load { at, .. } | Op::BlockExtreme { at, .. } => map_at(at, &mut map),
+            Op::Load { at, .. } | Op::BlockExtreme { at, .. } | Op::Nonzero { at, .. } => map_at(at, &mut map),
             Op::Gather { at, .. } => at.iter_mut().for_each(|v| *v = map(*v)),
             Op::Store { at, value, .. } => {
                 map_at(at, &mut map);
@@ -353,6 +363,7 @@ impl Op {
             Op::Load { .. } => "load_tile",
             Op::BlockExtreme { largest: false, .. } => "block_min",
             Op::BlockExtreme { largest: true, .. } => "block_max",
+            Op::Nonzero { .. } => "nonzero",
             Op::Gather { .. } => "gather",
             Op::Store { .. } => "store_tile",
             Op::Unary(op, _) => op.row().mnemonic,

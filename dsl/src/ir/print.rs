@@ -92,6 +92,13 @@ impl Printer<'_> {
             };
             writeln!(self.out, "  axis {}: {kind} over {}", axis_name(kernel, id), self.size(&axis.extent))?;
         }
+        for list in &kernel.lists {
+            let (axis, tensor) = (axis_name(kernel, list.axis), self.param(list.tensor));
+            let dims: Vec<String> = list.dims.iter().map(ToString::to_string).collect();
+            let at = if dims.is_empty() { String::new() } else { format!(" at {}", dims.join(", ")) };
+            writeln!(self.out, "  list {axis}: tiles of {} in {tensor} for {} rows{at}", list.block, list.rows)?;
+        }
+
         self.out.push('\n');
         self.block(kernel.body, 1)?;
         self.out.push_str("}\n");
@@ -154,7 +161,7 @@ impl Printer<'_> {
             Op::Constant(elem, value) => format!("{} {value:?}", self.elem(*elem)),
             Op::Scalar(param) => self.param(*param),
             Op::Full { value, dims } => format!("({}), {value}", self.dims(dims)),
-            Op::Load { tensor, at } => format!("{}[{}]", self.param(*tensor), self.at(at)),
+            Op::Load { tensor, at } | Op::Nonzero { tensor, at } => format!("{}[{}]", self.param(*tensor), self.at(at)),
             Op::Gather { tensor, at } => format!("{}[{}]", self.param(*tensor), values(at)),
             Op::BlockExtreme { tensor, at, block, .. } => format!("{}[{}] of {block}", self.param(*tensor), self.at(at)),
             Op::Store { tensor, at, value } => format!("{}[{}], {value}", self.param(*tensor), self.at(at)),

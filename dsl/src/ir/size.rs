@@ -8,22 +8,27 @@ use super::entity::SizeId;
 /// `(sum of terms + constant) / divisor`, in lowest terms; the division must be exact when evaluated.
 ///
 /// Equality is structural and, thanks to the canonical form, semantic for all values of the sizes.
+///
+/// A number of blocks ([`SizeExpr::ceil`]) is the one size whose division leaves a remainder. It
+/// stands alone: nothing is computed of it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SizeExpr {
     terms: BTreeMap<SizeId, i64>,
     constant: i64,
     divisor: i64,
+    /// Whether the division rounds to negative infinity.
+    rounded: bool,
 }
 
 impl SizeExpr {
     /// The constant `value`.
     pub fn constant(value: i64) -> Self {
-        Self { terms: BTreeMap::new(), constant: value, divisor: 1 }
+        Self { terms: BTreeMap::new(), constant: value, divisor: 1, rounded: false }
     }
 
     /// The size itself.
     pub fn size(size: SizeId) -> Self {
-        Self { terms: BTreeMap::from([(size, 1)]), constant: 0, divisor: 1 }
+        Self { terms: BTreeMap::from([(size, 1)]), constant: 0, divisor: 1, rounded: false }
     }
 
     /// `self + other`.
@@ -39,7 +44,7 @@ impl SizeExpr {
     /// `self * factor`.
     pub fn mul(&self, factor: i64) -> Self {
         let terms = self.terms.iter().map(|(&s, &c)| (s, c * factor)).collect();
-        Self { terms, constant: self.constant * factor, divisor: self.divisor }.canonical()
+        Self { terms, constant: self.constant * factor, divisor: self.divisor, rounded: false }.canonical()
     }
 
     /// `self / divisor`, exact. `None` if `divisor` is zero.
@@ -49,6 +54,25 @@ impl SizeExpr {
         }
         let sign = divisor.signum();
         Some(Self { divisor: self.divisor * divisor.abs(), ..self.mul(sign) }.canonical())
+    }
+
+    /// The quotient rounded up: of `N / 128`, how many blocks of 128 hold `N` positions. Rewrites
+    /// declare tensors with a place for each block; kernel text has no word for it.
+    ///
+    /// # Panics
+    /// If the expression is such a number already.
+    pub fn ceil(&self) -> Self {
+        assert!(!self.rounded, "a number of blocks stands alone");
+        if self.divisor == 1 {
+            return self.clone();
+        }
+        let up = Self { constant: self.constant + self.divisor - 1, rounded: true, ..self.clone() };
+        if up.terms.is_empty() { Self::constant(up.constant.div_euclid(up.divisor)) } else { up }
+    }
+
+    /// Whether it is a number of blocks: [`SizeExpr::ceil`].
+    pub fn is_rounded(&self) -> bool {
+        self.rounded
     }
 
     /// The value, if no size occurs.
@@ -76,7 +100,8 @@ impl SizeExpr {
         self.terms.values().all(small) && small(&self.constant) && self.divisor < 1 << 10
     }
 
-    /// Coefficients of the sizes, the constant and the divisor.
+    /// Coefficients of the sizes, the constant and the divisor. The division rounds to negative
+    /// infinity where it leaves a remainder.
     pub fn parts(&self) -> (&BTreeMap<SizeId, i64>, i64, i64) {
         (&self.terms, self.constant, self.divisor)
     }
@@ -87,11 +112,19 @@ impl SizeExpr {
         for (&size, &coefficient) in &self.terms {
             sum = sum.checked_add(lookup(size)?.checked_mul(coefficient)?)?;
         }
-        (sum % self.divisor == 0).then_some(sum / self.divisor)
+        (self.rounded || sum % self.divisor == 0).then_some(sum.div_euclid(self.divisor))
     }
 
     /// The text form, with `name` giving the name of a size.
     pub fn display<'a>(&'a self, name: impl Fn(SizeId) -> &'a str) -> String {
+        if self.rounded {
+            let exact = Self { constant: self.constant - self.divisor + 1, rounded: false, ..self.clone() };
+            return format!("ceil({})", exact.quotient_text(&name));
+        }
+        self.quotient_text(&name)
+    }
+
+    fn quotient_text<'a>(&self, name: &impl Fn(SizeId) -> &'a str) -> String {
         let mut text = String::new();
         for (&size, &c) in &self.terms {
             let sign = match (text.is_empty(), c < 0) {
@@ -122,12 +155,13 @@ impl SizeExpr {
     }
 
     fn combine(&self, other: &Self, sign: i64) -> Self {
+        debug_assert!(!self.rounded && !other.rounded, "a number of blocks stands alone");
         let mut terms: BTreeMap<SizeId, i64> = self.terms.iter().map(|(&s, &c)| (s, c * other.divisor)).collect();
         for (&s, &c) in &other.terms {
             *terms.entry(s).or_insert(0) += sign * c * self.divisor;
         }
         let constant = self.constant * other.divisor + sign * other.constant * self.divisor;
-        Self { terms, constant, divisor: self.divisor * other.divisor }.canonical()
+        Self { terms, constant, divisor: self.divisor * other.divisor, rounded: false }.canonical()
     }
 
     fn canonical(mut self) -> Self {
@@ -175,6 +209,17 @@ mod tests {
         assert_eq!(half.eval(|_| Some(64)), Some(32));
         assert_eq!(half.eval(|_| Some(65)), None);
         assert_eq!(SizeExpr::constant(3).div(0), None);
+    }
+
+    #[test]
+    fn numbers_of_blocks_round_up() {
+        let n = SizeExpr::size(SizeId(0));
+        let blocks = n.sub(&SizeExpr::constant(1)).div(64).expect("nonzero").ceil();
+        let of = |n: i64| blocks.eval(|_| Some(n));
+        assert_eq!([of(0), of(1), of(2), of(65), of(66)], [Some(0), Some(0), Some(1), Some(1), Some(2)]);
+        assert_eq!(blocks.display(|_| "N"), "ceil((N - 1) / 64)");
+        assert_eq!(SizeExpr::constant(65).div(64).expect("nonzero").ceil(), SizeExpr::constant(2));
+        assert_eq!(n.ceil(), n);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use flashtile_dsl::ir::{ReduceOp, SourceText, Span};
 
 use super::super::{
     Atom, Computed, Event, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopGap, LoopId, LoopInfo,
-    Meeting, OperandA, Plan, Role, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable,
+    LoopList, Meeting, OperandA, Plan, Role, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId,
+    Variable,
 };
 use super::error::TextError;
 use super::lexer::{Line, Token};
@@ -755,6 +756,16 @@ fn loop_info(c: &mut Cursor<'_>) -> Read<LoopInfo> {
             Some(LoopGap { at, tiles })
         }
     };
+    let list = match c.takes_word("by") {
+        false => None,
+        true => {
+            let entry = c.name("the name of an entry")?.to_owned();
+            c.words("from")?;
+            let entries = c.expression()?;
+            c.mark(",")?;
+            Some(LoopList { entries, entry })
+        }
+    };
     let walk = c.one_of(&[("ascending", Walk::Ascending), ("descending", Walk::Descending)])?;
     c.words("from")?;
     let first = c.expression()?;
@@ -765,7 +776,7 @@ fn loop_info(c: &mut Cursor<'_>) -> Read<LoopInfo> {
     if single {
         c.words("single positions")?;
     }
-    Ok(LoopInfo { coordinate, lo, full_lo, full_hi, hi, gap, walk, first, slots, single })
+    Ok(LoopInfo { coordinate, lo, full_lo, full_hi, hi, gap, list, walk, first, slots, single })
 }
 
 fn meeting(c: &mut Cursor<'_>) -> Read<Meeting> {

@@ -118,8 +118,9 @@ impl Writer<'_> {
             let single = if l.single { ", single positions" } else { "" };
             let (bounds, full) = (format!("{} .. {}", l.lo, l.hi), format!("{} .. {}", l.full_lo, l.full_hi));
             let gap = l.gap.as_ref().map_or(String::new(), |gap| format!("without {} at {}, ", gap.tiles, gap.at));
+            let list = l.list.as_ref().map_or(String::new(), |list| format!("by {} from {}, ", list.entry, list.entries));
             self.put(&format!(
-                "loop {}: {bounds}, full {full}, {gap}{walk} from {}, {} slots{single}",
+                "loop {}: {bounds}, full {full}, {gap}{list}{walk} from {}, {} slots{single}",
                 l.coordinate, l.first, l.slots
             ));
         }

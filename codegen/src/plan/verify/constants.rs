@@ -68,8 +68,7 @@ impl Walk<'_> {
         if matches!(iteration, Iteration::Ahead(..) | Iteration::Behind(..)) {
             self.name(&l.coordinate);
         }
-        let gap = l.gap.iter().flat_map(|gap| [&gap.at, &gap.tiles]);
-        [&l.first, &l.lo, &l.hi].into_iter().chain(gap).for_each(|e| self.uses(e));
+        [&l.first, &l.lo, &l.hi].into_iter().chain(l.beside_bounds()).for_each(|e| self.uses(e));
     }
 
     /// A slot of a ring between roles is the next, whatever it is for; others are computed.
@@ -156,8 +155,7 @@ impl Walk<'_> {
                 for &id in ids {
                     let l = &self.plan.loops[id];
                     self.name(&l.coordinate);
-                    let gap = l.gap.iter().flat_map(|gap| [&gap.at, &gap.tiles]);
-                    [&l.lo, &l.full_lo, &l.full_hi].into_iter().chain(gap).for_each(|e| self.uses(e));
+                    self.uses(&l.is_cut());
                 }
             }
             Guard::Vote { condition, .. } => self.uses(condition),

@@ -24,7 +24,7 @@ impl Reader<'_> {
                         self.expect(')')?;
                         ProgramDim::Tiles(axis)
                     } else {
-                        ProgramDim::Each(self.size(0)?)
+                        ProgramDim::Each(self.extent()?)
                     });
                     if !self.take(',') {
                         break;
@@ -66,6 +66,10 @@ impl Reader<'_> {
                 self.expect_word("of")?;
                 let block = self.count()?;
                 Ok(Op::BlockExtreme { tensor, at, block, largest: mnemonic == "block_max" })
+            }
+            "nonzero" => {
+                let tensor = self.param()?;
+                Ok(Op::Nonzero { tensor, at: self.at()? })
             }
             "store_tile" => {
                 let (tensor, at) = (self.param()?, self.at()?);

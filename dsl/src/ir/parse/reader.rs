@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::lex::{Token, tokens};
 use crate::ir::entity::{AxisId, BlockId, Entity, OpId, ParamId, SizeId, ValueId};
 use crate::ir::kernel::{
-    Axis, AxisKind, BlockData, Direction, Kernel, OpData, Param, ParamKind, Size, SizeKind, Span, Summary, TensorDecl, ValueData,
-    ValueDef,
+    Axis, AxisKind, BlockData, Direction, Kernel, OpData, Param, ParamKind, Size, SizeKind, Span, Summary, TensorDecl, TileList,
+    ValueData, ValueDef,
 };
 use crate::ir::op::{Op, Part};
 use crate::ir::size::SizeExpr;
@@ -189,6 +189,8 @@ impl<'t> Reader<'t> {
             self.summary()?;
         } else if self.take_word("axis") {
             self.axis_line()?;
+        } else if self.take_word("list") {
+            self.tile_list()?;
         } else {
             return Ok(false);
         }
@@ -213,6 +215,34 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
+    /// `j: tiles of 128 in kept for 64 rows at 0, 2`, behind `list`.
+    fn tile_list(&mut self) -> Read<()> {
+        let axis = self.axis()?;
+        self.expect(':')?;
+        for word in ["tiles", "of"] {
+            self.expect_word(word)?;
+        }
+        let block = self.count()?;
+        self.expect_word("in")?;
+        let tensor = self.param()?;
+        self.expect_word("for")?;
+        let rows = self.count()?;
+        self.expect_word("rows")?;
+        let mut dims = Vec::new();
+        if self.take_word("at") {
+            loop {
+                let dim = self.integer()?;
+                let Ok(dim) = usize::try_from(dim) else { return self.error("a dimension is not negative") };
+                dims.push(dim);
+                if !self.take(',') {
+                    break;
+                }
+            }
+        }
+        self.kernel.lists.push(TileList { axis, block, rows, tensor, dims });
+        Ok(())
+    }
+
     /// A positive number of elements.
     pub(super) fn count(&mut self) -> Read<u32> {
         match u32::try_from(self.integer()?) {
@@ -232,7 +262,7 @@ impl<'t> Reader<'t> {
         let elem = self.elem()?;
         self.expect(',')?;
         self.expect('(')?;
-        let shape = self.list(')', |reader| reader.size(0))?;
+        let shape = self.list(')', |reader| reader.extent())?;
         self.expect('>')?;
         Ok(ParamKind::Tensor(TensorDecl { elem, shape, direction }))
     }
@@ -247,7 +277,7 @@ impl<'t> Reader<'t> {
             other => return self.error(format!("expected `program`, `loop` or `each`, found `{other}`")),
         };
         self.expect_word("over")?;
-        let extent = self.size(0)?;
+        let extent = self.extent()?;
         // `j.2` is an axis called `j` whose name is not its alone.
         let number = format!(".{}", self.kernel.axes.len());
         let name = text.strip_suffix(&number).unwrap_or(&text).to_owned();
@@ -509,6 +539,21 @@ impl<'t> Reader<'t> {
             return Ok(size);
         }
         Ok(SizeExpr::size(self.named_size()?))
+    }
+
+    /// The extent of a dimension or axis: a size, or how many blocks hold it, `ceil(N / 128)`.
+    pub(super) fn extent(&mut self) -> Read<SizeExpr> {
+        // A size is followed by no bracket, so that one may be called `ceil`.
+        let mut ahead = self.tokens.clone();
+        let called = [ahead.next(), ahead.next()];
+        if called != [Some(Token::Word("ceil".into())), Some(Token::Punct('('))] {
+            return self.size(0);
+        }
+        self.expect_word("ceil")?;
+        self.expect('(')?;
+        let exact = self.size(0)?;
+        self.expect(')')?;
+        Ok(exact.ceil())
     }
 
     /// Refuses numbers whose arithmetic might overflow.

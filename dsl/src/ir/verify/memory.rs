@@ -22,7 +22,7 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
                 }
                 continue;
             }
-            Op::BlockExtreme { tensor, at, .. } => {
+            Op::BlockExtreme { tensor, at, .. } | Op::Nonzero { tensor, at } => {
                 if !bad.contains(&id) {
                     check_blocks(errors, id, *tensor, at);
                 }
@@ -63,9 +63,10 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
         check_tiling(errors, id);
     }
     check_summaries(errors);
+    check_lists(errors);
 }
 
-/// Checks what extremes of blocks are taken of.
+/// Checks what extremes of blocks, or places of elements, are taken of.
 fn check_blocks(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[At]) {
     let kernel = errors.kernel;
     let ParamKind::Tensor(decl) = &kernel.params[tensor].kind else { return };
@@ -76,7 +77,8 @@ fn check_blocks(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[At]) {
     if check_address(errors, id, decl, at) {
         let tiles = at.iter().filter(|entry| matches!(entry, At::Tile(_))).count();
         if tiles != 1 || at.iter().any(|entry| matches!(entry, At::Range { .. })) {
-            errors.at(Rule::Address, id, "blocks are along one coordinate, at indices".to_owned());
+            let what = format!("`{}` is along one coordinate, at indices", kernel.ops[id].op.mnemonic());
+            errors.at(Rule::Address, id, what);
         }
     }
 }
@@ -157,6 +159,25 @@ fn check_summaries(errors: &mut Errors<'_>) {
         let of = of.map(|(shape, _)| (shape, Elem::I32));
         if of.is_none() || shape(summary.least) != of || shape(summary.most) != of {
             errors.kernel(Rule::Address, "a summary is no input of i32 with the shape of what it summarises".to_owned());
+        }
+    }
+}
+
+/// Checks that lists of tiles are inputs of i32, with a dimension for each of the grid that tells
+/// them apart, and belong to loops.
+fn check_lists(errors: &mut Errors<'_>) {
+    let kernel = errors.kernel;
+    for list in &kernel.lists {
+        let declared = |decl: &TensorDecl| {
+            decl.direction == Direction::In && decl.elem == Elem::I32 && decl.shape.len() == list.dims.len() + 1
+        };
+        let known = matches!(kernel.params.get(list.tensor).map(|p| &p.kind), Some(ParamKind::Tensor(decl)) if declared(decl));
+        let of_loop = kernel.axes.get(list.axis).is_some_and(|axis| axis.kind == AxisKind::Loop);
+        let tiled = |&&dim: &&usize| matches!(kernel.grid().get(dim), Some(ProgramDim::Tiles(_)));
+        let of_grid = list.dims.iter().all(|&dim| dim < kernel.grid().len()) && list.dims.iter().filter(tiled).count() <= 1;
+        if !known || !of_loop || !of_grid || list.block == 0 || list.rows == 0 {
+            let what = "a list of tiles is no input of i32 with a dimension for each of the grid that tells lists apart";
+            errors.kernel(Rule::Address, what.to_owned());
         }
     }
 }

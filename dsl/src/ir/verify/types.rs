@@ -168,7 +168,9 @@ impl Checker<'_> {
                 self.tile(*value, "a scalar", |t| t.rank() == 0)?;
                 self.shape(dims)
             }
-            Op::Load { tensor, at } | Op::BlockExtreme { tensor, at, .. } => self.tensor(*tensor).and(self.addresses(at)),
+            Op::Load { tensor, at } | Op::BlockExtreme { tensor, at, .. } | Op::Nonzero { tensor, at } => {
+                self.tensor(*tensor).and(self.addresses(at))
+            }
             Op::Gather { tensor, at } => {
                 self.tensor(*tensor)?;
                 let mut dims = Vec::new();
