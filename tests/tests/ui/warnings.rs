@@ -33,14 +33,13 @@ flash_kernel! {
     pub fn lost_skips<T: Element, const D: usize>(
         q: &Tensor<T, (M, D)>,
         k: &Tensor<T, (N, D)>,
-        kept: &Tensor<i32, (B, M, N)>,
         o: &mut Tensor<T, (B, M, D)>,
     ) {
         let (b, i) = program(B, tiles(M));
         let mut acc = zeros((i, D));
         for j in tiles(N) {
             let k_j = load(k, [j, ..]);
-            let p = seen(dot(load(q, [i, ..]), k_j.t()), load(kept, [b, i, j]), 1.0);
+            let p = seen(dot(load(q, [i, ..]), k_j.t()), pos(i) / (pos(j) + 1), 1.0);
             acc += dot(p.to::<T>(), k_j);
         }
         store(o, [b, i, ..], acc);
