@@ -6,10 +6,12 @@
 //! | [`syntax`] | Rust-syntax kernel text to IR, with every error of a kernel reported at once |
 //! | [`interpret`] | the meaning of the IR, in code |
 //! | [`analysis`] | dependence, mask and cost analyses, each with a printed form |
+//! | [`grad`] | from a kernel to the kernels of its gradients |
 //!
 //! Architecture invariant: this crate touches no file, no device and no clock.
 
 pub mod analysis;
+pub mod grad;
 pub mod interpret;
 pub mod ir;
 pub mod syntax;

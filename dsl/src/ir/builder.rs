@@ -11,7 +11,7 @@ use super::size::SizeExpr;
 use super::types::{Dim, Elem, TileType, Type};
 
 /// Appends ops to the blocks of a kernel.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Builder {
     /// The kernel so far. Its parameters, sizes and source may be filled in directly.
     pub kernel: Kernel,
@@ -67,6 +67,26 @@ impl Builder {
         self.kernel.ops[id].results.clone_from(&results);
         self.kernel.blocks[block].ops.push(id);
         (id, results)
+    }
+
+    /// A builder that goes on at the end of a kernel's body.
+    pub fn at_end_of(kernel: Kernel) -> Self {
+        let body = kernel.body;
+        Self { kernel, span: Span::default(), blocks: vec![body] }
+    }
+
+    /// How many loop bodies are open.
+    pub fn depth(&self) -> usize {
+        self.blocks.len() - 1
+    }
+
+    /// Appends an op with one result to the block in which `depth` loop bodies are open: before the
+    /// loop that is open in it.
+    pub fn emit_at(&mut self, depth: usize, op: Op) -> ValueId {
+        let inner = self.blocks.split_off(depth + 1);
+        let value = self.emit(op);
+        self.blocks.extend(inner);
+        value
     }
 
     /// Opens a loop body; returns the coordinate (of an axis of single positions: the index) and the carried values, which have the types of `init`.

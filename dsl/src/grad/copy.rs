@@ -1,0 +1,369 @@
+//! Values of the forward kernel, made again in a kernel of its gradient.
+
+use std::collections::{HashMap, HashSet};
+
+use super::NotDifferentiable;
+use super::forward::{Class, Forward};
+use crate::ir::{
+    At, BinaryOp, Builder, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ParamId, ReduceOp, TensorDecl, Type, UnaryOp, ValueDef,
+    ValueId,
+};
+use crate::ir::{AxisId, Param, ParamKind, Span};
+
+/// Which axis a tile of pairs has for its rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Orientation {
+    /// The rows of the forward kernel.
+    Rows,
+    /// Its columns.
+    Columns,
+}
+
+/// Makes values of the forward kernel in another one.
+#[derive(Clone)]
+pub(super) struct Copy<'f, 'k> {
+    pub forward: &'f Forward<'k>,
+    pub b: Builder,
+    pub orientation: Orientation,
+    /// The axes here of the rows and of the columns.
+    pub axes: (AxisId, AxisId),
+    /// What values of the forward kernel are here.
+    pub known: HashMap<ValueId, ValueId>,
+    /// A condition on which pairs count.
+    pub counts: Option<ValueId>,
+    params: HashMap<String, ParamId>,
+    /// In how many loops a value lies; 0 of what is not here.
+    depths: HashMap<ValueId, usize>,
+    constants: Vec<(Elem, f64, ValueId)>,
+    /// In how many loops the coordinate of an axis lies.
+    walked: HashMap<AxisId, usize>,
+}
+
+impl<'f, 'k> Copy<'f, 'k> {
+    pub fn new(forward: &'f Forward<'k>, name: String, orientation: Orientation) -> Self {
+        let source = forward.kernel;
+        let mut b = Builder::new(name);
+        b.kernel.type_params.clone_from(&source.type_params);
+        b.kernel.sizes = source.sizes.clone();
+        let mut axis = |of: AxisId| {
+            let axis = &source.axes[of];
+            let walks_rows = of == forward.row.1;
+            let kind = match walks_rows == (orientation == Orientation::Rows) {
+                true => crate::ir::AxisKind::Program,
+                false => crate::ir::AxisKind::Loop,
+            };
+            b.axis(axis.name.clone(), axis.extent.clone(), kind)
+        };
+        // The axis of the rows of tiles comes first: so are dimensions ordered.
+        let axes = match orientation {
+            Orientation::Rows => {
+                let rows = axis(forward.row.1);
+                (rows, axis(forward.column.1))
+            }
+            Orientation::Columns => {
+                let columns = axis(forward.column.1);
+                (axis(forward.row.1), columns)
+            }
+        };
+        let (known, params) = (HashMap::new(), HashMap::new());
+        Self {
+            forward,
+            b,
+            orientation,
+            axes,
+            known,
+            counts: None,
+            params,
+            depths: HashMap::new(),
+            constants: Vec::new(),
+            walked: HashMap::new(),
+        }
+    }
+
+    /// Appends an op where its operands are: in as few loops as may be.
+    pub fn op(&mut self, op: Op) -> ValueId {
+        let mut depth = op.operands().iter().map(|v| self.depths.get(v).copied().unwrap_or(0)).max().unwrap_or(0);
+        if let Op::Full { dims, .. } = &op {
+            // A tile is where its axes are walked.
+            let walked = |dim: &Dim| match dim {
+                Dim::Axis(axis) => self.walked.get(axis).copied(),
+                Dim::Range(_) => None,
+            };
+            depth = dims.iter().filter_map(walked).max().unwrap_or(0).max(depth);
+        }
+        let value = self.b.emit_at(depth, op);
+        self.depths.insert(value, depth);
+        value
+    }
+
+    /// Says that a value belongs to the loop that was opened last.
+    pub fn in_loop(&mut self, value: ValueId) {
+        self.depths.insert(value, self.b.depth());
+        if let Type::Coord(axis) = *self.b.kernel.ty(value) {
+            self.walked.insert(axis, self.b.depth());
+        }
+    }
+
+    /// Says in how many loops a value lies.
+    pub fn at_depth(&mut self, value: ValueId, depth: usize) {
+        self.depths.insert(value, depth);
+    }
+
+    pub fn constant(&mut self, elem: Elem, x: f64) -> ValueId {
+        let known = self.constants.iter().find(|(e, y, _)| *e == elem && y.to_bits() == x.to_bits());
+        if let Some(&(.., value)) = known {
+            return value;
+        }
+        let value = self.op(Op::Constant(elem, x));
+        self.constants.push((elem, x, value));
+        value
+    }
+
+    pub fn float(&mut self, x: f64) -> ValueId {
+        self.constant(Elem::F32, x)
+    }
+
+    pub fn dims(&self, value: ValueId) -> Vec<Dim> {
+        self.b.kernel.tile(value).dims.clone()
+    }
+
+    pub fn filled(&mut self, x: f64, dims: Vec<Dim>) -> ValueId {
+        let value = self.float(x);
+        if dims.is_empty() { value } else { self.op(Op::Full { value, dims }) }
+    }
+
+    /// The number that a value is everywhere, if it is a constant.
+    pub fn as_constant(&self, value: ValueId) -> Option<f64> {
+        match *self.b.kernel.def(value)?.1 {
+            Op::Constant(_, x) => Some(x),
+            Op::Full { value, .. } => self.as_constant(value),
+            _ => None,
+        }
+    }
+
+    pub fn unary(&mut self, op: UnaryOp, x: ValueId) -> ValueId {
+        self.op(Op::Unary(op, x))
+    }
+
+    /// An elementwise op, without what changes nothing.
+    pub fn binary(&mut self, op: BinaryOp, x: ValueId, y: ValueId) -> ValueId {
+        let wider = |a: ValueId, b: ValueId| self.dims(a).len() >= self.dims(b).len();
+        match (op, self.as_constant(x), self.as_constant(y)) {
+            (BinaryOp::Mul, Some(1.0), _) if wider(y, x) => y,
+            (BinaryOp::Mul | BinaryOp::Div | BinaryOp::DivOrZero, _, Some(1.0)) if wider(x, y) => x,
+            (BinaryOp::Add, Some(0.0), _) if wider(y, x) => y,
+            (BinaryOp::Add | BinaryOp::Sub, _, Some(0.0)) if wider(x, y) => x,
+            _ => self.op(Op::Binary(op, x, y)),
+        }
+    }
+
+    pub fn mul(&mut self, x: ValueId, y: ValueId) -> ValueId {
+        self.binary(BinaryOp::Mul, x, y)
+    }
+
+    pub fn add(&mut self, x: ValueId, y: ValueId) -> ValueId {
+        self.binary(BinaryOp::Add, x, y)
+    }
+
+    /// A value in another element type, if it is not in it.
+    pub fn cast(&mut self, x: ValueId, elem: Elem) -> ValueId {
+        if self.b.kernel.tile(x).elem == elem { x } else { self.op(Op::Cast(elem, x)) }
+    }
+
+    pub fn transposed(&mut self, x: ValueId) -> ValueId {
+        match self.b.kernel.def(x) {
+            Some((_, &Op::Transpose(x))) => x,
+            _ => self.op(Op::Transpose(x)),
+        }
+    }
+
+    /// The parameter of this name, made if it is not there.
+    pub fn param(&mut self, name: &str, kind: ParamKind) -> ParamId {
+        let b = &mut self.b;
+        let make = || b.kernel.params.push(Param { name: name.to_owned(), kind, span: Span::default() });
+        *self.params.entry(name.to_owned()).or_insert_with(make)
+    }
+
+    /// A tensor of this name.
+    pub fn tensor(&mut self, name: &str, decl: TensorDecl) -> ParamId {
+        self.param(name, ParamKind::Tensor(decl))
+    }
+
+    /// A tensor of the forward kernel, as an input here.
+    pub fn input(&mut self, param: ParamId) -> ParamId {
+        let Param { name, kind, .. } = self.forward.kernel.params[param].clone();
+        let kind = match kind {
+            ParamKind::Tensor(decl) => ParamKind::Tensor(TensorDecl { direction: Direction::In, ..decl }),
+            scalar @ ParamKind::Scalar(_) => scalar,
+        };
+        self.param(&name, kind)
+    }
+
+    /// A dimension of the forward kernel, here.
+    pub fn dim(&self, dim: &Dim) -> Dim {
+        match dim {
+            Dim::Axis(axis) if *axis == self.forward.row.1 => Dim::Axis(self.axes.0),
+            Dim::Axis(axis) if *axis == self.forward.column.1 => Dim::Axis(self.axes.1),
+            other => other.clone(),
+        }
+    }
+
+    /// The dimensions here of a tile of the forward kernel: pairs in the order of this kernel.
+    pub fn dims_of(&self, value: ValueId) -> Vec<Dim> {
+        let dims: Vec<Dim> = self.forward.kernel.tile(value).dims.iter().map(|dim| self.dim(dim)).collect();
+        if self.is_turned(&dims) { dims.into_iter().rev().collect() } else { dims }
+    }
+
+    /// Whether these are the dimensions of pairs, in the other order than that of this kernel.
+    fn is_turned(&self, dims: &[Dim]) -> bool {
+        let [rows, columns] = [self.axes.0, self.axes.1].map(Dim::Axis);
+        match self.orientation {
+            Orientation::Rows => dims == [columns, rows],
+            Orientation::Columns => dims == [rows, columns],
+        }
+    }
+
+    /// Entries of an address, here.
+    pub fn place(&mut self, at: &[At]) -> Result<Vec<At>, NotDifferentiable> {
+        at.iter()
+            .map(|at| {
+                Ok(match at {
+                    At::Index(v) => At::Index(self.value(*v)?),
+                    At::Tile(v) => At::Tile(self.value(*v)?),
+                    range @ At::Range { .. } => range.clone(),
+                })
+            })
+            .collect()
+    }
+
+    /// A load, pairs in the order of this kernel.
+    pub fn load(&mut self, tensor: ParamId, at: Vec<At>) -> ValueId {
+        let value = self.op(Op::Load { tensor, at });
+        if self.is_turned(&self.dims(value)) { self.transposed(value) } else { value }
+    }
+
+    /// A value of the forward kernel, here.
+    pub fn value(&mut self, value: ValueId) -> Result<ValueId, NotDifferentiable> {
+        if let Some(&known) = self.known.get(&value) {
+            return Ok(known);
+        }
+        let forward = self.forward;
+        let refuse = |what: String, instead: &str| Err(NotDifferentiable::new(what, forward.span(value), instead));
+        let name = forward.name(value);
+        let op = match forward.kernel.values[value].def {
+            ValueDef::Result(op, _) => &forward.kernel.ops[op].op,
+            ValueDef::BlockParam(..) => {
+                return refuse(
+                    format!("`{name}` is carried, and a gradient needs its values of every step"),
+                    "compute it of the tile",
+                );
+            }
+        };
+        let made = match op {
+            Op::For { .. } => {
+                let what = format!("`{name}` enters the outputs otherwise than by `acc / l` and `m + ln(l)`");
+                return refuse(what, "store quotients of rescaled sums, and the logarithm of a sum with its maximum");
+            }
+            Op::Load { tensor, at } => {
+                let at = self.place(at)?;
+                let tensor = self.input(*tensor);
+                self.load(tensor, at)
+            }
+            Op::Gather { tensor, at } => {
+                let at = at.iter().map(|&v| self.value(v)).collect::<Result<_, _>>()?;
+                let tensor = self.input(*tensor);
+                self.op(Op::Gather { tensor, at })
+            }
+            Op::Scalar(param) => {
+                let param = self.input(*param);
+                self.op(Op::Scalar(param))
+            }
+            &Op::Constant(elem, x) => self.constant(elem, x),
+            Op::Full { value: x, .. } => {
+                let (x, dims) = (self.value(*x)?, self.dims_of(value));
+                self.op(Op::Full { value: x, dims })
+            }
+            Op::Transpose(x) if forward.class(*x) == Class::Pair => self.value(*x)?,
+            Op::Reduce(_, x) if forward.class(*x) == Class::Pair => {
+                let what = format!("`{name}` reduces a tile of scores, and is no sum that the loop carries");
+                return refuse(what, "reduce what rows or columns load");
+            }
+            &Op::Dot { a, b, acc: None } if forward.class(value) == Class::Pair => self.pair_product(value, a, b)?,
+            op => {
+                let mut operands = HashMap::new();
+                for v in op.operands() {
+                    operands.insert(v, self.value(v)?);
+                }
+                self.op(op.map_operands(|v| operands[&v]))
+            }
+        };
+        self.known.insert(value, made);
+        Ok(made)
+    }
+
+    /// A product of rows with columns; what does not count is hidden.
+    fn pair_product(&mut self, value: ValueId, a: ValueId, b: ValueId) -> Result<ValueId, NotDifferentiable> {
+        let (a, b) = (self.value(a)?, self.value(b)?);
+        let dims: Vec<Dim> = self.forward.kernel.tile(value).dims.iter().map(|dim| self.dim(dim)).collect();
+        let product = if self.is_turned(&dims) {
+            let (left, right) = (self.transposed(b), self.transposed(a));
+            self.op(Op::Dot { a: left, b: right, acc: None })
+        } else {
+            self.op(Op::Dot { a, b, acc: None })
+        };
+        Ok(match self.counts {
+            Some(keep) => self.op(Op::Mask { x: product, keep, fill: Fill::NegInf }),
+            None => product,
+        })
+    }
+
+    /// The sum of a value along what it has and `wanted` has not.
+    pub fn summed_to(&mut self, value: ValueId, wanted: &[Dim]) -> Option<ValueId> {
+        let own = self.dims(value);
+        let lost: Vec<&Dim> = own.iter().filter(|dim| !wanted.contains(dim)).collect();
+        match (own.as_slice(), lost.as_slice()) {
+            (_, []) => Some(value),
+            ([_, last], [dim]) if *dim == last => Some(self.op(Op::Reduce(ReduceOp::Sum, value))),
+            ([_, _], [_]) => {
+                let turned = self.transposed(value);
+                Some(self.op(Op::Reduce(ReduceOp::Sum, turned)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The finished kernel: without what no store needs, its parameters in the order of `order`.
+    pub fn finish(self, order: &dyn Fn(&str) -> usize) -> Kernel {
+        let mut kernel = self.b.finish();
+        let is_root = |op: &OpId| matches!(kernel.ops[*op].op, Op::Store { .. } | Op::Yield(_) | Op::For { .. });
+        let roots = kernel.walk().into_iter().map(|(_, op)| op).filter(is_root);
+        let (mut live, mut work) = (HashSet::new(), roots.flat_map(|op| kernel.ops[op].op.operands()).collect::<Vec<_>>());
+        while let Some(v) = work.pop() {
+            if let (true, Some((_, op))) = (live.insert(v), kernel.def(v)) {
+                work.extend(op.operands());
+            }
+        }
+        for block in kernel.blocks.keys() {
+            let ops = std::mem::take(&mut kernel.blocks[block].ops);
+            let keep = |op: &OpId| match &kernel.ops[*op].op {
+                Op::Store { .. } | Op::Yield(_) | Op::Program(_) | Op::For { .. } => true,
+                _ => kernel.ops[*op].results.iter().any(|r| live.contains(r)),
+            };
+            let ops = ops.into_iter().filter(keep).collect();
+            kernel.blocks[block].ops = ops;
+        }
+        let used: HashSet<ParamId> =
+            kernel.walk().into_iter().filter_map(|(_, op)| kernel.ops[op].op.clone().param_mut().copied()).collect();
+        let mut ordered: Vec<ParamId> = kernel.params.keys().filter(|param| used.contains(param)).collect();
+        ordered.sort_by_key(|&param| order(&kernel.params[param].name));
+        let old = std::mem::take(&mut kernel.params);
+        let map: HashMap<ParamId, ParamId> =
+            ordered.into_iter().map(|param| (param, kernel.params.push(old[param].clone()))).collect();
+        for (_, op) in kernel.walk() {
+            if let Some(param) = kernel.ops[op].op.param_mut() {
+                *param = map[&*param];
+            }
+        }
+        kernel.renumbered()
+    }
+}

@@ -1,0 +1,77 @@
+//! # Gradients
+//!
+//! From a kernel to kernels of the same language that compute its gradients. They are verified,
+//! interpreted, scheduled and printed like any other.
+//!
+//! ## What is differentiated
+//!
+//! A kernel has one axis of *rows*, tiles of the grid, and one loop over tiles of *columns*, whose
+//! carried values are streaming reductions ([`crate::analysis::streaming`]). The loop is not
+//! differentiated step by step. A running maximum `m` is a reference that what is rescaled by it
+//! goes with: sums `l = sum(exp(s - m))` and `acc = sum(exp(s - m) v)` enter the results by their
+//! quotient `acc / l`, and by `m + ln(l)`, which no choice of `m` changes. So the gradient is that
+//! for one choice, held fixed: `m + ln(l)` itself, of which `l` is 1 and `acc` is the quotient. The
+//! forward kernel stores both for each row; where it has no such output, [`Gradient::forward`] is
+//! the kernel with outputs more.
+//!
+//! ## The kernels
+//!
+//! * *Rows*: a program for each tile of rows, as in the forward kernel. It takes the gradients of
+//!   the outputs back through what follows the loop, which gives those of the loop's results; walks
+//!   the columns again for the gradients of what rows load (queries, a bias); and stores for the
+//!   kernel of columns what that needs of rows.
+//! * *Columns*: a program for each tile of columns, which walks the rows, and dimensions of the grid
+//!   that columns do not tell apart, such as the heads of a group. It gives the gradients of what
+//!   columns load (keys, values). Scores are made as `k q` here, so that what is summed over rows is
+//!   a left operand as it is computed.
+//!
+//! Every sum is made in one program, in order: the same bits in every launch.
+//!
+//! Rules of single ops stand in `rules.rs`.
+
+mod build;
+mod copy;
+mod forward;
+mod rules;
+
+pub use build::gradient;
+
+use crate::ir::{Kernel, Span};
+
+/// What is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Names of the inputs whose gradients are wanted.
+    pub of: Vec<String>,
+    /// Names of the outputs whose gradients are given. Nothing that is asked for depends on others.
+    pub from: Vec<String>,
+}
+
+/// The kernels of a gradient.
+///
+/// The gradient of a tensor `x` is called `grad_x`, of an output as of an input.
+#[derive(Clone, Debug)]
+pub struct Gradient {
+    /// The forward kernel, with the outputs that the others need.
+    pub forward: Kernel,
+    /// The kernels that compute the gradients, in the order of their launches.
+    pub backward: Vec<Kernel>,
+}
+
+/// Why a kernel has no gradient, or none that is built.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct NotDifferentiable {
+    /// What stands against it.
+    pub what: String,
+    /// Where, in the text of the kernel.
+    pub span: Span,
+    /// What to do instead.
+    pub instead: String,
+}
+
+impl NotDifferentiable {
+    fn new(what: impl Into<String>, span: Span, instead: impl Into<String>) -> Self {
+        Self { what: what.into(), span, instead: instead.into() }
+    }
+}

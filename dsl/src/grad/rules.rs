@@ -1,0 +1,400 @@
+//! How gradients go back through single ops.
+
+use std::collections::HashMap;
+
+use super::NotDifferentiable;
+use super::copy::{Copy, Orientation};
+use super::forward::Class;
+use crate::ir::{BinaryOp, CompareOp, Dim, Elem, Fill, Op, OpId, ReduceOp, UnaryOp, ValueDef, ValueId};
+
+/// The gradient of a value: `value`, times a factor that is one number for the whole program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Adjoint {
+    pub value: ValueId,
+    pub factor: Option<ValueId>,
+}
+
+impl From<ValueId> for Adjoint {
+    fn from(value: ValueId) -> Self {
+        Self { value, factor: None }
+    }
+}
+
+/// Takes gradients back through ops of the forward kernel.
+#[derive(Clone)]
+pub(super) struct Reverse<'f, 'k> {
+    pub copy: Copy<'f, 'k>,
+    /// Gradients of values of the forward kernel that are not taken back yet.
+    pub adjoints: HashMap<ValueId, Adjoint>,
+    /// In the loop: gradients of what does not differ along the loop, which sums them up.
+    pub collected: Vec<(ValueId, Adjoint)>,
+    /// Whether ops of the loop are gone through.
+    pub in_loop: bool,
+}
+
+type Done = Result<(), NotDifferentiable>;
+
+impl<'f, 'k> Reverse<'f, 'k> {
+    pub fn new(copy: Copy<'f, 'k>) -> Self {
+        Self { copy, adjoints: HashMap::new(), collected: Vec::new(), in_loop: false }
+    }
+
+    /// The whole gradient, its factor applied.
+    pub fn applied(&mut self, g: Adjoint) -> ValueId {
+        match g.factor {
+            Some(factor) => self.copy.mul(g.value, factor),
+            None => g.value,
+        }
+    }
+
+    /// The sum of two gradients.
+    pub fn sum(&mut self, a: Adjoint, b: Adjoint) -> Adjoint {
+        if a.factor == b.factor {
+            return Adjoint { value: self.copy.add(a.value, b.value), factor: a.factor };
+        }
+        let (a, b) = (self.applied(a), self.applied(b));
+        self.copy.add(a, b).into()
+    }
+
+    /// What does not differ along the loop here.
+    fn kept(&self) -> Class {
+        match self.copy.orientation {
+            Orientation::Rows => Class::Row,
+            Orientation::Columns => Class::Column,
+        }
+    }
+
+    /// Adds to the gradient of a value of the forward kernel.
+    pub fn give(&mut self, to: ValueId, g: Adjoint) -> Done {
+        let forward = self.copy.forward;
+        if !forward.needed.contains(&to) {
+            return Ok(());
+        }
+        let to = forward.canonical(to);
+        let class = forward.class(to);
+        if self.in_loop && class != Class::Pair && class != self.kept() && class != Class::Program {
+            return Ok(());
+        }
+        let dims = self.copy.dims_of(to);
+        let Some(value) = self.copy.summed_to(g.value, &dims).filter(|_| class != Class::Program) else {
+            let what = format!("the gradient of `{}` is a sum over all programs or over whole tiles", forward.name(to));
+            let instead = "leave it out: gradients are built of what rows, columns or pairs of both load";
+            return Err(NotDifferentiable::new(what, forward.span(to), instead));
+        };
+        let g = Adjoint { value, ..g };
+        if self.in_loop && class == self.kept() {
+            self.collected.push((to, g));
+            return Ok(());
+        }
+        let sum = match self.adjoints.remove(&to) {
+            Some(other) => self.sum(other, g),
+            None => g,
+        };
+        self.adjoints.insert(to, sum);
+        Ok(())
+    }
+
+    /// Takes the gradients of the results of an op back to its operands.
+    pub fn through(&mut self, id: OpId) -> Done {
+        let forward = self.copy.forward;
+        let data = &forward.kernel.ops[id];
+        let Some(&result) = data.results.first() else { return Ok(()) };
+        if matches!(data.op, Op::Load { .. } | Op::For { .. }) {
+            return Ok(());
+        }
+        let Some(g) = self.adjoints.remove(&result) else { return Ok(()) };
+        let g = self.broadcast(g, result, &data.op.operands())?;
+        match data.op {
+            Op::Unary(op, x) => self.unary(op, x, result, g),
+            Op::Binary(op, a, b) => self.binary(op, [a, b], result, g),
+            Op::Select { cond, on_true, on_false } => {
+                let (cond, zero) = (self.copy.value(cond)?, self.copy.float(0.0));
+                for (operand, [yes, no]) in [(on_true, [g.value, zero]), (on_false, [zero, g.value])] {
+                    if forward.needed.contains(&operand) {
+                        let value = self.copy.op(Op::Select { cond, on_true: yes, on_false: no });
+                        self.give(operand, Adjoint { value, ..g })?;
+                    }
+                }
+                Ok(())
+            }
+            Op::Mask { x, keep, .. } => {
+                let keep = self.copy.value(keep)?;
+                let value = match self.is_hidden(g.value, keep) {
+                    true => g.value,
+                    false => self.copy.op(Op::Mask { x: g.value, keep, fill: Fill::NegInf }),
+                };
+                self.give(x, Adjoint { value, ..g })
+            }
+            Op::Cast(_, x) | Op::Reduce(ReduceOp::Sum, x) => self.give(x, g),
+            Op::Full { value, .. } => self.give(value, g),
+            Op::Transpose(x) => {
+                let pair = forward.class(x) == Class::Pair;
+                let value = if pair { g.value } else { self.copy.transposed(g.value) };
+                self.give(x, Adjoint { value, ..g })
+            }
+            Op::Dot { a, b, acc } => {
+                if let Some(acc) = acc.filter(|acc| !matches!(forward.kernel.values[*acc].def, ValueDef::BlockParam(..))) {
+                    self.give(acc, g)?;
+                }
+                self.product(result, a, b, g)
+            }
+            _ => {
+                let what = format!("`{}` has no gradient", data.op.mnemonic());
+                Err(NotDifferentiable::new(what, data.span, "leave out the inputs that it depends on, or write it otherwise"))
+            }
+        }
+    }
+
+    /// A gradient that lacks dimensions of its value, spread along them where an operand lacks them
+    /// too, so that it is summed as often as it counts.
+    fn broadcast(&mut self, g: Adjoint, result: ValueId, operands: &[ValueId]) -> Result<Adjoint, NotDifferentiable> {
+        let forward = self.copy.forward;
+        let dims = match forward.kernel.ty(result).tile() {
+            Some(_) => self.copy.dims_of(result),
+            None => return Ok(g),
+        };
+        let own = self.copy.dims(g.value);
+        let elementwise = |v: &ValueId| forward.kernel.ty(*v).tile().is_some_and(|tile| tile.dims.len() < dims.len());
+        if own.len() == dims.len() || !operands.iter().any(elementwise) {
+            return Ok(g);
+        }
+        let zeros = self.copy.filled(0.0, dims);
+        let value = self.copy.op(Op::Binary(BinaryOp::Add, zeros, g.value));
+        Ok(Adjoint { value, ..g })
+    }
+
+    fn unary(&mut self, op: UnaryOp, x: ValueId, y: ValueId, g: Adjoint) -> Done {
+        let copy = &mut self.copy;
+        let of = |value: ValueId| Adjoint { value, ..g };
+        let g_x = match op {
+            UnaryOp::Neg => of(copy.unary(UnaryOp::Neg, g.value)),
+            UnaryOp::Exp => {
+                let y = copy.value(y)?;
+                of(copy.mul(g.value, y))
+            }
+            UnaryOp::Exp2 => {
+                let y = copy.value(y)?;
+                let value = copy.mul(g.value, y);
+                let ln_2 = copy.float(std::f64::consts::LN_2);
+                return self.scaled(x, of(value), ln_2);
+            }
+            UnaryOp::Ln => {
+                let x = copy.value(x)?;
+                of(copy.binary(BinaryOp::Div, g.value, x))
+            }
+            UnaryOp::Log2 => {
+                let at = copy.value(x)?;
+                let value = copy.binary(BinaryOp::Div, g.value, at);
+                let log2_e = copy.float(std::f64::consts::LOG2_E);
+                return self.scaled(x, of(value), log2_e);
+            }
+            UnaryOp::Tanh => {
+                let (y, one) = (copy.value(y)?, copy.float(1.0));
+                let square = copy.mul(y, y);
+                let slope = copy.binary(BinaryOp::Sub, one, square);
+                of(copy.mul(g.value, slope))
+            }
+            UnaryOp::Sqrt => {
+                let y = copy.value(y)?;
+                let value = copy.binary(BinaryOp::Div, g.value, y);
+                let half = copy.float(0.5);
+                return self.scaled(x, of(value), half);
+            }
+            UnaryOp::Rsqrt => {
+                let y = copy.value(y)?;
+                let square = copy.mul(y, y);
+                let cube = copy.mul(square, y);
+                let value = copy.mul(g.value, cube);
+                let half = copy.float(-0.5);
+                return self.scaled(x, of(value), half);
+            }
+            UnaryOp::Sin => {
+                let x = copy.value(x)?;
+                let slope = copy.unary(UnaryOp::Cos, x);
+                of(copy.mul(g.value, slope))
+            }
+            UnaryOp::Cos => {
+                let x = copy.value(x)?;
+                let sine = copy.unary(UnaryOp::Sin, x);
+                let slope = copy.unary(UnaryOp::Neg, sine);
+                of(copy.mul(g.value, slope))
+            }
+            UnaryOp::Abs => {
+                let (at, zero) = (copy.value(x)?, copy.float(0.0));
+                let cond = copy.op(Op::Compare(CompareOp::Lt, at, zero));
+                let against = copy.unary(UnaryOp::Neg, g.value);
+                of(copy.op(Op::Select { cond, on_true: against, on_false: g.value }))
+            }
+            UnaryOp::VisibleOrZero => g,
+            // A step function: its gradient is 0.
+            UnaryOp::Floor => return Ok(()),
+            UnaryOp::Not => unreachable!("truth values have no gradient"),
+        };
+        self.give(x, g_x)
+    }
+
+    /// Gives a gradient times a number of the whole program.
+    fn scaled(&mut self, to: ValueId, g: Adjoint, by: ValueId) -> Done {
+        let factor = match g.factor {
+            Some(factor) => self.copy.mul(factor, by),
+            None => by,
+        };
+        self.give(to, Adjoint { value: g.value, factor: Some(factor) })
+    }
+
+    fn binary(&mut self, op: BinaryOp, [a, b]: [ValueId; 2], y: ValueId, g: Adjoint) -> Done {
+        let forward = self.copy.forward;
+        let needed = |v: &ValueId| forward.needed.contains(v);
+        let is_number = |v: ValueId| forward.kernel.tile(v).dims.is_empty() && !forward.needed.contains(&v);
+        let negative = |this: &mut Self, value: ValueId| Adjoint { value: this.copy.unary(UnaryOp::Neg, value), ..g };
+        match op {
+            BinaryOp::Add => {
+                self.give(a, g)?;
+                self.give(b, g)
+            }
+            BinaryOp::Sub => {
+                self.give(a, g)?;
+                if needed(&b) {
+                    let against = negative(self, g.value);
+                    self.give(b, against)?;
+                }
+                Ok(())
+            }
+            BinaryOp::Mul => {
+                for (to, other) in [(a, b), (b, a)] {
+                    if !needed(&to) {
+                        continue;
+                    }
+                    let other_here = self.copy.value(other)?;
+                    if is_number(other) {
+                        self.scaled(to, g, other_here)?;
+                        continue;
+                    }
+                    let value = self.copy.mul(g.value, other_here);
+                    self.give(to, Adjoint { value, ..g })?;
+                }
+                Ok(())
+            }
+            BinaryOp::Div | BinaryOp::DivOrZero => {
+                let by = self.copy.value(b)?;
+                if needed(&a) && is_number(b) && op == BinaryOp::Div {
+                    let one = self.copy.float(1.0);
+                    let inverse = self.copy.binary(BinaryOp::Div, one, by);
+                    return self.scaled(a, g, inverse);
+                }
+                if needed(&a) {
+                    let value = self.copy.binary(op, g.value, by);
+                    self.give(a, Adjoint { value, ..g })?;
+                }
+                if needed(&b) {
+                    let y = self.copy.value(y)?;
+                    let product = self.copy.mul(g.value, y);
+                    let quotient = self.copy.binary(op, product, by);
+                    let against = negative(self, quotient);
+                    self.give(b, against)?;
+                }
+                Ok(())
+            }
+            BinaryOp::Max | BinaryOp::Min => {
+                let (x, y, zero) = (self.copy.value(a)?, self.copy.value(b)?, self.copy.float(0.0));
+                let order = if op == BinaryOp::Max { CompareOp::Ge } else { CompareOp::Le };
+                let cond = self.copy.op(Op::Compare(order, x, y));
+                for (to, [yes, no]) in [(a, [g.value, zero]), (b, [zero, g.value])] {
+                    if needed(&to) {
+                        let value = self.copy.op(Op::Select { cond, on_true: yes, on_false: no });
+                        self.give(to, Adjoint { value, ..g })?;
+                    }
+                }
+                Ok(())
+            }
+            other => {
+                let what = format!("`{}` of floats has no gradient", other.row().mnemonic);
+                Err(NotDifferentiable::new(what, forward.span(y), "leave out the inputs that it depends on"))
+            }
+        }
+    }
+
+    /// Of `a b`: `g b^T` for the one, `a^T g` for the other.
+    fn product(&mut self, y: ValueId, a: ValueId, b: ValueId, g: Adjoint) -> Done {
+        let forward = self.copy.forward;
+        match (forward.class(y), forward.class(a), forward.class(b)) {
+            (Class::Pair, ..) => self.product_of_pairs(y, a, b, g),
+            (Class::Row, Class::Pair, Class::Column) => self.sum_over_columns(a, b, g),
+            (_, left, Class::Program) if left != Class::Program => {
+                let right = self.copy.value(b)?;
+                let (turned, elem) = (self.copy.transposed(right), self.elem(right));
+                let left = self.copy.cast(g.value, elem);
+                let value = self.copy.op(Op::Dot { a: left, b: turned, acc: None });
+                if forward.needed.contains(&b) {
+                    let zero = self.copy.float(0.0);
+                    self.give(b, zero.into())?;
+                }
+                self.give(a, Adjoint { value, ..g })
+            }
+            _ => {
+                let what = "this product sums over something else than columns";
+                let instead = "multiply what rows load with what columns load, and sum over columns in the loop";
+                Err(NotDifferentiable::new(what, forward.span(y), instead))
+            }
+        }
+    }
+
+    fn elem(&self, value: ValueId) -> Elem {
+        self.copy.b.kernel.tile(value).elem
+    }
+
+    /// Rows times columns: the gradient of the operand whose dimension is the first one here.
+    fn product_of_pairs(&mut self, y: ValueId, a: ValueId, b: ValueId, g: Adjoint) -> Done {
+        let forward = self.copy.forward;
+        let first = match self.copy.orientation {
+            Orientation::Rows => forward.row.1,
+            Orientation::Columns => forward.column.1,
+        };
+        let as_written = forward.kernel.tile(y).dims.first() == Some(&Dim::Axis(first));
+        let (own, other) = if as_written { (a, b) } else { (b, a) };
+        if !forward.needed.contains(&own) {
+            return Ok(());
+        }
+        let other = self.copy.value(other)?;
+        let right = if as_written { self.copy.transposed(other) } else { other };
+        let elem = self.elem(right);
+        let left = self.copy.cast(g.value, elem);
+        let value = self.copy.op(Op::Dot { a: left, b: right, acc: None });
+        let value = if as_written { value } else { self.copy.transposed(value) };
+        self.give(own, Adjoint { value, ..g })
+    }
+
+    /// `p w`, summed over columns.
+    fn sum_over_columns(&mut self, p: ValueId, w: ValueId, g: Adjoint) -> Done {
+        let forward = self.copy.forward;
+        let columns = self.copy.value(w)?;
+        let elem = self.elem(columns);
+        let rows = self.copy.cast(g.value, elem);
+        if forward.needed.contains(&p) {
+            let (left, right) = match self.copy.orientation {
+                Orientation::Rows => (rows, self.copy.transposed(columns)),
+                Orientation::Columns => (columns, self.copy.transposed(rows)),
+            };
+            let value = self.copy.op(Op::Dot { a: left, b: right, acc: None });
+            self.give(p, Adjoint { value, ..g })?;
+        }
+        if forward.needed.contains(&w) && self.copy.orientation == Orientation::Columns {
+            let weights = self.copy.value(p)?;
+            let weights = self.copy.cast(weights, elem);
+            let value = self.copy.op(Op::Dot { a: weights, b: rows, acc: None });
+            self.give(w, Adjoint { value, ..g })?;
+        }
+        Ok(())
+    }
+
+    /// Whether what a condition hides is hidden in a value already.
+    fn is_hidden(&self, value: ValueId, keep: ValueId) -> bool {
+        match self.copy.b.kernel.def(value) {
+            Some((_, Op::Mask { x, keep: other, .. })) => *other == keep || self.is_hidden(*x, keep),
+            Some((_, op)) if op.is_elementwise() && !matches!(op, Op::Select { .. }) => {
+                op.operands().into_iter().any(|v| self.is_hidden(v, keep))
+            }
+            _ => false,
+        }
+    }
+}

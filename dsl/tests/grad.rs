@@ -1,0 +1,357 @@
+//! Gradients against finite differences of the interpreter in float64.
+
+use std::collections::BTreeMap;
+
+use flashtile_dsl::grad::{Gradient, Request, gradient};
+use flashtile_dsl::interpret::{Argument, Blocks, Exact64, HostTensor, Interpreter, Real};
+use flashtile_dsl::ir::{Binding, Elem, Kernel, ParamKind, SizeKind, SourceText};
+use flashtile_dsl::syntax::parse;
+
+fn kernel(text: &str) -> Kernel {
+    let source = SourceText { name: "test.rs".into(), text: text.into(), first_line: 1 };
+    parse(&source).unwrap_or_else(|e| panic!("{e}")).remove(0)
+}
+
+fn builtin(name: &str) -> Kernel {
+    let path = format!("{}/../runtime/kernels/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+    kernel(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}")))
+}
+
+/// A tensor or a scalar by its name.
+#[derive(Clone, Debug)]
+enum Value {
+    Tensor(Vec<usize>, Vec<f64>),
+    Float(f32),
+    Int(i32),
+}
+
+type Values = BTreeMap<String, Value>;
+type Sizes = BTreeMap<String, i64>;
+
+/// Multiples of 2^-10 in (-1, 1): steps of finite differences from them are exact.
+fn numbers(count: usize, seed: u64) -> Vec<f64> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 54) as f64 / 512.0 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Executes a kernel; its outputs join the values.
+fn run(kernel: &Kernel, sizes: &Sizes, blocks: &Blocks, values: &Values) -> Values {
+    let of = |kind: SizeKind| kernel.sizes.values().filter(move |s| s.kind == kind).map(|s| (s.name.clone(), sizes[&s.name]));
+    let binding = Binding::new(kernel, Elem::F32, of(SizeKind::Const).collect::<Vec<_>>());
+    let by_id: Vec<i64> = kernel.sizes.values().map(|s| sizes[&s.name]).collect();
+    let tensors: Vec<Option<HostTensor>> = kernel
+        .params
+        .values()
+        .map(|p| match (&p.kind, values.get(&p.name)) {
+            (ParamKind::Tensor(decl), Some(Value::Tensor(shape, data))) if !decl.direction.is_written() => {
+                let elem = if decl.elem.is_float() { Elem::F32 } else { decl.elem };
+                Some(HostTensor::from_f64(elem, shape, data))
+            }
+            (ParamKind::Tensor(decl), found) if !decl.direction.is_written() => panic!("`{}`: {found:?}", p.name),
+            _ => None,
+        })
+        .collect();
+    let arguments: Vec<Argument<'_>> = kernel
+        .params
+        .values()
+        .zip(&tensors)
+        .map(|(p, tensor)| match (tensor, values.get(&p.name)) {
+            (Some(tensor), _) => Argument::Input(tensor.view()),
+            (None, Some(Value::Float(x))) => Argument::F32(*x),
+            (None, Some(Value::Int(x))) => Argument::I32(*x),
+            (None, _) => Argument::Output,
+        })
+        .collect();
+    let blocks = match blocks {
+        Blocks::PerAxis(blocks) => Blocks::PerAxis(blocks[..kernel.axes.len()].to_vec()),
+        whole => whole.clone(),
+    };
+    let interpreter = Interpreter::new(kernel, &binding, &by_id, &blocks, &arguments, Exact64).expect("fits");
+    let mut found = Values::new();
+    for (id, param) in kernel.params.iter() {
+        if matches!(&param.kind, ParamKind::Tensor(decl) if decl.direction.is_written()) {
+            let shape = interpreter.shape(id).to_vec();
+            let count = shape.iter().product();
+            found.insert(param.name.clone(), Value::Tensor(shape, vec![f64::NAN; count]));
+        }
+    }
+    for program in 0..interpreter.programs() {
+        for stored in interpreter.run(program).expect("runs") {
+            let Some(Value::Tensor(shape, data)) = found.get_mut(&kernel.params[stored.param].name) else { unreachable!() };
+            let strides: Vec<usize> = (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();
+            for (at, from) in stored.rows(&strides) {
+                for column in 0..stored.row_len() {
+                    data[at + column] = stored.values[from + column].to_f64();
+                }
+            }
+        }
+    }
+    let mut all = values.clone();
+    all.extend(found);
+    all
+}
+
+/// Inputs of a kernel: floats are random, integers as given.
+fn inputs(kernel: &Kernel, sizes: &Sizes, given: &Values) -> Values {
+    let mut values = given.clone();
+    for (n, param) in kernel.params.values().enumerate() {
+        let ParamKind::Tensor(decl) = &param.kind else { continue };
+        if decl.direction.is_written() || values.contains_key(&param.name) {
+            continue;
+        }
+        let extent =
+            |size: &flashtile_dsl::ir::SizeExpr| size.eval(|s| Some(sizes[kernel.size_name(s)])).expect("divides") as usize;
+        let shape: Vec<usize> = decl.shape.iter().map(extent).collect();
+        let count = shape.iter().product();
+        values.insert(param.name.clone(), Value::Tensor(shape, numbers(count, 17 + n as u64)));
+    }
+    values
+}
+
+fn tensor<'v>(values: &'v Values, name: &str) -> (&'v [usize], &'v [f64]) {
+    match &values[name] {
+        Value::Tensor(shape, data) => (shape, data),
+        other => panic!("`{name}` is {other:?}"),
+    }
+}
+
+fn sizes(text: &str) -> Sizes {
+    text.split(',')
+        .map(|pair| pair.split_once('=').expect("NAME=N"))
+        .map(|(n, v)| (n.to_owned(), v.parse().expect("N")))
+        .collect()
+}
+
+fn request(of: &str, from: &str) -> Request {
+    let names = |text: &str| text.split(',').map(str::to_owned).collect();
+    Request { of: names(of), from: names(from) }
+}
+
+fn made(kernel: &Kernel, of: &str, from: &str) -> Gradient {
+    gradient(kernel, &request(of, from)).unwrap_or_else(|e| panic!("{}: {e} ({})", kernel.name, e.instead))
+}
+
+/// The gradients of `sum(weights * outputs)` by the kernels of the gradient.
+fn by_kernels(gradient: &Gradient, sizes: &Sizes, blocks: &Blocks, values: &Values, weights: &Values) -> Values {
+    let mut all = run(&gradient.forward, sizes, &Blocks::WholeLoops(16), values);
+    all.extend(weights.iter().map(|(name, value)| (format!("grad_{name}"), value.clone())));
+    for kernel in &gradient.backward {
+        all = run(kernel, sizes, blocks, &all);
+    }
+    all
+}
+
+/// Compares the gradients with finite differences of the forward kernel.
+fn check(kernel: &Kernel, size: &str, of: &str, from: &str, given: &[(&str, Value)]) {
+    let sizes = sizes(size);
+    let given: Values = given.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    let values = inputs(kernel, &sizes, &given);
+    let whole = Blocks::WholeLoops(16);
+    let outputs = run(kernel, &sizes, &whole, &values);
+    let weights: Values = from
+        .split(',')
+        .map(|name| {
+            let (shape, data) = tensor(&outputs, name);
+            (name.to_owned(), Value::Tensor(shape.to_vec(), numbers(data.len(), 99)))
+        })
+        .collect();
+    let loss = |values: &Values| {
+        let outputs = run(kernel, &sizes, &whole, values);
+        let of = |name: &String| {
+            let (weights, found) = (tensor(&weights, name).1, tensor(&outputs, name).1);
+            weights.iter().zip(found).map(|(w, x)| w * x).sum::<f64>()
+        };
+        weights.keys().map(of).sum::<f64>()
+    };
+    let gradient = made(kernel, of, from);
+    for blocks in [Blocks::WholeLoops(16), Blocks::PerAxis(vec![5, 3, 2, 2]), Blocks::PerAxis(vec![3, 7, 1, 1])] {
+        let found = by_kernels(&gradient, &sizes, &blocks, &values, &weights);
+        for name in of.split(',') {
+            let (shape, data) = tensor(&values, name);
+            let gradient = tensor(&found, &format!("grad_{name}")).1;
+            assert_eq!(gradient.len(), data.len());
+            // Some elements, evenly spread.
+            let step = (data.len() / 24).max(1);
+            for at in (0..data.len()).step_by(step) {
+                let moved = |by: f64| {
+                    let mut values = values.clone();
+                    let mut data = data.to_vec();
+                    data[at] += by;
+                    values.insert(name.to_owned(), Value::Tensor(shape.to_vec(), data));
+                    loss(&values)
+                };
+                let h = 1.0 / 256.0;
+                let slope = (8.0 * (moved(h) - moved(-h)) - (moved(2.0 * h) - moved(-2.0 * h))) / (12.0 * h);
+                let error = (gradient[at] - slope).abs();
+                assert!(error < 2e-5 * (1.0 + slope.abs()), "{}, grad_{name}[{at}]: {} for {slope}", kernel.name, gradient[at]);
+            }
+        }
+    }
+}
+
+const SIZES: &str = "B=2,H=4,G=2,M=9,N=11,D=4";
+
+#[test]
+fn gradients_of_attention_are_those_of_finite_differences() {
+    let scale = ("scale", Value::Float(0.75));
+    for name in ["attention", "causal_attention"] {
+        check(&builtin(name), SIZES, "q,k,v", "o", std::slice::from_ref(&scale));
+        check(&builtin(name), SIZES, "q,k,v", "o,lse", std::slice::from_ref(&scale));
+        check(&builtin(name), "B=1,H=3,G=3,M=5,N=17,D=2", "k", "o", std::slice::from_ref(&scale));
+    }
+}
+
+/// An integer tensor.
+fn ints(shape: &[usize], of: impl Fn(usize) -> i64) -> Value {
+    Value::Tensor(shape.to_vec(), (0..shape.iter().product()).map(|at| of(at) as f64).collect())
+}
+
+#[test]
+fn gradients_of_variants_are_those_of_finite_differences() {
+    let scale = ("scale", Value::Float(0.75));
+    let (float, int) = (|name, x| (name, Value::Float(x)), |name, x| (name, Value::Int(x)));
+    // A kernel, its sizes, the inputs, the outputs, and what is not random.
+    type Variant = (&'static str, &'static str, &'static str, &'static str, Vec<(&'static str, Value)>);
+    let variants: [Variant; 18] = [
+        ("softcap_attention", SIZES, "q,k,v", "o,lse", vec![float("cap", 1.5)]),
+        ("alibi_attention", SIZES, "q,k,v", "o", vec![]),
+        ("sliding_window", SIZES, "q,k,v", "o,lse", vec![int("window", 4)]),
+        ("bias_attention", "B=1,H=4,G=2,M=9,N=11,D=4", "q,k,v", "o", vec![]),
+        ("sink_attention", SIZES, "q,k,v", "o,lse", vec![]),
+        ("query_norm_attention", SIZES, "q,k,v", "o", vec![float("eps", 0.125)]),
+        ("cross_attention", "B=2,H=4,G=2,M=9,N=11,D=4,E=6", "q,k,v", "o", vec![]),
+        ("rope_attention", "B=1,H=4,G=2,M=9,N=11,D=4,C=2", "q,k,v", "o", vec![]),
+        ("causal_rope_attention", "B=1,H=2,G=2,M=9,N=9,D=4,C=2", "q,k,v", "o", vec![]),
+        ("sigmoid_attention", SIZES, "q,k,v", "o", vec![float("offset", -0.5)]),
+        ("differential_attention", "B=1,H=2,M=9,N=9,D=4,E=6", "q,k,v", "o", vec![float("lambda", 0.5)]),
+        ("prefix_attention", SIZES, "q,k,v", "o", vec![int("prefix", 3)]),
+        ("document_attention", "B=2,H=2,G=2,N=9,D=4", "q,k,v", "o", vec![("document", ints(&[2, 9], |at| (at % 9 / 4) as i64))]),
+        ("relative_attention", "B=1,H=2,G=1,M=9,N=9,D=4,R=3", "q,k,v", "o", vec![]),
+        (
+            "dropout_attention",
+            "B=1,H=2,G=2,M=9,N=9,D=4",
+            "q,k,v",
+            "o",
+            vec![float("dropped", 0.25), int("seed", 7), int("offset", 3)],
+        ),
+        ("mla_prefill", "B=1,H=2,M=9,N=11,D=4,R=2,E=6", "q,q_rot,k,k_rot,v", "o", vec![]),
+        ("decode_attention", "B=2,G=2,R=3,N=11,D=4", "q,k,v", "o,lse", vec![("lens", ints(&[2], |b| 5 + 6 * b as i64))]),
+        ("linear_cross_entropy", "M=9,V=13,D=4", "x,w", "loss", vec![("target", ints(&[9], |at| (at % 5) as i64))]),
+    ];
+    for (name, sizes, of, from, given) in variants {
+        let given: Vec<_> = given.into_iter().chain([scale.clone()]).collect();
+        check(&builtin(name), sizes, of, from, &given);
+    }
+}
+
+/// Causal attention with what `CHANGED` makes of the scores.
+fn scored(params: &str, changed: &str) -> Kernel {
+    let path = format!("{}/../runtime/kernels/causal_attention.rs", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).expect("a built-in kernel");
+    let scores = "let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;";
+    let made = text.replace(scores, &format!("let x = dot(q_i, load(k, [b, g, j, ..]).t()) * scale; let s = {changed};"));
+    assert_ne!(text, made, "the scores are in the text");
+    kernel(&made.replace("scale: f32,", &format!("scale: f32, {params}")))
+}
+
+#[test]
+fn every_op_of_scores_has_its_gradient() {
+    let bias = "bias: &Tensor<f32, (B, H, M, N)>,";
+    let plain = [
+        ("", "-x"),
+        ("", "x * x - 0.5 * x"),
+        ("", "exp(x * 0.5) + exp2(x * 0.25)"),
+        ("", "ln(x * x + 1.0) - log2(2.0 + x * x)"),
+        ("", "sin(x) * cos(x)"),
+        ("", "sqrt(x * x + 1.0) + rsqrt(x * x + 2.0)"),
+        ("", "tanh(x) / (1.0 + x * x)"),
+        ("", "div_or_zero(x, 2.0 + x * x)"),
+        // Scores are between -4 and 4: finite differences cross no kink.
+        ("", "abs(x - 4.0) + abs(x + 4.0) * 0.5 + max(x, -4.0) + max(x, 4.0) - min(x, 4.0) * 0.5 - min(x, -4.0)"),
+        ("", "select(pos(i) > pos(j) + 2, x, 0.5 * x)"),
+        ("", "x + floor(x * 0.125 + 0.5)"),
+    ];
+    for (params, changed) in plain {
+        check(&scored(params, changed), SIZES, "q,k,v", "o,lse", &[("scale", Value::Float(0.75))]);
+    }
+    for changed in ["x + load(bias, [b, h, i, j])", "x * tanh(load(bias, [b, h, i, j]))"] {
+        check(&scored(bias, changed), SIZES, "q,k,v,bias", "o", &[("scale", Value::Float(0.75))]);
+    }
+    // A number for each row, and for each column.
+    let own = "own: &Tensor<f32, (B, H, M)>, of: &Tensor<f32, (B, N)>,";
+    let changed = "x * load(own, [b, h, i]) + load(of, [b, j])";
+    check(&scored(own, changed), SIZES, "q,k,v,own,of", "o,lse", &[("scale", Value::Float(0.75))]);
+}
+
+#[test]
+fn what_follows_the_loop_has_its_gradient() {
+    let text = |store: &str| {
+        let path = format!("{}/../runtime/kernels/attention.rs", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).expect("a built-in kernel");
+        let plain = "store(o, [b, h, i, ..], div_or_zero(acc, l));";
+        let made = text.replace(plain, &format!("store(o, [b, h, i, ..], {store});"));
+        assert_ne!(text, made, "the store is in the text");
+        kernel(&made.replace("scale: f32,", "scale: f32, gate: &Tensor<T, (B, H, M, D)>, own: &Tensor<f32, (B, H, M)>,"))
+    };
+    for store in [
+        "div_or_zero(acc, l) * tanh(load(gate, [b, h, i, ..])) + load(own, [b, h, i])",
+        "tanh(acc / l) * load(own, [b, h, i]) - load(gate, [b, h, i, ..])",
+        "acc / l * load(own, [b, h, i]) * (m + ln(l)) + load(gate, [b, h, i, ..])",
+    ] {
+        check(&text(store), SIZES, "q,k,v,gate,own", "o,lse", &[("scale", Value::Float(0.75))]);
+    }
+}
+
+#[test]
+fn rows_that_see_nothing_have_no_gradient() {
+    let sizes = sizes("B=1,H=2,G=1,M=9,N=4,D=2");
+    let kernel = builtin("causal_attention");
+    let scale = Values::from([("scale".to_owned(), Value::Float(0.75))]);
+    let values = inputs(&kernel, &sizes, &scale);
+    let weights = Values::from([("o".to_owned(), Value::Tensor(vec![1, 2, 9, 2], numbers(36, 3)))]);
+    let found = by_kernels(&made(&kernel, "q,k,v", "o"), &sizes, &Blocks::PerAxis(vec![2, 3, 1]), &values, &weights);
+    for name in ["q", "k", "v"] {
+        assert!(tensor(&found, &format!("grad_{name}")).1.iter().all(|x| x.is_finite()), "grad_{name}");
+    }
+    // The first five rows of each head see no key; the sixth sees one, whose weight is 1.
+    let q = tensor(&found, "grad_q").1;
+    assert!(q.chunks(18).all(|head| head[..10].iter().all(|&x| x == 0.0) && head[12..].iter().all(|&x| x != 0.0)), "{q:?}");
+}
+
+#[test]
+fn what_has_no_gradient_is_refused_at_its_place() {
+    let attention = builtin("attention");
+    let refused = |kernel: &Kernel, of: &str, from: &str, what: &str| {
+        let Err(error) = gradient(kernel, &request(of, from)) else { panic!("{}: {what}", kernel.name) };
+        assert!(error.what.contains(what) && !error.instead.is_empty(), "{}: {error}", kernel.name);
+    };
+    refused(&attention, "x", "o", "`x` is not an input tensor of floats");
+    refused(&attention, "scale", "o", "`scale` is not an input tensor of floats");
+    refused(&attention, "q", "k", "`k` is not an output of floats");
+    refused(&builtin("document_attention"), "document", "o", "`document` is not an input tensor of floats");
+    refused(&builtin("bias_attention"), "bias", "o", "the gradient of `bias` is a sum over `b`, which its address lacks");
+    refused(&builtin("alibi_attention"), "slopes", "o", "`slopes` is loaded for whole programs");
+    refused(&builtin("relative_attention"), "table", "o", "`table` is gathered");
+    refused(&builtin("rms_norm"), "x", "y", "kernels with one loop");
+    refused(&builtin("swiglu"), "x", "y", "one tiled dimension of the grid");
+    let text = "pub fn top<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        let mut m = full(i, -INF);
+        for j in tiles(N) { m = max(m, rowmax(dot(load(q, [i, ..]), load(k, [j, ..]).t()))); }
+        store(o, [i], m * 2.0);
+    }";
+    refused(&kernel(text), "q", "o", "`m` is used otherwise than by `acc / l` or `m + ln(l)`");
+    let itself = "pub fn twice<T: Element, const D: usize>(x: &Tensor<T, (M, D)>, o: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        let mut l = zeros(i);
+        for j in tiles(M) { l += rowsum(exp(dot(load(x, [i, ..]), load(x, [j, ..]).t()))); }
+        store(o, [i], l);
+    }";
+    refused(&kernel(itself), "x", "o", "`x` is loaded in several ways");
+}
