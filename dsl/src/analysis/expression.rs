@@ -5,12 +5,12 @@ use crate::ir::{
 };
 
 /// Writes ops as text. Unnamed values are written out where they are used, named ones by name.
-pub(super) struct Expressions<'a> {
+pub(crate) struct Expressions<'a> {
     kernel: &'a Kernel,
 }
 
 impl<'a> Expressions<'a> {
-    pub(super) fn new(kernel: &'a Kernel) -> Self {
+    pub(crate) fn new(kernel: &'a Kernel) -> Self {
         Self { kernel }
     }
 
@@ -27,7 +27,7 @@ impl<'a> Expressions<'a> {
     }
 
     /// What a statement defines or touches, and its text.
-    pub(super) fn statement(&self, op: OpId) -> (String, String) {
+    pub(crate) fn statement(&self, op: OpId) -> (String, String) {
         let data = &self.kernel.ops[op];
         let right = || self.op(op).0;
         let named = data.results.first().and_then(|&r| self.kernel.values[r].name.clone());
@@ -41,7 +41,7 @@ impl<'a> Expressions<'a> {
     }
 
     /// A value where it is used.
-    pub(super) fn operand(&self, v: ValueId) -> String {
+    pub(crate) fn operand(&self, v: ValueId) -> String {
         self.value(v, Binding::Any)
     }
 

@@ -22,7 +22,7 @@ pub mod cost;
 pub mod dependence;
 mod dependence_text;
 mod divisor;
-mod expression;
+pub(crate) mod expression;
 pub mod followed;
 pub mod hidden;
 pub mod hints;

@@ -9,8 +9,9 @@ use super::{Gradient, NotDifferentiable, Request};
 use crate::analysis::streaming::{Base, Form};
 use crate::ir::{
     At, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, SizeExpr,
-    TensorDecl, UnaryOp, ValueId, verify,
+    SourceText, TensorDecl, UnaryOp, ValueId, verify,
 };
+use crate::syntax::{parse, write};
 
 /// The gradient of a kernel.
 ///
@@ -36,14 +37,21 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     }
     let used = |name: &str| backward.iter().any(|kernel| kernel.param_named(name).is_some());
     let made = kept.forward(&forward, &used);
-    for kernel in backward.iter().chain([&made]) {
-        if let Err(errors) = verify(kernel) {
-            let faults: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            let what = format!("the compiler made a wrong kernel (please report it): {}", faults.join("; "));
-            return Err(NotDifferentiable::new(what, kernel.name_span, "leave out the inputs that it is about"));
-        }
-    }
-    Ok(Gradient { forward: made, backward })
+    let backward = backward.iter().map(read_back).collect::<Result<_, _>>()?;
+    Ok(Gradient { forward: read_back(&made)?, backward })
+}
+
+/// The kernel as it is read from its own text, so that errors and hints have a place in that.
+fn read_back(kernel: &Kernel) -> Result<Kernel, NotDifferentiable> {
+    let wrong = |why: String| {
+        let what = format!("the compiler made a wrong kernel (please report it): {why}");
+        NotDifferentiable::new(what, kernel.name_span, "leave out the inputs that it is about")
+    };
+    verify(kernel).map_err(|errors| wrong(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))?;
+    let text = write(kernel).map_err(|why| wrong(why.to_string()))?;
+    let source = SourceText { name: format!("{}.rs", kernel.name), text: text.into(), first_line: 1 };
+    let mut read = parse(&source).map_err(|errors| wrong(errors.to_string()))?;
+    read.pop().ok_or_else(|| wrong("its text holds no kernel".into()))
 }
 
 /// The name of the gradient of a tensor.
@@ -434,7 +442,7 @@ fn zeros(reverse: &mut Reverse<'_, '_>, targets: &[ValueId]) -> Vec<ValueId> {
             Some((_, Op::Load { tensor, .. })) => forward.kernel.params[*tensor].name.clone(),
             _ => forward.name(to),
         };
-        reverse.copy.b.kernel.values[zeros].name = Some(grad_name(of.trim_start_matches('%')));
+        reverse.copy.b.kernel.values[zeros].name = Some(format!("d{}", of.trim_start_matches('%')));
         init.push(zeros);
     }
     init
@@ -606,8 +614,15 @@ fn open_rows(
 }
 
 /// The finished kernel.
-fn finish(reverse: Reverse<'_, '_>) -> Kernel {
+fn finish(mut reverse: Reverse<'_, '_>) -> Kernel {
     let source = reverse.copy.forward.kernel;
+    let wanted: Vec<String> = reverse.copy.forward.wanted.iter().map(|&p| format!("`{}`", source.params[p].name)).collect();
+    let what = match (reverse.copy.orientation, wanted.is_empty()) {
+        (_, true) => "What the gradients of columns need of rows".to_owned(),
+        (Orientation::Rows, _) => format!("Gradients of {}, a program for each tile of rows", wanted.join(", ")),
+        (Orientation::Columns, _) => format!("Gradients of {}, a program for each tile of columns", wanted.join(", ")),
+    };
+    reverse.copy.b.kernel.doc = format!("{what}: of `{}`.", source.name);
     reverse.copy.finish(&|name| {
         source.param_named(name).map_or(source.params.len(), |param| {
             source.params.keys().position(|other| other == param).expect("a parameter of the kernel")

@@ -289,6 +289,10 @@ impl<'f, 'k> Copy<'f, 'k> {
                 return refuse(what, "reduce what rows or columns load");
             }
             &Op::Dot { a, b, acc: None } if forward.class(value) == Class::Pair => self.pair_product(value, a, b)?,
+            &Op::Binary(op, a, b) => {
+                let (a, b) = (self.value(a)?, self.value(b)?);
+                self.binary(op, a, b)
+            }
             op => {
                 let mut operands = HashMap::new();
                 for v in op.operands() {
@@ -297,8 +301,19 @@ impl<'f, 'k> Copy<'f, 'k> {
                 self.op(op.map_operands(|v| operands[&v]))
             }
         };
+        self.named(made, forward.kernel.values[value].name.clone());
         self.known.insert(value, made);
         Ok(made)
+    }
+
+    /// Names a value that has no name yet.
+    pub fn named(&mut self, value: ValueId, name: Option<String>) {
+        let is_short =
+            matches!(self.b.kernel.def(value), Some((_, Op::Scalar(_) | Op::Constant(..) | Op::SizeOf(_) | Op::IndexConst(_))));
+        let own = &mut self.b.kernel.values[value].name;
+        if own.is_none() && !is_short {
+            *own = name;
+        }
     }
 
     /// A product of rows with columns; what does not count is hidden.

@@ -70,6 +70,10 @@ impl<'f, 'k> Reverse<'f, 'k> {
         if !forward.needed.contains(&to) {
             return Ok(());
         }
+        if let (Some((_, &Op::Transpose(x))), true) = (forward.kernel.def(to), forward.class(to) != Class::Pair) {
+            let value = self.copy.transposed(g.value);
+            return self.give(x, Adjoint { value, ..g });
+        }
         let to = forward.canonical(to);
         let class = forward.class(to);
         if self.in_loop && class != Class::Pair && class != self.kept() && class != Class::Program {
@@ -90,6 +94,9 @@ impl<'f, 'k> Reverse<'f, 'k> {
             Some(other) => self.sum(other, g),
             None => g,
         };
+        if let Some(name) = forward.kernel.values[to].name.clone() {
+            self.copy.named(sum.value, Some(format!("d{name}")));
+        }
         self.adjoints.insert(to, sum);
         Ok(())
     }
