@@ -6,6 +6,7 @@
 //! | [`syntax`] | Rust-syntax kernel text to IR, with every error of a kernel reported at once |
 //! | [`interpret`] | the meaning of the IR, in code |
 //! | [`analysis`] | dependence, mask and cost analyses, each with a printed form |
+//! | [`text`] | kernels as text, as rewrites have made them |
 //! | [`grad`] | from a kernel to the kernels of its gradients |
 //!
 //! Architecture invariant: this crate touches no file, no device and no clock.
@@ -15,3 +16,4 @@ pub mod grad;
 pub mod interpret;
 pub mod ir;
 pub mod syntax;
+pub mod text;

@@ -7,7 +7,8 @@ use flashtile_dsl::ir::{
     At, AxisKind, BinaryOp, Builder, Direction, Elem, Kernel, Op, Param, ParamKind, ProgramDim, SizeExpr, SizeKind, SourceText,
     Span, TensorDecl,
 };
-use flashtile_dsl::syntax::{parse, write};
+use flashtile_dsl::syntax::parse;
+use flashtile_dsl::text::write;
 
 fn read(name: &str, text: &str) -> Vec<Kernel> {
     let source = SourceText { name: name.into(), text: text.into(), first_line: 1 };

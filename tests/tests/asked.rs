@@ -8,6 +8,7 @@ use std::path::Path;
 use flashtile_codegen::{Arch, Facts, Instance, hints};
 use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
+use flashtile_dsl::analysis::predicate::Summaries;
 use flashtile_dsl::ir::{AxisKind, Binding, Elem, Kernel, Op, SizeKind, SourceText};
 use flashtile_dsl::syntax::parse_with_warnings;
 
@@ -70,7 +71,8 @@ fn masks(kernel: &Kernel, instance: &Instance) -> String {
         _ => false,
     });
     let size = |s: &_| instance.binding.size(kernel, s);
-    let text = |op| loop_masks(kernel, op, &|_| 64, &size, MaskOptions::default()).text(kernel);
+    let options = MaskOptions { summaries: Summaries::All, ..MaskOptions::default() };
+    let text = |op| loop_masks(kernel, op, &|_| 64, &size, options).text(kernel);
     over_tiles.map(text).collect::<Vec<_>>().join("\n")
 }
 

@@ -11,7 +11,8 @@ use crate::ir::{
     At, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, SizeExpr,
     SourceText, TensorDecl, UnaryOp, ValueId, verify,
 };
-use crate::syntax::{parse, write};
+use crate::syntax::parse;
+use crate::text::write;
 
 /// The gradient of a kernel.
 ///

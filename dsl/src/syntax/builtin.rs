@@ -91,6 +91,11 @@ const OTHER_WORDS: &[&str] = &[
     "for",
 ];
 
+/// The names of the functions of the language, which no variable may have in written text.
+pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
+    BUILTINS.iter().map(|builtin| builtin.name)
+}
+
 /// Every word of the language, as it is written.
 pub fn words() -> Vec<String> {
     let mut words: Vec<String> = BUILTINS.iter().map(|builtin| builtin.name.to_owned()).collect();

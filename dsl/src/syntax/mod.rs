@@ -19,7 +19,6 @@
 //! | `elementwise`, `matrix`, `memory` | type rules of arithmetic, of dot and reductions, of loads and stores |
 //! | `suggest` | did you mean |
 //! | `unused` | warnings about what is named and not needed |
-//! | `write` | kernels as text |
 //!
 //! The language: `let`, `let mut`, assignment, `for j in tiles(N)`, `for t in 0..N`, the functions
 //! listed in `builtin`, `.t()`, `.to::<T>()`, `INF`, and the operators `+ - * / %`, comparisons,
@@ -48,11 +47,10 @@ mod signature;
 mod statement;
 mod suggest;
 mod unused;
-mod write;
 
+pub(crate) use builtin::functions;
 pub use builtin::words;
 pub use diagnostic::{Call, Diagnostic, Diagnostics, Severity};
 pub use file::{Function, Parsed, parse, parse_macro, parse_with_warnings};
 pub use position::Embedded;
 pub use render::{Style, render};
-pub use write::{Unwritable, write};

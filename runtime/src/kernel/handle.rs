@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use flashtile_dsl::grad::{self, NotDifferentiable, Request};
 use flashtile_dsl::ir::{self, Binding, Elem, SizeKind, SourceText};
-use flashtile_dsl::syntax;
+use flashtile_dsl::syntax::{self, Diagnostic, Diagnostics};
 
 use super::{BUILTINS, BoundKernel, KernelError};
 use crate::error::Result;
@@ -18,6 +19,16 @@ use crate::error::Result;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Kernel {
     ir: Arc<ir::Kernel>,
+}
+
+/// The kernels of a gradient: [`Kernel::gradient`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Gradient {
+    /// The forward kernel, with outputs more where the others need what it does not store.
+    pub forward: Kernel,
+    /// The kernels that compute the gradients, in the order of their launches: one may read what
+    /// those before it have written.
+    pub backward: Vec<Kernel>,
 }
 
 impl Kernel {
@@ -79,6 +90,36 @@ impl Kernel {
     /// Its tile IR.
     pub fn ir(&self) -> &ir::Kernel {
         &self.ir
+    }
+
+    /// Its text: as it was read, or as a rewrite has written it.
+    pub fn text(&self) -> &str {
+        &self.ir.source.text
+    }
+
+    /// The kernels of the gradients of inputs, given those of outputs. The gradient of a tensor `x`
+    /// is called `grad_x`. The page [`crate::language`] says what is differentiated, and how the
+    /// kernels are launched.
+    ///
+    /// ```
+    /// use flashtile::Kernel;
+    /// let gradient = Kernel::builtin("causal_attention")?.gradient(&["q", "k", "v"], &["o"])?;
+    /// let names: Vec<&str> = gradient.backward.iter().map(Kernel::name).collect();
+    /// assert_eq!(names, ["causal_attention_grad_rows", "causal_attention_grad_columns"]);
+    /// # Ok::<(), flashtile::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`KernelError::Text`]: what stands against it, at its place in the text.
+    pub fn gradient(&self, of: &[&str], from: &[&str]) -> Result<Gradient> {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        let request = Request { of: names(of), from: names(from) };
+        let made = grad::gradient(&self.ir, &request).map_err(|NotDifferentiable { what, span, instead }| {
+            let list = vec![Diagnostic::new(span, what).help(instead)];
+            KernelError::from(Diagnostics { list, source: self.ir.source.clone() })
+        })?;
+        let backward = made.backward.into_iter().map(Self::from_ir).collect();
+        Ok(Gradient { forward: Self::from_ir(made.forward), backward })
     }
 
     /// Fixes every type parameter to `elem` and the constants by name.

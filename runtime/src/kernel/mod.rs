@@ -7,4 +7,4 @@ mod handle;
 pub use crate::error::KernelError;
 pub use bound::BoundKernel;
 pub use builtin::{BUILTINS, Builtin, Group};
-pub use handle::Kernel;
+pub use handle::{Gradient, Kernel};

@@ -8,14 +8,15 @@ use flashtile::cache::Cache;
 use flashtile::device::{DeviceKind, GivenPlans};
 use flashtile::lowering::{self, Code, Generated, GeneratedLaunch};
 use flashtile::tuner::judge;
-use flashtile::{BoundKernel, Device, Facts, LaunchOptions, Schedule};
+use flashtile::{BoundKernel, Device, Facts, Kernel, LaunchOptions, Schedule};
 use flashtile_codegen::plan::PlanFile;
 use flashtile_codegen::{Instance, Resources, block_size};
 use flashtile_dsl::analysis::cost::Workload;
 use flashtile_dsl::analysis::dependence::Dependences;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
 use flashtile_dsl::analysis::predicate::Summaries;
-use flashtile_dsl::ir::{Op, ParamKind, SizeExpr};
+use flashtile_dsl::ir::{Elem, Op, Param, ParamKind, SizeExpr, TensorDecl};
+use flashtile_dsl::text::write;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -39,6 +40,13 @@ pub struct Flags {
     /// What to show
     #[arg(long, value_enum, default_value = "cuda")]
     emit: Emit,
+    /// With --emit text: the kernels of the gradients of these inputs, and the forward kernel where
+    /// they need outputs more of it
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    grad: Vec<String>,
+    /// With --grad: the outputs whose gradients are given; those of a type parameter by default
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "grad")]
+    grad_from: Vec<String>,
     /// Write to this file instead of standard output; for cubin, the directory to write files into
     #[arg(long, value_name = "PATH")]
     out: Option<PathBuf>,
@@ -58,6 +66,8 @@ pub struct Flags {
 /// What to show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Emit {
+    /// Kernel text, as it is written by the compiler; with --grad, that of the gradients
+    Text,
     /// Tile IR, as read
     Ir,
     /// Tile IR after the rewrites
@@ -110,11 +120,15 @@ struct Stage<'a> {
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
     let subject = flags.subject.open()?;
     let arch = match flags.emit {
-        Emit::Ir | Emit::Deps => hints::usual_arch(),
+        Emit::Text | Emit::Ir | Emit::Deps => hints::usual_arch(),
         _ => flags.target.target()?.arch,
     };
     hints::tell(subject.kernel.ir(), &subject.hints(arch), output);
+    if !flags.grad.is_empty() && flags.emit != Emit::Text {
+        return Err(Failure::Usage("--grad shows kernel text: give --emit text".to_owned()));
+    }
     match flags.emit {
+        Emit::Text => return show(flags, output, &subject, None, text(flags, &subject.kernel)?),
         Emit::Ir => return show(flags, output, &subject, None, subject.kernel.ir().to_string()),
         Emit::Deps => {
             let text = Dependences::of(subject.kernel.ir()).text(subject.kernel.ir());
@@ -125,7 +139,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     }
     let stage = Stage::new(flags, subject, global, output)?;
     let text = match flags.emit {
-        Emit::Ir | Emit::Deps | Emit::DepsGraph => unreachable!("shown above"),
+        Emit::Text | Emit::Ir | Emit::Deps | Emit::DepsGraph => unreachable!("shown above"),
         Emit::Normal => each(&stage.generated()?, |launch| launch.normal.to_string()),
         Emit::Mask => stage.masks(),
         Emit::Cost => stage.cost()?,
@@ -140,6 +154,26 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Emit::Cubin => return stage.cubin(flags, output),
     };
     show(flags, output, &stage.subject, Some(&stage), text)
+}
+
+/// The text of a kernel, or of its gradients.
+fn text(flags: &Flags, kernel: &Kernel) -> Result<String> {
+    if flags.grad.is_empty() {
+        return write(kernel.ir()).map_err(|why| Failure::Usage(why.to_string()));
+    }
+    let generic = |param: &&Param| {
+        let of = |decl: &TensorDecl| decl.direction.is_written() && matches!(decl.elem, Elem::Generic(_));
+        matches!(&param.kind, ParamKind::Tensor(decl) if of(decl))
+    };
+    let from: Vec<&str> = match flags.grad_from.is_empty() {
+        true => kernel.ir().params.values().filter(generic).map(|param| &*param.name).collect(),
+        false => flags.grad_from.iter().map(String::as_str).collect(),
+    };
+    let of: Vec<&str> = flags.grad.iter().map(String::as_str).collect();
+    let gradient = kernel.gradient(&of, &from)?;
+    let outputs = |kernel: &Kernel| kernel.ir().params.len();
+    let forward = (outputs(&gradient.forward) > outputs(kernel)).then_some(&gradient.forward);
+    Ok(forward.into_iter().chain(&gradient.backward).map(Kernel::text).collect::<Vec<_>>().join("\n"))
 }
 
 /// The texts of all launches, one after the other.

@@ -215,3 +215,23 @@ fn hints_and_warnings_are_told_once_with_their_place() {
     let quiet = sandbox.run("check causal_attention");
     assert_eq!((quiet.succeeds().contains("is well formed"), quiet.stderr.as_str()), (true, ""));
 }
+
+#[test]
+fn gradients_are_printed_as_kernels() {
+    let sandbox = Sandbox::new();
+    let printed = sandbox.run("inspect causal_attention --grad q,k,v --emit text").succeeds().to_owned();
+    for name in ["causal_attention_grad_rows", "causal_attention_grad_columns"] {
+        assert!(printed.contains(&format!("pub fn {name}<")), "{printed}");
+    }
+    // What is printed is a file of kernels.
+    sandbox.write("grad.rs", &printed);
+    sandbox.run("check grad.rs").succeeds();
+    // A kernel that does not store what its gradient needs stores more.
+    let forward = sandbox.run("inspect differential_attention --grad q --emit text").succeeds().to_owned();
+    assert!(forward.contains("pub fn differential_attention<") && forward.contains("acc1_mean: &mut"), "{forward}");
+    let refused = sandbox.run("inspect alibi_attention --grad slopes --emit text");
+    assert!(refused.code != 0 && refused.stderr.contains("`slopes` is loaded for whole programs"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("alibi_attention.rs:"), "{}", refused.stderr);
+    let without = sandbox.run("inspect attention --grad q");
+    assert!(without.code == 2 && without.stderr.contains("give --emit text"), "{}", without.stderr);
+}

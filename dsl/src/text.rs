@@ -8,11 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::builtin::BUILTINS;
 use crate::analysis::expression::Expressions;
 use crate::ir::{
     AxisKind, BinaryOp, BlockId, Direction, Fill, Kernel, Op, OpId, ParamKind, ProgramDim, SizeKind, ValueDef, ValueId,
 };
+use crate::syntax::functions;
 
 /// Why a kernel has no text: it holds what only rewrites make.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ fn taken(kernel: &Kernel) -> BTreeSet<String> {
         "if", "impl", "in", "let", "loop", "match", "mod", "move", "mut", "pub", "ref", "return", "self", "static", "struct",
         "super", "trait", "true", "type", "unsafe", "use", "where", "while", "do", "box", "INF",
     ];
-    let words = KEYWORDS.iter().chain(BUILTINS.iter().map(|builtin| &builtin.name)).map(ToString::to_string);
+    let words = KEYWORDS.into_iter().chain(functions()).map(str::to_owned);
     let params = kernel.params.values().map(|param| param.name.clone());
     let sizes = kernel.sizes.values().map(|size| size.name.clone());
     words.chain(params).chain(sizes).chain(kernel.type_params.iter().cloned()).collect()

@@ -1,0 +1,100 @@
+//! Gradients of the built-in kernels: their texts are in `tests/gradients`, and each has code for
+//! every GPU. That they are right against float64 is `dsl/tests/grad.rs`.
+
+use std::path::Path;
+
+use flashtile::Kernel;
+use flashtile_codegen::{Arch, Facts, Instance, TensorOp, hints, space};
+use flashtile_dsl::analysis::hints::Lost;
+use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
+
+/// Kernels, the inputs whose gradients are wanted, and the outputs whose gradients are given.
+const GRADIENTS: [(&str, &str, &str); 21] = [
+    ("alibi_attention", "q,k,v", "o"),
+    ("attention", "q,k,v", "o"),
+    ("block_attention", "q,k,v", "o"),
+    ("causal_attention", "q,k,v", "o"),
+    ("causal_rope_attention", "q,k,v", "o"),
+    ("cross_attention", "q,k,v", "o"),
+    ("decode_attention", "q,k,v", "o"),
+    ("differential_attention", "q,k,v", "o"),
+    ("document_attention", "q,k,v", "o"),
+    ("dropout_attention", "q,k,v", "o"),
+    ("linear_cross_entropy", "x,w", "loss"),
+    ("mla_prefill", "q,q_rot,k,k_rot,v", "o"),
+    ("prefix_attention", "q,k,v", "o"),
+    ("query_norm_attention", "q,k,v", "o"),
+    ("relative_attention", "q,k,v", "o"),
+    ("rope_attention", "q,k,v", "o"),
+    ("sigmoid_attention", "q,k,v", "o"),
+    ("sink_attention", "q,k,v", "o"),
+    ("sliding_window", "q,k,v", "o"),
+    ("softcap_attention", "q,k,v", "o"),
+    ("tree_attention", "q,k,v", "o"),
+];
+
+/// Kernels without code for a GPU yet, or without `wgmma`, with what they lose.
+const NOT_YET: &[(&str, Lost)] =
+    &[("mla_prefill_grad_columns2 on sm_80", Lost::Gpu), ("mla_prefill_grad_columns2 on sm_90a", Lost::Gpu)];
+
+fn gradient(kernel: &Kernel, of: &str, from: &str) -> Vec<Kernel> {
+    let names = |text: &'static str| text.split(',').collect::<Vec<_>>();
+    let [of, from] = [of, from].map(|text| names(text.to_owned().leak()));
+    kernel.gradient(&of, &from).unwrap_or_else(|e| panic!("{}: {e}", kernel.name())).backward
+}
+
+fn instance(kernel: &Kernel) -> Instance {
+    let ir = kernel.ir().clone();
+    let consts = ir.sizes.values().filter(|s| s.kind == SizeKind::Const).map(|s| (s.name.clone(), 64));
+    let binding = Binding::new(&ir, Elem::F16, consts.collect::<Vec<_>>());
+    Instance { facts: Facts::best(&ir), binding, kernel: flashtile_codegen::with_row_axes(&ir) }
+}
+
+#[test]
+fn gradients_of_built_in_kernels_have_the_texts_of_the_golden_files() {
+    let bless = std::env::var_os("FLASHTILE_BLESS").is_some_and(|v| v == "1");
+    for (name, of, from) in GRADIENTS {
+        let kernels = gradient(&Kernel::builtin(name).expect("built in"), of, from);
+        let found = kernels.iter().map(Kernel::text).collect::<Vec<_>>().join("\n");
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("gradients").join(format!("{name}.rs"));
+        if bless {
+            std::fs::write(&golden, &found).expect("is writable");
+            continue;
+        }
+        let expected = std::fs::read_to_string(&golden).unwrap_or_default();
+        assert!(found == expected, "{} says otherwise (FLASHTILE_BLESS=1 writes it anew):\n{found}", golden.display());
+        assert!(found.lines().all(|line| line.len() <= 130), "{found}");
+    }
+}
+
+#[test]
+fn gradients_of_built_in_kernels_have_code() {
+    let mut lost = Vec::new();
+    for (name, of, from) in GRADIENTS {
+        for kernel in gradient(&Kernel::builtin(name).expect("built in"), of, from) {
+            for arch in ["sm_75", "sm_80", "sm_90a"].map(|name| Arch::named(name).expect("known")) {
+                let found = hints(&instance(&kernel), arch).into_iter().flat_map(|hint| hint.lost);
+                // A loop over the heads of a group is walked by the instructions of a warp.
+                let of_code = found.filter(|lost| matches!(lost, Lost::Gpu));
+                lost.extend(of_code.map(|lost| format!("{} on {arch}: {}", kernel.name(), lost.name())));
+            }
+        }
+    }
+    let expected: Vec<String> = NOT_YET.iter().map(|(name, lost)| format!("{name}: {}", lost.name())).collect();
+    assert_eq!(lost, expected);
+}
+
+#[test]
+fn gradients_of_heads_with_keys_of_their_own_keep_wgmma() {
+    let hopper = Arch::named("sm_90a").expect("in the table");
+    for name in ["attention", "causal_attention", "softcap_attention"] {
+        let text = Kernel::builtin(name).expect("built in").text().to_owned();
+        let text = text.replace(", G, N, D)", ", H, N, D)").replace("[b, g, j", "[b, h, j").replace("let g = h * G / H;", "");
+        let source = SourceText { name: format!("{name}.rs"), text: text.into(), first_line: 1 };
+        let own = Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0);
+        for kernel in gradient(&own, "q,k,v", "o") {
+            let wgmma = space(&instance(&kernel), hopper).iter().filter(|s| s.main.tensor_op == TensorOp::Wgmma).count();
+            assert!(wgmma > 20, "{}: {wgmma} schedules multiply by wgmma", kernel.name());
+        }
+    }
+}
