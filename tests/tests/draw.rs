@@ -83,6 +83,7 @@ fn no_drawn_schedule_has_a_wrong_plan() {
 fn every_value_of_every_knob_is_in_some_legal_draw() {
     let mut seen = BTreeSet::new();
     // Integers that masks compare are summarised.
+    let booleans = KERNELS.iter().find(|kernel| kernel.name == "boolean_mask").expect("in the suite").text;
     let documents = KERNELS.iter().find(|kernel| kernel.name == "documents").expect("in the suite").text;
     let kernels = [
         (ATTENTION, Elem::F16, 72),
@@ -90,6 +91,8 @@ fn every_value_of_every_knob_is_in_some_legal_draw() {
         (CAUSAL_ROPE_ATTENTION, Elem::F16, 64),
         (MATMUL_GELU, Elem::F32, 64),
         (documents, Elem::F16, 64),
+        // Truth values of queries and keys are looked at, and tiles listed.
+        (booleans, Elem::F16, 64),
         (CAUSAL_ATTENTION, Elem::F16, 128),
     ];
     for (text, elem, head_dim) in kernels {
