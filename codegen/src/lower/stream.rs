@@ -245,8 +245,15 @@ impl Lowering<'_> {
             this.bounds.push((end.clone(), Expr::name(name.clone())));
             Expr::name(name)
         };
-        let gap =
-            gap.map(|gap| LoopGap { at: bound(self, "gap", &gap.lo), tiles: bound(self, "gap_tiles", &gap.hi.minus(&gap.lo)) });
+        // Both ends have names: of their difference as one expression, a maximum of negated minima,
+        // ptxas 13.0 for sm_90a lost a sign (docs/performance.md, "Compilers").
+        let gap = gap.map(|gap| {
+            let (at, end) = (bound(self, "gap", &gap.lo), bound(self, "gap_end", &gap.hi));
+            let tiles = self.unique(&format!("{name}_gap_tiles"));
+            let value = Expr::infix(Operator::Sub, end, at.clone());
+            self.push(StmtOp::Let { name: tiles.clone(), ty: LetType::Int, value });
+            LoopGap { at, tiles: Expr::name(tiles) }
+        });
         // What is left out is not counted by the coordinate.
         let hi = |this: &mut Self, suffix: &str| match &gap {
             None => bound(this, suffix, &hi),
