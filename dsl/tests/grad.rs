@@ -69,7 +69,8 @@ fn run(kernel: &Kernel, sizes: &Sizes, blocks: &Blocks, values: &Values) -> Valu
         })
         .collect();
     let blocks = match blocks {
-        Blocks::PerAxis(blocks) => Blocks::PerAxis(blocks[..kernel.axes.len()].to_vec()),
+        // The sizes of the first axes; further axes repeat them.
+        Blocks::PerAxis(blocks) => Blocks::PerAxis((0..kernel.axes.len()).map(|n| blocks[n % blocks.len()]).collect()),
         whole => whole.clone(),
     };
     let interpreter = Interpreter::new(kernel, &binding, &by_id, &blocks, &arguments, Exact64).expect("fits");
@@ -309,6 +310,69 @@ fn what_follows_the_loop_has_its_gradient() {
 }
 
 #[test]
+fn what_programs_share_has_its_gradient() {
+    let scale = ("scale", Value::Float(0.75));
+    let float = |name, x| (name, Value::Float(x));
+    check(&builtin("alibi_attention"), SIZES, "q,slopes", "o,lse", std::slice::from_ref(&scale));
+    check(&builtin("sink_attention"), SIZES, "k,sinks", "o,lse", std::slice::from_ref(&scale));
+    check(&builtin("bias_attention"), SIZES, "q,k,v,bias", "o", std::slice::from_ref(&scale));
+    check(&builtin("query_norm_attention"), SIZES, "weight,q", "o", &[scale.clone(), float("eps", 0.125)]);
+    check(&builtin("rope_attention"), "B=2,H=4,G=2,M=9,N=9,D=4,C=2", "q,k,v", "o", std::slice::from_ref(&scale));
+    // A number for each head and each batch, a curve of it, and one row of numbers for all heads.
+    let params = "by: &Tensor<f32, (H)>, of: &Tensor<f32, (B)>, own: &Tensor<f32, (M)>, row: &Tensor<f32, (B, H, M)>,";
+    let changed = "x * exp(load(by, [h])) + load(of, [b]) * load(own, [i]) * (pos(i) - pos(j)) * load(row, [b, h, i])";
+    check(&scored(params, changed), SIZES, "by,of,own,row,q", "o,lse", std::slice::from_ref(&scale));
+}
+
+#[test]
+fn sums_start_where_they_are_told() {
+    // The sink of each row, the sum and the output that it starts from.
+    let path = format!("{}/../runtime/kernels/sink_attention.rs", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).expect("a built-in kernel");
+    let text = text
+        .replace(
+            "sinks: &Tensor<f32, (H)>,",
+            "sinks: &Tensor<f32, (B, H, M)>, l0: &Tensor<f32, (H, M)>, o0: &Tensor<f32, (M, D)>,",
+        )
+        .replace("full(i, load(sinks, [h]))", "load(sinks, [b, h, i])")
+        .replace("full(i, 1.0)", "exp(load(l0, [h, i]))")
+        .replace("let mut acc = zeros((i, D));", "let mut acc = load(o0, [i, ..]) * 1.0;");
+    let made = kernel(&text);
+    check(&made, SIZES, "q,k,v,sinks,l0,o0", "o,lse", &[("scale", Value::Float(0.75))]);
+    let in_twos = text
+        .replace("exp(m - m_ref)", "exp2(m - m_ref)")
+        .replace("exp(s - m_ref)", "exp2(s - m_ref)")
+        .replace("ln(l)", "log2(l)");
+    check(&kernel(&in_twos), SIZES, "q,sinks,l0,o0", "o,lse", &[("scale", Value::Float(0.75))]);
+}
+
+#[test]
+fn gradients_of_kernels_with_several_loops_are_those_of_finite_differences() {
+    let eps = ("eps", Value::Float(0.125));
+    check(&builtin("rms_norm"), "M=9,N=7", "x,w", "y", std::slice::from_ref(&eps));
+    check(&builtin("rms_norm"), "M=9,N=7", "w", "y", std::slice::from_ref(&eps));
+    check(&builtin("layer_norm"), "M=7,N=11", "x,w,bias", "y", std::slice::from_ref(&eps));
+    check(&builtin("row_softmax"), "M=5,N=17", "x", "y", &[]);
+    // No loop.
+    check(&builtin("rotate"), "B=2,H=3,N=9,D=4,C=3", "x", "y", &[]);
+    // A norm whose rows and columns have numbers of their own, and which gives its scale too.
+    let text = "pub fn own<T: Element>(
+        x: &Tensor<T, (B, M, N)>, gain: &Tensor<f32, (M)>, shift: &Tensor<f32, (B, N)>, both: &Tensor<f32, (M, N)>,
+        y: &mut Tensor<T, (B, M, N)>, r: &mut Tensor<f32, (B, M)>,
+    ) {
+        let (b, i) = program(B, tiles(M));
+        let mut most = full(i, 0.0);
+        for j in tiles(N) { most += rowsum(abs(load(x, [b, i, j]) * load(both, [i, j]) + 4.0)) * load(gain, [i]); }
+        let s = exp(0.125 * most / N);
+        store(r, [b, i], s);
+        for j in tiles(N) {
+            store(y, [b, i, j], tanh(load(x, [b, i, j]) * s + load(shift, [b, j])) * load(both, [i, j]));
+        }
+    }";
+    check(&kernel(text), "B=2,M=7,N=5", "x,shift,both", "y,r", &[]);
+}
+
+#[test]
 fn rows_that_see_nothing_have_no_gradient() {
     let sizes = sizes("B=1,H=2,G=1,M=9,N=4,D=2");
     let kernel = builtin("causal_attention");
@@ -335,10 +399,7 @@ fn what_has_no_gradient_is_refused_at_its_place() {
     refused(&attention, "scale", "o", "`scale` is not an input tensor of floats");
     refused(&attention, "q", "k", "`k` is not an output of floats");
     refused(&builtin("document_attention"), "document", "o", "`document` is not an input tensor of floats");
-    refused(&builtin("bias_attention"), "bias", "o", "the gradient of `bias` is a sum over `b`, which its address lacks");
-    refused(&builtin("alibi_attention"), "slopes", "o", "`slopes` is loaded for whole programs");
     refused(&builtin("relative_attention"), "table", "o", "`table` is gathered");
-    refused(&builtin("rms_norm"), "x", "y", "kernels with one loop");
     refused(&builtin("swiglu"), "x", "y", "one tiled dimension of the grid");
     let text = "pub fn top<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (M)>) {
         let i = program(tiles(M));

@@ -1,4 +1,4 @@
-/// Gradients of `q`, a program for each tile of rows: of `alibi_attention`.
+/// Gradients of `q`, `slopes`, a program for each tile of rows: of `alibi_attention`.
 pub fn alibi_attention_grad_rows<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
     k: &Tensor<T, (B, G, N, D)>,
@@ -10,6 +10,7 @@ pub fn alibi_attention_grad_rows<T: Element, const D: usize>(
     grad_o: &Tensor<T, (B, H, M, D)>,
     grad_l: &mut Tensor<f32, (B, H, M)>,
     grad_q: &mut Tensor<T, (B, H, M, D)>,
+    grad_slopes_shares: &mut Tensor<f32, (B, H, M)>,
 ) {
     let (b, h, i) = program(B, H, tiles(M));
     let t1 = visible_or_zero(load(lse, [b, h, i]));
@@ -21,18 +22,22 @@ pub fn alibi_attention_grad_rows<T: Element, const D: usize>(
     let slope = load(slopes, [h]);
     let t2 = pos(i) + N - M;
     let t3 = pos(i) + N - M;
+    let mut dslopes = zeros(i);
     let mut dq = zeros((i, D));
     for j in tiles(N) {
         let dp = dot(dacc, load(v, [b, g, j, ..]).t());
         let dp2 = dp + dl;
         let t4 = load(k, [b, g, j, ..]);
         let s = dot(q_i, t4.t()) * scale;
-        let s2 = mask(s - slope * (t2 - pos(j)).to::<f32>(), t3 >= pos(j));
+        let t5 = (t2 - pos(j)).to::<f32>();
+        let s2 = mask(s - slope * t5, t3 >= pos(j));
         let p = exp(s2 - t1);
         let ds = dp2 * p;
+        dslopes = dslopes + rowsum(-ds * t5);
         dq = dq + dot(ds.to::<T>(), t4);
     }
     store(grad_q, [b, h, i, ..], dq * scale);
+    store(grad_slopes_shares, [b, h, i], dslopes);
 }
 
 /// Gradients of `k`, `v`, a program for each tile of columns: of `alibi_attention`.
@@ -76,4 +81,21 @@ pub fn alibi_attention_grad_columns<T: Element, const D: usize>(
     }
     store(grad_k, [b, g, j, ..], dk * scale);
     store(grad_v, [b, g, j, ..], dv);
+}
+
+/// The gradient of `slopes`: the sum of the shares of all programs of `alibi_attention`.
+pub fn alibi_attention_grad_slopes<T: Element, const D: usize>(
+    grad_slopes_shares: &Tensor<f32, (B, H, M)>,
+    grad_slopes: &mut Tensor<f32, (H)>,
+) {
+    let h = program(tiles(H));
+    let mut total = zeros(h);
+    for b in 0..B {
+        let mut total2 = total;
+        for i in tiles(M) {
+            total2 = total2 + rowsum(load(grad_slopes_shares, [b, h, i]));
+        }
+        total = total2;
+    }
+    store(grad_slopes, [h], total);
 }

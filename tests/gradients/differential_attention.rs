@@ -22,10 +22,10 @@ pub fn differential_attention_grad_rows<T: Element, const D: usize, const E: usi
     let dacc2 = -dacc1;
     let dl2 = rowsum(-(dacc2 * load(acc2_mean, [b, h, i, ..])));
     let dl1 = rowsum(-(dacc1 * load(acc1_mean, [b, h, i, ..])));
-    let t3 = dl2 * lambda;
-    let t4 = dacc2 * lambda;
     store(grad_l1, [b, h, i], dl1);
+    let t3 = dl2 * lambda;
     store(grad_l2, [b, h, i], t3);
+    let t4 = dacc2 * lambda;
     store(grad_acc2, [b, h, i, ..], t4);
     let t5 = t4.to::<T>();
     let q2 = load(q, [b, h, i, 1, ..]);

@@ -1,4 +1,4 @@
-/// Gradients of `q`, a program for each tile of rows: of `query_norm_attention`.
+/// Gradients of `q`, `weight`, a program for each tile of rows: of `query_norm_attention`.
 pub fn query_norm_attention_grad_rows<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
     k: &Tensor<T, (B, G, N, D)>,
@@ -11,6 +11,7 @@ pub fn query_norm_attention_grad_rows<T: Element, const D: usize>(
     grad_o: &Tensor<T, (B, H, M, D)>,
     grad_l: &mut Tensor<f32, (B, H, M)>,
     grad_q: &mut Tensor<T, (B, H, M, D)>,
+    grad_weight_shares: &mut Tensor<f32, (B, H, M, D)>,
 ) {
     let (b, h, i) = program(B, H, tiles(M));
     let t1 = visible_or_zero(load(lse, [b, h, i]));
@@ -21,28 +22,30 @@ pub fn query_norm_attention_grad_rows<T: Element, const D: usize>(
     let q_i = load(q, [b, h, i, ..]).to::<f32>();
     let t2 = D.to::<f32>();
     let r = rsqrt(rowsum(q_i * q_i) / t2 + eps);
-    let t3 = load(weight, [..]);
-    let q_i2 = (q_i * r * t3).to::<T>();
-    let t4 = pos(i) + N - M;
+    let t3 = q_i * r;
+    let t4 = load(weight, [..]);
+    let q_i2 = (t3 * t4).to::<T>();
+    let t5 = pos(i) + N - M;
     let mut dq_i = zeros((i, D));
     for j in tiles(N) {
         let dp = dot(dacc, load(v, [b, g, j, ..]).t());
         let dp2 = dp + dl;
-        let t5 = load(k, [b, g, j, ..]);
-        let s = dot(q_i2, t5.t()) * scale;
-        let s2 = mask(s, t4 >= pos(j));
+        let t6 = load(k, [b, g, j, ..]);
+        let s = dot(q_i2, t6.t()) * scale;
+        let s2 = mask(s, t5 >= pos(j));
         let p = exp(s2 - t1);
         let ds = dp2 * p;
-        dq_i = dq_i + dot(ds.to::<T>(), t5);
+        dq_i = dq_i + dot(ds.to::<T>(), t6);
     }
-    let t6 = dq_i * t3;
-    let dq_i2 = t6 * r;
-    let dr = rowsum(t6 * q_i);
-    let t7 = dr * (r * r * r);
-    let t8 = scale * -0.5 * (1.0 / t2);
-    let dq_i3 = dq_i2 * scale + t7 * q_i * t8;
-    let dq_i4 = dq_i3 + t7 * q_i * t8;
+    let t7 = dq_i * t4;
+    let dq_i2 = t7 * r;
+    let dr = rowsum(t7 * q_i);
+    let t8 = dr * (r * r * r);
+    let t9 = scale * -0.5 * (1.0 / t2);
+    let dq_i3 = dq_i2 * scale + t8 * q_i * t9;
+    let dq_i4 = dq_i3 + t8 * q_i * t9;
     store(grad_q, [b, h, i, ..], dq_i4);
+    store(grad_weight_shares, [b, h, i, ..], dq_i * t3 * scale);
 }
 
 /// Gradients of `k`, `v`, a program for each tile of columns: of `query_norm_attention`.
@@ -90,4 +93,25 @@ pub fn query_norm_attention_grad_columns<T: Element, const D: usize>(
     }
     store(grad_k, [b, g, j, ..], dk * scale);
     store(grad_v, [b, g, j, ..], dv);
+}
+
+/// The gradient of `weight`: the sum of the shares of all programs of `query_norm_attention`.
+pub fn query_norm_attention_grad_weight<T: Element, const D: usize>(
+    grad_weight_shares: &Tensor<f32, (B, H, M, D)>,
+    grad_weight: &mut Tensor<f32, (D)>,
+) {
+    let d0 = program(tiles(D));
+    let mut total = zeros(d0);
+    for b in 0..B {
+        let mut total2 = total;
+        for h in 0..H {
+            let mut total3 = total2;
+            for i in tiles(M) {
+                total3 = total3 + rowsum(load(grad_weight_shares, [b, h, i, d0]).t());
+            }
+            total2 = total3;
+        }
+        total = total2;
+    }
+    store(grad_weight, [d0], total);
 }

@@ -1,35 +1,43 @@
-/// Gradients of `q`, a program for each tile of rows: of `sink_attention`.
+/// Gradients of `q`, `sinks`, a program for each tile of rows: of `sink_attention`.
 pub fn sink_attention_grad_rows<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
     k: &Tensor<T, (B, G, N, D)>,
     v: &Tensor<T, (B, G, N, D)>,
     scale: f32,
+    sinks: &Tensor<f32, (H)>,
     o: &Tensor<T, (B, H, M, D)>,
     lse: &Tensor<f32, (B, H, M)>,
     grad_o: &Tensor<T, (B, H, M, D)>,
     grad_l: &mut Tensor<f32, (B, H, M)>,
     grad_q: &mut Tensor<T, (B, H, M, D)>,
+    grad_sinks_shares: &mut Tensor<f32, (B, H, M)>,
 ) {
     let (b, h, i) = program(B, H, tiles(M));
-    let t1 = visible_or_zero(load(lse, [b, h, i]));
+    let t1 = load(lse, [b, h, i]);
+    let t2 = visible_or_zero(t1);
     let dacc = load(grad_o, [b, h, i, ..]);
     let dl = rowsum(-(dacc * load(o, [b, h, i, ..])));
     store(grad_l, [b, h, i], dl);
     let g = h * G / H;
     let q_i = load(q, [b, h, i, ..]);
-    let t2 = pos(i) + N - M;
+    let t3 = pos(i) + N - M;
     let mut dq = zeros((i, D));
     for j in tiles(N) {
         let dp = dot(dacc, load(v, [b, g, j, ..]).t());
         let dp2 = dp + dl;
-        let t3 = load(k, [b, g, j, ..]);
-        let s = dot(q_i, t3.t()) * scale;
-        let s2 = mask(s, t2 >= pos(j));
-        let p = exp(s2 - t1);
+        let t4 = load(k, [b, g, j, ..]);
+        let s = dot(q_i, t4.t()) * scale;
+        let s2 = mask(s, t3 >= pos(j));
+        let p = exp(s2 - t2);
         let ds = dp2 * p;
-        dq = dq + dot(ds.to::<T>(), t3);
+        dq = dq + dot(ds.to::<T>(), t4);
     }
+    let m = full(i, load(sinks, [h]));
+    let dm = dl * exp(m - visible_or_zero(t1));
+    let acc = zeros((i, D));
+    let dm2 = dm + rowsum(dacc * exp(m - visible_or_zero(t1)) * acc);
     store(grad_q, [b, h, i, ..], dq * scale);
+    store(grad_sinks_shares, [b, h, i], dm2);
 }
 
 /// Gradients of `k`, `v`, a program for each tile of columns: of `sink_attention`.
@@ -71,4 +79,21 @@ pub fn sink_attention_grad_columns<T: Element, const D: usize>(
     }
     store(grad_k, [b, g, j, ..], dk * scale);
     store(grad_v, [b, g, j, ..], dv);
+}
+
+/// The gradient of `sinks`: the sum of the shares of all programs of `sink_attention`.
+pub fn sink_attention_grad_sinks<T: Element, const D: usize>(
+    grad_sinks_shares: &Tensor<f32, (B, H, M)>,
+    grad_sinks: &mut Tensor<f32, (H)>,
+) {
+    let h = program(tiles(H));
+    let mut total = zeros(h);
+    for b in 0..B {
+        let mut total2 = total;
+        for i in tiles(M) {
+            total2 = total2 + rowsum(load(grad_sinks_shares, [b, h, i]));
+        }
+        total = total2;
+    }
+    store(grad_sinks, [h], total);
 }

@@ -9,9 +9,10 @@ use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
 
 /// Kernels, the inputs whose gradients are wanted, and the outputs whose gradients are given.
-const GRADIENTS: [(&str, &str, &str); 21] = [
-    ("alibi_attention", "q,k,v", "o"),
+const GRADIENTS: [(&str, &str, &str); 26] = [
+    ("alibi_attention", "q,k,v,slopes", "o"),
     ("attention", "q,k,v", "o"),
+    ("bias_attention", "q,k,v,bias", "o"),
     ("block_attention", "q,k,v", "o"),
     ("causal_attention", "q,k,v", "o"),
     ("causal_rope_attention", "q,k,v", "o"),
@@ -20,14 +21,18 @@ const GRADIENTS: [(&str, &str, &str); 21] = [
     ("differential_attention", "q,k,v", "o"),
     ("document_attention", "q,k,v", "o"),
     ("dropout_attention", "q,k,v", "o"),
+    ("layer_norm", "x,w,bias", "y"),
     ("linear_cross_entropy", "x,w", "loss"),
     ("mla_prefill", "q,q_rot,k,k_rot,v", "o"),
     ("prefix_attention", "q,k,v", "o"),
-    ("query_norm_attention", "q,k,v", "o"),
+    ("query_norm_attention", "q,k,v,weight", "o"),
     ("relative_attention", "q,k,v", "o"),
+    ("rms_norm", "x,w", "y"),
     ("rope_attention", "q,k,v", "o"),
+    ("rotate", "x", "y"),
+    ("row_softmax", "x", "y"),
     ("sigmoid_attention", "q,k,v", "o"),
-    ("sink_attention", "q,k,v", "o"),
+    ("sink_attention", "q,k,v,sinks", "o"),
     ("sliding_window", "q,k,v", "o"),
     ("softcap_attention", "q,k,v", "o"),
     ("tree_attention", "q,k,v", "o"),

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::copy::{Copy, Orientation};
-use super::forward::{Class, Forward};
+use super::forward::{Class, Forward, Slot};
 use super::rules::{Adjoint, Reverse};
+use super::totals::{Share, totals};
 use super::{Gradient, NotDifferentiable, Request};
 use crate::analysis::streaming::{Base, Form};
 use crate::ir::{
-    At, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, SizeExpr,
-    SourceText, TensorDecl, UnaryOp, ValueId, verify,
+    At, AxisKind, BinaryOp, BlockId, Builder, CompareOp, Dim, Direction, Elem, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim,
+    SizeExpr, SourceText, TensorDecl, UnaryOp, ValueId, verify,
 };
 use crate::syntax::parse;
 use crate::text::write;
@@ -23,18 +24,23 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     let kept = Kept::of(&forward);
     let groups = column_groups(&forward)?;
     // Each kernel goes back to the inputs alone that it gives the gradients of.
-    let only = |tensors: BTreeSet<ParamId>| {
-        let of = tensors.iter().map(|&tensor| kernel.params[tensor].name.clone()).collect();
-        Forward::of(kernel, &Request { of, from: request.from.clone() })
-    };
-    let loads = [Class::Row, Class::Pair].map(|class| wanted_loads(&forward, class));
-    let of_rows = only(loads.iter().flatten().map(|(_, tensor, _)| *tensor).collect())?;
-    let (rows, left) = rows_kernel(&of_rows, &kept, !groups.is_empty())?;
-    let mut backward: Vec<Kernel> = rows.into_iter().collect();
+    let loads = [Class::Row, Class::Pair, Class::Program].map(|class| wanted_loads(&forward, class));
+    let tensors: BTreeSet<ParamId> = loads.iter().flatten().map(|(_, tensor, _)| *tensor).collect();
+    let of_rows = forward.only(tensors.into_iter().collect());
+    let left = rows_kernel(&of_rows, &kept, &|_| !groups.is_empty())?.left;
+    let mut columns = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
-        let of_group = only(group.loads.iter().map(|(_, tensor, _)| *tensor).collect())?;
-        backward.push(columns_kernel(&of_group, &kept, &left, group, &number)?);
+        let tensors: BTreeSet<ParamId> = group.loads.iter().map(|(_, tensor, _)| *tensor).collect();
+        let of_group = forward.only(tensors.into_iter().collect());
+        columns.push(columns_kernel(&of_group, &kept, &left, group, &number)?);
+    }
+    // What columns read of it is stored, and nothing else.
+    let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
+    let OfRowsMade { kernel: rows, shares, .. } = rows_kernel(&of_rows, &kept, &read)?;
+    let mut backward: Vec<Kernel> = rows.into_iter().chain(columns).collect();
+    for share in &shares {
+        backward.push(totals(&of_rows, share)?);
     }
     let used = |name: &str| backward.iter().any(|kernel| kernel.param_named(name).is_some());
     let made = kept.forward(&forward, &used);
@@ -56,7 +62,7 @@ fn read_back(kernel: &Kernel) -> Result<Kernel, NotDifferentiable> {
 }
 
 /// The name of the gradient of a tensor.
-fn grad_name(name: &str) -> String {
+pub(super) fn grad_name(name: &str) -> String {
     format!("grad_{name}")
 }
 
@@ -91,39 +97,36 @@ impl Kept {
             Stored { name: kernel.params[param].name.clone(), at, decl, is_new: false }
         };
         let rescaled = |maximum: usize| {
-            forward
-                .forms
-                .iter()
-                .enumerate()
-                .filter(move |(_, form)| matches!(form, Form::RescaledSum { maximum: m, .. } if *m == maximum))
+            let is = move |form: &Form| matches!(form, Form::RescaledSum { maximum: m, .. } if *m == maximum);
+            forward.slots.iter().enumerate().filter(move |(_, slot)| is(&slot.form))
         };
-        for (slot, form) in forward.forms.iter().enumerate() {
-            let name = forward.name(kernel.blocks[forward.body].params[slot + 1]);
+        for (slot, Slot { form, carried, result, .. }) in forward.slots.iter().enumerate() {
+            let name = forward.name(*carried);
             match form {
                 Form::RunningMaximum { .. } => {
-                    let rank_1 = |&(slot, _): &(usize, &Form)| kernel.tile(forward.results[slot]).rank() == 1;
+                    let rank_1 = |(_, slot): &(usize, &Slot)| kernel.tile(slot.result).rank() == 1;
                     let sum = || rescaled(slot).find(rank_1).map(|(slot, _)| slot);
                     if let Some((param, at, sum)) = forward.stored_reference(slot) {
                         made.references.insert(slot, stored(param, at));
                         made.sums.insert(slot, sum);
                     } else if let Some(sum) = sum() {
-                        made.references.insert(slot, row_tensor(forward, &format!("{name}_reference"), forward.results[slot]));
+                        made.references.insert(slot, row_tensor(forward, &format!("{name}_reference"), *result));
                         made.sums.insert(slot, sum);
                     }
                 }
                 Form::Sum { .. } => {
-                    made.values.insert(slot, row_tensor(forward, &format!("{name}_sum"), forward.results[slot]));
+                    made.values.insert(slot, row_tensor(forward, &format!("{name}_sum"), *result));
                 }
                 _ => {}
             }
         }
-        for (slot, form) in forward.forms.iter().enumerate() {
+        for (slot, Slot { form, carried, result, .. }) in forward.slots.iter().enumerate() {
             let Form::RescaledSum { maximum, .. } = form else { continue };
             let Some(&sum) = made.sums.get(maximum).filter(|sum| **sum != slot) else { continue };
-            let name = forward.name(kernel.blocks[forward.body].params[slot + 1]);
+            let name = forward.name(*carried);
             let kept = match forward.stored_quotient(slot, sum) {
                 Some((param, at)) => stored(param, at),
-                None => row_tensor(forward, &format!("{name}_mean"), forward.results[slot]),
+                None => row_tensor(forward, &format!("{name}_mean"), *result),
             };
             made.values.insert(slot, kept);
         }
@@ -133,28 +136,27 @@ impl Kept {
     /// Presets what the loop gives and what its sums are rescaled by. Loads what is stored of rows.
     fn preset(&self, copy: &mut Copy<'_, '_>) -> Result<(), NotDifferentiable> {
         let forward = copy.forward;
-        let next = yielded(forward);
         for (&maximum, stored) in &self.references {
             let reference = stored.load(copy)?;
             let finite = copy.unary(UnaryOp::VisibleOrZero, reference);
-            copy.known.insert(forward.results[maximum], reference);
-            copy.known.insert(next[maximum], reference);
-            for form in &forward.forms {
-                if let Form::RescaledSum { maximum: m, reference, .. } = form
-                    && *m == maximum
+            copy.known.insert(forward.slots[maximum].result, reference);
+            copy.known.insert(forward.slots[maximum].next, reference);
+            for slot in &forward.slots {
+                if let Form::RescaledSum { maximum: m, reference, .. } = slot.form
+                    && m == maximum
                 {
-                    copy.known.insert(*reference, finite);
+                    copy.known.insert(reference, finite);
                 }
             }
         }
         for &sum in self.sums.values() {
-            let dims = copy.dims_of(forward.results[sum]);
+            let dims = copy.dims_of(forward.slots[sum].result);
             let one = copy.filled(1.0, dims);
-            copy.known.insert(forward.results[sum], one);
+            copy.known.insert(forward.slots[sum].result, one);
         }
         for (&slot, stored) in &self.values {
             let value = stored.load(copy)?;
-            copy.known.insert(forward.results[slot], value);
+            copy.known.insert(forward.slots[slot].result, value);
         }
         Ok(())
     }
@@ -162,7 +164,7 @@ impl Kept {
     /// The forward kernel with the outputs that are `used`.
     fn forward(&self, forward: &Forward<'_>, used: &dyn Fn(&str) -> bool) -> Kernel {
         let mut b = Builder::at_end_of(forward.kernel.clone());
-        let results = &forward.results;
+        let result = |slot: usize| forward.slots[slot].result;
         let mut store = |stored: &Stored, make: &dyn Fn(&mut Builder) -> ValueId| {
             if stored.is_new && used(&stored.name) {
                 let decl = TensorDecl { direction: Direction::Out, ..stored.decl.clone() };
@@ -175,19 +177,19 @@ impl Kept {
         };
         for (&maximum, stored) in &self.references {
             let sum = self.sums[&maximum];
-            let Form::RescaledSum { base, .. } = forward.forms[sum] else { unreachable!("a sum that is rescaled") };
+            let Form::RescaledSum { base, .. } = forward.slots[sum].form else { unreachable!("a sum that is rescaled") };
             store(stored, &|b| {
                 let op = if base == Base::E { UnaryOp::Ln } else { UnaryOp::Log2 };
-                let logarithm = b.emit(Op::Unary(op, results[sum]));
-                b.emit(Op::Binary(BinaryOp::Add, results[maximum], logarithm))
+                let logarithm = b.emit(Op::Unary(op, result(sum)));
+                b.emit(Op::Binary(BinaryOp::Add, result(maximum), logarithm))
             });
         }
         for (&slot, stored) in &self.values {
-            store(stored, &|b| match forward.forms[slot] {
+            store(stored, &|b| match forward.slots[slot].form {
                 Form::RescaledSum { maximum, .. } => {
-                    b.emit(Op::Binary(BinaryOp::DivOrZero, results[slot], results[self.sums[&maximum]]))
+                    b.emit(Op::Binary(BinaryOp::DivOrZero, result(slot), result(self.sums[&maximum])))
                 }
-                _ => results[slot],
+                _ => result(slot),
             });
         }
         b.finish()
@@ -232,15 +234,8 @@ fn row_tensor(forward: &Forward<'_>, name: &str, of: ValueId) -> Stored {
     Stored { name, at, decl: TensorDecl { elem, shape, direction: Direction::In }, is_new: true }
 }
 
-fn yielded(forward: &Forward<'_>) -> Vec<ValueId> {
-    match forward.kernel.blocks[forward.body].ops.last().map(|&op| &forward.kernel.ops[op].op) {
-        Some(Op::Yield(next)) => next.clone(),
-        _ => unreachable!("verified: a loop body ends in a yield"),
-    }
-}
-
 /// Loads of inputs whose gradients are wanted: one of each tile.
-fn wanted_loads(forward: &Forward<'_>, class: Class) -> Vec<(ValueId, ParamId, Vec<At>)> {
+fn wanted_loads(forward: &Forward<'_>, class: Class) -> Vec<WantedLoad> {
     let of = |op: OpId| match &forward.kernel.ops[op].op {
         Op::Load { tensor, at } if forward.wanted.contains(tensor) => {
             let value = forward.kernel.ops[op].results[0];
@@ -251,10 +246,13 @@ fn wanted_loads(forward: &Forward<'_>, class: Class) -> Vec<(ValueId, ParamId, V
     forward.in_order().into_iter().filter_map(of).collect()
 }
 
-/// Stores the gradients of loaded tiles.
-fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[(ValueId, ParamId, Vec<At>)]) -> Result<(), NotDifferentiable> {
-    for (value, tensor, at) in loads {
-        let dims = reverse.copy.dims_of(*value);
+/// Stores the gradients of loaded tiles, or the share of this program where several programs load
+/// the same.
+fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad]) -> Result<Vec<Share>, NotDifferentiable> {
+    let mut shares = Vec::new();
+    for load in loads {
+        let (value, tensor, at) = load;
+        let dims = reverse.dims_of_gradient(*value);
         let gradient = match reverse.adjoints.remove(value) {
             Some(g) => reverse.applied(g),
             None => reverse.copy.filled(0.0, dims.clone()),
@@ -268,19 +266,35 @@ fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[(ValueId, ParamId, Ve
             false => gradient,
         };
         let forward = reverse.copy.forward;
-        let name = grad_name(&forward.kernel.params[*tensor].name);
+        let share = match reverse.copy.orientation {
+            Orientation::Rows => Share::of(forward, load)?,
+            // The grid is that of what columns load.
+            Orientation::Columns => None,
+        };
         let decl = TensorDecl { direction: Direction::Out, ..forward.kernel.tensor(*tensor).clone() };
-        let (output, at) = (reverse.copy.tensor(&name, decl), reverse.copy.place(at)?);
+        let (name, decl, at) = match &share {
+            Some(share) => (share.name.clone(), share.decl(Direction::Out), share.place()),
+            None => (grad_name(&forward.kernel.params[*tensor].name), decl, at.clone()),
+        };
+        let (output, at) = (reverse.copy.tensor(&name, decl), reverse.copy.place(&at)?);
         reverse.copy.b.append(Op::Store { tensor: output, at, value: gradient });
+        shares.extend(share);
     }
-    Ok(())
+    Ok(shares)
 }
 
-/// What the kernel of rows leaves to those of columns: the gradient of each result of the loop.
+/// What the kernel of rows leaves to those of columns: the gradient of each result of a loop.
 type OfRows = BTreeMap<usize, Stored>;
 
-/// The kernel of rows.
-fn rows_kernel(forward: &Forward<'_>, kept: &Kept, columns_follow: bool) -> Result<(Option<Kernel>, OfRows), NotDifferentiable> {
+/// The kernel of rows, if it stores anything.
+struct OfRowsMade {
+    kernel: Option<Kernel>,
+    left: OfRows,
+    shares: Vec<Share>,
+}
+
+/// The kernel of rows, which leaves what `is_read`, by its name.
+fn rows_kernel(forward: &Forward<'_>, kept: &Kept, is_read: &dyn Fn(&str) -> bool) -> Result<OfRowsMade, NotDifferentiable> {
     let kernel = forward.kernel;
     let mut copy = Copy::new(forward, format!("{}_grad_rows", kernel.name), Orientation::Rows);
     let axes = copy.axes;
@@ -296,96 +310,166 @@ fn rows_kernel(forward: &Forward<'_>, kept: &Kept, columns_follow: bool) -> Resu
     kept.preset(&mut copy)?;
     let mut reverse = Reverse::new(copy);
     let mut given = HashMap::new();
-    for (tensor, at, value) in forward.stores() {
-        if forward.given.contains(&tensor) {
-            let decl = TensorDecl { direction: Direction::In, ..kernel.tensor(tensor).clone() };
-            let stored = Stored { name: grad_name(&kernel.params[tensor].name), at, decl, is_new: false };
-            let g = stored.load(&mut reverse.copy)?;
-            given.insert(g, stored);
-            reverse.give(value, g.into())?;
+    give_stored(&mut reverse, kernel.body, &mut given)?;
+    let mut made = OfRowsMade { kernel: None, left: OfRows::new(), shares: Vec::new() };
+    let pairs = wanted_loads(forward, Class::Pair);
+    let mut of_results = OfResults::new();
+    for &op in kernel.blocks[kernel.body].ops.iter().rev() {
+        let Some(walk) = forward.walk_of(op) else {
+            reverse.through(op)?;
+            continue;
+        };
+        for (slot, Slot { result, .. }) in forward.slots.iter().enumerate().filter(|(_, slot)| slot.walk == walk) {
+            if let Some(g) = reverse.adjoints.remove(result) {
+                let g = reverse.applied(g);
+                of_results.insert(slot, g.into());
+                if term(forward, slot).is_some() {
+                    made.left.extend(leave(&mut reverse, slot, g, &given, is_read)?.map(|stored| (slot, stored)));
+                }
+            }
+        }
+        let pairs: &[WantedLoad] = if walk == 0 { &pairs } else { &[] };
+        made.shares.extend(pass(&mut reverse, &of_results, walk, pairs)?);
+        to_start(&mut reverse, &of_results, walk)?;
+        for &op in kernel.blocks[forward.walks[walk].body].ops.iter().rev() {
+            reverse.through(op)?;
         }
     }
-    // What follows the loop.
-    for op in forward.in_order().into_iter().rev().take_while(|&op| op != forward.loop_op) {
-        reverse.through(op)?;
+    for class in [Class::Row, Class::Program] {
+        made.shares.extend(store_gradients(&mut reverse, &wanted_loads(forward, class))?);
     }
-    let mut of_results: BTreeMap<usize, Adjoint> = BTreeMap::new();
-    for (slot, &result) in forward.results.iter().enumerate() {
-        if let Some(g) = reverse.adjoints.remove(&result) {
-            of_results.insert(slot, reverse.applied(g).into());
-        }
-    }
-    let mut of_rows = OfRows::new();
-    if columns_follow {
-        for (&slot, g) in of_results.iter().filter(|(slot, _)| term(forward, **slot).is_some()) {
-            of_rows.insert(slot, leave(&mut reverse, slot, g.value, &given)?);
-        }
-    }
-    let (rows, pairs) = (wanted_loads(forward, Class::Row), wanted_loads(forward, Class::Pair));
-    if !rows.is_empty() || !pairs.is_empty() {
-        walk(&mut reverse, &of_results, &pairs)?;
-    }
-    for op in forward.in_order().into_iter().rev().filter(|&op| op != forward.loop_op) {
-        reverse.through(op)?;
-    }
-    store_gradients(&mut reverse, &rows)?;
-    let made = finish(reverse);
-    let stores = made.walk().into_iter().any(|(_, op)| matches!(made.ops[op].op, Op::Store { .. }));
-    Ok((stores.then_some(made), of_rows))
+    let kernel = finish(reverse);
+    let stores = kernel.walk().into_iter().any(|(_, op)| matches!(kernel.ops[op].op, Op::Store { .. }));
+    made.kernel = stores.then_some(kernel);
+    Ok(made)
 }
 
-/// Stores the gradient of a result of the loop for the kernels of columns, unless an input has it.
+/// Gives what is stored in a block its gradients, which are loaded where it is stored.
+fn give_stored(
+    reverse: &mut Reverse<'_, '_>,
+    block: BlockId,
+    given: &mut HashMap<ValueId, Stored>,
+) -> Result<(), NotDifferentiable> {
+    let forward = reverse.copy.forward;
+    for &op in &forward.kernel.blocks[block].ops {
+        let Op::Store { tensor, at, value } = &forward.kernel.ops[op].op else { continue };
+        if forward.given.contains(tensor) && forward.needed.contains(value) {
+            let decl = TensorDecl { direction: Direction::In, ..forward.kernel.tensor(*tensor).clone() };
+            let name = grad_name(&forward.kernel.params[*tensor].name);
+            let stored = Stored { name, at: at.clone(), decl, is_new: false };
+            let g = stored.load(&mut reverse.copy)?;
+            given.insert(g, stored);
+            reverse.give(*value, g.into())?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the gradients of a loop's results to the values that it starts from.
+fn to_start(reverse: &mut Reverse<'_, '_>, of_results: &OfResults, walk: usize) -> Result<(), NotDifferentiable> {
+    let forward = reverse.copy.forward;
+    for (&slot, &g) in of_results {
+        let Slot { walk: own, form, init, .. } = &forward.slots[slot];
+        if *own != walk {
+            continue;
+        }
+        let &Form::RescaledSum { maximum, base, .. } = form else {
+            reverse.give(*init, g)?;
+            continue;
+        };
+        // The sum starts from `init`, times the exponential of what the maximum starts from.
+        let Slot { init: from, result: reference, .. } = forward.slots[maximum];
+        if !forward.needed.contains(init) && !forward.needed.contains(&from) {
+            continue;
+        }
+        let copy = &mut reverse.copy;
+        let (start, reference) = (copy.value(from)?, copy.value(reference)?);
+        let finite = copy.unary(UnaryOp::VisibleOrZero, reference);
+        let below = copy.binary(BinaryOp::Sub, start, finite);
+        let factor = copy.unary(if base == Base::E { UnaryOp::Exp } else { UnaryOp::Exp2 }, below);
+        let value = copy.mul(g.value, factor);
+        reverse.give(*init, Adjoint { value, ..g })?;
+        let sum = reverse.copy.value(*init)?;
+        let mut value = reverse.copy.mul(value, sum);
+        if base == Base::Two {
+            let ln_2 = reverse.copy.float(std::f64::consts::LN_2);
+            value = reverse.copy.mul(value, ln_2);
+        }
+        reverse.give(from, Adjoint { value, ..g })?;
+    }
+    Ok(())
+}
+
+/// Stores the gradient of a result of a loop for the kernels of columns, unless an input has it.
 fn leave(
     reverse: &mut Reverse<'_, '_>,
     slot: usize,
     g: ValueId,
     given: &HashMap<ValueId, Stored>,
-) -> Result<Stored, NotDifferentiable> {
+    is_read: &dyn Fn(&str) -> bool,
+) -> Result<Option<Stored>, NotDifferentiable> {
     if let Some(stored) = given.get(&g) {
-        return Ok(stored.clone());
+        return Ok(Some(stored.clone()));
     }
     let forward = reverse.copy.forward;
-    let result = forward.results[slot];
-    let name = forward.name(forward.kernel.blocks[forward.body].params[slot + 1]);
-    let stored = row_tensor(forward, &grad_name(&name), result);
+    let Slot { result, carried, .. } = forward.slots[slot];
+    let stored = row_tensor(forward, &grad_name(&forward.name(carried)), result);
+    if !is_read(&stored.name) {
+        return Ok(None);
+    }
     let decl = TensorDecl { direction: Direction::Out, ..stored.decl.clone() };
     let (tensor, at) = (reverse.copy.tensor(&stored.name, decl), reverse.copy.place(&stored.at)?);
     let dims = reverse.copy.dims_of(result);
     let zeros = reverse.copy.filled(0.0, dims.clone());
     let value = if reverse.copy.dims(g).len() < dims.len() { reverse.copy.add(zeros, g) } else { g };
     reverse.copy.b.append(Op::Store { tensor, at, value });
-    Ok(stored)
+    Ok(Some(stored))
 }
 
 /// What a step adds to a carried value, if it is a sum.
 fn term(forward: &Forward<'_>, slot: usize) -> Option<ValueId> {
-    match forward.forms[slot] {
+    match forward.slots[slot].form {
         Form::Sum { term } | Form::RescaledSum { term, .. } => Some(term),
         _ => None,
     }
 }
 
-/// Goes back through the body of the loop, in a loop that is open, and gives the gradients of what
-/// the loop does not move along, each in one sum.
+/// Gradients of results of loops, by their slots.
+type OfResults = BTreeMap<usize, Adjoint>;
+
+/// A load whose gradient is wanted: what it gives, the tensor, and its place.
+type WantedLoad = (ValueId, ParamId, Vec<At>);
+
+/// Goes back through the bodies of loops, from the last, in a loop that is open, and gives the
+/// gradients of what that loop does not move along, each in one sum. Of the kernel of rows a pass
+/// gives those of one loop, `only`.
 fn step(
     reverse: &mut Reverse<'_, '_>,
-    of_results: &BTreeMap<usize, Adjoint>,
-    pairs: &[(ValueId, ParamId, Vec<At>)],
+    of_results: &OfResults,
+    only: Option<usize>,
+    walks: &[usize],
 ) -> Result<Vec<(ValueId, Adjoint)>, NotDifferentiable> {
     let forward = reverse.copy.forward;
-    let outside = std::mem::take(&mut reverse.adjoints);
     reverse.in_loop = true;
-    for (&slot, &g) in of_results {
-        if let Some(term) = term(forward, slot) {
-            reverse.adjoints.insert(term, g);
+    for &walk in walks.iter().rev() {
+        for (&slot, &g) in of_results.iter().filter(|(slot, _)| forward.slots[**slot].walk == walk) {
+            let Some(term) = term(forward, slot).filter(|term| forward.needed.contains(term)) else { continue };
+            let sum = match reverse.adjoints.remove(&term) {
+                Some(other) => reverse.sum(other, g),
+                None => g,
+            };
+            reverse.adjoints.insert(term, sum);
+        }
+        let body = forward.walks[walk].body;
+        give_stored(reverse, body, &mut HashMap::new())?;
+        for &op in forward.kernel.blocks[body].ops.iter().rev() {
+            reverse.through(op)?;
+        }
+        if only.is_some_and(|only| only != walk) {
+            reverse.collected.clear();
         }
     }
-    for &op in forward.kernel.blocks[forward.body].ops.iter().rev() {
-        reverse.through(op)?;
-    }
-    store_gradients(reverse, pairs)?;
     reverse.in_loop = false;
-    reverse.adjoints = outside;
     let mut sums: Vec<(ValueId, Adjoint)> = Vec::new();
     for (to, g) in std::mem::take(&mut reverse.collected) {
         match sums.iter().position(|(other, _)| *other == to) {
@@ -396,40 +480,35 @@ fn step(
     Ok(sums)
 }
 
-/// Walks columns, and adds what they give to the gradients of rows.
-fn walk(
+/// Walks columns, and adds what a loop gives to the gradients of rows. The last pass stores the
+/// gradients of pairs, which all loops have parts of.
+fn pass(
     reverse: &mut Reverse<'_, '_>,
-    of_results: &BTreeMap<usize, Adjoint>,
-    pairs: &[(ValueId, ParamId, Vec<At>)],
-) -> Result<(), NotDifferentiable> {
+    of_results: &OfResults,
+    walk: usize,
+    pairs: &[WantedLoad],
+) -> Result<Vec<Share>, NotDifferentiable> {
     let forward = reverse.copy.forward;
-    for (_, tensor, at) in pairs {
-        if let Some(&v) = forward.program.iter().find(|&&v| !at.contains(&At::Index(v)) && !at.contains(&At::Tile(v))) {
-            let what = format!(
-                "the gradient of `{}` is a sum over `{}`, which its address lacks",
-                forward.kernel.params[*tensor].name,
-                forward.name(v)
-            );
-            let instead = "give it a dimension for each dimension of the grid, and sum its gradient behind";
-            return Err(NotDifferentiable::new(what, forward.kernel.params[*tensor].span, instead));
-        }
-    }
-    let open = |reverse: &mut Reverse<'_, '_>, init: &[ValueId]| {
-        let (coordinate, carried) = reverse.copy.b.begin_for(reverse.copy.axes.1, init);
-        carried.iter().chain([&coordinate]).for_each(|&v| reverse.copy.in_loop(v));
-        reverse.copy.known.insert(forward.column.0, coordinate);
-        carried
-    };
+    let all: Vec<usize> = (0..forward.walks.len()).collect();
+    let walks = if pairs.is_empty() { &all[walk..=walk] } else { &all };
+    let outside = std::mem::take(&mut reverse.adjoints);
     // Which gradients there are is known when the step was taken once.
     let mut tried = reverse.clone();
-    open(&mut tried, &[]);
-    let targets: Vec<ValueId> = step(&mut tried, of_results, pairs)?.into_iter().map(|(to, _)| to).collect();
+    tried.copy.open_columns(&[]);
+    let targets: Vec<ValueId> = step(&mut tried, of_results, Some(walk), walks)?.into_iter().map(|(to, _)| to).collect();
+    if targets.is_empty() && pairs.is_empty() {
+        reverse.adjoints = outside;
+        return Ok(Vec::new());
+    }
     let init = zeros(reverse, &targets);
-    let carried = open(reverse, &init);
-    let sums = step(reverse, of_results, pairs)?;
+    let carried = reverse.copy.open_columns(&init);
+    let sums = step(reverse, of_results, Some(walk), walks)?;
+    let shares = store_gradients(reverse, pairs)?;
     let next = added(reverse, &carried, &sums);
-    let results = reverse.copy.b.end_for(reverse.copy.axes.1, init, next);
-    hand_over(reverse, &sums, results)
+    let results = reverse.copy.close_columns(init, next);
+    reverse.adjoints = outside;
+    hand_over(reverse, &sums, results)?;
+    Ok(shares)
 }
 
 /// Zeros to start sums of gradients from.
@@ -437,7 +516,7 @@ fn zeros(reverse: &mut Reverse<'_, '_>, targets: &[ValueId]) -> Vec<ValueId> {
     let forward = reverse.copy.forward;
     let mut init = Vec::new();
     for &to in targets {
-        let dims = reverse.copy.dims_of(to);
+        let dims = reverse.dims_of_gradient(to);
         let zeros = reverse.copy.filled(0.0, dims);
         let of = match &forward.kernel.def(to) {
             Some((_, Op::Load { tensor, .. })) => forward.kernel.params[*tensor].name.clone(),
@@ -463,7 +542,7 @@ fn hand_over(reverse: &mut Reverse<'_, '_>, sums: &[(ValueId, Adjoint)], results
 
 /// Loads of columns that one kernel gives the gradients of: their indices are the same.
 struct ColumnGroup {
-    loads: Vec<(ValueId, ParamId, Vec<At>)>,
+    loads: Vec<WantedLoad>,
     /// The indices that tell columns apart, with how many there are of each.
     indices: Vec<(ValueId, SizeExpr)>,
 }
@@ -525,8 +604,10 @@ fn columns_kernel(
         copy.known.insert(*there, here);
     }
     let coordinate = program[group.indices.len()];
-    copy.b.kernel.values[coordinate].name.clone_from(&kernel.values[forward.column.0].name);
-    copy.known.insert(forward.column.0, coordinate);
+    copy.b.kernel.values[coordinate].name.clone_from(&kernel.values[forward.walks[0].column.0].name);
+    for walk in &forward.walks {
+        copy.known.insert(walk.column.0, coordinate);
+    }
     let mut reverse = Reverse::new(copy);
 
     // Dimensions of the grid that columns do not tell apart.
@@ -539,15 +620,16 @@ fn columns_kernel(
             _ => None,
         })
         .collect();
+    let walks: Vec<usize> = (0..forward.walks.len()).collect();
     let mut tried = reverse.clone();
     let tried_loops = open_rows(&mut tried, &summed, group, &[])?;
     drop(tried_loops);
     let of_results = rows_of(&mut tried, kept, of_rows)?;
-    let targets: Vec<ValueId> = step(&mut tried, &of_results, &[])?.into_iter().map(|(to, _)| to).collect();
+    let targets: Vec<ValueId> = step(&mut tried, &of_results, None, &walks)?.into_iter().map(|(to, _)| to).collect();
     let init = zeros(&mut reverse, &targets);
     let mut loops = open_rows(&mut reverse, &summed, group, &init)?;
     let of_results = rows_of(&mut reverse, kept, of_rows)?;
-    let sums = step(&mut reverse, &of_results, &[])?;
+    let sums = step(&mut reverse, &of_results, None, &walks)?;
     let (_, carried) = loops.last().expect("rows are walked").clone();
     let mut results = added(&mut reverse, &carried, &sums);
     while let Some((axis, _)) = loops.pop() {
@@ -557,7 +639,7 @@ fn columns_kernel(
         results.iter().for_each(|&v| reverse.copy.at_depth(v, depth));
     }
     hand_over(&mut reverse, &sums, results)?;
-    for op in forward.in_order().into_iter().rev().filter(|&op| op != forward.loop_op) {
+    for op in forward.in_order().into_iter().rev() {
         reverse.through(op)?;
     }
     store_gradients(&mut reverse, &group.loads)?;

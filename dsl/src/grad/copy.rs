@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use super::NotDifferentiable;
-use super::forward::{Class, Forward};
+use super::forward::{Class, Forward, Slot};
+use crate::analysis::streaming::Form;
 use crate::ir::{
     At, BinaryOp, Builder, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ParamId, ReduceOp, TensorDecl, Type, UnaryOp, ValueDef,
     ValueId,
 };
-use crate::ir::{AxisId, Param, ParamKind, Span};
+use crate::ir::{AxisId, AxisKind, Param, ParamKind, Span};
 
 /// Which axis a tile of pairs has for its rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,24 +46,21 @@ impl<'f, 'k> Copy<'f, 'k> {
         let mut b = Builder::new(name);
         b.kernel.type_params.clone_from(&source.type_params);
         b.kernel.sizes = source.sizes.clone();
-        let mut axis = |of: AxisId| {
+        let mut axis = |of: AxisId, kind: AxisKind| {
             let axis = &source.axes[of];
-            let walks_rows = of == forward.row.1;
-            let kind = match walks_rows == (orientation == Orientation::Rows) {
-                true => crate::ir::AxisKind::Program,
-                false => crate::ir::AxisKind::Loop,
-            };
             b.axis(axis.name.clone(), axis.extent.clone(), kind)
         };
+        let row = forward.row.1;
         // The axis of the rows of tiles comes first: so are dimensions ordered.
         let axes = match orientation {
+            // Each pass over the columns makes an axis of its own.
             Orientation::Rows => {
-                let rows = axis(forward.row.1);
-                (rows, axis(forward.column.1))
+                let rows = axis(row, AxisKind::Program);
+                (rows, rows)
             }
             Orientation::Columns => {
-                let columns = axis(forward.column.1);
-                (axis(forward.row.1), columns)
+                let columns = axis(forward.walks[0].column.1, AxisKind::Program);
+                (axis(row, AxisKind::Loop), columns)
             }
         };
         let (known, params) = (HashMap::new(), HashMap::new());
@@ -102,6 +100,29 @@ impl<'f, 'k> Copy<'f, 'k> {
         if let Type::Coord(axis) = *self.b.kernel.ty(value) {
             self.walked.insert(axis, self.b.depth());
         }
+    }
+
+    /// Opens a pass over the columns, with an axis of its own; gives what it carries.
+    pub fn open_columns(&mut self, init: &[ValueId]) -> Vec<ValueId> {
+        let forward = self.forward;
+        let axis = &forward.kernel.axes[forward.walks[0].column.1];
+        self.axes.1 = self.b.axis(axis.name.clone(), axis.extent.clone(), AxisKind::Loop);
+        let (coordinate, carried) = self.b.begin_for(self.axes.1, init);
+        carried.iter().chain([&coordinate]).for_each(|&v| self.in_loop(v));
+        for walk in &forward.walks {
+            self.known.insert(walk.column.0, coordinate);
+        }
+        carried
+    }
+
+    /// Closes it; gives the results.
+    pub fn close_columns(&mut self, init: Vec<ValueId>, next: Vec<ValueId>) -> Vec<ValueId> {
+        let results = self.b.end_for(self.axes.1, init, next);
+        let (depths, depth) = (&self.depths, self.b.depth());
+        // What was made in the pass is not there behind it.
+        self.known.retain(|_, v| depths.get(v).copied().unwrap_or(0) <= depth);
+        self.walked.remove(&self.axes.1);
+        results
     }
 
     /// Says in how many loops a value lies.
@@ -203,7 +224,7 @@ impl<'f, 'k> Copy<'f, 'k> {
     pub fn dim(&self, dim: &Dim) -> Dim {
         match dim {
             Dim::Axis(axis) if *axis == self.forward.row.1 => Dim::Axis(self.axes.0),
-            Dim::Axis(axis) if *axis == self.forward.column.1 => Dim::Axis(self.axes.1),
+            Dim::Axis(axis) if self.forward.is_column_axis(*axis) => Dim::Axis(self.axes.1),
             other => other.clone(),
         }
     }
@@ -244,6 +265,7 @@ impl<'f, 'k> Copy<'f, 'k> {
 
     /// A value of the forward kernel, here.
     pub fn value(&mut self, value: ValueId) -> Result<ValueId, NotDifferentiable> {
+        let value = self.forward.canonical(value);
         if let Some(&known) = self.known.get(&value) {
             return Ok(known);
         }
@@ -261,6 +283,10 @@ impl<'f, 'k> Copy<'f, 'k> {
         };
         let made = match op {
             Op::For { .. } => {
+                let slot = forward.slot(value).map(|slot| &forward.slots[slot]);
+                if let Some(Slot { form: Form::Constant, init, .. }) = slot {
+                    return self.value(*init);
+                }
                 let what = format!("`{name}` enters the outputs otherwise than by `acc / l` and `m + ln(l)`");
                 return refuse(what, "store quotients of rescaled sums, and the logarithm of a sum with its maximum");
             }

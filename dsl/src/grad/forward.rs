@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{NotDifferentiable, Request};
+use super::{NotDifferentiable, Request, scales};
 use crate::analysis::streaming::{Base, Form, Streaming};
 use crate::ir::{
-    At, AxisId, AxisKind, BinaryOp, BlockId, Elem, Kernel, Op, OpId, ParamId, ProgramDim, ReduceOp, Span, UnaryOp, ValueDef,
-    ValueId,
+    At, AxisId, AxisKind, BinaryOp, BlockId, Elem, Kernel, Op, OpId, ParamId, ProgramDim, ReduceOp, SizeExpr, Span, UnaryOp,
+    ValueDef, ValueId,
 };
 
 /// What a value differs along.
@@ -32,6 +32,29 @@ impl Class {
     }
 }
 
+/// A loop over tiles of columns.
+#[derive(Clone)]
+pub(super) struct Walk {
+    pub op: OpId,
+    pub body: BlockId,
+    /// The coordinate of the columns, and its axis.
+    pub column: (ValueId, AxisId),
+}
+
+/// A value that a loop carries.
+#[derive(Clone)]
+pub(super) struct Slot {
+    /// The loop, by its number.
+    pub walk: usize,
+    /// How it moves. The maximum of a rescaled sum is given by its slot of the kernel.
+    pub form: Form,
+    pub init: ValueId,
+    pub carried: ValueId,
+    /// What a step yields.
+    pub next: ValueId,
+    pub result: ValueId,
+}
+
 /// The forward kernel, taken apart.
 pub(super) struct Forward<'k> {
     pub kernel: &'k Kernel,
@@ -39,14 +62,10 @@ pub(super) struct Forward<'k> {
     pub program: Vec<ValueId>,
     /// The coordinate of the rows, and its axis.
     pub row: (ValueId, AxisId),
-    /// The loop.
-    pub loop_op: OpId,
-    pub body: BlockId,
-    /// The coordinate of the columns, and its axis.
-    pub column: (ValueId, AxisId),
-    /// The forms of the carried values, and the results of the loop.
-    pub forms: Vec<Form>,
-    pub results: Vec<ValueId>,
+    /// The loops over columns, in their order. All walk the same positions.
+    pub walks: Vec<Walk>,
+    /// What they carry.
+    pub slots: Vec<Slot>,
     /// Values that depend on an input whose gradient is wanted.
     pub needed: HashSet<ValueId>,
     /// Inputs whose gradients are wanted.
@@ -54,6 +73,8 @@ pub(super) struct Forward<'k> {
     /// Outputs whose gradients are given.
     pub given: Vec<ParamId>,
     classes: HashMap<ValueId, Class>,
+    /// Values of loop bodies that change from tile to tile.
+    varying: HashSet<ValueId>,
 }
 
 impl<'k> Forward<'k> {
@@ -71,115 +92,108 @@ impl<'k> Forward<'k> {
             return refuse(what, kernel.name_span, "give the grid one `tiles(..)`, and loop over the other axis");
         };
         let ProgramDim::Tiles(row_axis) = kernel.grid()[rows] else { unreachable!("just found") };
-        let is_loop = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { .. });
-        let loops: Vec<OpId> = kernel.walk().into_iter().map(|(_, op)| op).filter(is_loop).collect();
-        let &[loop_op] = loops.as_slice() else {
-            let span = loops.get(1).map_or(kernel.name_span, |&op| kernel.ops[op].span);
-            return refuse("gradients are built of kernels with one loop", span, "write one loop over the columns");
-        };
-        let Op::For { axis, body, .. } = kernel.ops[loop_op].op else { unreachable!("a loop") };
-        if kernel.axes[axis].kind != AxisKind::Loop {
-            let what = "gradients are built of loops over tiles";
-            return refuse(what, kernel.ops[loop_op].span, "walk tiles of columns, `for j in tiles(N)`");
-        }
-        let streaming = Streaming::of(kernel, loop_op);
-        if streaming.stores {
-            let what = "gradients are built of loops that store nothing";
-            return refuse(what, kernel.ops[loop_op].span, "store what rows give behind the loop");
-        }
-        for (slot, form) in streaming.forms.iter().enumerate() {
-            if let Form::Other(why) = form {
-                let v = kernel.blocks[body].params[slot + 1];
-                let name = kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
-                let what = format!("`{name}` is no streaming reduction: {why}");
-                return refuse(&what, kernel.ops[loop_op].span, "carry maxima, sums and sums that a maximum rescales");
-            }
-        }
+        let (walks, slots) = taken_apart(kernel)?;
         let mut made = Self {
             kernel,
             row: (program[rows], row_axis),
             program,
-            loop_op,
-            body,
-            column: (kernel.blocks[body].params[0], axis),
-            forms: streaming.forms,
-            results: kernel.ops[loop_op].results.clone(),
+            walks,
+            slots,
             needed: HashSet::new(),
             wanted,
             given,
             classes: HashMap::new(),
+            varying: HashSet::new(),
         };
         made.classify();
-        made.check_uses()?;
+        scales::check(&made)?;
         made.check_loads()?;
         Ok(made)
     }
 
-    /// Checks that what rows, columns or pairs of both load is wanted, and nothing else.
+    /// The same for other inputs of the same outputs. What loops give counts as needed where it does
+    /// here.
+    pub fn only(&self, wanted: Vec<ParamId>) -> Self {
+        let mut made = Self {
+            kernel: self.kernel,
+            row: self.row,
+            program: self.program.clone(),
+            walks: self.walks.clone(),
+            slots: self.slots.clone(),
+            needed: HashSet::new(),
+            wanted,
+            given: self.given.clone(),
+            classes: HashMap::new(),
+            varying: HashSet::new(),
+        };
+        made.classify();
+        let body = &self.kernel.blocks[self.kernel.body].ops;
+        let of_rows = body.iter().flat_map(|&op| &self.kernel.ops[op].results);
+        made.needed.extend(of_rows.filter(|v| self.needed.contains(v)));
+        made
+    }
+
+    /// Checks that wanted inputs are loaded, each element at one place, and where their gradients can
+    /// be summed.
     fn check_loads(&self) -> Result<(), NotDifferentiable> {
         for &tensor in &self.wanted {
             let param = &self.kernel.params[tensor];
-            let mut loads = self.in_order().into_iter().filter_map(|op| match &self.kernel.ops[op].op {
-                Op::Load { tensor: t, .. } if *t == tensor => Some((op, true)),
-                Op::Gather { tensor: t, .. } if *t == tensor => Some((op, false)),
-                _ => None,
-            });
-            let refused = loads.find_map(|(op, is_load)| {
-                let span = self.kernel.ops[op].span;
-                match is_load {
-                    false => Some(("is gathered, by positions that may be the same", span)),
-                    true if self.class(self.kernel.ops[op].results[0]) == Class::Program => {
-                        Some(("is loaded for whole programs, over which its gradient would be summed", span))
+            let refuse = |why: &str, span: Span, instead: &str| {
+                Err(NotDifferentiable::new(format!("`{}` {why}", param.name), span, instead.to_owned()))
+            };
+            let leave = "leave it out: gradients are built of what is loaded by tiles and indices";
+            let mut loads: Vec<(ValueId, &[At])> = Vec::new();
+            for op in self.in_order() {
+                match &self.kernel.ops[op].op {
+                    Op::Gather { tensor: t, .. } if *t == tensor => {
+                        return refuse("is gathered, by positions that may be the same", self.kernel.ops[op].span, leave);
                     }
-                    true => None,
+                    Op::Load { tensor: t, at } if *t == tensor => {
+                        let value = self.kernel.ops[op].results[0];
+                        if self.canonical(value) != value {
+                            continue;
+                        }
+                        if loads.iter().any(|(_, other)| !are_apart(self.kernel, at, other)) {
+                            let why = "is loaded in several ways, whose gradients would have to be summed";
+                            let instead = "pass it twice, and add the gradients of both";
+                            return refuse(why, self.kernel.ops[op].span, instead);
+                        }
+                        loads.push((value, at));
+                    }
+                    _ => {}
                 }
-            });
-            let is_read = self.in_order().into_iter().any(
-                |op| matches!(&self.kernel.ops[op].op, Op::Load { tensor: t, .. } | Op::Gather { tensor: t, .. } if *t == tensor),
-            );
-            let refused = refused.or((!is_read).then_some(("is not loaded", param.span)));
-            if let Some((why, span)) = refused {
-                let what = format!("`{}` {why}", param.name);
-                let instead = "leave it out: gradients are built of what rows, columns or pairs of both load";
-                return Err(NotDifferentiable::new(what, span, instead));
+            }
+            if loads.is_empty() {
+                return refuse("is not loaded", param.span, leave);
+            }
+            if let Some(op) = loads.iter().find_map(|&(value, _)| self.use_for_columns(value)) {
+                let why = "changes what columns load, and its gradient would be a sum over them";
+                let instead = "leave it out, or apply it to the columns in a kernel of its own";
+                return refuse(why, self.kernel.ops[op].span, instead);
             }
         }
         Ok(())
     }
 
-    /// Checks that what follows the loop takes running maxima, and what they rescale, only by
-    /// quotients and by logarithms with the maximum: what no choice of the maximum changes.
-    fn check_uses(&self) -> Result<(), NotDifferentiable> {
-        let behind = || self.kernel.blocks[self.kernel.body].ops.iter().copied();
-        let users = |v: ValueId| behind().filter(move |&op| self.kernel.ops[op].op.operands().contains(&v));
-        let result = |op: OpId| self.kernel.ops[op].results.first().copied();
-        let maximum_of = |v: ValueId| match self.forms[self.slot(v)?] {
-            Form::RescaledSum { maximum, .. } => Some(maximum),
-            _ => None,
-        };
-        let is_reference = |op: OpId, maximum: usize| result(op).is_some_and(|v| self.reference(v, maximum).is_some());
-        for (slot, form) in self.forms.iter().enumerate() {
-            let value = self.results[slot];
-            let refused = match *form {
-                Form::RunningMaximum { .. } => users(value).find(|&op| !is_reference(op, slot)),
-                Form::RescaledSum { maximum, .. } => users(value).find(|&op| match self.kernel.ops[op].op {
-                    Op::Binary(BinaryOp::Div | BinaryOp::DivOrZero, a, b) => {
-                        [a, b].into_iter().any(|v| maximum_of(v) != Some(maximum))
-                    }
-                    Op::Unary(UnaryOp::Ln | UnaryOp::Log2, _) => {
-                        result(op).is_none_or(|ln| users(ln).any(|op| !is_reference(op, maximum)))
-                    }
-                    _ => true,
-                }),
-                _ => None,
-            };
-            if let Some(op) = refused {
-                let what = format!("`{}` is used otherwise than by `acc / l` or `m + ln(l)`", self.name(value));
-                let instead = "store quotients of what one maximum rescales, and the logarithm of a sum with its maximum";
-                return Err(NotDifferentiable::new(what, self.kernel.ops[op].span, instead));
+    /// An op that makes what columns have from a value of the whole program.
+    fn use_for_columns(&self, value: ValueId) -> Option<OpId> {
+        if self.class(value) != Class::Program {
+            return None;
+        }
+        let mut of_value = HashSet::from([value]);
+        for op in self.in_order() {
+            let data = &self.kernel.ops[op];
+            if !data.op.operands().iter().any(|v| of_value.contains(v)) {
+                continue;
+            }
+            let class = data.results.first().map(|&result| self.class(result));
+            match class {
+                Some(Class::Column) => return Some(op),
+                Some(Class::Program) => of_value.extend(&data.results),
+                _ => {}
             }
         }
-        Ok(())
+        None
     }
 
     /// What a value differs along.
@@ -187,17 +201,45 @@ impl<'k> Forward<'k> {
         self.classes.get(&value).copied().unwrap_or(Class::Program)
     }
 
-    /// The result of the loop that a value is, by its slot.
-    pub fn slot(&self, value: ValueId) -> Option<usize> {
-        self.results.iter().position(|&r| r == value)
+    /// Whether a value of a loop's body changes from tile to tile.
+    pub fn varies(&self, value: ValueId) -> bool {
+        self.varying.contains(&value)
     }
 
-    /// The op that stands for all loads of the same tile.
+    /// The result of a loop that a value is, by its slot.
+    pub fn slot(&self, value: ValueId) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.result == value)
+    }
+
+    /// The op that stands for all loads of the same tile, in whichever loop they are.
     pub fn canonical(&self, value: ValueId) -> ValueId {
         let Some((_, op @ Op::Load { .. })) = self.kernel.def(value) else { return value };
-        let same = |&(_, id): &(BlockId, OpId)| self.kernel.ops[id].op == *op;
+        let first_column = |v: ValueId| match self.is_column(v) {
+            true => self.walks[0].column.0,
+            false => v,
+        };
+        let place = |op: &Op| op.map_operands(first_column);
+        let same = |&(_, id): &(BlockId, OpId)| {
+            let other = &self.kernel.ops[id].op;
+            matches!(other, Op::Load { .. }) && place(other) == place(op)
+        };
         let first = self.kernel.walk().into_iter().find(same).expect("the load itself");
         self.kernel.ops[first.1].results[0]
+    }
+
+    /// Whether a value is the coordinate of columns.
+    pub fn is_column(&self, value: ValueId) -> bool {
+        self.walks.iter().any(|walk| walk.column.0 == value)
+    }
+
+    /// Whether an axis is that of columns, in one of the loops.
+    pub fn is_column_axis(&self, axis: AxisId) -> bool {
+        self.walks.iter().any(|walk| walk.column.1 == axis)
+    }
+
+    /// The loop that an op is, by its number.
+    pub fn walk_of(&self, op: OpId) -> Option<usize> {
+        self.walks.iter().position(|walk| walk.op == op)
     }
 
     /// Name of a value, for errors.
@@ -209,7 +251,10 @@ impl<'k> Forward<'k> {
     pub fn span(&self, value: ValueId) -> Span {
         match self.kernel.values[value].def {
             ValueDef::Result(op, _) => self.kernel.ops[op].span,
-            ValueDef::BlockParam(..) => self.kernel.ops[self.loop_op].span,
+            ValueDef::BlockParam(block, _) => {
+                let walk = self.walks.iter().find(|walk| walk.body == block);
+                walk.map_or(self.kernel.name_span, |walk| self.kernel.ops[walk.op].span)
+            }
         }
     }
 
@@ -217,22 +262,18 @@ impl<'k> Forward<'k> {
     fn classify(&mut self) {
         let kernel = self.kernel;
         self.classes.insert(self.row.0, Class::Row);
-        self.classes.insert(self.column.0, Class::Column);
+        for walk in &self.walks {
+            self.classes.insert(walk.column.0, Class::Column);
+            self.varying.extend(&kernel.blocks[walk.body].params);
+        }
         // A running maximum is held fixed.
-        let maxima: HashSet<ValueId> = self
-            .forms
-            .iter()
-            .flat_map(|form| match form {
-                Form::RunningMaximum { scores } => scores.as_slice(),
-                _ => &[],
-            })
-            .copied()
-            .collect();
-        let is_maximum = |slot: usize| matches!(self.forms[slot], Form::RunningMaximum { .. });
-        let fixed: HashSet<ValueId> =
-            (0..self.results.len()).filter(|&slot| is_maximum(slot)).map(|slot| self.results[slot]).collect();
-        for &carried in &kernel.blocks[self.body].params[1..] {
-            self.classes.insert(carried, Class::Row);
+        let (mut maxima, mut fixed) = (HashSet::new(), HashSet::new());
+        for slot in &self.slots {
+            if let Form::RunningMaximum { scores } = &slot.form {
+                maxima.extend(scores.iter().copied());
+                fixed.insert(slot.result);
+            }
+            self.classes.insert(slot.carried, Class::Row);
         }
         for op in self.in_order() {
             let data = &kernel.ops[op];
@@ -246,8 +287,15 @@ impl<'k> Forward<'k> {
             };
             let wanted = matches!(&data.op, Op::Load { tensor, .. } | Op::Gather { tensor, .. } if self.wanted.contains(tensor));
             let held = matches!(data.op, Op::Reduce(ReduceOp::Max, x) if maxima.contains(&x));
-            let needed = !held && (wanted || reads.iter().any(|v| self.needed.contains(v)) || matches!(data.op, Op::For { .. }));
+            let needed = !held && (wanted || reads.iter().any(|v| self.needed.contains(v)));
+            if self.walk_of(op).is_none() && reads.iter().any(|v| self.varying.contains(v)) {
+                self.varying.extend(&data.results);
+            }
             for &result in &data.results {
+                let needed = match self.slot(result) {
+                    Some(slot) => [self.slots[slot].init, self.slots[slot].next].iter().any(|v| self.needed.contains(v)),
+                    None => needed,
+                };
                 self.classes.insert(result, class);
                 let is_float = kernel.ty(result).tile().is_some_and(|tile| tile.elem.is_float());
                 if needed && is_float && !fixed.contains(&result) {
@@ -261,16 +309,17 @@ impl<'k> Forward<'k> {
     fn along(&self, value: ValueId) -> Class {
         let dims = &self.kernel.tile(value).dims;
         let of = |axis: AxisId, class: Class| if dims.contains(&crate::ir::Dim::Axis(axis)) { class } else { Class::Program };
-        of(self.row.1, Class::Row).and(of(self.column.1, Class::Column))
+        let column = self.walks.iter().any(|walk| dims.contains(&crate::ir::Dim::Axis(walk.column.1)));
+        of(self.row.1, Class::Row).and(if column { Class::Column } else { Class::Program })
     }
 
-    /// All ops, those of the loop's body before the loop itself.
+    /// All ops, those of a loop's body before the loop itself.
     pub fn in_order(&self) -> Vec<OpId> {
         let kernel = self.kernel;
         let mut out = Vec::new();
         for &op in &kernel.blocks[kernel.body].ops {
-            if op == self.loop_op {
-                out.extend(&kernel.blocks[self.body].ops);
+            if let Some(walk) = self.walk_of(op) {
+                out.extend(&kernel.blocks[self.walks[walk].body].ops);
             }
             out.push(op);
         }
@@ -296,7 +345,8 @@ impl<'k> Forward<'k> {
         };
         let of = |m: ValueId, ln: ValueId| (self.slot(m) == Some(maximum)).then(|| logarithm(ln)).flatten();
         let (slot, base) = of(a, b).or_else(|| of(b, a))?;
-        matches!(self.forms[slot], Form::RescaledSum { maximum: m, base: own, .. } if m == maximum && own == base).then_some(slot)
+        matches!(self.slots[slot].form, Form::RescaledSum { maximum: m, base: own, .. } if m == maximum && own == base)
+            .then_some(slot)
     }
 
     /// Where an output holds the quotient of two results of the loop.
@@ -320,6 +370,83 @@ impl<'k> Forward<'k> {
         };
         self.in_order().into_iter().filter_map(of).collect()
     }
+}
+
+/// The loops of a kernel, and what they carry.
+fn taken_apart(kernel: &Kernel) -> Result<(Vec<Walk>, Vec<Slot>), NotDifferentiable> {
+    let refuse = |what: &str, span: Span, instead: &str| Err(NotDifferentiable::new(what, span, instead));
+    let is_loop = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { .. });
+    let (mut walks, mut slots): (Vec<Walk>, Vec<Slot>) = (Vec::new(), Vec::new());
+    for op in kernel.walk().into_iter().map(|(_, op)| op).filter(is_loop) {
+        let Op::For { axis, body, ref init, .. } = kernel.ops[op].op else { unreachable!("a loop") };
+        let span = kernel.ops[op].span;
+        if kernel.axes[axis].kind != AxisKind::Loop {
+            let what = "gradients are built of loops over tiles";
+            return refuse(what, span, "walk tiles of columns, `for j in tiles(N)`");
+        }
+        if !kernel.blocks[kernel.body].ops.contains(&op) {
+            let what = "gradients are built of loops that stand in no other one";
+            return refuse(what, span, "write one loop over the columns");
+        }
+        if walks.first().is_some_and(|first: &Walk| kernel.axes[first.column.1].extent != kernel.axes[axis].extent) {
+            let what = "gradients are built of loops that walk the same positions";
+            return refuse(what, span, "give all loops the same extent");
+        }
+        let (first, walk) = (slots.len(), walks.len());
+        let next = yielded(kernel, body);
+        for (n, mut form) in Streaming::of(kernel, op).forms.into_iter().enumerate() {
+            let carried = kernel.blocks[body].params[n + 1];
+            match &mut form {
+                Form::Other(why) => {
+                    let name = kernel.values[carried].name.clone().unwrap_or_else(|| carried.to_string());
+                    let what = format!("`{name}` is no streaming reduction: {why}");
+                    return refuse(&what, span, "carry maxima, sums and sums that a maximum rescales");
+                }
+                Form::RescaledSum { maximum, .. } => *maximum += first,
+                _ => {}
+            }
+            let result = kernel.ops[op].results[n];
+            slots.push(Slot { walk, form, init: init[n], carried, next: next[n], result });
+        }
+        walks.push(Walk { op, body, column: (kernel.blocks[body].params[0], axis) });
+    }
+    Ok((walks, slots))
+}
+
+/// What a step of a loop yields.
+fn yielded(kernel: &Kernel, body: BlockId) -> Vec<ValueId> {
+    match kernel.blocks[body].ops.last().map(|&op| &kernel.ops[op].op) {
+        Some(Op::Yield(next)) => next.clone(),
+        _ => unreachable!("verified: a loop body ends in a yield"),
+    }
+}
+
+/// Whether no element is at both of two places of a tensor: they differ in a range of columns, or in
+/// a number.
+fn are_apart(kernel: &Kernel, a: &[At], b: &[At]) -> bool {
+    let number = |v: ValueId| match kernel.def(v)?.1 {
+        &Op::IndexConst(n) => Some(n),
+        _ => None,
+    };
+    let numbers = |a: &At, b: &At| match (a, b) {
+        (At::Index(a), At::Index(b)) => number(*a).zip(number(*b)),
+        _ => None,
+    };
+    // Ranges are told apart at sizes that divide.
+    let at = |size: &SizeExpr, scale: i64| size.eval(|s| Some((1 + s.0 as i64) * scale));
+    let range = |at_: &At, scale: i64| match at_ {
+        At::Range { start, len } => Some((at(start, scale)?, at(len, scale)?)),
+        _ => None,
+    };
+    let told = |a: &At, b: &At| a == b || matches!((a, b), (At::Range { .. }, At::Range { .. })) || numbers(a, b).is_some();
+    let others = a.iter().zip(b).all(|(a, b)| told(a, b));
+    let apart = |scale: i64| {
+        a.iter().zip(b).any(|(a, b)| match (range(a, scale), range(b, scale)) {
+            (Some((x, m)), Some((y, n))) => x + m <= y || y + n <= x,
+            _ => numbers(a, b).is_some_and(|(x, y)| x != y),
+        })
+    };
+    others && [240, 5040].into_iter().all(apart)
 }
 
 /// The tensors of these names: outputs, or inputs of floats.

@@ -33,6 +33,8 @@ mod build;
 mod copy;
 mod forward;
 mod rules;
+mod scales;
+mod totals;
 
 pub use build::gradient;
 

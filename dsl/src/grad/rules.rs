@@ -56,12 +56,13 @@ impl<'f, 'k> Reverse<'f, 'k> {
         self.copy.add(a, b).into()
     }
 
-    /// What does not differ along the loop here.
-    fn kept(&self) -> Class {
-        match self.copy.orientation {
-            Orientation::Rows => Class::Row,
-            Orientation::Columns => Class::Column,
+    /// The dimensions of the gradient of a value. Of what is one for a program each row has a share.
+    pub fn dims_of_gradient(&self, of: ValueId) -> Vec<Dim> {
+        let mut dims = self.copy.dims_of(of);
+        if self.copy.forward.class(of) == Class::Program {
+            dims.insert(0, Dim::Axis(self.copy.axes.0));
         }
+        dims
     }
 
     /// Adds to the gradient of a value of the forward kernel.
@@ -76,17 +77,24 @@ impl<'f, 'k> Reverse<'f, 'k> {
         }
         let to = forward.canonical(to);
         let class = forward.class(to);
-        if self.in_loop && class != Class::Pair && class != self.kept() && class != Class::Program {
-            return Ok(());
-        }
-        let dims = self.copy.dims_of(to);
-        let Some(value) = self.copy.summed_to(g.value, &dims).filter(|_| class != Class::Program) else {
-            let what = format!("the gradient of `{}` is a sum over all programs or over whole tiles", forward.name(to));
-            let instead = "leave it out: gradients are built of what rows, columns or pairs of both load";
+        let sums_up = self.in_loop
+            && match (class, self.copy.orientation) {
+                // It is the same for all tiles of the loop, unless it is made of one.
+                (Class::Row, _) if forward.varies(to) => false,
+                (Class::Pair, _) => false,
+                (Class::Row, Orientation::Rows) | (Class::Column, Orientation::Columns) => true,
+                // The kernels of rows sum up what is one for the program.
+                (Class::Program, Orientation::Rows) => true,
+                _ => return Ok(()),
+            };
+        let dims = self.dims_of_gradient(to);
+        let Some(value) = self.copy.summed_to(g.value, &dims) else {
+            let what = format!("the gradient of `{}` is a sum over whole tiles", forward.name(to));
+            let instead = "leave it out: gradients are built of what is loaded by tiles and indices";
             return Err(NotDifferentiable::new(what, forward.span(to), instead));
         };
         let g = Adjoint { value, ..g };
-        if self.in_loop && class == self.kept() {
+        if sums_up {
             self.collected.push((to, g));
             return Ok(());
         }
@@ -160,6 +168,9 @@ impl<'f, 'k> Reverse<'f, 'k> {
             Some(_) => self.copy.dims_of(result),
             None => return Ok(g),
         };
+        if forward.class(result) == Class::Program {
+            return Ok(g);
+        }
         let own = self.copy.dims(g.value);
         let elementwise = |v: &ValueId| forward.kernel.ty(*v).tile().is_some_and(|tile| tile.dims.len() < dims.len());
         if own.len() == dims.len() || !operands.iter().any(elementwise) {
@@ -327,15 +338,11 @@ impl<'f, 'k> Reverse<'f, 'k> {
         match (forward.class(y), forward.class(a), forward.class(b)) {
             (Class::Pair, ..) => self.product_of_pairs(y, a, b, g),
             (Class::Row, Class::Pair, Class::Column) => self.sum_over_columns(a, b, g),
-            (_, left, Class::Program) if left != Class::Program => {
+            (_, left, Class::Program) if left != Class::Program && !forward.needed.contains(&b) => {
                 let right = self.copy.value(b)?;
                 let (turned, elem) = (self.copy.transposed(right), self.elem(right));
                 let left = self.copy.cast(g.value, elem);
                 let value = self.copy.op(Op::Dot { a: left, b: turned, acc: None });
-                if forward.needed.contains(&b) {
-                    let zero = self.copy.float(0.0);
-                    self.give(b, zero.into())?;
-                }
                 self.give(a, Adjoint { value, ..g })
             }
             _ => {
@@ -353,11 +360,10 @@ impl<'f, 'k> Reverse<'f, 'k> {
     /// Rows times columns: the gradient of the operand whose dimension is the first one here.
     fn product_of_pairs(&mut self, y: ValueId, a: ValueId, b: ValueId, g: Adjoint) -> Done {
         let forward = self.copy.forward;
-        let first = match self.copy.orientation {
-            Orientation::Rows => forward.row.1,
-            Orientation::Columns => forward.column.1,
+        let as_written = match forward.kernel.tile(y).dims.first() {
+            Some(&Dim::Axis(axis)) => forward.is_column_axis(axis) == (self.copy.orientation == Orientation::Columns),
+            _ => false,
         };
-        let as_written = forward.kernel.tile(y).dims.first() == Some(&Dim::Axis(first));
         let (own, other) = if as_written { (a, b) } else { (b, a) };
         if !forward.needed.contains(&own) {
             return Ok(());
