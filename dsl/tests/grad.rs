@@ -284,6 +284,15 @@ fn every_op_of_scores_has_its_gradient() {
     for changed in ["x + load(bias, [b, h, i, j])", "x * tanh(load(bias, [b, h, i, j]))"] {
         check(&scored(bias, changed), SIZES, "q,k,v,bias", "o", &[("scale", Value::Float(0.75))]);
     }
+    // Keys that each head changes in its own way, of a group that several heads share.
+    let path = format!("{}/../runtime/kernels/causal_attention.rs", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).expect("a built-in kernel");
+    let keys = "load(k, [b, g, j, ..]).t()";
+    let made = text
+        .replace(keys, "(tanh(load(k, [b, g, j, ..]) * load(gain, [h, j])) * load(by, [h])).to::<T>().t()")
+        .replace("scale: f32,", "scale: f32, gain: &Tensor<f32, (H, N)>, by: &Tensor<f32, (H)>,");
+    assert!(made.contains("gain, [h, j]"), "the keys are in the text");
+    check(&kernel(&made), SIZES, "q,k,v,gain", "o", &[("scale", Value::Float(0.75))]);
     // A number for each row, and for each column.
     let own = "own: &Tensor<f32, (B, H, M)>, of: &Tensor<f32, (B, N)>,";
     let changed = "x * load(own, [b, h, i]) + load(of, [b, j])";
@@ -373,6 +382,49 @@ fn gradients_of_kernels_with_several_loops_are_those_of_finite_differences() {
 }
 
 #[test]
+fn gradients_of_products_are_those_of_finite_differences() {
+    check(&builtin("matmul_gelu"), "M=7,N=5,K=9", "a,b,bias", "c", &[]);
+    check(&builtin("matmul_gelu"), "M=7,N=5,K=9", "bias", "c", &[]);
+    check(&builtin("swiglu"), "M=7,N=9,K=5", "x,gate,up", "y", &[]);
+    // Weights that batches and heads share, numbers on the way into the product, and all that may be
+    // added behind it.
+    let text = "pub fn layer<T: Element>(
+        x: &Tensor<T, (B, H, M, K)>, w: &Tensor<T, (H, K, N)>, by: &Tensor<f32, (M, K)>, row: &Tensor<f32, (B, H, M)>,
+        column: &Tensor<f32, (H, N)>, both: &Tensor<T, (B, M, N)>, y: &mut Tensor<T, (B, H, M, N)>, z: &mut Tensor<f32, (B, H, M, N)>,
+    ) {
+        let (b, h, i, j) = program(B, H, tiles(M), tiles(N));
+        let mut acc = load(both, [b, i, j]) * 0.5;
+        for k in tiles(K) {
+            let a = tanh(load(x, [b, h, i, k])) * load(by, [i, k]);
+            acc += dot(a.to::<T>(), load(w, [h, k, j]));
+        }
+        let s = acc * (1.0 + load(row, [b, h, i])) + load(column, [h, j]);
+        store(y, [b, h, i, j], tanh(s) + load(both, [b, i, j]));
+        store(z, [b, h, i, j], s * s);
+    }";
+    for of in ["x,w,by,row,column,both", "by", "w,column", "both"] {
+        check(&kernel(text), "B=2,H=3,M=5,N=4,K=3", of, "y,z", &[]);
+    }
+    check(&kernel(text), "B=2,H=3,M=5,N=4,K=3", "x,row", "z", &[]);
+}
+
+#[test]
+fn gradients_of_layers_that_are_no_softmax_are_those_of_finite_differences() {
+    let suite = |name: &str| {
+        let path = format!("{}/../tests/kernels/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+        kernel(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}")))
+    };
+    check(&suite("retention"), "B=2,H=3,N=9,D=4", "q,k,v,ln_gamma", "o", &[]);
+    let asked = |name: &str| {
+        let path = format!("{}/../tests/asked/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+        kernel(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}")))
+    };
+    check(&asked("linear_parallel"), "B=2,H=3,N=9,D=4", "q,k,v", "o", &[]);
+    check(&asked("matmul_residual"), "M=7,N=5,K=9", "a,w,bias,res", "y", &[]);
+    check(&asked("bias_of_batch"), "B=2,H=4,G=2,M=9,N=11,D=4", "q,k,v", "o", &[("scale", Value::Float(0.75))]);
+}
+
+#[test]
 fn rows_that_see_nothing_have_no_gradient() {
     let sizes = sizes("B=1,H=2,G=1,M=9,N=4,D=2");
     let kernel = builtin("causal_attention");
@@ -400,7 +452,6 @@ fn what_has_no_gradient_is_refused_at_its_place() {
     refused(&attention, "q", "k", "`k` is not an output of floats");
     refused(&builtin("document_attention"), "document", "o", "`document` is not an input tensor of floats");
     refused(&builtin("relative_attention"), "table", "o", "`table` is gathered");
-    refused(&builtin("swiglu"), "x", "y", "one tiled dimension of the grid");
     let text = "pub fn top<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (M)>) {
         let i = program(tiles(M));
         let mut m = full(i, -INF);
@@ -408,6 +459,25 @@ fn what_has_no_gradient_is_refused_at_its_place() {
         store(o, [i], m * 2.0);
     }";
     refused(&kernel(text), "q", "o", "`m` is used otherwise than by `acc / l` or `m + ln(l)`");
+    // A weight of the keys, which whole programs load.
+    let path = format!("{}/../runtime/kernels/attention.rs", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).expect("a built-in kernel");
+    let keys = "load(k, [b, g, j, ..]).t()";
+    let weighted = text
+        .replace(keys, "(load(k, [b, g, j, ..]) * load(weight, [..])).to::<T>().t()")
+        .replace("scale: f32,", "scale: f32, weight: &Tensor<f32, (D)>,");
+    refused(&kernel(&weighted), "weight", "o", "`weight` changes what columns load");
+    // Queries that heads share: each program would write the same place.
+    let shared =
+        text.replace("q: &Tensor<T, (B, H, M, D)>", "q: &Tensor<T, (B, G, M, D)>").replace("load(q, [b, h,", "load(q, [b, g,");
+    refused(&kernel(&shared), "q", "o", "`q` is loaded at an index that is no dimension of the grid");
+    let cubes = "pub fn cubes<T: Element>(x: &Tensor<T, (M, K)>, w: &Tensor<T, (K, N)>, y: &mut Tensor<T, (M, N)>) {
+        let (i, j) = program(tiles(M), tiles(N));
+        let mut acc = zeros((i, j));
+        for k in tiles(K) { acc = acc * 0.5 + dot(load(x, [i, k]), load(w, [k, j])); }
+        store(y, [i, j], acc);
+    }";
+    refused(&kernel(cubes), "x", "y", "`acc` is no streaming reduction");
     let itself = "pub fn twice<T: Element, const D: usize>(x: &Tensor<T, (M, D)>, o: &mut Tensor<f32, (M)>) {
         let i = program(tiles(M));
         let mut l = zeros(i);

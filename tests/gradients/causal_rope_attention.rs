@@ -1,4 +1,4 @@
-/// Gradients of `q`, a program for each tile of rows: of `causal_rope_attention`.
+/// The gradient of `q`, a program for each tile of rows: of `causal_rope_attention`.
 pub fn causal_rope_attention_grad_rows<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
     k: &Tensor<T, (B, G, N, D)>,

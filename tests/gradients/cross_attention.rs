@@ -1,4 +1,4 @@
-/// Gradients of `q`, a program for each tile of rows: of `cross_attention`.
+/// The gradient of `q`, a program for each tile of rows: of `cross_attention`.
 pub fn cross_attention_grad_rows<T: Element, const D: usize, const E: usize>(
     q: &Tensor<T, (B, H, M, D)>,
     k: &Tensor<T, (B, G, N, D)>,

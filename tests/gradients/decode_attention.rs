@@ -1,4 +1,4 @@
-/// Gradients of `q`, a program for each tile of rows: of `decode_attention`.
+/// The gradient of `q`, a program for each tile of rows: of `decode_attention`.
 pub fn decode_attention_grad_rows<T: Element, const D: usize>(
     q: &Tensor<T, (B, G, R, D)>,
     k: &Tensor<T, (B, G, N, D)>,

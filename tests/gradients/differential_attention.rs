@@ -1,4 +1,4 @@
-/// Gradients of `q`, a program for each tile of rows: of `differential_attention`.
+/// The gradient of `q`, a program for each tile of rows: of `differential_attention`.
 pub fn differential_attention_grad_rows<T: Element, const D: usize, const E: usize>(
     q: &Tensor<T, (B, H, M, 2, D)>,
     k: &Tensor<T, (B, H, N, 2, D)>,

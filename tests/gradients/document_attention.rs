@@ -1,4 +1,4 @@
-/// Gradients of `q`, a program for each tile of rows: of `document_attention`.
+/// The gradient of `q`, a program for each tile of rows: of `document_attention`.
 pub fn document_attention_grad_rows<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, N, D)>,
     k: &Tensor<T, (B, G, N, D)>,

@@ -1,4 +1,4 @@
-/// Gradients of `x`, a program for each tile of rows: of `layer_norm`.
+/// The gradient of `x`, a program for each tile of rows: of `layer_norm`.
 pub fn layer_norm_grad_rows<T: Element>(
     x: &Tensor<T, (M, N)>,
     w: &Tensor<T, (N)>,

@@ -1,4 +1,4 @@
-/// Gradients of `x`, a program for each tile of rows: of `linear_cross_entropy`.
+/// The gradient of `x`, a program for each tile of rows: of `linear_cross_entropy`.
 pub fn linear_cross_entropy_grad_rows<T: Element, const D: usize>(
     x: &Tensor<T, (M, D)>,
     w: &Tensor<T, (V, D)>,
@@ -26,7 +26,7 @@ pub fn linear_cross_entropy_grad_rows<T: Element, const D: usize>(
     store(grad_x, [i, ..], dx);
 }
 
-/// Gradients of `w`, a program for each tile of columns: of `linear_cross_entropy`.
+/// The gradient of `w`, a program for each tile of columns: of `linear_cross_entropy`.
 pub fn linear_cross_entropy_grad_columns<T: Element, const D: usize>(
     x: &Tensor<T, (M, D)>,
     w: &Tensor<T, (V, D)>,

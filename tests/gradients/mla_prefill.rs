@@ -76,7 +76,7 @@ pub fn mla_prefill_grad_columns<T: Element, const D: usize, const R: usize, cons
     store(grad_v, [b, h, j, ..], dv);
 }
 
-/// Gradients of `k_rot`, a program for each tile of columns: of `mla_prefill`.
+/// The gradient of `k_rot`, a program for each tile of columns: of `mla_prefill`.
 pub fn mla_prefill_grad_columns2<T: Element, const D: usize, const R: usize, const E: usize>(
     q: &Tensor<T, (B, H, M, D)>,
     q_rot: &Tensor<T, (B, H, M, R)>,

@@ -1,4 +1,4 @@
-/// Gradients of `x`, a program for each tile of rows: of `rms_norm`.
+/// The gradient of `x`, a program for each tile of rows: of `rms_norm`.
 pub fn rms_norm_grad_rows<T: Element>(
     x: &Tensor<T, (M, N)>,
     w: &Tensor<T, (N)>,
@@ -25,7 +25,7 @@ pub fn rms_norm_grad_rows<T: Element>(
     }
 }
 
-/// Gradients of `w`, a program for each tile of columns: of `rms_norm`.
+/// The gradient of `w`, a program for each tile of columns: of `rms_norm`.
 pub fn rms_norm_grad_columns<T: Element>(
     x: &Tensor<T, (M, N)>,
     eps: f32,

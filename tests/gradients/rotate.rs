@@ -1,4 +1,4 @@
-/// Gradients of `x`, a program for each tile of rows: of `rotate`.
+/// The gradient of `x`, a program for each tile of rows: of `rotate`.
 pub fn rotate_grad_rows<T: Element, const D: usize>(
     cos: &Tensor<T, (N, C)>,
     sin: &Tensor<T, (N, C)>,

@@ -1,4 +1,4 @@
-/// Gradients of `x`, a program for each tile of rows: of `row_softmax`.
+/// The gradient of `x`, a program for each tile of rows: of `row_softmax`.
 pub fn row_softmax_grad_rows<T: Element>(
     x: &Tensor<T, (M, N)>,
     m_reference: &Tensor<f32, (M)>,

@@ -1,4 +1,4 @@
-/// Gradients of `q`, a program for each tile of rows: of `sliding_window`.
+/// The gradient of `q`, a program for each tile of rows: of `sliding_window`.
 pub fn sliding_window_grad_rows<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
     k: &Tensor<T, (B, G, N, D)>,

@@ -9,7 +9,7 @@ use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
 
 /// Kernels, the inputs whose gradients are wanted, and the outputs whose gradients are given.
-const GRADIENTS: [(&str, &str, &str); 26] = [
+const GRADIENTS: [(&str, &str, &str); 28] = [
     ("alibi_attention", "q,k,v,slopes", "o"),
     ("attention", "q,k,v", "o"),
     ("bias_attention", "q,k,v,bias", "o"),
@@ -23,6 +23,7 @@ const GRADIENTS: [(&str, &str, &str); 26] = [
     ("dropout_attention", "q,k,v", "o"),
     ("layer_norm", "x,w,bias", "y"),
     ("linear_cross_entropy", "x,w", "loss"),
+    ("matmul_gelu", "a,b,bias", "c"),
     ("mla_prefill", "q,q_rot,k,k_rot,v", "o"),
     ("prefix_attention", "q,k,v", "o"),
     ("query_norm_attention", "q,k,v,weight", "o"),
@@ -35,6 +36,7 @@ const GRADIENTS: [(&str, &str, &str); 26] = [
     ("sink_attention", "q,k,v,sinks", "o"),
     ("sliding_window", "q,k,v", "o"),
     ("softcap_attention", "q,k,v", "o"),
+    ("swiglu", "x,gate,up", "y"),
     ("tree_attention", "q,k,v", "o"),
 ];
 

@@ -20,6 +20,17 @@ pub(super) enum Orientation {
     Columns,
 }
 
+/// What has a share in the gradient of a value that several have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shares {
+    /// Nothing: a program has what it gives the gradient of for itself.
+    None,
+    /// Rows, in what is one for a program.
+    OfRows,
+    /// Pairs, in what is one for a row or for a column.
+    OfPairs,
+}
+
 /// Makes values of the forward kernel in another one.
 #[derive(Clone)]
 pub(super) struct Copy<'f, 'k> {
@@ -28,6 +39,13 @@ pub(super) struct Copy<'f, 'k> {
     pub orientation: Orientation,
     /// The axes here of the rows and of the columns.
     pub axes: (AxisId, AxisId),
+    /// Of a product: the axis here of what it is summed along.
+    pub inner: Option<AxisId>,
+    /// Whether tiles of pairs have columns for their rows.
+    turned: bool,
+    pub shares: Shares,
+    /// Indices of the forward kernel's grid that a loop walks here, and indices that the grid has.
+    pub indices: (HashSet<ValueId>, HashSet<ValueId>),
     /// What values of the forward kernel are here.
     pub known: HashMap<ValueId, ValueId>,
     /// A condition on which pairs count.
@@ -41,41 +59,69 @@ pub(super) struct Copy<'f, 'k> {
 }
 
 impl<'f, 'k> Copy<'f, 'k> {
+    /// A kernel of gradients of rows or columns, with its axes.
     pub fn new(forward: &'f Forward<'k>, name: String, orientation: Orientation) -> Self {
+        let mut made = Self::empty(forward, name, orientation);
+        let row = forward.row.1;
+        made.turned = orientation == Orientation::Columns;
+        // The axis of the rows of tiles comes first: so are dimensions ordered.
+        made.axes = match orientation {
+            // Each pass over the columns makes an axis of its own.
+            Orientation::Rows => {
+                made.shares = Shares::OfRows;
+                let rows = made.axis(row, AxisKind::Program);
+                (rows, rows)
+            }
+            Orientation::Columns => {
+                let columns = made.axis(forward.columns[0].1, AxisKind::Program);
+                (made.axis(row, AxisKind::Loop), columns)
+            }
+        };
+        made
+    }
+
+    /// A kernel of gradients of a product. Rows, columns and what it is summed along have these
+    /// kinds; what it is summed along may be left out.
+    pub fn of_product(
+        forward: &'f Forward<'k>,
+        name: String,
+        orientation: Orientation,
+        [rows, columns]: [AxisKind; 2],
+        inner: Option<AxisKind>,
+    ) -> Self {
+        let mut made = Self::empty(forward, name, orientation);
+        made.axes = (made.axis(forward.row.1, rows), made.axis(forward.columns[0].1, columns));
+        made.inner = inner.zip(forward.walks.first()).map(|(kind, walk)| made.axis(walk.at.1, kind));
+        made
+    }
+
+    fn empty(forward: &'f Forward<'k>, name: String, orientation: Orientation) -> Self {
         let source = forward.kernel;
         let mut b = Builder::new(name);
         b.kernel.type_params.clone_from(&source.type_params);
         b.kernel.sizes = source.sizes.clone();
-        let mut axis = |of: AxisId, kind: AxisKind| {
-            let axis = &source.axes[of];
-            b.axis(axis.name.clone(), axis.extent.clone(), kind)
-        };
-        let row = forward.row.1;
-        // The axis of the rows of tiles comes first: so are dimensions ordered.
-        let axes = match orientation {
-            // Each pass over the columns makes an axis of its own.
-            Orientation::Rows => {
-                let rows = axis(row, AxisKind::Program);
-                (rows, rows)
-            }
-            Orientation::Columns => {
-                let columns = axis(forward.walks[0].column.1, AxisKind::Program);
-                (axis(row, AxisKind::Loop), columns)
-            }
-        };
-        let (known, params) = (HashMap::new(), HashMap::new());
         Self {
             forward,
             b,
             orientation,
-            axes,
-            known,
+            axes: (AxisId(0), AxisId(0)),
+            inner: None,
+            turned: false,
+            shares: Shares::None,
+            indices: (HashSet::new(), HashSet::new()),
+            known: HashMap::new(),
             counts: None,
-            params,
+            params: HashMap::new(),
             depths: HashMap::new(),
             constants: Vec::new(),
             walked: HashMap::new(),
         }
+    }
+
+    /// An axis of the forward kernel, here.
+    fn axis(&mut self, of: AxisId, kind: AxisKind) -> AxisId {
+        let axis = &self.forward.kernel.axes[of];
+        self.b.axis(axis.name.clone(), axis.extent.clone(), kind)
     }
 
     /// Appends an op where its operands are: in as few loops as may be.
@@ -105,14 +151,18 @@ impl<'f, 'k> Copy<'f, 'k> {
     /// Opens a pass over the columns, with an axis of its own; gives what it carries.
     pub fn open_columns(&mut self, init: &[ValueId]) -> Vec<ValueId> {
         let forward = self.forward;
-        let axis = &forward.kernel.axes[forward.walks[0].column.1];
-        self.axes.1 = self.b.axis(axis.name.clone(), axis.extent.clone(), AxisKind::Loop);
+        self.axes.1 = self.axis(forward.columns[0].1, AxisKind::Loop);
         let (coordinate, carried) = self.b.begin_for(self.axes.1, init);
         carried.iter().chain([&coordinate]).for_each(|&v| self.in_loop(v));
-        for walk in &forward.walks {
-            self.known.insert(walk.column.0, coordinate);
-        }
+        self.columns_are(coordinate);
         carried
+    }
+
+    /// Says which coordinate columns have here.
+    pub fn columns_are(&mut self, coordinate: ValueId) {
+        for column in &self.forward.columns {
+            self.known.insert(column.0, coordinate);
+        }
     }
 
     /// Closes it; gives the results.
@@ -123,6 +173,16 @@ impl<'f, 'k> Copy<'f, 'k> {
         self.known.retain(|_, v| depths.get(v).copied().unwrap_or(0) <= depth);
         self.walked.remove(&self.axes.1);
         results
+    }
+
+    /// Whether a value of the forward kernel changes with an index that a loop walks here.
+    pub fn moves(&self, value: ValueId) -> bool {
+        let (walked, fixed) = &self.indices;
+        if walked.is_empty() || fixed.contains(&value) {
+            return false;
+        }
+        let operands = || self.forward.kernel.def(value).map(|(_, op)| op.operands()).unwrap_or_default();
+        walked.contains(&value) || operands().into_iter().any(|v| self.moves(v))
     }
 
     /// Says in how many loops a value lies.
@@ -225,6 +285,7 @@ impl<'f, 'k> Copy<'f, 'k> {
         match dim {
             Dim::Axis(axis) if *axis == self.forward.row.1 => Dim::Axis(self.axes.0),
             Dim::Axis(axis) if self.forward.is_column_axis(*axis) => Dim::Axis(self.axes.1),
+            Dim::Axis(_) => Dim::Axis(self.inner.expect("the axis that a product is summed along")),
             other => other.clone(),
         }
     }
@@ -236,11 +297,11 @@ impl<'f, 'k> Copy<'f, 'k> {
     }
 
     /// Whether these are the dimensions of pairs, in the other order than that of this kernel.
-    fn is_turned(&self, dims: &[Dim]) -> bool {
+    pub fn is_turned(&self, dims: &[Dim]) -> bool {
         let [rows, columns] = [self.axes.0, self.axes.1].map(Dim::Axis);
-        match self.orientation {
-            Orientation::Rows => dims == [columns, rows],
-            Orientation::Columns => dims == [rows, columns],
+        match self.turned {
+            false => dims == [columns, rows],
+            true => dims == [rows, columns],
         }
     }
 

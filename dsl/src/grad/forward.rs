@@ -32,13 +32,22 @@ impl Class {
     }
 }
 
-/// A loop over tiles of columns.
+/// A loop over tiles.
 #[derive(Clone)]
 pub(super) struct Walk {
     pub op: OpId,
     pub body: BlockId,
-    /// The coordinate of the columns, and its axis.
-    pub column: (ValueId, AxisId),
+    /// Its coordinate, and its axis.
+    pub at: (ValueId, AxisId),
+}
+
+/// What the tiles of a kernel are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shape {
+    /// The grid has tiles of rows, and loops walk tiles of columns.
+    Rows,
+    /// The grid has tiles of rows and of columns, and one loop sums products up along another axis.
+    Product,
 }
 
 /// A value that a loop carries.
@@ -60,9 +69,12 @@ pub(super) struct Forward<'k> {
     pub kernel: &'k Kernel,
     /// Results of `program`.
     pub program: Vec<ValueId>,
+    pub shape: Shape,
     /// The coordinate of the rows, and its axis.
     pub row: (ValueId, AxisId),
-    /// The loops over columns, in their order. All walk the same positions.
+    /// Coordinates of the columns, each with its axis. All have the same positions.
+    pub columns: Vec<(ValueId, AxisId)>,
+    /// The loops, in their order.
     pub walks: Vec<Walk>,
     /// What they carry.
     pub slots: Vec<Slot>,
@@ -87,15 +99,27 @@ impl<'k> Forward<'k> {
         };
         let program = kernel.ops[first].results.clone();
         let tiled: Vec<usize> = (0..program.len()).filter(|&d| matches!(kernel.grid()[d], ProgramDim::Tiles(_))).collect();
-        let &[rows] = tiled.as_slice() else {
-            let what = "gradients are built of kernels with one tiled dimension of the grid";
-            return refuse(what, kernel.name_span, "give the grid one `tiles(..)`, and loop over the other axis");
-        };
-        let ProgramDim::Tiles(row_axis) = kernel.grid()[rows] else { unreachable!("just found") };
         let (walks, slots) = taken_apart(kernel)?;
+        let coordinate = |dim: usize| match kernel.grid()[dim] {
+            ProgramDim::Tiles(axis) => (program[dim], axis),
+            ProgramDim::Each(_) => unreachable!("a dimension of tiles"),
+        };
+        let (shape, row, columns) = match *tiled.as_slice() {
+            [rows] => (Shape::Rows, coordinate(rows), walks.iter().map(|walk| walk.at).collect()),
+            [rows, columns] => (Shape::Product, coordinate(rows), vec![coordinate(columns)]),
+            _ => {
+                let what = "gradients are built of kernels with one or two tiled dimensions of the grid";
+                return refuse(what, kernel.name_span, "give the grid one `tiles(..)`, and loop over the other axis");
+            }
+        };
+        if shape == Shape::Product {
+            check_product(kernel, &walks, &slots)?;
+        }
         let mut made = Self {
             kernel,
-            row: (program[rows], row_axis),
+            shape,
+            row,
+            columns,
             program,
             walks,
             slots,
@@ -111,12 +135,13 @@ impl<'k> Forward<'k> {
         Ok(made)
     }
 
-    /// The same for other inputs of the same outputs. What loops give counts as needed where it does
-    /// here.
+    /// The same for other inputs of the same outputs.
     pub fn only(&self, wanted: Vec<ParamId>) -> Self {
         let mut made = Self {
             kernel: self.kernel,
+            shape: self.shape,
             row: self.row,
+            columns: self.columns.clone(),
             program: self.program.clone(),
             walks: self.walks.clone(),
             slots: self.slots.clone(),
@@ -127,10 +152,21 @@ impl<'k> Forward<'k> {
             varying: HashSet::new(),
         };
         made.classify();
-        let body = &self.kernel.blocks[self.kernel.body].ops;
-        let of_rows = body.iter().flat_map(|&op| &self.kernel.ops[op].results);
-        made.needed.extend(of_rows.filter(|v| self.needed.contains(v)));
         made
+    }
+
+    /// The same, in which what is made of the loops' results is needed where it is in another one.
+    pub fn with_results_of(mut self, other: &Self) -> Self {
+        let results = self.walks.iter().flat_map(|walk| &self.kernel.ops[walk.op].results);
+        let mut of_results: HashSet<ValueId> = results.copied().collect();
+        for &op in &self.kernel.blocks[self.kernel.body].ops {
+            let data = &self.kernel.ops[op];
+            if data.op.operands().iter().any(|v| of_results.contains(v)) {
+                of_results.extend(&data.results);
+            }
+        }
+        self.needed.extend(of_results.into_iter().filter(|v| other.needed.contains(v)));
+        self
     }
 
     /// Checks that wanted inputs are loaded, each element at one place, and where their gradients can
@@ -215,7 +251,7 @@ impl<'k> Forward<'k> {
     pub fn canonical(&self, value: ValueId) -> ValueId {
         let Some((_, op @ Op::Load { .. })) = self.kernel.def(value) else { return value };
         let first_column = |v: ValueId| match self.is_column(v) {
-            true => self.walks[0].column.0,
+            true => self.columns[0].0,
             false => v,
         };
         let place = |op: &Op| op.map_operands(first_column);
@@ -229,12 +265,17 @@ impl<'k> Forward<'k> {
 
     /// Whether a value is the coordinate of columns.
     pub fn is_column(&self, value: ValueId) -> bool {
-        self.walks.iter().any(|walk| walk.column.0 == value)
+        self.columns.iter().any(|column| column.0 == value)
     }
 
-    /// Whether an axis is that of columns, in one of the loops.
+    /// Whether an axis is that of columns, of the grid or of one of the loops.
     pub fn is_column_axis(&self, axis: AxisId) -> bool {
-        self.walks.iter().any(|walk| walk.column.1 == axis)
+        self.columns.iter().any(|column| column.1 == axis)
+    }
+
+    /// Whether an op is in the body of a loop.
+    pub fn is_in_loop(&self, op: OpId) -> bool {
+        self.walks.iter().any(|walk| self.kernel.blocks[walk.body].ops.contains(&op))
     }
 
     /// The loop that an op is, by its number.
@@ -262,8 +303,11 @@ impl<'k> Forward<'k> {
     fn classify(&mut self) {
         let kernel = self.kernel;
         self.classes.insert(self.row.0, Class::Row);
-        for walk in &self.walks {
-            self.classes.insert(walk.column.0, Class::Column);
+        for column in &self.columns {
+            self.classes.insert(column.0, Class::Column);
+        }
+        // The loop of a product is walked by no kernel of its gradient.
+        for walk in self.walks.iter().filter(|_| self.shape == Shape::Rows) {
             self.varying.extend(&kernel.blocks[walk.body].params);
         }
         // A running maximum is held fixed.
@@ -273,14 +317,15 @@ impl<'k> Forward<'k> {
                 maxima.extend(scores.iter().copied());
                 fixed.insert(slot.result);
             }
-            self.classes.insert(slot.carried, Class::Row);
+            let class = Class::Row.and(self.along(slot.carried));
+            self.classes.insert(slot.carried, class);
+            self.classes.insert(slot.result, class);
         }
         for op in self.in_order() {
             let data = &kernel.ops[op];
             let reads = data.op.operands();
             let class = match data.op {
                 Op::Program(_) => continue,
-                Op::For { .. } => Class::Row,
                 // What a loop sums up differs along rows alone.
                 Op::Reduce(..) | Op::Dot { .. } => self.along(data.results[0]),
                 _ => reads.iter().fold(Class::Program, |class, &v| class.and(self.class(v))),
@@ -292,6 +337,7 @@ impl<'k> Forward<'k> {
                 self.varying.extend(&data.results);
             }
             for &result in &data.results {
+                let class = if self.walk_of(op).is_some() { self.class(result) } else { class };
                 let needed = match self.slot(result) {
                     Some(slot) => [self.slots[slot].init, self.slots[slot].next].iter().any(|v| self.needed.contains(v)),
                     None => needed,
@@ -309,7 +355,7 @@ impl<'k> Forward<'k> {
     fn along(&self, value: ValueId) -> Class {
         let dims = &self.kernel.tile(value).dims;
         let of = |axis: AxisId, class: Class| if dims.contains(&crate::ir::Dim::Axis(axis)) { class } else { Class::Program };
-        let column = self.walks.iter().any(|walk| dims.contains(&crate::ir::Dim::Axis(walk.column.1)));
+        let column = self.columns.iter().any(|column| dims.contains(&crate::ir::Dim::Axis(column.1)));
         of(self.row.1, Class::Row).and(if column { Class::Column } else { Class::Program })
     }
 
@@ -388,7 +434,7 @@ fn taken_apart(kernel: &Kernel) -> Result<(Vec<Walk>, Vec<Slot>), NotDifferentia
             let what = "gradients are built of loops that stand in no other one";
             return refuse(what, span, "write one loop over the columns");
         }
-        if walks.first().is_some_and(|first: &Walk| kernel.axes[first.column.1].extent != kernel.axes[axis].extent) {
+        if walks.first().is_some_and(|first: &Walk| kernel.axes[first.at.1].extent != kernel.axes[axis].extent) {
             let what = "gradients are built of loops that walk the same positions";
             return refuse(what, span, "give all loops the same extent");
         }
@@ -408,9 +454,29 @@ fn taken_apart(kernel: &Kernel) -> Result<(Vec<Walk>, Vec<Slot>), NotDifferentia
             let result = kernel.ops[op].results[n];
             slots.push(Slot { walk, form, init: init[n], carried, next: next[n], result });
         }
-        walks.push(Walk { op, body, column: (kernel.blocks[body].params[0], axis) });
+        walks.push(Walk { op, body, at: (kernel.blocks[body].params[0], axis) });
     }
     Ok((walks, slots))
+}
+
+/// Checks that a kernel with tiles of rows and of columns has one loop, which sums up.
+fn check_product(kernel: &Kernel, walks: &[Walk], slots: &[Slot]) -> Result<(), NotDifferentiable> {
+    if let Some(second) = walks.get(1) {
+        let what = "gradients of kernels with two tiled dimensions of the grid are built of one loop";
+        return Err(NotDifferentiable::new(what, kernel.ops[second.op].span, "sum all products up in one loop"));
+    }
+    if let Some(slot) = slots.iter().find(|slot| !matches!(slot.form, Form::Sum { .. })) {
+        let name = kernel.values[slot.carried].name.clone().unwrap_or_else(|| slot.carried.to_string());
+        let what = format!("`{name}` is no sum, in a kernel with two tiled dimensions of the grid");
+        return Err(NotDifferentiable::new(what, kernel.ops[walks[0].op].span, "give the grid one `tiles(..)`"));
+    }
+    let stores = |op: &&OpId| matches!(kernel.ops[**op].op, Op::Store { .. });
+    let in_loop = walks.first().and_then(|walk| kernel.blocks[walk.body].ops.iter().find(stores));
+    if let Some(&op) = in_loop {
+        let what = "gradients of kernels with two tiled dimensions of the grid are built of stores behind the loop";
+        return Err(NotDifferentiable::new(what, kernel.ops[op].span, "store behind the loop"));
+    }
+    Ok(())
 }
 
 /// What a step of a loop yields.

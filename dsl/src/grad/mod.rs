@@ -32,8 +32,12 @@
 mod build;
 mod copy;
 mod forward;
+mod kept;
+mod product;
 mod rules;
 mod scales;
+mod steps;
+mod streams;
 mod totals;
 
 pub use build::gradient;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::NotDifferentiable;
-use super::copy::{Copy, Orientation};
+use super::copy::{Copy, Orientation, Shares};
 use super::forward::Class;
 use crate::ir::{BinaryOp, CompareOp, Dim, Elem, Fill, Op, OpId, ReduceOp, UnaryOp, ValueDef, ValueId};
 
@@ -56,11 +56,15 @@ impl<'f, 'k> Reverse<'f, 'k> {
         self.copy.add(a, b).into()
     }
 
-    /// The dimensions of the gradient of a value. Of what is one for a program each row has a share.
+    /// The dimensions of the gradient of a value. Of what is one for a program each row has a share,
+    /// and of what a row or a column of a tile of pairs has one number of, each pair.
     pub fn dims_of_gradient(&self, of: ValueId) -> Vec<Dim> {
         let mut dims = self.copy.dims_of(of);
-        if self.copy.forward.class(of) == Class::Program {
-            dims.insert(0, Dim::Axis(self.copy.axes.0));
+        let class = self.copy.forward.class(of);
+        match self.copy.shares {
+            Shares::OfRows if class == Class::Program => dims.insert(0, Dim::Axis(self.copy.axes.0)),
+            Shares::OfPairs if dims.len() < 2 => dims = [self.copy.axes.0, self.copy.axes.1].map(Dim::Axis).to_vec(),
+            _ => {}
         }
         dims
     }
@@ -82,6 +86,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 // It is the same for all tiles of the loop, unless it is made of one.
                 (Class::Row, _) if forward.varies(to) => false,
                 (Class::Pair, _) => false,
+                (Class::Row, Orientation::Rows) | (Class::Column, Orientation::Columns) if self.copy.moves(to) => false,
                 (Class::Row, Orientation::Rows) | (Class::Column, Orientation::Columns) => true,
                 // The kernels of rows sum up what is one for the program.
                 (Class::Program, Orientation::Rows) => true,
@@ -168,7 +173,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             Some(_) => self.copy.dims_of(result),
             None => return Ok(g),
         };
-        if forward.class(result) == Class::Program {
+        if self.dims_of_gradient(result).len() > dims.len() {
             return Ok(g);
         }
         let own = self.copy.dims(g.value);
@@ -263,7 +268,10 @@ impl<'f, 'k> Reverse<'f, 'k> {
     fn binary(&mut self, op: BinaryOp, [a, b]: [ValueId; 2], y: ValueId, g: Adjoint) -> Done {
         let forward = self.copy.forward;
         let needed = |v: &ValueId| forward.needed.contains(v);
-        let is_number = |v: ValueId| forward.kernel.tile(v).dims.is_empty() && !forward.needed.contains(&v);
+        // A factor is applied behind the loops, so it is the same in all of them.
+        let number = |v: &ValueId| forward.kernel.tile(*v).dims.is_empty() && !needed(v) && !self.copy.moves(*v);
+        let numbers: Vec<ValueId> = [a, b].into_iter().filter(number).collect();
+        let is_number = |v: ValueId| numbers.contains(&v);
         let negative = |this: &mut Self, value: ValueId| Adjoint { value: this.copy.unary(UnaryOp::Neg, value), ..g };
         match op {
             BinaryOp::Add => {
@@ -360,21 +368,38 @@ impl<'f, 'k> Reverse<'f, 'k> {
     /// Rows times columns: the gradient of the operand whose dimension is the first one here.
     fn product_of_pairs(&mut self, y: ValueId, a: ValueId, b: ValueId, g: Adjoint) -> Done {
         let forward = self.copy.forward;
-        let as_written = match forward.kernel.tile(y).dims.first() {
-            Some(&Dim::Axis(axis)) => forward.is_column_axis(axis) == (self.copy.orientation == Orientation::Columns),
-            _ => false,
-        };
-        let (own, other) = if as_written { (a, b) } else { (b, a) };
-        if !forward.needed.contains(&own) {
-            return Ok(());
+        // Of `a b` in the order of tiles here, or of its transpose `b^T a^T`.
+        let dims: Vec<Dim> = forward.kernel.tile(y).dims.iter().map(|dim| self.copy.dim(dim)).collect();
+        let as_written = !self.copy.is_turned(&dims);
+        for (to, other) in [(a, b), (b, a)] {
+            if !forward.needed.contains(&to) {
+                continue;
+            }
+            let other = self.copy.value(other)?;
+            let elem = self.elem(other);
+            let sum = self.copy.cast(g.value, elem);
+            // The operand whose rows are those of the tile is the left one.
+            let value = match ((to == a) == as_written, as_written) {
+                (true, true) => {
+                    let right = self.copy.transposed(other);
+                    self.copy.op(Op::Dot { a: sum, b: right, acc: None })
+                }
+                (true, false) => {
+                    let value = self.copy.op(Op::Dot { a: sum, b: other, acc: None });
+                    self.copy.transposed(value)
+                }
+                (false, true) => {
+                    let left = self.copy.transposed(other);
+                    self.copy.op(Op::Dot { a: left, b: sum, acc: None })
+                }
+                (false, false) => {
+                    let value = self.copy.op(Op::Dot { a: other, b: sum, acc: None });
+                    self.copy.transposed(value)
+                }
+            };
+            self.give(to, Adjoint { value, ..g })?;
         }
-        let other = self.copy.value(other)?;
-        let right = if as_written { self.copy.transposed(other) } else { other };
-        let elem = self.elem(right);
-        let left = self.copy.cast(g.value, elem);
-        let value = self.copy.op(Op::Dot { a: left, b: right, acc: None });
-        let value = if as_written { value } else { self.copy.transposed(value) };
-        self.give(own, Adjoint { value, ..g })
+        Ok(())
     }
 
     /// `p w`, summed over columns.

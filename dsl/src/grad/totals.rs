@@ -2,8 +2,8 @@
 //! shares up, in one order.
 
 use super::NotDifferentiable;
-use super::build::grad_name;
 use super::forward::Forward;
+use super::kept::grad_name;
 use crate::ir::{
     At, AxisKind, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
     Span, TensorDecl, ValueId,
@@ -24,6 +24,7 @@ struct ShareDim {
 /// The shares of the programs in the gradient of an input.
 pub(super) struct Share {
     pub name: String,
+    elem: Elem,
     tensor: ParamId,
     /// The address of the input.
     at: Vec<At>,
@@ -45,8 +46,11 @@ impl Share {
             ProgramDim::Each(extent) => Some((At::Index(v), extent.clone())),
             ProgramDim::Tiles(_) => None,
         });
-        let rows = (At::Tile(forward.row.0), kernel.axes[forward.row.1].extent.clone());
-        for (at, extent) in each.chain([rows]) {
+        let tiles = grid().filter_map(|(dim, &v)| match dim {
+            ProgramDim::Tiles(axis) => Some((At::Tile(v), kernel.axes[*axis].extent.clone())),
+            ProgramDim::Each(_) => None,
+        });
+        for (at, extent) in each.chain(tiles) {
             let (At::Index(v) | At::Tile(v)) = at else { unreachable!("a place in the grid") };
             let of_input = find(&at);
             lacks |= of_input.is_none();
@@ -55,11 +59,17 @@ impl Share {
         if !lacks {
             return Ok(None);
         }
+        let lost = dims.iter().filter(|dim| dim.of_input.is_none() && matches!(dim.at, At::Tile(_))).count();
+        if lost > 1 {
+            let what = format!("`{}` has one number for whole tiles of rows and columns", kernel.params[*tensor].name);
+            let instead = "leave it out, or give it a dimension for rows or for columns";
+            return Err(NotDifferentiable::new(what, forward.span(*value), instead));
+        }
         for (place, entry) in at.iter().enumerate() {
             let extent = match entry {
-                At::Tile(v) if forward.is_column(*v) => kernel.axes[forward.walks[0].column.1].extent.clone(),
-                At::Range { len, .. } => len.clone(),
                 own if dims.iter().any(|dim| dim.at == *own) => continue,
+                At::Tile(v) if forward.is_column(*v) => kernel.axes[forward.columns[0].1].extent.clone(),
+                At::Range { len, .. } => len.clone(),
                 _ => {
                     let name = &kernel.params[*tensor].name;
                     let what = format!("`{name}` is loaded at an index that is no dimension of the grid, by several programs");
@@ -77,12 +87,17 @@ impl Share {
         while kernel.param_named(&name).is_some() {
             name.push('_');
         }
-        Ok(Some(Self { name, tensor: *tensor, at: at.clone(), dims }))
+        Ok(Some(Self { name, elem: Elem::F32, tensor: *tensor, at: at.clone(), dims }))
+    }
+
+    /// The same, where another output holds the shares.
+    pub fn stored_as(self, name: String, elem: Elem) -> Self {
+        Self { name, elem, ..self }
     }
 
     /// The tensor of the shares.
     pub fn decl(&self, direction: Direction) -> TensorDecl {
-        TensorDecl { elem: Elem::F32, shape: self.dims.iter().map(|dim| dim.extent.clone()).collect(), direction }
+        TensorDecl { elem: self.elem, shape: self.dims.iter().map(|dim| dim.extent.clone()).collect(), direction }
     }
 
     /// Where a program stores its share, by values of the forward kernel.

@@ -1,0 +1,195 @@
+//! Steps that kernels of gradients have in common: back through the bodies of loops, sums of what
+//! loops do not move along, and stores.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::NotDifferentiable;
+use super::copy::Shares;
+use super::forward::{Class, Forward};
+use super::kept::{Stored, grad_name};
+use super::rules::{Adjoint, Reverse};
+use super::totals::Share;
+use crate::analysis::streaming::Form;
+use crate::ir::{At, BinaryOp, BlockId, Direction, Kernel, Op, OpId, ParamId, TensorDecl, ValueId};
+
+/// Loads of inputs whose gradients are wanted: one of each tile.
+pub(super) fn wanted_loads(forward: &Forward<'_>, class: Class) -> Vec<WantedLoad> {
+    let of = |op: OpId| match &forward.kernel.ops[op].op {
+        Op::Load { tensor, at } if forward.wanted.contains(tensor) => {
+            let value = forward.kernel.ops[op].results[0];
+            (forward.canonical(value) == value && forward.class(value) == class).then(|| (value, *tensor, at.clone()))
+        }
+        _ => None,
+    };
+    forward.in_order().into_iter().filter_map(of).collect()
+}
+
+/// Stores the gradients of loaded tiles, or the share of this program where several programs load
+/// the same.
+pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad]) -> Result<Vec<Share>, NotDifferentiable> {
+    let mut shares = Vec::new();
+    for load in loads {
+        let (value, tensor, at) = load;
+        let dims = reverse.dims_of_gradient(*value);
+        let gradient = match reverse.adjoints.remove(value) {
+            Some(g) => reverse.applied(g),
+            None => reverse.copy.filled(0.0, dims.clone()),
+        };
+        // A gradient may be the same along a dimension.
+        let gradient = match reverse.copy.dims(gradient).len() < dims.len() {
+            true => {
+                let zeros = reverse.copy.filled(0.0, dims);
+                reverse.copy.op(Op::Binary(BinaryOp::Add, zeros, gradient))
+            }
+            false => gradient,
+        };
+        let forward = reverse.copy.forward;
+        let share = match reverse.copy.shares {
+            Shares::None => None,
+            Shares::OfRows | Shares::OfPairs => Share::of(forward, load)?,
+        };
+        let decl = TensorDecl { direction: Direction::Out, ..forward.kernel.tensor(*tensor).clone() };
+        let (name, decl, at) = match &share {
+            Some(share) => (share.name.clone(), share.decl(Direction::Out), share.place()),
+            None => (grad_name(&forward.kernel.params[*tensor].name), decl, at.clone()),
+        };
+        let (output, at) = (reverse.copy.tensor(&name, decl), reverse.copy.place(&at)?);
+        reverse.copy.b.append(Op::Store { tensor: output, at, value: gradient });
+        shares.extend(share);
+    }
+    Ok(shares)
+}
+
+/// Gives what is stored in a block its gradients, which are loaded where it is stored.
+pub(super) fn give_stored(
+    reverse: &mut Reverse<'_, '_>,
+    block: BlockId,
+    given: &mut HashMap<ValueId, Stored>,
+) -> Result<(), NotDifferentiable> {
+    let forward = reverse.copy.forward;
+    for &op in &forward.kernel.blocks[block].ops {
+        let Op::Store { tensor, at, value } = &forward.kernel.ops[op].op else { continue };
+        if forward.given.contains(tensor) && forward.needed.contains(value) {
+            let decl = TensorDecl { direction: Direction::In, ..forward.kernel.tensor(*tensor).clone() };
+            let name = grad_name(&forward.kernel.params[*tensor].name);
+            let stored = Stored { name, at: at.clone(), decl, is_new: false };
+            let g = stored.load(&mut reverse.copy)?;
+            given.insert(g, stored);
+            reverse.give(*value, g.into())?;
+        }
+    }
+    Ok(())
+}
+
+/// What a step adds to a carried value, if it is a sum.
+pub(super) fn term(forward: &Forward<'_>, slot: usize) -> Option<ValueId> {
+    match forward.slots[slot].form {
+        Form::Sum { term } | Form::RescaledSum { term, .. } => Some(term),
+        _ => None,
+    }
+}
+
+/// Gradients of results of loops, by their slots.
+pub(super) type OfResults = BTreeMap<usize, Adjoint>;
+
+/// A load whose gradient is wanted: what it gives, the tensor, and its place.
+pub(super) type WantedLoad = (ValueId, ParamId, Vec<At>);
+
+/// Goes back through the bodies of loops, from the last, in a loop that is open, and gives the
+/// gradients of what that loop does not move along, each in one sum. Of the kernel of rows a pass
+/// gives those of one loop, `only`.
+pub(super) fn step(
+    reverse: &mut Reverse<'_, '_>,
+    of_results: &OfResults,
+    only: Option<usize>,
+    walks: &[usize],
+) -> Result<Vec<(ValueId, Adjoint)>, NotDifferentiable> {
+    let forward = reverse.copy.forward;
+    reverse.in_loop = true;
+    for &walk in walks.iter().rev() {
+        for (&slot, &g) in of_results.iter().filter(|(slot, _)| forward.slots[**slot].walk == walk) {
+            let Some(term) = term(forward, slot).filter(|term| forward.needed.contains(term)) else { continue };
+            let sum = match reverse.adjoints.remove(&term) {
+                Some(other) => reverse.sum(other, g),
+                None => g,
+            };
+            reverse.adjoints.insert(term, sum);
+        }
+        let body = forward.walks[walk].body;
+        give_stored(reverse, body, &mut HashMap::new())?;
+        for &op in forward.kernel.blocks[body].ops.iter().rev() {
+            reverse.through(op)?;
+        }
+        if only.is_some_and(|only| only != walk) {
+            reverse.collected.clear();
+        }
+    }
+    reverse.in_loop = false;
+    let mut sums: Vec<(ValueId, Adjoint)> = Vec::new();
+    for (to, g) in std::mem::take(&mut reverse.collected) {
+        match sums.iter().position(|(other, _)| *other == to) {
+            Some(at) => sums[at].1 = reverse.sum(sums[at].1, g),
+            None => sums.push((to, g)),
+        }
+    }
+    Ok(sums)
+}
+
+/// Zeros to start sums of gradients from.
+pub(super) fn zeros(reverse: &mut Reverse<'_, '_>, targets: &[ValueId]) -> Vec<ValueId> {
+    let forward = reverse.copy.forward;
+    let mut init = Vec::new();
+    for &to in targets {
+        let dims = reverse.dims_of_gradient(to);
+        let zeros = reverse.copy.filled(0.0, dims);
+        let of = match &forward.kernel.def(to) {
+            Some((_, Op::Load { tensor, .. })) => forward.kernel.params[*tensor].name.clone(),
+            _ => forward.name(to),
+        };
+        reverse.copy.b.kernel.values[zeros].name = Some(format!("d{}", of.trim_start_matches('%')));
+        init.push(zeros);
+    }
+    init
+}
+
+pub(super) fn added(reverse: &mut Reverse<'_, '_>, carried: &[ValueId], sums: &[(ValueId, Adjoint)]) -> Vec<ValueId> {
+    carried.iter().zip(sums).map(|(&carried, (_, g))| reverse.copy.op(Op::Binary(BinaryOp::Add, carried, g.value))).collect()
+}
+
+/// Gives the results of a loop to what they are the gradients of.
+pub(super) fn hand_over(
+    reverse: &mut Reverse<'_, '_>,
+    sums: &[(ValueId, Adjoint)],
+    results: Vec<ValueId>,
+) -> Result<(), NotDifferentiable> {
+    for ((to, g), value) in sums.iter().zip(results) {
+        reverse.give(*to, Adjoint { value, factor: g.factor })?;
+    }
+    Ok(())
+}
+
+/// Whether an index differs from program to program.
+pub(super) fn depends_on_program(forward: &Forward<'_>, v: ValueId) -> bool {
+    forward.program.contains(&v) || {
+        let op = forward.kernel.def(v).map(|(_, op)| op);
+        op.is_some_and(|op| op.operands().into_iter().any(|v| depends_on_program(forward, v)))
+    }
+}
+
+/// The finished kernel, which has a program for each tile of `tiles`, and gives `otherwise` where it
+/// gives no gradient of an input.
+pub(super) fn finish(mut reverse: Reverse<'_, '_>, tiles: &str, otherwise: &str) -> Kernel {
+    let source = reverse.copy.forward.kernel;
+    let wanted: Vec<String> = reverse.copy.forward.wanted.iter().map(|&p| format!("`{}`", source.params[p].name)).collect();
+    let what = match wanted.as_slice() {
+        [] => otherwise.to_owned(),
+        [one] => format!("The gradient of {one}, a program for each tile of {tiles}"),
+        several => format!("Gradients of {}, a program for each tile of {tiles}", several.join(", ")),
+    };
+    reverse.copy.b.kernel.doc = format!("{what}: of `{}`.", source.name);
+    reverse.copy.finish(&|name| {
+        source.param_named(name).map_or(source.params.len(), |param| {
+            source.params.keys().position(|other| other == param).expect("a parameter of the kernel")
+        })
+    })
+}
