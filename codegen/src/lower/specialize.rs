@@ -3,7 +3,7 @@
 //! Lowering makes the statements of the consumers. The producer's are their image: the same programs, loops and branches, with
 //! a `Fill` for every `Acquire` and nothing else, so that both agree on the order of tiles in every ring.
 
-use flashtile_dsl::ir::{At, Op, OpId, Type, ValueId};
+use flashtile_dsl::ir::{At, BlockId, Op, OpId, Type, ValueId};
 
 use super::context::{Lowering, Source};
 use super::unused;
@@ -85,7 +85,9 @@ impl Lowering<'_> {
                 self.plan.maps.len() - 1
             }
         };
-        self.sources.insert(tile, Source { load, map, streamed });
+        let body = |&&(body, _): &&(BlockId, LoopId)| self.kernel.blocks[body].ops.contains(&load);
+        let within = self.positions_in.iter().find(body).map(|&(_, id)| id);
+        self.sources.insert(tile, Source { load, map, streamed, within });
         Ok(tile)
     }
 
@@ -95,7 +97,10 @@ impl Lowering<'_> {
         let outer: Vec<TileId> =
             (0..self.plan.tiles.len()).filter(|tile| self.sources.get(tile).is_some_and(|s| s.streamed.is_none())).collect();
         for tile in outer {
-            hold(&mut body, tile);
+            match self.sources[&tile].within {
+                None => hold(&mut body, tile),
+                Some(id) => hold(body_of(&mut body, id).expect("the loop has statements"), tile),
+            }
         }
         let producer = self.image(&body)?;
         let registers = register_split(self.schedule);
@@ -159,8 +164,8 @@ impl Lowering<'_> {
     }
 }
 
-/// Waits for every product outside of loops, where it stands.
-fn settled(body: Vec<Stmt>) -> Vec<Stmt> {
+/// Waits for every product outside of loops over tiles, where it stands.
+pub(super) fn settled(body: Vec<Stmt>) -> Vec<Stmt> {
     let mut out = Vec::new();
     for stmt in body {
         let span = stmt.span;
@@ -185,6 +190,14 @@ fn hold(body: &mut Vec<Stmt>, tile: TileId) {
     }
     release(body, last, tile);
     acquire(body, first, tile);
+}
+
+/// The statements of a loop, wherever it stands.
+fn body_of(body: &mut [Stmt], wanted: LoopId) -> Option<&mut Vec<Stmt>> {
+    body.iter_mut().find_map(|stmt| {
+        let is_wanted = matches!(stmt.op, StmtOp::Loop { id, .. } if id == wanted);
+        stmt.op.bodies_mut().into_iter().find_map(|body| if is_wanted { Some(body) } else { body_of(body, wanted) })
+    })
 }
 
 /// Acquires a tile before `body[first]`, the first that reads it; inside it if that is a step, which is taken once.

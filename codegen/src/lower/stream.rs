@@ -25,11 +25,12 @@ use flashtile_dsl::ir::{At, AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, R
 use super::context::{Home, Lowering, Made};
 use super::groups::closed;
 use super::pipeline::Loop;
+use super::specialize::settled;
 use super::{elementwise, running_max, uses};
 use crate::error::Error;
 use crate::plan::{
-    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopGap, LoopId, LoopInfo, LoopList, Operator, Slot, StmtOp, TileId,
-    VarId,
+    Cast, Event, Expr, Function, Guard, Iteration, LetType, LoopGap, LoopId, LoopInfo, LoopList, Operator, Slot, Stmt, StmtOp,
+    TileId, VarId,
 };
 use crate::rewrite::edit;
 use crate::schedule::{OperandA as OperandAKnob, RunningMax, Walk};
@@ -100,11 +101,10 @@ impl Lowering<'_> {
         let carried = self.enter_carried(&params, init)?;
         if self.is_specialized() {
             if single {
-                return Err(Error::unsupported(
-                    "a loop over single positions in specialised roles",
-                    "take another tensor_op",
-                    span,
-                ));
+                self.positions(loop_id, body, &name, &carried)?;
+                self.leave_loop(id, axis, &carried);
+                self.loaded = loaded;
+                return Ok(());
             }
             let ring = Loop { op: id, id: loop_id, axis, body, coordinate: params[0], carried: &carried };
             self.pipelined(&ring)?;
@@ -135,7 +135,15 @@ impl Lowering<'_> {
                 this.enter_iteration(loop_id, params[0], axis);
             }
             this.lower_body(id, loop_id, body, &groups, params[0])?;
-            this.leave_iteration(body, &carried)
+            this.leave_iteration(body, &carried)?;
+            // The next position is copied over what this one has read.
+            let copied = this.kernel.blocks[body].ops.iter().any(|op| this.classes.shared_loads.contains(op));
+            let reads_none = |stmt: &&Stmt| matches!(stmt.op, StmtOp::Let { .. } | StmtOp::Map { .. });
+            let last = this.out.iter().rev().find(|stmt| !reads_none(stmt));
+            if single && copied && !last.is_some_and(|stmt| stmt.op == StmtOp::Barrier) {
+                this.push(StmtOp::Barrier);
+            }
+            Ok(())
         })?;
         self.span = span;
         self.push(StmtOp::Loop { id: loop_id, from: 0, unroll: 1, body: closed(statements, span) });
@@ -152,6 +160,25 @@ impl Lowering<'_> {
         } else {
             self.landed.extend(only_in_loop);
         }
+        Ok(())
+    }
+
+    /// A loop over single positions in specialised roles. Rings go on from one position to the next.
+    fn positions(&mut self, id: LoopId, body: BlockId, name: &str, carried: &[VarId]) -> Result<(), Error> {
+        let span = self.span;
+        let coordinate = self.kernel.blocks[body].params[0];
+        self.positions_in.push((body, id));
+        let statements = self.collect(|this| {
+            this.homes.insert(coordinate, Home::Inline(Expr::name(name)));
+            for op in this.kernel.blocks[body].ops.clone() {
+                this.span = this.kernel.ops[op].span;
+                this.op(op)?;
+            }
+            this.leave_iteration(body, carried)
+        })?;
+        self.positions_in.pop();
+        self.span = span;
+        self.push(StmtOp::Loop { id, from: 0, unroll: 1, body: closed(settled(statements), span) });
         Ok(())
     }
 
@@ -489,6 +516,10 @@ impl Lowering<'_> {
     /// The rings of a loop body, grouped by what is acquired together, in order of use.
     fn streams(&mut self, id: LoopId, body: BlockId, coordinate: ValueId) -> Result<Vec<Group>, Error> {
         let ops = self.kernel.blocks[body].ops.clone();
+        if *self.kernel.ty(coordinate) == Type::Index {
+            // What a single position loads is copied where it is loaded.
+            return Ok(Vec::new());
+        }
         let is_streamed = |this: &Self, op: &OpId| {
             let data = &this.kernel.ops[*op];
             let shared = matches!(data.op, Op::Load { .. }) && this.classes.shared_loads.contains(op);
@@ -498,10 +529,6 @@ impl Lowering<'_> {
         let parts: Vec<(OpId, (OpId, u32))> = streamed.iter().filter_map(|&op| Some((op, self.part_of(op, &ops)?))).collect();
         let mut streams = Vec::new();
         for &op in streamed.iter().filter(|&&op| !parts.iter().any(|(part, _)| *part == op)) {
-            if *self.kernel.ty(coordinate) == Type::Index {
-                let what = "an operand of a product that is loaded at each single position";
-                return Err(Error::unsupported(what, "loop over tiles", self.kernel.ops[op].span));
-            }
             let mut uses = self.products_of(self.kernel.ops[op].results[0], &ops);
             uses.extend(self.computed_uses(op, &ops));
             for (part, _) in parts.iter().filter(|(_, (base, _))| *base == op) {
