@@ -28,7 +28,7 @@ pub(crate) fn parts(function: &Function, embedded: &Embedded) -> Result<Parts, D
     let Some(Gradients { of, from }) = &function.gradients else { return Ok(Parts::default()) };
     let request = Request { of: of.clone(), from: from.clone() };
     let made = gradient(&function.kernel, &request).map_err(|NotDifferentiable { what, span, instead }| {
-        Diagnostic::new(span, what).label("`#[grad(..)]` asks for a gradient of it").help(instead)
+        Diagnostic::new(span, what).label("in the gradient that `#[grad(..)]` asks for").help(instead)
     })?;
     let arguments = arguments(&made, of).map_err(|missing| {
         let what = format!("the compiler made no `{missing}` (please report it)");

@@ -67,9 +67,9 @@ flash_kernel! {
     }
 }
 
-fn not_asked_for(device: &Device, q: &Tensor<f32>, k: &Tensor<f32>, grad_o: &Tensor<f32>, grad_k: &mut Tensor<f32>) -> Result<()> {
+fn read_only(device: &Device, k: &Tensor<f32>, grad_o: &Tensor<f32>, grad_q: &Tensor<f32>) -> Result<()> {
     let mut workspace = flashtile::Workspace::new();
-    weighted::<f32>::on(device)?.backward(&mut workspace, q, k, grad_o, grad_k)
+    weighted::<f32>::on(device)?.backward(&mut workspace, k, grad_o, grad_q)
 }
 
 fn main() {}

@@ -250,7 +250,8 @@ fn kernels_of_a_gradient_are_verified_on_what_those_before_them_store() {
     assert_eq!((lines.len(), found), (4, [1; 4]), "{}", told.stdout);
     // On its usual shapes, on steep inputs too: the forward kernel is another, and is judged.
     let wide = sandbox.run("verify differential_attention --grad v --set D=16,E=8 --device cpu --dtype f16 --filter M=67").stdout;
-    for told in ["differential_attention B=1", "acc1_mean right", "differential_attention_grad_columns B=1", "scale:scale=128"] {
+    for told in ["differential_attention B=1", "m1_reference right", "differential_attention_grad_columns B=1", "scale:scale=128"]
+    {
         assert!(wide.contains(told), "`{told}` is told: {wide}");
     }
     let scored = sandbox.run(&format!("verify attention --grad q --device cpu {shape} --data grad_o:scale=4 --json")).json();
