@@ -11,8 +11,9 @@ use crate::subject::Subject;
 /// Flags that ask for a gradient.
 #[derive(Args, Clone, Debug)]
 pub struct GradientFlags {
-    /// Take the kernels of the gradients of these inputs, and the forward kernel where they need
-    /// outputs more of it
+    /// In place of KERNEL, take the kernels of the gradients of these inputs, and the forward kernel
+    /// that they need; docs/backward.md says what is done with them. `inspect` prints them with --emit
+    /// text
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     grad: Vec<String>,
     /// With --grad: the outputs whose gradients are given; those of a type parameter by default

@@ -9,11 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::ir::{self, ParamKind};
 
-use super::InputData;
-use super::TuneError;
 use super::gate::{Gate, host};
 use super::inputs::{Earlier, Inputs};
 use super::measure::{launch, steep_data};
+use super::{DataError, InputData, TuneError};
 use crate::device::Device;
 use crate::error::Result;
 use crate::inputs::is_read;
@@ -52,7 +51,7 @@ impl Chain {
     /// their inputs.
     ///
     /// # Errors
-    /// [`TuneError::Sequence`] for data of what is not drawn.
+    /// [`DataError::NotDrawn`] for data of what is not drawn.
     pub fn new(kernels: Vec<BoundKernel>, sizes: &BTreeMap<String, i64>, seed: u64, data: &InputData) -> Result<Self> {
         let chain = Self { kernels, sizes: sizes.clone(), seed, data: data.clone(), next: 0, earlier: Earlier::default() };
         chain.check_data()?;
@@ -190,10 +189,9 @@ impl Chain {
         let Some(name) = self.data.0.keys().find(|name| !drawn.contains(&name.as_str())) else { return Ok(()) };
         let what = match stored.contains(name.as_str()) {
             true => "holds what an earlier kernel stores",
-            false => "is no input of its kernels",
+            false => "is no input of these kernels",
         };
-        let reason = format!("{what}; data may be given for {}", drawn.join(", "));
-        Err(TuneError::Sequence { tensor: name.clone(), reason }.into())
+        Err(TuneError::from(DataError::NotDrawn { name: name.clone(), what, drawn: drawn.join(", ") }).into())
     }
 }
 
@@ -298,11 +296,9 @@ mod tests {
         let error = |data: &str| chain(&kernels, data).map(|_| ()).expect_err(data).to_string();
         assert!(chain(&kernels, "grad_o:scale=3 k:growth=3").is_ok());
         let known = "data may be given for q, k, v, scale, grad_o";
-        assert_eq!(error("lse:scale=2"), format!("tensor `lse` of the sequence holds what an earlier kernel stores; {known}"));
-        assert_eq!(
-            error("grad_l:scale=2"),
-            format!("tensor `grad_l` of the sequence holds what an earlier kernel stores; {known}")
-        );
-        assert_eq!(error("x:scale=2"), format!("tensor `x` of the sequence is no input of its kernels; {known}"));
+        let stored = |name: &str| format!("`{name}`, for which data are given, holds what an earlier kernel stores; {known}");
+        assert_eq!(error("lse:scale=2"), stored("lse"));
+        assert_eq!(error("grad_l:scale=2"), stored("grad_l"));
+        assert_eq!(error("x:scale=2"), format!("`x`, for which data are given, is no input of these kernels; {known}"));
     }
 }

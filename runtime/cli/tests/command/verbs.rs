@@ -229,9 +229,9 @@ fn gradients_are_printed_as_kernels() {
     // A kernel that does not store what its gradient needs stores more.
     let forward = sandbox.run("inspect differential_attention --grad q --emit text").succeeds().to_owned();
     assert!(forward.contains("pub fn differential_attention<") && forward.contains("acc1_mean: &mut"), "{forward}");
-    let refused = sandbox.run("inspect alibi_attention --grad slopes --emit text");
-    assert!(refused.code != 0 && refused.stderr.contains("`slopes` is loaded for whole programs"), "{}", refused.stderr);
-    assert!(refused.stderr.contains("alibi_attention.rs:"), "{}", refused.stderr);
+    let refused = sandbox.run("inspect relative_attention --grad table --emit text");
+    assert!(refused.code != 0 && refused.stderr.contains("`table` is gathered"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("relative_attention.rs:"), "{}", refused.stderr);
     let without = sandbox.run("inspect attention --grad q");
     assert!(without.code == 2 && without.stderr.contains("give --emit text"), "{}", without.stderr);
 }
@@ -257,7 +257,7 @@ fn kernels_of_a_gradient_are_verified_on_what_those_before_them_store() {
     let scored = sandbox.run(&format!("verify attention --grad q --device cpu {shape} --data grad_o:scale=4 --json")).json();
     assert!(scored.iter().all(|line| line["kernel"] == "attention_grad_rows"), "{scored:?}");
     let random = sandbox.run(&format!("verify attention --grad q --device cpu {shape} --data lse:scale=4"));
-    random.fails_with(2, "tensor `lse` of the sequence holds what an earlier kernel stores");
+    random.fails_with(2, "`lse`, for which data are given, holds what an earlier kernel stores");
     sandbox.run(&format!("verify attention --grad q --device cpu {shape} --filter columns")).fails_with(2, "leaves no case");
     sandbox.run("verify attention --grad q --device cpu --schedules 3").fails_with(2, "cannot be used with");
     sandbox.run("verify linear_cross_entropy --grad x --device cpu").fails_with(2, "with --grad-from");
