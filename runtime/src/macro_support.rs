@@ -14,7 +14,7 @@ pub use flashtile_dsl::ir::Elem;
 
 use crate::device::{LaunchOptions, Stream};
 use crate::kernel::{Kernel, KernelError};
-use crate::launch::LoadedKernel;
+use crate::launch::{LoadedGradient, LoadedKernel};
 
 /// The text of a kernel and where it stands.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +70,19 @@ pub fn prepare_with(
         consts: consts.iter().map(|&(name, value)| (name.to_owned(), value)).collect(),
     };
     Ok(Handle { loaded: source.kernel()?.bind_to(binding)?.on_with(device, options)? })
+}
+
+/// The options for kernels beside the one that is named: a schedule and plans are of that.
+pub fn options_of_others(options: &LaunchOptions) -> LaunchOptions {
+    LaunchOptions { schedule: None, plans: None, ..options.clone() }
+}
+
+/// The kernels of a gradient, launched as one with arguments of these names.
+///
+/// # Errors
+/// As [`LoadedGradient::new`].
+pub fn gradient(kernels: impl IntoIterator<Item = Handle>, names: &[&str]) -> Result<LoadedGradient> {
+    LoadedGradient::new(kernels.into_iter().map(|handle| handle.loaded), names)
 }
 
 /// A kernel made ready for a device, behind the typed handle of an expansion.

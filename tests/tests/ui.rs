@@ -14,6 +14,7 @@ fn kernels_in_rust_files() {
     cases.compile_fail("tests/ui/unsupported.rs");
     cases.compile_fail("tests/ui/arguments.rs");
     cases.compile_fail("tests/ui/unbuilt.rs");
+    cases.compile_fail("tests/ui/gradients.rs");
     cases.compile_fail("tests/ui/helpers.rs");
     cases.compile_fail("tests/ui/warnings.rs");
 }

@@ -1,10 +1,13 @@
 //! Kernels to typed handles, errors to compile errors.
 
 use flashtile_dsl::analysis::hints::hints_unbound;
-use flashtile_dsl::ir::{Elem, Kernel, ParamKind, SizeKind, Span};
+use flashtile_dsl::ir::{SizeKind, Span};
 use flashtile_dsl::syntax::{Diagnostic, Embedded, Function, parse_macro};
 use proc_macro2::{Ident, TokenStream};
 use quote::{quote, quote_spanned};
+
+use crate::gradient::{self, Parts};
+use crate::types::{bindings, identifier, parameters};
 
 /// The expansion of `flash_kernel! { input }`.
 pub(crate) fn expand(input: TokenStream) -> TokenStream {
@@ -15,7 +18,7 @@ pub(crate) fn expand(input: TokenStream) -> TokenStream {
             .flat_map(|function| {
                 let hints = hints_unbound(&function.kernel).into_iter().map(Diagnostic::from);
                 let told = function.warnings.iter().cloned().chain(hints).map(|said| warning(&said, function, &embedded));
-                std::iter::once(handle(function, &embedded)).chain(told.collect::<Vec<_>>())
+                typed(function, &embedded).into_iter().chain(told.collect::<Vec<_>>())
             })
             .collect(),
         Err(diagnostics) => diagnostics.list.iter().map(|diagnostic| compile_error(diagnostic, &embedded)).collect(),
@@ -67,17 +70,25 @@ fn compile_error(diagnostic: &Diagnostic, embedded: &Embedded) -> TokenStream {
     quote!(#path ! #call)
 }
 
-/// The typed handle of a kernel.
-fn handle(function: &Function, embedded: &Embedded) -> TokenStream {
+/// The typed handle of a kernel; without what its gradient adds, and with an error, if it has none.
+fn typed(function: &Function, embedded: &Embedded) -> Vec<TokenStream> {
+    match gradient::parts(function, embedded) {
+        Ok(parts) => vec![handle(function, &parts, embedded)],
+        Err(error) => vec![handle(function, &Parts::default(), embedded), compile_error(&error, embedded)],
+    }
+}
+
+/// The typed handle of a kernel, with what its gradient adds.
+fn handle(function: &Function, gradient: &Parts, embedded: &Embedded) -> TokenStream {
     let Function { kernel, visibility, ident, allowed, .. } = function;
     let name = &kernel.name;
     let doc = kernel.doc.lines().map(|line| format!(" {line}"));
     let types: Vec<_> = kernel.type_params.iter().map(|name| identifier(name, Span::default(), embedded)).collect();
-    let type_names = &kernel.type_params;
     let consts = kernel.sizes.values().filter(|size| size.kind == SizeKind::Const);
-    let const_names: Vec<_> = consts.map(|size| size.name.as_str()).collect();
-    let consts: Vec<_> = const_names.iter().map(|name| identifier(name, Span::default(), embedded)).collect();
+    let consts: Vec<_> = consts.map(|size| identifier(&size.name, Span::default(), embedded)).collect();
+    let (bound_types, bound_consts) = bindings(kernel, embedded);
     let (parameters, arguments) = parameters(kernel, embedded);
+    let Parts { fields, prepared, names, methods } = gradient;
     let text = &*embedded.source.text;
     let line = embedded.source.first_line;
     quote! {
@@ -87,6 +98,7 @@ fn handle(function: &Function, embedded: &Embedded) -> TokenStream {
         #[derive(Debug)]
         #visibility struct #ident<#(#types: ::flashtile::Element,)* #(const #consts: usize),*> {
             handle: ::flashtile::macro_support::Handle,
+            #fields
             elements: ::core::marker::PhantomData<(#(#types,)*)>,
         }
 
@@ -109,14 +121,15 @@ fn handle(function: &Function, embedded: &Embedded) -> TokenStream {
             /// # Errors
             /// The device cannot run it, or not with these options.
             pub fn on_with(device: &::flashtile::Device, options: ::flashtile::LaunchOptions) -> ::flashtile::Result<Self> {
+                #prepared
                 let handle = ::flashtile::macro_support::prepare_with(
                     &Self::source(),
-                    &[#((#type_names, <#types as ::flashtile::Element>::ELEM)),*],
-                    &[#((#const_names, #consts as i64)),*],
+                    #bound_types,
+                    #bound_consts,
                     device,
                     options,
                 )?;
-                ::core::result::Result::Ok(Self { handle, elements: ::core::marker::PhantomData })
+                ::core::result::Result::Ok(Self { handle, #names elements: ::core::marker::PhantomData })
             }
 
             /// Queues a launch on the device's own stream; one argument for each parameter of the kernel.
@@ -141,51 +154,8 @@ fn handle(function: &Function, embedded: &Embedded) -> TokenStream {
             pub fn handle(&self) -> &::flashtile::LoadedKernel {
                 self.handle.loaded()
             }
+
+            #methods
         }
-    }
-}
-
-/// The parameters of `launch` as Rust declares them, and their names.
-fn parameters(kernel: &Kernel, embedded: &Embedded) -> (Vec<TokenStream>, Vec<Ident>) {
-    let parameter = |(_, param): (_, &flashtile_dsl::ir::Param)| {
-        let name = identifier(&param.name, param.span, embedded);
-        let ty = match &param.kind {
-            ParamKind::Scalar(elem) => element(kernel, *elem, embedded),
-            ParamKind::Tensor(tensor) => {
-                let elem = element(kernel, tensor.elem, embedded);
-                let reference = if tensor.direction.is_written() { quote!(&mut) } else { quote!(&) };
-                quote!(#reference ::flashtile::Tensor<#elem>)
-            }
-        };
-        (quote!(#name: #ty), name)
-    };
-    kernel.params.iter().map(parameter).unzip()
-}
-
-/// The Rust type of an element type.
-fn element(kernel: &Kernel, elem: Elem, embedded: &Embedded) -> TokenStream {
-    match elem {
-        Elem::F32 => quote!(f32),
-        Elem::I32 => quote!(i32),
-        Elem::F16 => quote!(::flashtile::f16),
-        Elem::Bf16 => quote!(::flashtile::bf16),
-        Elem::Bool => quote!(bool),
-        Elem::U8 => quote!(u8),
-        Elem::I8 => quote!(i8),
-        Elem::F8E4M3 => quote!(::flashtile::f8e4m3),
-        Elem::F8E5M2 => quote!(::flashtile::f8e5m2),
-        Elem::Generic(_) => {
-            let name = identifier(kernel.elem_name(elem), Span::default(), embedded);
-            quote!(#name)
-        }
-    }
-}
-
-/// A name of the kernel as an identifier at its place in the user's file.
-fn identifier(name: &str, span: Span, embedded: &Embedded) -> Ident {
-    let (place, _) = embedded.tokens_at(span);
-    match name.strip_prefix("r#") {
-        Some(raw) => Ident::new_raw(raw, place),
-        None => Ident::new(name, place),
     }
 }

@@ -136,7 +136,8 @@ impl Workload<'_> {
         let size = |s| self.size_of(s);
         let param = |p| self.param(p);
         let eval = Evaluator { kernel: self.kernel, size: &size, param: &param };
-        let mut counter = Algorithm { load: self, eval, masks: Vec::new(), cost: Work::default(), nominal: 0, exact: true };
+        let mut counter =
+            Algorithm { load: self, eval, around: Vec::new(), masks: Vec::new(), cost: Work::default(), nominal: 0, exact: true };
         counter.block(self.kernel.body);
         let (mut work, kernel) = (counter.cost, self.kernel);
         let used = |tensor| {
@@ -215,13 +216,26 @@ fn product(factors: impl Iterator<Item = u64>) -> u64 {
     factors.fold(1, u64::saturating_mul)
 }
 
+/// What the masks of a loop keep.
+struct LoopMask {
+    /// The loop's axis, and that of the rows.
+    axes: [AxisId; 2],
+    /// What is visible as written.
+    seen: Visible,
+    /// The sum of the closed and the open count.
+    both: u64,
+    /// Loops over single positions around the loop: what is visible counts these.
+    depth: usize,
+}
+
 /// Counts of the text.
 struct Algorithm<'a> {
     load: &'a Workload<'a>,
     eval: Evaluator<'a>,
-    /// Masks of the loops around, innermost last: the loop's axis and row axis with what is visible as written, and the sum
-    /// of the closed and the open count.
-    masks: Vec<(AxisId, AxisId, Visible, u64)>,
+    /// Indices of the loops over single positions around, innermost last, and how many positions they walk.
+    around: Vec<(ValueId, i64)>,
+    /// Masks of the loops around, innermost last.
+    masks: Vec<LoopMask>,
     cost: Work,
     nominal: u64,
     exact: bool,
@@ -234,10 +248,14 @@ impl Algorithm<'_> {
             match &kernel.ops[op].op {
                 Op::For { axis, body, .. } => {
                     let masks = self.masks_of(op, *axis);
-                    let known = self.masks.len();
+                    let (known, depth) = (self.masks.len(), self.around.len());
                     self.masks.extend(masks);
+                    if kernel.axes[*axis].kind == AxisKind::Each {
+                        self.around.push((kernel.blocks[*body].params[0], self.eval.size(&kernel.axes[*axis].extent)));
+                    }
                     self.block(*body);
                     self.masks.truncate(known);
+                    self.around.truncate(depth);
                 }
                 Op::Dot { a, b, .. } => {
                     let (a, b) = (&kernel.tile(*a).dims, &kernel.tile(*b).dims);
@@ -264,17 +282,17 @@ impl Algorithm<'_> {
         kernel.tile(v).dims.iter().any(|d| matches!(d, Dim::Axis(a) if kernel.axes[*a].kind == AxisKind::Loop))
     }
 
-    fn masks_of(&mut self, loop_op: OpId, axis: AxisId) -> Option<(AxisId, AxisId, Visible, u64)> {
+    fn masks_of(&mut self, loop_op: OpId, axis: AxisId) -> Option<LoopMask> {
         let kernel = self.load.kernel;
         let Op::For { body, .. } = kernel.ops[loop_op].op else { unreachable!("a loop") };
-        let seen = visible(&self.eval, loop_op, Boundary::Written);
+        let seen = visible(&self.eval, loop_op, &self.around, Boundary::Written);
         let Some(seen) = seen else {
             // A mask that is not counted makes the counts upper bounds.
             self.exact &= !kernel.blocks[body].ops.iter().any(|&op| matches!(kernel.ops[op].op, Op::Mask { .. }));
             return None;
         };
         self.exact &= seen.exact;
-        let at = |boundary| visible(&self.eval, loop_op, boundary).map_or(seen.kept, |v| v.kept);
+        let at = |boundary| visible(&self.eval, loop_op, &self.around, boundary).map_or(seen.kept, |v| v.kept);
         let both = at(Boundary::Closed).saturating_add(at(Boundary::Open));
         let rows = kernel.blocks[body].ops.iter().find_map(|&op| match &kernel.ops[op].op {
             Op::Mask { x, .. } => kernel.tile(*x).dims.iter().find_map(|d| match d {
@@ -283,10 +301,11 @@ impl Algorithm<'_> {
             }),
             _ => None,
         });
-        Some((axis, rows.expect("a counted mask has a row axis"), seen, both))
+        let rows = rows.expect("a counted mask has a row axis");
+        Some(LoopMask { axes: [axis, rows], seen, both, depth: self.around.len() })
     }
 
-    /// Elements of a space over these dimensions and the grid: those kept, and twice those kept with boundaries halved.
+    /// Elements of a space over these dimensions, the grid and the loops over single positions around: those kept, and twice those kept with boundaries halved.
     fn elements(&self, dims: &[Dim]) -> (u64, u64) {
         let kernel = self.load.kernel;
         let mut each = 1u64;
@@ -296,16 +315,18 @@ impl Algorithm<'_> {
             }
         }
         let has = |axis: AxisId| dims.contains(&Dim::Axis(axis));
-        let mask = self.masks.iter().find(|(axis, rows, ..)| has(*axis) && has(*rows));
-        let rest = dims.iter().filter(|d| !mask.is_some_and(|(a, r, ..)| **d == Dim::Axis(*a) || **d == Dim::Axis(*r)));
+        let mask = self.masks.iter().find(|mask| mask.axes.into_iter().all(has));
+        let masked = |d: &Dim| mask.is_some_and(|mask| mask.axes.map(Dim::Axis).contains(d));
+        let rest = dims.iter().filter(|d| !masked(d));
         let rest = rest.map(|d| match d {
             Dim::Axis(a) => self.eval.size(&kernel.axes[*a].extent),
             Dim::Range(len) => self.eval.size(len),
         });
-        let rest = product(rest.map(|n| n.max(0) as u64));
+        let around = self.around[mask.map_or(0, |mask| mask.depth)..].iter().map(|(_, count)| *count);
+        let rest = product(rest.chain(around).map(|n| n.max(0) as u64));
         let all = each.saturating_mul(rest);
         match mask {
-            Some((_, _, seen, both)) => (seen.kept.saturating_mul(rest), both.saturating_mul(rest)),
+            Some(LoopMask { seen, both, .. }) => (seen.kept.saturating_mul(rest), both.saturating_mul(rest)),
             None => (all, all.saturating_mul(2)),
         }
     }
@@ -729,6 +750,40 @@ mod tests {
         let load = Workload { kernel: &kernel, binding: &binding, sizes: &sizes };
         assert_eq!(load.cost().algorithm.flops, u64::MAX);
         assert_eq!(load.executed(&|_| 64, MaskOptions::default()).flops, u64::MAX);
+    }
+
+    /// Heads of a group: a loop over all heads, of which a mask leaves some.
+    #[test]
+    fn loops_over_single_positions_are_counted_as_the_grid_is() {
+        let text = "pub fn f<T: Element, const D: usize>(
+            q: &Tensor<T, (H, M, D)>, k: &Tensor<T, (G, N, D)>, y: &mut Tensor<f32, (G, N)>,
+        ) {
+            let (g, j) = program(G, tiles(N));
+            let k_j = load(k, [g, j, ..]);
+            let mut a = zeros(j);
+            for h in 0..H {
+                let mut a2 = a;
+                for i in tiles(M) {
+                    a2 = a2 + rowsum(mask(dot(k_j, load(q, [h, i, ..]).t()), CONDITION));
+                }
+                a = a2;
+            }
+            store(y, [g, j], a);
+        }";
+        let flops = |condition: &str| {
+            let text = text.replace("CONDITION", condition);
+            let source = crate::ir::SourceText { name: "f.rs".into(), text: text.into(), first_line: 1 };
+            let kernel = crate::syntax::parse(&source).unwrap_or_else(|e| panic!("{e}")).remove(0);
+            let binding = Binding::new(&kernel, Elem::F16, [("D", 4)]);
+            let sizes = [("H", 6), ("G", 2), ("M", 5), ("N", 7)].map(|(name, n)| (name.to_owned(), n)).into();
+            let cost = Workload { kernel: &kernel, binding: &binding, sizes: &sizes }.cost();
+            assert!(cost.exact, "{condition}");
+            (cost.algorithm.flops, cost.nominal_flops)
+        };
+        let pairs = 5 * 7 * 4 * 2;
+        assert_eq!(flops("h * G / H == g"), (6 * pairs, 6 * pairs), "each head is of one group");
+        assert_eq!(flops("pos(i) >= 0"), (2 * 6 * pairs, 2 * 6 * pairs), "of each group all heads");
+        assert_eq!(flops("h * G / H == g && pos(i) > 0").0, 6 * pairs * 4 / 5);
     }
 
     #[test]

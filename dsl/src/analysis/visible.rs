@@ -145,8 +145,9 @@ fn floor_div(a: i64, b: i64) -> Option<i64> {
 }
 
 /// Counts the elements of the tiles that the masks directly in the body of `loop_op` keep, all together. `None` if there is no
-/// mask, or if its tile is not one of a program axis and the loop's.
-pub(super) fn visible(eval: &Evaluator<'_>, loop_op: OpId, boundary: Boundary) -> Option<Visible> {
+/// mask, or if its tile is not one of a program axis and the loop's. `around` has the indices of the loops over single positions
+/// around it, and how many they are: their dimensions count as those of the grid do.
+pub(super) fn visible(eval: &Evaluator<'_>, loop_op: OpId, around: &[(ValueId, i64)], boundary: Boundary) -> Option<Visible> {
     let kernel = eval.kernel;
     let Op::For { axis, body, .. } = kernel.ops[loop_op].op else { panic!("a loop is asked about") };
     let coordinate = kernel.blocks[body].params[0];
@@ -203,6 +204,11 @@ pub(super) fn visible(eval: &Evaluator<'_>, loop_op: OpId, boundary: Boundary) -
         };
         programs = programs.saturating_mul(count.max(0) as u64);
         spreads.push((v, count));
+    }
+    for &(v, count) in around {
+        let times = if read.contains(&v) { &mut programs } else { &mut factor };
+        *times = times.saturating_mul(count.max(0) as u64);
+        spreads.extend(read.contains(&v).then_some((v, count)));
     }
     let rows = Rows { eval, keeps: &keeps, boundary, coordinate, row: row?, m, ends: Ends::new(&some, &all, n) };
     let pairs = (m as u64).saturating_mul(n as u64);

@@ -353,6 +353,16 @@ impl Kernel {
         self.params.iter().find(|(_, p)| p.name == name).map(|(id, _)| id)
     }
 
+    /// Names of the outputs of a type parameter: those whose gradients are given where nobody says
+    /// which are.
+    pub fn generic_outputs(&self) -> impl Iterator<Item = &str> {
+        let generic = |param: &&Param| {
+            let of = |decl: &TensorDecl| decl.direction.is_written() && matches!(decl.elem, Elem::Generic(_));
+            matches!(&param.kind, ParamKind::Tensor(decl) if of(decl))
+        };
+        self.params.values().filter(generic).map(|param| param.name.as_str())
+    }
+
     /// Text of an element type, with the name of a type parameter.
     pub fn elem_name(&self, elem: Elem) -> &str {
         match elem {

@@ -8,6 +8,7 @@ use syn::{Item, Visibility};
 
 use super::builtin::words;
 use super::diagnostic::{Diagnostic, Diagnostics, Reporter};
+use super::gradient::{self, Gradients};
 use super::helper::Helpers;
 use super::kernel::{identifiers, lower_kernel};
 use super::position::{Embedded, Positions};
@@ -81,6 +82,8 @@ pub struct Function {
     pub kernel: Kernel,
     /// The warnings on it.
     pub warnings: Vec<Diagnostic>,
+    /// What its `#[grad(..)]` asks for, if it has one.
+    pub gradients: Option<Gradients>,
     /// Its `#[allow(..)]` attributes, for the generated code.
     pub allowed: Vec<syn::Attribute>,
     /// Its visibility.
@@ -169,8 +172,10 @@ fn functions(tokens: TokenStream, positions: &Positions, source: &SourceText, re
     let mut functions: Vec<Function> = Vec::new();
     for function in kernels {
         if let Ok((kernel, warnings)) = lower_kernel(&function, positions, source, reporter, &known) {
+            let gradients = gradient::read(&function.attrs, &kernel, positions, reporter);
             let allowed = function.attrs.into_iter().filter(|a| a.path().is_ident("allow")).collect();
-            functions.push(Function { kernel, warnings, allowed, visibility: function.vis, ident: function.sig.ident });
+            let (visibility, ident) = (function.vis, function.sig.ident);
+            functions.push(Function { kernel, warnings, gradients, allowed, visibility, ident });
         }
     }
     known.check_names(functions.iter().map(|f| &f.kernel), reporter);

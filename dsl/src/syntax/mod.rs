@@ -10,6 +10,7 @@
 //! | `file` | the functions of a file or macro |
 //! | `kernel` | one function: header, body, final checks |
 //! | `signature` | parameters and sizes |
+//! | `gradient` | `#[grad(..)]` before a kernel |
 //! | `dimension` | dimensions of tensors: names, numbers, sums of sizes |
 //! | `scope` | variables, and which a loop carries |
 //! | `operand` | what an expression evaluates to before it is an IR value |
@@ -32,6 +33,7 @@ mod dimension;
 mod elementwise;
 mod expression;
 mod file;
+mod gradient;
 mod helper;
 mod inline;
 mod kernel;
@@ -52,5 +54,6 @@ pub(crate) use builtin::functions;
 pub use builtin::words;
 pub use diagnostic::{Call, Diagnostic, Diagnostics, Severity};
 pub use file::{Function, Parsed, parse, parse_macro, parse_with_warnings};
+pub use gradient::Gradients;
 pub use position::Embedded;
 pub use render::{Style, render};

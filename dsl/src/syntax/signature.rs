@@ -79,11 +79,12 @@ impl Header<'_> {
                         lines.push(text.strip_prefix(' ').unwrap_or(&text).to_owned());
                     }
                 }
-                // For the compiler of the generated code: see the macro.
-                meta if meta.path().is_ident("allow") => {}
+                // For the compiler of the generated code: see the macro. The other is read by `gradient`.
+                meta if meta.path().is_ident("allow") || meta.path().is_ident("grad") => {}
                 _ => {
-                    let error = Diagnostic::new(self.positions.of(attribute), "a kernel has no attributes but `allow`")
-                        .help("documentation comments (`///`) and `#[allow(..)]` may stand here");
+                    let error =
+                        Diagnostic::new(self.positions.of(attribute), "a kernel has no attributes but `allow` and `grad`")
+                            .help("documentation comments (`///`), `#[allow(..)]` and `#[grad(..)]` may stand here");
                     self.reporter.report(error);
                 }
             }

@@ -6,6 +6,7 @@
 //! | `flags` | the command line, and what all verbs take |
 //! | `verbs/` | a file per verb: its flags, and what it does |
 //! | `subject`, `target` | from flags to a bound kernel; to an architecture and a schedule |
+//! | `gradient` | the kernels of a gradient in place of the one that is named |
 //! | `settings` | `NAME=VALUE,..` lists |
 //! | `hints` | what a kernel loses, told once |
 //! | `tensors`, `files` | safetensors; files written atomically |
@@ -19,6 +20,7 @@ mod exit;
 mod failure;
 mod files;
 mod flags;
+mod gradient;
 mod hints;
 mod layout;
 mod output;

@@ -96,6 +96,16 @@ impl SubjectFlags {
 }
 
 impl Subject {
+    /// The same of another kernel, of the names that it has too.
+    pub fn of_kernel(&self, kernel: Kernel) -> Self {
+        let mut subject = Self { kernel, ..self.clone() };
+        let ir = subject.kernel.ir();
+        subject.consts.retain(|name, _| ir.size_named(name).is_some());
+        subject.sizes.retain(|name, _| ir.size_named(name).is_some());
+        subject.scalars.retain(|name, _| ir.param_named(name).is_some());
+        subject
+    }
+
     fn ir(&self) -> &ir::Kernel {
         self.kernel.ir()
     }

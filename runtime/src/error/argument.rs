@@ -18,6 +18,14 @@ pub enum ArgumentError {
         /// Number of arguments.
         found: usize,
     },
+    /// An input of a kernel of a gradient that is neither an argument nor stored by a kernel before.
+    #[error("`{name}` of kernel `{kernel}` is neither an argument of the gradient nor stored by a kernel before; name it")]
+    NotNamed {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: String,
+    },
     /// A tensor where a scalar is declared, the other way round, or a scalar of another type.
     #[error("argument `{name}` must be {expected}, but is {found}")]
     Kind {

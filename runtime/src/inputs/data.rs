@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use flashtile_dsl::ir::{Kernel, ParamKind};
 use serde::{Deserialize, Serialize};
 
 use super::DataError;
@@ -73,6 +74,19 @@ impl Default for Distribution {
     fn default() -> Self {
         Self { values: None, scale: 1.0, growth: None }
     }
+}
+
+impl InputData {
+    /// What is said of the inputs of a kernel.
+    pub fn of_inputs(&self, kernel: &Kernel) -> Self {
+        let is_input = |name: &str| kernel.params.values().any(|param| param.name == name && is_read(&param.kind));
+        Self(self.0.iter().filter(|(name, _)| is_input(name)).map(|(name, said)| (name.clone(), *said)).collect())
+    }
+}
+
+/// Whether a parameter is an input: a scalar, or a tensor that is read.
+pub(crate) fn is_read(kind: &ParamKind) -> bool {
+    !matches!(kind, ParamKind::Tensor(tensor) if !tensor.direction.is_read())
 }
 
 impl Distribution {

@@ -50,6 +50,16 @@ pub enum DataError {
         /// Names of the inputs.
         known: String,
     },
+    /// Data for what kernels that run one after the other do not draw.
+    #[error("`{name}`, for which data are given, {what}; data may be given for {drawn}")]
+    NotDrawn {
+        /// The name.
+        name: String,
+        /// What it is instead.
+        what: &'static str,
+        /// Names of what is drawn.
+        drawn: String,
+    },
     /// Data that a parameter of this type cannot hold.
     #[error("`{name}` of kernel `{kernel}` is {what}, which cannot hold `{given}`; allowed are {allowed}")]
     Kind {

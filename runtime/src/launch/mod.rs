@@ -1,9 +1,11 @@
 //! Launching kernels: arguments, their check against the parameters, and kernels made ready for a device.
 
 mod argument;
+mod gradient;
 mod loaded;
 mod signature;
 
 pub use crate::error::ArgumentError;
 pub use argument::Argument;
+pub use gradient::{LoadedGradient, Workspace};
 pub use loaded::LoadedKernel;

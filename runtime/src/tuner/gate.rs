@@ -28,9 +28,29 @@ pub(super) struct Gate {
 impl Gate {
     /// Runs the oracle and its baseline on a sample of programs.
     pub fn new(kernel: &BoundKernel, inputs: &Inputs, seed: u64) -> Result<Self> {
+        Self::of(kernel, inputs, programs(kernel, &inputs.sizes, seed))
+    }
+
+    /// Runs the oracle and its baseline on all programs, so that it knows all that is stored.
+    pub fn whole(kernel: &BoundKernel, inputs: &Inputs) -> Result<Self> {
+        Self::of(kernel, inputs, Programs::All)
+    }
+
+    fn of(kernel: &BoundKernel, inputs: &Inputs, programs: Programs) -> Result<Self> {
         let arguments = inputs.values.iter().map(host).collect::<Result<Vec<_>>>()?;
-        let programs = programs(kernel, &inputs.sizes, seed);
         Ok(Self { reference: Reference::new(kernel, &inputs.sizes, &arguments, programs)? })
+    }
+
+    /// What the programs that were run store, rounded to the elements of the outputs: by name, with 0
+    /// where they store nothing.
+    pub fn stored(&self) -> impl Iterator<Item = (&str, HostTensor)> {
+        self.reference.outputs.iter().map(|output| {
+            let mut values = vec![0.0; output.shape.iter().product()];
+            for (&at, &value) in output.places.iter().zip(&output.exact) {
+                values[at] = value;
+            }
+            (output.name.as_str(), HostTensor::from_f64(output.elem, &output.shape, &values))
+        })
     }
 
     /// Whether the text itself stays finite in f32 wherever it is finite in f64.
@@ -126,7 +146,7 @@ impl Trial {
 }
 
 /// An argument in memory of the host. The memory of an output is not needed.
-fn host(value: &Value) -> Result<HostArgument> {
+pub(super) fn host(value: &Value) -> Result<HostArgument> {
     let packed = |tensor: &AnyTensor, bytes| HostTensor {
         elem: tensor.elem(),
         shape: tensor.shape().to_vec(),

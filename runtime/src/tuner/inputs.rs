@@ -1,8 +1,11 @@
-//! Arguments of a kernel for given sizes: what candidates are checked and measured on.
+//! Arguments of a kernel for given sizes: what candidates are checked and measured on. They are drawn, or
+//! come from an earlier kernel.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::reach::MAX_SIZE;
+use flashtile_dsl::interpret::HostTensor;
 use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
 
 use super::TuneError;
@@ -13,6 +16,7 @@ use crate::kernel::BoundKernel;
 use crate::launch::Argument;
 use crate::memory;
 use crate::tensor::AnyTensor;
+use crate::verify::HostArgument;
 
 /// Programs of the oracle that are sampled.
 pub(super) const SAMPLES: usize = 12;
@@ -30,6 +34,23 @@ pub(super) enum Value {
     Output(AnyTensor),
     F32(f32),
     I32(i32),
+}
+
+/// Inputs that come from an earlier kernel: what it has read or stored, by the names of its parameters.
+#[derive(Default)]
+pub(super) struct Earlier(pub BTreeMap<String, HostArgument>);
+
+impl Earlier {
+    /// The tensor that an input of this name holds, if an earlier kernel has one.
+    fn tensor(&self, name: &str, elem: Elem, shape: &[usize]) -> Result<Option<&HostTensor>, TuneError> {
+        let Some(tensor) = self.0.get(name).and_then(HostArgument::tensor) else { return Ok(None) };
+        if (tensor.elem, &*tensor.shape) == (elem, shape) {
+            return Ok(Some(tensor));
+        }
+        let text = |elem: Elem, shape: &[usize]| format!("{} {shape:?}", elem.name());
+        let (one, other) = (text(tensor.elem, &tensor.shape), text(elem, shape));
+        Err(TuneError::Sequence { tensor: name.to_owned(), reason: format!("is {one} in one kernel and {other} in another") })
+    }
 }
 
 /// Values of all sizes by [`flashtile_dsl::ir::SizeId`], the run-time ones as given by name.
@@ -91,6 +112,18 @@ impl Inputs {
         seed: u64,
         data: &InputData,
     ) -> Result<Self> {
+        Self::after(&Earlier::default(), kernel, given, device, seed, data)
+    }
+
+    /// The same, but for inputs that come from an earlier kernel.
+    pub fn after(
+        earlier: &Earlier,
+        kernel: &BoundKernel,
+        given: &BTreeMap<String, i64>,
+        device: &Device,
+        seed: u64,
+        data: &InputData,
+    ) -> Result<Self> {
         let sizes = all_sizes(kernel, given)?;
         memory::require(kernel, &sizes, device, SAMPLES)?;
         let ir = kernel.ir();
@@ -103,11 +136,20 @@ impl Inputs {
                     if t.direction.is_written() {
                         Value::Output(AnyTensor::zeros(device, elem, &shape)?)
                     } else {
-                        Value::Input(AnyTensor::from_bytes(device, elem, &shape, &plan.bytes(id, elem, &shape, seed))?)
+                        let bytes = match earlier.tensor(&param.name, elem, &shape)? {
+                            Some(tensor) => Cow::from(&tensor.bytes),
+                            None => plan.bytes(id, elem, &shape, seed).into(),
+                        };
+                        Value::Input(AnyTensor::from_bytes(device, elem, &shape, &bytes)?)
                     }
                 }
-                (ParamKind::Scalar(Elem::I32), _) => Value::I32(plan.i32(id)),
-                _ => Value::F32(plan.f32(id)),
+                (ParamKind::Scalar(elem), _) => match (elem, earlier.0.get(&param.name)) {
+                    (Elem::I32, Some(&HostArgument::I32(x))) => Value::I32(x),
+                    (Elem::I32, _) => Value::I32(plan.i32(id)),
+                    (_, Some(&HostArgument::F32(x))) => Value::F32(x),
+                    _ => Value::F32(plan.f32(id)),
+                },
+                (ParamKind::Tensor(_), None) => unreachable!("a tensor has a shape"),
             });
         }
         Ok(Self { values, sizes })

@@ -149,7 +149,7 @@ pub fn steep_data(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, data: &In
 }
 
 /// Runs the kernel once on outputs that hold NaN, so that what is never written shows.
-fn launch(kernel: &LoadedKernel, inputs: &Inputs) -> Result<()> {
+pub(super) fn launch(kernel: &LoadedKernel, inputs: &Inputs) -> Result<()> {
     for value in &inputs.values {
         if let Value::Output(tensor) = value {
             tensor.fill_bytes(0xff)?;

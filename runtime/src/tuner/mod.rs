@@ -7,10 +7,12 @@
 //! | `search` | the search, free of devices: rounds of elimination, run-off |
 //! | `bench` | what the search needs of the world |
 //! | `measure` | times one kernel as launches run it, with its error |
+//! | `chain` | judges kernels of which each reads what those before it store |
 //! | `emulated` | candidates where there is no GPU: checked on the emulator, bank conflicts counted |
 //! | `gpu`, `gate`, `inputs` | candidates on a GPU: measured; checked against the oracle; arguments for given sizes |
 
 mod bench;
+mod chain;
 mod emulated;
 mod gate;
 mod gpu;
@@ -26,6 +28,7 @@ mod tune;
 
 pub use crate::error::TuneError;
 pub use crate::inputs::{DataError, Distribution, InputData, Values};
+pub use chain::Chain;
 pub use gate::Trial;
 pub use measure::{MeasureOptions, Measured, judge, judge_on, judge_steep, measure, steep_data};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};

@@ -1,6 +1,6 @@
 //! Handles of several kernels, generic and not, used and inspected.
 
-use flashtile::{Device, Result, Tensor, flash_kernel};
+use flashtile::{Device, Result, Stream, Tensor, Workspace, flash_kernel};
 
 mod kernels {
     use flashtile::flash_kernel;
@@ -26,6 +26,18 @@ mod kernels {
 }
 
 flash_kernel! {
+    /// The sum of the squares of each row.
+    #[grad(x)]
+    fn squares<T: Element>(x: &Tensor<T, (M, N)>, scale: f32, y: &mut Tensor<T, (M)>) {
+        let i = program(tiles(M));
+        let mut sum = zeros(i);
+        for j in tiles(N) {
+            let x_ij = load(x, [i, j]);
+            sum += rowsum(x_ij * x_ij * scale);
+        }
+        store(y, [i], sum);
+    }
+
     fn private(y: &mut Tensor<f32, (N)>) {
         let i = program(tiles(N));
         store(y, [i], 1);
@@ -36,6 +48,12 @@ flash_kernel! {
 fn run(device: &Device, x: &Tensor<f32>, y: &mut Tensor<f32>) -> Result<()> {
     kernels::double::<f32>::on(device)?.launch(x, y)?;
     private::on(device)?.launch(y)?;
+    let (mut workspace, mut grad_x) = (Workspace::new(), Tensor::<f32>::zeros(device, &[3, 4])?);
+    let squares = squares::<f32>::on(device)?;
+    squares.forward(x, 0.5, y)?;
+    squares.backward(&mut workspace, x, 0.5, x, &mut grad_x)?;
+    squares.backward_on(&Stream::new(device)?, &mut workspace, x, 0.5, x, &mut grad_x)?;
+    assert_eq!((squares.gradient().kernels().count(), squares.forward_handle().kernel().ir().params.len()), (1, 3));
     let table = Tensor::<flashtile::f16>::zeros(device, &[8, 4])?;
     let rows = Tensor::<i32>::zeros(device, &[2])?;
     let kernel = kernels::gather::<4>::on_with(device, Default::default())?;

@@ -6,12 +6,14 @@ use flashtile::tuner::{InputData, MeasureOptions, Measured, measure};
 use flashtile::{BoundKernel, Device};
 use flashtile_dsl::analysis::cost::Workload;
 use serde::Serialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 
 use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
+use crate::gradient::{self, GradientFlags};
 use crate::output::{Output, seconds};
-use crate::subject::SubjectFlags;
+use crate::subject::{Subject, SubjectFlags};
 use crate::target::{PlanFlags, launch_options};
 use crate::verbs::tune::Budget;
 
@@ -20,6 +22,8 @@ use crate::verbs::tune::Budget;
 pub struct Flags {
     #[command(flatten)]
     subject: SubjectFlags,
+    #[command(flatten)]
+    gradient: GradientFlags,
     /// Device: cpu or cuda:N; by default the best one there is
     #[arg(long)]
     device: Option<String>,
@@ -34,7 +38,7 @@ pub struct Flags {
     /// Runs that count
     #[arg(long, default_value_t = 30, value_name = "N")]
     repetitions: u32,
-    /// Begin no run later than this after the first
+    /// Begin no run of a kernel later than this after its first
     #[arg(long, default_value = "10s", value_name = "TIME")]
     budget: Budget,
     /// Seed of the random inputs
@@ -110,15 +114,21 @@ impl Row {
 
     /// TFLOP/s as text, with digits also for slow devices.
     pub fn rate(&self) -> String {
-        if self.tflops >= 1.0 { format!("{:.1}", self.tflops) } else { format!("{:.4}", self.tflops) }
+        rate(self.tflops)
     }
 }
 
 /// Times.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
-    let subject = flags.subject.open()?;
+    let mut subject = flags.subject.open()?;
     let sizes = subject.all_sizes()?;
-    let bound = subject.bind(output)?;
+    subject.consts = subject.bind(output)?.binding().consts.clone();
+    if flags.plan.is_given() && flags.gradient.is_given() {
+        let what = "--plan is of one kernel, and --grad takes several";
+        return Err(Failure::Usage(format!("{what}; write them to a file with inspect --grad --emit text, and name one of it")));
+    }
+    let subjects = gradient::subjects(&flags.gradient, &subject)?;
+    let data = gradient::data_of(&subjects, &flags.data)?;
     let device = match &flags.device {
         Some(name) => name.parse()?,
         None => Device::best(),
@@ -128,39 +138,80 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         return Err(Failure::Usage(format!("times on the emulator mean nothing; {instead}")));
     }
     let options = launch_options(global, &device, flags.arch.as_deref(), flags.schedule.as_deref())?;
-    let options = flags.plan.apply(options, &device, &bound)?;
-    let loaded = bound.on_with(&device, options)?;
-    let measuring = MeasureOptions {
-        repetitions: flags.repetitions,
-        budget: flags.budget.0,
-        seed: flags.seed,
-        data: subject.input_data(&flags.data),
-        warm_ups: if device.is_cuda() { 3 } else { 0 },
+    let mut timed = Vec::new();
+    for (subject, data) in subjects.iter().zip(&data) {
+        let bound = subject.bind(output)?;
+        let loaded = bound.on_with(&device, flags.plan.apply(options.clone(), &device, &bound)?)?;
+        let measuring = MeasureOptions {
+            repetitions: flags.repetitions,
+            budget: flags.budget.0,
+            seed: flags.seed,
+            data: subject.input_data(data),
+            warm_ups: if device.is_cuda() { 3 } else { 0 },
+        };
+        let sizes = subject.all_sizes()?;
+        let measured = measure(&loaded, &sizes, &measuring)?;
+        let row = Row::new(&bound, &sizes, &device, &measured);
+        if output.json {
+            output.json(&row)?;
+        }
+        timed.push((row, measured));
+    }
+    if !output.json {
+        told(&timed, output)?;
+    }
+    if let ([_, backward @ ..], true) = (&*timed, flags.gradient.is_given()) {
+        told_together(&subject, &sizes, backward, output)?;
+    }
+    timed.iter().try_for_each(|(_, measured)| wrong(measured))
+}
+
+/// A table of results, and their schedules.
+fn told(timed: &[(Row, Measured)], output: &mut Output) -> Result<()> {
+    let row = |(row, measured): &(Row, Measured)| {
+        vec![
+            row.kernel.clone(),
+            row.shape(),
+            row.dtype.clone(),
+            row.device.clone(),
+            seconds(measured.times.median),
+            row.rate(),
+            format!("{:.1}", row.gbytes_per_s),
+            format!("{:.2e}", row.max_error),
+        ]
     };
-    let measured = measure(&loaded, &sizes, &measuring)?;
-    let row = Row::new(&bound, &sizes, &device, &measured);
-    if output.json {
-        output.json(&row)?;
-    } else {
-        output.table(
-            &["kernel", "shape", "dtype", "device", "median", "TFLOP/s", "GB/s", "max error"],
-            [vec![
-                row.kernel.clone(),
-                row.shape(),
-                row.dtype.clone(),
-                row.device.clone(),
-                seconds(measured.times.median),
-                row.rate(),
-                format!("{:.1}", row.gbytes_per_s),
-                format!("{:.2e}", row.max_error),
-            ]],
-        )?;
+    let header = ["kernel", "shape", "dtype", "device", "median", "TFLOP/s", "GB/s", "max error"];
+    output.table(&header, timed.iter().map(row))?;
+    for (row, measured) in timed {
         if let Some(variant) = &measured.variant {
+            let of = if timed.len() > 1 { format!(" of {}", row.kernel) } else { String::new() };
             let origin = format!("{:?}", variant.origin).to_lowercase();
-            output.text(format!("schedule ({origin}): {}", variant.schedule))?;
+            output.text(format!("schedule{of} ({origin}): {}", variant.schedule))?;
         }
     }
-    wrong(&measured)
+    Ok(())
+}
+
+/// What the backward kernels take together, at the rate of the products that they make.
+fn told_together(
+    subject: &Subject,
+    sizes: &BTreeMap<String, i64>,
+    backward: &[(Row, Measured)],
+    output: &mut Output,
+) -> Result<()> {
+    let time: f64 = backward.iter().map(|(_, measured)| measured.times.median).sum();
+    let tflops = backward.iter().map(|(row, measured)| row.tflops * measured.times.median).sum::<f64>() / time;
+    match output.json {
+        true => output.json(&json!({
+            "gradient": subject.kernel.name(), "shape": sizes, "backward_ms": time * 1e3, "backward_tflops": tflops
+        })),
+        false => output.text(format!("backward: {}, {} TFLOP/s", seconds(time), rate(tflops))),
+    }
+}
+
+/// TFLOP/s as text, with digits also for slow devices.
+fn rate(tflops: f64) -> String {
+    if tflops >= 1.0 { format!("{tflops:.1}") } else { format!("{tflops:.4}") }
 }
 
 /// A failure if an output is wrong.

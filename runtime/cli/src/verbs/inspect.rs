@@ -15,12 +15,13 @@ use flashtile_dsl::analysis::cost::Workload;
 use flashtile_dsl::analysis::dependence::Dependences;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
 use flashtile_dsl::analysis::predicate::Summaries;
-use flashtile_dsl::ir::{Elem, Op, Param, ParamKind, SizeExpr, TensorDecl};
+use flashtile_dsl::ir::{Op, ParamKind, SizeExpr};
 use flashtile_dsl::text::write;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
+use crate::gradient::{GradientFlags, has_more_outputs};
 use crate::hints;
 use crate::output::{self, Output};
 use crate::subject::{Subject, SubjectFlags};
@@ -40,13 +41,8 @@ pub struct Flags {
     /// What to show
     #[arg(long, value_enum, default_value = "cuda")]
     emit: Emit,
-    /// With --emit text: the kernels of the gradients of these inputs, and the forward kernel where
-    /// they need outputs more of it
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    grad: Vec<String>,
-    /// With --grad: the outputs whose gradients are given; those of a type parameter by default
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "grad")]
-    grad_from: Vec<String>,
+    #[command(flatten)]
+    gradient: GradientFlags,
     /// Write to this file instead of standard output; for cubin, the directory to write files into
     #[arg(long, value_name = "PATH")]
     out: Option<PathBuf>,
@@ -124,7 +120,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         _ => flags.target.target()?.arch,
     };
     hints::tell(subject.kernel.ir(), &subject.hints(arch), output);
-    if !flags.grad.is_empty() && flags.emit != Emit::Text {
+    if flags.gradient.is_given() && flags.emit != Emit::Text {
         return Err(Failure::Usage("--grad shows kernel text: give --emit text".to_owned()));
     }
     match flags.emit {
@@ -158,21 +154,10 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
 
 /// The text of a kernel, or of its gradients.
 fn text(flags: &Flags, kernel: &Kernel) -> Result<String> {
-    if flags.grad.is_empty() {
+    let Some(gradient) = flags.gradient.of(kernel)? else {
         return write(kernel.ir()).map_err(|why| Failure::Usage(why.to_string()));
-    }
-    let generic = |param: &&Param| {
-        let of = |decl: &TensorDecl| decl.direction.is_written() && matches!(decl.elem, Elem::Generic(_));
-        matches!(&param.kind, ParamKind::Tensor(decl) if of(decl))
     };
-    let from: Vec<&str> = match flags.grad_from.is_empty() {
-        true => kernel.ir().params.values().filter(generic).map(|param| &*param.name).collect(),
-        false => flags.grad_from.iter().map(String::as_str).collect(),
-    };
-    let of: Vec<&str> = flags.grad.iter().map(String::as_str).collect();
-    let gradient = kernel.gradient(&of, &from)?;
-    let outputs = |kernel: &Kernel| kernel.ir().params.len();
-    let forward = (outputs(&gradient.forward) > outputs(kernel)).then_some(&gradient.forward);
+    let forward = has_more_outputs(&gradient, kernel).then_some(&gradient.forward);
     Ok(forward.into_iter().chain(&gradient.backward).map(Kernel::text).collect::<Vec<_>>().join("\n"))
 }
 

@@ -16,10 +16,11 @@ use serde_json::json;
 
 use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
+use crate::gradient::{self, GradientFlags};
 use crate::hints;
 use crate::output::{Output, seconds};
 use crate::settings;
-use crate::subject::SubjectFlags;
+use crate::subject::{Subject, SubjectFlags};
 use crate::target::arch_named;
 
 /// Flags of `flashtile tune`.
@@ -27,13 +28,15 @@ use crate::target::arch_named;
 pub struct Flags {
     #[command(flatten)]
     subject: SubjectFlags,
+    #[command(flatten)]
+    gradient: GradientFlags,
     /// Device: cuda:N; by default cuda:0
     #[arg(long)]
     device: Option<String>,
     /// Generate code for this architecture; with no GPU candidates are compiled and ranked by the cost model
     #[arg(long, value_name = "ARCH")]
     arch: Option<String>,
-    /// Time to spend, such as 60s, 2m or 500ms
+    /// Time to spend, such as 60s, 2m or 500ms; with --grad each kernel has the same share of it
     #[arg(long, default_value = "60s", value_name = "TIME")]
     budget: Budget,
     /// Threads that compile; by default one per core
@@ -43,7 +46,7 @@ pub struct Flags {
     #[arg(long, value_name = "N")]
     max_candidates: Option<usize>,
     /// Consider only the schedules of this file, one a line
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "grad")]
     schedules: Option<PathBuf>,
     /// Start afresh, whatever the cache knows
     #[arg(long)]
@@ -77,11 +80,26 @@ impl FromStr for Budget {
     }
 }
 
+/// What the kernels that a command tunes have in common.
+struct Common<'a> {
+    flags: &'a Flags,
+    global: &'a GlobalFlags,
+    device: Device,
+    arch: Option<&'static Arch>,
+    /// Time for each kernel.
+    budget: Duration,
+    /// Whether there are several kernels, so that each is named.
+    several: bool,
+    cancel: Cancel,
+}
+
 /// Tunes.
 pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<()> {
-    let subject = flags.subject.open()?;
+    let mut subject = flags.subject.open()?;
     let sizes = subject.all_sizes()?;
-    let bound = subject.bind(output)?;
+    subject.consts = subject.bind(output)?.binding().consts.clone();
+    let subjects = gradient::subjects(&flags.gradient, &subject)?;
+    let data = gradient::data_of(&subjects, &flags.data)?;
     let arch = flags.arch.as_deref().map(arch_named).transpose()?;
     let device = match (&flags.device, Device::cuda(0)) {
         (Some(name), _) => name.parse()?,
@@ -89,48 +107,85 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         (None, Err(_)) if arch.is_some() => Device::cpu(),
         (None, Err(error)) => return Err(error.into()),
     };
-    let lost = subject.hints(arch.or_else(|| arch_of(&device)).unwrap_or_else(hints::usual_arch));
-    hints::tell(bound.ir(), &lost, output);
     let cancel = Cancel::default();
     let on_signal = cancel.clone();
     if ctrlc::set_handler(move || on_signal.cancel()).is_err() {
         output.note("note: Ctrl-C cannot be caught here and loses what is not yet kept");
     }
-    let bar = output.progress(0, "tuning");
-    let mut options = TuneOptions {
-        budget: flags.budget.0,
-        arch,
-        schedules: flags.schedules.as_deref().map(settings::schedules).transpose()?,
-        max_candidates: flags.max_candidates,
-        afresh: flags.afresh,
-        seed: flags.seed,
-        data: subject.input_data(&flags.data),
-        toolchain: global.toolchain(),
-        cancel: cancel.clone(),
-        on_event: on_event(bar.clone()),
-        ..TuneOptions::default()
-    };
-    if let Some(jobs) = flags.jobs {
-        options.jobs = jobs.max(1);
+    let budget = flags.budget.0 / subjects.len().max(1) as u32;
+    let common = Common { flags, global, device, arch, budget, several: flags.gradient.is_given(), cancel };
+    let mut times = Vec::new();
+    for (subject, data) in subjects.iter().zip(&data) {
+        times.push(common.tune(subject, data, output)?);
     }
-    let result = tune(&bound, &sizes, &device, &options);
-    bar.finish_and_clear();
-    let report = match result {
-        Ok(report) => report,
-        Err(_) if cancel.is_cancelled() => return Err(Failure::Interrupted),
-        Err(error) if global.explain => {
-            if let flashtile::Error::Tune(TuneError::NoneLeft { evidence, .. }) = &error {
-                explain(evidence, &Schedule::default(), "defaults", output)?;
-            }
-            return Err(error.into());
+    if !common.several {
+        return Ok(());
+    }
+    let (forward, backward) = (times[0], times[1..].iter().sum::<f64>());
+    match output.json {
+        true => output.json(&json!({
+            "gradient": subject.kernel.name(),
+            "shape": sizes,
+            "forward_ms": forward * 1e3,
+            "backward_ms": backward * 1e3,
+            "total_ms": (forward + backward) * 1e3,
+        })),
+        false => output.text(format!(
+            "total: {} (forward {}, backward {})",
+            seconds(forward + backward),
+            seconds(forward),
+            seconds(backward)
+        )),
+    }
+}
+
+impl Common<'_> {
+    /// Tunes a kernel and tells what came of it; gives the seconds of the winner.
+    fn tune(&self, subject: &Subject, data: &[InputData], output: &mut Output) -> Result<f64> {
+        let Self { flags, global, device, arch, cancel, .. } = self;
+        let sizes = subject.all_sizes()?;
+        let bound = subject.bind(output)?;
+        if self.several && !output.json {
+            output.text(format!("{}:", bound.ir().name))?;
         }
-        Err(error) => return Err(error.into()),
-    };
-    show(flags, global.explain, &report, hints::json(bound.ir(), &lost), output)?;
-    match report.stop {
-        Stop::Cancelled => Err(Failure::Interrupted),
-        Stop::DeviceLost(reason) => Err(Failure::DeviceLost(reason)),
-        _ => Ok(()),
+        let lost = subject.hints(arch.or_else(|| arch_of(device)).unwrap_or_else(hints::usual_arch));
+        hints::tell(bound.ir(), &lost, output);
+        let bar = output.progress(0, "tuning");
+        let mut options = TuneOptions {
+            budget: self.budget,
+            arch: *arch,
+            schedules: flags.schedules.as_deref().map(settings::schedules).transpose()?,
+            max_candidates: flags.max_candidates,
+            afresh: flags.afresh,
+            seed: flags.seed,
+            data: subject.input_data(data),
+            toolchain: global.toolchain(),
+            cancel: cancel.clone(),
+            on_event: on_event(bar.clone()),
+            ..TuneOptions::default()
+        };
+        if let Some(jobs) = flags.jobs {
+            options.jobs = jobs.max(1);
+        }
+        let result = tune(&bound, &sizes, device, &options);
+        bar.finish_and_clear();
+        let report = match result {
+            Ok(report) => report,
+            Err(_) if cancel.is_cancelled() => return Err(Failure::Interrupted),
+            Err(error) if global.explain => {
+                if let flashtile::Error::Tune(TuneError::NoneLeft { evidence, .. }) = &error {
+                    explain(evidence, &Schedule::default(), "defaults", output)?;
+                }
+                return Err(error.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        show(flags, global.explain, &report, hints::json(bound.ir(), &lost), output)?;
+        match report.stop {
+            Stop::Cancelled => Err(Failure::Interrupted),
+            Stop::DeviceLost(reason) => Err(Failure::DeviceLost(reason)),
+            _ => Ok(report.seconds_per_run()),
+        }
     }
 }
 

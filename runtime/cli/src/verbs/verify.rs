@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use clap::Args;
 use flashtile::conformance::{self, Case, CaseResult, Comparison, Sample};
 use flashtile::device::{DeviceKind, Emulation};
-use flashtile::tuner::{InputData, judge_on, judge_steep};
-use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions, verify};
+use flashtile::tuner::{Chain, InputData};
+use flashtile::{Arch, BoundKernel, Device, Elem, Kernel, LaunchOptions, verify};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
+use crate::gradient::{GradientFlags, has_more_outputs};
 use crate::output::Output;
 use crate::settings::{Numbers, Sizes};
 use crate::subject::{DType, Subject, SubjectFlags};
@@ -25,25 +26,26 @@ pub struct Flags {
     kernel: Option<String>,
     /// Run the cases of this kernel of the suite, and its oracle, on KERNEL, which must have the same parameters: whether one
     /// computes what the other does
-    #[arg(long = "as", value_name = "NAME", conflicts_with_all = ["all", "shape", "schedules", "list"])]
+    #[arg(long = "as", value_name = "NAME", conflicts_with_all = ["all", "shape", "schedules", "list", "grad"])]
     role: Option<String>,
     /// Run the whole conformance suite
-    #[arg(long, conflicts_with = "kernel")]
+    #[arg(long, conflicts_with_all = ["kernel", "grad"])]
     all: bool,
     /// Device: cpu, cuda:N or emulator; by default the best one there is that is not the emulator
     #[arg(long)]
     device: Option<String>,
-    /// Only cases whose name contains this, such as bf16 or D256; may be repeated, all must hold; a whole name is that case alone
+    /// Only cases whose name contains this, such as bf16 or D256; may be repeated, all must hold; a whole name is that case alone.
+    /// With --shape, --grad or a kernel of one's own: only lines that contain this before the colon, such as N=1
     #[arg(long, value_name = "TEXT")]
     filter: Vec<String>,
     /// Only the cases that are quick even on slow devices; on the emulator all others must be asked for with --filter
-    #[arg(long)]
+    #[arg(long, conflicts_with = "grad")]
     small: bool,
     /// List the cases instead of running them
-    #[arg(long)]
+    #[arg(long, conflicts_with = "grad")]
     list: bool,
     /// Run so many cases of the suite, drawn at random, each with a legal schedule of which every knob is drawn
-    #[arg(long, value_name = "N", conflicts_with_all = ["shape", "schedule"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["shape", "schedule", "grad"])]
     schedules: Option<usize>,
     /// Check these shapes instead of the suite, such as B=1,H=2,G=1,M=113,N=203,D=64; may be repeated
     #[arg(long, alias = "shapes", value_name = "NAME=SIZE,..", conflicts_with = "all")]
@@ -70,6 +72,8 @@ pub struct Flags {
     #[arg(long, value_name = "KNOB=VALUE,..")]
     schedule: Option<String>,
     #[command(flatten)]
+    gradient: GradientFlags,
+    #[command(flatten)]
     plan: PlanFlags,
     /// With --schedules: run every sample on this device too, with the same source, and compare the outputs bit by bit
     #[arg(long, value_name = "DEVICE", requires = "schedules")]
@@ -83,6 +87,10 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let in_suite = flags.kernel.as_ref().is_none_or(|name| conformance::cases().iter().any(|case| case.kernel == *name));
     if let (Some(kernel), Some(_), false) = (&flags.kernel, flags.schedules, in_suite) {
         return Err(Failure::Usage(format!("the suite has no cases of `{kernel}`, and --schedules draws among its cases")));
+    }
+    if flags.plan.is_given() && flags.gradient.is_given() {
+        let what = "--plan is of one kernel, and --grad takes several";
+        return Err(Failure::Usage(format!("{what}; write them to a file with inspect --grad --emit text, and name one of it")));
     }
     if flags.plan.is_given() && (flags.all || flags.schedules.is_some() || flags.role.is_some()) {
         let what = "--plan checks one kernel of one's own choice, with --shape or at its usual shapes";
@@ -106,7 +114,8 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     if let (Some(kernel), Some(role)) = (&flags.kernel, &flags.role) {
         return in_role(flags, kernel, role, &device, &options, output);
     }
-    match (&flags.kernel, in_suite && flags.shape.is_empty() && flags.data.is_empty() && !flags.plan.is_given()) {
+    let on_shapes = !flags.shape.is_empty() || !flags.data.is_empty() || flags.plan.is_given() || flags.gradient.is_given();
+    match (&flags.kernel, in_suite && !on_shapes) {
         (Some(kernel), false) => shapes(flags, kernel, &device, &options, output),
         _ => suite(flags, &device, &options, output),
     }
@@ -348,8 +357,53 @@ fn tell(case: &Case, result: &CaseResult, output: &mut Output) -> Result<()> {
     }
 }
 
-/// Checks a kernel on shapes: those given, else those that exercise its text.
+/// A check on shapes: those given, else those that exercise a kernel's text. The kernel is judged, or the
+/// kernels of its gradient, each on what those before it store.
+struct Shapes<'a> {
+    flags: &'a Flags,
+    device: &'a Device,
+    options: &'a LaunchOptions,
+    /// Outputs that are wrong.
+    wrong: usize,
+    /// Cases that --filter leaves.
+    cases: usize,
+}
+
+/// A kernel that is run on a shape.
+struct Link {
+    /// What lines call it.
+    name: String,
+    kernel: BoundKernel,
+    /// Whether it runs on the device; else only the oracle runs it, for what it stores.
+    judged: bool,
+}
+
+/// Checks a kernel on shapes.
 fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
+    let subjects = shaped(flags, kernel, output)?;
+    // Steep inputs need several tiles of keys, and rows that see few of them.
+    let steep_shapes = if flags.shape.is_empty() { verify::STEEP_SHAPES } else { 0 };
+    let mut check = Shapes { flags, device, options, wrong: 0, cases: 0 };
+    for (at, (subject, sizes)) in subjects.iter().enumerate() {
+        let data = subject.input_data(&flags.data);
+        let links = links(flags, kernel, subject)?;
+        let mut chain = Chain::new(links.iter().map(|link| link.kernel.clone()).collect(), sizes, flags.seed, &data)?;
+        check.chain(&links, &mut chain, sizes, None, output)?;
+        if at < steep_shapes
+            && let Some((data, mut chain)) = chain.steep()?
+        {
+            check.chain(&links, &mut chain, sizes, Some(&data), output)?;
+        }
+    }
+    match check {
+        Shapes { cases: 0, .. } => Err(Failure::Usage("--filter leaves no case; leave it out to see their names".to_owned())),
+        Shapes { wrong: 0, .. } => Ok(()),
+        Shapes { wrong, .. } => Err(Failure::Verification(format!("{wrong} outputs are wrong"))),
+    }
+}
+
+/// The kernel that is named with the sizes of every shape that it is checked on.
+fn shaped(flags: &Flags, kernel: &str, output: &Output) -> Result<Vec<(Subject, BTreeMap<String, i64>)>> {
     let subject = |shape: Vec<Sizes>| {
         let flags = SubjectFlags { kernel: kernel.to_owned(), dtype: flags.dtype, set: flags.set.clone(), shape };
         let mut subject = flags.open()?;
@@ -360,42 +414,73 @@ fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions,
         subject.consts = consts;
         Ok::<Subject, Failure>(subject)
     };
-    let mut subjects: Vec<(Subject, BTreeMap<String, i64>)> = Vec::new();
     if flags.shape.is_empty() {
         let subject = subject(Vec::new())?;
-        subjects.extend(subject.checked_shapes().into_iter().map(|sizes| (subject.clone(), sizes)));
-    } else {
-        for shape in &flags.shape {
-            let subject = subject(vec![shape.clone()])?;
-            let sizes = subject.all_sizes()?;
-            subjects.push((subject, sizes));
-        }
+        return Ok(subject.checked_shapes().into_iter().map(|sizes| (subject.clone(), sizes)).collect());
     }
-    let mut wrong = Vec::new();
-    // Steep inputs need several tiles of keys, and rows that see few of them.
-    let steep_shapes = if flags.shape.is_empty() { verify::STEEP_SHAPES } else { 0 };
-    for (at, (subject, sizes)) in subjects.iter().enumerate() {
-        let bound = subject.kernel.bind(subject.elem, subject.consts.clone())?;
-        let options = flags.plan.apply(options.clone(), device, &bound)?;
-        let loaded = bound.on_with(device, options)?;
-        let data = subject.input_data(&flags.data);
-        let verdicts = judge_on(&loaded, sizes, flags.seed, &data)?;
+    let sized = |shape: &Sizes| {
+        let subject = subject(vec![shape.clone()])?;
+        let sizes = subject.all_sizes()?;
+        Ok((subject, sizes))
+    };
+    flags.shape.iter().map(sized).collect()
+}
+
+/// What is run for a kernel: itself, or the kernels of its gradient. Of these the forward kernel is
+/// judged if it is another than the kernel that is named.
+fn links(flags: &Flags, kernel: &str, subject: &Subject) -> Result<Vec<Link>> {
+    let link = |name: &str, kernel: Kernel, judged| {
+        let of = subject.of_kernel(kernel);
+        Ok(Link { name: name.to_owned(), kernel: of.kernel.bind(of.elem, of.consts)?, judged })
+    };
+    let Some(gradient) = flags.gradient.of(&subject.kernel)? else {
+        return Ok(vec![link(kernel, subject.kernel.clone(), true)?]);
+    };
+    let more = has_more_outputs(&gradient, &subject.kernel);
+    let forward = link(gradient.forward.name(), gradient.forward.clone(), more);
+    let backward = gradient.backward.iter().map(|kernel| link(kernel.name(), kernel.clone(), true));
+    [forward].into_iter().chain(backward).collect()
+}
+
+impl Shapes<'_> {
+    /// Runs kernels one after the other and tells what is wrong. On steep inputs it ends where a text
+    /// itself overflows in f32.
+    fn chain(
+        &mut self,
+        links: &[Link],
+        chain: &mut Chain,
+        sizes: &BTreeMap<String, i64>,
+        steep: Option<&InputData>,
+        output: &mut Output,
+    ) -> Result<()> {
         let shape = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
-        let steep = if at < steep_shapes { judge_steep(&loaded, sizes, flags.seed, &data)? } else { None };
-        let all = [(None, verdicts)].into_iter().chain(steep.map(|(data, verdicts)| (Some(data), verdicts)));
-        for (steep, verdict) in all.flat_map(|(data, verdicts)| verdicts.into_iter().map(move |v| (data.clone(), v))) {
-            let on = steep.as_ref().map(|data| format!(" data={data}")).unwrap_or_default();
-            let line = format!("{kernel} {shape} seed={}{on}: {verdict}", flags.seed);
-            match output.json {
-                true => output.json(&json!({
-                    "kernel": kernel, "shape": sizes, "seed": flags.seed, "data": steep, "output": verdict
-                }))?,
-                false => output.text(&line)?,
+        let on = steep.map(|data| format!(" data={data}")).unwrap_or_default();
+        for Link { name, kernel, judged } in links {
+            let case = format!("{name} {shape} seed={}{on}", self.flags.seed);
+            if !judged || !self.flags.filter.iter().all(|text| case.contains(text)) {
+                chain.pass()?;
+                continue;
             }
-            if !verdict.passed() {
-                wrong.push(line);
+            self.cases += 1;
+            let options = self.flags.plan.apply(self.options.clone(), self.device, kernel)?;
+            let loaded = kernel.on_with(self.device, options)?;
+            let verdicts = match steep {
+                None => chain.judge(&loaded)?,
+                Some(_) => match chain.judge_steady(&loaded)? {
+                    Some(verdicts) => verdicts,
+                    None => return Ok(()),
+                },
+            };
+            for verdict in verdicts {
+                match output.json {
+                    true => output.json(&json!({
+                        "kernel": name, "shape": sizes, "seed": self.flags.seed, "data": steep, "output": verdict
+                    }))?,
+                    false => output.text(format!("{case}: {verdict}"))?,
+                }
+                self.wrong += usize::from(!verdict.passed());
             }
         }
+        Ok(())
     }
-    if wrong.is_empty() { Ok(()) } else { Err(Failure::Verification(format!("{} outputs are wrong", wrong.len()))) }
 }

@@ -229,9 +229,52 @@ fn gradients_are_printed_as_kernels() {
     // A kernel that does not store what its gradient needs stores more.
     let forward = sandbox.run("inspect differential_attention --grad q --emit text").succeeds().to_owned();
     assert!(forward.contains("pub fn differential_attention<") && forward.contains("acc1_mean: &mut"), "{forward}");
-    let refused = sandbox.run("inspect alibi_attention --grad slopes --emit text");
-    assert!(refused.code != 0 && refused.stderr.contains("`slopes` is loaded for whole programs"), "{}", refused.stderr);
-    assert!(refused.stderr.contains("alibi_attention.rs:"), "{}", refused.stderr);
+    let refused = sandbox.run("inspect relative_attention --grad table --emit text");
+    assert!(refused.code != 0 && refused.stderr.contains("`table` is gathered"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("relative_attention.rs:"), "{}", refused.stderr);
     let without = sandbox.run("inspect attention --grad q");
     assert!(without.code == 2 && without.stderr.contains("give --emit text"), "{}", without.stderr);
+}
+
+#[test]
+fn kernels_of_a_gradient_are_verified_on_what_those_before_them_store() {
+    let sandbox = Sandbox::new();
+    let shape = "--shape B=1,H=4,G=2,M=40,N=50,D=16";
+    let told = sandbox.run(&format!("verify causal_attention --grad q,k,v --device cpu {shape} --seed 3"));
+    let lines: Vec<&str> = told.succeeds().lines().map(|line| line.split_once(" (allowed").expect("a verdict").0).collect();
+    let of = |kernel: &str, output: &str| {
+        let begins = format!("causal_attention_grad_{kernel} B=1,G=2,H=4,M=40,N=50 seed=3: {output} right; max error ");
+        lines.iter().filter(|line| line.starts_with(&begins)).count()
+    };
+    let found = [("rows", "grad_l"), ("rows", "grad_q"), ("columns", "grad_k"), ("columns", "grad_v")].map(|(k, o)| of(k, o));
+    assert_eq!((lines.len(), found), (4, [1; 4]), "{}", told.stdout);
+    // On its usual shapes, on steep inputs too: the forward kernel is another, and is judged.
+    let wide = sandbox.run("verify differential_attention --grad v --set D=16,E=8 --device cpu --dtype f16 --filter M=67").stdout;
+    for told in ["differential_attention B=1", "m1_reference right", "differential_attention_grad_columns B=1", "scale:scale=128"]
+    {
+        assert!(wide.contains(told), "`{told}` is told: {wide}");
+    }
+    let scored = sandbox.run(&format!("verify attention --grad q --device cpu {shape} --data grad_o:scale=4 --json")).json();
+    assert!(scored.iter().all(|line| line["kernel"] == "attention_grad_rows"), "{scored:?}");
+    let random = sandbox.run(&format!("verify attention --grad q --device cpu {shape} --data lse:scale=4"));
+    random.fails_with(2, "`lse`, for which data are given, holds what an earlier kernel stores");
+    sandbox.run(&format!("verify attention --grad q --device cpu {shape} --filter columns")).fails_with(2, "leaves no case");
+    sandbox.run("verify attention --grad q --device cpu --schedules 3").fails_with(2, "cannot be used with");
+    sandbox.run("verify linear_cross_entropy --grad x --device cpu").fails_with(2, "with --grad-from");
+}
+
+#[test]
+fn kernels_of_a_gradient_are_tuned_and_timed_one_after_the_other() {
+    let sandbox = Sandbox::new();
+    let shape = "--shape B=1,H=2,G=2,M=64,N=64,D=16";
+    let timed = sandbox.run(&format!("bench attention --grad q,k,v --device cpu --repetitions 1 {shape} --json")).json();
+    let (total, rows) = timed.split_last().expect("a total");
+    let names: Vec<_> = rows.iter().map(|row| row["kernel"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["attention", "attention_grad_rows", "attention_grad_columns"]);
+    let sum: f64 = rows[1..].iter().map(|row| row["median_ms"].as_f64().expect("a number")).sum();
+    assert!((total["backward_ms"].as_f64().expect("a number") / sum - 1.0).abs() < 1e-9, "{total}");
+    let text = sandbox.run(&format!("bench attention --grad q --device cpu --repetitions 1 {shape}"));
+    assert!(text.succeeds().lines().last().is_some_and(|line| line.starts_with("backward: ")), "{}", text.stdout);
+    let unknown = sandbox.run(&format!("tune attention --grad q --arch sm_90a {shape} --data x:scale=2"));
+    unknown.fails_with(2, "`x`, for which --data is given, is no input of attention, attention_grad_rows");
 }

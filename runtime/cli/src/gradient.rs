@@ -1,0 +1,85 @@
+//! The kernels of a gradient in place of the kernel that is named.
+
+use clap::Args;
+use flashtile::tuner::InputData;
+use flashtile::{Gradient, Kernel};
+use flashtile_dsl::ir::ParamKind;
+
+use crate::failure::{Failure, Result};
+use crate::subject::Subject;
+
+/// Flags that ask for a gradient.
+#[derive(Args, Clone, Debug)]
+pub struct GradientFlags {
+    /// In place of KERNEL, take the kernels of the gradients of these inputs, and the forward kernel
+    /// that they need; docs/backward.md says what is done with them. `inspect` prints them with --emit
+    /// text
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    grad: Vec<String>,
+    /// With --grad: the outputs whose gradients are given; those of a type parameter by default
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "grad")]
+    grad_from: Vec<String>,
+}
+
+impl GradientFlags {
+    /// Whether a gradient is asked for.
+    pub fn is_given(&self) -> bool {
+        !self.grad.is_empty()
+    }
+
+    /// The kernels of the gradient of a kernel, if one is asked for.
+    pub fn of(&self, kernel: &Kernel) -> Result<Option<Gradient>> {
+        if !self.is_given() {
+            return Ok(None);
+        }
+        let from: Vec<&str> = match self.grad_from.is_empty() {
+            true => kernel.ir().generic_outputs().collect(),
+            false => self.grad_from.iter().map(String::as_str).collect(),
+        };
+        if from.is_empty() {
+            let written = |kind: &ParamKind| matches!(kind, ParamKind::Tensor(tensor) if tensor.direction.is_written());
+            let outputs = kernel.ir().params.values().filter(|param| written(&param.kind));
+            let outputs: Vec<&str> = outputs.map(|param| param.name.as_str()).collect();
+            let what = format!("kernel `{}` has no output of a type parameter", kernel.name());
+            let instead = "say with --grad-from which of its outputs have a gradient";
+            return Err(Failure::Usage(format!("{what}; {instead} ({})", outputs.join(", "))));
+        }
+        let of: Vec<&str> = self.grad.iter().map(String::as_str).collect();
+        Ok(Some(kernel.gradient(&of, &from)?))
+    }
+}
+
+/// Whether the forward kernel of a gradient has outputs that the kernel itself has not.
+pub fn has_more_outputs(gradient: &Gradient, kernel: &Kernel) -> bool {
+    gradient.forward.ir().params.len() > kernel.ir().params.len()
+}
+
+/// What flags say of a kernel, for each of the kernels that a verb takes: the kernel itself, or the
+/// forward kernel of its gradient and those behind it.
+pub fn subjects(flags: &GradientFlags, subject: &Subject) -> Result<Vec<Subject>> {
+    Ok(match flags.of(&subject.kernel)? {
+        None => vec![subject.clone()],
+        Some(Gradient { forward, backward }) => {
+            [forward].into_iter().chain(backward).map(|kernel| subject.of_kernel(kernel)).collect()
+        }
+    })
+}
+
+/// What `--data` says of the inputs of each of several kernels; an error if one says something of an
+/// input that none has. A kernel that is alone refuses that itself.
+pub fn data_of(subjects: &[Subject], data: &[InputData]) -> Result<Vec<Vec<InputData>>> {
+    if let [_] = subjects {
+        return Ok(vec![data.to_vec()]);
+    }
+    let of = |subject: &Subject| data.iter().map(|data| data.of_inputs(subject.kernel.ir())).collect::<Vec<_>>();
+    let all: Vec<Vec<InputData>> = subjects.iter().map(of).collect();
+    let is_input = |name: &String| all.iter().flatten().any(|data| data.0.contains_key(name));
+    match data.iter().flat_map(|data| data.0.keys()).find(|name| !is_input(name)) {
+        Some(name) => {
+            let kernels: Vec<&str> = subjects.iter().map(|subject| subject.kernel.name()).collect();
+            let what = format!("`{name}`, for which --data is given, is no input of {}", kernels.join(", "));
+            Err(Failure::Usage(what))
+        }
+        None => Ok(all),
+    }
+}

@@ -1,0 +1,217 @@
+//! Gradients from Rust: `#[grad(..)]` in `flash_kernel!`, against finite differences and against the
+//! kernels launched one by one.
+
+use flashtile::{Argument, Device, Elem, Error, Kernel, LaunchOptions, Tensor, Workspace, f16, flash_kernel};
+use flashtile_dsl::ir::Param;
+
+flash_kernel! {
+    /// Attention that stores what its gradient reads.
+    #[grad(q, k, v)]
+    fn attention<T: Element, const D: usize>(
+        q: &Tensor<T, (H, M, D)>, k: &Tensor<T, (H, N, D)>, v: &Tensor<T, (H, N, D)>, scale: f32,
+        o: &mut Tensor<T, (H, M, D)>, lse: &mut Tensor<f32, (H, M)>,
+    ) {
+        let (h, i) = program(H, tiles(M));
+        let q_i = load(q, [h, i, ..]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = mask(dot(q_i, load(k, [h, j, ..]).t()) * scale, pos(i) + N - M >= pos(j));
+            let m2 = max(m, rowmax(s));
+            let r = visible_or_zero(m2);
+            let p = exp(s - r);
+            let c = exp(m - r);
+            l = l * c + rowsum(p);
+            acc = acc * c + dot(p.to::<T>(), load(v, [h, j, ..]));
+            m = m2;
+        }
+        store(o, [h, i, ..], div_or_zero(acc, l));
+        store(lse, [h, i], m + ln(l));
+    }
+
+    /// Attention that stores its output alone, and whose gradients are named.
+    #[grad(v, q, from(o))]
+    fn output_alone<const D: usize>(
+        q: &Tensor<f32, (M, D)>, k: &Tensor<f32, (N, D)>, v: &Tensor<f32, (N, D)>, o: &mut Tensor<f32, (M, D)>,
+    ) {
+        let i = program(tiles(M));
+        let q_i = load(q, [i, ..]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = dot(q_i, load(k, [j, ..]).t());
+            let m2 = max(m, rowmax(s));
+            let r = visible_or_zero(m2);
+            let p = exp(s - r);
+            let c = exp(m - r);
+            l = l * c + rowsum(p);
+            acc = acc * c + dot(p, load(v, [j, ..]));
+            m = m2;
+        }
+        store(o, [i, ..], div_or_zero(acc, l));
+    }
+}
+
+/// Multiples of 1/64 between -1 and 1.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 40) % 129) as f32 / 64.0 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn tensor<T: flashtile::Element>(shape: &[usize], seed: u64) -> Tensor<T> {
+    let count = shape.iter().product();
+    Tensor::from_f32(&Device::cpu(), shape, &numbers(count, seed)).expect("fits")
+}
+
+fn zeros<T: flashtile::Element>(shape: &[usize]) -> Tensor<T> {
+    Tensor::zeros(&Device::cpu(), shape).expect("fits")
+}
+
+fn floats<T: flashtile::Element>(tensor: &Tensor<T>) -> Vec<f32> {
+    tensor.as_any().to_f32().expect("reads")
+}
+
+/// Slopes of a function of some numbers, of fourth order.
+fn slopes(at: &[f32], f: impl Fn(&[f32]) -> f64) -> Vec<f64> {
+    let step = 1.0 / 16.0;
+    let moved = |n: usize, by: f32| {
+        let mut moved = at.to_vec();
+        moved[n] += by;
+        f(&moved)
+    };
+    let near = |n| moved(n, step) - moved(n, -step);
+    let far = |n| moved(n, 2.0 * step) - moved(n, -2.0 * step);
+    (0..at.len()).map(|n| (8.0 * near(n) - far(n)) / (12.0 * f64::from(step))).collect()
+}
+
+#[track_caller]
+fn close(found: &[f32], expected: &[f64], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (at, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        assert!((f64::from(found) - expected).abs() < 1e-3 * (1.0 + expected.abs()), "{what}[{at}]: {found} for {expected}");
+    }
+}
+
+const H: usize = 2;
+const M: usize = 7;
+const N: usize = 9;
+const D: usize = 4;
+
+#[test]
+fn backward_gives_the_slopes_of_the_kernel() {
+    let device = Device::cpu();
+    let kernel = attention::<f32, D>::on(&device).expect("the CPU runs everything");
+    let (queries, keys) = ([H, M, D], [H, N, D]);
+    let inputs = [numbers(H * M * D, 1), numbers(H * N * D, 2), numbers(H * N * D, 3)];
+    let (mut o, mut lse, grad_o) = (zeros(&queries), zeros(&[H, M]), tensor::<f32>(&queries, 4));
+    let of = |values: &[f32], shape: &[usize]| Tensor::from_f32(&device, shape, values).expect("fits");
+    let [q, k, v] = [(&inputs[0], queries), (&inputs[1], keys), (&inputs[2], keys)].map(|(x, shape)| of(x, &shape));
+    kernel.forward(&q, &k, &v, 0.75, &mut o, &mut lse).expect("runs");
+    let (mut grad_q, mut grad_k, mut grad_v) = (zeros(&queries), zeros(&keys), zeros(&keys));
+    let mut workspace = Workspace::new();
+    kernel.backward(&mut workspace, &q, &k, &v, 0.75, &o, &lse, &grad_o, &mut grad_q, &mut grad_k, &mut grad_v).expect("runs");
+
+    let weights = floats(&grad_o);
+    let loss = |q: &[f32], k: &[f32], v: &[f32]| {
+        let (mut o, mut lse) = (zeros::<f32>(&queries), zeros(&[H, M]));
+        kernel.launch(&of(q, &queries), &of(k, &keys), &of(v, &keys), 0.75, &mut o, &mut lse).expect("runs");
+        floats(&o).iter().zip(&weights).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum()
+    };
+    let [q, k, v] = &inputs;
+    close(&floats(&grad_q), &slopes(q, |q| loss(q, k, v)), "grad_q");
+    close(&floats(&grad_k), &slopes(k, |k| loss(q, k, v)), "grad_k");
+    close(&floats(&grad_v), &slopes(v, |v| loss(q, k, v)), "grad_v");
+}
+
+#[test]
+fn backward_launches_what_the_gradient_of_the_text_gives() {
+    let device = Device::cpu();
+    let kernel = attention::<f16, D>::on(&device).expect("the CPU runs everything");
+    let made =
+        Kernel::gradient(&attention::<f16, D>::source().kernel().expect("reads"), &["q", "k", "v"], &["o"]).expect("has one");
+    let names: Vec<&str> = kernel.gradient().kernels().map(|loaded| loaded.kernel().ir().name.as_str()).collect();
+    assert_eq!(names, ["attention_grad_rows", "attention_grad_columns"]);
+    // A workspace that was used for other sizes is used for these, and for the first again.
+    let mut workspace = Workspace::new();
+    for (heads, m) in [(1, 3), (2, 40), (1, 3)] {
+        let (queries, keys) = ([heads, m, D], [heads, N, D]);
+        let (q, k, v) = (tensor::<f16>(&queries, 1), tensor::<f16>(&keys, 2), tensor::<f16>(&keys, 3));
+        let (mut o, mut lse, grad_o) = (zeros(&queries), zeros::<f32>(&[heads, m]), tensor::<f16>(&queries, 4));
+        kernel.launch(&q, &k, &v, 0.5, &mut o, &mut lse).expect("runs");
+        let (mut grad_q, mut grad_k, mut grad_v) = (zeros(&queries), zeros(&keys), zeros(&keys));
+        kernel.backward(&mut workspace, &q, &k, &v, 0.5, &o, &lse, &grad_o, &mut grad_q, &mut grad_k, &mut grad_v).expect("runs");
+
+        let (l, q2, k2, v2) = (zeros::<f32>(&[heads, m]), zeros::<f16>(&queries), zeros::<f16>(&keys), zeros::<f16>(&keys));
+        for kernel in &made.backward {
+            let argument = |param: &Param| match param.name.as_str() {
+                "q" => (&q).into(),
+                "k" => (&k).into(),
+                "v" => (&v).into(),
+                "scale" => 0.5.into(),
+                "o" => (&o).into(),
+                "lse" => (&lse).into(),
+                "grad_o" => (&grad_o).into(),
+                "grad_l" if kernel.name() == "attention_grad_columns" => (&l).into(),
+                "grad_l" => Argument::Output(l.as_any()),
+                "grad_q" => Argument::Output(q2.as_any()),
+                "grad_k" => Argument::Output(k2.as_any()),
+                "grad_v" => Argument::Output(v2.as_any()),
+                other => panic!("`{other}` is none of its parameters"),
+            };
+            let arguments: Vec<Argument<'_>> = kernel.ir().params.values().map(argument).collect();
+            let bound = kernel.bind(Elem::F16, [("D", D as i64)]).expect("binds");
+            bound.on(&device).expect("the CPU runs everything").launch(&arguments).expect("runs");
+        }
+        for (found, expected) in [(&grad_q, &q2), (&grad_k, &k2), (&grad_v, &v2)] {
+            assert_eq!(found.to_vec().expect("reads"), expected.to_vec().expect("reads"));
+            assert!(floats(found).iter().any(|&x| x != 0.0));
+        }
+    }
+}
+
+#[test]
+fn what_a_kernel_does_not_store_its_forward_launch_does() {
+    let device = Device::cpu();
+    let kernel = output_alone::<D>::on(&device).expect("the CPU runs everything");
+    assert_eq!(kernel.handle().kernel().ir().params.len() + 1, kernel.forward_handle().kernel().ir().params.len());
+    let (queries, keys) = ([M, D], [N, D]);
+    let inputs = [numbers(M * D, 1), numbers(N * D, 2), numbers(N * D, 3)];
+    let of = |values: &[f32], shape: &[usize]| Tensor::<f32>::from_f32(&device, shape, values).expect("fits");
+    let (q, k, v, grad_o) = (of(&inputs[0], &queries), of(&inputs[1], &keys), of(&inputs[2], &keys), tensor::<f32>(&queries, 4));
+    let (mut o, mut reference) = (zeros(&queries), zeros(&[M]));
+    kernel.forward(&q, &k, &v, &mut o, &mut reference).expect("runs");
+    let (mut grad_v, mut grad_q) = (zeros(&keys), zeros(&queries));
+    // In the order of the attribute.
+    kernel.backward(&mut Workspace::new(), &q, &k, &v, &o, &reference, &grad_o, &mut grad_v, &mut grad_q).expect("runs");
+    let weights = floats(&grad_o);
+    let loss = |q: &[f32], v: &[f32]| {
+        let mut o = zeros::<f32>(&queries);
+        kernel.launch(&of(q, &queries), &k, &of(v, &keys), &mut o).expect("runs");
+        floats(&o).iter().zip(&weights).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum()
+    };
+    close(&floats(&grad_q), &slopes(&inputs[0], |q| loss(q, &inputs[2])), "grad_q");
+    close(&floats(&grad_v), &slopes(&inputs[2], |v| loss(&inputs[0], v)), "grad_v");
+}
+
+/// An argument that does not fit is named, and so is the kernel that has no such size.
+#[test]
+fn arguments_of_backward_are_checked() {
+    let kernel = attention::<f32, D>::on_with(&Device::cpu(), LaunchOptions::default()).expect("the CPU runs everything");
+    let (queries, keys) = ([H, M, D], [H, N, D]);
+    let (q, k, v) = (tensor::<f32>(&queries, 1), tensor::<f32>(&keys, 2), tensor::<f32>(&keys, 3));
+    let (o, lse, grad_o) = (zeros(&queries), zeros::<f32>(&[H, M]), zeros::<f32>(&[H, M + 1, D]));
+    let (mut grad_q, mut grad_k, mut grad_v) = (zeros(&queries), zeros(&keys), zeros(&keys));
+    let wrong = kernel
+        .backward(&mut Workspace::new(), &q, &k, &v, 0.5, &o, &lse, &grad_o, &mut grad_q, &mut grad_k, &mut grad_v)
+        .expect_err("`grad_o` has a row too many");
+    assert!(matches!(wrong, Error::Argument(_)) && wrong.to_string().starts_with("argument `grad_o`: dimension 1"), "{wrong}");
+    let too_few = kernel.gradient().launch(&mut Workspace::new(), &[(&q).into()]).expect_err("arguments are missing");
+    let names = "(q, k, v, scale, o, lse, grad_o, grad_q, grad_k, grad_v), but 1 were given";
+    assert!(too_few.to_string().ends_with(names), "{too_few}");
+}
