@@ -85,7 +85,11 @@ pub(crate) fn can_precompute(instance: &Instance, precompute: Precompute) -> boo
 /// All combinations of the architecture's best tensor instruction if the kernel can use it, else those of the next.
 fn candidates_in_place(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let blocks = match why_not_wgmma(instance, arch) {
-        None => wgmma_candidates(instance, arch),
+        None => match wgmma_candidates(instance, arch, false) {
+            (all, true) => all,
+            // Few columns a step leave little of what `wgmma` gains.
+            (_, false) => [wgmma_candidates(instance, arch, true).0, warp_candidates(instance, arch)].concat(),
+        },
         Some(_) => {
             let mut all = warp_candidates(instance, arch);
             // It stands for all of its kind, so that the reasons against them are among those of the candidates.
@@ -261,7 +265,10 @@ fn wgmma_schedule() -> BlockKnobs {
 
 /// What was measured (docs/performance.md): programs are best taken by blocks that stay; products that overlap and the lane-wise
 /// or optimistic maximum won in every cell, a turn for the elementwise section in none.
-fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> {
+///
+/// With `narrow` steps have few columns, for kernels that compute much else of each element. The
+/// answer says whether any of the schedules has what it needs of registers and shared memory.
+fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (Vec<BlockKnobs>, bool) {
     let kernel = &instance.kernel;
     let traits = Traits::of(kernel);
     let maxima = match lower::why_not_lazy(kernel) {
@@ -277,6 +284,8 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs>
         _ => &[(8, 1, &[40, 24])],
     };
     let n: &[u32] = match (traits.block_n, columns) {
+        (true, 1) if narrow => &[16, 32, 48],
+        (true, _) if narrow => &[32, 48],
         (true, 1) => &[48, 64, 80, 96, 128, 160, 192, 256],
         (true, _) => &[32, 64, 96, 128, 160, 192, 256],
         (false, _) => &[64],
@@ -291,12 +300,12 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs>
         }
         _ => &[(Persistent::Static, WorkOrder::Grid, 16)][..],
     };
-    let mut out = Vec::new();
+    let (mut out, mut fits) = (Vec::new(), false);
     for &(warps, min_blocks, splits) in shapes {
         let turns = if warps > 4 && overlap { &[PingPong::Off, PingPong::Products][..] } else { &[PingPong::Off][..] };
         for &block_n in n {
             // Narrow steps are for the tallest tiles, whose accumulators leave few registers.
-            if block_n < 64 && warps < 12 && columns == 1 {
+            if block_n < 64 && warps < 12 && columns == 1 && !narrow {
                 continue;
             }
             for &block_k in k {
@@ -320,6 +329,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs>
                             out.push(BlockKnobs { producer_registers, persistent: Persistent::Static, ..base });
                             continue;
                         };
+                        fits = true;
                         for &ping_pong in turns {
                             for &(persistent, order, section) in work {
                                 out.push(BlockKnobs { ping_pong, persistent, order, section, ..fitting.clone() });
@@ -330,7 +340,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs>
             }
         }
     }
-    out
+    (out, fits)
 }
 
 /// The schedule with two slots for what is loaded once a program if there is room, and the largest share of registers for the

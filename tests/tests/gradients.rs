@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use flashtile::Kernel;
+use flashtile::toolchain::Toolchain;
+use flashtile::tuner::{Chain, InputData};
+use flashtile::{Device, Gradient, Kernel, LaunchOptions};
 use flashtile_codegen::{Arch, Facts, Instance, TensorOp, hints, space};
 use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
@@ -40,10 +42,13 @@ const GRADIENTS: [(&str, &str, &str); 28] = [
     ("tree_attention", "q,k,v", "o"),
 ];
 
+fn gradients(kernel: &Kernel, of: &str, from: &str) -> Gradient {
+    let [of, from] = [of, from].map(|text| text.split(',').collect::<Vec<_>>());
+    kernel.gradient(&of, &from).unwrap_or_else(|e| panic!("{}: {e}", kernel.name()))
+}
+
 fn gradient(kernel: &Kernel, of: &str, from: &str) -> Vec<Kernel> {
-    let names = |text: &'static str| text.split(',').collect::<Vec<_>>();
-    let [of, from] = [of, from].map(|text| names(text.to_owned().leak()));
-    kernel.gradient(&of, &from).unwrap_or_else(|e| panic!("{}: {e}", kernel.name())).backward
+    gradients(kernel, of, from).backward
 }
 
 fn instance(kernel: &Kernel) -> Instance {
@@ -97,5 +102,63 @@ fn gradients_of_heads_with_keys_of_their_own_keep_wgmma() {
             let wgmma = space(&instance(&kernel), hopper).iter().filter(|s| s.main.tensor_op == TensorOp::Wgmma).count();
             assert!(wgmma > 20, "{}: {wgmma} schedules multiply by wgmma", kernel.name());
         }
+    }
+}
+
+/// Sizes that no block divides, heads in groups, and more rows than columns.
+const SIZES: [(&str, i64); 12] = [
+    ("B", 2),
+    ("H", 4),
+    ("G", 2),
+    ("M", 83),
+    ("N", 71),
+    ("K", 90),
+    ("V", 101),
+    ("D", 64),
+    ("E", 64),
+    ("C", 32),
+    ("R", 32),
+    ("S", 64),
+];
+
+/// Runs the chain of a gradient on the emulator, each kernel on what those before it store.
+fn judge(name: &str, of: &str, from: &str, arch: &str) {
+    let kernel = Kernel::builtin(name).expect("built in");
+    let made = gradients(&kernel, of, from);
+    let bound = |kernel: &Kernel| {
+        let consts = kernel.ir().sizes.values().filter(|size| size.kind == SizeKind::Const);
+        let of = |name: &str| SIZES.iter().find(|(size, _)| *size == name).unwrap_or_else(|| panic!("{name}")).1;
+        let consts: Vec<(&str, i64)> = consts.map(|size| (size.name.as_str(), of(&size.name))).collect();
+        kernel.bind(Elem::F16, consts).unwrap_or_else(|e| panic!("{name}: {e}"))
+    };
+    let kernels: Vec<_> = [&made.forward].into_iter().chain(&made.backward).map(bound).collect();
+    let sizes = SIZES.iter().filter(|(size, _)| {
+        let runtime = |kernel: &&Kernel| kernel.ir().sizes.values().any(|s| s.name == *size && s.kind != SizeKind::Const);
+        [&made.forward].into_iter().chain(&made.backward).any(|kernel| runtime(&kernel))
+    });
+    let sizes = sizes.map(|&(name, size)| (name.to_owned(), size)).collect();
+    let mut chain = Chain::new(kernels.clone(), &sizes, 7, &InputData::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    chain.pass().unwrap_or_else(|e| panic!("{name}: {e}"));
+    for kernel in &kernels[1..] {
+        let arch = Some(Arch::named(arch).expect("in the table"));
+        let options = LaunchOptions { toolchain: Toolchain::shared(), arch, ..LaunchOptions::default() };
+        let loaded = kernel.on_with(&Device::emulator(), options).unwrap_or_else(|e| panic!("{name}: {e}"));
+        for verdict in chain.judge(&loaded).unwrap_or_else(|e| panic!("{name}: {e}")) {
+            assert!(verdict.passed(), "{} on {arch:?}: {verdict:?}", kernel.ir().name);
+        }
+    }
+}
+
+#[test]
+fn gradients_of_built_in_kernels_are_right_on_hopper() {
+    for (name, of, from) in GRADIENTS {
+        judge(name, of, from, "sm_90a");
+    }
+}
+
+#[test]
+fn gradients_of_built_in_kernels_are_right_on_ampere() {
+    for (name, of, from) in GRADIENTS {
+        judge(name, of, from, "sm_80");
     }
 }

@@ -20,7 +20,7 @@
 use flashtile_dsl::analysis::index::{IndexExpr, Search, SearchEnd, Symbol};
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
 use flashtile_dsl::analysis::streaming::Streaming;
-use flashtile_dsl::ir::{At, AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, ReduceOp, SizeExpr, Type, ValueId};
+use flashtile_dsl::ir::{At, AxisId, AxisKind, BlockId, Kernel, Op, OpId, Part, ReduceOp, SizeExpr, Type, ValueDef, ValueId};
 
 use super::context::{Home, Lowering, Made};
 use super::groups::closed;
@@ -502,6 +502,11 @@ impl Lowering<'_> {
                     value => Expr::infix(Operator::Mul, value, Expr::Float(share)),
                 };
             }
+            if let Some(v) = self.passed_through(param, start) {
+                self.homes.insert(param, Home::Variable(v));
+                carried.push(v);
+                continue;
+            }
             let name = self.value_name(param);
             let tile = self.kernel.tile(param);
             let (dims, integer) = (tile.dims.clone(), !tile.elem.is_float());
@@ -511,6 +516,28 @@ impl Lowering<'_> {
             carried.push(v);
         }
         Ok(carried)
+    }
+
+    /// The variable of what an enclosing loop carries, if a loop in it takes that over for `param` and
+    /// hands it back: the two are never alive at once.
+    fn passed_through(&self, param: ValueId, start: ValueId) -> Option<VarId> {
+        let kernel = self.kernel;
+        let (ValueDef::BlockParam(outer, place), ValueDef::BlockParam(inner, slot)) =
+            (kernel.values[start].def, kernel.values[param].def)
+        else {
+            return None;
+        };
+        let of_inner = |op: &OpId| matches!(kernel.ops[*op].op, Op::For { body, .. } if body == inner);
+        let user = kernel.blocks[outer].ops.iter().copied().find(of_inner)?;
+        let result = kernel.ops[user].results[slot as usize - 1];
+        let back = edit::yielded(kernel, outer)[(place as usize).checked_sub(1)?] == result;
+        let once = kernel.ops[user].op.operands().iter().filter(|v| **v == start).count() == 1;
+        let alone = self.classes.users.get(&start).is_some_and(|users| *users == [user]);
+        let summed = self.classes.partial.contains(&param) || self.classes.completed.contains(&result);
+        match self.homes.get(&start) {
+            Some(&Home::Variable(v)) if back && once && alone && !summed => Some(v),
+            _ => None,
+        }
     }
 
     /// The rings of a loop body, grouped by what is acquired together, in order of use.
