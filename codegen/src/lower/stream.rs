@@ -100,14 +100,10 @@ impl Lowering<'_> {
 
         let carried = self.enter_carried(&params, init)?;
         if self.is_specialized() {
-            if single {
-                self.positions(loop_id, body, &name, &carried)?;
-                self.leave_loop(id, axis, &carried);
-                self.loaded = loaded;
-                return Ok(());
+            match single {
+                true => self.positions(loop_id, body, &name, &carried)?,
+                false => self.pipelined(&Loop { op: id, id: loop_id, axis, body, coordinate: params[0], carried: &carried })?,
             }
-            let ring = Loop { op: id, id: loop_id, axis, body, coordinate: params[0], carried: &carried };
-            self.pipelined(&ring)?;
             self.leave_loop(id, axis, &carried);
             self.loaded = loaded;
             return Ok(());
@@ -136,12 +132,8 @@ impl Lowering<'_> {
             }
             this.lower_body(id, loop_id, body, &groups, params[0])?;
             this.leave_iteration(body, &carried)?;
-            // The next position is copied over what this one has read.
-            let copied = this.kernel.blocks[body].ops.iter().any(|op| this.classes.shared_loads.contains(op));
-            let reads_none = |stmt: &&Stmt| matches!(stmt.op, StmtOp::Let { .. } | StmtOp::Map { .. });
-            let last = this.out.iter().rev().find(|stmt| !reads_none(stmt));
-            if single && copied && !last.is_some_and(|stmt| stmt.op == StmtOp::Barrier) {
-                this.push(StmtOp::Barrier);
+            if single {
+                this.leave_position(body);
             }
             Ok(())
         })?;
@@ -180,6 +172,16 @@ impl Lowering<'_> {
         self.span = span;
         self.push(StmtOp::Loop { id, from: 0, unroll: 1, body: closed(settled(statements), span) });
         Ok(())
+    }
+
+    /// Sees to it that the next position may be copied over what this one has read.
+    fn leave_position(&mut self, body: BlockId) {
+        let copied = self.kernel.blocks[body].ops.iter().any(|op| self.classes.shared_loads.contains(op));
+        let reads_none = |stmt: &&Stmt| matches!(stmt.op, StmtOp::Let { .. } | StmtOp::Map { .. });
+        let last = self.out.iter().rev().find(|stmt| !reads_none(stmt));
+        if copied && !last.is_some_and(|stmt| stmt.op == StmtOp::Barrier) {
+            self.push(StmtOp::Barrier);
+        }
     }
 
     /// Defines what an iteration is at: its tile, where that is not the coordinate, and positions.

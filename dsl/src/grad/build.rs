@@ -4,7 +4,7 @@ use super::forward::{Forward, Shape};
 use super::kept::Kept;
 use super::product::of_product;
 use super::streams::of_rows_and_columns;
-use super::{Gradient, NotDifferentiable, Request};
+use super::{Gradient, NotDifferentiable, Request, scales};
 use crate::ir::{Kernel, SourceText, verify};
 use crate::syntax::parse;
 use crate::text::write;
@@ -15,6 +15,7 @@ use crate::text::write;
 /// [`NotDifferentiable`]: what stands against it, and where.
 pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDifferentiable> {
     let forward = Forward::of(kernel, request)?;
+    scales::check(&forward)?;
     let kept = Kept::of(&forward);
     let backward = match forward.shape {
         Shape::Rows => of_rows_and_columns(&forward, &kept)?,

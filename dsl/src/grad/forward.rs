@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{NotDifferentiable, Request, scales};
+use super::{NotDifferentiable, Request};
 use crate::analysis::streaming::{Base, Form, Streaming};
 use crate::ir::{
     At, AxisId, AxisKind, BinaryOp, BlockId, Elem, Kernel, Op, OpId, ParamId, ProgramDim, ReduceOp, SizeExpr, Span, UnaryOp,
@@ -130,7 +130,6 @@ impl<'k> Forward<'k> {
             varying: HashSet::new(),
         };
         made.classify();
-        scales::check(&made)?;
         made.check_loads()?;
         Ok(made)
     }

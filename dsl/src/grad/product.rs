@@ -146,21 +146,7 @@ fn operand_kernel(forward: &Forward<'_>, left: &OfSums, loads: &[WantedLoad]) ->
         Orientation::Columns => [AxisKind::Loop, AxisKind::Program],
     };
     let mut copy = Copy::of_product(forward, name, orientation, kinds, Some(AxisKind::Program));
-    let (axes, own) = (copy.axes, copy.inner.expect("an axis of the product"));
-
-    // The grid: what the address of the input has, in its order.
-    let places: Vec<(ValueId, ProgramDim)> = at
-        .iter()
-        .filter_map(|at| match at {
-            At::Index(v) => {
-                let dim = forward.program.iter().position(|p| p == v)?;
-                Some((*v, kernel.grid()[dim].clone()))
-            }
-            At::Tile(v) if *v == inner => Some((*v, ProgramDim::Tiles(own))),
-            At::Tile(v) => Some((*v, ProgramDim::Tiles(if orientation == Orientation::Rows { axes.0 } else { axes.1 }))),
-            At::Range { .. } => None,
-        })
-        .collect();
+    let places = grid_of(&copy, at);
     let (_, program) = copy.b.append(Op::Program(places.iter().map(|(_, dim)| dim.clone()).collect()));
     for (&here, (there, _)) in program.iter().zip(&places) {
         copy.b.kernel.values[here].name.clone_from(&kernel.values[*there].name);
@@ -201,6 +187,23 @@ fn operand_kernel(forward: &Forward<'_>, left: &OfSums, loads: &[WantedLoad]) ->
     store_gradients(&mut reverse, loads)?;
     let tiles = format!("`{}`", param.name);
     Ok(finish(reverse, &tiles, "Nothing"))
+}
+
+/// The grid of the kernel of an input: what the address of that has, in its order, with the values of
+/// the forward kernel.
+fn grid_of(copy: &Copy<'_, '_>, at: &[At]) -> Vec<(ValueId, ProgramDim)> {
+    let (forward, axes) = (copy.forward, copy.axes);
+    let (inner, own) = (forward.walks[0].at.0, copy.inner.expect("an axis of the product"));
+    let place = |at: &At| match at {
+        At::Index(v) => {
+            let dim = forward.program.iter().position(|p| p == v)?;
+            Some((*v, forward.kernel.grid()[dim].clone()))
+        }
+        At::Tile(v) if *v == inner => Some((*v, ProgramDim::Tiles(own))),
+        At::Tile(v) => Some((*v, ProgramDim::Tiles(if copy.orientation == Orientation::Rows { axes.0 } else { axes.1 }))),
+        At::Range { .. } => None,
+    };
+    at.iter().filter_map(place).collect()
 }
 
 /// The gradients of the sums, where rows and columns are.

@@ -200,7 +200,7 @@ mod tests {
         let source = SourceText { name: "k.rs".into(), text: text.into(), first_line: 1 };
         let kernel = parse(&source).unwrap_or_else(|e| panic!("{e}")).remove(0);
         let request = Request { of: vec!["x".into()], from: vec!["y".into()] };
-        Forward::of(&kernel, &request).map(|_| ()).map_err(|e| e.what)
+        Forward::of(&kernel, &request).and_then(|forward| check(&forward)).map_err(|e| e.what)
     }
 
     #[test]
