@@ -39,19 +39,21 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     let types = operand_types(instance, &instance.kernel);
     let of_f32 = types.contains(&Elem::F32);
     let ways = [Precompute::Off, Precompute::B, Precompute::Ab];
-    let instances: Vec<Instance> = ways.into_iter().filter_map(|way| with_precomputed(instance, way)).collect();
-    // What speaks against each, where each of the schedules is refused.
+    let ways: Vec<Precompute> = ways.into_iter().filter(|&way| with_precomputed(instance, way).is_some()).collect();
+    // What speaks against each, where each of the schedules is refused. What is computed ahead needs
+    // code too.
     let refused = |schedules: &[BlockKnobs]| -> Vec<Refusal> {
-        let of = |main: &Instance| -> Option<Refusal> {
-            let refusals = schedules.iter().map(|schedule| refusal(main, &schedule.clone().into(), arch));
+        let of = |&way: &Precompute| -> Option<Refusal> {
+            let whole = |main: &BlockKnobs| Schedule::from(main.clone()).with_launches(|launches| launches.precompute = way);
+            let refusals = schedules.iter().map(|schedule| refusal(instance, &whole(schedule), arch));
             refusals.collect::<Option<Vec<Refusal>>>()?.into_iter().next()
         };
-        instances.iter().map(of).take_while(Option::is_some).flatten().collect()
+        ways.iter().map(of).take_while(Option::is_some).flatten().collect()
     };
     // The schedule with the defaults asks for little: what it cannot do, none can.
     let tensor_op = if of_f32 { TensorOp::Ffma } else { BlockKnobs::default().tensor_op };
     let plain = refused(&[BlockKnobs { tensor_op, ..BlockKnobs::default() }]);
-    if plain.len() == instances.len()
+    if plain.len() == ways.len()
         && let Some(Refusal { because, instead, span, of_text: true }) = plain.into_iter().next()
     {
         return Some(Hint::new(Lost::Gpu, span, because, instead));
@@ -60,7 +62,7 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
         return None;
     }
     let fast = refused(&smallest_each());
-    let all = fast.len() == instances.len();
+    let all = fast.len() == ways.len();
     let Refusal { because, instead, span, .. } = fast.into_iter().next().filter(|_| all)?;
     Some(Hint::new(Lost::Wgmma, span, because, instead))
 }
