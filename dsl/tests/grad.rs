@@ -425,6 +425,28 @@ fn gradients_of_layers_that_are_no_softmax_are_those_of_finite_differences() {
 }
 
 #[test]
+fn gradients_of_scores_sum_to_nothing_and_those_of_values_to_those_of_outputs() {
+    let path = format!("{}/../tests/asked/bias_of_batch.rs", env!("CARGO_MANIFEST_DIR"));
+    let kernel = kernel(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}")));
+    let sizes = sizes("B=2,H=3,G=3,M=9,N=11,D=4");
+    let values = inputs(&kernel, &sizes, &Values::from([("scale".to_owned(), Value::Float(0.75))]));
+    let weights = Values::from([("o".to_owned(), Value::Tensor(vec![2, 3, 9, 4], numbers(216, 5)))]);
+    let found = by_kernels(&made(&kernel, "v,bias", "o"), &sizes, &Blocks::PerAxis(vec![4, 3, 2]), &values, &weights);
+    // A bias is added to the scores: its gradient is theirs, and a row's probabilities sum to 1.
+    let of_scores = tensor(&found, "grad_bias").1;
+    assert!(of_scores.iter().any(|x| x.abs() > 1e-3));
+    assert!(of_scores.chunks(11).all(|row| row.iter().sum::<f64>().abs() < 1e-6), "{of_scores:?}");
+    let column = |data: &[f64], head: usize, rows: usize, d: usize| -> f64 {
+        data[head * rows * 4..(head + 1) * rows * 4].iter().skip(d).step_by(4).sum()
+    };
+    let (of_values, of_outputs) = (tensor(&found, "grad_v").1, tensor(&weights, "o").1);
+    for (head, d) in (0..6).flat_map(|head| (0..4).map(move |d| (head, d))) {
+        let (x, y) = (column(of_values, head, 11, d), column(of_outputs, head, 9, d));
+        assert!((x - y).abs() < 1e-5, "head {head}, column {d}: {x} for {y}");
+    }
+}
+
+#[test]
 fn rows_that_see_nothing_have_no_gradient() {
     let sizes = sizes("B=1,H=2,G=1,M=9,N=4,D=2");
     let kernel = builtin("causal_attention");

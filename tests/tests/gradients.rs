@@ -121,32 +121,76 @@ const SIZES: [(&str, i64); 12] = [
     ("S", 64),
 ];
 
-/// Runs the chain of a gradient on the emulator, each kernel on what those before it store.
-fn judge(name: &str, of: &str, from: &str, arch: &str) {
+/// Runs the chain of a gradient on the emulator, each kernel on what those before it store. Sizes are
+/// [`SIZES`] but for those that are `given`.
+fn judge_on(name: &str, of: &str, from: &str, arch: &str, given: &[(&str, i64)], data: &str) {
     let kernel = Kernel::builtin(name).expect("built in");
     let made = gradients(&kernel, of, from);
+    let size_of = |name: &str| {
+        let find = |sizes: &[(&str, i64)]| sizes.iter().find(|(size, _)| *size == name).map(|&(_, n)| n);
+        find(given).or_else(|| find(&SIZES)).unwrap_or_else(|| panic!("{name} has a size"))
+    };
+    let all = || [&made.forward].into_iter().chain(&made.backward);
     let bound = |kernel: &Kernel| {
         let consts = kernel.ir().sizes.values().filter(|size| size.kind == SizeKind::Const);
-        let of = |name: &str| SIZES.iter().find(|(size, _)| *size == name).unwrap_or_else(|| panic!("{name}")).1;
-        let consts: Vec<(&str, i64)> = consts.map(|size| (size.name.as_str(), of(&size.name))).collect();
+        let consts: Vec<(&str, i64)> = consts.map(|size| (size.name.as_str(), size_of(&size.name))).collect();
         kernel.bind(Elem::F16, consts).unwrap_or_else(|e| panic!("{name}: {e}"))
     };
-    let kernels: Vec<_> = [&made.forward].into_iter().chain(&made.backward).map(bound).collect();
-    let sizes = SIZES.iter().filter(|(size, _)| {
-        let runtime = |kernel: &&Kernel| kernel.ir().sizes.values().any(|s| s.name == *size && s.kind != SizeKind::Const);
-        [&made.forward].into_iter().chain(&made.backward).any(|kernel| runtime(&kernel))
-    });
-    let sizes = sizes.map(|&(name, size)| (name.to_owned(), size)).collect();
-    let mut chain = Chain::new(kernels.clone(), &sizes, 7, &InputData::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let kernels: Vec<_> = all().map(bound).collect();
+    let runtime = all().flat_map(|kernel| kernel.ir().sizes.values().filter(|size| size.kind != SizeKind::Const));
+    let sizes = runtime.map(|size| (size.name.clone(), size_of(&size.name))).collect();
+    let data: InputData = data.parse().unwrap_or_else(|e| panic!("{data}: {e}"));
+    let mut chain = Chain::new(kernels.clone(), &sizes, 7, &data).unwrap_or_else(|e| panic!("{name}: {e}"));
     chain.pass().unwrap_or_else(|e| panic!("{name}: {e}"));
     for kernel in &kernels[1..] {
         let arch = Some(Arch::named(arch).expect("in the table"));
         let options = LaunchOptions { toolchain: Toolchain::shared(), arch, ..LaunchOptions::default() };
         let loaded = kernel.on_with(&Device::emulator(), options).unwrap_or_else(|e| panic!("{name}: {e}"));
         for verdict in chain.judge(&loaded).unwrap_or_else(|e| panic!("{name}: {e}")) {
-            assert!(verdict.passed(), "{} on {arch:?}: {verdict:?}", kernel.ir().name);
+            assert!(verdict.passed(), "{} on {arch:?} for {sizes:?}, {data}: {verdict:?}", kernel.ir().name);
         }
     }
+}
+
+fn judge(name: &str, of: &str, from: &str, arch: &str) {
+    judge_on(name, of, from, arch, &[], "");
+}
+
+/// Cases that other libraries had wrong (their reports are named): each in the form without atomics,
+/// for which wrong offsets, padded rows and empty ranges remain.
+#[test]
+fn what_others_had_wrong_is_right() {
+    let far_below = "scale:constant=1 q:constant=1 k:range=-2..-1.5";
+    type Case = (&'static str, &'static [(&'static str, i64)], &'static str);
+    let cases: [Case; 12] = [
+        // Scores near -100 with padded keys, whose exponential overflows where they count as 0 (pytorch 196678).
+        ("attention", &[("N", 192)], far_below),
+        ("causal_attention", &[("N", 190)], far_below),
+        // One query, and a logarithm of the sum far below 0 (cudnn-frontend 1072).
+        ("attention", &[("M", 1), ("N", 192)], far_below),
+        // Rows that see nothing (flash-attention 443, 334, 1947).
+        ("causal_attention", &[("M", 90), ("N", 3)], ""),
+        ("sliding_window", &[("M", 90), ("N", 3)], "window:constant=2"),
+        // The slope of a cap at what is hidden.
+        ("softcap_attention", &[("M", 90), ("N", 70)], "cap:constant=0.5"),
+        // Rows and columns beyond the tiles: 1 more, 1 less, and one alone.
+        ("attention", &[("M", 65), ("N", 127)], ""),
+        ("causal_attention", &[("M", 1), ("N", 1)], ""),
+        // Nothing to read, or nothing to give (flash-attention 1254, 1713, 2562).
+        ("attention", &[("M", 0)], ""),
+        ("causal_attention", &[("N", 0)], ""),
+        // Groups of three heads, and of all (native-sparse-attention 27).
+        ("causal_attention", &[("H", 6)], ""),
+        ("attention", &[("H", 5), ("G", 1)], ""),
+    ];
+    for (name, sizes, data) in cases {
+        for arch in ["sm_80", "sm_90a"] {
+            judge_on(name, "q,k,v", "o", arch, &[&[("B", 1)], sizes].concat(), data);
+        }
+    }
+    // Values of another width than the keys, at 192 and 128.
+    let sizes = [("B", 1), ("H", 2), ("M", 70), ("N", 40), ("D", 128), ("R", 64), ("E", 128)];
+    judge_on("mla_prefill", "q,q_rot,k,k_rot,v", "o", "sm_90a", &sizes, "");
 }
 
 #[test]
