@@ -6,9 +6,11 @@ use std::path::Path;
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::{Chain, InputData};
 use flashtile::{Device, Gradient, Kernel, LaunchOptions};
-use flashtile_codegen::{Arch, Facts, Instance, TensorOp, hints, space};
+use flashtile_codegen::plan::{Plan, Slot, StmtOp, verify as faults_of};
+use flashtile_codegen::{Arch, Facts, Instance, Schedule, TensorOp, hints, plans, space};
 use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
+use flashtile_tests::planted::{change_first, planted, remove};
 
 /// Kernels, the inputs whose gradients are wanted, and the outputs whose gradients are given.
 const GRADIENTS: [(&str, &str, &str); 28] = [
@@ -205,4 +207,53 @@ fn gradients_of_built_in_kernels_are_right_on_ampere() {
     for (name, of, from) in GRADIENTS {
         judge(name, of, from, "sm_80");
     }
+}
+
+/// The plan of a kernel whose loop over heads loads operands of products.
+fn plan_of_heads(arch: &str, knobs: &str) -> Plan {
+    let made = gradient(&Kernel::builtin("mla_prefill").expect("built in"), "k_rot", "o");
+    let columns = made.iter().find(|kernel| kernel.name().contains("columns")).expect("it has one");
+    let schedule: Schedule = knobs.parse().unwrap_or_else(|e| panic!("{knobs}: {e}"));
+    let arch = Arch::named(arch).expect("in the table");
+    plans(&instance(columns), &schedule, arch).unwrap_or_else(|e| panic!("{knobs}: {e}")).remove(0)
+}
+
+#[test]
+fn faults_in_loops_over_heads_are_found() {
+    // Each barrier, of which the last says that the tiles of the next head may be copied.
+    let plan = plan_of_heads("sm_80", "block_n=64,block_k=64,warps=4,stages=2");
+    let mut barriers = 0;
+    loop {
+        let (mut seen, mut without) = (0, plan.clone());
+        let removed = change_first(&mut without.roles[0].body, &mut |body, index| {
+            let is_barrier = body[index].op == StmtOp::Barrier;
+            let hit = is_barrier && seen == barriers;
+            seen += usize::from(is_barrier);
+            if hit {
+                body.remove(index);
+            }
+            hit
+        });
+        if !removed {
+            break;
+        }
+        barriers += 1;
+        assert!(!faults_of(&without).is_empty(), "barrier {barriers} is not missed in {without}");
+    }
+    assert_eq!(barriers, 2, "one in each step, one behind each head: {plan}");
+
+    // Tiles of a head that consumers keep, or acquire once for all heads.
+    let wgmma = "block_n=64,block_k=64,warps=4,tensor_op=wgmma,copy=tma";
+    let plan = plan_of_heads("sm_90a", wgmma);
+    let computing = plan.roles.len() - 1;
+    let kept = planted(plan.clone(), computing, &mut remove(|op| matches!(op, StmtOp::Release(_))));
+    assert!(!kept.is_empty());
+    let once = planted(plan, computing, &mut |body, index| {
+        let StmtOp::Loop { body: heads, .. } = &mut body[index].op else { return false };
+        let at = heads.iter().position(|s| matches!(s.op, StmtOp::Acquire { slot: Slot::Only, .. }));
+        let acquired = heads.remove(at.expect("a tile of the head"));
+        body.insert(index, acquired);
+        true
+    });
+    assert!(!once.is_empty());
 }
