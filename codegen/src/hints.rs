@@ -40,8 +40,8 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     let of_f32 = types.contains(&Elem::F32);
     let ways = [Precompute::Off, Precompute::B, Precompute::Ab];
     let ways: Vec<Precompute> = ways.into_iter().filter(|&way| with_precomputed(instance, way).is_some()).collect();
-    // What speaks against each, where each of the schedules is refused. What is computed ahead needs
-    // code too.
+    // What speaks against each, where each of the schedules is refused. What is computed ahead
+    // needs code too.
     let refused = |schedules: &[BlockKnobs]| -> Vec<Refusal> {
         let of = |&way: &Precompute| -> Option<Refusal> {
             let whole = |main: &BlockKnobs| Schedule::from(main.clone()).with_launches(|launches| launches.precompute = way);

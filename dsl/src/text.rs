@@ -1,9 +1,10 @@
 //! Kernels as text: what a rewrite has made, in the language that the front end reads.
 //!
 //! A value without a name is written where it is used if that is once, in its own block, and short;
-//! others are bound by `let`, by their names where these are free. Read again, the text gives a kernel
-//! that means the same, and that is written as the same text. Integers that a program id or a size
-//! is made into may be made in 64 bits where they were made in 32: their lower 32 bits are the same.
+//! others are bound by `let`, by their names where these are free. Read again, the text gives a
+//! kernel that means the same, and that is written as the same text. Integers that a program id or
+//! a size is made into may be made in 64 bits where they were made in 32: their lower 32 bits are
+//! the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

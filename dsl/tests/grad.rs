@@ -12,9 +12,14 @@ fn kernel(text: &str) -> Kernel {
     parse(&source).unwrap_or_else(|e| panic!("{e}")).remove(0)
 }
 
+/// The text of a kernel of the repository: its folder, and its name.
+fn source_of(folder: &str, name: &str) -> String {
+    let path = format!("{}/../{folder}/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
 fn builtin(name: &str) -> Kernel {
-    let path = format!("{}/../runtime/kernels/{name}.rs", env!("CARGO_MANIFEST_DIR"));
-    kernel(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}")))
+    kernel(&source_of("runtime/kernels", name))
 }
 
 /// A tensor or a scalar by its name.
@@ -253,8 +258,7 @@ fn gradients_of_variants_are_those_of_finite_differences() {
 
 /// Causal attention with what `CHANGED` makes of the scores.
 fn scored(params: &str, changed: &str) -> Kernel {
-    let path = format!("{}/../runtime/kernels/causal_attention.rs", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(path).expect("a built-in kernel");
+    let text = source_of("runtime/kernels", "causal_attention");
     let scores = "let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;";
     let made = text.replace(scores, &format!("let x = dot(q_i, load(k, [b, g, j, ..]).t()) * scale; let s = {changed};"));
     assert_ne!(text, made, "the scores are in the text");
@@ -285,8 +289,7 @@ fn every_op_of_scores_has_its_gradient() {
         check(&scored(bias, changed), SIZES, "q,k,v,bias", "o", &[("scale", Value::Float(0.75))]);
     }
     // Keys that each head changes in its own way, of a group that several heads share.
-    let path = format!("{}/../runtime/kernels/causal_attention.rs", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(path).expect("a built-in kernel");
+    let text = source_of("runtime/kernels", "causal_attention");
     let keys = "load(k, [b, g, j, ..]).t()";
     let made = text
         .replace(keys, "(tanh(load(k, [b, g, j, ..]) * load(gain, [h, j])) * load(by, [h])).to::<T>().t()")
@@ -302,8 +305,7 @@ fn every_op_of_scores_has_its_gradient() {
 #[test]
 fn what_follows_the_loop_has_its_gradient() {
     let text = |store: &str| {
-        let path = format!("{}/../runtime/kernels/attention.rs", env!("CARGO_MANIFEST_DIR"));
-        let text = std::fs::read_to_string(path).expect("a built-in kernel");
+        let text = source_of("runtime/kernels", "attention");
         let plain = "store(o, [b, h, i, ..], div_or_zero(acc, l));";
         let made = text.replace(plain, &format!("store(o, [b, h, i, ..], {store});"));
         assert_ne!(text, made, "the store is in the text");
@@ -336,8 +338,7 @@ fn what_programs_share_has_its_gradient() {
 #[test]
 fn sums_start_where_they_are_told() {
     // The sink of each row, the sum and the output that it starts from.
-    let path = format!("{}/../runtime/kernels/sink_attention.rs", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(path).expect("a built-in kernel");
+    let text = source_of("runtime/kernels", "sink_attention");
     let text = text
         .replace(
             "sinks: &Tensor<f32, (H)>,",
@@ -386,8 +387,8 @@ fn gradients_of_products_are_those_of_finite_differences() {
     check(&builtin("matmul_gelu"), "M=7,N=5,K=9", "a,b,bias", "c", &[]);
     check(&builtin("matmul_gelu"), "M=7,N=5,K=9", "bias", "c", &[]);
     check(&builtin("swiglu"), "M=7,N=9,K=5", "x,gate,up", "y", &[]);
-    // Weights that batches and heads share, numbers on the way into the product, and all that may be
-    // added behind it.
+    // Weights that batches and heads share, numbers on the way into the product, and all that may
+    // be added behind it.
     let text = "pub fn layer<T: Element>(
         x: &Tensor<T, (B, H, M, K)>, w: &Tensor<T, (H, K, N)>, by: &Tensor<f32, (M, K)>, row: &Tensor<f32, (B, H, M)>,
         column: &Tensor<f32, (H, N)>, both: &Tensor<T, (B, M, N)>, y: &mut Tensor<T, (B, H, M, N)>, z: &mut Tensor<f32, (B, H, M, N)>,
@@ -410,15 +411,9 @@ fn gradients_of_products_are_those_of_finite_differences() {
 
 #[test]
 fn gradients_of_layers_that_are_no_softmax_are_those_of_finite_differences() {
-    let suite = |name: &str| {
-        let path = format!("{}/../tests/kernels/{name}.rs", env!("CARGO_MANIFEST_DIR"));
-        kernel(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}")))
-    };
+    let suite = |name: &str| kernel(&source_of("tests/kernels", name));
+    let asked = |name: &str| kernel(&source_of("tests/asked", name));
     check(&suite("retention"), "B=2,H=3,N=9,D=4", "q,k,v,ln_gamma", "o", &[]);
-    let asked = |name: &str| {
-        let path = format!("{}/../tests/asked/{name}.rs", env!("CARGO_MANIFEST_DIR"));
-        kernel(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}")))
-    };
     check(&asked("linear_parallel"), "B=2,H=3,N=9,D=4", "q,k,v", "o", &[]);
     check(&asked("matmul_residual"), "M=7,N=5,K=9", "a,w,bias,res", "y", &[]);
     check(&asked("bias_of_batch"), "B=2,H=4,G=2,M=9,N=11,D=4", "q,k,v", "o", &[("scale", Value::Float(0.75))]);
@@ -426,8 +421,7 @@ fn gradients_of_layers_that_are_no_softmax_are_those_of_finite_differences() {
 
 #[test]
 fn gradients_of_scores_sum_to_nothing_and_those_of_values_to_those_of_outputs() {
-    let path = format!("{}/../tests/asked/bias_of_batch.rs", env!("CARGO_MANIFEST_DIR"));
-    let kernel = kernel(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}")));
+    let kernel = kernel(&source_of("tests/asked", "bias_of_batch"));
     let sizes = sizes("B=2,H=3,G=3,M=9,N=11,D=4");
     let values = inputs(&kernel, &sizes, &Values::from([("scale".to_owned(), Value::Float(0.75))]));
     let weights = Values::from([("o".to_owned(), Value::Tensor(vec![2, 3, 9, 4], numbers(216, 5)))]);
@@ -482,8 +476,7 @@ fn what_has_no_gradient_is_refused_at_its_place() {
     }";
     refused(&kernel(text), "q", "o", "`m` is used otherwise than by `acc / l` or `m + ln(l)`");
     // A weight of the keys, which whole programs load.
-    let path = format!("{}/../runtime/kernels/attention.rs", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(path).expect("a built-in kernel");
+    let text = source_of("runtime/kernels", "attention");
     let keys = "load(k, [b, g, j, ..]).t()";
     let weighted = text
         .replace(keys, "(load(k, [b, g, j, ..]) * load(weight, [..])).to::<T>().t()")

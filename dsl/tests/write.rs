@@ -120,7 +120,8 @@ fn what_only_rewrites_make_has_no_text() {
 
 #[test]
 fn names_that_are_not_free_are_changed() {
-    // The coordinate is called as a size is, a value as a word of the language, another has no name.
+    // The coordinate is called as a size is, a value as a word of the language, another has no
+    // name.
     let mut b = Builder::new("sums");
     let size = SizeExpr::size(b.size("N", SizeKind::Runtime));
     let tensor = |name: &str, direction| Param {

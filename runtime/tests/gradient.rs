@@ -1,5 +1,5 @@
-//! Gradients from Rust: `#[grad(..)]` in `flash_kernel!`, against finite differences and against the
-//! kernels launched one by one.
+//! Gradients from Rust: `#[grad(..)]` in `flash_kernel!`, against finite differences and against
+//! the kernels launched one by one.
 
 use flashtile::{Argument, Device, Elem, Error, Kernel, LaunchOptions, Tensor, Workspace, f16, flash_kernel};
 use flashtile_dsl::ir::Param;

@@ -123,8 +123,8 @@ const SIZES: [(&str, i64); 12] = [
     ("S", 64),
 ];
 
-/// Runs the chain of a gradient on the emulator, each kernel on what those before it store. Sizes are
-/// [`SIZES`] but for those that are `given`.
+/// Runs the chain of a gradient on the emulator, each kernel on what those before it store. Sizes
+/// are [`SIZES`] but for those that are `given`.
 fn judge_on(name: &str, of: &str, from: &str, arch: &str, given: &[(&str, i64)], data: &str) {
     let kernel = Kernel::builtin(name).expect("built in");
     let made = gradients(&kernel, of, from);
@@ -158,14 +158,15 @@ fn judge(name: &str, of: &str, from: &str, arch: &str) {
     judge_on(name, of, from, arch, &[], "");
 }
 
-/// Cases that other libraries had wrong (their reports are named): each in the form without atomics,
-/// for which wrong offsets, padded rows and empty ranges remain.
+/// Cases that other libraries had wrong (their reports are named): each in the form without
+/// atomics, for which wrong offsets, padded rows and empty ranges remain.
 #[test]
 fn what_others_had_wrong_is_right() {
     let far_below = "scale:constant=1 q:constant=1 k:range=-2..-1.5";
     type Case = (&'static str, &'static [(&'static str, i64)], &'static str);
     let cases: [Case; 12] = [
-        // Scores near -100 with padded keys, whose exponential overflows where they count as 0 (pytorch 196678).
+        // Scores near -100 with padded keys, whose exponential overflows where they count as 0
+        // (pytorch 196678).
         ("attention", &[("N", 192)], far_below),
         ("causal_attention", &[("N", 190)], far_below),
         // One query, and a logarithm of the sum far below 0 (cudnn-frontend 1072).

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use flashtile_dsl::analysis::index::{IndexExpr, Trend};
-use flashtile_dsl::ir::{AxisId, BlockId, Kernel, OpId, Span, ValueId};
+use flashtile_dsl::ir::{AxisId, Kernel, OpId, Span, ValueId};
 
 use super::classify::Classes;
 use crate::error::Error;
@@ -106,8 +106,6 @@ pub(super) struct Lowering<'a> {
     /// Variables that values must be computed into (carried values updated in place).
     pub forced: HashMap<ValueId, VarId>,
     pub loops_by_axis: HashMap<AxisId, LoopId>,
-    /// Bodies of open loops over single positions, in specialised roles.
-    pub positions_in: Vec<(BlockId, LoopId)>,
     pub pending: Vec<Pending>,
     /// Tiles that were waited for, and of which only a loop that may make no trip has made sure
     /// that other warps see them.

@@ -137,7 +137,6 @@ pub fn lower(
         names: HashSet::new(),
         forced: HashMap::new(),
         loops_by_axis: HashMap::new(),
-        positions_in: Vec::new(),
         pending: Vec::new(),
         landed: HashSet::new(),
         fragments_of: HashMap::new(),

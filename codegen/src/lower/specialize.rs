@@ -3,7 +3,7 @@
 //! Lowering makes the statements of the consumers. The producer's are their image: the same programs, loops and branches, with
 //! a `Fill` for every `Acquire` and nothing else, so that both agree on the order of tiles in every ring.
 
-use flashtile_dsl::ir::{At, BlockId, Op, OpId, Type, ValueId};
+use flashtile_dsl::ir::{At, AxisKind, Op, OpId, Type, ValueId};
 
 use super::context::{Lowering, Source};
 use super::unused;
@@ -85,10 +85,19 @@ impl Lowering<'_> {
                 self.plan.maps.len() - 1
             }
         };
-        let body = |&&(body, _): &&(BlockId, LoopId)| self.kernel.blocks[body].ops.contains(&load);
-        let within = self.positions_in.iter().find(body).map(|&(_, id)| id);
-        self.sources.insert(tile, Source { load, map, streamed, within });
+        self.sources.insert(tile, Source { load, map, streamed, within: self.positions_around(load) });
         Ok(tile)
+    }
+
+    /// The loop over single positions in whose body an op stands.
+    fn positions_around(&self, op: OpId) -> Option<LoopId> {
+        self.kernel.walk().into_iter().find_map(|(_, id)| match self.kernel.ops[id].op {
+            Op::For { axis, body, .. } if self.kernel.blocks[body].ops.contains(&op) => {
+                let single = self.kernel.axes[axis].kind == AxisKind::Each;
+                if single { self.loops_by_axis.get(&axis).copied() } else { None }
+            }
+            _ => None,
+        })
     }
 
     /// Makes the roles.

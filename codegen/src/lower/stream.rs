@@ -155,11 +155,11 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A loop over single positions in specialised roles. Rings go on from one position to the next.
+    /// A loop over single positions in specialised roles. Rings go on from one position to the
+    /// next.
     fn positions(&mut self, id: LoopId, body: BlockId, name: &str, carried: &[VarId]) -> Result<(), Error> {
         let span = self.span;
         let coordinate = self.kernel.blocks[body].params[0];
-        self.positions_in.push((body, id));
         let statements = self.collect(|this| {
             this.homes.insert(coordinate, Home::Inline(Expr::name(name)));
             for op in this.kernel.blocks[body].ops.clone() {
@@ -168,7 +168,6 @@ impl Lowering<'_> {
             }
             this.leave_iteration(body, carried)
         })?;
-        self.positions_in.pop();
         self.span = span;
         self.push(StmtOp::Loop { id, from: 0, unroll: 1, body: closed(settled(statements), span) });
         Ok(())
@@ -520,8 +519,8 @@ impl Lowering<'_> {
         Ok(carried)
     }
 
-    /// The variable of what an enclosing loop carries, if a loop in it takes that over for `param` and
-    /// hands it back: the two are never alive at once.
+    /// The variable of what an enclosing loop carries, if a loop in it takes that over for `param`
+    /// and hands it back: the two are never alive at once.
     fn passed_through(&self, param: ValueId, start: ValueId) -> Option<VarId> {
         let kernel = self.kernel;
         let (ValueDef::BlockParam(outer, place), ValueDef::BlockParam(inner, slot)) =

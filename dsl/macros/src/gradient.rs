@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use flashtile_dsl::grad::{Gradient, NotDifferentiable, Request, gradient};
-use flashtile_dsl::ir::{Kernel, Param, ParamKind, Span};
+use flashtile_dsl::ir::{Kernel, Param, Span};
 use flashtile_dsl::syntax::{Diagnostic, Embedded, Function, Gradients};
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -57,7 +57,8 @@ pub(crate) fn parts(function: &Function, embedded: &Embedded) -> Result<Parts, D
             /// Queues the kernels of the gradient on the device's own stream, one after the other.
             #[doc = #summary]
             ///
-            /// What one of them leaves to a later one lies in the workspace, which may be used again.
+            /// What one of them leaves to a later one lies in the workspace, which may be used
+            /// again.
             ///
             /// # Errors
             /// As `launch`, of the kernel whose argument does not fit; those before it are queued.
@@ -77,7 +78,8 @@ pub(crate) fn parts(function: &Function, embedded: &Embedded) -> Result<Parts, D
                 self.gradient.launch_on(__stream, __workspace, &[#(::flashtile::Argument::from(#names)),*])
             }
 
-            /// The kernels of the gradient made ready, with no static types: for inspection and tuning.
+            /// The kernels of the gradient made ready, with no static types: for inspection and
+            /// tuning.
             pub fn gradient(&self) -> &::flashtile::LoadedGradient {
                 &self.gradient
             }
@@ -101,7 +103,8 @@ fn forward(parts: &mut Parts, forward: &Kernel, kernel: &Kernel, embedded: &Embe
     };
     let (typed, names) = parameters(forward, embedded);
     parts.methods.extend(quote! {
-        /// Queues a launch on the device's own stream, as `launch` does, that stores all that `backward` reads.
+        /// Queues a launch on the device's own stream, as `launch` does, that stores all that
+        /// `backward` reads.
         ///
         /// # Errors
         /// As `launch`.
@@ -148,12 +151,12 @@ struct Argument<'a> {
     written: bool,
 }
 
-/// The parameters of `backward`: what its kernels read of the forward kernel's, the gradients of outputs,
-/// and the gradients that are asked for. The name of one of these that no kernel writes is an error.
+/// The parameters of `backward`: what its kernels read of the forward kernel's, the gradients of
+/// outputs, and the gradients that are asked for. The name of one of these that no kernel writes is
+/// an error.
 fn arguments<'a>(made: &'a Gradient, of: &[String]) -> Result<Vec<Argument<'a>>, String> {
     let all = || made.backward.iter().flat_map(|kernel| kernel.params.values().map(move |param| (kernel, param)));
-    let is_written = |param: &Param| matches!(&param.kind, ParamKind::Tensor(tensor) if tensor.direction.is_written());
-    let written: BTreeSet<&str> = all().filter(|(_, p)| is_written(p)).map(|(_, param)| &*param.name).collect();
+    let written: BTreeSet<&str> = all().filter(|(_, param)| param.kind.is_written()).map(|(_, param)| &*param.name).collect();
     let is_taken = |param: &&Param| all().any(|(_, other)| other.name == param.name);
     let of_forward = made.forward.params.values().filter(is_taken);
     let mut arguments: Vec<Argument<'_>> =
@@ -166,7 +169,9 @@ fn arguments<'a>(made: &'a Gradient, of: &[String]) -> Result<Vec<Argument<'a>>,
     }
     for name in of {
         let name = format!("grad_{name}");
-        let Some((kernel, param)) = all().find(|(_, param)| param.name == name && is_written(param)) else { return Err(name) };
+        let Some((kernel, param)) = all().find(|(_, param)| param.name == name && param.kind.is_written()) else {
+            return Err(name);
+        };
         arguments.push(Argument { kernel, param, written: true });
     }
     Ok(arguments)

@@ -9,35 +9,38 @@ mod types;
 
 /// Declares attention kernels, and other kernels on tiles.
 ///
-/// Each function becomes a type of the same name, generic over the same element types and sizes, with
+/// Each function becomes a type of the same name, generic over the same element types and sizes,
+/// with
 ///
 /// * `source()`: the text of the kernel and its place;
 /// * `on(&device)`: makes it ready for a device, compiling it or finding it in the cache;
 /// * `on_with(&device, options)`: the same, with options such as a fixed schedule;
-/// * `launch(...)`, `launch_on(&stream, ...)`: one argument for each parameter. Element types and `&mut` are checked by the
-///   compiler, shapes and sizes that share a name at the call;
+/// * `launch(...)`, `launch_on(&stream, ...)`: one argument for each parameter. Element types and
+///   `&mut` are checked by the compiler, shapes and sizes that share a name at the call;
 /// * `handle()`: the kernel made ready, with no static types.
 ///
 /// # Gradients
 ///
-/// `#[grad(q, k, v)]` before the `fn` derives the gradients of these inputs, when the macro expands: what
-/// has no gradient is an error at its token. The gradients of outputs of a type parameter are given;
-/// `#[grad(x, w, from(loss))]` names others. The type then has as well
+/// `#[grad(q, k, v)]` before the `fn` derives the gradients of these inputs, when the macro
+/// expands: what has no gradient is an error at its token. The gradients of outputs of a type
+/// parameter are given; `#[grad(x, w, from(loss))]` names others. The type then has as well
 ///
-/// * `forward(...)`, `forward_on(&stream, ...)`: as `launch`, with outputs more where `backward` reads what
-///   the kernel does not store;
-/// * `backward(&mut workspace, ...)`, `backward_on(&stream, &mut workspace, ...)`: launches the kernels of
-///   the gradient one after the other. Arguments are what they read of the parameters of `forward`,
-///   outputs among them, in their order; then the gradients of outputs, `grad_o`; then, to be written,
-///   those of inputs in the order of the attribute, `grad_q`;
-/// * `gradient()`: these kernels made ready, with no static types; `forward_handle()`: that of `forward`.
+/// * `forward(...)`, `forward_on(&stream, ...)`: as `launch`, with outputs more where `backward`
+///   reads what the kernel does not store;
+/// * `backward(&mut workspace, ...)`, `backward_on(&stream, &mut workspace, ...)`: launches the
+///   kernels of the gradient one after the other. Arguments are what they read of the parameters of
+///   `forward`, outputs among them, in their order; then the gradients of outputs, `grad_o`; then,
+///   to be written, those of inputs in the order of the attribute, `grad_q`;
+/// * `gradient()`: these kernels made ready, with no static types; `forward_handle()`: that of
+///   `forward`.
 ///
-/// What one kernel of the gradient leaves to a later one lies in the `flashtile::Workspace`, which may be
-/// used again.
+/// What one kernel of the gradient leaves to a later one lies in the `flashtile::Workspace`, which
+/// may be used again.
 ///
-/// Every error in a kernel is reported at its token. Names without use, and what a kernel loses (tiles that a mask hides and that are
-/// walked, loops that cannot be split), are warnings at their place: stable Rust lets a macro warn by the use of a deprecated item
-/// only, whose note is the message. `#[allow(deprecated)]` before the `fn` silences them for that kernel.
+/// Every error in a kernel is reported at its token. Names without use, and what a kernel loses
+/// (tiles that a mask hides and that are walked, loops that cannot be split), are warnings at their
+/// place: stable Rust lets a macro warn by the use of a deprecated item only, whose note is the
+/// message. `#[allow(deprecated)]` before the `fn` silences them for that kernel.
 ///
 /// The language, with known variants of attention as examples, is in the module
 /// `flashtile::language`.

@@ -8,7 +8,7 @@ use quote::quote;
 /// The parameters of a launch as Rust declares them, and their names.
 pub(crate) fn parameters(kernel: &Kernel, embedded: &Embedded) -> (Vec<TokenStream>, Vec<Ident>) {
     let parameter = |(_, param): (_, &Param)| {
-        let written = matches!(&param.kind, ParamKind::Tensor(tensor) if tensor.direction.is_written());
+        let written = param.kind.is_written();
         parameter(kernel, param, written, param.span, embedded)
     };
     kernel.params.iter().map(parameter).unzip()

@@ -232,7 +232,8 @@ struct LoopMask {
 struct Algorithm<'a> {
     load: &'a Workload<'a>,
     eval: Evaluator<'a>,
-    /// Indices of the loops over single positions around, innermost last, and how many positions they walk.
+    /// Indices of the loops over single positions around, innermost last, and how many positions
+    /// they walk.
     around: Vec<(ValueId, i64)>,
     /// Masks of the loops around, innermost last.
     masks: Vec<LoopMask>,
@@ -305,7 +306,8 @@ impl Algorithm<'_> {
         Some(LoopMask { axes: [axis, rows], seen, both, depth: self.around.len() })
     }
 
-    /// Elements of a space over these dimensions, the grid and the loops over single positions around: those kept, and twice those kept with boundaries halved.
+    /// Elements of a space over these dimensions, the grid and the loops over single positions
+    /// around: those kept, and twice those kept with boundaries halved.
     fn elements(&self, dims: &[Dim]) -> (u64, u64) {
         let kernel = self.load.kernel;
         let mut each = 1u64;

@@ -144,9 +144,10 @@ fn floor_div(a: i64, b: i64) -> Option<i64> {
     Some(if a % b != 0 && (a < 0) != (b < 0) { q - 1 } else { q })
 }
 
-/// Counts the elements of the tiles that the masks directly in the body of `loop_op` keep, all together. `None` if there is no
-/// mask, or if its tile is not one of a program axis and the loop's. `around` has the indices of the loops over single positions
-/// around it, and how many they are: their dimensions count as those of the grid do.
+/// Counts the elements of the tiles that the masks directly in the body of `loop_op` keep, all
+/// together. `None` if there is no mask, or if its tile is not one of a program axis and the
+/// loop's. `around` has the indices of the loops over single positions around it, and how many they
+/// are: their dimensions count as those of the grid do.
 pub(super) fn visible(eval: &Evaluator<'_>, loop_op: OpId, around: &[(ValueId, i64)], boundary: Boundary) -> Option<Visible> {
     let kernel = eval.kernel;
     let Op::For { axis, body, .. } = kernel.ops[loop_op].op else { panic!("a loop is asked about") };

@@ -6,8 +6,8 @@ use super::NotDifferentiable;
 use super::forward::{Class, Forward, Slot};
 use crate::analysis::streaming::Form;
 use crate::ir::{
-    At, BinaryOp, Builder, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ParamId, ReduceOp, TensorDecl, Type, UnaryOp, ValueDef,
-    ValueId,
+    At, BinaryOp, Builder, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ParamId, ProgramDim, ReduceOp, TensorDecl, Type,
+    UnaryOp, ValueDef, ValueId,
 };
 use crate::ir::{AxisId, AxisKind, Param, ParamKind, Span};
 
@@ -19,6 +19,9 @@ pub(super) enum Orientation {
     /// Its columns.
     Columns,
 }
+
+/// Loops that are open, the outermost first: the axis of each, and what it carries.
+pub(super) type Open = Vec<(AxisId, Vec<ValueId>)>;
 
 /// What has a share in the gradient of a value that several have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,19 +144,76 @@ impl<'f, 'k> Copy<'f, 'k> {
     }
 
     /// Says that a value belongs to the loop that was opened last.
-    pub fn in_loop(&mut self, value: ValueId) {
+    fn in_loop(&mut self, value: ValueId) {
         self.depths.insert(value, self.b.depth());
         if let Type::Coord(axis) = *self.b.kernel.ty(value) {
             self.walked.insert(axis, self.b.depth());
         }
     }
 
+    /// Makes the grid, each dimension of which stands for a value of the forward kernel.
+    pub fn program(&mut self, grid: &[(ValueId, ProgramDim)]) {
+        let (_, program) = self.b.append(Op::Program(grid.iter().map(|(_, dim)| dim.clone()).collect()));
+        for (here, &(there, _)) in program.into_iter().zip(grid) {
+            self.b.kernel.values[here].name.clone_from(&self.forward.kernel.values[there].name);
+            self.known.insert(there, here);
+        }
+    }
+
+    /// Makes the grid of the forward kernel.
+    pub fn whole_program(&mut self) {
+        let forward = self.forward;
+        let grid = forward.kernel.grid().iter().zip(&forward.program).map(|(dim, &v)| match dim {
+            ProgramDim::Tiles(axis) if *axis == forward.row.1 => (v, ProgramDim::Tiles(self.axes.0)),
+            ProgramDim::Tiles(_) => (v, ProgramDim::Tiles(self.axes.1)),
+            each @ ProgramDim::Each(_) => (v, each.clone()),
+        });
+        let grid: Vec<(ValueId, ProgramDim)> = grid.collect();
+        self.program(&grid);
+    }
+
+    /// Opens a loop; gives its coordinate and what it carries.
+    pub fn open(&mut self, axis: AxisId, init: &[ValueId]) -> (ValueId, Vec<ValueId>) {
+        let (here, carried) = self.b.begin_for(axis, init);
+        carried.iter().chain([&here]).for_each(|&v| self.in_loop(v));
+        (here, carried)
+    }
+
+    /// Opens a loop over each index of the forward kernel's grid that is not known here.
+    pub fn open_indices(&mut self, init: &[ValueId]) -> Open {
+        let forward = self.forward;
+        let mut loops = Open::new();
+        for (dim, &there) in forward.kernel.grid().iter().zip(&forward.program) {
+            let ProgramDim::Each(extent) = dim else { continue };
+            if self.known.contains_key(&there) {
+                continue;
+            }
+            let axis = self.b.axis(forward.name(there), extent.clone(), AxisKind::Each);
+            let (here, carried) = self.open(axis, loops.last().map_or(init, |(_, carried)| carried));
+            self.known.insert(there, here);
+            self.indices.0.insert(there);
+            loops.push((axis, carried));
+        }
+        loops
+    }
+
+    /// Closes loops, from the innermost, which yields `next`; gives the results of the outermost,
+    /// which started from `init`.
+    pub fn close(&mut self, mut loops: Open, init: &[ValueId], next: Vec<ValueId>) -> Vec<ValueId> {
+        let mut results = next;
+        while let Some((axis, _)) = loops.pop() {
+            let init = loops.last().map_or(init, |(_, carried)| carried).to_vec();
+            results = self.b.end_for(axis, init, results);
+            let depth = self.b.depth();
+            self.depths.extend(results.iter().map(|&v| (v, depth)));
+        }
+        results
+    }
+
     /// Opens a pass over the columns, with an axis of its own; gives what it carries.
     pub fn open_columns(&mut self, init: &[ValueId]) -> Vec<ValueId> {
-        let forward = self.forward;
-        self.axes.1 = self.axis(forward.columns[0].1, AxisKind::Loop);
-        let (coordinate, carried) = self.b.begin_for(self.axes.1, init);
-        carried.iter().chain([&coordinate]).for_each(|&v| self.in_loop(v));
+        self.axes.1 = self.axis(self.forward.columns[0].1, AxisKind::Loop);
+        let (coordinate, carried) = self.open(self.axes.1, init);
         self.columns_are(coordinate);
         carried
     }
@@ -185,11 +245,6 @@ impl<'f, 'k> Copy<'f, 'k> {
         walked.contains(&value) || operands().into_iter().any(|v| self.moves(v))
     }
 
-    /// Says in how many loops a value lies.
-    pub fn at_depth(&mut self, value: ValueId, depth: usize) {
-        self.depths.insert(value, depth);
-    }
-
     pub fn constant(&mut self, elem: Elem, x: f64) -> ValueId {
         let known = self.constants.iter().find(|(e, y, _)| *e == elem && y.to_bits() == x.to_bits());
         if let Some(&(.., value)) = known {
@@ -211,6 +266,15 @@ impl<'f, 'k> Copy<'f, 'k> {
     pub fn filled(&mut self, x: f64, dims: Vec<Dim>) -> ValueId {
         let value = self.float(x);
         if dims.is_empty() { value } else { self.op(Op::Full { value, dims }) }
+    }
+
+    /// A value, the same along the dimensions that it lacks.
+    pub fn spread(&mut self, value: ValueId, dims: Vec<Dim>) -> ValueId {
+        if self.dims(value).len() == dims.len() {
+            return value;
+        }
+        let zeros = self.filled(0.0, dims);
+        self.op(Op::Binary(BinaryOp::Add, zeros, value))
     }
 
     /// The number that a value is everywhere, if it is a constant.

@@ -64,6 +64,9 @@ pub(super) struct Slot {
     pub result: ValueId,
 }
 
+/// A load whose gradient is wanted: what it gives, the tensor, and its place.
+pub(super) type WantedLoad = (ValueId, ParamId, Vec<At>);
+
 /// The forward kernel, taken apart.
 pub(super) struct Forward<'k> {
     pub kernel: &'k Kernel,
@@ -168,8 +171,8 @@ impl<'k> Forward<'k> {
         self
     }
 
-    /// Checks that wanted inputs are loaded, each element at one place, and where their gradients can
-    /// be summed.
+    /// Checks that wanted inputs are loaded, each element at one place, and where their gradients
+    /// can be summed.
     fn check_loads(&self) -> Result<(), NotDifferentiable> {
         for &tensor in &self.wanted {
             let param = &self.kernel.params[tensor];
@@ -407,6 +410,18 @@ impl<'k> Forward<'k> {
         })
     }
 
+    /// Loads of inputs whose gradients are wanted: one of each tile.
+    pub fn wanted_loads(&self, class: Class) -> Vec<WantedLoad> {
+        let of = |op: OpId| match &self.kernel.ops[op].op {
+            Op::Load { tensor, at } if self.wanted.contains(tensor) => {
+                let value = self.kernel.ops[op].results[0];
+                (self.canonical(value) == value && self.class(value) == class).then(|| (value, *tensor, at.clone()))
+            }
+            _ => None,
+        };
+        self.in_order().into_iter().filter_map(of).collect()
+    }
+
     /// The stores of the kernel.
     pub fn stores(&self) -> Vec<(ParamId, Vec<At>, ValueId)> {
         let of = |op: OpId| match &self.kernel.ops[op].op {
@@ -486,8 +501,8 @@ fn yielded(kernel: &Kernel, body: BlockId) -> Vec<ValueId> {
     }
 }
 
-/// Whether no element is at both of two places of a tensor: they differ in a range of columns, or in
-/// a number.
+/// Whether no element is at both of two places of a tensor: they differ in a range of columns, or
+/// in a number.
 fn are_apart(kernel: &Kernel, a: &[At], b: &[At]) -> bool {
     let number = |v: ValueId| match kernel.def(v)?.1 {
         &Op::IndexConst(n) => Some(n),
@@ -518,13 +533,9 @@ fn are_apart(kernel: &Kernel, a: &[At], b: &[At]) -> bool {
 fn params(kernel: &Kernel, names: &[String], written: bool) -> Result<Vec<ParamId>, NotDifferentiable> {
     let find = |name: &String| {
         let param = kernel.param_named(name);
-        let fits = param.is_some_and(|param| match &kernel.params[param].kind {
-            crate::ir::ParamKind::Tensor(decl) => decl.direction.is_written() == written && decl.elem.is_float(),
-            crate::ir::ParamKind::Scalar(_) => false,
-        });
         let kind = if written { "an output of floats" } else { "an input tensor of floats" };
         let span = param.map_or(kernel.name_span, |param| kernel.params[param].span);
-        param.filter(|_| fits).ok_or_else(|| {
+        param.filter(|&param| kernel.float_tensors(written).any(|other| other == param)).ok_or_else(|| {
             NotDifferentiable::new(format!("`{name}` is not {kind}"), span, format!("name {kind} of `{}`", kernel.name))
         })
     };

@@ -16,14 +16,27 @@ pub(super) fn grad_name(name: &str) -> String {
     format!("grad_{name}")
 }
 
+/// The name, with underscores behind it where a parameter of the kernel has it.
+pub(super) fn free_name(kernel: &Kernel, name: &str) -> String {
+    let mut name = name.to_owned();
+    while kernel.param_named(&name).is_some() {
+        name.push('_');
+    }
+    name
+}
+
+/// What one kernel of a gradient leaves to later ones: gradients of results of loops, by their
+/// slots.
+pub(super) type Left = BTreeMap<usize, Stored>;
+
 /// What the forward kernel stores for its gradient.
 pub(super) struct Kept {
     /// By the slot of a maximum: `m + ln(l)`.
     references: BTreeMap<usize, Stored>,
     /// By the slot of a maximum, the slot of `l`.
     sums: BTreeMap<usize, usize>,
-    /// By the slot of a result of the loop: its value where the reference of its maximum is taken for
-    /// the maximum.
+    /// By the slot of a result of the loop: its value where the reference of its maximum is taken
+    /// for the maximum.
     values: BTreeMap<usize, Stored>,
 }
 
@@ -157,9 +170,7 @@ impl Stored {
     pub fn store(&self, copy: &mut Copy<'_, '_>, value: ValueId, dims: Vec<Dim>) -> Result<(), NotDifferentiable> {
         let decl = TensorDecl { direction: Direction::Out, ..self.decl.clone() };
         let (tensor, at) = (copy.tensor(&self.name, decl), copy.place(&self.at)?);
-        let is_spread = copy.dims(value).len() < dims.len();
-        let zeros = copy.filled(0.0, dims);
-        let value = if is_spread { copy.add(zeros, value) } else { value };
+        let value = copy.spread(value, dims);
         copy.b.append(Op::Store { tensor, at, value });
         Ok(())
     }
@@ -189,9 +200,5 @@ pub(super) fn row_tensor(forward: &Forward<'_>, name: &str, of: ValueId) -> Stor
     }
     let is_narrow = dims.len() > 1 && !kernel.type_params.is_empty();
     let elem = if is_narrow { Elem::Generic(0) } else { Elem::F32 };
-    let mut name = name.to_owned();
-    while kernel.param_named(&name).is_some() {
-        name.push('_');
-    }
-    Stored { name, at, decl: TensorDecl { elem, shape, direction: Direction::In }, is_new: true }
+    Stored { name: free_name(kernel, name), at, decl: TensorDecl { elem, shape, direction: Direction::In }, is_new: true }
 }

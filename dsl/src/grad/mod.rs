@@ -5,30 +5,30 @@
 //!
 //! ## What is differentiated
 //!
-//! A kernel has one axis of *rows*, tiles of the grid, and loops over tiles of *columns*, whose carried
-//! values are streaming reductions ([`crate::analysis::streaming`]). All loops walk the same
-//! positions. They are not differentiated step by step. A running maximum `m` is a reference that what
-//! is rescaled by it goes with: sums `l = sum(exp(s - m))` and `acc = sum(exp(s - m) v)` enter the
-//! results by their quotient `acc / l`, and by `m + ln(l)`, which no choice of `m` changes; `scales.rs`
-//! checks that. So the gradient is that for one choice, held fixed: `m + ln(l)` itself, of which `l` is
-//! 1 and `acc` is the quotient. The forward kernel stores both for each row; where it has no such
-//! output, [`Gradient::forward`] is the kernel with outputs more.
+//! A kernel has one axis of *rows*, tiles of the grid, and loops over tiles of *columns*, whose
+//! carried values are streaming reductions ([`crate::analysis::streaming`]). All loops walk the
+//! same positions. They are not differentiated step by step. A running maximum `m` is a reference
+//! that what is rescaled by it goes with: sums `l = sum(exp(s - m))` and `acc = sum(exp(s - m) v)`
+//! enter the results by their quotient `acc / l`, and by `m + ln(l)`, which no choice of `m`
+//! changes; `scales.rs` checks that. So the gradient is that for one choice, held fixed: `m +
+//! ln(l)` itself, of which `l` is 1 and `acc` is the quotient. The forward kernel stores both for
+//! each row; where it has no such output, [`Gradient::forward`] is the kernel with outputs more.
 //!
-//! Or the grid has tiles of rows and of columns, and one loop sums products up along a third axis: see
-//! `product.rs`.
+//! Or the grid has tiles of rows and of columns, and one loop sums products up along a third axis:
+//! see `product.rs`.
 //!
 //! ## The kernels
 //!
 //! * *Rows*: a program for each tile of rows, as in the forward kernel. It takes the gradients of
-//!   the outputs back through what follows the loops, which gives those of the loops' results; walks
-//!   the columns again for the gradients of what rows load (queries, a bias), in a pass for each loop;
-//!   and stores for the kernel of columns what that needs of rows.
-//! * *Columns*: a program for each tile of columns, which walks the rows, and dimensions of the grid
-//!   that columns do not tell apart, such as the heads of a group. It gives the gradients of what
-//!   columns load (keys, values). Scores are made as `k q` here, so that what is summed over rows is
-//!   a left operand as it is computed.
-//! * *Totals*: what several programs load (the slope of a head, a bias that batches share) gets a share
-//!   from each, which the kernel of rows stores, and a kernel of its own sums up.
+//!   the outputs back through what follows the loops, which gives those of the loops' results;
+//!   walks the columns again for the gradients of what rows load (queries, a bias), in a pass for
+//!   each loop; and stores for the kernel of columns what that needs of rows.
+//! * *Columns*: a program for each tile of columns, which walks the rows, and dimensions of the
+//!   grid that columns do not tell apart, such as the heads of a group. It gives the gradients of
+//!   what columns load (keys, values). Scores are made as `k q` here, so that what is summed over
+//!   rows is a left operand as it is computed.
+//! * *Totals*: what several programs load (the slope of a head, a bias that batches share) gets a
+//!   share from each, which the kernel of rows stores, and a kernel of its own sums up.
 //!
 //! Every sum is made in one program, in order: the same bits in every launch.
 //!

@@ -56,8 +56,8 @@ impl<'f, 'k> Reverse<'f, 'k> {
         self.copy.add(a, b).into()
     }
 
-    /// The dimensions of the gradient of a value. Of what is one for a program each row has a share,
-    /// and of what a row or a column of a tile of pairs has one number of, each pair.
+    /// The dimensions of the gradient of a value. Of what is one for a program each row has a
+    /// share, and of what a row or a column of a tile of pairs has one number of, each pair.
     pub fn dims_of_gradient(&self, of: ValueId) -> Vec<Dim> {
         let mut dims = self.copy.dims_of(of);
         let class = self.copy.forward.class(of);
@@ -176,13 +176,11 @@ impl<'f, 'k> Reverse<'f, 'k> {
         if self.dims_of_gradient(result).len() > dims.len() {
             return Ok(g);
         }
-        let own = self.copy.dims(g.value);
         let elementwise = |v: &ValueId| forward.kernel.ty(*v).tile().is_some_and(|tile| tile.dims.len() < dims.len());
-        if own.len() == dims.len() || !operands.iter().any(elementwise) {
+        if !operands.iter().any(elementwise) {
             return Ok(g);
         }
-        let zeros = self.copy.filled(0.0, dims);
-        let value = self.copy.op(Op::Binary(BinaryOp::Add, zeros, g.value));
+        let value = self.copy.spread(g.value, dims);
         Ok(Adjoint { value, ..g })
     }
 

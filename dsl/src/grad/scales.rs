@@ -2,8 +2,8 @@
 //!
 //! The maximum of a streaming softmax is a reference: of `m` moved by a number, the sums that it
 //! rescales become another multiple, and what a kernel stores stays. The gradient holds the maximum
-//! fixed, which is right for outputs that no choice of it changes. That is checked here, as units of
-//! measure are: each value moves along with the maximum, is multiplied by a power, or stays.
+//! fixed, which is right for outputs that no choice of it changes. That is checked here, as units
+//! of measure are: each value moves along with the maximum, is multiplied by a power, or stays.
 
 use std::collections::HashMap;
 

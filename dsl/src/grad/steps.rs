@@ -4,25 +4,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::NotDifferentiable;
-use super::copy::Shares;
-use super::forward::{Class, Forward};
-use super::kept::{Stored, grad_name};
+use super::copy::{Copy, Open, Shares};
+use super::forward::{Forward, WantedLoad};
+use super::kept::{Left, Stored, grad_name};
 use super::rules::{Adjoint, Reverse};
 use super::totals::Share;
 use crate::analysis::streaming::Form;
-use crate::ir::{At, BinaryOp, BlockId, Direction, Kernel, Op, OpId, ParamId, TensorDecl, ValueId};
-
-/// Loads of inputs whose gradients are wanted: one of each tile.
-pub(super) fn wanted_loads(forward: &Forward<'_>, class: Class) -> Vec<WantedLoad> {
-    let of = |op: OpId| match &forward.kernel.ops[op].op {
-        Op::Load { tensor, at } if forward.wanted.contains(tensor) => {
-            let value = forward.kernel.ops[op].results[0];
-            (forward.canonical(value) == value && forward.class(value) == class).then(|| (value, *tensor, at.clone()))
-        }
-        _ => None,
-    };
-    forward.in_order().into_iter().filter_map(of).collect()
-}
+use crate::ir::{BinaryOp, BlockId, Direction, Kernel, Op, TensorDecl, ValueId};
 
 /// Stores the gradients of loaded tiles, or the share of this program where several programs load
 /// the same.
@@ -36,13 +24,7 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
             None => reverse.copy.filled(0.0, dims.clone()),
         };
         // A gradient may be the same along a dimension.
-        let gradient = match reverse.copy.dims(gradient).len() < dims.len() {
-            true => {
-                let zeros = reverse.copy.filled(0.0, dims);
-                reverse.copy.op(Op::Binary(BinaryOp::Add, zeros, gradient))
-            }
-            false => gradient,
-        };
+        let gradient = reverse.copy.spread(gradient, dims);
         let forward = reverse.copy.forward;
         let share = match reverse.copy.shares {
             Shares::None => None,
@@ -92,9 +74,6 @@ pub(super) fn term(forward: &Forward<'_>, slot: usize) -> Option<ValueId> {
 /// Gradients of results of loops, by their slots.
 pub(super) type OfResults = BTreeMap<usize, Adjoint>;
 
-/// A load whose gradient is wanted: what it gives, the tensor, and its place.
-pub(super) type WantedLoad = (ValueId, ParamId, Vec<At>);
-
 /// Goes back through the bodies of loops, from the last, in a loop that is open, and gives the
 /// gradients of what that loop does not move along, each in one sum. Of the kernel of rows a pass
 /// gives those of one loop, `only`.
@@ -135,6 +114,46 @@ pub(super) fn step(
     Ok(sums)
 }
 
+/// Sums the gradients of what is the same in all loops that `open` opens, and takes them back
+/// through what the forward kernel makes of its inputs. `of_results` loads the gradients of results
+/// in these loops.
+pub(super) fn sum_up(
+    reverse: &mut Reverse<'_, '_>,
+    open: impl Fn(&mut Copy<'_, '_>, &[ValueId]) -> Result<Open, NotDifferentiable>,
+    of_results: impl Fn(&mut Copy<'_, '_>) -> Result<OfResults, NotDifferentiable>,
+) -> Result<(), NotDifferentiable> {
+    let forward = reverse.copy.forward;
+    let walks: Vec<usize> = (0..forward.walks.len()).collect();
+    // Which gradients there are is known when the step was taken once.
+    let mut tried = reverse.clone();
+    open(&mut tried.copy, &[])?;
+    let given = of_results(&mut tried.copy)?;
+    let targets: Vec<ValueId> = step(&mut tried, &given, None, &walks)?.into_iter().map(|(to, _)| to).collect();
+    let init = zeros(reverse, &targets);
+    let loops = open(&mut reverse.copy, &init)?;
+    let given = of_results(&mut reverse.copy)?;
+    let sums = step(reverse, &given, None, &walks)?;
+    let (_, carried) = loops.last().expect("an axis is walked");
+    let next = added(reverse, carried, &sums);
+    let results = reverse.copy.close(loops, &init, next);
+    hand_over(reverse, &sums, results)?;
+    for op in forward.in_order().into_iter().rev() {
+        reverse.through(op)?;
+    }
+    Ok(())
+}
+
+/// Loads what an earlier kernel has left.
+pub(super) fn load_left(copy: &mut Copy<'_, '_>, left: &Left) -> Result<OfResults, NotDifferentiable> {
+    left.iter().map(|(&slot, stored)| Ok((slot, stored.load(copy)?.into()))).collect()
+}
+
+/// The kernel, if it stores anything.
+pub(super) fn if_it_stores(kernel: Kernel) -> Option<Kernel> {
+    let stores = kernel.walk().into_iter().any(|(_, op)| matches!(kernel.ops[op].op, Op::Store { .. }));
+    stores.then_some(kernel)
+}
+
 /// Zeros to start sums of gradients from.
 pub(super) fn zeros(reverse: &mut Reverse<'_, '_>, targets: &[ValueId]) -> Vec<ValueId> {
     let forward = reverse.copy.forward;
@@ -152,6 +171,7 @@ pub(super) fn zeros(reverse: &mut Reverse<'_, '_>, targets: &[ValueId]) -> Vec<V
     init
 }
 
+/// What a step yields: what is carried, and the gradients of the step.
 pub(super) fn added(reverse: &mut Reverse<'_, '_>, carried: &[ValueId], sums: &[(ValueId, Adjoint)]) -> Vec<ValueId> {
     carried.iter().zip(sums).map(|(&carried, (_, g))| reverse.copy.op(Op::Binary(BinaryOp::Add, carried, g.value))).collect()
 }
@@ -176,8 +196,8 @@ pub(super) fn depends_on_program(forward: &Forward<'_>, v: ValueId) -> bool {
     }
 }
 
-/// The finished kernel, which has a program for each tile of `tiles`, and gives `otherwise` where it
-/// gives no gradient of an input.
+/// The finished kernel, which has a program for each tile of `tiles`, and gives `otherwise` where
+/// it gives no gradient of an input.
 pub(super) fn finish(mut reverse: Reverse<'_, '_>, tiles: &str, otherwise: &str) -> Kernel {
     let source = reverse.copy.forward.kernel;
     let wanted: Vec<String> = reverse.copy.forward.wanted.iter().map(|&p| format!("`{}`", source.params[p].name)).collect();

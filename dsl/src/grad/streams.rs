@@ -1,26 +1,26 @@
 //! The gradient of a kernel whose grid has tiles of rows: kernels of rows, of columns, and of what
 //! programs share.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use super::NotDifferentiable;
-use super::copy::{Copy, Orientation};
-use super::forward::{Class, Forward, Slot};
-use super::kept::{Kept, Stored, grad_name, row_tensor};
+use super::copy::{Copy, Open, Orientation};
+use super::forward::{Class, Forward, Slot, WantedLoad};
+use super::kept::{Kept, Left, Stored, grad_name, row_tensor};
 use super::rules::{Adjoint, Reverse};
 use super::steps::{
-    OfResults, WantedLoad, added, depends_on_program, finish, give_stored, hand_over, step, store_gradients, term, wanted_loads,
-    zeros,
+    OfResults, added, depends_on_program, finish, give_stored, hand_over, if_it_stores, load_left, step, store_gradients, sum_up,
+    term, zeros,
 };
 use super::totals::{Share, totals};
 use crate::analysis::streaming::{Base, Form};
-use crate::ir::{At, AxisId, AxisKind, BinaryOp, CompareOp, Kernel, Op, ParamId, ProgramDim, SizeExpr, UnaryOp, ValueId};
+use crate::ir::{At, BinaryOp, CompareOp, Kernel, Op, ParamId, ProgramDim, SizeExpr, UnaryOp, ValueId};
 
 /// The kernels of the gradients of a kernel whose grid has tiles of rows.
 pub(super) fn of_rows_and_columns(forward: &Forward<'_>, kept: &Kept) -> Result<Vec<Kernel>, NotDifferentiable> {
-    let groups = column_groups(forward)?;
+    let groups = column_groups(forward);
     // Each kernel goes back to the inputs alone that it gives the gradients of.
-    let loads = [Class::Row, Class::Pair, Class::Program].map(|class| wanted_loads(forward, class));
+    let loads = [Class::Row, Class::Pair, Class::Program].map(|class| forward.wanted_loads(class));
     let tensors: BTreeSet<ParamId> = loads.iter().flatten().map(|(_, tensor, _)| *tensor).collect();
     let of_rows = forward.only(tensors.into_iter().collect()).with_results_of(forward);
     let left = rows_kernel(&of_rows, kept, &|_| !groups.is_empty())?.left;
@@ -41,13 +41,11 @@ pub(super) fn of_rows_and_columns(forward: &Forward<'_>, kept: &Kept) -> Result<
     Ok(backward)
 }
 
-/// What the kernel of rows leaves to those of columns: the gradient of each result of a loop.
-type OfRows = BTreeMap<usize, Stored>;
-
 /// The kernel of rows, if it stores anything.
 struct OfRowsMade {
     kernel: Option<Kernel>,
-    left: OfRows,
+    /// What it leaves to the kernels of columns.
+    left: Left,
     shares: Vec<Share>,
 }
 
@@ -55,22 +53,13 @@ struct OfRowsMade {
 fn rows_kernel(forward: &Forward<'_>, kept: &Kept, is_read: &dyn Fn(&str) -> bool) -> Result<OfRowsMade, NotDifferentiable> {
     let kernel = forward.kernel;
     let mut copy = Copy::new(forward, format!("{}_grad_rows", kernel.name), Orientation::Rows);
-    let axes = copy.axes;
-    let dims = kernel.grid().iter().map(|dim| match dim {
-        ProgramDim::Tiles(_) => ProgramDim::Tiles(axes.0),
-        each @ ProgramDim::Each(_) => each.clone(),
-    });
-    let (_, program) = copy.b.append(Op::Program(dims.collect()));
-    for (&here, &there) in program.iter().zip(&forward.program) {
-        copy.b.kernel.values[here].name.clone_from(&kernel.values[there].name);
-        copy.known.insert(there, here);
-    }
+    copy.whole_program();
     kept.preset(&mut copy)?;
     let mut reverse = Reverse::new(copy);
     let mut given = HashMap::new();
     give_stored(&mut reverse, kernel.body, &mut given)?;
-    let mut made = OfRowsMade { kernel: None, left: OfRows::new(), shares: Vec::new() };
-    let pairs = wanted_loads(forward, Class::Pair);
+    let mut made = OfRowsMade { kernel: None, left: Left::new(), shares: Vec::new() };
+    let pairs = forward.wanted_loads(Class::Pair);
     let mut of_results = OfResults::new();
     for &op in kernel.blocks[kernel.body].ops.iter().rev() {
         let Some(walk) = forward.walk_of(op) else {
@@ -94,11 +83,9 @@ fn rows_kernel(forward: &Forward<'_>, kept: &Kept, is_read: &dyn Fn(&str) -> boo
         }
     }
     for class in [Class::Row, Class::Program] {
-        made.shares.extend(store_gradients(&mut reverse, &wanted_loads(forward, class))?);
+        made.shares.extend(store_gradients(&mut reverse, &forward.wanted_loads(class))?);
     }
-    let kernel = finish(reverse, "rows", "What the gradients of columns need of rows");
-    let stores = kernel.walk().into_iter().any(|(_, op)| matches!(kernel.ops[op].op, Op::Store { .. }));
-    made.kernel = stores.then_some(kernel);
+    made.kernel = if_it_stores(finish(reverse, "rows", "What the gradients of columns need of rows"));
     Ok(made)
 }
 
@@ -198,124 +185,55 @@ struct ColumnGroup {
 }
 
 /// The loads of columns, grouped.
-fn column_groups(forward: &Forward<'_>) -> Result<Vec<ColumnGroup>, NotDifferentiable> {
-    let kernel = forward.kernel;
+fn column_groups(forward: &Forward<'_>) -> Vec<ColumnGroup> {
     let mut groups: Vec<ColumnGroup> = Vec::new();
-    let mut homes: HashMap<ParamId, usize> = HashMap::new();
-    let rows: BTreeSet<ParamId> =
-        [Class::Row, Class::Pair].iter().flat_map(|&class| wanted_loads(forward, class)).map(|(_, tensor, _)| tensor).collect();
-    for (value, tensor, at) in wanted_loads(forward, Class::Column) {
-        let mut indices: Vec<(ValueId, SizeExpr)> = Vec::new();
-        for (entry, extent) in at.iter().zip(&kernel.tensor(tensor).shape) {
-            let At::Index(v) = entry else { continue };
-            if depends_on_program(forward, *v) {
-                indices.push((*v, extent.clone()));
-            }
-        }
+    for load in forward.wanted_loads(Class::Column) {
+        let (_, tensor, at) = &load;
+        let places = at.iter().zip(&forward.kernel.tensor(*tensor).shape);
+        let mut indices: Vec<(ValueId, SizeExpr)> = places
+            .filter_map(|(entry, extent)| match entry {
+                At::Index(v) if depends_on_program(forward, *v) => Some((*v, extent.clone())),
+                _ => None,
+            })
+            .collect();
         indices.sort();
-        let group = groups.iter().position(|group| group.indices == indices).unwrap_or_else(|| {
-            groups.push(ColumnGroup { loads: Vec::new(), indices });
-            groups.len() - 1
-        });
-        if *homes.entry(tensor).or_insert(group) != group || rows.contains(&tensor) {
-            let what =
-                format!("`{}` is loaded in several ways, whose gradients would have to be summed", kernel.params[tensor].name);
-            let instead = "pass it twice, and add the gradients of both";
-            return Err(NotDifferentiable::new(what, forward.span(value), instead));
+        match groups.iter_mut().find(|group| group.indices == indices) {
+            Some(group) => group.loads.push(load),
+            None => groups.push(ColumnGroup { loads: vec![load], indices }),
         }
-        groups[group].loads.push((value, tensor, at));
     }
-    Ok(groups)
+    groups
 }
 
 /// The kernel of a group of columns.
 fn columns_kernel(
     forward: &Forward<'_>,
     kept: &Kept,
-    of_rows: &OfRows,
+    left: &Left,
     group: &ColumnGroup,
     number: &str,
 ) -> Result<Kernel, NotDifferentiable> {
-    let kernel = forward.kernel;
-    let mut copy = Copy::new(forward, format!("{}_grad_columns{number}", kernel.name), Orientation::Columns);
-    let axes = copy.axes;
-    let each = group.indices.iter().map(|(_, extent)| ProgramDim::Each(extent.clone()));
-    let (_, program) = copy.b.append(Op::Program(each.chain([ProgramDim::Tiles(axes.1)]).collect()));
-    for (&here, (there, _)) in program.iter().zip(&group.indices) {
-        copy.b.kernel.values[here].name.clone_from(&kernel.values[*there].name);
-        copy.known.insert(*there, here);
-    }
-    let coordinate = program[group.indices.len()];
-    copy.b.kernel.values[coordinate].name.clone_from(&kernel.values[forward.columns[0].0].name);
-    copy.columns_are(coordinate);
+    let mut copy = Copy::new(forward, format!("{}_grad_columns{number}", forward.kernel.name), Orientation::Columns);
+    let column = forward.columns[0].0;
+    let each = group.indices.iter().map(|(v, extent)| (*v, ProgramDim::Each(extent.clone())));
+    let grid: Vec<(ValueId, ProgramDim)> = each.chain([(column, ProgramDim::Tiles(copy.axes.1))]).collect();
+    copy.program(&grid);
+    copy.columns_are(copy.known[&column]);
+    copy.indices.1.extend(group.indices.iter().map(|(v, _)| *v));
     let mut reverse = Reverse::new(copy);
-
-    // Dimensions of the grid that columns do not tell apart.
-    let summed: Vec<(ValueId, SizeExpr)> = kernel
-        .grid()
-        .iter()
-        .zip(&forward.program)
-        .filter_map(|(dim, &v)| match dim {
-            ProgramDim::Each(extent) if !reverse.copy.known.contains_key(&v) => Some((v, extent.clone())),
-            _ => None,
-        })
-        .collect();
-    let walks: Vec<usize> = (0..forward.walks.len()).collect();
-    let mut tried = reverse.clone();
-    let tried_loops = open_rows(&mut tried, &summed, group, &[])?;
-    drop(tried_loops);
-    let of_results = rows_of(&mut tried, kept, of_rows)?;
-    let targets: Vec<ValueId> = step(&mut tried, &of_results, None, &walks)?.into_iter().map(|(to, _)| to).collect();
-    let init = zeros(&mut reverse, &targets);
-    let mut loops = open_rows(&mut reverse, &summed, group, &init)?;
-    let of_results = rows_of(&mut reverse, kept, of_rows)?;
-    let sums = step(&mut reverse, &of_results, None, &walks)?;
-    let (_, carried) = loops.last().expect("rows are walked").clone();
-    let mut results = added(&mut reverse, &carried, &sums);
-    while let Some((axis, _)) = loops.pop() {
-        let init = loops.last().map_or_else(|| init.clone(), |(_, carried)| carried.clone());
-        results = reverse.copy.b.end_for(axis, init, results);
-        let depth = reverse.copy.b.depth();
-        results.iter().for_each(|&v| reverse.copy.at_depth(v, depth));
-    }
-    hand_over(&mut reverse, &sums, results)?;
-    for op in forward.in_order().into_iter().rev() {
-        reverse.through(op)?;
-    }
+    let of_results = |copy: &mut Copy<'_, '_>| {
+        kept.preset(copy)?;
+        load_left(copy, left)
+    };
+    sum_up(&mut reverse, |copy, init| open_rows(copy, group, init), of_results)?;
     store_gradients(&mut reverse, &group.loads)?;
     Ok(finish(reverse, "columns", "Nothing"))
 }
 
-/// What is stored of rows, in the loop over rows that is open.
-fn rows_of(reverse: &mut Reverse<'_, '_>, kept: &Kept, of_rows: &OfRows) -> Result<BTreeMap<usize, Adjoint>, NotDifferentiable> {
-    kept.preset(&mut reverse.copy)?;
-    of_rows.iter().map(|(&slot, stored)| Ok((slot, stored.load(&mut reverse.copy)?.into()))).collect()
-}
-
-/// Loops that are open: the axis of each, and what it carries.
-type Open = Vec<(AxisId, Vec<ValueId>)>;
-
 /// Opens the loops over dimensions of the grid that columns do not tell apart, and over rows.
-fn open_rows(
-    reverse: &mut Reverse<'_, '_>,
-    summed: &[(ValueId, SizeExpr)],
-    group: &ColumnGroup,
-    init: &[ValueId],
-) -> Result<Open, NotDifferentiable> {
-    let forward = reverse.copy.forward;
-    let mut loops = Open::new();
-    let mut carried = init.to_vec();
-    reverse.copy.indices.1.extend(group.indices.iter().map(|(v, _)| *v));
-    for (v, extent) in summed {
-        let axis = reverse.copy.b.axis(forward.name(*v), extent.clone(), AxisKind::Each);
-        let (index, next) = reverse.copy.b.begin_for(axis, &carried);
-        next.iter().chain([&index]).for_each(|&v| reverse.copy.in_loop(v));
-        reverse.copy.known.insert(*v, index);
-        reverse.copy.indices.0.insert(*v);
-        loops.push((axis, next.clone()));
-        carried = next;
-    }
-    let copy = &mut reverse.copy;
+fn open_rows(copy: &mut Copy<'_, '_>, group: &ColumnGroup, init: &[ValueId]) -> Result<Open, NotDifferentiable> {
+    let forward = copy.forward;
+    let mut loops = copy.open_indices(init);
     for (there, _) in &group.indices {
         if forward.program.contains(there) {
             continue;
@@ -331,9 +249,8 @@ fn open_rows(
             None => same,
         });
     }
-    let (coordinate, next) = copy.b.begin_for(copy.axes.0, &carried);
-    next.iter().chain([&coordinate]).for_each(|&v| copy.in_loop(v));
+    let (coordinate, carried) = copy.open(copy.axes.0, loops.last().map_or(init, |(_, carried)| carried));
     copy.known.insert(forward.row.0, coordinate);
-    loops.push((copy.axes.0, next));
+    loops.push((copy.axes.0, carried));
     Ok(loops)
 }

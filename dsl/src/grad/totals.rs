@@ -2,11 +2,11 @@
 //! shares up, in one order.
 
 use super::NotDifferentiable;
-use super::forward::Forward;
-use super::kept::grad_name;
+use super::forward::{Forward, WantedLoad};
+use super::kept::{free_name, grad_name};
 use crate::ir::{
     At, AxisKind, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
-    Span, TensorDecl, ValueId,
+    Span, TensorDecl,
 };
 
 /// A dimension of the tensor of shares.
@@ -35,7 +35,7 @@ pub(super) struct Share {
 impl Share {
     /// The shares of a load of rows, of pairs or of whole programs; `None` where each program loads
     /// elements of its own.
-    pub fn of(forward: &Forward<'_>, load: &(ValueId, ParamId, Vec<At>)) -> Result<Option<Self>, NotDifferentiable> {
+    pub fn of(forward: &Forward<'_>, load: &WantedLoad) -> Result<Option<Self>, NotDifferentiable> {
         let (value, tensor, at) = load;
         let kernel = forward.kernel;
         let find = |entry: &At| at.iter().position(|other| other == entry);
@@ -83,10 +83,7 @@ impl Share {
             };
             dims.push(ShareDim { at: entry.clone(), extent, name, of_input: Some(place) });
         }
-        let mut name = format!("{}_shares", grad_name(&kernel.params[*tensor].name));
-        while kernel.param_named(&name).is_some() {
-            name.push('_');
-        }
+        let name = free_name(kernel, &format!("{}_shares", grad_name(&kernel.params[*tensor].name)));
         Ok(Some(Self { name, elem: Elem::F32, tensor: *tensor, at: at.clone(), dims }))
     }
 
@@ -109,7 +106,8 @@ impl Share {
         self.dims.iter().map(whole).collect()
     }
 
-    /// The dimension along which the kernel of totals has its tiles: the last one that the input has.
+    /// The dimension along which the kernel of totals has its tiles: the last one that the input
+    /// has.
     fn lane(&self, forward: &Forward<'_>) -> Result<usize, NotDifferentiable> {
         let tiled = |dim: &ShareDim| dim.of_input.is_some() && matches!(dim.at, At::Tile(_));
         let own = |dim: &ShareDim| dim.of_input.is_some();
@@ -184,7 +182,8 @@ pub(super) fn totals(forward: &Forward<'_>, share: &Share) -> Result<Kernel, Not
     }
     let at: Vec<At> = places.into_iter().map(|place| place.expect("each dimension has a place")).collect();
     let mut term = b.emit(Op::Load { tensor: shares, at: at.clone() });
-    // Rows that the input has not are summed: they are the last dimension, or the one before the lane.
+    // Rows that the input has not are summed: they are the last dimension, or the one before the
+    // lane.
     if let Some(rows) = share.dims.iter().position(|dim| dim.of_input.is_none() && matches!(dim.at, At::Tile(_))) {
         if lane > rows {
             term = b.emit(Op::Transpose(term));

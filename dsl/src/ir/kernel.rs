@@ -178,6 +178,18 @@ pub enum ParamKind {
     Scalar(Elem),
 }
 
+impl ParamKind {
+    /// Whether it is an output: a tensor that is written.
+    pub fn is_written(&self) -> bool {
+        matches!(self, ParamKind::Tensor(tensor) if tensor.direction.is_written())
+    }
+
+    /// Whether it is an input: a scalar, or a tensor that is read.
+    pub fn is_read(&self) -> bool {
+        !matches!(self, ParamKind::Tensor(tensor) if !tensor.direction.is_read())
+    }
+}
+
 /// An op with its results and place in the text.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OpData {
@@ -357,10 +369,22 @@ impl Kernel {
     /// which are.
     pub fn generic_outputs(&self) -> impl Iterator<Item = &str> {
         let generic = |param: &&Param| {
-            let of = |decl: &TensorDecl| decl.direction.is_written() && matches!(decl.elem, Elem::Generic(_));
-            matches!(&param.kind, ParamKind::Tensor(decl) if of(decl))
+            let of = |decl: &TensorDecl| matches!(decl.elem, Elem::Generic(_));
+            param.kind.is_written() && matches!(&param.kind, ParamKind::Tensor(decl) if of(decl))
         };
         self.params.values().filter(generic).map(|param| param.name.as_str())
+    }
+
+    /// The names of the outputs.
+    pub fn outputs(&self) -> impl Iterator<Item = &str> {
+        self.params.values().filter(|param| param.kind.is_written()).map(|param| param.name.as_str())
+    }
+
+    /// The tensors of floats that are written, or those that are not.
+    pub fn float_tensors(&self, written: bool) -> impl Iterator<Item = ParamId> {
+        let of_floats = |kind: &ParamKind| matches!(kind, ParamKind::Tensor(decl) if decl.elem.is_float());
+        let fits = move |(_, param): &(ParamId, &Param)| param.kind.is_written() == written && of_floats(&param.kind);
+        self.params.iter().filter(fits).map(|(id, _)| id)
     }
 
     /// Text of an element type, with the name of a type parameter.

@@ -1,6 +1,6 @@
-//! `#[grad(q, k, v)]` before a kernel: the inputs whose gradients are asked for, and the outputs whose
-//! gradients are given, `#[grad(q, k, v, from(o, lse))]`. Without `from` these are the outputs of a type
-//! parameter.
+//! `#[grad(q, k, v)]` before a kernel: the inputs whose gradients are asked for, and the outputs
+//! whose gradients are given, `#[grad(q, k, v, from(o, lse))]`. Without `from` these are the
+//! outputs of a type parameter.
 
 use proc_macro2::Ident;
 use syn::parse::{Parse, ParseStream};
@@ -10,9 +10,10 @@ use syn::{Attribute, Token, token};
 use super::diagnostic::{Diagnostic, Reporter};
 use super::position::Positions;
 use super::suggest::nearest;
-use crate::ir::{Kernel, ParamKind};
+use crate::ir::Kernel;
 
-/// What `#[grad(..)]` before a kernel asks for. All names are of tensors of floats: inputs, and outputs.
+/// What `#[grad(..)]` before a kernel asks for. All names are of tensors of floats: inputs, and
+/// outputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gradients {
     /// The inputs whose gradients are asked for.
@@ -97,11 +98,7 @@ pub(super) fn read(attributes: &[Attribute], kernel: &Kernel, positions: &Positi
 
 /// The tensors of floats that a kernel reads, or that it writes.
 fn tensors(kernel: &Kernel, written: bool) -> Vec<&str> {
-    let fits = |kind: &ParamKind| match kind {
-        ParamKind::Tensor(tensor) => tensor.direction.is_written() == written && tensor.elem.is_float(),
-        ParamKind::Scalar(_) => false,
-    };
-    kernel.params.values().filter(|param| fits(&param.kind)).map(|param| param.name.as_str()).collect()
+    kernel.float_tensors(written).map(|param| kernel.params[param].name.as_str()).collect()
 }
 
 /// The names as text; `None`, and each is reported, if one is of no such tensor or is there twice.

@@ -128,7 +128,7 @@ impl Lowering<'_> {
         // What stands in an expression with an error is not lowered, but mentioned.
         let mentioned = identifiers(function.block.to_token_stream());
         for (id, param) in self.builder.kernel.params.iter() {
-            let output = matches!(&param.kind, ParamKind::Tensor(tensor) if tensor.direction.is_written());
+            let output = param.kind.is_written();
             if output && !self.stored.contains(&id) {
                 let error = Diagnostic::new(param.span, format!("nothing is stored to `{}`", param.name))
                     .label("declared `&mut`, an output")

@@ -79,7 +79,8 @@ impl Header<'_> {
                         lines.push(text.strip_prefix(' ').unwrap_or(&text).to_owned());
                     }
                 }
-                // For the compiler of the generated code: see the macro. The other is read by `gradient`.
+                // For the compiler of the generated code: see the macro. The other is read by
+                // `gradient`.
                 meta if meta.path().is_ident("allow") || meta.path().is_ident("grad") => {}
                 _ => {
                     let error =

@@ -3,17 +3,17 @@
 use clap::Args;
 use flashtile::tuner::InputData;
 use flashtile::{Gradient, Kernel};
-use flashtile_dsl::ir::ParamKind;
 
 use crate::failure::{Failure, Result};
 use crate::subject::Subject;
+use crate::target::PlanFlags;
 
 /// Flags that ask for a gradient.
 #[derive(Args, Clone, Debug)]
 pub struct GradientFlags {
-    /// In place of KERNEL, take the kernels of the gradients of these inputs, and the forward kernel
-    /// that they need; docs/backward.md says what is done with them. `inspect` prints them with --emit
-    /// text
+    /// In place of KERNEL, take the kernels of the gradients of these inputs, and the forward
+    /// kernel that they need; docs/backward.md says what is done with them. `inspect` prints them
+    /// with --emit text
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     grad: Vec<String>,
     /// With --grad: the outputs whose gradients are given; those of a type parameter by default
@@ -27,6 +27,15 @@ impl GradientFlags {
         !self.grad.is_empty()
     }
 
+    /// Refuses a plan, which is of one kernel.
+    pub fn refuse_plan(&self, plan: &PlanFlags) -> Result<()> {
+        if !plan.is_given() || !self.is_given() {
+            return Ok(());
+        }
+        let what = "--plan is of one kernel, and --grad takes several";
+        Err(Failure::Usage(format!("{what}; write them to a file with inspect --grad --emit text, and name one of it")))
+    }
+
     /// The kernels of the gradient of a kernel, if one is asked for.
     pub fn of(&self, kernel: &Kernel) -> Result<Option<Gradient>> {
         if !self.is_given() {
@@ -37,9 +46,7 @@ impl GradientFlags {
             false => self.grad_from.iter().map(String::as_str).collect(),
         };
         if from.is_empty() {
-            let written = |kind: &ParamKind| matches!(kind, ParamKind::Tensor(tensor) if tensor.direction.is_written());
-            let outputs = kernel.ir().params.values().filter(|param| written(&param.kind));
-            let outputs: Vec<&str> = outputs.map(|param| param.name.as_str()).collect();
+            let outputs: Vec<&str> = kernel.ir().outputs().collect();
             let what = format!("kernel `{}` has no output of a type parameter", kernel.name());
             let instead = "say with --grad-from which of its outputs have a gradient";
             return Err(Failure::Usage(format!("{what}; {instead} ({})", outputs.join(", "))));
@@ -65,8 +72,8 @@ pub fn subjects(flags: &GradientFlags, subject: &Subject) -> Result<Vec<Subject>
     })
 }
 
-/// What `--data` says of the inputs of each of several kernels; an error if one says something of an
-/// input that none has. A kernel that is alone refuses that itself.
+/// What `--data` says of the inputs of each of several kernels; an error if one says something of
+/// an input that none has. A kernel that is alone refuses that itself.
 pub fn data_of(subjects: &[Subject], data: &[InputData]) -> Result<Vec<Vec<InputData>>> {
     if let [_] = subjects {
         return Ok(vec![data.to_vec()]);

@@ -18,7 +18,8 @@ pub enum ArgumentError {
         /// Number of arguments.
         found: usize,
     },
-    /// An input of a kernel of a gradient that is neither an argument nor stored by a kernel before.
+    /// An input of a kernel of a gradient that is neither an argument nor stored by a kernel
+    /// before.
     #[error("`{name}` of kernel `{kernel}` is neither an argument of the gradient nor stored by a kernel before; name it")]
     NotNamed {
         /// The kernel.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use flashtile_dsl::ir::{Kernel, ParamKind};
+use flashtile_dsl::ir::Kernel;
 use serde::{Deserialize, Serialize};
 
 use super::DataError;
@@ -79,14 +79,9 @@ impl Default for Distribution {
 impl InputData {
     /// What is said of the inputs of a kernel.
     pub fn of_inputs(&self, kernel: &Kernel) -> Self {
-        let is_input = |name: &str| kernel.params.values().any(|param| param.name == name && is_read(&param.kind));
+        let is_input = |name: &str| kernel.params.values().any(|param| param.name == name && param.kind.is_read());
         Self(self.0.iter().filter(|(name, _)| is_input(name)).map(|(name, said)| (name.clone(), *said)).collect())
     }
-}
-
-/// Whether a parameter is an input: a scalar, or a tensor that is read.
-pub(crate) fn is_read(kind: &ParamKind) -> bool {
-    !matches!(kind, ParamKind::Tensor(tensor) if !tensor.direction.is_read())
 }
 
 impl Distribution {

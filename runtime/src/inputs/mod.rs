@@ -15,7 +15,6 @@ mod floats;
 mod integers;
 mod plan;
 
-pub(crate) use data::is_read;
 pub use data::{Distribution, InputData, Values};
 pub use error::DataError;
 pub(crate) use floats::{Floats, rotation_table, rotations};

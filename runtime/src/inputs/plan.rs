@@ -4,7 +4,6 @@ use flashtile_dsl::analysis::inputs::{Input, Inputs, inputs};
 use flashtile_dsl::analysis::uses::Use;
 use flashtile_dsl::ir::{Elem, Entity, Kernel, ParamId, ParamKind, SizeExpr};
 
-use super::data::is_read;
 use super::floats::{Floats, rotation_table, rotations};
 use super::integers::{Integers, encoded};
 use super::{DataError, Distribution, InputData, Random, Values};
@@ -137,8 +136,8 @@ fn seed_of(seed: u64, param: ParamId) -> u64 {
 
 /// Refuses data for what is no input, and data that it cannot hold.
 fn check(kernel: &Kernel, name: &str, said: &Distribution) -> Result<(), DataError> {
-    let Some(param) = kernel.params.values().find(|p| p.name == name && is_read(&p.kind)) else {
-        let inputs = kernel.params.values().filter(|p| is_read(&p.kind)).map(|p| p.name.as_str());
+    let Some(param) = kernel.params.values().find(|p| p.name == name && p.kind.is_read()) else {
+        let inputs = kernel.params.values().filter(|p| p.kind.is_read()).map(|p| p.name.as_str());
         let known = inputs.collect::<Vec<_>>().join(", ");
         return Err(DataError::Unknown { kernel: kernel.name.clone(), name: name.to_owned(), known });
     };

@@ -9,8 +9,8 @@ use crate::device::{Device, Stream};
 use crate::error::Result;
 use crate::tensor::AnyTensor;
 
-/// The backward kernels of a [`crate::Gradient`], made ready for a device and launched as one, one after
-/// the other. Parameters of the same name are the same tensor.
+/// The backward kernels of a [`crate::Gradient`], made ready for a device and launched as one, one
+/// after the other. Parameters of the same name are the same tensor.
 ///
 /// ```
 /// use flashtile::{Device, Elem, Kernel, LoadedGradient, Tensor, Workspace};
@@ -51,12 +51,13 @@ enum Slot {
     Between(usize),
 }
 
-/// Memory for what one kernel of a gradient leaves to a later one, such as a number for each row. It is
-/// allocated by the first launch, and again by one that needs more; other launches allocate nothing.
+/// Memory for what one kernel of a gradient leaves to a later one, such as a number for each row.
+/// It is allocated by the first launch, and again by one that needs more; other launches allocate
+/// nothing.
 ///
-/// Launches that may overlap, on several streams or in several graphs, need one each. One that a graph
-/// has captured must not be used for anything else while the graph is. A capture allocates nothing: launch
-/// once before it.
+/// Launches that may overlap, on several streams or in several graphs, need one each. One that a
+/// graph has captured must not be used for anything else while the graph is. A capture allocates
+/// nothing: launch once before it.
 #[derive(Debug, Default)]
 pub struct Workspace {
     /// Flat tensors.
@@ -87,9 +88,9 @@ impl Workspace {
 }
 
 impl LoadedGradient {
-    /// The backward kernels of a gradient, in order, all made ready for one device; and the names of their
-    /// parameters that are arguments of a launch, in the order in which it takes them. What a kernel
-    /// stores and no argument is, later ones read from a [`Workspace`].
+    /// The backward kernels of a gradient, in order, all made ready for one device; and the names
+    /// of their parameters that are arguments of a launch, in the order in which it takes them.
+    /// What a kernel stores and no argument is, later ones read from a [`Workspace`].
     ///
     /// # Errors
     /// [`ArgumentError::NotNamed`] for an input that is neither named nor stored before.
@@ -101,7 +102,7 @@ impl LoadedGradient {
             let mut slots = Vec::new();
             for (at, param) in ir.params.values().enumerate() {
                 let name = || param.name.clone();
-                slots.push(match (names.iter().position(|name| *name == param.name), is_written(param)) {
+                slots.push(match (names.iter().position(|name| *name == param.name), param.kind.is_written()) {
                     (Some(argument), _) => Slot::Argument(argument),
                     (None, true) => {
                         made.between.push((made.steps.len(), at));
@@ -125,11 +126,12 @@ impl LoadedGradient {
         self.steps.iter().map(|step| &step.kernel)
     }
 
-    /// Queues the launches on the device's own stream, with the arguments in the order of their names.
+    /// Queues the launches on the device's own stream, with the arguments in the order of their
+    /// names.
     ///
     /// # Errors
-    /// [`ArgumentError`] naming the argument that does not fit a kernel, those before which are queued; or
-    /// the compiler or the device failed.
+    /// [`ArgumentError`] naming the argument that does not fit a kernel, those before which are
+    /// queued; or the compiler or the device failed.
     pub fn launch(&self, workspace: &mut Workspace, arguments: &[Argument<'_>]) -> Result<()> {
         self.run(workspace, arguments, |kernel, arguments| kernel.launch(arguments))
     }
@@ -154,7 +156,7 @@ impl LoadedGradient {
         }
         let between = workspace.tensors(first.kernel.device(), &self.forms(arguments)?)?;
         for Step { kernel, slots } in &self.steps {
-            let argument = |(param, slot): (&Param, &Slot)| match (*slot, is_written(param)) {
+            let argument = |(param, slot): (&Param, &Slot)| match (*slot, param.kind.is_written()) {
                 (Slot::Argument(at), true) => arguments[at],
                 // What one has written another may read.
                 (Slot::Argument(at), false) => match arguments[at] {
@@ -203,8 +205,8 @@ impl LoadedGradient {
         self.between.iter().map(form).collect()
     }
 
-    /// Sizes by name, as far as shapes of arguments determine them. That they agree is checked when each
-    /// kernel is launched.
+    /// Sizes by name, as far as shapes of arguments determine them. That they agree is checked when
+    /// each kernel is launched.
     fn sizes(&self, arguments: &[Argument<'_>]) -> BTreeMap<&str, i64> {
         let mut sizes = BTreeMap::new();
         for kernel in self.kernels() {
@@ -230,11 +232,6 @@ impl LoadedGradient {
             }
         }
     }
-}
-
-/// Whether a parameter is a tensor that is written.
-fn is_written(param: &Param) -> bool {
-    matches!(&param.kind, ParamKind::Tensor(tensor) if tensor.direction.is_written())
 }
 
 /// The one unknown run-time size of an extent and its value, where the extent is `found`.

@@ -1,13 +1,13 @@
 //! Judges kernels that run one after the other: inputs of a kernel come from those before it.
 //!
-//! What a kernel gets is what the float64 oracle of those before it has stored, rounded to the elements
-//! of the tensors. So it is judged on numbers as they are, and on no error of another kernel: the
-//! kernels of a gradient read the logarithm of a sum that the forward kernel has made, which no random
-//! number is like.
+//! What a kernel gets is what the float64 oracle of those before it has stored, rounded to the
+//! elements of the tensors. So it is judged on numbers as they are, and on no error of another
+//! kernel: the kernels of a gradient read the logarithm of a sum that the forward kernel has made,
+//! which no random number is like.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flashtile_dsl::ir::{self, ParamKind};
+use flashtile_dsl::ir;
 
 use super::gate::{Gate, host};
 use super::inputs::{Earlier, Inputs};
@@ -15,13 +15,12 @@ use super::measure::{launch, steep_data};
 use super::{DataError, InputData, TuneError};
 use crate::device::Device;
 use crate::error::Result;
-use crate::inputs::is_read;
 use crate::kernel::BoundKernel;
 use crate::launch::LoadedKernel;
 use crate::verify::{HostArgument, OutputVerdict};
 
-/// Kernels that run one after the other on tensors of the same names. An input that a kernel before has
-/// read or stored holds the same; any other is drawn, as for [`super::judge_on`].
+/// Kernels that run one after the other on tensors of the same names. An input that a kernel before
+/// has read or stored holds the same; any other is drawn, as for [`super::judge_on`].
 ///
 /// ```
 /// use flashtile::tuner::{Chain, InputData};
@@ -47,8 +46,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain of kernels for sizes by name, each of which takes those that it has, with what is said of
-    /// their inputs.
+    /// A chain of kernels for sizes by name, each of which takes those that it has, with what is
+    /// said of their inputs.
     ///
     /// # Errors
     /// [`DataError::NotDrawn`] for data of what is not drawn.
@@ -58,8 +57,9 @@ impl Chain {
         Ok(chain)
     }
 
-    /// The same chain from its beginning, with exponents of the first kernel more than a hundred times as
-    /// large, as for [`super::judge_steep`]; and the data that say so. `None` if no input scales one.
+    /// The same chain from its beginning, with exponents of the first kernel more than a hundred
+    /// times as large, as for [`super::judge_steep`]; and the data that say so. `None` if no input
+    /// scales one.
     ///
     /// # Errors
     /// Sizes or data that do not fit the first kernel.
@@ -89,8 +89,8 @@ impl Chain {
         Ok(())
     }
 
-    /// Runs a kernel made ready for a device, whose parameters are those of the kernel whose turn it is,
-    /// and judges what it stores by the oracle of that.
+    /// Runs a kernel made ready for a device, whose parameters are those of the kernel whose turn
+    /// it is, and judges what it stores by the oracle of that.
     ///
     /// # Errors
     /// Sizes or data that do not fit the kernel; what the launch and the device say.
@@ -102,8 +102,8 @@ impl Chain {
         self.run(loaded, &inputs, &gate)
     }
 
-    /// The same; `None`, and nothing is run, if the text of the kernel whose turn it is overflows in f32
-    /// where it does not in f64.
+    /// The same; `None`, and nothing is run, if the text of the kernel whose turn it is overflows
+    /// in f32 where it does not in f64.
     ///
     /// # Errors
     /// As [`Chain::judge`].
@@ -123,8 +123,8 @@ impl Chain {
         Ok(verdicts)
     }
 
-    /// Inputs of the kernel whose turn it is, and what it must give: of all programs if a later kernel
-    /// reads that.
+    /// Inputs of the kernel whose turn it is, and what it must give: of all programs if a later
+    /// kernel reads that.
     fn gate(&self, device: &Device) -> Result<(Inputs, Gate)> {
         let (kernel, inputs) = (&self.kernels[self.next], self.inputs(device)?);
         let gate = if self.is_read_later() { Gate::whole(kernel, &inputs)? } else { Gate::new(kernel, &inputs, self.seed)? };
@@ -145,15 +145,15 @@ impl Chain {
         self.sizes.iter().filter(|(name, _)| taken(name)).map(|(name, &size)| (name.clone(), size)).collect()
     }
 
-    /// What is said of the inputs of a kernel; of one that is alone, all that is said, so that it refuses
-    /// what it has not.
+    /// What is said of the inputs of a kernel; of one that is alone, all that is said, so that it
+    /// refuses what it has not.
     fn data_of(&self, kernel: &BoundKernel) -> InputData {
         if self.kernels.len() == 1 { self.data.clone() } else { self.data.of_inputs(kernel.ir()) }
     }
 
     /// Whether a later kernel reads what the kernel whose turn it is stores.
     fn is_read_later(&self) -> bool {
-        let stored: BTreeSet<&str> = outputs(self.kernels[self.next].ir()).collect();
+        let stored: BTreeSet<&str> = self.kernels[self.next].ir().outputs().collect();
         self.kernels[self.next + 1..].iter().any(|kernel| inputs(kernel.ir()).any(|name| stored.contains(name)))
     }
 
@@ -165,7 +165,7 @@ impl Chain {
         }
         let ir = self.kernels[self.next].ir();
         for (param, value) in ir.params.values().zip(&inputs.values) {
-            if is_read(&param.kind) {
+            if param.kind.is_read() {
                 self.earlier.0.insert(param.name.clone(), host(value)?);
             }
         }
@@ -184,7 +184,7 @@ impl Chain {
         for kernel in &self.kernels {
             let new: Vec<&str> = inputs(kernel.ir()).filter(|name| !stored.contains(name) && !drawn.contains(name)).collect();
             drawn.extend(new);
-            stored.extend(outputs(kernel.ir()));
+            stored.extend(kernel.ir().outputs());
         }
         let Some(name) = self.data.0.keys().find(|name| !drawn.contains(&name.as_str())) else { return Ok(()) };
         let what = match stored.contains(name.as_str()) {
@@ -196,12 +196,7 @@ impl Chain {
 }
 
 fn inputs(kernel: &ir::Kernel) -> impl Iterator<Item = &str> {
-    kernel.params.values().filter(|param| is_read(&param.kind)).map(|param| param.name.as_str())
-}
-
-fn outputs(kernel: &ir::Kernel) -> impl Iterator<Item = &str> {
-    let written = |kind: &ParamKind| matches!(kind, ParamKind::Tensor(tensor) if tensor.direction.is_written());
-    kernel.params.values().filter(move |param| written(&param.kind)).map(|param| param.name.as_str())
+    kernel.params.values().filter(|param| param.kind.is_read()).map(|param| param.name.as_str())
 }
 
 #[cfg(test)]
@@ -245,7 +240,8 @@ mod tests {
             let steep = steep.judge_steady(&on_cpu(kernel)).expect("runs").expect("probabilities are no more than 1");
             assert_eq!(names(&steep, false), [""; 0], "{steep:?}");
         }
-        // What rows store is no random number: columns multiply by `exp(s - lse)`, of which rows sum to 1.
+        // What rows store is no random number: columns multiply by `exp(s - lse)`, of which rows
+        // sum to 1.
         let lse = plain.earlier.0["lse"].tensor().expect("a tensor").to_f64();
         let q = plain.earlier.0["q"].tensor().expect("a tensor").to_f64();
         assert!(lse.iter().filter(|x| x.is_finite()).all(|&x| x > 0.0) && q.iter().any(|&x| x < 0.0));

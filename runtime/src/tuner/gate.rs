@@ -41,8 +41,8 @@ impl Gate {
         Ok(Self { reference: Reference::new(kernel, &inputs.sizes, &arguments, programs)? })
     }
 
-    /// What the programs that were run store, rounded to the elements of the outputs: by name, with 0
-    /// where they store nothing.
+    /// What the programs that were run store, rounded to the elements of the outputs: by name, with
+    /// 0 where they store nothing.
     pub fn stored(&self) -> impl Iterator<Item = (&str, HostTensor)> {
         self.reference.outputs.iter().map(|output| {
             let mut values = vec![0.0; output.shape.iter().product()];

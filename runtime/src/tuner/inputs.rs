@@ -1,5 +1,5 @@
-//! Arguments of a kernel for given sizes: what candidates are checked and measured on. They are drawn, or
-//! come from an earlier kernel.
+//! Arguments of a kernel for given sizes: what candidates are checked and measured on. They are
+//! drawn, or come from an earlier kernel.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -36,7 +36,8 @@ pub(super) enum Value {
     I32(i32),
 }
 
-/// Inputs that come from an earlier kernel: what it has read or stored, by the names of its parameters.
+/// Inputs that come from an earlier kernel: what it has read or stored, by the names of its
+/// parameters.
 #[derive(Default)]
 pub(super) struct Earlier(pub BTreeMap<String, HostArgument>);
 

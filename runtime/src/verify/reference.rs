@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use flashtile_dsl::interpret::{self, Arithmetic, Blocks, Exact64, Hidden, Interpreter, Ir32, Plain16, Real, Stored};
-use flashtile_dsl::ir::{Axis, AxisKind, Binding, Entity, Kernel, ParamId, ParamKind};
+use flashtile_dsl::ir::{Axis, AxisKind, Binding, Entity, Kernel, ParamId};
 use rayon::prelude::*;
 
 use super::launch::HostArgument;
@@ -66,7 +66,7 @@ impl Reference {
         let outputs = ir
             .params
             .iter()
-            .filter(|(_, p)| matches!(&p.kind, ParamKind::Tensor(t) if t.direction.is_written()))
+            .filter(|(_, p)| p.kind.is_written())
             .map(|(param, p)| {
                 let (shape, elem) = (exact.shape(param).to_vec(), exact.elem(param));
                 let (places, values) = gather(&exact_tiles, param, &shape);

@@ -268,8 +268,7 @@ fn check_stored(errors: &mut Errors<'_>, id: OpId, decl: &TensorDecl, at: &[At],
 fn check_outputs(errors: &mut Errors<'_>, stores: &[(BlockId, OpId, ParamId)]) {
     let kernel = errors.kernel;
     for (id, param) in kernel.params.iter() {
-        let output = matches!(&param.kind, ParamKind::Tensor(tensor) if tensor.direction.is_written());
-        if output && !stores.iter().any(|&(.., tensor)| tensor == id) {
+        if param.kind.is_written() && !stores.iter().any(|&(.., tensor)| tensor == id) {
             errors.kernel(Rule::Output, format!("nothing is stored to the output `{}`", param.name));
         }
     }

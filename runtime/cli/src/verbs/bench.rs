@@ -123,10 +123,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let mut subject = flags.subject.open()?;
     let sizes = subject.all_sizes()?;
     subject.consts = subject.bind(output)?.binding().consts.clone();
-    if flags.plan.is_given() && flags.gradient.is_given() {
-        let what = "--plan is of one kernel, and --grad takes several";
-        return Err(Failure::Usage(format!("{what}; write them to a file with inspect --grad --emit text, and name one of it")));
-    }
+    flags.gradient.refuse_plan(&flags.plan)?;
     let subjects = gradient::subjects(&flags.gradient, &subject)?;
     let data = gradient::data_of(&subjects, &flags.data)?;
     let device = match &flags.device {

@@ -34,8 +34,9 @@ pub struct Flags {
     /// Device: cpu, cuda:N or emulator; by default the best one there is that is not the emulator
     #[arg(long)]
     device: Option<String>,
-    /// Only cases whose name contains this, such as bf16 or D256; may be repeated, all must hold; a whole name is that case alone.
-    /// With --shape, --grad or a kernel of one's own: only lines that contain this before the colon, such as N=1
+    /// Only cases whose name contains this, such as bf16 or D256; may be repeated, all must hold; a
+    /// whole name is that case alone. With --shape, --grad or a kernel of one's own: only lines
+    /// that contain this before the colon, such as N=1
     #[arg(long, value_name = "TEXT")]
     filter: Vec<String>,
     /// Only the cases that are quick even on slow devices; on the emulator all others must be asked for with --filter
@@ -88,10 +89,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     if let (Some(kernel), Some(_), false) = (&flags.kernel, flags.schedules, in_suite) {
         return Err(Failure::Usage(format!("the suite has no cases of `{kernel}`, and --schedules draws among its cases")));
     }
-    if flags.plan.is_given() && flags.gradient.is_given() {
-        let what = "--plan is of one kernel, and --grad takes several";
-        return Err(Failure::Usage(format!("{what}; write them to a file with inspect --grad --emit text, and name one of it")));
-    }
+    flags.gradient.refuse_plan(&flags.plan)?;
     if flags.plan.is_given() && (flags.all || flags.schedules.is_some() || flags.role.is_some()) {
         let what = "--plan checks one kernel of one's own choice, with --shape or at its usual shapes";
         return Err(Failure::Usage(format!("{what}; leave out --all, --schedules and --as")));
@@ -357,8 +355,8 @@ fn tell(case: &Case, result: &CaseResult, output: &mut Output) -> Result<()> {
     }
 }
 
-/// A check on shapes: those given, else those that exercise a kernel's text. The kernel is judged, or the
-/// kernels of its gradient, each on what those before it store.
+/// A check on shapes: those given, else those that exercise a kernel's text. The kernel is judged,
+/// or the kernels of its gradient, each on what those before it store.
 struct Shapes<'a> {
     flags: &'a Flags,
     device: &'a Device,
@@ -443,8 +441,8 @@ fn links(flags: &Flags, kernel: &str, subject: &Subject) -> Result<Vec<Link>> {
 }
 
 impl Shapes<'_> {
-    /// Runs kernels one after the other and tells what is wrong. On steep inputs it ends where a text
-    /// itself overflows in f32.
+    /// Runs kernels one after the other and tells what is wrong. On steep inputs it ends where a
+    /// text itself overflows in f32.
     fn chain(
         &mut self,
         links: &[Link],

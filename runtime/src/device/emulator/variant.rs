@@ -60,7 +60,9 @@ impl Variant {
                 threads: abi.threads,
                 shared_bytes: abi.shared_bytes,
                 early: abi.early,
-                writes: written(&launch.kernel)
+                writes: launch
+                    .kernel
+                    .outputs()
                     .map(|name| argument_named(kernel, &generated.scratch, name))
                     .collect::<Result<_, _>>()?,
             })
@@ -154,12 +156,6 @@ impl Variant {
             bytes => Err(EmulatorError::Workspace { kernel, bytes }.into()),
         }
     }
-}
-
-/// Names of the tensors that a kernel writes.
-fn written(kernel: &ir::Kernel) -> impl Iterator<Item = &str> {
-    let written = |p: &&ir::Param| matches!(&p.kind, ir::ParamKind::Tensor(t) if t.direction.is_written());
-    kernel.params.values().filter(written).map(|p| p.name.as_str())
 }
 
 /// Addresses from the first to the last element of a tensor.
