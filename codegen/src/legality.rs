@@ -12,7 +12,7 @@ use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{Plan, Shape, Storage};
 use crate::reason::{Reason, Resource};
-use crate::schedule::{BlockKnobs, Knob, PingPong, RunningMax};
+use crate::schedule::{BlockKnobs, Knob, Overlap, PingPong, RunningMax};
 
 /// Why a multiprocessor cannot hold `min_blocks` blocks at once. The promise goes to the compiler,
 /// which divides the registers by it; persistent blocks are launched in that number. So more blocks
@@ -167,7 +167,7 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> 
     let fit = warps.is_multiple_of(WARPGROUP * columns.max(1)) && block_m * columns == 16 * warps;
     refuse(!fit, Reason::knobs("block_m", "warps", rows));
     for (knob, off, needs) in [
-        ("overlap", !s.overlap, "column groups meet at barriers within a step: column_groups takes overlap=off"),
+        ("overlap", s.overlap == Overlap::Off, "column groups meet at barriers within a step: column_groups takes overlap=off"),
         ("ping_pong", s.ping_pong == PingPong::Off, "column groups meet at barriers: column_groups takes ping_pong=off"),
         (
             "running_max",

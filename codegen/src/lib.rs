@@ -48,8 +48,8 @@ pub use planning::check;
 pub use reason::{Mended, Reason, Resource, Summary};
 pub use rewrite::with_row_axes;
 pub use schedule::{
-    BLayout, BlockKnobs, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LaunchKnobs, LoopOrder, OfBlock, OperandA, Overrides,
-    PackGqa, Persistent, PingPong, Precompute, Requires, RunningMax, SPACE_VERSION, Schedule, ScheduleError, Scope, SharedLayout,
-    Walk, WorkOrder,
+    BLayout, BlockKnobs, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LaunchKnobs, LoopOrder, OfBlock, OperandA, Overlap,
+    Overrides, PackGqa, Persistent, PingPong, Precompute, Requires, RunningMax, SPACE_VERSION, Schedule, ScheduleError, Scope,
+    SharedLayout, Walk, WorkOrder,
 };
 pub use space::{fallback, space};

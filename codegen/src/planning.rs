@@ -210,7 +210,7 @@ fn planned_launch(
         true => reason,
         false => Reason::Beside { launch: name.clone(), reason: Box::new(reason) },
     };
-    let (mut normal, assumed) = rewrite::normalize(&instance.kernel, &instance.facts, schedule);
+    let (mut normal, assumed) = rewrite::normalize(instance, schedule);
     lower::load_twice(&mut normal, schedule);
     let mut reasons = static_reasons(instance, &normal, schedule, arch);
     if !reasons.is_empty() {

@@ -24,8 +24,8 @@ use crate::lower;
 use crate::planning::check;
 use crate::reason::Summary;
 use crate::schedule::{
-    BLayout, BlockKnobs, Fixup, OperandA, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Summaries, Walk,
-    WorkOrder,
+    BLayout, BlockKnobs, Fixup, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Summaries,
+    Walk, WorkOrder,
 };
 
 /// All legal schedules of the space, in a fixed order.
@@ -277,7 +277,12 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     };
     let columns = column_groups(instance, arch);
     let maxima = if columns > 1 { &maxima[..1] } else { maxima };
-    let overlap = check(instance, &BlockKnobs { overlap: true, stages: 2, ..smallest() }.into(), arch).is_legal();
+    let takes = |overlap: Overlap| check(instance, &BlockKnobs { overlap, stages: 2, ..smallest() }.into(), arch).is_legal();
+    let overlaps = match (takes(Overlap::On), takes(Overlap::Late)) {
+        (true, _) => &[Overlap::On][..],
+        (false, true) => &[Overlap::Off, Overlap::Late][..],
+        (false, false) => &[Overlap::Off][..],
+    };
     // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
     let shapes: &[(u32, u32, &[u32])] = match columns {
         1 => &[(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])],
@@ -302,7 +307,8 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     };
     let (mut out, mut fits) = (Vec::new(), false);
     for &(warps, min_blocks, splits) in shapes {
-        let turns = if warps > 4 && overlap { &[PingPong::Off, PingPong::Products][..] } else { &[PingPong::Off][..] };
+        let turns =
+            if warps > 4 && overlaps == [Overlap::On] { &[PingPong::Off, PingPong::Products][..] } else { &[PingPong::Off][..] };
         for &block_n in n {
             // Narrow steps are for the tallest tiles, whose accumulators leave few registers.
             if block_n < 64 && warps < 12 && columns == 1 && !narrow {
@@ -310,7 +316,9 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
             }
             for &block_k in k {
                 for &stages in stages {
-                    for &running_max in maxima {
+                    for (&running_max, &overlap) in
+                        maxima.iter().flat_map(|max| overlaps.iter().map(move |overlap| (max, overlap)))
+                    {
                         let base = BlockKnobs {
                             block_m: 16 * warps / columns,
                             warps,

@@ -43,7 +43,7 @@ sources! {
     "statement/await_part", "statement/cluster_barrier", "statement/pass_part", "statement/state",
     "statement/assign", "statement/barrier", "statement/commit", "statement/compute", "statement/copy", "statement/declare", "statement/dot_ffma",
     "statement/dot_mma", "statement/let", "statement/load_fragment", "statement/load_fragments", "statement/load_global", "statement/load_pairs", "statement/loop", "statement/map",
-    "statement/pack", "statement/quad_max", "statement/quad_sum", "statement/reduce", "statement/stage", "statement/stage_packed", "statement/publish", "statement/merge", "statement/store_column",
+    "statement/pack", "statement/distribute", "statement/quad_max", "statement/quad_sum", "statement/reduce", "statement/stage", "statement/stage_packed", "statement/publish", "statement/merge", "statement/store_column",
     "statement/add_elements", "statement/store_elements", "statement/store_fragment", "statement/store_row", "statement/vote", "statement/wait", "statement/when",
 }
 

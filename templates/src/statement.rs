@@ -199,6 +199,21 @@ statements! {
         /// Whether the four lanes of a row agree on the result; if not, each has its part.
         across_quad: bool,
     }
+    /// Makes a column fragment of a vector that is spread over lanes.
+    Distribute = "distribute" {
+        /// Column fragment.
+        to: String,
+        /// Vector that is spread over lanes.
+        from: String,
+        /// Shared address of a tile with a row for each warp.
+        tile: String,
+        /// Bytes from row to row.
+        pitch: u32,
+        /// Parts of 64 columns.
+        parts: u32,
+        /// Column tiles.
+        n_tiles: u32,
+    }
     /// Completes a row maximum whose parts lie in the four lanes of a row.
     QuadMax = "quad_max" {
         /// Row fragment.

@@ -250,7 +250,7 @@ fn iterations(op: &mut StmtOp) -> Vec<&mut Iteration> {
 fn variables(op: &mut StmtOp) -> Vec<&mut usize> {
     match op {
         StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } | StmtOp::LoadFragments { to, .. } | StmtOp::Load { to, .. } => vec![to],
-        StmtOp::Reduce { to, from, .. } => vec![to, from],
+        StmtOp::Reduce { to, from, .. } | StmtOp::Distribute { to, from, .. } => vec![to, from],
         StmtOp::QuadMax(v) | StmtOp::QuadSum(v) => vec![v],
         StmtOp::Stage { from, .. } => vec![from],
         StmtOp::Dot { acc, a, .. } => match a {

@@ -20,6 +20,8 @@ pub(super) enum Domain {
     /// Pair `[mt][nt][r]` of an accumulator fragment, for packing: its lower (0) or upper (1)
     /// element.
     Pair(u8),
+    /// Element `[part][e]` of a vector that is spread over lanes.
+    Lanes,
     /// Element `[piece][e]` of a thread's parts of the rows of a tile in shared memory.
     Part,
 }
@@ -40,6 +42,7 @@ impl Domain {
         match v.storage {
             Storage::Fragment(shape) => Domain::of(shape),
             Storage::Packed => Domain::Pair(0),
+            Storage::Lanes => Domain::Lanes,
             Storage::Flag => Domain::Uniform,
         }
     }
@@ -122,7 +125,7 @@ fn column(position: &Expr, domain: Domain) -> (String, &str) {
         Domain::Column => "8 * nt + e".to_owned(),
         Domain::Pair(e) => format!("8 * nt + {e}"),
         Domain::Part => "column + e".to_owned(),
-        Domain::Row | Domain::Uniform => unreachable!("a column position is evaluated for columns"),
+        Domain::Row | Domain::Lanes | Domain::Uniform => unreachable!("a column position is evaluated for columns"),
     };
     (column, first)
 }
@@ -157,7 +160,7 @@ fn render(e: &Expr, domain: Domain, outer: u8) -> String {
                 Domain::Accumulator => format!("{first} + 16 * mt + 8 * (e / 2)"),
                 Domain::Row | Domain::Pair(_) => format!("{first} + 16 * mt + 8 * r"),
                 Domain::Part => format!("{first} + row"),
-                Domain::Column | Domain::Uniform => unreachable!("a row position is evaluated for rows"),
+                Domain::Column | Domain::Lanes | Domain::Uniform => unreachable!("a row position is evaluated for rows"),
             },
             12,
         ),
@@ -253,6 +256,7 @@ pub(super) fn each_text(domain: Domain, m_tiles: u32, n_tiles: u32) -> String {
         Domain::Column => format!("EACH(nt, {n_tiles}) EACH(e, 2) "),
         Domain::Accumulator => format!("EACH(mt, {m_tiles}) EACH(nt, {n_tiles}) EACH(e, 4) "),
         Domain::Pair(_) => format!("EACH(mt, {m_tiles}) EACH(nt, {n_tiles}) EACH(r, 2) "),
+        Domain::Lanes => format!("EACH(part, {}) EACH(e, 2) ", n_tiles.div_ceil(8)),
         Domain::Part => "EACH(e, WIDTH) ".to_owned(),
     }
 }

@@ -97,7 +97,21 @@ impl Writer<'_> {
             return self.render(&pairs);
         }
         let domain = Domain::of_variable(&self.plan().variables[to]);
-        let Storage::Fragment(shape) = self.plan().variables[to].storage else { unreachable!("loads write fragments") };
+        if v.storage == Storage::Lanes {
+            let context = LoadGlobal {
+                each: self.each(to, domain),
+                to: format!("{}[part][e]", v.name),
+                rank: 1,
+                row: "64 * part + 2 * lane + e".into(),
+                column: String::new(),
+                from: parenthesized(&self.uniform(&from.origin)),
+                row_stride: self.uniform(&from.row_stride),
+                rows_present: self.uniform(&from.rows_present),
+                columns_present: self.uniform(&from.columns_present),
+            };
+            return self.render(&context);
+        }
+        let Storage::Fragment(shape) = v.storage else { unreachable!("loads write fragments") };
         let (rank, row, column) = match shape {
             Shape::Accumulator => (2, row_text(domain), column_text(domain)),
             Shape::Row => (1, row_text(domain), String::new()),

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use flashtile_dsl::ir::{Elem, Kernel, ReduceOp};
 use flashtile_templates::{
-    Barrier, Commit, Declare, Let, Loop, LoopPairs, Map, Otherwise, Pack, QuadMax, QuadSum, Reduce, Renderer, Settle, Step,
-    Template, Vote, Wait, When, Wrapper,
+    Barrier, Commit, Declare, Distribute, Let, Loop, LoopPairs, Map, Otherwise, Pack, QuadMax, QuadSum, Reduce, Renderer, Settle,
+    Step, Template, Vote, Wait, When, Wrapper,
 };
 
 use super::expression::{Domain, each_text, element_text, text, wrappers};
@@ -145,6 +145,7 @@ impl Writer<'_> {
                 return self.render(&Declare { r#type, name: v.name.clone(), extents: String::new() });
             }
             Storage::Fragment(Shape::Accumulator) => ("float", format!("[{}][{}][4]", v.m_tiles, v.n_tiles)),
+            Storage::Lanes => ("float", format!("[{}][2]", v.n_tiles.div_ceil(8))),
             Storage::Packed => ("u32", format!("[{}][{}][2]", v.m_tiles, v.n_tiles)),
             Storage::Flag => ("bool", String::new()),
         };
@@ -229,6 +230,12 @@ impl Writer<'_> {
                 }
                 let (to, from) = (self.name(*to), self.name(*from));
                 self.render(&Reduce { to, from, m_tiles, n_tiles, operation, across_quad: *across_quad })
+            }
+            StmtOp::Distribute { to, from, tile } => {
+                self.wrappers.insert(Wrapper::SharedAccess);
+                let (n_tiles, pitch) = (self.plan().variables[*to].n_tiles, self.plan().tiles[*tile].pitch);
+                let (to, from, tile) = (self.name(*to), self.name(*from), self.slot_address(*tile, Slot::Only));
+                self.render(&Distribute { to, from, tile, pitch, parts: n_tiles.div_ceil(8), n_tiles })
             }
             StmtOp::QuadMax(v) => {
                 self.wrappers.extend([Wrapper::Fmax, Wrapper::Quad]);

@@ -21,6 +21,7 @@
 //! | `stream` | loops: rings, copies that run ahead, waits and barriers |
 //! | `meeting` | programs that walk the parts of a loop and merge them |
 //! | `pipeline` | loops of specialised roles: products that run ahead of and behind the elementwise work |
+//! | `late` | loops of these roles whose products are waited for as late as may be |
 //! | `specialize` | the roles of producer and consumers |
 
 mod approximate;
@@ -31,6 +32,7 @@ mod computed;
 mod context;
 mod elementwise;
 mod groups;
+mod late;
 mod listed;
 mod meeting;
 mod memory;
@@ -319,7 +321,9 @@ impl Lowering<'_> {
     fn element(&self, v: VarId) -> Expr {
         match self.plan.variables[v].storage {
             Storage::Fragment(shape) => Expr::Element(self.plan.variables[v].name.clone(), shape),
-            Storage::Packed | Storage::Flag => unreachable!("packed variables are only operands, flags only guards"),
+            Storage::Packed | Storage::Lanes | Storage::Flag => {
+                unreachable!("packed variables are only operands, vectors over lanes only distributed, flags only guards")
+            }
         }
     }
 

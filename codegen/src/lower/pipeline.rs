@@ -22,6 +22,8 @@
 //! `running_max=optimistic` the operand is packed early, so it has two sets of registers in turn,
 //! and the loop makes two steps at a time.
 //!
+//! With `overlap=late` a body is not taken apart so: see [`super::late`].
+//!
 //! Where a body is a tail alone, as in a matrix product, those of two steps are in flight together:
 //!
 //! ```text
@@ -38,7 +40,7 @@ use super::running_max;
 use super::uses;
 use crate::error::Error;
 use crate::plan::{Effects, Event, Guard, Iteration, LoopId, OperandA, Slot, Stmt, StmtOp, TileId, VarId, effects};
-use crate::schedule::{PingPong, RunningMax};
+use crate::schedule::{Overlap, PingPong, RunningMax};
 
 /// A loop being lowered.
 pub(super) struct Loop<'a> {
@@ -64,7 +66,7 @@ impl Lowering<'_> {
         let span = self.span;
         self.make_operands(l.op)?;
         self.rings(l)?;
-        if !self.schedule.overlap {
+        if self.schedule.overlap == Overlap::Off {
             let step = self.step(l, false)?;
             if let Some(columns) = self.registers_that_ptxas_mixes_up(&step) {
                 let what = format!(
@@ -83,7 +85,10 @@ impl Lowering<'_> {
         self.write_the_same_variables(l.body);
         let step = self.step(l, false)?;
         self.span = span;
-        let body = self.overlapped(l, first, step)?;
+        let body = match self.schedule.overlap {
+            Overlap::Late => self.late(l, first, step)?,
+            _ => self.overlapped(l, first, step)?,
+        };
         self.push(StmtOp::When { guard: Guard::Exists(Iteration::First(l.id, 0)), body, otherwise: Vec::new() });
         Ok(())
     }
@@ -244,20 +249,24 @@ impl Lowering<'_> {
         if step.lead.is_empty() || step.tail.is_empty() || first.tail != step.tail {
             return Err(Error::unsupported(
                 "overlap=on in a loop without a product that depends on nothing carried and one that ends in a carried value",
-                "set overlap=off",
+                "set overlap=late or off",
                 self.span,
             ));
         }
         if step.middle.iter().any(|s| matches!(s.op, StmtOp::Dot { .. } | StmtOp::When { guard: Guard::Exists(_), .. })) {
             return Err(Error::unsupported(
                 "overlap=on in a loop with a product or a loop between the first products and the last",
-                "set overlap=off",
+                "set overlap=late, or off with a loop",
                 self.span,
             ));
         }
         let (ahead, behind) = (self.streamed_operands(l, &step.lead), self.streamed_operands(l, &step.tail));
         if ahead.iter().any(|t| behind.contains(t)) {
-            return Err(Error::unsupported("overlap=on with a tile that is read ahead and behind", "set overlap=off", self.span));
+            return Err(Error::unsupported(
+                "overlap=on with a tile that is read ahead and behind",
+                "set overlap=late or off",
+                self.span,
+            ));
         }
         let span = self.span;
         let plain = |op| Stmt::new(op, span);
@@ -383,6 +392,7 @@ impl Lowering<'_> {
     }
 
     fn parts(&self, l: &Loop<'_>, step: Vec<Stmt>) -> Parts {
+        let leads = self.leads(&step);
         let all: Vec<Effects> = step.iter().map(|s| effects(&self.plan, s)).collect();
         let is_tail = |index: usize| match &step[index].op {
             StmtOp::Dot { acc, zero: false, .. } => {
@@ -390,6 +400,21 @@ impl Lowering<'_> {
             }
             _ => false,
         };
+        let kinds: Vec<(bool, bool)> = (0..step.len()).map(|index| (leads.contains(&index), is_tail(index))).collect();
+        let mut parts = Parts { lead: Vec::new(), middle: Vec::new(), tail: Vec::new() };
+        for (stmt, (lead, tail)) in step.into_iter().zip(kinds) {
+            match (lead, tail) {
+                (true, _) => parts.lead.push(stmt),
+                (_, true) => parts.tail.push(stmt),
+                _ => parts.middle.push(stmt),
+            }
+        }
+        parts
+    }
+
+    /// The products of a step that depend on nothing it computes, by their places.
+    pub(super) fn leads(&self, step: &[Stmt]) -> Vec<usize> {
+        let all: Vec<Effects> = step.iter().map(|s| effects(&self.plan, s)).collect();
         // Of tiles, or of registers that nothing in the step writes; one that adds to another lead is one too.
         let mut leads: Vec<usize> = Vec::new();
         for (index, stmt) in step.iter().enumerate() {
@@ -404,16 +429,7 @@ impl Lowering<'_> {
                 leads.push(index);
             }
         }
-        let kinds: Vec<(bool, bool)> = (0..step.len()).map(|index| (leads.contains(&index), is_tail(index))).collect();
-        let mut parts = Parts { lead: Vec::new(), middle: Vec::new(), tail: Vec::new() };
-        for (stmt, (lead, tail)) in step.into_iter().zip(kinds) {
-            match (lead, tail) {
-                (true, _) => parts.lead.push(stmt),
-                (_, true) => parts.tail.push(stmt),
-                _ => parts.middle.push(stmt),
-            }
-        }
-        parts
+        leads
     }
 
     /// Splits statements into those that may run while `tail` is in flight, and those that may not or depend on such.
@@ -438,7 +454,7 @@ impl Lowering<'_> {
     /// Splits statements into loads that are begun while `lead` is in flight, so that their latency
     /// is hidden, with the constants that they name, and the rest. Loads of many registers stay
     /// where they are: these would be taken for as long as the products run.
-    fn loads_ahead(&self, lead: &[Stmt], early: Vec<Stmt>) -> (Vec<Stmt>, Vec<Stmt>) {
+    pub(super) fn loads_ahead(&self, lead: &[Stmt], early: Vec<Stmt>) -> (Vec<Stmt>, Vec<Stmt>) {
         const REGISTERS: u32 = 16;
         let all: Vec<Effects> = early.iter().map(|stmt| effects(&self.plan, stmt)).collect();
         let mut blocked = Effects::default();
@@ -467,7 +483,7 @@ impl Lowering<'_> {
     }
 
     /// Rings of this loop that products read, in order.
-    fn streamed_operands(&self, l: &Loop<'_>, stmts: &[Stmt]) -> Vec<TileId> {
+    pub(super) fn streamed_operands(&self, l: &Loop<'_>, stmts: &[Stmt]) -> Vec<TileId> {
         let mut found = Vec::new();
         for stmt in stmts {
             let StmtOp::Dot { a, b, .. } = &stmt.op else { continue };

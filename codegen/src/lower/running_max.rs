@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{Expr, Function, Guard, Operator, Prefix, Stmt, StmtOp, Storage, VarId, Variable};
 use crate::rewrite::edit;
-use crate::schedule::RunningMax;
+use crate::schedule::{Overlap, RunningMax};
 
 /// A loop whose maximum may be lazy, in terms of the normalised kernel.
 #[derive(Clone, Debug)]
@@ -351,14 +351,14 @@ impl Lowering<'_> {
         for &(x, op) in &r.rescales {
             let Some(&Home::Variable(v)) = self.homes.get(&x) else { unreachable!("carried values have variables") };
             let accumulator = self.kernel.tile(x).rank() == 2;
-            if accumulator && self.schedule.overlap {
+            if accumulator && self.schedule.overlap != Overlap::Off {
                 for factor in self.kernel.ops[op].op.operands().into_iter().filter(|&o| o != x) {
                     self.variable(factor)?;
                 }
             }
             let value = self.elementwise_expr(op)?;
             let rescale = StmtOp::Map { to: v, value };
-            if accumulator && self.schedule.overlap {
+            if accumulator && self.schedule.overlap != Overlap::Off {
                 self.late_rescales.push(Stmt::new(rescale, self.span));
             } else {
                 self.push(rescale);

@@ -260,6 +260,8 @@ impl Lowering<'_> {
         // Nor may a product: the block size of a mask may be far beyond the last key.
         let wide = self.instance.facts.wide || runs.exprs().any(|e| e.is_loaded() || e.multiplies());
         self.load_bounds(&runs);
+        // Indices that only conditions of masks named, which the bounds imply, are not in the body.
+        runs.exprs().flat_map(IndexExpr::values).for_each(|v| self.index_ahead(v));
         let LoopRuns { lo, full_lo, full_hi, hi, gap } = runs;
         let bound = |this: &mut Self, suffix: &str, end: &IndexExpr| {
             let value = this.index_expr(end);

@@ -184,6 +184,10 @@ impl<'a> Counter<'a> {
                 units.shared = shuffles;
                 units
             }
+            StmtOp::Distribute { to, .. } => {
+                let pairs = self.elements(*to) / 2.0;
+                Units { issue: (pairs + 4.0) / 4.0, shared: 2.0 * pairs, ..Units::default() }
+            }
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Self::instructions(4.0 * self.elements(*v)),
             StmtOp::Copy { tile, .. } => {
                 let t = &self.plan.tiles[*tile];

@@ -10,7 +10,7 @@ use crate::arch::Arch;
 use crate::lower;
 use crate::plan::{MeetBy, Meeting, Plan, SharedTile};
 use crate::planning::PlannedLaunch;
-use crate::schedule::{BlockKnobs, Persistent, PingPong, WorkOrder};
+use crate::schedule::{BlockKnobs, Overlap, Persistent, PingPong, WorkOrder};
 
 /// Cycles of a load from memory that nothing hides but a few other loads.
 const LOAD_LATENCY: f64 = 300.0;
@@ -94,7 +94,7 @@ impl Profile {
             warps: f64::from(schedule.warps),
             resident: resident(planned),
             specialized: plan.is_specialized(),
-            overlap: schedule.overlap,
+            overlap: schedule.overlap == Overlap::On,
             turns: schedule.ping_pong == PingPong::Products,
             persistent: schedule.persistent,
             order: match schedule.order {

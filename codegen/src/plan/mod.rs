@@ -159,6 +159,10 @@ pub enum Storage {
     Fragment(Shape),
     /// 16-bit pairs in the layout of an A operand: `u32 [m_tiles][n_tiles][2]`.
     Packed,
+    /// f32 vector along columns, spread over the lanes of a warp: lane l has columns 2l and 2l + 1
+    /// of each 64. It takes an eighth of the registers of a column fragment, of which every eighth
+    /// lane has the same.
+    Lanes,
     /// One truth value per warp.
     Flag,
 }
@@ -191,6 +195,7 @@ impl Variable {
             Storage::Fragment(Shape::Accumulator) if self.bits => 2 * self.m_tiles * self.n_tiles.div_ceil(16),
             Storage::Fragment(Shape::Accumulator) => 4 * self.m_tiles * self.n_tiles,
             Storage::Packed => 2 * self.m_tiles * self.n_tiles,
+            Storage::Lanes => 2 * self.n_tiles.div_ceil(8),
             Storage::Flag => 0,
         }
     }
@@ -607,6 +612,15 @@ pub enum StmtOp {
         operation: ReduceOp,
         /// Whether all lanes of a row get the result.
         across_quad: bool,
+    },
+    /// Makes a column fragment of a vector that is spread over lanes.
+    Distribute {
+        /// Column fragment.
+        to: VarId,
+        /// Vector of as many columns.
+        from: VarId,
+        /// Tile by way of which it goes, with a row for each warp.
+        tile: TileId,
     },
     /// Completes a row sum kept per lane.
     QuadSum(VarId),

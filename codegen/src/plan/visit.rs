@@ -45,6 +45,7 @@ macro_rules! expressions {
                     StmtOp::LoadState { from, .. } => from.$iter().collect(),
                     StmtOp::When { .. }
                     | StmtOp::Reduce { .. }
+                    | StmtOp::Distribute { .. }
                     | StmtOp::QuadSum(_)
                     | StmtOp::QuadMax(_)
                     | StmtOp::Commit
@@ -143,6 +144,9 @@ impl StmtOp {
         match self {
             StmtOp::Let { name, .. } => Uses { declares: Some(name), ..none },
             StmtOp::Map { to, .. } | StmtOp::Pack { to, .. } => Uses { writes: vec![*to], ..none },
+            StmtOp::Distribute { to, from, tile } => {
+                Uses { reads: vec![*from], writes: vec![*to], tiles: vec![(*tile, Slot::Only)], ..none }
+            }
             StmtOp::Reduce { to, from, .. } => Uses { reads: vec![*from], writes: vec![*to], ..none },
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Uses { reads: vec![*v], writes: vec![*v], ..none },
             StmtOp::Copy { tile, slot, from } => Uses { tiles: vec![(*tile, *slot)], loads: vec![from], ..none },

@@ -10,6 +10,7 @@ pub(crate) mod edit;
 mod exponent;
 mod gathered;
 mod hoist;
+mod implied;
 mod rows;
 mod uniform;
 
@@ -18,16 +19,17 @@ use flashtile_dsl::ir::Kernel;
 pub use rows::with_row_axes;
 pub(crate) use rows::{NoAxis, rows_axis};
 
-use crate::instance::Facts;
+use crate::instance::Instance;
 use crate::schedule::{BlockKnobs, Exponential};
 
-/// The normal form of `kernel` under `schedule`, and the names of the scalar parameters assumed positive.
-pub fn normalize(kernel: &Kernel, facts: &Facts, schedule: &BlockKnobs) -> (Kernel, Vec<String>) {
-    let mut kernel = kernel.clone();
+/// The normal form of an instance's kernel under `schedule`, and the names of the scalar parameters assumed positive.
+pub fn normalize(instance: &Instance, schedule: &BlockKnobs) -> (Kernel, Vec<String>) {
+    let mut kernel = instance.kernel.clone();
     let mut assumed = Vec::new();
+    implied::drop_implied_masks(&mut kernel, instance, schedule);
     gathered::gather_columns(&mut kernel);
     if schedule.exponential == Exponential::Exp2 {
-        assumed = exponent::fold_scale(&mut kernel, facts);
+        assumed = exponent::fold_scale(&mut kernel, &instance.facts);
         exponent::distribute(&mut kernel);
     }
     exponent::exp_to_exp2(&mut kernel);

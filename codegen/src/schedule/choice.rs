@@ -180,6 +180,19 @@ choices! {
 }
 
 choices! {
+    /// What is done while products are in flight.
+    Overlap {
+        /// Nothing: each is waited for where it is issued.
+        Off = "off",
+        /// The last products of a step run beside the first of the next and the elementwise work
+        /// between.
+        On = "on",
+        /// All that needs no result of theirs: each is waited for as late as may be.
+        Late = "late",
+    }
+}
+
+choices! {
     /// What warpgroups of a block do in turn, so that one multiplies while another takes
     /// exponentials.
     PingPong {

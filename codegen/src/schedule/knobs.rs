@@ -11,14 +11,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::choice::{
-    BLayout, Edges, Exponential, Fixup, Fragments, LoopOrder, OperandA, PackGqa, Persistent, PingPong, Precompute, RunningMax,
-    SharedLayout, Summaries, Value, Walk, WorkOrder,
+    BLayout, Edges, Exponential, Fixup, Fragments, LoopOrder, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute,
+    RunningMax, SharedLayout, Summaries, Value, Walk, WorkOrder,
 };
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning
 /// changes.
-pub const SPACE_VERSION: u32 = 19;
+pub const SPACE_VERSION: u32 = 20;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -294,8 +294,8 @@ knobs! {
             "outer programs per section of order=lpt";
         min_blocks: u32 = 0, [0, 1, 2], [],
             "blocks per multiprocessor promised to the compiler; 0 promises nothing";
-        overlap: bool = false, [], [WGMMA],
-            "products are in flight during the elementwise work of a step, or the next products (wgmma)";
+        overlap: Overlap = Overlap::Off, [], [WGMMA],
+            "what is done while products are in flight (wgmma)";
         ping_pong: PingPong = PingPong::Off, [], [WGMMA],
             "what warpgroups do in turn (wgmma)";
         persistent: Persistent = Persistent::Off, [], [WGMMA],

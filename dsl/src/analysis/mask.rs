@@ -91,6 +91,11 @@ pub struct LoopMasks {
     pub walked: Run,
     /// Why tiles that a mask hides are walked all the same.
     pub not_skipped: Option<Unproven>,
+    /// The masks whose predicates are true in every tile that is walked, because others are skipped
+    /// for them: they need no code, and loops inside know that they hold. Such is a mask that leaves
+    /// all of a tile or nothing. Of a loop over heads it is the condition that a head is one of a
+    /// group.
+    pub implied: Vec<OpId>,
     /// What launches ahead can list of them, if the options take all summaries.
     pub listed: Option<Listed>,
 }
@@ -242,11 +247,13 @@ pub fn loop_masks(
         loaded: options.loaded,
         summaries: if options.loaded { options.summaries } else { Summaries::None },
     };
+    let around = loop_around(kernel, loop_op);
+    let known = around.map_or_else(Vec::new, |around| loop_masks(kernel, around, block, size, options).implied);
     let masks: Vec<MaskFacts> = kernel
         .ops
         .iter()
         .filter_map(|(op, data)| match &data.op {
-            Op::Mask { keep, .. } if data.results.iter().all(|r| inner.contains(r)) => {
+            Op::Mask { keep, .. } if data.results.iter().all(|r| inner.contains(r)) && !known.contains(&op) => {
                 Some(MaskFacts { op, holds: walk.holds(*keep), hidden: unchanged(kernel, loop_op, &BTreeSet::from([op])) })
             }
             _ => None,
@@ -275,9 +282,28 @@ pub fn loop_masks(
         Gap { hi: clamp(&gap.hi, &begin, &hi), lo: begin }
     });
     let runs = LoopRuns { lo, full_lo, full_hi, hi, gap };
+    // A listed loop walks what its list holds.
+    let skips = not_skipped.is_none() && !after_first && kernel.list(*axis, block).is_none();
+    let one_skips = |facts: &&MaskFacts| {
+        let proved = matches!(facts.hidden, Unchanged::Always | Unchanged::Unseen);
+        proved && facts.holds.gap.is_none() && facts.holds.somewhere == facts.holds.everywhere
+    };
+    let implied = match options.early_stop && skips {
+        true => known.into_iter().chain(masks.iter().filter(one_skips).map(|facts| facts.op)).collect(),
+        false => known,
+    };
     let lists = options.early_stop && options.loaded && options.summaries == Summaries::All;
     let listed = if lists { listed(kernel, loop_op, block, size).ok().flatten() } else { None };
-    LoopMasks { loop_op, runs, masks, tiles, memory_full, unmasked, walked, not_skipped, listed }
+    LoopMasks { loop_op, runs, masks, tiles, memory_full, unmasked, walked, not_skipped, implied, listed }
+}
+
+/// The loop that a loop stands in.
+fn loop_around(kernel: &Kernel, loop_op: OpId) -> Option<OpId> {
+    let holds = |op: &OpId| match kernel.ops[*op].op {
+        Op::For { body, .. } => kernel.blocks[body].ops.contains(&loop_op),
+        _ => false,
+    };
+    kernel.walk().into_iter().map(|(_, op)| op).find(holds)
 }
 
 /// The tiles that must be walked.

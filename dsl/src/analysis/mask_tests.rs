@@ -502,6 +502,28 @@ fn what_is_always_true_needs_no_mask() {
 }
 
 #[test]
+fn what_the_walked_tiles_imply_needs_no_mask() {
+    let implied = |predicate: &dyn Fn(&mut Builder, &Scope) -> ValueId, softmax, early_stop| {
+        let (kernel, loop_op, scope) = attention(softmax, &[predicate]);
+        analysed(&kernel, loop_op, &scope, SHAPE, early_stop).implied.len()
+    };
+    let between_tiles = |b: &mut Builder, s: &Scope| {
+        let (column, end) = (s.column(b), integer(b, SHAPE.block_n));
+        b.emit(Op::Compare(CompareOp::Lt, column, end))
+    };
+    assert_eq!(implied(&between_tiles, Softmax::Named, true), 1);
+    assert_eq!(implied(&between_tiles, Softmax::Named, false), 0, "all tiles are walked");
+    assert_eq!(implied(&between_tiles, Softmax::Plain, true), 0, "the first tile is walked");
+    assert_eq!(implied(&between_tiles, Softmax::Counting, true), 0, "a hidden tile changes something");
+    let within = |b: &mut Builder, s: &Scope| {
+        let (column, end) = (s.column(b), integer(b, SHAPE.block_n + 1));
+        b.emit(Op::Compare(CompareOp::Lt, column, end))
+    };
+    assert_eq!(implied(&within, Softmax::Named, true), 0, "the last tile is cut");
+    assert_eq!(implied(&causal, Softmax::Named, true), 0);
+}
+
+#[test]
 fn skipping_needs_a_proof() {
     let hidden = |softmax| {
         let (kernel, loop_op, scope) = attention(softmax, &[&causal]);

@@ -41,6 +41,7 @@
 //! | `VAR = E` | elementwise |
 //! | `pack VAR: ELEM = E` | to pairs of 16 bits, an A operand |
 //! | `VAR = rowmax\|rowsum[.lane] VAR` | reduction of rows; `.lane`: each lane for its own columns |
+//! | `distribute VAR <- VAR by TILE` | a column fragment of a vector that is spread over lanes |
 //! | `quad_max VAR`, `quad_sum VAR` | completes one of lanes |
 //! | `copy SLOT <- GLOBAL` | fills a slot |
 //! | `compute` | makes tiles: `in NAME = tile SLOT`, `in NAME = matrix\|row\|column GLOBAL`, `shared NAME: ELEM = E`, `SLOT <- E` |

@@ -184,6 +184,8 @@ impl<'a> Reader<'a> {
         c.mark(":")?;
         let storage = if c.takes_word("packed") {
             Storage::Packed
+        } else if c.takes_word("lanes") {
+            Storage::Lanes
         } else if c.takes_word("flag") {
             Storage::Flag
         } else {
@@ -568,6 +570,13 @@ impl<'a> Reader<'a> {
                 let elem = c.elem()?;
                 c.mark("=")?;
                 StmtOp::Pack { to, elem, value: c.expression()? }
+            }
+            "distribute" => {
+                let to = self.variable(c)?;
+                c.mark("<-")?;
+                let from = self.variable(c)?;
+                c.words("by")?;
+                StmtOp::Distribute { to, from, tile: self.tile_named(c)? }
             }
             "quad_max" => StmtOp::QuadMax(self.variable(c)?),
             "quad_sum" => StmtOp::QuadSum(self.variable(c)?),

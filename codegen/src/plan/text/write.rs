@@ -103,6 +103,7 @@ impl Writer<'_> {
             let kind = match v.storage {
                 Storage::Fragment(shape) => named(&SHAPES, &shape),
                 Storage::Packed => "packed",
+                Storage::Lanes => "lanes",
                 Storage::Flag => "flag",
             };
             let holds = match v.storage {
@@ -294,6 +295,9 @@ impl Writer<'_> {
                 let name = if *operation == ReduceOp::Max { "rowmax" } else { "rowsum" };
                 let lane = if *across_quad { "" } else { ".lane" };
                 format!("{} = {name}{lane} {}", self.variable(*to), self.variable(*from))
+            }
+            StmtOp::Distribute { to, from, tile } => {
+                format!("distribute {} <- {} by {}", self.variable(*to), self.variable(*from), self.tile_name(*tile))
             }
             StmtOp::QuadMax(v) => format!("quad_max {}", self.variable(*v)),
             StmtOp::QuadSum(v) => format!("quad_sum {}", self.variable(*v)),

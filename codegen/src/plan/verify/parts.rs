@@ -212,7 +212,7 @@ fn shapes(plan: &Plan, variables: &[VarId]) -> Vec<(Storage, u32, u32)> {
 pub(crate) fn state_bytes(plan: &Plan, variables: &[VarId]) -> u32 {
     let bytes = |v: &VarId| match plan.variables[*v].storage {
         Storage::Fragment(_) => 4 * plan.variables[*v].registers(),
-        Storage::Packed | Storage::Flag => 0,
+        Storage::Packed | Storage::Lanes | Storage::Flag => 0,
     };
     variables.iter().map(bytes).sum()
 }

@@ -70,7 +70,7 @@ impl Check<'_> {
         for v in &plan.variables {
             let rows = match v.storage {
                 Storage::Fragment(Shape::Row | Shape::Accumulator) | Storage::Packed => 16 * v.m_tiles,
-                Storage::Fragment(Shape::Column | Shape::Uniform) | Storage::Flag => 0,
+                Storage::Fragment(Shape::Column | Shape::Uniform) | Storage::Lanes | Storage::Flag => 0,
             };
             if rows > plan.rows_per_warp {
                 let most = plan.rows_per_warp;
@@ -163,14 +163,15 @@ impl Check<'_> {
         if !t.offset.is_multiple_of(aligned) || t.barriers.is_some_and(|at| !at.is_multiple_of(8)) {
             self.fault(format!("{} begins at no multiple of {aligned} bytes, or its mbarriers at none of 8", t.name));
         }
-        // Warps share tiles that they write.
+        // Warps write tiles that they share, or that each has rows of.
         let name = &t.name;
         let writes = |op: &StmtOp| match op {
-            StmtOp::Stage { tile, .. } | StmtOp::Publish { tile, .. } => self.plan.tiles[*tile].name == *name,
+            StmtOp::Stage { tile, .. } | StmtOp::Publish { tile, .. } => !t.warp_private && self.plan.tiles[*tile].name == *name,
+            StmtOp::Distribute { tile, .. } => t.warp_private && self.plan.tiles[*tile].name == *name,
             _ => false,
         };
         let written = || self.plan.roles.iter().any(|role| any(&role.body, &writes));
-        let shared = t.barriers.is_none() && t.slots == 1 && !t.warp_private && written();
+        let shared = t.barriers.is_none() && t.slots == 1 && written();
         if t.barriers.is_some() != self.plan.is_specialized() && !shared {
             self.fault(format!("{} is a ring with mbarriers if and only if a producer fills it", t.name));
         }
@@ -253,6 +254,20 @@ impl Check<'_> {
                 self.is(*to, Storage::Fragment(Shape::Row));
                 self.same(plan.variables[*to].m_tiles, plan.variables[*from].m_tiles, *to);
             }
+            StmtOp::Distribute { to, from, tile } => {
+                self.is(*to, Storage::Fragment(Shape::Column));
+                self.is(*from, Storage::Lanes);
+                self.same(plan.variables[*to].n_tiles, plan.variables[*from].n_tiles, *to);
+                if plan.variables[*to].integer != plan.variables[*from].integer || plan.column_groups > 1 {
+                    self.fault(format!("{} is no vector of what it is made of", plan.variables[*to].name));
+                }
+                let (t, columns) = (&plan.tiles[*tile], 64 * plan.variables[*to].n_tiles.div_ceil(8));
+                self.in_block(*tile, &Slot::Only);
+                let own = t.warp_private && t.elem == Elem::F32 && t.layout != SharedLayout::Xor;
+                if !own || t.rows < plan.computing_warps() || t.columns < columns {
+                    self.fault(format!("{} has no row of {columns} numbers for each warp", t.name));
+                }
+            }
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => self.is(*v, Storage::Fragment(Shape::Row)),
             StmtOp::Copy { tile, slot, from } => {
                 self.in_block(*tile, slot);
@@ -294,7 +309,9 @@ impl Check<'_> {
                 self.fits(*tile, self.rows(v.m_tiles), plan.column_groups);
             }
             StmtOp::Load { to, from } => {
-                if let Some(Place::Fragment(Shape::Uniform, ..)) = self.fragment(*to) {
+                if plan.variables[*to].storage != Storage::Lanes
+                    && let Some(Place::Fragment(Shape::Uniform, ..)) = self.fragment(*to)
+                {
                     self.fault(format!("{} is no fragment with rows or columns", plan.variables[*to].name));
                 }
                 self.global(from);
@@ -502,7 +519,7 @@ impl Check<'_> {
         let variable = &self.plan.variables[v];
         match variable.storage {
             Storage::Fragment(shape) => Some(Place::Fragment(shape, variable.m_tiles, variable.n_tiles)),
-            Storage::Packed | Storage::Flag => {
+            Storage::Packed | Storage::Lanes | Storage::Flag => {
                 self.fault(format!("{} is no fragment of single values", variable.name));
                 None
             }
@@ -561,7 +578,7 @@ impl Check<'_> {
         let v = &self.plan.variables[v];
         let (rows, columns) = match v.storage {
             Storage::Fragment(Shape::Row) => (true, false),
-            Storage::Fragment(Shape::Column) => (false, true),
+            Storage::Fragment(Shape::Column) | Storage::Lanes => (false, true),
             Storage::Fragment(Shape::Accumulator) | Storage::Packed => (true, true),
             Storage::Fragment(Shape::Uniform) | Storage::Flag => (false, false),
         };

@@ -259,6 +259,8 @@ impl<'a> Tracer<'a> {
                 self.acts.extend([Act::Read(*from), Act::Put(*tile)]);
             }
             StmtOp::Merge { to, tile, .. } => self.acts.extend([Act::Get(*tile), Act::Write(*to)]),
+            // A warp writes and reads a row of its own.
+            StmtOp::Distribute { to, from, .. } => self.acts.extend([Act::Read(*from), Act::Write(*to)]),
             StmtOp::Barrier => self.acts.push(Act::Barrier),
             StmtOp::TakeTurn => self.acts.push(Act::TakeTurn),
             StmtOp::PassTurn => self.acts.push(Act::PassTurn),

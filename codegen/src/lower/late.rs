@@ -1,0 +1,289 @@
+//! Loops of consumers whose products are waited for as late as what they compute is needed.
+//!
+//! Products that depend on nothing that the step computes are issued first, and every other one as
+//! soon as its operand is packed. A product stays in flight until a statement needs what it writes,
+//! or writes what it reads: past the end of the step if that is in the next one. Of the columns of
+//! a gradient, which sum up `dv` and `dk` over rows, a step is so:
+//!
+//! ```text
+//! advance Q; acquire Q; s = k q; acquire dO; dp = v dO
+//! settle dk of the step before, s; release the Q before; p; dv += p dO
+//! settle dp, ds; settle dv; release dO; pack ds; dk += ds Q
+//! ```
+//!
+//! A slot that a product of the step before still reads is kept while the next is in use.
+
+use std::collections::HashMap;
+
+use flashtile_dsl::ir::Elem;
+
+use super::context::Lowering;
+use super::pipeline::Loop;
+use crate::error::Error;
+use crate::plan::{
+    Effects, Event, Guard, Iteration, OperandA, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, effects,
+};
+use crate::schedule::{PingPong, SharedLayout};
+
+/// A product that was issued and not waited for.
+#[derive(Clone, Debug)]
+struct Flight {
+    acc: VarId,
+    /// Whether it takes its left operand from registers.
+    packed: bool,
+    effects: Effects,
+    /// Rings of the loop that it reads.
+    tiles: Vec<TileId>,
+    /// Whether the step before has issued it.
+    before: bool,
+}
+
+/// What stands for a vector along columns while it waits.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    /// Its elements, spread over the lanes of each warp.
+    lanes: VarId,
+    /// By way of which every lane gets its own.
+    tile: TileId,
+}
+
+/// The statements of a step on the way.
+struct Step<'a> {
+    l: &'a Loop<'a>,
+    out: Vec<Stmt>,
+    in_flight: Vec<Flight>,
+    /// Rings whose slot of this step is held.
+    held: Vec<TileId>,
+    /// Products of this step that are not issued yet, by the rings that they read.
+    to_come: Vec<Vec<TileId>>,
+}
+
+impl Lowering<'_> {
+    /// The statements of a loop: those of its first step, of the others, and what settles the last.
+    pub(super) fn late(&mut self, l: &Loop<'_>, first: Vec<Stmt>, step: Vec<Stmt>) -> Result<Vec<Stmt>, Error> {
+        let why_not = |what: &str, advice: &str| Err(Error::unsupported(what, advice, self.span));
+        if self.schedule.ping_pong != PingPong::Off {
+            return why_not("overlap=late with turns of warpgroups", "set ping_pong=off");
+        }
+        let holds_others = |stmt: &Stmt| matches!(stmt.op, StmtOp::Loop { .. } | StmtOp::When { guard: Guard::Exists(_), .. });
+        if step.iter().any(holds_others) {
+            return why_not("overlap=late in a loop with another loop in it", "set overlap=off");
+        }
+        if step.iter().any(|stmt| matches!(stmt.op, StmtOp::Stage { .. } | StmtOp::Barrier)) {
+            return why_not("overlap=late in a loop whose warps stage operands of products for each other", "set overlap=off");
+        }
+        if self.leads(&step).is_empty() {
+            return why_not(
+                "overlap=late in a loop without a product that depends on nothing it computes",
+                "set overlap=on or off",
+            );
+        }
+        let mut spread = HashMap::new();
+        let first = self.issued_early(first, &mut spread);
+        let step = self.issued_early(step, &mut spread);
+        let (first, leaves) = self.waiting_late(l, first, &[]);
+        let (body, again) = self.waiting_late(l, step, &leaves);
+        let left = |flights: &[Flight]| -> Vec<(VarId, Vec<TileId>)> {
+            flights.iter().map(|flight| (flight.acc, flight.tiles.clone())).collect()
+        };
+        if left(&leaves) != left(&again) {
+            return Err(Error::unsupported(
+                "overlap=late in a loop whose first step leaves other products in flight than the rest",
+                "set overlap=off",
+                self.span,
+            ));
+        }
+        let kept: Vec<TileId> = distinct(leaves.iter().flat_map(|flight| flight.tiles.iter().copied()));
+        if kept.iter().any(|&tile| self.plan.tiles[tile].slots < 2) {
+            return Err(Error::unsupported(
+                "overlap=late with one slot of a tile that products of two steps read at once",
+                "set stages=2 and no v_stages, or overlap=off",
+                self.span,
+            ));
+        }
+        let plain = |op| Stmt::new(op, self.span);
+        let mut out = vec![plain(StmtOp::Step { at: Iteration::First(l.id, 0), body: first })];
+        out.push(plain(StmtOp::Loop { id: l.id, from: 1, unroll: 1, body }));
+        out.extend((!leaves.is_empty()).then(|| plain(StmtOp::Wait(events(&leaves)))));
+        out.extend(kept.into_iter().map(|tile| plain(StmtOp::Release(tile))));
+        Ok(out)
+    }
+
+    /// The statements of a step with each product as early as its operands allow.
+    /// Vectors along columns that are loaded meanwhile are spread over lanes until they are needed.
+    fn issued_early(&mut self, step: Vec<Stmt>, spread: &mut HashMap<VarId, Spread>) -> Vec<Stmt> {
+        let leads = self.leads(&step);
+        let all: Vec<Effects> = step.iter().map(|stmt| effects(&self.plan, stmt)).collect();
+        // Whose result is needed first comes first.
+        let needed = |lead: usize| {
+            let reads = |later: &Effects| !later.reads.is_disjoint(&all[lead].writes);
+            (lead + 1..step.len()).find(|&later| !leads.contains(&later) && reads(&all[later])).unwrap_or(step.len())
+        };
+        let mut order = leads.clone();
+        order.sort_by_key(|&lead| needed(lead));
+        let mut out: Vec<Stmt> = order.iter().map(|&lead| step[lead].clone()).collect();
+        let rest: Vec<Stmt> = step.iter().enumerate().filter(|(n, _)| !leads.contains(n)).map(|(_, stmt)| stmt.clone()).collect();
+        let (mut loads, mut rest) = self.loads_ahead(&out, rest);
+        for load in &mut loads {
+            let StmtOp::Load { to, .. } = &mut load.op else { continue };
+            let Some(Spread { lanes, tile }) = self.spread(*to, spread) else { continue };
+            let column = std::mem::replace(to, lanes);
+            let name = &self.plan.variables[column].name;
+            if let Some(first) = rest.iter().position(|stmt| effects(&self.plan, stmt).reads.contains(name)) {
+                rest.insert(first, Stmt::new(StmtOp::Distribute { to: column, from: lanes, tile }, load.span));
+            }
+        }
+        out.extend(loads);
+        let begin = out.len();
+        let operands: Vec<VarId> = rest.iter().filter_map(|stmt| packed_operand(&stmt.op)).collect();
+        for stmt in rest {
+            let rises = match &stmt.op {
+                StmtOp::Dot { .. } => true,
+                StmtOp::Pack { to, .. } => operands.contains(to),
+                _ => false,
+            };
+            let own = effects(&self.plan, &stmt);
+            let behind = |other: &Stmt| {
+                let product = matches!((&stmt.op, &other.op), (StmtOp::Dot { .. }, StmtOp::Dot { .. }));
+                product || effects(&self.plan, other).conflicts(&own)
+            };
+            let at = match rises {
+                true => out[begin..].iter().rposition(behind).map_or(begin, |last| begin + last + 1),
+                false => out.len(),
+            };
+            out.insert(at, stmt);
+        }
+        out
+    }
+
+    /// The vector over lanes that stands for a column fragment while it waits, if that is shorter.
+    fn spread(&mut self, column: VarId, known: &mut HashMap<VarId, Spread>) -> Option<Spread> {
+        let v = &self.plan.variables[column];
+        if v.storage != Storage::Fragment(Shape::Column) || v.n_tiles < 2 || self.plan.column_groups > 1 {
+            return None;
+        }
+        if let Some(&spread) = known.get(&column) {
+            return Some(spread);
+        }
+        let (variable, wanted, variable_tiles) = (v.clone(), format!("{}_lanes", v.name), v.n_tiles);
+        let name = self.unique(&wanted);
+        self.plan.variables.push(Variable { name, storage: Storage::Lanes, ..variable });
+        let lanes = self.plan.variables.len() - 1;
+        let (name, columns) = (self.unique(&format!("{wanted}_tile")), 64 * variable_tiles.div_ceil(8));
+        let tile = self.add_tile(name, Elem::F32, self.schedule.warps, columns, 1, true);
+        let t = &mut self.plan.tiles[tile];
+        (t.pitch, t.layout) = (4 * columns, SharedLayout::Plain);
+        known.insert(column, Spread { lanes, tile });
+        Some(Spread { lanes, tile })
+    }
+
+    /// Adds waits to the statements of a step that begins with products of the one before in
+    /// flight, and gives those that it leaves.
+    fn waiting_late(&self, l: &Loop<'_>, stmts: Vec<Stmt>, before: &[Flight]) -> (Vec<Stmt>, Vec<Flight>) {
+        let read = |stmt: &Stmt| self.streamed_operands(l, std::slice::from_ref(stmt));
+        let products = stmts.iter().filter(|stmt| matches!(stmt.op, StmtOp::Dot { .. }));
+        let mut step = Step {
+            l,
+            out: Vec::new(),
+            in_flight: before.iter().map(|flight| Flight { before: true, ..flight.clone() }).collect(),
+            held: Vec::new(),
+            to_come: products.map(read).collect(),
+        };
+        for stmt in stmts {
+            let own = effects(&self.plan, &stmt);
+            let acc = if let StmtOp::Dot { acc, .. } = stmt.op { Some(acc) } else { None };
+            let packed = packed_operand(&stmt.op).is_some();
+            // Products into one accumulator follow each other by themselves. Where a product takes
+            // registers that were packed while another that takes registers was in flight, ptxas
+            // 13.0 makes all products wait for each other (C7513).
+            let needs = |flight: &Flight| match acc {
+                Some(acc) => (acc != flight.acc && flight.effects.conflicts(&own)) || (packed && flight.packed && !flight.before),
+                None => flight.effects.conflicts(&own),
+            };
+            if let Some(last) = step.in_flight.iter().rposition(needs) {
+                step.settle(last, &stmt);
+            }
+            let tiles = if acc.is_some() { read(&stmt) } else { Vec::new() };
+            for &tile in &tiles {
+                step.acquire(tile, &stmt);
+            }
+            step.out.push(stmt);
+            if let Some(acc) = acc {
+                step.to_come.remove(0);
+                step.in_flight.push(Flight { acc, packed, effects: own, tiles, before: false });
+            }
+        }
+        let leaves = step.in_flight;
+        (step.out, leaves)
+    }
+}
+
+impl Step<'_> {
+    /// Holds the slot of this step, and keeps that of the one before while products read it.
+    fn acquire(&mut self, tile: TileId, stmt: &Stmt) {
+        if self.held.contains(&tile) {
+            return;
+        }
+        if self.in_flight.iter().any(|flight| flight.before && flight.tiles.contains(&tile)) {
+            self.out.push(Stmt::new(StmtOp::Advance(tile), stmt.span));
+        }
+        let slot = Slot::Of(Iteration::Ahead(self.l.id, 0));
+        self.out.push(Stmt::new(StmtOp::Acquire { tile, slot }, stmt.span));
+        self.held.push(tile);
+    }
+
+    /// Waits for the products up to one of them, and hands back what no other reads.
+    fn settle(&mut self, mut last: usize, stmt: &Stmt) {
+        // A wait names accumulators: it waits for all products into them.
+        while let Some(more) =
+            self.in_flight.iter().rposition(|flight| self.in_flight[..=last].iter().any(|done| done.acc == flight.acc))
+            && more > last
+        {
+            last = more;
+        }
+        let done: Vec<Flight> = self.in_flight.drain(..=last).collect();
+        self.out.push(Stmt::new(StmtOp::Wait(events(&done)), stmt.span));
+        for before in [true, false] {
+            let tiles = done.iter().filter(|flight| flight.before == before).flat_map(|flight| flight.tiles.iter().copied());
+            for tile in distinct(tiles) {
+                let in_use = self.in_flight.iter().any(|flight| flight.before == before && flight.tiles.contains(&tile));
+                let to_come = !before && self.to_come.iter().any(|tiles| tiles.contains(&tile));
+                if in_use || to_come {
+                    continue;
+                }
+                // The slot of the step before is kept, if that of this one is held already.
+                let op = match before && self.held.contains(&tile) {
+                    true => StmtOp::ReleaseBefore(tile),
+                    false => StmtOp::Release(tile),
+                };
+                self.out.push(Stmt::new(op, stmt.span));
+                if !before {
+                    self.held.retain(|&held| held != tile);
+                }
+            }
+        }
+    }
+}
+
+/// The ends of products, by their accumulators.
+fn events(flights: &[Flight]) -> Vec<Event> {
+    distinct(flights.iter().map(|flight| flight.acc)).into_iter().map(Event::Product).collect()
+}
+
+/// The variable that a product takes its left operand from.
+fn packed_operand(op: &StmtOp) -> Option<VarId> {
+    match op {
+        StmtOp::Dot { a: OperandA::Packed(v), .. } => Some(*v),
+        _ => None,
+    }
+}
+
+fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for item in items {
+        if !found.contains(&item) {
+            found.push(item);
+        }
+    }
+    found
+}
