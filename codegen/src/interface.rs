@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::ir::{Kernel, Op, ParamId};
+use flashtile_dsl::ir::{Direction, Kernel, Op, ParamId};
 
 use crate::plan::{Plan, Stmt};
 
@@ -33,7 +33,13 @@ fn of_kernel(kernel: &Kernel) -> Tensors<'_> {
     for (_, op) in kernel.walk() {
         match &kernel.ops[op].op {
             Op::Load { tensor, .. } | Op::Gather { tensor, .. } => drop(found.loaded.insert(name(*tensor))),
-            Op::Store { tensor, .. } => drop(found.stored.insert(name(*tensor))),
+            Op::Store { tensor, .. } => {
+                found.stored.insert(name(*tensor));
+                // To add is to read and to write.
+                if kernel.tensor(*tensor).direction == Direction::Sum {
+                    found.loaded.insert(name(*tensor));
+                }
+            }
             _ => {}
         }
     }

@@ -117,7 +117,7 @@ impl Writer {
             let ty = match &param.kind {
                 ParamKind::Scalar(elem) => kernel.elem_name(*elem).to_owned(),
                 ParamKind::Tensor(decl) => {
-                    let reference = if decl.direction == Direction::Out { "&mut " } else { "&" };
+                    let reference = if decl.direction.is_written() { "&mut " } else { "&" };
                     let shape: Vec<String> = decl.shape.iter().map(|size| kernel.size_text(size)).collect();
                     format!("{reference}Tensor<{}, ({})>", kernel.elem_name(decl.elem), shape.join(", "))
                 }

@@ -4,11 +4,15 @@
 //! to a plan and to text. What one launch leaves to a later one are *scratch* tensors: outputs of
 //! the one kernel and inputs of the other, which are no parameters of the kernel text.
 //!
+//! What a kernel adds up (`add`) is set to 0 by a launch ahead, whatever the schedule
+//! (`clear.rs`).
+//!
 //! `stages.rs` lists the rewrites that make launches, in the order in which they are applied.
 //! `pieces.rs` applies those that a schedule asks for, and gives each launch its schedule. Each
 //! rewrite is a file, and gives a [`Staged`].
 
 mod carried;
+mod clear;
 mod copied;
 mod fold;
 mod folded;

@@ -3,8 +3,9 @@
 
 use flashtile_dsl::ir::{Binding, Dim, Kernel, ParamKind, Type};
 
-use super::staged::Staged;
-use super::stages::{NotMade, Request, STAGES, Stage};
+use super::clear::clear_sums;
+use super::staged::{NotStaged, Staged};
+use super::stages::{NotMade, Request, STAGES};
 use crate::abi::{FoldedRows, Scratch, SizeTerm};
 use crate::arch::{Arch, TensorOp};
 use crate::error::Error;
@@ -52,10 +53,16 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
     let mut reasons = Vec::new();
     for stage in STAGES.iter().filter(|stage| (stage.asked)(&schedule.launches)) {
         match (stage.make)(&request, &launches.pieces[launches.main].instance.kernel) {
-            Ok(staged) => launches.apply(stage, staged, arch),
+            Ok(staged) => launches.apply(stage.tall, staged, arch),
             Err(NotMade::Reasons(why)) => reasons.extend(why),
             Err(NotMade::WrongKernel(faults)) => return Err(Error::WrongKernel(faults)),
         }
+    }
+    match clear_sums(&launches.pieces[launches.main].instance.kernel) {
+        Some(Ok(staged)) => launches.apply(true, staged, arch),
+        Some(Err(NotStaged::WrongKernel(faults))) => return Err(Error::WrongKernel(faults)),
+        Some(Err(NotStaged::Refused(why))) => unreachable!("sums are always set to 0: {why}"),
+        None => {}
     }
     if reasons.is_empty() {
         reasons.extend(launches.override_beside(&instance.kernel.name, schedule));
@@ -69,8 +76,9 @@ impl Launches {
         self.pieces.iter().enumerate().filter(|(number, _)| *number != self.main).map(|(_, piece)| piece)
     }
 
-    /// Puts what a stage makes of the kernel of the main launch in the place of that launch.
-    fn apply(&mut self, stage: &Stage, staged: Staged, arch: &'static Arch) {
+    /// Puts what a stage makes of the kernel of the main launch in the place of that launch. Those
+    /// beside it have few rows a block, or many if they are `tall`.
+    fn apply(&mut self, tall: bool, staged: Staged, arch: &'static Arch) {
         let Piece { name, instance, knobs, .. } = self.pieces[self.main].clone();
         self.scratch.extend(staged.between.iter().map(|name| scratch_tensor(&staged, &instance.binding, name)));
         if let Some(folded) = &staged.folded {
@@ -80,7 +88,7 @@ impl Launches {
         let of = |kernel| Instance { kernel, ..instance.clone() };
         let beside = |kernel: Kernel| {
             let (name, instance) = (kernel.name.clone(), of(kernel));
-            Piece { name, knobs: beside_main(&instance, &knobs, stage.tall, arch), instance, meets: false }
+            Piece { name, knobs: beside_main(&instance, &knobs, tall, arch), instance, meets: false }
         };
         let number = self.main;
         self.main += staged.ahead.len();

@@ -129,6 +129,16 @@ impl Lowering<'_> {
             dims.reverse();
             value = x;
         }
+        if self.kernel.tensor(tensor).direction == Direction::Sum {
+            if dims.len() != 2 {
+                let what = "`add` of a value that is no matrix";
+                return Err(Error::unsupported(what, "store it for each program, and sum up in a kernel of its own", self.span));
+            }
+            let from = self.variable(value)?;
+            let to = self.share(to, &dims);
+            self.push(StmtOp::Add { to, from });
+            return Ok(());
+        }
         if dims.len() == 2 {
             self.variable(value)?;
         }

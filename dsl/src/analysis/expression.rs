@@ -1,7 +1,8 @@
 //! Ops in the notation of the kernel text, for printed forms: `l * alpha + rowsum(p)`.
 
 use crate::ir::{
-    At, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpId, Precedence as Binding, ReduceOp, SizeExpr, Spelling, ValueDef, ValueId,
+    At, CompareOp, Dim, Direction, Elem, IndexOp, Kernel, Op, OpId, Precedence as Binding, ReduceOp, SizeExpr, Spelling,
+    ValueDef, ValueId,
 };
 
 /// Writes ops as text. Unnamed values are written out where they are used, named ones by name.
@@ -106,7 +107,11 @@ impl<'a> Expressions<'a> {
                 (format!("{}({}, {block})", op.mnemonic(), self.place(*tensor, at)), Binding::Atom)
             }
             op @ Op::Nonzero { tensor, at } => (format!("{}({})", op.mnemonic(), self.place(*tensor, at)), Binding::Atom),
-            Op::Store { tensor, at, value } => (format!("store({}, {})", self.place(*tensor, at), any(value)), Binding::Atom),
+            Op::Store { tensor, at, value } => {
+                let sums = self.kernel.tensor(*tensor).direction == Direction::Sum;
+                let word = if sums { "add" } else { "store" };
+                (format!("{word}({}, {})", self.place(*tensor, at), any(value)), Binding::Atom)
+            }
             Op::Unary(op, x) => match op.row().spelling {
                 Spelling::Prefix(sign) => (format!("{sign}{}", self.value(*x, Binding::Prefix)), Binding::Prefix),
                 Spelling::Call | Spelling::Infix(..) => call(op.row().mnemonic, &[x]),

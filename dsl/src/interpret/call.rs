@@ -153,8 +153,8 @@ impl<'a> Call<'a> {
             };
             let shape = declared.shape.iter().map(|s| self.extent(s)).collect::<Result<Vec<_>, _>>()?;
             match (declared.direction, argument) {
-                (Direction::Out, Argument::Output) => {}
-                (Direction::Out, _) => return kind("an output tensor"),
+                (Direction::Out | Direction::Sum, Argument::Output) => {}
+                (Direction::Out | Direction::Sum, _) => return kind("an output tensor"),
                 (Direction::In | Direction::InOut, Argument::Input(tensor)) => {
                     let expected = self.binding.elem(self.kernel, declared.elem);
                     check_tensor(&param.name, expected, &shape, tensor)?;

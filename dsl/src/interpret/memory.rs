@@ -94,6 +94,21 @@ impl<R: Real> Stored<R> {
         self.region.last().map_or(1, |r| r.1)
     }
 
+    /// Adds the values to those in memory, of f32, that begins with the first element of a tensor of
+    /// these strides: of a sum.
+    ///
+    /// # Panics
+    /// If the memory is too short for the region.
+    pub fn add(&self, strides: &[usize], memory: &mut [u8]) {
+        let len = self.row_len();
+        for (at, from) in self.rows(strides) {
+            let (slots, _) = memory[at * 4..][..len * 4].as_chunks_mut::<4>();
+            for (slot, x) in slots.iter_mut().zip(&self.values[from..]) {
+                *slot = (f32::from_le_bytes(*slot) + x.to_f32()).to_le_bytes();
+            }
+        }
+    }
+
     /// Writes the values as `elem` into memory that begins with the first element of a tensor of these strides.
     ///
     /// # Panics

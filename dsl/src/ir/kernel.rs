@@ -153,6 +153,9 @@ pub enum Direction {
     In,
     /// It is written, never read: `&mut` in kernel text.
     Out,
+    /// What programs store to it is added up, from 0 on: `&mut` in kernel text, and `add` for its
+    /// stores. Programs and iterations may store to the same place.
+    Sum,
     /// Tiles of it are read and written back. Kernel text has no word for it: rewrites make such tensors, of what a loop carries.
     InOut,
 }
@@ -160,7 +163,7 @@ pub enum Direction {
 impl Direction {
     /// Whether loads read it.
     pub fn is_read(self) -> bool {
-        self != Direction::Out
+        matches!(self, Direction::In | Direction::InOut)
     }
 
     /// Whether stores write it.

@@ -76,6 +76,8 @@
 //!   list the tiles of a loop that masks leave anything of, and changes no result.
 //! * A tensor is strided, its last dimension contiguous. Stores of one kernel write disjoint places, but that programs which met in
 //!   an `OfPart` write the same to the same place.
+//! * A *sum* is an output whose stores add: each element is the sum of what is stored to its place
+//!   in all programs and iterations, in any order, and 0 where nothing is. It holds f32.
 //! * A tensor that is read and written (*in-out*) has one load and one store, of the same tile in the same block, the load first.
 //!   A load gives what the program stored to the tile the last time, and what was there before the kernel if it has not yet.
 //!

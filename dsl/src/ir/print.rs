@@ -72,6 +72,7 @@ impl Printer<'_> {
                     let reference = match tensor.direction {
                         Direction::In => "&",
                         Direction::Out => "&mut ",
+                        Direction::Sum => "&sum ",
                         Direction::InOut => "&inout ",
                     };
                     let shape: Vec<_> = tensor.shape.iter().map(|s| self.size(s)).collect();

@@ -50,6 +50,7 @@ pub(super) static BUILTINS: LazyLock<Vec<Builtin>> = LazyLock::new(|| {
         builtin("tiles", "for j in tiles(N) { ... }", 1, Kind::Tiles),
         builtin("load", "load(q, [b, h, i, ..])", 2, Kind::Load),
         builtin("store", "store(o, [b, h, i, ..], value);", 3, Kind::Store),
+        builtin("add", "add(o, [b, h, i, ..], value);", 3, Kind::Store),
         builtin("dot", "dot(a, b)", 2, Kind::Dot),
         builtin("mask", "mask(x, keep)", 2, Kind::Mask),
         builtin("pos", "pos(i)", 1, Kind::Pos),
@@ -176,8 +177,8 @@ impl Lowering<'_> {
     }
 
     /// Checks the number of arguments of `store`, which is a statement.
-    pub(super) fn check_store_arity(&mut self, call: &ExprCall) -> Checked<()> {
-        let store = BUILTINS.iter().find(|b| b.name == "store").expect("in the table");
+    pub(super) fn check_store_arity(&mut self, word: &str, call: &ExprCall) -> Checked<()> {
+        let store = BUILTINS.iter().find(|b| b.name == word).expect("in the table");
         let span = self.positions.of(call);
         self.check_arity(store, call, span)
     }

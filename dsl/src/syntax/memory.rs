@@ -8,7 +8,9 @@ use super::diagnostic::{Checked, Diagnostic};
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand};
 use super::signature::quoted;
-use crate::ir::{At, Dim, Elem, Op, ParamId, SizeExpr, SizeKind, Span, TileType, Type, ValueId, broadcast, selected_dims};
+use crate::ir::{
+    At, Dim, Direction, Elem, Op, ParamId, SizeExpr, SizeKind, Span, TileType, Type, ValueId, broadcast, selected_dims,
+};
 
 /// Whether the expression is negative whatever the sizes are, which are at least 1.
 fn always_negative(size: &SizeExpr) -> bool {
@@ -93,11 +95,11 @@ impl Lowering<'_> {
         Ok(Located { operand: Operand::Value(self.emit(Op::Gather { tensor, at }, span)), span })
     }
 
-    /// `store(tensor, [...], value);`
-    pub(super) fn store(&mut self, call: &ExprCall) -> Checked<()> {
-        self.check_store_arity(call)?;
+    /// `store(tensor, [...], value);` or `add(tensor, [...], value);`: `word` says which.
+    pub(super) fn store(&mut self, word: &str, call: &ExprCall) -> Checked<()> {
+        self.check_store_arity(word, call)?;
         let span = self.positions.of(call);
-        let tensor = self.tensor(&call.args[0], "store");
+        let tensor = self.tensor(&call.args[0], word);
         let value = self.expression(&call.args[2]);
         let tensor = match tensor {
             Ok(tensor) => tensor,
@@ -106,7 +108,7 @@ impl Lowering<'_> {
                 return Err(reported);
             }
         };
-        self.stored.insert(tensor);
+        let again = !self.stored.insert(tensor);
         let decl = self.builder.kernel.tensor(tensor).clone();
         if !decl.direction.is_written() {
             let name = self.builder.kernel.params[tensor].name.clone();
@@ -116,6 +118,10 @@ impl Lowering<'_> {
                     .help(format!("declare it as an output, `{name}: &mut Tensor<...>`"));
             self.mention(&call.args[1]);
             return Err(self.reporter.report(error));
+        }
+        if let Err(reported) = self.sums_or_stores(word, tensor, again, span) {
+            self.mention(&call.args[1]);
+            return Err(reported);
         }
         let at = self.at(tensor, &call.args[1]);
         let (value, entries) = (value?, at?);
@@ -163,6 +169,29 @@ impl Lowering<'_> {
         }
         self.builder.span = span;
         self.builder.append(Op::Store { tensor, at, value });
+        Ok(())
+    }
+
+    /// Makes an output a sum with its first `add`. All that goes to a tensor is added, or all is
+    /// stored.
+    fn sums_or_stores(&mut self, word: &str, tensor: ParamId, again: bool, span: Span) -> Checked<()> {
+        let kernel = &self.builder.kernel;
+        let (decl, name, adds) = (kernel.tensor(tensor), kernel.params[tensor].name.clone(), word == "add");
+        let (sums, elem, wrong) = (decl.direction == Direction::Sum, kernel.elem_name(decl.elem), decl.elem != Elem::F32);
+        if again && sums != adds {
+            let error = Diagnostic::new(span, format!("`{name}` is both stored and added to"))
+                .label("what a place holds would depend on which comes first");
+            return Err(self.reporter.report(error.help("use two outputs, or `add` for all of one")));
+        }
+        if adds && wrong {
+            let error =
+                Diagnostic::new(span, format!("`{name}` holds `{elem}`, and sums are of `f32`")).label("each `add` would round");
+            let help = format!("declare it `{name}: &mut Tensor<f32, (..)>`, and round the sum in another kernel");
+            return Err(self.reporter.report(error.help(help)));
+        }
+        if let (true, crate::ir::ParamKind::Tensor(decl)) = (adds, &mut self.builder.kernel.params[tensor].kind) {
+            decl.direction = Direction::Sum;
+        }
         Ok(())
     }
 

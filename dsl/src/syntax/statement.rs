@@ -74,12 +74,12 @@ impl Lowering<'_> {
                 self.assign(&binary.left, value)
             }
             Stmt::Expr(Expr::ForLoop(inner), _) => self.for_loop(inner),
-            Stmt::Expr(expr, _) => match call_of(expr, "store") {
-                Some(call) if self.in_helper() => {
-                    let error = Diagnostic::new(self.positions.of(call), "a helper stores nothing").label("a `store`");
+            Stmt::Expr(expr, _) => match ["store", "add"].into_iter().find_map(|word| Some((word, call_of(expr, word)?))) {
+                Some((word, call)) if self.in_helper() => {
+                    let error = Diagnostic::new(self.positions.of(call), "a helper stores nothing").label(format!("a `{word}`"));
                     Err(self.reporter.report(error.help("give the tile back, and store it in the kernel")))
                 }
-                Some(call) => self.store(call),
+                Some((word, call)) => self.store(word, call),
                 None => {
                     if matches!(expr, Expr::Call(_) | Expr::Path(_) | Expr::Lit(_) | Expr::MethodCall(_) | Expr::Binary(_)) {
                         self.expression(expr)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use flashtile_dsl::interpret::{self, Arithmetic, Blocks, Exact64, Hidden, Interpreter, Ir32, Plain16, Real, Stored};
-use flashtile_dsl::ir::{Axis, AxisKind, Binding, Entity, Kernel, ParamId};
+use flashtile_dsl::ir::{Axis, AxisKind, Binding, Direction, Entity, Kernel, ParamId, ParamKind};
 use rayon::prelude::*;
 
 use super::launch::HostArgument;
@@ -52,7 +52,9 @@ impl Reference {
         let exact = Interpreter::new(ir, binding, sizes, &blocks, &arguments, Exact64).map_err(failed)?;
         let plain_arithmetic = Plain16::new(ir, binding);
         let plain = Interpreter::new(ir, binding, sizes, &blocks, &arguments, plain_arithmetic).map_err(failed)?;
-        let chosen = choose(exact.programs(), programs);
+        // Any program may add to any place of a sum.
+        let sums = ir.params.values().any(|p| matches!(&p.kind, ParamKind::Tensor(t) if t.direction == Direction::Sum));
+        let chosen = choose(exact.programs(), if sums { Programs::All } else { programs });
         let exact_tiles = execute(&exact, &chosen).map_err(failed)?;
         let plain_tiles = execute(&plain, &chosen).map_err(failed)?;
         // Where a hidden element meets what is not finite, NaN is right too.
@@ -69,10 +71,11 @@ impl Reference {
             .filter(|(_, p)| p.kind.is_written())
             .map(|(param, p)| {
                 let (shape, elem) = (exact.shape(param).to_vec(), exact.elem(param));
-                let (places, values) = gather(&exact_tiles, param, &shape);
-                let (plain_places, mut plain) = gather(&plain_tiles, param, &shape);
+                let gather = |tiles: &_| gather_of(ir, tiles, param, &shape);
+                let (places, values) = gather(&exact_tiles);
+                let (plain_places, mut plain) = gather_of(ir, &plain_tiles, param, &shape);
                 let or_nan = met_tiles.as_ref().map_or_else(Vec::new, |tiles| {
-                    let (_, met) = gather(tiles, param, &shape);
+                    let (_, met) = gather(tiles);
                     met.iter().map(|x| x.is_nan()).collect()
                 });
                 assert_eq!(places, plain_places, "the same text stores to the same places");
@@ -174,7 +177,7 @@ impl Reference {
         let interpreter = Interpreter::new(text, binding, sizes, &blocks, &views, arithmetic).map_err(failed)?;
         let tiles = execute(&interpreter, &self.programs).map_err(failed)?;
         let stored = self.outputs.iter().map(|output| {
-            let (places, values) = gather(&tiles, output.param, &output.shape);
+            let (places, values) = gather_of(text, &tiles, output.param, &output.shape);
             let value = |at: &usize| places.binary_search(at).map_or(f64::NAN, |found| values[found]);
             output.places.iter().map(value).collect()
         });
@@ -221,7 +224,19 @@ fn execute<A: Arithmetic>(
     Ok(tiles.into_iter().flatten().collect())
 }
 
-/// Places (row-major) and values of everything stored to an output, by place.
+/// Places (row-major) and values of an output, by place: of everything stored, or of all that a sum
+/// has.
+fn gather_of<R: Real>(kernel: &Kernel, tiles: &[Stored<R>], param: ParamId, shape: &[usize]) -> (Vec<usize>, Vec<f64>) {
+    let (places, values) = gather(tiles, param, shape);
+    if kernel.tensor(param).direction != Direction::Sum {
+        return (places, values);
+    }
+    let mut sums = vec![0.0; shape.iter().product()];
+    places.into_iter().zip(values).for_each(|(place, value)| sums[place] += value);
+    ((0..sums.len()).collect(), sums)
+}
+
+/// Places and values of everything stored to an output, by place.
 fn gather<R: Real>(tiles: &[Stored<R>], param: ParamId, shape: &[usize]) -> (Vec<usize>, Vec<f64>) {
     let strides: Vec<usize> = (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();
     let mut pairs = Vec::new();

@@ -255,6 +255,7 @@ impl<'t> Reader<'t> {
         let direction = match self.take_word("mut") {
             true => Direction::Out,
             false if self.take_word("inout") => Direction::InOut,
+            false if self.take_word("sum") => Direction::Sum,
             false => Direction::In,
         };
         self.expect_word("tensor")?;

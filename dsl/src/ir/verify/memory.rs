@@ -54,12 +54,16 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
         }
     }
     check_outputs(errors, &stores);
+    let sums = |tensor: ParamId| matches!(&kernel.params[tensor].kind, ParamKind::Tensor(t) if t.direction == Direction::Sum);
+    let all: Vec<OpId> = stores.iter().map(|&(_, id, _)| id).collect();
+    stores.retain(|&(_, _, tensor)| !sums(tensor));
     for &(block, id, tensor) in stores.iter().filter(|(_, id, _)| !bad.contains(id)) {
         check_disjoint(errors, block, id, tensor);
     }
     check_twice(errors, &stores);
+    check_sums(errors);
     check_in_out(errors);
-    for &(_, id, _) in stores.iter().filter(|(_, id, _)| !bad.contains(id)) {
+    for &id in all.iter().filter(|id| !bad.contains(id)) {
         check_tiling(errors, id);
     }
     check_summaries(errors);
@@ -178,6 +182,15 @@ fn check_lists(errors: &mut Errors<'_>) {
         if !known || !of_loop || !of_grid || list.block == 0 || list.rows == 0 {
             let what = "a list of tiles is no input of i32 with a dimension for each of the grid that tells lists apart";
             errors.kernel(Rule::Address, what.to_owned());
+        }
+    }
+}
+
+/// Checks that sums are of f32.
+fn check_sums(errors: &mut Errors<'_>) {
+    for param in errors.kernel.params.values() {
+        if matches!(&param.kind, ParamKind::Tensor(decl) if decl.direction == Direction::Sum && decl.elem != Elem::F32) {
+            errors.kernel(Rule::Stored, format!("`{}` is a sum, which is of f32", param.name));
         }
     }
 }

@@ -5,7 +5,7 @@
 //! write, and the result does not depend on how programs were spread over threads.
 
 use flashtile_dsl::interpret::{self, Blocks, InterpretError, Interpreter, Ir32, Stored, TensorView};
-use flashtile_dsl::ir::{Direction, Entity, ParamKind};
+use flashtile_dsl::ir::{Direction, Entity, ParamId, ParamKind};
 use rayon::prelude::*;
 
 use super::memory::{HostMemory, ReadBytes};
@@ -50,7 +50,7 @@ impl CpuLauncher {
             .map(|(param, argument)| match (&param.kind, *argument) {
                 (_, CallArgument::F32(x)) => interpret::Argument::F32(x),
                 (_, CallArgument::I32(x)) => interpret::Argument::I32(x),
-                (ParamKind::Tensor(tensor), _) if tensor.direction == Direction::Out => interpret::Argument::Output,
+                (ParamKind::Tensor(tensor), _) if !tensor.direction.is_read() => interpret::Argument::Output,
                 (_, CallArgument::Tensor { memory, offset, elem, shape, strides, .. }) => {
                     let locked = guards.iter().find(|(locked, _)| std::ptr::eq(*locked, host(memory)));
                     let all = locked.expect("every input is locked above").1.as_slice();
@@ -76,6 +76,37 @@ impl CpuLauncher {
             let mut bytes = host(*memory).write_bytes()?;
             let all = bytes.as_mut_slice();
             let first = (offset * elem.bytes().unwrap_or(1)).min(all.len());
+            match self.sums(tile.param) {
+                true => tile.add(strides, &mut all[first..]),
+                false => tile.write(*elem, strides, &mut all[first..]),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what programs store to a parameter is added up.
+    fn sums(&self, param: ParamId) -> bool {
+        matches!(&self.kernel.ir().params[param].kind, ParamKind::Tensor(t) if t.direction == Direction::Sum)
+    }
+
+    /// Sets sums to 0.
+    fn clear_sums(&self, call: &Call<'_>) -> Result<()> {
+        let sums = self.kernel.ir().params.keys().filter(|&param| self.sums(param));
+        let zeros = sums.filter_map(|param| match &call.arguments[param.index()] {
+            CallArgument::Tensor { shape, .. } => {
+                let region: Vec<(usize, usize)> = shape.iter().map(|&len| (0, len)).collect();
+                let values = vec![0.0; shape.iter().product()];
+                Some(Stored { param, region, values, ints: Vec::new(), terms: 0.0 })
+            }
+            CallArgument::F32(_) | CallArgument::I32(_) => None,
+        });
+        for tile in zeros {
+            let CallArgument::Tensor { memory, offset, elem, strides, .. } = &call.arguments[tile.param.index()] else {
+                unreachable!("just seen")
+            };
+            let mut bytes = host(*memory).write_bytes()?;
+            let all = bytes.as_mut_slice();
+            let first = (offset * elem.bytes().unwrap_or(1)).min(all.len());
             tile.write(*elem, strides, &mut all[first..]);
         }
         Ok(())
@@ -97,6 +128,7 @@ impl Launcher for CpuLauncher {
         if call.stream.is_some_and(|stream| stream.kind != DeviceKind::Cpu) {
             return Err(DeviceError::OtherDevice { device: "cpu".to_owned() }.into());
         }
+        self.clear_sums(call)?;
         let mut from = 0;
         loop {
             let (stored, to, programs) = self.batch(call, from)?;
