@@ -774,6 +774,8 @@ statements! {
         product: String,
         /// Whether A is in shared memory (else the registers `a0..a3` are given).
         a_shared: bool,
+        /// Whether it is M-major there: columns of the tile are rows of the product.
+        a_turned: bool,
         /// Shared address of this warpgroup's rows of A.
         a: String,
         /// Bytes of a row of a part of A.

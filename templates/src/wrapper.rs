@@ -141,6 +141,8 @@ pub enum Wrapper {
         n: u32,
         /// Whether A is in shared memory.
         a_shared: bool,
+        /// Whether it is M-major there.
+        a_turned: bool,
         /// Whether the rows of B's tile are columns of the product.
         k_major: bool,
         /// `f16` or `bf16`.
@@ -187,6 +189,7 @@ struct WrapperContext {
     name: String,
     n: u32,
     a_shared: bool,
+    transposed_a: u32,
     transposed_b: u32,
     flag: u32,
     operands: String,
@@ -201,8 +204,15 @@ struct Coordinate {
 }
 
 /// Name of the function of a [`Wrapper::Wgmma`].
-pub fn wgmma_name(n: u32, a_shared: bool, k_major: bool) -> String {
-    format!("wgmma_{}_n{n}_{}", if a_shared { "ss" } else { "rs" }, if k_major { "k" } else { "mn" })
+///
+/// Of A it is said whether it is in shared memory, and M-major there.
+pub fn wgmma_name(n: u32, (a_shared, a_turned): (bool, bool), k_major: bool) -> String {
+    let a = match (a_shared, a_turned) {
+        (true, false) => "ss",
+        (true, true) => "ss_turned",
+        (false, _) => "rs",
+    };
+    format!("wgmma_{a}_n{n}_{}", if k_major { "k" } else { "mn" })
 }
 
 impl Wrapper {
@@ -288,7 +298,7 @@ impl Wrapper {
             }
             Wrapper::Descriptor => "device/descriptor",
             Wrapper::WgmmaGroup => "ptx/wgmma_group",
-            Wrapper::Wgmma { n, a_shared, k_major, elem } => {
+            Wrapper::Wgmma { n, a_shared, a_turned, k_major, elem } => {
                 let registers = n / 2;
                 let (operands, last) = if a_shared {
                     (format!("%{registers}, %{}", registers + 1), registers + 2)
@@ -296,7 +306,8 @@ impl Wrapper {
                     let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(|i| registers + i);
                     (format!("{{%{a},%{b},%{c},%{d}}}, %{e}"), registers + 5)
                 };
-                context.name = wgmma_name(n, a_shared, k_major);
+                context.name = wgmma_name(n, (a_shared, a_turned), k_major);
+                context.transposed_a = u32::from(a_turned);
                 context.n = n;
                 context.a_shared = a_shared;
                 context.transposed_b = u32::from(!k_major);

@@ -137,14 +137,24 @@ impl Writer<'_> {
         self.wrappers.insert(Wrapper::RedAdd);
         let v = self.plan().variables[from].clone();
         let column_stride = if to.column_stride == Expr::Int(1) { String::new() } else { self.uniform(&to.column_stride) };
+        let (row, column) = match v.across {
+            None => (row_text(Domain::Accumulator), column_text(Domain::Accumulator)),
+            Some(warps) => {
+                // The warps that share rows, then those that have further columns.
+                let first_row = format!("warp % {warps} * {} + lane / 4", 16 * v.m_tiles);
+                let row = text(&Expr::RowPosition(first_row), Domain::Accumulator);
+                let first_column = format!("warp / {warps} * {} + first_column", 8 * v.n_tiles);
+                (row, text(&Expr::ColumnPosition(first_column), Domain::Accumulator))
+            }
+        };
         let context = AddElements {
             to: parenthesized(&self.uniform(&to.origin)),
             from: v.name,
             m_tiles: v.m_tiles,
             n_tiles: v.n_tiles,
             row_stride: self.uniform(&to.row_stride),
-            row: row_text(Domain::Accumulator),
-            column: column_text(Domain::Accumulator),
+            row,
+            column,
             column_stride,
             rows_present: self.uniform(&to.rows_present),
             columns_present: self.uniform(&to.columns_present),

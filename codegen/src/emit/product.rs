@@ -6,7 +6,7 @@ use flashtile_templates::{DotFfma, DotMma, DotWgmma, LoadFragments, Merge, Publi
 use super::writer::Writer;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
-use crate::plan::{Atom, FragmentLoads, OperandA, Slot, StmtOp, Storage, TileId, VarId};
+use crate::plan::{Atom, FragmentLoads, OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable};
 
 impl Writer<'_> {
     /// Address of this warp's rows of a tile.
@@ -35,10 +35,10 @@ impl Writer<'_> {
     }
 
     pub(super) fn dot(&mut self, op: &StmtOp) -> Result<String, Error> {
-        let StmtOp::Dot { acc, zero, a, b, b_slot, b_column, k_major, depth, atom } = op else { unreachable!("a dot") };
+        let StmtOp::Dot { acc, zero, a, a_turned, b, b_slot, b_column, k_major, depth, atom } = op else { unreachable!("a dot") };
         let (v, tb) = (self.plan().variables[*acc].clone(), self.plan().tiles[*b].clone());
         let note = match a {
-            OperandA::Tile(tile, _) => self.plan().tiles[*tile].name.clone(),
+            OperandA::Tile(tile, _) => format!("{}{}", self.plan().tiles[*tile].name, if *a_turned { "^T" } else { "" }),
             OperandA::Packed(p) => self.name(*p),
         };
         let note =
@@ -85,7 +85,7 @@ impl Writer<'_> {
             a1,
             a2,
             a3,
-            b: self.operand_b(*b, *b_slot, *b_column, 8 * v.n_tiles, *k_major),
+            b: self.operand_b(&self.plan().variables[*acc], (*b, *b_slot, *b_column), 8 * v.n_tiles, *k_major),
             b_pitch: tb.pitch,
             b_swizzle: tb.swizzle(),
             b_lane: format!("lane_{}_{}", if *k_major { "pairs" } else { "rows" }, tb.pitch),
@@ -123,17 +123,19 @@ impl Writer<'_> {
 
     /// A product of a warpgroup.
     fn dot_wgmma(&mut self, op: &StmtOp, note: String) -> Result<String, Error> {
-        let StmtOp::Dot { acc, zero, a, b, b_slot, b_column, k_major, depth, .. } = op else { unreachable!("a dot") };
+        let StmtOp::Dot { acc, zero, a, a_turned, b, b_slot, b_column, k_major, depth, .. } = op else { unreachable!("a dot") };
         let (v, tb) = (self.plan().variables[*acc].clone(), self.plan().tiles[*b].clone());
+        let row_groups = self.plan().row_warps_of(&v) / WARPGROUP;
         let (n, a_shared, elem) = (8 * v.n_tiles, matches!(a, OperandA::Tile(..)), tb.elem.name());
         self.wrappers.extend([Wrapper::Descriptor, Wrapper::WgmmaGroup]);
-        self.wrappers.insert(Wrapper::Wgmma { n, a_shared, k_major: *k_major, elem });
+        self.wrappers.insert(Wrapper::Wgmma { n, a_shared, a_turned: *a_turned, k_major: *k_major, elem });
         let (a_address, a_pitch, a_part) = match a {
             OperandA::Tile(tile, slot) => {
-                // A warpgroup has 64 rows.
+                // A warpgroup has 64 rows of the product: rows of the tile, or one of its slabs.
                 let t = &self.plan().tiles[*tile];
-                let (slot, bytes) = (self.slot_address(*tile, *slot), 64 * t.pitch);
-                let address = match (self.plan().column_groups, self.plan().row_warps() / WARPGROUP) {
+                let bytes = if *a_turned { t.rows * t.pitch } else { 64 * t.pitch };
+                let slot = self.slot_address(*tile, *slot);
+                let address = match (self.plan().computing_warps() / WARPGROUP / row_groups, row_groups) {
                     (1, _) => format!("{slot} + group * {bytes}"),
                     (_, 1) => slot,
                     (_, groups) => format!("{slot} + group % {groups} * {bytes}"),
@@ -150,10 +152,11 @@ impl Writer<'_> {
         self.render(&DotWgmma {
             note,
             zero: *zero,
-            acc: v.name,
+            acc: v.name.clone(),
             k_tiles: depth / 16,
-            product: wgmma_name(n, a_shared, *k_major),
+            product: wgmma_name(n, (a_shared, *a_turned), *k_major),
             a_shared,
+            a_turned: *a_turned,
             a: a_address,
             a_pitch,
             a_part,
@@ -161,7 +164,7 @@ impl Writer<'_> {
             a1,
             a2,
             a3,
-            b: self.operand_b(*b, *b_slot, *b_column, n, *k_major),
+            b: self.operand_b(&v, (*b, *b_slot, *b_column), n, *k_major),
             b_pitch: tb.pitch,
             b_part: tb.rows * tb.pitch,
             k_major: *k_major,
@@ -170,7 +173,7 @@ impl Writer<'_> {
 
     /// Where a right operand begins in its tile: at the columns of a part, and at the columns of
     /// the product that the group has, `n` of them.
-    fn operand_b(&self, tile: TileId, slot: Slot, column: u32, n: u32, k_major: bool) -> String {
+    fn operand_b(&self, acc: &Variable, (tile, slot, column): (TileId, Slot, u32), n: u32, k_major: bool) -> String {
         let t = &self.plan().tiles[tile];
         let mut address = self.slot_address(tile, slot);
         // Columns of 16 bits; a tile that TMA fills has them in slabs.
@@ -181,8 +184,13 @@ impl Writer<'_> {
         if column > 0 {
             address += &format!(" + {}", bytes(column));
         }
-        if self.plan().column_groups > 1 {
-            address += &format!(" + column_group * {}", if k_major { n * t.pitch } else { bytes(n) });
+        let share = if k_major { n * t.pitch } else { bytes(n) };
+        match acc.across {
+            Some(warps) if warps < self.plan().computing_warps() => {
+                address += &format!(" + group / {} * {share}", warps / WARPGROUP);
+            }
+            None if self.plan().column_groups > 1 => address += &format!(" + column_group * {share}"),
+            _ => {}
         }
         address
     }

@@ -273,7 +273,7 @@ impl Writer<'_> {
             StmtOp::When { guard, body, otherwise } => {
                 let condition = self.guard(guard);
                 let body = self.inner(body)?;
-                let rare = matches!(guard, Guard::Cut(_) | Guard::Flag(_));
+                let rare = matches!(guard, Guard::Cut(_) | Guard::Holds(_) | Guard::Flag(_));
                 let mut text = self.nested(&When { condition, rare, body: BODY.into() }, body)?;
                 if !otherwise.is_empty() {
                     let body = self.inner(otherwise)?;
@@ -449,6 +449,7 @@ impl Writer<'_> {
                 let trips = Expr::infix(Operator::Rem, Expr::infix(Operator::Sub, l.hi, l.lo), Expr::Int(2));
                 self.uniform(&Expr::infix(Operator::Eq, trips, Expr::Int(0)))
             }
+            Guard::Holds(condition) => self.uniform(condition),
             Guard::Cut(ids) => {
                 let conditions = ids.iter().map(|&id| self.plan().loops[id].is_cut());
                 let condition = conditions.reduce(|a, b| Expr::infix(Operator::Or, a, b)).expect("a loop cuts the tile");

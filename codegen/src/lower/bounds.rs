@@ -1,12 +1,12 @@
 //! Makes padding harmless: values outside of the extents are overwritten where an analysis
 //! ([`super::padding`]) asks for it.
 
-use flashtile_dsl::ir::{AxisId, Dim, Fill, ReduceOp, ValueId};
+use flashtile_dsl::ir::{AxisId, Dim, Fill, ProgramDim, ReduceOp, ValueId};
 
 use super::context::{Home, Lowering};
 use super::padding::overwritten;
 use crate::error::Error;
-use crate::plan::{Expr, Guard, LoopId, Operator, StmtOp, VarId};
+use crate::plan::{Expr, Guard, LoopId, Operator, Stmt, StmtOp, VarId};
 use crate::schedule::Edges;
 
 impl Lowering<'_> {
@@ -30,6 +30,7 @@ impl Lowering<'_> {
 
     /// Overwrites the padding of `value` if something needs that.
     pub(super) fn guard_padding(&mut self, value: ValueId) -> Result<(), Error> {
+        self.guard_rows(value)?;
         let Some(&fill) = self.classes.guards.get(&value) else { return Ok(()) };
         if let Some(Home::Inline(_)) = self.homes.get(&value) {
             self.variable(value)?;
@@ -42,6 +43,32 @@ impl Lowering<'_> {
         let Some(bounds) = self.in_bounds(&dims) else { return Ok(()) };
         let value = Expr::Select(Box::new(bounds), Box::new(self.element(to)), Box::new(fill));
         self.push_on_cut_tiles(&dims, vec![StmtOp::Map { to, value }])
+    }
+
+    /// Overwrites what a value holds beyond the rows that exist, if a product sums over rows.
+    fn guard_rows(&mut self, value: ValueId) -> Result<(), Error> {
+        if !self.classes.row_guards.contains(&value) {
+            return Ok(());
+        }
+        let Some(&Dim::Axis(axis)) = self.kernel.tile(value).dims.first() else { return Ok(()) };
+        let to = self.variable(value)?;
+        let extent = self.size(&self.kernel.axes[axis].extent);
+        let exists = Expr::infix(Operator::Lt, self.position(axis), extent.clone());
+        let value = Expr::Select(Box::new(exists), Box::new(self.element(to)), Box::new(Expr::Float(0.0)));
+        let coordinate = self.program_coordinate(axis);
+        let next = Expr::infix(Operator::Add, Expr::name(coordinate), Expr::Int(1));
+        let end = Expr::infix(Operator::Mul, next, Expr::Int(i64::from(self.block_size(axis))));
+        let guard = Guard::Holds(Expr::infix(Operator::Gt, end, extent));
+        let body = vec![Stmt::new(StmtOp::Map { to, value }, self.span)];
+        self.push(StmtOp::When { guard, body, otherwise: Vec::new() });
+        Ok(())
+    }
+
+    /// The name of the coordinate of an axis that programs have tiles of.
+    fn program_coordinate(&self, axis: AxisId) -> String {
+        let program = self.kernel.blocks[self.kernel.body].ops[0];
+        let of = self.kernel.grid().iter().position(|dim| *dim == ProgramDim::Tiles(axis)).expect("rows are tiles of the grid");
+        self.coordinate(self.kernel.ops[program].results[of]).to_owned()
     }
 
     /// `position < extent` for every loop axis among `dims`; `None` if there is none.

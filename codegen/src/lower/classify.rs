@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{
-    AxisId, BinaryOp, BlockId, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId,
+    AxisId, BinaryOp, BlockId, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId,
 };
 
 use super::approximate::Approximation;
-use super::computed::ComputedOperands;
+use super::computed::{ComputedOperands, untransposed};
 use super::padding;
 use super::twice::Uses;
 use super::uses::{slot, users_and_order};
@@ -32,6 +32,12 @@ pub(super) struct Classes {
     pub completed: HashSet<ValueId>,
     /// Ops that may use instructions that err by about one rounding to 16 bits.
     pub approximate: HashMap<OpId, Approximation>,
+    /// Products of a computed tile, transposed, that are added to a tensor: their rows are columns of
+    /// the tile, so that they lie across the warps otherwise than all else.
+    pub across: HashSet<ValueId>,
+    /// Values whose padding beyond the rows of the program must be 0, since such products sum over
+    /// rows.
+    pub row_guards: HashSet<ValueId>,
     /// Values evaluated where they are used.
     pub inline: HashSet<ValueId>,
     /// Loads of vectors of which only the conditions of masks are made: tiles that no mask cuts
@@ -64,7 +70,10 @@ impl Classes {
         let (users, order) = users_and_order(kernel);
         let computed = ComputedOperands::of(kernel, left);
         let shared_loads = shared_loads(kernel, &users, &computed)?;
-        let rows = row_dims(kernel, &shared_loads, &computed.values)?;
+        let across = across(kernel, &users, &computed);
+        let elsewhere = computed.values.union(&across.iter().map(|(product, _)| *product).collect()).copied().collect();
+        let rows = row_dims(kernel, &shared_loads, &elsewhere)?;
+        let row_guards = across.iter().map(|(_, tile)| padding::overwritten(kernel, *tile)).collect();
         let mut classes = Self {
             rows,
             positions: HashSet::new(),
@@ -74,6 +83,8 @@ impl Classes {
             partial: HashSet::new(),
             completed: HashSet::new(),
             approximate: HashMap::new(),
+            across: across.into_iter().map(|(product, _)| product).collect(),
+            row_guards,
             inline: HashSet::new(),
             for_masks: HashSet::new(),
             guards: HashMap::new(),
@@ -183,7 +194,7 @@ impl Classes {
                 self.inline.insert(result);
                 continue;
             }
-            if !elementwise || self.guards.contains_key(&result) {
+            if !elementwise || self.guards.contains_key(&result) || self.row_guards.contains(&result) {
                 continue;
             }
             if matches!(ty.elem, Elem::Bool | Elem::I32) {
@@ -240,7 +251,7 @@ impl Classes {
                 self.positions.extend(axes(kernel, result));
             }
         }
-        for &value in self.guards.keys() {
+        for &value in self.guards.keys().chain(&self.row_guards) {
             self.positions.extend(axes(kernel, value));
         }
         for (_, op) in kernel.walk() {
@@ -249,6 +260,26 @@ impl Classes {
             }
         }
     }
+}
+
+/// Products of a computed tile, transposed, that are added to a tensor and used for nothing else,
+/// each with the tile.
+fn across(kernel: &Kernel, users: &HashMap<ValueId, Vec<OpId>>, computed: &ComputedOperands) -> Vec<(ValueId, ValueId)> {
+    let adds = |op: &OpId| match kernel.ops[*op].op {
+        Op::Store { tensor, .. } => kernel.tensor(tensor).direction == Direction::Sum,
+        _ => false,
+    };
+    let mut found = Vec::new();
+    for (_, op) in kernel.walk() {
+        let Op::Dot { a, acc: None, .. } = kernel.ops[op].op else { continue };
+        let (tile, transposed) = untransposed(kernel, a);
+        let made = !computed.values.contains(&tile) && !matches!(kernel.def(tile), None | Some((_, Op::Load { .. })));
+        let result = kernel.ops[op].results[0];
+        if transposed && made && users.get(&result).is_some_and(|users| users.iter().all(adds)) {
+            found.push((result, tile));
+        }
+    }
+    found
 }
 
 fn axes(kernel: &Kernel, value: ValueId) -> Vec<AxisId> {

@@ -295,9 +295,20 @@ impl Lowering<'_> {
             && users.iter().all(|&op| match self.kernel.ops[op].op {
                 Op::Dot { a, b, .. } if a == value => b != value || of_tensor_cores,
                 Op::Dot { b, .. } => b == value && of_tensor_cores,
-                Op::Transpose(_) => of_tensor_cores && self.is_right_operand(self.kernel.ops[op].results[0]),
+                Op::Transpose(_) => {
+                    let turned = self.kernel.ops[op].results[0];
+                    of_tensor_cores && (self.is_right_operand(turned) || self.is_turned_operand(turned))
+                }
                 _ => false,
             })
+    }
+
+    /// Whether products that lie across read a transposed tile as their left operand, and nothing
+    /// else reads it.
+    pub(super) fn is_turned_operand(&self, value: ValueId) -> bool {
+        let users = self.classes.users.get(&value).map_or(&[][..], Vec::as_slice);
+        let left = |op: &OpId| self.kernel.ops[*op].results.iter().any(|r| self.classes.across.contains(r));
+        !users.is_empty() && users.iter().all(left)
     }
 
     /// Whether products read a value as their right operand, and nothing else reads it.

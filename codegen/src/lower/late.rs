@@ -170,7 +170,7 @@ impl Lowering<'_> {
         self.plan.variables.push(Variable { name, storage: Storage::Lanes, ..variable });
         let lanes = self.plan.variables.len() - 1;
         let (name, columns) = (self.unique(&format!("{wanted}_tile")), 64 * variable_tiles.div_ceil(8));
-        let tile = self.add_tile(name, Elem::F32, self.schedule.warps, columns, 1, true);
+        let tile = self.add_tile(name, Elem::F32, self.schedule.warps.next_multiple_of(8), columns, 1, true);
         let t = &mut self.plan.tiles[tile];
         (t.pitch, t.layout) = (4 * columns, SharedLayout::Plain);
         known.insert(column, Spread { lanes, tile });

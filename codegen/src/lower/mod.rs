@@ -295,7 +295,15 @@ impl Lowering<'_> {
         {
             self.uneven = Some(self.uneven_columns(&name, self.padded(dim)));
         }
-        self.plan.variables.push(Variable { name, storage: Storage::Fragment(shape), m_tiles, n_tiles, integer, bits: false });
+        self.plan.variables.push(Variable {
+            name,
+            storage: Storage::Fragment(shape),
+            m_tiles,
+            n_tiles,
+            across: None,
+            integer,
+            bits: false,
+        });
         self.plan.variables.len() - 1
     }
 
@@ -427,7 +435,7 @@ impl Lowering<'_> {
             }
             Op::Load { tensor, at } => self.load(id, *tensor, at)?,
             Op::Store { tensor, at, value } => self.store(*tensor, at, *value)?,
-            Op::Transpose(_) if self.is_view_of_operand(data.results[0]) => {}
+            Op::Transpose(_) if self.is_view_of_operand(data.results[0]) || self.is_turned_operand(data.results[0]) => {}
             Op::Transpose(x) => {
                 let home = self.homes[x].clone();
                 match home {

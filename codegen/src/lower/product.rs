@@ -7,7 +7,7 @@ use super::context::{Home, Lowering};
 use super::row_warps;
 use crate::arch::TensorOp;
 use crate::error::Error;
-use crate::plan::{Atom, Expr, FragmentLoads, OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable};
+use crate::plan::{Atom, Expr, FragmentLoads, OperandA, Shape, Slot, StmtOp, Storage, TileId, VarId, Variable};
 use crate::schedule::Fragments;
 
 impl Lowering<'_> {
@@ -17,17 +17,70 @@ impl Lowering<'_> {
         let depth = self.depth(&inner);
         let (b_tile, b_slot, k_major) = self.operand_b(b)?;
         let b_column = self.parts_at.get(&computed::untransposed(self.kernel, b).0).copied().unwrap_or(0);
-        let a = self.operand_a(a)?;
+        let a_turned = self.classes.across.contains(&result);
+        let a = if a_turned { self.turned_operand(a)? } else { self.operand_a(a)? };
         self.acquire_operands(&a, b_tile);
         let to = match acc {
+            None if a_turned => self.destination_across(result)?,
             None => self.destination(result),
             Some(start) => self.accumulator(result, start)?,
         };
         let atom = self.atom(k_major, self.is_last_product(result));
-        self.push(StmtOp::Dot { acc: to, zero: acc.is_none(), a, b: b_tile, b_slot, b_column, k_major, depth, atom });
+        self.push(StmtOp::Dot { acc: to, zero: acc.is_none(), a, a_turned, b: b_tile, b_slot, b_column, k_major, depth, atom });
         self.shares_begin_with_parts(to, b_tile, k_major)?;
         self.homes.insert(result, Home::Variable(to));
         Ok(())
+    }
+
+    /// A computed tile that is read by columns: every warpgroup needs all rows of its columns, so it
+    /// is staged.
+    fn turned_operand(&mut self, a: ValueId) -> Result<OperandA, Error> {
+        let (tile, _) = computed::untransposed(self.kernel, a);
+        if !self.is_specialized() {
+            let instead = "take tensor_op=wgmma, or sum over rows in a kernel of its own, which has them for columns";
+            return Err(self.unsupported_but(a, "a computed tile, transposed, as the left operand of dot", instead));
+        }
+        match self.homes.get(&tile) {
+            Some(&Home::Variable(v)) if self.plan.variables[v].storage == Storage::Packed => {
+                Ok(OperandA::Tile(self.stage_operand(tile, v), Slot::Only))
+            }
+            Some(&Home::Tile(staged)) => Ok(OperandA::Tile(staged, Slot::Only)),
+            _ => Err(self.unsupported_but(
+                a,
+                "a computed f32 tile as the left operand of a tensor-core dot",
+                "convert it to 16 bits, `.to::<T>()`",
+            )),
+        }
+    }
+
+    /// A fragment whose rows are columns of other fragments: as many warps as have 16 rows each
+    /// share them, and the others have further columns.
+    fn destination_across(&mut self, result: ValueId) -> Result<VarId, Error> {
+        if let Some(&v) = self.forced.get(&result) {
+            return Ok(v);
+        }
+        let dims = self.kernel.tile(result).dims.clone();
+        let (rows, columns, warps) = (self.padded(&dims[0]), self.padded(&dims[1]), self.schedule.warps);
+        let row_warps = (rows / 16).min(warps);
+        let groups = warps / row_warps.max(1);
+        let whole = rows == 16 * row_warps && row_warps.is_multiple_of(4) && warps.is_multiple_of(row_warps);
+        if !whole || self.schedule.column_groups > 1 || !columns.is_multiple_of(64 * groups) && groups > 1 {
+            let what = format!("a product across the warps of {rows} rows and {columns} columns by {warps} warps");
+            let advice = "take blocks of 64 rows for each 4 warps, or of 64 rows and 64 columns for each 4 warps";
+            return Err(Error::unsupported(what, advice, self.span));
+        }
+        let name = self.value_name(result);
+        let (storage, n_tiles) = (Storage::Fragment(Shape::Accumulator), columns / 8 / groups);
+        self.plan.variables.push(Variable {
+            name,
+            storage,
+            m_tiles: 1,
+            n_tiles,
+            across: Some(row_warps),
+            integer: false,
+            bits: false,
+        });
+        Ok(self.plan.variables.len() - 1)
     }
 
     /// The instruction of a product, the last of a loop's body or not.
@@ -164,7 +217,15 @@ impl Lowering<'_> {
         let (_, m_tiles, n_tiles) = self.shape(&dims);
         let base = self.kernel.values[result].name.clone().unwrap_or_else(|| "operand".into());
         let name = self.unique(&format!("{base}_packed"));
-        self.plan.variables.push(Variable { name, storage: Storage::Packed, m_tiles, n_tiles, integer: true, bits: false });
+        self.plan.variables.push(Variable {
+            name,
+            storage: Storage::Packed,
+            m_tiles,
+            n_tiles,
+            across: None,
+            integer: true,
+            bits: false,
+        });
         let to = self.plan.variables.len() - 1;
         self.push(StmtOp::Pack { to, elem, value });
         self.homes.insert(result, Home::Variable(to));
@@ -177,7 +238,15 @@ impl Lowering<'_> {
         let (m_tiles, n_tiles) = (t.rows / (16 * row_warps(self.schedule)), t.columns / 8);
         let name = t.name.trim_end_matches("_tile").to_owned();
         let name = self.unique(&format!("{name}_fragments"));
-        self.plan.variables.push(Variable { name, storage: Storage::Packed, m_tiles, n_tiles, integer: true, bits: false });
+        self.plan.variables.push(Variable {
+            name,
+            storage: Storage::Packed,
+            m_tiles,
+            n_tiles,
+            across: None,
+            integer: true,
+            bits: false,
+        });
         let to = self.plan.variables.len() - 1;
         self.push(StmtOp::LoadFragments { to, tile, slot: Slot::Only });
         self.fragments_of.insert(tile, to);

@@ -299,7 +299,15 @@ impl Lowering<'_> {
             return v;
         }
         let name = self.unique("moved");
-        self.plan.variables.push(Variable { name, storage: Storage::Flag, m_tiles: 1, n_tiles: 1, integer: true, bits: false });
+        self.plan.variables.push(Variable {
+            name,
+            storage: Storage::Flag,
+            m_tiles: 1,
+            n_tiles: 1,
+            across: None,
+            integer: true,
+            bits: false,
+        });
         self.plan.variables.len() - 1
     }
 

@@ -136,7 +136,7 @@ impl Lowering<'_> {
                     let at = self.box_origin(source, *slot);
                     StmtOp::Fill { tile: *tile, slot: *slot, map: source.map, at }
                 }
-                StmtOp::When { guard: Guard::Vote { .. } | Guard::Flag(_) | Guard::Cut(_), .. } => continue,
+                StmtOp::When { guard: Guard::Vote { .. } | Guard::Flag(_) | Guard::Cut(_) | Guard::Holds(_), .. } => continue,
                 StmtOp::When { guard, body, otherwise } => {
                     StmtOp::When { guard: guard.clone(), body: self.image(body)?, otherwise: self.image(otherwise)? }
                 }

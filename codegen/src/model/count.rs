@@ -97,7 +97,7 @@ impl<'a> Counter<'a> {
         for stmt in body {
             match &stmt.op {
                 StmtOp::When { guard, body, otherwise } => match guard {
-                    Guard::Cut(_) => self.cut(body, inside, times),
+                    Guard::Cut(_) | Guard::Holds(_) => self.cut(body, inside, times),
                     // A maximum that moves only when it must moves rarely.
                     Guard::Vote { .. } | Guard::Flag(_) => {}
                     Guard::Exists(_) => self.block(body, inside, times),

@@ -106,7 +106,7 @@ impl<'a> Place<'a> {
             // Two at a time after the first.
             Guard::OneLeft(id) => Some(self.trips[*id].is_multiple_of(2)),
             Guard::FirstPart | Guard::LastPart => holds_in_part(self.plan, guard, self.part),
-            Guard::Cut(_) | Guard::Vote { .. } | Guard::Flag(_) | Guard::OwnWarps => None,
+            Guard::Cut(_) | Guard::Holds(_) | Guard::Vote { .. } | Guard::Flag(_) | Guard::OwnWarps => None,
         }
     }
 

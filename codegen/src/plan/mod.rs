@@ -178,6 +178,10 @@ pub struct Variable {
     pub m_tiles: u32,
     /// Column tiles of 8 (1 where there are no columns): those of a column group.
     pub n_tiles: u32,
+    /// Warps that share its rows, where these are not the warps that share the rows of other
+    /// variables. The others have further columns: the fragment lies *across*, as its rows are
+    /// columns elsewhere.
+    pub across: Option<u32>,
     /// Element type of a uniform: float or int.
     pub integer: bool,
     /// Whether it is an accumulator fragment of truth values, which has one bit for each. Only a
@@ -426,6 +430,8 @@ pub enum Guard {
     Exists(Iteration),
     /// If the tile in progress of one of the loops is cut by a mask or a bound.
     Cut(Vec<LoopId>),
+    /// If a condition holds, which is one for the program.
+    Holds(Expr),
     /// If the condition holds for some element of a row fragment in some lane of the warp: a choice of each warp by itself.
     Vote {
         /// Condition per element.
@@ -667,6 +673,8 @@ pub enum StmtOp {
         zero: bool,
         /// A.
         a: OperandA,
+        /// Whether columns of A's tile are rows of the product.
+        a_turned: bool,
         /// B's tile.
         b: TileId,
         /// B's slot.
@@ -1047,6 +1055,11 @@ impl Plan {
     /// Warps that share the rows of a tile: those of a column group.
     pub fn row_warps(&self) -> u32 {
         self.computing_warps() / self.column_groups.max(1)
+    }
+
+    /// Warps that share the rows of a fragment.
+    pub fn row_warps_of(&self, v: &Variable) -> u32 {
+        v.across.unwrap_or_else(|| self.row_warps())
     }
 
     /// Threads of a block that compute.

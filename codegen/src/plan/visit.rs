@@ -40,7 +40,7 @@ macro_rules! expressions {
                         }
                         all
                     }
-                    StmtOp::When { guard: Guard::Vote { condition, .. }, .. } => vec![condition],
+                    StmtOp::When { guard: Guard::Vote { condition, .. } | Guard::Holds(condition), .. } => vec![condition],
                     StmtOp::Fill { at, .. } => at.$iter().collect(),
                     StmtOp::LoadState { from, .. } => from.$iter().collect(),
                     StmtOp::When { .. }

@@ -198,7 +198,11 @@ impl<'a> Reader<'a> {
             self.elements.insert(name.clone(), shape);
         }
         self.is_new(&name)?;
-        self.plan.variables.push(Variable { name, storage, m_tiles, n_tiles, integer, bits });
+        let across = if c.takes_word("across") { Some(c.number()?) } else { None };
+        if across.is_some() {
+            c.words("warps")?;
+        }
+        self.plan.variables.push(Variable { name, storage, m_tiles, n_tiles, across, integer, bits });
         Ok(())
     }
 
@@ -370,7 +374,12 @@ impl<'a> Reader<'a> {
             _ => "",
         };
         let exists = matches!(c.peek_at(1), Some(Token::Name(next)) if next == "exists");
+        let holds = matches!(c.peek(), Some(Token::Name(word)) if word == "holds") && !exists;
         let guard = match word {
+            _ if holds => {
+                c.words("holds")?;
+                Guard::Holds(c.expression()?)
+            }
             "cut" if !exists => {
                 c.words("cut")?;
                 let mut ids = vec![self.loop_named(c.name("a loop")?)?];
@@ -447,15 +456,17 @@ impl<'a> Reader<'a> {
     fn dot(&self, c: &mut Cursor<'_>, acc: VarId, zero: bool) -> Read<StmtOp> {
         c.words("dot")?;
         c.mark("(")?;
+        let mut a_turned = false;
         let a = if c.takes_word("packed") {
             OperandA::Packed(self.variable(c)?)
         } else {
             c.words("tile")?;
-            let (tile, slot) = self.slot(c)?;
+            let (tile, slot, turned) = self.shared_operand(c)?;
+            a_turned = turned;
             OperandA::Tile(tile, slot)
         };
         c.mark(",")?;
-        let (b, b_slot, k_major) = self.operand_b(c)?;
+        let (b, b_slot, k_major) = self.shared_operand(c)?;
         let b_column = if c.takes_word("from") { c.number()? } else { 0 };
         c.mark(")")?;
         c.words("depth")?;
@@ -471,11 +482,12 @@ impl<'a> Reader<'a> {
             }
             other => return Err(format!("no instruction for products is called `{other}`")),
         };
-        Ok(StmtOp::Dot { acc, zero, a, b, b_slot, b_column, k_major, depth, atom })
+        Ok(StmtOp::Dot { acc, zero, a, a_turned, b, b_slot, b_column, k_major, depth, atom })
     }
 
     /// A slot, and whether `.t` follows it. Of a tile with one slot the dot is part of the name.
-    fn operand_b(&self, c: &mut Cursor<'_>) -> Read<(TileId, Slot, bool)> {
+    /// An operand in shared memory: its tile, its slot, and whether it is read transposed.
+    fn shared_operand(&self, c: &mut Cursor<'_>) -> Read<(TileId, Slot, bool)> {
         if let Some(Token::Name(name)) = c.peek()
             && let Some(stem) = name.strip_suffix(".t")
         {

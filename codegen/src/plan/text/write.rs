@@ -112,7 +112,8 @@ impl Writer<'_> {
                 _ if v.integer => " int",
                 _ => "",
             };
-            self.put(&format!("var {}: {kind}{holds} {} x {}", v.name, v.m_tiles, v.n_tiles));
+            let across = v.across.map_or(String::new(), |warps| format!(" across {warps} warps"));
+            self.put(&format!("var {}: {kind}{holds} {} x {}{across}", v.name, v.m_tiles, v.n_tiles));
         }
         for l in &plan.loops {
             let walk = if l.walk == Walk::Ascending { "ascending" } else { "descending" };
@@ -223,6 +224,7 @@ impl Writer<'_> {
         let name = |id: LoopId| self.plan.loops[id].coordinate.as_str();
         match guard {
             Guard::Exists(iteration) => format!("{} exists", self.iteration(*iteration)),
+            Guard::Holds(condition) => format!("holds {condition}"),
             Guard::Cut(ids) => format!("cut {}", ids.iter().map(|&id| name(id)).collect::<Vec<_>>().join(", ")),
             Guard::Vote { condition, m_tiles, flag } => {
                 let flag = flag.map(|v| format!(" -> {}", self.variable(v))).unwrap_or_default();
@@ -346,9 +348,9 @@ impl Writer<'_> {
     }
 
     fn dot(&self, op: &StmtOp) -> String {
-        let StmtOp::Dot { acc, zero, a, b, b_slot, b_column, k_major, depth, atom } = op else { unreachable!("a dot") };
+        let StmtOp::Dot { acc, zero, a, a_turned, b, b_slot, b_column, k_major, depth, atom } = op else { unreachable!("a dot") };
         let a = match a {
-            OperandA::Tile(tile, slot) => format!("tile {}", self.slot(*tile, *slot)),
+            OperandA::Tile(tile, slot) => format!("tile {}{}", self.slot(*tile, *slot), if *a_turned { ".t" } else { "" }),
             OperandA::Packed(v) => format!("packed {}", self.variable(*v)),
         };
         let from = if *b_column == 0 { String::new() } else { format!(" from {b_column}") };

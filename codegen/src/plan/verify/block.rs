@@ -196,7 +196,7 @@ impl<'a> State<'a> {
                     self.run(otherwise);
                     self.one_warp = one_warp;
                 }
-                Guard::Cut(_) => drop(self.branches(body, otherwise, false)),
+                Guard::Cut(_) | Guard::Holds(_) => drop(self.branches(body, otherwise, false)),
                 Guard::Exists(_) | Guard::OneLeft(_) | Guard::FirstPart | Guard::LastPart => {
                     self.run(if self.at.holds(guard) == Some(true) { body } else { otherwise });
                 }

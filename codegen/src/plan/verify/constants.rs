@@ -158,7 +158,7 @@ impl Walk<'_> {
                     self.uses(&l.is_cut());
                 }
             }
-            Guard::Vote { condition, .. } => self.uses(condition),
+            Guard::Vote { condition, .. } | Guard::Holds(condition) => self.uses(condition),
             Guard::OneLeft(id) => self.bounds(*id),
             Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => self.meeting(),
             Guard::Flag(_) => {}

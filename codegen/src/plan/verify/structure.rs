@@ -9,7 +9,7 @@ use super::fault::Faults;
 use crate::arch::WARPGROUP;
 use crate::plan::{
     Atom, Builtin, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan,
-    RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, WORK_RING_BYTES, any,
+    RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, WORK_RING_BYTES, any,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -72,7 +72,13 @@ impl Check<'_> {
                 Storage::Fragment(Shape::Row | Shape::Accumulator) | Storage::Packed => 16 * v.m_tiles,
                 Storage::Fragment(Shape::Column | Shape::Uniform) | Storage::Lanes | Storage::Flag => 0,
             };
-            if rows > plan.rows_per_warp {
+            let whole = v.across.is_none_or(|warps| {
+                warps.is_multiple_of(WARPGROUP) && plan.computing_warps().is_multiple_of(warps.max(1)) && plan.column_groups == 1
+            });
+            if !whole || (v.across.is_some() && v.storage != Storage::Fragment(Shape::Accumulator)) {
+                self.fault(format!("{} lies across no whole number of warpgroups", v.name));
+            }
+            if rows > plan.rows_per_warp && v.across.is_none() {
                 let most = plan.rows_per_warp;
                 self.fault(format!("{} has {rows} rows of a warp, which has {most}: warps would share rows", v.name));
             }
@@ -231,9 +237,30 @@ impl Check<'_> {
         }
     }
 
+    /// What lies across is made by a product and added to a tensor: nothing else has its rows.
+    fn across(&mut self, op: &StmtOp) {
+        let all = &self.plan.variables;
+        let mut found: Vec<VarId> = match op {
+            StmtOp::Dot { a: OperandA::Packed(v), .. } => vec![*v],
+            StmtOp::Dot { .. } | StmtOp::Add { .. } | StmtOp::Wait(_) => Vec::new(),
+            op => op.variables(),
+        };
+        for e in op.expressions() {
+            e.visit(&mut |e| {
+                if let Expr::Element(name, _) = e {
+                    found.extend(all.iter().position(|v| v.name == *name));
+                }
+            });
+        }
+        for v in found.into_iter().filter(|&v| self.plan.variables[v].across.is_some()) {
+            self.fault(format!("{} lies across, and is no product that is added to a tensor", self.plan.variables[v].name));
+        }
+    }
+
     fn statement(&mut self, op: &StmtOp) {
         let plan = self.plan;
         self.bits(op);
+        self.across(op);
         match op {
             StmtOp::Let { value, .. } => self.uniform(value),
             StmtOp::Map { to, value } => {
@@ -381,6 +408,7 @@ impl Check<'_> {
                 self.fault("a condition asks whether an iteration exists that comes before others");
             }
             Guard::Cut(ids) if ids.is_empty() => self.fault("a tile is cut by no loop"),
+            Guard::Holds(condition) => self.uniform(condition),
             Guard::Vote { condition, m_tiles, flag } => {
                 self.expression(condition, Place::Fragment(Shape::Row, *m_tiles, 1));
                 flag.iter().for_each(|&v| self.is(v, Storage::Flag));
@@ -415,7 +443,7 @@ impl Check<'_> {
     }
 
     fn dot(&mut self, op: &StmtOp) {
-        let StmtOp::Dot { acc, a, b, b_slot, b_column, k_major, depth, atom, .. } = op else { unreachable!("a dot") };
+        let StmtOp::Dot { acc, zero, a, a_turned, b, b_slot, b_column, k_major, depth, atom } = op else { unreachable!("a dot") };
         let elem = self.plan.tiles[*b].elem;
         let other = matches!(a, OperandA::Tile(tile, _) if self.plan.tiles[*tile].elem != elem);
         let takes = match atom {
@@ -435,7 +463,14 @@ impl Check<'_> {
         match a {
             OperandA::Tile(tile, slot) => {
                 self.slot(*tile, slot);
-                self.fits(*tile, self.rows(v.m_tiles), *depth);
+                match *a_turned {
+                    // Warpgroups begin where columns do that lie together.
+                    true if *atom == Atom::Wgmma && self.plan.tiles[*tile].pitch == 128 => {
+                        self.fits(*tile, *depth, self.rows_of(v));
+                    }
+                    true => self.fault(format!("{} is read by columns, which wgmma does of rows of 128 bytes", v.name)),
+                    false => self.fits(*tile, self.rows_of(v), *depth),
+                }
             }
             OperandA::Packed(p) => {
                 self.is(*p, Storage::Packed);
@@ -447,13 +482,17 @@ impl Check<'_> {
         }
         self.slot(*b, b_slot);
         // All column groups read their shares of B.
-        let n = 8 * v.n_tiles * self.plan.column_groups;
+        let groups = self.plan.computing_warps() / self.plan.row_warps_of(v).max(1);
+        let n = 8 * v.n_tiles * groups;
         let (rows, columns) = if *k_major { (n, *depth) } else { (*depth, n) };
         self.fits(*b, rows, b_column + columns);
         // An operand begins where columns do that a swizzle keeps together.
         let t = &self.plan.tiles[*b];
         let together = if *atom == Atom::Wgmma || t.layout == SharedLayout::Xor { t.pitch.min(128) / 2 } else { 8 };
-        let share = if *k_major || self.plan.column_groups == 1 { 0 } else { 8 * v.n_tiles };
+        let share = if *k_major || groups == 1 { 0 } else { 8 * v.n_tiles };
+        if v.across.is_some() && (*atom != Atom::Wgmma || !zero || *k_major) {
+            self.fault(format!("{} lies across, and is no product of wgmma that starts at 0", v.name));
+        }
         if *atom == Atom::Ffma && self.plan.column_groups > 1 {
             self.fault("column groups share products of tensor cores");
         }
@@ -465,6 +504,11 @@ impl Check<'_> {
     /// Rows of a tile of which each warp has so many tiles of 16.
     fn rows(&self, m_tiles: u32) -> u32 {
         16 * m_tiles * self.plan.row_warps()
+    }
+
+    /// Rows of a tile that a fragment is a product of.
+    fn rows_of(&self, v: &Variable) -> u32 {
+        16 * v.m_tiles * self.plan.row_warps_of(v)
     }
 
     /// A tile holds so many rows and columns.

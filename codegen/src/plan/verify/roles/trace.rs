@@ -289,7 +289,7 @@ impl<'a> Tracer<'a> {
                         }
                     }
                 }
-                Guard::Cut(_) => drop(self.branches(body, otherwise)),
+                Guard::Cut(_) | Guard::Holds(_) => drop(self.branches(body, otherwise)),
                 // Each warp does all of it, or leaves all of it.
                 Guard::OwnWarps => {
                     self.branch(body);
