@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flashtile_dsl::grad::{Gradient, Request, gradient};
+use flashtile_dsl::grad::{Form, Gradient, Request, gradient};
 use flashtile_dsl::interpret::{Argument, Blocks, Exact64, HostTensor, Interpreter, Real};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, ParamKind, SizeKind, SourceText};
 use flashtile_dsl::syntax::parse;
@@ -136,7 +136,7 @@ fn sizes(text: &str) -> Sizes {
 
 fn request(of: &str, from: &str) -> Request {
     let names = |text: &str| text.split(',').map(str::to_owned).collect();
-    Request { of: names(of), from: names(from) }
+    Request { of: names(of), from: names(from), form: Form::Plain }
 }
 
 fn made(kernel: &Kernel, of: &str, from: &str) -> Gradient {

@@ -50,6 +50,7 @@ pub use device::{Device, DeviceInfo, LaunchOptions, Stream};
 pub use element::{AnyBits, Element};
 pub use error::{Error, Result};
 pub use flashtile_codegen::{ARCHS, Arch, Facts, Reason, Schedule};
+pub use flashtile_dsl::grad::Form;
 pub use flashtile_dsl::ir::{Binding, Elem, SourceText};
 pub use flashtile_emulator as emulator;
 pub use flashtile_macros::flash_kernel;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::grad::{Gradient, NotDifferentiable, Request, gradient};
+use flashtile_dsl::grad::{Form, Gradient, NotDifferentiable, Request, gradient};
 use flashtile_dsl::ir::{Kernel, Param, Span};
 use flashtile_dsl::syntax::{Diagnostic, Embedded, Function, Gradients};
 use proc_macro2::TokenStream;
@@ -26,7 +26,7 @@ pub(crate) struct Parts {
 /// What the `#[grad(..)]` of a kernel adds; an error at its token if there is no such gradient.
 pub(crate) fn parts(function: &Function, embedded: &Embedded) -> Result<Parts, Diagnostic> {
     let Some(Gradients { of, from }) = &function.gradients else { return Ok(Parts::default()) };
-    let request = Request { of: of.clone(), from: from.clone() };
+    let request = Request { of: of.clone(), from: from.clone(), form: Form::Plain };
     let made = gradient(&function.kernel, &request).map_err(|NotDifferentiable { what, span, instead }| {
         Diagnostic::new(span, what).label("in the gradient that `#[grad(..)]` asks for").help(instead)
     })?;

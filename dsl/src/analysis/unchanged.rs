@@ -39,7 +39,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
-use crate::ir::{AxisId, BinaryOp, BlockId, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId};
+use crate::ir::{
+    AxisId, BinaryOp, BlockId, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
+};
 
 /// Whether tiles with nothing visible leave the carried values as they are.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,7 +102,7 @@ pub fn unchanged(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>) -> Unc
 pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, assumed: &Assumptions) -> Unchanged {
     let Op::For { body, init, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
     let proof = Proof { kernel, loop_op, body: *body, init, masked, assumed };
-    if proof.ops().iter().any(|&op| matches!(kernel.ops[op].op, Op::Store { .. })) {
+    if proof.ops().iter().any(|&op| matches!(kernel.ops[op].op, Op::Store { .. }) && !proof.adds_nothing(op)) {
         return Unchanged::Unproved(Unproven::Stores);
     }
     let next = proof.next();
@@ -256,6 +258,13 @@ impl Proof<'_> {
             }
         }
         out
+    }
+
+    /// Whether a masked tile adds 0 to a sum.
+    fn adds_nothing(&self, store: OpId) -> bool {
+        let Op::Store { tensor, value, .. } = self.kernel.ops[store].op else { return false };
+        let start = Start { carried: &BTreeMap::new(), given: BTreeMap::new(), masked: true, rows: None, differing: Vec::new() };
+        self.kernel.tensor(tensor).direction == Direction::Sum && self.run(&start, value).classes == Classes::ZERO
     }
 
     fn next(&self) -> &[ValueId] {

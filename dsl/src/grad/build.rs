@@ -1,10 +1,11 @@
 //! The kernels of a gradient.
 
 use super::forward::{Forward, Shape};
+use super::fused::fused;
 use super::kept::Kept;
 use super::product::of_product;
 use super::streams::of_rows_and_columns;
-use super::{Gradient, NotDifferentiable, Request, scales};
+use super::{Form, Gradient, NotDifferentiable, Request, scales};
 use crate::ir::{Kernel, SourceText, verify};
 use crate::syntax::parse;
 use crate::text::write;
@@ -18,7 +19,12 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     scales::check(&forward)?;
     let kept = Kept::of(&forward);
     let backward = match forward.shape {
+        Shape::Rows if request.form == Form::Fused => fused(&forward, &kept)?,
         Shape::Rows => of_rows_and_columns(&forward, &kept)?,
+        Shape::Product if request.form == Form::Fused => {
+            let what = "a matrix product has no fused form of its gradients";
+            return Err(NotDifferentiable::new(what, kernel.name_span, "take the plain form"));
+        }
         Shape::Product => of_product(&forward, &kept)?,
     };
     let used = |name: &str| backward.iter().any(|kernel| kernel.param_named(name).is_some());

@@ -422,6 +422,26 @@ impl<'k> Forward<'k> {
         self.in_order().into_iter().filter_map(of).collect()
     }
 
+    /// Whether what follows the loops is made of a value otherwise than by them.
+    pub fn is_used_behind(&self, value: ValueId) -> bool {
+        let kernel = self.kernel;
+        let (mut made, mut behind) = (HashSet::from([value]), false);
+        for &op in &kernel.blocks[kernel.body].ops {
+            if self.walk_of(op).is_some() {
+                behind = true;
+                continue;
+            }
+            let data = &kernel.ops[op];
+            if data.op.operands().iter().any(|v| made.contains(v)) {
+                if behind {
+                    return true;
+                }
+                made.extend(&data.results);
+            }
+        }
+        false
+    }
+
     /// The stores of the kernel.
     pub fn stores(&self) -> Vec<(ParamId, Vec<At>, ValueId)> {
         let of = |op: OpId| match &self.kernel.ops[op].op {

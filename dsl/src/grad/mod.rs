@@ -30,13 +30,15 @@
 //! * *Totals*: what several programs load (the slope of a head, a bias that batches share) gets a
 //!   share from each, which the kernel of rows stores, and a kernel of its own sums up.
 //!
-//! Every sum is made in one program, in order: the same bits in every launch.
+//! Every sum is made in one program, in order: the same bits in every launch. Not so in the
+//! [fused form](Form::Fused), which makes the scores once: see `fused.rs`.
 //!
 //! Rules of single ops stand in `rules.rs`.
 
 mod build;
 mod copy;
 mod forward;
+mod fused;
 mod kept;
 mod product;
 mod rules;
@@ -49,6 +51,17 @@ pub use build::gradient;
 
 use crate::ir::{Kernel, Span};
 
+/// Which kernels compute the gradients of a kernel that walks columns for tiles of rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Form {
+    /// A kernel of rows and one of columns, each of which makes the scores of all pairs. The same
+    /// bits in every launch.
+    #[default]
+    Plain,
+    /// One kernel makes the scores, and adds to the gradients of rows in any order.
+    Fused,
+}
+
 /// What is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
@@ -56,6 +69,8 @@ pub struct Request {
     pub of: Vec<String>,
     /// Names of the outputs whose gradients are given. Nothing that is asked for depends on others.
     pub from: Vec<String>,
+    /// The form of the kernels.
+    pub form: Form,
 }
 
 /// The kernels of a gradient.

@@ -131,7 +131,7 @@ fn operand_kernel(forward: &Forward<'_>, left: &Left, loads: &[WantedLoad]) -> R
     let grid = grid_of(&copy, at);
     copy.program(&grid);
     let mut reverse = Reverse::new(copy);
-    sum_up(&mut reverse, |copy, init| Ok(open_other(copy, init)), |copy| load_left(copy, left))?;
+    sum_up(&mut reverse, |copy, init| Ok(open_other(copy, init)), |copy| load_left(copy, left), |_| Ok(()))?;
     store_gradients(&mut reverse, loads)?;
     let tiles = format!("`{}`", param.name);
     Ok(finish(reverse, &tiles, "Nothing"))

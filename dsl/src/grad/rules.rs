@@ -30,13 +30,15 @@ pub(super) struct Reverse<'f, 'k> {
     pub collected: Vec<(ValueId, Adjoint)>,
     /// Whether ops of the loop are gone through.
     pub in_loop: bool,
+    /// Whether a kernel of columns gives what a step adds to the gradients of rows.
+    pub adds_rows: bool,
 }
 
 type Done = Result<(), NotDifferentiable>;
 
 impl<'f, 'k> Reverse<'f, 'k> {
     pub fn new(copy: Copy<'f, 'k>) -> Self {
-        Self { copy, adjoints: HashMap::new(), collected: Vec::new(), in_loop: false }
+        Self { copy, adjoints: HashMap::new(), collected: Vec::new(), in_loop: false, adds_rows: false }
     }
 
     /// The whole gradient, its factor applied.
@@ -85,6 +87,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             && match (class, self.copy.orientation) {
                 // It is the same for all tiles of the loop, unless it is made of one.
                 (Class::Row, _) if forward.varies(to) => false,
+                (Class::Row, Orientation::Columns) if self.adds_rows => false,
                 (Class::Pair, _) => false,
                 (Class::Row, Orientation::Rows) | (Class::Column, Orientation::Columns) if self.copy.moves(to) => false,
                 (Class::Row, Orientation::Rows) | (Class::Column, Orientation::Columns) => true,
@@ -391,8 +394,8 @@ impl<'f, 'k> Reverse<'f, 'k> {
                     self.copy.op(Op::Dot { a: left, b: sum, acc: None })
                 }
                 (false, false) => {
-                    let value = self.copy.op(Op::Dot { a: other, b: sum, acc: None });
-                    self.copy.transposed(value)
+                    let (left, right) = (self.copy.transposed(sum), self.copy.transposed(other));
+                    self.copy.op(Op::Dot { a: left, b: right, acc: None })
                 }
             };
             self.give(to, Adjoint { value, ..g })?;

@@ -174,7 +174,7 @@ fn of_op(forward: &Forward<'_>, op: &Op, of: &dyn Fn(ValueId) -> Scale) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use super::super::Request;
+    use super::super::{Form, Request};
     use super::*;
     use crate::ir::SourceText;
     use crate::syntax::parse;
@@ -199,7 +199,7 @@ mod tests {
         );
         let source = SourceText { name: "k.rs".into(), text: text.into(), first_line: 1 };
         let kernel = parse(&source).unwrap_or_else(|e| panic!("{e}")).remove(0);
-        let request = Request { of: vec!["x".into()], from: vec!["y".into()] };
+        let request = Request { of: vec!["x".into()], from: vec!["y".into()], form: Form::Plain };
         Forward::of(&kernel, &request).and_then(|forward| check(&forward)).map_err(|e| e.what)
     }
 

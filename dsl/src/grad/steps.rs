@@ -116,11 +116,12 @@ pub(super) fn step(
 
 /// Sums the gradients of what is the same in all loops that `open` opens, and takes them back
 /// through what the forward kernel makes of its inputs. `of_results` loads the gradients of results
-/// in these loops.
+/// in these loops; `in_step` does more behind the gradients of a step.
 pub(super) fn sum_up(
     reverse: &mut Reverse<'_, '_>,
     open: impl Fn(&mut Copy<'_, '_>, &[ValueId]) -> Result<Open, NotDifferentiable>,
     of_results: impl Fn(&mut Copy<'_, '_>) -> Result<OfResults, NotDifferentiable>,
+    in_step: impl FnOnce(&mut Reverse<'_, '_>) -> Result<(), NotDifferentiable>,
 ) -> Result<(), NotDifferentiable> {
     let forward = reverse.copy.forward;
     let walks: Vec<usize> = (0..forward.walks.len()).collect();
@@ -133,6 +134,7 @@ pub(super) fn sum_up(
     let loops = open(&mut reverse.copy, &init)?;
     let given = of_results(&mut reverse.copy)?;
     let sums = step(reverse, &given, None, &walks)?;
+    in_step(reverse)?;
     let (_, carried) = loops.last().expect("an axis is walked");
     let next = added(reverse, carried, &sums);
     let results = reverse.copy.close(loops, &init, next);

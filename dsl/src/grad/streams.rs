@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::NotDifferentiable;
 use super::copy::{Copy, Open, Orientation};
 use super::forward::{Class, Forward, Slot, WantedLoad};
+use super::fused::{Summed, add_rows};
 use super::kept::{Kept, Left, Stored, grad_name, row_tensor};
 use super::rules::{Adjoint, Reverse};
 use super::steps::{
@@ -29,7 +30,7 @@ pub(super) fn of_rows_and_columns(forward: &Forward<'_>, kept: &Kept) -> Result<
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
         let tensors: BTreeSet<ParamId> = group.loads.iter().map(|(_, tensor, _)| *tensor).collect();
         let of_group = forward.only(tensors.into_iter().collect());
-        columns.push(columns_kernel(&of_group, kept, &left, group, &number)?);
+        columns.push(columns_kernel(&of_group, kept, &left, group, false, &number)?.0);
     }
     // What columns read of it is stored, and nothing else.
     let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
@@ -42,15 +43,19 @@ pub(super) fn of_rows_and_columns(forward: &Forward<'_>, kept: &Kept) -> Result<
 }
 
 /// The kernel of rows, if it stores anything.
-struct OfRowsMade {
-    kernel: Option<Kernel>,
+pub(super) struct OfRowsMade {
+    pub kernel: Option<Kernel>,
     /// What it leaves to the kernels of columns.
-    left: Left,
-    shares: Vec<Share>,
+    pub left: Left,
+    pub shares: Vec<Share>,
 }
 
 /// The kernel of rows, which leaves what `is_read`, by its name.
-fn rows_kernel(forward: &Forward<'_>, kept: &Kept, is_read: &dyn Fn(&str) -> bool) -> Result<OfRowsMade, NotDifferentiable> {
+pub(super) fn rows_kernel(
+    forward: &Forward<'_>,
+    kept: &Kept,
+    is_read: &dyn Fn(&str) -> bool,
+) -> Result<OfRowsMade, NotDifferentiable> {
     let kernel = forward.kernel;
     let mut copy = Copy::new(forward, format!("{}_grad_rows", kernel.name), Orientation::Rows);
     copy.whole_program();
@@ -178,14 +183,14 @@ fn pass(
 }
 
 /// Loads of columns that one kernel gives the gradients of: their indices are the same.
-struct ColumnGroup {
-    loads: Vec<WantedLoad>,
+pub(super) struct ColumnGroup {
+    pub loads: Vec<WantedLoad>,
     /// The indices that tell columns apart, with how many there are of each.
     indices: Vec<(ValueId, SizeExpr)>,
 }
 
 /// The loads of columns, grouped.
-fn column_groups(forward: &Forward<'_>) -> Vec<ColumnGroup> {
+pub(super) fn column_groups(forward: &Forward<'_>) -> Vec<ColumnGroup> {
     let mut groups: Vec<ColumnGroup> = Vec::new();
     for load in forward.wanted_loads(Class::Column) {
         let (_, tensor, at) = &load;
@@ -205,14 +210,15 @@ fn column_groups(forward: &Forward<'_>) -> Vec<ColumnGroup> {
     groups
 }
 
-/// The kernel of a group of columns.
-fn columns_kernel(
+/// The kernel of a group of columns, and what it adds up for rows, if it does.
+pub(super) fn columns_kernel(
     forward: &Forward<'_>,
     kept: &Kept,
     left: &Left,
     group: &ColumnGroup,
+    adds_rows: bool,
     number: &str,
-) -> Result<Kernel, NotDifferentiable> {
+) -> Result<(Kernel, Vec<Summed>), NotDifferentiable> {
     let mut copy = Copy::new(forward, format!("{}_grad_columns{number}", forward.kernel.name), Orientation::Columns);
     let column = forward.columns[0].0;
     let each = group.indices.iter().map(|(v, extent)| (*v, ProgramDim::Each(extent.clone())));
@@ -225,9 +231,21 @@ fn columns_kernel(
         kept.preset(copy)?;
         load_left(copy, left)
     };
-    sum_up(&mut reverse, |copy, init| open_rows(copy, group, init), of_results)?;
+    reverse.adds_rows = adds_rows;
+    let mut sums = Vec::new();
+    sum_up(
+        &mut reverse,
+        |copy, init| open_rows(copy, group, init),
+        of_results,
+        |reverse| {
+            if adds_rows {
+                sums = add_rows(reverse)?;
+            }
+            Ok(())
+        },
+    )?;
     store_gradients(&mut reverse, &group.loads)?;
-    Ok(finish(reverse, "columns", "Nothing"))
+    Ok((finish(reverse, "columns", "Nothing"), sums))
 }
 
 /// Opens the loops over dimensions of the grid that columns do not tell apart, and over rows.

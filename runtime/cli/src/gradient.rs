@@ -2,7 +2,7 @@
 
 use clap::Args;
 use flashtile::tuner::InputData;
-use flashtile::{Gradient, Kernel};
+use flashtile::{Form, Gradient, Kernel};
 
 use crate::failure::{Failure, Result};
 use crate::subject::Subject;
@@ -19,6 +19,18 @@ pub struct GradientFlags {
     /// With --grad: the outputs whose gradients are given; those of a type parameter by default
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "grad")]
     grad_from: Vec<String>,
+    /// With --grad: which kernels compute the gradients; docs/backward.md compares them
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = FormFlag::Plain, requires = "grad")]
+    grad_form: FormFlag,
+}
+
+/// Forms of gradients.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum FormFlag {
+    /// Rows and columns make the scores of all pairs each: the same bits in every launch
+    Plain,
+    /// One kernel makes the scores, and adds to the gradients of rows in any order
+    Fused,
 }
 
 impl GradientFlags {
@@ -52,7 +64,11 @@ impl GradientFlags {
             return Err(Failure::Usage(format!("{what}; {instead} ({})", outputs.join(", "))));
         }
         let of: Vec<&str> = self.grad.iter().map(String::as_str).collect();
-        Ok(Some(kernel.gradient(&of, &from)?))
+        let form = match self.grad_form {
+            FormFlag::Plain => Form::Plain,
+            FormFlag::Fused => Form::Fused,
+        };
+        Ok(Some(kernel.gradient_in(form, &of, &from)?))
     }
 }
 

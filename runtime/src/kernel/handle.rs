@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flashtile_dsl::grad::{self, NotDifferentiable, Request};
+use flashtile_dsl::grad::{self, Form, NotDifferentiable, Request};
 use flashtile_dsl::ir::{self, Binding, Elem, SizeKind, SourceText};
 use flashtile_dsl::syntax::{self, Diagnostic, Diagnostics};
 
@@ -112,8 +112,17 @@ impl Kernel {
     /// # Errors
     /// [`KernelError::Text`]: what stands against it, at its place in the text.
     pub fn gradient(&self, of: &[&str], from: &[&str]) -> Result<Gradient> {
+        self.gradient_in(Form::Plain, of, from)
+    }
+
+    /// The same in a form: [`Form::Fused`] has fewer products, and sums that differ in their last
+    /// bits from launch to launch.
+    ///
+    /// # Errors
+    /// As [`Kernel::gradient`]; the form is not built for the kernel.
+    pub fn gradient_in(&self, form: Form, of: &[&str], from: &[&str]) -> Result<Gradient> {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
-        let request = Request { of: names(of), from: names(from) };
+        let request = Request { of: names(of), from: names(from), form };
         let made = grad::gradient(&self.ir, &request).map_err(|NotDifferentiable { what, span, instead }| {
             let list = vec![Diagnostic::new(span, what).help(instead)];
             KernelError::from(Diagnostics { list, source: self.ir.source.clone() })
