@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flashtile_dsl::grad::{Form, Gradient, Request, gradient};
 use flashtile_dsl::interpret::{Argument, Blocks, Exact64, HostTensor, Interpreter, Real};
-use flashtile_dsl::ir::{Binding, Elem, Kernel, ParamKind, SizeKind, SourceText};
+use flashtile_dsl::ir::{Binding, Direction, Elem, Kernel, Param, ParamKind, SizeKind, SourceText};
 use flashtile_dsl::syntax::parse;
 
 fn kernel(text: &str) -> Kernel {
@@ -43,6 +43,11 @@ fn numbers(count: usize, seed: u64) -> Vec<f64> {
         (state >> 54) as f64 / 512.0 - 1.0
     };
     (0..count).map(|_| next()).collect()
+}
+
+/// Whether what programs store to a parameter is added up.
+fn sums(param: &Param) -> bool {
+    matches!(&param.kind, ParamKind::Tensor(decl) if decl.direction == Direction::Sum)
 }
 
 /// Executes a kernel; its outputs join the values.
@@ -84,7 +89,8 @@ fn run(kernel: &Kernel, sizes: &Sizes, blocks: &Blocks, values: &Values) -> Valu
         if matches!(&param.kind, ParamKind::Tensor(decl) if decl.direction.is_written()) {
             let shape = interpreter.shape(id).to_vec();
             let count = shape.iter().product();
-            found.insert(param.name.clone(), Value::Tensor(shape, vec![f64::NAN; count]));
+            let start = if sums(param) { 0.0 } else { f64::NAN };
+            found.insert(param.name.clone(), Value::Tensor(shape, vec![start; count]));
         }
     }
     for program in 0..interpreter.programs() {
@@ -93,7 +99,8 @@ fn run(kernel: &Kernel, sizes: &Sizes, blocks: &Blocks, values: &Values) -> Valu
             let strides: Vec<usize> = (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();
             for (at, from) in stored.rows(&strides) {
                 for column in 0..stored.row_len() {
-                    data[at + column] = stored.values[from + column].to_f64();
+                    let (place, value) = (&mut data[at + column], stored.values[from + column].to_f64());
+                    *place = if sums(&kernel.params[stored.param]) { *place + value } else { value };
                 }
             }
         }
@@ -134,13 +141,21 @@ fn sizes(text: &str) -> Sizes {
         .collect()
 }
 
-fn request(of: &str, from: &str) -> Request {
+fn request_in(form: Form, of: &str, from: &str) -> Request {
     let names = |text: &str| text.split(',').map(str::to_owned).collect();
-    Request { of: names(of), from: names(from), form: Form::Plain }
+    Request { of: names(of), from: names(from), form }
+}
+
+fn request(of: &str, from: &str) -> Request {
+    request_in(Form::Plain, of, from)
+}
+
+fn made_in(form: Form, kernel: &Kernel, of: &str, from: &str) -> Gradient {
+    gradient(kernel, &request_in(form, of, from)).unwrap_or_else(|e| panic!("{}: {e} ({})", kernel.name, e.instead))
 }
 
 fn made(kernel: &Kernel, of: &str, from: &str) -> Gradient {
-    gradient(kernel, &request(of, from)).unwrap_or_else(|e| panic!("{}: {e} ({})", kernel.name, e.instead))
+    made_in(Form::Plain, kernel, of, from)
 }
 
 /// The gradients of `sum(weights * outputs)` by the kernels of the gradient.
@@ -155,6 +170,10 @@ fn by_kernels(gradient: &Gradient, sizes: &Sizes, blocks: &Blocks, values: &Valu
 
 /// Compares the gradients with finite differences of the forward kernel.
 fn check(kernel: &Kernel, size: &str, of: &str, from: &str, given: &[(&str, Value)]) {
+    check_in(Form::Plain, kernel, size, of, from, given);
+}
+
+fn check_in(form: Form, kernel: &Kernel, size: &str, of: &str, from: &str, given: &[(&str, Value)]) {
     let sizes = sizes(size);
     let given: Values = given.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     let values = inputs(kernel, &sizes, &given);
@@ -175,7 +194,7 @@ fn check(kernel: &Kernel, size: &str, of: &str, from: &str, given: &[(&str, Valu
         };
         weights.keys().map(of).sum::<f64>()
     };
-    let gradient = made(kernel, of, from);
+    let gradient = made_in(form, kernel, of, from);
     for blocks in [Blocks::WholeLoops(16), Blocks::PerAxis(vec![5, 3, 2, 2]), Blocks::PerAxis(vec![3, 7, 1, 1])] {
         let found = by_kernels(&gradient, &sizes, &blocks, &values, &weights);
         for name in of.split(',') {
@@ -218,13 +237,12 @@ fn ints(shape: &[usize], of: impl Fn(usize) -> i64) -> Value {
     Value::Tensor(shape.to_vec(), (0..shape.iter().product()).map(|at| of(at) as f64).collect())
 }
 
-#[test]
-fn gradients_of_variants_are_those_of_finite_differences() {
-    let scale = ("scale", Value::Float(0.75));
+/// A kernel, its sizes, the inputs, the outputs, and what is not random.
+type Variant = (&'static str, &'static str, &'static str, &'static str, Vec<(&'static str, Value)>);
+
+fn variants() -> [Variant; 18] {
     let (float, int) = (|name, x| (name, Value::Float(x)), |name, x| (name, Value::Int(x)));
-    // A kernel, its sizes, the inputs, the outputs, and what is not random.
-    type Variant = (&'static str, &'static str, &'static str, &'static str, Vec<(&'static str, Value)>);
-    let variants: [Variant; 18] = [
+    [
         ("softcap_attention", SIZES, "q,k,v", "o,lse", vec![float("cap", 1.5)]),
         ("alibi_attention", SIZES, "q,k,v", "o", vec![]),
         ("sliding_window", SIZES, "q,k,v", "o,lse", vec![int("window", 4)]),
@@ -249,8 +267,57 @@ fn gradients_of_variants_are_those_of_finite_differences() {
         ("mla_prefill", "B=1,H=2,M=9,N=11,D=4,R=2,E=6", "q,q_rot,k,k_rot,v", "o", vec![]),
         ("decode_attention", "B=2,G=2,R=3,N=11,D=4", "q,k,v", "o,lse", vec![("lens", ints(&[2], |b| 5 + 6 * b as i64))]),
         ("linear_cross_entropy", "M=9,V=13,D=4", "x,w", "loss", vec![("target", ints(&[9], |at| (at % 5) as i64))]),
+    ]
+}
+
+#[test]
+fn the_fused_form_gives_the_same_gradients() {
+    let scale = ("scale", Value::Float(0.75));
+    let plain = [
+        ("attention", SIZES, "q,k,v", "o,lse", Vec::new()),
+        ("causal_attention", "B=1,H=3,G=3,M=5,N=17,D=2", "q,v", "o", Vec::new()),
     ];
-    for (name, sizes, of, from, given) in variants {
+    let mut kernels = 0;
+    for (name, sizes, of, from, given) in variants().into_iter().chain(plain) {
+        let given: Vec<_> = given.into_iter().chain([scale.clone()]).collect();
+        check_in(Form::Fused, &builtin(name), sizes, of, from, &given);
+        let made = made_in(Form::Fused, &builtin(name), of, from);
+        kernels += usize::from(made.backward.iter().any(|kernel| kernel.params.values().any(sums)));
+    }
+    assert_eq!(kernels, 20, "each adds up");
+}
+
+#[test]
+fn what_has_no_fused_form_says_so() {
+    let gated = source_of("runtime/kernels", "attention")
+        .replace("store(o, [b, h, i, ..], div_or_zero(acc, l));", "store(o, [b, h, i, ..], div_or_zero(acc, l) * tanh(q_i));");
+    let cases = [
+        (builtin("attention"), "q", "rows alone"),
+        (builtin("attention"), "k,v", "columns alone"),
+        (builtin("bias_attention"), "q,k,v,bias", "the gradient of `bias`"),
+        (builtin("sink_attention"), "q,k,v,sinks", "the gradient of `sinks`"),
+        (kernel(&gated), "q,k,v", "`q` is used behind the loop too"),
+        (builtin("layer_norm"), "x", "without one loop"),
+        (builtin("matmul_gelu"), "a,b", "a matrix product"),
+    ];
+    for (kernel, of, wanted) in cases {
+        let from = if kernel.param_named("o").is_some() {
+            "o"
+        } else if kernel.param_named("y").is_some() {
+            "y"
+        } else {
+            "c"
+        };
+        let error = gradient(&kernel, &request_in(Form::Fused, of, from)).expect_err("has none");
+        assert!(error.what.contains(wanted), "{}: {error}", kernel.name);
+        assert!(error.instead.contains("plain form"), "{}: {}", kernel.name, error.instead);
+    }
+}
+
+#[test]
+fn gradients_of_variants_are_those_of_finite_differences() {
+    let scale = ("scale", Value::Float(0.75));
+    for (name, sizes, of, from, given) in variants() {
         let given: Vec<_> = given.into_iter().chain([scale.clone()]).collect();
         check(&builtin(name), sizes, of, from, &given);
     }

@@ -3,14 +3,16 @@
 
 use std::path::Path;
 
+use flashtile::device::Emulation;
+use flashtile::emulator::Options;
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::{Chain, InputData};
-use flashtile::{Device, Gradient, Kernel, LaunchOptions};
-use flashtile_codegen::plan::{Plan, Slot, StmtOp, verify as faults_of};
+use flashtile::{Device, Form, Gradient, Kernel, LaunchOptions};
+use flashtile_codegen::plan::{Event, Expr, Plan, PlanFile, Shape, Slot, Stmt, StmtOp, Storage, verify as faults_of};
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, TensorOp, hints, plans, space};
 use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
-use flashtile_tests::planted::{change_first, planted, remove};
+use flashtile_tests::planted::{change_first, planted, remove, says};
 
 /// Kernels, the inputs whose gradients are wanted, and the outputs whose gradients are given.
 const GRADIENTS: [(&str, &str, &str); 28] = [
@@ -44,9 +46,35 @@ const GRADIENTS: [(&str, &str, &str); 28] = [
     ("tree_attention", "q,k,v", "o"),
 ];
 
-fn gradients(kernel: &Kernel, of: &str, from: &str) -> Gradient {
+/// Those whose fused form has code for `sm_90a`.
+const FUSED: [(&str, &str); 18] = [
+    ("alibi_attention", "q,k,v"),
+    ("attention", "q,k,v"),
+    ("block_attention", "q,k,v"),
+    ("causal_attention", "q,k,v"),
+    ("causal_rope_attention", "q,k,v"),
+    ("cross_attention", "q,k,v"),
+    ("decode_attention", "q,k,v"),
+    ("differential_attention", "q,k,v"),
+    ("document_attention", "q,k,v"),
+    ("dropout_attention", "q,k,v"),
+    ("mla_prefill", "q,q_rot,k,k_rot,v"),
+    ("prefix_attention", "q,k,v"),
+    ("relative_attention", "q,k,v"),
+    ("rope_attention", "q,k,v"),
+    ("sigmoid_attention", "q,k,v"),
+    ("sink_attention", "q,k,v"),
+    ("softcap_attention", "q,k,v"),
+    ("tree_attention", "q,k,v"),
+];
+
+fn gradients_in(form: Form, kernel: &Kernel, of: &str, from: &str) -> Gradient {
     let [of, from] = [of, from].map(|text| text.split(',').collect::<Vec<_>>());
-    kernel.gradient(&of, &from).unwrap_or_else(|e| panic!("{}: {e}", kernel.name()))
+    kernel.gradient_in(form, &of, &from).unwrap_or_else(|e| panic!("{}: {e}", kernel.name()))
+}
+
+fn gradients(kernel: &Kernel, of: &str, from: &str) -> Gradient {
+    gradients_in(Form::Plain, kernel, of, from)
 }
 
 fn gradient(kernel: &Kernel, of: &str, from: &str) -> Vec<Kernel> {
@@ -63,10 +91,13 @@ fn instance(kernel: &Kernel) -> Instance {
 #[test]
 fn gradients_of_built_in_kernels_have_the_texts_of_the_golden_files() {
     let bless = std::env::var_os("FLASHTILE_BLESS").is_some_and(|v| v == "1");
-    for (name, of, from) in GRADIENTS {
-        let kernels = gradient(&Kernel::builtin(name).expect("built in"), of, from);
+    let plain = GRADIENTS.into_iter().map(|(name, of, from)| (Form::Plain, name, of, from));
+    let fused = FUSED.into_iter().map(|(name, of)| (Form::Fused, name, of, "o"));
+    for (form, name, of, from) in plain.chain(fused) {
+        let kernels = gradients_in(form, &Kernel::builtin(name).expect("built in"), of, from).backward;
         let found = kernels.iter().map(Kernel::text).collect::<Vec<_>>().join("\n");
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("gradients").join(format!("{name}.rs"));
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(if form == Form::Fused { "fused" } else { "gradients" });
+        let golden = folder.join(format!("{name}.rs"));
         if bless {
             std::fs::write(&golden, &found).expect("is writable");
             continue;
@@ -126,8 +157,12 @@ const SIZES: [(&str, i64); 12] = [
 /// Runs the chain of a gradient on the emulator, each kernel on what those before it store. Sizes
 /// are [`SIZES`] but for those that are `given`.
 fn judge_on(name: &str, of: &str, from: &str, arch: &str, given: &[(&str, i64)], data: &str) {
+    judge_in(Form::Plain, (name, of, from), arch, given, data);
+}
+
+fn judge_in(form: Form, (name, of, from): (&str, &str, &str), arch: &str, given: &[(&str, i64)], data: &str) {
     let kernel = Kernel::builtin(name).expect("built in");
-    let made = gradients(&kernel, of, from);
+    let made = gradients_in(form, &kernel, of, from);
     let size_of = |name: &str| {
         let find = |sizes: &[(&str, i64)]| sizes.iter().find(|(size, _)| *size == name).map(|&(_, n)| n);
         find(given).or_else(|| find(&SIZES)).unwrap_or_else(|| panic!("{name} has a size"))
@@ -187,9 +222,11 @@ fn what_others_had_wrong_is_right() {
         ("attention", &[("H", 5), ("G", 1)], ""),
     ];
     for (name, sizes, data) in cases {
+        let sizes = [&[("B", 1)], sizes].concat();
         for arch in ["sm_80", "sm_90a"] {
-            judge_on(name, "q,k,v", "o", arch, &[&[("B", 1)], sizes].concat(), data);
+            judge_on(name, "q,k,v", "o", arch, &sizes, data);
         }
+        judge_in(Form::Fused, (name, "q,k,v", "o"), "sm_90a", &sizes, data);
     }
     // Values of another width than the keys, at 192 and 128.
     let sizes = [("B", 1), ("H", 2), ("M", 70), ("N", 40), ("D", 128), ("R", 64), ("E", 128)];
@@ -201,6 +238,118 @@ fn gradients_of_built_in_kernels_are_right_on_hopper() {
     for (name, of, from) in GRADIENTS {
         judge(name, of, from, "sm_90a");
     }
+}
+
+#[test]
+fn fused_gradients_of_built_in_kernels_are_right_on_hopper() {
+    for (name, of) in FUSED {
+        judge_in(Form::Fused, (name, of, "o"), "sm_90a", &[], "");
+    }
+}
+
+/// The plan of the kernel of columns of the fused form.
+fn plan_of_fused(knobs: &str) -> Plan {
+    let made = gradients_in(Form::Fused, &Kernel::builtin("causal_attention").expect("built in"), "q,k,v", "o").backward;
+    let columns = made.iter().find(|kernel| kernel.name().contains("columns")).expect("it has one");
+    let schedule: Schedule = knobs.parse().unwrap_or_else(|e| panic!("{knobs}: {e}"));
+    let (instance, arch) = (instance(columns), Arch::named("sm_90a").expect("in the table"));
+    let mut plans = plans(&instance, &schedule, arch).expect("legal");
+    assert_eq!(plans.len(), 2, "one sets the sum to 0");
+    let text = PlanFile::text(&instance, &schedule, arch, &plans);
+    assert_eq!(PlanFile::read(&text, Some(&instance.kernel.source)).expect("reads").plans.len(), 2);
+    plans.remove(1)
+}
+
+#[test]
+fn faults_in_products_across_the_warps_are_found() {
+    let wgmma = "tensor_op=wgmma,copy=tma,warps=8,block_m=128,block_n=128,stages=2,min_blocks=1,producer_registers=24";
+    let plan = plan_of_fused(wgmma);
+    let computing = plan.roles.len() - 1;
+    let across = plan.variables.iter().position(|v| v.across.is_some()).expect("the gradient of queries lies across");
+
+    // A barrier before all warps read what each has staged, and one before it is written again.
+    for nth in 0..2 {
+        let mut seen = 0;
+        let faults = planted(plan.clone(), computing, &mut |body, index| {
+            seen += usize::from(body[index].op == StmtOp::Barrier);
+            let hit = body[index].op == StmtOp::Barrier && seen == nth + 1;
+            if hit {
+                body.remove(index);
+            }
+            hit
+        });
+        assert!(!faults.is_empty(), "barrier {nth} is not missed");
+    }
+    // A sum that is added while the product writes it.
+    let early = planted(plan.clone(), computing, &mut remove(|op| *op == StmtOp::Wait(vec![Event::Product(across)])));
+    says(&early, "is read while a product writes it");
+    // Rows of another number of warps.
+    let mut fewer = plan.clone();
+    fewer.variables[across].across = Some(4);
+    assert!(!faults_of(&fewer).is_empty());
+    // What lies across is used as what does not.
+    let mapped = planted(plan.clone(), computing, &mut |body, index| {
+        let hit = matches!(body[index].op, StmtOp::Add { .. });
+        if hit {
+            let value = Expr::Element(plan.variables[across].name.clone(), Shape::Accumulator);
+            body.insert(index, Stmt::new(StmtOp::Map { to: across, value }, body[index].span));
+        }
+        hit
+    });
+    says(&mapped, "lies across");
+}
+
+/// Runs a kernel of columns with a schedule on drawn inputs.
+fn judge_columns(kernel: &Kernel, schedule: &Schedule, order: Options) {
+    let bound = kernel.bind(Elem::Bf16, [("D", 64)]).expect("binds");
+    let sizes = [("B", 1), ("H", 2), ("G", 1), ("M", 200), ("N", 150)].map(|(name, n)| (name.to_owned(), n)).into();
+    let mut chain = Chain::new(vec![bound.clone()], &sizes, 5, &InputData::default()).expect("fits");
+    let options = LaunchOptions {
+        toolchain: Toolchain::shared(),
+        arch: Some(Arch::named("sm_90a").expect("in the table")),
+        schedule: Some(schedule.clone()),
+        emulation: Emulation { options: order, ..Emulation::default() },
+        ..LaunchOptions::default()
+    };
+    let loaded = bound.on_with(&Device::emulator(), options).unwrap_or_else(|e| panic!("{schedule}: {e}"));
+    for verdict in chain.judge(&loaded).unwrap_or_else(|e| panic!("{schedule}: {e}")) {
+        assert!(verdict.passed(), "{schedule}: {verdict:?}");
+    }
+}
+
+#[test]
+fn products_that_are_waited_for_late_are_right() {
+    let knobs = "tensor_op=wgmma,copy=tma,warps=8,block_m=128,block_n=64,overlap=late,persistent=dynamic";
+    let made = gradient(&Kernel::builtin("causal_attention").expect("built in"), "k,v", "o");
+    let columns = made.iter().find(|kernel| kernel.name().contains("columns")).expect("it has one");
+    for stages in [2, 3] {
+        let schedule: Schedule = format!("{knobs},stages={stages}").parse().expect("a schedule");
+        let arch = Arch::named("sm_90a").expect("in the table");
+        let plan = plans(&instance(columns), &schedule, arch).unwrap_or_else(|e| panic!("{e}")).remove(0);
+        let computing = plan.roles.len() - 1;
+        let lanes = plan.variables.iter().filter(|v| v.storage == Storage::Lanes).count();
+        assert_eq!(lanes, 2, "the statistics of rows wait spread over lanes");
+        // Each wait of the steps behind the first, and each slot that is handed back late.
+        let wanted: [fn(&StmtOp) -> bool; 4] = [
+            |op| matches!(op, StmtOp::Wait(_)),
+            |op| matches!(op, StmtOp::ReleaseBefore(_)),
+            |op| matches!(op, StmtOp::Advance(_)),
+            |op| matches!(op, StmtOp::Distribute { .. }),
+        ];
+        for wanted in wanted {
+            let faults = planted(plan.clone(), computing, &mut |body, index| match &mut body[index].op {
+                StmtOp::Loop { body: steps, .. } => change_first(steps, &mut remove(wanted)),
+                _ => false,
+            });
+            assert!(!faults.is_empty());
+        }
+        for order in [Options::default(), Options::random(11)] {
+            judge_columns(columns, &schedule, order);
+        }
+    }
+    let one = format!("{knobs},stages=1").parse().expect("a schedule");
+    let refused = plans(&instance(columns), &one, Arch::named("sm_90a").expect("in the table")).expect_err("one slot");
+    assert!(refused.to_string().contains("one slot of a tile that products of two steps read"), "{refused}");
 }
 
 #[test]

@@ -140,7 +140,10 @@ pub(super) fn add_rows(reverse: &mut Reverse<'_, '_>) -> Result<Vec<Summed>, Not
             Some((_, Op::Load { tensor, .. })) => forward.kernel.params[*tensor].name.clone(),
             _ => forward.name(of).trim_start_matches('%').to_owned(),
         };
-        let mut sum = row_tensor(forward, &format!("{}_sum", grad_name(&name)), of);
+        // Several parts of one tensor have a sum each.
+        let names = (1..).map(|n| format!("{}_sum{}", grad_name(&name), if n == 1 { String::new() } else { n.to_string() }));
+        let taken = |sum: &Stored| sums.iter().any(|other: &Summed| other.sum.name == sum.name);
+        let mut sum = names.map(|name| row_tensor(forward, &name, of)).find(|sum| !taken(sum)).expect("numbers do not end");
         sum.decl.elem = Elem::F32;
         let (decl, dims) = (TensorDecl { direction: Direction::Sum, ..sum.decl.clone() }, reverse.dims_of_gradient(of));
         let (output, at) = (reverse.copy.tensor(&sum.name, decl), reverse.copy.place(&sum.at)?);

@@ -1,0 +1,69 @@
+/// What the gradients of columns need of rows: of `document_attention`.
+pub fn document_attention_grad_rows<T: Element, const D: usize>(
+    o: &Tensor<T, (B, H, N, D)>,
+    grad_o: &Tensor<T, (B, H, N, D)>,
+    grad_l: &mut Tensor<f32, (B, H, N)>,
+) {
+    let (b, h, i) = program(B, H, tiles(N));
+    let dacc = load(grad_o, [b, h, i, ..]);
+    let dl = rowsum(-(dacc * load(o, [b, h, i, ..])));
+    store(grad_l, [b, h, i], dl);
+}
+
+/// Gradients of `q`, `k`, `v`, a program for each tile of columns: of `document_attention`.
+pub fn document_attention_grad_columns<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, N, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    document: &Tensor<i32, (B, N)>,
+    lse: &Tensor<f32, (B, H, N)>,
+    grad_l: &Tensor<f32, (B, H, N)>,
+    grad_o: &Tensor<T, (B, H, N, D)>,
+    grad_q_sum: &mut Tensor<f32, (B, H, N, D)>,
+    grad_k: &mut Tensor<T, (B, G, N, D)>,
+    grad_v: &mut Tensor<T, (B, G, N, D)>,
+) {
+    let (b, g, j) = program(B, G, tiles(N));
+    let t1 = load(v, [b, g, j, ..]);
+    let t2 = load(k, [b, g, j, ..]);
+    let t3 = load(document, [b, j]);
+    let mut dv = zeros((j, D));
+    let mut dk = zeros((j, D));
+    for h in 0..H {
+        let g2 = h * G / H;
+        let t4 = g2 == g;
+        let mut dv2 = dv;
+        let mut dk2 = dk;
+        for i in tiles(N) {
+            let t5 = load(grad_o, [b, h, i, ..]);
+            let dp = dot(t1, t5.t());
+            let q_i = load(q, [b, h, i, ..]);
+            let s = mask(dot(t2, q_i.t()), t4) * scale;
+            let own = load(document, [b, i]);
+            let s2 = mask(s, own == t3 && pos(i) >= pos(j));
+            let p = exp(s2 - visible_or_zero(load(lse, [b, h, i])));
+            let dp2 = dp + load(grad_l, [b, h, i]);
+            let ds = dp2 * p;
+            let dq_i = dot(ds.to::<T>().t(), t2);
+            add(grad_q_sum, [b, h, i, ..], dq_i);
+            dv2 = dv2 + dot(p.to::<T>(), t5);
+            dk2 = dk2 + dot(ds.to::<T>(), q_i);
+        }
+        dv = dv2;
+        dk = dk2;
+    }
+    store(grad_k, [b, g, j, ..], dk * scale);
+    store(grad_v, [b, g, j, ..], dv);
+}
+
+/// The gradient of `q`, a program for each tile of rows: of `document_attention`.
+pub fn document_attention_grad_sums<T: Element, const D: usize>(
+    scale: f32,
+    grad_q_sum: &Tensor<f32, (B, H, N, D)>,
+    grad_q: &mut Tensor<T, (B, H, N, D)>,
+) {
+    let (b, h, i) = program(B, H, tiles(N));
+    let dq_i = load(grad_q_sum, [b, h, i, ..]);
+    store(grad_q, [b, h, i, ..], dq_i * scale);
+}

@@ -1,0 +1,53 @@
+/// Gradients of `q`, `k`, `v`, a program for each tile of columns: of `sigmoid_attention`.
+pub fn sigmoid_attention_grad_columns<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    offset: f32,
+    grad_o: &Tensor<T, (B, H, M, D)>,
+    grad_q_sum: &mut Tensor<f32, (B, H, M, D)>,
+    grad_k: &mut Tensor<T, (B, G, N, D)>,
+    grad_v: &mut Tensor<T, (B, G, N, D)>,
+) {
+    let (b, g, j) = program(B, G, tiles(N));
+    let t1 = load(v, [b, g, j, ..]);
+    let t2 = load(k, [b, g, j, ..]);
+    let mut dv = zeros((j, D));
+    let mut dk = zeros((j, D));
+    for h in 0..H {
+        let g2 = h * G / H;
+        let t3 = g2 == g;
+        let mut dv2 = dv;
+        let mut dk2 = dk;
+        for i in tiles(M) {
+            let t4 = load(grad_o, [b, h, i, ..]);
+            let dp = dot(t1, t4.t());
+            let q_i = load(q, [b, h, i, ..]);
+            let s = mask(dot(t2, q_i.t()), t3) * scale + offset;
+            let t5 = exp(-mask(s, pos(i) + N - M >= pos(j)));
+            let t6 = 1.0 + t5;
+            let p = 1.0 / t6;
+            let ds = -(-(dp * p / t6) * t5);
+            let dq_i = dot(ds.to::<T>().t(), t2);
+            add(grad_q_sum, [b, h, i, ..], dq_i);
+            dv2 = dv2 + dot(p.to::<T>(), t4);
+            dk2 = dk2 + dot(ds.to::<T>(), q_i);
+        }
+        dv = dv2;
+        dk = dk2;
+    }
+    store(grad_k, [b, g, j, ..], dk * scale);
+    store(grad_v, [b, g, j, ..], dv);
+}
+
+/// The gradient of `q`, a program for each tile of rows: of `sigmoid_attention`.
+pub fn sigmoid_attention_grad_sums<T: Element, const D: usize>(
+    scale: f32,
+    grad_q_sum: &Tensor<f32, (B, H, M, D)>,
+    grad_q: &mut Tensor<T, (B, H, M, D)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let dq_i = load(grad_q_sum, [b, h, i, ..]);
+    store(grad_q, [b, h, i, ..], dq_i * scale);
+}
