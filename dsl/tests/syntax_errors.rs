@@ -231,6 +231,40 @@ fn stores_that_programs_share() {
 }
 
 #[test]
+fn sums() {
+    let kernel = |params: &str, body: &str| {
+        format!("pub fn sums<T: Element>(x: &Tensor<f32, (B, M, N)>, {params}) {{ let (b, i) = program(B, tiles(M)); {body} }}")
+    };
+    let y = "y: &mut Tensor<f32, (M, N)>";
+    let both = "for j in tiles(N) { let t = load(x, [b, i, j]); add(y, [i, j], t); «store(y, [i, j], t)»; }";
+    check(&kernel(y, both), &[("`y` is both stored and added to", "use two outputs")]);
+    let both = "for j in tiles(N) { let t = load(x, [b, i, j]); store(y, [i, j], t); «add(y, [i, j], t)»; }";
+    check(&kernel(y, both), &[("`y` is both stored and added to", "use two outputs")]);
+    let half = "for j in tiles(N) { «add(y, [i, j], load(x, [b, i, j]))»; }";
+    check(&kernel("y: &mut Tensor<T, (M, N)>", half), &[("`y` holds `T`, and sums are of `f32`", "Tensor<f32, (..)>")]);
+    check(
+        &kernel(y, "add(y, [i, 0], 1.0); add(«x», [b, i, 0], 1.0);"),
+        &[("`x` is an input and cannot be stored to", "x: &mut Tensor")],
+    );
+    check(
+        &kernel(y, "add(y, [i, 0], load(x, [b, i, 0])); let z = load(«y», [i, 0]);"),
+        &[("`y` is an output and cannot be loaded", "")],
+    );
+    check(
+        &kernel(y, "add(y, [i, 0], load(x, [b, i, 0])); let z = «add(y, [i, 0], 1.0)»;"),
+        &[("`add` is a statement", "add(o, [b, h, i, ..], value)")],
+    );
+    // How many tiles there are is a matter of the schedule.
+    let columns = "columns: &mut Tensor<f32, (N)>";
+    let often = "for j in tiles(N) { «add(columns, [j], full(j, 1.0))»; }";
+    check(&kernel(columns, &often.replace("full(j, 1.0)", "load(x, [b, 0, j])")), &[("no sum over `i`", "")]);
+    let often = "for j in tiles(N) { «add(rows, [i], load(x, [b, i, 0]))»; }";
+    check(&kernel("rows: &mut Tensor<f32, (M)>", often), &[("no sum over `j`", "")]);
+    let by_position = "for j in tiles(N) { «add(rows, [i], rowsum(load(x, [b, i, j])) * rowsum(load(x, [b, i, j])))»; }";
+    check(&kernel("rows: &mut Tensor<f32, (M)>", by_position), &[("no sum over `j`", "")]);
+}
+
+#[test]
 fn assignments() {
     check_body("let x = 1.0; «x» = 2.0;", &[("`x` is not mutable", "let mut x")]);
     check_body("«scale» = 2.0;", &[("`scale` is a parameter", "let mut scale_now = scale;")]);

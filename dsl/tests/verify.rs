@@ -399,6 +399,12 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
         let last = k.blocks[body].ops.len() - 1;
         k.blocks[body].ops.insert(last, stored);
     }),
+    (Rule::Stored, "a sum of 16-bit floats", |k| {
+        let param = k.param_named("o").expect("a parameter");
+        if let flashtile_dsl::ir::ParamKind::Tensor(tensor) = &mut k.params[param].kind {
+            tensor.direction = flashtile_dsl::ir::Direction::Sum;
+        }
+    }),
     (Rule::Disjoint, "the same place twice", |k| {
         let id = find(k, "store_tile", 1);
         let data = k.ops[id].clone();

@@ -460,6 +460,8 @@ statements! {
         value: String,
         /// A condition that only one of the column groups meets, and `&&`; or nothing.
         once: &'static str,
+        /// Whether it is added to what is there.
+        adds: bool,
     }
     /// A column vector to global memory.
     StoreColumn = "store_column" {
@@ -477,6 +479,8 @@ statements! {
         value: String,
         /// Whether the warp is the first of those that have the column.
         first_warp: String,
+        /// Whether it is added to what is there.
+        adds: bool,
     }
     /// A matrix product through `mma.sync`.
     DotMma = "dot_mma" {

@@ -182,3 +182,51 @@ fn rows_may_be_a_range() {
         assert_eq!(found, wanted, "{device}");
     }
 }
+
+#[test]
+fn programs_and_steps_add_to_one_place() {
+    // Each output holds NaN before the launch, and every launch starts from 0.
+    let text = "pub fn f<const D: usize>(
+        x: &Tensor<f32, (B, M, N)>, w: &Tensor<f32, (N, D)>,
+        rows: &mut Tensor<f32, (M)>, whole: &mut Tensor<f32, (M, D)>,
+    ) {
+        let (b, i) = program(B, tiles(M));
+        for j in tiles(N) {
+            add(rows, [i], rowsum(load(x, [b, i, j])) * 2.0);
+            add(whole, [i, ..], dot(load(x, [b, i, j]), load(w, [j, ..])));
+            add(rows, [i], -rowsum(load(x, [b, i, j])));
+        }
+    }";
+    let (b, m, n, d) = (3, 70, 37, 8);
+    let (x, w) = (numbers(b * m * n), numbers(n * d));
+    let at = |k: usize, i: usize, j: usize| x[(k * m + i) * n + j];
+    let rows: Vec<f32> = (0..m).map(|i| (0..b).flat_map(|k| (0..n).map(move |j| at(k, i, j))).sum()).collect();
+    let whole =
+        |i: usize, c: usize| (0..b).flat_map(|k| (0..n).map(move |j| (k, j))).map(|(k, j)| at(k, i, j) * w[j * d + c]).sum();
+    let whole: Vec<f32> = (0..m).flat_map(|i| (0..d).map(move |c| (i, c))).map(|(i, c)| whole(i, c)).collect();
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = Kernel::from_source(&source).unwrap_or_else(|error| panic!("{error}")).remove(0);
+    let devices = [(Device::cpu(), None)]
+        .into_iter()
+        .chain(["sm_75", "sm_80", "sm_90a"].map(|arch| (Device::emulator(), Arch::named(arch))));
+    for (device, arch) in devices {
+        let options = LaunchOptions { toolchain: Toolchain::shared(), arch, ..LaunchOptions::default() };
+        let loaded =
+            kernel.bind(Elem::F32, [("D", 8)]).expect("binds").on_with(&device, options).unwrap_or_else(|e| panic!("{e}"));
+        let bytes = |data: &[f32]| data.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let tensor =
+            |shape: &[usize], data: &[f32]| AnyTensor::from_bytes(&device, Elem::F32, shape, &bytes(data)).expect("fits");
+        let inputs = [tensor(&[b, m, n], &x), tensor(&[n, d], &w)];
+        let outputs = [tensor(&[m], &vec![f32::NAN; m]), tensor(&[m, d], &vec![f32::NAN; m * d])];
+        for _ in 0..2 {
+            let mut arguments: Vec<Argument<'_>> = inputs.iter().map(Argument::from).collect();
+            arguments.extend(outputs.iter().map(Argument::Output));
+            loaded.launch(&arguments).unwrap_or_else(|error| panic!("on {device}: {error}"));
+            for (output, wanted) in outputs.iter().zip([&rows, &whole]) {
+                let bytes = output.to_bytes().expect("is read");
+                let found: Vec<f32> = bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect();
+                assert!(found.iter().zip(wanted).all(|(x, y)| (x - y).abs() < 1e-4), "{device}, {arch:?}");
+            }
+        }
+    }
+}

@@ -136,6 +136,15 @@ impl Writer<'_> {
     pub(super) fn add(&mut self, to: &GlobalTile, from: VarId) -> Result<String, Error> {
         self.wrappers.insert(Wrapper::RedAdd);
         let v = self.plan().variables[from].clone();
+        match v.storage {
+            Storage::Fragment(shape @ Shape::Row) => {
+                return self.store_row(to, v.m_tiles, &Expr::Element(v.name, shape), true);
+            }
+            Storage::Fragment(shape @ Shape::Column) => {
+                return self.store_column(to, v.n_tiles, &Expr::Element(v.name, shape), true);
+            }
+            _ => {}
+        }
         let column_stride = if to.column_stride == Expr::Int(1) { String::new() } else { self.uniform(&to.column_stride) };
         let (row, column) = match v.across {
             None => (row_text(Domain::Accumulator), column_text(Domain::Accumulator)),
@@ -158,6 +167,39 @@ impl Writer<'_> {
             column_stride,
             rows_present: self.uniform(&to.rows_present),
             columns_present: self.uniform(&to.columns_present),
+        };
+        self.render(&context)
+    }
+
+    /// Stores a vector along rows, or adds it to what is there.
+    fn store_row(&mut self, to: &GlobalTile, m_tiles: u32, value: &Expr, adds: bool) -> Result<String, Error> {
+        let context = StoreRow {
+            to: parenthesized(&self.uniform(&to.origin)),
+            m_tiles,
+            row_stride: self.uniform(&to.row_stride),
+            row: row_text(Domain::Row),
+            rows_present: self.bound(&to.rows_present),
+            value: self.text(value, Domain::Row),
+            once: if self.plan().column_groups == 1 { "" } else { "column_group == 0 && " },
+            adds,
+        };
+        self.render(&context)
+    }
+
+    /// The same of a vector along columns, which all warps that share rows have.
+    fn store_column(&mut self, to: &GlobalTile, n_tiles: u32, value: &Expr, adds: bool) -> Result<String, Error> {
+        let context = StoreColumn {
+            to: parenthesized(&self.uniform(&to.origin)),
+            n_tiles,
+            column_stride: self.uniform(&to.row_stride),
+            column: column_text(Domain::Column),
+            columns_present: self.bound(&to.rows_present),
+            value: self.text(value, Domain::Column),
+            first_warp: match self.plan().column_groups {
+                1 => "warp == 0".into(),
+                _ => format!("warp % {} == 0", self.plan().row_warps()),
+            },
+            adds,
         };
         self.render(&context)
     }
@@ -211,33 +253,8 @@ impl Writer<'_> {
                     value,
                 })
             }
-            Shape::Row => {
-                let value = self.text(&narrowed, Domain::Row);
-                self.render(&StoreRow {
-                    to: origin,
-                    m_tiles: *m_tiles,
-                    row_stride,
-                    row: row_text(Domain::Row),
-                    rows_present,
-                    value,
-                    once: if self.plan().column_groups == 1 { "" } else { "column_group == 0 && " },
-                })
-            }
-            Shape::Column => {
-                let value = self.text(&narrowed, Domain::Column);
-                self.render(&StoreColumn {
-                    to: origin,
-                    n_tiles: *n_tiles,
-                    column_stride: row_stride,
-                    column: column_text(Domain::Column),
-                    columns_present: rows_present,
-                    value,
-                    first_warp: match self.plan().column_groups {
-                        1 => "warp == 0".into(),
-                        _ => format!("warp % {} == 0", self.plan().row_warps()),
-                    },
-                })
-            }
+            Shape::Row => self.store_row(to, *m_tiles, &narrowed, false),
+            Shape::Column => self.store_column(to, *n_tiles, &narrowed, false),
             Shape::Uniform => {
                 let value = self.uniform(&narrowed);
                 self.depth += 1;

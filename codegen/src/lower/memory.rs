@@ -130,12 +130,12 @@ impl Lowering<'_> {
             value = x;
         }
         if self.kernel.tensor(tensor).direction == Direction::Sum {
-            if dims.len() != 2 {
-                let what = "`add` of a value that is no matrix";
+            if dims.is_empty() {
+                let what = "`add` of a number that is one for the whole program";
                 return Err(Error::unsupported(what, "store it for each program, and sum up in a kernel of its own", self.span));
             }
             let from = self.variable(value)?;
-            let to = self.share(to, &dims);
+            let to = self.stored_once(self.share(to, &dims), &dims);
             self.push(StmtOp::Add { to, from });
             return Ok(());
         }

@@ -17,7 +17,8 @@
 //! * A `Compute` makes tiles out of others: all warps share the elements, and each thread reads and writes whole 16-byte parts
 //!   of rows. A tile that it makes may lie in a slot that it reads; others see it after the next `Barrier`.
 //! * An `Add` adds to global memory without reading it to registers. Each element is added once,
-//!   atomically, so that threads and programs may add to one tile. It counts as a load and a store.
+//!   atomically, so that threads and programs may add to one tile, one after the other or at once.
+//!   A load or a store of the tile is behind a barrier after it, or before it.
 //! * An *iteration* of a loop is named relative to the one in progress, so that copies may run ahead: slot `n % slots`
 //!   belongs to iteration `n`. Which tile an iteration visits is said by the loop alone ([`LoopInfo::tile`]): from the lowest up, or
 //!   from the highest down.
@@ -741,7 +742,7 @@ pub enum StmtOp {
     Add {
         /// What it is added to: 32-bit floats.
         to: GlobalTile,
-        /// Accumulator fragment.
+        /// Fragment of rows, of columns, or of both.
         from: VarId,
     },
     /// Statements under a condition.

@@ -68,6 +68,8 @@ struct State<'a> {
     /// Tiles of these that were loaded since the last barrier, and that were stored.
     loaded: HashSet<Place>,
     stored: HashSet<Place>,
+    /// Those that were added to.
+    added: HashSet<Place>,
     /// Whether the statements are those of a branch that each warp takes by itself.
     one_warp: bool,
 }
@@ -90,6 +92,7 @@ impl<'a> State<'a> {
             outputs: plan.roles.iter().flat_map(|r| outputs(&r.body)).collect(),
             loaded: HashSet::new(),
             stored: HashSet::new(),
+            added: HashSet::new(),
             one_warp: false,
         }
     }
@@ -132,6 +135,7 @@ impl<'a> State<'a> {
                 self.read.clear();
                 self.loaded.clear();
                 self.stored.clear();
+                self.added.clear();
                 for contents in self.contents.values_mut() {
                     if contents.status == Status::Landed {
                         contents.status = Status::Visible;
@@ -228,6 +232,12 @@ impl<'a> State<'a> {
         let loads = uses.loads.iter().filter(|from| self.outputs.contains(&from.tensor));
         let loads: Vec<Place> = loads.map(|from| self.place(from)).collect();
         let stores: Vec<Place> = uses.stores.iter().map(|to| self.place(to)).collect();
+        if let StmtOp::Add { .. } = op {
+            return self.adds(stores, uses);
+        }
+        for (tensor, ..) in loads.iter().chain(&stores).filter(|place| self.added.contains(place)) {
+            self.faults.insert(format!("{tensor} is loaded or stored with no barrier after it was added to"));
+        }
         for (tensor, ..) in loads.iter().filter(|place| self.stored.contains(place)) {
             self.faults.insert(format!("{tensor} is loaded with no barrier after it was stored"));
         }
@@ -239,6 +249,15 @@ impl<'a> State<'a> {
         op.expressions().into_iter().for_each(|e| self.reads(e));
         uses.reads.iter().for_each(|&v| self.read_variable(v));
         self.written.extend(&uses.writes);
+    }
+
+    /// Adds to a place, which others may add to meanwhile.
+    fn adds(&mut self, places: Vec<Place>, uses: &Uses<'_>) {
+        for (tensor, ..) in places.iter().filter(|place| self.loaded.contains(place) || self.stored.contains(place)) {
+            self.faults.insert(format!("{tensor} is added to with no barrier after it was loaded or stored"));
+        }
+        self.added.extend(places);
+        uses.reads.iter().for_each(|&v| self.read_variable(v));
     }
 
     /// Notes a fault if each warp comes here by its own choice, where all of them must.

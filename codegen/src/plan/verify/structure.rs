@@ -355,7 +355,9 @@ impl Check<'_> {
                 }
             }
             StmtOp::Add { to, from } => {
-                self.is(*from, Storage::Fragment(Shape::Accumulator));
+                if let Some(Place::Fragment(Shape::Uniform, ..)) = self.fragment(*from) {
+                    self.fault(format!("{} is no fragment with rows or columns", plan.variables[*from].name));
+                }
                 if to.elem != Elem::F32 || plan.variables[*from].integer {
                     self.fault(format!("{} is added to, which takes f32", to.tensor));
                 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::rule::{BadOps, Errors, Rule};
+use crate::ir::elementwise::{BinaryOp, UnaryOp};
 use crate::ir::entity::{AxisId, BlockId, OpId, ParamId, ValueId};
 use crate::ir::kernel::{AxisKind, Direction, Kernel, ParamKind, TensorDecl, ValueDef};
-use crate::ir::op::{At, Op, ProgramDim};
+use crate::ir::op::{At, Op, ProgramDim, ReduceOp};
 use crate::ir::types::{Dim, Elem, Type};
 
 /// Checks loads and stores; of ops in `bad` nothing is said.
@@ -56,6 +57,9 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
     check_outputs(errors, &stores);
     let sums = |tensor: ParamId| matches!(&kernel.params[tensor].kind, ParamKind::Tensor(t) if t.direction == Direction::Sum);
     let all: Vec<OpId> = stores.iter().map(|&(_, id, _)| id).collect();
+    for &(block, id, _) in stores.iter().filter(|&&(_, id, tensor)| sums(tensor) && !bad.contains(&id)) {
+        check_added(errors, block, id);
+    }
     stores.retain(|&(_, _, tensor)| !sums(tensor));
     for &(block, id, tensor) in stores.iter().filter(|(_, id, _)| !bad.contains(id)) {
         check_disjoint(errors, block, id, tensor);
@@ -182,6 +186,62 @@ fn check_lists(errors: &mut Errors<'_>) {
         if !known || !of_loop || !of_grid || list.block == 0 || list.rows == 0 {
             let what = "a list of tiles is no input of i32 with a dimension for each of the grid that tells lists apart";
             errors.kernel(Rule::Address, what.to_owned());
+        }
+    }
+}
+
+/// Checks that what is added does not depend on how many tiles there are: along each axis whose
+/// tiles do not tell the place, it is a sum.
+fn check_added(errors: &mut Errors<'_>, block: BlockId, id: OpId) {
+    let kernel = errors.kernel;
+    let Op::Store { at, value, .. } = &kernel.ops[id].op else { return };
+    let of_program = kernel.grid().iter().filter_map(|dim| match dim {
+        ProgramDim::Tiles(axis) => Some(*axis),
+        ProgramDim::Each(_) => None,
+    });
+    let of_loops = loops_around(kernel, block).into_iter().map(|(axis, _)| axis);
+    let tiled = of_loops.filter(|axis| kernel.axes[*axis].kind == AxisKind::Loop).chain(of_program);
+    let told = |axis: &AxisId| at.iter().any(|at| matches!(at, At::Tile(v) if *kernel.ty(*v) == Type::Coord(*axis)));
+    for axis in tiled.filter(|axis| !told(axis)).collect::<Vec<_>>() {
+        if !is_sum_along(kernel, *value, axis) {
+            let name = &kernel.axes[axis].name;
+            let what = format!(
+                "what is added is no sum over `{name}`, so that it is added once for each of its tiles, and the schedule says how \
+                 many these are: add what `rowsum` or `dot` sum over `{name}`, or take `{name}` out of the grid"
+            );
+            errors.at(Rule::Tiling, id, what);
+        }
+    }
+}
+
+/// Whether a value is a sum over the positions of a tile of an axis, or 0.
+fn is_sum_along(kernel: &Kernel, value: ValueId, axis: AxisId) -> bool {
+    let along = |v: ValueId| is_sum_along(kernel, v, axis);
+    let ends_in = |v: ValueId| kernel.tile(v).dims.last() == Some(&Dim::Axis(axis));
+    match kernel.def(value).map(|(_, op)| op) {
+        Some(Op::Dot { a, acc, .. }) => ends_in(*a) && acc.is_none_or(along),
+        Some(Op::Reduce(ReduceOp::Sum, x)) => ends_in(*x) || along(*x),
+        Some(Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b)) => along(*a) && along(*b),
+        Some(Op::Binary(BinaryOp::Mul, a, b)) => {
+            [(a, b), (b, a)].into_iter().any(|(sum, by)| along(*sum) && is_alike(kernel, *by, axis))
+        }
+        Some(Op::Binary(BinaryOp::Div, a, b)) => along(*a) && is_alike(kernel, *b, axis),
+        Some(Op::Unary(UnaryOp::Neg, x) | Op::Cast(_, x) | Op::Transpose(x) | Op::Full { value: x, .. }) => along(*x),
+        Some(Op::Constant(_, x)) => *x == 0.0,
+        _ => false,
+    }
+}
+
+/// Whether a value is the same for all tiles of an axis, as far as its ops show.
+fn is_alike(kernel: &Kernel, value: ValueId, axis: AxisId) -> bool {
+    match kernel.values[value].def {
+        ValueDef::Result(op, _) => match &kernel.ops[op].op {
+            Op::For { .. } => false,
+            Op::Program(_) => *kernel.ty(value) != Type::Coord(axis),
+            op => op.operands().into_iter().all(|v| is_alike(kernel, v, axis)),
+        },
+        ValueDef::BlockParam(..) => {
+            matches!(kernel.ty(value), Type::Coord(other) if *other != axis) || *kernel.ty(value) == Type::Index
         }
     }
 }

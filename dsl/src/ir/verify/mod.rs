@@ -35,13 +35,15 @@
 //! * `Direction`: inputs are loaded, outputs stored, in-out tensors both; scalars are neither.
 //! * `Stored`: the stored tile has the dimensions of its place and an element type that rounds to the tensor's.
 //! * `Output`: every output is stored to, and every loop around a store is addressed by it, so that it is stored on every path.
+//!   So it is of stores to all outputs but sums, to which any program and iteration may add.
 //! * `Disjoint`: a store addresses every dimension of the grid, so that no two programs write the same place, and no two
 //!   stores write the same place of a tensor.
 //! * `InOut`: a tensor that is read and written has one load and one store. They stand in one block, the load first, and address
 //!   the same tile. So with `Disjoint` nothing but the same program, in an earlier iteration of loops that do not address the
 //!   tile, stores what a load reads, and loops around need not address such a store.
 //! * `Tiling`: what a loop over tiles stores for the tile that it is at does not depend on what it carries, which is a matter of
-//!   the tiles before it: how many these are, the schedule says.
+//!   the tiles before it: how many these are, the schedule says. For the same reason what is added to a sum is a sum over
+//!   each axis whose tiles do not tell the place, by `rowsum` or `dot`.
 //!
 //! Not checked: that stores cover a whole output, that a range is in bounds where sizes are symbolic, that a value computed
 //! from a program id differs between programs, and that the result does not depend on block sizes otherwise (the types see to
