@@ -263,6 +263,17 @@ fn wgmma_schedule() -> BlockKnobs {
     BlockKnobs { tensor_op: TensorOp::Wgmma, copy: CopyOp::Tma, ..BlockKnobs::default() }
 }
 
+/// What may be done while products are in flight: beside each other if the loop can be taken apart so,
+/// else nothing, or what needs no result of theirs.
+fn overlaps(instance: &Instance, arch: &'static Arch) -> &'static [Overlap] {
+    let takes = |overlap: Overlap| check(instance, &BlockKnobs { overlap, stages: 2, ..smallest() }.into(), arch).is_legal();
+    match (takes(Overlap::On), takes(Overlap::Late)) {
+        (true, _) => &[Overlap::On],
+        (false, true) => &[Overlap::Off, Overlap::Late],
+        (false, false) => &[Overlap::Off],
+    }
+}
+
 /// What was measured (docs/performance.md): programs are best taken by blocks that stay; products that overlap and the lane-wise
 /// or optimistic maximum won in every cell, a turn for the elementwise section in none.
 ///
@@ -277,12 +288,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     };
     let columns = column_groups(instance, arch);
     let maxima = if columns > 1 { &maxima[..1] } else { maxima };
-    let takes = |overlap: Overlap| check(instance, &BlockKnobs { overlap, stages: 2, ..smallest() }.into(), arch).is_legal();
-    let overlaps = match (takes(Overlap::On), takes(Overlap::Late)) {
-        (true, _) => &[Overlap::On][..],
-        (false, true) => &[Overlap::Off, Overlap::Late][..],
-        (false, false) => &[Overlap::Off][..],
-    };
+    let overlaps = overlaps(instance, arch);
     // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
     let shapes: &[(u32, u32, &[u32])] = match columns {
         1 => &[(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])],

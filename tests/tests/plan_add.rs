@@ -142,7 +142,7 @@ fn sums_that_are_none_are_refused() {
             *from = packed;
         }
     });
-    says(&faults, "where Fragment(Accumulator) is wanted");
+    says(&faults, "is no fragment of single values");
     let faults = change(&|op| {
         if let StmtOp::Add { to, .. } = op {
             to.elem = Elem::Bf16;

@@ -20,7 +20,7 @@ pub(super) enum Domain {
     /// Pair `[mt][nt][r]` of an accumulator fragment, for packing: its lower (0) or upper (1)
     /// element.
     Pair(u8),
-    /// Element `[part][e]` of a vector that is spread over lanes.
+    /// Element `[vector_part][e]` of a vector that is spread over lanes.
     Lanes,
     /// Element `[piece][e]` of a thread's parts of the rows of a tile in shared memory.
     Part,
@@ -256,7 +256,7 @@ pub(super) fn each_text(domain: Domain, m_tiles: u32, n_tiles: u32) -> String {
         Domain::Column => format!("EACH(nt, {n_tiles}) EACH(e, 2) "),
         Domain::Accumulator => format!("EACH(mt, {m_tiles}) EACH(nt, {n_tiles}) EACH(e, 4) "),
         Domain::Pair(_) => format!("EACH(mt, {m_tiles}) EACH(nt, {n_tiles}) EACH(r, 2) "),
-        Domain::Lanes => format!("EACH(part, {}) EACH(e, 2) ", n_tiles.div_ceil(8)),
+        Domain::Lanes => format!("EACH(vector_part, {}) EACH(e, 2) ", n_tiles.div_ceil(8)),
         Domain::Part => "EACH(e, WIDTH) ".to_owned(),
     }
 }

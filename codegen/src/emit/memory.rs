@@ -100,9 +100,9 @@ impl Writer<'_> {
         if v.storage == Storage::Lanes {
             let context = LoadGlobal {
                 each: self.each(to, domain),
-                to: format!("{}[part][e]", v.name),
+                to: format!("{}[vector_part][e]", v.name),
                 rank: 1,
-                row: "64 * part + 2 * lane + e".into(),
+                row: "64 * vector_part + 2 * lane + e".into(),
                 column: String::new(),
                 from: parenthesized(&self.uniform(&from.origin)),
                 row_stride: self.uniform(&from.row_stride),

@@ -48,12 +48,12 @@
 //! | `cp_async.commit`, `barrier` | ends a group of copies; barrier of the block |
 //! | `wait EVENT, ..` | until all of it is done: `SLOT`, the copy into a slot; `VAR`, the products into an accumulator; `SLOT read`, the products that read a slot |
 //! | `VAR = fragments SLOT` | an A operand to registers |
-//! | `VAR =\|+= dot(tile SLOT\|packed VAR, SLOT[.t] [from N]) depth N, ATOM` | a product, of the columns of B's tile from N on; `ATOM` is `ffma`, `wgmma` or `m16n8k16 LOADS [batch_m]` |
+//! | `VAR =\|+= dot(tile SLOT[.t]\|packed VAR, SLOT[.t] [from N]) depth N, ATOM` | a product, of the columns of B's tile from N on, `.t` reads a tile by columns; `ATOM` is `ffma`, `wgmma` or `m16n8k16 LOADS [batch_m]` |
 //! | `stage TILE <- VAR` | a fragment to a tile of its warp, or of all column groups |
 //! | `publish TILE <- VAR`, `merge max\|sum VAR <- TILE` | a value for each row to the other column groups; reduces those of all |
 //! | `VAR = load GLOBAL`, `store GLOBAL <- SHAPE M x N of E` | global memory |
 //! | `add GLOBAL <- VAR` | adds a fragment to global memory |
-//! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `any of M: E [-> VAR]`, `flag VAR`, `one left LOOP`, `first part`, `last part`, `own warps` |
+//! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `holds E`, `any of M: E [-> VAR]`, `flag VAR`, `one left LOOP`, `first part`, `last part`, `own warps` |
 //! | `loop NAME from N by N`, `step ITERATION`, `each program` | repetition |
 //! | `fill SLOT <- MAP(E, ..)`, `acquire SLOT`, `release TILE`, `advance TILE`, `release_before TILE` | rings between roles |
 //! | `take_turn`, `pass_turn` | turns of warpgroups |
