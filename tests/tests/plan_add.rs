@@ -169,5 +169,5 @@ fn sums_that_are_none_are_refused() {
         };
         summed(text).lines().map(again).collect()
     });
-    says(&verify(&reloaded.plans[1]), "acc_state is loaded with no barrier after it was stored");
+    says(&verify(&reloaded.plans[1]), "acc_state is loaded or stored with no barrier after it was added to");
 }

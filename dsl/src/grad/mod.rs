@@ -45,6 +45,7 @@ mod rules;
 mod scales;
 mod steps;
 mod streams;
+mod sums;
 mod totals;
 
 pub use build::gradient;

@@ -6,13 +6,13 @@ use std::collections::{BTreeSet, HashMap};
 use super::NotDifferentiable;
 use super::copy::{Copy, Open, Orientation};
 use super::forward::{Class, Forward, Slot, WantedLoad};
-use super::fused::{Summed, add_rows};
 use super::kept::{Kept, Left, Stored, grad_name, row_tensor};
 use super::rules::{Adjoint, Reverse};
 use super::steps::{
     OfResults, added, depends_on_program, finish, give_stored, hand_over, if_it_stores, load_left, step, store_gradients, sum_up,
     term, zeros,
 };
+use super::sums::{Summed, add_rows};
 use super::totals::{Share, totals};
 use crate::analysis::streaming::{Base, Form};
 use crate::ir::{At, BinaryOp, CompareOp, Kernel, Op, ParamId, ProgramDim, SizeExpr, UnaryOp, ValueId};
