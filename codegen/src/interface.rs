@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::ir::{Direction, Kernel, Op, ParamId};
+use flashtile_dsl::ir::{Kernel, Op, ParamId};
 
 use crate::plan::{Plan, Stmt};
 
@@ -36,7 +36,7 @@ fn of_kernel(kernel: &Kernel) -> Tensors<'_> {
             Op::Store { tensor, .. } => {
                 found.stored.insert(name(*tensor));
                 // To add is to read and to write.
-                if kernel.tensor(*tensor).direction == Direction::Sum {
+                if kernel.params[*tensor].kind.is_sum() {
                     found.loaded.insert(name(*tensor));
                 }
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flashtile_dsl::grad::{Form, Gradient, Request, gradient};
 use flashtile_dsl::interpret::{Argument, Blocks, Exact64, HostTensor, Interpreter, Real};
-use flashtile_dsl::ir::{Binding, Direction, Elem, Kernel, Param, ParamKind, SizeKind, SourceText};
+use flashtile_dsl::ir::{Binding, Elem, Kernel, ParamKind, SizeKind, SourceText};
 use flashtile_dsl::syntax::parse;
 
 fn kernel(text: &str) -> Kernel {
@@ -43,11 +43,6 @@ fn numbers(count: usize, seed: u64) -> Vec<f64> {
         (state >> 54) as f64 / 512.0 - 1.0
     };
     (0..count).map(|_| next()).collect()
-}
-
-/// Whether what programs store to a parameter is added up.
-fn sums(param: &Param) -> bool {
-    matches!(&param.kind, ParamKind::Tensor(decl) if decl.direction == Direction::Sum)
 }
 
 /// Executes a kernel; its outputs join the values.
@@ -89,7 +84,7 @@ fn run(kernel: &Kernel, sizes: &Sizes, blocks: &Blocks, values: &Values) -> Valu
         if matches!(&param.kind, ParamKind::Tensor(decl) if decl.direction.is_written()) {
             let shape = interpreter.shape(id).to_vec();
             let count = shape.iter().product();
-            let start = if sums(param) { 0.0 } else { f64::NAN };
+            let start = if param.kind.is_sum() { 0.0 } else { f64::NAN };
             found.insert(param.name.clone(), Value::Tensor(shape, vec![start; count]));
         }
     }
@@ -100,7 +95,7 @@ fn run(kernel: &Kernel, sizes: &Sizes, blocks: &Blocks, values: &Values) -> Valu
             for (at, from) in stored.rows(&strides) {
                 for column in 0..stored.row_len() {
                     let (place, value) = (&mut data[at + column], stored.values[from + column].to_f64());
-                    *place = if sums(&kernel.params[stored.param]) { *place + value } else { value };
+                    *place = if kernel.params[stored.param].kind.is_sum() { *place + value } else { value };
                 }
             }
         }
@@ -282,7 +277,7 @@ fn the_fused_form_gives_the_same_gradients() {
         let given: Vec<_> = given.into_iter().chain([scale.clone()]).collect();
         check_in(Form::Fused, &builtin(name), sizes, of, from, &given);
         let made = made_in(Form::Fused, &builtin(name), of, from);
-        kernels += usize::from(made.backward.iter().any(|kernel| kernel.params.values().any(sums)));
+        kernels += usize::from(made.backward.iter().any(|kernel| kernel.params.values().any(|param| param.kind.is_sum())));
     }
     assert_eq!(kernels, 20, "each adds up");
 }

@@ -1,19 +1,14 @@
 //! Sums are set to 0 by a launch ahead of the one that adds to them.
 
-use flashtile_dsl::ir::{
-    At, AxisKind, Dim, Direction, Elem, Kernel, Op, ParamId, ParamKind, ProgramDim, SizeExpr, SizeKind, TensorDecl,
-};
+use flashtile_dsl::ir::{At, AxisKind, Dim, Direction, Elem, Kernel, Op, ParamId, ProgramDim, SizeExpr, SizeKind, TensorDecl};
 
 use super::staged::{NotStaged, Staged};
 use crate::rewrite::edit;
 
 /// A kernel ahead for each sum; `None` if the kernel has none.
 pub(super) fn clear_sums(kernel: &Kernel) -> Option<Result<Staged, NotStaged>> {
-    let sums = kernel.params.iter().filter_map(|(id, param)| match &param.kind {
-        ParamKind::Tensor(decl) if decl.direction == Direction::Sum => Some((id, decl)),
-        _ => None,
-    });
-    let ahead: Vec<Kernel> = sums.map(|(id, decl)| cleared(kernel, id, decl)).collect();
+    let sums = kernel.params.keys().filter(|&id| kernel.params[id].kind.is_sum());
+    let ahead: Vec<Kernel> = sums.map(|id| cleared(kernel, id, kernel.tensor(id))).collect();
     (!ahead.is_empty()).then(|| Staged::new(ahead, kernel.clone(), Vec::new(), Vec::new()))
 }
 

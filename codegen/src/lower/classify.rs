@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{
-    AxisId, BinaryOp, BlockId, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId,
+    AxisId, BinaryOp, BlockId, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueDef, ValueId,
 };
 
 use super::approximate::Approximation;
@@ -266,7 +266,7 @@ impl Classes {
 /// each with the tile.
 fn across(kernel: &Kernel, users: &HashMap<ValueId, Vec<OpId>>, computed: &ComputedOperands) -> Vec<(ValueId, ValueId)> {
     let adds = |op: &OpId| match kernel.ops[*op].op {
-        Op::Store { tensor, .. } => kernel.tensor(tensor).direction == Direction::Sum,
+        Op::Store { tensor, .. } => kernel.params[tensor].kind.is_sum(),
         _ => false,
     };
     let mut found = Vec::new();

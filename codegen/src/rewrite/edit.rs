@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use flashtile_dsl::analysis::live::live_values;
+pub use flashtile_dsl::analysis::live::{remove_dead, yielded};
 use flashtile_dsl::ir::{
     AxisId, AxisKind, BlockId, Builder, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Span, TensorDecl, Type, ValueData,
     ValueDef, ValueId, result_types,
@@ -102,35 +102,6 @@ pub fn users(kernel: &Kernel, value: ValueId) -> Vec<OpId> {
     kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| kernel.ops[op].op.operands().contains(&value)).collect()
 }
 
-/// Removes ops whose results nothing needs and carried values that only feed themselves.
-pub fn remove_dead(kernel: &mut Kernel) {
-    let live = live_values(kernel);
-    let loops: Vec<OpId> =
-        kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| matches!(kernel.ops[op].op, Op::For { .. })).collect();
-    for id in loops {
-        drop_dead_carried(kernel, id, &live);
-    }
-    for block in kernel.blocks.keys() {
-        let ops = kernel.blocks[block].ops.clone();
-        kernel.blocks[block].ops = ops
-            .into_iter()
-            .filter(|&op| match &kernel.ops[op].op {
-                Op::Store { .. } | Op::Yield(_) | Op::Program(_) => true,
-                Op::For { body, .. } => !kernel.ops[op].results.is_empty() || has_store(kernel, *body),
-                _ => kernel.ops[op].results.iter().any(|r| live.contains(r)),
-            })
-            .collect();
-    }
-}
-
-fn has_store(kernel: &Kernel, block: BlockId) -> bool {
-    kernel.blocks[block].ops.iter().any(|&op| match &kernel.ops[op].op {
-        Op::Store { .. } => true,
-        Op::For { body, .. } => has_store(kernel, *body),
-        _ => false,
-    })
-}
-
 /// A kernel without what nothing needs: ops, carried values, parameters; everything numbered anew.
 pub fn finished(mut kernel: Kernel) -> Kernel {
     remove_dead(&mut kernel);
@@ -185,41 +156,6 @@ pub fn remove_unused_params(kernel: &mut Kernel) {
     for list in &mut kernel.lists {
         list.tensor = map[&list.tensor];
     }
-}
-
-/// The values yielded by a loop body.
-pub fn yielded(kernel: &Kernel, body: BlockId) -> Vec<ValueId> {
-    match kernel.blocks[body].ops.last().map(|&op| &kernel.ops[op].op) {
-        Some(Op::Yield(values)) => values.clone(),
-        _ => unreachable!("verified: a loop body ends in a yield"),
-    }
-}
-
-fn drop_dead_carried(kernel: &mut Kernel, id: OpId, live: &HashSet<ValueId>) {
-    let Op::For { axis, part, body, init } = kernel.ops[id].op.clone() else { return };
-    let params = kernel.blocks[body].params.clone();
-    let results = kernel.ops[id].results.clone();
-    let keep: Vec<usize> =
-        (0..init.len()).filter(|&slot| live.contains(&results[slot]) || live.contains(&params[slot + 1])).collect();
-    if keep.len() == init.len() {
-        return;
-    }
-    let next = yielded(kernel, body);
-    let pick = |values: &[ValueId]| keep.iter().map(|&slot| values[slot]).collect::<Vec<_>>();
-    let (new_init, new_next, new_results) = (pick(&init), pick(&next), pick(&results));
-    let mut new_params = vec![params[0]];
-    new_params.extend(keep.iter().map(|&slot| params[slot + 1]));
-    for (index, &param) in new_params.iter().enumerate() {
-        kernel.values[param].def = ValueDef::BlockParam(body, index as u32);
-    }
-    for (index, &result) in new_results.iter().enumerate() {
-        kernel.values[result].def = ValueDef::Result(id, index as u32);
-    }
-    let last = *kernel.blocks[body].ops.last().expect("a yield");
-    kernel.ops[last].op = Op::Yield(new_next);
-    kernel.blocks[body].params = new_params;
-    kernel.ops[id].op = Op::For { axis, part, body, init: new_init };
-    kernel.ops[id].results = new_results;
 }
 
 /// Merges ops of one block that compute the same value.

@@ -1,8 +1,7 @@
 //! Ops in the notation of the kernel text, for printed forms: `l * alpha + rowsum(p)`.
 
 use crate::ir::{
-    At, CompareOp, Dim, Direction, Elem, IndexOp, Kernel, Op, OpId, Precedence as Binding, ReduceOp, SizeExpr, Spelling,
-    ValueDef, ValueId,
+    At, CompareOp, Dim, Elem, IndexOp, Kernel, Op, OpId, Precedence as Binding, ReduceOp, SizeExpr, Spelling, ValueDef, ValueId,
 };
 
 /// Writes ops as text. Unnamed values are written out where they are used, named ones by name.
@@ -108,7 +107,7 @@ impl<'a> Expressions<'a> {
             }
             op @ Op::Nonzero { tensor, at } => (format!("{}({})", op.mnemonic(), self.place(*tensor, at)), Binding::Atom),
             Op::Store { tensor, at, value } => {
-                let sums = self.kernel.tensor(*tensor).direction == Direction::Sum;
+                let sums = self.kernel.params[*tensor].kind.is_sum();
                 let word = if sums { "add" } else { "store" };
                 (format!("{word}({}, {})", self.place(*tensor, at), any(value)), Binding::Atom)
             }

@@ -1,8 +1,8 @@
-//! What a kernel is computed for: the values that stores need, directly or not.
+//! What a kernel is computed for: the values that stores need, directly or not; the kernel without all others.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::ir::{Kernel, Op, OpId, ValueDef, ValueId};
+use crate::ir::{BlockId, Kernel, Op, OpId, ParamId, ValueDef, ValueId};
 
 /// The values that a store needs. Of a loop only the carried values are among them that one needs.
 pub fn live_values(kernel: &Kernel) -> HashSet<ValueId> {
@@ -41,4 +41,81 @@ pub fn live_values(kernel: &Kernel) -> HashSet<ValueId> {
         }
     }
     live
+}
+
+/// Removes ops whose results nothing needs and carried values that only feed themselves.
+pub fn remove_dead(kernel: &mut Kernel) {
+    let live = live_values(kernel);
+    let loops: Vec<OpId> =
+        kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| matches!(kernel.ops[op].op, Op::For { .. })).collect();
+    for id in loops {
+        drop_dead_carried(kernel, id, &live);
+    }
+    for block in kernel.blocks.keys() {
+        let ops = kernel.blocks[block].ops.clone();
+        kernel.blocks[block].ops = ops
+            .into_iter()
+            .filter(|&op| match &kernel.ops[op].op {
+                Op::Store { .. } | Op::Yield(_) | Op::Program(_) => true,
+                Op::For { body, .. } => !kernel.ops[op].results.is_empty() || has_store(kernel, *body),
+                _ => kernel.ops[op].results.iter().any(|r| live.contains(r)),
+            })
+            .collect();
+    }
+}
+
+fn has_store(kernel: &Kernel, block: BlockId) -> bool {
+    kernel.blocks[block].ops.iter().any(|&op| match &kernel.ops[op].op {
+        Op::Store { .. } => true,
+        Op::For { body, .. } => has_store(kernel, *body),
+        _ => false,
+    })
+}
+
+/// The values yielded by a loop body.
+pub fn yielded(kernel: &Kernel, body: BlockId) -> Vec<ValueId> {
+    match kernel.blocks[body].ops.last().map(|&op| &kernel.ops[op].op) {
+        Some(Op::Yield(values)) => values.clone(),
+        _ => unreachable!("verified: a loop body ends in a yield"),
+    }
+}
+
+fn drop_dead_carried(kernel: &mut Kernel, id: OpId, live: &HashSet<ValueId>) {
+    let Op::For { axis, part, body, init } = kernel.ops[id].op.clone() else { return };
+    let params = kernel.blocks[body].params.clone();
+    let results = kernel.ops[id].results.clone();
+    let keep: Vec<usize> =
+        (0..init.len()).filter(|&slot| live.contains(&results[slot]) || live.contains(&params[slot + 1])).collect();
+    if keep.len() == init.len() {
+        return;
+    }
+    let next = yielded(kernel, body);
+    let pick = |values: &[ValueId]| keep.iter().map(|&slot| values[slot]).collect::<Vec<_>>();
+    let (new_init, new_next, new_results) = (pick(&init), pick(&next), pick(&results));
+    let mut new_params = vec![params[0]];
+    new_params.extend(keep.iter().map(|&slot| params[slot + 1]));
+    for (index, &param) in new_params.iter().enumerate() {
+        kernel.values[param].def = ValueDef::BlockParam(body, index as u32);
+    }
+    for (index, &result) in new_results.iter().enumerate() {
+        kernel.values[result].def = ValueDef::Result(id, index as u32);
+    }
+    let last = *kernel.blocks[body].ops.last().expect("a yield");
+    kernel.ops[last].op = Op::Yield(new_next);
+    kernel.blocks[body].params = new_params;
+    kernel.ops[id].op = Op::For { axis, part, body, init: new_init };
+    kernel.ops[id].results = new_results;
+}
+
+/// The kernel with what one output needs: stores to it, and what they are computed from. It has all
+/// parameters.
+#[must_use]
+pub fn storing_only(kernel: &Kernel, output: ParamId) -> Kernel {
+    let mut part = kernel.clone();
+    let Kernel { blocks, ops, .. } = &mut part;
+    for block in blocks.keys() {
+        blocks[block].ops.retain(|&op| !matches!(ops[op].op, Op::Store { tensor, .. } if tensor != output));
+    }
+    remove_dead(&mut part);
+    part
 }

@@ -11,12 +11,14 @@
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
 //! | [`dependence`], [`nest`] | statements, edges, components; the rule of interchange |
 //! | [`ranges`] | compile-time ranges of tiles: elements along them that are computed by themselves |
-//! | [`live`] | the values that stores need |
+//! | [`live`] | the values that stores need; a kernel without all others |
+//! | [`addends`] | the programs and iterations that add to a part of a sum |
 //! | [`reach`] | what integer arithmetic reaches in a call: widths, divisors, indices |
 //! | [`streaming`] | reductions that split, and their combine |
 //! | [`inputs`], [`uses`], [`magnitude`] | what inputs should hold for a check: what integers mean; sizes of floats |
 //! | [`cost`], [`visible`], `sum` | FLOPs, bytes, special functions, roofline; exact counts of what masks keep; sums in closed form |
 
+pub mod addends;
 pub mod classes;
 pub mod cost;
 pub mod dependence;

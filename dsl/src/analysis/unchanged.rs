@@ -39,9 +39,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
-use crate::ir::{
-    AxisId, BinaryOp, BlockId, Dim, Direction, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId,
-};
+use crate::ir::{AxisId, BinaryOp, BlockId, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId};
 
 /// Whether tiles with nothing visible leave the carried values as they are.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -264,7 +262,7 @@ impl Proof<'_> {
     fn adds_nothing(&self, store: OpId) -> bool {
         let Op::Store { tensor, value, .. } = self.kernel.ops[store].op else { return false };
         let start = Start { carried: &BTreeMap::new(), given: BTreeMap::new(), masked: true, rows: None, differing: Vec::new() };
-        self.kernel.tensor(tensor).direction == Direction::Sum && self.run(&start, value).classes == Classes::ZERO
+        self.kernel.params[tensor].kind.is_sum() && self.run(&start, value).classes == Classes::ZERO
     }
 
     fn next(&self) -> &[ValueId] {

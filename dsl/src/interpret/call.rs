@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicBool;
 use super::error::InterpretError;
 use super::hidden::Hidden;
 use super::memory::{Argument, TensorView};
-use crate::ir::{AxisId, AxisKind, Binding, Direction, Elem, Entity, Kernel, ParamId, ParamKind, ProgramDim, SizeExpr, SizeKind};
+use crate::ir::{
+    AxisId, AxisKind, Binding, Direction, Elem, Entity, Kernel, ParamId, ParamKind, ProgramDim, SizeExpr, SizeKind, ValueId,
+};
 
 /// How many positions a tile of each axis has.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +32,8 @@ pub(super) struct Call<'a> {
     /// Extents of the grid, outermost first.
     pub grid: Vec<usize>,
     pub arguments: Vec<Argument<'a>>,
+    /// Loops of which one tile is walked: by coordinate, its number.
+    pub only: Vec<(ValueId, usize)>,
     /// Shapes of the tensor parameters; empty for scalars.
     pub shapes: Vec<Vec<usize>>,
     /// What hidden elements are to reductions and contractions.
@@ -71,6 +75,7 @@ impl<'a> Call<'a> {
             axes,
             grid,
             arguments: arguments.to_vec(),
+            only: Vec::new(),
             shapes,
             rule: Hidden::Absent,
             met: AtomicBool::new(false),

@@ -390,7 +390,8 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
                 begin(index)..begin(index + 1)
             }
         };
-        for tile in walked {
+        let only = self.call.only.iter().find(|(at, _)| *at == params[0]).map(|&(_, tile)| tile);
+        for tile in walked.filter(|&tile| only.is_none_or(|only| tile == only)) {
             self.values[params[0].index()] = Some(match self.call.kernel.axes[axis].kind {
                 AxisKind::Each => Value::Index(tile as i64),
                 AxisKind::Program | AxisKind::Loop => Value::Coordinate(tile),

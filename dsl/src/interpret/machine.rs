@@ -8,7 +8,7 @@ use super::error::InterpretError;
 use super::execution::execute;
 use super::hidden::Hidden;
 use super::memory::{Argument, Stored};
-use crate::ir::{Binding, Elem, Entity, Kernel, ParamId};
+use crate::ir::{Binding, Elem, Entity, Kernel, ParamId, ValueId};
 
 /// A kernel with its sizes, block sizes and arguments, ready to be executed program by program.
 ///
@@ -41,6 +41,21 @@ impl<'a, A: Arithmetic> Interpreter<'a, A> {
     pub fn with_hidden(mut self, rule: Hidden) -> Self {
         self.call.rule = rule;
         self
+    }
+
+    /// With these loops walking one tile only: by coordinate, its number.
+    #[must_use]
+    pub fn with_only(mut self, tiles: Vec<(ValueId, usize)>) -> Self {
+        self.call.only = tiles;
+        self
+    }
+
+    /// Where a program is in each dimension of the grid.
+    ///
+    /// # Errors
+    /// [`InterpretError::Program`].
+    pub fn coordinates(&self, program: usize) -> Result<Vec<usize>, InterpretError> {
+        self.call.coordinates(program)
     }
 
     /// Whether, in the programs that ran, a hidden element held NaN or met what is not finite: then

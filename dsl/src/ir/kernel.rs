@@ -187,6 +187,11 @@ impl ParamKind {
         matches!(self, ParamKind::Tensor(tensor) if tensor.direction.is_written())
     }
 
+    /// Whether it is a sum: a tensor that stores add to.
+    pub fn is_sum(&self) -> bool {
+        matches!(self, ParamKind::Tensor(tensor) if tensor.direction == Direction::Sum)
+    }
+
     /// Whether it is an input: a scalar, or a tensor that is read.
     pub fn is_read(&self) -> bool {
         !matches!(self, ParamKind::Tensor(tensor) if !tensor.direction.is_read())

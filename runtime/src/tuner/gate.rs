@@ -224,4 +224,51 @@ mod tests {
         y.fill_bytes(0xff).expect("fills");
         assert!(check().is_err(), "outputs that were never written");
     }
+
+    /// The kernel that adds to the gradient of queries, of grouped attention, with its inputs.
+    fn columns() -> (BoundKernel, Inputs) {
+        let forward = Kernel::builtin("attention").expect("a built-in");
+        let gradient = forward.gradient_in(flashtile_dsl::grad::Form::Fused, &["q", "k", "v"], &["o"]).expect("has one");
+        let kernel = gradient.backward[1].bind(Elem::Bf16, [("D", 16)]).expect("binds");
+        let sizes = [("B", 2), ("H", 4), ("G", 2), ("M", 100), ("N", 70)].map(|(name, size)| (name.to_owned(), size));
+        let inputs = Inputs::random(&kernel, &BTreeMap::from(sizes), &Device::cpu(), 3, &InputData::default()).expect("fits");
+        (kernel, inputs)
+    }
+
+    #[test]
+    fn parts_of_a_sum_are_what_all_programs_add() {
+        let (kernel, inputs) = columns();
+        let of = |programs| Gate::of(&kernel, &inputs, programs).expect("runs").reference.outputs;
+        let (all, some) = (of(Programs::All), of(Programs::Sample { count: 5, seed: 1 }));
+        for (all, some) in all.iter().zip(&some) {
+            let name = &all.name;
+            assert!(some.places.len() < all.places.len(), "{name} is known in part");
+            for (place, value) in some.places.iter().zip(&some.exact) {
+                let at = all.places.binary_search(place).expect("known");
+                let tolerance = 1e-12 * value.abs().max(1.0);
+                assert!((all.exact[at] - value).abs() <= tolerance, "{name}[{place}]: {value} is {}", all.exact[at]);
+            }
+        }
+        let rows = |tile: usize| if tile == 3 { 4 } else { 32 };
+        assert!(
+            (0..=2).any(|short| some[0].places.len() == 16 * ((5 - short) * rows(0) + short * rows(3))),
+            "five tiles of rows"
+        );
+    }
+
+    #[test]
+    fn a_wrong_sum_is_found_where_it_is_known() {
+        let (kernel, inputs) = columns();
+        let gate = Gate::of(&kernel, &inputs, Programs::Sample { count: 5, seed: 1 }).expect("runs");
+        let loaded = kernel.on(&Device::cpu()).expect("loads");
+        super::super::measure::launch(&loaded, &inputs).expect("runs");
+        let check = || gate.check(&inputs).expect("reads");
+        assert!(check().is_ok(), "{:?}", check());
+        let sum = &gate.reference.outputs[0];
+        let Value::Output(tensor) = &inputs.values[sum.param.index()] else { panic!("an output") };
+        let mut bytes = tensor.to_bytes().expect("reads");
+        bytes[4 * sum.places[100]..][..4].copy_from_slice(&1e3f32.to_le_bytes());
+        tensor.write_bytes(&bytes).expect("fits");
+        assert!(check().is_err_and(|e| e.contains("an error is too large")), "{:?}", check());
+    }
 }

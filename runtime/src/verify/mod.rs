@@ -3,13 +3,15 @@
 //! [`Reference::new`] computes what a launch must give and how far the plain 16-bit computation of the same text is from
 //! it; [`Reference::check`] judges outputs. The rule is in the documentation of [`OutputReference`].
 
+mod excerpt;
 mod launch;
 mod reference;
 mod shapes;
 mod tolerance;
 
+pub use excerpt::Programs;
 pub use flashtile_dsl::interpret::HostTensor;
 pub use launch::{HostArgument, run};
-pub use reference::{Programs, Reference};
+pub use reference::Reference;
 pub use shapes::{STEEP_SHAPES, addressed, default_consts, default_shapes, is_walked};
 pub use tolerance::{Bound, Failure, OutputReference, OutputVerdict, Worst};

@@ -1,38 +1,19 @@
 //! The oracle and the baseline: what a launch must give, element by element, and what a plain 16-bit library would.
 
-use std::collections::BTreeSet;
+use flashtile_dsl::interpret::{self, Arithmetic, Exact64, Hidden, Ir32, Plain16};
+use flashtile_dsl::ir::{Binding, Entity, Kernel};
 
-use flashtile_dsl::interpret::{self, Arithmetic, Blocks, Exact64, Hidden, Interpreter, Ir32, Plain16, Real, Stored};
-use flashtile_dsl::ir::{Axis, AxisKind, Binding, Direction, Entity, Kernel, ParamId, ParamKind};
-use rayon::prelude::*;
-
+use super::excerpt::{Called, Excerpt, Programs};
 use super::launch::HostArgument;
 use super::tolerance::{Bound, OutputReference, OutputVerdict};
 use crate::error::Result;
 use crate::kernel::{BoundKernel, KernelError};
 
-/// Which programs of the grid the oracle runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Programs {
-    /// All of them.
-    All,
-    /// At most so many: the first, the last and those beside them, the rest drawn with the seed.
-    Sample {
-        /// How many.
-        count: usize,
-        /// Seed of the draw.
-        seed: u64,
-    },
-}
-
-/// Rows that a program of the oracle owns: few, so that a sample reaches many places.
-const ROWS: usize = 32;
-
 /// What a launch must give.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Reference {
-    /// Programs of the grid that were run, with tiles of [`ROWS`] rows.
-    programs: Vec<usize>,
+    /// What was run of the grid.
+    excerpt: Excerpt,
     /// One per output, in order of the parameters.
     pub outputs: Vec<OutputReference>,
 }
@@ -43,51 +24,36 @@ impl Reference {
     /// # Errors
     /// The arguments do not fit the kernel.
     pub fn new(kernel: &BoundKernel, sizes: &[i64], arguments: &[HostArgument], programs: Programs) -> Result<Self> {
-        let arguments = views(arguments);
-        let (ir, binding) = (kernel.ir(), kernel.binding());
-        let blocks = Blocks::WholeLoops(ROWS);
-        let failed = |e: interpret::InterpretError| {
-            crate::Error::from(KernelError::Execute { kernel: ir.name.clone(), reason: e.to_string() })
-        };
-        let exact = Interpreter::new(ir, binding, sizes, &blocks, &arguments, Exact64).map_err(failed)?;
+        let (ir, binding, arguments) = (kernel.ir(), kernel.binding(), views(arguments));
+        let called = Called { kernel: ir, binding, sizes, arguments: &arguments, block: None };
+        let failed = |e: interpret::InterpretError| failed(ir, &e);
         let plain_arithmetic = Plain16::new(ir, binding);
-        let plain = Interpreter::new(ir, binding, sizes, &blocks, &arguments, plain_arithmetic).map_err(failed)?;
-        // Any program may add to any place of a sum.
-        let sums = ir.params.values().any(|p| matches!(&p.kind, ParamKind::Tensor(t) if t.direction == Direction::Sum));
-        let chosen = choose(exact.programs(), if sums { Programs::All } else { programs });
-        let exact_tiles = execute(&exact, &chosen).map_err(failed)?;
-        let plain_tiles = execute(&plain, &chosen).map_err(failed)?;
+        let excerpt = Excerpt::new(&called, programs).map_err(failed)?;
+        let exact = excerpt.run(&called, Hidden::Absent, Exact64).map_err(failed)?;
+        let plain_stored = excerpt.run(&called, Hidden::Absent, plain_arithmetic).map_err(failed)?;
         // Where a hidden element meets what is not finite, NaN is right too.
-        let met_tiles = match exact.has_met() {
-            false => None,
-            true => {
-                let met = Interpreter::new(ir, binding, sizes, &blocks, &arguments, Exact64).map_err(failed)?;
-                Some(execute(&met.with_hidden(Hidden::Met), &chosen).map_err(failed)?)
-            }
-        };
+        let met = exact.met.then(|| excerpt.run(&called, Hidden::Met, Exact64)).transpose().map_err(failed)?;
         let outputs = ir
             .params
             .iter()
             .filter(|(_, p)| p.kind.is_written())
             .map(|(param, p)| {
-                let (shape, elem) = (exact.shape(param).to_vec(), exact.elem(param));
-                let gather = |tiles: &_| gather_of(ir, tiles, param, &shape);
-                let (places, values) = gather(&exact_tiles);
-                let (plain_places, mut plain) = gather_of(ir, &plain_tiles, param, &shape);
-                let or_nan = met_tiles.as_ref().map_or_else(Vec::new, |tiles| {
-                    let (_, met) = gather(tiles);
+                let (shape, elem) = (excerpt.shape(param).to_vec(), binding.elem(ir, ir.tensor(param).elem));
+                let (places, values) = excerpt.gather(&exact, param);
+                let (plain_places, mut plain) = excerpt.gather(&plain_stored, param);
+                let or_nan = met.as_ref().map_or_else(Vec::new, |met| {
+                    let (_, met) = excerpt.gather(met, param);
                     met.iter().map(|x| x.is_nan()).collect()
                 });
                 assert_eq!(places, plain_places, "the same text stores to the same places");
                 // The plain computation stores to an output of this type.
                 plain.iter_mut().for_each(|x| *x = super::launch::rounded(elem, *x));
-                let terms = exact_tiles.iter().filter(|t| t.param == param).fold(0.0f64, |most, t| most.max(t.terms));
-                let bound = Bound::new(elem, &values, &plain, plain_arithmetic.elem, terms);
+                let bound = Bound::new(elem, &values, &plain, plain_arithmetic.elem, exact.terms(param));
                 let steady = values.iter().zip(&plain).all(|(exact, plain)| !exact.is_finite() || plain.is_finite());
                 OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, or_nan, bound, steady }
             })
             .collect();
-        Ok(Self { programs: chosen, outputs })
+        Ok(Self { excerpt, outputs })
     }
 
     /// Whether the text overflows nowhere in f32 where it does not in f64.
@@ -159,7 +125,7 @@ impl Reference {
     }
 
     /// What a text stores at the places of every output; NaN where it stores nothing.
-    fn interpret<A: Arithmetic>(
+    fn interpret<A: Arithmetic + Copy>(
         &self,
         text: &Kernel,
         binding: &Binding,
@@ -168,16 +134,11 @@ impl Reference {
         block: usize,
         arithmetic: A,
     ) -> Result<Vec<Vec<f64>>> {
-        let failed = |e: interpret::InterpretError| {
-            crate::Error::from(KernelError::Execute { kernel: text.name.clone(), reason: e.to_string() })
-        };
         let views = views(arguments);
-        let block_of = |axis: &Axis| if axis.kind == AxisKind::Program { ROWS } else { block };
-        let blocks = Blocks::PerAxis(text.axes.values().map(block_of).collect());
-        let interpreter = Interpreter::new(text, binding, sizes, &blocks, &views, arithmetic).map_err(failed)?;
-        let tiles = execute(&interpreter, &self.programs).map_err(failed)?;
+        let called = Called { kernel: text, binding, sizes, arguments: &views, block: Some(block) };
+        let found = self.excerpt.run(&called, Hidden::Absent, arithmetic).map_err(|e| failed(text, &e))?;
         let stored = self.outputs.iter().map(|output| {
-            let (places, values) = gather_of(text, &tiles, output.param, &output.shape);
+            let (places, values) = self.excerpt.gather(&found, output.param);
             let value = |at: &usize| places.binary_search(at).map_or(f64::NAN, |found| values[found]);
             output.places.iter().map(value).collect()
         });
@@ -198,69 +159,6 @@ fn views(arguments: &[HostArgument]) -> Vec<interpret::Argument<'_>> {
         .collect()
 }
 
-fn choose(programs: usize, which: Programs) -> Vec<usize> {
-    match which {
-        Programs::Sample { count, seed } if count < programs => {
-            let edges = [0, 1, programs - 2, programs - 1];
-            let mut chosen: BTreeSet<usize> = edges.into_iter().take(count).collect();
-            let mut state = seed;
-            while chosen.len() < count {
-                state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-                let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-                let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-                chosen.insert(((mixed ^ (mixed >> 31)) % programs as u64) as usize);
-            }
-            chosen.into_iter().collect()
-        }
-        _ => (0..programs).collect(),
-    }
-}
-
-fn execute<A: Arithmetic>(
-    interpreter: &Interpreter<'_, A>,
-    programs: &[usize],
-) -> Result<Vec<Stored<A::Real>>, interpret::InterpretError> {
-    let tiles: Vec<Vec<_>> = programs.par_iter().map(|&p| interpreter.run(p)).collect::<Result<_, _>>()?;
-    Ok(tiles.into_iter().flatten().collect())
-}
-
-/// Places (row-major) and values of an output, by place: of everything stored, or of all that a sum
-/// has.
-fn gather_of<R: Real>(kernel: &Kernel, tiles: &[Stored<R>], param: ParamId, shape: &[usize]) -> (Vec<usize>, Vec<f64>) {
-    let (places, values) = gather(tiles, param, shape);
-    if kernel.tensor(param).direction != Direction::Sum {
-        return (places, values);
-    }
-    let mut sums = vec![0.0; shape.iter().product()];
-    places.into_iter().zip(values).for_each(|(place, value)| sums[place] += value);
-    ((0..sums.len()).collect(), sums)
-}
-
-/// Places and values of everything stored to an output, by place.
-fn gather<R: Real>(tiles: &[Stored<R>], param: ParamId, shape: &[usize]) -> (Vec<usize>, Vec<f64>) {
-    let strides: Vec<usize> = (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();
-    let mut pairs = Vec::new();
-    for tile in tiles.iter().filter(|t| t.param == param) {
-        for (at, from) in tile.rows(&strides) {
-            pairs.extend((0..tile.row_len()).map(|c| (at + c, tile.values[from + c].to_f64())));
-        }
-    }
-    pairs.sort_by_key(|p| p.0);
-    pairs.into_iter().unzip()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn samples_hold_both_ends_and_nothing_twice() {
-        let chosen = choose(100, Programs::Sample { count: 20, seed: 7 });
-        assert_eq!(chosen.len(), 20);
-        assert!([0, 1, 98, 99].iter().all(|p| chosen.contains(p)) && chosen.is_sorted());
-        assert_eq!(chosen, choose(100, Programs::Sample { count: 20, seed: 7 }));
-        assert_ne!(chosen, choose(100, Programs::Sample { count: 20, seed: 8 }));
-        assert_eq!(choose(3, Programs::Sample { count: 20, seed: 7 }), [0, 1, 2]);
-        assert_eq!(choose(3, Programs::All), [0, 1, 2]);
-    }
+fn failed(kernel: &Kernel, error: &interpret::InterpretError) -> crate::Error {
+    KernelError::Execute { kernel: kernel.name.clone(), reason: error.to_string() }.into()
 }

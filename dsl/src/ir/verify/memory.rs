@@ -55,7 +55,7 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
         }
     }
     check_outputs(errors, &stores);
-    let sums = |tensor: ParamId| matches!(&kernel.params[tensor].kind, ParamKind::Tensor(t) if t.direction == Direction::Sum);
+    let sums = |tensor: ParamId| kernel.params[tensor].kind.is_sum();
     let all: Vec<OpId> = stores.iter().map(|&(_, id, _)| id).collect();
     for &(block, id, _) in stores.iter().filter(|&&(_, id, tensor)| sums(tensor) && !bad.contains(&id)) {
         check_added(errors, block, id);

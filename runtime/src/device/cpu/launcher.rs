@@ -5,7 +5,7 @@
 //! write, and the result does not depend on how programs were spread over threads.
 
 use flashtile_dsl::interpret::{self, Blocks, InterpretError, Interpreter, Ir32, Stored, TensorView};
-use flashtile_dsl::ir::{Direction, Entity, ParamId, ParamKind};
+use flashtile_dsl::ir::{Elem, Entity, ParamKind};
 use rayon::prelude::*;
 
 use super::memory::{HostMemory, ReadBytes};
@@ -68,46 +68,24 @@ impl CpuLauncher {
         Ok((stored.into_iter().flatten().collect(), to, programs))
     }
 
-    fn write(&self, call: &Call<'_>, stored: &[Stored<f32>]) -> Result<()> {
-        for tile in stored {
-            let CallArgument::Tensor { memory, offset, elem, strides, .. } = &call.arguments[tile.param.index()] else {
-                unreachable!("verified: only tensors are stored to")
-            };
-            let mut bytes = host(*memory).write_bytes()?;
-            let all = bytes.as_mut_slice();
-            let first = (offset * elem.bytes().unwrap_or(1)).min(all.len());
-            match self.sums(tile.param) {
-                true => tile.add(strides, &mut all[first..]),
-                false => tile.write(*elem, strides, &mut all[first..]),
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether what programs store to a parameter is added up.
-    fn sums(&self, param: ParamId) -> bool {
-        matches!(&self.kernel.ir().params[param].kind, ParamKind::Tensor(t) if t.direction == Direction::Sum)
+    /// Writes what programs have stored, or adds it to what is there.
+    fn put(&self, call: &Call<'_>, stored: &[Stored<f32>]) -> Result<()> {
+        let params = &self.kernel.ir().params;
+        stored.iter().try_for_each(|tile| match params[tile.param].kind.is_sum() {
+            true => in_memory(call, tile, |_, strides, memory| tile.add(strides, memory)),
+            false => in_memory(call, tile, |elem, strides, memory| tile.write(elem, strides, memory)),
+        })
     }
 
     /// Sets sums to 0.
     fn clear_sums(&self, call: &Call<'_>) -> Result<()> {
-        let sums = self.kernel.ir().params.keys().filter(|&param| self.sums(param));
-        let zeros = sums.filter_map(|param| match &call.arguments[param.index()] {
-            CallArgument::Tensor { shape, .. } => {
-                let region: Vec<(usize, usize)> = shape.iter().map(|&len| (0, len)).collect();
-                let values = vec![0.0; shape.iter().product()];
-                Some(Stored { param, region, values, ints: Vec::new(), terms: 0.0 })
-            }
-            CallArgument::F32(_) | CallArgument::I32(_) => None,
-        });
-        for tile in zeros {
-            let CallArgument::Tensor { memory, offset, elem, strides, .. } = &call.arguments[tile.param.index()] else {
-                unreachable!("just seen")
+        for (param, _) in self.kernel.ir().params.iter().filter(|(_, param)| param.kind.is_sum()) {
+            let CallArgument::Tensor { shape, .. } = &call.arguments[param.index()] else {
+                unreachable!("checked: a sum is a tensor")
             };
-            let mut bytes = host(*memory).write_bytes()?;
-            let all = bytes.as_mut_slice();
-            let first = (offset * elem.bytes().unwrap_or(1)).min(all.len());
-            tile.write(*elem, strides, &mut all[first..]);
+            let region = shape.iter().map(|&len| (0, len)).collect();
+            let zeros = Stored { param, region, values: vec![0.0; shape.iter().product()], ints: Vec::new(), terms: 0.0 };
+            in_memory(call, &zeros, |elem, strides, memory| zeros.write(elem, strides, memory))?;
         }
         Ok(())
     }
@@ -132,7 +110,7 @@ impl Launcher for CpuLauncher {
         let mut from = 0;
         loop {
             let (stored, to, programs) = self.batch(call, from)?;
-            self.write(call, &stored)?;
+            self.put(call, &stored)?;
             if to == programs {
                 return Ok(());
             }
@@ -144,4 +122,16 @@ impl Launcher for CpuLauncher {
 /// Memory of this device.
 fn host(memory: &dyn Memory) -> &HostMemory {
     memory.as_any().downcast_ref().expect("checked: tensors of a launch on the CPU are in its memory")
+}
+
+/// Does something with the memory of the tensor that a tile is of, from its first element on.
+fn in_memory(call: &Call<'_>, tile: &Stored<f32>, then: impl FnOnce(Elem, &[usize], &mut [u8])) -> Result<()> {
+    let CallArgument::Tensor { memory, offset, elem, strides, .. } = &call.arguments[tile.param.index()] else {
+        unreachable!("verified: only tensors are stored to")
+    };
+    let mut bytes = host(*memory).write_bytes()?;
+    let all = bytes.as_mut_slice();
+    let first = (offset * elem.bytes().unwrap_or(1)).min(all.len());
+    then(*elem, strides, &mut all[first..]);
+    Ok(())
 }
