@@ -293,3 +293,35 @@ fn the_order_of_an_access_has_a_scope() {
     assert!(fault("fence.acq_rel;").ends_with("its scope"));
     assert!(fault("st.acquire.gpu.global.u32 [%rd1], %r1;").contains("a scope of a weak access"));
 }
+
+/// 64 threads of each block add 256 bytes of shared memory, all 1.0, to the same place.
+fn added(by: &str) -> String {
+    format!("shl.b32 %r4, %r1, 2; add.s32 %r4, %r4, %r3; mov.u32 %r6, 0f3f800000; st.shared.u32 [%r4], %r6;\n{by}")
+}
+
+#[test]
+fn sums_of_several_blocks_do_not_race() {
+    let vector = "shl.b32 %r7, %r1, 4; cvt.u64.u32 %rd4, %r7; add.s64 %rd4, %rd4, %rd1; setp.ge.u32 %p2, %r1, 16;\n\
+                  @%p2 bra DONE; red.global.add.v4.f32 [%rd4+1024], {%r6, %r6, %r6, %r6};\nDONE:";
+    let bulk = |wait: &str| {
+        format!(
+            "fence.proxy.async.shared::cta; bar.sync 0; @%p1 bra DONE; mov.u32 %r5, 256;\n\
+             cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd1+1024], [%r3], %r5;\n\
+             cp.async.bulk.commit_group; {wait}\nDONE:"
+        )
+    };
+    for body in [vector.to_owned(), bulk("cp.async.bulk.wait_group 0;")] {
+        let words = clean(1, 3, 64, &added(&body));
+        assert_eq!(words[256..320], [3f32.to_bits(); 64], "{body}");
+    }
+    // What is still to be read is written again.
+    let again = bulk("mov.u32 %r6, 0f40000000; st.shared.u32 [%r3], %r6; cp.async.bulk.wait_group 0;");
+    let (findings, _) = run(1, 1, 64, &added(&again), &Options::default());
+    assert!(!findings.is_empty(), "shared memory is written while a copy reads it");
+}
+
+#[test]
+fn vectors_are_added_at_multiples_of_their_length() {
+    let (findings, _) = run(1, 1, 1, "mov.u32 %r6, 0; red.global.add.v2.f32 [%rd1+260], {%r6, %r6};", &Options::default());
+    assert_eq!(findings.iter().map(|f| f.kind).collect::<Vec<_>>(), [FindingKind::Misaligned]);
+}

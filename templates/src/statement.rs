@@ -421,6 +421,42 @@ statements! {
         /// Columns that exist.
         columns_present: String,
     }
+    /// A fragment written to rows of each warp's own.
+    PutRows = "put_rows" {
+        /// Shared address of the warp's rows.
+        to: String,
+        /// Fragment.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Bytes from row to row.
+        pitch: u32,
+    }
+    /// Rows of each warp's own added to global memory.
+    AddRows = "add_rows" {
+        /// Global address of the tile's origin.
+        to: String,
+        /// Shared address of the warp's rows.
+        from: String,
+        /// Parts of four columns that a row has.
+        quads: u32,
+        /// Parts that a lane adds.
+        rounds: u32,
+        /// Rows that a warp adds at once; 0 if these are not whole.
+        rows_a_round: u32,
+        /// Bytes from row to row in shared memory.
+        pitch: u32,
+        /// First row of the warp within the origin.
+        first_row: String,
+        /// First column of it.
+        first_column: String,
+        /// Elements from row to row.
+        row_stride: String,
+        /// Rows that exist.
+        rows_present: String,
+    }
     /// A fragment to global memory, element by element.
     StoreElements = "store_elements" {
         /// Global address of the tile's origin.
@@ -741,6 +777,8 @@ statements! {
         coordinate: String,
         /// Its value.
         value: String,
+        /// What the value is, as it is a name; else nothing.
+        before: String,
         /// Rendered statements.
         body: String,
     }

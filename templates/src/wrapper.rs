@@ -80,6 +80,8 @@ pub enum Wrapper {
     SharedAccess,
     /// `red.global.add.f32`.
     RedAdd,
+    /// `red.global.add.v4.f32`.
+    RedAddX4,
     /// 16-byte stores to global memory.
     StGlobal,
     /// Addresses within tiles.
@@ -261,6 +263,7 @@ impl Wrapper {
             Wrapper::Quad => "device/quad",
             Wrapper::SharedAccess => "ptx/shared_access",
             Wrapper::RedAdd => "ptx/red_add",
+            Wrapper::RedAddX4 => "ptx/red_add_x4",
             Wrapper::StGlobal => "ptx/st_global",
             Wrapper::Tile => "device/tile",
             Wrapper::LdmatrixX2 => "ptx/ldmatrix_x2",

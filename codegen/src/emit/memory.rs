@@ -2,8 +2,8 @@
 
 use flashtile_dsl::ir::Elem;
 use flashtile_templates::{
-    AddElements, CopyTile, LoadFragment, LoadGlobal, LoadPairs, StoreColumn, StoreElements, StoreFragment, StoreRow, When,
-    Wrapper,
+    AddElements, AddRows, CopyTile, LoadFragment, LoadGlobal, LoadPairs, PutRows, StoreColumn, StoreElements, StoreFragment,
+    StoreRow, When, Wrapper,
 };
 
 use super::expression::{Domain, element_text, text};
@@ -11,7 +11,7 @@ use super::writer::parenthesized;
 use super::writer::{BODY, Writer};
 use crate::arch::CopyOp;
 use crate::error::Error;
-use crate::plan::{Expr, Function, GlobalTile, Shape, Slot, StmtOp, Storage, TileId, VarId};
+use crate::plan::{Expr, Function, GlobalTile, Shape, Slot, StmtOp, Storage, TileId, VarId, Variable};
 
 /// Row within the tile's origin.
 fn row_text(domain: Domain) -> String {
@@ -134,8 +134,8 @@ impl Writer<'_> {
 
     /// Adds a fragment to a tile of a tensor.
     pub(super) fn add(&mut self, to: &GlobalTile, from: VarId) -> Result<String, Error> {
-        self.wrappers.insert(Wrapper::RedAdd);
         let v = self.plan().variables[from].clone();
+        self.wrappers.insert(Wrapper::RedAdd);
         match v.storage {
             Storage::Fragment(shape @ Shape::Row) => {
                 return self.store_row(to, v.m_tiles, &Expr::Element(v.name, shape), true);
@@ -167,6 +167,41 @@ impl Writer<'_> {
             column_stride,
             rows_present: self.uniform(&to.rows_present),
             columns_present: self.uniform(&to.columns_present),
+        };
+        self.render(&context)
+    }
+
+    /// Where the rows of each warp begin in a tile.
+    fn rows_of_warp(&self, tile: TileId, v: &Variable) -> String {
+        format!("{} + warp * {}", self.slot_address(tile, Slot::Only), 16 * v.m_tiles * self.plan().tiles[tile].pitch)
+    }
+
+    pub(super) fn put_rows(&mut self, tile: TileId, from: VarId) -> Result<String, Error> {
+        self.wrappers.insert(Wrapper::SharedAccess);
+        let (v, pitch) = (self.plan().variables[from].clone(), self.plan().tiles[tile].pitch);
+        let to = self.rows_of_warp(tile, &v);
+        self.render(&PutRows { to, from: v.name, m_tiles: v.m_tiles, n_tiles: v.n_tiles, pitch })
+    }
+
+    pub(super) fn add_rows(&mut self, to: &GlobalTile, tile: TileId, of: VarId) -> Result<String, Error> {
+        self.wrappers.extend([Wrapper::SharedAccess, Wrapper::RedAddX4]);
+        let (v, pitch) = (self.plan().variables[of].clone(), self.plan().tiles[tile].pitch);
+        let (rows, columns) = (16 * v.m_tiles, 8 * v.n_tiles);
+        let (first_row, first_column) = match v.across {
+            None => ("first_row - lane / 4".to_owned(), "first_column - 2 * (lane % 4)".to_owned()),
+            Some(warps) => (format!("warp % {warps} * {rows}"), format!("warp / {warps} * {columns}")),
+        };
+        let context = AddRows {
+            to: parenthesized(&self.uniform(&to.origin)),
+            from: self.rows_of_warp(tile, &v),
+            quads: columns / 4,
+            rounds: rows * columns / 128,
+            rows_a_round: if 128 % columns == 0 { 128 / columns } else { 0 },
+            pitch,
+            first_row,
+            first_column,
+            row_stride: self.uniform(&to.row_stride),
+            rows_present: self.uniform(&to.rows_present),
         };
         self.render(&context)
     }

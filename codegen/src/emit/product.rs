@@ -1,12 +1,14 @@
 //! Statements of matrix products: which fragments, from where, through which instruction.
 
+use std::collections::BTreeSet;
+
 use flashtile_dsl::ir::ReduceOp;
 use flashtile_templates::{DotFfma, DotMma, DotWgmma, LoadFragments, Merge, Publish, Stage, StagePacked, Wrapper, wgmma_name};
 
 use super::writer::Writer;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
-use crate::plan::{Atom, FragmentLoads, OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable};
+use crate::plan::{Atom, FragmentLoads, OperandA, Slot, StmtOp, Storage, TileId, VarId, Variable, each};
 
 impl Writer<'_> {
     /// Address of this warp's rows of a tile.
@@ -128,6 +130,9 @@ impl Writer<'_> {
         let row_groups = self.plan().row_warps_of(&v) / WARPGROUP;
         let (n, a_shared, elem) = (8 * v.n_tiles, matches!(a, OperandA::Tile(..)), tb.elem.name());
         self.wrappers.extend([Wrapper::Descriptor, Wrapper::WgmmaGroup]);
+        let anew = self.descriptors_are_many();
+        self.wrappers.extend(anew.then_some(Wrapper::Mov));
+        let made = |address: String| if anew { format!("mov({address})") } else { address };
         self.wrappers.insert(Wrapper::Wgmma { n, a_shared, a_turned: *a_turned, k_major: *k_major, elem });
         let (a_address, a_pitch, a_part) = match a {
             OperandA::Tile(tile, slot) => {
@@ -157,18 +162,33 @@ impl Writer<'_> {
             product: wgmma_name(n, (a_shared, *a_turned), *k_major),
             a_shared,
             a_turned: *a_turned,
-            a: a_address,
+            a: made(a_address),
             a_pitch,
             a_part,
             a0,
             a1,
             a2,
             a3,
-            b: self.operand_b(&v, (*b, *b_slot, *b_column), n, *k_major),
+            b: made(self.operand_b(&v, (*b, *b_slot, *b_column), n, *k_major)),
             b_pitch: tb.pitch,
             b_part: tb.rows * tb.pitch,
             k_major: *k_major,
         })
+    }
+
+    /// Whether the products of the plan have more descriptors than uniform registers hold: three
+    /// right operands or more. Where these are kept from step to step, ptxas 13.0 spills them, so that
+    /// each product makes its own.
+    fn descriptors_are_many(&self) -> bool {
+        let mut operands = BTreeSet::new();
+        for role in &self.plan().roles {
+            each(&role.body, &mut |op| {
+                if let StmtOp::Dot { b, k_major, .. } = op {
+                    operands.insert((*b, *k_major));
+                }
+            });
+        }
+        operands.len() > 2
     }
 
     /// Where a right operand begins in its tile: at the columns of a part, and at the columns of
@@ -196,14 +216,14 @@ impl Writer<'_> {
     }
 
     /// The share of a column group of an operand of products.
-    fn stage_packed(&mut self, tile: TileId, from: VarId) -> Result<String, Error> {
+    fn stage_packed(&mut self, tile: TileId, slot: Slot, from: VarId) -> Result<String, Error> {
         let asynchronous = self.plan().is_specialized();
         let fast = self.e.arch.capability >= (9, 0);
         self.wrappers.extend([Wrapper::Tile, if fast { Wrapper::StmatrixX4 } else { Wrapper::SharedAccess }]);
         self.wrappers.extend(asynchronous.then_some(Wrapper::ProxyFence));
         let (v, t) = (&self.plan().variables[from], &self.plan().tiles[tile]);
         self.render(&StagePacked {
-            to: self.slot_address(tile, Slot::Only),
+            to: self.slot_address(tile, slot),
             from: v.name.clone(),
             m_tiles: v.m_tiles,
             k_tiles: v.n_tiles / 2,
@@ -249,14 +269,14 @@ impl Writer<'_> {
         })
     }
 
-    pub(super) fn stage(&mut self, tile: TileId, from: VarId) -> Result<String, Error> {
+    pub(super) fn stage(&mut self, tile: TileId, slot: Slot, from: VarId) -> Result<String, Error> {
         if self.plan().variables[from].storage == Storage::Packed {
-            return self.stage_packed(tile, from);
+            return self.stage_packed(tile, slot, from);
         }
         self.wrappers.extend([Wrapper::SharedAccess, Wrapper::Tile]);
         let (v, t) = (&self.plan().variables[from], &self.plan().tiles[tile]);
         self.render(&Stage {
-            to: self.slot_address(tile, Slot::Only),
+            to: self.slot_address(tile, slot),
             from: v.name.clone(),
             m_tiles: v.m_tiles,
             n_tiles: v.n_tiles,

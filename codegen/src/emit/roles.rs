@@ -188,13 +188,12 @@ impl Writer<'_> {
 
     /// Name and value of the coordinate of a step.
     pub(super) fn step_coordinate(&mut self, at: Iteration) -> (String, String) {
-        let (Iteration::First(id, _) | Iteration::Ahead(id, _) | Iteration::Last(id)) = at else {
-            unreachable!("steps go forward");
-        };
-        let l = &self.plan().loops[id];
+        let l = &self.plan().loops[at.of_loop()];
         let value = match at {
             Iteration::Ahead(_, n) => l.onwards(Expr::name(format!("{}_pair", l.coordinate)), n),
-            _ => l.place(at),
+            // Of the iteration around the step.
+            Iteration::Behind(..) => Expr::name(format!("{}_before", l.coordinate)),
+            Iteration::First(..) | Iteration::Last(_) => l.place(at),
         };
         (l.coordinate.clone(), self.uniform(&value))
     }

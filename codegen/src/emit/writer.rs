@@ -255,12 +255,14 @@ impl Writer<'_> {
             }
             StmtOp::LoadFragments { to, tile, slot } => self.load_fragments(*to, *tile, *slot),
             StmtOp::Dot { .. } => self.dot(op),
-            StmtOp::Stage { tile, from } => self.stage(*tile, *from),
+            StmtOp::Stage { tile, slot, from } => self.stage(*tile, *slot, *from),
             StmtOp::Publish { tile, from } => self.publish(*tile, *from),
             StmtOp::Merge { to, tile, operation } => self.merge(*to, *tile, *operation),
             StmtOp::Load { to, from } => self.load(*to, from),
             StmtOp::Store { .. } => self.store(op),
             StmtOp::Add { to, from } => self.add(to, *from),
+            StmtOp::PutRows { tile, from } => self.put_rows(*tile, *from),
+            StmtOp::AddRows { to, tile, of } => self.add_rows(to, *tile, *of),
             StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag }, body, .. } => {
                 let flag = flag.map(|v| self.name(v)).unwrap_or_default();
                 let condition = self.text(condition, Domain::Row);
@@ -299,8 +301,12 @@ impl Writer<'_> {
             }
             StmtOp::Step { at, body } => {
                 let (coordinate, value) = self.step_coordinate(*at);
+                let before = match at {
+                    Iteration::Behind(id, _) => self.uniform(&self.plan().loops[*id].place(*at)),
+                    _ => String::new(),
+                };
                 let body = self.inner(body)?;
-                self.nested(&Step { coordinate, value, body: BODY.into() }, body)
+                self.nested(&Step { coordinate, value, before, body: BODY.into() }, body)
             }
             StmtOp::Work(body) => self.work(body),
             StmtOp::Fill { .. } => self.fill(op),

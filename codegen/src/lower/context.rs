@@ -116,6 +116,10 @@ pub(super) struct Lowering<'a> {
     pub slots_of: HashMap<ValueId, Slot>,
     /// The first column of values that are parts of tiles.
     pub parts_at: HashMap<ValueId, u32>,
+    /// Tiles that operands of products were staged in, by operand.
+    pub staged: HashMap<ValueId, TileId>,
+    /// Tiles from which rows are added, by rows and columns.
+    pub tiles_to_add: HashMap<(u32, u32), TileId>,
     /// Which of the programs that share columns this is.
     pub column_program: Option<Expr>,
     /// Computed operands, where they are.

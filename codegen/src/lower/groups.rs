@@ -8,7 +8,7 @@ use super::{row_warps, shares};
 use crate::abi::TensorMap;
 use crate::error::Error;
 use crate::plan::{Builtin, Event, Expr, GlobalTile, OperandA, Operator, Slot, Stmt, StmtOp, TileId, VarId};
-use crate::schedule::{Persistent, SharedLayout};
+use crate::schedule::{Overlap, Persistent, SharedLayout};
 
 /// Most column groups.
 const MOST: u32 = 4;
@@ -92,9 +92,14 @@ impl Lowering<'_> {
         let kernel = self.kernel;
         let of = kernel.tile(a);
         let (rows, columns) = (self.padded(&of.dims[0]), self.padded(&of.dims[1]));
-        let name = self.unique(&format!("{}_tile", self.plan.variables[from].name.trim_end_matches("_packed")));
-        let elem = self.instance.binding.elem(kernel, of.elem);
-        let tile = self.add_tile(name, elem, rows, columns, 1, false);
+        // All steps of a loop whose products are waited for late write the same tile.
+        let known = self.staged.get(&a).copied().filter(|_| self.schedule.overlap == Overlap::Late);
+        let tile = known.unwrap_or_else(|| {
+            let name = self.unique(&format!("{}_tile", self.plan.variables[from].name.trim_end_matches("_packed")));
+            let elem = self.instance.binding.elem(kernel, of.elem);
+            self.add_tile(name, elem, rows, columns, 1, false)
+        });
+        self.staged.insert(a, tile);
         if self.is_specialized() {
             // As TMA would lay it out.
             let (t, slab) = (&mut self.plan.tiles[tile], TensorMap::slab(columns));
@@ -103,7 +108,7 @@ impl Lowering<'_> {
         if self.loops_by_axis.is_empty() && self.schedule.persistent != Persistent::Off {
             self.push(StmtOp::Barrier);
         }
-        self.push(StmtOp::Stage { tile, from });
+        self.push(StmtOp::Stage { tile, slot: Slot::Only, from });
         self.push(StmtOp::Barrier);
         self.homes.insert(a, Home::Tile(tile));
         self.made.insert(a, Made { tile, slot: Slot::Only, transposed: false });

@@ -15,7 +15,7 @@
 
 use std::collections::HashMap;
 
-use flashtile_dsl::ir::Elem;
+use flashtile_dsl::ir::{Elem, Span};
 
 use super::context::Lowering;
 use super::pipeline::Loop;
@@ -69,9 +69,6 @@ impl Lowering<'_> {
         if step.iter().any(holds_others) {
             return why_not("overlap=late in a loop with another loop in it", "set overlap=off");
         }
-        if step.iter().any(|stmt| matches!(stmt.op, StmtOp::Stage { .. } | StmtOp::Barrier)) {
-            return why_not("overlap=late in a loop whose warps stage operands of products for each other", "set overlap=off");
-        }
         if self.leads(&step).is_empty() {
             return why_not(
                 "overlap=late in a loop without a product that depends on nothing it computes",
@@ -79,8 +76,16 @@ impl Lowering<'_> {
             );
         }
         let mut spread = HashMap::new();
-        let first = self.issued_early(first, &mut spread);
-        let step = self.issued_early(step, &mut spread);
+        let [mut first, mut step] = [first, step];
+        let stages = self.in_two_slots(l, [&mut first, &mut step]);
+        let (added, first) = self.sums_of_products(first);
+        let (_, step) = self.sums_of_products(step);
+        let span = self.span;
+        let plain = move |op| Stmt::new(op, span);
+        let of_step = |at| (!added.is_empty()).then(|| plain(StmtOp::Step { at, body: added.clone() }));
+        let (before, last) = (of_step(Iteration::Behind(l.id, 1)), of_step(Iteration::Last(l.id)));
+        let first = self.issued_early(first, None, &mut spread);
+        let step = self.issued_early(step, before, &mut spread);
         let (first, leaves) = self.waiting_late(l, first, &[]);
         let (body, again) = self.waiting_late(l, step, &leaves);
         let left = |flights: &[Flight]| -> Vec<(VarId, Vec<TileId>)> {
@@ -101,17 +106,70 @@ impl Lowering<'_> {
                 self.span,
             ));
         }
-        let plain = |op| Stmt::new(op, self.span);
         let mut out = vec![plain(StmtOp::Step { at: Iteration::First(l.id, 0), body: first })];
         out.push(plain(StmtOp::Loop { id: l.id, from: 1, unroll: 1, body }));
         out.extend((!leaves.is_empty()).then(|| plain(StmtOp::Wait(events(&leaves)))));
         out.extend(kept.into_iter().map(|tile| plain(StmtOp::Release(tile))));
+        out.extend(last);
+        // What comes next stages to slots that other warps may still read.
+        out.extend(stages.then(|| plain(StmtOp::Barrier)));
         Ok(out)
+    }
+
+    /// Splits off what adds to sums in memory, from rows in shared memory, where the step puts
+    /// products: the next step does that, when it has issued its first ones. It takes along the
+    /// names that it needs.
+    fn sums_of_products(&self, step: Vec<Stmt>) -> (Vec<Stmt>, Vec<Stmt>) {
+        let products: Vec<VarId> = step.iter().filter_map(|stmt| product_into(&stmt.op)).collect();
+        let names: Vec<Stmt> = step.iter().filter(|stmt| matches!(stmt.op, StmtOp::Let { .. })).cloned().collect();
+        let (mut sums, step): (Vec<Stmt>, Vec<Stmt>) =
+            step.into_iter().partition(|stmt| matches!(&stmt.op, StmtOp::AddRows { of, .. } if products.contains(of)));
+        for name in names.into_iter().rev() {
+            let own = effects(&self.plan, &name);
+            if sums.iter().any(|stmt| !effects(&self.plan, stmt).reads.is_disjoint(&own.writes)) {
+                sums.insert(0, name);
+            }
+        }
+        (sums, step)
+    }
+
+    /// Gives two slots to tiles that warps stage for each other, and says whether there are any.
+    ///
+    /// The barrier behind what a step stages then is the only one of the step. A slot is written
+    /// again two steps later: the barrier between says that all warps have done with it, whose
+    /// products of a step are settled before those of the next have made what is staged.
+    fn in_two_slots(&mut self, l: &Loop<'_>, steps: [&mut Vec<Stmt>; 2]) -> bool {
+        let of_step = Slot::Of(Iteration::Ahead(l.id, 0));
+        let mut staged = Vec::new();
+        for step in steps {
+            for stmt in step.iter_mut() {
+                match &mut stmt.op {
+                    StmtOp::Stage { tile, slot, .. } => {
+                        *slot = of_step;
+                        staged.push(*tile);
+                    }
+                    StmtOp::Dot { a, b, b_slot, .. } => {
+                        if let OperandA::Tile(tile, slot) = a
+                            && staged.contains(tile)
+                        {
+                            *slot = of_step;
+                        }
+                        if staged.contains(b) {
+                            *b_slot = of_step;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        staged.iter().for_each(|&tile| self.plan.tiles[tile].slots = 2);
+        !staged.is_empty()
     }
 
     /// The statements of a step with each product as early as its operands allow.
     /// Vectors along columns that are loaded meanwhile are spread over lanes until they are needed.
-    fn issued_early(&mut self, step: Vec<Stmt>, spread: &mut HashMap<VarId, Spread>) -> Vec<Stmt> {
+    /// What is left of the step before follows the first products.
+    fn issued_early(&mut self, step: Vec<Stmt>, left: Option<Stmt>, spread: &mut HashMap<VarId, Spread>) -> Vec<Stmt> {
         let leads = self.leads(&step);
         let all: Vec<Effects> = step.iter().map(|stmt| effects(&self.plan, stmt)).collect();
         // Whose result is needed first comes first.
@@ -133,7 +191,7 @@ impl Lowering<'_> {
                 rest.insert(first, Stmt::new(StmtOp::Distribute { to: column, from: lanes, tile }, load.span));
             }
         }
-        out.extend(loads);
+        out.extend(loads.into_iter().chain(left));
         let begin = out.len();
         let operands: Vec<VarId> = rest.iter().filter_map(|stmt| packed_operand(&stmt.op)).collect();
         for stmt in rest {
@@ -143,14 +201,15 @@ impl Lowering<'_> {
                 _ => false,
             };
             let own = effects(&self.plan, &stmt);
-            let behind = |other: &Stmt| {
-                let product = matches!((&stmt.op, &other.op), (StmtOp::Dot { .. }, StmtOp::Dot { .. }));
-                product || effects(&self.plan, other).conflicts(&own)
-            };
-            let at = match rises {
+            let behind = |other: &Stmt| effects(&self.plan, other).conflicts(&own);
+            let mut at = match rises {
                 true => out[begin..].iter().rposition(behind).map_or(begin, |last| begin + last + 1),
                 false => out.len(),
             };
+            // Products that may be issued at one place keep their order.
+            while matches!((&stmt.op, out.get(at).map(|next| &next.op)), (StmtOp::Dot { .. }, Some(StmtOp::Dot { .. }))) {
+                at += 1;
+            }
             out.insert(at, stmt);
         }
         out
@@ -191,7 +250,7 @@ impl Lowering<'_> {
         };
         for stmt in stmts {
             let own = effects(&self.plan, &stmt);
-            let acc = if let StmtOp::Dot { acc, .. } = stmt.op { Some(acc) } else { None };
+            let acc = product_into(&stmt.op);
             let packed = packed_operand(&stmt.op).is_some();
             // Products into one accumulator follow each other by themselves. Where a product takes
             // registers that were packed while another that takes registers was in flight, ptxas
@@ -201,7 +260,7 @@ impl Lowering<'_> {
                 None => flight.effects.conflicts(&own),
             };
             if let Some(last) = step.in_flight.iter().rposition(needs) {
-                step.settle(last, &stmt);
+                step.settle(last, stmt.span);
             }
             let tiles = if acc.is_some() { read(&stmt) } else { Vec::new() };
             for &tile in &tiles {
@@ -233,7 +292,7 @@ impl Step<'_> {
     }
 
     /// Waits for the products up to one of them, and hands back what no other reads.
-    fn settle(&mut self, mut last: usize, stmt: &Stmt) {
+    fn settle(&mut self, mut last: usize, span: Span) {
         // A wait names accumulators: it waits for all products into them.
         while let Some(more) =
             self.in_flight.iter().rposition(|flight| self.in_flight[..=last].iter().any(|done| done.acc == flight.acc))
@@ -242,7 +301,7 @@ impl Step<'_> {
             last = more;
         }
         let done: Vec<Flight> = self.in_flight.drain(..=last).collect();
-        self.out.push(Stmt::new(StmtOp::Wait(events(&done)), stmt.span));
+        self.out.push(Stmt::new(StmtOp::Wait(events(&done)), span));
         for before in [true, false] {
             let tiles = done.iter().filter(|flight| flight.before == before).flat_map(|flight| flight.tiles.iter().copied());
             for tile in distinct(tiles) {
@@ -256,7 +315,7 @@ impl Step<'_> {
                     true => StmtOp::ReleaseBefore(tile),
                     false => StmtOp::Release(tile),
                 };
-                self.out.push(Stmt::new(op, stmt.span));
+                self.out.push(Stmt::new(op, span));
                 if !before {
                     self.held.retain(|&held| held != tile);
                 }
@@ -268,6 +327,11 @@ impl Step<'_> {
 /// The ends of products, by their accumulators.
 fn events(flights: &[Flight]) -> Vec<Event> {
     distinct(flights.iter().map(|flight| flight.acc)).into_iter().map(Event::Product).collect()
+}
+
+/// The accumulator of a product.
+fn product_into(op: &StmtOp) -> Option<VarId> {
+    if let StmtOp::Dot { acc, .. } = op { Some(*acc) } else { None }
 }
 
 /// The variable that a product takes its left operand from.

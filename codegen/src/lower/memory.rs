@@ -5,7 +5,8 @@ use flashtile_dsl::ir::{At, Dim, Direction, Elem, Op, OpId, ParamId, SizeExpr, T
 use super::context::{Home, Lowering, Pending};
 use crate::error::Error;
 use crate::plan::{
-    Cast, Event, Expr, Function, GlobalTile, LetType, Operator, Param, SharedTile, Slot, StmtOp, TileId, WORK_RING_BYTES,
+    Cast, Event, Expr, Function, GlobalTile, LetType, Operator, Param, Shape, SharedTile, Slot, StmtOp, Storage, TileId, VarId,
+    WORK_RING_BYTES,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -129,14 +130,20 @@ impl Lowering<'_> {
             dims.reverse();
             value = x;
         }
-        if self.kernel.tensor(tensor).direction == Direction::Sum {
+        if self.kernel.params[tensor].kind.is_sum() {
             if dims.is_empty() {
                 let what = "`add` of a number that is one for the whole program";
                 return Err(Error::unsupported(what, "store it for each program, and sum up in a kernel of its own", self.span));
             }
             let from = self.variable(value)?;
             let to = self.stored_once(self.share(to, &dims), &dims);
-            self.push(StmtOp::Add { to, from });
+            match self.rows_to_add(&to, from) {
+                None => self.push(StmtOp::Add { to, from }),
+                Some(tile) => {
+                    self.push(StmtOp::PutRows { tile, from });
+                    self.push(StmtOp::AddRows { to, tile, of: from });
+                }
+            }
             return Ok(());
         }
         if dims.len() == 2 {
@@ -154,6 +161,25 @@ impl Lowering<'_> {
         }
         self.push(StmtOp::Store { to, value, variable, shape, m_tiles, n_tiles });
         Ok(())
+    }
+
+    /// The tile by way of which rows of a fragment are added, if four columns can be at once.
+    fn rows_to_add(&mut self, to: &GlobalTile, from: VarId) -> Option<TileId> {
+        let v = &self.plan.variables[from];
+        let rows = v.storage == Storage::Fragment(Shape::Accumulator) && to.columns_full && to.column_stride == Expr::Int(1);
+        if !rows || !self.is_specialized() || self.instance.alignment() < 16 {
+            return None;
+        }
+        let (rows, columns) = (16 * v.m_tiles * self.schedule.warps, 8 * v.n_tiles);
+        if let Some(&known) = self.tiles_to_add.get(&(rows, columns)) {
+            return Some(known);
+        }
+        let name = self.unique(&format!("{}_rows", self.plan.variables[from].name));
+        let tile = self.add_tile(name, Elem::F32, rows, columns, 1, true);
+        // Four rows of 8 columns, which half a warp writes at once, are in banks of their own.
+        (self.plan.tiles[tile].pitch, self.plan.tiles[tile].layout) = (32 * ((columns / 8) | 1), SharedLayout::Plain);
+        self.tiles_to_add.insert((rows, columns), tile);
+        Some(tile)
     }
 
     /// A shared-memory ring for the tile of a load.

@@ -136,6 +136,8 @@ pub fn lower(
         loaded: HashMap::new(),
         bounds: Vec::new(),
         for_masks: BTreeMap::new(),
+        staged: HashMap::new(),
+        tiles_to_add: HashMap::new(),
         names: HashSet::new(),
         forced: HashMap::new(),
         loops_by_axis: HashMap::new(),

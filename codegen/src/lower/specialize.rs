@@ -241,6 +241,16 @@ fn release(body: &mut Vec<Stmt>, last: usize, tile: TileId) {
             let after = settled_by(body, last).expect("every product is waited for among the statements that issue it");
             body.insert(after + 1, done);
         }
+        StmtOp::Loop { body: inner, .. } => {
+            // What the loop leaves in flight is waited for behind it.
+            let left: Vec<Event> = (0..inner.len())
+                .filter(|&index| reads(&inner[index], tile) && settled_by(inner, index).is_none())
+                .filter_map(|index| if let StmtOp::Dot { acc, .. } = inner[index].op { Some(Event::Product(acc)) } else { None })
+                .collect();
+            let names = |stmt: &Stmt| matches!(&stmt.op, StmtOp::Wait(events) if events.iter().any(|event| left.contains(event)));
+            let waits = body[last + 1..].iter().rposition(names).map_or(0, |further| further + 1);
+            body.insert(last + 1 + waits, done);
+        }
         _ => body.insert(last + 1, done),
     }
 }

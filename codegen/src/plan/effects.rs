@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Expr, Plan, Stmt, VarId};
+use super::{Expr, Plan, Stmt, StmtOp, TileId, VarId};
 
 /// Names that statements read and write.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -40,8 +40,9 @@ impl Effects {
     }
 }
 
-/// The effects of a statement, those of nested ones included. Tiles in shared memory are not among
-/// them: rings order these.
+/// The effects of a statement, those of nested ones included. Of tiles in shared memory those are
+/// among them that warps stage for each other: a barrier ends what is done with these before, and
+/// rings order the others.
 pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
     let name = |&v: &VarId| plan.variables[v].name.clone();
     let mut found = Effects::default();
@@ -54,6 +55,15 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
     if let Some(meeting) = plan.meeting.as_ref().filter(|_| uses.meets) {
         found.reads.insert(meeting.part.clone());
         found.read_expression(&meeting.group);
+    }
+    let staged = |tile: &TileId| plan.tiles[*tile].barriers.is_none() && !plan.tiles[*tile].warp_private;
+    let named = |tile: TileId| format!("(tile {})", plan.tiles[tile].name);
+    let tiles = || uses.tiles.iter().map(|(tile, _)| *tile).filter(staged).map(named);
+    match stmt.op {
+        StmtOp::Dot { .. } | StmtOp::Merge { .. } => found.reads.extend(tiles()),
+        StmtOp::Stage { .. } | StmtOp::Publish { .. } => found.writes.extend(tiles()),
+        StmtOp::Barrier => found.writes.extend((0..plan.tiles.len()).filter(staged).map(named)),
+        _ => {}
     }
     for stmt in stmt.op.bodies().into_iter().flatten() {
         found.join(effects(plan, stmt));

@@ -80,7 +80,7 @@ pub use rings::RingRoles;
 pub use text::{PlanFile, TextError};
 pub(crate) use verify::state_bytes;
 pub use verify::verify;
-pub(crate) use visit::any;
+pub(crate) use visit::{any, each};
 
 use flashtile_dsl::ir::{Elem, ReduceOp, Span};
 
@@ -695,6 +695,8 @@ pub enum StmtOp {
     Stage {
         /// Tile.
         tile: TileId,
+        /// Slot of it.
+        slot: Slot,
         /// Accumulator fragment, or packed variable.
         from: VarId,
     },
@@ -744,6 +746,24 @@ pub enum StmtOp {
         to: GlobalTile,
         /// Fragment of rows, of columns, or of both.
         from: VarId,
+    },
+    /// Writes a fragment to rows of each warp's own in shared memory, from which [`StmtOp::AddRows`]
+    /// adds it.
+    PutRows {
+        /// Tile.
+        tile: TileId,
+        /// Accumulator fragment.
+        from: VarId,
+    },
+    /// Adds to a tile of a tensor what a warp has put in rows of its own. Lanes add four columns of
+    /// a row each, so that a warp adds to whole lines of the cache.
+    AddRows {
+        /// What it is added to: 32-bit floats.
+        to: GlobalTile,
+        /// Tile.
+        tile: TileId,
+        /// Fragment that was put there.
+        of: VarId,
     },
     /// Statements under a condition.
     When {

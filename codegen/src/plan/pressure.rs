@@ -1,7 +1,7 @@
 //! Register pressure of a plan: how many registers its variables need at the widest moment.
 //!
-//! A variable is live from its first write to its last read; one that is read in a loop it was written before lives to the
-//! loop's end. An operand read for the last time where another variable is written gives its registers to it. The compiler
+//! A variable is live from its first write to its last read; of one that is read in a loop it was written before, what the
+//! loop writes last lives to the loop's end. An operand read for the last time where another variable is written gives its registers to it. The compiler
 //! decides in the end, and also needs registers for addresses; see [`crate::Resources`].
 
 use std::collections::HashSet;
@@ -148,9 +148,10 @@ impl Liveness<'_> {
                     let start = self.at;
                     self.block(body);
                     let end = self.at + 1;
-                    for range in self.ranges.iter_mut().flatten() {
-                        if range.0 <= start && range.1 > start {
-                            range.1 = range.1.max(end);
+                    for ranges in &mut self.ranges {
+                        let enters = ranges.iter().any(|range| range.0 <= start && range.1 > start);
+                        if let Some(last) = ranges.last_mut().filter(|_| enters) {
+                            last.1 = last.1.max(end);
                         }
                     }
                 }

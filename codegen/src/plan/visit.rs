@@ -1,11 +1,19 @@
 //! What a statement names: the expressions that it evaluates, tiles and variables. Statements that
-//! it holds are not looked into, but by [`any`].
+//! it holds are not looked into, but by [`any`] and [`each`].
 
 use super::{Event, Expr, GlobalTile, Guard, InputSource, OperandA, Slot, Stmt, StmtOp, TileId, VarId};
 
 /// Whether some statement, or one that it holds, is as wanted.
 pub(crate) fn any(body: &[Stmt], wanted: &impl Fn(&StmtOp) -> bool) -> bool {
     body.iter().any(|stmt| wanted(&stmt.op) || stmt.op.bodies().into_iter().any(|body| any(body, wanted)))
+}
+
+/// Does something with every statement, and with those that it holds.
+pub(crate) fn each(body: &[Stmt], then: &mut impl FnMut(&StmtOp)) {
+    for stmt in body {
+        then(&stmt.op);
+        stmt.op.bodies().into_iter().for_each(|body| each(body, then));
+    }
 }
 
 /// The same list of expressions to look at and to change.
@@ -25,7 +33,7 @@ macro_rules! expressions {
                 match self {
                     StmtOp::Let { value, .. } | StmtOp::Map { value, .. } | StmtOp::Pack { value, .. } => vec![value],
                     StmtOp::Copy { from, .. } | StmtOp::Load { from, .. } => from.$of_tile().into(),
-                    StmtOp::Add { to, .. } => to.$of_tile().into(),
+                    StmtOp::Add { to, .. } | StmtOp::AddRows { to, .. } => to.$of_tile().into(),
                     StmtOp::Store { to, value, .. } => to.$of_tile().into_iter().chain([value]).collect(),
                     StmtOp::Compute { to, inputs, shared } => {
                         let mut all: Vec<_> = to.$iter().map(|computed| $($r)+ computed.value).collect();
@@ -55,6 +63,7 @@ macro_rules! expressions {
                     | StmtOp::Dot { .. }
                     | StmtOp::Stage { .. }
                     | StmtOp::Publish { .. }
+                    | StmtOp::PutRows { .. }
                     | StmtOp::Merge { .. }
                     | StmtOp::Loop { .. }
                     | StmtOp::Step { .. }
@@ -156,7 +165,7 @@ impl StmtOp {
                 Uses { tiles: vec![(*tile, Slot::Only)], ..none }
             }
             StmtOp::LoadFragments { to, tile, slot } => Uses { writes: vec![*to], tiles: vec![(*tile, *slot)], ..none },
-            StmtOp::Stage { tile, from } => Uses { reads: vec![*from], tiles: vec![(*tile, Slot::Only)], ..none },
+            StmtOp::Stage { tile, slot, from } => Uses { reads: vec![*from], tiles: vec![(*tile, *slot)], ..none },
             StmtOp::Publish { tile, from } => Uses { reads: vec![*from], tiles: vec![(*tile, Slot::Only)], ..none },
             StmtOp::Merge { to, tile, .. } => Uses { writes: vec![*to], tiles: vec![(*tile, Slot::Only)], ..none },
             StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
@@ -183,6 +192,10 @@ impl StmtOp {
             StmtOp::Load { to, from } => Uses { writes: vec![*to], loads: vec![from], ..none },
             StmtOp::Store { to, variable, .. } => Uses { reads: variable.iter().copied().collect(), stores: vec![to], ..none },
             StmtOp::Add { to, from } => Uses { reads: vec![*from], loads: vec![to], stores: vec![to], ..none },
+            StmtOp::PutRows { tile, from } => Uses { reads: vec![*from], tiles: vec![(*tile, Slot::Only)], ..none },
+            StmtOp::AddRows { to, tile, of: _ } => {
+                Uses { tiles: vec![(*tile, Slot::Only)], loads: vec![to], stores: vec![to], ..none }
+            }
             StmtOp::When { guard: Guard::Vote { flag, .. }, .. } => Uses { writes: flag.iter().copied().collect(), ..none },
             StmtOp::When { guard: Guard::Flag(v), .. } => Uses { reads: vec![*v], ..none },
             StmtOp::Wait(events) => {

@@ -31,6 +31,8 @@ pub fn normalize(instance: &Instance, schedule: &BlockKnobs) -> (Kernel, Vec<Str
     if schedule.exponential == Exponential::Exp2 {
         assumed = exponent::fold_scale(&mut kernel, &instance.facts);
         exponent::distribute(&mut kernel);
+        // Factors are joined where nothing else uses the product, what is dead neither.
+        edit::remove_dead(&mut kernel);
     }
     exponent::exp_to_exp2(&mut kernel);
     uniform::join_factors(&mut kernel);

@@ -377,6 +377,27 @@ impl<'l> Block<'l> {
         }
     }
 
+    pub(super) fn add_vector(&mut self, warp: &Warp, order: MemoryOrder, address: &Address, rows: &[u32], mask: u32, pc: u32) {
+        let bytes = 4 * rows.len() as u32;
+        for lane in lanes(mask) {
+            let place = warp.address(address, lane);
+            let at = At { step: pc, warp: warp.index as u16, lane: lane as u8 };
+            if !place.is_multiple_of(bytes.into()) {
+                self.global_fault(Fault::Misaligned, place, bytes, at);
+                continue;
+            }
+            for (n, &row) in rows.iter().enumerate() {
+                let addend = [warp.words[row as usize][lane].into(), 0];
+                self.atomic_global(at, place + 4 * n as u64, false, order, |x| apply(Atomic::FloatAdd, false, x, addend));
+            }
+        }
+        self.pace.events += 1;
+        if order.releases {
+            self.clocks.tick(warp.index as usize);
+        }
+        self.count_access(warp, Space::Global, address, bytes, mask, pc);
+    }
+
     /// Changes a value in shared memory; what it was before. Atomic operations do not race with
     /// each other; what they race with is not looked for.
     fn atomic_shared(&mut self, at: At, place: u64, wide: bool, change: impl Fn(u64) -> u64) -> Option<u64> {

@@ -7,9 +7,9 @@
 use super::global::Effect;
 use super::state::{At, Block, Bulk, Pending, Piece, Unlanded, Warp, lanes};
 use crate::finding::FindingKind;
-use crate::memory::{Fault, Strength, Writer, windows};
+use crate::memory::{Fault, Scope, Strength, Writer, windows};
 use crate::options::Landing;
-use crate::program::{Address, TensorCopy};
+use crate::program::{Address, Op, TensorCopy};
 use crate::syntax::Space;
 use crate::tensor_map::{Chunk, TensorMap};
 
@@ -241,8 +241,8 @@ impl Block<'_> {
         if let Some(counters) = self.counters.get_mut(at.step as usize) {
             counters.bulk_bytes += 16 * chunks.len() as u64;
         }
-        self.visit_chunks(&chunks, at, Effect::Read);
-        self.bulk.push(Bulk { flight, at, chunks, object: Some(object), group: None, landed: false });
+        self.visit_chunks(&chunks, at, Strength::Asynchronous, Effect::Read);
+        self.bulk.push(Bulk { flight, at, chunks, object: Some(object), group: None, adds: false, landed: false });
         if self.launched.options.landing == Landing::Early {
             self.land_bulk(self.bulk.len() - 1);
         }
@@ -252,12 +252,12 @@ impl Block<'_> {
         for lane in lanes(mask) {
             let at = At { step: pc, warp: warp.index as u16, lane: lane as u8 };
             if let Some(chunks) = self.boxed(warp, copy, at) {
-                self.begin_bulk_store(chunks, at);
+                self.begin_bulk_store(chunks, at, false);
             }
         }
     }
 
-    fn begin_bulk_store(&mut self, mut chunks: Vec<Chunk>, at: At) {
+    fn begin_bulk_store(&mut self, mut chunks: Vec<Chunk>, at: At, adds: bool) {
         let flight = self.take_off(at);
         self.pace.events += 1;
         let by = self.clocks.accessor(at.warp.into(), at.lane, at.step);
@@ -283,33 +283,28 @@ impl Block<'_> {
         if let Some(counters) = self.counters.get_mut(at.step as usize) {
             counters.bulk_bytes += 16 * chunks.len() as u64;
         }
-        self.visit_chunks(&chunks, at, Effect::Write);
-        self.bulk.push(Bulk { flight, at, chunks, object: None, group: None, landed: false });
+        // Sums are relaxed operations of the scope of the GPU (PTX ISA, "cp.reduce.async.bulk").
+        let strength = if adds { Strength::Strong(Scope::Device) } else { Strength::Asynchronous };
+        self.visit_chunks(&chunks, at, strength, Effect::Write);
+        self.bulk.push(Bulk { flight, at, chunks, object: None, group: None, adds, landed: false });
         if self.launched.options.landing == Landing::Early {
             self.land_bulk(self.bulk.len() - 1);
         }
     }
 
     /// Checks and notes what a copy of the asynchronous proxy does to global memory.
-    fn visit_chunks(&mut self, chunks: &[Chunk], at: At, effect: Effect) {
+    fn visit_chunks(&mut self, chunks: &[Chunk], at: At, strength: Strength, effect: Effect) {
         let Some(mut cursor) = self.cursor() else { return };
         for piece in chunks.iter().filter_map(piece) {
-            self.visit(&mut cursor, at, piece, Strength::Asynchronous, effect);
+            self.visit(&mut cursor, at, piece, strength, effect);
         }
     }
 
-    pub(super) fn bulk_copy(
-        &mut self,
-        warp: &Warp,
-        [shared, global]: [&Address; 2],
-        bytes: u32,
-        barrier: Option<&Address>,
-        mask: u32,
-        pc: u32,
-    ) {
+    pub(super) fn bulk_copy(&mut self, warp: &Warp, op: &Op, mask: u32, pc: u32) {
+        let Op::BulkCopy { shared, global, bytes, barrier, adds } = op else { return };
         for lane in lanes(mask) {
             let at = At { step: pc, warp: warp.index as u16, lane: lane as u8 };
-            let (to, from, size) = (warp.address(shared, lane), warp.address(global, lane), warp.words[bytes as usize][lane]);
+            let (to, from, size) = (warp.address(shared, lane), warp.address(global, lane), warp.words[*bytes as usize][lane]);
             if size % 16 != 0 || to % 16 != 0 || from % 16 != 0 {
                 self.record.add(FindingKind::Misaligned, at, None, Some((Space::Shared, to)), || {
                     format!("{size} bytes between {to:#x} and {from:#x}: multiples of 16 are expected")
@@ -325,7 +320,7 @@ impl Block<'_> {
             let chunks = (0..size / 16).map(chunk).collect();
             match barrier {
                 Some(barrier) => self.begin_bulk_load(chunks, warp.address(barrier, lane), at),
-                None => self.begin_bulk_store(chunks, at),
+                None => self.begin_bulk_store(chunks, at, *adds),
             }
         }
     }
@@ -366,7 +361,7 @@ impl Block<'_> {
                         let offset = self.shared.offset(chunk.shared);
                         self.shared.end_read(&by, offset, 16);
                     }
-                    if self.launched.traces.is_some() {
+                    if self.launched.traces.is_some() && !bulk.adds {
                         let pieces = bulk.chunks.iter().filter_map(piece).collect();
                         self.unlanded.push(Unlanded { at: bulk.at, group: bulk.group.unwrap_or(0), pieces });
                     }
@@ -387,13 +382,24 @@ impl Block<'_> {
         if std::mem::replace(&mut self.bulk[n].landed, true) {
             return;
         }
-        let at = self.bulk[n].at;
+        let Bulk { at, adds, .. } = self.bulk[n];
         let chunks = self.bulk[n].chunks.clone();
         for c in chunks.iter().filter(|c| c.begin < c.end) {
             let from = self.shared.offset(c.shared);
             let bytes = self.shared.bytes(from, 16).to_vec();
             let (first, count) = (c.global.wrapping_add(c.begin.into()), u32::from(c.end - c.begin));
             let Some((region, offset)) = self.region(first, count, at) else { continue };
+            if adds {
+                let mut initialised = true;
+                for (n, addend) in bytes.as_chunks::<4>().0.iter().enumerate() {
+                    let add = |sum| (f32::from_bits(sum) + f32::from_le_bytes(*addend)).to_bits();
+                    initialised &= region.update(offset + 4 * n as u64, add).1;
+                }
+                if !initialised {
+                    self.global_fault(Fault::Uninitialised, first, count, at);
+                }
+                continue;
+            }
             for (n, byte) in bytes[c.begin.into()..c.end.into()].iter().enumerate() {
                 region.store(offset + n as u64, 1, &[u32::from(*byte)]);
             }

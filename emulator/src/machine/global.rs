@@ -81,7 +81,9 @@ impl<'l> Block<'l> {
                     if strength == Strength::Asynchronous {
                         by.access.clock = IN_FLIGHT;
                     }
-                    page.forget(offset);
+                    if !matches!(strength, Strength::Strong(_)) {
+                        page.forget(offset);
+                    }
                     self.launched.traces.map(|t| t.write(page, &by, offset, here))
                 }
             };

@@ -63,6 +63,7 @@ impl Block<'_> {
                 self.atomic(warp, op, mask, pc);
                 return self.after_access(warp);
             }
+            Op::AddVector { order, address, rows } => self.add_vector(warp, *order, address, rows, mask, pc),
             Op::LoadMatrix { d, address, transposed } => self.load_matrix(warp, d, address, *transposed, mask, pc),
             Op::StoreMatrix { a, address, transposed } => self.store_matrix(warp, a, address, *transposed, mask, pc),
             Op::Mma(mma) => self.mma(warp, mma, mask, pc),
@@ -72,9 +73,7 @@ impl Block<'_> {
             Op::WaitCopies { pending } => self.wait_copies(warp, *pending, mask),
             Op::TensorLoad(copy) => self.tensor_load(warp, copy, mask, pc),
             Op::TensorStore(copy) => self.tensor_store(warp, copy, mask, pc),
-            Op::BulkCopy { shared, global, bytes, barrier } => {
-                self.bulk_copy(warp, [shared, global], *bytes, barrier.as_ref(), mask, pc)
-            }
+            Op::BulkCopy { .. } => self.bulk_copy(warp, op, mask, pc),
             Op::CommitBulk => self.commit_bulk(warp, mask),
             Op::WaitBulk { pending, read } => self.wait_bulk(warp, *pending, *read, mask),
             Op::WarpBarrier { members } => self.warp_barrier(warp, *members, mask, pc),

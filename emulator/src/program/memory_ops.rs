@@ -172,6 +172,7 @@ impl<'t> Decoder<'_, 't> {
         m.ignore(&["relaxed"]);
         m.ignore(HINTS);
         let space = m.space();
+        let elements = m.any(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
         let of = m.one_type()?;
         let wide = of.bytes() == 8;
         let table = [
@@ -196,6 +197,14 @@ impl<'t> Decoder<'_, 't> {
         let first = usize::from(returns);
         let address = self.address(i, first, space)?;
         let value = |s: &mut Self, n| if wide { s.double(i, n) } else { s.word(i, n) };
+        if elements > 1 {
+            let Operand::Vector(parts) = self.operand(i, first + 1)? else { return Err(unknown(i, "a vector is expected")) };
+            if returns || op != Atomic::FloatAdd || space != Space::Global || parts.len() != elements {
+                return Err(unknown(i, "vectors are of f32, and added to global memory"));
+            }
+            let rows = parts.iter().map(|part| self.word_of(i, part)).collect::<Result<Box<[u32]>>>()?;
+            return Ok(Op::AddVector { order, address, rows });
+        }
         let a = value(self, first + 1)?;
         let b = if op == Atomic::CompareSwap { value(self, first + 2)? } else { a };
         let d = match i.operands.first() {
@@ -207,8 +216,12 @@ impl<'t> Decoder<'_, 't> {
     }
 
     fn copy(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>) -> Result<Op> {
+        let adds = m.take("reduce");
         if !m.take("async") {
             return Err(unknown(i, ""));
+        }
+        if adds {
+            return self.bulk_add(i, m);
         }
         if m.take("bulk") {
             return self.bulk(i, m);
@@ -264,7 +277,7 @@ impl<'t> Decoder<'_, 't> {
                     self.count(i, &[4])?;
                     let (global, bytes) = (self.address(i, 1, Space::Global)?, self.word(i, 2)?);
                     let barrier = Some(self.address(i, 3, Space::Shared)?);
-                    Ok(Op::BulkCopy { shared, global, bytes, barrier })
+                    Ok(Op::BulkCopy { shared, global, bytes, barrier, adds: false })
                 }
                 _ => Err(unknown(i, "")),
             };
@@ -281,12 +294,23 @@ impl<'t> Decoder<'_, 't> {
                     self.count(i, &[3])?;
                     let (global, shared, bytes) =
                         (self.address(i, 0, Space::Global)?, self.address(i, 1, Space::Shared)?, self.word(i, 2)?);
-                    Ok(Op::BulkCopy { shared, global, bytes, barrier: None })
+                    Ok(Op::BulkCopy { shared, global, bytes, barrier: None, adds: false })
                 }
                 _ => Err(unknown(i, "")),
             };
         }
         Err(unknown(i, ""))
+    }
+
+    /// `cp.reduce.async.bulk` to global memory, of which sums of f32 are known.
+    fn bulk_add(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>) -> Result<Op> {
+        let known = m.take("bulk") && m.take("global") && m.take("shared::cta") && m.take("bulk_group");
+        if !known || !m.take("add") || m.one_type()? != Type::F32 {
+            return Err(unknown(i, "only sums of f32 from shared to global memory"));
+        }
+        self.count(i, &[3])?;
+        let (global, shared) = (self.address(i, 0, Space::Global)?, self.address(i, 1, Space::Shared)?);
+        Ok(Op::BulkCopy { shared, global, bytes: self.word(i, 2)?, barrier: None, adds: true })
     }
 
     fn tensor_address(&mut self, i: &Instruction<'t>, n: usize, rank: usize) -> Result<(Address, Box<[u32]>)> {

@@ -581,6 +581,12 @@ pub(crate) enum Op {
         a: u32,
         b: u32,
     },
+    /// `red.global.add` of a vector of f32, an element at a time.
+    AddVector {
+        order: MemoryOrder,
+        address: Address,
+        rows: Box<[u32]>,
+    },
     CopyAsync {
         to: Address,
         from: Address,
@@ -708,12 +714,14 @@ pub(crate) enum Op {
     },
     TensorLoad(Box<TensorCopy>),
     TensorStore(Box<TensorCopy>),
-    /// `cp.async.bulk` of a 32-bit row of bytes, to shared memory if there is a barrier.
+    /// `cp.async.bulk` of a 32-bit row of bytes, to shared memory if there is a barrier; or
+    /// `cp.reduce.async.bulk`, which adds them to what is there.
     BulkCopy {
         shared: Address,
         global: Address,
         bytes: u32,
         barrier: Option<Address>,
+        adds: bool,
     },
     CommitBulk,
     WaitBulk {

@@ -610,9 +610,9 @@ impl<'a> Reader<'a> {
             }
             "barrier" => StmtOp::Barrier,
             "stage" => {
-                let tile = self.tile_named(c)?;
+                let (tile, slot) = self.slot(c)?;
                 c.mark("<-")?;
-                StmtOp::Stage { tile, from: self.variable(c)? }
+                StmtOp::Stage { tile, slot, from: self.variable(c)? }
             }
             "publish" => {
                 let tile = self.tile_named(c)?;
@@ -630,6 +630,18 @@ impl<'a> Reader<'a> {
                 let to = global(c)?;
                 c.mark("<-")?;
                 StmtOp::Add { to, from: self.variable(c)? }
+            }
+            "put_rows" => {
+                let tile = self.tile_named(c)?;
+                c.mark("<-")?;
+                StmtOp::PutRows { tile, from: self.variable(c)? }
+            }
+            "add_rows" => {
+                let to = global(c)?;
+                c.mark("<-")?;
+                let tile = self.tile_named(c)?;
+                c.words("of")?;
+                StmtOp::AddRows { to, tile, of: self.variable(c)? }
             }
             "fill" => self.fill(c)?,
             "acquire" => {

@@ -313,12 +313,16 @@ impl Writer<'_> {
                 format!("{} = fragments {}", self.variable(*to), self.slot(*tile, *slot))
             }
             StmtOp::Dot { .. } => self.dot(op),
-            StmtOp::Stage { tile, from } => format!("stage {} <- {}", self.tile_name(*tile), self.variable(*from)),
+            StmtOp::Stage { tile, slot, from } => format!("stage {} <- {}", self.slot(*tile, *slot), self.variable(*from)),
             StmtOp::Publish { tile, from } => format!("publish {} <- {}", self.tile_name(*tile), self.variable(*from)),
             StmtOp::Merge { to, tile, operation } => {
                 format!("merge {} {} <- {}", named(&MERGES, operation), self.variable(*to), self.tile_name(*tile))
             }
             StmtOp::Add { to, from } => format!("add {} <- {}", self.global(to), self.variable(*from)),
+            StmtOp::PutRows { tile, from } => format!("put_rows {} <- {}", self.tile_name(*tile), self.variable(*from)),
+            StmtOp::AddRows { to, tile, of } => {
+                format!("add_rows {} <- {} of {}", self.global(to), self.tile_name(*tile), self.variable(*of))
+            }
             StmtOp::Load { to, from } => format!("{} = load {}", self.variable(*to), self.global(from)),
             StmtOp::Store { to, value, shape, m_tiles, n_tiles, .. } => {
                 format!("store {} <- {} {m_tiles} x {n_tiles} of {value}", self.global(to), named(&SHAPES, shape))

@@ -161,7 +161,7 @@ impl<'a> State<'a> {
                 }
                 self.written.insert(*acc);
             }
-            StmtOp::Stage { tile, from } if !self.plan.tiles[*tile].warp_private => {
+            StmtOp::Stage { tile, from, .. } if !self.plan.tiles[*tile].warp_private => {
                 self.read_variable(*from);
                 self.put(*tile);
             }
@@ -174,7 +174,7 @@ impl<'a> State<'a> {
                 self.read_tile(*tile, Slot::Only);
                 self.written.insert(*to);
             }
-            StmtOp::Stage { tile, from } => {
+            StmtOp::Stage { tile, from, .. } => {
                 self.read_variable(*from);
                 self.contents.insert((*tile, 0), Contents { iteration: None, status: Status::Visible, group: 0, computed: true });
             }
@@ -232,7 +232,7 @@ impl<'a> State<'a> {
         let loads = uses.loads.iter().filter(|from| self.outputs.contains(&from.tensor));
         let loads: Vec<Place> = loads.map(|from| self.place(from)).collect();
         let stores: Vec<Place> = uses.stores.iter().map(|to| self.place(to)).collect();
-        if let StmtOp::Add { .. } = op {
+        if let StmtOp::Add { .. } | StmtOp::AddRows { .. } = op {
             return self.adds(stores, uses);
         }
         for (tensor, ..) in loads.iter().chain(&stores).filter(|place| self.added.contains(place)) {

@@ -173,11 +173,13 @@ impl Check<'_> {
         let name = &t.name;
         let writes = |op: &StmtOp| match op {
             StmtOp::Stage { tile, .. } | StmtOp::Publish { tile, .. } => !t.warp_private && self.plan.tiles[*tile].name == *name,
-            StmtOp::Distribute { tile, .. } => t.warp_private && self.plan.tiles[*tile].name == *name,
+            StmtOp::Distribute { tile, .. } | StmtOp::PutRows { tile, .. } => {
+                t.warp_private && self.plan.tiles[*tile].name == *name
+            }
             _ => false,
         };
         let written = || self.plan.roles.iter().any(|role| any(&role.body, &writes));
-        let shared = t.barriers.is_none() && t.slots == 1 && written();
+        let shared = t.barriers.is_none() && written();
         if t.barriers.is_some() != self.plan.is_specialized() && !shared {
             self.fault(format!("{} is a ring with mbarriers if and only if a producer fills it", t.name));
         }
@@ -242,7 +244,7 @@ impl Check<'_> {
         let all = &self.plan.variables;
         let mut found: Vec<VarId> = match op {
             StmtOp::Dot { a: OperandA::Packed(v), .. } => vec![*v],
-            StmtOp::Dot { .. } | StmtOp::Add { .. } | StmtOp::Wait(_) => Vec::new(),
+            StmtOp::Dot { .. } | StmtOp::Add { .. } | StmtOp::PutRows { .. } | StmtOp::Wait(_) => Vec::new(),
             op => op.variables(),
         };
         for e in op.expressions() {
@@ -312,8 +314,11 @@ impl Check<'_> {
                 self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles);
             }
             StmtOp::Dot { .. } => self.dot(op),
-            StmtOp::Stage { tile, from } => {
-                self.in_block(*tile, &Slot::Only);
+            StmtOp::Stage { tile, slot, from } => {
+                self.in_block(*tile, slot);
+                if (*slot == Slot::Only) != (plan.tiles[*tile].slots == 1) || (*slot != Slot::Only && !plan.is_specialized()) {
+                    self.fault(format!("a slot of {} is staged that it does not have", plan.tiles[*tile].name));
+                }
                 let v = &plan.variables[*from];
                 let t = &plan.tiles[*tile];
                 if !t.warp_private {
@@ -354,6 +359,14 @@ impl Check<'_> {
                     self.extents(&plan.variables[v].name, v, Place::Fragment(*shape, *m_tiles, *n_tiles));
                 }
             }
+            StmtOp::PutRows { tile, from } => self.rows_of_warps(*tile, *from),
+            StmtOp::AddRows { to, tile, of } => {
+                self.rows_of_warps(*tile, *of);
+                if to.elem != Elem::F32 || !to.columns_full || to.column_stride != Expr::Int(1) {
+                    self.fault(format!("{} is not added to by whole rows of f32", to.tensor));
+                }
+                self.global(to);
+            }
             StmtOp::Add { to, from } => {
                 if let Some(Place::Fragment(Shape::Uniform, ..)) = self.fragment(*from) {
                     self.fault(format!("{} is no fragment with rows or columns", plan.variables[*from].name));
@@ -365,7 +378,6 @@ impl Check<'_> {
             }
             StmtOp::When { guard, otherwise, .. } => self.guard(guard, otherwise),
             StmtOp::Loop { unroll: 0, .. } => self.fault("a loop makes no iterations at a time"),
-            StmtOp::Step { at: Iteration::Behind(..), .. } => self.fault("a step goes back"),
             StmtOp::Fill { tile, slot: _, map, at } => {
                 self.ring(*tile);
                 at.iter().for_each(|e| self.uniform(e));
@@ -574,6 +586,21 @@ impl Check<'_> {
 
     fn uniform(&mut self, e: &Expr) {
         self.expression(e, Place::Fragment(Shape::Uniform, 1, 1));
+    }
+
+    /// Checks a tile by way of which rows of a fragment are added.
+    fn rows_of_warps(&mut self, tile: TileId, from: VarId) {
+        self.in_block(tile, &Slot::Only);
+        let (t, v) = (&self.plan.tiles[tile], &self.plan.variables[from]);
+        let rows = 16 * v.m_tiles * self.plan.computing_warps();
+        let own = t.warp_private && t.elem == Elem::F32 && t.layout != SharedLayout::Xor && t.slots == 1;
+        // Lanes read 16 bytes at a time.
+        if !own || t.rows < rows || t.columns < 8 * v.n_tiles || !t.pitch.is_multiple_of(16) {
+            self.fault(format!("{} has no {rows} rows of {} numbers", t.name, 8 * v.n_tiles));
+        }
+        if v.storage != Storage::Fragment(Shape::Accumulator) || v.integer || !self.plan.is_specialized() {
+            self.fault(format!("{} is not put in rows, in a plan with roles", v.name));
+        }
     }
 
     fn global(&mut self, tile: &GlobalTile) {

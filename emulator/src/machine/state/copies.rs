@@ -41,6 +41,8 @@ pub(crate) struct Bulk {
     pub object: Option<usize>,
     /// To global memory: the group, once committed.
     pub group: Option<u32>,
+    /// To global memory: whether it adds to what is there.
+    pub adds: bool,
     pub landed: bool,
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::fault::Faults;
-use super::trace::{Act, Content, Product, Settled, ring_name};
+use super::trace::{Act, Content, Product, Settled, Staged, ring_name};
 use crate::plan::{Plan, TileId, VarId};
 
 /// The faults of the acts of a warpgroup.
@@ -17,9 +17,10 @@ pub(super) fn hazards(plan: &Plan, acts: &[(u32, &Act)], faults: &mut Faults) {
         held: BTreeMap::new(),
         kept: BTreeMap::new(),
         written: vec![false; plan.variables.len()],
-        put: BTreeSet::new(),
-        visible: BTreeSet::new(),
+        put: BTreeMap::new(),
+        visible: BTreeMap::new(),
         read: BTreeSet::new(),
+        rows: BTreeSet::new(),
     };
     for &(line, act) in acts {
         group.faults.at = line;
@@ -41,12 +42,14 @@ struct Warpgroup<'a, 'f> {
     /// What the slot holds that was kept behind it.
     kept: BTreeMap<TileId, &'a Content>,
     written: Vec<bool>,
-    /// Tiles of column groups that were written since the last barrier.
-    put: BTreeSet<TileId>,
+    /// Slots of staged tiles that were written since the last barrier, with what they hold.
+    put: BTreeMap<(TileId, u32), Content>,
     /// Those that were written before it.
-    visible: BTreeSet<TileId>,
-    /// Those that were read since the last barrier: the other groups may be reading them.
-    read: BTreeSet<TileId>,
+    visible: BTreeMap<(TileId, u32), Content>,
+    /// Tiles with rows that were put there and not added.
+    rows: BTreeSet<TileId>,
+    /// Those that were read since the last barrier: other warps may be reading them.
+    read: BTreeSet<(TileId, u32)>,
 }
 
 impl<'a> Warpgroup<'a, '_> {
@@ -88,14 +91,24 @@ impl<'a> Warpgroup<'a, '_> {
                 self.written[*v] |= matches!(act, Act::Write(_));
             }
             Act::Fill(tile, _) => self.fault_of(*tile, "is filled by a role that computes"),
-            Act::Put(tile) => {
-                let read = self.read.contains(tile) || self.in_flight.iter().any(|(_, product)| product.staged.contains(tile));
-                if read {
-                    self.fault_of(*tile, "is written while other warps may read it");
+            Act::Put(staged) => {
+                let reads = |product: &Product| product.staged.iter().any(|read| read.place() == staged.place());
+                if self.read.contains(&staged.place()) || self.in_flight.iter().any(|(_, product)| reads(product)) {
+                    self.fault_of(staged.tile, "is written while other warps may read it");
                 }
-                self.put.insert(*tile);
+                self.put.insert(staged.place(), staged.content);
             }
-            Act::Get(tile) => self.get(*tile),
+            Act::Get(staged) => self.get(*staged),
+            Act::PutRows(tile) => {
+                if !self.rows.insert(*tile) {
+                    self.fault_of(*tile, "is written before what it holds was added");
+                }
+            }
+            Act::AddRows(tile) => {
+                if !self.rows.remove(tile) {
+                    self.fault_of(*tile, "is added, and holds nothing that was not added before");
+                }
+            }
             Act::Barrier => {
                 self.visible.append(&mut self.put);
                 self.read.clear();
@@ -104,12 +117,17 @@ impl<'a> Warpgroup<'a, '_> {
         }
     }
 
-    /// Reads a tile that all column groups have written.
-    fn get(&mut self, tile: TileId) {
-        if self.put.contains(&tile) || !self.visible.contains(&tile) {
-            self.fault_of(tile, "is read with no barrier since warps wrote it");
+    /// Reads a slot that all warps have written.
+    fn get(&mut self, staged: Staged) {
+        match self.visible.get(&staged.place()) {
+            Some(held) if !self.put.contains_key(&staged.place()) => {
+                if *held != staged.content {
+                    self.fault_of(staged.tile, "is read with the contents of another iteration");
+                }
+            }
+            _ => self.fault_of(staged.tile, "is read with no barrier since warps wrote it"),
         }
-        self.read.insert(tile);
+        self.read.insert(staged.place());
     }
 
     fn issue(&mut self, product: &'a Product) {
@@ -120,7 +138,7 @@ impl<'a> Warpgroup<'a, '_> {
                 Some(_) => {}
             }
         }
-        product.staged.iter().for_each(|&tile| self.get(tile));
+        product.staged.iter().for_each(|&staged| self.get(staged));
         if !self.written[product.acc] {
             self.fault(product.acc, "is read before it is written");
         }
@@ -140,7 +158,7 @@ impl<'a> Warpgroup<'a, '_> {
         }
         // A product reads until it is done: only a barrier after that says that others' are.
         let named = self.in_flight.extract_if(.., |(_, product)| settled.names(product));
-        self.read.extend(named.flat_map(|(_, product)| product.staged.iter().copied()));
+        self.read.extend(named.flat_map(|(_, product)| product.staged.iter().map(|staged| staged.place())));
     }
 
     fn hand_back(&mut self, tile: TileId, released: Option<&Content>) {
@@ -158,6 +176,9 @@ impl<'a> Warpgroup<'a, '_> {
         }
         for tile in self.held.keys().chain(self.kept.keys()).copied().collect::<Vec<_>>() {
             self.fault_of(tile, "is acquired but never released");
+        }
+        for tile in std::mem::take(&mut self.rows) {
+            self.fault_of(tile, "holds rows that are never added");
         }
     }
 

@@ -228,6 +228,7 @@ impl<'a> Machine<'a> {
             // All of the role have come.
             Act::Barrier => {}
             Act::Read(_) | Act::ReadGuarded(_) | Act::Write(_) | Act::MayWrite(_) | Act::Put(_) | Act::Get(_) => {}
+            Act::PutRows(_) | Act::AddRows(_) => {}
         }
     }
 

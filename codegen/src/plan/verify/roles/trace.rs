@@ -23,8 +23,8 @@ pub(super) struct Product {
     pub packed: Option<VarId>,
     /// The slots of rings that it reads, with what they must hold.
     pub tiles: Vec<(TileId, Content)>,
-    /// Tiles that it reads which column groups have staged.
-    pub staged: Vec<TileId>,
+    /// Tiles that it reads which warps have staged for each other.
+    pub staged: Vec<Staged>,
 }
 
 impl Product {
@@ -70,12 +70,32 @@ pub(super) enum Act {
     MayWrite(VarId),
     TakeTurn,
     PassTurn,
-    /// Writes the group's share of a tile that all column groups read.
-    Put(TileId),
+    /// Writes the warpgroup's share of a tile that all of the role read.
+    Put(Staged),
     /// Reads such a tile.
-    Get(TileId),
+    Get(Staged),
+    /// Writes rows of a warp's own that are to be added, and adds them.
+    PutRows(TileId),
+    AddRows(TileId),
     /// Meets the other warpgroups of the role.
     Barrier,
+}
+
+/// A slot of a tile that warps of a role stage for each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Staged {
+    pub tile: TileId,
+    /// Which of its slots.
+    pub number: u32,
+    /// What it holds.
+    pub content: Content,
+}
+
+impl Staged {
+    /// The tile and the number of the slot.
+    pub fn place(self) -> (TileId, u32) {
+        (self.tile, self.number)
+    }
 }
 
 impl Act {
@@ -87,7 +107,7 @@ impl Act {
     /// Whether it is seen to be right in one warpgroup, since all of a role do the same: registers,
     /// and tiles that barriers of the role guard.
     pub fn is_of_role(&self) -> bool {
-        self.is_of_registers() || matches!(self, Act::Put(_) | Act::Get(_))
+        self.is_of_registers() || matches!(self, Act::Put(_) | Act::Get(_) | Act::PutRows(_) | Act::AddRows(_))
     }
 }
 
@@ -184,6 +204,15 @@ impl<'a> Tracer<'a> {
         number.unwrap_or(0)
     }
 
+    /// A slot of a tile that warps stage for each other.
+    fn staged(&mut self, tile: TileId, slot: Slot) -> Staged {
+        let number = match slot {
+            Slot::Only => 0,
+            Slot::Of(iteration) => self.existing(iteration) % self.setting.plan.tiles[tile].slots,
+        };
+        Staged { tile, number, content: self.content(slot) }
+    }
+
     fn content(&mut self, slot: Slot) -> Content {
         let Slot::Of(iteration) = slot else { return self.packed(&[]) };
         let mut path = vec![self.existing(iteration)];
@@ -218,11 +247,11 @@ impl<'a> Tracer<'a> {
                 let (mut tiles, mut staged) = (Vec::new(), Vec::new());
                 match self.setting.plan.tiles[*b].barriers {
                     Some(_) => tiles.push((*b, self.content(*b_slot))),
-                    None => staged.push(*b),
+                    None => staged.push(self.staged(*b, *b_slot)),
                 }
                 let packed = match a {
-                    OperandA::Tile(tile, _) if self.setting.plan.tiles[*tile].barriers.is_none() => {
-                        staged.push(*tile);
+                    OperandA::Tile(tile, slot) if self.setting.plan.tiles[*tile].barriers.is_none() => {
+                        staged.push(self.staged(*tile, *slot));
                         None
                     }
                     OperandA::Tile(tile, slot) => {
@@ -255,12 +284,25 @@ impl<'a> Tracer<'a> {
                 let settled = self.settled(op, events);
                 self.acts.push(Act::Settle(settled));
             }
-            StmtOp::Stage { tile, from } | StmtOp::Publish { tile, from } => {
-                self.acts.extend([Act::Read(*from), Act::Put(*tile)]);
+            StmtOp::Stage { tile, slot, from } => {
+                let staged = self.staged(*tile, *slot);
+                self.acts.extend([Act::Read(*from), Act::Put(staged)]);
             }
-            StmtOp::Merge { to, tile, .. } => self.acts.extend([Act::Get(*tile), Act::Write(*to)]),
+            StmtOp::Publish { tile, from } => {
+                let staged = self.staged(*tile, Slot::Only);
+                self.acts.extend([Act::Read(*from), Act::Put(staged)]);
+            }
+            StmtOp::Merge { to, tile, .. } => {
+                let staged = self.staged(*tile, Slot::Only);
+                self.acts.extend([Act::Get(staged), Act::Write(*to)]);
+            }
             // A warp writes and reads a row of its own.
             StmtOp::Distribute { to, from, .. } => self.acts.extend([Act::Read(*from), Act::Write(*to)]),
+            StmtOp::PutRows { tile, from } => self.acts.extend([Act::Read(*from), Act::PutRows(*tile)]),
+            StmtOp::AddRows { tile, .. } => {
+                op.expressions().into_iter().for_each(|e| self.reads(e));
+                self.acts.push(Act::AddRows(*tile));
+            }
             StmtOp::Barrier => self.acts.push(Act::Barrier),
             StmtOp::TakeTurn => self.acts.push(Act::TakeTurn),
             StmtOp::PassTurn => self.acts.push(Act::PassTurn),
