@@ -289,7 +289,7 @@ fn faults_in_products_across_the_warps_are_found() {
     assert!(!faults_of(&fewer).is_empty());
     // What lies across is used as what does not.
     let mapped = planted(plan.clone(), computing, &mut |body, index| {
-        let hit = matches!(body[index].op, StmtOp::Add { .. });
+        let hit = matches!(body[index].op, StmtOp::PutRows { .. });
         if hit {
             let value = Expr::Element(plan.variables[across].name.clone(), Shape::Accumulator);
             body.insert(index, Stmt::new(StmtOp::Map { to: across, value }, body[index].span));
@@ -350,6 +350,19 @@ fn products_that_are_waited_for_late_are_right() {
     let one = format!("{knobs},stages=1").parse().expect("a schedule");
     let refused = plans(&instance(columns), &one, Arch::named("sm_90a").expect("in the table")).expect_err("one slot");
     assert!(refused.to_string().contains("one slot of a tile that products of two steps read"), "{refused}");
+}
+
+/// Two blocks of keys and several steps, of which one, two and three are odd and even.
+#[test]
+fn sums_that_the_next_step_adds_are_right() {
+    let schedule = "tensor_op=wgmma,copy=tma,warps=8,min_blocks=1,producer_registers=24,block_m=128,block_n=128,overlap=late";
+    let schedule = schedule.parse().expect("a schedule");
+    for name in ["attention", "causal_attention"] {
+        let made = Kernel::builtin(name).expect("built in").gradient_in(Form::Fused, &["q", "k", "v"], &["o"]).expect("has one");
+        for order in [Options::default(), Options::random(5), Options::random(6)] {
+            judge_columns(&made.backward[1], &schedule, order);
+        }
+    }
 }
 
 #[test]

@@ -11,7 +11,9 @@
 //! settle dp, ds; settle dv; release dO; pack ds; dk += ds Q
 //! ```
 //!
-//! A slot that a product of the step before still reads is kept while the next is in use.
+//! A slot that a product of the step before still reads is kept while the next is in use. What warps
+//! stage for each other has two slots, and one barrier a step; what a step leaves to be added to sums
+//! in memory the next one adds, behind its first products.
 
 use std::collections::HashMap;
 
@@ -68,6 +70,11 @@ impl Lowering<'_> {
         let holds_others = |stmt: &Stmt| matches!(stmt.op, StmtOp::Loop { .. } | StmtOp::When { guard: Guard::Exists(_), .. });
         if step.iter().any(holds_others) {
             return why_not("overlap=late in a loop with another loop in it", "set overlap=off");
+        }
+        // Of barriers it knows those behind what is staged.
+        let count = |wanted: fn(&StmtOp) -> bool| step.iter().filter(|stmt| wanted(&stmt.op)).count();
+        if count(|op| *op == StmtOp::Barrier) != count(|op| matches!(op, StmtOp::Stage { .. })) {
+            return why_not("overlap=late in a loop whose warps exchange more than operands of products", "set overlap=off");
         }
         if self.leads(&step).is_empty() {
             return why_not(
