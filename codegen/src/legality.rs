@@ -10,7 +10,7 @@ use crate::arch::{Arch, CopyOp, TensorOp, WARPGROUP};
 use crate::artifact::Resources;
 use crate::instance::Instance;
 use crate::lower;
-use crate::plan::{Plan, Shape, Storage};
+use crate::plan::{Plan, Shape, Storage, most_in_flight};
 use crate::reason::{Reason, Resource};
 use crate::schedule::{BlockKnobs, Knob, Overlap, PingPong, RunningMax};
 
@@ -197,9 +197,20 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> 
 /// Registers that the compiler wants at launch for a product, beyond its accumulator (ptxas C7602).
 const WGMMA_REGISTERS: u32 = 30;
 
-/// Reasons against a plan with asynchronous products.
-pub(crate) fn wgmma_reasons(plan: &Plan, launched: u32) -> Vec<Reason> {
+/// Registers that the compiler wants beside those of the products in flight, or it makes them wait
+/// for each other (ptxas 13.0, C7512). With `overlap=on`, d 32 to 128 and 160 or 240 registers, 24
+/// are too few and 28 are enough.
+const BESIDE_PRODUCTS: u32 = 28;
+
+/// Reasons against a plan with asynchronous products, whose threads have so many registers as they
+/// are `launched`, and then.
+pub(crate) fn wgmma_reasons(plan: &Plan, launched: u32, then: u32) -> Vec<Reason> {
     let mut reasons = Vec::new();
+    let in_flight = most_in_flight(plan);
+    if in_flight + BESIDE_PRODUCTS > then {
+        let why = format!("products in flight have {in_flight} registers, of {then}: {BESIDE_PRODUCTS} must be left");
+        reasons.push(Reason::Quirk { message: "C7512", why });
+    }
     for v in &plan.variables {
         let Storage::Fragment(Shape::Accumulator) = v.storage else { continue };
         let columns = 8 * v.n_tiles;

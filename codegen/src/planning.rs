@@ -243,7 +243,7 @@ fn planned_launch(
     }
     if plan.is_specialized() {
         let launched = (arch.registers_per_sm / (threads * schedule.min_blocks.max(1)) / 8 * 8).min(255);
-        reasons.extend(wgmma_reasons(&plan, launched));
+        reasons.extend(wgmma_reasons(&plan, launched, most));
     }
     // What a block is launched with, before roles move registers from one to the other.
     let asked: Option<u32> = plan.roles.iter().map(|role| Some(role.registers? * role.warps)).sum();

@@ -1,12 +1,13 @@
 //! Register pressure of a plan: how many registers its variables need at the widest moment.
 //!
-//! A variable is live from its first write to its last read; of one that is read in a loop it was written before, what the
-//! loop writes last lives to the loop's end. An operand read for the last time where another variable is written gives its registers to it. The compiler
-//! decides in the end, and also needs registers for addresses; see [`crate::Resources`].
+//! A variable is live from its first write to its last read; of one that is read in a loop it was
+//! written before, what the loop writes last lives to the loop's end. An operand read for the last
+//! time where another variable is written gives its registers to it. The compiler decides in the
+//! end, and also needs registers for addresses; see [`crate::Resources`].
 
 use std::collections::HashSet;
 
-use super::{Computed, Expr, Guard, Input, InputSource, OperandA, Parts, Plan, Shape, Stmt, StmtOp, Storage, VarId};
+use super::{Computed, Event, Expr, Guard, Input, InputSource, OperandA, Parts, Plan, Shape, Stmt, StmtOp, Storage, VarId};
 
 /// Registers of all variables live at the widest moment.
 pub fn peak(plan: &Plan) -> u32 {
@@ -24,6 +25,51 @@ pub fn peak(plan: &Plan) -> u32 {
     let computing = |at: usize| live.computing.iter().filter(|c| c.0 == at).map(|c| c.1).sum::<u32>();
     let total = |at| (0..plan.variables.len()).map(|v| registers(v, at)).sum::<u32>() + computing(at);
     (0..=live.at).map(total).max().unwrap_or(0)
+}
+
+/// Registers of the asynchronous products that are in flight at once: their accumulators, and their
+/// operands in registers. Nothing of these can be moved elsewhere.
+pub fn most_in_flight(plan: &Plan) -> u32 {
+    let mut walk = InFlight { plan, issued: Vec::new(), most: 0 };
+    for role in &plan.roles {
+        walk.issued.clear();
+        walk.block(&role.body);
+    }
+    walk.most
+}
+
+/// Products that were issued and not waited for, in their order: the variables of each, the
+/// accumulator first.
+struct InFlight<'a> {
+    plan: &'a Plan,
+    issued: Vec<Vec<VarId>>,
+    most: u32,
+}
+
+impl InFlight<'_> {
+    fn block(&mut self, body: &[Stmt]) {
+        for stmt in body {
+            match &stmt.op {
+                StmtOp::Dot { acc, a, atom, .. } if atom.is_asynchronous() => {
+                    let packed = if let OperandA::Packed(v) = a { Some(*v) } else { None };
+                    self.issued.push([*acc].into_iter().chain(packed).collect());
+                    let held: HashSet<VarId> = self.issued.iter().flatten().copied().collect();
+                    self.most = self.most.max(held.iter().map(|&v| self.plan.variables[v].registers()).sum());
+                }
+                // Products end in the order of their issue.
+                StmtOp::Wait(events) => {
+                    let into = |v: VarId| self.issued.iter().rposition(|product| product[0] == v);
+                    let done = events.iter().filter_map(|event| if let Event::Product(v) = event { into(*v) } else { None });
+                    if let Some(last) = done.max() {
+                        self.issued.drain(..=last);
+                    }
+                }
+                // What a turn leaves in flight is so in the next.
+                StmtOp::Loop { body, .. } => (0..2).for_each(|_| self.block(body)),
+                op => op.bodies().into_iter().for_each(|body| self.block(body)),
+            }
+        }
+    }
 }
 
 /// Registers that a `Compute` needs by itself: the inputs of the parts in progress as they are stored, and one part of each
