@@ -85,7 +85,9 @@ fn run(kernel: &Kernel, sizes: &Sizes, blocks: &Blocks, values: &Values) -> Valu
             let shape = interpreter.shape(id).to_vec();
             let count = shape.iter().product();
             let start = if param.kind.is_sum() { 0.0 } else { f64::NAN };
-            found.insert(param.name.clone(), Value::Tensor(shape, vec![start; count]));
+            // Several kernels may store parts of one output.
+            let before = values.get(&param.name).filter(|_| !param.kind.is_sum()).cloned();
+            found.insert(param.name.clone(), before.unwrap_or_else(|| Value::Tensor(shape, vec![start; count])));
         }
     }
     for program in 0..interpreter.programs() {
@@ -235,7 +237,7 @@ fn ints(shape: &[usize], of: impl Fn(usize) -> i64) -> Value {
 /// A kernel, its sizes, the inputs, the outputs, and what is not random.
 type Variant = (&'static str, &'static str, &'static str, &'static str, Vec<(&'static str, Value)>);
 
-fn variants() -> [Variant; 18] {
+fn variants() -> [Variant; 19] {
     let (float, int) = (|name, x| (name, Value::Float(x)), |name, x| (name, Value::Int(x)));
     [
         ("softcap_attention", SIZES, "q,k,v", "o,lse", vec![float("cap", 1.5)]),
@@ -260,6 +262,7 @@ fn variants() -> [Variant; 18] {
             vec![float("dropped", 0.25), int("seed", 7), int("offset", 3)],
         ),
         ("mla_prefill", "B=1,H=2,M=9,N=11,D=4,R=2,E=6", "q,q_rot,k,k_rot,v", "o", vec![]),
+        ("mla_decode", "B=2,H=5,N=11,C=4,R=2", "q,kv", "o,lse", vec![("lens", ints(&[2], |b| 5 + 6 * b as i64))]),
         ("decode_attention", "B=2,G=2,R=3,N=11,D=4", "q,k,v", "o,lse", vec![("lens", ints(&[2], |b| 5 + 6 * b as i64))]),
         ("linear_cross_entropy", "M=9,V=13,D=4", "x,w", "loss", vec![("target", ints(&[9], |at| (at % 5) as i64))]),
     ]
@@ -279,7 +282,7 @@ fn the_fused_form_gives_the_same_gradients() {
         let made = made_in(Form::Fused, &builtin(name), of, from);
         kernels += usize::from(made.backward.iter().any(|kernel| kernel.params.values().any(|param| param.kind.is_sum())));
     }
-    assert_eq!(kernels, 20, "each adds up");
+    assert_eq!(kernels, 21, "each adds up");
 }
 
 #[test]
@@ -482,6 +485,46 @@ fn gradients_of_layers_that_are_no_softmax_are_those_of_finite_differences() {
 }
 
 #[test]
+fn inputs_that_are_loaded_in_parts_have_one_gradient() {
+    let scale = [("scale", Value::Float(0.75))];
+    // Rows, keys and values of one tensor, each with an index of its own.
+    let packed = kernel(&source_of("tests/asked", "packed_qkv"));
+    check(&packed, "B=2,H=3,N=9,D=4", "qkv", "o", &scale);
+    check_in(Form::Fused, &packed, "B=2,H=3,N=9,D=4", "qkv", "o", &scale);
+    // The same by ranges, and keys that are the values too.
+    let text = source_of("tests/asked", "packed_qkv");
+    let ranges = text
+        .replace("(B, N, 3, H, D)", "(B, N, H, 3 * D)")
+        .replace("i, 0, h, ..]", "i, h, ..D]")
+        .replace("j, 1, h, ..]", "j, h, D..2 * D]")
+        .replace("j, 2, h, ..]", "j, h, 2 * D..]");
+    check(&kernel(&ranges), "B=2,H=3,N=9,D=4", "qkv", "o", &scale);
+    let shared = ranges.replace("3 * D", "2 * D").replace("D..2 * D]", "D..]").replace("2 * D..]", "D..]");
+    check(&kernel(&shared), "B=2,H=3,N=9,D=4", "qkv", "o", &scale);
+}
+
+#[test]
+fn what_is_not_loaded_has_a_gradient_of_zero() {
+    let scale = [("scale", Value::Float(0.75))];
+    let text = source_of("runtime/kernels", "attention");
+    let cases = [
+        // Columns, heads, an index and a dimension of the grid that end before the tensor does.
+        text.replace("q: &Tensor<T, (B, H, M, D)>", "q: &Tensor<T, (B, H, M, 2 * D)>").replace("h, i, ..]);\n", "h, i, D..]);\n"),
+        text.replace("k: &Tensor<T, (B, G, N, D)>", "k: &Tensor<T, (B, 3, G, N, D)>")
+            .replace("load(k, [b, g", "load(k, [b, 1, g"),
+        text.replace("v: &Tensor<T, (B, G, N, D)>", "v: &Tensor<T, (B, G + 1, N, D)>"),
+        text.replace("q: &Tensor<T, (B, H, M, D)>", "q: &Tensor<T, (B, H + 1, M, D)>"),
+    ];
+    for changed in cases {
+        assert_ne!(changed, text);
+        check(&kernel(&changed), SIZES, "q,k,v", "o", &scale);
+        let made = made(&kernel(&changed), "q,k,v", "o").backward;
+        assert_eq!(made.len(), 3, "zeros, rows and columns");
+    }
+    assert_eq!(made(&kernel(&text), "q,k,v", "o").backward.len(), 2, "all is loaded");
+}
+
+#[test]
 fn gradients_of_scores_sum_to_nothing_and_those_of_values_to_those_of_outputs() {
     let kernel = kernel(&source_of("tests/asked", "bias_of_batch"));
     let sizes = sizes("B=2,H=3,G=3,M=9,N=11,D=4");
@@ -548,6 +591,9 @@ fn what_has_no_gradient_is_refused_at_its_place() {
     let shared =
         text.replace("q: &Tensor<T, (B, H, M, D)>", "q: &Tensor<T, (B, G, M, D)>").replace("load(q, [b, h,", "load(q, [b, g,");
     refused(&kernel(&shared), "q", "o", "`q` is loaded at an index that is no dimension of the grid");
+    // Which of two extents ends the index is not known.
+    let other = text.replace("v: &Tensor<T, (B, G, N, D)>", "v: &Tensor<T, (B, K, N, D)>");
+    refused(&kernel(&other), "k", "o", "`g` is an index of dimensions of G and of K");
     let cubes = "pub fn cubes<T: Element>(x: &Tensor<T, (M, K)>, w: &Tensor<T, (K, N)>, y: &mut Tensor<T, (M, N)>) {
         let (i, j) = program(tiles(M), tiles(N));
         let mut acc = zeros((i, j));

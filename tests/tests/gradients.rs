@@ -15,7 +15,7 @@ use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
 use flashtile_tests::planted::{change_first, planted, remove, says};
 
 /// Kernels, the inputs whose gradients are wanted, and the outputs whose gradients are given.
-const GRADIENTS: [(&str, &str, &str); 28] = [
+const GRADIENTS: [(&str, &str, &str); 29] = [
     ("alibi_attention", "q,k,v,slopes", "o"),
     ("attention", "q,k,v", "o"),
     ("bias_attention", "q,k,v,bias", "o"),
@@ -30,6 +30,7 @@ const GRADIENTS: [(&str, &str, &str); 28] = [
     ("layer_norm", "x,w,bias", "y"),
     ("linear_cross_entropy", "x,w", "loss"),
     ("matmul_gelu", "a,b,bias", "c"),
+    ("mla_decode", "q,kv", "o"),
     ("mla_prefill", "q,q_rot,k,k_rot,v", "o"),
     ("prefix_attention", "q,k,v", "o"),
     ("query_norm_attention", "q,k,v,weight", "o"),

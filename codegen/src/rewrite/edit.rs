@@ -3,37 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 pub use flashtile_dsl::analysis::live::{remove_dead, yielded};
-use flashtile_dsl::ir::{
-    AxisId, AxisKind, BlockId, Builder, Kernel, Op, OpData, OpId, Param, ParamId, ParamKind, Span, TensorDecl, Type, ValueData,
-    ValueDef, ValueId, result_types,
-};
-
-/// Where to insert: before the op at `index` of `block`.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// The block.
-    pub block: BlockId,
-    /// Position in its list of ops.
-    pub index: usize,
-}
-
-/// Inserts `op` and returns its only result.
-pub fn insert(kernel: &mut Kernel, place: Place, op: Op, span: Span) -> ValueId {
-    let types = result_types(kernel, &op);
-    assert_eq!(types.len(), 1, "inserted ops have one result");
-    let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
-    let ty = types.into_iter().next().expect("one result");
-    let value = kernel.values.push(ValueData { ty, def: ValueDef::Result(id, 0), name: None });
-    kernel.ops[id].results.push(value);
-    kernel.blocks[place.block].ops.insert(place.index, id);
-    value
-}
-
-/// Inserts `op` before another one and returns its only result.
-pub fn insert_before(kernel: &mut Kernel, other: OpId, op: Op, span: Span) -> ValueId {
-    let place = places(kernel)[&other];
-    insert(kernel, place, op, span)
-}
+pub use flashtile_dsl::ir::edit::{Place, add_tensor, beside, insert, insert_before, places, replace_uses, users};
+use flashtile_dsl::ir::{AxisId, AxisKind, BlockId, Kernel, Op, OpData, OpId, Span, Type, ValueDef, ValueId};
 
 /// Inserts `op` at the end of a block and returns its only result.
 pub fn insert_last(kernel: &mut Kernel, block: BlockId, op: Op, span: Span) -> ValueId {
@@ -45,30 +16,6 @@ pub fn insert_last(kernel: &mut Kernel, block: BlockId, op: Op, span: Span) -> V
 pub fn append(kernel: &mut Kernel, block: BlockId, op: Op, span: Span) {
     let id = kernel.ops.push(OpData { op, results: Vec::new(), span });
     kernel.blocks[block].ops.push(id);
-}
-
-/// A builder of a kernel that is launched beside `kernel`: over the same sizes and element types,
-/// and with the same text for its places.
-pub fn beside(kernel: &Kernel, name: String) -> Builder {
-    let mut b = Builder::new(name);
-    b.kernel.type_params.clone_from(&kernel.type_params);
-    b.kernel.sizes = kernel.sizes.clone();
-    b.kernel.source = kernel.source.clone();
-    b
-}
-
-/// Adds a tensor parameter that no text declares.
-pub fn add_tensor(kernel: &mut Kernel, name: &str, decl: TensorDecl) -> ParamId {
-    kernel.params.push(Param { name: name.to_owned(), kind: ParamKind::Tensor(decl), span: Span::default() })
-}
-
-/// The block and index of every op.
-pub fn places(kernel: &Kernel) -> HashMap<OpId, Place> {
-    kernel
-        .blocks
-        .iter()
-        .flat_map(|(block, data)| data.ops.iter().enumerate().map(move |(index, &op)| (op, Place { block, index })))
-        .collect()
 }
 
 /// The place just after the definition of `value`, in its block.
@@ -86,20 +33,6 @@ pub fn after_definition(kernel: &Kernel, value: ValueId) -> Place {
 pub fn entry(kernel: &Kernel) -> Place {
     let leading = kernel.blocks[kernel.body].ops.first().is_some_and(|&op| matches!(kernel.ops[op].op, Op::Program(_)));
     Place { block: kernel.body, index: usize::from(leading) }
-}
-
-/// Replaces every use of `old` by `new`, except in the ops of `except`.
-pub fn replace_uses(kernel: &mut Kernel, old: ValueId, new: ValueId, except: &[OpId]) {
-    for id in kernel.ops.keys() {
-        if !except.contains(&id) && kernel.ops[id].op.operands().contains(&old) {
-            kernel.ops[id].op = kernel.ops[id].op.map_operands(|v| if v == old { new } else { v });
-        }
-    }
-}
-
-/// The ops in blocks that use `value`.
-pub fn users(kernel: &Kernel, value: ValueId) -> Vec<OpId> {
-    kernel.walk().into_iter().map(|(_, op)| op).filter(|&op| kernel.ops[op].op.operands().contains(&value)).collect()
 }
 
 /// A kernel without what nothing needs: ops, carried values, parameters; everything numbered anew.

@@ -2,11 +2,12 @@
 
 use super::forward::{Forward, Shape};
 use super::fused::fused;
-use super::kept::Kept;
+use super::kept::{Kept, grad_name};
+use super::parts::in_parts;
 use super::product::of_product;
 use super::streams::of_rows_and_columns;
 use super::{Form, Gradient, NotDifferentiable, Request, scales};
-use crate::ir::{Kernel, SourceText, verify};
+use crate::ir::{Kernel, Param, ParamId, SourceText, cleared, verify};
 use crate::syntax::parse;
 use crate::text::write;
 
@@ -15,7 +16,8 @@ use crate::text::write;
 /// # Errors
 /// [`NotDifferentiable`]: what stands against it, and where.
 pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDifferentiable> {
-    let forward = Forward::of(kernel, request)?;
+    let apart = in_parts(kernel, &request.of);
+    let forward = Forward::of(&apart, request)?;
     scales::check(&forward)?;
     let kept = Kept::of(&forward);
     let backward = match forward.shape {
@@ -27,10 +29,22 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
         }
         Shape::Product => of_product(&forward, &kept)?,
     };
+    let zeros = forward.wanted.iter().filter(|&&tensor| !forward.is_covered(tensor)).map(|&tensor| zeros(&forward, tensor));
+    let backward: Vec<Kernel> = zeros.chain(backward).collect();
     let used = |name: &str| backward.iter().any(|kernel| kernel.param_named(name).is_some());
-    let made = kept.forward(&forward, &used);
+    let made = kept.forward(&forward, kernel.clone(), &used);
     let backward = backward.iter().map(read_back).collect::<Result<_, _>>()?;
     Ok(Gradient { forward: read_back(&made)?, backward })
+}
+
+/// The kernel that sets the gradient of an input to 0: what is not loaded has no other.
+fn zeros(forward: &Forward<'_>, tensor: ParamId) -> Kernel {
+    let Param { name, .. } = &forward.kernel.params[tensor];
+    let of = forward.kernel;
+    let decl = of.tensor(tensor);
+    let mut made = cleared(of, format!("{}_grad_{name}_zeros", of.name), &grad_name(name), decl);
+    made.doc = format!("Zeros in the gradient of `{name}`: `{}` does not load all of it.", of.name);
+    made.renumbered()
 }
 
 /// The kernel as it is read from its own text, so that errors and hints have a place in that.

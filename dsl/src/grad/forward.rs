@@ -1,6 +1,6 @@
 //! What the forward kernel is made of: rows, columns and pairs of both.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{NotDifferentiable, Request};
 use crate::analysis::streaming::{Base, Form, Streaming};
@@ -85,6 +85,8 @@ pub(super) struct Forward<'k> {
     pub needed: HashSet<ValueId>,
     /// Inputs whose gradients are wanted.
     pub wanted: Vec<ParamId>,
+    /// Loads of these that are gone back to; `None` is all.
+    sources: Option<HashSet<ValueId>>,
     /// Outputs whose gradients are given.
     pub given: Vec<ParamId>,
     classes: HashMap<ValueId, Class>,
@@ -128,6 +130,7 @@ impl<'k> Forward<'k> {
             slots,
             needed: HashSet::new(),
             wanted,
+            sources: None,
             given,
             classes: HashMap::new(),
             varying: HashSet::new(),
@@ -137,8 +140,10 @@ impl<'k> Forward<'k> {
         Ok(made)
     }
 
-    /// The same for other inputs of the same outputs.
-    pub fn only(&self, wanted: Vec<ParamId>) -> Self {
+    /// The same for some of the loads.
+    pub fn only<'a>(&self, loads: impl IntoIterator<Item = &'a WantedLoad>) -> Self {
+        let loads: Vec<&WantedLoad> = loads.into_iter().collect();
+        let wanted: BTreeSet<ParamId> = loads.iter().map(|load| load.1).collect();
         let mut made = Self {
             kernel: self.kernel,
             shape: self.shape,
@@ -148,7 +153,8 @@ impl<'k> Forward<'k> {
             walks: self.walks.clone(),
             slots: self.slots.clone(),
             needed: HashSet::new(),
-            wanted,
+            wanted: wanted.into_iter().collect(),
+            sources: Some(loads.iter().map(|load| load.0).collect()),
             given: self.given.clone(),
             classes: HashMap::new(),
             varying: HashSet::new(),
@@ -265,6 +271,45 @@ impl<'k> Forward<'k> {
         self.kernel.ops[first.1].results[0]
     }
 
+    /// Whether an index differs from program to program.
+    pub fn depends_on_program(&self, v: ValueId) -> bool {
+        let operands = || self.kernel.def(v).map(|(_, op)| op.operands()).unwrap_or_default();
+        self.program.contains(&v) || operands().into_iter().any(|v| self.depends_on_program(v))
+    }
+
+    /// How many numbers an index has: of a dimension of the grid that one's, of another index the
+    /// least extent of what is loaded at it.
+    pub fn count_of(&self, index: ValueId) -> Result<SizeExpr, NotDifferentiable> {
+        if let Some(dim) = self.program.iter().position(|v| *v == index)
+            && let ProgramDim::Each(extent) = &self.kernel.grid()[dim]
+        {
+            return Ok(extent.clone());
+        }
+        let mut least: Option<SizeExpr> = None;
+        for op in self.in_order() {
+            let Op::Load { tensor, at } = &self.kernel.ops[op].op else { continue };
+            let along = |(entry, extent): (&At, _)| (*entry == At::Index(index)).then_some(extent);
+            for extent in at.iter().zip(&self.kernel.tensor(*tensor).shape).filter_map(along) {
+                let Some(other) = &least else {
+                    least = Some(extent.clone());
+                    continue;
+                };
+                match extent.sub(other).as_constant() {
+                    Some(0..) => {}
+                    Some(_) => least = Some(extent.clone()),
+                    None => {
+                        let of = |size: &SizeExpr| self.kernel.size_text(size);
+                        let index = self.name(index);
+                        let what = format!("`{index}` is an index of dimensions of {} and of {}", of(other), of(extent));
+                        let instead = "give what is loaded at one index one extent";
+                        return Err(NotDifferentiable::new(what, self.kernel.ops[op].span, instead));
+                    }
+                }
+            }
+        }
+        Ok(least.expect("something is loaded at the index"))
+    }
+
     /// Whether a value is the coordinate of columns.
     pub fn is_column(&self, value: ValueId) -> bool {
         self.columns.iter().any(|column| column.0 == value)
@@ -332,7 +377,7 @@ impl<'k> Forward<'k> {
                 Op::Reduce(..) | Op::Dot { .. } => self.along(data.results[0]),
                 _ => reads.iter().fold(Class::Program, |class, &v| class.and(self.class(v))),
             };
-            let wanted = matches!(&data.op, Op::Load { tensor, .. } | Op::Gather { tensor, .. } if self.wanted.contains(tensor));
+            let wanted = self.is_source(op);
             let held = matches!(data.op, Op::Reduce(ReduceOp::Max, x) if maxima.contains(&x));
             let needed = !held && (wanted || reads.iter().any(|v| self.needed.contains(v)));
             if self.walk_of(op).is_none() && reads.iter().any(|v| self.varying.contains(v)) {
@@ -351,6 +396,13 @@ impl<'k> Forward<'k> {
                 }
             }
         }
+    }
+
+    /// Whether an op loads what the gradient is wanted of.
+    fn is_source(&self, op: OpId) -> bool {
+        let of = matches!(&self.kernel.ops[op].op, Op::Load { tensor, .. } | Op::Gather { tensor, .. } if self.wanted.contains(tensor));
+        let sources = self.sources.as_ref();
+        of && sources.is_none_or(|sources| sources.contains(&self.canonical(self.kernel.ops[op].results[0])))
     }
 
     /// The class by the dimensions of a tile.
@@ -413,7 +465,7 @@ impl<'k> Forward<'k> {
     /// Loads of inputs whose gradients are wanted: one of each tile.
     pub fn wanted_loads(&self, class: Class) -> Vec<WantedLoad> {
         let of = |op: OpId| match &self.kernel.ops[op].op {
-            Op::Load { tensor, at } if self.wanted.contains(tensor) => {
+            Op::Load { tensor, at } if self.is_source(op) => {
                 let value = self.kernel.ops[op].results[0];
                 (self.canonical(value) == value && self.class(value) == class).then(|| (value, *tensor, at.clone()))
             }
@@ -440,6 +492,37 @@ impl<'k> Forward<'k> {
             }
         }
         false
+    }
+
+    /// Whether the loads of an input hold each of its elements, as far as their places show.
+    pub fn is_covered(&self, tensor: ParamId) -> bool {
+        let shape = &self.kernel.tensor(tensor).shape;
+        let loads = [Class::Program, Class::Row, Class::Column, Class::Pair].map(|class| self.wanted_loads(class));
+        let places: Vec<&[At]> = loads.iter().flatten().filter(|load| load.1 == tensor).map(|load| &load.2[..]).collect();
+        // One dimension may be covered by several loads, all others by each of them.
+        let by_all = |dim: usize, scale: i64| {
+            let mut parts: Vec<_> = places.iter().filter_map(|at| at_scale(self.kernel, &at[dim], scale)).collect();
+            parts.sort_unstable();
+            let end = parts.into_iter().fold(0, |end, (start, len)| if start <= end { end.max(start + len) } else { end });
+            size_at_scale(&shape[dim], scale) == Some(end)
+        };
+        let by_each = |dim: usize| places.iter().all(|at| self.is_whole(&at[dim], &shape[dim]));
+        let parted: Vec<usize> = (0..shape.len()).filter(|&dim| !by_each(dim)).collect();
+        match parted[..] {
+            [] => true,
+            [dim] => SCALES.into_iter().all(|scale| by_all(dim, scale)),
+            _ => false,
+        }
+    }
+
+    /// Whether programs and tiles of a place go over a whole dimension.
+    fn is_whole(&self, at: &At, extent: &SizeExpr) -> bool {
+        match at {
+            At::Tile(_) => true,
+            At::Range { start, len } => *start == SizeExpr::constant(0) && len == extent,
+            // Where programs share columns, each has a program.
+            At::Index(v) => self.depends_on_program(*v) && self.count_of(*v).is_ok_and(|count| count == *extent),
+        }
     }
 
     /// The stores of the kernel.
@@ -521,32 +604,36 @@ fn yielded(kernel: &Kernel, body: BlockId) -> Vec<ValueId> {
     }
 }
 
-/// Whether no element is at both of two places of a tensor: they differ in a range of columns, or
-/// in a number.
+/// Whether no element is at both of two places of a tensor: in a dimension they differ in a range,
+/// or in a number.
 fn are_apart(kernel: &Kernel, a: &[At], b: &[At]) -> bool {
-    let number = |v: ValueId| match kernel.def(v)?.1 {
-        &Op::IndexConst(n) => Some(n),
-        _ => None,
-    };
-    let numbers = |a: &At, b: &At| match (a, b) {
-        (At::Index(a), At::Index(b)) => number(*a).zip(number(*b)),
-        _ => None,
-    };
-    // Ranges are told apart at sizes that divide.
-    let at = |size: &SizeExpr, scale: i64| size.eval(|s| Some((1 + s.0 as i64) * scale));
-    let range = |at_: &At, scale: i64| match at_ {
-        At::Range { start, len } => Some((at(start, scale)?, at(len, scale)?)),
-        _ => None,
-    };
-    let told = |a: &At, b: &At| a == b || matches!((a, b), (At::Range { .. }, At::Range { .. })) || numbers(a, b).is_some();
-    let others = a.iter().zip(b).all(|(a, b)| told(a, b));
     let apart = |scale: i64| {
-        a.iter().zip(b).any(|(a, b)| match (range(a, scale), range(b, scale)) {
+        a.iter().zip(b).any(|(a, b)| match (at_scale(kernel, a, scale), at_scale(kernel, b, scale)) {
             (Some((x, m)), Some((y, n))) => x + m <= y || y + n <= x,
-            _ => numbers(a, b).is_some_and(|(x, y)| x != y),
+            _ => false,
         })
     };
-    others && [240, 5040].into_iter().all(apart)
+    SCALES.into_iter().all(apart)
+}
+
+/// Sizes at which places are compared: they divide by many numbers.
+const SCALES: [i64; 2] = [240, 5040];
+
+/// A size, where the sizes of the kernel are multiples of a scale.
+fn size_at_scale(size: &SizeExpr, scale: i64) -> Option<i64> {
+    size.eval(|s| Some((1 + s.0 as i64) * scale))
+}
+
+/// Where a number or a range of a dimension begins, and its length.
+fn at_scale(kernel: &Kernel, at: &At, scale: i64) -> Option<(i64, i64)> {
+    match at {
+        At::Index(v) => match kernel.def(*v)?.1 {
+            &Op::IndexConst(n) => Some((n, 1)),
+            _ => None,
+        },
+        At::Range { start, len } => Some((size_at_scale(start, scale)?, size_at_scale(len, scale)?)),
+        At::Tile(_) => None,
+    }
 }
 
 /// The tensors of these names: outputs, or inputs of floats.

@@ -9,30 +9,27 @@
 //! Five products are made of attention for the seven of the plain form. In which order programs add
 //! is not said, so two launches may differ in the last bits of what rows get.
 
-use std::collections::BTreeSet;
-
 use super::NotDifferentiable;
 use super::forward::{Class, Forward, WantedLoad};
 use super::kept::Kept;
 use super::streams::{ColumnGroup, OfRowsMade, column_groups, columns_kernel, rows_kernel};
 use super::sums::sums_kernel;
-use crate::ir::{Kernel, ParamId};
+use crate::ir::Kernel;
 
 /// The kernels of the gradients of a kernel whose grid has tiles of rows, in the fused form.
 pub(super) fn fused(forward: &Forward<'_>, kept: &Kept) -> Result<Vec<Kernel>, NotDifferentiable> {
-    let groups = column_groups(forward);
+    let groups = column_groups(forward)?;
     let rows_wanted = forward.wanted_loads(Class::Row);
     check(forward, &groups, &rows_wanted)?;
     // Rows get nothing but what columns give: no input of theirs is gone back to.
-    let of_rows = forward.only(Vec::new()).with_results_of(forward);
+    let of_rows = forward.only([]).with_results_of(forward);
     let left = rows_kernel(&of_rows, kept, &|_| true)?.left;
     let (mut columns, mut sums) = (Vec::new(), Vec::new());
     for (number, group) in groups.iter().enumerate() {
         // The first group walks the pairs for rows too.
         let of_rows = if number == 0 { &rows_wanted[..] } else { &[] };
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
-        let tensors: BTreeSet<ParamId> = group.loads.iter().chain(of_rows).map(|(_, tensor, _)| *tensor).collect();
-        let of_group = forward.only(tensors.into_iter().collect());
+        let of_group = forward.only(group.loads.iter().chain(of_rows));
         let (kernel, made) = columns_kernel(&of_group, kept, &left, group, number.is_empty(), &number)?;
         columns.push(kernel);
         sums.extend(made);

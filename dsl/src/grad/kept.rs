@@ -124,9 +124,10 @@ impl Kept {
         Ok(())
     }
 
-    /// The forward kernel with the outputs that are `used`.
-    pub fn forward(&self, forward: &Forward<'_>, used: &dyn Fn(&str) -> bool) -> Kernel {
-        let mut b = Builder::at_end_of(forward.kernel.clone());
+    /// The kernel as it was written, with the outputs that are `used`. Results of its loops are those
+    /// of `forward`.
+    pub fn forward(&self, forward: &Forward<'_>, written: Kernel, used: &dyn Fn(&str) -> bool) -> Kernel {
+        let mut b = Builder::at_end_of(written);
         let result = |slot: usize| forward.slots[slot].result;
         let mut store = |stored: &Stored, make: &dyn Fn(&mut Builder) -> ValueId| {
             if stored.is_new && used(&stored.name) {

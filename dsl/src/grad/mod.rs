@@ -40,6 +40,7 @@ mod copy;
 mod forward;
 mod fused;
 mod kept;
+mod parts;
 mod product;
 mod rules;
 mod scales;

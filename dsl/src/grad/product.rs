@@ -17,7 +17,7 @@ use super::copy::{Copy, Open, Orientation, Shares};
 use super::forward::{Class, Forward, Slot, WantedLoad};
 use super::kept::{Kept, Left, Stored, grad_name, row_tensor};
 use super::rules::Reverse;
-use super::steps::{depends_on_program, finish, give_stored, if_it_stores, load_left, store_gradients, sum_up};
+use super::steps::{finish, give_stored, if_it_stores, load_left, store_gradients, sum_up};
 use super::totals::{Share, totals};
 use crate::ir::{At, AxisKind, Kernel, ParamId, ProgramDim, ValueDef, ValueId};
 
@@ -29,12 +29,12 @@ pub(super) fn of_product(forward: &Forward<'_>, kept: &Kept) -> Result<Vec<Kerne
         .collect();
     let (inside, outside): (Vec<_>, Vec<_>) = all.into_iter().partition(|(value, ..)| is_in_loop(forward, *value));
     let tensors = |loads: &[WantedLoad]| loads.iter().map(|(_, tensor, _)| *tensor).collect::<BTreeSet<ParamId>>();
-    let of_pairs = forward.only(tensors(&outside).into_iter().collect()).with_results_of(forward);
+    let of_pairs = forward.only(&outside).with_results_of(forward);
     let (pairs, left, shares) = pairs_kernel(&of_pairs, kept, &outside, !inside.is_empty())?;
     let mut backward: Vec<Kernel> = pairs.into_iter().collect();
     for tensor in tensors(&inside) {
         let loads: Vec<WantedLoad> = inside.iter().filter(|(_, t, _)| *t == tensor).cloned().collect();
-        backward.push(operand_kernel(&forward.only(vec![tensor]), &left, &loads)?);
+        backward.push(operand_kernel(&forward.only(&loads), &left, &loads)?);
     }
     for share in &shares {
         backward.push(totals(&of_pairs, share)?);
@@ -118,7 +118,7 @@ fn operand_kernel(forward: &Forward<'_>, left: &Left, loads: &[WantedLoad]) -> R
     if loads.iter().any(|(_, _, at)| !at.contains(&At::Tile(inner))) {
         return refuse("is the same in each step of the loop", "load it in front of the loop, or behind");
     }
-    let is_foreign = |v: ValueId| depends_on_program(forward, v) && !forward.program.contains(&v);
+    let is_foreign = |v: ValueId| forward.depends_on_program(v) && !forward.program.contains(&v);
     if at.iter().any(|at| matches!(at, At::Index(v) if is_foreign(*v))) {
         return refuse("is loaded at an index that is no dimension of the grid", "give the grid a dimension for it");
     }

@@ -190,14 +190,6 @@ pub(super) fn hand_over(
     Ok(())
 }
 
-/// Whether an index differs from program to program.
-pub(super) fn depends_on_program(forward: &Forward<'_>, v: ValueId) -> bool {
-    forward.program.contains(&v) || {
-        let op = forward.kernel.def(v).map(|(_, op)| op);
-        op.is_some_and(|op| op.operands().into_iter().any(|v| depends_on_program(forward, v)))
-    }
-}
-
 /// The finished kernel, which has a program for each tile of `tiles`, and gives `otherwise` where
 /// it gives no gradient of an input.
 pub(super) fn finish(mut reverse: Reverse<'_, '_>, tiles: &str, otherwise: &str) -> Kernel {

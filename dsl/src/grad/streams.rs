@@ -1,7 +1,7 @@
 //! The gradient of a kernel whose grid has tiles of rows: kernels of rows, of columns, and of what
 //! programs share.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use super::NotDifferentiable;
 use super::copy::{Copy, Open, Orientation};
@@ -9,27 +9,24 @@ use super::forward::{Class, Forward, Slot, WantedLoad};
 use super::kept::{Kept, Left, Stored, grad_name, row_tensor};
 use super::rules::{Adjoint, Reverse};
 use super::steps::{
-    OfResults, added, depends_on_program, finish, give_stored, hand_over, if_it_stores, load_left, step, store_gradients, sum_up,
-    term, zeros,
+    OfResults, added, finish, give_stored, hand_over, if_it_stores, load_left, step, store_gradients, sum_up, term, zeros,
 };
 use super::sums::{Summed, add_rows};
 use super::totals::{Share, totals};
 use crate::analysis::streaming::{Base, Form};
-use crate::ir::{At, BinaryOp, CompareOp, Kernel, Op, ParamId, ProgramDim, SizeExpr, UnaryOp, ValueId};
+use crate::ir::{At, BinaryOp, CompareOp, Kernel, Op, ProgramDim, SizeExpr, UnaryOp, ValueId};
 
 /// The kernels of the gradients of a kernel whose grid has tiles of rows.
 pub(super) fn of_rows_and_columns(forward: &Forward<'_>, kept: &Kept) -> Result<Vec<Kernel>, NotDifferentiable> {
-    let groups = column_groups(forward);
+    let groups = column_groups(forward)?;
     // Each kernel goes back to the inputs alone that it gives the gradients of.
     let loads = [Class::Row, Class::Pair, Class::Program].map(|class| forward.wanted_loads(class));
-    let tensors: BTreeSet<ParamId> = loads.iter().flatten().map(|(_, tensor, _)| *tensor).collect();
-    let of_rows = forward.only(tensors.into_iter().collect()).with_results_of(forward);
+    let of_rows = forward.only(loads.iter().flatten()).with_results_of(forward);
     let left = rows_kernel(&of_rows, kept, &|_| !groups.is_empty())?.left;
     let mut columns = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
-        let tensors: BTreeSet<ParamId> = group.loads.iter().map(|(_, tensor, _)| *tensor).collect();
-        let of_group = forward.only(tensors.into_iter().collect());
+        let of_group = forward.only(&group.loads);
         columns.push(columns_kernel(&of_group, kept, &left, group, false, &number)?.0);
     }
     // What columns read of it is stored, and nothing else.
@@ -190,24 +187,24 @@ pub(super) struct ColumnGroup {
 }
 
 /// The loads of columns, grouped.
-pub(super) fn column_groups(forward: &Forward<'_>) -> Vec<ColumnGroup> {
+pub(super) fn column_groups(forward: &Forward<'_>) -> Result<Vec<ColumnGroup>, NotDifferentiable> {
     let mut groups: Vec<ColumnGroup> = Vec::new();
     for load in forward.wanted_loads(Class::Column) {
-        let (_, tensor, at) = &load;
-        let places = at.iter().zip(&forward.kernel.tensor(*tensor).shape);
-        let mut indices: Vec<(ValueId, SizeExpr)> = places
-            .filter_map(|(entry, extent)| match entry {
-                At::Index(v) if depends_on_program(forward, *v) => Some((*v, extent.clone())),
-                _ => None,
-            })
-            .collect();
+        let mut indices = Vec::new();
+        for entry in &load.2 {
+            if let At::Index(v) = entry
+                && forward.depends_on_program(*v)
+            {
+                indices.push((*v, forward.count_of(*v)?));
+            }
+        }
         indices.sort();
         match groups.iter_mut().find(|group| group.indices == indices) {
             Some(group) => group.loads.push(load),
             None => groups.push(ColumnGroup { loads: vec![load], indices }),
         }
     }
-    groups
+    Ok(groups)
 }
 
 /// The kernel of a group of columns, and what it adds up for rows, if it does.

@@ -9,7 +9,7 @@ use super::forward::{Class, Forward, WantedLoad};
 use super::kept::{Stored, grad_name, row_tensor};
 use super::rules::{Adjoint, Reverse};
 use super::steps::{finish, if_it_stores, store_gradients};
-use crate::ir::{BinaryOp, Direction, Elem, Kernel, Op, ParamId, TensorDecl, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, Direction, Elem, Kernel, Op, TensorDecl, UnaryOp, ValueId};
 
 /// What columns add up: the gradient of a value of rows, but for a factor that is one for the whole
 /// program.
@@ -98,8 +98,7 @@ pub(super) fn sums_kernel(
     sums: &[Summed],
     rows: &[WantedLoad],
 ) -> Result<Option<Kernel>, NotDifferentiable> {
-    let tensors: BTreeSet<ParamId> = rows.iter().map(|(_, tensor, _)| *tensor).collect();
-    let of_rows = forward.only(tensors.into_iter().collect());
+    let of_rows = forward.only(rows);
     let mut copy = Copy::new(&of_rows, format!("{}_grad_sums", forward.kernel.name), Orientation::Rows);
     copy.whole_program();
     let mut reverse = Reverse::new(copy);

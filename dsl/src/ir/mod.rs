@@ -86,6 +86,8 @@
 //! Architecture invariant: IR values are immutable once built by [`Builder`]; passes make a new kernel.
 
 mod builder;
+mod cleared;
+pub mod edit;
 mod elementwise;
 mod entity;
 mod kernel;
@@ -98,6 +100,7 @@ mod types;
 mod verify;
 
 pub use builder::{Builder, broadcast, result_types, selected_dims};
+pub use cleared::cleared;
 pub use elementwise::{
     BinaryOp, BinaryRow, FloatBinary, FloatUnary, IndexOp, Operands, Precedence, RowOperand, Spelling, UnaryOp, UnaryRow,
 };
