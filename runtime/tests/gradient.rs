@@ -52,6 +52,30 @@ flash_kernel! {
         }
         store(o, [i, ..], div_or_zero(acc, l));
     }
+
+    /// Queries, keys and values of one tensor, which has a fourth part that is not loaded.
+    #[grad(qkv, from(o))]
+    fn packed<const D: usize>(
+        qkv: &Tensor<f32, (N, 4, D)>, o: &mut Tensor<f32, (N, D)>, lse: &mut Tensor<f32, (N)>,
+    ) {
+        let i = program(tiles(N));
+        let q_i = load(qkv, [i, 0, ..]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = mask(dot(q_i, load(qkv, [j, 1, ..]).t()), pos(i) >= pos(j));
+            let m2 = max(m, rowmax(s));
+            let r = visible_or_zero(m2);
+            let p = exp(s - r);
+            let c = exp(m - r);
+            l = l * c + rowsum(p);
+            acc = acc * c + dot(p, load(qkv, [j, 3, ..]));
+            m = m2;
+        }
+        store(o, [i, ..], div_or_zero(acc, l));
+        store(lse, [i], m + ln(l));
+    }
 }
 
 /// Multiples of 1/64 between -1 and 1.
@@ -214,4 +238,31 @@ fn arguments_of_backward_are_checked() {
     let too_few = kernel.gradient().launch(&mut Workspace::new(), &[(&q).into()]).expect_err("arguments are missing");
     let names = "(q, k, v, scale, o, lse, grad_o, grad_q, grad_k, grad_v), but 1 were given";
     assert!(too_few.to_string().ends_with(names), "{too_few}");
+}
+
+#[test]
+fn several_kernels_store_parts_of_one_gradient() {
+    let device = Device::cpu();
+    let kernel = packed::<D>::on(&device).expect("the CPU runs everything");
+    let names: Vec<&str> = kernel.gradient().kernels().map(|loaded| loaded.kernel().ir().name.as_str()).collect();
+    assert_eq!(names, ["packed_grad_qkv_zeros", "packed_grad_rows", "packed_grad_columns"]);
+    let shape = [N, 4, D];
+    let inputs = numbers(N * 4 * D, 1);
+    let of = |values: &[f32]| Tensor::<f32>::from_f32(&device, &shape, values).expect("fits");
+    let (qkv, grad_o) = (of(&inputs), tensor::<f32>(&[N, D], 4));
+    let (mut o, mut lse) = (zeros(&[N, D]), zeros(&[N]));
+    kernel.forward(&qkv, &mut o, &mut lse).expect("runs");
+    // What the gradient held before is gone.
+    let mut grad_qkv = of(&vec![f32::NAN; N * 4 * D]);
+    kernel.backward(&mut Workspace::new(), &qkv, &o, &lse, &grad_o, &mut grad_qkv).expect("runs");
+    let weights = floats(&grad_o);
+    let loss = |qkv: &[f32]| {
+        let (mut o, mut lse) = (zeros::<f32>(&[N, D]), zeros(&[N]));
+        kernel.launch(&of(qkv), &mut o, &mut lse).expect("runs");
+        floats(&o).iter().zip(&weights).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum()
+    };
+    let found = floats(&grad_qkv);
+    close(&found, &slopes(&inputs, loss), "grad_qkv");
+    let unloaded = |at: &usize| at / D % 4 == 2;
+    assert!((0..found.len()).filter(unloaded).all(|at| found[at] == 0.0));
 }
