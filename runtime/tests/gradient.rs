@@ -1,8 +1,11 @@
 //! Gradients from Rust: `#[grad(..)]` in `flash_kernel!`, against finite differences and against
 //! the kernels launched one by one.
 
-use flashtile::{Argument, Device, Elem, Error, Kernel, LaunchOptions, Tensor, Workspace, f16, flash_kernel};
-use flashtile_dsl::ir::Param;
+use std::collections::BTreeMap;
+
+use flashtile::tuner::{self, Chain, InputData, Slopes};
+use flashtile::{Argument, Device, Elem, Error, Gradient, Kernel, LaunchOptions, Tensor, Workspace, f16, flash_kernel};
+use flashtile_dsl::ir::{Param, SourceText};
 
 flash_kernel! {
     /// Attention that stores what its gradient reads.
@@ -265,4 +268,63 @@ fn several_kernels_store_parts_of_one_gradient() {
     close(&found, &slopes(&inputs, loss), "grad_qkv");
     let unloaded = |at: &usize| at / D % 4 == 2;
     assert!((0..found.len()).filter(unloaded).all(|at| found[at] == 0.0));
+}
+
+/// Each kernel is right by its own text where one leaves to the next what that does not mean: slopes
+/// of the forward kernel tell.
+#[test]
+fn kernels_that_do_not_belong_together_are_found() {
+    let sizes = [("B", 2), ("H", 4), ("G", 2), ("M", 9), ("N", 21)].map(|(name, n)| (name.to_owned(), n)).into();
+    let consts = [("D".to_owned(), 8)].into();
+    let data = InputData::default();
+    let made = Kernel::builtin("causal_attention").expect("built in").gradient(&["q", "k", "v"], &["o"]).expect("has one");
+    let of = |gradient: &Gradient| match tuner::slopes(gradient, &consts, &sizes, 3, &data).expect("fits") {
+        Slopes::Of(slopes) => slopes,
+        other @ Slopes::None { .. } => panic!("{other:?}"),
+    };
+    let right = of(&made);
+    assert_eq!(right.iter().map(|slope| slope.input.as_str()).collect::<Vec<_>>(), ["q", "k", "v"]);
+    assert!(right.iter().all(|slope| slope.passed() && slope.slope.abs() > 10.0 * slope.allowed), "{right:?}");
+
+    let left = "store(grad_l, [b, h, i], dl)";
+    let text = made.backward[0].text().to_owned();
+    assert!(text.contains(left), "{text}");
+    let text = text.replace(left, "store(grad_l, [b, h, i], dl * 1.5)");
+    let source = SourceText { name: "faulty.rs".to_owned(), text: text.into(), first_line: 1 };
+    let mut faulty = made.clone();
+    faulty.backward[0] = Kernel::from_source(&source).expect("reads").remove(0);
+    // The kernel of columns gives `grad_k` of what it is left.
+    let wrong = of(&faulty);
+    assert_eq!(wrong.iter().map(|slope| slope.passed()).collect::<Vec<_>>(), [true, false, true], "{wrong:?}");
+    let kernels = [&faulty.forward, &faulty.backward[0], &faulty.backward[1]].map(|kernel| kernel.bind(Elem::F16, [("D", 8)]));
+    let kernels = kernels.into_iter().collect::<flashtile::Result<Vec<_>>>().expect("bind");
+    let mut chain = Chain::new(kernels.clone(), &sizes, 3, &data).expect("fits");
+    for kernel in &kernels {
+        let loaded = kernel.on(&Device::cpu()).expect("the CPU runs everything");
+        assert!(chain.judge(&loaded).expect("runs").iter().all(|verdict| verdict.passed()));
+    }
+}
+
+#[test]
+fn kernels_that_jump_have_no_slopes() {
+    let text = "pub fn steps<T: Element>(x: &Tensor<T, (M, N)>, w: &Tensor<bf16, (M)>, y: &mut Tensor<T, (M, N)>) {
+        let i = program(tiles(M));
+        let by = load(w, [i]).to::<f32>();
+        for j in tiles(N) {
+            let x_ij = load(x, [i, j]).to::<f32>();
+            store(y, [i, j], (x_ij * floor(x_ij) + by).to::<T>());
+        }
+    }";
+    let source = SourceText { name: "steps.rs".to_owned(), text: text.into(), first_line: 1 };
+    let kernel = Kernel::from_source(&source).expect("reads").remove(0);
+    let sizes = [("M", 9), ("N", 21)].map(|(name, n)| (name.to_owned(), n)).into();
+    let why = |of: &str| {
+        let made = kernel.gradient(&[of], &["y"]).expect("has one");
+        match tuner::slopes(&made, &BTreeMap::new(), &sizes, 3, &InputData::default()).expect("fits") {
+            Slopes::None { why } => why,
+            other @ Slopes::Of(_) => panic!("{other:?}"),
+        }
+    };
+    assert!(why("x").contains("`floor`"), "{}", why("x"));
+    assert!(why("w").contains("`w` holds bf16"), "{}", why("w"));
 }

@@ -24,6 +24,7 @@ mod search;
 #[cfg(test)]
 mod search_tests;
 mod sequence;
+mod slopes;
 mod tune;
 
 pub use crate::error::TuneError;
@@ -34,4 +35,5 @@ pub use measure::{MeasureOptions, Measured, judge, judge_on, judge_steep, measur
 pub use options::{Cancel, Event, OnEvent, TuneOptions};
 pub use search::Stop;
 pub use sequence::{MeasuredSequence, Part, PeakMemory, count_memory, count_scratch, measure_sequence};
+pub use slopes::{Slope, Slopes, slopes};
 pub use tune::{TuneReport, model_key, tune};

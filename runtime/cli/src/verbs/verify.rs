@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use clap::Args;
 use flashtile::conformance::{self, Case, CaseResult, Comparison, Sample};
 use flashtile::device::{DeviceKind, Emulation};
-use flashtile::tuner::{Chain, InputData};
-use flashtile::{Arch, BoundKernel, Device, Elem, Kernel, LaunchOptions, verify};
+use flashtile::tuner::{Chain, InputData, Slopes, slopes};
+use flashtile::{Arch, BoundKernel, Device, Elem, Gradient, Kernel, LaunchOptions, verify};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -392,6 +392,9 @@ fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions,
         {
             check.chain(&links, &mut chain, sizes, Some(&data), output)?;
         }
+        if let Some(gradient) = flags.gradient.of(&subject.kernel)? {
+            check.slopes(&gradient, subject, sizes, &data, output)?;
+        }
     }
     match check {
         Shapes { cases: 0, .. } => Err(Failure::Usage("--filter leaves no case; leave it out to see their names".to_owned())),
@@ -440,7 +443,46 @@ fn links(flags: &Flags, kernel: &str, subject: &Subject) -> Result<Vec<Link>> {
     [forward].into_iter().chain(backward).collect()
 }
 
+/// Sizes as `--shape` takes them.
+fn shape_text(sizes: &BTreeMap<String, i64>) -> String {
+    sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",")
+}
+
 impl Shapes<'_> {
+    /// Compares the kernels of a gradient, taken together, with slopes of the forward kernel.
+    fn slopes(
+        &mut self,
+        gradient: &Gradient,
+        subject: &Subject,
+        sizes: &BTreeMap<String, i64>,
+        data: &InputData,
+        output: &mut Output,
+    ) -> Result<()> {
+        let name = format!("{}_grad", subject.kernel.name());
+        let case = format!("{name} {} seed={}", shape_text(sizes), self.flags.seed);
+        if !self.flags.filter.iter().all(|text| case.contains(text)) {
+            return Ok(());
+        }
+        self.cases += 1;
+        let data = data.of_inputs(gradient.forward.ir());
+        let found = slopes(gradient, &subject.consts, sizes, self.flags.seed, &data)?;
+        if output.json {
+            output.json(&json!({ "kernel": name, "shape": sizes, "seed": self.flags.seed, "slopes": found }))?;
+        }
+        match found {
+            Slopes::None { why } => output.note(format!("note: {case}: not compared with slopes: {why}")),
+            Slopes::Of(slopes) => {
+                for slope in slopes {
+                    if !output.json {
+                        output.text(format!("{case}: {slope}"))?;
+                    }
+                    self.wrong += usize::from(!slope.passed());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Runs kernels one after the other and tells what is wrong. On steep inputs it ends where a
     /// text itself overflows in f32.
     fn chain(
@@ -451,7 +493,7 @@ impl Shapes<'_> {
         steep: Option<&InputData>,
         output: &mut Output,
     ) -> Result<()> {
-        let shape = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
+        let shape = shape_text(sizes);
         let on = steep.map(|data| format!(" data={data}")).unwrap_or_default();
         for Link { name, kernel, judged } in links {
             let case = format!("{name} {shape} seed={}{on}", self.flags.seed);

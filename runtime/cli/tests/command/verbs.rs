@@ -247,7 +247,9 @@ fn kernels_of_a_gradient_are_verified_on_what_those_before_them_store() {
         lines.iter().filter(|line| line.starts_with(&begins)).count()
     };
     let found = [("rows", "grad_l"), ("rows", "grad_q"), ("columns", "grad_k"), ("columns", "grad_v")].map(|(k, o)| of(k, o));
-    assert_eq!((lines.len(), found), (4, [1; 4]), "{}", told.stdout);
+    assert_eq!((lines.len(), found), (7, [1; 4]), "{}", told.stdout);
+    let slopes = ["q", "k", "v"].map(|x| format!("causal_attention_grad B=1,G=2,H=4,M=40,N=50 seed=3: slope of {x} right; "));
+    assert!(slopes.iter().zip(&lines[4..]).all(|(begins, line)| line.starts_with(begins)), "{}", told.stdout);
     // On its usual shapes, on steep inputs too: the forward kernel is another, and is judged.
     let wide = sandbox.run("verify differential_attention --grad v --set D=16,E=8 --device cpu --dtype f16 --filter M=67").stdout;
     for told in ["differential_attention B=1", "m1_reference right", "differential_attention_grad_columns B=1", "scale:scale=128"]
@@ -255,7 +257,9 @@ fn kernels_of_a_gradient_are_verified_on_what_those_before_them_store() {
         assert!(wide.contains(told), "`{told}` is told: {wide}");
     }
     let scored = sandbox.run(&format!("verify attention --grad q --device cpu {shape} --data grad_o:scale=4 --json")).json();
-    assert!(scored.iter().all(|line| line["kernel"] == "attention_grad_rows"), "{scored:?}");
+    let (slopes, outputs) = scored.split_last().expect("lines");
+    assert!(outputs.iter().all(|line| line["kernel"] == "attention_grad_rows"), "{scored:?}");
+    assert!(slopes["kernel"] == "attention_grad" && slopes["slopes"][0]["input"] == "q", "{slopes}");
     let random = sandbox.run(&format!("verify attention --grad q --device cpu {shape} --data lse:scale=4"));
     random.fails_with(2, "`lse`, for which data are given, holds what an earlier kernel stores");
     sandbox.run(&format!("verify attention --grad q --device cpu {shape} --filter columns")).fails_with(2, "leaves no case");
