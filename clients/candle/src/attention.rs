@@ -14,7 +14,7 @@ use crate::operator::Operator;
 macro_rules! shared {
     ($($(#[$doc:meta])* $name:ident = $kernel:literal;)+) => {
         $($(#[$doc])* static $name: LazyLock<Operator> =
-            LazyLock::new(|| Operator::builtin($kernel).expect("a built-in kernel"));)+
+            LazyLock::new(|| Operator::builtin($kernel).expect("a built-in kernel").with_layout("o", [0, 2, 1, 3]));)+
     };
 }
 
@@ -63,16 +63,28 @@ pub fn flash_attn_windowed(
     }
 }
 
-/// Causal attention with linear biases: `slopes (H)` in f32, as in candle-flash-attn. The score of
-/// a key loses the slope of the head times the distance.
+/// Attention with linear biases: the score of a key loses the slope of the head times the distance.
+/// `alibi_slopes` is `(H)` in f32.
 ///
 /// # Errors
-/// As [`flash_attn`].
-pub fn flash_attn_alibi(q: &Tensor, k: &Tensor, v: &Tensor, alibi_slopes: &Tensor, softmax_scale: f32) -> Result<Tensor> {
+/// As [`flash_attn`]; or `causal` is not set, for which there is no built-in kernel.
+pub fn flash_attn_alibi(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    softmax_scale: f32,
+    causal: bool,
+) -> Result<Tensor> {
+    if !causal {
+        bail!("the built-in kernel with linear biases is causal; write another in a kernel text for Operator::from_text");
+    }
     run(&ALIBI, [q, k, v], &[softmax_scale.into(), alibi_slopes.into()])
 }
 
 /// Causal attention whose scores are bounded smoothly: `softcap * tanh(score / softcap)`.
+///
+/// In candle-flash-attn the bound is a parameter of `flash_attn_alibi_windowed_softcap`.
 ///
 /// # Errors
 /// As [`flash_attn`].

@@ -14,6 +14,7 @@ use flashtile::{Elem, Kernel, LaunchOptions};
 use crate::error::{Error, Result};
 use crate::input::{Input, Named, input_names};
 use crate::operator::{Derived, Operator, tensor};
+use crate::output::{Output, Place};
 
 /// Tensors that an operator of candle can have.
 const MOST: usize = 3;
@@ -85,17 +86,18 @@ pub(crate) fn run(operator: &Operator, inputs: &Named<'_>, of: &[String]) -> Res
     let deduced = made.deduced.clone();
     let from = derived.as_ref().map_or_else(|_| first_output(operator.kernel()), |backward| backward.from.clone());
     let mut outputs = made.outputs;
-    let Some(at) = outputs.iter().position(|(name, ..)| *name == from) else {
+    let Some(at) = outputs.iter().position(|output| output.name == from) else {
         unreachable!("the forward kernel of a gradient has the outputs of the kernel")
     };
-    let (name, storage, shape) = outputs.remove(at);
-    let others = crate::operator::Made { outputs, deduced: Deduced::default() }.tensors();
+    let (storage, shape, place) = outputs.remove(at).into_parts();
+    let others = outputs.into_iter().map(Output::tensor).collect::<CandleResult<Vec<_>>>()?;
     let mut saved: BTreeMap<String, Saved> =
         others.iter().map(|(name, tensor)| (name.clone(), Saved::Tensor(tensor.clone()))).collect();
     for (name, input) in inputs.iter().filter(|(name, _)| !of.contains(name)) {
         saved.insert(name.clone(), Saved::of(*input));
     }
-    let node = Node { forward: Mutex::new(Some((storage, shape))), of: of.to_vec(), saved, derived, deduced };
+    let node =
+        Node { forward: Mutex::new(Some((storage, shape))), place: place.clone(), of: of.to_vec(), saved, derived, deduced };
     let arguments: Vec<&Tensor> = inputs.iter().filter(|(name, _)| of.contains(name)).filter_map(|(_, x)| tensor(*x)).collect();
     let result = match arguments[..] {
         [a] => a.apply_op1(node)?,
@@ -106,7 +108,7 @@ pub(crate) fn run(operator: &Operator, inputs: &Named<'_>, of: &[String]) -> Res
     // What the gradient alone needs is no output of the kernel.
     let has = |name: &str| operator.kernel().ir().params.values().any(|param| param.name == name);
     let mut named: Vec<_> = others.into_iter().filter(|(name, _)| has(name)).collect();
-    named.insert(at.min(named.len()), (name, result));
+    named.insert(at.min(named.len()), (from, place.seen(&result)?));
     Ok(named)
 }
 
@@ -144,6 +146,8 @@ impl Saved {
 /// what the kernel has stored.
 struct Node {
     forward: Mutex<Option<(Storage, Shape)>>,
+    /// How the kernel sees the result, whose dimensions are in the order of memory.
+    place: Place,
     /// Names of the node's arguments, more than candle takes if there is an error.
     of: Vec<String>,
     saved: BTreeMap<String, Saved>,
@@ -186,11 +190,11 @@ impl Node {
     /// The gradients of the arguments, in their order.
     fn backward(&self, arguments: &[&Tensor], result: &Tensor, gradient: &Tensor) -> CandleResult<Vec<Option<Tensor>>> {
         let backward = self.derived.as_ref().map_err(|error| candle_core::Error::wrap(Shared(error.clone())))?;
-        let gradient = contiguous_rows(gradient)?;
+        let (result, gradient) = (self.place.seen(result)?, contiguous_rows(&self.place.seen(gradient)?)?);
         let given = format!("grad_{}", backward.from);
         let mut found: BTreeMap<&str, Input<'_>> = self.saved.iter().map(|(name, saved)| (&**name, saved.input())).collect();
         found.extend(self.of.iter().zip(arguments).map(|(name, tensor)| (&**name, Input::Tensor(tensor))));
-        found.insert(&backward.from, Input::Tensor(result));
+        found.insert(&backward.from, Input::Tensor(&result));
         found.insert(&given, Input::Tensor(&gradient));
         let mut deduced = self.deduced.clone();
         let mut stored: BTreeMap<String, Tensor> = BTreeMap::new();
@@ -204,7 +208,7 @@ impl Node {
             let inputs = input_names(kernel).map(input).collect::<Result<Named<'_>>>()?;
             let made = operator.launch(&inputs, &deduced)?;
             deduced = made.deduced.clone();
-            stored.extend(made.tensors());
+            stored.extend(made.tensors()?);
         }
         Ok(self.of.iter().map(|name| stored.remove(&format!("grad_{name}"))).collect())
     }

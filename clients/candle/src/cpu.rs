@@ -1,6 +1,6 @@
 //! Launches on candle's CPU storage.
 
-use candle_core::{CpuStorage, Storage, WithDType, bail};
+use candle_core::{CpuStorage, Layout, Storage, WithDType};
 use flashtile::tensor::Loans;
 use flashtile::{AnyTensor, Element, lend};
 
@@ -21,8 +21,9 @@ pub(crate) fn run(launch: &Launch<'_>) -> Result<Vec<Storage>> {
     }
     lend(|loans| {
         let inputs = launch.inputs.iter().map(|given| read(loans, given)).collect::<Result<Vec<_>>>()?;
-        let written = outputs.iter_mut().zip(&launch.outputs);
-        let written = written.map(|(storage, form)| write(loans, storage, &form.shape)).collect::<Result<Vec<_>>>()?;
+        let written = outputs.iter_mut().zip(&launch.outputs).zip(&launch.strides);
+        let written = written.map(|((storage, form), strides)| write(loans, storage, &form.shape, strides));
+        let written = written.collect::<Result<Vec<_>>>()?;
         Ok::<_, crate::Error>(launch.queue(None, &inputs, &written)?)
     })?;
     Ok(outputs.into_iter().map(Storage::Cpu).collect())
@@ -32,11 +33,7 @@ pub(crate) fn run(launch: &Launch<'_>) -> Result<Vec<Storage>> {
 fn read<'env>(loans: &Loans<'env>, given: &Given<'env>) -> Result<Option<AnyTensor>> {
     let Given::Tensor { storage, layout, stored, declared } = given else { return Ok(None) };
     let Storage::Cpu(storage) = storage else { unreachable!("checked: all inputs are on the CPU") };
-    fn lent<'env, T: Element + WithDType>(
-        loans: &Loans<'env>,
-        storage: &'env CpuStorage,
-        layout: &candle_core::Layout,
-    ) -> Result<AnyTensor> {
+    fn lent<'env, T: Element + WithDType>(loans: &Loans<'env>, storage: &'env CpuStorage, layout: &Layout) -> Result<AnyTensor> {
         let values = &storage.as_slice::<T>()?[layout.start_offset()..];
         Ok(loans.read_strided(values, layout.dims(), layout.stride())?.as_any().clone())
     }
@@ -49,18 +46,14 @@ fn read<'env>(loans: &Loans<'env>, given: &Given<'env>) -> Result<Option<AnyTens
 }
 
 /// Lends an output for writing.
-fn write<'env>(loans: &Loans<'env>, storage: &'env mut CpuStorage, shape: &[usize]) -> Result<AnyTensor> {
+fn write<'env>(loans: &Loans<'env>, storage: &'env mut CpuStorage, shape: &[usize], strides: &[usize]) -> Result<AnyTensor> {
     Ok(match storage {
-        CpuStorage::F32(values) => loans.write(values, shape)?.as_any().clone(),
-        CpuStorage::F16(values) => loans.write(values, shape)?.as_any().clone(),
-        CpuStorage::BF16(values) => loans.write(values, shape)?.as_any().clone(),
-        CpuStorage::I32(values) => loans.write(values, shape)?.as_any().clone(),
-        CpuStorage::U8(values) => loans.write(values, shape)?.as_any().clone(),
-        CpuStorage::F8E4M3(values) => loans.write(values, shape)?.as_any().clone(),
-        other => bail_type(other)?,
+        CpuStorage::F32(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
+        CpuStorage::F16(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
+        CpuStorage::BF16(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
+        CpuStorage::I32(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
+        CpuStorage::U8(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
+        CpuStorage::F8E4M3(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
+        _ => unreachable!("outputs are made of the types above"),
     })
-}
-
-fn bail_type(storage: &CpuStorage) -> candle_core::Result<AnyTensor> {
-    bail!("{:?} is no type of an output", candle_core::backend::BackendStorage::dtype(storage))
 }

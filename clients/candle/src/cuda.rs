@@ -8,7 +8,7 @@ use candle_core::cuda::CudaDType;
 use candle_core::{CudaDevice, CudaStorage, Layout, Storage};
 use cudarc::driver::{CudaStream, DeviceRepr};
 use flashtile::tensor::Loans;
-use flashtile::{AnyBits, AnyTensor, Device, Element, Stream, Tensor, lend};
+use flashtile::{AnyBits, AnyTensor, Device, Element, Stream, lend};
 
 use crate::element::with_element;
 use crate::error::Result;
@@ -34,10 +34,10 @@ pub(crate) fn run(launch: &Launch<'_>, candle: &CudaDevice) -> Result<Vec<Storag
     lend(|loans| {
         let inputs = launch.inputs.iter().zip(&queues).map(|(given, queue)| read(loans, device, queue.as_ref(), given));
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
-        let written = outputs.iter_mut().zip(&launch.outputs).map(|(storage, form)| {
+        let written = outputs.iter_mut().zip(&launch.outputs).zip(&launch.strides).map(|((storage, form), strides)| {
             with_element!(
                 form.elem,
-                T => write::<T>(loans, device, &queue, storage, &form.shape),
+                T => write::<T>(loans, device, &queue, storage, (&form.shape, strides)),
                 else Err(Launch::no_output_type(form))
             )
         });
@@ -94,9 +94,8 @@ fn write<'env, T: AnyBits + CudaDType>(
     device: &Device,
     queue: &'env Arc<CudaStream>,
     storage: &'env mut CudaStorage,
-    shape: &[usize],
+    (shape, strides): (&[usize], &[usize]),
 ) -> Result<AnyTensor> {
     let slice = storage.as_cuda_slice_mut::<T>()?.as_view_mut();
-    let strides = Tensor::<T>::packed_strides(shape)?;
-    Ok(loans.write_slice(device, queue, slice, shape, &strides)?.as_any().clone())
+    Ok(loans.write_slice(device, queue, slice, shape, strides)?.as_any().clone())
 }

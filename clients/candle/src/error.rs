@@ -83,6 +83,21 @@ pub enum Error {
         /// The parameter.
         name: String,
     },
+    /// An order of dimensions that an output cannot have in memory.
+    #[error(
+        "output `{name}` of kernel `{kernel}` cannot lie in memory as {order:?}: \
+             all of its {rank} dimensions are named once, the last one last"
+    )]
+    Layout {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: String,
+        /// The order.
+        order: Vec<usize>,
+        /// Number of dimensions.
+        rank: usize,
+    },
     /// Several outputs could have gradients.
     #[error("kernel `{kernel}` has no single output to differentiate, but {}; name one with `with_gradient_from`", list(outputs))]
     Differentiated {

@@ -35,6 +35,8 @@ pub(crate) struct Launch<'a> {
     pub inputs: Vec<Given<'a>>,
     /// In the order of the parameters.
     pub outputs: Vec<OutputForm<'a>>,
+    /// Strides of the outputs.
+    pub strides: Vec<Vec<usize>>,
     pub observer: Option<&'a Observer>,
 }
 

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `operator` | [`Operator`]: any kernel, on inputs in order or by name |
 //! | `input` | [`Input`] and [`Outputs`] of a call |
+//! | `output` | outputs of a launch, and how they lie in memory |
 //! | [`attention`] | functions with the signatures of candle-flash-attn |
 //! | `autograd` | nodes of candle's graph, and their backward kernels |
 //! | `launch` | a launch, but for where its tensors lie; [`Launched`] |
@@ -21,6 +22,7 @@ mod error;
 mod input;
 mod launch;
 mod operator;
+mod output;
 
 pub use error::{Error, Result};
 pub use input::{Input, Outputs};

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::op::BackpropOp;
-use candle_core::{DType, DeviceLocation, Shape, Storage, Tensor};
+use candle_core::{DType, DeviceLocation, Storage, Tensor};
 use flashtile::kernel::Deduced;
 use flashtile::{Elem, Kernel, LaunchOptions, LoadedKernel};
 
@@ -13,6 +12,7 @@ use crate::element::elem;
 use crate::error::{Error, Result};
 use crate::input::{Input, Named, Outputs, by_name, in_order};
 use crate::launch::{Given, Launch, Launched, Observer};
+use crate::output::{Output, Place};
 
 /// A kernel as an operator on tensors of candle: on candle's CPU, and with the feature `cuda` on
 /// its GPUs, in candle's memory and on candle's stream.
@@ -42,6 +42,8 @@ pub struct Operator {
     known: Deduced,
     /// The output that is differentiated, where the user has named one.
     from: Option<String>,
+    /// By name of the output: its dimensions in the order of memory.
+    layouts: BTreeMap<String, Vec<usize>>,
     options: LaunchOptions,
     observer: Option<Observer>,
     loaded: Mutex<Vec<Loaded>>,
@@ -61,8 +63,8 @@ struct Loaded {
 
 /// What a launch has made.
 pub(crate) struct Made {
-    /// Names, storages and shapes of the outputs.
-    pub outputs: Vec<(String, Storage, Shape)>,
+    /// In the order of the parameters.
+    pub outputs: Vec<Output>,
     /// Types and sizes of the call.
     pub deduced: Deduced,
 }
@@ -80,6 +82,7 @@ impl Operator {
             kernel,
             known: Deduced::default(),
             from: None,
+            layouts: BTreeMap::new(),
             options: LaunchOptions::default(),
             observer: None,
             loaded: Mutex::default(),
@@ -134,6 +137,17 @@ impl Operator {
         self
     }
 
+    /// The order in which the dimensions of an output lie in memory, outermost first. Without it
+    /// they lie in the order of the kernel. The last dimension stays the last.
+    ///
+    /// With `with_layout("o", [0, 2, 1, 3])` the output `(B, H, M, D)` of attention is a view of
+    /// memory `(B, M, H, D)`, so that the next projection takes it without a copy.
+    #[must_use]
+    pub fn with_layout(mut self, output: impl Into<String>, order: impl Into<Vec<usize>>) -> Self {
+        self.layouts.insert(output.into(), order.into());
+        self
+    }
+
     /// How the kernel is compiled and with which schedule it runs. Backward kernels take the
     /// compiler and the cache of it, and schedules of their own.
     #[must_use]
@@ -172,8 +186,11 @@ impl Operator {
 
     fn run(&self, inputs: &Named<'_>) -> Result<Outputs> {
         let tracked = autograd::tracked(inputs);
-        let named =
-            if tracked.is_empty() { self.launch(inputs, &self.known)?.tensors() } else { autograd::run(self, inputs, &tracked)? };
+        let named = if tracked.is_empty() {
+            self.launch(inputs, &self.known)?.tensors()?
+        } else {
+            autograd::run(self, inputs, &tracked)?
+        };
         Ok(Outputs { kernel: self.kernel.name().to_owned(), named })
     }
 
@@ -191,7 +208,10 @@ impl Operator {
         let deduced = self.kernel.deduce(known.clone(), given)?;
         let kernel = self.loaded(place, &deduced)?;
         let outputs = self.kernel.outputs(&deduced)?;
-        let shapes: Vec<_> = outputs.iter().map(|form| (form.name.to_owned(), Shape::from(form.shape.clone()))).collect();
+        let places =
+            outputs.iter().map(|form| Place::new(self.kernel.name(), form, self.layouts.get(form.name).map(Vec::as_slice)));
+        let places = places.collect::<Result<Vec<_>>>()?;
+        let names: Vec<String> = outputs.iter().map(|form| form.name.to_owned()).collect();
         let mut arguments = Vec::new();
         for (at, (name, input)) in inputs.iter().enumerate() {
             arguments.push(match (input, &guards[at], types[at]) {
@@ -203,9 +223,10 @@ impl Operator {
                 (Input::Tensor(_), ..) => unreachable!("a tensor has a storage and a type"),
             });
         }
-        let launch = Launch { kernel: &kernel, inputs: arguments, outputs, observer: self.observer.as_ref() };
-        let storages = on_device(&launch)?;
-        let outputs = shapes.into_iter().zip(storages).map(|((name, shape), storage)| (name, storage, shape)).collect();
+        let strides = places.iter().map(Place::strides).collect();
+        let launch = Launch { kernel: &kernel, inputs: arguments, outputs, strides, observer: self.observer.as_ref() };
+        let made = names.into_iter().zip(on_device(&launch)?).zip(places);
+        let outputs = made.map(|((name, storage), place)| Output { name, storage, place }).collect();
         Ok(Made { outputs, deduced })
     }
 
@@ -268,9 +289,11 @@ impl Operator {
         known.entry(of.to_vec()).or_insert_with(derive).clone()
     }
 
-    /// An operator with the settings of this one and another kernel.
+    /// An operator with the settings of this one and the forward kernel of a gradient, or one of
+    /// its backward kernels.
     pub(crate) fn with_kernel(&self, kernel: Kernel, options: LaunchOptions) -> Self {
-        Self { known: self.known.clone(), options, observer: self.observer.clone(), ..Self::new(kernel) }
+        let (known, layouts, observer) = (self.known.clone(), self.layouts.clone(), self.observer.clone());
+        Self { known, layouts, options, observer, ..Self::new(kernel) }
     }
 
     pub(crate) fn options(&self) -> &LaunchOptions {
@@ -289,9 +312,8 @@ impl Operator {
 
 impl Made {
     /// The outputs, with no place in candle's graph.
-    pub fn tensors(self) -> Vec<(String, Tensor)> {
-        let outputs = self.outputs.into_iter();
-        outputs.map(|(name, storage, shape)| (name, Tensor::from_storage(storage, shape, BackpropOp::none(), false))).collect()
+    pub fn tensors(self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.outputs.into_iter().map(Output::tensor).collect::<candle_core::Result<_>>()?)
     }
 }
 

@@ -23,6 +23,7 @@ fn check(
             let scale = 1.0 / (d as f32).sqrt();
             let found = found(&q, &k, &v, scale)?;
             assert_eq!((found.dims(), found.dtype()), (q.dims(), dtype));
+            assert!(found.is_contiguous());
             let heads = [&q, &k, &v].map(|x| x.transpose(1, 2));
             let [q, k, v] = heads;
             let wanted = attention(&q?, &k?, &v?, |s| expected(&(s * f64::from(scale))?, sizes))?.transpose(1, 2)?;
@@ -64,7 +65,7 @@ fn alibi() -> Result<()> {
         Tensor::from_vec(values, h, &candle_core::Device::Cpu)
     };
     check(
-        |q, k, v, scale| flash_attn_alibi(q, k, v, &slopes(q.dim(2)?)?, scale),
+        |q, k, v, scale| flash_attn_alibi(q, k, v, &slopes(q.dim(2)?)?, scale, true),
         |s, [_, h, _, m, n, _]| {
             let distance: Vec<f32> = (0..m * n).map(|at| (at / n + n) as f32 - (m + at % n) as f32).collect();
             let distance = Tensor::from_vec(distance, (1, m, n), s.device())?;

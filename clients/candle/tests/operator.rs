@@ -68,6 +68,45 @@ fn views_are_read_where_they_lie() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+#[test]
+fn outputs_lie_in_the_order_that_is_asked_for() -> Result<(), Box<dyn std::error::Error>> {
+    let x = random(&[2, 3, 5, 16], DType::F32)?;
+    let call = |operator: Operator| operator.call(&[(&x).into(), (&x).into(), (&x).into(), 1.0.into()]);
+    let expected = call(Operator::builtin("attention")?)?;
+    let found = call(Operator::builtin("attention")?.with_layout("o", [2, 0, 1, 3]).with_layout("lse", [1, 0, 2]))?;
+    assert_eq!(found.get("o")?.dims(), [2, 3, 5, 16]);
+    assert!(found.get("o")?.permute((2, 0, 1, 3))?.is_contiguous());
+    for name in ["o", "lse"] {
+        assert_eq!(difference(found.get(name)?, expected.get(name)?)?, 0.0);
+    }
+    for order in [&[0, 2, 1][..], &[0, 1, 3, 2], &[0, 1, 1, 3]] {
+        let error = call(Operator::builtin("attention")?.with_layout("o", order)).expect_err("no order").to_string();
+        assert!(error.starts_with("output `o` of kernel `attention` cannot lie in memory as "), "{error}");
+    }
+    Ok(())
+}
+
+/// Tiles behind the length of a sequence are not read: what they hold changes nothing.
+#[test]
+fn padding_is_not_seen() -> Result<(), Box<dyn std::error::Error>> {
+    let operator = Operator::from_text(include_str!("../examples/minilm/padded_attention.rs"))?;
+    let lens = [150i64, 64, 3, 0];
+    let shape = [lens.len(), 2, 150, 32];
+    let (q, k, v) = (random(&shape, DType::F32)?, random(&shape, DType::F32)?, random(&shape, DType::F32)?);
+    let padding: Vec<u8> = lens.iter().flat_map(|&len| (0..150).map(move |at| u8::from(at >= len))).collect();
+    let padding = Tensor::from_vec(padding, (lens.len(), 1, 150, 1), &Device::Cpu)?.broadcast_as(&shape)?;
+    let nan = Tensor::full(f32::NAN, &shape, &Device::Cpu)?;
+    let spoiled = |x: &Tensor| padding.where_cond(&nan, x);
+    let lens = Tensor::from_vec(lens.map(|len| len as i32).to_vec(), lens.len(), &Device::Cpu)?;
+    let call = |k: &Tensor, v: &Tensor| {
+        Ok::<_, Error>(operator.call(&[(&q).into(), k.into(), v.into(), (&lens).into(), 0.2.into()])?.into_first())
+    };
+    assert_eq!(difference(&call(&spoiled(&k)?, &spoiled(&v)?)?, &call(&k, &v)?)?, 0.0);
+    let one = attention(&q.i(1..2)?, &k.i((1..2, .., ..64))?, &v.i((1..2, .., ..64))?, |s| s * 0.2)?;
+    assert!(difference(&call(&k, &v)?.i(1..2)?, &one)? < 1e-5);
+    Ok(())
+}
+
 /// The error of a call of causal attention.
 fn refused(q: &Tensor, k: &Tensor, v: &Tensor) -> Error {
     let operator = Operator::builtin("causal_attention").expect("a built-in kernel");
