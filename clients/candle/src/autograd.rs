@@ -190,7 +190,7 @@ impl Node {
     /// The gradients of the arguments, in their order.
     fn backward(&self, arguments: &[&Tensor], result: &Tensor, gradient: &Tensor) -> CandleResult<Vec<Option<Tensor>>> {
         let backward = self.derived.as_ref().map_err(|error| candle_core::Error::wrap(Shared(error.clone())))?;
-        let (result, gradient) = (self.place.seen(result)?, contiguous_rows(&self.place.seen(gradient)?)?);
+        let (result, gradient) = (self.place.seen(result)?, self.place.seen(gradient)?);
         let given = format!("grad_{}", backward.from);
         let mut found: BTreeMap<&str, Input<'_>> = self.saved.iter().map(|(name, saved)| (&**name, saved.input())).collect();
         found.extend(self.of.iter().zip(arguments).map(|(name, tensor)| (&**name, Input::Tensor(tensor))));
@@ -211,14 +211,6 @@ impl Node {
             stored.extend(made.tensors()?);
         }
         Ok(self.of.iter().map(|name| stored.remove(&format!("grad_{name}"))).collect())
-    }
-}
-
-/// candle's gradients may be broadcast; kernels want the last dimension contiguous.
-fn contiguous_rows(gradient: &Tensor) -> CandleResult<Tensor> {
-    match (gradient.dims().last(), gradient.stride().last()) {
-        (Some(2..), Some(stride)) if *stride != 1 => gradient.contiguous(),
-        _ => Ok(gradient.clone()),
     }
 }
 

@@ -9,7 +9,7 @@ pub enum Error {
     /// flashtile refuses the kernel or an argument (`flashtile::Error::Argument` for an element
     /// type, a rank, an extent, or a last dimension that is not contiguous), or a device failed.
     #[error(transparent)]
-    Flashtile(#[from] flashtile::Error),
+    Flashtile(Box<flashtile::Error>),
     /// candle failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
@@ -125,6 +125,12 @@ fn list(names: &[String]) -> String {
 
 /// `std::result::Result` with this crate's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<flashtile::Error> for Error {
+    fn from(error: flashtile::Error) -> Self {
+        Error::Flashtile(Box::new(error))
+    }
+}
 
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {

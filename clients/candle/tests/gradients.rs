@@ -112,7 +112,7 @@ fn of_a_norm() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The gradient of a sum is broadcast by candle.
+/// One variable for all inputs, and a gradient that is the same number everywhere.
 #[test]
 fn of_a_plain_sum() -> Result<()> {
     let x = Var::from_tensor(&random(&[2, 5, 1, 8], DType::F32)?)?;

@@ -114,8 +114,9 @@ fn refused(q: &Tensor, k: &Tensor, v: &Tensor) -> Error {
 }
 
 fn argument(error: Error) -> ArgumentError {
-    match error {
-        Error::Flashtile(flashtile::Error::Argument(error)) => error,
+    let Error::Flashtile(error) = error else { panic!("not of flashtile: {error:?}") };
+    match *error {
+        flashtile::Error::Argument(error) => error,
         other => panic!("not of an argument: {other:?}"),
     }
 }

@@ -41,7 +41,7 @@ pub enum Attention {
     /// By candle's operators: padding is hidden by what is added to the scores.
     Candle,
     /// By a kernel that takes the lengths.
-    Flashtile(Operator),
+    Flashtile(Box<Operator>),
 }
 
 impl Attention {

@@ -95,8 +95,9 @@ fn generate(name: &str, model: &Model, prompt: &[u32], attention: &Attention) ->
 fn compare(what: &str, a: &Tensor, b: &Tensor) -> Result<()> {
     let difference = (a - b)?.abs()?.max(0)?.to_scalar::<f32>()?;
     println!("{what}: logits differ by {difference:.1e} at most");
-    // The comparison must fail for NaN too.
-    if !(difference < TOLERANCE) {
+    // Of NaN too it is false.
+    let equal = difference < TOLERANCE;
+    if !equal {
         bail!("{what}: logits differ by {difference}, allowed are {TOLERANCE}");
     }
     Ok(())

@@ -18,43 +18,49 @@ pub enum Attention {
     /// By candle's operators, with each key head repeated.
     Candle,
     /// By one kernel.
-    Whole(Operator),
-    /// A single query over halves of the keys, whose results are combined by their LSE; several
-    /// queries by the causal kernel.
-    Split { full: Operator, causal: Operator },
+    Whole(Box<Operator>),
+    /// A single query over halves of the keys by the kernel without a mask, whose results are
+    /// combined by their LSE; several queries by the causal kernel.
+    Split(Box<[Operator; 2]>),
 }
 
 impl Attention {
     pub fn whole() -> Result<Self> {
-        Ok(Attention::Whole(Operator::builtin("causal_attention")?))
+        Ok(Attention::Whole(Box::new(Operator::builtin("causal_attention")?)))
     }
 
     pub fn split() -> Result<Self> {
-        Ok(Attention::Split { full: Operator::builtin("attention")?, causal: Operator::builtin("causal_attention")? })
+        Ok(Attention::Split(Box::new([Operator::builtin("attention")?, Operator::builtin("causal_attention")?])))
     }
 
     fn run(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let scale = 1.0 / (q.dim(D::Minus1)? as f64).sqrt();
         match self {
             Attention::Candle => by_candle(q, k, v, scale),
-            Attention::Whole(causal) => Ok(causal.call(&[q.into(), k.into(), v.into(), (scale as f32).into()])?.into_first()),
-            Attention::Split { full, .. } if q.dim(2)? == 1 && k.dim(2)? > 1 => {
-                let (n, mut parts) = (k.dim(2)?, Vec::new());
-                for (start, len) in [(0, n / 2), (n / 2, n - n / 2)] {
-                    let (k, v) = (k.narrow(2, start, len)?, v.narrow(2, start, len)?);
-                    let outputs = full.call(&[q.into(), (&k).into(), (&v).into(), (scale as f32).into()])?;
-                    parts.push((outputs.get("o")?.clone(), outputs.get("lse")?.unsqueeze(3)?));
-                }
-                let [(left, a), (right, b)] = &parts[..] else { bail!("two halves") };
-                // exp(a) / (exp(a) + exp(b)) of the left half.
-                let share = ((b - a)?.exp()? + 1.0)?.recip()?;
-                left.broadcast_mul(&share)? + right.broadcast_mul(&(1.0 - &share)?)?
-            }
-            Attention::Split { causal, .. } => {
-                Ok(causal.call(&[q.into(), k.into(), v.into(), (scale as f32).into()])?.into_first())
+            Attention::Whole(causal) => by_kernel(causal, q, k, v, scale),
+            Attention::Split(operators) => {
+                let [full, causal] = &**operators;
+                if q.dim(2)? > 1 { by_kernel(causal, q, k, v, scale) } else { by_halves(full, q, k, v, scale) }
             }
         }
     }
+}
+
+fn by_kernel(operator: &Operator, q: &Tensor, k: &Tensor, v: &Tensor, scale: f64) -> Result<Tensor> {
+    Ok(operator.call(&[q.into(), k.into(), v.into(), (scale as f32).into()])?.into_first())
+}
+
+fn by_halves(operator: &Operator, q: &Tensor, k: &Tensor, v: &Tensor, scale: f64) -> Result<Tensor> {
+    let n = k.dim(2)?;
+    let half = |start: usize, len: usize| {
+        let (k, v) = (k.narrow(2, start, len)?, v.narrow(2, start, len)?);
+        let outputs = operator.call(&[q.into(), (&k).into(), (&v).into(), (scale as f32).into()])?;
+        Ok::<_, candle_core::Error>((outputs.get("o")?.clone(), outputs.get("lse")?.unsqueeze(3)?))
+    };
+    let ((left, a), (right, b)) = (half(0, n / 2)?, half(n / 2, n - n / 2)?);
+    // exp(a) / (exp(a) + exp(b)) of the left half.
+    let share = ((b - a)?.exp()? + 1.0)?.recip()?;
+    left.broadcast_mul(&share)? + right.broadcast_mul(&(1.0 - &share)?)?
 }
 
 fn by_candle(q: &Tensor, k: &Tensor, v: &Tensor, scale: f64) -> Result<Tensor> {
