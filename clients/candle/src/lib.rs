@@ -25,6 +25,7 @@ mod operator;
 mod output;
 
 pub use error::{Error, Result};
+pub use flashtile;
 pub use input::{Input, Outputs};
 pub use launch::Launched;
 pub use operator::Operator;

@@ -112,6 +112,19 @@ fn of_a_norm() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+#[test]
+fn other_outputs_carry_none() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let operator = Operator::builtin("causal_attention")?;
+    let x = Var::from_tensor(&random(&[1, 2, 9, 16], DType::F32)?)?;
+    let call = |x: &Tensor| operator.call(&[x.into(), x.into(), x.into(), 0.5.into()]);
+    let (tracked, detached) = (call(&x)?, call(&x.as_tensor().detach())?);
+    for name in ["o", "lse"] {
+        assert_eq!(difference(tracked.get(name)?, detached.get(name)?)?, 0.0);
+        assert_eq!((tracked.get(name)?.track_op(), detached.get(name)?.track_op()), (name == "o", false));
+    }
+    Ok(())
+}
+
 /// One variable for all inputs, and a gradient that is the same number everywhere.
 #[test]
 fn of_a_plain_sum() -> Result<()> {

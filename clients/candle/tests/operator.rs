@@ -4,6 +4,7 @@
 mod reference;
 
 use candle_core::{D, DType, Device, IndexOp, Tensor};
+use flashtile::Elem;
 use flashtile::launch::ArgumentError;
 use flashtile_candle::{Error, Input, Operator};
 use reference::{attention, difference, random};
@@ -54,6 +55,26 @@ fn attention_gives_its_lse() -> Result<(), Box<dyn std::error::Error>> {
     let lse = (q.matmul(&k.t()?.contiguous()?)? * 0.25)?.log_sum_exp(D::Minus1)?;
     assert_eq!(outputs.get("lse")?.dims(), [2, 4, 5]);
     assert!(difference(outputs.get("lse")?, &lse)? < 1e-5);
+    Ok(())
+}
+
+/// A type that no input determines.
+#[test]
+fn types_can_be_fixed() -> Result<(), Box<dyn std::error::Error>> {
+    const ROUNDED: &str = "flash_kernel! {
+        pub fn rounded<T: Element>(x: &Tensor<f32, (N)>, y: &mut Tensor<T, (N)>) {
+            let i = program(tiles(N));
+            store(y, [i], load(x, [i]).to::<T>());
+        }
+    }";
+    let x = Tensor::new(&[1.0f32, 1.001, -3.0], &Device::Cpu)?;
+    for (elem, dtype) in [(Elem::Bf16, DType::BF16), (Elem::F16, DType::F16), (Elem::F32, DType::F32)] {
+        let y = Operator::from_text(ROUNDED)?.with_type("T", elem).call(&[(&x).into()])?.into_first();
+        assert_eq!(y.dtype(), dtype);
+        assert_eq!(difference(&y, &x.to_dtype(dtype)?)?, 0.0);
+    }
+    let error = Operator::from_text(ROUNDED)?.call(&[(&x).into()]).expect_err("T is open").to_string();
+    assert_eq!(error, "kernel `rounded` needs T; bind them");
     Ok(())
 }
 
