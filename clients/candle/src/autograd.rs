@@ -1,6 +1,5 @@
 //! Gradients in candle's graph. The result of a call becomes a node whose backward pass runs the
-//! kernels that flashtile derives, each as an operator: what one leaves to a later one is a tensor of
-//! candle too.
+//! kernels that flashtile derives: what one leaves to a later one is a tensor of candle too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,42 +12,44 @@ use flashtile::{Elem, Kernel, LaunchOptions};
 
 use crate::error::{Error, Result};
 use crate::input::{Input, Named, input_names};
-use crate::operator::{Derived, Operator, tensor};
+use crate::launcher::{Launcher, tensor};
 use crate::output::{Output, Place};
 
 /// Tensors that an operator of candle can have.
 const MOST: usize = 3;
+
+/// A gradient, or why there is none.
+pub(crate) type Derived = Result<Arc<Backward>, Arc<Error>>;
 
 /// The kernels of a gradient, ready to run.
 pub(crate) struct Backward {
     /// The output whose gradient is given.
     from: String,
     /// The kernel, with outputs more where those of the gradient need them.
-    forward: Operator,
+    forward: Launcher,
     /// In the order of their launches.
-    kernels: Vec<Operator>,
+    kernels: Vec<Launcher>,
 }
 
 impl Backward {
-    /// The gradient of some inputs of an operator.
-    pub fn derive(operator: &Operator, of: &[String]) -> Result<Self> {
-        let kernel = operator.kernel();
+    /// The gradient of some inputs, given that of an output that the user may have named.
+    pub fn derive(launcher: &Launcher, from: Option<&str>, of: &[String]) -> Result<Self> {
+        let kernel = &launcher.kernel;
         if of.len() > MOST {
             return Err(Error::TooManyGradients { kernel: kernel.name().to_owned(), names: of.to_vec() });
         }
-        let from = differentiated(operator)?;
+        let from = differentiated(kernel, from)?;
         let names: Vec<&str> = of.iter().map(String::as_str).collect();
         let made = kernel.gradient(&names, &[&from])?;
-        let options = LaunchOptions { schedule: None, plans: None, ..operator.options().clone() };
-        let kernels = made.backward.into_iter().map(|kernel| operator.with_kernel(kernel, options.clone())).collect();
-        Ok(Self { from, forward: operator.with_kernel(made.forward, operator.options().clone()), kernels })
+        let options = LaunchOptions { schedule: None, plans: None, ..launcher.options.clone() };
+        let kernels = made.backward.into_iter().map(|kernel| launcher.with_kernel(kernel, options.clone())).collect();
+        Ok(Self { from, forward: launcher.with_kernel(made.forward, launcher.options.clone()), kernels })
     }
 }
 
 /// The output whose gradient is propagated: the one that was named, else the one of a type
 /// parameter, else the one of f32.
-fn differentiated(operator: &Operator) -> Result<String> {
-    let kernel = operator.kernel();
+fn differentiated(kernel: &Kernel, from: Option<&str>) -> Result<String> {
     let outputs = |wanted: fn(Elem) -> bool| -> Vec<String> {
         let written = kernel.ir().params.values().filter_map(|param| match &param.kind {
             ParamKind::Tensor(tensor) if tensor.direction.is_written() && wanted(tensor.elem) => Some(param.name.clone()),
@@ -57,7 +58,7 @@ fn differentiated(operator: &Operator) -> Result<String> {
         written.collect()
     };
     let unclear = |outputs| Error::Differentiated { kernel: kernel.name().to_owned(), outputs };
-    if let Some(name) = operator.from() {
+    if let Some(name) = from {
         let known = outputs(|_| true);
         let unknown =
             || Error::Unknown { kernel: kernel.name().to_owned(), what: "output", name: name.to_owned(), known: known.clone() };
@@ -77,14 +78,13 @@ pub(crate) fn tracked(inputs: &Named<'_>) -> Vec<String> {
     inputs.iter().filter(|(_, input)| tensor(*input).is_some_and(needs)).map(|(name, _)| name.clone()).collect()
 }
 
-/// Runs an operator some of whose inputs need gradients. If there is no gradient, the result is
+/// Runs a kernel some of whose inputs need gradients. If there is no gradient, the result is
 /// there all the same, and the backward pass gives the error.
-pub(crate) fn run(operator: &Operator, inputs: &Named<'_>, of: &[String]) -> Result<Vec<(String, Tensor)>> {
-    let derived = operator.derived(of);
-    let forward = derived.as_ref().map_or(operator, |backward| &backward.forward);
-    let made = forward.launch(inputs, operator.known())?;
+pub(crate) fn run(launcher: &Launcher, derived: Derived, inputs: &Named<'_>, of: &[String]) -> Result<Vec<(String, Tensor)>> {
+    let forward = derived.as_ref().map_or(launcher, |backward| &backward.forward);
+    let made = forward.launch(inputs, &launcher.known)?;
     let deduced = made.deduced.clone();
-    let from = derived.as_ref().map_or_else(|_| first_output(operator.kernel()), |backward| backward.from.clone());
+    let from = derived.as_ref().map_or_else(|_| first_output(&launcher.kernel), |backward| backward.from.clone());
     let mut outputs = made.outputs;
     let Some(at) = outputs.iter().position(|output| output.name == from) else {
         unreachable!("the forward kernel of a gradient has the outputs of the kernel")
@@ -106,7 +106,7 @@ pub(crate) fn run(operator: &Operator, inputs: &Named<'_>, of: &[String]) -> Res
         [] => unreachable!("an input needs a gradient"),
     };
     // What the gradient alone needs is no output of the kernel.
-    let has = |name: &str| operator.kernel().ir().params.values().any(|param| param.name == name);
+    let has = |name: &str| launcher.kernel.ir().params.values().any(|param| param.name == name);
     let mut named: Vec<_> = others.into_iter().filter(|(name, _)| has(name)).collect();
     named.insert(at.min(named.len()), (from, place.seen(&result)?));
     Ok(named)
@@ -198,15 +198,15 @@ impl Node {
         found.insert(&given, Input::Tensor(&gradient));
         let mut deduced = self.deduced.clone();
         let mut stored: BTreeMap<String, Tensor> = BTreeMap::new();
-        for operator in &backward.kernels {
-            let kernel = operator.kernel();
+        for launcher in &backward.kernels {
+            let kernel = &launcher.kernel;
             let input = |name: &str| {
                 let input = stored.get(name).map(Input::Tensor).or_else(|| found.get(name).copied());
                 let missing = || Error::Missing { kernel: kernel.name().to_owned(), name: name.to_owned() };
                 Ok((name.to_owned(), input.ok_or_else(missing)?))
             };
             let inputs = input_names(kernel).map(input).collect::<Result<Named<'_>>>()?;
-            let made = operator.launch(&inputs, &deduced)?;
+            let made = launcher.launch(&inputs, &deduced)?;
             deduced = made.deduced.clone();
             stored.extend(made.tensors()?);
         }

@@ -7,6 +7,7 @@
 //! | `output` | outputs of a launch, and how they lie in memory |
 //! | [`attention`] | functions with the signatures of candle-flash-attn |
 //! | `autograd` | nodes of candle's graph, and their backward kernels |
+//! | `launcher` | kernels made ready for devices, types and constants, and launched |
 //! | `launch` | a launch, but for where its tensors lie; [`Launched`] |
 //! | `cpu`, `cuda` | launches on candle's storages |
 //! | `element` | element types of both libraries |
@@ -21,6 +22,7 @@ mod element;
 mod error;
 mod input;
 mod launch;
+mod launcher;
 mod operator;
 mod output;
 

@@ -18,7 +18,7 @@ use reference::{Sizes, attention, difference, mask};
 
 /// Of no use to a tile: no size is a multiple of a block, and a GPU has more processors than this makes programs.
 const ODD: Sizes = [2, 6, 2, 70, 133, 64];
-/// Of a prompt. Only for a GPU: a CPU would take a minute.
+/// Of a prompt. Only for a GPU: on a CPU it would take most of the time.
 const PROMPT: Sizes = [2, 16, 4, 2048, 2048, 128];
 /// One query for each head, as a model has them that generates.
 const GENERATION: Sizes = [4, 16, 4, 1, 4000, 128];
