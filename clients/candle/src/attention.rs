@@ -36,8 +36,9 @@ pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal
 
 /// Attention in which a query sees the `window_size_left` keys before its own position, and itself.
 ///
-/// A window that is open to the left is [`flash_attn`]. `window_size_right` is `Some(0)`: the
-/// built-in kernel is causal; another window is a kernel of a few lines for [`Operator::from_text`].
+/// A window that is open to the left is [`flash_attn`]. `window_size_right` is `Some(0)`, as the
+/// built-in kernel is causal. Another window is a kernel of a few lines for
+/// [`Operator::from_text`].
 ///
 /// # Errors
 /// As [`flash_attn`]; or the window reaches to the right.

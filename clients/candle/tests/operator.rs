@@ -58,6 +58,21 @@ fn attention_gives_its_lse() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+#[test]
+fn elements_of_a_byte_are_read() -> Result<(), Box<dyn std::error::Error>> {
+    const SCALED: &str = "flash_kernel! {
+        pub fn scaled(x: &Tensor<f8e4m3, (N)>, by: &Tensor<u8, (N)>, y: &mut Tensor<f32, (N)>) {
+            let i = program(tiles(N));
+            store(y, [i], load(x, [i]) * load(by, [i]));
+        }
+    }";
+    let x = Tensor::new(&[1.0f32, -0.5, 96.0], &Device::Cpu)?.to_dtype(DType::F8E4M3)?;
+    let by = Tensor::new(&[3u8, 255, 2], &Device::Cpu)?;
+    let y = Operator::from_text(SCALED)?.call(&[(&x).into(), (&by).into()])?.into_first();
+    assert_eq!(y.to_vec1::<f32>()?, [3.0, -127.5, 192.0]);
+    Ok(())
+}
+
 /// A type that no input determines.
 #[test]
 fn types_can_be_fixed() -> Result<(), Box<dyn std::error::Error>> {

