@@ -19,6 +19,9 @@ pub enum TensorError {
     /// The shape has more elements than an address can count.
     #[error("shape {0:?} has more than 2^63 elements")]
     TooLarge(Vec<usize>),
+    /// Truth values are asked of elements that are no integers of one byte.
+    #[error("elements of {0} are no truth values; those of u8, i8 and bool are")]
+    NotBytes(&'static str),
     /// As many strides as dimensions are needed.
     #[error("shape {shape:?} has {} dimensions, but {} strides were given: {strides:?}", shape.len(), strides.len())]
     Rank {

@@ -2,9 +2,13 @@
 
 mod bound;
 mod builtin;
+mod deduced;
 mod handle;
 
 pub use crate::error::KernelError;
 pub use bound::BoundKernel;
 pub use builtin::{BUILTINS, Builtin, Group};
+pub(crate) use deduced::solved;
+pub use deduced::{Deduced, OutputForm};
+pub use flashtile_dsl::ir::ParamKind;
 pub use handle::{Gradient, Kernel};

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use flashtile_dsl::ir::{Elem, Kernel, Param, ParamKind, SizeExpr, SizeId, SizeKind};
+use flashtile_dsl::ir::{Elem, Param, ParamKind, SizeExpr};
 
 use super::{Argument, ArgumentError, LoadedKernel};
 use crate::device::{Device, Stream};
 use crate::error::Result;
+use crate::kernel::solved;
 use crate::tensor::AnyTensor;
 
 /// The backward kernels of a [`crate::Gradient`], made ready for a device and launched as one, one
@@ -221,7 +222,7 @@ impl LoadedGradient {
                     let (ParamKind::Tensor(declared), Slot::Argument(at)) = (&param.kind, slot) else { continue };
                     let shape = arguments[*at].tensor().map_or(&[][..], |tensor| tensor.shape());
                     for (extent, &found) in declared.shape.iter().zip(shape) {
-                        if let Some((size, value)) = solved(ir, extent, found, &sizes) {
+                        if let Some((size, value)) = solved(ir, extent, found, |name| sizes.get(name).copied()) {
                             sizes.insert(ir.size_name(size), value);
                         }
                     }
@@ -232,18 +233,4 @@ impl LoadedGradient {
             }
         }
     }
-}
-
-/// The one unknown run-time size of an extent and its value, where the extent is `found`.
-fn solved(ir: &Kernel, extent: &SizeExpr, found: usize, known: &BTreeMap<&str, i64>) -> Option<(SizeId, i64)> {
-    let (terms, constant, divisor) = extent.parts();
-    let value = |size: &SizeId| known.get(ir.size_name(*size)).copied();
-    let mut unknown = terms.iter().filter(|(size, _)| value(size).is_none());
-    let (&size, &coefficient) = unknown.next()?;
-    if unknown.next().is_some() || ir.sizes[size].kind != SizeKind::Runtime {
-        return None;
-    }
-    let others: i64 = terms.iter().filter_map(|(other, by)| Some(by * value(other)?)).sum();
-    let scaled = i64::try_from(found).ok()?.checked_mul(divisor)? - constant - others;
-    (coefficient != 0 && scaled % coefficient == 0).then_some((size, scaled / coefficient))
 }

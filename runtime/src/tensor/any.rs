@@ -62,6 +62,26 @@ impl AnyTensor {
         Ok(Self { layout, ..self.clone() })
     }
 
+    /// Bytes as truth values: a view of the same memory for parameters of `bool`, which read any
+    /// byte but 0 as true. Libraries without such a type keep masks as `u8`.
+    ///
+    /// ```
+    /// use flashtile::{AnyTensor, Device, Elem};
+    /// let mask = AnyTensor::from_bytes(&Device::cpu(), Elem::U8, &[3], &[0, 1, 2])?.as_bool()?;
+    /// assert_eq!(mask.elem(), Elem::Bool);
+    /// assert_eq!(mask.to_f32()?, [0.0, 1.0, 1.0]);
+    /// # Ok::<(), flashtile::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TensorError::NotBytes`] for another element type.
+    pub fn as_bool(&self) -> Result<Self> {
+        match self.elem {
+            Elem::U8 | Elem::I8 | Elem::Bool => Ok(Self { elem: Elem::Bool, ..self.clone() }),
+            elem => Err(TensorError::NotBytes(elem.name()).into()),
+        }
+    }
+
     /// Elements in row-major order, as little-endian bytes. Waits for all launches that write the tensor, on whatever
     /// stream.
     ///
@@ -228,6 +248,13 @@ mod tests {
         let back = t.to_bytes().expect("reads");
         assert_eq!(back[..24], bytes(&[0, 1, 2, 3, -1, -2]));
         assert_eq!(columns.address(), t.address() + 16);
+    }
+
+    #[test]
+    fn only_bytes_are_truth_values() {
+        let floats = AnyTensor::zeros(&Device::cpu(), Elem::F32, &[2]).expect("fits");
+        let error = floats.as_bool().expect_err("no bytes").to_string();
+        assert_eq!(error, "elements of f32 are no truth values; those of u8, i8 and bool are");
     }
 
     #[test]

@@ -65,10 +65,15 @@ const TEST_GROUPS: &[TestGroup] = &[
         needs: &["NVRTC", "nvcc"],
     },
     TestGroup { name: "disassembly", command: "flashtile inspect attention --emit sass", needs: &["NVRTC", "disassembler"] },
-    TestGroup { name: "beside candle on the CPU", command: "cd clients/candle && cargo run --release", needs: &[] },
+    TestGroup { name: "operators of candle on the CPU", command: "cd clients/candle && cargo test --release", needs: &[] },
     TestGroup {
-        name: "beside candle on a GPU",
-        command: "cd clients/candle && cargo run --release --features cuda -- cuda",
+        name: "models with candle",
+        command: "cd clients/candle && cargo run --release --example smollm2 (and minilm)",
+        needs: &["Python"],
+    },
+    TestGroup {
+        name: "operators of candle on a GPU",
+        command: "cd clients/candle && cargo run --release --features cuda --example storage -- cuda",
         needs: &["GPU", "NVRTC"],
     },
     TestGroup { name: "comparison with peers", command: "python3 bench/bench.py", needs: &["GPU", "Python"] },

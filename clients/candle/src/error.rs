@@ -1,0 +1,142 @@
+//! Why an operator cannot run.
+
+use candle_core::{DType, DeviceLocation};
+
+/// Why an operator cannot run. Names the kernel or the input.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// flashtile refuses the kernel or an argument (`flashtile::Error::Argument` for an element
+    /// type, a rank, an extent, or a last dimension that is not contiguous), or a device failed.
+    #[error(transparent)]
+    Flashtile(Box<flashtile::Error>),
+    /// candle failed.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+    /// A type that kernels do not have.
+    #[error("input `{name}` holds {dtype:?}, which kernels do not read; convert it with `to_dtype`, integers to I32")]
+    DType {
+        /// The parameter.
+        name: String,
+        /// What it holds.
+        dtype: DType,
+    },
+    /// A type that candle does not have.
+    #[error("output `{name}` holds {elem}, which candle's tensors do not")]
+    OutputType {
+        /// The parameter.
+        name: String,
+        /// Its element type.
+        elem: &'static str,
+    },
+    /// A device that flashtile does not have.
+    #[error("flashtile has no device for {0:?}; it runs on candle's CPU, and with the feature `cuda` on its CUDA devices")]
+    NoDevice(DeviceLocation),
+    /// Inputs on several devices.
+    #[error("input `{name}` is on {found:?}, those before on {expected:?}; move it with `to_device`")]
+    Device {
+        /// The parameter.
+        name: String,
+        /// The device of the inputs before.
+        expected: DeviceLocation,
+        /// Where it is.
+        found: DeviceLocation,
+    },
+    /// No input is a tensor, so nothing says on which device to run.
+    #[error("kernel `{0}` was given no tensor, so that nothing says where it runs")]
+    NoTensor(String),
+    /// Wrong number of inputs.
+    #[error("kernel `{kernel}` takes {} inputs ({}), but {found} were given", names.len(), names.join(", "))]
+    Count {
+        /// The kernel.
+        kernel: String,
+        /// Names of its inputs.
+        names: Vec<String>,
+        /// Number of inputs given.
+        found: usize,
+    },
+    /// An input or output that the kernel does not have, or that was named twice.
+    #[error("kernel `{kernel}` has no further {what} `{name}`; it has {}", known.join(", "))]
+    Unknown {
+        /// The kernel.
+        kernel: String,
+        /// `input` or `output`.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// An input that was not named.
+    #[error("kernel `{kernel}` needs its input `{name}`")]
+    Missing {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: String,
+    },
+    /// A kernel with a tensor that is read and written back.
+    #[error("kernel `{kernel}` reads and writes `{name}`; an operator of candle makes its outputs anew")]
+    InOut {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: String,
+    },
+    /// An order of dimensions that an output cannot have in memory.
+    #[error(
+        "output `{name}` of kernel `{kernel}` cannot lie in memory as {order:?}: \
+             all of its {rank} dimensions are named once, the last one last"
+    )]
+    Layout {
+        /// The kernel.
+        kernel: String,
+        /// The parameter.
+        name: String,
+        /// The order.
+        order: Vec<usize>,
+        /// Number of dimensions.
+        rank: usize,
+    },
+    /// Several outputs could have gradients.
+    #[error("kernel `{kernel}` has no single output to differentiate, but {}; name one with `with_gradient_from`", list(outputs))]
+    Differentiated {
+        /// The kernel.
+        kernel: String,
+        /// Outputs that could be meant.
+        outputs: Vec<String>,
+    },
+    /// More inputs need gradients than an operator of candle can have.
+    #[error(
+        "of kernel `{kernel}` {} need gradients; candle's operators have at most three tensors: detach the others",
+        names.join(", ")
+    )]
+    TooManyGradients {
+        /// The kernel.
+        kernel: String,
+        /// The inputs.
+        names: Vec<String>,
+    },
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "none of floats".to_owned() } else { names.join(", ") }
+}
+
+/// `std::result::Result` with this crate's [`enum@Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<flashtile::Error> for Error {
+    fn from(error: flashtile::Error) -> Self {
+        Error::Flashtile(Box::new(error))
+    }
+}
+
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(error) => error,
+            other => candle_core::Error::wrap(other),
+        }
+    }
+}

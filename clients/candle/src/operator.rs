@@ -1,0 +1,166 @@
+//! Any kernel of the language as an operator on tensors of candle.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flashtile::{Elem, Kernel, LaunchOptions};
+
+use crate::autograd::{self, Backward, Derived};
+use crate::error::Result;
+use crate::input::{Input, Named, Outputs, by_name, in_order};
+use crate::launch::Launched;
+use crate::launcher::Launcher;
+
+/// A kernel as an operator on tensors of candle: on candle's CPU, and with the feature `cuda` on
+/// its GPUs, in candle's memory and on candle's stream.
+///
+/// Element types, constants and the shapes of outputs follow from the inputs of each call. For each
+/// device, type and constant the kernel is made ready once. Any strides will do, but the last
+/// dimension must be contiguous: nothing is copied.
+///
+/// If inputs need gradients (`Var`s, and what is computed from them), the result is part of
+/// candle's graph, and `backward` runs the kernels that `flashtile::Kernel::gradient` derives.
+/// candle lets an operator have at most three such inputs and one such output; other outputs, such
+/// as the LSE of attention, carry no gradient.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use flashtile_candle::Operator;
+///
+/// let softmax = Operator::builtin("row_softmax")?;
+/// let x = Tensor::new(&[[0f32, 0.0], [1.0, 1.0]], &Device::Cpu)?;
+/// let y = softmax.call(&[(&x).into()])?.into_first();
+/// assert_eq!(y.to_vec2::<f32>()?, [[0.5, 0.5], [0.5, 0.5]]);
+/// # Ok::<(), flashtile_candle::Error>(())
+/// ```
+pub struct Operator {
+    launcher: Launcher,
+    /// The output that is differentiated, where the user has named one.
+    from: Option<String>,
+    /// By the names of the inputs that need gradients.
+    backward: Mutex<BTreeMap<Vec<String>, Derived>>,
+}
+
+impl std::fmt::Debug for Operator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Operator({})", self.kernel().name())
+    }
+}
+
+impl Operator {
+    /// The operator of a kernel.
+    pub fn new(kernel: Kernel) -> Self {
+        Self { launcher: Launcher::new(kernel), from: None, backward: Mutex::default() }
+    }
+
+    /// The operator of a built-in kernel.
+    ///
+    /// # Errors
+    /// There is no such kernel.
+    pub fn builtin(name: &str) -> Result<Self> {
+        Ok(Self::new(Kernel::builtin(name)?))
+    }
+
+    /// The operator of the one kernel of a text in the kernel language.
+    ///
+    /// # Errors
+    /// The text has errors, or no or several kernels.
+    pub fn from_text(text: &str) -> Result<Self> {
+        let source = flashtile::SourceText { name: "kernel text".to_owned(), text: text.into(), first_line: 1 };
+        let mut kernels = Kernel::from_source(&source)?;
+        match (kernels.pop(), kernels.is_empty()) {
+            (Some(kernel), true) => Ok(Self::new(kernel)),
+            (last, _) => {
+                let known = kernels.iter().chain(&last).map(Kernel::name).collect::<Vec<_>>().join(", ");
+                let place = source.name;
+                Err(flashtile::Error::from(flashtile::kernel::KernelError::Ambiguous { place, known }).into())
+            }
+        }
+    }
+
+    /// Fixes a constant or a size by name, such as a constant that no input determines.
+    #[must_use]
+    pub fn with_size(mut self, name: impl Into<String>, value: i64) -> Self {
+        self.launcher.known.sizes.insert(name.into(), value);
+        self
+    }
+
+    /// Fixes a type parameter by name, such as one that no input determines.
+    #[must_use]
+    pub fn with_type(mut self, name: impl Into<String>, elem: Elem) -> Self {
+        self.launcher.known.types.insert(name.into(), elem);
+        self
+    }
+
+    /// Names the output whose gradient is propagated. Needed where several outputs are of a type
+    /// parameter.
+    #[must_use]
+    pub fn with_gradient_from(mut self, output: impl Into<String>) -> Self {
+        self.from = Some(output.into());
+        self
+    }
+
+    /// The order in which the dimensions of an output lie in memory, outermost first. Without it
+    /// they lie in the order of the kernel. The last dimension stays the last.
+    ///
+    /// With `with_layout("o", [0, 2, 1, 3])` the output `(B, H, M, D)` of attention is a view of
+    /// memory `(B, M, H, D)`, so that the next projection takes it without a copy.
+    #[must_use]
+    pub fn with_layout(mut self, output: impl Into<String>, order: impl Into<Vec<usize>>) -> Self {
+        self.launcher.layouts.insert(output.into(), order.into());
+        self
+    }
+
+    /// How the kernel is compiled and with which schedule it runs. Backward kernels take the
+    /// compiler and the cache of it, and schedules of their own.
+    #[must_use]
+    pub fn with_options(mut self, options: LaunchOptions) -> Self {
+        self.launcher.options = options;
+        self
+    }
+
+    /// Calls a function before each launch with what the launch uses, for tests and logs.
+    #[must_use]
+    pub fn with_observer(mut self, observer: impl Fn(&Launched<'_>) + Send + Sync + 'static) -> Self {
+        self.launcher.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// The kernel.
+    pub fn kernel(&self) -> &Kernel {
+        &self.launcher.kernel
+    }
+
+    /// Runs the kernel on inputs in the order of its parameters, outputs left out.
+    ///
+    /// # Errors
+    /// [`enum@crate::Error`]: the inputs do not fit the kernel, or the compiler or the device failed.
+    pub fn call(&self, inputs: &[Input<'_>]) -> Result<Outputs> {
+        self.run(&in_order(self.kernel(), inputs)?)
+    }
+
+    /// Runs the kernel on inputs by name, in any order.
+    ///
+    /// # Errors
+    /// As [`Operator::call`].
+    pub fn call_named(&self, inputs: &[(&str, Input<'_>)]) -> Result<Outputs> {
+        self.run(&by_name(self.kernel(), inputs)?)
+    }
+
+    fn run(&self, inputs: &Named<'_>) -> Result<Outputs> {
+        let tracked = autograd::tracked(inputs);
+        let named = if tracked.is_empty() {
+            self.launcher.launch(inputs, &self.launcher.known)?.tensors()?
+        } else {
+            autograd::run(&self.launcher, self.derived(&tracked), inputs, &tracked)?
+        };
+        Ok(Outputs { kernel: self.kernel().name().to_owned(), named })
+    }
+
+    /// The gradient of inputs, derived once; or why there is none.
+    fn derived(&self, of: &[String]) -> Derived {
+        let mut known = self.backward.lock().unwrap_or_else(PoisonError::into_inner);
+        let derive = || Backward::derive(&self.launcher, self.from.as_deref(), of).map(Arc::new).map_err(Arc::new);
+        known.entry(of.to_vec()).or_insert_with(derive).clone()
+    }
+}
