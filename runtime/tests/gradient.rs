@@ -33,6 +33,31 @@ flash_kernel! {
         store(lse, [h, i], m + ln(l));
     }
 
+    /// The same, whose scores are made once.
+    #[grad(q, k, v, form(fused))]
+    fn fused_attention<T: Element, const D: usize>(
+        q: &Tensor<T, (H, M, D)>, k: &Tensor<T, (H, N, D)>, v: &Tensor<T, (H, N, D)>, scale: f32,
+        o: &mut Tensor<T, (H, M, D)>, lse: &mut Tensor<f32, (H, M)>,
+    ) {
+        let (h, i) = program(H, tiles(M));
+        let q_i = load(q, [h, i, ..]);
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = mask(dot(q_i, load(k, [h, j, ..]).t()) * scale, pos(i) + N - M >= pos(j));
+            let m2 = max(m, rowmax(s));
+            let r = visible_or_zero(m2);
+            let p = exp(s - r);
+            let c = exp(m - r);
+            l = l * c + rowsum(p);
+            acc = acc * c + dot(p.to::<T>(), load(v, [h, j, ..]));
+            m = m2;
+        }
+        store(o, [h, i, ..], div_or_zero(acc, l));
+        store(lse, [h, i], m + ln(l));
+    }
+
     /// Attention that stores its output alone, and whose gradients are named.
     #[grad(v, q, from(o))]
     fn output_alone<const D: usize>(
@@ -198,6 +223,33 @@ fn backward_launches_what_the_gradient_of_the_text_gives() {
         for (found, expected) in [(&grad_q, &q2), (&grad_k, &k2), (&grad_v, &v2)] {
             assert_eq!(found.to_vec().expect("reads"), expected.to_vec().expect("reads"));
             assert!(floats(found).iter().any(|&x| x != 0.0));
+        }
+    }
+}
+
+#[test]
+fn the_fused_form_gives_the_gradients_of_the_plain_one() {
+    let device = Device::cpu();
+    let (plain, fused) = (attention::<f32, D>::on(&device), fused_attention::<f32, D>::on(&device));
+    let (plain, fused) = (plain.expect("the CPU runs everything"), fused.expect("the CPU runs everything"));
+    let names: Vec<&str> = fused.gradient().kernels().map(|loaded| loaded.kernel().ir().name.as_str()).collect();
+    assert_eq!(names, ["rows", "columns", "sums"].map(|kind| format!("fused_attention_grad_{kind}")));
+    let mut workspace = Workspace::new();
+    // The sums in the workspace start from 0 each time.
+    for m in [M, 40, M] {
+        let (queries, keys) = ([H, m, D], [H, N, D]);
+        let (q, k, v) = (tensor::<f32>(&queries, 1), tensor::<f32>(&keys, 2), tensor::<f32>(&keys, 3));
+        let (mut o, mut lse, grad_o) = (zeros(&queries), zeros::<f32>(&[H, m]), tensor::<f32>(&queries, 4));
+        fused.forward(&q, &k, &v, 0.5, &mut o, &mut lse).expect("runs");
+        let new = || (zeros::<f32>(&queries), zeros::<f32>(&keys), zeros::<f32>(&keys));
+        let (mut q1, mut k1, mut v1) = new();
+        plain.backward(&mut Workspace::new(), &q, &k, &v, 0.5, &o, &lse, &grad_o, &mut q1, &mut k1, &mut v1).expect("runs");
+        let (mut q2, mut k2, mut v2) = new();
+        fused.backward(&mut workspace, &q, &k, &v, 0.5, &o, &lse, &grad_o, &mut q2, &mut k2, &mut v2).expect("runs");
+        for (name, found, expected) in [("q", &q2, &q1), ("k", &k2, &k1), ("v", &v2, &v1)] {
+            let expected: Vec<f64> = floats(expected).into_iter().map(f64::from).collect();
+            assert!(expected.iter().any(|&x| x != 0.0));
+            close(&floats(found), &expected, name);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `#[grad(q, k, v)]` before a kernel: the inputs whose gradients are asked for, and the outputs
 //! whose gradients are given, `#[grad(q, k, v, from(o, lse))]`. Without `from` these are the
-//! outputs of a type parameter.
+//! outputs of a type parameter. `form(fused)` says which kernels compute them.
 
 use proc_macro2::Ident;
 use syn::parse::{Parse, ParseStream};
@@ -20,12 +20,15 @@ pub struct Gradients {
     pub of: Vec<String>,
     /// The outputs whose gradients are given.
     pub from: Vec<String>,
+    /// Whether in the fused form.
+    pub fused: bool,
 }
 
 /// How the attribute is written.
-const FORM: &str = "write `#[grad(q, k, v)]`, or `#[grad(q, k, v, from(o, lse))]` to say which outputs have gradients";
+const WRITTEN: &str = "write `#[grad(q, k, v)]`, with `from(o, lse)` behind to say which outputs have gradients, and with \
+                       `form(fused)` for kernels that make the scores once";
 
-/// A name, or several in `from(..)`.
+/// A name, or several in `from(..)` and `form(..)`.
 struct Item {
     name: Ident,
     inside: Option<Punctuated<Ident, Token![,]>>,
@@ -51,7 +54,7 @@ pub(super) fn read(attributes: &[Attribute], kernel: &Kernel, positions: &Positi
     let mut found = attributes.iter().filter(|attribute| attribute.path().is_ident("grad"));
     let first = found.next()?;
     let refuse = |span, message: &str| {
-        reporter.report(Diagnostic::new(span, message).help(FORM));
+        reporter.report(Diagnostic::new(span, message).help(WRITTEN));
     };
     if let Some(second) = found.next() {
         refuse(positions.of(second), "a kernel has one `#[grad(..)]`");
@@ -64,7 +67,7 @@ pub(super) fn read(attributes: &[Attribute], kernel: &Kernel, positions: &Positi
             return None;
         }
     };
-    let (mut of, mut from, mut said) = (Vec::new(), Vec::new(), false);
+    let (mut of, mut from, mut said, mut form) = (Vec::new(), Vec::new(), false, None);
     for Item { name, inside } in items {
         match inside {
             None => of.push(name),
@@ -72,8 +75,15 @@ pub(super) fn read(attributes: &[Attribute], kernel: &Kernel, positions: &Positi
                 said = true;
                 from.extend(names);
             }
+            Some(names) if name == "form" && form.is_none() => match is_fused(&names) {
+                Some(fused) => form = Some(fused),
+                None => {
+                    refuse(positions.of(&name), "`form(..)` holds `plain` or `fused`");
+                    return None;
+                }
+            },
             Some(_) => {
-                refuse(positions.of(&name), "`from(..)`, once, is the only list in `#[grad(..)]`");
+                refuse(positions.of(&name), "`from(..)` and `form(..)`, each once, are the only lists in `#[grad(..)]`");
                 return None;
             }
         }
@@ -93,7 +103,13 @@ pub(super) fn read(attributes: &[Attribute], kernel: &Kernel, positions: &Positi
         reporter.report(error.help(format!("say which outputs have a gradient: `from({outputs})`")));
         return None;
     }
-    Some(Gradients { of, from })
+    Some(Gradients { of, from, fused: form.unwrap_or(false) })
+}
+
+/// Whether `form(..)` holds `fused`; `None` if it holds neither that nor `plain`.
+fn is_fused(names: &Punctuated<Ident, Token![,]>) -> Option<bool> {
+    let [name] = names.iter().collect::<Vec<_>>()[..] else { return None };
+    [("plain", false), ("fused", true)].into_iter().find(|(known, _)| name == known).map(|(_, fused)| fused)
 }
 
 /// The tensors of floats that a kernel reads, or that it writes.

@@ -35,9 +35,23 @@ flash_kernel! {
         store(o, [i], load(x, [i]));
     }
 
+    #[grad(x, from(o), form(quick))]
+    pub fn other_form(x: &Tensor<f32, (M)>, o: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        store(o, [i], load(x, [i]));
+    }
+
     #[grad(x, from(o))]
     #[grad(x, from(o))]
     pub fn twice(x: &Tensor<f32, (M)>, o: &mut Tensor<f32, (M)>) {
+        let i = program(tiles(M));
+        store(o, [i], load(x, [i]));
+    }
+}
+
+flash_kernel! {
+    #[grad(x, from(o), form(fused))]
+    pub fn no_such_form(x: &Tensor<f32, (M)>, o: &mut Tensor<f32, (M)>) {
         let i = program(tiles(M));
         store(o, [i], load(x, [i]));
     }
