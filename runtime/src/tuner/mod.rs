@@ -34,4 +34,5 @@ pub use measure::{MeasureOptions, Measured, judge, judge_on, judge_steep, measur
 pub use options::{Cancel, Event, OnEvent, TuneOptions};
 pub use search::Stop;
 pub use sequence::{MeasuredSequence, Part, PeakMemory, count_memory, count_scratch, measure_sequence};
+pub(crate) use tune::facts_of;
 pub use tune::{TuneReport, model_key, tune};
