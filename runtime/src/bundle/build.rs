@@ -157,7 +157,8 @@ impl BundleBuilder {
     /// Place of a kernel, which is new or was added before.
     fn place(&mut self, kernel: &BoundKernel) -> Result<usize, BundleError> {
         if kernel.ir().source.text.is_empty() {
-            let reason = "it has no text, which Bundle::load reads; write it as text with flashtile inspect --emit text".to_owned();
+            let reason =
+                "it has no text, which Bundle::load reads; write it as text with flashtile inspect --emit text".to_owned();
             return Err(BundleError::Unsupported { kernel: kernel.ir().name.clone(), reason });
         }
         let contract = KernelContract::of(kernel);

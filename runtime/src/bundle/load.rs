@@ -147,8 +147,12 @@ impl BundledKernel {
     /// [`BundleError::NoArchitecture`], [`BundleError::NotCompiled`].
     pub fn on(&self, device: &Device) -> Result<LoadedKernel> {
         let (arch, carried) = self.of_device(device)?;
-        let options =
-            LaunchOptions { arch: Some(arch), carried: Some(carried.clone()), cache: Cache::disabled(), ..LaunchOptions::default() };
+        let options = LaunchOptions {
+            arch: Some(arch),
+            carried: Some(carried.clone()),
+            cache: Cache::disabled(),
+            ..LaunchOptions::default()
+        };
         self.bound.on_with(device, options)
     }
 
@@ -210,8 +214,7 @@ fn find<'a>(files: &'a BTreeMap<String, Vec<u8>>, name: &str) -> Result<&'a Vec<
 
 fn read(directory: &Path, name: &str) -> Result<Vec<u8>, BundleError> {
     let path = directory.join(name);
-    std::fs::read(&path)
-        .map_err(|e| BundleError::Io { action: "read", path: path.display().to_string(), reason: e.to_string() })
+    std::fs::read(&path).map_err(|e| BundleError::Io { action: "read", path: path.display().to_string(), reason: e.to_string() })
 }
 
 fn parse<T: serde::de::DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, BundleError> {

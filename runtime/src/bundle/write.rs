@@ -47,7 +47,9 @@ pub(super) fn is_inside(name: &str) -> bool {
 
 /// Makes the directory, or removes the bundle that is there.
 fn clear(directory: &Path) -> Result<(), BundleError> {
-    let io = |action| move |e: std::io::Error| BundleError::Io { action, path: directory.display().to_string(), reason: e.to_string() };
+    let io = |action| {
+        move |e: std::io::Error| BundleError::Io { action, path: directory.display().to_string(), reason: e.to_string() }
+    };
     fs::create_dir_all(directory).map_err(io("make the directory"))?;
     let there = fs::read(directory.join(MANIFEST)).ok();
     let old: Option<Manifest> = there.and_then(|bytes| serde_json::from_slice(&bytes).ok());

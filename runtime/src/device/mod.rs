@@ -22,12 +22,12 @@ mod variants;
 
 pub use crate::error::{DeviceError, EmulatorError};
 pub(crate) use backend::{Backend, Call, CallArgument, CallStream, ForeignMemory, Launcher, Memory, Owner};
+pub(crate) use compiled::{Choice, MAX_MAPS, scratch_bytes};
 #[cfg(test)]
 pub(crate) use compiled::{CompiledLauncher, MAX_BYTES, MapPlan, Processor, StepPlan, StepSize, StepsPlan, describe};
-pub(crate) use compiled::{Choice, MAX_MAPS, scratch_bytes};
-pub(crate) use cuda::{runs_native, runs_ptx};
 #[cfg(test)]
 pub(crate) use cpu::Cpu;
+pub(crate) use cuda::{runs_native, runs_ptx};
 pub use emulation::{EmulatedCode, Emulation};
 pub(crate) use facts::{host_facts, packed_facts};
 pub use handle::Device;

@@ -173,17 +173,17 @@ static int64_t ft_term(const ft_expr *expr, const int64_t *sizes) {
 static flashtile_status ft_check_tensor(const ft_call *call, int n) {
     const ft_param *param = &call->kernel->param[n];
     const flashtile_tensor *tensor = call->argument[n].tensor;
-    ft_int last = 0;
-    int elements = 1;
+    ft_int last = 0, elements = 1;
     for (int d = 0; d < param->rank; d++) {
         if (tensor->extents[d] < 0)
             return ft_fail(call->error, FLASHTILE_EXTENT, "dimension %d of `%s` has the extent %lld", d, param->name, (long long)tensor->extents[d]);
         if (tensor->strides[d] < 0)
             return ft_fail(call->error, FLASHTILE_STRIDE, "dimension %d of `%s` has the stride %lld", d, param->name, (long long)tensor->strides[d]);
-        if (tensor->extents[d] == 0) elements = 0;
-        else last += (ft_int)(tensor->extents[d] - 1) * tensor->strides[d];
+        elements *= tensor->extents[d];
+        if (elements > UINT64_MAX) break;
+        if (tensor->extents[d] > 0) last += (ft_int)(tensor->extents[d] - 1) * tensor->strides[d];
     }
-    if (elements && (last + 1) * param->bytes > INT64_MAX)
+    if (elements > INT64_MAX || (elements && last >= INT64_MAX / param->bytes))
         return ft_fail(call->error, FLASHTILE_EXTENT, "`%s` reaches beyond all memory", param->name);
     if (elements && tensor->address == 0) return ft_fail(call->error, FLASHTILE_ADDRESS, "`%s` is null", param->name);
     int inner = param->rank - 1;

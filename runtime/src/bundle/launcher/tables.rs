@@ -143,7 +143,8 @@ impl Writer<'_> {
         };
         let accesses: Vec<String> = reach.accesses().map(access).collect();
         let checked: Vec<String> = reach.sizes().map(|(s, text)| format!("{{{}, {}}}", size_expr(s), quoted(text))).collect();
-        let grid: Vec<String> = reach.grid().iter().map(|(s, each)| format!("{{{}, {}}}", size_expr(s), u8::from(*each))).collect();
+        let grid: Vec<String> =
+            reach.grid().iter().map(|(s, each)| format!("{{{}, {}}}", size_expr(s), u8::from(*each))).collect();
         let comparisons = reach.comparisons();
         let mut parts = Vec::new();
         for (count, field, rows) in [
@@ -207,7 +208,8 @@ impl Writer<'_> {
 
     /// A term of a contract, rounded down or exact.
     fn term(&self, term: &SizeTerm, rounded: bool) -> Result<String, String> {
-        let terms: Vec<(usize, i64)> = term.terms.iter().map(|(name, c)| Ok((self.size(name)?, *c))).collect::<Result<_, String>>()?;
+        let terms: Vec<(usize, i64)> =
+            term.terms.iter().map(|(name, c)| Ok((self.size(name)?, *c))).collect::<Result<_, String>>()?;
         if terms.len() > TERMS {
             return Err(format!("it has an extent of {} sizes, and the C launcher has room for {TERMS}", terms.len()));
         }
@@ -277,7 +279,9 @@ impl Writer<'_> {
                 Field::Pointer(name) => format!("{{FT_POINTER, {offset}, {}, 0}}", self.value(scratch, name)?),
                 Field::Stride(name, d) => format!("{{FT_STRIDE, {offset}, {}, {d}}}", self.value(scratch, name)?),
                 Field::Size(name) => format!("{{FT_SIZE_FIELD, {offset}, {}, 0}}", self.size(name)?),
-                Field::Scalar(name) => format!("{{FT_SCALAR_FIELD, {offset}, {}, {}}}", self.value(scratch, name)?, self.is_i32(name)),
+                Field::Scalar(name) => {
+                    format!("{{FT_SCALAR_FIELD, {offset}, {}, {}}}", self.value(scratch, name)?, self.is_i32(name))
+                }
                 Field::Workspace { bytes, per_program } => {
                     workspace = (*bytes, *per_program);
                     format!("{{FT_WORKSPACE, {offset}, 0, 0}}")

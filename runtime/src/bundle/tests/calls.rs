@@ -58,14 +58,16 @@ pub(super) fn random(kernel: &BoundKernel, random: &mut Random) -> Vec<Given> {
             ParamKind::Scalar(_) => Given::F32(random.of(&[0.125, 1.0, 2.5, 0.0, -0.0, -1.0, f32::INFINITY, f32::NAN])),
             ParamKind::Tensor(t) => {
                 let elem = kernel.binding().elem(ir, t.elem);
-                let extent = |e: &flashtile_dsl::ir::SizeExpr| e.eval(|s| sizes.get(s.index()).copied()).unwrap_or(0).max(0) as usize;
+                let extent =
+                    |e: &flashtile_dsl::ir::SizeExpr| e.eval(|s| sizes.get(s.index()).copied()).unwrap_or(0).max(0) as usize;
                 let extents: Vec<usize> = t.shape.iter().map(extent).collect();
                 let strides = strides(&extents, random);
                 let bytes = elem.bytes().expect("in memory") as u64;
                 // Of four calls one has an address that 16 bytes do not divide.
                 let address = next + if odd == 0 { bytes * random.below(9) } else { 0 };
-                let last: u64 = extents.iter().zip(&strides).map(|(&n, &s)| (n.max(1) - 1) as u64 * s as u64).sum();
-                next = (next + (last + 64) * bytes).next_multiple_of(4096);
+                let reach = |(&n, &s): (&usize, &usize)| ((n.max(1) - 1) as u64).saturating_mul(s as u64);
+                let last = extents.iter().zip(&strides).map(reach).fold(0, u64::saturating_add);
+                next = next.saturating_add(last.saturating_add(64).saturating_mul(bytes)).min(1 << 61).next_multiple_of(4096);
                 Given::Tensor { elem, output: t.direction.is_written(), address, extents, strides }
             }
         });
@@ -87,7 +89,8 @@ fn strides(extents: &[usize], random: &mut Random) -> Vec<usize> {
     let mut step = extents.last().map_or(1, |&n| n.max(1)) + gap;
     for d in order {
         strides[d] = step;
-        step *= extents[d].max(1);
+        // Sizes of large calls in all would be beyond what an address can say.
+        step = step.saturating_mul(extents[d].max(1)).min(1 << 36);
     }
     strides
 }

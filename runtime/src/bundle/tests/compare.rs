@@ -116,18 +116,15 @@ pub(super) fn run(dir: &Path, calls: &[(usize, Vec<Given>)], gpu: ((u32, u32), u
 /// Random calls of all kernels that have code for the GPU.
 fn calls(kernels: &[(BoundKernel, KernelContract)], major: u32, each: usize, seed: u64) -> Vec<(usize, Vec<Given>)> {
     let arch = format!("sm_{major}0");
-    let has_code = |(_, contract): &(BoundKernel, KernelContract)| contract.architectures.iter().any(|a| a.arch.starts_with(&arch));
+    let has_code =
+        |(_, contract): &(BoundKernel, KernelContract)| contract.architectures.iter().any(|a| a.arch.starts_with(&arch));
     let numbers: Vec<usize> = (0..kernels.len()).filter(|&n| has_code(&kernels[n])).collect();
     let mut source = Random(seed);
     numbers.into_iter().flat_map(|n| (0..each).map(|_| (n, random(&kernels[n].0, &mut source))).collect::<Vec<_>>()).collect()
 }
 
 /// Calls in which the launchers differ, with what each did; and how often each status came, and each entry point was launched.
-fn differences(
-    made: &Made,
-    dir: &Path,
-    each: usize,
-) -> (Vec<String>, BTreeMap<u32, usize>, BTreeMap<String, usize>) {
+fn differences(made: &Made, dir: &Path, each: usize) -> (Vec<String>, BTreeMap<u32, usize>, BTreeMap<String, usize>) {
     let bundle = Bundle::load(made.bundle()).expect("loads");
     let (mut wrong, mut statuses, mut entries) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
     for (seed, gpu) in GPUS.into_iter().enumerate() {
@@ -135,9 +132,10 @@ fn differences(
         let device = recorder.device();
         let calls = calls(&made.kernels, gpu.0.0, each, seed as u64);
         let found = run(dir, &calls, gpu);
+        let loaded = |(_, contract): &(BoundKernel, KernelContract)| bundle.kernel(&contract.name)?.on(&device);
+        let loaded: Vec<_> = made.kernels.iter().map(loaded).collect();
         for ((kernel, call), (lines, status)) in calls.iter().zip(found) {
-            let loaded = bundle.kernel(&made.kernels[*kernel].1.name).and_then(|k| k.on(&device)).expect("has code");
-            let (expected, reason) = launch(&loaded, call);
+            let (expected, reason) = launch(loaded[*kernel].as_ref().expect("has code"), call);
             let own = recorder.take();
             let code: u32 = status.split(' ').next().and_then(|code| code.parse().ok()).expect("a number");
             *statuses.entry(code).or_default() += 1;
@@ -194,9 +192,11 @@ fn a_fault_in_any_part_of_the_contract_is_seen() {
     };
     let order = |contract: &mut KernelContract| {
         each_code(contract, |own| {
-            let fields = &mut own.launches[0].fields;
-            let pointers: Vec<usize> = (0..fields.len()).filter(|&n| matches!(fields[n], Field::Pointer(_))).collect();
-            fields.swap(pointers[0], pointers[1]);
+            let fields = &mut own.launches[own.main].fields;
+            let is_pointer = |&n: &usize| matches!(fields[n], Field::Pointer(_));
+            if let [first, second, ..] = (0..fields.len()).filter(is_pointer).collect::<Vec<_>>()[..] {
+                fields.swap(first, second);
+            }
         });
     };
     let fact = |contract: &mut KernelContract| {

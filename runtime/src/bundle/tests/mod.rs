@@ -20,7 +20,6 @@ use super::{BundleBuilder, BundleTarget, Wanted};
 use crate::cache::Cache;
 use crate::device::machine_of;
 use crate::kernel::{BoundKernel, Kernel};
-use crate::lowering;
 use crate::toolchain::Toolchain;
 use crate::tuner::model_key;
 
@@ -41,19 +40,24 @@ type Row = (&'static str, Elem, &'static [(&'static str, i64)], &'static str, &'
 
 const D: &[(&str, i64)] = &[("D", 64)];
 const SHORT: &[(&str, i64)] = &[("B", 2), ("H", 4), ("G", 2), ("M", 64), ("N", 512)];
+const BLOCKS: &[(&str, i64)] = &[("B", 1), ("H", 4), ("G", 2), ("M", 512), ("N", 512), ("R", 8), ("C", 8)];
 const LONG: &[(&str, i64)] = &[("B", 1), ("H", 16), ("G", 16), ("M", 2048), ("N", 2048)];
 
+/// A schedule of the model's for sm_90a, with the counter of dynamic scheduling.
+const WGMMA: &str = "defaults,block_n=128,block_k=64,tensor_op=wgmma,copy=tma,stages=3,running_max=optimistic,min_blocks=1,\
+    overlap=on,persistent=dynamic,outer_stages=2";
+
 const ROWS: &[Row] = &[
-    ("attention", Elem::Bf16, D, "sm_90a", LONG, "tensor_op=wgmma,copy=tma,persistent=dynamic", true),
-    ("attention", Elem::Bf16, D, "sm_90a", SHORT, "pack_gqa=on", false),
-    ("attention", Elem::Bf16, D, "sm_80", SHORT, "", true),
-    ("causal_attention", Elem::F16, D, "sm_90a", SHORT, "split_k=4,fixup=kernel", true),
-    ("causal_attention", Elem::F16, D, "sm_90a", LONG, "split_k=2,fixup=semaphore", false),
-    ("document_attention", Elem::Bf16, D, "sm_90a", LONG, "summaries=listed", false),
-    ("document_attention", Elem::Bf16, D, "sm_90a", SHORT, "summaries=on", false),
-    ("row_softmax", Elem::F32, &[], "sm_80", &[("M", 512), ("N", 1000)], "", true),
-    ("row_softmax", Elem::F32, &[], "sm_90a", &[("M", 512), ("N", 1000)], "", false),
-    ("totals", Elem::F32, &[], "sm_90a", &[("B", 4), ("M", 512), ("N", 512)], "", true),
+    ("attention", Elem::Bf16, D, "sm_90a", LONG, WGMMA, true),
+    ("attention", Elem::Bf16, D, "sm_90a", SHORT, "defaults,pack_gqa=on", false),
+    ("attention", Elem::Bf16, D, "sm_80", SHORT, "defaults", true),
+    ("causal_attention", Elem::F16, D, "sm_90a", SHORT, "defaults,split_k=4,fixup=kernel", true),
+    ("causal_attention", Elem::F16, D, "sm_90a", LONG, "defaults,split_k=2,fixup=semaphore", false),
+    ("document_attention", Elem::Bf16, D, "sm_90a", LONG, "defaults,summaries=on", false),
+    ("block_attention", Elem::Bf16, &[("D", 64), ("S", 64)], "sm_90a", BLOCKS, "defaults,summaries=listed", false),
+    ("row_softmax", Elem::F32, &[], "sm_80", &[("M", 512), ("N", 1000)], "defaults", true),
+    ("row_softmax", Elem::F32, &[], "sm_90a", &[("M", 512), ("N", 1000)], "defaults", false),
+    ("totals", Elem::F32, &[], "sm_90a", &[("B", 4), ("M", 512), ("N", 512)], "defaults", true),
 ];
 
 fn kernel(name: &str, elem: Elem, consts: &[(&str, i64)]) -> BoundKernel {
@@ -65,15 +69,6 @@ fn kernel(name: &str, elem: Elem, consts: &[(&str, i64)]) -> BoundKernel {
         name => Kernel::builtin(name).expect("a built-in"),
     };
     kernel.bind(elem, consts.iter().copied()).expect("binds")
-}
-
-/// The best schedule by the model that is legal with knobs changed.
-fn schedule(kernel: &BoundKernel, wanted: &Wanted, arch: &'static Arch, knobs: &str) -> Schedule {
-    let instance = kernel.instance(wanted.facts.clone());
-    let ranked = lowering::rank(&instance, arch, &wanted.sizes, &machine_of(arch, None)).expect("there are some");
-    let changed = ranked.iter().map(|(schedule, _)| schedule.with(knobs).expect("knobs"));
-    let legal = |schedule: &Schedule| lowering::check(&instance, schedule, arch).is_ok();
-    changed.into_iter().find(legal).unwrap_or_else(|| panic!("no schedule of {} has {knobs}", kernel.ir().name))
 }
 
 /// The bundle, made once in the process.
@@ -89,10 +84,11 @@ fn made() -> &'static Made {
             let known = |(size, value): &(&str, i64)| kernel.ir().size_named(size).map(|_| ((*size).to_owned(), *value));
             let sizes = sizes.iter().filter_map(known).collect();
             let wanted = Wanted::shape(&kernel, &sizes).expect("sizes fit");
-            let schedule = schedule(&kernel, &wanted, arch, knobs);
+            let schedule: Schedule = knobs.parse().expect("knobs");
             builder.add(&kernel, &target, &wanted, Some(&schedule)).expect("compiles");
             if *general {
-                builder.add(&kernel, &target, &Wanted::general(&kernel, &sizes), None).expect("compiles");
+                let plain = "defaults,copy=sync".parse().expect("knobs");
+                builder.add(&kernel, &target, &Wanted::general(&kernel, &sizes), Some(&plain)).expect("compiles");
             }
         }
         let kernels = builder.kernels().to_vec();
@@ -110,6 +106,7 @@ impl Made {
 /// Compiles C files with every warning an error.
 fn compile(dir: &Path, arguments: &[&str]) {
     let mut cc = std::process::Command::new("cc");
-    let output = cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror"]).args(arguments).current_dir(dir).output().expect("cc is installed");
+    let output =
+        cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror"]).args(arguments).current_dir(dir).output().expect("cc is installed");
     assert!(output.status.success(), "cc {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -19,8 +19,8 @@ use crate::bundle::CarriedCode;
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 
-pub(crate) use launcher::CompiledLauncher;
 pub(crate) use choice::Choice;
+pub(crate) use launcher::CompiledLauncher;
 pub(crate) use maps::{MAX_MAPS, MapPlan, describe};
 pub(crate) use parameters::MAX_BYTES;
 pub(crate) use scratch::{argument_named, scratch_bytes};

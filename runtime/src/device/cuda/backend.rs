@@ -13,8 +13,8 @@ use super::memory::DeviceMemory;
 use super::stream::CudaStream;
 use super::uses::{Access, Entered};
 use super::variant::Variant;
-use crate::device::backend::ForeignMemory;
 use crate::bundle::CarriedCode;
+use crate::device::backend::ForeignMemory;
 use crate::device::compiled::{CompiledLauncher, Processor};
 use crate::device::{Backend, Call, CallStream, CodeResources, DeviceError, DeviceInfo, LaunchOptions, Launcher, Memory, Meter};
 use crate::error::Result;
@@ -98,13 +98,7 @@ impl Processor for Cuda {
         Variant::load(self, kernel.ir(), &code.contract, &code.module, arch)
     }
 
-    fn load_carried(
-        &self,
-        kernel: &BoundKernel,
-        code: &CarriedCode,
-        arch: &'static Arch,
-        _: &LaunchOptions,
-    ) -> Result<Variant> {
+    fn load_carried(&self, kernel: &BoundKernel, code: &CarriedCode, arch: &'static Arch, _: &LaunchOptions) -> Result<Variant> {
         Variant::load(self, kernel.ir(), &code.contract, &code.module, arch)
     }
 

@@ -11,7 +11,9 @@ use super::variant::Variant;
 use crate::bundle::CarriedCode;
 use crate::device::backend::ForeignMemory;
 use crate::device::compiled::{CompiledLauncher, Processor};
-use crate::device::{Backend, Call, CodeResources, DeviceError, DeviceInfo, EmulatorError, LaunchOptions, Launcher, Memory, Meter};
+use crate::device::{
+    Backend, Call, CodeResources, DeviceError, DeviceInfo, EmulatorError, LaunchOptions, Launcher, Memory, Meter,
+};
 use crate::error::{Error, Result};
 use crate::kernel::BoundKernel;
 use crate::lowering::CallingContract;
@@ -83,13 +85,7 @@ impl Processor for Emulator {
         Variant::new(self, kernel.ir(), &CallingContract::of(&generated), generated.arch, module)
     }
 
-    fn load_carried(
-        &self,
-        kernel: &BoundKernel,
-        code: &CarriedCode,
-        arch: &'static Arch,
-        _: &LaunchOptions,
-    ) -> Result<Variant> {
+    fn load_carried(&self, kernel: &BoundKernel, code: &CarriedCode, arch: &'static Arch, _: &LaunchOptions) -> Result<Variant> {
         let fault = |error| EmulatorError::Load { kernel: kernel.ir().name.clone(), arch: arch.name.to_owned(), error };
         let module = Module::load(&code.module.ptx).map_err(fault)?;
         Variant::new(self, kernel.ir(), &code.contract, arch.name, Arc::new(module))
