@@ -1,6 +1,5 @@
 //! `flashtile bundle`: kernels compiled ahead of time, as a directory that C and Rust programs launch from.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -35,8 +34,8 @@ pub struct Flags {
     /// Architectures, such as sm_80,sm_90a; by default sm_90a
     #[arg(long, value_name = "ARCH,..", value_delimiter = ',')]
     arch: Vec<String>,
-    /// Knobs to change in the schedules that the cost model chooses, as for `flashtile inspect`; by
-    /// default tuned schedules are taken where there are some
+    /// Knobs to change in the schedules that the cost model chooses for the shapes, as for `flashtile
+    /// inspect`; by default tuned schedules are taken where there are some. General code keeps its own
     #[arg(long, value_name = "KNOB=VALUE,..")]
     schedule: Option<String>,
     /// Leave out the code for arguments of which nothing is known (misaligned, negative scalars,
@@ -54,37 +53,27 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     let archs = if flags.arch.is_empty() { vec![DEFAULT_ARCH.to_owned()] } else { flags.arch.clone() };
     let archs = archs.iter().map(|name| arch_named(name)).collect::<Result<Vec<_>>>()?;
     let all = subjects(flags)?;
+    let knobs = TargetFlags { schedule: flags.schedule.clone(), ..TargetFlags::default() };
     let mut done: Vec<flashtile::BoundKernel> = Vec::new();
     for subject in &all {
         let bound = subject.bind(output)?;
-        let is_first = !done.contains(&bound);
         let sizes = subject.typical_sizes();
+        let mut shape = Wanted::shape(&bound, &sizes)?;
+        shape.facts.positive.retain(|name| subject.scalars.get(name).is_none_or(|&x| x > 0.0 && x.is_finite()));
         for &arch in &archs {
-            let target = Target::of(arch);
-            for wanted in wanted(subject, &bound, &sizes, is_first && !flags.no_general)? {
-                let knobs = TargetFlags { schedule: flags.schedule.clone(), ..TargetFlags::default() };
-                let given = flags.schedule.is_some();
-                let schedule = given.then(|| knobs.schedule(&bound, &wanted.facts, &target, &wanted.sizes)).transpose()?;
-                let target = BundleTarget { arch, machine: target.machine, device: target.key.clone() };
-                builder.add(&bound, &target, &wanted, schedule.as_ref())?;
+            let of_arch = Target::of(arch);
+            let given = flags.schedule.is_some().then(|| knobs.schedule(&bound, &shape.facts, &of_arch, &sizes)).transpose()?;
+            let target = BundleTarget { arch, machine: of_arch.machine, device: of_arch.key };
+            builder.add(&bound, &target, &shape, given.as_ref())?;
+            // A kernel has general code once, whatever its shapes.
+            if !flags.no_general && !done.contains(&bound) {
+                builder.add(&bound, &target, &Wanted::general(&bound, &sizes), None)?;
             }
         }
         done.push(bound);
     }
     let manifest = builder.write(&flags.out)?;
     tell(flags, &manifest, output)
-}
-
-/// The code that a shape asks for, and that for all other arguments, which a kernel has once.
-fn wanted(
-    subject: &Subject,
-    bound: &flashtile::BoundKernel,
-    sizes: &BTreeMap<String, i64>,
-    general: bool,
-) -> Result<Vec<Wanted>> {
-    let mut shape = Wanted::shape(bound, sizes)?;
-    shape.facts.positive.retain(|name| subject.scalars.get(name).is_none_or(|&x| x > 0.0 && x.is_finite()));
-    Ok(std::iter::once(shape).chain(general.then(|| Wanted::general(bound, sizes))).collect())
 }
 
 /// Each kernel with each type and shape.
