@@ -54,11 +54,17 @@ static float noise(void) { /* about normal: a sum of uniform numbers */
     return sum - 6;
 }
 
-typedef struct { int64_t extents[4], strides[4]; size_t elements, first; uint16_t *host; uint64_t device; } tensor;
+typedef struct {
+    int64_t extents[4], strides[4];
+    size_t elements, first;
+    uint16_t *host;
+    uint64_t device;
+} tensor;
 
 /* A tensor of noise, whose rows have a gap and whose first element lies behind `first` others. */
 static tensor make(int64_t b, int64_t h, int64_t n, int64_t gap, size_t first) {
-    tensor t = {{b, h, n, D}, {h * n * (D + gap), n * (D + gap), D + gap, 1}, (size_t)(b * h * n * (D + gap)) + first, first, NULL, 0};
+    tensor t = {
+        {b, h, n, D}, {h * n * (D + gap), n * (D + gap), D + gap, 1}, (size_t)(b * h * n * (D + gap)) + first, first, NULL, 0};
     t.host = malloc(t.elements * 2 + 2);
     for (size_t i = 0; i < t.elements; i++) t.host[i] = to_bf16(noise());
     must(cu.allocate(&t.device, t.elements * 2 + 2), "cuMemAlloc");
@@ -78,7 +84,8 @@ static double at(const tensor *t, int64_t b, int64_t h, int64_t n, int64_t d) {
 }
 
 /* The largest error of a row and of its lse. */
-static void check_row(const tensor *q, const tensor *k, const tensor *v, const tensor *o, float lse, double scale, int64_t b, int64_t h, int64_t m, double *worst) {
+static void check_row(const tensor *q, const tensor *k, const tensor *v, const tensor *o, float lse, double scale, int64_t b,
+                      int64_t h, int64_t m, double *worst) {
     int64_t keys = k->extents[2], g = h * k->extents[1] / q->extents[1];
     double *s = malloc((size_t)keys * sizeof *s), most = -INFINITY, sum = 0;
     for (int64_t n = 0; n < keys; n++) {
@@ -99,13 +106,19 @@ static void check_row(const tensor *q, const tensor *k, const tensor *v, const t
     free(s);
 }
 
-static int run(const char *what, int64_t b, int64_t h, int64_t g, int64_t m, int64_t n, int64_t gap, size_t first, float scale) {
-    tensor q = make(b, h, m, gap, first), k = make(b, g, n, gap, first), v = make(b, g, n, gap, first), o = make(b, h, m, gap, first);
+static int run(const char *what, int64_t b, int64_t h, int64_t g, int64_t m, int64_t n, int64_t gap, size_t first,
+               float scale) {
+    tensor q = make(b, h, m, gap, first), k = make(b, g, n, gap, first), v = make(b, g, n, gap, first),
+           o = make(b, h, m, gap, first);
     size_t rows = (size_t)(b * h * m);
     float *lse = malloc(rows * sizeof *lse);
     uint64_t device_lse;
     must(cu.allocate(&device_lse, rows * sizeof *lse), "cuMemAlloc");
-    attention_bf16_d128_arguments a = {.q = view(&q), .k = view(&k), .v = view(&v), .scale = scale, .o = view(&o),
+    attention_bf16_d128_arguments a = {.q = view(&q),
+                                       .k = view(&k),
+                                       .v = view(&v),
+                                       .scale = scale,
+                                       .o = view(&o),
                                        .lse = {device_lse, {b, h, m}, {h * m, m, 1}}};
     flashtile_error error;
     flashtile_workspace workspace = {0, 0};
@@ -123,7 +136,8 @@ static int run(const char *what, int64_t b, int64_t h, int64_t g, int64_t m, int
     }
     /* Noise of variance 1: outputs are below 5, of which bf16 has 8 bits; p is rounded to bf16 too. */
     int right = worst[0] < 0.02 && worst[1] < 0.01;
-    printf("%s: workspace %llu, largest error %.2e of o, %.2e of lse: %s\n", what, (unsigned long long)workspace.bytes, worst[0], worst[1], right ? "right" : "WRONG");
+    printf("%s: workspace %llu, largest error %.2e of o, %.2e of lse: %s\n", what, (unsigned long long)workspace.bytes,
+           worst[0], worst[1], right ? "right" : "WRONG");
     for (const tensor *t[] = {&q, &k, &v, &o}, **p = t; p < t + 4; p++) free((*p)->host), cu.free((*p)->device);
     if (workspace.bytes) cu.free(workspace.address);
     cu.free(device_lse);
@@ -135,8 +149,10 @@ int main(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
     if (!library) return printf("there is no libcuda.so.1\n"), 2;
     find(library, "cuInit", &cu.init), find(library, "cuDevicePrimaryCtxRetain", &cu.retain);
-    find(library, "cuCtxSetCurrent", &cu.current), find(library, "cuMemAlloc_v2", &cu.allocate), find(library, "cuMemFree_v2", &cu.free);
-    find(library, "cuMemcpyHtoD_v2", &cu.up), find(library, "cuMemcpyDtoH_v2", &cu.down), find(library, "cuCtxSynchronize", &cu.synchronize);
+    find(library, "cuCtxSetCurrent", &cu.current), find(library, "cuMemAlloc_v2", &cu.allocate),
+        find(library, "cuMemFree_v2", &cu.free);
+    find(library, "cuMemcpyHtoD_v2", &cu.up), find(library, "cuMemcpyDtoH_v2", &cu.down),
+        find(library, "cuCtxSynchronize", &cu.synchronize);
     must(cu.init(0), "cuInit");
     must(cu.retain(&context, 0), "cuDevicePrimaryCtxRetain");
     must(cu.current(context), "cuCtxSetCurrent");
@@ -152,7 +168,8 @@ int main(void) {
     uint64_t bytes;
     memset(&nothing, 0, sizeof nothing);
     nothing.q.extents[0] = 1;
-    if (attention_bf16_d128_workspace(&nothing, &bytes, &error) != FLASHTILE_EXTENT) wrong += 1, printf("extents that do not fit were not refused\n");
+    if (attention_bf16_d128_workspace(&nothing, &bytes, &error) != FLASHTILE_EXTENT)
+        wrong += 1, printf("extents that do not fit were not refused\n");
     printf(wrong ? "%d wrong\n" : "all right\n", wrong);
     return wrong != 0;
 }

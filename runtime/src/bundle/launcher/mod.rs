@@ -1,8 +1,16 @@
 //! The C header and launcher of a bundle.
 //!
-//! `launcher.c` and `prelude.h` are the same in every bundle; `tables.rs` writes what is known of kernels as constant tables
-//! behind the one, `header.rs` the functions of kernels behind the other. The limits of `launcher.c` are checked here, when the
-//! bundle is made.
+//! | file | subject |
+//! | --- | --- |
+//! | `prelude.h`, `header` | the header: what all bundles have, and the functions of kernels |
+//! | `tables.c`, `tables` | limits and types of the tables; the tables of kernels |
+//! | `arguments.c` | extents, strides, sizes |
+//! | `reach.c`, `overlap.c` | what integers reach; shared memory |
+//! | `variant.c` | facts, and the code for them |
+//! | `driver.c`, `launch.c` | libcuda; what a call is launched with |
+//!
+//! The C files are the same in every bundle, one after the other in one file, with the tables behind them. Their limits are
+//! checked here, when the bundle is made.
 
 mod header;
 #[cfg(test)]
@@ -23,7 +31,16 @@ use crate::kernel::BoundKernel;
 use crate::lowering::CallingContract;
 
 const PRELUDE: &str = include_str!("prelude.h");
-const LAUNCHER: &str = include_str!("launcher.c");
+/// The parts of the launcher, in order: one C file.
+const LAUNCHER: [&str; 7] = [
+    include_str!("tables.c"),
+    include_str!("arguments.c"),
+    include_str!("reach.c"),
+    include_str!("overlap.c"),
+    include_str!("variant.c"),
+    include_str!("driver.c"),
+    include_str!("launch.c"),
+];
 const CMAKE: &str = include_str!("CMakeLists.txt");
 
 /// Names of the files.
@@ -31,7 +48,7 @@ pub(super) const HEADER: &str = "flashtile_bundle.h";
 pub(super) const SOURCE: &str = "flashtile_bundle.c";
 pub(super) const CUBINS: &str = "flashtile_cubins.c";
 
-// The limits of launcher.c, by the names that they have there without `FT_`; a test compares them.
+// The limits of tables.c, by the names that they have there without `FT_`; a test compares them.
 const RANK: usize = 8;
 const TERMS: usize = 6;
 const SIZES: usize = 40;
@@ -92,7 +109,7 @@ pub(super) fn check(kernel: &BoundKernel, contract: &CallingContract) -> Result<
 /// [`BundleError::Unsupported`].
 pub(super) fn write(kernels: &[(BoundKernel, KernelContract)], files: &mut BTreeMap<String, Vec<u8>>) -> Result<()> {
     let mut header = PRELUDE.to_owned();
-    let mut source = LAUNCHER.to_owned();
+    let mut source = LAUNCHER.concat();
     let mut cubins = "/* Machine code, as little-endian words. */\n".to_owned();
     for (kernel, contract) in kernels {
         header.push_str(&header::declarations(contract));
@@ -150,7 +167,7 @@ fn quoted(text: &str) -> String {
     out + "\""
 }
 
-/// What an operation on integers is called in `launcher.c`.
+/// What an operation on integers is called in `tables.c`.
 fn name_of(op: BinaryOp) -> Option<&'static str> {
     Some(match op {
         BinaryOp::Add => "FT_ADD",
@@ -170,7 +187,7 @@ mod tests {
 
     #[test]
     fn limits_are_those_of_the_launcher() {
-        let defines = [PRELUDE, LAUNCHER].concat();
+        let defines = PRELUDE.to_owned() + &LAUNCHER.concat();
         let of = |name: &str| {
             let line = defines.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
             line.expect(name).parse::<usize>().expect("a number")
