@@ -7,11 +7,11 @@ use flashtile_codegen::{Arch, Facts, Ranker, Schedule, wide_tensors};
 use flashtile_dsl::analysis::reach::Reach;
 use flashtile_dsl::ir::ParamKind;
 
-use super::contract::{ArchContract, CodeContract, KernelContract, Manifest, Variant};
+use super::contract::{ArchContract, CodeContract, KernelContract, Manifest};
 use super::launcher;
 use super::write;
 use crate::cache::{Cache, DeviceKey};
-use crate::device::{Choice, Origin};
+use crate::device::{Choice, Origin, Variant};
 use crate::error::{BundleError, Result};
 use crate::inputs::InputData;
 use crate::kernel::BoundKernel;

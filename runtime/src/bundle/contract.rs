@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use flashtile_codegen::{Facts, Schedule};
+use flashtile_codegen::Schedule;
 use flashtile_dsl::ir::{Binding, Elem, ParamKind};
 use serde::{Deserialize, Serialize};
 
-use crate::device::Origin;
+use crate::device::Variant;
 use crate::kernel::BoundKernel;
 use crate::lowering::CallingContract;
 use crate::toolchain::PtxasReport;
@@ -105,19 +105,6 @@ pub struct CodeContract {
     /// How to call it.
     #[serde(flatten)]
     pub contract: CallingContract,
-}
-
-/// For which arguments code was made.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Variant {
-    /// Facts that the code takes for granted.
-    pub facts: Facts,
-    /// Sizes that the schedule was chosen for.
-    pub sizes: BTreeMap<String, i64>,
-    /// Where the schedule comes from.
-    pub origin: Origin,
-    /// Place of the code.
-    pub code: usize,
 }
 
 impl KernelContract {

@@ -2,20 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
-use flashtile_codegen::{Arch, Facts, Schedule};
+use flashtile_codegen::Arch;
 use flashtile_dsl::ir::SourceText;
 
-use super::choose;
-use super::contract::{ArchContract, CodeContract, FORMAT, KernelContract, MANIFEST, Manifest, Variant};
+use super::contract::{ArchContract, CodeContract, FORMAT, KernelContract, MANIFEST, Manifest};
 use super::write::{is_inside, sha256};
 use crate::cache::{Cache, ModuleKey, ModuleRecord};
-use crate::device::{Device, DeviceKind, LaunchOptions, runs_native, runs_ptx};
+use crate::device::{Carried, CarriedCode, Device, DeviceKind, LaunchOptions, runs_native, runs_ptx};
 use crate::error::{BundleError, Result};
 use crate::kernel::{BoundKernel, Kernel};
 use crate::launch::LoadedKernel;
-use crate::lowering::CallingContract;
 
 /// Code that was compiled ahead of time, with everything that a launch needs.
 ///
@@ -43,38 +40,6 @@ pub struct BundledKernel {
     name: String,
     bound: BoundKernel,
     architectures: Vec<(&'static Arch, Carried)>,
-}
-
-/// The code of a kernel for one architecture, as a bundle carries it. Clones are cheap.
-#[derive(Clone, Debug)]
-pub struct Carried(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    kernel: String,
-    code: Vec<CarriedCode>,
-    variants: Vec<Variant>,
-}
-
-/// Code of a bundle.
-#[derive(Clone, Debug)]
-pub(crate) struct CarriedCode {
-    pub schedule: Schedule,
-    pub contract: CallingContract,
-    pub module: ModuleRecord,
-}
-
-impl Carried {
-    /// The variant for a call.
-    pub(crate) fn choose(&self, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<&Variant, BundleError> {
-        choose::choose(&self.0.variants, facts, sizes)
-            .map_err(|needed| BundleError::NoVariant { kernel: self.0.kernel.clone(), needed })
-    }
-
-    /// Code by its place.
-    pub(crate) fn code(&self, place: usize) -> &CarriedCode {
-        &self.0.code[place]
-    }
 }
 
 impl Bundle {
@@ -205,7 +170,7 @@ fn of_arch(
     if variants.is_empty() || variants.iter().any(|v| v.code >= code.len()) {
         return Err(malformed(file, format!("its variants for {name} name code that it does not have")));
     }
-    Ok((arch, Carried(Arc::new(Inner { kernel: kernel.to_owned(), code, variants }))))
+    Ok((arch, Carried::new(kernel, code, variants)))
 }
 
 fn find<'a>(files: &'a BTreeMap<String, Vec<u8>>, name: &str) -> Result<&'a Vec<u8>, BundleError> {

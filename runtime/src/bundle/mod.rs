@@ -3,7 +3,6 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `contract` | what the JSON files say: the manifest, and a contract for each kernel |
-//! | `choose` | which variant runs for a call |
 //! | `build` | from kernels and shapes to code |
 //! | `write` | the files and their hashes |
 //! | `launcher/` | the C header and launcher |
@@ -14,7 +13,6 @@
 //! tensor maps are the same code in Rust; the C launcher is compared with it.
 
 mod build;
-mod choose;
 mod contract;
 mod launcher;
 mod load;
@@ -23,8 +21,8 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use crate::device::{Carried, Variant};
 pub use crate::error::BundleError;
 pub use build::{BundleBuilder, BundleTarget, Wanted};
-pub use contract::{ArchContract, CodeContract, FileEntry, KernelContract, MANIFEST, Manifest, Parameter, Variant};
-pub(crate) use load::CarriedCode;
-pub use load::{Bundle, BundledKernel, Carried};
+pub use contract::{ArchContract, CodeContract, FileEntry, KernelContract, MANIFEST, Manifest, Parameter};
+pub use load::{Bundle, BundledKernel};

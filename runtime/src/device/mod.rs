@@ -3,6 +3,7 @@
 //! Architecture invariant: nothing outside `device/cuda` knows the CUDA driver.
 
 mod backend;
+mod carried;
 mod compiled;
 mod cpu;
 pub(crate) mod cuda;
@@ -22,6 +23,8 @@ mod variants;
 
 pub use crate::error::{DeviceError, EmulatorError};
 pub(crate) use backend::{Backend, Call, CallArgument, CallStream, ForeignMemory, Launcher, Memory, Owner};
+pub use carried::{Carried, Variant};
+pub(crate) use carried::{CarriedCode, bucket, strength};
 pub(crate) use compiled::{Choice, MAX_MAPS, scratch_bytes};
 #[cfg(test)]
 pub(crate) use compiled::{CompiledLauncher, MAX_BYTES, MapPlan, Processor, StepPlan, StepSize, StepsPlan, describe};

@@ -7,8 +7,8 @@ use flashtile_codegen::{Arch, Facts, Schedule};
 use flashtile_dsl::ir::Binding;
 
 use super::Emulation;
-use crate::bundle::Carried;
 use crate::cache::Cache;
+use crate::device::Carried;
 use crate::kernel::{BoundKernel, KernelError};
 use crate::toolchain::Toolchain;
 

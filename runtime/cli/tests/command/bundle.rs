@@ -42,3 +42,17 @@ fn what_cannot_be_bundled_is_refused() {
     sandbox.run("bundle row_softmax --schedule warps=0 --shapes M=8,N=8 --out made").fails_with(5, "warps");
     assert!(!sandbox.path().join("made").exists());
 }
+
+/// The program that a machine with a GPU runs is compiled here too, so that it stays true.
+#[test]
+fn the_program_for_a_gpu_compiles() {
+    let sandbox = Sandbox::new();
+    let made = "bundle attention --arch sm_80 --shapes B=1,H=2,G=2,M=64,N=64,D=128 --schedule defaults --no-general --out made";
+    sandbox.run_compiling(made).succeeds();
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/gpu/attention.c");
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I", "made", "-o", "attention", program]);
+    cc.args(["made/flashtile_bundle.c", "made/flashtile_cubins.c", "-ldl", "-lm"]);
+    let output = cc.current_dir(sandbox.path()).output().expect("cc is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

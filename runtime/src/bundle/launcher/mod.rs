@@ -15,20 +15,17 @@
 mod header;
 #[cfg(test)]
 pub(super) use header::field_name;
+mod limits;
 mod tables;
+mod text;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-
-use flashtile_codegen::Arch;
-use flashtile_dsl::analysis::reach::{IndexedAt, Node, Reach};
-use flashtile_dsl::ir::{BinaryOp, ParamKind};
 
 use super::contract::KernelContract;
-use crate::device::MAX_MAPS;
-use crate::error::{BundleError, Result};
+use crate::error::Result;
 use crate::kernel::BoundKernel;
-use crate::lowering::CallingContract;
+pub(super) use limits::check;
+use text::{embed, symbol};
 
 const PRELUDE: &str = include_str!("prelude.h");
 /// The parts of the launcher, in order: one C file.
@@ -47,61 +44,6 @@ const CMAKE: &str = include_str!("CMakeLists.txt");
 pub(super) const HEADER: &str = "flashtile_bundle.h";
 pub(super) const SOURCE: &str = "flashtile_bundle.c";
 pub(super) const CUBINS: &str = "flashtile_cubins.c";
-
-// The limits of tables.c, by the names that they have there without `FT_`; a test compares them.
-const RANK: usize = 8;
-const TERMS: usize = 6;
-const SIZES: usize = 40;
-const VALUES: usize = 64;
-const NODES: usize = 256;
-const LEAVES: usize = 8;
-const STEPS: usize = 8;
-
-/// Refuses a kernel, or code of it, that the launcher has no room for.
-///
-/// # Errors
-/// [`BundleError::Unsupported`].
-pub(super) fn check(kernel: &BoundKernel, contract: &CallingContract) -> Result<(), BundleError> {
-    let ir = kernel.ir();
-    let refuse = |reason: String| Err(BundleError::Unsupported { kernel: ir.name.clone(), reason });
-    let most = |what: &str, found: usize, most: usize| match found <= most {
-        true => Ok(()),
-        false => refuse(format!("it has {found} {what}, and the C launcher has room for {most}")),
-    };
-    let ranks = ir.params.values().filter_map(|p| match &p.kind {
-        ParamKind::Tensor(t) => Some(t.shape.len()),
-        ParamKind::Scalar(_) => None,
-    });
-    most("dimensions of a tensor", ranks.max().unwrap_or(0), RANK)?;
-    most("dimensions of a scratch tensor", contract.scratch.iter().map(|s| s.shape.len()).max().unwrap_or(0), RANK)?;
-    most("sizes", ir.sizes.len() + 1, SIZES)?;
-    most("tensors and scalars", ir.params.len() + contract.scratch.len(), VALUES)?;
-    most("launches", contract.launches.len(), STEPS)?;
-    most("tensor maps in a launch", contract.launches.iter().map(|l| l.tensor_maps.len()).max().unwrap_or(0), MAX_MAPS)?;
-    let reach = Reach::new(ir, kernel.binding());
-    let nodes: Vec<&Node> = reach.nodes().collect();
-    most("integer values", nodes.len(), NODES)?;
-    for (place, node) in nodes.iter().enumerate() {
-        if let Node::Binary(op, ..) = node
-            && tables::operation(*op).is_none()
-        {
-            return refuse(format!("the C launcher cannot check `{}`", reach.text(place)));
-        }
-        let leaves = reach.below(place).into_iter().filter(|&n| nodes[n].varies()).count();
-        most(&format!("positions in `{}`", reach.text(place)), leaves, LEAVES)?;
-    }
-    let declared = ir.params.values().flat_map(|p| match &p.kind {
-        ParamKind::Tensor(t) => t.shape.iter().collect::<Vec<_>>(),
-        ParamKind::Scalar(_) => Vec::new(),
-    });
-    let ranges = reach.accesses().flat_map(|access| match access.at {
-        IndexedAt::Range(start, len) => vec![access.extent, start, len],
-        IndexedAt::Node(_) => vec![access.extent],
-    });
-    let all: Vec<_> = declared.chain(ranges).chain(reach.sizes().map(|(size, _)| size)).collect();
-    most("sizes in one extent", all.iter().map(|size| size.parts().0.len()).max().unwrap_or(0), TERMS)?;
-    Ok(())
-}
 
 /// Adds the C files to those of a bundle.
 ///
@@ -127,63 +69,12 @@ pub(super) fn write(kernels: &[(BoundKernel, KernelContract)], files: &mut BTree
     Ok(())
 }
 
-/// Name of the array that holds a file.
-fn symbol(file: &str) -> String {
-    let name: String = file.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    format!("flashtile_{name}")
-}
-
-/// Bytes as an array of words, which compiles faster than one of bytes.
-fn embed(out: &mut String, symbol: &str, bytes: &[u8]) {
-    let words = bytes.len().div_ceil(8);
-    let _ = writeln!(out, "extern const unsigned long long {symbol}[{words}];\nconst unsigned long long {symbol}[{words}] = {{");
-    for line in bytes.chunks(64) {
-        for word in line.chunks(8) {
-            let mut padded = [0; 8];
-            padded[..word.len()].copy_from_slice(word);
-            let _ = write!(out, "{:#x},", u64::from_le_bytes(padded));
-        }
-        out.push('\n');
-    }
-    out.push_str("};\n");
-}
-
-/// Major and minor compute capability, and whether code runs on that only.
-fn capability(arch: &str) -> (u32, u32, bool) {
-    let arch = Arch::named(arch).expect("a bundle is made for architectures of the table");
-    (arch.capability.0, arch.capability.1, arch.name.ends_with('a'))
-}
-
-/// A C string of a text.
-fn quoted(text: &str) -> String {
-    let mut out = "\"".to_owned();
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            ' '..='~' => out.push(c),
-            _ => out.push('?'),
-        }
-    }
-    out + "\""
-}
-
-/// What an operation on integers is called in `tables.c`.
-fn name_of(op: BinaryOp) -> Option<&'static str> {
-    Some(match op {
-        BinaryOp::Add => "FT_ADD",
-        BinaryOp::Sub => "FT_SUB",
-        BinaryOp::Mul => "FT_MUL",
-        BinaryOp::Min => "FT_MIN",
-        BinaryOp::Max => "FT_MAX",
-        BinaryOp::Div => "FT_DIV",
-        BinaryOp::Rem => "FT_REM",
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use super::limits::*;
+    use super::text::quoted;
     use super::*;
+    use crate::device::MAX_MAPS;
 
     #[test]
     fn limits_are_those_of_the_launcher() {

@@ -5,20 +5,16 @@ use std::fmt::Write as _;
 
 use flashtile_codegen::{Abi, Blocks, Field, FoldedRows, GridDim, Scratch, SizeTerm, TensorMap, folded_rows, wide_tensors};
 use flashtile_dsl::analysis::reach::{IndexedAt, Node, Reach};
-use flashtile_dsl::ir::{self, BinaryOp, Elem, Entity, ParamKind, SizeExpr, SizeKind};
+use flashtile_dsl::ir::{self, Elem, Entity, ParamKind, SizeExpr, SizeKind};
 
-use super::super::choose::{bucket, strength};
-use super::super::contract::{ArchContract, KernelContract, Variant};
-use super::{TERMS, capability, name_of, quoted, symbol};
+use super::super::contract::{ArchContract, KernelContract};
+use super::limits::{TERMS, operation};
+use super::text::{capability, quoted, symbol};
+use crate::device::{Variant, bucket, strength};
 use crate::error::{BundleError, Result};
 use crate::kernel::BoundKernel;
 use crate::launch::Signature;
 use crate::lowering::CallingContract;
-
-/// What an operation is called in the tables.
-pub(super) fn operation(op: BinaryOp) -> Option<&'static str> {
-    name_of(op)
-}
 
 /// Writes tables of one kernel.
 struct Writer<'a> {

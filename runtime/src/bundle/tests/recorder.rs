@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use flashtile_codegen::{Arch, Generated};
 use flashtile_dsl::ir::Elem;
 
-use crate::bundle::CarriedCode;
 use crate::device::{
-    Backend, Call, CallArgument, CodeResources, CompiledLauncher, Device, DeviceError, DeviceInfo, DeviceKind, ForeignMemory,
-    GpuInfo, LaunchOptions, Launcher, MAX_BYTES, Memory, Meter, Processor, StepSize, StepsPlan, describe, runs_native,
+    Backend, Call, CallArgument, CarriedCode, CodeResources, CompiledLauncher, Device, DeviceError, DeviceInfo, DeviceKind,
+    ForeignMemory, GpuInfo, LaunchOptions, Launcher, MAX_BYTES, Memory, Meter, Processor, StepSize, StepsPlan, describe,
+    runs_native,
 };
 use crate::error::Result;
 use crate::kernel::BoundKernel;

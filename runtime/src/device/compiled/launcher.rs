@@ -10,8 +10,8 @@ use flashtile_emulator::Report;
 
 use super::Processor;
 use super::choice::Choice;
-use crate::bundle::Carried;
 use crate::cache::Bucket;
+use crate::device::Carried;
 use crate::device::facts::FactKey;
 use crate::device::fold::FoldPlan;
 use crate::device::{Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};

@@ -15,7 +15,7 @@ use flashtile_codegen::{Arch, Generated};
 use flashtile_emulator::Report;
 
 use super::{Call, CodeResources, DeviceError, DeviceInfo, LaunchOptions};
-use crate::bundle::CarriedCode;
+use crate::device::CarriedCode;
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 

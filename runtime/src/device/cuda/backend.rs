@@ -13,7 +13,7 @@ use super::memory::DeviceMemory;
 use super::stream::CudaStream;
 use super::uses::{Access, Entered};
 use super::variant::Variant;
-use crate::bundle::CarriedCode;
+use crate::device::CarriedCode;
 use crate::device::backend::ForeignMemory;
 use crate::device::compiled::{CompiledLauncher, Processor};
 use crate::device::{Backend, Call, CallStream, CodeResources, DeviceError, DeviceInfo, LaunchOptions, Launcher, Memory, Meter};

@@ -8,7 +8,7 @@ use flashtile_emulator::Module;
 use super::handle::Emulator;
 use super::memory::EmulatorMemory;
 use super::variant::Variant;
-use crate::bundle::CarriedCode;
+use crate::device::CarriedCode;
 use crate::device::backend::ForeignMemory;
 use crate::device::compiled::{CompiledLauncher, Processor};
 use crate::device::{
