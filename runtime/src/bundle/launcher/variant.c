@@ -38,7 +38,7 @@ static int ft_folds(const ft_call *call) {
     return 1;
 }
 
-/* ---- facts and the variant for them (device/facts.rs, bundle/choose.rs) ---- */
+/* ---- facts and the variant for them (device/facts.rs, device/carried.rs) ---- */
 
 typedef struct {
     uint32_t positive;
