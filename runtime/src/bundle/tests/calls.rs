@@ -33,12 +33,17 @@ enum Plant {
 /// A call of a kernel with random arguments.
 pub(super) fn random(kernel: &BoundKernel, random: &mut Random) -> Vec<Given> {
     let ir = kernel.ir();
+    // Of 12 calls one has large sizes, and of 5 one has a single large one.
     let large = random.below(12) == 0;
+    let single = (random.below(5) == 0).then(|| random.below(ir.sizes.len() as u64) as usize);
     let sizes: Vec<i64> = ir
         .sizes
         .values()
-        .map(|size| match size.kind {
+        .enumerate()
+        .map(|(number, size)| match size.kind {
             SizeKind::Const => kernel.binding().consts[&size.name],
+            SizeKind::Runtime if single == Some(number) => random.of(&[1 << 29, 1 << 30, (1 << 30) + (1 << 20)]),
+            SizeKind::Runtime if single.is_some() => random.of(&[1, 1, 1, 2]),
             SizeKind::Runtime if large => random.of(&[1, 2, 3, 7, 1000, 46_341, 65_536, (1 << 24) + 1, (1 << 31) - (1 << 16)]),
             SizeKind::Runtime => random.of(&[1, 1, 2, 2, 4, 4, 8, 3, 0, 16, 33, 64, 100, 128, 129, 512, 600]),
         })

@@ -41,7 +41,8 @@ type Row = (&'static str, Elem, &'static [(&'static str, i64)], &'static str, &'
 const D: &[(&str, i64)] = &[("D", 64)];
 const SHORT: &[(&str, i64)] = &[("B", 2), ("H", 4), ("G", 2), ("M", 64), ("N", 512)];
 const BLOCKS: &[(&str, i64)] = &[("B", 1), ("H", 4), ("G", 2), ("M", 512), ("N", 512), ("R", 8), ("C", 8)];
-const LONG: &[(&str, i64)] = &[("B", 1), ("H", 16), ("G", 16), ("M", 2048), ("N", 2048)];
+/// As far from `SHORT` as to have calls in the middle.
+const LONG: &[(&str, i64)] = &[("B", 2), ("H", 16), ("G", 16), ("M", 2048), ("N", 2048)];
 
 /// A schedule of the model's for sm_90a, with the counter of dynamic scheduling.
 const WGMMA: &str = "defaults,block_n=128,block_k=64,tensor_op=wgmma,copy=tma,stages=3,running_max=optimistic,min_blocks=1,\
