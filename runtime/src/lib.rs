@@ -13,6 +13,7 @@
 //! | `inputs` | what arguments hold where the user gives none |
 //! | [`verify`] | the float64 oracle and the tolerance |
 //! | [`conformance`] | one suite of launches for every device |
+//! | [`bundle`] | code compiled ahead of time: a directory for C and Rust |
 //! | [`cache`] | keeps compiled code and tuning results between runs |
 //! | [`files`] | files that a user names, written whole or not at all |
 //! | [`macro_support`] | what `flash_kernel!` expands to; not for use by hand |
@@ -25,6 +26,7 @@
 //! # Ok::<(), flashtile::Error>(())
 //! ```
 
+pub mod bundle;
 pub mod cache;
 pub mod conformance;
 pub mod device;
@@ -46,6 +48,7 @@ pub mod toolchain;
 pub mod tuner;
 pub mod verify;
 
+pub use bundle::Bundle;
 pub use device::{Device, DeviceInfo, LaunchOptions, Stream};
 pub use element::{AnyBits, Element};
 pub use error::{Error, Result};

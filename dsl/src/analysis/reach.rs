@@ -14,16 +14,19 @@
 mod call;
 mod interval;
 mod node;
+mod parts;
 
 use crate::ir::{
     At, BinaryOp, Binding, Elem, Entity, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeKind, Span, Type, UnaryOp, ValueId,
 };
 pub use call::{MAX_SIZE, Values};
 use interval::Interval;
-use node::{Known, Node, Nodes};
+pub use node::Node;
+use node::{Known, Nodes};
+pub use parts::{Indexed, IndexedAt};
 
 /// Steps of a bisection before it gives up.
-const MAX_STEPS: usize = 1 << 16;
+pub const MAX_STEPS: usize = 1 << 16;
 
 /// What is wrong with the sizes and scalars of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,5 +1,6 @@
 //! Exit codes: documented, stable, one table. `--help` and `docs/cli.md` print it; a test walks it.
 
+use flashtile::bundle::BundleError;
 use flashtile::cache::CacheError;
 use flashtile::device::{DeviceError, EmulatorError};
 use flashtile::kernel::KernelError;
@@ -38,6 +39,8 @@ pub enum Exit {
     Cache,
     /// The device or its driver failed.
     Driver,
+    /// A bundle is damaged or of another version.
+    Bundle,
     /// A bug.
     Internal,
     /// Ended by Ctrl-C.
@@ -86,6 +89,7 @@ pub const EXIT_CODES: &[ExitCode] = &[
     row(Exit::Tuning, 12, "tuning", "tuning ended without a winner"),
     row(Exit::Cache, 13, "cache", "the cache holds damaged entries, others can change it, or a file to import is no export"),
     row(Exit::Driver, 14, "driver", "a call of the GPU driver failed"),
+    row(Exit::Bundle, 15, "bundle", "a bundle is damaged, was changed, or is of another version of flashtile"),
     row(Exit::Internal, 70, "internal", "a bug in flashtile; please report it"),
     row(Exit::Interrupted, 130, "interrupted", "ended by Ctrl-C; what was known is kept"),
 ];
@@ -111,6 +115,22 @@ impl Exit {
             Error::Tune(_) => Self::Tuning,
             Error::Cache(CacheError::Foreign { .. } | CacheError::Distrusted { .. }) => Self::Cache,
             Error::Cache(_) => Self::Io,
+            Error::Bundle(e) => Self::of_bundle(e),
+            _ => Self::Internal,
+        }
+    }
+
+    fn of_bundle(error: &BundleError) -> Self {
+        match error {
+            BundleError::Io { .. } | BundleError::NotEmpty { .. } => Self::Io,
+            BundleError::Malformed { .. }
+            | BundleError::Version { .. }
+            | BundleError::Hash { .. }
+            | BundleError::Outside { .. } => Self::Bundle,
+            BundleError::NoArchitecture { .. } | BundleError::NotCompiled { .. } => Self::Device,
+            BundleError::NoVariant { .. } => Self::Input,
+            BundleError::NoKernel { .. } | BundleError::Twice { .. } => Self::Usage,
+            BundleError::Unsupported { .. } => Self::Kernel,
             _ => Self::Internal,
         }
     }

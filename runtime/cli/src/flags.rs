@@ -107,6 +107,8 @@ verbs! {
     Tune(tune);
     /// Time a kernel, and check what it computes
     Bench(bench);
+    /// Compile kernels ahead of time into a directory that C and Rust programs launch from
+    Bundle(bundle);
     /// Run published experiments again, with the published figures beside
     Repro(repro);
     /// Look after the cache of tuning results and compiled code

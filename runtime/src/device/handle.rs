@@ -47,6 +47,12 @@ impl Device {
         Self::cuda(0).unwrap_or_else(|_| Self::cpu())
     }
 
+    /// A device of a test's own.
+    #[cfg(test)]
+    pub(crate) fn of(backend: Arc<dyn Backend>) -> Self {
+        Self { backend }
+    }
+
     /// Its properties.
     pub fn info(&self) -> &DeviceInfo {
         self.backend.info()

@@ -3,6 +3,7 @@
 //! Architecture invariant: nothing outside `device/cuda` knows the CUDA driver.
 
 mod backend;
+mod carried;
 mod compiled;
 mod cpu;
 pub(crate) mod cuda;
@@ -22,9 +23,14 @@ mod variants;
 
 pub use crate::error::{DeviceError, EmulatorError};
 pub(crate) use backend::{Backend, Call, CallArgument, CallStream, ForeignMemory, Launcher, Memory, Owner};
-pub(crate) use compiled::scratch_bytes;
+pub use carried::{Carried, Variant};
+pub(crate) use carried::{CarriedCode, bucket, strength};
+pub(crate) use compiled::{Choice, MAX_MAPS, scratch_bytes};
+#[cfg(test)]
+pub(crate) use compiled::{CompiledLauncher, MAX_BYTES, MapPlan, Processor, StepPlan, StepSize, StepsPlan, describe};
 #[cfg(test)]
 pub(crate) use cpu::Cpu;
+pub(crate) use cuda::{runs_native, runs_ptx};
 pub use emulation::{EmulatedCode, Emulation};
 pub(crate) use facts::{host_facts, packed_facts};
 pub use handle::Device;

@@ -8,6 +8,7 @@ use flashtile_dsl::ir::Binding;
 
 use super::Emulation;
 use crate::cache::Cache;
+use crate::device::Carried;
 use crate::kernel::{BoundKernel, KernelError};
 use crate::toolchain::Toolchain;
 
@@ -25,6 +26,8 @@ pub struct LaunchOptions {
     pub plans: Option<GivenPlans>,
     /// Generate code for this architecture, which may be older than the GPU's; it then runs through its PTX.
     pub arch: Option<&'static Arch>,
+    /// Code of a bundle, in place of what would be chosen and compiled. [`crate::Bundle`] sets it.
+    pub carried: Option<Carried>,
     /// How the emulator executes launches.
     pub emulation: Emulation,
 }

@@ -1,12 +1,12 @@
 //! What is known of the code that launches of a kernel run.
 
 use flashtile_codegen::{Facts, Schedule};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cache::Bucket;
 
 /// Where a schedule comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
     /// It was asked for.

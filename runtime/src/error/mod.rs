@@ -5,6 +5,7 @@
 //! Messages are lowercase, hold the values involved and say what to do next.
 
 mod argument;
+mod bundle;
 mod device;
 mod emulator;
 mod kernel;
@@ -15,6 +16,7 @@ use crate::cache::CacheError;
 use crate::toolchain::ToolchainError;
 
 pub use argument::ArgumentError;
+pub use bundle::BundleError;
 pub use device::DeviceError;
 pub use emulator::EmulatorError;
 pub use kernel::KernelError;
@@ -46,6 +48,9 @@ pub enum Error {
     /// Tuning found no schedule that works.
     #[error(transparent)]
     Tune(#[from] TuneError),
+    /// A bundle cannot be made, loaded, or has no code for a launch.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// An explicit request to the cache (export, import, clear) failed. Its use by launches and
     /// tuning never does.
     #[error(transparent)]

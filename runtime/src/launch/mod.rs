@@ -9,3 +9,4 @@ pub use crate::error::ArgumentError;
 pub use argument::Argument;
 pub use gradient::{LoadedGradient, Workspace};
 pub use loaded::LoadedKernel;
+pub(crate) use signature::{Signature, Source as SizeSource};

@@ -14,14 +14,14 @@ use crate::device::Device;
 
 /// How one size follows from the arguments.
 #[derive(Clone, Copy, Debug)]
-struct Source {
-    size: usize,
-    param: usize,
-    dimension: usize,
+pub(crate) struct Source {
+    pub size: usize,
+    pub param: usize,
+    pub dimension: usize,
     /// `extent * divisor = coefficient * size + constant`.
-    coefficient: i64,
-    constant: i64,
-    divisor: i64,
+    pub coefficient: i64,
+    pub constant: i64,
+    pub divisor: i64,
 }
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ enum Param {
 
 /// A bound kernel's parameters, ready for checks.
 #[derive(Debug)]
-pub(super) struct Signature {
+pub(crate) struct Signature {
     ir: Arc<ir::Kernel>,
     params: Vec<Param>,
     /// Const sizes filled in, zero elsewhere.
@@ -99,6 +99,21 @@ impl Signature {
         signature.sources = signature.solve()?;
         signature.ranges = signature.addressed();
         Ok(signature)
+    }
+
+    /// Const sizes, zero elsewhere.
+    pub fn consts(&self) -> &[i64] {
+        &self.consts
+    }
+
+    /// How the run-time sizes follow from extents.
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// Parameters, dimensions of them, and how much of these is addressed by ranges.
+    pub fn ranges(&self) -> &[(usize, usize, usize)] {
+        &self.ranges
     }
 
     /// Finds for every run-time size a dimension that determines it: one that is the size alone, or

@@ -1,8 +1,8 @@
 //! Code for a schedule: generated, then taken from the cache or compiled and kept there.
 
-use flashtile_codegen::{Abi, Arch, Facts, FoldedRows, Generated, Schedule, Scratch};
+use flashtile_codegen::{Abi, Arch, Facts, Generated, Schedule};
 
-use super::generate;
+use super::{CallingContract, generate};
 use crate::cache::{Cache, ModuleKey, ModuleRecord};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
@@ -15,14 +15,8 @@ pub struct Code {
     pub schedule: Schedule,
     /// CUDA C.
     pub source: String,
-    /// How to call it: its launches, in order.
-    pub launches: Vec<Abi>,
-    /// The launch that the knobs of the schedule are about.
-    pub main: usize,
-    /// Tensors between the launches.
-    pub scratch: Vec<Scratch>,
-    /// How the launches see the tensors of a call, if not as the kernel text does.
-    pub folded: Option<FoldedRows>,
+    /// How to call it.
+    pub contract: CallingContract,
     /// Compiled.
     pub module: ModuleRecord,
     /// Seconds that NVRTC took; 0 if the code came from the cache.
@@ -32,7 +26,7 @@ pub struct Code {
 impl Code {
     /// How to call the launch that the knobs of the schedule are about.
     pub fn main(&self) -> &Abi {
-        &self.launches[self.main]
+        &self.contract.launches[self.contract.main]
     }
 }
 
@@ -70,8 +64,8 @@ pub fn compile_generated(kernel: &str, generated: Generated, toolchain: &Toolcha
             (module, compiled.seconds)
         }
     };
-    let launches: Vec<Abi> = generated.launches.into_iter().map(|launch| launch.abi).collect();
-    for abi in &launches {
+    let contract = CallingContract::of(&generated);
+    for abi in &contract.launches {
         // Registers are given to a thread in units of 8.
         let registers = module.report.entries.get(&abi.entry).copied().unwrap_or(module.report.registers);
         let (asked, launched) = (abi.registers, registers.next_multiple_of(8) * abi.threads);
@@ -79,9 +73,7 @@ pub fn compile_generated(kernel: &str, generated: Generated, toolchain: &Toolcha
             return Err(ToolchainError::Registers { name: abi.entry.clone(), asked, launched }.into());
         }
     }
-    let (schedule, source) = (generated.schedule, generated.source);
-    let (main, scratch, folded) = (generated.main, generated.scratch, generated.folded);
-    Ok(Code { schedule, source, launches, main, scratch, folded, module, compile_seconds })
+    Ok(Code { schedule: generated.schedule, source: generated.source, contract, module, compile_seconds })
 }
 
 #[cfg(test)]

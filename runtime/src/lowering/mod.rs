@@ -1,10 +1,12 @@
 //! From a bound kernel and a schedule to compiled code: the code generator, then NVRTC, with the cache between.
 
 mod compile;
+mod contract;
 mod generate;
 mod lines;
 
 pub use compile::{Code, compile, compile_generated};
+pub use contract::CallingContract;
 pub use generate::{
     Generated, GeneratedLaunch, Machine, Ranking, check, default_schedule, generate, generate_from, generate_with, peak, predict,
     rank, rank_with, ranking, roofline,

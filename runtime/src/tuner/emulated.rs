@@ -82,7 +82,7 @@ pub(super) fn check(
     emulation.options.profile = true;
     let (arch, schedule) = (flashtile_codegen::Arch::named(&code.module.key.arch), Some(schedule.clone()));
     let (toolchain, cache) = (options.toolchain.clone(), options.cache.clone());
-    let options_of_launch = LaunchOptions { toolchain, cache, schedule, plans: None, arch, emulation };
+    let options_of_launch = LaunchOptions { toolchain, cache, schedule, plans: None, arch, carried: None, emulation };
     let out = |error: Error| match error {
         Error::Emulator(_) => Rejection::new(Stage::Check, error.to_string()),
         _ => Rejection::new(Stage::Launch, error.to_string()),

@@ -74,7 +74,7 @@ impl Bench<Code> for GpuBench<'_> {
 
     fn check(&mut self, code: Code) -> Result<(Variant, f64), Rejection> {
         let run = || {
-            let variant = Variant::load(self.gpu, self.kernel.ir(), &code, self.arch)?;
+            let variant = Variant::load(self.gpu, self.kernel.ir(), &code.contract, &code.module, self.arch)?;
             self.poison()?;
             self.launch(&variant)?;
             self.gpu.synchronize()?;

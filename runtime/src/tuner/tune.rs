@@ -21,7 +21,7 @@ use crate::cache::{Bucket, Candidate, DeviceKey, ModuleKey, Outcome, Stage, Tuni
 use crate::device::cuda::{Cuda, Timer};
 use crate::device::{Device, machine_of, packed_facts};
 use crate::error::{Error, Result};
-use crate::inputs::{Plan, Values};
+use crate::inputs::{InputData, Plan, Values};
 use crate::kernel::{BoundKernel, KernelError};
 use crate::lowering::{self, Code, Machine, Ranking};
 use crate::toolchain::ToolchainError;
@@ -74,14 +74,7 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
         (None, Some(gpu)) => gpu.arch(),
         (None, None) => return Err(TuneError::NoArchitecture { device: device.to_string() }.into()),
     };
-    let all_sizes = inputs::all_sizes(kernel, sizes)?;
-    let plan = Plan::new(kernel.ir(), &all_sizes, &options.data).map_err(TuneError::from)?;
-    let integer = |param: usize| plan.i32(ParamId::from_index(param));
-    let mut facts = packed_facts(kernel, &all_sizes, &inputs::shapes(kernel, &all_sizes)?, integer);
-    facts.positive.retain(|name| match options.data.of(name).values {
-        Some(Values::Constant(value)) => value > 0.0 && value.is_finite(),
-        _ => true,
-    });
+    let facts = facts_of(kernel, sizes, &options.data)?;
     let mut task = Task {
         kernel,
         sizes,
@@ -119,6 +112,19 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
         None => task.predict(&mut candidates, start),
     };
     task.report(candidates, winner, stop, gpu.is_none(), start)
+}
+
+/// Facts of launches with these sizes and packed tensors, of which the data says what scalars are.
+pub(crate) fn facts_of(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, data: &InputData) -> Result<Facts> {
+    let all_sizes = inputs::all_sizes(kernel, sizes)?;
+    let plan = Plan::new(kernel.ir(), &all_sizes, data).map_err(TuneError::from)?;
+    let integer = |param: usize| plan.i32(ParamId::from_index(param));
+    let mut facts = packed_facts(kernel, &all_sizes, &inputs::shapes(kernel, &all_sizes)?, integer);
+    facts.positive.retain(|name| match data.of(name).values {
+        Some(Values::Constant(value)) => value > 0.0 && value.is_finite(),
+        _ => true,
+    });
+    Ok(facts)
 }
 
 /// What identifies the typical machine of an architecture, for which candidates are ranked where there is no GPU.

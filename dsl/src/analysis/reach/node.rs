@@ -15,7 +15,7 @@ const DEPTH: usize = 6;
 
 /// One integer value.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Node {
+pub enum Node {
     /// A constant.
     Constant(i64),
     /// A size.

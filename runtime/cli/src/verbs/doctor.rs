@@ -76,6 +76,7 @@ const TEST_GROUPS: &[TestGroup] = &[
         command: "cd clients/candle && cargo run --release --features cuda --example storage -- cuda",
         needs: &["GPU", "NVRTC"],
     },
+    TestGroup { name: "a bundle from C on a GPU", command: "bash tests/gpu/bundle.sh DIR", needs: &["GPU"] },
     TestGroup { name: "comparison with peers", command: "python3 bench/bench.py", needs: &["GPU", "Python"] },
 ];
 

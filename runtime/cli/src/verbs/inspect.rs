@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use flashtile::cache::Cache;
 use flashtile::device::{DeviceKind, GivenPlans};
-use flashtile::lowering::{self, Code, Generated, GeneratedLaunch};
+use flashtile::lowering::{self, CallingContract, Code, Generated, GeneratedLaunch};
 use flashtile::tuner::judge;
 use flashtile::{BoundKernel, Device, Facts, Kernel, LaunchOptions, Schedule};
 use flashtile_codegen::plan::PlanFile;
@@ -168,8 +168,7 @@ fn each(generated: &Generated, text: impl Fn(&GeneratedLaunch) -> String) -> Str
 
 /// How generated code is called: its launches, and what lies between them.
 fn calls(generated: &Generated) -> serde_json::Value {
-    let launches: Vec<_> = generated.launches.iter().map(|launch| &launch.abi).collect();
-    json!({ "launches": launches, "main": generated.main, "scratch": generated.scratch, "folded": generated.folded })
+    serde_json::to_value(CallingContract::of(generated)).expect("plain data has string keys")
 }
 
 /// Prints the text of a stage, or writes it to a file.
@@ -412,7 +411,7 @@ impl<'a> Stage<'a> {
                 ParamKind::Tensor(_) => None,
             })
             .collect();
-        let meta = json!({
+        let mut meta = json!({
             "kernel": name,
             "arch": self.target.arch.name,
             "dtype": self.subject.elem.name(),
@@ -424,11 +423,10 @@ impl<'a> Stage<'a> {
             "alignment": self.facts.alignment,
             "foldable": self.facts.foldable,
             "wide": self.facts.wide,
-            "launches": code.launches,
-            "main": code.main,
-            "scratch": code.scratch,
-            "folded": code.folded,
         });
+        let contract = serde_json::to_value(&code.contract).expect("plain data has string keys");
+        let own = meta.as_object_mut().expect("an object");
+        own.extend(contract.as_object().expect("an object").clone());
         let file = |extension: &str| -> PathBuf { Path::new(dir).join(format!("{name}.{extension}")) };
         files::write(&file("cubin"), &code.module.cubin)?;
         files::write(&file("cu"), code.source.as_bytes())?;

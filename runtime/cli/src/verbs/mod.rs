@@ -1,6 +1,7 @@
 //! A file per verb: its flags, and what it does with them.
 
 pub mod bench;
+pub mod bundle;
 pub mod cache;
 pub mod check;
 pub mod completions;

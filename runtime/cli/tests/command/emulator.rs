@@ -2,17 +2,8 @@
 
 use crate::support::Sandbox;
 
-/// Variables with which the command finds NVRTC where the other tests of the workspace do.
-fn with_nvrtc() -> Vec<(&'static str, String)> {
-    // The toolchain of this process finds or installs it; the command is told where.
-    let nvrtc = flashtile::toolchain::Toolchain::shared().nvrtc().unwrap_or_else(|e| panic!("{e}"));
-    vec![("FLASHTILE_NVRTC", nvrtc.path().display().to_string())]
-}
-
 fn run(sandbox: &Sandbox, arguments: &str) -> crate::support::Outcome {
-    let variables = with_nvrtc();
-    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    sandbox.run_with(arguments, &variables)
+    sandbox.run_compiling(arguments)
 }
 
 #[test]

@@ -38,6 +38,13 @@ impl Sandbox {
         self.run_with(arguments, &[("FLASHTILE_NVRTC", "/nonexistent/libnvrtc.so.13")])
     }
 
+    /// As `run`, with NVRTC, which the command finds where the other tests of the workspace do.
+    pub fn run_compiling(&self, arguments: &str) -> Outcome {
+        // The toolchain of this process finds or installs it; the command is told where.
+        let nvrtc = flashtile::toolchain::Toolchain::shared().nvrtc().unwrap_or_else(|e| panic!("{e}"));
+        self.run_with(arguments, &[("FLASHTILE_NVRTC", &nvrtc.path().display().to_string())])
+    }
+
     /// As `run`, with other variables.
     pub fn run_with(&self, arguments: &str, variables: &[(&str, &str)]) -> Outcome {
         let output = Command::new(env!("CARGO_BIN_EXE_flashtile"))

@@ -25,7 +25,7 @@ const NEAR: f64 = 4.0;
 const COMPETING: usize = 4;
 
 /// The facts and sizes of a call, and what is known of its kernel.
-pub(super) struct Choice<'a> {
+pub(crate) struct Choice<'a> {
     pub kernel: &'a BoundKernel,
     pub arch: &'static Arch,
     pub device: DeviceKey,

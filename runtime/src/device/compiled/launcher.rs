@@ -11,6 +11,7 @@ use flashtile_emulator::Report;
 use super::Processor;
 use super::choice::Choice;
 use crate::cache::Bucket;
+use crate::device::Carried;
 use crate::device::facts::FactKey;
 use crate::device::fold::FoldPlan;
 use crate::device::{Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
@@ -32,6 +33,8 @@ struct Entry<P: Processor> {
     key: VariantKey,
     variant: Arc<P::Variant>,
     info: VariantInfo,
+    /// Place of the code in a bundle, if it is of one.
+    code: Option<usize>,
 }
 
 /// A kernel made ready for a device that runs compiled code.
@@ -106,6 +109,9 @@ impl<P: Processor> CompiledLauncher<P> {
         }
         let facts = self.facts(&key.facts);
         let sizes = self.sizes(call);
+        if let Some(carried) = &self.options.carried {
+            return self.make_carried(key, carried, &facts, &sizes);
+        }
         let ranker = self.ranker(&key.facts, &facts);
         let (schedule, origin) = self.choose(&ranker, &facts, &sizes)?;
         // Code from given plans is code under the facts of those.
@@ -131,7 +137,37 @@ impl<P: Processor> CompiledLauncher<P> {
             origin,
             resources: self.processor.resources(&variant)?,
         };
-        let entry = Entry { key, variant: variant.clone(), info };
+        let entry = Entry { key, variant: variant.clone(), info, code: None };
+        self.entries.write().unwrap_or_else(|e| e.into_inner()).push(entry);
+        Ok(variant)
+    }
+
+    /// Loads the code that a bundle has for these facts and sizes, unless it is loaded already.
+    fn make_carried(
+        &self,
+        key: VariantKey,
+        carried: &Carried,
+        facts: &Facts,
+        sizes: &BTreeMap<String, i64>,
+    ) -> Result<Arc<P::Variant>> {
+        let chosen = carried.choose(facts, sizes)?;
+        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
+        let loaded = entries.iter().find(|e| e.code == Some(chosen.code)).map(|e| e.variant.clone());
+        drop(entries);
+        let code = carried.code(chosen.code);
+        let variant = match loaded {
+            Some(variant) => variant,
+            None => Arc::new(self.processor.load_carried(&self.kernel, code, self.arch, &self.options)?),
+        };
+        let info = VariantInfo {
+            facts: chosen.facts.clone(),
+            bucket: Bucket::of(borrowed(sizes)),
+            schedule: code.schedule.clone(),
+            arch: self.arch.name.to_owned(),
+            origin: chosen.origin,
+            resources: self.processor.resources(&variant)?,
+        };
+        let entry = Entry { key, variant: variant.clone(), info, code: Some(chosen.code) };
         self.entries.write().unwrap_or_else(|e| e.into_inner()).push(entry);
         Ok(variant)
     }

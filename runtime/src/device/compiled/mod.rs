@@ -6,6 +6,7 @@ mod maps;
 mod parameters;
 mod scratch;
 mod seen;
+mod steps;
 mod term;
 
 use std::fmt;
@@ -14,14 +15,17 @@ use flashtile_codegen::{Arch, Generated};
 use flashtile_emulator::Report;
 
 use super::{Call, CodeResources, DeviceError, DeviceInfo, LaunchOptions};
+use crate::device::CarriedCode;
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 
+pub(crate) use choice::Choice;
 pub(crate) use launcher::CompiledLauncher;
-pub(crate) use maps::{MAX_MAPS, MapPlan, describe, resolve_maps};
-pub(crate) use parameters::{MAX_BYTES, Parameters};
+pub(crate) use maps::{MAX_MAPS, MapPlan, describe};
+pub(crate) use parameters::MAX_BYTES;
 pub(crate) use scratch::{argument_named, scratch_bytes};
 pub(crate) use seen::CallPlan;
+pub(crate) use steps::{StepPlan, StepSize, StepsPlan};
 
 /// A device that runs compiled code: a GPU, or the emulator. Clones are the same device.
 pub(crate) trait Processor: Clone + fmt::Debug + Send + Sync + 'static {
@@ -42,6 +46,15 @@ pub(crate) trait Processor: Clone + fmt::Debug + Send + Sync + 'static {
         &self,
         kernel: &BoundKernel,
         generated: Generated,
+        arch: &'static Arch,
+        options: &LaunchOptions,
+    ) -> Result<Self::Variant>;
+
+    /// Loads code that a bundle carries.
+    fn load_carried(
+        &self,
+        kernel: &BoundKernel,
+        code: &CarriedCode,
         arch: &'static Arch,
         options: &LaunchOptions,
     ) -> Result<Self::Variant>;

@@ -13,6 +13,7 @@ use super::memory::DeviceMemory;
 use super::stream::CudaStream;
 use super::uses::{Access, Entered};
 use super::variant::Variant;
+use crate::device::CarriedCode;
 use crate::device::backend::ForeignMemory;
 use crate::device::compiled::{CompiledLauncher, Processor};
 use crate::device::{Backend, Call, CallStream, CodeResources, DeviceError, DeviceInfo, LaunchOptions, Launcher, Memory, Meter};
@@ -94,7 +95,11 @@ impl Processor for Cuda {
 
     fn load(&self, kernel: &BoundKernel, generated: Generated, arch: &'static Arch, options: &LaunchOptions) -> Result<Variant> {
         let code = lowering::compile_generated(&kernel.ir().name, generated, &options.toolchain, &options.cache)?;
-        Variant::load(self, kernel.ir(), &code, arch)
+        Variant::load(self, kernel.ir(), &code.contract, &code.module, arch)
+    }
+
+    fn load_carried(&self, kernel: &BoundKernel, code: &CarriedCode, arch: &'static Arch, _: &LaunchOptions) -> Result<Variant> {
+        Variant::load(self, kernel.ir(), &code.contract, &code.module, arch)
     }
 
     fn resources(&self, variant: &Variant) -> Result<Option<CodeResources>, DeviceError> {

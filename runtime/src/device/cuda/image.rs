@@ -28,10 +28,9 @@ impl Form {
     /// Compatibility" and "PTX Compatibility"): machine code runs on the same major version with the same or a higher
     /// minor one, PTX on anything newer; architecture-specific code (`a`) on its own capability only.
     pub fn choose(arch: &Arch, name: &str, capability: (u32, u32)) -> Result<Self, DeviceError> {
-        let specific = arch.name.ends_with('a');
-        if arch.capability == capability || (!specific && arch.capability.0 == capability.0 && arch.capability < capability) {
+        if runs_native(arch, capability) {
             Ok(Form::Native)
-        } else if !specific && arch.capability < capability {
+        } else if runs_ptx(arch, capability) {
             Ok(Form::Ptx)
         } else {
             let (arch, name) = (arch.name.to_owned(), name.to_owned());
@@ -46,6 +45,22 @@ impl Form {
             Form::Ptx => Image::Ptx(&module.ptx),
         }
     }
+}
+
+/// Whether machine code for `arch` runs on a GPU of this capability.
+pub(crate) fn runs_native(arch: &Arch, capability: (u32, u32)) -> bool {
+    let same_major = arch.capability.0 == capability.0 && arch.capability < capability;
+    arch.capability == capability || (!is_specific(arch) && same_major)
+}
+
+/// Whether PTX for `arch` is compiled for a newer GPU of this capability.
+pub(crate) fn runs_ptx(arch: &Arch, capability: (u32, u32)) -> bool {
+    !is_specific(arch) && arch.capability < capability
+}
+
+/// Whether code for it runs on its own capability only.
+fn is_specific(arch: &Arch) -> bool {
+    arch.name.ends_with('a')
 }
 
 #[cfg(test)]

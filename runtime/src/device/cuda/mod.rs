@@ -21,6 +21,7 @@ mod workspace;
 
 pub(crate) use gpu::Cuda;
 pub(crate) use graph::CudaGraph;
+pub(crate) use image::{runs_native, runs_ptx};
 pub(crate) use stream::CudaStream;
 pub(crate) use timing::Timer;
 pub(crate) use variant::Variant;

@@ -13,11 +13,12 @@ use super::module::Module;
 use super::stream::CudaStream;
 use super::tensor_map::{self, RawMap};
 use super::workspace::{ScratchMemory, Workspaces};
-use crate::device::compiled::{CallPlan, MAX_BYTES, MAX_MAPS, MapPlan, Parameters, resolve_maps};
+use crate::cache::ModuleRecord;
+use crate::device::compiled::{CallPlan, MAX_BYTES, MAX_MAPS, StepPlan, StepSize, StepsPlan};
 use crate::device::{Call, CallArgument, CodeResources, DeviceError, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
-use crate::lowering::Code;
+use crate::lowering::CallingContract;
 
 /// Loaded code and how to call it.
 #[derive(Debug)]
@@ -37,14 +38,7 @@ pub(crate) struct Variant {
 struct Step {
     /// Place of the entry point in the module.
     entry: usize,
-    parameters: Parameters,
-    /// Argument and tile of each tensor map.
-    maps: Vec<MapPlan>,
-    threads: u32,
-    shared_bytes: usize,
-    cluster: u32,
-    /// Whether it may begin while the step before it ends.
-    early: bool,
+    plan: StepPlan,
     workspaces: Workspaces,
 }
 
@@ -54,34 +48,31 @@ struct Block([u8; MAX_BYTES]);
 
 impl Variant {
     /// Loads code onto a GPU, as machine code or through its PTX.
-    pub fn load(gpu: &Cuda, kernel: &ir::Kernel, code: &Code, arch: &'static Arch) -> Result<Self> {
+    pub fn load(
+        gpu: &Cuda,
+        kernel: &ir::Kernel,
+        contract: &CallingContract,
+        module: &ModuleRecord,
+        arch: &'static Arch,
+    ) -> Result<Self> {
         let form = Form::choose(arch, &gpu.properties().name, gpu.gpu().capability)?;
         let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.name.to_owned(), reason };
-        let (calls, kernel) = CallPlan::new(code.folded.as_ref(), &code.scratch, kernel).map_err(fault)?;
-        let entries: Vec<(&str, usize)> = code.launches.iter().map(|abi| (abi.entry.as_str(), abi.shared_bytes)).collect();
-        let mut steps = Vec::with_capacity(code.launches.len());
-        for (entry, abi) in code.launches.iter().enumerate() {
-            let parameters = Parameters::new(abi, &kernel, &code.scratch).map_err(fault)?;
-            let maps = resolve_maps(&abi.tensor_maps, &kernel, &code.scratch).map_err(fault)?;
-            let workspaces = Workspaces::new(gpu, parameters.workspace_at_first())?;
-            let (threads, shared_bytes, cluster) = (abi.threads, abi.shared_bytes, abi.cluster.max(1));
-            steps.push(Step { entry, parameters, maps, threads, shared_bytes, cluster, early: abi.early, workspaces });
+        let StepsPlan { steps: plans, calls, .. } = StepsPlan::new(contract, kernel).map_err(fault)?;
+        let entries: Vec<(&str, usize)> = plans.iter().map(|plan| (plan.entry.as_str(), plan.shared_bytes)).collect();
+        let module = Module::load(gpu.context(), &form.of(module), &entries)?;
+        let mut steps = Vec::with_capacity(plans.len());
+        for (entry, plan) in plans.into_iter().enumerate() {
+            let workspaces = Workspaces::new(gpu, plan.parameters.workspace_at_first())?;
+            steps.push(Step { entry, plan, workspaces });
         }
-        Ok(Self {
-            gpu: gpu.clone(),
-            module: Module::load(gpu.context(), &form.of(&code.module), &entries)?,
-            steps,
-            main: code.main,
-            calls,
-            memory: ScratchMemory::default(),
-        })
+        Ok(Self { gpu: gpu.clone(), module, steps, main: contract.main, calls, memory: ScratchMemory::default() })
     }
 
     /// Resources of the launch that the schedule is about, as the driver reports them.
     pub fn resources(&self) -> Result<CodeResources, DeviceError> {
         let step = &self.steps[self.main];
         let (registers, local_bytes) = self.module.resources(step.entry)?;
-        let blocks_per_sm = self.module.occupancy(step.entry, step.threads, step.shared_bytes)?;
+        let blocks_per_sm = self.module.occupancy(step.entry, step.plan.threads, step.plan.shared_bytes)?;
         Ok(CodeResources { registers, local_bytes, blocks_per_sm })
     }
 
@@ -120,30 +111,25 @@ impl Step {
         follows: bool,
     ) -> Result<bool, DeviceError> {
         let context = gpu.context();
-        let Some(blocks) = self.parameters.blocks(sizes, gpu.gpu().sms) else {
-            return Err(DeviceError::GridTooLarge { device: context.id.clone() });
-        };
-        if blocks == 0 {
+        let too_large = |_| DeviceError::GridTooLarge { device: context.id.clone() };
+        let Some(StepSize { blocks, workspace: bytes }) = self.plan.size(sizes, gpu.gpu().sms).map_err(too_large)? else {
             return Ok(false); // there is no program to run
-        }
-        context.bind()?;
-        let Some(bytes) = self.parameters.workspace(sizes) else {
-            return Err(DeviceError::GridTooLarge { device: context.id.clone() });
         };
+        context.bind()?;
         let workspace = self.workspaces.address(gpu, stream, bytes)?;
         let mut block = Block([0; MAX_BYTES]);
-        self.parameters.pack(arguments, sizes, workspace, &mut block.0);
+        self.plan.parameters.pack(arguments, sizes, workspace, &mut block.0);
         let mut maps = [RawMap::EMPTY; MAX_MAPS];
-        for (map, plan) in maps.iter_mut().zip(&self.maps) {
+        for (map, plan) in maps.iter_mut().zip(&self.plan.maps) {
             *map = tensor_map::encode(&context.id, &arguments[plan.param], plan)?;
         }
         // Kernel parameters: each tensor map by value, then the block by value.
         let mut pointers: [*mut c_void; MAX_MAPS + 1] = [std::ptr::null_mut(); MAX_MAPS + 1];
-        for (pointer, map) in pointers.iter_mut().zip(&mut maps[..self.maps.len()]) {
+        for (pointer, map) in pointers.iter_mut().zip(&mut maps[..self.plan.maps.len()]) {
             *pointer = (&raw mut *map).cast();
         }
-        pointers[self.maps.len()] = block.0.as_mut_ptr().cast();
-        self.queue((&context.id, stream), module.function(self.entry), blocks, follows && self.early, &mut pointers)?;
+        pointers[self.plan.maps.len()] = block.0.as_mut_ptr().cast();
+        self.queue((&context.id, stream), module.function(self.entry), blocks, follows && self.plan.early, &mut pointers)?;
         Ok(true)
     }
 
@@ -155,9 +141,9 @@ impl Step {
         early: bool,
         pointers: &mut [*mut c_void],
     ) -> Result<(), DeviceError> {
-        let shared = u32::try_from(self.shared_bytes).expect("at most 227 KiB");
-        let mut attributes = [cluster_attribute(self.cluster), early_attribute()];
-        let attributes = match (self.cluster > 1, early) {
+        let shared = u32::try_from(self.plan.shared_bytes).expect("at most 227 KiB");
+        let mut attributes = [cluster_attribute(self.plan.cluster), early_attribute()];
+        let attributes = match (self.plan.cluster > 1, early) {
             (false, false) => &mut attributes[..0],
             (true, false) => &mut attributes[..1],
             (true, true) => &mut attributes[..],
@@ -167,7 +153,7 @@ impl Step {
             gridDimX: blocks,
             gridDimY: 1,
             gridDimZ: 1,
-            blockDimX: self.threads,
+            blockDimX: self.plan.threads,
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: shared,

@@ -3,15 +3,20 @@
 use std::sync::Arc;
 
 use flashtile_codegen::{Arch, Generated};
+use flashtile_emulator::Module;
 
 use super::handle::Emulator;
 use super::memory::EmulatorMemory;
 use super::variant::Variant;
+use crate::device::CarriedCode;
 use crate::device::backend::ForeignMemory;
 use crate::device::compiled::{CompiledLauncher, Processor};
-use crate::device::{Backend, Call, CodeResources, DeviceError, DeviceInfo, LaunchOptions, Launcher, Memory, Meter};
+use crate::device::{
+    Backend, Call, CodeResources, DeviceError, DeviceInfo, EmulatorError, LaunchOptions, Launcher, Memory, Meter,
+};
 use crate::error::{Error, Result};
 use crate::kernel::BoundKernel;
+use crate::lowering::CallingContract;
 
 impl Emulator {
     /// The emulator, the same in the whole process.
@@ -77,7 +82,13 @@ impl Processor for Emulator {
     fn load(&self, kernel: &BoundKernel, generated: Generated, arch: &'static Arch, options: &LaunchOptions) -> Result<Variant> {
         let blamed = |error| blamed(error, &kernel.ir().name, options);
         let module = self.module(kernel, &generated.source, arch, options).map_err(blamed)?;
-        Variant::new(self, kernel.ir(), &generated, module)
+        Variant::new(self, kernel.ir(), &CallingContract::of(&generated), generated.arch, module)
+    }
+
+    fn load_carried(&self, kernel: &BoundKernel, code: &CarriedCode, arch: &'static Arch, _: &LaunchOptions) -> Result<Variant> {
+        let fault = |error| EmulatorError::Load { kernel: kernel.ir().name.clone(), arch: arch.name.to_owned(), error };
+        let module = Module::load(&code.module.ptx).map_err(fault)?;
+        Variant::new(self, kernel.ir(), &code.contract, arch.name, Arc::new(module))
     }
 
     fn resources(&self, _: &Variant) -> Result<Option<CodeResources>, DeviceError> {

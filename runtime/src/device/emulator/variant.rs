@@ -8,11 +8,11 @@ use flashtile_emulator::{Launch, Module, Options, Report, Swizzle, TensorMap};
 
 use super::handle::{Emulator, MULTIPROCESSORS};
 use super::memory::EmulatorMemory;
-use crate::device::compiled::{CallPlan, MAX_BYTES, MapPlan, Parameters, argument_named, describe, resolve_maps};
+use crate::device::compiled::{CallPlan, MAX_BYTES, MapPlan, StepPlan, StepSize, StepsPlan, argument_named, describe};
 use crate::device::{Call, CallArgument, DeviceError, DeviceKind, EmulatorError, Memory};
 use crate::error::Result;
 use crate::kernel::KernelError;
-use crate::lowering::{Generated, GeneratedLaunch};
+use crate::lowering::CallingContract;
 
 /// Loaded code and how to call it.
 #[derive(Debug)]
@@ -31,48 +31,32 @@ pub(crate) struct Variant {
 /// One launch of a call.
 #[derive(Debug)]
 struct Step {
-    entry: String,
-    parameters: Parameters,
-    /// Bytes of the parameter block.
-    bytes: usize,
-    maps: Vec<MapPlan>,
-    threads: u32,
-    shared_bytes: usize,
-    /// Whether it may begin while the steps before it run.
-    early: bool,
+    plan: StepPlan,
     /// Positions of the arguments that it writes.
     writes: Vec<usize>,
 }
 
 impl Variant {
-    pub fn new(emulator: &Emulator, kernel: &ir::Kernel, generated: &Generated, module: Arc<Module>) -> Result<Self> {
-        let arch = generated.arch;
+    pub fn new(
+        emulator: &Emulator,
+        kernel: &ir::Kernel,
+        contract: &CallingContract,
+        arch: &'static str,
+        module: Arc<Module>,
+    ) -> Result<Self> {
         let fault = |reason: String| KernelError::Generate { kernel: kernel.name.clone(), arch: arch.to_owned(), reason };
-        let (calls, seen) = CallPlan::new(generated.folded.as_ref(), &generated.scratch, kernel).map_err(fault)?;
-        let kernel = &seen;
-        let step = |launch: &GeneratedLaunch| {
-            let abi = &launch.abi;
-            Ok(Step {
-                entry: abi.entry.clone(),
-                parameters: Parameters::new(abi, kernel, &generated.scratch)?,
-                bytes: abi.layout().1,
-                maps: resolve_maps(&abi.tensor_maps, kernel, &generated.scratch)?,
-                threads: abi.threads,
-                shared_bytes: abi.shared_bytes,
-                early: abi.early,
-                writes: launch
-                    .kernel
-                    .outputs()
-                    .map(|name| argument_named(kernel, &generated.scratch, name))
-                    .collect::<Result<_, _>>()?,
-            })
+        let StepsPlan { steps: plans, calls, kernel: seen } = StepsPlan::new(contract, kernel).map_err(fault)?;
+        let step = |(plan, writes): (StepPlan, &Vec<String>)| {
+            let writes = writes.iter().map(|name| argument_named(&seen, &contract.scratch, name));
+            Ok(Step { plan, writes: writes.collect::<Result<_, String>>()? })
         };
+        let steps = plans.into_iter().zip(&contract.writes).map(step);
         Ok(Self {
             emulator: emulator.clone(),
             module,
             name: kernel.name.clone(),
             arch,
-            steps: generated.launches.iter().map(step).collect::<Result<_, String>>().map_err(fault)?,
+            steps: steps.collect::<Result<_, String>>().map_err(fault)?,
             calls,
             reports: Mutex::default(),
         })
@@ -100,7 +84,7 @@ impl Variant {
         self.reports.lock().unwrap_or_else(|e| e.into_inner()).clear();
         let mut pending = Vec::new();
         for step in &self.steps {
-            let before = if step.early { pending.clone() } else { Vec::new() };
+            let before = if step.plan.early { pending.clone() } else { Vec::new() };
             self.step(step, &arguments, seen.sizes(), before, options)?;
             pending.extend(step.writes.iter().filter_map(|&at| span(&arguments[at])));
         }
@@ -116,30 +100,25 @@ impl Variant {
         pending: Vec<Range<u64>>,
         options: &Options,
     ) -> Result<()> {
-        let Some(blocks) = step.parameters.blocks(sizes, MULTIPROCESSORS) else {
-            return Err(DeviceError::GridTooLarge { device: "emulator".to_owned() }.into());
-        };
-        if blocks == 0 {
-            return Ok(()); // there is no program to run
-        }
-        let Some(bytes) = step.parameters.workspace(sizes).and_then(|bytes| usize::try_from(bytes).ok()) else {
-            return Err(DeviceError::GridTooLarge { device: "emulator".to_owned() }.into());
-        };
+        let too_large = || DeviceError::GridTooLarge { device: "emulator".to_owned() };
+        let size = step.plan.size(sizes, MULTIPROCESSORS).map_err(|_| too_large())?;
+        let Some(StepSize { blocks, workspace: bytes }) = size else { return Ok(()) }; // there is no program to run
+        let bytes = usize::try_from(bytes).map_err(|_| too_large())?;
         let workspace = EmulatorMemory::zeroed(&self.emulator, bytes)?;
         let mut block = [0; MAX_BYTES];
-        step.parameters.pack(arguments, sizes, workspace.address(), &mut block);
-        let maps = step.maps.iter().map(|plan| tensor_map(&step.entry, &arguments[plan.param], plan));
+        step.plan.parameters.pack(arguments, sizes, workspace.address(), &mut block);
+        let maps = step.plan.maps.iter().map(|plan| tensor_map(&step.plan.entry, &arguments[plan.param], plan));
         let mut parameters = maps.collect::<Result<Vec<_>, EmulatorError>>()?;
-        parameters.push(block[..step.bytes].to_vec());
+        parameters.push(block[..step.plan.bytes].to_vec());
         let launch = Launch {
             grid: [blocks, 1, 1],
-            block: [step.threads, 1, 1],
-            shared_bytes: u32::try_from(step.shared_bytes).expect("at most 227 KiB"),
+            block: [step.plan.threads, 1, 1],
+            shared_bytes: u32::try_from(step.plan.shared_bytes).expect("at most 227 KiB"),
             parameters,
             pending,
         };
-        let kernel = step.entry.clone();
-        let loaded = self.module.kernel(&step.entry);
+        let kernel = step.plan.entry.clone();
+        let loaded = self.module.kernel(&step.plan.entry);
         let loaded = loaded.map_err(|error| EmulatorError::Load { kernel: kernel.clone(), arch: self.arch.to_owned(), error })?;
         let report = loaded.launch(&self.emulator.memory(), &launch, options);
         let report = report.map_err(|error| EmulatorError::Launch { kernel: kernel.clone(), error })?;
