@@ -134,7 +134,8 @@ impl Operator {
     /// Runs the kernel on inputs in the order of its parameters, outputs left out.
     ///
     /// # Errors
-    /// [`enum@crate::Error`]: the inputs do not fit the kernel, or the compiler or the device failed.
+    /// [`enum@crate::Error`]: the inputs do not fit the kernel, or the compiler or the device
+    /// failed.
     pub fn call(&self, inputs: &[Input<'_>]) -> Result<Outputs> {
         self.run(&in_order(self.kernel(), inputs)?)
     }

@@ -124,8 +124,8 @@ impl Kept {
         Ok(())
     }
 
-    /// The kernel as it was written, with the outputs that are `used`. Results of its loops are those
-    /// of `forward`.
+    /// The kernel as it was written, with the outputs that are `used`. Results of its loops are
+    /// those of `forward`.
     pub fn forward(&self, forward: &Forward<'_>, written: Kernel, used: &dyn Fn(&str) -> bool) -> Kernel {
         let mut b = Builder::at_end_of(written);
         let result = |slot: usize| forward.slots[slot].result;

@@ -1,5 +1,5 @@
-//! Gradients of rows that a kernel of columns adds up, and the kernel behind that takes them back to
-//! the inputs of rows.
+//! Gradients of rows that a kernel of columns adds up, and the kernel behind that takes them back
+//! to the inputs of rows.
 
 use std::collections::BTreeSet;
 

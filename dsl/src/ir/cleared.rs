@@ -6,8 +6,8 @@ use super::op::{At, Op, ProgramDim};
 use super::size::SizeExpr;
 use super::types::{Dim, Elem};
 
-/// The kernel of this name that is launched beside another one, and stores zeros to all of a tensor,
-/// which has at least one dimension.
+/// The kernel of this name that is launched beside another one, and stores zeros to all of a
+/// tensor, which has at least one dimension.
 pub fn cleared(other: &Kernel, name: String, tensor: &str, decl: &TensorDecl) -> Kernel {
     let mut b = beside(other, name);
     let tensor = add_tensor(&mut b.kernel, tensor, TensorDecl { direction: Direction::Out, ..decl.clone() });

@@ -1,4 +1,5 @@
-//! Makes a bundle: for each kernel and architecture, code for the shapes that are asked for, and code for all other arguments.
+//! Makes a bundle: for each kernel and architecture, code for the shapes that are asked for, and
+//! code for all other arguments.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,7 +59,8 @@ impl Wanted {
         Ok(Self { facts: facts_of(kernel, sizes, &InputData::default())?, sizes: sizes.clone() })
     }
 
-    /// Code for all arguments that a launch of the kernel accepts; its schedule is chosen for these sizes.
+    /// Code for all arguments that a launch of the kernel accepts; its schedule is chosen for these
+    /// sizes.
     pub fn general(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>) -> Self {
         let (ir, binding) = (kernel.ir(), kernel.binding());
         let moved = ir.params.values().zip(wide_tensors(ir)).filter(|(_, wide)| *wide);
@@ -73,15 +75,18 @@ impl Wanted {
 }
 
 impl BundleBuilder {
-    /// An empty bundle. Code is compiled by this toolchain, or taken from this cache, which has the tuning records too.
+    /// An empty bundle. Code is compiled by this toolchain, or taken from this cache, which has the
+    /// tuning records too.
     pub fn new(toolchain: Toolchain, cache: Cache) -> Self {
         Self { toolchain, cache, kernels: Vec::new(), files: BTreeMap::new() }
     }
 
-    /// Compiles code and adds it. Without a schedule, that of the tuning record, else the cost model's choice.
+    /// Compiles code and adds it. Without a schedule, that of the tuning record, else the cost
+    /// model's choice.
     ///
     /// # Errors
-    /// [`BundleError::Unsupported`] if a bundle cannot carry the kernel; the schedule is not legal; NVRTC failed.
+    /// [`BundleError::Unsupported`] if a bundle cannot carry the kernel; the schedule is not legal;
+    /// NVRTC failed.
     pub fn add(
         &mut self,
         kernel: &BoundKernel,

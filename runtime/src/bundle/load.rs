@@ -17,15 +17,13 @@ use crate::launch::LoadedKernel;
 /// Code that was compiled ahead of time, with everything that a launch needs.
 ///
 /// ```no_run
-/// use flashtile::{Bundle, Device, Tensor, bf16};
-/// let device = Device::cuda(0)?;
-/// let bundle = Bundle::load("attention.bundle")?;
-/// let attention = bundle.kernel("attention_bf16_d128")?.on(&device)?;
-/// let q = Tensor::<bf16>::zeros(&device, &[1, 16, 4096, 128])?;
-/// let (k, v) = (q.clone(), q.clone());
-/// let mut o = Tensor::<bf16>::zeros(&device, &[1, 16, 4096, 128])?;
-/// let mut lse = Tensor::<f32>::zeros(&device, &[1, 16, 4096])?;
-/// attention.launch(&[(&q).into(), (&k).into(), (&v).into(), 0.088.into(), (&mut o).into(), (&mut lse).into()])?;
+/// use flashtile::{Bundle, Device, Tensor, bf16}; let device = Device::cuda(0)?; let bundle =
+/// Bundle::load("attention.bundle")?; let attention =
+/// bundle.kernel("attention_bf16_d128")?.on(&device)?; let q = Tensor::<bf16>::zeros(&device, &[1,
+/// 16, 4096, 128])?; let (k, v) = (q.clone(), q.clone()); let mut o =
+/// Tensor::<bf16>::zeros(&device, &[1, 16, 4096, 128])?; let mut lse =
+/// Tensor::<f32>::zeros(&device, &[1, 16, 4096])?; attention.launch(&[(&q).into(), (&k).into(),
+/// (&v).into(), 0.088.into(), (&mut o).into(), (&mut lse).into()])?;
 /// # Ok::<(), flashtile::Error>(())
 /// ```
 #[derive(Debug)]
@@ -43,7 +41,8 @@ pub struct BundledKernel {
 }
 
 impl Bundle {
-    /// Loads the bundle of a directory. Every file is read, and its hash compared with the manifest.
+    /// Loads the bundle of a directory. Every file is read, and its hash compared with the
+    /// manifest.
     ///
     /// # Errors
     /// [`BundleError`]: a file is missing, damaged or changed; the bundle is of another version.
@@ -121,7 +120,8 @@ impl BundledKernel {
         self.bound.on_with(device, options)
     }
 
-    /// The code that runs on a device: its own machine code, else PTX of an older architecture. The emulator runs all.
+    /// The code that runs on a device: its own machine code, else PTX of an older architecture. The
+    /// emulator runs all.
     pub(super) fn of_device(&self, device: &Device) -> Result<(&'static Arch, &Carried), BundleError> {
         let info = device.info();
         let all = self.architectures.iter().map(|(arch, carried)| (*arch, carried));

@@ -1,4 +1,5 @@
-//! Code compiled ahead of time: a directory that C and Rust programs launch from with neither NVRTC nor flashtile's cache.
+//! Code compiled ahead of time: a directory that C and Rust programs launch from with neither NVRTC
+//! nor flashtile's cache.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -8,9 +9,10 @@
 //! | `launcher/` | the C header and launcher |
 //! | `load` | [`Bundle`]: launches from Rust |
 //!
-//! A launch from a bundle differs from any other in one thing: the variant is one of those that the bundle has, where
-//! [`crate::device`] would compile the one for exactly these facts and sizes. Checks of arguments, facts, grids, parameters and
-//! tensor maps are the same code in Rust; the C launcher is compared with it.
+//! A launch from a bundle differs from any other in one thing: the variant is one of those that the
+//! bundle has, where [`crate::device`] would compile the one for exactly these facts and sizes.
+//! Checks of arguments, facts, grids, parameters and tensor maps are the same code in Rust; the C
+//! launcher is compared with it.
 
 mod build;
 mod contract;

@@ -1,4 +1,5 @@
-//! The files of a bundle, written with their hashes. The manifest is written last: who sees it sees the others.
+//! The files of a bundle, written with their hashes. The manifest is written last: who sees it sees
+//! the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

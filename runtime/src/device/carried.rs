@@ -1,7 +1,9 @@
-//! Code that a bundle carries, and which variant of it runs for a call. The C launcher follows the same rule.
+//! Code that a bundle carries, and which variant of it runs for a call. The C launcher follows the
+//! same rule.
 //!
 //! 1. Of the variants whose facts the call has, those with the most facts ([`strength`]).
-//! 2. Of these, the one whose sizes are nearest: the sum over all run-time sizes of how many buckets (powers of two) lie between.
+//! 2. Of these, the one whose sizes are nearest: the sum over all run-time sizes of how many
+//!    buckets (powers of two) lie between.
 //! 3. Of several, the first.
 
 use std::cmp::Reverse;
@@ -65,12 +67,14 @@ impl Carried {
     }
 }
 
-/// How much facts take for granted: 32-bit index arithmetic before folded rows, alignment, and positive scalars.
+/// How much facts take for granted: 32-bit index arithmetic before folded rows, alignment, and
+/// positive scalars.
 pub(crate) fn strength(facts: &Facts) -> (bool, bool, u32, usize) {
     (!facts.wide, facts.foldable, facts.alignment, facts.positive.len())
 }
 
-/// Number of a size's bucket: 0 for 0, else one more than the logarithm of the power of two that it is rounded up to.
+/// Number of a size's bucket: 0 for 0, else one more than the logarithm of the power of two that it
+/// is rounded up to.
 pub(crate) fn bucket(size: i64) -> i64 {
     match Bucket::round(size) {
         0 => 0,
@@ -78,7 +82,8 @@ pub(crate) fn bucket(size: i64) -> i64 {
     }
 }
 
-/// The variant that runs for a call; an error has what the variant that asks least asks for in vain.
+/// The variant that runs for a call; an error has what the variant that asks least asks for in
+/// vain.
 fn choose<'a>(variants: &'a [Variant], facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<&'a Variant, Vec<String>> {
     let fits = variants.iter().filter(|v| v.facts.beyond(facts).is_empty());
     let distance = |v: &Variant| -> i64 {

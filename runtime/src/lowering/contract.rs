@@ -1,4 +1,5 @@
-//! The calling contract of generated code, as plain data: what a launcher must know, and nothing of how the code was made.
+//! The calling contract of generated code, as plain data: what a launcher must know, and nothing of
+//! how the code was made.
 
 use flashtile_codegen::{Abi, FoldedRows, Generated, Scratch};
 use serde::{Deserialize, Serialize};

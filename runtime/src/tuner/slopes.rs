@@ -73,8 +73,8 @@ impl fmt::Display for Slope {
     }
 }
 
-/// Compares a gradient with slopes of its forward kernel, on the CPU and in f32. Inputs are drawn as
-/// for [`super::judge_on`].
+/// Compares a gradient with slopes of its forward kernel, on the CPU and in f32. Inputs are drawn
+/// as for [`super::judge_on`].
 ///
 /// # Errors
 /// Constants, sizes or data that do not fit the forward kernel.

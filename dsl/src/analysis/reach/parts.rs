@@ -1,5 +1,5 @@
-//! The integer arithmetic of a kernel as a list of parts, for those who evaluate it elsewhere: the C launcher of a bundle checks
-//! a call as [`Reach::check`] does, by the same intervals.
+//! The integer arithmetic of a kernel as a list of parts, for those who evaluate it elsewhere: the
+//! C launcher of a bundle checks a call as [`Reach::check`] does, by the same intervals.
 
 use super::{Node, Place, Reach, Watched};
 use crate::ir::{ParamId, SizeExpr};

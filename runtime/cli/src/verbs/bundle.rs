@@ -1,4 +1,5 @@
-//! `flashtile bundle`: kernels compiled ahead of time, as a directory that C and Rust programs launch from.
+//! `flashtile bundle`: kernels compiled ahead of time, as a directory that C and Rust programs
+//! launch from.
 
 use std::path::PathBuf;
 
@@ -34,8 +35,9 @@ pub struct Flags {
     /// Architectures, such as sm_80,sm_90a; by default sm_90a
     #[arg(long, value_name = "ARCH,..", value_delimiter = ',')]
     arch: Vec<String>,
-    /// Knobs to change in the schedules that the cost model chooses for the shapes, as for `flashtile
-    /// inspect`; by default tuned schedules are taken where there are some. General code keeps its own
+    /// Knobs to change in the schedules that the cost model chooses for the shapes, as for
+    /// `flashtile inspect`; by default tuned schedules are taken where there are some. General code
+    /// keeps its own
     #[arg(long, value_name = "KNOB=VALUE,..")]
     schedule: Option<String>,
     /// Leave out the code for arguments of which nothing is known (misaligned, negative scalars,

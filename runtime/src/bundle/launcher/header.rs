@@ -1,4 +1,5 @@
-//! The functions of kernels: what the header declares, and their definitions, which pass arguments on.
+//! The functions of kernels: what the header declares, and their definitions, which pass arguments
+//! on.
 
 use std::fmt::Write as _;
 

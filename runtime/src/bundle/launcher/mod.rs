@@ -9,8 +9,8 @@
 //! | `variant.c` | facts, and the code for them |
 //! | `driver.c`, `launch.c` | libcuda; what a call is launched with |
 //!
-//! The C files are the same in every bundle, one after the other in one file, with the tables behind them. Their limits are
-//! checked here, when the bundle is made.
+//! The C files are the same in every bundle, one after the other in one file, with the tables
+//! behind them. Their limits are checked here, when the bundle is made.
 
 mod header;
 #[cfg(test)]

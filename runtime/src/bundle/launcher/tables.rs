@@ -1,4 +1,5 @@
-//! Tables of the C launcher: what a call of a kernel is checked by, and what its launches are made of.
+//! Tables of the C launcher: what a call of a kernel is checked by, and what its launches are made
+//! of.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

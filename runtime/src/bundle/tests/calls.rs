@@ -1,4 +1,5 @@
-//! Random calls: shapes with zeros and large sizes, strides with gaps, misaligned addresses, scalars of every sign.
+//! Random calls: shapes with zeros and large sizes, strides with gaps, misaligned addresses,
+//! scalars of every sign.
 
 use std::fmt::Write as _;
 

@@ -82,7 +82,8 @@ pub(super) fn build(dir: &Path, kernels: &[(BoundKernel, KernelContract)], bundl
     compile(dir, &["-o", "calls", "main.c", "flashtile_bundle.c", "flashtile_cubins.c", "libcuda.so.1", "-ldl"]);
 }
 
-/// What the C launcher does with calls: for each, the lines that the stub driver wrote, and the status.
+/// What the C launcher does with calls: for each, the lines that the stub driver wrote, and the
+/// status.
 pub(super) fn run(dir: &Path, calls: &[(usize, Vec<Given>)], gpu: ((u32, u32), u32)) -> Vec<(Vec<String>, String)> {
     let text: String = calls.iter().map(|(kernel, call)| line(*kernel, call)).collect();
     std::fs::write(dir.join("calls.txt"), text).expect("writes");
@@ -123,7 +124,8 @@ fn calls(kernels: &[(BoundKernel, KernelContract)], major: u32, each: usize, see
     numbers.into_iter().flat_map(|n| (0..each).map(|_| (n, random(&kernels[n].0, &mut source))).collect::<Vec<_>>()).collect()
 }
 
-/// Calls in which the launchers differ, with what each did; and how often each status came, and each entry point was launched.
+/// Calls in which the launchers differ, with what each did; and how often each status came, and
+/// each entry point was launched.
 fn differences(made: &Made, dir: &Path, each: usize) -> (Vec<String>, BTreeMap<u32, usize>, BTreeMap<String, usize>) {
     let bundle = Bundle::load(made.bundle()).expect("loads");
     let (mut wrong, mut statuses, mut entries) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
@@ -157,7 +159,8 @@ fn the_c_launcher_launches_what_rust_does() {
     build(dir.path(), &made.kernels, &made.bundle());
     let (wrong, statuses, entries) = differences(made, dir.path(), 400);
     assert!(wrong.is_empty(), "{} calls differ, the first: {}", wrong.len(), wrong[0]);
-    // The calls reach everything: each status that arguments can have, and each launch of each kernel.
+    // The calls reach everything: each status that arguments can have, and each launch of each
+    // kernel.
     assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7], "{statuses:?}");
     assert!(statuses[&0] > 1000, "{statuses:?}");
     let all = made.kernels.iter().flat_map(|(_, c)| &c.architectures).flat_map(|a| &a.code).flat_map(|c| &c.contract.launches);

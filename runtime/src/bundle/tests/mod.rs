@@ -1,8 +1,10 @@
-//! The C launcher against the launches of this crate: the same arguments, line by line the same calls of the driver.
+//! The C launcher against the launches of this crate: the same arguments, line by line the same
+//! calls of the driver.
 //!
-//! A bundle is made of kernels of every kind. Its C files are compiled with a program that reads calls from a file, and run
-//! with a driver that only writes down what it is asked for (`stub_cuda.c`). The same calls are launched from Rust, on a device
-//! that writes down the same (`recorder.rs`). Needs NVRTC and `cc`.
+//! A bundle is made of kernels of every kind. Its C files are compiled with a program that reads
+//! calls from a file, and run with a driver that only writes down what it is asked for
+//! (`stub_cuda.c`). The same calls are launched from Rust, on a device that writes down the same
+//! (`recorder.rs`). Needs NVRTC and `cc`.
 
 mod calls;
 mod compare;
@@ -35,7 +37,8 @@ const TOTALS: &str = "pub fn totals(x: &Tensor<f32, (B, M, N)>, w: i32, total: &
     add(total, [i, j], load(x, [b / w * w, i, j]));
 }";
 
-/// Kernels with the architecture, the sizes that schedules are chosen for, and knobs; and whether there is general code.
+/// Kernels with the architecture, the sizes that schedules are chosen for, and knobs; and whether
+/// there is general code.
 type Row = (&'static str, Elem, &'static [(&'static str, i64)], &'static str, &'static [(&'static str, i64)], &'static str, bool);
 
 const D: &[(&str, i64)] = &[("D", 64)];

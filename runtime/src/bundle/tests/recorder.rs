@@ -1,4 +1,5 @@
-//! A device that writes down launches in place of executing them: what the stub driver writes, line by line.
+//! A device that writes down launches in place of executing them: what the stub driver writes, line
+//! by line.
 
 use std::any::Any;
 use std::fmt::Write as _;

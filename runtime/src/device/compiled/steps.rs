@@ -1,7 +1,8 @@
-//! The launches of a call: what each is launched with, from the calling contract. Names are resolved once.
+//! The launches of a call: what each is launched with, from the calling contract. Names are
+//! resolved once.
 //!
-//! Architecture invariant: every launcher of compiled code asks this module for grids, parameters and tensor maps. The C launcher
-//! of a bundle, which cannot, is compared with it.
+//! Architecture invariant: every launcher of compiled code asks this module for grids, parameters
+//! and tensor maps. The C launcher of a bundle, which cannot, is compared with it.
 
 use flashtile_dsl::ir;
 
@@ -49,7 +50,8 @@ pub(crate) struct StepSize {
 pub(crate) struct TooLarge;
 
 impl StepsPlan {
-    /// Resolves the names of a contract. An error names what the kernel does not have, which is a fault of the generator.
+    /// Resolves the names of a contract. An error names what the kernel does not have, which is a
+    /// fault of the generator.
     pub fn new(contract: &CallingContract, kernel: &ir::Kernel) -> Result<Self, String> {
         let (calls, kernel) = CallPlan::new(contract.folded.as_ref(), &contract.scratch, kernel)?;
         let step = |abi: &flashtile_codegen::Abi| {
@@ -70,7 +72,8 @@ impl StepsPlan {
 }
 
 impl StepPlan {
-    /// How large the launch is on a device of so many multiprocessors; `None` if there is no program to run.
+    /// How large the launch is on a device of so many multiprocessors; `None` if there is no
+    /// program to run.
     pub fn size(&self, sizes: &[i64], sms: u32) -> Result<Option<StepSize>, TooLarge> {
         let blocks = self.parameters.blocks(sizes, sms).ok_or(TooLarge)?;
         if blocks == 0 {
