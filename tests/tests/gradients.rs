@@ -301,8 +301,8 @@ fn faults_in_products_across_the_warps_are_found() {
 }
 
 /// Runs a kernel of columns with a schedule on drawn inputs.
-fn judge_columns(kernel: &Kernel, schedule: &Schedule, order: Options) {
-    let bound = kernel.bind(Elem::Bf16, [("D", 64)]).expect("binds");
+fn judge_columns(kernel: &Kernel, d: i64, schedule: &Schedule, order: Options) {
+    let bound = kernel.bind(Elem::Bf16, [("D", d)]).expect("binds");
     let sizes = [("B", 1), ("H", 2), ("G", 1), ("M", 200), ("N", 150)].map(|(name, n)| (name.to_owned(), n)).into();
     let mut chain = Chain::new(vec![bound.clone()], &sizes, 5, &InputData::default()).expect("fits");
     let options = LaunchOptions {
@@ -320,7 +320,7 @@ fn judge_columns(kernel: &Kernel, schedule: &Schedule, order: Options) {
 
 #[test]
 fn products_that_are_waited_for_late_are_right() {
-    let knobs = "tensor_op=wgmma,copy=tma,warps=8,block_m=128,block_n=64,overlap=late,persistent=dynamic";
+    let knobs = "tensor_op=wgmma,copy=tma,warps=8,block_m=128,block_n=64,overlap=late,persistent=dynamic,min_blocks=1,producer_registers=40";
     let made = gradient(&Kernel::builtin("causal_attention").expect("built in"), "k,v", "o");
     let columns = made.iter().find(|kernel| kernel.name().contains("columns")).expect("it has one");
     for stages in [2, 3] {
@@ -345,7 +345,7 @@ fn products_that_are_waited_for_late_are_right() {
             assert!(!faults.is_empty());
         }
         for order in [Options::default(), Options::random(11)] {
-            judge_columns(columns, &schedule, order);
+            judge_columns(columns, 64, &schedule, order);
         }
     }
     let one = format!("{knobs},stages=1").parse().expect("a schedule");
@@ -356,12 +356,12 @@ fn products_that_are_waited_for_late_are_right() {
 /// Two blocks of keys and several steps, of which one, two and three are odd and even.
 #[test]
 fn sums_that_the_next_step_adds_are_right() {
-    let schedule = "tensor_op=wgmma,copy=tma,warps=8,min_blocks=1,producer_registers=24,block_m=128,block_n=128,overlap=late";
+    let schedule = "tensor_op=wgmma,copy=tma,warps=8,min_blocks=1,producer_registers=24,block_m=128,block_n=64,overlap=late";
     let schedule = schedule.parse().expect("a schedule");
     for name in ["attention", "causal_attention"] {
         let made = Kernel::builtin(name).expect("built in").gradient_in(Form::Fused, &["q", "k", "v"], &["o"]).expect("has one");
         for order in [Options::default(), Options::random(5), Options::random(6)] {
-            judge_columns(&made.backward[1], &schedule, order);
+            judge_columns(&made.backward[1], 128, &schedule, order);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A launch without its sizes: what the statements of its plan issue, what it holds, the knobs that matter to its time.
+//! A launch without its sizes: what the statements of its plan issue, what it holds, the knobs that
+//! matter to its time.
 
 use flashtile_dsl::ir::{AxisKind, Op};
 
@@ -51,8 +52,8 @@ pub(super) struct Profile {
     pub resident: u32,
     /// Whether blocks have a producer and consumers.
     pub specialized: bool,
-    /// Whether products and elementwise work of a step overlap.
-    pub overlap: bool,
+    /// How products and elementwise work of a step overlap.
+    pub overlap: Overlap,
     /// Whether warpgroups issue their products in turns.
     pub turns: bool,
     /// How blocks get programs.
@@ -94,7 +95,7 @@ impl Profile {
             warps: f64::from(schedule.warps),
             resident: resident(planned),
             specialized: plan.is_specialized(),
-            overlap: schedule.overlap == Overlap::On,
+            overlap: schedule.overlap,
             turns: schedule.ping_pong == PingPong::Products,
             persistent: schedule.persistent,
             order: match schedule.order {

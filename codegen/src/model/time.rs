@@ -15,7 +15,7 @@ use crate::instance::Instance;
 use crate::launches;
 use crate::planning::{Planned, planned};
 use crate::reason::Reason;
-use crate::schedule::{Persistent, Schedule};
+use crate::schedule::{Overlap, Persistent, Schedule};
 
 /// Seconds to start a launch, and from the end of one to the start of the next.
 const LAUNCH: f64 = 3e-6;
@@ -30,6 +30,9 @@ const AHEAD: f64 = 8e-6;
 const MEMORY_LATENCY: f64 = 1e-6;
 /// Bytes that the L2 cache keeps for who reads them again: an H100 and an H200 have 50 MB, an A100 40 MB.
 const CACHE: f64 = 50e6;
+/// How far units overlap where products are waited for late: columns of a gradient take 0.95 of the
+/// time that they take with `overlap=off` (H200, d 128, N = 8192; docs/backward.md).
+const LATE_OVERLAP: f64 = 1.4;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
@@ -227,9 +230,10 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
     let exponent = match (profile.specialized, profile.overlap) {
         (false, _) => WARPS_OVERLAP,
-        (true, true) if warps >= 12.0 => constants.overlap_of_three,
-        (true, true) => constants.overlap,
-        (true, false) => constants.no_overlap,
+        (true, Overlap::On) if warps >= 12.0 => constants.overlap_of_three,
+        (true, Overlap::On) => constants.overlap,
+        (true, Overlap::Late) => LATE_OVERLAP,
+        (true, Overlap::Off) => constants.no_overlap,
     };
     let joined: f64 = busy.iter().map(|b| b.powf(exponent)).sum::<f64>().powf(1.0 / exponent);
     let joined = if profile.turns { joined * constants.turns } else { joined };

@@ -38,6 +38,18 @@ pub fn most_in_flight(plan: &Plan) -> u32 {
     walk.most
 }
 
+/// How many products a step has: of the loop that has most.
+pub fn products_of_a_step(plan: &Plan) -> usize {
+    fn most(body: &[Stmt]) -> usize {
+        let of = |stmt: &Stmt| match &stmt.op {
+            StmtOp::Loop { body, .. } => body.iter().filter(|stmt| matches!(stmt.op, StmtOp::Dot { .. })).count().max(most(body)),
+            op => op.bodies().into_iter().map(most).max().unwrap_or(0),
+        };
+        body.iter().map(of).max().unwrap_or(0)
+    }
+    plan.roles.iter().map(|role| most(&role.body)).max().unwrap_or(0)
+}
+
 /// Products that were issued and not waited for, in their order: the variables of each, the
 /// accumulator first.
 struct InFlight<'a> {
