@@ -25,6 +25,8 @@ pub struct RingBarriers {
     pub slots: u32,
     /// Offset of the full mbarriers.
     pub full: u32,
+    /// Arrivals that fill a slot: one of a copy, or one of each warp that writes it.
+    pub fills: u32,
     /// Offset of the empty mbarriers.
     pub empty: u32,
     /// Arrivals that hand a slot back: one of each warp that drains the ring.
@@ -300,6 +302,36 @@ statements! {
     Barrier = "barrier" {
         /// The call.
         barrier: String,
+    }
+    /// A barrier of each warpgroup.
+    GroupBarrier = "group_barrier" {}
+    /// Parities of the phases that a role waits for next, of a tile whose slots its warps exchange: a
+    /// bit for each slot that is supplied, then one for each that is freed.
+    ExchangePhases = "exchange_phases" {
+        /// Name of the tile.
+        name: String,
+        /// The first of them.
+        phases: u32,
+    }
+    /// Waits for a slot that warps exchange.
+    ExchangeWait = "exchange_wait" {
+        /// Name of the tile.
+        name: String,
+        /// Address of the mbarrier of slot 0.
+        at: String,
+        /// Number of the slot.
+        slot: String,
+        /// The bit of its phase.
+        bit: String,
+    }
+    /// Says that a warp has done its part with a slot that warps exchange.
+    ExchangeSay = "exchange_say" {
+        /// Whether other lanes have just written.
+        together: bool,
+        /// Address of the mbarrier of slot 0.
+        at: String,
+        /// Number of the slot.
+        slot: String,
     }
     /// A tile's A fragments to registers.
     LoadFragments = "load_fragments" {

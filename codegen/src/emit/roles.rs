@@ -4,15 +4,16 @@ use std::collections::HashSet;
 
 use flashtile_dsl::ir::SizeKind;
 use flashtile_templates::{
-    Acquire, Advance, Barriers, BulkEnd, Fill, FillPart, FirstTurn, Let, PassTurn, Release, ReleaseBefore, Ring, RingBarriers,
-    Role, TakeTurn, When, WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
+    Acquire, Advance, Barriers, BulkEnd, ExchangePhases, ExchangeSay, ExchangeWait, Fill, FillPart, FirstTurn, GroupBarrier, Let,
+    PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role, TakeTurn, When, WorkDynamicConsumers, WorkDynamicProducer,
+    WorkStatic, Wrapper,
 };
 
 use super::writer::{BODY, Writer};
 use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::names;
-use crate::plan::{Expr, Iteration, Operator, Param, RoleKind, Stmt, StmtOp, TileId, WORK_SLOTS, any, effects};
+use crate::plan::{Exchange, Expr, Iteration, Operator, Param, RoleKind, Slot, Stmt, StmtOp, TileId, WORK_SLOTS, any, effects};
 use crate::schedule::Persistent;
 
 impl Writer<'_> {
@@ -58,9 +59,13 @@ impl Writer<'_> {
         let work = plan.work_ring.map(|at| (WORK_SLOTS, at, plan.work_ring_roles()));
         let ring = |(slots, full, roles)| {
             let (empty, arrivals) = (full + 8 * slots, plan.arrivals(&roles));
-            RingBarriers { slots, full, empty, arrivals }
+            RingBarriers { slots, full, fills: 1, empty, arrivals }
         };
-        self.render(&Barriers { rings: tiles.chain(work).map(ring).collect() })
+        let warps = plan.computing_warps();
+        let exchanged = plan.tiles.iter().filter_map(|t| Some((t.slots, t.exchange?)));
+        let exchanged =
+            exchanged.map(|(slots, full)| RingBarriers { slots, full, fills: warps, empty: full + 8 * slots, arrivals: warps });
+        self.render(&Barriers { rings: tiles.chain(work).map(ring).chain(exchanged).collect() })
     }
 
     /// The producer is one warp, so that its control flow is uniform; one lane of it starts copies.
@@ -91,6 +96,11 @@ impl Writer<'_> {
         if any(body, &|op| *op == StmtOp::TakeTurn) {
             self.wrappers.insert(Wrapper::NamedBarrier);
             out.push_str(&self.render(&FirstTurn { groups: self.groups() })?);
+        }
+        for t in self.e.plan.tiles.iter().filter(|t| t.exchange.is_some()) {
+            // A slot is free before it was ever freed.
+            let phases = ((1 << t.slots) - 1) << t.slots;
+            out.push_str(&self.render(&ExchangePhases { name: t.name.clone(), phases })?);
         }
         self.names(&mut out)?;
         out.push_str(&self.block(body)?);
@@ -179,6 +189,31 @@ impl Writer<'_> {
         let (name, slots) = (t.name.clone(), t.slots);
         let empty = t.barriers.expect("a ring between roles has mbarriers") + 8 * slots;
         self.render(&ReleaseBefore { name, empty, slots })
+    }
+
+    pub(super) fn group_barrier(&mut self) -> Result<String, Error> {
+        self.wrappers.insert(Wrapper::NamedBarrier);
+        self.render(&GroupBarrier {})
+    }
+
+    /// A step of the exchange of a slot that warps stage for each other.
+    pub(super) fn exchange(&mut self, step: Exchange, tile: TileId, slot: Slot) -> Result<String, Error> {
+        let number = self.slot_number(tile, slot);
+        let t = &self.e.plan.tiles[tile];
+        let (name, slots, full) = (t.name.clone(), t.slots, t.exchange.expect("verified: it is exchanged"));
+        let at = |offset: u32| format!("shared + {}", full + offset);
+        match step {
+            Exchange::Reserve => {
+                let bit = format!("({number} + {slots})");
+                self.render(&ExchangeWait { name, at: at(8 * slots), slot: number, bit })
+            }
+            Exchange::Await => {
+                let bit = format!("({number})");
+                self.render(&ExchangeWait { name, at: at(0), slot: number, bit })
+            }
+            Exchange::Supply => self.render(&ExchangeSay { together: true, at: at(0), slot: number }),
+            Exchange::Free => self.render(&ExchangeSay { together: false, at: at(8 * slots), slot: number }),
+        }
     }
 
     pub(super) fn take_turn(&mut self) -> Result<String, Error> {

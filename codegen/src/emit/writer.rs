@@ -253,6 +253,8 @@ impl Writer<'_> {
                 let barrier = self.barrier_of_computing();
                 self.render(&Barrier { barrier })
             }
+            StmtOp::GroupBarrier => self.group_barrier(),
+            StmtOp::Exchange { step, tile, slot } => self.exchange(*step, *tile, *slot),
             StmtOp::LoadFragments { to, tile, slot } => self.load_fragments(*to, *tile, *slot),
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, slot, from } => self.stage(*tile, *slot, *from),
@@ -410,14 +412,20 @@ impl Writer<'_> {
             let here = if t.slots > 1 { format!(" + {}_slot * {}", t.name, t.slot_bytes()) } else { String::new() };
             return format!("{base}{here}");
         }
-        let number = match slot {
+        match self.slot_number(tile, slot).as_str() {
+            "0" => base,
+            number => format!("{base} + {number} * {}", t.slot_bytes()),
+        }
+    }
+
+    /// The number of a slot of a tile that is no ring between roles.
+    pub(super) fn slot_number(&self, tile: TileId, slot: Slot) -> String {
+        let t = &self.plan().tiles[tile];
+        match slot {
             Slot::Of(Iteration::Behind(..) | Iteration::Last(_)) => unreachable!("only rings between roles are read behind"),
-            Slot::Only => return base,
-            Slot::Of(_) if t.slots == 1 => return base,
-            Slot::Of(Iteration::First(_, n)) => match n % t.slots {
-                0 => return base,
-                n => n.to_string(),
-            },
+            Slot::Only => "0".into(),
+            Slot::Of(_) if t.slots == 1 => "0".into(),
+            Slot::Of(Iteration::First(_, n)) => (n % t.slots).to_string(),
             Slot::Of(Iteration::Ahead(id, n)) => {
                 let from = text(&self.plan().loops[id].number(), Domain::Uniform);
                 match (from.contains(' '), n) {
@@ -426,8 +434,7 @@ impl Writer<'_> {
                     (_, n) => format!("({from} + {n}) % {}", t.slots),
                 }
             }
-        };
-        format!("{base} + {number} * {}", t.slot_bytes())
+        }
     }
 
     pub(super) fn guard(&mut self, guard: &Guard) -> String {

@@ -12,8 +12,17 @@
 //! ```
 //!
 //! A slot that a product of the step before still reads is kept while the next is in use. What warps
-//! stage for each other has two slots, and one barrier a step; what a step leaves to be added to sums
-//! in memory the next one adds, behind its first products.
+//! stage for each other has two slots, and one barrier a step.
+//!
+//! A product across the warps, whose result is added to sums in memory, is made a step later, when
+//! all warps have long staged their rows of its operand: they exchange the slots of it, and none
+//! waits for the others at a barrier. Of the columns of the fused gradient the end of a step is so:
+//!
+//! ```text
+//! reserve ds; stage ds; supply ds; barrier of the warpgroup
+//! await ds of the step before; dq of it += ds.t k; dk += ds Q
+//! settle dv, dq; free ds of the step before; add dq of it to memory
+//! ```
 
 use std::collections::HashMap;
 
@@ -23,7 +32,7 @@ use super::context::Lowering;
 use super::pipeline::Loop;
 use crate::error::Error;
 use crate::plan::{
-    Effects, Event, Guard, Iteration, OperandA, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, effects,
+    Effects, Event, Exchange, Guard, Iteration, OperandA, Shape, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, effects,
 };
 use crate::schedule::{PingPong, SharedLayout};
 
@@ -47,6 +56,46 @@ struct Spread {
     lanes: VarId,
     /// By way of which every lane gets its own.
     tile: TileId,
+}
+
+/// A product across the warps that is made a step later than what it reads.
+#[derive(Clone, Debug)]
+struct Across {
+    acc: VarId,
+    /// Its left operand, which warps exchange.
+    tile: TileId,
+    dot: Stmt,
+    /// What adds its result to memory, with the names that this needs.
+    added: Vec<Stmt>,
+}
+
+impl Across {
+    /// A step of the exchange of the slot of the iteration in progress.
+    fn exchange(&self, step: Exchange, l: &Loop<'_>) -> StmtOp {
+        StmtOp::Exchange { step, tile: self.tile, slot: Slot::Of(Iteration::Ahead(l.id, 0)) }
+    }
+
+    fn plain(&self, op: StmtOp) -> Stmt {
+        Stmt::new(op, self.dot.span)
+    }
+
+    /// Issues it.
+    fn issued(&self, l: &Loop<'_>) -> Vec<Stmt> {
+        vec![self.plain(self.exchange(Exchange::Await, l)), self.dot.clone()]
+    }
+
+    /// When it is done.
+    fn settled(&self, l: &Loop<'_>) -> Vec<Stmt> {
+        [self.plain(self.exchange(Exchange::Free, l))].into_iter().chain(self.added.iter().cloned()).collect()
+    }
+
+    /// That of the last step, behind the loop.
+    fn after_the_last(&self, l: &Loop<'_>) -> Stmt {
+        let mut body = self.issued(l);
+        body.push(self.plain(StmtOp::Wait(vec![Event::Product(self.acc)])));
+        body.extend(self.settled(l));
+        self.plain(StmtOp::Step { at: Iteration::Last(l.id), body })
+    }
 }
 
 /// The statements of a step on the way.
@@ -85,16 +134,27 @@ impl Lowering<'_> {
         let mut spread = HashMap::new();
         let [mut first, mut step] = [first, step];
         let stages = self.in_two_slots(l, [&mut first, &mut step]);
-        let (added, first) = self.sums_of_products(first);
-        let (_, step) = self.sums_of_products(step);
+        let across = self.behind(l, &step).filter(|_| self.behind(l, &first).is_some());
+        let last = match &across {
+            Some(across) => {
+                self.plan.tiles[across.tile].exchange = Some(0);
+                first = self.a_step_later(l, across, first, false);
+                step = self.a_step_later(l, across, step, true);
+                Some(across.after_the_last(l))
+            }
+            None => None,
+        };
         let span = self.span;
         let plain = move |op| Stmt::new(op, span);
-        let of_step = |at| (!added.is_empty()).then(|| plain(StmtOp::Step { at, body: added.clone() }));
-        let (before, last) = (of_step(Iteration::Behind(l.id, 1)), of_step(Iteration::Last(l.id)));
-        let first = self.issued_early(first, None, &mut spread);
-        let step = self.issued_early(step, before, &mut spread);
-        let (first, leaves) = self.waiting_late(l, first, &[]);
-        let (body, again) = self.waiting_late(l, step, &leaves);
+        let first = self.issued_early(first, &mut spread);
+        let step = self.issued_early(step, &mut spread);
+        let (_, leaves) = self.waiting_late(l, first.clone(), &[], &[]);
+        let (_, again) = self.waiting_late(l, step.clone(), &leaves, &[]);
+        // What the other steps do not leave in flight the first does not either.
+        let only_first: Vec<VarId> = leaves.iter().map(|flight| flight.acc).collect();
+        let only_first: Vec<VarId> = only_first.into_iter().filter(|acc| again.iter().all(|flight| flight.acc != *acc)).collect();
+        let (first, leaves) = self.waiting_late(l, first, &[], &only_first);
+        let (body, again) = self.waiting_late(l, step, &leaves, &[]);
         let left = |flights: &[Flight]| -> Vec<(VarId, Vec<TileId>)> {
             flights.iter().map(|flight| (flight.acc, flight.tiles.clone())).collect()
         };
@@ -119,33 +179,86 @@ impl Lowering<'_> {
         out.extend(kept.into_iter().map(|tile| plain(StmtOp::Release(tile))));
         out.extend(last);
         // What comes next stages to slots that other warps may still read.
-        out.extend(stages.then(|| plain(StmtOp::Barrier)));
+        let staged_with_barriers = stages.iter().any(|&tile| self.plan.tiles[tile].exchange.is_none());
+        out.extend(staged_with_barriers.then(|| plain(StmtOp::Barrier)));
         Ok(out)
     }
 
-    /// Splits off what adds to sums in memory, from rows in shared memory, where the step puts
-    /// products: the next step does that, when it has issued its first ones. It takes along the
-    /// names that it needs.
-    fn sums_of_products(&self, step: Vec<Stmt>) -> (Vec<Stmt>, Vec<Stmt>) {
-        let products: Vec<VarId> = step.iter().filter_map(|stmt| product_into(&stmt.op)).collect();
-        let names: Vec<Stmt> = step.iter().filter(|stmt| matches!(stmt.op, StmtOp::Let { .. })).cloned().collect();
-        let (mut sums, step): (Vec<Stmt>, Vec<Stmt>) =
-            step.into_iter().partition(|stmt| matches!(&stmt.op, StmtOp::AddRows { of, .. } if products.contains(of)));
-        for name in names.into_iter().rev() {
-            let own = effects(&self.plan, &name);
-            if sums.iter().any(|stmt| !effects(&self.plan, stmt).reads.is_disjoint(&own.writes)) {
-                sums.insert(0, name);
+    /// The product across the warps that a step may leave to the next: what it reads of the step is
+    /// one staged tile, all rows of which no other product needs, and its result is added to memory.
+    fn behind(&self, l: &Loop<'_>, step: &[Stmt]) -> Option<Across> {
+        step.iter().find_map(|stmt| {
+            let StmtOp::Dot { acc, a: OperandA::Tile(tile, _), a_turned: true, zero: true, b, .. } = stmt.op else { return None };
+            let staged =
+                |tile: TileId| step.iter().any(|stmt| matches!(stmt.op, StmtOp::Stage { tile: other, .. } if other == tile));
+            if !staged(tile) || staged(b) || !self.streamed_operands(l, std::slice::from_ref(stmt)).is_empty() {
+                return None;
             }
-        }
-        (sums, step)
+            let alone = |other: &Stmt| match &other.op {
+                StmtOp::Dot { acc: into, a, a_turned, b, .. } => {
+                    *into == acc || (*b != tile && (!matches!(a, OperandA::Tile(t, _) if *t == tile) || !a_turned))
+                }
+                _ => true,
+            };
+            let name = &self.plan.variables[acc].name;
+            let users: Vec<&Stmt> = step.iter().filter(|other| effects(&self.plan, other).reads.contains(name)).collect();
+            let adds = |user: &&Stmt| matches!(user.op, StmtOp::PutRows { .. } | StmtOp::AddRows { .. } | StmtOp::Add { .. });
+            let only_added = !users.is_empty() && users.iter().all(adds) && self.plan.column_groups == 1;
+            (only_added && step.iter().all(alone)).then(|| {
+                let is_of = |other: &Stmt| match other.op {
+                    StmtOp::PutRows { from, .. } | StmtOp::Add { from, .. } => from == acc,
+                    StmtOp::AddRows { of, .. } => of == acc,
+                    _ => false,
+                };
+                let mut added: Vec<Stmt> = step.iter().filter(|other| is_of(other)).cloned().collect();
+                self.take_names_along(&mut added, step);
+                Across { acc, tile, dot: stmt.clone(), added }
+            })
+        })
     }
 
-    /// Gives two slots to tiles that warps stage for each other, and says whether there are any.
+    /// Puts the names of a step that statements need ahead of them.
+    fn take_names_along(&self, statements: &mut Vec<Stmt>, step: &[Stmt]) {
+        for name in step.iter().rev().filter(|stmt| matches!(stmt.op, StmtOp::Let { .. })) {
+            let own = effects(&self.plan, name);
+            if statements.iter().any(|stmt| !effects(&self.plan, stmt).reads.is_disjoint(&own.writes)) {
+                statements.insert(0, name.clone());
+            }
+        }
+    }
+
+    /// A step with the product across the warps of the step before in place of its own, if there is
+    /// one before. Warps exchange the operand where barriers stood.
+    fn a_step_later(&self, l: &Loop<'_>, across: &Across, step: Vec<Stmt>, has_before: bool) -> Vec<Stmt> {
+        let before = |body: Vec<Stmt>, span| Stmt::new(StmtOp::Step { at: Iteration::Behind(l.id, 1), body }, span);
+        let mut out = Vec::new();
+        let mut statements = step.into_iter().peekable();
+        while let Some(stmt) = statements.next() {
+            let span = stmt.span;
+            match &stmt.op {
+                StmtOp::Dot { acc, .. } if *acc == across.acc => {}
+                StmtOp::PutRows { from, .. } | StmtOp::Add { from, .. } if *from == across.acc => {}
+                StmtOp::AddRows { of, .. } if *of == across.acc => {}
+                StmtOp::Stage { tile, .. } if *tile == across.tile => {
+                    let plain = |op| Stmt::new(op, span);
+                    out.extend([plain(across.exchange(Exchange::Reserve, l)), stmt, plain(across.exchange(Exchange::Supply, l))]);
+                    statements.next_if(|next| next.op == StmtOp::Barrier);
+                    out.push(plain(StmtOp::GroupBarrier));
+                    out.extend(has_before.then(|| before(across.issued(l), across.dot.span)));
+                }
+                _ => out.push(stmt),
+            }
+        }
+        out.extend(has_before.then(|| before(across.settled(l), across.dot.span)));
+        out
+    }
+
+    /// Gives two slots to tiles that warps stage for each other, and says which these are.
     ///
     /// The barrier behind what a step stages then is the only one of the step. A slot is written
     /// again two steps later: the barrier between says that all warps have done with it, whose
     /// products of a step are settled before those of the next have made what is staged.
-    fn in_two_slots(&mut self, l: &Loop<'_>, steps: [&mut Vec<Stmt>; 2]) -> bool {
+    fn in_two_slots(&mut self, l: &Loop<'_>, steps: [&mut Vec<Stmt>; 2]) -> Vec<TileId> {
         let of_step = Slot::Of(Iteration::Ahead(l.id, 0));
         let mut staged = Vec::new();
         for step in steps {
@@ -170,13 +283,12 @@ impl Lowering<'_> {
             }
         }
         staged.iter().for_each(|&tile| self.plan.tiles[tile].slots = 2);
-        !staged.is_empty()
+        staged
     }
 
     /// The statements of a step with each product as early as its operands allow.
     /// Vectors along columns that are loaded meanwhile are spread over lanes until they are needed.
-    /// What is left of the step before follows the first products.
-    fn issued_early(&mut self, step: Vec<Stmt>, left: Option<Stmt>, spread: &mut HashMap<VarId, Spread>) -> Vec<Stmt> {
+    fn issued_early(&mut self, step: Vec<Stmt>, spread: &mut HashMap<VarId, Spread>) -> Vec<Stmt> {
         let leads = self.leads(&step);
         let all: Vec<Effects> = step.iter().map(|stmt| effects(&self.plan, stmt)).collect();
         // Whose result is needed first comes first.
@@ -198,7 +310,7 @@ impl Lowering<'_> {
                 rest.insert(first, Stmt::new(StmtOp::Distribute { to: column, from: lanes, tile }, load.span));
             }
         }
-        out.extend(loads.into_iter().chain(left));
+        out.extend(loads);
         let begin = out.len();
         let operands: Vec<VarId> = rest.iter().filter_map(|stmt| packed_operand(&stmt.op)).collect();
         for stmt in rest {
@@ -214,7 +326,7 @@ impl Lowering<'_> {
                 false => out.len(),
             };
             // Products that may be issued at one place keep their order.
-            while matches!((&stmt.op, out.get(at).map(|next| &next.op)), (StmtOp::Dot { .. }, Some(StmtOp::Dot { .. }))) {
+            while product_into(&stmt.op).is_some() && out.get(at).is_some_and(|next| product_into(&next.op).is_some()) {
                 at += 1;
             }
             out.insert(at, stmt);
@@ -244,10 +356,10 @@ impl Lowering<'_> {
     }
 
     /// Adds waits to the statements of a step that begins with products of the one before in
-    /// flight, and gives those that it leaves.
-    fn waiting_late(&self, l: &Loop<'_>, stmts: Vec<Stmt>, before: &[Flight]) -> (Vec<Stmt>, Vec<Flight>) {
+    /// flight, and gives those that it leaves. Those into the accumulators of `done` it does not leave.
+    fn waiting_late(&self, l: &Loop<'_>, stmts: Vec<Stmt>, before: &[Flight], done: &[VarId]) -> (Vec<Stmt>, Vec<Flight>) {
         let read = |stmt: &Stmt| self.streamed_operands(l, std::slice::from_ref(stmt));
-        let products = stmts.iter().filter(|stmt| matches!(stmt.op, StmtOp::Dot { .. }));
+        let products = stmts.iter().filter(|stmt| product_into(&stmt.op).is_some());
         let mut step = Step {
             l,
             out: Vec::new(),
@@ -278,6 +390,9 @@ impl Lowering<'_> {
                 step.to_come.remove(0);
                 step.in_flight.push(Flight { acc, packed, effects: own, tiles, before: false });
             }
+        }
+        if let Some(last) = step.in_flight.iter().rposition(|flight| done.contains(&flight.acc)) {
+            step.settle(last, self.span);
         }
         let leaves = step.in_flight;
         (step.out, leaves)
@@ -336,9 +451,13 @@ fn events(flights: &[Flight]) -> Vec<Event> {
     distinct(flights.iter().map(|flight| flight.acc)).into_iter().map(Event::Product).collect()
 }
 
-/// The accumulator of a product.
+/// The accumulator of a product, or of the one in a step of another iteration.
 fn product_into(op: &StmtOp) -> Option<VarId> {
-    if let StmtOp::Dot { acc, .. } = op { Some(*acc) } else { None }
+    match op {
+        StmtOp::Dot { acc, .. } => Some(*acc),
+        StmtOp::Step { body, .. } => body.iter().find_map(|stmt| product_into(&stmt.op)),
+        _ => None,
+    }
 }
 
 /// The variable that a product takes its left operand from.

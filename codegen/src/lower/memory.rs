@@ -232,6 +232,7 @@ impl Lowering<'_> {
             offset,
             warp_private,
             barriers,
+            exchange: None,
         });
         self.plan.tiles.len() - 1
     }
@@ -250,6 +251,10 @@ impl Lowering<'_> {
         }
         for tile in self.plan.tiles.iter_mut().filter(|t| t.barriers.is_some()) {
             tile.barriers = Some(at);
+            at += 16 * tile.slots;
+        }
+        for tile in self.plan.tiles.iter_mut().filter(|t| t.exchange.is_some()) {
+            tile.exchange = Some(at);
             at += 16 * tile.slots;
         }
         if self.plan.work == Persistent::Dynamic {

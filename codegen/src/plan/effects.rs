@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Expr, Plan, Stmt, StmtOp, TileId, VarId};
+use super::{Exchange, Expr, Plan, Stmt, StmtOp, TileId, VarId};
 
 /// Names that statements read and write.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -61,8 +61,11 @@ pub(crate) fn effects(plan: &Plan, stmt: &Stmt) -> Effects {
     let tiles = || uses.tiles.iter().map(|(tile, _)| *tile).filter(staged).map(named);
     match stmt.op {
         StmtOp::Dot { .. } | StmtOp::Merge { .. } => found.reads.extend(tiles()),
-        StmtOp::Stage { .. } | StmtOp::Publish { .. } => found.writes.extend(tiles()),
-        StmtOp::Barrier => found.writes.extend((0..plan.tiles.len()).filter(staged).map(named)),
+        StmtOp::Stage { .. } | StmtOp::Publish { .. } | StmtOp::Exchange { step: Exchange::Reserve, .. } => {
+            found.writes.extend(tiles());
+        }
+        StmtOp::Exchange { .. } => found.reads.extend(tiles()),
+        StmtOp::Barrier | StmtOp::GroupBarrier => found.writes.extend((0..plan.tiles.len()).filter(staged).map(named)),
         _ => {}
     }
     for stmt in stmt.op.bodies().into_iter().flatten() {

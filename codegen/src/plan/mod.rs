@@ -29,7 +29,11 @@
 //!   columns; a left operand is needed whole, so that what the groups have computed of it is staged
 //!   in shared memory. `Publish` writes a group's part of a value for each row to a tile, and `Merge`
 //!   reduces the parts of all groups, in their order, so that all get the same. Other warps see what
-//!   `Stage` and `Publish` write after the next `Barrier`.
+//!   `Stage` and `Publish` write after the next `Barrier`. Of a tile with mbarriers of its own an
+//!   `Exchange` says so: each warp supplies what it has staged in a slot, and reads the slot when it
+//!   has awaited the others; it frees the slot, and writes it again when all have freed it. So no
+//!   warp waits for the others at once. Rows that warps of one warpgroup stage for each other a
+//!   `GroupBarrier` makes visible.
 //!
 //! A plan has one role, where all warps copy and compute, or several: *producers* that fill rings
 //! and *consumers* that compute. Each ring has one role that fills it and others that drain it,
@@ -120,12 +124,20 @@ pub struct SharedTile {
     pub warp_private: bool,
     /// Byte offset of the mbarriers of a ring between roles: full, one a slot, then empty.
     pub barriers: Option<u32>,
+    /// Byte offset of the mbarriers by which warps exchange what they stage for each other: one a
+    /// slot for what was supplied, then for what was freed. Without these barriers do it.
+    pub exchange: Option<u32>,
 }
 
 impl SharedTile {
     /// Bytes of one slot.
     pub fn slot_bytes(&self) -> u32 {
         self.slabs * self.rows * self.pitch
+    }
+
+    /// Offsets of its mbarriers, of either kind.
+    pub fn mbarriers(&self) -> impl Iterator<Item = u32> {
+        self.barriers.into_iter().chain(self.exchange)
     }
 
     /// Whether rows are swizzled.
@@ -519,6 +531,31 @@ impl FragmentLoads {
     }
 }
 
+/// A step of the exchange of a slot, in the order in which a slot goes through them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exchange {
+    /// Waits until all warps have freed the slot; the first time of each slot there is nothing to
+    /// wait for. Then it is written.
+    Reserve,
+    /// Says that the warp has written its rows.
+    Supply,
+    /// Waits until all warps have supplied theirs. Then all rows are read.
+    Await,
+    /// Says that the warp reads the slot no more.
+    Free,
+}
+
+impl Exchange {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, Exchange); 4] =
+        [("reserve", Exchange::Reserve), ("supply", Exchange::Supply), ("await", Exchange::Await), ("free", Exchange::Free)];
+
+    /// The name in the text of a plan.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, step)| *step == self).map(|(name, _)| *name).expect("each has a row")
+    }
+}
+
 /// A tile that a [`StmtOp::Compute`] makes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Computed {
@@ -657,6 +694,17 @@ pub enum StmtOp {
     Wait(Vec<Event>),
     /// Barrier of the block.
     Barrier,
+    /// Barrier of each warpgroup of the role.
+    GroupBarrier,
+    /// A step of the exchange of what warps of a role stage for each other in a slot.
+    Exchange {
+        /// Which.
+        step: Exchange,
+        /// Tile.
+        tile: TileId,
+        /// Slot.
+        slot: Slot,
+    },
     /// A operand from a tile to registers.
     LoadFragments {
         /// Packed variable.
@@ -1054,7 +1102,7 @@ impl Plan {
     /// Bytes of dynamic shared memory.
     pub fn shared_bytes(&self) -> u32 {
         let tiles = self.tiles.iter().map(|t| t.offset + t.slots * t.slot_bytes());
-        let barriers = self.tiles.iter().filter_map(|t| Some(t.barriers? + 16 * t.slots));
+        let barriers = self.tiles.iter().flat_map(|t| t.mbarriers().map(|at| at + 16 * t.slots));
         let cluster = self.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster);
         let state = cluster.map(|m| m.offset + m.state_bytes(self.computing_threads()));
         tiles.chain(barriers).chain(self.work_ring.map(|at| at + WORK_RING_BYTES)).chain(state).max().unwrap_or(0)
@@ -1130,6 +1178,7 @@ mod tests {
             offset: 0,
             warp_private: false,
             barriers: None,
+            exchange: None,
         }
     }
 

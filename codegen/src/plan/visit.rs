@@ -59,6 +59,8 @@ macro_rules! expressions {
                     | StmtOp::Commit
                     | StmtOp::Wait(_)
                     | StmtOp::Barrier
+                    | StmtOp::GroupBarrier
+                    | StmtOp::Exchange { .. }
                     | StmtOp::LoadFragments { .. }
                     | StmtOp::Dot { .. }
                     | StmtOp::Stage { .. }
@@ -163,7 +165,7 @@ impl StmtOp {
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Uses { reads: vec![*v], writes: vec![*v], ..none },
             StmtOp::Copy { tile, slot, from } => Uses { tiles: vec![(*tile, *slot)], loads: vec![from], ..none },
             StmtOp::Fill { tile, slot, map, .. } => Uses { tiles: vec![(*tile, *slot)], map: Some(*map), ..none },
-            StmtOp::Acquire { tile, slot } => Uses { tiles: vec![(*tile, *slot)], ..none },
+            StmtOp::Acquire { tile, slot } | StmtOp::Exchange { tile, slot, .. } => Uses { tiles: vec![(*tile, *slot)], ..none },
             StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
                 Uses { tiles: vec![(*tile, Slot::Only)], ..none }
             }
@@ -215,6 +217,7 @@ impl StmtOp {
             | StmtOp::Work(_)
             | StmtOp::Commit
             | StmtOp::Barrier
+            | StmtOp::GroupBarrier
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::ClusterBarrier => none,

@@ -3,9 +3,9 @@
 use flashtile_dsl::ir::{ReduceOp, SourceText, Span};
 
 use super::super::{
-    Atom, Computed, Event, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopGap, LoopId, LoopInfo,
-    LoopList, Meeting, OperandA, Plan, Role, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId,
-    Variable,
+    Atom, Computed, Event, Exchange, Expr, FragmentLoads, GlobalTile, Guard, Input, InputSource, Iteration, LoopGap, LoopId,
+    LoopInfo, LoopList, Meeting, OperandA, Plan, Role, RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId,
+    VarId, Variable,
 };
 use super::error::TextError;
 use super::lexer::{Line, Token};
@@ -609,6 +609,12 @@ impl<'a> Reader<'a> {
                 return Err(format!("`{word} N` counts groups; name what is waited for: `wait TILE[j]`, `wait ACCUMULATOR`"));
             }
             "barrier" => StmtOp::Barrier,
+            "group_barrier" => StmtOp::GroupBarrier,
+            "reserve" | "supply" | "await" | "free" => {
+                let (_, step) = *Exchange::ALL.iter().find(|(name, _)| *name == word).expect("one of these words");
+                let (tile, slot) = self.slot(c)?;
+                StmtOp::Exchange { step, tile, slot }
+            }
             "stage" => {
                 let (tile, slot) = self.slot(c)?;
                 c.mark("<-")?;
@@ -762,12 +768,15 @@ fn tile(c: &mut Cursor<'_>) -> Read<SharedTile> {
     }
     c.words("at")?;
     let offset = c.number()?;
-    let (mut warp_private, mut barriers) = (false, None);
+    let (mut warp_private, mut barriers, mut exchange) = (false, None, None);
     while c.takes(",") {
         if c.takes_word("warp") {
             c.mark("-")?;
             c.words("private")?;
             warp_private = true;
+        } else if c.takes_word("exchanged") {
+            c.words("at")?;
+            exchange = Some(c.number()?);
         } else {
             c.words("mbarriers at")?;
             barriers = Some(c.number()?);
@@ -776,7 +785,7 @@ fn tile(c: &mut Cursor<'_>) -> Read<SharedTile> {
     if slots == 0 || rows == 0 || columns == 0 || pitch == 0 || slabs == 0 {
         return Err(format!("the tile `{name}` is empty"));
     }
-    Ok(SharedTile { name, elem, rows, columns, pitch, layout, slabs, slots, offset, warp_private, barriers })
+    Ok(SharedTile { name, elem, rows, columns, pitch, layout, slabs, slots, offset, warp_private, barriers, exchange })
 }
 
 fn loop_info(c: &mut Cursor<'_>) -> Read<LoopInfo> {

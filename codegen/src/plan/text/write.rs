@@ -149,7 +149,9 @@ impl Writer<'_> {
     fn tile(&mut self, t: &SharedTile) {
         let slabs = if t.slabs == 1 { String::new() } else { format!(", {} slabs", t.slabs) };
         let private = if t.warp_private { ", warp-private" } else { "" };
-        let barriers = t.barriers.map(|at| format!(", mbarriers at {at}")).unwrap_or_default();
+        let barriers = t.barriers.map(|at| format!(", mbarriers at {at}"));
+        let exchange = t.exchange.map(|at| format!(", exchanged at {at}"));
+        let barriers = barriers.into_iter().chain(exchange).collect::<String>();
         self.put(&format!(
             "tile {}: {} {} x {}, {} slots, pitch {}, {}{slabs}, at {}{private}{barriers}",
             t.name,
@@ -314,6 +316,8 @@ impl Writer<'_> {
                 format!("wait {}", events.iter().map(|event| self.event(*event)).collect::<Vec<_>>().join(", "))
             }
             StmtOp::Barrier => "barrier".into(),
+            StmtOp::GroupBarrier => "group_barrier".into(),
+            StmtOp::Exchange { step, tile, slot } => format!("{} {}", step.name(), self.slot(*tile, *slot)),
             StmtOp::LoadFragments { to, tile, slot } => {
                 format!("{} = fragments {}", self.variable(*to), self.slot(*tile, *slot))
             }

@@ -87,7 +87,7 @@ impl Check<'_> {
         for tile in &plan.tiles {
             self.tile(tile);
             places.push((tile.offset, tile.offset + tile.slots * tile.slot_bytes(), &tile.name));
-            places.extend(tile.barriers.map(|at| (at, at + 16 * tile.slots, tile.name.as_str())));
+            places.extend(tile.mbarriers().map(|at| (at, at + 16 * tile.slots, tile.name.as_str())));
         }
         places.extend(plan.work_ring.map(|at| (at, at + WORK_RING_BYTES, "the ring of programs")));
         if let Some(meeting) = plan.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster) {
@@ -166,7 +166,7 @@ impl Check<'_> {
         }
         // A swizzle repeats after eight rows, and begins at such a multiple.
         let aligned = if t.layout == SharedLayout::Xor && self.plan.is_specialized() { 8 * t.pitch } else { 16 };
-        if !t.offset.is_multiple_of(aligned) || t.barriers.is_some_and(|at| !at.is_multiple_of(8)) {
+        if !t.offset.is_multiple_of(aligned) || t.mbarriers().any(|at| !at.is_multiple_of(8)) {
             self.fault(format!("{} begins at no multiple of {aligned} bytes, or its mbarriers at none of 8", t.name));
         }
         // Warps write tiles that they share, or that each has rows of.
@@ -399,6 +399,12 @@ impl Check<'_> {
             StmtOp::Acquire { tile, .. } | StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
                 self.ring(*tile);
             }
+            StmtOp::Exchange { tile, .. } => {
+                let t = &plan.tiles[*tile];
+                if t.exchange.is_none() || t.warp_private || !plan.is_specialized() {
+                    self.fault(format!("{} is exchanged, and has no mbarriers for that", t.name));
+                }
+            }
             StmtOp::Wait(events) => {
                 for event in events {
                     if let Event::Copied(tile, slot) = event {
@@ -412,6 +418,7 @@ impl Check<'_> {
             | StmtOp::Step { .. }
             | StmtOp::Commit
             | StmtOp::Barrier
+            | StmtOp::GroupBarrier
             | StmtOp::TakeTurn
             | StmtOp::PassTurn
             | StmtOp::Work(_)

@@ -83,6 +83,7 @@ mod tests {
             offset: 0,
             warp_private: false,
             barriers: None,
+            exchange: None,
         }
     }
 

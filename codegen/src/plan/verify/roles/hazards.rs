@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::fault::Faults;
 use super::trace::{Act, Content, Product, Settled, Staged, ring_name};
-use crate::plan::{Plan, TileId, VarId};
+use crate::plan::{Exchange, Plan, TileId, VarId};
 
 /// The faults of the acts of a warpgroup.
 pub(super) fn hazards(plan: &Plan, acts: &[(u32, &Act)], faults: &mut Faults) {
@@ -19,6 +19,9 @@ pub(super) fn hazards(plan: &Plan, acts: &[(u32, &Act)], faults: &mut Faults) {
         written: vec![false; plan.variables.len()],
         put: BTreeMap::new(),
         visible: BTreeMap::new(),
+        of_group: BTreeMap::new(),
+        reserved: BTreeSet::new(),
+        supplied: BTreeSet::new(),
         read: BTreeSet::new(),
         rows: BTreeSet::new(),
     };
@@ -46,6 +49,11 @@ struct Warpgroup<'a, 'f> {
     put: BTreeMap<(TileId, u32), Content>,
     /// Those that were written before it.
     visible: BTreeMap<(TileId, u32), Content>,
+    /// Those that were written before the last barrier of the warpgroup.
+    of_group: BTreeMap<(TileId, u32), Content>,
+    /// Slots that were reserved and not written since, and those that were supplied and not awaited.
+    reserved: BTreeSet<(TileId, u32)>,
+    supplied: BTreeSet<(TileId, u32)>,
     /// Tiles with rows that were put there and not added.
     rows: BTreeSet<TileId>,
     /// Those that were read since the last barrier: other warps may be reading them.
@@ -92,12 +100,16 @@ impl<'a> Warpgroup<'a, '_> {
             }
             Act::Fill(tile, _) => self.fault_of(*tile, "is filled by a role that computes"),
             Act::Put(staged) => {
-                let reads = |product: &Product| product.staged.iter().any(|read| read.place() == staged.place());
-                if self.read.contains(&staged.place()) || self.in_flight.iter().any(|(_, product)| reads(product)) {
+                if self.read.contains(&staged.place()) || self.is_read(*staged) {
                     self.fault_of(staged.tile, "is written while other warps may read it");
                 }
+                if self.plan.tiles[staged.tile].exchange.is_some() && !self.reserved.remove(&staged.place()) {
+                    self.fault_of(staged.tile, "is written, and was not reserved");
+                }
+                self.of_group.remove(&staged.place());
                 self.put.insert(staged.place(), staged.content);
             }
+            Act::Exchange(step, staged) => self.exchange(*step, *staged),
             Act::Get(staged) => self.get(*staged),
             Act::PutRows(tile) => {
                 if !self.rows.insert(*tile) {
@@ -110,9 +122,13 @@ impl<'a> Warpgroup<'a, '_> {
                 }
             }
             Act::Barrier => {
-                self.visible.append(&mut self.put);
-                self.read.clear();
+                self.of_group.extend(&self.put);
+                // What is exchanged is visible when it was awaited.
+                let exchanged = |place: &(TileId, u32)| self.plan.tiles[place.0].exchange.is_some();
+                self.visible.extend(self.put.extract_if(.., |place, _| !exchanged(place)));
+                self.read.retain(exchanged);
             }
+            Act::GroupBarrier => self.of_group.extend(&self.put),
             Act::TakeTurn | Act::PassTurn => {}
         }
     }
@@ -130,6 +146,54 @@ impl<'a> Warpgroup<'a, '_> {
         self.read.insert(staged.place());
     }
 
+    /// Whether a product in flight reads a slot.
+    fn is_read(&self, staged: Staged) -> bool {
+        let reads = |product: &Product| product.staged.iter().chain(&product.own).any(|read| read.place() == staged.place());
+        self.in_flight.iter().any(|(_, product)| reads(product))
+    }
+
+    fn exchange(&mut self, step: Exchange, staged: Staged) {
+        let place = staged.place();
+        match step {
+            Exchange::Reserve => {
+                self.read.remove(&place);
+                if self.visible.remove(&place).is_some() || !self.reserved.insert(place) {
+                    self.fault_of(staged.tile, "is reserved, and was not freed");
+                }
+            }
+            Exchange::Supply => {
+                if self.put.get(&place) != Some(&staged.content) || !self.supplied.insert(place) {
+                    self.fault_of(staged.tile, "is supplied, and was not written since");
+                }
+            }
+            Exchange::Await => match self.put.remove(&place) {
+                Some(content) if self.supplied.remove(&place) => drop(self.visible.insert(place, content)),
+                _ => self.fault_of(staged.tile, "is awaited, and was not supplied since"),
+            },
+            Exchange::Free => {
+                if self.is_read(staged) {
+                    self.fault_of(staged.tile, "is freed while a product may read it");
+                }
+                if self.visible.remove(&place) != Some(staged.content) {
+                    self.fault_of(staged.tile, "is freed, and was not awaited since");
+                }
+            }
+        }
+    }
+
+    /// Reads rows of a slot that the warps of this warpgroup have written.
+    fn get_own(&mut self, staged: Staged) {
+        if self.visible.contains_key(&staged.place()) && !self.put.contains_key(&staged.place()) {
+            return self.get(staged);
+        }
+        match self.of_group.get(&staged.place()) {
+            Some(held) if *held == staged.content => {}
+            Some(_) => self.fault_of(staged.tile, "is read with the contents of another iteration"),
+            None => self.fault_of(staged.tile, "is read with no barrier since warps wrote it"),
+        }
+        self.read.insert(staged.place());
+    }
+
     fn issue(&mut self, product: &'a Product) {
         for (tile, content) in &product.tiles {
             match self.held.get(tile) {
@@ -139,6 +203,7 @@ impl<'a> Warpgroup<'a, '_> {
             }
         }
         product.staged.iter().for_each(|&staged| self.get(staged));
+        product.own.iter().for_each(|&staged| self.get_own(staged));
         if !self.written[product.acc] {
             self.fault(product.acc, "is read before it is written");
         }
@@ -158,7 +223,7 @@ impl<'a> Warpgroup<'a, '_> {
         }
         // A product reads until it is done: only a barrier after that says that others' are.
         let named = self.in_flight.extract_if(.., |(_, product)| settled.names(product));
-        self.read.extend(named.flat_map(|(_, product)| product.staged.iter().map(|staged| staged.place())));
+        self.read.extend(named.flat_map(|(_, product)| product.staged.iter().chain(&product.own).map(|staged| staged.place())));
     }
 
     fn hand_back(&mut self, tile: TileId, released: Option<&Content>) {
@@ -176,6 +241,13 @@ impl<'a> Warpgroup<'a, '_> {
         }
         for tile in self.held.keys().chain(self.kept.keys()).copied().collect::<Vec<_>>() {
             self.fault_of(tile, "is acquired but never released");
+        }
+        for (tile, _) in std::mem::take(&mut self.supplied) {
+            self.fault_of(tile, "is supplied and never awaited");
+        }
+        let left: Vec<TileId> = self.visible.keys().map(|&(tile, _)| tile).collect();
+        for tile in left.into_iter().filter(|&tile| self.plan.tiles[tile].exchange.is_some()) {
+            self.fault_of(tile, "is awaited and never freed");
         }
         for tile in std::mem::take(&mut self.rows) {
             self.fault_of(tile, "holds rows that are never added");

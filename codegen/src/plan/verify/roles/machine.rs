@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::super::fault::Faults;
-use super::trace::{Act, Content, Product, ring_name, work_ring};
-use crate::plan::{Plan, RingRoles, TileId, WORK_SLOTS};
+use super::trace::{Act, Content, Product, Staged, ring_name, work_ring};
+use crate::plan::{Exchange, Plan, RingRoles, TileId, WORK_SLOTS};
 
 /// What the warpgroups of a role do.
 pub(super) struct Part<'a> {
@@ -58,6 +58,17 @@ struct Agent<'a> {
     /// Barriers of its role that it has come to, and whether it waits at one.
     met: usize,
     waits: bool,
+    /// How often it has waited for each slot of a tile that warps exchange: to be free, and to be
+    /// supplied.
+    reserved: BTreeMap<(TileId, u32), u32>,
+    awaited: BTreeMap<(TileId, u32), u32>,
+}
+
+impl Agent<'_> {
+    /// Whether it has waited for a slot an odd number of times.
+    fn odd(times: &BTreeMap<(TileId, u32), u32>, staged: Staged) -> u32 {
+        times.get(&staged.place()).map_or(0, |n| n & 1)
+    }
 }
 
 /// A product in flight, with the slots that it reads and what these must hold until it is done.
@@ -106,6 +117,8 @@ impl<'a> Machine<'a> {
                 in_flight: Vec::new(),
                 met: 0,
                 waits: false,
+                reserved: BTreeMap::new(),
+                awaited: BTreeMap::new(),
             }));
         }
         let phases = || slots.iter().map(|&n| vec![Phases::default(); n]).collect::<Vec<_>>();
@@ -125,6 +138,8 @@ impl<'a> Machine<'a> {
                     Act::Fill(tile, _) => format!("a slot of {} to be empty", self.ring(*tile)),
                     Act::Acquire(tile, _) => format!("a slot of {} to be full", self.ring(*tile)),
                     Act::Barrier => "the others at a barrier".to_owned(),
+                    Act::Exchange(Exchange::Reserve, staged) => format!("a slot of {} to be free", self.ring(staged.tile)),
+                    Act::Exchange(_, staged) => format!("a slot of {} to be supplied", self.ring(staged.tile)),
                     _ => "its turn".to_owned(),
                 };
                 faults.insert(format!("deadlock: {} waits for {what}", agent.part.name));
@@ -162,6 +177,15 @@ impl<'a> Machine<'a> {
             Some(Act::Acquire(tile, _)) => {
                 let place = agent.places[*tile];
                 self.full[*tile][place.slot].passed(place.parity)
+            }
+            // A slot is free before it was ever freed.
+            Some(Act::Exchange(Exchange::Reserve, staged)) => {
+                let phases = self.empty[staged.tile][staged.number as usize];
+                phases.passed(1 ^ Agent::odd(&agent.reserved, *staged))
+            }
+            Some(Act::Exchange(Exchange::Await, staged)) => {
+                let phases = self.full[staged.tile][staged.number as usize];
+                phases.passed(Agent::odd(&agent.awaited, *staged))
             }
             Some(Act::TakeTurn) => self.turns[&agent.role][agent.group] > 0,
             Some(Act::Barrier) if agent.waits => {
@@ -204,7 +228,10 @@ impl<'a> Machine<'a> {
                 self.empty[tile][before].arrive(self.drains[tile]);
             }
             Act::Issue(product) => {
-                let reads = product.tiles.iter().map(|&(tile, content)| (tile, agent.places[tile].slot, content)).collect();
+                let of_rings = product.tiles.iter().map(|&(tile, content)| (tile, agent.places[tile].slot, content));
+                let staged = product.staged.iter().filter(|staged| self.plan.tiles[staged.tile].exchange.is_some());
+                let staged = staged.map(|staged| (staged.tile, staged.number as usize, staged.content));
+                let reads = of_rings.chain(staged).collect();
                 agent.in_flight.push(InFlight { product, reads });
             }
             Act::Settle(settled) => {
@@ -226,9 +253,27 @@ impl<'a> Machine<'a> {
                 }
             }
             // All of the role have come.
-            Act::Barrier => {}
-            Act::Read(_) | Act::ReadGuarded(_) | Act::Write(_) | Act::MayWrite(_) | Act::Put(_) | Act::Get(_) => {}
+            Act::Barrier | Act::GroupBarrier => {}
+            // The first that writes a slot may harm those that read it.
+            Act::Put(staged) => self.contents[staged.tile][staged.number as usize] = Some(staged.content),
+            Act::Exchange(step, staged) => self.exchange(number, *step, *staged, faults),
+            Act::Read(_) | Act::ReadGuarded(_) | Act::Write(_) | Act::MayWrite(_) | Act::Get(_) => {}
             Act::PutRows(_) | Act::AddRows(_) => {}
+        }
+    }
+
+    fn exchange(&mut self, number: usize, step: Exchange, staged: Staged, faults: &mut Faults) {
+        let (tile, slot) = (staged.tile, staged.number as usize);
+        let role = self.agents[number].role;
+        let all = self.agents.iter().filter(|agent| agent.role == role).count();
+        match step {
+            Exchange::Reserve => *self.agents[number].reserved.entry(staged.place()).or_default() += 1,
+            Exchange::Supply => self.full[tile][slot].arrive(all),
+            Exchange::Await => {
+                *self.agents[number].awaited.entry(staged.place()).or_default() += 1;
+                self.expect(tile, slot, staged.content, faults);
+            }
+            Exchange::Free => self.empty[tile][slot].arrive(all),
         }
     }
 

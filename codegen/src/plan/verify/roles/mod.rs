@@ -116,7 +116,7 @@ impl<'a> Roles<'a> {
                 ("a warpgroup".to_owned(), (role.warps / WARPGROUP) as usize)
             };
             // Roles meet in rings, products, turns and barriers.
-            acts.retain(|(_, act)| !act.is_of_role());
+            acts.retain(|(_, act)| !act.is_of_role(plan));
             parts.push(Part { name, groups, acts });
         }
         let agents = parts.iter().map(|part| part.groups).sum();

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::fault::Faults;
 use crate::plan::cases::Place;
-use crate::plan::{Completion, Event, Expr, Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId};
+use crate::plan::{
+    Completion, Event, Exchange, Expr, Guard, Iteration, LoopId, OperandA, Plan, Slot, Stmt, StmtOp, TileId, VarId,
+};
 
 /// What a slot holds: the number of the program, and for a streamed tile the iterations of the
 /// loops around its loop and of that, in one number. Later contents are larger.
@@ -25,6 +27,8 @@ pub(super) struct Product {
     pub tiles: Vec<(TileId, Content)>,
     /// Tiles that it reads which warps have staged for each other.
     pub staged: Vec<Staged>,
+    /// Those of which it reads only rows of its warpgroup.
+    pub own: Vec<Staged>,
 }
 
 impl Product {
@@ -79,6 +83,10 @@ pub(super) enum Act {
     AddRows(TileId),
     /// Meets the other warpgroups of the role.
     Barrier,
+    /// The warps of a warpgroup meet.
+    GroupBarrier,
+    /// A step of the exchange of such a tile.
+    Exchange(Exchange, Staged),
 }
 
 /// A slot of a tile that warps of a role stage for each other.
@@ -106,8 +114,12 @@ impl Act {
 
     /// Whether it is seen to be right in one warpgroup, since all of a role do the same: registers,
     /// and tiles that barriers of the role guard.
-    pub fn is_of_role(&self) -> bool {
-        self.is_of_registers() || matches!(self, Act::Put(_) | Act::Get(_) | Act::PutRows(_) | Act::AddRows(_))
+    pub fn is_of_role(&self, plan: &Plan) -> bool {
+        match self {
+            Act::Put(staged) | Act::Get(staged) => plan.tiles[staged.tile].exchange.is_none(),
+            Act::PutRows(_) | Act::AddRows(_) | Act::GroupBarrier => true,
+            _ => self.is_of_registers(),
+        }
     }
 }
 
@@ -243,15 +255,22 @@ impl<'a> Tracer<'a> {
 
     fn step(&mut self, op: &StmtOp) {
         match op {
-            StmtOp::Dot { acc, zero, a, b, b_slot, .. } => {
-                let (mut tiles, mut staged) = (Vec::new(), Vec::new());
+            StmtOp::Dot { acc, zero, a, a_turned, b, b_slot, .. } => {
+                let (mut tiles, mut staged, mut own) = (Vec::new(), Vec::new(), Vec::new());
+                // The rows of the left operand are those of the product, unless its columns are.
+                let of_group = !a_turned && self.setting.plan.column_groups == 1;
                 match self.setting.plan.tiles[*b].barriers {
                     Some(_) => tiles.push((*b, self.content(*b_slot))),
                     None => staged.push(self.staged(*b, *b_slot)),
                 }
                 let packed = match a {
                     OperandA::Tile(tile, slot) if self.setting.plan.tiles[*tile].barriers.is_none() => {
-                        staged.push(self.staged(*tile, *slot));
+                        let read = self.staged(*tile, *slot);
+                        if of_group {
+                            own.push(read)
+                        } else {
+                            staged.push(read)
+                        }
                         None
                     }
                     OperandA::Tile(tile, slot) => {
@@ -264,9 +283,9 @@ impl<'a> Tracer<'a> {
                 if !zero {
                     // Of products that write one accumulator the later waits for the earlier by
                     // itself.
-                    self.acts.push(Act::Issue(Product { acc: *acc, packed, tiles, staged }));
+                    self.acts.push(Act::Issue(Product { acc: *acc, packed, tiles, staged, own }));
                 } else {
-                    self.acts.extend([Act::Write(*acc), Act::Issue(Product { acc: *acc, packed, tiles, staged })]);
+                    self.acts.extend([Act::Write(*acc), Act::Issue(Product { acc: *acc, packed, tiles, staged, own })]);
                 }
             }
             StmtOp::Fill { tile, slot, .. } => {
@@ -304,6 +323,11 @@ impl<'a> Tracer<'a> {
                 self.acts.push(Act::AddRows(*tile));
             }
             StmtOp::Barrier => self.acts.push(Act::Barrier),
+            StmtOp::GroupBarrier => self.acts.push(Act::GroupBarrier),
+            StmtOp::Exchange { step, tile, slot } => {
+                let staged = self.staged(*tile, *slot);
+                self.acts.push(Act::Exchange(*step, staged));
+            }
             StmtOp::TakeTurn => self.acts.push(Act::TakeTurn),
             StmtOp::PassTurn => self.acts.push(Act::PassTurn),
             StmtOp::When { guard, body, otherwise } => match guard {
