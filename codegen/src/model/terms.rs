@@ -27,6 +27,8 @@ pub struct LaunchTerms {
     pub memory: f64,
     /// Seconds in which programs that walk parts of a loop meet.
     pub meeting: f64,
+    /// Bytes between global memory and the L2 cache: each tensor once, and what is read again because the cache is too small.
+    pub bytes: f64,
     /// Programs.
     pub programs: f64,
     /// Blocks that a multiprocessor has at once.

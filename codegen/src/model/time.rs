@@ -145,6 +145,7 @@ impl Prepared {
                 compute: timed.compute,
                 memory: timed.memory,
                 meeting: timed.meeting,
+                bytes: timed.bytes,
                 programs: timed.programs,
                 resident: profile.resident,
                 slots: f64::from(machine.sms) * resident,
@@ -188,6 +189,8 @@ struct Timed {
     compute: f64,
     memory: f64,
     meeting: f64,
+    /// Between global memory and the L2 cache.
+    bytes: f64,
     programs: f64,
     /// Of the longest loop.
     trips: f64,
@@ -220,6 +223,7 @@ fn time(profile: &Profile, sizes: &BTreeMap<String, i64>, machine: &Machine, con
         compute,
         memory,
         meeting,
+        bytes,
         programs: count,
         trips: programs.trips.iter().flatten().map(|t| t.all).fold(0.0, f64::max),
     }

@@ -191,7 +191,7 @@ mod tests {
     fn the_terms_of_a_prediction_add_up() {
         let kernel = Kernel::builtin("causal_attention").expect("a built-in").bind(Elem::Bf16, [("D", 64)]).expect("binds");
         let sizes = [("B", 1), ("H", 4), ("G", 4), ("M", 1000), ("N", 3000)].map(|(n, v)| (n.to_owned(), v)).into();
-        let instance = kernel.instance(flashtile_codegen::Facts::default());
+        let instance = kernel.instance(flashtile_codegen::Facts::best(kernel.ir()));
         let arch = Arch::named("sm_90a").expect("is in the table");
         let machine = Machine::typical(arch);
         for (text, launches) in [("block_m=64", 1), ("block_m=64,split_k=4", 2)] {
@@ -206,6 +206,7 @@ mod tests {
                 let steps: f64 = launch.steps.iter().map(|step| step.trips * step.cycles).sum();
                 assert!(near(launch.outside.cycles + steps + launch.cut_cycles, launch.program_cycles), "{text}: {launch:?}");
                 assert!(launch.seconds >= launch.compute.max(launch.memory) + launch.meeting, "{text}: {launch:?}");
+                assert!(launch.memory >= launch.bytes / (machine.gbytes_per_s * 1e9) && launch.bytes > 0.0, "{text}: {launch:?}");
             }
             let main = &terms.launches[terms.main];
             assert!(main.cut_cycles > 0.0, "a causal mask cuts tiles");
