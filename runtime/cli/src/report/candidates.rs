@@ -13,7 +13,7 @@ use crate::output::seconds;
 const STEP: usize = 18;
 /// Bars: left and the longest, in percent; numbers are left of them and times right.
 const LEFT: f64 = 9.0;
-const LONGEST: f64 = 66.0;
+const LONGEST: f64 = 58.0;
 
 /// A candidate in its place on the page.
 struct Row<'a> {
@@ -88,7 +88,7 @@ fn bar(tuning: &Tuning, row: &Row<'_>, top: usize, longest: f64, page: &mut Mark
         Fate::Failed => "bar failed",
     };
     let words = match row.fate {
-        Fate::Winner => format!("{}: the winner", seconds(time)),
+        Fate::Winner => format!("{}: winner", seconds(time)),
         Fate::Failed => "failed".to_owned(),
         Fate::Skipped => format!("{}, not tried", seconds(time)),
         Fate::Slower | Fate::Refused => seconds(time),

@@ -13,28 +13,23 @@ const BOTTOM: f64 = 290.0;
 const HEIGHT: f64 = 336.0;
 /// Marks on an axis at most, so that their numbers do not touch on a narrow page.
 const MARKS: usize = 6;
+/// Axes whose ends are less than this factor apart have marks at one distance.
+const NARROW: f64 = 4.0;
 
-/// An axis: from one value to another.
+/// A logarithmic axis: from one value to another.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Scale {
     from: f64,
     to: f64,
-    is_logarithmic: bool,
 }
 
 impl Scale {
-    /// From 0 to somewhat more than the largest value.
-    pub fn linear(values: impl Iterator<Item = f64>) -> Self {
-        let most = values.filter(|v| v.is_finite()).fold(0.0, f64::max);
-        Self { from: 0.0, to: if most > 0.0 { most * 1.05 } else { 1.0 }, is_logarithmic: false }
-    }
-
     /// Around all values that are above 0, with room of this factor on both sides.
     pub fn logarithmic(values: impl Iterator<Item = f64>, room: f64) -> Self {
         let positive = values.filter(|v| v.is_finite() && *v > 0.0);
         let (least, most) = positive.fold((f64::INFINITY, 0.0f64), |(least, most), v| (least.min(v), most.max(v)));
         let (least, most) = if most > 0.0 { (least, most) } else { (1.0, 1.0) };
-        Self { from: least / room, to: most * room, is_logarithmic: true }
+        Self { from: least / room, to: most * room }
     }
 
     /// The least value.
@@ -49,42 +44,37 @@ impl Scale {
 
     /// The part of the axis below a value: 0 to 1.
     pub fn share(&self, value: f64) -> f64 {
-        let share = match self.is_logarithmic {
-            true => (value.max(self.from) / self.from).ln() / (self.to / self.from).ln(),
-            false => (value - self.from) / (self.to - self.from),
-        };
+        let share = (value.max(self.from) / self.from).ln() / (self.to / self.from).ln();
         share.clamp(0.0, 1.0)
     }
 
     /// Round values to mark, few of them.
     pub fn marks(&self) -> Vec<f64> {
-        let candidates = if self.is_logarithmic { self.decades() } else { self.steps() };
-        let fitting = candidates.into_iter().find(|marks| marks.len() <= MARKS);
+        let all = if self.to / self.from < NARROW { self.steps() } else { self.decades() };
+        let fitting = all.into_iter().find(|marks| marks.len() <= MARKS);
         fitting.filter(|marks| !marks.is_empty()).unwrap_or_else(|| vec![self.from, self.to])
     }
 
-    /// Marks of a logarithmic axis, many first.
-    fn decades(&self) -> Vec<Vec<f64>> {
-        let (low, high) = (self.from.log10().floor() as i32, self.to.log10().ceil() as i32);
-        let all = |digits: &[f64], step: i32| -> Vec<f64> {
-            let powers = (low..=high).filter(|power| power % step == 0);
-            let marks = powers.flat_map(|power| digits.iter().map(move |digit| digit * 10f64.powi(power)));
-            marks.filter(|mark| (self.from..=self.to).contains(mark)).collect()
-        };
-        let fine: Vec<f64> = (10..100).map(|tenth| f64::from(tenth) / 10.0).collect();
-        let digits: [&[f64]; 4] = [&fine, &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0], &[1.0, 2.0, 5.0], &[1.0]];
-        let wide = (2..8).map(|step| all(&[1.0], step));
-        digits.iter().map(|digits| all(digits, 1)).chain(wide).collect()
-    }
-
-    /// Marks of a linear axis, many first.
+    /// Marks at one distance, for an axis within a decade: many first.
     fn steps(&self) -> Vec<Vec<f64>> {
         let power = 10f64.powf((self.to - self.from).log10().floor());
-        let marks = |step: f64| -> Vec<f64> {
+        let marks = |step: f64| {
             let (first, last) = ((self.from / step).ceil() as i64, (self.to / step).floor() as i64);
             (first..=last).map(|n| n as f64 * step).collect()
         };
         [0.1, 0.2, 0.5, 1.0, 2.0, 5.0].map(|step| marks(step * power)).into()
+    }
+
+    /// Marks of the same digits in each decade, or in some: many first.
+    fn decades(&self) -> Vec<Vec<f64>> {
+        let (low, high) = (self.from.log10().floor() as i32, self.to.log10().ceil() as i32);
+        let all = |digits: &[f64], step: usize| -> Vec<f64> {
+            let powers = (low..=high).filter(|power| power.rem_euclid(step as i32) == 0);
+            let marks = powers.flat_map(|power| digits.iter().map(move |digit| digit * 10f64.powi(power)));
+            marks.filter(|mark| (self.from..=self.to).contains(mark)).collect()
+        };
+        let digits: [&[f64]; 3] = [&[1.0, 2.0, 3.0, 5.0], &[1.0, 2.0, 5.0], &[1.0]];
+        digits.iter().map(|digits| all(digits, 1)).chain((2..8).map(|step| all(&[1.0], step))).collect()
     }
 }
 
@@ -214,8 +204,10 @@ mod tests {
     #[test]
     fn marks_are_round_and_few() {
         let marks = |scale: Scale| scale.marks().into_iter().map(short).collect::<Vec<_>>();
-        assert_eq!(marks(Scale::linear([0.0021].into_iter())), ["0", "5.0e-4", "0.001", "0.0015", "0.002"]);
-        assert_eq!(marks(Scale::logarithmic([3.0, 800.0].into_iter(), 1.2)), ["5", "10", "100"].map(str::to_owned)[1..]);
+        let around = |from: f64, to: f64| marks(Scale::logarithmic([from, to].into_iter(), 1.2));
+        assert_eq!(around(3.0, 800.0), ["10", "100"]);
+        assert_eq!(around(40.0, 800.0), ["50", "100", "200", "500"]);
+        assert_eq!(around(2.4e-4, 2.5e-4), ["2.0e-4", "2.2e-4", "2.4e-4", "2.6e-4", "2.8e-4", "3.0e-4"]);
         for (from, to) in [(1.0, 1.0), (0.9, 1.1), (1e-7, 1e4), (5e-4, 5e-4), (120.0, 4000.0)] {
             let scale = Scale::logarithmic([from, to].into_iter(), 1.5);
             let marks = scale.marks();
@@ -228,7 +220,7 @@ mod tests {
     fn values_that_cannot_be_drawn_stay_on_the_chart() {
         let scale = Scale::logarithmic([1.0, 100.0].into_iter(), 1.0);
         assert_eq!([0.0, 1.0, 10.0, 100.0, f64::INFINITY].map(|v| scale.share(v)), [0.0, 0.0, 0.5, 1.0, 1.0]);
-        assert_eq!(Scale::linear([f64::NAN].into_iter()).marks(), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
+        assert_eq!(Scale::logarithmic([f64::NAN].into_iter(), 2.0), Scale { from: 0.5, to: 2.0 });
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub fn section(tuning: &Tuning, page: &mut Markup) {
     points.sort_by_key(|(_, _, fate)| std::cmp::Reverse(*fate));
     let has_zero = points.iter().any(|(_, error, _)| *error <= 0.0);
     let y = Scale::logarithmic(points.iter().map(|(_, error, _)| *error), if has_zero { 10.0 } else { 2.0 });
-    let x = Scale::linear(points.iter().map(|(candidate, ..)| time(candidate)));
+    let x = Scale::logarithmic(points.iter().map(|(candidate, ..)| time(candidate)), 1.1);
     let across = Axis { name: if tuning.predicted { "predicted time" } else { "time" }, scale: x, text: &axis_time };
     let down = Axis { name: "largest error", scale: y, text: &short };
     plot(page, "The largest error of each candidate over its time", &across, &down, |plot| {
@@ -52,7 +52,6 @@ pub fn section(tuning: &Tuning, page: &mut Markup) {
 
 fn axis_time(time: f64) -> String {
     match time {
-        0.0 => "0".to_owned(),
         t if t >= 1.0 => format!("{} s", short(t)),
         t if t >= 1e-3 => format!("{} ms", short(t * 1e3)),
         t => format!("{} us", short(t * 1e6)),

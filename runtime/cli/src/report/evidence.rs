@@ -49,13 +49,17 @@ pub fn fate(candidate: &Candidate, is_winner: bool) -> Fate {
 /// What became of a candidate, in words. `best` is the winner, `ended` says why the search ended.
 pub fn verdict(candidate: &Candidate, best: Option<&Candidate>, ended: &str) -> String {
     let slower = || match best.map(|best| time(candidate) / time(best)) {
-        Some(factor) if factor > 1.0 => format!("slower: {factor:.2} times the winner's time"),
+        Some(factor) if factor >= 2.0 => format!("slower: {factor:.1} times the winner's time"),
+        Some(factor) if factor > 1.0 => format!("slower by {:.2}%", 100.0 * (factor - 1.0)),
         Some(_) => "as fast by itself, but slower than the winner under load".to_owned(),
         None => "there is no winner".to_owned(),
     };
     match &candidate.outcome {
         _ if best.is_some_and(|best| std::ptr::eq(best, candidate)) => "winner".to_owned(),
         Outcome::Measured => slower(),
+        Outcome::Predicted if best.is_some_and(|best| time(candidate) <= time(best)) => {
+            "not measured, predicted as fast as the winner".to_owned()
+        }
         Outcome::Predicted => format!("not measured, predicted {}", slower()),
         Outcome::Eliminated { round } => format!("{}; eliminated in round {round}", slower()),
         Outcome::NotTried => format!("not measured: the model ranks it behind those that were tried, and {ended}"),

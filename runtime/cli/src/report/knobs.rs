@@ -56,8 +56,8 @@ pub fn section(tuning: &Tuning, page: &mut Markup) {
     let (varied, same): (Vec<_>, Vec<_>) = effects.into_iter().partition(|(_, values)| values.len() > 1);
     let kind = if tuning.predicted { "predicted" } else { "measured" };
     page.paragraph(format!(
-        "The best and the median {kind} time of the candidates that have a value, whatever their other knobs. Bars: best (filled) \
-         and median (line), over the slowest median."
+        "The best and the median {kind} time of the candidates that have a value, whatever their other knobs. In brackets: \
+         how much longer than the best of all. Bars: best (filled) and median (line), over the slowest median."
     ));
     if varied.is_empty() {
         page.paragraph("All candidates have the same knobs.");
@@ -112,6 +112,8 @@ fn by_value(a: &str, b: &str) -> Ordering {
 fn table(tuning: &Tuning, varied: &[(String, Vec<(String, Effect)>)], page: &mut Markup) {
     let all = || varied.iter().flat_map(|(_, values)| values);
     let slowest = all().filter_map(|(_, effect)| effect.median()).fold(0.0, f64::max);
+    let fastest = all().filter_map(|(_, effect)| effect.best()).fold(f64::INFINITY, f64::min);
+    let told = |time: f64| format!("{} (+{:.1}%)", seconds(time), 100.0 * (time / fastest - 1.0));
     let header = ["knob", "value", "timed", "best", "median", "", "not timed", ""];
     page.table(&header, |page| {
         for (name, values) in varied {
@@ -122,7 +124,7 @@ fn table(tuning: &Tuning, varied: &[(String, Vec<(String, Effect)>)], page: &mut
                     page.words("td", &[], value);
                     page.words("td", &[("class", &"number")], effect.times.len());
                     for time in [effect.best(), effect.median()] {
-                        page.words("td", &[("class", &"number")], time.map_or_else(|| "-".to_owned(), seconds));
+                        page.words("td", &[("class", &"number")], time.map_or_else(|| "-".to_owned(), told));
                     }
                     page.element("td", &[], |page| bar(effect, slowest, page));
                     page.words("td", &[("class", &"number")], effect.out);

@@ -164,7 +164,7 @@ impl Tuning {
 
 /// Rows about a search.
 fn about(search: &Search<'_>) -> Vec<(&'static str, String)> {
-    let numbers = |of: &BTreeMap<String, i64>| of.iter().map(|(name, n)| format!("{name}={n}")).collect::<Vec<_>>().join(",");
+    let numbers = |of: &BTreeMap<String, i64>| of.iter().map(|(name, n)| format!("{name}={n}")).collect::<Vec<_>>().join(", ");
     let binding = search.kernel.binding();
     let types = binding.types.iter().map(|(name, elem)| format!("{name} = {}", elem.name())).collect::<Vec<_>>().join(", ");
     let machine = &search.machine;
