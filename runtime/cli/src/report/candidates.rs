@@ -5,7 +5,7 @@ use flashtile::cache::Candidate;
 
 use super::chart::{key, percent};
 use super::evidence::{Fate, fate, order, time, verdict};
-use super::markup::{Attributes, Markup};
+use super::markup::{Attributes, Column, Markup};
 use super::tuning::Tuning;
 use crate::output::seconds;
 
@@ -116,8 +116,12 @@ fn table(tuning: &Tuning, rows: &[Row<'_>], page: &mut Markup) {
         None => (Schedule::default(), "the defaults"),
     };
     let differs = format!("differs from {whose} in");
-    let header = ["", "time", "under load", "predicted", "max error", "registers", "spills", "why", &differs];
-    page.table(&header, |page| {
+    let all: Vec<[Option<String>; 6]> = tuning.candidates.iter().map(numbers).collect();
+    // What nobody has, such as measured times where there was no GPU, takes no column.
+    let shown: Vec<usize> = (0..NUMBERS.len()).filter(|&n| all.iter().any(|numbers| numbers[n].is_some())).collect();
+    let numbered = std::iter::once("").chain(shown.iter().map(|&n| NUMBERS[n])).map(Column::Number);
+    let columns: Vec<Column<'_>> = numbered.chain([Column::Words("why"), Column::Words(&differs)]).collect();
+    page.table(&columns, |page| {
         for Row { candidate, place, fate } in rows {
             let class = match fate {
                 Fate::Winner => "winner",
@@ -128,8 +132,9 @@ fn table(tuning: &Tuning, rows: &[Row<'_>], page: &mut Markup) {
             };
             page.element("tr", &[("class", &class)], |page| {
                 page.words("td", &[("class", &"number")], place);
-                for cell in numbers(candidate) {
-                    page.words("td", &[("class", &"number")], cell);
+                let numbers = numbers(candidate);
+                for &n in &shown {
+                    page.words("td", &[("class", &"number")], numbers[n].as_deref().unwrap_or("-"));
                 }
                 page.words("td", &[("class", &"why")], verdict(candidate, tuning.winning(), &tuning.ended));
                 let schedule = match fate {
@@ -142,16 +147,18 @@ fn table(tuning: &Tuning, rows: &[Row<'_>], page: &mut Markup) {
     });
 }
 
-/// Times, error and resources of a candidate.
-fn numbers(candidate: &Candidate) -> [String; 6] {
-    let none = || "-".to_owned();
+/// Names of what [`numbers`] gives.
+const NUMBERS: [&str; 6] = ["time", "under load", "predicted", "max error", "registers", "spills"];
+
+/// Times, error and resources of a candidate, as far as they are known.
+fn numbers(candidate: &Candidate) -> [Option<String>; 6] {
     let report = candidate.report.as_ref();
     [
-        candidate.measured.as_ref().map_or_else(none, |m| seconds(m.median)),
-        candidate.under_load.as_ref().map_or_else(none, |m| seconds(m.median)),
-        if candidate.predicted.is_finite() { seconds(candidate.predicted) } else { none() },
-        candidate.max_error.map_or_else(none, |error| format!("{error:.1e}")),
-        report.map_or_else(none, |r| r.registers.to_string()),
-        report.map_or_else(none, |r| (r.spill_stores + r.spill_loads).to_string()),
+        candidate.measured.as_ref().map(|m| seconds(m.median)),
+        candidate.under_load.as_ref().map(|m| seconds(m.median)),
+        candidate.predicted.is_finite().then(|| seconds(candidate.predicted)),
+        candidate.max_error.map(|error| format!("{error:.1e}")),
+        report.map(|r| r.registers.to_string()),
+        report.map(|r| (r.spill_stores + r.spill_loads).to_string()),
     ]
 }

@@ -9,7 +9,7 @@ use flashtile_codegen::KNOBS;
 
 use super::chart::percent;
 use super::evidence::{in_the_race, time};
-use super::markup::Markup;
+use super::markup::{Column, Markup};
 use super::tuning::Tuning;
 use crate::output::seconds;
 
@@ -114,8 +114,10 @@ fn table(tuning: &Tuning, varied: &[(String, Vec<(String, Effect)>)], page: &mut
     let slowest = all().filter_map(|(_, effect)| effect.median()).fold(0.0, f64::max);
     let fastest = all().filter_map(|(_, effect)| effect.best()).fold(f64::INFINITY, f64::min);
     let told = |time: f64| format!("{} (+{:.1}%)", seconds(time), 100.0 * (time / fastest - 1.0));
-    let header = ["knob", "value", "timed", "best", "median", "", "not timed", ""];
-    page.table(&header, |page| {
+    let words = [Column::Words("knob"), Column::Words("value")];
+    let numbers = [Column::Number("timed"), Column::Number("best"), Column::Number("median")];
+    let rest = [Column::Words(""), Column::Number("not timed"), Column::Words("")];
+    page.table(&[&words[..], &numbers, &rest].concat(), |page| {
         for (name, values) in varied {
             for (number, (value, effect)) in values.iter().enumerate() {
                 let class = if number == 0 { "first" } else { "" };

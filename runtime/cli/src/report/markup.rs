@@ -6,6 +6,15 @@ use std::fmt::{Display, Write as _};
 /// Names and values.
 pub type Attributes<'a> = &'a [(&'a str, &'a dyn Display)];
 
+/// A column of a table.
+#[derive(Clone, Copy)]
+pub enum Column<'a> {
+    /// Its cells are words.
+    Words(&'a str),
+    /// Its cells are numbers, which end on one line.
+    Number(&'a str),
+}
+
 /// A page, or a part of it.
 #[derive(Default)]
 pub struct Markup(String);
@@ -44,12 +53,20 @@ impl Markup {
         self.words("p", &[], text);
     }
 
-    /// A table in a box that scrolls by itself. `header` has the names of the columns; `rows` adds elements `tr`.
-    pub fn table(&mut self, header: &[&str], rows: impl FnOnce(&mut Self)) {
+    /// A table in a box that scrolls by itself. `rows` adds elements `tr`.
+    pub fn table(&mut self, columns: &[Column<'_>], rows: impl FnOnce(&mut Self)) {
         self.element("div", &[("class", &"box"), ("tabindex", &"0")], |page| {
             page.element("table", &[], |page| {
                 page.element("thead", &[], |page| {
-                    page.element("tr", &[], |page| header.iter().for_each(|name| page.words("th", &[("scope", &"col")], name)));
+                    page.element("tr", &[], |page| {
+                        for column in columns {
+                            let (name, class) = match column {
+                                Column::Words(name) => (name, "words"),
+                                Column::Number(name) => (name, "number"),
+                            };
+                            page.words("th", &[("scope", &"col"), ("class", &class)], name);
+                        }
+                    });
                 });
                 page.element("tbody", &[], rows);
             });

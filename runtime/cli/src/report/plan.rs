@@ -6,7 +6,7 @@ use flashtile_codegen::Limit;
 
 use super::chart::{key, percent, short};
 use super::evidence::time;
-use super::markup::{Attributes, Markup};
+use super::markup::{Attributes, Column, Markup};
 use super::tuning::{Tuning, Won};
 use crate::output::seconds;
 
@@ -102,7 +102,7 @@ fn parts(launch: &LaunchTerms) -> Vec<(String, StepTerms)> {
 
 fn program(launch: &LaunchTerms, page: &mut Markup) {
     page.paragraph(format!(
-        "{} programs; {} run at once, {} on each multiprocessor. The resident blocks of a multiprocessor get through a program each \
+        "{} programs, of which the machine runs up to {} at once, {} on each multiprocessor. The resident blocks of a multiprocessor get through a program each \
          in {} cycles, in the mean over programs: the parts below, one after the other.",
         short(launch.programs),
         short(launch.slots),
@@ -137,7 +137,9 @@ fn program(launch: &LaunchTerms, page: &mut Markup) {
         })
         .collect();
     key(page, &entries.iter().map(|(class, words)| (class.as_str(), words.as_str())).collect::<Vec<_>>());
-    page.paragraph("How long each unit of the multiprocessor is busy in a part, over all resident blocks:");
+    page.paragraph(
+        "How long each unit of the multiprocessor is busy in a part, over all resident blocks; the busiest is marked:",
+    );
     for (name, step) in parts.iter().filter(|(_, step)| step.trips > 0.0 && step.cycles > 0.0) {
         units(name, step, page);
     }
@@ -164,9 +166,10 @@ fn units(name: &str, step: &StepTerms, page: &mut Markup) {
 }
 
 fn resources(won: &Won, page: &mut Markup) {
-    let header =
-        ["launch", "threads", "registers (predicted)", "registers", "shared memory", "blocks of a multiprocessor", "limited by"];
-    page.table(&header, |page| {
+    let numbers = ["threads", "registers (predicted)", "registers", "shared memory", "blocks of a multiprocessor"];
+    let (first, last) = (Column::Words("launch"), Column::Words("limited by"));
+    let columns: Vec<Column<'_>> = std::iter::once(first).chain(numbers.map(Column::Number)).chain([last]).collect();
+    page.table(&columns, |page| {
         for launch in &won.launches {
             let predicted = &launch.predicted;
             let limit = match predicted.limit {
