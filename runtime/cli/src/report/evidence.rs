@@ -62,7 +62,7 @@ pub fn verdict(candidate: &Candidate, best: Option<&Candidate>, ended: &str) -> 
         }
         Outcome::Predicted => format!("not measured, predicted {}", slower()),
         Outcome::Eliminated { round } => format!("{}; eliminated in round {round}", slower()),
-        Outcome::NotTried => format!("not measured: the model ranks it behind those that were tried, and {ended}"),
+        Outcome::NotTried => format!("not measured: the search ended before its turn ({ended})"),
         Outcome::Rejected { stage, reason } => format!("{}: {reason}", stage_words(*stage)),
     }
 }

@@ -84,7 +84,7 @@ fn origin(tuning: &Tuning) -> String {
     let rates = match tuning.predicted {
         true => format!(
             "Nothing here was measured: no GPU was used. Rates are from times that the cost model predicts for a typical \
-             {}; results and faults are from the emulator, which ran each candidate at a small size.",
+             {}; results and faults are from the emulator, which ran each candidate that was tried at a small size.",
             tuning.arch
         ),
         false => "Rates are from measured times of single runs.".to_owned(),

@@ -239,7 +239,7 @@ fn every_candidate_has_a_row_with_its_reason() {
     let slower = one("slower");
     assert!(slower.contains("as fast by itself, but slower than the winner under load"), "{slower}");
     assert!(slower.contains("slower: 3.0 times the winner's time; eliminated in round 1"), "{slower}");
-    assert!(one("skipped").contains("not measured: the model ranks it behind those that were tried, and the budget is spent"));
+    assert!(one("skipped").contains("not measured: the search ended before its turn (the budget is spent)"));
     assert!(one("failed").contains("it spills registers: 96 bytes of spills, 64 are allowed"));
     assert!(one("refused").contains("refused by the plan: <script"));
 }
