@@ -18,8 +18,8 @@ pub struct LaunchTerms {
     pub name: String,
     /// When it begins, in seconds from the start of the call.
     pub begin: f64,
-    /// Seconds from there to its end. Its computation and its memory traffic overlap in part, and programs that walk parts of a
-    /// loop meet after both.
+    /// Seconds from there to its end. Its computation and its memory traffic overlap in part, and
+    /// programs that walk parts of a loop meet after both.
     pub seconds: f64,
     /// Seconds that its computation takes by itself.
     pub compute: f64,
@@ -27,7 +27,8 @@ pub struct LaunchTerms {
     pub memory: f64,
     /// Seconds in which programs that walk parts of a loop meet.
     pub meeting: f64,
-    /// Bytes between global memory and the L2 cache: each tensor once, and what is read again because the cache is too small.
+    /// Bytes between global memory and the L2 cache: each tensor once, and what is read again
+    /// because the cache is too small.
     pub bytes: f64,
     /// Programs.
     pub programs: f64,
@@ -35,8 +36,8 @@ pub struct LaunchTerms {
     pub resident: u32,
     /// Programs that run at once on the machine.
     pub slots: f64,
-    /// Cycles in which the resident blocks of a multiprocessor get through a program each, in the mean over programs: what
-    /// follows, one after the other.
+    /// Cycles in which the resident blocks of a multiprocessor get through a program each, in the
+    /// mean over programs: what follows, one after the other.
     pub program_cycles: f64,
     /// Cycles of them that cut tiles take more than whole ones.
     pub cut_cycles: f64,
@@ -46,12 +47,12 @@ pub struct LaunchTerms {
     pub steps: Vec<StepTerms>,
 }
 
-/// What the programs of the resident blocks of a multiprocessor do together: once outside of loops, or in one iteration of one.
-/// All but `trips` are cycles of the multiprocessor.
+/// What the programs of the resident blocks of a multiprocessor do together: once outside of loops,
+/// or in one iteration of one. All but `trips` are cycles of the multiprocessor.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct StepTerms {
-    /// How often it is done in a program, in the mean over programs: 1 outside of loops. Iterations that the plan makes
-    /// outside of a loop count there.
+    /// How often it is done in a program, in the mean over programs: 1 outside of loops. Iterations
+    /// that the plan makes outside of a loop count there.
     pub trips: f64,
     /// Cycles that it takes.
     pub cycles: f64,

@@ -1,4 +1,5 @@
-//! Every candidate, best first: its time as a bar and in a table, and why it was or was not measured.
+//! Every candidate, best first: its time as a bar and in a table, and why it was or was not
+//! measured.
 
 use flashtile::Schedule;
 use flashtile::cache::Candidate;
@@ -41,8 +42,8 @@ pub fn section(tuning: &Tuning, page: &mut Markup) {
     }
 }
 
-/// All candidates: the winner, those with a time from fast to slow, those that were not tried and those that are out by what the
-/// model predicts.
+/// All candidates: the winner, those with a time from fast to slow, those that were not tried and
+/// those that are out by what the model predicts.
 fn rows(tuning: &Tuning) -> Vec<Row<'_>> {
     let of = |(index, candidate)| Row { candidate, place: 0, fate: fate(candidate, tuning.winner == Some(index)) };
     let mut rows: Vec<Row<'_>> = tuning.candidates.iter().enumerate().map(of).collect();

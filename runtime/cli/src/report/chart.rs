@@ -1,5 +1,5 @@
-//! Charts in SVG that take the width of the page: places across are percentages, places down pixels,
-//! so that text has one size at any width.
+//! Charts in SVG that take the width of the page: places across are percentages, places down
+//! pixels, so that text has one size at any width.
 
 use std::fmt::Display;
 

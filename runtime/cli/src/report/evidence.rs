@@ -14,7 +14,8 @@ pub fn time(candidate: &Candidate) -> f64 {
     candidate.measured.as_ref().map_or(candidate.predicted, |m| m.median)
 }
 
-/// Best first: by the run-off under load, which decides among the best few, then by the time of a run.
+/// Best first: by the run-off under load, which decides among the best few, then by the time of a
+/// run.
 pub fn order(a: &Candidate, b: &Candidate) -> Ordering {
     let under_load = |c: &Candidate| c.under_load.as_ref().map_or(f64::INFINITY, |m| m.median);
     under_load(a).total_cmp(&under_load(b)).then(time(a).total_cmp(&time(b)))

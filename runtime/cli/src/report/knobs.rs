@@ -1,4 +1,5 @@
-//! What each value of each knob comes to: the best and the median time of the candidates that have it.
+//! What each value of each knob comes to: the best and the median time of the candidates that have
+//! it.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

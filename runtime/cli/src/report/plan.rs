@@ -1,5 +1,5 @@
-//! What the winner does: its launches in time, what a program of the main launch does, what each unit is
-//! busy with, its resources, and its plan.
+//! What the winner does: its launches in time, what a program of the main launch does, what each
+//! unit is busy with, its resources, and its plan.
 
 use flashtile::lowering::{LaunchTerms, StepTerms};
 use flashtile_codegen::Limit;

@@ -1,4 +1,5 @@
-//! The rate of each candidate over its FLOPs per byte of global memory, under the roof of the machine.
+//! The rate of each candidate over its FLOPs per byte of global memory, under the roof of the
+//! machine.
 
 use super::chart::{Axis, Scale, key, plot, short};
 use super::evidence::{in_the_race, time};

@@ -1,5 +1,5 @@
-//! What the page tells of a kernel. The result of tuning has the candidates; the cost model adds what
-//! each moves and what the winner's time is made of.
+//! What the page tells of a kernel. The result of tuning has the candidates; the cost model adds
+//! what each moves and what the winner's time is made of.
 
 use std::collections::BTreeMap;
 
@@ -63,8 +63,8 @@ pub struct Tuning {
     pub work: Work,
     /// Peak rates of the machine.
     pub peak: cost::Machine,
-    /// Bytes between global memory and the L2 cache, by the cost model, of each candidate that has a time. `None` for one that
-    /// the model cannot judge, and for those without a time.
+    /// Bytes between global memory and the L2 cache, by the cost model, of each candidate that has
+    /// a time. `None` for one that the model cannot judge, and for those without a time.
     pub bytes: Vec<Option<f64>>,
     /// The winner's code.
     pub won: Option<Won>,
