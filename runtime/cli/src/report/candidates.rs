@@ -31,12 +31,14 @@ pub fn section(tuning: &Tuning, page: &mut Markup) {
         true => "Times are the cost model's predictions.",
         false => "Times are medians of single runs; the few best were timed under load too, which decides among them.",
     };
-    page.paragraph(format!("{kind} Candidates that failed have the time that the model predicts, which is no merit of theirs."));
+    let has_failed = others.iter().any(|row| row.fate == Fate::Failed);
+    let failed = if has_failed { " The bar of a candidate that failed is as long as the model predicted." } else { "" };
+    page.paragraph(format!("{kind}{failed}"));
     bars(tuning, &others, page);
     table(tuning, &others, page);
     if !refused.is_empty() {
         page.element("details", &[], |page| {
-            page.words("summary", &[], format!("{} candidates that were refused before there was code", refused.len()));
+            page.words("summary", &[], format!("Refused before there was code: {}", refused.len()));
             table(tuning, &refused, page);
         });
     }
@@ -75,7 +77,7 @@ fn bars(tuning: &Tuning, rows: &[Row<'_>], page: &mut Markup) {
     let mut entries = vec![("bar winner", "the winner".to_owned()), ("bar", measured.to_owned())];
     entries.extend(drawn.iter().any(|row| row.fate == Fate::Skipped).then(|| ("bar skipped", "not tried, predicted".to_owned())));
     entries.extend(drawn.iter().any(|row| row.fate == Fate::Failed).then(|| ("bar failed", "failed".to_owned())));
-    entries.extend(marks.then(|| ("roof predicted", "what the model predicts".to_owned())));
+    entries.extend(marks.then(|| ("mark predicted", "what the model predicts".to_owned())));
     key(page, &entries.iter().map(|(class, words)| (*class, words.as_str())).collect::<Vec<_>>());
 }
 
@@ -101,7 +103,7 @@ fn bar(tuning: &Tuning, row: &Row<'_>, top: usize, longest: f64, page: &mut Mark
     let predicted = row.candidate.predicted;
     if row.candidate.measured.is_some() && predicted.is_finite() {
         let (at, end) = (percent(LEFT + length(predicted)), top + STEP);
-        page.leaf("line", &[("class", &"roof predicted"), ("x1", &at), ("x2", &at), ("y1", &(top + 2)), ("y2", &end)]);
+        page.leaf("line", &[("class", &"mark predicted"), ("x1", &at), ("x2", &at), ("y1", &(top + 2)), ("y2", &end)]);
     }
     let end = percent(LEFT + length(time));
     page.words("text", &[("x", &end), ("dx", &6), ("y", &baseline)], words);

@@ -165,6 +165,9 @@ pub fn key(page: &mut Markup, entries: &[(&str, &str)]) {
                     class if class.starts_with("roof") => {
                         page.leaf("line", &[("class", class), ("x1", &0), ("x2", &14), ("y1", &7), ("y2", &7)]);
                     }
+                    class if class.starts_with("mark") => {
+                        page.leaf("line", &[("class", class), ("x1", &7), ("x2", &7), ("y1", &1), ("y2", &13)]);
+                    }
                     class => page.leaf("circle", &[("class", class), ("cx", &7), ("cy", &7), ("r", &5)]),
                 });
                 page.text(format!(" {words} "));

@@ -152,6 +152,6 @@ fn bar(effect: &Effect, slowest: f64, page: &mut Markup) {
     let at = |time: f64| percent((99.0 * time / slowest).min(99.0));
     page.element("svg", &[("class", &"small"), ("width", &120), ("height", &12), ("aria-hidden", &"true")], |page| {
         page.leaf("rect", &[("class", &"bar"), ("x", &0), ("y", &1), ("width", &at(best)), ("height", &10)]);
-        page.leaf("line", &[("class", &"roof"), ("x1", &at(median)), ("x2", &at(median)), ("y1", &0), ("y2", &12)]);
+        page.leaf("line", &[("class", &"mark"), ("x1", &at(median)), ("x2", &at(median)), ("y1", &0), ("y2", &12)]);
     });
 }
