@@ -76,6 +76,10 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     }
     let known = matches!(s.column_groups, 1 | 2 | 4);
     refuse(!known, value("column_groups", s.column_groups, "1, 2 or 4"));
+    let shared = || {
+        Reason::knobs("column_groups", "warps", format!("column_groups={} does not divide warps={}", s.column_groups, s.warps))
+    };
+    refuse(known && !s.warps.is_multiple_of(s.column_groups), shared());
     let row_warps = (s.warps / if known { s.column_groups } else { 1 }).max(1);
     let each = format!("block_m={} is not a multiple of 16 rows for each of {row_warps} warps", s.block_m);
     refuse(!s.block_m.is_multiple_of(16 * row_warps), Reason::knobs("block_m", "warps", each));

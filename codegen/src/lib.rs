@@ -43,7 +43,10 @@ pub use launches::{
     summarise, terms_of_products, why_not_copy, why_not_fold, why_not_folded, why_not_interchange, why_not_list,
     why_not_precompute, why_not_pretranspose, why_not_split, why_not_summarise, why_not_terms,
 };
-pub use model::{Constants, Machine, Prepared, Ranker, Ranking, default_schedule, predict, prepare, rank, ranking};
+pub use model::{
+    Constants, LaunchTerms, Machine, Prepared, Ranker, Ranking, StepTerms, Terms, default_schedule, predict, prepare, rank,
+    ranking,
+};
 pub use planning::check;
 pub use reason::{Mended, Reason, Resource, Summary};
 pub use rewrite::with_row_axes;

@@ -37,7 +37,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<Written> {
         Ok(there) => match stream(&there) {
             Some(Written::StandardOutput) => whole(&mut io::stdout().lock(), bytes).map(|()| Written::StandardOutput),
             Some(_) => whole(&mut io::stderr().lock(), bytes).map(|()| Written::StandardError),
-            None if there.is_dir() => Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory; name a file in it")),
+            None if there.is_dir() => Err(is_directory()),
             None if there.is_file() => replace(&target(path)?, bytes, Some(&there)).map(|()| Written::File),
             None => {
                 let mut through = File::options().write(true).open(path)?;
@@ -45,6 +45,22 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<Written> {
             }
         },
         Err(e) if e.kind() == io::ErrorKind::NotFound => replace(&target(path)?, bytes, None).map(|()| Written::File),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether [`write()`] could write this file now: nothing of it is written, and what is there stays. What lies behind a device,
+/// a FIFO or a socket is not asked.
+///
+/// # Errors
+/// As [`write()`].
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(there) if stream(&there).is_some() => Ok(()),
+        Ok(there) if there.is_dir() => Err(is_directory()),
+        Ok(there) if there.is_file() => temporary(&target(path)?, Some(&there)).map(drop),
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => temporary(&target(path)?, None).map(drop),
         Err(e) => Err(e),
     }
 }
@@ -71,7 +87,20 @@ fn target(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("it leads through too many symbolic links"))
 }
 
+fn is_directory() -> io::Error {
+    io::Error::new(io::ErrorKind::IsADirectory, "it is a directory; name a file in it")
+}
+
 fn replace(path: &Path, bytes: &[u8], old: Option<&Metadata>) -> io::Result<()> {
+    let mut temporary = temporary(path, old)?;
+    temporary.write_all(bytes)?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(path).map_err(|e| e.error)?;
+    Ok(())
+}
+
+/// An empty file beside `path` with the permissions that it is to have. It is gone if it is dropped.
+fn temporary(path: &Path, old: Option<&Metadata>) -> io::Result<tempfile::NamedTempFile> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.file_name().is_none() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it names no file"));
@@ -88,14 +117,11 @@ fn replace(path: &Path, bytes: &[u8], old: Option<&Metadata>) -> io::Result<()> 
         // As any new file; what the user's mask takes away is taken away.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
-    let mut temporary = builder.tempfile_in(directory)?;
+    let temporary = builder.tempfile_in(directory)?;
     if let Some(old) = old {
         temporary.as_file().set_permissions(old.permissions())?;
     }
-    temporary.write_all(bytes)?;
-    temporary.as_file().sync_all()?;
-    temporary.persist(path).map_err(|e| e.error)?;
-    Ok(())
+    Ok(temporary)
 }
 
 /// Which of the streams of the process this is, if it is one.
@@ -143,6 +169,21 @@ mod tests {
         for directory in [dir.path().to_owned(), "/".into(), "..".into(), dir.path().join("..")] {
             let error = write(&directory, b"").expect_err("is a directory");
             assert_eq!(error.kind(), io::ErrorKind::IsADirectory, "{}", directory.display());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_known_before_and_nothing_changes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+        fs::write(&old, "kept").expect("writes");
+        for path in [&old, &new] {
+            check_writable(path).expect("could be written");
+        }
+        assert_eq!((fs::read(&old).expect("reads"), names(dir.path())), (b"kept".to_vec(), vec!["old".to_owned()]));
+        for wrong in [dir.path().to_owned(), "/".into(), dir.path().join("no/such/out"), old.join("below a file")] {
+            let (checked, written) = (check_writable(&wrong).expect_err("cannot be"), write(&wrong, b"").expect_err("cannot be"));
+            assert_eq!(checked.kind(), written.kind(), "{}", wrong.display());
         }
     }
 

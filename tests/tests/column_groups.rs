@@ -194,6 +194,10 @@ fn what_column_groups_cannot_share_is_refused_with_a_reason() {
     assert!(told.contains("do not divide into 2 shares"), "{told}");
     let told = refused(LATENT, "sm_80", "column_groups=3");
     assert!(told.contains("1, 2 or 4"), "{told}");
+    for warps in [1, 3] {
+        let told = refused(LATENT, "sm_80", &format!("block_m=16,column_groups=2,warps={warps}"));
+        assert!(told.contains(&format!("column_groups=2 does not divide warps={warps}")), "{told}");
+    }
     let told = refused(LATENT, "sm_80", "column_programs=2");
     assert!(told.contains("the kernel has a product"), "{told}");
 }

@@ -74,6 +74,13 @@ fn listed_share(
     Some((1.0 - 0.5f64.powi(groups.try_into().unwrap_or(i32::MAX)), groups > 1))
 }
 
+impl Trips {
+    /// Those that the loop makes, if so many are made outside of it.
+    pub fn made(&self, outside: f64) -> f64 {
+        (self.all - outside).max(0.0)
+    }
+}
+
 impl Extent {
     pub fn of(instance: &Instance, schedule: &BlockKnobs) -> Self {
         let kernel = &instance.kernel;

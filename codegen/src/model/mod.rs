@@ -9,6 +9,7 @@
 //! | `makespan` | when the last program ends, if programs differ in length |
 //! | `constants` | the fitted numbers, and how they were fitted |
 //! | `time` | seconds of a profile at given sizes |
+//! | `terms` | what these seconds are made of |
 //! | `rank` | the schedules of the space, best first |
 //!
 //! A step of a block takes as long as the unit that is busiest over all resident blocks, made longer by the
@@ -23,9 +24,11 @@ mod machine;
 mod makespan;
 mod profile;
 mod rank;
+mod terms;
 mod time;
 
 pub use constants::Constants;
 pub use machine::Machine;
 pub use rank::{Ranker, Ranking, default_schedule, predict, rank, ranking};
+pub use terms::{LaunchTerms, StepTerms, Terms};
 pub use time::{Prepared, prepare};

@@ -1,5 +1,6 @@
 //! Seconds of a schedule at given sizes: its launches, one after the other.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::Constants;
@@ -8,6 +9,7 @@ use super::extent::{Programs, Trips};
 use super::machine::Machine;
 use super::makespan::{Order, makespan};
 use super::profile::Profile;
+use super::terms::{LaunchTerms, StepTerms, Terms};
 use crate::abi::FoldedRows;
 use crate::arch::Arch;
 use crate::error::Error;
@@ -42,11 +44,13 @@ const IDLE_FOR_CLUSTER: f64 = 0.025;
 /// from here microseconds.
 pub struct Prepared {
     launches: Vec<Profile>,
+    /// Names of their entry functions.
+    names: Vec<String>,
     /// The launch that the knobs are about.
     main: usize,
     folded: Option<FoldedRows>,
-    /// Seconds between the launches.
-    gaps: f64,
+    /// Seconds from the end of the main launch, or of one behind it, to the start of the next.
+    gap: f64,
     arch: &'static str,
 }
 
@@ -78,9 +82,9 @@ pub(super) fn prepare_planned(planned: &Planned, arch: &'static Arch) -> Result<
         return Err(Error::Illegal { arch: arch.name, reasons: planned.reasons.clone() });
     }
     let gap = if arch.dependent_launches { EARLY_LAUNCH_GAP } else { LAUNCH_GAP };
-    let behind = planned.launches.len() - 1 - planned.main;
     Ok(Prepared {
-        gaps: AHEAD * planned.main as f64 + gap * behind as f64,
+        gap,
+        names: planned.launches.iter().map(|launch| launch.piece.name.clone()).collect(),
         launches: planned.launches.iter().map(|launch| Profile::of(launch, &planned.scratch, arch)).collect(),
         main: planned.main,
         folded: planned.folded.clone(),
@@ -98,25 +102,11 @@ impl Prepared {
     }
 
     pub(super) fn judge(&self, sizes: &BTreeMap<String, i64>, machine: &Machine, constants: &Constants) -> Result<Judged, Error> {
-        let with_size = match &self.folded {
-            Some(folded) => Some(folded.with_size(sizes).ok_or_else(|| Error::Illegal {
-                arch: self.arch,
-                reasons: vec![Reason::text(
-                    "pack_gqa",
-                    format!(
-                        "pack_gqa=on takes heads, as many in every group, {}; pack_gqa=off takes any",
-                        launches::FOLDING_SIZES
-                    ),
-                    None,
-                )],
-            })?),
-            None => None,
-        };
-        let sizes = with_size.as_ref().unwrap_or(sizes);
-        let mut judged = Judged { seconds: self.gaps + LAUNCH, programs: 0.0, slots: 0.0, trips: 0.0 };
+        let sizes = self.sizes_of_launches(sizes)?;
+        let mut judged = Judged { seconds: 0.0, programs: 0.0, slots: 0.0, trips: 0.0 };
         for (number, profile) in self.launches.iter().enumerate() {
-            let Timed { seconds, programs, trips } = time(profile, sizes, machine, constants);
-            judged.seconds += seconds;
+            let Timed { seconds, programs, trips, .. } = time(profile, &sizes, machine, constants);
+            judged.seconds += self.gap_before(number) + seconds;
             if number == self.main {
                 judged.programs = programs;
                 judged.slots = f64::from(machine.sms * profile.resident);
@@ -125,10 +115,82 @@ impl Prepared {
         }
         Ok(judged)
     }
+
+    /// What the seconds of [`Prepared::seconds`] are made of.
+    ///
+    /// # Errors
+    /// As [`Prepared::seconds`].
+    pub fn terms(&self, sizes: &BTreeMap<String, i64>, machine: &Machine, constants: &Constants) -> Result<Terms, Error> {
+        let sizes = self.sizes_of_launches(sizes)?;
+        let mut terms = Terms { launches: Vec::new(), main: self.main, seconds: 0.0 };
+        for (number, (profile, name)) in self.launches.iter().zip(&self.names).enumerate() {
+            let timed = time(profile, &sizes, machine, constants);
+            let programs = profile.extent.programs(&sizes);
+            let resident = f64::from(profile.resident);
+            let step = |units: &Units, wait: f64, trips: f64| step_terms(profile, units, wait, trips, resident, constants);
+            let of_loops = |trips: fn(&Trips, f64) -> f64| -> Vec<f64> {
+                let mean_of = |(number, from): (usize, &f64)| {
+                    mean(&programs.trips.iter().map(|all| trips(&all[number], *from)).collect::<Vec<_>>())
+                };
+                profile.from.iter().enumerate().map(mean_of).collect()
+            };
+            let (made, cut) = (of_loops(Trips::made), of_loops(|trips, _| trips.cut));
+            let cut_cycles = cut_cycles(profile, resident, constants).iter().zip(&cut).map(|(c, n)| c * n).sum();
+            let steps = profile.steps.iter().zip(&profile.waits).zip(&made);
+            let begin = terms.seconds + self.gap_before(number);
+            terms.launches.push(LaunchTerms {
+                name: name.clone(),
+                begin,
+                seconds: timed.seconds,
+                compute: timed.compute,
+                memory: timed.memory,
+                meeting: timed.meeting,
+                bytes: timed.bytes,
+                programs: timed.programs,
+                resident: profile.resident,
+                slots: f64::from(machine.sms) * resident,
+                program_cycles: mean(&work(profile, &programs, resident, constants)),
+                cut_cycles,
+                outside: step(&profile.outside, start_cycles(profile, resident, constants), 1.0),
+                steps: steps.map(|((units, wait), trips)| step(units, *wait, *trips)).collect(),
+            });
+            terms.seconds = begin + timed.seconds;
+        }
+        Ok(terms)
+    }
+
+    /// Seconds before a launch: those to start the first, else those since the end of the one before it.
+    fn gap_before(&self, number: usize) -> f64 {
+        match number {
+            0 => LAUNCH,
+            ahead if ahead <= self.main => AHEAD,
+            _ => self.gap,
+        }
+    }
+
+    /// The sizes as the launches have them.
+    fn sizes_of_launches<'a>(&self, sizes: &'a BTreeMap<String, i64>) -> Result<Cow<'a, BTreeMap<String, i64>>, Error> {
+        let Some(folded) = &self.folded else { return Ok(Cow::Borrowed(sizes)) };
+        let with_size = folded.with_size(sizes).ok_or_else(|| Error::Illegal {
+            arch: self.arch,
+            reasons: vec![Reason::text(
+                "pack_gqa",
+                format!("pack_gqa=on takes heads, as many in every group, {}; pack_gqa=off takes any", launches::FOLDING_SIZES),
+                None,
+            )],
+        })?;
+        Ok(Cow::Owned(with_size))
+    }
 }
 
 struct Timed {
     seconds: f64,
+    /// Of them, what computation takes by itself, memory by itself, and the meeting of programs.
+    compute: f64,
+    memory: f64,
+    meeting: f64,
+    /// Between global memory and the L2 cache.
+    bytes: f64,
     programs: f64,
     /// Of the longest loop.
     trips: f64,
@@ -154,9 +216,14 @@ fn time(profile: &Profile, sizes: &BTreeMap<String, i64>, machine: &Machine, con
     };
     let bytes = profile.extent.bytes(sizes) + read_again(profile, &programs, sizes, slots, constants);
     let memory = bytes / reached.clamp(1.0, machine.gbytes_per_s * 1e9);
+    let meeting = seconds(profile.meeting);
     Timed {
         // Parts end together, so that nothing is left to hide their meeting behind.
-        seconds: joined(compute, memory, constants.memory_overlap) + seconds(profile.meeting),
+        seconds: joined(compute, memory, constants.memory_overlap) + meeting,
+        compute,
+        memory,
+        meeting,
+        bytes,
         programs: count,
         trips: programs.trips.iter().flatten().map(|t| t.all).fold(0.0, f64::max),
     }
@@ -188,9 +255,9 @@ fn read_again(profile: &Profile, programs: &Programs, sizes: &BTreeMap<String, i
     constants.read_again * beyond * (passes - unique).max(0.0)
 }
 
-/// Cycles in which a multiprocessor with so many resident blocks gets through a program of each, for some tiles.
-fn work(profile: &Profile, programs: &Programs, resident: f64, constants: &Constants) -> Vec<f64> {
-    let start = match profile.persistent {
+/// Cycles in which a multiprocessor with so many resident blocks begins and ends a program of each.
+fn start_cycles(profile: &Profile, resident: f64, constants: &Constants) -> f64 {
+    match profile.persistent {
         Persistent::Off => constants.block,
         // The other blocks of the multiprocessor compute meanwhile.
         persistent => {
@@ -198,17 +265,26 @@ fn work(profile: &Profile, programs: &Programs, resident: f64, constants: &Const
             let asks = if persistent == Persistent::Dynamic { constants.program_dynamic } else { 0.0 };
             (own + asks) / resident
         }
-    };
-    let outside = cycles(profile, &profile.outside, resident, constants) + start;
+    }
+}
+
+/// Cycles in which a multiprocessor with so many resident blocks gets through a program of each, for some tiles.
+fn work(profile: &Profile, programs: &Programs, resident: f64, constants: &Constants) -> Vec<f64> {
+    let outside = cycles(profile, &profile.outside, resident, constants) + start_cycles(profile, resident, constants);
     let step = |(units, wait): (&Units, &f64)| cycles(profile, units, resident, constants) + wait;
     let steps: Vec<f64> = profile.steps.iter().zip(&profile.waits).map(step).collect();
-    let cuts: Vec<f64> = profile.cut.iter().map(|units| constants.cut * cycles(profile, units, resident, constants)).collect();
+    let cuts = cut_cycles(profile, resident, constants);
     let of_tile = |trips: &Vec<Trips>| {
-        let made = trips.iter().zip(&profile.from).map(|(n, from)| (n.all - from).max(0.0));
+        let made = trips.iter().zip(&profile.from).map(|(n, from)| n.made(*from));
         let cut = cuts.iter().zip(trips).map(|(c, n)| c * n.cut).sum::<f64>();
         outside + cut + steps.iter().zip(made).map(|(s, n)| s * n).sum::<f64>()
     };
     programs.trips.iter().map(of_tile).collect()
+}
+
+/// Cycles of each loop that a cut tile takes more than a whole one.
+fn cut_cycles(profile: &Profile, resident: f64, constants: &Constants) -> Vec<f64> {
+    profile.cut.iter().map(|units| constants.cut * cycles(profile, units, resident, constants)).collect()
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -220,14 +296,33 @@ fn joined(a: f64, b: f64, exponent: f64) -> f64 {
     (a.powf(exponent) + b.powf(exponent)).powf(1.0 / exponent)
 }
 
-/// Cycles in which all resident blocks get through this.
-fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants) -> f64 {
+/// What this makes of the time of a program, if it takes some cycles more than its units.
+fn step_terms(profile: &Profile, units: &Units, more: f64, trips: f64, resident: f64, constants: &Constants) -> StepTerms {
+    let [issue, tensor, special, shared] = busy_cycles(profile, units, resident);
+    let copies = copy_cycles(units, constants) * resident;
+    StepTerms { trips, cycles: cycles(profile, units, resident, constants) + more, issue, tensor, special, shared, copies }
+}
+
+/// Cycles that the units of a multiprocessor are busy with this, over all resident blocks: issue slots, products, special
+/// functions, shared memory.
+fn busy_cycles(profile: &Profile, units: &Units, resident: f64) -> [f64; 4] {
     let warps = profile.warps * resident;
+    [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0))
+}
+
+/// Cycles in which the copies of one block bring this from the L2 cache.
+fn copy_cycles(units: &Units, constants: &Constants) -> f64 {
     let odd = 1.0 + (constants.odd_rows - 1.0) * units.odd_share();
     // What rows at odd multiples cost holds for boxes that are cut.
     let rows = units.l2_rows + (1.0 - units.odd_share()) * units.l2_cut;
-    let l2 = odd * (units.l2_bytes / constants.l2_bytes).max(rows / constants.l2_rows);
-    let busy = [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0));
+    odd * (units.l2_bytes / constants.l2_bytes).max(rows / constants.l2_rows)
+}
+
+/// Cycles in which all resident blocks get through this.
+fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants) -> f64 {
+    let warps = profile.warps * resident;
+    let l2 = copy_cycles(units, constants);
+    let busy = busy_cycles(profile, units, resident);
     let exponent = match (profile.specialized, profile.overlap) {
         (false, _) => WARPS_OVERLAP,
         (true, Overlap::On) if warps >= 12.0 => constants.overlap_of_three,

@@ -22,6 +22,11 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<Written> {
     flashtile::files::write(path, bytes).map_err(|e| Failure::io("write", path, &e))
 }
 
+/// Whether [`write`] could write this file, before there is anything to write.
+pub fn check_writable(path: &Path) -> Result<()> {
+    flashtile::files::check_writable(path).map_err(|e| Failure::io("write", path, &e))
+}
+
 /// Makes a directory and those above it.
 pub fn make_directory(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|e| Failure::io("create", path, &e))

@@ -11,6 +11,7 @@
 //! | `hints` | what a kernel loses, told once |
 //! | `tensors`, `files` | safetensors; files written atomically |
 //! | `layout/` | pictures of tiles in shared memory |
+//! | `report/` | the page of `tune --html` |
 //! | `repro/` | published experiments |
 //! | `output`, `table` | text, JSON, progress; tables |
 //! | `failure`, `exit` | errors, and the table of exit codes |
@@ -26,6 +27,7 @@ mod layout;
 mod output;
 mod profile;
 mod reference;
+mod report;
 mod repro;
 mod settings;
 mod subject;

@@ -80,7 +80,8 @@ pub struct Candidate {
     pub report: Option<PtxasReport>,
     /// Seconds that compiling took.
     pub compile_seconds: f64,
-    /// Largest error against the float64 oracle, if it was checked.
+    /// Largest error against the float64 oracle, if its results were compared with it: of results that are wrong too, there
+    /// over the elements that are finite. Without a GPU, of the small call that the emulator executes.
     pub max_error: Option<f64>,
     /// Times, if it was measured.
     pub measured: Option<Measurement>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_codegen::plan::Plan;
-use flashtile_codegen::{Arch, Instance, Ranker, Reason, Schedule};
+use flashtile_codegen::{Arch, Constants, Instance, Ranker, Reason, Schedule, Terms};
 pub use flashtile_codegen::{Generated, Launch as GeneratedLaunch, Machine, Ranking};
 
 use flashtile_dsl::analysis::cost;
@@ -136,6 +136,22 @@ pub fn predict(
     flashtile_codegen::predict(instance, schedule, arch, sizes, machine).unwrap_or(f64::INFINITY)
 }
 
+/// What the prediction of [`predict`] is made of: launches, and what the units of a multiprocessor do in each step.
+///
+/// # Errors
+/// [`KernelError::IllegalSchedule`] with all reasons, or [`KernelError::Generate`].
+pub fn terms(
+    instance: &Instance,
+    schedule: &Schedule,
+    arch: &'static Arch,
+    sizes: &BTreeMap<String, i64>,
+    machine: &Machine,
+) -> Result<Terms, KernelError> {
+    flashtile_codegen::prepare(instance, schedule, arch)
+        .and_then(|prepared| prepared.terms(sizes, machine, &Constants::FITTED))
+        .map_err(|error| fault(error, &instance.kernel.name, schedule, arch))
+}
+
 fn illegal(kernel: &str, schedule: &Schedule, arch: &Arch, reasons: Vec<Reason>) -> KernelError {
     KernelError::IllegalSchedule {
         kernel: kernel.to_owned(),
@@ -162,4 +178,42 @@ pub fn roofline(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, arch: &Arch
     let cost = cost::Workload { kernel: kernel.ir(), binding: kernel.binding(), sizes }.cost();
     // Where counts are upper bounds there is no lower bound of the time.
     if cost.exact { cost.algorithm.roofline(&peak(kernel, arch, machine)).0 } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Kernel;
+    use flashtile_dsl::ir::Elem;
+
+    /// What a prediction is made of adds up to the prediction, with one launch and with several.
+    #[test]
+    fn the_terms_of_a_prediction_add_up() {
+        let kernel = Kernel::builtin("causal_attention").expect("a built-in").bind(Elem::Bf16, [("D", 64)]).expect("binds");
+        let sizes = [("B", 1), ("H", 4), ("G", 4), ("M", 1000), ("N", 3000)].map(|(n, v)| (n.to_owned(), v)).into();
+        let instance = kernel.instance(flashtile_codegen::Facts::best(kernel.ir()));
+        let arch = Arch::named("sm_90a").expect("is in the table");
+        let machine = Machine::typical(arch);
+        for (text, launches) in [("block_m=64", 1), ("block_m=64,split_k=4", 2)] {
+            let schedule: Schedule = text.parse().expect("a schedule");
+            let terms = terms(&instance, &schedule, arch, &sizes, &machine).expect("legal");
+            let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b.abs();
+            assert!(near(terms.seconds, predict(&instance, &schedule, arch, &sizes, &machine)), "{text}: {terms:?}");
+            assert_eq!(terms.launches.len(), launches, "{text}");
+            let last = &terms.launches[launches - 1];
+            assert!(near(last.begin + last.seconds, terms.seconds));
+            for launch in &terms.launches {
+                let steps: f64 = launch.steps.iter().map(|step| step.trips * step.cycles).sum();
+                assert!(near(launch.outside.cycles + steps + launch.cut_cycles, launch.program_cycles), "{text}: {launch:?}");
+                assert!(launch.seconds >= launch.compute.max(launch.memory) + launch.meeting, "{text}: {launch:?}");
+                assert!(launch.memory >= launch.bytes / (machine.gbytes_per_s * 1e9) && launch.bytes > 0.0, "{text}: {launch:?}");
+            }
+            let main = &terms.launches[terms.main];
+            assert!(main.cut_cycles > 0.0, "a causal mask cuts tiles");
+            assert!(main.steps.iter().all(|step| step.tensor > 0.0 && step.trips > 1.0), "{main:?}");
+        }
+        let wrong = "block_m=24".parse().expect("a schedule");
+        let error = super::terms(&instance, &wrong, arch, &sizes, &machine).expect_err("is refused");
+        assert!(matches!(error, KernelError::IllegalSchedule { .. }), "{error}");
+    }
 }

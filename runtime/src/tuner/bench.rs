@@ -13,13 +13,15 @@ use crate::toolchain::PtxasReport;
 pub(super) struct Rejection {
     pub stage: Stage,
     pub reason: String,
+    /// Largest error against the oracle, if results were compared with it.
+    pub max_error: Option<f64>,
     /// Whether the device is of no more use, so that the search must end.
     pub fatal: bool,
 }
 
 impl Rejection {
     pub fn new(stage: Stage, reason: impl Into<String>) -> Self {
-        Self { stage, reason: reason.into(), fatal: false }
+        Self { stage, reason: reason.into(), max_error: None, fatal: false }
     }
 }
 
@@ -30,6 +32,8 @@ pub(super) struct Compilation<C> {
     pub source_hash: String,
     pub report: PtxasReport,
     pub seconds: f64,
+    /// Largest error against the oracle, where compiling includes a run on the emulator.
+    pub max_error: Option<f64>,
 }
 
 /// Compiles candidates, on several threads at once.

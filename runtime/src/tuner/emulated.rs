@@ -8,6 +8,7 @@ use flashtile_dsl::ir::{ProgramDim, SizeKind};
 use flashtile_emulator::Profile;
 
 use super::bench::Rejection;
+use super::gate::checked;
 use super::judge_on;
 use super::options::TuneOptions;
 use crate::cache::Stage;
@@ -70,14 +71,14 @@ fn keep_groups(rows: &FoldedRows, sizes: &BTreeMap<String, i64>, small: &mut BTr
     }
 }
 
-/// Executes a candidate; an error says why it is out.
+/// Executes a candidate. Gives its largest error; a rejection says why it is out.
 pub(super) fn check(
     kernel: &BoundKernel,
     sizes: &BTreeMap<String, i64>,
     schedule: &Schedule,
     code: &Code,
     options: &TuneOptions,
-) -> Result<(), Rejection> {
+) -> Result<f64, Rejection> {
     let mut emulation = Emulation::default();
     emulation.options.profile = true;
     let (arch, schedule) = (flashtile_codegen::Arch::named(&code.module.key.arch), Some(schedule.clone()));
@@ -89,13 +90,11 @@ pub(super) fn check(
     };
     let loaded = kernel.on_with(&Device::emulator(), options_of_launch).map_err(out)?;
     let verdicts = judge_on(&loaded, sizes, options.seed, &options.data).map_err(out)?;
-    if let Some(wrong) = verdicts.iter().find(|verdict| !verdict.passed()) {
-        return Err(Rejection::new(Stage::Check, wrong.to_string()));
-    }
+    let max_error = checked(&verdicts)?;
     let profiles = loaded.reports().into_iter().filter_map(|report| report.profile);
     match profiles.filter_map(|profile| conflicts(&profile)).next() {
-        Some(reason) => Err(Rejection::new(Stage::Conflicts, reason)),
-        None => Ok(()),
+        Some(reason) => Err(Rejection { max_error: Some(max_error), ..Rejection::new(Stage::Conflicts, reason) }),
+        None => Ok(max_error),
     }
 }
 

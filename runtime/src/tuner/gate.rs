@@ -9,7 +9,9 @@ use flashtile_dsl::interpret::HostTensor;
 use flashtile_dsl::ir::{Binding, Elem, Entity, Kernel, ProgramDim};
 
 use super::InputData;
+use super::bench::Rejection;
 use super::inputs::{Inputs, SAMPLES, Value};
+use crate::cache::Stage;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::Result;
@@ -58,13 +60,9 @@ impl Gate {
         self.reference.is_steady()
     }
 
-    /// Judges what is in the output tensors. Gives the largest error; a text says what is wrong.
-    pub fn check(&self, inputs: &Inputs) -> Result<Result<f64, String>> {
-        let verdicts = self.verdicts(inputs)?;
-        if let Some(wrong) = verdicts.iter().find(|v| !v.passed()) {
-            return Ok(Err(wrong.to_string()));
-        }
-        Ok(Ok(verdicts.iter().map(|v| v.max_error).fold(0.0, f64::max)))
+    /// Judges what is in the output tensors. Gives the largest error, or why the candidate is out.
+    pub fn check(&self, inputs: &Inputs) -> Result<Result<f64, Rejection>> {
+        Ok(checked(&self.verdicts(inputs)?))
     }
 
     /// Judges what is in the output tensors, one by one.
@@ -76,6 +74,15 @@ impl Gate {
             verdicts.push(output.check_by(|at| read(output.elem, &bytes, at)));
         }
         Ok(verdicts)
+    }
+}
+
+/// The largest error of any output; a rejection, which has it too, if an output is wrong.
+pub(super) fn checked(verdicts: &[OutputVerdict]) -> Result<f64, Rejection> {
+    let max_error = verdicts.iter().map(|v| v.max_error).fold(0.0, f64::max);
+    match verdicts.iter().find(|v| !v.passed()) {
+        Some(wrong) => Err(Rejection { max_error: Some(max_error), ..Rejection::new(Stage::Check, wrong.to_string()) }),
+        None => Ok(max_error),
     }
 }
 
@@ -215,11 +222,14 @@ mod tests {
         let mut wrong = right.clone();
         *wrong.last_mut().expect("not empty") += half::f16::from_f32(0.1);
         put(&inputs, &wrong);
-        assert!(check().is_err_and(|e| e.contains("an error is too large") && e.contains("[69, 32]")), "{:?}", check());
+        let rejection = check().expect_err("one element is off");
+        assert!(rejection.reason.contains("an error is too large") && rejection.reason.contains("[69, 32]"), "{rejection:?}");
+        let added = 0.1;
+        assert!(rejection.max_error.is_some_and(|error| (error - added).abs() < 1e-2), "{rejection:?}");
         wrong = right.clone();
         wrong[0] = half::f16::NAN;
         put(&inputs, &wrong);
-        assert!(check().is_err_and(|e| e.contains("NaN or infinity")), "{:?}", check());
+        assert!(check().is_err_and(|e| e.reason.contains("NaN or infinity")), "{:?}", check());
         let Value::Output(y) = &inputs.values[1] else { panic!("an output") };
         y.fill_bytes(0xff).expect("fills");
         assert!(check().is_err(), "outputs that were never written");
@@ -269,6 +279,6 @@ mod tests {
         let mut bytes = tensor.to_bytes().expect("reads");
         bytes[4 * sum.places[100]..][..4].copy_from_slice(&1e3f32.to_le_bytes());
         tensor.write_bytes(&bytes).expect("fits");
-        assert!(check().is_err_and(|e| e.contains("an error is too large")), "{:?}", check());
+        assert!(check().is_err_and(|e| e.reason.contains("an error is too large")), "{:?}", check());
     }
 }

@@ -55,7 +55,7 @@ impl GpuBench<'_> {
     fn rejection(&self, stage: Stage, error: &Error) -> Rejection {
         // After a fault in a kernel the context is lost: then everything fails from there on.
         let fatal = self.gpu.synchronize().is_err();
-        Rejection { stage, reason: error.to_string(), fatal }
+        Rejection { fatal, ..Rejection::new(stage, error.to_string()) }
     }
 
     /// Fills the outputs with NaN, so that nothing passes that an earlier candidate has written.
@@ -81,8 +81,7 @@ impl Bench<Code> for GpuBench<'_> {
             Ok((variant, self.gate.check(self.inputs)?))
         };
         let (variant, checked) = run().map_err(|e| self.rejection(Stage::Launch, &e))?;
-        let max_error = checked.map_err(|reason| Rejection::new(Stage::Check, reason))?;
-        Ok((variant, max_error))
+        Ok((variant, checked?))
     }
 
     fn time(&mut self, variant: &Variant) -> Result<f64, Rejection> {

@@ -177,6 +177,7 @@ pub(super) fn note_compilation<C>(
     };
     candidate.source_hash = compiled.source_hash;
     candidate.compile_seconds = compiled.seconds;
+    candidate.max_error = compiled.max_error;
     let spills = compiled.report.spill_stores + compiled.report.spill_loads;
     let remark = compiled.report.remarks.first().cloned();
     candidate.report = Some(compiled.report);
@@ -192,6 +193,7 @@ pub(super) fn note_compilation<C>(
 }
 
 fn reject(candidate: &mut Candidate, rejection: Rejection) {
+    candidate.max_error = rejection.max_error.or(candidate.max_error);
     candidate.outcome = Outcome::Rejected { stage: rejection.stage, reason: rejection.reason };
 }
 

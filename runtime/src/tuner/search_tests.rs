@@ -50,7 +50,7 @@ fn compile(fates: &[Fate], schedule: &Schedule) -> Result<Compilation<usize>, Re
     }
     let remarks = fates[code].remark.iter().map(|r| (*r).to_owned()).collect();
     let report = PtxasReport { spill_stores: fates[code].spills, remarks, ..PtxasReport::default() };
-    Ok(Compilation { code, source_hash: format!("{code}"), report, seconds: 0.1 })
+    Ok(Compilation { code, source_hash: format!("{code}"), report, seconds: 0.1, max_error: None })
 }
 
 /// Only the fates are shared with the compiling threads.
@@ -186,7 +186,7 @@ fn what_fails_under_load_is_out() {
 #[test]
 fn every_rejection_says_where_and_why() {
     let out = |stage, reason: &str| Fate { reject: Some(Rejection::new(stage, reason)), ..runs(0.1) };
-    let fates = [
+    let mut fates = [
         out(Stage::Compile, "syntax"),
         out(Stage::Check, "max error 0.5"),
         out(Stage::Launch, "invalid argument"),
@@ -194,6 +194,7 @@ fn every_rejection_says_where_and_why() {
         Fate { spills: 64, ..runs(1.0) },
         Fate { remark: Some("(C7510) serialized"), ..runs(0.1) },
     ];
+    fates[1].reject.as_mut().expect("is out").max_error = Some(0.5);
     let run = run(&fates);
     assert_eq!(run.found.winner, Some(4), "the fast ones are wrong, and a few bytes of spills are allowed");
     let rejected = |i: usize| match &run.candidates[i].outcome {
@@ -202,6 +203,7 @@ fn every_rejection_says_where_and_why() {
     };
     assert_eq!(rejected(0), (Stage::Compile, "syntax"));
     assert_eq!(rejected(1), (Stage::Check, "max error 0.5"));
+    assert_eq!(run.candidates[1].max_error, Some(0.5), "the error of wrong results is kept");
     assert_eq!(rejected(2), (Stage::Launch, "invalid argument"));
     assert_eq!(rejected(3), (Stage::Spills, "65 bytes of spills, 64 are allowed"));
     assert_eq!(rejected(5), (Stage::Remark, "(C7510) serialized"));

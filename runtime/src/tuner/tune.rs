@@ -348,6 +348,7 @@ impl Compiler for Task<'_> {
             source_hash: code.module.key.source_hash.clone(),
             report: code.module.report.clone(),
             seconds: code.compile_seconds,
+            max_error: None,
             code,
         })
     }
@@ -365,8 +366,8 @@ impl Compiler for Emulated<'_> {
 
     fn compile(&self, schedule: &Schedule) -> Result<Compilation<Code>, Rejection> {
         let compiled = self.task.compile(schedule)?;
-        emulated::check(self.task.kernel, &self.sizes, schedule, &compiled.code, self.task.options)?;
-        Ok(compiled)
+        let max_error = emulated::check(self.task.kernel, &self.sizes, schedule, &compiled.code, self.task.options)?;
+        Ok(Compilation { max_error: Some(max_error), ..compiled })
     }
 }
 
@@ -406,9 +407,11 @@ mod tests {
         let predicted: Vec<_> = report.record.candidates.iter().filter(|c| c.outcome == Outcome::Predicted).collect();
         assert_eq!(predicted.len(), 2, "{:?}", report.record.candidates);
         assert!(predicted.iter().all(|c| c.report.as_ref().is_some_and(|r| r.registers > 0)));
+        assert!(predicted.iter().all(|c| c.max_error.is_some_and(|error| error > 0.0 && error < 0.01)), "{predicted:?}");
         let conflicting =
             report.record.candidates.iter().find(|c| c.schedule.main.swizzle == SharedLayout::Plain).expect("is kept");
         let Outcome::Rejected { stage: Stage::Conflicts, reason } = &conflicting.outcome else { panic!("{conflicting:?}") };
+        assert!(conflicting.max_error.is_some(), "its results were right");
         assert!(reason.contains("ldmatrix") && reason.contains("attention.rs:") && reason.contains("8-way"), "{reason}");
         let illegal = report.record.candidates.last().expect("is kept");
         assert!(

@@ -23,7 +23,7 @@ pub fn svg(tile: &SharedTile) -> String {
     let (width, height) = ((LEFT + columns * CELL.0 + 16).max(text_width), TOP + rows * CELL.1 + 40);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"monospace\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+         font-size=\"12\">\n<rect class=\"ground\" width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
     // Writing to a string cannot fail.
     let mut text = |x: u32, y: u32, anchor: &str, text: &str| {
@@ -49,7 +49,7 @@ pub fn svg(tile: &SharedTile) -> String {
             );
             let label = format!("{}-{}", 4 * group, 4 * group + 3);
             let (x, y) = (x + CELL.0 / 2, y + 16);
-            let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>");
+            let _ = writeln!(out, "<text class=\"banks\" x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>");
         }
         // Padding is drawn hatched out: no element lies there.
         for chunk in used_chunks(tile)..columns {

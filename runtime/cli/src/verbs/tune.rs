@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use clap::Args;
 use flashtile::cache::{Candidate, Outcome};
-use flashtile::tuner::{Cancel, Event, InputData, Stop, TuneError, TuneOptions, TuneReport, tune};
-use flashtile::{Arch, Device, Schedule};
+use flashtile::device::machine_of;
+use flashtile::tuner::{Cancel, Event, InputData, Stop, TuneError, TuneOptions, TuneReport, model_key, tune};
+use flashtile::{Arch, BoundKernel, Device, Schedule};
 use flashtile_codegen::KNOBS;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -17,11 +18,11 @@ use serde_json::json;
 use crate::failure::{Failure, Result};
 use crate::flags::GlobalFlags;
 use crate::gradient::{self, GradientFlags};
-use crate::hints;
 use crate::output::{Output, seconds};
-use crate::settings;
+use crate::report::{self, Search, Tuning, in_the_race, order};
 use crate::subject::{Subject, SubjectFlags};
 use crate::target::arch_named;
+use crate::{files, hints, settings};
 
 /// Flags of `flashtile tune`.
 #[derive(Args, Debug)]
@@ -62,6 +63,11 @@ pub struct Flags {
     /// Candidates to show
     #[arg(long, default_value_t = 10, value_name = "N")]
     top: usize,
+    /// Write a page about the search into this file too: roofline, every candidate with its time and
+    /// why it was or was not measured, errors, the effect of each knob, the winner's plan with its
+    /// timeline, its tiles in shared memory. One file, with no script and nothing from elsewhere
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// A duration on the command line.
@@ -107,6 +113,10 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         (None, Err(_)) if arch.is_some() => Device::cpu(),
         (None, Err(error)) => return Err(error.into()),
     };
+    if let Some(path) = &flags.html {
+        // Known before time is spent on what could not be written.
+        files::check_writable(path)?;
+    }
     let cancel = Cancel::default();
     let on_signal = cancel.clone();
     if ctrlc::set_handler(move || on_signal.cancel()).is_err() {
@@ -114,10 +124,12 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
     }
     let budget = flags.budget.0 / subjects.len().max(1) as u32;
     let common = Common { flags, global, device, arch, budget, several: flags.gradient.is_given(), cancel };
-    let mut times = Vec::new();
-    for (subject, data) in subjects.iter().zip(&data) {
-        times.push(common.tune(subject, data, output)?);
+    let (times, tunings) = common.tune_all(&subjects, &data, output);
+    if let Some(path) = flags.html.as_deref().filter(|_| !tunings.is_empty()) {
+        files::write(path, report::page(&tunings).as_bytes())?;
+        output.note(format!("wrote {}", path.display()));
     }
+    let times = times?;
     if !common.several {
         return Ok(());
     }
@@ -140,8 +152,21 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
 }
 
 impl Common<'_> {
+    /// Tunes all kernels, to the first that fails: the seconds of the winners, and what a page tells of the kernels, of one that
+    /// fails with evidence too.
+    fn tune_all(&self, subjects: &[Subject], data: &[Vec<InputData>], output: &mut Output) -> (Result<Vec<f64>>, Vec<Tuning>) {
+        let (mut times, mut tunings) = (Vec::new(), Vec::new());
+        for (subject, data) in subjects.iter().zip(data) {
+            match self.tune(subject, data, &mut tunings, output) {
+                Ok(time) => times.push(time),
+                Err(failure) => return (Err(failure), tunings),
+            }
+        }
+        (Ok(times), tunings)
+    }
+
     /// Tunes a kernel and tells what came of it; gives the seconds of the winner.
-    fn tune(&self, subject: &Subject, data: &[InputData], output: &mut Output) -> Result<f64> {
+    fn tune(&self, subject: &Subject, data: &[InputData], tunings: &mut Vec<Tuning>, output: &mut Output) -> Result<f64> {
         let Self { flags, global, device, arch, cancel, .. } = self;
         let sizes = subject.all_sizes()?;
         let bound = subject.bind(output)?;
@@ -169,6 +194,9 @@ impl Common<'_> {
         }
         let result = tune(&bound, &sizes, device, &options);
         bar.finish_and_clear();
+        if self.flags.html.is_some() {
+            tunings.extend(self.told(subject, &bound, &options.data, &result)?);
+        }
         let report = match result {
             Ok(report) => report,
             Err(_) if cancel.is_cancelled() => return Err(Failure::Interrupted),
@@ -186,6 +214,52 @@ impl Common<'_> {
             Stop::DeviceLost(reason) => Err(Failure::DeviceLost(reason)),
             _ => Ok(report.seconds_per_run()),
         }
+    }
+
+    /// What a page tells of a result, if it has candidates.
+    fn told(
+        &self,
+        subject: &Subject,
+        kernel: &BoundKernel,
+        data: &InputData,
+        result: &flashtile::Result<TuneReport>,
+    ) -> Result<Option<Tuning>> {
+        let info = self.device.info();
+        let Some(arch) = self.arch.or_else(|| arch_of(&self.device)) else { return Ok(None) };
+        let predicted = info.gpu.is_none();
+        let machine = machine_of(arch, info.gpu.as_ref());
+        let search = match result {
+            Ok(TuneReport { record, stop, from_cache, .. }) => Search {
+                kernel,
+                arch,
+                machine,
+                predicted,
+                device: &record.key.device,
+                facts: &record.key.facts,
+                sizes: &record.sizes,
+                data: record.data.to_string(),
+                candidates: &record.candidates,
+                winner: record.winner,
+                from_cache: *from_cache,
+                ended: report::ended(stop),
+            },
+            Err(flashtile::Error::Tune(TuneError::NoneLeft { evidence, .. })) => Search {
+                kernel,
+                arch,
+                machine,
+                predicted,
+                device: &if predicted { model_key(arch) } else { info.key() },
+                facts: &subject.facts(kernel),
+                sizes: &subject.all_sizes()?,
+                data: data.to_string(),
+                candidates: evidence,
+                winner: None,
+                from_cache: false,
+                ended: "none is left".to_owned(),
+            },
+            Err(_) => return Ok(None),
+        };
+        Ok(Some(Tuning::of(&search)?))
     }
 }
 
@@ -245,7 +319,7 @@ fn show(flags: &Flags, explained: bool, report: &TuneReport, hints: serde_json::
         return if explained { explain(&record.candidates, &winner.schedule, "winner", output) } else { Ok(()) };
     }
     let mut ranked: Vec<&Candidate> = record.candidates.iter().filter(|c| in_the_race(c)).collect();
-    ranked.sort_by(|a, b| under_load(a).total_cmp(&under_load(b)).then(time(a).total_cmp(&time(b))));
+    ranked.sort_by(|a, b| order(a, b));
     ranked.retain(|c| c.schedule != winner.schedule);
     ranked.insert(0, winner);
     ranked.truncate(flags.top.max(1));
@@ -258,13 +332,7 @@ fn show(flags: &Flags, explained: bool, report: &TuneReport, hints: serde_json::
     output.text(format!("winner: {} ({kind}{source})", seconds(report.seconds_per_run())))?;
     output.text(format!("schedule: {}", winner.schedule))?;
     let tried = record.candidates.iter().filter(|c| c.tried()).count();
-    let ended = match &report.stop {
-        Stop::Exhausted => "every candidate was tried".to_owned(),
-        Stop::Roofline => "the roofline is reached".to_owned(),
-        Stop::Budget => "the budget is spent".to_owned(),
-        Stop::Cancelled => "cancelled".to_owned(),
-        Stop::DeviceLost(reason) => format!("the device was lost: {reason}"),
-    };
+    let ended = report::ended(&report.stop);
     output.text(format!("{tried} of {legal} candidates tried in {:.1} s; {ended}", report.seconds))?;
     if illegal > 0 && !explained {
         output.text(format!("{illegal} more are not legal; --explain says why"))?;
@@ -273,18 +341,6 @@ fn show(flags: &Flags, explained: bool, report: &TuneReport, hints: serde_json::
         output.note("note: the result could not be kept in the cache; see `flashtile doctor`");
     }
     Ok(())
-}
-
-fn in_the_race(candidate: &Candidate) -> bool {
-    matches!(candidate.outcome, Outcome::Measured | Outcome::Predicted | Outcome::Eliminated { .. })
-}
-
-fn time(candidate: &Candidate) -> f64 {
-    candidate.measured.as_ref().map_or(candidate.predicted, |m| m.median)
-}
-
-fn under_load(candidate: &Candidate) -> f64 {
-    candidate.under_load.as_ref().map_or(f64::INFINITY, |m| m.median)
 }
 
 /// A table of candidates, with the knobs in which they differ.
