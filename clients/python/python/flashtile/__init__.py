@@ -1,0 +1,41 @@
+"""Attention kernels of your own on tensors of PyTorch.
+
+=====================  ==========================================================================
+``sdpa``               ``torch.nn.functional.scaled_dot_product_attention``
+``flex``               FlexAttention's functions, traced into a kernel whose tiles are skipped
+``kernel, builtin``    any kernel of the language, with autograd and ``torch.compile``
+``tune``               finds the best schedule for given arguments on the GPU
+=====================  ==========================================================================
+"""
+
+from . import _host
+
+_host.hand_over()
+
+from ._flashtile import (  # noqa: E402
+    BUILTINS,
+    ArgumentError,
+    BundleError,
+    DeviceError,
+    FlashtileError,
+    GradientError,
+    KernelError,
+    ToolchainError,
+    TuneError,
+)
+from ._kernel import Kernel, builtin, kernel  # noqa: E402
+
+__all__ = [
+    "BUILTINS",
+    "ArgumentError",
+    "BundleError",
+    "DeviceError",
+    "FlashtileError",
+    "GradientError",
+    "Kernel",
+    "KernelError",
+    "ToolchainError",
+    "TuneError",
+    "builtin",
+    "kernel",
+]

@@ -1,0 +1,54 @@
+"""Hands over to the native module what it needs of PyTorch."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+
+import torch
+
+from . import _flashtile
+
+# Element types by PyTorch's types. Kernels read no others.
+DTYPES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int32: "i32",
+    torch.bool: "bool",
+    torch.uint8: "u8",
+    torch.int8: "i8",
+    torch.float8_e4m3fn: "f8e4m3",
+    torch.float8_e5m2: "f8e5m2",
+}
+
+# PyTorch's types by element type.
+OF_NAME = {name: dtype for dtype, name in DTYPES.items()}
+
+
+def nvrtc_of_torch() -> pathlib.Path | None:
+    """The folder with the NVRTC that PyTorch was installed with, if it came as wheels."""
+    spec = importlib.util.find_spec("nvidia")
+    for packages in (spec.submodule_search_locations or []) if spec else []:
+        for folder in ("cu13/lib", "cuda_nvrtc/lib"):
+            found = pathlib.Path(packages) / folder
+            if any(found.glob("libnvrtc.so*")):
+                return found
+    return None
+
+
+def _raw_stream(gpu: int) -> int:
+    return torch.cuda.current_stream(gpu).cuda_stream
+
+
+def hand_over() -> None:
+    """Called once, when the package is imported."""
+    several = torch.cuda.device_count() > 1
+    _flashtile.set_host(
+        types=[torch.Tensor, torch.nn.Parameter],
+        dtypes=list(DTYPES.items()),
+        empty=torch.empty,
+        stream=getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream),
+        current=(torch.cuda.current_device, torch.cuda.set_device) if several else None,
+        nvrtc=nvrtc_of_torch(),
+    )
