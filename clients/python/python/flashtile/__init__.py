@@ -24,6 +24,7 @@ from ._flashtile import (  # noqa: E402
     TuneError,
 )
 from ._kernel import Kernel, builtin, kernel  # noqa: E402
+from ._sdpa import sdpa, sdpa_text  # noqa: E402
 
 __all__ = [
     "BUILTINS",
@@ -38,4 +39,6 @@ __all__ = [
     "TuneError",
     "builtin",
     "kernel",
+    "sdpa",
+    "sdpa_text",
 ]

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from ._flashtile import ArgumentError
+from ._flashtile import ArgumentError, GradientError
 from ._flashtile import Kernel as Native
 from ._host import DTYPES
-from ._operator import Differentiate, differentiated, operator
+from ._operator import Differentiate, Operator, differentiated, operator
 
 # Kernels by number: `torch.compile` keeps the number, and asks for operators by it.
 _KERNELS: list["Kernel"] = []
@@ -23,13 +23,26 @@ _functorch_level = torch._C._functorch.maybe_current_level
 
 
 @torch.compiler.assume_constant_result
-def _operator_of(number: int, of: tuple[str, ...]) -> str:
+def _operator_of(number: int, of: tuple[int, ...]) -> str:
+    """Name of the operator that runs a kernel where the inputs of these numbers need gradients."""
     return _KERNELS[number]._operator(of).name
 
 
 @torch.compiler.assume_constant_result
-def _places_of(number: int, of: tuple[str, ...]) -> tuple[int, ...] | None:
-    return _KERNELS[number]._places(of)
+def _places_of(number: int, of: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Where the outputs of a kernel are among those of its operator; `None` if that has one."""
+    outputs = _KERNELS[number]._operator(of).outputs
+    return tuple(outputs.index(name) for name in _KERNELS[number].outputs) if len(outputs) > 1 else None
+
+
+def through_dispatcher(number: int, args: Sequence[Any]) -> list[torch.Tensor]:
+    """Calls the kernel of a number as an operator of PyTorch; `torch.compile` traces this function."""
+    of: tuple[int, ...] = ()
+    if torch.is_grad_enabled():
+        of = tuple([at for at, x in enumerate(args) if isinstance(x, torch.Tensor) and x.requires_grad])
+    made = getattr(torch.ops.flashtile, _operator_of(number, of))(*args)
+    places = _places_of(number, of)
+    return [made] if places is None else [made[place] for place in places]
 
 
 class Kernel:
@@ -56,7 +69,8 @@ class Kernel:
                 raise ArgumentError(f"kernel `{native.name}` has no output `{name}`; it has {', '.join(self._outputs)}")
         self._differentiate = Differentiate(native, tuple(grad_from) if grad_from else differentiated(native))
         self._result = collections.namedtuple(f"{native.name}_outputs", self._outputs, rename=True)
-        self._number = len(_KERNELS)
+        #: Its place among the kernels of the process.
+        self.number = len(_KERNELS)
         _KERNELS.append(self)
 
     @property
@@ -122,18 +136,9 @@ class Kernel:
         return out
 
     def _through_dispatcher(self, args: tuple, out: Any) -> Any:
-        of = ()
-        if torch.is_grad_enabled():
-            needs = [isinstance(x, torch.Tensor) and x.requires_grad for x in args]
-            of = tuple(name for name, needed in zip(self._inputs, needs) if needed)
-        if of and out is not None:
+        if out is not None and torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
             raise ArgumentError(f"kernel `{self.name}`: `out` takes no gradients; leave it out, or call it in torch.no_grad()")
-        made = getattr(torch.ops.flashtile, _operator_of(self._number, of))(*args)
-        places = _places_of(self._number, of)
-        if places is not None:
-            made = [made[place] for place in places]
-        elif self._single:
-            made = [made]
+        made = through_dispatcher(self.number, args)
         if out is not None:
             out = self._given(out)
             for given, new in zip(out, made):
@@ -141,21 +146,16 @@ class Kernel:
             made = out
         return made[0] if self._single else self._result(*made)
 
-    def _operator(self, of: tuple[str, ...]) -> Any:
+    def _operator(self, of: tuple[int, ...]) -> Operator:
         """The operator of the kernel; of the forward kernel with outputs more, where the gradients of `of` read them."""
         plain = operator(self._native, self._differentiate)
         if not of:
             return plain
         try:
-            forward = self._differentiate(of).forward
-        except Exception:  # the backward pass raises it
+            forward = self._differentiate(tuple(self._inputs[at] for at in of)).forward
+        except GradientError:  # the backward pass raises it
             return plain
         return plain if forward.native.text == self._native.text else forward
-
-    def _places(self, of: tuple[str, ...]) -> tuple[int, ...] | None:
-        """Where the results of the kernel are among those of the operator, if it has several."""
-        outputs = self._operator(of).outputs
-        return tuple(outputs.index(name) for name in self._outputs) if len(outputs) > 1 else None
 
 
 def _fixed(native: Native, types: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Native:

@@ -34,11 +34,13 @@ class Gradient:
 class Operator:
     """A kernel as an operator: `op` is what the dispatcher knows."""
 
-    def __init__(self, name: str, native: Native, differentiate: "Differentiate | None"):
+    def __init__(self, name: str, native: Native, differentiate: "Differentiate | None", into: tuple[str, ...]):
         self.name, self.native, self.differentiate = name, native, differentiate
+        #: Outputs that an earlier kernel of a gradient has stored to, and this one stores to in part.
+        self.into = into
         self.params = native.params()
         self.inputs = [param["name"] for param in self.params if not param["written"]]
-        self.outputs = [param["name"] for param in self.params if param["written"]]
+        self.outputs = [param["name"] for param in self.params if param["written"] and param["name"] not in into]
         self._read = [param for param in self.params if not param["written"]]
         self._written = [param for param in self.params if param["written"]]
         self.tensors = [param["name"] for param in self._read if param["tensor"]]
@@ -58,6 +60,7 @@ class Operator:
         args += ["Tensor like__"] if self.needs_like else []
         args += [f"SymInt {size}__" for size in self.missing_sizes]
         args += [f"ScalarType {name}__" for name in self.missing_types]
+        args += [f"Tensor(a{at}!) {name}" for at, name in enumerate(self.into)]
         returns = "Tensor" if len(self.outputs) == 1 else f"({', '.join(['Tensor'] * len(self.outputs))})"
         tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
         _LIBRARY.define(f"{self.name}({', '.join(args)}) -> {returns}", tags=tags)
@@ -65,11 +68,12 @@ class Operator:
             _LIBRARY.impl(self.name, self._run, device)
         qualified = f"flashtile::{self.name}"
         torch.library.register_fake(qualified, self._fake, lib=_LIBRARY)
-        torch.library.register_autograd(qualified, self._backward, setup_context=self._set_up, lib=_LIBRARY)
+        if not self.into:  # PyTorch takes gradients of operators that write to no argument alone
+            torch.library.register_autograd(qualified, self._backward, setup_context=self._set_up, lib=_LIBRARY)
 
     def _split(self, args: tuple) -> tuple[tuple, Any, list, list]:
         """The inputs, and what the caller gives behind them."""
-        inputs, rest = args[: len(self.inputs)], list(args[len(self.inputs) :])
+        inputs, rest = args[: len(self.inputs)], list(args[len(self.inputs) : len(args) - len(self.into)])
         like = rest.pop(0) if self.needs_like else None
         sizes = [(name, rest.pop(0)) for name in self.missing_sizes]
         return inputs, like, sizes, list(zip(self.missing_types, rest))
@@ -77,12 +81,22 @@ class Operator:
     def _run(self, *args: Any) -> Any:
         inputs, like, sizes, types = self._split(args)
         types = [(name, DTYPES[dtype]) for name, dtype in types]
-        made = self.native.call(inputs, like=like, types=types or None, sizes=sizes or None)
+        outputs = None
+        if self.into:
+            outputs = dict(zip(self.into, args[len(args) - len(self.into) :])) | dict(zip(self.outputs, self._empty(args)))
+            outputs = tuple(outputs[param["name"]] for param in self._written)
+        made = self.native.call(inputs, outputs, like=like, types=types or None, sizes=sizes or None)
         if made is None:
             raise FlashtileError(f"operator flashtile::{self.name} was given a tensor that is no plain memory")
+        made = tuple(x for param, x in zip(self._written, made) if param["name"] not in self.into)
         return made[0] if len(made) == 1 else made
 
     def _fake(self, *args: Any) -> Any:
+        made = self._empty(args)
+        return made[0] if len(made) == 1 else made
+
+    def _empty(self, args: tuple) -> tuple[torch.Tensor, ...]:
+        """Outputs that hold nothing yet."""
         inputs, like, sizes, types = self._split(args)
         tensors = {param["name"]: x for param, x in zip(self._read, inputs) if param["tensor"]}
         known = {**self.native.known_sizes, **dict(sizes)}
@@ -97,8 +111,7 @@ class Operator:
             dtype = dtypes[param["elem"]] if param["generic"] else OF_NAME[param["elem"]]
             return like.new_empty(_shapes.extents(param, sizes), dtype=dtype)
 
-        made = tuple(empty(param) for param in self._written)
-        return made[0] if len(made) == 1 else made
+        return tuple(empty(param) for param in self._written if param["name"] not in self.into)
 
     def _set_up(self, ctx: Any, inputs: tuple, output: Any) -> None:
         outputs = output if isinstance(output, (tuple, list)) else (output,)
@@ -142,6 +155,7 @@ class Operator:
         for step in made.steps:
             args = [values[name] for name in step.inputs] + ([like] if step.needs_like else [])
             args += [sizes[name] for name in step.missing_sizes] + [ctx.dtypes[name] for name in step.missing_types]
+            args += [values[name] for name in step.into]
             stored = step.op(*args)
             values.update(zip(step.outputs, stored if isinstance(stored, (tuple, list)) else (stored,)))
         return tuple(values[f"grad_{name}"] if name in ctx.of else None for name in self.inputs)
@@ -171,7 +185,12 @@ class Differentiate:
             raise GradientError(f"kernel `{self.native.name}` has no output of floats whose gradient could be given")
         forward, steps = self.native.gradient(list(of), list(self.from_))
         # The forward kernel of a gradient has the gradients of the kernel.
-        return Gradient(operator(forward, self), [operator(step, None) for step in steps], of, self.from_)
+        made, stored = [], set()
+        for step in steps:
+            written = [param["name"] for param in step.params() if param["written"]]
+            made.append(operator(step, None, tuple(name for name in written if name in stored)))
+            stored.update(written)
+        return Gradient(operator(forward, self), made, of, self.from_)
 
 
 def differentiated(native: Native) -> list[str]:
@@ -181,14 +200,14 @@ def differentiated(native: Native) -> list[str]:
     return generic or [param["name"] for param in written if param["elem"] == "f32"]
 
 
-def operator(native: Native, differentiate: Differentiate | None) -> Operator:
+def operator(native: Native, differentiate: Differentiate | None, into: tuple[str, ...] = ()) -> Operator:
     """The operator of a kernel, registered once."""
     from_ = ",".join(differentiate.from_) if differentiate else ""
     # The kernel that is differentiated is part of the identity: its gradient is.
     origin = differentiate.native.text if differentiate else ""
-    identity = "\0".join([native.name, native.text, native.known, from_, origin])
+    identity = "\0".join([native.name, native.text, native.known, from_, origin, *into])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     name = f"{re.sub(r'[^A-Za-z0-9_]', '_', native.name)}_{digest}"
     if name not in _OPERATORS:
-        _OPERATORS[name] = Operator(name, native, differentiate)
+        _OPERATORS[name] = Operator(name, native, differentiate, into)
     return _OPERATORS[name]

@@ -1,0 +1,145 @@
+"""``scaled_dot_product_attention`` of PyTorch, as kernels of the language."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+
+from . import _texts
+from ._flashtile import ArgumentError
+from ._kernel import Kernel, builtin, kernel, through_dispatcher
+
+# How a mask is loaded, by the dimensions that it has: those of one element are left out.
+_ENTRIES = {"B": "b", "H": "h", "M": "i", "N": "j"}
+
+
+def sdpa_text(masked: str, dims: str = "", dropout: bool = False) -> str:
+    """The text of a kernel of :func:`sdpa`.
+
+    ``masked`` is ``"no"``, ``"causal"``, ``"bool"`` or ``"float"``; ``dims`` are the dimensions of a mask,
+    of ``"BHMN"``.
+    """
+    entries = ", ".join(_ENTRIES[dim] for dim in dims)
+    shape = f"({', '.join(dims)})"
+    generics, params, scores, name = [], [], [], "sdpa"
+    doc = "Attention, every query with every key."
+    if masked == "causal":
+        doc = "Causal attention, aligned at the first query and the first key."
+        scores = ["let s = mask(s, pos(i) >= pos(j));"]
+    elif masked == "bool":
+        doc = "Attention of the queries and keys that a mask keeps."
+        params, scores = [f"keep: &Tensor<bool, {shape}>"], [f"let s = mask(s, load(keep, [{entries}]));"]
+    elif masked == "float":
+        doc = "Attention with a mask that is added to the scores."
+        generics = ["S: Element"]
+        params, scores = [f"bias: &Tensor<S, {shape}>"], [f"let s = s + load(bias, [{entries}]);"]
+    suffix = {"no": "", "causal": "_causal", "bool": f"_keep_{dims.lower()}", "float": f"_bias_{dims.lower()}"}[masked]
+    name += suffix + ("_dropout" if dropout else "")
+    doc += " A share of the weights is left out, by random numbers of a seed." if dropout else ""
+    return _texts.attention(name, doc, generics=generics, params=params, scores=scores, dropout=dropout)
+
+
+@functools.cache
+def _kernel_of(masked: str, dims: str, dropout: bool, fits_builtin: bool) -> Kernel:
+    if fits_builtin:
+        return builtin({"no": "attention", "causal": "causal_attention"}[masked])
+    return kernel(sdpa_text(masked, dims, dropout))
+
+
+@torch.compiler.assume_constant_result
+def _number_of(masked: str, dims: str, dropout: bool, fits_builtin: bool) -> int:
+    return _kernel_of(masked, dims, dropout, fits_builtin).number
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    """The tensor, its last dimension without gaps."""
+    return x if x.shape[-1] <= 1 or x.stride(-1) == 1 else x.contiguous()
+
+
+def default_scale(q: torch.Tensor, scale: float | None) -> float:
+    return 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+
+
+def _four(x: torch.Tensor) -> torch.Tensor:
+    """With one batch and one head where these are missing."""
+    return x if x.dim() == 4 else x[(None,) * (4 - x.dim())]
+
+
+def _heads(q: int, k: int, enable_gqa: bool) -> None:
+    if enable_gqa and (k == 0 or q % k != 0):
+        raise ArgumentError(f"{q} query heads are no multiple of {k} key heads")
+    if not enable_gqa and q != k and 1 not in (q, k):
+        raise ArgumentError(f"{q} query heads and {k} key heads differ; pass enable_gqa=True where heads share keys")
+
+
+def _mask(mask: torch.Tensor, q: torch.Tensor, lead: tuple, m: int, n: int) -> tuple[torch.Tensor, str]:
+    """A mask without the dimensions that have one element, and the letters of those that it has."""
+    if mask.dtype != torch.bool and mask.dtype not in (q.dtype, torch.float32):
+        raise ArgumentError(f"attn_mask holds {mask.dtype}; it must hold torch.bool, {q.dtype} or torch.float32")
+    if mask.dim() > 4 or len(lead) > 2:
+        mask = mask.expand(*lead, m, n).reshape(-1, lead[-1], m, n)
+    mask = _four(mask)
+    wanted = (math.prod(lead[:-1]), lead[-1], m, n)
+    fits = all(extent in (1, full) for extent, full in zip(mask.shape, wanted))
+    if not fits:
+        raise ArgumentError(f"attn_mask of shape {tuple(mask.shape)} does not broadcast to {wanted}")
+    if mask.shape[3] != n:
+        mask = mask.expand(*mask.shape[:3], n)
+    dims = "".join(letter for letter, extent in zip("BHM", mask.shape) if extent != 1) + "N"
+    mask = mask[tuple(slice(None) if letter in dims else 0 for letter in "BHMN")]
+    return rows(mask), dims
+
+
+def sdpa(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """As ``torch.nn.functional.scaled_dot_product_attention``, in f32, f16 and bf16.
+
+    ``query`` is ``(.., H, M, D)``, ``key`` ``(.., G, N, D)`` and ``value`` ``(.., G, N, E)``; the result is
+    ``(.., H, M, E)``. ``is_causal`` aligns the first query with the first key. A mask of ``bool`` keeps where it is
+    true, another one is added to the scores; it broadcasts to ``(.., H, M, N)``. A row that sees nothing gives 0.
+    Heads that share keys (``enable_gqa``) and masks that broadcast are read where they lie.
+    """
+    if attn_mask is not None and is_causal:
+        raise ArgumentError("attn_mask and is_causal=True are both given; put the causal mask into attn_mask")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ArgumentError(f"dropout_p is {dropout_p}; it is a share from 0 to 1")
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        raise ArgumentError("query, key and value have at least two dimensions: positions, and the head dim")
+    rank = max(query.dim(), key.dim(), value.dim())
+    q, k, v = _four(query), _four(key), _four(value)
+    _heads(q.shape[-3], k.shape[-3], enable_gqa)
+    batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    heads = q.shape[-3] if enable_gqa else max(q.shape[-3], k.shape[-3])
+    m, n = q.shape[-2], k.shape[-2]
+    q, k, v = q.expand(*batch, heads, m, q.shape[-1]), k.expand(*batch, *k.shape[-3:]), v.expand(*batch, *v.shape[-3:])
+    if len(batch) > 1:
+        q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
+    q, k, v = rows(q), rows(k), rows(v)
+    inputs, masked, dims = [q, k, v, default_scale(q, scale)], "causal" if is_causal else "no", ""
+    if attn_mask is not None:
+        mask, dims = _mask(attn_mask, q, (*batch, heads), m, n)
+        masked = "bool" if mask.dtype == torch.bool else "float"
+        inputs.append(mask)
+    if dropout_p > 0.0:
+        # On the device, so that neither a captured graph nor a compiled one holds the numbers of one call.
+        seed = torch.randint(-(2**31), 2**31 - 1, (2,), dtype=torch.int32, device=q.device)
+        inputs += [float(dropout_p), seed]
+    fits_builtin = dropout_p == 0.0 and q.shape[-1] == v.shape[-1] and (masked == "no" or (masked == "causal" and m == n))
+    which = (masked, dims, dropout_p > 0.0, bool(fits_builtin))
+    if torch.compiler.is_compiling():
+        o = through_dispatcher(_number_of(*which), inputs)[0]
+    else:
+        o = _kernel_of(*which)(*inputs)[0]
+    if len(batch) > 1:
+        o = o.reshape(*batch, *o.shape[-3:])
+    return o if rank >= 4 else o[(0,) * (4 - rank)]
