@@ -23,8 +23,10 @@ from ._flashtile import (  # noqa: E402
     ToolchainError,
     TuneError,
 )
+from ._flex import FlexKernel, flex, flex_kernel, flex_text  # noqa: E402
 from ._kernel import Kernel, builtin, kernel  # noqa: E402
 from ._sdpa import sdpa, sdpa_text  # noqa: E402
+from ._trace import TraceError  # noqa: E402
 
 __all__ = [
     "BUILTINS",
@@ -32,12 +34,17 @@ __all__ = [
     "BundleError",
     "DeviceError",
     "FlashtileError",
+    "FlexKernel",
     "GradientError",
     "Kernel",
     "KernelError",
     "ToolchainError",
+    "TraceError",
     "TuneError",
     "builtin",
+    "flex",
+    "flex_kernel",
+    "flex_text",
     "kernel",
     "sdpa",
     "sdpa_text",

@@ -35,6 +35,11 @@ def _places_of(number: int, of: tuple[int, ...]) -> tuple[int, ...] | None:
     return tuple(outputs.index(name) for name in _KERNELS[number].outputs) if len(outputs) > 1 else None
 
 
+def kernel_of(number: int) -> "Kernel":
+    """The kernel of a number."""
+    return _KERNELS[number]
+
+
 def through_dispatcher(number: int, args: Sequence[Any]) -> list[torch.Tensor]:
     """Calls the kernel of a number as an operator of PyTorch; `torch.compile` traces this function."""
     of: tuple[int, ...] = ()
