@@ -100,6 +100,11 @@ def _tensor_names(functions: tuple) -> dict[int, str]:
     found: dict[int, str] = {}
 
     def look(x: Any, depth: int) -> None:
+        if isinstance(x, (tuple, list)) and depth <= 8:
+            for y in x:
+                look(y, depth + 1)
+        if isinstance(x, functools.partial):
+            look(x.func, depth + 1)
         if not isinstance(x, types.FunctionType) or depth > 8:
             return
         held = list(zip(x.__code__.co_freevars, (cell.cell_contents for cell in x.__closure__ or ())))
@@ -131,8 +136,9 @@ def _traced(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: b
     """The text of the kernel of a `score_mod` and a `mask_mod`, and the trace."""
     score_mod, mask_mod = functions
     trace = Trace(sizes._asdict(), device, _tensor_names(functions))
-    places = [trace.leaf("b", "int"), trace.leaf("h", "int"), trace.leaf("pos(i)", "int", "i"), trace.leaf("pos(j)", "int", "j")]
-    s = trace.leaf("s", "float", "ij", natural=False)
+    words = zip(("b", "h", "pos(i)", "pos(j)"), ("", "", "i", "j"), sizes)
+    places = [trace.leaf(word, "int", dims, size) for word, dims, size in words]
+    s = trace.leaf("s", "float", "ij")
     with trace:
         score = trace.value(score_mod(s, *places), "the result of score_mod") if score_mod else s
         keep = trace.value(mask_mod(*places), "the result of mask_mod") if mask_mod else trace.literal(True)
@@ -143,7 +149,7 @@ def _traced(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: b
     if changes:
         text = writer.text(score.node)
         # A score that is one number for all keys still is one for each.
-        text = text if score.node.dims == {"i", "j"} else f"0.0 * s + {text}"
+        text = text if score.node.dims == {"i", "j"} else f"zeros((i, j)) + {text}"
         scores, writer.inside = [*writer.inside, f"let s = {text};"], []
     if hides:
         text = writer.text(keep.node)

@@ -41,17 +41,17 @@ RESERVED = frozenset(
 class Node:
     """An expression. Equal expressions of a trace are one node."""
 
-    __slots__ = ("op", "args", "kind", "dims", "natural", "size")
+    __slots__ = ("op", "args", "kind", "dims", "bounds")
 
-    def __init__(self, op: str, args: tuple, kind: str, dims: frozenset, natural: bool):
+    def __init__(self, op: str, args: tuple, kind: str, dims: frozenset, bounds: tuple[float, float]):
         #: `op` is an operator, a function, `leaf`, `literal`, `load` or `cast`.
         self.op, self.args = op, args
         #: `bool`, `int` or `float`.
         self.kind = kind
         #: The axes along which it differs: `i` and `j`.
         self.dims = dims
-        #: Whether it is known to be at least 0.
-        self.natural = natural
+        #: The least and the largest value of an integer in calls of these sizes.
+        self.bounds = bounds
 
 
 class Capture:
@@ -90,20 +90,23 @@ class Trace(TorchFunctionMode):
 
     # Expressions
 
-    def node(self, op: str, args: tuple, kind: str, dims: frozenset = frozenset(), natural: bool = False) -> "Traced":
+    def node(
+        self, op: str, args: tuple, kind: str, dims: frozenset = frozenset(), bounds: tuple[float, float] = (-math.inf, math.inf)
+    ) -> "Traced":
         key = (op, *((id(a) if isinstance(a, Node) else (type(a).__name__, repr(a))) for a in args))
         if key not in self._nodes:
-            self._nodes[key] = Node(op, args, kind, dims, natural)
+            self._nodes[key] = Node(op, args, kind, dims, bounds)
         return Traced(self, self._nodes[key])
 
-    def leaf(self, text: str, kind: str, dims: str = "", natural: bool = True) -> "Traced":
-        return self.node("leaf", (text,), kind, frozenset(dims), natural)
+    def leaf(self, text: str, kind: str, dims: str = "", size: float = math.inf) -> "Traced":
+        """A word of the frame; of an integer, which is below `size`."""
+        return self.node("leaf", (text,), kind, frozenset(dims), (0, max(size - 1, 0)))
 
     def literal(self, value: Any) -> "Traced":
         kind = {bool: "bool", int: "int", float: "float"}[type(value)]
         if kind == "float" and math.isnan(value):
             raise TraceError("a constant is NaN, which has no word in the kernel language")
-        return self.node("literal", (value,), kind, natural=value >= 0)
+        return self.node("literal", (value,), kind, bounds=(value, value))
 
     def value(self, x: Any, what: str) -> "Traced":
         """An operand as an expression."""
@@ -128,13 +131,13 @@ class Trace(TorchFunctionMode):
             return x
         if x.is_literal:
             return self.literal(int(x.literal))
-        return self.node("select", (x.node, self.literal(1).node, self.literal(0).node), "int", x.node.dims, True)
+        return self.node("select", (x.node, self.literal(1).node, self.literal(0).node), "int", x.node.dims, (0, 1))
 
     def float(self, x: "Traced") -> "Traced":
         x = self.number(x)
         if x.is_literal:
             return self.literal(float(x.literal))
-        return x if x.node.kind == "float" else self.node("cast", (x.node, "f32"), "float", x.node.dims, x.node.natural)
+        return x if x.node.kind == "float" else self.node("cast", (x.node, "f32"), "float", x.node.dims)
 
     def alike(self, a: "Traced", b: "Traced") -> tuple["Traced", "Traced"]:
         """Two numbers of one type."""
@@ -155,10 +158,21 @@ class Trace(TorchFunctionMode):
         a, b = self.alike(a, b)
         if a.is_literal and b.is_literal:
             return self.literal(_FOLD[op](a.literal, b.literal))
+        if a.node.kind == "int" and op in ("+", "-"):
+            a, b, op = self._folded(op, a, b)
+        if op in ("+", "-") and b.is_literal and b.literal == 0 and a.node.kind == "int":
+            return a
         kind = "bool" if _BINDS[op] == _COMPARE else a.node.kind
-        natural = a.node.natural and b.node.natural and op in ("+", "*", "/", "%", "&", "|", "^")
-        natural = natural or (op == "%" and b.node.natural)
-        return self.node(op, (a.node, b.node), kind, a.node.dims | b.node.dims, natural)
+        bounds = _bounds(op, a.node.bounds, b.node.bounds) if kind == "int" else (-math.inf, math.inf)
+        return self.node(op, (a.node, b.node), kind, a.node.dims | b.node.dims, bounds)
+
+    def _folded(self, op: str, a: "Traced", b: "Traced") -> tuple["Traced", "Traced", str]:
+        """`x + 40 - 1` as `x + 39`."""
+        inner = a.node
+        if b.is_literal and inner.op in ("+", "-") and inner.args[1].op == "literal":
+            sum_of = inner.args[1].args[0] * (1 if inner.op == "+" else -1) + b.literal * (1 if op == "+" else -1)
+            return Traced(self, inner.args[0]), self.literal(abs(sum_of)), "+" if sum_of >= 0 else "-"
+        return a, b, op
 
     def _logic(self, op: str, a: "Traced", b: "Traced") -> "Traced":
         for one, other in ((a, b), (b, a)):
@@ -166,9 +180,11 @@ class Trace(TorchFunctionMode):
                 return other if one.literal == (op == "&&") else one
         return self.node(op, (a.node, b.node), "bool", a.node.dims | b.node.dims)
 
-    def call(self, word: str, *args: "Traced", kind: str = "float", natural: bool = False) -> "Traced":
+    def call(
+        self, word: str, *args: "Traced", kind: str = "float", bounds: tuple[float, float] = (-math.inf, math.inf)
+    ) -> "Traced":
         dims = frozenset().union(*(arg.node.dims for arg in args))
-        return self.node(word, tuple(arg.node for arg in args), kind, dims, natural)
+        return self.node(word, tuple(arg.node for arg in args), kind, dims, bounds)
 
     # Tensors
 
@@ -226,6 +242,24 @@ class Trace(TorchFunctionMode):
         return indexed[entries]
 
 
+def _bounds(op: str, a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    """What an operation makes of integers between bounds."""
+    if op == "+":
+        return (a[0] + b[0], a[1] + b[1])
+    if op == "-":
+        return (a[0] - b[1], a[1] - b[0])
+    if op == "*":
+        corners = [0 if 0 in (x, y) else x * y for x in a for y in b]
+        return (min(corners), max(corners))
+    if op == "/" and b[0] > 0:
+        return (0 if a[0] >= 0 else a[0], a[1] if a[1] >= 0 else 0)
+    if op == "%" and b[0] > 0:
+        return (0, b[1] - 1)
+    if op in ("&", "|", "^") and a[0] >= 0 and b[0] >= 0:
+        return (0, math.inf)
+    return (-math.inf, math.inf)
+
+
 def _has_traced(args: Any) -> bool:
     return any(
         isinstance(x, (Traced, Indexed)) or (isinstance(x, (tuple, list)) and _has_traced(x)) for x in args
@@ -273,10 +307,10 @@ class Indexed:
     def load(self) -> "Traced":
         trace, tensor = self.trace, self.tensor
         kind = "bool" if tensor.dtype == torch.bool else "float" if tensor.dtype.is_floating_point else "int"
-        natural = tensor.dtype in (torch.uint8, torch.bool)
+        bounds = (0, 255) if tensor.dtype == torch.uint8 else (-math.inf, math.inf)
         if tensor.dim() == 0:
             capture = trace.capture(tensor, ["1"], [])
-            return trace.node("load", (capture.name, "0"), kind, natural=natural)
+            return trace.node("load", (capture.name, "0"), kind, bounds=bounds)
         entries = [self._entry(at, entry) for at, entry in enumerate(self.entries)]
         extents = [extent for extent, _ in entries]
         cuts = [(at, extent) for at, extent in enumerate(extents) if extent in ("M", "N")]
@@ -293,9 +327,9 @@ class Indexed:
                 wrapped = self._wrapped(entry, named)
                 args.append(wrapped.node)
                 dims |= wrapped.node.dims
-        loaded = trace.node("load", (capture.name, *args), kind, dims, natural)
+        loaded = trace.node("load", (capture.name, *args), kind, dims, bounds)
         if order == ["j", "i"]:  # keys are the rows of what is loaded
-            return trace.node("transposed", (loaded.node,), kind, dims, natural)
+            return trace.node("transposed", (loaded.node,), kind, dims, bounds)
         return loaded
 
     def _entry(self, at: int, entry: Any) -> tuple[str | None, Any]:
@@ -326,7 +360,7 @@ class Indexed:
 
     def _wrapped(self, index: "Traced", extent: str) -> "Traced":
         """As PyTorch does, positions below 0 count from the end. An index of the whole program is checked by a launch."""
-        if index.node.natural or not index.node.dims:
+        if index.node.bounds[0] >= 0 or not index.node.dims:
             return index
         trace = self.trace
         size = trace.leaf(extent, "int")
@@ -420,7 +454,7 @@ def _divide(swapped: bool = False) -> Callable:
         if mode == "floor":
             return _floor_divide()(trace, name, (a, b), {})
         if mode == "trunc":
-            if a.node.kind == b.node.kind == "int" and a.node.natural and b.node.natural:
+            if a.node.kind == b.node.kind == "int" and min(a.node.bounds[0], b.node.bounds[0]) >= 0:
                 return trace.binary("/", a, b)
             raise TraceError("cannot trace a division that is rounded towards zero; use // or rounding_mode='floor'")
         return trace.binary("/", trace.float(a), trace.float(b))
@@ -515,7 +549,7 @@ def _word(word: str, fold: Callable[[float], float]) -> Callable:
         if len(args) > 1 or kwargs:
             raise TraceError(f"cannot trace `{name}` with more than one argument")
         x = trace.float(x)
-        return trace.literal(float(fold(x.literal))) if x.is_literal else trace.call(word, x, natural=word in ("exp", "exp2", "sqrt", "rsqrt"))
+        return trace.literal(float(fold(x.literal))) if x.is_literal else trace.call(word, x)
 
     return rule
 
@@ -524,12 +558,17 @@ def _abs(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
     x = trace.number(_operands(trace, name, args)[0])
     if x.is_literal:
         return trace.literal(abs(x.literal))
-    return x if x.node.natural else trace.call("abs", x, kind=x.node.kind, natural=True)
+    low, high = x.node.bounds
+    if x.node.kind == "int" and low >= 0:
+        return x
+    return trace.call("abs", x, kind=x.node.kind, bounds=(max(low, -high, 0), max(-low, high)))
 
 
 def _negative(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
     x = trace.number(_operands(trace, name, args)[0])
-    return trace.literal(-x.literal) if x.is_literal else trace.node("neg", (x.node,), x.node.kind, x.node.dims)
+    if x.is_literal:
+        return trace.literal(-x.literal)
+    return trace.node("neg", (x.node,), x.node.kind, x.node.dims, (-x.node.bounds[1], -x.node.bounds[0]))
 
 
 def _extreme(word: str) -> Callable:
@@ -539,8 +578,9 @@ def _extreme(word: str) -> Callable:
         a, b = trace.alike(*_operands(trace, name, args))
         if a.is_literal and b.is_literal:
             return trace.literal({"max": max, "min": min}[word](a.literal, b.literal))
-        any_natural, all_natural = a.node.natural or b.node.natural, a.node.natural and b.node.natural
-        return trace.call(word, a, b, kind=a.node.kind, natural=any_natural if word == "max" else all_natural)
+        choose = {"max": max, "min": min}[word]
+        bounds = tuple(choose(x, y) for x, y in zip(a.node.bounds, b.node.bounds))
+        return trace.call(word, a, b, kind=a.node.kind, bounds=bounds)
 
     return rule
 
@@ -566,7 +606,8 @@ def _where(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
     a, b = trace.alike(a, b)
     if condition.is_literal:
         return a if condition.literal else b
-    return trace.call("select", condition, a, b, kind=a.node.kind, natural=a.node.natural and b.node.natural)
+    bounds = (min(a.node.bounds[0], b.node.bounds[0]), max(a.node.bounds[1], b.node.bounds[1]))
+    return trace.call("select", condition, a, b, kind=a.node.kind, bounds=bounds)
 
 
 def _power(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
@@ -580,11 +621,11 @@ def _power(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
             made = a if made.is_literal else trace.binary("*", made, a)
         return trace.float(made) if isinstance(b.literal, float) else made
     if b.is_literal and b.literal in (0.5, -0.5):
-        return trace.call("sqrt" if b.literal > 0 else "rsqrt", trace.float(a), natural=True)
+        return trace.call("sqrt" if b.literal > 0 else "rsqrt", trace.float(a))
     if a.is_literal and a.literal > 0:
         by = math.log2(a.literal)
         exponent = trace.float(b) if by == 1.0 else trace.binary("*", trace.float(b), trace.literal(by))
-        return trace.call("exp2", exponent, natural=True)
+        return trace.call("exp2", exponent)
     raise TraceError("cannot trace a power but of a positive constant, or to a constant of 0 to 8, 0.5 or -0.5")
 
 
@@ -619,12 +660,12 @@ def _cast(trace: Trace, x: Traced, dtype: torch.dtype) -> Traced:
     if dtype in (torch.float16, torch.bfloat16):
         x = trace.float(x)
         elem = {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
-        rounded = trace.node("cast", (x.node, elem), "float", x.node.dims, x.node.natural)
-        return trace.node("cast", (rounded.node, "f32"), "float", x.node.dims, x.node.natural)
+        rounded = trace.node("cast", (x.node, elem), "float", x.node.dims)
+        return trace.node("cast", (rounded.node, "f32"), "float", x.node.dims)
     x = trace.number(x)
     if x.is_literal:
         return trace.literal(int(x.literal))
-    return x if x.node.kind == "int" else trace.node("cast", (x.node, "i32"), "int", x.node.dims, x.node.natural)
+    return x if x.node.kind == "int" else trace.node("cast", (x.node, "i32"), "int", x.node.dims)
 
 
 def _to(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
@@ -730,48 +771,49 @@ class Writer:
                 if isinstance(arg, Node):
                     self._count(arg)
 
-    def text(self, node: Node, binds: int = 0) -> str:
+    def text(self, node: Node, binds: int = 0, inside: bool = True) -> str:
         """The text of an expression, in parentheses where what is around it binds tighter."""
         if node in self._names:
             return self._names[node]
         text, own = self._written(node)
-        if self._is_named(node):
+        if self._is_named(node, inside):
             name = f"t{len(self._names) + 1}"
             self._names[node] = name
             (self.inside if "j" in node.dims else self.before).append(f"let {name} = {text};")
             return name
         return f"({text})" if own < binds else text
 
-    def _is_named(self, node: Node) -> bool:
+    def _is_named(self, node: Node, inside: bool) -> bool:
+        """Whether an expression gets a name; `inside` says that what is around it differs between keys."""
         if node.op in ("leaf", "literal"):
             return False
-        costs = node.kind == "float" or node.op == "load"
-        return self._uses[node] > 1 or (costs and "j" not in node.dims and node.op != "cast")
+        hoisted = inside and "j" not in node.dims and (node.kind == "float" or node.op == "load")
+        return self._uses[node] > 1 or hoisted
 
     def _written(self, node: Node) -> tuple[str, int]:
-        args = node.args
+        args, inside = node.args, "j" in node.dims
         if node.op == "leaf":
             return args[0], _ATOM
         if node.op == "literal":
             return _literal(args[0])
         if node.op == "load":
-            entries = ", ".join(self.text(x) if isinstance(x, Node) else x for x in args[1:])
+            entries = ", ".join(self.text(x, 0, inside) if isinstance(x, Node) else x for x in args[1:])
             return f"load({args[0]}, [{entries}])", _ATOM
         if node.op == "transposed":
-            return f"{self.text(args[0], _ATOM)}.t()", _ATOM
+            return f"{self.text(args[0], _ATOM, inside)}.t()", _ATOM
         if node.op == "cast":
-            return f"{self.text(args[0], _ATOM)}.to::<{args[1]}>()", _ATOM
+            return f"{self.text(args[0], _ATOM, inside)}.to::<{args[1]}>()", _ATOM
         if node.op in ("neg", "!"):
-            return f"{'-' if node.op == 'neg' else '!'}{self.text(args[0], _UNARY)}", _UNARY
+            return f"{'-' if node.op == 'neg' else '!'}{self.text(args[0], _UNARY, inside)}", _UNARY
         if node.op in _BINDS:
             binds = _BINDS[node.op]
             # Comparisons do not chain, and what is mixed of `&&` and `||` reads better in parentheses.
             left = binds + (1 if binds == _COMPARE else 0)
-            sides = [self.text(args[0], left), self.text(args[1], binds + 1)]
+            sides = [self.text(args[0], left, inside), self.text(args[1], binds + 1, inside)]
             if binds == _EITHER:
                 sides = [f"({side})" if arg.op == "&&" and arg not in self._names else side for arg, side in zip(args, sides)]
             return f"{sides[0]} {node.op} {sides[1]}", binds
-        return f"{node.op}({', '.join(self.text(arg) for arg in args)})", _ATOM
+        return f"{node.op}({', '.join(self.text(arg, 0, inside) for arg in args)})", _ATOM
 
 
 def _literal(value: Any) -> tuple[str, int]:
