@@ -19,7 +19,7 @@ pub(crate) struct Host {
     types: Vec<Py<PyAny>>,
     /// Types of elements, and what they are here.
     dtypes: Vec<(Py<PyAny>, Elem)>,
-    /// `torch.empty`.
+    /// `torch.empty_strided`, which costs less than `torch.empty`.
     empty: Py<PyAny>,
     /// The handle of the current stream of a GPU, by its number.
     stream: Py<PyAny>,
@@ -82,8 +82,14 @@ impl Host {
     }
 
     /// A new tensor that holds nothing yet.
-    pub fn empty<'py>(&self, py: Python<'py>, shape: &Py<PyTuple>, options: &Py<PyDict>) -> PyResult<Bound<'py, PyAny>> {
-        self.empty.bind(py).call((shape,), Some(options.bind(py)))
+    pub fn empty<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &Py<PyTuple>,
+        strides: &Py<PyTuple>,
+        options: &Py<PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.empty.bind(py).call((shape, strides), Some(options.bind(py)))
     }
 
     /// The handle of the current stream of a GPU.

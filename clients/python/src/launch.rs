@@ -71,7 +71,8 @@ struct Prepared {
 struct NewOutput {
     form: Form,
     shape: Py<PyTuple>,
-    /// Type and device, as `torch.empty` takes them.
+    strides: Py<PyTuple>,
+    /// Type and device, as PyTorch takes them.
     options: Py<PyDict>,
 }
 
@@ -131,9 +132,11 @@ impl Launcher {
         let prepared = self.prepared(py, host, (place, like), &inputs, known)?;
         let outputs: Vec<Bound<'py, PyAny>> = match given.outputs {
             Some(outputs) => outputs.to_vec(),
-            None => {
-                prepared.outputs.iter().map(|output| host.empty(py, &output.shape, &output.options)).collect::<PyResult<_>>()?
-            }
+            None => prepared
+                .outputs
+                .iter()
+                .map(|output| host.empty(py, &output.shape, &output.strides, &output.options))
+                .collect::<PyResult<_>>()?,
         };
         let written = match given.outputs {
             Some(outputs) => self.read_outputs(host, place, outputs, &prepared.device)?,
@@ -235,7 +238,8 @@ impl Launcher {
             let shape = PyTuple::new(py, &form.shape)?.unbind();
             let strides = flashtile::Tensor::<f32>::packed_strides(&form.shape).map_err(raised)?;
             let form = Form { elem: form.elem, shape: form.shape, strides };
-            Ok(NewOutput { form, shape, options: options.unbind() })
+            let strides = PyTuple::new(py, &form.strides)?.unbind();
+            Ok(NewOutput { form, shape, strides, options: options.unbind() })
         };
         let outputs = self.kernel.outputs(&deduced).map_err(raised)?;
         let outputs = outputs.into_iter().map(output).collect::<PyResult<Vec<_>>>()?;

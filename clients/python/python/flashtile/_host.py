@@ -47,7 +47,7 @@ def hand_over() -> None:
     _flashtile.set_host(
         types=[torch.Tensor, torch.nn.Parameter],
         dtypes=list(DTYPES.items()),
-        empty=torch.empty,
+        empty=torch.empty_strided,
         stream=getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream),
         current=(torch.cuda.current_device, torch.cuda.set_device) if several else None,
         nvrtc=nvrtc_of_torch(),

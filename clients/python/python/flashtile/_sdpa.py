@@ -55,7 +55,7 @@ def _number_of(masked: str, dims: str, dropout: bool, fits_builtin: bool) -> int
 
 def rows(x: torch.Tensor) -> torch.Tensor:
     """The tensor, its last dimension without gaps."""
-    return x if x.shape[-1] <= 1 or x.stride(-1) == 1 else x.contiguous()
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
 def default_scale(q: torch.Tensor, scale: float | None) -> float:
@@ -67,11 +67,33 @@ def _four(x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() == 4 else x[(None,) * (4 - x.dim())]
 
 
-def _heads(q: int, k: int, enable_gqa: bool) -> None:
-    if enable_gqa and (k == 0 or q % k != 0):
-        raise ArgumentError(f"{q} query heads are no multiple of {k} key heads")
-    if not enable_gqa and q != k and 1 not in (q, k):
-        raise ArgumentError(f"{q} query heads and {k} key heads differ; pass enable_gqa=True where heads share keys")
+def _aligned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool) -> tuple:
+    """The tensors with four dimensions, of one batch, and the dimensions of the batch; nothing is copied but a batch of several."""
+    if q.dim() == k.dim() == v.dim() == 4:
+        (batch, heads), of_keys = q.shape[:2], k.shape[:2]
+        is_shared = enable_gqa and of_keys[1] > 0 and heads % of_keys[1] == 0
+        if of_keys == v.shape[:2] and batch == of_keys[0] and (heads == of_keys[1] or is_shared):
+            return q, k, v, (batch,)
+    if min(q.dim(), k.dim(), v.dim()) < 2:
+        raise ArgumentError("query, key and value have at least two dimensions: positions, and the head dim")
+    q, k, v = _four(q), _four(k), _four(v)
+    heads, groups = q.shape[-3], k.shape[-3]
+    if v.shape[-3] != groups:
+        raise ArgumentError(f"key has {groups} heads, value {v.shape[-3]}; they must have the same")
+    if enable_gqa and (groups == 0 or heads % groups != 0):
+        raise ArgumentError(f"{heads} query heads are no multiple of {groups} key heads")
+    if not enable_gqa and heads != groups and 1 not in (heads, groups):
+        raise ArgumentError(f"{heads} query heads and {groups} key heads differ; pass enable_gqa=True where heads share keys")
+    try:
+        batch = tuple(torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3]))
+    except RuntimeError as error:
+        raise ArgumentError(f"the batches of query, key and value do not broadcast: {error}") from error
+    heads = heads if enable_gqa else max(heads, groups)
+    q = q.expand(*batch, heads, *q.shape[-2:])
+    k, v = k.expand(*batch, *k.shape[-3:]), v.expand(*batch, *v.shape[-3:])
+    if len(batch) > 1:
+        q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
+    return q, k, v, batch
 
 
 def _mask(mask: torch.Tensor, q: torch.Tensor, lead: tuple, m: int, n: int) -> tuple[torch.Tensor, str]:
@@ -113,21 +135,12 @@ def sdpa(
         raise ArgumentError("attn_mask and is_causal=True are both given; put the causal mask into attn_mask")
     if not 0.0 <= dropout_p <= 1.0:
         raise ArgumentError(f"dropout_p is {dropout_p}; it is a share from 0 to 1")
-    if min(query.dim(), key.dim(), value.dim()) < 2:
-        raise ArgumentError("query, key and value have at least two dimensions: positions, and the head dim")
-    rank = max(query.dim(), key.dim(), value.dim())
-    q, k, v = _four(query), _four(key), _four(value)
-    _heads(q.shape[-3], k.shape[-3], enable_gqa)
-    batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    heads = q.shape[-3] if enable_gqa else max(q.shape[-3], k.shape[-3])
-    m, n = q.shape[-2], k.shape[-2]
-    q, k, v = q.expand(*batch, heads, m, q.shape[-1]), k.expand(*batch, *k.shape[-3:]), v.expand(*batch, *v.shape[-3:])
-    if len(batch) > 1:
-        q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
+    q, k, v, batch = _aligned(query, key, value, enable_gqa)
     q, k, v = rows(q), rows(k), rows(v)
+    m, n = q.shape[2], k.shape[2]
     inputs, masked, dims = [q, k, v, default_scale(q, scale)], "causal" if is_causal else "no", ""
     if attn_mask is not None:
-        mask, dims = _mask(attn_mask, q, (*batch, heads), m, n)
+        mask, dims = _mask(attn_mask, q, (*batch, q.shape[1]), m, n)
         masked = "bool" if mask.dtype == torch.bool else "float"
         inputs.append(mask)
     if dropout_p > 0.0:
@@ -142,4 +155,5 @@ def sdpa(
         o = _kernel_of(*which)(*inputs)[0]
     if len(batch) > 1:
         o = o.reshape(*batch, *o.shape[-3:])
+    rank = max(query.dim(), key.dim(), value.dim())
     return o if rank >= 4 else o[(0,) * (4 - rank)]
