@@ -36,7 +36,7 @@ class Read(NamedTuple):
 class Plan(NamedTuple):
     """What comes of a trace."""
 
-    number: int
+    handle: str
     reads: tuple[Read, ...]
 
 
@@ -185,7 +185,7 @@ def _plan(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: boo
         dtype = {"f32": torch.float32, "i32": torch.int32}.get(capture.elem)
         cuts = tuple((at, getattr(sizes, size)) for at, size in capture.cuts)
         reads.append(Read(number, cuts, dtype if dtype != x.dtype else None, x.dim() == 0))
-    plan = Plan(_kernel_of(text, return_lse).number, tuple(reads))
+    plan = Plan(_kernel_of(text, return_lse).handle, tuple(reads))
     if key is not None and not trace.computed:
         _PLANS[key] = plan
         if len(_PLANS) > _KEPT:
@@ -247,7 +247,7 @@ def _inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | No
 def _run(functions: tuple, inputs: list, return_lse: bool) -> Any:
     q, k = inputs[:2]
     plan, tensors = _plan(functions, _Sizes(*q.shape[:3], k.shape[2]), q.device, return_lse)
-    o, lse = kernel_of(plan.number)(*inputs, *[_read(read, tensors) for read in plan.reads])
+    o, lse = kernel_of(plan.handle)(*inputs, *[_read(read, tensors) for read in plan.reads])
     return (o, lse) if return_lse else o
 
 
@@ -263,8 +263,8 @@ class FlexKernel:
             self._is_followed = True
         except _Unknown:
             self._is_followed = False
-        self._number = len(_FLEX)
-        _FLEX.append(self)
+        self._handle = f"flex#{len(_FLEX)}"
+        _FLEX[self._handle] = self
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
         is_compiling = torch.compiler.is_compiling()
@@ -272,25 +272,25 @@ class FlexKernel:
         inputs = _inputs(query, key, value, self._scale)
         if not is_compiling:
             return _run(self._functions, inputs, self._return_lse)
-        number, reads = _constant_plan(self._number, *query.shape[:3], key.shape[2])
+        handle, reads = _constant_plan(self._handle, *query.shape[:3], key.shape[2])
         inputs += [_read(Read(*read), self._tensors) for read in reads]
-        o, lse = through_dispatcher(number, inputs)
+        o, lse = through_dispatcher(handle, inputs)
         return (o, lse) if self._return_lse else o
 
 
-# Prepared functions by number: `torch.compile` asks for their plans by it.
-_FLEX: list[FlexKernel] = []
+# Prepared functions by handle: `torch.compile` asks for their plans by it.
+_FLEX: dict[str, FlexKernel] = {}
 
 
 @torch.compiler.assume_constant_result
-def _constant_plan(number: int, *sizes: int) -> tuple:
-    flex = _FLEX[number]
+def _constant_plan(handle: str, *sizes: int) -> tuple:
+    flex = _FLEX[handle]
     if not flex._is_followed:
         raise TraceError("torch.compile needs functions whose tensors are in closures or globals, not in attributes of objects")
     plan, tensors = _plan(flex._functions, _Sizes(*sizes), torch.device("cpu"), flex._return_lse)
     if len(tensors) != len(flex._tensors):
         raise TraceError("the functions compute tensors while they are traced; compute these before, outside of torch.compile")
-    return plan.number, tuple(tuple(read) for read in plan.reads)
+    return plan.handle, tuple(tuple(read) for read in plan.reads)
 
 
 def flex_kernel(

@@ -15,38 +15,39 @@ from ._flashtile import Kernel as Native
 from ._host import DTYPES
 from ._operator import Differentiate, Operator, differentiated, operator
 
-# Kernels by number: `torch.compile` keeps the number, and asks for operators by it.
-_KERNELS: list["Kernel"] = []
+# Kernels by handle: `torch.compile` keeps the handle, and asks for operators by it. A handle is a string, since
+# `torch.compile` takes integers that differ between kernels for sizes.
+_KERNELS: dict[str, "Kernel"] = {}
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level = torch._C._functorch.maybe_current_level
 
 
 @torch.compiler.assume_constant_result
-def _operator_of(number: int, of: tuple[int, ...]) -> str:
+def _operator_of(handle: str, of: tuple[int, ...]) -> str:
     """Name of the operator that runs a kernel where the inputs of these numbers need gradients."""
-    return _KERNELS[number]._operator(of).name
+    return _KERNELS[handle]._operator(of).name
 
 
 @torch.compiler.assume_constant_result
-def _places_of(number: int, of: tuple[int, ...]) -> tuple[int, ...] | None:
+def _places_of(handle: str, of: tuple[int, ...]) -> tuple[int, ...] | None:
     """Where the outputs of a kernel are among those of its operator; `None` if that has one."""
-    outputs = _KERNELS[number]._operator(of).outputs
-    return tuple(outputs.index(name) for name in _KERNELS[number].outputs) if len(outputs) > 1 else None
+    outputs = _KERNELS[handle]._operator(of).outputs
+    return tuple(outputs.index(name) for name in _KERNELS[handle].outputs) if len(outputs) > 1 else None
 
 
-def kernel_of(number: int) -> "Kernel":
-    """The kernel of a number."""
-    return _KERNELS[number]
+def kernel_of(handle: str) -> "Kernel":
+    """The kernel of a handle."""
+    return _KERNELS[handle]
 
 
-def through_dispatcher(number: int, args: Sequence[Any]) -> list[torch.Tensor]:
-    """Calls the kernel of a number as an operator of PyTorch; `torch.compile` traces this function."""
+def through_dispatcher(handle: str, args: Sequence[Any]) -> list[torch.Tensor]:
+    """Calls the kernel of a handle as an operator of PyTorch; `torch.compile` traces this function."""
     of: tuple[int, ...] = ()
     if torch.is_grad_enabled():
         of = tuple([at for at, x in enumerate(args) if isinstance(x, torch.Tensor) and x.requires_grad])
-    made = getattr(torch.ops.flashtile, _operator_of(number, of))(*args)
-    places = _places_of(number, of)
+    made = getattr(torch.ops.flashtile, _operator_of(handle, of))(*args)
+    places = _places_of(handle, of)
     return [made] if places is None else [made[place] for place in places]
 
 
@@ -74,9 +75,9 @@ class Kernel:
                 raise ArgumentError(f"kernel `{native.name}` has no output `{name}`; it has {', '.join(self._outputs)}")
         self._differentiate = Differentiate(native, tuple(grad_from) if grad_from else differentiated(native))
         self._result = collections.namedtuple(f"{native.name}_outputs", self._outputs, rename=True)
-        #: Its place among the kernels of the process.
-        self.number = len(_KERNELS)
-        _KERNELS.append(self)
+        #: Its name among the kernels of the process.
+        self.handle = f"{native.name}#{len(_KERNELS)}"
+        _KERNELS[self.handle] = self
 
     @property
     def name(self) -> str:
@@ -143,7 +144,7 @@ class Kernel:
     def _through_dispatcher(self, args: tuple, out: Any) -> Any:
         if out is not None and torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
             raise ArgumentError(f"kernel `{self.name}`: `out` takes no gradients; leave it out, or call it in torch.no_grad()")
-        made = through_dispatcher(self.number, args)
+        made = through_dispatcher(self.handle, args)
         if out is not None:
             out = self._given(out)
             for given, new in zip(out, made):

@@ -88,12 +88,10 @@ class Operator:
         made = self.native.call(inputs, outputs, like=like, types=types or None, sizes=sizes or None)
         if made is None:
             raise FlashtileError(f"operator flashtile::{self.name} was given a tensor that is no plain memory")
-        made = tuple(x for param, x in zip(self._written, made) if param["name"] not in self.into)
-        return made[0] if len(made) == 1 else made
+        return _returned(tuple(x for param, x in zip(self._written, made) if param["name"] not in self.into))
 
     def _fake(self, *args: Any) -> Any:
-        made = self._empty(args)
-        return made[0] if len(made) == 1 else made
+        return _returned(self._empty(args))
 
     def _empty(self, args: tuple) -> tuple[torch.Tensor, ...]:
         """Outputs that hold nothing yet."""
@@ -159,6 +157,11 @@ class Operator:
             stored = step.op(*args)
             values.update(zip(step.outputs, stored if isinstance(stored, (tuple, list)) else (stored,)))
         return tuple(values[f"grad_{name}"] if name in ctx.of else None for name in self.inputs)
+
+
+def _returned(made: tuple[torch.Tensor, ...]) -> Any:
+    """Results as an operator returns them: none, one, or a tuple."""
+    return made if len(made) > 1 else made[0] if made else None
 
 
 class Differentiate:

@@ -49,8 +49,8 @@ def _kernel_of(masked: str, dims: str, dropout: bool, fits_builtin: bool) -> Ker
 
 
 @torch.compiler.assume_constant_result
-def _number_of(masked: str, dims: str, dropout: bool, fits_builtin: bool) -> int:
-    return _kernel_of(masked, dims, dropout, fits_builtin).number
+def _handle_of(masked: str, dims: str, dropout: bool, fits_builtin: bool) -> str:
+    return _kernel_of(masked, dims, dropout, fits_builtin).handle
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ def sdpa(
     fits_builtin = dropout_p == 0.0 and q.shape[-1] == v.shape[-1] and (masked == "no" or (masked == "causal" and m == n))
     which = (masked, dims, dropout_p > 0.0, bool(fits_builtin))
     if torch.compiler.is_compiling():
-        o = through_dispatcher(_number_of(*which), inputs)[0]
+        o = through_dispatcher(_handle_of(*which), inputs)[0]
     else:
         o = _kernel_of(*which)(*inputs)[0]
     if len(batch) > 1:
