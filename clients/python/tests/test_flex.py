@@ -332,7 +332,7 @@ WRONG = {
     "float": (lambda s, b, h, q, k: s + SLOPES[s], "indexed by a float"),
     "slice": (lambda s, b, h, q, k: s + BIAS[b, :, q, k], "indexed by slice"),
     "short": (lambda s, b, h, q, k: s + SLOPES[q], "4 positions, but there are 40 query positions"),
-    "beyond": (lambda s, b, h, q, k: s + SLOPES[7], "index 7 is beyond"),
+    "beyond": (lambda s, b, h, q, k: s + BIAS[9, h, q, k], "index 9 is beyond"),
     "nan": (lambda s, b, h, q, k: s * float("nan"), "NaN"),
     "string": (lambda s, b, h, q, k: "score", "result of score_mod.*str"),
     "power": (lambda s, b, h, q, k: s**s, "power"),
