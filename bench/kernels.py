@@ -6,7 +6,7 @@ import math
 import struct
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-DATA_TYPES = {"torch.bfloat16": 9, "torch.float16": 6}  # CUtensorMapDataType
+DATA_TYPES = {"torch.bfloat16": 9, "torch.float16": 6, "torch.float32": 7}  # CUtensorMapDataType
 SWIZZLES = {64: 2, 128: 3}  # CUtensorMapSwizzle by bytes of a box's row
 PROMOTION_L2_256B = 3
 MAP_BYTES = 128

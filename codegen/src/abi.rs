@@ -46,9 +46,12 @@ pub struct TensorMap {
     pub tensor: String,
     /// Dimensions of the tensor, innermost first: its last one, that of the tile's rows, the others.
     pub order: Vec<u32>,
-    /// Box in elements along each of these. The innermost is a width of [`TensorMap::slab`]: a box is rows of so many elements,
-    /// swizzled over their length. What lies outside of the tensor reads as zero.
+    /// Box in elements along each of these. A box is rows of so many elements as the first says,
+    /// 128 or 64 bytes, swizzled over their length. What lies outside of the tensor reads as zero,
+    /// and is not written.
     pub tile: Vec<u32>,
+    /// Bytes of an element.
+    pub element_bytes: u32,
 }
 
 impl TensorMap {
@@ -64,7 +67,7 @@ impl TensorMap {
 
     /// Bytes over which the rows of a box are swizzled.
     pub fn swizzle_bytes(&self) -> u32 {
-        2 * self.tile[0]
+        self.element_bytes * self.tile[0]
     }
 }
 

@@ -50,9 +50,14 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
         };
         ways.iter().map(of).take_while(Option::is_some).flatten().collect()
     };
-    // The schedule with the defaults asks for little: what it cannot do, none can.
+    // The schedule with the defaults asks for little: what it cannot do, none can, but for what
+    // only `wgmma` multiplies.
     let tensor_op = if of_f32 { TensorOp::Ffma } else { BlockKnobs::default().tensor_op };
-    let plain = refused(&[BlockKnobs { tensor_op, ..BlockKnobs::default() }]);
+    let mut plain = vec![BlockKnobs { tensor_op, ..BlockKnobs::default() }];
+    if !of_f32 && arch.tensor_ops.contains(&TensorOp::Wgmma) {
+        plain.extend(smallest_each());
+    }
+    let plain = refused(&plain);
     if plain.len() == ways.len()
         && let Some(Refusal { because, instead, span, of_text: true }) = plain.into_iter().next()
     {

@@ -52,6 +52,10 @@ fn collect<'a>(plan: &'a Plan, body: &'a [Stmt], found: &mut Tensors<'a>) {
         found.loaded.extend(uses.loads.iter().map(|from| from.tensor.as_str()));
         found.loaded.extend(uses.map.and_then(|map| plan.maps.get(map)).map(|map| map.tensor.as_str()));
         found.stored.extend(uses.stores.iter().map(|to| to.tensor.as_str()));
+        if let Some(map) = uses.adds.and_then(|map| plan.maps.get(map)) {
+            found.loaded.insert(&map.tensor);
+            found.stored.insert(&map.tensor);
+        }
         stmt.op.bodies().into_iter().for_each(|body| collect(plan, body, found));
     }
 }

@@ -266,7 +266,8 @@ fn wgmma_schedule() -> BlockKnobs {
 /// What may be done while products are in flight: beside each other if the loop can be taken apart so,
 /// else nothing, or what needs no result of theirs.
 fn overlaps(instance: &Instance, arch: &'static Arch) -> &'static [Overlap] {
-    let takes = |overlap: Overlap| check(instance, &BlockKnobs { overlap, stages: 2, ..smallest() }.into(), arch).is_legal();
+    let with = |overlap, of| check(instance, &BlockKnobs { overlap, stages: 2, ..of }.into(), arch).is_legal();
+    let takes = |overlap: Overlap| smallest_each().into_iter().any(|of| with(overlap, of));
     match (takes(Overlap::On), takes(Overlap::Late)) {
         (true, _) => &[Overlap::On],
         (false, true) => &[Overlap::Off, Overlap::Late],

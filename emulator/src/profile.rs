@@ -267,7 +267,7 @@ fn kind(op: &Op) -> InstructionKind {
         Op::Load(a) | Op::Store(a) => space(a.space),
         Op::Atomic { space: s, .. } => space(*s),
         Op::LoadMatrix { .. } | Op::StoreMatrix { .. } => Shared,
-        Op::AddVector { .. } | Op::CopyAsync { .. } | Op::TensorLoad(_) | Op::TensorStore(_) | Op::BulkCopy { .. } => Global,
+        Op::AddVector { .. } | Op::CopyAsync { .. } | Op::TensorLoad(_) | Op::TensorStore { .. } | Op::BulkCopy { .. } => Global,
         Op::Mma(_) | Op::Wgmma(_) => Tensor,
         Op::Shuffle { .. } | Op::Vote { .. } | Op::Reduce { .. } | Op::Elect { .. } => Exchange,
         Op::Nop

@@ -179,6 +179,11 @@ impl TensorMap {
         self.extents.len()
     }
 
+    /// Bytes of an element.
+    pub fn element_bytes(&self) -> u32 {
+        self.element
+    }
+
     /// Bytes of a box in shared memory.
     pub fn box_bytes(&self) -> u32 {
         self.tile.iter().product::<u32>() * self.element

@@ -1,7 +1,7 @@
 //! Races in global memory inside a launch: between blocks, warps and lanes, by what release and acquire, barriers, fences and
 //! scopes order (PTX ISA 8, "Memory Consistency Model").
 
-use flashtile_emulator::{Finding, FindingKind, GlobalMemory, Launch, Module, Options, Order};
+use flashtile_emulator::{Finding, FindingKind, GlobalMemory, Launch, Module, Options, Order, Swizzle, TensorMap};
 
 /// Runs a body with `%rd1` the address of 4 KiB of zeros, `%r1` the thread, `%r2` the index of the block, `%rd3` the place of
 /// the thread's word, the same in every block, behind the first 256 bytes. Word 1 is a semaphore. `%p1` is set in all threads
@@ -318,6 +318,43 @@ fn sums_of_several_blocks_do_not_race() {
     let again = bulk("mov.u32 %r6, 0f40000000; st.shared.u32 [%r3], %r6; cp.async.bulk.wait_group 0;");
     let (findings, _) = run(1, 1, 64, &added(&again), &Options::default());
     assert!(!findings.is_empty(), "shared memory is written while a copy reads it");
+}
+
+/// What three blocks find and leave who each add a box of 2 rows of 16 elements, of all ones, to a
+/// tensor of 3 rows of 20, from the third row and the column 16 on.
+fn boxes_added(element_bytes: u32, wait: &str) -> (Vec<Finding>, Vec<f32>) {
+    let text = format!(
+        ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .align 64 .b8 m[128])\n{{\n\
+         .reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<3>;\n.shared .align 1024 .b8 s[1024];\n.loc 1 1 1\n\
+         mov.u32 %r1, %tid.x; mov.u32 %r3, s; shl.b32 %r4, %r1, 2; add.s32 %r4, %r4, %r3; mov.u32 %r5, 0f3f800000;\n\
+         st.shared.u32 [%r4], %r5; fence.proxy.async.shared::cta; bar.sync 0; setp.ne.u32 %p1, %r1, 0;\n@%p1 bra END;\n\
+         mov.b64 %rd1, m; cvta.param.u64 %rd1, %rd1; mov.u32 %r6, 16; mov.u32 %r7, 2;\n\
+         cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%rd1, {{%r6,%r7}}], [%r3];\n\
+         cp.async.bulk.commit_group;\n{wait}\nEND: ret;\n}}\n.file 1 \"k.rs\"\n"
+    );
+    let module = Module::load(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let mut memory = GlobalMemory::new();
+    let buffer = memory.allocate_from(&[0; 5 * 80]);
+    let (columns, tile) = (u64::from(80 / element_bytes), [64 / element_bytes, 2]);
+    let map = TensorMap::new(buffer, element_bytes, &[columns, 3], &[80], &tile, Swizzle::Bytes64).expect("legal");
+    let parameters = vec![map.encode().to_vec()];
+    let launch = Launch { grid: [3, 1, 1], block: [32, 1, 1], shared_bytes: 0, parameters, pending: vec![] };
+    let report = module.kernel("k").expect("is there").launch(&memory, &launch, &Options::default()).expect("launches");
+    let sums = memory.read(buffer).as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    (report.findings, sums)
+}
+
+#[test]
+fn boxes_are_added_to_tensors_and_to_nothing_beyond_them() {
+    let wait = "cp.async.bulk.wait_group.read 0;";
+    let (findings, sums) = boxes_added(4, wait);
+    assert!(findings.is_empty(), "{findings:?}");
+    let inside = |n: usize| n / 20 == 2 && n % 20 >= 16;
+    assert!(sums.iter().enumerate().all(|(n, &sum)| sum == if inside(n) { 3.0 } else { 0.0 }), "{sums:?}");
+    let (findings, _) = boxes_added(4, "");
+    assert!(findings.iter().any(|f| f.kind == FindingKind::NeverWaited), "{findings:?}");
+    let (findings, _) = boxes_added(2, wait);
+    assert!(findings.iter().any(|f| f.kind == FindingKind::IllegalOperand), "{findings:?}");
 }
 
 #[test]

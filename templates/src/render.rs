@@ -32,7 +32,7 @@ sources! {
     "kernel", "entry",
     "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/integer_signed", "device/integer_wide", "device/load_bytes", "device/load_quad", "device/narrow", "device/part", "device/quad", "device/tile_extremes", "device/block_extremes", "device/nonzero", "device/tiles_listed", "device/search",
     "device/select", "device/store_quad", "device/tanh", "device/tanh_absolute", "device/tile", "device/widen", "device/widen_pair",
-    "device/descriptor", "ptx/elect", "ptx/mov", "ptx/red_add", "ptx/red_add_x4", "ptx/st_global", "ptx/rcp", "ptx/mbarrier", "ptx/named_barrier", "ptx/prefetch_map", "ptx/tma", "ptx/uniform", "ptx/warp_extremes", "ptx/wgmma", "ptx/wgmma_group",
+    "device/descriptor", "ptx/elect", "ptx/mov", "ptx/red_add", "ptx/tma_reduce", "ptx/bulk_group", "ptx/st_global", "ptx/rcp", "ptx/mbarrier", "ptx/named_barrier", "ptx/prefetch_map", "ptx/tma", "ptx/uniform", "ptx/warp_extremes", "ptx/wgmma", "ptx/wgmma_group",
     "ptx/cp_async", "ptx/div_full", "ptx/rcp_normal", "ptx/tanh", "ptx/ex2", "ptx/fmax", "ptx/fmin", "ptx/ldmatrix_x2", "ptx/ldmatrix_x4", "ptx/stmatrix_x4", "ptx/proxy_fence", "ptx/lg2", "ptx/mma",
     "ptx/narrow_bf16", "ptx/narrow_f16", "ptx/pack_bf16", "ptx/pack_f16", "ptx/shared_access", "ptx/shared_address",
     "statement/acquire", "statement/advance", "statement/release_before", "statement/barriers", "statement/dot_wgmma", "statement/fill", "statement/first_turn", "statement/loop_pairs",
@@ -44,7 +44,7 @@ sources! {
     "statement/assign", "statement/barrier", "statement/commit", "statement/compute", "statement/copy", "statement/declare", "statement/dot_ffma",
     "statement/dot_mma", "statement/let", "statement/load_fragment", "statement/load_fragments", "statement/load_global", "statement/load_pairs", "statement/loop", "statement/map",
     "statement/pack", "statement/distribute", "statement/quad_max", "statement/quad_sum", "statement/reduce", "statement/stage", "statement/stage_packed", "statement/publish", "statement/merge", "statement/store_column",
-    "statement/add_elements", "statement/add_rows", "statement/put_rows", "statement/store_elements", "statement/store_fragment", "statement/store_row", "statement/vote", "statement/wait", "statement/when",
+    "statement/add_elements", "statement/add_rows", "statement/bulk_end", "statement/put_rows", "statement/store_elements", "statement/store_fragment", "statement/store_row", "statement/vote", "statement/wait", "statement/when",
 }
 
 /// Renders contexts.

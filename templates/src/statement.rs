@@ -421,7 +421,7 @@ statements! {
         /// Columns that exist.
         columns_present: String,
     }
-    /// A fragment written to rows of each warp's own.
+    /// A fragment written to rows of each warp's own, when what was there has been read.
     PutRows = "put_rows" {
         /// Shared address of the warp's rows.
         to: String,
@@ -433,30 +433,30 @@ statements! {
         n_tiles: u32,
         /// Bytes from row to row.
         pitch: u32,
+        /// Column tiles in a part of the rows.
+        slab: u32,
+        /// Bytes from part to part.
+        slab_bytes: u32,
+        /// Lanes of rows that follow each other and write the same column tile at once.
+        rows_apart: u32,
+        /// The others write the column tile with this bit flipped.
+        apart: u32,
     }
-    /// Rows of each warp's own added to global memory.
+    /// Rows of each warp's own added to a tensor.
     AddRows = "add_rows" {
-        /// Global address of the tile's origin.
-        to: String,
         /// Shared address of the warp's rows.
         from: String,
-        /// Parts of four columns that a row has.
-        quads: u32,
-        /// Parts that a lane adds.
-        rounds: u32,
-        /// Rows that a warp adds at once; 0 if these are not whole.
-        rows_a_round: u32,
-        /// Bytes from row to row in shared memory.
-        pitch: u32,
-        /// First row of the warp within the origin.
-        first_row: String,
-        /// First column of it.
-        first_column: String,
-        /// Elements from row to row.
-        row_stride: String,
-        /// Rows that exist.
-        rows_present: String,
+        /// Name of the tensor map.
+        map: String,
+        /// Parts of the rows.
+        parts: Vec<FillPart>,
+        /// First row.
+        row: String,
+        /// The other coordinates, each after a comma.
+        others: String,
     }
+    /// Waits until all that is added has been read from shared memory.
+    BulkEnd = "bulk_end" {}
     /// A fragment to global memory, element by element.
     StoreElements = "store_elements" {
         /// Global address of the tile's origin.

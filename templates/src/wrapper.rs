@@ -80,8 +80,13 @@ pub enum Wrapper {
     SharedAccess,
     /// `red.global.add.f32`.
     RedAdd,
-    /// `red.global.add.v4.f32`.
-    RedAddX4,
+    /// Groups of bulk copies.
+    BulkGroup,
+    /// `cp.reduce.async.bulk.tensor` to a tensor of so many dimensions.
+    TmaReduce {
+        /// Dimensions.
+        rank: u32,
+    },
     /// 16-byte stores to global memory.
     StGlobal,
     /// Addresses within tiles.
@@ -263,7 +268,11 @@ impl Wrapper {
             Wrapper::Quad => "device/quad",
             Wrapper::SharedAccess => "ptx/shared_access",
             Wrapper::RedAdd => "ptx/red_add",
-            Wrapper::RedAddX4 => "ptx/red_add_x4",
+            Wrapper::BulkGroup => "ptx/bulk_group",
+            Wrapper::TmaReduce { rank } => {
+                context.coordinates = (0..rank).map(|d| Coordinate { name: format!("c{d}"), operand: d + 2 }).collect();
+                "ptx/tma_reduce"
+            }
             Wrapper::StGlobal => "ptx/st_global",
             Wrapper::Tile => "device/tile",
             Wrapper::LdmatrixX2 => "ptx/ldmatrix_x2",

@@ -91,3 +91,17 @@ fn rows_are_put_in_a_tile_of_each_warp() {
     small.tiles[tile].rows /= 2;
     says(&verify(&small), "rows of 64 numbers");
 }
+
+#[test]
+fn rows_are_added_in_boxes_of_their_shape() {
+    let map = |plan: &Plan| plan.maps.iter().position(|map| map.tensor == "grad_q_sum").expect("rows are added");
+    let faults: [fn(&mut Vec<u32>, &mut u32); 3] =
+        [|tile, _| tile[0] /= 2, |tile, _| tile[1] *= 2, |tile, bytes| (tile[0], *bytes) = (2 * tile[0], *bytes / 2)];
+    for fault in faults {
+        let mut other = plan();
+        let map = map(&other);
+        let map = &mut other.maps[map];
+        fault(&mut map.tile, &mut map.element_bytes);
+        says(&verify(&other), "is added through a tensor map with boxes of another shape");
+    }
+}

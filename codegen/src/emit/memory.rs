@@ -2,8 +2,8 @@
 
 use flashtile_dsl::ir::Elem;
 use flashtile_templates::{
-    AddElements, AddRows, CopyTile, LoadFragment, LoadGlobal, LoadPairs, PutRows, StoreColumn, StoreElements, StoreFragment,
-    StoreRow, When, Wrapper,
+    AddElements, AddRows, CopyTile, FillPart, LoadFragment, LoadGlobal, LoadPairs, PutRows, StoreColumn, StoreElements,
+    StoreFragment, StoreRow, When, Wrapper,
 };
 
 use super::expression::{Domain, element_text, text};
@@ -177,31 +177,47 @@ impl Writer<'_> {
     }
 
     pub(super) fn put_rows(&mut self, tile: TileId, from: VarId) -> Result<String, Error> {
-        self.wrappers.insert(Wrapper::SharedAccess);
-        let (v, pitch) = (self.plan().variables[from].clone(), self.plan().tiles[tile].pitch);
+        self.wrappers.extend([Wrapper::SharedAccess, Wrapper::BulkGroup, Wrapper::Tile]);
+        let (v, t) = (self.plan().variables[from].clone(), self.plan().tiles[tile].clone());
         let to = self.rows_of_warp(tile, &v);
-        self.render(&PutRows { to, from: v.name, m_tiles: v.m_tiles, n_tiles: v.n_tiles, pitch })
+        let slab = t.pitch / 32;
+        // Half a warp writes 8 columns of four rows at once. A swizzle over 128 bytes puts those of
+        // two rows that follow each other in the same banks, one over 64 bytes those of the first
+        // and the third.
+        let (rows_apart, apart) = if slab == 4 { (4, 2) } else { (8, 1) };
+        let slab_bytes = t.rows * t.pitch;
+        self.render(&PutRows {
+            to,
+            from: v.name,
+            m_tiles: v.m_tiles,
+            n_tiles: v.n_tiles,
+            pitch: t.pitch,
+            slab,
+            slab_bytes,
+            rows_apart,
+            apart,
+        })
     }
 
-    pub(super) fn add_rows(&mut self, to: &GlobalTile, tile: TileId, of: VarId) -> Result<String, Error> {
-        self.wrappers.extend([Wrapper::SharedAccess, Wrapper::RedAddX4]);
-        let (v, pitch) = (self.plan().variables[of].clone(), self.plan().tiles[tile].pitch);
+    pub(super) fn add_rows(&mut self, op: &StmtOp) -> Result<String, Error> {
+        let StmtOp::AddRows { map, at, tile, of } = op else { unreachable!("rows to add") };
+        self.wrappers.extend([Wrapper::BulkGroup, Wrapper::ProxyFence, Wrapper::TmaReduce { rank: at.len() as u32 }]);
+        let (v, t) = (self.plan().variables[*of].clone(), self.plan().tiles[*tile].clone());
         let (rows, columns) = (16 * v.m_tiles, 8 * v.n_tiles);
-        let (first_row, first_column) = match v.across {
-            None => ("first_row - lane / 4".to_owned(), "first_column - 2 * (lane % 4)".to_owned()),
-            Some(warps) => (format!("warp % {warps} * {rows}"), format!("warp / {warps} * {columns}")),
+        let first = self.uniform(&at[0]);
+        let plus = |first: String, further: String| if first == "0" { further } else { format!("{first} + {further}") };
+        let (row, own) = match v.across {
+            None => (format!("warp * {rows}"), String::new()),
+            Some(warps) => (format!("warp % {warps} * {rows}"), format!("warp / {warps} * {columns} + ")),
         };
+        let part =
+            |n: u32| FillPart { offset: n * t.rows * t.pitch, column: plus(first.clone(), format!("{own}{}", n * t.pitch / 4)) };
         let context = AddRows {
-            to: parenthesized(&self.uniform(&to.origin)),
-            from: self.rows_of_warp(tile, &v),
-            quads: columns / 4,
-            rounds: rows * columns / 128,
-            rows_a_round: if 128 % columns == 0 { 128 / columns } else { 0 },
-            pitch,
-            first_row,
-            first_column,
-            row_stride: self.uniform(&to.row_stride),
-            rows_present: self.uniform(&to.rows_present),
+            from: self.rows_of_warp(*tile, &v),
+            map: self.plan().maps[*map].name.clone(),
+            parts: (0..t.slabs).map(part).collect(),
+            row: plus(self.uniform(&at[1]), row),
+            others: at[2..].iter().map(|e| format!(", {}", self.uniform(e))).collect(),
         };
         self.render(&context)
     }

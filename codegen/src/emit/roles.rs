@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use flashtile_dsl::ir::SizeKind;
 use flashtile_templates::{
-    Acquire, Advance, Barriers, Fill, FillPart, FirstTurn, Let, PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role,
-    TakeTurn, When, WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
+    Acquire, Advance, Barriers, BulkEnd, Fill, FillPart, FirstTurn, Let, PassTurn, Release, ReleaseBefore, Ring, RingBarriers,
+    Role, TakeTurn, When, WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
 };
 
 use super::writer::{BODY, Writer};
@@ -94,6 +94,9 @@ impl Writer<'_> {
         }
         self.names(&mut out)?;
         out.push_str(&self.block(body)?);
+        if any(body, &|op| matches!(op, StmtOp::AddRows { .. })) {
+            out.push_str(&self.render(&BulkEnd {})?);
+        }
         Ok(out)
     }
 

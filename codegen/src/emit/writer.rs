@@ -262,7 +262,7 @@ impl Writer<'_> {
             StmtOp::Store { .. } => self.store(op),
             StmtOp::Add { to, from } => self.add(to, *from),
             StmtOp::PutRows { tile, from } => self.put_rows(*tile, *from),
-            StmtOp::AddRows { to, tile, of } => self.add_rows(to, *tile, *of),
+            StmtOp::AddRows { .. } => self.add_rows(op),
             StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag }, body, .. } => {
                 let flag = flag.map(|v| self.name(v)).unwrap_or_default();
                 let condition = self.text(condition, Domain::Row);

@@ -24,7 +24,7 @@ impl Lowering<'_> {
     }
 
     /// The first column of the group's share, if columns are shared.
-    fn share_begins(&self, columns: u32) -> Option<Expr> {
+    pub(super) fn share_begins(&self, columns: u32) -> Option<Expr> {
         let share = Expr::Int((columns / shares(self.schedule)).into());
         let groups = self.schedule.column_groups;
         let group = || Expr::Builtin(Builtin::ColumnGroup);

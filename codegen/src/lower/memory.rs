@@ -137,11 +137,12 @@ impl Lowering<'_> {
             }
             let from = self.variable(value)?;
             let to = self.stored_once(self.share(to, &dims), &dims);
-            match self.rows_to_add(&to, from) {
+            match self.rows_to_add(tensor, at, &to, from) {
                 None => self.push(StmtOp::Add { to, from }),
-                Some(tile) => {
+                Some((tile, map)) => {
                     self.push(StmtOp::PutRows { tile, from });
-                    self.push(StmtOp::AddRows { to, tile, of: from });
+                    let at = self.box_origin(map, at, None);
+                    self.push(StmtOp::AddRows { map, at, tile, of: from });
                 }
             }
             return Ok(());
@@ -163,23 +164,33 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The tile by way of which rows of a fragment are added, if four columns can be at once.
-    fn rows_to_add(&mut self, to: &GlobalTile, from: VarId) -> Option<TileId> {
+    /// The tile by way of which rows of a fragment are added, and the tensor map through which TMA
+    /// does that, if it can.
+    fn rows_to_add(&mut self, tensor: ParamId, at: &[At], to: &GlobalTile, from: VarId) -> Option<(TileId, usize)> {
         let v = &self.plan.variables[from];
-        let rows = v.storage == Storage::Fragment(Shape::Accumulator) && to.columns_full && to.column_stride == Expr::Int(1);
-        if !rows || !self.is_specialized() || self.instance.alignment() < 16 {
+        let whole = to.columns_full && to.column_stride == Expr::Int(1) && self.share_begins(8 * v.n_tiles).is_none();
+        // Rows end where the tensor does.
+        let tiled = matches!(at.iter().find(|a| !matches!(a, At::Index(_))), Some(At::Tile(_)));
+        if v.storage != Storage::Fragment(Shape::Accumulator) || !whole || !tiled || !(2..=5).contains(&at.len()) {
             return None;
         }
-        let (rows, columns) = (16 * v.m_tiles * self.schedule.warps, 8 * v.n_tiles);
+        if !self.is_specialized() || self.instance.alignment() < 16 {
+            return None;
+        }
+        let (of_warp, columns) = (16 * v.m_tiles, 8 * v.n_tiles);
+        // Columns of a box, 128 or 64 bytes.
+        let slab = [32, 16].into_iter().find(|slab| columns.is_multiple_of(*slab))?;
+        let map = self.map_of(tensor, at, [slab, of_warp], 4);
+        let rows = of_warp * self.schedule.warps;
         if let Some(&known) = self.tiles_to_add.get(&(rows, columns)) {
-            return Some(known);
+            return Some((known, map));
         }
         let name = self.unique(&format!("{}_rows", self.plan.variables[from].name));
         let tile = self.add_tile(name, Elem::F32, rows, columns, 1, true);
-        // Four rows of 8 columns, which half a warp writes at once, are in banks of their own.
-        (self.plan.tiles[tile].pitch, self.plan.tiles[tile].layout) = (32 * ((columns / 8) | 1), SharedLayout::Plain);
+        let t = &mut self.plan.tiles[tile];
+        (t.pitch, t.slabs, t.layout) = (4 * slab, columns / slab, SharedLayout::Xor);
         self.tiles_to_add.insert((rows, columns), tile);
-        Some(tile)
+        Some((tile, map))
     }
 
     /// A shared-memory ring for the tile of a load.

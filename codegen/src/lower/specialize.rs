@@ -3,7 +3,7 @@
 //! Lowering makes the statements of the consumers. The producer's are their image: the same programs, loops and branches, with
 //! a `Fill` for every `Acquire` and nothing else, so that both agree on the order of tiles in every ring.
 
-use flashtile_dsl::ir::{At, AxisKind, Op, OpId, Type, ValueId};
+use flashtile_dsl::ir::{At, AxisKind, Op, OpId, ParamId, Type, ValueId};
 
 use super::context::{Lowering, Source};
 use super::unused;
@@ -67,26 +67,26 @@ impl Lowering<'_> {
         t.layout = SharedLayout::Xor;
         t.barriers = Some(0);
         let rows = t.rows;
+        let map = self.map_of(tensor, &at, [slab, rows], 2);
+        self.sources.insert(tile, Source { load, map, streamed, within: self.positions_around(load) });
+        Ok(tile)
+    }
+
+    /// The tensor map of boxes of so many columns and rows.
+    pub(super) fn map_of(&mut self, tensor: ParamId, at: &[At], [columns, rows]: [u32; 2], element_bytes: u32) -> usize {
         let last = at.len() - 1;
         let row_dim = at.iter().position(|a| !matches!(a, At::Index(_))).expect("a matrix has rows");
         let mut order = vec![last as u32, row_dim as u32];
         order.extend((0..last).rev().filter(|&d| d != row_dim).map(|d| d as u32));
-        let mut boxed = vec![1; order.len()];
-        boxed[0] = slab;
-        boxed[1] = rows;
-        let name = &self.kernel.params[tensor].name;
-        let same = |m: &TensorMap| m.tensor == *name && m.order == order && m.tile == boxed;
-        let map = match self.plan.maps.iter().position(same) {
-            Some(map) => map,
-            None => {
-                let tensor = name.clone();
-                let name = self.unique(&format!("{}_map", tensor));
-                self.plan.maps.push(TensorMap { name, tensor, order, tile: boxed });
-                self.plan.maps.len() - 1
-            }
-        };
-        self.sources.insert(tile, Source { load, map, streamed, within: self.positions_around(load) });
-        Ok(tile)
+        let mut tile = vec![1; order.len()];
+        [tile[0], tile[1]] = [columns, rows];
+        let tensor = self.kernel.params[tensor].name.clone();
+        let same = |m: &TensorMap| m.tensor == tensor && m.order == order && m.tile == tile;
+        self.plan.maps.iter().position(same).unwrap_or_else(|| {
+            let name = self.unique(&format!("{tensor}_map"));
+            self.plan.maps.push(TensorMap { name, tensor, order, tile, element_bytes });
+            self.plan.maps.len() - 1
+        })
     }
 
     /// The loop over single positions in whose body an op stands.
@@ -133,7 +133,12 @@ impl Lowering<'_> {
                 StmtOp::Let { .. } => stmt.op.clone(),
                 StmtOp::Acquire { tile, slot } => {
                     let source = &self.sources[tile];
-                    let at = self.box_origin(source, *slot);
+                    let Op::Load { at, .. } = &self.kernel.ops[source.load].op else { unreachable!("a load") };
+                    let streamed = match (source.streamed, *slot) {
+                        (Some((id, coordinate)), Slot::Of(iteration)) => Some((coordinate, self.plan.loops[id].tile(iteration))),
+                        _ => None,
+                    };
+                    let at = self.box_origin(source.map, at, streamed);
                     StmtOp::Fill { tile: *tile, slot: *slot, map: source.map, at }
                 }
                 StmtOp::When { guard: Guard::Vote { .. } | Guard::Flag(_) | Guard::Cut(_) | Guard::Holds(_), .. } => continue,
@@ -154,11 +159,11 @@ impl Lowering<'_> {
         Ok(out)
     }
 
-    /// Coordinates of the box that a ring's slot is filled from, innermost first.
-    fn box_origin(&self, source: &Source, slot: Slot) -> Vec<Expr> {
-        let Op::Load { at, .. } = &self.kernel.ops[source.load].op else { unreachable!("a load") };
-        let number = |v: ValueId| match (source.streamed, slot) {
-            (Some((id, coordinate)), Slot::Of(iteration)) if coordinate == v => self.plan.loops[id].tile(iteration),
+    /// Coordinates of a box of a tensor map, innermost first; of a slot of a ring with the number of
+    /// its tile.
+    pub(super) fn box_origin(&self, map: usize, at: &[At], streamed: Option<(ValueId, Expr)>) -> Vec<Expr> {
+        let number = |v: ValueId| match &streamed {
+            Some((coordinate, number)) if *coordinate == v => number.clone(),
             _ => Expr::name(self.coordinate(v)),
         };
         let start = |a: &At| match a {
@@ -169,7 +174,7 @@ impl Lowering<'_> {
             }
             At::Range { start, .. } => self.size(start),
         };
-        self.plan.maps[source.map].order.iter().map(|&d| start(&at[d as usize])).collect()
+        self.plan.maps[map].order.iter().map(|&d| start(&at[d as usize])).collect()
     }
 }
 

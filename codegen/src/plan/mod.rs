@@ -748,18 +748,20 @@ pub enum StmtOp {
         from: VarId,
     },
     /// Writes a fragment to rows of each warp's own in shared memory, from which [`StmtOp::AddRows`]
-    /// adds it.
+    /// adds it, when what it added from there before has been read.
     PutRows {
         /// Tile.
         tile: TileId,
         /// Accumulator fragment.
         from: VarId,
     },
-    /// Adds to a tile of a tensor what a warp has put in rows of its own. Lanes add four columns of
-    /// a row each, so that a warp adds to whole lines of the cache.
+    /// Adds to a tensor what a warp has put in rows of its own: boxes of a tensor map, which TMA
+    /// reads and adds later on (`cp.reduce.async.bulk.tensor`). Nothing is added beyond the tensor.
     AddRows {
-        /// What it is added to: 32-bit floats.
-        to: GlobalTile,
+        /// The map of the tensor, of 32-bit floats.
+        map: usize,
+        /// Where the tile begins of which all warps have rows, innermost dimension first.
+        at: Vec<Expr>,
         /// Tile.
         tile: TileId,
         /// Fragment that was put there.

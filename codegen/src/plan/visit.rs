@@ -33,7 +33,7 @@ macro_rules! expressions {
                 match self {
                     StmtOp::Let { value, .. } | StmtOp::Map { value, .. } | StmtOp::Pack { value, .. } => vec![value],
                     StmtOp::Copy { from, .. } | StmtOp::Load { from, .. } => from.$of_tile().into(),
-                    StmtOp::Add { to, .. } | StmtOp::AddRows { to, .. } => to.$of_tile().into(),
+                    StmtOp::Add { to, .. } => to.$of_tile().into(),
                     StmtOp::Store { to, value, .. } => to.$of_tile().into_iter().chain([value]).collect(),
                     StmtOp::Compute { to, inputs, shared } => {
                         let mut all: Vec<_> = to.$iter().map(|computed| $($r)+ computed.value).collect();
@@ -49,7 +49,7 @@ macro_rules! expressions {
                         all
                     }
                     StmtOp::When { guard: Guard::Vote { condition, .. } | Guard::Holds(condition), .. } => vec![condition],
-                    StmtOp::Fill { at, .. } => at.$iter().collect(),
+                    StmtOp::Fill { at, .. } | StmtOp::AddRows { at, .. } => at.$iter().collect(),
                     StmtOp::LoadState { from, .. } => from.$iter().collect(),
                     StmtOp::When { .. }
                     | StmtOp::Reduce { .. }
@@ -118,6 +118,8 @@ pub(crate) struct Uses<'a> {
     pub stores: Vec<&'a GlobalTile>,
     /// The tensor map that it reads through.
     pub map: Option<usize>,
+    /// The tensor map that it adds through.
+    pub adds: Option<usize>,
     /// Whether it reads the state of a part.
     pub loads_state: bool,
     /// Whether it writes the state of a part.
@@ -129,20 +131,21 @@ pub(crate) struct Uses<'a> {
 impl Uses<'_> {
     /// Whether it reads global memory.
     pub fn reads_memory(&self) -> bool {
-        !self.loads.is_empty() || self.map.is_some() || self.loads_state
+        !self.loads.is_empty() || self.map.is_some() || self.adds.is_some() || self.loads_state
     }
 
     /// Whether it does nothing that other threads wait for: registers, and tiles of tensors.
     pub fn is_of_registers(&self) -> bool {
         let does = self.declares.is_some() || !(self.reads.is_empty() && self.writes.is_empty());
         let of_tensors = !(self.loads.is_empty() && self.stores.is_empty());
-        let of_others = !(self.tiles.is_empty() && self.events.is_empty()) || self.map.is_some() || self.meets;
+        let of_maps = self.map.is_some() || self.adds.is_some();
+        let of_others = !(self.tiles.is_empty() && self.events.is_empty()) || of_maps || self.meets;
         (does || of_tensors) && !of_others
     }
 
     /// Whether it writes global memory.
     pub fn writes_memory(&self) -> bool {
-        !self.stores.is_empty() || self.saves_state
+        !self.stores.is_empty() || self.adds.is_some() || self.saves_state
     }
 }
 
@@ -193,9 +196,7 @@ impl StmtOp {
             StmtOp::Store { to, variable, .. } => Uses { reads: variable.iter().copied().collect(), stores: vec![to], ..none },
             StmtOp::Add { to, from } => Uses { reads: vec![*from], loads: vec![to], stores: vec![to], ..none },
             StmtOp::PutRows { tile, from } => Uses { reads: vec![*from], tiles: vec![(*tile, Slot::Only)], ..none },
-            StmtOp::AddRows { to, tile, of: _ } => {
-                Uses { tiles: vec![(*tile, Slot::Only)], loads: vec![to], stores: vec![to], ..none }
-            }
+            StmtOp::AddRows { map, at: _, tile, of: _ } => Uses { tiles: vec![(*tile, Slot::Only)], adds: Some(*map), ..none },
             StmtOp::When { guard: Guard::Vote { flag, .. }, .. } => Uses { writes: flag.iter().copied().collect(), ..none },
             StmtOp::When { guard: Guard::Flag(v), .. } => Uses { reads: vec![*v], ..none },
             StmtOp::Wait(events) => {

@@ -192,10 +192,17 @@ impl Block<'_> {
     }
 
     /// The chunks of a tensor copy of one lane, if its operands are legal.
-    fn boxed(&mut self, warp: &Warp, copy: &TensorCopy, at: At) -> Option<Vec<Chunk>> {
+    fn boxed(&mut self, warp: &Warp, copy: &TensorCopy, at: At, adds: bool) -> Option<Vec<Chunk>> {
         let lane = usize::from(at.lane);
         let map = self.tensor_map(warp.address(&copy.map, lane), at)?;
         let shared = warp.address(&copy.shared, lane);
+        if adds && map.element_bytes() != 4 {
+            let bytes = map.element_bytes();
+            self.record.add(FindingKind::IllegalOperand, at, None, Some((Space::Shared, shared)), || {
+                format!("a sum of elements of {bytes} bytes, where f32 is known")
+            });
+            return None;
+        }
         if map.rank() != copy.coordinates.len() || !shared.is_multiple_of(128) {
             let (rank, wanted) = (map.rank(), copy.coordinates.len());
             self.record.add(FindingKind::IllegalOperand, at, None, Some((Space::Shared, shared)), || {
@@ -210,7 +217,7 @@ impl Block<'_> {
     pub(super) fn tensor_load(&mut self, warp: &Warp, copy: &TensorCopy, mask: u32, pc: u32) {
         for lane in lanes(mask) {
             let at = At { step: pc, warp: warp.index as u16, lane: lane as u8 };
-            let Some(chunks) = self.boxed(warp, copy, at) else { continue };
+            let Some(chunks) = self.boxed(warp, copy, at, false) else { continue };
             let barrier = copy.barrier.as_ref().map_or(0, |b| warp.address(b, lane));
             self.begin_bulk_load(chunks, barrier, at);
         }
@@ -248,11 +255,11 @@ impl Block<'_> {
         }
     }
 
-    pub(super) fn tensor_store(&mut self, warp: &Warp, copy: &TensorCopy, mask: u32, pc: u32) {
+    pub(super) fn tensor_store(&mut self, warp: &Warp, copy: &TensorCopy, adds: bool, mask: u32, pc: u32) {
         for lane in lanes(mask) {
             let at = At { step: pc, warp: warp.index as u16, lane: lane as u8 };
-            if let Some(chunks) = self.boxed(warp, copy, at) {
-                self.begin_bulk_store(chunks, at, false);
+            if let Some(chunks) = self.boxed(warp, copy, at, adds) {
+                self.begin_bulk_store(chunks, at, adds);
             }
         }
     }
@@ -391,7 +398,8 @@ impl Block<'_> {
             let Some((region, offset)) = self.region(first, count, at) else { continue };
             if adds {
                 let mut initialised = true;
-                for (n, addend) in bytes.as_chunks::<4>().0.iter().enumerate() {
+                let inside = &bytes[c.begin.into()..c.end.into()];
+                for (n, addend) in inside.as_chunks::<4>().0.iter().enumerate() {
                     let add = |sum| (f32::from_bits(sum) + f32::from_le_bytes(*addend)).to_bits();
                     initialised &= region.update(offset + 4 * n as u64, add).1;
                 }

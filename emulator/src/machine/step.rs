@@ -72,7 +72,7 @@ impl Block<'_> {
             Op::CommitCopies => self.commit_copies(warp, mask),
             Op::WaitCopies { pending } => self.wait_copies(warp, *pending, mask),
             Op::TensorLoad(copy) => self.tensor_load(warp, copy, mask, pc),
-            Op::TensorStore(copy) => self.tensor_store(warp, copy, mask, pc),
+            Op::TensorStore { copy, adds } => self.tensor_store(warp, copy, *adds, mask, pc),
             Op::BulkCopy { .. } => self.bulk_copy(warp, op, mask, pc),
             Op::CommitBulk => self.commit_bulk(warp, mask),
             Op::WaitBulk { pending, read } => self.wait_bulk(warp, *pending, *read, mask),

@@ -288,7 +288,8 @@ impl<'t> Decoder<'_, 't> {
                     self.count(i, &[2])?;
                     let shared = self.address(i, 1, Space::Shared)?;
                     let (map, coordinates) = self.tensor_address(i, 0, rank)?;
-                    Ok(Op::TensorStore(Box::new(TensorCopy { map, coordinates, shared, barrier: None })))
+                    let copy = Box::new(TensorCopy { map, coordinates, shared, barrier: None });
+                    Ok(Op::TensorStore { copy, adds: false })
                 }
                 (false, None) => {
                     self.count(i, &[3])?;
@@ -302,11 +303,21 @@ impl<'t> Decoder<'_, 't> {
         Err(unknown(i, ""))
     }
 
-    /// `cp.reduce.async.bulk` to global memory, of which sums of f32 are known.
+    /// `cp.reduce.async.bulk` to global memory, of which sums of f32 are known. Of a box of a tensor
+    /// the map says what its elements are.
     fn bulk_add(&mut self, i: &Instruction<'t>, m: &Modifiers<'_, 't>) -> Result<Op> {
         let known = m.take("bulk") && m.take("global") && m.take("shared::cta") && m.take("bulk_group");
-        if !known || !m.take("add") || m.one_type()? != Type::F32 {
+        let rank = m.any(&[("1d", 1), ("2d", 2), ("3d", 3), ("4d", 4), ("5d", 5)]);
+        let tensor = m.take("tensor");
+        if !known || !m.take("add") || tensor != rank.is_some() || (!tensor && m.one_type()? != Type::F32) {
             return Err(unknown(i, "only sums of f32 from shared to global memory"));
+        }
+        if let Some(rank) = rank {
+            m.ignore(&["tile"]);
+            self.count(i, &[2])?;
+            let (map, coordinates) = self.tensor_address(i, 0, rank)?;
+            let copy = TensorCopy { map, coordinates, shared: self.address(i, 1, Space::Shared)?, barrier: None };
+            return Ok(Op::TensorStore { copy: Box::new(copy), adds: true });
         }
         self.count(i, &[3])?;
         let (global, shared) = (self.address(i, 0, Space::Global)?, self.address(i, 1, Space::Shared)?);

@@ -713,7 +713,11 @@ pub(crate) enum Op {
         suspend: bool,
     },
     TensorLoad(Box<TensorCopy>),
-    TensorStore(Box<TensorCopy>),
+    /// `adds`: `cp.reduce.async.bulk.tensor`, sums of f32.
+    TensorStore {
+        copy: Box<TensorCopy>,
+        adds: bool,
+    },
     /// `cp.async.bulk` of a 32-bit row of bytes, to shared memory if there is a barrier; or
     /// `cp.reduce.async.bulk`, which adds them to what is there.
     BulkCopy {

@@ -637,11 +637,11 @@ impl<'a> Reader<'a> {
                 StmtOp::PutRows { tile, from: self.variable(c)? }
             }
             "add_rows" => {
-                let to = global(c)?;
+                let (map, at) = self.box_of(c)?;
                 c.mark("<-")?;
                 let tile = self.tile_named(c)?;
                 c.words("of")?;
-                StmtOp::AddRows { to, tile, of: self.variable(c)? }
+                StmtOp::AddRows { map, at, tile, of: self.variable(c)? }
             }
             "fill" => self.fill(c)?,
             "acquire" => {
@@ -681,6 +681,12 @@ impl<'a> Reader<'a> {
     fn fill(&self, c: &mut Cursor<'_>) -> Read<StmtOp> {
         let (tile, slot) = self.slot(c)?;
         c.mark("<-")?;
+        let (map, at) = self.box_of(c)?;
+        Ok(StmtOp::Fill { tile, slot, map, at })
+    }
+
+    /// A tensor map and where a box of it begins.
+    fn box_of(&self, c: &mut Cursor<'_>) -> Read<(usize, Vec<Expr>)> {
         let name = c.name("a tensor map")?;
         let map = self.plan.maps.iter().position(|m| m.name == name);
         let map = map.ok_or_else(|| format!("the plan has no map `{name}`"))?;
@@ -694,7 +700,7 @@ impl<'a> Reader<'a> {
         if at.len() != dims {
             return Err(format!("`{name}` has {dims} dimensions, not {}", at.len()));
         }
-        Ok(StmtOp::Fill { tile, slot, map, at })
+        Ok((map, at))
     }
 }
 
@@ -725,7 +731,13 @@ fn map(c: &mut Cursor<'_>) -> Read<TensorMap> {
     if order.len() != tile.len() {
         return Err(format!("{} dimensions and a box of {}", order.len(), tile.len()));
     }
-    Ok(TensorMap { name, tensor, order, tile })
+    let mut element_bytes = 2;
+    if c.takes(",") {
+        c.words("elements of")?;
+        element_bytes = c.number()?;
+        c.words("bytes")?;
+    }
+    Ok(TensorMap { name, tensor, order, tile, element_bytes })
 }
 
 fn tile(c: &mut Cursor<'_>) -> Read<SharedTile> {

@@ -96,7 +96,12 @@ impl Writer<'_> {
         }
         for map in &plan.maps {
             let numbers = |all: &[u32]| all.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-            self.put(&format!("map {} of {}: dims {}, box {}", map.name, map.tensor, numbers(&map.order), numbers(&map.tile)));
+            let (order, tile) = (numbers(&map.order), numbers(&map.tile));
+            let elements = match map.element_bytes {
+                2 => String::new(),
+                bytes => format!(", elements of {bytes} bytes"),
+            };
+            self.put(&format!("map {} of {}: dims {order}, box {tile}{elements}", map.name, map.tensor));
         }
         plan.tiles.iter().for_each(|t| self.tile(t));
         for v in &plan.variables {
@@ -320,16 +325,15 @@ impl Writer<'_> {
             }
             StmtOp::Add { to, from } => format!("add {} <- {}", self.global(to), self.variable(*from)),
             StmtOp::PutRows { tile, from } => format!("put_rows {} <- {}", self.tile_name(*tile), self.variable(*from)),
-            StmtOp::AddRows { to, tile, of } => {
-                format!("add_rows {} <- {} of {}", self.global(to), self.tile_name(*tile), self.variable(*of))
+            StmtOp::AddRows { map, at, tile, of } => {
+                format!("add_rows {} <- {} of {}", self.box_of(*map, at), self.tile_name(*tile), self.variable(*of))
             }
             StmtOp::Load { to, from } => format!("{} = load {}", self.variable(*to), self.global(from)),
             StmtOp::Store { to, value, shape, m_tiles, n_tiles, .. } => {
                 format!("store {} <- {} {m_tiles} x {n_tiles} of {value}", self.global(to), named(&SHAPES, shape))
             }
             StmtOp::Fill { tile, slot, map, at } => {
-                let at: Vec<String> = at.iter().map(Expr::to_string).collect();
-                format!("fill {} <- {}({})", self.slot(*tile, *slot), self.plan.maps[*map].name, at.join(", "))
+                format!("fill {} <- {}", self.slot(*tile, *slot), self.box_of(*map, at))
             }
             StmtOp::Acquire { tile, slot } => format!("acquire {}", self.slot(*tile, *slot)),
             StmtOp::Release(tile) => format!("release {}", self.tile_name(*tile)),
@@ -349,6 +353,12 @@ impl Writer<'_> {
                 unreachable!("statements of several lines are written by `statement`")
             }
         }
+    }
+
+    /// A tensor map and where a box of it begins.
+    fn box_of(&self, map: usize, at: &[Expr]) -> String {
+        let at: Vec<String> = at.iter().map(Expr::to_string).collect();
+        format!("{}({})", self.plan.maps[map].name, at.join(", "))
     }
 
     fn dot(&self, op: &StmtOp) -> String {

@@ -232,7 +232,7 @@ impl<'a> State<'a> {
         let loads = uses.loads.iter().filter(|from| self.outputs.contains(&from.tensor));
         let loads: Vec<Place> = loads.map(|from| self.place(from)).collect();
         let stores: Vec<Place> = uses.stores.iter().map(|to| self.place(to)).collect();
-        if let StmtOp::Add { .. } | StmtOp::AddRows { .. } = op {
+        if let StmtOp::Add { .. } = op {
             return self.adds(stores, uses);
         }
         for (tensor, ..) in loads.iter().chain(&stores).filter(|place| self.added.contains(place)) {

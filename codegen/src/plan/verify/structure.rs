@@ -360,12 +360,18 @@ impl Check<'_> {
                 }
             }
             StmtOp::PutRows { tile, from } => self.rows_of_warps(*tile, *from),
-            StmtOp::AddRows { to, tile, of } => {
+            StmtOp::AddRows { map, at, tile, of } => {
                 self.rows_of_warps(*tile, *of);
-                if to.elem != Elem::F32 || !to.columns_full || to.column_stride != Expr::Int(1) {
-                    self.fault(format!("{} is not added to by whole rows of f32", to.tensor));
+                at.iter().for_each(|e| self.uniform(e));
+                let (t, v) = (&plan.tiles[*tile], &plan.variables[*of]);
+                let fits = plan.maps.get(*map).is_some_and(|map| {
+                    let others = map.tile.get(2..).is_some_and(|others| others.iter().all(|&n| n == 1));
+                    let rows = map.tile.get(1) == Some(&(16 * v.m_tiles));
+                    map.tile.len() == at.len() && map.element_bytes == 4 && map.swizzle_bytes() == t.pitch && rows && others
+                });
+                if !fits {
+                    self.fault(format!("{} is added through a tensor map with boxes of another shape", t.name));
                 }
-                self.global(to);
             }
             StmtOp::Add { to, from } => {
                 if let Some(Place::Fragment(Shape::Uniform, ..)) = self.fragment(*from) {
@@ -383,7 +389,7 @@ impl Check<'_> {
                 at.iter().for_each(|e| self.uniform(e));
                 let t = &plan.tiles[*tile];
                 let fits = plan.maps.get(*map).is_some_and(|map| {
-                    let bytes = map.tile.iter().product::<u32>() * 2 * t.slabs;
+                    let bytes = map.tile.iter().product::<u32>() * map.element_bytes * t.slabs;
                     map.tile.len() == at.len() && map.swizzle_bytes() == t.pitch && bytes == t.slot_bytes()
                 });
                 if !fits {
@@ -593,9 +599,11 @@ impl Check<'_> {
         self.in_block(tile, &Slot::Only);
         let (t, v) = (&self.plan.tiles[tile], &self.plan.variables[from]);
         let rows = 16 * v.m_tiles * self.plan.computing_warps();
-        let own = t.warp_private && t.elem == Elem::F32 && t.layout != SharedLayout::Xor && t.slots == 1;
-        // Lanes read 16 bytes at a time.
-        if !own || t.rows < rows || t.columns < 8 * v.n_tiles || !t.pitch.is_multiple_of(16) {
+        let own = t.warp_private && t.elem == Elem::F32 && t.slots == 1;
+        // Boxes of rows that are swizzled over their length, each warp's at a multiple of eight.
+        let boxes = t.layout == SharedLayout::Xor && matches!(t.pitch, 64 | 128) && t.offset.is_multiple_of(8 * t.pitch);
+        let columns = 8 * v.n_tiles;
+        if !own || !boxes || t.rows != rows || t.columns != columns || !columns.is_multiple_of(t.pitch / 4) {
             self.fault(format!("{} has no {rows} rows of {} numbers", t.name, 8 * v.n_tiles));
         }
         if v.storage != Storage::Fragment(Shape::Accumulator) || v.integer || !self.plan.is_specialized() {

@@ -19,7 +19,7 @@ __extension__ typedef __int128 ft_int;
 #define FT_NODES 256
 #define FT_LEAVES 8
 #define FT_STEPS 8
-#define FT_MAPS 8
+#define FT_MAPS 12
 #define FT_BLOCK 4096
 #define FT_MAX_SIZE (((int64_t)1 << 31) - ((int64_t)1 << 16))
 #define FT_BISECTIONS (1 << 16)

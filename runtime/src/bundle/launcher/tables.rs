@@ -335,6 +335,7 @@ impl Writer<'_> {
 fn map_type(elem: Elem) -> u32 {
     match elem {
         Elem::F16 => 6,
+        Elem::F32 => 7,
         Elem::Bf16 => 9,
         _ => 0,
     }

@@ -205,6 +205,7 @@ fn map_text(argument: &CallArgument<'_>, map: &crate::device::MapPlan) -> String
     let description = describe(argument, &map.order).expect("what TMA allows");
     let CallArgument::Tensor { elem, .. } = argument else { panic!("a tensor") };
     let ty = match elem {
+        Elem::F32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
         Elem::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     } as u32;

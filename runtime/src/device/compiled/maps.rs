@@ -1,16 +1,17 @@
 //! Tensor maps of a launch: which tensor, and what the map says of it.
 //!
-//! A map has the dimensions of the tensor in the order that [`TensorMap`] says, swizzled over the rows of a box: 64 elements, 128
-//! bytes of shared memory each, or half of that. Elements out of bounds read as zero.
+//! A map has the dimensions of the tensor in the order that [`TensorMap`] says, swizzled over the
+//! rows of a box: 128 bytes of shared memory each, or half of that. Elements out of bounds read as
+//! zero, and are not written.
 
 use flashtile_codegen::{Scratch, TensorMap};
-use flashtile_dsl::ir;
+use flashtile_dsl::ir::{self, Elem};
 
 use super::scratch::argument_named;
 use crate::device::CallArgument;
 
 /// Tensor maps that a kernel may have.
-pub(crate) const MAX_MAPS: usize = 8;
+pub(crate) const MAX_MAPS: usize = 12;
 
 /// A map of a kernel, its tensor found among the parameters.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,12 +36,14 @@ pub(crate) struct Description {
     pub strides: Vec<u64>,
 }
 
-/// Describes a tensor of 16-bit elements with its dimensions in the order of the map; an error says what TMA does not allow.
+/// Describes a tensor of 16-bit elements or f32 with its dimensions in the order of the map; an
+/// error says what TMA does not allow.
 pub(crate) fn describe(argument: &CallArgument<'_>, order: &[u32]) -> Result<Description, String> {
     let CallArgument::Tensor { elem, address, shape, strides, .. } = *argument else {
         return Err("not a tensor".to_owned());
     };
-    let bytes = elem.bytes().filter(|&b| b == 2).ok_or("elements of 2 bytes are needed")? as u64;
+    let known = matches!(elem, Elem::F16 | Elem::Bf16 | Elem::F32);
+    let bytes = elem.bytes().filter(|_| known).ok_or("elements of f16, bf16 or f32 are needed")? as u64;
     if order.len() != shape.len() || !(2..=5).contains(&order.len()) {
         return Err(format!("{} dimensions, 2 to 5 are possible", shape.len()));
     }
@@ -80,7 +83,6 @@ pub(crate) fn resolve_maps(maps: &[TensorMap], kernel: &ir::Kernel, scratch: &[S
 mod tests {
     use super::*;
     use crate::device::{Backend, Memory};
-    use flashtile_dsl::ir::Elem;
     use std::sync::Arc;
 
     fn describe_tensor(shape: &[usize], strides: &[usize], order: &[u32]) -> Result<Description, String> {

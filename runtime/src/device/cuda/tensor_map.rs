@@ -31,6 +31,7 @@ pub(super) fn encode(device: &str, argument: &CallArgument<'_>, map: &MapPlan) -
     let ones = vec![1u32; rank];
     let CallArgument::Tensor { elem, .. } = argument else { return Err(refused("not a tensor".to_owned())) };
     let elem = match elem {
+        Elem::F32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
         Elem::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     };

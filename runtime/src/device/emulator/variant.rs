@@ -153,6 +153,8 @@ fn tensor_map(kernel: &str, argument: &CallArgument<'_>, plan: &MapPlan) -> Resu
         64 => Swizzle::Bytes64,
         bytes => return Err(refused(format!("no swizzle over {bytes} bytes"))),
     };
-    let map = TensorMap::at(description.address, 2, extents, strides, &plan.tile, swizzle);
+    let CallArgument::Tensor { elem, .. } = argument else { return Err(refused("not a tensor".to_owned())) };
+    let bytes = elem.bytes().unwrap_or(2) as u32;
+    let map = TensorMap::at(description.address, bytes, extents, strides, &plan.tile, swizzle);
     Ok(map.map_err(|e| refused(e.to_string()))?.encode().to_vec())
 }
