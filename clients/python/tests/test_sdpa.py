@@ -22,10 +22,10 @@ def compare(qkv, dtype=torch.float32, mask=None, **options):
     found = flashtile.sdpa(*qkv, attn_mask=mask, **options)
     exact = [x.detach().double().requires_grad_(x.requires_grad) for x in qkv]
     is_added = mask is not None and mask.dtype != torch.bool
-    if mask is not None and mask.dim() == 1:
-        mask = mask[None]  # PyTorch's formula in float64 takes no fewer
     exact_mask = mask.detach().double().requires_grad_(mask.requires_grad) if is_added else mask
-    expected = SDPA(*exact, attn_mask=exact_mask, **options)
+    # PyTorch's formula in float64 takes masks of two dimensions and more.
+    of_two = exact_mask[None] if mask is not None and mask.dim() == 1 else exact_mask
+    expected = SDPA(*exact, attn_mask=of_two, **options)
     assert found.shape == expected.shape and found.dtype == dtype
     at_most = AT_MOST[dtype]
     torch.testing.assert_close(found.double(), expected, atol=at_most, rtol=at_most)
