@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::error::{ArgumentError, GradientError, raised};
-use crate::launch::{Given, Known, Launcher};
+use crate::launch::{Attend, Given, Known, Launcher};
 
 /// A kernel, with the types and sizes that the user has fixed.
 #[pyclass(name = "Kernel", module = "flashtile._flashtile", frozen)]
@@ -89,7 +89,10 @@ impl PyKernel {
     fn known(&self) -> String {
         let Deduced { types, sizes } = &self.launcher.known;
         let types = types.iter().map(|(name, elem)| format!("{name}={}", elem.name()));
-        types.chain(sizes.iter().map(|(name, size)| format!("{name}={size}"))).collect::<Vec<_>>().join(",")
+        let sizes = sizes.iter().map(|(name, size)| format!("{name}={size}"));
+        // Of two bundles each has code of its own.
+        let bundle = self.launcher.bundled.as_ref().map(|_| format!("bundled as {:p}", &self.launcher));
+        types.chain(sizes).chain(bundle).collect::<Vec<_>>().join(",")
     }
 
     /// Names and values of the sizes that were fixed.
@@ -142,6 +145,13 @@ impl PyKernel {
 
     /// The forward kernel of a gradient, and its backward kernels in order.
     fn gradient(&self, of: Vec<String>, from: Vec<String>) -> PyResult<(Self, Vec<Self>)> {
+        if self.launcher.bundled.is_some() {
+            let name = self.kernel().name();
+            return Err(GradientError::new_err(format!(
+                "kernel `{name}` is of a bundle, whose kernels are launched as they are; call it in torch.no_grad(), \
+                 or its text, from flashtile.kernel(bundled.text), for gradients"
+            )));
+        }
         let of: Vec<&str> = of.iter().map(String::as_str).collect();
         let from: Vec<&str> = from.iter().map(String::as_str).collect();
         let made = self.kernel().gradient(&of, &from).map_err(|error| GradientError::new_err(error.to_string()))?;
@@ -174,6 +184,24 @@ impl PyKernel {
         let given = Given { inputs: &inputs, outputs: outputs.as_deref(), like, known, with_gradients };
         let made = self.launcher.call(py, given)?;
         made.map(|outputs| PyTuple::new(py, outputs)).transpose()
+    }
+
+    /// Launches a kernel of attention on queries, keys and values `(B, H, M, D)` that are as it takes
+    /// them, with a scale or `1 / sqrt(D)`; returns its first output. `None` if they are otherwise.
+    #[expect(clippy::too_many_arguments, reason = "they are those of PyTorch's function")]
+    fn attend<'py>(
+        &self,
+        query: Bound<'py, PyAny>,
+        key: Bound<'py, PyAny>,
+        value: Bound<'py, PyAny>,
+        scale: Option<f64>,
+        is_causal: bool,
+        enable_gqa: bool,
+        with_gradients: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = query.py();
+        let options = Attend { is_causal, enable_gqa, with_gradients };
+        self.launcher.attend(py, &[query, key, value], scale, options)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Launches on tensors of PyTorch. What follows from element types, shapes and strides is worked
 //! out once and kept; a later call of the same kind reads addresses, allocates outputs and launches.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use flashtile::bundle::BundledKernel;
@@ -11,6 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::ahead::{self, Noted};
 use crate::error::{ArgumentError, raised};
 use crate::host::Host;
 use crate::tensor::{Form, Number, Place, Seen, over};
@@ -26,10 +28,14 @@ pub(crate) struct Launcher {
     /// Types and sizes that are known before any call.
     pub known: Deduced,
     /// Its code, if it comes from a bundle.
-    bundled: Option<BundledKernel>,
+    pub bundled: Option<BundledKernel>,
     params: Vec<Param>,
     loaded: Mutex<Vec<(Place, Arc<LoadedKernel>)>>,
     prepared: Mutex<HashMap<Key, Arc<Prepared>>>,
+    /// That of the call before, which is found without a key of its own.
+    recent: Mutex<Option<Arc<Prepared>>>,
+    /// How often something had been tuned when code was loaded.
+    tuned: AtomicU64,
 }
 
 /// A parameter, as calls need it.
@@ -42,7 +48,7 @@ struct Param {
 }
 
 /// What launches of one kind have in common: what the caller knows, the device, and the tensors.
-#[derive(PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Key {
     known: Option<Known>,
     place: Place,
@@ -59,21 +65,25 @@ pub(crate) struct Known {
 /// Launches of one kind, ready but for addresses and numbers.
 #[derive(Debug)]
 struct Prepared {
+    key: Key,
     kernel: Arc<LoadedKernel>,
     device: Device,
-    place: Place,
+    /// By name.
+    sizes: BTreeMap<String, i64>,
     /// In the order of the parameters.
     outputs: Vec<NewOutput>,
 }
 
 /// An output that PyTorch allocates.
 #[derive(Debug)]
-struct NewOutput {
+pub(crate) struct NewOutput {
     form: Form,
-    shape: Py<PyTuple>,
-    strides: Py<PyTuple>,
+    pub shape: Py<PyTuple>,
+    pub strides: Py<PyTuple>,
     /// Type and device, as PyTorch takes them.
-    options: Py<PyDict>,
+    pub options: Py<PyDict>,
+    /// An input of this type, shape and strides: what is like it costs less to allocate.
+    like: Option<usize>,
 }
 
 /// What a call is given.
@@ -86,6 +96,15 @@ pub(crate) struct Given<'a, 'py> {
     pub like: Option<&'a Bound<'py, PyAny>>,
     /// What no input tells.
     pub known: Option<Known>,
+    /// Whether a tensor that needs a gradient is left to the caller.
+    pub with_gradients: bool,
+}
+
+/// What is asked of a kernel of attention.
+#[derive(Clone, Copy)]
+pub(crate) struct Attend {
+    pub is_causal: bool,
+    pub enable_gqa: bool,
     /// Whether a tensor that needs a gradient is left to the caller.
     pub with_gradients: bool,
 }
@@ -105,12 +124,26 @@ impl Launcher {
             ParamKind::Scalar(elem) => Param { name, is_tensor: false, is_written: false, elem: *elem },
         };
         let params = kernel.ir().params.values().map(|given| param((given.name.clone(), &given.kind))).collect();
-        Self { kernel, known, bundled, params, loaded: Mutex::default(), prepared: Mutex::default() }
+        Self {
+            kernel,
+            known,
+            bundled,
+            params,
+            loaded: Mutex::default(),
+            prepared: Mutex::default(),
+            recent: Mutex::default(),
+            tuned: AtomicU64::new(ahead::tuned()),
+        }
     }
 
-    /// Forgets what is loaded, so that later calls take what was tuned since.
-    pub fn forget(&self) {
+    /// Forgets what is loaded if something was tuned since, so that the call takes it.
+    fn refresh(&self) {
+        let tuned = ahead::tuned();
+        if self.tuned.swap(tuned, Ordering::Relaxed) == tuned {
+            return;
+        }
         lock(&self.prepared).clear();
+        lock(&self.recent).take();
         lock(&self.loaded).clear();
     }
 
@@ -128,23 +161,71 @@ impl Launcher {
         let host = Host::get(py)?;
         let Some(inputs) = self.read_inputs(host, &given)? else { return Ok(None) };
         let known = given.known.take();
-        let (place, like) = self.place(host, &inputs, &given)?;
-        let prepared = self.prepared(py, host, (place, like), &inputs, known)?;
-        let outputs: Vec<Bound<'py, PyAny>> = match given.outputs {
-            Some(outputs) => outputs.to_vec(),
-            None => prepared
-                .outputs
-                .iter()
-                .map(|output| host.empty(py, &output.shape, &output.strides, &output.options))
-                .collect::<PyResult<_>>()?,
-        };
-        let written = match given.outputs {
-            Some(outputs) => self.read_outputs(host, place, outputs, &prepared.device)?,
-            None => prepared.new_outputs(py, &outputs)?,
-        };
+        let at = self.place(host, &inputs, &given)?;
+        let prepared = self.prepared(py, host, at, &inputs, known)?;
+        self.run(py, host, &prepared, (&inputs, given.inputs), given.outputs).map(Some)
+    }
+
+    /// Launches a kernel of attention whose inputs are queries, keys, values and a scale, if these
+    /// are all as the kernel takes them; returns its first output. `None` if something else is to
+    /// be done, or said, which the caller sees to: nothing has happened then.
+    pub fn attend<'py>(
+        &self,
+        py: Python<'py>,
+        objects: &[Bound<'py, PyAny>; 3],
+        scale: Option<f64>,
+        options: Attend,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let host = Host::get(py)?;
+        let mut seen = Vec::with_capacity(3);
+        for object in objects {
+            if !host.is_plain(object) || (options.with_gradients && needs_gradient(object)?) {
+                return Ok(None);
+            }
+            let Some(read) = Seen::read(host, "query", object)? else { return Ok(None) };
+            seen.push(read);
+        }
+        if !options.fits(&seen) {
+            return Ok(None);
+        }
+        let head_dim = seen[0].form.shape[3] as f64;
+        let scale = scale.unwrap_or_else(|| 1.0 / head_dim.sqrt()) as f32;
+        if !scale.is_finite() {
+            return Ok(None);
+        }
+        let scale = Number::F32(scale);
+        let place = seen[0].place;
+        let inputs: Vec<Read> = seen.into_iter().map(Read::Tensor).chain([Read::Number(scale)]).collect();
+        let prepared = self.prepared(py, host, (place, &objects[0]), &inputs, None)?;
+        let outputs = self.run(py, host, &prepared, (&inputs, objects), None)?;
+        Ok(outputs.into_iter().next())
+    }
+
+    /// Allocates outputs, unless they are given, and launches. The objects are those of the inputs
+    /// that are tensors, at least of the first of them.
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        host: &Host,
+        prepared: &Prepared,
+        (inputs, objects): (&[Read], &[Bound<'py, PyAny>]),
+        outputs: Option<&[Bound<'py, PyAny>]>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (made, written);
+        match outputs {
+            Some(outputs) => {
+                made = outputs.to_vec();
+                written = self.read_outputs(host, prepared.key.place, outputs, &prepared.device)?;
+            }
+            None => {
+                let new = |output: &NewOutput| host.empty(py, output.like.map(|at| &objects[at]), output);
+                made = prepared.outputs.iter().map(new).collect::<PyResult<_>>()?;
+                written = prepared.new_outputs(host, &made)?;
+            }
+        }
         let read = inputs.iter().map(|read| read.tensor(&prepared.device)).collect::<PyResult<Vec<_>>>()?;
-        self.launch(py, host, &prepared, (&inputs, &read), &written)?;
-        Ok(Some(outputs))
+        self.launch(py, host, prepared, (inputs, &read), &written)?;
+        Ok(made)
     }
 
     fn read_inputs(&self, host: &Host, given: &Given<'_, '_>) -> PyResult<Option<Vec<Read>>> {
@@ -155,7 +236,7 @@ impl Launcher {
                 continue;
             }
             let Some(mut seen) = Seen::read(host, &param.name, object)? else { return Ok(None) };
-            if given.with_gradients && object.getattr(intern!(object.py(), "requires_grad"))?.is_truthy()? {
+            if given.with_gradients && needs_gradient(object)? {
                 return Ok(None);
             }
             if param.elem == Elem::Bool && matches!(seen.form.elem, Elem::U8 | Elem::I8) {
@@ -202,17 +283,47 @@ impl Launcher {
         inputs: &[Read],
         known: Option<Known>,
     ) -> PyResult<Arc<Prepared>> {
-        let forms = inputs.iter().filter_map(Read::seen).map(|seen| seen.form.clone()).collect();
-        let key = Key { known, place, forms };
-        if let Some(prepared) = lock(&self.prepared).get(&key) {
+        self.refresh();
+        let prepared = self.found(py, host, (place, like), inputs, known)?;
+        ahead::note(|| Noted {
+            kernel: prepared.kernel.kernel().clone(),
+            sizes: prepared.sizes.clone(),
+            place,
+            is_bundled: self.bundled.is_some(),
+        });
+        Ok(prepared)
+    }
+
+    fn found(
+        &self,
+        py: Python<'_>,
+        host: &Host,
+        (place, like): (Place, &Bound<'_, PyAny>),
+        inputs: &[Read],
+        known: Option<Known>,
+    ) -> PyResult<Arc<Prepared>> {
+        let forms = || inputs.iter().filter_map(Read::seen).map(|seen| &seen.form);
+        let is_it = |key: &Key| key.place == place && key.known == known && key.forms.iter().eq(forms());
+        if let Some(prepared) = &*lock(&self.recent)
+            && is_it(&prepared.key)
+        {
             return Ok(prepared.clone());
         }
-        let prepared = Arc::new(self.prepare(py, host, &key, like)?);
-        let mut kept = lock(&self.prepared);
-        if kept.len() >= KEPT {
-            kept.clear();
-        }
-        kept.insert(key, prepared.clone());
+        let key = Key { known, place, forms: forms().cloned().collect() };
+        let kept = lock(&self.prepared).get(&key).cloned();
+        let prepared = match kept {
+            Some(prepared) => prepared,
+            None => {
+                let prepared = Arc::new(self.prepare(py, host, key.clone(), inputs, like)?);
+                let mut kept = lock(&self.prepared);
+                if kept.len() >= KEPT {
+                    kept.clear();
+                }
+                kept.insert(key, prepared.clone());
+                prepared
+            }
+        };
+        *lock(&self.recent) = Some(prepared.clone());
         Ok(prepared)
     }
 
@@ -228,8 +339,8 @@ impl Launcher {
         self.kernel.deduce(known, |name| form(name).map(|form| (form.elem, &form.shape[..]))).map_err(raised)
     }
 
-    fn prepare(&self, py: Python<'_>, host: &Host, key: &Key, like: &Bound<'_, PyAny>) -> PyResult<Prepared> {
-        let deduced = self.deduced(key)?;
+    fn prepare(&self, py: Python<'_>, host: &Host, key: Key, inputs: &[Read], like: &Bound<'_, PyAny>) -> PyResult<Prepared> {
+        let deduced = self.deduced(&key)?;
         let torch_device = like.getattr(intern!(py, "device"))?;
         let output = |form: flashtile::kernel::OutputForm<'_>| {
             let options = PyDict::new(py);
@@ -239,12 +350,15 @@ impl Launcher {
             let strides = flashtile::Tensor::<f32>::packed_strides(&form.shape).map_err(raised)?;
             let form = Form { elem: form.elem, shape: form.shape, strides };
             let strides = PyTuple::new(py, &form.strides)?.unbind();
-            Ok(NewOutput { form, shape, strides, options: options.unbind() })
+            // Truth values may be given as bytes.
+            let is_like = |input: &Read| form.elem != Elem::Bool && input.seen().is_some_and(|seen| seen.form == form);
+            let like = inputs.iter().position(is_like);
+            Ok(NewOutput { form, shape, strides, options: options.unbind(), like })
         };
         let outputs = self.kernel.outputs(&deduced).map_err(raised)?;
         let outputs = outputs.into_iter().map(output).collect::<PyResult<Vec<_>>>()?;
         let kernel = self.loaded(py, host, key.place, &deduced)?;
-        Ok(Prepared { device: kernel.device().clone(), kernel, place: key.place, outputs })
+        Ok(Prepared { device: kernel.device().clone(), kernel, key, sizes: deduced.sizes, outputs })
     }
 
     /// The kernel, made ready for a device, types and constants.
@@ -303,7 +417,7 @@ impl Launcher {
         });
         let arguments: Vec<Argument<'_>> = arguments.collect();
         let kernel = &prepared.kernel;
-        let launched = match prepared.place {
+        let launched = match prepared.key.place {
             Place::Cpu => py.detach(|| kernel.launch(&arguments)),
             Place::Gpu(gpu) => {
                 let stream = stream(&prepared.device, gpu, host.stream(py, gpu)?)?;
@@ -316,15 +430,39 @@ impl Launcher {
 
 impl Prepared {
     /// Outputs that were just allocated.
-    fn new_outputs(&self, py: Python<'_>, outputs: &[Bound<'_, PyAny>]) -> PyResult<Vec<AnyTensor>> {
+    fn new_outputs(&self, host: &Host, outputs: &[Bound<'_, PyAny>]) -> PyResult<Vec<AnyTensor>> {
         let tensor = |(new, output): (&NewOutput, &Bound<'_, PyAny>)| {
-            let address = output.call_method0(intern!(py, "data_ptr"))?.extract()?;
+            let address = host.address(output)?;
             // SAFETY: PyTorch has just allocated the tensor with this type and shape, without gaps,
             // and uses its memory in the order of its current stream.
             unsafe { over(&self.device, address, &new.form) }
         };
         self.outputs.iter().zip(outputs).map(tensor).collect()
     }
+}
+
+impl Attend {
+    /// Whether queries, keys and values are those of a kernel with one head dim: `(B, H, M, D)` and
+    /// `(B, G, N, D)`, rows without gaps. With a causal mask of the first positions there are as
+    /// many queries as keys.
+    fn fits(self, seen: &[Seen]) -> bool {
+        let [q, k, v] = seen else { return false };
+        let is_plain = |x: &Seen| x.form.shape.len() == 4 && x.form.strides[3] == 1 && x.place == q.place;
+        if !seen.iter().all(is_plain) || q.form.elem != k.form.elem || k.form.elem != v.form.elem {
+            return false;
+        }
+        let (&[batch, heads, rows, width], keys) = (q.form.four(), k.form.four());
+        let shares = self.enable_gqa && keys[1] > 0 && heads % keys[1] == 0;
+        keys == v.form.four()
+            && (batch, width) == (keys[0], keys[3])
+            && (heads == keys[1] || shares)
+            && (rows == keys[2] || !self.is_causal)
+    }
+}
+
+/// Whether PyTorch keeps what the gradient of a tensor needs.
+fn needs_gradient(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.getattr(intern!(object.py(), "requires_grad"))?.is_truthy()
 }
 
 impl Read {
@@ -358,7 +496,7 @@ pub(crate) fn keeping_current<T>(py: Python<'_>, host: &Host, place: Place, run:
     }
 }
 
-/// PyTorch's stream of a GPU. Streams are kept, since each has an event of its own.
+/// PyTorch's stream of a GPU.
 fn stream(device: &Device, gpu: usize, handle: usize) -> PyResult<Stream> {
     static STREAMS: LazyLock<Mutex<HashMap<(usize, usize), Stream>>> = LazyLock::new(Mutex::default);
     let mut streams = lock(&STREAMS);
@@ -367,12 +505,13 @@ fn stream(device: &Device, gpu: usize, handle: usize) -> PyResult<Stream> {
     }
     // SAFETY: PyTorch's streams are of the primary context. It keeps those of its own for the whole
     // process; of another one the handle is used while it is PyTorch's current stream, no later.
-    let stream = unsafe { Stream::from_raw(device, std::ptr::with_exposed_provenance_mut(handle)) }.map_err(raised)?;
+    // PyTorch orders all work on its memory by its streams.
+    let stream = unsafe { Stream::from_raw_ordered(device, std::ptr::with_exposed_provenance_mut(handle)) }.map_err(raised)?;
     streams.insert((gpu, handle), stream.clone());
     Ok(stream)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is locked is a cache: it holds whole entries even after a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! Arguments of a call: tensors of PyTorch, read through their Python attributes, and numbers.
+//! Arguments of a call: tensors of PyTorch and numbers. Tensors are read through the functions of
+//! [`crate::exchange`] where PyTorch has them, else through their Python attributes.
 
 use std::ffi::c_void;
 
@@ -34,6 +35,16 @@ pub(crate) struct Form {
     pub strides: Vec<usize>,
 }
 
+impl Form {
+    /// The extents of a tensor of four dimensions.
+    ///
+    /// # Panics
+    /// If it has others.
+    pub fn four(&self) -> &[usize; 4] {
+        self.shape.first_chunk().expect("four dimensions")
+    }
+}
+
 /// A tensor of PyTorch as a call gives it.
 #[derive(Debug)]
 pub(crate) struct Seen {
@@ -61,6 +72,10 @@ impl Seen {
         }
         if object.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
             return Ok(None);
+        }
+        // What the exchange does not know is read below, which says what is wrong with it.
+        if let Some(seen) = host.exchange().and_then(|exchange| exchange.read(object)) {
+            return Ok(Some(seen));
         }
         let dtype = object.getattr(intern!(py, "dtype"))?;
         let elem = host.elem(&dtype).ok_or_else(|| unread(name, &dtype))?;

@@ -4,7 +4,8 @@
 ``sdpa``               ``torch.nn.functional.scaled_dot_product_attention``
 ``flex``               FlexAttention's functions, traced into a kernel whose tiles are skipped
 ``kernel, builtin``    any kernel of the language, with autograd and ``torch.compile``
-``tune``               finds the best schedule for given arguments on the GPU
+``tune``               finds the best schedules for what a function launches
+``Bundle``             kernels that were compiled ahead; ``write_bundle`` makes one
 =====================  ==========================================================================
 """
 
@@ -12,6 +13,7 @@ from . import _host
 
 _host.hand_over()
 
+from ._ahead import Bundle, Tuned, tune, write_bundle  # noqa: E402
 from ._flashtile import (  # noqa: E402
     BUILTINS,
     ArgumentError,
@@ -31,6 +33,7 @@ from ._trace import TraceError  # noqa: E402
 __all__ = [
     "BUILTINS",
     "ArgumentError",
+    "Bundle",
     "BundleError",
     "DeviceError",
     "FlashtileError",
@@ -41,6 +44,7 @@ __all__ = [
     "ToolchainError",
     "TraceError",
     "TuneError",
+    "Tuned",
     "builtin",
     "flex",
     "flex_kernel",
@@ -48,4 +52,6 @@ __all__ = [
     "kernel",
     "sdpa",
     "sdpa_text",
+    "tune",
+    "write_bundle",
 ]

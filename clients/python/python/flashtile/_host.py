@@ -48,7 +48,9 @@ def hand_over() -> None:
         types=[torch.Tensor, torch.nn.Parameter],
         dtypes=list(DTYPES.items()),
         empty=torch.empty_strided,
+        empty_like=torch.empty_like,
         stream=getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream),
         current=(torch.cuda.current_device, torch.cuda.set_device) if several else None,
         nvrtc=nvrtc_of_torch(),
+        exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
     )

@@ -23,6 +23,11 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level = torch._C._functorch.maybe_current_level
 
 
+def is_traced() -> bool:
+    """Whether calls go through PyTorch's dispatcher, since something else than a launch may come of them."""
+    return torch.compiler.is_compiling() or _dispatch_modes() > 0 or _functorch_level() is not None
+
+
 @torch.compiler.assume_constant_result
 def _operator_of(handle: str, of: tuple[int, ...]) -> str:
     """Name of the operator that runs a kernel where the inputs of these numbers need gradients."""
@@ -110,7 +115,7 @@ class Kernel:
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         if named or len(args) != self._count:
             args = self._in_order(args, named)
-        if torch.compiler.is_compiling() or _dispatch_modes() or _functorch_level() is not None:
+        if is_traced():
             return self._through_dispatcher(args, out)
         if out is not None:
             out = self._given(out)

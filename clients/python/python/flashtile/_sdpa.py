@@ -9,7 +9,7 @@ import torch
 
 from . import _texts
 from ._flashtile import ArgumentError
-from ._kernel import Kernel, builtin, kernel, through_dispatcher
+from ._kernel import Kernel, builtin, is_traced, kernel, through_dispatcher
 
 # How a mask is loaded, by the dimensions that it has: those of one element are left out.
 _ENTRIES = {"B": "b", "H": "h", "M": "i", "N": "j"}
@@ -131,6 +131,12 @@ def sdpa(
     true, another one is added to the scores; it broadcasts to ``(.., H, M, N)``. A row that sees nothing gives 0.
     Heads that share keys (``enable_gqa``) and masks that broadcast are read where they lie.
     """
+    if attn_mask is None and dropout_p == 0.0 and not is_traced():
+        # What is as the kernels take it is launched at once, by one call.
+        attend = _kernel_of("causal" if is_causal else "no", "", False, True)._native.attend
+        o = attend(query, key, value, scale, bool(is_causal), enable_gqa, torch.is_grad_enabled())
+        if o is not None:
+            return o
     if attn_mask is not None and is_causal:
         raise ArgumentError("attn_mask and is_causal=True are both given; put the causal mask into attn_mask")
     if not 0.0 <= dropout_p <= 1.0:
