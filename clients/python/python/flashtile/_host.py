@@ -45,7 +45,7 @@ def hand_over() -> None:
     """Called once, when the package is imported."""
     several = torch.cuda.device_count() > 1
     _flashtile.set_host(
-        types=[torch.Tensor, torch.nn.Parameter],
+        types=list(_PLAIN),
         dtypes=list(DTYPES.items()),
         empty=torch.empty_strided,
         empty_like=torch.empty_like,
@@ -54,3 +54,18 @@ def hand_over() -> None:
         nvrtc=nvrtc_of_torch(),
         exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
     )
+
+
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level = torch._C._functorch.maybe_current_level
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_traced() -> bool:
+    """Whether calls go through PyTorch's dispatcher, since something else than a launch may come of them."""
+    return torch.compiler.is_compiling() or _dispatch_modes() > 0 or _functorch_level() is not None
+
+
+def is_plain(x: torch.Tensor) -> bool:
+    """Whether a tensor is plain memory: no subclass, and no numbers that are negated when they are read."""
+    return type(x) in _PLAIN and not x.is_neg()

@@ -12,20 +12,12 @@ import torch
 
 from ._flashtile import ArgumentError, GradientError
 from ._flashtile import Kernel as Native
-from ._host import DTYPES
+from ._host import DTYPES, is_plain, is_traced
 from ._operator import Differentiate, Operator, differentiated, operator
 
 # Kernels by handle: `torch.compile` keeps the handle, and asks for operators by it. A handle is a string, since
 # `torch.compile` takes integers that differ between kernels for sizes.
 _KERNELS: dict[str, "Kernel"] = {}
-
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_functorch_level = torch._C._functorch.maybe_current_level
-
-
-def is_traced() -> bool:
-    """Whether calls go through PyTorch's dispatcher, since something else than a launch may come of them."""
-    return torch.compiler.is_compiling() or _dispatch_modes() > 0 or _functorch_level() is not None
 
 
 @torch.compiler.assume_constant_result
@@ -80,6 +72,7 @@ class Kernel:
                 raise ArgumentError(f"kernel `{native.name}` has no output `{name}`; it has {', '.join(self._outputs)}")
         self._differentiate = Differentiate(native, tuple(grad_from) if grad_from else differentiated(native))
         self._result = collections.namedtuple(f"{native.name}_outputs", self._outputs, rename=True)
+        self._operators: dict[tuple[int, ...], Operator] = {}
         #: Its name among the kernels of the process.
         self.handle = f"{native.name}#{len(_KERNELS)}"
         _KERNELS[self.handle] = self
@@ -121,7 +114,14 @@ class Kernel:
             out = self._given(out)
         made = self._native.call(args, out, torch.is_grad_enabled())
         if made is None:
-            return self._through_dispatcher(args, out)
+            if out is not None or not all(is_plain(x) for x in args if isinstance(x, torch.Tensor)):
+                return self._through_dispatcher(args, out)
+            # Something needs a gradient.
+            of = tuple([at for at, x in enumerate(args) if isinstance(x, torch.Tensor) and x.requires_grad])
+            op = self._operator(of)
+            made = op.differentiable(args)
+            if len(op.outputs) != len(self._outputs):
+                made = [made[op.outputs.index(name)] for name in self._outputs]
         return made[0] if self._single else self._result._make(made)
 
     def _in_order(self, args: tuple, named: Mapping[str, Any]) -> tuple:
@@ -159,6 +159,11 @@ class Kernel:
 
     def _operator(self, of: tuple[int, ...]) -> Operator:
         """The operator of the kernel; of the forward kernel with outputs more, where the gradients of `of` read them."""
+        if of not in self._operators:
+            self._operators[of] = self._operator_with(of)
+        return self._operators[of]
+
+    def _operator_with(self, of: tuple[int, ...]) -> Operator:
         plain = operator(self._native, self._differentiate)
         if not of:
             return plain

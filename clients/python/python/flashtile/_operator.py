@@ -12,7 +12,7 @@ import torch
 from . import _shapes
 from ._flashtile import FlashtileError, GradientError
 from ._flashtile import Kernel as Native
-from ._host import DTYPES, OF_NAME
+from ._host import DTYPES, OF_NAME, is_traced
 
 _LIBRARY = torch.library.Library("flashtile", "FRAGMENT")
 
@@ -29,6 +29,8 @@ class Gradient:
         given = {f"grad_{name}" for name in from_}
         #: Names of what the backward pass reads of the forward kernel: inputs and outputs.
         self.needs = {name for step in steps for name in step.inputs} - stored - given
+        #: Whether a kernel has sizes that none of its inputs tells.
+        self.needs_sizes = any(step.missing_sizes for step in steps)
 
 
 class Operator:
@@ -113,6 +115,8 @@ class Operator:
 
     def _set_up(self, ctx: Any, inputs: tuple, output: Any) -> None:
         outputs = output if isinstance(output, (tuple, list)) else (output,)
+        # Of most outputs there is no gradient, or none is asked for: no zeros are made for these.
+        ctx.set_materialize_grads(False)
         of = tuple(name for name, needs in zip(self.inputs, ctx.needs_input_grad) if needs)
         ctx.of, ctx.gradient, ctx.error = of, None, None
         if self.differentiate is None:
@@ -130,6 +134,7 @@ class Operator:
         # Without all outputs that the backward pass reads, it runs the forward kernel that has them.
         ctx.again = not ctx.gradient.needs <= named.keys()
         kept = set(self.inputs) if ctx.again else ctx.gradient.needs
+        ctx.forms = {name: (x.shape, x.dtype) for name, x in zip(self.outputs, outputs) if name in from_}
         ctx.dtypes = {param["elem"]: named[param["name"]].dtype for param in self.params if param["tensor"] and param["generic"]}
         ctx.shapes = {name: tuple(named[name].shape) for name in self.tensors}
         ctx.names = [name for name in named if name in kept and isinstance(named[name], torch.Tensor)]
@@ -140,23 +145,53 @@ class Operator:
         if ctx.error is not None:
             raise ctx.error
         made: Gradient = ctx.gradient
+        # Gradients of gradients are asked for through the dispatcher, which says that there are none.
+        at_once = not torch.is_grad_enabled() and not is_traced()
         values = dict(zip(ctx.names, ctx.saved_tensors)) | ctx.numbers
         if ctx.again:
-            again = made.forward.op(*(values[name] for name in self.inputs))
-            values.update(zip(made.forward.outputs, again if isinstance(again, (tuple, list)) else (again,)))
+            again = made.forward.run(at_once, [values[name] for name in self.inputs])
+            values.update(zip(made.forward.outputs, again))
+        like = next(x for x in grads if x is not None)
         for name, grad in zip(self.outputs, grads):
             if name in made.from_:
+                if grad is None:
+                    shape, dtype = ctx.forms[name]
+                    grad = like.new_zeros(shape, dtype=dtype)
                 # Kernels take rows without gaps.
                 values[f"grad_{name}"] = grad if grad.stride(-1) == 1 else grad.contiguous()
-        sizes = _shapes.solve(self._read, ctx.shapes, self.native.known_sizes)
-        like = next(x for x in grads if x is not None)
+        sizes = _shapes.solve(self._read, ctx.shapes, self.native.known_sizes) if made.needs_sizes else {}
         for step in made.steps:
             args = [values[name] for name in step.inputs] + ([like] if step.needs_like else [])
             args += [sizes[name] for name in step.missing_sizes] + [ctx.dtypes[name] for name in step.missing_types]
             args += [values[name] for name in step.into]
-            stored = step.op(*args)
-            values.update(zip(step.outputs, stored if isinstance(stored, (tuple, list)) else (stored,)))
+            values.update(zip(step.outputs, step.run(at_once, args)))
         return tuple(values[f"grad_{name}"] if name in ctx.of else None for name in self.inputs)
+
+    def run(self, at_once: bool, args: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """Results of the operator, as a sequence: through PyTorch's dispatcher, or at once."""
+        made = self._run(*args) if at_once else self.op(*args)
+        return made if isinstance(made, (tuple, list)) else (made,)
+
+    def differentiable(self, args: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """Results of the operator with their gradient, as :meth:`run` through the dispatcher, at a lower cost."""
+        made = _Differentiable.apply(*args, self)
+        return made if isinstance(made, tuple) else (made,)
+
+
+class _Differentiable(torch.autograd.Function):
+    """An operator where nothing but PyTorch's autograd looks at it. The operator is the last input."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        *args, op = args
+        made = op._run(*args)
+        op._set_up(ctx, args, made)
+        ctx.op = op
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
+        return (*ctx.op._backward(ctx, *grads), None)
 
 
 def _returned(made: tuple[torch.Tensor, ...]) -> Any:

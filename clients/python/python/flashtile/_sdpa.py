@@ -9,7 +9,8 @@ import torch
 
 from . import _texts
 from ._flashtile import ArgumentError
-from ._kernel import Kernel, builtin, is_traced, kernel, through_dispatcher
+from ._host import is_traced
+from ._kernel import Kernel, builtin, kernel, through_dispatcher
 
 # How a mask is loaded, by the dimensions that it has: those of one element are left out.
 _ENTRIES = {"B": "b", "H": "h", "M": "i", "N": "j"}
