@@ -3,10 +3,11 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-environment=../../target/clients/python
+environment="$(cd ../.. && pwd)/target/clients/python"
 python3 -m venv "$environment"
-"$environment/bin/pip" install --quiet torch==2.11.0 numpy==2.4.6 maturin==1.16.0 pytest==9.2.0
+export PATH="$environment/bin:$PATH"
+pip install --quiet torch==2.11.0 numpy==2.4.6 maturin==1.16.0 pytest==9.2.0
 # As the README says; the tools of the build are those above.
-"$environment/bin/pip" install --quiet --no-build-isolation --no-deps --force-reinstall .
+pip install --quiet --no-build-isolation --no-deps --force-reinstall .
 # What tests compile and tune is kept apart from the cache of the user.
-FLASHTILE_CACHE="$PWD/$environment/cache" "$environment/bin/python" -m pytest -q "$@"
+FLASHTILE_CACHE="$environment/cache" python -m pytest -q "$@"

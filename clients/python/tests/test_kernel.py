@@ -1,6 +1,8 @@
 """Kernels as functions on tensors, as operators of PyTorch, and their gradients."""
 
 import pathlib
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -347,3 +349,52 @@ def test_fake_tensors_take_the_shapes_of_outputs():
     with FakeTensorMode():
         o, lse = flashtile.builtin("causal_attention")(*qkv(dtype=torch.bfloat16), 0.3)
     assert (o.shape, o.dtype, lse.shape, lse.dtype) == ((2, 4, 9, 8), torch.bfloat16, (2, 4, 9), torch.float32)
+
+
+def test_calls_beside_pytorch_s_own_machinery():
+    """Functions that transform calls see an operator; a tensor of another class goes through its own dispatch."""
+    attention = flashtile.builtin("attention")
+    q, k, v = qkv(grad=True)
+    o = attention(q, k, v, 0.3).o
+    seen = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        again = attention(q, k, v, 0.3).o
+        flashtile.sdpa(q, k, v, scale=0.3, enable_gqa=True)
+    assert torch.equal(again, o) and sum(name.startswith("flashtile.attention") for name in seen) == 2
+    grad = torch.randn_like(o)
+    at_once = torch.autograd.grad(o, (q, k, v), grad)
+    for x, y in zip(at_once, torch.autograd.grad(again, (q, k, v), grad)):
+        assert torch.equal(x, y)
+    rerun = torch.utils.checkpoint.checkpoint(lambda *x: attention(*x, 0.3).o, q, k, v, use_reentrant=False)
+    for x, y in zip(at_once, torch.autograd.grad(rerun, (q, k, v), grad)):
+        assert torch.equal(x, y)
+
+
+def test_tensors_are_read_alike_with_and_without_the_exchange(tmp_path):
+    """Versions of PyTorch without DLPack's exchange functions are read through Python attributes."""
+    program = """
+import torch
+if {without}:
+    del torch.Tensor.__dlpack_c_exchange_api__
+import flashtile
+torch.manual_seed(3)
+x = torch.randn(2, 4, 9, 3, 16).bfloat16()
+q, k, v = x.unbind(3)
+print(flashtile.sdpa(q, k, v, is_causal=True).float().sum().item(), flashtile.sdpa(q[:, :, 1:], k, v).float().sum().item())
+try:
+    flashtile.sdpa(q.long(), k, v)
+except flashtile.ArgumentError as error:
+    print(error)
+"""
+    found = []
+    for without in (True, False):
+        path = tmp_path / "program.py"
+        path.write_text(program.replace("{without}", str(without)))
+        found.append(subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True).stdout)
+    assert found[0] == found[1] and "torch.int64" in found[0]
