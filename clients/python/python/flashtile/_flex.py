@@ -197,7 +197,8 @@ def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
     """A tensor of a function as a kernel takes it."""
     x = tensors[read.number]
     for at, extent in read.cuts:
-        x = x.narrow(at, 0, extent)
+        if x.shape[at] != extent:
+            x = x.narrow(at, 0, extent)
     if read.dtype is not None:
         x = x.to(read.dtype)
     return x.reshape(1) if read.is_number else rows(x)
