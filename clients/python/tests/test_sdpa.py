@@ -127,6 +127,38 @@ def test_ranks_and_batches_that_broadcast():
     compare([torch.randn(2, 2, 3, 5, 8)] + [torch.randn(2, 2, 3, 7, 8)] * 2, mask=torch.rand(2, 2, 1, 5, 7) > 0.3)
 
 
+def test_calls_that_differ_from_the_call_before():
+    """What is kept of a call is taken for a call of the same kind alone."""
+    wide = torch.randn(3, 2, 4, 21, 16)
+    odd = torch.randn(3, 2 * 4 * 21 * 8 + 1)[:, 1:].view(3, 2, 4, 21, 8)  # not aligned to more than an element
+    calls = [
+        wide,
+        wide[..., :8],
+        wide[..., 3:11],
+        wide[:, :, :2],
+        wide[:, :1],
+        wide[:, :, :, :20],
+        wide.transpose(2, 3).contiguous().transpose(2, 3),
+        wide.bfloat16(),
+        wide.half(),
+        odd,
+    ]
+    for _ in range(2):
+        for q, k, v in calls:
+            for is_causal in (False, True):
+                found = flashtile.sdpa(q, k, v, is_causal=is_causal)
+                expected = SDPA(q.double(), k.double(), v.double(), is_causal=is_causal)
+                assert found.dtype == q.dtype and found.is_contiguous()
+                torch.testing.assert_close(found.double(), expected, atol=AT_MOST[q.dtype], rtol=AT_MOST[q.dtype])
+    q, k, v = wide
+    learned = q.clone().requires_grad_()
+    assert flashtile.sdpa(learned, k, v).requires_grad and not flashtile.sdpa(q, k, v).requires_grad
+    with torch.no_grad():
+        assert not flashtile.sdpa(learned, k, v).requires_grad
+    with pytest.raises(flashtile.ArgumentError):
+        flashtile.sdpa(q, k, v, scale=1e300)
+
+
 def test_scales():
     qkv = inputs(1, 2, 2, 5, 5, 8, 8)
     for scale in (None, 0.0, -0.7, 3):
