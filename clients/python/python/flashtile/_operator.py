@@ -53,6 +53,8 @@ class Operator:
         self.missing_sizes = [size for size in sizes if size not in known]
         self.missing_types = [name for name in type_params if name not in types]
         self.needs_like = not self.tensors
+        #: Whether the caller gives nothing but inputs.
+        self._takes_inputs = not (self.needs_like or self.missing_sizes or self.missing_types or into)
         self._define()
         self.op = getattr(torch.ops.flashtile, name).default
 
@@ -81,16 +83,22 @@ class Operator:
         return inputs, like, sizes, list(zip(self.missing_types, rest))
 
     def _run(self, *args: Any) -> Any:
+        made = self.native.call(args) if self._takes_inputs else self._call_with_more(args)
+        if made is None:
+            raise FlashtileError(f"operator flashtile::{self.name} was given a tensor that is no plain memory")
+        if self.into:
+            made = tuple(x for param, x in zip(self._written, made) if param["name"] not in self.into)
+        return _returned(made)
+
+    def _call_with_more(self, args: tuple) -> tuple[torch.Tensor, ...] | None:
+        """A launch where the caller gives more than inputs."""
         inputs, like, sizes, types = self._split(args)
         types = [(name, DTYPES[dtype]) for name, dtype in types]
         outputs = None
         if self.into:
             outputs = dict(zip(self.into, args[len(args) - len(self.into) :])) | dict(zip(self.outputs, self._empty(args)))
             outputs = tuple(outputs[param["name"]] for param in self._written)
-        made = self.native.call(inputs, outputs, like=like, types=types or None, sizes=sizes or None)
-        if made is None:
-            raise FlashtileError(f"operator flashtile::{self.name} was given a tensor that is no plain memory")
-        return _returned(tuple(x for param, x in zip(self._written, made) if param["name"] not in self.into))
+        return self.native.call(inputs, outputs, like=like, types=types or None, sizes=sizes or None)
 
     def _fake(self, *args: Any) -> Any:
         return _returned(self._empty(args))
