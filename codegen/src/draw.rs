@@ -10,7 +10,9 @@ use crate::arch::{Arch, CopyOp, TensorOp, WARPGROUP};
 use crate::instance::Instance;
 use crate::launches;
 use crate::legality::{self, operand_types};
-use crate::schedule::{BLayout, KNOBS, Knob, LoopOrder, Precompute, RunningMax, Schedule, Scope, Summaries, Walk, WorkOrder};
+use crate::schedule::{
+    BLayout, KNOBS, Knob, LoopOrder, Precompute, RunningMax, Schedule, Scope, Summaries, Terms, Walk, WorkOrder,
+};
 use crate::space;
 
 /// What says which values others may have: drawn first, in this order.
@@ -129,6 +131,7 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
             });
             values
         }
+        "terms" => kept(knob, |s| s.launches.terms == Terms::Added || launches::why_not_terms(instance).is_none()),
         "b_layout" => kept(knob, |s| match s.launches.b_layout {
             BLayout::AsGiven => true,
             BLayout::Pretransposed => launches::why_not_pretranspose(&instance.kernel).is_none(),

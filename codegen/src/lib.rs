@@ -40,8 +40,8 @@ pub use hints::hints;
 pub use instance::{Facts, Instance, wide_tensors};
 pub use launches::{
     Folded, NotFolded, NotStaged, Sides, Staged, copy_ahead, fold, folded_rows, interchange, precompute, pretranspose, split,
-    summarise, why_not_copy, why_not_fold, why_not_folded, why_not_interchange, why_not_list, why_not_precompute,
-    why_not_pretranspose, why_not_split, why_not_summarise,
+    summarise, terms_of_products, why_not_copy, why_not_fold, why_not_folded, why_not_interchange, why_not_list,
+    why_not_precompute, why_not_pretranspose, why_not_split, why_not_summarise, why_not_terms,
 };
 pub use model::{Constants, Machine, Prepared, Ranker, Ranking, default_schedule, predict, prepare, rank, ranking};
 pub use planning::check;
@@ -50,6 +50,6 @@ pub use rewrite::with_row_axes;
 pub use schedule::{
     BLayout, BlockKnobs, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LaunchKnobs, LoopOrder, OfBlock, OperandA, Overlap,
     Overrides, PackGqa, Persistent, PingPong, Precompute, Requires, RunningMax, SPACE_VERSION, Schedule, ScheduleError, Scope,
-    SharedLayout, Walk, WorkOrder,
+    SharedLayout, Terms, Walk, WorkOrder,
 };
 pub use space::{fallback, space};

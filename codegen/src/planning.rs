@@ -263,9 +263,11 @@ fn estimate_registers(plan: &Plan, schedule: &BlockKnobs) -> u32 {
     // Columns of a gradient (d 48 to 128, 64 to 128 queries a step, 216 to 240 registers): ptxas 13.0
     // made products wait for each other with 8 and less to spare, in each of 5 cases, and with 13 and
     // more in none of 16; with late waits with 12 and less, in each of 5, and with 16 in none of 15.
+    // That is with two streamed tiles. With four (`terms=product`) it did so with 12 in 6 of 10
+    // cases, and with 16 and more in none of 90.
     let of_products = match schedule.overlap {
         _ if !schedule.tensor_op.is_asynchronous() => 0,
-        Overlap::Late => 12,
+        Overlap::Late => 8 + 2 * plan::streamed_rings(plan),
         Overlap::Off if plan::products_of_a_step(plan) > 2 => 8,
         Overlap::Off | Overlap::On => 0,
     };

@@ -25,7 +25,7 @@ use crate::planning::check;
 use crate::reason::Summary;
 use crate::schedule::{
     BLayout, BlockKnobs, Fixup, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Summaries,
-    Walk, WorkOrder,
+    Terms, Walk, WorkOrder,
 };
 
 /// All legal schedules of the space, in a fixed order.
@@ -49,6 +49,12 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
             }
             None => {}
         }
+    }
+    // Lanes that wait late for products hold much: what they need not hold pays there.
+    if let Some(main) = launches::with_terms(instance) {
+        let waits_late = |schedule: &Schedule| schedule.main.overlap == Overlap::Late;
+        let steps = candidates_in_place(&main, arch).into_iter().filter(waits_late);
+        all.extend(steps.map(|schedule| schedule.with_launches(|launches| launches.terms = Terms::Product)));
     }
     if launches::copies_pay(instance) {
         let with_copies: Vec<Schedule> = all

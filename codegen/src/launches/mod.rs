@@ -11,6 +11,7 @@
 //! `pieces.rs` applies those that a schedule asks for, and gives each launch its schedule. Each
 //! rewrite is a file, and gives a [`Staged`].
 
+mod ahead;
 mod carried;
 mod clear;
 mod copied;
@@ -25,6 +26,7 @@ mod split;
 mod staged;
 mod stages;
 mod summaries;
+mod terms;
 
 pub(crate) use copied::copies_pay;
 pub use copied::{copy_ahead, why_not_copy};
@@ -40,3 +42,5 @@ pub use split::{split, why_not_split};
 pub use staged::{NotStaged, Staged};
 pub(crate) use stages::why_not_combine;
 pub use summaries::{summarise, why_not_summarise};
+pub(crate) use terms::with_terms;
+pub use terms::{terms_of_products, why_not_terms};

@@ -14,10 +14,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flashtile_dsl::ir::{
-    At, AxisKind, BinaryOp, Dim, Direction, Kernel, Op, OpData, OpId, ProgramDim, SizeExpr, TensorDecl, Type, ValueDef, ValueId,
-};
+use flashtile_dsl::ir::{At, AxisKind, BinaryOp, Dim, Direction, Kernel, Op, OpId, SizeExpr, TensorDecl, Type, ValueId};
 
+use super::ahead::{Ahead as Operand, ahead as operand, program};
 use super::staged::{NotStaged, Staged};
 use crate::rewrite::edit;
 use crate::schedule::Precompute;
@@ -70,61 +69,6 @@ pub fn precompute(kernel: &Kernel, sides: Sides) -> Result<Staged, NotStaged> {
     });
     let between = tensors.iter().map(|t| t.name.clone()).collect();
     Staged::new(ahead.collect(), main(kernel, &operands, &tensors, &sums), Vec::new(), between)
-}
-
-/// An operand that can be computed ahead.
-#[derive(Clone, Debug, PartialEq)]
-struct Operand {
-    value: ValueId,
-    /// What it is computed by.
-    ops: BTreeSet<OpId>,
-    /// Indices that address the tensors it is made of, with the extents that they run over.
-    indices: BTreeMap<ValueId, SizeExpr>,
-    /// Coordinates of its axes, in the order of its dimensions.
-    coordinates: Vec<ValueId>,
-}
-
-impl Operand {
-    /// The grid that makes it: its dimensions, and the value that each stands for.
-    fn program(&self, kernel: &Kernel) -> Vec<(ProgramDim, ValueId)> {
-        let each = self.indices.iter().map(|(&v, extent)| (ProgramDim::Each(extent.clone()), v));
-        let tiles = self.coordinates.iter().map(|&v| {
-            let Type::Coord(axis) = *kernel.ty(v) else { unreachable!("a coordinate") };
-            (ProgramDim::Tiles(axis), v)
-        });
-        each.chain(tiles).collect()
-    }
-
-    /// Notes that an index addresses a dimension of what it is made of.
-    fn at_index(&mut self, kernel: &Kernel, v: ValueId, extent: &SizeExpr) -> Result<(), String> {
-        match self.indices.get(&v) {
-            Some(known) if known != extent => {
-                let name = kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
-                let (a, b) = (kernel.size_text(known), kernel.size_text(extent));
-                Err(format!("`{name}` addresses dimensions of {a} and of {b}"))
-            }
-            _ => {
-                self.indices.insert(v, extent.clone());
-                Ok(())
-            }
-        }
-    }
-
-    /// Where it is kept if it has a tensor of its own: the indices, its own dimensions. Each entry with its extent.
-    fn place(&self, kernel: &Kernel) -> Vec<(At, SizeExpr)> {
-        let mut out: Vec<(At, SizeExpr)> = self.indices.iter().map(|(&v, extent)| (At::Index(v), extent.clone())).collect();
-        for dim in &kernel.tile(self.value).dims {
-            out.push(match dim {
-                Dim::Axis(axis) => {
-                    let of = |v: &&ValueId| *kernel.ty(**v) == Type::Coord(*axis);
-                    let coordinate = self.coordinates.iter().find(of).expect("each axis has its coordinate");
-                    (At::Tile(*coordinate), kernel.axes[*axis].extent.clone())
-                }
-                Dim::Range(len) => (At::Range { start: SizeExpr::constant(0), len: len.clone() }, len.clone()),
-            });
-        }
-        out
-    }
 }
 
 /// What can be computed ahead: the right operands that are computed, reductions of rows that loops
@@ -322,86 +266,11 @@ fn kept_name(kernel: &Kernel, value: ValueId) -> String {
     own(value).or_else(turned).unwrap_or_else(|| value.to_string())
 }
 
-fn operand(kernel: &Kernel, value: ValueId) -> Result<Operand, String> {
-    let mut operand = Operand { value, ops: BTreeSet::new(), indices: BTreeMap::new(), coordinates: Vec::new() };
-    let mut coordinates: BTreeSet<ValueId> = BTreeSet::new();
-    let name = |v: ValueId| kernel.values[v].name.clone().unwrap_or_else(|| v.to_string());
-    let own = format!("`{}`", name(value));
-    let mut work = vec![value];
-    while let Some(v) = work.pop() {
-        let Some((id, op)) = kernel.def(v) else {
-            return Err(format!("{own} depends on `{}`, which a loop carries", name(v)));
-        };
-        if !operand.ops.insert(id) {
-            continue;
-        }
-        match op {
-            Op::Load { tensor, at } => {
-                for (at, extent) in at.iter().zip(&kernel.tensor(*tensor).shape) {
-                    match at {
-                        At::Tile(v) => {
-                            coordinates.insert(*v);
-                        }
-                        At::Index(v) => operand.at_index(kernel, *v, extent)?,
-                        At::Range { .. } => {}
-                    }
-                }
-            }
-            Op::Pos(v) => {
-                coordinates.insert(*v);
-            }
-            Op::Gather { tensor, at } => {
-                for (v, extent) in at.iter().zip(&kernel.tensor(*tensor).shape) {
-                    match kernel.ty(*v) {
-                        Type::Index => operand.at_index(kernel, *v, extent)?,
-                        _ => work.push(*v),
-                    }
-                }
-            }
-            Op::Constant(..) | Op::Scalar(_) | Op::Full { .. } | Op::Transpose(_) => work.extend(op.operands()),
-            op if op.is_elementwise() => work.extend(op.operands()),
-            // Sizes are the same in every launch.
-            Op::FromIndex(_) | Op::Index(..) => work.extend(op.operands()),
-            Op::SizeOf(_) | Op::IndexConst(_) => {}
-            // A reduction of whole rows, such as the length of a key.
-            Op::Reduce(_, x) if matches!(kernel.tile(*x).dims.last(), Some(Dim::Range(_))) => work.push(*x),
-            _ => return Err(format!("{own} is made by `{}`, which is not elementwise", op.mnemonic())),
-        }
-    }
-    for dim in &kernel.tile(value).dims {
-        let Dim::Axis(axis) = dim else { continue };
-        let of = |v: &ValueId| *kernel.ty(*v) == Type::Coord(*axis);
-        let coordinate = coordinates.iter().copied().find(of);
-        operand.coordinates.push(coordinate.ok_or_else(|| format!("{own} has an axis that none of its tensors has"))?);
-    }
-    match coordinates.iter().find(|v| !operand.coordinates.contains(v)) {
-        Some(v) => Err(format!("{own} depends on the tile `{}`, which is none of its own", name(*v))),
-        None => Ok(operand),
-    }
-}
-
 /// The kernel that computes operands which the same programs make.
 fn preparing(original: &Kernel, operands: &[Operand], group: &[usize], tensors: &[Between], name: String) -> Kernel {
-    let mut kernel = original.clone();
-    kernel.name = name;
-    let program = operands[group[0]].program(original);
-    let span = original.ops[original.blocks[original.body].ops[0]].span;
-    let made = |op: &OpId| group.iter().any(|&n| operands[n].ops.contains(op));
-    let ops: Vec<OpId> = original.walk().into_iter().map(|(_, op)| op).filter(made).collect();
-    let results: Vec<ValueId> = program.iter().map(|(_, v)| *v).collect();
-    let dims = program.into_iter().map(|(dim, _)| dim).collect::<Vec<_>>();
-    for dim in &dims {
-        if let ProgramDim::Tiles(axis) = dim {
-            kernel.axes[*axis].kind = AxisKind::Program;
-        }
-    }
-    // What was an index or a coordinate of the original is one of the program.
-    let first = kernel.ops.push(OpData { op: Op::Program(dims), results: results.clone(), span });
-    for (number, &v) in results.iter().enumerate() {
-        kernel.values[v].def = ValueDef::Result(first, number as u32);
-    }
+    let parts: Vec<&Operand> = group.iter().map(|&n| &operands[n]).collect();
+    let (mut kernel, span) = program(original, &parts, name);
     let body = kernel.body;
-    kernel.blocks[body].ops = [first].into_iter().chain(ops).collect();
     for tensor in tensors.iter().filter(|t| group.contains(&t.parts[0])) {
         let param = edit::add_tensor(&mut kernel, &tensor.name, tensor.decl(original, operands, Direction::Out));
         for &part in &tensor.parts {

@@ -14,12 +14,13 @@ use super::pretranspose::pretranspose;
 use super::split::{groups, split};
 use super::staged::{NotStaged, Staged};
 use super::summaries::summarise;
+use super::terms::terms_of_products;
 use crate::arch::{Arch, CopyOp};
 use crate::blocks;
 use crate::instance::Instance;
 use crate::reason::Reason;
 use crate::schedule::{
-    BLayout, Fixup, LaunchKnobs, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Summaries, Walk,
+    BLayout, Fixup, LaunchKnobs, LoopOrder, PackGqa, Persistent, Precompute, RunningMax, Schedule, Summaries, Terms, Walk,
 };
 
 /// What is to be launched, as a user asks for it.
@@ -65,9 +66,17 @@ fn wanting(knob: &'static str, needs: impl Into<String>) -> impl FnOnce(NotStage
 
 /// All stages, in the order in which they are applied. `fold` is first, so that what lies between
 /// launches has the sizes of the folded kernel.
-pub(super) const STAGES: [Stage; 8] = [
+pub(super) const STAGES: [Stage; 9] = [
     Stage { asked: |launches| launches.pack_gqa == PackGqa::On, make: fold_heads, tall: false },
     Stage { asked: |launches| launches.precompute != Precompute::Off, make: compute_ahead, tall: true },
+    Stage {
+        asked: |launches| launches.terms == Terms::Product,
+        make: |request, kernel| {
+            let instance = Instance { kernel: kernel.clone(), ..request.instance.clone() };
+            terms_of_products(&instance).map_err(wanting("terms", "terms=product has nothing to add"))
+        },
+        tall: true,
+    },
     Stage {
         asked: |launches| launches.b_layout == BLayout::Pretransposed,
         make: |_, kernel| pretranspose(kernel).map_err(wanting("b_layout", "b_layout=pretransposed has nothing to transpose")),
@@ -244,6 +253,7 @@ mod tests {
         let asking = [
             "pack_gqa=on",
             "precompute=b",
+            "terms=product",
             "b_layout=pretransposed",
             "b_layout=copied",
             "summaries=on",

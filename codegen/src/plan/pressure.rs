@@ -7,7 +7,9 @@
 
 use std::collections::HashSet;
 
-use super::{Computed, Event, Expr, Guard, Input, InputSource, OperandA, Parts, Plan, Shape, Stmt, StmtOp, Storage, VarId};
+use super::{
+    Computed, Event, Expr, Guard, Input, InputSource, OperandA, Parts, Plan, Shape, Slot, Stmt, StmtOp, Storage, VarId, any,
+};
 
 /// Registers of all variables live at the widest moment.
 pub fn peak(plan: &Plan) -> u32 {
@@ -48,6 +50,13 @@ pub fn products_of_a_step(plan: &Plan) -> usize {
         body.iter().map(of).max().unwrap_or(0)
     }
     plan.roles.iter().map(|role| most(&role.body)).max().unwrap_or(0)
+}
+
+/// How many rings loops stream tiles through: each role keeps its place in each of them.
+pub fn streamed_rings(plan: &Plan) -> u32 {
+    let of = |ring: usize| move |op: &StmtOp| matches!(op, StmtOp::Fill { tile, slot: Slot::Of(_), .. } if *tile == ring);
+    let streamed = |&ring: &usize| plan.roles.iter().any(|role| any(&role.body, &of(ring)));
+    (0..plan.tiles.len()).filter(streamed).count() as u32
 }
 
 /// Products that were issued and not waited for, in their order: the variables of each, the

@@ -54,9 +54,21 @@ fn multiply_by(kernel: &mut Kernel, x: ValueId, id: OpId, factor: f64) -> ValueI
 
 /// A positive uniform factor.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Scale {
+pub enum Scale {
+    /// A parameter of which the facts say that it is positive.
     Param(ParamId),
+    /// A constant.
     Constant(f64),
+}
+
+impl Scale {
+    /// The op that gives it.
+    pub fn op(self) -> Op {
+        match self {
+            Self::Param(p) => Op::Scalar(p),
+            Self::Constant(c) => Op::Constant(Elem::F32, c),
+        }
+    }
 }
 
 /// Folds positive scales into exponentials. Returns the names of the parameters assumed positive.
@@ -86,7 +98,8 @@ pub fn fold_scale(kernel: &mut Kernel, facts: &Facts) -> Vec<String> {
     assumed
 }
 
-fn positive(kernel: &Kernel, value: ValueId, facts: &Facts) -> Option<Scale> {
+/// The factor that a value is, if it is known to be positive.
+pub fn positive(kernel: &Kernel, value: ValueId, facts: &Facts) -> Option<Scale> {
     match kernel.def(value)?.1 {
         Op::Scalar(p) if facts.positive.contains(&kernel.params[*p].name) => Some(Scale::Param(*p)),
         Op::Constant(Elem::F32, c) if *c > 0.0 && c.is_finite() => Some(Scale::Constant(*c)),
@@ -136,11 +149,7 @@ impl Fold<'_> {
     }
 
     fn scale_value(&mut self, place: Place) -> ValueId {
-        let op = match self.scale {
-            Scale::Param(p) => Op::Scalar(p),
-            Scale::Constant(c) => Op::Constant(Elem::F32, c),
-        };
-        edit::insert(&mut self.kernel, place, op, Span::default())
+        edit::insert(&mut self.kernel, place, self.scale.op(), Span::default())
     }
 
     /// `u` with `value = scale * u`, or `None` if there is none.
@@ -254,10 +263,7 @@ impl Fold<'_> {
             _ => (value, None),
         };
         let constant = |this: &mut Self, c: f64| before(&mut this.kernel, id, Op::Constant(Elem::F32, c));
-        let scale = match self.scale {
-            Scale::Param(p) => before(&mut self.kernel, id, Op::Scalar(p)),
-            Scale::Constant(c) => constant(self, c),
-        };
+        let scale = before(&mut self.kernel, id, self.scale.op());
         let quotient = before(&mut self.kernel, id, Op::Binary(BinaryOp::Div, x, scale));
         let (most, least) = (constant(self, f32::MAX.into()), constant(self, f32::MIN.into()));
         let bounded = before(&mut self.kernel, id, Op::Binary(BinaryOp::Min, quotient, most));

@@ -15,6 +15,7 @@ mod rows;
 mod uniform;
 
 pub(crate) use absent::is_positive;
+pub(crate) use exponent::{Scale, positive};
 use flashtile_dsl::ir::Kernel;
 pub use rows::with_row_axes;
 pub(crate) use rows::{NoAxis, rows_axis};

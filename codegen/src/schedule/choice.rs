@@ -131,6 +131,16 @@ impl Precompute {
 }
 
 choices! {
+    /// How vectors along the columns of a product are added to it.
+    Terms {
+        /// By additions, element by element.
+        Added = "added",
+        /// By a further step of the product, with what a launch ahead makes of them.
+        Product = "product",
+    }
+}
+
+choices! {
     /// How exponentials are evaluated.
     Exponential {
         /// As written: scale, subtract, multiply by log2 e, `ex2`.

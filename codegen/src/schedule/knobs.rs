@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::choice::{
     BLayout, Edges, Exponential, Fixup, Fragments, LoopOrder, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute,
-    RunningMax, SharedLayout, Summaries, Value, Walk, WorkOrder,
+    RunningMax, SharedLayout, Summaries, Terms, Value, Walk, WorkOrder,
 };
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning
 /// changes.
-pub const SPACE_VERSION: u32 = 23;
+pub const SPACE_VERSION: u32 = 24;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -311,6 +311,8 @@ knobs! {
     launches: LaunchKnobs, Launches {
         precompute: Precompute = Precompute::Off, [], [],
             "which computed operands of products launches ahead compute once for all programs";
+        terms: Terms = Terms::Added, [], [],
+            "how vectors along the columns of a product, such as lse of rows, are added to it";
         split_k: u32 = 1, [1, 2, 5, 6], [],
             "parts that the loop of a streaming reduction is split into; 1 does not split it";
         fixup: Fixup = Fixup::Kernel, [], [],

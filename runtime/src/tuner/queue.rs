@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use flashtile_codegen::{BLayout, Fixup, PackGqa, Persistent, Precompute, Schedule, TensorOp};
+use flashtile_codegen::{BLayout, Fixup, PackGqa, Persistent, Precompute, Schedule, TensorOp, Terms};
 
 /// Kinds whose best prediction is beyond this factor of the best of all wait with the rest.
 const PROMISING: f64 = 2.0;
@@ -28,6 +28,7 @@ pub(super) struct KindOf {
     fixup: Fixup,
     pack_gqa: PackGqa,
     precompute: Precompute,
+    terms: Terms,
     b_layout: BLayout,
 }
 
@@ -48,6 +49,7 @@ impl KindOf {
             fixup: if split { schedule.launches.fixup } else { Fixup::Kernel },
             pack_gqa: schedule.launches.pack_gqa,
             precompute: schedule.launches.precompute,
+            terms: schedule.launches.terms,
             b_layout: schedule.launches.b_layout,
         }
     }

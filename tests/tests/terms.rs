@@ -1,0 +1,244 @@
+//! Vectors along columns as steps of products (`terms=product`): what the launches give is what the
+//! kernel gives, the parts of a vector are the vector, and what cannot be taken apart is refused.
+
+use std::collections::BTreeMap;
+
+use flashtile_codegen::{Facts, Instance, Staged, terms_of_products, why_not_terms};
+use flashtile_dsl::interpret::{Argument, Blocks, HostTensor, Interpreter, Ir32};
+use flashtile_dsl::ir::{Binding, Direction, Elem, Kernel, ParamKind, SizeKind, SourceText};
+use proptest::prelude::*;
+
+/// A sum behind a factor and a mask, one in front of them, one of a vector that all heads share, and
+/// heads in groups.
+const TEXT: &str = "
+pub fn columns<const D: usize>(
+    q: &Tensor<bf16, (H, M, D)>, k: &Tensor<bf16, (G, N, D)>, x: &Tensor<f32, (H, M)>, y: &Tensor<f32, (M)>,
+    scale: f32, o: &mut Tensor<f32, (G, H, N)>,
+) {
+    let (g, h, j) = program(G, H, tiles(N));
+    let k_j = load(k, [g, j, ..]);
+    let mut l = zeros(j);
+    for i in tiles(M) {
+        let q_i = load(q, [h, i, ..]);
+        let s = mask(dot(k_j, q_i.t()) * scale, pos(i) >= pos(j));
+        let p = exp(s - visible_or_zero(load(x, [h, i])));
+        let d = load(y, [i]) * 3.0 + dot(k_j, q_i.t()) * 2.0 + abs(load(x, [h, i]));
+        l = l + rowsum(p * d);
+    }
+    store(o, [g, h, j], l);
+}";
+
+const D: i64 = 8;
+const SCALE: f32 = 0.7;
+
+fn parse(text: &str) -> Kernel {
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0)
+}
+
+fn instance(text: &str) -> Instance {
+    let kernel = parse(text);
+    Instance { binding: binding(&kernel), facts: Facts::best(&kernel), kernel }
+}
+
+fn binding(kernel: &Kernel) -> Binding {
+    let consts = kernel.sizes.values().filter(|s| s.kind == SizeKind::Const).map(|s| (s.name.clone(), D));
+    Binding::new(kernel, Elem::Bf16, consts)
+}
+
+type Tensors = BTreeMap<String, HostTensor>;
+
+/// Sizes and blocks of a call.
+#[derive(Clone, Debug)]
+struct Call {
+    rows: i64,
+    columns: i64,
+    blocks: (usize, usize),
+}
+
+impl Call {
+    fn size(&self, name: &str) -> i64 {
+        match name {
+            "M" => self.rows,
+            "N" => self.columns,
+            "H" => 3,
+            "G" => 2,
+            _ => D,
+        }
+    }
+
+    /// The extents of each tensor of a kernel.
+    fn shape(&self, kernel: &Kernel, name: &str) -> Vec<usize> {
+        let param = kernel.param_named(name).expect("it has the tensor");
+        let extents = kernel.tensor(param).shape.iter();
+        extents.map(|size| size.eval(|id| Some(self.size(kernel.size_name(id)))).expect("has a value") as usize).collect()
+    }
+
+    fn inputs(&self, kernel: &Kernel, value: impl Fn(&str, usize) -> f64) -> Tensors {
+        let read = kernel.params.values().filter_map(|param| match &param.kind {
+            ParamKind::Tensor(decl) if decl.direction.is_read() => Some((param.name.clone(), decl.elem)),
+            _ => None,
+        });
+        let tensor = |(name, elem): (String, Elem)| {
+            let shape = self.shape(kernel, &name);
+            let values: Vec<f64> = (0..shape.iter().product()).map(|n| value(&name, n)).collect();
+            (name, HostTensor::from_f64(elem, &shape, &values))
+        };
+        read.map(tensor).collect()
+    }
+
+    /// Executes all programs of a kernel in f32, and adds what it stores to the tensors.
+    fn run(&self, kernel: &Kernel, tensors: &mut Tensors) {
+        let sizes: Vec<i64> = kernel.sizes.values().map(|s| self.size(&s.name)).collect();
+        let argument = |param: &flashtile_dsl::ir::Param| match &param.kind {
+            ParamKind::Scalar(_) => Argument::F32(SCALE),
+            ParamKind::Tensor(t) if t.direction == Direction::Out => Argument::Output,
+            ParamKind::Tensor(_) => Argument::Input(tensors[&param.name].view()),
+        };
+        let arguments: Vec<Argument<'_>> = kernel.params.values().map(argument).collect();
+        let blocks = kernel.axes.keys().enumerate().map(|(n, _)| if n == 0 { self.blocks.0 } else { self.blocks.1 });
+        let blocks = Blocks::PerAxis(blocks.collect());
+        let binding = binding(kernel);
+        let interpreter = Interpreter::new(kernel, &binding, &sizes, &blocks, &arguments, Ir32);
+        let interpreter = interpreter.unwrap_or_else(|e| panic!("{e}"));
+        let mut stored = Tensors::new();
+        for (id, param) in kernel.params.iter() {
+            if let ParamKind::Tensor(tensor) = &param.kind
+                && tensor.direction.is_written()
+            {
+                let shape = interpreter.shape(id);
+                let nothing = vec![f64::NAN; shape.iter().product()];
+                stored.insert(param.name.clone(), HostTensor::from_f64(tensor.elem, shape, &nothing));
+            }
+        }
+        for program in 0..interpreter.programs() {
+            for tile in interpreter.run(program).unwrap_or_else(|e| panic!("{e}")) {
+                let shape = interpreter.shape(tile.param);
+                let strides: Vec<usize> = (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();
+                let to = stored.get_mut(&kernel.params[tile.param].name).expect("an output");
+                let ParamKind::Tensor(tensor) = &kernel.params[tile.param].kind else { unreachable!("a tensor") };
+                tile.write(tensor.elem, &strides, to.memory_mut());
+            }
+        }
+        tensors.append(&mut stored);
+    }
+
+    /// The first element of `o` that a kernel and its launches differ in.
+    fn difference(&self, kernel: &Kernel, made: &Staged, seed: u64) -> Option<String> {
+        let value = |name: &str, n: usize| drawn(seed, name, n);
+        let (mut whole, mut parts) = (self.inputs(kernel, value), self.inputs(kernel, value));
+        self.run(kernel, &mut whole);
+        made.kernels().for_each(|launch| self.run(launch, &mut parts));
+        let (a, b) = (whole["o"].to_f64(), parts["o"].to_f64());
+        let largest = a.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
+        let at = a.iter().zip(&b).position(|(x, y)| !((x - y).abs() <= 2e-5 * largest))?;
+        Some(format!("{} for {} at {at}", b[at], a[at]))
+    }
+}
+
+/// A number in -3 .. 3, of a tensor's element.
+fn drawn(seed: u64, name: &str, n: usize) -> f64 {
+    let mut state = name.bytes().fold(seed, |state, byte| state.wrapping_mul(31).wrapping_add(byte.into()));
+    state = (state ^ n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    state = (state ^ (state >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    3.0 * ((state >> 11) as f64 / (1u64 << 52) as f64 - 1.0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn launches_mean_what_the_kernel_means(
+        rows in 1i64..20, columns in 1i64..20, blocks in (1usize..9, 1usize..9), seed in any::<u64>(),
+    ) {
+        let instance = instance(TEXT);
+        let made = terms_of_products(&instance).expect("it has three");
+        let ones = made.between.iter().filter(|name| name.starts_with("ones")).count();
+        prop_assert_eq!((made.between.len(), ones), (4, 1), "{:?}", made.between);
+        let call = Call { rows, columns, blocks };
+        // In exact arithmetic a cast does not round, and the tensor of parts would.
+        prop_assert_eq!(call.difference(&instance.kernel, &made, seed), None);
+    }
+}
+
+#[test]
+fn one_part_fewer_is_noticed() {
+    let instance = instance(TEXT);
+    let mut made = terms_of_products(&instance).expect("it has three");
+    let call = Call { rows: 19, columns: 13, blocks: (4, 5) };
+    assert_eq!(call.difference(&instance.kernel, &made, 3), None);
+    // The first kernel stores the second part of `x` at column 1.
+    let kernel = &mut made.ahead[0];
+    let stores: Vec<_> = kernel.walk().into_iter().filter(|(_, op)| kernel.ops[*op].op.mnemonic().starts_with("store")).collect();
+    let (block, second) = stores[1];
+    kernel.blocks[block].ops.retain(|&op| op != second);
+    assert!(call.difference(&instance.kernel, &made, 3).is_some());
+}
+
+#[test]
+fn parts_of_a_vector_are_the_vector() {
+    let values = [0.0, 1.0, -1.0 / 3.0, 1e-30, 7.123_456_7e20, -65504.1, 3.0e38, f64::INFINITY, f64::NEG_INFINITY];
+    let instance = instance(TEXT);
+    let made = terms_of_products(&instance).expect("it has three");
+    let call = Call { rows: values.len() as i64, columns: 4, blocks: (4, 4) };
+    let mut tensors = call.inputs(&instance.kernel, |name, n| match name {
+        "x" | "y" => f64::from(values[n % values.len()] as f32),
+        _ => 0.0,
+    });
+    made.ahead.iter().for_each(|kernel| call.run(kernel, &mut tensors));
+    for (name, of) in [("x_parts", (|x| -x / f64::from(SCALE)) as fn(f64) -> f64), ("y_parts", |y| 3.0 * y / 2.0)] {
+        let found = tensors[name].to_f64();
+        for (row, &value) in found.chunks(D as usize).zip(values.iter().cycle()) {
+            let wanted = match of(f64::from(value as f32)) {
+                // Rows that see nothing have the reference 0.
+                w if name == "x_parts" && w == f64::INFINITY => 0.0,
+                w => f64::from(w as f32),
+            };
+            let sum: f64 = row.iter().sum();
+            let near = (sum - wanted).abs() <= wanted.abs() * 2f64.powi(-23);
+            assert!(sum == wanted || near, "{name}: {row:?} for {wanted}");
+            assert!(row[3..].iter().all(|&x| x == 0.0), "{name}: {row:?}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_apart_is_refused() {
+    let plain = "
+pub fn columns<T: Element, const D: usize>(
+    q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, x: &Tensor<f32, (M)>, scale: f32, o: &mut Tensor<f32, (N)>,
+) {
+    let j = program(tiles(N));
+    let k_j = load(k, [j, ..]);
+    let mut l = zeros(j);
+    for i in tiles(M) {
+        let s = dot(k_j, load(q, [i, ..]).t()) * scale;
+        l = l + rowsum(s + load(x, [i]));
+    }
+    store(o, [j], l);
+}";
+    assert_eq!(why_not_terms(&instance(plain)), None);
+    let of = |elem: Elem| {
+        let kernel = parse(plain);
+        let binding = Binding::new(&kernel, elem, [("D", D)]);
+        why_not_terms(&Instance { binding, facts: Facts::best(&kernel), kernel }).expect("refused")
+    };
+    assert!(of(Elem::F16).contains("parts of f16 do not hold every f32"), "{}", of(Elem::F16));
+    assert!(of(Elem::F32).contains("parts of f32"));
+    let kernel = parse(plain);
+    let unknown =
+        Instance { binding: binding(&kernel), facts: Facts { positive: Default::default(), ..Facts::best(&kernel) }, kernel };
+    assert!(why_not_terms(&unknown).expect("the scale may be 0").contains("no vector along columns"));
+    for (from, to) in [
+        // A sum that something else needs without the vector.
+        ("rowsum(s + load(x, [i]))", "rowsum(s + load(x, [i])) + rowsum(s)"),
+        // No sum.
+        ("s + load(x, [i])", "s * load(x, [i])"),
+        // What is not linear stays in front of the sum.
+        ("s + load(x, [i])", "exp(s) + load(x, [i])"),
+    ] {
+        assert!(plain.contains(from));
+        let why = why_not_terms(&instance(&plain.replace(from, to))).expect("refused");
+        assert!(why.contains("no vector along columns is added to a product"), "{to}: {why}");
+    }
+}
