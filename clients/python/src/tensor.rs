@@ -77,6 +77,12 @@ impl Seen {
         if let Some(seen) = host.exchange().and_then(|exchange| exchange.read(object)) {
             return Ok(Some(seen));
         }
+        let layout = object.getattr(intern!(py, "layout"))?.str()?;
+        if object.getattr(intern!(py, "is_nested"))?.is_truthy()? || layout.to_string_lossy() != "torch.strided" {
+            return Err(ArgumentError::new_err(format!(
+                "argument `{name}` is nested or sparse; give it as a dense tensor, by `.to_padded_tensor` or `.to_dense`"
+            )));
+        }
         let dtype = object.getattr(intern!(py, "dtype"))?;
         let elem = host.elem(&dtype).ok_or_else(|| unread(name, &dtype))?;
         let place = Self::place(name, object)?;

@@ -398,3 +398,19 @@ except flashtile.ArgumentError as error:
         path.write_text(program.replace("{without}", str(without)))
         found.append(subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True).stdout)
     assert found[0] == found[1] and "torch.int64" in found[0]
+
+
+def test_what_transforms_of_pytorch_do():
+    q, k, v = (torch.randn(3, 1, 2, 5, 8) for _ in range(3))
+    expected = torch.stack([flashtile.sdpa(*x) for x in zip(q, k, v)])
+    assert torch.equal(torch.vmap(flashtile.sdpa)(q, k, v), expected)
+    of = lambda x: flashtile.sdpa(x, k[0], v[0])  # noqa: E731
+    with pytest.raises(flashtile.GradientError, match="forward-mode"):
+        torch.func.jvp(of, (q[0],), (q[0],))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(flashtile.GradientError, match="`q` has a forward-mode"):
+        of(torch.autograd.forward_ad.make_dual(q[0], q[0]))
+    with torch.autograd.forward_ad.dual_level():
+        assert torch.equal(of(q[0]), expected[0])
+    for x in (torch.nested.nested_tensor([torch.randn(2, 5, 8), torch.randn(2, 3, 8)]), torch.eye(5).to_sparse()):
+        with pytest.raises(flashtile.ArgumentError, match="nested or sparse"):
+            flashtile.builtin("row_argmax")(x)

@@ -6,6 +6,7 @@ import importlib.util
 import pathlib
 
 import torch
+from torch.autograd import forward_ad
 
 from . import _flashtile
 
@@ -63,7 +64,9 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 def is_traced() -> bool:
     """Whether calls go through PyTorch's dispatcher, since something else than a launch may come of them."""
-    return torch.compiler.is_compiling() or _dispatch_modes() > 0 or _functorch_level() is not None
+    if torch.compiler.is_compiling():
+        return True
+    return _dispatch_modes() > 0 or _functorch_level() is not None or forward_ad._current_level >= 0
 
 
 def is_plain(x: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from ._flashtile import ArgumentError, GradientError
 from ._flashtile import Kernel as Native
@@ -149,6 +150,8 @@ class Kernel:
     def _through_dispatcher(self, args: tuple, out: Any) -> Any:
         if out is not None and torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
             raise ArgumentError(f"kernel `{self.name}`: `out` takes no gradients; leave it out, or call it in torch.no_grad()")
+        if not torch.compiler.is_compiling():
+            self._refuse_tangents(args)
         made = through_dispatcher(self.handle, args)
         if out is not None:
             out = self._given(out)
@@ -156,6 +159,14 @@ class Kernel:
                 given.copy_(new)
             made = out
         return made[0] if self._single else self._result(*made)
+
+    def _refuse_tangents(self, args: Sequence[Any]) -> None:
+        """PyTorch's operators without forward-mode derivatives take these for 0, without a word."""
+        if forward_ad._current_level < 0:
+            return
+        for name, x in zip(self._inputs, args):
+            if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+                raise GradientError(f"kernel `{self.name}`: `{name}` has a forward-mode derivative, which is not built; use reverse mode")
 
     def _operator(self, of: tuple[int, ...]) -> Operator:
         """The operator of the kernel; of the forward kernel with outputs more, where the gradients of `of` read them."""
