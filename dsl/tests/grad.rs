@@ -353,6 +353,17 @@ fn every_op_of_scores_has_its_gradient() {
     for changed in ["x + load(bias, [b, h, i, j])", "x * tanh(load(bias, [b, h, i, j]))"] {
         check(&scored(bias, changed), SIZES, "q,k,v,bias", "o", &[("scale", Value::Float(0.75))]);
     }
+    // What takes the place of scores is that of a pair of the group, as the scores are.
+    let own = "own: &Tensor<f32, (B, G, N)>,";
+    let replaced = [
+        ("", "select(pos(i) > pos(j) + 2, x, -0.5)", "q,k,v"),
+        (own, "select(pos(i) > pos(j) + 2, x, -load(own, [b, g, j]))", "q,k,v,own"),
+    ];
+    for (params, changed, of) in replaced {
+        for form in [Form::Plain, Form::Fused] {
+            check_in(form, &scored(params, changed), SIZES, of, "o,lse", &[("scale", Value::Float(0.75))]);
+        }
+    }
     // Keys that each head changes in its own way, of a group that several heads share.
     let text = source_of("runtime/kernels", "causal_attention");
     let keys = "load(k, [b, g, j, ..]).t()";

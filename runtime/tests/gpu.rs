@@ -283,31 +283,38 @@ fn a_kernel_runs_on_slices_and_a_stream_of_cudarc() {
     let before = p.device.memory_use().current;
     keep_busy(&p.device, Some(&stream));
     let busy = p.device.memory_use().current;
-    {
-        let (q, _q) = q.device_ptr(&queue);
-        let (k, _k) = k.device_ptr(&queue);
-        let (v, _v) = v.device_ptr(&queue);
-        let (o, _o) = o.device_ptr_mut(&queue);
-        let (lse, _lse) = lse.device_ptr_mut(&queue);
-        let strides = Tensor::<f16>::packed_strides(&SHAPE).expect("small");
-        // SAFETY: the slices are as large as the shape and live beyond the launch; cudarc orders what it does with them on `queue`, on
-        // which the launch is queued.
-        let tensor =
-            |pointer: u64| unsafe { Tensor::from_raw_parts(&p.device, pointer as *mut f16, &SHAPE, &strides) }.expect("fits");
-        let (q, k, v, mut o) = (tensor(q), tensor(k), tensor(v), tensor(o));
-        let strides = Tensor::<f32>::packed_strides(&SHAPE[..3]).expect("small");
-        // SAFETY: as above.
-        let lse = unsafe { Tensor::<f32>::from_raw_parts(&p.device, lse as *mut f32, &SHAPE[..3], &strides) };
-        let mut lse = lse.expect("fits");
-        assert_eq!(o.as_any().address() % 256, 0);
-        let arguments = [(&q).into(), (&k).into(), (&v).into(), 0.125.into(), (&mut o).into(), (&mut lse).into()];
-        kernel.launch_on(&stream, &arguments).expect("launches");
-        assert_eq!(o.to_vec().expect("reads").into_iter().map(f16::to_bits).collect::<Vec<_>>(), expected, "read by flashtile");
-    }
-    assert_eq!(p.device.memory_use().current, busy, "nothing is allocated for foreign tensors");
     assert!(before < busy);
-    assert_eq!(queue.clone_dtoh(&o).expect("reads"), expected, "read by cudarc");
-    assert!(queue.clone_dtoh(&lse).expect("reads").iter().all(|x| x.is_finite()));
+    // SAFETY: as above; cudarc orders all work on the slices on `queue`.
+    let ordered = unsafe { Stream::from_raw_ordered(&p.device, queue.cu_stream().cast()) }.expect("a stream");
+    for (stream, is_ordered) in [(stream, false), (ordered, true)] {
+        queue.memset_zeros(&mut o).expect("writes");
+        {
+            let (q, _q) = q.device_ptr(&queue);
+            let (k, _k) = k.device_ptr(&queue);
+            let (v, _v) = v.device_ptr(&queue);
+            let (o, _o) = o.device_ptr_mut(&queue);
+            let (lse, _lse) = lse.device_ptr_mut(&queue);
+            let strides = Tensor::<f16>::packed_strides(&SHAPE).expect("small");
+            // SAFETY: the slices are as large as the shape and live beyond the launch; cudarc orders what it does with them on `queue`, on
+            // which the launch is queued.
+            let tensor =
+                |pointer: u64| unsafe { Tensor::from_raw_parts(&p.device, pointer as *mut f16, &SHAPE, &strides) }.expect("fits");
+            let (q, k, v, mut o) = (tensor(q), tensor(k), tensor(v), tensor(o));
+            let strides = Tensor::<f32>::packed_strides(&SHAPE[..3]).expect("small");
+            // SAFETY: as above.
+            let lse = unsafe { Tensor::<f32>::from_raw_parts(&p.device, lse as *mut f32, &SHAPE[..3], &strides) };
+            let mut lse = lse.expect("fits");
+            assert_eq!(o.as_any().address() % 256, 0);
+            let arguments = [(&q).into(), (&k).into(), (&v).into(), 0.125.into(), (&mut o).into(), (&mut lse).into()];
+            kernel.launch_on(&stream, &arguments).expect("launches");
+            if !is_ordered {
+                assert_eq!(bits(&o), expected, "read by flashtile");
+            }
+        }
+        assert_eq!(p.device.memory_use().current, busy, "nothing is allocated for foreign tensors");
+        assert_eq!(queue.clone_dtoh(&o).expect("reads"), expected, "read by cudarc");
+        assert!(queue.clone_dtoh(&lse).expect("reads").iter().all(|x| x.is_finite()));
+    }
 }
 
 #[test]

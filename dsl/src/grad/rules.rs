@@ -96,7 +96,9 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 _ => return Ok(()),
             };
         let dims = self.dims_of_gradient(to);
-        let Some(value) = self.copy.summed_to(g.value, &dims) else {
+        let is_summed = self.copy.dims(g.value).iter().any(|dim| !dims.contains(dim));
+        let value = if is_summed { self.counted(g.value) } else { g.value };
+        let Some(value) = self.copy.summed_to(value, &dims) else {
             let what = format!("the gradient of `{}` is a sum over whole tiles", forward.name(to));
             let instead = "leave it out: gradients are built of what is loaded by tiles and indices";
             return Err(NotDifferentiable::new(what, forward.span(to), instead));
@@ -372,13 +374,14 @@ impl<'f, 'k> Reverse<'f, 'k> {
         // Of `a b` in the order of tiles here, or of its transpose `b^T a^T`.
         let dims: Vec<Dim> = forward.kernel.tile(y).dims.iter().map(|dim| self.copy.dim(dim)).collect();
         let as_written = !self.copy.is_turned(&dims);
+        let counted = self.counted(g.value);
         for (to, other) in [(a, b), (b, a)] {
             if !forward.needed.contains(&to) {
                 continue;
             }
             let other = self.copy.value(other)?;
             let elem = self.elem(other);
-            let sum = self.copy.cast(g.value, elem);
+            let sum = self.copy.cast(counted, elem);
             // The operand whose rows are those of the tile is the left one.
             let value = match ((to == a) == as_written, as_written) {
                 (true, true) => {
@@ -419,11 +422,21 @@ impl<'f, 'k> Reverse<'f, 'k> {
         }
         if forward.needed.contains(&w) && self.copy.orientation == Orientation::Columns {
             let weights = self.copy.value(p)?;
+            let weights = self.counted(weights);
             let weights = self.copy.cast(weights, elem);
             let value = self.copy.op(Op::Dot { a: weights, b: rows, acc: None });
             self.give(w, Adjoint { value, ..g })?;
         }
         Ok(())
+    }
+
+    /// A tile of pairs that is summed: the pairs that do not count are hidden in it. Those of a
+    /// product are from the start, but a `select` may put something else in their place.
+    fn counted(&mut self, pairs: ValueId) -> ValueId {
+        match self.copy.counts {
+            Some(keep) if !self.is_hidden(pairs, keep) => self.copy.op(Op::Mask { x: pairs, keep, fill: Fill::NegInf }),
+            _ => pairs,
+        }
     }
 
     /// Whether what a condition hides is hidden in a value already.

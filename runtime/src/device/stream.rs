@@ -51,9 +51,32 @@ impl Stream {
     /// # Errors
     /// [`DeviceError::NoStreams`] if the device is not a GPU.
     pub unsafe fn from_raw(device: &Device, stream: *mut c_void) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::borrowed(device, stream, false) }
+    }
+
+    /// As [`Stream::from_raw`], of a caller who orders all work on the tensors of its launches, as
+    /// PyTorch does by its current stream. A launch costs fewer calls of the driver: it waits for no
+    /// other stream, and leaves no event for others to wait for.
+    ///
+    /// # Safety
+    /// As [`Stream::from_raw`]. Other work on memory that a launch on this stream uses, of this
+    /// library too, is queued so that it ends before the launch begins, or begins after it ends,
+    /// unless both only read.
+    ///
+    /// # Errors
+    /// As [`Stream::from_raw`].
+    pub unsafe fn from_raw_ordered(device: &Device, stream: *mut c_void) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::borrowed(device, stream, true) }
+    }
+
+    /// # Safety
+    /// As [`Stream::from_raw`], and of a stream that is `ordered` as [`Stream::from_raw_ordered`].
+    unsafe fn borrowed(device: &Device, stream: *mut c_void, ordered: bool) -> Result<Self> {
         let gpu = gpu(device).ok_or_else(|| DeviceError::NoStreams(device.to_string()))?;
         // SAFETY: as the caller promises.
-        let cuda = unsafe { CudaStream::borrowed(gpu.context(), stream) };
+        let cuda = unsafe { CudaStream::borrowed(gpu.context(), stream, ordered) };
         Ok(Self { device: device.clone(), cuda: Some(Arc::new(cuda)) })
     }
 

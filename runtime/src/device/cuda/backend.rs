@@ -112,6 +112,9 @@ impl Processor for Cuda {
             Some(stream) => self.own(stream)?,
         };
         let _entered = Entered::new(&self.context().id, uses(call).map(|(memory, _)| &**memory.uses()))?;
+        if stream.is_ordered() {
+            return Ok(variant.launch(call, stream)?);
+        }
         let is_own = std::ptr::eq(stream, &**self.stream());
         let capture = if is_own { None } else { stream.capture()? };
         if capture.is_none() {

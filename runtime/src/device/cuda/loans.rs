@@ -86,7 +86,7 @@ fn lend<'env>(
     writable: bool,
 ) -> Result<Lent<'env>> {
     // SAFETY: the stream is of this context, as was checked, and borrowed for longer than the loan.
-    let queue = unsafe { CudaStream::borrowed(gpu.context(), queue.cu_stream().cast()) };
+    let queue = unsafe { CudaStream::borrowed(gpu.context(), queue.cu_stream().cast(), false) };
     if queue.is_capturing()? {
         return Err(DeviceError::LoanInCapture { device: gpu.context().id.clone() }.into());
     }

@@ -15,6 +15,8 @@ pub(crate) struct CudaStream {
     context: Arc<Context>,
     stream: sys::CUstream,
     owned: bool,
+    /// Whether the caller sees to the order of all work on the memory that launches here use.
+    ordered: bool,
     /// The place up to which others wait for this stream. It is recorded anew for each launch: who
     /// waits for an earlier launch then waits for a later one too.
     mark: OnceLock<Arc<Event>>,
@@ -31,15 +33,16 @@ impl CudaStream {
         context.bind()?;
         let created = result::stream::create(result::stream::StreamKind::NonBlocking);
         let stream = check(&context.id, "cuStreamCreate", created)?;
-        Ok(Self { context: context.clone(), stream, owned: true, mark: OnceLock::new() })
+        Ok(Self { context: context.clone(), stream, owned: true, ordered: false, mark: OnceLock::new() })
     }
 
     /// The caller's stream.
     ///
     /// # Safety
-    /// `stream` is a `CUstream` of this context, alive for as long as the result is.
-    pub unsafe fn borrowed(context: &Arc<Context>, stream: *mut std::ffi::c_void) -> Self {
-        Self { context: context.clone(), stream: stream.cast(), owned: false, mark: OnceLock::new() }
+    /// `stream` is a `CUstream` of this context, alive for as long as the result is. If it is
+    /// `ordered`, the caller orders all work on memory that launches on it use.
+    pub unsafe fn borrowed(context: &Arc<Context>, stream: *mut std::ffi::c_void, ordered: bool) -> Self {
+        Self { context: context.clone(), stream: stream.cast(), owned: false, ordered, mark: OnceLock::new() }
     }
 
     pub(super) fn raw(&self) -> sys::CUstream {
@@ -48,6 +51,11 @@ impl CudaStream {
 
     pub(super) fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// Whether launches here neither wait for other streams nor are waited for.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.ordered
     }
 
     /// Whether it is a stream of this context.

@@ -1,0 +1,357 @@
+"""FlexAttention: attention whose scores and mask are Python functions, traced into a kernel."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _texts
+from ._flashtile import ArgumentError, KernelError
+from ._kernel import Kernel, kernel, kernel_of, through_dispatcher
+from ._sdpa import default_scale, rows
+from ._trace import Trace, TraceError, Writer
+
+# Traces that are kept; the least recently used is dropped.
+_KEPT = 256
+
+
+class Read(NamedTuple):
+    """How a kernel reads a tensor of a function."""
+
+    #: Its number among the tensors that the functions hold.
+    number: int
+    #: Dimensions, and how many positions of them are read.
+    cuts: tuple[tuple[int, int], ...]
+    #: The type that it is converted to, if kernels do not read its own.
+    dtype: torch.dtype | None
+    #: Whether it has no dimensions, for which a kernel takes one.
+    is_number: bool
+
+
+class Plan(NamedTuple):
+    """What comes of a trace."""
+
+    handle: str
+    reads: tuple[Read, ...]
+
+
+@functools.cache
+def _kernel_of(text: str, return_lse: bool) -> Kernel:
+    try:
+        return kernel(text, grad_from=("o", "lse") if return_lse else ("o",))
+    except KernelError as error:
+        raise TraceError(f"the functions were traced into a text that is no kernel:\n{error}\n{text}") from error
+
+
+# What the functions hold
+
+
+class _Unknown(Exception):
+    """A function holds what has no fingerprint, so that it is traced at each call."""
+
+
+def _fingerprint(x: Any, tensors: list[torch.Tensor], seen: tuple = ()) -> Any:
+    """What a trace depends on, as a key; tensors by their shape and number, so that others may take their place."""
+    if x is None or isinstance(x, (bool, int, float, str, torch.dtype, torch.device)):
+        return (type(x), x if x == x else "nan")
+    if isinstance(x, torch.Tensor):
+        number = next((at for at, known in enumerate(tensors) if known is x), len(tensors))
+        if number == len(tensors):
+            tensors.append(x)
+        return ("tensor", number, tuple(x.shape), x.dtype)
+    if any(x is other for other in seen):
+        return ("again", next(at for at, other in enumerate(seen) if other is x))
+    seen = (*seen, x)
+    if isinstance(x, (tuple, list)):
+        return (type(x), *(_fingerprint(y, tensors, seen) for y in x))
+    if isinstance(x, functools.partial):
+        return ("partial", *(_fingerprint(y, tensors, seen) for y in (x.func, *x.args)), *_named(x.keywords, tensors, seen))
+    if isinstance(x, types.FunctionType):
+        cells = [cell.cell_contents for cell in x.__closure__ or ()]
+        names = {name: x.__globals__[name] for name in _names(x.__code__) if name in x.__globals__}
+        held = [*cells, *(x.__defaults__ or ())]
+        return (
+            x.__code__,
+            *(_fingerprint(y, tensors, seen) for y in held),
+            *_named(names | (x.__kwdefaults__ or {}), tensors, seen),
+        )
+    if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
+        return ("fixed", x)
+    raise _Unknown
+
+
+def _named(values: dict[str, Any], tensors: list, seen: tuple) -> list:
+    return [(name, _fingerprint(values[name], tensors, seen)) for name in sorted(values)]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Names of globals that a function, or one inside of it, may read."""
+    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return set(code.co_names).union(*(_names(c) for c in inner))
+
+
+def _tensor_names(functions: tuple) -> dict[int, str]:
+    """Names of the tensors that functions hold, for readable texts."""
+    found: dict[int, str] = {}
+
+    def look(x: Any, depth: int) -> None:
+        if isinstance(x, (tuple, list)) and depth <= 8:
+            for y in x:
+                look(y, depth + 1)
+        if isinstance(x, functools.partial):
+            look(x.func, depth + 1)
+        if not isinstance(x, types.FunctionType) or depth > 8:
+            return
+        held = list(zip(x.__code__.co_freevars, (cell.cell_contents for cell in x.__closure__ or ())))
+        held += [(name, x.__globals__[name]) for name in _names(x.__code__) if name in x.__globals__]
+        for name, y in held:
+            if isinstance(y, torch.Tensor):
+                found.setdefault(id(y), name)
+            else:
+                look(y, depth + 1)
+
+    for function in functions:
+        look(function, 0)
+    return found
+
+
+# Traces
+
+
+class _Sizes(NamedTuple):
+    """The sizes of a call that a trace looks at."""
+
+    B: int
+    H: int
+    M: int
+    N: int
+
+
+def _traced(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: bool) -> tuple[str, Trace]:
+    """The text of the kernel of a `score_mod` and a `mask_mod`, and the trace."""
+    score_mod, mask_mod = functions
+    trace = Trace(sizes._asdict(), device, _tensor_names(functions))
+    words = zip(("b", "h", "pos(i)", "pos(j)"), ("", "", "i", "j"), sizes)
+    places = [trace.leaf(word, "int", dims, size) for word, dims, size in words]
+    s = trace.leaf("s", "float", "ij")
+    with trace:
+        score = trace.value(score_mod(s, *places), "the result of score_mod") if score_mod else s
+        keep = trace.value(mask_mod(*places), "the result of mask_mod") if mask_mod else trace.literal(True)
+    score, keep = trace.float(score), trace.truth(keep)
+    changes, hides = score.node is not s.node, not (keep.is_literal and keep.literal)
+    writer = Writer([*([score.node] if changes else []), *([keep.node] if hides else [])])
+    scores = []
+    if changes:
+        text = writer.text(score.node)
+        # A score that is one number for all keys still is one for each.
+        text = text if score.node.dims == {"i", "j"} else f"zeros((i, j)) + {text}"
+        scores, writer.inside = [*writer.inside, f"let s = {text};"], []
+    if hides:
+        text = writer.text(keep.node)
+        scores += [*writer.inside, f"let s = mask(s, {text});"]
+    params = [f"{c.name}: &Tensor<{c.elem}, ({', '.join(c.extents)})>" for c in trace.captures.values()]
+    name = "flex" + ("_scored" if changes else "") + ("_masked" if hides else "")
+    doc = "Attention of traced functions: a score_mod, a mask_mod, or both."
+    return _texts.attention(name, doc, params=params, before=writer.before, scores=scores), trace
+
+
+# Plans of functions with fingerprints.
+_PLANS: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
+
+
+def _plan(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: bool) -> tuple[Plan, list[torch.Tensor]]:
+    """How to run functions, and the tensors that they hold."""
+    tensors: list[torch.Tensor] = []
+    try:
+        key = (_fingerprint(functions, tensors), sizes, return_lse)
+    except _Unknown:
+        key = None
+    if key is not None and key in _PLANS:
+        _PLANS.move_to_end(key)
+        return _PLANS[key], tensors
+    text, trace = _traced(functions, sizes, device, return_lse)
+    reads = []
+    for capture in trace.captures.values():
+        x = capture.tensor
+        number = next((at for at, known in enumerate(tensors) if known is x), None)
+        if number is None:  # not held by the functions in a way that is followed: of this call alone
+            number, key = len(tensors), None
+            tensors.append(x)
+        dtype = {"f32": torch.float32, "i32": torch.int32}.get(capture.elem)
+        cuts = tuple((at, getattr(sizes, size)) for at, size in capture.cuts)
+        reads.append(Read(number, cuts, dtype if dtype != x.dtype else None, x.dim() == 0))
+    plan = Plan(_kernel_of(text, return_lse).handle, tuple(reads))
+    if key is not None and not trace.computed:
+        _PLANS[key] = plan
+        if len(_PLANS) > _KEPT:
+            _PLANS.popitem(last=False)
+    return plan, tensors
+
+
+def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
+    """A tensor of a function as a kernel takes it."""
+    x = tensors[read.number]
+    for at, extent in read.cuts:
+        if x.shape[at] != extent:
+            x = x.narrow(at, 0, extent)
+    if read.dtype is not None:
+        x = x.to(read.dtype)
+    return x.reshape(1) if read.is_number else rows(x)
+
+
+# Calls
+
+
+def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable | None) -> tuple:
+    """The functions of a call. Of a `BlockMask` its `mask_mod` counts."""
+    if block_mask is None:
+        return (score_mod, mask_mod)
+    if mask_mod is not None:
+        raise ArgumentError("block_mask and mask_mod are both given; of a BlockMask its mask_mod counts")
+    mask_mod = block_mask.mask_mod
+    if getattr(mask_mod, "__name__", "") == "noop_mask":
+        if float(block_mask.sparsity()) > 0:
+            raise ArgumentError("block_mask hides blocks but has no mask_mod to say which; give it one, or pass mask_mod")
+        mask_mod = None
+    return (score_mod, mask_mod)
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_mask: Any, enable_gqa: bool) -> None:
+    for name, x in (("query", q), ("key", k), ("value", v)):
+        if x.dim() != 4:
+            raise ArgumentError(f"{name} has shape {tuple(x.shape)}; flex takes (batch, heads, positions, head dim)")
+    if k.shape[0] not in (1, q.shape[0]) or v.shape[0] != k.shape[0]:
+        raise ArgumentError(f"batches of query, key and value are {q.shape[0]}, {k.shape[0]} and {v.shape[0]}")
+    if enable_gqa and (k.shape[1] == 0 or q.shape[1] % k.shape[1] != 0):
+        raise ArgumentError(f"{q.shape[1]} query heads are no multiple of {k.shape[1]} key heads")
+    if not enable_gqa and q.shape[1] != k.shape[1]:
+        raise ArgumentError(f"{q.shape[1]} query heads and {k.shape[1]} key heads differ; pass enable_gqa=True")
+    if block_mask is not None and tuple(block_mask.seq_lengths) != (q.shape[2], k.shape[2]):
+        raise ArgumentError(
+            f"block_mask is of {block_mask.seq_lengths[0]} queries and {block_mask.seq_lengths[1]} keys, "
+            f"but there are {q.shape[2]} and {k.shape[2]}"
+        )
+
+
+def _inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> list:
+    """The inputs that all kernels have."""
+    if k.shape[0] != q.shape[0]:
+        k, v = k.expand(q.shape[0], -1, -1, -1), v.expand(q.shape[0], -1, -1, -1)
+    return [rows(q), rows(k), rows(v), default_scale(q, scale)]
+
+
+def _run(functions: tuple, inputs: list, return_lse: bool) -> Any:
+    q, k = inputs[:2]
+    plan, tensors = _plan(functions, _Sizes(*q.shape[:3], k.shape[2]), q.device, return_lse)
+    o, lse = kernel_of(plan.handle)(*inputs, *[_read(read, tensors) for read in plan.reads])
+    return (o, lse) if return_lse else o
+
+
+class FlexKernel:
+    """Functions of FlexAttention, ready to be called on queries, keys and values; see :func:`flex_kernel`."""
+
+    def __init__(self, score_mod: Any, block_mask: Any, mask_mod: Any, scale: float | None, enable_gqa: bool, return_lse: bool):
+        self._functions, self._block_mask = _functions(score_mod, block_mask, mask_mod), block_mask
+        self._scale, self._enable_gqa, self._return_lse = scale, enable_gqa, return_lse
+        self._tensors: list[torch.Tensor] = []
+        try:
+            _fingerprint(self._functions, self._tensors)
+            self._is_followed = True
+        except _Unknown:
+            self._is_followed = False
+        self._handle = f"flex#{len(_FLEX)}"
+        _FLEX[self._handle] = self
+
+    def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
+        is_compiling = torch.compiler.is_compiling()
+        _check(query, key, value, None if is_compiling else self._block_mask, self._enable_gqa)
+        inputs = _inputs(query, key, value, self._scale)
+        if not is_compiling:
+            return _run(self._functions, inputs, self._return_lse)
+        handle, reads = _constant_plan(self._handle, *query.shape[:3], key.shape[2])
+        inputs += [_read(Read(*read), self._tensors) for read in reads]
+        o, lse = through_dispatcher(handle, inputs)
+        return (o, lse) if self._return_lse else o
+
+
+# Prepared functions by handle: `torch.compile` asks for their plans by it.
+_FLEX: dict[str, FlexKernel] = {}
+
+
+@torch.compiler.assume_constant_result
+def _constant_plan(handle: str, *sizes: int) -> tuple:
+    flex = _FLEX[handle]
+    if not flex._is_followed:
+        raise TraceError("torch.compile needs functions whose tensors are in closures or globals, not in attributes of objects")
+    plan, tensors = _plan(flex._functions, _Sizes(*sizes), torch.device("cpu"), flex._return_lse)
+    if len(tensors) != len(flex._tensors):
+        raise TraceError("the functions compute tensors while they are traced; compute these before, outside of torch.compile")
+    return plan.handle, tuple(tuple(read) for read in plan.reads)
+
+
+def flex_kernel(
+    score_mod: Callable | None = None,
+    block_mask: Any = None,
+    mask_mod: Callable | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> FlexKernel:
+    """:func:`flex` with its functions given ahead: call the result as ``f(query, key, value)``.
+
+    Make it outside of a function that ``torch.compile`` compiles, and call it inside. Tensors that the functions
+    hold become inputs of the compiled graph.
+    """
+    return FlexKernel(score_mod, block_mask, mask_mod, scale, enable_gqa, return_lse)
+
+
+def flex(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Callable | None = None,
+    block_mask: Any = None,
+    mask_mod: Callable | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> Any:
+    """Attention with the functions of FlexAttention (``torch.nn.attention.flex_attention``).
+
+    ``query`` is ``(B, H, M, D)``, ``key`` ``(B, G, N, D)``, ``value`` ``(B, G, N, E)``; the result is ``(B, H, M, E)``,
+    and with ``return_lse`` also ``(B, H, M)``, natural logarithms. ``score_mod(score, b, h, q_idx, kv_idx)`` changes a
+    score, ``mask_mod(b, h, q_idx, kv_idx)`` says which count. Tiles that the mask hides are skipped: which ones is
+    derived from the function, so that no ``BlockMask`` is needed; of one that is given, its ``mask_mod`` counts.
+
+    Functions are traced. :class:`TraceError` names what has no word in the kernel language. :func:`flex_text` is the
+    text that comes of them.
+    """
+    if torch.compiler.is_compiling():
+        raise TraceError("inside of torch.compile call a flashtile.flex_kernel(..) that was made outside of it")
+    functions = _functions(score_mod, block_mask, mask_mod)
+    _check(query, key, value, block_mask, enable_gqa)
+    return _run(functions, _inputs(query, key, value, scale), return_lse)
+
+
+def flex_text(
+    score_mod: Callable | None = None,
+    block_mask: Any = None,
+    mask_mod: Callable | None = None,
+    *,
+    batch: int = 1,
+    heads: int = 1,
+    queries: int = 0,
+    keys: int = 0,
+) -> str:
+    """The kernel text of functions of :func:`flex`, for calls of these sizes.
+
+    Sizes matter for tensors that the functions index: a dimension that is indexed by ``q_idx`` has at least
+    ``queries`` positions.
+    """
+    functions = _functions(score_mod, block_mask, mask_mod)
+    return _traced(functions, _Sizes(batch, heads, queries, keys), torch.device("cpu"), False)[0]

@@ -1,0 +1,259 @@
+"""Kernels as operators of PyTorch's dispatcher, each with a fake implementation and its gradient."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from . import _shapes
+from ._flashtile import FlashtileError, GradientError
+from ._flashtile import Kernel as Native
+from ._host import DTYPES, OF_NAME, is_traced
+
+_LIBRARY = torch.library.Library("flashtile", "FRAGMENT")
+
+# Operators by name. The name tells text and options, so that equal kernels share an operator.
+_OPERATORS: dict[str, "Operator"] = {}
+
+
+class Gradient:
+    """The kernels of a gradient, as operators."""
+
+    def __init__(self, forward: "Operator", steps: Sequence["Operator"], of: tuple[str, ...], from_: tuple[str, ...]):
+        self.forward, self.steps, self.of, self.from_ = forward, steps, of, from_
+        stored = {name for step in steps for name in step.outputs}
+        given = {f"grad_{name}" for name in from_}
+        #: Names of what the backward pass reads of the forward kernel: inputs and outputs.
+        self.needs = {name for step in steps for name in step.inputs} - stored - given
+        #: Whether a kernel has sizes that none of its inputs tells.
+        self.needs_sizes = any(step.missing_sizes for step in steps)
+
+
+class Operator:
+    """A kernel as an operator: `op` is what the dispatcher knows."""
+
+    def __init__(self, name: str, native: Native, differentiate: "Differentiate | None", into: tuple[str, ...]):
+        self.name, self.native, self.differentiate = name, native, differentiate
+        #: Outputs that an earlier kernel of a gradient has stored to, and this one stores to in part.
+        self.into = into
+        self.params = native.params()
+        self.inputs = [param["name"] for param in self.params if not param["written"]]
+        self.outputs = [param["name"] for param in self.params if param["written"] and param["name"] not in into]
+        self._read = [param for param in self.params if not param["written"]]
+        self._written = [param for param in self.params if param["written"]]
+        self.tensors = [param["name"] for param in self._read if param["tensor"]]
+        known = _shapes.determined(self.params, native.known_sizes)
+        types = {param["elem"] for param in self._read if param["tensor"] and param["generic"]} | set(native.known_types)
+        sizes, type_params = native.generics
+        #: What no input tells: the caller gives it behind the inputs.
+        self.missing_sizes = [size for size in sizes if size not in known]
+        self.missing_types = [name for name in type_params if name not in types]
+        self.needs_like = not self.tensors
+        #: Whether the caller gives nothing but inputs.
+        self._takes_inputs = not (self.needs_like or self.missing_sizes or self.missing_types or into)
+        self._define()
+        self.op = getattr(torch.ops.flashtile, name).default
+
+    def _define(self) -> None:
+        kinds = {"f32": "float", "i32": "SymInt"}
+        args = [f"{'Tensor' if p['tensor'] else kinds[p['elem']]} {p['name']}" for p in self._read]
+        args += ["Tensor like__"] if self.needs_like else []
+        args += [f"SymInt {size}__" for size in self.missing_sizes]
+        args += [f"ScalarType {name}__" for name in self.missing_types]
+        args += [f"Tensor(a{at}!) {name}" for at, name in enumerate(self.into)]
+        returns = "Tensor" if len(self.outputs) == 1 else f"({', '.join(['Tensor'] * len(self.outputs))})"
+        tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+        _LIBRARY.define(f"{self.name}({', '.join(args)}) -> {returns}", tags=tags)
+        for device in ("CPU", "CUDA"):
+            _LIBRARY.impl(self.name, self._run, device)
+        qualified = f"flashtile::{self.name}"
+        torch.library.register_fake(qualified, self._fake, lib=_LIBRARY)
+        if not self.into:  # PyTorch takes gradients of operators that write to no argument alone
+            torch.library.register_autograd(qualified, self._backward, setup_context=self._set_up, lib=_LIBRARY)
+
+    def _split(self, args: tuple) -> tuple[tuple, Any, list, list]:
+        """The inputs, and what the caller gives behind them."""
+        inputs, rest = args[: len(self.inputs)], list(args[len(self.inputs) : len(args) - len(self.into)])
+        like = rest.pop(0) if self.needs_like else None
+        sizes = [(name, rest.pop(0)) for name in self.missing_sizes]
+        return inputs, like, sizes, list(zip(self.missing_types, rest))
+
+    def _run(self, *args: Any) -> Any:
+        made = self.native.call(args) if self._takes_inputs else self._call_with_more(args)
+        if made is None:
+            raise FlashtileError(f"operator flashtile::{self.name} was given a tensor that is no plain memory")
+        if self.into:
+            made = tuple(x for param, x in zip(self._written, made) if param["name"] not in self.into)
+        return _returned(made)
+
+    def _call_with_more(self, args: tuple) -> tuple[torch.Tensor, ...] | None:
+        """A launch where the caller gives more than inputs."""
+        inputs, like, sizes, types = self._split(args)
+        types = [(name, DTYPES[dtype]) for name, dtype in types]
+        outputs = None
+        if self.into:
+            outputs = dict(zip(self.into, args[len(args) - len(self.into) :])) | dict(zip(self.outputs, self._empty(args)))
+            outputs = tuple(outputs[param["name"]] for param in self._written)
+        return self.native.call(inputs, outputs, like=like, types=types or None, sizes=sizes or None)
+
+    def _fake(self, *args: Any) -> Any:
+        return _returned(self._empty(args))
+
+    def _empty(self, args: tuple) -> tuple[torch.Tensor, ...]:
+        """Outputs that hold nothing yet."""
+        inputs, like, sizes, types = self._split(args)
+        tensors = {param["name"]: x for param, x in zip(self._read, inputs) if param["tensor"]}
+        known = {**self.native.known_sizes, **dict(sizes)}
+        sizes = _shapes.solve(self._read, {name: tuple(x.shape) for name, x in tensors.items()}, known)
+        dtypes = {name: OF_NAME[elem] for name, elem in self.native.known_types.items()} | dict(types)
+        for param in self._read:
+            if param["tensor"] and param["generic"]:
+                dtypes.setdefault(param["elem"], tensors[param["name"]].dtype)
+        like = next(iter(tensors.values())) if tensors else like
+
+        def empty(param: dict) -> torch.Tensor:
+            dtype = dtypes[param["elem"]] if param["generic"] else OF_NAME[param["elem"]]
+            return like.new_empty(_shapes.extents(param, sizes), dtype=dtype)
+
+        return tuple(empty(param) for param in self._written if param["name"] not in self.into)
+
+    def _set_up(self, ctx: Any, inputs: tuple, output: Any) -> None:
+        outputs = output if isinstance(output, (tuple, list)) else (output,)
+        # Of most outputs there is no gradient, or none is asked for: no zeros are made for these.
+        ctx.set_materialize_grads(False)
+        of = tuple(name for name, needs in zip(self.inputs, ctx.needs_input_grad) if needs)
+        ctx.of, ctx.gradient, ctx.error = of, None, None
+        if self.differentiate is None:
+            ctx.error = GradientError(f"operator flashtile::{self.name} is a gradient; second derivatives are not built")
+            return
+        try:
+            ctx.gradient = self.differentiate(of)
+        except GradientError as error:
+            ctx.error = error
+        from_ = self.differentiate.from_
+        ctx.mark_non_differentiable(*(x for name, x in zip(self.outputs, outputs) if name not in from_))
+        if ctx.gradient is None:
+            return
+        named = dict(zip(self.inputs, inputs)) | dict(zip(self.outputs, outputs))
+        # Without all outputs that the backward pass reads, it runs the forward kernel that has them.
+        ctx.again = not ctx.gradient.needs <= named.keys()
+        kept = set(self.inputs) if ctx.again else ctx.gradient.needs
+        ctx.forms = {name: (x.shape, x.dtype) for name, x in zip(self.outputs, outputs) if name in from_}
+        ctx.dtypes = {param["elem"]: named[param["name"]].dtype for param in self.params if param["tensor"] and param["generic"]}
+        ctx.shapes = {name: tuple(named[name].shape) for name in self.tensors}
+        ctx.names = [name for name in named if name in kept and isinstance(named[name], torch.Tensor)]
+        ctx.numbers = {name: x for name, x in named.items() if name in kept and not isinstance(x, torch.Tensor)}
+        ctx.save_for_backward(*(named[name] for name in ctx.names))
+
+    def _backward(self, ctx: Any, *grads: torch.Tensor) -> tuple:
+        if ctx.error is not None:
+            raise ctx.error
+        made: Gradient = ctx.gradient
+        # Gradients of gradients are asked for through the dispatcher, which says that there are none.
+        at_once = not torch.is_grad_enabled() and not is_traced()
+        values = dict(zip(ctx.names, ctx.saved_tensors)) | ctx.numbers
+        if ctx.again:
+            again = made.forward.run(at_once, [values[name] for name in self.inputs])
+            values.update(zip(made.forward.outputs, again))
+        like = next(x for x in grads if x is not None)
+        for name, grad in zip(self.outputs, grads):
+            if name in made.from_:
+                if grad is None:
+                    shape, dtype = ctx.forms[name]
+                    grad = like.new_zeros(shape, dtype=dtype)
+                # Kernels take rows without gaps.
+                values[f"grad_{name}"] = grad if grad.stride(-1) == 1 else grad.contiguous()
+        sizes = _shapes.solve(self._read, ctx.shapes, self.native.known_sizes) if made.needs_sizes else {}
+        for step in made.steps:
+            args = [values[name] for name in step.inputs] + ([like] if step.needs_like else [])
+            args += [sizes[name] for name in step.missing_sizes] + [ctx.dtypes[name] for name in step.missing_types]
+            args += [values[name] for name in step.into]
+            values.update(zip(step.outputs, step.run(at_once, args)))
+        return tuple(values[f"grad_{name}"] if name in ctx.of else None for name in self.inputs)
+
+    def run(self, at_once: bool, args: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """Results of the operator, as a sequence: through PyTorch's dispatcher, or at once."""
+        made = self._run(*args) if at_once else self.op(*args)
+        return made if isinstance(made, (tuple, list)) else (made,)
+
+    def differentiable(self, args: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """Results of the operator with their gradient, as :meth:`run` through the dispatcher, at a lower cost."""
+        made = _Differentiable.apply(*args, self)
+        return made if isinstance(made, tuple) else (made,)
+
+
+class _Differentiable(torch.autograd.Function):
+    """An operator where nothing but PyTorch's autograd looks at it. The operator is the last input."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        *args, op = args
+        made = op._run(*args)
+        op._set_up(ctx, args, made)
+        ctx.op = op
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
+        return (*ctx.op._backward(ctx, *grads), None)
+
+
+def _returned(made: tuple[torch.Tensor, ...]) -> Any:
+    """Results as an operator returns them: none, one, or a tuple."""
+    return made if len(made) > 1 else made[0] if made else None
+
+
+class Differentiate:
+    """Derives the gradients of a kernel, each once, by the names of the inputs."""
+
+    def __init__(self, native: Native, from_: Sequence[str]):
+        self.native, self.from_ = native, tuple(from_)
+        self._made: dict[tuple[str, ...], Gradient | GradientError] = {}
+
+    def __call__(self, of: tuple[str, ...]) -> Gradient:
+        if of not in self._made:
+            try:
+                self._made[of] = self._derive(of)
+            except GradientError as error:
+                self._made[of] = error
+        made = self._made[of]
+        if isinstance(made, GradientError):
+            # A new exception each time, so that tracebacks do not pile up on one.
+            raise GradientError(str(made))
+        return made
+
+    def _derive(self, of: tuple[str, ...]) -> Gradient:
+        if not self.from_:
+            raise GradientError(f"kernel `{self.native.name}` has no output of floats whose gradient could be given")
+        forward, steps = self.native.gradient(list(of), list(self.from_))
+        # The forward kernel of a gradient has the gradients of the kernel.
+        made, stored = [], set()
+        for step in steps:
+            written = [param["name"] for param in step.params() if param["written"]]
+            made.append(operator(step, None, tuple(name for name in written if name in stored)))
+            stored.update(written)
+        return Gradient(operator(forward, self), made, of, self.from_)
+
+
+def differentiated(native: Native) -> list[str]:
+    """The outputs whose gradients are given where the user names none: those of a type parameter, else those of f32."""
+    written = [param for param in native.params() if param["written"]]
+    generic = [param["name"] for param in written if param["generic"]]
+    return generic or [param["name"] for param in written if param["elem"] == "f32"]
+
+
+def operator(native: Native, differentiate: Differentiate | None, into: tuple[str, ...] = ()) -> Operator:
+    """The operator of a kernel, registered once."""
+    from_ = ",".join(differentiate.from_) if differentiate else ""
+    # The kernel that is differentiated is part of the identity: its gradient is.
+    origin = differentiate.native.text if differentiate else ""
+    identity = "\0".join([native.name, native.text, native.known, from_, origin, *into])
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    name = f"{re.sub(r'[^A-Za-z0-9_]', '_', native.name)}_{digest}"
+    if name not in _OPERATORS:
+        _OPERATORS[name] = Operator(name, native, differentiate, into)
+    return _OPERATORS[name]

@@ -1,0 +1,85 @@
+"""Texts of attention kernels: what their scores are goes into a frame that they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+PHILOX = """\
+/// One round of Philox-4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
+fn philox_round(a: Tile, b: Tile, c: Tile, d: Tile, key: i32, key_2: i32) -> (Tile, Tile, Tile, Tile) {
+    let (by_a, by_c) = (-0x2DAEE0AD, -0x326172A9);
+    (mul_hi(c, by_c) ^ b ^ key, c * by_c, mul_hi(a, by_a) ^ d ^ key_2, a * by_a)
+}
+
+/// Two words of Philox-4x32-7 of the counter `(a, b, c, d)` and the key `(seed, 0)`.
+fn philox(a: Tile, b: Tile, c: Tile, d: Tile, seed: i32) -> (Tile, Tile) {
+    let (a, b, c, d) = philox_round(a, b, c, d, seed, 0);
+    let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x61C88647, -0x4498517B);
+    let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x3C6EF372, 0x76CF5D0A);
+    let (a, b, c, d) = philox_round(a, b, c, d, seed - 0x255992D5, 0x32370B8F);
+    let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x78DDE6E4, -0x126145EC);
+    let (a, b, c, d) = philox_round(a, b, c, d, seed + 0x1715609D, -0x56F99767);
+    let (a, b, _c, _d) = philox_round(a, b, c, d, seed - 0x4AB325AA, 0x646E171E);
+    (a, b)
+}
+
+"""
+
+# Weights that are left out. The sum of a row counts all of them, as the softmax comes first.
+DROPOUT = (
+    "let (even, odd) = philox(pos(j) / 2, pos(i), b * H + h, load(seed, [1]), load(seed, [0]));",
+    "let bits = select(pos(j) % 2 == 0, even, odd);",
+    "let random = (bits >> 8 & 0xFFFFFF).to::<f32>() / 16777216.0; // from 0 to 1",
+    "let p = p * select(random < dropped, 0.0, 1.0 / (1.0 - dropped));",
+)
+
+
+def attention(
+    name: str,
+    doc: str,
+    *,
+    generics: Sequence[str] = (),
+    params: Sequence[str] = (),
+    before: Sequence[str] = (),
+    scores: Sequence[str] = (),
+    dropout: bool = False,
+) -> str:
+    """The text of a kernel of attention: `scores` are statements that make `s` of `s`, in the loop over keys."""
+    params = [*params, *(["dropped: f32", "seed: &Tensor<i32, (2)>"] if dropout else [])]
+    generics = ", ".join(["T: Element", *generics, "const D: usize", "const E: usize"])
+    lines = [
+        f"/// {doc}",
+        f"pub fn {name}<{generics}>(",
+        "    q: &Tensor<T, (B, H, M, D)>,",
+        "    k: &Tensor<T, (B, G, N, D)>,",
+        "    v: &Tensor<T, (B, G, N, E)>,",
+        "    scale: f32,",
+        *(f"    {param}," for param in params),
+        "    o: &mut Tensor<T, (B, H, M, E)>,",
+        "    lse: &mut Tensor<f32, (B, H, M)>,",
+        ") {",
+        "    let (b, h, i) = program(B, H, tiles(M));",
+        "    let g = h * G / H;",
+        "    let q_i = load(q, [b, h, i, ..]);",
+        *(f"    {line}" for line in before),
+        "    let mut m = full(i, -INF);",
+        "    let mut l = zeros(i);",
+        "    let mut acc = zeros((i, E));",
+        "    for j in tiles(N) {",
+        "        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;",
+        *(f"        {line}" for line in scores),
+        "        let m_new = max(m, rowmax(s));",
+        "        let m_ref = visible_or_zero(m_new);",
+        "        let alpha = exp(m - m_ref);",
+        "        let p = exp(s - m_ref);",
+        "        l = l * alpha + rowsum(p);",
+        *(f"        {line}" for line in (DROPOUT if dropout else ())),
+        "        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));",
+        "        m = m_new;",
+        "    }",
+        "    store(o, [b, h, i, ..], div_or_zero(acc, l));",
+        "    store(lse, [b, h, i], m + ln(l));",
+        "}",
+        "",
+    ]
+    return (PHILOX if dropout else "") + "\n".join(lines)

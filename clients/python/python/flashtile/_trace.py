@@ -1,0 +1,828 @@
+"""Traces FlexAttention's functions into expressions of the kernel language.
+
+``score_mod`` and ``mask_mod`` are called once with :class:`Traced` values, which note what is done with them. Equal
+expressions become one. What has no word in the language is a :class:`TraceError` that names it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ._flashtile import FlashtileError
+
+
+class TraceError(FlashtileError):
+    """A ``score_mod`` or ``mask_mod`` does something that cannot become kernel text; the message names it."""
+
+
+# How tightly operators bind, as in Rust.
+_ATOM, _UNARY, _PRODUCT, _SUM, _SHIFT, _AND, _XOR, _OR, _COMPARE, _BOTH, _EITHER = range(11, 0, -1)
+_BINDS = {
+    "*": _PRODUCT, "/": _PRODUCT, "%": _PRODUCT, "+": _SUM, "-": _SUM, "<<": _SHIFT, ">>": _SHIFT, "&": _AND, "^": _XOR,
+    "|": _OR, "==": _COMPARE, "!=": _COMPARE, "<": _COMPARE, "<=": _COMPARE, ">": _COMPARE, ">=": _COMPARE,
+    "&&": _BOTH, "||": _EITHER,
+}  # fmt: skip
+
+# Names that the frame of a kernel has.
+RESERVED = frozenset(
+    "q k v scale o lse b h g i j m l s p q_i acc alpha m_new m_ref dropped seed even odd bits random".split()
+    + "as break const continue crate else enum extern false fn for if impl in let loop match mod move mut pub ref".split()
+    + "return self static struct super trait true type unsafe use where while async await dyn program tiles pos".split()
+    + "load store add full zeros dot mask select exp exp2 ln log2 tanh sqrt rsqrt sin cos floor abs max min".split()
+    + "rowsum rowmax mul_hi visible_or_zero div_or_zero".split()
+)
+
+
+class Node:
+    """An expression. Equal expressions of a trace are one node."""
+
+    __slots__ = ("op", "args", "kind", "dims", "bounds")
+
+    def __init__(self, op: str, args: tuple, kind: str, dims: frozenset, bounds: tuple[float, float]):
+        #: `op` is an operator, a function, `leaf`, `literal`, `load` or `cast`.
+        self.op, self.args = op, args
+        #: `bool`, `int` or `float`.
+        self.kind = kind
+        #: The axes along which it differs: `i` and `j`.
+        self.dims = dims
+        #: The least and the largest value of an integer in calls of these sizes.
+        self.bounds = bounds
+
+
+class Capture:
+    """A tensor that a function reads, as a parameter of the kernel."""
+
+    def __init__(self, tensor: torch.Tensor, name: str, extents: list[str], cuts: list[tuple[int, str]]):
+        self.tensor, self.name, self.extents = tensor, name, extents
+        #: Dimensions of which the first `M` or `N` positions are read.
+        self.cuts = cuts
+
+    @property
+    def elem(self) -> str:
+        return _ELEMS.get(self.tensor.dtype, "i32" if not self.tensor.dtype.is_floating_point else "f32")
+
+
+_ELEMS = {
+    torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int32: "i32", torch.bool: "bool",
+    torch.uint8: "u8", torch.int8: "i8",
+}  # fmt: skip
+
+
+class Trace(TorchFunctionMode):
+    """One trace: its expressions, and the tensors that they read."""
+
+    def __init__(self, sizes: dict[str, int], device: torch.device, names: dict[int, str]):
+        super().__init__()
+        self.sizes, self.device = sizes, device
+        self._names = names
+        self._nodes: dict[tuple, Node] = {}
+        self.captures: dict[tuple, Capture] = {}
+        self._taken = set(RESERVED)
+        self._extents = 0
+        self._constants: dict[int, tuple[torch.Tensor, Any]] = {}
+        #: Whether a tensor was computed from others while tracing: it is of this call alone.
+        self.computed = False
+
+    # Expressions
+
+    def node(
+        self, op: str, args: tuple, kind: str, dims: frozenset = frozenset(), bounds: tuple[float, float] = (-math.inf, math.inf)
+    ) -> "Traced":
+        key = (op, *((id(a) if isinstance(a, Node) else (type(a).__name__, repr(a))) for a in args))
+        if key not in self._nodes:
+            self._nodes[key] = Node(op, args, kind, dims, bounds)
+        return Traced(self, self._nodes[key])
+
+    def leaf(self, text: str, kind: str, dims: str = "", size: float = math.inf) -> "Traced":
+        """A word of the frame; of an integer, which is below `size`."""
+        return self.node("leaf", (text,), kind, frozenset(dims), (0, max(size - 1, 0)))
+
+    def literal(self, value: Any) -> "Traced":
+        kind = {bool: "bool", int: "int", float: "float"}[type(value)]
+        if kind == "float" and math.isnan(value):
+            raise TraceError("a constant is NaN, which has no word in the kernel language")
+        return self.node("literal", (value,), kind, bounds=(value, value))
+
+    def value(self, x: Any, what: str) -> "Traced":
+        """An operand as an expression."""
+        if isinstance(x, Traced):
+            return x
+        if isinstance(x, Indexed):
+            raise TraceError(f"{what}: a tensor of {x.tensor.dim()} dimensions is indexed by {len(x.entries)} values; index all")
+        if isinstance(x, (bool, int, float)):
+            return self.literal(x)
+        if isinstance(x, torch.Tensor):
+            if id(x) in self._constants:
+                return self.literal(self._constants[id(x)][1])
+            if x.dim() == 0:
+                return Indexed(self, x, ()).load()
+            shape = tuple(x.shape)
+            raise TraceError(f"{what}: a tensor of shape {shape} is used whole; index it by b, h, q_idx or kv_idx")
+        raise TraceError(f"{what}: an operand is a {type(x).__name__}")
+
+    def number(self, x: "Traced") -> "Traced":
+        """A truth value as 0 or 1."""
+        if x.node.kind != "bool":
+            return x
+        if x.is_literal:
+            return self.literal(int(x.literal))
+        return self.node("select", (x.node, self.literal(1).node, self.literal(0).node), "int", x.node.dims, (0, 1))
+
+    def float(self, x: "Traced") -> "Traced":
+        x = self.number(x)
+        if x.is_literal:
+            return self.literal(float(x.literal))
+        return x if x.node.kind == "float" else self.node("cast", (x.node, "f32"), "float", x.node.dims)
+
+    def alike(self, a: "Traced", b: "Traced") -> tuple["Traced", "Traced"]:
+        """Two numbers of one type."""
+        a, b = self.number(a), self.number(b)
+        return (self.float(a), self.float(b)) if "float" in (a.node.kind, b.node.kind) else (a, b)
+
+    def truth(self, x: "Traced") -> "Traced":
+        if x.node.kind == "bool":
+            return x
+        if x.is_literal:
+            return self.literal(bool(x.literal))
+        zero = self.literal(0.0 if x.node.kind == "float" else 0)
+        return self.node("!=", (x.node, zero.node), "bool", x.node.dims)
+
+    def binary(self, op: str, a: "Traced", b: "Traced") -> "Traced":
+        if op in ("&&", "||"):
+            return self._logic(op, self.truth(a), self.truth(b))
+        a, b = self.alike(a, b)
+        if a.is_literal and b.is_literal:
+            return self.literal(_FOLD[op](a.literal, b.literal))
+        if a.node.kind == "int" and op in ("+", "-"):
+            a, b, op = self._folded(op, a, b)
+        if op in ("+", "-") and b.is_literal and b.literal == 0 and a.node.kind == "int":
+            return a
+        kind = "bool" if _BINDS[op] == _COMPARE else a.node.kind
+        bounds = _bounds(op, a.node.bounds, b.node.bounds) if kind == "int" else (-math.inf, math.inf)
+        return self.node(op, (a.node, b.node), kind, a.node.dims | b.node.dims, bounds)
+
+    def _folded(self, op: str, a: "Traced", b: "Traced") -> tuple["Traced", "Traced", str]:
+        """`x + 40 - 1` as `x + 39`."""
+        inner = a.node
+        if b.is_literal and inner.op in ("+", "-") and inner.args[1].op == "literal":
+            sum_of = inner.args[1].args[0] * (1 if inner.op == "+" else -1) + b.literal * (1 if op == "+" else -1)
+            return Traced(self, inner.args[0]), self.literal(abs(sum_of)), "+" if sum_of >= 0 else "-"
+        return a, b, op
+
+    def _logic(self, op: str, a: "Traced", b: "Traced") -> "Traced":
+        for one, other in ((a, b), (b, a)):
+            if one.is_literal:
+                return other if one.literal == (op == "&&") else one
+        return self.node(op, (a.node, b.node), "bool", a.node.dims | b.node.dims)
+
+    def call(
+        self, word: str, *args: "Traced", kind: str = "float", bounds: tuple[float, float] = (-math.inf, math.inf)
+    ) -> "Traced":
+        dims = frozenset().union(*(arg.node.dims for arg in args))
+        return self.node(word, tuple(arg.node for arg in args), kind, dims, bounds)
+
+    # Tensors
+
+    def capture(self, tensor: torch.Tensor, extents: list[str | None], cuts: list[tuple[int, str]]) -> Capture:
+        """The parameter for a tensor whose dimensions have these names; `None` is a name of its own."""
+        key = (id(tensor), tuple(extents), tuple(cuts))
+        if key in self.captures:
+            return self.captures[key]
+        named = []
+        for extent in extents:
+            if extent is None:
+                self._extents += 1
+                extent = f"X{self._extents}"
+            named.append(extent)
+        wanted = self._names.get(id(tensor), "x")
+        wanted = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in wanted).lower().strip("_") or "x"
+        wanted = wanted if wanted[0].isalpha() else f"x{wanted}"
+        name, number = wanted, 1
+        while name in self._taken or (name[0] == "t" and name[1:].isdigit()):
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        self.captures[key] = Capture(tensor, name, named, cuts)
+        return self.captures[key]
+
+    # PyTorch's functions
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if _has_traced(args) or _has_traced(tuple(kwargs.values())):
+            return self.function(func, args, kwargs)
+        made = func(*args, **kwargs)
+        if isinstance(made, torch.Tensor):
+            reads = any(isinstance(x, torch.Tensor) and id(x) not in self._constants for x in (*args, *kwargs.values()))
+            if made.dim() == 0 and not reads and getattr(func, "__name__", "") in _FACTORIES:
+                # Kept alive, so that no other tensor has its id.
+                self._constants[id(made)] = (made, made.item())
+            elif getattr(func, "__name__", "") not in _LOOKS:
+                self.computed = True
+        return made
+
+    def function(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        name = getattr(func, "__name__", None) or str(func)
+        name = {"__get__": "attribute"}.get(name, name)
+        if name == "__getitem__" and isinstance(args[0], (torch.Tensor, Indexed)):
+            return self.index(args[0], args[1])
+        rule = _RULES.get(name.strip("_") if name.startswith("__") else name)
+        if rule is None:
+            raise TraceError(_unknown(name))
+        return rule(self, name, args, kwargs)
+
+    def index(self, tensor: Any, entries: Any) -> Any:
+        entries = entries if isinstance(entries, tuple) else (entries,)
+        indexed = tensor if isinstance(tensor, Indexed) else Indexed(self, tensor, ())
+        return indexed[entries]
+
+
+def _bounds(op: str, a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    """What an operation makes of integers between bounds."""
+    if op == "+":
+        return (a[0] + b[0], a[1] + b[1])
+    if op == "-":
+        return (a[0] - b[1], a[1] - b[0])
+    if op == "*":
+        corners = [0 if 0 in (x, y) else x * y for x in a for y in b]
+        return (min(corners), max(corners))
+    if op == "/" and b[0] > 0:
+        return (0 if a[0] >= 0 else a[0], a[1] if a[1] >= 0 else 0)
+    if op == "%" and b[0] > 0:
+        return (0, b[1] - 1)
+    if op in ("&", "|", "^") and a[0] >= 0 and b[0] >= 0:
+        return (0, math.inf)
+    return (-math.inf, math.inf)
+
+
+def _has_traced(args: Any) -> bool:
+    return any(
+        isinstance(x, (Traced, Indexed)) or (isinstance(x, (tuple, list)) and _has_traced(x)) for x in args
+    )
+
+
+def _unknown(name: str) -> str:
+    return f"cannot trace `{name}`; the functions that can be traced are {', '.join(sorted(_WORDS))}"
+
+
+# Tensors of one element that these make are constants.
+_FACTORIES = {"tensor", "scalar_tensor", "full", "zeros", "ones", "as_tensor", "empty"} - {"empty"}
+# These compute nothing.
+_LOOKS = {"__get__", "dim", "size", "__getitem__"} - {"__getitem__"}
+
+_FOLD: dict[str, Callable] = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
+    "/": lambda a, b: a // b if isinstance(a, int) else a / b, "%": lambda a, b: a % b,
+    "<<": lambda a, b: a << b, ">>": lambda a, b: a >> b, "&": lambda a, b: a & b, "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b, "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+}  # fmt: skip
+
+
+class Indexed:
+    """A tensor of which some dimensions are indexed."""
+
+    def __init__(self, trace: Trace, tensor: torch.Tensor, entries: tuple):
+        self.trace, self.tensor, self.entries = trace, tensor, entries
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return _trace_of(args, kwargs).function(func, args, kwargs or {})
+
+    def __getitem__(self, entries: Any) -> Any:
+        entries = entries if isinstance(entries, tuple) else (entries,)
+        made = Indexed(self.trace, self.tensor, (*self.entries, *entries))
+        if len(made.entries) > self.tensor.dim():
+            raise TraceError(f"a tensor of {self.tensor.dim()} dimensions is indexed by {len(made.entries)} values")
+        return made.load() if len(made.entries) == self.tensor.dim() else made
+
+    def __getattr__(self, name: str) -> Any:
+        raise TraceError(f"`.{name}` of a tensor that is indexed by {len(self.entries)} of {self.tensor.dim()} values; index all")
+
+    def load(self) -> "Traced":
+        trace, tensor = self.trace, self.tensor
+        kind = "bool" if tensor.dtype == torch.bool else "float" if tensor.dtype.is_floating_point else "int"
+        bounds = (0, 255) if tensor.dtype == torch.uint8 else (-math.inf, math.inf)
+        if tensor.dim() == 0:
+            capture = trace.capture(tensor, ["1"], [])
+            return trace.node("load", (capture.name, "0"), kind, bounds=bounds)
+        entries = [self._entry(at, entry) for at, entry in enumerate(self.entries)]
+        extents = [extent for extent, _ in entries]
+        cuts = [(at, extent) for at, extent in enumerate(extents) if extent in ("M", "N")]
+        capture = trace.capture(tensor, extents, cuts)
+        args, dims, order = [], frozenset(), []
+        for (extent, entry), named in zip(entries, capture.extents):
+            if isinstance(entry, str):
+                args.append(entry)
+                order.append(entry)
+                dims |= {entry}
+            elif isinstance(entry, int):
+                args.append(str(entry) if entry >= 0 else f"{named} - {-entry}")
+            else:
+                wrapped = self._wrapped(entry, named)
+                args.append(wrapped.node)
+                dims |= wrapped.node.dims
+        loaded = trace.node("load", (capture.name, *args), kind, dims, bounds)
+        if order == ["j", "i"]:  # keys are the rows of what is loaded
+            return trace.node("transposed", (loaded.node,), kind, dims, bounds)
+        return loaded
+
+    def _entry(self, at: int, entry: Any) -> tuple[str | None, Any]:
+        """The name of the extent, and the index: a number, an expression, or a coordinate."""
+        trace, extent = self.trace, self.tensor.shape[at]
+        if isinstance(entry, slice) or entry is None or entry is Ellipsis:
+            raise TraceError(f"dimension {at} of a tensor is indexed by {entry}; index it by one value")
+        if isinstance(entry, torch.Tensor) and entry.dim() > 0:
+            raise TraceError(f"dimension {at} of a tensor is indexed by a whole tensor; index that by q_idx or kv_idx first")
+        if isinstance(entry, int) and not isinstance(entry, bool):
+            if not -extent <= entry < extent:
+                raise TraceError(f"index {entry} is beyond dimension {at} of {extent} positions")
+            return None, entry
+        index = trace.value(entry, "an index")
+        if index.node.kind != "int":
+            raise TraceError(f"dimension {at} of a tensor is indexed by a {index.node.kind}; convert it with .to(torch.int32)")
+        if index.is_literal:
+            return self._entry(at, index.literal)
+        plain = {"pos(i)": ("M", "i"), "pos(j)": ("N", "j")}.get(index.node.args[0] if index.node.op == "leaf" else "")
+        if plain:
+            size, coordinate = plain
+            if extent < trace.sizes[size]:
+                what = {"M": "query", "N": "key"}[size]
+                raise TraceError(f"dimension {at} of a tensor has {extent} positions, but there are {trace.sizes[size]} {what} positions")
+            return size, coordinate
+        size = {"b": "B", "h": "H"}.get(index.node.args[0] if index.node.op == "leaf" else "")
+        return (size if size and trace.sizes[size] == extent else None), index
+
+    def _wrapped(self, index: "Traced", extent: str) -> "Traced":
+        """As PyTorch does, positions below 0 count from the end. An index of the whole program is checked by a launch."""
+        if index.node.bounds[0] >= 0 or not index.node.dims:
+            return index
+        trace = self.trace
+        size = trace.leaf(extent, "int")
+        return trace.call("select", trace.binary("<", index, trace.literal(0)), trace.binary("+", index, size), index, kind="int")
+
+
+def _trace_of(args: Any, kwargs: Any) -> Trace:
+    def find(values: Any) -> Trace | None:
+        for x in values:
+            if isinstance(x, (Traced, Indexed)):
+                return x.trace
+            if isinstance(x, (tuple, list)) and (found := find(x)):
+                return found
+        return None
+
+    return find((*args, *(kwargs or {}).values()))
+
+
+class Traced:
+    """A value that notes what is done with it. It stands for one number, as FlexAttention's functions expect."""
+
+    def __init__(self, trace: Trace, node: Node):
+        self.trace, self.node = trace, node
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return _trace_of(args, kwargs).function(func, args, kwargs or {})
+
+    @property
+    def is_literal(self) -> bool:
+        return self.node.op == "literal"
+
+    @property
+    def literal(self) -> Any:
+        return self.node.args[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return {"bool": torch.bool, "int": torch.int32, "float": torch.float32}[self.node.kind]
+
+    @property
+    def device(self) -> torch.device:
+        return self.trace.device
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size(())
+
+    def dim(self) -> int:
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in _RULES:
+            raise TraceError(_unknown(name)) if not name.startswith("__") else AttributeError(name)
+        return lambda *args, **kwargs: _RULES[name](self.trace, name, (self, *args), kwargs)
+
+    def __bool__(self) -> bool:
+        if self.is_literal:
+            return bool(self.literal)
+        raise TraceError("cannot trace `if`, `and`, `or`, `not`, `min` or `max` of a traced value; use torch.where, &, |, ~, torch.minimum")
+
+    def __index__(self) -> int:
+        raise TraceError("cannot trace the use of a traced value as a Python integer")
+
+    __int__ = __float__ = __len__ = __iter__ = __index__
+    __hash__ = object.__hash__
+
+
+# What PyTorch's functions become
+
+
+def _operands(trace: Trace, name: str, args: Sequence[Any]) -> list[Traced]:
+    return [trace.value(x, f"`{name}`") for x in args]
+
+
+def _binary(op: str, swapped: bool = False) -> Callable:
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        a, b = _operands(trace, name, [*args, *(kwargs[key] for key in ("other",) if key in kwargs)])
+        if kwargs.get("alpha", 1) != 1:
+            b = trace.binary("*", b, trace.literal(kwargs["alpha"]))
+        return trace.binary(op, *((b, a) if swapped else (a, b)))
+
+    return rule
+
+
+def _divide(swapped: bool = False) -> Callable:
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        a, b = _operands(trace, name, args)
+        a, b = (b, a) if swapped else (a, b)
+        mode = kwargs.get("rounding_mode")
+        if mode == "floor":
+            return _floor_divide()(trace, name, (a, b), {})
+        if mode == "trunc":
+            if a.node.kind == b.node.kind == "int" and min(a.node.bounds[0], b.node.bounds[0]) >= 0:
+                return trace.binary("/", a, b)
+            raise TraceError("cannot trace a division that is rounded towards zero; use // or rounding_mode='floor'")
+        return trace.binary("/", trace.float(a), trace.float(b))
+
+    return rule
+
+
+def _floor_divide(swapped: bool = False) -> Callable:
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        a, b = trace.alike(*_operands(trace, name, args))
+        a, b = (b, a) if swapped else (a, b)
+        quotient = trace.binary("/", a, b)
+        return trace.call("floor", quotient) if quotient.node.kind == "float" and not quotient.is_literal else _floored(trace, quotient)
+
+    return rule
+
+
+def _floored(trace: Trace, x: Traced) -> Traced:
+    return trace.literal(float(math.floor(x.literal))) if x.is_literal and x.node.kind == "float" else x
+
+
+def _remainder(swapped: bool = False) -> Callable:
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        a, b = trace.alike(*_operands(trace, name, args))
+        a, b = (b, a) if swapped else (a, b)
+        if a.node.kind == "int" or (a.is_literal and b.is_literal):
+            return trace.binary("%", a, b)
+        return trace.binary("-", a, trace.binary("*", trace.call("floor", trace.binary("/", a, b)), b))
+
+    return rule
+
+
+def _bits(op: str, logic: str) -> Callable:
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        a, b = _operands(trace, name, args)
+        if a.node.kind == b.node.kind == "bool":
+            return trace.binary(logic, a, b) if logic != "!=" else _differ(trace, a, b)
+        a, b = trace.alike(a, b)
+        if a.node.kind == "float":
+            raise TraceError(f"cannot trace `{op}` of floats")
+        return trace.binary(op, a, b)
+
+    return rule
+
+
+def _differ(trace: Trace, a: Traced, b: Traced) -> Traced:
+    """Exclusive or of truth values, for which the language has no word."""
+    return trace.binary("||", trace.binary("&&", a, _not(trace, b)), trace.binary("&&", _not(trace, a), b))
+
+
+def _not(trace: Trace, x: Traced) -> Traced:
+    x = trace.truth(x)
+    if x.is_literal:
+        return trace.literal(not x.literal)
+    if x.node.op == "!":
+        return Traced(trace, x.node.args[0])
+    return trace.node("!", (x.node,), "bool", x.node.dims)
+
+
+def _invert(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    (x,) = _operands(trace, name, args)
+    if x.node.kind == "bool":
+        return _not(trace, x)
+    if x.node.kind == "float":
+        raise TraceError("cannot trace `~` of floats")
+    return trace.binary("-", trace.literal(-1), x)
+
+
+def _compare(op: str) -> Callable:
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        a, b = _operands(trace, name, args)
+        if a.node.kind == b.node.kind == "bool" and op in ("==", "!="):
+            return _differ(trace, a, b) if op == "!=" else _not(trace, _differ(trace, a, b))
+        return trace.binary(op, a, b)
+
+    return rule
+
+
+def _logical(op: str) -> Callable:
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        a, b = (trace.truth(x) for x in _operands(trace, name, args))
+        return _differ(trace, a, b) if op == "!=" else trace.binary(op, a, b)
+
+    return rule
+
+
+def _word(word: str, fold: Callable[[float], float]) -> Callable:
+    """A function of floats."""
+
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        (x,) = _operands(trace, name, args[:1])
+        if len(args) > 1 or kwargs:
+            raise TraceError(f"cannot trace `{name}` with more than one argument")
+        x = trace.float(x)
+        return trace.literal(float(fold(x.literal))) if x.is_literal else trace.call(word, x)
+
+    return rule
+
+
+def _abs(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    x = trace.number(_operands(trace, name, args)[0])
+    if x.is_literal:
+        return trace.literal(abs(x.literal))
+    low, high = x.node.bounds
+    if x.node.kind == "int" and low >= 0:
+        return x
+    return trace.call("abs", x, kind=x.node.kind, bounds=(max(low, -high, 0), max(-low, high)))
+
+
+def _negative(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    x = trace.number(_operands(trace, name, args)[0])
+    if x.is_literal:
+        return trace.literal(-x.literal)
+    return trace.node("neg", (x.node,), x.node.kind, x.node.dims, (-x.node.bounds[1], -x.node.bounds[0]))
+
+
+def _extreme(word: str) -> Callable:
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        if len(args) != 2 or kwargs:
+            raise TraceError(f"cannot trace `{name}` of {len(args)} arguments; it takes two values")
+        a, b = trace.alike(*_operands(trace, name, args))
+        if a.is_literal and b.is_literal:
+            return trace.literal({"max": max, "min": min}[word](a.literal, b.literal))
+        choose = {"max": max, "min": min}[word]
+        bounds = tuple(choose(x, y) for x, y in zip(a.node.bounds, b.node.bounds))
+        return trace.call(word, a, b, kind=a.node.kind, bounds=bounds)
+
+    return rule
+
+
+def _clamp(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    x, low, high = (*args, None, None)[:3]
+    low, high = kwargs.get("min", low), kwargs.get("max", high)
+    if low is not None:
+        x = _extreme("max")(trace, name, (x, low), {})
+    return x if high is None else _extreme("min")(trace, name, (x, high), {})
+
+
+def _where(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    args = (*args, *(kwargs[key] for key in ("input", "other") if key in kwargs))
+    if len(args) != 3:
+        raise TraceError("cannot trace `where` without the two values")
+    if name == "where" and not isinstance(args[0], (Traced, torch.Tensor, bool)):
+        raise TraceError("cannot trace `where` of a condition that is no truth value")
+    condition, a, b = _operands(trace, name, args)
+    condition = trace.truth(condition)
+    if a.node.kind == b.node.kind == "bool":
+        return trace.binary("||", trace.binary("&&", condition, a), trace.binary("&&", _not(trace, condition), b))
+    a, b = trace.alike(a, b)
+    if condition.is_literal:
+        return a if condition.literal else b
+    bounds = (min(a.node.bounds[0], b.node.bounds[0]), max(a.node.bounds[1], b.node.bounds[1]))
+    return trace.call("select", condition, a, b, kind=a.node.kind, bounds=bounds)
+
+
+def _power(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    a, b = _operands(trace, name, args)
+    a, b = (b, a) if name in ("__rpow__", "rpow") else (a, b)
+    if a.is_literal and b.is_literal:
+        return trace.literal(a.literal**b.literal)
+    if b.is_literal and b.literal == int(b.literal) and 0 <= b.literal <= 8:
+        made = trace.float(trace.literal(1)) if isinstance(b.literal, float) else trace.literal(1)
+        for _ in range(int(b.literal)):
+            made = a if made.is_literal else trace.binary("*", made, a)
+        return trace.float(made) if isinstance(b.literal, float) else made
+    if b.is_literal and b.literal in (0.5, -0.5):
+        return trace.call("sqrt" if b.literal > 0 else "rsqrt", trace.float(a))
+    if a.is_literal and a.literal > 0:
+        by = math.log2(a.literal)
+        exponent = trace.float(b) if by == 1.0 else trace.binary("*", trace.float(b), trace.literal(by))
+        return trace.call("exp2", exponent)
+    raise TraceError("cannot trace a power but of a positive constant, or to a constant of 0 to 8, 0.5 or -0.5")
+
+
+def _composed(make: Callable[[Trace, Traced], Traced]) -> Callable:
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        (x,) = _operands(trace, name, args)
+        return make(trace, x)
+
+    return rule
+
+
+def _sigmoid(trace: Trace, x: Traced) -> Traced:
+    one = trace.literal(1.0)
+    return trace.binary("/", one, trace.binary("+", one, trace.call("exp", _negative(trace, "neg", (trace.float(x),), {}))))
+
+
+def _ceil(trace: Trace, x: Traced) -> Traced:
+    if x.node.kind == "int":
+        return x
+    return _negative(trace, "neg", (trace.call("floor", _negative(trace, "neg", (x,), {})),), {})
+
+
+def _floor(trace: Trace, x: Traced) -> Traced:
+    return x if x.node.kind == "int" else trace.call("floor", trace.float(x))
+
+
+def _cast(trace: Trace, x: Traced, dtype: torch.dtype) -> Traced:
+    if dtype == torch.bool:
+        return trace.truth(x)
+    if dtype in (torch.float32, torch.float64):
+        return trace.float(x)
+    if dtype in (torch.float16, torch.bfloat16):
+        x = trace.float(x)
+        elem = {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
+        rounded = trace.node("cast", (x.node, elem), "float", x.node.dims)
+        return trace.node("cast", (rounded.node, "f32"), "float", x.node.dims)
+    x = trace.number(x)
+    if x.is_literal:
+        return trace.literal(int(x.literal))
+    return x if x.node.kind == "int" else trace.node("cast", (x.node, "i32"), "int", x.node.dims)
+
+
+def _to(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    given = [x for x in (*args[1:], *kwargs.values()) if isinstance(x, torch.dtype)]
+    given += [x.dtype for x in args[1:] if isinstance(x, (Traced, torch.Tensor))]
+    return _cast(trace, args[0], given[0]) if given else args[0]
+
+
+def _as(dtype: torch.dtype) -> Callable:
+    return lambda trace, name, args, kwargs: _cast(trace, _operands(trace, name, args)[0], dtype)
+
+
+def _filled(value: Any) -> Callable:
+    """`new_ones`, `zeros_like` and others, of one element."""
+
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        x = args[0]
+        shape = kwargs.get("size", args[1] if name.startswith("new_") and len(args) > 1 else ())
+        if isinstance(shape, (tuple, list)) and len(shape) or isinstance(shape, int):
+            raise TraceError(f"cannot trace `{name}` of a shape; values are single numbers")
+        filled = value
+        if filled is None:
+            filled = kwargs.get("fill_value", args[-1] if len(args) > 1 else None)
+        filled = trace.value(filled, f"`{name}`")
+        dtype = kwargs.get("dtype") or x.dtype
+        return _cast(trace, filled, dtype)
+
+    return rule
+
+
+def _same(trace: Trace, name: str, args: tuple, kwargs: dict) -> Any:
+    return args[0]
+
+
+def _log(base: float) -> Callable:
+    return lambda x: math.log(x, base) if x > 0 else -math.inf
+
+
+_RULES: dict[str, Callable] = {
+    "abs": _abs, "absolute": _abs, "neg": _negative, "negative": _negative, "pos": _same, "positive": _same,
+    "add": _binary("+"), "radd": _binary("+", True), "sub": _binary("-"), "subtract": _binary("-"), "rsub": _binary("-", True),
+    "mul": _binary("*"), "multiply": _binary("*"), "rmul": _binary("*", True),
+    "div": _divide(), "divide": _divide(), "true_divide": _divide(), "truediv": _divide(), "rtruediv": _divide(True), "rdiv": _divide(True),
+    "floordiv": _floor_divide(), "rfloordiv": _floor_divide(True), "floor_divide": _floor_divide(),
+    "mod": _remainder(), "rmod": _remainder(True), "remainder": _remainder(),
+    "pow": _power, "rpow": _power, "square": _composed(lambda trace, x: trace.binary("*", x, x)),
+    "and": _bits("&", "&&"), "rand": _bits("&", "&&"), "bitwise_and": _bits("&", "&&"),
+    "or": _bits("|", "||"), "ror": _bits("|", "||"), "bitwise_or": _bits("|", "||"),
+    "xor": _bits("^", "!="), "rxor": _bits("^", "!="), "bitwise_xor": _bits("^", "!="),
+    "lshift": _binary("<<"), "rshift": _binary(">>"), "bitwise_left_shift": _binary("<<"), "bitwise_right_shift": _binary(">>"),
+    "invert": _invert, "bitwise_not": _invert,
+    "logical_not": lambda trace, name, args, kwargs: _not(trace, _operands(trace, name, args)[0]),
+    "logical_and": _logical("&&"), "logical_or": _logical("||"), "logical_xor": _logical("!="),
+    "eq": _compare("=="), "ne": _compare("!="), "not_equal": _compare("!="), "lt": _compare("<"), "less": _compare("<"),
+    "le": _compare("<="), "less_equal": _compare("<="), "gt": _compare(">"), "greater": _compare(">"),
+    "ge": _compare(">="), "greater_equal": _compare(">="),
+    "maximum": _extreme("max"), "max": _extreme("max"), "minimum": _extreme("min"), "min": _extreme("min"),
+    "clamp": _clamp, "clip": _clamp,
+    "clamp_min": lambda trace, name, args, kwargs: _clamp(trace, name, (args[0], kwargs.get("min", *args[1:2])), {}),
+    "clamp_max": lambda trace, name, args, kwargs: _clamp(trace, name, (args[0], None, kwargs.get("max", *args[1:2])), {}),
+    "where": _where,
+    "exp": _word("exp", math.exp), "exp2": _word("exp2", lambda x: 2.0**x), "log": _word("ln", _log(math.e)),
+    "log2": _word("log2", _log(2.0)), "tanh": _word("tanh", math.tanh), "sqrt": _word("sqrt", math.sqrt),
+    "rsqrt": _word("rsqrt", lambda x: 1.0 / math.sqrt(x)), "sin": _word("sin", math.sin), "cos": _word("cos", math.cos),
+    "floor": _composed(_floor), "ceil": _composed(_ceil), "sigmoid": _composed(_sigmoid),
+    "relu": lambda trace, name, args, kwargs: _extreme("max")(trace, name, (args[0], 0), {}),
+    "reciprocal": lambda trace, name, args, kwargs: _divide()(trace, name, (1.0, args[0]), {}),
+    "to": _to, "type_as": _to, "float": _as(torch.float32), "double": _as(torch.float64), "half": _as(torch.float16),
+    "bfloat16": _as(torch.bfloat16), "int": _as(torch.int32), "long": _as(torch.int32), "bool": _as(torch.bool),
+    "new_ones": _filled(1), "new_zeros": _filled(0), "new_full": _filled(None), "ones_like": _filled(1), "zeros_like": _filled(0),
+    "full_like": _filled(None), "new_tensor": _filled(None),
+    "contiguous": _same, "clone": _same, "detach": _same, "squeeze": _same,
+}  # fmt: skip
+# In an error, the words that a user would write.
+_WORDS = {name for name in _RULES if not name.startswith(("r", "new_")) or name in ("rsqrt", "remainder", "relu", "reciprocal")}
+
+for _name in "add sub mul truediv floordiv mod pow and or xor lshift rshift eq ne lt le gt ge".split():
+    for _prefix in ("", "r") if _name not in "lshift rshift eq ne lt le gt ge".split() else ("",):
+        setattr(
+            Traced,
+            f"__{_prefix}{_name}__",
+            lambda self, other, key=_prefix + _name: _RULES[key](self.trace, key, (self, other), {}),
+        )
+for _name in "neg pos abs invert".split():
+    setattr(Traced, f"__{_name}__", lambda self, key=_name: _RULES[key](self.trace, key, (self,), {}))
+
+
+class Writer:
+    """Writes expressions as text. What is used several times, or does not differ between keys, gets a name."""
+
+    def __init__(self, roots: Sequence[Node]):
+        self.before: list[str] = []
+        self.inside: list[str] = []
+        self._names: dict[Node, str] = {}
+        self._uses: dict[Node, int] = {}
+        for root in roots:
+            self._count(root)
+
+    def _count(self, node: Node) -> None:
+        self._uses[node] = self._uses.get(node, 0) + 1
+        if self._uses[node] == 1:
+            for arg in node.args:
+                if isinstance(arg, Node):
+                    self._count(arg)
+
+    def text(self, node: Node, binds: int = 0, inside: bool = True) -> str:
+        """The text of an expression, in parentheses where what is around it binds tighter."""
+        if node in self._names:
+            return self._names[node]
+        text, own = self._written(node)
+        if self._is_named(node, inside):
+            name = f"t{len(self._names) + 1}"
+            self._names[node] = name
+            (self.inside if "j" in node.dims else self.before).append(f"let {name} = {text};")
+            return name
+        return f"({text})" if own < binds else text
+
+    def _is_named(self, node: Node, inside: bool) -> bool:
+        """Whether an expression gets a name; `inside` says that what is around it differs between keys."""
+        if node.op in ("leaf", "literal"):
+            return False
+        hoisted = inside and "j" not in node.dims and (node.kind == "float" or node.op == "load")
+        return self._uses[node] > 1 or hoisted
+
+    def _written(self, node: Node) -> tuple[str, int]:
+        args, inside = node.args, "j" in node.dims
+        if node.op == "leaf":
+            return args[0], _ATOM
+        if node.op == "literal":
+            return _literal(args[0])
+        if node.op == "load":
+            entries = ", ".join(self.text(x, 0, inside) if isinstance(x, Node) else x for x in args[1:])
+            return f"load({args[0]}, [{entries}])", _ATOM
+        if node.op == "transposed":
+            return f"{self.text(args[0], _ATOM, inside)}.t()", _ATOM
+        if node.op == "cast":
+            return f"{self.text(args[0], _ATOM, inside)}.to::<{args[1]}>()", _ATOM
+        if node.op in ("neg", "!"):
+            return f"{'-' if node.op == 'neg' else '!'}{self.text(args[0], _UNARY, inside)}", _UNARY
+        if node.op in _BINDS:
+            binds = _BINDS[node.op]
+            # Comparisons do not chain, and what is mixed of `&&` and `||` reads better in parentheses.
+            left = binds + (1 if binds == _COMPARE else 0)
+            sides = [self.text(args[0], left, inside), self.text(args[1], binds + 1, inside)]
+            if binds == _EITHER:
+                sides = [f"({side})" if arg.op == "&&" and arg not in self._names else side for arg, side in zip(args, sides)]
+            return f"{sides[0]} {node.op} {sides[1]}", binds
+        return f"{node.op}({', '.join(self.text(arg, 0, inside) for arg in args)})", _ATOM
+
+
+def _literal(value: Any) -> tuple[str, int]:
+    if isinstance(value, bool):
+        return ("pos(j) >= 0" if value else "pos(j) < 0"), _COMPARE
+    if isinstance(value, int):
+        if not -(2**31) <= value < 2**31:
+            raise TraceError(f"the integer {value} is beyond 32 bits")
+        return str(value), _ATOM if value >= 0 else _UNARY
+    if math.isinf(value):
+        return ("INF", _ATOM) if value > 0 else ("-INF", _UNARY)
+    return repr(value), _ATOM if value >= 0 else _UNARY

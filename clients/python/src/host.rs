@@ -1,0 +1,143 @@
+//! What this library needs of PyTorch, which it neither links nor imports: the Python layer hands
+//! over a few objects and functions when it is imported.
+
+use std::path::PathBuf;
+
+use flashtile::toolchain::{Toolchain, ToolchainOptions};
+use flashtile::{Elem, LaunchOptions};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::error::ArgumentError;
+use crate::exchange::Exchange;
+use crate::launch::NewOutput;
+
+/// Objects and functions of PyTorch.
+#[derive(Debug)]
+pub(crate) struct Host {
+    /// Types of tensors that are plain memory: no subclass that dispatches in its own way.
+    types: Vec<Py<PyAny>>,
+    /// Types of elements, and what they are here.
+    dtypes: Vec<(Py<PyAny>, Elem)>,
+    /// `torch.empty_strided`, which costs less than `torch.empty`.
+    empty: Py<PyAny>,
+    /// `torch.empty_like`, which costs less than that.
+    empty_like: Py<PyAny>,
+    /// The handle of the current stream of a GPU, by its number.
+    stream: Py<PyAny>,
+    /// The current GPU, and the function that sets it; `None` where there is one GPU at most.
+    current: Option<(Py<PyAny>, Py<PyAny>)>,
+    toolchain: Toolchain,
+    /// Functions of C that read tensors and streams, where PyTorch has them.
+    exchange: Option<Exchange>,
+}
+
+static HOST: PyOnceLock<Host> = PyOnceLock::new();
+
+/// Hands over the objects and functions; called once, by the Python layer.
+#[pyfunction]
+#[pyo3(signature = (*, types, dtypes, empty, empty_like, stream, current, nvrtc, exchange))]
+#[expect(clippy::too_many_arguments, reason = "all are named where the function is called")]
+pub(crate) fn set_host(
+    py: Python<'_>,
+    types: Vec<Py<PyAny>>,
+    dtypes: Vec<(Py<PyAny>, String)>,
+    empty: Py<PyAny>,
+    empty_like: Py<PyAny>,
+    stream: Py<PyAny>,
+    current: Option<(Py<PyAny>, Py<PyAny>)>,
+    nvrtc: Option<PathBuf>,
+    exchange: Option<Py<PyAny>>,
+) -> PyResult<()> {
+    let elem = |(dtype, name): (Py<PyAny>, String)| {
+        let elem = Elem::from_name(&name).ok_or_else(|| PyRuntimeError::new_err(format!("no element type `{name}`")))?;
+        Ok((dtype, elem))
+    };
+    let dtypes = dtypes.into_iter().map(elem).collect::<PyResult<_>>()?;
+    let defaults = ToolchainOptions::default();
+    let toolchain = match nvrtc.filter(|_| defaults.nvrtc.is_none()) {
+        Some(place) => Toolchain::new(ToolchainOptions { nvrtc: Some(place), ..defaults }),
+        None => Toolchain::shared(),
+    };
+    let exchange = exchange.and_then(|capsule| Exchange::of(capsule.bind(py)));
+    let host = Host { types, dtypes, empty, empty_like, stream, current, toolchain, exchange };
+    HOST.set(py, host).map_err(|_| PyRuntimeError::new_err("set_host was called before"))
+}
+
+impl Host {
+    /// What was handed over.
+    pub fn get(py: Python<'_>) -> PyResult<&Host> {
+        HOST.get(py).ok_or_else(|| PyRuntimeError::new_err("import `flashtile`, not `flashtile._flashtile`"))
+    }
+
+    /// Functions that read tensors.
+    pub fn exchange(&self) -> Option<&Exchange> {
+        self.exchange.as_ref()
+    }
+
+    /// Whether an object is a tensor that is plain memory.
+    pub fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
+        let found = object.get_type();
+        self.types.iter().any(|known| known.as_ptr() == found.as_ptr())
+    }
+
+    /// The element type of a type of PyTorch.
+    pub fn elem(&self, dtype: &Bound<'_, PyAny>) -> Option<Elem> {
+        // Types of PyTorch are objects that exist once.
+        self.dtypes.iter().find(|(known, _)| known.as_ptr() == dtype.as_ptr()).map(|(_, elem)| *elem)
+    }
+
+    /// PyTorch's type of an element type.
+    pub fn dtype(&self, output: &str, elem: Elem) -> PyResult<&Py<PyAny>> {
+        let known = self.dtypes.iter().find(|(_, known)| *known == elem);
+        let missing = || ArgumentError::new_err(format!("output `{output}` holds {}, which PyTorch does not", elem.name()));
+        known.map(|(dtype, _)| dtype).ok_or_else(missing)
+    }
+
+    /// A new tensor that holds nothing yet: like another one, or of a type, shape and strides.
+    pub fn empty<'py>(
+        &self,
+        py: Python<'py>,
+        like: Option<&Bound<'py, PyAny>>,
+        output: &NewOutput,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match like {
+            Some(like) => self.empty_like.bind(py).call1((like,)),
+            None => self.empty.bind(py).call((&output.shape, &output.strides), Some(output.options.bind(py))),
+        }
+    }
+
+    /// The address of a tensor's first element.
+    pub fn address(&self, tensor: &Bound<'_, PyAny>) -> PyResult<usize> {
+        match self.exchange.and_then(|exchange| exchange.address(tensor)) {
+            Some(address) => Ok(address),
+            None => tensor.call_method0(intern!(tensor.py(), "data_ptr"))?.extract(),
+        }
+    }
+
+    /// The handle of the current stream of a GPU.
+    pub fn stream(&self, py: Python<'_>, gpu: usize) -> PyResult<usize> {
+        match self.exchange.and_then(|exchange| exchange.stream(gpu)) {
+            Some(stream) => Ok(stream),
+            None => self.stream.bind(py).call1((gpu,))?.extract(),
+        }
+    }
+
+    /// Runs a function that makes another GPU current, and makes the one before current again.
+    pub fn keeping_current<T>(&self, py: Python<'_>, gpu: usize, run: impl FnOnce() -> T) -> PyResult<T> {
+        let Some((current, set_current)) = &self.current else { return Ok(run()) };
+        let before: usize = current.bind(py).call0()?.extract()?;
+        let result = run();
+        if before != gpu {
+            set_current.bind(py).call1((before,))?;
+        }
+        Ok(result)
+    }
+
+    /// How kernels are compiled.
+    pub fn options(&self) -> LaunchOptions {
+        LaunchOptions { toolchain: self.toolchain.clone(), ..LaunchOptions::default() }
+    }
+}

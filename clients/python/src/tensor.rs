@@ -1,0 +1,172 @@
+//! Arguments of a call: tensors of PyTorch and numbers. Tensors are read through the functions of
+//! [`crate::exchange`] where PyTorch has them, else through their Python attributes.
+
+use std::ffi::c_void;
+
+use flashtile::{AnyTensor, Device, Elem};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
+
+use crate::error::{ArgumentError, raised};
+use crate::host::Host;
+
+/// Where a tensor lies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Place {
+    Cpu,
+    Gpu(usize),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Cpu => f.write_str("cpu"),
+            Place::Gpu(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+/// Element type, extents and strides of a tensor.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Form {
+    pub elem: Elem,
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
+}
+
+impl Form {
+    /// The extents of a tensor of four dimensions.
+    ///
+    /// # Panics
+    /// If it has others.
+    pub fn four(&self) -> &[usize; 4] {
+        self.shape.first_chunk().expect("four dimensions")
+    }
+}
+
+/// A tensor of PyTorch as a call gives it.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub address: usize,
+    pub place: Place,
+    pub form: Form,
+}
+
+/// A number of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Number {
+    F32(f32),
+    I32(i32),
+}
+
+impl Seen {
+    /// A plain tensor; `None` where PyTorch's dispatcher has more to do than to read memory:
+    /// a subclass, or numbers that are to be negated when they are read.
+    pub fn read(host: &Host, name: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let py = object.py();
+        if !host.is_plain(object) {
+            let is_tensor = object.hasattr(intern!(py, "data_ptr"))?;
+            let message = || format!("argument `{name}` must be a tensor, not {}", type_name(object));
+            return if is_tensor { Ok(None) } else { Err(ArgumentError::new_err(message())) };
+        }
+        if object.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+            return Ok(None);
+        }
+        // What the exchange does not know is read below, which says what is wrong with it.
+        if let Some(seen) = host.exchange().and_then(|exchange| exchange.read(object)) {
+            return Ok(Some(seen));
+        }
+        let layout = object.getattr(intern!(py, "layout"))?.str()?;
+        if object.getattr(intern!(py, "is_nested"))?.is_truthy()? || layout.to_string_lossy() != "torch.strided" {
+            return Err(ArgumentError::new_err(format!(
+                "argument `{name}` is nested or sparse; give it as a dense tensor, by `.to_padded_tensor` or `.to_dense`"
+            )));
+        }
+        let dtype = object.getattr(intern!(py, "dtype"))?;
+        let elem = host.elem(&dtype).ok_or_else(|| unread(name, &dtype))?;
+        let place = Self::place(name, object)?;
+        let shape = numbers(&object.getattr(intern!(py, "shape"))?)?;
+        let strides = numbers(&object.call_method0(intern!(py, "stride"))?)?;
+        let address = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        Ok(Some(Self { address, place, form: Form { elem, shape, strides } }))
+    }
+
+    fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
+        let py = object.py();
+        if object.getattr(intern!(py, "is_cuda"))?.is_truthy()? {
+            return Ok(Place::Gpu(object.call_method0(intern!(py, "get_device"))?.extract()?));
+        }
+        if object.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
+            return Ok(Place::Cpu);
+        }
+        let device = object.getattr(intern!(py, "device"))?.str()?;
+        let device = device.to_string_lossy();
+        Err(ArgumentError::new_err(format!("argument `{name}` is on {device}; kernels run on cpu and cuda, move it with `.to`")))
+    }
+
+    /// The tensor over the memory of PyTorch.
+    ///
+    /// # Safety
+    /// The memory is alive until the launch is queued, and PyTorch frees and uses it in the order of the launch's stream.
+    pub unsafe fn tensor(&self, device: &Device) -> PyResult<AnyTensor> {
+        // SAFETY: as the caller promises.
+        unsafe { over(device, self.address, &self.form) }
+    }
+}
+
+/// A tensor over memory of PyTorch.
+///
+/// # Safety
+/// As [`Seen::tensor`].
+pub(crate) unsafe fn over(device: &Device, address: usize, form: &Form) -> PyResult<AnyTensor> {
+    let pointer = std::ptr::with_exposed_provenance_mut::<c_void>(address);
+    // SAFETY: as the caller promises; PyTorch's shape and strides stay within its allocation.
+    unsafe { AnyTensor::from_raw_parts(device, form.elem, pointer, &form.shape, &form.strides) }.map_err(raised)
+}
+
+impl Number {
+    /// A number for a parameter of this element type.
+    pub fn read(name: &str, elem: Elem, object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let wrong = |expected: &str| {
+            let found = type_name(object);
+            ArgumentError::new_err(format!("argument `{name}` must be {expected}, not {found}"))
+        };
+        if elem == Elem::I32 {
+            if !object.is_instance_of::<PyInt>() || object.is_instance_of::<PyBool>() {
+                return Err(wrong("an int"));
+            }
+            let beyond = |_| ArgumentError::new_err(format!("argument `{name}` is {object}, which is no integer of 32 bits"));
+            return object.extract().map(Number::I32).map_err(beyond);
+        }
+        let is_number = object.is_instance_of::<PyFloat>() || object.is_instance_of::<PyInt>();
+        if !is_number || object.is_instance_of::<PyBool>() {
+            return Err(wrong("a float (of a tensor of one element, `.item()`)"));
+        }
+        let exact: f64 = object.extract()?;
+        let value = exact as f32;
+        if value.is_infinite() && exact.is_finite() {
+            return Err(ArgumentError::new_err(format!("argument `{name}` is {exact:e}, which is beyond f32")));
+        }
+        Ok(Number::F32(value))
+    }
+}
+
+/// Extents or strides.
+fn numbers(object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    let tuple = object.cast::<PyTuple>()?;
+    tuple.iter_borrowed().map(|number| number.extract()).collect()
+}
+
+fn type_name(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().qualname().map_or_else(|_| "an object".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+fn unread(name: &str, dtype: &Bound<'_, PyAny>) -> PyErr {
+    let hint = match dtype.to_string().as_str() {
+        "torch.int64" | "torch.int16" => "; convert it with `.to(torch.int32)`",
+        "torch.float64" => "; convert it with `.to(torch.float32)`",
+        _ => "",
+    };
+    ArgumentError::new_err(format!("argument `{name}` holds {dtype}, which kernels do not read{hint}"))
+}

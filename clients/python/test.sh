@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Builds the Python package into an environment in target/, and runs its tests. No GPU is needed.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+environment="$(cd ../.. && pwd)/target/clients/python"
+python3 -m venv "$environment"
+export PATH="$environment/bin:$PATH"
+pip install --quiet torch==2.11.0 numpy==2.4.6 maturin==1.16.0 pytest==9.2.0
+# As the README says; the tools of the build are those above.
+pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+# What tests compile and tune is kept apart from the cache of the user.
+FLASHTILE_CACHE="$environment/cache" python -m pytest -q "$@"

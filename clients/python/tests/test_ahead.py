@@ -1,0 +1,64 @@
+"""Tuning and bundles, where there is no GPU: schedules are ranked by the cost model, and code is compiled."""
+
+import pytest
+import torch
+
+import flashtile
+
+
+def qkv(grad=False, d=16):
+    return [torch.randn(1, 2, 64, d, dtype=torch.bfloat16, requires_grad=grad) for _ in range(3)]
+
+
+def test_launches_of_a_function_are_tuned():
+    found = flashtile.tune(flashtile.sdpa, *qkv(), is_causal=True, arch="sm_80", max_candidates=1)
+    assert [x.kernel for x in found] == ["causal_attention"]
+    assert found[0].sizes == {"B": 1, "H": 2, "G": 2, "M": 64, "N": 64, "D": 16}
+    assert found[0].is_predicted and 0 < found[0].seconds < 1e-3 and "block_m=" in found[0].schedule
+    again = flashtile.tune(flashtile.sdpa, *qkv(), is_causal=True, arch="sm_80", max_candidates=1)
+    assert again[0].schedule == found[0].schedule
+
+
+def test_backward_passes_are_launches_too():
+    kernels = [x.kernel for x in flashtile.tune(flashtile.sdpa, *qkv(True, d=24), arch="sm_80", max_candidates=1)]
+    assert kernels == ["attention", "attention_grad_rows", "attention_grad_columns"]
+
+
+def test_what_cannot_be_tuned():
+    wrong = [
+        (flashtile.TuneError, "no kernel of flashtile", lambda: flashtile.tune(torch.nn.functional.silu, torch.ones(3))),
+        (flashtile.TuneError, "name one, such as sm_90a", lambda: flashtile.tune(flashtile.sdpa, *qkv())),
+        (flashtile.KernelError, "sm_1", lambda: flashtile.tune(flashtile.sdpa, *qkv(), arch="sm_1")),
+        (flashtile.TuneError, "budget", lambda: flashtile.tune(flashtile.sdpa, *qkv(), arch="sm_80", budget=-1.0)),
+    ]
+    for kind, message, call in wrong:
+        with pytest.raises(kind, match=message):
+            call()
+    # Nothing is noted behind a call that failed.
+    with pytest.raises(flashtile.ArgumentError):
+        flashtile.tune(lambda: [flashtile.sdpa(*qkv()), flashtile.sdpa(*qkv(), dropout_p=2.0)], arch="sm_80")
+    assert [x.kernel for x in flashtile.tune(flashtile.sdpa, *qkv(), is_causal=True, arch="sm_80", max_candidates=1)] == ["causal_attention"]
+
+
+def test_bundles(tmp_path):
+    names = flashtile.write_bundle(tmp_path / "bundle", flashtile.sdpa, *qkv(), is_causal=True, arch=["sm_80", "sm_90a"], general=False)
+    assert names == ["causal_attention_bf16_d16"]
+    bundle = flashtile.Bundle(tmp_path / "bundle")
+    assert list(bundle) == names and len(bundle) == 1
+    attention = bundle[names[0]]
+    assert attention.inputs == ("q", "k", "v", "scale") and attention.outputs == ("o", "lse")
+    with pytest.raises(flashtile.BundleError, match="cpu runs no compiled code"):
+        attention(*qkv(), 0.25)
+    with pytest.raises(flashtile.BundleError, match="no kernel `other`"):
+        bundle["other"]
+    with pytest.raises(flashtile.GradientError, match="is of a bundle"):
+        attention.gradient_text("q", "k", "v")
+    # A kernel of the same text that is of no bundle is another one.
+    o, _ = flashtile.kernel(attention.text, "causal_attention")(*qkv(), 0.25)
+    assert o.shape == (1, 2, 64, 16)
+    cubin = next((tmp_path / "bundle").glob("*.cubin"))
+    cubin.write_bytes(cubin.read_bytes()[:-1])
+    with pytest.raises(flashtile.BundleError, match="cubin"):
+        flashtile.Bundle(tmp_path / "bundle")
+    with pytest.raises(flashtile.BundleError, match="manifest.json"):
+        flashtile.Bundle(tmp_path)

@@ -1,0 +1,416 @@
+"""Kernels as functions on tensors, as operators of PyTorch, and their gradients."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import flashtile
+
+ROW_SUMS = """
+/// Twice the sum of each row.
+pub fn row_sums<T: Element>(x: &Tensor<T, (M, N)>, by: f32, y: &mut Tensor<f32, (M)>) {
+    let i = program(tiles(M));
+    let mut sum = zeros(i);
+    for j in tiles(N) {
+        sum += rowsum(load(x, [i, j]));
+    }
+    store(y, [i], by * sum);
+}
+"""
+
+
+def qkv(b=2, h=4, g=2, m=9, n=13, d=8, dtype=torch.float32, grad=False):
+    shapes = [(b, h, m, d), (b, g, n, d), (b, g, n, d)]
+    return [torch.randn(shape).to(dtype).requires_grad_(grad) for shape in shapes]
+
+
+def causal(q, k, v, scale):
+    """Bottom-right aligned, in float64."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v = q.double(), k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
+    m, n = q.shape[2], k.shape[2]
+    keep = torch.arange(m)[:, None] + n - m >= torch.arange(n)
+    scores = (q @ k.mT * scale).masked_fill(~keep, -torch.inf)
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+def close(found, expected, dtype=torch.float32):
+    at_most = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    torch.testing.assert_close(found.double(), expected.double(), atol=at_most, rtol=at_most)
+
+
+def test_inputs_in_order_and_by_name():
+    attention = flashtile.builtin("causal_attention")
+    q, k, v = qkv()
+    o, lse = attention(q, k, v, 0.3)
+    expected, expected_lse = causal(q, k, v, 0.3)
+    close(o, expected)
+    close(lse, expected_lse)
+    named = attention(q, k, scale=0.3, v=v)
+    assert torch.equal(named.o, o) and torch.equal(named.lse, lse)
+    assert attention.inputs == ("q", "k", "v", "scale") and attention.outputs == ("o", "lse")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_element_types_follow_from_inputs(dtype):
+    q, k, v = qkv(dtype=dtype)
+    o, lse = flashtile.builtin("causal_attention")(q, k, v, 0.3)
+    assert (o.dtype, lse.dtype) == (dtype, torch.float32)
+    close(o, causal(q, k, v, 0.3)[0], dtype)
+
+
+def test_texts_and_files(tmp_path: pathlib.Path):
+    x = torch.randn(5, 7)
+    close(flashtile.kernel(ROW_SUMS)(x, 2.0), 2 * x.sum(1))
+    path = tmp_path / "sums.rs"
+    path.write_text(ROW_SUMS + ROW_SUMS.replace("row_sums", "other_sums"))
+    close(flashtile.kernel(path, "other_sums")(x, 3), 3 * x.sum(1))
+    close(flashtile.kernel(str(path), name="row_sums")(x, 3.0), 3 * x.sum(1))
+    with pytest.raises(flashtile.KernelError, match="name one as"):
+        flashtile.kernel(path)
+    with pytest.raises(flashtile.KernelError, match="no kernel `mine`.*row_sums, other_sums"):
+        flashtile.kernel(path, "mine")
+
+
+def test_errors_of_a_text_have_a_place():
+    with pytest.raises(flashtile.KernelError, match=r"kernel text:7:16"):
+        flashtile.kernel(ROW_SUMS.replace("rowsum(load", "rowsums(load"))
+
+
+def test_views_are_read_where_they_lie():
+    attention = flashtile.builtin("causal_attention")
+    packed = torch.randn(2, 9, 3, 4, 8)
+    q, k, v = (x.transpose(1, 2) for x in packed.unbind(2))
+    close(attention(q, k, v, 0.3).o, causal(q, k, v, 0.3)[0])
+    shared = k[:1].expand(2, -1, -1, -1)
+    close(attention(q, shared, v, 0.3).o, causal(q, shared, v, 0.3)[0])
+    with pytest.raises(flashtile.ArgumentError, match="`k`.*contiguous"):
+        attention(q, k.mT.contiguous().mT, v, 0.3)
+
+
+def test_numbers_that_are_negated_when_they_are_read():
+    x = torch.complex(torch.randn(5, 7), torch.randn(5, 7))
+    negated = x.conj().imag
+    assert negated.is_neg()
+    close(flashtile.kernel(ROW_SUMS)(negated.contiguous(), 1.0), -x.imag.sum(1))
+    y = torch._neg_view(torch.randn(5, 7))
+    close(flashtile.kernel(ROW_SUMS)(y, 1.0), y.sum(1))
+
+
+def test_outputs_of_the_caller():
+    attention = flashtile.builtin("causal_attention")
+    q, k, v = qkv()
+    o, lse = torch.empty(2, 9, 4, 8).transpose(1, 2), torch.empty(2, 4, 9)
+    made = attention(q, k, v, 0.3, out=(o, lse))
+    assert made.o is o and made.lse is lse
+    close(o, causal(q, k, v, 0.3)[0])
+    with pytest.raises(flashtile.ArgumentError, match="2 outputs"):
+        attention(q, k, v, 0.3, out=o)
+    with pytest.raises(flashtile.ArgumentError, match="`lse`"):
+        attention(q, k, v, 0.3, out=(o, lse[..., :-1]))
+    with pytest.raises(flashtile.ArgumentError, match="`q`|`o`"):
+        attention(q, k, v, 0.3, out=(q, lse))
+    q.requires_grad_()
+    with pytest.raises(flashtile.ArgumentError, match="no gradients"):
+        attention(q, k, v, 0.3, out=(o, lse))
+    with torch.no_grad():
+        attention(q, k, v, 0.3, out=(o, lse))
+
+
+def test_wrong_arguments():
+    attention = flashtile.builtin("causal_attention")
+    q, k, v = qkv()
+    wrong = [
+        ((q, k, v), {}, "takes 4 inputs .q, k, v, scale., but 3"),
+        ((q, k, v, 0.3), {"width": 2}, "`width`"),
+        ((q, k, v), {"q": q}, "`q` is none, or given twice"),
+        ((q, k, v.half(), 0.3), {}, "`v`"),
+        ((q.double(), k, v, 0.3), {}, "torch.float64.*torch.float32"),
+        ((q[0], k, v, 0.3), {}, "`q` must have 4 dimensions"),
+        ((q, k[:1], v, 0.3), {}, "`k`"),
+        ((q, k, v, torch.tensor(0.3)), {}, r"`scale`.*\.item\(\)"),
+        ((q, k, v, True), {}, "`scale`"),
+        ((q, k, v, 1e300), {}, "beyond f32"),
+        ((q, k, 3, 0.3), {}, "`v` must be a tensor, not int"),
+        ((q.to("meta"), k, v, 0.3), {}, "meta"),
+    ]
+    for args, named, message in wrong:
+        with pytest.raises(flashtile.ArgumentError, match=message):
+            attention(*args, **named)
+    window = flashtile.builtin("sliding_window")
+    with pytest.raises(flashtile.ArgumentError, match="`window` must be an int"):
+        window(q, k, v, 0.3, 2.5)
+    with pytest.raises(flashtile.ArgumentError, match="32 bits"):
+        window(q, k, v, 0.3, 2**40)
+    with pytest.raises(flashtile.KernelError, match="no kernel `attn`"):
+        flashtile.builtin("attn")
+    assert issubclass(flashtile.ArgumentError, flashtile.FlashtileError)
+
+
+def test_what_no_input_tells_is_fixed():
+    ones = "pub fn ones<T: Element, const D: usize>(x: &Tensor<i32, (M)>, y: &mut Tensor<T, (M, D)>) {\n"
+    ones += "    let i = program(tiles(M));\n    store(y, [i, ..], zeros((i, D)) + load(x, [i]).to::<f32>());\n}\n"
+    x = torch.arange(3, dtype=torch.int32)
+    with pytest.raises(flashtile.ArgumentError):
+        flashtile.kernel(ones)(x)
+    y = flashtile.kernel(ones, types={"T": torch.bfloat16}, sizes={"D": 4})(x)
+    assert y.dtype == torch.bfloat16 and y.shape == (3, 4) and y[:, 0].tolist() == [0, 1, 2]
+    compiled = torch.compile(flashtile.kernel(ones, types={"T": "f16"}, sizes={"D": 4}), fullgraph=True, backend="eager")
+    assert compiled(x).dtype == torch.float16
+    with pytest.raises(flashtile.ArgumentError, match="no size `E`"):
+        flashtile.kernel(ones, sizes={"E": 4})
+
+
+def test_masks_of_bytes():
+    text = "pub fn kept<const D: usize>(x: &Tensor<f32, (M, D)>, keep: &Tensor<bool, (M)>, y: &mut Tensor<f32, (M, D)>) {\n"
+    text += "    let i = program(tiles(M));\n    store(y, [i, ..], select(load(keep, [i]), load(x, [i, ..]), 0.0));\n}\n"
+    x, keep = torch.randn(4, 3), torch.tensor([True, False, True, False])
+    for mask in (keep, keep.to(torch.uint8), keep.to(torch.int8)):
+        assert torch.equal(flashtile.kernel(text)(x, mask), x * keep[:, None])
+
+
+def test_empty_tensors():
+    q, k, v = qkv(m=0)
+    o, lse = flashtile.builtin("causal_attention")(q, k, v, 0.3)
+    assert o.shape == (2, 4, 0, 8) and lse.shape == (2, 4, 0)
+    q, k, v = qkv(n=0)
+    o, lse = flashtile.builtin("causal_attention")(q, k, v, 0.3)
+    assert o.abs().max() == 0 and torch.isneginf(lse).all()
+
+
+# Gradients
+
+@pytest.mark.parametrize("of", [("q",), ("k",), ("v",), ("q", "v"), ("q", "k", "v")])
+def test_gradients_of_what_needs_them(of):
+    attention = flashtile.builtin("causal_attention")
+    inputs = dict(zip("qkv", qkv()))
+    exact = {name: x.detach().double().requires_grad_(name in of) for name, x in inputs.items()}
+    for name in of:
+        inputs[name].requires_grad_()
+    o = attention(**inputs, scale=0.3).o
+    expected = causal(*exact.values(), 0.3)[0]
+    grad = torch.randn_like(o)
+    found = torch.autograd.grad(o, [inputs[name] for name in of], grad)
+    for x, y in zip(found, torch.autograd.grad(expected, [exact[name] for name in of], grad.double())):
+        close(x, y)
+
+
+def test_gradients_that_arrive_without_memory_of_their_own():
+    q, k, v = qkv(grad=True)
+    flashtile.builtin("causal_attention")(q, k, v, 0.3).o.sum().backward()
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    causal(*exact, 0.3)[0].sum().backward()
+    for x, y in zip((q, k, v), exact):
+        close(x.grad, y.grad)
+
+
+def test_gradients_of_several_outputs():
+    attention = flashtile.builtin("causal_attention", grad_from=["o", "lse"])
+    q, k, v = qkv(n=9, m=9, grad=True)
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    weights = torch.randn(2, 4, 9)
+    o, lse = attention(q, k, v, 0.3)
+    (o.square().sum() + (lse * weights).sum()).backward()
+    o, lse = causal(*exact, 0.3)
+    (o.square().sum() + (lse * weights).sum()).backward()
+    for x, y in zip((q, k, v), exact):
+        close(x.grad, y.grad)
+    with pytest.raises(flashtile.ArgumentError, match="no output `m`"):
+        flashtile.builtin("causal_attention", grad_from=["m"])
+
+
+def test_outputs_without_gradients_need_none():
+    o, lse = flashtile.builtin("causal_attention")(*qkv(grad=True), 0.3)
+    assert o.requires_grad and not lse.requires_grad
+    assert not flashtile.builtin("row_argmax")(torch.randn(3, 4, requires_grad=True)).requires_grad
+
+
+def test_kernels_whose_gradients_need_outputs_more():
+    x, w = torch.randn(5, 7, requires_grad=True), torch.randn(7, requires_grad=True)
+    y = flashtile.builtin("rms_norm")(x, w, 1e-3)
+    exact = [t.detach().double().requires_grad_() for t in (x, w)]
+    expected = torch.nn.functional.rms_norm(exact[0], (7,), exact[1], 1e-3)
+    grad = torch.randn(5, 7)
+    for found, wanted in zip(torch.autograd.grad(y, (x, w), grad), torch.autograd.grad(expected, exact, grad.double())):
+        close(found, wanted)
+    # The operator itself has a gradient too: it runs the forward kernel with more outputs again.
+    rms = flashtile.builtin("rms_norm")._operator(())
+    again = torch.autograd.grad(rms.op(x, w, 1e-3), (x, w), grad)
+    expected = torch.nn.functional.rms_norm(exact[0], (7,), exact[1], 1e-3)
+    for found, wanted in zip(again, torch.autograd.grad(expected, exact, grad.double())):
+        close(found, wanted)
+
+
+def test_kernels_whose_gradients_are_stored_in_parts():
+    """The tables of a rotation are wider than the kernel reads: what it does not read has the gradient 0."""
+    rotate = flashtile.builtin("rotate")
+    x = torch.randn(2, 3, 5, 8, requires_grad=True)
+    cos, sin = torch.randn(5, 6, requires_grad=True), torch.randn(5, 6, requires_grad=True)
+    y = rotate(x, cos, sin)
+    c, s = cos[:, :4], sin[:, :4]
+    first, second = x[..., :4], x[..., 4:]
+    expected = torch.cat([first * c - second * s, second * c + first * s], -1)
+    close(y, expected)
+    grad = torch.randn_like(y)
+    for found, wanted in zip(torch.autograd.grad(y, (x, cos, sin), grad), torch.autograd.grad(expected, (x, cos, sin), grad)):
+        close(found, wanted)
+    assert torch.autograd.grad(rotate(x, cos, sin), cos, grad)[0][:, 4:].abs().max() == 0
+
+
+def test_gradients_that_do_not_exist_say_why_and_where():
+    relative = flashtile.builtin("relative_attention")
+    q, k, v = qkv()
+    table = torch.randn(4, 7, requires_grad=True)
+    o = relative(q, k, v, 0.3, table).o
+    with pytest.raises(flashtile.GradientError, match=r"gathered(.|\n)*relative_attention.rs:\d+:\d+"):
+        o.sum().backward()
+    with pytest.raises(flashtile.GradientError, match="no output of floats"):
+        x = torch.randn(3, 4, requires_grad=True)
+        argmax = flashtile.builtin("row_argmax")
+        argmax._differentiate(("x",))
+        del x
+    q.requires_grad_()
+    first = torch.autograd.grad(flashtile.builtin("attention")(q, k, v, 0.3).o.sum(), q, create_graph=True)[0]
+    with pytest.raises(flashtile.GradientError, match="second derivatives"):
+        first.sum().backward()
+
+
+def test_texts_of_gradients():
+    text = flashtile.builtin("causal_attention").gradient_text("q", "k", "v")
+    assert "causal_attention_grad_rows" in text and "causal_attention_grad_columns" in text
+
+
+# Operators
+
+def samples():
+    q, k, v = qkv(grad=True)
+    yield flashtile.builtin("causal_attention"), (q, k, v, 0.3)
+    yield flashtile.builtin("sliding_window"), (q, k, v, 0.3, 4)
+    yield flashtile.builtin("bias_attention"), (q, k, v, 0.3, torch.randn(4, 9, 13, requires_grad=True))
+    yield flashtile.builtin("rms_norm"), (torch.randn(5, 7, requires_grad=True), torch.randn(7), 1e-3)
+    yield flashtile.builtin("row_argmax"), (torch.randn(5, 7),)
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_operators_pass_the_checks_of_pytorch(place):
+    kernel, args = list(samples())[place]
+    of = tuple(at for at, x in enumerate(args) if isinstance(x, torch.Tensor) and x.requires_grad)
+    found = torch.library.opcheck(kernel._operator(of).op, args)
+    assert set(found.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("place", range(5))
+def test_compiled_functions_have_no_graph_break(backend, place):
+    kernel, args = list(samples())[place]
+
+    torch._dynamo.reset()  # each parameter of the test is another kernel in one function
+
+    def function(*args):
+        made = kernel(*args)
+        return (made if isinstance(made, torch.Tensor) else made[0]) * 2
+
+    expected = function(*args)
+    found = torch.compile(function, fullgraph=True, backend=backend)(*args)
+    assert torch.equal(found, expected)
+    if found.requires_grad:
+        of = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
+        grad = torch.randn_like(found)
+        for x, y in zip(torch.autograd.grad(found, of, grad), torch.autograd.grad(expected, of, grad)):
+            close(x, y)
+
+
+def test_compiled_functions_with_sizes_that_vary():
+    attention = flashtile.builtin("causal_attention")
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda q, k, v: attention(q, k, v, 0.3).o, fullgraph=True, backend=counter, dynamic=True)
+    for m, n in ((9, 13), (17, 21), (5, 30)):
+        q, k, v = qkv(m=m, n=n)
+        close(compiled(q, k, v), causal(q, k, v, 0.3)[0])
+    assert counter.frame_count == 1
+
+
+def test_equal_texts_share_an_operator():
+    one, other = flashtile.kernel(ROW_SUMS), flashtile.kernel(ROW_SUMS)
+    assert one._operator(()) is other._operator(())
+    changed = flashtile.kernel(ROW_SUMS.replace("by * sum", "sum"  " * by"))
+    assert changed._operator(()).name != one._operator(()).name
+    fixed = flashtile.kernel(ROW_SUMS, sizes={"N": 7})
+    assert fixed._operator(()).name != one._operator(()).name
+
+
+def test_fake_tensors_take_the_shapes_of_outputs():
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        o, lse = flashtile.builtin("causal_attention")(*qkv(dtype=torch.bfloat16), 0.3)
+    assert (o.shape, o.dtype, lse.shape, lse.dtype) == ((2, 4, 9, 8), torch.bfloat16, (2, 4, 9), torch.float32)
+
+
+def test_calls_beside_pytorch_s_own_machinery():
+    """Functions that transform calls see an operator; a tensor of another class goes through its own dispatch."""
+    attention = flashtile.builtin("attention")
+    q, k, v = qkv(grad=True)
+    o = attention(q, k, v, 0.3).o
+    seen = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        again = attention(q, k, v, 0.3).o
+        flashtile.sdpa(q, k, v, scale=0.3, enable_gqa=True)
+    assert torch.equal(again, o) and sum(name.startswith("flashtile.attention") for name in seen) == 2
+    grad = torch.randn_like(o)
+    at_once = torch.autograd.grad(o, (q, k, v), grad)
+    for x, y in zip(at_once, torch.autograd.grad(again, (q, k, v), grad)):
+        assert torch.equal(x, y)
+    rerun = torch.utils.checkpoint.checkpoint(lambda *x: attention(*x, 0.3).o, q, k, v, use_reentrant=False)
+    for x, y in zip(at_once, torch.autograd.grad(rerun, (q, k, v), grad)):
+        assert torch.equal(x, y)
+
+
+def test_tensors_are_read_alike_with_and_without_the_exchange(tmp_path):
+    """Versions of PyTorch without DLPack's exchange functions are read through Python attributes."""
+    program = """
+import torch
+if {without}:
+    del torch.Tensor.__dlpack_c_exchange_api__
+import flashtile
+torch.manual_seed(3)
+x = torch.randn(2, 4, 9, 3, 16).bfloat16()
+q, k, v = x.unbind(3)
+print(flashtile.sdpa(q, k, v, is_causal=True).float().sum().item(), flashtile.sdpa(q[:, :, 1:], k, v).float().sum().item())
+try:
+    flashtile.sdpa(q.long(), k, v)
+except flashtile.ArgumentError as error:
+    print(error)
+"""
+    found = []
+    for without in (True, False):
+        path = tmp_path / "program.py"
+        path.write_text(program.replace("{without}", str(without)))
+        found.append(subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True).stdout)
+    assert found[0] == found[1] and "torch.int64" in found[0]
+
+
+def test_what_transforms_of_pytorch_do():
+    q, k, v = (torch.randn(3, 1, 2, 5, 8) for _ in range(3))
+    expected = torch.stack([flashtile.sdpa(*x) for x in zip(q, k, v)])
+    assert torch.equal(torch.vmap(flashtile.sdpa)(q, k, v), expected)
+    of = lambda x: flashtile.sdpa(x, k[0], v[0])  # noqa: E731
+    with pytest.raises(flashtile.GradientError, match="forward-mode"):
+        torch.func.jvp(of, (q[0],), (q[0],))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(flashtile.GradientError, match="`q` has a forward-mode"):
+        of(torch.autograd.forward_ad.make_dual(q[0], q[0]))
+    with torch.autograd.forward_ad.dual_level():
+        assert torch.equal(of(q[0]), expected[0])
+    for x in (torch.nested.nested_tensor([torch.randn(2, 5, 8), torch.randn(2, 3, 8)]), torch.eye(5).to_sparse()):
+        with pytest.raises(flashtile.ArgumentError, match="nested or sparse"):
+            flashtile.builtin("row_argmax")(x)

@@ -1,0 +1,237 @@
+"""`flashtile.sdpa` beside PyTorch's own, in float64."""
+
+import itertools
+
+import pytest
+import torch
+
+import flashtile
+
+SDPA = torch.nn.functional.scaled_dot_product_attention
+# What a result may differ by: the elements are rounded once, and the weights once.
+AT_MOST = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def inputs(b, h, g, m, n, d, e, dtype=torch.float32, grad=False):
+    shapes = [(b, h, m, d), (b, g, n, d), (b, g, n, e)]
+    return [torch.randn(shape).to(dtype).requires_grad_(grad) for shape in shapes]
+
+
+def compare(qkv, dtype=torch.float32, mask=None, **options):
+    """Compares results, and gradients of all that needs some."""
+    found = flashtile.sdpa(*qkv, attn_mask=mask, **options)
+    exact = [x.detach().double().requires_grad_(x.requires_grad) for x in qkv]
+    is_added = mask is not None and mask.dtype != torch.bool
+    exact_mask = mask.detach().double().requires_grad_(mask.requires_grad) if is_added else mask
+    # PyTorch's formula in float64 takes masks of two dimensions and more.
+    of_two = exact_mask[None] if mask is not None and mask.dim() == 1 else exact_mask
+    expected = SDPA(*exact, attn_mask=of_two, **options)
+    assert found.shape == expected.shape and found.dtype == dtype
+    at_most = AT_MOST[dtype]
+    torch.testing.assert_close(found.double(), expected, atol=at_most, rtol=at_most)
+    of = [(x, y) for x, y in zip([*qkv, mask], [*exact, exact_mask]) if isinstance(x, torch.Tensor) and x.requires_grad]
+    if of:
+        grad = torch.randn_like(expected)
+        ours = torch.autograd.grad(found, [x for x, _ in of], grad.to(dtype))
+        theirs = torch.autograd.grad(expected, [y for _, y in of], grad.to(dtype).double())
+        for x, y in zip(ours, theirs):
+            assert x.shape == y.shape
+            torch.testing.assert_close(x.double(), y, atol=4 * at_most, rtol=4 * at_most)
+
+
+SHAPES = {
+    "square": (2, 2, 2, 16, 16, 8, 8),
+    "ragged": (1, 2, 2, 33, 17, 8, 8),
+    "few_queries": (2, 2, 2, 3, 37, 8, 8),
+    "many_queries": (1, 2, 2, 37, 3, 8, 8),
+    "groups": (2, 6, 2, 19, 23, 8, 8),
+    "one_key_head": (2, 4, 1, 9, 9, 8, 8),
+    "wide_values": (1, 2, 2, 9, 11, 8, 24),
+}
+
+
+@pytest.mark.parametrize("dtype", list(AT_MOST), ids=str)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_and_types(shape, is_causal, dtype):
+    b, h, g, m, n, d, e = SHAPES[shape]
+    compare(inputs(b, h, g, m, n, d, e, dtype, grad=True), dtype, is_causal=is_causal, enable_gqa=h != g)
+
+
+MASKS = [shape for shape in itertools.product((1, 2), (1, 4), (1, 11), (1, 13))] + [(11, 13), (4, 11, 13), (13,), (1, 13), (11, 1)]
+
+
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+def test_masks_that_keep(shape):
+    mask = torch.rand(shape) > 0.4
+    compare(inputs(2, 4, 2, 11, 13, 8, 8, grad=True), mask=mask, enable_gqa=True)
+
+
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+def test_masks_that_are_added(shape):
+    mask = torch.randn(shape)
+    if len(shape) > 1 and shape[-1] > 1:
+        mask = mask.masked_fill(torch.rand(shape) > 0.8, -torch.inf)
+    compare(inputs(2, 4, 2, 11, 13, 8, 8, grad=True), mask=mask, enable_gqa=True)
+
+
+@pytest.mark.parametrize("shape", [(11, 13), (4, 11, 13), (2, 1, 11, 13), (2, 4, 11, 13), (2, 1, 1, 13), (13,)], ids=str)
+def test_gradients_of_masks(shape):
+    compare(inputs(2, 4, 2, 11, 13, 8, 8, grad=True), mask=torch.randn(shape, requires_grad=True), enable_gqa=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_masks_of_other_types(dtype):
+    qkv = inputs(2, 4, 2, 11, 13, 8, 8, dtype)
+    for mask in (torch.randn(11, 13), torch.randn(11, 13).to(dtype), torch.rand(11, 13) > 0.5):
+        found = flashtile.sdpa(*qkv, attn_mask=mask, enable_gqa=True)
+        exact = mask if mask.dtype == torch.bool else mask.double()
+        expected = SDPA(*(x.double() for x in qkv), attn_mask=exact, enable_gqa=True)
+        torch.testing.assert_close(found.double(), expected, atol=AT_MOST[dtype], rtol=AT_MOST[dtype])
+    with pytest.raises(flashtile.ArgumentError, match="torch.float64"):
+        flashtile.sdpa(*qkv, attn_mask=torch.randn(11, 13, dtype=torch.float64), enable_gqa=True)
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+def test_rows_that_see_nothing_give_0(is_added):
+    qkv = inputs(1, 2, 2, 6, 7, 8, 8, grad=True)
+    mask = torch.rand(6, 7) > 0.3
+    mask[2] = False
+    mask = torch.zeros(6, 7).masked_fill(~mask, -torch.inf) if is_added else mask
+    o = flashtile.sdpa(*qkv, attn_mask=mask)
+    assert o[:, :, 2].abs().max() == 0 and torch.isfinite(o).all()
+    for grad in torch.autograd.grad(o.square().sum(), qkv):
+        assert torch.isfinite(grad).all()
+    compare(qkv, mask=mask)
+
+
+def test_no_keys():
+    q, k, v = inputs(1, 2, 2, 6, 0, 8, 8)
+    assert torch.equal(flashtile.sdpa(q, k, v), torch.zeros(1, 2, 6, 8))
+
+
+def test_views():
+    packed = torch.randn(2, 9, 3, 4, 8, requires_grad=True)
+    compare([x.transpose(1, 2) for x in packed.unbind(2)], is_causal=True)
+    q, k, v = inputs(2, 4, 4, 9, 9, 8, 8)
+    compare([q.mT.contiguous().mT, k[:, :, ::1], v.flip(2)], is_causal=True)
+    wide = torch.randn(2, 4, 9, 16)
+    compare([wide[..., 3:11], wide[..., ::2], wide[..., 8:]])
+
+
+def test_ranks_and_batches_that_broadcast():
+    for lead in ((), (3,), (2, 3), (2, 2, 3)):
+        compare([torch.randn(*lead, 5, 8), torch.randn(*lead, 7, 8), torch.randn(*lead, 7, 4)])
+    compare([torch.randn(2, 3, 5, 8), torch.randn(1, 3, 7, 8), torch.randn(1, 3, 7, 8)])
+    compare([torch.randn(2, 1, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 8)])
+    compare([torch.randn(2, 2, 3, 5, 8)] + [torch.randn(2, 2, 3, 7, 8)] * 2, mask=torch.rand(2, 2, 1, 5, 7) > 0.3)
+
+
+def test_calls_that_differ_from_the_call_before():
+    """What is kept of a call is taken for a call of the same kind alone."""
+    wide = torch.randn(3, 2, 4, 21, 16)
+    odd = torch.randn(3, 2 * 4 * 21 * 8 + 1)[:, 1:].view(3, 2, 4, 21, 8)  # not aligned to more than an element
+    calls = [
+        wide,
+        wide[..., :8],
+        wide[..., 3:11],
+        wide[:, :, :2],
+        wide[:, :1],
+        wide[:, :, :, :20],
+        wide.transpose(2, 3).contiguous().transpose(2, 3),
+        wide.bfloat16(),
+        wide.half(),
+        odd,
+    ]
+    for _ in range(2):
+        for q, k, v in calls:
+            for is_causal in (False, True):
+                found = flashtile.sdpa(q, k, v, is_causal=is_causal)
+                expected = SDPA(q.double(), k.double(), v.double(), is_causal=is_causal)
+                assert found.dtype == q.dtype and found.is_contiguous()
+                torch.testing.assert_close(found.double(), expected, atol=AT_MOST[q.dtype], rtol=AT_MOST[q.dtype])
+    q, k, v = wide
+    learned = q.clone().requires_grad_()
+    assert flashtile.sdpa(learned, k, v).requires_grad and not flashtile.sdpa(q, k, v).requires_grad
+    with torch.no_grad():
+        assert not flashtile.sdpa(learned, k, v).requires_grad
+    with pytest.raises(flashtile.ArgumentError):
+        flashtile.sdpa(q, k, v, scale=1e300)
+
+
+def test_scales():
+    qkv = inputs(1, 2, 2, 5, 5, 8, 8)
+    for scale in (None, 0.0, -0.7, 3):
+        compare(qkv, scale=scale)
+
+
+def test_dropout_is_linear_in_values_and_leaves_out_its_share():
+    """With one seed the weights are the same in each pass, so that the result is linear in the values."""
+    q, k, v = inputs(2, 4, 4, 33, 65, 8, 65, grad=True)
+    ones = torch.eye(65).expand(2, 4, 65, 65).contiguous()
+
+    def weights(seed):
+        torch.manual_seed(seed)
+        return flashtile.sdpa(q, k, ones, dropout_p=0.3)
+
+    kept = weights(1)
+    plain = flashtile.sdpa(q, k, ones)
+    share = (kept == 0).float().mean().item()
+    assert abs(share - 0.3) < 0.02
+    left = kept != 0
+    torch.testing.assert_close(kept[left], plain[left] / 0.7, atol=1e-5, rtol=1e-5)
+    assert torch.equal(weights(1), kept) and not torch.equal(weights(2), kept)
+    torch.manual_seed(1)
+    o = flashtile.sdpa(q, k, v, dropout_p=0.3)
+    torch.testing.assert_close(o, kept @ v, atol=1e-5, rtol=1e-5)
+    grad = torch.randn_like(o)
+    # The backward pass draws the same numbers: against the formula with the weights that were kept.
+    factor = (left.double() / 0.7).detach()
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    scores = exact[0] @ exact[1].mT / 8**0.5
+    expected = (scores.softmax(-1) * factor) @ exact[2]
+    for x, y in zip(torch.autograd.grad(o, (q, k, v), grad), torch.autograd.grad(expected, exact, grad.double())):
+        torch.testing.assert_close(x.double(), y, atol=1e-4, rtol=1e-4)
+    assert flashtile.sdpa(q, k, v, dropout_p=1.0).abs().max() == 0
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled(backend):
+    mask, bias = torch.rand(9, 11) > 0.3, torch.randn(2, 1, 1, 11)
+    torch._dynamo.reset()
+
+    def function(q, k, v):
+        one = flashtile.sdpa(q, k, v, is_causal=True, enable_gqa=True)
+        two = flashtile.sdpa(q, k, v, attn_mask=mask, enable_gqa=True)
+        return one + two * flashtile.sdpa(q, k, v, attn_mask=bias, enable_gqa=True, dropout_p=0.0)
+
+    qkv = inputs(2, 4, 2, 9, 11, 8, 8, grad=True)
+    expected = function(*qkv)
+    found = torch.compile(function, fullgraph=True, backend=backend)(*qkv)
+    torch.testing.assert_close(found, expected)
+    grad = torch.randn_like(found)
+    for x, y in zip(torch.autograd.grad(found, qkv, grad), torch.autograd.grad(expected, qkv, grad)):
+        torch.testing.assert_close(x, y)
+
+
+def test_what_cannot_be_done():
+    q, k, v = inputs(1, 4, 2, 5, 5, 8, 8)
+    mask = torch.rand(5, 5) > 0.5
+    wrong = [
+        ((q, k, v), {}, "enable_gqa=True"),
+        ((q[:, :3], k, v), {"enable_gqa": True}, "3 query heads are no multiple of 2"),
+        ((q, q, q), {"attn_mask": mask, "is_causal": True}, "both given"),
+        ((q, q, q), {"dropout_p": 1.5}, "dropout_p is 1.5"),
+        ((q, q, q), {"attn_mask": mask[:3]}, "does not broadcast"),
+        ((q.double(), q.double(), q.double()), {}, "torch.float32"),
+        ((q, k, v[:, :1]), {"enable_gqa": True}, "must have the same"),
+        ((q, q[..., :4], q), {}, "`k`"),
+    ]
+    for args, options, message in wrong:
+        with pytest.raises(flashtile.ArgumentError, match=message):
+            flashtile.sdpa(*args, **options)
+
+
+def test_texts():
+    assert "load(keep, [b, i, j])" in flashtile.sdpa_text("bool", "BMN")
+    assert "philox" in flashtile.sdpa_text("causal", dropout=True)
