@@ -44,7 +44,7 @@ pub use launches::{
     why_not_precompute, why_not_pretranspose, why_not_split, why_not_summarise, why_not_terms,
 };
 pub use model::{
-    Constants, LaunchTerms, Machine, Prepared, Ranker, Ranking, StepTerms, Terms, default_schedule, predict, prepare, rank,
+    Constants, LaunchTerms, Machine, Prepared, Ranker, Ranking, StepTerms, TimeTerms, default_schedule, predict, prepare, rank,
     ranking,
 };
 pub use planning::check;

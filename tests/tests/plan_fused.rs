@@ -2,7 +2,7 @@
 //! planted in what warps stage for each other, in two slots, and in the rows that they add.
 
 use flashtile::{Arch, Facts, Form, Kernel, Schedule};
-use flashtile_codegen::plan::{Iteration, OperandA, Plan, Slot, StmtOp, verify};
+use flashtile_codegen::plan::{Exchange, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
 use flashtile_codegen::plans;
 use flashtile_dsl::ir::Elem;
 use flashtile_tests::planted::{change_first, planted, remove, says};
@@ -36,22 +36,113 @@ fn without_all(wanted: impl Fn(&StmtOp) -> bool + Copy) -> Vec<String> {
 }
 
 #[test]
-fn a_step_has_one_barrier_and_two_slots() {
+fn the_product_across_the_warps_is_made_a_step_later() {
     let text = plan().to_string();
     assert!(text.contains("operand_tile: bf16 128 x 64, 2 slots"), "{text}");
     let (_, step) = text.rsplit_once("loop i from 1 by 1").expect("a loop of the consumers");
-    let end = step.find("put_rows").expect("the step ends so") + "put_rows".len();
+    let end = step.find("add_rows").expect("the step ends so") + "add_rows".len();
     let step = &step[..end];
-    assert_eq!(step.matches("  barrier\n").count(), 1, "{step}");
-    let order = ["= dot(tile t2_tile", "= dot(tile t1_tile", "add_rows", "stage operand_tile[i]", "put_rows"];
+    assert!(!step.contains("  barrier\n"), "{step}");
+    let order = [
+        "= dot(tile t2_tile",
+        "= dot(tile t1_tile",
+        "reserve operand_tile[i]",
+        "stage operand_tile[i]",
+        "supply operand_tile[i]",
+        "group_barrier",
+        "step i-1",
+        "await operand_tile[i]",
+        "= dot(tile operand_tile[i].t",
+        "+= dot(tile operand_tile[i]",
+        "wait dv, dq_i",
+        "free operand_tile[i]",
+        "put_rows",
+        "add_rows",
+    ];
     let places: Vec<_> = order.iter().map(|what| step.find(what).unwrap_or_else(|| panic!("{what} in {step}"))).collect();
     assert!(places.is_sorted(), "{places:?} in {step}");
 }
 
+/// Each step of the exchange of a slot, in the first step, in the loop and behind it.
 #[test]
-fn what_is_staged_is_seen_behind_a_barrier() {
-    let faults = planted(plan(), CONSUMERS, &mut remove(|op| matches!(op, StmtOp::Barrier)));
+fn no_step_of_the_exchange_may_be_left_out() {
+    for (step, says_so) in [
+        (Exchange::Reserve, "operand_tile is written, and was not reserved"),
+        (Exchange::Supply, "operand_tile is awaited, and was not supplied since"),
+        (Exchange::Await, "operand_tile is read with no barrier since warps wrote it"),
+        (Exchange::Free, "operand_tile is awaited and never freed"),
+    ] {
+        for nth in 0.. {
+            let (mut seen, mut other) = (0, plan());
+            let hit = change_first(&mut other.roles[CONSUMERS].body, &mut |body, index| {
+                let here = matches!(body[index].op, StmtOp::Exchange { step: of, .. } if of == step);
+                seen += usize::from(here);
+                let hit = here && seen == nth + 1;
+                if hit {
+                    body.remove(index);
+                }
+                hit
+            });
+            if !hit {
+                assert_eq!(nth, 2, "{step:?} stands in two places");
+                break;
+            }
+            let faults = verify(&other);
+            assert!(!faults.is_empty(), "{step:?} {nth}");
+            if nth == 0 {
+                says(&faults, says_so);
+            }
+        }
+    }
+}
+
+/// A step of the exchange that comes too early or too late.
+#[test]
+fn steps_of_the_exchange_have_their_places() {
+    let swapped = |first: fn(&StmtOp) -> bool, second: fn(&StmtOp) -> bool| {
+        planted(plan(), CONSUMERS, &mut |body, index| {
+            let hit = first(&body[index].op) && body.get(index + 1).is_some_and(|next| second(&next.op));
+            if hit {
+                body.swap(index, index + 1);
+            }
+            hit
+        })
+    };
+    let stage: fn(&StmtOp) -> bool = |op| matches!(op, StmtOp::Stage { .. });
+    let faults = swapped(|op| matches!(op, StmtOp::Exchange { step: Exchange::Reserve, .. }), stage);
+    says(&faults, "operand_tile is written, and was not reserved");
+    let faults = swapped(stage, |op| matches!(op, StmtOp::Exchange { step: Exchange::Supply, .. }));
+    says(&faults, "operand_tile is supplied, and was not written since");
+}
+
+/// A slot that is handed back before the product that reads it is done.
+#[test]
+fn a_slot_is_freed_behind_its_product() {
+    let faults = planted(plan(), CONSUMERS, &mut |body, index| {
+        let StmtOp::Step { body: issued, .. } = &body[index].op else { return false };
+        let [await_it, dot] = &issued[..] else { return false };
+        let (StmtOp::Exchange { tile, slot, .. }, StmtOp::Dot { .. }) = (&await_it.op, &dot.op) else { return false };
+        let free = StmtOp::Exchange { step: Exchange::Free, tile: *tile, slot: *slot };
+        let free = Stmt::new(free, dot.span);
+        let StmtOp::Step { body: issued, .. } = &mut body[index].op else { return false };
+        issued.push(free);
+        true
+    });
+    says(&faults, "operand_tile is freed while a product may read it");
+}
+
+#[test]
+fn rows_of_a_warpgroup_are_read_behind_its_barrier() {
+    let faults = planted(plan(), CONSUMERS, &mut remove(|op| matches!(op, StmtOp::GroupBarrier)));
     says(&faults, "operand_tile is read with no barrier since warps wrote it");
+}
+
+#[test]
+fn what_is_exchanged_has_mbarriers() {
+    let mut none = plan();
+    let tile = none.tiles.iter().position(|t| t.name == "operand_tile").expect("is staged");
+    none.tiles[tile].exchange = None;
+    says(&verify(&none), "operand_tile is exchanged, and has no mbarriers for that");
 }
 
 #[test]

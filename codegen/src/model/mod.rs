@@ -30,5 +30,5 @@ mod time;
 pub use constants::Constants;
 pub use machine::Machine;
 pub use rank::{Ranker, Ranking, default_schedule, predict, rank, ranking};
-pub use terms::{LaunchTerms, StepTerms, Terms};
+pub use terms::{LaunchTerms, StepTerms, TimeTerms};
 pub use time::{Prepared, prepare};

@@ -2,7 +2,7 @@
 
 /// A predicted call, launch by launch. Times are in seconds from the start of the call.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Terms {
+pub struct TimeTerms {
     /// The launches, in order.
     pub launches: Vec<LaunchTerms>,
     /// The one that the knobs of the schedule are about.

@@ -9,7 +9,7 @@ use super::extent::{Programs, Trips};
 use super::machine::Machine;
 use super::makespan::{Order, makespan};
 use super::profile::Profile;
-use super::terms::{LaunchTerms, StepTerms, Terms};
+use super::terms::{LaunchTerms, StepTerms, TimeTerms};
 use crate::abi::FoldedRows;
 use crate::arch::Arch;
 use crate::error::Error;
@@ -120,9 +120,9 @@ impl Prepared {
     ///
     /// # Errors
     /// As [`Prepared::seconds`].
-    pub fn terms(&self, sizes: &BTreeMap<String, i64>, machine: &Machine, constants: &Constants) -> Result<Terms, Error> {
+    pub fn terms(&self, sizes: &BTreeMap<String, i64>, machine: &Machine, constants: &Constants) -> Result<TimeTerms, Error> {
         let sizes = self.sizes_of_launches(sizes)?;
-        let mut terms = Terms { launches: Vec::new(), main: self.main, seconds: 0.0 };
+        let mut terms = TimeTerms { launches: Vec::new(), main: self.main, seconds: 0.0 };
         for (number, (profile, name)) in self.launches.iter().zip(&self.names).enumerate() {
             let timed = time(profile, &sizes, machine, constants);
             let programs = profile.extent.programs(&sizes);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_codegen::plan::Plan;
-use flashtile_codegen::{Arch, Constants, Instance, Ranker, Reason, Schedule, Terms};
+use flashtile_codegen::{Arch, Constants, Instance, Ranker, Reason, Schedule, TimeTerms};
 pub use flashtile_codegen::{Generated, Launch as GeneratedLaunch, Machine, Ranking};
 
 use flashtile_dsl::analysis::cost;
@@ -146,7 +146,7 @@ pub fn terms(
     arch: &'static Arch,
     sizes: &BTreeMap<String, i64>,
     machine: &Machine,
-) -> Result<Terms, KernelError> {
+) -> Result<TimeTerms, KernelError> {
     flashtile_codegen::prepare(instance, schedule, arch)
         .and_then(|prepared| prepared.terms(sizes, machine, &Constants::FITTED))
         .map_err(|error| fault(error, &instance.kernel.name, schedule, arch))

@@ -7,7 +7,7 @@ mod lines;
 
 pub use compile::{Code, compile, compile_generated};
 pub use contract::CallingContract;
-pub use flashtile_codegen::{LaunchTerms, StepTerms, Terms};
+pub use flashtile_codegen::{LaunchTerms, StepTerms, TimeTerms};
 pub use generate::{
     Generated, GeneratedLaunch, Machine, Ranking, check, default_schedule, generate, generate_from, generate_with, peak, predict,
     rank, rank_with, ranking, roofline, terms,

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use flashtile::Elem;
 use flashtile::cache::{Candidate, Measurement, Outcome, Stage};
-use flashtile::lowering::{LaunchTerms, StepTerms, Terms};
+use flashtile::lowering::{LaunchTerms, StepTerms, TimeTerms};
 use flashtile::toolchain::PtxasReport;
 use flashtile_codegen::plan::SharedTile;
 use flashtile_codegen::{Resources, Schedule, SharedLayout};
@@ -76,10 +76,11 @@ fn won() -> Won {
         offset: 0,
         warp_private: false,
         barriers: None,
+        exchange: None,
     };
     Won {
         plan: format!("plan {HOSTILE}\n  wait 1 < 2\n"),
-        terms: Terms { launches: vec![launch], main: 0, seconds: 2.04e-4 },
+        terms: TimeTerms { launches: vec![launch], main: 0, seconds: 2.04e-4 },
         launches: vec![WonLaunch {
             name: "kernel_main".to_owned(),
             predicted: Resources { shared_bytes: 98304, registers: 160, threads: 384, blocks_per_sm: 1, ..Resources::default() },

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use flashtile::cache::{Candidate, DeviceKey};
-use flashtile::lowering::{self, Machine, Terms};
+use flashtile::lowering::{self, Machine, TimeTerms};
 use flashtile::tuner::Stop;
 use flashtile::{Arch, BoundKernel, Facts};
 use flashtile_codegen::Resources;
@@ -89,7 +89,7 @@ pub struct Won {
     /// The plans of its launches, as `inspect --emit plan` prints them.
     pub plan: String,
     /// What its predicted time is made of.
-    pub terms: Terms,
+    pub terms: TimeTerms,
     /// Its launches, in order.
     pub launches: Vec<WonLaunch>,
 }
