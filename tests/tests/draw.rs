@@ -16,6 +16,29 @@ const CAUSAL_ROPE_ATTENTION: &str = include_str!("../../runtime/kernels/causal_r
 const MATMUL_GELU: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
 const ROW_SOFTMAX: &str = include_str!("../../runtime/kernels/row_softmax.rs");
 
+/// Attention with a bias of each key.
+const KEY_BIAS: &str = "
+pub fn key_bias<T: Element, const D: usize>(
+    q: &Tensor<T, (H, M, D)>, k: &Tensor<T, (H, N, D)>, v: &Tensor<T, (H, N, D)>, bias: &Tensor<f32, (N)>,
+    o: &mut Tensor<T, (H, M, D)>,
+) {
+    let (h, i) = program(H, tiles(M));
+    let q_i = load(q, [h, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i, load(k, [h, j, ..]).t()) + load(bias, [j]);
+        let m_new = max(m, rowmax(s));
+        let alpha = exp(m - m_new);
+        let p = exp(s - m_new);
+        l = l * alpha + rowsum(p);
+        acc = acc * alpha + dot(p.to::<T>(), load(v, [h, j, ..]));
+        m = m_new;
+    }
+    store(o, [h, i, ..], acc / l);
+}";
+
 /// Draws for each kernel and architecture.
 const DRAWS: usize = 200;
 
@@ -94,6 +117,8 @@ fn every_value_of_every_knob_is_in_some_legal_draw() {
         // Truth values of queries and keys are looked at, and tiles listed.
         (booleans, Elem::F16, 64),
         (CAUSAL_ATTENTION, Elem::F16, 128),
+        // A number for each key is added to products.
+        (KEY_BIAS, Elem::Bf16, 64),
     ];
     for (text, elem, head_dim) in kernels {
         let instance = instance_of(text, elem, 16, head_dim);

@@ -29,7 +29,7 @@ def test_functions_of_flex_attention(monkeypatch, capsys):
 
 def test_training(monkeypatch, capsys):
     found = run(monkeypatch, capsys, "gpt.py", "--device", "cpu", "--steps", "5", "--most", "1e-4")
-    assert "largest difference of a loss" in found and len(found.splitlines()) == 7
+    assert "largest difference of a loss" in found and len(found.splitlines()) == 8
     sdpa = flashtile.sdpa
     monkeypatch.setattr(flashtile, "sdpa", lambda q, k, v, **named: sdpa(q, k, v))
     with pytest.raises(SystemExit, match="losses differ"):
