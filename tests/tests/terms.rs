@@ -131,7 +131,9 @@ impl Call {
         made.kernels().for_each(|launch| self.run(launch, &mut parts));
         let (a, b) = (whole["o"].to_f64(), parts["o"].to_f64());
         let largest = a.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
-        let at = a.iter().zip(&b).position(|(x, y)| !((x - y).abs() <= 2e-5 * largest))?;
+        // What is no number is no match either.
+        let same = |x: f64, y: f64| (x - y).abs() <= 2e-5 * largest;
+        let at = a.iter().zip(&b).position(|(&x, &y)| !same(x, y))?;
         Some(format!("{} for {} at {at}", b[at], a[at]))
     }
 }

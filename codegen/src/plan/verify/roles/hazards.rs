@@ -125,7 +125,8 @@ impl<'a> Warpgroup<'a, '_> {
                 self.of_group.extend(&self.put);
                 // What is exchanged is visible when it was awaited.
                 let exchanged = |place: &(TileId, u32)| self.plan.tiles[place.0].exchange.is_some();
-                self.visible.extend(self.put.extract_if(.., |place, _| !exchanged(place)));
+                self.visible.extend(self.put.iter().filter(|(place, _)| !exchanged(place)));
+                self.put.retain(|place, _| exchanged(place));
                 self.read.retain(exchanged);
             }
             Act::GroupBarrier => self.of_group.extend(&self.put),
