@@ -15,29 +15,7 @@ const CAUSAL_ATTENTION: &str = include_str!("../../runtime/kernels/causal_attent
 const CAUSAL_ROPE_ATTENTION: &str = include_str!("../../runtime/kernels/causal_rope_attention.rs");
 const MATMUL_GELU: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
 const ROW_SOFTMAX: &str = include_str!("../../runtime/kernels/row_softmax.rs");
-
-/// Attention with a bias of each key.
-const KEY_BIAS: &str = "
-pub fn key_bias<T: Element, const D: usize>(
-    q: &Tensor<T, (H, M, D)>, k: &Tensor<T, (H, N, D)>, v: &Tensor<T, (H, N, D)>, bias: &Tensor<f32, (N)>,
-    o: &mut Tensor<T, (H, M, D)>,
-) {
-    let (h, i) = program(H, tiles(M));
-    let q_i = load(q, [h, i, ..]);
-    let mut m = full(i, -INF);
-    let mut l = zeros(i);
-    let mut acc = zeros((i, D));
-    for j in tiles(N) {
-        let s = dot(q_i, load(k, [h, j, ..]).t()) + load(bias, [j]);
-        let m_new = max(m, rowmax(s));
-        let alpha = exp(m - m_new);
-        let p = exp(s - m_new);
-        l = l * alpha + rowsum(p);
-        acc = acc * alpha + dot(p.to::<T>(), load(v, [h, j, ..]));
-        m = m_new;
-    }
-    store(o, [h, i, ..], acc / l);
-}";
+const KEY_BIAS: &str = include_str!("../filetests/generated/terms.ft");
 
 /// Draws for each kernel and architecture.
 const DRAWS: usize = 200;
@@ -47,6 +25,7 @@ fn instance(text: &str, elem: Elem, alignment: u32) -> Instance {
 }
 
 fn instance_of(text: &str, elem: Elem, alignment: u32, head_dim: i64) -> Instance {
+    let text = text.split("; run:").next().unwrap_or_default();
     let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
     let kernel = with_row_axes(&flashtile_dsl::syntax::parse(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0));
     let dims = [("D", head_dim), ("E", 64)].into_iter().filter(|(name, _)| kernel.size_named(name).is_some());

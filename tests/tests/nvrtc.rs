@@ -23,7 +23,7 @@ use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 use flashtile_tests::sass::{Findings, lost_operands};
 
 /// Variants compiled, without those that the model chooses.
-const VARIANTS: usize = 120;
+const VARIANTS: usize = 128;
 /// Kernels for which the model chooses a schedule, on each architecture.
 const CHOSEN: usize = 2;
 /// Free schedules among which half of the variants is chosen.
@@ -62,6 +62,7 @@ const KERNELS: &[(&str, &str, &[i64])] = &[
     ("causal_rope_attention", include_str!("../../runtime/kernels/causal_rope_attention.rs"), &[40, 64, 128]),
     ("document_attention", include_str!("../../runtime/kernels/document_attention.rs"), &[64, 128]),
     ("block_attention", include_str!("../../runtime/kernels/block_attention.rs"), &[64, 128]),
+    ("key_bias", include_str!("../filetests/generated/terms.ft"), &[64, 128]),
     ("computed_operands", include_str!("../filetests/generated/computed_operands.ft"), &[]),
 ];
 

@@ -79,7 +79,9 @@ mod visit;
 pub(crate) use completion::Completion;
 pub(crate) use effects::{Effects, effects};
 pub use expr::{Builtin, Cast, Expr, Function, Operator, Param, Prefix, Shape};
-pub use pressure::{most_in_flight, peak, products_of_a_step, streamed_rings};
+pub use pressure::{
+    copies_in_registers, lent_operands, most_in_flight, peak, products_of_a_step, reads_of_pairs, streamed_rings,
+};
 pub use rings::RingRoles;
 pub use text::{PlanFile, TextError};
 pub(crate) use verify::state_bytes;

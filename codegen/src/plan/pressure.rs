@@ -8,7 +8,8 @@
 use std::collections::HashSet;
 
 use super::{
-    Computed, Event, Expr, Guard, Input, InputSource, OperandA, Parts, Plan, Shape, Slot, Stmt, StmtOp, Storage, VarId, any,
+    Computed, Event, Expr, Function, Guard, Input, InputSource, OperandA, Parts, Plan, Shape, Slot, Stmt, StmtOp, Storage, VarId,
+    any, each,
 };
 
 /// Registers of all variables live at the widest moment.
@@ -50,6 +51,78 @@ pub fn products_of_a_step(plan: &Plan) -> usize {
         body.iter().map(of).max().unwrap_or(0)
     }
     plan.roles.iter().map(|role| most(&role.body)).max().unwrap_or(0)
+}
+
+/// Registers of operands that asynchronous products of a loop of several steps read and the loop
+/// does not write: they lie in registers from before it on.
+pub fn lent_operands(plan: &Plan) -> u32 {
+    fn most(plan: &Plan, body: &[Stmt]) -> u32 {
+        let of = |stmt: &Stmt| {
+            let inside = stmt.op.bodies().into_iter().map(|body| most(plan, body)).max().unwrap_or(0);
+            let StmtOp::Loop { unroll: 2.., body, .. } = &stmt.op else { return inside };
+            let (mut read, mut packed) = (HashSet::new(), HashSet::new());
+            each(body, &mut |op| match op {
+                StmtOp::Dot { a: OperandA::Packed(v), atom, .. } if atom.is_asynchronous() => _ = read.insert(*v),
+                StmtOp::Pack { to, .. } => _ = packed.insert(*to),
+                _ => {}
+            });
+            read.difference(&packed).map(|&v| plan.variables[v].registers()).sum::<u32>().max(inside)
+        };
+        body.iter().map(of).max().unwrap_or(0)
+    }
+    plan.roles.iter().map(|role| most(plan, &role.body)).max().unwrap_or(0)
+}
+
+/// Registers of the largest copy of a loop that passes through registers: it begins all its loads
+/// before it stores any.
+pub fn copies_in_registers(plan: &Plan) -> u32 {
+    // Copies by the element have few loads in flight.
+    if plan.is_asynchronous() || plan.copy_bytes != 16 {
+        return 0;
+    }
+    let mut most = 0;
+    let mut copy = |op: &StmtOp| {
+        if let StmtOp::Copy { tile, .. } = op {
+            most = most.max(4 * plan.tiles[*tile].slot_bytes().div_ceil(16 * plan.threads()));
+        }
+    };
+    let mut look = |op: &StmtOp| {
+        if let StmtOp::Loop { body, .. } = op {
+            each(body, &mut copy);
+        }
+    };
+    plan.roles.iter().for_each(|role| each(&role.body, &mut look));
+    most
+}
+
+/// Registers for single elements that are read at positions of rows and columns: the index of each
+/// column, the address of each row, and elements that are read ahead.
+pub fn reads_of_pairs(plan: &Plan) -> u32 {
+    /// Elements in flight at once.
+    const AHEAD: u32 = 8;
+    let mut most = 0;
+    let mut look = |op: &StmtOp| {
+        let (StmtOp::Map { to, value } | StmtOp::Pack { to, value, .. }) = op else { return };
+        let variable = &plan.variables[*to];
+        let pairs = matches!(variable.storage, Storage::Fragment(Shape::Accumulator) | Storage::Packed);
+        if pairs && reads_columns(value) {
+            most = most.max(2 * variable.n_tiles + 4 * variable.m_tiles + AHEAD);
+        }
+    };
+    plan.roles.iter().for_each(|role| each(&role.body, &mut look));
+    most
+}
+
+/// Whether an expression reads elements in memory whose address depends on the column.
+fn reads_columns(value: &Expr) -> bool {
+    let by_column = |e: &Expr| matches!(e, Expr::ColumnPosition(_) | Expr::Element(_, Shape::Column | Shape::Accumulator));
+    let mut found = false;
+    value.visit(&mut |e| {
+        if let Expr::Call(Function::Read, operands) = e {
+            operands.iter().for_each(|operand| operand.visit(&mut |e| found |= by_column(e)));
+        }
+    });
+    found
 }
 
 /// How many rings loops stream tiles through: each role keeps its place in each of them.
