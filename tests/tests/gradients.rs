@@ -382,6 +382,59 @@ fn plan_of_heads(arch: &str, knobs: &str) -> Plan {
     plans(&instance(columns), &schedule, arch).unwrap_or_else(|e| panic!("{knobs}: {e}")).remove(0)
 }
 
+/// Which constants of a plan's loops over single positions read memory, in all roles, and which do so outside of these.
+fn reads_by_place(plan: &Plan) -> (Vec<String>, Vec<String>) {
+    fn collect(plan: &Plan, body: &[Stmt], inside: bool, found: &mut (Vec<String>, Vec<String>)) {
+        for stmt in body {
+            let inside = match &stmt.op {
+                StmtOp::Let { name, value, .. } => {
+                    let mut reads = false;
+                    value.visit(&mut |e| reads |= matches!(e, Expr::Call(function, _) if function.reads_memory()));
+                    if reads {
+                        (if inside { &mut found.0 } else { &mut found.1 }).push(name.clone());
+                    }
+                    inside
+                }
+                StmtOp::Loop { id, .. } => inside || plan.loops[*id].single,
+                _ => inside,
+            };
+            stmt.op.bodies().into_iter().for_each(|body| collect(plan, body, inside, found));
+        }
+    }
+    let mut found = (Vec::new(), Vec::new());
+    plan.roles.iter().for_each(|role| collect(plan, &role.body, false, &mut found));
+    found
+}
+
+#[test]
+fn what_all_heads_search_alike_is_searched_once() {
+    let columns = |text: &str| {
+        let forward = Kernel::from_source(&SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 });
+        let forward = forward.unwrap_or_else(|e| panic!("{e}")).remove(0);
+        gradient(&forward, "q,k,v", "o").into_iter().find(|kernel| kernel.name().contains("columns")).expect("it has one")
+    };
+    let of_batch = include_str!("../../runtime/kernels/document_attention.rs");
+    // Each head has documents of its own: what it searches is its own too.
+    let of_heads = of_batch.replace("(B, N)>,\n", "(B, H, N)>,\n").replace("document, [b, ", "document, [b, h, ");
+    assert_ne!(of_batch, of_heads);
+    for (arch, knobs) in [
+        ("sm_80", "summaries=on"),
+        ("sm_90a", "tensor_op=wgmma,copy=tma,warps=8,block_m=128,stages=2,min_blocks=1,producer_registers=24,summaries=on"),
+    ] {
+        let plan = |kernel: &Kernel| {
+            let schedule: Schedule = knobs.parse().unwrap_or_else(|e| panic!("{knobs}: {e}"));
+            let arch = Arch::named(arch).expect("in the table");
+            plans(&instance(kernel), &schedule, arch).unwrap_or_else(|e| panic!("{arch}: {e}")).pop().expect("the main launch")
+        };
+        let (inside, outside) = reads_by_place(&plan(&columns(of_batch)));
+        assert_eq!(inside, Vec::<String>::new(), "{arch}");
+        let searched = |names: &[String]| names.iter().any(|name| name.ends_with("_meeting"));
+        assert!(searched(&outside), "{arch}: {outside:?}");
+        let (inside, outside) = reads_by_place(&plan(&columns(&of_heads)));
+        assert!(searched(&inside) && !searched(&outside), "{arch}: {inside:?}, {outside:?}");
+    }
+}
+
 #[test]
 fn faults_in_loops_over_heads_are_found() {
     // Each barrier, of which the last says that the tiles of the next head may be copied.

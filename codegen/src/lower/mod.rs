@@ -32,6 +32,7 @@ mod computed;
 mod context;
 mod elementwise;
 mod groups;
+mod invariant;
 mod late;
 mod listed;
 mod meeting;
@@ -162,7 +163,7 @@ pub fn lower(
     lowering.block(kernel.body)?;
     lowering.acquire_pending();
     lowering.end_meeting()?;
-    let body = std::mem::take(&mut lowering.out);
+    let body = invariant::read_before_index_loops(std::mem::take(&mut lowering.out), &lowering.plan);
     if lowering.is_specialized() {
         lowering.specialize(body)?;
     } else {

@@ -165,6 +165,22 @@ impl Function {
         }
     }
 
+    /// Whether it reads memory.
+    pub fn reads_memory(self) -> bool {
+        matches!(
+            self,
+            Function::Read
+                | Function::TileLeast
+                | Function::TileMost
+                | Function::BlockLeast
+                | Function::BlockMost
+                | Function::TilesMeeting
+                | Function::TilesWithin
+                | Function::TilesListed
+                | Function::Nonzero
+        )
+    }
+
     /// The function that does the same in 64 bits, of one that computes with integers.
     fn wide(self) -> Option<Self> {
         match self {
