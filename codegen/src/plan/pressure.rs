@@ -115,12 +115,9 @@ pub fn reads_of_pairs(plan: &Plan) -> u32 {
 
 /// Whether an expression reads elements in memory whose address depends on the column.
 fn reads_columns(value: &Expr) -> bool {
-    let by_column = |e: &Expr| matches!(e, Expr::ColumnPosition(_) | Expr::Element(_, Shape::Column | Shape::Accumulator));
     let mut found = false;
     value.visit(&mut |e| {
-        if let Expr::Call(Function::Read, operands) = e {
-            operands.iter().for_each(|operand| operand.visit(&mut |e| found |= by_column(e)));
-        }
+        found |= matches!(e, Expr::Call(Function::Read, operands) if operands.iter().any(Expr::has_column));
     });
     found
 }
