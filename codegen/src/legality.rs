@@ -48,6 +48,11 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
             let needs = "walk=descending takes the tiles of a loop in another order than the text";
             lower::why_not_descending(kernel).map(|why| Reason::text("walk", needs, Some(why)))
         }
+        "sum_lag" => {
+            let needs = "sum_lag=0 needs an output that a product is added to";
+            let adds = kernel.params.iter().any(|(_, param)| param.kind.is_sum());
+            (!adds).then(|| Reason::text("sum_lag", needs, None))
+        }
         "v_stages" => {
             let needs = "v_stages needs a loop with two products or more, the last of which alone reads a streamed tile";
             lower::last_operands(kernel).is_empty().then(|| Reason::text("v_stages", needs, None))
@@ -84,6 +89,7 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     let each = format!("block_m={} is not a multiple of 16 rows for each of {row_warps} warps", s.block_m);
     refuse(!s.block_m.is_multiple_of(16 * row_warps), Reason::knobs("block_m", "warps", each));
     refuse(s.section == 0, value("section", 0, "positive"));
+    refuse(s.sum_lag > 1, Reason::not_between("sum_lag", s.sum_lag, 0, 1));
     refuse(!arch.tensor_ops.contains(&s.tensor_op), lacks(knob_text(s, "tensor_op"), Some("tensor_op")));
     refuse(!arch.copy_ops.contains(&s.copy), lacks(knob_text(s, "copy"), Some("copy")));
     refuse(

@@ -23,7 +23,7 @@ const KEYWORDS: &str = "alignas alignof and and_eq asm auto bitand bitor bool br
 
 /// Names that the text of generated code uses, where Rust code writes it.
 const WRITTEN: &str = "mt nt kt np e r lane warp shared params first_row first_column column_group \
-    program group leader THREADS WIDTH workspace \
+    program group leader uniform_warp THREADS WIDTH workspace \
     u32 u64 i64 f16 bf16 TensorMap Params shared_memory";
 
 /// Names of variables and types that CUDA C++ defines.

@@ -296,6 +296,11 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     let columns = column_groups(instance, arch);
     let maxima = if columns > 1 { &maxima[..1] } else { maxima };
     let overlaps = overlaps(instance, arch);
+    let adds = kernel.params.iter().any(|(_, param)| param.kind.is_sum());
+    let waits: Vec<(Overlap, u32)> = overlaps
+        .iter()
+        .flat_map(|&overlap| if adds && overlap == Overlap::Late { vec![(overlap, 1), (overlap, 0)] } else { vec![(overlap, 1)] })
+        .collect();
     // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
     let shapes: &[(u32, u32, &[u32])] = match columns {
         1 => &[(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])],
@@ -329,8 +334,8 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
             }
             for &block_k in k {
                 for &stages in stages {
-                    for (&running_max, &overlap) in
-                        maxima.iter().flat_map(|max| overlaps.iter().map(move |overlap| (max, overlap)))
+                    for (&running_max, &(overlap, sum_lag)) in
+                        maxima.iter().flat_map(|max| waits.iter().map(move |wait| (max, wait)))
                     {
                         let base = BlockKnobs {
                             block_m: 16 * warps / columns,
@@ -342,6 +347,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
                             running_max,
                             min_blocks,
                             overlap,
+                            sum_lag,
                             ..wgmma_schedule()
                         };
                         let Some(fitting) = fitting(instance, arch, &base, splits, traits.invariant_a) else {

@@ -489,6 +489,27 @@ statements! {
     }
     /// Waits until all that is added has been read from shared memory.
     BulkEnd = "bulk_end" {}
+    /// A fragment of f32 to global memory, two elements at a time.
+    StorePairs = "store_pairs" {
+        /// Global address of the tile's origin.
+        to: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Column tiles.
+        n_tiles: u32,
+        /// Row within the tile's origin.
+        row: String,
+        /// Column of the pair within the tile's origin.
+        column: String,
+        /// Elements from row to row.
+        row_stride: String,
+        /// Rows that exist.
+        rows_present: String,
+        /// The first element of the pair.
+        first: String,
+        /// The second.
+        second: String,
+    }
     /// A fragment to global memory, element by element.
     StoreElements = "store_elements" {
         /// Global address of the tile's origin.

@@ -366,6 +366,20 @@ fn sums_that_the_next_step_adds_are_right() {
     }
 }
 
+/// The same where each step adds its own sums: two blocks of keys, and one slot of what warps stage
+/// for each other.
+#[test]
+fn sums_that_a_step_adds_itself_are_right() {
+    let knobs = "tensor_op=wgmma,copy=tma,warps=8,min_blocks=1,producer_registers=24,overlap=late,sum_lag=0,terms=product";
+    for (name, head_dim, block_n) in [("causal_attention", 64, 128), ("attention", 128, 64)] {
+        let made = Kernel::builtin(name).expect("built in").gradient_in(Form::Fused, &["q", "k", "v"], &["o"]).expect("has one");
+        let schedule = format!("{knobs},block_m=128,block_n={block_n}").parse().expect("a schedule");
+        for order in [Options::default(), Options::random(7)] {
+            judge_columns(&made.backward[1], head_dim, &schedule, order);
+        }
+    }
+}
+
 #[test]
 fn gradients_of_built_in_kernels_are_right_on_ampere() {
     for (name, of, from) in GRADIENTS {

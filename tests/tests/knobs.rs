@@ -76,3 +76,11 @@ fn v_stages_is_refused_where_there_is_no_such_ring() {
     assert_eq!(told(CAUSAL, &warp), "v_stages=2 takes tensor_op=wgmma");
     assert_eq!(told(CAUSAL, &schedule("v_stages=9")), "v_stages=9 is not between 0 and 8");
 }
+
+#[test]
+fn sum_lag_is_refused_where_nothing_is_added() {
+    let told = |knobs: &str| Summary::all(&check(&instance(CAUSAL, 64), &schedule(knobs), hopper()).reasons).to_string();
+    assert!(told("overlap=late,sum_lag=0").contains("sum_lag=0 needs an output that a product is added to"));
+    assert!(told("overlap=on,sum_lag=0").contains("sum_lag=0 takes overlap=late"));
+    assert!(told("overlap=late,sum_lag=2").contains("sum_lag=2 is not between 0 and 1"));
+}

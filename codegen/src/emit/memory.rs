@@ -3,12 +3,12 @@
 use flashtile_dsl::ir::Elem;
 use flashtile_templates::{
     AddElements, AddRows, CopyTile, FillPart, LoadFragment, LoadGlobal, LoadPairs, PutRows, StoreColumn, StoreElements,
-    StoreFragment, StoreRow, When, Wrapper,
+    StoreFragment, StorePairs, StoreRow, When, Wrapper,
 };
 
 use super::expression::{Domain, element_text, text};
 use super::writer::parenthesized;
-use super::writer::{BODY, Writer};
+use super::writer::{BODY, UNIFORM_WARP, Writer};
 use crate::arch::CopyOp;
 use crate::error::Error;
 use crate::plan::{Expr, Function, GlobalTile, Shape, Slot, StmtOp, Storage, TileId, VarId, Variable};
@@ -171,15 +171,15 @@ impl Writer<'_> {
         self.render(&context)
     }
 
-    /// Where the rows of each warp begin in a tile.
-    fn rows_of_warp(&self, tile: TileId, v: &Variable) -> String {
-        format!("{} + warp * {}", self.slot_address(tile, Slot::Only), 16 * v.m_tiles * self.plan().tiles[tile].pitch)
+    /// Where the rows of a warp begin in a tile; `warp` is the name of its number.
+    fn rows_of(&self, warp: &str, tile: TileId, v: &Variable) -> String {
+        format!("{} + {warp} * {}", self.slot_address(tile, Slot::Only), 16 * v.m_tiles * self.plan().tiles[tile].pitch)
     }
 
     pub(super) fn put_rows(&mut self, tile: TileId, from: VarId) -> Result<String, Error> {
         self.wrappers.extend([Wrapper::SharedAccess, Wrapper::BulkGroup, Wrapper::Tile]);
         let (v, t) = (self.plan().variables[from].clone(), self.plan().tiles[tile].clone());
-        let to = self.rows_of_warp(tile, &v);
+        let to = self.rows_of("warp", tile, &v);
         let slab = t.pitch / 32;
         // Half a warp writes 8 columns of four rows at once. A swizzle over 128 bytes puts those of
         // two rows that follow each other in the same banks, one over 64 bytes those of the first
@@ -207,13 +207,13 @@ impl Writer<'_> {
         let first = self.uniform(&at[0]);
         let plus = |first: String, further: String| if first == "0" { further } else { format!("{first} + {further}") };
         let (row, own) = match v.across {
-            None => (format!("warp * {rows}"), String::new()),
-            Some(warps) => (format!("warp % {warps} * {rows}"), format!("warp / {warps} * {columns} + ")),
+            None => (format!("{UNIFORM_WARP} * {rows}"), String::new()),
+            Some(warps) => (format!("{UNIFORM_WARP} % {warps} * {rows}"), format!("{UNIFORM_WARP} / {warps} * {columns} + ")),
         };
         let part =
             |n: u32| FillPart { offset: n * t.rows * t.pitch, column: plus(first.clone(), format!("{own}{}", n * t.pitch / 4)) };
         let context = AddRows {
-            from: self.rows_of_warp(*tile, &v),
+            from: self.rows_of(UNIFORM_WARP, *tile, &v),
             map: self.plan().maps[*map].name.clone(),
             parts: (0..t.slabs).map(part).collect(),
             row: plus(self.uniform(&at[1]), row),
@@ -288,7 +288,22 @@ impl Writer<'_> {
         }
         let narrowed = narrowed(value, elem);
         let origin = parenthesized(&origin);
+        let pairs = contiguous && elem == Elem::F32 && to.columns_full && self.e.instance.alignment() == 16;
         match shape {
+            Shape::Accumulator if pairs => {
+                let [first, second] = [0, 1].map(|element| self.text(&narrowed, Domain::Pair(element)));
+                self.render(&StorePairs {
+                    to: origin,
+                    m_tiles: *m_tiles,
+                    n_tiles: *n_tiles,
+                    row: row_text(Domain::Pair(0)),
+                    column: column_text(Domain::Pair(0)),
+                    row_stride,
+                    rows_present,
+                    first,
+                    second,
+                })
+            }
             Shape::Accumulator => {
                 let value = self.text(&narrowed, Domain::Accumulator);
                 self.render(&StoreElements {

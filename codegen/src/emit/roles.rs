@@ -9,7 +9,7 @@ use flashtile_templates::{
     WorkStatic, Wrapper,
 };
 
-use super::writer::{BODY, Writer};
+use super::writer::{BODY, UNIFORM_WARP, Writer};
 use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::names;
@@ -91,8 +91,24 @@ impl Writer<'_> {
         Ok(out)
     }
 
+    /// The lane of a warp that adds rows to memory, and the number of the warp. The compiler has to
+    /// know both for the same in all lanes: else it makes each addition a loop over the lanes, which
+    /// waits until the copy engine has taken the addition.
+    fn adder(&mut self) -> Result<String, Error> {
+        self.wrappers.extend([Wrapper::Elect, Wrapper::Uniform]);
+        let first = self.e.plan.warps_before(self.role);
+        let number = "uniform(threadIdx.x / 32)";
+        let value = if first > 0 { format!("{number} - {first}") } else { number.into() };
+        let warp = self.render(&Let { r#type: "int".into(), name: UNIFORM_WARP.into(), value })?;
+        Ok(warp + &self.render(&Let { r#type: "bool".into(), name: "leader".into(), value: "elect()".into() })?)
+    }
+
     fn consumers(&mut self, body: &[Stmt]) -> Result<String, Error> {
+        let adds_rows = any(body, &|op| matches!(op, StmtOp::AddRows { .. }));
         let mut out = self.places()?;
+        if adds_rows {
+            out.push_str(&self.adder()?);
+        }
         if any(body, &|op| *op == StmtOp::TakeTurn) {
             self.wrappers.insert(Wrapper::NamedBarrier);
             out.push_str(&self.render(&FirstTurn { groups: self.groups() })?);
@@ -104,7 +120,7 @@ impl Writer<'_> {
         }
         self.names(&mut out)?;
         out.push_str(&self.block(body)?);
-        if any(body, &|op| matches!(op, StmtOp::AddRows { .. })) {
+        if adds_rows {
             out.push_str(&self.render(&BulkEnd {})?);
         }
         Ok(out)

@@ -56,6 +56,9 @@ pub struct Head<'a> {
 
 /// Marks the line that nested statements take the place of.
 pub(super) const BODY: &str = "/* body */";
+/// The number of a warp among those of its role, where the compiler has to know that it is the same
+/// in all lanes.
+pub(super) const UNIFORM_WARP: &str = "uniform_warp";
 
 pub(super) struct Writer<'a> {
     pub(super) e: &'a Emission<'a>,

@@ -23,6 +23,14 @@
 //! await ds of the step before; dq of it += ds.t k; dk += ds Q
 //! settle dv, dq; free ds of the step before; add dq of it to memory
 //! ```
+//!
+//! With `sum_lag=0` it is the last product of its own step, and takes the registers of scores that
+//! the step is done with. The operand needs one slot then, and no product is in flight between steps:
+//!
+//! ```text
+//! reserve ds; stage ds; supply ds; dk += ds Q, with ds from registers
+//! await ds; dq += ds.t k; settle all; free ds; add dq to memory
+//! ```
 
 use std::collections::HashMap;
 
@@ -45,6 +53,8 @@ struct Flight {
     effects: Effects,
     /// Rings of the loop that it reads.
     tiles: Vec<TileId>,
+    /// The tile that it takes its left operand from.
+    left: Option<TileId>,
     /// Whether the step before has issued it.
     before: bool,
 }
@@ -58,7 +68,7 @@ struct Spread {
     tile: TileId,
 }
 
-/// A product across the warps that is made a step later than what it reads.
+/// A product across the warps, which may be made a step later than what it reads.
 #[derive(Clone, Debug)]
 struct Across {
     acc: VarId,
@@ -112,7 +122,8 @@ struct Step<'a> {
 impl Lowering<'_> {
     /// The statements of a loop: those of its first step, of the others, and what settles the last.
     pub(super) fn late(&mut self, l: &Loop<'_>, first: Vec<Stmt>, step: Vec<Stmt>) -> Result<Vec<Stmt>, Error> {
-        let why_not = |what: &str, advice: &str| Err(Error::unsupported(what, advice, self.span));
+        let span = self.span;
+        let why_not = |what: &str, advice: &str| Err(Error::unsupported(what, advice, span));
         if self.schedule.ping_pong != PingPong::Off {
             return why_not("overlap=late with turns of warpgroups", "set ping_pong=off");
         }
@@ -136,6 +147,19 @@ impl Lowering<'_> {
         let stages = self.in_two_slots(l, [&mut first, &mut step]);
         let across = self.behind(l, &step).filter(|_| self.behind(l, &first).is_some());
         let last = match &across {
+            None if self.schedule.sum_lag == 0 => {
+                return why_not(
+                    "sum_lag=0 in a loop without a product across the warps that is added to memory",
+                    "set sum_lag=1",
+                );
+            }
+            Some(across) if self.schedule.sum_lag == 0 => {
+                let tile = &mut self.plan.tiles[across.tile];
+                (tile.exchange, tile.slots) = (Some(0), 1);
+                first = self.in_its_step(l, across, first);
+                step = self.in_its_step(l, across, step);
+                None
+            }
             Some(across) => {
                 self.plan.tiles[across.tile].exchange = Some(0);
                 first = self.a_step_later(l, across, first, false);
@@ -231,6 +255,35 @@ impl Lowering<'_> {
     /// one before. Warps exchange the operand where barriers stood.
     fn a_step_later(&self, l: &Loop<'_>, across: &Across, step: Vec<Stmt>, has_before: bool) -> Vec<Stmt> {
         let before = |body: Vec<Stmt>, span| Stmt::new(StmtOp::Step { at: Iteration::Behind(l.id, 1), body }, span);
+        let issued = has_before.then(|| before(across.issued(l), across.dot.span));
+        let mut out = self.exchanged(l, across, step, issued);
+        out.extend(has_before.then(|| before(across.settled(l), across.dot.span)));
+        out
+    }
+
+    /// A step with the product across the warps behind all else. Warps exchange the operand where
+    /// barriers stood. Products that need the rows of their own warps take these from registers.
+    fn in_its_step(&self, l: &Loop<'_>, across: &Across, step: Vec<Stmt>) -> Vec<Stmt> {
+        let staged = step.iter().find_map(|stmt| match stmt.op {
+            StmtOp::Stage { tile, from, .. } if tile == across.tile => Some(from),
+            _ => None,
+        });
+        let mut out = self.exchanged(l, across, step, None);
+        for stmt in &mut out {
+            if let (StmtOp::Dot { a, .. }, Some(from)) = (&mut stmt.op, staged)
+                && matches!(*a, OperandA::Tile(tile, _) if tile == across.tile)
+            {
+                *a = OperandA::Packed(from);
+            }
+        }
+        out.extend(across.issued(l));
+        out.extend(across.settled(l));
+        out
+    }
+
+    /// A step without the product across the warps and what adds its result to memory, whose warps
+    /// exchange its operand; `staged` comes as soon as the operand is staged.
+    fn exchanged(&self, l: &Loop<'_>, across: &Across, step: Vec<Stmt>, staged: Option<Stmt>) -> Vec<Stmt> {
         let mut out = Vec::new();
         let mut statements = step.into_iter().peekable();
         while let Some(stmt) = statements.next() {
@@ -243,13 +296,14 @@ impl Lowering<'_> {
                     let plain = |op| Stmt::new(op, span);
                     out.extend([plain(across.exchange(Exchange::Reserve, l)), stmt, plain(across.exchange(Exchange::Supply, l))]);
                     statements.next_if(|next| next.op == StmtOp::Barrier);
-                    out.push(plain(StmtOp::GroupBarrier));
-                    out.extend(has_before.then(|| before(across.issued(l), across.dot.span)));
+                    if self.schedule.sum_lag > 0 {
+                        out.push(plain(StmtOp::GroupBarrier));
+                    }
+                    out.extend(staged.clone());
                 }
                 _ => out.push(stmt),
             }
         }
-        out.extend(has_before.then(|| before(across.settled(l), across.dot.span)));
         out
     }
 
@@ -313,6 +367,7 @@ impl Lowering<'_> {
         out.extend(loads);
         let begin = out.len();
         let operands: Vec<VarId> = rest.iter().filter_map(|stmt| packed_operand(&stmt.op)).collect();
+        let staged: Vec<(VarId, TileId)> = rest.iter().filter_map(staged_from).collect();
         for stmt in rest {
             let rises = match &stmt.op {
                 StmtOp::Dot { .. } => true,
@@ -320,7 +375,13 @@ impl Lowering<'_> {
                 _ => false,
             };
             let own = effects(&self.plan, &stmt);
-            let behind = |other: &Stmt| effects(&self.plan, other).conflicts(&own);
+            // What other warps wait for comes first, and what is awaited from them is there then.
+            let of_packed = packed_operand(&stmt.op).and_then(|v| Some(staged.iter().find(|(from, _)| *from == v)?.1));
+            let shared = left_tile(&stmt.op).or(of_packed);
+            let behind = |other: &Stmt| {
+                let waits = matches!(other.op, StmtOp::Exchange { step: Exchange::Await | Exchange::Supply, tile, .. } if shared == Some(tile));
+                waits || effects(&self.plan, other).conflicts(&own)
+            };
             let mut at = match rises {
                 true => out[begin..].iter().rposition(behind).map_or(begin, |last| begin + last + 1),
                 false => out.len(),
@@ -371,12 +432,17 @@ impl Lowering<'_> {
             let own = effects(&self.plan, &stmt);
             let acc = product_into(&stmt.op);
             let packed = packed_operand(&stmt.op).is_some();
+            let left = left_tile(&stmt.op);
+            let freed = match stmt.op {
+                StmtOp::Exchange { step: Exchange::Free, tile, .. } => Some(tile),
+                _ => None,
+            };
             // Products into one accumulator follow each other by themselves. Where a product takes
             // registers that were packed while another that takes registers was in flight, ptxas
             // 13.0 makes all products wait for each other (C7513).
             let needs = |flight: &Flight| match acc {
                 Some(acc) => (acc != flight.acc && flight.effects.conflicts(&own)) || (packed && flight.packed && !flight.before),
-                None => flight.effects.conflicts(&own),
+                None => flight.effects.conflicts(&own) || (freed.is_some() && freed == flight.left),
             };
             if let Some(last) = step.in_flight.iter().rposition(needs) {
                 step.settle(last, stmt.span);
@@ -388,7 +454,7 @@ impl Lowering<'_> {
             step.out.push(stmt);
             if let Some(acc) = acc {
                 step.to_come.remove(0);
-                step.in_flight.push(Flight { acc, packed, effects: own, tiles, before: false });
+                step.in_flight.push(Flight { acc, packed, effects: own, tiles, left, before: false });
             }
         }
         if let Some(last) = step.in_flight.iter().rposition(|flight| done.contains(&flight.acc)) {
@@ -464,6 +530,22 @@ fn product_into(op: &StmtOp) -> Option<VarId> {
 fn packed_operand(op: &StmtOp) -> Option<VarId> {
     match op {
         StmtOp::Dot { a: OperandA::Packed(v), .. } => Some(*v),
+        _ => None,
+    }
+}
+
+/// What is staged for other warps, and where.
+fn staged_from(stmt: &Stmt) -> Option<(VarId, TileId)> {
+    match stmt.op {
+        StmtOp::Stage { tile, from, .. } => Some((from, tile)),
+        _ => None,
+    }
+}
+
+/// The tile in shared memory that a product takes its left operand from.
+fn left_tile(op: &StmtOp) -> Option<TileId> {
+    match op {
+        StmtOp::Dot { a: OperandA::Tile(tile, _), .. } => Some(*tile),
         _ => None,
     }
 }

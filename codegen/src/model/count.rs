@@ -21,7 +21,8 @@ pub(super) struct Units {
     pub shared: f64,
     pub barriers: f64,
     pub turns: f64,
-    /// Bytes that copies bring from the L2 cache to shared memory, for the whole block.
+    /// Bytes that copies bring from the L2 cache to shared memory, or add to it from there, for the
+    /// whole block.
     pub l2_bytes: f64,
     /// Rows of boxes, or of 128 bytes, that they come in.
     pub l2_rows: f64,
@@ -207,6 +208,13 @@ impl<'a> Counter<'a> {
                 let n = self.elements(*from) / 2.0;
                 Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
             }
+            // Half a select and half a store of two elements for each, a cycle of shared memory too.
+            StmtOp::PutRows { from, .. } => {
+                let n = self.elements(*from);
+                Units { issue: 1.5 * n / 4.0, shared: n, ..Units::default() }
+            }
+            // What is added goes the way that copies come, back.
+            StmtOp::AddRows { tile, .. } => Units { issue: 1.0, ..self.copied(&self.plan.tiles[*tile]) },
             StmtOp::Publish { from: v, .. } | StmtOp::Merge { to: v, .. } => {
                 let n = self.elements(*v);
                 Units { issue: 2.0 * n / 4.0, shared: n, ..Units::default() }

@@ -35,6 +35,9 @@ const CACHE: f64 = 50e6;
 /// How far units overlap where products are waited for late: columns of a gradient take 0.95 of the
 /// time that they take with `overlap=off` (H200, d 128, N = 8192; docs/backward.md).
 const LATE_OVERLAP: f64 = 1.4;
+/// Cycles of a step in which all warps wait for each other's operand, over those of one that makes
+/// the product a step later (H100, d 128, N = 8192: 5.06 and 4.32 to 4.70 ms; docs/backward.md).
+const IN_STEP: f64 = 1.12;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
@@ -332,6 +335,7 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     };
     let joined: f64 = busy.iter().map(|b| b.powf(exponent)).sum::<f64>().powf(1.0 / exponent);
     let joined = if profile.turns { joined * constants.turns } else { joined };
+    let joined = if profile.in_step { joined * IN_STEP } else { joined };
     let joined = if profile.specialized {
         let own = 4.0 * (constants.own_cycles * units.issue + units.tensor);
         let chain = constants.own_chain;

@@ -18,7 +18,7 @@ use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning
 /// changes.
-pub const SPACE_VERSION: u32 = 24;
+pub const SPACE_VERSION: u32 = 25;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -190,6 +190,8 @@ impl Requires {
 
 /// The knob is one of the asynchronous products, which a producer feeds.
 const WGMMA: Requires = Requires { knob: "tensor_op", values: &["wgmma"] };
+/// The knob is one of loops whose products are waited for late.
+const LATE: Requires = Requires { knob: "overlap", values: &["late"] };
 /// The knob is one of fragments that warps load; `wgmma` reads both operands from swizzled tiles.
 const WARP: Requires = Requires { knob: "tensor_op", values: &["ffma", "mma_m16n8k8", "mma_m16n8k16"] };
 /// The knob is one of operands in registers, which tensor cores take.
@@ -296,6 +298,8 @@ knobs! {
             "blocks per multiprocessor promised to the compiler; 0 promises nothing";
         overlap: Overlap = Overlap::Off, [], [WGMMA],
             "what is done while products are in flight (wgmma)";
+        sum_lag: u32 = 1, [0, 1], [LATE],
+            "steps by which a product that is added to memory (dq) lags the step of its operand, 0 or 1 (overlap=late)";
         ping_pong: PingPong = PingPong::Off, [], [WGMMA],
             "what warpgroups do in turn (wgmma)";
         persistent: Persistent = Persistent::Off, [], [WGMMA],

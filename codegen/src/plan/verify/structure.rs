@@ -316,11 +316,16 @@ impl Check<'_> {
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, slot, from } => {
                 self.in_block(*tile, slot);
-                if (*slot == Slot::Only) != (plan.tiles[*tile].slots == 1) || (*slot != Slot::Only && !plan.is_specialized()) {
-                    self.fault(format!("a slot of {} is staged that it does not have", plan.tiles[*tile].name));
+                let t = &plan.tiles[*tile];
+                let is_there = match slot {
+                    Slot::Only => t.slots == 1,
+                    // One slot that warps exchange holds another iteration each time.
+                    Slot::Of(_) => plan.is_specialized() && (t.slots > 1 || t.exchange.is_some()),
+                };
+                if !is_there {
+                    self.fault(format!("a slot of {} is staged that it does not have", t.name));
                 }
                 let v = &plan.variables[*from];
-                let t = &plan.tiles[*tile];
                 if !t.warp_private {
                     self.is(*from, Storage::Packed);
                     if !is_16_bit(t.elem) {
