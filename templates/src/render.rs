@@ -30,7 +30,7 @@ macro_rules! sources {
 
 sources! {
     "kernel", "entry",
-    "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/integer_signed", "device/integer_wide", "device/load_bytes", "device/load_quad", "device/narrow", "device/part", "device/quad", "device/tile_extremes", "device/block_extremes", "device/nonzero", "device/tiles_listed", "device/search",
+    "device/copy_cp_async", "device/copy_sync", "device/division", "device/infinite", "device/integer", "device/integer_signed", "device/integer_wide", "device/list_again", "device/load_bytes", "device/load_quad", "device/narrow", "device/part", "device/quad", "device/tile_extremes", "device/block_extremes", "device/nonzero", "device/tiles_listed", "device/search",
     "device/select", "device/store_quad", "device/tanh", "device/tanh_absolute", "device/tile", "device/widen", "device/widen_pair",
     "device/descriptor", "ptx/elect", "ptx/mov", "ptx/red_add", "ptx/tma_reduce", "ptx/bulk_group", "ptx/st_global", "ptx/rcp", "ptx/mbarrier", "ptx/named_barrier", "ptx/prefetch_map", "ptx/tma", "ptx/uniform", "ptx/warp_extremes", "ptx/wgmma", "ptx/wgmma_group",
     "ptx/cp_async", "ptx/div_full", "ptx/rcp_normal", "ptx/tanh", "ptx/ex2", "ptx/fmax", "ptx/fmin", "ptx/ldmatrix_x2", "ptx/ldmatrix_x4", "ptx/stmatrix_x4", "ptx/proxy_fence", "ptx/lg2", "ptx/mma",
@@ -38,7 +38,7 @@ sources! {
     "statement/acquire", "statement/advance", "statement/release_before", "statement/barriers", "statement/group_barrier", "statement/exchange_phases", "statement/exchange_wait", "statement/exchange_say", "statement/dot_wgmma", "statement/fill", "statement/first_turn", "statement/loop_pairs",
     "statement/otherwise", "statement/pass_turn", "statement/release", "statement/ring", "statement/role", "statement/settle",
     "statement/step", "statement/take_turn", "statement/work_dynamic_consumers", "statement/work_dynamic_producer",
-    "statement/work_static",
+    "statement/work_static", "statement/work_again_producer", "statement/list", "statement/make_again",
     "ptx/cluster", "ptx/dependent_launch", "ptx/semaphore", "ptx/state_cluster", "ptx/state_global",
     "statement/await_part", "statement/cluster_barrier", "statement/pass_part", "statement/state",
     "statement/assign", "statement/barrier", "statement/commit", "statement/compute", "statement/copy", "statement/declare", "statement/dot_ffma",

@@ -687,6 +687,41 @@ statements! {
         /// Rendered statements.
         body: String,
     }
+    /// Programs, and then those of the block's list that are made again: who takes them.
+    WorkAgainProducer = "work_again_producer" {
+        /// Whether it takes the next that nobody has, or every so-many-th.
+        dynamic: bool,
+        /// Offset of the beginning of the list.
+        list: u32,
+        /// Number of programs.
+        programs: String,
+        /// Offset of the full mbarriers.
+        full: u32,
+        /// Offset of the empty mbarriers.
+        empty: u32,
+        /// Offset of the numbers.
+        numbers: u32,
+        /// Slots.
+        slots: u32,
+        /// Run-time sizes that the statements name.
+        sizes: Vec<String>,
+        /// Rendered statements.
+        body: String,
+    }
+    /// The list of programs that are made again is empty at first.
+    List = "list" {
+        /// Offset of its beginning.
+        list: u32,
+    }
+    /// Puts the program on that list if a condition holds for some row in some lane.
+    MakeAgain = "make_again" {
+        /// `EACH` loops over the rows.
+        each: String,
+        /// Condition per row.
+        condition: String,
+        /// Offset of the beginning of the list.
+        list: u32,
+    }
     /// Programs, the next that nobody has: who takes them.
     WorkDynamicProducer = "work_dynamic_producer" {
         /// Number of programs.
@@ -706,6 +741,8 @@ statements! {
     }
     /// Programs, the next that nobody has: who is told.
     WorkDynamicConsumers = "work_dynamic_consumers" {
+        /// Whether programs may be made again.
+        again: bool,
         /// Number of programs.
         programs: String,
         /// Offset of the full mbarriers.

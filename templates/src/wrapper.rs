@@ -129,6 +129,8 @@ pub enum Wrapper {
     Elect,
     /// mbarriers.
     Mbarrier,
+    /// The list of programs that are made again.
+    ListAgain,
     /// Named barriers.
     NamedBarrier,
     /// `prefetch.tensormap`.
@@ -302,6 +304,7 @@ impl Wrapper {
             Wrapper::Mov => "ptx/mov",
             Wrapper::Elect => "ptx/elect",
             Wrapper::Mbarrier => "ptx/mbarrier",
+            Wrapper::ListAgain => "device/list_again",
             Wrapper::NamedBarrier => "ptx/named_barrier",
             Wrapper::PrefetchMap => "ptx/prefetch_map",
             Wrapper::Tma { rank } => {

@@ -185,7 +185,8 @@ pub fn fields(instance: &Instance, plan: &Plan) -> Vec<Field> {
     fields.extend(semaphore.map(|m| Field::Pointer(m.memory.clone())));
     // Programs taken, and blocks that are done.
     let bytes = if plan.work_ring.is_some() { 8 } else { 0 };
-    let per_program = if semaphore.is_some() { 4 } else { 0 };
+    // Whose turn it is, or the list of programs that are made again.
+    let per_program = if semaphore.is_some() || plan.makes_again() { 4 } else { 0 };
     if bytes + per_program > 0 {
         fields.push(Field::Workspace { bytes, per_program });
     }

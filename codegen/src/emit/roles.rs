@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use flashtile_dsl::ir::SizeKind;
 use flashtile_templates::{
     Acquire, Advance, Barriers, BulkEnd, ExchangePhases, ExchangeSay, ExchangeWait, Fill, FillPart, FirstTurn, GroupBarrier, Let,
-    PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role, TakeTurn, When, WorkDynamicConsumers, WorkDynamicProducer,
-    WorkStatic, Wrapper,
+    List, MakeAgain, PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role, TakeTurn, When, WorkAgainProducer,
+    WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
 };
 
+use super::expression::{Domain, each_text};
 use super::writer::{BODY, UNIFORM_WARP, Writer};
 use crate::arch::WARPGROUP;
 use crate::error::Error;
@@ -65,7 +66,9 @@ impl Writer<'_> {
         let exchanged = plan.tiles.iter().filter_map(|t| Some((t.slots, t.exchange?)));
         let exchanged =
             exchanged.map(|(slots, full)| RingBarriers { slots, full, fills: warps, empty: full + 8 * slots, arrivals: warps });
-        self.render(&Barriers { rings: tiles.chain(work).map(ring).chain(exchanged).collect() })
+        let list = plan.work_ring.filter(|_| plan.makes_again()).map(|at| self.render(&List { list: list_at(at) }));
+        let barriers = self.render(&Barriers { rings: tiles.chain(work).map(ring).chain(exchanged).collect() })?;
+        Ok(list.transpose()?.unwrap_or_default() + &barriers)
     }
 
     /// The producer is one warp, so that its control flow is uniform; one lane of it starts copies.
@@ -274,9 +277,27 @@ impl Writer<'_> {
             return self.nested(&WorkStatic { programs, sizes, body: BODY.into() }, body);
         };
         let (empty, numbers, slots) = (full + 8 * WORK_SLOTS, full + 16 * WORK_SLOTS, WORK_SLOTS);
+        let again = plan.makes_again();
+        if plan.work_ring_roles().fills.contains(&self.role) && again {
+            let (dynamic, list) = (plan.work == Persistent::Dynamic, list_at(full));
+            let context = WorkAgainProducer { dynamic, list, programs, full, empty, numbers, slots, sizes, body: BODY.into() };
+            return self.nested(&context, body);
+        }
         if plan.work_ring_roles().fills.contains(&self.role) {
             return self.nested(&WorkDynamicProducer { programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body);
         }
-        self.nested(&WorkDynamicConsumers { programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body)
+        self.nested(&WorkDynamicConsumers { again, programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body)
     }
+
+    pub(super) fn make_again(&mut self, condition: &Expr, m_tiles: u32) -> Result<String, Error> {
+        self.wrappers.insert(Wrapper::ListAgain);
+        let condition = self.text(condition, Domain::Row);
+        let list = list_at(self.e.plan.work_ring.expect("verified: programs come by a ring"));
+        self.render(&MakeAgain { each: each_text(Domain::Row, m_tiles, 1), condition, list })
+    }
+}
+
+/// Where the list of programs begins that are made again: behind the ring of program numbers.
+fn list_at(ring: u32) -> u32 {
+    ring + 20 * WORK_SLOTS
 }

@@ -314,6 +314,7 @@ impl Writer<'_> {
                 self.nested(&Step { coordinate, value, before, body: BODY.into() }, body)
             }
             StmtOp::Work(body) => self.work(body),
+            StmtOp::MakeAgain { condition, m_tiles } => self.make_again(condition, *m_tiles),
             StmtOp::Fill { .. } => self.fill(op),
             StmtOp::Acquire { tile, .. } => self.acquire(*tile),
             StmtOp::Release(tile) => self.release(*tile),
@@ -451,6 +452,7 @@ impl Writer<'_> {
             }
             Guard::Vote { .. } => unreachable!("votes have a template of their own"),
             Guard::Flag(v) => self.name(*v),
+            Guard::Again => "made_again".into(),
             Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => {
                 let meeting = self.plan().meeting.as_ref().expect("verified: programs meet");
                 let (part, parts) = (&meeting.part, meeting.parts);

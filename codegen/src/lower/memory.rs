@@ -6,7 +6,6 @@ use super::context::{Home, Lowering, Pending};
 use crate::error::Error;
 use crate::plan::{
     Cast, Event, Expr, Function, GlobalTile, LetType, Operator, Param, Shape, SharedTile, Slot, StmtOp, Storage, TileId, VarId,
-    WORK_RING_BYTES,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -257,9 +256,9 @@ impl Lowering<'_> {
             tile.exchange = Some(at);
             at += 16 * tile.slots;
         }
-        if self.plan.work == Persistent::Dynamic {
+        if self.plan.work == Persistent::Dynamic || self.plan.makes_again() {
             self.plan.work_ring = Some(at);
-            at += WORK_RING_BYTES;
+            at += self.plan.work_ring_bytes();
         }
         if let Some(meeting) = &mut self.plan.meeting {
             meeting.offset = at.next_multiple_of(128);

@@ -143,7 +143,12 @@ impl Lowering<'_> {
                 }
                 StmtOp::When { guard: Guard::Vote { .. } | Guard::Flag(_) | Guard::Cut(_) | Guard::Holds(_), .. } => continue,
                 StmtOp::When { guard, body, otherwise } => {
-                    StmtOp::When { guard: guard.clone(), body: self.image(body)?, otherwise: self.image(otherwise)? }
+                    let (body, otherwise) = (self.image(body)?, self.image(otherwise)?);
+                    if *guard == Guard::Again && body == otherwise {
+                        out.extend(body);
+                        continue;
+                    }
+                    StmtOp::When { guard: guard.clone(), body, otherwise }
                 }
                 StmtOp::Loop { id, from, unroll, body } => {
                     StmtOp::Loop { id: *id, from: *from, unroll: *unroll, body: self.image(body)? }
@@ -200,6 +205,13 @@ fn hold(body: &mut Vec<Stmt>, tile: TileId) {
         && otherwise.is_empty()
     {
         hold(inner, tile);
+        return;
+    }
+    if first == last
+        && let StmtOp::When { guard: Guard::Again, body: again, otherwise } = &mut body[first].op
+    {
+        hold(again, tile);
+        hold(otherwise, tile);
         return;
     }
     release(body, last, tile);

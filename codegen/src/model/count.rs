@@ -102,7 +102,8 @@ impl<'a> Counter<'a> {
                     // A maximum that moves only when it must moves rarely.
                     Guard::Vote { .. } | Guard::Flag(_) => {}
                     Guard::Exists(_) => self.block(body, inside, times),
-                    Guard::OneLeft(_) | Guard::FirstPart => self.block(otherwise, inside, times),
+                    // Few programs are made again.
+                    Guard::OneLeft(_) | Guard::FirstPart | Guard::Again => self.block(otherwise, inside, times),
                     // What one of the programs that meet does, or each for its share of the warps.
                     Guard::LastPart | Guard::OwnWarps => {
                         let share = 1.0 / self.plan.meeting.as_ref().map_or(1.0, |m| f64::from(m.parts));

@@ -77,14 +77,16 @@ pub(super) struct Place<'a> {
     pub trips: &'a [u32],
     /// The part of the program.
     pub part: u32,
+    /// Whether the program is made again.
+    pub again: bool,
     /// The iteration of each loop that is in progress.
     pub at: Vec<u32>,
 }
 
 impl<'a> Place<'a> {
     /// Before the first statement.
-    pub fn new(plan: &'a Plan, trips: &'a [u32], part: u32) -> Self {
-        Self { plan, trips, part, at: vec![0; plan.loops.len()] }
+    pub fn new(plan: &'a Plan, trips: &'a [u32], part: u32, again: bool) -> Self {
+        Self { plan, trips, part, again, at: vec![0; plan.loops.len()] }
     }
 
     /// The number of an iteration, if it exists.
@@ -103,6 +105,7 @@ impl<'a> Place<'a> {
     pub fn holds(&self, guard: &Guard) -> Option<bool> {
         match guard {
             Guard::Exists(iteration) => Some(self.number(*iteration).is_some()),
+            Guard::Again => Some(self.again),
             // Two at a time after the first.
             Guard::OneLeft(id) => Some(self.trips[*id].is_multiple_of(2)),
             Guard::FirstPart | Guard::LastPart => holds_in_part(self.plan, guard, self.part),

@@ -44,7 +44,9 @@ impl Completion {
             let follows_others = super::any(&role.body, &|op| matches!(op, StmtOp::Work(_)));
             for part in parts(plan) {
                 for trips in trip_counts(plan.loops.len(), most_trips(plan)) {
-                    Walk::new(Place::new(plan, &trips, part), follows_others, &mut waits).block(&role.body);
+                    for &again in if plan.makes_again() { &[false, true][..] } else { &[false] } {
+                        Walk::new(Place::new(plan, &trips, part, again), follows_others, &mut waits).block(&role.body);
+                    }
                 }
             }
         }

@@ -46,7 +46,9 @@
 //! * a `Dot` is asynchronous: it is issued as a group of its own, and reads its operands and writes
 //!   its accumulator until a `Wait` that names it returns;
 //! * `TakeTurn` and `PassTurn` hand a token round the warpgroups of the consumers. The first warpgroup has it at the start;
-//! * `Work` repeats its body for each program that the block takes.
+//! * `Work` repeats its body for each program that the block takes, and then for those of which a
+//!   `MakeAgain` has said so. Only in these `Guard::Again` holds, for all roles. What a program stores
+//!   when it is made again is stored over what it stored before.
 //!
 //! Programs that walk the parts of one loop may meet (`Meeting`), in one of two ways:
 //!
@@ -458,6 +460,8 @@ pub enum Guard {
     },
     /// If the vote that a flag remembers was for it.
     Flag(VarId),
+    /// If the program is made again.
+    Again,
     /// If a loop that takes two iterations at a time from the second one on leaves one over.
     OneLeft(LoopId),
     /// If the program walks the first part.
@@ -874,6 +878,15 @@ pub enum StmtOp {
     PassTurn,
     /// Statements for each program that the block takes.
     Work(Vec<Stmt>),
+    /// Has the block make the program again, when it has made all that it takes, if the condition
+    /// holds for some element of a row fragment in some lane of a warp. One that is made again is
+    /// not made a third time.
+    MakeAgain {
+        /// Condition per element.
+        condition: Expr,
+        /// Row tiles.
+        m_tiles: u32,
+    },
     /// Waits for the turn of the program's part.
     AwaitPart,
     /// Gives the turn to the next part.
@@ -1008,7 +1021,8 @@ pub struct Plan {
     pub work: Persistent,
     /// Number of programs.
     pub programs: Expr,
-    /// Byte offset of the ring that hands program numbers from the producer to the consumers, if work is dynamic.
+    /// Byte offset of the ring that hands program numbers from the producer to the consumers, if work is dynamic or programs may
+    /// be made again.
     pub work_ring: Option<u32>,
     /// Where programs that walk the parts of a loop meet.
     pub meeting: Option<Meeting>,
@@ -1107,7 +1121,7 @@ impl Plan {
         let barriers = self.tiles.iter().flat_map(|t| t.mbarriers().map(|at| at + 16 * t.slots));
         let cluster = self.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster);
         let state = cluster.map(|m| m.offset + m.state_bytes(self.computing_threads()));
-        tiles.chain(barriers).chain(self.work_ring.map(|at| at + WORK_RING_BYTES)).chain(state).max().unwrap_or(0)
+        tiles.chain(barriers).chain(self.work_ring.map(|at| at + self.work_ring_bytes())).chain(state).max().unwrap_or(0)
     }
 
     /// The role that computes: rows are shared by its warps.

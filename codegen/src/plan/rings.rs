@@ -3,7 +3,7 @@
 //! slot is full by one arrival and the bytes of its copy, and empty by an arrival of every warp
 //! that takes from the ring.
 
-use super::{Plan, StmtOp, TileId, any};
+use super::{Plan, StmtOp, TileId, WORK_RING_BYTES, any};
 
 /// The roles that use a ring, by number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -39,5 +39,16 @@ impl Plan {
     /// The roles that use the ring of program numbers: the first takes programs for all others.
     pub fn work_ring_roles(&self) -> RingRoles {
         RingRoles { fills: vec![0], drains: (1..self.roles.len()).collect() }
+    }
+
+    /// Bytes of the ring of program numbers, with the beginning of the list of programs that are made
+    /// again behind it.
+    pub fn work_ring_bytes(&self) -> u32 {
+        WORK_RING_BYTES + if self.makes_again() { 8 } else { 0 }
+    }
+
+    /// Whether programs may be made again.
+    pub fn makes_again(&self) -> bool {
+        self.roles.iter().any(|role| any(&role.body, &|op| matches!(op, StmtOp::MakeAgain { .. })))
     }
 }

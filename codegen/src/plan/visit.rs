@@ -48,7 +48,8 @@ macro_rules! expressions {
                         }
                         all
                     }
-                    StmtOp::When { guard: Guard::Vote { condition, .. } | Guard::Holds(condition), .. } => vec![condition],
+                    StmtOp::When { guard: Guard::Vote { condition, .. } | Guard::Holds(condition), .. }
+                    | StmtOp::MakeAgain { condition, .. } => vec![condition],
                     StmtOp::Fill { at, .. } | StmtOp::AddRows { at, .. } => at.$iter().collect(),
                     StmtOp::LoadState { from, .. } => from.$iter().collect(),
                     StmtOp::When { .. }
@@ -215,6 +216,7 @@ impl StmtOp {
             | StmtOp::Loop { .. }
             | StmtOp::Step { .. }
             | StmtOp::Work(_)
+            | StmtOp::MakeAgain { .. }
             | StmtOp::Commit
             | StmtOp::Barrier
             | StmtOp::GroupBarrier

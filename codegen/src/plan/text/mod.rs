@@ -55,9 +55,10 @@
 //! | `publish TILE <- VAR`, `merge max\|sum VAR <- TILE` | a value for each row to the other column groups; reduces those of all |
 //! | `VAR = load GLOBAL`, `store GLOBAL <- SHAPE M x N of E` | global memory |
 //! | `add GLOBAL <- VAR` | adds a fragment to global memory |
-//! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `holds E`, `any of M: E [-> VAR]`, `flag VAR`, `one left LOOP`, `first part`, `last part`, `own warps` |
+//! | `when GUARD`, `otherwise` | `ITERATION exists`, `cut LOOP, ..`, `holds E`, `any of M: E [-> VAR]`, `flag VAR`, `one left LOOP`, `made again`, `first part`, `last part`, `own warps` |
 //! | `loop NAME from N by N`, `step ITERATION`, `each program` | repetition |
 //! | `fill SLOT <- MAP(E, ..)`, `acquire SLOT`, `release TILE`, `advance TILE`, `release_before TILE` | rings between roles |
+//! | `make_again any of M: E` | has the block make the program again, when it has made all |
 //! | `take_turn`, `pass_turn` | turns of warpgroups |
 //! | `await_part`, `pass_part`, `save_state VAR, ..`, `load_state VAR, .. [of E]`, `cluster_barrier` | programs that meet |
 

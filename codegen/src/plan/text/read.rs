@@ -404,6 +404,7 @@ impl<'a> Reader<'a> {
                 c.words("one left")?;
                 Guard::OneLeft(self.loop_named(c.name("a loop")?)?)
             }
+            "made" if !exists => c.words("made again").map(|()| Guard::Again)?,
             "first" if !exists => c.words("first part").map(|()| Guard::FirstPart)?,
             "last" if !exists => c.words("last part").map(|()| Guard::LastPart)?,
             "own" if !exists => c.words("own warps").map(|()| Guard::OwnWarps)?,
@@ -657,6 +658,12 @@ impl<'a> Reader<'a> {
             "release" => StmtOp::Release(self.tile_named(c)?),
             "advance" => StmtOp::Advance(self.tile_named(c)?),
             "release_before" => StmtOp::ReleaseBefore(self.tile_named(c)?),
+            "make_again" => {
+                c.words("any of")?;
+                let m_tiles = c.number()?;
+                c.mark(":")?;
+                StmtOp::MakeAgain { condition: c.expression()?, m_tiles }
+            }
             "take_turn" => StmtOp::TakeTurn,
             "pass_turn" => StmtOp::PassTurn,
             "await_part" => StmtOp::AwaitPart,

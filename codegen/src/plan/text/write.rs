@@ -239,6 +239,7 @@ impl Writer<'_> {
             }
             Guard::Flag(v) => format!("flag {}", self.variable(*v)),
             Guard::OneLeft(id) => format!("one left {}", name(*id)),
+            Guard::Again => "made again".into(),
             Guard::FirstPart => "first part".into(),
             Guard::LastPart => "last part".into(),
             Guard::OwnWarps => "own warps".into(),
@@ -343,6 +344,7 @@ impl Writer<'_> {
             StmtOp::Release(tile) => format!("release {}", self.tile_name(*tile)),
             StmtOp::Advance(tile) => format!("advance {}", self.tile_name(*tile)),
             StmtOp::ReleaseBefore(tile) => format!("release_before {}", self.tile_name(*tile)),
+            StmtOp::MakeAgain { condition, m_tiles } => format!("make_again any of {m_tiles}: {condition}"),
             StmtOp::TakeTurn => "take_turn".into(),
             StmtOp::PassTurn => "pass_turn".into(),
             StmtOp::AwaitPart => "await_part".into(),

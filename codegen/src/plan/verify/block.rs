@@ -15,7 +15,7 @@ use crate::plan::{
 pub(super) fn faults(plan: &Plan, completion: &Completion, outer: &[Option<LoopId>], trips: &[u32], part: u32) -> Faults {
     let mut faults = Faults::default();
     for role in &plan.roles {
-        let mut state = State::new(At::new(plan, trips, part), completion, outer);
+        let mut state = State::new(At::new(plan, trips, part, false), completion, outer);
         state.run(&role.body);
         if state.contents.values().any(|c| c.status == Status::InFlight) {
             state.faults.at = 0;
@@ -201,7 +201,7 @@ impl<'a> State<'a> {
                     self.one_warp = one_warp;
                 }
                 Guard::Cut(_) | Guard::Holds(_) => drop(self.branches(body, otherwise, false)),
-                Guard::Exists(_) | Guard::OneLeft(_) | Guard::FirstPart | Guard::LastPart => {
+                Guard::Exists(_) | Guard::Again | Guard::OneLeft(_) | Guard::FirstPart | Guard::LastPart => {
                     self.run(if self.at.holds(guard) == Some(true) { body } else { otherwise });
                 }
             },

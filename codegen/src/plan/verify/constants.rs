@@ -161,7 +161,7 @@ impl Walk<'_> {
             Guard::Vote { condition, .. } | Guard::Holds(condition) => self.uses(condition),
             Guard::OneLeft(id) => self.bounds(*id),
             Guard::FirstPart | Guard::LastPart | Guard::OwnWarps => self.meeting(),
-            Guard::Flag(_) => {}
+            Guard::Flag(_) | Guard::Again => {}
         }
     }
 

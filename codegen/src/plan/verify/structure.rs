@@ -9,7 +9,7 @@ use super::fault::Faults;
 use crate::arch::WARPGROUP;
 use crate::plan::{
     Atom, Builtin, Computed, Event, Expr, GlobalTile, Guard, Input, InputSource, Iteration, LoopId, MeetBy, OperandA, Plan,
-    RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, WORK_RING_BYTES, any,
+    RoleKind, Shape, Shared, SharedTile, Slot, Stmt, StmtOp, Storage, TileId, VarId, Variable, any,
 };
 use crate::schedule::{Persistent, SharedLayout};
 
@@ -89,7 +89,7 @@ impl Check<'_> {
             places.push((tile.offset, tile.offset + tile.slots * tile.slot_bytes(), &tile.name));
             places.extend(tile.mbarriers().map(|at| (at, at + 16 * tile.slots, tile.name.as_str())));
         }
-        places.extend(plan.work_ring.map(|at| (at, at + WORK_RING_BYTES, "the ring of programs")));
+        places.extend(plan.work_ring.map(|at| (at, at + plan.work_ring_bytes(), "the ring of programs")));
         if let Some(meeting) = plan.meeting.as_ref().filter(|m| m.by == MeetBy::Cluster) {
             let bytes = meeting.state_bytes(plan.computing_threads());
             places.push((meeting.offset, meeting.offset + bytes, "the state of a part"));
@@ -101,8 +101,11 @@ impl Check<'_> {
                 self.fault(format!("{first} and {second} lie in the same shared memory"));
             }
         }
-        if (plan.work == Persistent::Dynamic) != plan.work_ring.is_some() {
-            self.fault("programs are handed over by a ring if and only if blocks take them dynamically");
+        if (plan.work == Persistent::Dynamic || plan.makes_again()) != plan.work_ring.is_some() {
+            self.fault("programs are handed over by a ring if and only if blocks take them dynamically or make some again");
+        }
+        if plan.makes_again() && (plan.work == Persistent::Off || plan.meeting.is_some()) {
+            self.fault("programs are made again by blocks that stay, and do not meet");
         }
     }
 
@@ -418,6 +421,12 @@ impl Check<'_> {
                 }
             }
             StmtOp::Work(_) if plan.work == Persistent::Off => self.fault("a block takes several programs, but it has one"),
+            StmtOp::MakeAgain { condition, m_tiles } => {
+                self.expression(condition, Place::Fragment(Shape::Row, *m_tiles, 1));
+                if !self.work {
+                    self.fault("a program is made again that is none of several of a block");
+                }
+            }
             StmtOp::LoadState { from, .. } => from.iter().for_each(|e| self.uniform(e)),
             StmtOp::Loop { .. }
             | StmtOp::Step { .. }
@@ -449,6 +458,9 @@ impl Check<'_> {
                 }
             }
             Guard::Flag(v) => self.is(*v, Storage::Flag),
+            Guard::Again if !self.plan.makes_again() => {
+                self.fault("a condition asks whether the program is made again, which none is");
+            }
             Guard::FirstPart | Guard::LastPart | Guard::OwnWarps if self.plan.meeting.is_none() => {
                 self.fault("a condition asks for a part, but programs do not meet");
             }

@@ -79,7 +79,9 @@ impl<'a> Roles<'a> {
     fn acts(&mut self, number: usize, program: usize, trips: Option<&Trips>) -> Vec<(u32, Act)> {
         let plan = self.setting.plan;
         let none = vec![0; plan.loops.len()];
-        let place = Place::new(plan, trips.unwrap_or(&none), self.part);
+        // The third program is made again, where programs may be.
+        let again = program == 2 && plan.makes_again();
+        let place = Place::new(plan, trips.unwrap_or(&none), self.part, again);
         let mut tracer = Tracer::new(&self.setting, place, program, &mut self.misplaced);
         match (&plan.roles[number].body[..], trips) {
             ([Stmt { op: StmtOp::Work(body), .. }], trips) => {

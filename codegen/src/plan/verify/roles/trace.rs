@@ -331,7 +331,7 @@ impl<'a> Tracer<'a> {
             StmtOp::TakeTurn => self.acts.push(Act::TakeTurn),
             StmtOp::PassTurn => self.acts.push(Act::PassTurn),
             StmtOp::When { guard, body, otherwise } => match guard {
-                Guard::Exists(_) | Guard::OneLeft(_) | Guard::FirstPart | Guard::LastPart => {
+                Guard::Exists(_) | Guard::Again | Guard::OneLeft(_) | Guard::FirstPart | Guard::LastPart => {
                     self.run(if self.place.holds(guard) == Some(true) { body } else { otherwise });
                 }
                 Guard::Vote { condition, flag, .. } => {
@@ -374,6 +374,7 @@ impl<'a> Tracer<'a> {
             StmtOp::SaveState(from) => self.acts.extend(from.iter().map(|&v| Act::Read(v))),
             StmtOp::LoadState { to, .. } => self.acts.extend(to.iter().map(|&v| Act::Write(v))),
             StmtOp::AwaitPart | StmtOp::PassPart | StmtOp::ClusterBarrier => {}
+            StmtOp::MakeAgain { condition, .. } => self.reads(condition),
             op => {
                 let uses = op.uses();
                 if !uses.is_of_registers() {
