@@ -11,7 +11,8 @@ use crate::instance::Instance;
 use crate::launches;
 use crate::legality::{self, operand_types};
 use crate::schedule::{
-    BLayout, KNOBS, Knob, LoopOrder, Precompute, RunningMax, Schedule, Scope, Summaries, Terms, Walk, WorkOrder,
+    BLayout, KNOBS, Knob, LoopOrder, Overlap, Persistent, Precompute, RunningMax, Schedule, Scope, Summaries, Terms, Walk,
+    WorkOrder,
 };
 use crate::space;
 
@@ -116,7 +117,12 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "stages" => kept(knob, |s| main.copy != CopyOp::Sync || s.main.stages <= 2),
         "ping_pong" if main.warps == WARPGROUP => default(),
         "ping_pong" | "overlap" if main.column_groups > 1 => default(),
-        "running_max" if main.column_groups > 1 => kept(knob, |s| s.main.running_max != RunningMax::Optimistic),
+        "running_max" if main.column_groups > 1 => {
+            kept(knob, |s| !matches!(s.main.running_max, RunningMax::Optimistic | RunningMax::First))
+        }
+        "running_max" => kept(knob, |s| wgmma || s.main.running_max != RunningMax::First),
+        "overlap" if main.running_max == RunningMax::First => kept(knob, |s| s.main.overlap != Overlap::Off),
+        "persistent" if main.running_max == RunningMax::First => kept(knob, |s| s.main.persistent != Persistent::Off),
         "precompute" => kept(knob, |s| {
             let precompute = s.launches.precompute;
             space::can_precompute(instance, precompute) && (!wgmma || space::can_use_wgmma(instance, precompute, arch))

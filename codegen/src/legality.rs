@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_dsl::analysis::index::Trend;
-use flashtile_dsl::ir::{Dim, Direction, Elem, Kernel, Op, SizeExpr, Type};
+use flashtile_dsl::ir::{Dim, Direction, Elem, Kernel, Op, Param, ParamKind, SizeExpr, Type};
 
 use crate::arch::{Arch, CopyOp, TensorOp, WARPGROUP};
 use crate::artifact::Resources;
@@ -12,7 +12,7 @@ use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{Plan, Shape, Storage, most_in_flight};
 use crate::reason::{Reason, Resource};
-use crate::schedule::{BlockKnobs, Knob, Overlap, PingPong, RunningMax};
+use crate::schedule::{BlockKnobs, Knob, Overlap, Persistent, PingPong, RunningMax};
 
 /// Why a multiprocessor cannot hold `min_blocks` blocks at once. The promise goes to the compiler,
 /// which divides the registers by it; persistent blocks are launched in that number. So more blocks
@@ -112,6 +112,9 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     for reason in specialized_reasons(instance, normal, s) {
         refuse(true, reason);
     }
+    for reason in against_first_maximum(kernel, s) {
+        refuse(true, reason);
+    }
     let no_bf16 = || lacks("bf16".into(), None);
     for elem in operand_types(instance, normal) {
         let tensor = s.tensor_op != TensorOp::Ffma;
@@ -137,6 +140,30 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
             None => refuse(true, Reason::Kernel { why: unknown() }),
         }
     }
+    reasons
+}
+
+/// Reasons against programs that are made again where the maximum of their first tile does not do.
+fn against_first_maximum(kernel: &Kernel, s: &BlockKnobs) -> Vec<Reason> {
+    if s.running_max != RunningMax::First {
+        return Vec::new();
+    }
+    let needs = [
+        ("tensor_op", s.tensor_op == TensorOp::Wgmma, "tensor_op=wgmma"),
+        ("overlap", s.overlap != Overlap::Off, "overlap=on or late, whose first step stands before the loop"),
+        ("persistent", s.persistent != Persistent::Off, "persistent=static or dynamic, whose blocks make programs again"),
+    ];
+    let lacking = needs.into_iter().filter(|(_, has, _)| !has);
+    let mut reasons: Vec<Reason> =
+        lacking.map(|(knob, _, needs)| Reason::knobs("running_max", knob, format!("running_max=first takes {needs}"))).collect();
+    let changed = |param: &&Param| match &param.kind {
+        ParamKind::Tensor(tensor) => matches!(tensor.direction, Direction::InOut | Direction::Sum),
+        ParamKind::Scalar(_) => false,
+    };
+    reasons.extend(kernel.params.values().find(changed).map(|param| {
+        let why = format!("{} would be changed twice", param.name);
+        Reason::text("running_max", "running_max=first makes programs again", Some(why))
+    }));
     reasons
 }
 

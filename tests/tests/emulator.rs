@@ -201,6 +201,45 @@ fn scores_that_grow_along_either_walk_are_right() {
     }
 }
 
+/// Scores that grow past the room of the first maximum, along either walk: every program is made again. Rows that see nothing of
+/// the first tile of a walk: some are. In each block several programs are, and one after the other where few blocks run.
+#[test]
+fn programs_that_are_made_again_are_right() {
+    let base = "tensor_op=wgmma,copy=tma,block_m=128,warps=8,block_n=16,stages=2,min_blocks=1,running_max=first";
+    let ways = [
+        "overlap=on,persistent=static,ping_pong=products,outer_stages=2",
+        "overlap=on,persistent=dynamic,order=lpt,walk=descending",
+        "overlap=late,persistent=dynamic",
+    ];
+    for (seed, (way, turned)) in ways.into_iter().flat_map(|way| [(way, false), (way, true)]).enumerate() {
+        let wanted =
+            |case: &Case| case.kernel == "causal_attention" && case.elem == Elem::Bf16 && case.name().ends_with("growing300x");
+        let sizes = vec![("B", 1), ("H", 2), ("G", 1), ("M", 300), ("N", 300)];
+        let case = Case { sizes, ..cases().into_iter().find(wanted).expect("in the table") };
+        let Prepared { kernel, mut arguments, .. } = case.prepare().expect("prepares");
+        if turned {
+            let HostArgument::Input(k) = &mut arguments[1] else { panic!("the second parameter is k") };
+            let columns = *k.shape.last().expect("a matrix");
+            let rows: Vec<Vec<f64>> = k.to_f64().chunks(columns).rev().map(<[f64]>::to_vec).collect();
+            k.write_f64(&rows.concat());
+        }
+        let sizes = case.all_sizes();
+        let sizes: Vec<i64> = kernel.ir().sizes.values().map(|size| sizes[size.name.as_str()]).collect();
+        let reference = Reference::new(&kernel, &sizes, &arguments, Programs::All).expect("runs");
+        let schedule = format!("{base},{way}");
+        let options = options(arch("sm_90a"), Options::random(seed as u64));
+        let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
+        let loaded = kernel.on_with(&Device::emulator(), options).expect("loads");
+        // The second launch finds the lists of the first as empty as that did.
+        for _ in 0..2 {
+            verify::run(&loaded, &mut arguments).expect("runs");
+            for verdict in reference.check(&arguments) {
+                assert!(verdict.passed(), "{schedule}, keys turned round: {turned}\n{verdict}");
+            }
+        }
+    }
+}
+
 /// Cases of attention with few rows and grouped heads.
 fn few_rows(elem: Elem) -> Vec<Case> {
     let size = |case: &Case, name: &str| case.sizes.iter().find(|(n, _)| *n == name).expect("a size of attention").1;

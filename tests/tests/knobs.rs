@@ -57,6 +57,36 @@ fn plans_with_two_lengths_of_rings_are_right_in_every_form_of_a_step() {
     }
 }
 
+/// The statements of the consumers, with those that they hold, as text.
+fn consumers(knobs: &str) -> String {
+    let plans = plans(&instance(CAUSAL, 64), &schedule(knobs), hopper()).unwrap_or_else(|error| panic!("{knobs}: {error}"));
+    format!("{:?}", plans[0].roles[1].body)
+}
+
+#[test]
+fn the_maximum_of_the_first_tile_needs_no_test_in_a_step() {
+    let votes = |knobs: &str| consumers(knobs).matches("guard: Vote").count();
+    // One in the loop of programs that are made again, none in the other.
+    assert_eq!(votes("overlap=on,stages=2,running_max=first"), votes("overlap=on,stages=2,running_max=max_first"));
+    assert_eq!(consumers("overlap=on,stages=2,running_max=first").matches("MakeAgain").count(), 1);
+    assert_eq!(consumers("overlap=on,stages=2,running_max=max_first").matches("MakeAgain").count(), 0);
+}
+
+#[test]
+fn the_maximum_of_the_first_tile_is_refused_where_nothing_could_be_made_again() {
+    let told = |knobs: &str| {
+        let reasons = check(&instance(CAUSAL, 64), &schedule(&format!("stages=2,running_max=first,{knobs}")), hopper()).reasons;
+        reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(told("overlap=on"), "");
+    assert_eq!(told("overlap=late,persistent=dynamic"), "");
+    assert!(told("overlap=off").contains("running_max=first takes overlap=on or late"), "{}", told("overlap=off"));
+    assert!(told("overlap=on,persistent=off").contains("running_max=first takes persistent=static or dynamic"));
+    let warps = "stages=2,running_max=first".parse::<Schedule>().expect("a schedule");
+    let reasons = check(&instance(CAUSAL, 64), &warps, hopper()).reasons;
+    assert!(reasons.iter().any(|reason| reason.to_string().contains("running_max=first takes tensor_op=wgmma")), "{reasons:?}");
+}
+
 /// What the knob is for: at wide heads a slot of V less is what makes a schedule fit.
 #[test]
 fn a_shorter_ring_of_v_frees_shared_memory_at_wide_heads() {

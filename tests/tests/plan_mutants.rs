@@ -53,7 +53,7 @@ pub fn siblings<T: Element, const D: usize>(
 }";
 
 /// Plans to change: a kernel, and the knobs of a schedule; `None` for schedules that are drawn.
-const SUBJECTS: [(&str, &str, Option<&str>); 35] = [
+const SUBJECTS: [(&str, &str, Option<&str>); 36] = [
     (ATTENTION, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=1")),
     (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=2")),
     (CAUSAL, "sm_80", Some("block_m=16,block_n=32,warps=1,stages=3,operand_a=registers,edges=every")),
@@ -86,6 +86,11 @@ const SUBJECTS: [(&str, &str, Option<&str>); 35] = [
         ),
     ),
     (CAUSAL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,stages=1,persistent=dynamic")),
+    (
+        CAUSAL,
+        "sm_90a",
+        Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,stages=2,overlap=on,running_max=first,persistent=static"),
+    ),
     (CAUSAL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,split_k=2,fixup=semaphore")),
     (CAUSAL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=16,warps=4,split_k=2,fixup=cluster")),
     (MATMUL, "sm_90a", Some("tensor_op=wgmma,copy=tma,block_m=64,block_n=32,block_k=16,warps=4,stages=3,overlap=on")),

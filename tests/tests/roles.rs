@@ -104,6 +104,53 @@ fn every_combination_of_the_knobs_has_a_right_plan() {
     }
 }
 
+/// Programs that take the first maximum for all their tiles, and those that are made again.
+const FIRST: &str = "overlap=on,running_max=first,ping_pong=products,persistent=static,outer_stages=2,producer_registers=40";
+
+#[test]
+fn plans_whose_programs_may_be_made_again_are_right() {
+    for overlap in ["on", "late"] {
+        for turns in ["off", "products", "elementwise"] {
+            for work in ["static", "dynamic"] {
+                for (stages, walk) in [(1, "ascending"), (2, "descending"), (3, "ascending")] {
+                    if overlap == "late" && (turns != "off" || stages == 1) {
+                        continue;
+                    }
+                    let knobs = format!(
+                        "overlap={overlap},running_max=first,ping_pong={turns},persistent={work},stages={stages},walk={walk}"
+                    );
+                    assert_eq!(verify(&plan(&knobs)), Vec::<String>::new(), "{knobs}");
+                }
+            }
+        }
+    }
+}
+
+/// The statements that only programs do that are made again are checked as those of the others are.
+#[test]
+fn faults_of_programs_that_are_made_again_are_caught() {
+    let in_again = |change: &mut dyn FnMut(&mut Vec<Stmt>)| {
+        planted(FIRST, CONSUMERS, &mut |body, index| match &mut body[index].op {
+            StmtOp::When { guard: Guard::Again, body, .. } => {
+                change(body);
+                true
+            }
+            _ => false,
+        })
+    };
+    says(&in_again(&mut |body| drop(body.pop())), "handed back");
+    let without =
+        |wanted: fn(&StmtOp) -> bool| in_again(&mut |body| assert!(change_first(body, &mut remove(1, wanted)), "there is one"));
+    says(&without(|op| matches!(op, StmtOp::Acquire { .. })), "is read but not acquired");
+    assert!(!without(|op| matches!(op, StmtOp::Wait(_))).is_empty());
+    // Nobody says which programs these are, or there is no list for them.
+    let faults = planted(FIRST, CONSUMERS, &mut remove(1, |op| matches!(op, StmtOp::MakeAgain { .. })));
+    says(&faults, "whether the program is made again, which none is");
+    let mut alone = plan(FIRST);
+    alone.work_ring = None;
+    says(&verify(&alone), "programs are handed over by a ring");
+}
+
 #[test]
 fn a_dropped_acquire_is_caught() {
     for n in 1..=6 {

@@ -10,7 +10,7 @@ use super::classify::Classes;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::plan::{Expr, GlobalTile, Guard, LoopId, MeetBy, Plan, Slot, Stmt, TileId, VarId};
-use crate::schedule::BlockKnobs;
+use crate::schedule::{BlockKnobs, RunningMax};
 
 /// How programs that walk the parts of a loop meet, and how many parts there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,6 +130,8 @@ pub(super) struct Lowering<'a> {
     pub span: Span,
     /// Rings that a producer fills.
     pub sources: HashMap<TileId, Source>,
+    /// The form of the running maximum that is lowered.
+    pub running_max: RunningMax,
     /// Rescales of accumulators that may be in flight where the reference moves.
     pub late_rescales: Vec<Stmt>,
     /// Accesses to tensors that are read and written, since the last barrier.

@@ -108,13 +108,11 @@ pub fn lower(
 ) -> Result<Plan, Error> {
     let mut classes = Classes::new(kernel, assumed, computed::lefts_are_shared(schedule))?;
     classes.approximate = approximate::approximate_ops(kernel, &instance.binding);
-    let rows_per_warp = rows_per_warp(kernel, schedule, &classes);
     let mut lowering = Lowering {
         kernel,
         instance,
         schedule,
         meets,
-        classes,
         plan: Plan {
             name: kernel.name.clone(),
             tiles: Vec::new(),
@@ -123,7 +121,7 @@ pub fn lower(
             roles: Vec::new(),
             copy: schedule.copy,
             copy_bytes: copy_bytes(instance, schedule),
-            rows_per_warp,
+            rows_per_warp: rows_per_warp(kernel, schedule, &classes),
             column_groups: schedule.column_groups,
             min_blocks: schedule.min_blocks,
             maps: Vec::new(),
@@ -132,6 +130,7 @@ pub fn lower(
             work_ring: None,
             meeting: None,
         },
+        classes,
         homes: HashMap::new(),
         gap_tiles: HashMap::new(),
         loaded: HashMap::new(),
@@ -153,6 +152,7 @@ pub fn lower(
         trend: trip_trend(instance, schedule),
         span: Span::default(),
         sources: HashMap::new(),
+        running_max: schedule.running_max,
         late_rescales: Vec::new(),
         exchange: Exchange::default(),
         program_counts: Vec::new(),

@@ -22,6 +22,9 @@
 //! `running_max=optimistic` the operand is packed early, so it has two sets of registers in turn,
 //! and the loop makes two steps at a time.
 //!
+//! With `running_max=first` the loop is there twice behind its first step: once without any test of
+//! the maximum, and once as with `max_first`, for programs that are made again.
+//!
 //! With `overlap=late` a body is not taken apart so: see [`super::late`].
 //!
 //! Where a body is a tail alone, as in a matrix product, those of two steps are in flight together:
@@ -83,14 +86,37 @@ impl Lowering<'_> {
         }
         let first = self.step(l, true)?;
         self.write_the_same_variables(l.body);
-        let step = self.step(l, false)?;
-        self.span = span;
-        let body = match self.schedule.overlap {
-            Overlap::Late => self.late(l, first, step)?,
-            _ => self.overlapped(l, first, step)?,
+        let recurrence = running_max::recurrence(self.instance, self.kernel, l.op, l.body);
+        let body = match recurrence.filter(|_| self.schedule.running_max == RunningMax::First) {
+            None => self.whole_loop(l, first)?,
+            Some(recurrence) => {
+                let mut once = self.whole_loop(l, first.clone())?;
+                self.running_max = RunningMax::MaxFirst;
+                let mut again = self.whole_loop(l, first)?;
+                self.running_max = RunningMax::First;
+                // The first step is the same in both.
+                let same = once.iter().zip(&again).take_while(|(a, b)| a == b).count();
+                let mut body: Vec<Stmt> = once.drain(..same).collect();
+                again.drain(..same);
+                body.push(Stmt::new(StmtOp::When { guard: Guard::Again, body: again, otherwise: once }, span));
+                body.extend(self.collect(|this| this.make_again_unless_right(&recurrence))?);
+                body
+            }
         };
+        self.span = span;
         self.push(StmtOp::When { guard: Guard::Exists(Iteration::First(l.id, 0)), body, otherwise: Vec::new() });
         Ok(())
+    }
+
+    /// The statements of a loop whose products overlap, with those of its first iteration.
+    fn whole_loop(&mut self, l: &Loop<'_>, first: Vec<Stmt>) -> Result<Vec<Stmt>, Error> {
+        let span = self.span;
+        let step = self.step(l, false)?;
+        self.span = span;
+        match self.schedule.overlap {
+            Overlap::Late => self.late(l, first, step),
+            _ => self.overlapped(l, first, step),
+        }
     }
 
     /// A ring for every tile that the loop streams.
@@ -137,7 +163,7 @@ impl Lowering<'_> {
     /// accumulators that are still zero are not rescaled.
     fn step(&mut self, l: &Loop<'_>, first: bool) -> Result<Vec<Stmt>, Error> {
         let recurrence = running_max::recurrence(self.instance, self.kernel, l.op, l.body);
-        let lazy = recurrence.as_ref().filter(|_| !first && self.schedule.running_max != RunningMax::Exact).cloned();
+        let lazy = recurrence.as_ref().filter(|_| !first && self.running_max != RunningMax::Exact).cloned();
         let taken_over = lazy.as_ref().map(|r| self.lazy_ops(r)).unwrap_or_default();
         let mut unscaled: Vec<(ValueId, OpId)> = Vec::new();
         if let (true, Some(r)) = (first, &recurrence) {
@@ -272,7 +298,7 @@ impl Lowering<'_> {
         let plain = |op| Stmt::new(op, span);
         let mut out = vec![plain(StmtOp::Step { at: Iteration::First(l.id, 0), body: self.first_step(l, first, &ahead) })];
         // The second set of registers of each operand that is packed while the tail reads the first.
-        let pairs: Vec<(VarId, VarId)> = match self.schedule.running_max {
+        let pairs: Vec<(VarId, VarId)> = match self.running_max {
             RunningMax::Optimistic => packed_operands(&step.tail).into_iter().map(|v| (v, self.second_set(v))).collect(),
             _ => Vec::new(),
         };

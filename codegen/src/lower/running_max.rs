@@ -214,7 +214,7 @@ impl Lowering<'_> {
         let mut ops: HashSet<OpId> = r.section.iter().copied().collect();
         ops.extend(r.rescales.iter().map(|&(_, op)| op));
         ops.insert(r.row_maximum);
-        if self.schedule.running_max == RunningMax::Optimistic {
+        if self.running_max == RunningMax::Optimistic {
             ops.extend(&r.exponentials);
         }
         ops
@@ -223,7 +223,8 @@ impl Lowering<'_> {
     /// Lowers the step's maximum, rescaling and (if optimistic) exponentials, where the row maximum stands in the text.
     pub(super) fn lower_lazy(&mut self, r: &Recurrence) -> Result<(), Error> {
         let Some(&Home::Variable(m)) = self.homes.get(&r.maximum) else { unreachable!("carried values have variables") };
-        match self.schedule.running_max {
+        match self.running_max {
+            RunningMax::First => self.reference_from(r, m),
             RunningMax::Exact => unreachable!("exact maxima are lowered as written"),
             RunningMax::MaxFirst => {
                 let lane = self.lane_maximum(r)?;
@@ -280,6 +281,21 @@ impl Lowering<'_> {
                 self.reference_from(r, m)
             }
         }
+    }
+
+    /// Has the program made again if a sum that the loop has carried is too large, or the reference
+    /// unknown: the end of [`RunningMax::First`]. Sums are those of a lane.
+    pub(super) fn make_again_unless_right(&mut self, r: &Recurrence) -> Result<(), Error> {
+        let Some(&Home::Variable(m)) = self.homes.get(&r.maximum) else { unreachable!("carried values have variables") };
+        let magnitude = |of: Expr| Expr::call(Function::Abs, [of]);
+        let mut right = Expr::infix(Operator::Lt, magnitude(self.element(m)), Expr::Float(f64::INFINITY));
+        for (x, _) in r.rescales.iter().filter(|&&(x, _)| self.kernel.tile(x).rank() <= 1) {
+            let limit = Expr::Float(2f64.powf(self.room(r)));
+            right = Expr::infix(Operator::And, right, Expr::infix(Operator::Le, magnitude(self.expr(*x)?), limit));
+        }
+        let m_tiles = self.plan.variables[m].m_tiles;
+        self.push(StmtOp::MakeAgain { condition: Expr::prefix(Prefix::Not, right), m_tiles });
+        Ok(())
     }
 
     /// A branch that a warp takes if the condition holds in some lane. What is rescaled by then may be in flight, if products

@@ -679,7 +679,7 @@ impl Lowering<'_> {
 
     fn lower_body(&mut self, op: OpId, id: LoopId, body: BlockId, groups: &[Group], coordinate: ValueId) -> Result<(), Error> {
         let slots = self.schedule.stages;
-        let lazy = match self.schedule.running_max {
+        let lazy = match self.running_max {
             RunningMax::Exact => None,
             _ => running_max::recurrence(self.instance, self.kernel, op, body),
         };

@@ -163,6 +163,10 @@ choices! {
         /// Exponentials are taken against the old one at once; a step whose sums show an overflow
         /// is redone with a new one.
         Optimistic = "optimistic",
+        /// Not at all after the first tile of a loop. A program whose sums overflow, or of which
+        /// the first tile shows nothing of a row, is made again with `max_first`, in the same
+        /// launch.
+        First = "first",
     }
 }
 
