@@ -55,4 +55,4 @@ pub use schedule::{
     Overrides, PackGqa, Persistent, PingPong, Precompute, Requires, RunningMax, SPACE_VERSION, Schedule, ScheduleError, Scope,
     SharedLayout, Terms, Walk, WorkOrder,
 };
-pub use space::{fallback, space};
+pub use space::{fallback, space, with_first_maximum};

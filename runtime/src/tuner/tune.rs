@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use flashtile_codegen::{Arch, Facts, Instance, Reason, RunningMax, Schedule, Summary};
+use flashtile_codegen::{Arch, Facts, Instance, Reason, RunningMax, Schedule, Summary, with_first_maximum};
 use flashtile_dsl::analysis::reach::Width;
 use flashtile_dsl::ir::{Entity, ParamId};
 
@@ -179,6 +179,8 @@ impl Task<'_> {
                     let exact = exact_twins(&ranking.legal);
                     ranking.legal.extend(self.judged(&instance, &exact).legal);
                 }
+                let first = with_first_maximum(&instance, ranking.legal.iter().map(|(schedule, _)| schedule));
+                ranking.legal.extend(self.judged(&instance, &first).legal);
                 ranking
             }
             Some(schedules) => self.judged(&instance, schedules),
