@@ -1,6 +1,6 @@
 //! What single knobs change in a plan, and where they are refused.
 
-use flashtile_codegen::{Arch, Facts, Instance, Mended, Schedule, Summary, check, plans};
+use flashtile_codegen::{Arch, Facts, Instance, Mended, RunningMax, Schedule, Summary, check, plans, with_first_maximum};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 
 const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
@@ -85,6 +85,25 @@ fn the_maximum_of_the_first_tile_is_refused_where_nothing_could_be_made_again() 
     let warps = "stages=2,running_max=first".parse::<Schedule>().expect("a schedule");
     let reasons = check(&instance(CAUSAL, 64), &warps, hopper()).reasons;
     assert!(reasons.iter().any(|reason| reason.to_string().contains("running_max=first takes tensor_op=wgmma")), "{reasons:?}");
+}
+
+/// Beside schedules with a lane-wise maximum that it goes with, and where P has room.
+#[test]
+fn tuners_try_the_maximum_of_the_first_tile_where_p_has_room() {
+    let mut instance = instance(CAUSAL, 64);
+    let tall = "block_m=192,block_n=64,warps=12,stages=2,overlap=on,producer_registers=32";
+    let legal = ["max_first", "optimistic", "max_first,persistent=off", "max_first,overlap=off"]
+        .map(|form| schedule(&format!("{tall},running_max={form}")));
+    let found = with_first_maximum(&instance, legal.iter());
+    let rows: Vec<u32> = found.iter().map(|schedule| schedule.main.block_m).collect();
+    assert_eq!(rows, [192, 256], "of the first alone, and its taller tile");
+    for schedule in &found {
+        assert_eq!(schedule.main.running_max, RunningMax::First);
+        assert_eq!(check(&instance, schedule, hopper()).reasons, [], "{schedule}");
+    }
+    let elem = instance.binding.types.values_mut().next().expect("a type");
+    *elem = Elem::F16;
+    assert_eq!(with_first_maximum(&instance, legal.iter()), []);
 }
 
 /// What the knob is for: at wide heads a slot of V less is what makes a schedule fit.
