@@ -18,7 +18,7 @@ use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning
 /// changes.
-pub const SPACE_VERSION: u32 = 25;
+pub const SPACE_VERSION: u32 = 26;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
