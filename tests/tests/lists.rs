@@ -4,7 +4,8 @@
 use flashtile::toolchain::Toolchain;
 use flashtile::{AnyTensor, Arch, Argument, Device, Elem, Kernel, LaunchOptions, Schedule};
 use flashtile_codegen::{generate, why_not_list};
-use flashtile_dsl::ir::SourceText;
+use flashtile_dsl::analysis::listed::listed;
+use flashtile_dsl::ir::{Op, SourceText};
 
 /// The sum of the weights of the keys that each query sees; `B` batches.
 const COUNT: &str = "pub fn count(PARAMSweight: &Tensor<f32, (B, N)>, seen: &mut Tensor<f32, (B, M)>) {
@@ -128,16 +129,22 @@ fn looked_up(x: &Inputs, b: usize, at: i64) -> i32 {
     x.table[b * TABLE + at.clamp(0, TABLE as i64 - 1) as usize]
 }
 
+const BLOCKS: &str = "load(blocks, [b, pos(i) / 24, pos(j) / 24])";
+
 const MASKED: &str = "sum += rowsum(exp(mask(w, KEEP)));";
 
 #[test]
 fn sums_are_right_whatever_is_listed() {
     let one = |keep: &str| format!("sum += rowsum(exp(mask(zeros((i, j)), {keep})) * w);");
-    let cases: [(String, Keep); 7] = [
+    let cases: [(String, Keep); 8] = [
         (one("load(keep, [b, i, j])"), keep),
         (one("load(blocks, [b, pos(i) / 24, pos(j) / 24])"), block),
         (one("load(blocks, [b, pos(i) / 24, pos(j) / 24]) && pos(i) * 8 >= pos(j)"), |x, b, i, j| {
             block(x, b, i, j) && i * 8 >= j
+        }),
+        // Blocks that are seen in part, and as a whole.
+        (one(&format!("{BLOCKS} && (load(keys, [b, pos(j) / 24]) || pos(i) * 8 >= pos(j))")), |x, b, i, j| {
+            block(x, b, i, j) && (x.keys[b * COLUMNS + j / BLOCK] || i * 8 >= j)
         }),
         // Columns alone; lists are those of a batch.
         (one("load(keys, [b, pos(j) - 7]) && pos(j) > 20"), |x, b, _, j| j > 20 && x.keys[b * COLUMNS + j - 7]),
@@ -218,4 +225,24 @@ fn lists_are_made_where_masks_read_what_positions_of_the_loop_have() {
             reason => assert!(why.as_ref().is_some_and(|why| why.contains(reason)), "{keep}: {why:?}"),
         }
     }
+}
+
+#[test]
+fn blocks_are_looked_at_once_where_they_say_enough() {
+    let alike = |keep: &str| {
+        let kernel = kernel(&MASKED.replace("KEEP", keep));
+        let ir = kernel.ir();
+        let (_, walk) = ir.walk().into_iter().find(|&(_, op)| matches!(ir.ops[op].op, Op::For { .. })).expect("a loop");
+        listed(ir, walk, &|_| 48, &|_| None)
+            .expect("is listed")
+            .map(|found| (found.alike, found.groups.len(), found.all.is_some()))
+    };
+    assert_eq!(alike(BLOCKS), Some(((24, 24), 1, true)));
+    let whole = "load(keys, [b, pos(j) / 24])";
+    for cut in ["pos(i) >= pos(j)", "load(keep, [b, i, j])", "pos(i) >= pos(j) && load(keys, [b, j])"] {
+        assert_eq!(alike(&format!("{BLOCKS} && ({whole} || {cut})")), Some(((24, 24), 1, true)), "{cut}");
+        // Of blocks it is known that they hide, not that they keep all: positions say more.
+        assert_eq!(alike(&format!("{BLOCKS} && {cut}")), Some(((1, 1), 1, true)), "{cut}");
+    }
+    assert_eq!(alike(&format!("{BLOCKS} || load(keep, [b, i, j])")), Some(((1, 1), 1, true)));
 }

@@ -101,6 +101,10 @@ pub fn listed(
     if !seen.loaded {
         return refused.map_or(Ok(None), Err);
     }
+    let whole = Seen::new(kernel, size, coordinate);
+    if let Some((coarse, groups, all)) = whole.in_groups(&hiding, &groups, &keeps) {
+        return coarse.listed(axis, block, groups, Some(all)).map(Some);
+    }
     let before = seen.clone();
     let all = keeps(&hiding.masks);
     let all = match all.iter().try_for_each(|&v| seen.look(v)) {
@@ -110,22 +114,7 @@ pub fn listed(
             None
         }
     };
-    let program = program_values(kernel);
-    let dims: Vec<usize> = (0..program.len()).filter(|&dim| seen.program.contains(&program[dim])).collect();
-    let mut rows = dims.iter().filter_map(|&dim| match kernel.grid()[dim] {
-        ProgramDim::Tiles(axis) => Some((program[dim], axis)),
-        ProgramDim::Each(_) => None,
-    });
-    let (first, other) = (rows.next(), rows.next());
-    if other.is_some() {
-        return Err("masks look at the rows of two axes of the grid".into());
-    }
-    let alike = |position: Option<ValueId>, block: i64| {
-        let steps = position.and_then(|v| seen.steps.get(&v)).into_iter().flatten();
-        steps.fold(block, |common, &step| gcd(common, step))
-    };
-    let alike = (first.map_or(1, |(v, rows)| alike(Some(v), block(rows))), alike(Some(coordinate), block(axis)));
-    Ok(Some(Listed { axis, coordinate, groups, all, rows: first, alike, dims }))
+    seen.listed(axis, block, groups, all).map(Some)
 }
 
 fn keep(kernel: &Kernel, mask: OpId) -> ValueId {
@@ -160,6 +149,89 @@ impl<'a> Seen<'a> {
     fn new(kernel: &'a Kernel, size: &'a dyn Fn(&SizeExpr) -> Option<i64>, coordinate: ValueId) -> Self {
         let (program, known) = (BTreeSet::new(), BTreeSet::new());
         Self { kernel, size, coordinate, loaded: false, program, steps: BTreeMap::new(), known }
+    }
+
+    /// What is to list of a loop over `axis` whose predicates were looked at.
+    ///
+    /// # Errors
+    /// Why a launch ahead cannot do it.
+    fn listed(
+        &self,
+        axis: AxisId,
+        block: &dyn Fn(AxisId) -> i64,
+        groups: Vec<Vec<ValueId>>,
+        all: Option<Vec<ValueId>>,
+    ) -> Result<Listed, String> {
+        let (kernel, coordinate) = (self.kernel, self.coordinate);
+        let program = program_values(kernel);
+        let dims: Vec<usize> = (0..program.len()).filter(|&dim| self.program.contains(&program[dim])).collect();
+        let mut rows = dims.iter().filter_map(|&dim| match kernel.grid()[dim] {
+            ProgramDim::Tiles(axis) => Some((program[dim], axis)),
+            ProgramDim::Each(_) => None,
+        });
+        let (first, other) = (rows.next(), rows.next());
+        if other.is_some() {
+            return Err("masks look at the rows of two axes of the grid".into());
+        }
+        let alike = |position: Option<ValueId>, block: i64| {
+            let steps = position.and_then(|v| self.steps.get(&v)).into_iter().flatten();
+            steps.fold(block, |common, &step| gcd(common, step))
+        };
+        let alike = (first.map_or(1, |(v, rows)| alike(Some(v), block(rows))), alike(Some(coordinate), block(axis)));
+        Ok(Listed { axis, coordinate, groups, all, rows: first, alike, dims })
+    }
+
+    /// What masks say by groups of positions alone, where they look at single ones too: of
+    /// `listed && (whole || pos(i) >= pos(j))`, whose `listed` and `whole` are loaded for blocks, a
+    /// tile may be skipped where `listed` keeps nothing, and nothing is masked in it where `listed`
+    /// and `whole` keep all. So a launch ahead reads blocks, not positions. Gives what was looked
+    /// at, the groups, and what all masks keep at least; `None` where that says too little.
+    fn in_groups(
+        self,
+        hiding: &Hiding,
+        groups: &[Vec<ValueId>],
+        keeps: &dyn Fn(&[OpId]) -> Vec<ValueId>,
+    ) -> Option<(Self, Vec<Vec<ValueId>>, Vec<ValueId>)> {
+        let is_grouped = |v: &ValueId| self.is_grouped(*v);
+        let all = keeps(&hiding.masks);
+        if all.iter().all(is_grouped) {
+            return None; // nothing is looked at by itself
+        }
+        let weaker = |group: &Vec<ValueId>| group.iter().map(|&v| self.implied(v)).collect::<Option<Vec<_>>>();
+        let groups: Vec<Vec<ValueId>> = groups.iter().filter_map(weaker).collect();
+        let all: Vec<ValueId> = all.into_iter().map(|v| self.implying(v)).collect::<Option<Vec<_>>>()?.concat();
+        let mut seen = self;
+        groups.iter().flatten().try_for_each(|&v| seen.look(v)).ok()?;
+        if groups.is_empty() || !seen.loaded {
+            return None;
+        }
+        all.iter().try_for_each(|&v| seen.look(v)).ok()?;
+        Some((seen, groups, all))
+    }
+
+    /// Whether a predicate looks at positions in groups alone.
+    fn is_grouped(&self, value: ValueId) -> bool {
+        let mut seen = Self::new(self.kernel, self.size, self.coordinate);
+        seen.look(value).is_ok() && seen.steps.values().flatten().all(|&step| step > 1)
+    }
+
+    /// What looks at groups alone and holds wherever a predicate does.
+    fn implied(&self, value: ValueId) -> Option<ValueId> {
+        match self.kernel.def(value)?.1 {
+            _ if self.is_grouped(value) => Some(value),
+            Op::Binary(BinaryOp::And, a, b) => self.implied(*a).or_else(|| self.implied(*b)),
+            _ => None,
+        }
+    }
+
+    /// What looks at groups alone, and where all of it holds a predicate does.
+    fn implying(&self, value: ValueId) -> Option<Vec<ValueId>> {
+        match self.kernel.def(value)?.1 {
+            _ if self.is_grouped(value) => Some(vec![value]),
+            Op::Binary(BinaryOp::Or, a, b) => self.implying(*a).or_else(|| self.implying(*b)),
+            Op::Binary(BinaryOp::And, a, b) => Some([self.implying(*a)?, self.implying(*b)?].concat()),
+            _ => None,
+        }
     }
 
     /// Looks at what a value is made of.
