@@ -60,5 +60,5 @@ pub use flashtile_macros::flash_kernel;
 pub use float8::{F8E4M3 as f8e4m3, F8E5M2 as f8e5m2};
 pub use half::{bf16, f16};
 pub use kernel::{BoundKernel, Gradient, Kernel};
-pub use launch::{Argument, LoadedGradient, LoadedKernel, Workspace};
+pub use launch::{Argument, ArgumentForm, ArgumentValue, LoadedGradient, LoadedKernel, PreparedLaunch, Workspace};
 pub use tensor::{AnyTensor, Loans, Tensor, lend};

@@ -2,7 +2,7 @@
 
 use flashtile::device::DeviceError;
 use flashtile::launch::ArgumentError;
-use flashtile::{Argument, Device, Elem, Error, Kernel, LoadedKernel, Stream, Tensor, f16, lend};
+use flashtile::{Argument, ArgumentForm, ArgumentValue, Device, Elem, Error, Kernel, LoadedKernel, Stream, Tensor, f16, lend};
 
 /// Batches, heads, rows, keys, head dim.
 const SIZES: [usize; 5] = [2, 3, 20, 33, 16];
@@ -49,6 +49,63 @@ fn a_kernel_runs_on_slices_that_are_lent() {
     })
     .expect("launches");
     assert_eq!((o, lse), packed(&q, &k, &v));
+}
+
+#[test]
+fn a_prepared_launch_takes_addresses_and_checks_what_depends_on_them() {
+    let [b, h, m, n, d] = SIZES;
+    let (q, k, v) = problem();
+    let expected = packed(&q, &k, &v);
+    let device = Device::cpu();
+    let kernel = attention(&device, Elem::F32);
+    let (rows, keys, sums) = ([b, h, m, d], [b, h, n, d], [b, h, m]);
+    let (of_rows, of_keys) = ([h * m * d, m * d, d, 1], [h * n * d, n * d, d, 1]);
+    let of_sums = [h * m, m, 1];
+    let form = |shape, strides| ArgumentForm::Tensor { elem: Elem::F32, shape, strides };
+    let forms = [
+        form(&rows, &of_rows),
+        form(&keys, &of_keys),
+        form(&keys, &of_keys),
+        ArgumentForm::F32,
+        form(&rows, &of_rows),
+        form(&sums, &of_sums),
+    ];
+    let prepared = kernel.prepare(&forms).expect("fits");
+    let (mut o, mut lse) = (vec![0.0f32; q.len()], vec![0.0f32; b * h * m]);
+    let at = |pointer: *const f32| ArgumentValue::Address(pointer.expose_provenance() as u64);
+    let values =
+        [at(q.as_ptr()), at(k.as_ptr()), at(v.as_ptr()), ArgumentValue::F32(0.25), at(o.as_mut_ptr()), at(lse.as_mut_ptr())];
+    let stream = Stream::new(&device).expect("a stream");
+    for _ in 0..2 {
+        // SAFETY: the vectors are of these shapes, and nothing else uses them before the launch has ended, when it returns.
+        unsafe { prepared.launch_on(&stream, &values) }.expect("launches");
+        assert_eq!((&o, &lse), (&expected.0, &expected.1));
+        o.fill(f32::NAN);
+    }
+    let error = |position: usize, value: ArgumentValue| {
+        let mut values = values;
+        values[position] = value;
+        // SAFETY: what does not fit is refused before anything is read or written.
+        unsafe { prepared.launch_on(&stream, &values) }.expect_err("does not fit").to_string()
+    };
+    assert!(error(4, values[0]).starts_with("argument `o` is written by the kernel and shares memory with argument `q`"));
+    let inside = error(5, at(o.as_ptr().wrapping_add(m)));
+    assert!(inside.starts_with("argument `o` is written by the kernel and shares memory with argument `lse`"), "{inside}");
+    assert!(error(1, at(k.as_ptr().wrapping_byte_add(2))).starts_with("argument `k`"));
+    assert!(error(3, ArgumentValue::I32(1)).contains("argument `scale` must be an f32"));
+    // SAFETY: as above.
+    let few = unsafe { prepared.launch_on(&stream, &values[..5]) }.expect_err("too few").to_string();
+    assert!(few.contains("takes 6 arguments"), "{few}");
+    let (gaps, repeated) = ([h * n * d, n * d, d, 2], [h * m * d, m * d, 0, 1]);
+    let refused = |position: usize, other| {
+        let mut forms = forms;
+        forms[position] = other;
+        kernel.prepare(&forms).expect_err("does not fit").to_string()
+    };
+    assert!(refused(1, form(&keys, &gaps)).contains("argument `k`"), "rows with gaps");
+    assert!(refused(4, form(&rows, &repeated)).contains("argument `o`"), "an output that overlaps itself");
+    assert!(refused(2, form(&rows, &of_rows)).contains("argument `v`: dimension 2 must be N"), "another extent");
+    assert!(refused(3, ArgumentForm::I32).contains("argument `scale` must be a scalar of type f32, but is an i32"));
 }
 
 #[test]

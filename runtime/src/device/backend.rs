@@ -87,8 +87,8 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync {
 pub(crate) enum CallArgument<'a> {
     /// A tensor.
     Tensor {
-        /// The memory that it lies in.
-        memory: &'a dyn Memory,
+        /// The memory that it lies in; `None` where only the address is known, on a device that needs no more.
+        memory: Option<&'a dyn Memory>,
         /// First element in the memory, in elements.
         offset: usize,
         /// Element type.
@@ -134,9 +134,18 @@ impl Call<'_> {
     /// The memory of each tensor, and whether the launch writes it.
     pub fn memories(&self) -> impl Iterator<Item = (&dyn Memory, bool)> + Clone {
         self.arguments.iter().filter_map(|argument| match *argument {
-            CallArgument::Tensor { memory, writes, .. } => Some((memory, writes)),
+            CallArgument::Tensor { memory, writes, .. } => memory.map(|memory| (memory, writes)),
             CallArgument::F32(_) | CallArgument::I32(_) => None,
         })
+    }
+}
+
+/// What a device keeps for calls of one kind.
+pub(crate) struct FixedCall(pub Box<dyn Any + Send + Sync>);
+
+impl fmt::Debug for FixedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FixedCall")
     }
 }
 
@@ -145,6 +154,17 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     /// Queues a launch. Compiles, or loads from the cache, what the first call with such arguments needs; later calls
     /// allocate nothing and do not wait, so that they may be captured into a graph.
     fn launch(&self, call: &Call<'_>) -> Result<()>;
+
+    /// What a device keeps for calls that differ in addresses, scalars and streams only, of which the call is one; its addresses
+    /// and scalars count for nothing. `None` on a device that keeps nothing: launches there need the memory of all tensors.
+    fn fix(&self, _: &Call<'_>) -> Option<FixedCall> {
+        None
+    }
+
+    /// As [`Launcher::launch`], for a call of those that something was kept for.
+    fn launch_fixed(&self, _: &FixedCall, call: &Call<'_>) -> Result<()> {
+        self.launch(call)
+    }
 
     /// The code that launches so far have run; none on a device that compiles nothing.
     fn variants(&self) -> Vec<VariantInfo> {

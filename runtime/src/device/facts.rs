@@ -22,10 +22,42 @@ pub(crate) struct FactKey {
     pub wide: bool,
 }
 
+/// What follows from shapes and strides of the facts about a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FixedFacts {
+    /// The bits set in the strides of the tensors that are moved as matrices, in bytes, and 16.
+    stride_bits: u64,
+    foldable: bool,
+}
+
+impl FixedFacts {
+    /// Of the tensors of a call; `wide` and `fold` as [`FactKey::of`] takes them.
+    pub fn of(call: &Call<'_>, wide: &[bool], fold: Option<&FoldPlan>) -> Self {
+        let mut stride_bits = 16;
+        for (argument, &wide) in call.arguments.iter().zip(wide) {
+            if let CallArgument::Tensor { elem, shape, strides, .. } = *argument
+                && wide
+            {
+                stride_bits |= place_bits(elem, 0, shape, strides);
+            }
+        }
+        let strides = |param: usize| match call.arguments[param] {
+            CallArgument::Tensor { strides, .. } => Some(strides),
+            CallArgument::F32(_) | CallArgument::I32(_) => None,
+        };
+        Self { stride_bits, foldable: fold.is_some_and(|fold| fold.folds(call.sizes, strides)) }
+    }
+}
+
 impl FactKey {
     /// The facts about the arguments of a call, of which `scalars` are the f32 ones and `wide` the tensors whose alignment matters;
     /// `fold` says which rows may be folded, if the kernel has any.
     pub fn of(call: &Call<'_>, scalars: &[usize], wide: &[bool], fold: Option<&FoldPlan>) -> Self {
+        Self::with(call, scalars, wide, FixedFacts::of(call, wide, fold))
+    }
+
+    /// As [`FactKey::of`], where what follows from shapes and strides is known.
+    pub fn with(call: &Call<'_>, scalars: &[usize], wide: &[bool], fixed: FixedFacts) -> Self {
         let arguments = call.arguments;
         let mut positive = 0;
         for (bit, &param) in scalars.iter().enumerate() {
@@ -35,20 +67,16 @@ impl FactKey {
                 positive |= 1 << bit;
             }
         }
-        let mut bits = 16;
+        let mut bits = fixed.stride_bits;
         for (argument, &wide) in arguments.iter().zip(wide) {
-            if let CallArgument::Tensor { elem, address, shape, strides, .. } = *argument
+            if let CallArgument::Tensor { address, .. } = *argument
                 && wide
             {
-                bits |= place_bits(elem, address, shape, strides);
+                bits |= address;
             }
         }
-        let strides = |param: usize| match arguments[param] {
-            CallArgument::Tensor { strides, .. } => Some(strides),
-            CallArgument::F32(_) | CallArgument::I32(_) => None,
-        };
-        let foldable = fold.is_some_and(|fold| fold.folds(call.sizes, strides));
-        Self { positive, alignment: 1 << bits.trailing_zeros(), foldable, wide: call.width == Width::Wide }
+        let (alignment, foldable) = (1 << bits.trailing_zeros(), fixed.foldable);
+        Self { positive, alignment, foldable, wide: call.width == Width::Wide }
     }
 
     /// Whether the `n`-th f32 scalar is positive and finite.
@@ -153,7 +181,7 @@ mod tests {
     fn alignment_of_addresses_and_strides() {
         let memory = Cpu::device().allocate(1).expect("small");
         let of = |elem, address, shape: &[usize], strides: &[usize]| {
-            let x = CallArgument::Tensor { memory: &*memory, offset: 0, elem, address, shape, strides, writes: false };
+            let x = CallArgument::Tensor { memory: Some(&*memory), offset: 0, elem, address, shape, strides, writes: false };
             let call = Call { arguments: &[x], sizes: &[], width: Width::Narrow, stream: None };
             FactKey::of(&call, &[], &[true], None).alignment
         };

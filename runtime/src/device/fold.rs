@@ -166,7 +166,7 @@ mod tests {
         let (plan, kernel) = plan();
         let memory = Cpu::device().allocate(16).expect("small");
         let own = |shape: &'static [usize], strides: &'static [usize]| CallArgument::Tensor {
-            memory: &*memory,
+            memory: Some(&*memory),
             offset: 3,
             elem: Elem::F16,
             address: 4096,

@@ -22,7 +22,7 @@ mod stream;
 mod variants;
 
 pub use crate::error::{DeviceError, EmulatorError};
-pub(crate) use backend::{Backend, Call, CallArgument, CallStream, ForeignMemory, Launcher, Memory, Owner};
+pub(crate) use backend::{Backend, Call, CallArgument, CallStream, FixedCall, ForeignMemory, Launcher, Memory, Owner};
 pub use carried::{Carried, Variant};
 pub(crate) use carried::{CarriedCode, bucket, strength};
 pub(crate) use compiled::{Choice, MAX_MAPS, scratch_bytes};

@@ -1,10 +1,14 @@
 //! Kernels made ready for a device.
 
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError, RwLock};
+
 use flashtile_emulator::Report;
 
-use super::Argument;
+use super::prepared::Fixed;
 use super::signature::{MAX_ARGUMENTS, MAX_SIZES, Signature};
-use crate::device::{Call, CallArgument, Device, LaunchOptions, Launcher, Stream, VariantInfo};
+use super::{Argument, ArgumentForm, PreparedLaunch};
+use crate::device::{CallArgument, Device, LaunchOptions, Launcher, Stream, VariantInfo};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 
@@ -29,17 +33,29 @@ impl BoundKernel {
 /// A kernel made ready for a device.
 #[derive(Debug)]
 pub struct LoadedKernel {
-    bound: BoundKernel,
-    device: Device,
-    signature: Signature,
-    launcher: Box<dyn Launcher>,
+    loaded: Arc<Loaded>,
 }
+
+/// What a loaded kernel and its prepared launches share.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    bound: BoundKernel,
+    pub device: Device,
+    pub signature: Signature,
+    pub launcher: Box<dyn Launcher>,
+    /// What launches so far had in common, the last ones first.
+    recent: RwLock<VecDeque<Arc<Fixed>>>,
+}
+
+/// Forms of arguments that are remembered, so that a launch like one before checks nothing anew.
+const REMEMBERED: usize = 8;
 
 impl LoadedKernel {
     fn new(bound: &BoundKernel, device: &Device, options: &LaunchOptions) -> Result<Self> {
         let signature = Signature::new(bound.shared_ir(), bound.binding())?;
         let launcher = device.backend().prepare(bound, options)?;
-        Ok(Self { bound: bound.clone(), device: device.clone(), signature, launcher })
+        let (bound, device, recent) = (bound.clone(), device.clone(), RwLock::default());
+        Ok(Self { loaded: Arc::new(Loaded { bound, device, signature, launcher, recent }) })
     }
 
     /// Queues a launch on the device's own stream. The arguments are those of the kernel text, in order.
@@ -50,7 +66,7 @@ impl LoadedKernel {
     /// # Errors
     /// [`super::ArgumentError`] naming the argument that does not fit; or the compiler or the device failed.
     pub fn launch(&self, arguments: &[Argument<'_>]) -> Result<()> {
-        self.run(None, arguments)
+        self.loaded.run(None, arguments)
     }
 
     /// Queues a launch on `stream`, which may be capturing a graph if a launch with such arguments was made before.
@@ -58,43 +74,78 @@ impl LoadedKernel {
     /// # Errors
     /// As [`LoadedKernel::launch`].
     pub fn launch_on(&self, stream: &Stream, arguments: &[Argument<'_>]) -> Result<()> {
-        self.run(Some(stream), arguments)
+        self.loaded.run(Some(stream), arguments)
+    }
+
+    /// Prepares launches on arguments of these forms, in the order of the kernel's parameters: what
+    /// they say is checked once, and launches then take addresses and scalars. Nothing is compiled yet.
+    ///
+    /// # Errors
+    /// [`super::ArgumentError`] naming the argument that does not fit.
+    pub fn prepare(&self, forms: &[ArgumentForm<'_>]) -> Result<PreparedLaunch> {
+        PreparedLaunch::new(&self.loaded, forms)
     }
 
     /// The kernel.
     pub fn kernel(&self) -> &BoundKernel {
-        &self.bound
+        &self.loaded.bound
     }
 
     /// The device.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.loaded.device
     }
 
     /// The code that launches so far have run; none on a device that compiles nothing.
     pub fn variants(&self) -> Vec<VariantInfo> {
-        self.launcher.variants()
+        self.loaded.launcher.variants()
     }
 
     /// What the emulator counted and found in the last launch of each variant; none on other devices.
     pub fn reports(&self) -> Vec<Report> {
-        self.launcher.reports()
+        self.loaded.launcher.reports()
     }
+}
 
+impl Loaded {
     fn run(&self, stream: Option<&Stream>, arguments: &[Argument<'_>]) -> Result<()> {
-        let mut sizes = [0; MAX_SIZES];
-        let count = self.signature.check(&self.device, arguments, &mut sizes)?;
-        let width = self.signature.check_reach(arguments, &sizes[..count])?;
-        self.signature.check_aliases(arguments)?;
+        let fixed = match self.known(arguments) {
+            Some(fixed) => {
+                for (index, argument) in arguments.iter().enumerate() {
+                    self.signature.check_place(&self.device, index, argument)?;
+                }
+                fixed
+            }
+            None => self.checked(arguments)?,
+        };
         let mut raw = [CallArgument::I32(0); MAX_ARGUMENTS];
         for (slot, argument) in raw.iter_mut().zip(arguments) {
             *slot = argument.raw();
         }
-        self.launcher.launch(&Call {
-            arguments: &raw[..arguments.len()],
-            sizes: &sizes[..count],
-            width,
-            stream: stream.map(Stream::of_call),
-        })
+        fixed.launch(self, &raw[..arguments.len()], stream.map(Stream::of_call))
+    }
+
+    /// What launches on arguments of these forms have in common, if there was one.
+    fn known(&self, arguments: &[Argument<'_>]) -> Option<Arc<Fixed>> {
+        let recent = self.recent.read().unwrap_or_else(PoisonError::into_inner);
+        recent.iter().find(|fixed| fixed.is_of(arguments)).cloned()
+    }
+
+    /// Checks all of the arguments, and remembers their forms.
+    fn checked(&self, arguments: &[Argument<'_>]) -> Result<Arc<Fixed>> {
+        let mut sizes = [0; MAX_SIZES];
+        let count = self.signature.check(&self.device, arguments, &mut sizes)?;
+        let integer = |index: usize| match arguments[index] {
+            Argument::I32(x) => x,
+            _ => 0,
+        };
+        self.signature.check_reach(&integer, &sizes[..count])?;
+        self.signature.check_aliases(arguments)?;
+        let forms: Vec<ArgumentForm<'_>> = arguments.iter().map(Argument::form).collect();
+        let fixed = Arc::new(Fixed::new(self, &forms, &sizes[..count])?);
+        let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
+        recent.truncate(REMEMBERED - 1);
+        recent.push_front(fixed.clone());
+        Ok(fixed)
     }
 }

@@ -3,10 +3,12 @@
 mod argument;
 mod gradient;
 mod loaded;
+mod prepared;
 mod signature;
 
 pub use crate::error::ArgumentError;
-pub use argument::Argument;
+pub use argument::{Argument, ArgumentForm, ArgumentValue};
 pub use gradient::{LoadedGradient, Workspace};
 pub use loaded::LoadedKernel;
+pub use prepared::PreparedLaunch;
 pub(crate) use signature::{Signature, Source as SizeSource};

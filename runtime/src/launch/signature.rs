@@ -9,8 +9,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use flashtile_dsl::analysis::reach::{Fault, MAX_SIZE, Reach, Values, Width};
 use flashtile_dsl::ir::{self, At, Binding, Elem, Entity, Op, ParamKind, SizeExpr, SizeKind};
 
-use super::{Argument, ArgumentError};
+use super::{Argument, ArgumentError, ArgumentForm, ArgumentValue};
 use crate::device::Device;
+use crate::tensor::{has_contiguous_rows, overlaps_itself};
 
 /// How one size follows from the arguments.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,8 @@ pub(crate) struct Signature {
     sources: Vec<Source>,
     /// Parameters, dimensions of them, and how much of these is addressed by ranges.
     ranges: Vec<(usize, usize, usize)>,
+    /// Positions of the i32 scalars.
+    integers: Vec<usize>,
     /// What is computed from sizes and scalars.
     reach: Reach,
     /// Sizes and integer scalars that were found to be right, the last ones first.
@@ -74,7 +77,7 @@ impl Signature {
                 max_params: MAX_ARGUMENTS,
             });
         }
-        let params = ir
+        let params: Vec<Param> = ir
             .params
             .values()
             .map(|p| match &p.kind {
@@ -87,8 +90,10 @@ impl Signature {
             })
             .collect();
         let consts: Vec<i64> = ir.sizes.values().map(|s| binding.consts.get(&s.name).copied().unwrap_or(0)).collect();
+        let integers = |(index, param): (usize, &Param)| matches!(param, Param::Scalar(Elem::I32)).then_some(index);
         let mut signature = Self {
             ir: ir.clone(),
+            integers: params.iter().enumerate().filter_map(integers).collect(),
             params,
             consts,
             sources: Vec::new(),
@@ -170,7 +175,8 @@ impl Signature {
         found
     }
 
-    /// Checks arguments and writes the values of all sizes (by [`ir::SizeId`]) to `sizes`; returns how many there are.
+    /// Checks all of the arguments but what [`Signature::check_reach`] and [`Signature::check_aliases`]
+    /// do, and writes the values of all sizes (by [`ir::SizeId`]) to `sizes`; returns how many there are.
     pub fn check(
         &self,
         device: &Device,
@@ -180,14 +186,43 @@ impl Signature {
         if arguments.len() != self.params.len() {
             return Err(self.count_error(arguments.len()));
         }
-        for (index, (param, argument)) in self.params.iter().zip(arguments).enumerate() {
-            self.check_kind(device, index, param, argument)?;
+        let mut forms = [ArgumentForm::I32; MAX_ARGUMENTS];
+        for (index, (form, argument)) in forms.iter_mut().zip(arguments).enumerate() {
+            *form = argument.form();
+            self.check_kind(index, *form, || argument.describe())?;
+            self.check_place(device, index, argument)?;
+            self.check_rows(index, *form)?;
+            self.check_address(index, argument.tensor().map_or(0, |tensor| tensor.address()))?;
         }
+        self.check_sizes(&forms[..arguments.len()], sizes)
+    }
+
+    /// Checks what forms say of arguments, and writes the values of all sizes to `sizes`; returns how many there are.
+    pub fn check_forms(&self, forms: &[ArgumentForm<'_>], sizes: &mut [i64; MAX_SIZES]) -> Result<usize, ArgumentError> {
+        if forms.len() != self.params.len() {
+            return Err(self.count_error(forms.len()));
+        }
+        for (index, form) in forms.iter().enumerate() {
+            self.check_kind(index, *form, || form.describe())?;
+            self.check_rows(index, *form)?;
+            if self.is_output(index)
+                && let ArgumentForm::Tensor { shape, strides, .. } = *form
+                && overlaps_itself(shape, strides)
+            {
+                let (shape, strides) = (shape.to_vec(), strides.to_vec());
+                return Err(ArgumentError::Overlapping { name: self.name(index), shape, strides });
+            }
+        }
+        self.check_sizes(forms, sizes)
+    }
+
+    /// Solves for the sizes, and checks all extents against them.
+    fn check_sizes(&self, forms: &[ArgumentForm<'_>], sizes: &mut [i64; MAX_SIZES]) -> Result<usize, ArgumentError> {
+        let shape = |param: usize| forms[param].shape().expect("checked: a tensor parameter");
         let count = self.consts.len();
         sizes[..count].copy_from_slice(&self.consts);
         for source in &self.sources {
-            let tensor = arguments[source.param].tensor().expect("checked: a tensor parameter");
-            let extent = tensor.shape()[source.dimension];
+            let extent = shape(source.param)[source.dimension];
             let scaled = i64::try_from(extent).ok().filter(|&e| e <= MAX_SIZE).ok_or_else(|| ArgumentError::TooLarge {
                 name: self.name(source.param),
                 dimension: source.dimension,
@@ -205,16 +240,16 @@ impl Signature {
             sizes[source.size] = scaled / source.coefficient;
         }
         for &(param, dimension, least) in &self.ranges {
-            let found = arguments[param].tensor().expect("checked: a tensor parameter").shape()[dimension];
+            let found = shape(param)[dimension];
             if found < least {
                 return Err(ArgumentError::Short { name: self.name(param), dimension, least, found });
             }
         }
-        for (index, (param, argument)) in self.params.iter().zip(arguments).enumerate() {
-            if let (Param::Tensor { shape, .. }, Some(tensor)) = (param, argument.tensor()) {
+        for (index, (param, form)) in self.params.iter().zip(forms).enumerate() {
+            if let (Param::Tensor { shape, .. }, Some(extents)) = (param, form.shape()) {
                 for (dimension, extent) in shape.iter().enumerate() {
                     let expected = extent.eval(|s| sizes.get(s.index()).copied());
-                    let found = tensor.shape()[dimension];
+                    let found = extents[dimension];
                     if expected != i64::try_from(found).ok() {
                         return Err(self.extent_error(index, dimension, expected, found));
                     }
@@ -224,47 +259,89 @@ impl Signature {
         Ok(count)
     }
 
-    fn check_kind(&self, device: &Device, index: usize, param: &Param, argument: &Argument<'_>) -> Result<(), ArgumentError> {
+    /// Whether an argument is what the parameter takes: a scalar, or a tensor of its element type and rank.
+    fn check_kind(&self, index: usize, form: ArgumentForm<'_>, describe: impl FnOnce() -> String) -> Result<(), ArgumentError> {
         let name = || self.name(index);
-        match (param, argument) {
-            (Param::Scalar(Elem::F32), Argument::F32(_)) | (Param::Scalar(Elem::I32), Argument::I32(_)) => Ok(()),
-            (Param::Tensor { elem, bytes, shape, output }, Argument::Input(tensor) | Argument::Output(tensor)) => {
-                if tensor.elem() != *elem {
-                    return Err(ArgumentError::Element { name: name(), expected: *elem, found: tensor.elem() });
+        match (&self.params[index], form) {
+            (Param::Scalar(Elem::F32), ArgumentForm::F32) | (Param::Scalar(Elem::I32), ArgumentForm::I32) => Ok(()),
+            (Param::Tensor { elem, shape: expected, .. }, ArgumentForm::Tensor { elem: found, shape, .. }) => {
+                if found != *elem {
+                    return Err(ArgumentError::Element { name: name(), expected: *elem, found });
                 }
-                if tensor.shape().len() != shape.len() {
-                    let texts: Vec<_> = (0..shape.len()).map(|d| self.declared(index, d)).collect();
+                if shape.len() != expected.len() {
+                    let texts: Vec<_> = (0..expected.len()).map(|d| self.declared(index, d)).collect();
                     let declared = format!("({})", texts.join(", "));
-                    let found = tensor.shape().to_vec();
-                    return Err(ArgumentError::Rank { name: name(), expected: shape.len(), declared, found });
-                }
-                if tensor.device() != device {
-                    let (expected, found) = (device.to_string(), tensor.device().to_string());
-                    return Err(ArgumentError::Device { name: name(), expected, found });
-                }
-                if *output && !matches!(argument, Argument::Output(_)) {
-                    return Err(ArgumentError::NotMutable { name: name() });
-                }
-                if *output && !tensor.is_writable() {
-                    return Err(ArgumentError::ReadOnly { name: name() });
-                }
-                if !tensor.has_contiguous_rows() {
-                    let (shape, strides) = (tensor.shape().to_vec(), tensor.strides().to_vec());
-                    return Err(ArgumentError::NotContiguous { name: name(), shape, strides });
-                }
-                if !tensor.address().is_multiple_of(*bytes as u64) {
-                    return Err(ArgumentError::Misaligned { name: name(), address: tensor.address(), bytes: *bytes });
+                    return Err(ArgumentError::Rank { name: name(), expected: expected.len(), declared, found: shape.to_vec() });
                 }
                 Ok(())
             }
-            (param, argument) => {
+            (param, _) => {
                 let expected = match param {
                     Param::Tensor { elem, .. } => format!("a tensor of {}", elem.name()),
                     Param::Scalar(elem) => format!("a scalar of type {}", elem.name()),
                 };
-                Err(ArgumentError::Kind { name: name(), expected, found: argument.describe() })
+                Err(ArgumentError::Kind { name: name(), expected, found: describe() })
             }
         }
+    }
+
+    /// Whether a tensor is on the device, and may be written if the kernel writes it.
+    pub fn check_place(&self, device: &Device, index: usize, argument: &Argument<'_>) -> Result<(), ArgumentError> {
+        let Some(tensor) = argument.tensor() else { return Ok(()) };
+        if tensor.device() != device {
+            let (expected, found) = (device.to_string(), tensor.device().to_string());
+            return Err(ArgumentError::Device { name: self.name(index), expected, found });
+        }
+        if !self.is_output(index) {
+            return Ok(());
+        }
+        if !matches!(argument, Argument::Output(_)) {
+            return Err(ArgumentError::NotMutable { name: self.name(index) });
+        }
+        if !tensor.is_writable() {
+            return Err(ArgumentError::ReadOnly { name: self.name(index) });
+        }
+        Ok(())
+    }
+
+    fn check_rows(&self, index: usize, form: ArgumentForm<'_>) -> Result<(), ArgumentError> {
+        match form {
+            ArgumentForm::Tensor { shape, strides, .. } if !has_contiguous_rows(shape, strides) => {
+                let (shape, strides) = (shape.to_vec(), strides.to_vec());
+                Err(ArgumentError::NotContiguous { name: self.name(index), shape, strides })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the address of a tensor is a multiple of its elements' size.
+    pub fn check_address(&self, index: usize, address: u64) -> Result<(), ArgumentError> {
+        match &self.params[index] {
+            Param::Tensor { bytes, .. } if !address.is_multiple_of(*bytes as u64) => {
+                Err(ArgumentError::Misaligned { name: self.name(index), address, bytes: *bytes })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the kernel writes a parameter.
+    pub fn is_output(&self, index: usize) -> bool {
+        matches!(self.params[index], Param::Tensor { output: true, .. })
+    }
+
+    /// Whether a parameter is an i32 scalar: what the kernel computes depends on it.
+    pub fn has_integers(&self) -> bool {
+        !self.integers.is_empty()
+    }
+
+    /// The error of a value that is none of the parameter.
+    pub fn value_error(&self, index: usize, form: &ArgumentForm<'_>, value: ArgumentValue) -> ArgumentError {
+        ArgumentError::Kind { name: self.name(index), expected: form.describe(), found: format!("{value:?}") }
+    }
+
+    /// The error of an output that shares memory with another argument.
+    pub fn aliased(&self, output: usize, other: usize) -> ArgumentError {
+        ArgumentError::Aliased { name: self.name(output), other: self.name(other) }
     }
 
     /// Refuses an output that shares memory with another argument, or elements of it with each other.
@@ -280,7 +357,7 @@ impl Signature {
                     && other != index
                     && output.overlaps(tensor)
                 {
-                    return Err(ArgumentError::Aliased { name: self.name(index), other: self.name(other) });
+                    return Err(self.aliased(index, other));
                 }
             }
         }
@@ -288,33 +365,26 @@ impl Signature {
     }
 
     /// Checks what the kernel computes from sizes and scalars: indices, divisors, widths. Says which width its index
-    /// arithmetic needs.
-    pub fn check_reach(&self, arguments: &[Argument<'_>], sizes: &[i64]) -> Result<Width, ArgumentError> {
-        let scalar = |argument: &Argument<'_>| match argument {
-            Argument::I32(x) => Some(*x),
-            _ => None,
-        };
-        let scalars = || arguments.iter().filter_map(scalar);
+    /// arithmetic needs. `integer` gives the i32 scalars by position.
+    pub fn check_reach(&self, integer: &dyn Fn(usize) -> i32, sizes: &[i64]) -> Result<Width, ArgumentError> {
+        let scalars = || self.integers.iter().map(|&index| integer(index));
         let known = |right: &&Right| right.sizes == sizes && right.scalars.iter().copied().eq(scalars());
         if let Some(right) = self.right.read().unwrap_or_else(PoisonError::into_inner).iter().find(known) {
             return Ok(right.width);
         }
-        let value = |param: ir::ParamId| scalar(&arguments[param.index()]).unwrap_or(0);
+        let value = |param: ir::ParamId| if self.integers.contains(&param.index()) { integer(param.index()) } else { 0 };
         let checked = self.reach.check(Values { sizes, scalar: &value });
-        let width = checked.map_err(|fault| self.fault(fault, arguments, sizes))?;
+        let width = checked.map_err(|fault| self.fault(fault, integer, sizes))?;
         let mut right = self.right.write().unwrap_or_else(PoisonError::into_inner);
         right.truncate(REMEMBERED - 1);
         right.push_front(Right { sizes: sizes.to_vec(), scalars: scalars().collect(), width });
         Ok(width)
     }
 
-    fn fault(&self, fault: Fault, arguments: &[Argument<'_>], sizes: &[i64]) -> ArgumentError {
+    fn fault(&self, fault: Fault, integer: &dyn Fn(usize) -> i32, sizes: &[i64]) -> ArgumentError {
         let kernel = self.ir.name.clone();
         let place = |span| self.ir.source.line_column(span).map(|(line, _)| format!(" in line {line}")).unwrap_or_default();
-        let scalars = self.ir.params.values().zip(arguments).filter_map(|(param, argument)| match argument {
-            Argument::I32(x) => Some(format!("{} = {x}", param.name)),
-            _ => None,
-        });
+        let scalars = self.integers.iter().map(|&index| format!("{} = {}", self.name(index), integer(index)));
         let named = self.ir.sizes.values().zip(sizes).map(|(size, value)| format!("{} = {value}", size.name));
         let sizes = named.chain(scalars).collect::<Vec<_>>().join(", ");
         match fault {
@@ -344,7 +414,8 @@ impl Signature {
         }
     }
 
-    fn count_error(&self, found: usize) -> ArgumentError {
+    /// The error of another number of arguments.
+    pub fn count_error(&self, found: usize) -> ArgumentError {
         ArgumentError::Count {
             kernel: self.ir.name.clone(),
             expected: self.params.len(),

@@ -217,7 +217,7 @@ impl AnyTensor {
     /// As a device takes it, for a launch that writes it or not.
     pub(crate) fn raw(&self, writes: bool) -> CallArgument<'_> {
         CallArgument::Tensor {
-            memory: &*self.memory,
+            memory: Some(&*self.memory),
             offset: self.layout.offset,
             elem: self.elem,
             address: self.address(),

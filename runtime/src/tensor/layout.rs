@@ -66,10 +66,7 @@ impl Layout {
 
     /// Whether the last dimension has stride 1, or at most one element: what kernels need.
     pub fn has_contiguous_rows(&self) -> bool {
-        match (self.shape.last(), self.strides.last()) {
-            (Some(&extent), Some(&stride)) => extent <= 1 || stride == 1,
-            _ => true,
-        }
+        has_contiguous_rows(&self.shape, &self.strides)
     }
 
     /// Whether the elements follow each other in row-major order without a gap.
@@ -105,6 +102,14 @@ impl Layout {
             }
             at
         })
+    }
+}
+
+/// Whether the last dimension has stride 1, or at most one element.
+pub(crate) fn has_contiguous_rows(shape: &[usize], strides: &[usize]) -> bool {
+    match (shape.last(), strides.last()) {
+        (Some(&extent), Some(&stride)) => extent <= 1 || stride == 1,
+        _ => true,
     }
 }
 

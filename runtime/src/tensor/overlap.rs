@@ -82,8 +82,8 @@ impl Distances {
     }
 }
 
-/// Whether two elements of a layout share memory.
-fn itself(shape: &[usize], strides: &[usize]) -> bool {
+/// Whether two elements of a layout are the same place in memory.
+pub(crate) fn overlaps_itself(shape: &[usize], strides: &[usize]) -> bool {
     if shape.contains(&0) {
         return false;
     }
@@ -104,7 +104,7 @@ fn itself(shape: &[usize], strides: &[usize]) -> bool {
 impl AnyTensor {
     /// Whether two of its elements are the same place in memory, as in a broadcast. Such a tensor can be read, not written.
     pub fn overlaps_itself(&self) -> bool {
-        itself(self.shape(), self.strides())
+        overlaps_itself(self.shape(), self.strides())
     }
 
     /// Whether it shares memory with another tensor. Tensors that lie between each other, such as the heads of a packed
@@ -115,12 +115,14 @@ impl AnyTensor {
 }
 
 /// Where a tensor lies.
-struct Place<'a> {
-    address: u64,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    /// Of the first element.
+    pub address: u64,
     /// Of an element.
-    bytes: usize,
-    shape: &'a [usize],
-    strides: &'a [usize],
+    pub bytes: usize,
+    pub shape: &'a [usize],
+    pub strides: &'a [usize],
 }
 
 impl<'a> Place<'a> {
@@ -136,7 +138,8 @@ impl<'a> Place<'a> {
     }
 }
 
-fn between(a: &Place<'_>, b: &Place<'_>) -> bool {
+/// Whether two tensors share memory.
+pub(crate) fn between(a: &Place<'_>, b: &Place<'_>) -> bool {
     if a.shape.contains(&0) || b.shape.contains(&0) || a.end() <= b.address || b.end() <= a.address {
         return false;
     }
@@ -178,9 +181,14 @@ mod tests {
 
     #[test]
     fn an_output_of_stride_0_or_of_interleaved_rows_overlaps_itself() {
-        assert!(itself(&[4, 8], &[0, 1]) && itself(&[4, 8], &[7, 1]) && itself(&[4, 4], &[4, 4]));
-        assert!(!itself(&[4, 8], &[8, 1]) && !itself(&[1, 8], &[0, 1]) && !itself(&[8, 4], &[1, 8]) && !itself(&[0, 8], &[0, 1]));
-        assert!(!itself(&[2, 3], &[3, 2]), "0 2 4 3 5 7");
+        assert!(overlaps_itself(&[4, 8], &[0, 1]) && overlaps_itself(&[4, 8], &[7, 1]) && overlaps_itself(&[4, 4], &[4, 4]));
+        assert!(
+            !overlaps_itself(&[4, 8], &[8, 1])
+                && !overlaps_itself(&[1, 8], &[0, 1])
+                && !overlaps_itself(&[8, 4], &[1, 8])
+                && !overlaps_itself(&[0, 8], &[0, 1])
+        );
+        assert!(!overlaps_itself(&[2, 3], &[3, 2]), "0 2 4 3 5 7");
     }
 
     /// Every layout of three small dimensions against the elements that it has.
@@ -205,7 +213,7 @@ mod tests {
         for (shape, strides) in &layouts {
             let all = elements(shape, strides);
             let distinct: HashSet<usize> = all.iter().copied().collect();
-            assert_eq!(itself(shape, strides), distinct.len() < all.len(), "{shape:?} {strides:?}");
+            assert_eq!(overlaps_itself(shape, strides), distinct.len() < all.len(), "{shape:?} {strides:?}");
         }
         for (n, (shape, strides)) in layouts.iter().enumerate().step_by(7) {
             let (other, steps) = &layouts[(n * 31 + 17) % layouts.len()];

@@ -10,7 +10,7 @@ use super::gate::Gate;
 use super::inputs::{Inputs, Value};
 use super::search::median;
 use crate::cache::Stage;
-use crate::device::cuda::{Cuda, Timer, Variant};
+use crate::device::cuda::{Cuda, FixedLaunch, Timer, Variant};
 use crate::device::{Backend, Call, CallArgument};
 use crate::error::{Error, Result};
 use crate::kernel::BoundKernel;
@@ -49,7 +49,7 @@ impl GpuBench<'_> {
     fn launch(&self, variant: &Variant) -> Result<()> {
         let arguments: Vec<CallArgument<'_>> = self.inputs.arguments().iter().map(|a| a.raw()).collect();
         let call = Call { arguments: &arguments, sizes: &self.inputs.sizes, width: self.width, stream: None };
-        Ok(variant.launch(&call, self.gpu.stream())?)
+        Ok(variant.launch(&call, &FixedLaunch::none(), self.gpu.stream())?)
     }
 
     fn rejection(&self, stage: Stage, error: &Error) -> Rejection {

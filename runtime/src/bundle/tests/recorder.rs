@@ -131,6 +131,9 @@ impl Backend for Recorder {
 
 impl Processor for Recorder {
     type Variant = Recorded;
+    type Fixed = ();
+
+    const TAKES_ADDRESSES: bool = false;
 
     fn info(&self) -> &DeviceInfo {
         &self.0.info
@@ -157,6 +160,10 @@ impl Processor for Recorder {
 
     fn resources(&self, _: &Recorded) -> Result<Option<CodeResources>, DeviceError> {
         Ok(None)
+    }
+
+    fn fix(&self, _: &Recorded, _: &Call<'_>) -> Result<()> {
+        Ok(())
     }
 
     fn launch(&self, variant: &Recorded, call: &Call<'_>, _: &LaunchOptions) -> Result<()> {

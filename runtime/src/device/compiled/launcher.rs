@@ -12,9 +12,9 @@ use super::Processor;
 use super::choice::Choice;
 use crate::cache::Bucket;
 use crate::device::Carried;
-use crate::device::facts::FactKey;
+use crate::device::facts::{FactKey, FixedFacts};
 use crate::device::fold::FoldPlan;
-use crate::device::{Call, DeviceError, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
+use crate::device::{Call, DeviceError, FixedCall, LaunchOptions, Launcher, Origin, VariantInfo, machine_of};
 use crate::error::Result;
 use crate::kernel::{BoundKernel, KernelError};
 use crate::lowering;
@@ -35,6 +35,20 @@ struct Entry<P: Processor> {
     info: VariantInfo,
     /// Place of the code in a bundle, if it is of one.
     code: Option<usize>,
+}
+
+/// What is kept for calls that differ in addresses, scalars and streams only.
+struct Fixed<P: Processor> {
+    facts: FixedFacts,
+    bucket: [u8; MAX_SIZES],
+    /// The variants of such calls by their facts.
+    variants: RwLock<Vec<(FactKey, Arc<FixedVariant<P>>)>>,
+}
+
+/// A variant, and what the processor keeps of it for such calls.
+struct FixedVariant<P: Processor> {
+    variant: Arc<P::Variant>,
+    kept: P::Fixed,
 }
 
 /// A kernel made ready for a device that runs compiled code.
@@ -87,13 +101,37 @@ impl<P: Processor> CompiledLauncher<P> {
     }
 
     fn key(&self, call: &Call<'_>) -> VariantKey {
+        let facts = FactKey::of(call, &self.scalars, &self.wide, self.fold.as_ref());
+        VariantKey { facts, bucket: self.bucket(call) }
+    }
+
+    fn bucket(&self, call: &Call<'_>) -> [u8; MAX_SIZES] {
         let mut bucket = [0; MAX_SIZES];
         for (slot, &size) in bucket.iter_mut().zip(&self.runtime_sizes) {
             // 0 for a size of 0, else 1 + log2 of the bucket's upper end.
             let end = Bucket::round(call.sizes[size]);
             *slot = if end == 0 { 0 } else { 1 + end.trailing_zeros() as u8 };
         }
-        VariantKey { facts: FactKey::of(call, &self.scalars, &self.wide, self.fold.as_ref()), bucket }
+        bucket
+    }
+
+    /// The variant of a call of those that something is kept for, and what is kept for it.
+    fn fixed_variant(&self, fixed: &Fixed<P>, call: &Call<'_>) -> Result<Arc<FixedVariant<P>>> {
+        let facts = FactKey::with(call, &self.scalars, &self.wide, fixed.facts);
+        let known = fixed.variants.read().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, variant)) = known.iter().find(|(known, _)| *known == facts) {
+            return Ok(variant.clone());
+        }
+        drop(known);
+        let key = VariantKey { facts, bucket: fixed.bucket };
+        let variant = match self.find(&key) {
+            Some(variant) => variant,
+            None => self.make(key, call)?,
+        };
+        let kept = self.processor.fix(&variant, call)?;
+        let made = Arc::new(FixedVariant { variant, kept });
+        fixed.variants.write().unwrap_or_else(|e| e.into_inner()).push((facts, made.clone()));
+        Ok(made)
     }
 
     fn find(&self, key: &VariantKey) -> Option<Arc<P::Variant>> {
@@ -244,6 +282,18 @@ impl<P: Processor> Launcher for CompiledLauncher<P> {
             None => self.make(key, call)?,
         };
         self.processor.launch(&variant, call, &self.options)
+    }
+
+    fn fix(&self, call: &Call<'_>) -> Option<FixedCall> {
+        let facts = FixedFacts::of(call, &self.wide, self.fold.as_ref());
+        let fixed = Fixed::<P> { facts, bucket: self.bucket(call), variants: RwLock::default() };
+        P::TAKES_ADDRESSES.then(|| FixedCall(Box::new(fixed)))
+    }
+
+    fn launch_fixed(&self, fixed: &FixedCall, call: &Call<'_>) -> Result<()> {
+        let fixed: &Fixed<P> = fixed.0.downcast_ref().expect("made by this launcher");
+        let made = self.fixed_variant(fixed, call)?;
+        self.processor.launch_fixed(&made.variant, &made.kept, call, &self.options)
     }
 
     fn variants(&self) -> Vec<VariantInfo> {

@@ -88,8 +88,15 @@ mod tests {
     fn describe_tensor(shape: &[usize], strides: &[usize], order: &[u32]) -> Result<Description, String> {
         let cpu: Arc<dyn Backend> = crate::device::Cpu::device();
         let memory: Arc<dyn Memory> = cpu.allocate(16).expect("small");
-        let tensor =
-            CallArgument::Tensor { memory: &*memory, offset: 0, elem: Elem::Bf16, address: 4096, shape, strides, writes: false };
+        let tensor = CallArgument::Tensor {
+            memory: Some(&*memory),
+            offset: 0,
+            elem: Elem::Bf16,
+            address: 4096,
+            shape,
+            strides,
+            writes: false,
+        };
         describe(&tensor, order)
     }
 

@@ -30,7 +30,13 @@ pub(crate) use steps::{StepPlan, StepSize, StepsPlan};
 /// A device that runs compiled code: a GPU, or the emulator. Clones are the same device.
 pub(crate) trait Processor: Clone + fmt::Debug + Send + Sync + 'static {
     /// Code of a schedule, loaded.
-    type Variant: Send + Sync;
+    type Variant: Send + Sync + 'static;
+
+    /// What is kept for calls of a variant that differ in addresses, scalars and streams only.
+    type Fixed: Send + Sync + 'static;
+
+    /// Whether launches need no more of a tensor than its address, shape and strides.
+    const TAKES_ADDRESSES: bool;
 
     /// Its properties.
     fn info(&self) -> &DeviceInfo;
@@ -65,6 +71,14 @@ pub(crate) trait Processor: Clone + fmt::Debug + Send + Sync + 'static {
     /// What came of the last launch, on a device that tells.
     fn reports(&self, _: &Self::Variant) -> Vec<Report> {
         Vec::new()
+    }
+
+    /// What is kept for calls that differ from this one in addresses, scalars and streams only.
+    fn fix(&self, variant: &Self::Variant, call: &Call<'_>) -> Result<Self::Fixed>;
+
+    /// As [`Processor::launch`], with what was kept for calls like this one.
+    fn launch_fixed(&self, variant: &Self::Variant, _: &Self::Fixed, call: &Call<'_>, options: &LaunchOptions) -> Result<()> {
+        self.launch(variant, call, options)
     }
 
     /// Queues a launch on the stream of the call.

@@ -190,7 +190,7 @@ mod tests {
         let memory = memory();
         let (shape, strides) = ([100usize, 8], [24usize, 1]);
         let x = CallArgument::Tensor {
-            memory: &*memory,
+            memory: Some(&*memory),
             offset: 0,
             elem: Elem::F32,
             address: 0x1122_3344_5566_7788,

@@ -89,7 +89,7 @@ impl ScratchLayout {
     /// The tensors as arguments, in memory that begins at `address`.
     pub fn arguments<'a>(&'a self, memory: &'a dyn Memory, address: u64) -> impl Iterator<Item = CallArgument<'a>> {
         self.tensors.iter().map(move |t| CallArgument::Tensor {
-            memory,
+            memory: Some(memory),
             offset: t.offset / t.elem.bytes().expect("bound: an element type in memory"),
             elem: t.elem,
             address: address + t.offset as u64,

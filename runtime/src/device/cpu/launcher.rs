@@ -120,7 +120,8 @@ impl Launcher for CpuLauncher {
 }
 
 /// Memory of this device.
-fn host(memory: &dyn Memory) -> &HostMemory {
+fn host(memory: Option<&dyn Memory>) -> &HostMemory {
+    let memory = memory.expect("a launch on the CPU is given memory");
     memory.as_any().downcast_ref().expect("checked: tensors of a launch on the CPU are in its memory")
 }
 

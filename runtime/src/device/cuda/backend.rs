@@ -12,7 +12,7 @@ use super::image::Form;
 use super::memory::DeviceMemory;
 use super::stream::CudaStream;
 use super::uses::{Access, Entered};
-use super::variant::Variant;
+use super::variant::{FixedLaunch, Variant};
 use crate::device::CarriedCode;
 use crate::device::backend::ForeignMemory;
 use crate::device::compiled::{CompiledLauncher, Processor};
@@ -80,6 +80,9 @@ impl Backend for Cuda {
 
 impl Processor for Cuda {
     type Variant = Variant;
+    type Fixed = FixedLaunch;
+
+    const TAKES_ADDRESSES: bool = true;
 
     fn info(&self) -> &DeviceInfo {
         self.properties()
@@ -106,14 +109,28 @@ impl Processor for Cuda {
         variant.resources().map(Some)
     }
 
+    fn fix(&self, variant: &Variant, call: &Call<'_>) -> Result<FixedLaunch> {
+        Ok(variant.fix(call)?)
+    }
+
     fn launch(&self, variant: &Variant, call: &Call<'_>, _: &LaunchOptions) -> Result<()> {
+        self.queue(variant, &FixedLaunch::none(), call)
+    }
+
+    fn launch_fixed(&self, variant: &Variant, fixed: &FixedLaunch, call: &Call<'_>, _: &LaunchOptions) -> Result<()> {
+        self.queue(variant, fixed, call)
+    }
+}
+
+impl Cuda {
+    fn queue(&self, variant: &Variant, fixed: &FixedLaunch, call: &Call<'_>) -> Result<()> {
         let stream = match call.stream {
             None => &**self.stream(),
             Some(stream) => self.own(stream)?,
         };
         let _entered = Entered::new(&self.context().id, uses(call).map(|(memory, _)| &**memory.uses()))?;
         if stream.is_ordered() {
-            return Ok(variant.launch(call, stream)?);
+            return Ok(variant.launch(call, fixed, stream)?);
         }
         let is_own = std::ptr::eq(stream, &**self.stream());
         let capture = if is_own { None } else { stream.capture()? };
@@ -122,7 +139,7 @@ impl Processor for Cuda {
                 memory.uses().order(access, stream, self.stream())?;
             }
         }
-        let launched = variant.launch(call, stream);
+        let launched = variant.launch(call, fixed, stream);
         // Of a call of several launches some may be queued even after an error.
         match (capture, is_own) {
             (Some(capture), _) => {

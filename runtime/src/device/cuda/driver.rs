@@ -61,6 +61,7 @@ const SYMBOLS: &[&str] = &[
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuLaunchKernelEx",
     "cuTensorMapEncodeTiled",
+    "cuTensorMapReplaceAddress",
     "cuGetErrorName",
     "cuGetErrorString",
 ];

@@ -24,4 +24,4 @@ pub(crate) use graph::CudaGraph;
 pub(crate) use image::{runs_native, runs_ptx};
 pub(crate) use stream::CudaStream;
 pub(crate) use timing::Timer;
-pub(crate) use variant::Variant;
+pub(crate) use variant::{FixedLaunch, Variant};

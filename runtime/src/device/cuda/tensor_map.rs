@@ -18,6 +18,18 @@ impl RawMap {
     pub const EMPTY: Self = Self([0; 16]);
 }
 
+/// Makes a map of a tensor into that of another one, of the same element type, shape and strides.
+pub(super) fn move_to(device: &str, map: &mut RawMap, argument: &CallArgument<'_>) -> Result<(), DeviceError> {
+    let CallArgument::Tensor { address, shape, .. } = *argument else { return Ok(()) };
+    if shape.contains(&0) {
+        return Ok(()); // it is never read
+    }
+    // SAFETY: `map` is 128 bytes, aligned to 128, which the driver has encoded; the address is only written into it.
+    let status =
+        unsafe { sys::cuTensorMapReplaceAddress((&raw mut *map).cast(), std::ptr::without_provenance_mut(address as usize)) };
+    check_status(device, "cuTensorMapReplaceAddress", status)
+}
+
 /// Encodes the map of a tensor.
 pub(super) fn encode(device: &str, argument: &CallArgument<'_>, map: &MapPlan) -> Result<RawMap, DeviceError> {
     let refused = |message: String| DeviceError::Driver {

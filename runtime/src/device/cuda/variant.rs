@@ -1,6 +1,7 @@
 //! A kernel compiled for one schedule, loaded and ready to be launched: one launch a call, or several with scratch between.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
 use cudarc::driver::sys;
 use flashtile_codegen::Arch;
@@ -42,9 +43,33 @@ struct Step {
     workspaces: Workspaces,
 }
 
+/// What calls of a variant have in common that differ in addresses, scalars and streams only.
+#[derive(Debug)]
+pub(crate) struct FixedLaunch {
+    /// If a call is one launch that sees its arguments as they are: its size and its tensor maps, but for their addresses.
+    step: Option<(StepSize, Vec<RawMap>)>,
+}
+
+impl FixedLaunch {
+    /// Of calls of which nothing is known.
+    pub fn none() -> Self {
+        Self { step: None }
+    }
+}
+
 /// The parameter block on the stack.
 #[repr(C, align(16))]
-struct Block([u8; MAX_BYTES]);
+struct Block([MaybeUninit<u8>; MAX_BYTES]);
+
+impl Block {
+    /// Its first bytes, which are 0 to begin with.
+    fn zeroed(&mut self, bytes: usize) -> &mut [u8] {
+        let block = &mut self.0[..bytes];
+        block.fill(MaybeUninit::new(0));
+        // SAFETY: all of these bytes have just been written.
+        unsafe { std::slice::from_raw_parts_mut(block.as_mut_ptr().cast(), bytes) }
+    }
+}
 
 impl Variant {
     /// Loads code onto a GPU, as machine code or through its PTX.
@@ -76,10 +101,29 @@ impl Variant {
         Ok(CodeResources { registers, local_bytes, blocks_per_sm })
     }
 
+    /// What calls have in common that differ from this one in addresses, scalars and streams only.
+    pub fn fix(&self, call: &Call<'_>) -> Result<FixedLaunch, DeviceError> {
+        let [step] = &self.steps[..] else { return Ok(FixedLaunch::none()) };
+        if !self.calls.is_plain() {
+            return Ok(FixedLaunch::none());
+        }
+        let Some(size) = step.size(&self.gpu, call.sizes)? else { return Ok(FixedLaunch::none()) };
+        Ok(FixedLaunch { step: Some((size, step.maps(&self.gpu, call.arguments)?)) })
+    }
+
     /// Queues the launches of a call. Allocates nothing on the device, unless scratch tensors are larger than ever before.
-    pub fn launch(&self, call: &Call<'_>, stream: &CudaStream) -> Result<(), DeviceError> {
-        match &self.steps[..] {
-            [step] if self.calls.is_plain() => {
+    pub fn launch(&self, call: &Call<'_>, fixed: &FixedLaunch, stream: &CudaStream) -> Result<(), DeviceError> {
+        match (&self.steps[..], &fixed.step) {
+            ([step], Some((size, maps))) => {
+                let mut own = [RawMap::EMPTY; MAX_MAPS];
+                for ((map, fixed), plan) in own.iter_mut().zip(maps).zip(&step.plan.maps) {
+                    *map = *fixed;
+                    tensor_map::move_to(&self.gpu.context().id, map, &call.arguments[plan.param])?;
+                }
+                let maps = &mut own[..maps.len()];
+                step.queue(&self.gpu, &self.module, (call.arguments, call.sizes), (*size, maps), stream, false)
+            }
+            ([step], None) if self.calls.is_plain() => {
                 step.launch(&self.gpu, &self.module, (call.arguments, call.sizes), stream, false).map(drop)
             }
             _ => self.launch_all(call, stream),
@@ -110,30 +154,58 @@ impl Step {
         stream: &CudaStream,
         follows: bool,
     ) -> Result<bool, DeviceError> {
-        let context = gpu.context();
-        let too_large = |_| DeviceError::GridTooLarge { device: context.id.clone() };
-        let Some(StepSize { blocks, workspace: bytes }) = self.plan.size(sizes, gpu.gpu().sms).map_err(too_large)? else {
+        let Some(size) = self.size(gpu, sizes)? else {
             return Ok(false); // there is no program to run
         };
-        context.bind()?;
-        let workspace = self.workspaces.address(gpu, stream, bytes)?;
-        let mut block = Block([0; MAX_BYTES]);
-        self.plan.parameters.pack(arguments, sizes, workspace, &mut block.0);
         let mut maps = [RawMap::EMPTY; MAX_MAPS];
+        let mut count = 0;
         for (map, plan) in maps.iter_mut().zip(&self.plan.maps) {
-            *map = tensor_map::encode(&context.id, &arguments[plan.param], plan)?;
+            *map = tensor_map::encode(&gpu.context().id, &arguments[plan.param], plan)?;
+            count += 1;
         }
-        // Kernel parameters: each tensor map by value, then the block by value.
-        let mut pointers: [*mut c_void; MAX_MAPS + 1] = [std::ptr::null_mut(); MAX_MAPS + 1];
-        for (pointer, map) in pointers.iter_mut().zip(&mut maps[..self.plan.maps.len()]) {
-            *pointer = (&raw mut *map).cast();
-        }
-        pointers[self.plan.maps.len()] = block.0.as_mut_ptr().cast();
-        self.queue((&context.id, stream), module.function(self.entry), blocks, follows && self.plan.early, &mut pointers)?;
+        self.queue(gpu, module, (arguments, sizes), (size, &mut maps[..count]), stream, follows)?;
         Ok(true)
     }
 
+    /// How large the launch is; `None` if there is no program to run.
+    fn size(&self, gpu: &Cuda, sizes: &[i64]) -> Result<Option<StepSize>, DeviceError> {
+        let too_large = |_| DeviceError::GridTooLarge { device: gpu.context().id.clone() };
+        self.plan.size(sizes, gpu.gpu().sms).map_err(too_large)
+    }
+
+    /// Its tensor maps.
+    fn maps(&self, gpu: &Cuda, arguments: &[CallArgument<'_>]) -> Result<Vec<RawMap>, DeviceError> {
+        self.plan.maps.iter().map(|plan| tensor_map::encode(&gpu.context().id, &arguments[plan.param], plan)).collect()
+    }
+
+    /// Queues the launch, of this size and with these tensor maps. Allocates nothing.
     fn queue(
+        &self,
+        gpu: &Cuda,
+        module: &Module,
+        (arguments, sizes): (&[CallArgument<'_>], &[i64]),
+        (size, maps): (StepSize, &mut [RawMap]),
+        stream: &CudaStream,
+        follows: bool,
+    ) -> Result<(), DeviceError> {
+        let context = gpu.context();
+        context.bind()?;
+        let workspace = self.workspaces.address(gpu, stream, size.workspace)?;
+        let mut block = Block([MaybeUninit::uninit(); MAX_BYTES]);
+        let block = block.zeroed(self.plan.bytes);
+        self.plan.parameters.pack(arguments, sizes, workspace, block);
+        // Kernel parameters: each tensor map by value, then the block by value.
+        let mut pointers: [*mut c_void; MAX_MAPS + 1] = [std::ptr::null_mut(); MAX_MAPS + 1];
+        let count = maps.len();
+        for (pointer, map) in pointers.iter_mut().zip(maps) {
+            *pointer = (&raw mut *map).cast();
+        }
+        pointers[count] = block.as_mut_ptr().cast();
+        let early = follows && self.plan.early;
+        self.queue_function((&context.id, stream), module.function(self.entry), size.blocks, early, &mut pointers)
+    }
+
+    fn queue_function(
         &self,
         (id, stream): (&str, &CudaStream),
         function: sys::CUfunction,

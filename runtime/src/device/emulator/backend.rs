@@ -66,6 +66,9 @@ impl Backend for Emulator {
 
 impl Processor for Emulator {
     type Variant = Variant;
+    type Fixed = ();
+
+    const TAKES_ADDRESSES: bool = false;
 
     fn info(&self) -> &DeviceInfo {
         self.properties()
@@ -93,6 +96,10 @@ impl Processor for Emulator {
 
     fn resources(&self, _: &Variant) -> Result<Option<CodeResources>, DeviceError> {
         Ok(None)
+    }
+
+    fn fix(&self, _: &Variant, _: &Call<'_>) -> Result<()> {
+        Ok(())
     }
 
     fn launch(&self, variant: &Variant, call: &Call<'_>, options: &LaunchOptions) -> Result<()> {
