@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 import flashtile
 from flashtile import _host, _sdpa
@@ -58,6 +59,8 @@ def rows(device: str) -> list[tuple[str, Callable[[], object]]]:
         return q_idx >= kv_idx
 
     prepared = flashtile.flex_kernel(mask_mod=causal)
+    blocks = create_block_mask(causal, None, None, 64, 64, device=device, BLOCK_SIZE=64)
+    empty = (_host._empty_at_once() or (None, None))[device == "cuda"]
     return [
         ("flashtile.sdpa", lambda: flashtile.sdpa(q, k, v)),
         ("F.scaled_dot_product_attention", lambda: SDPA(q, k, v)),
@@ -66,6 +69,7 @@ def rows(device: str) -> list[tuple[str, Callable[[], object]]]:
         ("the same, out=", lambda: attention(q, k, v, 0.125, out=(o, lse))),
         ("flashtile.flex, mask_mod", lambda: flashtile.flex(q, k, v, mask_mod=causal)),
         ("flex_kernel(mask_mod)", lambda: prepared(q, k, v)),
+        ("flashtile.flex, block_mask", lambda: flashtile.flex(q, k, v, block_mask=blocks)),
         ("flashtile.sdpa, forward and backward", backward(flashtile.sdpa, learned)),
         ("F.scaled_dot_product_attention, both", backward(SDPA, learned)),
         ("-- layers", lambda: None),
@@ -76,6 +80,7 @@ def rows(device: str) -> list[tuple[str, Callable[[], object]]]:
         ("native call that declines", lambda: native.attend(q, k, None, 0.125, False, False, False)),
         ("torch.empty_like(q)", lambda: torch.empty_like(q)),
         ("torch.empty_strided(lse)", lambda: torch.empty_strided((batch, 2, 64), (128, 64, 1), dtype=torch.float32, device=device)),
+        *([("the same, as it is allocated here", lambda: empty((batch, 2, 64), (128, 64, 1), torch.float32))] if empty else []),
     ]
 
 

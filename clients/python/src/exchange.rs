@@ -94,8 +94,12 @@ impl Exchange {
         };
         let elem = tensor.elem()?;
         let address = tensor.address()?;
-        let (shape, strides) = (tensor.numbers(tensor.shape)?, tensor.numbers(tensor.strides)?);
-        Some(Seen { address, place, form: Form { elem, shape, strides } })
+        let dimensions = tensor.numbers(tensor.shape)?.iter().zip(tensor.numbers(tensor.strides)?);
+        if dimensions.clone().any(|(extent, stride)| *extent < 0 || *stride < 0) {
+            return None;
+        }
+        let form = Form::new(elem, dimensions.map(|(extent, stride)| (*extent as usize, *stride as usize)))?;
+        Some(Seen { address, place, form })
     }
 
     /// The handle of the current stream of a GPU.
@@ -131,16 +135,15 @@ impl DlTensor {
     }
 
     /// Extents or strides.
-    fn numbers(&self, first: *const i64) -> Option<Vec<usize>> {
+    fn numbers(&self, first: *const i64) -> Option<&[i64]> {
         let rank = usize::try_from(self.rank).ok()?;
         if rank == 0 {
-            return Some(Vec::new());
+            return Some(&[]);
         }
         if first.is_null() {
             return None;
         }
-        // SAFETY: there are as many numbers as dimensions, which live as long as the tensor.
-        let numbers = unsafe { std::slice::from_raw_parts(first, rank) };
-        numbers.iter().map(|&number| usize::try_from(number).ok()).collect()
+        // SAFETY: there are as many numbers as dimensions, which live as long as the tensor: longer than this view of it.
+        Some(unsafe { std::slice::from_raw_parts(first, rank) })
     }
 }

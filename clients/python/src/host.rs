@@ -13,6 +13,7 @@ use pyo3::sync::PyOnceLock;
 use crate::error::ArgumentError;
 use crate::exchange::Exchange;
 use crate::launch::NewOutput;
+use crate::tensor::Place;
 
 /// Objects and functions of PyTorch.
 #[derive(Debug)]
@@ -23,8 +24,9 @@ pub(crate) struct Host {
     dtypes: Vec<(Py<PyAny>, Elem)>,
     /// `torch.empty_strided`, which costs less than `torch.empty`.
     empty: Py<PyAny>,
-    /// `torch.empty_like`, which costs less than that.
-    empty_like: Py<PyAny>,
+    /// What compiled graphs of PyTorch allocate with, of sizes, strides and a type, on the CPU and on
+    /// the current GPU: it costs half of that.
+    empty_at_once: Option<[Py<PyAny>; 2]>,
     /// The handle of the current stream of a GPU, by its number.
     stream: Py<PyAny>,
     /// The current GPU, and the function that sets it; `None` where there is one GPU at most.
@@ -38,14 +40,14 @@ static HOST: PyOnceLock<Host> = PyOnceLock::new();
 
 /// Hands over the objects and functions; called once, by the Python layer.
 #[pyfunction]
-#[pyo3(signature = (*, types, dtypes, empty, empty_like, stream, current, nvrtc, exchange))]
+#[pyo3(signature = (*, types, dtypes, empty, empty_at_once, stream, current, nvrtc, exchange))]
 #[expect(clippy::too_many_arguments, reason = "all are named where the function is called")]
 pub(crate) fn set_host(
     py: Python<'_>,
     types: Vec<Py<PyAny>>,
     dtypes: Vec<(Py<PyAny>, String)>,
     empty: Py<PyAny>,
-    empty_like: Py<PyAny>,
+    empty_at_once: Option<[Py<PyAny>; 2]>,
     stream: Py<PyAny>,
     current: Option<(Py<PyAny>, Py<PyAny>)>,
     nvrtc: Option<PathBuf>,
@@ -62,7 +64,7 @@ pub(crate) fn set_host(
         None => Toolchain::shared(),
     };
     let exchange = exchange.and_then(|capsule| Exchange::of(capsule.bind(py)));
-    let host = Host { types, dtypes, empty, empty_like, stream, current, toolchain, exchange };
+    let host = Host { types, dtypes, empty, empty_at_once, stream, current, toolchain, exchange };
     HOST.set(py, host).map_err(|_| PyRuntimeError::new_err("set_host was called before"))
 }
 
@@ -96,15 +98,21 @@ impl Host {
         known.map(|(dtype, _)| dtype).ok_or_else(missing)
     }
 
-    /// A new tensor that holds nothing yet: like another one, or of a type, shape and strides.
+    /// A new tensor that holds nothing yet. `current` is the current GPU.
     pub fn empty<'py>(
         &self,
         py: Python<'py>,
-        like: Option<&Bound<'py, PyAny>>,
+        place: Place,
+        current: Option<usize>,
         output: &NewOutput,
     ) -> PyResult<Bound<'py, PyAny>> {
-        match like {
-            Some(like) => self.empty_like.bind(py).call1((like,)),
+        let at_once = self.empty_at_once.as_ref().and_then(|[cpu, gpu]| match (place, current) {
+            (Place::Cpu, _) => Some(cpu),
+            (Place::Gpu(_), None) => Some(gpu),
+            (Place::Gpu(index), Some(current)) => (index == current).then_some(gpu),
+        });
+        match at_once {
+            Some(empty) => empty.bind(py).call1((&output.shape, &output.strides, &output.dtype)),
             None => self.empty.bind(py).call((&output.shape, &output.strides), Some(output.options.bind(py))),
         }
     }
@@ -125,12 +133,18 @@ impl Host {
         }
     }
 
-    /// Runs a function that makes another GPU current, and makes the one before current again.
-    pub fn keeping_current<T>(&self, py: Python<'_>, gpu: usize, run: impl FnOnce() -> T) -> PyResult<T> {
-        let Some((current, set_current)) = &self.current else { return Ok(run()) };
-        let before: usize = current.bind(py).call0()?.extract()?;
+    /// The current GPU; `None` where there is one at most.
+    pub fn current(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        let Some((current, _)) = &self.current else { return Ok(None) };
+        current.bind(py).call0()?.extract().map(Some)
+    }
+
+    /// Runs a function that may make the GPU of a place current, and makes the one before current again.
+    pub fn keeping<T>(&self, py: Python<'_>, place: Place, before: Option<usize>, run: impl FnOnce() -> T) -> PyResult<T> {
         let result = run();
-        if before != gpu {
+        if let (Some((_, set_current)), Some(before), Place::Gpu(gpu)) = (&self.current, before, place)
+            && before != gpu
+        {
             set_current.bind(py).call1((before,))?;
         }
         Ok(result)

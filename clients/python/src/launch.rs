@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flashtile::bundle::BundledKernel;
 use flashtile::kernel::{Deduced, ParamKind};
-use flashtile::{AnyTensor, Argument, Device, Elem, Kernel, LoadedKernel, Stream};
+use flashtile::{ArgumentForm, ArgumentValue, Device, Elem, Kernel, LoadedKernel, PreparedLaunch, Stream};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -15,7 +15,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::ahead::{self, Noted};
 use crate::error::{ArgumentError, raised};
 use crate::host::Host;
-use crate::tensor::{Form, Number, Place, Seen, over};
+use crate::tensor::{Form, MAX_RANK, Number, Place, Seen};
 
 /// Prepared launches that are kept. Beyond that all are dropped: shapes then vary without end, and
 /// preparing a launch takes microseconds.
@@ -67,7 +67,8 @@ pub(crate) struct Known {
 struct Prepared {
     key: Key,
     kernel: Arc<LoadedKernel>,
-    device: Device,
+    /// Without outputs of the caller's own, whose strides may be others.
+    launch: PreparedLaunch,
     /// By name.
     sizes: BTreeMap<String, i64>,
     /// In the order of the parameters.
@@ -80,10 +81,10 @@ pub(crate) struct NewOutput {
     form: Form,
     pub shape: Py<PyTuple>,
     pub strides: Py<PyTuple>,
+    /// Type, as PyTorch takes it.
+    pub dtype: Py<PyAny>,
     /// Type and device, as PyTorch takes them.
     pub options: Py<PyDict>,
-    /// An input of this type, shape and strides: what is like it costs less to allocate.
-    like: Option<usize>,
 }
 
 /// What a call is given.
@@ -139,6 +140,9 @@ impl Launcher {
     /// Forgets what is loaded if something was tuned since, so that the call takes it.
     fn refresh(&self) {
         let tuned = ahead::tuned();
+        if self.tuned.load(Ordering::Relaxed) == tuned {
+            return;
+        }
         if self.tuned.swap(tuned, Ordering::Relaxed) == tuned {
             return;
         }
@@ -163,7 +167,7 @@ impl Launcher {
         let known = given.known.take();
         let at = self.place(host, &inputs, &given)?;
         let prepared = self.prepared(py, host, at, &inputs, known)?;
-        self.run(py, host, &prepared, (&inputs, given.inputs), given.outputs).map(Some)
+        self.run(py, host, &prepared, &inputs, given.outputs).map(Some)
     }
 
     /// Launches a kernel of attention whose inputs are queries, keys, values and a scale, if these
@@ -188,7 +192,7 @@ impl Launcher {
         if !options.fits(&seen) {
             return Ok(None);
         }
-        let head_dim = seen[0].form.shape[3] as f64;
+        let head_dim = seen[0].form.shape()[3] as f64;
         let scale = scale.unwrap_or_else(|| 1.0 / head_dim.sqrt()) as f32;
         if !scale.is_finite() {
             return Ok(None);
@@ -197,35 +201,68 @@ impl Launcher {
         let place = seen[0].place;
         let inputs: Vec<Read> = seen.into_iter().map(Read::Tensor).chain([Read::Number(scale)]).collect();
         let prepared = self.prepared(py, host, (place, &objects[0]), &inputs, None)?;
-        let outputs = self.run(py, host, &prepared, (&inputs, objects), None)?;
+        let outputs = self.run(py, host, &prepared, &inputs, None)?;
         Ok(outputs.into_iter().next())
     }
 
-    /// Allocates outputs, unless they are given, and launches. The objects are those of the inputs
-    /// that are tensors, at least of the first of them.
+    /// Allocates outputs, unless they are given, and launches.
     fn run<'py>(
         &self,
         py: Python<'py>,
         host: &Host,
         prepared: &Prepared,
-        (inputs, objects): (&[Read], &[Bound<'py, PyAny>]),
+        inputs: &[Read],
         outputs: Option<&[Bound<'py, PyAny>]>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let place = prepared.key.place;
+        let current = host.current(py)?;
         let (made, written);
         match outputs {
             Some(outputs) => {
                 made = outputs.to_vec();
-                written = self.read_outputs(host, prepared.key.place, outputs, &prepared.device)?;
+                written = self.read_outputs(host, place, outputs)?;
             }
             None => {
-                let new = |output: &NewOutput| host.empty(py, output.like.map(|at| &objects[at]), output);
+                let new = |output: &NewOutput| host.empty(py, place, current, output);
                 made = prepared.outputs.iter().map(new).collect::<PyResult<_>>()?;
-                written = prepared.new_outputs(host, &made)?;
+                written = prepared.new_outputs(host, place, &made)?;
             }
         }
-        let read = inputs.iter().map(|read| read.tensor(&prepared.device)).collect::<PyResult<Vec<_>>>()?;
-        self.launch(py, host, prepared, (inputs, &read), &written)?;
+        let (mut read, mut to) = (inputs.iter(), written.iter());
+        let next = |param: &Param| match param.is_written {
+            true => to.next().map(|seen| ArgumentValue::Address(seen.address as u64)),
+            false => read.next().map(Read::value),
+        };
+        let values: Vec<ArgumentValue> = self.params.iter().filter_map(next).collect();
+        let others;
+        let launch = match prepared.writes_to(&written) {
+            true => &prepared.launch,
+            false => {
+                others = self.prepared_for(&prepared.kernel, inputs, &written)?;
+                &others
+            }
+        };
+        let device = prepared.kernel.device();
+        let stream = match place {
+            Place::Cpu => stream(device, None)?,
+            Place::Gpu(gpu) => stream(device, Some((gpu, host.stream(py, gpu)?)))?,
+        };
+        // SAFETY: the caller holds the tensors until the launch is queued. PyTorch frees and uses their memory in the order
+        // of its current stream, which is that of the launch; their shapes and strides stay within their memory.
+        let run = || unsafe { launch.launch_on(&stream, &values) };
+        host.keeping(py, place, current, || py.detach(run))?.map_err(raised)?;
         Ok(made)
+    }
+
+    /// A launch with outputs of the caller's own.
+    fn prepared_for(&self, kernel: &LoadedKernel, inputs: &[Read], written: &[Seen]) -> PyResult<PreparedLaunch> {
+        let (mut read, mut to) = (inputs.iter(), written.iter());
+        let next = |param: &Param| match param.is_written {
+            true => to.next().map(|seen| seen.form.of_argument()),
+            false => read.next().map(Read::form),
+        };
+        let forms: Vec<ArgumentForm<'_>> = self.params.iter().filter_map(next).collect();
+        kernel.prepare(&forms).map_err(raised)
     }
 
     fn read_inputs(&self, host: &Host, given: &Given<'_, '_>) -> PyResult<Option<Vec<Read>>> {
@@ -309,7 +346,7 @@ impl Launcher {
         {
             return Ok(prepared.clone());
         }
-        let key = Key { known, place, forms: forms().cloned().collect() };
+        let key = Key { known, place, forms: forms().copied().collect() };
         let kept = lock(&self.prepared).get(&key).cloned();
         let prepared = match kept {
             Some(prepared) => prepared,
@@ -336,7 +373,7 @@ impl Launcher {
         }
         let names: Vec<&str> = self.inputs().filter(|param| param.is_tensor).map(|param| &*param.name).collect();
         let form = |name: &str| names.iter().position(|known| *known == name).map(|at| &key.forms[at]);
-        self.kernel.deduce(known, |name| form(name).map(|form| (form.elem, &form.shape[..]))).map_err(raised)
+        self.kernel.deduce(known, |name| form(name).map(|form| (form.elem, form.shape()))).map_err(raised)
     }
 
     fn prepare(&self, py: Python<'_>, host: &Host, key: Key, inputs: &[Read], like: &Bound<'_, PyAny>) -> PyResult<Prepared> {
@@ -348,17 +385,19 @@ impl Launcher {
             options.set_item("device", &torch_device)?;
             let shape = PyTuple::new(py, &form.shape)?.unbind();
             let strides = flashtile::Tensor::<f32>::packed_strides(&form.shape).map_err(raised)?;
-            let form = Form { elem: form.elem, shape: form.shape, strides };
-            let strides = PyTuple::new(py, &form.strides)?.unbind();
-            // Truth values may be given as bytes.
-            let is_like = |input: &Read| form.elem != Elem::Bool && input.seen().is_some_and(|seen| seen.form == form);
-            let like = inputs.iter().position(is_like);
-            Ok(NewOutput { form, shape, strides, options: options.unbind(), like })
+            let dtype = host.dtype(form.name, form.elem)?.clone_ref(py);
+            let dimensions = form.shape.iter().copied().zip(strides.iter().copied());
+            let many = || ArgumentError::new_err(format!("output `{}` has more than {MAX_RANK} dimensions", form.name));
+            let own = Form::new(form.elem, dimensions).ok_or_else(many)?;
+            let strides = PyTuple::new(py, strides)?.unbind();
+            Ok(NewOutput { form: own, shape, strides, dtype, options: options.unbind() })
         };
         let outputs = self.kernel.outputs(&deduced).map_err(raised)?;
         let outputs = outputs.into_iter().map(output).collect::<PyResult<Vec<_>>>()?;
         let kernel = self.loaded(py, host, key.place, &deduced)?;
-        Ok(Prepared { device: kernel.device().clone(), kernel, key, sizes: deduced.sizes, outputs })
+        let new: Vec<Seen> = outputs.iter().map(|output| Seen { address: 0, place: key.place, form: output.form }).collect();
+        let launch = self.prepared_for(&kernel, inputs, &new)?;
+        Ok(Prepared { kernel, launch, key, sizes: deduced.sizes, outputs })
     }
 
     /// The kernel, made ready for a device, types and constants.
@@ -382,7 +421,7 @@ impl Launcher {
     }
 
     /// The tensors that a caller gives for outputs. Whether they fit is checked by the launch.
-    fn read_outputs(&self, host: &Host, place: Place, outputs: &[Bound<'_, PyAny>], device: &Device) -> PyResult<Vec<AnyTensor>> {
+    fn read_outputs(&self, host: &Host, place: Place, outputs: &[Bound<'_, PyAny>]) -> PyResult<Vec<Seen>> {
         let read = |(param, object): (&Param, &Bound<'_, PyAny>)| {
             let name = &param.name;
             let seen = Seen::read(host, name, object)?;
@@ -391,53 +430,23 @@ impl Launcher {
                 let message = format!("output `{name}` is on {}, inputs are on {place}; move it with `.to`", seen.place);
                 return Err(ArgumentError::new_err(message));
             }
-            // SAFETY: the caller holds the tensor until the launch is queued, and PyTorch uses its
-            // memory in the order of its current stream.
-            unsafe { seen.tensor(device) }
+            Ok(seen)
         };
         self.outputs().zip(outputs).map(read).collect()
-    }
-
-    fn launch(
-        &self,
-        py: Python<'_>,
-        host: &Host,
-        prepared: &Prepared,
-        (inputs, read): (&[Read], &[Option<AnyTensor>]),
-        written: &[AnyTensor],
-    ) -> PyResult<()> {
-        let (mut inputs, mut written) = (inputs.iter().zip(read), written.iter());
-        let arguments = self.params.iter().filter_map(|param| match param.is_written {
-            true => written.next().map(Argument::Output),
-            false => inputs.next().and_then(|(given, tensor)| match given {
-                Read::Tensor(_) => tensor.as_ref().map(Argument::Input),
-                Read::Number(Number::F32(x)) => Some(Argument::F32(*x)),
-                Read::Number(Number::I32(x)) => Some(Argument::I32(*x)),
-            }),
-        });
-        let arguments: Vec<Argument<'_>> = arguments.collect();
-        let kernel = &prepared.kernel;
-        let launched = match prepared.key.place {
-            Place::Cpu => py.detach(|| kernel.launch(&arguments)),
-            Place::Gpu(gpu) => {
-                let stream = stream(&prepared.device, gpu, host.stream(py, gpu)?)?;
-                host.keeping_current(py, gpu, || py.detach(|| kernel.launch_on(&stream, &arguments)))?
-            }
-        };
-        launched.map_err(raised)
     }
 }
 
 impl Prepared {
-    /// Outputs that were just allocated.
-    fn new_outputs(&self, host: &Host, outputs: &[Bound<'_, PyAny>]) -> PyResult<Vec<AnyTensor>> {
-        let tensor = |(new, output): (&NewOutput, &Bound<'_, PyAny>)| {
-            let address = host.address(output)?;
-            // SAFETY: PyTorch has just allocated the tensor with this type and shape, without gaps,
-            // and uses its memory in the order of its current stream.
-            unsafe { over(&self.device, address, &new.form) }
-        };
-        self.outputs.iter().zip(outputs).map(tensor).collect()
+    /// Outputs that were just allocated, with the type, shape and strides that were asked for.
+    fn new_outputs(&self, host: &Host, place: Place, outputs: &[Bound<'_, PyAny>]) -> PyResult<Vec<Seen>> {
+        let seen =
+            |(new, output): (&NewOutput, &Bound<'_, PyAny>)| Ok(Seen { address: host.address(output)?, place, form: new.form });
+        self.outputs.iter().zip(outputs).map(seen).collect()
+    }
+
+    /// Whether outputs are as they are allocated.
+    fn writes_to(&self, written: &[Seen]) -> bool {
+        self.outputs.iter().map(|output| &output.form).eq(written.iter().map(|seen| &seen.form))
     }
 }
 
@@ -447,16 +456,18 @@ impl Attend {
     /// many queries as keys.
     fn fits(self, seen: &[Seen]) -> bool {
         let [q, k, v] = seen else { return false };
-        let is_plain = |x: &Seen| x.form.shape.len() == 4 && x.form.strides[3] == 1 && x.place == q.place;
+        let is_plain = |x: &Seen| x.form.strides().len() == 4 && x.form.strides()[3] == 1 && x.place == q.place;
         if !seen.iter().all(is_plain) || q.form.elem != k.form.elem || k.form.elem != v.form.elem {
             return false;
         }
-        let (&[batch, heads, rows, width], keys) = (q.form.four(), k.form.four());
-        let shares = self.enable_gqa && keys[1] > 0 && heads % keys[1] == 0;
-        keys == v.form.four()
-            && (batch, width) == (keys[0], keys[3])
-            && (heads == keys[1] || shares)
-            && (rows == keys[2] || !self.is_causal)
+        let (&[batch, heads, rows, width], &[batches, groups, keys, depth]) = (q.form.shape(), k.form.shape()) else {
+            return false;
+        };
+        let shares = self.enable_gqa && groups > 0 && heads % groups == 0;
+        k.form.shape() == v.form.shape()
+            && (batch, width) == (batches, depth)
+            && (heads == groups || shares)
+            && (rows == keys || !self.is_causal)
     }
 }
 
@@ -473,10 +484,20 @@ impl Read {
         }
     }
 
-    fn tensor(&self, device: &Device) -> PyResult<Option<AnyTensor>> {
-        // SAFETY: the caller of the launch holds the tensor until it is queued, and PyTorch uses its
-        // memory in the order of its current stream, which is that of the launch.
-        self.seen().map(|seen| unsafe { seen.tensor(device) }).transpose()
+    fn form(&self) -> ArgumentForm<'_> {
+        match self {
+            Read::Tensor(seen) => seen.form.of_argument(),
+            Read::Number(Number::F32(_)) => ArgumentForm::F32,
+            Read::Number(Number::I32(_)) => ArgumentForm::I32,
+        }
+    }
+
+    fn value(&self) -> ArgumentValue {
+        match *self {
+            Read::Tensor(Seen { address, .. }) => ArgumentValue::Address(address as u64),
+            Read::Number(Number::F32(x)) => ArgumentValue::F32(x),
+            Read::Number(Number::I32(x)) => ArgumentValue::I32(x),
+        }
     }
 }
 
@@ -490,25 +511,28 @@ pub(crate) fn device(place: Place) -> flashtile::Result<Device> {
 
 /// Runs a function that may make a GPU current, and makes the one before current again.
 pub(crate) fn keeping_current<T>(py: Python<'_>, host: &Host, place: Place, run: impl FnOnce() -> T) -> PyResult<T> {
-    match place {
-        Place::Cpu => Ok(run()),
-        Place::Gpu(gpu) => host.keeping_current(py, gpu, run),
-    }
+    host.keeping(py, place, host.current(py)?, run)
 }
 
-/// PyTorch's stream of a GPU.
-fn stream(device: &Device, gpu: usize, handle: usize) -> PyResult<Stream> {
-    static STREAMS: LazyLock<Mutex<HashMap<(usize, usize), Stream>>> = LazyLock::new(Mutex::default);
+/// PyTorch's stream of a GPU, by number and handle; else the stream of the device.
+fn stream(device: &Device, of: Option<(usize, usize)>) -> PyResult<Stream> {
+    type Known = (Option<(usize, usize)>, Stream);
+    // A process has few: they are found sooner one by one than by a hash. The one of the call before is the first.
+    static STREAMS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
     let mut streams = lock(&STREAMS);
-    if let Some(stream) = streams.get(&(gpu, handle)) {
-        return Ok(stream.clone());
+    if let Some(found) = streams.iter().position(|(known, _)| *known == of) {
+        streams.swap(0, found);
+        return Ok(streams[0].1.clone());
     }
-    // SAFETY: PyTorch's streams are of the primary context. It keeps those of its own for the whole
-    // process; of another one the handle is used while it is PyTorch's current stream, no later.
-    // PyTorch orders all work on its memory by its streams.
-    let stream = unsafe { Stream::from_raw_ordered(device, std::ptr::with_exposed_provenance_mut(handle)) }.map_err(raised)?;
-    streams.insert((gpu, handle), stream.clone());
-    Ok(stream)
+    let stream = match of {
+        // SAFETY: PyTorch's streams are of the primary context. It keeps those of its own for the whole
+        // process; of another one the handle is used while it is PyTorch's current stream, no later.
+        // PyTorch orders all work on its memory by its streams.
+        Some((_, handle)) => unsafe { Stream::from_raw_ordered(device, std::ptr::with_exposed_provenance_mut(handle)) },
+        None => Stream::new(device),
+    };
+    streams.push((of, stream.map_err(raised)?));
+    Ok(streams[streams.len() - 1].1.clone())
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

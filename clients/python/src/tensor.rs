@@ -1,14 +1,12 @@
 //! Arguments of a call: tensors of PyTorch and numbers. Tensors are read through the functions of
 //! [`crate::exchange`] where PyTorch has them, else through their Python attributes.
 
-use std::ffi::c_void;
-
-use flashtile::{AnyTensor, Device, Elem};
+use flashtile::{ArgumentForm, Elem};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
-use crate::error::{ArgumentError, raised};
+use crate::error::ArgumentError;
 use crate::host::Host;
 
 /// Where a tensor lies.
@@ -27,26 +25,48 @@ impl std::fmt::Display for Place {
     }
 }
 
+/// Dimensions that a tensor may have.
+pub(crate) const MAX_RANK: usize = 8;
+
 /// Element type, extents and strides of a tensor.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Form {
     pub elem: Elem,
-    pub shape: Vec<usize>,
-    pub strides: Vec<usize>,
+    rank: usize,
+    /// 0 beyond the rank, as strides.
+    shape: [usize; MAX_RANK],
+    strides: [usize; MAX_RANK],
 }
 
 impl Form {
-    /// The extents of a tensor of four dimensions.
-    ///
-    /// # Panics
-    /// If it has others.
-    pub fn four(&self) -> &[usize; 4] {
-        self.shape.first_chunk().expect("four dimensions")
+    /// Of dimensions, each an extent and a stride; `None` if there are more than [`MAX_RANK`].
+    pub fn new(elem: Elem, dimensions: impl ExactSizeIterator<Item = (usize, usize)>) -> Option<Self> {
+        let mut form = Self { elem, rank: dimensions.len(), shape: [0; MAX_RANK], strides: [0; MAX_RANK] };
+        if form.rank > MAX_RANK {
+            return None;
+        }
+        for (d, (extent, stride)) in dimensions.enumerate() {
+            (form.shape[d], form.strides[d]) = (extent, stride);
+        }
+        Some(form)
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.shape[..self.rank]
+    }
+
+    pub fn strides(&self) -> &[usize] {
+        &self.strides[..self.rank]
+    }
+
+    /// As launches are prepared for it.
+    pub fn of_argument(&self) -> ArgumentForm<'_> {
+        ArgumentForm::Tensor { elem: self.elem, shape: self.shape(), strides: self.strides() }
     }
 }
 
 /// A tensor of PyTorch as a call gives it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub address: usize,
     pub place: Place,
@@ -89,7 +109,10 @@ impl Seen {
         let shape = numbers(&object.getattr(intern!(py, "shape"))?)?;
         let strides = numbers(&object.call_method0(intern!(py, "stride"))?)?;
         let address = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
-        Ok(Some(Self { address, place, form: Form { elem, shape, strides } }))
+        let rank = shape.len();
+        let form = Form::new(elem, shape.into_iter().zip(strides))
+            .ok_or_else(|| ArgumentError::new_err(format!("argument `{name}` has {rank} dimensions; {MAX_RANK} are possible")))?;
+        Ok(Some(Self { address, place, form }))
     }
 
     fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
@@ -104,25 +127,6 @@ impl Seen {
         let device = device.to_string_lossy();
         Err(ArgumentError::new_err(format!("argument `{name}` is on {device}; kernels run on cpu and cuda, move it with `.to`")))
     }
-
-    /// The tensor over the memory of PyTorch.
-    ///
-    /// # Safety
-    /// The memory is alive until the launch is queued, and PyTorch frees and uses it in the order of the launch's stream.
-    pub unsafe fn tensor(&self, device: &Device) -> PyResult<AnyTensor> {
-        // SAFETY: as the caller promises.
-        unsafe { over(device, self.address, &self.form) }
-    }
-}
-
-/// A tensor over memory of PyTorch.
-///
-/// # Safety
-/// As [`Seen::tensor`].
-pub(crate) unsafe fn over(device: &Device, address: usize, form: &Form) -> PyResult<AnyTensor> {
-    let pointer = std::ptr::with_exposed_provenance_mut::<c_void>(address);
-    // SAFETY: as the caller promises; PyTorch's shape and strides stay within its allocation.
-    unsafe { AnyTensor::from_raw_parts(device, form.elem, pointer, &form.shape, &form.strides) }.map_err(raised)
 }
 
 impl Number {

@@ -376,6 +376,18 @@ def test_calls_beside_pytorch_s_own_machinery():
         assert torch.equal(x, y)
 
 
+def test_a_call_allocates_its_outputs_and_no_more():
+    q, k, v = (torch.randn(1, 2, 24, 16) for _ in range(3))
+    attention = flashtile.builtin("attention")
+    for call in (lambda: attention(q, k, v, 0.25), lambda: flashtile.sdpa(q, k, v)):
+        call()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            kept = call()
+        found = [event.nbytes() for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+        assert sorted(size for size in found if size > 0) == [4 * 2 * 24, 4 * 2 * 24 * 16], found
+        del kept
+
+
 def test_tensors_are_read_alike_with_and_without_the_exchange(tmp_path):
     """Versions of PyTorch without DLPack's exchange functions are read through Python attributes."""
     program = """

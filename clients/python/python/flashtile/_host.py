@@ -7,6 +7,7 @@ import pathlib
 
 import torch
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from . import _flashtile
 
@@ -42,6 +43,17 @@ def _raw_stream(gpu: int) -> int:
     return torch.cuda.current_stream(gpu).cuda_stream
 
 
+#: The handle of the current stream of a GPU, by its number.
+raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
+
+
+def _empty_at_once() -> tuple | None:
+    """The functions that code of PyTorch's compiler allocates with, if it has them: on the CPU, and on the current GPU."""
+    functions = getattr(torch._C._dynamo, "guards", None)
+    found = [getattr(functions, name, None) for name in ("_empty_strided_cpu", "_empty_strided_cuda")]
+    return None if None in found else tuple(found)
+
+
 def hand_over() -> None:
     """Called once, when the package is imported."""
     several = torch.cuda.device_count() > 1
@@ -49,14 +61,15 @@ def hand_over() -> None:
         types=list(_PLAIN),
         dtypes=list(DTYPES.items()),
         empty=torch.empty_strided,
-        empty_like=torch.empty_like,
-        stream=getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream),
+        empty_at_once=_empty_at_once(),
+        stream=raw_stream,
         current=(torch.cuda.current_device, torch.cuda.set_device) if several else None,
         nvrtc=nvrtc_of_torch(),
         exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
     )
 
 
+is_grad_enabled = torch.is_grad_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level = torch._C._functorch.maybe_current_level
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -64,9 +77,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 def is_traced() -> bool:
     """Whether calls go through PyTorch's dispatcher, since something else than a launch may come of them."""
-    if torch.compiler.is_compiling():
-        return True
-    return _dispatch_modes() > 0 or _functorch_level() is not None or forward_ad._current_level >= 0
+    return is_compiling() or _dispatch_modes() > 0 or _functorch_level() is not None or forward_ad._current_level >= 0
 
 
 def is_plain(x: torch.Tensor) -> bool:

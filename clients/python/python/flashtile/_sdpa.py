@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import torch
 
 from . import _texts
 from ._flashtile import ArgumentError
-from ._host import is_traced
+from ._host import is_grad_enabled, is_traced
 from ._kernel import Kernel, builtin, kernel, through_dispatcher
 
 # How a mask is loaded, by the dimensions that it has: those of one element are left out.
@@ -47,6 +48,15 @@ def _kernel_of(masked: str, dims: str, dropout: bool, fits_builtin: bool) -> Ker
     if fits_builtin:
         return builtin({"no": "attention", "causal": "causal_attention"}[masked])
     return kernel(sdpa_text(masked, dims, dropout))
+
+
+# Launches of the built-in kernels, by whether they are causal.
+_ATTEND: dict[bool, Callable] = {}
+
+
+def _attend(is_causal: bool) -> Callable:
+    attend = _kernel_of("causal" if is_causal else "no", "", False, True)._native.attend
+    return _ATTEND.setdefault(is_causal, attend)
 
 
 @torch.compiler.assume_constant_result
@@ -134,8 +144,9 @@ def sdpa(
     """
     if attn_mask is None and dropout_p == 0.0 and not is_traced():
         # What is as the kernels take it is launched at once, by one call.
-        attend = _kernel_of("causal" if is_causal else "no", "", False, True)._native.attend
-        o = attend(query, key, value, scale, bool(is_causal), enable_gqa, torch.is_grad_enabled())
+        is_causal = bool(is_causal)
+        attend = _ATTEND.get(is_causal) or _attend(is_causal)
+        o = attend(query, key, value, scale, is_causal, enable_gqa, is_grad_enabled())
         if o is not None:
             return o
     if attn_mask is not None and is_causal:
