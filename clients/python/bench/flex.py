@@ -183,6 +183,7 @@ def main() -> None:
     parser.add_argument("--canvas", type=int, help="the length is its square: 64 on a GPU, 8 on the CPU")
     parser.add_argument("--head-dim", type=int, help="128 on a GPU, 16 on the CPU")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--block-masks", action="store_true", help="walk the lists of FlexAttention's BlockMask")
     parser.add_argument("--backward", action="store_true", help="time the backward pass too")
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each kernel for so long before it is timed")
     options = parser.parse_args()
@@ -208,6 +209,8 @@ def main() -> None:
         compiled = flex_attention if on_cpu else torch.compile(flex_attention, dynamic=False)
 
         def ours(q, k, v):
+            if options.block_masks:
+                return flashtile.flex(q, k, v, score_mod, block_mask)
             return flashtile.flex(q, k, v, score_mod, mask_mod=mask_mod)
 
         def theirs(q, k, v):

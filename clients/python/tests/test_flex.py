@@ -205,10 +205,6 @@ def test_block_masks():
         flashtile.flex(q, k, v, block_mask=block_mask, mask_mod=causal, enable_gqa=True)
     full = create_block_mask(noop_mask, None, None, M, N, device="cpu")
     assert torch.equal(flashtile.flex(q, k, v, block_mask=full, enable_gqa=True), flashtile.flex(q, k, v, enable_gqa=True))
-    kv_indices = torch.zeros(1, 1, 1, 1, dtype=torch.int32)
-    hidden = type(full).from_kv_blocks(torch.zeros(1, 1, 1, dtype=torch.int32), kv_indices, seq_lengths=(M, N))
-    with pytest.raises(flashtile.ArgumentError, match="has no mask_mod"):
-        flashtile.flex(q, k, v, block_mask=hidden, enable_gqa=True)
 
 
 def test_gradients_of_tensors_that_functions_hold():

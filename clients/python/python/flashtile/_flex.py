@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _texts
+from . import _blocks, _texts
+from ._blocks import Blocks
 from ._flashtile import ArgumentError, KernelError
 from ._kernel import Kernel, kernel, kernel_of, through_dispatcher
 from ._sdpa import default_scale, rows
@@ -33,11 +34,17 @@ class Read(NamedTuple):
     is_number: bool
 
 
+# The tables of a `BlockMask`, as kernels name them.
+_TABLES = ("listed_blocks", "full_blocks")
+
+
 class Plan(NamedTuple):
     """What comes of a trace."""
 
     handle: str
     reads: tuple[Read, ...]
+    #: Which tables of a `BlockMask` it reads, before those.
+    tables: tuple[int, ...]
 
 
 @functools.cache
@@ -57,6 +64,15 @@ class _Unknown(Exception):
 
 def _fingerprint(x: Any, tensors: list[torch.Tensor], seen: tuple = ()) -> Any:
     """What a trace depends on, as a key; tensors by their shape and number, so that others may take their place."""
+    if isinstance(x, types.FunctionType) and not any(x is other for other in seen):
+        held = [cell.cell_contents for cell in x.__closure__] if x.__closure__ else []
+        held += x.__defaults__ or ()
+        named = {name: x.__globals__[name] for name in _names(x.__code__) if name in x.__globals__}
+        named.update(x.__kwdefaults__ or ())
+        if not held and not named:
+            return (x.__code__,)
+        seen = (*seen, x)
+        return (x.__code__, *(_fingerprint(y, tensors, seen) for y in held), *_named(named, tensors, seen))
     if x is None or isinstance(x, (bool, int, float, str, torch.dtype, torch.device)):
         return (type(x), x if x == x else "nan")
     if isinstance(x, torch.Tensor):
@@ -71,15 +87,6 @@ def _fingerprint(x: Any, tensors: list[torch.Tensor], seen: tuple = ()) -> Any:
         return (type(x), *(_fingerprint(y, tensors, seen) for y in x))
     if isinstance(x, functools.partial):
         return ("partial", *(_fingerprint(y, tensors, seen) for y in (x.func, *x.args)), *_named(x.keywords, tensors, seen))
-    if isinstance(x, types.FunctionType):
-        cells = [cell.cell_contents for cell in x.__closure__ or ()]
-        names = {name: x.__globals__[name] for name in _names(x.__code__) if name in x.__globals__}
-        held = [*cells, *(x.__defaults__ or ())]
-        return (
-            x.__code__,
-            *(_fingerprint(y, tensors, seen) for y in held),
-            *_named(names | (x.__kwdefaults__ or {}), tensors, seen),
-        )
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
         return ("fixed", x)
     raise _Unknown
@@ -89,10 +96,21 @@ def _named(values: dict[str, Any], tensors: list, seen: tuple) -> list:
     return [(name, _fingerprint(values[name], tensors, seen)) for name in sorted(values)]
 
 
-def _names(code: types.CodeType) -> set[str]:
+# By the identity of code, which is held: hashing it would take longer.
+_NAMES: dict[int, tuple[types.CodeType, frozenset[str]]] = {}
+
+
+def _names(code: types.CodeType) -> frozenset[str]:
     """Names of globals that a function, or one inside of it, may read."""
+    kept = _NAMES.get(id(code))
+    if kept is not None:
+        return kept[1]
     inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(code.co_names).union(*(_names(c) for c in inner))
+    names = frozenset(code.co_names).union(*(_names(c) for c in inner))
+    if len(_NAMES) >= _KEPT:
+        _NAMES.clear()
+    _NAMES[id(code)] = (code, names)
+    return names
 
 
 def _tensor_names(functions: tuple) -> dict[int, str]:
@@ -132,8 +150,8 @@ class _Sizes(NamedTuple):
     N: int
 
 
-def _traced(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: bool) -> tuple[str, Trace]:
-    """The text of the kernel of a `score_mod` and a `mask_mod`, and the trace."""
+def _traced(functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device) -> tuple[str, Trace]:
+    """The text of the kernel of a `score_mod`, a `mask_mod` and the lists of a `BlockMask`, and the trace."""
     score_mod, mask_mod = functions
     trace = Trace(sizes._asdict(), device, _tensor_names(functions))
     words = zip(("b", "h", "pos(i)", "pos(j)"), ("", "", "i", "j"), sizes)
@@ -144,6 +162,7 @@ def _traced(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: b
         keep = trace.value(mask_mod(*places), "the result of mask_mod") if mask_mod else trace.literal(True)
     score, keep = trace.float(score), trace.truth(keep)
     changes, hides = score.node is not s.node, not (keep.is_literal and keep.literal)
+    params = []
     writer = Writer([*([score.node] if changes else []), *([keep.node] if hides else [])])
     scores = []
     if changes:
@@ -153,10 +172,19 @@ def _traced(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: b
         scores, writer.inside = [*writer.inside, f"let s = {text};"], []
     if hides:
         text = writer.text(keep.node)
-        scores += [*writer.inside, f"let s = mask(s, {text});"]
-    params = [f"{c.name}: &Tensor<{c.elem}, ({', '.join(c.extents)})>" for c in trace.captures.values()]
-    name = "flex" + ("_scored" if changes else "") + ("_masked" if hides else "")
+        scores += writer.inside
+    if blocks is not None:
+        # Blocks that are not listed hide, and full ones do not ask the function.
+        listed, full = f"load(listed_blocks, [{blocks.place}])", f"load(full_blocks, [{blocks.place}])"
+        text = f"{listed} && ({full} || ({text}))" if hides else listed
+        params = [f"{name}: &Tensor<bool, {blocks.shape}>" for name in _TABLES[: 2 if hides else 1]]
+    if hides or blocks is not None:
+        scores.append(f"let s = mask(s, {text});")
+    params += [f"{c.name}: &Tensor<{c.elem}, ({', '.join(c.extents)})>" for c in trace.captures.values()]
+    name = "flex" + ("_scored" if changes else "") + ("_masked" if hides else "") + ("_blocks" if blocks else "")
     doc = "Attention of traced functions: a score_mod, a mask_mod, or both."
+    if blocks is not None:
+        doc = "Attention of the blocks that a BlockMask lists, with traced functions."
     return _texts.attention(name, doc, params=params, before=writer.before, scores=scores), trace
 
 
@@ -164,17 +192,19 @@ def _traced(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: b
 _PLANS: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
 
 
-def _plan(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: bool) -> tuple[Plan, list[torch.Tensor]]:
+def _plan(
+    functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device, return_lse: bool
+) -> tuple[Plan, list[torch.Tensor]]:
     """How to run functions, and the tensors that they hold."""
     tensors: list[torch.Tensor] = []
     try:
-        key = (_fingerprint(functions, tensors), sizes, return_lse)
+        key = (_fingerprint(functions, tensors), blocks, sizes, return_lse)
     except _Unknown:
         key = None
     if key is not None and key in _PLANS:
         _PLANS.move_to_end(key)
         return _PLANS[key], tensors
-    text, trace = _traced(functions, sizes, device, return_lse)
+    text, trace = _traced(functions, blocks, sizes, device)
     reads = []
     for capture in trace.captures.values():
         x = capture.tensor
@@ -185,7 +215,8 @@ def _plan(functions: tuple, sizes: _Sizes, device: torch.device, return_lse: boo
         dtype = {"f32": torch.float32, "i32": torch.int32}.get(capture.elem)
         cuts = tuple((at, getattr(sizes, size)) for at, size in capture.cuts)
         reads.append(Read(number, cuts, dtype if dtype != x.dtype else None, x.dim() == 0))
-    plan = Plan(_kernel_of(text, return_lse).handle, tuple(reads))
+    made = _kernel_of(text, return_lse)
+    plan = Plan(made.handle, tuple(reads), tuple(_TABLES.index(name) for name in made.inputs if name in _TABLES))
     if key is not None and not trace.computed:
         _PLANS[key] = plan
         if len(_PLANS) > _KEPT:
@@ -208,20 +239,15 @@ def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable | None) -> tuple:
-    """The functions of a call. Of a `BlockMask` its `mask_mod` counts."""
+    """The functions of a call. The `mask_mod` of a `BlockMask` is asked in blocks that are listed, and not as full."""
     if block_mask is None:
         return (score_mod, mask_mod)
     if mask_mod is not None:
-        raise ArgumentError("block_mask and mask_mod are both given; of a BlockMask its mask_mod counts")
-    mask_mod = block_mask.mask_mod
-    if getattr(mask_mod, "__name__", "") == "noop_mask":
-        if float(block_mask.sparsity()) > 0:
-            raise ArgumentError("block_mask hides blocks but has no mask_mod to say which; give it one, or pass mask_mod")
-        mask_mod = None
-    return (score_mod, mask_mod)
+        raise ArgumentError("block_mask and mask_mod are both given; a BlockMask has a mask_mod of its own")
+    return (score_mod, block_mask.mask_mod)
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_mask: Any, enable_gqa: bool) -> None:
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool) -> None:
     for name, x in (("query", q), ("key", k), ("value", v)):
         if x.dim() != 4:
             raise ArgumentError(f"{name} has shape {tuple(x.shape)}; flex takes (batch, heads, positions, head dim)")
@@ -231,11 +257,6 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_mask: Any, e
         raise ArgumentError(f"{q.shape[1]} query heads are no multiple of {k.shape[1]} key heads")
     if not enable_gqa and q.shape[1] != k.shape[1]:
         raise ArgumentError(f"{q.shape[1]} query heads and {k.shape[1]} key heads differ; pass enable_gqa=True")
-    if block_mask is not None and tuple(block_mask.seq_lengths) != (q.shape[2], k.shape[2]):
-        raise ArgumentError(
-            f"block_mask is of {block_mask.seq_lengths[0]} queries and {block_mask.seq_lengths[1]} keys, "
-            f"but there are {q.shape[2]} and {k.shape[2]}"
-        )
 
 
 def _inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> list:
@@ -245,9 +266,12 @@ def _inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | No
     return [rows(q), rows(k), rows(v), default_scale(q, scale)]
 
 
-def _run(functions: tuple, inputs: list, return_lse: bool) -> Any:
+def _run(functions: tuple, block_mask: Any, inputs: list, return_lse: bool) -> Any:
     q, k = inputs[:2]
-    plan, tensors = _plan(functions, _Sizes(*q.shape[:3], k.shape[2]), q.device, return_lse)
+    sizes = _Sizes(*q.shape[:3], k.shape[2])
+    blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, sizes)
+    plan, tensors = _plan(functions, blocks, sizes, q.device, return_lse)
+    inputs += [tables[at] for at in plan.tables]
     o, lse = kernel_of(plan.handle)(*inputs, *[_read(read, tensors) for read in plan.reads])
     return (o, lse) if return_lse else o
 
@@ -269,11 +293,14 @@ class FlexKernel:
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
         is_compiling = torch.compiler.is_compiling()
-        _check(query, key, value, None if is_compiling else self._block_mask, self._enable_gqa)
+        _check(query, key, value, self._enable_gqa)
         inputs = _inputs(query, key, value, self._scale)
         if not is_compiling:
-            return _run(self._functions, inputs, self._return_lse)
-        handle, reads = _constant_plan(self._handle, *query.shape[:3], key.shape[2])
+            return _run(self._functions, self._block_mask, inputs, self._return_lse)
+        handle, reads, which = _constant_plan(self._handle, *query.shape[:3], key.shape[2])
+        if self._block_mask is not None:
+            tables = _blocks.tables(self._block_mask, query.shape[2], key.shape[2])
+            inputs += [tables[at] for at in which]
         inputs += [_read(Read(*read), self._tensors) for read in reads]
         o, lse = through_dispatcher(handle, inputs)
         return (o, lse) if self._return_lse else o
@@ -288,10 +315,11 @@ def _constant_plan(handle: str, *sizes: int) -> tuple:
     flex = _FLEX[handle]
     if not flex._is_followed:
         raise TraceError("torch.compile needs functions whose tensors are in closures or globals, not in attributes of objects")
-    plan, tensors = _plan(flex._functions, _Sizes(*sizes), torch.device("cpu"), flex._return_lse)
+    blocks = _blocks.blocks_of(flex._block_mask, *sizes) if flex._block_mask is not None else None
+    plan, tensors = _plan(flex._functions, blocks, _Sizes(*sizes), torch.device("cpu"), flex._return_lse)
     if len(tensors) != len(flex._tensors):
         raise TraceError("the functions compute tensors while they are traced; compute these before, outside of torch.compile")
-    return plan.handle, tuple(tuple(read) for read in plan.reads)
+    return plan.handle, tuple(tuple(read) for read in plan.reads), plan.tables
 
 
 def flex_kernel(
@@ -326,7 +354,9 @@ def flex(
     ``query`` is ``(B, H, M, D)``, ``key`` ``(B, G, N, D)``, ``value`` ``(B, G, N, E)``; the result is ``(B, H, M, E)``,
     and with ``return_lse`` also ``(B, H, M)``, natural logarithms. ``score_mod(score, b, h, q_idx, kv_idx)`` changes a
     score, ``mask_mod(b, h, q_idx, kv_idx)`` says which count. Tiles that the mask hides are skipped: which ones is
-    derived from the function, so that no ``BlockMask`` is needed; of one that is given, its ``mask_mod`` counts.
+    derived from the function, so that no ``BlockMask`` is needed. The lists of a ``block_mask`` are taken as they are:
+    blocks that ``kv_indices`` has are visited with its ``mask_mod``, those that ``full_kv_indices`` has without it, and
+    no others.
 
     Functions are traced. :class:`TraceError` names what has no word in the kernel language. :func:`flex_text` is the
     text that comes of them.
@@ -334,8 +364,8 @@ def flex(
     if torch.compiler.is_compiling():
         raise TraceError("inside of torch.compile call a flashtile.flex_kernel(..) that was made outside of it")
     functions = _functions(score_mod, block_mask, mask_mod)
-    _check(query, key, value, block_mask, enable_gqa)
-    return _run(functions, _inputs(query, key, value, scale), return_lse)
+    _check(query, key, value, enable_gqa)
+    return _run(functions, block_mask, _inputs(query, key, value, scale), return_lse)
 
 
 def flex_text(
@@ -354,4 +384,11 @@ def flex_text(
     ``queries`` positions.
     """
     functions = _functions(score_mod, block_mask, mask_mod)
-    return _traced(functions, _Sizes(batch, heads, queries, keys), torch.device("cpu"), False)[0]
+    if block_mask is not None:
+        queries, keys = queries or block_mask.seq_lengths[0], keys or block_mask.seq_lengths[1]
+        found = [x.shape for x in (block_mask.kv_indices, block_mask.full_kv_indices) if x is not None]
+        lead = [max(shape[at] if len(shape) == 4 else 1 for shape in found) for at in (0, 1)]
+        batch, heads = (own if given == 1 else given for given, own in zip((batch, heads), lead))
+    sizes = _Sizes(batch, heads, queries, keys)
+    blocks = _blocks.blocks_of(block_mask, *sizes) if block_mask is not None else None
+    return _traced(functions, blocks, sizes, torch.device("cpu"))[0]

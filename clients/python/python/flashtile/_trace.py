@@ -34,7 +34,7 @@ RESERVED = frozenset(
     + "as break const continue crate else enum extern false fn for if impl in let loop match mod move mut pub ref".split()
     + "return self static struct super trait true type unsafe use where while async await dyn program tiles pos".split()
     + "load store add full zeros dot mask select exp exp2 ln log2 tanh sqrt rsqrt sin cos floor abs max min".split()
-    + "rowsum rowmax mul_hi visible_or_zero div_or_zero".split()
+    + "rowsum rowmax mul_hi visible_or_zero div_or_zero listed_blocks full_blocks".split()
 )
 
 
