@@ -8,6 +8,7 @@ use flashtile::conformance::{self, Case, CaseResult, Comparison, Sample};
 use flashtile::device::{DeviceKind, Emulation};
 use flashtile::tuner::{Chain, InputData, Slopes, slopes};
 use flashtile::{Arch, BoundKernel, Device, Elem, Gradient, Kernel, LaunchOptions, verify};
+use indicatif::ProgressBar;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -185,6 +186,21 @@ fn in_role(flags: &Flags, kernel: &str, role: &str, device: &Device, options: &L
     summary(&report.cases, device, None, output)
 }
 
+/// Tells of a case as it is judged, so that a run that is stopped has said what it found: a failure,
+/// and where no bar is drawn how far the run is.
+fn watched(result: &CaseResult, bar: &ProgressBar, output: &Output) {
+    const EVERY: u64 = 100;
+    bar.set_message(result.name.clone());
+    bar.inc(1);
+    if let Some(failure) = &result.failure {
+        bar.suspend(|| output.note(format!("failed {}: {failure}", result.name)));
+    }
+    let done = bar.position();
+    if bar.is_hidden() && done.is_multiple_of(EVERY) {
+        output.note(format!("{done} of {} cases are judged", bar.length().unwrap_or(done)));
+    }
+}
+
 /// Runs cases of the suite, side by side.
 fn suite(flags: &Flags, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
     let cases = chosen_for(flags, device, output)?;
@@ -192,10 +208,7 @@ fn suite(flags: &Flags, device: &Device, options: &LaunchOptions, output: &mut O
         options.toolchain.nvrtc()?; // one clear error instead of one per case
     }
     let bar = output.progress(cases.len(), "verifying");
-    let report = conformance::run_watched(device, options, &cases, |result| {
-        bar.set_message(result.name.clone());
-        bar.inc(1);
-    });
+    let report = conformance::run_watched(device, options, &cases, |result| watched(result, &bar, output));
     bar.finish_and_clear();
     for (case, result) in cases.iter().zip(&report.cases) {
         tell(case, result, output)?;
@@ -236,10 +249,7 @@ fn sampled(
         return compared([device, other], &options, &samples, flags, output);
     }
     let bar = output.progress(samples.len(), "verifying");
-    let report = conformance::run_samples(device, &options, &samples, |result| {
-        bar.set_message(result.name.clone());
-        bar.inc(1);
-    });
+    let report = conformance::run_samples(device, &options, &samples, |result| watched(result, &bar, output));
     bar.finish_and_clear();
     for (sample, result) in samples.iter().zip(&report.cases) {
         tell_sample(sample, result, flags, output)?;
