@@ -42,13 +42,23 @@ fn without_all(wanted: impl Fn(&StmtOp) -> bool + Copy) -> Vec<String> {
     verify(&plan)
 }
 
+/// The step of the consumers in the text of a plan, up to what it adds.
+fn step_of(text: &str) -> &str {
+    let (_, step) = text.rsplit_once("loop i from 1 by 1").expect("a loop of the consumers");
+    let end = step.find("add_rows").expect("the step ends so") + "add_rows".len();
+    &step[..end]
+}
+
+fn stand_in_order(step: &str, order: &[&str]) {
+    let places: Vec<_> = order.iter().map(|what| step.find(what).unwrap_or_else(|| panic!("{what} in {step}"))).collect();
+    assert!(places.is_sorted(), "{places:?} in {step}");
+}
+
 #[test]
 fn the_product_across_the_warps_is_made_a_step_later() {
     let text = plan().to_string();
     assert!(text.contains("operand_tile: bf16 128 x 64, 2 slots"), "{text}");
-    let (_, step) = text.rsplit_once("loop i from 1 by 1").expect("a loop of the consumers");
-    let end = step.find("add_rows").expect("the step ends so") + "add_rows".len();
-    let step = &step[..end];
+    let step = step_of(&text);
     assert!(!step.contains("  barrier\n"), "{step}");
     let order = [
         "= dot(tile t2_tile",
@@ -66,8 +76,7 @@ fn the_product_across_the_warps_is_made_a_step_later() {
         "put_rows",
         "add_rows",
     ];
-    let places: Vec<_> = order.iter().map(|what| step.find(what).unwrap_or_else(|| panic!("{what} in {step}"))).collect();
-    assert!(places.is_sorted(), "{places:?} in {step}");
+    stand_in_order(step, &order);
 }
 
 /// What the step computes itself stays in registers for the product of its own warps, and one slot
@@ -76,9 +85,7 @@ fn the_product_across_the_warps_is_made_a_step_later() {
 fn the_product_across_the_warps_may_end_its_own_step() {
     let text = in_step().to_string();
     assert!(text.contains("operand_tile: bf16 128 x 128, 1 slots"), "{text}");
-    let (_, step) = text.rsplit_once("loop i from 1 by 1").expect("a loop of the consumers");
-    let end = step.find("add_rows").expect("the step ends so") + "add_rows".len();
-    let step = &step[..end];
+    let step = step_of(&text);
     assert!(!step.contains("barrier") && !step.contains("step i"), "{step}");
     let order = [
         "= dot(tile t2_tile",
@@ -94,8 +101,7 @@ fn the_product_across_the_warps_may_end_its_own_step() {
         "put_rows",
         "add_rows",
     ];
-    let places: Vec<_> = order.iter().map(|what| step.find(what).unwrap_or_else(|| panic!("{what} in {step}"))).collect();
-    assert!(places.is_sorted(), "{places:?} in {step}");
+    stand_in_order(step, &order);
 }
 
 /// Each step of the exchange of a slot, in the first step, in the loop and behind it.
