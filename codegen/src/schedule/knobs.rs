@@ -298,7 +298,7 @@ knobs! {
             "blocks per multiprocessor promised to the compiler; 0 promises nothing";
         overlap: Overlap = Overlap::Off, [], [WGMMA],
             "what is done while products are in flight (wgmma)";
-        sum_lag: u32 = 1, [0, 1], [LATE],
+        sum_lag: u32 = 1, [1], [LATE],
             "steps by which a product that is added to memory (dq) lags the step of its operand, 0 or 1 (overlap=late)";
         ping_pong: PingPong = PingPong::Off, [], [WGMMA],
             "what warpgroups do in turn (wgmma)";
