@@ -306,6 +306,14 @@ fn overlaps(instance: &Instance, arch: &'static Arch) -> &'static [Overlap] {
     }
 }
 
+/// What may be done while products are in flight, each with the steps by which a product that is
+/// added to memory may lag.
+fn waits(kernel: &Kernel, overlaps: &[Overlap]) -> Vec<(Overlap, u32)> {
+    let adds = kernel.params.iter().any(|(_, param)| param.kind.is_sum());
+    let lags = |overlap: Overlap| if adds && overlap == Overlap::Late { &[1, 0][..] } else { &[1] };
+    overlaps.iter().flat_map(|&overlap| lags(overlap).iter().map(move |&lag| (overlap, lag))).collect()
+}
+
 /// What was measured (docs/performance.md): programs are best taken by blocks that stay; products that overlap and the lane-wise
 /// or optimistic maximum won in every cell, a turn for the elementwise section in none.
 ///
@@ -321,11 +329,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     let columns = column_groups(instance, arch);
     let maxima = if columns > 1 { &maxima[..1] } else { maxima };
     let overlaps = overlaps(instance, arch);
-    let adds = kernel.params.iter().any(|(_, param)| param.kind.is_sum());
-    let waits: Vec<(Overlap, u32)> = overlaps
-        .iter()
-        .flat_map(|&overlap| if adds && overlap == Overlap::Late { vec![(overlap, 1), (overlap, 0)] } else { vec![(overlap, 1)] })
-        .collect();
+    let waits = waits(kernel, overlaps);
     // Warps and blocks per multiprocessor, and the registers of the producer: fewer where consumers need all there are.
     let shapes: &[(u32, u32, &[u32])] = match columns {
         1 => &[(4, 1, &[0]), (4, 2, &[40]), (8, 1, &[40, 24]), (12, 1, &[32])],

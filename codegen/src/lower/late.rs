@@ -120,8 +120,8 @@ struct Step<'a> {
 }
 
 impl Lowering<'_> {
-    /// The statements of a loop: those of its first step, of the others, and what settles the last.
-    pub(super) fn late(&mut self, l: &Loop<'_>, first: Vec<Stmt>, step: Vec<Stmt>) -> Result<Vec<Stmt>, Error> {
+    /// Refuses a loop whose products cannot be waited for late.
+    fn waits_late(&self, step: &[Stmt]) -> Result<(), Error> {
         let span = self.span;
         let why_not = |what: &str, advice: &str| Err(Error::unsupported(what, advice, span));
         if self.schedule.ping_pong != PingPong::Off {
@@ -136,22 +136,27 @@ impl Lowering<'_> {
         if count(|op| *op == StmtOp::Barrier) != count(|op| matches!(op, StmtOp::Stage { .. })) {
             return why_not("overlap=late in a loop whose warps exchange more than operands of products", "set overlap=off");
         }
-        if self.leads(&step).is_empty() {
+        if self.leads(step).is_empty() {
             return why_not(
                 "overlap=late in a loop without a product that depends on nothing it computes",
                 "set overlap=on or off",
             );
         }
+        Ok(())
+    }
+
+    /// The statements of a loop: those of its first step, of the others, and what settles the last.
+    pub(super) fn late(&mut self, l: &Loop<'_>, first: Vec<Stmt>, step: Vec<Stmt>) -> Result<Vec<Stmt>, Error> {
+        self.waits_late(&step)?;
+        let span = self.span;
         let mut spread = HashMap::new();
         let [mut first, mut step] = [first, step];
         let stages = self.in_two_slots(l, [&mut first, &mut step]);
         let across = self.behind(l, &step).filter(|_| self.behind(l, &first).is_some());
         let last = match &across {
             None if self.schedule.sum_lag == 0 => {
-                return why_not(
-                    "sum_lag=0 in a loop without a product across the warps that is added to memory",
-                    "set sum_lag=1",
-                );
+                let what = "sum_lag=0 in a loop without a product across the warps that is added to memory";
+                return Err(Error::unsupported(what, "set sum_lag=1", span));
             }
             Some(across) if self.schedule.sum_lag == 0 => {
                 let tile = &mut self.plan.tiles[across.tile];
@@ -168,7 +173,6 @@ impl Lowering<'_> {
             }
             None => None,
         };
-        let span = self.span;
         let plain = move |op| Stmt::new(op, span);
         let first = self.issued_early(first, &mut spread);
         let step = self.issued_early(step, &mut spread);
