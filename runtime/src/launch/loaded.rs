@@ -5,10 +5,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use flashtile_emulator::Report;
 
-use super::prepared::Fixed;
+use super::prepared::{Fixed, Target};
 use super::signature::{MAX_ARGUMENTS, MAX_SIZES, Signature};
 use super::{Argument, ArgumentForm, PreparedLaunch};
-use crate::device::{CallArgument, Device, LaunchOptions, Launcher, Stream, VariantInfo};
+use crate::device::{CallArgument, Device, LaunchOptions, Stream, VariantInfo};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
 
@@ -33,16 +33,8 @@ impl BoundKernel {
 /// A kernel made ready for a device.
 #[derive(Debug)]
 pub struct LoadedKernel {
-    loaded: Arc<Loaded>,
-}
-
-/// What a loaded kernel and its prepared launches share.
-#[derive(Debug)]
-pub(super) struct Loaded {
     bound: BoundKernel,
-    pub device: Device,
-    pub signature: Signature,
-    pub launcher: Box<dyn Launcher>,
+    target: Arc<Target>,
     /// What launches so far had in common, the last ones first.
     recent: RwLock<VecDeque<Arc<Fixed>>>,
 }
@@ -54,8 +46,8 @@ impl LoadedKernel {
     fn new(bound: &BoundKernel, device: &Device, options: &LaunchOptions) -> Result<Self> {
         let signature = Signature::new(bound.shared_ir(), bound.binding())?;
         let launcher = device.backend().prepare(bound, options)?;
-        let (bound, device, recent) = (bound.clone(), device.clone(), RwLock::default());
-        Ok(Self { loaded: Arc::new(Loaded { bound, device, signature, launcher, recent }) })
+        let target = Arc::new(Target { device: device.clone(), signature, launcher });
+        Ok(Self { bound: bound.clone(), target, recent: RwLock::default() })
     }
 
     /// Queues a launch on the device's own stream. The arguments are those of the kernel text, in order.
@@ -66,7 +58,7 @@ impl LoadedKernel {
     /// # Errors
     /// [`super::ArgumentError`] naming the argument that does not fit; or the compiler or the device failed.
     pub fn launch(&self, arguments: &[Argument<'_>]) -> Result<()> {
-        self.loaded.run(None, arguments)
+        self.run(None, arguments)
     }
 
     /// Queues a launch on `stream`, which may be capturing a graph if a launch with such arguments was made before.
@@ -74,7 +66,7 @@ impl LoadedKernel {
     /// # Errors
     /// As [`LoadedKernel::launch`].
     pub fn launch_on(&self, stream: &Stream, arguments: &[Argument<'_>]) -> Result<()> {
-        self.loaded.run(Some(stream), arguments)
+        self.run(Some(stream), arguments)
     }
 
     /// Prepares launches on arguments of these forms, in the order of the kernel's parameters: what
@@ -83,36 +75,36 @@ impl LoadedKernel {
     /// # Errors
     /// [`super::ArgumentError`] naming the argument that does not fit.
     pub fn prepare(&self, forms: &[ArgumentForm<'_>]) -> Result<PreparedLaunch> {
-        PreparedLaunch::new(&self.loaded, forms)
+        PreparedLaunch::new(&self.target, forms)
     }
 
     /// The kernel.
     pub fn kernel(&self) -> &BoundKernel {
-        &self.loaded.bound
+        &self.bound
     }
 
     /// The device.
     pub fn device(&self) -> &Device {
-        &self.loaded.device
+        &self.target.device
     }
 
     /// The code that launches so far have run; none on a device that compiles nothing.
     pub fn variants(&self) -> Vec<VariantInfo> {
-        self.loaded.launcher.variants()
+        self.target.launcher.variants()
     }
 
     /// What the emulator counted and found in the last launch of each variant; none on other devices.
     pub fn reports(&self) -> Vec<Report> {
-        self.loaded.launcher.reports()
+        self.target.launcher.reports()
     }
 }
 
-impl Loaded {
+impl LoadedKernel {
     fn run(&self, stream: Option<&Stream>, arguments: &[Argument<'_>]) -> Result<()> {
         let fixed = match self.known(arguments) {
             Some(fixed) => {
                 for (index, argument) in arguments.iter().enumerate() {
-                    self.signature.check_place(&self.device, index, argument)?;
+                    self.target.signature.check_place(&self.target.device, index, argument)?;
                 }
                 fixed
             }
@@ -122,7 +114,7 @@ impl Loaded {
         for (slot, argument) in raw.iter_mut().zip(arguments) {
             *slot = argument.raw();
         }
-        fixed.launch(self, &raw[..arguments.len()], stream.map(Stream::of_call))
+        fixed.launch(&self.target, &raw[..arguments.len()], stream.map(Stream::of_call))
     }
 
     /// What launches on arguments of these forms have in common, if there was one.
@@ -134,15 +126,15 @@ impl Loaded {
     /// Checks all of the arguments, and remembers their forms.
     fn checked(&self, arguments: &[Argument<'_>]) -> Result<Arc<Fixed>> {
         let mut sizes = [0; MAX_SIZES];
-        let count = self.signature.check(&self.device, arguments, &mut sizes)?;
+        let count = self.target.signature.check(&self.target.device, arguments, &mut sizes)?;
         let integer = |index: usize| match arguments[index] {
             Argument::I32(x) => x,
             _ => 0,
         };
-        self.signature.check_reach(&integer, &sizes[..count])?;
-        self.signature.check_aliases(arguments)?;
+        self.target.signature.check_reach(&integer, &sizes[..count])?;
+        self.target.signature.check_aliases(arguments)?;
         let forms: Vec<ArgumentForm<'_>> = arguments.iter().map(Argument::form).collect();
-        let fixed = Arc::new(Fixed::new(self, &forms, &sizes[..count])?);
+        let fixed = Arc::new(Fixed::new(&self.target, &forms, &sizes[..count])?);
         let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
         recent.truncate(REMEMBERED - 1);
         recent.push_front(fixed.clone());

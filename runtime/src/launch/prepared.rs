@@ -16,12 +16,19 @@ use flashtile_dsl::analysis::reach::Width;
 use flashtile_dsl::ir::Elem;
 
 use super::argument::{Argument, ArgumentForm, ArgumentValue};
-use super::loaded::Loaded;
 use super::signature::{MAX_ARGUMENTS, MAX_SIZES, Signature};
-use crate::device::{Call, CallArgument, CallStream, FixedCall, Stream};
+use crate::device::{Call, CallArgument, CallStream, Device, FixedCall, Launcher, Stream};
 use crate::error::Result;
 use crate::launch::ArgumentError;
 use crate::tensor::{AnyTensor, Place, between};
+
+/// What the launches of a loaded kernel go through, prepared ones too.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub device: Device,
+    pub signature: Signature,
+    pub launcher: Box<dyn Launcher>,
+}
 
 /// What launches on arguments of the same forms have in common.
 #[derive(Debug)]
@@ -83,8 +90,8 @@ impl FixedArgument {
 
 impl Fixed {
     /// Of arguments of these forms, whose sizes have been found.
-    pub fn new(loaded: &Loaded, forms: &[ArgumentForm<'_>], sizes: &[i64]) -> Result<Self> {
-        let signature = &loaded.signature;
+    pub fn new(target: &Target, forms: &[ArgumentForm<'_>], sizes: &[i64]) -> Result<Self> {
+        let signature = &target.signature;
         let width = match signature.has_integers() {
             true => None,
             false => Some(signature.check_reach(&|_| 0, sizes)?),
@@ -96,7 +103,7 @@ impl Fixed {
             outputs: (0..arguments.len()).filter(|&index| signature.is_output(index)).collect(),
             sizes: sizes.to_vec(),
             width,
-            device: loaded.launcher.fix(&call),
+            device: target.launcher.fix(&call),
             arguments,
         })
     }
@@ -108,12 +115,12 @@ impl Fixed {
     }
 
     /// Launches on arguments of these forms, whose devices have been checked.
-    pub fn launch(&self, loaded: &Loaded, arguments: &[CallArgument<'_>], stream: Option<CallStream<'_>>) -> Result<()> {
-        let width = self.check(&loaded.signature, arguments)?;
+    pub fn launch(&self, target: &Target, arguments: &[CallArgument<'_>], stream: Option<CallStream<'_>>) -> Result<()> {
+        let width = self.check(&target.signature, arguments)?;
         let call = Call { arguments, sizes: &self.sizes, width, stream };
         match &self.device {
-            Some(fixed) => loaded.launcher.launch_fixed(fixed, &call),
-            None => loaded.launcher.launch(&call),
+            Some(fixed) => target.launcher.launch_fixed(fixed, &call),
+            None => target.launcher.launch(&call),
         }
     }
 
@@ -182,7 +189,7 @@ fn raw<'a>(form: &ArgumentForm<'a>, address: u64) -> CallArgument<'a> {
 /// ```
 /// use flashtile::{ArgumentForm, ArgumentValue, Device, Elem, Kernel, Stream};
 /// let device = Device::cpu();
-/// let kernel = Kernel::builtin("softmax")?.bind(Elem::F32, [])?.on(&device)?;
+/// let kernel = Kernel::builtin("row_softmax")?.bind(Elem::F32, [] as [(&str, i64); 0])?.on(&device)?;
 /// let form = ArgumentForm::Tensor { elem: Elem::F32, shape: &[2, 3], strides: &[3, 1] };
 /// let prepared = kernel.prepare(&[form, form])?;
 /// let (x, mut y) = ([0.0f32; 6], [0.0f32; 6]);
@@ -194,16 +201,16 @@ fn raw<'a>(form: &ArgumentForm<'a>, address: u64) -> CallArgument<'a> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct PreparedLaunch {
-    loaded: Arc<Loaded>,
+    target: Arc<Target>,
     fixed: Arc<Fixed>,
 }
 
 impl PreparedLaunch {
-    pub(super) fn new(loaded: &Arc<Loaded>, forms: &[ArgumentForm<'_>]) -> Result<Self> {
+    pub(super) fn new(target: &Arc<Target>, forms: &[ArgumentForm<'_>]) -> Result<Self> {
         let mut sizes = [0; MAX_SIZES];
-        let count = loaded.signature.check_forms(forms, &mut sizes)?;
-        let fixed = Fixed::new(loaded, forms, &sizes[..count])?;
-        Ok(Self { loaded: loaded.clone(), fixed: Arc::new(fixed) })
+        let count = target.signature.check_forms(forms, &mut sizes)?;
+        let fixed = Fixed::new(target, forms, &sizes[..count])?;
+        Ok(Self { target: target.clone(), fixed: Arc::new(fixed) })
     }
 
     /// Queues a launch, with a value for each argument.
@@ -218,10 +225,10 @@ impl PreparedLaunch {
     /// # Errors
     /// As [`LoadedKernel::launch`](super::LoadedKernel::launch).
     pub unsafe fn launch_on(&self, stream: &Stream, values: &[ArgumentValue]) -> Result<()> {
-        let Self { loaded, fixed } = self;
+        let Self { target, fixed } = self;
         let mut arguments = [CallArgument::I32(0); MAX_ARGUMENTS];
         if values.len() != fixed.arguments.len() {
-            return Err(loaded.signature.count_error(values.len()).into());
+            return Err(target.signature.count_error(values.len()).into());
         }
         for (index, (slot, (given, value))) in arguments.iter_mut().zip(fixed.arguments.iter().zip(values)).enumerate() {
             *slot = match (given.form(), *value) {
@@ -229,13 +236,13 @@ impl PreparedLaunch {
                 (ArgumentForm::F32, ArgumentValue::F32(x)) => CallArgument::F32(x),
                 (ArgumentForm::I32, ArgumentValue::I32(x)) => CallArgument::I32(x),
                 (form, value) => {
-                    return Err(loaded.signature.value_error(index, &form, value).into());
+                    return Err(target.signature.value_error(index, &form, value).into());
                 }
             };
         }
         let arguments = &arguments[..values.len()];
         if fixed.device.is_some() {
-            return fixed.launch(loaded, arguments, Some(stream.of_call()));
+            return fixed.launch(target, arguments, Some(stream.of_call()));
         }
         // SAFETY: as the caller promises.
         unsafe { self.launch_in_memory(stream, arguments) }
@@ -246,12 +253,12 @@ impl PreparedLaunch {
     /// # Safety
     /// As [`PreparedLaunch::launch_on`].
     unsafe fn launch_in_memory(&self, stream: &Stream, arguments: &[CallArgument<'_>]) -> Result<()> {
-        let signature = &self.loaded.signature;
+        let signature = &self.target.signature;
         let tensor = |argument: &CallArgument<'_>| match *argument {
             CallArgument::Tensor { elem, address, shape, strides, .. } => {
                 let pointer = std::ptr::with_exposed_provenance_mut::<c_void>(address as usize);
                 // SAFETY: as the caller promises.
-                unsafe { AnyTensor::from_raw_parts(&self.loaded.device, elem, pointer, shape, strides) }.map(Some)
+                unsafe { AnyTensor::from_raw_parts(&self.target.device, elem, pointer, shape, strides) }.map(Some)
             }
             CallArgument::F32(_) | CallArgument::I32(_) => Ok(None),
         };
@@ -262,6 +269,6 @@ impl PreparedLaunch {
         for (index, (slot, argument)) in given.iter_mut().zip(arguments).enumerate() {
             *slot = tensors[index].as_ref().map_or(*argument, |tensor| tensor.raw(signature.is_output(index)));
         }
-        self.fixed.launch(&self.loaded, &given[..arguments.len()], Some(stream.of_call()))
+        self.fixed.launch(&self.target, &given[..arguments.len()], Some(stream.of_call()))
     }
 }
