@@ -50,8 +50,7 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
         }
         "sum_lag" => {
             let needs = "sum_lag=0 needs an output that a product is added to";
-            let adds = kernel.params.iter().any(|(_, param)| param.kind.is_sum());
-            (!adds).then(|| Reason::text("sum_lag", needs, None))
+            (!kernel.has_sums()).then(|| Reason::text("sum_lag", needs, None))
         }
         "v_stages" => {
             let needs = "v_stages needs a loop with two products or more, the last of which alone reads a streamed tile";

@@ -309,8 +309,7 @@ fn overlaps(instance: &Instance, arch: &'static Arch) -> &'static [Overlap] {
 /// What may be done while products are in flight, each with the steps by which a product that is
 /// added to memory may lag.
 fn waits(kernel: &Kernel, overlaps: &[Overlap]) -> Vec<(Overlap, u32)> {
-    let adds = kernel.params.iter().any(|(_, param)| param.kind.is_sum());
-    let lags = |overlap: Overlap| if adds && overlap == Overlap::Late { &[1, 0][..] } else { &[1] };
+    let lags = |overlap: Overlap| if kernel.has_sums() && overlap == Overlap::Late { &[1, 0][..] } else { &[1] };
     overlaps.iter().flat_map(|&overlap| lags(overlap).iter().map(move |&lag| (overlap, lag))).collect()
 }
 

@@ -687,27 +687,6 @@ statements! {
         /// Rendered statements.
         body: String,
     }
-    /// Programs, and then those of the block's list that are made again: who takes them.
-    WorkAgainProducer = "work_again_producer" {
-        /// Whether it takes the next that nobody has, or every so-many-th.
-        dynamic: bool,
-        /// Offset of the beginning of the list.
-        list: u32,
-        /// Number of programs.
-        programs: String,
-        /// Offset of the full mbarriers.
-        full: u32,
-        /// Offset of the empty mbarriers.
-        empty: u32,
-        /// Offset of the numbers.
-        numbers: u32,
-        /// Slots.
-        slots: u32,
-        /// Run-time sizes that the statements name.
-        sizes: Vec<String>,
-        /// Rendered statements.
-        body: String,
-    }
     /// The list of programs that are made again is empty at first.
     List = "list" {
         /// Offset of its beginning.
@@ -722,8 +701,14 @@ statements! {
         /// Offset of the beginning of the list.
         list: u32,
     }
-    /// Programs, the next that nobody has: who takes them.
-    WorkDynamicProducer = "work_dynamic_producer" {
+    /// Programs that a ring hands over, and then those that are made again: who takes them.
+    WorkProducer = "work_producer" {
+        /// Whether programs may be made again.
+        again: bool,
+        /// Whether it takes the next that nobody has, or every so-many-th.
+        dynamic: bool,
+        /// Offset of the list of those that are made again, if there is one.
+        list: u32,
         /// Number of programs.
         programs: String,
         /// Offset of the full mbarriers.
@@ -739,8 +724,8 @@ statements! {
         /// Rendered statements.
         body: String,
     }
-    /// Programs, the next that nobody has: who is told.
-    WorkDynamicConsumers = "work_dynamic_consumers" {
+    /// Programs that a ring hands over: who is told.
+    WorkConsumers = "work_consumers" {
         /// Whether programs may be made again.
         again: bool,
         /// Number of programs.

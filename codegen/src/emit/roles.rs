@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use flashtile_dsl::ir::SizeKind;
 use flashtile_templates::{
     Acquire, Advance, Barriers, BulkEnd, ExchangePhases, ExchangeSay, ExchangeWait, Fill, FillPart, FirstTurn, GroupBarrier, Let,
-    List, MakeAgain, PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role, TakeTurn, When, WorkAgainProducer,
-    WorkDynamicConsumers, WorkDynamicProducer, WorkStatic, Wrapper,
+    List, MakeAgain, PassTurn, Release, ReleaseBefore, Ring, RingBarriers, Role, TakeTurn, When, WorkConsumers, WorkProducer,
+    WorkStatic, Wrapper,
 };
 
 use super::expression::{Domain, each_text};
@@ -66,7 +66,7 @@ impl Writer<'_> {
         let exchanged = plan.tiles.iter().filter_map(|t| Some((t.slots, t.exchange?)));
         let exchanged =
             exchanged.map(|(slots, full)| RingBarriers { slots, full, fills: warps, empty: full + 8 * slots, arrivals: warps });
-        let list = plan.work_ring.filter(|_| plan.makes_again()).map(|at| self.render(&List { list: list_at(at) }));
+        let list = plan.again_list().map(|list| self.render(&List { list }));
         let barriers = self.render(&Barriers { rings: tiles.chain(work).map(ring).chain(exchanged).collect() })?;
         Ok(list.transpose()?.unwrap_or_default() + &barriers)
     }
@@ -81,8 +81,7 @@ impl Writer<'_> {
     }
 
     fn producer_body(&mut self, body: &[Stmt]) -> Result<String, Error> {
-        self.wrappers.insert(Wrapper::Elect);
-        let mut out = self.render(&Let { r#type: "bool".into(), name: "leader".into(), value: "elect()".into() })?;
+        let mut out = self.leader()?;
         for (number, map) in self.e.plan.maps.iter().enumerate() {
             if !any(body, &|op| matches!(op, StmtOp::Fill { map, .. } if *map == number)) {
                 continue;
@@ -95,15 +94,20 @@ impl Writer<'_> {
     }
 
     /// The lane of a warp that adds rows to memory, and the number of the warp. The compiler has to
-    /// know both for the same in all lanes: else it makes each addition a loop over the lanes, which
-    /// waits until the copy engine has taken the addition.
+    /// know both for the same in all lanes: else it makes each addition a loop over the lanes, and
+    /// the loop waits until the copy engine has taken the addition.
     fn adder(&mut self) -> Result<String, Error> {
-        self.wrappers.extend([Wrapper::Elect, Wrapper::Uniform]);
         let first = self.e.plan.warps_before(self.role);
         let number = "uniform(threadIdx.x / 32)";
         let value = if first > 0 { format!("{number} - {first}") } else { number.into() };
         let warp = self.render(&Let { r#type: "int".into(), name: UNIFORM_WARP.into(), value })?;
-        Ok(warp + &self.render(&Let { r#type: "bool".into(), name: "leader".into(), value: "elect()".into() })?)
+        Ok(warp + &self.leader()?)
+    }
+
+    /// The lane of a warp that acts for all.
+    fn leader(&mut self) -> Result<String, Error> {
+        self.wrappers.insert(Wrapper::Elect);
+        self.render(&Let { r#type: "bool".into(), name: "leader".into(), value: "elect()".into() })
     }
 
     fn consumers(&mut self, body: &[Stmt]) -> Result<String, Error> {
@@ -277,27 +281,19 @@ impl Writer<'_> {
             return self.nested(&WorkStatic { programs, sizes, body: BODY.into() }, body);
         };
         let (empty, numbers, slots) = (full + 8 * WORK_SLOTS, full + 16 * WORK_SLOTS, WORK_SLOTS);
-        let again = plan.makes_again();
-        if plan.work_ring_roles().fills.contains(&self.role) && again {
-            let (dynamic, list) = (plan.work == Persistent::Dynamic, list_at(full));
-            let context = WorkAgainProducer { dynamic, list, programs, full, empty, numbers, slots, sizes, body: BODY.into() };
+        let (again, list) = (plan.makes_again(), plan.again_list().unwrap_or_default());
+        if plan.work_ring_roles().fills.contains(&self.role) {
+            let dynamic = plan.work == Persistent::Dynamic;
+            let context = WorkProducer { again, dynamic, list, programs, full, empty, numbers, slots, sizes, body: BODY.into() };
             return self.nested(&context, body);
         }
-        if plan.work_ring_roles().fills.contains(&self.role) {
-            return self.nested(&WorkDynamicProducer { programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body);
-        }
-        self.nested(&WorkDynamicConsumers { again, programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body)
+        self.nested(&WorkConsumers { again, programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body)
     }
 
     pub(super) fn make_again(&mut self, condition: &Expr, m_tiles: u32) -> Result<String, Error> {
         self.wrappers.insert(Wrapper::ListAgain);
         let condition = self.text(condition, Domain::Row);
-        let list = list_at(self.e.plan.work_ring.expect("verified: programs come by a ring"));
+        let list = self.e.plan.again_list().expect("verified: programs come by a ring");
         self.render(&MakeAgain { each: each_text(Domain::Row, m_tiles, 1), condition, list })
     }
-}
-
-/// Where the list of programs begins that are made again: behind the ring of program numbers.
-fn list_at(ring: u32) -> u32 {
-    ring + 20 * WORK_SLOTS
 }

@@ -161,14 +161,14 @@ impl Lowering<'_> {
             Some(across) if self.schedule.sum_lag == 0 => {
                 let tile = &mut self.plan.tiles[across.tile];
                 (tile.exchange, tile.slots) = (Some(0), 1);
-                first = self.in_its_step(l, across, first);
-                step = self.in_its_step(l, across, step);
+                first = in_its_step(l, across, first);
+                step = in_its_step(l, across, step);
                 None
             }
             Some(across) => {
                 self.plan.tiles[across.tile].exchange = Some(0);
-                first = self.a_step_later(l, across, first, false);
-                step = self.a_step_later(l, across, step, true);
+                first = a_step_later(l, across, first, false);
+                step = a_step_later(l, across, step, true);
                 Some(across.after_the_last(l))
             }
             None => None,
@@ -253,62 +253,6 @@ impl Lowering<'_> {
                 statements.insert(0, name.clone());
             }
         }
-    }
-
-    /// A step with the product across the warps of the step before in place of its own, if there is
-    /// one before. Warps exchange the operand where barriers stood.
-    fn a_step_later(&self, l: &Loop<'_>, across: &Across, step: Vec<Stmt>, has_before: bool) -> Vec<Stmt> {
-        let before = |body: Vec<Stmt>, span| Stmt::new(StmtOp::Step { at: Iteration::Behind(l.id, 1), body }, span);
-        let issued = has_before.then(|| before(across.issued(l), across.dot.span));
-        let mut out = self.exchanged(l, across, step, issued);
-        out.extend(has_before.then(|| before(across.settled(l), across.dot.span)));
-        out
-    }
-
-    /// A step with the product across the warps behind all else. Warps exchange the operand where
-    /// barriers stood. Products that need the rows of their own warps take these from registers.
-    fn in_its_step(&self, l: &Loop<'_>, across: &Across, step: Vec<Stmt>) -> Vec<Stmt> {
-        let staged = step.iter().find_map(|stmt| match stmt.op {
-            StmtOp::Stage { tile, from, .. } if tile == across.tile => Some(from),
-            _ => None,
-        });
-        let mut out = self.exchanged(l, across, step, None);
-        for stmt in &mut out {
-            if let (StmtOp::Dot { a, .. }, Some(from)) = (&mut stmt.op, staged)
-                && matches!(*a, OperandA::Tile(tile, _) if tile == across.tile)
-            {
-                *a = OperandA::Packed(from);
-            }
-        }
-        out.extend(across.issued(l));
-        out.extend(across.settled(l));
-        out
-    }
-
-    /// A step without the product across the warps and what adds its result to memory, whose warps
-    /// exchange its operand; `staged` comes as soon as the operand is staged.
-    fn exchanged(&self, l: &Loop<'_>, across: &Across, step: Vec<Stmt>, staged: Option<Stmt>) -> Vec<Stmt> {
-        let mut out = Vec::new();
-        let mut statements = step.into_iter().peekable();
-        while let Some(stmt) = statements.next() {
-            let span = stmt.span;
-            match &stmt.op {
-                StmtOp::Dot { acc, .. } if *acc == across.acc => {}
-                StmtOp::PutRows { from, .. } | StmtOp::Add { from, .. } if *from == across.acc => {}
-                StmtOp::AddRows { of, .. } if *of == across.acc => {}
-                StmtOp::Stage { tile, .. } if *tile == across.tile => {
-                    let plain = |op| Stmt::new(op, span);
-                    out.extend([plain(across.exchange(Exchange::Reserve, l)), stmt, plain(across.exchange(Exchange::Supply, l))]);
-                    statements.next_if(|next| next.op == StmtOp::Barrier);
-                    if self.schedule.sum_lag > 0 {
-                        out.push(plain(StmtOp::GroupBarrier));
-                    }
-                    out.extend(staged.clone());
-                }
-                _ => out.push(stmt),
-            }
-        }
-        out
     }
 
     /// Gives two slots to tiles that warps stage for each other, and says which these are.
@@ -536,6 +480,58 @@ fn packed_operand(op: &StmtOp) -> Option<VarId> {
         StmtOp::Dot { a: OperandA::Packed(v), .. } => Some(*v),
         _ => None,
     }
+}
+
+/// A step with the product across the warps of the step before in place of its own, if there is
+/// one before. Warps exchange the operand where barriers stood.
+fn a_step_later(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, has_before: bool) -> Vec<Stmt> {
+    let before = |body: Vec<Stmt>| across.plain(StmtOp::Step { at: Iteration::Behind(l.id, 1), body });
+    let barrier = across.plain(StmtOp::GroupBarrier);
+    let issued = has_before.then(|| before(across.issued(l)));
+    let mut out = exchanged(l, across, step, [barrier].into_iter().chain(issued).collect());
+    out.extend(has_before.then(|| before(across.settled(l))));
+    out
+}
+
+/// A step with the product across the warps behind all else. Warps exchange the operand where
+/// barriers stood. Products that need the rows of their own warps take these from registers.
+fn in_its_step(l: &Loop<'_>, across: &Across, step: Vec<Stmt>) -> Vec<Stmt> {
+    let staged = step.iter().filter_map(staged_from).find(|(_, tile)| *tile == across.tile);
+    let (from, _) = staged.expect("its operand is staged");
+    let mut out = exchanged(l, across, step, Vec::new());
+    for stmt in &mut out {
+        if left_tile(&stmt.op) == Some(across.tile)
+            && let StmtOp::Dot { a, .. } = &mut stmt.op
+        {
+            *a = OperandA::Packed(from);
+        }
+    }
+    out.extend(across.issued(l));
+    out.extend(across.settled(l));
+    out
+}
+
+/// A step without the product across the warps and what adds its result to memory, whose warps
+/// exchange its operand where barriers stood; `behind` comes as soon as the operand is staged.
+fn exchanged(l: &Loop<'_>, across: &Across, step: Vec<Stmt>, mut behind: Vec<Stmt>) -> Vec<Stmt> {
+    let mut out = Vec::new();
+    let mut statements = step.into_iter().peekable();
+    while let Some(stmt) = statements.next() {
+        let span = stmt.span;
+        match &stmt.op {
+            StmtOp::Dot { acc, .. } if *acc == across.acc => {}
+            StmtOp::PutRows { from, .. } | StmtOp::Add { from, .. } if *from == across.acc => {}
+            StmtOp::AddRows { of, .. } if *of == across.acc => {}
+            StmtOp::Stage { tile, .. } if *tile == across.tile => {
+                let step = |step| Stmt::new(across.exchange(step, l), span);
+                out.extend([step(Exchange::Reserve), stmt, step(Exchange::Supply)]);
+                statements.next_if(|next| next.op == StmtOp::Barrier);
+                out.append(&mut behind);
+            }
+            _ => out.push(stmt),
+        }
+    }
+    out
 }
 
 /// What is staged for other warps, and where.

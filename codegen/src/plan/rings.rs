@@ -41,10 +41,15 @@ impl Plan {
         RingRoles { fills: vec![0], drains: (1..self.roles.len()).collect() }
     }
 
-    /// Bytes of the ring of program numbers, with the beginning of the list of programs that are made
-    /// again behind it.
+    /// Bytes of the ring of program numbers, with the beginning of the list behind it, if there is one.
     pub fn work_ring_bytes(&self) -> u32 {
         WORK_RING_BYTES + if self.makes_again() { 8 } else { 0 }
+    }
+
+    /// Where the list of programs that are made again begins, behind the ring of program numbers;
+    /// `None` where no program is.
+    pub fn again_list(&self) -> Option<u32> {
+        self.work_ring.filter(|_| self.makes_again()).map(|at| at + WORK_RING_BYTES)
     }
 
     /// Whether programs may be made again.

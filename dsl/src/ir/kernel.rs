@@ -301,6 +301,11 @@ impl Kernel {
         found
     }
 
+    /// Whether it adds to an output.
+    pub fn has_sums(&self) -> bool {
+        self.params.values().any(|param| param.kind.is_sum())
+    }
+
     /// Type of a value.
     pub fn ty(&self, value: ValueId) -> &Type {
         &self.values[value].ty
