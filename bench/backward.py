@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Times derived gradients of attention beside those of cuDNN and FlashAttention-2: same process, same GPU, same tensors.
+"""Times derived gradients of attention beside those of cuDNN and FlashAttention-2.
 
     python3 bench/backward.py prepare --flashtile target/release/flashtile --out gradients
     python3 bench/backward.py run --gradients gradients --json results.json --markdown results.md
 
-`prepare` needs no GPU. It derives the gradients of the two kernels of bench/mha.rs in both forms, and compiles the kernels of
-each with the cost model's choice for --length, and the kernel of columns with the schedules of a JSON file too,
-`{"fused/causal/d64": ["block_m=128,..", ..]}`. `tune` takes what `flashtile tune` finds on this GPU, for each cell.
+`prepare` needs no GPU. It derives the gradients of the two kernels of bench/mha.rs in both forms,
+and compiles the kernels of each with the cost model's choice for --length, and the kernel of
+columns with the schedules of a JSON file too, `{"fused/causal/d64": ["block_m=128,..", ..]}`.
+`tune` takes what `flashtile tune` finds on this GPU, for each cell.
 
-Method. In a cell all contestants are visited in random order, round after round; a visit is so many runs of all kernels of a
-gradient for --window milliseconds untimed, then as many timed. The time is the median over rounds. Of ours the fastest chain
-counts, and all are in the JSON. Before it is timed each chain is checked on two heads against float64, its outputs and what its
-kernels leave each other filled with NaN. A chain that is wrong is reported and not timed. `o` and `lse` are those of PyTorch's
-FlashAttention-2. TFLOP/s count 10 B H N N D, half of that for causal.
+Method. All contestants run in one process on the same tensors. In a cell they are visited in random
+order, round after round; a visit is so many runs of all kernels of a gradient for --window
+milliseconds untimed, then as many timed. The time is the median over rounds. Of ours the fastest
+chain counts, and all are in the JSON. Before it is timed each chain is checked on two heads against
+float64, its outputs and what its kernels leave each other filled with NaN. A chain that is wrong is
+reported and not timed. `o` and `lse` are those of PyTorch's FlashAttention-2. TFLOP/s count
+10 B H N N D, half of that for causal.
 """
 
 import argparse
@@ -26,10 +29,10 @@ import statistics
 import subprocess
 import sys
 
+from bench import geometric_mean, machine
+from cells import TOKENS, WIDTH, asked
 from kernels import Cuda, Kernel
 
-TOKENS = 16384  # B * N
-WIDTH = 2048  # H * D
 LENGTHS = (512, 2048, 8192, 16384)
 HEAD_DIMS = (64, 96, 128, 192, 256)
 FORMS = {"plain": ("rows", "columns"), "fused": ("rows", "columns", "sums")}
@@ -66,7 +69,7 @@ class Cell:
 
 def cells(options):
     found = itertools.starmap(Cell, itertools.product((False, True), HEAD_DIMS, LENGTHS))
-    return [cell for cell in found if not options.only or any(all(t in cell.name for t in o.split("+")) for o in options.only)]
+    return [cell for cell in found if asked(cell.name, options.only)]
 
 
 def command(options, *arguments):
@@ -99,12 +102,13 @@ def compile_kernel(options, text, cell, form, part, kind, extra):
     """The code of a kernel; false and the reason on standard error if there is none."""
     kernel, label, of = f"{cell.mask}_grad_{part}", f"{form}.{kind}", size_list(cell, form, part)
     out = pathlib.Path(options.out) / cell.mask / f"d{cell.head_dim}" / label
-    asked = ["--json", "--shape", of, "--arch", options.arch, "--emit", "cubin", "--out", str(out), *extra]
-    made = command(options, "inspect", f"{text}:{kernel}", *asked)
+    code = ["--json", "--emit", "cubin", "--out", str(out), "--shape", of, "--arch", options.arch]
+    made = command(options, "inspect", f"{text}:{kernel}", *code, *extra)
     if made is None:
         return False
     report = json.loads(made.splitlines()[0])["report"]
-    print(f"{out}/{kernel}: {report['registers']} registers, {report['spill_stores'] + report['spill_loads']} bytes of spills", flush=True)
+    spills = report["spill_stores"] + report["spill_loads"]
+    print(f"{out}/{kernel}: {report['registers']} registers, {spills} bytes of spills", flush=True)
     return True
 
 
@@ -116,7 +120,7 @@ def prepare(options):
         text = derive(options, form, "causal" if causal else "full")
         for head_dim in HEAD_DIMS:
             cell = Cell(causal, head_dim, options.length)
-            if options.only and not any(all(t in cell.name for t in o.split("+")) for o in options.only):
+            if not asked(cell.name, options.only):
                 continue
             for part in FORMS[form]:
                 chosen = [None] + (wanted.get(f"{form}/{cell.mask}/d{head_dim}", []) if part == "columns" else [])
@@ -182,7 +186,7 @@ def tensors(torch, cell):
 
 def exact(torch, cell, data, head):
     """Gradients of a head in float64."""
-    q, k, v, o, grad = (data[name][head].double() for name in ("q", "k", "v", "o", "grad_o"))
+    q, k, v, grad = (data[name][head].double() for name in ("q", "k", "v", "grad_o"))
     scale = 1 / math.sqrt(cell.head_dim)
     found = [torch.zeros_like(q) for _ in range(3)]
     for at in range(0, cell.length, ROWS):
@@ -268,7 +272,7 @@ def time_cell(torch, cuda, cell, options):
         run()
         error = errors(torch, cell, data, reference)
         if any(e > a for e, a in zip(error, allowed)):
-            wrong[label] = f"errors {error}, allowed {allowed}"
+            wrong[label] = f"wrong: errors {error}, allowed {allowed}"
             continue
         ours[label] = schedule
         found[label] = Contestant(torch, run, options.window)
@@ -280,8 +284,8 @@ def time_cell(torch, cuda, cell, options):
     times = {name: statistics.median(contestant.samples) for name, contestant in found.items()}
     row = {"cell": cell.name, "milliseconds": times, "schedules": ours, "absent": absent, "wrong": wrong, "flops": cell.flops}
     print(f"{cell.name}: " + ", ".join(f"{n} {t:.3f}" for n, t in sorted(times.items(), key=lambda x: x[1])), flush=True)
-    for label, why in wrong.items():
-        print(f"{cell.name} {label}: wrong: {why}", file=sys.stderr)
+    for label, why in [*wrong.items(), *absent.items()]:
+        print(f"{cell.name} {label}: not timed: {why}", file=sys.stderr)
     return row
 
 
@@ -292,9 +296,7 @@ def run(options):
     torch.zeros(1, device="cuda")  # makes the context that kernels are loaded into
     cuda = Cuda()
     rows = [time_cell(torch, cuda, cell, options) for cell in cells(options)]
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-    report = {"device": torch.cuda.get_device_name(), "driver": driver.stdout.strip(), "torch": torch.__version__}
-    report |= {"command": " ".join(["backward.py", *sys.argv[1:]]), "rows": rows}
+    report = {**machine(torch), "command": " ".join(["backward.py", *sys.argv[1:]]), "rows": rows}
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
     table = markdown(report, options.peers)
@@ -321,8 +323,8 @@ def markdown(report, peers):
         factors.append(min(rivals) / times[best])
         shown = [row["cell"], f"{times[best]:.3f}", f"{row['flops'] / times[best] / 1e9:.0f}", *each, f"{factors[-1]:.2f}", best]
         lines.append(f"| {' | '.join(shown)} |\n")
-    mean = math.exp(statistics.fmean(math.log(factor) for factor in factors)) if factors else math.nan
-    return head + "".join(lines) + f"\ngeometric mean {mean:.3f} of the best peer, lowest {min(factors, default=math.nan):.2f}\n"
+    mean, lowest = geometric_mean(factors), min(factors, default=math.nan)
+    return head + "".join(lines) + f"\ngeometric mean {mean:.3f} of the best peer, lowest {lowest:.2f}\n"
 
 
 def main():

@@ -220,11 +220,8 @@ def run(options):
     clock = Clock(cuda, torch)
     before = matmul_rate(torch, clock)
     rows = [time_cell(torch, cuda, clock, cell, options) for cell in cells(options.tables, options.only)]
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True)
     report = {
-        "device": torch.cuda.get_device_name(),
-        "driver": driver.stdout.strip(),
-        "torch": torch.__version__,
+        **machine(torch),
         "flops_per_clock": tensor_flops_per_clock(torch),
         "command": " ".join(["bench.py", *sys.argv[1:]]),
         "scores": options.scores,
@@ -242,6 +239,13 @@ def run(options):
     for cell in wrong:
         print(f"no kernel of flashtile was timed in {cell}", file=sys.stderr)
     return 1 if wrong else 0
+
+
+def machine(torch):
+    """What a report says of the machine."""
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    return {"device": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__}
 
 
 def tensor_flops_per_clock(torch):

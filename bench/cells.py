@@ -115,10 +115,14 @@ TABLES = {
 }
 
 
+def asked(name, only):
+    """Whether a name contains all of one of the texts, whose parts are apart by `+`; without texts every name does."""
+    return not only or any(all(part in name for part in text.split("+")) for text in only)
+
+
 def cells(tables, only):
-    """The cells of the tables whose name contains all of one of the texts."""
-    chosen = [cell for table in tables for cell in TABLES[table]()]
-    return [cell for cell in chosen if not only or any(all(t in cell.name for t in text.split("+")) for text in only)]
+    """The cells of the tables that `only` asks for."""
+    return [cell for table in tables for cell in TABLES[table]() if asked(cell.name, only)]
 
 
 def tensors(torch, cell, scores, growth):
