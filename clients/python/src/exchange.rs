@@ -7,7 +7,7 @@ use flashtile::Elem;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods};
 
-use crate::tensor::{Form, Place, Seen};
+use crate::form::{Form, Place, Seen};
 
 /// `DLTensor` of DLPack 1.
 #[repr(C)]

@@ -9,11 +9,11 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::error::ArgumentError;
 use crate::exchange::Exchange;
-use crate::launch::NewOutput;
-use crate::tensor::Place;
+use crate::form::{Form, Place};
 
 /// Objects and functions of PyTorch.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(crate) struct Host {
     dtypes: Vec<(Py<PyAny>, Elem)>,
     /// `torch.empty_strided`, which costs less than `torch.empty`.
     empty: Py<PyAny>,
-    /// What compiled graphs of PyTorch allocate with, of sizes, strides and a type, on the CPU and on
-    /// the current GPU: it costs half of that.
+    /// What compiled graphs of PyTorch allocate with, of sizes, strides and a type, on the CPU and
+    /// on the current GPU: it costs half of that.
     empty_at_once: Option<[Py<PyAny>; 2]>,
     /// The handle of the current stream of a GPU, by its number.
     stream: Py<PyAny>,
@@ -34,6 +34,18 @@ pub(crate) struct Host {
     toolchain: Toolchain,
     /// Functions of C that read tensors and streams, where PyTorch has them.
     exchange: Option<Exchange>,
+}
+
+/// An output that PyTorch allocates.
+#[derive(Debug)]
+pub(crate) struct NewOutput {
+    pub form: Form,
+    pub shape: Py<PyTuple>,
+    pub strides: Py<PyTuple>,
+    /// Type, as PyTorch takes it.
+    pub dtype: Py<PyAny>,
+    /// Type and device, as PyTorch takes them.
+    pub options: Py<PyDict>,
 }
 
 static HOST: PyOnceLock<Host> = PyOnceLock::new();
@@ -139,7 +151,13 @@ impl Host {
         current.bind(py).call0()?.extract().map(Some)
     }
 
-    /// Runs a function that may make the GPU of a place current, and makes the one before current again.
+    /// Runs a function that may make the GPU of a place current, and makes the one before current
+    /// again.
+    pub fn keeping_current<T>(&self, py: Python<'_>, place: Place, run: impl FnOnce() -> T) -> PyResult<T> {
+        self.keeping(py, place, self.current(py)?, run)
+    }
+
+    /// The same where the GPU before is known.
     pub fn keeping<T>(&self, py: Python<'_>, place: Place, before: Option<usize>, run: impl FnOnce() -> T) -> PyResult<T> {
         let result = run();
         if let (Some((_, set_current)), Some(before), Place::Gpu(gpu)) = (&self.current, before, place)

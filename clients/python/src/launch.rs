@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use flashtile::bundle::BundledKernel;
 use flashtile::kernel::{Deduced, ParamKind};
@@ -12,10 +12,12 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::ahead::{self, Noted};
 use crate::error::{ArgumentError, raised};
-use crate::host::Host;
-use crate::tensor::{Form, MAX_RANK, Number, Place, Seen};
+use crate::form::{Form, MAX_RANK, Place, Seen};
+use crate::host::{Host, NewOutput};
+use crate::lock::lock;
+use crate::noted::{self, Noted};
+use crate::tensor::Number;
 
 /// Prepared launches that are kept. Beyond that all are dropped: shapes then vary without end, and
 /// preparing a launch takes microseconds.
@@ -75,18 +77,6 @@ struct Prepared {
     outputs: Vec<NewOutput>,
 }
 
-/// An output that PyTorch allocates.
-#[derive(Debug)]
-pub(crate) struct NewOutput {
-    form: Form,
-    pub shape: Py<PyTuple>,
-    pub strides: Py<PyTuple>,
-    /// Type, as PyTorch takes it.
-    pub dtype: Py<PyAny>,
-    /// Type and device, as PyTorch takes them.
-    pub options: Py<PyDict>,
-}
-
 /// What a call is given.
 pub(crate) struct Given<'a, 'py> {
     /// In the order of the input parameters.
@@ -133,13 +123,13 @@ impl Launcher {
             loaded: Mutex::default(),
             prepared: Mutex::default(),
             recent: Mutex::default(),
-            tuned: AtomicU64::new(ahead::tuned()),
+            tuned: AtomicU64::new(noted::tuned()),
         }
     }
 
     /// Forgets what is loaded if something was tuned since, so that the call takes it.
     fn refresh(&self) {
-        let tuned = ahead::tuned();
+        let tuned = noted::tuned();
         if self.tuned.load(Ordering::Relaxed) == tuned {
             return;
         }
@@ -322,7 +312,7 @@ impl Launcher {
     ) -> PyResult<Arc<Prepared>> {
         self.refresh();
         let prepared = self.found(py, host, (place, like), inputs, known)?;
-        ahead::note(|| Noted {
+        noted::note(|| Noted {
             kernel: prepared.kernel.kernel().clone(),
             sizes: prepared.sizes.clone(),
             place,
@@ -409,13 +399,13 @@ impl Launcher {
             return Ok(kernel.clone());
         }
         let load = || {
-            let device = device(place)?;
+            let device = place.device()?;
             match &self.bundled {
                 Some(bundled) => bundled.on(&device),
                 None => bound.on_with(&device, host.options()),
             }
         };
-        let kernel = Arc::new(keeping_current(py, host, place, || py.detach(load))?.map_err(raised)?);
+        let kernel = Arc::new(host.keeping_current(py, place, || py.detach(load))?.map_err(raised)?);
         lock(&self.loaded).push((place, kernel.clone()));
         Ok(kernel)
     }
@@ -501,23 +491,11 @@ impl Read {
     }
 }
 
-/// The device of a place.
-pub(crate) fn device(place: Place) -> flashtile::Result<Device> {
-    match place {
-        Place::Cpu => Ok(Device::cpu()),
-        Place::Gpu(gpu) => Device::cuda(gpu),
-    }
-}
-
-/// Runs a function that may make a GPU current, and makes the one before current again.
-pub(crate) fn keeping_current<T>(py: Python<'_>, host: &Host, place: Place, run: impl FnOnce() -> T) -> PyResult<T> {
-    host.keeping(py, place, host.current(py)?, run)
-}
-
 /// PyTorch's stream of a GPU, by number and handle; else the stream of the device.
 fn stream(device: &Device, of: Option<(usize, usize)>) -> PyResult<Stream> {
     type Known = (Option<(usize, usize)>, Stream);
-    // A process has few: they are found sooner one by one than by a hash. The one of the call before is the first.
+    // A process has few: they are found sooner one by one than by a hash. The one of the call before
+    // is the first.
     static STREAMS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
     let mut streams = lock(&STREAMS);
     if let Some(found) = streams.iter().position(|(known, _)| *known == of) {
@@ -525,17 +503,12 @@ fn stream(device: &Device, of: Option<(usize, usize)>) -> PyResult<Stream> {
         return Ok(streams[0].1.clone());
     }
     let stream = match of {
-        // SAFETY: PyTorch's streams are of the primary context. It keeps those of its own for the whole
-        // process; of another one the handle is used while it is PyTorch's current stream, no later.
-        // PyTorch orders all work on its memory by its streams.
+        // SAFETY: PyTorch's streams are of the primary context. It keeps those of its own for the
+        // whole process; of another one the handle is used while it is PyTorch's current stream, no
+        // later. PyTorch orders all work on its memory by its streams.
         Some((_, handle)) => unsafe { Stream::from_raw_ordered(device, std::ptr::with_exposed_provenance_mut(handle)) },
         None => Stream::new(device),
     };
     streams.push((of, stream.map_err(raised)?));
     Ok(streams[streams.len() - 1].1.clone())
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is locked is a cache: it holds whole entries even after a panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

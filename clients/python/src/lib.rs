@@ -5,18 +5,24 @@
 //! | --- | --- |
 //! | `kernel` | kernels as Python holds them |
 //! | `launch` | launches, prepared once for each kind of arguments |
-//! | `tensor` | tensors and numbers of a call |
+//! | `tensor` | tensors and numbers of a call, read |
+//! | `form` | what a launch knows of a tensor |
 //! | `exchange` | tensors and streams through functions of C |
-//! | `ahead` | tuning, and bundles of compiled code |
+//! | `noted` | launches that a function makes, and their tuning |
+//! | `bundle` | bundles of compiled code |
 //! | `host` | what is needed of PyTorch, handed over by the Python layer |
 //! | `error` | exceptions |
+//! | `lock` | locks of caches |
 
-mod ahead;
+mod bundle;
 mod error;
 mod exchange;
+mod form;
 mod host;
 mod kernel;
 mod launch;
+mod lock;
+mod noted;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -26,11 +32,11 @@ use pyo3::prelude::*;
 fn _flashtile(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::register(module)?;
     module.add_class::<kernel::PyKernel>()?;
-    module.add_class::<ahead::PyBundle>()?;
-    module.add_class::<ahead::Noted>()?;
-    module.add_function(wrap_pyfunction!(ahead::begin_noting, module)?)?;
-    module.add_function(wrap_pyfunction!(ahead::end_noting, module)?)?;
-    module.add_function(wrap_pyfunction!(ahead::write_bundle, module)?)?;
+    module.add_class::<bundle::PyBundle>()?;
+    module.add_class::<noted::Noted>()?;
+    module.add_function(wrap_pyfunction!(noted::begin_noting, module)?)?;
+    module.add_function(wrap_pyfunction!(noted::end_noting, module)?)?;
+    module.add_function(wrap_pyfunction!(bundle::write_bundle, module)?)?;
     module.add_function(wrap_pyfunction!(host::set_host, module)?)?;
     module.add("BUILTINS", flashtile::kernel::BUILTINS.iter().map(|builtin| builtin.name).collect::<Vec<_>>())
 }

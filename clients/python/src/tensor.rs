@@ -1,77 +1,14 @@
-//! Arguments of a call: tensors of PyTorch and numbers. Tensors are read through the functions of
-//! [`crate::exchange`] where PyTorch has them, else through their Python attributes.
+//! Reads the arguments of a call: tensors of PyTorch and numbers. Tensors are read through the
+//! functions of [`crate::exchange`] where PyTorch has them, else through their Python attributes.
 
-use flashtile::{ArgumentForm, Elem};
+use flashtile::Elem;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
 use crate::error::ArgumentError;
+use crate::form::{Form, MAX_RANK, Place, Seen};
 use crate::host::Host;
-
-/// Where a tensor lies.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Place {
-    Cpu,
-    Gpu(usize),
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Place::Cpu => f.write_str("cpu"),
-            Place::Gpu(index) => write!(f, "cuda:{index}"),
-        }
-    }
-}
-
-/// Dimensions that a tensor may have.
-pub(crate) const MAX_RANK: usize = 8;
-
-/// Element type, extents and strides of a tensor.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Form {
-    pub elem: Elem,
-    rank: usize,
-    /// 0 beyond the rank, as strides.
-    shape: [usize; MAX_RANK],
-    strides: [usize; MAX_RANK],
-}
-
-impl Form {
-    /// Of dimensions, each an extent and a stride; `None` if there are more than [`MAX_RANK`].
-    pub fn new(elem: Elem, dimensions: impl ExactSizeIterator<Item = (usize, usize)>) -> Option<Self> {
-        let mut form = Self { elem, rank: dimensions.len(), shape: [0; MAX_RANK], strides: [0; MAX_RANK] };
-        if form.rank > MAX_RANK {
-            return None;
-        }
-        for (d, (extent, stride)) in dimensions.enumerate() {
-            (form.shape[d], form.strides[d]) = (extent, stride);
-        }
-        Some(form)
-    }
-
-    pub fn shape(&self) -> &[usize] {
-        &self.shape[..self.rank]
-    }
-
-    pub fn strides(&self) -> &[usize] {
-        &self.strides[..self.rank]
-    }
-
-    /// As launches are prepared for it.
-    pub fn of_argument(&self) -> ArgumentForm<'_> {
-        ArgumentForm::Tensor { elem: self.elem, shape: self.shape(), strides: self.strides() }
-    }
-}
-
-/// A tensor of PyTorch as a call gives it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    pub address: usize,
-    pub place: Place,
-    pub form: Form,
-}
 
 /// A number of a call.
 #[derive(Clone, Copy, Debug)]
