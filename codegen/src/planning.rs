@@ -271,9 +271,9 @@ fn estimate_registers(plan: &Plan, schedule: &BlockKnobs) -> u32 {
     // cases, and with 16 and more in none of 90.
     let of_products = match schedule.overlap {
         _ if !schedule.tensor_op.is_asynchronous() => 0,
-        // No product is in flight between steps with `sum_lag=0`: with four streamed tiles 4 and more to
-        // spare were enough in each of 12 cases (d 48 to 128; 4 bytes spilt in 2 of them). With two it
-        // spilt up to 232 bytes in 11 of 12 that had 4 to 20.
+        // No product is in flight between steps with `sum_lag=0`: with four streamed tiles 4 and
+        // more to spare were enough in each of 12 cases (d 48 to 128; 4 bytes spilt in 2 of them).
+        // With two it spilt up to 232 bytes in 11 of 12 that had 4 to 20.
         Overlap::Late if schedule.sum_lag == 0 => {
             if plan::streamed_rings(plan) > 2 {
                 0

@@ -4,10 +4,12 @@
 //! keeps its default, so that no two schedules of the space are the same program. Values that never won anywhere are not
 //! here, though a schedule written by hand may use them.
 //!
-//! Splits and folded rows are not here either: whether they help depends on the sizes. The ranking adds splits ([`splits`]) to the
-//! schedules whose programs do not fill the machine, and folds rows ([`FoldedSpace`]) where that makes far fewer programs. Nor are loops that
-//! are walked from the last tile: only the data say whether they help, and the ranking adds them ([`descending`]) to the best schedules.
-//! Programs that take the maximum of their first tile for all of them are for tuners alone ([`with_first_maximum`]).
+//! Splits and folded rows are not here either: whether they help depends on the sizes. The ranking
+//! adds splits ([`splits`]) to the schedules whose programs do not fill the machine, and folds rows
+//! ([`FoldedSpace`]) where that makes far fewer programs. Nor are loops that are walked from the
+//! last tile: only the data say whether they help, and the ranking adds them ([`descending`]) to
+//! the best schedules. Programs that take the maximum of their first tile for all of them are for
+//! tuners alone ([`with_first_maximum`]).
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -261,10 +263,11 @@ pub(crate) fn descending(schedule: &Schedule) -> Option<Schedule> {
     matters.then(|| schedule.with_main(|main| main.walk = Walk::Descending))
 }
 
-/// Schedules to try beside these, whose programs take the maximum of their first tile for all: of the same tiles, and where these
-/// have 192 rows and 64 columns, of 256 rows, for which nothing else leaves enough registers. A tuner measures them on the data
-/// that it is given; on others half of the work may be for nothing, so that nobody takes one untuned. None where P is f16, of
-/// which scores of a standard deviation of 8 have too little room.
+/// Schedules to try beside these, whose programs take the maximum of their first tile for all: of
+/// the same tiles, and where these have 192 rows and 64 columns, of 256 rows, for which nothing
+/// else leaves enough registers. A tuner measures them on the data that it is given; on others half
+/// of the work may be for nothing, so that nobody takes one untuned. None where P is f16, of which
+/// scores of a standard deviation of 8 have too little room.
 pub fn with_first_maximum<'a>(instance: &Instance, legal: impl Iterator<Item = &'a Schedule>) -> Vec<Schedule> {
     let mut found: Vec<Schedule> = Vec::new();
     if instance.binding.types.values().any(|&elem| elem == Elem::F16) {

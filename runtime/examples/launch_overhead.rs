@@ -1,5 +1,6 @@
-//! Microseconds of the host for a launch of attention on tensors so small that the host is the slower
-//! side: `cargo run --release -p flashtile --example launch_overhead`. Where there is no GPU it says so.
+//! Microseconds of the host for a launch of attention on tensors so small that the host is the
+//! slower side: `cargo run --release -p flashtile --example launch_overhead`. Where there is no GPU
+//! it says so.
 
 use std::time::Instant;
 
@@ -11,7 +12,8 @@ const ROUNDS: usize = 25;
 /// Fewer than a stream queues before the host has to wait.
 const LAUNCHES: usize = 500;
 
-/// The median over rounds of the time of a call, of which the GPU's work is not waited for inside of a round.
+/// The median over rounds of the time of a call, of which the GPU's work is not waited for inside
+/// of a round.
 fn microseconds(device: &Device, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     call()?;
     let mut rounds = Vec::with_capacity(ROUNDS);
@@ -46,7 +48,8 @@ fn main() -> Result<()> {
 
     let stream = Stream::new(&device)?;
     let raw = stream.as_raw().expect("a stream of a GPU");
-    // SAFETY: the stream is of the device and outlives `ordered`; all work on the tensors is queued on it from here on.
+    // SAFETY: the stream is of the device and outlives `ordered`; all work on the tensors is queued
+    // on it from here on.
     let ordered = unsafe { Stream::from_raw_ordered(&device, raw) }?;
     let other = microseconds(&device, || {
         let arguments = [(&q).into(), (&k).into(), (&v).into(), 0.125.into(), (&mut o).into(), (&mut lse).into()];

@@ -77,7 +77,8 @@ fn a_prepared_launch_takes_addresses_and_checks_what_depends_on_them() {
         [at(q.as_ptr()), at(k.as_ptr()), at(v.as_ptr()), ArgumentValue::F32(0.25), at(o.as_mut_ptr()), at(lse.as_mut_ptr())];
     let stream = Stream::new(&device).expect("a stream");
     for _ in 0..2 {
-        // SAFETY: the vectors are of these shapes, and nothing else uses them before the launch has ended, when it returns.
+        // SAFETY: the vectors are of these shapes, and nothing else uses them before the launch has
+        // ended, when it returns.
         unsafe { prepared.launch_on(&stream, &values) }.expect("launches");
         assert_eq!((&o, &lse), (&expected.0, &expected.1));
         o.fill(f32::NAN);

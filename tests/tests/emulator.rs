@@ -201,8 +201,9 @@ fn scores_that_grow_along_either_walk_are_right() {
     }
 }
 
-/// Scores that grow past the room of the first maximum, along either walk: every program is made again. Rows that see nothing of
-/// the first tile of a walk: some are. In each block several programs are, and one after the other where few blocks run.
+/// Scores that grow past the room of the first maximum, along either walk: every program is made
+/// again. Rows that see nothing of the first tile of a walk: some are. In each block several
+/// programs are, and one after the other where few blocks run.
 #[test]
 fn programs_that_are_made_again_are_right() {
     let base = "tensor_op=wgmma,copy=tma,block_m=128,warps=8,block_n=16,stages=2,min_blocks=1,running_max=first";

@@ -143,7 +143,8 @@ impl DlTensor {
         if first.is_null() {
             return None;
         }
-        // SAFETY: there are as many numbers as dimensions, which live as long as the tensor: longer than this view of it.
+        // SAFETY: there are as many numbers as dimensions, which live as long as the tensor: longer
+        // than this view of it.
         Some(unsafe { std::slice::from_raw_parts(first, rank) })
     }
 }

@@ -237,14 +237,15 @@ impl Launcher {
             Place::Cpu => stream(device, None)?,
             Place::Gpu(gpu) => stream(device, Some((gpu, host.stream(py, gpu)?)))?,
         };
-        // SAFETY: the caller holds the tensors until the launch is queued. PyTorch frees and uses their memory in the order
-        // of its current stream, which is that of the launch; their shapes and strides stay within their memory.
+        // SAFETY: the caller holds the tensors until the launch is queued. PyTorch frees and uses
+        // their memory in the order of its current stream, which is that of the launch; their
+        // shapes and strides stay within their memory.
         let run = || unsafe { launch.launch_on(&stream, &values) };
         host.keeping(py, place, current, || py.detach(run))?.map_err(raised)?;
         Ok(made)
     }
 
-    /// A launch with outputs of the caller's own.
+    /// Launches on arguments of these forms.
     fn prepared_for(&self, kernel: &LoadedKernel, inputs: &[Read], written: &[Seen]) -> PyResult<PreparedLaunch> {
         let (mut read, mut to) = (inputs.iter(), written.iter());
         let next = |param: &Param| match param.is_written {
@@ -494,8 +495,8 @@ impl Read {
 /// PyTorch's stream of a GPU, by number and handle; else the stream of the device.
 fn stream(device: &Device, of: Option<(usize, usize)>) -> PyResult<Stream> {
     type Known = (Option<(usize, usize)>, Stream);
-    // A process has few: they are found sooner one by one than by a hash. The one of the call before
-    // is the first.
+    // A process has few: they are found sooner one by one than by a hash. The one of the call
+    // before is the first.
     static STREAMS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
     let mut streams = lock(&STREAMS);
     if let Some(found) = streams.iter().position(|(known, _)| *known == of) {

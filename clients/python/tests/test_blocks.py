@@ -1,6 +1,7 @@
-"""`flashtile.flex` with the lists of a `BlockMask`, beside PyTorch's `flex_attention`, to which they are given as a mask.
+"""`flashtile.flex` with the lists of a `BlockMask`, beside PyTorch's `flex_attention`.
 
-PyTorch's eager `flex_attention` asks the `mask_mod` of a `BlockMask` and does not look at its lists, as its compiled one does.
+PyTorch's eager `flex_attention` asks the `mask_mod` of a `BlockMask` and does not look at its lists,
+as its compiled one does. So the lists are given to it as a mask.
 """
 
 import pytest
@@ -30,8 +31,10 @@ def qkv(dtype=torch.float32, grad=False):
 
 
 def random_lists(batch, heads, seed=0, rows=R, columns=C):
-    """Lists of which each block is in none, in that of blocks seen in part, or in that of full ones. What is behind the
-    count of a row says nothing."""
+    """Lists of which each block is in none, in that of blocks seen in part, or in that of full ones.
+
+    What is behind the count of a row says nothing.
+    """
     generator = torch.Generator().manual_seed(seed)
     kinds = torch.randint(0, 3, (batch, heads, rows, columns), generator=generator)
     lists = []

@@ -25,7 +25,8 @@
 //! ```
 //!
 //! With `sum_lag=0` it is the last product of its own step, and takes the registers of scores that
-//! the step is done with. The operand needs one slot then, and no product is in flight between steps:
+//! the step is done with. The operand needs one slot then, and no product is in flight from one
+//! step to the next:
 //!
 //! ```text
 //! reserve ds; stage ds; supply ds; dk += ds Q, with ds from registers

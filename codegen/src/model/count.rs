@@ -209,7 +209,7 @@ impl<'a> Counter<'a> {
                 let n = self.elements(*from) / 2.0;
                 Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
             }
-            // Half a select and half a store of two elements for each, a cycle of shared memory too.
+            // A select for each element, a store for two, and a cycle of shared memory.
             StmtOp::PutRows { from, .. } => {
                 let n = self.elements(*from);
                 Units { issue: 1.5 * n / 4.0, shared: n, ..Units::default() }

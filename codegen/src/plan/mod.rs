@@ -47,8 +47,8 @@
 //!   its accumulator until a `Wait` that names it returns;
 //! * `TakeTurn` and `PassTurn` hand a token round the warpgroups of the consumers. The first warpgroup has it at the start;
 //! * `Work` repeats its body for each program that the block takes, and then for those of which a
-//!   `MakeAgain` has said so. Only in these `Guard::Again` holds, for all roles. What a program stores
-//!   when it is made again is stored over what it stored before.
+//!   `MakeAgain` has said so. Only in these `Guard::Again` holds, for all roles. What a program
+//!   stores when it is made again is stored over what it stored before.
 //!
 //! Programs that walk the parts of one loop may meet (`Meeting`), in one of two ways:
 //!
@@ -1021,8 +1021,8 @@ pub struct Plan {
     pub work: Persistent,
     /// Number of programs.
     pub programs: Expr,
-    /// Byte offset of the ring that hands program numbers from the producer to the consumers, if work is dynamic or programs may
-    /// be made again.
+    /// Byte offset of the ring that hands program numbers from the producer to the consumers, if
+    /// work is dynamic or programs may be made again.
     pub work_ring: Option<u32>,
     /// Where programs that walk the parts of a loop meet.
     pub meeting: Option<Meeting>,

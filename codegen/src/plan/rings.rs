@@ -41,7 +41,8 @@ impl Plan {
         RingRoles { fills: vec![0], drains: (1..self.roles.len()).collect() }
     }
 
-    /// Bytes of the ring of program numbers, with the beginning of the list behind it, if there is one.
+    /// Bytes of the ring of program numbers, with the beginning of the list behind it, if there is
+    /// one.
     pub fn work_ring_bytes(&self) -> u32 {
         WORK_RING_BYTES + if self.makes_again() { 8 } else { 0 }
     }

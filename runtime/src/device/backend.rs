@@ -87,7 +87,8 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync {
 pub(crate) enum CallArgument<'a> {
     /// A tensor.
     Tensor {
-        /// The memory that it lies in; `None` where only the address is known, on a device that needs no more.
+        /// The memory that it lies in; `None` where only the address is known, on a device that
+        /// needs no more.
         memory: Option<&'a dyn Memory>,
         /// First element in the memory, in elements.
         offset: usize,
@@ -155,8 +156,9 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     /// allocate nothing and do not wait, so that they may be captured into a graph.
     fn launch(&self, call: &Call<'_>) -> Result<()>;
 
-    /// What a device keeps for calls that differ in addresses, scalars and streams only, of which the call is one; its addresses
-    /// and scalars count for nothing. `None` on a device that keeps nothing: launches there need the memory of all tensors.
+    /// What a device keeps for calls that differ in addresses, scalars and streams only, of which
+    /// the call is one; its addresses and scalars count for nothing. `None` on a device that keeps
+    /// nothing: launches there need the memory of all tensors.
     fn fix(&self, _: &Call<'_>) -> Option<FixedCall> {
         None
     }

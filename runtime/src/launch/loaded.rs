@@ -70,7 +70,8 @@ impl LoadedKernel {
     }
 
     /// Prepares launches on arguments of these forms, in the order of the kernel's parameters: what
-    /// they say is checked once, and launches then take addresses and scalars. Nothing is compiled yet.
+    /// they say is checked once, and launches then take addresses and scalars. Nothing is compiled
+    /// yet.
     ///
     /// # Errors
     /// [`super::ArgumentError`] naming the argument that does not fit.
@@ -97,9 +98,7 @@ impl LoadedKernel {
     pub fn reports(&self) -> Vec<Report> {
         self.target.launcher.reports()
     }
-}
 
-impl LoadedKernel {
     fn run(&self, stream: Option<&Stream>, arguments: &[Argument<'_>]) -> Result<()> {
         let fixed = match self.known(arguments) {
             Some(fixed) => {

@@ -183,8 +183,8 @@ fn raw<'a>(form: &ArgumentForm<'a>, address: u64) -> CallArgument<'a> {
 
 /// A kernel made ready for arguments of certain forms: what follows from element types, shapes and
 /// strides has been checked and worked out, and a launch costs the host less. Made by
-/// [`LoadedKernel::prepare`](super::LoadedKernel::prepare), for clients that hold tensors of another
-/// library.
+/// [`LoadedKernel::prepare`](super::LoadedKernel::prepare), for clients that hold tensors of
+/// another library.
 ///
 /// ```
 /// use flashtile::{ArgumentForm, ArgumentValue, Device, Elem, Kernel, Stream};
@@ -217,10 +217,10 @@ impl PreparedLaunch {
     ///
     /// # Safety
     /// Each address is that of a tensor in the sense of [`crate::Tensor::from_raw_parts`], with the
-    /// element type, shape and strides that were prepared for, which others neither write nor, if the
-    /// kernel writes it, read. The memory stays allocated until the work has ended. All other work on
-    /// it, of this library too, is ordered with the stream, as [`Stream::from_raw_ordered`] says,
-    /// whatever kind of stream it is.
+    /// element type, shape and strides that were prepared for, which others neither write nor, if
+    /// the kernel writes it, read. The memory stays allocated until the work has ended. All other
+    /// work on it, of this library too, is ordered with the stream, as [`Stream::from_raw_ordered`]
+    /// says, whatever kind of stream it is.
     ///
     /// # Errors
     /// As [`LoadedKernel::launch`](super::LoadedKernel::launch).

@@ -175,8 +175,9 @@ impl Signature {
         found
     }
 
-    /// Checks all of the arguments but what [`Signature::check_reach`] and [`Signature::check_aliases`]
-    /// do, and writes the values of all sizes (by [`ir::SizeId`]) to `sizes`; returns how many there are.
+    /// Checks all of the arguments but what [`Signature::check_reach`] and
+    /// [`Signature::check_aliases`] do, and writes the values of all sizes (by [`ir::SizeId`]) to
+    /// `sizes`; returns how many there are.
     pub fn check(
         &self,
         device: &Device,
@@ -197,7 +198,8 @@ impl Signature {
         self.check_sizes(&forms[..arguments.len()], sizes)
     }
 
-    /// Checks what forms say of arguments, and writes the values of all sizes to `sizes`; returns how many there are.
+    /// Checks what forms say of arguments, and writes the values of all sizes to `sizes`; returns
+    /// how many there are.
     pub fn check_forms(&self, forms: &[ArgumentForm<'_>], sizes: &mut [i64; MAX_SIZES]) -> Result<usize, ArgumentError> {
         if forms.len() != self.params.len() {
             return Err(self.count_error(forms.len()));
@@ -259,7 +261,8 @@ impl Signature {
         Ok(count)
     }
 
-    /// Whether an argument is what the parameter takes: a scalar, or a tensor of its element type and rank.
+    /// Whether an argument is what the parameter takes: a scalar, or a tensor of its element type
+    /// and rank.
     fn check_kind(&self, index: usize, form: ArgumentForm<'_>, describe: impl FnOnce() -> String) -> Result<(), ArgumentError> {
         let name = || self.name(index);
         match (&self.params[index], form) {

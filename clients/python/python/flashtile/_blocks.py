@@ -1,7 +1,7 @@
-"""The lists of a ``BlockMask``: which blocks of keys a block of queries sees in part, and which as a whole.
+"""The lists of a ``BlockMask``: blocks of keys that queries see in part, and those seen as a whole.
 
-A kernel reads them as two tables with a truth value for each block, which are filled from the lists: work of
-the number of blocks, not of the number of scores.
+A kernel reads them as two tables with a truth value for each block, which are filled from the
+lists: work of the number of blocks, not of the number of scores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class Blocks(NamedTuple):
 
 
 def _lists(block_mask: Any) -> list[torch.Tensor | None]:
-    """The four lists, those of indices as `(B, H, rows, columns)`, with one batch and one head where they lack these."""
+    """The four lists, those of indices as `(B, H, rows, columns)`.
+
+    There is one batch and one head where a list lacks these.
+    """
     found = [getattr(block_mask, name) for name in LISTS]
     return [x if x is None else x[(None,) * (3 + at % 2 - x.dim())] for at, x in enumerate(found)]
 
@@ -85,7 +88,10 @@ def blocks_of(block_mask: Any, batch: int, heads: int, queries: int, keys: int) 
 
 
 def _table(counts: torch.Tensor, indices: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Whether each block is listed. What is behind the count of a row, or is the number of no block, is not."""
+    """Whether each block is listed.
+
+    What is behind the count of a row, or is the number of no block, is not.
+    """
     counts, indices = counts[:, :, :rows], indices[:, :, :rows]
     at = torch.arange(indices.shape[-1], dtype=counts.dtype, device=counts.device)
     is_block = (at < counts.unsqueeze(-1)) & (indices >= 0) & (indices < columns)
@@ -96,7 +102,10 @@ def _table(counts: torch.Tensor, indices: torch.Tensor, rows: int, columns: int)
 
 
 def tables(block_mask: Any, queries: int, keys: int) -> list[torch.Tensor]:
-    """Whether each block is listed at all, and whether it is listed as full, with the dimensions of :class:`Blocks`."""
+    """Whether each block is listed at all, and whether it is listed as full.
+
+    The tables have the dimensions of :class:`Blocks`.
+    """
     rows, columns = (-(-length // size) for length, size in zip((queries, keys), block_mask.BLOCK_SIZE))
     counts, indices, full_counts, full_indices = _lists(block_mask)
     listed = _table(counts, indices, rows, columns)
@@ -114,9 +123,10 @@ _KEPT: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
 
 
 def of_call(block_mask: Any, sizes: tuple[int, int, int, int]) -> tuple[Blocks, list[torch.Tensor]]:
-    """What a kernel knows of a `BlockMask` ahead, and the :func:`tables`; sizes are batches, heads, queries and keys.
+    """What a kernel knows of a `BlockMask` ahead, and the :func:`tables`.
 
-    Both are made anew if a list has changed, on another stream, and in a capture, whose replays read the lists.
+    `sizes` are batches, heads, queries and keys. Both are made anew if a list has changed, on
+    another stream, and in a capture, whose replays read the lists.
     """
     lists = [x for name in LISTS if (x := getattr(block_mask, name)) is not None]
     key = _state(block_mask, lists, sizes)

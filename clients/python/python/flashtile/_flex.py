@@ -151,7 +151,7 @@ class _Sizes(NamedTuple):
 
 
 def _traced(functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device) -> tuple[str, Trace]:
-    """The text of the kernel of a `score_mod`, a `mask_mod` and the lists of a `BlockMask`, and the trace."""
+    """The text of the kernel of two functions and the lists of a `BlockMask`, and the trace."""
     score_mod, mask_mod = functions
     trace = Trace(sizes._asdict(), device, _tensor_names(functions))
     words = zip(("b", "h", "pos(i)", "pos(j)"), ("", "", "i", "j"), sizes)
@@ -239,7 +239,10 @@ def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable | None) -> tuple:
-    """The functions of a call. The `mask_mod` of a `BlockMask` is asked in blocks that are listed, and not as full."""
+    """The functions of a call.
+
+    The `mask_mod` of a `BlockMask` is asked in blocks that are listed, and not as full.
+    """
     if block_mask is None:
         return (score_mod, mask_mod)
     if mask_mod is not None:
@@ -351,15 +354,16 @@ def flex(
 ) -> Any:
     """Attention with the functions of FlexAttention (``torch.nn.attention.flex_attention``).
 
-    ``query`` is ``(B, H, M, D)``, ``key`` ``(B, G, N, D)``, ``value`` ``(B, G, N, E)``; the result is ``(B, H, M, E)``,
-    and with ``return_lse`` also ``(B, H, M)``, natural logarithms. ``score_mod(score, b, h, q_idx, kv_idx)`` changes a
-    score, ``mask_mod(b, h, q_idx, kv_idx)`` says which count. Tiles that the mask hides are skipped: which ones is
-    derived from the function, so that no ``BlockMask`` is needed. The lists of a ``block_mask`` are taken as they are:
-    blocks that ``kv_indices`` has are visited with its ``mask_mod``, those that ``full_kv_indices`` has without it, and
-    no others.
+    ``query`` is ``(B, H, M, D)``, ``key`` ``(B, G, N, D)``, ``value`` ``(B, G, N, E)``; the result is
+    ``(B, H, M, E)``, and with ``return_lse`` also ``(B, H, M)``, natural logarithms.
+    ``score_mod(score, b, h, q_idx, kv_idx)`` changes a score, ``mask_mod(b, h, q_idx, kv_idx)`` says
+    which count. Tiles that the mask hides are skipped: which ones is derived from the function, so
+    that no ``BlockMask`` is needed. The lists of a ``block_mask`` are taken as they are: blocks that
+    ``kv_indices`` has are visited with its ``mask_mod``, those that ``full_kv_indices`` has without
+    it, and no others.
 
-    Functions are traced. :class:`TraceError` names what has no word in the kernel language. :func:`flex_text` is the
-    text that comes of them.
+    Functions are traced. :class:`TraceError` names what has no word in the kernel language.
+    :func:`flex_text` is the text that comes of them.
     """
     if torch.compiler.is_compiling():
         raise TraceError("inside of torch.compile call a flashtile.flex_kernel(..) that was made outside of it")

@@ -48,7 +48,10 @@ raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
 
 
 def _empty_at_once() -> tuple | None:
-    """The functions that code of PyTorch's compiler allocates with, if it has them: on the CPU, and on the current GPU."""
+    """The functions that compiled code of PyTorch allocates with, if it has them.
+
+    One is for the CPU, one for the current GPU.
+    """
     functions = getattr(torch._C._dynamo, "guards", None)
     found = [getattr(functions, name, None) for name in ("_empty_strided_cpu", "_empty_strided_cuda")]
     return None if None in found else tuple(found)

@@ -186,8 +186,8 @@ fn in_role(flags: &Flags, kernel: &str, role: &str, device: &Device, options: &L
     summary(&report.cases, device, None, output)
 }
 
-/// Tells of a case as it is judged, so that a run that is stopped has said what it found: a failure,
-/// and where no bar is drawn how far the run is.
+/// Tells of a case as it is judged, so that a run that is stopped has said what it found: a
+/// failure, and where no bar is drawn how far the run is.
 fn watched(result: &CaseResult, bar: &ProgressBar, output: &Output) {
     const EVERY: u64 = 100;
     bar.set_message(result.name.clone());

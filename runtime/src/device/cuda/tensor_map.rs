@@ -24,7 +24,8 @@ pub(super) fn move_to(device: &str, map: &mut RawMap, argument: &CallArgument<'_
     if shape.contains(&0) {
         return Ok(()); // it is never read
     }
-    // SAFETY: `map` is 128 bytes, aligned to 128, which the driver has encoded; the address is only written into it.
+    // SAFETY: `map` is 128 bytes, aligned to 128, which the driver has encoded; the address is only
+    // written into it.
     let status =
         unsafe { sys::cuTensorMapReplaceAddress((&raw mut *map).cast(), std::ptr::without_provenance_mut(address as usize)) };
     check_status(device, "cuTensorMapReplaceAddress", status)

@@ -46,7 +46,8 @@ struct Step {
 /// What calls of a variant have in common that differ in addresses, scalars and streams only.
 #[derive(Debug)]
 pub(crate) struct FixedLaunch {
-    /// If a call is one launch that sees its arguments as they are: its size and its tensor maps, but for their addresses.
+    /// If a call is one launch that sees its arguments as they are: its size and its tensor maps,
+    /// but for their addresses.
     step: Option<(StepSize, Vec<RawMap>)>,
 }
 
