@@ -1,5 +1,7 @@
 //! Running cases and judging what came out.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use flashtile_dsl::ir::{Entity, Kernel};
@@ -11,6 +13,7 @@ use super::data;
 use crate::device::{Device, LaunchOptions};
 use crate::error::Result;
 use crate::kernel::BoundKernel;
+use crate::launch::LoadedKernel;
 use crate::verify::{self, HostArgument, OutputVerdict, Programs, Reference};
 
 /// A case ready to be launched.
@@ -75,6 +78,16 @@ impl Case {
         Ok(Prepared { kernel, before: arguments.clone(), arguments, reference })
     }
 
+    /// How the case goes on what `launch` runs kernels on.
+    fn judged(&self, launch: impl FnOnce(&BoundKernel, &mut [HostArgument]) -> Result<()>) -> CaseResult {
+        let judged = self.prepare().and_then(|mut prepared| {
+            launch(&prepared.kernel, &mut prepared.arguments)?;
+            Ok(prepared.judge())
+        });
+        let (outputs, failure) = judged.unwrap_or_else(|error| (Vec::new(), Some(error.to_string())));
+        CaseResult { name: self.name(), outputs, failure }
+    }
+
     fn sizes_by_id(&self, kernel: &Kernel) -> Vec<i64> {
         let sizes = self.all_sizes();
         kernel.sizes.values().map(|s| *sizes.get(s.name.as_str()).expect("the table gives every size")).collect()
@@ -101,18 +114,51 @@ pub fn run<'a>(device: &Device, options: &LaunchOptions, cases: impl IntoIterato
     run_watched(device, options, cases, |_| {})
 }
 
-/// Runs cases on a device, telling `watch` of each as it is judged.
+/// Runs cases on a device, telling `watch` of each as it is judged. Cases of one bound kernel follow each other on one
+/// [`LoadedKernel`], which plans its schedules once; bound kernels run side by side.
 pub fn run_watched<'a>(
     device: &Device,
     options: &LaunchOptions,
     cases: impl IntoIterator<Item = &'a Case>,
     watch: impl Fn(&CaseResult) + Sync,
 ) -> Report {
-    let launch = |_: usize, kernel: &BoundKernel, arguments: &mut [HostArgument]| {
-        let loaded = kernel.on_with(device, options.clone())?;
-        verify::run(&loaded, arguments)
+    let cases: Vec<&Case> = cases.into_iter().collect();
+    let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (number, case) in cases.iter().enumerate() {
+        groups.entry((case.kernel, case.elem.name(), &case.consts)).or_default().push(number);
+    }
+    let mut groups: Vec<Vec<usize>> = groups.into_values().collect();
+    // The longest first, so that no thread is left with one at the end.
+    groups.sort_by_key(|group| Reverse(group.len()));
+    let of_group = |group: Vec<usize>| {
+        let mut loaded: Option<LoadedKernel> = None;
+        let launch = |kernel: &BoundKernel, arguments: &mut [HostArgument]| {
+            let loaded = match &mut loaded {
+                Some(loaded) => loaded,
+                none => none.insert(kernel.on_with(device, options.clone())?),
+            };
+            verify::run(loaded, arguments)
+        };
+        judge_group(&cases, group, launch, &watch)
     };
-    judge_all(cases, launch, watch)
+    let mut judged: Vec<(usize, CaseResult)> = groups.into_par_iter().with_max_len(1).flat_map_iter(of_group).collect();
+    judged.sort_by_key(|(number, _)| *number);
+    Report { cases: judged.into_iter().map(|(_, result)| result).collect() }
+}
+
+/// Runs the cases of these numbers one after the other.
+fn judge_group(
+    cases: &[&Case],
+    group: Vec<usize>,
+    mut launch: impl FnMut(&BoundKernel, &mut [HostArgument]) -> Result<()>,
+    watch: impl Fn(&CaseResult),
+) -> Vec<(usize, CaseResult)> {
+    let of_case = |number: usize| {
+        let result = cases[number].judged(&mut launch);
+        watch(&result);
+        (number, result)
+    };
+    group.into_iter().map(of_case).collect()
 }
 
 /// Runs cases on whatever `launch` runs kernels on: it reads the inputs and overwrites the outputs' memory.
@@ -130,23 +176,11 @@ pub(super) fn judge_all<'a>(
     launch: impl Fn(usize, &BoundKernel, &mut [HostArgument]) -> Result<()> + Sync,
     watch: impl Fn(&CaseResult) + Sync,
 ) -> Report {
-    let judged = |number: usize, case: &Case| -> Result<_> {
-        let mut prepared = case.prepare()?;
-        launch(number, &prepared.kernel, &mut prepared.arguments)?;
-        Ok(prepared.judge())
-    };
     let cases: Vec<&Case> = cases.into_iter().collect();
-    let cases = cases
-        .into_par_iter()
-        .enumerate()
-        .map(|(number, case)| {
-            let result = match judged(number, case) {
-                Ok((outputs, failure)) => CaseResult { name: case.name(), outputs, failure },
-                Err(error) => CaseResult { name: case.name(), outputs: Vec::new(), failure: Some(error.to_string()) },
-            };
-            watch(&result);
-            result
-        })
-        .collect();
-    Report { cases }
+    let of_case = |(number, case): (usize, &Case)| {
+        let result = case.judged(|kernel, arguments| launch(number, kernel, arguments));
+        watch(&result);
+        result
+    };
+    Report { cases: cases.into_par_iter().enumerate().map(of_case).collect() }
 }
