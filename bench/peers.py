@@ -55,9 +55,10 @@ def flex_attention(backend=None):
     def make(torch, cell, data, options):
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        # Each cell is a shape and a mask of its own, which the compiler takes for one function compiled too often.
+        # Each cell is a shape and a mask of its own, which the compiler takes for one function compiled too often. It would
+        # go on with code for any shape, which is slower than code for the shape of a cell.
         torch._dynamo.config.recompile_limit = 1000
-        compiled = FLEX.setdefault("function", torch.compile(flex_attention))
+        compiled = FLEX.setdefault("function", torch.compile(flex_attention, dynamic=False))
         score, keep = None, (lambda b, h, i, j: i >= j) if cell.causal else None
         if cell.variant:
             score, keep = variants.flex(torch, cell, data)
@@ -76,7 +77,7 @@ def flex_attention(backend=None):
             o, lse = compiled(q, k, v, return_lse=True, **asked)
             return o * torch.sigmoid(lse - data["sinks"][:, None])[..., None].to(o.dtype)
 
-        return torch.compile(with_sinks)
+        return torch.compile(with_sinks, dynamic=False)
 
     return make
 

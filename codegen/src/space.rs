@@ -267,10 +267,12 @@ pub(crate) fn descending(schedule: &Schedule) -> Option<Schedule> {
 /// the same tiles, and where these have 192 rows and 64 columns, of 256 rows, for which nothing
 /// else leaves enough registers. A tuner measures them on the data that it is given; on others half
 /// of the work may be for nothing, so that nobody takes one untuned. None where P is f16, of which
-/// scores of a standard deviation of 8 have too little room.
+/// scores of a standard deviation of 8 have too little room, and none where rows begin at keys of
+/// their own, as with a sliding window: the first tile shows some rows of most programs nothing.
 pub fn with_first_maximum<'a>(instance: &Instance, legal: impl Iterator<Item = &'a Schedule>) -> Vec<Schedule> {
     let mut found: Vec<Schedule> = Vec::new();
-    if instance.binding.types.values().any(|&elem| elem == Elem::F16) {
+    let few_bits = instance.binding.types.values().any(|&elem| elem == Elem::F16);
+    if few_bits || !lower::rows_begin_alike(instance, &wgmma_schedule()) {
         return found;
     }
     let takes = |main: &BlockKnobs| {

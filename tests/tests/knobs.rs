@@ -4,6 +4,8 @@ use flashtile_codegen::{Arch, Facts, Instance, Mended, RunningMax, Schedule, Sum
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 
 const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
+const WINDOW: &str = include_str!("../../runtime/kernels/sliding_window.rs");
+const DOCUMENT: &str = include_str!("../../runtime/kernels/document_attention.rs");
 const MATMUL: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
 const WGMMA: &str =
     "tensor_op=wgmma,copy=tma,block_m=128,warps=8,block_n=64,persistent=static,min_blocks=1,producer_registers=40";
@@ -104,6 +106,17 @@ fn tuners_try_the_maximum_of_the_first_tile_where_p_has_room() {
     let elem = instance.binding.types.values_mut().next().expect("a type");
     *elem = Elem::F16;
     assert_eq!(with_first_maximum(&instance, legal.iter()), []);
+}
+
+/// The first tile of a window shows the last rows of a tile nothing, and that of a document those of
+/// the next one: nearly all programs would be made twice.
+#[test]
+fn tuners_leave_the_maximum_of_the_first_tile_where_rows_begin_at_keys_of_their_own() {
+    let legal = [schedule("block_m=192,block_n=64,warps=12,stages=2,overlap=on,producer_registers=32,running_max=max_first")];
+    for (text, tried) in [(CAUSAL, 2), (include_str!("../../runtime/kernels/prefix_attention.rs"), 2), (WINDOW, 0), (DOCUMENT, 0)] {
+        let found = with_first_maximum(&instance(text, 64), legal.iter());
+        assert_eq!(found.len(), tried, "{}", instance(text, 64).kernel.name);
+    }
 }
 
 /// What the knob is for: at wide heads a slot of V less is what makes a schedule fit.

@@ -68,7 +68,7 @@ use classify::Classes;
 pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
 pub(crate) use pipeline::last_operands;
-pub use program::{trip_trend, trips_are_loaded};
+pub use program::{rows_begin_alike, trip_trend, trips_are_loaded};
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;

@@ -31,6 +31,18 @@ pub fn trips_are_loaded(instance: &Instance, schedule: &BlockKnobs) -> bool {
     first_loop_masks(instance, schedule).is_some_and(|first| first.trips().is_loaded())
 }
 
+/// Whether the kernel's first loop begins at the same tile for all rows, so that the first tile which
+/// a program walks may show each of its rows something. Behind the lower edge of a sliding window, or
+/// of a document, it shows some rows nothing.
+pub fn rows_begin_alike(instance: &Instance, schedule: &BlockKnobs) -> bool {
+    let kernel = &instance.kernel;
+    let Some(first) = first_loop_masks(instance, schedule) else { return true };
+    let Some(Op::Program(dims)) = kernel.blocks[kernel.body].ops.first().map(|&op| &kernel.ops[op].op) else { return true };
+    let results = &kernel.ops[kernel.blocks[kernel.body].ops[0]].results;
+    let tiles = dims.iter().zip(results).filter(|(dim, _)| matches!(dim, ProgramDim::Tiles(_)));
+    tiles.into_iter().all(|(_, &at)| first.runs.lo.trend(kernel, at) == Some(Trend::Constant))
+}
+
 /// The tiles of the kernel's first loop, with all summarised that can be; `None` if it has no loop.
 fn first_loop_masks(instance: &Instance, schedule: &BlockKnobs) -> Option<LoopMasks> {
     let kernel = &instance.kernel;

@@ -4,18 +4,30 @@
 //! launches they need. What the model gets wrong it gets wrong for a kind as a whole, so that the measurement of one says
 //! how far its prediction can be trusted for the others. Then the rest: shortest prediction first, each corrected by what
 //! was measured of its kind so far.
+//!
+//! Schedules with `running_max=first` are one kind, and the last whose first one is tried: data decide whether most programs
+//! are made again, for all of them alike, and a short budget must not end with nothing else measured.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use flashtile_codegen::{BLayout, Fixup, PackGqa, Persistent, Precompute, Schedule, TensorOp, Terms};
+use flashtile_codegen::{BLayout, Fixup, PackGqa, Persistent, Precompute, RunningMax, Schedule, TensorOp, Terms};
 
 /// Kinds whose best prediction is beyond this factor of the best of all wait with the rest.
 const PROMISING: f64 = 2.0;
 
 /// What the model tends to be wrong about in the same way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct KindOf {
+pub(super) enum KindOf {
+    /// Schedules whose time does not depend on data by a factor.
+    Steady(Steady),
+    /// Those whose programs may be made again, all of them.
+    MadeAgain,
+}
+
+/// What steady schedules of a kind share.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Steady {
     tensor_op: TensorOp,
     block_m: u32,
     warps: u32,
@@ -37,8 +49,11 @@ const WIDE: u32 = 112;
 
 impl KindOf {
     pub fn of(schedule: &Schedule) -> Self {
+        if schedule.main.running_max == RunningMax::First {
+            return KindOf::MadeAgain;
+        }
         let split = schedule.launches.split_k > 1;
-        Self {
+        KindOf::Steady(Steady {
             tensor_op: schedule.main.tensor_op,
             block_m: schedule.main.block_m,
             warps: schedule.main.warps,
@@ -51,7 +66,7 @@ impl KindOf {
             precompute: schedule.launches.precompute,
             terms: schedule.launches.terms,
             b_layout: schedule.launches.b_layout,
-        }
+        })
     }
 }
 
@@ -100,13 +115,14 @@ impl Queue {
             kinds.extend(is_first.then_some(w.kind));
             is_first
         });
+        first.sort_by_key(|w| w.kind == KindOf::MadeAgain);
         let indices = first.iter().map(|w| w.index).collect();
         first.reverse();
         let state = State { first, rest, of_kind: BTreeMap::new(), of_all: Learned::default() };
         Self { state: Mutex::new(state), first: indices }
     }
 
-    /// One of each promising kind, best predicted first.
+    /// One of each promising kind, best predicted first, and behind them one that may be made again.
     pub fn first(&self) -> &[usize] {
         &self.first
     }
@@ -171,6 +187,18 @@ mod tests {
         assert_eq!(queue.first(), [0, 2, 3], "the fifth is too slow to be promising");
         let order: Vec<usize> = std::iter::from_fn(|| queue.next()).collect();
         assert_eq!(order, [0, 2, 3, 1, 4]);
+    }
+
+    #[test]
+    fn programs_that_may_be_made_again_wait_for_one_of_each_kind() {
+        let again = |block_m: u32| schedule(block_m, 128, 1).with_main(|main| main.running_max = RunningMax::First);
+        let all = [(again(128), 0.8), (again(192), 0.9), (schedule(128, 128, 1), 1.0), (schedule(64, 64, 2), 1.2)];
+        let queue = Queue::new(all.iter().enumerate().map(|(i, (s, p))| (i, s, *p)));
+        assert_eq!(queue.first(), [2, 3, 0]);
+        assert_eq!([queue.next(), queue.next(), queue.next()], [Some(2), Some(3), Some(0)]);
+        queue.learn(&all[2].0, 1.0, 1.0);
+        queue.learn(&all[0].0, 0.8, 1.7);
+        assert_eq!([queue.next(), queue.next()], [Some(1), None], "the last, whatever was predicted");
     }
 
     #[test]
