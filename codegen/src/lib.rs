@@ -53,6 +53,6 @@ pub use rewrite::with_row_axes;
 pub use schedule::{
     BLayout, BlockKnobs, Edges, Exponential, Fixup, Fragments, KNOBS, Knob, LaunchKnobs, LoopOrder, OfBlock, OperandA, Overlap,
     Overrides, PackGqa, Persistent, PingPong, Precompute, Requires, RunningMax, SPACE_VERSION, Schedule, ScheduleError, Scope,
-    SharedLayout, Terms, Walk, WorkOrder,
+    SharedLayout, Terms, TileLoads, Walk, WorkOrder,
 };
 pub use space::{fallback, space, with_first_maximum};

@@ -28,7 +28,7 @@ use crate::planning::check;
 use crate::reason::Summary;
 use crate::schedule::{
     BLayout, BlockKnobs, Fixup, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute, RunningMax, Schedule, Summaries,
-    Terms, Walk, WorkOrder,
+    Terms, TileLoads, Walk, WorkOrder,
 };
 
 /// All legal schedules of the space, in a fixed order.
@@ -319,7 +319,8 @@ fn waits(kernel: &Kernel, overlaps: &[Overlap]) -> Vec<(Overlap, u32)> {
 }
 
 /// What was measured (docs/performance.md): programs are best taken by blocks that stay; products that overlap and the lane-wise
-/// or optimistic maximum won in every cell, a turn for the elementwise section in none.
+/// or optimistic maximum won in every cell, a turn for the elementwise section in none. Tiles of elementwise work, such as a
+/// bias, come through rings.
 ///
 /// With `narrow` steps have few columns, for kernels that compute much else of each element. The
 /// answer says whether any of the schedules has what it needs of registers and shared memory.
@@ -356,6 +357,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
         }
         _ => &[(Persistent::Static, WorkOrder::Grid, 16)][..],
     };
+    let by_ring = columns == 1 && !lower::elementwise_tiles(instance).is_empty();
     let (mut out, mut fits) = (Vec::new(), false);
     for &(warps, min_blocks, splits) in shapes {
         let turns =
@@ -381,6 +383,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
                             min_blocks,
                             overlap,
                             sum_lag,
+                            tile_loads: if by_ring && overlap != Overlap::Late { TileLoads::Tma } else { TileLoads::Direct },
                             ..wgmma_schedule()
                         };
                         let Some(fitting) = fitting(instance, arch, &base, splits, traits.invariant_a) else {

@@ -333,6 +333,29 @@ statements! {
         /// Number of the slot.
         slot: String,
     }
+    /// A fragment of f32 from 16-bit rows of a tile.
+    ReadRows = "read_rows" {
+        /// Fragment of f32.
+        to: String,
+        /// Shared address of this warp's rows.
+        from: String,
+        /// Row tiles.
+        m_tiles: u32,
+        /// Pairs of column tiles.
+        k_tiles: u32,
+        /// Bytes from row to row of a slab.
+        pitch: u32,
+        /// 1 if swizzled.
+        swizzle: u32,
+        /// Name of the lane's offset.
+        lane_offset: String,
+        /// Pairs of column tiles in a slab.
+        slab: u32,
+        /// Bytes from slab to slab.
+        slab_bytes: u32,
+        /// Type of the elements.
+        elem: String,
+    }
     /// A tile's A fragments to registers.
     LoadFragments = "load_fragments" {
         /// Packed fragment.

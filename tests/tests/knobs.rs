@@ -113,7 +113,8 @@ fn tuners_try_the_maximum_of_the_first_tile_where_p_has_room() {
 #[test]
 fn tuners_leave_the_maximum_of_the_first_tile_where_rows_begin_at_keys_of_their_own() {
     let legal = [schedule("block_m=192,block_n=64,warps=12,stages=2,overlap=on,producer_registers=32,running_max=max_first")];
-    for (text, tried) in [(CAUSAL, 2), (include_str!("../../runtime/kernels/prefix_attention.rs"), 2), (WINDOW, 0), (DOCUMENT, 0)] {
+    for (text, tried) in [(CAUSAL, 2), (include_str!("../../runtime/kernels/prefix_attention.rs"), 2), (WINDOW, 0), (DOCUMENT, 0)]
+    {
         let found = with_first_maximum(&instance(text, 64), legal.iter());
         assert_eq!(found.len(), tried, "{}", instance(text, 64).kernel.name);
     }

@@ -27,6 +27,11 @@ pub(super) enum Domain {
 }
 
 impl Domain {
+    /// Whether columns from a thread's first on are constants of the code.
+    fn has_constant_columns(self) -> bool {
+        matches!(self, Domain::Column | Domain::Accumulator | Domain::Pair(_))
+    }
+
     /// That in which elements of a fragment of this shape are evaluated.
     pub fn of(shape: Shape) -> Self {
         match shape {
@@ -130,6 +135,45 @@ fn column(position: &Expr, domain: Domain) -> (String, &str) {
     (column, first)
 }
 
+/// An integer sum with positions of columns, which count once each: what it is at the first row and
+/// column of the thread, and what is added to that, a constant of the code for each element.
+fn apart_from_positions(e: &Expr, domain: Domain) -> Option<(Expr, String)> {
+    fn walk(e: &Expr, domain: Domain, adds: bool, offset: &mut String) -> Option<Expr> {
+        let mut further = |part: String| {
+            let sign = if adds { '+' } else { '-' };
+            offset.push_str(&format!(" {sign} ({part})"));
+        };
+        match e {
+            Expr::ColumnPosition(_) => further(column(e, domain).0),
+            Expr::RowPosition(_) => further(row(domain).to_owned()),
+            Expr::Infix(operator @ (Operator::Add | Operator::Sub), a, b) => {
+                let a = walk(a, domain, adds, offset)?;
+                let b = walk(b, domain, adds == (*operator == Operator::Add), offset)?;
+                return Some(Expr::infix(*operator, a, b));
+            }
+            _ => return (!e.has_column()).then(|| e.clone()),
+        }
+        let (Expr::ColumnPosition(first) | Expr::RowPosition(first)) = e else { unreachable!("a position") };
+        Some(Expr::Name(first.clone()))
+    }
+    if !domain.has_constant_columns() || !e.has_column() {
+        return None;
+    }
+    let mut offset = String::new();
+    let rest = walk(e, domain, true, &mut offset)?;
+    Some((rest, offset.trim_start_matches(" + ").trim_start().to_owned()))
+}
+
+/// A row within the thread's rows.
+fn row(domain: Domain) -> &'static str {
+    match domain {
+        Domain::Accumulator => "16 * mt + 8 * (e / 2)",
+        Domain::Row | Domain::Pair(_) => "16 * mt + 8 * r",
+        Domain::Part => "row",
+        Domain::Column | Domain::Lanes | Domain::Uniform => unreachable!("a row position is evaluated for rows"),
+    }
+}
+
 fn builtin(b: Builtin) -> (&'static str, u8) {
     match b {
         Builtin::Block => ("(int)blockIdx.x", 16),
@@ -155,15 +199,7 @@ fn render(e: &Expr, domain: Domain, outer: u8) -> String {
             (text.to_owned(), precedence)
         }
         Expr::Element(name, shape) => (element_text(name, *shape, domain), 16),
-        Expr::RowPosition(first) => (
-            match domain {
-                Domain::Accumulator => format!("{first} + 16 * mt + 8 * (e / 2)"),
-                Domain::Row | Domain::Pair(_) => format!("{first} + 16 * mt + 8 * r"),
-                Domain::Part => format!("{first} + row"),
-                Domain::Column | Domain::Lanes | Domain::Uniform => unreachable!("a row position is evaluated for rows"),
-            },
-            12,
-        ),
+        Expr::RowPosition(first) => (format!("{first} + {}", row(domain)), 12),
         Expr::ColumnPosition(_) => {
             let (column, first) = column(e, domain);
             (format!("{first} + {column}"), 12)
@@ -192,6 +228,12 @@ fn render(e: &Expr, domain: Domain, outer: u8) -> String {
         Expr::Prefix(operator, x) => {
             let symbol = if *operator == Prefix::Neg { '-' } else { '!' };
             (format!("{symbol}{}", render(x, domain, 15)), 14)
+        }
+        // The same of a distance between positions as a number: it is converted once for all elements,
+        // to which a constant is added. The sum is exact below 2^24, and else within a rounding.
+        Expr::Cast(Cast::Float, x) if apart_from_positions(x, domain).is_some() => {
+            let (rest, offset) = apart_from_positions(x, domain).expect("there is a position");
+            (format!("(float){} + (float)({offset})", render(&rest, domain, 14)), 12)
         }
         Expr::Cast(to, x) => {
             let to = match to {
@@ -280,6 +322,21 @@ mod tests {
         let one = Expr::infix(Operator::Eq, column(), Expr::Int(1));
         let both = Expr::infix(Operator::And, Expr::infix(Operator::Ge, a, column()), one);
         assert_eq!(text(&both, Domain::Accumulator), "(a - j0 >= 8 * nt + e % 2) & (j0 + 8 * nt + e % 2 == 1)");
+    }
+
+    #[test]
+    fn distances_to_columns_are_converted_once_for_all_columns() {
+        let (row, column) = (|| Expr::RowPosition("i0".into()), || Expr::ColumnPosition("j0".into()));
+        let written = |e: Expr| text(&e.cast(Cast::Float), Domain::Accumulator);
+        let distance = Expr::infix(Operator::Sub, row(), column());
+        assert_eq!(written(distance.clone()), "(float)(i0 - j0) + (float)((16 * mt + 8 * (e / 2)) - (8 * nt + e % 2))");
+        let back = Expr::infix(Operator::Sub, Expr::infix(Operator::Add, column(), Expr::Int(3)), row());
+        assert_eq!(written(back), "(float)(j0 + 3 - i0) + (float)((8 * nt + e % 2) - (16 * mt + 8 * (e / 2)))");
+        let less = Expr::infix(Operator::Sub, Expr::Int(1), column());
+        assert_eq!(written(less), "(float)(1 - j0) + (float)(- (8 * nt + e % 2))");
+        let product = Expr::infix(Operator::Mul, distance, Expr::Int(2));
+        assert!(written(product).starts_with("(float)((i0"), "columns that do not count once are converted one by one");
+        assert_eq!(text(&row().cast(Cast::Float), Domain::Row), "(float)(i0 + 16 * mt + 8 * r)");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use flashtile_dsl::ir::ReduceOp;
-use flashtile_templates::{DotFfma, DotMma, DotWgmma, LoadFragments, Merge, Publish, Stage, StagePacked, Wrapper, wgmma_name};
+use flashtile_templates::{
+    DotFfma, DotMma, DotWgmma, LoadFragments, Merge, Publish, ReadRows, Stage, StagePacked, Wrapper, wgmma_name,
+};
 
 use super::writer::Writer;
 use crate::arch::WARPGROUP;
@@ -33,6 +35,23 @@ impl Writer<'_> {
             pitch: t.pitch,
             swizzle: t.swizzle(),
             lane_offset: format!("lane_rows_{}", t.pitch),
+        })
+    }
+
+    pub(super) fn read_rows(&mut self, to: VarId, tile: TileId, slot: Slot) -> Result<String, Error> {
+        self.wrappers.extend([Wrapper::Tile, Wrapper::LdmatrixX4, Wrapper::Widen, Wrapper::WidenPair]);
+        let (v, t) = (&self.plan().variables[to], &self.plan().tiles[tile]);
+        self.render(&ReadRows {
+            to: v.name.clone(),
+            from: self.warp_rows(tile, slot),
+            m_tiles: v.m_tiles,
+            k_tiles: v.n_tiles / 2,
+            pitch: t.pitch,
+            swizzle: t.swizzle(),
+            lane_offset: format!("lane_rows_{}", t.pitch),
+            slab: t.pitch / 32,
+            slab_bytes: t.rows * t.pitch,
+            elem: t.elem.name().into(),
         })
     }
 

@@ -259,6 +259,7 @@ impl Writer<'_> {
             StmtOp::GroupBarrier => self.group_barrier(),
             StmtOp::Exchange { step, tile, slot } => self.exchange(*step, *tile, *slot),
             StmtOp::LoadFragments { to, tile, slot } => self.load_fragments(*to, *tile, *slot),
+            StmtOp::ReadRows { to, tile, slot } => self.read_rows(*to, *tile, *slot),
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, slot, from } => self.stage(*tile, *slot, *from),
             StmtOp::Publish { tile, from } => self.publish(*tile, *from),
@@ -483,5 +484,6 @@ pub(super) fn parenthesized(text: &str) -> String {
 
 /// Whether a statement loads fragments with `ldmatrix`.
 fn loads_fragments(op: &StmtOp) -> bool {
-    matches!(op, StmtOp::LoadFragments { .. } | StmtOp::Dot { atom: Atom::Mma { .. }, .. })
+    let mma = matches!(op, StmtOp::Dot { atom: Atom::Mma { .. }, .. });
+    mma || matches!(op, StmtOp::LoadFragments { .. } | StmtOp::ReadRows { .. })
 }

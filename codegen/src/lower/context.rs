@@ -114,6 +114,8 @@ pub(super) struct Lowering<'a> {
     pub fragments_of: HashMap<TileId, VarId>,
     /// Slots that streamed values are read from.
     pub slots_of: HashMap<ValueId, Slot>,
+    /// Rings of loads whose elements elementwise work reads, and the slots that they are in.
+    pub read_from: HashMap<OpId, (TileId, Slot)>,
     /// The first column of values that are parts of tiles.
     pub parts_at: HashMap<ValueId, u32>,
     /// Tiles that operands of products were staged in, by operand.

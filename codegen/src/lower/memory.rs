@@ -103,6 +103,12 @@ impl Lowering<'_> {
         if dims.len() == 2 && at.iter().rposition(|a| !matches!(a, At::Index(_))) != Some(at.len() - 1) {
             return Err(self.unsupported(result, "a tile whose columns are not contiguous in memory"));
         }
+        if let Some(&(tile, slot)) = self.read_from.get(&id) {
+            let to = self.destination(result);
+            self.homes.insert(result, Home::Variable(to));
+            self.push(StmtOp::ReadRows { to, tile, slot });
+            return Ok(());
+        }
         let from = self.share(from, &dims);
         let to = self.destination(result);
         if dims.len() == 2 && from.elem == Elem::Bool && !self.forced.contains_key(&result) {

@@ -42,6 +42,7 @@ mod parts;
 mod pipeline;
 mod product;
 mod program;
+mod rows_read;
 mod running_max;
 mod seen;
 mod specialize;
@@ -69,6 +70,7 @@ pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
 pub(crate) use pipeline::last_operands;
 pub use program::{rows_begin_alike, trip_trend, trips_are_loaded};
+pub(crate) use rows_read::elementwise_tiles;
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;
@@ -138,6 +140,7 @@ pub fn lower(
         for_masks: BTreeMap::new(),
         staged: HashMap::new(),
         tiles_to_add: HashMap::new(),
+        read_from: HashMap::new(),
         names: HashSet::new(),
         forced: HashMap::new(),
         loops_by_axis: HashMap::new(),

@@ -39,6 +39,7 @@ use flashtile_dsl::ir::{AxisId, BlockId, Kernel, Op, OpId, ValueId};
 
 use super::context::{Home, Lowering};
 use super::groups::closed;
+use super::rows_read::held;
 use super::running_max;
 use super::uses;
 use crate::error::Error;
@@ -69,6 +70,7 @@ impl Lowering<'_> {
         let span = self.span;
         self.make_operands(l.op)?;
         self.rings(l)?;
+        self.rings_of_rows(l)?;
         if self.schedule.overlap == Overlap::Off {
             let step = self.step(l, false)?;
             if let Some(columns) = self.registers_that_ptxas_mixes_up(&step) {
@@ -79,7 +81,7 @@ impl Lowering<'_> {
                 let advice = "set overlap=on, or give the two another width, by block_n";
                 return Err(Error::unsupported(what, advice, span));
             }
-            let body = closed(self.in_turn(l, step), span);
+            let body = held(closed(self.in_turn(l, step), span));
             self.span = span;
             self.push(StmtOp::Loop { id: l.id, from: 0, unroll: 1, body });
             return Ok(());
@@ -104,6 +106,7 @@ impl Lowering<'_> {
             }
         };
         self.span = span;
+        let body = held(body);
         self.push(StmtOp::When { guard: Guard::Exists(Iteration::First(l.id, 0)), body, otherwise: Vec::new() });
         Ok(())
     }

@@ -204,6 +204,11 @@ impl<'a> Counter<'a> {
             }
             StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::LoadFragments { to, .. } => self.ldmatrix(self.elements(*to) / 4.0),
+            // `ldmatrix` of eight elements of a lane, each of which is widened.
+            StmtOp::ReadRows { to, .. } => {
+                let read = self.ldmatrix(self.elements(*to) / 8.0);
+                Units { issue: read.issue + self.elements(*to) / 4.0, ..read }
+            }
             StmtOp::Dot { acc, a, b, depth, atom, .. } => self.product(*acc, a, *b, *depth, *atom),
             StmtOp::Stage { from, .. } => {
                 let n = self.elements(*from) / 2.0;

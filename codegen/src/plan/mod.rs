@@ -720,6 +720,15 @@ pub enum StmtOp {
         /// Slot.
         slot: Slot,
     },
+    /// A fragment from a slot of a ring, each warp its rows: what a loop loads for its elementwise work.
+    ReadRows {
+        /// Accumulator fragment.
+        to: VarId,
+        /// Ring of 16-bit elements.
+        tile: TileId,
+        /// Slot.
+        slot: Slot,
+    },
     /// Matrix product.
     Dot {
         /// Accumulator.

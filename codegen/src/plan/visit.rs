@@ -63,6 +63,7 @@ macro_rules! expressions {
                     | StmtOp::GroupBarrier
                     | StmtOp::Exchange { .. }
                     | StmtOp::LoadFragments { .. }
+                    | StmtOp::ReadRows { .. }
                     | StmtOp::Dot { .. }
                     | StmtOp::Stage { .. }
                     | StmtOp::Publish { .. }
@@ -170,7 +171,9 @@ impl StmtOp {
             StmtOp::Release(tile) | StmtOp::Advance(tile) | StmtOp::ReleaseBefore(tile) => {
                 Uses { tiles: vec![(*tile, Slot::Only)], ..none }
             }
-            StmtOp::LoadFragments { to, tile, slot } => Uses { writes: vec![*to], tiles: vec![(*tile, *slot)], ..none },
+            StmtOp::LoadFragments { to, tile, slot } | StmtOp::ReadRows { to, tile, slot } => {
+                Uses { writes: vec![*to], tiles: vec![(*tile, *slot)], ..none }
+            }
             StmtOp::Stage { tile, slot, from } => Uses { reads: vec![*from], tiles: vec![(*tile, *slot)], ..none },
             StmtOp::Publish { tile, from } => Uses { reads: vec![*from], tiles: vec![(*tile, Slot::Only)], ..none },
             StmtOp::Merge { to, tile, .. } => Uses { writes: vec![*to], tiles: vec![(*tile, Slot::Only)], ..none },

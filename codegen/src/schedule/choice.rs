@@ -141,6 +141,16 @@ choices! {
 }
 
 choices! {
+    /// How tiles of 16-bit numbers that a loop loads for its elementwise work, such as a bias, reach registers.
+    TileLoads {
+        /// Each lane loads its elements from global memory.
+        Direct = "direct",
+        /// By TMA through a ring, as the operands of products do.
+        Tma = "tma",
+    }
+}
+
+choices! {
     /// How exponentials are evaluated.
     Exponential {
         /// As written: scale, subtract, multiply by log2 e, `ex2`.

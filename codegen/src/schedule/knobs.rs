@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::choice::{
     BLayout, Edges, Exponential, Fixup, Fragments, LoopOrder, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute,
-    RunningMax, SharedLayout, Summaries, Terms, Value, Walk, WorkOrder,
+    RunningMax, SharedLayout, Summaries, Terms, TileLoads, Value, Walk, WorkOrder,
 };
 use crate::arch::{CopyOp, TensorOp};
 
 /// Version of the schedule space: part of every cache key, raised when a knob or its meaning
 /// changes.
-pub const SPACE_VERSION: u32 = 26;
+pub const SPACE_VERSION: u32 = 27;
 
 /// A schedule. Legality depends on the kernel and the architecture: see [`crate::check`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -192,6 +192,10 @@ impl Requires {
 const WGMMA: Requires = Requires { knob: "tensor_op", values: &["wgmma"] };
 /// The knob is one of loops whose products are waited for late.
 const LATE: Requires = Requires { knob: "overlap", values: &["late"] };
+/// The knob is one of loops whose steps end in order.
+const IN_ORDER: Requires = Requires { knob: "overlap", values: &["off", "on"] };
+/// The knob is one of warps that have all columns of their rows.
+const ONE_GROUP: Requires = Requires { knob: "column_groups", values: &["1"] };
 /// The knob is one of fragments that warps load; `wgmma` reads both operands from swizzled tiles.
 const WARP: Requires = Requires { knob: "tensor_op", values: &["ffma", "mma_m16n8k8", "mma_m16n8k16"] };
 /// The knob is one of operands in registers, which tensor cores take.
@@ -274,6 +278,8 @@ knobs! {
             "slots of each ring of streamed tiles";
         v_stages: u32 = 0, [0, 1, 2, 3], [WGMMA],
             "slots of the ring that the last product of a step alone reads (V); 0: as many as stages (wgmma)";
+        tile_loads: TileLoads = TileLoads::Direct, [], [WGMMA, ONE_GROUP, IN_ORDER],
+            "how 16-bit tiles of elementwise work in a loop, such as a bias, reach registers (wgmma)";
         swizzle: SharedLayout = SharedLayout::Xor, [], [WARP],
             "layout of tiles in shared memory";
         fragments: Fragments = Fragments::Paired, [], [WARP],

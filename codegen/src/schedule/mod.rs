@@ -17,7 +17,7 @@ mod text;
 
 pub use choice::{
     BLayout, Edges, Exponential, Fixup, Fragments, LoopOrder, OperandA, Overlap, PackGqa, Persistent, PingPong, Precompute,
-    RunningMax, SharedLayout, Summaries, Terms, Walk, WorkOrder,
+    RunningMax, SharedLayout, Summaries, Terms, TileLoads, Walk, WorkOrder,
 };
 pub use knobs::{BlockKnobs, KNOBS, Knob, LaunchKnobs, OfBlock, Overrides, Requires, SPACE_VERSION, Schedule, Scope};
 pub use text::ScheduleError;

@@ -499,6 +499,10 @@ fn variants() -> Vec<Case> {
                 cases.push(decode);
             }
         }
+        // Rows of a bias that TMA can read.
+        for (m, n, d) in [(33, 64, 32), (65, 8, 64), (70, 200, 32), (200, 136, 64)] {
+            cases.push(attention("bias_attention", elem, rows(m, n, d)));
+        }
         let values = Values::Growing(30.0);
         for kernel in ["alibi_attention", "bias_attention", "document_attention"] {
             let mut case = Case { values, ..attention(kernel, elem, Attention { b: 2, h: 4, g: 2, m: 70, n: 203, d: 64 }) };

@@ -444,6 +444,11 @@ impl<'a> Reader<'a> {
                 let (tile, slot) = self.slot(&mut c)?;
                 StmtOp::LoadFragments { to, tile, slot }
             }
+            "rows_of" => {
+                c.words("rows_of")?;
+                let (tile, slot) = self.slot(&mut c)?;
+                StmtOp::ReadRows { to, tile, slot }
+            }
             "load" => {
                 c.words("load")?;
                 StmtOp::Load { to, from: global(&mut c)? }

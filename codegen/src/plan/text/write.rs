@@ -322,6 +322,7 @@ impl Writer<'_> {
             StmtOp::LoadFragments { to, tile, slot } => {
                 format!("{} = fragments {}", self.variable(*to), self.slot(*tile, *slot))
             }
+            StmtOp::ReadRows { to, tile, slot } => format!("{} = rows_of {}", self.variable(*to), self.slot(*tile, *slot)),
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, slot, from } => format!("stage {} <- {}", self.slot(*tile, *slot), self.variable(*from)),
             StmtOp::Publish { tile, from } => format!("publish {} <- {}", self.tile_name(*tile), self.variable(*from)),

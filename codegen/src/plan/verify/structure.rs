@@ -316,6 +316,16 @@ impl Check<'_> {
                 let v = &plan.variables[*to];
                 self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles);
             }
+            StmtOp::ReadRows { to, tile, slot } => {
+                self.ring(*tile);
+                self.slot(*tile, slot);
+                self.is(*to, Storage::Fragment(Shape::Accumulator));
+                let (v, t) = (&plan.variables[*to], &plan.tiles[*tile]);
+                if v.integer || !is_16_bit(t.elem) || plan.column_groups > 1 {
+                    self.fault(format!("{} is no tile of 16-bit numbers of which each warp reads rows of all columns", t.name));
+                }
+                self.fits(*tile, self.rows(v.m_tiles), 8 * v.n_tiles);
+            }
             StmtOp::Dot { .. } => self.dot(op),
             StmtOp::Stage { tile, slot, from } => {
                 self.in_block(*tile, slot);

@@ -82,6 +82,7 @@ impl<'a> Warpgroup<'a, '_> {
                     self.fault_of(*tile, "keeps a slot that it does not have, or a second one");
                 }
             }
+            Act::Look(tile, content) => self.look(*tile, content),
             Act::Issue(product) => self.issue(product),
             Act::Settle(settled) => self.settle(settled),
             Act::Read(v) | Act::ReadGuarded(v) => {
@@ -195,14 +196,17 @@ impl<'a> Warpgroup<'a, '_> {
         self.read.insert(staged.place());
     }
 
-    fn issue(&mut self, product: &'a Product) {
-        for (tile, content) in &product.tiles {
-            match self.held.get(tile) {
-                None => self.fault_of(*tile, "is read but not acquired"),
-                Some(held) if *held != content => self.fault_of(*tile, "is read with the contents of another iteration"),
-                Some(_) => {}
-            }
+    /// Reads the slot in use of a ring.
+    fn look(&mut self, tile: TileId, content: &Content) {
+        match self.held.get(&tile) {
+            None => self.fault_of(tile, "is read but not acquired"),
+            Some(held) if *held != content => self.fault_of(tile, "is read with the contents of another iteration"),
+            Some(_) => {}
         }
+    }
+
+    fn issue(&mut self, product: &'a Product) {
+        product.tiles.iter().for_each(|(tile, content)| self.look(*tile, content));
         product.staged.iter().for_each(|&staged| self.get(staged));
         product.own.iter().for_each(|&staged| self.get_own(staged));
         if !self.written[product.acc] {

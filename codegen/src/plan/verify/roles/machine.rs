@@ -212,7 +212,7 @@ impl<'a> Machine<'a> {
                 self.full[tile][slot].arrive(1);
                 self.advance(number, tile);
             }
-            &Act::Acquire(tile, content) => {
+            &Act::Acquire(tile, content) | &Act::Look(tile, content) => {
                 let slot = self.agents[number].places[tile].slot;
                 self.expect(tile, slot, content, faults);
             }

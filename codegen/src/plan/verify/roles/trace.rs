@@ -64,6 +64,8 @@ pub(super) enum Act {
     Release(TileId),
     Advance(TileId),
     ReleaseBefore(TileId),
+    /// Reads the slot in use of a ring, and is done before the next act.
+    Look(TileId, Content),
     Issue(Product),
     Settle(Settled),
     Read(VarId),
@@ -287,6 +289,10 @@ impl<'a> Tracer<'a> {
                 } else {
                     self.acts.extend([Act::Write(*acc), Act::Issue(Product { acc: *acc, packed, tiles, staged, own })]);
                 }
+            }
+            StmtOp::ReadRows { to, tile, slot } => {
+                let content = self.content(*slot);
+                self.acts.extend([Act::Look(*tile, content), Act::Write(*to)]);
             }
             StmtOp::Fill { tile, slot, .. } => {
                 let content = self.content(*slot);
