@@ -18,12 +18,16 @@ pub enum Field {
     Size(String),
     /// A scalar parameter (f32 or i32, as declared).
     Scalar(String),
-    /// Device address (u64) of a zeroed workspace, which the kernel leaves zeroed.
+    /// Device address (u64) of a zeroed workspace, which the kernel leaves zeroed, but for what it
+    /// keeps for its next launch.
     Workspace {
         /// Its bytes, but for those of programs.
         bytes: u64,
         /// Bytes more for each program of the launch.
         per_program: u64,
+        /// The last ones of `bytes`, which are kept: zeros are right there too, and forget.
+        #[serde(default)]
+        kept: u64,
     },
 }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use flashtile::conformance::{Case, Prepared, Report, cases, pairwise, run, run_samples, samples};
+use flashtile::conformance::{Case, Prepared, Report, Values, cases, pairwise, run, run_samples, samples};
 use flashtile::device::{EmulatedCode, Emulation};
 use flashtile::emulator::Options;
 use flashtile::toolchain::Toolchain;
@@ -231,7 +231,8 @@ fn programs_that_are_made_again_are_right() {
         let options = options(arch("sm_90a"), Options::random(seed as u64));
         let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
         let loaded = kernel.on_with(&Device::emulator(), options).expect("loads");
-        // The second launch finds the lists of the first as empty as that did.
+        // The second launch finds the lists of the first as empty as that did. It begins with what
+        // the first made all programs again with.
         for _ in 0..2 {
             verify::run(&loaded, &mut arguments).expect("runs");
             for verdict in reference.check(&arguments) {
@@ -239,6 +240,34 @@ fn programs_that_are_made_again_are_right() {
             }
         }
     }
+}
+
+/// A launch behind one that made many programs again makes none twice, and one in 65 tries whether
+/// data have changed. Where they have, all launches do without.
+#[test]
+fn launches_remember_that_programs_were_made_again() {
+    let wanted = |name: &str| cases().into_iter().find(|case| case.name() == name).expect("in the table");
+    let [growing, normal] = ["growing300x", "normal"].map(|values| {
+        let growing = wanted("causal_attention/bf16/B1_H2_G1_M129_N515_D64/growing300x");
+        let sizes = vec![("B", 1), ("H", 1), ("G", 1), ("M", 64), ("N", 64)];
+        let values = if values == "normal" { Values::Normal } else { growing.values };
+        Case { sizes, values, ..growing }.prepare().expect("prepares")
+    });
+    let schedule = "tensor_op=wgmma,copy=tma,block_n=16,stages=2,min_blocks=1,running_max=first,overlap=on,persistent=static";
+    let options = options(arch("sm_90a"), Options::default());
+    let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
+    let loaded = growing.kernel.on_with(&Device::emulator(), options).expect("loads");
+    let mut work = |prepared: &Prepared| {
+        verify::run(&loaded, &mut prepared.arguments.clone()).expect("runs");
+        loaded.reports()[0].warp_instructions
+    };
+    let found: Vec<u64> = (0..67).map(|_| work(&growing)).collect();
+    let twice: Vec<usize> = (0..67).filter(|&n| found[n] * 4 > found[0] * 3).collect();
+    assert_eq!(twice, [0, 65], "{found:?}");
+    let found: Vec<u64> = (0..67).map(|_| work(&normal)).collect();
+    let (wary, settled) = (&found[..63], &found[63..]);
+    assert!(wary.iter().all(|n| *n == wary[0]) && settled.iter().all(|n| *n == settled[0]), "{found:?}");
+    assert_ne!(wary[0], settled[0]);
 }
 
 /// Cases of attention with few rows and grouped heads.

@@ -134,7 +134,7 @@ impl Writer<'_> {
             Field::Scalar(name) => {
                 ParamField { r#type: c_type(elem_type(name).0).into(), name: names::field(name), note: String::new() }
             }
-            Field::Workspace { bytes, per_program } => {
+            Field::Workspace { bytes, per_program, kept: _ } => {
                 let size = match (bytes, per_program) {
                     (bytes, 0) => format!("{bytes} bytes"),
                     (0, each) => format!("{each} bytes a program"),
@@ -183,12 +183,17 @@ pub fn fields(instance: &Instance, plan: &Plan) -> Vec<Field> {
     }
     let semaphore = plan.meeting.as_ref().filter(|m| m.by == MeetBy::Semaphore);
     fields.extend(semaphore.map(|m| Field::Pointer(m.memory.clone())));
-    // Programs taken, and blocks that are done.
-    let bytes = if plan.work_ring.is_some() { 8 } else { 0 };
+    // Programs taken, and blocks that are done; programs made again, and launches to come that begin
+    // with what is made again.
+    let (bytes, kept) = match plan.work_ring {
+        None => (0, 0),
+        Some(_) if plan.makes_again() => (16, 4),
+        Some(_) => (8, 0),
+    };
     // Whose turn it is, or the list of programs that are made again.
     let per_program = if semaphore.is_some() || plan.makes_again() { 4 } else { 0 };
     if bytes + per_program > 0 {
-        fields.push(Field::Workspace { bytes, per_program });
+        fields.push(Field::Workspace { bytes, per_program, kept });
     }
     fields
 }

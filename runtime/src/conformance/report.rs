@@ -115,7 +115,8 @@ pub fn run<'a>(device: &Device, options: &LaunchOptions, cases: impl IntoIterato
 }
 
 /// Runs cases on a device, telling `watch` of each as it is judged. Cases of one bound kernel follow each other on one
-/// [`LoadedKernel`], which plans its schedules once; bound kernels run side by side.
+/// [`LoadedKernel`], which plans its schedules once; bound kernels run side by side. Where the schedule is given each case is
+/// loaded by itself, so that it finds nothing that a case before it left.
 pub fn run_watched<'a>(
     device: &Device,
     options: &LaunchOptions,
@@ -124,8 +125,10 @@ pub fn run_watched<'a>(
 ) -> Report {
     let cases: Vec<&Case> = cases.into_iter().collect();
     let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    let is_given = options.schedule.is_some() || options.plans.is_some();
     for (number, case) in cases.iter().enumerate() {
-        groups.entry((case.kernel, case.elem.name(), &case.consts)).or_default().push(number);
+        let alone = is_given.then_some(number);
+        groups.entry((case.kernel, case.elem.name(), &case.consts, alone)).or_default().push(number);
     }
     let mut groups: Vec<Vec<usize>> = groups.into_values().collect();
     // The longest first, so that no thread is left with one at the end.

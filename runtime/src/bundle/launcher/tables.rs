@@ -279,7 +279,8 @@ impl Writer<'_> {
                 Field::Scalar(name) => {
                     format!("{{FT_SCALAR_FIELD, {offset}, {}, {}}}", self.value(scratch, name)?, self.is_i32(name))
                 }
-                Field::Workspace { bytes, per_program } => {
+                // The launcher zeroes what a launch begins with, and so forgets what would be kept.
+                Field::Workspace { bytes, per_program, kept: _ } => {
                     workspace = (*bytes, *per_program);
                     format!("{{FT_WORKSPACE, {offset}, 0, 0}}")
                 }

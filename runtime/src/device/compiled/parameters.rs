@@ -2,6 +2,8 @@
 //!
 //! Scratch tensors are arguments after those of the call, in their order. Names are resolved to positions once; packing a call then copies numbers and allocates nothing.
 
+use std::ops::Range;
+
 use flashtile_codegen::{Abi, Blocks, Field, GridDim, Scratch, SizeTerm};
 use flashtile_dsl::analysis::reach::MAX_SIZE;
 use flashtile_dsl::ir;
@@ -36,6 +38,8 @@ pub(crate) struct Parameters {
     cluster: i64,
     /// Bytes of zeroed workspace, and bytes more for each program; 0 for none.
     workspace: (u64, u64),
+    /// Which of its bytes are kept from launch to launch.
+    kept: Range<usize>,
 }
 
 impl Parameters {
@@ -47,7 +51,7 @@ impl Parameters {
         if bytes + 128 * abi.tensor_maps.len() > MAX_BYTES {
             return Err(format!("{bytes} bytes of parameters, {MAX_BYTES} are possible"));
         }
-        let mut workspace = (0, 0);
+        let (mut workspace, mut kept_bytes) = ((0, 0), 0..0);
         let mut fields = Vec::with_capacity(offsets.len());
         for (offset, field) in offsets.into_iter().zip(&abi.fields) {
             let source = match field {
@@ -55,8 +59,9 @@ impl Parameters {
                 Field::Stride(name, dimension) => Source::Stride(param(name)?, *dimension as usize),
                 Field::Size(name) => Source::Size(size(name)?),
                 Field::Scalar(name) => Source::Scalar(param(name)?),
-                Field::Workspace { bytes, per_program } if workspace == (0, 0) => {
+                Field::Workspace { bytes, per_program, kept } if workspace == (0, 0) => {
                     workspace = (*bytes, *per_program);
+                    kept_bytes = (bytes - kept) as usize..*bytes as usize;
                     Source::Workspace
                 }
                 Field::Workspace { .. } => return Err("more than one workspace".to_owned()),
@@ -72,7 +77,7 @@ impl Parameters {
             });
         }
         let cluster = i64::from(abi.cluster.max(1));
-        Ok(Self { fields, grid, blocks: abi.blocks.clone(), cluster, workspace })
+        Ok(Self { fields, grid, blocks: abi.blocks.clone(), cluster, workspace, kept: kept_bytes })
     }
 
     /// Fills the parameter block.
@@ -107,6 +112,11 @@ impl Parameters {
             return Some(bytes);
         }
         u64::try_from(self.programs(sizes)?).ok()?.checked_mul(each)?.checked_add(bytes)
+    }
+
+    /// The bytes of a workspace that a launch leaves for the next one.
+    pub fn kept(&self) -> Range<usize> {
+        self.kept.clone()
     }
 
     /// Bytes of workspace to begin with, where what a launch needs depends on its sizes.
@@ -166,7 +176,7 @@ mod tests {
                 Field::Pointer("x".into()),
                 Field::Scalar("scale".into()),
                 Field::Stride("x".into(), 0),
-                Field::Workspace { bytes: 64, per_program: 2 },
+                Field::Workspace { bytes: 64, per_program: 2, kept: 8 },
             ],
             grid: vec![GridDim::Tiles(term, 64)],
             blocks,

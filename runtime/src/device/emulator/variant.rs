@@ -34,6 +34,8 @@ struct Step {
     plan: StepPlan,
     /// Positions of the arguments that it writes.
     writes: Vec<usize>,
+    /// What the last launch left for the next one in its workspace.
+    kept: Mutex<Vec<u8>>,
 }
 
 impl Variant {
@@ -48,7 +50,8 @@ impl Variant {
         let StepsPlan { steps: plans, calls, kernel: seen } = StepsPlan::new(contract, kernel).map_err(fault)?;
         let step = |(plan, writes): (StepPlan, &Vec<String>)| {
             let writes = writes.iter().map(|name| argument_named(&seen, &contract.scratch, name));
-            Ok(Step { plan, writes: writes.collect::<Result<_, String>>()? })
+            let kept = Mutex::new(vec![0; plan.parameters.kept().len()]);
+            Ok(Step { plan, writes: writes.collect::<Result<_, String>>()?, kept })
         };
         let steps = plans.into_iter().zip(&contract.writes).map(step);
         Ok(Self {
@@ -105,6 +108,9 @@ impl Variant {
         let Some(StepSize { blocks, workspace: bytes }) = size else { return Ok(()) }; // there is no program to run
         let bytes = usize::try_from(bytes).map_err(|_| too_large())?;
         let workspace = EmulatorMemory::zeroed(&self.emulator, bytes)?;
+        let kept_bytes = step.plan.parameters.kept();
+        let before = step.kept.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        workspace.write(kept_bytes.start, &before)?;
         let mut block = [0; MAX_BYTES];
         step.plan.parameters.pack(arguments, sizes, workspace.address(), &mut block);
         let maps = step.plan.maps.iter().map(|plan| tensor_map(&step.plan.entry, &arguments[plan.param], plan));
@@ -130,6 +136,8 @@ impl Variant {
         }
         let mut left = vec![0; workspace.bytes()];
         workspace.read(0, &mut left)?;
+        *step.kept.lock().unwrap_or_else(|e| e.into_inner()) = left[kept_bytes.clone()].to_vec();
+        left[kept_bytes].fill(0);
         match left.iter().filter(|&&byte| byte != 0).count() {
             0 => Ok(()),
             bytes => Err(EmulatorError::Workspace { kernel, bytes }.into()),
