@@ -52,6 +52,10 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
             let needs = "sum_lag=0 needs an output that a product is added to";
             (!kernel.has_sums()).then(|| Reason::text("sum_lag", needs, None))
         }
+        "share_tiles" => {
+            let needs = "share_tiles=on needs programs that read the same tiles of elementwise work";
+            lower::sharing_dims(kernel).is_empty().then(|| Reason::text("share_tiles", needs, None))
+        }
         "tile_loads" => {
             let needs = "tile_loads=tma needs a loop that loads tiles of 16-bit numbers for its elementwise work";
             lower::elementwise_tiles(instance).is_empty().then(|| Reason::text("tile_loads", needs, None))

@@ -357,6 +357,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
         }
         _ => &[(Persistent::Static, WorkOrder::Grid, 16)][..],
     };
+    let shares: &[bool] = if lower::sharing_dims(kernel).is_empty() { &[false] } else { &[false, true] };
     let by_ring = columns == 1 && !lower::elementwise_tiles(instance).is_empty();
     let (mut out, mut fits) = (Vec::new(), false);
     for &(warps, min_blocks, splits) in shapes {
@@ -393,9 +394,9 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
                             continue;
                         };
                         fits = true;
-                        for &ping_pong in turns {
+                        for (&ping_pong, &share_tiles) in turns.iter().flat_map(|t| shares.iter().map(move |s| (t, s))) {
                             for &(persistent, order, section) in work {
-                                out.push(BlockKnobs { ping_pong, persistent, order, section, ..fitting.clone() });
+                                out.push(BlockKnobs { ping_pong, persistent, order, section, share_tiles, ..fitting.clone() });
                             }
                         }
                     }

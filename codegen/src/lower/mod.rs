@@ -70,7 +70,7 @@ pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
 pub(crate) use pipeline::last_operands;
 pub use program::{rows_begin_alike, trip_trend, trips_are_loaded};
-pub(crate) use rows_read::elementwise_tiles;
+pub(crate) use rows_read::{elementwise_tiles, sharing_dims};
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;

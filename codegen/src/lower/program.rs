@@ -6,6 +6,7 @@ use flashtile_dsl::analysis::predicate::Summaries;
 use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
 
 use super::context::{Home, Lowering};
+use super::rows_read::sharing_dims;
 use crate::blocks;
 use crate::instance::Instance;
 use crate::plan::{Builtin, Expr, Function, LetType, MeetBy, Operator, StmtOp};
@@ -76,8 +77,14 @@ impl Lowering<'_> {
             number = self.lpt(&counts[first..], &names[last]);
         }
         let split = if self.schedule.order == WorkOrder::Lpt { last } else { dims.len() };
-        for d in (first..split).rev() {
-            let value = if d == first { number.clone() } else { Expr::infix(Operator::Rem, number.clone(), counts[d].clone()) };
+        let mut fastest: Vec<usize> = (first..split).rev().collect();
+        if self.schedule.share_tiles {
+            let sharing = sharing_dims(self.kernel);
+            fastest.sort_by_key(|d| !sharing.contains(d));
+        }
+        for &d in &fastest {
+            let slowest = fastest.last() == Some(&d);
+            let value = if slowest { number.clone() } else { Expr::infix(Operator::Rem, number.clone(), counts[d].clone()) };
             self.push_int(&names[d], value);
             number = Expr::infix(Operator::Div, number, counts[d].clone());
         }
