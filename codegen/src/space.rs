@@ -318,6 +318,23 @@ fn waits(kernel: &Kernel, overlaps: &[Overlap]) -> Vec<(Overlap, u32)> {
     overlaps.iter().flat_map(|&overlap| lags(overlap).iter().map(move |&lag| (overlap, lag))).collect()
 }
 
+/// How blocks that stay get programs, and in which order.
+fn work_of_blocks(instance: &Instance) -> &'static [(Persistent, WorkOrder, u32)] {
+    const BY_LENGTH: [(Persistent, WorkOrder, u32); 3] = [
+        (Persistent::Dynamic, WorkOrder::Lpt, 16),
+        (Persistent::Dynamic, WorkOrder::Lpt, 32),
+        (Persistent::Dynamic, WorkOrder::Lpt, 64),
+    ];
+    match lower::trip_trend(instance, &wgmma_schedule()) {
+        Some(Trend::Rising | Trend::Falling) => &BY_LENGTH,
+        // Only the data tell which programs are long: a block that is done takes the next one.
+        _ if lower::trips_are_loaded(instance, &wgmma_schedule()) || launches::why_not_list(instance).is_none() => {
+            &[(Persistent::Dynamic, WorkOrder::Grid, 16), (Persistent::Static, WorkOrder::Grid, 16)]
+        }
+        _ => &[(Persistent::Static, WorkOrder::Grid, 16)],
+    }
+}
+
 /// What was measured (docs/performance.md): programs are best taken by blocks that stay; products that overlap and the lane-wise
 /// or optimistic maximum won in every cell, a turn for the elementwise section in none. Tiles of elementwise work, such as a
 /// bias, come through rings.
@@ -349,14 +366,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     };
     let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
     let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
-    let work = match lower::trip_trend(instance, &wgmma_schedule()) {
-        Some(Trend::Rising | Trend::Falling) => &[16, 32, 64].map(|section| (Persistent::Dynamic, WorkOrder::Lpt, section))[..],
-        // Only the data tell which programs are long: a block that is done takes the next one.
-        _ if lower::trips_are_loaded(instance, &wgmma_schedule()) || launches::why_not_list(instance).is_none() => {
-            &[(Persistent::Dynamic, WorkOrder::Grid, 16), (Persistent::Static, WorkOrder::Grid, 16)][..]
-        }
-        _ => &[(Persistent::Static, WorkOrder::Grid, 16)][..],
-    };
+    let work = work_of_blocks(instance);
     let shares: &[bool] = if lower::sharing_dims(kernel).is_empty() { &[false] } else { &[false, true] };
     let by_ring = columns == 1 && !lower::elementwise_tiles(instance).is_empty();
     let (mut out, mut fits) = (Vec::new(), false);

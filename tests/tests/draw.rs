@@ -11,6 +11,7 @@ use flashtile_dsl::ir::{Binding, Elem, SourceText};
 use flashtile_tests::random::numbers;
 
 const ATTENTION: &str = include_str!("../../runtime/kernels/attention.rs");
+const BIAS_ATTENTION: &str = include_str!("../../runtime/kernels/bias_attention.rs");
 const CAUSAL_ATTENTION: &str = include_str!("../../runtime/kernels/causal_attention.rs");
 const CAUSAL_ROPE_ATTENTION: &str = include_str!("../../runtime/kernels/causal_rope_attention.rs");
 const MATMUL_GELU: &str = include_str!("../../runtime/kernels/matmul_gelu.rs");
@@ -96,6 +97,8 @@ fn every_value_of_every_knob_is_in_some_legal_draw() {
         // Truth values of queries and keys are looked at, and tiles listed.
         (booleans, Elem::F16, 64),
         (CAUSAL_ATTENTION, Elem::F16, 128),
+        // A bias of 16 bits comes through a ring.
+        (BIAS_ATTENTION, Elem::F16, 64),
         // A number for each key is added to products.
         (KEY_BIAS, Elem::Bf16, 64),
     ];

@@ -257,7 +257,7 @@ fn launches_remember_that_programs_were_made_again() {
     let options = options(arch("sm_90a"), Options::default());
     let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
     let loaded = growing.kernel.on_with(&Device::emulator(), options).expect("loads");
-    let mut work = |prepared: &Prepared| {
+    let work = |prepared: &Prepared| {
         verify::run(&loaded, &mut prepared.arguments.clone()).expect("runs");
         loaded.reports()[0].warp_instructions
     };

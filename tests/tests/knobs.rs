@@ -1,6 +1,8 @@
 //! What single knobs change in a plan, and where they are refused.
 
-use flashtile_codegen::{Arch, Facts, Instance, Mended, RunningMax, Schedule, Summary, check, plans, with_first_maximum};
+use flashtile_codegen::{
+    Arch, Facts, Instance, Mended, RunningMax, Schedule, Summary, TileLoads, check, plans, space, with_first_maximum,
+};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 
 const CAUSAL: &str = include_str!("../../runtime/kernels/causal_attention.rs");
@@ -127,6 +129,31 @@ fn a_shorter_ring_of_v_frees_shared_memory_at_wide_heads() {
     let (all, fewer) = (of("stages=2"), of("stages=2,v_stages=1"));
     assert!(fewer.is_legal(), "{}", Summary::of(&fewer.reasons));
     assert!(!all.is_legal() && all.reasons[0].mended() == Mended::BySeveral, "{:?}", all.reasons);
+}
+
+/// A bias comes through a ring in all schedules that are tried, and programs of all batches may
+/// follow each other.
+#[test]
+fn tiles_of_elementwise_work_come_through_rings() {
+    let with_bias = instance(include_str!("../../runtime/kernels/bias_attention.rs"), 128);
+    let tried: Vec<Schedule> = space(&with_bias, hopper());
+    let wgmma: Vec<&Schedule> = tried.iter().filter(|s| s.main.tensor_op.is_asynchronous()).collect();
+    assert!(!wgmma.is_empty() && wgmma.iter().all(|s| s.main.tile_loads == TileLoads::Tma));
+    assert!(wgmma.iter().any(|s| s.main.share_tiles) && wgmma.iter().any(|s| !s.main.share_tiles));
+    let told =
+        |text: &str, knobs: &str| Summary::all(&check(&instance(text, 64), &schedule(knobs), hopper()).reasons).to_string();
+    assert_eq!(
+        told(CAUSAL, "tile_loads=tma"),
+        "tile_loads=tma needs a loop that loads tiles of 16-bit numbers for its elementwise work"
+    );
+    assert_eq!(told(CAUSAL, "share_tiles=on"), "share_tiles=on needs programs that read the same tiles of elementwise work");
+    let bias = include_str!("../../runtime/kernels/bias_attention.rs");
+    assert_eq!(told(bias, "overlap=late,tile_loads=tma"), "tile_loads=tma takes overlap=off or on");
+    assert!(told(bias, "column_groups=2,tile_loads=tma,overlap=off").contains("tile_loads=tma takes column_groups=1"));
+    // A number for each key is no tile, and one of 32 bits is none that TMA fills rows of.
+    let of_f32 = bias.replace("bias: &Tensor<T,", "bias: &Tensor<f32,");
+    assert!(told(&of_f32, "tile_loads=tma").contains("tiles of 16-bit numbers"));
+    assert_eq!(told(&of_f32, "share_tiles=on"), "");
 }
 
 #[test]

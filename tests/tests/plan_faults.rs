@@ -44,6 +44,59 @@ fn when(guard: Guard, stmt: Stmt) -> Stmt {
     Stmt::new(StmtOp::When { guard, body: vec![stmt], otherwise: Vec::new() }, span)
 }
 
+/// Of a producer and consumers that read a tile of a bias from a ring.
+fn with_bias() -> Plan {
+    let text = include_str!("../../runtime/kernels/bias_attention.rs");
+    plan_of(text, Elem::F16, "sm_90a", &format!("{HOPPER},stages=2,overlap=on,tile_loads=tma"))
+}
+
+#[test]
+fn rows_of_a_ring_that_are_read_outside_of_their_wait_are_caught() {
+    let plan = with_bias();
+    assert_eq!(verify(&plan), [""; 0]);
+    let ring = plan.tiles.iter().position(|tile| tile.name == "bias_tile").expect("a ring of the bias");
+    let acquires = |op: &StmtOp| matches!(op, StmtOp::Acquire { tile, .. } if *tile == ring);
+    says(&planted(plan.clone(), CONSUMERS, &mut remove(acquires)), "bias_tile is read but not acquired");
+    let releases = |op: &StmtOp| matches!(op, StmtOp::Release(tile) if *tile == ring);
+    says(&planted(plan.clone(), CONSUMERS, &mut remove(releases)), "bias_tile is acquired twice");
+    let fills = |op: &StmtOp| matches!(op, StmtOp::Fill { tile, .. } if *tile == ring);
+    says(&planted(plan.clone(), PRODUCER, &mut remove(fills)), "waits for a slot of bias_tile to be full");
+    // The slot is handed back before it is read.
+    let faults = planted(plan.clone(), CONSUMERS, &mut |body, index| {
+        let hit = releases(&body[index].op);
+        if hit {
+            body.swap(index - 1, index);
+        }
+        hit
+    });
+    says(&faults, "bias_tile is read but not acquired");
+    // The second statement is that of the loop, where the slot holds another tile than the first.
+    let mut read = 0;
+    let faults = planted(plan, CONSUMERS, &mut |body, index| {
+        let StmtOp::ReadRows { slot: slot @ Slot::Of(Iteration::Ahead(..)), .. } = &mut body[index].op else { return false };
+        let Slot::Of(Iteration::Ahead(id, _)) = *slot else { unreachable!("matched") };
+        read += 1;
+        if read == 2 {
+            *slot = Slot::Of(Iteration::First(id, 0));
+        }
+        read == 2
+    });
+    says(&faults, "bias_tile is read with the contents of another iteration");
+}
+
+#[test]
+fn rows_of_a_ring_of_another_shape_or_type_are_caught() {
+    let shrunk = |change: &dyn Fn(&mut Plan, usize)| {
+        let mut plan = with_bias();
+        let ring = plan.tiles.iter().position(|tile| tile.name == "bias_tile").expect("a ring of the bias");
+        change(&mut plan, ring);
+        verify(&plan)
+    };
+    says(&shrunk(&|plan, ring| plan.tiles[ring].columns = 32), "128 x 64 are read or written");
+    says(&shrunk(&|plan, ring| plan.tiles[ring].barriers = None), "bias_tile is no ring between roles");
+    says(&shrunk(&|plan, ring| plan.tiles[ring].elem = Elem::F32), "bias_tile is no tile of 16-bit numbers");
+}
+
 #[test]
 fn a_constant_that_is_not_declared_where_it_is_used_is_caught() {
     for (plan, role) in [(block("stages=2"), 0), (roles("stages=2"), PRODUCER), (roles("stages=2"), CONSUMERS)] {

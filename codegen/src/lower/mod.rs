@@ -31,6 +31,7 @@ mod compute;
 mod computed;
 mod context;
 mod elementwise;
+mod elementwise_tiles;
 mod groups;
 mod invariant;
 mod late;
@@ -68,9 +69,9 @@ use crate::schedule::BlockKnobs;
 use classify::Classes;
 pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
+pub(crate) use elementwise_tiles::{elementwise_tiles, sharing_dims};
 pub(crate) use pipeline::last_operands;
 pub use program::{rows_begin_alike, trip_trend, trips_are_loaded};
-pub(crate) use rows_read::{elementwise_tiles, sharing_dims};
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_descending;
@@ -171,13 +172,8 @@ pub fn lower(
         lowering.specialize(body)?;
     } else {
         let body = unused::drop_unused_constants(body, &lowering.plan);
-        lowering.plan.roles.push(Role {
-            kind: RoleKind::All,
-            name: RoleKind::All.name().into(),
-            warps: schedule.warps,
-            registers: None,
-            body,
-        });
+        let (kind, name) = (RoleKind::All, RoleKind::All.name().into());
+        lowering.plan.roles.push(Role { kind, name, warps: schedule.warps, registers: None, body });
     }
     lowering.place_tiles();
     lowering.uneven.map_or(Ok(lowering.plan), Err)

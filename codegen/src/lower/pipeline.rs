@@ -70,7 +70,7 @@ impl Lowering<'_> {
         let span = self.span;
         self.make_operands(l.op)?;
         self.rings(l)?;
-        self.rings_of_rows(l)?;
+        self.rings_of_rows(l.id, l.body, l.coordinate)?;
         if self.schedule.overlap == Overlap::Off {
             let step = self.step(l, false)?;
             if let Some(columns) = self.registers_that_ptxas_mixes_up(&step) {

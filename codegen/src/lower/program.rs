@@ -6,7 +6,7 @@ use flashtile_dsl::analysis::predicate::Summaries;
 use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
 
 use super::context::{Home, Lowering};
-use super::rows_read::sharing_dims;
+use super::elementwise_tiles::sharing_dims;
 use crate::blocks;
 use crate::instance::Instance;
 use crate::plan::{Builtin, Expr, Function, LetType, MeetBy, Operator, StmtOp};

@@ -1,0 +1,77 @@
+//! Which loads of a kernel are tiles of elementwise work: of two tiled dimensions, in a loop over one
+//! of them, and of no product, such as a bias of the scores.
+
+use std::collections::HashSet;
+
+use flashtile_dsl::ir::{At, AxisKind, Binding, Direction, Elem, Kernel, Op, OpId, ProgramDim, ValueId};
+
+use crate::instance::Instance;
+
+/// The loads of a kernel's loops over tiles that `tile_loads=tma` is about.
+pub(crate) fn elementwise_tiles(instance: &Instance) -> Vec<OpId> {
+    let kernel = &instance.kernel;
+    let mut all = all_elementwise(kernel);
+    all.retain(|op| is_16_bit(kernel, &instance.binding, *op));
+    all
+}
+
+/// The dimensions of the grid, but for tiled ones, that no tile of elementwise work depends on: the
+/// programs along them read the same ones. None where the kernel loads no such tile.
+pub(crate) fn sharing_dims(kernel: &Kernel) -> Vec<usize> {
+    let (loads, grid) = (all_elementwise(kernel), kernel.grid());
+    let Some(&program) = kernel.blocks[kernel.body].ops.first().filter(|_| !loads.is_empty()) else { return Vec::new() };
+    let mut read: HashSet<ValueId> = HashSet::new();
+    let mut waiting: Vec<ValueId> = loads.iter().flat_map(|op| kernel.ops[*op].op.operands()).collect();
+    while let Some(value) = waiting.pop() {
+        if read.insert(value)
+            && let Some((_, op)) = kernel.def(value)
+        {
+            waiting.extend(op.operands());
+        }
+    }
+    let shared = |(d, dim): (usize, &ProgramDim)| {
+        let stays = matches!(dim, ProgramDim::Each(_)) && !read.contains(&kernel.ops[program].results[d]);
+        stays.then_some(d)
+    };
+    grid.iter().enumerate().filter_map(shared).collect()
+}
+
+fn all_elementwise(kernel: &Kernel) -> Vec<OpId> {
+    let of_loop = |(_, op): (_, OpId)| match &kernel.ops[op].op {
+        Op::For { axis, body, .. } if kernel.axes[*axis].kind != AxisKind::Each => {
+            let ops = &kernel.blocks[*body].ops;
+            elementwise(kernel, ops, kernel.blocks[*body].params[0])
+        }
+        _ => Vec::new(),
+    };
+    kernel.walk().into_iter().flat_map(of_loop).collect()
+}
+
+pub(super) fn is_16_bit(kernel: &Kernel, binding: &Binding, load: OpId) -> bool {
+    let Op::Load { tensor, .. } = &kernel.ops[load].op else { unreachable!("a load") };
+    matches!(binding.elem(kernel, kernel.tensor(*tensor).elem), Elem::F16 | Elem::Bf16)
+}
+
+/// Those among the ops of a loop's body: of two tiled dimensions, the last of which lies together in
+/// memory, one of them that of the loop, and of no product.
+pub(super) fn elementwise(kernel: &Kernel, ops: &[OpId], coordinate: ValueId) -> Vec<OpId> {
+    let mut operands: HashSet<ValueId> = HashSet::new();
+    for op in kernel.ops.values() {
+        match op.op {
+            Op::Dot { a, b, .. } => operands.extend([a, b]),
+            Op::Transpose(x) => _ = operands.insert(x),
+            _ => {}
+        }
+    }
+    let qualifies = |op: &OpId| {
+        let data = &kernel.ops[*op];
+        let Op::Load { tensor, at } = &data.op else { return false };
+        let decl = kernel.tensor(*tensor);
+        let tiles = at.iter().filter(|a| matches!(a, At::Tile(_))).count();
+        let others = at.iter().filter(|a| matches!(a, At::Range { .. })).count();
+        let lies = tiles == 2 && others == 0 && matches!(at.last(), Some(At::Tile(_))) && (2..=5).contains(&at.len());
+        let streamed = data.op.operands().contains(&coordinate);
+        lies && streamed && decl.direction == Direction::In && !operands.contains(&data.results[0])
+    };
+    ops.iter().copied().filter(qualifies).collect()
+}
