@@ -367,7 +367,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     let k: &[u32] = if traits.block_k { &[64, 128] } else { &[64] };
     let stages: &[u32] = if traits.streams { &[2, 3] } else { &[1] };
     let work = work_of_blocks(instance);
-    let shares: &[bool] = if lower::sharing_dims(kernel).is_empty() { &[false] } else { &[false, true] };
+    let shares: &[bool] = if lower::sharing_dims(kernel).is_empty() { &[false] } else { &[true, false] };
     let by_ring = columns == 1 && !lower::elementwise_tiles(instance).is_empty();
     let (mut out, mut fits) = (Vec::new(), false);
     for &(warps, min_blocks, splits) in shapes {
