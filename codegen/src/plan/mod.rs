@@ -47,8 +47,10 @@
 //!   its accumulator until a `Wait` that names it returns;
 //! * `TakeTurn` and `PassTurn` hand a token round the warpgroups of the consumers. The first warpgroup has it at the start;
 //! * `Work` repeats its body for each program that the block takes, and then for those of which a
-//!   `MakeAgain` has said so. Only in these `Guard::Again` holds, for all roles. What a program
-//!   stores when it is made again is stored over what it stored before.
+//!   `MakeAgain` has said so. In these `Guard::Again` holds, for all roles. What a program
+//!   stores when it is made again is stored over what it stored before. Behind a launch that made many
+//!   again, [`WARY_LAUNCHES`] launches begin with `Guard::Again`;
+//! * `ReadRows` reads the slot in use of a ring to registers, and is done where it stands.
 //!
 //! Programs that walk the parts of one loop may meet (`Meeting`), in one of two ways:
 //!
