@@ -294,8 +294,9 @@ mod tests {
             for requires in knob.requires {
                 let other = Knob::named(requires.knob).expect("a knob");
                 assert!(other.scope == Scope::Block && knob.scope == Scope::Block, "{}", knob.name);
-                let values = (other.values)();
-                assert!(requires.values.iter().all(|value| values.contains(value)), "{}", knob.name);
+                let (values, numbers) = ((other.values)(), other.numbers);
+                let is_one = |value: &&str| values.contains(value) || numbers.iter().any(|n| n.to_string() == **value);
+                assert!(requires.values.iter().all(is_one), "{}", knob.name);
             }
         }
     }
