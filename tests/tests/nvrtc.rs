@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flashtile::toolchain::{Compiled, Toolchain};
 use flashtile_codegen::{
-    ARCHS, Arch, Facts, Generated, Instance, KNOBS, Machine, Reason, Resources, Schedule, TensorOp, check, default_schedule,
-    draw, drawn_values, generate, space,
+    ARCHS, Arch, Facts, Generated, Instance, KNOBS, Machine, Reason, Resources, Schedule, TensorOp, TileLoads, check,
+    default_schedule, draw, drawn_values, generate, space,
 };
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 use flashtile_tests::sass::{Findings, lost_operands};
@@ -30,6 +30,8 @@ const CHOSEN: usize = 2;
 const DRAWS: usize = 2500;
 /// Such schedules for Hopper alone, which has more knobs than the others.
 const HOPPER_DRAWS: usize = 800;
+/// Such schedules of a kernel with a bias.
+const BIAS_DRAWS: usize = 200;
 /// Part of the pairs of values, of all that some legal draw has, that the sample has to have.
 const PAIRS: f64 = 0.9;
 
@@ -202,6 +204,22 @@ fn free_draws(random: &mut Random, kernels: &[Kernel]) -> Vec<Variant> {
     legal.map(|(variant, l)| Variant { predicted: l.predicted, ..variant }).collect()
 }
 
+/// The same of a kernel with a bias, on Hopper: few of all kernels load tiles for elementwise work, and knobs are about these.
+fn draws_with_bias(random: &mut Random) -> Vec<Variant> {
+    let kernel = kernel(include_str!("../../runtime/kernels/bias_attention.rs"));
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let drawn = (0..BIAS_DRAWS).map(|number| {
+        let binding = Binding::new(&kernel, Elem::Bf16, [("D", [64, 128][number % 2])]);
+        let instance = Instance { facts: Facts::best(&kernel), kernel: kernel.clone(), binding };
+        let schedule = draw(&instance, arch, &mut |bound| random.below(bound));
+        let legality = check(&instance, &schedule, arch);
+        let kept = legality.is_legal() && schedule.main.tile_loads == TileLoads::Tma;
+        let predicted = legality.predicted;
+        kept.then_some(Variant { kernel: "bias_attention", instance, schedule, arch, predicted, origin: Origin::Free })
+    });
+    drawn.flatten().collect()
+}
+
 type Choice = (&'static str, String);
 
 fn pairs(variant: &Variant) -> Vec<(Choice, Choice)> {
@@ -342,6 +360,7 @@ fn a_sample_of_the_legal_schedules_compiles_for_every_architecture() {
     let legal = drawn.len();
     let (free, covered) = spread(drawn, count - count / 2);
     variants.extend(free);
+    variants.extend(spread(draws_with_bias(&mut random), 4).0);
     println!("{nvrtc:?}; FLASHTILE_SEED={seed}, FLASHTILE_VARIANTS={count}: {} variants", variants.len());
     println!(
         "{legal} of {} free draws are legal; {:.1} % of their pairs are covered; {:?}",
