@@ -55,8 +55,8 @@ def flex_attention(backend=None):
     def make(torch, cell, data, options):
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        # Each cell is a shape and a mask of its own, which the compiler takes for one function compiled too often. It would
-        # go on with code for any shape, which is slower than code for the shape of a cell.
+        # Each cell is a shape and a mask of its own, which the compiler takes for one function compiled too
+        # often. It would go on with code for any shape, which is slower than code for the shape of a cell.
         torch._dynamo.config.recompile_limit = 1000
         compiled = FLEX.setdefault("function", torch.compile(flex_attention, dynamic=False))
         score, keep = None, (lambda b, h, i, j: i >= j) if cell.causal else None

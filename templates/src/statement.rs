@@ -730,6 +730,8 @@ statements! {
         again: bool,
         /// Launches that make all programs as those that are made again, behind one in which many were.
         wary_launches: u32,
+        /// One program in so many may be made again without that.
+        few_again: u32,
         /// Whether it takes the next that nobody has, or every so-many-th.
         dynamic: bool,
         /// Offset of the list of those that are made again, if there is one.

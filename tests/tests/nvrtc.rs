@@ -204,7 +204,8 @@ fn free_draws(random: &mut Random, kernels: &[Kernel]) -> Vec<Variant> {
     legal.map(|(variant, l)| Variant { predicted: l.predicted, ..variant }).collect()
 }
 
-/// The same of a kernel with a bias, on Hopper: few of all kernels load tiles for elementwise work, and knobs are about these.
+/// The same of a kernel with a bias, on Hopper: few of all kernels load tiles for elementwise work, and
+/// knobs are about these.
 fn draws_with_bias(random: &mut Random) -> Vec<Variant> {
     let kernel = kernel(include_str!("../../runtime/kernels/bias_attention.rs"));
     let arch = Arch::named("sm_90a").expect("in the table");

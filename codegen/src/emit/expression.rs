@@ -229,19 +229,20 @@ fn render(e: &Expr, domain: Domain, outer: u8) -> String {
             let symbol = if *operator == Prefix::Neg { '-' } else { '!' };
             (format!("{symbol}{}", render(x, domain, 15)), 14)
         }
-        // The same of a distance between positions as a number: it is converted once for all elements,
-        // to which a constant is added. The sum is exact below 2^24, and else within a rounding.
-        Expr::Cast(Cast::Float, x) if apart_from_positions(x, domain).is_some() => {
-            let (rest, offset) = apart_from_positions(x, domain).expect("there is a position");
-            (format!("(float){} + (float)({offset})", render(&rest, domain, 14)), 12)
-        }
         Expr::Cast(to, x) => {
-            let to = match to {
+            let name = match to {
                 Cast::Float => "float",
                 Cast::Int => "int",
                 Cast::Wide => "i64",
             };
-            (format!("({to}){}", render(x, domain, 14)), 14)
+            // The same of a distance between positions as a number: it is converted once for all
+            // elements, to which a constant is added. The sum is exact below 2^24, and else within a
+            // rounding.
+            let apart = if *to == Cast::Float { apart_from_positions(x, domain) } else { None };
+            match apart {
+                Some((rest, offset)) => (format!("({name}){} + ({name})({offset})", render(&rest, domain, 14)), 12),
+                None => (format!("({name}){}", render(x, domain, 14)), 14),
+            }
         }
         Expr::Select(c, a, b) => (format!("{} ? {} : {}", render(c, domain, 4), render(a, domain, 3), render(b, domain, 3)), 3),
     };

@@ -15,7 +15,8 @@ use crate::arch::WARPGROUP;
 use crate::error::Error;
 use crate::names;
 use crate::plan::{
-    Exchange, Expr, Iteration, Operator, Param, RoleKind, Slot, Stmt, StmtOp, TileId, WARY_LAUNCHES, WORK_SLOTS, any, effects,
+    Exchange, Expr, FEW_AGAIN, Iteration, Operator, Param, RoleKind, Slot, Stmt, StmtOp, TileId, WARY_LAUNCHES, WORK_SLOTS, any,
+    effects,
 };
 use crate::schedule::Persistent;
 
@@ -286,9 +287,20 @@ impl Writer<'_> {
         let (again, list) = (plan.makes_again(), plan.again_list().unwrap_or_default());
         if plan.work_ring_roles().fills.contains(&self.role) {
             let dynamic = plan.work == Persistent::Dynamic;
-            let (wary_launches, body_at) = (WARY_LAUNCHES, BODY.into());
-            let context =
-                WorkProducer { again, wary_launches, dynamic, list, programs, full, empty, numbers, slots, sizes, body: body_at };
+            let context = WorkProducer {
+                again,
+                wary_launches: WARY_LAUNCHES,
+                few_again: FEW_AGAIN,
+                dynamic,
+                list,
+                programs,
+                full,
+                empty,
+                numbers,
+                slots,
+                sizes,
+                body: BODY.into(),
+            };
             return self.nested(&context, body);
         }
         self.nested(&WorkConsumers { again, programs, full, empty, numbers, slots, sizes, body: BODY.into() }, body)

@@ -39,7 +39,6 @@ use flashtile_dsl::ir::{AxisId, BlockId, Kernel, Op, OpId, ValueId};
 
 use super::context::{Home, Lowering};
 use super::groups::closed;
-use super::rows_read::held;
 use super::running_max;
 use super::uses;
 use crate::error::Error;
@@ -81,7 +80,7 @@ impl Lowering<'_> {
                 let advice = "set overlap=on, or give the two another width, by block_n";
                 return Err(Error::unsupported(what, advice, span));
             }
-            let body = held(closed(self.in_turn(l, step), span));
+            let body = closed(self.in_turn(l, step), span);
             self.span = span;
             self.push(StmtOp::Loop { id: l.id, from: 0, unroll: 1, body });
             return Ok(());
@@ -106,7 +105,6 @@ impl Lowering<'_> {
             }
         };
         self.span = span;
-        let body = held(body);
         self.push(StmtOp::When { guard: Guard::Exists(Iteration::First(l.id, 0)), body, otherwise: Vec::new() });
         Ok(())
     }

@@ -6,6 +6,7 @@
 use flashtile_dsl::ir::{At, AxisKind, Op, OpId, ParamId, Type, ValueId};
 
 use super::context::{Lowering, Source};
+use super::rows_read::held;
 use super::unused;
 use crate::abi::TensorMap;
 use crate::arch::WARPGROUP;
@@ -102,7 +103,7 @@ impl Lowering<'_> {
 
     /// Makes the roles.
     pub(super) fn specialize(&mut self, body: Vec<Stmt>) -> Result<(), Error> {
-        let mut body = settled(body);
+        let mut body = held(settled(body));
         let outer: Vec<TileId> =
             (0..self.plan.tiles.len()).filter(|tile| self.sources.get(tile).is_some_and(|s| s.streamed.is_none())).collect();
         for tile in outer {

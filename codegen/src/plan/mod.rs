@@ -1123,6 +1123,9 @@ impl Parts {
 /// Launches that begin with what programs are made again with, behind one that made many again: a
 /// try in so many costs 2% at most.
 pub const WARY_LAUNCHES: u32 = 64;
+/// One program in so many may be made again before launches are wary: making it twice takes as much
+/// time as is won with the others.
+pub const FEW_AGAIN: u32 = 16;
 /// Slots of the ring of program numbers.
 pub const WORK_SLOTS: u32 = 2;
 /// Bytes of the ring of program numbers: a full and an empty mbarrier and a number for each slot.

@@ -299,7 +299,7 @@ knobs! {
         order: WorkOrder = WorkOrder::Grid, [], [],
             "order in which blocks take programs";
         share_tiles: bool = false, [], [],
-            "whether programs that read the same tiles of elementwise work, such as those of a bias for all batches, follow each other";
+            "whether programs that read the same tiles of elementwise work, such as a bias, follow each other";
         section: u32 = 16, [1, 8, 16], [],
             "outer programs per section of order=lpt";
         min_blocks: u32 = 0, [0, 1, 2], [],

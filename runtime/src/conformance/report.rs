@@ -114,9 +114,10 @@ pub fn run<'a>(device: &Device, options: &LaunchOptions, cases: impl IntoIterato
     run_watched(device, options, cases, |_| {})
 }
 
-/// Runs cases on a device, telling `watch` of each as it is judged. Cases of one bound kernel follow each other on one
-/// [`LoadedKernel`], which plans its schedules once; bound kernels run side by side. Where the schedule is given each case is
-/// loaded by itself, so that it finds nothing that a case before it left.
+/// Runs cases on a device, telling `watch` of each as it is judged. Cases of one bound kernel follow each
+/// other on one [`LoadedKernel`], which plans its schedules once; bound kernels run side by side. Where
+/// the schedule is given each case is loaded by itself, so that it finds nothing that a case before it
+/// left.
 pub fn run_watched<'a>(
     device: &Device,
     options: &LaunchOptions,

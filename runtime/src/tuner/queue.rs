@@ -5,8 +5,9 @@
 //! how far its prediction can be trusted for the others. Then the rest: shortest prediction first, each corrected by what
 //! was measured of its kind so far.
 //!
-//! Schedules with `running_max=first` are one kind, and the last whose first one is tried: data decide whether most programs
-//! are made again, for all of them alike, and a short budget must not end with nothing else measured.
+//! Schedules with `running_max=first` are one kind, and the last whose first one is tried: data decide
+//! whether most programs are made again, for all of them alike, and a short budget must not end with
+//! nothing else measured.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
