@@ -72,7 +72,7 @@ pub enum Error {
 
 impl Error {
     /// The same as reasons against a schedule.
-    pub(crate) fn into_reasons(self) -> Vec<Reason> {
+    pub fn into_reasons(self) -> Vec<Reason> {
         let why = self.to_string();
         match self {
             Error::Illegal { reasons, .. } | Error::NoLegalSchedule { reasons, .. } => reasons,

@@ -10,7 +10,6 @@
 //! | [`lowering`] | a bound kernel and a schedule to compiled code |
 //! | [`toolchain`] | finds or installs NVRTC, compiles, disassembles |
 //! | [`tuner`] | finds the best schedule for a shape on a GPU |
-//! | `inputs` | what arguments hold where the user gives none |
 //! | [`verify`] | the float64 oracle and the tolerance |
 //! | [`conformance`] | one suite of launches for every device |
 //! | [`bundle`] | code compiled ahead of time: a directory for C and Rust |
@@ -33,7 +32,6 @@ pub mod device;
 mod element;
 mod error;
 pub mod files;
-mod inputs;
 pub mod kernel;
 pub mod language;
 pub mod launch;

@@ -11,12 +11,14 @@
 //! | `time` | seconds of a profile at given sizes |
 //! | `terms` | what these seconds are made of |
 //! | `rank` | the schedules of the space, best first |
+//! | `closest` | the schedule that a few given knobs mean |
 //!
 //! A step of a block takes as long as the unit that is busiest over all resident blocks, made longer by the
 //! others the less there is to overlap them with, and by a latency that more warps hide. What matters is the
 //! order of candidates, more than the time. `tests/examples/model.rs` compares the model with measurements and
 //! fits the constants on one half of them.
 
+mod closest;
 mod constants;
 mod count;
 mod extent;
@@ -27,6 +29,7 @@ mod rank;
 mod terms;
 mod time;
 
+pub use closest::{closest, knobs_set, says_all};
 pub use constants::Constants;
 pub use machine::Machine;
 pub use rank::{Ranker, Ranking, default_schedule, predict, rank, ranking};

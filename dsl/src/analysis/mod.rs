@@ -11,6 +11,7 @@
 //! | [`index`], [`simplify`] | closed-form expressions; their canonical form |
 //! | [`dependence`], [`nest`] | statements, edges, components; the rule of interchange |
 //! | [`ranges`] | compile-time ranges of tiles: elements along them that are computed by themselves |
+//! | [`lengths`] | sizes that tiles walk, the least value of a size, typical values |
 //! | [`live`] | the values that stores need; a kernel without all others |
 //! | [`addends`] | the programs and iterations that add to a part of a sum |
 //! | [`reach`] | what integer arithmetic reaches in a call: widths, divisors, indices |
@@ -30,6 +31,7 @@ pub mod hidden;
 pub mod hints;
 pub mod index;
 pub mod inputs;
+pub mod lengths;
 pub mod listed;
 pub mod live;
 pub mod magnitude;

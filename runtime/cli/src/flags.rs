@@ -109,6 +109,8 @@ verbs! {
     Bench(bench);
     /// Compile kernels ahead of time into a directory that C and Rust programs launch from
     Bundle(bundle);
+    /// Open the page that compiles kernels in a browser
+    Playground(playground);
     /// Run published experiments again, with the published figures beside
     Repro(repro);
     /// Look after the cache of tuning results and compiled code

@@ -6,18 +6,17 @@ use std::io::IsTerminal;
 
 use flashtile_codegen::{Arch, Facts, Instance};
 use flashtile_dsl::analysis::hints::Hint;
-use flashtile_dsl::ir::{Binding, Elem, Kernel, SizeKind, SourceText};
+use flashtile_dsl::analysis::lengths::typical_consts;
+use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 use flashtile_dsl::syntax::{self, Call, Diagnostic, Diagnostics, Style};
 use serde_json::{Value, json};
 
 use crate::output::Output;
-use crate::settings::DEFAULT_CONST;
 use crate::target::DEFAULT_ARCH;
 
 /// What a kernel loses on an architecture. Constants that are not given have the default of the command line.
 pub fn find(kernel: &Kernel, elem: Elem, consts: &BTreeMap<String, i64>, arch: &'static Arch) -> Vec<Hint> {
-    let names = kernel.sizes.values().filter(|size| size.kind == SizeKind::Const).map(|size| &size.name);
-    let values = names.map(|name| (name.clone(), consts.get(name).copied().unwrap_or(DEFAULT_CONST)));
+    let values = typical_consts(kernel, consts);
     let instance = Instance { kernel: kernel.clone(), binding: Binding::new(kernel, elem, values), facts: Facts::best(kernel) };
     flashtile_codegen::hints(&instance, arch)
 }

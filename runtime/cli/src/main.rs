@@ -10,7 +10,6 @@
 //! | `settings` | `NAME=VALUE,..` lists |
 //! | `hints` | what a kernel loses, told once |
 //! | `tensors`, `files` | safetensors; files written atomically |
-//! | `layout/` | pictures of tiles in shared memory |
 //! | `report/` | the page of `tune --html` |
 //! | `repro/` | published experiments |
 //! | `output`, `table` | text, JSON, progress; tables |
@@ -23,7 +22,6 @@ mod files;
 mod flags;
 mod gradient;
 mod hints;
-mod layout;
 mod output;
 mod profile;
 mod reference;

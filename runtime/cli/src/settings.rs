@@ -9,9 +9,6 @@ use flashtile::Schedule;
 use crate::failure::{Failure, Result as Outcome};
 use crate::files;
 
-/// Value of a constant that no flag gives.
-pub const DEFAULT_CONST: i64 = 64;
-
 /// A list of names with values, in the order given.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Settings<T>(pub Vec<(String, T)>);

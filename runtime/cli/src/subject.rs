@@ -7,12 +7,13 @@ use flashtile::tuner::{Distribution, InputData};
 use flashtile::{BoundKernel, Elem, Facts, Kernel, verify};
 use flashtile_codegen::{Arch, folded_rows};
 use flashtile_dsl::analysis::hints::Hint;
+use flashtile_dsl::analysis::lengths::{self, TYPICAL_CONST};
 use flashtile_dsl::ir::{self, ParamKind, SizeKind};
 
 use crate::failure::{Failure, Result};
 use crate::hints;
 use crate::output::Output;
-use crate::settings::{DEFAULT_CONST, Numbers, Sizes, only_once};
+use crate::settings::{Numbers, Sizes, only_once};
 
 /// Element types of the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -51,11 +52,6 @@ pub struct SubjectFlags {
     #[arg(long, value_name = "NAME=SIZE,..")]
     pub shape: Vec<Sizes>,
 }
-
-/// Run-time size that a tile axis walks, where no flag gives it and one must be assumed.
-const DEFAULT_WALKED: i64 = 4096;
-/// Any other run-time size, likewise.
-const DEFAULT_OTHER: i64 = 16;
 
 /// A kernel with all that flags say of it.
 #[derive(Clone, Debug)]
@@ -169,8 +165,8 @@ impl Subject {
         let mut consts = self.consts.clone();
         for name in self.names_of_sizes(SizeKind::Const) {
             if !consts.contains_key(name) {
-                output.note(format!("note: {name}={DEFAULT_CONST}; give --set {name}=.. for another"));
-                consts.insert(name.to_owned(), DEFAULT_CONST);
+                output.note(format!("note: {name}={TYPICAL_CONST}; give --set {name}=.. for another"));
+                consts.insert(name.to_owned(), TYPICAL_CONST);
             }
         }
         Ok(self.kernel.bind(self.elem, consts)?)
@@ -195,10 +191,8 @@ impl Subject {
 
     /// Run-time sizes, with typical ones for those not given: the extent of a tile axis is long, the rest short.
     pub fn typical_sizes(&self) -> BTreeMap<String, i64> {
-        let of = |name: &str| {
-            let given = self.sizes.get(name).copied();
-            given.unwrap_or(if self.is_walked(name) { DEFAULT_WALKED } else { DEFAULT_OTHER.max(self.addressed(name)) })
-        };
+        let consts = self.all_consts();
+        let of = |name: &str| self.sizes.get(name).copied().unwrap_or_else(|| lengths::typical(self.ir(), name, &consts));
         self.names_of_sizes(SizeKind::Runtime).map(|name| (name.to_owned(), of(name))).collect()
     }
 
@@ -228,8 +222,7 @@ impl Subject {
 
     /// Constants, those that no flag gives with their default.
     fn all_consts(&self) -> BTreeMap<String, i64> {
-        let of = |name: &str| (name.to_owned(), self.consts.get(name).copied().unwrap_or(DEFAULT_CONST));
-        self.names_of_sizes(SizeKind::Const).map(of).collect()
+        lengths::typical_consts(self.ir(), &self.consts)
     }
 
     /// Run-time sizes of every shape that the kernel is checked on, those that flags give as they say.
@@ -304,7 +297,7 @@ mod tests {
             "kernel `causal_attention` needs the sizes N; give --shape N=.."
         );
         let sizes = subject(&[], &["M=64"]).expect("known").typical_sizes();
-        assert_eq!((sizes["M"], sizes["N"], sizes["H"]), (64, DEFAULT_WALKED, DEFAULT_OTHER));
+        assert_eq!((sizes["M"], sizes["N"], sizes["H"]), (64, 4096, 16));
     }
 
     /// The tables of rotary embedding have no axis: what the kernel reads of their columns is what they need.
@@ -313,7 +306,7 @@ mod tests {
         let flags =
             SubjectFlags { kernel: "causal_rope_attention".into(), dtype: DType::F16, set: Vec::new(), shape: Vec::new() };
         let s = flags.open().expect("a built-in");
-        assert_eq!((s.typical_sizes()["C"], s.small_sizes(&[100], 0)["C"]), (DEFAULT_CONST / 2, DEFAULT_CONST / 2));
+        assert_eq!((s.typical_sizes()["C"], s.small_sizes(&[100], 0)["C"]), (TYPICAL_CONST / 2, TYPICAL_CONST / 2));
         assert_eq!(s.small_sizes(&[100], 0)["H"], 2);
     }
 

@@ -13,6 +13,7 @@ use flashtile::lowering::{self, Machine};
 use flashtile::tuner::model_key;
 use flashtile::{ARCHS, Arch, BoundKernel, Device, Facts, LaunchOptions, Schedule};
 use flashtile_codegen::plan::PlanFile;
+use flashtile_codegen::{closest, knobs_set, says_all};
 
 use crate::failure::{Failure, Result};
 use crate::files;
@@ -113,9 +114,6 @@ impl PlanFlags {
     }
 }
 
-/// Schedules of the ranking that are tried with knobs changed, until one is legal.
-const CLOSE: usize = 200;
-
 /// The architecture of this name.
 pub fn arch_named(name: &str) -> Result<&'static Arch> {
     let known = || ARCHS.iter().map(|a| a.name).collect::<Vec<_>>().join(", ");
@@ -175,10 +173,10 @@ impl TargetFlags {
         sizes: &BTreeMap<String, i64>,
     ) -> Result<Schedule> {
         let text = self.schedule.as_deref().unwrap_or_default();
-        only_once(knob_names(text))?;
+        only_once(knobs_set(text))?;
         // Unknown knobs are told first: they are wrong whatever the model chooses.
         let given = Schedule::default().with(text)?;
-        if is_whole(text) {
+        if says_all(text) {
             return Ok(given);
         }
         if self.tuned {
@@ -186,14 +184,8 @@ impl TargetFlags {
         }
         let instance = kernel.instance(facts.clone());
         let ranked = lowering::rank(&instance, target.arch, sizes, &target.machine)?;
-        let changed = ranked.iter().map(|(schedule, _)| schedule.with(text)).collect::<Result<Vec<_>, _>>()?;
-        if let Some((same, _)) = ranked.iter().zip(&changed).find(|((own, _), changed)| own == *changed) {
-            return Ok(same.0.clone());
-        }
-        let legal = |schedule: &&Schedule| lowering::check(&instance, schedule, target.arch).is_ok();
-        // The defaults are the last resort, such as for an instruction that the space of the architecture leaves out.
-        let found = changed.iter().take(CLOSE).chain([&given]).find(legal).cloned();
-        Ok(found.unwrap_or_else(|| changed.into_iter().next().expect("a ranking is not empty")))
+        let legal = |schedule: &Schedule| lowering::check(&instance, schedule, target.arch).is_ok();
+        Ok(closest(ranked.iter().map(|(schedule, _)| schedule), text, legal)?)
     }
 }
 
@@ -222,7 +214,7 @@ pub fn launch_options(
     schedule: Option<&str>,
 ) -> Result<LaunchOptions> {
     let mut options = global.launch_options();
-    only_once(knob_names(schedule.unwrap_or_default()))?;
+    only_once(knobs_set(schedule.unwrap_or_default()))?;
     options.arch = arch.map(arch_named).transpose()?;
     options.schedule = schedule.map(str::parse).transpose()?;
     if !device.compiles() && (options.arch.is_some() || options.schedule.is_some()) {
@@ -231,16 +223,6 @@ pub fn launch_options(
         return Err(Failure::Usage(what));
     }
     Ok(options)
-}
-
-/// Names of the knobs that a text gives.
-fn knob_names(text: &str) -> impl Iterator<Item = &str> {
-    text.split(',').map(|item| item.split('=').next().unwrap_or_default().trim()).filter(|name| !name.is_empty())
-}
-
-/// Whether the model's choice would not matter.
-fn is_whole(text: &str) -> bool {
-    Schedule::is_whole(text) || flashtile_codegen::KNOBS.iter().all(|knob| knob_names(text).any(|name| name == knob.name))
 }
 
 #[cfg(test)]
@@ -252,14 +234,5 @@ mod tests {
         let error = arch_named("sm_42").expect_err("there is none").to_string();
         assert!(error.starts_with("`sm_42` is not an architecture; expected sm_75, sm_80"), "{error}");
         assert_eq!(arch_named("sm_90").expect("an alias").name, "sm_90a");
-    }
-
-    #[test]
-    fn a_complete_schedule_needs_no_model() {
-        let knobs = flashtile_codegen::KNOBS.iter();
-        let all: Vec<String> = knobs.map(|knob| format!("{}={}", knob.name, (knob.get)(&Schedule::default()))).collect();
-        assert!(is_whole(&all.join(",")) && !is_whole(&all[1..].join(",")));
-        assert!(is_whole(&Schedule::default().to_string()) && is_whole("defaults,block_m=64"));
-        assert!(!is_whole("block_m=64"));
     }
 }

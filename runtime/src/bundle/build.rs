@@ -14,11 +14,11 @@ use super::write;
 use crate::cache::{Cache, DeviceKey};
 use crate::device::{Choice, Origin, Variant};
 use crate::error::{BundleError, Result};
-use crate::inputs::InputData;
 use crate::kernel::BoundKernel;
 use crate::lowering::{self, Machine};
 use crate::toolchain::Toolchain;
 use crate::tuner::facts_of;
+use flashtile_dsl::inputs::InputData;
 
 /// Code that a bundle is to have: for these facts and sizes.
 #[derive(Clone, PartialEq, Debug)]

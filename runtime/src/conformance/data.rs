@@ -8,8 +8,8 @@ use flashtile_dsl::interpret::HostTensor;
 use flashtile_dsl::ir::{Elem, Kernel, Param, ParamKind, SizeExpr};
 
 use super::case::{Case, Layout, Values};
-use crate::inputs::{InputData, Plan, rotation_table};
 use crate::verify::HostArgument;
+use flashtile_dsl::inputs::{InputData, Plan, rotation_table};
 
 /// Elements of guard before and after a tensor: a multiple of every alignment that a GPU asks for.
 const GUARD: usize = 256;

@@ -3,7 +3,7 @@
 use flashtile_dsl::ir::Elem;
 
 use super::case::{Case, Layout, Values};
-use crate::inputs::Random;
+use flashtile_dsl::inputs::Random;
 
 /// The case of this seed: any kernel of the suite with any sizes, layout and inputs, quick on a CPU.
 pub fn random_case(seed: u64) -> Case {

@@ -15,9 +15,9 @@ use super::report::{CaseResult, Report, judge_all};
 use crate::cache::Cache;
 use crate::device::{Device, LaunchOptions, host_facts};
 use crate::error::Result;
-use crate::inputs::Random;
 use crate::kernel::{BoundKernel, KernelError};
 use crate::verify::{self, HostArgument};
+use flashtile_dsl::inputs::Random;
 
 /// Draws of a schedule before it is given up. Where operands have 32 bits and rows are long a few percent are legal.
 const DRAWS: usize = 10_000;

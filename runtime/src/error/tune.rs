@@ -1,7 +1,7 @@
 //! Errors of tuning.
 
 use crate::cache::Candidate;
-use crate::inputs::DataError;
+use flashtile_dsl::inputs::DataError;
 
 /// Why tuning gives no winner.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]

@@ -163,14 +163,7 @@ fn illegal(kernel: &str, schedule: &Schedule, arch: &Arch, reasons: Vec<Reason>)
 
 /// Peak rates of a machine for a kernel's element types.
 pub fn peak(kernel: &BoundKernel, arch: &Arch, machine: &Machine) -> cost::Machine {
-    let clocks = f64::from(machine.sms) * machine.ghz * 1e9;
-    let sixteen_bit = kernel.binding().types.values().any(|e| e.bytes() == Some(2));
-    let flops = if sixteen_bit { arch.tensor_flops_per_clock } else { arch.ffma_flops_per_clock };
-    cost::Machine {
-        flops: f64::from(flops) * clocks,
-        bytes_per_s: machine.gbytes_per_s * 1e9,
-        special_per_s: f64::from(arch.special_per_clock) * clocks,
-    }
+    machine.peak(arch, kernel.binding())
 }
 
 /// Seconds below which no schedule can get: the work that the text asks for at the peak rates of the machine.

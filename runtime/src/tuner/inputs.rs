@@ -11,12 +11,12 @@ use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
 use super::TuneError;
 use crate::device::Device;
 use crate::error::Result;
-use crate::inputs::{InputData, Plan};
 use crate::kernel::BoundKernel;
 use crate::launch::Argument;
 use crate::memory;
 use crate::tensor::AnyTensor;
 use crate::verify::HostArgument;
+use flashtile_dsl::inputs::{InputData, Plan};
 
 /// Programs of the oracle that are sampled.
 pub(super) const SAMPLES: usize = 12;

@@ -11,10 +11,10 @@ use crate::cache::Measurement;
 use crate::device::cuda::{Cuda, Timer};
 use crate::device::{Device, VariantInfo};
 use crate::error::Result;
-use crate::inputs::Plan;
 use crate::kernel::BoundKernel;
 use crate::launch::LoadedKernel;
 use crate::verify::OutputVerdict;
+use flashtile_dsl::inputs::Plan;
 
 /// How often to run.
 #[derive(Clone, PartialEq, Debug)]

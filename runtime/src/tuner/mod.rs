@@ -28,8 +28,8 @@ mod slopes;
 mod tune;
 
 pub use crate::error::TuneError;
-pub use crate::inputs::{DataError, Distribution, InputData, Values};
 pub use chain::Chain;
+pub use flashtile_dsl::inputs::{DataError, Distribution, InputData, Values};
 pub use gate::Trial;
 pub use measure::{MeasureOptions, Measured, judge, judge_on, judge_steep, measure, steep_data};
 pub use options::{Cancel, Event, OnEvent, TuneOptions};

@@ -13,12 +13,12 @@ use super::measure::{MeasureOptions, time};
 use crate::cache::Measurement;
 use crate::device::{Device, VariantInfo, scratch_bytes};
 use crate::error::Result;
-use crate::inputs::{Floats, InputData, Plan, rotations};
 use crate::kernel::BoundKernel;
 use crate::launch::{Argument, LoadedKernel};
 use crate::lowering::Generated;
 use crate::tensor::AnyTensor;
 use crate::verify::{HostArgument, OutputVerdict, Programs, Reference};
+use flashtile_dsl::inputs::{Floats, InputData, Plan, rotations};
 
 /// A kernel with its sizes, and the tensors that its parameters are.
 #[derive(Clone, PartialEq, Debug)]

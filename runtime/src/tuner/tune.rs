@@ -21,10 +21,10 @@ use crate::cache::{Bucket, Candidate, DeviceKey, ModuleKey, Outcome, Stage, Tuni
 use crate::device::cuda::{Cuda, Timer};
 use crate::device::{Device, machine_of, packed_facts};
 use crate::error::{Error, Result};
-use crate::inputs::{InputData, Plan, Values};
 use crate::kernel::{BoundKernel, KernelError};
 use crate::lowering::{self, Code, Machine, Ranking};
 use crate::toolchain::ToolchainError;
+use flashtile_dsl::inputs::{InputData, Plan, Values};
 
 /// Result of tuning.
 #[derive(Clone, PartialEq, Debug)]

@@ -10,8 +10,9 @@ mod shapes;
 mod tolerance;
 
 pub use excerpt::Programs;
+pub use flashtile_dsl::analysis::lengths::{addressed, is_walked};
 pub use flashtile_dsl::interpret::HostTensor;
 pub use launch::{HostArgument, run};
 pub use reference::Reference;
-pub use shapes::{STEEP_SHAPES, addressed, default_consts, default_shapes, is_walked};
+pub use shapes::{STEEP_SHAPES, default_consts, default_shapes};
 pub use tolerance::{Bound, Failure, OutputReference, OutputVerdict, Worst};

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use flashtile_dsl::analysis::lengths::{addressed, is_walked, least_possible};
 use flashtile_dsl::analysis::uses::groupings;
 use flashtile_dsl::ir::{
     At, AxisKind, BinaryOp, IndexOp, Kernel, Op, ParamKind, ProgramDim, SizeExpr, SizeId, SizeKind, Type, ValueId,
@@ -129,59 +130,6 @@ fn is_gathered(kernel: &Kernel, name: &str) -> bool {
         }
         _ => false,
     })
-}
-
-/// Whether a tile axis walks the size.
-pub fn is_walked(kernel: &Kernel, name: &str) -> bool {
-    let of = |extent: &SizeExpr| extent.sizes().any(|id| kernel.size_name(id) == name);
-    kernel.axes.values().any(|axis| axis.kind != AxisKind::Each && of(&axis.extent))
-}
-
-/// The least value of this size with which no extent is negative, and ranges of compile-time length
-/// and constant indices lie in dimensions that the size determines, such as the columns of a table.
-pub fn addressed(kernel: &Kernel, name: &str, consts: &BTreeMap<String, i64>) -> i64 {
-    let constant = |id: SizeId| consts.get(kernel.size_name(id)).copied();
-    let mut most = least_possible(kernel, name, consts);
-    for (_, op) in kernel.walk() {
-        let (Op::Load { tensor, at } | Op::Store { tensor, at, .. }) = &kernel.ops[op].op else { continue };
-        for (at, extent) in at.iter().zip(&kernel.tensor(*tensor).shape) {
-            let end = match at {
-                At::Range { start, len } => start.add(len).eval(constant),
-                At::Index(index) => match kernel.def(*index) {
-                    Some((_, Op::IndexConst(n))) => Some(n + 1),
-                    _ => None,
-                },
-                At::Tile(_) => None,
-            };
-            most = end.and_then(|end| least(kernel, extent, name, consts, end)).map_or(most, |n| most.max(n));
-        }
-    }
-    most
-}
-
-/// The least value of this size with which no tensor has a negative extent, as far as constants
-/// say.
-fn least_possible(kernel: &Kernel, name: &str, consts: &BTreeMap<String, i64>) -> i64 {
-    let extents = kernel.params.values().flat_map(|param| match &param.kind {
-        ParamKind::Tensor(tensor) => &tensor.shape[..],
-        ParamKind::Scalar(_) => &[],
-    });
-    extents.filter_map(|extent| least(kernel, extent, name, consts, 0)).fold(0, i64::max)
-}
-
-/// The least value of this size with which an extent has so many positions, if it grows with the
-/// size and all its other sizes are constants.
-fn least(kernel: &Kernel, extent: &SizeExpr, name: &str, consts: &BTreeMap<String, i64>, positions: i64) -> Option<i64> {
-    // The extent is `(coefficient * size + rest) / divisor`.
-    let (terms, mut rest, divisor) = extent.parts();
-    let mut coefficient = 0;
-    for (&id, &c) in terms {
-        match kernel.size_name(id) {
-            of if of == name => coefficient = c,
-            other => rest += c * consts.get(other)?,
-        }
-    }
-    (coefficient > 0).then(|| (positions * divisor - rest + coefficient - 1).div_euclid(coefficient))
 }
 
 /// What a size must be a multiple of for all extents to be whole.

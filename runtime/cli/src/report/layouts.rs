@@ -2,7 +2,7 @@
 
 use super::markup::Markup;
 use super::tuning::Tuning;
-use crate::layout;
+use flashtile_codegen::layout;
 
 pub fn section(tuning: &Tuning, page: &mut Markup) {
     let Some(won) = &tuning.won else {

@@ -10,7 +10,7 @@ use flashtile::lowering::{self, CallingContract, Code, Generated, GeneratedLaunc
 use flashtile::tuner::judge;
 use flashtile::{BoundKernel, Device, Facts, Kernel, LaunchOptions, Schedule};
 use flashtile_codegen::plan::PlanFile;
-use flashtile_codegen::{Instance, Resources, block_size};
+use flashtile_codegen::{Instance, Resources, block_size, layout};
 use flashtile_dsl::analysis::cost::Workload;
 use flashtile_dsl::analysis::dependence::Dependences;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
@@ -27,7 +27,7 @@ use crate::output::{self, Output};
 use crate::subject::{Subject, SubjectFlags};
 use crate::target::{EmulationFlags, PlanFlags, Target, TargetFlags};
 
-use crate::{files, layout, profile};
+use crate::{files, profile};
 
 /// Flags of `flashtile inspect`.
 #[derive(Args, Debug)]

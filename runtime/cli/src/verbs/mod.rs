@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod inspect;
 pub mod list;
 pub mod man;
+pub mod playground;
 pub mod repro;
 pub mod run;
 pub mod tune;

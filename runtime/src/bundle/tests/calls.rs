@@ -8,10 +8,10 @@ use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
 use super::recorder::WORKSPACE;
 use crate::device::Device;
 use crate::error::{ArgumentError, BundleError, DeviceError, Error, Result, TensorError};
-use crate::inputs::Random;
 use crate::kernel::BoundKernel;
 use crate::launch::{Argument, LoadedKernel};
 use crate::tensor::AnyTensor;
+use flashtile_dsl::inputs::Random;
 
 /// An argument of a call.
 #[derive(Clone, PartialEq, Debug)]

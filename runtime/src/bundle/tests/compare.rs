@@ -15,8 +15,8 @@ use crate::bundle::Bundle;
 use crate::bundle::contract::KernelContract;
 use crate::bundle::launcher;
 use crate::bundle::launcher::field_name;
-use crate::inputs::Random;
 use crate::kernel::BoundKernel;
+use flashtile_dsl::inputs::Random;
 
 const GPUS: [((u32, u32), u32); 2] = [((9, 0), 132), ((8, 6), 84)];
 

@@ -15,9 +15,9 @@ use flashtile_codegen::{Arch, Facts, PackGqa, Ranker, Schedule};
 use crate::cache::{Bucket, Cache, Candidate, DeviceKey, NO_NVRTC, Outcome, TuningKey, TuningRecord};
 use crate::device::Origin;
 use crate::error::Result;
-use crate::inputs::InputData;
 use crate::kernel::BoundKernel;
 use crate::lowering::{self, Machine};
+use flashtile_dsl::inputs::InputData;
 
 /// Sizes are near if each is within this factor of the tuned one.
 const NEAR: f64 = 4.0;

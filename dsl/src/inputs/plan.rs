@@ -1,17 +1,17 @@
 //! What each parameter of a kernel holds for given sizes: what the user says of it, and else what the kernel's text says.
 
-use flashtile_dsl::analysis::inputs::{Input, Inputs, inputs};
-use flashtile_dsl::analysis::uses::Use;
-use flashtile_dsl::ir::{Elem, Entity, Kernel, ParamId, ParamKind, SizeExpr};
+use crate::analysis::inputs::{Input, Inputs, inputs};
+use crate::analysis::uses::Use;
+use crate::ir::{Elem, Entity, Kernel, ParamId, ParamKind, SizeExpr};
 
 use super::floats::{Floats, rotation_table, rotations};
 use super::integers::{Integers, encoded};
 use super::{DataError, Distribution, InputData, Random, Values};
 
 /// What the parameters of a kernel hold.
-pub(crate) struct Plan<'a> {
+pub struct Plan<'a> {
     kernel: &'a Kernel,
-    /// Values of all sizes by [`flashtile_dsl::ir::SizeId`].
+    /// Values of all sizes by [`crate::ir::SizeId`].
     sizes: &'a [i64],
     inputs: Inputs,
     data: &'a InputData,
@@ -178,8 +178,8 @@ fn check(kernel: &Kernel, name: &str, said: &Distribution) -> Result<(), DataErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Kernel as Text;
-    use flashtile_dsl::ir::SourceText;
+    use crate::ir::SourceText;
+    use crate::syntax;
 
     const TEXT: &str = "
 pub fn masked<T: Element, const D: usize>(
@@ -190,9 +190,9 @@ pub fn masked<T: Element, const D: usize>(
     store(o, [i, j], tanh(mask(s, pos(j) < load(lens, [i]) && pos(i) < pos(j) + window)));
 }";
 
-    fn kernel() -> Text {
+    fn kernel() -> Kernel {
         let source = SourceText { name: "masked.rs".into(), text: TEXT.into(), first_line: 1 };
-        Text::from_source(&source).expect("a kernel").remove(0)
+        syntax::parse(&source).expect("a kernel").remove(0)
     }
 
     #[test]
@@ -200,7 +200,7 @@ pub fn masked<T: Element, const D: usize>(
         let kernel = kernel();
         let plan = |text: &str| {
             let data: InputData = text.parse().expect("data");
-            Plan::new(kernel.ir(), &[3, 64, 5], &data).map(|_| ()).map_err(|e| e.to_string())
+            Plan::new(&kernel, &[3, 64, 5], &data).map(|_| ()).map_err(|e| e.to_string())
         };
         assert_eq!(plan("q:scale=2,growth=3 lens:lengths window:constant=3 k:range=-1..1"), Ok(()));
         let error = |text: &str| plan(text).expect_err(text);
@@ -229,13 +229,13 @@ pub fn masked<T: Element, const D: usize>(
     fn steep_inputs_scale_exponents_alone() {
         let steep = |text: &str, data: &str| {
             let source = SourceText { name: "steep.rs".into(), text: text.into(), first_line: 1 };
-            let kernel = Text::from_source(&source).expect("a kernel").remove(0);
+            let kernel = syntax::parse(&source).expect("a kernel").remove(0);
             let data = data.parse().expect("data");
-            let sizes = vec![64; kernel.ir().sizes.len()];
-            let plan = Plan::new(kernel.ir(), &sizes, &data).expect("fits");
+            let sizes = vec![64; kernel.sizes.len()];
+            let plan = Plan::new(&kernel, &sizes, &data).expect("fits");
             plan.steep().map(|steep| {
-                let plan = Plan::new(kernel.ir(), &sizes, &steep).expect("fits");
-                let scale = kernel.ir().param_named("scale").map(|scale| plan.f32(scale));
+                let plan = Plan::new(&kernel, &sizes, &steep).expect("fits");
+                let scale = kernel.param_named("scale").map(|scale| plan.f32(scale));
                 (steep.to_string(), scale)
             })
         };
@@ -255,7 +255,7 @@ pub fn masked<T: Element, const D: usize>(
     #[test]
     fn the_text_says_what_is_not_said() {
         let kernel = kernel();
-        let (ir, sizes) = (kernel.ir(), [60, 64, 90]);
+        let (ir, sizes) = (&kernel, [60, 64, 90]);
         let sizes: Vec<i64> =
             ir.sizes.values().map(|s| sizes[["M", "D", "N"].iter().position(|n| *n == s.name).expect("known")]).collect();
         let data = InputData::default();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use flashtile_codegen::plan::SharedTile;
+use crate::plan::SharedTile;
 
 use super::{chunks, group, rows, title, used_chunks, verdict};
 

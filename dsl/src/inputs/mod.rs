@@ -7,7 +7,7 @@
 //! | `integers`, `floats` | values |
 //! | `error` | what can be wrong with what the user says |
 //!
-//! What the text says is found by [`flashtile_dsl::analysis::inputs`].
+//! What the text says is found by [`crate::analysis::inputs`].
 
 mod data;
 mod error;
@@ -17,13 +17,14 @@ mod plan;
 
 pub use data::{Distribution, InputData, Values};
 pub use error::DataError;
-pub(crate) use floats::{Floats, rotation_table, rotations};
-pub(crate) use plan::Plan;
+pub use floats::{Floats, rotation_table, rotations};
+pub use plan::Plan;
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough for test data.
-pub(crate) struct Random(pub u64);
+pub struct Random(pub u64);
 
 impl Random {
+    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

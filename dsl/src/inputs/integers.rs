@@ -1,7 +1,7 @@
 //! Values of integer tensors: each element from its place and the seed alone, so that all threads may draw.
 
-use flashtile_dsl::analysis::uses::{Meaning, Use};
-use flashtile_dsl::ir::{Elem, SizeExpr};
+use crate::analysis::uses::{Meaning, Use};
+use crate::ir::{Elem, SizeExpr};
 use rayon::prelude::*;
 
 use super::{Random, Values};
@@ -140,7 +140,7 @@ impl Integers {
 
 /// Little-endian elements of these values. A truth value that holds is any byte but 0: all of them
 /// occur.
-pub(crate) fn encoded(elem: Elem, values: &[i32]) -> Vec<u8> {
+pub fn encoded(elem: Elem, values: &[i32]) -> Vec<u8> {
     match elem {
         Elem::Bool => values.iter().enumerate().map(|(at, &x)| if x == 0 { 0 } else { 1 + (at * 7 % 255) as u8 }).collect(),
         Elem::U8 | Elem::I8 => values.iter().map(|&x| x as u8).collect(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use flashtile_dsl::ir::Kernel;
+use crate::ir::Kernel;
 use serde::{Deserialize, Serialize};
 
 use super::DataError;

@@ -1,6 +1,6 @@
 //! Values of float tensors.
 
-use flashtile_dsl::ir::Elem;
+use crate::ir::Elem;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -12,7 +12,7 @@ const LEAST: f32 = 0.25;
 
 /// What floats hold: the kernel's text says how large they are, the user what else.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Floats {
+pub struct Floats {
     /// Standard deviation.
     pub scale: f64,
     /// Whether they must be positive.
@@ -63,7 +63,7 @@ impl Floats {
 }
 
 /// What a parameter of this name holds if it is a table of rotations: cosines or sines, by position and column.
-pub(crate) fn rotation_table(name: &str, columns: usize) -> Option<impl Fn(usize, usize) -> f64> {
+pub fn rotation_table(name: &str, columns: usize) -> Option<impl Fn(usize, usize) -> f64> {
     let of = match name.split('_').next() {
         Some("cos") => f64::cos as fn(f64) -> f64,
         Some("sin") => f64::sin as fn(f64) -> f64,
@@ -73,7 +73,7 @@ pub(crate) fn rotation_table(name: &str, columns: usize) -> Option<impl Fn(usize
 }
 
 /// Little-endian bytes of a table of rotations, if the parameter is one.
-pub(crate) fn rotations(name: &str, elem: Elem, shape: &[usize]) -> Option<Vec<u8>> {
+pub fn rotations(name: &str, elem: Elem, shape: &[usize]) -> Option<Vec<u8>> {
     let columns = shape.last().copied().unwrap_or(1).max(1);
     let table = rotation_table(name, columns)?;
     let width = elem.bytes().unwrap_or(4);

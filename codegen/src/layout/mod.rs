@@ -6,7 +6,7 @@ mod text;
 pub use svg::svg;
 pub use text::text;
 
-use flashtile_codegen::plan::SharedTile;
+use crate::plan::SharedTile;
 
 /// Bytes of a chunk: what one row of an `ldmatrix` matrix is.
 const CHUNK: u32 = 16;
@@ -67,8 +67,8 @@ fn verdict(tile: &SharedTile) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashtile::Elem;
-    use flashtile_codegen::SharedLayout;
+    use crate::SharedLayout;
+    use flashtile_dsl::ir::Elem;
 
     fn tile(layout: SharedLayout, pitch: u32) -> SharedTile {
         SharedTile {
