@@ -3,26 +3,11 @@
 
 use std::ffi::c_void;
 
-use flashtile::Elem;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods};
 
-use crate::form::{Form, Place, Seen};
-
-/// `DLTensor` of DLPack 1.
-#[repr(C)]
-struct DlTensor {
-    data: *mut c_void,
-    device_type: i32,
-    device_id: i32,
-    rank: i32,
-    code: u8,
-    bits: u8,
-    lanes: u16,
-    shape: *const i64,
-    strides: *const i64,
-    byte_offset: u64,
-}
+use crate::dlpack::{CUDA, DlTensor};
+use crate::form::Seen;
 
 type ReadTensor = unsafe extern "C" fn(object: *mut c_void, out: *mut DlTensor) -> i32;
 type CurrentStream = unsafe extern "C" fn(device_type: i32, device_id: i32, out: *mut *mut c_void) -> i32;
@@ -46,9 +31,6 @@ pub(crate) struct Exchange {
     read: ReadTensor,
     stream: CurrentStream,
 }
-
-const CPU: i32 = 1;
-const CUDA: i32 = 2;
 
 impl Exchange {
     /// The functions of a capsule; `None` if they are of another major version or not all there.
@@ -86,20 +68,7 @@ impl Exchange {
 
     /// A tensor; `None` if it lies elsewhere than on the CPU or a GPU, or holds what kernels do not.
     pub fn read(&self, object: &Bound<'_, PyAny>) -> Option<Seen> {
-        let tensor = self.view(object)?;
-        let place = match (tensor.device_type, usize::try_from(tensor.device_id)) {
-            (CPU, _) => Place::Cpu,
-            (CUDA, Ok(gpu)) => Place::Gpu(gpu),
-            _ => return None,
-        };
-        let elem = tensor.elem()?;
-        let address = tensor.address()?;
-        let dimensions = tensor.numbers(tensor.shape)?.iter().zip(tensor.numbers(tensor.strides)?);
-        if dimensions.clone().any(|(extent, stride)| *extent < 0 || *stride < 0) {
-            return None;
-        }
-        let form = Form::new(elem, dimensions.map(|(extent, stride)| (*extent as usize, *stride as usize)))?;
-        Some(Seen { address, place, form })
+        self.view(object)?.seen()
     }
 
     /// The handle of the current stream of a GPU.
@@ -108,43 +77,5 @@ impl Exchange {
         // SAFETY: the function writes a handle if it returns 0.
         let status = unsafe { (self.stream)(CUDA, i32::try_from(gpu).ok()?, &mut stream) };
         (status == 0).then(|| stream.expose_provenance())
-    }
-}
-
-impl DlTensor {
-    fn address(&self) -> Option<usize> {
-        Some(self.data.expose_provenance() + usize::try_from(self.byte_offset).ok()?)
-    }
-
-    fn elem(&self) -> Option<Elem> {
-        if self.lanes != 1 {
-            return None;
-        }
-        Some(match (self.code, self.bits) {
-            (0, 8) => Elem::I8,
-            (0, 32) => Elem::I32,
-            (1, 8) => Elem::U8,
-            (2, 16) => Elem::F16,
-            (2, 32) => Elem::F32,
-            (4, 16) => Elem::Bf16,
-            (6, 8) => Elem::Bool,
-            (10, 8) => Elem::F8E4M3,
-            (12, 8) => Elem::F8E5M2,
-            _ => return None,
-        })
-    }
-
-    /// Extents or strides.
-    fn numbers(&self, first: *const i64) -> Option<&[i64]> {
-        let rank = usize::try_from(self.rank).ok()?;
-        if rank == 0 {
-            return Some(&[]);
-        }
-        if first.is_null() {
-            return None;
-        }
-        // SAFETY: there are as many numbers as dimensions, which live as long as the tensor: longer
-        // than this view of it.
-        Some(unsafe { std::slice::from_raw_parts(first, rank) })
     }
 }

@@ -38,20 +38,7 @@ impl PyKernel {
     /// A kernel of a text, by its name, or the only one.
     #[staticmethod]
     fn from_text(text: &str, place: &str, name: Option<&str>) -> PyResult<Self> {
-        let source = SourceText { name: place.to_owned(), text: text.into(), first_line: 1 };
-        let kernels = Kernel::from_source(&source).map_err(raised)?;
-        let known = kernels.iter().map(Kernel::name).collect::<Vec<_>>().join(", ");
-        let count = kernels.len();
-        let found = kernels.into_iter().find(|kernel| name.is_none_or(|name| kernel.name() == name));
-        let place = place.to_owned();
-        match (found, name) {
-            (Some(_), None) if count > 1 => Err(raised(TextError::Ambiguous { place, known }.into())),
-            (Some(kernel), _) => Ok(Self::new(kernel)),
-            (None, name) => {
-                let name = name.unwrap_or("of any name").to_owned();
-                Err(raised(TextError::Unknown { name, place, known }.into()))
-            }
-        }
+        of_text(text, place, name).map(Self::new).map_err(raised)
     }
 
     /// The kernel with types and sizes that no input tells, or that must be these.
@@ -186,22 +173,38 @@ impl PyKernel {
         made.map(|outputs| PyTuple::new(py, outputs)).transpose()
     }
 
-    /// Launches a kernel of attention on queries, keys and values `(B, H, M, D)` that are as it takes
+    /// Launches a kernel of attention on queries `(B, H, M, D)`, keys `(B, G, N, D)` and values `(B, G, N, E)` that are as it takes
     /// them, with a scale or `1 / sqrt(D)`; returns its first output. `None` if they are otherwise.
-    #[expect(clippy::too_many_arguments, reason = "they are those of PyTorch's function")]
     fn attend<'py>(
         &self,
         query: Bound<'py, PyAny>,
         key: Bound<'py, PyAny>,
         value: Bound<'py, PyAny>,
         scale: Option<f64>,
-        is_causal: bool,
         enable_gqa: bool,
         with_gradients: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = query.py();
-        let options = Attend { is_causal, enable_gqa, with_gradients };
+        let options = Attend { enable_gqa, with_gradients };
         self.launcher.attend(py, &[query, key, value], scale, options)
+    }
+}
+
+/// A kernel of a text, by its name, or the only one.
+pub(crate) fn of_text(text: &str, place: &str, name: Option<&str>) -> flashtile::Result<Kernel> {
+    let source = SourceText { name: place.to_owned(), text: text.into(), first_line: 1 };
+    let kernels = Kernel::from_source(&source)?;
+    let known = kernels.iter().map(Kernel::name).collect::<Vec<_>>().join(", ");
+    let count = kernels.len();
+    let found = kernels.into_iter().find(|kernel| name.is_none_or(|name| kernel.name() == name));
+    let place = place.to_owned();
+    match (found, name) {
+        (Some(_), None) if count > 1 => Err(TextError::Ambiguous { place, known }.into()),
+        (Some(kernel), _) => Ok(kernel),
+        (None, name) => {
+            let name = name.unwrap_or("of any name").to_owned();
+            Err(TextError::Unknown { name, place, known }.into())
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use flashtile::bundle::BundledKernel;
-use flashtile::kernel::{Deduced, ParamKind};
-use flashtile::{ArgumentForm, ArgumentValue, Device, Elem, Kernel, LoadedKernel, PreparedLaunch, Stream};
+use flashtile::kernel::Deduced;
+use flashtile::{ArgumentForm, ArgumentValue, Elem, Kernel, LoadedKernel, PreparedLaunch};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -17,6 +17,8 @@ use crate::form::{Form, MAX_RANK, Place, Seen};
 use crate::host::{Host, NewOutput};
 use crate::lock::lock;
 use crate::noted::{self, Noted};
+use crate::param::Param;
+use crate::stream::stream;
 use crate::tensor::Number;
 
 /// Prepared launches that are kept. Beyond that all are dropped: shapes then vary without end, and
@@ -38,15 +40,6 @@ pub(crate) struct Launcher {
     recent: Mutex<Option<Arc<Prepared>>>,
     /// How often something had been tuned when code was loaded.
     tuned: AtomicU64,
-}
-
-/// A parameter, as calls need it.
-#[derive(Debug)]
-struct Param {
-    name: String,
-    is_tensor: bool,
-    is_written: bool,
-    elem: Elem,
 }
 
 /// What launches of one kind have in common: what the caller knows, the device, and the tensors.
@@ -94,7 +87,6 @@ pub(crate) struct Given<'a, 'py> {
 /// What is asked of a kernel of attention.
 #[derive(Clone, Copy)]
 pub(crate) struct Attend {
-    pub is_causal: bool,
     pub enable_gqa: bool,
     /// Whether a tensor that needs a gradient is left to the caller.
     pub with_gradients: bool,
@@ -108,13 +100,7 @@ enum Read {
 
 impl Launcher {
     pub fn new(kernel: Kernel, known: Deduced, bundled: Option<BundledKernel>) -> Self {
-        let param = |(name, kind): (String, &ParamKind)| match kind {
-            ParamKind::Tensor(tensor) => {
-                Param { name, is_tensor: true, is_written: tensor.direction.is_written(), elem: tensor.elem }
-            }
-            ParamKind::Scalar(elem) => Param { name, is_tensor: false, is_written: false, elem: *elem },
-        };
-        let params = kernel.ir().params.values().map(|given| param((given.name.clone(), &given.kind))).collect();
+        let params = Param::of(&kernel);
         Self {
             kernel,
             known,
@@ -234,8 +220,8 @@ impl Launcher {
         };
         let device = prepared.kernel.device();
         let stream = match place {
-            Place::Cpu => stream(device, None)?,
-            Place::Gpu(gpu) => stream(device, Some((gpu, host.stream(py, gpu)?)))?,
+            Place::Cpu => stream(device, None).map_err(raised)?,
+            Place::Gpu(gpu) => stream(device, Some((gpu, host.stream(py, gpu)?))).map_err(raised)?,
         };
         // SAFETY: the caller holds the tensors until the launch is queued. PyTorch frees and uses
         // their memory in the order of its current stream, which is that of the launch; their
@@ -442,23 +428,19 @@ impl Prepared {
 }
 
 impl Attend {
-    /// Whether queries, keys and values are those of a kernel with one head dim: `(B, H, M, D)` and
-    /// `(B, G, N, D)`, rows without gaps. With a causal mask of the first positions there are as
-    /// many queries as keys.
+    /// Whether queries, keys and values are those of a kernel: `(B, H, M, D)`, `(B, G, N, D)` and `(B, G, N, E)`, rows without
+    /// gaps.
     fn fits(self, seen: &[Seen]) -> bool {
         let [q, k, v] = seen else { return false };
         let is_plain = |x: &Seen| x.form.strides().len() == 4 && x.form.strides()[3] == 1 && x.place == q.place;
         if !seen.iter().all(is_plain) || q.form.elem != k.form.elem || k.form.elem != v.form.elem {
             return false;
         }
-        let (&[batch, heads, rows, width], &[batches, groups, keys, depth]) = (q.form.shape(), k.form.shape()) else {
+        let (&[batch, heads, _, width], &[batches, groups, _, depth]) = (q.form.shape(), k.form.shape()) else {
             return false;
         };
         let shares = self.enable_gqa && groups > 0 && heads % groups == 0;
-        k.form.shape() == v.form.shape()
-            && (batch, width) == (batches, depth)
-            && (heads == groups || shares)
-            && (rows == keys || !self.is_causal)
+        k.form.shape()[..3] == v.form.shape()[..3] && (batch, width) == (batches, depth) && (heads == groups || shares)
     }
 }
 
@@ -490,26 +472,4 @@ impl Read {
             Read::Number(Number::I32(x)) => ArgumentValue::I32(x),
         }
     }
-}
-
-/// PyTorch's stream of a GPU, by number and handle; else the stream of the device.
-fn stream(device: &Device, of: Option<(usize, usize)>) -> PyResult<Stream> {
-    type Known = (Option<(usize, usize)>, Stream);
-    // A process has few: they are found sooner one by one than by a hash. The one of the call
-    // before is the first.
-    static STREAMS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
-    let mut streams = lock(&STREAMS);
-    if let Some(found) = streams.iter().position(|(known, _)| *known == of) {
-        streams.swap(0, found);
-        return Ok(streams[0].1.clone());
-    }
-    let stream = match of {
-        // SAFETY: PyTorch's streams are of the primary context. It keeps those of its own for the
-        // whole process; of another one the handle is used while it is PyTorch's current stream, no
-        // later. PyTorch orders all work on its memory by its streams.
-        Some((_, handle)) => unsafe { Stream::from_raw_ordered(device, std::ptr::with_exposed_provenance_mut(handle)) },
-        None => Stream::new(device),
-    };
-    streams.push((of, stream.map_err(raised)?));
-    Ok(streams[streams.len() - 1].1.clone())
 }

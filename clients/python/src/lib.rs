@@ -1,13 +1,17 @@
 //! The native part of the Python package `flashtile`: kernels on tensors of PyTorch, which is
-//! neither linked nor imported here.
+//! neither linked nor imported here, and on those of any library that calls through tvm-ffi.
 //!
 //! | module | subject |
 //! | --- | --- |
 //! | `kernel` | kernels as Python holds them |
 //! | `launch` | launches, prepared once for each kind of arguments |
 //! | `tensor` | tensors and numbers of a call, read |
+//! | `param` | parameters of a kernel |
 //! | `form` | what a launch knows of a tensor |
+//! | `dlpack` | tensors as DLPack describes them |
 //! | `exchange` | tensors and streams through functions of C |
+//! | `stream` | streams of other libraries |
+//! | `tvm` | functions that tvm-ffi calls |
 //! | `noted` | launches that a function makes, and their tuning |
 //! | `bundle` | bundles of compiled code |
 //! | `host` | what is needed of PyTorch, handed over by the Python layer |
@@ -15,6 +19,7 @@
 //! | `lock` | locks of caches |
 
 mod bundle;
+mod dlpack;
 mod error;
 mod exchange;
 mod form;
@@ -23,7 +28,10 @@ mod kernel;
 mod launch;
 mod lock;
 mod noted;
+mod param;
+mod stream;
 mod tensor;
+mod tvm;
 
 use pyo3::prelude::*;
 

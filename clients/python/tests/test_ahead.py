@@ -12,8 +12,8 @@ def qkv(grad=False, d=16):
 
 def test_launches_of_a_function_are_tuned():
     found = flashtile.tune(flashtile.sdpa, *qkv(), is_causal=True, arch="sm_80", max_candidates=1)
-    assert [x.kernel for x in found] == ["causal_attention"]
-    assert found[0].sizes == {"B": 1, "H": 2, "G": 2, "M": 64, "N": 64, "D": 16}
+    assert [x.kernel for x in found] == ["sdpa_causal"]
+    assert found[0].sizes == {"B": 1, "H": 2, "G": 2, "M": 64, "N": 64, "D": 16, "E": 16}
     assert found[0].is_predicted and 0 < found[0].seconds < 1e-3 and "block_m=" in found[0].schedule
     again = flashtile.tune(flashtile.sdpa, *qkv(), is_causal=True, arch="sm_80", max_candidates=1)
     assert again[0].schedule == found[0].schedule
@@ -21,7 +21,7 @@ def test_launches_of_a_function_are_tuned():
 
 def test_backward_passes_are_launches_too():
     kernels = [x.kernel for x in flashtile.tune(flashtile.sdpa, *qkv(True, d=24), arch="sm_80", max_candidates=1)]
-    assert kernels == ["attention", "attention_grad_rows", "attention_grad_columns"]
+    assert kernels == ["sdpa", "sdpa_grad_rows", "sdpa_grad_columns"]
 
 
 def test_what_cannot_be_tuned():
@@ -37,16 +37,16 @@ def test_what_cannot_be_tuned():
     # Nothing is noted behind a call that failed.
     with pytest.raises(flashtile.ArgumentError):
         flashtile.tune(lambda: [flashtile.sdpa(*qkv()), flashtile.sdpa(*qkv(), dropout_p=2.0)], arch="sm_80")
-    assert [x.kernel for x in flashtile.tune(flashtile.sdpa, *qkv(), is_causal=True, arch="sm_80", max_candidates=1)] == ["causal_attention"]
+    assert [x.kernel for x in flashtile.tune(flashtile.sdpa, *qkv(), is_causal=True, arch="sm_80", max_candidates=1)] == ["sdpa_causal"]
 
 
 def test_bundles(tmp_path):
     names = flashtile.write_bundle(tmp_path / "bundle", flashtile.sdpa, *qkv(), is_causal=True, arch=["sm_80", "sm_90a"], general=False)
-    assert names == ["causal_attention_bf16_d16"]
+    assert names == ["sdpa_causal_bf16_d16_e16"]
     bundle = flashtile.Bundle(tmp_path / "bundle")
     assert list(bundle) == names and len(bundle) == 1
     attention = bundle[names[0]]
-    assert attention.inputs == ("q", "k", "v", "scale") and attention.outputs == ("o", "lse")
+    assert attention.inputs == ("q", "k", "v", "scale") and attention.outputs == ("o",)
     with pytest.raises(flashtile.BundleError, match="cpu runs no compiled code"):
         attention(*qkv(), 0.25)
     with pytest.raises(flashtile.BundleError, match="no kernel `other`"):
@@ -54,7 +54,7 @@ def test_bundles(tmp_path):
     with pytest.raises(flashtile.GradientError, match="is of a bundle"):
         attention.gradient_text("q", "k", "v")
     # A kernel of the same text that is of no bundle is another one.
-    o, _ = flashtile.kernel(attention.text, "causal_attention")(*qkv(), 0.25)
+    o = flashtile.kernel(attention.text, "sdpa_causal")(*qkv(), 0.25)
     assert o.shape == (1, 2, 64, 16)
     cubin = next((tmp_path / "bundle").glob("*.cubin"))
     cubin.write_bytes(cubin.read_bytes()[:-1])

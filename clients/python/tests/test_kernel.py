@@ -366,7 +366,8 @@ def test_calls_beside_pytorch_s_own_machinery():
     with Watch():
         again = attention(q, k, v, 0.3).o
         flashtile.sdpa(q, k, v, scale=0.3, enable_gqa=True)
-    assert torch.equal(again, o) and sum(name.startswith("flashtile.attention") for name in seen) == 2
+    kernels = [name.split("_")[0] for name in seen if name.startswith("flashtile.")]
+    assert torch.equal(again, o) and kernels == ["flashtile.attention", "flashtile.sdpa"]
     grad = torch.randn_like(o)
     at_once = torch.autograd.grad(o, (q, k, v), grad)
     for x, y in zip(at_once, torch.autograd.grad(again, (q, k, v), grad)):
@@ -379,12 +380,20 @@ def test_calls_beside_pytorch_s_own_machinery():
 def test_a_call_allocates_its_outputs_and_no_more():
     q, k, v = (torch.randn(1, 2, 24, 16) for _ in range(3))
     attention = flashtile.builtin("attention")
-    for call in (lambda: attention(q, k, v, 0.25), lambda: flashtile.sdpa(q, k, v)):
+    o, lse = 4 * 2 * 24 * 16, 4 * 2 * 24
+    calls = [
+        (lambda: attention(q, k, v, 0.25), [lse, o]),
+        (lambda: flashtile.sdpa(q, k, v), [o]),
+        (lambda: flashtile.sdpa(q, k, v, is_causal=True), [o]),
+        (lambda: flashtile.flex(q, k, v, mask_mod=lambda b, h, i, j: i >= j), [o]),
+        (lambda: flashtile.flex(q, k, v, return_lse=True), [lse, o]),
+    ]
+    for call, expected in calls:
         call()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             kept = call()
         found = [event.nbytes() for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-        assert sorted(size for size in found if size > 0) == [4 * 2 * 24, 4 * 2 * 24 * 16], found
+        assert sorted(size for size in found if size > 0) == expected, found
         del kept
 
 

@@ -150,7 +150,9 @@ class _Sizes(NamedTuple):
     N: int
 
 
-def _traced(functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device) -> tuple[str, Trace]:
+def _traced(
+    functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device, return_lse: bool
+) -> tuple[str, Trace]:
     """The text of the kernel of two functions and the lists of a `BlockMask`, and the trace."""
     score_mod, mask_mod = functions
     trace = Trace(sizes._asdict(), device, _tensor_names(functions))
@@ -185,7 +187,7 @@ def _traced(functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torc
     doc = "Attention of traced functions: a score_mod, a mask_mod, or both."
     if blocks is not None:
         doc = "Attention of the blocks that a BlockMask lists, with traced functions."
-    return _texts.attention(name, doc, params=params, before=writer.before, scores=scores), trace
+    return _texts.attention(name, doc, params=params, before=writer.before, scores=scores, lse=return_lse), trace
 
 
 # Plans of functions with fingerprints.
@@ -204,7 +206,7 @@ def _plan(
     if key is not None and key in _PLANS:
         _PLANS.move_to_end(key)
         return _PLANS[key], tensors
-    text, trace = _traced(functions, blocks, sizes, device)
+    text, trace = _traced(functions, blocks, sizes, device, return_lse)
     reads = []
     for capture in trace.captures.values():
         x = capture.tensor
@@ -275,8 +277,8 @@ def _run(functions: tuple, block_mask: Any, inputs: list, return_lse: bool) -> A
     blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, sizes)
     plan, tensors = _plan(functions, blocks, sizes, q.device, return_lse)
     inputs += [tables[at] for at in plan.tables]
-    o, lse = kernel_of(plan.handle)(*inputs, *[_read(read, tensors) for read in plan.reads])
-    return (o, lse) if return_lse else o
+    made = kernel_of(plan.handle)(*inputs, *[_read(read, tensors) for read in plan.reads])
+    return tuple(made) if return_lse else made
 
 
 class FlexKernel:
@@ -305,8 +307,8 @@ class FlexKernel:
             tables = _blocks.tables(self._block_mask, query.shape[2], key.shape[2])
             inputs += [tables[at] for at in which]
         inputs += [_read(Read(*read), self._tensors) for read in reads]
-        o, lse = through_dispatcher(handle, inputs)
-        return (o, lse) if self._return_lse else o
+        made = through_dispatcher(handle, inputs)
+        return tuple(made) if self._return_lse else made[0]
 
 
 # Prepared functions by handle: `torch.compile` asks for their plans by it.
@@ -381,6 +383,7 @@ def flex_text(
     heads: int = 1,
     queries: int = 0,
     keys: int = 0,
+    return_lse: bool = False,
 ) -> str:
     """The kernel text of functions of :func:`flex`, for calls of these sizes.
 
@@ -395,4 +398,4 @@ def flex_text(
         batch, heads = (own if given == 1 else given for given, own in zip((batch, heads), lead))
     sizes = _Sizes(batch, heads, queries, keys)
     blocks = _blocks.blocks_of(block_mask, *sizes) if block_mask is not None else None
-    return _traced(functions, blocks, sizes, torch.device("cpu"))[0]
+    return _traced(functions, blocks, sizes, torch.device("cpu"), return_lse)[0]

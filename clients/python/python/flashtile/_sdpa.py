@@ -11,7 +11,7 @@ import torch
 from . import _texts
 from ._flashtile import ArgumentError
 from ._host import is_grad_enabled, is_traced
-from ._kernel import Kernel, builtin, kernel, through_dispatcher
+from ._kernel import Kernel, kernel, through_dispatcher
 
 # How a mask is loaded, by the dimensions that it has: those of one element are left out.
 _ENTRIES = {"B": "b", "H": "h", "M": "i", "N": "j"}
@@ -44,24 +44,22 @@ def sdpa_text(masked: str, dims: str = "", dropout: bool = False) -> str:
 
 
 @functools.cache
-def _kernel_of(masked: str, dims: str, dropout: bool, fits_builtin: bool) -> Kernel:
-    if fits_builtin:
-        return builtin({"no": "attention", "causal": "causal_attention"}[masked])
+def _kernel_of(masked: str, dims: str, dropout: bool) -> Kernel:
     return kernel(sdpa_text(masked, dims, dropout))
 
 
-# Launches of the built-in kernels, by whether they are causal.
+# Launches of the kernels without a mask in memory, by whether they are causal.
 _ATTEND: dict[bool, Callable] = {}
 
 
 def _attend(is_causal: bool) -> Callable:
-    attend = _kernel_of("causal" if is_causal else "no", "", False, True)._native.attend
+    attend = _kernel_of("causal" if is_causal else "no", "", False)._native.attend
     return _ATTEND.setdefault(is_causal, attend)
 
 
 @torch.compiler.assume_constant_result
-def _handle_of(masked: str, dims: str, dropout: bool, fits_builtin: bool) -> str:
-    return _kernel_of(masked, dims, dropout, fits_builtin).handle
+def _handle_of(masked: str, dims: str, dropout: bool) -> str:
+    return _kernel_of(masked, dims, dropout).handle
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
@@ -146,7 +144,7 @@ def sdpa(
         # What is as the kernels take it is launched at once, by one call.
         is_causal = bool(is_causal)
         attend = _ATTEND.get(is_causal) or _attend(is_causal)
-        o = attend(query, key, value, scale, is_causal, enable_gqa, is_grad_enabled())
+        o = attend(query, key, value, scale, enable_gqa, is_grad_enabled())
         if o is not None:
             return o
     if attn_mask is not None and is_causal:
@@ -165,12 +163,8 @@ def sdpa(
         # On the device, so that neither a captured graph nor a compiled one holds the numbers of one call.
         seed = torch.randint(-(2**31), 2**31 - 1, (2,), dtype=torch.int32, device=q.device)
         inputs += [float(dropout_p), seed]
-    fits_builtin = dropout_p == 0.0 and q.shape[-1] == v.shape[-1] and (masked == "no" or (masked == "causal" and m == n))
-    which = (masked, dims, dropout_p > 0.0, bool(fits_builtin))
-    if torch.compiler.is_compiling():
-        o = through_dispatcher(_handle_of(*which), inputs)[0]
-    else:
-        o = _kernel_of(*which)(*inputs)[0]
+    which = (masked, dims, dropout_p > 0.0)
+    o = through_dispatcher(_handle_of(*which), inputs)[0] if torch.compiler.is_compiling() else _kernel_of(*which)(*inputs)
     if len(batch) > 1:
         o = o.reshape(*batch, *o.shape[-3:])
     rank = max(query.dim(), key.dim(), value.dim())

@@ -43,8 +43,12 @@ def attention(
     before: Sequence[str] = (),
     scores: Sequence[str] = (),
     dropout: bool = False,
+    lse: bool = False,
 ) -> str:
-    """The text of a kernel of attention: `scores` are statements that make `s` of `s`, in the loop over keys."""
+    """The text of a kernel of attention: `scores` are statements that make `s` of `s`, in the loop over keys.
+
+    With `lse` the kernel stores the logarithms of the sums too. Gradients add what they read of the forward kernel.
+    """
     params = [*params, *(["dropped: f32", "seed: &Tensor<i32, (2)>"] if dropout else [])]
     generics = ", ".join(["T: Element", *generics, "const D: usize", "const E: usize"])
     lines = [
@@ -56,7 +60,7 @@ def attention(
         "    scale: f32,",
         *(f"    {param}," for param in params),
         "    o: &mut Tensor<T, (B, H, M, E)>,",
-        "    lse: &mut Tensor<f32, (B, H, M)>,",
+        *(["    lse: &mut Tensor<f32, (B, H, M)>,"] if lse else []),
         ") {",
         "    let (b, h, i) = program(B, H, tiles(M));",
         "    let g = h * G / H;",
@@ -78,7 +82,7 @@ def attention(
         "        m = m_new;",
         "    }",
         "    store(o, [b, h, i, ..], div_or_zero(acc, l));",
-        "    store(lse, [b, h, i], m + ln(l));",
+        *(["    store(lse, [b, h, i], m + ln(l));"] if lse else []),
         "}",
         "",
     ]
