@@ -5,16 +5,19 @@
 use std::sync::LazyLock;
 
 use candle_core::{Result, Tensor, bail};
+use flashtile::Kernel;
 
 use crate::error::Error;
 use crate::input::Input;
 use crate::operator::Operator;
 
-/// A built-in kernel, shared by all calls.
+/// A built-in kernel whose only output is `o`, shared by all calls.
 macro_rules! shared {
     ($($(#[$doc:meta])* $name:ident = $kernel:literal;)+) => {
-        $($(#[$doc])* static $name: LazyLock<Operator> =
-            LazyLock::new(|| Operator::builtin($kernel).expect("a built-in kernel").with_layout("o", [0, 2, 1, 3]));)+
+        $($(#[$doc])* static $name: LazyLock<Operator> = LazyLock::new(|| {
+            let kernel = Kernel::builtin($kernel).and_then(|kernel| kernel.without(&["lse"])).expect("a built-in kernel");
+            Operator::new(kernel).with_layout("o", [0, 2, 1, 3])
+        });)+
     };
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::ir::edit::remove_param;
 use crate::ir::{BlockId, Kernel, Op, OpId, ParamId, ValueDef, ValueId};
 
 /// The values that a store needs. Of a loop only the carried values are among them that one needs.
@@ -111,10 +112,29 @@ fn drop_dead_carried(kernel: &mut Kernel, id: OpId, live: &HashSet<ValueId>) {
 /// parameters.
 #[must_use]
 pub fn storing_only(kernel: &Kernel, output: ParamId) -> Kernel {
+    storing(kernel, |tensor| tensor == output)
+}
+
+/// The kernel without an output, and without what nothing else needs, inputs among it. `kernel` is as a text declares it.
+#[must_use]
+pub fn without_output(kernel: &Kernel, output: ParamId) -> Kernel {
+    let mut made = storing(kernel, |tensor| tensor != output).renumbered();
+    let mut ops: Vec<Op> = made.ops.values().map(|op| op.op.clone()).collect();
+    let named: HashSet<ParamId> = ops.iter_mut().filter_map(|op| op.param_mut().copied()).collect();
+    let unused: Vec<ParamId> = made.params.keys().filter(|param| !named.contains(param)).collect();
+    // From the last one on, so that those before keep their numbers.
+    for &param in unused.iter().rev() {
+        remove_param(&mut made, param);
+    }
+    made
+}
+
+/// The kernel with stores to some tensors.
+fn storing(kernel: &Kernel, is_stored: impl Fn(ParamId) -> bool) -> Kernel {
     let mut part = kernel.clone();
     let Kernel { blocks, ops, .. } = &mut part;
     for block in blocks.keys() {
-        blocks[block].ops.retain(|&op| !matches!(ops[op].op, Op::Store { tensor, .. } if tensor != output));
+        blocks[block].ops.retain(|&op| !matches!(ops[op].op, Op::Store { tensor, .. } if !is_stored(tensor)));
     }
     remove_dead(&mut part);
     part

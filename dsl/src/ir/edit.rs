@@ -72,3 +72,22 @@ pub fn beside(kernel: &Kernel, name: String) -> Builder {
 pub fn add_tensor(kernel: &mut Kernel, name: &str, decl: TensorDecl) -> ParamId {
     kernel.params.push(Param { name: name.to_owned(), kind: ParamKind::Tensor(decl), span: Span::default() })
 }
+
+/// Removes a parameter that no op names; those behind it move up. `kernel` is as a text declares it: no launch ahead has
+/// summarised or listed anything for it.
+///
+/// # Panics
+/// If an op names it, or a launch ahead has made something for the kernel.
+pub fn remove_param(kernel: &mut Kernel, removed: ParamId) {
+    assert!(kernel.summaries.is_empty() && kernel.lists.is_empty(), "made by launches ahead");
+    let old = std::mem::take(&mut kernel.params);
+    let mut moved = HashMap::new();
+    for (id, param) in old.iter().filter(|(id, _)| *id != removed) {
+        moved.insert(id, kernel.params.push(param.clone()));
+    }
+    for id in kernel.ops.keys() {
+        if let Some(param) = kernel.ops[id].op.param_mut() {
+            *param = moved[param];
+        }
+    }
+}

@@ -37,6 +37,16 @@ pub enum KernelError {
         /// Names that there are.
         known: String,
     },
+    /// An output that a kernel cannot do without.
+    #[error("kernel `{kernel}` cannot do without the output `{name}`: {reason}")]
+    Output {
+        /// The kernel.
+        kernel: String,
+        /// Name of the output.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// Type parameters or constants are not bound.
     #[error("kernel `{kernel}` needs {}; bind them", missing.join(", "))]
     Unbound {

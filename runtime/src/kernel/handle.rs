@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use flashtile_dsl::analysis::live::without_output;
 use flashtile_dsl::grad::{self, Form, NotDifferentiable, Request};
 use flashtile_dsl::ir::{self, Binding, Elem, SizeKind, SourceText};
 use flashtile_dsl::syntax::{self, Diagnostic, Diagnostics};
+use flashtile_dsl::text;
 
 use super::{BUILTINS, BoundKernel, KernelError};
 use crate::error::Result;
@@ -131,6 +133,46 @@ impl Kernel {
         Ok(Gradient { forward: Self::from_ir(made.forward), backward })
     }
 
+    /// The kernel without some of its outputs, and without what nothing else needs, inputs among it.
+    /// It has the same name, and a text of its own.
+    ///
+    /// ```
+    /// use flashtile::Kernel;
+    /// let attention = Kernel::builtin("attention")?.without(&["lse"])?;
+    /// assert!(!attention.text().contains("lse"));
+    /// # Ok::<(), flashtile::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`KernelError::Output`]: it has no such output, none is left, or the output is read too.
+    pub fn without(&self, outputs: &[&str]) -> Result<Self> {
+        let mut made = (*self.ir).clone();
+        for &name in outputs {
+            let refuse = |reason: String| KernelError::Output { kernel: made.name.clone(), name: name.to_owned(), reason };
+            let written = |made: &ir::Kernel| {
+                let outputs = made.params.values().filter(|param| param.kind.is_written());
+                outputs.map(|param| param.name.clone()).collect::<Vec<_>>()
+            };
+            let known = written(&made);
+            let param = made.param_named(name).filter(|_| known.iter().any(|output| output == name));
+            let param = param.ok_or_else(|| refuse(format!("its outputs are {}", known.join(", "))))?;
+            if made.params[param].kind.is_read() {
+                return Err(refuse("it is read before it is stored".to_owned()).into());
+            }
+            if known.len() == 1 {
+                return Err(refuse("it has no other".to_owned()).into());
+            }
+            made = without_output(&made, param);
+        }
+        let text = text::write(&made).map_err(|error| KernelError::Output {
+            kernel: made.name.clone(),
+            name: outputs.join(", "),
+            reason: error.to_string(),
+        })?;
+        let source = SourceText { name: self.ir.source.name.clone(), text: text.into(), first_line: 1 };
+        pick(Self::from_source(&source)?, Some(self.name()), "what is left of it")
+    }
+
     /// Fixes every type parameter to `elem` and the constants by name.
     ///
     /// # Errors
@@ -202,6 +244,34 @@ mod tests {
         }
         let error = Kernel::open("atention").expect_err("a typo").to_string();
         assert!(error.starts_with("no kernel `atention` in the built-in kernels; there is attention, "), "{error}");
+    }
+
+    #[test]
+    fn a_kernel_without_an_output_stores_the_others_and_computes_no_more() {
+        let mut seen = 0;
+        for builtin in BUILTINS {
+            let kernel = Kernel::builtin(builtin.name).expect("is there");
+            let names = |kernel: &Kernel| kernel.ir().params.values().map(|param| param.name.clone()).collect::<Vec<_>>();
+            let outputs = kernel.ir().params.values().filter(|param| param.kind.is_written() && !param.kind.is_read());
+            let outputs: Vec<&str> = outputs.map(|param| &*param.name).collect();
+            for &output in outputs.iter().filter(|_| outputs.len() > 1) {
+                let less = kernel.without(&[output]).expect(builtin.name);
+                let others: Vec<_> = names(&kernel).into_iter().filter(|name| name != output).collect();
+                assert!(names(&less).iter().all(|name| others.contains(name)), "{}", less.text());
+                assert!(!less.text().contains(&format!("store({output},")), "{}", less.text());
+                seen += 1;
+            }
+            let error = kernel.without(&outputs).expect_err("one is left").to_string();
+            assert!(error.ends_with("it has no other"), "{error}");
+        }
+        assert!(seen > 20);
+        let error = Kernel::builtin("attention").and_then(|kernel| kernel.without(&["q"])).expect_err("an input").to_string();
+        assert_eq!(error, "kernel `attention` cannot do without the output `q`: its outputs are o, lse");
+        // What only the output needs is gone: without `o` there are no values.
+        let without = |output: &str| Kernel::builtin("attention").and_then(|kernel| kernel.without(&[output])).expect(output);
+        let names = |kernel: Kernel| kernel.ir().params.values().map(|param| param.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(without("o")), ["q", "k", "scale", "lse"]);
+        assert_eq!(names(without("lse")), ["q", "k", "v", "scale", "o"]);
     }
 
     #[test]
