@@ -126,7 +126,10 @@ def cells(tables, only):
 
 
 def tensors(torch, cell, scores, growth):
-    """Inputs of a cell, scores of standard deviation `scores`, keys scaled linearly from a tenth to `growth` along the walk."""
+    """Inputs of a cell: scores of standard deviation `scores`, keys that grow linearly from a tenth to `growth` along the sequence.
+
+    Where `growth` is negative keys fall from its amount to a tenth.
+    """
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[cell.dtype]
     torch.manual_seed(0)
 
@@ -137,7 +140,8 @@ def tensors(torch, cell, scores, growth):
     if scores != 1:
         q *= scores
     if growth:
-        k *= torch.linspace(0.1, growth, cell.length, device="cuda", dtype=dtype)[:, None]
+        ends = (0.1, growth) if growth > 0 else (-growth, 0.1)
+        k *= torch.linspace(*ends, cell.length, device="cuda", dtype=dtype)[:, None]
     lse = torch.empty(cell.batch, cell.heads, -(-cell.length // 4) * 4, device="cuda")[..., : cell.length]
     further = VARIANTS[cell.variant].tensors(torch, cell) if cell.variant else {}
     return {"q": q, "k": k, "v": v, "o": torch.empty_like(q), "lse": lse, **further}
