@@ -163,11 +163,11 @@ impl Distribution {
 /// Distributions of inputs by the names of their parameters. What the others hold, the kernel's text says.
 ///
 /// ```
-/// use flashtile::tuner::{InputData, Values};
+/// use flashtile_dsl::inputs::{InputData, Values};
 /// let data: InputData = "k:growth=300 qid:sorted-ids=8".parse()?;
 /// assert_eq!(data.0["k"].growth, Some(300.0));
 /// assert_eq!(data.0["qid"].values, Some(Values::SortedIds(8)));
-/// # Ok::<(), flashtile::tuner::DataError>(())
+/// # Ok::<(), flashtile_dsl::inputs::DataError>(())
 /// ```
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct InputData(pub BTreeMap<String, Distribution>);

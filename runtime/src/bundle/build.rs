@@ -108,7 +108,7 @@ impl BundleBuilder {
                 facts: &wanted.facts,
                 sizes: &wanted.sizes,
             }
-            .make()?,
+            .first()?,
         };
         let generated = lowering::generate_with(&ranker, kernel, &schedule, target.arch)?;
         let code = lowering::compile_generated(&kernel.ir().name, generated, &self.toolchain, &self.cache)?;

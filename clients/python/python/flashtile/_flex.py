@@ -151,7 +151,7 @@ class _Sizes(NamedTuple):
 
 
 def _traced(
-    functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device, return_lse: bool
+    functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device, return_lse: bool, grouped: bool
 ) -> tuple[str, Trace]:
     """The text of the kernel of two functions and the lists of a `BlockMask`, and the trace."""
     score_mod, mask_mod = functions
@@ -187,7 +187,7 @@ def _traced(
     doc = "Attention of traced functions: a score_mod, a mask_mod, or both."
     if blocks is not None:
         doc = "Attention of the blocks that a BlockMask lists, with traced functions."
-    return _texts.attention(name, doc, params=params, before=writer.before, scores=scores, lse=return_lse), trace
+    return _texts.attention(name, doc, params=params, before=writer.before, scores=scores, lse=return_lse, grouped=grouped), trace
 
 
 # Plans of functions with fingerprints.
@@ -195,18 +195,18 @@ _PLANS: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
 
 
 def _plan(
-    functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device, return_lse: bool
+    functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device, return_lse: bool, grouped: bool
 ) -> tuple[Plan, list[torch.Tensor]]:
     """How to run functions, and the tensors that they hold."""
     tensors: list[torch.Tensor] = []
     try:
-        key = (_fingerprint(functions, tensors), blocks, sizes, return_lse)
+        key = (_fingerprint(functions, tensors), blocks, sizes, return_lse, grouped)
     except _Unknown:
         key = None
     if key is not None and key in _PLANS:
         _PLANS.move_to_end(key)
         return _PLANS[key], tensors
-    text, trace = _traced(functions, blocks, sizes, device, return_lse)
+    text, trace = _traced(functions, blocks, sizes, device, return_lse, grouped)
     reads = []
     for capture in trace.captures.values():
         x = capture.tensor
@@ -275,7 +275,7 @@ def _run(functions: tuple, block_mask: Any, inputs: list, return_lse: bool) -> A
     q, k = inputs[:2]
     sizes = _Sizes(*q.shape[:3], k.shape[2])
     blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, sizes)
-    plan, tensors = _plan(functions, blocks, sizes, q.device, return_lse)
+    plan, tensors = _plan(functions, blocks, sizes, q.device, return_lse, q.shape[1] != k.shape[1])
     inputs += [tables[at] for at in plan.tables]
     made = kernel_of(plan.handle)(*inputs, *[_read(read, tensors) for read in plan.reads])
     return tuple(made) if return_lse else made
@@ -302,7 +302,8 @@ class FlexKernel:
         inputs = _inputs(query, key, value, self._scale)
         if not is_compiling:
             return _run(self._functions, self._block_mask, inputs, self._return_lse)
-        handle, reads, which = _constant_plan(self._handle, *query.shape[:3], key.shape[2])
+        grouped = query.shape[1] != key.shape[1]
+        handle, reads, which = _constant_plan(self._handle, grouped, *query.shape[:3], key.shape[2])
         if self._block_mask is not None:
             tables = _blocks.tables(self._block_mask, query.shape[2], key.shape[2])
             inputs += [tables[at] for at in which]
@@ -316,12 +317,12 @@ _FLEX: dict[str, FlexKernel] = {}
 
 
 @torch.compiler.assume_constant_result
-def _constant_plan(handle: str, *sizes: int) -> tuple:
+def _constant_plan(handle: str, grouped: bool, *sizes: int) -> tuple:
     flex = _FLEX[handle]
     if not flex._is_followed:
         raise TraceError("torch.compile needs functions whose tensors are in closures or globals, not in attributes of objects")
     blocks = _blocks.blocks_of(flex._block_mask, *sizes) if flex._block_mask is not None else None
-    plan, tensors = _plan(flex._functions, blocks, _Sizes(*sizes), torch.device("cpu"), flex._return_lse)
+    plan, tensors = _plan(flex._functions, blocks, _Sizes(*sizes), torch.device("cpu"), flex._return_lse, grouped)
     if len(tensors) != len(flex._tensors):
         raise TraceError("the functions compute tensors while they are traced; compute these before, outside of torch.compile")
     return plan.handle, tuple(tuple(read) for read in plan.reads), plan.tables
@@ -384,8 +385,9 @@ def flex_text(
     queries: int = 0,
     keys: int = 0,
     return_lse: bool = False,
+    grouped: bool = False,
 ) -> str:
-    """The kernel text of functions of :func:`flex`, for calls of these sizes.
+    """The kernel text of functions of :func:`flex`, for calls of these sizes. Heads share keys if it is ``grouped``.
 
     Sizes matter for tensors that the functions index: a dimension that is indexed by ``q_idx`` has at least
     ``queries`` positions.
@@ -398,4 +400,4 @@ def flex_text(
         batch, heads = (own if given == 1 else given for given, own in zip((batch, heads), lead))
     sizes = _Sizes(batch, heads, queries, keys)
     blocks = _blocks.blocks_of(block_mask, *sizes) if block_mask is not None else None
-    return _traced(functions, blocks, sizes, torch.device("cpu"), return_lse)[0]
+    return _traced(functions, blocks, sizes, torch.device("cpu"), return_lse, grouped)[0]

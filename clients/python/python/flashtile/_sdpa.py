@@ -17,11 +17,11 @@ from ._kernel import Kernel, kernel, through_dispatcher
 _ENTRIES = {"B": "b", "H": "h", "M": "i", "N": "j"}
 
 
-def sdpa_text(masked: str, dims: str = "", dropout: bool = False) -> str:
+def sdpa_text(masked: str, dims: str = "", dropout: bool = False, grouped: bool = False) -> str:
     """The text of a kernel of :func:`sdpa`.
 
     ``masked`` is ``"no"``, ``"causal"``, ``"bool"`` or ``"float"``; ``dims`` are the dimensions of a mask,
-    of ``"BHMN"``.
+    of ``"BHMN"``. Heads share keys if it is ``grouped``.
     """
     entries = ", ".join(_ENTRIES[dim] for dim in dims)
     shape = f"({', '.join(dims)})"
@@ -40,26 +40,26 @@ def sdpa_text(masked: str, dims: str = "", dropout: bool = False) -> str:
     suffix = {"no": "", "causal": "_causal", "bool": f"_keep_{dims.lower()}", "float": f"_bias_{dims.lower()}"}[masked]
     name += suffix + ("_dropout" if dropout else "")
     doc += " A share of the weights is left out, by random numbers of a seed." if dropout else ""
-    return _texts.attention(name, doc, generics=generics, params=params, scores=scores, dropout=dropout)
+    return _texts.attention(name, doc, generics=generics, params=params, scores=scores, dropout=dropout, grouped=grouped)
 
 
 @functools.cache
-def _kernel_of(masked: str, dims: str, dropout: bool) -> Kernel:
-    return kernel(sdpa_text(masked, dims, dropout))
+def _kernel_of(masked: str, dims: str, dropout: bool, grouped: bool) -> Kernel:
+    return kernel(sdpa_text(masked, dims, dropout, grouped))
 
 
-# Launches of the kernels without a mask in memory, by whether they are causal.
-_ATTEND: dict[bool, Callable] = {}
+# Launches of the kernels without a mask in memory, by whether they are causal and whether heads share keys.
+_ATTEND: dict[tuple[bool, bool], Callable] = {}
 
 
-def _attend(is_causal: bool) -> Callable:
-    attend = _kernel_of("causal" if is_causal else "no", "", False)._native.attend
-    return _ATTEND.setdefault(is_causal, attend)
+def _attend(is_causal: bool, grouped: bool) -> Callable:
+    attend = _kernel_of("causal" if is_causal else "no", "", False, grouped)._native.attend
+    return _ATTEND.setdefault((is_causal, grouped), attend)
 
 
 @torch.compiler.assume_constant_result
-def _handle_of(masked: str, dims: str, dropout: bool) -> str:
-    return _kernel_of(masked, dims, dropout).handle
+def _handle_of(masked: str, dims: str, dropout: bool, grouped: bool) -> str:
+    return _kernel_of(masked, dims, dropout, grouped).handle
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
@@ -143,8 +143,9 @@ def sdpa(
     if attn_mask is None and dropout_p == 0.0 and not is_traced():
         # What is as the kernels take it is launched at once, by one call.
         is_causal = bool(is_causal)
-        attend = _ATTEND.get(is_causal) or _attend(is_causal)
-        o = attend(query, key, value, scale, enable_gqa, is_grad_enabled())
+        grouped = enable_gqa and query.shape[1:2] != key.shape[1:2]
+        attend = _ATTEND.get((is_causal, grouped)) or _attend(is_causal, grouped)
+        o = attend(query, key, value, scale, grouped, is_grad_enabled())
         if o is not None:
             return o
     if attn_mask is not None and is_causal:
@@ -163,7 +164,7 @@ def sdpa(
         # On the device, so that neither a captured graph nor a compiled one holds the numbers of one call.
         seed = torch.randint(-(2**31), 2**31 - 1, (2,), dtype=torch.int32, device=q.device)
         inputs += [float(dropout_p), seed]
-    which = (masked, dims, dropout_p > 0.0)
+    which = (masked, dims, dropout_p > 0.0, q.shape[1] != k.shape[1])
     o = through_dispatcher(_handle_of(*which), inputs)[0] if torch.compiler.is_compiling() else _kernel_of(*which)(*inputs)
     if len(batch) > 1:
         o = o.reshape(*batch, *o.shape[-3:])

@@ -44,33 +44,36 @@ def attention(
     scores: Sequence[str] = (),
     dropout: bool = False,
     lse: bool = False,
+    grouped: bool = False,
 ) -> str:
     """The text of a kernel of attention: `scores` are statements that make `s` of `s`, in the loop over keys.
 
-    With `lse` the kernel stores the logarithms of the sums too. Gradients add what they read of the forward kernel.
+    With `lse` the kernel stores the logarithms of the sums too. Gradients add what they read of the forward kernel. Heads share
+    keys if it is `grouped`; if not, gradients of keys need no loop over heads.
     """
+    name, head, group = (f"{name}_gqa", "G", "g") if grouped else (name, "H", "h")
     params = [*params, *(["dropped: f32", "seed: &Tensor<i32, (2)>"] if dropout else [])]
     generics = ", ".join(["T: Element", *generics, "const D: usize", "const E: usize"])
     lines = [
         f"/// {doc}",
         f"pub fn {name}<{generics}>(",
         "    q: &Tensor<T, (B, H, M, D)>,",
-        "    k: &Tensor<T, (B, G, N, D)>,",
-        "    v: &Tensor<T, (B, G, N, E)>,",
+        f"    k: &Tensor<T, (B, {head}, N, D)>,",
+        f"    v: &Tensor<T, (B, {head}, N, E)>,",
         "    scale: f32,",
         *(f"    {param}," for param in params),
         "    o: &mut Tensor<T, (B, H, M, E)>,",
         *(["    lse: &mut Tensor<f32, (B, H, M)>,"] if lse else []),
         ") {",
         "    let (b, h, i) = program(B, H, tiles(M));",
-        "    let g = h * G / H;",
+        *(["    let g = h * G / H;"] if grouped else []),
         "    let q_i = load(q, [b, h, i, ..]);",
         *(f"    {line}" for line in before),
         "    let mut m = full(i, -INF);",
         "    let mut l = zeros(i);",
         "    let mut acc = zeros((i, E));",
         "    for j in tiles(N) {",
-        "        let s = dot(q_i, load(k, [b, g, j, ..]).t()) * scale;",
+        f"        let s = dot(q_i, load(k, [b, {group}, j, ..]).t()) * scale;",
         *(f"        {line}" for line in scores),
         "        let m_new = max(m, rowmax(s));",
         "        let m_ref = visible_or_zero(m_new);",
@@ -78,7 +81,7 @@ def attention(
         "        let p = exp(s - m_ref);",
         "        l = l * alpha + rowsum(p);",
         *(f"        {line}" for line in (DROPOUT if dropout else ())),
-        "        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, g, j, ..]));",
+        f"        acc = acc * alpha + dot(p.to::<T>(), load(v, [b, {group}, j, ..]));",
         "        m = m_new;",
         "    }",
         "    store(o, [b, h, i, ..], div_or_zero(acc, l));",

@@ -3,7 +3,7 @@
 //! 1. What tuning found for these sizes (each rounded up to a power of two).
 //! 2. The best of what tuning measured for sizes near these: so lengths that change need one tune, not one each.
 //! 3. What the model chose for these sizes before.
-//! 4. What the model chooses now. It is kept.
+//! 4. What the model chooses now: of the schedules that it ranks, the first whose code keeps its values in registers. It is kept.
 //!
 //! For near sizes the best few candidates of the nearest tuned shape are compared, each by its measured time and by how
 //! the model says that this time moves with the sizes.
@@ -37,25 +37,49 @@ pub(crate) struct Choice<'a> {
     pub sizes: &'a BTreeMap<String, i64>,
 }
 
+/// What a launch may take.
+pub(crate) enum Found {
+    /// This one, and where it comes from.
+    Known(Schedule, Origin),
+    /// Schedules with the seconds that the model predicts, best first.
+    Ranked(Vec<(Schedule, f64)>),
+}
+
 impl Choice<'_> {
-    /// The schedule, and where it comes from.
-    pub fn make(&self) -> Result<(Schedule, Origin)> {
+    /// What is known, or what the model ranks.
+    pub fn make(&self) -> Result<Found> {
         let own = self.key(self.facts.clone());
         let known = self.winner(&own);
         let tuned = known.clone().filter(is_measured).or_else(|| self.tuned_for_other_facts());
         if let Some(tuned) = tuned {
-            return Ok((tuned.schedule, Origin::Tuned));
+            return Ok(Found::Known(tuned.schedule, Origin::Tuned));
         }
         if let Some(schedule) = self.tuned_nearby(&own) {
-            return Ok((schedule, Origin::TunedNearby));
+            return Ok(Found::Known(schedule, Origin::TunedNearby));
         }
         if let Some(known) = known {
-            return Ok((known.schedule, Origin::Model));
+            return Ok(Found::Known(known.schedule, Origin::Model));
         }
-        let (schedule, predicted) = self.ranked()?;
-        let choice = Candidate { outcome: Outcome::Predicted, ..Candidate::new(schedule.clone(), predicted) };
+        Ok(Found::Ranked(lowering::rank_with(self.ranker, self.kernel, self.arch, self.sizes, &self.machine)?))
+    }
+
+    /// What is known, or the first of what the model ranks, whose code nobody has seen.
+    pub fn first(&self) -> Result<(Schedule, Origin)> {
+        match self.make()? {
+            Found::Known(schedule, origin) => Ok((schedule, origin)),
+            Found::Ranked(ranked) => {
+                let (schedule, predicted) = ranked.into_iter().next().expect("a ranking is not empty");
+                self.keep(schedule.clone(), predicted);
+                Ok((schedule, Origin::Model))
+            }
+        }
+    }
+
+    /// Keeps what was taken of the schedules that the model ranks.
+    pub fn keep(&self, schedule: Schedule, predicted: f64) {
+        let choice = Candidate { outcome: Outcome::Predicted, ..Candidate::new(schedule, predicted) };
         self.cache.keep_tuning(&TuningRecord {
-            key: own,
+            key: self.key(self.facts.clone()),
             nvrtc: NO_NVRTC,
             sizes: self.sizes.clone(),
             data: InputData::default(),
@@ -63,7 +87,6 @@ impl Choice<'_> {
             complete: false,
             candidates: vec![choice],
         });
-        Ok((schedule, Origin::Model))
     }
 
     fn key(&self, facts: Facts) -> TuningKey {
@@ -98,11 +121,6 @@ impl Choice<'_> {
 
     fn predicted(&self, schedule: &Schedule) -> Option<f64> {
         self.ranker.predict(schedule, self.sizes, &self.machine).ok().filter(|p| p.is_finite())
-    }
-
-    fn ranked(&self) -> Result<(Schedule, f64)> {
-        let ranked = lowering::rank_with(self.ranker, self.kernel, self.arch, self.sizes, &self.machine)?;
-        Ok(ranked.into_iter().next().expect("a ranking is not empty"))
     }
 
     /// The best of the nearest tuned shape's candidates for these sizes.

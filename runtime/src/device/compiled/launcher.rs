@@ -9,7 +9,7 @@ use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
 use flashtile_emulator::Report;
 
 use super::Processor;
-use super::choice::Choice;
+use super::choice::{Choice, Found};
 use crate::cache::Bucket;
 use crate::device::Carried;
 use crate::device::facts::{FactKey, FixedFacts};
@@ -21,6 +21,11 @@ use crate::lowering;
 
 /// Sizes that a kernel may have; see the signature.
 const MAX_SIZES: usize = 32;
+
+/// Tiles whose code is compiled, at most, where the model's choices keep values in memory.
+const TRIED: usize = 5;
+/// Bytes of local memory of a thread that are no reason to try another tile.
+const SPILLED: u32 = 32;
 
 /// What a variant is chosen by: facts, and log2 of the bucket of each run-time size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,22 +156,9 @@ impl<P: Processor> CompiledLauncher<P> {
             return self.make_carried(key, carried, &facts, &sizes);
         }
         let ranker = self.ranker(&key.facts, &facts);
-        let (schedule, origin) = self.choose(&ranker, &facts, &sizes)?;
+        let (schedule, origin, variant) = self.choose(&key.facts, &ranker, &facts, &sizes)?;
         // Code from given plans is code under the facts of those.
         let facts = self.options.plans.as_ref().map_or(facts, |given| given.facts.clone());
-        let variant = match self.same_code(&key.facts, &schedule) {
-            Some(variant) => variant,
-            None => {
-                let generated = match &self.options.plans {
-                    Some(given) => {
-                        let instance = self.kernel.instance(facts.clone());
-                        lowering::generate_from(given.plans.to_vec(), &instance, &schedule, self.arch)?
-                    }
-                    None => lowering::generate_with(&ranker, &self.kernel, &schedule, self.arch)?,
-                };
-                Arc::new(self.processor.load(&self.kernel, generated, self.arch, &self.options)?)
-            }
-        };
         let info = VariantInfo {
             facts,
             bucket: Bucket::of(borrowed(&sizes)),
@@ -215,17 +207,24 @@ impl<P: Processor> CompiledLauncher<P> {
         entries.iter().find(|e| e.key.facts == *facts && e.info.schedule == *schedule).map(|e| e.variant.clone())
     }
 
-    /// The schedule that was asked for, or the one that [`Choice`] makes.
-    fn choose(&self, ranker: &Ranker, facts: &Facts, sizes: &BTreeMap<String, i64>) -> Result<(Schedule, Origin)> {
-        if let Some(given) = &self.options.plans {
-            let assumed = given.facts.beyond(facts);
+    /// The schedule that was asked for, or the one that [`Choice`] makes; where it comes from; and its code.
+    fn choose(
+        &self,
+        key: &FactKey,
+        ranker: &Ranker,
+        facts: &Facts,
+        sizes: &BTreeMap<String, i64>,
+    ) -> Result<(Schedule, Origin, Arc<P::Variant>)> {
+        let given = |schedule: &Schedule| Ok((schedule.clone(), Origin::Given, self.code(key, ranker, schedule)?));
+        if let Some(plans) = &self.options.plans {
+            let assumed = plans.facts.beyond(facts);
             if !assumed.is_empty() {
                 return Err(KernelError::PlanFacts { kernel: self.kernel.ir().name.clone(), assumed }.into());
             }
-            return Ok((given.schedule.clone(), Origin::Given));
+            return given(&plans.schedule);
         }
         if let Some(schedule) = &self.options.schedule {
-            return Ok((schedule.clone(), Origin::Given));
+            return given(schedule);
         }
         let choice = Choice {
             kernel: &self.kernel,
@@ -237,7 +236,65 @@ impl<P: Processor> CompiledLauncher<P> {
             facts,
             sizes,
         };
-        choice.make()
+        match choice.make()? {
+            Found::Known(schedule, origin) => {
+                let variant = self.code(key, ranker, &schedule)?;
+                Ok((schedule, origin, variant))
+            }
+            Found::Ranked(ranked) => {
+                let (schedule, predicted, variant) = self.first_in_registers(key, ranker, ranked)?;
+                choice.keep(schedule.clone(), predicted);
+                Ok((schedule, Origin::Model, variant))
+            }
+        }
+    }
+
+    /// Of schedules, best first, the first whose code keeps its values in registers; of the [`TRIED`] tiles that are tried, the
+    /// one with the fewest bytes in memory if none does. The model knows what registers a plan needs, but not what the compiler
+    /// makes of that.
+    fn first_in_registers(
+        &self,
+        key: &FactKey,
+        ranker: &Ranker,
+        ranked: Vec<(Schedule, f64)>,
+    ) -> Result<(Schedule, f64, Arc<P::Variant>)> {
+        // What differs in nothing else has the same values in registers.
+        let tile = |s: &Schedule| (s.main.block_m, s.main.block_n, s.main.warps, s.main.overlap, s.launches.terms);
+        let mut tried = Vec::new();
+        let mut best: Option<(u32, (Schedule, f64, Arc<P::Variant>))> = None;
+        for (schedule, predicted) in ranked {
+            if tried.len() == TRIED {
+                break;
+            }
+            if tried.contains(&tile(&schedule)) {
+                continue;
+            }
+            tried.push(tile(&schedule));
+            let variant = self.code(key, ranker, &schedule)?;
+            let spilled = self.processor.resources(&variant)?.map_or(0, |resources| resources.local_bytes);
+            if best.as_ref().is_none_or(|(least, _)| spilled < *least) {
+                best = Some((spilled, (schedule, predicted, variant)));
+            }
+            if spilled <= SPILLED {
+                break;
+            }
+        }
+        Ok(best.expect("a ranking is not empty").1)
+    }
+
+    /// The code of a schedule: that of another bucket, or compiled and loaded.
+    fn code(&self, key: &FactKey, ranker: &Ranker, schedule: &Schedule) -> Result<Arc<P::Variant>> {
+        if let Some(variant) = self.same_code(key, schedule) {
+            return Ok(variant);
+        }
+        let generated = match &self.options.plans {
+            Some(given) => {
+                let instance = self.kernel.instance(given.facts.clone());
+                lowering::generate_from(given.plans.to_vec(), &instance, schedule, self.arch)?
+            }
+            None => lowering::generate_with(ranker, &self.kernel, schedule, self.arch)?,
+        };
+        Ok(Arc::new(self.processor.load(&self.kernel, generated, self.arch, &self.options)?))
     }
 
     /// The ranker for these facts. It keeps what it has planned for launches with other sizes.
