@@ -22,6 +22,9 @@ use crate::lowering;
 /// Sizes that a kernel may have; see the signature.
 const MAX_SIZES: usize = 32;
 
+/// A schedule, the seconds that the model predicts, and its code.
+type Ranked<V> = (Schedule, f64, Arc<V>);
+
 /// Tiles whose code is compiled, at most, where the model's choices keep values in memory.
 const TRIED: usize = 5;
 /// Bytes of local memory of a thread that are no reason to try another tile.
@@ -252,16 +255,11 @@ impl<P: Processor> CompiledLauncher<P> {
     /// Of schedules, best first, the first whose code keeps its values in registers; of the [`TRIED`] tiles that are tried, the
     /// one with the fewest bytes in memory if none does. The model knows what registers a plan needs, but not what the compiler
     /// makes of that.
-    fn first_in_registers(
-        &self,
-        key: &FactKey,
-        ranker: &Ranker,
-        ranked: Vec<(Schedule, f64)>,
-    ) -> Result<(Schedule, f64, Arc<P::Variant>)> {
+    fn first_in_registers(&self, key: &FactKey, ranker: &Ranker, ranked: Vec<(Schedule, f64)>) -> Result<Ranked<P::Variant>> {
         // What differs in nothing else has the same values in registers.
         let tile = |s: &Schedule| (s.main.block_m, s.main.block_n, s.main.warps, s.main.overlap, s.launches.terms);
         let mut tried = Vec::new();
-        let mut best: Option<(u32, (Schedule, f64, Arc<P::Variant>))> = None;
+        let mut best: Option<(u32, Ranked<P::Variant>)> = None;
         for (schedule, predicted) in ranked {
             if tried.len() == TRIED {
                 break;
