@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the playground and tests it: the module in Node.js, its CUDA C against the command's, and the page in Chromium.
-# No GPU is needed. COMMAND is target/release/flashtile unless FLASHTILE names another.
+# Builds the playground and tests it: the module in Node.js, its CUDA C against the command's, and
+# the page in Chromium. No GPU is needed. COMMAND is target/release/flashtile unless FLASHTILE names
+# another.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,5 +1,5 @@
-//! Microseconds of a call on the host: attention by flashtile, and one product of candle beside it. Tensors are so small that the
-//! host is slower than the GPU.
+//! Microseconds of a call on the host: attention by flashtile, and one product of candle beside it.
+//! Tensors are so small that the host is slower than the GPU.
 //!
 //! `cargo run --release --features cuda --example overhead`
 

@@ -1,7 +1,9 @@
-// What is asked for is `state`; everything that the page shows follows from it and from the compiler's answers.
+// What is asked for is `state`; everything that the page shows follows from it and from the
+// compiler's answers.
 //
-// Two compilers run beside the page. `quick` answers while one types: errors, and code for the schedule of the last answer or
-// for the defaults. `slow` finds the schedule of the cost model, once nobody has typed for a while, and is stopped by a key.
+// Two compilers run beside the page. `quick` answers while one types: errors, and code for the
+// schedule of the last answer or for the defaults. `slow` finds the schedule of the cost model,
+// once nobody has typed for a while, and is stopped by a key.
 
 const $ = (id) => document.getElementById(id);
 const library = JSON.parse($("library").textContent);
@@ -125,7 +127,8 @@ function request(schedule) {
 const settings = (text) => text.split(",").map((part) => part.trim()).filter(Boolean);
 const isWhole = (text) => settings(text)[0] === "defaults";
 
-// The schedule of code that must be there at once: the last one with what is asked for changed in it, or the defaults.
+// The schedule of code that must be there at once: the last one with what is asked for changed in
+// it, or the defaults.
 function soon() {
   if (isWhole(state.schedule)) return [state.schedule];
   const asked = settings(state.schedule);
@@ -404,7 +407,8 @@ function picture(of) {
   ];
 }
 
-// Statements from top to bottom. Flow within an iteration is on the left, flow from one iteration to the next on the right.
+// Statements from top to bottom. Flow within an iteration is on the left, flow from one iteration
+// to the next on the right.
 function graph({ statements, components, edges }) {
   const [row, left] = [26, 90];
   const y = (n) => n * row + row / 2;
@@ -568,7 +572,7 @@ async function interpret(into) {
     const words = Object.entries(answer.sizes).map(([name, value]) => `${name}=${value}`).join(", ");
     const each = answer.outputs.flatMap(({ name, type, shape, rows, error }) => [
       heading(`${name}: ${type} [${shape.join(", ")}]`),
-      element("p", {}, `Largest difference from the same text without rounding: ${error.toExponential(2)}. The first rows and columns:`),
+      element("p", {}, `Largest difference from exact arithmetic: ${error?.toExponential(2) ?? "not finite"}. The first rows and columns:`),
       element("table", {}, ...rows.map((row) => element("tr", {}, ...row.map((x) => element("td", { class: "number" }, number(x)))))),
     ]);
     into.replaceChildren(element("p", {}, `${intro}: ${words}. ${milliseconds.toFixed(0)} ms.`), ...each);

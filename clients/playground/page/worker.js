@@ -1,4 +1,5 @@
-// A compiler that does not hold the page up. The first message is the module; each later one is a request with its number.
+// A compiler that does not hold the page up. The first message is the module; each later one is a
+// request with its number.
 let compiler;
 onmessage = async ({ data }) => {
   if (data.module) {

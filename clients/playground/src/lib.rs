@@ -1,4 +1,5 @@
-//! The compiler behind a page: a request and its answer are JSON, and the three functions of [`wasm`] carry them.
+//! The compiler behind a page: a request and its answer are JSON, and the three functions of
+//! [`wasm`] carry them.
 //!
 //! | file | subject |
 //! | --- | --- |
@@ -12,8 +13,9 @@
 //! | `place` | places in a text as a browser counts them |
 //! | `wasm` | the functions that a page calls |
 //!
-//! Nothing is decided here: the crates `flashtile-dsl` and `flashtile-codegen` do all work, as they do for `flashtile inspect`.
-//! No GPU is known, so that the machine of the cost model is the typical one of the architecture.
+//! Nothing is decided here: the crates `flashtile-dsl` and `flashtile-codegen` do all work, as they
+//! do for `flashtile inspect`. No GPU is known, so that the machine of the cost model is the
+//! typical one of the architecture.
 
 mod check;
 mod compile;
@@ -31,7 +33,8 @@ use serde_json::{Value, json};
 use request::Request;
 pub use subject::Fault;
 
-/// The answer to a request; both are JSON texts. A fault is an answer too: `{"error": {"message", "reasons"}}`.
+/// The answer to a request; both are JSON texts. A fault is an answer too:
+/// `{"error": {"message", "reasons"}}`.
 pub fn answer(request: &str) -> String {
     let answer = serde_json::from_str(request).map_err(|error| Fault::plain(format!("not a request: {error}"))).and_then(of);
     answer.unwrap_or_else(|fault| fault.json()).to_string()

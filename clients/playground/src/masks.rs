@@ -28,7 +28,8 @@ pub fn text(subject: &Subject, loops: &[(OpId, LoopMasks)]) -> String {
     if texts.is_empty() { "no loops\n".to_owned() } else { texts.join("\n") }
 }
 
-/// A loop as a picture, or why there is none: the program's rows down, the tiles of the loop across.
+/// A loop as a picture, or why there is none: the program's rows down, the tiles of the loop
+/// across.
 pub fn drawn(subject: &Subject, schedule: &Schedule, op: OpId, masks: &LoopMasks) -> Value {
     let kernel = &subject.instance.kernel;
     let Op::For { axis, .. } = kernel.ops[op].op else { unreachable!("a loop") };
@@ -50,7 +51,8 @@ pub fn drawn(subject: &Subject, schedule: &Schedule, op: OpId, masks: &LoopMasks
         return without("there are more than 256 tiles on a side; give smaller lengths");
     }
     let size = |size: &SizeExpr| extent(size).unwrap_or(0);
-    // Coordinates along the rows are the number of the row tile; every other index, such as a head, is 0.
+    // Coordinates along the rows are the number of the row tile; every other index, such as a head,
+    // is 0.
     let value = |row: i64, value: ValueId| if *kernel.ty(value) == Type::Coord(rows) { row } else { 0 };
     let lines = picture(masks, down, &size, &value, &|_| 0, &|_| 0);
     json!({

@@ -3,7 +3,8 @@
 use flashtile_dsl::ir::{SourceText, Span};
 use serde_json::{Value, json};
 
-/// A span as `line`, `column`, and `start` and `end` in UTF-16 units from the beginning of the text; null where there is none.
+/// A span as `line`, `column`, and `start` and `end` in UTF-16 units from the beginning of the
+/// text; null where there is none.
 pub fn of(source: &SourceText, span: Span) -> Value {
     let (line, column) = source.line_column(span).unzip();
     let units = |byte: u32| source.text.get(..byte as usize).map(|before| before.encode_utf16().count());

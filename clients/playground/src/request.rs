@@ -50,7 +50,8 @@ pub struct Asked {
     /// Sizes by name, constants among them; typical values for those that are left out.
     #[serde(default)]
     pub sizes: BTreeMap<String, i64>,
-    /// Knobs to change in the schedule that the cost model chooses, or behind `defaults,` in the defaults.
+    /// Knobs to change in the schedule that the cost model chooses, or behind `defaults,` in the
+    /// defaults.
     #[serde(default)]
     pub schedule: String,
 }

@@ -29,8 +29,8 @@ enum Given {
     I32(i32),
 }
 
-/// The first elements of each output, and how far rounding takes it from the exact result. Sizes that are no constants are made
-/// small.
+/// The first elements of each output, and how far rounding takes it from the exact result. Sizes
+/// that are no constants are made small.
 pub fn run(asked: &Asked) -> Result<Value, Fault> {
     let mut subject = Subject::of(asked)?;
     make_small(&mut subject);
@@ -47,7 +47,7 @@ pub fn run(asked: &Asked) -> Result<Value, Fault> {
     let exact = outputs(&subject, &sizes, &given, Blocks::WholeLoops(BLOCK), Exact64)?;
     let shown = rounded.iter().zip(&exact).map(|((param, tensor), (_, exact))| {
         let (values, exact) = (tensor.to_f64(), exact.to_f64());
-        let error = values.iter().zip(&exact).map(|(x, y)| (x - y).abs()).filter(|e| e.is_finite()).fold(0.0, f64::max);
+        let error = values.iter().zip(&exact).map(|(&x, &y)| difference(x, y)).fold(0.0, f64::max);
         json!({
             "name": kernel.params[*param].name,
             "type": tensor.elem.name(),
@@ -60,7 +60,8 @@ pub fn run(asked: &Asked) -> Result<Value, Fault> {
     Ok(json!({ "sizes": named.collect::<Map<_, _>>(), "outputs": shown.collect::<Vec<_>>() }))
 }
 
-/// Run-time sizes as large as the interpreter takes in a moment, but no smaller than the text addresses.
+/// Run-time sizes as large as the interpreter takes in a moment, but no smaller than the text
+/// addresses.
 fn make_small(subject: &mut Subject) {
     let (kernel, consts) = (&subject.instance.kernel, &subject.instance.binding.consts);
     for (name, size) in &mut subject.sizes {
@@ -104,7 +105,7 @@ fn extent(extent: &SizeExpr, sizes: &[i64]) -> Option<usize> {
     extent.eval(|size| sizes.get(size.index()).copied()).and_then(|value| usize::try_from(value).ok())
 }
 
-/// All outputs; those of exact arithmetic are not rounded on their way to memory.
+/// All outputs, rounded to their element types as they are stored, whatever the arithmetic.
 fn outputs<A: Arithmetic>(
     subject: &Subject,
     sizes: &[i64],
@@ -143,7 +144,17 @@ fn outputs<A: Arithmetic>(
     Ok(results)
 }
 
-/// The first rows and columns of the last two dimensions, where all others are at 0; null for what is not finite.
+/// How far two elements are apart; those that are no finite numbers are as far apart as can be, unless they are the same.
+fn difference(x: f64, y: f64) -> f64 {
+    match (x - y).abs() {
+        _ if x == y || (x.is_nan() && y.is_nan()) => 0.0,
+        finite if finite.is_finite() => finite,
+        _ => f64::INFINITY,
+    }
+}
+
+/// The first rows and columns of the last two dimensions, where all others are at 0; null for what
+/// is not finite.
 fn first(shape: &[usize], values: &[f64]) -> Vec<Vec<Option<f64>>> {
     let columns = shape.last().copied().unwrap_or(1);
     let rows = shape.iter().rev().nth(1).copied().unwrap_or(1);

@@ -1,4 +1,5 @@
-//! A kernel, its types and sizes, an architecture and a schedule: from a request to what the compiler takes.
+//! A kernel, its types and sizes, an architecture and a schedule: from a request to what the
+//! compiler takes.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! The functions that a page calls. Memory goes one way at a time: a page asks for room with [`flashtile_alloc`], writes a
-//! request there and gives it to [`flashtile_call`], which takes it; the answer is the page's until [`flashtile_free`].
+//! The functions that a page calls. Memory goes one way at a time: a page asks for room with
+//! [`flashtile_alloc`], writes a request there and gives it to [`flashtile_call`], which takes it;
+//! the answer is the page's until [`flashtile_free`].
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 
@@ -22,7 +23,8 @@ pub extern "C" fn flashtile_alloc(bytes: usize) -> *mut u8 {
 /// The answer to a request: its length in 4 bytes, then that many bytes of JSON.
 ///
 /// # Safety
-/// `request` is what [`flashtile_alloc`] gave for these many `bytes`, all of them are written, and nobody uses it after.
+/// `request` is what [`flashtile_alloc`] gave for these many `bytes`, all of them are written, and
+/// nobody uses it after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flashtile_call(request: *mut u8, bytes: usize) -> *mut u8 {
     // SAFETY: the caller wrote that many bytes there.

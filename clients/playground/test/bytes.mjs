@@ -1,8 +1,10 @@
-// The module gives the same CUDA C as the command, byte for byte, for every built-in kernel on every architecture asked for.
+// The module gives the same CUDA C as the command, byte for byte, for every built-in kernel on
+// every architecture asked for.
 //   node test/bytes.mjs MODULE COMMAND KERNELS [--schedule TEXT] [--arch A,B] [--only NAME,..]
-// The schedules are the defaults and, for sm_75, those of its instructions, unless one is given; `--schedule ""` is the cost model's
-// choice. The element type is bf16, or f16 for sm_75, which has no bf16.
-// A kernel that has no code on an architecture must be refused by both, for the same reasons.
+// The schedules are the defaults and, for sm_75, those of its instructions, unless one is given;
+// `--schedule ""` is the cost model's choice. The element type is bf16, or f16 for sm_75, which has
+// no bf16. A kernel that has no code on an architecture must be refused by both, for the same
+// reasons.
 import { execFileSync } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";

@@ -1,4 +1,5 @@
-// The page in a browser, at the width of a desk and of a telephone: it is used as a person would use it.
+// The page in a browser, at the width of a desk and of a telephone: it is used as a person would
+// use it.
 //   node test/page.mjs PAGE [--browser FILE] [--pictures FOLDER]
 // Needs the package playwright-core, and Chromium.
 import assert from "node:assert/strict";

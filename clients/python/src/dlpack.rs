@@ -31,7 +31,8 @@ impl DlTensor {
         Some(self.data.expose_provenance() + usize::try_from(self.byte_offset).ok()?)
     }
 
-    /// The tensor; `None` if it lies elsewhere than on the CPU or a GPU, or holds what kernels do not.
+    /// The tensor; `None` if it lies elsewhere than on the CPU or a GPU, or holds what kernels do
+    /// not.
     pub fn seen(&self) -> Option<Seen> {
         let place = match (self.device_type, usize::try_from(self.device_id)) {
             (CPU, _) => Place::Cpu,

@@ -173,8 +173,9 @@ impl PyKernel {
         made.map(|outputs| PyTuple::new(py, outputs)).transpose()
     }
 
-    /// Launches a kernel of attention on queries `(B, H, M, D)`, keys `(B, G, N, D)` and values `(B, G, N, E)` that are as it takes
-    /// them, with a scale or `1 / sqrt(D)`; returns its first output. `None` if they are otherwise.
+    /// Launches a kernel of attention on queries `(B, H, M, D)`, keys `(B, G, N, D)` and values
+    /// `(B, G, N, E)` that are as it takes them, with a scale or `1 / sqrt(D)`; returns its first
+    /// output. `None` if they are otherwise.
     fn attend<'py>(
         &self,
         query: Bound<'py, PyAny>,

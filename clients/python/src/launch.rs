@@ -428,8 +428,8 @@ impl Prepared {
 }
 
 impl Attend {
-    /// Whether queries, keys and values are those of a kernel: `(B, H, M, D)`, `(B, G, N, D)` and `(B, G, N, E)`, rows without
-    /// gaps.
+    /// Whether queries, keys and values are those of a kernel: `(B, H, M, D)`, `(B, G, N, D)` and
+    /// `(B, G, N, E)`, rows without gaps.
     fn fits(self, seen: &[Seen]) -> bool {
         let [q, k, v] = seen else { return false };
         let is_plain = |x: &Seen| x.form.strides().len() == 4 && x.form.strides()[3] == 1 && x.place == q.place;

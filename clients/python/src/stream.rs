@@ -18,8 +18,9 @@ pub(crate) fn stream(device: &Device, of: Option<(usize, usize)>) -> flashtile::
         return Ok(streams[0].1.clone());
     }
     let stream = match of {
-        // SAFETY: streams of PyTorch, XLA and CuPy are of the primary context. A handle is used while it is the caller's current
-        // stream, no later. These libraries order all work on their memory by their streams.
+        // SAFETY: streams of PyTorch, XLA and CuPy are of the primary context. A handle is used
+        // while it is the caller's current stream, no later. These libraries order all work on
+        // their memory by their streams.
         Some((_, handle)) => unsafe { Stream::from_raw_ordered(device, std::ptr::with_exposed_provenance_mut(handle)) },
         None => Stream::new(device),
     };

@@ -15,9 +15,10 @@ pub fn says_all(text: &str) -> bool {
     Schedule::is_whole(text) || KNOBS.iter().all(|knob| knobs_set(text).any(|name| name == knob.name))
 }
 
-/// The schedule that a text means: the best of a ranking that has the knobs of the text already. If there is none, the first
-/// of the best ones, and then of the defaults, that is legal with these knobs changed; if there is none either, the best with
-/// the knobs changed, so that generating code says why it is not legal.
+/// The schedule that a text means: the best of a ranking that has the knobs of the text already. If
+/// there is none, the first of the best ones, and then of the defaults, that is legal with these
+/// knobs changed; if there is none either, the best with the knobs changed, so that generating code
+/// says why it is not legal.
 ///
 /// # Errors
 /// The first item of the text that is wrong.
@@ -35,7 +36,8 @@ pub fn closest<'a>(
     if let Some((same, _)) = ranked.iter().zip(&changed).find(|(own, changed)| **own == *changed) {
         return Ok((*same).clone());
     }
-    // The defaults are the last resort, such as for an instruction that the space of the architecture leaves out.
+    // The defaults are the last resort, such as for an instruction that the space of the
+    // architecture leaves out.
     let found = changed.iter().take(CLOSE).chain([&given]).find(|schedule| legal(schedule)).cloned();
     Ok(found.unwrap_or_else(|| changed.into_iter().next().expect("a ranking is not empty")))
 }

@@ -23,7 +23,8 @@ impl Machine {
         Self { sms: arch.typical_sms, ghz: arch.typical_ghz, gbytes_per_s: arch.typical_gbytes_per_s }
     }
 
-    /// Peak rates for a kernel's element types, per second: tensor cores if one of them has 16 bits, else multiply-adds.
+    /// Peak rates for a kernel's element types, per second: tensor cores if one of them has 16
+    /// bits, else multiply-adds.
     pub fn peak(&self, arch: &Arch, binding: &Binding) -> cost::Machine {
         let clocks = f64::from(self.sms) * self.ghz * 1e9;
         let sixteen_bit = binding.types.values().any(|e| e.bytes() == Some(2));

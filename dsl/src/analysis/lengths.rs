@@ -1,5 +1,5 @@
-//! Which sizes of a kernel are lengths that tiles walk, the least value that each may have, and typical values for those that
-//! nobody gives.
+//! Which sizes of a kernel are lengths that tiles walk, the least value that each may have, and
+//! typical values for those that nobody gives.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ const TYPICAL_WALKED: i64 = 4096;
 /// Any other run-time size, likewise.
 const TYPICAL_OTHER: i64 = 16;
 
-/// A run-time size that nobody gives: long if a tile axis walks it, else short, but no shorter than the text addresses.
+/// A run-time size that nobody gives: long if a tile axis walks it, else short, but no shorter than
+/// the text addresses.
 pub fn typical(kernel: &Kernel, name: &str, consts: &BTreeMap<String, i64>) -> i64 {
     if is_walked(kernel, name) { TYPICAL_WALKED } else { TYPICAL_OTHER.max(addressed(kernel, name, consts)) }
 }

@@ -115,7 +115,8 @@ pub fn storing_only(kernel: &Kernel, output: ParamId) -> Kernel {
     storing(kernel, |tensor| tensor == output)
 }
 
-/// The kernel without an output, and without what nothing else needs, inputs among it. `kernel` is as a text declares it.
+/// The kernel without an output, and without what nothing else needs, inputs among it. `kernel` is
+/// as a text declares it.
 #[must_use]
 pub fn without_output(kernel: &Kernel, output: ParamId) -> Kernel {
     let mut made = storing(kernel, |tensor| tensor != output).renumbered();

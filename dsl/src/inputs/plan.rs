@@ -37,8 +37,8 @@ impl<'a> Plan<'a> {
         Ok(Self { kernel, sizes, inputs, data })
     }
 
-    /// The same data with exponents 128 times as large; `None` if the text has no exponent that inputs scale, or the user
-    /// has said what these inputs hold.
+    /// The same data with exponents 128 times as large; `None` if the text has no exponent that
+    /// inputs scale, or the user has said what these inputs hold.
     pub fn steep(&self) -> Option<InputData> {
         let mut data = self.data.clone();
         for &param in self.inputs.exponents() {

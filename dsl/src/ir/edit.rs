@@ -73,8 +73,8 @@ pub fn add_tensor(kernel: &mut Kernel, name: &str, decl: TensorDecl) -> ParamId 
     kernel.params.push(Param { name: name.to_owned(), kind: ParamKind::Tensor(decl), span: Span::default() })
 }
 
-/// Removes a parameter that no op names; those behind it move up. `kernel` is as a text declares it: no launch ahead has
-/// summarised or listed anything for it.
+/// Removes a parameter that no op names; those behind it move up. `kernel` is as a text declares
+/// it: no launch ahead has summarised or listed anything for it.
 ///
 /// # Panics
 /// If an op names it, or a launch ahead has made something for the kernel.

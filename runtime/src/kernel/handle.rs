@@ -133,8 +133,8 @@ impl Kernel {
         Ok(Gradient { forward: Self::from_ir(made.forward), backward })
     }
 
-    /// The kernel without some of its outputs, and without what nothing else needs, inputs among it.
-    /// It has the same name, and a text of its own.
+    /// The kernel without some of its outputs, and without what nothing else needs, inputs among
+    /// it. It has the same name, and a text of its own.
     ///
     /// ```
     /// use flashtile::Kernel;

@@ -48,7 +48,8 @@ def _kernel_of(masked: str, dims: str, dropout: bool, grouped: bool) -> Kernel:
     return kernel(sdpa_text(masked, dims, dropout, grouped))
 
 
-# Launches of the kernels without a mask in memory, by whether they are causal and whether heads share keys.
+# Launches of the kernels without a mask in memory, by whether they are causal and whether heads
+# share keys.
 _ATTEND: dict[tuple[bool, bool], Callable] = {}
 
 

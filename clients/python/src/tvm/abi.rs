@@ -1,5 +1,6 @@
-//! Values and functions as tvm-ffi passes them: the part of `tvm/ffi/c_api.h` and `extra/c_env_api.h` (version 0.1) that is used here.
-//! The library is in the process already, since it calls us; it is neither linked nor opened anew.
+//! Values and functions as tvm-ffi passes them: the part of `tvm/ffi/c_api.h` and
+//! `extra/c_env_api.h` (version 0.1) that is used here. The library is in the process already,
+//! since it calls us; it is neither linked nor opened anew.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +49,8 @@ impl Value {
     /// A tensor or a number.
     pub(super) fn read(&self) -> Read<'_> {
         match self.kind {
-            // SAFETY: tvm-ffi says that a value of this type points to a `DLTensor`, which lives as long as the call.
+            // SAFETY: tvm-ffi says that a value of this type points to a `DLTensor`, which lives as
+            // long as the call.
             DL_TENSOR => Read::Tensor(unsafe { &*self.pointer().cast() }),
             // SAFETY: tvm-ffi says that the object of a tensor is its header, then a `DLTensor`.
             TENSOR => Read::Tensor(unsafe { &*self.pointer().add(OBJECT_HEADER).cast() }),
@@ -62,14 +64,16 @@ impl Value {
     pub(super) fn text(&self) -> Result<Option<&str>, Failure> {
         let bytes: &[u8] = match self.kind {
             NONE => return Ok(None),
-            // SAFETY: tvm-ffi says that a value of this type is a text that ends with a 0 and lives as long as the call.
+            // SAFETY: tvm-ffi says that a value of this type is a text that ends with a 0 and lives
+            // as long as the call.
             RAW_TEXT => unsafe { CStr::from_ptr(self.pointer().cast()) }.to_bytes(),
             // SAFETY: the bytes of a small text are in the value, at most 7.
             SMALL_TEXT => unsafe {
                 std::slice::from_raw_parts((&raw const self.bits).cast(), (self.short as usize).min(size_of::<u64>()))
             },
             TEXT => {
-                // SAFETY: tvm-ffi says that the object of a text is its header, then an address and a number of bytes.
+                // SAFETY: tvm-ffi says that the object of a text is its header, then an address and
+                // a number of bytes.
                 let (first, count) = unsafe { self.pointer().add(OBJECT_HEADER).cast::<(*const u8, usize)>().read() };
                 // SAFETY: as above.
                 unsafe { std::slice::from_raw_parts(first, count) }
@@ -121,7 +125,8 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// The functions, found once; `None` if the process has no tvm-ffi, so that nobody could have called us.
+    /// The functions, found once; `None` if the process has no tvm-ffi, so that nobody could have
+    /// called us.
     fn get() -> Option<&'static Self> {
         static API: OnceLock<Option<Api>> = OnceLock::new();
         API.get_or_init(Self::find).as_ref()
@@ -198,7 +203,8 @@ fn free_of<C: Called>(_: *const C) -> unsafe extern "C" fn(*mut c_void) {
 /// Answers a call of tvm-ffi: 0 and a result, or -1 and an error that is raised.
 ///
 /// # Safety
-/// `arguments` points to `count` values, or to nothing if there are none; `result` points to a value that holds no object.
+/// `arguments` points to `count` values, or to nothing if there are none; `result` points to a
+/// value that holds no object.
 pub(super) unsafe fn answer(
     arguments: *const Value,
     count: i32,

@@ -1,6 +1,7 @@
-//! A kernel that is called with tensors and numbers. Tensors come in the order of the parameters, those that are read before
-//! those that are written; numbers in the order of the scalars. Numbers may stand anywhere between tensors, so that both the order
-//! of the parameters and that of JAX (tensors, results, attributes) are taken.
+//! A kernel that is called with tensors and numbers. Tensors come in the order of the parameters,
+//! those that are read before those that are written; numbers in the order of the scalars. Numbers
+//! may stand anywhere between tensors, so that both the order of the parameters and that of JAX
+//! (tensors, results, attributes) are taken.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -168,8 +169,9 @@ impl Called for Callable {
             Place::Gpu(gpu) => Some((gpu, api.stream(gpu))),
         };
         let stream = stream(prepared.kernel.device(), of)?;
-        // SAFETY: tvm-ffi's tensors live as long as the call, and their library frees memory in the order of the stream that the
-        // launch is queued on; their shapes and strides stay within their memory.
+        // SAFETY: tvm-ffi's tensors live as long as the call, and their library frees memory in the
+        // order of the stream that the launch is queued on; their shapes and strides stay within
+        // their memory.
         Ok(unsafe { prepared.launch.launch_on(&stream, &values) }?)
     }
 }

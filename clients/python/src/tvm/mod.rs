@@ -1,13 +1,14 @@
 //! Functions that other libraries call through [tvm-ffi](https://tvm.apache.org/ffi): kernels on
-//! tensors of JAX, CuPy, NumPy and any other library that speaks DLPack. Nothing here touches Python.
+//! tensors of JAX, CuPy, NumPy and any other library that speaks DLPack. Nothing here touches
+//! Python.
 //!
 //! | module | subject |
 //! | --- | --- |
 //! | `abi` | values and functions as tvm-ffi passes them (`tvm/ffi/c_api.h`) |
 //! | `callable` | a kernel that is called with tensors and numbers |
 //!
-//! The library exports `kernel(text, place, name, nvrtc)` and `builtin(name, nvrtc)`, which return functions. `name`, and the folder
-//! of NVRTC, may be none.
+//! The library exports `kernel(text, place, name, nvrtc)` and `builtin(name, nvrtc)`, which return
+//! functions. `name`, and the folder of NVRTC, may be none.
 
 mod abi;
 mod callable;
@@ -24,7 +25,8 @@ use crate::kernel;
 /// `builtin(name, nvrtc)`: the built-in kernel of a name, as a function.
 ///
 /// # Safety
-/// As tvm-ffi calls it: `arguments` points to `count` values, `result` to a value that holds no object.
+/// As tvm-ffi calls it: `arguments` points to `count` values, `result` to a value that holds no
+/// object.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __tvm_ffi_builtin(_: *mut c_void, arguments: *const Value, count: i32, result: *mut Value) -> i32 {
     // SAFETY: the caller's promise.
@@ -37,7 +39,8 @@ pub unsafe extern "C" fn __tvm_ffi_builtin(_: *mut c_void, arguments: *const Val
     }
 }
 
-/// `kernel(text, place, name, nvrtc)`: a kernel of a text, by its name or the only one, as a function.
+/// `kernel(text, place, name, nvrtc)`: a kernel of a text, by its name or the only one, as a
+/// function.
 ///
 /// # Safety
 /// As [`__tvm_ffi_builtin`].

@@ -3,7 +3,8 @@
 //! 1. What tuning found for these sizes (each rounded up to a power of two).
 //! 2. The best of what tuning measured for sizes near these: so lengths that change need one tune, not one each.
 //! 3. What the model chose for these sizes before.
-//! 4. What the model chooses now: of the schedules that it ranks, the first whose code keeps its values in registers. It is kept.
+//! 4. What the model chooses now: of the schedules that it ranks, the first whose code keeps its
+//!    values in registers. It is kept.
 //!
 //! For near sizes the best few candidates of the nearest tuned shape are compared, each by its measured time and by how
 //! the model says that this time moves with the sizes.

@@ -210,7 +210,8 @@ impl<P: Processor> CompiledLauncher<P> {
         entries.iter().find(|e| e.key.facts == *facts && e.info.schedule == *schedule).map(|e| e.variant.clone())
     }
 
-    /// The schedule that was asked for, or the one that [`Choice`] makes; where it comes from; and its code.
+    /// The schedule that was asked for, or the one that [`Choice`] makes; where it comes from; and
+    /// its code.
     fn choose(
         &self,
         key: &FactKey,
@@ -252,9 +253,9 @@ impl<P: Processor> CompiledLauncher<P> {
         }
     }
 
-    /// Of schedules, best first, the first whose code keeps its values in registers; of the [`TRIED`] tiles that are tried, the
-    /// one with the fewest bytes in memory if none does. The model knows what registers a plan needs, but not what the compiler
-    /// makes of that.
+    /// Of schedules, best first, the first whose code keeps its values in registers; of the
+    /// [`TRIED`] tiles that are tried, the one with the fewest bytes in memory if none does. The
+    /// model knows what registers a plan needs, but not what the compiler makes of that.
     fn first_in_registers(&self, key: &FactKey, ranker: &Ranker, ranked: Vec<(Schedule, f64)>) -> Result<Ranked<P::Variant>> {
         // What differs in nothing else has the same values in registers.
         let tile = |s: &Schedule| (s.main.block_m, s.main.block_n, s.main.warps, s.main.overlap, s.launches.terms);
