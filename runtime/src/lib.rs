@@ -12,6 +12,7 @@
 //! | [`tuner`] | finds the best schedule for a shape on a GPU |
 //! | [`verify`] | the float64 oracle and the tolerance |
 //! | [`conformance`] | one suite of launches for every device |
+//! | [`client`] | for libraries that call kernels on tensors of their own |
 //! | [`bundle`] | code compiled ahead of time: a directory for C and Rust |
 //! | [`cache`] | keeps compiled code and tuning results between runs |
 //! | [`files`] | files that a user names, written whole or not at all |
@@ -27,6 +28,7 @@
 
 pub mod bundle;
 pub mod cache;
+pub mod client;
 pub mod conformance;
 pub mod device;
 mod element;

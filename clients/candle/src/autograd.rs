@@ -75,7 +75,7 @@ fn differentiated(kernel: &Kernel, from: Option<&str>) -> Result<String> {
 /// Names of the inputs that need gradients.
 pub(crate) fn tracked(inputs: &Named<'_>) -> Vec<String> {
     let needs = |tensor: &Tensor| tensor.track_op() && tensor.dtype().is_float();
-    inputs.iter().filter(|(_, input)| tensor(*input).is_some_and(needs)).map(|(name, _)| name.clone()).collect()
+    inputs.iter().filter(|(_, input)| tensor(*input).is_some_and(needs)).map(|(name, _)| (*name).to_owned()).collect()
 }
 
 /// Runs a kernel some of whose inputs need gradients. If there is no gradient, the result is
@@ -83,7 +83,7 @@ pub(crate) fn tracked(inputs: &Named<'_>) -> Vec<String> {
 pub(crate) fn run(launcher: &Launcher, derived: Derived, inputs: &Named<'_>, of: &[String]) -> Result<Vec<(String, Tensor)>> {
     let forward = derived.as_ref().map_or(launcher, |backward| &backward.forward);
     let made = forward.launch(inputs, &launcher.known)?;
-    let deduced = made.deduced.clone();
+    let deduced = made.deduced().clone();
     let from = derived.as_ref().map_or_else(|_| first_output(&launcher.kernel), |backward| backward.from.clone());
     let mut outputs = made.outputs;
     let Some(at) = outputs.iter().position(|output| output.name == from) else {
@@ -93,12 +93,13 @@ pub(crate) fn run(launcher: &Launcher, derived: Derived, inputs: &Named<'_>, of:
     let others = outputs.into_iter().map(Output::tensor).collect::<CandleResult<Vec<_>>>()?;
     let mut saved: BTreeMap<String, Saved> =
         others.iter().map(|(name, tensor)| (name.clone(), Saved::Tensor(tensor.clone()))).collect();
-    for (name, input) in inputs.iter().filter(|(name, _)| !of.contains(name)) {
-        saved.insert(name.clone(), Saved::of(*input));
+    for (name, input) in inputs.iter().filter(|(name, _)| !of.iter().any(|of| of == name)) {
+        saved.insert((*name).to_owned(), Saved::of(*input));
     }
     let node =
         Node { forward: Mutex::new(Some((storage, shape))), place: place.clone(), of: of.to_vec(), saved, derived, deduced };
-    let arguments: Vec<&Tensor> = inputs.iter().filter(|(name, _)| of.contains(name)).filter_map(|(_, x)| tensor(*x)).collect();
+    let arguments: Vec<&Tensor> =
+        inputs.iter().filter(|(name, _)| of.iter().any(|of| of == name)).filter_map(|(_, x)| tensor(*x)).collect();
     let result = match arguments[..] {
         [a] => a.apply_op1(node)?,
         [a, b] => a.apply_op2(b, node)?,
@@ -200,14 +201,14 @@ impl Node {
         let mut stored: BTreeMap<String, Tensor> = BTreeMap::new();
         for launcher in &backward.kernels {
             let kernel = &launcher.kernel;
-            let input = |name: &str| {
-                let input = stored.get(name).map(Input::Tensor).or_else(|| found.get(name).copied());
+            let input = |name| {
+                let input = stored.get::<str>(name).map(Input::Tensor).or_else(|| found.get::<str>(name).copied());
                 let missing = || Error::Missing { kernel: kernel.name().to_owned(), name: name.to_owned() };
-                Ok((name.to_owned(), input.ok_or_else(missing)?))
+                Ok((name, input.ok_or_else(missing)?))
             };
             let inputs = input_names(kernel).map(input).collect::<Result<Named<'_>>>()?;
             let made = launcher.launch(&inputs, &deduced)?;
-            deduced = made.deduced.clone();
+            deduced = made.deduced().clone();
             stored.extend(made.tensors()?);
         }
         Ok(self.of.iter().map(|name| stored.remove(&format!("grad_{name}"))).collect())

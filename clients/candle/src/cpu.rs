@@ -1,59 +1,58 @@
 //! Launches on candle's CPU storage.
 
-use candle_core::{CpuStorage, Layout, Storage, WithDType};
-use flashtile::tensor::Loans;
-use flashtile::{AnyTensor, Element, lend};
+use candle_core::{CpuStorage, Storage, WithDType};
+use flashtile::client::stream;
 
 use crate::element::with_element;
 use crate::error::Result;
-use crate::launch::{Given, Launch, as_declared, elements};
+use crate::launch::{Given, Launch};
 
 /// Runs a launch; returns the storages of the outputs.
 pub(crate) fn run(launch: &Launch<'_>) -> Result<Vec<Storage>> {
-    let mut outputs = Vec::new();
-    for form in &launch.outputs {
-        let elements = elements(form)?;
+    let mut outputs = Vec::with_capacity(launch.outputs.len());
+    for planned in launch.outputs {
         outputs.push(with_element!(
-            form.elem,
-            T => T::to_cpu_storage_owned(vec![T::default(); elements]),
-            else return Err(Launch::no_output_type(form))
+            planned.form.elem,
+            T => T::to_cpu_storage_owned(vec![T::default(); planned.elements]),
+            else return Err(planned.no_type())
         ));
     }
-    lend(|loans| {
-        let inputs = launch.inputs.iter().map(|given| read(loans, given)).collect::<Result<Vec<_>>>()?;
-        let written = outputs.iter_mut().zip(&launch.outputs).zip(&launch.strides);
-        let written = written.map(|((storage, form), strides)| write(loans, storage, &form.shape, strides));
-        let written = written.collect::<Result<Vec<_>>>()?;
-        Ok::<_, crate::Error>(launch.queue(None, &inputs, &written)?)
-    })?;
+    // SAFETY: it is a stream of the device's own; launches of the CPU have ended when they return.
+    let stream = unsafe { stream(launch.kernel.device(), None) }?;
+    let read = launch.inputs.iter().map(address).collect::<Result<Vec<_>>>()?;
+    let written: Vec<u64> = outputs.iter_mut().map(address_mut).collect();
+    // SAFETY: the inputs were checked to lie in their storages, which are locked for reading, and
+    // outputs are as long as their forms. The launch has ended when it returns.
+    unsafe { launch.queue(&stream, &read, &written) }?;
     Ok(outputs.into_iter().map(Storage::Cpu).collect())
 }
 
-/// Lends an input for reading; `None` for a scalar.
-fn read<'env>(loans: &Loans<'env>, given: &Given<'env>) -> Result<Option<AnyTensor>> {
-    let Given::Tensor { storage, layout, stored, declared } = given else { return Ok(None) };
+/// The address of an input; 0 for a scalar.
+fn address(given: &Given<'_>) -> Result<u64> {
+    let Given::Tensor { storage, layout, stored, form } = given else { return Ok(0) };
     let Storage::Cpu(storage) = storage else { unreachable!("checked: all inputs are on the CPU") };
-    fn lent<'env, T: Element + WithDType>(loans: &Loans<'env>, storage: &'env CpuStorage, layout: &Layout) -> Result<AnyTensor> {
-        let values = &storage.as_slice::<T>()?[layout.start_offset()..];
-        Ok(loans.read_strided(values, layout.dims(), layout.stride())?.as_any().clone())
-    }
-    let tensor = with_element!(
+    let offset = layout.start_offset();
+    Ok(with_element!(
         *stored,
-        T => lent::<T>(loans, storage, layout)?,
+        T => {
+            let values = storage.as_slice::<T>()?;
+            form.check_bounds(offset, values.len()).map_err(flashtile::Error::from)?;
+            values[offset.min(values.len())..].as_ptr().expose_provenance() as u64
+        },
         else unreachable!("checked: candle has the type")
-    );
-    Ok(Some(as_declared(&tensor, *declared)?))
+    ))
 }
 
-/// Lends an output for writing.
-fn write<'env>(loans: &Loans<'env>, storage: &'env mut CpuStorage, shape: &[usize], strides: &[usize]) -> Result<AnyTensor> {
-    Ok(match storage {
-        CpuStorage::F32(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
-        CpuStorage::F16(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
-        CpuStorage::BF16(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
-        CpuStorage::I32(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
-        CpuStorage::U8(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
-        CpuStorage::F8E4M3(values) => loans.write_strided(values, shape, strides)?.as_any().clone(),
+/// The address of an output.
+fn address_mut(storage: &mut CpuStorage) -> u64 {
+    let address = match storage {
+        CpuStorage::F32(values) => values.as_mut_ptr().expose_provenance(),
+        CpuStorage::F16(values) => values.as_mut_ptr().expose_provenance(),
+        CpuStorage::BF16(values) => values.as_mut_ptr().expose_provenance(),
+        CpuStorage::I32(values) => values.as_mut_ptr().expose_provenance(),
+        CpuStorage::U8(values) => values.as_mut_ptr().expose_provenance(),
+        CpuStorage::F8E4M3(values) => values.as_mut_ptr().expose_provenance(),
         _ => unreachable!("outputs are made of the types above"),
-    })
+    };
+    address as u64
 }

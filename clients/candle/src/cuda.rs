@@ -1,49 +1,52 @@
-//! Launches on candle's CUDA storage: slices are lent in the order of candle's streams, and the
-//! launch is queued on the stream of the first input.
+//! Launches on candle's CUDA storage, queued on the stream of the first input. cudarc orders the use
+//! of a slice on several streams: it makes the launch wait where there are several.
 
-use std::sync::Arc;
-
-use candle_core::backend::BackendStorage;
 use candle_core::cuda::CudaDType;
-use candle_core::{CudaDevice, CudaStorage, Layout, Storage};
-use cudarc::driver::{CudaStream, DeviceRepr};
-use flashtile::tensor::Loans;
-use flashtile::{AnyBits, AnyTensor, Device, Element, Stream, lend};
+use candle_core::{CudaDevice, CudaStorage, Storage};
+use cudarc::driver::{CudaStream, DevicePtrMut, DeviceRepr, SyncOnDrop};
+use flashtile::client::stream;
 
 use crate::element::with_element;
 use crate::error::Result;
-use crate::launch::{Given, Launch, as_declared, elements};
+use crate::launch::{Given, Launch};
 
 /// Runs a launch on the GPU of its first tensor; returns the storages of the outputs.
 pub(crate) fn run(launch: &Launch<'_>, candle: &CudaDevice) -> Result<Vec<Storage>> {
-    let mut outputs = Vec::new();
-    for form in &launch.outputs {
-        let elements = elements(form)?;
+    let mut outputs = Vec::with_capacity(launch.outputs.len());
+    for planned in launch.outputs {
         outputs.push(with_element!(
-            form.elem,
-            T => empty::<T>(candle, elements)?,
-            else return Err(Launch::no_output_type(form))
+            planned.form.elem,
+            T => empty::<T>(candle, planned.elements)?,
+            else return Err(planned.no_type())
         ));
     }
     let queue = candle.cuda_stream();
-    // Each slice is lent by the stream of its own device of candle: there may be several for a GPU.
-    let queues: Vec<Option<Arc<CudaStream>>> = launch.inputs.iter().map(queue_of).collect();
     let device = launch.kernel.device();
-    // SAFETY: the stream is candle's, of the primary context, and lives as long as `queue`.
-    let stream = unsafe { Stream::from_raw(device, queue.cu_stream().cast()) }?;
-    lend(|loans| {
-        let inputs = launch.inputs.iter().zip(&queues).map(|(given, queue)| read(loans, device, queue.as_ref(), given));
-        let inputs = inputs.collect::<Result<Vec<_>>>()?;
-        let written = outputs.iter_mut().zip(&launch.outputs).zip(&launch.strides).map(|((storage, form), strides)| {
-            with_element!(
-                form.elem,
-                T => write::<T>(loans, device, &queue, storage, (&form.shape, strides)),
-                else Err(Launch::no_output_type(form))
-            )
-        });
-        let written = written.collect::<Result<Vec<_>>>()?;
-        Ok::<_, crate::Error>(launch.queue(Some(&stream), &inputs, &written)?)
-    })?;
+    let of = (queue.context().ordinal(), queue.cu_stream().expose_provenance());
+    // SAFETY: the stream is candle's, of the primary context, and lives as long as `queue`. What
+    // orders other work on the memory are cudarc's slices, which are held until the launch is queued.
+    let stream = unsafe { stream(device, Some(of)) }?;
+    let mut held: Vec<SyncOnDrop<'_>> = Vec::with_capacity(launch.inputs.len() + outputs.len());
+    let mut read = Vec::with_capacity(launch.inputs.len());
+    for given in launch.inputs {
+        let (address, guard) = address(given, &queue)?;
+        read.push(address);
+        held.extend(guard);
+    }
+    let mut written = Vec::with_capacity(outputs.len());
+    for (storage, planned) in outputs.iter_mut().zip(launch.outputs) {
+        let (address, guard) = with_element!(
+            planned.form.elem,
+            T => storage.as_cuda_slice_mut::<T>()?.device_ptr_mut(&queue),
+            else return Err(planned.no_type())
+        );
+        written.push(address);
+        held.push(guard);
+    }
+    // SAFETY: the inputs were checked to lie in their slices, and outputs are as long as their forms.
+    // The slices free their memory in the order of their streams, behind what `held` has seen.
+    unsafe { launch.queue(&stream, &read, &written) }?;
+    drop(held);
     Ok(outputs.into_iter().map(Storage::Cuda).collect())
 }
 
@@ -54,48 +57,17 @@ fn empty<T: CudaDType + DeviceRepr>(candle: &CudaDevice, elements: usize) -> Res
     Ok(CudaStorage::wrap_cuda_slice(slice, candle.clone()))
 }
 
-/// The stream of an input; `None` for a scalar.
-fn queue_of(given: &Given<'_>) -> Option<Arc<CudaStream>> {
-    match given {
-        Given::Tensor { storage: Storage::Cuda(storage), .. } => Some(storage.device().cuda_stream()),
-        _ => None,
-    }
-}
-
-/// Lends an input for reading; `None` for a scalar.
-fn read<'env>(
-    loans: &Loans<'env>,
-    device: &Device,
-    queue: Option<&'env Arc<CudaStream>>,
-    given: &Given<'env>,
-) -> Result<Option<AnyTensor>> {
-    fn lent<'env, T: Element + CudaDType>(
-        loans: &Loans<'env>,
-        device: &Device,
-        queue: &'env Arc<CudaStream>,
-        (storage, layout): (&'env CudaStorage, &Layout),
-    ) -> Result<AnyTensor> {
-        let slice = storage.as_cuda_slice::<T>()?.slice(layout.start_offset()..);
-        Ok(loans.read_slice(device, queue, slice, layout.dims(), layout.stride())?.as_any().clone())
-    }
-    let Given::Tensor { storage: Storage::Cuda(storage), layout, stored, declared } = given else { return Ok(None) };
-    let Some(queue) = queue else { unreachable!("a tensor of a GPU has a stream") };
-    let tensor = with_element!(
+/// The address of an input, and what holds it until the launch is queued; 0 for a scalar.
+fn address<'a>(given: &Given<'a>, queue: &'a CudaStream) -> Result<(u64, Option<SyncOnDrop<'a>>)> {
+    let Given::Tensor { storage: Storage::Cuda(storage), layout, stored, form } = given else { return Ok((0, None)) };
+    let (address, guard) = with_element!(
         *stored,
-        T => lent::<T>(loans, device, queue, (storage, layout))?,
+        T => {
+            let slice = storage.as_cuda_slice::<T>()?;
+            form.check_bounds(layout.start_offset(), slice.len()).map_err(flashtile::Error::from)?;
+            slice.slice(layout.start_offset().min(slice.len())..).view_ptr(queue)
+        },
         else unreachable!("checked: candle has the type")
     );
-    Ok(Some(as_declared(&tensor, *declared)?))
-}
-
-/// Lends an output for writing.
-fn write<'env, T: AnyBits + CudaDType>(
-    loans: &Loans<'env>,
-    device: &Device,
-    queue: &'env Arc<CudaStream>,
-    storage: &'env mut CudaStorage,
-    (shape, strides): (&[usize], &[usize]),
-) -> Result<AnyTensor> {
-    let slice = storage.as_cuda_slice_mut::<T>()?.as_view_mut();
-    Ok(loans.write_slice(device, queue, slice, shape, strides)?.as_any().clone())
+    Ok((address, Some(guard)))
 }

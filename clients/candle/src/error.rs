@@ -21,6 +21,14 @@ pub enum Error {
         /// What it holds.
         dtype: DType,
     },
+    /// More dimensions than a launch takes.
+    #[error("`{name}` has {rank} dimensions; {} are possible", flashtile::client::MAX_RANK)]
+    Dimensions {
+        /// The parameter.
+        name: String,
+        /// Its dimensions.
+        rank: usize,
+    },
     /// A type that candle does not have.
     #[error("output `{name}` holds {elem}, which candle's tensors do not")]
     OutputType {

@@ -71,7 +71,7 @@ impl Outputs {
 }
 
 /// Inputs in the order of the kernel's parameters, with the names of these.
-pub(crate) type Named<'a> = Vec<(String, Input<'a>)>;
+pub(crate) type Named<'a> = Vec<(&'a str, Input<'a>)>;
 
 /// Names of a kernel's inputs, in order.
 pub(crate) fn input_names(kernel: &Kernel) -> impl Iterator<Item = &str> {
@@ -79,27 +79,29 @@ pub(crate) fn input_names(kernel: &Kernel) -> impl Iterator<Item = &str> {
 }
 
 /// Inputs in order, with their names.
-pub(crate) fn in_order<'a>(kernel: &Kernel, inputs: &[Input<'a>]) -> Result<Named<'a>> {
-    let names: Vec<String> = input_names(kernel).map(str::to_owned).collect();
-    if names.len() != inputs.len() {
-        return Err(Error::Count { kernel: kernel.name().to_owned(), names, found: inputs.len() });
+pub(crate) fn in_order<'a>(kernel: &'a Kernel, inputs: &[Input<'a>]) -> Result<Named<'a>> {
+    let found = inputs.len();
+    if input_names(kernel).count() != found {
+        let names = input_names(kernel).map(str::to_owned).collect();
+        return Err(Error::Count { kernel: kernel.name().to_owned(), names, found });
     }
-    Ok(names.into_iter().zip(inputs.iter().copied()).collect())
+    Ok(input_names(kernel).zip(inputs.iter().copied()).collect())
 }
 
 /// Named inputs in any order, brought into that of the parameters.
-pub(crate) fn by_name<'a>(kernel: &Kernel, inputs: &[(&str, Input<'a>)]) -> Result<Named<'a>> {
-    let known = || input_names(kernel).map(str::to_owned).collect::<Vec<_>>();
+pub(crate) fn by_name<'a>(kernel: &'a Kernel, inputs: &[(&str, Input<'a>)]) -> Result<Named<'a>> {
     for (at, (name, _)) in inputs.iter().enumerate() {
-        if !known().iter().any(|known| known == name) || inputs[..at].iter().any(|(before, _)| before == name) {
+        let is_known = input_names(kernel).any(|known| known == *name);
+        if !is_known || inputs[..at].iter().any(|(before, _)| before == name) {
+            let known = input_names(kernel).map(str::to_owned).collect();
             let (kernel, name) = (kernel.name().to_owned(), (*name).to_owned());
-            return Err(Error::Unknown { kernel, what: "input", name, known: known() });
+            return Err(Error::Unknown { kernel, what: "input", name, known });
         }
     }
-    let find = |name: &str| {
+    let find = |name: &'a str| {
         let found = inputs.iter().find(|(given, _)| *given == name);
         let missing = || Error::Missing { kernel: kernel.name().to_owned(), name: name.to_owned() };
-        found.map(|(_, input)| (name.to_owned(), *input)).ok_or_else(missing)
+        found.map(|(_, input)| (name, *input)).ok_or_else(missing)
     };
     input_names(kernel).map(find).collect()
 }

@@ -1,19 +1,20 @@
-//! A launch on storages of candle. Inputs are lent where they lie; outputs are new storages.
+//! A launch on storages of candle. Inputs are read where they lie; outputs are new storages.
 
 use std::sync::Arc;
 
 use candle_core::{Layout, Storage};
-use flashtile::kernel::OutputForm;
-use flashtile::{AnyTensor, Argument, Elem, LoadedKernel, Stream};
+use flashtile::client::{Param, TensorForm};
+use flashtile::{ArgumentForm, ArgumentValue, Elem, LoadedKernel, PreparedLaunch, Stream};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::output::Planned;
 
 /// What a launch uses, for those who watch it; see [`crate::Operator::with_observer`].
 pub struct Launched<'a> {
     /// The kernel, made ready for the device.
     pub kernel: &'a LoadedKernel,
-    /// Its arguments: tensors over the memory of candle.
-    pub arguments: &'a [Argument<'a>],
+    /// Its arguments, in order: of tensors, the addresses of candle's memory.
+    pub arguments: &'a [(ArgumentForm<'a>, ArgumentValue)],
     /// The stream of candle on a GPU.
     pub stream: Option<&'a Stream>,
 }
@@ -23,7 +24,7 @@ pub(crate) type Observer = Arc<dyn Fn(&Launched<'_>) + Send + Sync>;
 
 /// One input of a launch.
 pub(crate) enum Given<'a> {
-    Tensor { storage: &'a Storage, layout: &'a Layout, stored: Elem, declared: Elem },
+    Tensor { storage: &'a Storage, layout: &'a Layout, stored: Elem, form: TensorForm },
     F32(f32),
     I32(i32),
 }
@@ -31,56 +32,52 @@ pub(crate) enum Given<'a> {
 /// A launch, but for the memory of its outputs.
 pub(crate) struct Launch<'a> {
     pub kernel: &'a LoadedKernel,
+    pub prepared: &'a PreparedLaunch,
+    pub params: &'a [Param],
     /// In the order of the parameters.
-    pub inputs: Vec<Given<'a>>,
+    pub inputs: &'a [Given<'a>],
     /// In the order of the parameters.
-    pub outputs: Vec<OutputForm<'a>>,
-    /// Strides of the outputs.
-    pub strides: Vec<Vec<usize>>,
+    pub outputs: &'a [Planned],
     pub observer: Option<&'a Observer>,
 }
 
 impl Launch<'_> {
-    /// Launches with the tensors of the inputs (none for scalars) and of the outputs.
-    pub fn queue(&self, stream: Option<&Stream>, inputs: &[Option<AnyTensor>], outputs: &[AnyTensor]) -> flashtile::Result<()> {
-        let mut read = self.inputs.iter().zip(inputs);
-        let mut written = outputs.iter();
-        let params = self.kernel.kernel().ir().params.values();
-        let arguments = params.filter_map(|param| match param.kind.is_written() {
-            true => written.next().map(Argument::Output),
-            false => read.next().and_then(|(given, tensor)| match given {
-                Given::Tensor { .. } => tensor.as_ref().map(Argument::Input),
-                Given::F32(x) => Some(Argument::F32(*x)),
-                Given::I32(x) => Some(Argument::I32(*x)),
-            }),
+    /// Queues the launch. Addresses are those of the inputs (scalars have none) and of the outputs.
+    ///
+    /// # Safety
+    /// Each address is that of memory of its tensor, checked to hold the form, which lives until the
+    /// work has ended. Other work on it is ordered with the stream.
+    pub unsafe fn queue(&self, stream: &Stream, read: &[u64], written: &[u64]) -> Result<()> {
+        let (mut inputs, mut outputs) = (self.inputs.iter().zip(read), self.outputs.iter().zip(written));
+        let arguments = self.params.iter().filter_map(|param| match param.is_written {
+            true => outputs.next().map(|(planned, at)| (planned.form.of_argument(), ArgumentValue::Address(*at))),
+            false => inputs.next().map(|(given, at)| (given.form(), given.value(*at))),
         });
-        let arguments: Vec<Argument<'_>> = arguments.collect();
+        let arguments: Vec<(ArgumentForm<'_>, ArgumentValue)> = arguments.collect();
         if let Some(observer) = self.observer {
-            observer(&Launched { kernel: self.kernel, arguments: &arguments, stream });
+            observer(&Launched { kernel: self.kernel, arguments: &arguments, stream: stream.as_raw().map(|_| stream) });
         }
-        match stream {
-            Some(stream) => self.kernel.launch_on(stream, &arguments),
-            None => self.kernel.launch(&arguments),
-        }
-    }
-
-    /// The error for an output that candle has no type for.
-    pub fn no_output_type(form: &OutputForm<'_>) -> Error {
-        Error::OutputType { name: form.name.to_owned(), elem: form.elem.name() }
+        let values: Vec<ArgumentValue> = arguments.iter().map(|(_, value)| *value).collect();
+        // SAFETY: as the caller promises.
+        Ok(unsafe { self.prepared.launch_on(stream, &values) }?)
     }
 }
 
-/// A tensor as its parameter declares it: candle keeps truth values as `u8`.
-pub(crate) fn as_declared(tensor: &AnyTensor, declared: Elem) -> flashtile::Result<AnyTensor> {
-    match (tensor.elem(), declared) {
-        (Elem::U8, Elem::Bool) => tensor.as_bool(),
-        _ => Ok(tensor.clone()),
+impl Given<'_> {
+    /// What it is, but for its address or its value.
+    pub fn form(&self) -> ArgumentForm<'_> {
+        match self {
+            Given::Tensor { form, .. } => form.of_argument(),
+            Given::F32(_) => ArgumentForm::F32,
+            Given::I32(_) => ArgumentForm::I32,
+        }
     }
-}
 
-/// Extents as an allocation counts them.
-pub(crate) fn elements(form: &OutputForm<'_>) -> Result<usize> {
-    let all = form.shape.iter().try_fold(1usize, |all, &extent| all.checked_mul(extent));
-    let too_large = || flashtile::Error::from(flashtile::tensor::TensorError::TooLarge(form.shape.clone()));
-    Ok(all.ok_or_else(too_large)?)
+    fn value(&self, address: u64) -> ArgumentValue {
+        match *self {
+            Given::Tensor { .. } => ArgumentValue::Address(address),
+            Given::F32(x) => ArgumentValue::F32(x),
+            Given::I32(x) => ArgumentValue::I32(x),
+        }
+    }
 }

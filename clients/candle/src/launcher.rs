@@ -1,17 +1,18 @@
 //! Kernels made ready for devices, types and constants as calls need them, and launched.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use candle_core::{DeviceLocation, Layout, Storage, StorageRef, Tensor};
-use flashtile::kernel::{Deduced, ParamKind};
-use flashtile::{BoundKernel, Elem, Kernel, LaunchOptions, LoadedKernel};
+use flashtile::client::{Kept, KeptEntry, LoadedKernels, Param, TensorForm};
+use flashtile::kernel::Deduced;
+use flashtile::{ArgumentForm, Elem, Kernel, LaunchOptions, LoadedKernel, PreparedLaunch};
 
 use crate::element::elem;
 use crate::error::{Error, Result};
 use crate::input::{Input, Named};
 use crate::launch::{Given, Launch, Observer};
-use crate::output::{Output, Place};
+use crate::output::{Output, Planned};
 
 /// A kernel with what the user has fixed.
 pub(crate) struct Launcher {
@@ -22,33 +23,56 @@ pub(crate) struct Launcher {
     pub layouts: BTreeMap<String, Vec<usize>>,
     pub options: LaunchOptions,
     pub observer: Option<Observer>,
-    loaded: Mutex<Vec<Loaded>>,
+    params: Vec<Param>,
+    loaded: LoadedKernels<DeviceLocation>,
+    prepared: Kept<Key, Prepared>,
 }
 
-/// A kernel made ready for a device, types and constants.
-struct Loaded {
+/// What calls of one kind have in common: what is known before, the device, and the inputs.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Key {
+    known: Deduced,
     place: DeviceLocation,
-    bound: BoundKernel,
+    /// In the order of the parameters.
+    inputs: Vec<InputForm>,
+}
+
+/// An input, but for its address or its value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum InputForm {
+    Tensor(TensorForm),
+    F32,
+    I32,
+}
+
+/// Calls of one kind, ready but for addresses and numbers.
+struct Prepared {
     kernel: Arc<LoadedKernel>,
+    launch: PreparedLaunch,
+    /// In the order of the parameters.
+    outputs: Vec<Planned>,
+    /// Types and sizes.
+    deduced: Deduced,
 }
 
 /// What a launch has made.
 pub(crate) struct Made {
+    kind: Arc<KeptEntry<Key, Prepared>>,
     /// In the order of the parameters.
     pub outputs: Vec<Output>,
-    /// Types and sizes of the call.
-    pub deduced: Deduced,
 }
 
 impl Launcher {
     pub fn new(kernel: Kernel) -> Self {
         Self {
+            params: Param::of(&kernel),
             kernel,
             known: Deduced::default(),
             layouts: BTreeMap::new(),
             options: LaunchOptions::default(),
             observer: None,
-            loaded: Mutex::default(),
+            loaded: LoadedKernels::default(),
+            prepared: Kept::default(),
         }
     }
 
@@ -60,26 +84,18 @@ impl Launcher {
 
     /// Launches without a place in candle's graph.
     pub fn launch(&self, inputs: &Named<'_>, known: &Deduced) -> Result<Made> {
-        self.refuse_in_out()?;
         let place = self.place(inputs)?;
-        let held = inputs.iter().map(|(name, input)| Held::of(name, *input)).collect::<Result<Vec<_>>>()?;
-        let given = |name: &str| match &held[inputs.iter().position(|(given, _)| given == name)?] {
-            Held::Tensor(_, layout, stored) => Some((*stored, layout.dims())),
-            Held::F32(_) | Held::I32(_) => None,
-        };
-        let deduced = self.kernel.deduce(known.clone(), given)?;
-        let kernel = self.loaded(place, &deduced)?;
-        let outputs = self.kernel.outputs(&deduced)?;
-        let places =
-            outputs.iter().map(|form| Place::new(self.kernel.name(), form, self.layouts.get(form.name).map(Vec::as_slice)));
-        let places = places.collect::<Result<Vec<_>>>()?;
-        let names: Vec<String> = outputs.iter().map(|form| form.name.to_owned()).collect();
-        let arguments = inputs.iter().zip(&held).map(|((name, _), held)| held.given(self.declared(name))).collect();
-        let strides = places.iter().map(Place::strides).collect();
-        let launch = Launch { kernel: &kernel, inputs: arguments, outputs, strides, observer: self.observer.as_ref() };
-        let made = names.into_iter().zip(on_device(&launch)?).zip(places);
-        let outputs = made.map(|((name, storage), place)| Output { name, storage, place }).collect();
-        Ok(Made { outputs, deduced })
+        let held = self.held(inputs)?;
+        let given: Vec<Given<'_>> = held.iter().map(Held::given).collect();
+        let forms = || given.iter().map(InputForm::of);
+        let is_it = |key: &Key| key.place == place && key.inputs.iter().copied().eq(forms()) && key.known == *known;
+        let key = || Key { known: known.clone(), place, inputs: forms().collect() };
+        let kind = self.prepared.get(is_it, key, |key| self.prepare(key))?;
+        let Prepared { kernel, launch, outputs, .. } = &kind.value;
+        let (params, observer) = (&self.params[..], self.observer.as_ref());
+        let stored = on_device(&Launch { kernel, prepared: launch, params, inputs: &given, outputs, observer })?;
+        let outputs = outputs.iter().zip(stored).map(|(planned, storage)| planned.made(storage)).collect();
+        Ok(Made { kind, outputs })
     }
 
     /// The device of all inputs.
@@ -89,49 +105,53 @@ impl Launcher {
             let Some(found) = tensor(*input).map(|tensor| tensor.device().location()) else { continue };
             let expected = *place.get_or_insert(found);
             if found != expected {
-                return Err(Error::Device { name: name.clone(), expected, found });
+                return Err(Error::Device { name: (*name).to_owned(), expected, found });
             }
         }
         place.ok_or_else(|| Error::NoTensor(self.kernel.name().to_owned()))
     }
 
+    /// The inputs, locked for reading.
+    fn held<'a>(&self, inputs: &Named<'a>) -> Result<Vec<Held<'a>>> {
+        let params = self.params.iter().filter(|param| !param.is_written);
+        inputs.iter().zip(params).map(|((_, input), param)| Held::of(param, *input)).collect()
+    }
+
+    /// Makes calls of a kind ready.
+    fn prepare(&self, key: &Key) -> Result<Prepared> {
+        self.refuse_in_out()?;
+        let inputs = || self.params.iter().filter(|param| !param.is_written).zip(&key.inputs);
+        let given = |name: &str| match inputs().find(|(param, _)| param.name == name)?.1 {
+            InputForm::Tensor(form) => Some((form.elem, form.shape())),
+            InputForm::F32 | InputForm::I32 => None,
+        };
+        let deduced = self.kernel.deduce(key.known.clone(), given)?;
+        let bound = self.kernel.bind_deduced(&deduced)?;
+        let device = || match key.place {
+            DeviceLocation::Cpu => Ok(flashtile::Device::cpu()),
+            #[cfg(feature = "cuda")]
+            DeviceLocation::Cuda { gpu_id } => Ok(flashtile::Device::cuda(gpu_id)?),
+            other => Err(Error::NoDevice(other)),
+        };
+        let kernel = self.loaded.get(key.place, &bound, || Ok::<_, Error>(bound.on_with(&device()?, self.options.clone())?))?;
+        let outputs = self.kernel.outputs(&deduced)?;
+        let planned = outputs.iter().map(|of| Planned::new(self.kernel.name(), of, self.layouts.get(of.name).map(Vec::as_slice)));
+        let outputs = planned.collect::<Result<Vec<_>>>()?;
+        let (mut read, mut written) = (key.inputs.iter(), outputs.iter());
+        let forms = self.params.iter().filter_map(|param| match param.is_written {
+            true => written.next().map(|planned| planned.form.of_argument()),
+            false => read.next().map(InputForm::of_argument),
+        });
+        let launch = kernel.prepare(&forms.collect::<Vec<_>>())?;
+        Ok(Prepared { kernel, launch, outputs, deduced })
+    }
+
     /// Refuses a tensor that is read and written back: outputs are made anew.
     fn refuse_in_out(&self) -> Result<()> {
-        let mut params = self.kernel.ir().params.values();
-        match params.find(|param| param.kind.is_written() && param.kind.is_read()) {
+        match self.params.iter().find(|param| param.is_written && param.is_read) {
             Some(param) => Err(Error::InOut { kernel: self.kernel.name().to_owned(), name: param.name.clone() }),
             None => Ok(()),
         }
-    }
-
-    /// The element type that a parameter declares.
-    fn declared(&self, name: &str) -> Elem {
-        let ir = self.kernel.ir();
-        let param = ir.params.values().find(|param| param.name == name);
-        match param.map(|param| &param.kind) {
-            Some(ParamKind::Tensor(tensor)) => tensor.elem,
-            Some(ParamKind::Scalar(elem)) => *elem,
-            None => unreachable!("inputs have names of parameters"),
-        }
-    }
-
-    /// The kernel, made ready for a device, types and constants.
-    fn loaded(&self, place: DeviceLocation, deduced: &Deduced) -> Result<Arc<LoadedKernel>> {
-        let bound = self.kernel.bind_deduced(deduced)?;
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = loaded.iter().find(|known| known.place == place && known.bound.binding() == bound.binding());
-        if let Some(known) = known {
-            return Ok(known.kernel.clone());
-        }
-        let device = match place {
-            DeviceLocation::Cpu => flashtile::Device::cpu(),
-            #[cfg(feature = "cuda")]
-            DeviceLocation::Cuda { gpu_id } => flashtile::Device::cuda(gpu_id)?,
-            other => return Err(Error::NoDevice(other)),
-        };
-        let kernel = Arc::new(bound.on_with(&device, self.options.clone())?);
-        loaded.push(Loaded { place, bound, kernel: kernel.clone() });
-        Ok(kernel)
     }
 }
 
@@ -140,11 +160,34 @@ impl Made {
     pub fn tensors(self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.outputs.into_iter().map(Output::tensor).collect::<candle_core::Result<_>>()?)
     }
+
+    /// Types and sizes of the call.
+    pub fn deduced(&self) -> &Deduced {
+        &self.kind.value.deduced
+    }
+}
+
+impl InputForm {
+    fn of(given: &Given<'_>) -> Self {
+        match given {
+            Given::Tensor { form, .. } => InputForm::Tensor(*form),
+            Given::F32(_) => InputForm::F32,
+            Given::I32(_) => InputForm::I32,
+        }
+    }
+
+    fn of_argument(&self) -> ArgumentForm<'_> {
+        match self {
+            InputForm::Tensor(form) => form.of_argument(),
+            InputForm::F32 => ArgumentForm::F32,
+            InputForm::I32 => ArgumentForm::I32,
+        }
+    }
 }
 
 fn on_device(launch: &Launch<'_>) -> Result<Vec<Storage>> {
     #[cfg(feature = "cuda")]
-    for given in &launch.inputs {
+    for given in launch.inputs {
         if let Given::Tensor { storage: Storage::Cuda(storage), .. } = given {
             return crate::cuda::run(launch, candle_core::backend::BackendStorage::device(storage));
         }
@@ -161,29 +204,33 @@ pub(crate) fn tensor(input: Input<'_>) -> Option<&Tensor> {
 
 /// An input. The storage of a tensor is locked for reading until the launch is queued.
 enum Held<'a> {
-    Tensor(StorageRef<'a>, &'a Layout, Elem),
+    Tensor { storage: StorageRef<'a>, layout: &'a Layout, stored: Elem, form: TensorForm },
     F32(f32),
     I32(i32),
 }
 
 impl<'a> Held<'a> {
-    fn of(name: &str, input: Input<'a>) -> Result<Self> {
-        Ok(match input {
-            Input::Tensor(tensor) => {
-                let dtype = tensor.dtype();
-                let stored = elem(dtype).ok_or_else(|| Error::DType { name: name.to_owned(), dtype })?;
-                let (storage, layout) = tensor.storage_and_layout();
-                Held::Tensor(storage, layout, stored)
-            }
-            Input::F32(x) => Held::F32(x),
-            Input::I32(x) => Held::I32(x),
-        })
+    fn of(param: &Param, input: Input<'a>) -> Result<Self> {
+        let tensor = match input {
+            Input::Tensor(tensor) => tensor,
+            Input::F32(x) => return Ok(Held::F32(x)),
+            Input::I32(x) => return Ok(Held::I32(x)),
+        };
+        let dtype = tensor.dtype();
+        let stored = elem(dtype).ok_or_else(|| Error::DType { name: param.name.clone(), dtype })?;
+        let (storage, layout) = tensor.storage_and_layout();
+        // candle keeps truth values as bytes.
+        let read = if (stored, param.elem) == (Elem::U8, Elem::Bool) { Elem::Bool } else { stored };
+        let (shape, strides) = (layout.dims(), layout.stride());
+        let form = TensorForm::new(read, shape.iter().copied().zip(strides.iter().copied()));
+        let form = form.ok_or_else(|| Error::Dimensions { name: param.name.clone(), rank: shape.len() })?;
+        Ok(Held::Tensor { storage, layout, stored, form })
     }
 
-    /// As a launch takes it, for a parameter of this element type.
-    fn given(&self, declared: Elem) -> Given<'_> {
+    /// As a launch takes it.
+    fn given(&self) -> Given<'_> {
         match self {
-            Held::Tensor(storage, layout, stored) => Given::Tensor { storage, layout, stored: *stored, declared },
+            Held::Tensor { storage, layout, stored, form } => Given::Tensor { storage, layout, stored: *stored, form: *form },
             Held::F32(x) => Given::F32(*x),
             Held::I32(x) => Given::I32(*x),
         }

@@ -2,7 +2,9 @@
 
 use candle_core::op::BackpropOp;
 use candle_core::{Result as CandleResult, Storage, Tensor};
+use flashtile::client::TensorForm;
 use flashtile::kernel::OutputForm;
+use flashtile::tensor::TensorError;
 
 use crate::error::{Error, Result};
 
@@ -41,6 +43,41 @@ impl Place {
     /// A tensor whose dimensions are in the order of memory, seen in that of the kernel.
     pub fn seen(&self, tensor: &Tensor) -> CandleResult<Tensor> {
         tensor.permute(&self.of[..])
+    }
+}
+
+/// An output as each launch of a kind makes it.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub name: String,
+    /// As the kernel sees it.
+    pub form: TensorForm,
+    /// Of the allocation.
+    pub elements: usize,
+    pub place: Place,
+}
+
+impl Planned {
+    /// Of a kernel, with dimensions in an order of memory, or in that of the kernel.
+    pub fn new(kernel: &str, of: &OutputForm<'_>, order: Option<&[usize]>) -> Result<Self> {
+        let place = Place::new(kernel, of, order)?;
+        let too_large = || flashtile::Error::from(TensorError::TooLarge(of.shape.clone()));
+        let all = of.shape.iter().try_fold(1usize, |all, &extent| all.checked_mul(extent));
+        let elements = all.filter(|&all| all <= isize::MAX as usize).ok_or_else(too_large)?;
+        let form = TensorForm::new(of.elem, of.shape.iter().copied().zip(place.strides()));
+        let rank = of.shape.len();
+        let form = form.ok_or_else(|| Error::Dimensions { name: of.name.to_owned(), rank })?;
+        Ok(Self { name: of.name.to_owned(), form, elements, place })
+    }
+
+    /// The error for an output that candle has no type for.
+    pub fn no_type(&self) -> Error {
+        Error::OutputType { name: self.name.clone(), elem: self.form.elem.name() }
+    }
+
+    /// An output that a launch has stored.
+    pub fn made(&self, storage: Storage) -> Output {
+        Output { name: self.name.clone(), storage, place: self.place.clone() }
     }
 }
 

@@ -3,8 +3,9 @@
 use std::ffi::c_void;
 
 use flashtile::Elem;
+use flashtile::client::TensorForm;
 
-use crate::form::{Form, Place, Seen};
+use crate::form::{Place, Seen};
 
 /// Types of devices: the host, and a GPU of CUDA.
 pub(crate) const CPU: i32 = 1;
@@ -53,7 +54,7 @@ impl DlTensor {
         if dimensions.clone().any(|(extent, stride)| *extent < 0 || *stride < 0) {
             return None;
         }
-        let form = Form::new(elem, dimensions.map(|(extent, stride)| (*extent as usize, *stride as usize)))?;
+        let form = TensorForm::new(elem, dimensions.map(|(extent, stride)| (*extent as usize, *stride as usize)))?;
         Some(Seen { address, place, form })
     }
 

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use flashtile::client::TensorForm;
 use flashtile::toolchain::{Toolchain, ToolchainOptions};
 use flashtile::{Elem, LaunchOptions};
 use pyo3::exceptions::PyRuntimeError;
@@ -13,7 +14,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::error::ArgumentError;
 use crate::exchange::Exchange;
-use crate::form::{Form, Place};
+use crate::form::Place;
 
 /// Objects and functions of PyTorch.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ pub(crate) struct Host {
 /// An output that PyTorch allocates.
 #[derive(Debug)]
 pub(crate) struct NewOutput {
-    pub form: Form,
+    pub form: TensorForm,
     pub shape: Py<PyTuple>,
     pub strides: Py<PyTuple>,
     /// Type, as PyTorch takes it.

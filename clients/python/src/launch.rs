@@ -1,11 +1,12 @@
 //! Launches on tensors of PyTorch. What follows from element types, shapes and strides is worked
 //! out once and kept; a later call of the same kind reads addresses, allocates outputs and launches.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use flashtile::bundle::BundledKernel;
+use flashtile::client::{Kept, KeptEntry, LoadedKernels, MAX_RANK, Param, TensorForm, stream};
 use flashtile::kernel::Deduced;
 use flashtile::{ArgumentForm, ArgumentValue, Elem, Kernel, LoadedKernel, PreparedLaunch};
 use pyo3::intern;
@@ -13,17 +14,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::error::{ArgumentError, raised};
-use crate::form::{Form, MAX_RANK, Place, Seen};
+use crate::form::{Place, Seen};
 use crate::host::{Host, NewOutput};
-use crate::lock::lock;
 use crate::noted::{self, Noted};
-use crate::param::Param;
-use crate::stream::stream;
 use crate::tensor::Number;
-
-/// Prepared launches that are kept. Beyond that all are dropped: shapes then vary without end, and
-/// preparing a launch takes microseconds.
-const KEPT: usize = 4096;
 
 /// A kernel with what the user has fixed, and its prepared launches.
 #[derive(Debug)]
@@ -34,10 +28,8 @@ pub(crate) struct Launcher {
     /// Its code, if it comes from a bundle.
     pub bundled: Option<BundledKernel>,
     params: Vec<Param>,
-    loaded: Mutex<Vec<(Place, Arc<LoadedKernel>)>>,
-    prepared: Mutex<HashMap<Key, Arc<Prepared>>>,
-    /// That of the call before, which is found without a key of its own.
-    recent: Mutex<Option<Arc<Prepared>>>,
+    loaded: LoadedKernels<Place>,
+    prepared: Kept<Key, Prepared>,
     /// How often something had been tuned when code was loaded.
     tuned: AtomicU64,
 }
@@ -47,7 +39,7 @@ pub(crate) struct Launcher {
 struct Key {
     known: Option<Known>,
     place: Place,
-    forms: Vec<Form>,
+    forms: Vec<TensorForm>,
 }
 
 /// Types and sizes that a caller knows and no input tells.
@@ -60,7 +52,6 @@ pub(crate) struct Known {
 /// Launches of one kind, ready but for addresses and numbers.
 #[derive(Debug)]
 struct Prepared {
-    key: Key,
     kernel: Arc<LoadedKernel>,
     /// Without outputs of the caller's own, whose strides may be others.
     launch: PreparedLaunch,
@@ -106,9 +97,8 @@ impl Launcher {
             known,
             bundled,
             params,
-            loaded: Mutex::default(),
-            prepared: Mutex::default(),
-            recent: Mutex::default(),
+            loaded: LoadedKernels::default(),
+            prepared: Kept::default(),
             tuned: AtomicU64::new(noted::tuned()),
         }
     }
@@ -122,9 +112,8 @@ impl Launcher {
         if self.tuned.swap(tuned, Ordering::Relaxed) == tuned {
             return;
         }
-        lock(&self.prepared).clear();
-        lock(&self.recent).take();
-        lock(&self.loaded).clear();
+        self.prepared.clear();
+        self.loaded.clear();
     }
 
     fn inputs(&self) -> impl Iterator<Item = &Param> {
@@ -186,11 +175,12 @@ impl Launcher {
         &self,
         py: Python<'py>,
         host: &Host,
-        prepared: &Prepared,
+        entry: &KeptEntry<Key, Prepared>,
         inputs: &[Read],
         outputs: Option<&[Bound<'py, PyAny>]>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let place = prepared.key.place;
+        let KeptEntry { key, value: prepared } = entry;
+        let place = key.place;
         let current = host.current(py)?;
         let (made, written);
         match outputs {
@@ -219,10 +209,13 @@ impl Launcher {
             }
         };
         let device = prepared.kernel.device();
-        let stream = match place {
-            Place::Cpu => stream(device, None).map_err(raised)?,
-            Place::Gpu(gpu) => stream(device, Some((gpu, host.stream(py, gpu)?))).map_err(raised)?,
+        let of = match place {
+            Place::Cpu => None,
+            Place::Gpu(gpu) => Some((gpu, host.stream(py, gpu)?)),
         };
+        // SAFETY: the handle is that of PyTorch's current stream, of the primary context, and is used
+        // for no longer. PyTorch orders all work on its memory by its streams.
+        let stream = unsafe { stream(device, of) }.map_err(raised)?;
         // SAFETY: the caller holds the tensors until the launch is queued. PyTorch frees and uses
         // their memory in the order of its current stream, which is that of the launch; their
         // shapes and strides stay within their memory.
@@ -296,12 +289,12 @@ impl Launcher {
         (place, like): (Place, &Bound<'_, PyAny>),
         inputs: &[Read],
         known: Option<Known>,
-    ) -> PyResult<Arc<Prepared>> {
+    ) -> PyResult<Arc<KeptEntry<Key, Prepared>>> {
         self.refresh();
         let prepared = self.found(py, host, (place, like), inputs, known)?;
         noted::note(|| Noted {
-            kernel: prepared.kernel.kernel().clone(),
-            sizes: prepared.sizes.clone(),
+            kernel: prepared.value.kernel.kernel().clone(),
+            sizes: prepared.value.sizes.clone(),
             place,
             is_bundled: self.bundled.is_some(),
         });
@@ -315,30 +308,11 @@ impl Launcher {
         (place, like): (Place, &Bound<'_, PyAny>),
         inputs: &[Read],
         known: Option<Known>,
-    ) -> PyResult<Arc<Prepared>> {
+    ) -> PyResult<Arc<KeptEntry<Key, Prepared>>> {
         let forms = || inputs.iter().filter_map(Read::seen).map(|seen| &seen.form);
         let is_it = |key: &Key| key.place == place && key.known == known && key.forms.iter().eq(forms());
-        if let Some(prepared) = &*lock(&self.recent)
-            && is_it(&prepared.key)
-        {
-            return Ok(prepared.clone());
-        }
-        let key = Key { known, place, forms: forms().copied().collect() };
-        let kept = lock(&self.prepared).get(&key).cloned();
-        let prepared = match kept {
-            Some(prepared) => prepared,
-            None => {
-                let prepared = Arc::new(self.prepare(py, host, key.clone(), inputs, like)?);
-                let mut kept = lock(&self.prepared);
-                if kept.len() >= KEPT {
-                    kept.clear();
-                }
-                kept.insert(key, prepared.clone());
-                prepared
-            }
-        };
-        *lock(&self.recent) = Some(prepared.clone());
-        Ok(prepared)
+        let key = || Key { known: known.clone(), place, forms: forms().copied().collect() };
+        self.prepared.get(is_it, key, |key| self.prepare(py, host, key, inputs, like))
     }
 
     /// What the tensors of a call say of the kernel.
@@ -353,8 +327,8 @@ impl Launcher {
         self.kernel.deduce(known, |name| form(name).map(|form| (form.elem, form.shape()))).map_err(raised)
     }
 
-    fn prepare(&self, py: Python<'_>, host: &Host, key: Key, inputs: &[Read], like: &Bound<'_, PyAny>) -> PyResult<Prepared> {
-        let deduced = self.deduced(&key)?;
+    fn prepare(&self, py: Python<'_>, host: &Host, key: &Key, inputs: &[Read], like: &Bound<'_, PyAny>) -> PyResult<Prepared> {
+        let deduced = self.deduced(key)?;
         let torch_device = like.getattr(intern!(py, "device"))?;
         let output = |form: flashtile::kernel::OutputForm<'_>| {
             let options = PyDict::new(py);
@@ -365,7 +339,7 @@ impl Launcher {
             let dtype = host.dtype(form.name, form.elem)?.clone_ref(py);
             let dimensions = form.shape.iter().copied().zip(strides.iter().copied());
             let many = || ArgumentError::new_err(format!("output `{}` has more than {MAX_RANK} dimensions", form.name));
-            let own = Form::new(form.elem, dimensions).ok_or_else(many)?;
+            let own = TensorForm::new(form.elem, dimensions).ok_or_else(many)?;
             let strides = PyTuple::new(py, strides)?.unbind();
             Ok(NewOutput { form: own, shape, strides, dtype, options: options.unbind() })
         };
@@ -374,17 +348,12 @@ impl Launcher {
         let kernel = self.loaded(py, host, key.place, &deduced)?;
         let new: Vec<Seen> = outputs.iter().map(|output| Seen { address: 0, place: key.place, form: output.form }).collect();
         let launch = self.prepared_for(&kernel, inputs, &new)?;
-        Ok(Prepared { kernel, launch, key, sizes: deduced.sizes, outputs })
+        Ok(Prepared { kernel, launch, sizes: deduced.sizes, outputs })
     }
 
     /// The kernel, made ready for a device, types and constants.
     fn loaded(&self, py: Python<'_>, host: &Host, place: Place, deduced: &Deduced) -> PyResult<Arc<LoadedKernel>> {
         let bound = self.kernel.bind_deduced(deduced).map_err(raised)?;
-        let is_it =
-            |(known, kernel): &&(Place, Arc<LoadedKernel>)| *known == place && kernel.kernel().binding() == bound.binding();
-        if let Some((_, kernel)) = lock(&self.loaded).iter().find(is_it) {
-            return Ok(kernel.clone());
-        }
         let load = || {
             let device = place.device()?;
             match &self.bundled {
@@ -392,9 +361,7 @@ impl Launcher {
                 None => bound.on_with(&device, host.options()),
             }
         };
-        let kernel = Arc::new(host.keeping_current(py, place, || py.detach(load))?.map_err(raised)?);
-        lock(&self.loaded).push((place, kernel.clone()));
-        Ok(kernel)
+        self.loaded.get(place, &bound, || host.keeping_current(py, place, || py.detach(load))?.map_err(raised))
     }
 
     /// The tensors that a caller gives for outputs. Whether they fit is checked by the launch.

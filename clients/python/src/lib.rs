@@ -6,11 +6,9 @@
 //! | `kernel` | kernels as Python holds them |
 //! | `launch` | launches, prepared once for each kind of arguments |
 //! | `tensor` | tensors and numbers of a call, read |
-//! | `param` | parameters of a kernel |
 //! | `form` | what a launch knows of a tensor |
 //! | `dlpack` | tensors as DLPack describes them |
 //! | `exchange` | tensors and streams through functions of C |
-//! | `stream` | streams of other libraries |
 //! | `tvm` | functions that tvm-ffi calls |
 //! | `noted` | launches that a function makes, and their tuning |
 //! | `bundle` | bundles of compiled code |
@@ -28,8 +26,6 @@ mod kernel;
 mod launch;
 mod lock;
 mod noted;
-mod param;
-mod stream;
 mod tensor;
 mod tvm;
 

@@ -2,12 +2,13 @@
 //! functions of [`crate::exchange`] where PyTorch has them, else through their Python attributes.
 
 use flashtile::Elem;
+use flashtile::client::{MAX_RANK, TensorForm};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
 use crate::error::ArgumentError;
-use crate::form::{Form, MAX_RANK, Place, Seen};
+use crate::form::{Place, Seen};
 use crate::host::Host;
 
 /// A number of a call.
@@ -47,7 +48,7 @@ impl Seen {
         let strides = numbers(&object.call_method0(intern!(py, "stride"))?)?;
         let address = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
         let rank = shape.len();
-        let form = Form::new(elem, shape.into_iter().zip(strides))
+        let form = TensorForm::new(elem, shape.into_iter().zip(strides))
             .ok_or_else(|| ArgumentError::new_err(format!("argument `{name}` has {rank} dimensions; {MAX_RANK} are possible")))?;
         Ok(Some(Self { address, place, form }))
     }

@@ -9,7 +9,7 @@ use super::{BoundKernel, Kernel};
 use crate::error::{ArgumentError, Result};
 
 /// Element types and sizes of one call, by the names in the kernel's text; see [`Kernel::deduce`].
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Deduced {
     /// Element types by the name of the type parameter.
     pub types: BTreeMap<String, Elem>,

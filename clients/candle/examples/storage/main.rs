@@ -12,7 +12,7 @@ mod reference;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Result, Tensor, bail};
-use flashtile::{Argument, Stream};
+use flashtile::{ArgumentForm, ArgumentValue, Stream};
 use flashtile_candle::{Launched, Operator};
 use reference::{Sizes, attention, difference, mask};
 
@@ -74,7 +74,10 @@ struct Used {
 
 impl Used {
     fn of(launched: &Launched<'_>) -> Self {
-        let address = |argument: &Argument<'_>| argument.tensor().map(|tensor| tensor.address());
+        let address = |(_, value): &(ArgumentForm<'_>, ArgumentValue)| match value {
+            ArgumentValue::Address(address) => Some(*address),
+            ArgumentValue::F32(_) | ArgumentValue::I32(_) => None,
+        };
         let variants: Vec<String> = launched.kernel.variants().into_iter().map(|v| v.schedule.to_string()).collect();
         Self {
             addresses: launched.arguments.iter().filter_map(address).collect(),

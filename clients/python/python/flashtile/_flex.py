@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -64,16 +65,22 @@ class _Unknown(Exception):
 
 def _fingerprint(x: Any, tensors: list[torch.Tensor], seen: tuple = ()) -> Any:
     """What a trace depends on, as a key; tensors by their shape and number, so that others may take their place."""
+    if x is None:
+        return None
     if isinstance(x, types.FunctionType) and not any(x is other for other in seen):
+        _, code, names = _known(x.__code__)
+        if not names and x.__closure__ is None and x.__defaults__ is None and x.__kwdefaults__ is None:
+            return code
         held = [cell.cell_contents for cell in x.__closure__] if x.__closure__ else []
         held += x.__defaults__ or ()
-        named = {name: x.__globals__[name] for name in _names(x.__code__) if name in x.__globals__}
-        named.update(x.__kwdefaults__ or ())
+        named = {name: x.__globals__[name] for name in names if name in x.__globals__}
+        if x.__kwdefaults__:
+            named.update(x.__kwdefaults__)
         if not held and not named:
-            return (x.__code__,)
+            return code
         seen = (*seen, x)
-        return (x.__code__, *(_fingerprint(y, tensors, seen) for y in held), *_named(named, tensors, seen))
-    if x is None or isinstance(x, (bool, int, float, str, torch.dtype, torch.device)):
+        return (code, *(_fingerprint(y, tensors, seen) for y in held), *_named(named, tensors, seen))
+    if isinstance(x, (bool, int, float, str, torch.dtype, torch.device)):
         return (type(x), x if x == x else "nan")
     if isinstance(x, torch.Tensor):
         number = next((at for at, known in enumerate(tensors) if known is x), len(tensors))
@@ -96,21 +103,31 @@ def _named(values: dict[str, Any], tensors: list, seen: tuple) -> list:
     return [(name, _fingerprint(values[name], tensors, seen)) for name in sorted(values)]
 
 
-# By the identity of code, which is held: hashing it would take longer.
-_NAMES: dict[int, tuple[types.CodeType, frozenset[str]]] = {}
+class _Known(NamedTuple):
+    """What is known of the code of a function."""
+
+    #: Held, so that its identity stays its own.
+    code: types.CodeType
+    #: Its own among all code that was ever known: hashing code takes long.
+    number: int
+    #: Names of globals that the function, or one inside of it, may read.
+    names: frozenset[str]
 
 
-def _names(code: types.CodeType) -> frozenset[str]:
-    """Names of globals that a function, or one inside of it, may read."""
-    kept = _NAMES.get(id(code))
+# By the identity of code.
+_KNOWN: dict[int, _Known] = {}
+_NUMBERS = itertools.count()
+
+
+def _known(code: types.CodeType) -> _Known:
+    kept = _KNOWN.get(id(code))
     if kept is not None:
-        return kept[1]
+        return kept
     inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    names = frozenset(code.co_names).union(*(_names(c) for c in inner))
-    if len(_NAMES) >= _KEPT:
-        _NAMES.clear()
-    _NAMES[id(code)] = (code, names)
-    return names
+    names = frozenset(code.co_names).union(*(_known(c).names for c in inner))
+    if len(_KNOWN) >= _KEPT:
+        _KNOWN.clear()
+    return _KNOWN.setdefault(id(code), _Known(code, next(_NUMBERS), names))
 
 
 def _tensor_names(functions: tuple) -> dict[int, str]:
@@ -126,7 +143,7 @@ def _tensor_names(functions: tuple) -> dict[int, str]:
         if not isinstance(x, types.FunctionType) or depth > 8:
             return
         held = list(zip(x.__code__.co_freevars, (cell.cell_contents for cell in x.__closure__ or ())))
-        held += [(name, x.__globals__[name]) for name in _names(x.__code__) if name in x.__globals__]
+        held += [(name, x.__globals__[name]) for name in _known(x.__code__).names if name in x.__globals__]
         for name, y in held:
             if isinstance(y, torch.Tensor):
                 found.setdefault(id(y), name)
@@ -195,17 +212,19 @@ _PLANS: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
 
 
 def _plan(
-    functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device, return_lse: bool, grouped: bool
+    functions: tuple, blocks: Blocks | None, sizes: tuple, device: torch.device, return_lse: bool, grouped: bool
 ) -> tuple[Plan, list[torch.Tensor]]:
-    """How to run functions, and the tensors that they hold."""
+    """How to run functions, for ``(B, H, M, N)``, and the tensors that they hold."""
     tensors: list[torch.Tensor] = []
     try:
-        key = (_fingerprint(functions, tensors), blocks, sizes, return_lse, grouped)
+        key = (*[_fingerprint(x, tensors) for x in functions], blocks, sizes, return_lse, grouped)
     except _Unknown:
         key = None
-    if key is not None and key in _PLANS:
+    plan = _PLANS.get(key)
+    if plan is not None:
         _PLANS.move_to_end(key)
-        return _PLANS[key], tensors
+        return plan, tensors
+    sizes = _Sizes(*sizes)
     text, trace = _traced(functions, blocks, sizes, device, return_lse, grouped)
     reads = []
     for capture in trace.captures.values():
@@ -252,32 +271,37 @@ def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable |
     return (score_mod, block_mask.mask_mod)
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool) -> None:
-    for name, x in (("query", q), ("key", k), ("value", v)):
-        if x.dim() != 4:
-            raise ArgumentError(f"{name} has shape {tuple(x.shape)}; flex takes (batch, heads, positions, head dim)")
-    if k.shape[0] not in (1, q.shape[0]) or v.shape[0] != k.shape[0]:
-        raise ArgumentError(f"batches of query, key and value are {q.shape[0]}, {k.shape[0]} and {v.shape[0]}")
-    if enable_gqa and (k.shape[1] == 0 or q.shape[1] % k.shape[1] != 0):
-        raise ArgumentError(f"{q.shape[1]} query heads are no multiple of {k.shape[1]} key heads")
-    if not enable_gqa and q.shape[1] != k.shape[1]:
-        raise ArgumentError(f"{q.shape[1]} query heads and {k.shape[1]} key heads differ; pass enable_gqa=True")
+def _checked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool) -> tuple[tuple[int, int, int, int], bool]:
+    """``(B, H, M, N)`` of a call, and whether heads share keys."""
+    shapes = q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
+    for name, shape in zip(("query", "key", "value"), shapes):
+        if len(shape) != 4:
+            raise ArgumentError(f"{name} has shape {tuple(shape)}; flex takes (batch, heads, positions, head dim)")
+    (batch, heads, queries, _), (batches, groups, keys, _) = q_shape, k_shape
+    if (batches != batch and batches != 1) or v_shape[0] != batches:
+        raise ArgumentError(f"batches of query, key and value are {batch}, {batches} and {v_shape[0]}")
+    if enable_gqa and (groups == 0 or heads % groups != 0):
+        raise ArgumentError(f"{heads} query heads are no multiple of {groups} key heads")
+    if not enable_gqa and heads != groups:
+        raise ArgumentError(f"{heads} query heads and {groups} key heads differ; pass enable_gqa=True")
+    return (batch, heads, queries, keys), heads != groups
 
 
-def _inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> list:
+def _inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: int, scale: float | None) -> list:
     """The inputs that all kernels have."""
-    if k.shape[0] != q.shape[0]:
-        k, v = k.expand(q.shape[0], -1, -1, -1), v.expand(q.shape[0], -1, -1, -1)
+    if k.shape[0] != batch:
+        k, v = k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)
     return [rows(q), rows(k), rows(v), default_scale(q, scale)]
 
 
-def _run(functions: tuple, block_mask: Any, inputs: list, return_lse: bool) -> Any:
-    q, k = inputs[:2]
-    sizes = _Sizes(*q.shape[:3], k.shape[2])
-    blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, sizes)
-    plan, tensors = _plan(functions, blocks, sizes, q.device, return_lse, q.shape[1] != k.shape[1])
-    inputs += [tables[at] for at in plan.tables]
-    made = kernel_of(plan.handle)(*inputs, *[_read(read, tensors) for read in plan.reads])
+def _run(functions: tuple, block_mask: Any, sizes: tuple, grouped: bool, inputs: list, return_lse: bool) -> Any:
+    blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, _Sizes(*sizes))
+    plan, tensors = _plan(functions, blocks, sizes, inputs[0].device, return_lse, grouped)
+    if plan.tables:
+        inputs += [tables[at] for at in plan.tables]
+    if plan.reads:
+        inputs += [_read(read, tensors) for read in plan.reads]
+    made = kernel_of(plan.handle)(*inputs)
     return tuple(made) if return_lse else made
 
 
@@ -298,14 +322,13 @@ class FlexKernel:
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
         is_compiling = torch.compiler.is_compiling()
-        _check(query, key, value, self._enable_gqa)
-        inputs = _inputs(query, key, value, self._scale)
+        sizes, grouped = _checked(query, key, value, self._enable_gqa)
+        inputs = _inputs(query, key, value, sizes[0], self._scale)
         if not is_compiling:
-            return _run(self._functions, self._block_mask, inputs, self._return_lse)
-        grouped = query.shape[1] != key.shape[1]
-        handle, reads, which = _constant_plan(self._handle, grouped, *query.shape[:3], key.shape[2])
+            return _run(self._functions, self._block_mask, sizes, grouped, inputs, self._return_lse)
+        handle, reads, which = _constant_plan(self._handle, grouped, *sizes)
         if self._block_mask is not None:
-            tables = _blocks.tables(self._block_mask, query.shape[2], key.shape[2])
+            tables = _blocks.tables(self._block_mask, sizes[2], sizes[3])
             inputs += [tables[at] for at in which]
         inputs += [_read(Read(*read), self._tensors) for read in reads]
         made = through_dispatcher(handle, inputs)
@@ -322,7 +345,7 @@ def _constant_plan(handle: str, grouped: bool, *sizes: int) -> tuple:
     if not flex._is_followed:
         raise TraceError("torch.compile needs functions whose tensors are in closures or globals, not in attributes of objects")
     blocks = _blocks.blocks_of(flex._block_mask, *sizes) if flex._block_mask is not None else None
-    plan, tensors = _plan(flex._functions, blocks, _Sizes(*sizes), torch.device("cpu"), flex._return_lse, grouped)
+    plan, tensors = _plan(flex._functions, blocks, sizes, torch.device("cpu"), flex._return_lse, grouped)
     if len(tensors) != len(flex._tensors):
         raise TraceError("the functions compute tensors while they are traced; compute these before, outside of torch.compile")
     return plan.handle, tuple(tuple(read) for read in plan.reads), plan.tables
@@ -371,8 +394,8 @@ def flex(
     if torch.compiler.is_compiling():
         raise TraceError("inside of torch.compile call a flashtile.flex_kernel(..) that was made outside of it")
     functions = _functions(score_mod, block_mask, mask_mod)
-    _check(query, key, value, enable_gqa)
-    return _run(functions, block_mask, _inputs(query, key, value, scale), return_lse)
+    sizes, grouped = _checked(query, key, value, enable_gqa)
+    return _run(functions, block_mask, sizes, grouped, _inputs(query, key, value, sizes[0], scale), return_lse)
 
 
 def flex_text(

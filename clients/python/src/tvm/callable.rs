@@ -3,21 +3,15 @@
 //! may stand anywhere between tensors, so that both the order of the parameters and that of JAX
 //! (tensors, results, attributes) are taken.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use flashtile::client::{Kept, LoadedKernels, Param, TensorForm, stream};
 use flashtile::kernel::Deduced;
 use flashtile::toolchain::{Toolchain, ToolchainOptions};
 use flashtile::{ArgumentForm, ArgumentValue, Elem, Kernel, LaunchOptions, LoadedKernel, PreparedLaunch};
 
 use super::abi::{Api, Called, Failure, Read, Value};
-use crate::form::{Form, Place, Seen};
-use crate::lock::lock;
-use crate::param::Param;
-use crate::stream::stream;
-
-/// Prepared launches that are kept; beyond that all are dropped.
-const KEPT: usize = 4096;
+use crate::form::{Place, Seen};
 
 /// A kernel as a function of tvm-ffi.
 pub(super) struct Callable {
@@ -25,15 +19,15 @@ pub(super) struct Callable {
     options: LaunchOptions,
     /// In the order of the text.
     params: Vec<Param>,
-    loaded: Mutex<Vec<(Place, Arc<LoadedKernel>)>>,
-    prepared: Mutex<HashMap<Key, Arc<Prepared>>>,
+    loaded: LoadedKernels<Place>,
+    prepared: Kept<Key, Prepared>,
 }
 
 /// What launches of one kind have in common: the device, and the tensors in the order of a call.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     place: Place,
-    forms: Vec<Form>,
+    forms: Vec<TensorForm>,
 }
 
 struct Prepared {
@@ -49,7 +43,7 @@ impl Callable {
         }
         let options = LaunchOptions { toolchain: Toolchain::new(toolchain), ..LaunchOptions::default() };
         let params = Param::of(&kernel);
-        Self { kernel, options, params, loaded: Mutex::default(), prepared: Mutex::default() }
+        Self { kernel, options, params, loaded: LoadedKernels::default(), prepared: Kept::default() }
     }
 
     /// Tensors, in the order of a call: those that are read, then those that are written.
@@ -113,40 +107,20 @@ impl Callable {
         }
     }
 
-    fn prepared(&self, key: Key) -> Result<Arc<Prepared>, Failure> {
-        if let Some(prepared) = lock(&self.prepared).get(&key) {
-            return Ok(prepared.clone());
-        }
+    fn prepare(&self, key: &Key) -> Result<Prepared, Failure> {
         let names: Vec<&str> = self.tensors().map(|param| &*param.name).collect();
         let form = |name: &str| names.iter().position(|known| *known == name).map(|at| &key.forms[at]);
         let deduced = self.kernel.deduce(Deduced::default(), |name| form(name).map(|form| (form.elem, form.shape())))?;
-        let kernel = self.loaded(key.place, &deduced)?;
+        let bound = self.kernel.bind_deduced(&deduced)?;
+        let load = || Ok::<_, Failure>(bound.on_with(&key.place.device()?, self.options.clone())?);
+        let kernel = self.loaded.get(key.place, &bound, load)?;
         let forms = self.params.iter().map(|param| match (form(&param.name), param.elem) {
             (Some(form), _) => form.of_argument(),
             (None, Elem::I32) => ArgumentForm::I32,
             (None, _) => ArgumentForm::F32,
         });
         let launch = kernel.prepare(&forms.collect::<Vec<_>>())?;
-        let prepared = Arc::new(Prepared { kernel, launch });
-        let mut kept = lock(&self.prepared);
-        if kept.len() >= KEPT {
-            kept.clear();
-        }
-        kept.insert(key, prepared.clone());
-        Ok(prepared)
-    }
-
-    /// The kernel, made ready for a device, types and constants.
-    fn loaded(&self, place: Place, deduced: &Deduced) -> Result<Arc<LoadedKernel>, Failure> {
-        let bound = self.kernel.bind_deduced(deduced)?;
-        let is_it =
-            |(known, kernel): &&(Place, Arc<LoadedKernel>)| *known == place && kernel.kernel().binding() == bound.binding();
-        if let Some((_, kernel)) = lock(&self.loaded).iter().find(is_it) {
-            return Ok(kernel.clone());
-        }
-        let kernel = Arc::new(bound.on_with(&place.device()?, self.options.clone())?);
-        lock(&self.loaded).push((place, kernel.clone()));
-        Ok(kernel)
+        Ok(Prepared { kernel, launch })
     }
 }
 
@@ -154,7 +128,9 @@ impl Called for Callable {
     fn call(&self, api: &Api, arguments: &[Value]) -> Result<(), Failure> {
         let (seen, numbers) = self.read(arguments)?;
         let place = self.place(&seen)?;
-        let prepared = self.prepared(Key { place, forms: seen.iter().map(|seen| seen.form).collect() })?;
+        let is_it = |key: &Key| key.place == place && key.forms.iter().eq(seen.iter().map(|seen| &seen.form));
+        let key = || Key { place, forms: seen.iter().map(|seen| seen.form).collect() };
+        let prepared = &self.prepared.get(is_it, key, |key| self.prepare(key))?.value;
         let reads = self.params.iter().filter(|param| param.is_tensor && !param.is_written).count();
         let (mut read, mut written, mut number) = (seen[..reads].iter(), seen[reads..].iter(), numbers.into_iter());
         let address = |seen: &Seen| ArgumentValue::Address(seen.address as u64);
@@ -168,7 +144,9 @@ impl Called for Callable {
             Place::Cpu => None,
             Place::Gpu(gpu) => Some((gpu, api.stream(gpu))),
         };
-        let stream = stream(prepared.kernel.device(), of)?;
+        // SAFETY: the handle is that of the caller's current stream, of the primary context, and is used
+        // for no longer. Libraries that call through tvm-ffi order all work on their memory by it.
+        let stream = unsafe { stream(prepared.kernel.device(), of) }?;
         // SAFETY: tvm-ffi's tensors live as long as the call, and their library frees memory in the
         // order of the stream that the launch is queued on; their shapes and strides stay within
         // their memory.
@@ -176,7 +154,14 @@ impl Called for Callable {
     }
 }
 
-impl Param {
+/// Arguments of tvm-ffi, read for a parameter.
+trait ReadFor {
+    fn tensor(&self, seen: Option<Seen>) -> Result<Seen, Failure>;
+    fn whole(&self, x: i64) -> Result<ArgumentValue, Failure>;
+    fn float(&self, x: f64) -> Result<ArgumentValue, Failure>;
+}
+
+impl ReadFor for Param {
     fn tensor(&self, seen: Option<Seen>) -> Result<Seen, Failure> {
         let unread = || {
             Failure::of_value(format!(
