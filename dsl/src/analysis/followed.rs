@@ -1,7 +1,7 @@
 //! Why a predicate is not followed, or not to the end: what hints are made of ([`super::hints`]).
 
 use super::predicate::{Opaque, OpaqueWhy, Walk};
-use crate::ir::{BinaryOp, CompareOp, Elem, Op, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, Elem, Op, UnaryOp, ValueId};
 
 impl Walk<'_> {
     /// What prevents that the predicate is followed: one entry for each comparison, or other condition, of which nothing is known.
@@ -15,8 +15,7 @@ impl Walk<'_> {
                     return vec![Opaque { value, why: OpaqueWhy::Floats }];
                 }
                 let unknown = [a, b].into_iter().find_map(|&v| self.side(v, *op).err());
-                let ordered = !matches!(op, CompareOp::Eq | CompareOp::Ne);
-                unknown.or_else(|| [a, b].into_iter().find_map(|&v| self.ranged(v, ordered))).into_iter().collect()
+                unknown.or_else(|| [a, b].into_iter().find_map(|&v| self.ranged(v))).into_iter().collect()
             }
             Some(Op::Load { tensor, at }) if self.is_summarised(value, *tensor, at) => Vec::new(),
             Some(Op::Load { .. } | Op::Gather { .. }) => vec![Opaque { value, why: OpaqueWhy::Loaded }],
@@ -24,24 +23,39 @@ impl Walk<'_> {
         }
     }
 
-    /// A part of an integer that moves with the loop, and of which only the range is known. What stands alone on a side of an order
-    /// (`alone`) is taken apart.
-    fn ranged(&self, value: ValueId, alone: bool) -> Option<Opaque> {
+    /// A minimum, a maximum or an absolute value that moves with the loop, and of which only the range
+    /// is known. What stands in a sum, or is multiplied or divided by a constant, is taken apart.
+    fn ranged(&self, value: ValueId) -> Option<Opaque> {
+        if !self.walks_in(value) {
+            return None;
+        }
         let range = || Some(Opaque { value, why: OpaqueWhy::Range });
+        let is_apart = || self.taken_apart(value).is_ok_and(|side| side.is_some());
         match self.kernel.def(value).map(|(_, op)| op)? {
-            Op::Full { value, .. } | Op::Transpose(value) => self.ranged(*value, alone),
-            Op::Binary(BinaryOp::Max | BinaryOp::Min, a, b) if alone => self.ranged(*a, true).or_else(|| self.ranged(*b, true)),
-            Op::Unary(UnaryOp::Abs, x) if alone => self.ranged(*x, false),
-            Op::Binary(BinaryOp::Max | BinaryOp::Min, a, b) if self.walks_in(*a) || self.walks_in(*b) => range(),
-            Op::Unary(UnaryOp::Abs, x) if self.walks_in(*x) => range(),
-            Op::Binary(_, a, b) => self.ranged(*a, false).or_else(|| self.ranged(*b, false)),
-            Op::Unary(_, x) => self.ranged(*x, false),
+            Op::Full { value, .. } | Op::Transpose(value) => self.ranged(*value),
+            Op::Binary(BinaryOp::Max | BinaryOp::Min, ..) | Op::Unary(UnaryOp::Abs, _) if !is_apart() => range(),
+            Op::Binary(_, a, b) if is_apart() => self.ranged(*a).or_else(|| self.ranged(*b)),
+            Op::Unary(_, x) if is_apart() => self.ranged(*x),
+            Op::Binary(_, a, b) => self.several(*a).or_else(|| self.several(*b)),
+            Op::Unary(_, x) => self.several(*x),
+            _ => None,
+        }
+    }
+
+    /// What in a number that is not taken apart is one of several numbers that move with the loop.
+    fn several(&self, value: ValueId) -> Option<Opaque> {
+        match self.kernel.def(value).map(|(_, op)| op)? {
+            Op::Binary(BinaryOp::Max | BinaryOp::Min, ..) | Op::Unary(UnaryOp::Abs, _) if self.walks_in(value) => {
+                Some(Opaque { value, why: OpaqueWhy::Range })
+            }
+            Op::Full { value: x, .. } | Op::Transpose(x) | Op::Unary(_, x) => self.several(*x),
+            Op::Binary(_, a, b) => self.several(*a).or_else(|| self.several(*b)),
             _ => None,
         }
     }
 
     /// Whether the positions of the loop occur in an integer.
-    fn walks_in(&self, value: ValueId) -> bool {
+    pub(super) fn walks_in(&self, value: ValueId) -> bool {
         match self.kernel.def(value).map(|(_, op)| op) {
             Some(Op::Pos(c)) => *c == self.coordinate,
             Some(op) => op.operands().into_iter().any(|v| self.walks_in(v)),

@@ -272,7 +272,8 @@ impl Loop<'_> {
                 (format!("{text} is loaded: not known before the loop"), instead.to_owned())
             }
             OpaqueWhy::Range => {
-                let instead = "let it stand alone on one side of the comparison: `abs(x) < w - 1` for `abs(x) + 1 < w`";
+                let instead = "let sums, constant factors and constant divisors be all that is between it and the comparison: no remainder, \
+                     no run-time factor or divisor";
                 (format!("of {text} only the range is known before the loop"), instead.to_owned())
             }
             OpaqueWhy::Divisor => {

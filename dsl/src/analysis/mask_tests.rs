@@ -410,6 +410,34 @@ proptest! {
         check(&kernel, &masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), width > 0);
     }
 
+    /// A window around a position that is kept away from the ends, such as that of NATTEN: from the
+    /// side of the rows, and from that of the columns, where what moves with the loop is clamped.
+    #[test]
+    fn clamped_windows_are_exact(shape in shape(), ends in (0i64..30, 0i64..30), width in 0i64..20, chunk in 1i64..9, kind in 0..5) {
+        use Number::{Absolute, Column, Constant, Difference, Least, Most, Over, Row, Sum, Times};
+        let of = |x: Number| Box::new(x);
+        let chunks = |x: Number| Over(of(x), chunk);
+        let (first, last) = (Constant(ends.0.min(ends.1)), Constant(ends.0.max(ends.1)));
+        let clamped = |x: Number| Least(of(Most(of(x), of(first.clone()))), of(last.clone()));
+        let within = |x: Number, y: Number| {
+            Predicate::Compare(CompareOp::Le, Absolute(of(Difference(of(x), of(y)))), Constant(width))
+        };
+        let p = match kind {
+            0 => within(clamped(chunks(Row)), chunks(Column)),
+            1 => within(clamped(chunks(Column)), chunks(Row)),
+            2 => Predicate::Compare(
+                CompareOp::Lt, Sum(of(Absolute(of(Difference(of(Row), of(Column))))), of(Constant(1))), Constant(width)),
+            3 => Predicate::Compare(
+                CompareOp::Eq, Times(of(chunks(clamped(Column))), -1), Difference(of(Constant(width)), of(Row))),
+            _ => Predicate::Not(Box::new(within(Row, chunks(clamped(Column))))),
+        };
+        let (kernel, loop_op, scope) = sample(Softmax::Named, &p.clone().whole());
+        let masks = analysed(&kernel, loop_op, &scope, shape, true);
+        // Of several rows, and of two runs, what is known may be less; so it is where nothing holds.
+        let exact = shape.block_m == 1 && kind != 4 && (kind != 2 || width > 1);
+        check(&kernel, &masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), exact);
+    }
+
     /// Keys of one's own document, which are in order: as tight as by hand.
     #[test]
     fn documents_in_order_are_exact(shape in shape(), is_causal in prop::bool::ANY) {

@@ -5,7 +5,7 @@
 //! *everywhere*, both or neither, in the rows that exist. Both sets are given as runs of tiles in closed form, on the
 //! safe side: the tiles where it holds somewhere are a superset, those where it holds everywhere a subset. They are
 //! exact for comparisons in which the loop's position occurs once, for their conjunctions, and for disjunctions that
-//! stay one run. Loaded data may hold anything.
+//! stay one run. A minimum, a maximum or an absolute value of what moves with the loop is taken apart into these. Loaded data may hold anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +59,32 @@ impl Run {
         if other.is_none() {
             return self.clone();
         }
-        Self { lo: meet(&self.lo, &other.lo, IndexExpr::min_of), hi: meet(&self.hi, &other.hi, IndexExpr::max_of) }
+        self.from_first_to_last(other)
+    }
+
+    /// From the first tile of either to the last one.
+    fn from_first_to_last(&self, other: &Self) -> Self {
+        // No tile has no first one: it begins beyond the last.
+        let begin = |run: &Self, other: &Self| match other.lo {
+            Some(_) => run.lo.clone().or_else(|| run.begin_of_all_or_none()),
+            None => run.lo.clone(),
+        };
+        let (lo, other_lo) = (begin(self, other), begin(other, self));
+        Self { lo: meet(&lo, &other_lo, IndexExpr::min_of), hi: meet(&self.hi, &other.hi, IndexExpr::max_of) }
+    }
+
+    /// Of a run that is every tile or none, which is known at launch: 0 where it is every tile, else
+    /// beyond the last.
+    fn begin_of_all_or_none(&self) -> Option<IndexExpr> {
+        fn begin(end: &IndexExpr) -> Option<IndexExpr> {
+            match end {
+                IndexExpr::Mul(open, BEYOND) => Some(IndexExpr::from(1).minus(open).times(BEYOND)),
+                IndexExpr::Min(a, b) => Some(begin(a)?.max_of(&begin(b)?)),
+                IndexExpr::Max(a, b) => Some(begin(a)?.min_of(&begin(b)?)),
+                _ => None,
+            }
+        }
+        if self.lo.is_none() { begin(self.hi.as_ref()?) } else { None }
     }
 
     /// Whether the union of the two is known to be one run.
@@ -69,7 +94,8 @@ impl Run {
             _ => true,
         };
         // With a common end the union is one run, also if one of the two is empty.
-        self.lo == other.lo || self.hi == other.hi || {
+        let one = |run: &Self| run.begin_of_all_or_none().is_some();
+        self.lo == other.lo || self.hi == other.hi || one(self) || one(other) || {
             let bounded = [self, other].iter().all(|r| r.lo.is_none() || r.hi.is_none());
             bounded && overlap(self, other) && overlap(other, self)
         }
@@ -102,7 +128,7 @@ impl Run {
         if self.is_none() || other.is_all() {
             other.clone()
         } else if one_run && !other.is_none() {
-            Self { lo: meet(&self.lo, &other.lo, IndexExpr::min_of), hi: meet(&self.hi, &other.hi, IndexExpr::max_of) }
+            self.from_first_to_last(other)
         } else if other.moves_with_a_tile() && !self.moves_with_a_tile() && !other.is_none() {
             // What depends on the program's own tile (a window) is taken for the longer one.
             other.clone()
@@ -212,6 +238,48 @@ pub(super) enum Side {
         /// The numbers, at least one.
         of: Vec<Side>,
     },
+}
+
+/// Forms that a number is taken apart into at most: of more, only the range is known.
+const MOST_FORMS: usize = 16;
+
+impl Side {
+    /// Number of forms.
+    fn len(&self) -> usize {
+        match self {
+            Side::Form(_) => 1,
+            Side::Extremum { of, .. } => of.iter().map(Side::len).sum(),
+        }
+    }
+
+    /// The numbers that never fall (`rises`), or never rise, as the forms grow: what is the largest
+    /// of some numbers stays so, or becomes the smallest.
+    fn map(&self, rises: bool, of_form: &dyn Fn(&Form) -> Side) -> Side {
+        match self {
+            Side::Form(form) => of_form(form),
+            Side::Extremum { largest, of } => {
+                Side::Extremum { largest: *largest == rises, of: of.iter().map(|x| x.map(rises, of_form)).collect() }
+            }
+        }
+    }
+
+    fn scaled(&self, factor: i64) -> Side {
+        self.map(factor >= 0, &|form| Side::Form(form.scaled(factor)))
+    }
+
+    fn floor_div(&self, divisor: i64) -> Side {
+        self.map(true, &|form| Side::Form(form.floor_div(divisor)))
+    }
+
+    /// `self + factor * other`.
+    fn plus(&self, other: &Side, factor: i64) -> Side {
+        self.map(true, &|a| other.map(factor >= 0, &|b| Side::Form(a.plus(b, factor))))
+    }
+
+    /// The larger one of the number and its negation.
+    fn absolute(self) -> Side {
+        Side::Extremum { largest: true, of: vec![self.scaled(-1), self] }
+    }
 }
 
 /// A sum of terms with coefficients and of what is the same in the whole program.
@@ -369,7 +437,7 @@ impl Walk<'_> {
                 let integers = [a, b].iter().all(|v| self.kernel.tile(**v).elem == Elem::I32);
                 let op = self.boundary.of(if wanted { *op } else { negated(*op) });
                 match (integers, self.side(*a, op), self.side(*b, op)) {
-                    (true, Ok(a), Ok(b)) => self.sides(op, &a, &b),
+                    (true, Ok(a), Ok(b)) => self.compared(op, &a, &b),
                     _ => Holds::unknown(),
                 }
             }
@@ -391,15 +459,72 @@ impl Walk<'_> {
                 let both = vec![self.side(*a, op)?, self.side(*b, op)?];
                 Side::Extremum { largest: *which == BinaryOp::Max, of: both }
             }
-            // The larger one of the number and its negation.
-            Some(Op::Unary(UnaryOp::Abs, x)) if ordered => {
-                let form = self.form(*x)?;
-                Side::Extremum { largest: true, of: vec![Side::Form(form.scaled(-1)), Side::Form(form)] }
-            }
-            _ => Side::Form(self.form(value)?),
+            Some(Op::Unary(UnaryOp::Abs, x)) if ordered => self.number(*x)?.absolute(),
+            _ => self.number(value)?,
         })
     }
 
+    /// A number, taken apart where what moves with the loop is one of several numbers: a sum with the
+    /// largest of some numbers is the largest of the sums.
+    fn number(&self, value: ValueId) -> Result<Side, Opaque> {
+        match self.taken_apart(value)? {
+            Some(side) if side.len() <= MOST_FORMS => Ok(side),
+            _ => Ok(Side::Form(self.form(value)?)),
+        }
+    }
+
+    /// The number, taken apart; `None` if none of it is one of several numbers that move with the loop.
+    pub(super) fn taken_apart(&self, value: ValueId) -> Result<Option<Side>, Opaque> {
+        let part = |value: ValueId| match self.taken_apart(value)? {
+            Some(side) => Ok((side, true)),
+            None => Ok((Side::Form(self.form(value)?), false)),
+        };
+        let Some((_, op)) = self.kernel.def(value) else { return Ok(None) };
+        if self.kernel.tile(value).elem != Elem::I32 || !self.walks_in(value) {
+            return Ok(None);
+        }
+        Ok(match op {
+            Op::Full { value, .. } | Op::Transpose(value) => self.taken_apart(*value)?,
+            Op::Binary(which @ (BinaryOp::Max | BinaryOp::Min), a, b) => {
+                Some(Side::Extremum { largest: *which == BinaryOp::Max, of: vec![part(*a)?.0, part(*b)?.0] })
+            }
+            Op::Unary(UnaryOp::Abs, x) => Some(part(*x)?.0.absolute()),
+            Op::Unary(UnaryOp::Neg, x) => self.taken_apart(*x)?.map(|x| x.scaled(-1)),
+            Op::Binary(which @ (BinaryOp::Add | BinaryOp::Sub), a, b) => {
+                let ((a, a_apart), (b, b_apart)) = (part(*a)?, part(*b)?);
+                let factor = if *which == BinaryOp::Add { 1 } else { -1 };
+                let fits = a.len().saturating_mul(b.len()) <= MOST_FORMS;
+                ((a_apart || b_apart) && fits).then(|| a.plus(&b, factor))
+            }
+            Op::Binary(BinaryOp::Mul, a, b) => match (self.constant(*a), self.constant(*b)) {
+                (Some(factor), _) => self.taken_apart(*b)?.map(|b| b.scaled(factor)),
+                (_, Some(factor)) => self.taken_apart(*a)?.map(|a| a.scaled(factor)),
+                _ => None,
+            },
+            Op::Binary(BinaryOp::Div, a, b) => match self.constant(*b) {
+                Some(divisor) if divisor != 0 => {
+                    self.taken_apart(*a)?.map(|a| a.scaled(divisor.signum()).floor_div(divisor.abs()))
+                }
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    fn constant(&self, value: ValueId) -> Option<i64> {
+        self.form(value).ok()?.as_const()
+    }
+
+    fn compared(&self, op: CompareOp, a: &Side, b: &Side) -> Holds {
+        match (op, a, b) {
+            (CompareOp::Eq | CompareOp::Ne, Side::Form(a), Side::Form(b)) => self.comparison(op, a, b),
+            (CompareOp::Eq, ..) => self.sides(CompareOp::Le, a, b).and(&self.sides(CompareOp::Ge, a, b)),
+            (CompareOp::Ne, ..) => self.sides(CompareOp::Lt, a, b).or(&self.sides(CompareOp::Gt, a, b)),
+            _ => self.sides(op, a, b),
+        }
+    }
+
+    /// An order of two numbers.
     fn sides(&self, op: CompareOp, a: &Side, b: &Side) -> Holds {
         let below = matches!(op, CompareOp::Le | CompareOp::Lt);
         let joined = |all: bool, holds: Vec<Holds>| {
@@ -721,7 +846,8 @@ impl Walk<'_> {
     }
 }
 
-/// Every tile where `x <= 0`, none elsewhere: `x` is the same for all tiles.
+/// Every tile where `x <= 0`, none elsewhere: `x` is the same for all tiles. See
+/// [`Run::begin_of_all_or_none`].
 fn gate(x: &IndexExpr) -> Run {
     if x.at_most(&0.into()) {
         Run::all()
