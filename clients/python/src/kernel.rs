@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flashtile::kernel::{Deduced, KernelError as TextError, ParamKind};
-use flashtile::{Elem, Kernel, SourceText};
+use flashtile::{Elem, Form, Kernel, SourceText};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
@@ -130,8 +130,10 @@ impl PyKernel {
         Ok(list)
     }
 
-    /// The forward kernel of a gradient, and its backward kernels in order.
-    fn gradient(&self, of: Vec<String>, from: Vec<String>) -> PyResult<(Self, Vec<Self>)> {
+    /// The forward kernel of a gradient, and its backward kernels in order, in a form: of those that
+    /// are `fused` sums differ in their last bits from launch to launch.
+    #[pyo3(signature = (of, from, fused=false))]
+    fn gradient(&self, of: Vec<String>, from: Vec<String>, fused: bool) -> PyResult<(Self, Vec<Self>)> {
         if self.launcher.bundled.is_some() {
             let name = self.kernel().name();
             return Err(GradientError::new_err(format!(
@@ -141,9 +143,23 @@ impl PyKernel {
         }
         let of: Vec<&str> = of.iter().map(String::as_str).collect();
         let from: Vec<&str> = from.iter().map(String::as_str).collect();
-        let made = self.kernel().gradient(&of, &from).map_err(|error| GradientError::new_err(error.to_string()))?;
+        let form = if fused { Form::Fused } else { Form::Plain };
+        let made = self.kernel().gradient_in(form, &of, &from).map_err(|error| GradientError::new_err(error.to_string()))?;
         let with_known = |kernel| Self { launcher: Launcher::new(kernel, self.launcher.known.clone(), None) };
         Ok((with_known(made.forward), made.backward.into_iter().map(with_known).collect()))
+    }
+
+    /// Seconds that the cost model predicts for a launch of these types and sizes on a GPU, by its
+    /// number; `None` where the GPU has no code for the kernel, or something is not known.
+    fn predicted(
+        &self,
+        py: Python<'_>,
+        gpu: usize,
+        types: Vec<(String, String)>,
+        sizes: Vec<(String, i64)>,
+    ) -> PyResult<Option<f64>> {
+        let types = types.into_iter().map(|(name, elem)| Ok((name, named(&elem)?))).collect::<PyResult<_>>()?;
+        self.launcher.predicted(py, gpu, Known { types, sizes })
     }
 
     /// Launches on inputs in the order of the parameters; returns the outputs. `None` if an input is

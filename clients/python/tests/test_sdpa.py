@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import flashtile
+from flashtile import _operator
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 # What a result may differ by: the elements are rounded once, and the weights once.
@@ -235,3 +236,69 @@ def test_what_cannot_be_done():
 def test_texts():
     assert "load(keep, [b, i, j])" in flashtile.sdpa_text("bool", "BMN")
     assert "philox" in flashtile.sdpa_text("causal", dropout=True)
+
+
+class Forms:
+    """Sees which form each backward pass takes; the fused one is predicted to take half of the time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.taken: list[str] = []
+        monkeypatch.setattr(_operator.Gradient, "seconds", lambda made, *_: 1.0 if self.is_fused(made) else 2.0)
+        choose = _operator.Operator._in_best_form
+
+        def noted(op, ctx, grads):
+            made = choose(op, ctx, grads)
+            self.taken.append("fused" if self.is_fused(made) else "plain")
+            return made
+
+        monkeypatch.setattr(_operator.Operator, "_in_best_form", noted)
+        for op in _operator._OPERATORS.values():
+            monkeypatch.setattr(op, "_forms", {})
+
+    @staticmethod
+    def is_fused(made: _operator.Gradient) -> bool:
+        return any(step.native.name.endswith("_grad_sums") for step in made.steps)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_fused_form_of_a_gradient_where_it_is_faster(monkeypatch, is_causal):
+    forms = Forms(monkeypatch)
+    compare(inputs(2, 4, 4, 21, 33, 8, 8, grad=True), is_causal=is_causal)
+    assert forms.taken == ["fused"]
+    monkeypatch.setattr(_operator.Gradient, "seconds", lambda made, *_: 0.96 if forms.is_fused(made) else 1.0)
+    compare(inputs(2, 4, 4, 21, 34, 8, 8, grad=True), is_causal=is_causal)
+    assert forms.taken == ["fused", "plain"]  # for 4% the same bits in each launch are not given up
+
+
+def test_the_same_bits_in_deterministic_mode(monkeypatch):
+    forms = Forms(monkeypatch)
+    torch.use_deterministic_algorithms(True)
+    try:
+        compare(inputs(2, 4, 4, 21, 33, 8, 8, grad=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert forms.taken == ["plain"]
+
+
+def test_a_fused_form_that_is_not_built(monkeypatch):
+    forms = Forms(monkeypatch)
+    # The gradient of a mask that is added needs the scores of all pairs.
+    compare(inputs(1, 2, 2, 9, 9, 8, 8, grad=True), mask=torch.randn(9, 9, requires_grad=True))
+    assert forms.taken == ["plain"]
+
+
+def test_the_fused_form_in_a_compiled_function(monkeypatch):
+    forms = Forms(monkeypatch)
+    qkv = inputs(1, 2, 2, 9, 12, 8, 8, grad=True)
+    o = torch.compile(lambda q, k, v: flashtile.sdpa(q, k, v), backend="aot_eager", fullgraph=True)(*qkv)
+    expected = torch.nn.functional.scaled_dot_product_attention(*qkv)
+    grad = torch.randn_like(o)
+    for found, exact in zip(torch.autograd.grad(o, qkv, grad), torch.autograd.grad(expected, qkv, grad)):
+        torch.testing.assert_close(found, exact, atol=1e-5, rtol=1e-5)
+    assert forms.taken == ["fused"]
+
+
+def test_the_cpu_takes_the_plain_form():
+    qkv = inputs(1, 2, 2, 9, 9, 8, 8, grad=True)
+    made = flashtile.sdpa(*qkv).grad_fn.op.differentiate(("q", "k", "v"))
+    assert made.seconds(torch.device("cpu"), {"T": torch.float32}, {"B": 1}) is None

@@ -1,6 +1,7 @@
 //! The trait behind [`super::Device`]: what the CPU, a GPU and the emulator each implement.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -166,6 +167,12 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     /// As [`Launcher::launch`], for a call of those that something was kept for.
     fn launch_fixed(&self, _: &FixedCall, call: &Call<'_>) -> Result<()> {
         self.launch(call)
+    }
+
+    /// Seconds that the cost model predicts for a launch of these sizes, by name, with the schedule
+    /// that it would take; `None` on a device that compiles nothing.
+    fn predict(&self, _sizes: &BTreeMap<String, i64>) -> Result<Option<f64>> {
+        Ok(None)
     }
 
     /// The code that launches so far have run; none on a device that compiles nothing.

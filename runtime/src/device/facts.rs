@@ -79,6 +79,12 @@ impl FactKey {
         Self { positive, alignment, foldable, wide: call.width == Width::Wide }
     }
 
+    /// The facts of most calls: scalars are positive, tensors lie as a device allocates them.
+    pub fn common(scalars: usize, is_foldable: bool) -> Self {
+        let positive = 1u32.checked_shl(scalars as u32).map_or(u32::MAX, |bit| bit - 1);
+        Self { positive, alignment: 16, foldable: is_foldable, wide: false }
+    }
+
     /// Whether the `n`-th f32 scalar is positive and finite.
     pub fn is_positive(&self, n: usize) -> bool {
         self.positive >> n & 1 == 1

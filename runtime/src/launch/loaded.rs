@@ -1,11 +1,13 @@
 //! Kernels made ready for a device.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use flashtile_emulator::Report;
 
 use super::prepared::{Fixed, Target};
+use flashtile_dsl::ir::SizeKind;
+
 use super::signature::{MAX_ARGUMENTS, MAX_SIZES, Signature};
 use super::{Argument, ArgumentForm, PreparedLaunch};
 use crate::device::{CallArgument, Device, LaunchOptions, Stream, VariantInfo};
@@ -77,6 +79,21 @@ impl LoadedKernel {
     /// [`super::ArgumentError`] naming the argument that does not fit.
     pub fn prepare(&self, forms: &[ArgumentForm<'_>]) -> Result<PreparedLaunch> {
         PreparedLaunch::new(&self.target, forms)
+    }
+
+    /// Seconds that the cost model predicts for a launch of these sizes, by name, with the schedule
+    /// that it would take, on tensors as a device allocates them. What the model ranks for it is kept
+    /// for the launch. Sizes that the kernel does not have are passed over. `None` on a device that
+    /// compiles nothing, for code of a bundle, where a size is missing, and where the schedule that
+    /// was asked for is not legal.
+    ///
+    /// # Errors
+    /// [`crate::kernel::KernelError::NoSchedule`]: the device has none for the kernel.
+    pub fn predicted(&self, sizes: &BTreeMap<String, i64>) -> Result<Option<f64>> {
+        let ir = self.bound.ir();
+        let runtime = ir.sizes.values().filter(|size| size.kind == SizeKind::Runtime);
+        let own = runtime.map(|size| Some((size.name.clone(), *sizes.get(&size.name)?))).collect::<Option<_>>();
+        own.map_or(Ok(None), |own| self.target.launcher.predict(&own))
     }
 
     /// The kernel.

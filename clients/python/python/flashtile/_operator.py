@@ -20,6 +20,11 @@ _LIBRARY = torch.library.Library("flashtile", "FRAGMENT")
 _OPERATORS: dict[str, "Operator"] = {}
 
 
+#: What the fused form of a gradient must be predicted to take of the time of the plain form: the model is not exact, and
+#: the plain form gives the same bits in each launch.
+_WORTH = 0.95
+
+
 class Gradient:
     """The kernels of a gradient, as operators."""
 
@@ -31,6 +36,19 @@ class Gradient:
         self.needs = {name for step in steps for name in step.inputs} - stored - given
         #: Whether a kernel has sizes that none of its inputs tells.
         self.needs_sizes = any(step.missing_sizes for step in steps)
+
+    def seconds(self, device: torch.device, dtypes: dict[str, torch.dtype], sizes: dict[str, int]) -> float | None:
+        """What the cost model predicts for all kernels together; `None` if the device has no code for one."""
+        if device.type != "cuda":
+            return None
+        types = [(name, DTYPES[dtype]) for name, dtype in dtypes.items()]
+        total = 0.0
+        for step in self.steps:
+            seconds = step.native.predicted(device.index, types, list(sizes.items()))
+            if seconds is None:
+                return None
+            total += seconds
+        return total
 
 
 class Operator:
@@ -55,6 +73,8 @@ class Operator:
         self.needs_like = not self.tensors
         #: Whether the caller gives nothing but inputs.
         self._takes_inputs = not (self.needs_like or self.missing_sizes or self.missing_types or into)
+        #: Whether the fused form of its gradient is taken, by sizes, types and device.
+        self._forms: dict[tuple, bool] = {}
         self._define()
         self.op = getattr(torch.ops.flashtile, name).default
 
@@ -152,7 +172,7 @@ class Operator:
     def _backward(self, ctx: Any, *grads: torch.Tensor) -> tuple:
         if ctx.error is not None:
             raise ctx.error
-        made: Gradient = ctx.gradient
+        made: Gradient = self._in_best_form(ctx, grads)
         # Gradients of gradients are asked for through the dispatcher, which says that there are none.
         at_once = not torch.is_grad_enabled() and not is_traced()
         values = dict(zip(ctx.names, ctx.saved_tensors)) | ctx.numbers
@@ -174,6 +194,32 @@ class Operator:
             args += [values[name] for name in step.into]
             values.update(zip(step.outputs, step.run(at_once, args)))
         return tuple(values[f"grad_{name}"] if name in ctx.of else None for name in self.inputs)
+
+    def _in_best_form(self, ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradient:
+        """The gradient in the form that is predicted to be the faster one, for the sizes of a call.
+
+        The fused form gives other last bits in each launch. It is not taken in deterministic mode, and where sizes are
+        symbols.
+        """
+        like = next(x for x in grads if x is not None)
+        sizes = [size for shape in ctx.shapes.values() for size in shape]
+        if torch.are_deterministic_algorithms_enabled() or any(type(size) is not int for size in sizes):
+            return ctx.gradient
+        key = (ctx.of, like.device, *sizes, *ctx.dtypes.values())
+        if key not in self._forms:
+            self._forms[key] = self._is_fused_faster(ctx, like.device)
+        return self.differentiate(ctx.of, fused=True) if self._forms[key] else ctx.gradient
+
+    def _is_fused_faster(self, ctx: Any, device: torch.device) -> bool:
+        try:
+            fused = self.differentiate(ctx.of, fused=True)
+        except GradientError:
+            return False
+        if not fused.needs <= ctx.gradient.needs:
+            return False
+        sizes = _shapes.solve(self._read, ctx.shapes, self.native.known_sizes)
+        seconds = [made.seconds(device, ctx.dtypes, sizes) for made in (ctx.gradient, fused)]
+        return None not in seconds and seconds[1] < _WORTH * seconds[0]
 
     def run(self, at_once: bool, args: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Results of the operator, as a sequence: through PyTorch's dispatcher, or at once."""
@@ -208,28 +254,29 @@ def _returned(made: tuple[torch.Tensor, ...]) -> Any:
 
 
 class Differentiate:
-    """Derives the gradients of a kernel, each once, by the names of the inputs."""
+    """Derives the gradients of a kernel, each once, by the names of the inputs and the form."""
 
     def __init__(self, native: Native, from_: Sequence[str]):
         self.native, self.from_ = native, tuple(from_)
-        self._made: dict[tuple[str, ...], Gradient | GradientError] = {}
+        self._made: dict[tuple[tuple[str, ...], bool], Gradient | GradientError] = {}
 
-    def __call__(self, of: tuple[str, ...]) -> Gradient:
-        if of not in self._made:
+    def __call__(self, of: tuple[str, ...], fused: bool = False) -> Gradient:
+        made = self._made.get((of, fused))
+        if made is None:
             try:
-                self._made[of] = self._derive(of)
+                made = self._derive(of, fused)
             except GradientError as error:
-                self._made[of] = error
-        made = self._made[of]
+                made = error
+            self._made[of, fused] = made
         if isinstance(made, GradientError):
             # A new exception each time, so that tracebacks do not pile up on one.
             raise GradientError(str(made))
         return made
 
-    def _derive(self, of: tuple[str, ...]) -> Gradient:
+    def _derive(self, of: tuple[str, ...], fused: bool) -> Gradient:
         if not self.from_:
             raise GradientError(f"kernel `{self.native.name}` has no output of floats whose gradient could be given")
-        forward, steps = self.native.gradient(list(of), list(self.from_))
+        forward, steps = self.native.gradient(list(of), list(self.from_), fused)
         # The forward kernel of a gradient has the gradients of the kernel.
         made, stored = [], set()
         for step in steps:

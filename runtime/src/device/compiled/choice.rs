@@ -38,42 +38,34 @@ pub(crate) struct Choice<'a> {
     pub sizes: &'a BTreeMap<String, i64>,
 }
 
-/// What a launch may take.
-pub(crate) enum Found {
-    /// This one, and where it comes from.
-    Known(Schedule, Origin),
-    /// Schedules with the seconds that the model predicts, best first.
-    Ranked(Vec<(Schedule, f64)>),
-}
-
 impl Choice<'_> {
-    /// What is known, or what the model ranks.
-    pub fn make(&self) -> Result<Found> {
+    /// What the model ranks.
+    pub fn rank(&self) -> Result<Vec<(Schedule, f64)>> {
+        Ok(lowering::rank_with(self.ranker, self.kernel, self.arch, self.sizes, &self.machine)?)
+    }
+
+    /// What was tuned, or chosen before.
+    pub fn known(&self) -> Option<(Schedule, Origin)> {
         let own = self.key(self.facts.clone());
         let known = self.winner(&own);
         let tuned = known.clone().filter(is_measured).or_else(|| self.tuned_for_other_facts());
         if let Some(tuned) = tuned {
-            return Ok(Found::Known(tuned.schedule, Origin::Tuned));
+            return Some((tuned.schedule, Origin::Tuned));
         }
         if let Some(schedule) = self.tuned_nearby(&own) {
-            return Ok(Found::Known(schedule, Origin::TunedNearby));
+            return Some((schedule, Origin::TunedNearby));
         }
-        if let Some(known) = known {
-            return Ok(Found::Known(known.schedule, Origin::Model));
-        }
-        Ok(Found::Ranked(lowering::rank_with(self.ranker, self.kernel, self.arch, self.sizes, &self.machine)?))
+        known.map(|known| (known.schedule, Origin::Model))
     }
 
     /// What is known, or the first of what the model ranks, whose code nobody has seen.
     pub fn first(&self) -> Result<(Schedule, Origin)> {
-        match self.make()? {
-            Found::Known(schedule, origin) => Ok((schedule, origin)),
-            Found::Ranked(ranked) => {
-                let (schedule, predicted) = ranked.into_iter().next().expect("a ranking is not empty");
-                self.keep(schedule.clone(), predicted);
-                Ok((schedule, Origin::Model))
-            }
+        if let Some(known) = self.known() {
+            return Ok(known);
         }
+        let (schedule, predicted) = self.rank()?.into_iter().next().expect("a ranking is not empty");
+        self.keep(schedule.clone(), predicted);
+        Ok((schedule, Origin::Model))
     }
 
     /// Keeps what was taken of the schedules that the model ranks.
@@ -120,7 +112,8 @@ impl Choice<'_> {
         })
     }
 
-    fn predicted(&self, schedule: &Schedule) -> Option<f64> {
+    /// Seconds that the model predicts; `None` if the schedule is not legal for these sizes.
+    pub fn predicted(&self, schedule: &Schedule) -> Option<f64> {
         self.ranker.predict(schedule, self.sizes, &self.machine).ok().filter(|p| p.is_finite())
     }
 

@@ -9,7 +9,7 @@ use flashtile_dsl::ir::{Elem, Entity, ParamKind, SizeKind};
 use flashtile_emulator::Report;
 
 use super::Processor;
-use super::choice::{Choice, Found};
+use super::choice::Choice;
 use crate::cache::Bucket;
 use crate::device::Carried;
 use crate::device::facts::{FactKey, FixedFacts};
@@ -24,6 +24,9 @@ const MAX_SIZES: usize = 32;
 
 /// A schedule, the seconds that the model predicts, and its code.
 type Ranked<V> = (Schedule, f64, Arc<V>);
+
+/// Facts and sizes, and the schedules that the model ranks for them, best first.
+type RankedFor = (FactKey, BTreeMap<String, i64>, Vec<(Schedule, f64)>);
 
 /// Tiles whose code is compiled, at most, where the model's choices keep values in memory.
 const TRIED: usize = 5;
@@ -76,6 +79,8 @@ pub(crate) struct CompiledLauncher<P: Processor> {
     entries: RwLock<Vec<Entry<P>>>,
     /// For the facts of calls so far.
     rankers: Mutex<Vec<(FactKey, Arc<Ranker>)>>,
+    /// What was ranked for a prediction, for the launch that follows it.
+    ranked: Mutex<Option<RankedFor>>,
     /// Held while a variant is made, so that it is made once.
     making: Mutex<()>,
 }
@@ -104,6 +109,7 @@ impl<P: Processor> CompiledLauncher<P> {
             runtime_sizes: sizes.map(|(id, _)| id.index()).collect(),
             entries: RwLock::default(),
             rankers: Mutex::default(),
+            ranked: Mutex::default(),
             making: Mutex::default(),
         })
     }
@@ -230,7 +236,23 @@ impl<P: Processor> CompiledLauncher<P> {
         if let Some(schedule) = &self.options.schedule {
             return given(schedule);
         }
-        let choice = Choice {
+        let choice = self.choice(ranker, facts, sizes);
+        if let Some((schedule, origin)) = choice.known() {
+            let variant = self.code(key, ranker, &schedule)?;
+            return Ok((schedule, origin, variant));
+        }
+        let kept = self.ranked.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let ranked = match kept {
+            Some((of_key, of_sizes, ranked)) if of_key == *key && of_sizes == *sizes => ranked,
+            _ => choice.rank()?,
+        };
+        let (schedule, predicted, variant) = self.first_in_registers(key, ranker, ranked)?;
+        choice.keep(schedule.clone(), predicted);
+        Ok((schedule, Origin::Model, variant))
+    }
+
+    fn choice<'a>(&'a self, ranker: &'a Ranker, facts: &'a Facts, sizes: &'a BTreeMap<String, i64>) -> Choice<'a> {
+        Choice {
             kernel: &self.kernel,
             arch: self.arch,
             device: self.processor.info().key(),
@@ -239,17 +261,6 @@ impl<P: Processor> CompiledLauncher<P> {
             ranker,
             facts,
             sizes,
-        };
-        match choice.make()? {
-            Found::Known(schedule, origin) => {
-                let variant = self.code(key, ranker, &schedule)?;
-                Ok((schedule, origin, variant))
-            }
-            Found::Ranked(ranked) => {
-                let (schedule, predicted, variant) = self.first_in_registers(key, ranker, ranked)?;
-                choice.keep(schedule.clone(), predicted);
-                Ok((schedule, Origin::Model, variant))
-            }
         }
     }
 
@@ -350,6 +361,24 @@ impl<P: Processor> Launcher for CompiledLauncher<P> {
         let fixed: &Fixed<P> = fixed.0.downcast_ref().expect("made by this launcher");
         let made = self.fixed_variant(fixed, call)?;
         self.processor.launch_fixed(&made.variant, &made.kept, call, &self.options)
+    }
+
+    fn predict(&self, sizes: &BTreeMap<String, i64>) -> Result<Option<f64>> {
+        if self.options.carried.is_some() {
+            return Ok(None);
+        }
+        let key = FactKey::common(self.scalars.len(), self.fold.is_some());
+        let facts = self.facts(&key);
+        let ranker = self.ranker(&key, &facts);
+        let choice = self.choice(&ranker, &facts, sizes);
+        let given = self.options.plans.as_ref().map(|given| &given.schedule).or(self.options.schedule.as_ref());
+        if let Some(schedule) = given.cloned().or_else(|| choice.known().map(|(schedule, _)| schedule)) {
+            return Ok(choice.predicted(&schedule));
+        }
+        let ranked = choice.rank()?;
+        let first = ranked.first().map(|(_, seconds)| *seconds);
+        *self.ranked.lock().unwrap_or_else(|e| e.into_inner()) = Some((key, sizes.clone(), ranked));
+        Ok(first)
     }
 
     fn variants(&self) -> Vec<VariantInfo> {
