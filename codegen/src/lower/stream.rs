@@ -17,6 +17,8 @@
 //! step j:   wait K j; barrier; copy V j; QK; wait V j; barrier; copy K j+1; softmax; PV
 //! ```
 
+use std::sync::Arc;
+
 use flashtile_dsl::analysis::index::{IndexExpr, Search, SearchEnd, Symbol};
 use flashtile_dsl::analysis::mask::{self, LoopRuns, MaskOptions};
 use flashtile_dsl::analysis::streaming::Streaming;
@@ -354,7 +356,7 @@ impl Lowering<'_> {
 
     /// Searches the tiles of a loop before it is entered.
     fn search(&mut self, search: &Search) {
-        let found = |end| IndexExpr::Found(Box::new(Search { end, ..search.clone() }));
+        let found = |end| IndexExpr::Found(Arc::new(Search { end, ..search.clone() }));
         if self.loaded.contains_key(&found(search.end)) {
             return;
         }

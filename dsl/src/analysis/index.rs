@@ -4,6 +4,7 @@
 //! see [`super::simplify`].
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::ir::{At, IndexOp, Kernel, Op, ParamId, SizeExpr, ValueId};
 
@@ -23,25 +24,25 @@ pub enum IndexExpr {
     /// A loaded integer, or the extreme one of a tile of them.
     Loaded(Symbol),
     /// A tile of a loop, found by what is loaded for its positions.
-    Found(Box<Search>),
+    Found(Arc<Search>),
     /// Sum.
-    Add(Box<IndexExpr>, Box<IndexExpr>),
+    Add(Arc<IndexExpr>, Arc<IndexExpr>),
     /// Difference.
-    Sub(Box<IndexExpr>, Box<IndexExpr>),
+    Sub(Arc<IndexExpr>, Arc<IndexExpr>),
     /// Product with a constant.
-    Mul(Box<IndexExpr>, i64),
+    Mul(Arc<IndexExpr>, i64),
     /// Quotient rounded towards negative infinity.
-    FloorDiv(Box<IndexExpr>, i64),
+    FloorDiv(Arc<IndexExpr>, i64),
     /// Quotient rounded towards positive infinity.
-    CeilDiv(Box<IndexExpr>, i64),
+    CeilDiv(Arc<IndexExpr>, i64),
     /// Product of two expressions.
-    Product(Box<IndexExpr>, Box<IndexExpr>),
+    Product(Arc<IndexExpr>, Arc<IndexExpr>),
     /// Quotient by an expression that is never below 1, rounded towards negative infinity.
-    Over(Box<IndexExpr>, Box<IndexExpr>),
+    Over(Arc<IndexExpr>, Arc<IndexExpr>),
     /// Minimum.
-    Min(Box<IndexExpr>, Box<IndexExpr>),
+    Min(Arc<IndexExpr>, Arc<IndexExpr>),
     /// Maximum.
-    Max(Box<IndexExpr>, Box<IndexExpr>),
+    Max(Arc<IndexExpr>, Arc<IndexExpr>),
 }
 
 /// A loaded `i32` that is the same in a whole program, and known before its loops run.
@@ -239,7 +240,7 @@ impl IndexExpr {
             }
             IndexExpr::Found(search) => {
                 let (from, to) = (search.from.as_ref().map(fold), search.to.as_ref().map(fold));
-                IndexExpr::Found(Box::new(Search { from, to, ..search.as_ref().clone() }))
+                IndexExpr::Found(Arc::new(Search { from, to, ..search.as_ref().clone() }))
             }
             IndexExpr::Add(a, b) => fold(a).plus(&fold(b)),
             IndexExpr::Sub(a, b) => fold(a).minus(&fold(b)),

@@ -8,6 +8,7 @@
 //! stay one run. A minimum, a maximum or an absolute value of what moves with the loop is taken apart into these. Loaded data may hold anything.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::index::{IndexExpr, Search, SearchEnd, Symbol, index_expr};
 use super::simplify::BEYOND;
@@ -59,11 +60,11 @@ impl Run {
         if other.is_none() {
             return self.clone();
         }
-        self.from_first_to_last(other)
+        self.first_to_last(other)
     }
 
     /// From the first tile of either to the last one.
-    fn from_first_to_last(&self, other: &Self) -> Self {
+    fn first_to_last(&self, other: &Self) -> Self {
         // No tile has no first one: it begins beyond the last.
         let begin = |run: &Self, other: &Self| match other.lo {
             Some(_) => run.lo.clone().or_else(|| run.begin_of_all_or_none()),
@@ -128,7 +129,7 @@ impl Run {
         if self.is_none() || other.is_all() {
             other.clone()
         } else if one_run && !other.is_none() {
-            self.from_first_to_last(other)
+            self.first_to_last(other)
         } else if other.moves_with_a_tile() && !self.moves_with_a_tile() && !other.is_none() {
             // What depends on the program's own tile (a window) is taken for the longer one.
             other.clone()
@@ -249,6 +250,13 @@ impl Side {
         match self {
             Side::Form(_) => 1,
             Side::Extremum { of, .. } => of.iter().map(Side::len).sum(),
+        }
+    }
+
+    fn forms(&self) -> Box<dyn Iterator<Item = &Form> + '_> {
+        match self {
+            Side::Form(form) => Box::new(std::iter::once(form)),
+            Side::Extremum { of, .. } => Box::new(of.iter().flat_map(Side::forms)),
         }
     }
 
@@ -468,7 +476,7 @@ impl Walk<'_> {
     /// largest of some numbers is the largest of the sums.
     fn number(&self, value: ValueId) -> Result<Side, Opaque> {
         match self.taken_apart(value)? {
-            Some(side) if side.len() <= MOST_FORMS => Ok(side),
+            Some(side) if side.len() <= MOST_FORMS && side.forms().all(|form| self.is_followed(form)) => Ok(side),
             _ => Ok(Side::Form(self.form(value)?)),
         }
     }
@@ -509,6 +517,12 @@ impl Walk<'_> {
             },
             _ => None,
         })
+    }
+
+    /// Whether what moves with the loop occurs once: of more, such as `pos(i) % 64`, one is followed
+    /// and the range of the others is not less than the extent, so that parts say nothing.
+    fn is_followed(&self, form: &Form) -> bool {
+        form.terms.keys().filter(|term| self.walks(term)).count() <= 1
     }
 
     fn constant(&self, value: ValueId) -> Option<i64> {
@@ -572,7 +586,7 @@ impl Walk<'_> {
     fn searched(&self, load: ValueId, loose: [Option<&IndexExpr>; 2], tight: [Option<&IndexExpr>; 2]) -> Holds {
         let block = self.block_of(self.coordinate);
         let find = |end, [from, to]: [Option<&IndexExpr>; 2]| {
-            Some(IndexExpr::Found(Box::new(Search { load, block, end, from: from.cloned(), to: to.cloned() })))
+            Some(IndexExpr::Found(Arc::new(Search { load, block, end, from: from.cloned(), to: to.cloned() })))
         };
         Holds {
             somewhere: Run { lo: find(SearchEnd::FirstMeeting, loose), hi: find(SearchEnd::PastMeeting, loose) },

@@ -6,6 +6,7 @@
 //! one divisor compare as their dividends do.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::index::IndexExpr;
 use crate::ir::SizeExpr;
@@ -71,20 +72,20 @@ impl Linear {
         };
         let mut terms: Vec<_> = self.terms.into_iter().collect();
         terms.sort_by_key(|(e, c)| (*c < 0, rank(e)));
-        let scaled = |e: IndexExpr, c: i64| if c == 1 { e } else { IndexExpr::Mul(Box::new(e), c) };
+        let scaled = |e: IndexExpr, c: i64| if c == 1 { e } else { IndexExpr::Mul(Arc::new(e), c) };
         let mut sum: Option<IndexExpr> = None;
         for (e, c) in terms {
             sum = Some(match sum {
                 None => scaled(e, c),
-                Some(s) if c < 0 => IndexExpr::Sub(Box::new(s), Box::new(scaled(e, -c))),
-                Some(s) => IndexExpr::Add(Box::new(s), Box::new(scaled(e, c))),
+                Some(s) if c < 0 => IndexExpr::Sub(Arc::new(s), Arc::new(scaled(e, -c))),
+                Some(s) => IndexExpr::Add(Arc::new(s), Arc::new(scaled(e, c))),
             });
         }
         match (sum, self.constant) {
             (None, c) => IndexExpr::Const(c),
             (Some(s), 0) => s,
-            (Some(s), c) if c < 0 => IndexExpr::Sub(Box::new(s), Box::new(IndexExpr::Const(-c))),
-            (Some(s), c) => IndexExpr::Add(Box::new(s), Box::new(IndexExpr::Const(c))),
+            (Some(s), c) if c < 0 => IndexExpr::Sub(Arc::new(s), Arc::new(IndexExpr::Const(-c))),
+            (Some(s), c) => IndexExpr::Add(Arc::new(s), Arc::new(IndexExpr::Const(c))),
         }
     }
 
@@ -213,7 +214,7 @@ impl IndexExpr {
     pub fn times(&self, factor: i64) -> Self {
         match self {
             _ if factor == 1 => self.clone(),
-            lattice if lattice.is_lattice() && factor == BEYOND => IndexExpr::Mul(Box::new(lattice.clone()), factor),
+            lattice if lattice.is_lattice() && factor == BEYOND => IndexExpr::Mul(Arc::new(lattice.clone()), factor),
             IndexExpr::Min(a, b) if factor < 0 => a.times(factor).max_of(&b.times(factor)),
             IndexExpr::Max(a, b) if factor < 0 => a.times(factor).min_of(&b.times(factor)),
             IndexExpr::Min(a, b) if factor > 0 => a.times(factor).min_of(&b.times(factor)),
@@ -244,7 +245,7 @@ impl IndexExpr {
             (IndexExpr::Const(c), x) | (x, IndexExpr::Const(c)) => x.times(*c),
             (IndexExpr::Min(a, b), x) if Self::from(0).at_most(x) => a.product(x).min_of(&b.product(x)),
             (IndexExpr::Max(a, b), x) if Self::from(0).at_most(x) => a.product(x).max_of(&b.product(x)),
-            (a, b) => IndexExpr::Product(Box::new(a.clone()), Box::new(b.clone())),
+            (a, b) => IndexExpr::Product(Arc::new(a.clone()), Arc::new(b.clone())),
         }
     }
 
@@ -255,7 +256,7 @@ impl IndexExpr {
             (IndexExpr::Const(0), _) => 0.into(),
             (IndexExpr::Min(a, b), d) => a.over(&d).min_of(&b.over(&d)),
             (IndexExpr::Max(a, b), d) => a.over(&d).max_of(&b.over(&d)),
-            (x, d) => IndexExpr::Over(Box::new(x.clone()), Box::new(d)),
+            (x, d) => IndexExpr::Over(Arc::new(x.clone()), Arc::new(d)),
         }
     }
 
@@ -276,7 +277,7 @@ impl IndexExpr {
                     rest.constant -= divisor;
                     multiple.constant += 1;
                 }
-                let dividend = Box::new(rest.into_expr());
+                let dividend = Arc::new(rest.into_expr());
                 let q = if up { IndexExpr::CeilDiv(dividend, divisor) } else { IndexExpr::FloorDiv(dividend, divisor) };
                 if multiple.terms.is_empty() && multiple.constant == 0 {
                     return q;
@@ -288,13 +289,13 @@ impl IndexExpr {
 
     /// The smaller of two.
     pub fn min_of(&self, other: &Self) -> Self {
-        let nested = |a, b| IndexExpr::Min(Box::new(a), Box::new(b));
+        let nested = |a, b| IndexExpr::Min(Arc::new(a), Arc::new(b));
         reduced(self, other, false).into_iter().reduce(nested).expect("two operands at least")
     }
 
     /// The larger of two.
     pub fn max_of(&self, other: &Self) -> Self {
-        let nested = |a, b| IndexExpr::Max(Box::new(a), Box::new(b));
+        let nested = |a, b| IndexExpr::Max(Arc::new(a), Arc::new(b));
         reduced(self, other, true).into_iter().reduce(nested).expect("two operands at least")
     }
 
