@@ -388,3 +388,43 @@ def test_compiled(backend):
         torch.testing.assert_close(x, y)
     with pytest.raises(Exception, match="flashtile.flex_kernel"):
         torch.compile(lambda q, k, v: flashtile.flex(q, k, v, enable_gqa=True), fullgraph=True, backend=backend)(*inputs)
+
+
+def test_functions_without_tensors_are_launched_at_once():
+    """A second call of a kind needs neither a trace nor checks in Python; what differs is another kind."""
+    width = 3
+
+    def window(b, h, q_idx, kv_idx):
+        return (q_idx >= kv_idx) & (q_idx - kv_idx < width)
+
+    def expected(q, k, v):
+        i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, (i >= j) & (i - j < width))
+
+    prepared = flashtile.flex_kernel(mask_mod=window)
+    for length in (7, 7, 9, 7):
+        for width in (3, 3, 5, 3):
+            q, k, v = (torch.randn(2, 3, length, 8) for _ in range(3))
+            for call in (prepared, lambda q, k, v: flashtile.flex(q, k, v, mask_mod=window)):
+                torch.testing.assert_close(call(q, k, v), expected(q, k, v), atol=1e-5, rtol=1e-5)
+    q, k, v = (torch.randn(2, 3, 7, 8, requires_grad=True) for _ in range(3))
+    grads = torch.autograd.grad(prepared(q, k, v).sum(), (q, k, v))
+    for found, exact in zip(grads, torch.autograd.grad(expected(q, k, v).sum(), (q, k, v))):
+        torch.testing.assert_close(found, exact, atol=1e-5, rtol=1e-5)
+    with pytest.raises(flashtile.ArgumentError, match="differ; pass enable_gqa=True"):
+        prepared(q, k[:, :1], v[:, :1])
+    assert prepared(q, k[:1], v[:1]).shape == q.shape  # one batch of keys for all
+
+
+def test_functions_that_compute_are_traced_in_each_call():
+    held = [1]
+
+    def shifted(score, b, h, q_idx, kv_idx):
+        return score + float(torch.tensor(held).sum()) * (kv_idx % 2)
+
+    q, k, v = (torch.randn(1, 1, 5, 8) for _ in range(3))
+    for shift in (1, 4):
+        held[0] = shift
+        bias = shift * (torch.arange(5) % 2).float()
+        exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias[None].expand(5, 5))
+        torch.testing.assert_close(flashtile.flex(q, k, v, shifted), exact, atol=1e-5, rtol=1e-5)

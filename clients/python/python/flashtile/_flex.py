@@ -14,6 +14,7 @@ import torch
 from . import _blocks, _texts
 from ._blocks import Blocks
 from ._flashtile import ArgumentError, KernelError
+from ._host import is_grad_enabled, is_traced
 from ._kernel import Kernel, kernel, kernel_of, through_dispatcher
 from ._sdpa import default_scale, rows
 from ._trace import Trace, TraceError, Writer
@@ -46,6 +47,8 @@ class Plan(NamedTuple):
     reads: tuple[Read, ...]
     #: Which tables of a `BlockMask` it reads, before those.
     tables: tuple[int, ...]
+    #: Whether it is the plan of later calls too: nothing was computed that could be something else then.
+    is_kept: bool
 
 
 @functools.cache
@@ -237,8 +240,9 @@ def _plan(
         cuts = tuple((at, getattr(sizes, size)) for at, size in capture.cuts)
         reads.append(Read(number, cuts, dtype if dtype != x.dtype else None, x.dim() == 0))
     made = _kernel_of(text, return_lse)
-    plan = Plan(made.handle, tuple(reads), tuple(_TABLES.index(name) for name in made.inputs if name in _TABLES))
-    if key is not None and not trace.computed:
+    tables = tuple(_TABLES.index(name) for name in made.inputs if name in _TABLES)
+    plan = Plan(made.handle, tuple(reads), tables, key is not None and not trace.computed)
+    if plan.is_kept:
         _PLANS[key] = plan
         if len(_PLANS) > _KEPT:
             _PLANS.popitem(last=False)
@@ -257,6 +261,30 @@ def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 # Calls
+
+# Launches of functions that hold no tensors, by the functions and the shapes of queries and keys: these need nothing else.
+_ATTEND: dict[Any, Callable] = {}
+
+
+def _kind(functions: tuple, q: torch.Tensor, k: torch.Tensor, enable_gqa: bool) -> Any:
+    """What a call without a `BlockMask` has in common with others; `None` if its functions hold what varies."""
+    tensors: list[torch.Tensor] = []
+    try:
+        score, mask = (_fingerprint(x, tensors) for x in functions)
+    except _Unknown:
+        return None
+    return None if tensors else (score, mask, q.shape, k.shape, enable_gqa)
+
+
+def _attend(
+    functions: tuple, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, enable_gqa: bool
+) -> tuple[Any, torch.Tensor | None]:
+    """The kind of a call, and its result if one of the kind was made before; else neither."""
+    if is_traced() or not isinstance(q, torch.Tensor) or not isinstance(k, torch.Tensor):
+        return None, None
+    kind = _kind(functions, q, k, enable_gqa)
+    attend = _ATTEND.get(kind)
+    return kind, attend and attend(q, k, v, scale, enable_gqa, is_grad_enabled())
 
 
 def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable | None) -> tuple:
@@ -294,7 +322,9 @@ def _inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: int, scale
     return [rows(q), rows(k), rows(v), default_scale(q, scale)]
 
 
-def _run(functions: tuple, block_mask: Any, sizes: tuple, grouped: bool, inputs: list, return_lse: bool) -> Any:
+def _run(
+    functions: tuple, block_mask: Any, sizes: tuple, grouped: bool, inputs: list, return_lse: bool, kind: Any = None
+) -> Any:
     blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, _Sizes(*sizes))
     plan, tensors = _plan(functions, blocks, sizes, inputs[0].device, return_lse, grouped)
     if plan.tables:
@@ -302,6 +332,10 @@ def _run(functions: tuple, block_mask: Any, sizes: tuple, grouped: bool, inputs:
     if plan.reads:
         inputs += [_read(read, tensors) for read in plan.reads]
     made = kernel_of(plan.handle)(*inputs)
+    if kind is not None and plan.is_kept and not plan.reads:
+        if len(_ATTEND) >= _KEPT:
+            _ATTEND.clear()
+        _ATTEND[kind] = kernel_of(plan.handle)._native.attend
     return tuple(made) if return_lse else made
 
 
@@ -321,11 +355,15 @@ class FlexKernel:
         _FLEX[self._handle] = self
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
-        is_compiling = torch.compiler.is_compiling()
+        is_compiling, kind = torch.compiler.is_compiling(), None
+        if not is_compiling and self._block_mask is None and not self._return_lse:
+            kind, made = _attend(self._functions, query, key, value, self._scale, self._enable_gqa)
+            if made is not None:
+                return made
         sizes, grouped = _checked(query, key, value, self._enable_gqa)
         inputs = _inputs(query, key, value, sizes[0], self._scale)
         if not is_compiling:
-            return _run(self._functions, self._block_mask, sizes, grouped, inputs, self._return_lse)
+            return _run(self._functions, self._block_mask, sizes, grouped, inputs, self._return_lse, kind)
         handle, reads, which = _constant_plan(self._handle, grouped, *sizes)
         if self._block_mask is not None:
             tables = _blocks.tables(self._block_mask, sizes[2], sizes[3])
@@ -393,9 +431,13 @@ def flex(
     """
     if torch.compiler.is_compiling():
         raise TraceError("inside of torch.compile call a flashtile.flex_kernel(..) that was made outside of it")
-    functions = _functions(score_mod, block_mask, mask_mod)
+    functions, kind = _functions(score_mod, block_mask, mask_mod), None
+    if block_mask is None and not return_lse:
+        kind, made = _attend(functions, query, key, value, scale, enable_gqa)
+        if made is not None:
+            return made
     sizes, grouped = _checked(query, key, value, enable_gqa)
-    return _run(functions, block_mask, sizes, grouped, _inputs(query, key, value, sizes[0], scale), return_lse)
+    return _run(functions, block_mask, sizes, grouped, _inputs(query, key, value, sizes[0], scale), return_lse, kind)
 
 
 def flex_text(
