@@ -266,25 +266,29 @@ def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
 _ATTEND: dict[Any, Callable] = {}
 
 
-def _kind(functions: tuple, q: torch.Tensor, k: torch.Tensor, enable_gqa: bool) -> Any:
-    """What a call without a `BlockMask` has in common with others; `None` if its functions hold what varies."""
-    tensors: list[torch.Tensor] = []
-    try:
-        score, mask = (_fingerprint(x, tensors) for x in functions)
-    except _Unknown:
-        return None
-    return None if tensors else (score, mask, q.shape, k.shape, enable_gqa)
-
-
 def _attend(
     functions: tuple, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, enable_gqa: bool
 ) -> tuple[Any, torch.Tensor | None]:
-    """The kind of a call, and its result if one of the kind was made before; else neither."""
-    if is_traced() or not isinstance(q, torch.Tensor) or not isinstance(k, torch.Tensor):
+    """What a call has in common with others, and its result if such a call was made before; else neither.
+
+    There is nothing in common if functions hold what varies, and if something else than a launch may come of the call.
+    """
+    if is_traced():
         return None, None
-    kind = _kind(functions, q, k, enable_gqa)
+    score, mask = functions
+    tensors: list[torch.Tensor] = []
+    try:
+        score = None if score is None else _fingerprint(score, tensors)
+        mask = None if mask is None else _fingerprint(mask, tensors)
+    except _Unknown:
+        return None, None
+    if tensors:
+        return None, None
+    kind = (score, mask, q.shape, k.shape, enable_gqa)
     attend = _ATTEND.get(kind)
-    return kind, attend and attend(q, k, v, scale, enable_gqa, is_grad_enabled())
+    if attend is None:
+        return kind, None
+    return kind, attend(q, k, v, scale, enable_gqa, is_grad_enabled())
 
 
 def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable | None) -> tuple:
