@@ -16,6 +16,7 @@ use std::sync::OnceLock;
 
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::{Elem, Kernel, Op};
+use rayon::prelude::*;
 
 use crate::abi::FoldedSizes;
 use crate::arch::{Arch, CopyOp, TensorOp};
@@ -369,10 +370,11 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     let work = work_of_blocks(instance);
     let shares: &[bool] = if lower::sharing_dims(kernel).is_empty() { &[false] } else { &[true, false] };
     let by_ring = columns == 1 && !lower::elementwise_tiles(instance).is_empty();
-    let (mut out, mut fits) = (Vec::new(), false);
+    let turns = |warps: u32| -> &[PingPong] {
+        if warps > 4 && overlaps == [Overlap::On] { &[PingPong::Off, PingPong::Products] } else { &[PingPong::Off] }
+    };
+    let mut bases = Vec::new();
     for &(warps, min_blocks, splits) in shapes {
-        let turns =
-            if warps > 4 && overlaps == [Overlap::On] { &[PingPong::Off, PingPong::Products][..] } else { &[PingPong::Off][..] };
         for &block_n in n {
             // Narrow steps are for the tallest tiles, whose accumulators leave few registers.
             if block_n < 64 && warps < 12 && columns == 1 && !narrow {
@@ -397,20 +399,27 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
                             tile_loads: if by_ring && overlap != Overlap::Late { TileLoads::Tma } else { TileLoads::Direct },
                             ..wgmma_schedule()
                         };
-                        let Some(fitting) = fitting(instance, arch, &base, splits, traits.invariant_a) else {
-                            // Once, for the reasons against it.
-                            let producer_registers = splits.last().copied().unwrap_or_default();
-                            out.push(BlockKnobs { producer_registers, persistent: Persistent::Static, ..base });
-                            continue;
-                        };
-                        fits = true;
-                        for (&ping_pong, &share_tiles) in turns.iter().flat_map(|t| shares.iter().map(move |s| (t, s))) {
-                            for &(persistent, order, section) in work {
-                                out.push(BlockKnobs { ping_pong, persistent, order, section, share_tiles, ..fitting.clone() });
-                            }
-                        }
+                        bases.push((base, splits));
                     }
                 }
+            }
+        }
+    }
+    // Each is planned and verified, which is most of what a ranking takes.
+    let fit = |(base, splits): &(BlockKnobs, &[u32])| fitting(instance, arch, base, splits, traits.invariant_a);
+    let fitting: Vec<Option<BlockKnobs>> = bases.par_iter().map(fit).collect();
+    let fits = fitting.iter().any(Option::is_some);
+    let mut out = Vec::new();
+    for ((base, splits), fitting) in bases.into_iter().zip(fitting) {
+        let Some(fitting) = fitting else {
+            // Once, for the reasons against it.
+            let producer_registers = splits.last().copied().unwrap_or_default();
+            out.push(BlockKnobs { producer_registers, persistent: Persistent::Static, ..base });
+            continue;
+        };
+        for (&ping_pong, &share_tiles) in turns(base.warps).iter().flat_map(|t| shares.iter().map(move |s| (t, s))) {
+            for &(persistent, order, section) in work {
+                out.push(BlockKnobs { ping_pong, persistent, order, section, share_tiles, ..fitting.clone() });
             }
         }
     }

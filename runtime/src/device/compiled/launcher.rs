@@ -10,6 +10,7 @@ use flashtile_emulator::Report;
 
 use super::Processor;
 use super::choice::Choice;
+use super::registers::{TRIED, first_in_registers};
 use crate::cache::Bucket;
 use crate::device::Carried;
 use crate::device::facts::{FactKey, FixedFacts};
@@ -27,11 +28,6 @@ type Ranked<V> = (Schedule, f64, Arc<V>);
 
 /// Facts and sizes, and the schedules that the model ranks for them, best first.
 type RankedFor = (FactKey, BTreeMap<String, i64>, Vec<(Schedule, f64)>);
-
-/// Tiles whose code is compiled, at most, where the model's choices keep values in memory.
-const TRIED: usize = 5;
-/// Bytes of local memory of a thread that are no reason to try another tile.
-const SPILLED: u32 = 32;
 
 /// What a variant is chosen by: facts, and log2 of the bucket of each run-time size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -264,32 +260,22 @@ impl<P: Processor> CompiledLauncher<P> {
         }
     }
 
-    /// Of schedules, best first, the first whose code keeps its values in registers; of the
-    /// [`TRIED`] tiles that are tried, the one with the fewest bytes in memory if none does. The
-    /// model knows what registers a plan needs, but not what the compiler makes of that.
+    /// Of schedules, best first, the first whose code keeps its values in registers.
     fn first_in_registers(&self, key: &FactKey, ranker: &Ranker, ranked: Vec<(Schedule, f64)>) -> Result<Ranked<P::Variant>> {
         // What differs in nothing else has the same values in registers.
         let tile = |s: &Schedule| (s.main.block_m, s.main.block_n, s.main.warps, s.main.overlap, s.launches.terms);
-        let mut tried = Vec::new();
-        let mut best: Option<(u32, Ranked<P::Variant>)> = None;
-        for (schedule, predicted) in ranked {
-            if tried.len() == TRIED {
-                break;
-            }
-            if tried.contains(&tile(&schedule)) {
-                continue;
-            }
-            tried.push(tile(&schedule));
+        let mut seen = Vec::new();
+        let is_new = |(schedule, _): &(Schedule, f64)| {
+            let is_new = !seen.contains(&tile(schedule));
+            seen.push(tile(schedule));
+            is_new
+        };
+        let tiles = ranked.into_iter().filter(is_new).take(TRIED).collect();
+        first_in_registers(tiles, |(schedule, predicted)| {
             let variant = self.code(key, ranker, &schedule)?;
             let spilled = self.processor.resources(&variant)?.map_or(0, |resources| resources.local_bytes);
-            if best.as_ref().is_none_or(|(least, _)| spilled < *least) {
-                best = Some((spilled, (schedule, predicted, variant)));
-            }
-            if spilled <= SPILLED {
-                break;
-            }
-        }
-        Ok(best.expect("a ranking is not empty").1)
+            Ok((spilled, (schedule, predicted, variant)))
+        })
     }
 
     /// The code of a schedule: that of another bucket, or compiled and loaded.

@@ -4,6 +4,7 @@ mod choice;
 mod launcher;
 mod maps;
 mod parameters;
+mod registers;
 mod scratch;
 mod seen;
 mod steps;

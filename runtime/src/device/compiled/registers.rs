@@ -1,0 +1,84 @@
+//! Of tiles that the model prefers, the first whose code keeps its values in registers. The model
+//! knows what registers a plan needs, but not what the compiler makes of that.
+
+use std::panic::resume_unwind;
+
+/// Tiles whose code is compiled, at most, where the model's choices keep values in memory.
+pub(super) const TRIED: usize = 5;
+/// Bytes of local memory of a thread that are no reason to try another tile.
+const SPILLED: u32 = 32;
+
+/// Of tiles, best first, the first whose code keeps its values in registers; the one with the fewest
+/// bytes in memory if none does. `make` compiles, and says how many bytes a thread has in memory.
+///
+/// The first tile is made alone, as it mostly is the one; the others at once.
+///
+/// # Errors
+/// Those of `make`, for the tiles up to the one that is taken.
+pub(super) fn first_in_registers<T, V, E>(tiles: Vec<T>, make: impl Fn(T) -> Result<(u32, V), E> + Sync) -> Result<V, E>
+where
+    T: Send,
+    V: Send,
+    E: Send,
+{
+    let mut tiles = tiles.into_iter();
+    let first = tiles.next().expect("a ranking is not empty");
+    let mut best = make(first)?;
+    if best.0 > SPILLED {
+        // Threads of their own: the caller holds a lock, for which one of a pool may wait.
+        let others: Vec<Result<(u32, V), E>> = std::thread::scope(|scope| {
+            let make = &make;
+            let threads: Vec<_> = tiles.map(|tile| scope.spawn(move || make(tile))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        });
+        for made in others {
+            let made = made?;
+            if made.0 < best.0 {
+                best = made;
+            }
+            if best.0 <= SPILLED {
+                break;
+            }
+        }
+    }
+    Ok(best.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// What is taken of tiles whose code has so many bytes in memory, or cannot be made, and how many
+    /// were made.
+    fn taken(tiles: &[Option<u32>]) -> (Result<usize, usize>, usize) {
+        let made = Mutex::new(0);
+        let make = |tile: usize| {
+            *made.lock().expect("not poisoned") += 1;
+            tiles[tile].map(|bytes| (bytes, tile)).ok_or(tile)
+        };
+        let taken = first_in_registers((0..tiles.len()).collect(), make);
+        (taken, made.into_inner().expect("not poisoned"))
+    }
+
+    #[test]
+    fn the_first_tile_is_taken_if_it_does_not_spill() {
+        assert_eq!(taken(&[Some(0), Some(0)]), (Ok(0), 1));
+        assert_eq!(taken(&[Some(SPILLED), Some(0)]), (Ok(0), 1));
+        assert_eq!(taken(&[None, Some(0)]), (Err(0), 1));
+    }
+
+    #[test]
+    fn a_tile_that_spills_yields_to_the_next_that_does_not() {
+        assert_eq!(taken(&[Some(500), Some(40), Some(8), Some(0)]), (Ok(2), 4));
+        assert_eq!(taken(&[Some(500), Some(600)]), (Ok(0), 2));
+        assert_eq!(taken(&[Some(500), Some(300), Some(300)]), (Ok(1), 3));
+    }
+
+    #[test]
+    fn what_stands_behind_the_one_that_is_taken_may_fail() {
+        assert_eq!(taken(&[Some(500), Some(0), None]), (Ok(1), 3));
+        assert_eq!(taken(&[Some(500), None, Some(0)]), (Err(1), 3));
+    }
+}
