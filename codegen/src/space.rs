@@ -370,9 +370,6 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     let work = work_of_blocks(instance);
     let shares: &[bool] = if lower::sharing_dims(kernel).is_empty() { &[false] } else { &[true, false] };
     let by_ring = columns == 1 && !lower::elementwise_tiles(instance).is_empty();
-    let turns = |warps: u32| -> &[PingPong] {
-        if warps > 4 && overlaps == [Overlap::On] { &[PingPong::Off, PingPong::Products] } else { &[PingPong::Off] }
-    };
     let mut bases = Vec::new();
     for &(warps, min_blocks, splits) in shapes {
         for &block_n in n {
@@ -409,21 +406,29 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     let fit = |(base, splits): &(BlockKnobs, &[u32])| fitting(instance, arch, base, splits, traits.invariant_a);
     let fitting: Vec<Option<BlockKnobs>> = bases.par_iter().map(fit).collect();
     let fits = fitting.iter().any(Option::is_some);
-    let mut out = Vec::new();
-    for ((base, splits), fitting) in bases.into_iter().zip(fitting) {
-        let Some(fitting) = fitting else {
-            // Once, for the reasons against it.
+    let all = bases.into_iter().zip(fitting).flat_map(|((base, splits), fitting)| match fitting {
+        Some(fitting) => in_turns(&fitting, overlaps, shares, work),
+        // Once, for the reasons against it.
+        None => {
             let producer_registers = splits.last().copied().unwrap_or_default();
-            out.push(BlockKnobs { producer_registers, persistent: Persistent::Static, ..base });
-            continue;
-        };
-        for (&ping_pong, &share_tiles) in turns(base.warps).iter().flat_map(|t| shares.iter().map(move |s| (t, s))) {
-            for &(persistent, order, section) in work {
-                out.push(BlockKnobs { ping_pong, persistent, order, section, share_tiles, ..fitting.clone() });
-            }
+            vec![BlockKnobs { producer_registers, persistent: Persistent::Static, ..base }]
+        }
+    });
+    (all.collect(), fits)
+}
+
+/// The schedule with each way in which warpgroups take turns, programs share tiles, and blocks that
+/// stay get programs.
+fn in_turns(of: &BlockKnobs, overlaps: &[Overlap], shares: &[bool], work: &[(Persistent, WorkOrder, u32)]) -> Vec<BlockKnobs> {
+    let turns =
+        if of.warps > 4 && overlaps == [Overlap::On] { &[PingPong::Off, PingPong::Products][..] } else { &[PingPong::Off][..] };
+    let mut out = Vec::new();
+    for (&ping_pong, &share_tiles) in turns.iter().flat_map(|t| shares.iter().map(move |s| (t, s))) {
+        for &(persistent, order, section) in work {
+            out.push(BlockKnobs { ping_pong, persistent, order, section, share_tiles, ..of.clone() });
         }
     }
-    (out, fits)
+    out
 }
 
 /// The schedule with two slots for what is loaded once a program if there is room, and the largest share of registers for the
