@@ -3,7 +3,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`mask`], `picture` | tiles of a loop: skipped, full, cut; their picture |
-//! | [`predicate`], `divisor`, [`followed`] | where along a loop a predicate holds; divisors that are known at launch; why that is not known |
+//! | [`predicate`], `apart`, `divisor`, [`followed`] | where along a loop a predicate holds; minima and maxima taken apart; divisors that are known at launch; why that is not known |
 //! | [`listed`] | loops whose tiles launches ahead can list, where masks read what is loaded for single positions |
 //! | [`hidden`] | which elements of a value masks hide, and what these hold |
 //! | [`unchanged`], [`classes`] | proof that a hidden tile changes nothing; its domain |
@@ -20,6 +20,7 @@
 //! | [`cost`], [`visible`], `sum` | FLOPs, bytes, special functions, roofline; exact counts of what masks keep; sums in closed form |
 
 pub mod addends;
+mod apart;
 pub mod classes;
 pub mod cost;
 pub mod dependence;
