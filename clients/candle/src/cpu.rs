@@ -30,7 +30,7 @@ pub(crate) fn run(launch: &Launch<'_>) -> Result<Vec<Storage>> {
 /// The address of an input; 0 for a scalar.
 fn address(given: &Given<'_>) -> Result<u64> {
     let Given::Tensor { storage, layout, stored, form } = given else { return Ok(0) };
-    let Storage::Cpu(storage) = storage else { unreachable!("checked: all inputs are on the CPU") };
+    let Storage::Cpu(storage) = &**storage else { unreachable!("checked: all inputs are on the CPU") };
     let offset = layout.start_offset();
     Ok(with_element!(
         *stored,

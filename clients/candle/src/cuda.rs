@@ -1,5 +1,5 @@
-//! Launches on candle's CUDA storage, queued on the stream of the first input. cudarc orders the use
-//! of a slice on several streams: it makes the launch wait where there are several.
+//! Launches on candle's CUDA storage, queued on the stream of the first input. cudarc orders the
+//! use of a slice on several streams: it makes the launch wait where there are several.
 
 use candle_core::cuda::CudaDType;
 use candle_core::{CudaDevice, CudaStorage, Storage};
@@ -24,7 +24,8 @@ pub(crate) fn run(launch: &Launch<'_>, candle: &CudaDevice) -> Result<Vec<Storag
     let device = launch.kernel.device();
     let of = (queue.context().ordinal(), queue.cu_stream().expose_provenance());
     // SAFETY: the stream is candle's, of the primary context, and lives as long as `queue`. What
-    // orders other work on the memory are cudarc's slices, which are held until the launch is queued.
+    // orders other work on the memory are cudarc's slices, which are held until the launch is
+    // queued.
     let stream = unsafe { stream(device, Some(of)) }?;
     let mut held: Vec<SyncOnDrop<'_>> = Vec::with_capacity(launch.inputs.len() + outputs.len());
     let mut read = Vec::with_capacity(launch.inputs.len());
@@ -43,8 +44,9 @@ pub(crate) fn run(launch: &Launch<'_>, candle: &CudaDevice) -> Result<Vec<Storag
         written.push(address);
         held.push(guard);
     }
-    // SAFETY: the inputs were checked to lie in their slices, and outputs are as long as their forms.
-    // The slices free their memory in the order of their streams, behind what `held` has seen.
+    // SAFETY: the inputs were checked to lie in their slices, and outputs are as long as their
+    // forms. The slices free their memory in the order of their streams, behind what `held` has
+    // seen.
     unsafe { launch.queue(&stream, &read, &written) }?;
     drop(held);
     Ok(outputs.into_iter().map(Storage::Cuda).collect())
@@ -58,8 +60,9 @@ fn empty<T: CudaDType + DeviceRepr>(candle: &CudaDevice, elements: usize) -> Res
 }
 
 /// The address of an input, and what holds it until the launch is queued; 0 for a scalar.
-fn address<'a>(given: &Given<'a>, queue: &'a CudaStream) -> Result<(u64, Option<SyncOnDrop<'a>>)> {
-    let Given::Tensor { storage: Storage::Cuda(storage), layout, stored, form } = given else { return Ok((0, None)) };
+fn address<'a>(given: &'a Given<'_>, queue: &'a CudaStream) -> Result<(u64, Option<SyncOnDrop<'a>>)> {
+    let Given::Tensor { storage, layout, stored, form } = given else { return Ok((0, None)) };
+    let Storage::Cuda(storage) = &**storage else { unreachable!("checked: all inputs are on the GPU") };
     let (address, guard) = with_element!(
         *stored,
         T => {

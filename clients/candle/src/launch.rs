@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use candle_core::{Layout, Storage};
+use candle_core::{Layout, StorageRef};
 use flashtile::client::{Param, TensorForm};
 use flashtile::{ArgumentForm, ArgumentValue, Elem, LoadedKernel, PreparedLaunch, Stream};
 
-use crate::error::Result;
+use crate::element::elem;
+use crate::error::{Error, Result};
+use crate::input::Input;
 use crate::output::Planned;
 
 /// What a launch uses, for those who watch it; see [`crate::Operator::with_observer`].
@@ -22,9 +24,9 @@ pub struct Launched<'a> {
 /// Called before each launch.
 pub(crate) type Observer = Arc<dyn Fn(&Launched<'_>) + Send + Sync>;
 
-/// One input of a launch.
+/// One input of a launch. The storage of a tensor is locked for reading until the launch is queued.
 pub(crate) enum Given<'a> {
-    Tensor { storage: &'a Storage, layout: &'a Layout, stored: Elem, form: TensorForm },
+    Tensor { storage: StorageRef<'a>, layout: &'a Layout, stored: Elem, form: TensorForm },
     F32(f32),
     I32(i32),
 }
@@ -45,27 +47,44 @@ impl Launch<'_> {
     /// Queues the launch. Addresses are those of the inputs (scalars have none) and of the outputs.
     ///
     /// # Safety
-    /// Each address is that of memory of its tensor, checked to hold the form, which lives until the
-    /// work has ended. Other work on it is ordered with the stream.
+    /// Each address is that of memory of its tensor, checked to hold the form, which lives until
+    /// the work has ended. Other work on it is ordered with the stream.
     pub unsafe fn queue(&self, stream: &Stream, read: &[u64], written: &[u64]) -> Result<()> {
-        let (mut inputs, mut outputs) = (self.inputs.iter().zip(read), self.outputs.iter().zip(written));
-        let arguments = self.params.iter().filter_map(|param| match param.is_written {
-            true => outputs.next().map(|(planned, at)| (planned.form.of_argument(), ArgumentValue::Address(*at))),
-            false => inputs.next().map(|(given, at)| (given.form(), given.value(*at))),
-        });
-        let arguments: Vec<(ArgumentForm<'_>, ArgumentValue)> = arguments.collect();
+        let inputs = self.inputs.iter().zip(read).map(|(given, at)| given.value(*at));
+        let outputs = written.iter().map(|at| ArgumentValue::Address(*at));
+        let values: Vec<ArgumentValue> = Param::in_order(self.params, inputs, outputs).collect();
         if let Some(observer) = self.observer {
+            let outputs = self.outputs.iter().map(|planned| planned.form.of_argument());
+            let forms = Param::in_order(self.params, self.inputs.iter().map(Given::form), outputs);
+            let arguments: Vec<_> = forms.zip(values.iter().copied()).collect();
             observer(&Launched { kernel: self.kernel, arguments: &arguments, stream: stream.as_raw().map(|_| stream) });
         }
-        let values: Vec<ArgumentValue> = arguments.iter().map(|(_, value)| *value).collect();
         // SAFETY: as the caller promises.
         Ok(unsafe { self.prepared.launch_on(stream, &values) }?)
     }
 }
 
-impl Given<'_> {
+impl<'a> Given<'a> {
+    /// An input for a parameter.
+    pub fn of(param: &Param, input: Input<'a>) -> Result<Self> {
+        let tensor = match input {
+            Input::Tensor(tensor) => tensor,
+            Input::F32(x) => return Ok(Given::F32(x)),
+            Input::I32(x) => return Ok(Given::I32(x)),
+        };
+        let dtype = tensor.dtype();
+        let stored = elem(dtype).ok_or_else(|| Error::DType { name: param.name.clone(), dtype })?;
+        let (storage, layout) = tensor.storage_and_layout();
+        // candle keeps truth values as bytes.
+        let read = if (stored, param.elem) == (Elem::U8, Elem::Bool) { Elem::Bool } else { stored };
+        let (shape, strides) = (layout.dims(), layout.stride());
+        let form = TensorForm::new(read, shape.iter().copied().zip(strides.iter().copied()));
+        let form = form.ok_or_else(|| Error::Dimensions { name: param.name.clone(), rank: shape.len() })?;
+        Ok(Given::Tensor { storage, layout, stored, form })
+    }
+
     /// What it is, but for its address or its value.
-    pub fn form(&self) -> ArgumentForm<'_> {
+    fn form(&self) -> ArgumentForm<'_> {
         match self {
             Given::Tensor { form, .. } => form.of_argument(),
             Given::F32(_) => ArgumentForm::F32,

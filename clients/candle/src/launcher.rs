@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use candle_core::{DeviceLocation, Layout, Storage, StorageRef, Tensor};
+use candle_core::{DeviceLocation, Storage, Tensor};
 use flashtile::client::{Kept, KeptEntry, LoadedKernels, Param, TensorForm};
 use flashtile::kernel::Deduced;
-use flashtile::{ArgumentForm, Elem, Kernel, LaunchOptions, LoadedKernel, PreparedLaunch};
+use flashtile::{ArgumentForm, Kernel, LaunchOptions, LoadedKernel, PreparedLaunch};
 
-use crate::element::elem;
 use crate::error::{Error, Result};
 use crate::input::{Input, Named};
 use crate::launch::{Given, Launch, Observer};
@@ -85,8 +84,8 @@ impl Launcher {
     /// Launches without a place in candle's graph.
     pub fn launch(&self, inputs: &Named<'_>, known: &Deduced) -> Result<Made> {
         let place = self.place(inputs)?;
-        let held = self.held(inputs)?;
-        let given: Vec<Given<'_>> = held.iter().map(Held::given).collect();
+        let params = self.params.iter().filter(|param| !param.is_written);
+        let given = inputs.iter().zip(params).map(|((_, input), param)| Given::of(param, *input)).collect::<Result<Vec<_>>>()?;
         let forms = || given.iter().map(InputForm::of);
         let is_it = |key: &Key| key.place == place && key.inputs.iter().copied().eq(forms()) && key.known == *known;
         let key = || Key { known: known.clone(), place, inputs: forms().collect() };
@@ -111,12 +110,6 @@ impl Launcher {
         place.ok_or_else(|| Error::NoTensor(self.kernel.name().to_owned()))
     }
 
-    /// The inputs, locked for reading.
-    fn held<'a>(&self, inputs: &Named<'a>) -> Result<Vec<Held<'a>>> {
-        let params = self.params.iter().filter(|param| !param.is_written);
-        inputs.iter().zip(params).map(|((_, input), param)| Held::of(param, *input)).collect()
-    }
-
     /// Makes calls of a kind ready.
     fn prepare(&self, key: &Key) -> Result<Prepared> {
         self.refuse_in_out()?;
@@ -137,11 +130,8 @@ impl Launcher {
         let outputs = self.kernel.outputs(&deduced)?;
         let planned = outputs.iter().map(|of| Planned::new(self.kernel.name(), of, self.layouts.get(of.name).map(Vec::as_slice)));
         let outputs = planned.collect::<Result<Vec<_>>>()?;
-        let (mut read, mut written) = (key.inputs.iter(), outputs.iter());
-        let forms = self.params.iter().filter_map(|param| match param.is_written {
-            true => written.next().map(|planned| planned.form.of_argument()),
-            false => read.next().map(InputForm::of_argument),
-        });
+        let written = outputs.iter().map(|planned| planned.form.of_argument());
+        let forms = Param::in_order(&self.params, key.inputs.iter().map(InputForm::of_argument), written);
         let launch = kernel.prepare(&forms.collect::<Vec<_>>())?;
         Ok(Prepared { kernel, launch, outputs, deduced })
     }
@@ -188,7 +178,9 @@ impl InputForm {
 fn on_device(launch: &Launch<'_>) -> Result<Vec<Storage>> {
     #[cfg(feature = "cuda")]
     for given in launch.inputs {
-        if let Given::Tensor { storage: Storage::Cuda(storage), .. } = given {
+        if let Given::Tensor { storage, .. } = given
+            && let Storage::Cuda(storage) = &**storage
+        {
             return crate::cuda::run(launch, candle_core::backend::BackendStorage::device(storage));
         }
     }
@@ -199,40 +191,5 @@ pub(crate) fn tensor(input: Input<'_>) -> Option<&Tensor> {
     match input {
         Input::Tensor(tensor) => Some(tensor),
         Input::F32(_) | Input::I32(_) => None,
-    }
-}
-
-/// An input. The storage of a tensor is locked for reading until the launch is queued.
-enum Held<'a> {
-    Tensor { storage: StorageRef<'a>, layout: &'a Layout, stored: Elem, form: TensorForm },
-    F32(f32),
-    I32(i32),
-}
-
-impl<'a> Held<'a> {
-    fn of(param: &Param, input: Input<'a>) -> Result<Self> {
-        let tensor = match input {
-            Input::Tensor(tensor) => tensor,
-            Input::F32(x) => return Ok(Held::F32(x)),
-            Input::I32(x) => return Ok(Held::I32(x)),
-        };
-        let dtype = tensor.dtype();
-        let stored = elem(dtype).ok_or_else(|| Error::DType { name: param.name.clone(), dtype })?;
-        let (storage, layout) = tensor.storage_and_layout();
-        // candle keeps truth values as bytes.
-        let read = if (stored, param.elem) == (Elem::U8, Elem::Bool) { Elem::Bool } else { stored };
-        let (shape, strides) = (layout.dims(), layout.stride());
-        let form = TensorForm::new(read, shape.iter().copied().zip(strides.iter().copied()));
-        let form = form.ok_or_else(|| Error::Dimensions { name: param.name.clone(), rank: shape.len() })?;
-        Ok(Held::Tensor { storage, layout, stored, form })
-    }
-
-    /// As a launch takes it.
-    fn given(&self) -> Given<'_> {
-        match self {
-            Held::Tensor { storage, layout, stored, form } => Given::Tensor { storage, layout, stored: *stored, form: *form },
-            Held::F32(x) => Given::F32(*x),
-            Held::I32(x) => Given::I32(*x),
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! What a launch knows of a tensor of PyTorch: its place, form and address. How these are read is the
-//! subject of [`crate::tensor`].
+//! What a launch knows of a tensor of PyTorch: its place, form and address. How these are read is
+//! the subject of [`crate::tensor`].
 
 use flashtile::Device;
 use flashtile::client::TensorForm;

@@ -130,8 +130,8 @@ impl PyKernel {
         Ok(list)
     }
 
-    /// The forward kernel of a gradient, and its backward kernels in order, in a form: of those that
-    /// are `fused` sums differ in their last bits from launch to launch.
+    /// The forward kernel of a gradient, and its backward kernels in order, in a form: of those
+    /// that are `fused` sums differ in their last bits from launch to launch.
     #[pyo3(signature = (of, from, fused=false))]
     fn gradient(&self, of: Vec<String>, from: Vec<String>, fused: bool) -> PyResult<(Self, Vec<Self>)> {
         if self.launcher.bundled.is_some() {

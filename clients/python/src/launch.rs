@@ -215,12 +215,8 @@ impl Launcher {
                 written = prepared.new_outputs(host, place, &made)?;
             }
         }
-        let (mut read, mut to) = (inputs.iter(), written.iter());
-        let next = |param: &Param| match param.is_written {
-            true => to.next().map(|seen| ArgumentValue::Address(seen.address as u64)),
-            false => read.next().map(Read::value),
-        };
-        let values: Vec<ArgumentValue> = self.params.iter().filter_map(next).collect();
+        let to = written.iter().map(|seen| ArgumentValue::Address(seen.address as u64));
+        let values: Vec<ArgumentValue> = Param::in_order(&self.params, inputs.iter().map(Read::value), to).collect();
         let others;
         let launch = match prepared.writes_to(&written) {
             true => &prepared.launch,
@@ -234,8 +230,8 @@ impl Launcher {
             Place::Cpu => None,
             Place::Gpu(gpu) => Some((gpu, host.stream(py, gpu)?)),
         };
-        // SAFETY: the handle is that of PyTorch's current stream, of the primary context, and is used
-        // for no longer. PyTorch orders all work on its memory by its streams.
+        // SAFETY: the handle is that of PyTorch's current stream, of the primary context, and is
+        // used for no longer. PyTorch orders all work on its memory by its streams.
         let stream = unsafe { stream(device, of) }.map_err(raised)?;
         // SAFETY: the caller holds the tensors until the launch is queued. PyTorch frees and uses
         // their memory in the order of its current stream, which is that of the launch; their
@@ -247,12 +243,8 @@ impl Launcher {
 
     /// Launches on arguments of these forms.
     fn prepared_for(&self, kernel: &LoadedKernel, inputs: &[Read], written: &[Seen]) -> PyResult<PreparedLaunch> {
-        let (mut read, mut to) = (inputs.iter(), written.iter());
-        let next = |param: &Param| match param.is_written {
-            true => to.next().map(|seen| seen.form.of_argument()),
-            false => read.next().map(Read::form),
-        };
-        let forms: Vec<ArgumentForm<'_>> = self.params.iter().filter_map(next).collect();
+        let to = written.iter().map(|seen| seen.form.of_argument());
+        let forms: Vec<ArgumentForm<'_>> = Param::in_order(&self.params, inputs.iter().map(Read::form), to).collect();
         kernel.prepare(&forms).map_err(raised)
     }
 

@@ -4,6 +4,7 @@ use flashtile_dsl::ir::Elem;
 
 use crate::error::TensorError;
 use crate::launch::ArgumentForm;
+use crate::tensor::check_bounds;
 
 /// Dimensions that a tensor may have.
 pub const MAX_RANK: usize = 8;
@@ -52,24 +53,13 @@ impl TensorForm {
     /// Checks that a tensor of this form lies in memory of `len` elements, from `offset` on.
     ///
     /// # Errors
-    /// [`TensorError::Bounds`], or [`TensorError::TooLarge`] if an address cannot count its elements.
+    /// [`TensorError::Bounds`], or [`TensorError::TooLarge`] if an address cannot count its
+    /// elements.
     pub fn check_bounds(&self, offset: usize, len: usize) -> Result<(), TensorError> {
         if self.shape().contains(&0) {
             return Ok(());
         }
-        let last = self
-            .shape()
-            .iter()
-            .zip(self.strides())
-            .try_fold(offset, |last, (extent, stride)| last.checked_add((extent - 1).checked_mul(*stride)?));
-        match last {
-            Some(last) if last < len => Ok(()),
-            Some(last) => {
-                let (shape, strides) = (self.shape().to_vec(), self.strides().to_vec());
-                Err(TensorError::Bounds { shape, strides, offset, last, len })
-            }
-            None => Err(TensorError::TooLarge(self.shape().to_vec())),
-        }
+        check_bounds(self.shape(), self.strides(), offset, len)
     }
 }
 

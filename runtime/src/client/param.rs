@@ -33,4 +33,15 @@ impl Param {
         });
         of.collect()
     }
+
+    /// What belongs to parameters in their order, of what belongs to those that are read and to
+    /// those that are written, each in order.
+    pub fn in_order<T>(
+        params: &[Self],
+        read: impl IntoIterator<Item = T>,
+        written: impl IntoIterator<Item = T>,
+    ) -> impl Iterator<Item = T> {
+        let (mut read, mut written) = (read.into_iter(), written.into_iter());
+        params.iter().filter_map(move |param| if param.is_written { written.next() } else { read.next() })
+    }
 }

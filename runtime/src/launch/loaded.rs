@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use flashtile_dsl::ir::SizeKind;
 use flashtile_emulator::Report;
 
 use super::prepared::{Fixed, Target};
-use flashtile_dsl::ir::SizeKind;
-
 use super::signature::{MAX_ARGUMENTS, MAX_SIZES, Signature};
 use super::{Argument, ArgumentForm, PreparedLaunch};
 use crate::device::{CallArgument, Device, LaunchOptions, Stream, VariantInfo};
@@ -82,10 +81,10 @@ impl LoadedKernel {
     }
 
     /// Seconds that the cost model predicts for a launch of these sizes, by name, with the schedule
-    /// that it would take, on tensors as a device allocates them. What the model ranks for it is kept
-    /// for the launch. Sizes that the kernel does not have are passed over. `None` on a device that
-    /// compiles nothing, for code of a bundle, where a size is missing, and where the schedule that
-    /// was asked for is not legal.
+    /// that it would take, on tensors as a device allocates them. What the model ranks for it is
+    /// kept for the launch. Sizes that the kernel does not have are passed over. `None` on a device
+    /// that compiles nothing, for code of a bundle, where a size is missing, and where the schedule
+    /// that was asked for is not legal.
     ///
     /// # Errors
     /// [`crate::kernel::KernelError::NoSchedule`]: the device has none for the kernel.

@@ -31,10 +31,7 @@ impl Layout {
         }
         let layout = Self { shape: shape.to_vec(), strides: strides.to_vec(), offset };
         if layout.elements()? > 0 {
-            let last = layout.last().ok_or_else(|| TensorError::TooLarge(shape.to_vec()))?;
-            if last >= len {
-                return Err(TensorError::Bounds { shape: layout.shape, strides: layout.strides, offset, last, len });
-            }
+            check_bounds(shape, strides, offset, len)?;
         }
         Ok(layout)
     }
@@ -48,19 +45,11 @@ impl Layout {
             .ok_or_else(|| TensorError::TooLarge(self.shape.clone()))
     }
 
-    /// Index of the last element reached; `None` on overflow. Only for layouts with elements.
-    fn last(&self) -> Option<usize> {
-        self.shape
-            .iter()
-            .zip(&self.strides)
-            .try_fold(self.offset, |at, (&extent, &stride)| at.checked_add((extent - 1).checked_mul(stride)?))
-    }
-
     /// First and one-past-last element touched in memory.
     pub fn span(&self) -> (usize, usize) {
         match self.shape.contains(&0) {
             true => (self.offset, self.offset),
-            false => (self.offset, self.last().expect("checked when the layout was made") + 1),
+            false => (self.offset, last(&self.shape, &self.strides, self.offset).expect("checked when the layout was made") + 1),
         }
     }
 
@@ -102,6 +91,21 @@ impl Layout {
             }
             at
         })
+    }
+}
+
+/// Index of the last element reached; `None` on overflow. Only for shapes with elements.
+fn last(shape: &[usize], strides: &[usize], offset: usize) -> Option<usize> {
+    let mut dimensions = shape.iter().zip(strides);
+    dimensions.try_fold(offset, |at, (&extent, &stride)| at.checked_add((extent - 1).checked_mul(stride)?))
+}
+
+/// Checks that a tensor with elements lies in memory of `len` elements, from `offset` on.
+pub(crate) fn check_bounds(shape: &[usize], strides: &[usize], offset: usize, len: usize) -> Result<(), TensorError> {
+    match last(shape, strides, offset) {
+        Some(last) if last < len => Ok(()),
+        Some(last) => Err(TensorError::Bounds { shape: shape.to_vec(), strides: strides.to_vec(), offset, last, len }),
+        None => Err(TensorError::TooLarge(shape.to_vec())),
     }
 }
 

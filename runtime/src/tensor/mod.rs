@@ -10,7 +10,7 @@ mod views;
 
 pub use crate::error::TensorError;
 pub use any::AnyTensor;
-pub(crate) use layout::has_contiguous_rows;
+pub(crate) use layout::{check_bounds, has_contiguous_rows};
 pub use lend::{Loans, lend};
 pub(crate) use overlap::{Place, between, overlaps_itself};
 pub use typed::Tensor;

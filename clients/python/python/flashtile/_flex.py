@@ -47,7 +47,7 @@ class Plan(NamedTuple):
     reads: tuple[Read, ...]
     #: Which tables of a `BlockMask` it reads, before those.
     tables: tuple[int, ...]
-    #: Whether it is the plan of later calls too: nothing was computed that could be something else then.
+    #: Whether it serves later calls too: nothing was computed that could be something else then.
     is_kept: bool
 
 
@@ -115,6 +115,26 @@ class _Known(NamedTuple):
     number: int
     #: Names of globals that the function, or one inside of it, may read.
     names: frozenset[str]
+
+
+class _Held(NamedTuple):
+    """What functions hold."""
+
+    #: What a trace depends on; `None` if one of them is traced at each call.
+    key: tuple | None
+    #: The tensors, each once.
+    tensors: list[torch.Tensor]
+
+
+def _held(functions: tuple) -> _Held:
+    tensors: list[torch.Tensor] = []
+    score, mask = functions
+    try:
+        score = None if score is None else _fingerprint(score, tensors)
+        mask = None if mask is None else _fingerprint(mask, tensors)
+    except _Unknown:
+        return _Held(None, tensors)
+    return _Held((score, mask), tensors)
 
 
 # By the identity of code.
@@ -215,18 +235,21 @@ _PLANS: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
 
 
 def _plan(
-    functions: tuple, blocks: Blocks | None, sizes: tuple, device: torch.device, return_lse: bool, grouped: bool
-) -> tuple[Plan, list[torch.Tensor]]:
-    """How to run functions, for ``(B, H, M, N)``, and the tensors that they hold."""
-    tensors: list[torch.Tensor] = []
-    try:
-        key = (*[_fingerprint(x, tensors) for x in functions], blocks, sizes, return_lse, grouped)
-    except _Unknown:
-        key = None
+    functions: tuple,
+    held: _Held,
+    blocks: Blocks | None,
+    sizes: tuple,
+    device: torch.device,
+    return_lse: bool,
+    grouped: bool,
+) -> Plan:
+    """How to run functions, for ``(B, H, M, N)``; tensors that they compute join what they hold."""
+    tensors = held.tensors
+    key = None if held.key is None else (held.key, blocks, sizes, return_lse, grouped)
     plan = _PLANS.get(key)
     if plan is not None:
         _PLANS.move_to_end(key)
-        return plan, tensors
+        return plan
     sizes = _Sizes(*sizes)
     text, trace = _traced(functions, blocks, sizes, device, return_lse, grouped)
     reads = []
@@ -246,7 +269,7 @@ def _plan(
         _PLANS[key] = plan
         if len(_PLANS) > _KEPT:
             _PLANS.popitem(last=False)
-    return plan, tensors
+    return plan
 
 
 def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
@@ -262,33 +285,9 @@ def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 # Calls
 
-# Launches of functions that hold no tensors, by the functions and the shapes of queries and keys: these need nothing else.
+# Launches of functions that hold no tensors, by the functions and the shapes of queries and keys:
+# these need nothing else.
 _ATTEND: dict[Any, Callable] = {}
-
-
-def _attend(
-    functions: tuple, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, enable_gqa: bool
-) -> tuple[Any, torch.Tensor | None]:
-    """What a call has in common with others, and its result if such a call was made before; else neither.
-
-    There is nothing in common if functions hold what varies, and if something else than a launch may come of the call.
-    """
-    if is_traced():
-        return None, None
-    score, mask = functions
-    tensors: list[torch.Tensor] = []
-    try:
-        score = None if score is None else _fingerprint(score, tensors)
-        mask = None if mask is None else _fingerprint(mask, tensors)
-    except _Unknown:
-        return None, None
-    if tensors:
-        return None, None
-    kind = (score, mask, q.shape, k.shape, enable_gqa)
-    attend = _ATTEND.get(kind)
-    if attend is None:
-        return kind, None
-    return kind, attend(q, k, v, scale, enable_gqa, is_grad_enabled())
 
 
 def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable | None) -> tuple:
@@ -303,7 +302,9 @@ def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable |
     return (score_mod, block_mask.mask_mod)
 
 
-def _checked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool) -> tuple[tuple[int, int, int, int], bool]:
+def _checked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool
+) -> tuple[tuple[int, int, int, int], bool]:
     """``(B, H, M, N)`` of a call, and whether heads share keys."""
     shapes = q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     for name, shape in zip(("query", "key", "value"), shapes):
@@ -326,20 +327,37 @@ def _inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: int, scale
     return [rows(q), rows(k), rows(v), default_scale(q, scale)]
 
 
-def _run(
-    functions: tuple, block_mask: Any, sizes: tuple, grouped: bool, inputs: list, return_lse: bool, kind: Any = None
+def _call(
+    functions: tuple,
+    block_mask: Any,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float | None,
+    enable_gqa: bool,
+    return_lse: bool,
 ) -> Any:
-    blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, _Sizes(*sizes))
-    plan, tensors = _plan(functions, blocks, sizes, inputs[0].device, return_lse, grouped)
-    if plan.tables:
-        inputs += [tables[at] for at in plan.tables]
-    if plan.reads:
-        inputs += [_read(read, tensors) for read in plan.reads]
-    made = kernel_of(plan.handle)(*inputs)
-    if kind is not None and plan.is_kept and not plan.reads:
+    held = _held(functions)
+    held_key, tensors = held
+    kind = None
+    if block_mask is None and not return_lse and held_key is not None and not tensors and not is_traced():
+        kind = (held_key, q.shape, k.shape, enable_gqa)
+        attend = _ATTEND.get(kind)
+        made = None if attend is None else attend(q, k, v, scale, enable_gqa, is_grad_enabled())
+        if made is not None:
+            return made
+    sizes, grouped = _checked(q, k, v, enable_gqa)
+    inputs = _inputs(q, k, v, sizes[0], scale)
+    blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, sizes)
+    plan = _plan(functions, held, blocks, sizes, q.device, return_lse, grouped)
+    inputs += [tables[at] for at in plan.tables]
+    inputs += [_read(read, tensors) for read in plan.reads]
+    kernel = kernel_of(plan.handle)
+    made = kernel(*inputs)
+    if kind is not None and plan.is_kept:
         if len(_ATTEND) >= _KEPT:
             _ATTEND.clear()
-        _ATTEND[kind] = kernel_of(plan.handle)._native.attend
+        _ATTEND[kind] = kernel._native.attend
     return tuple(made) if return_lse else made
 
 
@@ -349,30 +367,21 @@ class FlexKernel:
     def __init__(self, score_mod: Any, block_mask: Any, mask_mod: Any, scale: float | None, enable_gqa: bool, return_lse: bool):
         self._functions, self._block_mask = _functions(score_mod, block_mask, mask_mod), block_mask
         self._scale, self._enable_gqa, self._return_lse = scale, enable_gqa, return_lse
-        self._tensors: list[torch.Tensor] = []
-        try:
-            _fingerprint(self._functions, self._tensors)
-            self._is_followed = True
-        except _Unknown:
-            self._is_followed = False
+        self._held = _held(self._functions)
         self._handle = f"flex#{len(_FLEX)}"
         _FLEX[self._handle] = self
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
-        is_compiling, kind = torch.compiler.is_compiling(), None
-        if not is_compiling and self._block_mask is None and not self._return_lse:
-            kind, made = _attend(self._functions, query, key, value, self._scale, self._enable_gqa)
-            if made is not None:
-                return made
+        if not torch.compiler.is_compiling():
+            functions, scale, enable_gqa = self._functions, self._scale, self._enable_gqa
+            return _call(functions, self._block_mask, query, key, value, scale, enable_gqa, self._return_lse)
         sizes, grouped = _checked(query, key, value, self._enable_gqa)
         inputs = _inputs(query, key, value, sizes[0], self._scale)
-        if not is_compiling:
-            return _run(self._functions, self._block_mask, sizes, grouped, inputs, self._return_lse, kind)
         handle, reads, which = _constant_plan(self._handle, grouped, *sizes)
         if self._block_mask is not None:
             tables = _blocks.tables(self._block_mask, sizes[2], sizes[3])
             inputs += [tables[at] for at in which]
-        inputs += [_read(Read(*read), self._tensors) for read in reads]
+        inputs += [_read(Read(*read), self._held.tensors) for read in reads]
         made = through_dispatcher(handle, inputs)
         return tuple(made) if self._return_lse else made[0]
 
@@ -384,11 +393,12 @@ _FLEX: dict[str, FlexKernel] = {}
 @torch.compiler.assume_constant_result
 def _constant_plan(handle: str, grouped: bool, *sizes: int) -> tuple:
     flex = _FLEX[handle]
-    if not flex._is_followed:
+    if flex._held.key is None:
         raise TraceError("torch.compile needs functions whose tensors are in closures or globals, not in attributes of objects")
     blocks = _blocks.blocks_of(flex._block_mask, *sizes) if flex._block_mask is not None else None
-    plan, tensors = _plan(flex._functions, blocks, sizes, torch.device("cpu"), flex._return_lse, grouped)
-    if len(tensors) != len(flex._tensors):
+    held = _held(flex._functions)
+    plan = _plan(flex._functions, held, blocks, sizes, torch.device("cpu"), flex._return_lse, grouped)
+    if len(held.tensors) != len(flex._held.tensors):
         raise TraceError("the functions compute tensors while they are traced; compute these before, outside of torch.compile")
     return plan.handle, tuple(tuple(read) for read in plan.reads), plan.tables
 
@@ -435,13 +445,8 @@ def flex(
     """
     if torch.compiler.is_compiling():
         raise TraceError("inside of torch.compile call a flashtile.flex_kernel(..) that was made outside of it")
-    functions, kind = _functions(score_mod, block_mask, mask_mod), None
-    if block_mask is None and not return_lse:
-        kind, made = _attend(functions, query, key, value, scale, enable_gqa)
-        if made is not None:
-            return made
-    sizes, grouped = _checked(query, key, value, enable_gqa)
-    return _run(functions, block_mask, sizes, grouped, _inputs(query, key, value, sizes[0], scale), return_lse, kind)
+    functions = _functions(score_mod, block_mask, mask_mod)
+    return _call(functions, block_mask, query, key, value, scale, enable_gqa, return_lse)
 
 
 def flex_text(

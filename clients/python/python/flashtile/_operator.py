@@ -20,8 +20,8 @@ _LIBRARY = torch.library.Library("flashtile", "FRAGMENT")
 _OPERATORS: dict[str, "Operator"] = {}
 
 
-#: What the fused form of a gradient must be predicted to take of the time of the plain form: the model is not exact, and
-#: the plain form gives the same bits in each launch.
+#: What the fused form of a gradient must be predicted to take of the plain form's time: the model
+#: is not exact, and the plain form gives the same bits in each launch.
 _WORTH = 0.95
 
 
@@ -38,7 +38,7 @@ class Gradient:
         self.needs_sizes = any(step.missing_sizes for step in steps)
 
     def seconds(self, device: torch.device, dtypes: dict[str, torch.dtype], sizes: dict[str, int]) -> float | None:
-        """What the cost model predicts for all kernels together; `None` if the device has no code for one."""
+        """What is predicted for all kernels together; `None` if the device has no code for one."""
         if device.type != "cuda":
             return None
         types = [(name, DTYPES[dtype]) for name, dtype in dtypes.items()]

@@ -144,8 +144,9 @@ impl Called for Callable {
             Place::Cpu => None,
             Place::Gpu(gpu) => Some((gpu, api.stream(gpu))),
         };
-        // SAFETY: the handle is that of the caller's current stream, of the primary context, and is used
-        // for no longer. Libraries that call through tvm-ffi order all work on their memory by it.
+        // SAFETY: the handle is that of the caller's current stream, of the primary context, and is
+        // used for no longer. Libraries that call through tvm-ffi order all work on their memory by
+        // it.
         let stream = unsafe { stream(prepared.kernel.device(), of) }?;
         // SAFETY: tvm-ffi's tensors live as long as the call, and their library frees memory in the
         // order of the stream that the launch is queued on; their shapes and strides stay within
