@@ -323,7 +323,7 @@ def main():
 
     def inputs(made):
         made.add_argument("--scores", type=float, default=1.0, help="standard deviation of scores")
-        made.add_argument("--growth", type=float, default=0.0, help="keys grow from a tenth to this along the sequence; if it is negative, they fall so")
+        made.add_argument("--growth", type=float, default=0.0, help="keys grow from a tenth to this along the sequence; negative: they fall")
 
     for made in (verb("tune", tune, "tune on this GPU"), verb("prepare", prepare, "take the model's choice, or given schedules")):
         made.add_argument("--flashtile", default="flashtile", help="the command")

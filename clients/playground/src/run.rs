@@ -144,7 +144,8 @@ fn outputs<A: Arithmetic>(
     Ok(results)
 }
 
-/// How far two elements are apart; those that are no finite numbers are as far apart as can be, unless they are the same.
+/// How far two elements are apart; those that are no finite numbers are as far apart as can be,
+/// unless they are the same.
 fn difference(x: f64, y: f64) -> f64 {
     match (x - y).abs() {
         _ if x == y || (x.is_nan() && y.is_nan()) => 0.0,

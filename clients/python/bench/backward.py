@@ -1,4 +1,4 @@
-"""Backward passes of flashtile.sdpa beside those of scaled_dot_product_attention on a GPU: ms, their ratio and difference."""
+"""Backward passes of flashtile.sdpa beside PyTorch's on a GPU: ms, their ratio and difference."""
 
 from __future__ import annotations
 

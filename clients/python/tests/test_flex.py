@@ -391,7 +391,7 @@ def test_compiled(backend):
 
 
 def test_functions_without_tensors_are_launched_at_once():
-    """A second call of a kind needs neither a trace nor checks in Python; what differs is another kind."""
+    """A second call of a kind needs no trace and no checks in Python; what differs is another kind."""
     width = 3
 
     def window(b, h, q_idx, kv_idx):

@@ -239,7 +239,7 @@ def test_texts():
 
 
 class Forms:
-    """Sees which form each backward pass takes; the fused one is predicted to take half of the time."""
+    """Sees which form a backward pass takes; the fused one is predicted to take half of the time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.taken: list[str] = []

@@ -1,6 +1,6 @@
 //! Minima, maxima and absolute values in a comparison, taken apart: an order with one of several
-//! numbers is an order with all, or any, of them. Sums, constant factors and constant divisors keep the
-//! order of numbers, so that they are carried into the parts.
+//! numbers is an order with all, or any, of them. Sums, constant factors and constant divisors keep
+//! the order of numbers, so that they are carried into the parts.
 
 use super::predicate::{Form, Opaque, Side, Walk};
 use crate::ir::{BinaryOp, CompareOp, Elem, Op, UnaryOp, ValueId};
@@ -55,7 +55,8 @@ impl Side {
 }
 
 impl Walk<'_> {
-    /// A side of a comparison, taken apart where an order with one of several numbers is an order with all, or any, of them.
+    /// A side of a comparison, taken apart where an order with one of several numbers is an order
+    /// with all, or any, of them.
     pub(super) fn side(&self, value: ValueId, op: CompareOp) -> Result<Side, Opaque> {
         let ordered = !matches!(op, CompareOp::Eq | CompareOp::Ne);
         Ok(match self.kernel.def(value).map(|(_, op)| op) {
@@ -69,8 +70,8 @@ impl Walk<'_> {
         })
     }
 
-    /// A number, taken apart where what moves with the loop is one of several numbers: a sum with the
-    /// largest of some numbers is the largest of the sums.
+    /// A number, taken apart where what moves with the loop is one of several numbers: a sum with
+    /// the largest of some numbers is the largest of the sums.
     fn number(&self, value: ValueId) -> Result<Side, Opaque> {
         match self.taken_apart(value)? {
             Some(side) if side.len() <= MOST_FORMS && side.forms().all(|form| self.is_followed(form)) => Ok(side),
@@ -78,7 +79,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The number, taken apart; `None` if none of it is one of several numbers that move with the loop.
+    /// The number, taken apart; `None` if none of it is one of several numbers that move with the
+    /// loop.
     pub(super) fn taken_apart(&self, value: ValueId) -> Result<Option<Side>, Opaque> {
         let part = |value: ValueId| match self.taken_apart(value)? {
             Some(side) => Ok((side, true)),
@@ -116,8 +118,8 @@ impl Walk<'_> {
         })
     }
 
-    /// Whether what moves with the loop occurs once: of more, such as `pos(i) % 64`, one is followed
-    /// and the range of the others is not less than the extent, so that parts say nothing.
+    /// Whether what moves with the loop occurs once: of more, such as `pos(i) % 64`, one is
+    /// followed and the range of the others is not less than the extent, so that parts say nothing.
     fn is_followed(&self, form: &Form) -> bool {
         form.terms.keys().filter(|term| self.walks(term)).count() <= 1
     }

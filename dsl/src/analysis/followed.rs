@@ -23,8 +23,9 @@ impl Walk<'_> {
         }
     }
 
-    /// A minimum, a maximum or an absolute value that moves with the loop, and of which only the range
-    /// is known. What stands in a sum, or is multiplied or divided by a constant, is taken apart.
+    /// A minimum, a maximum or an absolute value that moves with the loop, and of which only the
+    /// range is known. What stands in a sum, or is multiplied or divided by a constant, is taken
+    /// apart.
     fn ranged(&self, value: ValueId) -> Option<Opaque> {
         if !self.walks_in(value) {
             return None;

@@ -433,7 +433,8 @@ proptest! {
         };
         let (kernel, loop_op, scope) = sample(Softmax::Named, &p.clone().whole());
         let masks = analysed(&kernel, loop_op, &scope, shape, true);
-        // Of several rows, and of two runs, what is known may be less; so it is where nothing holds.
+        // Of several rows, and of two runs, what is known may be less; so it is where nothing
+        // holds.
         let exact = shape.block_m == 1 && kind != 4 && (kind != 2 || width > 1);
         check(&kernel, &masks, &scope, shape, &|i, j| p.eval(i, j, shape.n - shape.m), exact);
     }

@@ -5,7 +5,8 @@
 //! *everywhere*, both or neither, in the rows that exist. Both sets are given as runs of tiles in closed form, on the
 //! safe side: the tiles where it holds somewhere are a superset, those where it holds everywhere a subset. They are
 //! exact for comparisons in which the loop's position occurs once, for their conjunctions, and for disjunctions that
-//! stay one run. A minimum, a maximum or an absolute value of what moves with the loop is taken apart into these. Loaded data may hold anything.
+//! stay one run. A minimum, a maximum or an absolute value of what moves with the loop is taken
+//! apart into these. Loaded data may hold anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -74,8 +75,8 @@ impl Run {
         Self { lo: meet(&lo, &other_lo, IndexExpr::min_of), hi: meet(&self.hi, &other.hi, IndexExpr::max_of) }
     }
 
-    /// Of a run that is every tile or none, which is known at launch: 0 where it is every tile, else
-    /// beyond the last.
+    /// Of a run that is every tile or none, which is known at launch: 0 where it is every tile,
+    /// else beyond the last.
     fn begin_of_all_or_none(&self) -> Option<IndexExpr> {
         fn begin(end: &IndexExpr) -> Option<IndexExpr> {
             match end {

@@ -35,8 +35,8 @@ impl<K, V> Default for Kept<K, V> {
 }
 
 impl<K: Clone + Eq + Hash, V> Kept<K, V> {
-    /// The entry of a kind of call, made if there is none. `is_it` says whether a key is that of the
-    /// call, without one being made: calls of the same kind mostly follow each other.
+    /// The entry of a kind of call, made if there is none. `is_it` says whether a key is that of
+    /// the call, without one being made: calls of the same kind mostly follow each other.
     ///
     /// # Errors
     /// As `make`; nothing is kept then.

@@ -8,8 +8,9 @@ pub(super) const TRIED: usize = 5;
 /// Bytes of local memory of a thread that are no reason to try another tile.
 const SPILLED: u32 = 32;
 
-/// Of tiles, best first, the first whose code keeps its values in registers; the one with the fewest
-/// bytes in memory if none does. `make` compiles, and says how many bytes a thread has in memory.
+/// Of tiles, best first, the first whose code keeps its values in registers; the one with the
+/// fewest bytes in memory if none does. `make` compiles, and says how many bytes a thread has in
+/// memory.
 ///
 /// The first tile is made alone, as it mostly is the one; the others at once.
 ///
@@ -50,8 +51,8 @@ mod tests {
 
     use super::*;
 
-    /// What is taken of tiles whose code has so many bytes in memory, or cannot be made, and how many
-    /// were made.
+    /// What is taken of tiles whose code has so many bytes in memory, or cannot be made, and how
+    /// many were made.
     fn taken(tiles: &[Option<u32>]) -> (Result<usize, usize>, usize) {
         let made = Mutex::new(0);
         let make = |tile: usize| {
