@@ -33,7 +33,7 @@ fn of_kernel(kernel: &Kernel) -> Tensors<'_> {
     for (_, op) in kernel.walk() {
         match &kernel.ops[op].op {
             Op::Load { tensor, .. } | Op::Gather { tensor, .. } => drop(found.loaded.insert(name(*tensor))),
-            Op::Store { tensor, .. } => {
+            Op::Store { tensor, .. } | Op::Scatter { tensor, .. } => {
                 found.stored.insert(name(*tensor));
                 // To add is to read and to write.
                 if kernel.params[*tensor].kind.is_sum() {

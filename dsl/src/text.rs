@@ -262,7 +262,7 @@ impl Writer {
                         }
                     }
                 }
-                Op::Store { .. } => {
+                Op::Store { .. } | Op::Scatter { .. } => {
                     let text = Expressions::new(&self.kernel).statement(op).1;
                     self.line(&format!("{text};"));
                 }

@@ -253,7 +253,7 @@ fn variants() -> [Variant; 19] {
         ("differential_attention", "B=1,H=2,M=9,N=9,D=4,E=6", "q,k,v", "o", vec![float("lambda", 0.5)]),
         ("prefix_attention", SIZES, "q,k,v", "o", vec![int("prefix", 3)]),
         ("document_attention", "B=2,H=2,G=2,N=9,D=4", "q,k,v", "o", vec![("document", ints(&[2, 9], |at| (at % 9 / 4) as i64))]),
-        ("relative_attention", "B=1,H=2,G=1,M=9,N=9,D=4,R=3", "q,k,v", "o", vec![]),
+        ("relative_attention", "B=2,H=2,G=1,M=9,N=9,D=4,R=3", "q,k,v,table", "o", vec![]),
         (
             "dropout_attention",
             "B=1,H=2,G=2,M=9,N=9,D=4",
@@ -409,6 +409,47 @@ fn what_programs_share_has_its_gradient() {
     let params = "by: &Tensor<f32, (H)>, of: &Tensor<f32, (B)>, own: &Tensor<f32, (M)>, row: &Tensor<f32, (B, H, M)>,";
     let changed = "x * exp(load(by, [h])) + load(of, [b]) * load(own, [i]) * (pos(i) - pos(j)) * load(row, [b, h, i])";
     check(&scored(params, changed), SIZES, "by,of,own,row,q", "o,lse", std::slice::from_ref(&scale));
+}
+
+#[test]
+fn what_is_gathered_has_its_gradient() {
+    // Buckets that several pairs share, some of them beyond the ends; a table of the type of the
+    // keys, whose sums are rounded in a kernel of their own.
+    let bucket = ("bucket", ints(&[9, 11], |at| (at * 7 % 13) as i64 - 3));
+    let kind = ("kind", ints(&[2, 9], |at| (at * 5 % 7) as i64 - 1));
+    let scale = ("scale", Value::Float(0.75));
+    let given = [scale.clone(), bucket];
+    let table = "bucket: &Tensor<i32, (M, N)>, table: &Tensor<T, (H, 6)>,";
+    for form in [Form::Plain, Form::Fused] {
+        check_in(form, &scored(table, "x + load(table, [h, load(bucket, [i, j])])"), SIZES, "q,k,v,table", "o,lse", &given);
+        // Two places of one table for each pair, whose product is added.
+        let twice = "x + load(table, [h, abs(pos(i) - pos(j))]) * load(table, [3, load(bucket, [i, j])])";
+        check_in(form, &scored(table, twice), SIZES, "q,k,v,table", "o", &given);
+    }
+    let twice = scored(table, "x + load(table, [h, load(bucket, [i, j])])");
+    let made = made(&twice, "q,table", "o").backward;
+    assert_eq!(made.iter().filter(|kernel| kernel.name.ends_with("grad_table")).count(), 1, "one rounds the sums");
+    // A number for each row, which batches and heads share.
+    let of_rows = "kind: &Tensor<i32, (B, M)>, by: &Tensor<f32, (5)>,";
+    let changed = scored(of_rows, "x * exp(load(by, [load(kind, [b, i])]))");
+    check(&changed, SIZES, "q,by", "o,lse", &[scale.clone(), kind]);
+    let error = gradient(&changed, &request_in(Form::Fused, "q,k,v,by", "o")).expect_err("has none");
+    assert!(error.what.contains("gathered for rows") && error.instead.contains("plain form"), "{error}");
+    // What columns gather, for each pair: as the refusal of it by itself says.
+    let of_columns = "kind: &Tensor<i32, (B, N)>, by: &Tensor<f32, (H, 5)>,";
+    let kind = ("kind", ints(&[2, 11], |at| (at * 5 % 7) as i64 - 1));
+    let changed = scored(of_columns, "x + load(by, [h, load(kind, [b, j]) + pos(i) * 0])");
+    check(&changed, SIZES, "q,by", "o,lse", &[scale, kind]);
+}
+
+#[test]
+fn what_is_added_to_places_has_its_gradient() {
+    let text = "pub fn by_kind(x: &Tensor<f32, (B, M)>, kind: &Tensor<i32, (B, M)>, y: &mut Tensor<f32, (B, K)>) {
+        let (b, i) = program(B, tiles(M));
+        let x_i = load(x, [b, i]);
+        add(y, [b, load(kind, [b, i])], x_i * x_i);
+    }";
+    check(&kernel(text), "B=2,M=13,K=4", "x", "y", &[("kind", ints(&[2, 13], |at| (at * 5 % 7) as i64 - 1))]);
 }
 
 #[test]
@@ -583,7 +624,11 @@ fn what_has_no_gradient_is_refused_at_its_place() {
     refused(&attention, "scale", "o", "`scale` is not an input tensor of floats");
     refused(&attention, "q", "k", "`k` is not an output of floats");
     refused(&builtin("document_attention"), "document", "o", "`document` is not an input tensor of floats");
-    refused(&builtin("relative_attention"), "table", "o", "`table` is gathered");
+    let kinds = "kind: &Tensor<i32, (B, N)>, by: &Tensor<f32, (B, N)>,";
+    let of_columns = scored(kinds, "x + load(by, [b, load(kind, [b, j])])");
+    refused(&of_columns, "by", "o", "`by` is gathered for each step or column by itself");
+    let twice = scored(kinds, "x + load(by, [b, load(kind, [b, j]) + pos(i) * 0]) + load(by, [b, j])");
+    refused(&twice, "by", "o", "`by` is loaded by tiles, and gathered");
     let text = "pub fn top<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (M)>) {
         let i = program(tiles(M));
         let mut m = full(i, -INF);

@@ -265,6 +265,25 @@ fn sums() {
 }
 
 #[test]
+fn sums_at_positions() {
+    let kernel = |body: &str| {
+        format!(
+            "pub fn sums(x: &Tensor<f32, (B, M, N)>, kind: &Tensor<i32, (B, M)>, y: &mut Tensor<f32, (K)>, z: &mut Tensor<f32, (M)>) {{
+                let (b, i) = program(B, tiles(M)); let of = load(kind, [b, i]); {body}
+            }}"
+        )
+    };
+    let several = "for j in tiles(N) { store(y, [«of»], load(x, [b, i, 0])); }";
+    check(&kernel(&format!("{several} store(z, [i], of.to::<f32>());")), &[("a store goes to no positions of a tile", "`add`")]);
+    let often = "for j in tiles(N) { «add(y, [of], load(x, [b, i, 0]))»; }";
+    check(&kernel(&format!("{often} add(z, [of], 1.0);")), &[("no sum over `j`", "")]);
+    check(
+        &kernel("add(z, [of], 1.0); add(y, [of], «load(x, [b, i, 0]) > 0.0»);"),
+        &[("what is added does not go with the positions it goes to", "broadcast")],
+    );
+}
+
+#[test]
 fn assignments() {
     check_body("let x = 1.0; «x» = 2.0;", &[("`x` is not mutable", "let mut x")]);
     check_body("«scale» = 2.0;", &[("`scale` is a parameter", "let mut scale_now = scale;")]);

@@ -71,6 +71,18 @@ fn gather(kernel: &mut Kernel, tensor: &str, at: impl Fn(ValueId, ValueId) -> Ve
     add(kernel, Op::Gather { tensor, at: at(program[0], rows) });
 }
 
+/// Adds the positions of rows, as floats, to elements of a tensor.
+fn scatter(kernel: &mut Kernel, tensor: &str, at: impl Fn(ValueId, ValueId) -> Vec<ValueId>) {
+    let program = kernel.ops[find(kernel, "program", 0)].results.clone();
+    let rows = add(kernel, Op::Pos(program[1]));
+    let value = add(kernel, Op::Cast(Elem::F32, rows));
+    let (tensor, body) = (kernel.param_named(tensor).expect("a parameter"), kernel.body);
+    let op = Op::Scatter { tensor, at: at(program[0], rows), value };
+    let id = kernel.ops.push(OpData { op, results: vec![], span: Span::default() });
+    let last = kernel.blocks[body].ops.len() - 1;
+    kernel.blocks[body].ops.insert(last, id);
+}
+
 fn loop_parts(kernel: &Kernel) -> (OpId, BlockId) {
     let id = find(kernel, "for", 0);
     let Op::For { body, .. } = kernel.ops[id].op else { unreachable!("found as a loop") };
@@ -329,6 +341,10 @@ const FAULTS: &[(Rule, &str, Fault)] = &[
     (Rule::Address, "positions for one dimension of three", |k| gather(k, "q", |_, rows| vec![rows])),
     (Rule::Address, "elements at indices alone", |k| gather(k, "page", |b, _| vec![b])),
     (Rule::Direction, "elements of an output", |k| gather(k, "s_out", |b, rows| vec![b, rows, rows])),
+    (Rule::Direction, "elements added to what is stored", |k| scatter(k, "s_out", |b, rows| vec![b, rows, rows])),
+    (Rule::Direction, "elements added to an input", |k| scatter(k, "q", |b, rows| vec![b, rows, rows])),
+    (Rule::Address, "places for one dimension of three", |k| scatter(k, "s_out", |_, rows| vec![rows])),
+    (Rule::Address, "elements added at indices alone", |k| scatter(k, "page", |b, _| vec![b])),
     (Rule::Direction, "load of an output", |k| {
         let param = k.param_named("q").expect("a parameter");
         if let flashtile_dsl::ir::ParamKind::Tensor(tensor) = &mut k.params[param].kind {

@@ -44,7 +44,7 @@ sources! {
     "statement/assign", "statement/barrier", "statement/commit", "statement/compute", "statement/copy", "statement/declare", "statement/dot_ffma",
     "statement/dot_mma", "statement/let", "statement/load_fragment", "statement/load_fragments", "statement/load_global", "statement/load_pairs", "statement/loop", "statement/map",
     "statement/pack", "statement/distribute", "statement/quad_max", "statement/quad_sum", "statement/reduce", "statement/stage", "statement/stage_packed", "statement/publish", "statement/merge", "statement/store_column",
-    "statement/add_elements", "statement/add_rows", "statement/bulk_end", "statement/put_rows", "statement/read_rows", "statement/store_elements", "statement/store_fragment", "statement/store_pairs", "statement/store_row", "statement/vote", "statement/wait", "statement/when",
+    "statement/add_at", "statement/add_elements", "statement/add_rows", "statement/bulk_end", "statement/put_rows", "statement/read_rows", "statement/store_elements", "statement/store_fragment", "statement/store_pairs", "statement/store_row", "statement/vote", "statement/wait", "statement/when",
 }
 
 /// Renders contexts.

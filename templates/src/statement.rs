@@ -476,6 +476,21 @@ statements! {
         /// Columns that exist.
         columns_present: String,
     }
+    /// A fragment of which each element is added to a place of its own.
+    AddAt = "add_at" {
+        /// Loops over the elements.
+        each: String,
+        /// Definitions of what the loops and the condition name.
+        positions: String,
+        /// When an element exists, and is this thread's to add.
+        present: String,
+        /// Global address that places count from.
+        to: String,
+        /// Place of an element.
+        place: String,
+        /// Element.
+        from: String,
+    }
     /// A fragment written to rows of each warp's own, when what was there has been read.
     PutRows = "put_rows" {
         /// Shared address of the warp's rows.

@@ -10,7 +10,7 @@ pub fn relative_attention_grad_rows<T: Element, const D: usize>(
     store(grad_l, [b, h, i], dl);
 }
 
-/// Gradients of `q`, `k`, `v`, a program for each tile of columns: of `relative_attention`.
+/// Gradients of `q`, `k`, `v`, `table`, a program for each tile of columns: of `relative_attention`.
 pub fn relative_attention_grad_columns<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
     k: &Tensor<T, (B, G, N, D)>,
@@ -21,6 +21,7 @@ pub fn relative_attention_grad_columns<T: Element, const D: usize>(
     grad_l: &Tensor<f32, (B, H, M)>,
     grad_o: &Tensor<T, (B, H, M, D)>,
     grad_q_sum: &mut Tensor<f32, (B, H, M, D)>,
+    grad_table: &mut Tensor<f32, (H, 2 * R + 1)>,
     grad_k: &mut Tensor<T, (B, G, N, D)>,
     grad_v: &mut Tensor<T, (B, G, N, D)>,
 ) {
@@ -39,12 +40,14 @@ pub fn relative_attention_grad_columns<T: Element, const D: usize>(
             let dp = dot(t1, t4.t());
             let q_i = load(q, [b, h, i, ..]);
             let s = mask(dot(t2, q_i.t()), t3) * scale;
-            let s2 = s + load(table, [h, pos(j) - (pos(i) + N - M) + R]);
+            let t5 = pos(j) - (pos(i) + N - M) + R;
+            let s2 = s + load(table, [h, t5]);
             let p = exp(s2 - visible_or_zero(load(lse, [b, h, i])));
             let dp2 = dp + load(grad_l, [b, h, i]);
             let ds = dp2 * p;
             let dq_i = dot(ds.to::<T>().t(), t2);
             add(grad_q_sum, [b, h, i, ..], dq_i);
+            add(grad_table, [h, t5], ds);
             dv2 = dv2 + dot(p.to::<T>(), t4);
             dk2 = dk2 + dot(ds.to::<T>(), q_i);
         }

@@ -1,4 +1,4 @@
-/// The gradient of `q`, a program for each tile of rows: of `relative_attention`.
+/// Gradients of `q`, `table`, a program for each tile of rows: of `relative_attention`.
 pub fn relative_attention_grad_rows<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
     k: &Tensor<T, (B, G, N, D)>,
@@ -9,6 +9,7 @@ pub fn relative_attention_grad_rows<T: Element, const D: usize>(
     lse: &Tensor<f32, (B, H, M)>,
     grad_o: &Tensor<T, (B, H, M, D)>,
     grad_l: &mut Tensor<f32, (B, H, M)>,
+    grad_table: &mut Tensor<f32, (H, 2 * R + 1)>,
     grad_q: &mut Tensor<T, (B, H, M, D)>,
 ) {
     let (b, h, i) = program(B, H, tiles(M));
@@ -25,9 +26,11 @@ pub fn relative_attention_grad_rows<T: Element, const D: usize>(
         let dp2 = dp + dl;
         let t3 = load(k, [b, g, j, ..]);
         let s = dot(q_i, t3.t()) * scale;
-        let s2 = s + load(table, [h, pos(j) - t2 + R]);
+        let t4 = pos(j) - t2 + R;
+        let s2 = s + load(table, [h, t4]);
         let p = exp(s2 - t1);
         let ds = dp2 * p;
+        add(grad_table, [h, t4], ds);
         dq = dq + dot(ds.to::<T>(), t3);
     }
     store(grad_q, [b, h, i, ..], dq * scale);

@@ -184,6 +184,82 @@ fn rows_may_be_a_range() {
 }
 
 #[test]
+fn elements_are_added_where_positions_say() {
+    // Several elements have one place, some of them positions beyond the ends; what a mask hides
+    // goes nowhere, whatever it holds.
+    let text = "pub fn f(
+        x: &Tensor<f32, (B, M, N)>, of_row: &Tensor<i32, (B, M)>, of_column: &Tensor<i32, (N)>,
+        rows: &mut Tensor<f32, (K)>, columns: &mut Tensor<f32, (B, K)>, far: &mut Tensor<f32, (2, 2 * K + 1)>,
+        seen: &mut Tensor<f32, (K, K)>, count: &mut Tensor<f32, (K)>,
+    ) {
+        let (b, i) = program(B, tiles(M));
+        let kind = load(of_row, [b, i]);
+        add(count, [kind], 1.0);
+        let mut total = zeros(i);
+        for j in tiles(N) {
+            let x_ij = load(x, [b, i, j]);
+            total = total + rowsum(x_ij);
+            add(columns, [b, load(of_column, [j])], x_ij);
+            add(far, [1, pos(j) - pos(i) + K], x_ij * 2.0);
+            add(seen, [kind, load(of_column, [j])], mask(x_ij, pos(i) >= pos(j)) + 1.0);
+        }
+        add(rows, [kind], total);
+    }";
+    let (b, m, n, k) = (2, 70, 37, 9);
+    let x = numbers(b * m * n);
+    let of_row: Vec<i32> = (0..b * m).map(|at| (at * 5 % 13) as i32 - 2).collect();
+    let of_column: Vec<i32> = (0..n).map(|at| (at * 7 % 12) as i32 - 1).collect();
+    let inside = |position: i32, extent: usize| usize::try_from(position).unwrap_or(0).min(extent - 1);
+    let mut wanted = [k, b * k, 2 * (2 * k + 1), k * k, k].map(|count| vec![0.0f32; count]);
+    for (p, i) in (0..b).flat_map(|p| (0..m).map(move |i| (p, i))) {
+        let row = inside(of_row[p * m + i], k);
+        wanted[4][row] += 1.0;
+        for j in 0..n {
+            let (value, column) = (x[(p * m + i) * n + j], inside(of_column[j], k));
+            wanted[0][row] += value;
+            wanted[1][p * k + column] += value;
+            wanted[2][2 * k + 1 + inside(j as i32 - i as i32 + k as i32, 2 * k + 1)] += 2.0 * value;
+            wanted[3][row * k + column] += if i >= j { value + 1.0 } else { 0.0 };
+        }
+    }
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = Kernel::from_source(&source).unwrap_or_else(|error| panic!("{error}")).remove(0);
+    let shapes = [vec![k], vec![b, k], vec![2, 2 * k + 1], vec![k, k], vec![k]];
+    let bytes = |data: &[f32]| data.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let whole = |data: &[i32]| data.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let schedules =
+        ["", "block_m=16,warps=1,block_n=16", "block_m=64,block_n=32,warps=4", "block_m=64,column_groups=2,warps=4,block_n=64"];
+    let mut runs = vec![(Device::cpu(), None, "")];
+    runs.extend(["sm_75", "sm_90a"].map(|arch| (Device::emulator(), Arch::named(arch), "")));
+    runs.extend(schedules.map(|schedule| (Device::emulator(), Arch::named("sm_80"), schedule)));
+    for (device, arch, schedule) in runs {
+        let given = (!schedule.is_empty()).then(|| schedule.parse().unwrap_or_else(|e| panic!("{schedule}: {e}")));
+        let options = LaunchOptions { toolchain: Toolchain::shared(), arch, schedule: given, ..LaunchOptions::default() };
+        let loaded =
+            kernel.bind(Elem::F32, [("D", 8); 0]).expect("binds").on_with(&device, options).unwrap_or_else(|e| panic!("{e}"));
+        let tensor = |elem, shape: &[usize], bytes: &[u8]| AnyTensor::from_bytes(&device, elem, shape, bytes).expect("fits");
+        let inputs = [
+            tensor(Elem::F32, &[b, m, n], &bytes(&x)),
+            tensor(Elem::I32, &[b, m], &whole(&of_row)),
+            tensor(Elem::I32, &[n], &whole(&of_column)),
+        ];
+        let outputs: Vec<AnyTensor> =
+            shapes.iter().map(|shape| tensor(Elem::F32, shape, &bytes(&vec![f32::NAN; shape.iter().product()]))).collect();
+        for _ in 0..2 {
+            let mut arguments: Vec<Argument<'_>> = inputs.iter().map(Argument::from).collect();
+            arguments.extend(outputs.iter().map(Argument::Output));
+            loaded.launch(&arguments).unwrap_or_else(|error| panic!("on {device}, {arch:?}, {schedule}: {error}"));
+            for (n, (output, wanted)) in outputs.iter().zip(&wanted).enumerate() {
+                let bytes = output.to_bytes().expect("is read");
+                let found: Vec<f32> = bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect();
+                let far = found.iter().zip(wanted).position(|(x, y)| (x - y).is_nan() || (x - y).abs() > 1e-3);
+                assert_eq!(far, None, "output {n}, {device}, {arch:?}, {schedule}: {found:?} for {wanted:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn programs_and_steps_add_to_one_place() {
     // Each output holds NaN before the launch, and every launch starts from 0.
     let text = "pub fn f<const D: usize>(

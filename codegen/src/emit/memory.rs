@@ -2,7 +2,7 @@
 
 use flashtile_dsl::ir::Elem;
 use flashtile_templates::{
-    AddElements, AddRows, CopyTile, FillPart, LoadFragment, LoadGlobal, LoadPairs, PutRows, StoreColumn, StoreElements,
+    AddAt, AddElements, AddRows, CopyTile, FillPart, LoadFragment, LoadGlobal, LoadPairs, PutRows, StoreColumn, StoreElements,
     StoreFragment, StorePairs, StoreRow, When, Wrapper,
 };
 
@@ -167,6 +167,51 @@ impl Writer<'_> {
             column_stride,
             rows_present: self.uniform(&to.rows_present),
             columns_present: self.uniform(&to.columns_present),
+        };
+        self.render(&context)
+    }
+
+    /// Adds each element of a fragment to a place of its own.
+    pub(super) fn add_at(&mut self, to: &GlobalTile, place: &Expr, from: VarId) -> Result<String, Error> {
+        let v = self.plan().variables[from].clone();
+        self.wrappers.insert(Wrapper::RedAdd);
+        let Storage::Fragment(shape) = v.storage else { unreachable!("verified: a fragment is added") };
+        let domain = Domain::of(shape);
+        let (rows, columns) = (self.bound(&to.rows_present), self.bound(&to.columns_present));
+        let (each, of_thread, positions, present) = match shape {
+            Shape::Accumulator => (
+                // Elements of one row follow each other: what goes to one place is summed first.
+                format!("EACH(mt, {}) EACH(r, 2) EACH(nt, {}) EACH(c, 2)", v.m_tiles, v.n_tiles),
+                String::new(),
+                format!("e = 2 * r + c, row = {}, column = {}", row_text(domain), column_text(domain)),
+                format!("row < {rows} && column < {columns}"),
+            ),
+            Shape::Row => {
+                let once = if self.plan().column_groups == 1 { "" } else { "column_group == 0 && " };
+                (
+                    self.each(from, domain),
+                    format!("{once}lane % 4 == 0 && "),
+                    format!("row = {}", row_text(domain)),
+                    format!("row < {rows}"),
+                )
+            }
+            Shape::Column => {
+                let first_warp = match self.plan().column_groups {
+                    1 => "warp == 0".to_owned(),
+                    _ => format!("warp % {} == 0", self.plan().row_warps()),
+                };
+                let of_thread = format!("{first_warp} && lane < 4 && ");
+                (self.each(from, domain), of_thread, format!("column = {}", column_text(domain)), format!("column < {rows}"))
+            }
+            Shape::Uniform => unreachable!("verified: a fragment with rows or columns"),
+        };
+        let context = AddAt {
+            each,
+            positions,
+            present: format!("{of_thread}{present}"),
+            to: parenthesized(&self.uniform(&to.origin)),
+            place: self.text(place, domain),
+            from: element_text(&v.name, shape, domain),
         };
         self.render(&context)
     }

@@ -266,7 +266,8 @@ impl Writer<'_> {
             StmtOp::Merge { to, tile, operation } => self.merge(*to, *tile, *operation),
             StmtOp::Load { to, from } => self.load(*to, from),
             StmtOp::Store { .. } => self.store(op),
-            StmtOp::Add { to, from } => self.add(to, *from),
+            StmtOp::Add { to, from, place: None } => self.add(to, *from),
+            StmtOp::Add { to, from, place: Some(place) } => self.add_at(to, place, *from),
             StmtOp::PutRows { tile, from } => self.put_rows(*tile, *from),
             StmtOp::AddRows { .. } => self.add_rows(op),
             StmtOp::When { guard: Guard::Vote { condition, m_tiles, flag }, body, .. } => {

@@ -336,7 +336,7 @@ impl<'k> Heads<'k> {
     fn not_a_group(&self, user: OpId) -> NotFolded {
         let (head, heads) = (self.name(self.head), self.kernel.size_text(&self.extent));
         let what = match &self.kernel.ops[user].op {
-            Op::Load { tensor, .. } | Op::Gather { tensor, .. } | Op::Store { tensor, .. } => {
+            Op::Load { tensor, .. } | Op::Gather { tensor, .. } | Op::Store { tensor, .. } | Op::Scatter { tensor, .. } => {
                 format!("`{}`", self.kernel.params[*tensor].name)
             }
             op => format!("`{}`", op.mnemonic()),

@@ -113,7 +113,7 @@ impl<'k> Nest<'k> {
     }
 
     fn is_store(&self, op: OpId) -> bool {
-        matches!(self.kernel.ops[op].op, Op::Store { .. })
+        self.kernel.ops[op].op.written().is_some()
     }
 
     /// A copy of the kernel with the tensors of the state.

@@ -122,7 +122,9 @@ impl<'k> Splitter<'k> {
             let data = &kernel.ops[op];
             let depends = data.op.operands().iter().any(|v| of_loop.contains(v));
             match &data.op {
-                Op::Store { tensor, value, .. } if !of_loop.contains(value) => return Some(&kernel.params[*tensor].name),
+                Op::Store { tensor, value, .. } | Op::Scatter { tensor, value, .. } if !of_loop.contains(value) => {
+                    return Some(&kernel.params[*tensor].name);
+                }
                 _ if depends => of_loop.extend(&data.results),
                 _ => {}
             }
@@ -170,7 +172,7 @@ impl<'k> Splitter<'k> {
         let body = kernel.body;
         let end = kernel.blocks[body].ops.iter().position(|&op| op == self.loop_op).expect("the loop is in the body");
         kernel.blocks[body].ops.truncate(end + 1);
-        let stores = |op: &OpId| matches!(kernel.ops[*op].op, Op::Store { .. });
+        let stores = |op: &OpId| kernel.ops[*op].op.written().is_some();
         let before: Vec<OpId> = kernel.blocks[body].ops.iter().copied().filter(|op| !stores(op)).collect();
         kernel.blocks[body].ops = before;
         let span = kernel.ops[self.loop_op].span;

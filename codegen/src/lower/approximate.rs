@@ -93,7 +93,7 @@ fn approximation<'u>(
                         statistic = true;
                     }
                 }
-                Op::Store { .. } | Op::Compare(..) | Op::ToIndex(_) => return None,
+                Op::Store { .. } | Op::Scatter { .. } | Op::Compare(..) | Op::ToIndex(_) => return None,
                 Op::Unary(op, _) if op.row().jumps => return None,
                 Op::Dot { acc, .. } if *acc != Some(v) => return None,
                 Op::Reduce(..) => reached.push((data.results[0], Statistic)),

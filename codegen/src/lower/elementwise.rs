@@ -156,9 +156,18 @@ impl Lowering<'_> {
 
     /// An element of a tensor, at indices and at the positions that are nearest to those of tiles.
     fn gather(&self, tensor: ParamId, at: &[ValueId]) -> Result<Expr, Error> {
+        let (origin, places) = self.elements(tensor, at)?;
+        let address = places.into_iter().fold(origin, |address, place| Expr::infix(Operator::Add, address, place));
+        Ok(Expr::call(Function::Read, [address]))
+    }
+
+    /// Where elements of a tensor lie: the address by the indices of `at`, and what is added to it
+    /// for the positions of each tile.
+    pub(super) fn elements(&self, tensor: ParamId, at: &[ValueId]) -> Result<(Expr, Vec<Expr>), Error> {
         let name = &self.kernel.params[tensor].name;
         let last = at.len() - 1;
-        let mut address = Expr::Param(Param::Address(name.clone()));
+        let mut origin = Expr::Param(Param::Address(name.clone()));
+        let mut places = Vec::new();
         for (d, (&v, extent)) in at.iter().zip(&self.kernel.tensor(tensor).shape).enumerate() {
             let place = match self.kernel.ty(v) {
                 Type::Index => self.index(v),
@@ -173,9 +182,12 @@ impl Lowering<'_> {
             }
             let stride = || Expr::Param(Param::Stride(name.clone(), d as u32));
             let offset = if d == last { place } else { Expr::infix(Operator::Mul, place.cast(Cast::Wide), stride()) };
-            address = Expr::infix(Operator::Add, address, offset);
+            match self.kernel.ty(v) {
+                Type::Index => origin = Expr::infix(Operator::Add, origin, offset),
+                _ => places.push(offset),
+            }
         }
-        Ok(Expr::call(Function::Read, [address]))
+        Ok((origin, places))
     }
 
     pub(super) fn elementwise_expr(&self, id: OpId) -> Result<Expr, Error> {

@@ -143,7 +143,7 @@ impl Lowering<'_> {
             let from = self.variable(value)?;
             let to = self.stored_once(self.share(to, &dims), &dims);
             match self.rows_to_add(tensor, at, &to, from) {
-                None => self.push(StmtOp::Add { to, from }),
+                None => self.push(StmtOp::Add { to, from, place: None }),
                 Some((tile, map)) => {
                     self.push(StmtOp::PutRows { tile, from });
                     let at = self.box_origin(map, at, None);
@@ -167,6 +167,41 @@ impl Lowering<'_> {
         }
         self.push(StmtOp::Store { to, value, variable, shape, m_tiles, n_tiles });
         Ok(())
+    }
+
+    /// Adds each element of a tile to a place of its own.
+    pub(super) fn scatter(&mut self, tensor: ParamId, at: &[ValueId], value: ValueId) -> Result<(), Error> {
+        let dims = self.kernel.tile(value).dims.clone();
+        let from = self.variable(value)?;
+        let (origin, places) = self.elements(tensor, at)?;
+        let place = places.into_iter().reduce(|sum, place| Expr::infix(Operator::Add, sum, place)).unwrap_or(Expr::Int(0));
+        let present = dims.iter().map(|dim| self.present(dim)).collect::<Vec<_>>();
+        let to = GlobalTile {
+            tensor: self.kernel.params[tensor].name.clone(),
+            elem: Elem::F32,
+            origin,
+            row_stride: Expr::Int(0),
+            rows_present: present[0].clone(),
+            column_stride: Expr::Int(0),
+            columns_present: present.get(1).cloned().unwrap_or(Expr::Int(1)),
+            columns_full: false,
+        };
+        let to = self.stored_once(self.share(to, &dims), &dims);
+        self.push(StmtOp::Add { to, from, place: Some(place) });
+        Ok(())
+    }
+
+    /// How many elements of the tile along a dimension exist, from its first on.
+    fn present(&self, dim: &Dim) -> Expr {
+        let axis = match dim {
+            Dim::Range(len) => return Expr::Int(self.constant(len).into()),
+            Dim::Axis(axis) => *axis,
+        };
+        let is_of_axis = |v: &&ValueId| *self.kernel.ty(**v) == Type::Coord(axis);
+        let coordinate = *self.homes.keys().find(is_of_axis).expect("verified: a tile's axis has a coordinate in scope");
+        let block = Expr::Int(self.block_size(axis).into());
+        let start = Expr::infix(Operator::Mul, Expr::name(self.coordinate(coordinate)), block);
+        Expr::infix(Operator::Sub, self.size(&self.kernel.axes[axis].extent), start)
     }
 
     /// The tile by way of which rows of a fragment are added, and the tensor map through which TMA

@@ -437,6 +437,7 @@ impl Lowering<'_> {
             }
             Op::Load { tensor, at } => self.load(id, *tensor, at)?,
             Op::Store { tensor, at, value } => self.store(*tensor, at, *value)?,
+            Op::Scatter { tensor, at, value } => self.scatter(*tensor, at, *value)?,
             Op::Transpose(_) if self.is_view_of_operand(data.results[0]) || self.is_turned_operand(data.results[0]) => {}
             Op::Transpose(x) => {
                 let home = self.homes[x].clone();

@@ -44,7 +44,7 @@ pub(super) fn is_seen(kernel: &Kernel, id: OpId, streaming: &Streaming) -> bool 
         }
         // The state of a part is stored as it is.
         let state = |value: &ValueId| part.is_some() && results.contains(value);
-        if matches!(&data.op, Op::Store { value, .. } | Op::OfPart { value, .. } if state(value)) {
+        if matches!(&data.op, Op::Store { value, .. } | Op::Scatter { value, .. } | Op::OfPart { value, .. } if state(value)) {
             continue;
         }
         let Ok(found) = after.result(&data.op) else { return true };

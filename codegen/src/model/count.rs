@@ -225,6 +225,8 @@ impl<'a> Counter<'a> {
                 let n = self.elements(*v);
                 Units { issue: 2.0 * n / 4.0, shared: n, ..Units::default() }
             }
+            // A place, a comparison with the one before, and an addition for each element.
+            StmtOp::Add { from, place: Some(_), .. } => Self::instructions(8.0 * self.elements(*from)),
             // Bytes are loaded eight at a time and become bits four at a time.
             StmtOp::Load { to, .. } if self.plan.variables[*to].bits => Self::instructions(2.5 * self.elements(*to)),
             StmtOp::Load { to, .. } => Self::instructions(4.0 * self.elements(*to)),

@@ -804,13 +804,16 @@ pub enum StmtOp {
         /// Column tiles.
         n_tiles: u32,
     },
-    /// Adds a fragment to a tile of a tensor, element by element, in any order with what others
-    /// add.
+    /// Adds a fragment to a tile of a tensor, or to places of a tensor, element by element, in any
+    /// order with what others add.
     Add {
-        /// What it is added to: 32-bit floats.
+        /// What it is added to: 32-bit floats. Where elements go to places, its strides are 0.
         to: GlobalTile,
         /// Fragment of rows, of columns, or of both.
         from: VarId,
+        /// Where each element goes, if these are not the elements of the tile: elements from the
+        /// origin of `to`.
+        place: Option<Expr>,
     },
     /// Writes a fragment to rows of each warp's own in shared memory, from which [`StmtOp::AddRows`]
     /// adds it, when what it added from there before has been read.

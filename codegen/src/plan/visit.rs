@@ -33,7 +33,7 @@ macro_rules! expressions {
                 match self {
                     StmtOp::Let { value, .. } | StmtOp::Map { value, .. } | StmtOp::Pack { value, .. } => vec![value],
                     StmtOp::Copy { from, .. } | StmtOp::Load { from, .. } => from.$of_tile().into(),
-                    StmtOp::Add { to, .. } => to.$of_tile().into(),
+                    StmtOp::Add { to, place, .. } => to.$of_tile().into_iter().chain(place).collect(),
                     StmtOp::Store { to, value, .. } => to.$of_tile().into_iter().chain([value]).collect(),
                     StmtOp::Compute { to, inputs, shared } => {
                         let mut all: Vec<_> = to.$iter().map(|computed| $($r)+ computed.value).collect();
@@ -200,7 +200,7 @@ impl StmtOp {
             }
             StmtOp::Load { to, from } => Uses { writes: vec![*to], loads: vec![from], ..none },
             StmtOp::Store { to, variable, .. } => Uses { reads: variable.iter().copied().collect(), stores: vec![to], ..none },
-            StmtOp::Add { to, from } => Uses { reads: vec![*from], loads: vec![to], stores: vec![to], ..none },
+            StmtOp::Add { to, from, .. } => Uses { reads: vec![*from], loads: vec![to], stores: vec![to], ..none },
             StmtOp::PutRows { tile, from } => Uses { reads: vec![*from], tiles: vec![(*tile, Slot::Only)], ..none },
             StmtOp::AddRows { map, at: _, tile, of: _ } => Uses { tiles: vec![(*tile, Slot::Only)], adds: Some(*map), ..none },
             StmtOp::When { guard: Guard::Vote { flag, .. }, .. } => Uses { writes: flag.iter().copied().collect(), ..none },

@@ -20,6 +20,7 @@ pub fn mask_operands(kernel: &mut Kernel, assumed: &[String]) {
         let (values, fill) = match &kernel.ops[id].op {
             Op::Reduce(op, x) => (vec![*x], Fill::neutral(*op)),
             Op::Dot { a, b, .. } => (vec![*a, *b], Fill::Zero),
+            Op::Scatter { value, .. } => (vec![*value], Fill::Zero),
             _ => continue,
         };
         for value in values {
@@ -32,7 +33,7 @@ pub fn mask_operands(kernel: &mut Kernel, assumed: &[String]) {
                     let of = |v| if v == value { masked } else { v };
                     Op::Dot { a: of(a), b: of(b), acc }
                 }
-                op => op.map_operands(|_| masked),
+                op => op.map_operands(|v| if v == value { masked } else { v }),
             };
         }
     }

@@ -98,7 +98,13 @@ pub fn merge_equal(kernel: &mut Kernel) {
         for id in kernel.blocks[block].ops.clone() {
             let pure = !matches!(
                 kernel.ops[id].op,
-                Op::Store { .. } | Op::For { .. } | Op::Yield(_) | Op::Program(_) | Op::Dot { .. } | Op::Full { .. }
+                Op::Store { .. }
+                    | Op::Scatter { .. }
+                    | Op::For { .. }
+                    | Op::Yield(_)
+                    | Op::Program(_)
+                    | Op::Dot { .. }
+                    | Op::Full { .. }
             );
             // Indices keep their identity: loop bounds, found by analysing the kernel as written, name them.
             let tile = kernel.ops[id].results.iter().all(|&r| matches!(kernel.ty(r), Type::Tile(_)));

@@ -10,7 +10,7 @@ pub fn hoist_invariants(kernel: &mut Kernel) {
         let mut moved = Vec::new();
         for op in kernel.blocks[body].ops.clone() {
             let pure = match kernel.ops[op].op {
-                Op::Store { .. } | Op::For { .. } | Op::Yield(_) => false,
+                Op::Store { .. } | Op::Scatter { .. } | Op::For { .. } | Op::Yield(_) => false,
                 // What a loop stores to changes in it.
                 Op::Load { tensor, .. } => !kernel.tensor(tensor).direction.is_written(),
                 _ => true,

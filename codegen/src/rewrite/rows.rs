@@ -143,6 +143,7 @@ fn without_axis(kernel: &Kernel) -> Vec<ValueId> {
                 Some((_, &Op::Transpose(x))) => x,
                 _ => *value,
             }),
+            Op::Scatter { value, .. } => found.push(*value),
             Op::Reduce(_, x) if !matches!(kernel.def(*x), Some((_, Op::Transpose(_)))) => found.push(*x),
             _ => {}
         }

@@ -8,7 +8,7 @@
 //! ```
 
 use super::live::storing_only;
-use crate::ir::{At, Kernel, Op, OpId, ParamId, ProgramDim, ValueDef, ValueId};
+use crate::ir::{At, Kernel, Op, OpId, ParamId, ProgramDim, Type, ValueDef, ValueId};
 
 /// The kernel that adds to a sum and stores nothing else, and what each dimension of the sum tells
 /// of its programs and loops.
@@ -47,6 +47,13 @@ impl Addends {
         let part = storing_only(kernel, sum);
         let places = part.walk().into_iter().filter_map(|(_, op)| match &part.ops[op].op {
             Op::Store { at, .. } => Some(at.iter().map(|at| along(&part, at)).collect::<Vec<_>>()),
+            Op::Scatter { at, .. } => {
+                let of = |v: &ValueId| match part.ty(*v) {
+                    Type::Index => along(&part, &At::Index(*v)),
+                    _ => Along::All,
+                };
+                Some(at.iter().map(of).collect())
+            }
             _ => None,
         });
         // Several ops that add agree, or tell nothing.

@@ -141,9 +141,10 @@ impl Workload<'_> {
         counter.block(self.kernel.body);
         let (mut work, kernel) = (counter.cost, self.kernel);
         let used = |tensor| {
-            kernel.walk().iter().any(
-                |&(_, op)| matches!(&kernel.ops[op].op, Op::Load { tensor: t, .. } | Op::Gather { tensor: t, .. } | Op::Store { tensor: t, .. } if *t == tensor),
-            )
+            kernel.walk().iter().any(|&(_, op)| {
+                matches!(&kernel.ops[op].op, Op::Load { tensor: t, .. } | Op::Gather { tensor: t, .. } if *t == tensor)
+                    || kernel.ops[op].op.written() == Some(tensor)
+            })
         };
         for (id, param) in kernel.params.iter() {
             if let (ParamKind::Tensor(t), true) = (&param.kind, used(id)) {
@@ -506,7 +507,7 @@ impl Executed<'_> {
                 Op::Load { tensor, .. } | Op::Gather { tensor, .. } => {
                     [0, 0, product(&kernel.tile(data.results[0]).dims, false).saturating_mul(bytes(*tensor)), 0]
                 }
-                Op::Store { tensor, value, .. } => {
+                Op::Store { tensor, value, .. } | Op::Scatter { tensor, value, .. } => {
                     [0, 0, 0, product(&kernel.tile(*value).dims, false).saturating_mul(bytes(*tensor))]
                 }
                 Op::For { axis, part, body, .. } => {

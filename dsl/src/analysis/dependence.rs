@@ -198,7 +198,8 @@ fn visit_block(
 pub fn may_run_ahead(kernel: &Kernel, loop_op: OpId) -> Vec<OpId> {
     let Op::For { body, .. } = kernel.ops[loop_op].op else { panic!("a loop is asked about") };
     let of_op = carried_dependences(kernel, loop_op);
-    let free = |op: &OpId| of_op[op].is_empty() && !matches!(kernel.ops[*op].op, Op::Store { .. } | Op::Yield(_));
+    let free =
+        |op: &OpId| of_op[op].is_empty() && !matches!(kernel.ops[*op].op, Op::Store { .. } | Op::Scatter { .. } | Op::Yield(_));
     kernel.blocks[body].ops.iter().copied().filter(free).collect()
 }
 

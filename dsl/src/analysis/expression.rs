@@ -20,7 +20,7 @@ impl<'a> Expressions<'a> {
         let data = &self.kernel.ops[op];
         let named = data.results.iter().any(|&r| self.kernel.values[r].name.is_some());
         match data.op {
-            Op::Load { .. } | Op::Gather { .. } | Op::Store { .. } => true,
+            Op::Load { .. } | Op::Gather { .. } | Op::Store { .. } | Op::Scatter { .. } => true,
             Op::Scalar(_) | Op::SizeOf(_) | Op::IndexConst(_) | Op::Constant(..) | Op::Pos(_) => false,
             _ => named,
         }
@@ -32,9 +32,8 @@ impl<'a> Expressions<'a> {
         let right = || self.op(op).0;
         let named = data.results.first().and_then(|&r| self.kernel.values[r].name.clone());
         match (&data.op, named) {
-            (Op::Store { tensor, .. }, _) | (Op::Load { tensor, .. } | Op::Gather { tensor, .. }, None) => {
-                (self.kernel.params[*tensor].name.clone(), right())
-            }
+            (Op::Store { tensor, .. } | Op::Scatter { tensor, .. }, _)
+            | (Op::Load { tensor, .. } | Op::Gather { tensor, .. }, None) => (self.kernel.params[*tensor].name.clone(), right()),
             (_, Some(name)) => (name.clone(), format!("{name} = {}", right())),
             (_, None) => (data.results.first().map_or_else(String::new, ToString::to_string), right()),
         }
@@ -110,6 +109,11 @@ impl<'a> Expressions<'a> {
                 let sums = self.kernel.params[*tensor].kind.is_sum();
                 let word = if sums { "add" } else { "store" };
                 (format!("{word}({}, {})", self.place(*tensor, at), any(value)), Binding::Atom)
+            }
+            Op::Scatter { tensor, at, value } => {
+                let entries: Vec<_> = at.iter().map(any).collect();
+                let name = &kernel.params[*tensor].name;
+                (format!("add({name}, [{}], {})", entries.join(", "), any(value)), Binding::Atom)
             }
             Op::Unary(op, x) => match op.row().spelling {
                 Spelling::Prefix(sign) => (format!("{sign}{}", self.value(*x, Binding::Prefix)), Binding::Prefix),

@@ -395,7 +395,7 @@ impl Loop<'_> {
             false
         };
         let block = self.kernel.walk().into_iter().find(|&(_, other)| other == op).map(|(block, _)| block);
-        matches!(self.kernel.ops[op].op, Op::Store { .. }) && block.is_some_and(inside)
+        self.kernel.ops[op].op.written().is_some() && block.is_some_and(inside)
     }
 
     /// Whether the carried value takes in row maxima.

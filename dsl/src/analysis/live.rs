@@ -13,7 +13,7 @@ pub fn live_values(kernel: &Kernel) -> HashSet<ValueId> {
     for (_, op) in kernel.walk() {
         match &kernel.ops[op].op {
             Op::For { body, .. } => drop(owner.insert(*body, op)),
-            store @ Op::Store { .. } => work.extend(store.operands()),
+            store @ (Op::Store { .. } | Op::Scatter { .. }) => work.extend(store.operands()),
             _ => {}
         }
     }
@@ -57,7 +57,7 @@ pub fn remove_dead(kernel: &mut Kernel) {
         kernel.blocks[block].ops = ops
             .into_iter()
             .filter(|&op| match &kernel.ops[op].op {
-                Op::Store { .. } | Op::Yield(_) | Op::Program(_) => true,
+                Op::Store { .. } | Op::Scatter { .. } | Op::Yield(_) | Op::Program(_) => true,
                 Op::For { body, .. } => !kernel.ops[op].results.is_empty() || has_store(kernel, *body),
                 _ => kernel.ops[op].results.iter().any(|r| live.contains(r)),
             })
@@ -67,7 +67,7 @@ pub fn remove_dead(kernel: &mut Kernel) {
 
 fn has_store(kernel: &Kernel, block: BlockId) -> bool {
     kernel.blocks[block].ops.iter().any(|&op| match &kernel.ops[op].op {
-        Op::Store { .. } => true,
+        Op::Store { .. } | Op::Scatter { .. } => true,
         Op::For { body, .. } => has_store(kernel, *body),
         _ => false,
     })
@@ -135,7 +135,7 @@ fn storing(kernel: &Kernel, is_stored: impl Fn(ParamId) -> bool) -> Kernel {
     let mut part = kernel.clone();
     let Kernel { blocks, ops, .. } = &mut part;
     for block in blocks.keys() {
-        blocks[block].ops.retain(|&op| !matches!(ops[op].op, Op::Store { tensor, .. } if !is_stored(tensor)));
+        blocks[block].ops.retain(|&op| ops[op].op.written().is_none_or(&is_stored));
     }
     remove_dead(&mut part);
     part

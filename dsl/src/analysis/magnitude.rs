@@ -210,7 +210,7 @@ impl Pass<'_> {
                         self.values[result.index()] = Some(value);
                     }
                 }
-                Op::Store { value, .. } => {
+                Op::Store { value, .. } | Op::Scatter { value, .. } => {
                     let value = self.value(*value);
                     self.meets(&value);
                 }

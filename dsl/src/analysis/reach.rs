@@ -189,7 +189,7 @@ impl Reach {
                     self.accesses.push(Access { tensor: *tensor, dimension, extent, place, span });
                 }
             }
-            Op::Gather { tensor, at } => {
+            Op::Gather { tensor, at } | Op::Scatter { tensor, at, .. } => {
                 for (dimension, (&v, extent)) in at.iter().zip(&kernel.tensor(*tensor).shape).enumerate() {
                     let node = match (kernel.ty(v), kernel.def(v)) {
                         (Type::Index, _) => self.nodes.of(kernel, v),

@@ -159,7 +159,7 @@ impl Streaming {
             _ => panic!("verified: a loop body ends in a yield"),
         };
         let dependences = carried_dependences(kernel, loop_op);
-        let stores = dependences.keys().any(|&op| matches!(kernel.ops[op].op, Op::Store { .. }));
+        let stores = dependences.keys().any(|&op| kernel.ops[op].op.written().is_some());
         let body = Body { kernel, carried, next, dependences };
         Self { loop_op, forms: (0..carried.len()).map(|k| body.form(k)).collect(), stores }
     }

@@ -100,7 +100,7 @@ pub fn unchanged(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>) -> Unc
 pub fn unchanged_if(kernel: &Kernel, loop_op: OpId, masked: &BTreeSet<OpId>, assumed: &Assumptions) -> Unchanged {
     let Op::For { body, init, .. } = &kernel.ops[loop_op].op else { panic!("a loop is asked about") };
     let proof = Proof { kernel, loop_op, body: *body, init, masked, assumed };
-    if proof.ops().iter().any(|&op| matches!(kernel.ops[op].op, Op::Store { .. }) && !proof.adds_nothing(op)) {
+    if proof.ops().iter().any(|&op| kernel.ops[op].op.written().is_some() && !proof.adds_nothing(op)) {
         return Unchanged::Unproved(Unproven::Stores);
     }
     let next = proof.next();
@@ -258,11 +258,14 @@ impl Proof<'_> {
         out
     }
 
-    /// Whether a masked tile adds 0 to a sum.
+    /// Whether a masked tile adds 0 to a sum, or all that it adds is hidden.
     fn adds_nothing(&self, store: OpId) -> bool {
-        let Op::Store { tensor, value, .. } = self.kernel.ops[store].op else { return false };
+        let op = &self.kernel.ops[store].op;
+        let (Some(tensor), Some(value)) = (op.written(), op.stored()) else { return false };
         let start = Start { carried: &BTreeMap::new(), given: BTreeMap::new(), masked: true, rows: None, differing: Vec::new() };
-        self.kernel.params[tensor].kind.is_sum() && self.run(&start, value).classes == Classes::ZERO
+        let known = self.run(&start, value);
+        let goes_nowhere = matches!(op, Op::Scatter { .. }) && known.hidden;
+        self.kernel.params[tensor].kind.is_sum() && (known.classes == Classes::ZERO || goes_nowhere)
     }
 
     fn next(&self) -> &[ValueId] {
@@ -428,13 +431,15 @@ impl Proof<'_> {
             let mut memo = BTreeMap::new();
             for (_, op) in kernel.walk() {
                 let told = match &kernel.ops[op].op {
-                    Op::Store { .. } | Op::Yield(_) | Op::OfPart { .. } if !inside.contains(&op) => kernel.ops[op].op.operands(),
+                    Op::Store { .. } | Op::Scatter { .. } | Op::Yield(_) | Op::OfPart { .. } if !inside.contains(&op) => {
+                        kernel.ops[op].op.operands()
+                    }
                     _ => continue,
                 };
                 let told = told.into_iter().find(|v| tainted.contains(v) && !self.value(&start, *v, &mut memo).equal);
                 let Some(v) = told else { continue };
                 let told = match &kernel.ops[op].op {
-                    Op::Store { tensor, .. } => kernel.params[*tensor].name.clone(),
+                    Op::Store { tensor, .. } | Op::Scatter { tensor, .. } => kernel.params[*tensor].name.clone(),
                     _ => self.name(v),
                 };
                 let slot = ends.iter().position(|e| e.erased && e.maximum.is_some_and(|m| nothing.contains(&m)));

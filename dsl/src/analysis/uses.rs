@@ -352,7 +352,7 @@ impl Finder<'_> {
                     self.say(param, Meaning::Distance(extents.clone()));
                 }
             }
-            Op::Gather { tensor, at } => {
+            Op::Gather { tensor, at } | Op::Scatter { tensor, at, .. } => {
                 for (at, extent) in at.iter().zip(&kernel.tensor(*tensor).shape) {
                     // What is added to a position has another meaning, by its other uses.
                     let form = self.forms.of(*at);

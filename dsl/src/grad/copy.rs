@@ -501,7 +501,8 @@ impl<'f, 'k> Copy<'f, 'k> {
     /// The finished kernel: without what no store needs, its parameters in the order of `order`.
     pub fn finish(self, order: &dyn Fn(&str) -> usize) -> Kernel {
         let mut kernel = self.b.finish();
-        let is_root = |op: &OpId| matches!(kernel.ops[*op].op, Op::Store { .. } | Op::Yield(_) | Op::For { .. });
+        let is_root =
+            |op: &OpId| matches!(kernel.ops[*op].op, Op::Store { .. } | Op::Scatter { .. } | Op::Yield(_) | Op::For { .. });
         let roots = kernel.walk().into_iter().map(|(_, op)| op).filter(is_root);
         let (mut live, mut work) = (HashSet::new(), roots.flat_map(|op| kernel.ops[op].op.operands()).collect::<Vec<_>>());
         while let Some(v) = work.pop() {
@@ -512,7 +513,7 @@ impl<'f, 'k> Copy<'f, 'k> {
         for block in kernel.blocks.keys() {
             let ops = std::mem::take(&mut kernel.blocks[block].ops);
             let keep = |op: &OpId| match &kernel.ops[*op].op {
-                Op::Store { .. } | Op::Yield(_) | Op::Program(_) | Op::For { .. } => true,
+                Op::Store { .. } | Op::Scatter { .. } | Op::Yield(_) | Op::Program(_) | Op::For { .. } => true,
                 _ => kernel.ops[*op].results.iter().any(|r| live.contains(r)),
             };
             let ops = ops.into_iter().filter(keep).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use super::gathered::Gathered;
 use super::{NotDifferentiable, Request};
 use crate::analysis::streaming::{Base, Form, Streaming};
 use crate::ir::{
@@ -140,9 +141,10 @@ impl<'k> Forward<'k> {
         Ok(made)
     }
 
-    /// The same for some of the loads.
-    pub fn only<'a>(&self, loads: impl IntoIterator<Item = &'a WantedLoad>) -> Self {
-        let loads: Vec<&WantedLoad> = loads.into_iter().collect();
+    /// The same for some of the loads, and for some of what is gathered.
+    pub fn only<'a>(&self, loads: impl IntoIterator<Item = &'a WantedLoad>, gathers: &[Gathered]) -> Self {
+        let of_gathers = gathers.iter().map(|gathered| (gathered.value, gathered.tensor));
+        let loads: Vec<_> = loads.into_iter().map(|load| (load.0, load.1)).chain(of_gathers).collect();
         let wanted: BTreeSet<ParamId> = loads.iter().map(|load| load.1).collect();
         let mut made = Self {
             kernel: self.kernel,
@@ -186,11 +188,12 @@ impl<'k> Forward<'k> {
                 Err(NotDifferentiable::new(format!("`{}` {why}", param.name), span, instead.to_owned()))
             };
             let leave = "leave it out: gradients are built of what is loaded by tiles and indices";
-            let mut loads: Vec<(ValueId, &[At])> = Vec::new();
+            let (mut loads, mut gathered): (Vec<(ValueId, &[At])>, Option<OpId>) = (Vec::new(), None);
             for op in self.in_order() {
                 match &self.kernel.ops[op].op {
                     Op::Gather { tensor: t, .. } if *t == tensor => {
-                        return refuse("is gathered, by positions that may be the same", self.kernel.ops[op].span, leave);
+                        gathered = Some(op);
+                        self.check_gather(self.kernel.ops[op].results[0], &param.name)?;
                     }
                     Op::Load { tensor: t, at } if *t == tensor => {
                         let value = self.kernel.ops[op].results[0];
@@ -207,7 +210,11 @@ impl<'k> Forward<'k> {
                     _ => {}
                 }
             }
-            if loads.is_empty() {
+            if let (Some(op), false) = (gathered, loads.is_empty()) {
+                let instead = "pass it twice, and add the gradients of both";
+                return refuse("is loaded by tiles, and gathered", self.kernel.ops[op].span, instead);
+            }
+            if loads.is_empty() && gathered.is_none() {
                 return refuse("is not loaded", param.span, leave);
             }
             if let Some(op) = loads.iter().find_map(|&(value, _)| self.use_for_columns(value)) {
@@ -399,7 +406,7 @@ impl<'k> Forward<'k> {
     }
 
     /// Whether an op loads what the gradient is wanted of.
-    fn is_source(&self, op: OpId) -> bool {
+    pub fn is_source(&self, op: OpId) -> bool {
         let of = matches!(&self.kernel.ops[op].op, Op::Load { tensor, .. } | Op::Gather { tensor, .. } if self.wanted.contains(tensor));
         let sources = self.sources.as_ref();
         of && sources.is_none_or(|sources| sources.contains(&self.canonical(self.kernel.ops[op].results[0])))
@@ -496,6 +503,9 @@ impl<'k> Forward<'k> {
 
     /// Whether the loads of an input hold each of its elements, as far as their places show.
     pub fn is_covered(&self, tensor: ParamId) -> bool {
+        if self.gathers().iter().any(|gathered| gathered.tensor == tensor) {
+            return true;
+        }
         let shape = &self.kernel.tensor(tensor).shape;
         let loads = [Class::Program, Class::Row, Class::Column, Class::Pair].map(|class| self.wanted_loads(class));
         let places: Vec<&[At]> = loads.iter().flatten().filter(|load| load.1 == tensor).map(|load| &load.2[..]).collect();

@@ -11,6 +11,7 @@
 
 use super::NotDifferentiable;
 use super::forward::{Class, Forward, WantedLoad};
+use super::gathered::rounded;
 use super::kept::Kept;
 use super::streams::{ColumnGroup, OfRowsMade, column_groups, columns_kernel, rows_kernel};
 use super::sums::sums_kernel;
@@ -22,22 +23,23 @@ pub(super) fn fused(forward: &Forward<'_>, kept: &Kept) -> Result<Vec<Kernel>, N
     let rows_wanted = forward.wanted_loads(Class::Row);
     check(forward, &groups, &rows_wanted)?;
     // Rows get nothing but what columns give: no input of theirs is gone back to.
-    let of_rows = forward.only([]).with_results_of(forward);
+    let of_rows = forward.only([], &[]).with_results_of(forward);
     let left = rows_kernel(&of_rows, kept, &|_| true)?.left;
     let (mut columns, mut sums) = (Vec::new(), Vec::new());
     for (number, group) in groups.iter().enumerate() {
         // The first group walks the pairs for rows too.
         let of_rows = if number == 0 { &rows_wanted[..] } else { &[] };
+        let gathers = if number == 0 { forward.gathers() } else { Vec::new() };
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
-        let of_group = forward.only(group.loads.iter().chain(of_rows));
+        let of_group = forward.only(group.loads.iter().chain(of_rows), &gathers);
         let (kernel, made) = columns_kernel(&of_group, kept, &left, group, number.is_empty(), &number)?;
         columns.push(kernel);
         sums.extend(made);
     }
     let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
     let OfRowsMade { kernel: rows, .. } = rows_kernel(&of_rows, kept, &read)?;
-    let rounded = sums_kernel(forward, &sums, &rows_wanted)?;
-    Ok(rows.into_iter().chain(columns).chain(rounded).collect())
+    let of_rows_rounded = sums_kernel(forward, &sums, &rows_wanted)?;
+    Ok(rows.into_iter().chain(columns).chain(of_rows_rounded).chain(rounded(forward)).collect())
 }
 
 /// Refuses what the fused form is not built for.
@@ -56,6 +58,11 @@ fn check(forward: &Forward<'_>, groups: &[ColumnGroup], rows: &[WantedLoad]) -> 
             &forward.kernel.params[tensor].name
         });
         return Err(NotDifferentiable::new(what, forward.span(value), plain));
+    }
+    if let Some(gathered) = forward.wanted_gathers(Class::Row).first() {
+        let name = &forward.kernel.params[gathered.tensor].name;
+        let what = format!("the gradient of `{name}`, which is gathered for rows, has no fused form");
+        return Err(NotDifferentiable::new(what, forward.span(gathered.value), plain));
     }
     // What rows get outside of the loop would be added by no program of columns.
     let outside = rows.iter().find(|(value, ..)| forward.is_used_behind(*value));

@@ -30,7 +30,8 @@
 //! * *Totals*: what several programs load (the slope of a head, a bias that batches share) gets a
 //!   share from each, which the kernel of rows stores, and a kernel of its own sums up.
 //!
-//! Every sum is made in one program, in order: the same bits in every launch. Not so in the
+//! Every sum is made in one program, in order: the same bits in every launch. Not so the gradient
+//! of what is gathered, to whose elements programs add (`gathered.rs`), and in the
 //! [fused form](Form::Fused), which makes the scores once: see `fused.rs`.
 //!
 //! Rules of single ops stand in `rules.rs`.
@@ -39,6 +40,7 @@ mod build;
 mod copy;
 mod forward;
 mod fused;
+mod gathered;
 mod kept;
 mod parts;
 mod product;
@@ -57,7 +59,7 @@ use crate::ir::{Kernel, Span};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Form {
     /// A kernel of rows and one of columns, each of which makes the scores of all pairs. The same
-    /// bits in every launch.
+    /// bits in every launch, but for the gradients of what is gathered.
     #[default]
     Plain,
     /// One kernel makes the scores, and adds to the gradients of rows in any order.

@@ -29,12 +29,12 @@ pub(super) fn of_product(forward: &Forward<'_>, kept: &Kept) -> Result<Vec<Kerne
         .collect();
     let (inside, outside): (Vec<_>, Vec<_>) = all.into_iter().partition(|(value, ..)| is_in_loop(forward, *value));
     let tensors = |loads: &[WantedLoad]| loads.iter().map(|(_, tensor, _)| *tensor).collect::<BTreeSet<ParamId>>();
-    let of_pairs = forward.only(&outside).with_results_of(forward);
+    let of_pairs = forward.only(&outside, &[]).with_results_of(forward);
     let (pairs, left, shares) = pairs_kernel(&of_pairs, kept, &outside, !inside.is_empty())?;
     let mut backward: Vec<Kernel> = pairs.into_iter().collect();
     for tensor in tensors(&inside) {
         let loads: Vec<WantedLoad> = inside.iter().filter(|(_, t, _)| *t == tensor).cloned().collect();
-        backward.push(operand_kernel(&forward.only(&loads), &left, &loads)?);
+        backward.push(operand_kernel(&forward.only(&loads, &[]), &left, &loads)?);
     }
     for share in &shares {
         backward.push(totals(&of_pairs, share)?);

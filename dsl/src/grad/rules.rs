@@ -124,7 +124,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
         let forward = self.copy.forward;
         let data = &forward.kernel.ops[id];
         let Some(&result) = data.results.first() else { return Ok(()) };
-        if matches!(data.op, Op::Load { .. } | Op::For { .. }) {
+        if matches!(data.op, Op::Load { .. } | Op::Gather { .. } | Op::For { .. }) {
             return Ok(());
         }
         let Some(g) = self.adjoints.remove(&result) else { return Ok(()) };
@@ -432,7 +432,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
 
     /// A tile of pairs that is summed: the pairs that do not count are hidden in it. Those of a
     /// product are from the start, but a `select` may put something else in their place.
-    fn counted(&mut self, pairs: ValueId) -> ValueId {
+    pub fn counted(&mut self, pairs: ValueId) -> ValueId {
         match self.copy.counts {
             Some(keep) if !self.is_hidden(pairs, keep) => self.copy.op(Op::Mask { x: pairs, keep, fill: Fill::NegInf }),
             _ => pairs,

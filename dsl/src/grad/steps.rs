@@ -50,6 +50,16 @@ pub(super) fn give_stored(
 ) -> Result<(), NotDifferentiable> {
     let forward = reverse.copy.forward;
     for &op in &forward.kernel.blocks[block].ops {
+        if let Op::Scatter { tensor, at, value } = &forward.kernel.ops[op].op {
+            if forward.given.contains(tensor) && forward.needed.contains(value) {
+                let decl = TensorDecl { direction: Direction::In, ..forward.kernel.tensor(*tensor).clone() };
+                let tensor = reverse.copy.tensor(&grad_name(&forward.kernel.params[*tensor].name), decl);
+                let at = at.iter().map(|&v| reverse.copy.value(v)).collect::<Result<_, _>>()?;
+                let g = reverse.copy.op(Op::Gather { tensor, at });
+                reverse.give(*value, g.into())?;
+            }
+            continue;
+        }
         let Op::Store { tensor, at, value } = &forward.kernel.ops[op].op else { continue };
         if forward.given.contains(tensor) && forward.needed.contains(value) {
             let decl = TensorDecl { direction: Direction::In, ..forward.kernel.tensor(*tensor).clone() };
@@ -152,7 +162,7 @@ pub(super) fn load_left(copy: &mut Copy<'_, '_>, left: &Left) -> Result<OfResult
 
 /// The kernel, if it stores anything.
 pub(super) fn if_it_stores(kernel: Kernel) -> Option<Kernel> {
-    let stores = kernel.walk().into_iter().any(|(_, op)| matches!(kernel.ops[op].op, Op::Store { .. }));
+    let stores = kernel.walk().into_iter().any(|(_, op)| kernel.ops[op].op.written().is_some());
     stores.then_some(kernel)
 }
 

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use super::NotDifferentiable;
 use super::copy::{Copy, Open, Orientation};
 use super::forward::{Class, Forward, Slot, WantedLoad};
+use super::gathered::{Gathered, rounded, scatter_gradients};
 use super::kept::{Kept, Left, Stored, grad_name, row_tensor};
 use super::rules::{Adjoint, Reverse};
 use super::steps::{
@@ -21,12 +22,12 @@ pub(super) fn of_rows_and_columns(forward: &Forward<'_>, kept: &Kept) -> Result<
     let groups = column_groups(forward)?;
     // Each kernel goes back to the inputs alone that it gives the gradients of.
     let loads = [Class::Row, Class::Pair, Class::Program].map(|class| forward.wanted_loads(class));
-    let of_rows = forward.only(loads.iter().flatten()).with_results_of(forward);
+    let of_rows = forward.only(loads.iter().flatten(), &forward.gathers()).with_results_of(forward);
     let left = rows_kernel(&of_rows, kept, &|_| !groups.is_empty())?.left;
     let mut columns = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
-        let of_group = forward.only(&group.loads);
+        let of_group = forward.only(&group.loads, &[]);
         columns.push(columns_kernel(&of_group, kept, &left, group, false, &number)?.0);
     }
     // What columns read of it is stored, and nothing else.
@@ -36,6 +37,7 @@ pub(super) fn of_rows_and_columns(forward: &Forward<'_>, kept: &Kept) -> Result<
     for share in &shares {
         backward.push(totals(&of_rows, share)?);
     }
+    backward.extend(rounded(forward));
     Ok(backward)
 }
 
@@ -61,7 +63,8 @@ pub(super) fn rows_kernel(
     let mut given = HashMap::new();
     give_stored(&mut reverse, kernel.body, &mut given)?;
     let mut made = OfRowsMade { kernel: None, left: Left::new(), shares: Vec::new() };
-    let pairs = forward.wanted_loads(Class::Pair);
+    let pairs = Pairs { loads: forward.wanted_loads(Class::Pair), gathers: forward.wanted_gathers(Class::Pair) };
+    let none = Pairs::default();
     let mut of_results = OfResults::new();
     for &op in kernel.blocks[kernel.body].ops.iter().rev() {
         let Some(walk) = forward.walk_of(op) else {
@@ -77,7 +80,7 @@ pub(super) fn rows_kernel(
                 }
             }
         }
-        let pairs: &[WantedLoad] = if walk == 0 { &pairs } else { &[] };
+        let pairs = if walk == 0 { &pairs } else { &none };
         made.shares.extend(pass(&mut reverse, &of_results, walk, pairs)?);
         to_start(&mut reverse, &of_results, walk)?;
         for &op in kernel.blocks[forward.walks[walk].body].ops.iter().rev() {
@@ -87,6 +90,7 @@ pub(super) fn rows_kernel(
     for class in [Class::Row, Class::Program] {
         made.shares.extend(store_gradients(&mut reverse, &forward.wanted_loads(class))?);
     }
+    scatter_gradients(&mut reverse, &forward.wanted_gathers(Class::Row))?;
     made.kernel = if_it_stores(finish(reverse, "rows", "What the gradients of columns need of rows"));
     Ok(made)
 }
@@ -148,13 +152,26 @@ fn leave(
     Ok(Some(stored))
 }
 
+/// What has a number for each pair of rows and columns.
+#[derive(Default)]
+struct Pairs {
+    loads: Vec<WantedLoad>,
+    gathers: Vec<Gathered>,
+}
+
+impl Pairs {
+    fn is_empty(&self) -> bool {
+        self.loads.is_empty() && self.gathers.is_empty()
+    }
+}
+
 /// Walks columns, and adds what a loop gives to the gradients of rows. The last pass stores the
 /// gradients of pairs, which all loops have parts of.
 fn pass(
     reverse: &mut Reverse<'_, '_>,
     of_results: &OfResults,
     walk: usize,
-    pairs: &[WantedLoad],
+    pairs: &Pairs,
 ) -> Result<Vec<Share>, NotDifferentiable> {
     let forward = reverse.copy.forward;
     let all: Vec<usize> = (0..forward.walks.len()).collect();
@@ -171,7 +188,8 @@ fn pass(
     let init = zeros(reverse, &targets);
     let carried = reverse.copy.open_columns(&init);
     let sums = step(reverse, of_results, Some(walk), walks)?;
-    let shares = store_gradients(reverse, pairs)?;
+    let shares = store_gradients(reverse, &pairs.loads)?;
+    scatter_gradients(reverse, &pairs.gathers)?;
     let next = added(reverse, &carried, &sums);
     let results = reverse.copy.close_columns(init, next);
     reverse.adjoints = outside;
@@ -237,6 +255,7 @@ pub(super) fn columns_kernel(
         |reverse| {
             if adds_rows {
                 sums = add_rows(reverse)?;
+                scatter_gradients(reverse, &forward.wanted_gathers(Class::Pair))?;
             }
             Ok(())
         },

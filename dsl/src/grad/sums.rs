@@ -98,7 +98,7 @@ pub(super) fn sums_kernel(
     sums: &[Summed],
     rows: &[WantedLoad],
 ) -> Result<Option<Kernel>, NotDifferentiable> {
-    let of_rows = forward.only(rows);
+    let of_rows = forward.only(rows, &[]);
     let mut copy = Copy::new(&of_rows, format!("{}_grad_sums", forward.kernel.name), Orientation::Rows);
     copy.whole_program();
     let mut reverse = Reverse::new(copy);

@@ -63,6 +63,21 @@ fn region(runs: &[Run]) -> Vec<(usize, usize)> {
     runs.iter().map(|r| (r.start, r.len)).collect()
 }
 
+/// Where the elements of a tile lie in a dimension of a tensor.
+enum Elements {
+    All(usize),
+    Each(Vec<usize>),
+}
+
+impl Elements {
+    fn at(&self, element: usize) -> usize {
+        match self {
+            Self::All(position) => *position,
+            Self::Each(all) => all[element],
+        }
+    }
+}
+
 /// Another program, executed in part for what this one reads of it.
 struct Other<R> {
     coordinates: Vec<usize>,
@@ -141,6 +156,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             }
             Op::For { axis, part, body, init } => return self.for_loop(*axis, *part, *body, init, &data.results),
             Op::Store { tensor, at, value } => return self.store(*tensor, at, *value, data.span),
+            Op::Scatter { tensor, at, value } => return self.scatter(*tensor, at, *value, data.span),
             Op::Yield(_) => unreachable!("ends its block"),
             Op::IndexConst(n) => Value::Index(*n),
             Op::SizeOf(size) => Value::Index(self.call.sizes[size.index()]),
@@ -256,7 +272,7 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
                 self.met(met);
                 tile
             }
-            Op::Program(_) | Op::For { .. } | Op::Store { .. } | Op::Yield(_) => unreachable!("no tile op"),
+            Op::Program(_) | Op::For { .. } | Op::Store { .. } | Op::Scatter { .. } | Op::Yield(_) => unreachable!("no tile op"),
             Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..) | Op::ToIndex(_) | Op::OfPart { .. } => unreachable!("no tile op"),
         };
         Ok(Rc::new(tile))
@@ -271,10 +287,63 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
     fn gather(&self, tensor: ParamId, at: &[ValueId], result: ValueId, span: Span) -> Result<Tile<A::Real>, InterpretError> {
         let Argument::Input(view) = &self.call.arguments[tensor.index()] else { unreachable!("verified: only inputs are read") };
         let (lengths, dims) = self.joined(result, &self.tiles_of(at));
-        let count = lengths.iter().product();
-        let mut places = vec![0; count];
+        let mut places = vec![0; lengths.iter().product()];
+        for (dimension, positions) in self.elements(tensor, at, Shape { dims, lengths: &lengths }, span)?.into_iter().enumerate()
+        {
+            let stride = view.strides[dimension];
+            match positions {
+                Elements::All(position) => places.iter_mut().for_each(|place| *place += position * stride),
+                Elements::Each(all) => places.iter_mut().zip(all).for_each(|(place, position)| *place += position * stride),
+            }
+        }
+        Ok(gathered(view, &places, lengths))
+    }
+
+    /// Adds each element of a tile to a place of its own: what the tile adds to the least box of
+    /// places that has them all is stored as one tile.
+    fn scatter(&mut self, tensor: ParamId, at: &[ValueId], value: ValueId, span: Span) -> Result<(), InterpretError> {
+        let kernel = self.call.kernel;
+        let typed = self.typed(value);
+        let lengths = typed.tile.shape.clone();
+        let places = self.elements(tensor, at, Shape { dims: &kernel.tile(value).dims, lengths: &lengths }, span)?;
+        let numbers = typed.tile.floats();
+        let hidden = typed.tile.hidden.as_deref().filter(|_| self.call.rule != Hidden::Seen);
+        let is_hidden = |e: usize| hidden.is_some_and(|hidden| hidden[e]);
+        self.met((0..numbers.len()).any(|e| is_hidden(e) && numbers[e].to_f64().is_nan()));
+        let counts = |e: &usize| !is_hidden(*e) || (self.call.rule == Hidden::Met && numbers[*e].to_f64().is_nan());
+        let seen: Vec<usize> = (0..numbers.len()).filter(counts).collect();
+        if seen.is_empty() {
+            return Ok(());
+        }
+        let region: Vec<(usize, usize)> = places
+            .iter()
+            .map(|of| match of {
+                Elements::All(position) => (*position, 1),
+                Elements::Each(all) => {
+                    let (least, most) =
+                        seen.iter().fold((usize::MAX, 0), |(least, most), &e| (least.min(all[e]), most.max(all[e])));
+                    (least, most - least + 1)
+                }
+            })
+            .collect();
+        let mut values = vec![A::Real::ZERO; region.iter().map(|r| r.1).product()];
+        for &e in &seen {
+            let place = places.iter().zip(&region).fold(0, |place, (of, &(first, len))| place * len + of.at(e) - first);
+            values[place] = values[place] + numbers[e];
+        }
+        let terms = self.largest(value);
+        self.stored.push(Stored { param: tensor, region, values, ints: Vec::new(), terms });
+        Ok(())
+    }
+
+    /// Where elements of a tensor lie in each dimension: at indices, which must be inside, and at
+    /// positions, of which those outside are moved to the nearest inside.
+    fn elements(&self, tensor: ParamId, at: &[ValueId], of: Shape<'_>, span: Span) -> Result<Vec<Elements>, InterpretError> {
+        let Shape { dims, lengths } = of;
+        let count: usize = lengths.iter().product();
+        let mut found = Vec::with_capacity(at.len());
         for (dimension, &v) in at.iter().enumerate() {
-            let (extent, stride) = (view.shape[dimension], view.strides[dimension]);
+            let extent = self.call.shapes[tensor.index()][dimension];
             let outside = |position: i64| InterpretError::OutOfBounds {
                 name: self.call.kernel.params[tensor].name.clone(),
                 dimension,
@@ -286,19 +355,18 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             match self.value(v) {
                 Value::Index(position) => {
                     let inside = usize::try_from(*position).ok().filter(|&p| p < extent).ok_or_else(|| outside(*position))?;
-                    places.iter_mut().for_each(|place| *place += inside * stride);
+                    found.push(Elements::All(inside));
                 }
                 _ if extent == 0 && count > 0 => return Err(outside(0)),
                 _ => {
                     let tile = self.typed(v);
-                    let positions = tile.operand(tile.tile.ints(), dims).expanded(&lengths);
-                    for (place, position) in places.iter_mut().zip(positions) {
-                        *place += usize::try_from(position).unwrap_or(0).min(extent - 1) * stride;
-                    }
+                    let positions = tile.operand(tile.tile.ints(), dims).expanded(lengths);
+                    let inside = |position: i32| usize::try_from(position).unwrap_or(0).min(extent.saturating_sub(1));
+                    found.push(Elements::Each(positions.into_iter().map(inside).collect()));
                 }
             }
         }
-        Ok(gathered(view, &places, lengths))
+        Ok(found)
     }
 
     /// The least or the largest integer of each block.

@@ -222,7 +222,7 @@ pub fn result_types(kernel: &Kernel, op: &Op) -> Vec<Type> {
             one(TileType::new(kernel.tensor(*tensor).elem.loaded(), dims))
         }
         Op::BlockExtreme { at, .. } | Op::Nonzero { at, .. } => one(TileType::new(Elem::I32, selected_dims(kernel, at))),
-        Op::Store { .. } | Op::Yield(_) => vec![],
+        Op::Store { .. } | Op::Scatter { .. } | Op::Yield(_) => vec![],
         Op::Unary(op, x) => {
             let t = tile(x);
             one(match op.row().operand {

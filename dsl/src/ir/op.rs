@@ -170,6 +170,18 @@ pub enum Op {
         /// The tile to write; its dimensions are those that `at` gives.
         value: ValueId,
     },
+    /// Adds each element of a tile to an element of a tensor: elementwise in the tiles of positions
+    /// that `at` has, each in the dimension's range as for a gather. Several elements may go to one
+    /// place; hidden elements go nowhere. No result.
+    Scatter {
+        /// A sum.
+        tensor: ParamId,
+        /// One entry per dimension of the tensor: an [`super::Type::Index`], or an `I32` tile of
+        /// positions, broadcast by axis name to the dimensions of `value`.
+        at: Vec<ValueId>,
+        /// The tile to add.
+        value: ValueId,
+    },
     /// An elementwise function.
     Unary(UnaryOp, ValueId),
     /// An elementwise function of two operands, broadcast by axis name.
@@ -252,6 +264,7 @@ impl Op {
             Op::Load { at, .. } | Op::BlockExtreme { at, .. } | Op::Nonzero { at, .. } => at_values(at),
             Op::Gather { at, .. } => at.clone(),
             Op::Store { at, value, .. } => at_values(at).into_iter().chain([*value]).collect(),
+            Op::Scatter { at, value, .. } => at.iter().chain([value]).copied().collect(),
             Op::Select { cond, on_true, on_false } => vec![*cond, *on_true, *on_false],
             Op::Mask { x, keep, .. } => vec![*x, *keep],
             Op::Dot { a, b, acc } => [*a, *b].into_iter().chain(*acc).collect(),
@@ -269,7 +282,24 @@ impl Op {
             | Op::BlockExtreme { tensor: p, .. }
             | Op::Nonzero { tensor: p, .. }
             | Op::Gather { tensor: p, .. }
-            | Op::Store { tensor: p, .. } => Some(p),
+            | Op::Store { tensor: p, .. }
+            | Op::Scatter { tensor: p, .. } => Some(p),
+            _ => None,
+        }
+    }
+
+    /// The tensor that it writes or adds to.
+    pub fn written(&self) -> Option<ParamId> {
+        match self {
+            Op::Store { tensor, .. } | Op::Scatter { tensor, .. } => Some(*tensor),
+            _ => None,
+        }
+    }
+
+    /// What it writes or adds to a tensor.
+    pub fn stored(&self) -> Option<ValueId> {
+        match self {
+            Op::Store { value, .. } | Op::Scatter { value, .. } => Some(*value),
             _ => None,
         }
     }
@@ -295,6 +325,10 @@ impl Op {
             Op::Gather { at, .. } => at.iter_mut().for_each(|v| *v = map(*v)),
             Op::Store { at, value, .. } => {
                 map_at(at, &mut map);
+                *value = map(*value);
+            }
+            Op::Scatter { at, value, .. } => {
+                at.iter_mut().for_each(|v| *v = map(*v));
                 *value = map(*value);
             }
             Op::Select { cond, on_true, on_false } => {
@@ -366,6 +400,7 @@ impl Op {
             Op::Nonzero { .. } => "nonzero",
             Op::Gather { .. } => "gather",
             Op::Store { .. } => "store_tile",
+            Op::Scatter { .. } => "scatter_add",
             Op::Unary(op, _) => op.row().mnemonic,
             Op::Binary(op, ..) => op.row().mnemonic,
             Op::Compare(op, ..) => match op {

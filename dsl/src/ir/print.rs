@@ -166,6 +166,7 @@ impl Printer<'_> {
             Op::Gather { tensor, at } => format!("{}[{}]", self.param(*tensor), values(at)),
             Op::BlockExtreme { tensor, at, block, .. } => format!("{}[{}] of {block}", self.param(*tensor), self.at(at)),
             Op::Store { tensor, at, value } => format!("{}[{}], {value}", self.param(*tensor), self.at(at)),
+            Op::Scatter { tensor, at, value } => format!("{}[{}], {value}", self.param(*tensor), values(at)),
             Op::Cast(elem, x) => format!("{}, {x}", self.elem(*elem)),
             Op::Dot { a, b, acc: Some(acc) } => format!("{a}, {b}, acc {acc}"),
             Op::For { axis, part, init, .. } => {

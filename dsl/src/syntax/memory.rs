@@ -9,7 +9,7 @@ use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand};
 use super::signature::quoted;
 use crate::ir::{
-    At, Dim, Direction, Elem, Op, ParamId, SizeExpr, SizeKind, Span, TileType, Type, ValueId, broadcast, selected_dims,
+    At, BinaryOp, Dim, Direction, Elem, Op, ParamId, SizeExpr, SizeKind, Span, TileType, Type, ValueId, broadcast, selected_dims,
 };
 
 /// Whether the expression is negative whatever the sizes are, which are at least 1.
@@ -67,6 +67,13 @@ impl Lowering<'_> {
 
     /// A load of single elements, at the positions that tiles have.
     fn gather(&mut self, tensor: ParamId, entries: &[(Entry, Span)], span: Span) -> Checked<Located> {
+        let (at, _) = self.elements(entries, "a load")?;
+        Ok(Located { operand: Operand::Value(self.emit(Op::Gather { tensor, at }, span)), span })
+    }
+
+    /// Where single elements lie, at the positions that tiles have, and the dimensions that these
+    /// have together.
+    fn elements(&mut self, entries: &[(Entry, Span)], what: &str) -> Checked<(Vec<ValueId>, Vec<Dim>)> {
         let mut at = Vec::with_capacity(entries.len());
         let mut dims: Vec<Dim> = Vec::new();
         for (entry, of) in entries {
@@ -75,7 +82,7 @@ impl Lowering<'_> {
                 Entry::At(At::Tile(v)) => self.emit(Op::Pos(*v), *of),
                 Entry::At(At::Range { .. }) => {
                     let error = Diagnostic::new(*of, "a range beside a tile of positions")
-                        .label("a load at the positions of a tile takes single elements")
+                        .label(format!("{what} at the positions of a tile takes single elements"))
                         .help("walk the dimension in a loop over single positions, `for t in 0..N`, and address it by `t`");
                     return Err(self.reporter.report(error));
                 }
@@ -92,7 +99,34 @@ impl Lowering<'_> {
             }
             at.push(value);
         }
-        Ok(Located { operand: Operand::Value(self.emit(Op::Gather { tensor, at }, span)), span })
+        Ok((at, dims))
+    }
+
+    /// An `add` of single elements, to the positions that tiles have.
+    fn scatter(&mut self, tensor: ParamId, entries: &[(Entry, Span)], value: Located, span: Span) -> Checked<()> {
+        let (at, dims) = self.elements(entries, "an add")?;
+        let (found, value_span) = (self.describe(&value.operand), value.span);
+        let mut value = self.tile_or_f32(value)?;
+        value = self.cast_integer_like(value, Elem::F32, value_span);
+        let tile = self.builder.kernel.tile(value).clone();
+        let joined = broadcast(&dims, &tile.dims).filter(|_| tile.elem.is_float());
+        let Some(joined) = joined else {
+            let places = self.builder.kernel.type_text(&Type::Tile(TileType::new(Elem::F32, dims)));
+            let error = Diagnostic::new(value_span, "what is added does not go with the positions it goes to")
+                .label(format!("found {found}, and places of {places}"))
+                .help("tiles of positions and what is added broadcast as operands of `+` do; integers are widened to floats");
+            return Err(self.reporter.report(error));
+        };
+        if tile.dims.is_empty() {
+            value = self.emit(Op::Full { value, dims: joined }, value_span);
+        } else if tile.dims != joined {
+            let zero = self.emit(Op::Constant(Elem::F32, 0.0), value_span);
+            let zeros = self.emit(Op::Full { value: zero, dims: joined }, value_span);
+            value = self.emit(Op::Binary(BinaryOp::Add, zeros, value), value_span);
+        }
+        self.builder.span = span;
+        self.builder.append(Op::Scatter { tensor, at, value });
+        Ok(())
     }
 
     /// `store(tensor, [...], value);` or `add(tensor, [...], value);`: `word` says which.
@@ -125,6 +159,9 @@ impl Lowering<'_> {
         }
         let at = self.at(tensor, &call.args[1]);
         let (value, entries) = (value?, at?);
+        if word == "add" && entries.iter().any(|(entry, _)| matches!(entry, Entry::Positions(..))) {
+            return self.scatter(tensor, &entries, value, span);
+        }
         let mut at = Vec::with_capacity(entries.len());
         for (entry, _) in entries {
             match entry {
@@ -132,7 +169,7 @@ impl Lowering<'_> {
                 Entry::Positions(_, span) => {
                     let error = Diagnostic::new(span, "a store goes to no positions of a tile")
                         .label("several elements might go to one place")
-                        .help("address it by a coordinate, an index or a range");
+                        .help("address it by a coordinate, an index or a range, or sum what goes to one place up: `add`");
                     return Err(self.reporter.report(error));
                 }
             }

@@ -14,8 +14,7 @@ use crate::ir::{Kernel, Op, ValueDef, ValueId};
 
 /// The values that what is stored depends on.
 fn live(kernel: &Kernel) -> BTreeSet<ValueId> {
-    let is_store = |op: &&Op| matches!(op, Op::Store { .. });
-    let stores = kernel.walk().into_iter().map(|(_, op)| &kernel.ops[op].op).filter(is_store);
+    let stores = kernel.walk().into_iter().map(|(_, op)| &kernel.ops[op].op).filter(|op| op.written().is_some());
     let mut todo: Vec<ValueId> = stores.flat_map(Op::operands).collect();
     let mut live = BTreeSet::new();
     while let Some(value) = todo.pop() {

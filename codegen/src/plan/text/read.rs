@@ -640,8 +640,9 @@ impl<'a> Reader<'a> {
             "store" => self.store(c)?,
             "add" => {
                 let to = global(c)?;
+                let place = if c.takes_word("at") { Some(c.expression()?) } else { None };
                 c.mark("<-")?;
-                StmtOp::Add { to, from: self.variable(c)? }
+                StmtOp::Add { to, from: self.variable(c)?, place }
             }
             "put_rows" => {
                 let tile = self.tile_named(c)?;

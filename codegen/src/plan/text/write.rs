@@ -329,7 +329,10 @@ impl Writer<'_> {
             StmtOp::Merge { to, tile, operation } => {
                 format!("merge {} {} <- {}", named(&MERGES, operation), self.variable(*to), self.tile_name(*tile))
             }
-            StmtOp::Add { to, from } => format!("add {} <- {}", self.global(to), self.variable(*from)),
+            StmtOp::Add { to, from, place } => {
+                let place = place.as_ref().map_or(String::new(), |place| format!(" at {place}"));
+                format!("add {}{place} <- {}", self.global(to), self.variable(*from))
+            }
             StmtOp::PutRows { tile, from } => format!("put_rows {} <- {}", self.tile_name(*tile), self.variable(*from)),
             StmtOp::AddRows { map, at, tile, of } => {
                 format!("add_rows {} <- {} of {}", self.box_of(*map, at), self.tile_name(*tile), self.variable(*of))

@@ -247,7 +247,7 @@ impl Check<'_> {
         let all = &self.plan.variables;
         let mut found: Vec<VarId> = match op {
             StmtOp::Dot { a: OperandA::Packed(v), .. } => vec![*v],
-            StmtOp::Dot { .. } | StmtOp::Add { .. } | StmtOp::PutRows { .. } | StmtOp::Wait(_) => Vec::new(),
+            StmtOp::Dot { .. } | StmtOp::Add { place: None, .. } | StmtOp::PutRows { .. } | StmtOp::Wait(_) => Vec::new(),
             op => op.variables(),
         };
         for e in op.expressions() {
@@ -391,12 +391,18 @@ impl Check<'_> {
                     self.fault(format!("{} is added through a tensor map with boxes of another shape", t.name));
                 }
             }
-            StmtOp::Add { to, from } => {
+            StmtOp::Add { to, from, place } => {
                 if let Some(Place::Fragment(Shape::Uniform, ..)) = self.fragment(*from) {
                     self.fault(format!("{} is no fragment with rows or columns", plan.variables[*from].name));
                 }
                 if to.elem != Elem::F32 || plan.variables[*from].integer {
                     self.fault(format!("{} is added to, which takes f32", to.tensor));
+                }
+                if let (Some(place), Some(of)) = (place, self.fragment(*from)) {
+                    self.expression(place, of);
+                    if to.row_stride != Expr::Int(0) || to.column_stride != Expr::Int(0) {
+                        self.fault(format!("{} is added to at places of elements, and has strides", to.tensor));
+                    }
                 }
                 self.global(to);
             }

@@ -49,17 +49,13 @@ impl Reader<'_> {
             }
             "load_tile" => Ok(Op::Load { tensor: self.param()?, at: self.at()? }),
             "gather" => {
-                let tensor = self.param()?;
-                self.expect('[')?;
-                let mut at = Vec::new();
-                if !self.take(']') {
-                    at.push(self.value()?);
-                    while self.take(',') {
-                        at.push(self.value()?);
-                    }
-                    self.expect(']')?;
-                }
+                let (tensor, at) = (self.param()?, self.positions()?);
                 Ok(Op::Gather { tensor, at })
+            }
+            "scatter_add" => {
+                let (tensor, at) = (self.param()?, self.positions()?);
+                self.expect(',')?;
+                Ok(Op::Scatter { tensor, at, value: self.value()? })
             }
             "block_min" | "block_max" => {
                 let (tensor, at) = (self.param()?, self.at()?);
@@ -148,6 +144,12 @@ impl Reader<'_> {
         let a = self.value()?;
         self.expect(',')?;
         Ok(op(a, self.value()?))
+    }
+
+    /// Entries of a gather or a scatter.
+    fn positions(&mut self) -> Read<Vec<ValueId>> {
+        self.expect('[')?;
+        self.list(']', Self::value)
     }
 
     fn at(&mut self) -> Read<Vec<At>> {

@@ -17,9 +17,12 @@ pub(super) fn check(errors: &mut Errors<'_>, bad: &BadOps) {
         let (tensor, at, value) = match &kernel.ops[id].op {
             Op::Load { tensor, at } => (*tensor, at, None),
             Op::Store { tensor, at, value } => (*tensor, at, Some(*value)),
-            Op::Gather { tensor, at } => {
+            Op::Gather { tensor, at } | Op::Scatter { tensor, at, .. } => {
+                if kernel.ops[id].op.written().is_some() {
+                    stores.push((block, id, *tensor));
+                }
                 if !bad.contains(&id) {
-                    check_gather(errors, id, *tensor, at);
+                    check_elements(errors, id, *tensor, at);
                 }
                 continue;
             }
@@ -91,18 +94,29 @@ fn check_blocks(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[At]) {
     }
 }
 
-/// Checks what elements are gathered from.
-fn check_gather(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[ValueId]) {
+/// Checks what elements are gathered from, or added to.
+fn check_elements(errors: &mut Errors<'_>, id: OpId, tensor: ParamId, at: &[ValueId]) {
     let kernel = errors.kernel;
     let ParamKind::Tensor(decl) = &kernel.params[tensor].kind else { return };
-    if decl.direction != Direction::In {
-        errors.at(Rule::Direction, id, format!("`{}` is gathered from, and is no input", kernel.params[tensor].name));
+    let name = &kernel.params[tensor].name;
+    match kernel.ops[id].op.written() {
+        None if decl.direction != Direction::In => {
+            errors.at(Rule::Direction, id, format!("`{name}` is gathered from, and is no input"));
+        }
+        Some(_) if decl.direction != Direction::Sum => {
+            errors.at(Rule::Direction, id, format!("elements are added to `{name}`, which is no sum"));
+        }
+        _ => {}
     }
     if at.len() != decl.shape.len() {
         errors.at(Rule::Address, id, format!("{} entries address {} dimensions", at.len(), decl.shape.len()));
     }
     if at.iter().all(|v| *kernel.ty(*v) == Type::Index) {
-        errors.at(Rule::Address, id, "elements are gathered at indices alone, which a load is for".to_owned());
+        let what = match kernel.ops[id].op.written() {
+            None => "elements are gathered at indices alone, which a load is for",
+            Some(_) => "elements are added at indices alone, which a store is for",
+        };
+        errors.at(Rule::Address, id, what.to_owned());
     }
 }
 
@@ -194,16 +208,20 @@ fn check_lists(errors: &mut Errors<'_>) {
 /// tiles do not tell the place, it is a sum.
 fn check_added(errors: &mut Errors<'_>, block: BlockId, id: OpId) {
     let kernel = errors.kernel;
-    let Op::Store { at, value, .. } = &kernel.ops[id].op else { return };
+    let Some(value) = kernel.ops[id].op.stored() else { return };
     let of_program = kernel.grid().iter().filter_map(|dim| match dim {
         ProgramDim::Tiles(axis) => Some(*axis),
         ProgramDim::Each(_) => None,
     });
     let of_loops = loops_around(kernel, block).into_iter().map(|(axis, _)| axis);
     let tiled = of_loops.filter(|axis| kernel.axes[*axis].kind == AxisKind::Loop).chain(of_program);
-    let told = |axis: &AxisId| at.iter().any(|at| matches!(at, At::Tile(v) if *kernel.ty(*v) == Type::Coord(*axis)));
+    let told = |axis: &AxisId| match &kernel.ops[id].op {
+        Op::Store { at, .. } => at.iter().any(|at| matches!(at, At::Tile(v) if *kernel.ty(*v) == Type::Coord(*axis))),
+        // Each element goes to a place of its own.
+        _ => kernel.tile(value).dims.contains(&Dim::Axis(*axis)),
+    };
     for axis in tiled.filter(|axis| !told(axis)).collect::<Vec<_>>() {
-        if !is_sum_along(kernel, *value, axis) {
+        if !is_sum_along(kernel, value, axis) {
             let name = &kernel.axes[axis].name;
             let what = format!(
                 "what is added is no sum over `{name}`, so that it is added once for each of its tiles, and the schedule says how \

@@ -116,7 +116,7 @@ impl References<'_> {
                 ProgramDim::Tiles(axis) => self.axis(*axis),
             }),
             Op::SizeOf(size) => self.size(&SizeExpr::size(*size)),
-            Op::Scalar(param) | Op::Gather { tensor: param, .. } => self.param(*param),
+            Op::Scalar(param) | Op::Gather { tensor: param, .. } | Op::Scatter { tensor: param, .. } => self.param(*param),
             Op::Constant(elem, _) | Op::Cast(elem, _) => self.elem(*elem),
             Op::Full { dims, .. } => dims.iter().find_map(|d| self.dim(d)),
             Op::Load { tensor, at } | Op::Store { tensor, at, .. } => self.param(*tensor).or_else(|| self.at(at)),

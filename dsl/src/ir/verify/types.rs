@@ -171,12 +171,14 @@ impl Checker<'_> {
             Op::Load { tensor, at } | Op::BlockExtreme { tensor, at, .. } | Op::Nonzero { tensor, at } => {
                 self.tensor(*tensor).and(self.addresses(at))
             }
-            Op::Gather { tensor, at } => {
+            Op::Gather { tensor, at } => self.tensor(*tensor).and(self.positions(at)).map(drop),
+            Op::Scatter { tensor, at, value } => {
                 self.tensor(*tensor)?;
-                let mut dims = Vec::new();
-                for &v in at.iter().filter(|v| *self.kernel.ty(**v) != Type::Index) {
-                    let tile = self.tile(v, "an index or a tile of i32", integer)?;
-                    dims = self.broadcast(&dims, &tile.dims)?;
+                let dims = self.positions(at)?;
+                let tile = self.tile(*value, "a tile of floats", float)?;
+                if self.broadcast(&dims, &tile.dims)? != tile.dims {
+                    let what = "positions have dimensions that what is added has not";
+                    return Err((Rule::Operand, what.to_owned()));
                 }
                 Ok(())
             }
@@ -286,6 +288,16 @@ impl Checker<'_> {
                 Err((Rule::Direction, format!("`{}` is a scalar, which is neither loaded nor stored", param.name)))
             }
         }
+    }
+
+    /// Dimensions that positions of single elements have together.
+    fn positions(&self, at: &[ValueId]) -> Result<Vec<Dim>, Fault> {
+        let mut dims = Vec::new();
+        for &v in at.iter().filter(|v| *self.kernel.ty(**v) != Type::Index) {
+            let tile = self.tile(v, "an index or a tile of i32", |t| t.elem == Elem::I32)?;
+            dims = self.broadcast(&dims, &tile.dims)?;
+        }
+        Ok(dims)
     }
 
     fn addresses(&self, at: &[At]) -> Result<(), Fault> {

@@ -1,0 +1,120 @@
+//! Gradients of inputs that are gathered, such as a table of relative positions: elements of the
+//! same place get a sum, whose terms are added to the place one by one, in any order.
+
+use super::NotDifferentiable;
+use super::forward::{Class, Forward};
+use super::kept::{free_name, grad_name};
+use super::rules::Reverse;
+use crate::ir::edit::{add_tensor, beside};
+use crate::ir::{At, AxisKind, Dim, Direction, Elem, Kernel, Op, ParamId, ProgramDim, TensorDecl, ValueId};
+
+/// A gather of an input whose gradient is wanted.
+pub(super) struct Gathered {
+    pub value: ValueId,
+    pub tensor: ParamId,
+    /// The entries of the gather.
+    at: Vec<ValueId>,
+}
+
+impl Forward<'_> {
+    /// Gathers of inputs whose gradients are wanted, of rows or of pairs.
+    pub fn wanted_gathers(&self, class: Class) -> Vec<Gathered> {
+        let of = |op| match &self.kernel.ops[op].op {
+            Op::Gather { tensor, at } if self.is_source(op) => {
+                let value = self.kernel.ops[op].results[0];
+                (self.class(value) == class).then(|| Gathered { value, tensor: *tensor, at: at.clone() })
+            }
+            _ => None,
+        };
+        self.in_order().into_iter().filter_map(of).collect()
+    }
+
+    /// All of them.
+    pub fn gathers(&self) -> Vec<Gathered> {
+        [Class::Row, Class::Pair].into_iter().flat_map(|class| self.wanted_gathers(class)).collect()
+    }
+
+    /// Checks that the gradient of a gather can be added where the kernels go back to it.
+    pub fn check_gather(&self, value: ValueId, name: &str) -> Result<(), NotDifferentiable> {
+        let refuse = |what: String, instead: &str| Err(NotDifferentiable::new(what, self.span(value), instead));
+        match self.class(value) {
+            _ if self.shape != super::forward::Shape::Rows => refuse(
+                format!("`{name}` is gathered by a matrix product"),
+                "leave it out: gradients of what is gathered are built of kernels that loop over columns",
+            ),
+            Class::Pair => Ok(()),
+            Class::Row if !self.varies(value) => Ok(()),
+            _ => refuse(
+                format!("`{name}` is gathered for each step or column by itself"),
+                "gather it for each pair of rows and columns: add `pos(i) * 0` to its positions, `i` being the rows",
+            ),
+        }
+    }
+}
+
+/// The sum that the gradient of a gathered input is made in: the gradient itself, if that is of
+/// f32.
+fn sum_name(forward: &Forward<'_>, tensor: ParamId) -> String {
+    let name = grad_name(&forward.kernel.params[tensor].name);
+    match forward.kernel.tensor(tensor).elem {
+        Elem::F32 => name,
+        _ => free_name(forward.kernel, &format!("{name}_sum")),
+    }
+}
+
+fn sum_decl(forward: &Forward<'_>, tensor: ParamId) -> TensorDecl {
+    TensorDecl { elem: Elem::F32, direction: Direction::Sum, ..forward.kernel.tensor(tensor).clone() }
+}
+
+/// Adds the gradients of gathered elements to their places.
+pub(super) fn scatter_gradients(reverse: &mut Reverse<'_, '_>, gathers: &[Gathered]) -> Result<(), NotDifferentiable> {
+    let forward = reverse.copy.forward;
+    for Gathered { value, tensor, at } in gathers {
+        let dims = reverse.copy.dims_of(*value);
+        let gradient = match reverse.adjoints.remove(value) {
+            Some(g) => reverse.applied(g),
+            None => reverse.copy.filled(0.0, dims.clone()),
+        };
+        let gradient = reverse.copy.spread(gradient, dims);
+        let gradient = reverse.counted(gradient);
+        let at = at.iter().map(|&v| reverse.copy.value(v)).collect::<Result<_, _>>()?;
+        let sum = reverse.copy.tensor(&sum_name(forward, *tensor), sum_decl(forward, *tensor));
+        reverse.copy.b.append(Op::Scatter { tensor: sum, at, value: gradient });
+    }
+    Ok(())
+}
+
+/// Kernels that round the sums of gathered inputs to their types, where these are not f32.
+pub(super) fn rounded(forward: &Forward<'_>) -> Vec<Kernel> {
+    let mut tensors: Vec<ParamId> = forward.gathers().iter().map(|gathered| gathered.tensor).collect();
+    tensors.sort_unstable();
+    tensors.dedup();
+    tensors.retain(|&tensor| forward.kernel.tensor(tensor).elem != Elem::F32);
+    tensors.into_iter().map(|tensor| rounding(forward, tensor)).collect()
+}
+
+fn rounding(forward: &Forward<'_>, tensor: ParamId) -> Kernel {
+    let (of, name) = (forward.kernel, &forward.kernel.params[tensor].name);
+    let decl = of.tensor(tensor);
+    let mut b = beside(of, format!("{}_{}", of.name, grad_name(name)));
+    b.kernel.doc = format!("The gradient of `{name}`, rounded: of `{}`.", of.name);
+    let sum = add_tensor(
+        &mut b.kernel,
+        &sum_name(forward, tensor),
+        TensorDecl { direction: Direction::In, ..sum_decl(forward, tensor) },
+    );
+    let output = add_tensor(&mut b.kernel, &grad_name(name), TensorDecl { direction: Direction::Out, ..decl.clone() });
+    let last = decl.shape.len() - 1;
+    let axis = b.axis("e", decl.shape[last].clone(), AxisKind::Program);
+    let dims = decl.shape.iter().enumerate().map(|(dim, extent)| match dim == last {
+        true => ProgramDim::Tiles(axis),
+        false => ProgramDim::Each(extent.clone()),
+    });
+    let (_, place) = b.append(Op::Program(dims.collect()));
+    b.name(place[last], "e");
+    let at: Vec<At> = place.iter().enumerate().map(|(dim, &v)| if dim == last { At::Tile(v) } else { At::Index(v) }).collect();
+    let value = b.emit(Op::Load { tensor: sum, at: at.clone() });
+    debug_assert_eq!(b.kernel.tile(value).dims, [Dim::Axis(axis)]);
+    b.append(Op::Store { tensor: output, at, value });
+    b.finish().renumbered()
+}
