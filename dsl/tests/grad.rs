@@ -435,11 +435,12 @@ fn what_is_gathered_has_its_gradient() {
     check(&changed, SIZES, "q,by", "o,lse", &[scale.clone(), kind]);
     let error = gradient(&changed, &request_in(Form::Fused, "q,k,v,by", "o")).expect_err("has none");
     assert!(error.what.contains("gathered for rows") && error.instead.contains("plain form"), "{error}");
-    // What columns gather, for each pair: as the refusal of it by itself says.
+    // A number for each column, of its kind, changed before it meets the scores.
     let of_columns = "kind: &Tensor<i32, (B, N)>, by: &Tensor<f32, (H, 5)>,";
     let kind = ("kind", ints(&[2, 11], |at| (at * 5 % 7) as i64 - 1));
-    let changed = scored(of_columns, "x + load(by, [h, load(kind, [b, j]) + pos(i) * 0])");
-    check(&changed, SIZES, "q,by", "o,lse", &[scale, kind]);
+    let changed = scored(of_columns, "x * exp(load(by, [h, load(kind, [b, j])]) * 0.5) + load(by, [0, load(kind, [b, j])])");
+    check(&changed, SIZES, "q,by", "o,lse", &[scale.clone(), kind.clone()]);
+    check_in(Form::Fused, &changed, SIZES, "q,k,v,by", "o,lse", &[scale, kind]);
 }
 
 #[test]
@@ -625,9 +626,7 @@ fn what_has_no_gradient_is_refused_at_its_place() {
     refused(&attention, "q", "k", "`k` is not an output of floats");
     refused(&builtin("document_attention"), "document", "o", "`document` is not an input tensor of floats");
     let kinds = "kind: &Tensor<i32, (B, N)>, by: &Tensor<f32, (B, N)>,";
-    let of_columns = scored(kinds, "x + load(by, [b, load(kind, [b, j])])");
-    refused(&of_columns, "by", "o", "`by` is gathered for each step or column by itself");
-    let twice = scored(kinds, "x + load(by, [b, load(kind, [b, j]) + pos(i) * 0]) + load(by, [b, j])");
+    let twice = scored(kinds, "x + load(by, [b, load(kind, [b, j])]) + load(by, [b, j])");
     refused(&twice, "by", "o", "`by` is loaded by tiles, and gathered");
     let text = "pub fn top<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (M)>) {
         let i = program(tiles(M));
@@ -643,6 +642,10 @@ fn what_has_no_gradient_is_refused_at_its_place() {
         .replace(keys, "(load(k, [b, g, j, ..]) * load(weight, [..])).to::<T>().t()")
         .replace("scale: f32,", "scale: f32, weight: &Tensor<f32, (D)>,");
     refused(&kernel(&weighted), "weight", "o", "`weight` changes what columns load");
+    let weighted = text
+        .replace(keys, "(load(k, [b, g, j, ..]) * load(weight, [load(kind, [b, j])])).to::<T>().t()")
+        .replace("scale: f32,", "scale: f32, kind: &Tensor<i32, (B, N)>, weight: &Tensor<f32, (K)>,");
+    refused(&kernel(&weighted), "weight", "o", "`weight` is gathered, and changes what columns load");
     // Queries that heads share: each program would write the same place.
     let shared =
         text.replace("q: &Tensor<T, (B, H, M, D)>", "q: &Tensor<T, (B, G, M, D)>").replace("load(q, [b, h,", "load(q, [b, g,");

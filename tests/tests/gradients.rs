@@ -3,12 +3,14 @@
 
 use std::path::Path;
 
-use flashtile::device::Emulation;
+use flashtile::device::{Emulation, GivenPlans};
 use flashtile::emulator::Options;
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::{Chain, InputData};
 use flashtile::{Device, Form, Gradient, Kernel, LaunchOptions};
-use flashtile_codegen::plan::{Event, Expr, Plan, PlanFile, Shape, Slot, Stmt, StmtOp, Storage, verify as faults_of};
+use flashtile_codegen::plan::{
+    Event, Expr, GlobalTile, Operator, Plan, PlanFile, Shape, Slot, Stmt, StmtOp, Storage, verify as faults_of,
+};
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, TensorOp, hints, plans, space};
 use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
@@ -246,6 +248,69 @@ fn fused_gradients_of_built_in_kernels_are_right_on_hopper() {
     for (name, of) in FUSED {
         judge_in(Form::Fused, (name, of, "o"), "sm_90a", &[], "");
     }
+}
+
+/// The gradient of a table of distances.
+fn of_distances() -> Gradient {
+    gradients(&Kernel::builtin("relative_attention").expect("built in"), "q,k,v,table", "o")
+}
+
+/// Whether the kernel of rows of the gradient of a table is right on the emulator by these plans.
+fn is_right_by(plans: GivenPlans) -> bool {
+    let made = of_distances();
+    let size_of = |name: &str| SIZES.iter().find(|(size, _)| *size == name).expect("has a size").1;
+    let all = || [&made.forward].into_iter().chain(&made.backward);
+    let sizes = all().flat_map(|kernel| kernel.ir().sizes.values()).filter(|size| size.kind != SizeKind::Const);
+    let sizes = sizes.map(|size| (size.name.clone(), size_of(&size.name))).collect();
+    let bound = |kernel: &Kernel| {
+        let has_constants = kernel.ir().sizes.values().any(|size| size.kind == SizeKind::Const);
+        kernel.bind(Elem::F16, has_constants.then_some(("D", 64))).expect("binds")
+    };
+    let bound: Vec<_> = all().map(bound).collect();
+    let mut chain = Chain::new(bound.clone(), &sizes, 7, &InputData::default()).expect("fits");
+    chain.pass().expect("the forward kernel runs");
+    let arch = Arch::named("sm_80");
+    let options = LaunchOptions { toolchain: Toolchain::shared(), arch, plans: Some(plans), ..LaunchOptions::default() };
+    let loaded = bound[1].on_with(&Device::emulator(), options).expect("loads");
+    chain.judge(&loaded).expect("runs").iter().all(|verdict| verdict.passed())
+}
+
+#[test]
+fn faults_in_sums_at_positions_are_found() {
+    let made = of_distances();
+    let schedule: Schedule = "block_m=64,block_n=32,stages=1".parse().expect("a schedule");
+    let (instance, arch) = (instance(&made.backward[0]), Arch::named("sm_80").expect("in the table"));
+    let own = plans(&instance, &schedule, arch).expect("legal");
+    assert_eq!(own.len(), 2, "one sets the sum to 0");
+    let printed = PlanFile::text(&instance, &schedule, arch, &own);
+    assert_eq!(PlanFile::read(&printed, Some(&instance.kernel.source)).expect("reads").plans[1].to_string(), own[1].to_string());
+    let changed = |change: &dyn Fn(&mut GlobalTile, &mut Expr)| {
+        let (mut plan, mut hits) = (own[1].clone(), 0);
+        for role in &mut plan.roles {
+            change_first(&mut role.body, &mut |body, at| {
+                if let StmtOp::Add { to, place: Some(place), .. } = &mut body[at].op {
+                    change(to, place);
+                    hits += 1;
+                }
+                false
+            });
+        }
+        assert!(hits > 0, "the plan adds to positions");
+        plan
+    };
+    // Strides, by which a place would be counted twice; a place that is made of what is not there.
+    says(&faults_of(&changed(&|to, _| to.row_stride = Expr::Int(1))), "is added to at places of elements, and has strides");
+    let nowhere = changed(&|_, place| *place = Expr::Element("nowhere".into(), Shape::Accumulator));
+    says(&faults_of(&nowhere), "nowhere");
+    // What the verifier cannot know the emulator finds: columns left out, places one too far.
+    let is_right = |plan: Plan| {
+        let plans = [own[0].clone(), plan].into();
+        is_right_by(GivenPlans { schedule: schedule.clone(), facts: instance.facts.clone(), plans })
+    };
+    assert!(is_right(own[1].clone()), "the plan is right as it is");
+    assert!(!is_right(changed(&|to, _| to.columns_present = Expr::Int(16))), "half of the columns are left out");
+    let further = |place: &Expr| Expr::infix(Operator::Add, place.clone(), Expr::Int(1));
+    assert!(!is_right(changed(&|_, place| *place = further(place))), "each element goes one place too far");
 }
 
 /// The plan of the kernel of columns of the fused form.

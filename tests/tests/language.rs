@@ -194,6 +194,15 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        kernel: "by_kind",
+        numbers: &[("B", 2.0), ("M", 75.0), ("K", 3.0)],
+        output: "total",
+        formula: |x, at| {
+            let is_of = |i: usize| x.at("kind", &[at[0], i]).clamp(0.0, 2.0) == at[1] as f64;
+            (0..75).filter(|&i| is_of(i)).map(|i| x.at("x", &[at[0], i])).sum()
+        },
+    },
+    Case {
         kernel: "block_attention",
         numbers: &[
             ("B", 2.0),

@@ -102,6 +102,7 @@ impl PyKernel {
     }
 
     /// The parameters in order, each a dict: `name`, `tensor` (or a scalar), `written`, `read`,
+    /// `added` (programs add to it, in any order),
     /// `elem` (the name of an element type or of a type parameter), `generic` (which of both), and
     /// `shape`, for each dimension its terms by size, its constant, its divisor and its text.
     fn params<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -112,6 +113,7 @@ impl PyKernel {
             dict.set_item("name", &param.name)?;
             dict.set_item("written", param.kind.is_written())?;
             dict.set_item("read", param.kind.is_read())?;
+            dict.set_item("added", param.kind.is_sum())?;
             let (tensor, elem, shape) = match &param.kind {
                 ParamKind::Tensor(tensor) => (true, tensor.elem, &tensor.shape[..]),
                 ParamKind::Scalar(elem) => (false, *elem, &[][..]),

@@ -260,12 +260,45 @@ def test_kernels_whose_gradients_are_stored_in_parts():
     assert torch.autograd.grad(rotate(x, cos, sin), cos, grad)[0][:, 4:].abs().max() == 0
 
 
-def test_gradients_that_do_not_exist_say_why_and_where():
+def test_gradients_of_a_table_of_distances():
     relative = flashtile.builtin("relative_attention")
-    q, k, v = qkv()
+    q, k, v = qkv(grad=True)
     table = torch.randn(4, 7, requires_grad=True)
-    o = relative(q, k, v, 0.3, table).o
-    with pytest.raises(flashtile.GradientError, match=r"gathered(.|\n)*relative_attention.rs:\d+:\d+"):
+
+    def launch():
+        return torch.autograd.grad(relative(q, k, v, 0.3, table).o, (q, k, v, table), grad)
+
+    grad = torch.randn_like(q)
+    ours = launch()
+    rows, columns = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
+    at = (columns - (rows + k.shape[2] - q.shape[2]) + 3).clamp(0, 6)
+    per_group = q.shape[1] // k.shape[1]
+    scores = torch.einsum("bhmd,bhnd->bhmn", q, k.repeat_interleave(per_group, 1)) * 0.3 + table[:, at]
+    expected = scores.softmax(-1) @ v.repeat_interleave(per_group, 1)
+    for found, wanted in zip(ours, torch.autograd.grad(expected, (q, k, v, table), grad)):
+        close(found, wanted)
+    # Elements are added in any order.
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(flashtile.GradientError, match="`grad_table` in any order"):
+            launch()
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with pytest.warns(UserWarning, match="`grad_table` in any order"):
+            close(launch()[3], ours[3])
+        table.requires_grad_(False)
+        torch.use_deterministic_algorithms(True)
+        torch.autograd.grad(relative(q, k, v, 0.3, table).o.sum(), q)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_gradients_that_do_not_exist_say_why_and_where():
+    text = flashtile.builtin("attention").text
+    text = text.replace("load(k, [b, g, j, ..]).t()", "(load(k, [b, g, j, ..]) * load(weight, [..])).to::<T>().t()")
+    weighted = flashtile.kernel(text.replace("scale: f32,", "scale: f32, weight: &Tensor<f32, (D)>,"))
+    q, k, v = qkv()
+    o = weighted(q, k, v, 0.3, torch.ones(q.shape[-1], requires_grad=True)).o
+    with pytest.raises(flashtile.GradientError, match=r"changes what columns load(.|\n)*:\d+:\d+"):
         o.sum().backward()
     with pytest.raises(flashtile.GradientError, match="no output of floats"):
         x = torch.randn(3, 4, requires_grad=True)

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::gathered::Gathered;
 use super::{NotDifferentiable, Request};
 use crate::analysis::streaming::{Base, Form, Streaming};
 use crate::ir::{
-    At, AxisId, AxisKind, BinaryOp, BlockId, Elem, Kernel, Op, OpId, ParamId, ProgramDim, ReduceOp, SizeExpr, Span, UnaryOp,
+    At, AxisId, AxisKind, BinaryOp, BlockId, Dim, Elem, Kernel, Op, OpId, ParamId, ProgramDim, ReduceOp, SizeExpr, Span, UnaryOp,
     ValueDef, ValueId,
 };
 
@@ -67,6 +66,14 @@ pub(super) struct Slot {
 
 /// A load whose gradient is wanted: what it gives, the tensor, and its place.
 pub(super) type WantedLoad = (ValueId, ParamId, Vec<At>);
+
+/// A gather of an input whose gradient is wanted.
+pub(super) struct Gathered {
+    pub value: ValueId,
+    pub tensor: ParamId,
+    /// The entries of the gather.
+    pub at: Vec<ValueId>,
+}
 
 /// The forward kernel, taken apart.
 pub(super) struct Forward<'k> {
@@ -384,6 +391,11 @@ impl<'k> Forward<'k> {
                 Op::Reduce(..) | Op::Dot { .. } => self.along(data.results[0]),
                 _ => reads.iter().fold(Class::Program, |class, &v| class.and(self.class(v))),
             };
+            // A kernel of rows adds what each pair gives to the gradient of what is gathered.
+            let class = match class {
+                Class::Column | Class::Row if self.is_gathered_in_steps(op) => Class::Pair,
+                class => class,
+            };
             let wanted = self.is_source(op);
             let held = matches!(data.op, Op::Reduce(ReduceOp::Max, x) if maxima.contains(&x));
             let needed = !held && (wanted || reads.iter().any(|v| self.needed.contains(v)));
@@ -415,8 +427,8 @@ impl<'k> Forward<'k> {
     /// The class by the dimensions of a tile.
     fn along(&self, value: ValueId) -> Class {
         let dims = &self.kernel.tile(value).dims;
-        let of = |axis: AxisId, class: Class| if dims.contains(&crate::ir::Dim::Axis(axis)) { class } else { Class::Program };
-        let column = self.columns.iter().any(|column| dims.contains(&crate::ir::Dim::Axis(column.1)));
+        let of = |axis: AxisId, class: Class| if dims.contains(&Dim::Axis(axis)) { class } else { Class::Program };
+        let column = self.columns.iter().any(|column| dims.contains(&Dim::Axis(column.1)));
         of(self.row.1, Class::Row).and(if column { Class::Column } else { Class::Program })
     }
 
@@ -479,6 +491,65 @@ impl<'k> Forward<'k> {
             _ => None,
         };
         self.in_order().into_iter().filter_map(of).collect()
+    }
+
+    /// Gathers of inputs whose gradients are wanted, of rows or of pairs.
+    pub fn wanted_gathers(&self, class: Class) -> Vec<Gathered> {
+        let of = |op| match &self.kernel.ops[op].op {
+            Op::Gather { tensor, at } if self.is_source(op) => {
+                let value = self.kernel.ops[op].results[0];
+                (self.class(value) == class).then(|| Gathered { value, tensor: *tensor, at: at.clone() })
+            }
+            _ => None,
+        };
+        self.in_order().into_iter().filter_map(of).collect()
+    }
+
+    /// All of them.
+    pub fn gathers(&self) -> Vec<Gathered> {
+        [Class::Row, Class::Pair].into_iter().flat_map(|class| self.wanted_gathers(class)).collect()
+    }
+
+    /// Checks that the gradient of a gather can be added where the kernels go back to it.
+    pub fn check_gather(&self, value: ValueId, name: &str) -> Result<(), NotDifferentiable> {
+        let refuse = |what: String, instead: &str| Err(NotDifferentiable::new(what, self.span(value), instead));
+        if self.shape != Shape::Rows {
+            return refuse(
+                format!("`{name}` is gathered by a matrix product"),
+                "leave it out: gradients of what is gathered are built of kernels that loop over columns",
+            );
+        }
+        if self.class(value) == Class::Row {
+            return Ok(());
+        }
+        // What a column has one number of is a number of each pair, as long as it changes scores.
+        let pair = [self.row.1].into_iter().chain(self.columns.iter().map(|column| column.1)).map(Dim::Axis).collect::<Vec<_>>();
+        let mut made = HashSet::from([value]);
+        for op in self.in_order() {
+            let data = &self.kernel.ops[op];
+            let [result] = data.results[..] else { continue };
+            if !data.op.operands().iter().any(|v| made.contains(v)) {
+                continue;
+            }
+            let dims = &self.kernel.tile(result).dims;
+            if !data.op.is_elementwise() || dims.iter().any(|dim| !pair.contains(dim)) {
+                return refuse(
+                    format!("`{name}` is gathered, and changes what columns load"),
+                    "leave it out, or apply it to the columns in a kernel of its own",
+                );
+            }
+            if dims.len() < 2 {
+                made.insert(result);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an op gathers what is wanted, for columns or for the step of a loop.
+    pub fn is_gathered_in_steps(&self, op: OpId) -> bool {
+        let data = &self.kernel.ops[op];
+        let in_step = |v: ValueId| self.class(v) == Class::Column || self.varies(v);
+        matches!(data.op, Op::Gather { .. }) && self.is_source(op) && data.op.operands().into_iter().any(in_step)
     }
 
     /// Whether what follows the loops is made of a value otherwise than by them.

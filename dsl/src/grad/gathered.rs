@@ -2,55 +2,11 @@
 //! same place get a sum, whose terms are added to the place one by one, in any order.
 
 use super::NotDifferentiable;
-use super::forward::{Class, Forward};
+use super::forward::{Forward, Gathered};
 use super::kept::{free_name, grad_name};
 use super::rules::Reverse;
 use crate::ir::edit::{add_tensor, beside};
-use crate::ir::{At, AxisKind, Dim, Direction, Elem, Kernel, Op, ParamId, ProgramDim, TensorDecl, ValueId};
-
-/// A gather of an input whose gradient is wanted.
-pub(super) struct Gathered {
-    pub value: ValueId,
-    pub tensor: ParamId,
-    /// The entries of the gather.
-    at: Vec<ValueId>,
-}
-
-impl Forward<'_> {
-    /// Gathers of inputs whose gradients are wanted, of rows or of pairs.
-    pub fn wanted_gathers(&self, class: Class) -> Vec<Gathered> {
-        let of = |op| match &self.kernel.ops[op].op {
-            Op::Gather { tensor, at } if self.is_source(op) => {
-                let value = self.kernel.ops[op].results[0];
-                (self.class(value) == class).then(|| Gathered { value, tensor: *tensor, at: at.clone() })
-            }
-            _ => None,
-        };
-        self.in_order().into_iter().filter_map(of).collect()
-    }
-
-    /// All of them.
-    pub fn gathers(&self) -> Vec<Gathered> {
-        [Class::Row, Class::Pair].into_iter().flat_map(|class| self.wanted_gathers(class)).collect()
-    }
-
-    /// Checks that the gradient of a gather can be added where the kernels go back to it.
-    pub fn check_gather(&self, value: ValueId, name: &str) -> Result<(), NotDifferentiable> {
-        let refuse = |what: String, instead: &str| Err(NotDifferentiable::new(what, self.span(value), instead));
-        match self.class(value) {
-            _ if self.shape != super::forward::Shape::Rows => refuse(
-                format!("`{name}` is gathered by a matrix product"),
-                "leave it out: gradients of what is gathered are built of kernels that loop over columns",
-            ),
-            Class::Pair => Ok(()),
-            Class::Row if !self.varies(value) => Ok(()),
-            _ => refuse(
-                format!("`{name}` is gathered for each step or column by itself"),
-                "gather it for each pair of rows and columns: add `pos(i) * 0` to its positions, `i` being the rows",
-            ),
-        }
-    }
-}
+use crate::ir::{At, AxisKind, Dim, Direction, Elem, Kernel, Op, ParamId, ProgramDim, TensorDecl};
 
 /// The sum that the gradient of a gathered input is made in: the gradient itself, if that is of
 /// f32.
@@ -70,7 +26,7 @@ fn sum_decl(forward: &Forward<'_>, tensor: ParamId) -> TensorDecl {
 pub(super) fn scatter_gradients(reverse: &mut Reverse<'_, '_>, gathers: &[Gathered]) -> Result<(), NotDifferentiable> {
     let forward = reverse.copy.forward;
     for Gathered { value, tensor, at } in gathers {
-        let dims = reverse.copy.dims_of(*value);
+        let dims = reverse.dims_of_gradient(*value);
         let gradient = match reverse.adjoints.remove(value) {
             Some(g) => reverse.applied(g),
             None => reverse.copy.filled(0.0, dims.clone()),

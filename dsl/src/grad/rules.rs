@@ -65,6 +65,13 @@ impl<'f, 'k> Reverse<'f, 'k> {
         let class = self.copy.forward.class(of);
         match self.copy.shares {
             Shares::OfRows if class == Class::Program => dims.insert(0, Dim::Axis(self.copy.axes.0)),
+            // Made of what is gathered for columns, or for a step.
+            _ if class == Class::Pair && dims.len() < 2 => {
+                dims = [self.copy.axes.0, self.copy.axes.1].map(Dim::Axis).to_vec();
+                if self.copy.is_turned(&dims) {
+                    dims.reverse();
+                }
+            }
             Shares::OfPairs if dims.len() < 2 => dims = [self.copy.axes.0, self.copy.axes.1].map(Dim::Axis).to_vec(),
             _ => {}
         }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use super::NotDifferentiable;
 use super::copy::{Copy, Open, Orientation};
-use super::forward::{Class, Forward, Slot, WantedLoad};
-use super::gathered::{Gathered, rounded, scatter_gradients};
+use super::forward::{Class, Forward, Gathered, Slot, WantedLoad};
+use super::gathered::{rounded, scatter_gradients};
 use super::kept::{Kept, Left, Stored, grad_name, row_tensor};
 use super::rules::{Adjoint, Reverse};
 use super::steps::{

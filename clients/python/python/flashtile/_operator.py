@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ class Gradient:
         given = {f"grad_{name}" for name in from_}
         #: Names of what the backward pass reads of the forward kernel: inputs and outputs.
         self.needs = {name for step in steps for name in step.inputs} - stored - given
+        #: Gradients and scratch that programs add to: their last bits differ from launch to launch.
+        self.sums = [param["name"] for step in steps for param in step.params if param["added"]]
         #: Whether a kernel has sizes that none of its inputs tells.
         self.needs_sizes = any(step.missing_sizes for step in steps)
 
@@ -173,6 +176,8 @@ class Operator:
         if ctx.error is not None:
             raise ctx.error
         made: Gradient = self._in_best_form(ctx, grads)
+        if made.sums and torch.are_deterministic_algorithms_enabled():
+            self._is_not_deterministic(made.sums)
         # Gradients of gradients are asked for through the dispatcher, which says that there are none.
         at_once = not torch.is_grad_enabled() and not is_traced()
         values = dict(zip(ctx.names, ctx.saved_tensors)) | ctx.numbers
@@ -194,6 +199,16 @@ class Operator:
             args += [values[name] for name in step.into]
             values.update(zip(step.outputs, step.run(at_once, args)))
         return tuple(values[f"grad_{name}"] if name in ctx.of else None for name in self.inputs)
+
+    def _is_not_deterministic(self, sums: Sequence[str]) -> None:
+        """Says so as PyTorch does for its own operators."""
+        what = (
+            f"operator flashtile::{self.name}: elements are added to {', '.join(f'`{name}`' for name in sums)} in any order, "
+            "which `torch.use_deterministic_algorithms(True)` does not allow; detach what is gathered, or pass `warn_only=True`"
+        )
+        if not torch.is_deterministic_algorithms_warn_only_enabled():
+            raise GradientError(what)
+        warnings.warn(what, stacklevel=2)
 
     def _in_best_form(self, ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradient:
         """The gradient in the form that is predicted to be the faster one, for the sizes of a call.
