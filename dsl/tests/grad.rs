@@ -405,6 +405,10 @@ fn what_programs_share_has_its_gradient() {
     check(&builtin("bias_attention"), SIZES, "q,k,v,bias", "o", std::slice::from_ref(&scale));
     check(&builtin("query_norm_attention"), SIZES, "weight,q", "o", &[scale.clone(), float("eps", 0.125)]);
     check(&builtin("rope_attention"), "B=2,H=4,G=2,M=9,N=9,D=4,C=2", "q,k,v", "o", std::slice::from_ref(&scale));
+    // One number for all programs, and one for each head beside it.
+    let params = "one: &Tensor<f32, (1)>, first: &Tensor<T, (1, H)>,";
+    let changed = "x * load(one, [0]) + tanh(load(one, [0]) * x) * load(first, [0, h])";
+    check(&scored(params, changed), SIZES, "one,first,q,k,v", "o,lse", std::slice::from_ref(&scale));
     // A number for each head and each batch, a curve of it, and one row of numbers for all heads.
     let params = "by: &Tensor<f32, (H)>, of: &Tensor<f32, (B)>, own: &Tensor<f32, (M)>, row: &Tensor<f32, (B, H, M)>,";
     let changed = "x * exp(load(by, [h])) + load(of, [b]) * load(own, [i]) * (pos(i) - pos(j)) * load(row, [b, h, i])";

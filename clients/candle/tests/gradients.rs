@@ -138,6 +138,29 @@ fn of_a_plain_sum() -> Result<()> {
 }
 
 #[test]
+fn of_a_table_that_is_gathered() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let [b, h, g, m, n, d] = [2, 4, 2, 21, 30, 16];
+    let r = 9usize;
+    let operator = Operator::builtin("relative_attention")?;
+    let [q, k, v] = [[b, h, m, d], [b, g, n, d], [b, g, n, d]].map(|shape| random(&shape, DType::F32));
+    let ([q, k, v], table) = ([q?, k?, v?], Var::from_tensor(&random(&[h, 2 * r + 1], DType::F32)?)?);
+    let weights = random(&[b, h, m, d], DType::F32)?;
+    let given = [(&q).into(), (&k).into(), (&v).into(), 0.25.into(), table.as_tensor().into()];
+    let ours = operator.call(&given)?.into_first();
+    // A row of the table for each pair, by its distance.
+    let place = |i: usize, j: usize| (j + r + m).saturating_sub(i + n).min(2 * r) as u32;
+    let places: Vec<u32> = (0..m * n).map(|at| place(at / n, at % n)).collect();
+    let places = Tensor::from_vec(places, m * n, &Device::Cpu)?;
+    let bias = table.index_select(&places, 1)?.reshape((1, h, m, n))?;
+    let theirs = attention(&q, &k, &v, |s| (s * 0.25)?.broadcast_add(&bias))?;
+    let variables = [table];
+    let [ours, theirs] = [ours, theirs].map(|result| gradients(&result, &weights, &variables));
+    let difference = difference(&ours?[0], &theirs?[0])?;
+    assert!(difference < 1e-4, "{difference}");
+    Ok(())
+}
+
+#[test]
 fn a_kernel_without_one_says_why_in_the_backward_pass() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let operator = Operator::from_text(
         "flash_kernel! {

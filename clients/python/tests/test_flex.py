@@ -209,7 +209,13 @@ def test_block_masks():
 
 def test_gradients_of_tensors_that_functions_hold():
     kinds = torch.arange(N, dtype=torch.int32) * 5 % 7
-    cases = (("slopes", SLOPES, "h"), ("bias", BIAS, "bhqk"), ("distances", TABLE, "hd"), ("kinds", torch.randn(7), "k"))
+    cases = (
+        ("slopes", SLOPES, "h"),
+        ("bias", BIAS, "bhqk"),
+        ("distances", TABLE, "hd"),
+        ("kinds", torch.randn(7), "k"),
+        ("temperature", torch.tensor(0.7), ""),
+    )
     for name, x, of in cases:
         learned = x.clone().requires_grad_()
         score_mods = {
@@ -217,6 +223,7 @@ def test_gradients_of_tensors_that_functions_hold():
             "bhqk": lambda score, b, h, q, kv: score + learned[b, h, q, kv],
             "hd": lambda score, b, h, q, kv: score + learned[h, q - kv + N - 1],
             "k": lambda score, b, h, q, kv: score * torch.exp(learned[kinds[kv]] * 0.5),
+            "": lambda score, b, h, q, kv: torch.tanh(score * learned),
         }
         inputs = qkv()
         found = flashtile.flex(*inputs, score_mods[of], mask_mod=causal, enable_gqa=True)
@@ -226,6 +233,7 @@ def test_gradients_of_tensors_that_functions_hold():
             "bhqk": lambda score, b, h, q, kv: score + exact[b, h, q, kv],
             "hd": lambda score, b, h, q, kv: score + exact[h, q - kv + N - 1],
             "k": lambda score, b, h, q, kv: score * torch.exp(exact[kinds[kv]] * 0.5),
+            "": lambda score, b, h, q, kv: torch.tanh(score * exact),
         }
         expected, _ = reference.flex(*inputs, doubles[of], causal)
         grad = torch.randn_like(found)

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::{NotDifferentiable, Request};
 use crate::analysis::streaming::{Base, Form, Streaming};
 use crate::ir::{
-    At, AxisId, AxisKind, BinaryOp, BlockId, Dim, Elem, Kernel, Op, OpId, ParamId, ProgramDim, ReduceOp, SizeExpr, Span, UnaryOp,
-    ValueDef, ValueId,
+    At, AxisId, AxisKind, BinaryOp, BlockId, Dim, Elem, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
+    Span, UnaryOp, ValueDef, ValueId,
 };
 
 /// What a value differs along.
@@ -272,17 +272,28 @@ impl<'k> Forward<'k> {
     /// The op that stands for all loads of the same tile, in whichever loop they are.
     pub fn canonical(&self, value: ValueId) -> ValueId {
         let Some((_, op @ Op::Load { .. })) = self.kernel.def(value) else { return value };
-        let first_column = |v: ValueId| match self.is_column(v) {
-            true => self.columns[0].0,
-            false => v,
-        };
-        let place = |op: &Op| op.map_operands(first_column);
+        let place = |op: &Op| op.map_operands(|v| self.first_alike(v));
         let same = |&(_, id): &(BlockId, OpId)| {
             let other = &self.kernel.ops[id].op;
             matches!(other, Op::Load { .. }) && place(other) == place(op)
         };
         let first = self.kernel.walk().into_iter().find(same).expect("the load itself");
         self.kernel.ops[first.1].results[0]
+    }
+
+    /// The first coordinate of columns, or the first index that is computed in the same way; the
+    /// value itself if it is neither.
+    fn first_alike(&self, value: ValueId) -> ValueId {
+        if self.is_column(value) {
+            return self.columns[0].0;
+        }
+        let computed = |v: ValueId| match self.kernel.def(v) {
+            Some((_, op @ (Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..)))) => Some(op.map_operands(|v| self.first_alike(v))),
+            _ => None,
+        };
+        let Some(op) = computed(value) else { return value };
+        let mut indices = self.kernel.walk().into_iter().filter_map(|(_, id)| self.kernel.ops[id].results.first().copied());
+        indices.find(|&other| other == value || computed(other).as_ref() == Some(&op)).unwrap_or(value)
     }
 
     /// Whether an index differs from program to program.
@@ -724,7 +735,12 @@ fn params(kernel: &Kernel, names: &[String], written: bool) -> Result<Vec<ParamI
         let kind = if written { "an output of floats" } else { "an input tensor of floats" };
         let span = param.map_or(kernel.name_span, |param| kernel.params[param].span);
         param.filter(|&param| kernel.float_tensors(written).any(|other| other == param)).ok_or_else(|| {
-            NotDifferentiable::new(format!("`{name}` is not {kind}"), span, format!("name {kind} of `{}`", kernel.name))
+            let is_scalar = !written && param.is_some_and(|param| kernel.params[param].kind == ParamKind::Scalar(Elem::F32));
+            let instead = match is_scalar {
+                true => format!("declare it `{name}: &Tensor<f32, (1)>`, and load it by `load({name}, [0])`"),
+                false => format!("name {kind} of `{}`", kernel.name),
+            };
+            NotDifferentiable::new(format!("`{name}` is not {kind}"), span, instead)
         })
     };
     names.iter().map(find).collect()

@@ -6,7 +6,7 @@ use super::forward::{Forward, WantedLoad};
 use super::kept::{free_name, grad_name};
 use crate::ir::{
     At, AxisKind, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
-    Span, TensorDecl,
+    Span, TensorDecl, ValueId,
 };
 
 /// A dimension of the tensor of shares.
@@ -70,6 +70,8 @@ impl Share {
                 own if dims.iter().any(|dim| dim.at == *own) => continue,
                 At::Tile(v) if forward.is_column(*v) => kernel.axes[forward.columns[0].1].extent.clone(),
                 At::Range { len, .. } => len.clone(),
+                // The one element of a dimension: a number that all programs share.
+                At::Index(v) if is_only_one(kernel, *v, &kernel.tensor(*tensor).shape[place]) => SizeExpr::constant(1),
                 _ => {
                     let name = &kernel.params[*tensor].name;
                     let what = format!("`{name}` is loaded at an index that is no dimension of the grid, by several programs");
@@ -124,6 +126,11 @@ impl Share {
             NotDifferentiable::new(what, param.span, "load its whole last dimension, `..`")
         })
     }
+}
+
+/// Whether an index is that of the only element of a dimension.
+fn is_only_one(kernel: &Kernel, index: ValueId, extent: &SizeExpr) -> bool {
+    extent.as_constant() == Some(1) && matches!(kernel.def(index), Some((_, Op::IndexConst(0))))
 }
 
 /// The kernel that sums up shares.
