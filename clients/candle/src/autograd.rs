@@ -1,14 +1,15 @@
 //! Gradients in candle's graph. The result of a call becomes a node whose backward pass runs the
 //! kernels that flashtile derives: what one leaves to a later one is a tensor of candle too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result as CandleResult, Shape, Storage, Tensor, bail,
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DeviceLocation, Layout, Result as CandleResult, Shape, Storage,
+    Tensor, bail,
 };
 use flashtile::kernel::{Deduced, ParamKind};
-use flashtile::{Elem, Kernel, LaunchOptions};
+use flashtile::{Elem, Form, Gradient, Kernel, LaunchOptions};
 
 use crate::error::{Error, Result};
 use crate::input::{Input, Named, input_names};
@@ -17,6 +18,10 @@ use crate::output::{Output, Place};
 
 /// Tensors that an operator of candle can have.
 const MOST: usize = 3;
+
+/// What the fused form must be predicted to take of the plain form's time: the model is not exact,
+/// and the plain form gives the same bits in each launch.
+const WORTH: f64 = 0.95;
 
 /// A gradient, or why there is none.
 pub(crate) type Derived = Result<Arc<Backward>, Arc<Error>>;
@@ -29,22 +34,63 @@ pub(crate) struct Backward {
     forward: Launcher,
     /// In the order of their launches.
     kernels: Vec<Launcher>,
+    /// Those of the fused form, if that is a choice, and they need nothing else of the forward
+    /// kernel.
+    fused: Option<Vec<Launcher>>,
+    /// Whether the fused form is taken, by the types and sizes of a call.
+    chosen: Mutex<HashMap<(DeviceLocation, Deduced), bool>>,
 }
 
 impl Backward {
     /// The gradient of some inputs, given that of an output that the user may have named.
-    pub fn derive(launcher: &Launcher, from: Option<&str>, of: &[String]) -> Result<Self> {
+    pub fn derive(launcher: &Launcher, from: Option<&str>, form: Option<Form>, of: &[String]) -> Result<Self> {
         let kernel = &launcher.kernel;
         if of.len() > MOST {
             return Err(Error::TooManyGradients { kernel: kernel.name().to_owned(), names: of.to_vec() });
         }
         let from = differentiated(kernel, from)?;
         let names: Vec<&str> = of.iter().map(String::as_str).collect();
-        let made = kernel.gradient(&names, &[&from])?;
+        let made = kernel.gradient_in(form.unwrap_or_default(), &names, &[&from])?;
         let options = LaunchOptions { schedule: None, plans: None, ..launcher.options.clone() };
-        let kernels = made.backward.into_iter().map(|kernel| launcher.with_kernel(kernel, options.clone())).collect();
-        Ok(Self { from, forward: launcher.with_kernel(made.forward, launcher.options.clone()), kernels })
+        let launchers = |kernels: Vec<Kernel>| -> Vec<Launcher> {
+            kernels.into_iter().map(|kernel| launcher.with_kernel(kernel, options.clone())).collect()
+        };
+        let fused = || kernel.gradient_in(Form::Fused, &names, &[&from]).ok().filter(|fused| reads_no_more(fused, &made, &from));
+        let fused = if form.is_none() { fused().map(|fused| launchers(fused.backward)) } else { None };
+        let forward = launcher.with_kernel(made.forward, launcher.options.clone());
+        Ok(Self { from, forward, kernels: launchers(made.backward), fused, chosen: Mutex::default() })
     }
+
+    /// The kernels that are predicted to be the faster ones for the types and sizes of a call.
+    fn kernels(&self, place: DeviceLocation, deduced: &Deduced) -> Result<&[Launcher]> {
+        let Some(fused) = &self.fused else { return Ok(&self.kernels) };
+        let key = (place, deduced.clone());
+        let known = self.chosen.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+        let takes_fused = match known {
+            Some(known) => known,
+            None => {
+                let of = |kernels: &[Launcher]| -> Result<Option<f64>> {
+                    kernels.iter().map(|launcher| launcher.predicted(place, deduced)).sum()
+                };
+                let takes = matches!((of(fused)?, of(&self.kernels)?), (Some(fused), Some(plain)) if fused < WORTH * plain);
+                self.chosen.lock().unwrap_or_else(PoisonError::into_inner).insert(key, takes);
+                takes
+            }
+        };
+        Ok(if takes_fused { fused } else { &self.kernels })
+    }
+}
+
+/// Whether the kernels of a gradient read nothing but what the forward kernel of another one has,
+/// the gradient that is given, and what they store themselves.
+fn reads_no_more(gradient: &Gradient, other: &Gradient, from: &str) -> bool {
+    let mut known: BTreeSet<String> = other.forward.ir().params.values().map(|param| param.name.clone()).collect();
+    known.insert(format!("grad_{from}"));
+    gradient.backward.iter().all(|kernel| {
+        let reads_known = input_names(kernel).all(|name| known.contains(name));
+        known.extend(kernel.ir().params.values().map(|param| param.name.clone()));
+        reads_known
+    })
 }
 
 /// The output whose gradient is propagated: the one that was named, else the one of a type
@@ -199,7 +245,7 @@ impl Node {
         found.insert(&given, Input::Tensor(&gradient));
         let mut deduced = self.deduced.clone();
         let mut stored: BTreeMap<String, Tensor> = BTreeMap::new();
-        for launcher in &backward.kernels {
+        for launcher in backward.kernels(gradient.device().location(), &self.deduced)? {
             let kernel = &launcher.kernel;
             let input = |name| {
                 let input = stored.get::<str>(name).map(Input::Tensor).or_else(|| found.get::<str>(name).copied());

@@ -136,6 +136,29 @@ impl Launcher {
         Ok(Prepared { kernel, launch, outputs, deduced })
     }
 
+    /// Seconds that the cost model predicts for a launch of these types and sizes; `None` on the
+    /// CPU, where a GPU has no code for the kernel, and where something is not known.
+    pub fn predicted(&self, place: DeviceLocation, deduced: &Deduced) -> Result<Option<f64>> {
+        #[cfg(feature = "cuda")]
+        if let DeviceLocation::Cuda { gpu_id } = place {
+            let ir = self.kernel.ir();
+            let all_known = ir.sizes.values().all(|size| deduced.sizes.contains_key(&size.name))
+                && ir.type_params.iter().all(|name| deduced.types.contains_key(name));
+            if !all_known {
+                return Ok(None);
+            }
+            let bound = self.kernel.bind_deduced(deduced)?;
+            let load = || Ok::<_, Error>(bound.on_with(&flashtile::Device::cuda(gpu_id)?, self.options.clone())?);
+            let kernel = self.loaded.get(place, &bound, load)?;
+            return match kernel.predicted(&deduced.sizes) {
+                Err(flashtile::Error::Kernel(flashtile::kernel::KernelError::NoSchedule { .. })) => Ok(None),
+                predicted => Ok(predicted?),
+            };
+        }
+        let _nothing_is_predicted = (place, deduced);
+        Ok(None)
+    }
+
     /// Refuses a tensor that is read and written back: outputs are made anew.
     fn refuse_in_out(&self) -> Result<()> {
         match self.params.iter().find(|param| param.is_written && param.is_read) {

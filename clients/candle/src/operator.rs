@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use flashtile::{Elem, Kernel, LaunchOptions};
+use flashtile::{Elem, Form, Kernel, LaunchOptions};
 
 use crate::autograd::{self, Backward, Derived};
 use crate::error::Result;
@@ -37,6 +37,8 @@ pub struct Operator {
     launcher: Launcher,
     /// The output that is differentiated, where the user has named one.
     from: Option<String>,
+    /// The form of the gradient, where the user has chosen one.
+    form: Option<Form>,
     /// By the names of the inputs that need gradients.
     backward: Mutex<BTreeMap<Vec<String>, Derived>>,
 }
@@ -50,7 +52,7 @@ impl std::fmt::Debug for Operator {
 impl Operator {
     /// The operator of a kernel.
     pub fn new(kernel: Kernel) -> Self {
-        Self { launcher: Launcher::new(kernel), from: None, backward: Mutex::default() }
+        Self { launcher: Launcher::new(kernel), from: None, form: None, backward: Mutex::default() }
     }
 
     /// The operator of a built-in kernel.
@@ -97,6 +99,15 @@ impl Operator {
     #[must_use]
     pub fn with_gradient_from(mut self, output: impl Into<String>) -> Self {
         self.from = Some(output.into());
+        self
+    }
+
+    /// The form of the gradient. Without it the fused form is taken on a GPU where the cost model
+    /// predicts it to be faster, and gives other last bits in each launch; the plain form does not,
+    /// but for gradients of what is gathered.
+    #[must_use]
+    pub fn with_gradient_form(mut self, form: Form) -> Self {
+        self.form = Some(form);
         self
     }
 
@@ -161,7 +172,7 @@ impl Operator {
     /// The gradient of inputs, derived once; or why there is none.
     fn derived(&self, of: &[String]) -> Derived {
         let mut known = self.backward.lock().unwrap_or_else(PoisonError::into_inner);
-        let derive = || Backward::derive(&self.launcher, self.from.as_deref(), of).map(Arc::new).map_err(Arc::new);
+        let derive = || Backward::derive(&self.launcher, self.from.as_deref(), self.form, of).map(Arc::new).map_err(Arc::new);
         known.entry(of.to_vec()).or_insert_with(derive).clone()
     }
 }

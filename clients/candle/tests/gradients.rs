@@ -2,9 +2,12 @@
 
 mod reference;
 
+use std::sync::{Arc, Mutex};
+
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use flashtile_candle::attention::{flash_attn, flash_attn_softcap, flash_attn_windowed};
-use flashtile_candle::{Error, Operator};
+use flashtile_candle::flashtile::Form;
+use flashtile_candle::{Error, Launched, Operator};
 use reference::{Sizes, attention, difference, mask, random};
 
 /// Ragged sizes, groups of heads, fewer queries than keys.
@@ -157,6 +160,39 @@ fn of_a_table_that_is_gathered() -> std::result::Result<(), Box<dyn std::error::
     let [ours, theirs] = [ours, theirs].map(|result| gradients(&result, &weights, &variables));
     let difference = difference(&ours?[0], &theirs?[0])?;
     assert!(difference < 1e-4, "{difference}");
+    Ok(())
+}
+
+#[test]
+fn of_both_forms() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let shapes = [[1, 4, 37, 16], [1, 2, 41, 16], [1, 2, 41, 16]];
+    let variables = shapes.iter().map(|shape| Var::from_tensor(&random(shape, DType::F32)?)).collect::<Result<Vec<_>>>()?;
+    let weights = random(&shapes[0], DType::F32)?;
+    let launched = Arc::new(Mutex::new(Vec::new()));
+    let of = |form: Option<Form>| -> std::result::Result<Vec<Tensor>, Error> {
+        let names = launched.clone();
+        let note =
+            move |launched: &Launched<'_>| names.lock().expect("no panic").push(launched.kernel.kernel().ir().name.clone());
+        let operator = Operator::builtin("causal_attention")?.with_observer(note);
+        let operator = form.into_iter().fold(operator, Operator::with_gradient_form);
+        let [q, k, v] = [0, 1, 2].map(|n| variables[n].as_tensor().into());
+        let o = operator.call(&[q, k, v, 0.25.into()])?.into_first();
+        Ok(gradients(&o, &weights, &variables)?)
+    };
+    let [chosen, plain, fused] = [None, Some(Form::Plain), Some(Form::Fused)].map(of);
+    let (chosen, plain, fused) = (chosen?, plain?, fused?);
+    for ((chosen, plain), fused) in chosen.iter().zip(&plain).zip(&fused) {
+        assert_eq!(difference(chosen, plain)?, 0.0, "the plain form is taken on the CPU");
+        assert!(difference(plain, fused)? < 1e-4);
+    }
+    let launched = launched.lock().expect("no panic");
+    assert!(launched.iter().filter(|name| name.ends_with("_grad_sums")).count() == 1, "once fused: {launched:?}");
+    let gated = Operator::builtin("bias_attention")?.with_gradient_form(Form::Fused);
+    let bias = Var::from_tensor(&random(&[4, 37, 41], DType::F32)?)?;
+    let [q, k, v] = [0, 1, 2].map(|n| variables[n].as_tensor().detach());
+    let o = gated.call(&[(&q).into(), (&k).into(), (&v).into(), 0.25.into(), bias.as_tensor().into()])?.into_first();
+    let error = o.sum_all()?.backward().expect_err("has no such form").to_string();
+    assert!(error.contains("no fused form"), "{error}");
     Ok(())
 }
 
