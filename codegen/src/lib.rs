@@ -22,6 +22,7 @@ mod lower;
 mod model;
 mod names;
 mod ops;
+mod parallel;
 pub mod plan;
 mod planning;
 mod reason;

@@ -16,7 +16,6 @@ use std::sync::OnceLock;
 
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::ir::{Elem, Kernel, Op};
-use rayon::prelude::*;
 
 use crate::abi::FoldedSizes;
 use crate::arch::{Arch, CopyOp, TensorOp};
@@ -25,6 +24,7 @@ use crate::instance::Instance;
 use crate::instruction::{warp_copy_op, warp_tensor_op};
 use crate::launches;
 use crate::lower;
+use crate::parallel::each;
 use crate::planning::check;
 use crate::reason::Summary;
 use crate::schedule::{
@@ -404,7 +404,7 @@ fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (
     }
     // Each is planned and verified, which is most of what a ranking takes.
     let fit = |(base, splits): &(BlockKnobs, &[u32])| fitting(instance, arch, base, splits, traits.invariant_a);
-    let fitting: Vec<Option<BlockKnobs>> = bases.par_iter().map(fit).collect();
+    let fitting: Vec<Option<BlockKnobs>> = each(bases.iter().collect(), fit);
     let fits = fitting.iter().any(Option::is_some);
     let all = bases.into_iter().zip(fitting).flat_map(|((base, splits), fitting)| match fitting {
         Some(fitting) => in_turns(&fitting, overlaps, shares, work),

@@ -10,8 +10,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use rayon::prelude::*;
-
 use super::constants::Constants;
 use super::machine::Machine;
 use super::time::{Judged, Prepared, prepare, prepare_planned};
@@ -22,6 +20,7 @@ use crate::generate;
 use crate::instance::Instance;
 use crate::launches;
 use crate::lower;
+use crate::parallel::each;
 use crate::planning::{Planned, planned};
 use crate::reason::Reason;
 use crate::schedule::Schedule;
@@ -148,7 +147,7 @@ impl Ranker {
         sizes: &BTreeMap<String, i64>,
         machine: &Machine,
     ) -> Vec<Result<f64, Error>> {
-        schedules.par_iter().map(|schedule| Ok(self.judge(schedule, sizes, machine)?.seconds)).collect()
+        each(schedules.to_vec(), |schedule| Ok(self.judge(schedule, sizes, machine)?.seconds))
     }
 
     /// Generates the code of a schedule, from the plans of its prediction if these were the last.
@@ -192,7 +191,7 @@ impl Ranker {
                 let judged = self.judge(&schedule, sizes, machine);
                 (schedule, judged)
             };
-            schedules.into_par_iter().map(judge).collect()
+            each(schedules, judge)
         };
         let (arch, space) = (self.arch, self.space());
         let mut ranking = Ranking::default();
