@@ -5,7 +5,7 @@
 //! prove `a <= b`: sizes, tile numbers and what a search finds are not negative, and quotients by
 //! one divisor compare as their dividends do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::index::IndexExpr;
@@ -301,17 +301,29 @@ impl IndexExpr {
 
     /// Whether `self <= other` is proved for all sizes and tile numbers. `false` says nothing.
     pub fn at_most(&self, other: &Self) -> bool {
-        match (self, other) {
-            (a, b) if a == b => true,
-            (IndexExpr::Max(x, y), b) => x.at_most(b) && y.at_most(b),
-            (a, IndexExpr::Min(x, y)) => a.at_most(x) && a.at_most(y),
-            (a, b) => {
-                let below = matches!(a, IndexExpr::Min(x, y) if x.at_most(b) || y.at_most(b));
-                let above = matches!(b, IndexExpr::Max(x, y) if a.at_most(x) || a.at_most(y));
-                let gap = || Linear::of(b).combined(1, &Linear::of(a), -1).lower_bound();
-                below || above || gap().is_some_and(|gap| gap >= 0)
-            }
+        self.is_at_most(other, &mut HashMap::new())
+    }
+
+    /// [`IndexExpr::at_most`]. A minimum below a maximum is compared by the parts of both, which meet
+    /// again on many ways: `known` has the answers for pairs of parts, by their addresses.
+    fn is_at_most<'a>(&'a self, other: &'a Self, known: &mut HashMap<[*const Self; 2], bool>) -> bool {
+        let pair: [*const Self; 2] = [self, other];
+        if let Some(&known) = known.get(&pair) {
+            return known;
         }
+        let is = match (self, other) {
+            (a, b) if a == b => true,
+            (IndexExpr::Max(x, y), b) => x.is_at_most(b, known) && y.is_at_most(b, known),
+            (a, IndexExpr::Min(x, y)) => a.is_at_most(x, known) && a.is_at_most(y, known),
+            (a, b) => {
+                let below = matches!(a, IndexExpr::Min(x, y) if x.is_at_most(b, known) || y.is_at_most(b, known));
+                let above = |known: &mut _| matches!(b, IndexExpr::Max(x, y) if a.is_at_most(x, known) || a.is_at_most(y, known));
+                let gap = || Linear::of(b).combined(1, &Linear::of(a), -1).lower_bound();
+                below || above(known) || gap().is_some_and(|gap| gap >= 0)
+            }
+        };
+        known.insert(pair, is);
+        is
     }
 
     fn is_lattice(&self) -> bool {
@@ -343,4 +355,21 @@ fn reduced(a: &IndexExpr, b: &IndexExpr, largest: bool) -> Vec<IndexExpr> {
         kept.push(e);
     }
     kept.into_iter().cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::ValueId;
+
+    #[test]
+    fn a_minimum_of_many_is_compared_with_a_maximum_of_many() {
+        // Of 40 each, there are 10^23 ways through the parts of both.
+        let index = |n: u32| IndexExpr::Index(ValueId(n));
+        let least = (1..40).fold(index(0), |all, n| IndexExpr::Min(Arc::new(all), Arc::new(index(n))));
+        let most = (101..140).fold(index(100), |all, n| IndexExpr::Max(Arc::new(all), Arc::new(index(n))));
+        assert!(!least.at_most(&most), "nothing says so");
+        let shared = IndexExpr::Max(Arc::new(most), Arc::new(index(0)));
+        assert!(least.at_most(&shared), "both have a part in common");
+    }
 }
