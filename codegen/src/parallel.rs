@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// `f` of each item, in their order.
+/// `f` of each item, in their order; one after the other where no threads can be made.
 pub(crate) fn each<T: Send, R: Send>(items: Vec<T>, f: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     let name = |n| format!("flashtile-{n}");

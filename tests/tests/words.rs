@@ -23,14 +23,19 @@ fn outputs(text: &str, inputs: &[(Vec<usize>, Vec<f32>)], output: &[usize]) -> V
         let mut arguments: Vec<Argument<'_>> = inputs.iter().map(Argument::from).collect();
         arguments.push(Argument::Output(&output));
         loaded.launch(&arguments).unwrap_or_else(|error| panic!("on {device}: {error}\n{text}"));
-        let bytes = output.to_bytes().expect("is read");
-        bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+        floats_of(&output)
     };
     let mut found = vec![("cpu".to_owned(), run(&Device::cpu(), None))];
     for arch in ["sm_75", "sm_80", "sm_90a"] {
         found.push((arch.to_owned(), run(&Device::emulator(), Some(arch))));
     }
     found
+}
+
+/// What a tensor of f32 holds.
+fn floats_of(tensor: &AnyTensor) -> Vec<f32> {
+    let bytes = tensor.to_bytes().expect("is read");
+    bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
 }
 
 /// Small numbers, of which sums are exact.
@@ -235,8 +240,11 @@ fn elements_are_added_where_positions_say() {
     for (device, arch, schedule) in runs {
         let given = (!schedule.is_empty()).then(|| schedule.parse().unwrap_or_else(|e| panic!("{schedule}: {e}")));
         let options = LaunchOptions { toolchain: Toolchain::shared(), arch, schedule: given, ..LaunchOptions::default() };
-        let loaded =
-            kernel.bind(Elem::F32, [("D", 8); 0]).expect("binds").on_with(&device, options).unwrap_or_else(|e| panic!("{e}"));
+        let loaded = kernel
+            .bind(Elem::F32, Vec::<(&str, i64)>::new())
+            .expect("binds")
+            .on_with(&device, options)
+            .unwrap_or_else(|e| panic!("{e}"));
         let tensor = |elem, shape: &[usize], bytes: &[u8]| AnyTensor::from_bytes(&device, elem, shape, bytes).expect("fits");
         let inputs = [
             tensor(Elem::F32, &[b, m, n], &bytes(&x)),
@@ -250,8 +258,7 @@ fn elements_are_added_where_positions_say() {
             arguments.extend(outputs.iter().map(Argument::Output));
             loaded.launch(&arguments).unwrap_or_else(|error| panic!("on {device}, {arch:?}, {schedule}: {error}"));
             for (n, (output, wanted)) in outputs.iter().zip(&wanted).enumerate() {
-                let bytes = output.to_bytes().expect("is read");
-                let found: Vec<f32> = bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect();
+                let found = floats_of(output);
                 let far = found.iter().zip(wanted).position(|(x, y)| (x - y).is_nan() || (x - y).abs() > 1e-3);
                 assert_eq!(far, None, "output {n}, {device}, {arch:?}, {schedule}: {found:?} for {wanted:?}");
             }
@@ -299,8 +306,7 @@ fn programs_and_steps_add_to_one_place() {
             arguments.extend(outputs.iter().map(Argument::Output));
             loaded.launch(&arguments).unwrap_or_else(|error| panic!("on {device}: {error}"));
             for (output, wanted) in outputs.iter().zip([&rows, &whole]) {
-                let bytes = output.to_bytes().expect("is read");
-                let found: Vec<f32> = bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect();
+                let found = floats_of(output);
                 assert!(found.iter().zip(wanted).all(|(x, y)| (x - y).abs() < 1e-4), "{device}, {arch:?}");
             }
         }

@@ -1,13 +1,14 @@
 //! Gradients in candle's graph. The result of a call becomes a node whose backward pass runs the
 //! kernels that flashtile derives: what one leaves to a later one is a tensor of candle too.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DeviceLocation, Layout, Result as CandleResult, Shape, Storage,
     Tensor, bail,
 };
+use flashtile::client::{FUSED_IS_WORTH, Kept};
 use flashtile::kernel::{Deduced, ParamKind};
 use flashtile::{Elem, Form, Gradient, Kernel, LaunchOptions};
 
@@ -18,10 +19,6 @@ use crate::output::{Output, Place};
 
 /// Tensors that an operator of candle can have.
 const MOST: usize = 3;
-
-/// What the fused form must be predicted to take of the plain form's time: the model is not exact,
-/// and the plain form gives the same bits in each launch.
-const WORTH: f64 = 0.95;
 
 /// A gradient, or why there is none.
 pub(crate) type Derived = Result<Arc<Backward>, Arc<Error>>;
@@ -38,7 +35,7 @@ pub(crate) struct Backward {
     /// kernel.
     fused: Option<Vec<Launcher>>,
     /// Whether the fused form is taken, by the types and sizes of a call.
-    chosen: Mutex<HashMap<(DeviceLocation, Deduced), bool>>,
+    chosen: Kept<(DeviceLocation, Deduced), bool>,
 }
 
 impl Backward {
@@ -58,26 +55,25 @@ impl Backward {
         let fused = || kernel.gradient_in(Form::Fused, &names, &[&from]).ok().filter(|fused| reads_no_more(fused, &made, &from));
         let fused = if form.is_none() { fused().map(|fused| launchers(fused.backward)) } else { None };
         let forward = launcher.with_kernel(made.forward, launcher.options.clone());
-        Ok(Self { from, forward, kernels: launchers(made.backward), fused, chosen: Mutex::default() })
+        Ok(Self { from, forward, kernels: launchers(made.backward), fused, chosen: Kept::default() })
     }
 
     /// The kernels that are predicted to be the faster ones for the types and sizes of a call.
     fn kernels(&self, place: DeviceLocation, deduced: &Deduced) -> Result<&[Launcher]> {
         let Some(fused) = &self.fused else { return Ok(&self.kernels) };
-        let key = (place, deduced.clone());
-        let known = self.chosen.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
-        let takes_fused = match known {
-            Some(known) => known,
-            None => {
-                let of = |kernels: &[Launcher]| -> Result<Option<f64>> {
-                    kernels.iter().map(|launcher| launcher.predicted(place, deduced)).sum()
-                };
-                let takes = matches!((of(fused)?, of(&self.kernels)?), (Some(fused), Some(plain)) if fused < WORTH * plain);
-                self.chosen.lock().unwrap_or_else(PoisonError::into_inner).insert(key, takes);
-                takes
-            }
+        let seconds = |kernels: &[Launcher]| -> Result<Option<f64>> {
+            kernels.iter().map(|launcher| launcher.predicted(place, deduced)).sum()
         };
-        Ok(if takes_fused { fused } else { &self.kernels })
+        let is_it = |key: &(DeviceLocation, Deduced)| key.0 == place && key.1 == *deduced;
+        let takes_fused = self.chosen.get(
+            is_it,
+            || (place, deduced.clone()),
+            |_| {
+                let both = seconds(fused)?.zip(seconds(&self.kernels)?);
+                Ok::<_, Error>(both.is_some_and(|(fused, plain)| fused < FUSED_IS_WORTH * plain))
+            },
+        )?;
+        Ok(if takes_fused.value { fused } else { &self.kernels })
     }
 }
 

@@ -141,19 +141,12 @@ impl Launcher {
     pub fn predicted(&self, place: DeviceLocation, deduced: &Deduced) -> Result<Option<f64>> {
         #[cfg(feature = "cuda")]
         if let DeviceLocation::Cuda { gpu_id } = place {
-            let ir = self.kernel.ir();
-            let all_known = ir.sizes.values().all(|size| deduced.sizes.contains_key(&size.name))
-                && ir.type_params.iter().all(|name| deduced.types.contains_key(name));
-            if !all_known {
+            if !deduced.has_all_of(&self.kernel) {
                 return Ok(None);
             }
             let bound = self.kernel.bind_deduced(deduced)?;
             let load = || Ok::<_, Error>(bound.on_with(&flashtile::Device::cuda(gpu_id)?, self.options.clone())?);
-            let kernel = self.loaded.get(place, &bound, load)?;
-            return match kernel.predicted(&deduced.sizes) {
-                Err(flashtile::Error::Kernel(flashtile::kernel::KernelError::NoSchedule { .. })) => Ok(None),
-                predicted => Ok(predicted?),
-            };
+            return Ok(flashtile::client::predicted(&*self.loaded.get(place, &bound, load)?, deduced)?);
         }
         let _nothing_is_predicted = (place, deduced);
         Ok(None)

@@ -102,9 +102,9 @@ impl PyKernel {
     }
 
     /// The parameters in order, each a dict: `name`, `tensor` (or a scalar), `written`, `read`,
-    /// `added` (programs add to it, in any order),
-    /// `elem` (the name of an element type or of a type parameter), `generic` (which of both), and
-    /// `shape`, for each dimension its terms by size, its constant, its divisor and its text.
+    /// `added` (programs add to it, in any order), `elem` (the name of an element type or of a type
+    /// parameter), `generic` (which of both), and `shape`, for each dimension its terms by size, its
+    /// constant, its divisor and its text.
     fn params<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let ir = self.kernel().ir();
         let list = PyList::empty(py);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flashtile::bundle::BundledKernel;
 use flashtile::client::{Kept, KeptEntry, LoadedKernels, MAX_RANK, Param, TensorForm, stream};
-use flashtile::kernel::{Deduced, KernelError};
+use flashtile::kernel::Deduced;
 use flashtile::{ArgumentForm, ArgumentValue, Elem, Kernel, LoadedKernel, PreparedLaunch};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -132,17 +132,11 @@ impl Launcher {
         let mut deduced = self.known.clone();
         deduced.types.extend(types);
         deduced.sizes.extend(sizes);
-        let ir = self.kernel.ir();
-        let all_known = ir.sizes.values().all(|size| deduced.sizes.contains_key(&size.name))
-            && ir.type_params.iter().all(|name| deduced.types.contains_key(name));
-        if !all_known {
+        if !deduced.has_all_of(&self.kernel) {
             return Ok(None);
         }
         let kernel = self.loaded(py, Host::get(py)?, Place::Gpu(gpu), &deduced)?;
-        match py.detach(|| kernel.predicted(&deduced.sizes)) {
-            Err(flashtile::Error::Kernel(KernelError::NoSchedule { .. })) => Ok(None),
-            predicted => predicted.map_err(raised),
-        }
+        py.detach(|| flashtile::client::predicted(&kernel, &deduced)).map_err(raised)
     }
 
     /// Launches; returns the outputs. `None` if an argument is no plain tensor, or needs a gradient

@@ -38,6 +38,7 @@ fn _flashtile(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kernel::PyKernel>()?;
     module.add_class::<bundle::PyBundle>()?;
     module.add_class::<noted::Noted>()?;
+    module.add("FUSED_IS_WORTH", flashtile::client::FUSED_IS_WORTH)?;
     module.add_function(wrap_pyfunction!(noted::begin_noting, module)?)?;
     module.add_function(wrap_pyfunction!(noted::end_noting, module)?)?;
     module.add_function(wrap_pyfunction!(bundle::write_bundle, module)?)?;

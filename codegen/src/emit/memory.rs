@@ -186,23 +186,18 @@ impl Writer<'_> {
                 format!("e = 2 * r + c, row = {}, column = {}", row_text(domain), column_text(domain)),
                 format!("row < {rows} && column < {columns}"),
             ),
-            Shape::Row => {
-                let once = if self.plan().column_groups == 1 { "" } else { "column_group == 0 && " };
-                (
-                    self.each(from, domain),
-                    format!("{once}lane % 4 == 0 && "),
-                    format!("row = {}", row_text(domain)),
-                    format!("row < {rows}"),
-                )
-            }
-            Shape::Column => {
-                let first_warp = match self.plan().column_groups {
-                    1 => "warp == 0".to_owned(),
-                    _ => format!("warp % {} == 0", self.plan().row_warps()),
-                };
-                let of_thread = format!("{first_warp} && lane < 4 && ");
-                (self.each(from, domain), of_thread, format!("column = {}", column_text(domain)), format!("column < {rows}"))
-            }
+            Shape::Row => (
+                self.each(from, domain),
+                format!("{}lane % 4 == 0 && ", self.first_group()),
+                format!("row = {}", row_text(domain)),
+                format!("row < {rows}"),
+            ),
+            Shape::Column => (
+                self.each(from, domain),
+                format!("{} && lane < 4 && ", self.first_warp()),
+                format!("column = {}", column_text(domain)),
+                format!("column < {rows}"),
+            ),
             Shape::Uniform => unreachable!("verified: a fragment with rows or columns"),
         };
         let context = AddAt {
@@ -267,6 +262,20 @@ impl Writer<'_> {
         self.render(&context)
     }
 
+    /// The condition, with what joins it to another one, of the first of the groups that have rows
+    /// in common.
+    fn first_group(&self) -> &'static str {
+        if self.plan().column_groups == 1 { "" } else { "column_group == 0 && " }
+    }
+
+    /// The condition of the first of the warps that have columns in common.
+    fn first_warp(&self) -> String {
+        match self.plan().column_groups {
+            1 => "warp == 0".into(),
+            _ => format!("warp % {} == 0", self.plan().row_warps()),
+        }
+    }
+
     /// Stores a vector along rows, or adds it to what is there.
     fn store_row(&mut self, to: &GlobalTile, m_tiles: u32, value: &Expr, adds: bool) -> Result<String, Error> {
         let context = StoreRow {
@@ -276,7 +285,7 @@ impl Writer<'_> {
             row: row_text(Domain::Row),
             rows_present: self.bound(&to.rows_present),
             value: self.text(value, Domain::Row),
-            once: if self.plan().column_groups == 1 { "" } else { "column_group == 0 && " },
+            once: self.first_group(),
             adds,
         };
         self.render(&context)
@@ -291,10 +300,7 @@ impl Writer<'_> {
             column: column_text(Domain::Column),
             columns_present: self.bound(&to.rows_present),
             value: self.text(value, Domain::Column),
-            first_warp: match self.plan().column_groups {
-                1 => "warp == 0".into(),
-                _ => format!("warp % {} == 0", self.plan().row_warps()),
-            },
+            first_warp: self.first_warp(),
             adds,
         };
         self.render(&context)

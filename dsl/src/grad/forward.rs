@@ -429,7 +429,7 @@ impl<'k> Forward<'k> {
     }
 
     /// Whether an op loads what the gradient is wanted of.
-    pub fn is_source(&self, op: OpId) -> bool {
+    fn is_source(&self, op: OpId) -> bool {
         let of = matches!(&self.kernel.ops[op].op, Op::Load { tensor, .. } | Op::Gather { tensor, .. } if self.wanted.contains(tensor));
         let sources = self.sources.as_ref();
         of && sources.is_none_or(|sources| sources.contains(&self.canonical(self.kernel.ops[op].results[0])))
@@ -522,7 +522,7 @@ impl<'k> Forward<'k> {
     }
 
     /// Checks that the gradient of a gather can be added where the kernels go back to it.
-    pub fn check_gather(&self, value: ValueId, name: &str) -> Result<(), NotDifferentiable> {
+    fn check_gather(&self, value: ValueId, name: &str) -> Result<(), NotDifferentiable> {
         let refuse = |what: String, instead: &str| Err(NotDifferentiable::new(what, self.span(value), instead));
         if self.shape != Shape::Rows {
             return refuse(
@@ -557,7 +557,7 @@ impl<'k> Forward<'k> {
     }
 
     /// Whether an op gathers what is wanted, for columns or for the step of a loop.
-    pub fn is_gathered_in_steps(&self, op: OpId) -> bool {
+    fn is_gathered_in_steps(&self, op: OpId) -> bool {
         let data = &self.kernel.ops[op];
         let in_step = |v: ValueId| self.class(v) == Class::Column || self.varies(v);
         matches!(data.op, Op::Gather { .. }) && self.is_source(op) && data.op.operands().into_iter().any(in_step)

@@ -9,9 +9,11 @@
 mod form;
 mod kept;
 mod param;
+mod prediction;
 mod streams;
 
 pub use form::{MAX_RANK, TensorForm};
 pub use kept::{Kept, KeptEntry, LoadedKernels};
 pub use param::Param;
+pub use prediction::{FUSED_IS_WORTH, predicted};
 pub use streams::{RawStream, stream};

@@ -17,6 +17,15 @@ pub struct Deduced {
     pub sizes: BTreeMap<String, i64>,
 }
 
+impl Deduced {
+    /// Whether all types and sizes of a kernel are among these.
+    pub fn has_all_of(&self, kernel: &Kernel) -> bool {
+        let ir = kernel.ir();
+        ir.sizes.values().all(|size| self.sizes.contains_key(&size.name))
+            && ir.type_params.iter().all(|name| self.types.contains_key(name))
+    }
+}
+
 /// Element type and shape of an output; see [`Kernel::outputs`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutputForm<'a> {

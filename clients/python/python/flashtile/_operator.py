@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import _shapes
-from ._flashtile import FlashtileError, GradientError
+from ._flashtile import FUSED_IS_WORTH, FlashtileError, GradientError
 from ._flashtile import Kernel as Native
 from ._host import DTYPES, OF_NAME, is_traced
 
@@ -19,11 +19,6 @@ _LIBRARY = torch.library.Library("flashtile", "FRAGMENT")
 
 # Operators by name. The name tells text and options, so that equal kernels share an operator.
 _OPERATORS: dict[str, "Operator"] = {}
-
-
-#: What the fused form of a gradient must be predicted to take of the plain form's time: the model
-#: is not exact, and the plain form gives the same bits in each launch.
-_WORTH = 0.95
 
 
 class Gradient:
@@ -234,7 +229,7 @@ class Operator:
             return False
         sizes = _shapes.solve(self._read, ctx.shapes, self.native.known_sizes)
         seconds = [made.seconds(device, ctx.dtypes, sizes) for made in (ctx.gradient, fused)]
-        return None not in seconds and seconds[1] < _WORTH * seconds[0]
+        return None not in seconds and seconds[1] < FUSED_IS_WORTH * seconds[0]
 
     def run(self, at_once: bool, args: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Results of the operator, as a sequence: through PyTorch's dispatcher, or at once."""
