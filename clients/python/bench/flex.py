@@ -109,6 +109,7 @@ def examples(heads: int, length: int, canvas: int, device: str) -> dict[str, tup
     ids = torch.bucketize(torch.arange(length), ends.int(), right=True).int().to(device)
     slopes = torch.linspace(0.02, 0.5, heads, device=device)
     table = torch.randn(heads, 2 * length - 1, device=device)
+    learned_table = table.clone().requires_grad_()
     unit = max(1, length // 64)
     return {
         "full": (None, None),
@@ -125,6 +126,7 @@ def examples(heads: int, length: int, canvas: int, device: str) -> dict[str, tup
         "tanh softcap, causal": (softcap(20.0), causal),
         "relative position": (relative, None),
         "relative table, causal": (relative_table(table, length), causal),
+        "learned table, causal": (relative_table(learned_table, length), causal),
     }
 
 
@@ -168,10 +170,19 @@ def times(calls: list[Callable[[], object]], rounds: int) -> list[float]:
     return [statistics.median(kept) for kept in found]
 
 
-def backward(call: Callable[..., torch.Tensor], inputs: list[torch.Tensor], grad: torch.Tensor) -> Callable[[], object]:
-    """The backward pass alone, of one forward pass, with this gradient of its output."""
+def captured(function: Callable | None) -> list[torch.Tensor]:
+    """The tensors that a function holds and whose gradients are asked for."""
+    cells = getattr(function, "__closure__", None) or ()
+    held = (cell.cell_contents for cell in cells)
+    return [x for x in held if isinstance(x, torch.Tensor) and x.requires_grad]
+
+
+def backward(
+    call: Callable[..., torch.Tensor], inputs: list[torch.Tensor], also: list[torch.Tensor], grad: torch.Tensor
+) -> Callable[[], object]:
+    """The backward pass alone, of one forward pass, with this gradient of its output, to the inputs and `also`."""
     o = call(*inputs)
-    return lambda: torch.autograd.grad(o, inputs, grad, retain_graph=True)
+    return lambda: torch.autograd.grad(o, [*inputs, *also], grad, retain_graph=True)
 
 
 def main() -> None:
@@ -218,13 +229,15 @@ def main() -> None:
 
         if options.tune:
             flashtile.tune(ours, *inputs, budget=options.tune)
-        expected = exact(inputs, score_mod, mask_mod, rows)
-        errors = [(call(*inputs)[:1, :, rows].double() - expected).abs().max().item() for call in (ours, theirs)]
+        with torch.no_grad():
+            expected = exact(inputs, score_mod, mask_mod, rows)
+            errors = [(call(*inputs)[:1, :, rows].double() - expected).abs().max().item() for call in (ours, theirs)]
         line = f"{name:26}{errors[0]:10.2e}{errors[1]:10.2e}"
         if not errors[0] <= max(2 * errors[1], 1e-5 if on_cpu else 1e-3):
             wrong.append(name)
         if not on_cpu:
-            mine, other = times([lambda: ours(*inputs), lambda: theirs(*inputs)], options.rounds)
+            with torch.no_grad():
+                mine, other = times([lambda: ours(*inputs), lambda: theirs(*inputs)], options.rounds)
             line += f"{mine:9.3f}{other:9.3f}{other / mine:7.2f}"
         print(line, flush=True)
         if options.backward and not on_cpu:
@@ -232,7 +245,7 @@ def main() -> None:
             if options.tune:
                 flashtile.tune(ours, *learned, budget=options.tune)
             grad = torch.randn_like(learned[0])
-            passes = [backward(call, learned, grad) for call in (ours, theirs)]
+            passes = [backward(call, learned, captured(score_mod), grad) for call in (ours, theirs)]
             gaps = [((x - y).float().norm() / y.float().norm()).item() for x, y in zip(*(step() for step in passes))]
             mine, other = times(passes, options.rounds)
             print(f"{'  backward, differ by':26}{max(gaps):10.2e}{'':10}{mine:9.3f}{other:9.3f}{other / mine:7.2f}", flush=True)

@@ -58,6 +58,14 @@ def rows(device: str) -> list[tuple[str, Callable[[], object]]]:
     def causal(b, h, q_idx, kv_idx):
         return q_idx >= kv_idx
 
+    slopes, documents = torch.ones(2, device=device), torch.zeros(64, device=device, dtype=torch.int32)
+
+    def alibi(score, b, h, q_idx, kv_idx):
+        return score - slopes[h] * (q_idx - kv_idx)
+
+    def document(b, h, q_idx, kv_idx):
+        return documents[q_idx] == documents[kv_idx]
+
     prepared = flashtile.flex_kernel(mask_mod=causal)
     blocks = create_block_mask(causal, None, None, 64, 64, device=device, BLOCK_SIZE=64)
     empty = (_host._empty_at_once() or (None, None))[device == "cuda"]
@@ -69,6 +77,8 @@ def rows(device: str) -> list[tuple[str, Callable[[], object]]]:
         ("the same, out=", lambda: attention(q, k, v, 0.125, out=(o, lse))),
         ("flashtile.flex, mask_mod", lambda: flashtile.flex(q, k, v, mask_mod=causal)),
         ("flex_kernel(mask_mod)", lambda: prepared(q, k, v)),
+        ("flashtile.flex, functions with tensors", lambda: flashtile.flex(q, k, v, alibi, mask_mod=document)),
+        ("flashtile.flex, mask_mod, lse", lambda: flashtile.flex(q, k, v, mask_mod=causal, return_lse=True)),
         ("flashtile.flex, block_mask", lambda: flashtile.flex(q, k, v, block_mask=blocks)),
         ("flashtile.sdpa, forward and backward", backward(flashtile.sdpa, learned)),
         ("F.scaled_dot_product_attention, both", backward(SDPA, learned)),

@@ -192,8 +192,10 @@ impl PyKernel {
     }
 
     /// Launches a kernel of attention on queries `(B, H, M, D)`, keys `(B, G, N, D)` and values
-    /// `(B, G, N, E)` that are as it takes them, with a scale or `1 / sqrt(D)`; returns its first
-    /// output. `None` if they are otherwise.
+    /// `(B, G, N, E)` that are as it takes them, with a scale or `1 / sqrt(D)`, and what else it
+    /// reads; returns its output, or a tuple of several. `None` if they are otherwise.
+    #[pyo3(signature = (query, key, value, scale, enable_gqa, with_gradients, also=Vec::new()))]
+    #[allow(clippy::too_many_arguments, reason = "as Python gives them")]
     fn attend<'py>(
         &self,
         query: Bound<'py, PyAny>,
@@ -202,10 +204,15 @@ impl PyKernel {
         scale: Option<f64>,
         enable_gqa: bool,
         with_gradients: bool,
+        also: Vec<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = query.py();
         let options = Attend { enable_gqa, with_gradients };
-        self.launcher.attend(py, &[query, key, value], scale, options)
+        let Some(mut made) = self.launcher.attend(py, &[query, key, value], scale, &also, options)? else { return Ok(None) };
+        match made.len() {
+            1 => Ok(made.pop()),
+            _ => Ok(Some(PyTuple::new(py, made)?.into_any())),
+        }
     }
 }
 

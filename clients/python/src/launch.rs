@@ -150,24 +150,28 @@ impl Launcher {
         self.run(py, host, &prepared, &inputs, given.outputs).map(Some)
     }
 
-    /// Launches a kernel of attention whose inputs are queries, keys, values and a scale, if these
-    /// are all as the kernel takes them; returns its first output. `None` if something else is to
-    /// be done, or said, which the caller sees to: nothing has happened then.
+    /// Launches a kernel of attention whose inputs are queries, keys, values, a scale, and tensors
+    /// `also`, if the first three are as the kernel takes them; returns its outputs. `None` if
+    /// something else is to be done, or said, which the caller sees to: nothing has happened then.
     pub fn attend<'py>(
         &self,
         py: Python<'py>,
         objects: &[Bound<'py, PyAny>; 3],
         scale: Option<f64>,
+        also: &[Bound<'py, PyAny>],
         options: Attend,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+    ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         let host = Host::get(py)?;
-        let mut seen = Vec::with_capacity(3);
-        for object in objects {
+        let read = |name: &str, object: &Bound<'py, PyAny>| {
             if !host.is_plain(object) || (options.with_gradients && needs_gradient(object)?) {
                 return Ok(None);
             }
-            let Some(read) = Seen::read(host, "query", object)? else { return Ok(None) };
-            seen.push(read);
+            Seen::read(host, name, object)
+        };
+        let mut seen = Vec::with_capacity(3);
+        for object in objects {
+            let Some(tensor) = read("query", object)? else { return Ok(None) };
+            seen.push(tensor);
         }
         if !options.fits(&seen) {
             return Ok(None);
@@ -179,10 +183,15 @@ impl Launcher {
         }
         let scale = Number::F32(scale);
         let place = seen[0].place;
-        let inputs: Vec<Read> = seen.into_iter().map(Read::Tensor).chain([Read::Number(scale)]).collect();
+        let mut inputs: Vec<Read> = seen.into_iter().map(Read::Tensor).chain([Read::Number(scale)]).collect();
+        for (param, object) in self.inputs().skip(inputs.len()).zip(also) {
+            match read(&param.name, object)? {
+                Some(tensor) if tensor.place == place => inputs.push(Read::Tensor(tensor)),
+                _ => return Ok(None),
+            }
+        }
         let prepared = self.prepared(py, host, (place, &objects[0]), &inputs, None)?;
-        let outputs = self.run(py, host, &prepared, &inputs, None)?;
-        Ok(outputs.into_iter().next())
+        self.run(py, host, &prepared, &inputs, None).map(Some)
     }
 
     /// Allocates outputs, unless they are given, and launches.

@@ -246,14 +246,14 @@ class Forms:
         monkeypatch.setattr(_operator.Gradient, "seconds", lambda made, *_: 1.0 if self.is_fused(made) else 2.0)
         choose = _operator.Operator._in_best_form
 
-        def noted(op, ctx, grads):
-            made = choose(op, ctx, grads)
+        def noted(op, *args):
+            made = choose(op, *args)
             self.taken.append("fused" if self.is_fused(made) else "plain")
             return made
 
         monkeypatch.setattr(_operator.Operator, "_in_best_form", noted)
         for op in _operator._OPERATORS.values():
-            monkeypatch.setattr(op, "_forms", {})
+            monkeypatch.setattr(op, "_kept", {})
 
     @staticmethod
     def is_fused(made: _operator.Gradient) -> bool:

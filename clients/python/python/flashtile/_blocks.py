@@ -118,43 +118,65 @@ def tables(block_mask: Any, queries: int, keys: int) -> list[torch.Tensor]:
     return [x[tuple(0 if extent == 1 else slice(None) for extent in x.shape[:2])] for x in (listed, full)]
 
 
-# What the last call with a `BlockMask` had, and what it depends on.
-_KEPT: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
+class Kept(NamedTuple):
+    """What the last call with a `BlockMask` had."""
+
+    #: What it depends on.
+    state: tuple
+    #: The lists, so that their identities are of no others.
+    lists: tuple
+    blocks: Blocks
+    tables: list[torch.Tensor]
 
 
-def of_call(block_mask: Any, sizes: tuple[int, int, int, int]) -> tuple[Blocks, list[torch.Tensor]]:
-    """What a kernel knows of a `BlockMask` ahead, and the :func:`tables`.
+_KEPT: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()
 
-    `sizes` are batches, heads, queries and keys. Both are made anew if a list has changed, on
-    another stream, and in a capture, whose replays read the lists.
+
+def kept(block_mask: Any, queries: torch.Size, keys: torch.Size) -> Kept | None:
+    """What the last call had, if this one has the same; for a call that is not traced."""
+    found = _KEPT.get(block_mask)
+    if found is None:
+        return None
+    lists = _present(block_mask)
+    return found if found.state == _state(block_mask, lists, queries, keys) else None
+
+
+def of_call(block_mask: Any, queries: torch.Size, keys: torch.Size) -> tuple[Blocks, list[torch.Tensor]]:
+    """What a kernel knows of a `BlockMask` ahead, and the :func:`tables`, for queries and keys of these shapes.
+
+    Both are made anew if a list has changed, on another stream, and in a capture, whose replays
+    read the lists.
     """
-    lists = [x for name in LISTS if (x := getattr(block_mask, name)) is not None]
-    key = _state(block_mask, lists, sizes)
-    kept = _KEPT.get(block_mask) if key is not None else None
-    if kept is not None and kept[0] == key:
-        return kept[2], kept[3]
-    blocks = blocks_of(block_mask, *sizes)
-    found = tables(block_mask, *sizes[2:])
-    if key is not None:
-        # With the lists, so that their identities are of no others.
-        _KEPT[block_mask] = (key, lists, blocks, found)
-    return blocks, found
+    batch, heads, rows, _ = queries
+    lists = _present(block_mask)
+    state = None if is_traced() else _state(block_mask, lists, queries, keys)
+    found = _KEPT.get(block_mask) if state is not None else None
+    if found is None or found.state != state:
+        blocks = blocks_of(block_mask, batch, heads, rows, keys[2])
+        found = Kept(state, lists, blocks, tables(block_mask, rows, keys[2]))
+        if state is not None:
+            _KEPT[block_mask] = found
+    return found.blocks, found.tables
 
 
 _is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 
 
-def _state(block_mask: Any, lists: list[torch.Tensor], sizes: tuple) -> tuple | None:
+def _present(block_mask: Any) -> tuple[torch.Tensor, ...]:
+    """The lists that there are."""
+    every = (block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+    return every if every[2] is not None else every[:2]
+
+
+def _state(block_mask: Any, lists: tuple, queries: torch.Size, keys: torch.Size) -> tuple | None:
     """What a call depends on; `None` where nothing is kept."""
-    if is_traced():
-        return None
     stream = None
     if lists[0].is_cuda:
         if _is_capturing():
             return None
         stream = raw_stream(lists[0].get_device())
     try:
-        versions = [(id(x), x._version) for x in lists]
+        versions = [x._version for x in lists]
     except RuntimeError:  # tensors of inference mode do not say whether they have changed
         return None
-    return (*sizes, *block_mask.seq_lengths, *block_mask.BLOCK_SIZE, stream, *versions)
+    return (queries, keys, block_mask.seq_lengths, block_mask.BLOCK_SIZE, stream, *map(id, lists), *versions)

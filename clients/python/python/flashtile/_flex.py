@@ -70,40 +70,55 @@ def _fingerprint(x: Any, tensors: list[torch.Tensor], seen: tuple = ()) -> Any:
     """What a trace depends on, as a key; tensors by their shape and number, so that others may take their place."""
     if x is None:
         return None
-    if isinstance(x, types.FunctionType) and not any(x is other for other in seen):
-        _, code, names = _known(x.__code__)
-        if not names and x.__closure__ is None and x.__defaults__ is None and x.__kwdefaults__ is None:
-            return code
-        held = [cell.cell_contents for cell in x.__closure__] if x.__closure__ else []
-        held += x.__defaults__ or ()
-        named = {name: x.__globals__[name] for name in names if name in x.__globals__}
-        if x.__kwdefaults__:
-            named.update(x.__kwdefaults__)
-        if not held and not named:
-            return code
-        seen = (*seen, x)
-        return (code, *(_fingerprint(y, tensors, seen) for y in held), *_named(named, tensors, seen))
+    if isinstance(x, torch.Tensor):
+        return _fingerprint_of_tensor(x, tensors)
     if isinstance(x, (bool, int, float, str, torch.dtype, torch.device)):
         return (type(x), x if x == x else "nan")
-    if isinstance(x, torch.Tensor):
-        number = next((at for at, known in enumerate(tensors) if known is x), len(tensors))
-        if number == len(tensors):
-            tensors.append(x)
-        return ("tensor", number, tuple(x.shape), x.dtype)
-    if any(x is other for other in seen):
-        return ("again", next(at for at, other in enumerate(seen) if other is x))
+    for at, other in enumerate(seen):
+        if x is other:
+            return ("again", at)
+    if isinstance(x, types.FunctionType):
+        return _fingerprint_of_function(x, tensors, seen)
     seen = (*seen, x)
     if isinstance(x, (tuple, list)):
         return (type(x), *(_fingerprint(y, tensors, seen) for y in x))
     if isinstance(x, functools.partial):
-        return ("partial", *(_fingerprint(y, tensors, seen) for y in (x.func, *x.args)), *_named(x.keywords, tensors, seen))
+        named = [(name, _fingerprint(x.keywords[name], tensors, seen)) for name in sorted(x.keywords)]
+        return ("partial", *(_fingerprint(y, tensors, seen) for y in (x.func, *x.args)), *named)
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
         return ("fixed", x)
     raise _Unknown
 
 
-def _named(values: dict[str, Any], tensors: list, seen: tuple) -> list:
-    return [(name, _fingerprint(values[name], tensors, seen)) for name in sorted(values)]
+def _fingerprint_of_tensor(x: torch.Tensor, tensors: list[torch.Tensor]) -> tuple:
+    for number, known in enumerate(tensors):
+        if known is x:
+            break
+    else:
+        number = len(tensors)
+        tensors.append(x)
+    return ("tensor", number, x.shape, x.dtype)
+
+
+def _fingerprint_of_function(x: types.FunctionType, tensors: list[torch.Tensor], seen: tuple) -> Any:
+    _, code, names = _known(x.__code__)
+    cells, defaults, named = x.__closure__, x.__defaults__, x.__kwdefaults__
+    if not (names or cells or defaults or named):
+        return code
+    seen = (*seen, x)
+    key = [code]
+    # As many as the code says.
+    for cell in cells or ():
+        held = cell.cell_contents
+        key.append(_fingerprint_of_tensor(held, tensors) if type(held) is torch.Tensor else _fingerprint(held, tensors, seen))
+    known = x.__globals__
+    for name in names:
+        if name in known:
+            key.append((name, _fingerprint(known[name], tensors, seen)))
+    if defaults or named:
+        key.append(("defaults", *(_fingerprint(held, tensors, seen) for held in defaults or ())))
+        key += [(name, _fingerprint(named[name], tensors, seen)) for name in sorted(named or ())]
+    return key[0] if len(key) == 1 else tuple(key)
 
 
 class _Known(NamedTuple):
@@ -113,8 +128,8 @@ class _Known(NamedTuple):
     code: types.CodeType
     #: Its own among all code that was ever known: hashing code takes long.
     number: int
-    #: Names of globals that the function, or one inside of it, may read.
-    names: frozenset[str]
+    #: Names of globals that the function, or one inside of it, may read, each once.
+    names: tuple[str, ...]
 
 
 class _Held(NamedTuple):
@@ -147,7 +162,7 @@ def _known(code: types.CodeType) -> _Known:
     if kept is not None:
         return kept
     inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    names = frozenset(code.co_names).union(*(_known(c).names for c in inner))
+    names = tuple(sorted({*code.co_names, *(name for c in inner for name in _known(c).names)}))
     if len(_KNOWN) >= _KEPT:
         _KNOWN.clear()
     return _KNOWN.setdefault(id(code), _Known(code, next(_NUMBERS), names))
@@ -285,9 +300,15 @@ def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 # Calls
 
-# Launches of functions that hold no tensors, by the functions and the shapes of queries and keys:
-# these need nothing else.
-_ATTEND: dict[Any, Callable] = {}
+class _Attend(NamedTuple):
+    """A kernel that calls of a kind are launched with, by one call of the native module."""
+
+    launch: Callable
+    plan: Plan
+
+
+# By the functions, the blocks, and the shapes of queries and keys: these need nothing else.
+_ATTEND: dict[Any, _Attend] = {}
 
 
 def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable | None) -> tuple:
@@ -339,16 +360,21 @@ def _call(
 ) -> Any:
     held = _held(functions)
     held_key, tensors = held
-    kind = None
-    if block_mask is None and not return_lse and held_key is not None and not tensors and not is_traced():
-        kind = (held_key, q.shape, k.shape, enable_gqa)
-        attend = _ATTEND.get(kind)
-        made = None if attend is None else attend(q, k, v, scale, enable_gqa, is_grad_enabled())
-        if made is not None:
-            return made
+    kind = found = None
+    if held_key is not None and not is_traced():
+        kept = None if block_mask is None else _blocks.kept(block_mask, q.shape, k.shape)
+        if block_mask is None or kept is not None:
+            kind = (held_key, kept and kept.blocks, q.shape, k.shape, enable_gqa, return_lse)
+            found = _ATTEND.get(kind)
+        if found is not None:
+            also = [kept.tables[at] for at in found.plan.tables]
+            also += [_read(read, tensors) for read in found.plan.reads]
+            made = found.launch(q, k, v, scale, enable_gqa, is_grad_enabled(), also)
+            if made is not None:
+                return made
     sizes, grouped = _checked(q, k, v, enable_gqa)
     inputs = _inputs(q, k, v, sizes[0], scale)
-    blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, sizes)
+    blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, q.shape, k.shape)
     plan = _plan(functions, held, blocks, sizes, q.device, return_lse, grouped)
     inputs += [tables[at] for at in plan.tables]
     inputs += [_read(read, tensors) for read in plan.reads]
@@ -357,7 +383,7 @@ def _call(
     if kind is not None and plan.is_kept:
         if len(_ATTEND) >= _KEPT:
             _ATTEND.clear()
-        _ATTEND[kind] = kernel._native.attend
+        _ATTEND[kind] = _Attend(kernel._native.attend, plan)
     return tuple(made) if return_lse else made
 
 

@@ -115,10 +115,11 @@ class Kernel:
             out = self._given(out)
         made = self._native.call(args, out, torch.is_grad_enabled())
         if made is None:
-            if out is not None or not all(is_plain(x) for x in args if isinstance(x, torch.Tensor)):
+            tensors = [(at, x) for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
+            if out is not None or not all([is_plain(x) for _, x in tensors]):
                 return self._through_dispatcher(args, out)
             # Something needs a gradient.
-            of = tuple([at for at, x in enumerate(args) if isinstance(x, torch.Tensor) and x.requires_grad])
+            of = tuple([at for at, x in tensors if x.requires_grad])
             op = self._operator(of)
             made = op.differentiable(args)
             if len(op.outputs) != len(self._outputs):

@@ -49,6 +49,45 @@ class Gradient:
         return total
 
 
+class _Kept:
+    """What the forward pass of an operator keeps for the backward pass, where some inputs need gradients.
+
+    Values are told by their place: inputs first, then outputs.
+    """
+
+    def __init__(self, op: "Operator", needs: Sequence[bool]):
+        self.gradient: Gradient | None = None
+        #: Outputs that take no gradient, by their number.
+        self.undifferentiated: list[int] = []
+        #: The gradient in the form that is taken, by device, shapes and types.
+        self.forms: dict[tuple, Gradient] = {}
+        differentiate = op.differentiate
+        if differentiate is None:
+            self.error = f"operator flashtile::{op.name} is a gradient; second derivatives are not built"
+            return
+        self.undifferentiated = [at for at, name in enumerate(op.outputs) if name not in differentiate.from_]
+        of = tuple(name for name, is_needed in zip(op.inputs, needs) if is_needed)
+        try:
+            self.gradient = differentiate(of)
+        except GradientError as error:
+            self.error = str(error)
+            return
+        every = [*op.inputs, *op.outputs]
+        #: Without all outputs that the backward pass reads, it runs the forward kernel that has them.
+        self.again = not self.gradient.needs <= set(every)
+        kept = set(op.inputs) if self.again else self.gradient.needs
+        is_number = {param["name"] for param in op.params if not param["tensor"]}
+        self.tensors_at = [at for at, name in enumerate(every) if name in kept and name not in is_number]
+        self.numbers_at = [at for at, name in enumerate(every) if name in kept and name in is_number]
+        #: Names of the tensors, then of the numbers.
+        self.names = [every[at] for at in (*self.tensors_at, *self.numbers_at)]
+        #: Outputs that take a gradient: the name of the gradient, and the number of the output.
+        self.given = [(f"grad_{name}", at) for at, name in enumerate(op.outputs) if name in differentiate.from_]
+        self.given_at = [len(op.inputs) + at for _, at in self.given]
+        #: For each input, the name of its gradient, if it needs one.
+        self.returned = [f"grad_{name}" if name in of else None for name in op.inputs]
+
+
 class Operator:
     """A kernel as an operator: `op` is what the dispatcher knows."""
 
@@ -71,8 +110,11 @@ class Operator:
         self.needs_like = not self.tensors
         #: Whether the caller gives nothing but inputs.
         self._takes_inputs = not (self.needs_like or self.missing_sizes or self.missing_types or into)
-        #: Whether the fused form of its gradient is taken, by sizes, types and device.
-        self._forms: dict[tuple, bool] = {}
+        #: Where the tensors are among the inputs, and one of each type parameter.
+        self._tensors_at = [at for at, param in enumerate(self._read) if param["tensor"]]
+        self._generics = {self._read[at]["elem"]: at for at in self._tensors_at if self._read[at]["generic"]}
+        #: What is kept for the backward pass, by which inputs need gradients.
+        self._kept: dict[tuple[bool, ...], _Kept] = {}
         self._define()
         self.op = getattr(torch.ops.flashtile, name).default
 
@@ -143,57 +185,54 @@ class Operator:
         outputs = output if isinstance(output, (tuple, list)) else (output,)
         # Of most outputs there is no gradient, or none is asked for: no zeros are made for these.
         ctx.set_materialize_grads(False)
-        of = tuple(name for name, needs in zip(self.inputs, ctx.needs_input_grad) if needs)
-        ctx.of, ctx.gradient, ctx.error = of, None, None
-        if self.differentiate is None:
-            ctx.error = GradientError(f"operator flashtile::{self.name} is a gradient; second derivatives are not built")
+        needs = ctx.needs_input_grad
+        kept = ctx.kept = self._kept.get(needs) or self._kept.setdefault(needs, _Kept(self, needs))
+        if kept.undifferentiated:
+            ctx.mark_non_differentiable(*[outputs[at] for at in kept.undifferentiated])
+        if kept.gradient is None:
             return
-        try:
-            ctx.gradient = self.differentiate(of)
-        except GradientError as error:
-            ctx.error = error
-        from_ = self.differentiate.from_
-        ctx.mark_non_differentiable(*(x for name, x in zip(self.outputs, outputs) if name not in from_))
-        if ctx.gradient is None:
-            return
-        named = dict(zip(self.inputs, inputs)) | dict(zip(self.outputs, outputs))
-        # Without all outputs that the backward pass reads, it runs the forward kernel that has them.
-        ctx.again = not ctx.gradient.needs <= named.keys()
-        kept = set(self.inputs) if ctx.again else ctx.gradient.needs
-        ctx.forms = {name: (x.shape, x.dtype) for name, x in zip(self.outputs, outputs) if name in from_}
-        ctx.dtypes = {param["elem"]: named[param["name"]].dtype for param in self.params if param["tensor"] and param["generic"]}
-        ctx.shapes = {name: tuple(named[name].shape) for name in self.tensors}
-        ctx.names = [name for name in named if name in kept and isinstance(named[name], torch.Tensor)]
-        ctx.numbers = {name: x for name, x in named.items() if name in kept and not isinstance(x, torch.Tensor)}
-        ctx.save_for_backward(*(named[name] for name in ctx.names))
+        values = (*inputs[: len(self.inputs)], *outputs)
+        ctx.shapes = [values[at].shape for at in self._tensors_at]
+        ctx.dtypes = [values[at].dtype for at in self._generics.values()]
+        ctx.forms = [(values[at].shape, values[at].dtype) for at in kept.given_at]
+        ctx.numbers = [values[at] for at in kept.numbers_at]
+        ctx.save_for_backward(*[values[at] for at in kept.tensors_at])
 
     def _backward(self, ctx: Any, *grads: torch.Tensor) -> tuple:
-        if ctx.error is not None:
-            raise ctx.error
-        made: Gradient = self._in_best_form(ctx, grads)
+        kept: _Kept = ctx.kept
+        if kept.gradient is None:
+            raise GradientError(kept.error)
+        # Gradients of gradients are asked for through the dispatcher, which says that there are none.
+        traced = is_traced()
+        at_once = not torch.is_grad_enabled() and not traced
+        like = next(x for x in grads if x is not None)
+        made = self._in_best_form(ctx, like.device, traced)
         if made.sums and torch.are_deterministic_algorithms_enabled():
             self._is_not_deterministic(made.sums)
-        # Gradients of gradients are asked for through the dispatcher, which says that there are none.
-        at_once = not torch.is_grad_enabled() and not is_traced()
-        values = dict(zip(ctx.names, ctx.saved_tensors)) | ctx.numbers
-        if ctx.again:
+        values = dict(zip(kept.names, (*ctx.saved_tensors, *ctx.numbers)))
+        if kept.again:
             again = made.forward.run(at_once, [values[name] for name in self.inputs])
             values.update(zip(made.forward.outputs, again))
-        like = next(x for x in grads if x is not None)
-        for name, grad in zip(self.outputs, grads):
-            if name in made.from_:
-                if grad is None:
-                    shape, dtype = ctx.forms[name]
-                    grad = like.new_zeros(shape, dtype=dtype)
-                # Kernels take rows without gaps.
-                values[f"grad_{name}"] = grad if grad.stride(-1) == 1 else grad.contiguous()
-        sizes = _shapes.solve(self._read, ctx.shapes, self.native.known_sizes) if made.needs_sizes else {}
+        for (name, number), (shape, dtype) in zip(kept.given, ctx.forms):
+            grad = grads[number]
+            if grad is None:
+                grad = like.new_zeros(shape, dtype=dtype)
+            # Kernels take rows without gaps.
+            values[name] = grad if grad.stride(-1) == 1 else grad.contiguous()
+        sizes = self._sizes(ctx) if made.needs_sizes else {}
+        dtypes = dict(zip(self._generics, ctx.dtypes))
         for step in made.steps:
-            args = [values[name] for name in step.inputs] + ([like] if step.needs_like else [])
-            args += [sizes[name] for name in step.missing_sizes] + [ctx.dtypes[name] for name in step.missing_types]
-            args += [values[name] for name in step.into]
+            args = [values[name] for name in step.inputs]
+            if not step._takes_inputs:
+                args += [like] if step.needs_like else []
+                args += [sizes[name] for name in step.missing_sizes] + [dtypes[name] for name in step.missing_types]
+                args += [values[name] for name in step.into]
             values.update(zip(step.outputs, step.run(at_once, args)))
-        return tuple(values[f"grad_{name}"] if name in ctx.of else None for name in self.inputs)
+        return tuple([None if name is None else values[name] for name in kept.returned])
+
+    def _sizes(self, ctx: Any) -> dict[str, Any]:
+        """The sizes of a call, by name."""
+        return _shapes.solve(self._read, dict(zip(self.tensors, ctx.shapes)), self.native.known_sizes)
 
     def _is_not_deterministic(self, sums: Sequence[str]) -> None:
         """Says so as PyTorch does for its own operators."""
@@ -205,31 +244,35 @@ class Operator:
             raise GradientError(what)
         warnings.warn(what, stacklevel=2)
 
-    def _in_best_form(self, ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradient:
+    def _in_best_form(self, ctx: Any, device: torch.device, traced: bool) -> Gradient:
         """The gradient in the form that is predicted to be the faster one, for the sizes of a call.
 
         The fused form gives other last bits in each launch. It is not taken in deterministic mode, and where sizes are
         symbols.
         """
-        like = next(x for x in grads if x is not None)
-        sizes = [size for shape in ctx.shapes.values() for size in shape]
-        if torch.are_deterministic_algorithms_enabled() or any(type(size) is not int for size in sizes):
-            return ctx.gradient
-        key = (ctx.of, like.device, *sizes, *ctx.dtypes.values())
-        if key not in self._forms:
-            self._forms[key] = self._is_fused_faster(ctx, like.device)
-        return self.differentiate(ctx.of, fused=True) if self._forms[key] else ctx.gradient
+        kept: _Kept = ctx.kept
+        if torch.are_deterministic_algorithms_enabled():
+            return kept.gradient
+        if traced and any(type(size) is not int for shape in ctx.shapes for size in shape):
+            return kept.gradient
+        key = (device, *ctx.shapes, *ctx.dtypes)
+        form = kept.forms.get(key)
+        if form is None:
+            fused = self._fused_if_faster(ctx, device)
+            form = kept.forms[key] = kept.gradient if fused is None else fused
+        return form
 
-    def _is_fused_faster(self, ctx: Any, device: torch.device) -> bool:
+    def _fused_if_faster(self, ctx: Any, device: torch.device) -> Gradient | None:
+        plain = ctx.kept.gradient
         try:
-            fused = self.differentiate(ctx.of, fused=True)
+            fused = self.differentiate(plain.of, fused=True)
         except GradientError:
-            return False
-        if not fused.needs <= ctx.gradient.needs:
-            return False
-        sizes = _shapes.solve(self._read, ctx.shapes, self.native.known_sizes)
-        seconds = [made.seconds(device, ctx.dtypes, sizes) for made in (ctx.gradient, fused)]
-        return None not in seconds and seconds[1] < FUSED_IS_WORTH * seconds[0]
+            return None
+        if not fused.needs <= plain.needs:
+            return None
+        sizes, dtypes = self._sizes(ctx), dict(zip(self._generics, ctx.dtypes))
+        seconds = [made.seconds(device, dtypes, sizes) for made in (plain, fused)]
+        return fused if None not in seconds and seconds[1] < FUSED_IS_WORTH * seconds[0] else None
 
     def run(self, at_once: bool, args: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Results of the operator, as a sequence: through PyTorch's dispatcher, or at once."""
