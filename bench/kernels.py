@@ -7,7 +7,7 @@ import struct
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 DATA_TYPES = {"torch.bfloat16": 9, "torch.float16": 6, "torch.float32": 7}  # CUtensorMapDataType
-SWIZZLES = {64: 2, 128: 3}  # CUtensorMapSwizzle by bytes of a box's row
+SWIZZLES = {16: 0, 64: 2, 128: 3}  # CUtensorMapSwizzle by bytes of a box's row
 PROMOTION_L2_256B = 3
 MAP_BYTES = 128
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "i32": "int32"}
@@ -55,12 +55,18 @@ class Cuda:
 
 
 def tensor_map(cuda, tensor, order, tile):
-    """A TMA tensor map: dimensions in this order, innermost first, swizzled over a row of the box, zeros out of bounds."""
+    """A TMA tensor map: dimensions in this order, innermost first, swizzled over a row of the box, zeros out of bounds.
+
+    A last dimension that comes twice is split into parts of a row of the box.
+    """
     raw = ctypes.create_string_buffer(2 * MAP_BYTES)
     address = (ctypes.addressof(raw) + MAP_BYTES - 1) // MAP_BYTES * MAP_BYTES
     rank = len(order)
-    extents = (ctypes.c_uint64 * rank)(*[tensor.shape[d] for d in order])
-    strides = (ctypes.c_uint64 * (rank - 1))(*[tensor.stride(d) * tensor.element_size() for d in order[1:]])
+    sizes, steps = [tensor.shape[d] for d in order], [tensor.stride(d) for d in order[1:]]
+    if order[0] == order[1]:
+        sizes[:2], steps[0] = [tile[0], sizes[1] // tile[0]], tile[0]
+    extents = (ctypes.c_uint64 * rank)(*sizes)
+    strides = (ctypes.c_uint64 * (rank - 1))(*[step * tensor.element_size() for step in steps])
     box, ones = (ctypes.c_uint32 * rank)(*tile), (ctypes.c_uint32 * rank)(*[1] * rank)
     kind, pointer = DATA_TYPES[str(tensor.dtype)], ctypes.c_void_p(tensor.data_ptr())
     into, swizzle = ctypes.c_void_p(address), SWIZZLES[tile[0] * tensor.element_size()]

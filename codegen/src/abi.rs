@@ -49,10 +49,12 @@ pub struct TensorMap {
     /// The tensor parameter of the kernel text that it maps.
     pub tensor: String,
     /// Dimensions of the tensor, innermost first: its last one, that of the tile's rows, the others.
+    /// Where the last one comes twice, it is split: the first time it is as many elements as a row
+    /// of the box has, which divide it, and the second time it is the parts of so many elements.
     pub order: Vec<u32>,
     /// Box in elements along each of these. A box is rows of so many elements as the first says,
-    /// 128 or 64 bytes, swizzled over their length. What lies outside of the tensor reads as zero,
-    /// and is not written.
+    /// 128 or 64 bytes, swizzled over their length, or 16 bytes, one after the other. What lies
+    /// outside of the tensor reads as zero, and is not written.
     pub tile: Vec<u32>,
     /// Bytes of an element.
     pub element_bytes: u32,
@@ -69,8 +71,13 @@ impl TensorMap {
         if columns <= 32 || columns % 64 == 32 { 32 } else { 64 }
     }
 
-    /// Bytes over which the rows of a box are swizzled.
-    pub fn swizzle_bytes(&self) -> u32 {
+    /// Whether the last dimension of the tensor is split.
+    pub fn is_split(&self) -> bool {
+        self.order.first() == self.order.get(1)
+    }
+
+    /// Bytes of a row of a box, over which it is swizzled; rows of 16 bytes, a single chunk, are not.
+    pub fn row_bytes(&self) -> u32 {
         self.element_bytes * self.tile[0]
     }
 }

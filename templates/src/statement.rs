@@ -493,6 +493,8 @@ statements! {
     }
     /// A fragment written to rows of each warp's own, when what was there has been read.
     PutRows = "put_rows" {
+        /// Parts of a row, if these follow each other; else 0.
+        parts: u32,
         /// Shared address of the warp's rows.
         to: String,
         /// Fragment.

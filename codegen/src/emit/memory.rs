@@ -213,7 +213,9 @@ impl Writer<'_> {
 
     /// Where the rows of a warp begin in a tile; `warp` is the name of its number.
     fn rows_of(&self, warp: &str, tile: TileId, v: &Variable) -> String {
-        format!("{} + {warp} * {}", self.slot_address(tile, Slot::Only), 16 * v.m_tiles * self.plan().tiles[tile].pitch)
+        let t = &self.plan().tiles[tile];
+        let row = t.pitch * if t.woven { t.slabs } else { 1 };
+        format!("{} + {warp} * {}", self.slot_address(tile, Slot::Only), 16 * v.m_tiles * row)
     }
 
     pub(super) fn put_rows(&mut self, tile: TileId, from: VarId) -> Result<String, Error> {
@@ -227,6 +229,7 @@ impl Writer<'_> {
         let (rows_apart, apart) = if slab == 4 { (4, 2) } else { (8, 1) };
         let slab_bytes = t.rows * t.pitch;
         self.render(&PutRows {
+            parts: if t.woven { t.slabs } else { 0 },
             to,
             from: v.name,
             m_tiles: v.m_tiles,
@@ -244,18 +247,22 @@ impl Writer<'_> {
         self.wrappers.extend([Wrapper::BulkGroup, Wrapper::ProxyFence, Wrapper::TmaReduce { rank: at.len() as u32 }]);
         let (v, t) = (self.plan().variables[*of].clone(), self.plan().tiles[*tile].clone());
         let (rows, columns) = (16 * v.m_tiles, 8 * v.n_tiles);
+        let at = &at[usize::from(t.woven)..];
         let first = self.uniform(&at[0]);
         let plus = |first: String, further: String| if first == "0" { further } else { format!("{first} + {further}") };
         let (row, own) = match v.across {
             None => (format!("{UNIFORM_WARP} * {rows}"), String::new()),
             Some(warps) => (format!("{UNIFORM_WARP} % {warps} * {rows}"), format!("{UNIFORM_WARP} / {warps} * {columns} + ")),
         };
+        // The parts of a row that a warp has follow each other.
+        let share = v.across.map(|warps| format!("{UNIFORM_WARP} / {warps} * {}", t.slabs));
+        let parts = || format!("0, {}", share.map_or(first.clone(), |share| plus(first.clone(), share)));
         let part =
             |n: u32| FillPart { offset: n * t.rows * t.pitch, column: plus(first.clone(), format!("{own}{}", n * t.pitch / 4)) };
         let context = AddRows {
             from: self.rows_of(UNIFORM_WARP, *tile, &v),
             map: self.plan().maps[*map].name.clone(),
-            parts: (0..t.slabs).map(part).collect(),
+            parts: if t.woven { vec![FillPart { offset: 0, column: parts() }] } else { (0..t.slabs).map(part).collect() },
             row: plus(self.uniform(&at[1]), row),
             others: at[2..].iter().map(|e| format!(", {}", self.uniform(e))).collect(),
         };

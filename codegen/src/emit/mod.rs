@@ -7,6 +7,7 @@ mod meeting;
 mod memory;
 mod product;
 mod roles;
+mod straight;
 mod writer;
 
 pub use file::fields;

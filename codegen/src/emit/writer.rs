@@ -199,6 +199,18 @@ impl Writer<'_> {
     }
 
     pub(super) fn block(&mut self, stmts: &[Stmt]) -> Result<String, Error> {
+        let (mut out, mut at) = (String::new(), 0);
+        while at < stmts.len() {
+            let run = self.run_with_branches(&stmts[at..]);
+            let these = &stmts[at..at + run.unwrap_or(1)];
+            out.push_str(&if run.is_some() { self.run(these)? } else { self.statements(these)? });
+            at += these.len();
+        }
+        Ok(out)
+    }
+
+    /// Statements one after the other.
+    pub(super) fn statements(&mut self, stmts: &[Stmt]) -> Result<String, Error> {
         let mut out = String::new();
         for stmt in stmts {
             if let Some((line, _)) = self.kernel().source.line_column(stmt.span)

@@ -79,6 +79,7 @@ mod tests {
             pitch,
             layout,
             slabs: 1,
+            woven: false,
             slots: 2,
             offset: 0,
             warp_private: false,

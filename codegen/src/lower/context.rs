@@ -121,7 +121,7 @@ pub(super) struct Lowering<'a> {
     /// Tiles that operands of products were staged in, by operand.
     pub staged: HashMap<ValueId, TileId>,
     /// Tiles from which rows are added, by rows and columns.
-    pub tiles_to_add: HashMap<(u32, u32), TileId>,
+    pub tiles_to_add: HashMap<(u32, u32, bool), TileId>,
     /// Which of the programs that share columns this is.
     pub column_program: Option<Expr>,
     /// Computed operands, where they are.

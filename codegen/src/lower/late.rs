@@ -177,13 +177,14 @@ impl Lowering<'_> {
         let plain = move |op| Stmt::new(op, span);
         let first = self.issued_early(first, &mut spread);
         let step = self.issued_early(step, &mut spread);
-        let (_, leaves) = self.waiting_late(l, first.clone(), &[], &[]);
-        let (_, again) = self.waiting_late(l, step.clone(), &leaves, &[]);
+        let alone = across.is_none();
+        let (_, leaves) = self.waiting_late(l, first.clone(), &[], &[], alone);
+        let (_, again) = self.waiting_late(l, step.clone(), &leaves, &[], alone);
         // What the other steps do not leave in flight the first does not either.
         let only_first: Vec<VarId> = leaves.iter().map(|flight| flight.acc).collect();
         let only_first: Vec<VarId> = only_first.into_iter().filter(|acc| again.iter().all(|flight| flight.acc != *acc)).collect();
-        let (first, leaves) = self.waiting_late(l, first, &[], &only_first);
-        let (body, again) = self.waiting_late(l, step, &leaves, &[]);
+        let (first, leaves) = self.waiting_late(l, first, &[], &only_first, alone);
+        let (body, again) = self.waiting_late(l, step, &leaves, &[], alone);
         let left = |flights: &[Flight]| -> Vec<(VarId, Vec<TileId>)> {
             flights.iter().map(|flight| (flight.acc, flight.tiles.clone())).collect()
         };
@@ -367,7 +368,18 @@ impl Lowering<'_> {
 
     /// Adds waits to the statements of a step that begins with products of the one before in
     /// flight, and gives those that it leaves. Those into the accumulators of `done` it does not leave.
-    fn waiting_late(&self, l: &Loop<'_>, stmts: Vec<Stmt>, before: &[Flight], done: &[VarId]) -> (Vec<Stmt>, Vec<Flight>) {
+    ///
+    /// Where a product takes registers that were packed while another that takes registers was in
+    /// flight, ptxas 13.0 makes all products wait for each other (C7512, C7513), but for steps with
+    /// a product across the warps: `one_at_a_time` settles the one before.
+    fn waiting_late(
+        &self,
+        l: &Loop<'_>,
+        stmts: Vec<Stmt>,
+        before: &[Flight],
+        done: &[VarId],
+        one_at_a_time: bool,
+    ) -> (Vec<Stmt>, Vec<Flight>) {
         let read = |stmt: &Stmt| self.streamed_operands(l, std::slice::from_ref(stmt));
         let products = stmts.iter().filter(|stmt| product_into(&stmt.op).is_some());
         let mut step = Step {
@@ -386,11 +398,9 @@ impl Lowering<'_> {
                 StmtOp::Exchange { step: Exchange::Free, tile, .. } => Some(tile),
                 _ => None,
             };
-            // Products into one accumulator follow each other by themselves. Where a product takes
-            // registers that were packed while another that takes registers was in flight, ptxas
-            // 13.0 makes all products wait for each other (C7513).
+            // Products into one accumulator follow each other by themselves.
             let needs = |flight: &Flight| match acc {
-                Some(acc) => (acc != flight.acc && flight.effects.conflicts(&own)) || (packed && flight.packed && !flight.before),
+                Some(acc) => (acc != flight.acc && flight.effects.conflicts(&own)) || (packed && flight.packed && !flight.before && one_at_a_time),
                 None => flight.effects.conflicts(&own) || (freed.is_some() && freed == flight.left),
             };
             if let Some(last) = step.in_flight.iter().rposition(needs) {

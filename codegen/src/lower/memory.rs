@@ -220,17 +220,30 @@ impl Lowering<'_> {
         let (of_warp, columns) = (16 * v.m_tiles, 8 * v.n_tiles);
         // Columns of a box, 128 or 64 bytes.
         let slab = [32, 16].into_iter().find(|slab| columns.is_multiple_of(*slab))?;
-        let map = self.map_of(tensor, at, [slab, of_warp], 4);
+        let split = columns > slab && slab == 32 && at.len() <= 4 && self.is_whole_parts(tensor, at, slab);
+        let map = match split {
+            true => self.map_of_parts(tensor, at, [slab, columns / slab, of_warp], 4),
+            false => self.map_of(tensor, at, [slab, of_warp], 4),
+        };
         let rows = of_warp * self.schedule.warps;
-        if let Some(&known) = self.tiles_to_add.get(&(rows, columns)) {
+        if let Some(&known) = self.tiles_to_add.get(&(rows, columns, split)) {
             return Some((known, map));
         }
         let name = self.unique(&format!("{}_rows", self.plan.variables[from].name));
         let tile = self.add_tile(name, Elem::F32, rows, columns, 1, true);
         let t = &mut self.plan.tiles[tile];
-        (t.pitch, t.slabs, t.layout) = (4 * slab, columns / slab, SharedLayout::Xor);
-        self.tiles_to_add.insert((rows, columns), tile);
+        (t.pitch, t.slabs, t.woven, t.layout) = (4 * slab, columns / slab, split, SharedLayout::Xor);
+        self.tiles_to_add.insert((rows, columns, split), tile);
         Some((tile, map))
+    }
+
+    /// Whether rows of a tensor are parts of so many columns, and what is loaded or stored of them
+    /// begins at one.
+    fn is_whole_parts(&self, tensor: ParamId, at: &[At], columns: u32) -> bool {
+        let extent = self.kernel.tensor(tensor).shape.last().map(|extent| self.constant(extent));
+        let is_multiple = |n: u32| n.is_multiple_of(columns);
+        let begins = matches!(at.last(), Some(At::Range { start, .. }) if is_multiple(self.constant(start)));
+        begins && extent.is_some_and(is_multiple)
     }
 
     /// A shared-memory ring for the tile of a load.
@@ -268,6 +281,7 @@ impl Lowering<'_> {
             pitch,
             layout,
             slabs,
+            woven: false,
             slots,
             offset,
             warp_private,

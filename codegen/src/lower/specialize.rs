@@ -11,7 +11,7 @@ use super::unused;
 use crate::abi::TensorMap;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
-use crate::plan::{Event, Expr, Guard, LoopId, OperandA, Operator, Role, RoleKind, Slot, Stmt, StmtOp, TileId};
+use crate::plan::{Event, Expr, Guard, LoopId, OperandA, Operator, Role, RoleKind, SharedTile, Slot, Stmt, StmtOp, TileId};
 use crate::schedule::{BlockKnobs, Persistent, SharedLayout};
 
 /// Registers of a multiprocessor's threads, in all (every architecture with `setmaxnreg` has as many).
@@ -57,15 +57,19 @@ impl Lowering<'_> {
             Some(At::Range { len, .. }) => Some(self.constant(len)),
             _ => None,
         };
+        let is_narrow = columns.is_some_and(|columns| columns <= SharedTile::NARROW) && self.is_a_right_operand(result);
         let t = &mut self.plan.tiles[tile];
         if t.elem.bytes() != Some(2) || t.rows > 256 {
             let what = format!("TMA of {} rows of {}: it takes up to 256 rows of 16-bit elements", t.rows, t.elem.name());
             return Err(self.unsupported(result, &what));
         }
-        let slab = TensorMap::slab(columns.unwrap_or(t.columns));
+        let slab = if is_narrow { SharedTile::NARROW } else { TensorMap::slab(columns.unwrap_or(t.columns)) };
+        if is_narrow {
+            t.columns = slab;
+        }
         t.pitch = 2 * slab;
         t.slabs = t.columns.div_ceil(slab);
-        t.layout = SharedLayout::Xor;
+        t.layout = if is_narrow { SharedLayout::Plain } else { SharedLayout::Xor };
         t.barriers = Some(0);
         let rows = t.rows;
         let map = self.map_of(tensor, &at, [slab, rows], 2);
@@ -73,14 +77,34 @@ impl Lowering<'_> {
         Ok(tile)
     }
 
+    /// Whether nothing reads a loaded tile but products, as right operands with rows for columns,
+    /// whose left operands are loaded as well: what these hold beyond their last column is 0.
+    fn is_a_right_operand(&self, loaded: ValueId) -> bool {
+        let users = |value: ValueId| self.classes.users.get(&value).map_or(&[][..], Vec::as_slice);
+        let is_load = |value: ValueId| matches!(self.kernel.def(value), Some((_, Op::Load { .. })));
+        let of_product = |turned: ValueId| {
+            users(turned).iter().all(|&op| matches!(self.kernel.ops[op].op, Op::Dot { a, b, .. } if b == turned && is_load(a)))
+        };
+        let is_turned = |op: &OpId| matches!(self.kernel.ops[*op].op, Op::Transpose(_)) && of_product(self.kernel.ops[*op].results[0]);
+        users(loaded).iter().all(is_turned)
+    }
+
     /// The tensor map of boxes of so many columns and rows.
     pub(super) fn map_of(&mut self, tensor: ParamId, at: &[At], [columns, rows]: [u32; 2], element_bytes: u32) -> usize {
-        let last = at.len() - 1;
-        let row_dim = at.iter().position(|a| !matches!(a, At::Index(_))).expect("a matrix has rows");
-        let mut order = vec![last as u32, row_dim as u32];
-        order.extend((0..last).rev().filter(|&d| d != row_dim).map(|d| d as u32));
-        let mut tile = vec![1; order.len()];
-        [tile[0], tile[1]] = [columns, rows];
+        let order = order_of(at);
+        let others = vec![1; order.len() - 2];
+        self.map_with(tensor, order, [vec![columns, rows], others].concat(), element_bytes)
+    }
+
+    /// The same of boxes whose rows are parts of so many columns.
+    pub(super) fn map_of_parts(&mut self, tensor: ParamId, at: &[At], [columns, parts, rows]: [u32; 3], element_bytes: u32) -> usize {
+        let mut order = order_of(at);
+        let others = vec![1; order.len() - 2];
+        order.insert(0, order[0]);
+        self.map_with(tensor, order, [vec![columns, parts, rows], others].concat(), element_bytes)
+    }
+
+    fn map_with(&mut self, tensor: ParamId, order: Vec<u32>, tile: Vec<u32>, element_bytes: u32) -> usize {
         let tensor = self.kernel.params[tensor].name.clone();
         let same = |m: &TensorMap| m.tensor == tensor && m.order == order && m.tile == tile;
         self.plan.maps.iter().position(same).unwrap_or_else(|| {
@@ -180,8 +204,22 @@ impl Lowering<'_> {
             }
             At::Range { start, .. } => self.size(start),
         };
-        self.plan.maps[map].order.iter().map(|&d| start(&at[d as usize])).collect()
+        let map = &self.plan.maps[map];
+        let mut origin: Vec<Expr> = map.order.iter().map(|&d| start(&at[d as usize])).collect();
+        if map.is_split() {
+            let Some(At::Range { start, .. }) = at.last() else { unreachable!("columns are a range") };
+            origin[0] = Expr::Int(0);
+            origin[1] = Expr::Int(i64::from(self.constant(start) / map.tile[0]));
+        }
+        origin
     }
+}
+
+/// The dimensions of a tensor, innermost first: its last one, that of the tile's rows, the others.
+fn order_of(at: &[At]) -> Vec<u32> {
+    let last = at.len() - 1;
+    let rows = at.iter().position(|a| !matches!(a, At::Index(_))).expect("a matrix has rows");
+    [last, rows].into_iter().chain((0..last).rev().filter(|&d| d != rows)).map(|d| d as u32).collect()
 }
 
 /// Waits for every product outside of loops over tiles, where it stands.

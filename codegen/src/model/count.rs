@@ -21,9 +21,10 @@ pub(super) struct Units {
     pub shared: f64,
     pub barriers: f64,
     pub turns: f64,
-    /// Bytes that copies bring from the L2 cache to shared memory, or add to it from there, for the
-    /// whole block.
+    /// Bytes that copies bring from the L2 cache to shared memory, for the whole block.
     pub l2_bytes: f64,
+    /// Bytes that are added to memory from shared memory, for the whole block.
+    pub added_bytes: f64,
     /// Rows of boxes, or of 128 bytes, that they come in.
     pub l2_rows: f64,
     /// Rows more, of boxes in which the tensor ends.
@@ -41,6 +42,7 @@ impl Units {
         self.barriers += other.barriers * times;
         self.turns += other.turns * times;
         self.l2_bytes += other.l2_bytes * times;
+        self.added_bytes += other.added_bytes * times;
         self.l2_rows += other.l2_rows * times;
         self.l2_cut += other.l2_cut * times;
         self.odd_bytes += other.odd_bytes * times;
@@ -214,13 +216,16 @@ impl<'a> Counter<'a> {
                 let n = self.elements(*from) / 2.0;
                 Units { issue: 2.0 * n / 4.0, shared: n * 2.0, ..Units::default() }
             }
-            // A select for each element, a store for two, and a cycle of shared memory.
-            StmtOp::PutRows { from, .. } => {
-                let n = self.elements(*from);
-                Units { issue: 1.5 * n / 4.0, shared: n, ..Units::default() }
+            // A store for two elements, and a cycle of shared memory; and a select for each, unless
+            // the parts of a row follow each other.
+            StmtOp::PutRows { from, tile } => {
+                let (n, select) = (self.elements(*from), if self.plan.tiles[*tile].woven { 0.0 } else { 1.0 });
+                Units { issue: (0.5 + select) * n / 4.0, shared: n, ..Units::default() }
             }
-            // What is added goes the way that copies come, back.
-            StmtOp::AddRows { tile, .. } => Units { issue: 1.0, ..self.copied(&self.plan.tiles[*tile]) },
+            StmtOp::AddRows { tile, .. } => {
+                let added_bytes = f64::from(self.plan.tiles[*tile].slot_bytes());
+                Units { issue: 1.0, added_bytes, ..Units::default() }
+            }
             StmtOp::Publish { from: v, .. } | StmtOp::Merge { to: v, .. } => {
                 let n = self.elements(*v);
                 Units { issue: 2.0 * n / 4.0, shared: n, ..Units::default() }

@@ -38,6 +38,9 @@ const LATE_OVERLAP: f64 = 1.4;
 /// Cycles of a step in which all warps wait for each other's operand, over those of one that makes
 /// the product a step later (H100, d 128, N = 8192: 5.06 and 4.32 to 4.70 ms; docs/backward.md).
 const IN_STEP: f64 = 1.12;
+/// Bytes that a multiprocessor adds to memory in a cycle, with all others: 2.1 G numbers took 2.25 ms
+/// (H100; docs/backward.md, "Rates of the fused form").
+const ADDED_BYTES: f64 = 16.0;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
@@ -313,12 +316,13 @@ fn busy_cycles(profile: &Profile, units: &Units, resident: f64) -> [f64; 4] {
     [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0))
 }
 
-/// Cycles in which the copies of one block bring this from the L2 cache.
+/// Cycles in which the copies of one block bring this from the L2 cache, and what it adds goes there.
 fn copy_cycles(units: &Units, constants: &Constants) -> f64 {
     let odd = 1.0 + (constants.odd_rows - 1.0) * units.odd_share();
     // What rows at odd multiples cost holds for boxes that are cut.
     let rows = units.l2_rows + (1.0 - units.odd_share()) * units.l2_cut;
-    odd * (units.l2_bytes / constants.l2_bytes).max(rows / constants.l2_rows)
+    let brought = odd * (units.l2_bytes / constants.l2_bytes).max(rows / constants.l2_rows);
+    brought.max(units.added_bytes / ADDED_BYTES)
 }
 
 /// Cycles in which all resident blocks get through this.

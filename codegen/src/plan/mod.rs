@@ -122,6 +122,8 @@ pub struct SharedTile {
     pub layout: SharedLayout,
     /// Parts of so many columns as fill a row's pitch, one after the other: 1 but for tiles that TMA fills.
     pub slabs: u32,
+    /// Whether the parts of a row follow each other, in place of the rows of a part.
+    pub woven: bool,
     /// Slots.
     pub slots: u32,
     /// Byte offset of slot 0.
@@ -136,6 +138,16 @@ pub struct SharedTile {
 }
 
 impl SharedTile {
+    /// Columns of a narrow tile, whose rows are one chunk of 16 bytes: the right operand of a product
+    /// with so few numbers in a row. `wgmma` takes steps of 16, and reads these twice; the left
+    /// operand has zeros for the second time. In wider rows TMA would ask for each chunk by itself.
+    pub const NARROW: u32 = 8;
+
+    /// Whether it is narrow.
+    pub fn is_narrow(&self) -> bool {
+        self.barriers.is_some() && self.pitch == 16 && self.columns == Self::NARROW
+    }
+
     /// Bytes of one slot.
     pub fn slot_bytes(&self) -> u32 {
         self.slabs * self.rows * self.pitch
@@ -1210,6 +1222,7 @@ mod tests {
             pitch,
             layout,
             slabs: 1,
+            woven: false,
             slots: 1,
             offset: 0,
             warp_private: false,

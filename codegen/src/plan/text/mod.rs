@@ -17,7 +17,7 @@
 //!   blocks N a multiprocessor
 //!   work ring at OFFSET
 //!   map NAME of TENSOR: dims N.., box N..
-//!   tile NAME: ELEM ROWS x COLUMNS, N slots, pitch BYTES, LAYOUT[, N slabs], at OFFSET
+//!   tile NAME: ELEM ROWS x COLUMNS, N slots, pitch BYTES, LAYOUT[, N slabs[ woven]], at OFFSET
 //!        [, warp-private][, mbarriers at OFFSET][, exchanged at OFFSET]
 //!   var NAME: SHAPE [int|bits] M_TILES x N_TILES [across WARPS warps]
 //!   loop NAME: E .. E, full E .. E, [without E at E, ]ascending|descending from E, N slots[, single positions]

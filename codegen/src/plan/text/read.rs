@@ -773,10 +773,11 @@ fn tile(c: &mut Cursor<'_>) -> Read<SharedTile> {
     c.mark(",")?;
     let layout = c.one_of(&LAYOUTS)?;
     c.mark(",")?;
-    let mut slabs = 1;
+    let (mut slabs, mut woven) = (1, false);
     if let Some(Token::Int(_)) = c.peek() {
         slabs = c.number()?;
         c.words("slabs")?;
+        woven = c.takes_word("woven");
         c.mark(",")?;
     }
     c.words("at")?;
@@ -798,7 +799,7 @@ fn tile(c: &mut Cursor<'_>) -> Read<SharedTile> {
     if slots == 0 || rows == 0 || columns == 0 || pitch == 0 || slabs == 0 {
         return Err(format!("the tile `{name}` is empty"));
     }
-    Ok(SharedTile { name, elem, rows, columns, pitch, layout, slabs, slots, offset, warp_private, barriers, exchange })
+    Ok(SharedTile { name, elem, rows, columns, pitch, layout, slabs, woven, slots, offset, warp_private, barriers, exchange })
 }
 
 fn loop_info(c: &mut Cursor<'_>) -> Read<LoopInfo> {

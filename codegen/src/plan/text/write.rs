@@ -147,7 +147,8 @@ impl Writer<'_> {
     }
 
     fn tile(&mut self, t: &SharedTile) {
-        let slabs = if t.slabs == 1 { String::new() } else { format!(", {} slabs", t.slabs) };
+        let woven = if t.woven { " woven" } else { "" };
+        let slabs = if t.slabs == 1 { String::new() } else { format!(", {} slabs{woven}", t.slabs) };
         let private = if t.warp_private { ", warp-private" } else { "" };
         let barriers = t.barriers.map(|at| format!(", mbarriers at {at}"));
         let exchange = t.exchange.map(|at| format!(", exchanged at {at}"));

@@ -383,9 +383,13 @@ impl Check<'_> {
                 at.iter().for_each(|e| self.uniform(e));
                 let (t, v) = (&plan.tiles[*tile], &plan.variables[*of]);
                 let fits = plan.maps.get(*map).is_some_and(|map| {
-                    let others = map.tile.get(2..).is_some_and(|others| others.iter().all(|&n| n == 1));
-                    let rows = map.tile.get(1) == Some(&(16 * v.m_tiles));
-                    map.tile.len() == at.len() && map.element_bytes == 4 && map.swizzle_bytes() == t.pitch && rows && others
+                    // A box has all parts of a row, or one.
+                    let parts = if t.woven { vec![t.slabs] } else { Vec::new() };
+                    let rows: Vec<u32> = parts.into_iter().chain([16 * v.m_tiles]).collect();
+                    let others = map.tile.get(1..).and_then(|tile| tile.strip_prefix(&rows[..]));
+                    let others = others.is_some_and(|others| others.iter().all(|&n| n == 1));
+                    let fits = map.is_split() == t.woven && map.tile.len() == at.len();
+                    fits && map.element_bytes == 4 && map.row_bytes() == t.pitch && others
                 });
                 if !fits {
                     self.fault(format!("{} is added through a tensor map with boxes of another shape", t.name));
@@ -414,7 +418,7 @@ impl Check<'_> {
                 let t = &plan.tiles[*tile];
                 let fits = plan.maps.get(*map).is_some_and(|map| {
                     let bytes = map.tile.iter().product::<u32>() * map.element_bytes * t.slabs;
-                    map.tile.len() == at.len() && map.swizzle_bytes() == t.pitch && bytes == t.slot_bytes()
+                    map.tile.len() == at.len() && map.row_bytes() == t.pitch && bytes == t.slot_bytes()
                 });
                 if !fits {
                     self.fault(format!("{} is filled through a tensor map with boxes of another shape", t.name));
@@ -545,7 +549,10 @@ impl Check<'_> {
         let groups = self.plan.computing_warps() / self.plan.row_warps_of(v).max(1);
         let n = 8 * v.n_tiles * groups;
         let (rows, columns) = if *k_major { (n, *depth) } else { (*depth, n) };
-        self.fits(*b, rows, b_column + columns);
+        // What is behind the columns of a narrow operand is times 0: TMA has filled the left one so.
+        let padded = |a: &OperandA| matches!(a, OperandA::Tile(tile, _) if self.plan.tiles[*tile].barriers.is_some());
+        let is_narrow = self.plan.tiles[*b].is_narrow() && *k_major && *depth == 2 * SharedTile::NARROW && padded(a);
+        self.fits(*b, rows, b_column + if is_narrow { SharedTile::NARROW } else { columns });
         // An operand begins where columns do that a swizzle keeps together.
         let t = &self.plan.tiles[*b];
         let together = if *atom == Atom::Wgmma || t.layout == SharedLayout::Xor { t.pitch.min(128) / 2 } else { 8 };

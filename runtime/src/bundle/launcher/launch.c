@@ -137,7 +137,8 @@ static void ft_pack(const ft_step *step, const ft_plan *plan, uint64_t workspace
 }
 
 static flashtile_status ft_encode(const ft_call *call, const ft_map *map, const ft_value *value, ft_tensor_map *raw) {
-    enum { INTERLEAVE_NONE = 0, SWIZZLE_64 = 2, SWIZZLE_128 = 3, PROMOTION_256 = 3, FILL_NONE = 0 };
+    enum { INTERLEAVE_NONE = 0, SWIZZLE_NONE = 0, SWIZZLE_64 = 2, SWIZZLE_128 = 3, PROMOTION_256 = 3, FILL_NONE = 0 };
+    const int swizzle = map->row_bytes == 128 ? SWIZZLE_128 : map->row_bytes == 64 ? SWIZZLE_64 : SWIZZLE_NONE;
     uint64_t extents[5], strides[5], address = value->address;
     uint32_t ones[5] = {1, 1, 1, 1, 1};
     for (int d = 0; d < map->rank; d++) {
@@ -145,6 +146,15 @@ static flashtile_status ft_encode(const ft_call *call, const ft_map *map, const 
         if (extent == 0) address = 16; /* a tensor without elements is never read, but a map has no empty dimension */
         extents[d] = extent > 0 ? (uint64_t)extent : 1;
         if (d == 0) continue;
+        if (d == 1 && map->order[0] == map->order[1]) { /* the last dimension, split into parts of a row of the box */
+            if (extents[0] % map->tile[0] != 0)
+                return ft_fail(call->error, FLASHTILE_EXTENT, "rows of %llu elements are not taken apart into parts of %u",
+                               (unsigned long long)extents[0], map->tile[0]);
+            extents[1] = extents[0] / map->tile[0];
+            extents[0] = map->tile[0];
+            strides[0] = (uint64_t)map->tile[0] * (uint64_t)value->bytes;
+            continue;
+        }
         strides[d - 1] = extent <= 1 ? 16 : (uint64_t)value->strides[map->order[d]] * (uint64_t)value->bytes;
         if (strides[d - 1] % 16 != 0)
             return ft_fail(call->error, FLASHTILE_STRIDE, "a stride of %llu bytes is not a multiple of 16",
@@ -153,7 +163,7 @@ static flashtile_status ft_encode(const ft_call *call, const ft_map *map, const 
     if (address % 16 != 0) return ft_fail(call->error, FLASHTILE_ADDRESS, "an address that TMA reads must be a multiple of 16");
     CUresult result =
         ft_driver.encode(raw, value->type, (uint32_t)map->rank, address, extents, strides, map->tile, ones, INTERLEAVE_NONE,
-                         map->swizzle == 128 ? SWIZZLE_128 : SWIZZLE_64, PROMOTION_256, FILL_NONE);
+                         swizzle, PROMOTION_256, FILL_NONE);
     return ft_driver_check(call->error, "cuTensorMapEncodeTiled", result);
 }
 

@@ -119,7 +119,7 @@ typedef struct {
     int param, rank;
     int order[5];
     uint32_t tile[5];
-    int swizzle;
+    int row_bytes;
 } ft_map;
 
 typedef struct {

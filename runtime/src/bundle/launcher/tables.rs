@@ -328,7 +328,7 @@ impl Writer<'_> {
             return Err(format!("`{}` has {} dimensions, and a tensor map 2 to 5", map.tensor, map.order.len()));
         }
         let (order, tile) = (list(&map.order), list(&map.tile));
-        Ok(format!("{{{value}, {}, {{{order}}}, {{{tile}}}, {}}}", map.order.len(), map.swizzle_bytes()))
+        Ok(format!("{{{value}, {}, {{{order}}}, {{{tile}}}, {}}}", map.order.len(), map.row_bytes()))
     }
 }
 

@@ -209,16 +209,17 @@ impl Processor for Recorder {
 /// The arguments of `cuTensorMapEncodeTiled`, as `device/cuda/tensor_map.rs` gives them.
 fn map_text(argument: &CallArgument<'_>, map: &crate::device::MapPlan) -> String {
     use cudarc::driver::sys;
-    let description = describe(argument, &map.order).expect("what TMA allows");
+    let description = describe(argument, &map.order, map.tile[0]).expect("what TMA allows");
     let CallArgument::Tensor { elem, .. } = argument else { panic!("a tensor") };
     let ty = match elem {
         Elem::F32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
         Elem::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     } as u32;
-    let swizzle = match map.swizzle_bytes {
+    let swizzle = match map.row_bytes {
         128 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-        _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
+        64 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
+        _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
     } as u32;
     let promotion = sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B as u32;
     let mut text = format!(" map {ty}:{:x}:0{swizzle}{promotion}0", description.address);

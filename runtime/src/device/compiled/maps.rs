@@ -22,8 +22,8 @@ pub(crate) struct MapPlan {
     pub order: Vec<u32>,
     /// Box, in this order.
     pub tile: Vec<u32>,
-    /// Bytes over which its rows are swizzled.
-    pub swizzle_bytes: u32,
+    /// Bytes of its rows, over which they are swizzled; rows of 16 bytes are not.
+    pub row_bytes: u32,
 }
 
 /// What a map says, in elements and bytes.
@@ -36,20 +36,29 @@ pub(crate) struct Description {
     pub strides: Vec<u64>,
 }
 
-/// Describes a tensor of 16-bit elements or f32 with its dimensions in the order of the map; an
-/// error says what TMA does not allow.
-pub(crate) fn describe(argument: &CallArgument<'_>, order: &[u32]) -> Result<Description, String> {
+/// Describes a tensor of 16-bit elements or f32 with its dimensions in the order of the map, the
+/// last one split into parts of `columns` elements if it comes twice; an error says what TMA does
+/// not allow.
+pub(crate) fn describe(argument: &CallArgument<'_>, order: &[u32], columns: u32) -> Result<Description, String> {
     let CallArgument::Tensor { elem, address, shape, strides, .. } = *argument else {
         return Err("not a tensor".to_owned());
     };
     let known = matches!(elem, Elem::F16 | Elem::Bf16 | Elem::F32);
     let bytes = elem.bytes().filter(|_| known).ok_or("elements of f16, bf16 or f32 are needed")? as u64;
-    if order.len() != shape.len() || !(2..=5).contains(&order.len()) {
+    let is_split = order.first() == order.get(1);
+    if order.len() != shape.len() + usize::from(is_split) || !(2..=5).contains(&order.len()) {
         return Err(format!("{} dimensions, 2 to 5 are possible", shape.len()));
     }
     // A tensor without elements is never read, but a map has no empty dimension.
-    let extents: Vec<u64> = order.iter().map(|&d| shape[d as usize].max(1) as u64).collect();
+    let mut extents: Vec<u64> = order.iter().map(|&d| shape[d as usize].max(1) as u64).collect();
     let mut steps: Vec<u64> = order[1..].iter().map(|&d| strides[d as usize] as u64 * bytes).collect();
+    if is_split {
+        let columns = u64::from(columns);
+        if !extents[0].is_multiple_of(columns) {
+            return Err(format!("rows of {} elements are not taken apart into parts of {columns}", extents[0]));
+        }
+        (extents[0], extents[1], steps[0]) = (columns, extents[1] / columns, columns * bytes);
+    }
     // The stride of a dimension of one element is never used, but must be valid.
     for (step, extent) in steps.iter_mut().zip(&extents[1..]) {
         if *extent <= 1 {
@@ -74,7 +83,7 @@ pub(crate) fn resolve_maps(maps: &[TensorMap], kernel: &ir::Kernel, scratch: &[S
     maps.iter()
         .map(|map| {
             let param = argument_named(kernel, scratch, &map.tensor)?;
-            Ok(MapPlan { param, order: map.order.clone(), tile: map.tile.clone(), swizzle_bytes: map.swizzle_bytes() })
+            Ok(MapPlan { param, order: map.order.clone(), tile: map.tile.clone(), row_bytes: map.row_bytes() })
         })
         .collect()
 }
@@ -86,6 +95,10 @@ mod tests {
     use std::sync::Arc;
 
     fn describe_tensor(shape: &[usize], strides: &[usize], order: &[u32]) -> Result<Description, String> {
+        describe_in_parts(shape, strides, order, 64)
+    }
+
+    fn describe_in_parts(shape: &[usize], strides: &[usize], order: &[u32], columns: u32) -> Result<Description, String> {
         let cpu: Arc<dyn Backend> = crate::device::Cpu::device();
         let memory: Arc<dyn Memory> = cpu.allocate(16).expect("small");
         let tensor = CallArgument::Tensor {
@@ -97,7 +110,7 @@ mod tests {
             strides,
             writes: false,
         };
-        describe(&tensor, order)
+        describe(&tensor, order, columns)
     }
 
     #[test]
@@ -105,6 +118,17 @@ mod tests {
         let d = describe_tensor(&[2, 3, 1000, 128], &[384_000, 128, 384, 1], &[3, 2, 1, 0]).expect("fits");
         assert_eq!(d.extents, [128, 1000, 3, 2]);
         assert_eq!(d.strides, [768, 256, 768_000]);
+    }
+
+    #[test]
+    fn a_dimension_that_comes_twice_is_split() {
+        let d = describe_in_parts(&[2, 1000, 96], &[96_000, 96, 1], &[2, 2, 1, 0], 32).expect("fits");
+        assert_eq!(d.extents, [32, 3, 1000, 2]);
+        assert_eq!(d.strides, [64, 192, 192_000]);
+        let odd = describe_in_parts(&[2, 1000, 80], &[80_000, 80, 1], &[2, 2, 1, 0], 32);
+        assert!(odd.is_err_and(|e| e.contains("rows of 80 elements are not taken apart into parts of 32")));
+        let five = describe_in_parts(&[2, 2, 2, 100, 64], &[1, 1, 1, 1, 1], &[4, 4, 3, 2, 1, 0], 32);
+        assert!(five.is_err_and(|e| e.contains("2 to 5")));
     }
 
     #[test]

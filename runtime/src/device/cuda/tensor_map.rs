@@ -39,7 +39,7 @@ pub(super) fn encode(device: &str, argument: &CallArgument<'_>, map: &MapPlan) -
         code: "CUDA_ERROR_INVALID_VALUE".to_owned(),
         message,
     };
-    let description = describe(argument, &map.order).map_err(refused)?;
+    let description = describe(argument, &map.order, map.tile[0]).map_err(refused)?;
     let rank = description.extents.len();
     let ones = vec![1u32; rank];
     let CallArgument::Tensor { elem, .. } = argument else { return Err(refused("not a tensor".to_owned())) };
@@ -48,10 +48,11 @@ pub(super) fn encode(device: &str, argument: &CallArgument<'_>, map: &MapPlan) -
         Elem::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     };
-    let swizzle = match map.swizzle_bytes {
+    let swizzle = match map.row_bytes {
         128 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
         64 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
-        bytes => return Err(refused(format!("no swizzle over {bytes} bytes"))),
+        16 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+        bytes => return Err(refused(format!("boxes of rows of {bytes} bytes"))),
     };
     let mut raw = RawMap::EMPTY;
     // SAFETY: `raw` is 128 bytes, aligned to 128; the arrays have `rank` elements (strides one less), as said, and live

@@ -154,12 +154,13 @@ fn span(argument: &CallArgument<'_>) -> Option<Range<u64>> {
 
 fn tensor_map(kernel: &str, argument: &CallArgument<'_>, plan: &MapPlan) -> Result<Vec<u8>, EmulatorError> {
     let refused = |reason: String| EmulatorError::TensorMap { kernel: kernel.to_owned(), reason };
-    let description = describe(argument, &plan.order).map_err(refused)?;
+    let description = describe(argument, &plan.order, plan.tile[0]).map_err(refused)?;
     let (extents, strides) = (&description.extents, &description.strides);
-    let swizzle = match plan.swizzle_bytes {
+    let swizzle = match plan.row_bytes {
         128 => Swizzle::Bytes128,
         64 => Swizzle::Bytes64,
-        bytes => return Err(refused(format!("no swizzle over {bytes} bytes"))),
+        16 => Swizzle::None,
+        bytes => return Err(refused(format!("boxes of rows of {bytes} bytes"))),
     };
     let CallArgument::Tensor { elem, .. } = argument else { return Err(refused("not a tensor".to_owned())) };
     let bytes = elem.bytes().unwrap_or(2) as u32;
