@@ -38,9 +38,15 @@ const LATE_OVERLAP: f64 = 1.4;
 /// Cycles of a step in which all warps wait for each other's operand, over those of one that makes
 /// the product a step later (H100, d 128, N = 8192: 5.06 and 4.32 to 4.70 ms; docs/backward.md).
 const IN_STEP: f64 = 1.12;
+/// The same in steps that add rows to memory (H100, d 64 and 128, N = 512 to 8192; docs/backward.md,
+/// "Rates").
+const ADDING_OVERLAP: f64 = 1.65;
 /// Bytes that a multiprocessor adds to memory in a cycle, with all others: 2.1 G numbers took 2.25 ms
 /// (H100; docs/backward.md, "Rates of the fused form").
 const ADDED_BYTES: f64 = 16.0;
+/// How far what is added overlaps with all else: blocks of 64 keys and queries add twice as much for
+/// each pair as those of 128, and took 1.32 of the time (H100, d 64, N = 8192).
+const ADDS_OVERLAP: f64 = 2.0;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
@@ -316,13 +322,12 @@ fn busy_cycles(profile: &Profile, units: &Units, resident: f64) -> [f64; 4] {
     [units.issue, units.tensor, units.special, units.shared].map(|u| (u * warps).max(0.0))
 }
 
-/// Cycles in which the copies of one block bring this from the L2 cache, and what it adds goes there.
+/// Cycles in which the copies of one block bring this from the L2 cache.
 fn copy_cycles(units: &Units, constants: &Constants) -> f64 {
     let odd = 1.0 + (constants.odd_rows - 1.0) * units.odd_share();
     // What rows at odd multiples cost holds for boxes that are cut.
     let rows = units.l2_rows + (1.0 - units.odd_share()) * units.l2_cut;
-    let brought = odd * (units.l2_bytes / constants.l2_bytes).max(rows / constants.l2_rows);
-    brought.max(units.added_bytes / ADDED_BYTES)
+    odd * (units.l2_bytes / constants.l2_bytes).max(rows / constants.l2_rows)
 }
 
 /// Cycles in which all resident blocks get through this.
@@ -334,6 +339,7 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
         (false, _) => WARPS_OVERLAP,
         (true, Overlap::On) if warps >= 12.0 => constants.overlap_of_three,
         (true, Overlap::On) => constants.overlap,
+        (true, Overlap::Late) if units.added_bytes > 0.0 => ADDING_OVERLAP,
         (true, Overlap::Late) => LATE_OVERLAP,
         (true, Overlap::Off) => constants.no_overlap,
     };
@@ -348,6 +354,7 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     } else {
         joined
     };
+    let joined = self::joined(joined, resident * units.added_bytes / ADDED_BYTES, ADDS_OVERLAP);
     // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.
     let groups = (profile.warps / 4.0 * resident).max(1.0).floor();
     joined + units.barriers * constants.barrier / resident + units.turns * constants.group_step / groups
