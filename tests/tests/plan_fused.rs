@@ -96,7 +96,7 @@ fn the_product_across_the_warps_may_end_its_own_step() {
         "dk += dot(packed ",
         "await operand_tile[i]",
         "= dot(tile operand_tile[i].t",
-        "wait dk, dq_i",
+        "wait dv, dk, dq_i",
         "free operand_tile[i]",
         "put_rows",
         "add_rows",
@@ -246,4 +246,46 @@ fn rows_are_added_in_boxes_of_their_shape() {
         fault(&mut map.tile, &mut map.element_bytes);
         says(&verify(&other), "is added through a tensor map with boxes of another shape");
     }
+    // Rows of 64 numbers are two parts, which follow each other in a box.
+    let mut apart = plan();
+    let tile = apart.tiles.iter().position(|t| t.name.ends_with("_rows")).expect("rows are added");
+    assert!(apart.tiles[tile].woven && apart.maps[map(&apart)].is_split());
+    apart.tiles[tile].woven = false;
+    says(&verify(&apart), "is added through a tensor map with boxes of another shape");
+}
+
+/// What is behind the eight columns of a narrow operand is times 0, in a step of 16 and no longer
+/// one, if TMA has filled the left operand.
+#[test]
+fn a_narrow_operand_is_read_twice_beside_zeros() {
+    let narrow =
+        |plan: &Plan| plan.tiles.iter().position(|t| t.name == "lse_parts_tile").expect("a vector is a step of a product");
+    assert!(in_step().tiles[narrow(&in_step())].is_narrow());
+    let tile = narrow(&in_step());
+    let of_narrow = |op: &StmtOp| matches!(op, StmtOp::Dot { b, .. } if *b == tile);
+    let with = |fault: &mut dyn FnMut(&mut Vec<Stmt>, usize) -> bool| planted(in_step(), CONSUMERS, fault);
+    let longer = with(&mut |body, index| match &mut body[index].op {
+        op if !of_narrow(op) => false,
+        StmtOp::Dot { depth, .. } => {
+            *depth = 32;
+            true
+        }
+        _ => false,
+    });
+    says(&longer, "lse_parts_tile has 128 x 8 elements, where 128 x 32 are read");
+    let mut packed = None;
+    let from_registers = with(&mut |body, index| {
+        packed = packed.or(body.iter().find_map(|stmt| match stmt.op {
+            StmtOp::Dot { a: OperandA::Packed(v), .. } => Some(v),
+            _ => None,
+        }));
+        match &mut body[index].op {
+            StmtOp::Dot { a, b, .. } if *b == tile && packed.is_some() => {
+                *a = OperandA::Packed(packed.expect("was found"));
+                true
+            }
+            _ => false,
+        }
+    });
+    says(&from_registers, "lse_parts_tile has 128 x 8 elements, where 128 x 16 are read");
 }

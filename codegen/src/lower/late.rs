@@ -400,7 +400,10 @@ impl Lowering<'_> {
             };
             // Products into one accumulator follow each other by themselves.
             let needs = |flight: &Flight| match acc {
-                Some(acc) => (acc != flight.acc && flight.effects.conflicts(&own)) || (packed && flight.packed && !flight.before && one_at_a_time),
+                Some(acc) => {
+                    (acc != flight.acc && flight.effects.conflicts(&own))
+                        || (packed && flight.packed && !flight.before && one_at_a_time)
+                }
                 None => flight.effects.conflicts(&own) || (freed.is_some() && freed == flight.left),
             };
             if let Some(last) = step.in_flight.iter().rposition(needs) {

@@ -85,7 +85,8 @@ impl Lowering<'_> {
         let of_product = |turned: ValueId| {
             users(turned).iter().all(|&op| matches!(self.kernel.ops[op].op, Op::Dot { a, b, .. } if b == turned && is_load(a)))
         };
-        let is_turned = |op: &OpId| matches!(self.kernel.ops[*op].op, Op::Transpose(_)) && of_product(self.kernel.ops[*op].results[0]);
+        let is_turned =
+            |op: &OpId| matches!(self.kernel.ops[*op].op, Op::Transpose(_)) && of_product(self.kernel.ops[*op].results[0]);
         users(loaded).iter().all(is_turned)
     }
 
@@ -97,7 +98,13 @@ impl Lowering<'_> {
     }
 
     /// The same of boxes whose rows are parts of so many columns.
-    pub(super) fn map_of_parts(&mut self, tensor: ParamId, at: &[At], [columns, parts, rows]: [u32; 3], element_bytes: u32) -> usize {
+    pub(super) fn map_of_parts(
+        &mut self,
+        tensor: ParamId,
+        at: &[At],
+        [columns, parts, rows]: [u32; 3],
+        element_bytes: u32,
+    ) -> usize {
         let mut order = order_of(at);
         let others = vec![1; order.len() - 2];
         order.insert(0, order[0]);
