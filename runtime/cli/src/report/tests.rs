@@ -72,6 +72,7 @@ fn won() -> Won {
         pitch: 128,
         layout: SharedLayout::Xor,
         slabs: 1,
+        woven: false,
         slots: 2,
         offset: 0,
         warp_private: false,
