@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use flashtile_codegen::{Arch, Schedule};
+use flashtile_dsl::grad::Form;
 use flashtile_dsl::ir::{Elem, SourceText};
 
 use super::contract::KernelContract;
@@ -51,6 +52,10 @@ const LONG: &[(&str, i64)] = &[("B", 2), ("H", 16), ("G", 16), ("M", 2048), ("N"
 const WGMMA: &str = "defaults,block_n=128,block_k=64,tensor_op=wgmma,copy=tma,stages=3,running_max=optimistic,min_blocks=1,\
     overlap=on,persistent=dynamic,outer_stages=2";
 
+/// A schedule of a fused gradient: boxes of narrow rows, and of rows that are split.
+const FUSED: &str = "defaults,block_m=128,block_n=128,warps=8,tensor_op=wgmma,copy=tma,min_blocks=1,overlap=late,sum_lag=0,\
+    producer_registers=24,terms=product";
+
 const ROWS: &[Row] = &[
     ("attention", Elem::Bf16, D, "sm_90a", LONG, WGMMA, true),
     ("attention", Elem::Bf16, D, "sm_90a", SHORT, "defaults,pack_gqa=on", false),
@@ -61,6 +66,7 @@ const ROWS: &[Row] = &[
     ("block_attention", Elem::Bf16, &[("D", 64), ("S", 64)], "sm_90a", BLOCKS, "defaults,summaries=listed", false),
     ("row_softmax", Elem::F32, &[], "sm_80", &[("M", 512), ("N", 1000)], "defaults", true),
     ("row_softmax", Elem::F32, &[], "sm_90a", &[("M", 512), ("N", 1000)], "defaults", false),
+    ("gradient", Elem::Bf16, D, "sm_90a", LONG, FUSED, false),
     ("totals", Elem::F32, &[], "sm_90a", &[("B", 4), ("M", 512), ("N", 512)], "defaults", true),
 ];
 
@@ -69,6 +75,10 @@ fn kernel(name: &str, elem: Elem, consts: &[(&str, i64)]) -> BoundKernel {
         "totals" => {
             let source = SourceText { name: "totals.rs".into(), text: TOTALS.into(), first_line: 1 };
             Kernel::from_source(&source).expect("well formed").remove(0)
+        }
+        "gradient" => {
+            let forward = Kernel::builtin("attention").expect("a built-in");
+            forward.gradient_in(Form::Fused, &["q", "k", "v"], &["o"]).expect("has one").backward.swap_remove(1)
         }
         name => Kernel::builtin(name).expect("a built-in"),
     };
