@@ -57,7 +57,7 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
             lower::sharing_dims(kernel).is_empty().then(|| Reason::text("share_tiles", needs, None))
         }
         "tile_loads" => {
-            let needs = "tile_loads=tma needs a loop that loads tiles of 16-bit numbers for its elementwise work";
+            let needs = "tile_loads=tma needs a loop that loads tiles of 16-bit numbers, with the rows of the program, for its elementwise work";
             lower::elementwise_tiles(instance).is_empty().then(|| Reason::text("tile_loads", needs, None))
         }
         "v_stages" => {

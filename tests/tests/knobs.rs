@@ -1,5 +1,6 @@
 //! What single knobs change in a plan, and where they are refused.
 
+use flashtile::Kernel;
 use flashtile_codegen::{
     Arch, Facts, Instance, Mended, RunningMax, Schedule, Summary, TileLoads, check, plans, space, with_first_maximum,
 };
@@ -144,7 +145,7 @@ fn tiles_of_elementwise_work_come_through_rings() {
         |text: &str, knobs: &str| Summary::all(&check(&instance(text, 64), &schedule(knobs), hopper()).reasons).to_string();
     assert_eq!(
         told(CAUSAL, "tile_loads=tma"),
-        "tile_loads=tma needs a loop that loads tiles of 16-bit numbers for its elementwise work"
+        "tile_loads=tma needs a loop that loads tiles of 16-bit numbers, with the rows of the program, for its elementwise work"
     );
     assert_eq!(told(CAUSAL, "share_tiles=on"), "share_tiles=on needs programs that read the same tiles of elementwise work");
     let bias = include_str!("../../runtime/kernels/bias_attention.rs");
@@ -154,6 +155,11 @@ fn tiles_of_elementwise_work_come_through_rings() {
     let of_f32 = bias.replace("bias: &Tensor<T,", "bias: &Tensor<f32,");
     assert!(told(&of_f32, "tile_loads=tma").contains("tiles of 16-bit numbers"));
     assert_eq!(told(&of_f32, "share_tiles=on"), "");
+    // Of the columns of a gradient the rows of such a tile are the positions of the loop.
+    let gradient = Kernel::builtin("bias_attention").expect("a built-in").gradient(&["q", "k", "v"], &["o"]).expect("has one");
+    let [rows, columns] = &gradient.backward[..] else { panic!("rows and columns") };
+    assert!(!told(rows.text(), "tile_loads=tma").contains("with the rows of the program"));
+    assert!(told(columns.text(), "tile_loads=tma").contains("with the rows of the program"));
 }
 
 #[test]

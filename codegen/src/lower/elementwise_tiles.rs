@@ -7,11 +7,18 @@ use flashtile_dsl::ir::{At, AxisKind, Binding, Direction, Elem, Kernel, Op, OpId
 
 use crate::instance::Instance;
 
-/// The loads of a kernel's loops over tiles that `tile_loads=tma` is about.
+/// The loads of a kernel's loops over tiles that `tile_loads=tma` is about: the rows of their tiles
+/// are those of the program, so that `ldmatrix` gives each lane the pairs of its accumulators. Of the
+/// columns of a gradient they are the positions of the loop.
 pub(crate) fn elementwise_tiles(instance: &Instance) -> Vec<OpId> {
     let kernel = &instance.kernel;
     let mut all = all_elementwise(kernel);
-    all.retain(|op| is_16_bit(kernel, &instance.binding, *op));
+    let has_rows_of_program = |op: OpId| {
+        let Op::Load { at, .. } = &kernel.ops[op].op else { unreachable!("a load") };
+        let rows = at.iter().find_map(|at| if let At::Tile(v) = at { Some(*v) } else { None });
+        rows.is_some_and(|v| kernel.def(v).is_some_and(|(_, op)| matches!(op, Op::Program(_))))
+    };
+    all.retain(|op| is_16_bit(kernel, &instance.binding, *op) && has_rows_of_program(*op));
     all
 }
 
