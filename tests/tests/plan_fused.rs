@@ -3,7 +3,7 @@
 
 use flashtile::{Arch, Facts, Form, Kernel, Schedule};
 use flashtile_codegen::plan::{Exchange, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
-use flashtile_codegen::plans;
+use flashtile_codegen::{Instance, Machine, generate, plans, rank};
 use flashtile_dsl::ir::Elem;
 use flashtile_tests::planted::{change_first, planted, remove, says};
 
@@ -17,14 +17,26 @@ fn in_step() -> Plan {
     plan_with("block_n=128,sum_lag=0,terms=product", 64)
 }
 
-fn plan_with(knobs: &str, head_dim: i64) -> Plan {
-    let forward = Kernel::builtin("causal_attention").expect("a built-in");
-    let gradient = forward.gradient_in(Form::Fused, &["q", "k", "v"], &["o"]).expect("has one");
+/// Columns of the gradient of a built-in kernel in a form.
+fn columns(kernel: &str, form: Form, head_dim: i64) -> Instance {
+    let forward = Kernel::builtin(kernel).expect("a built-in");
+    let gradient = forward.gradient_in(form, &["q", "k", "v"], &["o"]).expect("has one");
     let kernel = gradient.backward[1].bind(Elem::Bf16, [("D", head_dim)]).expect("binds");
-    let instance = kernel.instance(Facts::best(kernel.ir()));
+    kernel.instance(Facts::best(kernel.ir()))
+}
+
+fn late(knobs: &str) -> Schedule {
     let late = "block_m=128,warps=8,tensor_op=wgmma,copy=tma,min_blocks=1,producer_registers=24,stages=2,overlap=late";
-    let schedule: Schedule = format!("{late},{knobs}").parse().expect("a schedule");
-    let all = plans(&instance, &schedule, Arch::named("sm_90a").expect("in the table")).expect("is legal");
+    format!("{late},{knobs}").parse().expect("a schedule")
+}
+
+fn hopper() -> &'static Arch {
+    Arch::named("sm_90a").expect("in the table")
+}
+
+fn plan_with(knobs: &str, head_dim: i64) -> Plan {
+    let instance = columns("causal_attention", Form::Fused, head_dim);
+    let all = plans(&instance, &late(knobs), hopper()).expect("is legal");
     all.into_iter().find(|plan| plan.to_string().contains("put_rows")).expect("a launch adds rows")
 }
 
@@ -288,4 +300,35 @@ fn a_narrow_operand_is_read_twice_beside_zeros() {
         }
     });
     says(&from_registers, "lse_parts_tile has 128 x 8 elements, where 128 x 16 are read");
+}
+
+/// A branch for cut tiles does not part the exponentials of all other steps from their conversion,
+/// where warps exchange tiles; elsewhere they are written once.
+#[test]
+fn elementwise_statements_are_one_piece_in_steps_without_cuts() {
+    let source =
+        |form, knobs: &str| generate(&columns("causal_attention", form, 64), &late(knobs), hopper()).expect("is legal").source;
+    let packs_of = |source: &str| {
+        let step = source.rsplit_once("#pragma unroll 1").expect("a loop").1;
+        step.lines().filter(|line| line.contains("= pack_bf16(p[")).count()
+    };
+    let fused = source(Form::Fused, "block_n=128,sum_lag=0,terms=product");
+    assert_eq!(packs_of(&fused), 2, "{fused}");
+    let straight = fused.rsplit_once("else {").expect("steps without cuts").1;
+    let [exponentials, conversion] = ["ds[mt][nt][e] = dp", "= pack_bf16(ds["].map(|what| straight.find(what).expect(what));
+    assert!(exponentials < conversion && !straight[exponentials..conversion].contains("if ("), "{straight}");
+    assert_eq!(packs_of(&source(Form::Plain, "block_n=64,terms=product")), 1);
+}
+
+/// Blocks of 64 by 64 add twice as much to memory for each pair as those of 128 by 128.
+#[test]
+fn the_model_counts_what_is_added() {
+    let instance = columns("causal_attention", Form::Fused, 64);
+    let sizes = [("B", 2), ("H", 32), ("G", 32), ("M", 8192), ("N", 8192)].map(|(name, size)| (name.to_owned(), size)).into();
+    let ranked = rank(&instance, hopper(), &sizes, &Machine::typical(hopper())).expect("has schedules");
+    let best = |large: bool| {
+        let is_of = |s: &Schedule| (s.main.block_m >= 128) == large;
+        ranked.iter().find(|(s, _)| is_of(s)).map(|(_, seconds)| *seconds).expect("is tried")
+    };
+    assert!(best(true) < 0.95 * best(false), "{} and {}", best(true), best(false));
 }
