@@ -367,8 +367,9 @@ def _call(
             kind = (held_key, kept and kept.blocks, q.shape, k.shape, enable_gqa, return_lse)
             found = _ATTEND.get(kind)
         if found is not None:
-            also = [kept.tables[at] for at in found.plan.tables]
-            also += [_read(read, tensors) for read in found.plan.reads]
+            also = [kept.tables[at] for at in found.plan.tables] if kept is not None else []
+            if tensors:
+                also += [_read(read, tensors) for read in found.plan.reads]
             made = found.launch(q, k, v, scale, enable_gqa, is_grad_enabled(), also)
             if made is not None:
                 return made
