@@ -300,6 +300,7 @@ fn a_narrow_operand_is_read_twice_beside_zeros() {
         }
     });
     says(&from_registers, "lse_parts_tile has 128 x 8 elements, where 128 x 16 are read");
+    says(&from_registers, "lse_parts_tile has rows of 16 bytes, which only a step of 16 takes for columns");
 }
 
 /// A branch for cut tiles does not part the exponentials of all other steps from their conversion,

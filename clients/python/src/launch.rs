@@ -162,16 +162,13 @@ impl Launcher {
         options: Attend,
     ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         let host = Host::get(py)?;
-        let read = |name: &str, object: &Bound<'py, PyAny>| {
+        let mut seen = Vec::with_capacity(3);
+        for object in objects {
             if !host.is_plain(object) || (options.with_gradients && needs_gradient(object)?) {
                 return Ok(None);
             }
-            Seen::read(host, name, object)
-        };
-        let mut seen = Vec::with_capacity(3);
-        for object in objects {
-            let Some(tensor) = read("query", object)? else { return Ok(None) };
-            seen.push(tensor);
+            let Some(read) = Seen::read(host, "query", object)? else { return Ok(None) };
+            seen.push(read);
         }
         if !options.fits(&seen) {
             return Ok(None);
@@ -185,7 +182,7 @@ impl Launcher {
         let place = seen[0].place;
         let mut inputs: Vec<Read> = seen.into_iter().map(Read::Tensor).chain([Read::Number(scale)]).collect();
         for (param, object) in self.inputs().skip(inputs.len()).zip(also) {
-            match read(&param.name, object)? {
+            match read_tensor(host, param, object, options.with_gradients)? {
                 Some(tensor) if tensor.place == place => inputs.push(Read::Tensor(tensor)),
                 _ => return Ok(None),
             }
@@ -258,13 +255,7 @@ impl Launcher {
                 read.push(Read::Number(Number::read(&param.name, param.elem, object)?));
                 continue;
             }
-            let Some(mut seen) = Seen::read(host, &param.name, object)? else { return Ok(None) };
-            if given.with_gradients && needs_gradient(object)? {
-                return Ok(None);
-            }
-            if param.elem == Elem::Bool && matches!(seen.form.elem, Elem::U8 | Elem::I8) {
-                seen.form.elem = Elem::Bool; // bytes as truth values
-            }
+            let Some(seen) = read_tensor(host, param, object, given.with_gradients)? else { return Ok(None) };
             read.push(Read::Tensor(seen));
         }
         Ok(Some(read))
@@ -425,6 +416,19 @@ impl Attend {
         let shares = self.enable_gqa && groups > 0 && heads % groups == 0;
         k.form.shape()[..3] == v.form.shape()[..3] && (batch, width) == (batches, depth) && (heads == groups || shares)
     }
+}
+
+/// A tensor for a parameter; `None` if it is no plain tensor, or needs a gradient that is left to the
+/// caller.
+fn read_tensor(host: &Host, param: &Param, object: &Bound<'_, PyAny>, with_gradients: bool) -> PyResult<Option<Seen>> {
+    let Some(mut seen) = Seen::read(host, &param.name, object)? else { return Ok(None) };
+    if with_gradients && needs_gradient(object)? {
+        return Ok(None);
+    }
+    if param.elem == Elem::Bool && matches!(seen.form.elem, Elem::U8 | Elem::I8) {
+        seen.form.elem = Elem::Bool; // bytes as truth values
+    }
+    Ok(Some(seen))
 }
 
 /// Whether PyTorch keeps what the gradient of a tensor needs.

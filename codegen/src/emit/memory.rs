@@ -247,23 +247,27 @@ impl Writer<'_> {
         self.wrappers.extend([Wrapper::BulkGroup, Wrapper::ProxyFence, Wrapper::TmaReduce { rank: at.len() as u32 }]);
         let (v, t) = (self.plan().variables[*of].clone(), self.plan().tiles[*tile].clone());
         let (rows, columns) = (16 * v.m_tiles, 8 * v.n_tiles);
-        let at = &at[usize::from(t.woven)..];
-        let first = self.uniform(&at[0]);
-        let plus = |first: String, further: String| if first == "0" { further } else { format!("{first} + {further}") };
-        let (row, own) = match v.across {
-            None => (format!("{UNIFORM_WARP} * {rows}"), String::new()),
-            Some(warps) => (format!("{UNIFORM_WARP} % {warps} * {rows}"), format!("{UNIFORM_WARP} / {warps} * {columns} + ")),
+        // A box of a split row begins at its part, and has all columns of that.
+        let (begin, at) = if t.woven { ("0, ", &at[1..]) } else { ("", &at[..]) };
+        let (first, first_row) = (self.uniform(&at[0]), self.uniform(&at[1]));
+        let own_rows = match v.across {
+            None => format!("{UNIFORM_WARP} * {rows}"),
+            Some(warps) => format!("{UNIFORM_WARP} % {warps} * {rows}"),
         };
-        // The parts of a row that a warp has follow each other.
-        let share = v.across.map(|warps| format!("{UNIFORM_WARP} / {warps} * {}", t.slabs));
-        let parts = || format!("0, {}", share.map_or(first.clone(), |share| plus(first.clone(), share)));
-        let part =
-            |n: u32| FillPart { offset: n * t.rows * t.pitch, column: plus(first.clone(), format!("{own}{}", n * t.pitch / 4)) };
+        // Of warps that share rows each has so many columns, or parts, as lie behind those of others.
+        let column = |width: u32, further: Option<u32>| {
+            let own = v.across.map(|warps| format!("{UNIFORM_WARP} / {warps} * {width}"));
+            format!("{begin}{}", sum_of([Some(first.clone()), own, further.map(|n| n.to_string())]))
+        };
+        let part = |n: u32| FillPart { offset: n * t.rows * t.pitch, column: column(columns, Some(n * t.pitch / 4)) };
         let context = AddRows {
             from: self.rows_of(UNIFORM_WARP, *tile, &v),
             map: self.plan().maps[*map].name.clone(),
-            parts: if t.woven { vec![FillPart { offset: 0, column: parts() }] } else { (0..t.slabs).map(part).collect() },
-            row: plus(self.uniform(&at[1]), row),
+            parts: match t.woven {
+                true => vec![FillPart { offset: 0, column: column(t.slabs, None) }],
+                false => (0..t.slabs).map(part).collect(),
+            },
+            row: sum_of([Some(first_row), Some(own_rows), None]),
             others: at[2..].iter().map(|e| format!(", {}", self.uniform(e))).collect(),
         };
         self.render(&context)
@@ -388,4 +392,13 @@ impl Writer<'_> {
             }
         }
     }
+}
+
+/// The sum of a first term, which may be 0, and others.
+fn sum_of<const N: usize>(terms: [Option<String>; N]) -> String {
+    let mut terms: Vec<String> = terms.into_iter().flatten().collect();
+    if terms.len() > 1 && terms[0] == "0" {
+        terms.remove(0);
+    }
+    terms.join(" + ")
 }

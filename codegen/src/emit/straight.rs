@@ -7,7 +7,7 @@
 
 use super::writer::{BODY, Writer, parenthesized};
 use crate::error::Error;
-use crate::plan::{Guard, Stmt, StmtOp};
+use crate::plan::{Stmt, StmtOp};
 use flashtile_templates::{Otherwise, When};
 
 impl Writer<'_> {
@@ -56,6 +56,6 @@ fn is_elementwise(stmt: &Stmt) -> bool {
 
 /// Whether it is a branch that few steps take, with nothing but elementwise statements.
 fn is_rare(stmt: &Stmt) -> bool {
-    let StmtOp::When { guard: Guard::Cut(_) | Guard::Holds(_), body, otherwise } = &stmt.op else { return false };
-    otherwise.is_empty() && body.iter().all(is_elementwise)
+    let StmtOp::When { guard, body, otherwise } = &stmt.op else { return false };
+    guard.is_rare() && otherwise.is_empty() && body.iter().all(is_elementwise)
 }

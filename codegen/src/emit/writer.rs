@@ -294,8 +294,7 @@ impl Writer<'_> {
             StmtOp::When { guard, body, otherwise } => {
                 let condition = self.guard(guard);
                 let body = self.inner(body)?;
-                let rare = matches!(guard, Guard::Cut(_) | Guard::Holds(_) | Guard::Flag(_));
-                let mut text = self.nested(&When { condition, rare, body: BODY.into() }, body)?;
+                let mut text = self.nested(&When { condition, rare: guard.is_rare(), body: BODY.into() }, body)?;
                 if !otherwise.is_empty() {
                     let body = self.inner(otherwise)?;
                     text.push_str(&self.nested(&Otherwise { body: BODY.into() }, body)?);

@@ -177,14 +177,14 @@ impl Lowering<'_> {
         let plain = move |op| Stmt::new(op, span);
         let first = self.issued_early(first, &mut spread);
         let step = self.issued_early(step, &mut spread);
-        let alone = across.is_none();
-        let (_, leaves) = self.waiting_late(l, first.clone(), &[], &[], alone);
-        let (_, again) = self.waiting_late(l, step.clone(), &leaves, &[], alone);
+        let waiting = |stmts, before: &[Flight], done: &[VarId]| self.waiting_late(l, stmts, before, done, across.is_none());
+        let (_, leaves) = waiting(first.clone(), &[], &[]);
+        let (_, again) = waiting(step.clone(), &leaves, &[]);
         // What the other steps do not leave in flight the first does not either.
         let only_first: Vec<VarId> = leaves.iter().map(|flight| flight.acc).collect();
         let only_first: Vec<VarId> = only_first.into_iter().filter(|acc| again.iter().all(|flight| flight.acc != *acc)).collect();
-        let (first, leaves) = self.waiting_late(l, first, &[], &only_first, alone);
-        let (body, again) = self.waiting_late(l, step, &leaves, &[], alone);
+        let (first, leaves) = waiting(first, &[], &only_first);
+        let (body, again) = waiting(step, &leaves, &[]);
         let left = |flights: &[Flight]| -> Vec<(VarId, Vec<TileId>)> {
             flights.iter().map(|flight| (flight.acc, flight.tiles.clone())).collect()
         };

@@ -63,13 +63,14 @@ impl Lowering<'_> {
             let what = format!("TMA of {} rows of {}: it takes up to 256 rows of 16-bit elements", t.rows, t.elem.name());
             return Err(self.unsupported(result, &what));
         }
-        let slab = if is_narrow { SharedTile::NARROW } else { TensorMap::slab(columns.unwrap_or(t.columns)) };
+        let (slab, layout) = match is_narrow {
+            true => (SharedTile::NARROW, SharedLayout::Plain),
+            false => (TensorMap::slab(columns.unwrap_or(t.columns)), SharedLayout::Xor),
+        };
         if is_narrow {
             t.columns = slab;
         }
-        t.pitch = 2 * slab;
-        t.slabs = t.columns.div_ceil(slab);
-        t.layout = if is_narrow { SharedLayout::Plain } else { SharedLayout::Xor };
+        (t.pitch, t.slabs, t.layout) = (2 * slab, t.columns.div_ceil(slab), layout);
         t.barriers = Some(0);
         let rows = t.rows;
         let map = self.map_of(tensor, &at, [slab, rows], 2);
@@ -92,9 +93,7 @@ impl Lowering<'_> {
 
     /// The tensor map of boxes of so many columns and rows.
     pub(super) fn map_of(&mut self, tensor: ParamId, at: &[At], [columns, rows]: [u32; 2], element_bytes: u32) -> usize {
-        let order = order_of(at);
-        let others = vec![1; order.len() - 2];
-        self.map_with(tensor, order, [vec![columns, rows], others].concat(), element_bytes)
+        self.map_with(tensor, order_of(at), &[columns, rows], element_bytes)
     }
 
     /// The same of boxes whose rows are parts of so many columns.
@@ -106,12 +105,15 @@ impl Lowering<'_> {
         element_bytes: u32,
     ) -> usize {
         let mut order = order_of(at);
-        let others = vec![1; order.len() - 2];
         order.insert(0, order[0]);
-        self.map_with(tensor, order, [vec![columns, parts, rows], others].concat(), element_bytes)
+        self.map_with(tensor, order, &[columns, parts, rows], element_bytes)
     }
 
-    fn map_with(&mut self, tensor: ParamId, order: Vec<u32>, tile: Vec<u32>, element_bytes: u32) -> usize {
+    /// The tensor map of boxes that have so many elements along the first dimensions, and one along
+    /// the others.
+    fn map_with(&mut self, tensor: ParamId, order: Vec<u32>, first: &[u32], element_bytes: u32) -> usize {
+        let mut tile = first.to_vec();
+        tile.resize(order.len(), 1);
         let tensor = self.kernel.params[tensor].name.clone();
         let same = |m: &TensorMap| m.tensor == tensor && m.order == order && m.tile == tile;
         self.plan.maps.iter().position(same).unwrap_or_else(|| {

@@ -23,14 +23,14 @@ pub(super) struct Units {
     pub turns: f64,
     /// Bytes that copies bring from the L2 cache to shared memory, for the whole block.
     pub l2_bytes: f64,
-    /// Bytes that are added to memory from shared memory, for the whole block.
-    pub added_bytes: f64,
     /// Rows of boxes, or of 128 bytes, that they come in.
     pub l2_rows: f64,
     /// Rows more, of boxes in which the tensor ends.
     pub l2_cut: f64,
     /// Those of the bytes that TMA brings from rows which begin at odd multiples of 16 bytes.
     pub odd_bytes: f64,
+    /// Bytes that are added to memory from shared memory, for the whole block.
+    pub added_bytes: f64,
 }
 
 impl Units {
@@ -42,10 +42,10 @@ impl Units {
         self.barriers += other.barriers * times;
         self.turns += other.turns * times;
         self.l2_bytes += other.l2_bytes * times;
-        self.added_bytes += other.added_bytes * times;
         self.l2_rows += other.l2_rows * times;
         self.l2_cut += other.l2_cut * times;
         self.odd_bytes += other.odd_bytes * times;
+        self.added_bytes += other.added_bytes * times;
     }
 
     /// The share of the bytes that come from odd rows.

@@ -35,12 +35,12 @@ const CACHE: f64 = 50e6;
 /// How far units overlap where products are waited for late: columns of a gradient take 0.95 of the
 /// time that they take with `overlap=off` (H200, d 128, N = 8192; docs/backward.md).
 const LATE_OVERLAP: f64 = 1.4;
-/// Cycles of a step in which all warps wait for each other's operand, over those of one that makes
-/// the product a step later (H100, d 128, N = 8192: 5.06 and 4.32 to 4.70 ms; docs/backward.md).
-const IN_STEP: f64 = 1.12;
 /// The same in steps that add rows to memory (H100, d 64 and 128, N = 512 to 8192; docs/backward.md,
 /// "Rates").
 const ADDING_OVERLAP: f64 = 1.65;
+/// Cycles of a step in which all warps wait for each other's operand, over those of one that makes
+/// the product a step later (H100, d 128, N = 8192: 5.06 and 4.32 to 4.70 ms; docs/backward.md).
+const IN_STEP: f64 = 1.12;
 /// Bytes that a multiprocessor adds to memory in a cycle, with all others: 2.1 G numbers took 2.25 ms
 /// (H100; docs/backward.md, "Rates of the fused form").
 const ADDED_BYTES: f64 = 16.0;

@@ -486,6 +486,13 @@ pub enum Guard {
     OwnWarps,
 }
 
+impl Guard {
+    /// Whether few steps take the branch.
+    pub fn is_rare(&self) -> bool {
+        matches!(self, Guard::Cut(_) | Guard::Holds(_) | Guard::Flag(_))
+    }
+}
+
 /// The A operand of a product.
 #[derive(Clone, PartialEq, Debug)]
 pub enum OperandA {

@@ -121,8 +121,8 @@ def tables(block_mask: Any, queries: int, keys: int) -> list[torch.Tensor]:
 class Kept(NamedTuple):
     """What the last call with a `BlockMask` had."""
 
-    #: What it depends on.
-    state: tuple
+    #: What it depends on; `None` where nothing is kept.
+    state: tuple | None
     #: The lists, so that their identities are of no others.
     lists: tuple
     blocks: Blocks
@@ -147,11 +147,12 @@ def of_call(block_mask: Any, queries: torch.Size, keys: torch.Size) -> tuple[Blo
     Both are made anew if a list has changed, on another stream, and in a capture, whose replays
     read the lists.
     """
-    batch, heads, rows, _ = queries
-    lists = _present(block_mask)
-    state = None if is_traced() else _state(block_mask, lists, queries, keys)
-    found = _KEPT.get(block_mask) if state is not None else None
-    if found is None or found.state != state:
+    traced = is_traced()
+    found = None if traced else kept(block_mask, queries, keys)
+    if found is None:
+        batch, heads, rows, _ = queries
+        lists = _present(block_mask)
+        state = None if traced else _state(block_mask, lists, queries, keys)
         blocks = blocks_of(block_mask, batch, heads, rows, keys[2])
         found = Kept(state, lists, blocks, tables(block_mask, rows, keys[2]))
         if state is not None:
@@ -164,8 +165,7 @@ _is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.i
 
 def _present(block_mask: Any) -> tuple[torch.Tensor, ...]:
     """The lists that there are."""
-    every = (block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
-    return every if every[2] is not None else every[:2]
+    return tuple([x for name in LISTS if (x := getattr(block_mask, name)) is not None])
 
 
 def _state(block_mask: Any, lists: tuple, queries: torch.Size, keys: torch.Size) -> tuple | None:

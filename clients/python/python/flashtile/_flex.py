@@ -83,11 +83,14 @@ def _fingerprint(x: Any, tensors: list[torch.Tensor], seen: tuple = ()) -> Any:
     if isinstance(x, (tuple, list)):
         return (type(x), *(_fingerprint(y, tensors, seen) for y in x))
     if isinstance(x, functools.partial):
-        named = [(name, _fingerprint(x.keywords[name], tensors, seen)) for name in sorted(x.keywords)]
-        return ("partial", *(_fingerprint(y, tensors, seen) for y in (x.func, *x.args)), *named)
+        return ("partial", *(_fingerprint(y, tensors, seen) for y in (x.func, *x.args)), *_named(x.keywords, tensors, seen))
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
         return ("fixed", x)
     raise _Unknown
+
+
+def _named(values: dict[str, Any], tensors: list, seen: tuple) -> list:
+    return [(name, _fingerprint(values[name], tensors, seen)) for name in sorted(values)]
 
 
 def _fingerprint_of_tensor(x: torch.Tensor, tensors: list[torch.Tensor]) -> tuple:
@@ -111,13 +114,13 @@ def _fingerprint_of_function(x: types.FunctionType, tensors: list[torch.Tensor],
     for cell in cells or ():
         held = cell.cell_contents
         key.append(_fingerprint_of_tensor(held, tensors) if type(held) is torch.Tensor else _fingerprint(held, tensors, seen))
-    known = x.__globals__
+    scope = x.__globals__
     for name in names:
-        if name in known:
-            key.append((name, _fingerprint(known[name], tensors, seen)))
+        if name in scope:
+            key.append((name, _fingerprint(scope[name], tensors, seen)))
     if defaults or named:
         key.append(("defaults", *(_fingerprint(held, tensors, seen) for held in defaults or ())))
-        key += [(name, _fingerprint(named[name], tensors, seen)) for name in sorted(named or ())]
+        key += _named(named or {}, tensors, seen)
     return key[0] if len(key) == 1 else tuple(key)
 
 

@@ -384,12 +384,11 @@ impl Check<'_> {
                 let (t, v) = (&plan.tiles[*tile], &plan.variables[*of]);
                 let fits = plan.maps.get(*map).is_some_and(|map| {
                     // A box has all parts of a row, or one.
-                    let parts = if t.woven { vec![t.slabs] } else { Vec::new() };
-                    let rows: Vec<u32> = parts.into_iter().chain([16 * v.m_tiles]).collect();
-                    let others = map.tile.get(1..).and_then(|tile| tile.strip_prefix(&rows[..]));
-                    let others = others.is_some_and(|others| others.iter().all(|&n| n == 1));
-                    let fits = map.is_split() == t.woven && map.tile.len() == at.len();
-                    fits && map.element_bytes == 4 && map.row_bytes() == t.pitch && others
+                    let parts = t.woven.then_some(t.slabs);
+                    let mut wanted: Vec<u32> = [t.pitch / 4].into_iter().chain(parts).chain([16 * v.m_tiles]).collect();
+                    let has_all = wanted.len() <= at.len();
+                    wanted.resize(at.len(), 1);
+                    has_all && map.tile == wanted && map.element_bytes == 4 && map.is_split() == t.woven
                 });
                 if !fits {
                     self.fault(format!("{} is added through a tensor map with boxes of another shape", t.name));
@@ -553,6 +552,9 @@ impl Check<'_> {
         let padded = |a: &OperandA| matches!(a, OperandA::Tile(tile, _) if self.plan.tiles[*tile].barriers.is_some());
         let is_narrow = self.plan.tiles[*b].is_narrow() && *k_major && *depth == 2 * SharedTile::NARROW && padded(a);
         self.fits(*b, rows, b_column + if is_narrow { SharedTile::NARROW } else { columns });
+        if self.plan.tiles[*b].is_narrow() && !is_narrow {
+            self.fault(format!("{} has rows of 16 bytes, which only a step of 16 takes for columns", self.plan.tiles[*b].name));
+        }
         // An operand begins where columns do that a swizzle keeps together.
         let t = &self.plan.tiles[*b];
         let together = if *atom == Atom::Wgmma || t.layout == SharedLayout::Xor { t.pitch.min(128) / 2 } else { 8 };
