@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use flashtile_dsl::analysis::index::Lookups;
+use flashtile_dsl::analysis::mask::{MaskOptions, loop_runs};
 use flashtile_dsl::grad::{Form, Gradient, Request, gradient};
 use flashtile_dsl::interpret::{Argument, Blocks, Exact64, HostTensor, Interpreter, Real};
-use flashtile_dsl::ir::{Binding, Elem, Kernel, ParamKind, SizeKind, SourceText};
+use flashtile_dsl::ir::{AxisKind, Binding, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText};
 use flashtile_dsl::syntax::parse;
 
 fn kernel(text: &str) -> Kernel {
@@ -671,4 +673,43 @@ fn what_has_no_gradient_is_refused_at_its_place() {
         store(o, [i], l);
     }";
     refused(&kernel(itself), "x", "o", "`x` is loaded in several ways");
+}
+
+/// The columns of a gradient walk heads by an index loop, of which a condition leaves those of the
+/// group: the bounds of the loop are these heads, and nothing is left of the condition.
+#[test]
+fn of_grouped_queries_the_heads_of_the_group_are_walked() {
+    let gradient = made(&builtin("causal_attention"), "q,k,v", "o");
+    let columns = gradient.backward.iter().find(|kernel| kernel.name.ends_with("_columns")).expect("a kernel of columns");
+    let loops: Vec<_> = columns.walk().into_iter().filter(|(_, op)| matches!(columns.ops[*op].op, Op::For { .. })).collect();
+    let [(_, heads), (_, rows)] = loops[..] else { panic!("a loop over heads, and one over rows") };
+    let block = |axis| if columns.axes[axis].kind == AxisKind::Each { 1 } else { 64 };
+    let runs = |op| loop_runs(columns, op, &block, &|_| None, MaskOptions::default());
+    let group = columns.ops[columns.blocks[columns.body].ops[0]].results[1];
+    let heads_of = runs(heads);
+    for (count, groups) in (1..20).flat_map(|count| (1..20).map(move |groups| (count, groups))) {
+        let size = |s: &SizeExpr| {
+            s.eval(|id| {
+                Some(match columns.size_name(id) {
+                    "H" => count,
+                    "G" => groups,
+                    _ => 100,
+                })
+            })
+            .expect("every size is known")
+        };
+        for own in 0..groups {
+            let value = |v| if v == group { own } else { 0 };
+            let at = Lookups { size: &size, value: &value, param: &|_| 0, loaded: &|_| 0, found: &|_, _, _| 0 };
+            let [first, _, _, end] = heads_of.eval(at);
+            let walked: Vec<i64> = (first..end).collect();
+            let wanted: Vec<i64> = (0..count).filter(|head| head * groups / count == own).collect();
+            assert_eq!(walked, wanted, "of {count} heads those of {own}, of {groups} groups");
+        }
+    }
+    let index = match columns.ops[heads].op {
+        Op::For { body, .. } => columns.blocks[body].params[0],
+        _ => unreachable!("a loop"),
+    };
+    assert!(runs(rows).exprs().all(|end| !end.values().contains(&index)), "rows are those of any head");
 }

@@ -359,9 +359,13 @@ impl Writer<'_> {
     }
 
     /// How many positions of a loop over single ones have their loads in flight together: as many
-    /// as registers allow.
+    /// as registers allow. Of a loop with another one in it the compiler would write each copy of
+    /// that for itself.
     pub(super) fn positions_at_once(&self, body: &[Stmt]) -> u32 {
         const REGISTERS: u32 = 144;
+        if any(body, &|op| matches!(op, StmtOp::Loop { .. })) {
+            return 1;
+        }
         let loaded = |s: &Stmt| match &s.op {
             StmtOp::Load { to, .. } => self.plan().variables[*to].registers(),
             StmtOp::LoadState { to, .. } => to.iter().map(|&v| self.plan().variables[v].registers()).sum(),

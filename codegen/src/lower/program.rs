@@ -3,7 +3,7 @@
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::analysis::mask::{LoopMasks, MaskOptions, loop_masks};
 use flashtile_dsl::analysis::predicate::Summaries;
-use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
+use flashtile_dsl::ir::{Op, OpId, ProgramDim, ValueId};
 
 use super::context::{Home, Lowering};
 use super::elementwise_tiles::sharing_dims;
@@ -12,10 +12,11 @@ use crate::instance::Instance;
 use crate::plan::{Builtin, Expr, Function, LetType, MeetBy, Operator, StmtOp};
 use crate::schedule::{BlockKnobs, Persistent, WorkOrder};
 
-/// How the trip count of the kernel's first loop moves with the last grid coordinate, if it is a tile coordinate.
+/// How the trip count of the kernel's first loop, and of those in it, moves with the last grid coordinate, if that is a
+/// tile coordinate.
 pub fn trip_trend(instance: &Instance, schedule: &BlockKnobs) -> Option<Trend> {
     let kernel = &instance.kernel;
-    let first = first_loop_masks(instance, schedule)?;
+    let first = first_loops(instance, schedule);
     let &program = kernel.blocks[kernel.body].ops.first()?;
     let (Op::Program(dims), Some(&last)) = (&kernel.ops[program].op, kernel.ops[program].results.last()) else { return None };
     if !matches!(dims.last(), Some(ProgramDim::Tiles(_)))
@@ -23,34 +24,49 @@ pub fn trip_trend(instance: &Instance, schedule: &BlockKnobs) -> Option<Trend> {
     {
         return None;
     }
-    first.trips_trend(kernel, last)
+    let trends = first.iter().map(|walked| walked.trips_trend(kernel, last));
+    trends.reduce(|all, trend| all?.with(trend?))?
 }
 
-/// Whether the trip count of the kernel's first loop depends on what is loaded: then only the data
-/// tell which programs are long.
+/// Whether the trip count of the kernel's first loop, or of one in it, depends on what is loaded: then
+/// only the data tell which programs are long.
 pub fn trips_are_loaded(instance: &Instance, schedule: &BlockKnobs) -> bool {
-    first_loop_masks(instance, schedule).is_some_and(|first| first.trips().is_loaded())
+    first_loops(instance, schedule).iter().any(|walked| walked.trips().is_loaded())
 }
 
-/// Whether the kernel's first loop begins at the same tile for all rows, so that the first tile which
-/// a program walks may show each of its rows something. Behind the lower edge of a sliding window, or
-/// of a document, it shows some rows nothing.
+/// Whether the kernel's first loop, and those in it, begin at the same tile for all rows, so that the
+/// first tile which a program walks may show each of its rows something. Behind the lower edge of a
+/// sliding window, or of a document, it shows some rows nothing.
 pub fn rows_begin_alike(instance: &Instance, schedule: &BlockKnobs) -> bool {
     let kernel = &instance.kernel;
-    let Some(first) = first_loop_masks(instance, schedule) else { return true };
+    let first = first_loops(instance, schedule);
     let Some(Op::Program(dims)) = kernel.blocks[kernel.body].ops.first().map(|&op| &kernel.ops[op].op) else { return true };
     let results = &kernel.ops[kernel.blocks[kernel.body].ops[0]].results;
     let tiles = dims.iter().zip(results).filter(|(dim, _)| matches!(dim, ProgramDim::Tiles(_)));
-    tiles.into_iter().all(|(_, &at)| first.runs.lo.trend(kernel, at) == Some(Trend::Constant))
+    let begins_alike = |at| first.iter().all(|walked| walked.runs.lo.trend(kernel, at) == Some(Trend::Constant));
+    tiles.into_iter().all(|(_, &at)| begins_alike(at))
 }
 
-/// The tiles of the kernel's first loop, with all summarised that can be; `None` if it has no loop.
-fn first_loop_masks(instance: &Instance, schedule: &BlockKnobs) -> Option<LoopMasks> {
+/// The tiles of the kernel's first loop and of those in it, with all summarised that can be; none if it
+/// has no loop.
+fn first_loops(instance: &Instance, schedule: &BlockKnobs) -> Vec<LoopMasks> {
     let kernel = &instance.kernel;
-    let (_, op) = kernel.walk().into_iter().find(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. }))?;
+    let mut loops = kernel.walk().into_iter().filter_map(|(home, op)| match kernel.ops[op].op {
+        Op::For { body, .. } => Some((home, op, body)),
+        _ => None,
+    });
+    let Some((_, first, body)) = loops.next() else { return Vec::new() };
+    let mut bodies = vec![body];
+    let inside = loops.filter(|&(home, _, body)| {
+        let is_inside = bodies.contains(&home);
+        bodies.extend(is_inside.then_some(body));
+        is_inside
+    });
+    let nest: Vec<OpId> = [first].into_iter().chain(inside.map(|(_, op, _)| op)).collect();
     let options = MaskOptions { early_stop: schedule.early_stop, summaries: Summaries::All, ..MaskOptions::default() };
     let block = |axis| i64::from(blocks::block(kernel, schedule, axis));
-    Some(loop_masks(kernel, op, &block, &|size| instance.binding.size(kernel, size), options))
+    let size = |size: &_| instance.binding.size(kernel, size);
+    nest.into_iter().map(|op| loop_masks(kernel, op, &block, &size, options)).collect()
 }
 
 impl Lowering<'_> {

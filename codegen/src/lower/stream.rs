@@ -264,6 +264,7 @@ impl Lowering<'_> {
         self.load_bounds(&runs);
         // Indices that only conditions of masks named, which the bounds imply, are not in the body.
         runs.exprs().flat_map(IndexExpr::values).for_each(|v| self.index_ahead(v));
+        let is_single = matches!(kernel.ops[id].op, Op::For { axis, .. } if kernel.axes[axis].kind == AxisKind::Each);
         let LoopRuns { lo, full_lo, full_hi, hi, gap } = runs;
         let bound = |this: &mut Self, suffix: &str, end: &IndexExpr| {
             let value = this.index_expr(end);
@@ -300,6 +301,10 @@ impl Lowering<'_> {
         let Some(part) = part else {
             let lo = bound(self, "begin", &lo);
             let hi = hi(self, "end");
+            if is_single {
+                // Nothing asks whether a single position is full.
+                return Tiles { full_lo: lo.clone(), full_hi: lo.clone(), lo, hi, gap, list: None };
+            }
             let full_lo = bound(self, "full_begin", &full_lo);
             let full_hi = bound(self, "full_end", &full_hi);
             return Tiles { lo, full_lo, full_hi, hi, gap, list: None };

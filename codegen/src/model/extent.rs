@@ -11,7 +11,8 @@ use crate::blocks;
 use crate::instance::Instance;
 use crate::schedule::BlockKnobs;
 
-/// Tiles of the last grid dimension whose loops are evaluated, at most.
+/// Tiles of the last grid dimension whose loops are evaluated, and iterations of a loop around
+/// another one, at most.
 const SAMPLES: i64 = 64;
 
 /// The loops of a kernel under a schedule: which tiles each walks, in closed form.
@@ -33,6 +34,10 @@ struct LoopExtent {
     parts: u32,
     /// The loop around it.
     around: Option<usize>,
+    /// The coordinate or index of its iterations.
+    index: ValueId,
+    /// Whether its tiles depend on the index of a loop around it.
+    varies: bool,
     /// Of a loop that walks a list, how many of its tiles are listed, and whether they are cut.
     listed: Option<(f64, bool)>,
 }
@@ -46,6 +51,9 @@ pub(super) struct Programs {
     /// For some of these tiles, evenly spread, the trips of each loop in all.
     pub trips: Vec<Vec<Trips>>,
 }
+
+/// Some iterations of a loop, evenly spread: its index and those of the loops around it.
+type Visits = Vec<Vec<(ValueId, i64)>>;
 
 /// Iterations of a loop, in all.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -97,16 +105,27 @@ impl Extent {
         let (homes, ops): (Vec<_>, Vec<_>) = walk.filter(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. })).unzip();
         // A loop in a loop makes its trips in each of the other's.
         let around = |home| ops.iter().position(|&op| matches!(kernel.ops[op].op, Op::For { body, .. } if body == home));
+        let index = |op: OpId| match kernel.ops[op].op {
+            Op::For { body, .. } => kernel.blocks[body].params[0],
+            _ => unreachable!("a loop"),
+        };
+        let indices: BTreeSet<ValueId> = ops.iter().map(|&op| index(op)).collect();
         let size = |s: &SizeExpr| instance.binding.size(kernel, s);
         let options = MaskOptions { early_stop: schedule.early_stop, ..MaskOptions::default() };
-        let loops = ops.iter().zip(homes).map(|(&op, home)| LoopExtent {
-            listed: listed_share(kernel, op, &block, &size),
-            runs: mask::loop_runs(kernel, op, &block, &size, options),
-            parts: match kernel.ops[op].op {
-                Op::For { part: Some(part), .. } => part.count,
-                _ => 1,
-            },
-            around: around(home),
+        let loops = ops.iter().zip(homes).map(|(&op, home)| {
+            let runs = mask::loop_runs(kernel, op, &block, &size, options);
+            let varies = runs.exprs().any(|expr| expr.values().iter().any(|value| indices.contains(value)));
+            LoopExtent {
+                listed: listed_share(kernel, op, &block, &size),
+                varies,
+                runs,
+                parts: match kernel.ops[op].op {
+                    Op::For { part: Some(part), .. } => part.count,
+                    _ => 1,
+                },
+                around: around(home),
+                index: index(op),
+            }
         });
         let streamed = kernel.walk().into_iter().filter_map(|(block, op)| match &kernel.ops[op].op {
             Op::Load { tensor, .. } if block != kernel.body => Some(*tensor),
@@ -142,32 +161,30 @@ impl Extent {
         let outer: i64 = counts.iter().rev().skip(1).map(|n| (*n).max(0)).product::<i64>() * self.shared;
         let samples = last.min(SAMPLES);
         let trips = (0..samples).map(|sample| {
-            let tile = (2 * sample + 1) * last / (2 * samples);
-            let value = |v: ValueId| match self.coordinates.iter().position(|&c| c == v) {
+            let tile = spread(sample, samples, last);
+            let coordinate = |v: ValueId| match self.coordinates.iter().position(|&c| c == v) {
                 Some(d) if d + 1 == counts.len() => tile,
                 _ => 0,
             };
             let mut trips: Vec<Trips> = Vec::new();
-            for LoopExtent { runs, parts, around, listed } in &self.loops {
-                // Integer parameters and what is loaded are not known here: large, so that a window
-                // of that width, or a length, hides nothing.
-                let (param, loaded) = (|_| 1 << 30, |_| 1 << 30);
-                // A search is taken to skip nothing, and to find all tiles full.
-                let found = |search: &Search, _, _| match search.end {
-                    SearchEnd::FirstMeeting | SearchEnd::FirstWithin => 0,
-                    SearchEnd::PastMeeting | SearchEnd::PastWithin => 1 << 30,
+            let mut visits: Vec<Visits> = Vec::new();
+            for walked in &self.loops {
+                let times = walked.around.map_or(1.0, |around| trips[around].all);
+                let around = walked.around.map_or_else(|| vec![Vec::new()], |around| visits[around].clone());
+                // The first iteration stands for all where none differs.
+                let seen = if walked.varies { around.len() } else { 1 };
+                let each: Vec<Walked> = around.iter().take(seen).map(|of| walked.at(&size, &coordinate, of)).collect();
+                let mean =
+                    |part: fn(&Trips) -> f64| times * each.iter().map(|w| part(&w.trips)).sum::<f64>() / each.len().max(1) as f64;
+                trips.push(Trips { all: mean(|t| t.all), cut: mean(|t| t.cut) });
+                let most = (SAMPLES / each.len().max(1) as i64).max(1);
+                let iterations = |(of, walk): (&Vec<(ValueId, i64)>, &Walked)| {
+                    let [lo, hi] = walk.tiles;
+                    let count = (hi - lo).clamp(0, most);
+                    let at = move |n| lo + spread(n, count, hi - lo);
+                    (0..count).map(move |n| (walked.index, at(n))).map(|own| [of.as_slice(), &[own]].concat()).collect::<Visits>()
                 };
-                let at = Lookups { size: &size, value: &value, param: &param, loaded: &loaded, found: &found };
-                let [lo, full_lo, full_hi, hi] = runs.eval(at);
-                let times = around.map_or(1.0, |loop_around: usize| trips[loop_around].all);
-                if let &Some((share, cut)) = listed {
-                    let all = ((hi - lo).max(0) as f64 * share / f64::from(*parts)).ceil() * times;
-                    trips.push(Trips { all, cut: if cut { all } else { 0.0 } });
-                    continue;
-                }
-                let skipped = runs.between(at);
-                let own = |tiles: i64| (tiles.max(0) as f64 / f64::from(*parts)).ceil() * times;
-                trips.push(Trips { all: own(hi - lo - skipped), cut: own(hi - lo - skipped - (full_hi - full_lo).max(0)) });
+                visits.push(around.iter().zip(&each).flat_map(iterations).collect());
             }
             trips
         });
@@ -195,6 +212,44 @@ impl Extent {
             ParamKind::Scalar(_) => 0.0,
         }
     }
+}
+
+/// What a loop walks in one iteration of the loops around it.
+struct Walked {
+    trips: Trips,
+    /// The first tile, and one past the last.
+    tiles: [i64; 2],
+}
+
+impl LoopExtent {
+    /// What is walked where the indices of the loops around it have these values.
+    fn at(&self, size: &dyn Fn(&SizeExpr) -> i64, coordinate: &dyn Fn(ValueId) -> i64, around: &[(ValueId, i64)]) -> Walked {
+        let value = |v: ValueId| around.iter().find(|(index, _)| *index == v).map_or_else(|| coordinate(v), |(_, at)| *at);
+        // Integer parameters and what is loaded are not known here: large, so that a window of that
+        // width, or a length, hides nothing.
+        let (param, loaded) = (|_| 1 << 30, |_| 1 << 30);
+        // A search is taken to skip nothing, and to find all tiles full.
+        let found = |search: &Search, _, _| match search.end {
+            SearchEnd::FirstMeeting | SearchEnd::FirstWithin => 0,
+            SearchEnd::PastMeeting | SearchEnd::PastWithin => 1 << 30,
+        };
+        let at = Lookups { size, value: &value, param: &param, loaded: &loaded, found: &found };
+        let [lo, full_lo, full_hi, hi] = self.runs.eval(at);
+        let own = |tiles: f64| (tiles.max(0.0) / f64::from(self.parts)).ceil();
+        let trips = if let Some((share, cut)) = self.listed {
+            let all = own((hi - lo) as f64 * share);
+            Trips { all, cut: if cut { all } else { 0.0 } }
+        } else {
+            let walked = hi - lo - self.runs.between(at);
+            Trips { all: own(walked as f64), cut: own((walked - (full_hi - full_lo).max(0)) as f64) }
+        };
+        Walked { trips, tiles: [lo, hi] }
+    }
+}
+
+/// The middle of a part of a range that is divided into so many.
+fn spread(part: i64, parts: i64, length: i64) -> i64 {
+    (2 * part + 1) * length / (2 * parts)
 }
 
 impl Programs {

@@ -1,7 +1,7 @@
-//! Quotients, multiples and remainders of integers by a divisor that is known at launch: an `i32`
-//! parameter, or an integer that is loaded.
+//! Products, quotients, multiples and remainders of integers by a number that is known at launch: a
+//! size, an `i32` parameter, or an integer that is loaded.
 //!
-//! They are followed as those by constants are, for divisors from 1 on. A smaller divisor is taken
+//! They are followed as those by constants are, for numbers from 1 on. A smaller number is taken
 //! for 1, and nothing is concluded from a comparison in which it occurs: [`Holds::where_positive`].
 //! So a launch with a negative block size walks every tile, and is right.
 //!
@@ -17,7 +17,7 @@ impl Term {
     /// The number that it is the quotient of, or the multiple.
     pub(super) fn of_form(&self) -> Option<&Form> {
         match self {
-            Term::Quotient(form, _) | Term::Over(form, _) | Term::Multiple(form, _) => Some(form),
+            Term::Quotient(form, _) | Term::Over(form, _) | Term::Multiple(form, _) | Term::Times(form, _) => Some(form),
             Term::Position(_) | Term::Remainder(..) | Term::Between(..) | Term::Summarised(_) => None,
         }
     }
@@ -29,6 +29,7 @@ impl Term {
             Term::Quotient(_, d) => k.times(*d).plus(&(d - 1).into()),
             Term::Over(_, d) => k.plus(&one).product(d).minus(&one),
             Term::Multiple(_, d) => k.over(d).plus(&one).product(d).minus(&one),
+            Term::Times(_, factor) => k.over(factor),
             Term::Position(_) | Term::Remainder(..) | Term::Between(..) | Term::Summarised(_) => k.clone(),
         }
     }
@@ -40,6 +41,7 @@ impl Term {
             Term::Over(_, d) => k.product(d),
             // The multiples from k on begin at ceil(k / d) * d.
             Term::Multiple(_, d) => k.plus(d).minus(&1.into()).over(d).product(d),
+            Term::Times(_, factor) => k.plus(factor).minus(&1.into()).over(factor),
             Term::Position(_) | Term::Remainder(..) | Term::Between(..) | Term::Summarised(_) => k.clone(),
         }
     }
@@ -48,15 +50,16 @@ impl Term {
     fn divides_at_launch(&self) -> bool {
         match self {
             Term::Over(..) | Term::Multiple(..) | Term::Remainder(..) => true,
-            Term::Quotient(form, _) => form.terms.keys().any(Term::divides_at_launch),
+            Term::Quotient(form, _) | Term::Times(form, _) => form.terms.keys().any(Term::divides_at_launch),
             Term::Position(_) | Term::Between(..) | Term::Summarised(_) => false,
         }
     }
 }
 
 impl Form {
-    /// The product with a number that is known at launch, if it has a form.
-    pub(super) fn times(&self, factor: &Self) -> Option<Self> {
+    /// The product with a number that is known at launch, if it has a form. The number may be below
+    /// 1, unless it `is_positive`.
+    pub(super) fn times(&self, factor: &Self, is_positive: bool) -> Option<Self> {
         if !factor.terms.is_empty() {
             return None;
         }
@@ -64,13 +67,20 @@ impl Form {
         if self.terms.is_empty() {
             return both(Self::uniform(self.rest.product(&factor.rest)));
         }
+        let at_least_one = factor.rest.max_of(&1.into());
         // x / s * s
         match self.terms.iter().next() {
-            Some((Term::Over(form, d), &c)) if self.terms.len() == 1 && self.rest == 0.into() => {
-                let multiple = || Self::term(Term::Multiple(form.clone(), d.clone())).scaled(c);
-                (*d == factor.rest.max_of(&1.into())).then(multiple).and_then(both)
+            Some((Term::Over(form, d), &c)) if self.terms.len() == 1 && self.rest == 0.into() && *d == at_least_one => {
+                both(Self::term(Term::Multiple(form.clone(), d.clone())).scaled(c))
             }
-            _ => None,
+            // Limits of what is divided by another number, and multiplied, may leave 64 bits.
+            _ if self.terms.keys().any(Term::divides_at_launch) => None,
+            _ if is_positive => both(Self::term(Term::Times(Box::new(self.clone()), factor.rest.clone()))),
+            _ => {
+                let mut product = Self::term(Term::Times(Box::new(self.clone()), at_least_one));
+                product.divisors.insert(factor.rest.clone());
+                both(product)
+            }
         }
     }
 

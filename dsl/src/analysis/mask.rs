@@ -330,8 +330,12 @@ impl Walked {
 
 /// The tiles that must be walked, and why no tile is skipped although masks hide some.
 fn walked(kernel: &Kernel, loop_op: OpId, masks: &[MaskFacts]) -> (Walked, Option<Unproven>) {
-    // One mask that hides a tile is enough if that alone leaves the carried values unchanged.
-    let provable: Vec<_> = masks.iter().filter(|m| !matches!(m.hidden, Unchanged::Unproved(_))).collect();
+    // One mask that hides a tile is enough if that alone leaves the carried values unchanged. Where a
+    // mask of a loop inside says the same of all iterations, that loop skips its tiles.
+    let Op::For { body, .. } = kernel.ops[loop_op].op else { unreachable!("a loop") };
+    let tells = |m: &&MaskFacts| kernel.blocks[body].ops.contains(&m.op) || !m.holds.somewhere.is_all_or_none();
+    let proved = |m: &&MaskFacts| !matches!(m.hidden, Unchanged::Unproved(_));
+    let provable: Vec<_> = masks.iter().filter(proved).filter(tells).collect();
     if !provable.is_empty() {
         let all = provable.iter().skip(1).fold(provable[0].holds.clone(), |all, m| all.and(&m.holds));
         return (Walked::new(&all, provable.iter().any(|m| m.hidden == Unchanged::AfterFirst)), None);

@@ -33,12 +33,14 @@ enum Number {
     RemainderByKnown(Box<Number>, Known),
     /// `x / known * known`.
     MultipleOfKnown(Box<Number>, Known),
+    /// The product with a number that is known in a launch.
+    TimesKnown(Box<Number>, Known),
     Least(Box<Number>, Box<Number>),
     Most(Box<Number>, Box<Number>),
     Absolute(Box<Number>),
 }
 
-/// A divisor that is known in a launch. It is never 0, and may be negative.
+/// A divisor or factor that is known in a launch. It is never 0, and may be negative.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     /// `2 * shift + 1`.
@@ -145,6 +147,7 @@ impl Number {
             Number::Remainder(x, c) => two(BinaryOp::Rem, x, &Number::Constant(*c)),
             Number::OverKnown(x, known) => two(BinaryOp::Div, x, &known.number()),
             Number::RemainderByKnown(x, known) => two(BinaryOp::Rem, x, &known.number()),
+            Number::TimesKnown(x, known) => two(BinaryOp::Mul, x, &known.number()),
             Number::MultipleOfKnown(x, known) => {
                 let (x, known) = (x.build(b, s), known.number().build(b, s));
                 let quotient = binary(b, BinaryOp::Div, x, known);
@@ -172,6 +175,7 @@ impl Number {
             Number::Over(x, c) => of(x).div_euclid(*c),
             Number::Remainder(x, c) => of(x).rem_euclid(*c),
             Number::OverKnown(x, known) => floor_div(of(x), of(&known.number())),
+            Number::TimesKnown(x, known) => of(x) * of(&known.number()),
             Number::RemainderByKnown(x, known) => {
                 let (x, divisor) = (of(x), of(&known.number()));
                 x - floor_div(x, divisor) * divisor
@@ -261,7 +265,8 @@ fn number() -> impl Strategy<Value = Number> {
             x.clone().prop_map(|a| Number::Absolute(Box::new(a))),
             (x.clone(), known()).prop_map(|(a, k)| Number::OverKnown(Box::new(a), k)),
             (x.clone(), known()).prop_map(|(a, k)| Number::RemainderByKnown(Box::new(a), k)),
-            (x, known()).prop_map(|(a, k)| Number::MultipleOfKnown(Box::new(a), k)),
+            (x.clone(), known()).prop_map(|(a, k)| Number::MultipleOfKnown(Box::new(a), k)),
+            (x, known()).prop_map(|(a, k)| Number::TimesKnown(Box::new(a), k)),
         ]
     })
 }

@@ -1,7 +1,8 @@
 //! Where along a loop a predicate over positions holds: interval arithmetic over tiles.
 //!
 //! A predicate is a boolean formula over comparisons of integer forms: positions of the loop's axis and of other axes,
-//! sizes, program ids, constants, quotients by positive constants. For each tile of the loop it holds *somewhere*,
+//! sizes, program ids, constants, products with and quotients by what is known at launch
+//! ([`super::divisor`]). Of an index loop the index is the position. For each tile of the loop it holds *somewhere*,
 //! *everywhere*, both or neither, in the rows that exist. Both sets are given as runs of tiles in closed form, on the
 //! safe side: the tiles where it holds somewhere are a superset, those where it holds everywhere a subset. They are
 //! exact for comparisons in which the loop's position occurs once, for their conjunctions, and for disjunctions that
@@ -14,7 +15,8 @@ use std::sync::Arc;
 use super::index::{IndexExpr, Search, SearchEnd, Symbol, index_expr};
 use super::simplify::BEYOND;
 use crate::ir::{
-    At, AxisId, AxisKind, BinaryOp, CompareOp, Elem, Entity, Kernel, Op, ParamId, SizeExpr, Type, UnaryOp, ValueDef, ValueId,
+    At, AxisId, AxisKind, BinaryOp, CompareOp, Elem, Entity, IndexOp, Kernel, Op, ParamId, ProgramDim, SizeExpr, Type, UnaryOp,
+    ValueDef, ValueId,
 };
 
 /// A run of tiles `lo .. hi`; an end that is `None` is open.
@@ -87,6 +89,11 @@ impl Run {
             }
         }
         if self.lo.is_none() { begin(self.hi.as_ref()?) } else { None }
+    }
+
+    /// Whether it is every tile or none.
+    pub fn is_all_or_none(&self) -> bool {
+        self.is_all() || self.is_none() || self.begin_of_all_or_none().is_some()
     }
 
     /// Whether the union of the two is known to be one run.
@@ -221,6 +228,8 @@ pub(super) enum Term {
     Over(Box<Form>, IndexExpr),
     /// `form - form % divisor`, of such a divisor.
     Multiple(Box<Form>, IndexExpr),
+    /// `form * factor`, of a factor that is known at launch and never below 1.
+    Times(Box<Form>, IndexExpr),
     /// `form % divisor`, of such a divisor.
     Remainder(Box<Form>, IndexExpr),
     /// The value, known to lie between two expressions.
@@ -559,7 +568,9 @@ impl Walk<'_> {
     pub(super) fn walks(&self, term: &Term) -> bool {
         match term {
             Term::Position(c) => *c == self.coordinate,
-            Term::Quotient(form, _) | Term::Over(form, _) | Term::Multiple(form, _) => form.terms.keys().any(|t| self.walks(t)),
+            Term::Quotient(form, _) | Term::Over(form, _) | Term::Multiple(form, _) | Term::Times(form, _) => {
+                form.terms.keys().any(|t| self.walks(t))
+            }
             Term::Summarised(_) => true,
             Term::Remainder(..) | Term::Between(..) => false,
         }
@@ -590,6 +601,10 @@ impl Walk<'_> {
                     let (lo, hi) = self.range(form);
                     (lo.over(d).product(d), hi.over(d).product(d))
                 }
+                Term::Times(form, factor) => {
+                    let (lo, hi) = self.range(form);
+                    (lo.product(factor), hi.product(factor))
+                }
                 Term::Remainder(_, d) => (0.into(), d.minus(&1.into())),
                 Term::Between(_, lo, hi) => (lo.clone(), hi.clone()),
                 Term::Summarised(_) => (i64::from(i32::MIN).into(), i64::from(i32::MAX).into()),
@@ -608,11 +623,7 @@ impl Walk<'_> {
         let (_, op) = self.kernel.def(value).ok_or_else(other)?;
         match op {
             Op::Constant(Elem::I32, c) => Ok(Form::uniform((*c as i64).into())),
-            Op::FromIndex(v) => {
-                let e = index_expr(self.kernel, *v).fold_sizes(self.size);
-                let known = e.values().iter().all(|v| !self.inner.contains(v));
-                if known { Ok(Form::uniform(e)) } else { Err(other()) }
-            }
+            Op::FromIndex(v) => self.index(*v).ok_or_else(other),
             Op::Scalar(p) => Ok(Form::uniform(IndexExpr::Param(*p))),
             Op::Pos(c) => Ok(Form::term(Term::Position(*c))),
             Op::Full { value, .. } | Op::Transpose(value) => self.form(*value),
@@ -634,7 +645,7 @@ impl Walk<'_> {
                     BinaryOp::Mul => match (a.as_const(), b.as_const()) {
                         (Some(c), _) => Ok(b.scaled(c)),
                         (_, Some(c)) => Ok(a.scaled(c)),
-                        _ => a.times(&b).or_else(|| b.times(&a)).ok_or(opaque(OpaqueWhy::Product)),
+                        _ => self.product(&a, &b).ok_or(opaque(OpaqueWhy::Product)),
                     },
                     BinaryOp::Div => match b.as_const() {
                         None => a.over(&b).ok_or(Opaque { value: b_value, why: OpaqueWhy::Divisor }),
@@ -665,6 +676,46 @@ impl Walk<'_> {
             }
             _ => Err(other()),
         }
+    }
+
+    /// An index value as a form: one that is known before the loop, or made of the index of the loop.
+    fn index(&self, v: ValueId) -> Option<Form> {
+        if v == self.coordinate {
+            return Some(Form::term(Term::Position(v)));
+        }
+        let e = index_expr(self.kernel, v).fold_sizes(self.size);
+        if e.values().iter().all(|v| !self.inner.contains(v)) {
+            return Some(Form::uniform(e));
+        }
+        let Some((_, Op::Index(op, a, b))) = self.kernel.def(v) else { return None };
+        let (a, b) = (self.index(*a)?, self.index(*b)?);
+        match (op, a.as_const(), b.as_const()) {
+            (IndexOp::Add, ..) => Some(a.plus(&b, 1)),
+            (IndexOp::Sub, ..) => Some(a.plus(&b, -1)),
+            (IndexOp::Mul, Some(c), _) => Some(b.scaled(c)),
+            (IndexOp::Mul, _, Some(c)) => Some(a.scaled(c)),
+            (IndexOp::Mul, ..) => self.product(&a, &b),
+            (IndexOp::Div, _, Some(d)) => (d > 0).then(|| a.floor_div(d)),
+            (IndexOp::Div, ..) => a.over(&b),
+            (IndexOp::Rem, _, Some(d)) => (d > 0).then(|| a.plus(&a.floor_div(d), -d)),
+            (IndexOp::Rem, ..) => a.remainder(&b),
+            (IndexOp::Min | IndexOp::Max, ..) => None,
+        }
+    }
+
+    /// The product of two numbers, one of which is known at launch.
+    fn product(&self, a: &Form, b: &Form) -> Option<Form> {
+        a.times(b, self.is_positive(b)).or_else(|| b.times(a, self.is_positive(a)))
+    }
+
+    /// Whether a number is above 0 wherever a program runs: a size of a dimension of the grid.
+    fn is_positive(&self, number: &Form) -> bool {
+        let IndexExpr::Size(size) = &number.rest else { return false };
+        let extent = |dim: &ProgramDim| match dim {
+            ProgramDim::Each(extent) => extent == size,
+            ProgramDim::Tiles(axis) => self.kernel.axes[*axis].extent == *size,
+        };
+        number.terms.is_empty() && self.kernel.grid().iter().any(extent)
     }
 
     /// The number that a load gives, or of a tile of them the least and the largest, if that can be
@@ -727,7 +778,9 @@ impl Walk<'_> {
     fn axis_of(&self, coordinate: ValueId) -> AxisId {
         match self.kernel.ty(coordinate) {
             Type::Coord(axis) => *axis,
-            other => panic!("verified: positions belong to a coordinate, not to {other:?}"),
+            // Of an index loop the index counts single positions.
+            Type::Index => self.kernel.axis_of_index(coordinate).expect("positions belong to a loop or a coordinate"),
+            Type::Tile(_) => panic!("verified: positions belong to a coordinate, not to a tile"),
         }
     }
 

@@ -39,6 +39,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::Classes;
+use super::predicate::defined_in;
 use crate::ir::{AxisId, BinaryOp, BlockId, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, Type, UnaryOp, ValueDef, ValueId};
 
 /// Whether tiles with nothing visible leave the carried values as they are.
@@ -243,6 +244,17 @@ struct Start<'a> {
 }
 
 impl Proof<'_> {
+    /// What a loop in the body gives, if its tiles are hidden: what it starts from, if none of them
+    /// changes that.
+    fn of_loop(&self, start: &Start<'_>, op: OpId, number: usize) -> Option<ValueId> {
+        let Op::For { body, init, .. } = &self.kernel.ops[op].op else { return None };
+        let inside = defined_in(self.kernel, *body);
+        let is_inside = |mask: &&OpId| self.kernel.ops[**mask].results.iter().all(|result| inside.contains(result));
+        let masked: BTreeSet<OpId> = self.masked.iter().filter(is_inside).copied().collect();
+        let changes_nothing = || unchanged_if(self.kernel, op, &masked, self.assumed) == Unchanged::Always;
+        (start.masked && !masked.is_empty() && changes_nothing()).then(|| init[number])
+    }
+
     /// All ops of the body.
     fn ops(&self) -> Vec<OpId> {
         let mut blocks = BTreeSet::from([self.body]);
@@ -506,7 +518,10 @@ impl Proof<'_> {
                 let coordinate = !matches!(self.kernel.ty(v), Type::Tile(_));
                 Known { equal: coordinate, ..Known::new(Classes::ANY) }
             }
-            ValueDef::Result(op, _) => {
+            ValueDef::Result(op, number) => {
+                if let Some(init) = self.of_loop(start, op, number as usize) {
+                    return self.value(start, init, memo);
+                }
                 let known = match self.kernel.ty(v) {
                     Type::Tile(_) => self.op(start, op, v, memo),
                     Type::Index | Type::Coord(_) => Known::new(Classes::ANY),

@@ -319,6 +319,14 @@ impl Kernel {
         self.ty(value).tile().expect("verified: a tile operand")
     }
 
+    /// The axis of the index loop that `value` is the index of.
+    pub fn axis_of_index(&self, value: ValueId) -> Option<AxisId> {
+        self.ops.values().find_map(|data| match data.op {
+            Op::For { axis, body, .. } if self.blocks[body].params.first() == Some(&value) => Some(axis),
+            _ => None,
+        })
+    }
+
     /// The op that defines `value`, unless it is a block parameter.
     pub fn def(&self, value: ValueId) -> Option<(OpId, &Op)> {
         match self.values[value].def {
