@@ -208,8 +208,11 @@ impl Lowering<'_> {
     /// does that, if it can.
     fn rows_to_add(&mut self, tensor: ParamId, at: &[At], to: &GlobalTile, from: VarId) -> Option<(TileId, usize)> {
         let v = &self.plan.variables[from];
-        let whole = to.columns_full && to.column_stride == Expr::Int(1) && self.share_begins(8 * v.n_tiles).is_none();
-        // Rows end where the tensor does.
+        let groups = v.across.map_or(1, |warps| self.schedule.warps / warps);
+        // Columns beyond the range are left out where the tensor ends there, as rows beyond it are.
+        let is_range = to.columns_full && to.columns_present == Expr::Int(i64::from(8 * v.n_tiles * groups));
+        let ends = is_range || self.is_end(tensor, at);
+        let whole = ends && to.column_stride == Expr::Int(1) && self.share_begins(8 * v.n_tiles).is_none();
         let tiled = matches!(at.iter().find(|a| !matches!(a, At::Index(_))), Some(At::Tile(_)));
         if v.storage != Storage::Fragment(Shape::Accumulator) || !whole || !tiled || !(2..=5).contains(&at.len()) {
             return None;
@@ -235,6 +238,12 @@ impl Lowering<'_> {
         (t.pitch, t.slabs, t.woven, t.layout) = (4 * slab, columns / slab, split, SharedLayout::Xor);
         self.tiles_to_add.insert((rows, columns, split), tile);
         Some((tile, map))
+    }
+
+    /// Whether the columns that are loaded or stored are the last ones of a tensor.
+    fn is_end(&self, tensor: ParamId, at: &[At]) -> bool {
+        let extent = self.kernel.tensor(tensor).shape.last();
+        matches!((at.last(), extent), (Some(At::Range { start, len }), Some(extent)) if start.add(len) == *extent)
     }
 
     /// Whether rows of a tensor are parts of so many columns, and what is loaded or stored of them

@@ -21,7 +21,7 @@ impl Lowering<'_> {
         let a = if a_turned { self.turned_operand(a)? } else { self.operand_a(a)? };
         self.acquire_operands(&a, b_tile);
         let to = match acc {
-            None if a_turned => self.destination_across(result)?,
+            None if a_turned => self.destination_across(result, b_tile)?,
             None => self.destination(result),
             Some(start) => self.accumulator(result, start)?,
         };
@@ -54,8 +54,9 @@ impl Lowering<'_> {
     }
 
     /// A fragment whose rows are columns of other fragments: as many warps as have 16 rows each
-    /// share them, and the others have further columns.
-    fn destination_across(&mut self, result: ValueId) -> Result<VarId, Error> {
+    /// share them, and the others have further columns of the right operand, as many as a swizzle
+    /// keeps together. The last of them may have more than there are: 0.
+    fn destination_across(&mut self, result: ValueId, b: TileId) -> Result<VarId, Error> {
         if let Some(&v) = self.forced.get(&result) {
             return Ok(v);
         }
@@ -64,13 +65,15 @@ impl Lowering<'_> {
         let row_warps = (rows / 16).min(warps);
         let groups = warps / row_warps.max(1);
         let whole = rows == 16 * row_warps && row_warps.is_multiple_of(4) && warps.is_multiple_of(row_warps);
-        if !whole || self.schedule.column_groups > 1 || !columns.is_multiple_of(64 * groups) && groups > 1 {
+        let share = if groups > 1 { columns.div_ceil(64 * groups) * 64 } else { columns };
+        let all_have_some = columns > share * (groups - 1);
+        if !whole || self.schedule.column_groups > 1 || !all_have_some || !self.is_widened(b, share * groups) {
             let what = format!("a product across the warps of {rows} rows and {columns} columns by {warps} warps");
-            let advice = "take blocks of 64 rows for each 4 warps, or of 64 rows and 64 columns for each 4 warps";
+            let advice = "take blocks of 64 rows for each 4 warps, or of 64 rows where each 4 warps get 64 columns";
             return Err(Error::unsupported(what, advice, self.span));
         }
         let name = self.value_name(result);
-        let (storage, n_tiles) = (Storage::Fragment(Shape::Accumulator), columns / 8 / groups);
+        let (storage, n_tiles) = (Storage::Fragment(Shape::Accumulator), share / 8);
         self.plan.variables.push(Variable {
             name,
             storage,
@@ -81,6 +84,16 @@ impl Lowering<'_> {
             bits: false,
         });
         Ok(self.plan.variables.len() - 1)
+    }
+
+    /// Gives a tile so many columns: those beyond the tensor, which TMA fills with 0, are boxes more.
+    fn is_widened(&mut self, tile: TileId, columns: u32) -> bool {
+        let t = &mut self.plan.tiles[tile];
+        let is_filled = t.barriers.is_some() && !t.is_narrow();
+        if t.columns < columns && is_filled {
+            (t.columns, t.slabs) = (columns, columns.div_ceil(t.pitch / 2));
+        }
+        t.columns >= columns
     }
 
     /// The instruction of a product, the last of a loop's body or not.

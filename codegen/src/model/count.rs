@@ -31,6 +31,8 @@ pub(super) struct Units {
     pub odd_bytes: f64,
     /// Bytes that are added to memory from shared memory, for the whole block.
     pub added_bytes: f64,
+    /// Vectors along columns that wait in the lanes of a warp and are handed out between products.
+    pub distributed: f64,
 }
 
 impl Units {
@@ -46,6 +48,7 @@ impl Units {
         self.l2_cut += other.l2_cut * times;
         self.odd_bytes += other.odd_bytes * times;
         self.added_bytes += other.added_bytes * times;
+        self.distributed += other.distributed * times;
     }
 
     /// The share of the bytes that come from odd rows.
@@ -54,6 +57,8 @@ impl Units {
     }
 }
 
+/// What a row of 16 bytes takes of the time of one of 64 or 128.
+const NARROW_ROW: f64 = 0.25;
 /// Rows that a row of a box takes more, if the tensor ends within the box: measured with 64 rows of
 /// scores a block, at head dims 80, 104, 112 and 120 (docs/performance.md, "What decides at head
 /// dims and lengths of one's own").
@@ -190,7 +195,7 @@ impl<'a> Counter<'a> {
             }
             StmtOp::Distribute { to, .. } => {
                 let pairs = self.elements(*to) / 2.0;
-                Units { issue: (pairs + 4.0) / 4.0, shared: 2.0 * pairs, ..Units::default() }
+                Units { issue: (pairs + 4.0) / 4.0, shared: 2.0 * pairs, distributed: 1.0, ..Units::default() }
             }
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Self::instructions(4.0 * self.elements(*v)),
             StmtOp::Copy { tile, .. } => {
@@ -288,7 +293,9 @@ impl<'a> Counter<'a> {
         let bytes = f64::from(tile.rows * tile.columns) * tile.elem.bytes().unwrap_or(4) as f64;
         let row = if tile.barriers.is_some() { f64::from(tile.pitch) } else { 128.0 };
         let width = bytes / f64::from(tile.rows.max(1));
-        let rows = f64::from(tile.rows) * (width / row).ceil();
+        // A row of 16 bytes is a part of what L2 answers at once.
+        let part = if tile.is_narrow() { NARROW_ROW } else { 1.0 };
+        let rows = f64::from(tile.rows) * (width / row).ceil() * part;
         Units { l2_bytes: bytes, l2_rows: rows, ..Units::default() }
     }
 

@@ -47,6 +47,15 @@ const ADDED_BYTES: f64 = 16.0;
 /// How far what is added overlaps with all else: blocks of 64 keys and queries add twice as much for
 /// each pair as those of 128, and took 1.32 of the time (H100, d 64, N = 8192).
 const ADDS_OVERLAP: f64 = 2.0;
+/// Cycles that a step which adds rows takes at least: products, scores, the exchange of these, and
+/// the product with the keys follow each other. Blocks of 64 keys by 64 queries take 2700 to 2900
+/// cycles a step, with or without another block beside them (H100, d 64 and 128, 2026-11-25), which
+/// is 0.75 of what such steps are predicted to take.
+const ADDING_STEP: f64 = 3700.0;
+/// Cycles that a vector along columns takes which waits in lanes and is handed out: with vectors that
+/// are steps of a product columns of a gradient take 640 (d 96) and 540 (d 72) cycles a step less of
+/// two (H100, 2026-11-25), and steps are predicted to take 1.4 of what they do.
+const DISTRIBUTED: f64 = 420.0;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
@@ -355,6 +364,8 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
         joined
     };
     let joined = self::joined(joined, resident * units.added_bytes / ADDED_BYTES, ADDS_OVERLAP);
+    let joined = if units.added_bytes > 0.0 { self::joined(joined, ADDING_STEP, constants.own_chain) } else { joined };
+    let joined = joined + DISTRIBUTED * units.distributed;
     // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.
     let groups = (profile.warps / 4.0 * resident).max(1.0).floor();
     joined + units.barriers * constants.barrier / resident + units.turns * constants.group_step / groups

@@ -263,7 +263,10 @@ impl<P: Processor> CompiledLauncher<P> {
     /// Of schedules, best first, the first whose code keeps its values in registers.
     fn first_in_registers(&self, key: &FactKey, ranker: &Ranker, ranked: Vec<(Schedule, f64)>) -> Result<Ranked<P::Variant>> {
         // What differs in nothing else has the same values in registers.
-        let tile = |s: &Schedule| (s.main.block_m, s.main.block_n, s.main.warps, s.main.overlap, s.launches.terms);
+        let tile = |s: &Schedule| {
+            let main = &s.main;
+            (main.block_m, main.block_n, main.warps, main.overlap, main.persistent, s.launches.terms)
+        };
         let mut seen = Vec::new();
         let is_new = |(schedule, _): &(Schedule, f64)| {
             let is_new = !seen.contains(&tile(schedule));
