@@ -54,10 +54,11 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
             None => {}
         }
     }
-    // Lanes that wait late for products hold much: what they need not hold pays there.
+    // Lanes that wait late for products hold much: what they need not hold pays there. Warpgroups that
+    // share columns wait for what they load between products.
     if let Some(main) = launches::with_terms(instance) {
-        let waits_late = |schedule: &Schedule| schedule.main.overlap == Overlap::Late;
-        let steps = candidates_in_place(&main, arch).into_iter().filter(waits_late);
+        let pays = |schedule: &Schedule| schedule.main.overlap == Overlap::Late || schedule.main.column_groups > 1;
+        let steps = candidates_in_place(&main, arch).into_iter().filter(pays);
         all.extend(steps.map(|schedule| schedule.with_launches(|launches| launches.terms = Terms::Product)));
     }
     if launches::copies_pay(instance) {
@@ -95,11 +96,21 @@ pub(crate) fn can_precompute(instance: &Instance, precompute: Precompute) -> boo
 /// All combinations of the architecture's best tensor instruction if the kernel can use it, else those of the next.
 fn candidates_in_place(instance: &Instance, arch: &'static Arch) -> Vec<Schedule> {
     let blocks = match why_not_wgmma(instance, arch) {
-        None => match wgmma_candidates(instance, arch, false) {
-            (all, true) => all,
-            // Few columns a step leave little of what `wgmma` gains.
-            (_, false) => [wgmma_candidates(instance, arch, true).0, warp_candidates(instance, arch)].concat(),
-        },
+        None => {
+            let columns = column_groups(instance, arch);
+            match wgmma_candidates(instance, arch, columns, false) {
+                (all, true) => all,
+                // Few columns a step leave little of what `wgmma` gains: more groups of warps may have
+                // more.
+                (_, false) => {
+                    let more = COLUMN_GROUPS.into_iter().filter(|more| *more > columns);
+                    let more = more.filter(|&more| can_share_columns(instance, more, true, arch));
+                    let more = more.flat_map(|more| wgmma_candidates(instance, arch, more, false).0);
+                    let few = wgmma_candidates(instance, arch, columns, true).0;
+                    few.into_iter().chain(more).chain(warp_candidates(instance, arch)).collect()
+                }
+            }
+        }
         Some(_) => {
             let mut all = warp_candidates(instance, arch);
             // It stands for all of its kind, so that the reasons against them are among those of the candidates.
@@ -340,16 +351,16 @@ fn work_of_blocks(instance: &Instance) -> &'static [(Persistent, WorkOrder, u32)
 /// or optimistic maximum won in every cell, a turn for the elementwise section in none. Tiles of elementwise work, such as a
 /// bias, come through rings.
 ///
-/// With `narrow` steps have few columns, for kernels that compute much else of each element. The
-/// answer says whether any of the schedules has what it needs of registers and shared memory.
-fn wgmma_candidates(instance: &Instance, arch: &'static Arch, narrow: bool) -> (Vec<BlockKnobs>, bool) {
+/// So many groups of warps share the columns of tiles. With `narrow` steps have few columns, for
+/// kernels that compute much else of each element. The answer says whether any of the schedules has
+/// what it needs of registers and shared memory.
+fn wgmma_candidates(instance: &Instance, arch: &'static Arch, columns: u32, narrow: bool) -> (Vec<BlockKnobs>, bool) {
     let kernel = &instance.kernel;
     let traits = Traits::of(kernel);
     let maxima = match lower::why_not_lazy(kernel) {
         None => &[RunningMax::MaxFirst, RunningMax::Optimistic][..],
         Some(_) => &[RunningMax::Exact][..],
     };
-    let columns = column_groups(instance, arch);
     let maxima = if columns > 1 { &maxima[..1] } else { maxima };
     let overlaps = overlaps(instance, arch);
     let waits = waits(kernel, overlaps);

@@ -11,7 +11,7 @@ use flashtile::{Device, Form, Gradient, Kernel, LaunchOptions};
 use flashtile_codegen::plan::{
     Event, Expr, GlobalTile, Operator, Plan, PlanFile, Shape, Slot, Stmt, StmtOp, Storage, verify as faults_of,
 };
-use flashtile_codegen::{Arch, Facts, Instance, Schedule, TensorOp, hints, plans, space};
+use flashtile_codegen::{Arch, Facts, Instance, Machine, Schedule, TensorOp, hints, plans, rank, space};
 use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
 use flashtile_tests::planted::{change_first, planted, remove, says};
@@ -419,15 +419,16 @@ fn products_that_are_waited_for_late_are_right() {
     assert!(refused.to_string().contains("one slot of a tile that products of two steps read"), "{refused}");
 }
 
-/// Two blocks of keys and several steps, of which one, two and three are odd and even.
+/// Two blocks of keys and several steps, of which one, two and three are odd and even. At head dims
+/// that are no multiple of 64 the second warpgroup has columns that no tensor has.
 #[test]
 fn sums_that_the_next_step_adds_are_right() {
     let schedule = "tensor_op=wgmma,copy=tma,warps=8,min_blocks=1,producer_registers=24,block_m=128,block_n=64,overlap=late";
     let schedule = schedule.parse().expect("a schedule");
-    for name in ["attention", "causal_attention"] {
+    for (name, head_dim) in [("attention", 128), ("causal_attention", 128), ("attention", 96), ("causal_attention", 72)] {
         let made = Kernel::builtin(name).expect("built in").gradient_in(Form::Fused, &["q", "k", "v"], &["o"]).expect("has one");
         for order in [Options::default(), Options::random(5), Options::random(6)] {
-            judge_columns(&made.backward[1], 128, &schedule, order);
+            judge_columns(&made.backward[1], head_dim, &schedule, order);
         }
     }
 }
@@ -444,6 +445,27 @@ fn sums_that_a_step_adds_itself_are_right() {
             judge_columns(&made.backward[1], head_dim, &schedule, order);
         }
     }
+}
+
+/// Warpgroups that share 192 columns have 96 each, which begin in the middle of boxes of 64: theirs have
+/// 32.
+#[test]
+fn columns_of_which_warpgroups_have_parts_are_right() {
+    let knobs = "tensor_op=wgmma,copy=tma,warps=8,column_groups=2,block_m=64,block_n=96,min_blocks=1,producer_registers=40";
+    let made = gradient(&Kernel::builtin("causal_attention").expect("built in"), "k,v", "o");
+    let columns = made.iter().find(|kernel| kernel.name().contains("columns")).expect("it has one");
+    for terms in ["added", "product"] {
+        let schedule: Schedule = format!("{knobs},terms={terms}").parse().expect("a schedule");
+        for order in [Options::default(), Options::random(3)] {
+            judge_columns(columns, 192, &schedule, order);
+        }
+    }
+    let bound = columns.bind(Elem::Bf16, [("D", 192)]).expect("binds");
+    let sizes = [("B", 2), ("H", 10), ("G", 10), ("M", 8192), ("N", 8192)].map(|(name, n)| (name.to_owned(), n)).into();
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let instance = bound.instance(Facts::best(bound.ir()));
+    let ranked = rank(&instance, arch, &sizes, &Machine::typical(arch)).expect("has schedules");
+    assert_eq!(ranked[0].0.main.column_groups, 2, "{}", ranked[0].0);
 }
 
 #[test]

@@ -333,3 +333,50 @@ fn the_model_counts_what_is_added() {
     };
     assert!(best(true) < 0.95 * best(false), "{} and {}", best(true), best(false));
 }
+
+/// Of a product across the warps each warpgroup has 64 columns, also where the last of them has
+/// fewer: its right operand has columns more, which TMA fills with zeros.
+#[test]
+fn columns_beyond_the_tensor_are_zeros_of_the_operand() {
+    for (head_dim, slabs) in [(72, 2), (96, 4), (112, 2)] {
+        let mut plan = plan_with("block_n=64,terms=product", head_dim);
+        assert_eq!(verify(&plan), Vec::<String>::new());
+        let keys = plan.tiles.iter().position(|t| t.name == "t2_tile").expect("keys");
+        let tile = &mut plan.tiles[keys];
+        assert_eq!((tile.columns, tile.slabs), (128, slabs), "{tile:?}");
+        tile.columns = 16 * u32::try_from(head_dim).expect("positive").div_ceil(16);
+        says(&verify(&plan), "t2_tile has 128 x ");
+    }
+    // Of 64 columns the second warpgroup would have none.
+    let refused = plans(&columns("causal_attention", Form::Fused, 64), &late("block_n=64"), hopper()).expect_err("no columns");
+    assert!(refused.to_string().contains("64 rows and 64 columns by 8 warps"), "{refused}");
+}
+
+/// Heads that read the same keys are walked one after the other, no others are, and the code of a
+/// step is written once.
+#[test]
+fn heads_of_a_group_are_walked() {
+    let text = plan().to_string();
+    let of_heads = text.lines().filter(|line| line.trim_start().starts_with("let h_begin") && line.contains("params.G"));
+    assert_eq!(of_heads.count(), 2, "both roles know where the heads of a group begin: {text}");
+    assert!(!text.contains("g2"), "nothing is left of the condition: {text}");
+    let source =
+        generate(&columns("causal_attention", Form::Fused, 128), &late("block_n=64"), hopper()).expect("is legal").source;
+    let heads: Vec<&str> =
+        source.lines().zip(source.lines().skip(1)).filter(|(_, l)| l.contains("for (int h =")).map(|(l, _)| l).collect();
+    assert_eq!(heads.iter().map(|line| line.trim()).collect::<Vec<_>>(), ["#pragma unroll 1"; 2], "{source}");
+}
+
+/// As many heads with keys of their own and heads that share keys walk the same tiles: a prediction
+/// for the one is near that for the other where programs are many.
+#[test]
+fn the_model_counts_the_heads_of_a_group() {
+    let instance = columns("causal_attention", Form::Fused, 128);
+    let seconds = |groups: i64| {
+        let sizes =
+            [("B", 8), ("H", 32), ("G", groups), ("M", 4096), ("N", 4096)].map(|(name, size)| (name.to_owned(), size)).into();
+        rank(&instance, hopper(), &sizes, &Machine::typical(hopper())).expect("has schedules")[0].1
+    };
+    let (own, shared) = (seconds(32), seconds(8));
+    assert!((0.9..1.1).contains(&(shared / own)), "{own} and {shared}");
+}

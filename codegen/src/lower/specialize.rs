@@ -7,7 +7,7 @@ use flashtile_dsl::ir::{At, AxisKind, Op, OpId, ParamId, Type, ValueId};
 
 use super::context::{Lowering, Source};
 use super::rows_read::held;
-use super::unused;
+use super::{shares, unused};
 use crate::abi::TensorMap;
 use crate::arch::WARPGROUP;
 use crate::error::Error;
@@ -63,10 +63,12 @@ impl Lowering<'_> {
             let what = format!("TMA of {} rows of {}: it takes up to 256 rows of 16-bit elements", t.rows, t.elem.name());
             return Err(self.unsupported(result, &what));
         }
+        let columns = columns.unwrap_or(t.columns);
         let (slab, layout) = match is_narrow {
             true => (SharedTile::NARROW, SharedLayout::Plain),
-            false => (TensorMap::slab(columns.unwrap_or(t.columns)), SharedLayout::Xor),
+            false => (self.slab_of(columns), SharedLayout::Xor),
         };
+        let t = &mut self.plan.tiles[tile];
         if is_narrow {
             t.columns = slab;
         }
@@ -76,6 +78,15 @@ impl Lowering<'_> {
         let map = self.map_of(tensor, &at, [slab, rows], 2);
         self.sources.insert(tile, Source { load, map, streamed, within: self.positions_around(load) });
         Ok(tile)
+    }
+
+    /// Columns of the boxes that a tile of so many is filled with: those that begin the share of a
+    /// column group begin a box.
+    fn slab_of(&self, columns: u32) -> u32 {
+        let slab = TensorMap::slab(columns);
+        let shares = shares(self.schedule);
+        let begins_boxes = |slab: u32| (columns / shares).is_multiple_of(slab);
+        if shares > 1 && !begins_boxes(slab) && begins_boxes(32) { 32 } else { slab }
     }
 
     /// Whether nothing reads a loaded tile but products, as right operands with rows for columns,

@@ -8,7 +8,7 @@ use crate::instance::Instance;
 use crate::ops;
 use crate::plan::{
     Atom, Computed, Event, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan, Shape,
-    Shared, SharedTile, Stmt, StmtOp,
+    Shared, SharedTile, Stmt, StmtOp, Storage,
 };
 use crate::schedule::BlockKnobs;
 
@@ -31,8 +31,9 @@ pub(super) struct Units {
     pub odd_bytes: f64,
     /// Bytes that are added to memory from shared memory, for the whole block.
     pub added_bytes: f64,
-    /// Vectors along columns that wait in the lanes of a warp and are handed out between products.
-    pub distributed: f64,
+    /// Vectors along columns that are loaded, or wait in the lanes of a warp and are handed out,
+    /// between products.
+    pub column_vectors: f64,
 }
 
 impl Units {
@@ -48,7 +49,7 @@ impl Units {
         self.l2_cut += other.l2_cut * times;
         self.odd_bytes += other.odd_bytes * times;
         self.added_bytes += other.added_bytes * times;
-        self.distributed += other.distributed * times;
+        self.column_vectors += other.column_vectors * times;
     }
 
     /// The share of the bytes that come from odd rows.
@@ -195,7 +196,7 @@ impl<'a> Counter<'a> {
             }
             StmtOp::Distribute { to, .. } => {
                 let pairs = self.elements(*to) / 2.0;
-                Units { issue: (pairs + 4.0) / 4.0, shared: 2.0 * pairs, distributed: 1.0, ..Units::default() }
+                Units { issue: (pairs + 4.0) / 4.0, shared: 2.0 * pairs, column_vectors: 1.0, ..Units::default() }
             }
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Self::instructions(4.0 * self.elements(*v)),
             StmtOp::Copy { tile, .. } => {
@@ -239,7 +240,11 @@ impl<'a> Counter<'a> {
             StmtOp::Add { from, place: Some(_), .. } => Self::instructions(8.0 * self.elements(*from)),
             // Bytes are loaded eight at a time and become bits four at a time.
             StmtOp::Load { to, .. } if self.plan.variables[*to].bits => Self::instructions(2.5 * self.elements(*to)),
-            StmtOp::Load { to, .. } => Self::instructions(4.0 * self.elements(*to)),
+            StmtOp::Load { to, .. } => {
+                let is_column = self.plan.variables[*to].storage == Storage::Fragment(Shape::Column);
+                let column_vectors = if is_column { 1.0 } else { 0.0 };
+                Units { column_vectors, ..Self::instructions(4.0 * self.elements(*to)) }
+            }
             StmtOp::Store { m_tiles, n_tiles, shape, .. } => {
                 let n = match shape {
                     Shape::Accumulator => f64::from(4 * m_tiles * n_tiles),

@@ -54,6 +54,8 @@ pub(super) struct Profile {
     pub specialized: bool,
     /// How products and elementwise work of a step overlap.
     pub overlap: Overlap,
+    /// Whether warpgroups share the columns of a program, which they exchange scores for.
+    pub shares_columns: bool,
     /// Whether a product across the warps is made in the step of its operand (`sum_lag=0`).
     pub in_step: bool,
     /// Whether warpgroups issue their products in turns.
@@ -98,6 +100,7 @@ impl Profile {
             resident: resident(planned),
             specialized: plan.is_specialized(),
             overlap: schedule.overlap,
+            shares_columns: plan.is_specialized() && schedule.column_groups > 1,
             in_step: schedule.overlap == Overlap::Late && schedule.sum_lag == 0,
             turns: schedule.ping_pong == PingPong::Products,
             persistent: schedule.persistent,

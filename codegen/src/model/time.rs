@@ -52,10 +52,20 @@ const ADDS_OVERLAP: f64 = 2.0;
 /// cycles a step, with or without another block beside them (H100, d 64 and 128, 2026-11-25), which
 /// is 0.75 of what such steps are predicted to take.
 const ADDING_STEP: f64 = 3700.0;
+/// Factor of such steps: where nothing is added, steps are predicted to take 1.0 to 1.2 of what they do,
+/// and these 1.1 to 1.3 without it (20 shapes of tests on an H100, 2026-11-25).
+const AS_LATE: f64 = 0.93;
 /// Cycles that a vector along columns takes which waits in lanes and is handed out: with vectors that
 /// are steps of a product columns of a gradient take 640 (d 96) and 540 (d 72) cycles a step less of
 /// two (H100, 2026-11-25), and steps are predicted to take 1.4 of what they do.
 const DISTRIBUTED: f64 = 420.0;
+/// The same of one that is loaded where it is needed, in steps whose products are waited for: of two 280
+/// cycles at d 192, and 320 at d 256, with the products that take their place.
+const LOADED_COLUMN: f64 = 200.0;
+/// Factor of what warpgroups do that share the columns of a program: columns of a gradient take 4.60 ms
+/// in steps of 64 rows and 3.96 in steps of 96, which are predicted to take 7.5 and 6.2 without it
+/// (H100, d 192, N = 8192, 2026-11-25).
+const SHARED_COLUMNS: f64 = 0.63;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
@@ -364,9 +374,13 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
         joined
     };
     let joined = self::joined(joined, resident * units.added_bytes / ADDED_BYTES, ADDS_OVERLAP);
-    let joined = if units.added_bytes > 0.0 { self::joined(joined, ADDING_STEP, constants.own_chain) } else { joined };
-    let joined = joined + DISTRIBUTED * units.distributed;
+    let joined = match units.added_bytes > 0.0 {
+        true => AS_LATE * self::joined(joined, ADDING_STEP, constants.own_chain) + DISTRIBUTED * units.column_vectors,
+        false if profile.specialized && profile.overlap == Overlap::Off => joined + LOADED_COLUMN * units.column_vectors,
+        false => joined,
+    };
     // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.
     let groups = (profile.warps / 4.0 * resident).max(1.0).floor();
-    joined + units.barriers * constants.barrier / resident + units.turns * constants.group_step / groups
+    let all = joined + units.barriers * constants.barrier / resident + units.turns * constants.group_step / groups;
+    if profile.shares_columns { SHARED_COLUMNS * all } else { all }
 }
