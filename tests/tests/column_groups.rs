@@ -187,9 +187,9 @@ fn what_column_groups_cannot_share_is_refused_with_a_reason() {
     assert!(told("overlap=on").contains("column_groups takes overlap=off"));
     assert!(told("ping_pong=products").contains("column_groups takes ping_pong=off"));
     assert!(told("running_max=optimistic").contains("column_groups takes running_max=exact or max_first"));
-    let narrow = "causal_attention/f16/B1_H2_G1_M113_N113_D224/normal";
+    let narrow = "attention/f16/B1_H2_G1_M77_N141_D96/normal";
     let told = refused(narrow, "sm_90a", &format!("{WGMMA},block_n=64"));
-    assert!(told.contains("64 columns of its right operand lie together"), "{told}");
+    assert!(told.contains("32 columns of its right operand lie together"), "{told}");
     let told = refused(LATENT, "sm_90a", &format!("{WGMMA},block_n=16"));
     assert!(told.contains("do not divide into 2 shares"), "{told}");
     let told = refused(LATENT, "sm_80", "column_groups=3");

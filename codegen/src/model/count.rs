@@ -8,7 +8,7 @@ use crate::instance::Instance;
 use crate::ops;
 use crate::plan::{
     Atom, Computed, Event, Expr, FragmentLoads, Guard, Input, InputSource, MeetBy, OperandA, Operator, Parts, Plan, Shape,
-    Shared, SharedTile, Stmt, StmtOp, Storage,
+    Shared, SharedTile, Stmt, StmtOp, Storage, any,
 };
 use crate::schedule::BlockKnobs;
 
@@ -58,7 +58,8 @@ impl Units {
     }
 }
 
-/// What a row of 16 bytes takes of the time of one of 64 or 128.
+/// What a row of 16 bytes takes of the time of one of 64 or 128, in plans that add rows. In the plain
+/// form, whose choices it would change, it is not known.
 const NARROW_ROW: f64 = 0.25;
 /// Rows that a row of a box takes more, if the tensor ends within the box: measured with 64 rows of
 /// scores a block, at head dims 80, 104, 112 and 120 (docs/performance.md, "What decides at head
@@ -299,7 +300,8 @@ impl<'a> Counter<'a> {
         let row = if tile.barriers.is_some() { f64::from(tile.pitch) } else { 128.0 };
         let width = bytes / f64::from(tile.rows.max(1));
         // A row of 16 bytes is a part of what L2 answers at once.
-        let part = if tile.is_narrow() { NARROW_ROW } else { 1.0 };
+        let adds_rows = || self.plan.roles.iter().any(|role| any(&role.body, &|op| matches!(op, StmtOp::AddRows { .. })));
+        let part = if tile.is_narrow() && adds_rows() { NARROW_ROW } else { 1.0 };
         let rows = f64::from(tile.rows) * (width / row).ceil() * part;
         Units { l2_bytes: bytes, l2_rows: rows, ..Units::default() }
     }
