@@ -55,7 +55,7 @@ impl Lowering<'_> {
 
     /// A fragment whose rows are columns of other fragments: as many warps as have 16 rows each
     /// share them, and the others have further columns of the right operand, as many as a swizzle
-    /// keeps together. The last of them may have more than there are: 0.
+    /// keeps together. The last of them may have more than there are.
     fn destination_across(&mut self, result: ValueId, b: TileId) -> Result<VarId, Error> {
         if let Some(&v) = self.forced.get(&result) {
             return Ok(v);
@@ -67,7 +67,7 @@ impl Lowering<'_> {
         let whole = rows == 16 * row_warps && row_warps.is_multiple_of(4) && warps.is_multiple_of(row_warps);
         let share = if groups > 1 { columns.div_ceil(64 * groups) * 64 } else { columns };
         let all_have_some = columns > share * (groups - 1);
-        if !whole || self.schedule.column_groups > 1 || !all_have_some || !self.is_widened(b, share * groups) {
+        if !whole || self.schedule.column_groups > 1 || !all_have_some || !self.widen(b, share * groups) {
             let what = format!("a product across the warps of {rows} rows and {columns} columns by {warps} warps");
             let advice = "take blocks of 64 rows for each 4 warps, or of 64 rows where each 4 warps get 64 columns";
             return Err(Error::unsupported(what, advice, self.span));
@@ -86,8 +86,9 @@ impl Lowering<'_> {
         Ok(self.plan.variables.len() - 1)
     }
 
-    /// Gives a tile so many columns: those beyond the tensor, which TMA fills with 0, are boxes more.
-    fn is_widened(&mut self, tile: TileId, columns: u32) -> bool {
+    /// Gives a tile that TMA fills so many columns, and says whether it has them. Those behind its own
+    /// are boxes more, of zeros beyond the tensor: what a product makes of them is added nowhere.
+    fn widen(&mut self, tile: TileId, columns: u32) -> bool {
         let t = &mut self.plan.tiles[tile];
         let is_filled = t.barriers.is_some() && !t.is_narrow();
         if t.columns < columns && is_filled {
