@@ -448,7 +448,7 @@ fn sums_that_a_step_adds_itself_are_right() {
 }
 
 /// Warpgroups that share 192 columns have 96 each, which begin in the middle of boxes of 64: theirs have
-/// 32.
+/// 32. Of 200 and 224 columns they have 128 each, of which the last are beyond the tensor.
 #[test]
 fn columns_of_which_warpgroups_have_parts_are_right() {
     let knobs = "tensor_op=wgmma,copy=tma,warps=8,column_groups=2,block_m=64,block_n=96,min_blocks=1,producer_registers=40";
@@ -459,6 +459,10 @@ fn columns_of_which_warpgroups_have_parts_are_right() {
         for order in [Options::default(), Options::random(3)] {
             judge_columns(columns, 192, &schedule, order);
         }
+    }
+    for head_dim in [200, 224] {
+        let schedule = format!("{knobs},block_n=64").replace("block_n=96,", "").parse().expect("a schedule");
+        judge_columns(columns, head_dim, &schedule, Options::random(4));
     }
     let bound = columns.bind(Elem::Bf16, [("D", 192)]).expect("binds");
     let sizes = [("B", 2), ("H", 10), ("G", 10), ("M", 8192), ("N", 8192)].map(|(name, n)| (name.to_owned(), n)).into();

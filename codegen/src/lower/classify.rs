@@ -35,6 +35,8 @@ pub(super) struct Classes {
     /// Products of a computed tile, transposed, that are added to a tensor: their rows are columns of
     /// the tile, so that they lie across the warps otherwise than all else.
     pub across: HashSet<ValueId>,
+    /// Lengths of ranges that are columns of products.
+    pub of_products: HashSet<SizeExpr>,
     /// Values whose padding beyond the rows of the program must be 0, since such products sum over
     /// rows.
     pub row_guards: HashSet<ValueId>,
@@ -85,6 +87,7 @@ impl Classes {
             approximate: HashMap::new(),
             across: across.into_iter().map(|(product, _)| product).collect(),
             row_guards,
+            of_products: of_products(kernel),
             inline: HashSet::new(),
             for_masks: HashSet::new(),
             guards: HashMap::new(),
@@ -260,6 +263,16 @@ impl Classes {
             }
         }
     }
+}
+
+/// Lengths of ranges that are columns of products.
+fn of_products(kernel: &Kernel) -> HashSet<SizeExpr> {
+    let columns = kernel.walk().into_iter().filter_map(|(_, op)| match kernel.ops[op].op {
+        Op::Dot { .. } => kernel.tile(kernel.ops[op].results[0]).dims.last(),
+        _ => None,
+    });
+    let ranges = columns.filter_map(|dim| if let Dim::Range(len) = dim { Some(len.clone()) } else { None });
+    ranges.collect()
 }
 
 /// Products of a computed tile, transposed, that are added to a tensor and used for nothing else,

@@ -34,7 +34,8 @@ impl Lowering<'_> {
                 }
                 At::Range { start, len } => {
                     let exact = self.constant(len);
-                    present.push((stride(d), Expr::Int(i64::from(exact)), exact == exact.next_multiple_of(16)));
+                    let is_full = exact == self.padded(&Dim::Range(len.clone()));
+                    present.push((stride(d), Expr::Int(i64::from(exact)), is_full));
                     self.size(start)
                 }
             };

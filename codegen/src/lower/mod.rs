@@ -234,7 +234,15 @@ impl Lowering<'_> {
     fn padded(&self, dim: &Dim) -> u32 {
         match dim {
             Dim::Axis(axis) => self.block_size(*axis),
-            Dim::Range(len) => self.constant(len).next_multiple_of(16),
+            Dim::Range(len) => {
+                let columns = self.constant(len).next_multiple_of(16);
+                // The share of a warpgroup begins where columns do that a swizzle keeps together.
+                match shares(self.schedule) {
+                    1 => columns,
+                    n if self.is_specialized() && self.classes.of_products.contains(len) => columns.next_multiple_of(32 * n),
+                    _ => columns,
+                }
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //! Lowering makes the statements of the consumers. The producer's are their image: the same programs, loops and branches, with
 //! a `Fill` for every `Acquire` and nothing else, so that both agree on the order of tiles in every ring.
 
-use flashtile_dsl::ir::{At, AxisKind, Op, OpId, ParamId, Type, ValueId};
+use flashtile_dsl::ir::{At, AxisKind, Dim, Op, OpId, ParamId, Type, ValueId};
 
 use super::context::{Lowering, Source};
 use super::rows_read::held;
@@ -41,7 +41,7 @@ impl Lowering<'_> {
         let result = self.kernel.ops[load].results[0];
         // A box is as wide as the padded tile: what it holds beyond the range must be nothing, which is 0.
         if let (Some(At::Range { start, len }), Some(extent)) = (at.last(), self.kernel.tensor(tensor).shape.last())
-            && !self.constant(len).is_multiple_of(16)
+            && self.padded(&Dim::Range(len.clone())) > self.constant(len)
             && start.add(len) != *extent
         {
             return Err(Error::unsupported(
@@ -63,10 +63,11 @@ impl Lowering<'_> {
             let what = format!("TMA of {} rows of {}: it takes up to 256 rows of 16-bit elements", t.rows, t.elem.name());
             return Err(self.unsupported(result, &what));
         }
-        let columns = columns.unwrap_or(t.columns);
+        let padded = t.columns;
+        let columns = columns.unwrap_or(padded);
         let (slab, layout) = match is_narrow {
             true => (SharedTile::NARROW, SharedLayout::Plain),
-            false => (self.slab_of(columns), SharedLayout::Xor),
+            false => (self.slab_of(columns, padded), SharedLayout::Xor),
         };
         let t = &mut self.plan.tiles[tile];
         if is_narrow {
@@ -80,12 +81,12 @@ impl Lowering<'_> {
         Ok(tile)
     }
 
-    /// Columns of the boxes that a tile of so many is filled with: those that begin the share of a
-    /// column group begin a box.
-    fn slab_of(&self, columns: u32) -> u32 {
+    /// Columns of the boxes that a tile of so many, padded to so many, is filled with: those that begin
+    /// the share of a column group begin a box.
+    fn slab_of(&self, columns: u32, padded: u32) -> u32 {
         let slab = TensorMap::slab(columns);
         let shares = shares(self.schedule);
-        let begins_boxes = |slab: u32| (columns / shares).is_multiple_of(slab);
+        let begins_boxes = |slab: u32| (padded / shares).is_multiple_of(slab);
         if shares > 1 && !begins_boxes(slab) && begins_boxes(32) { 32 } else { slab }
     }
 
