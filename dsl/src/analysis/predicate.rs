@@ -2,7 +2,7 @@
 //!
 //! A predicate is a boolean formula over comparisons of integer forms: positions of the loop's axis and of other axes,
 //! sizes, program ids, constants, products with and quotients by what is known at launch
-//! ([`super::divisor`]). Of an index loop the index is the position. For each tile of the loop it holds *somewhere*,
+//! (`divisor.rs`). Of an index loop the index is the position. For each tile of the loop it holds *somewhere*,
 //! *everywhere*, both or neither, in the rows that exist. Both sets are given as runs of tiles in closed form, on the
 //! safe side: the tiles where it holds somewhere are a superset, those where it holds everywhere a subset. They are
 //! exact for comparisons in which the loop's position occurs once, for their conjunctions, and for disjunctions that
