@@ -197,6 +197,10 @@ fn what_column_groups_cannot_share_is_refused_with_a_reason() {
     assert!(told("overlap=on").contains("column_groups takes overlap=off"));
     assert!(told("ping_pong=products").contains("column_groups takes ping_pong=off"));
     assert!(told("running_max=optimistic").contains("column_groups takes running_max=exact or max_first"));
+    // Warps that multiply by themselves have shares of 16 columns or more, as they are.
+    let narrow = "causal_attention/f16/B1_H2_G1_M113_N113_D64/normal";
+    let told = refused(narrow, "sm_80", "copy=cp_async,block_m=32,warps=4,column_groups=2,block_n=64,swizzle=xor");
+    assert!(told.contains("64 columns of its right operand lie together"), "{told}");
     let told = refused(LATENT, "sm_90a", &format!("{WGMMA},block_n=16"));
     assert!(told.contains("do not divide into 2 shares"), "{told}");
     let told = refused(LATENT, "sm_80", "column_groups=3");

@@ -242,7 +242,7 @@ impl Lowering<'_> {
     }
 
     /// Whether the columns that are loaded or stored are the last ones of a tensor.
-    fn is_end(&self, tensor: ParamId, at: &[At]) -> bool {
+    pub(super) fn is_end(&self, tensor: ParamId, at: &[At]) -> bool {
         let extent = self.kernel.tensor(tensor).shape.last();
         matches!((at.last(), extent), (Some(At::Range { start, len }), Some(extent)) if start.add(len) == *extent)
     }

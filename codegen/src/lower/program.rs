@@ -3,7 +3,7 @@
 use flashtile_dsl::analysis::index::Trend;
 use flashtile_dsl::analysis::mask::{LoopMasks, MaskOptions, loop_masks};
 use flashtile_dsl::analysis::predicate::Summaries;
-use flashtile_dsl::ir::{Op, OpId, ProgramDim, ValueId};
+use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
 
 use super::context::{Home, Lowering};
 use super::elementwise_tiles::sharing_dims;
@@ -51,22 +51,14 @@ pub fn rows_begin_alike(instance: &Instance, schedule: &BlockKnobs) -> bool {
 /// has no loop.
 fn first_loops(instance: &Instance, schedule: &BlockKnobs) -> Vec<LoopMasks> {
     let kernel = &instance.kernel;
-    let mut loops = kernel.walk().into_iter().filter_map(|(home, op)| match kernel.ops[op].op {
-        Op::For { body, .. } => Some((home, op, body)),
-        _ => None,
-    });
-    let Some((_, first, body)) = loops.next() else { return Vec::new() };
-    let mut bodies = vec![body];
-    let inside = loops.filter(|&(home, _, body)| {
-        let is_inside = bodies.contains(&home);
-        bodies.extend(is_inside.then_some(body));
-        is_inside
-    });
-    let nest: Vec<OpId> = [first].into_iter().chain(inside.map(|(_, op, _)| op)).collect();
+    let mut loops = kernel.walk().into_iter().filter(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. }));
+    let first = loops.next();
+    // In program order, so up to the next one of the program itself.
+    let inside = loops.take_while(|(home, _)| *home != kernel.body);
     let options = MaskOptions { early_stop: schedule.early_stop, summaries: Summaries::All, ..MaskOptions::default() };
     let block = |axis| i64::from(blocks::block(kernel, schedule, axis));
     let size = |size: &_| instance.binding.size(kernel, size);
-    nest.into_iter().map(|op| loop_masks(kernel, op, &block, &size, options)).collect()
+    first.into_iter().chain(inside).map(|(_, op)| loop_masks(kernel, op, &block, &size, options)).collect()
 }
 
 impl Lowering<'_> {

@@ -40,15 +40,18 @@ impl Lowering<'_> {
         let shape = self.kernel.tensor(tensor).shape.len();
         let result = self.kernel.ops[load].results[0];
         // A box is as wide as the padded tile: what it holds beyond the range must be nothing, which is 0.
-        if let (Some(At::Range { start, len }), Some(extent)) = (at.last(), self.kernel.tensor(tensor).shape.last())
-            && self.padded(&Dim::Range(len.clone())) > self.constant(len)
-            && start.add(len) != *extent
+        if let Some(At::Range { len, .. }) = at.last()
+            && !self.is_end(tensor, &at)
         {
-            return Err(Error::unsupported(
-                "TMA of columns that end within a tensor and are no multiple of 16",
-                "take copy=cp_async with tensor_op=mma_m16n8k16, or store these columns as a tensor of their own",
-                self.span,
-            ));
+            let (columns, padded) = (self.constant(len), self.padded(&Dim::Range(len.clone())));
+            if padded > columns {
+                let multiple = if columns.is_multiple_of(16) { 32 * shares(self.schedule) } else { 16 };
+                return Err(Error::unsupported(
+                    format!("TMA of columns that end within a tensor and are no multiple of {multiple}"),
+                    "take copy=cp_async with tensor_op=mma_m16n8k16, or store these columns as a tensor of their own",
+                    self.span,
+                ));
+            }
         }
         if !(2..=5).contains(&shape) {
             return Err(self.unsupported(result, "TMA of a tensor with more than 5 dimensions"));

@@ -84,13 +84,30 @@ impl Form {
         }
     }
 
+    /// The quotient by a constant or a number that is known at launch, rounded down, if it has a form.
+    pub(super) fn quotient(&self, divisor: &Self) -> Option<Self> {
+        match divisor.as_const() {
+            None => self.over(divisor),
+            Some(0) => None,
+            Some(d) => Some(self.scaled(d.signum()).floor_div(d.abs())),
+        }
+    }
+
+    /// The remainder of that quotient, of a constant above 0.
+    pub(super) fn rest_of_quotient(&self, divisor: &Self) -> Option<Self> {
+        match divisor.as_const() {
+            None => self.remainder(divisor),
+            Some(d) => (d > 0).then(|| self.plus(&self.floor_div(d), -d)),
+        }
+    }
+
     /// The quotient by a number that is known at launch, rounded down, if it has a form.
-    pub(super) fn over(&self, divisor: &Self) -> Option<Self> {
+    fn over(&self, divisor: &Self) -> Option<Self> {
         self.divided(divisor, IndexExpr::over, Term::Over)
     }
 
     /// The remainder of that quotient.
-    pub(super) fn remainder(&self, divisor: &Self) -> Option<Self> {
+    fn remainder(&self, divisor: &Self) -> Option<Self> {
         let remainder = |x: &IndexExpr, d: &IndexExpr| x.minus(&x.over(d).product(d));
         self.divided(divisor, remainder, Term::Remainder)
     }

@@ -639,24 +639,16 @@ impl Walk<'_> {
             }
             Op::Binary(op, a, b) => {
                 let (b_value, a, b) = (*b, self.form(*a)?, self.form(*b)?);
+                let divisor = || match b.as_const() {
+                    None => Opaque { value: b_value, why: OpaqueWhy::Divisor },
+                    Some(_) => other(),
+                };
                 match op {
                     BinaryOp::Add => Ok(a.plus(&b, 1)),
                     BinaryOp::Sub => Ok(a.plus(&b, -1)),
-                    BinaryOp::Mul => match (a.as_const(), b.as_const()) {
-                        (Some(c), _) => Ok(b.scaled(c)),
-                        (_, Some(c)) => Ok(a.scaled(c)),
-                        _ => self.product(&a, &b).ok_or(opaque(OpaqueWhy::Product)),
-                    },
-                    BinaryOp::Div => match b.as_const() {
-                        None => a.over(&b).ok_or(Opaque { value: b_value, why: OpaqueWhy::Divisor }),
-                        Some(0) => Err(other()),
-                        Some(d) => Ok(a.scaled(d.signum()).floor_div(d.abs())),
-                    },
-                    BinaryOp::Rem => match b.as_const() {
-                        Some(d) if d > 0 => Ok(a.plus(&a.floor_div(d), -d)),
-                        None => a.remainder(&b).ok_or(Opaque { value: b_value, why: OpaqueWhy::Divisor }),
-                        _ => Err(other()),
-                    },
+                    BinaryOp::Mul => self.product(&a, &b).ok_or(opaque(OpaqueWhy::Product)),
+                    BinaryOp::Div => a.quotient(&b).ok_or_else(divisor),
+                    BinaryOp::Rem => a.rest_of_quotient(&b).ok_or_else(divisor),
                     BinaryOp::Min if a.terms.is_empty() && b.terms.is_empty() => {
                         Ok(Form::uniform(a.rest.min_of(&b.rest)).computed_from(&[&a, &b]))
                     }
@@ -689,23 +681,23 @@ impl Walk<'_> {
         }
         let Some((_, Op::Index(op, a, b))) = self.kernel.def(v) else { return None };
         let (a, b) = (self.index(*a)?, self.index(*b)?);
-        match (op, a.as_const(), b.as_const()) {
-            (IndexOp::Add, ..) => Some(a.plus(&b, 1)),
-            (IndexOp::Sub, ..) => Some(a.plus(&b, -1)),
-            (IndexOp::Mul, Some(c), _) => Some(b.scaled(c)),
-            (IndexOp::Mul, _, Some(c)) => Some(a.scaled(c)),
-            (IndexOp::Mul, ..) => self.product(&a, &b),
-            (IndexOp::Div, _, Some(d)) => (d > 0).then(|| a.floor_div(d)),
-            (IndexOp::Div, ..) => a.over(&b),
-            (IndexOp::Rem, _, Some(d)) => (d > 0).then(|| a.plus(&a.floor_div(d), -d)),
-            (IndexOp::Rem, ..) => a.remainder(&b),
-            (IndexOp::Min | IndexOp::Max, ..) => None,
+        match op {
+            IndexOp::Add => Some(a.plus(&b, 1)),
+            IndexOp::Sub => Some(a.plus(&b, -1)),
+            IndexOp::Mul => self.product(&a, &b),
+            IndexOp::Div => a.quotient(&b),
+            IndexOp::Rem => a.rest_of_quotient(&b),
+            IndexOp::Min | IndexOp::Max => None,
         }
     }
 
     /// The product of two numbers, one of which is known at launch.
     fn product(&self, a: &Form, b: &Form) -> Option<Form> {
-        a.times(b, self.is_positive(b)).or_else(|| b.times(a, self.is_positive(a)))
+        match (a.as_const(), b.as_const()) {
+            (Some(c), _) => Some(b.scaled(c)),
+            (_, Some(c)) => Some(a.scaled(c)),
+            _ => a.times(b, self.is_positive(b)).or_else(|| b.times(a, self.is_positive(a))),
+        }
     }
 
     /// Whether a number is above 0 wherever a program runs: a size of a dimension of the grid.

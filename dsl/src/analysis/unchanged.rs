@@ -248,11 +248,14 @@ impl Proof<'_> {
     /// changes that.
     fn of_loop(&self, start: &Start<'_>, op: OpId, number: usize) -> Option<ValueId> {
         let Op::For { body, init, .. } = &self.kernel.ops[op].op else { return None };
+        if !start.masked {
+            return None;
+        }
         let inside = defined_in(self.kernel, *body);
         let is_inside = |mask: &&OpId| self.kernel.ops[**mask].results.iter().all(|result| inside.contains(result));
         let masked: BTreeSet<OpId> = self.masked.iter().filter(is_inside).copied().collect();
         let changes_nothing = || unchanged_if(self.kernel, op, &masked, self.assumed) == Unchanged::Always;
-        (start.masked && !masked.is_empty() && changes_nothing()).then(|| init[number])
+        (!masked.is_empty() && changes_nothing()).then(|| init[number])
     }
 
     /// All ops of the body.
