@@ -1,6 +1,6 @@
 //! Gradients against finite differences of the interpreter in float64.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::analysis::index::Lookups;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_runs};
@@ -8,6 +8,7 @@ use flashtile_dsl::grad::{Form, Gradient, Request, gradient};
 use flashtile_dsl::interpret::{Argument, Blocks, Exact64, HostTensor, Interpreter, Real};
 use flashtile_dsl::ir::{AxisKind, Binding, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText};
 use flashtile_dsl::syntax::parse;
+use flashtile_dsl::text;
 
 fn kernel(text: &str) -> Kernel {
     let source = SourceText { name: "test.rs".into(), text: text.into(), first_line: 1 };
@@ -285,6 +286,51 @@ fn the_fused_form_gives_the_same_gradients() {
         kernels += usize::from(made.backward.iter().any(|kernel| kernel.params.values().any(|param| param.kind.is_sum())));
     }
     assert_eq!(kernels, 21, "each adds up");
+}
+
+#[test]
+fn shares_of_columns_give_the_same_gradients() {
+    let scale = ("scale", Value::Float(0.75));
+    let groups = [
+        ("attention", "B=1,H=5,G=2,M=9,N=11,D=4", "q,k,v", "o,lse", Vec::new()),
+        ("causal_attention", "B=2,H=6,G=2,M=7,N=9,D=2", "q,v", "o", Vec::new()),
+    ];
+    let mut kernels = Vec::new();
+    for (name, sizes, of, from, given) in variants().into_iter().chain(groups) {
+        for form in [Form::PlainShares, Form::FusedShares] {
+            let kernel = builtin(name);
+            match gradient(&kernel, &request_in(form, of, from)) {
+                Ok(made) => {
+                    let last = made.backward.iter().find(|kernel| kernel.name.contains("_grad_shares"));
+                    let walks_all = text::write(last.expect("sums shares up")).expect("has a text").contains("for h in 0..H");
+                    kernels.push((name, form, walks_all));
+                }
+                Err(error) if error.what.contains("have several programs") => continue,
+                Err(error) => panic!("{name}: {error}"),
+            }
+            let given: Vec<_> = given.iter().cloned().chain([scale.clone()]).collect();
+            check_in(form, &kernel, sizes, of, from, &given);
+        }
+    }
+    let names: BTreeSet<&str> = kernels.iter().map(|kernel| kernel.0).collect();
+    assert_eq!(kernels.len(), 2 * names.len(), "in both forms: {kernels:?}");
+    assert!(names.len() >= 12, "{names:?}");
+    // Keys that all heads share have no condition.
+    assert!(names.contains("mla_prefill") && kernels.iter().all(|kernel| kernel.2), "{kernels:?}");
+}
+
+#[test]
+fn columns_of_one_program_have_no_shares() {
+    let cases = [
+        (builtin("decode_attention"), "q,k,v", "o", "no columns of `decode_attention`", "take the plain form"),
+        (builtin("attention"), "q", "o", "no columns of `attention`", "take the plain form"),
+        (builtin("matmul_gelu"), "a,b", "c", "a matrix product has no plain-shares form", "take the plain form"),
+    ];
+    for (kernel, of, from, what, instead) in cases {
+        let error = gradient(&kernel, &request_in(Form::PlainShares, of, from)).expect_err("has none");
+        assert!(error.what.contains(what), "{error}");
+        assert!(error.instead.contains(instead), "{}", error.instead);
+    }
 }
 
 #[test]

@@ -71,6 +71,14 @@ const FUSED: [(&str, &str); 18] = [
     ("tree_attention", "q,k,v"),
 ];
 
+/// Some whose columns have several programs, with the form in which their text is kept.
+const SHARES: [(Form, &str, &str); 4] = [
+    (Form::FusedShares, "causal_attention", "q,k,v"),
+    (Form::PlainShares, "sliding_window", "q,k,v"),
+    (Form::PlainShares, "mla_prefill", "q,q_rot,k,k_rot,v"),
+    (Form::FusedShares, "softcap_attention", "q,k,v"),
+];
+
 fn gradients_in(form: Form, kernel: &Kernel, of: &str, from: &str) -> Gradient {
     let [of, from] = [of, from].map(|text| text.split(',').collect::<Vec<_>>());
     kernel.gradient_in(form, &of, &from).unwrap_or_else(|e| panic!("{}: {e}", kernel.name()))
@@ -96,10 +104,15 @@ fn gradients_of_built_in_kernels_have_the_texts_of_the_golden_files() {
     let bless = std::env::var_os("FLASHTILE_BLESS").is_some_and(|v| v == "1");
     let plain = GRADIENTS.into_iter().map(|(name, of, from)| (Form::Plain, name, of, from));
     let fused = FUSED.into_iter().map(|(name, of)| (Form::Fused, name, of, "o"));
-    for (form, name, of, from) in plain.chain(fused) {
+    let shares = SHARES.into_iter().map(|(form, name, of)| (form, name, of, "o"));
+    for (form, name, of, from) in plain.chain(fused).chain(shares) {
         let kernels = gradients_in(form, &Kernel::builtin(name).expect("built in"), of, from).backward;
         let found = kernels.iter().map(Kernel::text).collect::<Vec<_>>().join("\n");
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(if form == Form::Fused { "fused" } else { "gradients" });
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(match form {
+            Form::Plain => "gradients",
+            Form::Fused => "fused",
+            Form::PlainShares | Form::FusedShares => "shares",
+        });
         let golden = folder.join(format!("{name}.rs"));
         if bless {
             std::fs::write(&golden, &found).expect("is writable");
@@ -247,6 +260,19 @@ fn gradients_of_built_in_kernels_are_right_on_hopper() {
 fn fused_gradients_of_built_in_kernels_are_right_on_hopper() {
     for (name, of) in FUSED {
         judge_in(Form::Fused, (name, of, "o"), "sm_90a", &[], "");
+    }
+}
+
+#[test]
+fn shares_of_columns_are_right() {
+    // Groups of two, of one or two (five heads of two), and of all.
+    for (form, name, of) in SHARES {
+        for sizes in [&[][..], &[("H", 5)], &[("H", 3), ("G", 1)]] {
+            judge_in(form, (name, of, "o"), "sm_90a", sizes, "");
+        }
+    }
+    for (_, name, of) in SHARES {
+        judge_in(Form::PlainShares, (name, of, "o"), "sm_80", &[], "");
     }
 }
 

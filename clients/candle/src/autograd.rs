@@ -8,7 +8,7 @@ use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DeviceLocation, Layout, Result as CandleResult, Shape, Storage,
     Tensor, bail,
 };
-use flashtile::client::{FUSED_IS_WORTH, Kept};
+use flashtile::client::{Kept, fastest};
 use flashtile::kernel::{Deduced, ParamKind};
 use flashtile::{Elem, Form, Gradient, Kernel, LaunchOptions};
 
@@ -31,11 +31,11 @@ pub(crate) struct Backward {
     forward: Launcher,
     /// In the order of their launches.
     kernels: Vec<Launcher>,
-    /// Those of the fused form, if that is a choice, and they need nothing else of the forward
+    /// Those of other forms, where the form is a choice, and they need nothing else of the forward
     /// kernel.
-    fused: Option<Vec<Launcher>>,
-    /// Whether the fused form is taken, by the types and sizes of a call.
-    chosen: Kept<(DeviceLocation, Deduced), bool>,
+    others: Vec<(Form, Vec<Launcher>)>,
+    /// The form that is taken, by the types and sizes of a call.
+    chosen: Kept<(DeviceLocation, Deduced), Form>,
 }
 
 impl Backward {
@@ -52,28 +52,40 @@ impl Backward {
         let launchers = |kernels: Vec<Kernel>| -> Vec<Launcher> {
             kernels.into_iter().map(|kernel| launcher.with_kernel(kernel, options.clone())).collect()
         };
-        let fused = || kernel.gradient_in(Form::Fused, &names, &[&from]).ok().filter(|fused| reads_no_more(fused, &made, &from));
-        let fused = if form.is_none() { fused().map(|fused| launchers(fused.backward)) } else { None };
+        let other = |form: Form| {
+            let other = kernel.gradient_in(form, &names, &[&from]).ok().filter(|other| reads_no_more(other, &made, &from));
+            other.map(|other| (form, launchers(other.backward)))
+        };
+        let choices = if form.is_none() { &Form::ALL[1..] } else { &[] };
+        let others = choices.iter().filter_map(|&form| other(form)).collect();
         let forward = launcher.with_kernel(made.forward, launcher.options.clone());
-        Ok(Self { from, forward, kernels: launchers(made.backward), fused, chosen: Kept::default() })
+        Ok(Self { from, forward, kernels: launchers(made.backward), others, chosen: Kept::default() })
     }
 
     /// The kernels that are predicted to be the faster ones for the types and sizes of a call.
     fn kernels(&self, place: DeviceLocation, deduced: &Deduced) -> Result<&[Launcher]> {
-        let Some(fused) = &self.fused else { return Ok(&self.kernels) };
+        if self.others.is_empty() {
+            return Ok(&self.kernels);
+        }
         let seconds = |kernels: &[Launcher]| -> Result<Option<f64>> {
             kernels.iter().map(|launcher| launcher.predicted(place, deduced)).sum()
         };
         let is_it = |key: &(DeviceLocation, Deduced)| key.0 == place && key.1 == *deduced;
-        let takes_fused = self.chosen.get(
+        let chosen = self.chosen.get(
             is_it,
             || (place, deduced.clone()),
             |_| {
-                let both = seconds(fused)?.zip(seconds(&self.kernels)?);
-                Ok::<_, Error>(both.is_some_and(|(fused, plain)| fused < FUSED_IS_WORTH * plain))
+                let mut predicted = vec![(Form::Plain, seconds(&self.kernels)?)];
+                if predicted[0].1.is_some() {
+                    for (form, kernels) in &self.others {
+                        predicted.push((*form, seconds(kernels)?));
+                    }
+                }
+                Ok::<_, Error>(fastest(predicted))
             },
         )?;
-        Ok(if takes_fused.value { fused } else { &self.kernels })
+        let other = self.others.iter().find(|(form, _)| *form == chosen.value);
+        Ok(other.map_or(&self.kernels, |(_, kernels)| kernels))
     }
 }
 

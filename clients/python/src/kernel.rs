@@ -132,10 +132,10 @@ impl PyKernel {
         Ok(list)
     }
 
-    /// The forward kernel of a gradient, and its backward kernels in order, in a form: of those
-    /// that are `fused` sums differ in their last bits from launch to launch.
-    #[pyo3(signature = (of, from, fused=false))]
-    fn gradient(&self, of: Vec<String>, from: Vec<String>, fused: bool) -> PyResult<(Self, Vec<Self>)> {
+    /// The forward kernel of a gradient, and its backward kernels in order, in a form of this name:
+    /// of fused ones sums differ in their last bits from launch to launch.
+    #[pyo3(signature = (of, from, form="plain"))]
+    fn gradient(&self, of: Vec<String>, from: Vec<String>, form: &str) -> PyResult<(Self, Vec<Self>)> {
         if self.launcher.bundled.is_some() {
             let name = self.kernel().name();
             return Err(GradientError::new_err(format!(
@@ -145,8 +145,7 @@ impl PyKernel {
         }
         let of: Vec<&str> = of.iter().map(String::as_str).collect();
         let from: Vec<&str> = from.iter().map(String::as_str).collect();
-        let form = if fused { Form::Fused } else { Form::Plain };
-        let made = self.kernel().gradient_in(form, &of, &from).map_err(|error| GradientError::new_err(error.to_string()))?;
+        let made = self.kernel().gradient_in(form_named(form)?, &of, &from).map_err(|error| GradientError::new_err(error.to_string()))?;
         let with_known = |kernel| Self { launcher: Launcher::new(kernel, self.launcher.known.clone(), None) };
         Ok((with_known(made.forward), made.backward.into_iter().map(with_known).collect()))
     }
@@ -238,4 +237,12 @@ pub(crate) fn of_text(text: &str, place: &str, name: Option<&str>) -> flashtile:
 fn named(elem: &str) -> PyResult<Elem> {
     let known = || Elem::ALL.map(Elem::name).join(", ");
     Elem::from_name(elem).ok_or_else(|| ArgumentError::new_err(format!("no element type `{elem}`; there is {}", known())))
+}
+
+/// The form of a gradient of this name.
+pub(crate) fn form_named(name: &str) -> PyResult<Form> {
+    Form::named(name).ok_or_else(|| {
+        let known = Form::ALL.map(Form::name).join(", ");
+        pyo3::exceptions::PyValueError::new_err(format!("a gradient has no form `{name}`; its forms are {known}"))
+    })
 }

@@ -29,7 +29,16 @@ mod noted;
 mod tensor;
 mod tvm;
 
+use flashtile::Form;
 use pyo3::prelude::*;
+
+/// The form of a gradient to take, by its name, of forms and the seconds that they are predicted to
+/// take.
+#[pyfunction]
+fn fastest_form(predicted: Vec<(String, Option<f64>)>) -> PyResult<&'static str> {
+    let named = |(name, seconds): (String, Option<f64>)| Ok((kernel::form_named(&name)?, seconds));
+    Ok(flashtile::client::fastest(predicted.into_iter().map(named).collect::<PyResult<_>>()?).name())
+}
 
 /// The native module.
 #[pymodule]
@@ -38,7 +47,8 @@ fn _flashtile(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kernel::PyKernel>()?;
     module.add_class::<bundle::PyBundle>()?;
     module.add_class::<noted::Noted>()?;
-    module.add("FUSED_IS_WORTH", flashtile::client::FUSED_IS_WORTH)?;
+    module.add("FORMS", Form::ALL.map(|form| (form.name(), form.is_fused())))?;
+    module.add_function(wrap_pyfunction!(fastest_form, module)?)?;
     module.add_function(wrap_pyfunction!(noted::begin_noting, module)?)?;
     module.add_function(wrap_pyfunction!(noted::end_noting, module)?)?;
     module.add_function(wrap_pyfunction!(bundle::write_bundle, module)?)?;

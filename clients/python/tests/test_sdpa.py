@@ -239,16 +239,20 @@ def test_texts():
 
 
 class Forms:
-    """Sees which form a backward pass takes; the fused one is predicted to take half of the time."""
+    """Sees which form a backward pass takes. Of two seconds the fused form is predicted to take one, and shares another."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, of_shares: float = 1.0):
         self.taken: list[str] = []
-        monkeypatch.setattr(_operator.Gradient, "seconds", lambda made, *_: 1.0 if self.is_fused(made) else 2.0)
+
+        def seconds(made: _operator.Gradient, *_) -> float:
+            return (1.0 if self.is_fused(made) else 2.0) * (of_shares if self.has_shares(made) else 1.0)
+
+        monkeypatch.setattr(_operator.Gradient, "seconds", seconds)
         choose = _operator.Operator._in_best_form
 
         def noted(op, *args):
             made = choose(op, *args)
-            self.taken.append("fused" if self.is_fused(made) else "plain")
+            self.taken.append(("fused" if self.is_fused(made) else "plain") + ("-shares" if self.has_shares(made) else ""))
             return made
 
         monkeypatch.setattr(_operator.Operator, "_in_best_form", noted)
@@ -258,6 +262,10 @@ class Forms:
     @staticmethod
     def is_fused(made: _operator.Gradient) -> bool:
         return any(step.native.name.endswith("_grad_sums") for step in made.steps)
+
+    @staticmethod
+    def has_shares(made: _operator.Gradient) -> bool:
+        return any(step.native.name.endswith("_grad_shares") for step in made.steps)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -278,6 +286,20 @@ def test_the_same_bits_in_deterministic_mode(monkeypatch):
     finally:
         torch.use_deterministic_algorithms(False)
     assert forms.taken == ["plain"]
+
+
+@pytest.mark.parametrize("deterministic, taken", [(False, "fused-shares"), (True, "plain-shares")])
+def test_heads_that_share_keys_have_programs_each_where_that_is_faster(monkeypatch, deterministic, taken):
+    forms = Forms(monkeypatch, of_shares=0.5)
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        compare(inputs(2, 6, 2, 21, 33, 8, 8, grad=True), enable_gqa=True)
+        compare(inputs(1, 5, 1, 9, 9, 8, 8, grad=True), is_causal=True, enable_gqa=True)
+        # Keys of their own have one program each.
+        compare(inputs(2, 4, 4, 21, 33, 8, 8, grad=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert forms.taken == [taken, taken, taken.removesuffix("-shares")]
 
 
 def test_a_fused_form_that_is_not_built(monkeypatch):

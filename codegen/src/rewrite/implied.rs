@@ -2,7 +2,7 @@
 //!
 //! Bounds are taken from the kernel as written, where these masks are.
 
-use flashtile_dsl::analysis::mask::{MaskOptions, loop_masks};
+use flashtile_dsl::analysis::mask::{MaskOptions, kept_where, loop_masks};
 use flashtile_dsl::ir::{Kernel, Op, OpId};
 
 use super::edit;
@@ -24,7 +24,7 @@ pub fn drop_implied_masks(kernel: &mut Kernel, instance: &Instance, schedule: &B
         }
     }
     for op in implied {
-        let Op::Mask { x, .. } = kernel.ops[op].op else { unreachable!("a mask") };
+        let (_, x) = kept_where(kernel, op).expect("a mask");
         let result = kernel.ops[op].results[0];
         edit::replace_uses(kernel, result, x, &[]);
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::classes::Classes;
-use super::mask::{LoopMasks, MaskOptions, loop_masks};
+use super::mask::{LoopMasks, MaskOptions, kept_where, loop_masks};
 use super::predicate::{Boundary, Opaque, OpaqueWhy, Run, Summaries, Walk, defined_in};
 use super::streaming::{NotRegrouped, NotStreaming, Streaming};
 use super::unchanged::{Assumptions, Unchanged, Unproven, unchanged_if};
@@ -245,7 +245,7 @@ impl Loop<'_> {
         };
         let mut found = Vec::new();
         for facts in &masks.masks {
-            let Op::Mask { keep, .. } = self.kernel.ops[facts.op].op else { unreachable!("facts of masks") };
+            let (keep, _) = kept_where(self.kernel, facts.op).expect("facts of masks");
             found.extend(walk.opaque(keep).into_iter().filter_map(|opaque| self.opaque(opaque)));
             if masks.runs.gap.is_none() {
                 found.extend(walk.gaps(keep).into_iter().map(|either| self.gap(either)));

@@ -2,7 +2,6 @@
 //!
 //! The positions come from [`super::predicate`], the licence to skip from [`super::unchanged`].
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::index::{IndexExpr, Lookups, Trend};
@@ -78,7 +77,8 @@ pub struct LoopMasks {
     pub loop_op: OpId,
     /// The tiles walked.
     pub runs: LoopRuns,
-    /// The masks of the body, in order, with those of loops inside it. Empty if there is none.
+    /// The masks of the body, in order, with those of loops inside it, and each
+    /// `select(keep, x, 0.0)` of a constant by which tiles may be skipped. Empty if there is none.
     pub masks: Vec<MaskFacts>,
     /// Number of tiles of the axis: `ceil(extent / block)`.
     pub tiles: IndexExpr,
@@ -224,6 +224,20 @@ pub fn loop_runs(
     loop_masks(kernel, loop_op, block, size, options).runs
 }
 
+/// The condition of an op whose elements are a constant where that does not hold, and the value
+/// where it holds: a mask, or `select(keep, x, 0.0)`.
+pub fn kept_where(kernel: &Kernel, op: OpId) -> Option<(ValueId, ValueId)> {
+    let is_constant = |v: ValueId| match kernel.def(v) {
+        Some((_, &Op::Full { value, .. })) => matches!(kernel.def(value), Some((_, Op::Constant(..)))),
+        found => matches!(found, Some((_, Op::Constant(..)))),
+    };
+    match kernel.ops[op].op {
+        Op::Mask { x, keep, .. } => Some((keep, x)),
+        Op::Select { cond, on_true, on_false } if is_constant(on_false) => Some((cond, on_true)),
+        _ => None,
+    }
+}
+
 /// Analyses the masks of a loop, with block sizes as `block` says and the sizes that `size` knows folded in.
 ///
 /// # Panics
@@ -237,6 +251,7 @@ pub fn loop_masks(
 ) -> LoopMasks {
     let Op::For { axis, body, .. } = &kernel.ops[loop_op].op else { panic!("a loop is analysed") };
     let inner = defined_in(kernel, *body);
+    let is_mask = |op: OpId| matches!(kernel.ops[op].op, Op::Mask { .. });
     let walk = Walk {
         kernel,
         coordinate: kernel.blocks[*body].params[0],
@@ -249,18 +264,27 @@ pub fn loop_masks(
     };
     let around = loop_around(kernel, loop_op);
     let known = around.map_or_else(Vec::new, |around| loop_masks(kernel, around, block, size, options).implied);
-    let masks: Vec<MaskFacts> = kernel
-        .ops
+    let of_loop = |op: OpId| kernel.ops[op].results.iter().all(|r| inner.contains(r));
+    let conditions = kernel.ops.keys().filter(|&op| of_loop(op)).filter_map(|op| Some((op, kept_where(kernel, op)?.0)));
+    let conditions: Vec<(OpId, ValueId)> = conditions.collect();
+    let masks: Vec<MaskFacts> = conditions
         .iter()
-        .filter_map(|(op, data)| match &data.op {
-            Op::Mask { keep, .. } if data.results.iter().all(|r| inner.contains(r)) && !known.contains(&op) => {
-                Some(MaskFacts { op, holds: walk.holds(*keep), hidden: unchanged(kernel, loop_op, &BTreeSet::from([op])) })
+        .filter_map(|&(op, keep)| {
+            if known.contains(&op) {
+                return None;
             }
-            _ => None,
+            // Where one condition keeps nothing, all that have it keep nothing.
+            let alike = conditions.iter().filter(|(_, other)| *other == keep).map(|&(op, _)| op).collect();
+            let hidden = unchanged(kernel, loop_op, &alike);
+            // A `select` hides nothing; tiles of which it gives the constant alone may be skipped.
+            let counts = is_mask(op) || !matches!(hidden, Unchanged::Unproved(_));
+            counts.then(|| MaskFacts { op, holds: walk.holds(keep), hidden })
         })
         .collect();
 
-    let unmasked = masks.iter().fold(Run::all(), |run, m| run.intersect(&m.holds.everywhere));
+    // Code for a `select` is there in each tile.
+    let cut = masks.iter().filter(|m| is_mask(m.op));
+    let unmasked = cut.fold(Run::all(), |run, m| run.intersect(&m.holds.everywhere));
     let (Walked { run: walked, gap, after_first }, not_skipped) =
         if options.early_stop { walked(kernel, loop_op, &masks) } else { (Walked::all(), None) };
 

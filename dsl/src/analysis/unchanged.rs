@@ -582,6 +582,8 @@ impl Proof<'_> {
                 }
                 known
             }
+            // Its condition holds nowhere.
+            Op::Select { on_false, .. } if start.masked && self.masked.contains(&op) => get(*on_false),
             Op::Select { on_true, on_false, .. } => {
                 let (x, y) = (get(*on_true), get(*on_false));
                 Known { same: x.same.filter(|_| x.same == y.same), ..Known::new(x.classes.or(y.classes)) }

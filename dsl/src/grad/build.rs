@@ -21,10 +21,10 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     scales::check(&forward)?;
     let kept = Kept::of(&forward);
     let backward = match forward.shape {
-        Shape::Rows if request.form == Form::Fused => fused(&forward, &kept)?,
-        Shape::Rows => of_rows_and_columns(&forward, &kept)?,
-        Shape::Product if request.form == Form::Fused => {
-            let what = "a matrix product has no fused form of its gradients";
+        Shape::Rows if request.form.is_fused() => fused(&forward, &kept, request.form)?,
+        Shape::Rows => of_rows_and_columns(&forward, &kept, request.form)?,
+        Shape::Product if request.form != Form::Plain => {
+            let what = format!("a matrix product has no {} form of its gradients", request.form.name());
             return Err(NotDifferentiable::new(what, kernel.name_span, "take the plain form"));
         }
         Shape::Product => of_product(&forward, &kept)?,

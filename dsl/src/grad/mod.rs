@@ -27,6 +27,8 @@
 //!   grid that columns do not tell apart, such as the heads of a group. It gives the gradients of
 //!   what columns load (keys, values). Scores are made as `k q` here, so that what is summed over
 //!   rows is a left operand as it is computed.
+//!   With [shares](Form::has_shares) a program has columns of one index of each dimension of the
+//!   grid, and stores its share of the gradients of what other programs load too (`columns.rs`).
 //! * *Totals*: what several programs load (the slope of a head, a bias that batches share) gets a
 //!   share from each, which the kernel of rows stores, and a kernel of its own sums up.
 //!
@@ -37,6 +39,7 @@
 //! Rules of single ops stand in `rules.rs`.
 
 mod build;
+mod columns;
 mod copy;
 mod forward;
 mod fused;
@@ -64,6 +67,52 @@ pub enum Form {
     Plain,
     /// One kernel makes the scores, and adds to the gradients of rows in any order.
     Fused,
+    /// The plain form, with columns for each program of the grid: of grouped queries for each head,
+    /// in place of a loop over the heads of a group. Shares of columns are stored in f32, and summed
+    /// up behind. More programs, where columns alone have few.
+    PlainShares,
+    /// The fused form with such shares.
+    FusedShares,
+}
+
+impl Form {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Fused, Self::PlainShares, Self::FusedShares];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Fused => "fused",
+            Self::PlainShares => "plain-shares",
+            Self::FusedShares => "fused-shares",
+        }
+    }
+
+    /// The form of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| form.name() == name)
+    }
+
+    /// The form with these properties.
+    pub fn of(is_fused: bool, has_shares: bool) -> Self {
+        match (is_fused, has_shares) {
+            (false, false) => Self::Plain,
+            (true, false) => Self::Fused,
+            (false, true) => Self::PlainShares,
+            (true, true) => Self::FusedShares,
+        }
+    }
+
+    /// Whether scores are made once, and gradients of rows are sums in any order.
+    pub fn is_fused(self) -> bool {
+        matches!(self, Self::Fused | Self::FusedShares)
+    }
+
+    /// Whether programs store shares of the gradients of columns.
+    pub fn has_shares(self) -> bool {
+        matches!(self, Self::PlainShares | Self::FusedShares)
+    }
 }
 
 /// What is asked for.

@@ -10,7 +10,7 @@ use super::kept::{Left, Stored, grad_name};
 use super::rules::{Adjoint, Reverse};
 use super::totals::Share;
 use crate::analysis::streaming::Form;
-use crate::ir::{BinaryOp, BlockId, Direction, Kernel, Op, TensorDecl, ValueId};
+use crate::ir::{BinaryOp, BlockId, Dim, Direction, Kernel, Op, TensorDecl, ValueId};
 
 /// Stores the gradients of loaded tiles, or the share of this program where several programs load
 /// the same.
@@ -18,13 +18,7 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
     let mut shares = Vec::new();
     for load in loads {
         let (value, tensor, at) = load;
-        let dims = reverse.dims_of_gradient(*value);
-        let gradient = match reverse.adjoints.remove(value) {
-            Some(g) => reverse.applied(g),
-            None => reverse.copy.filled(0.0, dims.clone()),
-        };
-        // A gradient may be the same along a dimension.
-        let gradient = reverse.copy.spread(gradient, dims);
+        let gradient = gradient_of(reverse, *value).0;
         let forward = reverse.copy.forward;
         let share = match reverse.copy.shares {
             Shares::None => None,
@@ -40,6 +34,16 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
         shares.extend(share);
     }
     Ok(shares)
+}
+
+/// The gradient of a loaded tile, with its dimensions: it may be the same along one of them.
+pub(super) fn gradient_of(reverse: &mut Reverse<'_, '_>, value: ValueId) -> (ValueId, Vec<Dim>) {
+    let dims = reverse.dims_of_gradient(value);
+    let gradient = match reverse.adjoints.remove(&value) {
+        Some(g) => reverse.applied(g),
+        None => reverse.copy.filled(0.0, dims.clone()),
+    };
+    (reverse.copy.spread(gradient, dims.clone()), dims)
 }
 
 /// Gives what is stored in a block its gradients, which are loaded where it is stored.

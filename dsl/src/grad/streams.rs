@@ -4,36 +4,42 @@
 use std::collections::HashMap;
 
 use super::NotDifferentiable;
+use super::columns::{ColumnGroup, ColumnShare, columns, sums_of_shares};
 use super::copy::{Copy, Open, Orientation};
 use super::forward::{Class, Forward, Gathered, Slot, WantedLoad};
 use super::gathered::{rounded, scatter_gradients};
 use super::kept::{Kept, Left, Stored, grad_name, row_tensor};
 use super::rules::{Adjoint, Reverse};
 use super::steps::{
-    OfResults, added, finish, give_stored, hand_over, if_it_stores, load_left, step, store_gradients, sum_up, term, zeros,
+    OfResults, added, finish, give_stored, gradient_of, hand_over, if_it_stores, load_left, step, store_gradients, sum_up, term,
+    zeros,
 };
 use super::sums::{Summed, add_rows};
 use super::totals::{Share, totals};
 use crate::analysis::streaming::{Base, Form};
-use crate::ir::{At, BinaryOp, CompareOp, Kernel, Op, ProgramDim, SizeExpr, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, Kernel, UnaryOp, ValueId};
 
 /// The kernels of the gradients of a kernel whose grid has tiles of rows.
-pub(super) fn of_rows_and_columns(forward: &Forward<'_>, kept: &Kept) -> Result<Vec<Kernel>, NotDifferentiable> {
-    let groups = column_groups(forward)?;
+pub(super) fn of_rows_and_columns(
+    forward: &Forward<'_>,
+    kept: &Kept,
+    form: super::Form,
+) -> Result<Vec<Kernel>, NotDifferentiable> {
+    let (groups, shares_of_columns) = columns(forward, form)?;
     // Each kernel goes back to the inputs alone that it gives the gradients of.
     let loads = [Class::Row, Class::Pair, Class::Program].map(|class| forward.wanted_loads(class));
     let of_rows = forward.only(loads.iter().flatten(), &forward.gathers()).with_results_of(forward);
     let left = rows_kernel(&of_rows, kept, &|_| !groups.is_empty())?.left;
-    let mut columns = Vec::new();
+    let mut made = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
         let of_group = forward.only(&group.loads, &[]);
-        columns.push(columns_kernel(&of_group, kept, &left, group, false, &number)?.0);
+        made.push(columns_kernel(&of_group, kept, &left, group, (false, &shares_of_columns), &number)?.0);
     }
     // What columns read of it is stored, and nothing else.
-    let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
+    let read = |name: &str| made.iter().any(|kernel| kernel.param_named(name).is_some());
     let OfRowsMade { kernel: rows, shares, .. } = rows_kernel(&of_rows, kept, &read)?;
-    let mut backward: Vec<Kernel> = rows.into_iter().chain(columns).collect();
+    let mut backward: Vec<Kernel> = rows.into_iter().chain(made).chain(sums_of_shares(forward, &shares_of_columns)?).collect();
     for share in &shares {
         backward.push(totals(&of_rows, share)?);
     }
@@ -197,50 +203,17 @@ fn pass(
     Ok(shares)
 }
 
-/// Loads of columns that one kernel gives the gradients of: their indices are the same.
-pub(super) struct ColumnGroup {
-    pub loads: Vec<WantedLoad>,
-    /// The indices that tell columns apart, with how many there are of each.
-    indices: Vec<(ValueId, SizeExpr)>,
-}
-
-/// The loads of columns, grouped.
-pub(super) fn column_groups(forward: &Forward<'_>) -> Result<Vec<ColumnGroup>, NotDifferentiable> {
-    let mut groups: Vec<ColumnGroup> = Vec::new();
-    for load in forward.wanted_loads(Class::Column) {
-        let mut indices = Vec::new();
-        for entry in &load.2 {
-            if let At::Index(v) = entry
-                && forward.depends_on_program(*v)
-            {
-                indices.push((*v, forward.count_of(*v)?));
-            }
-        }
-        indices.sort();
-        match groups.iter_mut().find(|group| group.indices == indices) {
-            Some(group) => group.loads.push(load),
-            None => groups.push(ColumnGroup { loads: vec![load], indices }),
-        }
-    }
-    Ok(groups)
-}
-
 /// The kernel of a group of columns, and what it adds up for rows, if it does.
 pub(super) fn columns_kernel(
     forward: &Forward<'_>,
     kept: &Kept,
     left: &Left,
     group: &ColumnGroup,
-    adds_rows: bool,
+    (adds_rows, shares): (bool, &[ColumnShare]),
     number: &str,
 ) -> Result<(Kernel, Vec<Summed>), NotDifferentiable> {
     let mut copy = Copy::new(forward, format!("{}_grad_columns{number}", forward.kernel.name), Orientation::Columns);
-    let column = forward.columns[0].0;
-    let each = group.indices.iter().map(|(v, extent)| (*v, ProgramDim::Each(extent.clone())));
-    let grid: Vec<(ValueId, ProgramDim)> = each.chain([(column, ProgramDim::Tiles(copy.axes.1))]).collect();
-    copy.program(&grid);
-    copy.columns_are(copy.known[&column]);
-    copy.indices.1.extend(group.indices.iter().map(|(v, _)| *v));
+    group.program(&mut copy);
     let mut reverse = Reverse::new(copy);
     let of_results = |copy: &mut Copy<'_, '_>| {
         kept.preset(copy)?;
@@ -260,31 +233,20 @@ pub(super) fn columns_kernel(
             Ok(())
         },
     )?;
-    store_gradients(&mut reverse, &group.loads)?;
+    let own = |load: &&WantedLoad| !shares.iter().any(|share| share.load == **load);
+    store_gradients(&mut reverse, &group.loads.iter().filter(own).cloned().collect::<Vec<_>>())?;
+    for share in shares.iter().filter(|share| group.loads.contains(&share.load)) {
+        let (gradient, dims) = gradient_of(&mut reverse, share.load.0);
+        share.stored.store(&mut reverse.copy, gradient, dims)?;
+    }
     Ok((finish(reverse, "columns", "Nothing"), sums))
 }
 
 /// Opens the loops over dimensions of the grid that columns do not tell apart, and over rows.
 fn open_rows(copy: &mut Copy<'_, '_>, group: &ColumnGroup, init: &[ValueId]) -> Result<Open, NotDifferentiable> {
-    let forward = copy.forward;
-    let mut loops = copy.open_indices(init);
-    for (there, _) in &group.indices {
-        if forward.program.contains(there) {
-            continue;
-        }
-        // The pairs of another group of heads do not count.
-        let here = copy.known.remove(there).expect("a dimension of the grid here");
-        let found = copy.value(*there)?;
-        copy.known.insert(*there, here);
-        let [found, here] = [found, here].map(|v| copy.op(Op::FromIndex(v)));
-        let same = copy.op(Op::Compare(CompareOp::Eq, found, here));
-        copy.counts = Some(match copy.counts {
-            Some(other) => copy.op(Op::Binary(BinaryOp::And, other, same)),
-            None => same,
-        });
-    }
+    let mut loops = group.open_indices(copy, init)?;
     let (coordinate, carried) = copy.open(copy.axes.0, loops.last().map_or(init, |(_, carried)| carried));
-    copy.known.insert(forward.row.0, coordinate);
+    copy.known.insert(copy.forward.row.0, coordinate);
     loops.push((copy.axes.0, carried));
     Ok(loops)
 }

@@ -1,6 +1,6 @@
 //! `#[grad(q, k, v)]` before a kernel: the inputs whose gradients are asked for, and the outputs
 //! whose gradients are given, `#[grad(q, k, v, from(o, lse))]`. Without `from` these are the
-//! outputs of a type parameter. `form(fused)` says which kernels compute them.
+//! outputs of a type parameter. `form(fused, shares)` says which kernels compute them.
 
 use proc_macro2::Ident;
 use syn::parse::{Parse, ParseStream};
@@ -22,11 +22,14 @@ pub struct Gradients {
     pub from: Vec<String>,
     /// Whether in the fused form.
     pub fused: bool,
+    /// Whether columns come in shares.
+    pub shares: bool,
 }
 
 /// How the attribute is written.
 const WRITTEN: &str = "write `#[grad(q, k, v)]`, with `from(o, lse)` behind to say which outputs have gradients, and with \
-                       `form(fused)` for kernels that make the scores once";
+                       `form(fused)` for kernels that make the scores once, `form(shares)` for a program for each head, \
+                       or `form(fused, shares)` for both";
 
 /// A name, or several in `from(..)` and `form(..)`.
 struct Item {
@@ -75,10 +78,10 @@ pub(super) fn read(attributes: &[Attribute], kernel: &Kernel, positions: &Positi
                 said = true;
                 from.extend(names);
             }
-            Some(names) if name == "form" && form.is_none() => match is_fused(&names) {
-                Some(fused) => form = Some(fused),
+            Some(names) if name == "form" && form.is_none() => match form_of(&names) {
+                Some(found) => form = Some(found),
                 None => {
-                    refuse(positions.of(&name), "`form(..)` holds `plain` or `fused`");
+                    refuse(positions.of(&name), "`form(..)` holds `plain` or `fused`, and `shares` behind it or alone");
                     return None;
                 }
             },
@@ -103,13 +106,21 @@ pub(super) fn read(attributes: &[Attribute], kernel: &Kernel, positions: &Positi
         reporter.report(error.help(format!("say which outputs have a gradient: `from({outputs})`")));
         return None;
     }
-    Some(Gradients { of, from, fused: form.unwrap_or(false) })
+    let (fused, shares) = form.unwrap_or_default();
+    Some(Gradients { of, from, fused, shares })
 }
 
-/// Whether `form(..)` holds `fused`; `None` if it holds neither that nor `plain`.
-fn is_fused(names: &Punctuated<Ident, Token![,]>) -> Option<bool> {
-    let [name] = names.iter().collect::<Vec<_>>()[..] else { return None };
-    [("plain", false), ("fused", true)].into_iter().find(|(known, _)| name == known).map(|(_, fused)| fused)
+/// Whether `form(..)` holds `fused`, and whether it holds `shares`; `None` if it holds something
+/// else.
+fn form_of(names: &Punctuated<Ident, Token![,]>) -> Option<(bool, bool)> {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["plain"] => Some((false, false)),
+        ["fused"] => Some((true, false)),
+        ["shares"] | ["plain", "shares"] => Some((false, true)),
+        ["fused", "shares"] => Some((true, true)),
+        _ => None,
+    }
 }
 
 /// The tensors of floats that a kernel reads, or that it writes.

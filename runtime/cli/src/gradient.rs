@@ -31,6 +31,11 @@ enum FormFlag {
     Plain,
     /// One kernel makes the scores, and adds to the gradients of rows in any order
     Fused,
+    /// The plain form with columns for each program: of grouped queries for each head, whose shares
+    /// are summed up behind
+    PlainShares,
+    /// The fused form with such columns
+    FusedShares,
 }
 
 impl GradientFlags {
@@ -67,6 +72,8 @@ impl GradientFlags {
         let form = match self.grad_form {
             FormFlag::Plain => Form::Plain,
             FormFlag::Fused => Form::Fused,
+            FormFlag::PlainShares => Form::PlainShares,
+            FormFlag::FusedShares => Form::FusedShares,
         };
         Ok(Some(kernel.gradient_in(form, &of, &from)?))
     }

@@ -15,5 +15,5 @@ mod streams;
 pub use form::{MAX_RANK, TensorForm};
 pub use kept::{Kept, KeptEntry, LoadedKernels};
 pub use param::Param;
-pub use prediction::{FUSED_IS_WORTH, predicted};
+pub use prediction::{fastest, predicted};
 pub use streams::{RawStream, stream};

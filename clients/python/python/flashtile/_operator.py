@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import _shapes
-from ._flashtile import FUSED_IS_WORTH, FlashtileError, GradientError
+from ._flashtile import FORMS, FlashtileError, GradientError, fastest_form
 from ._flashtile import Kernel as Native
 from ._host import DTYPES, OF_NAME, is_traced
 
@@ -247,32 +247,37 @@ class Operator:
     def _in_best_form(self, ctx: Any, device: torch.device, traced: bool) -> Gradient:
         """The gradient in the form that is predicted to be the faster one, for the sizes of a call.
 
-        The fused form gives other last bits in each launch. It is not taken in deterministic mode, and where sizes are
-        symbols.
+        Fused forms give other last bits in each launch. They are not taken in deterministic mode. Where sizes are symbols
+        the plain form is taken.
         """
         kept: _Kept = ctx.kept
-        if torch.are_deterministic_algorithms_enabled():
-            return kept.gradient
         if traced and any(type(size) is not int for shape in ctx.shapes for size in shape):
             return kept.gradient
-        key = (device, *ctx.shapes, *ctx.dtypes)
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        key = (device, deterministic, *ctx.shapes, *ctx.dtypes)
         form = kept.forms.get(key)
         if form is None:
-            fused = self._fused_if_faster(ctx, device)
-            form = kept.forms[key] = kept.gradient if fused is None else fused
+            form = kept.forms[key] = self._fastest_form(ctx, device, deterministic)
         return form
 
-    def _fused_if_faster(self, ctx: Any, device: torch.device) -> Gradient | None:
+    def _fastest_form(self, ctx: Any, device: torch.device, deterministic: bool) -> Gradient:
         plain = ctx.kept.gradient
-        try:
-            fused = self.differentiate(plain.of, fused=True)
-        except GradientError:
-            return None
-        if not fused.needs <= plain.needs:
-            return None
         sizes, dtypes = self._sizes(ctx), dict(zip(self._generics, ctx.dtypes))
-        seconds = [made.seconds(device, dtypes, sizes) for made in (plain, fused)]
-        return fused if None not in seconds and seconds[1] < FUSED_IS_WORTH * seconds[0] else None
+        made, seconds = {}, []
+        for name, is_fused in FORMS:
+            if is_fused and deterministic:
+                continue
+            try:
+                form = self.differentiate(plain.of, name)
+            except GradientError:
+                continue
+            if form.needs <= plain.needs:
+                made[name] = form
+                seconds.append((name, form.seconds(device, dtypes, sizes)))
+            # Where nothing is predicted of the plain form, there is nothing to compare with.
+            if seconds[0][1] is None:
+                return plain
+        return made[fastest_form(seconds)]
 
     def run(self, at_once: bool, args: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Results of the operator, as a sequence: through PyTorch's dispatcher, or at once."""
@@ -311,25 +316,25 @@ class Differentiate:
 
     def __init__(self, native: Native, from_: Sequence[str]):
         self.native, self.from_ = native, tuple(from_)
-        self._made: dict[tuple[tuple[str, ...], bool], Gradient | GradientError] = {}
+        self._made: dict[tuple[tuple[str, ...], str], Gradient | GradientError] = {}
 
-    def __call__(self, of: tuple[str, ...], fused: bool = False) -> Gradient:
-        made = self._made.get((of, fused))
+    def __call__(self, of: tuple[str, ...], form: str = "plain") -> Gradient:
+        made = self._made.get((of, form))
         if made is None:
             try:
-                made = self._derive(of, fused)
+                made = self._derive(of, form)
             except GradientError as error:
                 made = error
-            self._made[of, fused] = made
+            self._made[of, form] = made
         if isinstance(made, GradientError):
             # A new exception each time, so that tracebacks do not pile up on one.
             raise GradientError(str(made))
         return made
 
-    def _derive(self, of: tuple[str, ...], fused: bool) -> Gradient:
+    def _derive(self, of: tuple[str, ...], form: str) -> Gradient:
         if not self.from_:
             raise GradientError(f"kernel `{self.native.name}` has no output of floats whose gradient could be given")
-        forward, steps = self.native.gradient(list(of), list(self.from_), fused)
+        forward, steps = self.native.gradient(list(of), list(self.from_), form)
         # The forward kernel of a gradient has the gradients of the kernel.
         made, stored = [], set()
         for step in steps:

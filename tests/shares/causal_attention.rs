@@ -1,0 +1,79 @@
+/// What the gradients of columns need of rows: of `causal_attention`.
+pub fn causal_attention_grad_rows<T: Element, const D: usize>(
+    o: &Tensor<T, (B, H, M, D)>,
+    grad_o: &Tensor<T, (B, H, M, D)>,
+    grad_l: &mut Tensor<f32, (B, H, M)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let dacc = load(grad_o, [b, h, i, ..]);
+    let dl = rowsum(-(dacc * load(o, [b, h, i, ..])));
+    store(grad_l, [b, h, i], dl);
+}
+
+/// Gradients of `q`, `k`, `v`, a program for each tile of columns: of `causal_attention`.
+pub fn causal_attention_grad_columns<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    lse: &Tensor<f32, (B, H, M)>,
+    grad_l: &Tensor<f32, (B, H, M)>,
+    grad_o: &Tensor<T, (B, H, M, D)>,
+    grad_q_sum: &mut Tensor<f32, (B, H, M, D)>,
+    grad_k_shares: &mut Tensor<f32, (B, H, N, D)>,
+    grad_v_shares: &mut Tensor<f32, (B, H, N, D)>,
+) {
+    let (b, h, j) = program(B, H, tiles(N));
+    let g = h * G / H;
+    let t1 = load(v, [b, g, j, ..]);
+    let t2 = load(k, [b, g, j, ..]);
+    let mut dv = zeros((j, D));
+    let mut dk = zeros((j, D));
+    for i in tiles(M) {
+        let t3 = load(grad_o, [b, h, i, ..]);
+        let dp = dot(t1, t3.t());
+        let q_i = load(q, [b, h, i, ..]);
+        let s = dot(t2, q_i.t()) * scale;
+        let s2 = mask(s, pos(i) + N - M >= pos(j));
+        let p = exp(s2 - visible_or_zero(load(lse, [b, h, i])));
+        let dp2 = dp + load(grad_l, [b, h, i]);
+        let ds = dp2 * p;
+        let dq_i = dot(ds.to::<T>().t(), t2);
+        add(grad_q_sum, [b, h, i, ..], dq_i);
+        dv = dv + dot(p.to::<T>(), t3);
+        dk = dk + dot(ds.to::<T>(), q_i);
+    }
+    store(grad_k_shares, [b, h, j, ..], dk * scale);
+    store(grad_v_shares, [b, h, j, ..], dv);
+}
+
+/// The gradient of `q`, a program for each tile of rows: of `causal_attention`.
+pub fn causal_attention_grad_sums<T: Element, const D: usize>(
+    scale: f32,
+    grad_q_sum: &Tensor<f32, (B, H, M, D)>,
+    grad_q: &mut Tensor<T, (B, H, M, D)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let dq_i = load(grad_q_sum, [b, h, i, ..]);
+    store(grad_q, [b, h, i, ..], dq_i * scale);
+}
+
+/// Sums of the shares in the gradients of `k`, `v`: of `causal_attention`.
+pub fn causal_attention_grad_shares<T: Element, const D: usize>(
+    grad_k_shares: &Tensor<f32, (B, H, N, D)>,
+    grad_v_shares: &Tensor<f32, (B, H, N, D)>,
+    grad_k: &mut Tensor<T, (B, G, N, D)>,
+    grad_v: &mut Tensor<T, (B, G, N, D)>,
+) {
+    let (b, g, j) = program(B, G, tiles(N));
+    let mut dk = zeros((j, D));
+    let mut dv = zeros((j, D));
+    for h in 0..H {
+        let g2 = h * G / H;
+        let t1 = g2 == g;
+        dk = dk + select(t1, load(grad_k_shares, [b, h, j, ..]), 0.0);
+        dv = dv + select(t1, load(grad_v_shares, [b, h, j, ..]), 0.0);
+    }
+    store(grad_k, [b, g, j, ..], dk);
+    store(grad_v, [b, g, j, ..], dv);
+}

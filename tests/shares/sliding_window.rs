@@ -1,0 +1,91 @@
+/// The gradient of `q`, a program for each tile of rows: of `sliding_window`.
+pub fn sliding_window_grad_rows<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    window: i32,
+    o: &Tensor<T, (B, H, M, D)>,
+    lse: &Tensor<f32, (B, H, M)>,
+    grad_o: &Tensor<T, (B, H, M, D)>,
+    grad_l: &mut Tensor<f32, (B, H, M)>,
+    grad_q: &mut Tensor<T, (B, H, M, D)>,
+) {
+    let (b, h, i) = program(B, H, tiles(M));
+    let t1 = visible_or_zero(load(lse, [b, h, i]));
+    let dacc = load(grad_o, [b, h, i, ..]);
+    let dl = rowsum(-(dacc * load(o, [b, h, i, ..])));
+    store(grad_l, [b, h, i], dl);
+    let g = h * G / H;
+    let q_i = load(q, [b, h, i, ..]);
+    let t2 = pos(i) + N - M;
+    let t3 = pos(i) + N - M;
+    let mut dq = zeros((i, D));
+    for j in tiles(N) {
+        let dp = dot(dacc, load(v, [b, g, j, ..]).t());
+        let dp2 = dp + dl;
+        let t4 = load(k, [b, g, j, ..]);
+        let s = dot(q_i, t4.t()) * scale;
+        let s2 = mask(s, t2 >= pos(j) && t3 < pos(j) + window);
+        let p = exp(s2 - t1);
+        let ds = dp2 * p;
+        dq = dq + dot(ds.to::<T>(), t4);
+    }
+    store(grad_q, [b, h, i, ..], dq * scale);
+}
+
+/// Gradients of `k`, `v`, a program for each tile of columns: of `sliding_window`.
+pub fn sliding_window_grad_columns<T: Element, const D: usize>(
+    q: &Tensor<T, (B, H, M, D)>,
+    k: &Tensor<T, (B, G, N, D)>,
+    v: &Tensor<T, (B, G, N, D)>,
+    scale: f32,
+    window: i32,
+    lse: &Tensor<f32, (B, H, M)>,
+    grad_l: &Tensor<f32, (B, H, M)>,
+    grad_o: &Tensor<T, (B, H, M, D)>,
+    grad_k_shares: &mut Tensor<f32, (B, H, N, D)>,
+    grad_v_shares: &mut Tensor<f32, (B, H, N, D)>,
+) {
+    let (b, h, j) = program(B, H, tiles(N));
+    let g = h * G / H;
+    let t1 = load(v, [b, g, j, ..]);
+    let t2 = load(k, [b, g, j, ..]);
+    let t3 = pos(j) + window;
+    let mut dv = zeros((j, D));
+    let mut dk = zeros((j, D));
+    for i in tiles(M) {
+        let t4 = load(grad_o, [b, h, i, ..]);
+        let dp = dot(t1, t4.t());
+        let q_i = load(q, [b, h, i, ..]);
+        let s = dot(t2, q_i.t()) * scale;
+        let s2 = mask(s, pos(i) + N - M >= pos(j) && pos(i) + N - M < t3);
+        let p = exp(s2 - visible_or_zero(load(lse, [b, h, i])));
+        let dp2 = dp + load(grad_l, [b, h, i]);
+        let ds = dp2 * p;
+        dv = dv + dot(p.to::<T>(), t4);
+        dk = dk + dot(ds.to::<T>(), q_i);
+    }
+    store(grad_k_shares, [b, h, j, ..], dk * scale);
+    store(grad_v_shares, [b, h, j, ..], dv);
+}
+
+/// Sums of the shares in the gradients of `k`, `v`: of `sliding_window`.
+pub fn sliding_window_grad_shares<T: Element, const D: usize>(
+    grad_k_shares: &Tensor<f32, (B, H, N, D)>,
+    grad_v_shares: &Tensor<f32, (B, H, N, D)>,
+    grad_k: &mut Tensor<T, (B, G, N, D)>,
+    grad_v: &mut Tensor<T, (B, G, N, D)>,
+) {
+    let (b, g, j) = program(B, G, tiles(N));
+    let mut dk = zeros((j, D));
+    let mut dv = zeros((j, D));
+    for h in 0..H {
+        let g2 = h * G / H;
+        let t1 = g2 == g;
+        dk = dk + select(t1, load(grad_k_shares, [b, h, j, ..]), 0.0);
+        dv = dv + select(t1, load(grad_v_shares, [b, h, j, ..]), 0.0);
+    }
+    store(grad_k, [b, g, j, ..], dk);
+    store(grad_v, [b, g, j, ..], dv);
+}
