@@ -45,8 +45,8 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
         }
         "running_max" => lower::why_not_lazy(kernel).map(lazy_reason),
         "walk" => {
-            let needs = "walk=descending takes the tiles of a loop in another order than the text";
-            lower::why_not_descending(kernel).map(|why| Reason::text("walk", needs, Some(why)))
+            let needs = "a walk that is not ascending takes the tiles of a loop in another order than the text";
+            lower::why_not_reordered(kernel).map(|why| Reason::text("walk", needs, Some(why)))
         }
         "sum_lag" => {
             let needs = "sum_lag=0 needs an output that a product is added to";

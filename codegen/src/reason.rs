@@ -288,7 +288,7 @@ mod tests {
             short(120),
             Reason::Resource { of: Resource::Threads { blocks: 3 }, wanted: 3072, have: 2048 },
             Reason::Arch { arch: "sm_75", lacks: "copy=tma".into(), knob: Some("copy"), instead: None },
-            Reason::text("walk", "walk=descending needs sums", Some("no loop walks tiles".into())),
+            Reason::text("walk", "a walk that is not ascending needs sums", Some("no loop walks tiles".into())),
             Reason::Arch { arch: "sm_75", lacks: "bf16".into(), knob: None, instead: None },
         ]
     }

@@ -6,8 +6,8 @@
 //!
 //! Splits and folded rows are not here either: whether they help depends on the sizes. The ranking
 //! adds splits ([`splits`]) to the schedules whose programs do not fill the machine, and folds rows
-//! ([`FoldedSpace`]) where that makes far fewer programs. Nor are loops that are walked from the
-//! last tile: only the data say whether they help, and the ranking adds them ([`descending`]) to
+//! ([`FoldedSpace`]) where that makes far fewer programs. Nor are loops that are walked in
+//! another order: only the data say whether they help, and the ranking adds them ([`reordered`]) to
 //! the best schedules. Programs that take the maximum of their first tile for all of them are for
 //! tuners alone ([`with_first_maximum`]).
 
@@ -268,11 +268,12 @@ fn leaving_its_block(schedule: &Schedule) -> Schedule {
     schedule.with_main(|main| (main.persistent, main.outer_stages) = (Persistent::Off, 1))
 }
 
-/// The schedule with its loops walked from the last tile, where that may matter: a lazy maximum moves as often as scores grow along
-/// the walk. The kernel's loops must allow it.
-pub(crate) fn descending(schedule: &Schedule) -> Option<Schedule> {
+/// The schedule with its loops walked in other orders, where that may matter: a lazy maximum moves
+/// as often as scores grow along the walk. The kernel's loops must allow it.
+pub(crate) fn reordered(schedule: &Schedule) -> Vec<Schedule> {
     let matters = schedule.main.tensor_op.is_asynchronous() && schedule.main.running_max != RunningMax::Exact;
-    matters.then(|| schedule.with_main(|main| main.walk = Walk::Descending))
+    let walks = if matters { &[Walk::LastFirst, Walk::Descending][..] } else { &[] };
+    walks.iter().map(|&walk| schedule.with_main(|main| main.walk = walk)).collect()
 }
 
 /// Schedules to try beside these, whose programs take the maximum of their first tile for all: of

@@ -141,8 +141,8 @@ fn copied_operands_are_right_in_any_order_of_execution() {
     }
 }
 
-/// Paths on which loops are walked from the last tile.
-const DESCENDING: [(&str, Elem, &str); 6] = [
+/// Paths on which loops are walked in other orders than the text says.
+const REORDERED: [(&str, Elem, &str); 6] = [
     ("sm_75", Elem::F16, "tensor_op=mma_m16n8k8,copy=sync,stages=2"),
     ("sm_80", Elem::F32, "tensor_op=ffma,copy=cp_async,stages=2,edges=every,block_m=32,block_n=64,warps=2"),
     ("sm_80", Elem::Bf16, "copy=cp_async,stages=1,early_stop=off"),
@@ -153,9 +153,10 @@ const DESCENDING: [(&str, Elem, &str); 6] = [
 const MAXIMA: [&str; 3] = ["exact", "max_first", "optimistic"];
 
 #[test]
-fn loops_walked_from_the_last_tile_are_right_in_any_order_of_execution() {
-    let ways = DESCENDING.iter().flat_map(|way| MAXIMA.map(|maximum| (way, maximum)));
-    for (seed, (&(arch_name, elem, knobs), maximum)) in ways.enumerate() {
+fn loops_walked_in_other_orders_are_right_in_any_order_of_execution() {
+    let ways = REORDERED.iter().flat_map(|way| MAXIMA.map(|maximum| (way, maximum)));
+    let ways = ways.flat_map(|way| ["descending", "last_first"].map(|walk| (way, walk)));
+    for (seed, ((&(arch_name, elem, knobs), maximum), walk)) in ways.enumerate() {
         let arch = arch(arch_name);
         let fits = |case: &Case| {
             let kernels = ["attention", "causal_attention"];
@@ -164,7 +165,7 @@ fn loops_walked_from_the_last_tile_are_right_in_any_order_of_execution() {
         };
         let cases: Vec<Case> = small(arch).into_iter().filter(fits).collect();
         assert!(cases.len() >= 4, "{} cases of {elem:?} on {arch}", cases.len());
-        let schedule = format!("{knobs},running_max={maximum},walk=descending");
+        let schedule = format!("{knobs},running_max={maximum},walk={walk}");
         let options = options(arch, Options::random(seed as u64));
         let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
         judge(&schedule, &run(&Device::emulator(), &options, &cases));
@@ -175,7 +176,8 @@ fn loops_walked_from_the_last_tile_are_right_in_any_order_of_execution() {
 /// every tile that is walked moves it.
 #[test]
 fn scores_that_grow_along_either_walk_are_right() {
-    for (arch_name, elem, knobs) in DESCENDING {
+    let ways = REORDERED.iter().flat_map(|way| ["descending", "last_first"].map(|walk| (way, walk)));
+    for (&(arch_name, elem, knobs), walk) in ways {
         let wanted = |case: &Case| case.kernel == "causal_attention" && case.elem == elem && case.name().ends_with("growing300x");
         let sizes = vec![("B", 1), ("H", 1), ("G", 1), ("M", 40), ("N", 300)];
         let case = Case { sizes, ..cases().into_iter().find(wanted).expect("in the table") };
@@ -190,7 +192,7 @@ fn scores_that_grow_along_either_walk_are_right() {
             let sizes = case.all_sizes();
             let sizes: Vec<i64> = kernel.ir().sizes.values().map(|size| sizes[size.name.as_str()]).collect();
             let reference = Reference::new(&kernel, &sizes, &arguments, Programs::All).expect("runs");
-            let schedule = format!("{knobs},running_max={maximum},walk=descending");
+            let schedule = format!("{knobs},running_max={maximum},walk={walk}");
             let options = options(arch(arch_name), Options::default());
             let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
             verify::run(&kernel.on_with(&Device::emulator(), options).expect("loads"), &mut arguments).expect("runs");

@@ -50,9 +50,9 @@ fn plans_with_two_lengths_of_rings_are_right_in_every_form_of_a_step() {
     for overlap in ["off", "on"] {
         for maximum in ["exact", "max_first", "optimistic"] {
             for (stages, v_stages) in [(1, 2), (2, 1), (3, 1), (3, 2), (2, 4)] {
-                for turns in ["off", "products"] {
+                for (turns, walk) in [("off", "descending"), ("products", "last_first")] {
                     let knobs = format!(
-                        "stages={stages},v_stages={v_stages},overlap={overlap},running_max={maximum},ping_pong={turns},walk=descending"
+                        "stages={stages},v_stages={v_stages},overlap={overlap},running_max={maximum},ping_pong={turns},walk={walk}"
                     );
                     let reasons = check(&instance(CAUSAL, 64), &schedule(&knobs), hopper()).reasons;
                     assert_eq!(reasons, [], "{knobs}");

@@ -53,11 +53,12 @@ pub fn siblings<T: Element, const D: usize>(
 }";
 
 /// Plans to change: a kernel, and the knobs of a schedule; `None` for schedules that are drawn.
-const SUBJECTS: [(&str, &str, Option<&str>); 36] = [
+const SUBJECTS: [(&str, &str, Option<&str>); 37] = [
     (ATTENTION, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=1")),
     (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=2")),
     (CAUSAL, "sm_80", Some("block_m=16,block_n=32,warps=1,stages=3,operand_a=registers,edges=every")),
     (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=2,running_max=optimistic,walk=descending")),
+    (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,stages=3,running_max=optimistic,walk=last_first")),
     (ATTENTION, "sm_75", Some("block_m=32,block_n=16,warps=2,tensor_op=mma_m16n8k8,copy=sync,stages=2,b_layout=pretransposed")),
     (CAUSAL, "sm_80", Some("block_m=32,block_n=16,warps=2,tensor_op=ffma,copy=sync,stages=1")),
     (BACKWARD, "sm_80", Some("block_m=32,block_n=16,warps=2,tensor_op=ffma,copy=cp_async,stages=2")),

@@ -69,6 +69,11 @@ struct Spread {
     tile: TileId,
 }
 
+/// A column fragment, spread over the lanes of each warp.
+fn lanes_of(column: &Variable) -> Variable {
+    Variable { storage: Storage::Lanes, ..column.clone() }
+}
+
 /// A product across the warps, which may be made a step later than what it reads.
 #[derive(Clone, Debug)]
 struct Across {
@@ -304,7 +309,11 @@ impl Lowering<'_> {
         order.sort_by_key(|&lead| needed(lead));
         let mut out: Vec<Stmt> = order.iter().map(|&lead| step[lead].clone()).collect();
         let rest: Vec<Stmt> = step.iter().enumerate().filter(|(n, _)| !leads.contains(n)).map(|(_, stmt)| stmt.clone()).collect();
-        let (mut loads, mut rest) = self.loads_ahead(&out, rest);
+        let waiting = |to: VarId| match self.is_spread(to) {
+            true => lanes_of(&self.plan.variables[to]).registers(),
+            false => self.plan.variables[to].registers(),
+        };
+        let (mut loads, mut rest) = self.loads_ahead(&out, rest, &waiting);
         for load in &mut loads {
             let StmtOp::Load { to, .. } = &mut load.op else { continue };
             let Some(Spread { lanes, tile }) = self.spread(*to, spread) else { continue };
@@ -345,18 +354,24 @@ impl Lowering<'_> {
         out
     }
 
-    /// The vector over lanes that stands for a column fragment while it waits, if that is shorter.
-    fn spread(&mut self, column: VarId, known: &mut HashMap<VarId, Spread>) -> Option<Spread> {
+    /// Whether a column fragment is spread over lanes while it waits: where that is shorter.
+    fn is_spread(&self, column: VarId) -> bool {
         let v = &self.plan.variables[column];
-        if v.storage != Storage::Fragment(Shape::Column) || v.n_tiles < 2 || self.plan.column_groups > 1 {
+        v.storage == Storage::Fragment(Shape::Column) && v.n_tiles >= 2 && self.plan.column_groups == 1
+    }
+
+    /// The vector over lanes that stands for a column fragment while it waits.
+    fn spread(&mut self, column: VarId, known: &mut HashMap<VarId, Spread>) -> Option<Spread> {
+        if !self.is_spread(column) {
             return None;
         }
+        let v = &self.plan.variables[column];
         if let Some(&spread) = known.get(&column) {
             return Some(spread);
         }
         let (variable, wanted, variable_tiles) = (v.clone(), format!("{}_lanes", v.name), v.n_tiles);
         let name = self.unique(&wanted);
-        self.plan.variables.push(Variable { name, storage: Storage::Lanes, ..variable });
+        self.plan.variables.push(Variable { name, ..lanes_of(&variable) });
         let lanes = self.plan.variables.len() - 1;
         let (name, columns) = (self.unique(&format!("{wanted}_tile")), 64 * variable_tiles.div_ceil(8));
         let tile = self.add_tile(name, Elem::F32, self.schedule.warps.next_multiple_of(8), columns, 1, true);

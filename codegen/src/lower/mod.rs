@@ -74,7 +74,7 @@ pub(crate) use pipeline::last_operands;
 pub use program::{rows_begin_alike, trip_trend, trips_are_loaded};
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
-pub use stream::why_not_descending;
+pub use stream::why_not_reordered;
 pub(crate) use twice::load_twice;
 
 /// Rows of a tile that a warp has: those of `block_m`, but where all tiles have their rows along an

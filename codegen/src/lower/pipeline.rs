@@ -384,7 +384,8 @@ impl Lowering<'_> {
         let mut tail = parts.tail;
         retime(&mut tail, before);
         let (early, late) = self.split_around(&tail, parts.middle);
-        let (loads, early) = self.loads_ahead(&parts.lead, early);
+        let registers = |to: VarId| self.plan.variables[to].registers();
+        let (loads, early) = self.loads_ahead(&parts.lead, early, &registers);
         let mut body: Vec<Stmt> = Vec::new();
         body.extend(ahead.iter().map(|&tile| plain(StmtOp::Acquire { tile, slot: Slot::Of(now) })));
         body.extend(turn(self, PingPong::Products).then(|| plain(StmtOp::TakeTurn)));
@@ -479,9 +480,14 @@ impl Lowering<'_> {
     }
 
     /// Splits statements into loads that are begun while `lead` is in flight, so that their latency
-    /// is hidden, with the constants that they name, and the rest. Loads of many registers stay
-    /// where they are: these would be taken for as long as the products run.
-    pub(super) fn loads_ahead(&self, lead: &[Stmt], early: Vec<Stmt>) -> (Vec<Stmt>, Vec<Stmt>) {
+    /// is hidden, with the constants that they name, and the rest. Loads of many `registers`
+    /// stay where they are: these would be taken for as long as the products run.
+    pub(super) fn loads_ahead(
+        &self,
+        lead: &[Stmt],
+        early: Vec<Stmt>,
+        registers: &dyn Fn(VarId) -> u32,
+    ) -> (Vec<Stmt>, Vec<Stmt>) {
         const REGISTERS: u32 = 16;
         let all: Vec<Effects> = early.iter().map(|stmt| effects(&self.plan, stmt)).collect();
         let mut blocked = Effects::default();
@@ -489,7 +495,7 @@ impl Lowering<'_> {
         let mut moved = vec![false; early.len()];
         for (index, stmt) in early.iter().enumerate() {
             let light = match stmt.op {
-                StmtOp::Load { to, .. } => self.plan.variables[to].registers() <= REGISTERS,
+                StmtOp::Load { to, .. } => registers(to) <= REGISTERS,
                 StmtOp::Let { .. } => true,
                 _ => false,
             };

@@ -65,8 +65,9 @@ struct Group {
     last_use: usize,
 }
 
-/// Why the loops of a kernel cannot visit their tiles from the last to the first; `None` if they can.
-pub fn why_not_descending(kernel: &Kernel) -> Option<String> {
+/// Why the loops of a kernel cannot visit their tiles in another order than the text says; `None` if
+/// they can.
+pub fn why_not_reordered(kernel: &Kernel) -> Option<String> {
     let over_tiles = |op: &OpId| match kernel.ops[*op].op {
         Op::For { axis, .. } => kernel.axes[axis].kind != AxisKind::Each,
         _ => false,
@@ -196,7 +197,7 @@ impl Lowering<'_> {
                 self.push(StmtOp::Let { name: entry, ty: LetType::Int, value });
                 tile
             }
-            None if info.gap.is_none() => return self.enter_tile(coordinate, axis, name),
+            None if info.is_direct() => return self.enter_tile(coordinate, axis, name),
             None => info.visited(Expr::name(name.clone())),
         };
         // A body may be lowered more than once; every time in a scope of its own.
@@ -232,7 +233,7 @@ impl Lowering<'_> {
     fn bounds(&mut self, id: OpId, part: Option<Part>, walk: Walk, name: &str) -> LoopInfo {
         let Tiles { lo, full_lo, full_hi, hi, gap, list } = self.tiles_walked(id, part, name);
         let first = match (walk, Expr::infix(Operator::Sub, hi.clone(), Expr::Int(1))) {
-            (Walk::Ascending, _) => lo.clone(),
+            (Walk::Ascending | Walk::LastFirst, _) => lo.clone(),
             (Walk::Descending, last @ Expr::Int(_)) => last,
             (Walk::Descending, last) => {
                 let name = self.unique(&format!("{name}_last"));

@@ -10,6 +10,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use flashtile_dsl::ir::Op;
+
 use super::constants::Constants;
 use super::machine::Machine;
 use super::time::{Judged, Prepared, prepare, prepare_planned};
@@ -23,15 +25,15 @@ use crate::lower;
 use crate::parallel::each;
 use crate::planning::{Planned, planned};
 use crate::reason::Reason;
-use crate::schedule::Schedule;
+use crate::schedule::{Schedule, Walk};
 use crate::space::{self, FoldedSpace};
 
 /// Schedules with splits, the best by prediction, with which the other ways to combine the parts are judged.
 const COMBINED: usize = 32;
 /// Schedules, the best by prediction, that are tried with blocks that end with their program too.
 const LEAVING: usize = 16;
-/// Schedules, the best by prediction, whose loops are tried from the last tile too.
-const DESCENDING: usize = 8;
+/// Schedules, the best by prediction, whose loops are tried in other orders too.
+const REORDERED: usize = 8;
 
 /// The schedules of the space, judged.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -80,7 +82,7 @@ struct Space {
     candidates: Vec<Schedule>,
     folded: Option<FoldedSpace>,
     can_split: bool,
-    can_descend: bool,
+    can_reorder: bool,
 }
 
 impl Ranker {
@@ -100,7 +102,7 @@ impl Ranker {
             candidates: space::candidates(&self.instance, self.arch),
             folded: FoldedSpace::of(&self.instance),
             can_split: launches::why_not_split(&self.instance.kernel).is_none(),
-            can_descend: lower::why_not_descending(&self.instance.kernel).is_none(),
+            can_reorder: lower::why_not_reordered(&self.instance.kernel).is_none(),
         })
     }
 
@@ -237,12 +239,22 @@ impl Ranker {
             return Err(error);
         }
         ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
-        if space.can_descend {
+        if space.can_reorder {
             // Steps cost the same in either order: how often a maximum moves is a matter of the data.
-            let best =
-                ranking.legal.iter().filter_map(|(schedule, _)| crate::space::descending(schedule)).take(DESCENDING).collect();
+            let best = ranking.legal.iter().map(|(schedule, _)| crate::space::reordered(schedule));
+            let best = best.filter(|walks| !walks.is_empty()).take(REORDERED).flatten().collect();
             ranking.add(judged(best))?;
-            ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
+            let ascending = |schedule: &Schedule| schedule.with_main(|main| main.walk = Walk::Ascending);
+            let times: HashMap<Schedule, f64> = ranking.legal.iter().cloned().collect();
+            for (schedule, seconds) in &mut ranking.legal {
+                *seconds = times.get(&ascending(schedule)).copied().unwrap_or(*seconds);
+            }
+            // Where no mask cuts the last tile, a walk that begins with it takes as long on most data, and
+            // meets fewer maxima where scores grow (docs/performance.md, "Data").
+            let masked = self.instance.kernel.ops.values().any(|op| matches!(op.op, Op::Mask { .. }));
+            let first = if masked { Walk::Ascending } else { Walk::LastFirst };
+            let behind = |schedule: &Schedule| schedule.main.walk != first;
+            ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| behind(&a.0).cmp(&behind(&b.0))));
         }
         Ok(ranking)
     }

@@ -32,9 +32,13 @@ const AHEAD: f64 = 8e-6;
 const MEMORY_LATENCY: f64 = 1e-6;
 /// Bytes that the L2 cache keeps for who reads them again: an H100 and an H200 have 50 MB, an A100 40 MB.
 const CACHE: f64 = 50e6;
-/// How far units overlap where products are waited for late: columns of a gradient take 0.95 of the
-/// time that they take with `overlap=off` (H200, d 128, N = 8192; docs/backward.md).
-const LATE_OVERLAP: f64 = 1.4;
+/// How far units overlap where products are waited for late: columns of a gradient whose vectors are
+/// steps of a product take 0.279 ms (d 96) and 0.253 (d 80), and rows 0.236 (H100, N = 1536, 96 heads,
+/// 2026-11-25).
+const LATE_OVERLAP: f64 = 1.6;
+/// Cycles that a vector along columns takes in such steps, which is loaded and handed out to lanes: with
+/// two, the same columns take 0.359 and 0.368 ms.
+const LATE_VECTOR: f64 = 300.0;
 /// The same in steps that add rows to memory (H100, d 64 and 128, N = 512 to 8192; docs/backward.md,
 /// "Rates").
 const ADDING_OVERLAP: f64 = 1.65;
@@ -52,9 +56,9 @@ const ADDS_OVERLAP: f64 = 2.0;
 /// cycles a step, with or without another block beside them (H100, d 64 and 128, 2026-11-25), which
 /// is 0.75 of what such steps are predicted to take.
 const ADDING_STEP: f64 = 3700.0;
-/// Factor of such steps: where nothing is added, steps are predicted to take 1.0 to 1.2 of what they do,
-/// and these 1.1 to 1.3 without it (20 shapes of tests on an H100, 2026-11-25).
-const AS_LATE: f64 = 0.93;
+/// Factor of such steps, which are predicted to take 1.2 to 1.4 of what they do without it (24 shapes of
+/// tests on an H100, 2026-11-25; where nothing is added, steps are predicted within 1.1).
+const AS_LATE: f64 = 0.87;
 /// Cycles that a vector along columns takes which waits in lanes and is handed out: with vectors that
 /// are steps of a product columns of a gradient take 640 (d 96) and 540 (d 72) cycles a step less of
 /// two (H100, 2026-11-25), and steps are predicted to take 1.4 of what they do.
@@ -377,6 +381,7 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let joined = match units.added_bytes > 0.0 {
         true => AS_LATE * self::joined(joined, ADDING_STEP, constants.own_chain) + DISTRIBUTED * units.column_vectors,
         false if profile.specialized && profile.overlap == Overlap::Off => joined + LOADED_COLUMN * units.column_vectors,
+        false if profile.specialized && profile.overlap == Overlap::Late => joined + LATE_VECTOR * units.column_vectors,
         false => joined,
     };
     // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.

@@ -302,7 +302,7 @@ pub struct LoopInfo {
     pub list: Option<LoopList>,
     /// In which order it visits them.
     pub walk: Walk,
-    /// Coordinate of the first iteration: the lowest, or the highest.
+    /// Coordinate of the first iteration: the highest where it descends, else the lowest.
     pub first: Expr,
     /// Slots of its rings; 0 if it streams nothing.
     pub slots: u32,
@@ -318,6 +318,15 @@ impl LoopInfo {
 
     /// The tile at a coordinate.
     pub fn visited(&self, coordinate: Expr) -> Expr {
+        let coordinate = match self.walk {
+            Walk::Ascending | Walk::Descending => coordinate,
+            // The lowest coordinate is that of the last tile, and each other one that of the tile before.
+            Walk::LastFirst => {
+                let behind = Expr::infix(Operator::Lt, self.lo.clone(), coordinate.clone());
+                let [before, last] = [coordinate, self.hi.clone()].map(|e| Expr::infix(Operator::Sub, e, Expr::Int(1)));
+                Expr::Select(Box::new(behind), Box::new(before), Box::new(last))
+            }
+        };
         if let Some(list) = &self.list {
             return LoopList::tile(list.at(coordinate));
         }
@@ -325,6 +334,11 @@ impl LoopInfo {
         let behind = Expr::infix(Operator::Ge, coordinate.clone(), at.clone());
         let further = Expr::Select(Box::new(behind), Box::new(tiles.clone()), Box::new(Expr::Int(0)));
         Expr::infix(Operator::Add, coordinate, further)
+    }
+
+    /// Whether each coordinate is that of its tile.
+    pub fn is_direct(&self) -> bool {
+        self.list.is_none() && self.gap.is_none() && self.walk != Walk::LastFirst
     }
 
     /// Expressions beside the bounds: those of the gap and of the list.
@@ -352,11 +366,11 @@ impl LoopInfo {
             Iteration::First(_, n) => self.onwards(self.first.clone(), n),
             Iteration::Ahead(_, n) => self.onwards(in_progress(), n),
             Iteration::Behind(_, n) => match self.walk {
-                Walk::Ascending => Expr::infix(Operator::Sub, in_progress(), Expr::Int(n.into())),
+                Walk::Ascending | Walk::LastFirst => Expr::infix(Operator::Sub, in_progress(), Expr::Int(n.into())),
                 Walk::Descending => Expr::infix(Operator::Add, in_progress(), Expr::Int(n.into())),
             },
             Iteration::Last(_) => match self.walk {
-                Walk::Ascending => Expr::infix(Operator::Sub, self.hi.clone(), Expr::Int(1)),
+                Walk::Ascending | Walk::LastFirst => Expr::infix(Operator::Sub, self.hi.clone(), Expr::Int(1)),
                 Walk::Descending => self.lo.clone(),
             },
         }
@@ -365,7 +379,7 @@ impl LoopInfo {
     /// The coordinate that comes `n` iterations after another.
     pub fn onwards(&self, coordinate: Expr, n: u32) -> Expr {
         match self.walk {
-            Walk::Ascending => Expr::infix(Operator::Add, coordinate, Expr::Int(n.into())),
+            Walk::Ascending | Walk::LastFirst => Expr::infix(Operator::Add, coordinate, Expr::Int(n.into())),
             Walk::Descending => Expr::infix(Operator::Sub, coordinate, Expr::Int(n.into())),
         }
     }
@@ -373,7 +387,7 @@ impl LoopInfo {
     /// Whether an iteration exists, if those before it do.
     pub fn exists(&self, iteration: Iteration) -> Expr {
         match self.walk {
-            Walk::Ascending => Expr::infix(Operator::Lt, self.place(iteration), self.hi.clone()),
+            Walk::Ascending | Walk::LastFirst => Expr::infix(Operator::Lt, self.place(iteration), self.hi.clone()),
             Walk::Descending => Expr::infix(Operator::Ge, self.place(iteration), self.lo.clone()),
         }
     }
@@ -382,7 +396,7 @@ impl LoopInfo {
     pub fn number(&self) -> Expr {
         let in_progress = Expr::name(self.coordinate.clone());
         match self.walk {
-            Walk::Ascending => Expr::infix(Operator::Sub, in_progress, self.first.clone()),
+            Walk::Ascending | Walk::LastFirst => Expr::infix(Operator::Sub, in_progress, self.first.clone()),
             Walk::Descending => Expr::infix(Operator::Sub, self.first.clone(), in_progress),
         }
     }
@@ -1259,22 +1273,26 @@ mod tests {
     }
 
     #[test]
-    fn iterations_visit_every_tile_once_in_either_order() {
+    fn iterations_visit_every_tile_once_in_each_order() {
         // The coordinate of the tile at which a gap begins, and its length.
         let gaps = [None, Some((0, 4)), Some((1, 2)), Some((5, 1)), Some((2, 0))];
-        for (walk, lo, trips, gap) in [Walk::Ascending, Walk::Descending].into_iter().flat_map(|walk| {
+        for (walk, lo, trips, gap) in [Walk::Ascending, Walk::Descending, Walk::LastFirst].into_iter().flat_map(|walk| {
             let of_gap = move |lo, trips| gaps.into_iter().map(move |gap| (walk, lo, trips, gap));
             [0, 3].into_iter().flat_map(move |lo| (0..6).flat_map(move |trips| of_gap(lo, trips)))
         }) {
             let hi = lo + trips;
             let mut places: Vec<i64> = (lo..hi).collect();
             let first = match walk {
-                Walk::Ascending => lo,
+                Walk::Ascending | Walk::LastFirst => lo,
                 Walk::Descending => {
                     places.reverse();
                     hi - 1
                 }
             };
+            let coordinates = places.clone();
+            if walk == Walk::LastFirst && trips > 0 {
+                places.rotate_right(1);
+            }
             let behind = |place: i64| gap.map_or(0, |(at, tiles)| if place >= lo + at { tiles } else { 0 });
             let tiles: Vec<i64> = places.iter().map(|&place| place + behind(place)).collect();
             let gap = gap.map(|(at, tiles)| LoopGap { at: Expr::Int(lo + at), tiles: Expr::Int(tiles) });
@@ -1298,7 +1316,7 @@ mod tests {
                 assert_eq!(value(&info.exists(at), 0) == 1, of(n).is_some(), "{walk:?} {n} of {tiles:?}");
                 assert!(of(n).is_none_or(|tile| value(&info.tile(at), 0) == tile), "{walk:?} {n} of {tiles:?}");
             }
-            for (now, &place) in places.iter().enumerate() {
+            for (now, &place) in coordinates.iter().enumerate() {
                 assert_eq!(value(&info.number(), place), now as i64);
                 for n in 0..3_u32 {
                     let (ahead, behind) = (Iteration::Ahead(0, n), Iteration::Behind(0, n));

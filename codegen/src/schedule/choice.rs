@@ -264,6 +264,9 @@ choices! {
         /// From the last: tiles that the ragged end or a causal mask cuts come first, and those
         /// that nothing cuts follow. A maximum that grows along the loop is found at once.
         Descending = "descending",
+        /// The last one, then from the first. A maximum that grows along the loop, or falls, is found
+        /// in the first two.
+        LastFirst = "last_first",
     }
 }
 

@@ -10,10 +10,10 @@ use super::super::{
 use super::error::TextError;
 use super::lexer::{Line, Token};
 use super::read_expression::{Cursor, Elements};
-use super::write::{COPIES, LAYOUTS, LET_TYPES, MEETINGS, MERGES, SHAPES, WORK};
+use super::write::{COPIES, LAYOUTS, LET_TYPES, MEETINGS, MERGES, SHAPES, WALKS, WORK};
 use crate::abi::TensorMap;
 use crate::arch::CopyOp;
-use crate::schedule::{Persistent, Walk};
+use crate::schedule::Persistent;
 
 /// Reads one plan, from its name to its last role. Also gives the number of the line after it,
 /// among `lines`.
@@ -834,7 +834,7 @@ fn loop_info(c: &mut Cursor<'_>) -> Read<LoopInfo> {
             Some(LoopList { entries, entry })
         }
     };
-    let walk = c.one_of(&[("ascending", Walk::Ascending), ("descending", Walk::Descending)])?;
+    let walk = c.one_of(&WALKS)?;
     c.words("from")?;
     let first = c.expression()?;
     c.mark(",")?;

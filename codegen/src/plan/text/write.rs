@@ -50,6 +50,8 @@ pub(super) const COPIES: [(&str, CopyOp); 3] = [("sync", CopyOp::Sync), ("cp_asy
 pub(super) const WORK: [(&str, Persistent); 3] =
     [("once", Persistent::Off), ("static", Persistent::Static), ("dynamic", Persistent::Dynamic)];
 
+pub(super) const WALKS: [(&str, Walk); 3] =
+    [("ascending", Walk::Ascending), ("descending", Walk::Descending), ("last_first", Walk::LastFirst)];
 pub(super) const MEETINGS: [(&str, MeetBy); 2] = [("semaphore", MeetBy::Semaphore), ("cluster", MeetBy::Cluster)];
 
 pub(super) const MERGES: [(&str, ReduceOp); 2] = [("max", ReduceOp::Max), ("sum", ReduceOp::Sum)];
@@ -121,7 +123,7 @@ impl Writer<'_> {
             self.put(&format!("var {}: {kind}{holds} {} x {}{across}", v.name, v.m_tiles, v.n_tiles));
         }
         for l in &plan.loops {
-            let walk = if l.walk == Walk::Ascending { "ascending" } else { "descending" };
+            let walk = named(&WALKS, &l.walk);
             let single = if l.single { ", single positions" } else { "" };
             let (bounds, full) = (format!("{} .. {}", l.lo, l.hi), format!("{} .. {}", l.full_lo, l.full_hi));
             let gap = l.gap.as_ref().map_or(String::new(), |gap| format!("without {} at {}, ", gap.tiles, gap.at));
