@@ -265,7 +265,7 @@ class Forms:
 
     @staticmethod
     def has_shares(made: _operator.Gradient) -> bool:
-        return any(step.native.name.endswith("_grad_shares") for step in made.steps)
+        return any("_grad_shares" in step.native.name for step in made.steps)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -273,9 +273,9 @@ def test_the_fused_form_of_a_gradient_where_it_is_faster(monkeypatch, is_causal)
     forms = Forms(monkeypatch)
     compare(inputs(2, 4, 4, 21, 33, 8, 8, grad=True), is_causal=is_causal)
     assert forms.taken == ["fused"]
-    monkeypatch.setattr(_operator.Gradient, "seconds", lambda made, *_: 0.96 if forms.is_fused(made) else 1.0)
+    monkeypatch.setattr(_operator.Gradient, "seconds", lambda made, *_: 0.99 if forms.is_fused(made) else 1.0)
     compare(inputs(2, 4, 4, 21, 34, 8, 8, grad=True), is_causal=is_causal)
-    assert forms.taken == ["fused", "plain"]  # for 4% the same bits in each launch are not given up
+    assert forms.taken == ["fused", "plain"]  # for 1% the same bits in each launch are not given up
 
 
 def test_the_same_bits_in_deterministic_mode(monkeypatch):

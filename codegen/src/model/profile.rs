@@ -1,7 +1,7 @@
 //! A launch without its sizes: what the statements of its plan issue, what it holds, the knobs that
 //! matter to its time.
 
-use flashtile_dsl::ir::{AxisKind, Op};
+use flashtile_dsl::ir::{AxisKind, Kernel, Op, OpId};
 
 use super::count::{Counter, Units};
 use super::extent::Extent;
@@ -54,6 +54,8 @@ pub(super) struct Profile {
     pub specialized: bool,
     /// How products and elementwise work of a step overlap.
     pub overlap: Overlap,
+    /// Whether a step adds products to two tiles or more, as columns of a gradient do.
+    pub several_sums: bool,
     /// Whether warpgroups share the columns of a program, which they exchange scores for.
     pub shares_columns: bool,
     /// Whether a product across the warps is made in the step of its operand (`sum_lag=0`).
@@ -100,6 +102,7 @@ impl Profile {
             resident: resident(planned),
             specialized: plan.is_specialized(),
             overlap: schedule.overlap,
+            several_sums: several_sums(kernel),
             shares_columns: plan.is_specialized() && schedule.column_groups > 1,
             in_step: schedule.overlap == Overlap::Late && schedule.sum_lag == 0,
             turns: schedule.ping_pong == PingPong::Products,
@@ -115,6 +118,13 @@ impl Profile {
             cluster: by_cluster.map_or(0, |m| m.parts),
         }
     }
+}
+
+/// Whether a loop over tiles carries two tiles or more.
+fn several_sums(kernel: &Kernel) -> bool {
+    let tiles = |op: OpId| kernel.ops[op].results.iter().filter(|&&v| kernel.tile(v).rank() == 2).count();
+    let is_loop = |op: OpId| matches!(kernel.ops[op].op, Op::For { axis, .. } if kernel.axes[axis].kind == AxisKind::Loop);
+    kernel.walk().into_iter().any(|(_, op)| is_loop(op) && tiles(op) > 1)
 }
 
 /// Blocks of a launch that are on a multiprocessor at once.

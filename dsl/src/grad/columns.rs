@@ -148,50 +148,35 @@ fn column_groups(forward: &Forward<'_>) -> Result<Vec<ColumnGroup>, NotDifferent
     Ok(groups)
 }
 
-/// The kernels that sum shares up, one for columns of the same indices.
+/// The kernels that sum shares up, one for each load: the sums of several would take the registers of
+/// a thread.
 pub(super) fn sums_of_shares(forward: &Forward<'_>, shares: &[ColumnShare]) -> Result<Vec<Kernel>, NotDifferentiable> {
-    let mut made = Vec::new();
-    for of_group in shares.chunk_by(|a, b| a.indices == b.indices) {
-        let number = if made.is_empty() { String::new() } else { (made.len() + 1).to_string() };
-        made.push(sum_of_shares(forward, of_group, &number)?);
-    }
-    Ok(made)
+    let number = |n: usize| if n == 0 { String::new() } else { (n + 1).to_string() };
+    shares.iter().enumerate().map(|(n, share)| sum_of_shares(forward, share, &number(n))).collect()
 }
 
-fn sum_of_shares(forward: &Forward<'_>, shares: &[ColumnShare], number: &str) -> Result<Kernel, NotDifferentiable> {
+fn sum_of_shares(forward: &Forward<'_>, share: &ColumnShare, number: &str) -> Result<Kernel, NotDifferentiable> {
     let kernel = forward.kernel;
-    let group = ColumnGroup { loads: Vec::new(), indices: shares[0].indices.clone() };
+    let (value, tensor, at) = &share.load;
+    let of = &kernel.params[*tensor].name;
+    let group = ColumnGroup { loads: Vec::new(), indices: share.indices.clone() };
     let mut copy = Copy::new(forward, format!("{}_grad_shares{number}", kernel.name), Orientation::Columns);
     group.program(&mut copy);
-    let init: Vec<ValueId> = shares
-        .iter()
-        .map(|share| {
-            let dims = copy.dims_of(share.load.0);
-            let zeros = copy.filled(0.0, dims);
-            copy.named(zeros, Some(format!("d{}", kernel.params[share.load.1].name)));
-            zeros
-        })
-        .collect();
-    let loops = group.open_indices(&mut copy, &init)?;
-    let carried = loops.last().expect("the columns have several programs").1.clone();
-    let mut next = Vec::new();
-    for (share, carried) in shares.iter().zip(carried) {
-        let mut of_program = share.stored.load(&mut copy)?;
-        if let Some(keep) = copy.counts {
-            let zero = copy.float(0.0);
-            of_program = copy.op(Op::Select { cond: keep, on_true: of_program, on_false: zero });
-        }
-        next.push(copy.op(Op::Binary(BinaryOp::Add, carried, of_program)));
+    let dims = copy.dims_of(*value);
+    let zeros = copy.filled(0.0, dims);
+    copy.named(zeros, Some(format!("d{of}")));
+    let loops = group.open_indices(&mut copy, &[zeros])?;
+    let carried = loops.last().expect("the columns have several programs").1[0];
+    let mut of_program = share.stored.load(&mut copy)?;
+    if let Some(keep) = copy.counts {
+        let zero = copy.float(0.0);
+        of_program = copy.op(Op::Select { cond: keep, on_true: of_program, on_false: zero });
     }
-    let sums = copy.close(loops, &init, next);
-    for (share, value) in shares.iter().zip(sums) {
-        let (_, tensor, at) = &share.load;
-        let decl = TensorDecl { direction: Direction::Out, ..kernel.tensor(*tensor).clone() };
-        let (output, at) = (copy.tensor(&grad_name(&kernel.params[*tensor].name), decl), copy.place(at)?);
-        copy.b.append(Op::Store { tensor: output, at, value });
-    }
-    let mut names: Vec<String> = shares.iter().map(|share| format!("`{}`", kernel.params[share.load.1].name)).collect();
-    names.dedup();
-    copy.b.kernel.doc = format!("Sums of the shares in the gradients of {}: of `{}`.", names.join(", "), kernel.name);
-    Ok(copy.finish(&|name| shares.iter().position(|share| share.stored.name == name).unwrap_or(shares.len())))
+    let next = copy.op(Op::Binary(BinaryOp::Add, carried, of_program));
+    let sum = copy.close(loops, &[zeros], vec![next])[0];
+    let decl = TensorDecl { direction: Direction::Out, ..kernel.tensor(*tensor).clone() };
+    let (output, at) = (copy.tensor(&grad_name(of), decl), copy.place(at)?);
+    copy.b.append(Op::Store { tensor: output, at, value: sum });
+    copy.b.kernel.doc = format!("The sum of the shares in the gradient of `{of}`: of `{}`.", kernel.name);
+    Ok(copy.finish(&|name| usize::from(name != share.stored.name)))
 }
