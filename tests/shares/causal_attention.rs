@@ -58,22 +58,30 @@ pub fn causal_attention_grad_sums<T: Element, const D: usize>(
     store(grad_q, [b, h, i, ..], dq_i * scale);
 }
 
-/// Sums of the shares in the gradients of `k`, `v`: of `causal_attention`.
+/// The sum of the shares in the gradient of `k`: of `causal_attention`.
 pub fn causal_attention_grad_shares<T: Element, const D: usize>(
     grad_k_shares: &Tensor<f32, (B, H, N, D)>,
-    grad_v_shares: &Tensor<f32, (B, H, N, D)>,
     grad_k: &mut Tensor<T, (B, G, N, D)>,
-    grad_v: &mut Tensor<T, (B, G, N, D)>,
 ) {
-    let (b, g, j) = program(B, G, tiles(N));
-    let mut dk = zeros((j, D));
-    let mut dv = zeros((j, D));
+    let (b, g, j, c) = program(B, G, tiles(N), tiles(D));
+    let mut dk = zeros((j, c));
     for h in 0..H {
         let g2 = h * G / H;
-        let t1 = g2 == g;
-        dk = dk + select(t1, load(grad_k_shares, [b, h, j, ..]), 0.0);
-        dv = dv + select(t1, load(grad_v_shares, [b, h, j, ..]), 0.0);
+        dk = dk + select(g2 == g, load(grad_k_shares, [b, h, j, c]), 0.0);
     }
-    store(grad_k, [b, g, j, ..], dk);
-    store(grad_v, [b, g, j, ..], dv);
+    store(grad_k, [b, g, j, c], dk);
+}
+
+/// The sum of the shares in the gradient of `v`: of `causal_attention`.
+pub fn causal_attention_grad_shares2<T: Element, const D: usize>(
+    grad_v_shares: &Tensor<f32, (B, H, N, D)>,
+    grad_v: &mut Tensor<T, (B, G, N, D)>,
+) {
+    let (b, g, j, c) = program(B, G, tiles(N), tiles(D));
+    let mut dv = zeros((j, c));
+    for h in 0..H {
+        let g2 = h * G / H;
+        dv = dv + select(g2 == g, load(grad_v_shares, [b, h, j, c]), 0.0);
+    }
+    store(grad_v, [b, g, j, c], dv);
 }

@@ -80,15 +80,15 @@ pub fn mla_prefill_grad_columns<T: Element, const D: usize, const R: usize, cons
     store(grad_k_rot_shares, [b, h, j, ..], dk_rot * scale);
 }
 
-/// Sums of the shares in the gradients of `k_rot`: of `mla_prefill`.
+/// The sum of the shares in the gradient of `k_rot`: of `mla_prefill`.
 pub fn mla_prefill_grad_shares<T: Element, const D: usize, const R: usize, const E: usize>(
     grad_k_rot_shares: &Tensor<f32, (B, H, N, R)>,
     grad_k_rot: &mut Tensor<T, (B, N, R)>,
 ) {
-    let (b, j) = program(B, tiles(N));
-    let mut dk_rot = zeros((j, R));
+    let (b, j, c) = program(B, tiles(N), tiles(R));
+    let mut dk_rot = zeros((j, c));
     for h in 0..H {
-        dk_rot = dk_rot + load(grad_k_rot_shares, [b, h, j, ..]);
+        dk_rot = dk_rot + load(grad_k_rot_shares, [b, h, j, c]);
     }
-    store(grad_k_rot, [b, j, ..], dk_rot);
+    store(grad_k_rot, [b, j, c], dk_rot);
 }

@@ -10,7 +10,9 @@ use super::copy::{Copy, Open, Orientation};
 use super::forward::{Class, Forward, WantedLoad};
 use super::kept::{Stored, free_name, grad_name};
 use super::{Form, NotDifferentiable};
-use crate::ir::{At, BinaryOp, CompareOp, Direction, Elem, Kernel, Op, ProgramDim, SizeExpr, TensorDecl, ValueId};
+use crate::ir::{
+    At, AxisId, AxisKind, BinaryOp, CompareOp, Dim, Direction, Elem, Kernel, Op, ProgramDim, SizeExpr, TensorDecl, ValueId,
+};
 
 /// Loads of columns that one kernel gives the gradients of: their indices are the same.
 pub(super) struct ColumnGroup {
@@ -20,14 +22,16 @@ pub(super) struct ColumnGroup {
 }
 
 impl ColumnGroup {
-    /// Makes the grid of a kernel with programs for these columns.
-    pub fn program(&self, copy: &mut Copy<'_, '_>) {
+    /// Makes the grid of a kernel with programs for these columns, and for tiles of a further axis,
+    /// whose coordinate it gives.
+    pub fn program(&self, copy: &mut Copy<'_, '_>, further: Option<AxisId>) -> Option<ValueId> {
         let column = copy.forward.columns[0].0;
         let each = self.indices.iter().map(|(v, extent)| (*v, ProgramDim::Each(extent.clone())));
         let grid: Vec<(ValueId, ProgramDim)> = each.chain([(column, ProgramDim::Tiles(copy.axes.1))]).collect();
-        copy.program(&grid);
+        let further = copy.program_with(&grid, further);
         copy.columns_are(copy.known[&column]);
         copy.indices.1.extend(self.indices.iter().map(|(v, _)| *v));
+        further
     }
 
     /// Opens the loops over dimensions of the grid that these columns do not tell apart.
@@ -161,13 +165,34 @@ fn sum_of_shares(forward: &Forward<'_>, share: &ColumnShare, number: &str) -> Re
     let of = &kernel.params[*tensor].name;
     let group = ColumnGroup { loads: Vec::new(), indices: share.indices.clone() };
     let mut copy = Copy::new(forward, format!("{}_grad_shares{number}", kernel.name), Orientation::Columns);
-    group.program(&mut copy);
-    let dims = copy.dims_of(*value);
+    // The last dimension has tiles too where all of it is loaded: a program sums up little.
+    let shape = &kernel.tensor(*tensor).shape;
+    let whole = match (at.last(), shape.last()) {
+        (Some(At::Range { start, len }), Some(extent)) if *start == SizeExpr::constant(0) && len == extent => Some(len),
+        _ => None,
+    };
+    let axis = whole.map(|len| copy.b.axis("c", len.clone(), AxisKind::Program));
+    let tile = group.program(&mut copy, axis);
+    if let Some(tile) = tile {
+        copy.b.kernel.values[tile].name = Some("c".to_owned());
+    }
+    let in_tiles = |mut at: Vec<At>| {
+        if let (Some(last), Some(tile)) = (at.last_mut(), tile) {
+            *last = At::Tile(tile);
+        }
+        at
+    };
+    let mut dims = copy.dims_of(*value);
+    if let (Some(last), Some(axis)) = (dims.last_mut(), axis) {
+        *last = Dim::Axis(axis);
+    }
     let zeros = copy.filled(0.0, dims);
     copy.named(zeros, Some(format!("d{of}")));
     let loops = group.open_indices(&mut copy, &[zeros])?;
     let carried = loops.last().expect("the columns have several programs").1[0];
-    let mut of_program = share.stored.load(&mut copy)?;
+    let shares = copy.tensor(&share.stored.name, share.stored.decl.clone());
+    let places = in_tiles(copy.place(&share.stored.at)?);
+    let mut of_program = copy.load(shares, places);
     if let Some(keep) = copy.counts {
         let zero = copy.float(0.0);
         of_program = copy.op(Op::Select { cond: keep, on_true: of_program, on_false: zero });
@@ -175,7 +200,7 @@ fn sum_of_shares(forward: &Forward<'_>, share: &ColumnShare, number: &str) -> Re
     let next = copy.op(Op::Binary(BinaryOp::Add, carried, of_program));
     let sum = copy.close(loops, &[zeros], vec![next])[0];
     let decl = TensorDecl { direction: Direction::Out, ..kernel.tensor(*tensor).clone() };
-    let (output, at) = (copy.tensor(&grad_name(of), decl), copy.place(at)?);
+    let (output, at) = (copy.tensor(&grad_name(of), decl), in_tiles(copy.place(at)?));
     copy.b.append(Op::Store { tensor: output, at, value: sum });
     copy.b.kernel.doc = format!("The sum of the shares in the gradient of `{of}`: of `{}`.", kernel.name);
     Ok(copy.finish(&|name| usize::from(name != share.stored.name)))

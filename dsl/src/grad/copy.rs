@@ -153,11 +153,18 @@ impl<'f, 'k> Copy<'f, 'k> {
 
     /// Makes the grid, each dimension of which stands for a value of the forward kernel.
     pub fn program(&mut self, grid: &[(ValueId, ProgramDim)]) {
-        let (_, program) = self.b.append(Op::Program(grid.iter().map(|(_, dim)| dim.clone()).collect()));
-        for (here, &(there, _)) in program.into_iter().zip(grid) {
+        self.program_with(grid, None);
+    }
+
+    /// The same with tiles of one dimension more, which stands for nothing; gives its coordinate.
+    pub fn program_with(&mut self, grid: &[(ValueId, ProgramDim)], further: Option<AxisId>) -> Option<ValueId> {
+        let dims = grid.iter().map(|(_, dim)| dim.clone()).chain(further.map(ProgramDim::Tiles));
+        let (_, program) = self.b.append(Op::Program(dims.collect()));
+        for (&here, &(there, _)) in program.iter().zip(grid) {
             self.b.kernel.values[here].name.clone_from(&self.forward.kernel.values[there].name);
             self.known.insert(there, here);
         }
+        further.and(program.last().copied())
     }
 
     /// Makes the grid of the forward kernel.

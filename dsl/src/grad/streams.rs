@@ -213,7 +213,7 @@ pub(super) fn columns_kernel(
     number: &str,
 ) -> Result<(Kernel, Vec<Summed>), NotDifferentiable> {
     let mut copy = Copy::new(forward, format!("{}_grad_columns{number}", forward.kernel.name), Orientation::Columns);
-    group.program(&mut copy);
+    group.program(&mut copy, None);
     let mut reverse = Reverse::new(copy);
     let of_results = |copy: &mut Copy<'_, '_>| {
         kept.preset(copy)?;
