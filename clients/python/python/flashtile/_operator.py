@@ -17,6 +17,10 @@ from ._host import DTYPES, OF_NAME, is_traced
 
 _LIBRARY = torch.library.Library("flashtile", "FRAGMENT")
 
+# Seconds that the host takes for a kernel of a backward pass, on a slow host: a form with more kernels is not faster than
+# that.
+_OF_HOST = 45e-6
+
 # Operators by name. The name tells text and options, so that equal kernels share an operator.
 _OPERATORS: dict[str, "Operator"] = {}
 
@@ -273,7 +277,8 @@ class Operator:
                 continue
             if form.needs <= plain.needs:
                 made[name] = form
-                seconds.append((name, form.seconds(device, dtypes, sizes)))
+                predicted = form.seconds(device, dtypes, sizes)
+                seconds.append((name, predicted and max(predicted, _OF_HOST * len(form.steps))))
             # Where nothing is predicted of the plain form, there is nothing to compare with.
             if seconds[0][1] is None:
                 return plain
