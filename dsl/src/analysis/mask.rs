@@ -231,9 +231,11 @@ pub fn kept_where(kernel: &Kernel, op: OpId) -> Option<(ValueId, ValueId)> {
         Some((_, &Op::Full { value, .. })) => matches!(kernel.def(value), Some((_, Op::Constant(..)))),
         found => matches!(found, Some((_, Op::Constant(..)))),
     };
+    // One number for a tile is no tile that may stand for the result.
+    let is_whole = |v: ValueId| kernel.tile(v).dims == kernel.tile(kernel.ops[op].results[0]).dims;
     match kernel.ops[op].op {
         Op::Mask { x, keep, .. } => Some((keep, x)),
-        Op::Select { cond, on_true, on_false } if is_constant(on_false) => Some((cond, on_true)),
+        Op::Select { cond, on_true, on_false } if is_constant(on_false) && is_whole(on_true) => Some((cond, on_true)),
         _ => None,
     }
 }
