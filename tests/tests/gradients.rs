@@ -276,6 +276,43 @@ fn shares_of_columns_are_right() {
     }
 }
 
+#[test]
+fn vectors_of_more_columns_than_a_lane_has_two_of_wait_spread_too() {
+    let sizes = [("B", 1), ("H", 2), ("G", 2), ("M", 250), ("N", 140), ("D", 64)];
+    let made = gradients(&Kernel::builtin("attention").expect("built in"), "q,k,v", "o");
+    let consts = |kernel: &Kernel| kernel.bind(Elem::F16, [("D", 64)]).expect("binds");
+    let kernels: Vec<_> = [&made.forward].into_iter().chain(&made.backward).map(consts).collect();
+    let run_time = sizes.map(|(name, n)| (name.to_owned(), n)).into_iter().filter(|(name, _)| name != "D").collect();
+    let arch = Arch::named("sm_90a").expect("in the table");
+    // One part of 64 columns, and two: of 80, half of the second is not there.
+    for (block_n, parts) in [(64, 1), (80, 2), (112, 2)] {
+        let schedule = format!(
+            "tensor_op=wgmma,copy=tma,overlap=late,block_m=128,block_n={block_n},warps=8,min_blocks=1,producer_registers=24"
+        );
+        let schedule: Schedule = schedule.parse().expect("a schedule");
+        let columns = made.backward.iter().find(|kernel| kernel.name().contains("columns")).expect("has one");
+        let plan = plans(&instance(columns), &schedule, arch).expect("legal").remove(0);
+        let spread: Vec<u32> =
+            plan.variables.iter().filter(|v| v.storage == Storage::Lanes).map(|v| v.n_tiles.div_ceil(8)).collect();
+        assert_eq!(spread, [parts, parts], "lse and grad_l in steps of {block_n}");
+        let mut chain = Chain::new(kernels.clone(), &run_time, 7, &InputData::default()).expect("fits");
+        chain.pass().expect("runs");
+        for kernel in &kernels[1..] {
+            let of_columns = kernel.ir().name.contains("columns").then(|| schedule.clone());
+            let options = LaunchOptions {
+                toolchain: Toolchain::shared(),
+                arch: Some(arch),
+                schedule: of_columns,
+                ..LaunchOptions::default()
+            };
+            let loaded = kernel.on_with(&Device::emulator(), options).expect("loads");
+            for verdict in chain.judge(&loaded).expect("runs") {
+                assert!(verdict.passed(), "{} in steps of {block_n}: {verdict:?}", kernel.ir().name);
+            }
+        }
+    }
+}
+
 /// The gradient of a table of distances.
 fn of_distances() -> Gradient {
     gradients(&Kernel::builtin("relative_attention").expect("built in"), "q,k,v,table", "o")

@@ -20,6 +20,8 @@ _LIBRARY = torch.library.Library("flashtile", "FRAGMENT")
 # Seconds that the host takes for a kernel of a backward pass, on a slow host: a form with more kernels is not faster than
 # that.
 _OF_HOST = 45e-6
+# Shapes of calls whose form is kept.
+_SHAPES = 1024
 
 # Operators by name. The name tells text and options, so that equal kernels share an operator.
 _OPERATORS: dict[str, "Operator"] = {}
@@ -261,6 +263,8 @@ class Operator:
         key = (device, deterministic, *ctx.shapes, *ctx.dtypes)
         form = kept.forms.get(key)
         if form is None:
+            if len(kept.forms) >= _SHAPES:
+                kept.forms.clear()
             form = kept.forms[key] = self._fastest_form(ctx, device, deterministic)
         return form
 
