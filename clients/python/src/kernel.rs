@@ -145,7 +145,10 @@ impl PyKernel {
         }
         let of: Vec<&str> = of.iter().map(String::as_str).collect();
         let from: Vec<&str> = from.iter().map(String::as_str).collect();
-        let made = self.kernel().gradient_in(form_named(form)?, &of, &from).map_err(|error| GradientError::new_err(error.to_string()))?;
+        let made = self
+            .kernel()
+            .gradient_in(form_named(form)?, &of, &from)
+            .map_err(|error| GradientError::new_err(error.to_string()))?;
         let with_known = |kernel| Self { launcher: Launcher::new(kernel, self.launcher.known.clone(), None) };
         Ok((with_known(made.forward), made.backward.into_iter().map(with_known).collect()))
     }
