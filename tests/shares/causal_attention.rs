@@ -1,15 +1,3 @@
-/// What the gradients of columns need of rows: of `causal_attention`.
-pub fn causal_attention_grad_rows<T: Element, const D: usize>(
-    o: &Tensor<T, (B, H, M, D)>,
-    grad_o: &Tensor<T, (B, H, M, D)>,
-    grad_l: &mut Tensor<f32, (B, H, M)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let dacc = load(grad_o, [b, h, i, ..]);
-    let dl = rowsum(-(dacc * load(o, [b, h, i, ..])));
-    store(grad_l, [b, h, i], dl);
-}
-
 /// Gradients of `q`, `k`, `v`, a program for each tile of columns: of `causal_attention`.
 pub fn causal_attention_grad_columns<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,
@@ -45,17 +33,6 @@ pub fn causal_attention_grad_columns<T: Element, const D: usize>(
     }
     store(grad_k_shares, [b, h, j, ..], dk * scale);
     store(grad_v_shares, [b, h, j, ..], dv);
-}
-
-/// The gradient of `q`, a program for each tile of rows: of `causal_attention`.
-pub fn causal_attention_grad_sums<T: Element, const D: usize>(
-    scale: f32,
-    grad_q_sum: &Tensor<f32, (B, H, M, D)>,
-    grad_q: &mut Tensor<T, (B, H, M, D)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let dq_i = load(grad_q_sum, [b, h, i, ..]);
-    store(grad_q, [b, h, i, ..], dq_i * scale);
 }
 
 /// The sum of the shares in the gradient of `k`: of `causal_attention`.

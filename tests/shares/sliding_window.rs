@@ -1,39 +1,3 @@
-/// The gradient of `q`, a program for each tile of rows: of `sliding_window`.
-pub fn sliding_window_grad_rows<T: Element, const D: usize>(
-    q: &Tensor<T, (B, H, M, D)>,
-    k: &Tensor<T, (B, G, N, D)>,
-    v: &Tensor<T, (B, G, N, D)>,
-    scale: f32,
-    window: i32,
-    o: &Tensor<T, (B, H, M, D)>,
-    lse: &Tensor<f32, (B, H, M)>,
-    grad_o: &Tensor<T, (B, H, M, D)>,
-    grad_l: &mut Tensor<f32, (B, H, M)>,
-    grad_q: &mut Tensor<T, (B, H, M, D)>,
-) {
-    let (b, h, i) = program(B, H, tiles(M));
-    let t1 = visible_or_zero(load(lse, [b, h, i]));
-    let dacc = load(grad_o, [b, h, i, ..]);
-    let dl = rowsum(-(dacc * load(o, [b, h, i, ..])));
-    store(grad_l, [b, h, i], dl);
-    let g = h * G / H;
-    let q_i = load(q, [b, h, i, ..]);
-    let t2 = pos(i) + N - M;
-    let t3 = pos(i) + N - M;
-    let mut dq = zeros((i, D));
-    for j in tiles(N) {
-        let dp = dot(dacc, load(v, [b, g, j, ..]).t());
-        let dp2 = dp + dl;
-        let t4 = load(k, [b, g, j, ..]);
-        let s = dot(q_i, t4.t()) * scale;
-        let s2 = mask(s, t2 >= pos(j) && t3 < pos(j) + window);
-        let p = exp(s2 - t1);
-        let ds = dp2 * p;
-        dq = dq + dot(ds.to::<T>(), t4);
-    }
-    store(grad_q, [b, h, i, ..], dq * scale);
-}
-
 /// Gradients of `k`, `v`, a program for each tile of columns: of `sliding_window`.
 pub fn sliding_window_grad_columns<T: Element, const D: usize>(
     q: &Tensor<T, (B, H, M, D)>,

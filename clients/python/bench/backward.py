@@ -1,7 +1,8 @@
-"""Backward passes of flashtile.sdpa beside PyTorch's on a GPU: the form that is taken, ms of each, and ratios.
+"""Backward passes of flashtile.sdpa beside PyTorch's on a GPU: the form taken, ms of each, ratios.
 
-Nothing is tuned. The contestants run in turns, each visit so many runs that are timed together; a time is the median of
-the visits. `x best` is what the fastest of PyTorch's takes, over ours. Gradients are compared with those of the first.
+Nothing is tuned. The contestants run in turns; a visit is so many runs that are timed together, and
+a time is the median of the visits. `x best` is what the fastest of PyTorch's takes, over ours.
+Gradients are compared with those of the first.
 """
 
 from __future__ import annotations

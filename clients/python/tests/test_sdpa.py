@@ -239,7 +239,10 @@ def test_texts():
 
 
 class Forms:
-    """Sees which form a backward pass takes. Of two seconds the fused form is predicted to take one, and shares another."""
+    """Sees which form a backward pass takes.
+
+    The plain form is predicted to take two seconds, the fused one one, and shares `of_shares` of it.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, of_shares: float = 1.0):
         self.taken: list[str] = []

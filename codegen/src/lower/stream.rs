@@ -65,8 +65,8 @@ struct Group {
     last_use: usize,
 }
 
-/// Why the loops of a kernel cannot visit their tiles in another order than the text says; `None` if
-/// they can.
+/// Why the loops of a kernel cannot visit their tiles in another order than the text says; `None`
+/// if they can.
 pub fn why_not_reordered(kernel: &Kernel) -> Option<String> {
     let over_tiles = |op: &OpId| match kernel.ops[*op].op {
         Op::For { axis, .. } => kernel.axes[axis].kind != AxisKind::Each,

@@ -241,16 +241,18 @@ impl Ranker {
         ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1));
         if space.can_reorder {
             // Steps cost the same in either order: how often a maximum moves is a matter of the data.
-            let best = ranking.legal.iter().map(|(schedule, _)| crate::space::reordered(schedule));
-            let best = best.filter(|walks| !walks.is_empty()).take(REORDERED).flatten().collect();
-            ranking.add(judged(best))?;
-            let ascending = |schedule: &Schedule| schedule.with_main(|main| main.walk = Walk::Ascending);
-            let times: HashMap<Schedule, f64> = ranking.legal.iter().cloned().collect();
-            for (schedule, seconds) in &mut ranking.legal {
-                *seconds = times.get(&ascending(schedule)).copied().unwrap_or(*seconds);
+            let best = ranking.legal.iter().map(|(schedule, seconds)| (space::reordered(schedule), *seconds));
+            let best: Vec<(Vec<Schedule>, f64)> = best.filter(|(walks, _)| !walks.is_empty()).take(REORDERED).collect();
+            let mut in_other_orders = Ranking::default();
+            in_other_orders.add(judged(best.iter().flat_map(|(walks, _)| walks.clone()).collect()))?;
+            for (schedule, seconds) in &mut in_other_orders.legal {
+                let as_written = best.iter().find(|(walks, _)| walks.contains(schedule));
+                *seconds = as_written.expect("it was judged").1;
             }
-            // Where no mask cuts the last tile, a walk that begins with it takes as long on most data, and
-            // meets fewer maxima where scores grow (docs/performance.md, "Data").
+            ranking.legal.extend(in_other_orders.legal);
+            ranking.illegal.extend(in_other_orders.illegal);
+            // Where no mask cuts the last tile, a walk that begins with it takes as long on most data,
+            // and meets fewer maxima where scores grow (docs/performance.md, "Data").
             let masked = self.instance.kernel.ops.values().any(|op| matches!(op.op, Op::Mask { .. }));
             let first = if masked { Walk::Ascending } else { Walk::LastFirst };
             let behind = |schedule: &Schedule| schedule.main.walk != first;

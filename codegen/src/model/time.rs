@@ -32,17 +32,17 @@ const AHEAD: f64 = 8e-6;
 const MEMORY_LATENCY: f64 = 1e-6;
 /// Bytes that the L2 cache keeps for who reads them again: an H100 and an H200 have 50 MB, an A100 40 MB.
 const CACHE: f64 = 50e6;
-/// How far units overlap where products are waited for late: rows of a gradient take 0.236 ms (H100,
-/// d 96, N = 1536, 96 heads, 2026-11-25).
+/// How far units overlap where products are waited for late: rows of a gradient take 0.236 ms
+/// (H100, d 96, N = 1536, 96 heads, 2026-11-25).
 const LATE_OVERLAP: f64 = 1.6;
-/// The same where a step adds to several sums, whose products are in flight meanwhile: columns of that
-/// gradient take 0.279 ms where their vectors are steps of a product, and 0.253 at d 80.
+/// The same where a step adds to several sums, whose products are in flight meanwhile: columns of
+/// that gradient take 0.279 ms where their vectors are steps of a product, and 0.253 at d 80.
 const LATE_SUMS_OVERLAP: f64 = 2.3;
 /// The share of its products that a warpgroup waits for in such steps: blocks of 64 by 64 take 1650
 /// cycles a step (H100, d 128, 2026-11-25), of which products are 1088 and instructions 950.
 const LATE_SUMS_WAITED: f64 = 0.5;
-/// Cycles that a vector along columns takes in such steps, which is loaded and handed out to lanes: with
-/// two, the same columns take 0.359 and 0.368 ms.
+/// Cycles that a vector along columns takes in such steps, which is loaded and handed out to lanes:
+/// with two, the same columns take 0.359 and 0.368 ms.
 const LATE_VECTOR: f64 = 420.0;
 /// The same in steps that add rows to memory (H100, d 64 and 128, N = 512 to 8192; docs/backward.md,
 /// "Rates").
@@ -61,8 +61,8 @@ const ADDS_OVERLAP: f64 = 2.0;
 /// cycles a step, with or without another block beside them (H100, d 64 and 128, 2026-11-25), which
 /// is 0.75 of what such steps are predicted to take.
 const ADDING_STEP: f64 = 3700.0;
-/// Factor of such steps, which are predicted to take 1.2 to 1.4 of what they do without it (24 shapes of
-/// tests on an H100, 2026-11-25; where nothing is added, steps are predicted within 1.1).
+/// Factor of such steps, which are predicted to take 1.2 to 1.4 of what they do without it (24
+/// shapes of tests on an H100, 2026-11-25; where nothing is added, steps are predicted within 1.1).
 const AS_LATE: f64 = 0.84;
 /// Cycles that a vector along columns takes which waits in lanes and is handed out: with vectors that
 /// are steps of a product columns of a gradient take 640 (d 96) and 540 (d 72) cycles a step less of

@@ -320,7 +320,7 @@ impl LoopInfo {
     pub fn visited(&self, coordinate: Expr) -> Expr {
         let coordinate = match self.walk {
             Walk::Ascending | Walk::Descending => coordinate,
-            // The lowest coordinate is that of the last tile, and each other one that of the tile before.
+            // The lowest coordinate is that of the last tile, each other one that of the tile before.
             Walk::LastFirst => {
                 let behind = Expr::infix(Operator::Lt, self.lo.clone(), coordinate.clone());
                 let [before, last] = [coordinate, self.hi.clone()].map(|e| Expr::infix(Operator::Sub, e, Expr::Int(1)));

@@ -2,6 +2,7 @@
 //!
 //! The positions come from [`super::predicate`], the licence to skip from [`super::unchanged`].
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::index::{IndexExpr, Lookups, Trend};
@@ -253,7 +254,6 @@ pub fn loop_masks(
 ) -> LoopMasks {
     let Op::For { axis, body, .. } = &kernel.ops[loop_op].op else { panic!("a loop is analysed") };
     let inner = defined_in(kernel, *body);
-    let is_mask = |op: OpId| matches!(kernel.ops[op].op, Op::Mask { .. });
     let walk = Walk {
         kernel,
         coordinate: kernel.blocks[*body].params[0],
@@ -266,26 +266,10 @@ pub fn loop_masks(
     };
     let around = loop_around(kernel, loop_op);
     let known = around.map_or_else(Vec::new, |around| loop_masks(kernel, around, block, size, options).implied);
-    let of_loop = |op: OpId| kernel.ops[op].results.iter().all(|r| inner.contains(r));
-    let conditions = kernel.ops.keys().filter(|&op| of_loop(op)).filter_map(|op| Some((op, kept_where(kernel, op)?.0)));
-    let conditions: Vec<(OpId, ValueId)> = conditions.collect();
-    let masks: Vec<MaskFacts> = conditions
-        .iter()
-        .filter_map(|&(op, keep)| {
-            if known.contains(&op) {
-                return None;
-            }
-            // Where one condition keeps nothing, all that have it keep nothing.
-            let alike = conditions.iter().filter(|(_, other)| *other == keep).map(|&(op, _)| op).collect();
-            let hidden = unchanged(kernel, loop_op, &alike);
-            // A `select` hides nothing; tiles of which it gives the constant alone may be skipped.
-            let counts = is_mask(op) || !matches!(hidden, Unchanged::Unproved(_));
-            counts.then(|| MaskFacts { op, holds: walk.holds(keep), hidden })
-        })
-        .collect();
+    let masks = masks_of(&walk, loop_op, &known);
 
     // Code for a `select` is there in each tile.
-    let cut = masks.iter().filter(|m| is_mask(m.op));
+    let cut = masks.iter().filter(|m| is_mask(kernel, m.op));
     let unmasked = cut.fold(Run::all(), |run, m| run.intersect(&m.holds.everywhere));
     let (Walked { run: walked, gap, after_first }, not_skipped) =
         if options.early_stop { walked(kernel, loop_op, &masks) } else { (Walked::all(), None) };
@@ -321,6 +305,36 @@ pub fn loop_masks(
     let lists = options.early_stop && options.loaded && options.summaries == Summaries::All;
     let listed = if lists { listed(kernel, loop_op, block, size).ok().flatten() } else { None };
     LoopMasks { loop_op, runs, masks, tiles, memory_full, unmasked, walked, not_skipped, implied, listed }
+}
+
+fn is_mask(kernel: &Kernel, op: OpId) -> bool {
+    matches!(kernel.ops[op].op, Op::Mask { .. })
+}
+
+/// The masks of a loop, in order, but for those of which it is `known` that they hold.
+fn masks_of(walk: &Walk<'_>, loop_op: OpId, known: &[OpId]) -> Vec<MaskFacts> {
+    let kernel = walk.kernel;
+    let of_loop = |op: OpId| kernel.ops[op].results.iter().all(|r| walk.inner.contains(r));
+    // Where one condition keeps nothing, all that have it keep nothing.
+    let mut alike: BTreeMap<ValueId, BTreeSet<OpId>> = BTreeMap::new();
+    for op in kernel.ops.keys().filter(|&op| of_loop(op) && !known.contains(&op)) {
+        if let Some((keep, _)) = kept_where(kernel, op) {
+            alike.entry(keep).or_default().insert(op);
+        }
+    }
+    let mut masks: Vec<MaskFacts> = Vec::new();
+    for (keep, ops) in alike {
+        let hidden = unchanged(kernel, loop_op, &ops);
+        // A `select` hides nothing; tiles of which it gives the constant alone may be skipped.
+        let counts = |op: &OpId| is_mask(kernel, *op) || !matches!(hidden, Unchanged::Unproved(_));
+        let counted: Vec<OpId> = ops.into_iter().filter(counts).collect();
+        if !counted.is_empty() {
+            let holds = walk.holds(keep);
+            masks.extend(counted.into_iter().map(|op| MaskFacts { op, holds: holds.clone(), hidden: hidden.clone() }));
+        }
+    }
+    masks.sort_by_key(|facts| facts.op);
+    masks
 }
 
 /// The loop that a loop stands in.

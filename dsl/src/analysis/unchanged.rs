@@ -85,7 +85,8 @@ pub enum Unproven {
 /// What is taken for granted of values in a proof: the classes that each is in.
 pub type Assumptions = BTreeMap<ValueId, Classes>;
 
-/// Decides whether a tile in which the masks `masked` keep nothing leaves the carried values of the loop as they are.
+/// Decides whether a tile in which the masks `masked` keep nothing leaves the carried values of the
+/// loop as they are. A `select` among them takes its second value.
 ///
 /// # Panics
 /// If `loop_op` is not a `for`.

@@ -14,31 +14,44 @@ use crate::ir::{
     At, AxisId, AxisKind, BinaryOp, CompareOp, Dim, Direction, Elem, Kernel, Op, ProgramDim, SizeExpr, TensorDecl, ValueId,
 };
 
-/// Loads of columns that one kernel gives the gradients of: their indices are the same.
+/// The indices that tell the columns of programs apart, with how many there are of each.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Indices(Vec<(ValueId, SizeExpr)>);
+
+/// Loads of columns that one kernel gives the gradients of.
 pub(super) struct ColumnGroup {
-    pub loads: Vec<WantedLoad>,
-    /// The indices that tell the columns of programs apart, with how many there are of each.
-    pub indices: Vec<(ValueId, SizeExpr)>,
+    /// Those that no other program loads: their gradients are stored as they are.
+    pub own: Vec<WantedLoad>,
+    /// Those that several programs load.
+    pub shares: Vec<ColumnShare>,
+    pub indices: Indices,
 }
 
 impl ColumnGroup {
+    /// All of its loads.
+    pub fn loads(&self) -> impl Iterator<Item = &WantedLoad> {
+        self.own.iter().chain(self.shares.iter().map(|share| &share.load))
+    }
+}
+
+impl Indices {
     /// Makes the grid of a kernel with programs for these columns, and for tiles of a further axis,
     /// whose coordinate it gives.
     pub fn program(&self, copy: &mut Copy<'_, '_>, further: Option<AxisId>) -> Option<ValueId> {
         let column = copy.forward.columns[0].0;
-        let each = self.indices.iter().map(|(v, extent)| (*v, ProgramDim::Each(extent.clone())));
+        let each = self.0.iter().map(|(v, extent)| (*v, ProgramDim::Each(extent.clone())));
         let grid: Vec<(ValueId, ProgramDim)> = each.chain([(column, ProgramDim::Tiles(copy.axes.1))]).collect();
         let further = copy.program_with(&grid, further);
         copy.columns_are(copy.known[&column]);
-        copy.indices.1.extend(self.indices.iter().map(|(v, _)| *v));
+        copy.indices.1.extend(self.0.iter().map(|(v, _)| *v));
         further
     }
 
     /// Opens the loops over dimensions of the grid that these columns do not tell apart.
-    pub fn open_indices(&self, copy: &mut Copy<'_, '_>, init: &[ValueId]) -> Result<Open, NotDifferentiable> {
+    pub fn open_others(&self, copy: &mut Copy<'_, '_>, init: &[ValueId]) -> Result<Open, NotDifferentiable> {
         let forward = copy.forward;
         let loops = copy.open_indices(init);
-        for (there, _) in &self.indices {
+        for (there, _) in &self.0 {
             if forward.program.contains(there) {
                 continue;
             }
@@ -62,57 +75,54 @@ pub(super) struct ColumnShare {
     pub load: WantedLoad,
     /// The shares of all programs.
     pub stored: Stored,
-    /// The indices that tell the columns apart, with how many there are of each.
-    indices: Vec<(ValueId, SizeExpr)>,
+    /// Those that tell the columns apart.
+    indices: Indices,
 }
 
-/// The loads of columns in groups, each of which has a kernel; and those whose gradients come in
-/// shares.
-pub(super) fn columns(forward: &Forward<'_>, form: Form) -> Result<(Vec<ColumnGroup>, Vec<ColumnShare>), NotDifferentiable> {
-    let groups = column_groups(forward)?;
+/// The loads of columns in groups, each of which has a kernel.
+pub(super) fn column_groups(forward: &Forward<'_>, form: Form) -> Result<Vec<ColumnGroup>, NotDifferentiable> {
+    let by_indices = by_indices(forward)?;
     if !form.has_shares() {
-        return Ok((groups, Vec::new()));
+        let group = |(indices, own)| ColumnGroup { own, shares: Vec::new(), indices };
+        return Ok(by_indices.into_iter().map(group).collect());
     }
     let each = forward.kernel.grid().iter().zip(&forward.program).filter_map(|(dim, &v)| match dim {
         ProgramDim::Each(extent) => Some((v, extent.clone())),
         ProgramDim::Tiles(_) => None,
     });
-    let each: Vec<(ValueId, SizeExpr)> = each.collect();
-    let is_shared = |group: &ColumnGroup| each.iter().any(|dim| !group.indices.contains(dim));
-    let mut shares: Vec<ColumnShare> = Vec::new();
-    for group in groups.iter().filter(|group| is_shared(group)) {
-        for load in &group.loads {
+    let mut group = ColumnGroup { own: Vec::new(), shares: Vec::new(), indices: Indices(each.collect()) };
+    for (indices, loads) in by_indices {
+        if group.indices.0.iter().all(|dim| indices.0.contains(dim)) {
+            group.own.extend(loads);
+            continue;
+        }
+        for load in loads {
             // Several parts of one tensor have shares each.
             let of = grad_name(&forward.kernel.params[load.1].name);
-            let number = match shares.iter().filter(|share| share.load.1 == load.1).count() {
+            let number = match group.shares.iter().filter(|share| share.load.1 == load.1).count() {
                 0 => String::new(),
                 before => (before + 1).to_string(),
             };
             let name = free_name(forward.kernel, &format!("{of}_shares{number}"));
-            shares.push(share(forward, name, &each, group, load));
+            let stored = stored(forward, name, &group.indices, &load);
+            group.shares.push(ColumnShare { load, stored, indices: indices.clone() });
         }
     }
-    if shares.is_empty() {
-        let what = format!("no columns of `{}` whose gradients are asked for have several programs", forward.kernel.name);
-        let instead =
-            format!("take the {} form: each program has columns of its own there", Form::of(form.is_fused(), false).name());
+    if group.shares.is_empty() {
+        let name = &forward.kernel.name;
+        let what = format!("no columns of `{name}` whose gradients are asked for have several programs");
+        let without = Form::of(form.is_fused(), false).name();
+        let instead = format!("take the {without} form: each program has columns of its own there");
         return Err(NotDifferentiable::new(what, forward.kernel.name_span, instead));
     }
-    let loads = groups.into_iter().flat_map(|group| group.loads).collect();
-    Ok((vec![ColumnGroup { loads, indices: each }], shares))
+    Ok(vec![group])
 }
 
 /// The shares of a load: indices of the grid, then columns, then what the load has besides.
-fn share(
-    forward: &Forward<'_>,
-    name: String,
-    each: &[(ValueId, SizeExpr)],
-    group: &ColumnGroup,
-    load: &WantedLoad,
-) -> ColumnShare {
+fn stored(forward: &Forward<'_>, name: String, each: &Indices, load: &WantedLoad) -> Stored {
     let kernel = forward.kernel;
     let (mut places, mut shape): (Vec<At>, Vec<SizeExpr>) =
-        each.iter().map(|(v, extent)| (At::Index(*v), extent.clone())).unzip();
+        each.0.iter().map(|(v, extent)| (At::Index(*v), extent.clone())).unzip();
     for entry in &load.2 {
         match entry {
             At::Index(_) => {}
@@ -127,13 +137,12 @@ fn share(
         }
     }
     let decl = TensorDecl { elem: Elem::F32, shape, direction: Direction::In };
-    let stored = Stored { name, at: places, decl, is_new: true };
-    ColumnShare { load: load.clone(), stored, indices: group.indices.clone() }
+    Stored { name, at: places, decl, is_new: true }
 }
 
-/// The loads of columns, grouped by their indices.
-fn column_groups(forward: &Forward<'_>) -> Result<Vec<ColumnGroup>, NotDifferentiable> {
-    let mut groups: Vec<ColumnGroup> = Vec::new();
+/// The loads of columns by their indices.
+fn by_indices(forward: &Forward<'_>) -> Result<Vec<(Indices, Vec<WantedLoad>)>, NotDifferentiable> {
+    let mut groups: Vec<(Indices, Vec<WantedLoad>)> = Vec::new();
     for load in forward.wanted_loads(Class::Column) {
         let mut indices = Vec::new();
         for entry in &load.2 {
@@ -144,26 +153,27 @@ fn column_groups(forward: &Forward<'_>) -> Result<Vec<ColumnGroup>, NotDifferent
             }
         }
         indices.sort();
-        match groups.iter_mut().find(|group| group.indices == indices) {
-            Some(group) => group.loads.push(load),
-            None => groups.push(ColumnGroup { loads: vec![load], indices }),
+        let indices = Indices(indices);
+        match groups.iter_mut().find(|group| group.0 == indices) {
+            Some((_, loads)) => loads.push(load),
+            None => groups.push((indices, vec![load])),
         }
     }
     Ok(groups)
 }
 
-/// The kernels that sum shares up, one for each load: the sums of several would take the registers of
-/// a thread.
-pub(super) fn sums_of_shares(forward: &Forward<'_>, shares: &[ColumnShare]) -> Result<Vec<Kernel>, NotDifferentiable> {
+/// The kernels that sum shares up, one for each load: the sums of several would take all registers
+/// of a thread.
+pub(super) fn sums_of_shares(forward: &Forward<'_>, groups: &[ColumnGroup]) -> Result<Vec<Kernel>, NotDifferentiable> {
     let number = |n: usize| if n == 0 { String::new() } else { (n + 1).to_string() };
-    shares.iter().enumerate().map(|(n, share)| sum_of_shares(forward, share, &number(n))).collect()
+    let shares = groups.iter().flat_map(|group| &group.shares);
+    shares.enumerate().map(|(n, share)| sum_of_shares(forward, share, &number(n))).collect()
 }
 
 fn sum_of_shares(forward: &Forward<'_>, share: &ColumnShare, number: &str) -> Result<Kernel, NotDifferentiable> {
     let kernel = forward.kernel;
     let (value, tensor, at) = &share.load;
     let of = &kernel.params[*tensor].name;
-    let group = ColumnGroup { loads: Vec::new(), indices: share.indices.clone() };
     let mut copy = Copy::new(forward, format!("{}_grad_shares{number}", kernel.name), Orientation::Columns);
     // The last dimension has tiles too where all of it is loaded: a program sums up little.
     let shape = &kernel.tensor(*tensor).shape;
@@ -172,7 +182,7 @@ fn sum_of_shares(forward: &Forward<'_>, share: &ColumnShare, number: &str) -> Re
         _ => None,
     };
     let axis = whole.map(|len| copy.b.axis("c", len.clone(), AxisKind::Program));
-    let tile = group.program(&mut copy, axis);
+    let tile = share.indices.program(&mut copy, axis);
     if let Some(tile) = tile {
         copy.b.kernel.values[tile].name = Some("c".to_owned());
     }
@@ -188,7 +198,7 @@ fn sum_of_shares(forward: &Forward<'_>, share: &ColumnShare, number: &str) -> Re
     }
     let zeros = copy.filled(0.0, dims);
     copy.named(zeros, Some(format!("d{of}")));
-    let loops = group.open_indices(&mut copy, &[zeros])?;
+    let loops = share.indices.open_others(&mut copy, &[zeros])?;
     let carried = loops.last().expect("the columns have several programs").1[0];
     let shares = copy.tensor(&share.stored.name, share.stored.decl.clone());
     let places = in_tiles(copy.place(&share.stored.at)?);

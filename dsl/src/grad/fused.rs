@@ -9,7 +9,7 @@
 //! Five products are made of attention for the seven of the plain form. In which order programs add
 //! is not said, so two launches may differ in the last bits of what rows get.
 
-use super::columns::{ColumnGroup, columns as columns_of, sums_of_shares};
+use super::columns::{ColumnGroup, column_groups, sums_of_shares};
 use super::forward::{Class, Forward, WantedLoad};
 use super::gathered::rounded;
 use super::kept::Kept;
@@ -20,7 +20,7 @@ use crate::ir::Kernel;
 
 /// The kernels of the gradients of a kernel whose grid has tiles of rows, in the fused form.
 pub(super) fn fused(forward: &Forward<'_>, kept: &Kept, form: Form) -> Result<Vec<Kernel>, NotDifferentiable> {
-    let (groups, shares) = columns_of(forward, form)?;
+    let groups = column_groups(forward, form)?;
     let rows_wanted = forward.wanted_loads(Class::Row);
     check(forward, &groups, &rows_wanted)?;
     // Rows get nothing but what columns give: no input of theirs is gone back to.
@@ -32,15 +32,15 @@ pub(super) fn fused(forward: &Forward<'_>, kept: &Kept, form: Form) -> Result<Ve
         let of_rows = if number == 0 { &rows_wanted[..] } else { &[] };
         let gathers = if number == 0 { forward.gathers() } else { Vec::new() };
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
-        let of_group = forward.only(group.loads.iter().chain(of_rows), &gathers);
-        let (kernel, made) = columns_kernel(&of_group, kept, &left, group, (number.is_empty(), &shares), &number)?;
+        let of_group = forward.only(group.loads().chain(of_rows), &gathers);
+        let (kernel, made) = columns_kernel(&of_group, kept, &left, group, number.is_empty(), &number)?;
         columns.push(kernel);
         sums.extend(made);
     }
     let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
     let OfRowsMade { kernel: rows, .. } = rows_kernel(&of_rows, kept, &read)?;
     let of_rows_rounded = sums_kernel(forward, &sums, &rows_wanted)?;
-    let of_shares = sums_of_shares(forward, &shares)?;
+    let of_shares = sums_of_shares(forward, &groups)?;
     Ok(rows.into_iter().chain(columns).chain(of_rows_rounded).chain(of_shares).chain(rounded(forward)).collect())
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::NotDifferentiable;
-use super::columns::{ColumnGroup, ColumnShare, columns, sums_of_shares};
+use super::columns::{ColumnGroup, column_groups, sums_of_shares};
 use super::copy::{Copy, Open, Orientation};
 use super::forward::{Class, Forward, Gathered, Slot, WantedLoad};
 use super::gathered::{rounded, scatter_gradients};
@@ -25,21 +25,22 @@ pub(super) fn of_rows_and_columns(
     kept: &Kept,
     form: super::Form,
 ) -> Result<Vec<Kernel>, NotDifferentiable> {
-    let (groups, shares_of_columns) = columns(forward, form)?;
+    let groups = column_groups(forward, form)?;
     // Each kernel goes back to the inputs alone that it gives the gradients of.
     let loads = [Class::Row, Class::Pair, Class::Program].map(|class| forward.wanted_loads(class));
     let of_rows = forward.only(loads.iter().flatten(), &forward.gathers()).with_results_of(forward);
     let left = rows_kernel(&of_rows, kept, &|_| !groups.is_empty())?.left;
-    let mut made = Vec::new();
+    let mut columns = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
-        let of_group = forward.only(&group.loads, &[]);
-        made.push(columns_kernel(&of_group, kept, &left, group, (false, &shares_of_columns), &number)?.0);
+        let of_group = forward.only(group.loads(), &[]);
+        columns.push(columns_kernel(&of_group, kept, &left, group, false, &number)?.0);
     }
     // What columns read of it is stored, and nothing else.
-    let read = |name: &str| made.iter().any(|kernel| kernel.param_named(name).is_some());
+    let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
     let OfRowsMade { kernel: rows, shares, .. } = rows_kernel(&of_rows, kept, &read)?;
-    let mut backward: Vec<Kernel> = rows.into_iter().chain(made).chain(sums_of_shares(forward, &shares_of_columns)?).collect();
+    let mut backward: Vec<Kernel> = rows.into_iter().chain(columns).collect();
+    backward.extend(sums_of_shares(forward, &groups)?);
     for share in &shares {
         backward.push(totals(&of_rows, share)?);
     }
@@ -209,11 +210,11 @@ pub(super) fn columns_kernel(
     kept: &Kept,
     left: &Left,
     group: &ColumnGroup,
-    (adds_rows, shares): (bool, &[ColumnShare]),
+    adds_rows: bool,
     number: &str,
 ) -> Result<(Kernel, Vec<Summed>), NotDifferentiable> {
     let mut copy = Copy::new(forward, format!("{}_grad_columns{number}", forward.kernel.name), Orientation::Columns);
-    group.program(&mut copy, None);
+    group.indices.program(&mut copy, None);
     let mut reverse = Reverse::new(copy);
     let of_results = |copy: &mut Copy<'_, '_>| {
         kept.preset(copy)?;
@@ -233,9 +234,8 @@ pub(super) fn columns_kernel(
             Ok(())
         },
     )?;
-    let own = |load: &&WantedLoad| !shares.iter().any(|share| share.load == **load);
-    store_gradients(&mut reverse, &group.loads.iter().filter(own).cloned().collect::<Vec<_>>())?;
-    for share in shares.iter().filter(|share| group.loads.contains(&share.load)) {
+    store_gradients(&mut reverse, &group.own)?;
+    for share in &group.shares {
         let (gradient, dims) = gradient_of(&mut reverse, share.load.0);
         share.stored.store(&mut reverse.copy, gradient, dims)?;
     }
@@ -244,7 +244,7 @@ pub(super) fn columns_kernel(
 
 /// Opens the loops over dimensions of the grid that columns do not tell apart, and over rows.
 fn open_rows(copy: &mut Copy<'_, '_>, group: &ColumnGroup, init: &[ValueId]) -> Result<Open, NotDifferentiable> {
-    let mut loops = group.open_indices(copy, init)?;
+    let mut loops = group.indices.open_others(copy, init)?;
     let (coordinate, carried) = copy.open(copy.axes.0, loops.last().map_or(init, |(_, carried)| carried));
     copy.known.insert(copy.forward.row.0, coordinate);
     loops.push((copy.axes.0, carried));

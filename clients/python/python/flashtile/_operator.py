@@ -17,8 +17,8 @@ from ._host import DTYPES, OF_NAME, is_traced
 
 _LIBRARY = torch.library.Library("flashtile", "FRAGMENT")
 
-# Seconds that the host takes for a kernel of a backward pass, on a slow host: a form with more kernels is not faster than
-# that.
+# Seconds that the host takes for a kernel of a backward pass, on a slow host: a form with more
+# kernels is not faster than that.
 _OF_HOST = 45e-6
 # Shapes of calls whose form is kept.
 _SHAPES = 1024
@@ -253,8 +253,8 @@ class Operator:
     def _in_best_form(self, ctx: Any, device: torch.device, traced: bool) -> Gradient:
         """The gradient in the form that is predicted to be the faster one, for the sizes of a call.
 
-        Fused forms give other last bits in each launch. They are not taken in deterministic mode. Where sizes are symbols
-        the plain form is taken.
+        Fused forms give other last bits in each launch. They are not taken in deterministic mode.
+        Where sizes are symbols the plain form is taken.
         """
         kept: _Kept = ctx.kept
         if traced and any(type(size) is not int for shape in ctx.shapes for size in shape):

@@ -20,7 +20,8 @@
 //!   tile NAME: ELEM ROWS x COLUMNS, N slots, pitch BYTES, LAYOUT[, N slabs[ woven]], at OFFSET
 //!        [, warp-private][, mbarriers at OFFSET][, exchanged at OFFSET]
 //!   var NAME: SHAPE [int|bits] M_TILES x N_TILES [across WARPS warps]
-//!   loop NAME: E .. E, full E .. E, [without E at E, ]ascending|descending|last_first from E, N slots[, single positions]
+//!   loop NAME: E .. E, full E .. E, [without E at E, ]WALK from E, N slots[, single positions]
+//!             where WALK is ascending, descending or last_first
 //!   meeting by semaphore|cluster: N parts, part NAME, group E, memory NAME, N bytes a thread at OFFSET
 //! role all|producer|consumers[ NAME]: N warps[, N registers]
 //!   STATEMENT..

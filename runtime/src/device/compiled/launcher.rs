@@ -10,7 +10,7 @@ use flashtile_emulator::Report;
 
 use super::Processor;
 use super::choice::Choice;
-use super::registers::{TRIED, WORTH_TRYING, first_in_registers};
+use super::registers::{TRIED, first_in_registers, near_the_first};
 use crate::cache::Bucket;
 use crate::device::Carried;
 use crate::device::facts::{FactKey, FixedFacts};
@@ -273,8 +273,7 @@ impl<P: Processor> CompiledLauncher<P> {
             seen.push(tile(schedule));
             is_new
         };
-        let most = ranked.first().map_or(f64::INFINITY, |(_, best)| best * WORTH_TRYING);
-        let tiles = ranked.into_iter().take_while(|(_, predicted)| *predicted <= most).filter(is_new).take(TRIED).collect();
+        let tiles = near_the_first(ranked).filter(is_new).take(TRIED).collect();
         first_in_registers(tiles, |(schedule, predicted)| {
             let variant = self.code(key, ranker, &schedule)?;
             let spilled = self.processor.resources(&variant)?.map_or(0, |resources| resources.local_bytes);

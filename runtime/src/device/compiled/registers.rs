@@ -5,12 +5,18 @@ use std::panic::resume_unwind;
 
 /// Tiles whose code is compiled, at most, where the model's choices keep values in memory.
 pub(super) const TRIED: usize = 5;
-/// What another tile may be predicted to take of the time of the first, at most. Columns of a gradient
-/// whose threads have 52 bytes in memory take 0.29 ms, and those of the next tile, predicted to take 1.23
-/// of the time, 0.53 (H100, 28 heads of 4, N = 2222, d 128, 2026-11-25).
-pub(super) const WORTH_TRYING: f64 = 1.2;
+/// What another tile may be predicted to take of the time of the first, at most. Columns of a
+/// gradient whose threads have 52 bytes in memory take 0.29 ms, and those of the next tile, predicted
+/// to take 1.23 of the time, 0.53 (H100, 28 heads of 4, N = 2222, d 128, 2026-11-25).
+const WORTH_TRYING: f64 = 1.2;
 /// Bytes of local memory of a thread that are no reason to try another tile.
 const SPILLED: u32 = 32;
+
+/// Of a ranking, best first, those whose predicted seconds are near the first one's.
+pub(super) fn near_the_first<S>(ranked: Vec<(S, f64)>) -> impl Iterator<Item = (S, f64)> {
+    let most = ranked.first().map_or(0.0, |(_, best)| best * WORTH_TRYING);
+    ranked.into_iter().take_while(move |(_, predicted)| *predicted <= most)
+}
 
 /// Of tiles, best first, the first whose code keeps its values in registers; the one with the
 /// fewest bytes in memory if none does. `make` compiles, and says how many bytes a thread has in
@@ -85,5 +91,12 @@ mod tests {
     fn what_stands_behind_the_one_that_is_taken_may_fail() {
         assert_eq!(taken(&[Some(500), Some(0), None]), (Ok(1), 3));
         assert_eq!(taken(&[Some(500), None, Some(0)]), (Err(1), 3));
+    }
+
+    #[test]
+    fn tiles_that_are_predicted_to_be_slow_are_not_tried() {
+        let near = |predicted: &[f64]| near_the_first(predicted.iter().map(|&seconds| ((), seconds)).collect()).count();
+        assert_eq!(near(&[1.0, 1.1, 1.19, 1.21, 1.5]), 3);
+        assert_eq!((near(&[1.0]), near(&[])), (1, 0));
     }
 }
