@@ -172,6 +172,29 @@ fn loops_walked_in_other_orders_are_right_in_any_order_of_execution() {
     }
 }
 
+/// The tiles of a list in each order: what is copied, and what a condition says of it, are of one
+/// tile.
+#[test]
+fn listed_tiles_walked_in_other_orders_are_right_in_any_order_of_execution() {
+    let kernels = ["block_attention", "tree_attention"];
+    for (seed, (arch_name, elem, knobs)) in REORDERED.into_iter().enumerate() {
+        let arch = arch(arch_name);
+        let fits = |case: &Case| {
+            let aligned = case.facts().is_ok_and(|facts| facts.alignment >= 16);
+            case.elem == elem && kernels.contains(&case.kernel) && aligned
+        };
+        let cases: Vec<Case> = small(arch).into_iter().filter(fits).collect();
+        assert!(cases.len() >= 4, "{} cases of {elem:?} on {arch}", cases.len());
+        let knobs = knobs.replace(",early_stop=off", "").replace("persistent=dynamic,outer_stages=2", "persistent=off");
+        for walk in ["ascending", "descending", "last_first"] {
+            let schedule = format!("{knobs},summaries=listed,walk={walk}");
+            let options = options(arch, Options::random(seed as u64));
+            let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
+            judge(&schedule, &run(&Device::emulator(), &options, &cases));
+        }
+    }
+}
+
 /// Scores that grow along the keys, so that the tile that is walked first holds the maximum, and the same keys turned round, so that
 /// every tile that is walked moves it.
 #[test]

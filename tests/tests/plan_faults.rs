@@ -2,7 +2,9 @@
 //! shared memory, branches, and what one of the programs that meet does for all. The faults of
 //! copies, rings and products are in `plan.rs` and `roles.rs`.
 
-use flashtile_codegen::plan::{Builtin, Expr, Guard, InputSource, Iteration, OperandA, Plan, Slot, Stmt, StmtOp, verify};
+use flashtile_codegen::plan::{
+    Builtin, Expr, Guard, InputSource, Iteration, LoopInfo, OperandA, Plan, Slot, Stmt, StmtOp, verify,
+};
 use flashtile_codegen::{Arch, Facts, Instance, Schedule, plans};
 use flashtile_dsl::ir::{Binding, Elem, SourceText};
 use flashtile_tests::planted::{change_first, planted, remove, says};
@@ -15,13 +17,21 @@ const CONSUMERS: usize = 1;
 const HOPPER: &str = "tensor_op=wgmma,copy=tma,block_m=128,block_n=64,warps=8";
 
 fn plan_of(text: &str, elem: Elem, arch: &str, knobs: &str) -> Plan {
+    plans_of(text, elem, arch, knobs).remove(0)
+}
+
+fn plans_of(text: &str, elem: Elem, arch: &str, knobs: &str) -> Vec<Plan> {
     let source = SourceText { name: String::new(), text: text.into(), first_line: 1 };
     let kernel = flashtile_dsl::syntax::parse(&source).expect("a built-in kernel parses").remove(0);
-    let binding = Binding::new(&kernel, elem, kernel.size_named("D").map(|_| ("D", 64)));
+    let binding = Binding::new(
+        &kernel,
+        elem,
+        ["D", "S"].into_iter().filter(|name| kernel.size_named(name).is_some()).map(|name| (name, 64)),
+    );
     let facts = Facts::best(&kernel);
     let schedule: Schedule = knobs.parse().expect("a schedule");
     let arch = Arch::named(arch).expect("in the table");
-    plans(&Instance { kernel, binding, facts }, &schedule, arch).unwrap_or_else(|e| panic!("{knobs}: {e}")).remove(0)
+    plans(&Instance { kernel, binding, facts }, &schedule, arch).unwrap_or_else(|e| panic!("{knobs}: {e}"))
 }
 
 /// Of a block where all warps copy and compute.
@@ -48,6 +58,33 @@ fn when(guard: Guard, stmt: Stmt) -> Stmt {
 fn with_bias() -> Plan {
     let text = include_str!("../../runtime/kernels/bias_attention.rs");
     plan_of(text, Elem::F16, "sm_90a", &format!("{HOPPER},stages=2,overlap=on,tile_loads=tma"))
+}
+
+/// Else what is copied and what conditions are about would be two tiles.
+#[test]
+fn an_entry_of_another_place_of_a_list_is_caught() {
+    let text = include_str!("../../runtime/kernels/block_attention.rs");
+    let block = "block_m=32,block_n=32,warps=2,stages=2";
+    for (arch, knobs) in [("sm_80", block), ("sm_90a", HOPPER)] {
+        let walking = |walk: &str| {
+            let knobs = format!("{knobs},summaries=listed,walk={walk}");
+            let is_listed = |plan: &Plan| plan.loops.iter().any(|info| info.list.is_some());
+            plans_of(text, Elem::F16, arch, &knobs).into_iter().find(is_listed).expect("walks a list")
+        };
+        let entry = |plan: &Plan| plan.loops.iter().find_map(LoopInfo::entry).expect("walks a list");
+        for (walk, other) in [("ascending", "last_first"), ("descending", "last_first"), ("last_first", "ascending")] {
+            let (plan, other) = (walking(walk), entry(&walking(other)));
+            let (role, entry) = (plan.roles.len() - 1, entry(&plan));
+            let faults = planted(plan, role, &mut |body, index| match &mut body[index].op {
+                StmtOp::Let { value, .. } if *value == entry => {
+                    *value = other.clone();
+                    true
+                }
+                _ => false,
+            });
+            says(&faults, "is not the entry of the tile that the iteration in progress walks");
+        }
+    }
 }
 
 #[test]

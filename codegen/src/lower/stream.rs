@@ -190,10 +190,9 @@ impl Lowering<'_> {
     pub(super) fn enter_iteration(&mut self, id: LoopId, coordinate: ValueId, axis: AxisId) {
         let info = &self.plan.loops[id];
         let name = info.coordinate.clone();
-        let value = match &info.list {
-            Some(list) => {
-                let (entry, value) = (list.entry.clone(), list.at(Expr::name(name.clone())));
-                let tile = list.in_progress();
+        let value = match info.list.as_ref().zip(info.entry()) {
+            Some((list, value)) => {
+                let (entry, tile) = (list.entry.clone(), list.in_progress());
                 self.push(StmtOp::Let { name: entry, ty: LetType::Int, value });
                 tile
             }

@@ -248,7 +248,7 @@ pub struct LoopGap {
 /// A list of the tiles that a loop walks, in global memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoopList {
-    /// Address of the entry of coordinate 0. An entry is four times the number of a tile, plus 2
+    /// Address of the first entry. An entry is four times the number of a tile, plus 2
     /// where nothing cuts it, plus 1 where something may.
     pub entries: Expr,
     /// Name of the entry of the iteration in progress.
@@ -261,9 +261,9 @@ impl LoopList {
         Expr::infix(Operator::Shr, entry, Expr::Int(2))
     }
 
-    /// The entry at a coordinate.
-    pub fn at(&self, coordinate: Expr) -> Expr {
-        Expr::call(Function::Read, [Expr::infix(Operator::Add, self.entries.clone(), coordinate)])
+    /// The entry at a place of the list.
+    fn at(&self, place: Expr) -> Expr {
+        Expr::call(Function::Read, [Expr::infix(Operator::Add, self.entries.clone(), place)])
     }
 
     /// The tile of the iteration in progress.
@@ -316,9 +316,9 @@ impl LoopInfo {
         self.visited(self.place(iteration))
     }
 
-    /// The tile at a coordinate.
-    pub fn visited(&self, coordinate: Expr) -> Expr {
-        let coordinate = match self.walk {
+    /// The place of a coordinate among the tiles that are walked, from the lowest tile on.
+    fn place_of(&self, coordinate: Expr) -> Expr {
+        match self.walk {
             Walk::Ascending | Walk::Descending => coordinate,
             // The lowest coordinate is that of the last tile, each other one that of the tile before.
             Walk::LastFirst => {
@@ -326,7 +326,18 @@ impl LoopInfo {
                 let [before, last] = [coordinate, self.hi.clone()].map(|e| Expr::infix(Operator::Sub, e, Expr::Int(1)));
                 Expr::Select(Box::new(behind), Box::new(before), Box::new(last))
             }
-        };
+        }
+    }
+
+    /// The entry of the iteration in progress, where a list is walked.
+    pub fn entry(&self) -> Option<Expr> {
+        let list = self.list.as_ref()?;
+        Some(list.at(self.place_of(Expr::name(self.coordinate.clone()))))
+    }
+
+    /// The tile at a coordinate.
+    pub fn visited(&self, coordinate: Expr) -> Expr {
+        let coordinate = self.place_of(coordinate);
         if let Some(list) = &self.list {
             return LoopList::tile(list.at(coordinate));
         }
@@ -1252,7 +1263,7 @@ mod tests {
         }
     }
 
-    /// The value of a sum, a difference or a comparison, the coordinate of loops being `tile`.
+    /// The value of a sum, a difference or a comparison, the coordinate of loops being `tile`, and a list having each third tile.
     fn value(e: &Expr, tile: i64) -> i64 {
         match e {
             Expr::Int(n) => *n,
@@ -1265,9 +1276,11 @@ mod tests {
                     Operator::Sub => a - b,
                     Operator::Lt => i64::from(a < b),
                     Operator::Ge => i64::from(a >= b),
+                    Operator::Shr => a >> b,
                     other => unreachable!("{other:?}"),
                 }
             }
+            Expr::Call(Function::Read, arguments) => 4 * 3 * value(&arguments[0], tile) + 2,
             other => unreachable!("{other:?}"),
         }
     }
@@ -1276,10 +1289,15 @@ mod tests {
     fn iterations_visit_every_tile_once_in_each_order() {
         // The coordinate of the tile at which a gap begins, and its length.
         let gaps = [None, Some((0, 4)), Some((1, 2)), Some((5, 1)), Some((2, 0))];
-        for (walk, lo, trips, gap) in [Walk::Ascending, Walk::Descending, Walk::LastFirst].into_iter().flat_map(|walk| {
-            let of_gap = move |lo, trips| gaps.into_iter().map(move |gap| (walk, lo, trips, gap));
-            [0, 3].into_iter().flat_map(move |lo| (0..6).flat_map(move |trips| of_gap(lo, trips)))
-        }) {
+        let over = gaps.map(|gap| (gap, false)).into_iter().chain([(None, true)]);
+        for (walk, lo, trips, (gap, listed)) in
+            [Walk::Ascending, Walk::Descending, Walk::LastFirst].into_iter().flat_map(|walk| {
+                let over = over.clone();
+                let of_lo = move |lo| (0..6).map(move |trips| (walk, lo, trips));
+                let of_walk = [0, 3].into_iter().flat_map(of_lo);
+                of_walk.flat_map(move |(walk, lo, trips)| over.clone().map(move |over| (walk, lo, trips, over)))
+            })
+        {
             let hi = lo + trips;
             let mut places: Vec<i64> = (lo..hi).collect();
             let first = match walk {
@@ -1294,14 +1312,15 @@ mod tests {
                 places.rotate_right(1);
             }
             let behind = |place: i64| gap.map_or(0, |(at, tiles)| if place >= lo + at { tiles } else { 0 });
-            let tiles: Vec<i64> = places.iter().map(|&place| place + behind(place)).collect();
+            let tile = |place: i64| if listed { 3 * place } else { place + behind(place) };
+            let tiles: Vec<i64> = places.iter().map(|&place| tile(place)).collect();
             let gap = gap.map(|(at, tiles)| LoopGap { at: Expr::Int(lo + at), tiles: Expr::Int(tiles) });
             let (lo, hi, first) = (Expr::Int(lo), Expr::Int(hi), Expr::Int(first));
             let info = LoopInfo {
                 coordinate: "j".into(),
                 lo: lo.clone(),
                 gap,
-                list: None,
+                list: listed.then(|| LoopList { entries: Expr::Int(0), entry: "j_entry".into() }),
                 full_lo: lo,
                 full_hi: hi.clone(),
                 hi,
@@ -1318,6 +1337,7 @@ mod tests {
             }
             for (now, &place) in coordinates.iter().enumerate() {
                 assert_eq!(value(&info.number(), place), now as i64);
+                assert!(info.entry().is_none_or(|entry| value(&LoopList::tile(entry), place) == tiles[now]), "{walk:?} {now}");
                 for n in 0..3_u32 {
                     let (ahead, behind) = (Iteration::Ahead(0, n), Iteration::Behind(0, n));
                     let (there, before) = (of(now + n as usize), now.checked_sub(n as usize).and_then(of));

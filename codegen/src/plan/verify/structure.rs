@@ -267,7 +267,13 @@ impl Check<'_> {
         self.bits(op);
         self.across(op);
         match op {
-            StmtOp::Let { value, .. } => self.uniform(value),
+            StmtOp::Let { name, value, .. } => {
+                let walked = plan.loops.iter().find(|info| info.list.as_ref().is_some_and(|list| list.entry == *name));
+                if walked.is_some_and(|info| info.entry().as_ref() != Some(value)) {
+                    self.fault(format!("{name} is not the entry of the tile that the iteration in progress walks"));
+                }
+                self.uniform(value);
+            }
             StmtOp::Map { to, value } => {
                 if let Some(place) = self.fragment(*to) {
                     self.expression(value, place);
