@@ -10,6 +10,7 @@ use crate::arch::{Arch, CopyOp, TensorOp, WARPGROUP};
 use crate::instance::Instance;
 use crate::launches;
 use crate::legality::{self, operand_types};
+use crate::lower;
 use crate::schedule::{
     BLayout, KNOBS, Knob, LoopOrder, Overlap, Persistent, Precompute, RunningMax, Schedule, Scope, Summaries, Terms, Walk,
     WorkOrder,
@@ -103,7 +104,12 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "tensor_op" => kept(knob, |s| takes(s.main.tensor_op, instance, arch)),
         "copy" => kept(knob, |s| match s.main.copy {
             CopyOp::Tma => wgmma,
-            CopyOp::CpAsync => !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync) && instance.alignment() >= 4,
+            CopyOp::CpAsync => {
+                !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync) && {
+                    let copied = lower::copied_tensors(&instance.kernel, main);
+                    lower::least_alignment(&copied, instance) >= 4
+                }
+            }
             CopyOp::Sync => !wgmma,
         }),
         "warps" => kept(knob, |s| !wgmma || s.main.warps.is_multiple_of(WARPGROUP)),

@@ -1,6 +1,6 @@
 //! A kernel with everything fixed that generated code depends on but a schedule does not choose.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flashtile_dsl::ir::{At, Binding, Entity, Kernel, Op, ParamId, ParamKind, Type, ValueId};
 use serde::{Deserialize, Serialize};
@@ -12,8 +12,11 @@ pub struct Facts {
     /// Names of scalar parameters that are positive and finite. Licenses folding a scale through a maximum.
     pub positive: BTreeSet<String>,
     /// The address of every tensor of [`wide_tensors`] and all its strides but the last are multiples of this many bytes: 16,
-    /// 8, 4, 2 or 1.
+    /// 8, 4, 2 or 1; but for those that [`Facts::aligned`] names.
     pub alignment: u32,
+    /// Tensors whose addresses and strides are multiples of another number of bytes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub aligned: BTreeMap<String, u32>,
     /// The rows of the heads of a group can be addressed as rows of one ([`crate::folded_rows`]):
     /// every group has as many heads, and one stride leads from row to row. Never of a kernel
     /// without such rows.
@@ -27,7 +30,23 @@ pub struct Facts {
 impl Facts {
     /// Nothing known but the natural alignment of a 2-byte element, and that index arithmetic stays within 32 bits.
     pub fn none() -> Self {
-        Self { positive: BTreeSet::new(), alignment: 2, foldable: false, wide: false }
+        Self { positive: BTreeSet::new(), alignment: 2, aligned: BTreeMap::new(), foldable: false, wide: false }
+    }
+
+    /// Bytes that the address and the strides of a tensor are multiples of.
+    pub fn alignment_of(&self, tensor: &str) -> u32 {
+        self.aligned.get(tensor).copied().unwrap_or(self.alignment)
+    }
+
+    /// The same facts about tensors that are aligned so: `alignment` is that of most bytes, and
+    /// other tensors are named. There is one way to say it, so that equal facts compare equal.
+    #[must_use]
+    pub fn with_alignments<N: Into<String>>(mut self, tensors: impl IntoIterator<Item = (N, u32)>) -> Self {
+        let all: BTreeMap<String, u32> = tensors.into_iter().map(|(name, bytes)| (name.into(), bytes.min(16))).collect();
+        self.alignment = all.values().copied().max().unwrap_or(16);
+        self.aligned = all;
+        self.aligned.retain(|_, bytes| *bytes != self.alignment);
+        self
     }
 
     /// What code that was generated under these facts takes for granted, in words, and arguments
@@ -36,6 +55,14 @@ impl Facts {
         let mut beyond: Vec<String> = self.positive.difference(&others.positive).map(|name| format!("{name} > 0")).collect();
         if self.alignment > others.alignment {
             beyond.push(format!("addresses and strides of matrices are multiples of {} bytes", self.alignment));
+        }
+        let named: BTreeSet<&String> = self.aligned.keys().chain(others.aligned.keys()).collect();
+        for name in named {
+            let (own, other) = (self.alignment_of(name), others.alignment_of(name));
+            // What holds of all tensors but named ones was said of all.
+            if own > other && !(own == self.alignment && other == others.alignment) {
+                beyond.push(format!("addresses and strides of {name} are multiples of {own} bytes"));
+            }
         }
         if self.foldable && !others.foldable {
             beyond.push("rows of the heads of a group can be addressed as rows of one".into());
@@ -54,23 +81,22 @@ impl Facts {
 /// with rows of odd length: code that loads it asks for the alignment itself.
 pub fn wide_tensors(kernel: &Kernel) -> Vec<bool> {
     let mut wide = vec![false; kernel.params.len()];
-    moved(kernel).into_iter().for_each(|(tensor, _)| wide[tensor.index()] = true);
+    moved(kernel).into_iter().for_each(|tensor| wide[tensor.index()] = true);
     wide
 }
 
-/// Loads and stores of matrices whose alignment matters: the tensor, and what addresses its
-/// columns.
-fn moved(kernel: &Kernel) -> Vec<(ParamId, Option<&At>)> {
+/// Tensors that are loaded or stored as matrices whose alignment matters.
+fn moved(kernel: &Kernel) -> BTreeSet<ParamId> {
     let has_bytes = |kind: &ParamKind| matches!(kind, ParamKind::Tensor(t) if t.elem.bytes() == Some(1));
     let operands = if kernel.params.values().any(|p| has_bytes(&p.kind)) { operands(kernel) } else { BTreeSet::new() };
-    let mut found = Vec::new();
+    let mut found = BTreeSet::new();
     for (_, op) in kernel.walk() {
         let data = &kernel.ops[op];
         if let Op::Load { tensor, at } | Op::Store { tensor, at, .. } = &data.op {
             let matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
             let bytes = kernel.tensor(*tensor).elem.bytes() == Some(1);
             if matrix && (!bytes || data.results.iter().any(|v| operands.contains(v))) {
-                found.push((*tensor, at.last()));
+                found.insert(*tensor);
             }
         }
     }
@@ -106,20 +132,35 @@ fn operands(kernel: &Kernel) -> BTreeSet<ValueId> {
 }
 
 impl Instance {
-    /// Bytes that the address of every row of every tile of [`wide_tensors`] is a multiple of: the alignment of the tensors, less
-    /// where a tile starts at a column within its tensor, such as the second half of a head.
-    pub fn alignment(&self) -> u32 {
+    /// Bytes that the address of every row of every tile of a tensor is a multiple of: its alignment, less where a tile starts at
+    /// a column within it, such as the second half of a head.
+    pub fn alignment_of(&self, tensor: &str) -> u32 {
         let kernel = &self.kernel;
-        let mut alignment = self.facts.alignment;
-        for (tensor, columns) in moved(kernel) {
-            let Some(At::Range { start, .. }) = columns else { continue };
-            let bytes = self.binding.elem(kernel, kernel.tensor(tensor).elem).bytes().unwrap_or(1) as u64;
+        let mut alignment = self.facts.alignment_of(tensor);
+        for (_, op) in kernel.walk() {
+            let (Op::Load { tensor: of, at } | Op::Store { tensor: of, at, .. }) = &kernel.ops[op].op else { continue };
+            if kernel.params[*of].name != tensor {
+                continue;
+            }
+            let Some(At::Range { start, .. }) = at.last() else { continue };
+            let bytes = self.binding.elem(kernel, kernel.tensor(*of).elem).bytes().unwrap_or(1) as u64;
             let start = self.binding.size(kernel, start).unwrap_or(1).unsigned_abs() * bytes;
             if start > 0 {
                 alignment = alignment.min(1 << start.trailing_zeros().min(4));
             }
         }
         alignment
+    }
+
+    /// The same facts about another kernel, of a launch that a rewrite made: tensors in scratch
+    /// memory begin, and have rows that begin, at multiples of 16 bytes.
+    #[must_use]
+    pub fn of_launch(&self, kernel: Kernel, scratch: &[String]) -> Self {
+        let mut made = Self { kernel, ..self.clone() };
+        if made.facts.alignment < 16 {
+            made.facts.aligned.extend(scratch.iter().map(|name| (name.clone(), 16)));
+        }
+        made
     }
 }
 

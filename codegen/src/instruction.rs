@@ -4,6 +4,8 @@ use flashtile_dsl::ir::{Elem, Op};
 
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::instance::Instance;
+use crate::lower::{copied_tensors, least_alignment};
+use crate::schedule::BlockKnobs;
 
 /// The best instruction of a warp that takes the kernel's operands.
 pub(crate) fn warp_tensor_op(instance: &Instance, arch: &Arch) -> TensorOp {
@@ -17,8 +19,18 @@ pub(crate) fn warp_tensor_op(instance: &Instance, arch: &Arch) -> TensorOp {
     arch.tensor_ops.iter().copied().find(|&op| op != TensorOp::Wgmma).unwrap_or(TensorOp::Ffma)
 }
 
-/// The best copy by a warp that the alignment allows.
+/// The best copy by a warp that the alignment of what is copied allows.
 pub(crate) fn warp_copy_op(instance: &Instance, arch: &Arch) -> CopyOp {
-    let allowed = |op: &CopyOp| *op == CopyOp::Sync || (*op == CopyOp::CpAsync && instance.alignment() >= 4);
+    let aligned = copied_alignment(instance);
+    let allowed = |op: &CopyOp| *op == CopyOp::Sync || (*op == CopyOp::CpAsync && aligned >= 4);
     arch.copy_ops.iter().copied().find(allowed).unwrap_or(CopyOp::Sync)
+}
+
+/// Whether the best copy by a warp is one by elements.
+pub(crate) fn copies_by_elements(instance: &Instance, arch: &Arch) -> bool {
+    warp_copy_op(instance, arch) == CopyOp::Sync && copied_alignment(instance) < 16
+}
+
+fn copied_alignment(instance: &Instance) -> u32 {
+    least_alignment(&copied_tensors(&instance.kernel, &BlockKnobs::default()), instance)
 }

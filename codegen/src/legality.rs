@@ -57,7 +57,7 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
             lower::sharing_dims(kernel).is_empty().then(|| Reason::text("share_tiles", needs, None))
         }
         "tile_loads" => {
-            let needs = "tile_loads=tma needs a loop that loads tiles of 16-bit numbers, with the rows of the program, for its elementwise work";
+            let needs = "tile_loads=tma needs a loop that loads tiles of 16-bit numbers, with the rows of the program and aligned to 16 bytes, for its elementwise work";
             lower::elementwise_tiles(instance).is_empty().then(|| Reason::text("tile_loads", needs, None))
         }
         "v_stages" => {
@@ -99,10 +99,9 @@ pub(crate) fn static_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnob
     refuse(s.sum_lag > 1, Reason::not_between("sum_lag", s.sum_lag, 0, 1));
     refuse(!arch.tensor_ops.contains(&s.tensor_op), lacks(knob_text(s, "tensor_op"), Some("tensor_op")));
     refuse(!arch.copy_ops.contains(&s.copy), lacks(knob_text(s, "copy"), Some("copy")));
-    refuse(
-        s.copy == CopyOp::CpAsync && instance.alignment() < 4,
-        operand("copy", format!("cp.async copies at least 4 bytes, rows of tiles are aligned to {}", instance.alignment())),
-    );
+    for reason in alignment_reasons(instance, normal, s) {
+        refuse(true, reason);
+    }
     refuse(
         s.copy == CopyOp::Sync && s.stages > 2,
         Reason::knobs("stages", "copy", "more than two stages of synchronous copies overlap nothing"),
@@ -189,6 +188,26 @@ pub(crate) fn why_no_column_programs(kernel: &Kernel) -> Option<String> {
     })
 }
 
+/// Tensors that a copy cannot read where they lie.
+fn alignment_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> Vec<Reason> {
+    let short = |name: String| {
+        let why = match s.copy {
+            CopyOp::Sync => return None,
+            CopyOp::CpAsync => {
+                let bytes = instance.alignment_of(&name);
+                (bytes < 4).then(|| format!("cp.async copies at least 4 bytes, rows of tiles of {name} are aligned to {bytes}"))
+            }
+            CopyOp::Tma => {
+                let bytes = instance.facts.alignment_of(&name);
+                let needs = "TMA needs addresses and strides that are multiples of 16 bytes";
+                (bytes < 16).then(|| format!("{needs}, those of {name} are of {bytes}"))
+            }
+        };
+        why.map(|why| Reason::Operand { knob: "copy", why })
+    };
+    lower::copied_tensors(normal, s).into_iter().filter_map(short).collect()
+}
+
 /// Reasons about the knobs of specialised roles.
 fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> Vec<Reason> {
     let mut reasons = Vec::new();
@@ -221,9 +240,6 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> 
     ] {
         refuse(columns > 1 && !off, Reason::knobs("column_groups", knob, needs));
     }
-    let alignment = instance.facts.alignment;
-    let aligned = format!("TMA needs addresses and strides that are multiples of 16 bytes, they are of {alignment}");
-    refuse(alignment < 16, Reason::Operand { knob: "copy", why: aligned });
     refuse(
         s.ping_pong != PingPong::Off && groups < 2,
         Reason::knobs("ping_pong", "warps", "ping_pong takes two warpgroups or more"),

@@ -159,8 +159,10 @@ fn planned_with(
         assumptions.extend(assumed.filter(|a| !assumptions.contains(a)).collect::<Vec<_>>());
     }
     assumptions.extend(assumption);
-    if instance.facts.alignment > 2 {
-        assumptions.push(format!("addresses and strides of matrices are multiples of {} bytes", instance.facts.alignment));
+    let facts = &instance.facts;
+    if facts.alignment > 2 {
+        let but: String = facts.aligned.iter().map(|(name, bytes)| format!(", those of {name} of {bytes}")).collect();
+        assumptions.push(format!("addresses and strides of matrices are multiples of {} bytes{but}", facts.alignment));
     }
     if !instance.facts.wide && Reach::new(&instance.kernel, &instance.binding).may_be_wide() {
         assumptions.push("index arithmetic stays within 32 bits".into());
@@ -225,6 +227,11 @@ fn planned_launch(
         }
         other => other,
     })?;
+    reasons.extend(plan.maps.iter().filter_map(|map| {
+        let bytes = instance.facts.alignment_of(&map.tensor);
+        let why = || format!("the plan has a tensor map of {}, which is aligned to {bytes} bytes of 16", map.tensor);
+        (bytes < 16).then(|| Reason::Fault { why: why() })
+    }));
     let shared_bytes = plan.shared_bytes();
     if shared_bytes as usize > arch.shared_per_block {
         let have = arch.shared_per_block as u64;

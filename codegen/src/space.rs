@@ -21,7 +21,7 @@ use crate::abi::FoldedSizes;
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::blocks::{self, BlockKnob};
 use crate::instance::Instance;
-use crate::instruction::{warp_copy_op, warp_tensor_op};
+use crate::instruction::{copies_by_elements, warp_copy_op, warp_tensor_op};
 use crate::launches;
 use crate::lower;
 use crate::parallel::each;
@@ -61,13 +61,12 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
         let steps = candidates_in_place(&main, arch).into_iter().filter(pays);
         all.extend(steps.map(|schedule| schedule.with_launches(|launches| launches.terms = Terms::Product)));
     }
-    if launches::copies_pay(instance) {
-        let with_copies: Vec<Schedule> = all
-            .iter()
-            .filter(|schedule| schedule.main.tensor_op.is_asynchronous())
-            .map(|schedule| schedule.with_launches(|launches| launches.b_layout = BLayout::Copied))
-            .collect();
-        all.extend(with_copies);
+    if let Some(main) = launches::with_copies(instance) {
+        // Where warps would copy the operands as they are by elements, it pays for them too.
+        let by_elements = copies_by_elements(instance, arch);
+        let pays = |schedule: &Schedule| schedule.main.tensor_op.is_asynchronous() || by_elements;
+        let with_copies = candidates_in_place(&main, arch).into_iter().filter(pays);
+        all.extend(with_copies.map(|schedule| schedule.with_launches(|launches| launches.b_layout = BLayout::Copied)));
     }
     if launches::why_not_summarise(instance).is_none() {
         all = all.into_iter().map(|schedule| schedule.with_launches(|launches| launches.summaries = Summaries::On)).collect();
@@ -85,7 +84,7 @@ pub(crate) fn candidates(instance: &Instance, arch: &'static Arch) -> Vec<Schedu
 pub(crate) fn with_precomputed(instance: &Instance, precompute: Precompute) -> Option<Instance> {
     let Some(sides) = launches::Sides::of(precompute) else { return Some(instance.clone()) };
     let precomputed = launches::precompute(&instance.kernel, sides).ok()?;
-    Some(Instance { kernel: precomputed.main, ..instance.clone() })
+    Some(instance.of_launch(precomputed.main, &precomputed.between))
 }
 
 /// Whether the kernel has operands that can be computed ahead as this says.

@@ -419,6 +419,8 @@ statements! {
         function: &'static str,
         /// Accumulator fragment.
         to: String,
+        /// Address of the tensor, for the function that asks for it; else empty.
+        base: String,
         /// Global address of the tile's origin.
         from: String,
         /// Row tiles.

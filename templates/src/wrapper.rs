@@ -173,6 +173,8 @@ pub enum Wrapper {
     Part,
     /// 16-byte loads of a fragment.
     LoadQuad,
+    /// The same of rows that begin anywhere.
+    LoadShifted,
     /// 8-byte loads of a fragment of one-byte elements.
     LoadBytes,
     /// The same of truth values, as bits.
@@ -340,6 +342,7 @@ impl Wrapper {
             Wrapper::WidenPair => "device/widen_pair",
             Wrapper::Part => "device/part",
             Wrapper::LoadQuad => "device/load_quad",
+            Wrapper::LoadShifted => "device/load_shifted",
             Wrapper::LoadBytes => {
                 context.bits = false;
                 "device/load_bytes"

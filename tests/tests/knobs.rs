@@ -145,7 +145,7 @@ fn tiles_of_elementwise_work_come_through_rings() {
         |text: &str, knobs: &str| Summary::all(&check(&instance(text, 64), &schedule(knobs), hopper()).reasons).to_string();
     assert_eq!(
         told(CAUSAL, "tile_loads=tma"),
-        "tile_loads=tma needs a loop that loads tiles of 16-bit numbers, with the rows of the program, for its elementwise work"
+        "tile_loads=tma needs a loop that loads tiles of 16-bit numbers, with the rows of the program and aligned to 16 bytes, for its elementwise work"
     );
     assert_eq!(told(CAUSAL, "share_tiles=on"), "share_tiles=on needs programs that read the same tiles of elementwise work");
     let bias = include_str!("../../runtime/kernels/bias_attention.rs");

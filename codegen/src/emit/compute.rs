@@ -12,10 +12,9 @@ use crate::plan::{Cast, Computed, Expr, GlobalTile, Input, InputSource, Parts, S
 impl Writer<'_> {
     pub(super) fn compute(&mut self, to: &[Computed], inputs: &[Input], shared: &[Shared]) -> Result<String, Error> {
         let parts = Parts::of(self.plan(), to, inputs);
-        let vectors = self.e.instance.alignment() == 16;
         self.wrappers.extend([Wrapper::Tile, Wrapper::SharedAccess, Wrapper::Widen, Wrapper::WidenPair, Wrapper::Part]);
         let values: Vec<&Expr> = to.iter().map(|t| &t.value).chain(shared.iter().map(|s| &s.value)).collect();
-        let inputs = inputs.iter().map(|i| self.part_input(i, &values, vectors, parts.width)).collect();
+        let inputs = inputs.iter().map(|i| self.part_input(i, &values, parts.width)).collect();
         let shared = shared
             .iter()
             .map(|s| {
@@ -54,7 +53,7 @@ impl Writer<'_> {
         })
     }
 
-    fn part_input(&mut self, input: &Input, values: &[&Expr], vectors: bool, width: u32) -> PartInput {
+    fn part_input(&mut self, input: &Input, values: &[&Expr], width: u32) -> PartInput {
         let mut part = PartInput { name: input.name.clone(), width, ..PartInput::default() };
         match &input.from {
             InputSource::Tile(tile, slot) => {
@@ -67,7 +66,7 @@ impl Writer<'_> {
             }
             InputSource::Matrix(from) => {
                 part.kind = "matrix".into();
-                part.vectors = vectors;
+                part.vectors = self.e.instance.alignment_of(&from.tensor) == 16;
                 part.r#type = computed_type(from.elem, &input.name, values).into();
                 self.part_origin(&mut part, from);
             }

@@ -11,7 +11,7 @@ use super::writer::parenthesized;
 use super::writer::{BODY, UNIFORM_WARP, Writer};
 use crate::arch::CopyOp;
 use crate::error::Error;
-use crate::plan::{Expr, Function, GlobalTile, Shape, Slot, StmtOp, Storage, TileId, VarId, Variable};
+use crate::plan::{Expr, Function, GlobalTile, Param, Shape, Slot, StmtOp, Storage, TileId, VarId, Variable};
 
 /// Row within the tile's origin.
 fn row_text(domain: Domain) -> String {
@@ -59,9 +59,11 @@ impl Writer<'_> {
         self.wrappers.insert(Wrapper::Widen);
         let v = self.plan().variables[to].clone();
         let elem = from.elem;
+        let aligned = self.e.instance.alignment_of(&from.tensor);
         let function = match elem.bytes() {
             _ if v.storage != Storage::Fragment(Shape::Accumulator) => None,
-            Some(2) if self.e.instance.alignment() == 16 => Some(("load_fragment", Wrapper::LoadQuad)),
+            Some(2) if aligned == 16 => Some(("load_fragment", Wrapper::LoadQuad)),
+            Some(2) => Some(("load_shifted", Wrapper::LoadShifted)),
             // They ask themselves whether rows are aligned.
             Some(1) if v.bits => Some(("load_bytes", Wrapper::LoadBits)),
             Some(1) => Some(("load_bytes", Wrapper::LoadBytes)),
@@ -69,9 +71,14 @@ impl Writer<'_> {
         };
         if let Some((function, wrapper)) = function {
             self.wrappers.extend([Wrapper::WidenPair, wrapper]);
+            let base = match wrapper {
+                Wrapper::LoadShifted => self.uniform(&Expr::Param(Param::Address(from.tensor.clone()))),
+                _ => String::new(),
+            };
             let fragment = LoadFragment {
                 function,
                 to: v.name.clone(),
+                base,
                 from: self.uniform(&from.origin),
                 m_tiles: v.m_tiles,
                 n_tiles: v.n_tiles,
@@ -83,7 +90,7 @@ impl Writer<'_> {
             return self.render(&fragment);
         }
         let of_f32 = elem == Elem::F32 && v.storage == Storage::Fragment(Shape::Accumulator);
-        if of_f32 && from.columns_full && self.e.instance.alignment() == 16 {
+        if of_f32 && from.columns_full && aligned >= 8 {
             let pairs = LoadPairs {
                 to: v.name.clone(),
                 m_tiles: v.m_tiles,
@@ -96,7 +103,13 @@ impl Writer<'_> {
             };
             return self.render(&pairs);
         }
-        let domain = Domain::of_variable(&self.plan().variables[to]);
+        self.load_elements(to, from)
+    }
+
+    /// Element by element.
+    fn load_elements(&mut self, to: VarId, from: &GlobalTile) -> Result<String, Error> {
+        let v = self.plan().variables[to].clone();
+        let domain = Domain::of_variable(&v);
         if v.storage == Storage::Lanes {
             let context = LoadGlobal {
                 each: self.each(to, domain),
@@ -331,8 +344,9 @@ impl Writer<'_> {
         let rows_present = self.bound(&to.rows_present);
         let columns_present = self.uniform(&to.columns_present);
         let column_stride = if to.column_stride == Expr::Int(1) { String::new() } else { self.uniform(&to.column_stride) };
+        let aligned = self.e.instance.alignment_of(&to.tensor);
         let contiguous = *shape == Shape::Accumulator && to.column_stride == Expr::Int(1);
-        let quad = contiguous && matches!(elem, Elem::F16 | Elem::Bf16) && self.e.instance.alignment() == 16;
+        let quad = contiguous && matches!(elem, Elem::F16 | Elem::Bf16) && aligned == 16;
         if let (true, Some(v)) = (quad, variable) {
             let pack = self.pack_wrapper(elem);
             self.wrappers.extend([Wrapper::StGlobal, Wrapper::StoreQuad { pack }]);
@@ -350,7 +364,7 @@ impl Writer<'_> {
         }
         let narrowed = narrowed(value, elem);
         let origin = parenthesized(&origin);
-        let pairs = contiguous && elem == Elem::F32 && to.columns_full && self.e.instance.alignment() == 16;
+        let pairs = contiguous && elem == Elem::F32 && to.columns_full && aligned >= 8;
         match shape {
             Shape::Accumulator if pairs => {
                 let [first, second] = [0, 1].map(|element| self.text(&narrowed, Domain::Pair(element)));

@@ -1,4 +1,5 @@
-//! Right operands copied, before the kernel runs, to where their rows begin at whole lines of the L2 cache.
+//! Operands copied, before the kernel runs, to where their rows begin at whole lines of the L2 cache: right ones, and any of which
+//! rows begin at no multiples of 16 bytes, which TMA and 16-byte copies cannot read.
 //!
 //! A multiprocessor gets half as many bytes of a cycle from rows that begin at odd multiples of 16 bytes (head dims 88, 120, 232:
 //! docs/performance.md, "What decides at head dims and lengths of one's own"). Every tile of Q reads K and V anew, so that one
@@ -7,7 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flashtile_dsl::ir::{At, AxisKind, Direction, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeKind, TensorDecl};
+use flashtile_dsl::ir::{
+    At, AxisKind, Direction, Kernel, Op, OpId, ParamId, ProgramDim, SizeExpr, SizeKind, TensorDecl, ValueId,
+};
 
 use super::staged::{NotStaged, Staged};
 use crate::instance::Instance;
@@ -18,13 +21,23 @@ pub fn why_not_copy(instance: &Instance) -> Option<String> {
     candidates(instance).is_empty().then(|| NOTHING.into())
 }
 
-const NOTHING: &str = "no right operand of a product is loaded from an input whose packed rows begin within lines of 128 bytes";
+const NOTHING: &str = "no right operand of a product is loaded from an input whose packed rows begin within lines of 128 bytes, \
+                       and none at all from one that is not aligned to 16";
 
-/// Whether a copy may pay: where packed rows begin at odd multiples of 16 bytes. Where they begin
-/// at multiples of 32 or 64 bytes it lost in every cell that was measured (docs/performance.md,
-/// "What decides at head dims and lengths of one's own").
-pub(crate) fn copies_pay(instance: &Instance) -> bool {
-    candidates(instance).values().any(|&(_, row)| row % 32 != 0)
+/// The instance that is left if operands are copied, where that may pay: where packed rows begin at
+/// odd multiples of 16 bytes, or a tensor is aligned to fewer. Where they begin at multiples of 32
+/// or 64 bytes it lost in every cell that was measured (docs/performance.md, "What decides at head
+/// dims and lengths of one's own"). None for a kernel that came out wrong, too: generating code
+/// under a schedule that asks for it says so.
+pub(crate) fn with_copies(instance: &Instance) -> Option<Instance> {
+    let odd = |(tensor, &(_, row)): (&ParamId, &(OpId, i64))| row % 32 != 0 || !is_aligned(instance, *tensor);
+    let made = candidates(instance).iter().any(odd).then(|| copy_ahead(instance))?.ok()?;
+    Some(instance.of_launch(made.main, &made.between))
+}
+
+/// Whether TMA can read a tensor.
+fn is_aligned(instance: &Instance, tensor: ParamId) -> bool {
+    instance.facts.alignment_of(&instance.kernel.params[tensor].name) >= 16
 }
 
 /// Bytes of a line of the L2 cache.
@@ -65,22 +78,23 @@ pub fn copy_ahead(instance: &Instance) -> Result<Staged, NotStaged> {
     Staged::new(ahead, edit::finished(main), Vec::new(), between)
 }
 
-/// The tensors that a copy changes, each with a load that feeds a right operand and the bytes of its rows.
+/// The tensors that a copy changes, each with a load that feeds an operand and the bytes of its rows.
 fn candidates(instance: &Instance) -> BTreeMap<ParamId, (OpId, i64)> {
     let kernel = &instance.kernel;
-    let right: BTreeSet<OpId> = kernel
-        .walk()
-        .into_iter()
-        .filter_map(|(_, op)| match kernel.ops[op].op {
-            Op::Dot { b, .. } => match kernel.def(b)? {
-                (_, Op::Transpose(x)) => kernel.def(*x).map(|(load, _)| load),
-                (load, _) => Some(load),
-            },
-            _ => None,
-        })
-        .collect();
+    let loads = |operand: ValueId| match kernel.def(operand)? {
+        (_, Op::Transpose(x)) => kernel.def(*x).map(|(load, _)| load),
+        (load, _) => Some(load),
+    };
+    let dots = || {
+        kernel
+            .walk()
+            .into_iter()
+            .filter_map(|(_, op)| if let Op::Dot { a, b, .. } = kernel.ops[op].op { Some((a, b)) } else { None })
+    };
+    let right: BTreeSet<OpId> = dots().filter_map(|(_, b)| loads(b)).collect();
+    let left: BTreeSet<OpId> = dots().filter_map(|(a, _)| loads(a)).collect();
     let mut found = BTreeMap::new();
-    for load in right {
+    for &load in right.union(&left) {
         let Op::Load { tensor, at } = &kernel.ops[load].op else { continue };
         let decl = kernel.tensor(*tensor);
         let width = decl.shape.last().filter(|size| size.sizes().all(|s| kernel.sizes[s].kind == SizeKind::Const));
@@ -88,7 +102,8 @@ fn candidates(instance: &Instance) -> BTreeMap<ParamId, (OpId, i64)> {
         let row = width.and_then(|width| instance.binding.size(kernel, width)).zip(elem).map(|(n, bytes)| n * bytes as i64);
         let one_tile = at.iter().filter(|a| matches!(a, At::Tile(_))).count() == 1;
         let ends_in_range = matches!(at.last(), Some(At::Range { .. }));
-        let Some(row) = row.filter(|row| row % LINE != 0) else { continue };
+        let may_pay = |row: &i64| (right.contains(&load) && row % LINE != 0) || !is_aligned(instance, *tensor);
+        let Some(row) = row.filter(may_pay) else { continue };
         if decl.direction == Direction::In && one_tile && ends_in_range {
             found.entry(*tensor).or_insert((load, row));
         }

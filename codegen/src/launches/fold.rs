@@ -29,7 +29,8 @@ impl Facts {
             ParamKind::Scalar(Elem::F32) => Some(p.name.clone()),
             _ => None,
         });
-        Self { positive: scalars.collect(), alignment: 16, foldable: why_not_fold(kernel).is_none(), wide: false }
+        Self { positive: scalars.collect(), foldable: why_not_fold(kernel).is_none(), ..Self::none() }
+            .with_alignments::<String>([])
     }
 }
 

@@ -28,7 +28,7 @@ mod stages;
 mod summaries;
 mod terms;
 
-pub(crate) use copied::copies_pay;
+pub(crate) use copied::with_copies;
 pub use copied::{copy_ahead, why_not_copy};
 pub use fold::{NotFolded, fold, folded_rows, why_not_fold, why_not_fold_shared, why_not_folded};
 pub(crate) use folded::FOLDING_SIZES;

@@ -97,7 +97,7 @@ pub fn terms_of_products(instance: &Instance) -> Result<Staged, NotStaged> {
 /// came out wrong, too: generating code under a schedule that asks for it says so.
 pub(crate) fn with_terms(instance: &Instance) -> Option<Instance> {
     let made = terms_of_products(instance).ok()?;
-    Some(Instance { kernel: made.main, ..instance.clone() })
+    Some(instance.of_launch(made.main, &made.between))
 }
 
 /// The vectors that can be steps of products.

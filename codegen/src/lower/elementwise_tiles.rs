@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use flashtile_dsl::ir::{At, AxisKind, Binding, Direction, Elem, Kernel, Op, OpId, ProgramDim, ValueId};
+use flashtile_dsl::ir::{At, AxisKind, Direction, Elem, Kernel, Op, OpId, ProgramDim, ValueId};
 
 use crate::instance::Instance;
 
@@ -18,7 +18,7 @@ pub(crate) fn elementwise_tiles(instance: &Instance) -> Vec<OpId> {
         let rows = at.iter().find_map(|at| if let At::Tile(v) = at { Some(*v) } else { None });
         rows.is_some_and(|v| kernel.def(v).is_some_and(|(_, op)| matches!(op, Op::Program(_))))
     };
-    all.retain(|op| is_16_bit(kernel, &instance.binding, *op) && has_rows_of_program(*op));
+    all.retain(|op| comes_by_ring(kernel, instance, *op) && has_rows_of_program(*op));
     all
 }
 
@@ -54,9 +54,11 @@ fn all_elementwise(kernel: &Kernel) -> Vec<OpId> {
     kernel.walk().into_iter().flat_map(of_loop).collect()
 }
 
-pub(super) fn is_16_bit(kernel: &Kernel, binding: &Binding, load: OpId) -> bool {
+/// Whether TMA can copy what is loaded, and `ldmatrix` can read it.
+pub(super) fn comes_by_ring(kernel: &Kernel, instance: &Instance, load: OpId) -> bool {
     let Op::Load { tensor, .. } = &kernel.ops[load].op else { unreachable!("a load") };
-    matches!(binding.elem(kernel, kernel.tensor(*tensor).elem), Elem::F16 | Elem::Bf16)
+    let small = matches!(instance.binding.elem(kernel, kernel.tensor(*tensor).elem), Elem::F16 | Elem::Bf16);
+    small && instance.facts.alignment_of(&kernel.params[*tensor].name) >= 16
 }
 
 /// Those among the ops of a loop's body: of two tiled dimensions, the last of which lies together in

@@ -218,7 +218,8 @@ impl Lowering<'_> {
         if v.storage != Storage::Fragment(Shape::Accumulator) || !whole || !tiled || !(2..=5).contains(&at.len()) {
             return None;
         }
-        if !self.is_specialized() || self.instance.alignment() < 16 {
+        let name = &self.kernel.params[tensor].name;
+        if !self.is_specialized() || self.instance.alignment_of(name) < 16 {
             return None;
         }
         let (of_warp, columns) = (16 * v.m_tiles, 8 * v.n_tiles);

@@ -30,6 +30,7 @@ mod classify;
 mod compute;
 mod computed;
 mod context;
+mod copied;
 mod elementwise;
 mod elementwise_tiles;
 mod groups;
@@ -69,6 +70,7 @@ use crate::schedule::BlockKnobs;
 use classify::Classes;
 pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
+pub(crate) use copied::{copied_tensors, least_alignment};
 pub(crate) use elementwise_tiles::{elementwise_tiles, sharing_dims};
 pub(crate) use pipeline::last_operands;
 pub use program::{rows_begin_alike, trip_trend, trips_are_loaded};
@@ -123,7 +125,7 @@ pub fn lower(
             loops: Vec::new(),
             roles: Vec::new(),
             copy: schedule.copy,
-            copy_bytes: copy_bytes(instance, schedule),
+            copy_bytes: copy_bytes(kernel, &classes, instance, schedule),
             rows_per_warp: rows_per_warp(kernel, schedule, &classes),
             column_groups: schedule.column_groups,
             min_blocks: schedule.min_blocks,
@@ -180,8 +182,8 @@ pub fn lower(
 }
 
 /// Bytes of each asynchronous or vector copy under the facts, or 0 for element by element.
-fn copy_bytes(instance: &Instance, schedule: &BlockKnobs) -> u32 {
-    match (schedule.copy, instance.alignment()) {
+fn copy_bytes(kernel: &Kernel, classes: &Classes, instance: &Instance, schedule: &BlockKnobs) -> u32 {
+    match (schedule.copy, copied::least_alignment(&copied::tensors(kernel, &classes.shared_loads), instance)) {
         (CopyOp::Sync, 16) => 16,
         (CopyOp::Sync, _) => 0,
         (_, bytes) => bytes,

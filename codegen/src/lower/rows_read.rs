@@ -12,7 +12,7 @@
 use flashtile_dsl::ir::{BlockId, Op, OpId, ValueId};
 
 use super::context::Lowering;
-use super::elementwise_tiles::{elementwise, is_16_bit};
+use super::elementwise_tiles::{comes_by_ring, elementwise};
 use crate::error::Error;
 use crate::plan::{Iteration, LoopId, Slot, Stmt, StmtOp};
 use crate::schedule::TileLoads;
@@ -24,8 +24,8 @@ impl Lowering<'_> {
             return Ok(());
         }
         let ops = self.kernel.blocks[body].ops.clone();
-        let small = |op: &OpId| is_16_bit(self.kernel, &self.instance.binding, *op);
-        for op in elementwise(self.kernel, &ops, coordinate).into_iter().filter(small).collect::<Vec<_>>() {
+        let by_ring = |op: &OpId| comes_by_ring(self.kernel, self.instance, *op);
+        for op in elementwise(self.kernel, &ops, coordinate).into_iter().filter(by_ring).collect::<Vec<_>>() {
             let Op::Load { at, .. } = &self.kernel.ops[op].op else { unreachable!("a load") };
             let (dims, result) = (self.dims_of(at), self.kernel.ops[op].results[0]);
             let copied = self.classes.shared_loads.contains(&op) || self.classes.computed.values.contains(&result);

@@ -202,14 +202,17 @@ impl<'a> Counter<'a> {
             StmtOp::QuadSum(v) | StmtOp::QuadMax(v) => Self::instructions(4.0 * self.elements(*v)),
             StmtOp::Copy { tile, .. } => {
                 let t = &self.plan.tiles[*tile];
-                let chunks = f64::from(t.rows * t.columns * t.elem.bytes().unwrap_or(4) as u32) / 16.0;
-                let per_warp = chunks / f64::from(32 * self.schedule.warps);
+                let bytes = t.elem.bytes().unwrap_or(4) as u32;
+                // Where rows begin anywhere, elements are copied one by one, by a load and a store.
+                let (piece, each) = if self.plan.copy_bytes == 0 { (bytes, 2.0) } else { (self.plan.copy_bytes, 1.0) };
+                let per_warp = f64::from(t.rows * t.columns * bytes) / f64::from(piece * 32 * self.schedule.warps);
                 // A copy whose addresses do not advance by constants computes each of them (templates/cuda/device/copy_cp_async).
                 let threads = 32 * self.schedule.warps;
-                let pieces = (t.columns * t.elem.bytes().unwrap_or(4) as u32 / 16).max(1);
+                let pieces = (t.columns * bytes / piece).max(1);
                 let advances = threads.is_multiple_of(pieces) && (threads / pieces).is_multiple_of(8);
                 let instructions = if advances { 4.0 } else { 24.0 };
-                Units { issue: per_warp * instructions / 4.0, shared: per_warp * 4.0, ..self.copied(t) }
+                let shared = per_warp * f64::from(piece.div_ceil(4));
+                Units { issue: each * per_warp * instructions / 4.0, shared, ..self.copied(t) }
             }
             StmtOp::Compute { to, inputs, shared } => self.compute(to, inputs, shared),
             StmtOp::LoadFragments { to, .. } => self.ldmatrix(self.elements(*to) / 4.0),

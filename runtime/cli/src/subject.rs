@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
-use flashtile::tuner::{Distribution, InputData};
+use flashtile::tuner::{self, Distribution, InputData};
 use flashtile::{BoundKernel, Elem, Facts, Kernel, verify};
-use flashtile_codegen::{Arch, folded_rows};
+use flashtile_codegen::Arch;
 use flashtile_dsl::analysis::hints::Hint;
 use flashtile_dsl::analysis::lengths::{self, TYPICAL_CONST};
 use flashtile_dsl::ir::{self, ParamKind, SizeKind};
@@ -239,14 +239,10 @@ impl Subject {
         InputData(scalars.chain(data.iter().flat_map(|d| d.0.clone())).collect())
     }
 
-    /// Facts that code is generated under: what the scalars given say; the best where none is given; packed tensors of typical sizes.
-    pub fn facts(&self, bound: &BoundKernel) -> Facts {
-        let mut facts = Facts::best(self.ir());
-        let sizes = self.typical_sizes();
-        let rows = folded_rows(bound.ir(), bound.binding());
-        facts.foldable = rows.is_some_and(|rows| rows.sizes(|name| sizes.get(name).copied()).is_some());
-        facts.positive.retain(|name| self.scalars.get(name).is_none_or(|&x| x > 0.0 && x.is_finite()));
-        facts
+    /// Facts that code is generated under: what the scalars given say; the best where none is given; packed tensors of the sizes
+    /// given, and of typical ones else.
+    pub fn facts(&self, bound: &BoundKernel) -> Result<Facts> {
+        Ok(tuner::facts_of(bound, &self.typical_sizes(), &self.input_data(&[]))?)
     }
 }
 
@@ -260,7 +256,8 @@ mod tests {
 
     fn facts(kernel: &str, set: &[&str], shape: &[&str]) -> Facts {
         let subject = subject_of(kernel, set, shape).expect("known");
-        subject.facts(&subject.kernel.bind(Elem::F16, [("D", 64)]).expect("binds"))
+        let consts = subject.all_consts();
+        subject.facts(&subject.kernel.bind(Elem::F16, consts).expect("binds")).expect("possible")
     }
 
     fn subject_of(kernel: &str, set: &[&str], shape: &[&str]) -> Result<Subject> {
@@ -324,5 +321,8 @@ mod tests {
         assert!(!foldable("attention", "H=6,G=4"));
         assert!(foldable("causal_attention", "H=8,G=2"));
         assert!(!foldable("rope_attention", "H=8,G=2"));
+        let odd = facts("bias_attention", &[], &["N=333"]);
+        assert_eq!(["q", "k", "bias"].map(|name| odd.alignment_of(name)), [16, 16, 2]);
+        assert_eq!(facts("attention", &["D=36"], &[]).alignment, 8);
     }
 }

@@ -64,13 +64,12 @@ impl Wanted {
     pub fn general(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>) -> Self {
         let (ir, binding) = (kernel.ir(), kernel.binding());
         let moved = ir.params.values().zip(wide_tensors(ir)).filter(|(_, wide)| *wide);
-        let bytes = moved.filter_map(|(p, _)| match &p.kind {
-            ParamKind::Tensor(t) => binding.elem(ir, t.elem).bytes(),
+        let natural = moved.filter_map(|(p, _)| match &p.kind {
+            ParamKind::Tensor(t) => Some((p.name.clone(), binding.elem(ir, t.elem).bytes()? as u32)),
             ParamKind::Scalar(_) => None,
         });
-        let alignment = bytes.min().map_or(16, |bytes| bytes as u32);
         let wide = Reach::new(ir, binding).may_be_wide();
-        Self { facts: Facts { alignment, wide, ..Facts::none() }, sizes: sizes.clone() }
+        Self { facts: Facts { wide, ..Facts::none() }.with_alignments(natural), sizes: sizes.clone() }
     }
 }
 

@@ -167,7 +167,8 @@ mod tests {
 
     #[test]
     fn facts_are_those_of_the_layout_and_the_scalars() {
-        let alignment = |name: &str| case(name).facts().expect("binds").alignment;
+        let facts = |name: &str| case(name).facts().expect("binds");
+        let alignment = |name: &str| facts(name).alignment;
         assert_eq!(alignment("attention/f16/B2_H4_G2_M37_N101_D64/normal/bshd"), 16);
         assert_eq!(alignment("attention/f16/B2_H4_G2_M37_N101_D64/normal/padded8"), 16);
         assert_eq!(alignment("attention/f16/B2_H4_G2_M37_N101_D64/normal/padded2"), 4);
@@ -176,7 +177,11 @@ mod tests {
         // Rows of a mask of 65 bytes are aligned to nothing, and leave those of keys and values
         // alone.
         assert_eq!(alignment("boolean_mask/f16/B1_H2_G1_M33_N65_D64/normal"), 16);
-        assert_eq!(alignment("int8_keys/f16/B1_H4_G2_M19_N61_D64/normal/padded3"), 1);
+        let mixed = facts("int8_keys/f16/B1_H4_G2_M19_N61_D64/normal/padded3");
+        assert_eq!(["q", "k", "o"].map(|name| mixed.alignment_of(name)), [2, 1, 2]);
+        // Rows of a bias are as long as there are keys.
+        let odd = facts("bias_attention/f16/B1_H2_G1_M33_N65_D32/normal");
+        assert_eq!(["q", "k", "bias", "o"].map(|name| odd.alignment_of(name)), [16, 16, 2, 16]);
         let positive = |scale: &str| {
             let name = format!("attention/f16/B1_H2_G1_M65_N130_D64/normal/scale={scale}");
             case(&name).facts().expect("binds").positive.contains("scale")

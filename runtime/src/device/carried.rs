@@ -68,9 +68,10 @@ impl Carried {
 }
 
 /// How much facts take for granted: 32-bit index arithmetic before folded rows, alignment, and
-/// positive scalars.
-pub(crate) fn strength(facts: &Facts) -> (bool, bool, u32, usize) {
-    (!facts.wide, facts.foldable, facts.alignment, facts.positive.len())
+/// positive scalars. Facts that other facts follow from take no less for granted.
+pub(crate) fn strength(facts: &Facts) -> (bool, bool, u32, Reverse<u32>, usize) {
+    let short = facts.aligned.values().map(|bytes| (facts.alignment / bytes).ilog2()).sum();
+    (!facts.wide, facts.foldable, facts.alignment, Reverse(short), facts.positive.len())
 }
 
 /// Number of a size's bucket: 0 for 0, else one more than the logarithm of the power of two that it

@@ -14,38 +14,72 @@ use crate::kernel::BoundKernel;
 pub(crate) struct FactKey {
     /// Bit `n`: the `n`-th f32 scalar parameter is positive and finite.
     positive: u32,
-    /// Addresses and strides (but the last) of the tensors that are moved as matrices are multiples of this: 16, 8, 4 or 2.
-    pub alignment: u32,
+    /// Of what the addresses and strides (but the last) of the tensors that are moved as matrices are multiples.
+    alignment: Alignments,
     /// The rows of heads that read the same keys can be folded.
     pub foldable: bool,
     /// Index arithmetic may need 64 bits.
     pub wide: bool,
 }
 
+/// Of how many bytes the places of tensors are multiples: of the `n`-th the power of two in the `n`-th group of [`BITS`] bits. Tensors
+/// beyond the last group share it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Alignments(u128);
+
+/// Bits that hold the powers from 1 to 16 bytes.
+const BITS: usize = 3;
+const GROUPS: usize = u128::BITS as usize / BITS;
+
+impl Alignments {
+    /// Of tensors of 16 bytes, all of them.
+    const BEST: Self = Self::filled(4);
+
+    const fn filled(power: u128) -> Self {
+        let (mut all, mut n) = (0, 0);
+        while n < GROUPS {
+            all |= power << (BITS * n);
+            n += 1;
+        }
+        Self(all)
+    }
+
+    /// Bytes of the `n`-th tensor.
+    fn bytes(self, n: usize) -> u32 {
+        1 << (self.0 >> (BITS * n.min(GROUPS - 1)) & ((1 << BITS) - 1))
+    }
+
+    /// Lowers what is known of the `n`-th tensor to what bits that are set in its address or strides say.
+    fn lower(&mut self, n: usize, bits: u64) {
+        let at = BITS * n.min(GROUPS - 1);
+        let (known, found) = (self.0 >> at & ((1 << BITS) - 1), u128::from((bits | 16).trailing_zeros()));
+        self.0 -= (known - known.min(found)) << at;
+    }
+}
+
 /// What follows from shapes and strides of the facts about a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FixedFacts {
-    /// The bits set in the strides of the tensors that are moved as matrices, in bytes, and 16.
-    stride_bits: u64,
+    /// Of the strides of the tensors that are moved as matrices.
+    strides: Alignments,
     foldable: bool,
 }
 
 impl FixedFacts {
     /// Of the tensors of a call; `wide` and `fold` as [`FactKey::of`] takes them.
     pub fn of(call: &Call<'_>, wide: &[bool], fold: Option<&FoldPlan>) -> Self {
-        let mut stride_bits = 16;
-        for (argument, &wide) in call.arguments.iter().zip(wide) {
-            if let CallArgument::Tensor { elem, shape, strides, .. } = *argument
-                && wide
-            {
-                stride_bits |= place_bits(elem, 0, shape, strides);
+        let mut aligned = Alignments::BEST;
+        let moved = call.arguments.iter().zip(wide).filter(|(_, wide)| **wide);
+        for (n, (argument, _)) in moved.enumerate() {
+            if let CallArgument::Tensor { elem, shape, strides, .. } = *argument {
+                aligned.lower(n, place_bits(elem, 0, shape, strides));
             }
         }
         let strides = |param: usize| match call.arguments[param] {
             CallArgument::Tensor { strides, .. } => Some(strides),
             CallArgument::F32(_) | CallArgument::I32(_) => None,
         };
-        Self { stride_bits, foldable: fold.is_some_and(|fold| fold.folds(call.sizes, strides)) }
+        Self { strides: aligned, foldable: fold.is_some_and(|fold| fold.folds(call.sizes, strides)) }
     }
 }
 
@@ -67,22 +101,25 @@ impl FactKey {
                 positive |= 1 << bit;
             }
         }
-        let mut bits = fixed.stride_bits;
-        for (argument, &wide) in arguments.iter().zip(wide) {
-            if let CallArgument::Tensor { address, .. } = *argument
-                && wide
-            {
-                bits |= address;
+        let mut alignment = fixed.strides;
+        let moved = arguments.iter().zip(wide).filter(|(_, wide)| **wide);
+        for (n, (argument, _)) in moved.enumerate() {
+            if let CallArgument::Tensor { address, .. } = *argument {
+                alignment.lower(n, address);
             }
         }
-        let (alignment, foldable) = (1 << bits.trailing_zeros(), fixed.foldable);
-        Self { positive, alignment, foldable, wide: call.width == Width::Wide }
+        Self { positive, alignment, foldable: fixed.foldable, wide: call.width == Width::Wide }
     }
 
     /// The facts of most calls: scalars are positive, tensors lie as a device allocates them.
     pub fn common(scalars: usize, is_foldable: bool) -> Self {
         let positive = 1u32.checked_shl(scalars as u32).map_or(u32::MAX, |bit| bit - 1);
-        Self { positive, alignment: 16, foldable: is_foldable, wide: false }
+        Self { positive, alignment: Alignments::BEST, foldable: is_foldable, wide: false }
+    }
+
+    /// Bytes that the address and strides of the `n`-th tensor that is moved as a matrix are multiples of.
+    pub fn alignment_of(&self, n: usize) -> u32 {
+        self.alignment.bytes(n)
     }
 
     /// Whether the `n`-th f32 scalar is positive and finite.
@@ -105,6 +142,11 @@ fn place_bits(elem: Elem, address: u64, shape: &[usize], strides: &[usize]) -> u
     used.fold(address, |bits, (_, stride)| bits | (stride * bytes) as u64)
 }
 
+/// Bytes of which numbers with these bits set between them are multiples, 16 at most.
+fn alignment(bits: u64) -> u32 {
+    1 << (bits | 16).trailing_zeros()
+}
+
 /// The facts that a launch with these sizes finds whose parameters, by number, are these f32 and i32 scalars and these
 /// tensors, each in memory that is allocated as a device does.
 pub(crate) fn host_facts<'a>(
@@ -114,7 +156,7 @@ pub(crate) fn host_facts<'a>(
     integer: impl Fn(usize) -> i32,
     tensor: impl Fn(usize) -> Option<&'a HostTensor>,
 ) -> Facts {
-    let (mut facts, mut bits) = (Facts::none(), 16);
+    let (mut facts, mut aligned) = (Facts::none(), Vec::new());
     let ir = kernel.ir();
     for ((number, param), wide) in ir.params.values().enumerate().zip(wide_tensors(ir)) {
         if scalar(number).is_some_and(is_positive) {
@@ -124,13 +166,14 @@ pub(crate) fn host_facts<'a>(
             && wide
         {
             let offset = tensor.offset * tensor.elem.bytes().unwrap_or(1);
-            bits |= place_bits(tensor.elem, offset as u64, &tensor.shape, &tensor.strides);
+            let bits = place_bits(tensor.elem, offset as u64, &tensor.shape, &tensor.strides);
+            aligned.push((param.name.clone(), alignment(bits)));
         }
     }
     let fold = FoldPlan::of(ir, kernel.binding());
     let foldable = fold.is_some_and(|fold| fold.folds(sizes, |number| tensor(number).map(|t| &t.strides[..])));
     let wide = is_wide(kernel, sizes, integer);
-    Facts { alignment: 1 << bits.trailing_zeros(), foldable, wide, ..facts }
+    Facts { foldable, wide, ..facts }.with_alignments(aligned)
 }
 
 /// Whether a call with these sizes and i32 scalars needs 64-bit index arithmetic. What no launch accepts needs none.
@@ -148,23 +191,24 @@ pub(crate) fn packed_facts(
     integer: impl Fn(usize) -> i32,
 ) -> Facts {
     let ir = kernel.ir();
-    let mut bits = 16;
+    let mut aligned = Vec::new();
     for ((param, shape), wide) in ir.params.values().zip(shapes).zip(wide_tensors(ir)) {
         if !wide {
             continue;
         }
         let (ParamKind::Tensor(tensor), Some(shape)) = (&param.kind, shape) else { continue };
-        let mut stride = kernel.binding().elem(ir, tensor.elem).bytes().unwrap_or(1);
+        let (mut stride, mut bits) = (kernel.binding().elem(ir, tensor.elem).bytes().unwrap_or(1), 0);
         for (d, &extent) in shape.iter().enumerate().rev() {
             if d + 1 < shape.len() && extent > 1 {
-                bits |= stride;
+                bits |= stride as u64;
             }
             stride *= extent.max(1);
         }
+        aligned.push((param.name.clone(), alignment(bits)));
     }
     let foldable = FoldPlan::of(ir, kernel.binding()).is_some_and(|fold| fold.folds_packed(sizes));
     let wide = is_wide(kernel, sizes, integer);
-    Facts { alignment: 1 << bits.trailing_zeros(), foldable, wide, ..Facts::best(ir) }
+    Facts { foldable, wide, ..Facts::best(ir) }.with_alignments(aligned)
 }
 
 #[cfg(test)]
@@ -189,7 +233,7 @@ mod tests {
         let of = |elem, address, shape: &[usize], strides: &[usize]| {
             let x = CallArgument::Tensor { memory: Some(&*memory), offset: 0, elem, address, shape, strides, writes: false };
             let call = Call { arguments: &[x], sizes: &[], width: Width::Narrow, stream: None };
-            FactKey::of(&call, &[], &[true], None).alignment
+            FactKey::of(&call, &[], &[true], None).alignment_of(0)
         };
         assert_eq!(of(Elem::F16, 256, &[2, 128], &[128, 1]), 16);
         assert_eq!(of(Elem::F16, 256, &[2, 100], &[100, 1]), 8);
@@ -197,5 +241,21 @@ mod tests {
         assert_eq!(of(Elem::F32, 256, &[2, 7], &[7, 1]), 4);
         assert_eq!(of(Elem::F16, 256, &[1, 7], &[7, 1]), 16, "one row needs no stride");
         assert_eq!(of(Elem::F16, 258, &[2, 128], &[128, 1]), 2);
+    }
+
+    #[test]
+    fn each_tensor_has_its_alignment() {
+        let mut all = Alignments::BEST;
+        let of = |all: Alignments| [0, 1, 2, GROUPS - 1, GROUPS, 2 * GROUPS].map(|n| all.bytes(n));
+        assert_eq!(of(all), [16; 6]);
+        all.lower(1, 8 | 64);
+        all.lower(1, 32);
+        all.lower(2, 2 + 4);
+        assert_eq!(of(all), [16, 8, 2, 16, 16, 16]);
+        // Those without a place of their own are as the least of them.
+        all.lower(GROUPS + 3, 4);
+        assert_eq!(of(all), [16, 8, 2, 4, 4, 4]);
+        all.lower(0, 1);
+        assert_eq!(of(all), [1, 8, 2, 4, 4, 4]);
     }
 }

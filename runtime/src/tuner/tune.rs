@@ -115,7 +115,10 @@ pub fn tune(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, device: &Device
 }
 
 /// Facts of launches with these sizes and packed tensors, of which the data says what scalars are.
-pub(crate) fn facts_of(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, data: &InputData) -> Result<Facts> {
+///
+/// # Errors
+/// A size is unknown, missing or impossible, or the data is of no input.
+pub fn facts_of(kernel: &BoundKernel, sizes: &BTreeMap<String, i64>, data: &InputData) -> Result<Facts> {
     let all_sizes = inputs::all_sizes(kernel, sizes)?;
     let plan = Plan::new(kernel.ir(), &all_sizes, data).map_err(TuneError::from)?;
     let integer = |param: usize| plan.i32(ParamId::from_index(param));

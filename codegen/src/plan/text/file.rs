@@ -42,7 +42,8 @@ impl PlanFile {
         let flags = [(facts.foldable, ", foldable"), (facts.wide, ", wide")];
         let flags: String = flags.iter().filter(|(holds, _)| *holds).map(|(_, text)| *text).collect();
         let positive: String = facts.positive.iter().map(|name| format!(", positive {name}")).collect();
-        write!(text, "facts aligned to {} bytes{flags}{positive}\nschedule {schedule}\n", facts.alignment)
+        let aligned: String = facts.aligned.iter().map(|(name, bytes)| format!(", aligned {name} {bytes}")).collect();
+        write!(text, "facts aligned to {} bytes{aligned}{flags}{positive}\nschedule {schedule}\n", facts.alignment)
             .expect("a string takes all");
         for plan in plans {
             text.push('\n');
@@ -132,7 +133,11 @@ impl Head {
             let mut facts = Facts { alignment: c.number()?, ..Facts::none() };
             c.words("bytes")?;
             while c.takes(",") {
-                match c.name("`foldable`, `wide` or `positive NAME`")? {
+                match c.name("`aligned NAME BYTES`, `foldable`, `wide` or `positive NAME`")? {
+                    "aligned" => {
+                        let name = c.name("the name of a tensor")?.to_owned();
+                        facts.aligned.insert(name, c.number()?);
+                    }
                     "foldable" => facts.foldable = true,
                     "wide" => facts.wide = true,
                     "positive" => drop(facts.positive.insert(c.name("the name of a scalar")?.to_owned())),

@@ -206,7 +206,7 @@ impl<'a> Stage<'a> {
             let (facts, schedule) = (plans.facts.clone(), plans.schedule.clone());
             return Ok(Self { subject, bound, facts, target, schedule, plans: Some(plans), global });
         }
-        let facts = subject.facts(&bound);
+        let facts = subject.facts(&bound)?;
         let target = flags.target.target()?;
         let schedule = flags.target.schedule(&bound, &facts, &target, &subject.typical_sizes())?;
         Ok(Self { subject, bound, facts, target, schedule, plans: None, global })

@@ -249,7 +249,7 @@ impl Common<'_> {
                 machine,
                 predicted,
                 device: &if predicted { model_key(arch) } else { info.key() },
-                facts: &subject.facts(kernel),
+                facts: &subject.facts(kernel)?,
                 sizes: &subject.all_sizes()?,
                 data: data.to_string(),
                 candidates: evidence,

@@ -143,7 +143,8 @@ typedef struct {
 
 typedef struct {
     uint32_t positive; /* bit n: the n-th f32 scalar is positive and finite */
-    int alignment, foldable, wide;
+    const int *alignment; /* of each parameter: bytes that its address and strides are multiples of */
+    int foldable, wide;
     int rank;           /* among the variants: 0 for the one with the most facts */
     const int *buckets; /* of each run-time size */
     int code;

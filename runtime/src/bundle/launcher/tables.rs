@@ -245,7 +245,9 @@ impl Writer<'_> {
         let positive = positive.fold(0u32, |bits, (bit, _)| bits | 1 << bit);
         let facts = &variant.facts;
         let (foldable, wide) = (u8::from(facts.foldable), u8::from(facts.wide));
-        format!("{{{positive:#x}, {}, {foldable}, {wide}, {rank}, {buckets}, {}}}", facts.alignment, variant.code)
+        let alignment = ir.params.values().map(|p| facts.alignment_of(&p.name));
+        let alignment = self.numbers("int", &format!("{stem}_alignment"), alignment);
+        format!("{{{positive:#x}, {alignment}, {foldable}, {wide}, {rank}, {buckets}, {}}}", variant.code)
     }
 
     fn code(&mut self, stem: &str, cubin: &str, contract: &CallingContract) -> Result<String, String> {

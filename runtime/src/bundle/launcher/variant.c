@@ -42,12 +42,19 @@ static int ft_folds(const ft_call *call) {
 
 typedef struct {
     uint32_t positive;
-    int alignment, foldable, wide;
+    int foldable, wide;
 } ft_facts;
 
+/* Bytes of which the address of a tensor and its strides are multiples, 16 at most. */
+static int ft_alignment(const ft_param *param, const flashtile_tensor *tensor) {
+    uint64_t bits = 16 | tensor->address;
+    for (int d = 0; d + 1 < param->rank; d++)
+        if (tensor->extents[d] > 1) bits |= (uint64_t)tensor->strides[d] * (uint64_t)param->bytes;
+    return (int)(bits & (~bits + 1));
+}
+
 static ft_facts ft_find_facts(const ft_call *call, int wide) {
-    ft_facts facts = {0, 16, ft_folds(call), wide};
-    uint64_t bits = 16;
+    ft_facts facts = {0, ft_folds(call), wide};
     int scalar = 0;
     for (int n = 0; n < call->kernel->params; n++) {
         const ft_param *param = &call->kernel->param[n];
@@ -55,13 +62,7 @@ static ft_facts ft_find_facts(const ft_call *call, int wide) {
             float x = call->argument[n].f32;
             facts.positive |= (uint32_t)(x > 0.0f && x <= 3.402823466e+38f) << scalar++;
         }
-        if (param->kind != FT_TENSOR || !param->wide) continue;
-        const flashtile_tensor *tensor = call->argument[n].tensor;
-        bits |= tensor->address;
-        for (int d = 0; d + 1 < param->rank; d++)
-            if (tensor->extents[d] > 1) bits |= (uint64_t)tensor->strides[d] * (uint64_t)param->bytes;
     }
-    facts.alignment = (int)(bits & (~bits + 1));
     return facts;
 }
 
@@ -88,8 +89,12 @@ static int ft_lacks(const ft_call *call, const ft_variant *variant, const ft_fac
         if ((variant->positive & ~facts->positive) >> scalar++ & 1)
             FT_LACK("`%s` must be positive", call->kernel->param[n].name);
     }
-    if (variant->alignment > facts->alignment)
-        FT_LACK("addresses and strides of matrices must be multiples of %d bytes", variant->alignment);
+    for (int n = 0; n < call->kernel->params; n++) {
+        const ft_param *param = &call->kernel->param[n];
+        if (param->kind != FT_TENSOR || !param->wide) continue;
+        if (variant->alignment[n] > ft_alignment(param, call->argument[n].tensor))
+            FT_LACK("the address and strides of `%s` must be multiples of %d bytes", param->name, variant->alignment[n]);
+    }
     if (variant->foldable && !facts->foldable) FT_LACK("rows of the heads of a group must follow each other");
     if (facts->wide && !variant->wide) FT_LACK("index arithmetic must stay within 32 bits");
 #undef FT_LACK

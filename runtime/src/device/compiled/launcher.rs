@@ -314,7 +314,9 @@ impl<P: Processor> CompiledLauncher<P> {
         };
         let positive: BTreeSet<String> =
             self.scalars.iter().enumerate().filter(|(bit, _)| key.is_positive(*bit)).map(|(_, &p)| name(p)).collect();
-        Facts { positive, alignment: key.alignment, foldable: key.foldable, wide: key.wide }
+        let moved = self.wide.iter().enumerate().filter(|(_, wide)| **wide);
+        let aligned = moved.enumerate().map(|(n, (param, _))| (name(param), key.alignment_of(n)));
+        Facts { positive, foldable: key.foldable, wide: key.wide, ..Facts::none() }.with_alignments(aligned)
     }
 
     fn sizes(&self, call: &Call<'_>) -> BTreeMap<String, i64> {
