@@ -238,7 +238,7 @@ choices! {
         /// Those that the text transposes, transposed by a kernel of its own, launched before.
         Pretransposed = "pretransposed",
         /// Copied by a kernel of its own, launched before, to rows that begin at whole lines of the
-        /// L2 cache.
+        /// L2 cache; left operands too, where they are not aligned to 16 bytes.
         Copied = "copied",
     }
 }

@@ -206,6 +206,10 @@ fn a_fault_in_any_part_of_the_contract_is_seen() {
         let variants = contract.architectures.iter_mut().flat_map(|arch| &mut arch.variants);
         variants.for_each(|variant| variant.facts.alignment = 2);
     };
+    let fact_of_one = |contract: &mut KernelContract| {
+        let variants = contract.architectures.iter_mut().flat_map(|arch| &mut arch.variants);
+        variants.for_each(|variant| _ = variant.facts.aligned.insert("k".into(), 1));
+    };
     let positive = |contract: &mut KernelContract| {
         let variants = contract.architectures.iter_mut().flat_map(|arch| &mut arch.variants);
         variants.for_each(|variant| variant.facts.positive.clear());
@@ -227,6 +231,7 @@ fn a_fault_in_any_part_of_the_contract_is_seen() {
     assert!(sees(grid), "a grid of other blocks");
     assert!(sees(order), "two pointers in each other's place");
     assert!(sees(fact), "alignment that is not asked for");
+    assert!(sees(fact_of_one), "alignment of one tensor that is not asked for");
     assert!(sees(positive), "signs that are not asked for");
     assert!(sees(scratch), "another layout of scratch");
     assert!(sees(map), "dimensions of a tensor map in another order");

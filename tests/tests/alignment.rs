@@ -1,0 +1,156 @@
+//! Alignment is known of each tensor: what one lacks costs no other its wide loads, and rows that
+//! begin anywhere are read as they lie. Needs NVRTC, no GPU.
+
+use flashtile::toolchain::Toolchain;
+use flashtile::tuner::{InputData, facts_of};
+use flashtile::{AnyTensor, Arch, Argument, Device, Elem, Kernel, LaunchOptions};
+use flashtile_codegen::plan::PlanFile;
+use flashtile_codegen::{BLayout, Facts, Instance, Schedule, TensorOp, TileLoads, check, generate, plans, space};
+use flashtile_dsl::ir::SourceText;
+
+fn arch(name: &str) -> &'static Arch {
+    Arch::named(name).expect("in the table")
+}
+
+/// A built-in for packed tensors of these sizes.
+fn instance(name: &str, head_dim: i64, sizes: &[(&str, i64)]) -> Instance {
+    let bound = Kernel::builtin(name).expect("built in").bind(Elem::Bf16, [("D", head_dim)]).expect("binds");
+    let sizes = sizes.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+    let facts = facts_of(&bound, &sizes, &InputData::default()).expect("possible");
+    bound.instance(facts)
+}
+
+fn bias_of(keys: i64) -> Instance {
+    instance("bias_attention", 64, &[("B", 1), ("H", 2), ("G", 2), ("M", 333), ("N", keys)])
+}
+
+#[test]
+fn a_bias_of_odd_rows_leaves_keys_their_copies() {
+    let (even, odd) = (bias_of(336), bias_of(335));
+    assert_eq!(even.facts.alignment, 16);
+    let of = |instance: &Instance| ["q", "k", "v", "bias", "o"].map(|name| instance.alignment_of(name));
+    assert_eq!((of(&even), of(&odd)), ([16; 5], [16, 16, 16, 2, 16]));
+    let by_wgmma = |instance: &Instance| {
+        let mut all = space(instance, arch("sm_90a"));
+        all.retain(|schedule| schedule.main.tensor_op == TensorOp::Wgmma);
+        all
+    };
+    assert!(by_wgmma(&even).iter().all(|schedule| schedule.main.tile_loads == TileLoads::Tma));
+    let found = by_wgmma(&odd);
+    assert!(found.len() > 20, "{} schedules", found.len());
+    assert!(found.iter().all(|schedule| schedule.main.tile_loads == TileLoads::Direct));
+    // 16 bytes of the keys at a time, and elements of the bias from wherever they are.
+    let plan = plans(&odd, &Schedule::default(), arch("sm_80")).expect("is legal").remove(0);
+    assert_eq!(plan.copy_bytes, 16);
+    let code = |instance: &Instance| generate(instance, &Schedule::default(), arch("sm_80")).expect("is legal").source;
+    assert!(code(&odd).contains("load_shifted<") && !code(&odd).contains("load_fragment<"));
+    assert!(code(&even).contains("load_fragment<") && !code(&even).contains("load_shifted<"));
+}
+
+#[test]
+fn what_is_not_aligned_is_named() {
+    let odd = bias_of(335);
+    let why = |instance: &Instance, schedule: &str, on: &str| {
+        check(instance, &schedule.parse().expect("a schedule"), arch(on)).reasons.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let hopper = "tensor_op=wgmma,copy=tma,block_m=128,warps=8";
+    assert_eq!(why(&odd, hopper, "sm_90a"), [""; 0]);
+    let by_ring = why(&odd, &format!("{hopper},tile_loads=tma"), "sm_90a");
+    assert!(by_ring.iter().any(|why| why.contains("aligned to 16 bytes, for its elementwise work")), "{by_ring:?}");
+    let mut keys = odd.clone();
+    keys.facts.aligned.insert("k".into(), 8);
+    let refused = why(&keys, hopper, "sm_90a");
+    assert_eq!(refused, ["TMA needs addresses and strides that are multiples of 16 bytes, those of k are of 8"]);
+    keys.facts.aligned.insert("v".into(), 2);
+    let refused = why(&keys, "copy=cp_async", "sm_80");
+    assert_eq!(refused, ["cp.async copies at least 4 bytes, rows of tiles of v are aligned to 2"]);
+    // Their copies are aligned, and read by TMA.
+    assert_eq!(why(&keys, &format!("{hopper},b_layout=copied"), "sm_90a"), [""; 0]);
+}
+
+#[test]
+fn facts_have_one_form_and_follow_from_stronger_ones() {
+    let facts = |all: &[(&str, u32)]| Facts::none().with_alignments(all.iter().map(|&(name, bytes)| (name, bytes)));
+    let (best, odd) = (facts(&[("q", 16), ("k", 16), ("bias", 16)]), facts(&[("q", 16), ("k", 16), ("bias", 2)]));
+    assert_eq!((best.alignment, best.aligned.len()), (16, 0));
+    assert_eq!((odd.alignment, odd.aligned.len()), (16, 1));
+    let half = facts(&[("q", 8), ("k", 8), ("bias", 8)]);
+    assert_eq!((half.alignment, half.aligned.len()), (8, 0));
+    assert_eq!(best.beyond(&odd), ["addresses and strides of bias are multiples of 16 bytes"]);
+    assert_eq!(odd.beyond(&best), [""; 0]);
+    assert_eq!(best.beyond(&half), ["addresses and strides of matrices are multiples of 16 bytes"]);
+    assert_eq!(odd.beyond(&half), ["addresses and strides of matrices are multiples of 16 bytes"]);
+    assert_eq!(half.beyond(&odd), ["addresses and strides of bias are multiples of 8 bytes"]);
+    let keys = facts(&[("q", 16), ("k", 4), ("bias", 16)]);
+    assert_eq!(keys.beyond(&odd), ["addresses and strides of bias are multiples of 16 bytes"]);
+    assert_eq!(odd.beyond(&keys), ["addresses and strides of k are multiples of 16 bytes"]);
+}
+
+#[test]
+fn plans_say_which_tensors_are_aligned_otherwise() {
+    let (odd, on) = (bias_of(335), arch("sm_90a"));
+    let own = plans(&odd, &Schedule::default(), on).expect("is legal");
+    let text = PlanFile::text(&odd, &Schedule::default(), on, &own);
+    assert!(text.contains("facts aligned to 16 bytes, aligned bias 2, "), "{text}");
+    assert_eq!(PlanFile::read(&text, Some(&odd.kernel.source)).expect("reads").facts, odd.facts);
+}
+
+#[test]
+fn operands_that_tma_cannot_read_are_copied_on_hopper() {
+    let sizes = [("B", 1), ("H", 2), ("G", 2), ("M", 4096), ("N", 4096)];
+    for head_dim in [20, 50, 100, 102] {
+        let narrow = instance("causal_attention", head_dim, &sizes);
+        assert!(narrow.facts.alignment < 16);
+        let all = space(&narrow, arch("sm_90a"));
+        let by_wgmma: Vec<_> = all.iter().filter(|schedule| schedule.main.tensor_op == TensorOp::Wgmma).collect();
+        assert!(by_wgmma.len() > 20, "head dim {head_dim}: {} schedules", by_wgmma.len());
+        assert!(by_wgmma.iter().all(|schedule| schedule.launches.b_layout == BLayout::Copied), "head dim {head_dim}");
+    }
+    // Elsewhere only what would be copied by elements.
+    let copies = |head_dim: i64| {
+        let all = space(&instance("causal_attention", head_dim, &sizes), arch("sm_80"));
+        all.iter().filter(|schedule| schedule.launches.b_layout == BLayout::Copied).count()
+    };
+    assert!(copies(51) > 20);
+    assert_eq!([copies(50), copies(64)], [0, 0]);
+}
+
+const DOUBLED: &str = "pub fn doubled<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<T, (M, N)>) {
+    let (i, j) = program(tiles(M), tiles(N));
+    store(y, [i, j], (load(x, [i, j]).to::<f32>() * 2.0).to::<T>());
+}";
+
+/// Rows that begin at each place within 16 bytes, with numbers on all sides that no element has.
+#[test]
+fn rows_that_begin_anywhere_are_loaded_as_they_lie() {
+    let source = SourceText { name: "doubled.rs".into(), text: DOUBLED.into(), first_line: 1 };
+    let kernel = Kernel::from_source(&source).unwrap_or_else(|error| panic!("{error}")).remove(0);
+    let emulator = Device::emulator();
+    let wide = Some("block_n=80".parse().expect("a schedule"));
+    for (arch_name, schedule) in [("sm_75", None), ("sm_80", None), ("sm_90a", wide)] {
+        let options = LaunchOptions {
+            toolchain: Toolchain::shared(),
+            arch: Arch::named(arch_name),
+            schedule,
+            ..LaunchOptions::default()
+        };
+        let loaded = kernel.bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds").on_with(&emulator, options).expect("compiles");
+        for offset in 0..9 {
+            for (rows, columns, stride) in [(3, 1, 1), (5, 7, 7), (18, 16, 17), (9, 70, 70 + offset), (17, 83, 90), (1, 66, 66)] {
+                // Exact in f16, and their doubles too.
+                let value = |at: usize| ((at * 37 + offset) % 1000) as f32;
+                let length = offset + (rows - 1) * stride + columns;
+                let memory: Vec<u8> =
+                    (0..length).flat_map(|at| flashtile::f16::from_f32(value(at)).to_bits().to_le_bytes()).collect();
+                let memory = AnyTensor::from_bytes(&emulator, Elem::F16, &[length], &memory).expect("fits");
+                let x = memory.view(&[rows, columns], &[stride, 1], offset).expect("within");
+                let y = AnyTensor::zeros(&emulator, Elem::F16, &[rows, columns]).expect("fits");
+                loaded.launch(&[Argument::from(&x), Argument::Output(&y)]).expect("runs");
+                let at = |n: usize| offset + n / columns * stride + n % columns;
+                let wanted: Vec<f32> = (0..rows * columns).map(|n| 2.0 * value(at(n))).collect();
+                let what = format!("{rows} x {columns}, stride {stride}, offset {offset} on {arch_name}");
+                assert_eq!(y.to_f32().expect("reads"), wanted, "{what}");
+            }
+        }
+    }
+}
