@@ -51,7 +51,11 @@ fn a_bias_of_odd_rows_leaves_keys_their_copies() {
 fn what_is_not_aligned_is_named() {
     let odd = bias_of(335);
     let why = |instance: &Instance, schedule: &str, on: &str| {
-        check(instance, &schedule.parse().expect("a schedule"), arch(on)).reasons.iter().map(ToString::to_string).collect::<Vec<_>>()
+        check(instance, &schedule.parse().expect("a schedule"), arch(on))
+            .reasons
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
     };
     let hopper = "tensor_op=wgmma,copy=tma,block_m=128,warps=8";
     assert_eq!(why(&odd, hopper, "sm_90a"), [""; 0]);
@@ -128,13 +132,10 @@ fn rows_that_begin_anywhere_are_loaded_as_they_lie() {
     let emulator = Device::emulator();
     let wide = Some("block_n=80".parse().expect("a schedule"));
     for (arch_name, schedule) in [("sm_75", None), ("sm_80", None), ("sm_90a", wide)] {
-        let options = LaunchOptions {
-            toolchain: Toolchain::shared(),
-            arch: Arch::named(arch_name),
-            schedule,
-            ..LaunchOptions::default()
-        };
-        let loaded = kernel.bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds").on_with(&emulator, options).expect("compiles");
+        let options =
+            LaunchOptions { toolchain: Toolchain::shared(), arch: Arch::named(arch_name), schedule, ..LaunchOptions::default() };
+        let loaded =
+            kernel.bind(Elem::F16, [] as [(&str, i64); 0]).expect("binds").on_with(&emulator, options).expect("compiles");
         for offset in 0..9 {
             for (rows, columns, stride) in [(3, 1, 1), (5, 7, 7), (18, 16, 17), (9, 70, 70 + offset), (17, 83, 90), (1, 66, 66)] {
                 // Exact in f16, and their doubles too.

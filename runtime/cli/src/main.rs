@@ -22,6 +22,7 @@ mod files;
 mod flags;
 mod gradient;
 mod hints;
+mod machine;
 mod output;
 mod profile;
 mod reference;

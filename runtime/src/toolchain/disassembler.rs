@@ -16,18 +16,30 @@ const NVDISASM_TOOL: Tool = ("nvdisasm", &["-c", "-plr"]);
 /// What serves as well.
 const CUOBJDUMP: Tool = ("cuobjdump", &["-sass"]);
 
+/// Machine code with the lines that instructions are of.
+pub(super) fn disassemble_with_lines(cubin: &[u8], options: &ToolchainOptions) -> Result<String, ToolchainError> {
+    let (tool, _) = find(options, &[NVDISASM_TOOL])?;
+    run(&tool, &["-c", "-gi"], cubin)
+}
+
+/// Machine code with the registers that are alive, where nvdisasm is found.
 pub(super) fn disassemble(cubin: &[u8], options: &ToolchainOptions) -> Result<String, ToolchainError> {
-    let (tool, arguments) = find(options)?;
+    let (tool, arguments) = find(options, &[NVDISASM_TOOL, CUOBJDUMP])?;
+    run(&tool, arguments, cubin)
+}
+
+fn run(tool: &Path, arguments: &[&str], cubin: &[u8]) -> Result<String, ToolchainError> {
     let failed = |reason: String| ToolchainError::Tool { tool: tool.display().to_string(), reason };
     let file = temporary(cubin).map_err(|e| failed(format!("failed to write a temporary file: {e}")))?;
-    let output = Command::new(&tool).args(arguments).arg(file.path()).output().map_err(|e| failed(e.to_string()))?;
+    let output = Command::new(tool).args(arguments).arg(file.path()).output().map_err(|e| failed(e.to_string()))?;
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn find(options: &ToolchainOptions) -> Result<(PathBuf, &'static [&'static str]), ToolchainError> {
+/// One of these tools, the first that is there; nvdisasm is installed where none is.
+fn find(options: &ToolchainOptions, tools: &[Tool]) -> Result<(PathBuf, &'static [&'static str]), ToolchainError> {
     let mut folders: Vec<PathBuf> = std::env::var_os("PATH").map(|p| std::env::split_paths(&p).collect()).unwrap_or_default();
     let mut looked_in = vec!["PATH".to_owned()];
     let mut look = |folder: PathBuf, looked_in: &mut Vec<String>| {
@@ -63,7 +75,7 @@ fn find(options: &ToolchainOptions) -> Result<(PathBuf, &'static [&'static str])
             Err(fault) => looked_in.push(format!("{}: {fault}", NVDISASM.directory(place).display())),
         }
     }
-    if let Some(found) = in_folders(CUOBJDUMP) {
+    if let Some(found) = tools.iter().filter(|tool| **tool != NVDISASM_TOOL).find_map(|tool| in_folders(*tool)) {
         return Ok(found);
     }
     if let (true, Some(place)) = (options.install, &place) {
@@ -73,7 +85,8 @@ fn find(options: &ToolchainOptions) -> Result<(PathBuf, &'static [&'static str])
         }
     }
     let wheel = NVDISASM.requirement();
-    Err(ToolchainError::NoTool { tool: "nvdisasm or cuobjdump".to_owned(), looked_in, wheel })
+    let names: Vec<&str> = tools.iter().map(|(tool, _)| *tool).collect();
+    Err(ToolchainError::NoTool { tool: names.join(" or "), looked_in, wheel })
 }
 
 /// A file of a name that nobody can foresee, removed on drop.

@@ -97,6 +97,16 @@ impl Toolchain {
     pub fn disassemble(&self, cubin: &[u8]) -> Result<String, ToolchainError> {
         disassembler::disassemble(cubin, &self.inner.options)
     }
+
+    /// Compiles CUDA C for a real architecture (`sm_90a`), and disassembles it with nvdisasm: in front of instructions stand the
+    /// lines that they are of, as `//## File "NAME", line N`, and behind one of an inlined function where that was called.
+    ///
+    /// # Errors
+    /// As [`Toolchain::compile`] and [`Toolchain::disassemble`]; cuobjdump tells no lines.
+    pub fn disassemble_with_lines(&self, source: &str, name: &str, arch: &str) -> Result<String, ToolchainError> {
+        let cubin = self.nvrtc()?.compile_with_lines(source, name, arch)?;
+        disassembler::disassemble_with_lines(&cubin, &self.inner.options)
+    }
 }
 
 impl ToolchainOptions {

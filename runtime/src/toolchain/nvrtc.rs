@@ -124,6 +124,16 @@ impl Nvrtc {
         Ok(Compiled { cubin, ptx, report, log, nvrtc: self.version, seconds: start.elapsed().as_secs_f64() })
     }
 
+    /// Compiles CUDA C for a real architecture (`sm_90a`) to machine code with line numbers.
+    ///
+    /// # Errors
+    /// [`ToolchainError::Compile`] with the compiler's log.
+    pub fn compile_with_lines(&self, source: &str, name: &str, arch: &str) -> Result<Vec<u8>, ToolchainError> {
+        let options = [format!("--gpu-architecture={arch}"), "--generate-line-info".to_owned()];
+        let (program, _) = self.program(source, name, arch, &options)?;
+        self.bytes("nvrtcGetCUBIN", &program, self.functions.cubin_size, self.functions.cubin)
+    }
+
     /// Compiles CUDA C for a real architecture (`sm_90a`) to PTX with line numbers, and no further.
     ///
     /// # Errors

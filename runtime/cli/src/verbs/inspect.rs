@@ -27,7 +27,7 @@ use crate::output::{self, Output};
 use crate::subject::{Subject, SubjectFlags};
 use crate::target::{EmulationFlags, PlanFlags, Target, TargetFlags};
 
-use crate::{files, profile};
+use crate::{files, machine, profile};
 
 /// Flags of `flashtile inspect`.
 #[derive(Args, Debug)]
@@ -84,6 +84,8 @@ enum Emit {
     Ptx,
     /// Machine code as text
     Sass,
+    /// The machine instructions of each innermost loop, by the line of the kernel that they are of and by what they do
+    Instructions,
     /// Registers, spills, shared memory, occupancy: predicted, and as compiled
     Resources,
     /// What a launch does on the emulator, by line: instructions, bank conflicts, sectors; needs no GPU. Sizes that are not
@@ -143,6 +145,7 @@ pub fn run(flags: &Flags, global: &GlobalFlags, output: &mut Output) -> Result<(
         Emit::Cuda => stage.generated()?.source,
         Emit::Ptx => stage.code()?.module.ptx,
         Emit::Sass => global.toolchain().disassemble(&stage.code()?.module.cubin)?,
+        Emit::Instructions => stage.instructions()?,
         Emit::Resources => return stage.resources(flags, output),
         Emit::Layout => layouts(flags, &stage.generated()?)?,
         Emit::Profile => return stage.profile(flags, output),
@@ -263,6 +266,14 @@ impl<'a> Stage<'a> {
         let machine = &self.target.machine;
         let head = format!("{} on {} ({} SMs, {} GHz)", sizes.join(","), self.target.arch, machine.sms, machine.ghz);
         Ok(format!("{head}\n{}", workload.cost().text(Some(&executed), Some(&peak))))
+    }
+
+    fn instructions(&self) -> Result<String> {
+        let generated = self.generated()?;
+        let (program, lines) = machine::without_lines(&generated.source);
+        let name = format!("{}.cu", self.bound.ir().name);
+        let found = self.global.toolchain().disassemble_with_lines(&program, &name, self.target.arch.name)?;
+        machine::text(&found, &lines, &self.bound.ir().source.text).map_err(Failure::Usage)
     }
 
     fn resources(&self, flags: &Flags, output: &mut Output) -> Result<()> {
