@@ -105,3 +105,20 @@ fn code_that_cannot_be_executed_is_the_users() {
         run(&sandbox, &verify).fails_with(2, "the code that was given for `attention` cannot be executed");
     }
 }
+
+/// Compiled for Hopper and sorted: products, exponentials and sums stand in the lines that ask for them.
+#[test]
+fn machine_instructions_are_told_by_line_and_kind() {
+    let sandbox = Sandbox::new();
+    let schedule = "--schedule defaults,block_m=64,block_n=64,warps=4,tensor_op=wgmma,copy=tma,running_max=max_first";
+    let shown = run(&sandbox, &format!("inspect attention --emit instructions --arch sm_90a --set D=64 {schedule}"));
+    let shown = shown.succeeds();
+    let (_, found) = shown.split_once(" are exponentials, ").unwrap_or_else(|| panic!("no loop with exponentials:\n{shown}"));
+    let each: f64 = found.split_whitespace().next().expect("a number").parse().expect("a number");
+    assert!((3.5..12.0).contains(&each), "{shown}");
+    let header = found.lines().find(|line| line.contains("product")).expect("a header");
+    assert!(["special", "float", "convert", "wait"].iter().all(|kind| header.contains(kind)), "{shown}");
+    for line in ["let p = exp(s", "let s = dot(q", "l = l * alpha", "acc = acc"] {
+        assert!(found.lines().any(|row| row.contains(line)), "no `{line}` in\n{shown}");
+    }
+}
