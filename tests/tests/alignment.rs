@@ -119,6 +119,29 @@ fn operands_that_tma_cannot_read_are_copied_on_hopper() {
     assert_eq!([copies(50), copies(64)], [0, 0]);
 }
 
+/// Rows of run-time lengths are copied by tiles.
+#[test]
+fn products_of_odd_sizes_are_copied_too() {
+    let bound = Kernel::builtin("matmul_gelu").expect("built in").bind(Elem::Bf16, [] as [(&str, i64); 0]).expect("binds");
+    let of = |k: i64, n: i64| {
+        let sizes = [("M", 333), ("K", k), ("N", n)].map(|(name, size)| (name.to_owned(), size)).into();
+        bound.instance(facts_of(&bound, &sizes, &InputData::default()).expect("possible"))
+    };
+    let copies = |instance: &Instance| {
+        let schedule = "tensor_op=wgmma,copy=tma,block_m=128,warps=8,b_layout=copied".parse().expect("a schedule");
+        let names = |error: flashtile_codegen::Error| error.to_string();
+        let all = plans(instance, &schedule, arch("sm_90a")).map_err(names)?;
+        Ok::<_, String>(all.into_iter().map(|plan| plan.name).collect::<Vec<_>>())
+    };
+    assert_eq!(
+        copies(&of(331, 335)),
+        Ok(["matmul_gelu_copy_a", "matmul_gelu_copy_b", "matmul_gelu"].map(str::to_owned).to_vec())
+    );
+    assert_eq!(copies(&of(336, 335)), Ok(["matmul_gelu_copy_b", "matmul_gelu"].map(str::to_owned).to_vec()));
+    assert!(copies(&of(336, 336)).is_err_and(|why| why.contains("b_layout=copied has nothing to copy")));
+    assert!(space(&of(331, 335), arch("sm_90a")).iter().any(|schedule| schedule.main.tensor_op == TensorOp::Wgmma));
+}
+
 const DOUBLED: &str = "pub fn doubled<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<T, (M, N)>) {
     let (i, j) = program(tiles(M), tiles(N));
     store(y, [i, j], (load(x, [i, j]).to::<f32>() * 2.0).to::<T>());

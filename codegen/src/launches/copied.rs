@@ -30,7 +30,8 @@ const NOTHING: &str = "no right operand of a product is loaded from an input who
 /// dims and lengths of one's own"). None for a kernel that came out wrong, too: generating code
 /// under a schedule that asks for it says so.
 pub(crate) fn with_copies(instance: &Instance) -> Option<Instance> {
-    let odd = |(tensor, &(_, row)): (&ParamId, &(OpId, i64))| row % 32 != 0 || !is_aligned(instance, *tensor);
+    let odd =
+        |(tensor, found): (&ParamId, &Candidate)| found.row.is_some_and(|row| row % 32 != 0) || !is_aligned(instance, *tensor);
     let made = candidates(instance).iter().any(odd).then(|| copy_ahead(instance))?.ok()?;
     Some(instance.of_launch(made.main, &made.between))
 }
@@ -54,9 +55,9 @@ pub fn copy_ahead(instance: &Instance) -> Result<Staged, NotStaged> {
         return Err(NOTHING.to_owned().into());
     }
     let mut main = kernel.clone();
-    let mut groups: Vec<(Vec<ProgramExtent>, Vec<Copy>)> = Vec::new();
+    let mut groups: Vec<(Programs, Vec<Copy>)> = Vec::new();
     let mut between = Vec::new();
-    for (from, (load, _)) in found {
+    for (from, Candidate { load, .. }) in found {
         let name = edit::free_name(&main, &format!("{}_copy", kernel.params[from].name), std::iter::empty());
         let read = TensorDecl { direction: Direction::In, ..kernel.tensor(from).clone() };
         let copy = edit::add_tensor(&mut main, &name, read);
@@ -78,41 +79,61 @@ pub fn copy_ahead(instance: &Instance) -> Result<Staged, NotStaged> {
     Staged::new(ahead, edit::finished(main), Vec::new(), between)
 }
 
-/// The tensors that a copy changes, each with a load that feeds an operand and the bytes of its rows.
-fn candidates(instance: &Instance) -> BTreeMap<ParamId, (OpId, i64)> {
+/// A tensor that a copy changes.
+struct Candidate {
+    /// One of its loads, which feeds an operand.
+    load: OpId,
+    /// Bytes of its packed rows, if they are known.
+    row: Option<i64>,
+}
+
+/// The tensors that a copy changes.
+fn candidates(instance: &Instance) -> BTreeMap<ParamId, Candidate> {
     let kernel = &instance.kernel;
     let loads = |operand: ValueId| match kernel.def(operand)? {
         (_, Op::Transpose(x)) => kernel.def(*x).map(|(load, _)| load),
         (load, _) => Some(load),
     };
-    let dots = || {
-        kernel
-            .walk()
-            .into_iter()
-            .filter_map(|(_, op)| if let Op::Dot { a, b, .. } = kernel.ops[op].op { Some((a, b)) } else { None })
-    };
-    let right: BTreeSet<OpId> = dots().filter_map(|(_, b)| loads(b)).collect();
-    let left: BTreeSet<OpId> = dots().filter_map(|(a, _)| loads(a)).collect();
+    let operands = |op: OpId| if let Op::Dot { a, b, .. } = kernel.ops[op].op { Some((a, b)) } else { None };
+    let dots: Vec<(ValueId, ValueId)> = kernel.walk().into_iter().filter_map(|(_, op)| operands(op)).collect();
+    let right: BTreeSet<OpId> = dots.iter().filter_map(|(_, b)| loads(*b)).collect();
+    let left: BTreeSet<OpId> = dots.iter().filter_map(|(a, _)| loads(*a)).collect();
     let mut found = BTreeMap::new();
     for &load in right.union(&left) {
         let Op::Load { tensor, at } = &kernel.ops[load].op else { continue };
         let decl = kernel.tensor(*tensor);
-        let width = decl.shape.last().filter(|size| size.sizes().all(|s| kernel.sizes[s].kind == SizeKind::Const));
+        let width = decl.shape.last().filter(|size| is_constant(kernel, size));
         let elem = instance.binding.elem(kernel, decl.elem).bytes();
         let row = width.and_then(|width| instance.binding.size(kernel, width)).zip(elem).map(|(n, bytes)| n * bytes as i64);
+        let is_matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
+        // Of whole rows at once.
         let one_tile = at.iter().filter(|a| matches!(a, At::Tile(_))).count() == 1;
-        let ends_in_range = matches!(at.last(), Some(At::Range { .. }));
-        let may_pay = |row: &i64| (right.contains(&load) && row % LINE != 0) || !is_aligned(instance, *tensor);
-        let Some(row) = row.filter(may_pay) else { continue };
-        if decl.direction == Direction::In && one_tile && ends_in_range {
-            found.entry(*tensor).or_insert((load, row));
+        let by_rows = one_tile && matches!(at.last(), Some(At::Range { .. }));
+        let within_lines = right.contains(&load) && by_rows && row.is_some_and(|row| row % LINE != 0);
+        if decl.direction == Direction::In && is_matrix && (within_lines || !is_aligned(instance, *tensor)) {
+            found.entry(*tensor).or_insert(Candidate { load, row });
         }
     }
     found
 }
 
-/// One dimension of the programs that copy a tensor: an extent, and whether its programs are tiles.
-type ProgramExtent = (SizeExpr, bool);
+fn is_constant(kernel: &Kernel, size: &SizeExpr) -> bool {
+    size.sizes().all(|s| kernel.sizes[s].kind == SizeKind::Const)
+}
+
+/// How the programs that copy a tensor walk one of its dimensions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Walked {
+    /// A program for each element.
+    Each,
+    /// A program for each tile.
+    Tiles,
+    /// All of it by each program.
+    Whole,
+}
+
+/// The dimensions of the programs that copy a tensor, and how they are walked.
+type Programs = Vec<(SizeExpr, Walked)>;
 
 /// A tensor to copy.
 struct Copy {
@@ -123,21 +144,43 @@ struct Copy {
     load: OpId,
 }
 
-/// The programs that copy a tensor: one for each tile of the rows that `load` reads.
-fn programs(kernel: &Kernel, tensor: ParamId, load: OpId) -> Vec<ProgramExtent> {
+/// The programs that copy a tensor: one for each tile of the two dimensions that `load` reads. Rows
+/// of a known length are copied whole.
+fn programs(kernel: &Kernel, tensor: ParamId, load: OpId) -> Programs {
     let Op::Load { at, .. } = &kernel.ops[load].op else { unreachable!("a load") };
-    let (_, outer) = kernel.tensor(tensor).shape.split_last().expect("a matrix");
-    outer.iter().zip(at).map(|(size, at)| (size.clone(), matches!(at, At::Tile(_)))).collect()
+    let shape = &kernel.tensor(tensor).shape;
+    let walked = |(number, (size, at)): (usize, (&SizeExpr, &At))| match at {
+        At::Index(_) => Some((size.clone(), Walked::Each)),
+        // Tensors with rows of other lengths have the same programs.
+        At::Range { .. } if number + 1 == shape.len() && is_constant(kernel, size) => None,
+        At::Range { .. } | At::Tile(_) => Some((size.clone(), Walked::Tiles)),
+    };
+    let mut all: Programs = shape.iter().zip(at).enumerate().filter_map(walked).collect();
+    if all.len() < shape.len() {
+        all.push((SizeExpr::constant(0), Walked::Whole));
+    }
+    all
 }
 
 /// The kernel that copies tensors, all with the same programs.
-fn copier(kernel: &Kernel, programs: &[ProgramExtent], copies: &[Copy]) -> Kernel {
+fn copier(kernel: &Kernel, programs: &[(SizeExpr, Walked)], copies: &[Copy]) -> Kernel {
     let names: Vec<&str> = copies.iter().map(|c| kernel.params[c.from].name.as_str()).collect();
     let mut b = edit::beside(kernel, format!("{}_copy_{}", kernel.name, names.join("_")));
     b.span = kernel.ops[copies[0].load].span;
-    let (rows, _) = programs.iter().find(|(_, tiles)| *tiles).expect("one dimension has the rows");
-    let axis = b.axis("row", rows.clone(), AxisKind::Program);
-    let dims = programs.iter().map(|(size, tiles)| if *tiles { ProgramDim::Tiles(axis) } else { ProgramDim::Each(size.clone()) });
+    let mut words = ["row", "column"].into_iter();
+    let mut tiled: Vec<(usize, &str)> = Vec::new();
+    let mut dims = Vec::new();
+    for (number, (size, walked)) in programs.iter().enumerate() {
+        match walked {
+            Walked::Each => dims.push(ProgramDim::Each(size.clone())),
+            Walked::Tiles => {
+                let name = words.next().expect("a matrix has two dimensions");
+                dims.push(ProgramDim::Tiles(b.axis(name, size.clone(), AxisKind::Program)));
+                tiled.push((number, name));
+            }
+            Walked::Whole => {}
+        }
+    }
     let params: Vec<(ParamId, ParamId)> = copies
         .iter()
         .map(|copy| {
@@ -146,18 +189,20 @@ fn copier(kernel: &Kernel, programs: &[ProgramExtent], copies: &[Copy]) -> Kerne
             (from, edit::add_tensor(&mut b.kernel, &copy.name, written))
         })
         .collect();
-    let (_, place) = b.append(Op::Program(dims.collect()));
-    let indices: Vec<At> =
-        place.iter().zip(programs).map(|(&v, (_, tiles))| if *tiles { At::Tile(v) } else { At::Index(v) }).collect();
+    let (_, place) = b.append(Op::Program(dims));
     for (copy, (from, to)) in copies.iter().zip(params) {
         let columns = kernel.tensor(copy.from).shape.last().expect("a matrix").clone();
-        let mut at = indices.clone();
-        at.push(At::Range { start: SizeExpr::constant(0), len: columns });
+        let one = |(number, (_, walked)): (usize, &(SizeExpr, Walked))| match walked {
+            Walked::Each => At::Index(place[number]),
+            Walked::Tiles => At::Tile(place[number]),
+            Walked::Whole => At::Range { start: SizeExpr::constant(0), len: columns.clone() },
+        };
+        let at: Vec<At> = programs.iter().enumerate().map(one).collect();
         let loaded = b.emit(Op::Load { tensor: from, at: at.clone() });
         b.append(Op::Store { tensor: to, at, value: loaded });
     }
-    for (&v, _) in place.iter().zip(programs).filter(|(_, (_, tiles))| *tiles) {
-        b.name(v, "row");
+    for (number, name) in tiled {
+        b.name(place[number], name);
     }
     b.finish()
 }
