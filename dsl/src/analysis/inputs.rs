@@ -114,7 +114,7 @@ fn typical(meaning: &Meaning, size: &dyn Fn(&SizeExpr) -> Option<i64>) -> i64 {
         Meaning::Index(all) => extent(all) / 2,
         Meaning::Place { extent: all, over } => extent(all) / over / 2,
         Meaning::Length { extent: all, over } => (extent(all) * 3 / 5 / over).max(1),
-        Meaning::Distance(all) => (all.iter().map(extent).min().unwrap_or(1) / 3).max(1),
+        Meaning::Distance { .. } => (meaning.reach(&extent).unwrap_or(1) / 3).max(1),
         Meaning::Ids(_) | Meaning::Order(_) | Meaning::Unknown => 1,
         Meaning::Classes(values) => values.iter().copied().max().unwrap_or(1),
         Meaning::Number => 3,

@@ -33,8 +33,14 @@ pub enum Meaning {
         /// Positions for each place.
         over: i64,
     },
-    /// Bounds, or is added to, the distance of places of these extents: `0 ..` the least of them.
-    Distance(Vec<SizeExpr>),
+    /// Bounds, or is added to, the distance of places: `0 ..` the least of these extents, or the largest.
+    Distance {
+        /// Extents of the places.
+        extents: Vec<SizeExpr>,
+        /// Places are counted from their ends, as those of queries that are the last of the keys: one query may be as far from a
+        /// key as there are keys.
+        from_ends: bool,
+    },
     /// Compared for equality with these other inputs.
     Ids(Vec<ParamId>),
     /// Compared in order with these other inputs.
@@ -45,6 +51,21 @@ pub enum Meaning {
     Number,
     /// Nothing says what it means.
     Unknown,
+}
+
+impl Meaning {
+    /// The distance of the places of a form, which have these extents.
+    fn distance(extents: &[SizeExpr], form: &Form) -> Self {
+        let counted = |extent: &SizeExpr| form.sizes.iter().any(|size| size == extent);
+        Self::Distance { extents: extents.to_vec(), from_ends: extents.len() > 1 && extents.iter().any(counted) }
+    }
+
+    /// Where it is a distance, the number that it is below.
+    pub fn reach(&self, extent: &dyn Fn(&SizeExpr) -> i64) -> Option<i64> {
+        let Self::Distance { extents, from_ends } = self else { return None };
+        let each = extents.iter().map(extent);
+        if *from_ends { each.max() } else { each.min() }
+    }
 }
 
 /// What one integer input means.
@@ -69,9 +90,10 @@ impl Use {
             Meaning::Index(extent) => format!("index below {}", kernel.size_text(extent)),
             Meaning::Place { extent, over: by } => format!("place below {}{}", kernel.size_text(extent), over(*by)),
             Meaning::Length { extent, over: by } => format!("length up to {}{}", kernel.size_text(extent), over(*by)),
-            Meaning::Distance(extents) => {
+            Meaning::Distance { extents, from_ends } => {
                 let extents: Vec<String> = extents.iter().map(|e| kernel.size_text(e)).collect();
-                format!("distance below {}", extents.join(" and "))
+                let or = if *from_ends { " or " } else { " and " };
+                format!("distance below {}", extents.join(or))
             }
             Meaning::Ids(with) => format!("ids, equal to some of {}", names(with)),
             Meaning::Order(with) => format!("numbers in order with {}", names(with)),
@@ -340,7 +362,7 @@ impl Finder<'_> {
                 let form = self.forms.of(*x);
                 let extents: Vec<SizeExpr> = form.extents().map(|(extent, _)| extent.clone()).collect();
                 for param in form.params() {
-                    let meaning = if extents.is_empty() { Meaning::Number } else { Meaning::Distance(extents.clone()) };
+                    let meaning = if extents.is_empty() { Meaning::Number } else { Meaning::distance(&extents, &form) };
                     self.say(param, meaning);
                 }
             }
@@ -349,7 +371,7 @@ impl Finder<'_> {
                 let extents: Vec<SizeExpr> = self.forms.of(*a).extents().map(|(extent, _)| extent.clone()).collect();
                 let is_scalar = |param: &ParamId| matches!(kernel.params[*param].kind, ParamKind::Scalar(_));
                 for param in self.forms.of(*b).params().filter(is_scalar).filter(|_| !extents.is_empty()) {
-                    self.say(param, Meaning::Distance(extents.clone()));
+                    self.say(param, Meaning::Distance { extents: extents.clone(), from_ends: false });
                 }
             }
             Op::Gather { tensor, at } | Op::Scatter { tensor, at, .. } => {
@@ -390,7 +412,7 @@ impl Finder<'_> {
             let meaning = match &extents[..] {
                 [(extent, over)] if equality => Meaning::Place { extent: extent.clone(), over: *over },
                 [(extent, over)] => Meaning::Length { extent: extent.clone(), over: *over },
-                [_, _, ..] => Meaning::Distance(extents.iter().map(|(extent, _)| extent.clone()).collect()),
+                [_, _, ..] => Meaning::distance(&extents.iter().map(|(extent, _)| extent.clone()).collect::<Vec<_>>(), form),
                 [] if !others.is_empty() && equality => Meaning::Ids(others),
                 [] if !others.is_empty() => Meaning::Order(others),
                 [] => match form.sizes.iter().next() {

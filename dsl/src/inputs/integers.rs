@@ -49,7 +49,7 @@ impl Integers {
         let longest = match &of.meaning {
             Meaning::Length { extent: all, over } | Meaning::Place { extent: all, over } => extent_over(all, *over),
             Meaning::Index(all) => extent(all),
-            Meaning::Distance(all) => all.iter().map(&extent).min().unwrap_or(0),
+            Meaning::Distance { .. } => of.meaning.reach(&extent).unwrap_or(0),
             _ => columns as i64,
         };
         let kind = match said {
@@ -63,7 +63,7 @@ impl Integers {
             Some(Values::Permutation) => Kind::Index(columns as i64),
             Some(Values::Normal) | None => match &of.meaning {
                 Meaning::Index(all) => Kind::Index(extent(all)),
-                Meaning::Place { .. } | Meaning::Distance(_) => Kind::Range(0, longest.max(1)),
+                Meaning::Place { .. } | Meaning::Distance { .. } => Kind::Range(0, longest.max(1)),
                 Meaning::Length { .. } => Kind::Lengths(longest),
                 Meaning::Ids(_) => Kind::Sorted(IDS),
                 Meaning::Order(_) => Kind::Sorted(ORDERED),

@@ -154,6 +154,9 @@ impl Subject {
     }
 
     fn unknown(&self, name: &str) -> Failure {
+        if self.scalar_params().any(|(scalar, _)| scalar == name) {
+            return Failure::Usage(format!("`{name}` is a scalar of kernel `{}`: give --set {name}=..", self.kernel.name()));
+        }
         let sizes = self.ir().sizes.values().map(|s| s.name.clone());
         let known: Vec<String> = sizes.chain(self.scalar_params().map(|(n, _)| n.to_owned())).collect();
         let known = if known.is_empty() { "neither sizes nor scalars".to_owned() } else { known.join(", ") };
@@ -282,6 +285,7 @@ mod tests {
     fn faults_say_what_there_is() {
         let error = |set: &[&str], shape: &[&str]| subject(set, shape).expect_err("a fault").to_string();
         assert_eq!(error(&["X=1"], &[]), "kernel `causal_attention` has no size or scalar `X`; it has D, B, H, M, G, N, scale");
+        assert_eq!(error(&[], &["scale=1"]), "`scale` is a scalar of kernel `causal_attention`: give --set scale=..");
         assert_eq!(error(&["D=1.5"], &[]), "size `D` cannot be 1.5; expected a whole number");
         assert_eq!(error(&[], &["M=-1"]), "size `M` cannot be -1; expected 0 to 2^31 - 1");
     }

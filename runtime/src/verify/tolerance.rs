@@ -198,6 +198,8 @@ pub struct OutputVerdict {
     pub name: String,
     /// Elements judged.
     pub elements: usize,
+    /// Whether each of them should be 0, so that inputs show little of the kernel.
+    pub all_zero: bool,
     /// Largest error.
     pub max_error: f64,
     /// Mean error.
@@ -253,6 +255,7 @@ impl OutputVerdict {
         Self {
             name: reference.name.clone(),
             elements: found.len(),
+            all_zero: !found.is_empty() && reference.exact.iter().all(|&x| x == 0.0),
             max_error: max,
             mean_error: mean,
             bound: reference.bound,
@@ -286,6 +289,9 @@ impl fmt::Display for OutputVerdict {
         )?;
         if let Some(worst) = &self.worst {
             write!(f, ", worst at {:?}: {} for {}", worst.index, worst.found, worst.exact)?;
+        }
+        if self.all_zero {
+            write!(f, "; all of it is 0, so these inputs show little: --data and --set give others")?;
         }
         Ok(())
     }
