@@ -58,11 +58,18 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
             Err(NotMade::WrongKernel(faults)) => return Err(Error::WrongKernel(faults)),
         }
     }
-    match clear_sums(&launches.pieces[launches.main].instance.kernel) {
-        Some(Ok(staged)) => launches.apply(true, staged, arch),
-        Some(Err(NotStaged::WrongKernel(faults))) => return Err(Error::WrongKernel(faults)),
-        Some(Err(NotStaged::Refused(why))) => unreachable!("sums are always set to 0: {why}"),
-        None => {}
+    // Where parts of a loop are merged by a launch behind, that one adds.
+    let adds = |piece: &Piece| piece.instance.kernel.has_sums();
+    let mut from = 0;
+    while let Some(number) = (from..launches.pieces.len()).find(|&number| adds(&launches.pieces[number])) {
+        let before = launches.pieces.len();
+        match clear_sums(&launches.pieces[number].instance.kernel, &instance.kernel.name) {
+            Some(Ok(staged)) => launches.replace(number, true, staged, arch),
+            Some(Err(NotStaged::WrongKernel(faults))) => return Err(Error::WrongKernel(faults)),
+            Some(Err(NotStaged::Refused(why))) => unreachable!("sums are always set to 0: {why}"),
+            None => {}
+        }
+        from = number + 1 + launches.pieces.len() - before;
     }
     if reasons.is_empty() {
         reasons.extend(launches.override_beside(&instance.kernel.name, schedule));
@@ -79,7 +86,12 @@ impl Launches {
     /// Puts what a stage makes of the kernel of the main launch in the place of that launch. Those
     /// beside it have few rows a block, or many if they are `tall`.
     fn apply(&mut self, tall: bool, staged: Staged, arch: &'static Arch) {
-        let Piece { name, instance, knobs, .. } = self.pieces[self.main].clone();
+        self.replace(self.main, tall, staged, arch);
+    }
+
+    /// The same in the place of any launch.
+    fn replace(&mut self, number: usize, tall: bool, staged: Staged, arch: &'static Arch) {
+        let Piece { name, instance, knobs, meets } = self.pieces[number].clone();
         self.scratch.extend(staged.between.iter().map(|name| scratch_tensor(&staged, &instance.binding, name)));
         if let Some(folded) = &staged.folded {
             self.folded = Some(folded.rows(&staged.main, &instance.binding));
@@ -90,10 +102,11 @@ impl Launches {
             let (name, instance) = (kernel.name.clone(), of(kernel));
             Piece { name, knobs: beside_main(&instance, &knobs, tall, arch), instance, meets: false }
         };
-        let number = self.main;
-        self.main += staged.ahead.len();
+        if number <= self.main {
+            self.main += staged.ahead.len();
+        }
         let ahead = staged.ahead.into_iter().map(beside);
-        let main = Piece { name, instance: of(staged.main), knobs: knobs.clone(), meets: staged.meets };
+        let main = Piece { name, instance: of(staged.main), knobs: knobs.clone(), meets: meets || staged.meets };
         let behind = staged.behind.into_iter().map(beside);
         self.pieces.splice(number..=number, ahead.chain([main]).chain(behind));
     }

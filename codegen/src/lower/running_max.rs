@@ -45,6 +45,8 @@ pub(super) struct Recurrence {
     exponent: ValueId,
     /// Ops that take exponentials against the reference, sum and round them, in order.
     exponentials: Vec<OpId>,
+    /// Loads that stand behind the row maximum in the text and enter these, with what addresses them, in order.
+    fetched: Vec<OpId>,
     /// The row sum that shows an overflow.
     sum: OpId,
     /// Whether the maximum starts from a value that may be +inf.
@@ -151,29 +153,36 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
     if factor_users.len() != rescales.len() || !rescales.iter().all(|&(x, op)| only(x, op)) {
         return None;
     }
-    let exponentials = exponential_ops(kernel, ops, &on_next, &section, &rescales);
+    let (exponentials, fetched) = exponential_ops(kernel, ops, &on_next, &section, &rescales);
     let sum = exponentials.iter().copied().find(|&op| matches!(kernel.ops[op].op, Op::Reduce(ReduceOp::Sum, _)))?;
     let Op::For { init, .. } = &kernel.ops[id].op else { unreachable!("a loop") };
     let start = params.iter().position(|&p| p == maximum).and_then(|slot| constant_fill(kernel, init[slot]));
     let starts_anywhere = start.is_none_or(|m| m == f64::INFINITY);
-    Some(Recurrence { maximum, row_maximum, next, section, rescales, exponent, exponentials, sum, starts_anywhere })
+    Some(Recurrence { maximum, row_maximum, next, section, rescales, exponent, exponentials, fetched, sum, starts_anywhere })
 }
 
-/// Elementwise ops and row sums that depend on the reference and on nothing that a product gives.
+/// Elementwise ops and row sums that depend on the reference and on nothing that a product gives, and
+/// the loads that these need and that stand behind the row maximum, with what addresses them.
 fn exponential_ops(
     kernel: &Kernel,
     ops: &[OpId],
     on_next: &HashSet<ValueId>,
     section: &[OpId],
     rescales: &[(ValueId, OpId)],
-) -> Vec<OpId> {
+) -> (Vec<OpId>, Vec<OpId>) {
+    let start = ops.iter().position(|&op| matches!(kernel.ops[op].op, Op::Reduce(ReduceOp::Max, _))).unwrap_or(0);
     let mut late: HashSet<ValueId> = rescales.iter().flat_map(|&(_, op)| kernel.ops[op].results.clone()).collect();
     let mut found = Vec::new();
-    for &op in ops {
+    for (index, &op) in ops.iter().enumerate() {
         let data = &kernel.ops[op];
         let operands = data.op.operands();
         let elementwise =
             data.op.is_arithmetic() || matches!(data.op, Op::Gather { .. } | Op::Reduce(ReduceOp::Sum, _) | Op::Constant(..));
+        // What a product or a loop gives, or a tensor that is written, is there at its place in the text and not before.
+        if index > start && (stays(kernel, op) || operands.iter().any(|v| late.contains(v))) {
+            late.extend(&data.results);
+            continue;
+        }
         if operands.iter().any(|v| late.contains(v)) || !elementwise {
             late.extend(data.results.iter().filter(|r| on_next.contains(r)));
             continue;
@@ -183,20 +192,31 @@ fn exponential_ops(
         }
     }
     // With what stands after the row maximum in the text and enters them.
-    let start = ops.iter().position(|&op| matches!(kernel.ops[op].op, Op::Reduce(ReduceOp::Max, _))).unwrap_or(0);
     let mut needed: HashSet<ValueId> = found.iter().flat_map(|&op| kernel.ops[op].op.operands()).collect();
-    let mut all = Vec::new();
+    let mut addressed: HashSet<ValueId> = HashSet::new();
+    let (mut all, mut fetched) = (Vec::new(), Vec::new());
     for (index, &op) in ops.iter().enumerate().rev() {
-        let feeds = index > start
-            && !section.contains(&op)
-            && kernel.ops[op].results.iter().any(|r| needed.contains(r))
-            && !matches!(kernel.ops[op].op, Op::Dot { .. } | Op::Load { .. } | Op::For { .. });
-        if found.contains(&op) || feeds {
-            needed.extend(kernel.ops[op].op.operands());
+        let data = &kernel.ops[op];
+        let feeds = |values: &HashSet<ValueId>| data.results.iter().any(|r| values.contains(r));
+        let behind = index > start && !section.contains(&op);
+        if behind && (feeds(&addressed) || (feeds(&needed) && matches!(data.op, Op::Load { .. }))) {
+            addressed.extend(data.op.operands());
+            fetched.insert(0, op);
+        } else if found.contains(&op) || (behind && feeds(&needed)) {
+            needed.extend(data.op.operands());
             all.insert(0, op);
         }
     }
-    all
+    (all, fetched)
+}
+
+/// Whether an op cannot be made before those in front of it.
+fn stays(kernel: &Kernel, op: OpId) -> bool {
+    match kernel.ops[op].op {
+        Op::Load { tensor, .. } => kernel.tensor(tensor).direction.is_written(),
+        Op::Dot { .. } | Op::For { .. } => true,
+        _ => false,
+    }
 }
 
 impl Lowering<'_> {
@@ -215,7 +235,7 @@ impl Lowering<'_> {
         ops.extend(r.rescales.iter().map(|&(_, op)| op));
         ops.insert(r.row_maximum);
         if self.running_max == RunningMax::Optimistic {
-            ops.extend(&r.exponentials);
+            ops.extend(r.exponentials.iter().chain(&r.fetched));
         }
         ops
     }
@@ -249,6 +269,10 @@ impl Lowering<'_> {
                 self.reference_from(r, m)
             }
             RunningMax::Optimistic => {
+                // Once, however often the step is made.
+                for &op in &r.fetched {
+                    self.op(op)?;
+                }
                 self.reference_from(r, m)?;
                 for &op in &r.exponentials {
                     self.op(op)?;

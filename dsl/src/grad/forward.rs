@@ -563,17 +563,21 @@ impl<'k> Forward<'k> {
         matches!(data.op, Op::Gather { .. }) && self.is_source(op) && data.op.operands().into_iter().any(in_step)
     }
 
-    /// Whether what follows the loops is made of a value otherwise than by them.
-    pub fn is_used_behind(&self, value: ValueId) -> bool {
+    /// Whether what follows the loops, or what they start from, is made of a value otherwise than by their steps.
+    pub fn is_used_outside(&self, value: ValueId) -> bool {
         let kernel = self.kernel;
         let (mut made, mut behind) = (HashSet::from([value]), false);
         for &op in &kernel.blocks[kernel.body].ops {
+            let data = &kernel.ops[op];
+            let used = data.op.operands().iter().any(|v| made.contains(v));
             if self.walk_of(op).is_some() {
+                if used {
+                    return true;
+                }
                 behind = true;
                 continue;
             }
-            let data = &kernel.ops[op];
-            if data.op.operands().iter().any(|v| made.contains(v)) {
+            if used {
                 if behind {
                     return true;
                 }

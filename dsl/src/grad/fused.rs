@@ -67,10 +67,11 @@ fn check(forward: &Forward<'_>, groups: &[ColumnGroup], rows: &[WantedLoad]) -> 
         return Err(NotDifferentiable::new(what, forward.span(gathered.value), plain));
     }
     // What rows get outside of the loop would be added by no program of columns.
-    let outside = rows.iter().find(|(value, ..)| forward.is_used_behind(*value));
+    let outside = rows.iter().find(|(value, ..)| forward.is_used_outside(*value));
     match outside {
         Some((value, tensor, _)) => {
-            let what = format!("`{}` is used behind the loop too", forward.kernel.params[*tensor].name);
+            let what =
+                format!("`{}` is used behind the loop too, or in what the loop starts from", forward.kernel.params[*tensor].name);
             Err(NotDifferentiable::new(what, forward.span(*value), plain))
         }
         None => Ok(()),
