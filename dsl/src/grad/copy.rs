@@ -322,6 +322,12 @@ impl<'f, 'k> Copy<'f, 'k> {
         if self.b.kernel.tile(x).elem == elem { x } else { self.op(Op::Cast(elem, x)) }
     }
 
+    /// One of two floats for each element, in f32: neither need be in the other's type.
+    pub fn select(&mut self, cond: ValueId, yes: ValueId, no: ValueId) -> ValueId {
+        let [on_true, on_false] = [yes, no].map(|v| self.cast(v, Elem::F32));
+        self.op(Op::Select { cond, on_true, on_false })
+    }
+
     pub fn transposed(&mut self, x: ValueId) -> ValueId {
         match self.b.kernel.def(x) {
             Some((_, &Op::Transpose(x))) => x,

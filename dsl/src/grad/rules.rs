@@ -143,7 +143,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 let (cond, zero) = (self.copy.value(cond)?, self.copy.float(0.0));
                 for (operand, [yes, no]) in [(on_true, [g.value, zero]), (on_false, [zero, g.value])] {
                     if forward.needed.contains(&operand) {
-                        let value = self.copy.op(Op::Select { cond, on_true: yes, on_false: no });
+                        let value = self.copy.select(cond, yes, no);
                         self.give(operand, Adjoint { value, ..g })?;
                     }
                 }
@@ -254,9 +254,10 @@ impl<'f, 'k> Reverse<'f, 'k> {
             }
             UnaryOp::Abs => {
                 let (at, zero) = (copy.value(x)?, copy.float(0.0));
+                let at = copy.cast(at, Elem::F32);
                 let cond = copy.op(Op::Compare(CompareOp::Lt, at, zero));
                 let against = copy.unary(UnaryOp::Neg, g.value);
-                of(copy.op(Op::Select { cond, on_true: against, on_false: g.value }))
+                of(copy.select(cond, against, g.value))
             }
             UnaryOp::VisibleOrZero => g,
             // A step function: its gradient is 0.
@@ -333,11 +334,12 @@ impl<'f, 'k> Reverse<'f, 'k> {
             }
             BinaryOp::Max | BinaryOp::Min => {
                 let (x, y, zero) = (self.copy.value(a)?, self.copy.value(b)?, self.copy.float(0.0));
+                let [x, y] = [x, y].map(|v| self.copy.cast(v, Elem::F32));
                 let order = if op == BinaryOp::Max { CompareOp::Ge } else { CompareOp::Le };
                 let cond = self.copy.op(Op::Compare(order, x, y));
                 for (to, [yes, no]) in [(a, [g.value, zero]), (b, [zero, g.value])] {
                     if needed(&to) {
-                        let value = self.copy.op(Op::Select { cond, on_true: yes, on_false: no });
+                        let value = self.copy.select(cond, yes, no);
                         self.give(to, Adjoint { value, ..g })?;
                     }
                 }
