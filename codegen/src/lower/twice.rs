@@ -1,4 +1,4 @@
-//! Loads whose tile is an operand of a product and is used otherwise too.
+//! Loads, and conversions to 16 bits, whose tile is an operand of a product and is used otherwise too.
 //!
 //! A product reads a loaded operand from shared memory; elementwise ops, reductions and stores have
 //! their tiles in registers. A load has one home. So a load with uses of both kinds is made twice:
@@ -6,6 +6,9 @@
 //! shared memory; the other load is for everything else, and stands before the first of these uses,
 //! so that its registers are held no longer than needed. Inputs do not change while a kernel runs,
 //! so both loads give the same tile.
+//!
+//! The same goes for a tile that is converted to 16 bits, such as probabilities of which a row sum is
+//! made too: tensor cores take it packed, and everything else has it as numbers of f32.
 //!
 //! This is the last step to the normal form, after equal ops are merged. It is in this folder
 //! because only lowering knows which operands are computed in shared memory.
@@ -21,14 +24,18 @@ use super::uses::{contains, users_and_order};
 use crate::rewrite::edit;
 use crate::schedule::BlockKnobs;
 
-/// Makes every such load of a normalised kernel twice.
+/// Makes every such load and conversion of a normalised kernel twice.
 pub(crate) fn load_twice(kernel: &mut Kernel, schedule: &BlockKnobs) {
     let computed = ComputedOperands::of(kernel, lefts_are_shared(schedule));
     let (users, order) = users_and_order(kernel);
     for (block, load) in kernel.walk() {
-        let Op::Load { tensor, .. } = kernel.ops[load].op else { continue };
-        let tile = kernel.ops[load].results[0];
-        if kernel.tile(tile).rank() != 2 || kernel.tensor(tensor).direction.is_written() {
+        let may = match kernel.ops[load].op {
+            Op::Load { tensor, .. } => !kernel.tensor(tensor).direction.is_written(),
+            Op::Cast(..) => schedule.tensor_op.is_of_tensor_cores() && !computed.makes(kernel, load),
+            _ => false,
+        };
+        let Some(&tile) = kernel.ops[load].results.first().filter(|_| may) else { continue };
+        if kernel.tile(tile).rank() != 2 {
             continue;
         }
         let uses = Uses::of(kernel, &users, &computed, load);

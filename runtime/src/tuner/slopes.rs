@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use flashtile_dsl::ir::{self, Elem, Op, ParamKind, UnaryOp, ValueDef, ValueId};
+use flashtile_dsl::ir::{self, BinaryOp, Elem, Op, ParamKind, UnaryOp, ValueDef, ValueId};
 use serde::Serialize;
 
 use super::InputData;
@@ -29,6 +29,9 @@ use crate::tensor::AnyTensor;
 const STEP: f64 = 1.0 / 256.0;
 /// Part of the gradient's length along the direction by which it may be off.
 const ALLOWED: f64 = 0.002;
+/// The same where a step may lead past kinks, such as that of `abs` at 0: an element that a difference straddles has half
+/// of either slope.
+const ALLOWED_KINKS: f64 = 0.05;
 /// Relative rounding of outputs of f32.
 const ROUNDING: f64 = 1.0 / (1 << 23) as f64;
 
@@ -100,13 +103,14 @@ pub fn slopes(
     let mut point = Point::new(&bound, bound.on(&device)?, inputs, &from, seed)?;
     let backward = gradient.backward.iter().map(|kernel| bind(kernel)?.on(&device)).collect::<Result<Vec<_>>>()?;
     let found = point.gradients(backward, &of, &from)?;
+    let share = if has_kinks(ir) { ALLOWED_KINKS } else { ALLOWED };
     let mut slopes = Vec::new();
     for ((n, input), gradient) in of.iter().enumerate().zip(found) {
         let direction = numbers(gradient.len(), seed.wrapping_add(101 + n as u64));
         let along: Vec<f64> = gradient.iter().zip(&direction).map(|(g, d)| g * d).collect();
         let length = along.iter().map(|x| x * x).sum::<f64>().sqrt();
         let slope = point.slope(input, &direction)?;
-        let allowed = ALLOWED * length + point.rounding();
+        let allowed = share * length + point.rounding();
         slopes.push(Slope { input: input.clone(), found: along.iter().sum(), slope, allowed });
     }
     Ok(Slopes::Of(slopes))
@@ -134,6 +138,17 @@ fn narrow<'a>(ir: &ir::Kernel, mut names: impl Iterator<Item = &'a String>) -> O
     let elem = |name: &String| ir.tensor(ir.param_named(name).expect("a parameter")).elem;
     let found = names.find(|name| !matches!(elem(name), Elem::F32 | Elem::Generic(_)))?;
     Some(format!("`{found}` holds {}, in which small steps are lost", ir.elem_name(elem(found))))
+}
+
+/// Whether a kernel takes magnitudes, or maxima or minima of floats other than those that a loop carries along.
+fn has_kinks(ir: &ir::Kernel) -> bool {
+    let is_float = |v: ValueId| ir.ty(v).tile().is_some_and(|tile| tile.elem.is_float());
+    let is_carried = |v: ValueId| matches!(ir.values[v].def, ValueDef::BlockParam(..));
+    ir.walk().into_iter().any(|(_, op)| match ir.ops[op].op {
+        Op::Unary(UnaryOp::Abs, x) => is_float(x),
+        Op::Binary(BinaryOp::Max | BinaryOp::Min, a, b) => is_float(a) && !is_carried(a) && !is_carried(b),
+        _ => false,
+    })
 }
 
 /// What makes a kernel jump where one of the inputs moves.

@@ -1,0 +1,214 @@
+//! Texts that people write and that once came out wrong or were refused, on the emulator against
+//! float64: what stands in another order than in the built-in kernels, sums behind split loops,
+//! gradients of functions with kinks. Needs NVRTC, no GPU.
+
+use std::collections::BTreeMap;
+
+use flashtile::toolchain::Toolchain;
+use flashtile::tuner::{InputData, Slopes, judge, slopes};
+use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions};
+use flashtile_dsl::grad::Form;
+use flashtile_dsl::ir::SourceText;
+
+fn kernel(text: &str) -> Kernel {
+    let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
+    Kernel::from_source(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0)
+}
+
+fn sizes(all: &[(&str, i64)]) -> BTreeMap<String, i64> {
+    all.iter().map(|&(name, size)| (name.to_owned(), size)).collect()
+}
+
+/// The kernel is right on the emulator of an architecture under a schedule.
+fn is_right(text: &str, consts: &[(&str, i64)], shape: &[(&str, i64)], arch: &str, schedule: &str) {
+    let options = LaunchOptions {
+        toolchain: Toolchain::shared(),
+        arch: Arch::named(arch),
+        schedule: Some(schedule.parse().expect("a schedule")),
+        ..LaunchOptions::default()
+    };
+    let bound = kernel(text).bind(Elem::Bf16, consts.iter().copied()).expect("binds");
+    let what = format!("{schedule} on {arch}\n{text}");
+    let loaded = bound.on_with(&Device::emulator(), options).unwrap_or_else(|error| panic!("{error}\n{what}"));
+    let verdicts = judge(&loaded, &sizes(shape), 3).unwrap_or_else(|error| panic!("{error}\n{what}"));
+    for verdict in verdicts {
+        assert!(verdict.passed() && !verdict.all_zero, "{verdict}\n{what}");
+    }
+}
+
+/// Attention with a further tensor of each key; `PROBABILITIES` and `SUMS` are its steps.
+const STREAMED: &str = "pub fn streamed<T: Element, const D: usize>(
+    q: &Tensor<T, (B, M, D)>, k: &Tensor<T, (B, N, D)>, v: &Tensor<T, (B, N, D)>,
+    MORE scale: f32, o: &mut Tensor<T, (B, M, D)>,
+) {
+    let (b, i) = program(B, tiles(M));
+    let q_i = load(q, [b, i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = mask(dot(q_i, load(k, [b, j, ..]).t()) * scale, pos(i) + N - M >= pos(j));
+        let m_new = max(m, rowmax(s));
+        let reference = visible_or_zero(m_new);
+        let alpha = exp(m - reference);
+        PROBABILITIES
+        SUMS
+        m = m_new;
+    }
+    store(o, [b, i, ..], div_or_zero(acc, l));
+}";
+
+/// Its text with these steps, and the further tensors that they load.
+fn streamed(probabilities: &str, sums: &str) -> String {
+    let more = [
+        ("load(x, ", "x: &Tensor<f32, (B, N)>, "),
+        ("load(w, ", "w: &Tensor<f32, (B, M, N)>, "),
+        ("load(r, ", "r: &Tensor<T, (B, N, D)>, "),
+    ];
+    let more: String = more.into_iter().filter(|(load, _)| sums.contains(load)).map(|(_, param)| param).collect();
+    STREAMED.replace("MORE", &more).replace("PROBABILITIES", probabilities).replace("SUMS", sums)
+}
+
+const USUAL: [&str; 2] =
+    ["let p = exp(s - reference);", "l = l * alpha + rowsum(p); acc = acc * alpha + dot(FACTOR.to::<T>(), load(v, [b, j, ..]));"];
+
+/// What is loaded, or multiplied, behind the maximum of a step and enters its probabilities is that of
+/// the step, whichever form the maximum has.
+#[test]
+fn what_stands_behind_the_row_maximum_is_of_the_same_step() {
+    let factors = [
+        "(p * load(x, [b, j]))",
+        "(p * load(w, [b, i, j]))",
+        "(p * (dot(q_i, load(r, [b, j, ..]).t()) * scale))",
+        "(load(x, [b, j]) * p * load(w, [b, i, j]))",
+    ];
+    let hopper = "defaults,tensor_op=wgmma,copy=tma,warps=4,block_m=64,block_n=32";
+    for factor in factors {
+        let text = streamed(USUAL[0], &USUAL[1].replace("FACTOR", factor));
+        for maximum in ["optimistic", "max_first", "first"] {
+            let shape = [("B", 2), ("M", 37), ("N", 131)];
+            let persistent = if maximum == "first" { ",persistent=static,min_blocks=1" } else { "" };
+            let paths = [
+                ("sm_80", "defaults,block_m=32,block_n=32,warps=2".to_owned()),
+                ("sm_90a", format!("{hopper},overlap=off{persistent}")),
+                ("sm_90a", format!("{hopper},overlap=on{persistent}")),
+            ];
+            for (arch, knobs) in paths.into_iter().skip(if maximum == "first" { 2 } else { 0 }) {
+                is_right(&text, &[("D", 32)], &shape, arch, &format!("{knobs},running_max={maximum}"));
+            }
+        }
+    }
+}
+
+/// Probabilities that are rounded first, as in Triton's texts: both the sum and the product take them so.
+#[test]
+fn rounded_probabilities_are_summed_and_multiplied() {
+    let steps =
+        ["let p = exp(s - reference).to::<T>();", "l = l * alpha + rowsum(p); acc = acc * alpha + dot(p, load(v, [b, j, ..]));"];
+    let text = streamed(steps[0], steps[1]);
+    for (arch, knobs) in [
+        ("sm_80", "defaults,block_m=32,block_n=32,warps=2"),
+        ("sm_80", "defaults,block_m=32,block_n=32,warps=2,running_max=optimistic"),
+        ("sm_90a", "defaults,tensor_op=wgmma,copy=tma,warps=4,block_m=64,block_n=32,overlap=on,running_max=optimistic"),
+        ("sm_90a", "defaults,tensor_op=wgmma,copy=tma,warps=4,block_m=64,block_n=32,running_max=max_first"),
+    ] {
+        is_right(&text, &[("D", 32)], &[("B", 2), ("M", 37), ("N", 131)], arch, knobs);
+    }
+}
+
+/// A sum that the launch which merges the parts of a loop adds to is set to 0 before.
+#[test]
+fn sums_behind_split_loops_begin_at_zero() {
+    let text = "pub fn totals(x: &Tensor<f32, (U, M, N)>, y: &mut Tensor<f32, (M)>) {
+        let (u, i) = program(U, tiles(M));
+        let mut sum = zeros(i);
+        for j in tiles(N) {
+            sum += rowsum(load(x, [u, i, j]));
+        }
+        add(y, [i], sum);
+    }";
+    let paths = [
+        ("sm_80", "split_k=1"),
+        ("sm_80", "split_k=3"),
+        ("sm_80", "split_k=2,fixup=semaphore"),
+        ("sm_90a", "split_k=2,fixup=cluster"),
+    ];
+    for (arch, parts) in paths {
+        let knobs = format!("defaults,tensor_op=ffma,block_m=32,block_n=32,warps=2,{parts}");
+        is_right(text, &[], &[("U", 3), ("M", 37), ("N", 131)], arch, &knobs);
+    }
+}
+
+/// Texts whose functions have kinks, with the inputs whose gradients are asked for. Loaded numbers of 16 bits meet literals.
+const KINKS: [(&str, &str); 5] = [
+    (
+        "pub fn l1<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<T, (M)>) {
+            let i = program(tiles(M));
+            let mut s = zeros(i);
+            for j in tiles(N) { s += rowsum(abs(load(x, [i, j]))); }
+            store(y, [i], s);
+        }",
+        "x",
+    ),
+    (
+        "pub fn relu<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<T, (M, N)>) {
+            let (i, j) = program(tiles(M), tiles(N));
+            store(y, [i, j], max(load(x, [i, j]), 0.0));
+        }",
+        "x",
+    ),
+    (
+        "pub fn clamped<T: Element>(x: &Tensor<T, (M, N)>, b: &Tensor<T, (N)>, y: &mut Tensor<T, (M, N)>) {
+            let (i, j) = program(tiles(M), tiles(N));
+            store(y, [i, j], min(max(load(x, [i, j]) + load(b, [j]), -0.5), 1.5));
+        }",
+        "x,b",
+    ),
+    (
+        "pub fn hidden<T: Element>(x: &Tensor<T, (M, K)>, w: &Tensor<T, (K, N)>, b: &Tensor<T, (N)>, y: &mut Tensor<T, (M, N)>) {
+            let (i, j) = program(tiles(M), tiles(N));
+            let mut a = zeros((i, j));
+            for k in tiles(K) { a += dot(load(x, [i, k]), load(w, [k, j])); }
+            let z = max(a + load(b, [j]), 0.0);
+            store(y, [i, j], z * z);
+        }",
+        "x,w,b",
+    ),
+    (
+        "pub fn gated<T: Element, const D: usize>(
+            q: &Tensor<T, (B, M, D)>, k: &Tensor<T, (B, N, D)>, v: &Tensor<T, (B, N, D)>, gate: &Tensor<T, (B, M)>,
+            o: &mut Tensor<T, (B, M, D)>,
+        ) {
+            let (b, i) = program(B, tiles(M));
+            let mut acc = zeros((i, D));
+            for j in tiles(N) {
+                let s = max(dot(load(q, [b, i, ..]), load(k, [b, j, ..]).t()), 0.0);
+                acc += dot((s * s).to::<T>(), load(v, [b, j, ..]));
+            }
+            store(o, [b, i, ..], acc * abs(load(gate, [b, i])));
+        }",
+        "q,k,v,gate",
+    ),
+];
+
+#[test]
+fn functions_with_kinks_have_gradients() {
+    let shape = [("B", 2), ("M", 37), ("N", 67), ("K", 45)];
+    for (text, of) in KINKS {
+        let kernel = kernel(text);
+        let given: Vec<&str> = of.split(',').collect();
+        let output = if text.contains("o: &mut") { "o" } else { "y" };
+        let gradient = kernel.gradient_in(Form::Plain, &given, &[output]).unwrap_or_else(|errors| panic!("{errors}"));
+        let has = |name: &str| kernel.ir().size_named(name).is_some();
+        let shape: Vec<(&str, i64)> = shape.into_iter().filter(|(name, _)| has(name)).collect();
+        let consts = if has("D") { sizes(&[("D", 16)]) } else { BTreeMap::new() };
+        let found = slopes(&gradient, &consts, &sizes(&shape), 5, &InputData::default()).expect("runs");
+        let Slopes::Of(found) = found else { panic!("{found:?} of\n{text}") };
+        assert_eq!(found.len(), given.len());
+        found.iter().for_each(|slope| assert!(slope.passed(), "{slope} of\n{text}"));
+        // A gradient of half the size is far off.
+        found.iter().for_each(|slope| {
+            assert!((slope.found / 2.0 - slope.slope).abs() > slope.allowed || slope.slope.abs() < slope.allowed)
+        });
+    }
+}
