@@ -1,5 +1,6 @@
 //! The kernels of a gradient.
 
+use super::alike::with_shared_indices;
 use super::forward::{Forward, Shape};
 use super::fused::fused;
 use super::kept::{Kept, grad_name};
@@ -16,6 +17,7 @@ use crate::text::write;
 /// # Errors
 /// [`NotDifferentiable`]: what stands against it, and where.
 pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDifferentiable> {
+    let kernel = &with_shared_indices(kernel);
     let apart = in_parts(kernel, &request.of);
     let forward = Forward::of(&apart, request)?;
     scales::check(&forward)?;

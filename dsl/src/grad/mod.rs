@@ -38,6 +38,7 @@
 //!
 //! Rules of single ops stand in `rules.rs`.
 
+mod alike;
 mod build;
 mod columns;
 mod copy;
