@@ -150,11 +150,15 @@ impl<'k> Heads<'k> {
         self.kernel.values[value].name.clone().unwrap_or_else(|| value.to_string())
     }
 
-    /// Whether tiles that a loop loads are the same for several heads.
+    /// Whether matrices that a loop loads, such as keys, are the same for several heads. Vectors, such as a mask of keys, may be
+    /// where keys are not.
     fn share_tiles(&self) -> bool {
         let in_loop = |block: BlockId| block != self.kernel.body;
         let of_tiles = |op: OpId| match &self.kernel.ops[op].op {
-            Op::Load { at, .. } => at.iter().any(|a| matches!(a, At::Tile(_))) && !at.contains(&At::Index(self.head)),
+            Op::Load { at, .. } => {
+                let matrix = at.iter().filter(|a| !matches!(a, At::Index(_))).count() == 2;
+                matrix && at.iter().any(|a| matches!(a, At::Tile(_))) && !at.contains(&At::Index(self.head))
+            }
             _ => false,
         };
         self.kernel.walk().into_iter().any(|(block, op)| in_loop(block) && of_tiles(op))

@@ -17,6 +17,7 @@ impl Walk<'_> {
                 let unknown = [a, b].into_iter().find_map(|&v| self.side(v, *op).err());
                 unknown.or_else(|| [a, b].into_iter().find_map(|&v| self.ranged(v))).into_iter().collect()
             }
+            Some(Op::Load { tensor, at }) if self.loaded(value, *tensor, at).is_some() => Vec::new(),
             Some(Op::Load { tensor, at }) if self.is_summarised(value, *tensor, at) => Vec::new(),
             Some(Op::Load { .. } | Op::Gather { .. }) => vec![Opaque { value, why: OpaqueWhy::Loaded }],
             _ => other(),

@@ -12,6 +12,7 @@ use super::mask::{LoopMasks, MaskOptions, kept_where, loop_masks};
 use super::predicate::{Boundary, Opaque, OpaqueWhy, Run, Summaries, Walk, defined_in};
 use super::streaming::{NotRegrouped, NotStreaming, Streaming};
 use super::unchanged::{Assumptions, Unchanged, Unproven, unchanged_if};
+use super::unmasked::Unmasked;
 use crate::ir::{AxisKind, BinaryOp, BlockId, Kernel, Op, OpId, ReduceOp, SizeExpr, Span, ValueDef, ValueId};
 use crate::syntax::{Call, Diagnostic, Severity};
 
@@ -227,10 +228,6 @@ impl Loop<'_> {
     /// The masks that hide tiles which are walked all the same.
     fn skips(&self) -> Vec<Hint> {
         let masks = self.masks();
-        // Launches ahead look at every element.
-        if masks.listed.is_some() {
-            return self.not_skipped(&masks).into_iter().collect();
-        }
         let inner = defined_in(self.kernel, self.body());
         let coordinate = self.kernel.blocks[self.body()].params[0];
         let walk = Walk {
@@ -243,7 +240,14 @@ impl Loop<'_> {
             loaded: true,
             summaries: Summaries::All,
         };
-        let mut found = Vec::new();
+        let counted: Vec<OpId> = masks.masks.iter().map(|facts| facts.op).collect();
+        let mut found: Vec<Hint> =
+            walk.unmasked(self.body(), &counted).into_iter().map(|(op, why)| self.unmasked(op, why)).collect();
+        // Launches ahead look at every element.
+        if masks.listed.is_some() {
+            found.extend(self.not_skipped(&masks));
+            return found;
+        }
         for facts in &masks.masks {
             let (keep, _) = kept_where(self.kernel, facts.op).expect("facts of masks");
             found.extend(walk.opaque(keep).into_iter().filter_map(|opaque| self.opaque(opaque)));
@@ -302,6 +306,24 @@ impl Loop<'_> {
             }
         };
         Some(Hint::new(Lost::Skips, self.span(value), because, instead))
+    }
+
+    /// A condition that is written as numbers.
+    fn unmasked(&self, op: OpId, why: Unmasked) -> Hint {
+        let value = self.kernel.ops[op].results[0];
+        let text = self.quoted(value);
+        let (because, instead) = match why {
+            Unmasked::Added => (
+                format!("{text} is added, and what it is added to may be NaN"),
+                "hide elements by `mask(s, keep)` in place of adding to them: what is hidden is absent from sums, maxima and products",
+            ),
+            Unmasked::Multiplied => (
+                format!("a product takes {text}, and 0 times what it meets may be NaN"),
+                "hide elements by `mask(x, keep)` in place of making them 0, before what is computed of them: what is hidden is absent \
+                 from sums and products",
+            ),
+        };
+        Hint::new(Lost::Skips, self.kernel.ops[op].span, because, instead)
     }
 
     /// A disjunction that leaves two runs.

@@ -46,6 +46,7 @@ pub mod simplify;
 pub mod streaming;
 mod sum;
 pub mod unchanged;
+mod unmasked;
 pub mod uses;
 pub mod visible;
 

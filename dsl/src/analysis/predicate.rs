@@ -415,6 +415,11 @@ impl Walk<'_> {
                 let wanted = IndexExpr::from(i64::from(wanted));
                 self.searched(value, [Some(&wanted); 2], [Some(&wanted); 2])
             }
+            Op::Load { tensor, at } => match self.loaded(value, *tensor, at) {
+                Some(form) if wanted => self.comparison(CompareOp::Ge, &form, &Form::uniform(1.into())),
+                Some(form) => self.comparison(CompareOp::Le, &form, &Form::uniform(0.into())),
+                None => Holds::unknown(),
+            },
             _ => Holds::unknown(),
         }
     }
@@ -712,10 +717,13 @@ impl Walk<'_> {
 
     /// The number that a load gives, or of a tile of them the least and the largest, if that can be
     /// loaded before the loop.
-    fn loaded(&self, value: ValueId, tensor: ParamId, at: &[At]) -> Option<Form> {
+    pub(super) fn loaded(&self, value: ValueId, tensor: ParamId, at: &[At]) -> Option<Form> {
         let kernel = self.kernel;
         // What the kernel writes may change.
-        if !self.loaded || kernel.tensor(tensor).direction.is_written() || kernel.tile(value).elem != Elem::I32 {
+        if !self.loaded
+            || kernel.tensor(tensor).direction.is_written()
+            || !matches!(kernel.tile(value).elem, Elem::I32 | Elem::Bool)
+        {
             return None;
         }
         if self.is_summarised(value, tensor, at) {
