@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use flashtile_dsl::analysis::lengths::{addressed, is_walked, least_possible};
 use flashtile_dsl::analysis::uses::groupings;
 use flashtile_dsl::ir::{
-    At, AxisKind, BinaryOp, IndexOp, Kernel, Op, ParamKind, ProgramDim, SizeExpr, SizeId, SizeKind, Type, ValueId,
+    At, AxisKind, BinaryOp, IndexOp, Kernel, Op, ParamKind, ProgramDim, Size, SizeExpr, SizeId, SizeKind, Type, ValueId,
 };
 
 /// A round of the check.
@@ -87,7 +87,8 @@ pub fn default_shapes(kernel: &Kernel, consts: &BTreeMap<String, i64>) -> Vec<BT
         sizes.map(|(id, size)| (size.name.clone(), divisible(id, of(id, &size.name)))).collect()
     };
     let mut shapes: Vec<_> = ROUNDS.iter().map(shape).collect();
-    let empty: Vec<&String> = kernel.sizes.iter().filter(|(id, _)| can_be_empty(kernel, *id)).map(|(_, s)| &s.name).collect();
+    let empty = |(id, size): &(SizeId, &Size)| size.kind == SizeKind::Runtime && can_be_empty(kernel, *id);
+    let empty: Vec<&String> = kernel.sizes.iter().filter(empty).map(|(_, size)| &size.name).collect();
     if !empty.is_empty() {
         let mut nothing = shape(&ROUNDS[EMPTY]);
         nothing.extend(empty.into_iter().map(|name| (name.clone(), 0)));
@@ -182,6 +183,18 @@ mod tests {
             (of(&[]), of(&[("D", 16)]))
         };
         assert_eq!(consts("D"), ((64, 32), (16, 64)), "a range that is too long is for the launch to refuse");
+    }
+
+    #[test]
+    fn a_constant_that_loops_walk_is_no_size_of_a_shape() {
+        let sums = "pub fn f<const E: usize>(x: &Tensor<f32, (M, E)>, y: &mut Tensor<f32, (M)>) {
+            let i = program(tiles(M));
+            let mut a = zeros(i);
+            for e in tiles(E) { a += rowsum(load(x, [i, e])); }
+            store(y, [i], a);
+        }";
+        let found = shapes(sums, &[("E", 64)]);
+        assert!(found.len() > 2 && found.iter().all(|shape| shape.keys().eq(["M"])), "{found:?}");
     }
 
     #[test]
