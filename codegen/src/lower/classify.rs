@@ -326,7 +326,7 @@ fn is_loop_result(kernel: &Kernel, v: ValueId) -> bool {
 }
 
 /// Rank-2 loads that only products use, or that a loop streams for operands that are computed from them.
-pub(super) fn shared_loads(
+fn shared_loads(
     kernel: &Kernel,
     users: &HashMap<ValueId, Vec<OpId>>,
     computed: &ComputedOperands,

@@ -5,18 +5,21 @@ use std::collections::{BTreeSet, HashSet};
 
 use flashtile_dsl::ir::{Kernel, Op, OpId};
 
-use super::classify::shared_loads;
 use super::computed::{ComputedOperands, lefts_are_shared};
+use super::twice::Uses;
 use super::uses::users_and_order;
 use crate::instance::Instance;
 use crate::schedule::BlockKnobs;
 
-/// Names of the tensors of which a schedule copies tiles. None of a kernel that cannot be lowered:
-/// lowering says why.
+/// Names of the tensors of which a schedule copies tiles, of a kernel in its normal form or not.
 pub(crate) fn copied_tensors(kernel: &Kernel, schedule: &BlockKnobs) -> BTreeSet<String> {
     let computed = ComputedOperands::of(kernel, lefts_are_shared(schedule));
-    let loads = shared_loads(kernel, &users_and_order(kernel).0, &computed);
-    tensors(kernel, &loads.unwrap_or_default())
+    let (users, _) = users_and_order(kernel);
+    let is_matrix = |op: OpId| kernel.ops[op].results.first().is_some_and(|&v| kernel.tile(v).rank() == 2);
+    let is_copied = |op: &OpId| {
+        matches!(kernel.ops[*op].op, Op::Load { .. }) && is_matrix(*op) && Uses::of(kernel, &users, &computed, *op).is_shared()
+    };
+    tensors(kernel, &kernel.walk().into_iter().map(|(_, op)| op).filter(is_copied).collect())
 }
 
 /// Names of the tensors that these loads read.
