@@ -7,7 +7,7 @@
 //! // a comment, to the end of the line
 //! kernel NAME: T = ELEM, D = N         the kernel of the text, its types and constants
 //! arch NAME
-//! facts aligned to N bytes[, foldable][, wide][, positive SCALAR]..
+//! facts aligned to N bytes[, aligned TENSOR BYTES]..[, foldable][, wide][, positive SCALAR]..
 //! schedule KNOB=VALUE,..               what the plans were made under
 //!
 //! plan NAME                            a launch: its kernel
