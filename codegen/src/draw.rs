@@ -105,10 +105,8 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "copy" => kept(knob, |s| match s.main.copy {
             CopyOp::Tma => wgmma,
             CopyOp::CpAsync => {
-                !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync) && {
-                    let copied = lower::copied_tensors(&instance.kernel, main);
-                    lower::least_alignment(&copied, instance) >= 4
-                }
+                let offered = !wgmma && arch.copy_ops.contains(&CopyOp::CpAsync);
+                offered && lower::copied_alignment(&instance.kernel, main, instance) >= 4
             }
             CopyOp::Sync => !wgmma,
         }),

@@ -132,8 +132,9 @@ fn operands(kernel: &Kernel) -> BTreeSet<ValueId> {
 }
 
 impl Instance {
-    /// Bytes that the address of every row of every tile of a tensor is a multiple of: its alignment, less where a tile starts at
-    /// a column within it, such as the second half of a head.
+    /// Bytes that the address of every row of every tile of a tensor is a multiple of: its
+    /// alignment, less where a tile starts at a column within it, such as the second half of a
+    /// head.
     pub fn alignment_of(&self, tensor: &str) -> u32 {
         let kernel = &self.kernel;
         let mut alignment = self.facts.alignment_of(tensor);

@@ -4,7 +4,7 @@ use flashtile_dsl::ir::{Elem, Op};
 
 use crate::arch::{Arch, CopyOp, TensorOp};
 use crate::instance::Instance;
-use crate::lower::{copied_tensors, least_alignment};
+use crate::lower;
 use crate::schedule::BlockKnobs;
 
 /// The best instruction of a warp that takes the kernel's operands.
@@ -32,5 +32,5 @@ pub(crate) fn copies_by_elements(instance: &Instance, arch: &Arch) -> bool {
 }
 
 fn copied_alignment(instance: &Instance) -> u32 {
-    least_alignment(&copied_tensors(&instance.kernel, &BlockKnobs::default()), instance)
+    lower::copied_alignment(&instance.kernel, &BlockKnobs::default(), instance)
 }

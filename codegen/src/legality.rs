@@ -190,9 +190,12 @@ pub(crate) fn why_no_column_programs(kernel: &Kernel) -> Option<String> {
 
 /// Tensors that a copy cannot read where they lie.
 fn alignment_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> Vec<Reason> {
+    if s.copy == CopyOp::Sync {
+        return Vec::new();
+    }
     let short = |name: String| {
         let why = match s.copy {
-            CopyOp::Sync => return None,
+            CopyOp::Sync => None,
             CopyOp::CpAsync => {
                 let bytes = instance.alignment_of(&name);
                 (bytes < 4).then(|| format!("cp.async copies at least 4 bytes, rows of tiles of {name} are aligned to {bytes}"))

@@ -213,7 +213,7 @@ fn planned_launch(
         false => Reason::Beside { launch: name.clone(), reason: Box::new(reason) },
     };
     let (mut normal, assumed) = rewrite::normalize(instance, schedule);
-    lower::load_twice(&mut normal, schedule);
+    lower::make_twice(&mut normal, schedule);
     let mut reasons = static_reasons(instance, &normal, schedule, arch);
     if !reasons.is_empty() {
         let reasons = reasons.into_iter().map(of_launch).collect();

@@ -196,6 +196,7 @@ struct WrapperContext {
     pair_convert: bool,
     fp8: bool,
     bits: bool,
+    shifted: bool,
     redux: bool,
     name: String,
     n: u32,
@@ -341,8 +342,14 @@ impl Wrapper {
             Wrapper::StateCluster => "ptx/state_cluster",
             Wrapper::WidenPair => "device/widen_pair",
             Wrapper::Part => "device/part",
-            Wrapper::LoadQuad => "device/load_quad",
-            Wrapper::LoadShifted => "device/load_shifted",
+            Wrapper::LoadQuad => {
+                context.shifted = false;
+                "device/load_quad"
+            }
+            Wrapper::LoadShifted => {
+                context.shifted = true;
+                "device/load_quad"
+            }
             Wrapper::LoadBytes => {
                 context.bits = false;
                 "device/load_bytes"

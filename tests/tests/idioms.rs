@@ -72,8 +72,8 @@ fn streamed(probabilities: &str, sums: &str) -> String {
 const USUAL: [&str; 2] =
     ["let p = exp(s - reference);", "l = l * alpha + rowsum(p); acc = acc * alpha + dot(FACTOR.to::<T>(), load(v, [b, j, ..]));"];
 
-/// What is loaded, or multiplied, behind the maximum of a step and enters its probabilities is that of
-/// the step, whichever form the maximum has.
+/// What is loaded, or multiplied, behind the maximum of a step and enters its probabilities is that
+/// of the step, whichever form the maximum has.
 #[test]
 fn what_stands_behind_the_row_maximum_is_of_the_same_step() {
     let factors = [
@@ -100,7 +100,8 @@ fn what_stands_behind_the_row_maximum_is_of_the_same_step() {
     }
 }
 
-/// Probabilities that are rounded first, as in Triton's texts: both the sum and the product take them so.
+/// Probabilities that are rounded first, as in Triton's texts: both the sum and the product take
+/// them so.
 #[test]
 fn rounded_probabilities_are_summed_and_multiplied() {
     let steps =
@@ -139,7 +140,8 @@ fn sums_behind_split_loops_begin_at_zero() {
     }
 }
 
-/// Texts whose functions have kinks, with the inputs whose gradients are asked for. Loaded numbers of 16 bits meet literals.
+/// Texts whose functions have kinks, with the inputs whose gradients are asked for. Loaded numbers
+/// of 16 bits meet literals.
 const KINKS: [(&str, &str); 5] = [
     (
         "pub fn l1<T: Element>(x: &Tensor<T, (M, N)>, y: &mut Tensor<T, (M)>) {

@@ -1,5 +1,6 @@
-//! Operands copied, before the kernel runs, to where their rows begin at whole lines of the L2 cache: right ones, and any of which
-//! rows begin at no multiples of 16 bytes, which TMA and 16-byte copies cannot read.
+//! Operands copied, before the kernel runs, to where their rows begin at whole lines of the L2
+//! cache: right ones, and any of which rows begin at no multiples of 16 bytes, which TMA and
+//! 16-byte copies cannot read.
 //!
 //! A multiprocessor gets half as many bytes of a cycle from rows that begin at odd multiples of 16 bytes (head dims 88, 120, 232:
 //! docs/performance.md, "What decides at head dims and lengths of one's own"). Every tile of Q reads K and V anew, so that one

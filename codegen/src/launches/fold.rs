@@ -29,8 +29,7 @@ impl Facts {
             ParamKind::Scalar(Elem::F32) => Some(p.name.clone()),
             _ => None,
         });
-        Self { positive: scalars.collect(), foldable: why_not_fold(kernel).is_none(), ..Self::none() }
-            .with_alignments::<String>([])
+        Self { positive: scalars.collect(), alignment: 16, foldable: why_not_fold(kernel).is_none(), ..Self::none() }
     }
 }
 
@@ -150,8 +149,8 @@ impl<'k> Heads<'k> {
         self.kernel.values[value].name.clone().unwrap_or_else(|| value.to_string())
     }
 
-    /// Whether matrices that a loop loads, such as keys, are the same for several heads. Vectors, such as a mask of keys, may be
-    /// where keys are not.
+    /// Whether matrices that a loop loads, such as keys, are the same for several heads. Vectors,
+    /// such as a mask of keys, may be where keys are not.
     fn share_tiles(&self) -> bool {
         let in_loop = |block: BlockId| block != self.kernel.body;
         let of_tiles = |op: OpId| match &self.kernel.ops[op].op {

@@ -58,18 +58,15 @@ pub(crate) fn launches(instance: &Instance, schedule: &Schedule, arch: &'static 
             Err(NotMade::WrongKernel(faults)) => return Err(Error::WrongKernel(faults)),
         }
     }
-    // Where parts of a loop are merged by a launch behind, that one adds.
-    let adds = |piece: &Piece| piece.instance.kernel.has_sums();
-    let mut from = 0;
-    while let Some(number) = (from..launches.pieces.len()).find(|&number| adds(&launches.pieces[number])) {
-        let before = launches.pieces.len();
+    // Where parts of a loop are merged by a launch behind, that one adds. From the last launch on,
+    // so that those before keep their places.
+    for number in (0..launches.pieces.len()).rev() {
         match clear_sums(&launches.pieces[number].instance.kernel, &instance.kernel.name) {
             Some(Ok(staged)) => launches.replace(number, true, staged, arch),
             Some(Err(NotStaged::WrongKernel(faults))) => return Err(Error::WrongKernel(faults)),
             Some(Err(NotStaged::Refused(why))) => unreachable!("sums are always set to 0: {why}"),
             None => {}
         }
-        from = number + 1 + launches.pieces.len() - before;
     }
     if reasons.is_empty() {
         reasons.extend(launches.override_beside(&instance.kernel.name, schedule));

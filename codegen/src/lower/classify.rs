@@ -8,8 +8,8 @@ use flashtile_dsl::ir::{
 
 use super::approximate::Approximation;
 use super::computed::{ComputedOperands, untransposed};
+use super::copied::copied_loads;
 use super::padding;
-use super::twice::Uses;
 use super::uses::{slot, users_and_order};
 use crate::error::Error;
 use crate::rewrite::{NoAxis, rows_axis};
@@ -332,12 +332,8 @@ fn shared_loads(
     computed: &ComputedOperands,
 ) -> Result<HashSet<OpId>, Error> {
     let mut found = HashSet::new();
-    for (_, op) in kernel.walk() {
-        let Op::Load { tensor, .. } = kernel.ops[op].op else { continue };
-        if kernel.tile(kernel.ops[op].results[0]).rank() != 2 {
-            continue;
-        }
-        let uses = Uses::of(kernel, users, computed, op);
+    for (op, uses) in copied_loads(kernel, users, computed) {
+        let Op::Load { tensor, .. } = kernel.ops[op].op else { unreachable!("a load") };
         if uses.by_product && kernel.tensor(tensor).elem.is_narrow() {
             return Err(Error::unsupported(
                 "elements of one byte as an operand of dot",
@@ -345,16 +341,14 @@ fn shared_loads(
                 kernel.ops[op].span,
             ));
         }
-        if uses.is_shared() && !uses.by_others.is_empty() {
+        if !uses.by_others.is_empty() {
             return Err(Error::unsupported(
                 "a loaded tile that is both an operand of dot and used elementwise",
                 "compute what is elementwise in a kernel of its own, and load its result here",
                 kernel.ops[op].span,
             ));
         }
-        if uses.is_shared() {
-            found.insert(op);
-        }
+        found.insert(op);
     }
     Ok(found)
 }

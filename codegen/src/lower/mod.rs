@@ -70,14 +70,14 @@ use crate::schedule::BlockKnobs;
 use classify::Classes;
 pub(crate) use context::Meets;
 use context::{Exchange, Home, Lowering};
-pub(crate) use copied::{copied_tensors, least_alignment};
+pub(crate) use copied::{copied_alignment, copied_tensors};
 pub(crate) use elementwise_tiles::{elementwise_tiles, sharing_dims};
 pub(crate) use pipeline::last_operands;
 pub use program::{rows_begin_alike, trip_trend, trips_are_loaded};
 pub use running_max::why_not_lazy;
 pub(crate) use specialize::register_split;
 pub use stream::why_not_reordered;
-pub(crate) use twice::load_twice;
+pub(crate) use twice::make_twice;
 
 /// Rows of a tile that a warp has: those of `block_m`, but where all tiles have their rows along an
 /// axis with another block.
@@ -125,7 +125,7 @@ pub fn lower(
             loops: Vec::new(),
             roles: Vec::new(),
             copy: schedule.copy,
-            copy_bytes: copy_bytes(kernel, &classes, instance, schedule),
+            copy_bytes: copy_bytes(kernel, instance, schedule),
             rows_per_warp: rows_per_warp(kernel, schedule, &classes),
             column_groups: schedule.column_groups,
             min_blocks: schedule.min_blocks,
@@ -182,8 +182,8 @@ pub fn lower(
 }
 
 /// Bytes of each asynchronous or vector copy under the facts, or 0 for element by element.
-fn copy_bytes(kernel: &Kernel, classes: &Classes, instance: &Instance, schedule: &BlockKnobs) -> u32 {
-    match (schedule.copy, copied::least_alignment(&copied::tensors(kernel, &classes.shared_loads), instance)) {
+fn copy_bytes(kernel: &Kernel, instance: &Instance, schedule: &BlockKnobs) -> u32 {
+    match (schedule.copy, copied_alignment(kernel, schedule, instance)) {
         (CopyOp::Sync, 16) => 16,
         (CopyOp::Sync, _) => 0,
         (_, bytes) => bytes,

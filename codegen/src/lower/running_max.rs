@@ -45,7 +45,8 @@ pub(super) struct Recurrence {
     exponent: ValueId,
     /// Ops that take exponentials against the reference, sum and round them, in order.
     exponentials: Vec<OpId>,
-    /// Loads that stand behind the row maximum in the text and enter these, with what addresses them, in order.
+    /// Loads that stand behind the row maximum in the text and enter these, with what addresses
+    /// them, in order.
     fetched: Vec<OpId>,
     /// The row sum that shows an overflow.
     sum: OpId,
@@ -161,8 +162,8 @@ pub(super) fn recurrence(instance: &Instance, kernel: &Kernel, id: OpId, body: B
     Some(Recurrence { maximum, row_maximum, next, section, rescales, exponent, exponentials, fetched, sum, starts_anywhere })
 }
 
-/// Elementwise ops and row sums that depend on the reference and on nothing that a product gives, and
-/// the loads that these need and that stand behind the row maximum, with what addresses them.
+/// Elementwise ops and row sums that depend on the reference and on nothing that a product gives,
+/// and the loads that these need and that stand behind the row maximum, with what addresses them.
 fn exponential_ops(
     kernel: &Kernel,
     ops: &[OpId],
@@ -178,7 +179,8 @@ fn exponential_ops(
         let operands = data.op.operands();
         let elementwise =
             data.op.is_arithmetic() || matches!(data.op, Op::Gather { .. } | Op::Reduce(ReduceOp::Sum, _) | Op::Constant(..));
-        // What a product or a loop gives, or a tensor that is written, is there at its place in the text and not before.
+        // What a product or a loop gives, or a tensor that is written, is there at its place in the
+        // text and not before.
         if index > start && (stays(kernel, op) || operands.iter().any(|v| late.contains(v))) {
             late.extend(&data.results);
             continue;

@@ -251,8 +251,8 @@ impl Ranker {
             }
             ranking.legal.extend(in_other_orders.legal);
             ranking.illegal.extend(in_other_orders.illegal);
-            // Where no mask cuts the last tile, a walk that begins with it takes as long on most data,
-            // and meets fewer maxima where scores grow (docs/performance.md, "Data").
+            // Where no mask cuts the last tile, a walk that begins with it takes as long on most
+            // data, and meets fewer maxima where scores grow (docs/performance.md, "Data").
             let masked = self.instance.kernel.ops.values().any(|op| matches!(op.op, Op::Mask { .. }));
             let first = if masked { Walk::Ascending } else { Walk::LastFirst };
             let behind = |schedule: &Schedule| schedule.main.walk != first;

@@ -320,7 +320,8 @@ impl LoopInfo {
     fn place_of(&self, coordinate: Expr) -> Expr {
         match self.walk {
             Walk::Ascending | Walk::Descending => coordinate,
-            // The lowest coordinate is that of the last tile, each other one that of the tile before.
+            // The lowest coordinate is that of the last tile, each other one that of the tile
+            // before.
             Walk::LastFirst => {
                 let behind = Expr::infix(Operator::Lt, self.lo.clone(), coordinate.clone());
                 let [before, last] = [coordinate, self.hi.clone()].map(|e| Expr::infix(Operator::Sub, e, Expr::Int(1)));
@@ -1263,7 +1264,8 @@ mod tests {
         }
     }
 
-    /// The value of a sum, a difference or a comparison, the coordinate of loops being `tile`, and a list having each third tile.
+    /// The value of a sum, a difference or a comparison, the coordinate of loops being `tile`, and
+    /// a list having each third tile.
     fn value(e: &Expr, tile: i64) -> i64 {
         match e {
             Expr::Int(n) => *n,

@@ -1,6 +1,6 @@
 //! Rewrites from tile IR to tile IR that bring a kernel to the normal form the plan is made from.
 //! Those that make several launches of a kernel are in [`crate::launches`]. The last one,
-//! [`crate::lower::load_twice`], asks lowering which operands are computed in shared memory.
+//! [`crate::lower::make_twice`], asks lowering which operands are computed in shared memory.
 //!
 //! Each keeps the meaning of the kernel (under the facts it is given); each is printed by `inspect --emit ir`.
 

@@ -18,7 +18,6 @@ impl Walk<'_> {
                 unknown.or_else(|| [a, b].into_iter().find_map(|&v| self.ranged(v))).into_iter().collect()
             }
             Some(Op::Load { tensor, at }) if self.loaded(value, *tensor, at).is_some() => Vec::new(),
-            Some(Op::Load { tensor, at }) if self.is_summarised(value, *tensor, at) => Vec::new(),
             Some(Op::Load { .. } | Op::Gather { .. }) => vec![Opaque { value, why: OpaqueWhy::Loaded }],
             _ => other(),
         }

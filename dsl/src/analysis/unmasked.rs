@@ -21,8 +21,8 @@ pub(super) enum Unmasked {
 const HIDES: f64 = -1e4;
 
 impl Walk<'_> {
-    /// Choices of a loop's body whose conditions hold in some tiles alone, and that are no masks: of
-    /// the ops that are not `counted` as such.
+    /// Choices of a loop's body whose conditions hold in some tiles alone, and that are no masks:
+    /// of the ops that are not `counted` as such.
     pub(super) fn unmasked(&self, body: BlockId, counted: &[OpId]) -> Vec<(OpId, Unmasked)> {
         let ops = &self.kernel.blocks[body].ops;
         ops.iter().filter(|op| !counted.contains(op)).filter_map(|&op| Some((op, self.why_unmasked(ops, op)?))).collect()
@@ -57,7 +57,7 @@ impl Walk<'_> {
             if let Op::Dot { a, b, .. } = data.op {
                 return made.contains(&a) || made.contains(&b);
             }
-            let passes = data.op.is_elementwise() || matches!(data.op, Op::Transpose(_) | Op::Cast(..));
+            let passes = data.op.is_elementwise() || matches!(data.op, Op::Transpose(_));
             if passes && data.op.operands().iter().any(|v| made.contains(v)) {
                 made.extend(&data.results);
             }

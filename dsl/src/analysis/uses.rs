@@ -33,12 +33,13 @@ pub enum Meaning {
         /// Positions for each place.
         over: i64,
     },
-    /// Bounds, or is added to, the distance of places: `0 ..` the least of these extents, or the largest.
+    /// Bounds, or is added to, the distance of places: `0 ..` the least of these extents, or the
+    /// largest.
     Distance {
         /// Extents of the places.
         extents: Vec<SizeExpr>,
-        /// Places are counted from their ends, as those of queries that are the last of the keys: one query may be as far from a
-        /// key as there are keys.
+        /// Places are counted from their ends, as those of queries that are the last of the keys:
+        /// one query may be as far from a key as there are keys.
         from_ends: bool,
     },
     /// Compared for equality with these other inputs.

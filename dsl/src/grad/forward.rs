@@ -272,28 +272,14 @@ impl<'k> Forward<'k> {
     /// The op that stands for all loads of the same tile, in whichever loop they are.
     pub fn canonical(&self, value: ValueId) -> ValueId {
         let Some((_, op @ Op::Load { .. })) = self.kernel.def(value) else { return value };
-        let place = |op: &Op| op.map_operands(|v| self.first_alike(v));
+        // All loops walk the same columns, and an index is one value (`alike.rs`).
+        let place = |op: &Op| op.map_operands(|v| if self.is_column(v) { self.columns[0].0 } else { v });
         let same = |&(_, id): &(BlockId, OpId)| {
             let other = &self.kernel.ops[id].op;
             matches!(other, Op::Load { .. }) && place(other) == place(op)
         };
         let first = self.kernel.walk().into_iter().find(same).expect("the load itself");
         self.kernel.ops[first.1].results[0]
-    }
-
-    /// The first coordinate of columns, or the first index that is computed in the same way; the
-    /// value itself if it is neither.
-    fn first_alike(&self, value: ValueId) -> ValueId {
-        if self.is_column(value) {
-            return self.columns[0].0;
-        }
-        let computed = |v: ValueId| match self.kernel.def(v) {
-            Some((_, op @ (Op::IndexConst(_) | Op::SizeOf(_) | Op::Index(..)))) => Some(op.map_operands(|v| self.first_alike(v))),
-            _ => None,
-        };
-        let Some(op) = computed(value) else { return value };
-        let mut indices = self.kernel.walk().into_iter().filter_map(|(_, id)| self.kernel.ops[id].results.first().copied());
-        indices.find(|&other| other == value || computed(other).as_ref() == Some(&op)).unwrap_or(value)
     }
 
     /// Whether an index differs from program to program.
@@ -563,7 +549,8 @@ impl<'k> Forward<'k> {
         matches!(data.op, Op::Gather { .. }) && self.is_source(op) && data.op.operands().into_iter().any(in_step)
     }
 
-    /// Whether what follows the loops, or what they start from, is made of a value otherwise than by their steps.
+    /// Whether what follows the loops, or what they start from, is made of a value otherwise than
+    /// by their steps.
     pub fn is_used_outside(&self, value: ValueId) -> bool {
         let kernel = self.kernel;
         let (mut made, mut behind) = (HashSet::from([value]), false);

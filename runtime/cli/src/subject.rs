@@ -242,8 +242,8 @@ impl Subject {
         InputData(scalars.chain(data.iter().flat_map(|d| d.0.clone())).collect())
     }
 
-    /// Facts that code is generated under: what the scalars given say; the best where none is given; packed tensors of the sizes
-    /// given, and of typical ones else.
+    /// Facts that code is generated under: what the scalars given say; the best where none is
+    /// given; packed tensors of the sizes given, and of typical ones else.
     pub fn facts(&self, bound: &BoundKernel) -> Result<Facts> {
         Ok(tuner::facts_of(bound, &self.typical_sizes(), &self.input_data(&[]))?)
     }

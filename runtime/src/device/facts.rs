@@ -14,7 +14,8 @@ use crate::kernel::BoundKernel;
 pub(crate) struct FactKey {
     /// Bit `n`: the `n`-th f32 scalar parameter is positive and finite.
     positive: u32,
-    /// Of what the addresses and strides (but the last) of the tensors that are moved as matrices are multiples.
+    /// Of what the addresses and strides (but the last) of the tensors that are moved as matrices
+    /// are multiples.
     alignment: Alignments,
     /// The rows of heads that read the same keys can be folded.
     pub foldable: bool,
@@ -22,8 +23,8 @@ pub(crate) struct FactKey {
     pub wide: bool,
 }
 
-/// Of how many bytes the places of tensors are multiples: of the `n`-th the power of two in the `n`-th group of [`BITS`] bits. Tensors
-/// beyond the last group share it.
+/// Of how many bytes the places of tensors are multiples: of the `n`-th the power of two in the
+/// `n`-th group of [`BITS`] bits. Tensors beyond the last group share it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Alignments(u128);
 
@@ -49,7 +50,8 @@ impl Alignments {
         1 << (self.0 >> (BITS * n.min(GROUPS - 1)) & ((1 << BITS) - 1))
     }
 
-    /// Lowers what is known of the `n`-th tensor to what bits that are set in its address or strides say.
+    /// Lowers what is known of the `n`-th tensor to what bits that are set in its address or
+    /// strides say.
     fn lower(&mut self, n: usize, bits: u64) {
         let at = BITS * n.min(GROUPS - 1);
         let (known, found) = (self.0 >> at & ((1 << BITS) - 1), u128::from((bits | 16).trailing_zeros()));
@@ -117,7 +119,8 @@ impl FactKey {
         Self { positive, alignment: Alignments::BEST, foldable: is_foldable, wide: false }
     }
 
-    /// Bytes that the address and strides of the `n`-th tensor that is moved as a matrix are multiples of.
+    /// Bytes that the address and strides of the `n`-th tensor that is moved as a matrix are
+    /// multiples of.
     pub fn alignment_of(&self, n: usize) -> u32 {
         self.alignment.bytes(n)
     }

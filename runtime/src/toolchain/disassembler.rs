@@ -18,13 +18,13 @@ const CUOBJDUMP: Tool = ("cuobjdump", &["-sass"]);
 
 /// Machine code with the lines that instructions are of.
 pub(super) fn disassemble_with_lines(cubin: &[u8], options: &ToolchainOptions) -> Result<String, ToolchainError> {
-    let (tool, _) = find(options, &[NVDISASM_TOOL])?;
+    let (tool, _) = find(options, None)?;
     run(&tool, &["-c", "-gi"], cubin)
 }
 
 /// Machine code with the registers that are alive, where nvdisasm is found.
 pub(super) fn disassemble(cubin: &[u8], options: &ToolchainOptions) -> Result<String, ToolchainError> {
-    let (tool, arguments) = find(options, &[NVDISASM_TOOL, CUOBJDUMP])?;
+    let (tool, arguments) = find(options, Some(CUOBJDUMP))?;
     run(&tool, arguments, cubin)
 }
 
@@ -38,8 +38,8 @@ fn run(tool: &Path, arguments: &[&str], cubin: &[u8]) -> Result<String, Toolchai
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// One of these tools, the first that is there; nvdisasm is installed where none is.
-fn find(options: &ToolchainOptions, tools: &[Tool]) -> Result<(PathBuf, &'static [&'static str]), ToolchainError> {
+/// nvdisasm, or what serves as well; nvdisasm is installed where neither is there.
+fn find(options: &ToolchainOptions, other: Option<Tool>) -> Result<(PathBuf, &'static [&'static str]), ToolchainError> {
     let mut folders: Vec<PathBuf> = std::env::var_os("PATH").map(|p| std::env::split_paths(&p).collect()).unwrap_or_default();
     let mut looked_in = vec!["PATH".to_owned()];
     let mut look = |folder: PathBuf, looked_in: &mut Vec<String>| {
@@ -75,7 +75,7 @@ fn find(options: &ToolchainOptions, tools: &[Tool]) -> Result<(PathBuf, &'static
             Err(fault) => looked_in.push(format!("{}: {fault}", NVDISASM.directory(place).display())),
         }
     }
-    if let Some(found) = tools.iter().filter(|tool| **tool != NVDISASM_TOOL).find_map(|tool| in_folders(*tool)) {
+    if let Some(found) = other.and_then(in_folders) {
         return Ok(found);
     }
     if let (true, Some(place)) = (options.install, &place) {
@@ -85,7 +85,7 @@ fn find(options: &ToolchainOptions, tools: &[Tool]) -> Result<(PathBuf, &'static
         }
     }
     let wheel = NVDISASM.requirement();
-    let names: Vec<&str> = tools.iter().map(|(tool, _)| *tool).collect();
+    let names: Vec<&str> = [NVDISASM_TOOL].into_iter().chain(other).map(|(tool, _)| tool).collect();
     Err(ToolchainError::NoTool { tool: names.join(" or "), looked_in, wheel })
 }
 

@@ -98,8 +98,9 @@ impl Toolchain {
         disassembler::disassemble(cubin, &self.inner.options)
     }
 
-    /// Compiles CUDA C for a real architecture (`sm_90a`), and disassembles it with nvdisasm: in front of instructions stand the
-    /// lines that they are of, as `//## File "NAME", line N`, and behind one of an inlined function where that was called.
+    /// Compiles CUDA C for a real architecture (`sm_90a`), and disassembles it with nvdisasm: in
+    /// front of instructions stand the lines that they are of, as `//## File "NAME", line N`, and
+    /// behind one of an inlined function where that was called.
     ///
     /// # Errors
     /// As [`Toolchain::compile`] and [`Toolchain::disassemble`]; cuobjdump tells no lines.

@@ -29,8 +29,8 @@ use crate::tensor::AnyTensor;
 const STEP: f64 = 1.0 / 256.0;
 /// Part of the gradient's length along the direction by which it may be off.
 const ALLOWED: f64 = 0.002;
-/// The same where a step may lead past kinks, such as that of `abs` at 0: an element that a difference straddles has half
-/// of either slope.
+/// The same where a step may lead past kinks, such as that of `abs` at 0: an element that a
+/// difference straddles has half of either slope.
 const ALLOWED_KINKS: f64 = 0.05;
 /// Relative rounding of outputs of f32.
 const ROUNDING: f64 = 1.0 / (1 << 23) as f64;
@@ -140,7 +140,8 @@ fn narrow<'a>(ir: &ir::Kernel, mut names: impl Iterator<Item = &'a String>) -> O
     Some(format!("`{found}` holds {}, in which small steps are lost", ir.elem_name(elem(found))))
 }
 
-/// Whether a kernel takes magnitudes, or maxima or minima of floats other than those that a loop carries along.
+/// Whether a kernel takes magnitudes, or maxima or minima of floats other than those that a loop
+/// carries along.
 fn has_kinks(ir: &ir::Kernel) -> bool {
     let is_float = |v: ValueId| ir.ty(v).tile().is_some_and(|tile| tile.elem.is_float());
     let is_carried = |v: ValueId| matches!(ir.values[v].def, ValueDef::BlockParam(..));

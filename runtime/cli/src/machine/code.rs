@@ -51,19 +51,8 @@ pub enum Kind {
 
 impl Kind {
     /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Product => "product",
-            Self::Special => "special",
-            Self::Float => "float",
-            Self::Convert => "convert",
-            Self::Integer => "integer",
-            Self::Move => "move",
-            Self::Memory => "memory",
-            Self::Wait => "wait",
-            Self::Control => "control",
-            Self::Other => "other",
-        }
+    pub fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 
     /// Of an instruction by the name without modifiers.
@@ -103,7 +92,7 @@ pub fn read(text: &str) -> Vec<Function> {
         }
         let Some(function) = functions.last_mut() else { continue };
         if row.starts_with("//##") {
-            // Of an inlined function several follow each other; the last is where the kernel calls it.
+            // Of an inlined function several follow each other; the last is where it is called.
             line = line_of(row);
         } else if let Some(label) = row.strip_suffix(':').filter(|label| label.starts_with(".L_")) {
             function.labels.insert(label.to_owned(), function.instructions.len());

@@ -1,5 +1,5 @@
-//! The natural loops of a function: a branch back to an instruction that all ways to the branch pass,
-//! and all instructions that lead to the branch from there.
+//! The natural loops of a function: a branch back to an instruction that all ways to the branch
+//! pass, and all instructions that lead to the branch from there.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
-//! Machine code by what it is for: the instructions of each innermost loop, by the line of the kernel
-//! that they are of and by kind.
+//! Machine code by what it is for: the instructions of each innermost loop, by the line of the
+//! kernel that they are of and by kind.
 //!
 //! ```text
-//! nvdisasm's text --(code.rs)--> functions of instructions --(loops.rs)--> loops --(text)--> tables
+//! nvdisasm's text --(code.rs)--> functions --(loops.rs)--> loops --(text)--> tables
 //! ```
 //!
 //! Counts are of the code, not of what a run executes. What every iteration passes is told by kind;
@@ -23,8 +23,8 @@ use crate::output::table;
 const LEAST: usize = 24;
 
 /// A program without the lines that say which line of the kernel follows, and these for each of its
-/// lines. The compiler counts lines from there on, so that the second line of a statement would be of
-/// the second line of the kernel behind it.
+/// lines. The compiler counts lines from there on, so that the second line of a statement would be
+/// of the second line of the kernel behind it.
 pub fn without_lines(program: &str) -> (String, Vec<Option<u32>>) {
     let (mut plain, mut lines, mut now) = (String::new(), Vec::new(), None);
     for row in program.lines() {
@@ -49,7 +49,7 @@ pub fn text(disassembly: &str, lines: &[Option<u32>], source: &str) -> Result<St
         instruction.line = instruction.line.and_then(|line| *lines.get(line.checked_sub(1)? as usize)?);
     }
     if functions.iter().all(|function| function.instructions.is_empty()) {
-        return Err("the disassembler printed no instruction".to_owned());
+        return Err("the disassembler printed no instruction; --emit sass shows what it prints".to_owned());
     }
     let mut out = String::new();
     for function in &functions {
@@ -114,8 +114,9 @@ fn of_loop(instructions: &[(&Instruction, bool)], source: &str) -> String {
     let mut last = vec![String::new(), "all".to_owned()];
     last.extend(numbers(&all));
     rows.push(last);
-    let kinds = kinds.iter().map(|kind| kind.name());
-    let header: Vec<&str> = ["line", "text"].into_iter().chain(kinds).chain(["all", "in branches"]).collect();
+    let names: Vec<String> = kinds.iter().map(|kind| kind.name()).collect();
+    let names = names.iter().map(String::as_str);
+    let header: Vec<&str> = ["line", "text"].into_iter().chain(names).chain(["all", "in branches"]).collect();
     let first = instructions.first().expect("a loop has instructions").0.address;
     let mut out = format!("\nloop at {first:#x}: {} instructions, and {} in branches", all.sum(), all.in_branches);
     let is_exponential = |(instruction, always): &&(&Instruction, bool)| *always && instruction.opcode.starts_with("MUFU.EX2");
@@ -141,7 +142,8 @@ fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A loop with an exponential, a spin wait inside it, and a rare branch whose code stands behind the loop.
+    /// A loop with an exponential, a spin wait inside it, and a rare branch whose code stands
+    /// behind the loop.
     const CODE: &str = r#"
 .text.f:
         /*0000*/                   MOV R1, R2 ;

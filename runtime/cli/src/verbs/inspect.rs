@@ -84,7 +84,8 @@ enum Emit {
     Ptx,
     /// Machine code as text
     Sass,
-    /// The machine instructions of each innermost loop, by the line of the kernel that they are of and by what they do
+    /// The machine instructions of each innermost loop, by the line of the kernel that they are of
+    /// and by what they do
     Instructions,
     /// Registers, spills, shared memory, occupancy: predicted, and as compiled
     Resources,

@@ -106,7 +106,8 @@ fn code_that_cannot_be_executed_is_the_users() {
     }
 }
 
-/// Compiled for Hopper and sorted: products, exponentials and sums stand in the lines that ask for them.
+/// Compiled for Hopper and sorted: products, exponentials and sums stand in the lines that ask for
+/// them.
 #[test]
 fn machine_instructions_are_told_by_line_and_kind() {
     let sandbox = Sandbox::new();

@@ -42,6 +42,7 @@ static int ft_folds(const ft_call *call) {
 
 typedef struct {
     uint32_t positive;
+    int alignment[FT_VALUES]; /* of each parameter that is moved as a matrix */
     int foldable, wide;
 } ft_facts;
 
@@ -54,7 +55,7 @@ static int ft_alignment(const ft_param *param, const flashtile_tensor *tensor) {
 }
 
 static ft_facts ft_find_facts(const ft_call *call, int wide) {
-    ft_facts facts = {0, ft_folds(call), wide};
+    ft_facts facts = {.positive = 0, .foldable = ft_folds(call), .wide = wide};
     int scalar = 0;
     for (int n = 0; n < call->kernel->params; n++) {
         const ft_param *param = &call->kernel->param[n];
@@ -62,6 +63,7 @@ static ft_facts ft_find_facts(const ft_call *call, int wide) {
             float x = call->argument[n].f32;
             facts.positive |= (uint32_t)(x > 0.0f && x <= 3.402823466e+38f) << scalar++;
         }
+        if (param->kind == FT_TENSOR && param->wide) facts.alignment[n] = ft_alignment(param, call->argument[n].tensor);
     }
     return facts;
 }
@@ -92,7 +94,7 @@ static int ft_lacks(const ft_call *call, const ft_variant *variant, const ft_fac
     for (int n = 0; n < call->kernel->params; n++) {
         const ft_param *param = &call->kernel->param[n];
         if (param->kind != FT_TENSOR || !param->wide) continue;
-        if (variant->alignment[n] > ft_alignment(param, call->argument[n].tensor))
+        if (variant->alignment[n] > facts->alignment[n])
             FT_LACK("the address and strides of `%s` must be multiples of %d bytes", param->name, variant->alignment[n]);
     }
     if (variant->foldable && !facts->foldable) FT_LACK("rows of the heads of a group must follow each other");

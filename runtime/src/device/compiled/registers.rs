@@ -6,8 +6,8 @@ use std::panic::resume_unwind;
 /// Tiles whose code is compiled, at most, where the model's choices keep values in memory.
 pub(super) const TRIED: usize = 5;
 /// What another tile may be predicted to take of the time of the first, at most. Columns of a
-/// gradient whose threads have 52 bytes in memory take 0.29 ms, and those of the next tile, predicted
-/// to take 1.23 of the time, 0.53 (H100, 28 heads of 4, N = 2222, d 128, 2026-11-25).
+/// gradient whose threads have 52 bytes in memory take 0.29 ms, and those of the next tile,
+/// predicted to take 1.23 of the time, 0.53 (H100, 28 heads of 4, N = 2222, d 128, 2026-11-25).
 const WORTH_TRYING: f64 = 1.2;
 /// Bytes of local memory of a thread that are no reason to try another tile.
 const SPILLED: u32 = 32;
