@@ -8,6 +8,7 @@ use flashtile_dsl::ir::{Dim, Direction, Elem, Kernel, Op, Param, ParamKind, Size
 
 use crate::arch::{Arch, CopyOp, TensorOp, WARPGROUP};
 use crate::artifact::Resources;
+use crate::elementwise_tiles::{elementwise_tiles, sharing_dims};
 use crate::instance::Instance;
 use crate::lower;
 use crate::plan::{Plan, Shape, Storage, most_in_flight};
@@ -54,11 +55,11 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
         }
         "share_tiles" => {
             let needs = "share_tiles=on needs programs that read the same tiles of elementwise work";
-            lower::sharing_dims(kernel).is_empty().then(|| Reason::text("share_tiles", needs, None))
+            sharing_dims(kernel).is_empty().then(|| Reason::text("share_tiles", needs, None))
         }
         "tile_loads" => {
             let needs = "tile_loads=tma needs a loop that loads tiles of 16-bit numbers, with the rows of the program and aligned to 16 bytes, for its elementwise work";
-            lower::elementwise_tiles(instance).is_empty().then(|| Reason::text("tile_loads", needs, None))
+            elementwise_tiles(instance).is_empty().then(|| Reason::text("tile_loads", needs, None))
         }
         "v_stages" => {
             let needs = "v_stages needs a loop with two products or more, the last of which alone reads a streamed tile";

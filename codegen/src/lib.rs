@@ -7,6 +7,7 @@ mod arch;
 mod artifact;
 mod blocks;
 mod draw;
+mod elementwise_tiles;
 mod emit;
 mod error;
 mod generate;

@@ -36,9 +36,14 @@ fn a_bias_of_odd_rows_leaves_keys_their_copies() {
         all
     };
     assert!(by_wgmma(&even).iter().all(|schedule| schedule.main.tile_loads == TileLoads::Tma));
+    // Of a copy of the bias by TMA, or each element from where it is.
     let found = by_wgmma(&odd);
-    assert!(found.len() > 20, "{} schedules", found.len());
-    assert!(found.iter().all(|schedule| schedule.main.tile_loads == TileLoads::Direct));
+    for copied in [true, false] {
+        let is_it = |schedule: &&Schedule| (schedule.launches.b_layout == BLayout::Copied) == copied;
+        let tiles: Vec<TileLoads> = found.iter().filter(is_it).map(|schedule| schedule.main.tile_loads).collect();
+        assert!(tiles.len() > 20, "{} schedules", tiles.len());
+        assert!(tiles.iter().all(|loads| (*loads == TileLoads::Tma) == copied));
+    }
     // 16 bytes of the keys at a time, and elements of the bias from wherever they are.
     let plan = plans(&odd, &Schedule::default(), arch("sm_80")).expect("is legal").remove(0);
     assert_eq!(plan.copy_bytes, 16);
@@ -61,6 +66,16 @@ fn what_is_not_aligned_is_named() {
     assert_eq!(why(&odd, hopper, "sm_90a"), [""; 0]);
     let by_ring = why(&odd, &format!("{hopper},tile_loads=tma"), "sm_90a");
     assert!(by_ring.iter().any(|why| why.contains("aligned to 16 bytes, for its elementwise work")), "{by_ring:?}");
+    // Its copy is aligned, and no other tensor is copied.
+    let copied = format!("{hopper},tile_loads=tma,b_layout=copied");
+    assert_eq!(why(&odd, &copied, "sm_90a"), [""; 0]);
+    let main = plans(&odd, &copied.parse().expect("a schedule"), arch("sm_90a")).expect("is legal");
+    assert_eq!(main.iter().map(|plan| &*plan.name).collect::<Vec<_>>(), ["bias_attention_copy_bias", "bias_attention"]);
+    // Rows of a program without products are read once: a copy of them gains nothing.
+    let norm = Kernel::builtin("rms_norm").expect("built in").bind(Elem::Bf16, [] as [(&str, i64); 0]).expect("binds");
+    let norm = norm.instance(Facts::none());
+    let refused = why(&norm, "b_layout=copied", "sm_80");
+    assert!(refused.iter().any(|why| why.contains("nothing to copy")), "{refused:?}");
     let mut keys = odd.clone();
     keys.facts.aligned.insert("k".into(), 8);
     let refused = why(&keys, hopper, "sm_90a");

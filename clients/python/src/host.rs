@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use flashtile::client::TensorForm;
+use flashtile::client::{MAX_RANK, TensorForm};
 use flashtile::toolchain::{Toolchain, ToolchainOptions};
 use flashtile::{Elem, LaunchOptions};
 use pyo3::exceptions::PyRuntimeError;
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::error::ArgumentError;
+use crate::error::{ArgumentError, raised};
 use crate::exchange::Exchange;
 use crate::form::Place;
 
@@ -47,6 +47,34 @@ pub(crate) struct NewOutput {
     pub dtype: Py<PyAny>,
     /// Type and device, as PyTorch takes them.
     pub options: Py<PyDict>,
+}
+
+impl NewOutput {
+    /// A packed tensor of this shape on a device of PyTorch, by the name of the output.
+    pub fn new(
+        py: Python<'_>,
+        host: &Host,
+        name: &str,
+        elem: Elem,
+        shape: &[usize],
+        device: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let dtype = host.dtype(name, elem)?;
+        let options = PyDict::new(py);
+        options.set_item("dtype", dtype)?;
+        options.set_item("device", device)?;
+        let strides = flashtile::Tensor::<f32>::packed_strides(shape).map_err(raised)?;
+        let dimensions = shape.iter().copied().zip(strides.iter().copied());
+        let many = || ArgumentError::new_err(format!("output `{name}` has more than {MAX_RANK} dimensions"));
+        let form = TensorForm::new(elem, dimensions).ok_or_else(many)?;
+        let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());
+        Ok(Self { form, shape, strides, dtype: dtype.clone_ref(py), options: options.unbind() })
+    }
+
+    /// How many bytes it takes.
+    pub fn bytes(&self) -> usize {
+        self.form.shape().iter().product::<usize>() * self.form.elem.bytes().expect("an output has an element type")
+    }
 }
 
 static HOST: PyOnceLock<Host> = PyOnceLock::new();

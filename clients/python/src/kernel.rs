@@ -162,8 +162,7 @@ impl PyKernel {
         types: Vec<(String, String)>,
         sizes: Vec<(String, i64)>,
     ) -> PyResult<Option<f64>> {
-        let types = types.into_iter().map(|(name, elem)| Ok((name, named(&elem)?))).collect::<PyResult<_>>()?;
-        self.launcher.predicted(py, gpu, Known { types, sizes })
+        self.launcher.predicted(py, gpu, known_of(types, sizes)?)
     }
 
     /// Launches on inputs in the order of the parameters; returns the outputs. `None` if an input is
@@ -181,10 +180,7 @@ impl PyKernel {
         let py = inputs.py();
         let known = match (types, sizes) {
             (None, None) => None,
-            (types, sizes) => {
-                let types = types.unwrap_or_default().into_iter().map(|(name, elem)| Ok((name, named(&elem)?)));
-                Some(Known { types: types.collect::<PyResult<_>>()?, sizes: sizes.unwrap_or_default() })
-            }
+            (types, sizes) => Some(known_of(types.unwrap_or_default(), sizes.unwrap_or_default())?),
         };
         let inputs: Vec<_> = inputs.iter().collect();
         let outputs: Option<Vec<_>> = outputs.map(|outputs| outputs.iter().collect());
@@ -234,6 +230,12 @@ pub(crate) fn of_text(text: &str, place: &str, name: Option<&str>) -> flashtile:
             Err(TextError::Unknown { name, place, known }.into())
         }
     }
+}
+
+/// Types by their names, and sizes.
+pub(crate) fn known_of(types: Vec<(String, String)>, sizes: Vec<(String, i64)>) -> PyResult<Known> {
+    let types = types.into_iter().map(|(name, elem)| Ok((name, named(&elem)?))).collect::<PyResult<_>>()?;
+    Ok(Known { types, sizes })
 }
 
 /// The element type of a name.

@@ -3,20 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use flashtile::bundle::BundledKernel;
-use flashtile::client::{Kept, KeptEntry, LoadedKernels, MAX_RANK, Param, TensorForm, stream};
+use flashtile::client::{Kept, KeptEntry, LoadedKernels, Param, TensorForm, stream};
 use flashtile::kernel::Deduced;
 use flashtile::{ArgumentForm, ArgumentValue, Elem, Kernel, LoadedKernel, PreparedLaunch};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
 
 use crate::error::{ArgumentError, raised};
 use crate::form::{Place, Seen};
 use crate::host::{Host, NewOutput};
-use crate::noted::{self, Noted};
+use crate::noted::{self, Noted, Tuned};
 use crate::tensor::Number;
 
 /// A kernel with what the user has fixed, and its prepared launches.
@@ -27,16 +25,18 @@ pub(crate) struct Launcher {
     pub known: Deduced,
     /// Its code, if it comes from a bundle.
     pub bundled: Option<BundledKernel>,
-    params: Vec<Param>,
+    pub params: Vec<Param>,
     loaded: LoadedKernels<Place>,
     prepared: Kept<Key, Prepared>,
-    /// How often something had been tuned when code was loaded.
-    tuned: AtomicU64,
+    tuned: Tuned,
 }
+
+/// Launches of one kind, with what they have in common.
+pub(crate) type PreparedEntry = Arc<KeptEntry<Key, Prepared>>;
 
 /// What launches of one kind have in common: what the caller knows, the device, and the tensors.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Key {
+pub(crate) struct Key {
     known: Option<Known>,
     place: Place,
     forms: Vec<TensorForm>,
@@ -49,16 +49,25 @@ pub(crate) struct Known {
     pub sizes: Vec<(String, i64)>,
 }
 
+impl Known {
+    /// Those of these names, if there are any.
+    pub fn only(&self, types: &[String], sizes: &[String]) -> Option<Self> {
+        let types: Vec<_> = self.types.iter().filter(|(name, _)| types.contains(name)).cloned().collect();
+        let sizes: Vec<_> = self.sizes.iter().filter(|(name, _)| sizes.contains(name)).cloned().collect();
+        (!types.is_empty() || !sizes.is_empty()).then_some(Self { types, sizes })
+    }
+}
+
 /// Launches of one kind, ready but for addresses and numbers.
 #[derive(Debug)]
-struct Prepared {
-    kernel: Arc<LoadedKernel>,
+pub(crate) struct Prepared {
+    pub kernel: Arc<LoadedKernel>,
     /// Without outputs of the caller's own, whose strides may be others.
-    launch: PreparedLaunch,
+    pub launch: PreparedLaunch,
     /// By name.
     sizes: BTreeMap<String, i64>,
     /// In the order of the parameters.
-    outputs: Vec<NewOutput>,
+    pub outputs: Vec<NewOutput>,
 }
 
 /// What a call is given.
@@ -84,7 +93,8 @@ pub(crate) struct Attend {
 }
 
 /// An argument, read.
-enum Read {
+#[derive(Clone, Copy)]
+pub(crate) enum Read {
     Tensor(Seen),
     Number(Number),
 }
@@ -92,35 +102,24 @@ enum Read {
 impl Launcher {
     pub fn new(kernel: Kernel, known: Deduced, bundled: Option<BundledKernel>) -> Self {
         let params = Param::of(&kernel);
-        Self {
-            kernel,
-            known,
-            bundled,
-            params,
-            loaded: LoadedKernels::default(),
-            prepared: Kept::default(),
-            tuned: AtomicU64::new(noted::tuned()),
-        }
+        Self { kernel, known, bundled, params, loaded: LoadedKernels::default(), prepared: Kept::default(), tuned: Tuned::now() }
     }
 
     /// Forgets what is loaded if something was tuned since, so that the call takes it.
     fn refresh(&self) {
-        let tuned = noted::tuned();
-        if self.tuned.load(Ordering::Relaxed) == tuned {
-            return;
+        if self.tuned.has_changed() {
+            self.prepared.clear();
+            self.loaded.clear();
         }
-        if self.tuned.swap(tuned, Ordering::Relaxed) == tuned {
-            return;
-        }
-        self.prepared.clear();
-        self.loaded.clear();
     }
 
-    fn inputs(&self) -> impl Iterator<Item = &Param> {
+    /// Parameters that are read.
+    pub fn inputs(&self) -> impl Iterator<Item = &Param> {
         self.params.iter().filter(|param| !param.is_written)
     }
 
-    fn outputs(&self) -> impl Iterator<Item = &Param> {
+    /// Parameters that are written.
+    pub fn outputs(&self) -> impl Iterator<Item = &Param> {
         self.params.iter().filter(|param| param.is_written)
     }
 
@@ -242,7 +241,7 @@ impl Launcher {
     }
 
     /// Launches on arguments of these forms.
-    fn prepared_for(&self, kernel: &LoadedKernel, inputs: &[Read], written: &[Seen]) -> PyResult<PreparedLaunch> {
+    pub fn prepared_for(&self, kernel: &LoadedKernel, inputs: &[Read], written: &[Seen]) -> PyResult<PreparedLaunch> {
         let to = written.iter().map(|seen| seen.form.of_argument());
         let forms: Vec<ArgumentForm<'_>> = Param::in_order(&self.params, inputs.iter().map(Read::form), to).collect();
         kernel.prepare(&forms).map_err(raised)
@@ -272,11 +271,7 @@ impl Launcher {
         for ((param, read), object) in self.inputs().zip(inputs).zip(given.inputs) {
             let Read::Tensor(seen) = read else { continue };
             let (expected, _) = *found.get_or_insert((seen.place, object));
-            if seen.place != expected {
-                let (name, place) = (&param.name, seen.place);
-                let message = format!("argument `{name}` is on {place}, those before on {expected}; move it with `.to`");
-                return Err(ArgumentError::new_err(message));
-            }
+            seen.check_place(&param.name, expected)?;
         }
         if let Some(found) = found {
             return Ok(found);
@@ -293,29 +288,35 @@ impl Launcher {
         &self,
         py: Python<'_>,
         host: &Host,
-        (place, like): (Place, &Bound<'_, PyAny>),
+        at: (Place, &Bound<'_, PyAny>),
         inputs: &[Read],
         known: Option<Known>,
-    ) -> PyResult<Arc<KeptEntry<Key, Prepared>>> {
-        self.refresh();
-        let prepared = self.found(py, host, (place, like), inputs, known)?;
-        noted::note(|| Noted {
-            kernel: prepared.value.kernel.kernel().clone(),
-            sizes: prepared.value.sizes.clone(),
-            place,
-            is_bundled: self.bundled.is_some(),
-        });
+    ) -> PyResult<PreparedEntry> {
+        let prepared = self.found(py, host, at, inputs, known)?;
+        self.note(&prepared);
         Ok(prepared)
     }
 
-    fn found(
+    /// Notes a launch, if launches are noted.
+    pub fn note(&self, prepared: &PreparedEntry) {
+        noted::note(|| Noted {
+            kernel: prepared.value.kernel.kernel().clone(),
+            sizes: prepared.value.sizes.clone(),
+            place: prepared.key.place,
+            is_bundled: self.bundled.is_some(),
+        });
+    }
+
+    /// What is ready for inputs of these forms, made if it is not. `like` is a tensor on the device.
+    pub fn found(
         &self,
         py: Python<'_>,
         host: &Host,
         (place, like): (Place, &Bound<'_, PyAny>),
         inputs: &[Read],
         known: Option<Known>,
-    ) -> PyResult<Arc<KeptEntry<Key, Prepared>>> {
+    ) -> PyResult<PreparedEntry> {
+        self.refresh();
         let forms = || inputs.iter().filter_map(Read::seen).map(|seen| &seen.form);
         let is_it = |key: &Key| key.place == place && key.known == known && key.forms.iter().eq(forms());
         let key = || Key { known: known.clone(), place, forms: forms().copied().collect() };
@@ -337,19 +338,8 @@ impl Launcher {
     fn prepare(&self, py: Python<'_>, host: &Host, key: &Key, inputs: &[Read], like: &Bound<'_, PyAny>) -> PyResult<Prepared> {
         let deduced = self.deduced(key)?;
         let torch_device = like.getattr(intern!(py, "device"))?;
-        let output = |form: flashtile::kernel::OutputForm<'_>| {
-            let options = PyDict::new(py);
-            options.set_item("dtype", host.dtype(form.name, form.elem)?)?;
-            options.set_item("device", &torch_device)?;
-            let shape = PyTuple::new(py, &form.shape)?.unbind();
-            let strides = flashtile::Tensor::<f32>::packed_strides(&form.shape).map_err(raised)?;
-            let dtype = host.dtype(form.name, form.elem)?.clone_ref(py);
-            let dimensions = form.shape.iter().copied().zip(strides.iter().copied());
-            let many = || ArgumentError::new_err(format!("output `{}` has more than {MAX_RANK} dimensions", form.name));
-            let own = TensorForm::new(form.elem, dimensions).ok_or_else(many)?;
-            let strides = PyTuple::new(py, strides)?.unbind();
-            Ok(NewOutput { form: own, shape, strides, dtype, options: options.unbind() })
-        };
+        let output =
+            |form: flashtile::kernel::OutputForm<'_>| NewOutput::new(py, host, form.name, form.elem, &form.shape, &torch_device);
         let outputs = self.kernel.outputs(&deduced).map_err(raised)?;
         let outputs = outputs.into_iter().map(output).collect::<PyResult<Vec<_>>>()?;
         let kernel = self.loaded(py, host, key.place, &deduced)?;
@@ -396,7 +386,7 @@ impl Prepared {
     }
 
     /// Whether outputs are as they are allocated.
-    fn writes_to(&self, written: &[Seen]) -> bool {
+    pub fn writes_to(&self, written: &[Seen]) -> bool {
         self.outputs.iter().map(|output| &output.form).eq(written.iter().map(|seen| &seen.form))
     }
 }
@@ -420,7 +410,7 @@ impl Attend {
 
 /// A tensor for a parameter; `None` if it is no plain tensor, or needs a gradient that is left to the
 /// caller.
-fn read_tensor(host: &Host, param: &Param, object: &Bound<'_, PyAny>, with_gradients: bool) -> PyResult<Option<Seen>> {
+pub(crate) fn read_tensor(host: &Host, param: &Param, object: &Bound<'_, PyAny>, with_gradients: bool) -> PyResult<Option<Seen>> {
     let Some(mut seen) = Seen::read(host, &param.name, object)? else { return Ok(None) };
     if with_gradients && needs_gradient(object)? {
         return Ok(None);
@@ -437,7 +427,8 @@ fn needs_gradient(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 impl Read {
-    fn seen(&self) -> Option<&Seen> {
+    /// The tensor, if it is one.
+    pub fn seen(&self) -> Option<&Seen> {
         match self {
             Read::Tensor(seen) => Some(seen),
             Read::Number(_) => None,
@@ -452,7 +443,8 @@ impl Read {
         }
     }
 
-    fn value(&self) -> ArgumentValue {
+    /// As a launch takes it.
+    pub fn value(&self) -> ArgumentValue {
         match *self {
             Read::Tensor(Seen { address, .. }) => ArgumentValue::Address(address as u64),
             Read::Number(Number::F32(x)) => ArgumentValue::F32(x),

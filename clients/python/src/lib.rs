@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `kernel` | kernels as Python holds them |
 //! | `launch` | launches, prepared once for each kind of arguments |
+//! | `chain` | kernels that one call launches one after the other |
 //! | `tensor` | tensors and numbers of a call, read |
 //! | `form` | what a launch knows of a tensor |
 //! | `dlpack` | tensors as DLPack describes them |
@@ -17,6 +18,7 @@
 //! | `lock` | locks of caches |
 
 mod bundle;
+mod chain;
 mod dlpack;
 mod error;
 mod exchange;
@@ -45,6 +47,7 @@ fn fastest_form(predicted: Vec<(String, Option<f64>)>) -> PyResult<&'static str>
 fn _flashtile(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::register(module)?;
     module.add_class::<kernel::PyKernel>()?;
+    module.add_class::<chain::Chain>()?;
     module.add_class::<bundle::PyBundle>()?;
     module.add_class::<noted::Noted>()?;
     module.add("FORMS", Form::ALL.map(|form| (form.name(), form.is_fused())))?;

@@ -31,6 +31,24 @@ static NOTED: Mutex<Vec<Noted>> = Mutex::new(Vec::new());
 /// How often something was tuned: launchers take newer schedules when it has changed.
 static TUNED: AtomicU64 = AtomicU64::new(0);
 
+/// How often something had been tuned when code was loaded.
+#[derive(Debug)]
+pub(crate) struct Tuned(AtomicU64);
+
+impl Tuned {
+    /// Up to now.
+    pub fn now() -> Self {
+        Self(AtomicU64::new(TUNED.load(Ordering::Relaxed)))
+    }
+
+    /// Whether something was tuned since, or since this was asked last: newer schedules are to be
+    /// taken then.
+    pub fn has_changed(&self) -> bool {
+        let tuned = TUNED.load(Ordering::Relaxed);
+        self.0.load(Ordering::Relaxed) != tuned && self.0.swap(tuned, Ordering::Relaxed) != tuned
+    }
+}
+
 /// Notes a launch, if launches are noted.
 pub(crate) fn note(launch: impl FnOnce() -> Noted) {
     if !IS_NOTING.load(Ordering::Relaxed) {
@@ -41,11 +59,6 @@ pub(crate) fn note(launch: impl FnOnce() -> Noted) {
     if !noted.contains(&launch) {
         noted.push(launch);
     }
-}
-
-/// How often something was tuned.
-pub(crate) fn tuned() -> u64 {
-    TUNED.load(Ordering::Relaxed)
 }
 
 /// From now on launches of all threads are noted.

@@ -1,11 +1,15 @@
-//! Operands copied, before the kernel runs, to where their rows begin at whole lines of the L2
-//! cache: right ones, and any of which rows begin at no multiples of 16 bytes, which TMA and
-//! 16-byte copies cannot read.
+//! Tensors copied, before the kernel runs, to where their rows begin at whole lines of the L2
+//! cache: right operands of products, and others of which rows begin at no multiples of 16 bytes,
+//! which TMA and 16-byte copies cannot read. The others are left operands, and tiles that a loop
+//! loads for its elementwise work, such as a bias.
 //!
-//! A multiprocessor gets half as many bytes of a cycle from rows that begin at odd multiples of 16 bytes (head dims 88, 120, 232:
-//! docs/performance.md, "What decides at head dims and lengths of one's own"). Every tile of Q reads K and V anew, so that one
-//! pass which copies them to scratch memory pays where there are some tiles of Q. The copy has the same shape, elements
-//! and meaning; rows of scratch memory are padded ([`crate::Scratch::layout`]).
+//! A multiprocessor gets half as many bytes of a cycle from rows that begin at odd multiples of 16
+//! bytes (head dims 88, 120, 232: docs/performance.md, "What decides at head dims and lengths of
+//! one's own"). Every tile of Q reads K and V anew, so that one pass which copies them to scratch
+//! memory pays where there are some tiles of Q. A bias that is not aligned takes each lane 16 bytes
+//! at a time, one after the other; of the copy a ring brings whole tiles ahead. The copy has the
+//! same shape, elements and meaning; rows of scratch memory are padded
+//! ([`crate::Scratch::layout`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +18,7 @@ use flashtile_dsl::ir::{
 };
 
 use super::staged::{NotStaged, Staged};
+use crate::elementwise_tiles::elementwise_rows;
 use crate::instance::Instance;
 use crate::rewrite::edit;
 
@@ -23,9 +28,9 @@ pub fn why_not_copy(instance: &Instance) -> Option<String> {
 }
 
 const NOTHING: &str = "no right operand of a product is loaded from an input whose packed rows begin within lines of 128 bytes, \
-                       and none at all from one that is not aligned to 16";
+                       and no operand, and no tile of 16-bit elements in a loop, from one that is not aligned to 16";
 
-/// The instance that is left if operands are copied, where that may pay: where packed rows begin at
+/// The instance that is left if tensors are copied, where that may pay: where packed rows begin at
 /// odd multiples of 16 bytes, or a tensor is aligned to fewer. Where they begin at multiples of 32
 /// or 64 bytes it lost in every cell that was measured (docs/performance.md, "What decides at head
 /// dims and lengths of one's own"). None for a kernel that came out wrong, too: generating code
@@ -82,7 +87,7 @@ pub fn copy_ahead(instance: &Instance) -> Result<Staged, NotStaged> {
 
 /// A tensor that a copy changes.
 struct Candidate {
-    /// One of its loads, which feeds an operand.
+    /// One of its loads.
     load: OpId,
     /// Bytes of its packed rows, if they are known.
     row: Option<i64>,
@@ -99,8 +104,11 @@ fn candidates(instance: &Instance) -> BTreeMap<ParamId, Candidate> {
     let dots: Vec<(ValueId, ValueId)> = kernel.walk().into_iter().filter_map(|(_, op)| operands(op)).collect();
     let right: BTreeSet<OpId> = dots.iter().filter_map(|(_, b)| loads(*b)).collect();
     let left: BTreeSet<OpId> = dots.iter().filter_map(|(a, _)| loads(*a)).collect();
+    // They come by a ring beside operands.
+    let elementwise = if dots.is_empty() { Vec::new() } else { elementwise_rows(instance) };
+    let all: BTreeSet<OpId> = right.iter().copied().chain(left).chain(elementwise).collect();
     let mut found = BTreeMap::new();
-    for &load in right.union(&left) {
+    for load in all {
         let Op::Load { tensor, at } = &kernel.ops[load].op else { continue };
         let decl = kernel.tensor(*tensor);
         let width = decl.shape.last().filter(|size| is_constant(kernel, size));

@@ -6,8 +6,8 @@ use flashtile_dsl::analysis::predicate::Summaries;
 use flashtile_dsl::ir::{Op, ProgramDim, ValueId};
 
 use super::context::{Home, Lowering};
-use super::elementwise_tiles::sharing_dims;
 use crate::blocks;
+use crate::elementwise_tiles::sharing_dims;
 use crate::instance::Instance;
 use crate::plan::{Builtin, Expr, Function, LetType, MeetBy, Operator, StmtOp};
 use crate::schedule::{BlockKnobs, Persistent, WorkOrder};

@@ -12,7 +12,7 @@
 use flashtile_dsl::ir::{BlockId, Op, OpId, ValueId};
 
 use super::context::Lowering;
-use super::elementwise_tiles::{comes_by_ring, elementwise};
+use crate::elementwise_tiles::{comes_by_ring, elementwise};
 use crate::error::Error;
 use crate::plan::{Iteration, LoopId, Slot, Stmt, StmtOp};
 use crate::schedule::TileLoads;

@@ -31,6 +31,9 @@ pub(super) struct Units {
     pub odd_bytes: f64,
     /// Bytes that are added to memory from shared memory, for the whole block.
     pub added_bytes: f64,
+    /// Pieces of 16 bytes that a lane loads from global memory one after the other, for elementwise
+    /// work of matrices; a piece that is not aligned counts as what it takes more.
+    pub pieces: f64,
     /// Vectors along columns that are loaded, or wait in the lanes of a warp and are handed out,
     /// between products.
     pub column_vectors: f64,
@@ -49,6 +52,7 @@ impl Units {
         self.l2_cut += other.l2_cut * times;
         self.odd_bytes += other.odd_bytes * times;
         self.added_bytes += other.added_bytes * times;
+        self.pieces += other.pieces * times;
         self.column_vectors += other.column_vectors * times;
     }
 
@@ -65,6 +69,10 @@ const NARROW_ROW: f64 = 0.25;
 /// scores a block, at head dims 80, 104, 112 and 120 (docs/performance.md, "What decides at head
 /// dims and lengths of one's own").
 const CUT_ROW: f64 = 1.0;
+/// What a piece of 16 bytes that is not aligned takes of the time of one that is: two loads and
+/// shifts (H200, 2026-11-26: a bias of 4095 keys, d 128 and 64, took 6800 cycles in steps of 192 by
+/// 48, and 9900 in steps of 192 by 80).
+const UNALIGNED_PIECE: f64 = 1.45;
 
 /// Counts a plan.
 pub(super) struct Counter<'a> {
@@ -244,10 +252,13 @@ impl<'a> Counter<'a> {
             StmtOp::Add { from, place: Some(_), .. } => Self::instructions(8.0 * self.elements(*from)),
             // Bytes are loaded eight at a time and become bits four at a time.
             StmtOp::Load { to, .. } if self.plan.variables[*to].bits => Self::instructions(2.5 * self.elements(*to)),
-            StmtOp::Load { to, .. } => {
-                let is_column = self.plan.variables[*to].storage == Storage::Fragment(Shape::Column);
-                let column_vectors = if is_column { 1.0 } else { 0.0 };
-                Units { column_vectors, ..Self::instructions(4.0 * self.elements(*to)) }
+            StmtOp::Load { to, from } => {
+                let v = &self.plan.variables[*to];
+                let column_vectors = if v.storage == Storage::Fragment(Shape::Column) { 1.0 } else { 0.0 };
+                let by_pieces = v.storage == Storage::Fragment(Shape::Accumulator) && from.elem.bytes() == Some(2);
+                let each = if self.instance.alignment_of(&from.tensor) >= 16 { 1.0 } else { UNALIGNED_PIECE };
+                let pieces = if by_pieces { each * f64::from(2 * v.m_tiles * v.n_tiles.div_ceil(4)) } else { 0.0 };
+                Units { column_vectors, pieces, ..Self::instructions(4.0 * self.elements(*to)) }
             }
             StmtOp::Store { m_tiles, n_tiles, shape, .. } => {
                 let n = match shape {

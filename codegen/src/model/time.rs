@@ -75,6 +75,10 @@ const LOADED_COLUMN: f64 = 200.0;
 /// in steps of 64 rows and 3.96 in steps of 96, which are predicted to take 7.5 and 6.2 without it
 /// (H100, d 192, N = 8192, 2026-11-25).
 const SHARED_COLUMNS: f64 = 0.63;
+/// Cycles that a lane waits for a piece of 16 bytes of a matrix that elementwise work reads from
+/// global memory, before it loads the next: steps of 192 by 64 with a bias took 5700 cycles where a
+/// ring brought it in 2800 (H100, d 128; docs/performance.md, "A bias").
+const LOADED_PIECE: f64 = 900.0;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
 /// Share of the multiprocessors that stay idle for each block of a cluster: a cluster lies within a GPC, and fills it not quite.
@@ -380,7 +384,9 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let joined = if profile.specialized {
         // A warpgroup waits for all of its products, but for some of several sums.
         let waited = if late_sums { LATE_SUMS_WAITED } else { 1.0 };
-        let own = 4.0 * (constants.own_cycles * units.issue + waited * units.tensor);
+        // Where products are waited for late, loads are on their way meanwhile.
+        let loads = if profile.overlap == Overlap::Late { 0.0 } else { LOADED_PIECE * units.pieces };
+        let own = 4.0 * (constants.own_cycles * units.issue + waited * units.tensor) + loads;
         let chain = constants.own_chain;
         // Copies run ahead of all else: what they take shows where it is more than the rest.
         (joined.powf(chain) + own.powf(chain) + (l2 * resident).powf(chain)).powf(1.0 / chain)

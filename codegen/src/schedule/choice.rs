@@ -238,7 +238,8 @@ choices! {
         /// Those that the text transposes, transposed by a kernel of its own, launched before.
         Pretransposed = "pretransposed",
         /// Copied by a kernel of its own, launched before, to rows that begin at whole lines of the
-        /// L2 cache; left operands too, where they are not aligned to 16 bytes.
+        /// L2 cache. Where they are not aligned to 16 bytes, left operands are copied too, and tiles
+        /// of 16-bit numbers that a loop loads for its elementwise work.
         Copied = "copied",
     }
 }

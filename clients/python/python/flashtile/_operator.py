@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import _shapes
-from ._flashtile import FORMS, FlashtileError, GradientError, fastest_form
+from ._flashtile import FORMS, Chain, FlashtileError, GradientError, fastest_form
 from ._flashtile import Kernel as Native
 from ._host import DTYPES, OF_NAME, is_traced
 
@@ -38,8 +38,18 @@ class Gradient:
         self.needs = {name for step in steps for name in step.inputs} - stored - given
         #: Gradients and scratch that programs add to: their last bits differ from launch to launch.
         self.sums = [param["name"] for step in steps for param in step.params if param["added"]]
-        #: Whether a kernel has sizes that none of its inputs tells.
+        #: Whether a kernel has sizes that none of its inputs tells, or types.
         self.needs_sizes = any(step.missing_sizes for step in steps)
+        self.needs_types = any(step.missing_types for step in steps)
+        self._chains: dict[tuple, Chain] = {}
+
+    def chain(self, given: tuple[str, ...], returned: tuple[str, ...]) -> Chain:
+        """The kernels as one call of the native module, by the names of what they are given and of what is returned."""
+        chain = self._chains.get((given, returned))
+        if chain is None:
+            steps = [(step.native, step.missing_types, step.missing_sizes) for step in self.steps]
+            chain = self._chains[given, returned] = Chain(steps, list(given), list(returned))
+        return chain
 
     def seconds(self, device: torch.device, dtypes: dict[str, torch.dtype], sizes: dict[str, int]) -> float | None:
         """What is predicted for all kernels together; `None` if the device has no code for one."""
@@ -86,12 +96,14 @@ class _Kept:
         self.tensors_at = [at for at, name in enumerate(every) if name in kept and name not in is_number]
         self.numbers_at = [at for at, name in enumerate(every) if name in kept and name in is_number]
         #: Names of the tensors, then of the numbers.
-        self.names = [every[at] for at in (*self.tensors_at, *self.numbers_at)]
-        #: Outputs that take a gradient: the name of the gradient, and the number of the output.
-        self.given = [(f"grad_{name}", at) for at, name in enumerate(op.outputs) if name in differentiate.from_]
-        self.given_at = [len(op.inputs) + at for _, at in self.given]
-        #: For each input, the name of its gradient, if it needs one.
-        self.returned = [f"grad_{name}" if name in of else None for name in op.inputs]
+        self.names = tuple([every[at] for at in (*self.tensors_at, *self.numbers_at)])
+        #: Outputs that take a gradient, by their number, and the names of their gradients.
+        self.given = [at for at, name in enumerate(op.outputs) if name in differentiate.from_]
+        self.given_names = tuple([f"grad_{op.outputs[at]}" for at in self.given])
+        self.given_at = [len(op.inputs) + at for at in self.given]
+        #: The names of gradients, and for each input the number of its own among them, if it needs one.
+        self.returned = tuple([f"grad_{name}" for name in of])
+        self.returned_at = [of.index(name) if name in of else None for name in op.inputs]
 
 
 class Operator:
@@ -215,26 +227,42 @@ class Operator:
         made = self._in_best_form(ctx, like.device, traced)
         if made.sums and torch.are_deterministic_algorithms_enabled():
             self._is_not_deterministic(made.sums)
-        values = dict(zip(kept.names, (*ctx.saved_tensors, *ctx.numbers)))
+        names, values = kept.names, [*ctx.saved_tensors, *ctx.numbers]
         if kept.again:
-            again = made.forward.run(at_once, [values[name] for name in self.inputs])
-            values.update(zip(made.forward.outputs, again))
-        for (name, number), (shape, dtype) in zip(kept.given, ctx.forms):
+            forward, known = made.forward, dict(zip(names, values))
+            values += forward.run(at_once, [known[name] for name in self.inputs])
+            names += tuple(forward.outputs)
+        for number, (shape, dtype) in zip(kept.given, ctx.forms):
             grad = grads[number]
             if grad is None:
                 grad = like.new_zeros(shape, dtype=dtype)
             # Kernels take rows without gaps.
-            values[name] = grad if grad.stride(-1) == 1 else grad.contiguous()
+            values.append(grad if grad.stride(-1) == 1 else grad.contiguous())
+        names += kept.given_names
         sizes = self._sizes(ctx) if made.needs_sizes else {}
-        dtypes = dict(zip(self._generics, ctx.dtypes))
+        dtypes = dict(zip(self._generics, ctx.dtypes)) if made.needs_types else {}
+        if at_once:
+            types = [(name, DTYPES[dtype]) for name, dtype in dtypes.items()]
+            found = made.chain(names, kept.returned).call(tuple(values), types or None, list(sizes.items()) or None)
+            if found is None:
+                raise FlashtileError(f"the gradient of operator flashtile::{self.name} was given a tensor that is no plain memory")
+        else:
+            found = self._step_by_step(made, dict(zip(names, values)), like, sizes, dtypes, kept.returned)
+        return tuple([None if at is None else found[at] for at in kept.returned_at])
+
+    @staticmethod
+    def _step_by_step(
+        made: Gradient, values: dict[str, Any], like: torch.Tensor, sizes: dict, dtypes: dict, returned: Sequence[str]
+    ) -> list[torch.Tensor]:
+        """The gradients of these names, each kernel through PyTorch's dispatcher."""
         for step in made.steps:
             args = [values[name] for name in step.inputs]
             if not step._takes_inputs:
                 args += [like] if step.needs_like else []
                 args += [sizes[name] for name in step.missing_sizes] + [dtypes[name] for name in step.missing_types]
                 args += [values[name] for name in step.into]
-            values.update(zip(step.outputs, step.run(at_once, args)))
-        return tuple([None if name is None else values[name] for name in kept.returned])
+            values.update(zip(step.outputs, step.run(False, args)))
+        return [values[name] for name in returned]
 
     def _sizes(self, ctx: Any) -> dict[str, Any]:
         """The sizes of a call, by name."""

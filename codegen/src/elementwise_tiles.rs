@@ -11,15 +11,20 @@ use crate::instance::Instance;
 /// are those of the program, so that `ldmatrix` gives each lane the pairs of its accumulators. Of the
 /// columns of a gradient they are the positions of the loop.
 pub(crate) fn elementwise_tiles(instance: &Instance) -> Vec<OpId> {
+    let by_ring = |op: &OpId| comes_by_ring(&instance.kernel, instance, *op);
+    elementwise_rows(instance).into_iter().filter(by_ring).collect()
+}
+
+/// The same, and those of which TMA cannot read the tensor where it lies, but could read a copy.
+pub(crate) fn elementwise_rows(instance: &Instance) -> Vec<OpId> {
     let kernel = &instance.kernel;
-    let mut all = all_elementwise(kernel);
     let has_rows_of_program = |op: OpId| {
         let Op::Load { at, .. } = &kernel.ops[op].op else { unreachable!("a load") };
         let rows = at.iter().find_map(|at| if let At::Tile(v) = at { Some(*v) } else { None });
         rows.is_some_and(|v| kernel.def(v).is_some_and(|(_, op)| matches!(op, Op::Program(_))))
     };
-    all.retain(|op| comes_by_ring(kernel, instance, *op) && has_rows_of_program(*op));
-    all
+    let of_16_bits = |op: OpId| is_of_16_bits(kernel, instance, op);
+    all_elementwise(kernel).into_iter().filter(|&op| of_16_bits(op) && has_rows_of_program(op)).collect()
 }
 
 /// The dimensions of the grid, but for tiled ones, that no tile of elementwise work depends on: the
@@ -55,15 +60,20 @@ fn all_elementwise(kernel: &Kernel) -> Vec<OpId> {
 }
 
 /// Whether TMA can copy what is loaded, and `ldmatrix` can read it.
-pub(super) fn comes_by_ring(kernel: &Kernel, instance: &Instance, load: OpId) -> bool {
+pub(crate) fn comes_by_ring(kernel: &Kernel, instance: &Instance, load: OpId) -> bool {
     let Op::Load { tensor, .. } = &kernel.ops[load].op else { unreachable!("a load") };
-    let small = matches!(instance.binding.elem(kernel, kernel.tensor(*tensor).elem), Elem::F16 | Elem::Bf16);
-    small && instance.facts.alignment_of(&kernel.params[*tensor].name) >= 16
+    is_of_16_bits(kernel, instance, load) && instance.facts.alignment_of(&kernel.params[*tensor].name) >= 16
+}
+
+/// Whether `ldmatrix` can read what is loaded.
+fn is_of_16_bits(kernel: &Kernel, instance: &Instance, load: OpId) -> bool {
+    let Op::Load { tensor, .. } = &kernel.ops[load].op else { unreachable!("a load") };
+    matches!(instance.binding.elem(kernel, kernel.tensor(*tensor).elem), Elem::F16 | Elem::Bf16)
 }
 
 /// Those among the ops of a loop's body: of two tiled dimensions, the last of which lies together in
 /// memory, one of them that of the loop, and of no product.
-pub(super) fn elementwise(kernel: &Kernel, ops: &[OpId], coordinate: ValueId) -> Vec<OpId> {
+pub(crate) fn elementwise(kernel: &Kernel, ops: &[OpId], coordinate: ValueId) -> Vec<OpId> {
     let mut operands: HashSet<ValueId> = HashSet::new();
     for op in kernel.ops.values() {
         match op.op {
