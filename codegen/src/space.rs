@@ -11,11 +11,11 @@
 //! the best schedules. Programs that take the maximum of their first tile for all of them are for
 //! tuners alone ([`with_first_maximum`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::OnceLock;
 
 use flashtile_dsl::analysis::index::Trend;
-use flashtile_dsl::ir::{Elem, Kernel, Op};
+use flashtile_dsl::ir::{AxisKind, BinaryOp, Elem, Kernel, Op, Type, ValueId};
 
 use crate::abi::FoldedSizes;
 use crate::arch::{Arch, CopyOp, TensorOp};
@@ -274,6 +274,47 @@ pub(crate) fn reordered(schedule: &Schedule) -> Vec<Schedule> {
     let matters = schedule.main.tensor_op.is_asynchronous() && schedule.main.running_max != RunningMax::Exact;
     let walks = if matters { &[Walk::LastFirst, Walk::Descending][..] } else { &[] };
     walks.iter().map(|&walk| schedule.with_main(|main| main.walk = walk)).collect()
+}
+
+/// Of walks that take equally long, the one to take where nothing is known of the data.
+///
+/// Where no mask cuts the last tile, a walk that begins with it takes as long on most data, and
+/// meets fewer maxima where scores grow (docs/performance.md, "Data"). With a causal mask the last
+/// tile shows some rows few keys, so the first is taken first; but where a number that grows with
+/// the distance of keys is added to scores, as in ALiBi, the nearest keys are expected to have the
+/// largest, and these are the last.
+pub(crate) fn untuned_walk(kernel: &Kernel) -> Walk {
+    let masked = kernel.ops.values().any(|op| matches!(op.op, Op::Mask { .. }));
+    match (masked, adds_distances(kernel)) {
+        (false, _) => Walk::LastFirst,
+        (true, false) => Walk::Ascending,
+        (true, true) => Walk::Descending,
+    }
+}
+
+/// Whether positions along the axis of a loop enter a matrix of floats as numbers.
+fn adds_distances(kernel: &Kernel) -> bool {
+    let walked = |v: ValueId| match kernel.ty(v) {
+        Type::Coord(axis) => kernel.axes[*axis].kind == AxisKind::Loop,
+        _ => false,
+    };
+    let mut of_positions: HashSet<ValueId> = HashSet::new();
+    for (_, id) in kernel.walk() {
+        let data = &kernel.ops[id];
+        let is_of = match data.op {
+            Op::Pos(v) => walked(v),
+            Op::Binary(..) | Op::Cast(..) => data.op.operands().iter().any(|v| of_positions.contains(v)),
+            _ => false,
+        };
+        let Some(&result) = data.results.first().filter(|_| is_of) else { continue };
+        let Type::Tile(tile) = kernel.ty(result) else { continue };
+        let is_sum = matches!(data.op, Op::Binary(BinaryOp::Add | BinaryOp::Sub, ..));
+        if is_sum && tile.elem == Elem::F32 && tile.rank() == 2 {
+            return true;
+        }
+        of_positions.insert(result);
+    }
+    false
 }
 
 /// Schedules to try beside these, whose programs take the maximum of their first tile for all: of

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use flashtile::conformance::kernels::KERNELS as SUITE;
 use flashtile_codegen::{
-    Arch, Facts, Fixup, FoldedRows, Instance, KNOBS, Machine, Sides, Staged, default_schedule, fold, generate, interchange,
+    Arch, Facts, Fixup, FoldedRows, Instance, KNOBS, Machine, Sides, Staged, Walk, default_schedule, fold, generate, interchange,
     precompute, pretranspose, split, why_not_fold, why_not_interchange, why_not_precompute, why_not_pretranspose, why_not_split,
     with_row_axes,
 };
@@ -607,6 +607,27 @@ fn the_model_folds_few_rows() {
     assert_eq!(chosen(KERNELS[0], true, 1, 64), "off", "no head shares its keys");
     assert_eq!(chosen(KERNELS[0], true, 1, 7), "off", "64 heads in 7 groups");
     assert_eq!(chosen(KERNELS[1], false, 1, 8), "off", "a causal mask");
+}
+
+/// Of walks that the model takes for equal: from the nearest keys where scores fall with the
+/// distance, from the last tile and then upwards without a mask, else upwards.
+#[test]
+fn the_walk_of_an_untuned_loop_follows_where_scores_are_largest() {
+    let arch = Arch::named("sm_90a").expect("in the table");
+    let walk = |name: &str| {
+        let kernel = flashtile::Kernel::builtin(name).expect("built in").ir().clone();
+        let binding = Binding::new(&kernel, Elem::Bf16, [("D", 128)]);
+        let sizes = [("B", 1), ("H", 64), ("G", 64), ("M", 4096), ("N", 4096), ("R", 512)];
+        let sizes = sizes.map(|(name, size)| (name.to_owned(), size));
+        let instance = Instance { facts: Facts::best(&kernel), kernel, binding };
+        let schedule = default_schedule(&instance, arch, &BTreeMap::from(sizes), &Machine::typical(arch)).expect("there is one");
+        schedule.main.walk
+    };
+    assert_eq!(walk("alibi_attention"), Walk::Descending);
+    assert_eq!(walk("causal_attention"), Walk::Ascending);
+    assert_eq!(walk("attention"), Walk::LastFirst);
+    // Positions that choose a number, and are none themselves.
+    assert_eq!(walk("relative_attention"), Walk::LastFirst);
 }
 
 /// The comparison can fail: folded rows with a fault give something else.

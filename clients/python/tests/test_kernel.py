@@ -260,6 +260,65 @@ def test_kernels_whose_gradients_are_stored_in_parts():
     assert torch.autograd.grad(rotate(x, cos, sin), cos, grad)[0][:, 4:].abs().max() == 0
 
 
+def gradients(monkeypatch, launch, through_dispatcher):
+    """The gradients that `launch` gives, by one call or by an operator of PyTorch for each kernel."""
+    with monkeypatch.context() as patched:
+        calls = []
+
+        def counted(*args, whole=flashtile._operator.Gradient.chain):
+            calls.append(args)
+            return whole(*args)
+
+        patched.setattr(flashtile._operator.Gradient, "chain", counted)
+        if through_dispatcher:
+            patched.setattr(flashtile._operator, "is_traced", lambda: True)
+        found = launch()
+        assert len(calls) == (0 if through_dispatcher else 1)
+    return found
+
+
+def test_the_kernels_of_a_gradient_are_launched_by_one_call(monkeypatch):
+    q, k, v = qkv(grad=True)
+    x, w = torch.randn(5, 7, requires_grad=True), torch.randn(7, requires_grad=True)
+    t, cos, sin = torch.randn(2, 3, 5, 8), torch.randn(5, 6, requires_grad=True), torch.randn(5, 6)
+    kernels = {
+        # Three kernels, with what lies between them in one workspace.
+        "causal_attention": ((q, k, v, 0.3), (q, k, v)),
+        # The same where not all gradients are asked for.
+        "attention": ((q, k.detach(), v, 0.3), (v, q)),
+        # The forward kernel again, for outputs that the operator has not.
+        "rms_norm": ((x, w, 1e-3), (x, w)),
+        # Kernels that store to parts of one output, and sizes that no input of theirs tells.
+        "rotate": ((t, cos, sin), (cos,)),
+    }
+    for name, (args, of) in kernels.items():
+        made = flashtile.builtin(name)(*args)
+        o = made if isinstance(made, torch.Tensor) else made[0]
+        grad = torch.randn_like(o)
+
+        def launch(o=o, of=of, grad=grad):
+            return torch.autograd.grad(o, of, grad, retain_graph=True)
+
+        once, steps = (gradients(monkeypatch, launch, by_steps) for by_steps in (False, True))
+        assert all(torch.equal(a, b) for a, b in zip(once, steps, strict=True)), name
+
+
+def test_a_chain_says_what_is_missing():
+    from flashtile._flashtile import Chain
+
+    row_sums = flashtile.kernel(ROW_SUMS)._native
+    with pytest.raises(ValueError, match="nothing gives `by` of kernel `row_sums`"):
+        Chain([(row_sums, [], [])], ["x"], ["y"])
+    with pytest.raises(ValueError, match="no kernel makes `z`"):
+        Chain([(row_sums, [], [])], ["x", "by"], ["z"])
+    chain = Chain([(row_sums, [], [])], ["x", "unused", "by"], ["y"])
+    x = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(chain.call((x, None, 2.0))[0], torch.tensor([6.0, 24.0]))
+    with pytest.raises(flashtile.ArgumentError, match="`by` must be a float"):
+        chain.call((x, None, "2"))
+    assert chain.call((torch.complex(x, x).conj().imag, None, 2.0)) is None
+
+
 def test_gradients_of_a_table_of_distances():
     relative = flashtile.builtin("relative_attention")
     q, k, v = qkv(grad=True)

@@ -10,8 +10,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use flashtile_dsl::ir::Op;
-
 use super::constants::Constants;
 use super::machine::Machine;
 use super::time::{Judged, Prepared, prepare, prepare_planned};
@@ -25,7 +23,7 @@ use crate::lower;
 use crate::parallel::each;
 use crate::planning::{Planned, planned};
 use crate::reason::Reason;
-use crate::schedule::{Schedule, Walk};
+use crate::schedule::Schedule;
 use crate::space::{self, FoldedSpace};
 
 /// Schedules with splits, the best by prediction, with which the other ways to combine the parts are judged.
@@ -251,11 +249,8 @@ impl Ranker {
             }
             ranking.legal.extend(in_other_orders.legal);
             ranking.illegal.extend(in_other_orders.illegal);
-            // Where no mask cuts the last tile, a walk that begins with it takes as long on most
-            // data, and meets fewer maxima where scores grow (docs/performance.md, "Data").
-            let masked = self.instance.kernel.ops.values().any(|op| matches!(op.op, Op::Mask { .. }));
-            let first = if masked { Walk::Ascending } else { Walk::LastFirst };
-            let behind = |schedule: &Schedule| schedule.main.walk != first;
+            let untuned = space::untuned_walk(&self.instance.kernel);
+            let behind = |schedule: &Schedule| schedule.main.walk != untuned;
             ranking.legal.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| behind(&a.0).cmp(&behind(&b.0))));
         }
         Ok(ranking)

@@ -17,9 +17,10 @@ from ._host import DTYPES, OF_NAME, is_traced
 
 _LIBRARY = torch.library.Library("flashtile", "FRAGMENT")
 
-# Seconds that the host takes for a kernel of a backward pass, on a slow host: a form with more
-# kernels is not faster than that.
-_OF_HOST = 45e-6
+# Seconds that the host takes for a backward pass, and for each of its kernels: a form is not faster
+# than that (an H200's host, 2026-11-26: 105 to 125 us with two kernels, 150 with five).
+_OF_HOST = 80e-6
+_OF_KERNEL = 15e-6
 # Shapes of calls whose form is kept.
 _SHAPES = 1024
 
@@ -310,7 +311,8 @@ class Operator:
             if form.needs <= plain.needs:
                 made[name] = form
                 predicted = form.seconds(device, dtypes, sizes)
-                seconds.append((name, predicted and max(predicted, _OF_HOST * len(form.steps))))
+                of_host = _OF_HOST + _OF_KERNEL * len(form.steps)
+                seconds.append((name, predicted and max(predicted, of_host)))
             # Where nothing is predicted of the plain form, there is nothing to compare with.
             if seconds[0][1] is None:
                 return plain
