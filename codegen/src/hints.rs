@@ -13,7 +13,7 @@ use crate::launches;
 use crate::legality::operand_types;
 use crate::planning::planned;
 use crate::reason::Reason;
-use crate::rewrite::with_row_axes;
+use crate::rewrite::as_generated;
 use crate::schedule::{BlockKnobs, Precompute, Schedule};
 use crate::space::{smallest_each, with_precomputed};
 
@@ -22,7 +22,7 @@ use crate::space::{smallest_each, with_precomputed};
 pub fn hints(instance: &Instance, arch: &'static Arch) -> Vec<Hint> {
     let mut found = analyses::hints(&instance.kernel, &|size| instance.binding.size(&instance.kernel, size));
     found.extend(fold(instance));
-    let generated = Instance { kernel: with_row_axes(&instance.kernel), ..instance.clone() };
+    let generated = Instance { kernel: as_generated(&instance.kernel, &instance.binding), ..instance.clone() };
     found.extend(products(&generated, arch));
     merged(&instance.kernel, found)
 }

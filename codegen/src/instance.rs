@@ -168,8 +168,7 @@ impl Instance {
 /// A verified kernel with its generics bound, under facts about its arguments.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Instance {
-    /// The kernel, verified. Code is generated for tiles whose rows are an axis: see
-    /// [`crate::with_row_axes`].
+    /// The kernel, verified. Code is generated for it as [`crate::as_generated`] gives it.
     pub kernel: Kernel,
     /// Values of its generics.
     pub binding: Binding,

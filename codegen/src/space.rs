@@ -511,13 +511,21 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> 
         copy: warp_copy_op(instance, arch),
         ..BlockKnobs::default()
     };
-    let shapes: &[(u32, u32)] = if traits.products {
-        // block_m, warps: 16 or 32 rows a warp
-        &[(16, 1), (32, 2), (32, 1), (64, 4), (64, 2), (128, 8), (128, 4), (256, 8)]
+    let columns = warp_columns(instance, &base, &traits, arch);
+    // block_m, warps, and groups of them that share columns.
+    let shapes: Vec<(u32, u32, u32)> = if traits.products {
+        // 16 or 32 rows a warp
+        let of_rows = [(16, 1), (32, 2), (32, 1), (64, 4), (64, 2), (128, 8), (128, 4), (256, 8)];
+        of_rows.into_iter().map(|(block_m, warps)| (block_m, warps * columns, columns)).collect()
     } else {
-        &[(16, 1), (64, 4), (128, 8)]
+        vec![(16, 1, 1), (64, 4, 1), (128, 8, 1), (16, 4, 4)]
     };
-    let n = if traits.block_n { &[32, 64, 128, 256][..] } else { &[64][..] };
+    let n: &[u32] = match (traits.block_n, traits.products) {
+        (true, true) => &[32, 64, 128, 256],
+        // Of 512, which 4 groups of warps share.
+        (true, false) => &[32, 64, 128, 256, 512],
+        (false, _) => &[64],
+    };
     let k = if traits.block_k { &[32, 64][..] } else { &[32][..] };
     let stages = match (traits.streams, base.copy) {
         (false, _) => &[1][..],
@@ -534,8 +542,8 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> 
         _ => &[(WorkOrder::Grid, 16)][..],
     };
     let mut out = Vec::new();
-    for &(block_m, warps) in shapes {
-        for &block_n in n {
+    for &(block_m, warps, column_groups) in shapes.iter().filter(|(_, warps, _)| *warps <= MOST_WARPS) {
+        for &block_n in n.iter().filter(|n| **n < 512 || column_groups > 1) {
             for &block_k in k {
                 for &stages in stages {
                     for &operand_a in registers {
@@ -543,6 +551,7 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> 
                             out.push(BlockKnobs {
                                 block_m,
                                 warps,
+                                column_groups,
                                 block_n,
                                 block_k,
                                 stages,
@@ -558,6 +567,20 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> 
         }
     }
     out
+}
+
+/// Warps of a block that are tried, where several share the columns of a tile.
+const MOST_WARPS: u32 = 16;
+
+/// Groups of warps that share columns, in the schedules of a kernel whose warps multiply by
+/// themselves: as few as hold its accumulators.
+fn warp_columns(instance: &Instance, base: &BlockKnobs, traits: &Traits, arch: &'static Arch) -> u32 {
+    let block_n = if traits.block_n { 32 } else { 64 };
+    let alone = BlockKnobs { block_m: 16, warps: 1, block_n, block_k: 32, stages: 1, ..base.clone() };
+    if check(instance, &alone.into(), arch).is_legal() {
+        return 1;
+    }
+    [2, 4].into_iter().find(|&columns| can_share_columns(instance, columns, false, arch)).unwrap_or(1)
 }
 
 /// What a kernel has that makes a knob matter.

@@ -96,7 +96,7 @@ fn instance(kernel: &Kernel) -> Instance {
     let ir = kernel.ir().clone();
     let consts = ir.sizes.values().filter(|s| s.kind == SizeKind::Const).map(|s| (s.name.clone(), 64));
     let binding = Binding::new(&ir, Elem::F16, consts.collect::<Vec<_>>());
-    Instance { facts: Facts::best(&ir), binding, kernel: flashtile_codegen::with_row_axes(&ir) }
+    Instance { facts: Facts::best(&ir), kernel: flashtile_codegen::as_generated(&ir, &binding), binding }
 }
 
 #[test]

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::{InputData, Slopes, judge, slopes};
 use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions};
+use flashtile_codegen::{Facts, as_generated, space};
 use flashtile_dsl::grad::Form;
 use flashtile_dsl::ir::SourceText;
+use flashtile_dsl::text::write;
 
 fn kernel(text: &str) -> Kernel {
     let source = SourceText { name: "kernel.rs".into(), text: text.into(), first_line: 1 };
@@ -212,5 +214,39 @@ fn functions_with_kinks_have_gradients() {
         found.iter().for_each(|slope| {
             assert!((slope.found / 2.0 - slope.slope).abs() > slope.allowed || slope.slope.abs() < slope.allowed)
         });
+    }
+}
+
+/// Scores of several softmaxes that are all computed first: each has its turn, so that their tiles
+/// need not be in registers at once.
+#[test]
+fn softmaxes_of_one_loop_have_turns() {
+    let usual = Kernel::builtin("differential_attention").expect("built in");
+    let scores = "        let s2 = mask(dot(q2, load(k, [b, h, j, 1, ..]).t()) * scale, pos(i) + N - M >= pos(j));\n";
+    let maxima = "        let m_new2 = max(m2, rowmax(s2));\n";
+    let text = write(usual.ir()).expect("has a text");
+    assert!(text.contains(scores) && text.contains(maxima), "{text}");
+    let first = text.replace(scores, "").replace("        let m_new = ", &format!("{scores}        let m_new = "));
+    let both = first.replace(maxima, "").replace("        let m_ref = ", &format!("{maxima}        let m_ref = "));
+    let consts = [("D", 128), ("E", 256)];
+    let generated = |kernel: &Kernel| {
+        let bound = kernel.bind(Elem::Bf16, consts).expect("binds");
+        as_generated(bound.ir(), bound.binding()).renumbered().without_spans()
+    };
+    let usual = kernel(&text);
+    let wanted = generated(&usual);
+    assert_eq!(wanted, usual.ir().renumbered().without_spans(), "they have turns in this text");
+    let wanted = wanted.to_string();
+    for text in [&first, &both] {
+        assert_ne!(kernel(text).ir().renumbered().without_spans().to_string(), wanted);
+        assert_eq!(generated(&kernel(text)).to_string(), wanted, "{text}");
+        let shape = [("B", 1), ("H", 2), ("M", 37), ("N", 70)];
+        is_right(text, &[("D", 32), ("E", 64)], &shape, "sm_80", "block_m=32,block_n=32,warps=2");
+    }
+    // Accumulators too wide for the warps of sm_80 are shared.
+    for arch in ["sm_80", "sm_90a"] {
+        let instance = kernel(&both).bind(Elem::Bf16, consts).expect("binds");
+        let instance = instance.instance(Facts::best(instance.ir()));
+        assert!(space(&instance, Arch::named(arch).expect("in the table")).len() > 3, "{arch}");
     }
 }

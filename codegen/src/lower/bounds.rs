@@ -6,7 +6,7 @@ use flashtile_dsl::ir::{AxisId, Dim, Fill, ProgramDim, ReduceOp, ValueId};
 use super::context::{Home, Lowering};
 use super::padding::overwritten;
 use crate::error::Error;
-use crate::plan::{Expr, Guard, LoopId, Operator, Stmt, StmtOp, VarId};
+use crate::plan::{Builtin, Expr, Guard, LetType, LoopId, Operator, Stmt, StmtOp, VarId};
 use crate::schedule::Edges;
 
 impl Lowering<'_> {
@@ -15,8 +15,7 @@ impl Lowering<'_> {
     pub(super) fn reduced(&mut self, x: ValueId, from: VarId, operation: ReduceOp) -> VarId {
         let held = self.classes.guards.get(&overwritten(self.kernel, x)).copied();
         let dims = self.kernel.tile(x).dims.clone();
-        let along = dims.last().and_then(|dim| self.is_loop_axis(dim));
-        let (Some(held), Some(_), Some(bounds)) = (held, along, self.in_bounds(&dims)) else { return from };
+        let (Some(held), Some(bounds)) = (held, self.within_last(&dims)) else { return from };
         if held == Fill::neutral(operation) {
             return from;
         }
@@ -40,7 +39,8 @@ impl Lowering<'_> {
         };
         let dims = self.kernel.tile(value).dims.clone();
         let fill = Expr::Float(fill.value());
-        let Some(bounds) = self.in_bounds(&dims) else { return Ok(()) };
+        let bounds = self.in_bounds(&dims).into_iter().chain(self.within_range(&dims));
+        let Some(bounds) = bounds.reduce(|a, b| Expr::infix(Operator::And, a, b)) else { return Ok(()) };
         let value = Expr::Select(Box::new(bounds), Box::new(self.element(to)), Box::new(fill));
         self.push_on_cut_tiles(&dims, vec![StmtOp::Map { to, value }])
     }
@@ -78,6 +78,27 @@ impl Lowering<'_> {
             Expr::infix(Operator::Lt, self.position(axis), extent)
         });
         tests.reduce(|a, b| Expr::infix(Operator::And, a, b))
+    }
+
+    /// Whether a column exists, where the columns are a range that is padded.
+    fn within_range(&mut self, dims: &[Dim]) -> Option<Expr> {
+        let [_, columns @ Dim::Range(len)] = dims else { return None };
+        let (exact, padded) = (self.constant(len), self.padded(columns));
+        if exact == padded {
+            return None;
+        }
+        let name = self.unique("column");
+        let value = self.in_group(Expr::Builtin(Builtin::FirstColumn), padded);
+        self.push(StmtOp::Let { name: name.clone(), ty: LetType::Int, value });
+        Some(Expr::infix(Operator::Lt, Expr::ColumnPosition(name), Expr::Int(exact.into())))
+    }
+
+    /// The same where columns are a loop's too.
+    fn within_last(&mut self, dims: &[Dim]) -> Option<Expr> {
+        match dims.last() {
+            Some(Dim::Axis(_)) => dims.last().and_then(|dim| self.is_loop_axis(dim)).and_then(|_| self.in_bounds(dims)),
+            _ => self.within_range(dims),
+        }
     }
 
     /// The position along an axis of an element of the fragment being computed.

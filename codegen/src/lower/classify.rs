@@ -67,8 +67,9 @@ fn key(dim: &Dim) -> DimKey {
 }
 
 impl Classes {
-    /// The classes of a kernel's values; left operands may be computed in shared memory only if `left`.
-    pub fn new(kernel: &Kernel, assumed: &[String], left: bool) -> Result<Self, Error> {
+    /// The classes of a kernel's values; left operands may be computed in shared memory only if
+    /// `left`. `is_padded` says of a range whether its columns are padded.
+    pub fn new(kernel: &Kernel, assumed: &[String], left: bool, is_padded: &dyn Fn(&Dim) -> bool) -> Result<Self, Error> {
         let (users, order) = users_and_order(kernel);
         let computed = ComputedOperands::of(kernel, left);
         let shared_loads = shared_loads(kernel, &users, &computed)?;
@@ -94,7 +95,7 @@ impl Classes {
             users,
             order,
         };
-        classes.guards = padding::guards(kernel, assumed)?;
+        classes.guards = padding::guards(kernel, assumed, is_padded)?;
         classes.guards.retain(|v, _| !classes.computed.values.contains(v));
         classes.find_partial_sums(kernel);
         classes.find_inline(kernel);

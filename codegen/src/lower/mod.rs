@@ -100,6 +100,13 @@ fn shares(schedule: &BlockKnobs) -> u32 {
     schedule.column_groups * schedule.column_programs
 }
 
+/// Whether the columns of a range may be padded, by [`Lowering::padded`].
+fn may_be_padded(kernel: &Kernel, instance: &Instance, schedule: &BlockKnobs, dim: &Dim) -> bool {
+    let Dim::Range(len) = dim else { return false };
+    let (columns, shares) = (instance.binding.size(kernel, len).unwrap_or(1), i64::from(shares(schedule)));
+    columns % 16 != 0 || (shares > 1 && columns % (32 * shares) != 0)
+}
+
 /// Makes the plan of `kernel`, the normal form of the instance's kernel. `meets`: how its programs
 /// meet, if they walk parts of a loop and read each other's states.
 pub fn lower(
@@ -109,7 +116,8 @@ pub fn lower(
     meets: Option<Meets>,
     assumed: &[String],
 ) -> Result<Plan, Error> {
-    let mut classes = Classes::new(kernel, assumed, computed::lefts_are_shared(schedule))?;
+    let is_padded = |dim: &Dim| may_be_padded(kernel, instance, schedule, dim);
+    let mut classes = Classes::new(kernel, assumed, computed::lefts_are_shared(schedule), &is_padded)?;
     classes.approximate = approximate::approximate_ops(kernel, &instance.binding);
     let mut lowering = Lowering {
         kernel,

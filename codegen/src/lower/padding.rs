@@ -1,32 +1,45 @@
-//! Padding. A tile in registers or shared memory is padded to whole blocks; the IR's tiles are ragged. Reductions and
-//! contractions along a loop axis must not see the padding, so it must hold what changes nothing: `-inf` under a maximum,
-//! 0 under a sum or product. Loads pad with 0 and masks with `-inf`; where that does not suffice a value is guarded: its
-//! padding is overwritten right after it is computed, on cut tiles only.
+//! Padding. A tile in registers or shared memory is padded to whole blocks; the IR's tiles are
+//! ragged. Reductions and contractions along a loop axis, or along a range whose length is no
+//! multiple of a block, must not see the padding. So it must hold what changes nothing: `-inf`
+//! under a maximum, 0 under a sum or product. Loads pad with 0 and masks with `-inf`; where that
+//! does not suffice a value is guarded: its padding is overwritten right after it is computed,
+//! along loops on cut tiles only.
 
 use std::collections::HashMap;
 
-use flashtile_dsl::ir::{AxisId, AxisKind, BinaryOp, Dim, Fill, Kernel, Op, UnaryOp, ValueDef, ValueId};
+use flashtile_dsl::ir::{AxisKind, BinaryOp, Dim, Fill, Kernel, Op, UnaryOp, ValueDef, ValueId};
 
+use super::computed::keeps_zero;
 use crate::error::Error;
 use crate::rewrite::is_positive;
 
-/// The values whose padding along a loop axis must be overwritten, and with what.
+/// The values whose padding along a loop axis, or a range that `is_padded`, must be overwritten,
+/// and with what.
 ///
 /// # Errors
 /// A value is multiplied along the axis, and its maximum taken before.
-pub(super) fn guards(kernel: &Kernel, assumed: &[String]) -> Result<HashMap<ValueId, Fill>, Error> {
+pub(super) fn guards(
+    kernel: &Kernel,
+    assumed: &[String],
+    is_padded: &dyn Fn(&Dim) -> bool,
+) -> Result<HashMap<ValueId, Fill>, Error> {
     let mut guards = HashMap::new();
+    let has_padding = |dim: &Dim| match dim {
+        Dim::Axis(a) => kernel.axes[*a].kind == AxisKind::Loop,
+        Dim::Range(_) => is_padded(dim),
+    };
+    let along = |v: ValueId| kernel.tile(v).dims.get(1).filter(|dim| has_padding(dim));
     for (_, op) in kernel.walk() {
         match &kernel.ops[op].op {
             Op::Reduce(operation, x) => {
-                let Some(axis) = loop_axis(kernel, &kernel.tile(*x).dims[1]) else { continue };
+                let Some(dim) = along(*x) else { continue };
                 let want = Fill::neutral(*operation);
                 // Where the padding holds something else already, the reduction reads a copy.
-                demand(kernel, assumed, *x, axis, want, &mut guards);
+                demand(kernel, assumed, *x, dim, want, &mut guards);
             }
             Op::Dot { a, .. } => {
-                let Some(axis) = loop_axis(kernel, &kernel.tile(*a).dims[1]) else { continue };
-                if !demand(kernel, assumed, *a, axis, Fill::Zero, &mut guards) {
+                let Some(dim) = along(*a) else { continue };
+                if !demand(kernel, assumed, *a, dim, Fill::Zero, &mut guards) {
                     return Err(Error::unsupported(
                         "a value that is multiplied along a loop after its maximum was taken along it",
                         "mask it for the maximum, `mask(x, pos(j) < N)`",
@@ -50,23 +63,19 @@ pub(super) fn overwritten(kernel: &Kernel, value: ValueId) -> ValueId {
     target
 }
 
-fn loop_axis(kernel: &Kernel, dim: &Dim) -> Option<AxisId> {
-    match dim {
-        Dim::Axis(a) if kernel.axes[*a].kind == AxisKind::Loop => Some(*a),
-        _ => None,
-    }
-}
-
 /// Sees to it that the padding of `value` holds what is wanted; false if it has to hold something else.
 fn demand(
     kernel: &Kernel,
     assumed: &[String],
     value: ValueId,
-    axis: AxisId,
+    dim: &Dim,
     want: Fill,
     guards: &mut HashMap<ValueId, Fill>,
 ) -> bool {
-    let context = Context { kernel, assumed, axis };
+    let context = Context { kernel, assumed, dim };
+    if want == Fill::Zero && matches!(dim, Dim::Range(_)) && keeps_zero(kernel, value) {
+        return true;
+    }
     if context.padding(value, guards) == Some(want) {
         return true;
     }
@@ -76,15 +85,15 @@ fn demand(
 struct Context<'a> {
     kernel: &'a Kernel,
     assumed: &'a [String],
-    axis: AxisId,
+    dim: &'a Dim,
 }
 
 impl Context<'_> {
-    fn has_axis(&self, value: ValueId) -> bool {
-        self.kernel.tile(value).dims.contains(&Dim::Axis(self.axis))
+    fn has_dim(&self, value: ValueId) -> bool {
+        self.kernel.tile(value).dims.contains(self.dim)
     }
 
-    /// What the padding of `value` along the axis holds; `None` if that is unknown.
+    /// What the padding of `value` along the dimension holds; `None` if that is unknown.
     fn padding(&self, value: ValueId, guards: &HashMap<ValueId, Fill>) -> Option<Fill> {
         if let Some(fill) = guards.get(&value) {
             return Some(*fill);
@@ -96,15 +105,15 @@ impl Context<'_> {
             Op::Cast(_, x) | Op::Transpose(x) => self.padding(*x, guards),
             Op::Unary(UnaryOp::Exp | UnaryOp::Exp2, x) => (self.padding(*x, guards) == Some(Fill::NegInf)).then_some(Fill::Zero),
             Op::Binary(BinaryOp::Mul, a, b) => {
-                let (x, factor) = if self.has_axis(*a) { (a, b) } else { (b, a) };
-                let keeps = !self.has_axis(*factor)
+                let (x, factor) = if self.has_dim(*a) { (a, b) } else { (b, a) };
+                let keeps = !self.has_dim(*factor)
                     && is_positive(self.kernel, self.assumed, *factor)
                     && self.padding(*x, guards) == Some(Fill::NegInf);
                 keeps.then_some(Fill::NegInf)
             }
             // Subtracting something that is not itself -inf. A row whose maximum is -inf saw nothing, and is guarded by
             // visible_or_zero or is NaN by the kernel's own text.
-            Op::Binary(BinaryOp::Sub, a, b) if self.has_axis(*a) && !self.has_axis(*b) => {
+            Op::Binary(BinaryOp::Sub, a, b) if self.has_dim(*a) && !self.has_dim(*b) => {
                 (self.padding(*a, guards) == Some(Fill::NegInf)).then_some(Fill::NegInf)
             }
             _ => None,

@@ -17,14 +17,11 @@ pub fn says_all(text: &str) -> bool {
 
 /// The schedule that a text means: the best of a ranking that has the knobs of the text already. If
 /// there is none, the first of the best ones, and then of the defaults, that is legal with these
-/// knobs changed; if there is none either, the best with the knobs changed, so that generating code
-/// says why it is not legal.
+/// knobs changed; if there is none either, the best with the knobs changed, or the defaults if
+/// nothing is ranked, so that generating code says why it is not legal.
 ///
 /// # Errors
 /// The first item of the text that is wrong.
-///
-/// # Panics
-/// If the ranking is empty.
 pub fn closest<'a>(
     ranked: impl IntoIterator<Item = &'a Schedule>,
     text: &str,
@@ -39,7 +36,7 @@ pub fn closest<'a>(
     // The defaults are the last resort, such as for an instruction that the space of the
     // architecture leaves out.
     let found = changed.iter().take(CLOSE).chain([&given]).find(|schedule| legal(schedule)).cloned();
-    Ok(found.unwrap_or_else(|| changed.into_iter().next().expect("a ranking is not empty")))
+    Ok(found.or_else(|| changed.into_iter().next()).unwrap_or(given))
 }
 
 #[cfg(test)]
@@ -65,5 +62,7 @@ mod tests {
             of("block_m=128,block_n=32,warps=8").to_string()
         );
         assert_eq!(closest("warps=8", |_| false), of("block_m=64,warps=8").to_string());
+        let of_none = |legal: fn(&Schedule) -> bool| super::closest([], "warps=8", legal).expect("knobs").to_string();
+        assert_eq!([of_none(|_| true), of_none(|_| false)], [of("warps=8").to_string(), of("warps=8").to_string()]);
     }
 }

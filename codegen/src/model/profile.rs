@@ -9,7 +9,7 @@ use super::makespan::Order;
 use crate::abi::Scratch;
 use crate::arch::Arch;
 use crate::lower;
-use crate::plan::{MeetBy, Meeting, Plan, SharedTile};
+use crate::plan::{MeetBy, Meeting, Plan, Shape, SharedTile, Stmt, StmtOp, Storage, any};
 use crate::planning::PlannedLaunch;
 use crate::schedule::{BlockKnobs, Overlap, Persistent, PingPong, WorkOrder};
 
@@ -52,6 +52,8 @@ pub(super) struct Profile {
     pub resident: u32,
     /// Whether blocks have a producer and consumers.
     pub specialized: bool,
+    /// Whether it is the main launch, without products: a warp waits for each of its instructions.
+    pub of_rows: bool,
     /// How products and elementwise work of a step overlap.
     pub overlap: Overlap,
     /// Whether a step adds products to two tiles or more, as columns of a gradient do.
@@ -79,7 +81,8 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    pub fn of(planned: &PlannedLaunch, scratch: &[Scratch], arch: &Arch) -> Self {
+    /// That of a launch, the one that the schedule is about or another.
+    pub fn of(planned: &PlannedLaunch, scratch: &[Scratch], arch: &Arch, is_main: bool) -> Self {
         let (instance, schedule, plan) = (&planned.piece.instance, &planned.piece.knobs, &planned.plan);
         let Counter { outside, loops: steps, cut, from, .. } = Counter::count(plan, instance, scratch, schedule, arch);
         let kernel = &instance.kernel;
@@ -101,6 +104,7 @@ impl Profile {
             warps: f64::from(schedule.warps),
             resident: resident(planned),
             specialized: plan.is_specialized(),
+            of_rows: is_main && !kernel.walk().into_iter().any(|(_, op)| matches!(kernel.ops[op].op, Op::Dot { .. })),
             overlap: schedule.overlap,
             several_sums: several_sums(kernel),
             shares_columns: plan.is_specialized() && schedule.column_groups > 1,
@@ -113,11 +117,37 @@ impl Profile {
             },
             prepared: schedule.outer_stages > 1,
             spills: spills(planned.predicted.registers, schedule),
-            in_flight: plan.tiles.iter().filter(ring).map(|tile| tile.slots * tile.slot_bytes()).sum(),
+            in_flight: match plan.tiles.iter().filter(ring).map(|tile| tile.slots * tile.slot_bytes()).sum() {
+                0 if is_main => loaded_at_once(plan, schedule.warps),
+                bytes => bytes,
+            },
             meeting: meeting_cycles(plan),
             cluster: by_cluster.map_or(0, |m| m.parts),
         }
     }
+}
+
+/// Bytes that the warps of a block load to registers before they use them, in the step of a loop
+/// that loads most, where nothing is copied to shared memory; 0 where something is.
+fn loaded_at_once(plan: &Plan, warps: u32) -> u32 {
+    let copies = |op: &StmtOp| matches!(op, StmtOp::Copy { .. } | StmtOp::Fill { .. });
+    if plan.roles.iter().any(|role| any(&role.body, &copies)) {
+        return 0;
+    }
+    fn most(plan: &Plan, body: &[Stmt]) -> u32 {
+        let (mut own, mut of_loops) = (0, 0);
+        for stmt in body {
+            match &stmt.op {
+                StmtOp::Load { to, from } if plan.variables[*to].storage == Storage::Fragment(Shape::Accumulator) => {
+                    own += plan.variables[*to].registers() * from.elem.bytes().unwrap_or(4) as u32;
+                }
+                StmtOp::Loop { body, .. } => of_loops = of_loops.max(most(plan, body)),
+                op => own += op.bodies().into_iter().map(|body| most(plan, body)).sum::<u32>(),
+            }
+        }
+        own.max(of_loops)
+    }
+    32 * warps * plan.roles.iter().map(|role| most(plan, &role.body)).max().unwrap_or(0)
 }
 
 /// Whether a loop over tiles carries two tiles or more.

@@ -129,7 +129,12 @@ pub(super) fn prepare_planned(planned: &Planned, arch: &'static Arch) -> Result<
     Ok(Prepared {
         gap,
         names: planned.launches.iter().map(|launch| launch.piece.name.clone()).collect(),
-        launches: planned.launches.iter().map(|launch| Profile::of(launch, &planned.scratch, arch)).collect(),
+        launches: planned
+            .launches
+            .iter()
+            .enumerate()
+            .map(|(number, launch)| Profile::of(launch, &planned.scratch, arch, number == planned.main))
+            .collect(),
         main: planned.main,
         folded: planned.folded.clone(),
         arch: arch.name,
@@ -390,6 +395,10 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
         let chain = constants.own_chain;
         // Copies run ahead of all else: what they take shows where it is more than the rest.
         (joined.powf(chain) + own.powf(chain) + (l2 * resident).powf(chain)).powf(1.0 / chain)
+    } else if profile.of_rows {
+        // Few warps, each with many columns: nothing hides the latencies of one behind another.
+        let chain = constants.own_chain;
+        (joined.powf(chain) + (4.0 * constants.own_cycles * units.issue).powf(chain)).powf(1.0 / chain)
     } else {
         joined
     };

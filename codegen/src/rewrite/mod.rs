@@ -6,22 +6,33 @@
 
 mod absent;
 mod accumulate;
+mod columns;
 pub(crate) mod edit;
 mod exponent;
 mod gathered;
 mod hoist;
 mod implied;
+mod order;
 mod rows;
 mod uniform;
 
 pub(crate) use absent::is_positive;
+pub use columns::in_passes;
 pub(crate) use exponent::{Scale, positive};
-use flashtile_dsl::ir::Kernel;
+use flashtile_dsl::ir::{Binding, Kernel};
+pub use order::softmaxes_in_turn;
 pub use rows::with_row_axes;
 pub(crate) use rows::{NoAxis, rows_axis};
 
 use crate::instance::Instance;
 use crate::schedule::{BlockKnobs, Exponential};
+
+/// The kernel that code is generated for: tiles have axes for their rows ([`with_row_axes`]), rows
+/// that are too wide for registers are walked ([`in_passes`]), and the softmaxes of a loop stand one
+/// behind the other ([`softmaxes_in_turn`]).
+pub fn as_generated(kernel: &Kernel, binding: &Binding) -> Kernel {
+    softmaxes_in_turn(&in_passes(&with_row_axes(kernel), binding))
+}
 
 /// The normal form of an instance's kernel under `schedule`, and the names of the scalar parameters assumed positive.
 pub fn normalize(instance: &Instance, schedule: &BlockKnobs) -> (Kernel, Vec<String>) {

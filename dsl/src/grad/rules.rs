@@ -158,6 +158,9 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 self.give(x, Adjoint { value, ..g })
             }
             Op::Cast(_, x) | Op::Reduce(ReduceOp::Sum, x) => self.give(x, g),
+            Op::Reduce(ReduceOp::Max, x) if matches!(self.copy.dims_of(x).last(), Some(Dim::Range(_))) => {
+                self.largest(x, result, g)
+            }
             Op::Full { value, .. } => self.give(value, g),
             Op::Transpose(x) => {
                 let pair = forward.class(x) == Class::Pair;
@@ -175,6 +178,20 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 Err(NotDifferentiable::new(what, data.span, "leave out the inputs that it depends on, or write it otherwise"))
             }
         }
+    }
+
+    /// The gradient of the maximum of whole rows: that of the largest element, shared where there are
+    /// several.
+    fn largest(&mut self, x: ValueId, maximum: ValueId, g: Adjoint) -> Done {
+        let (at, maximum) = (self.copy.value(x)?, self.copy.value(maximum)?);
+        let [at, maximum] = [at, maximum].map(|value| self.copy.cast(value, Elem::F32));
+        let is_it = self.copy.op(Op::Compare(CompareOp::Eq, at, maximum));
+        let (one, zero) = (self.copy.float(1.0), self.copy.float(0.0));
+        let counted = self.copy.select(is_it, one, zero);
+        let count = self.copy.op(Op::Reduce(ReduceOp::Sum, counted));
+        let share = self.copy.binary(BinaryOp::Div, g.value, count);
+        let value = self.copy.select(is_it, share, zero);
+        self.give(x, Adjoint { value, ..g })
     }
 
     /// A gradient that lacks dimensions of its value, spread along them where an operand lacks them

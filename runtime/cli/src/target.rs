@@ -183,7 +183,11 @@ impl TargetFlags {
             return Ok(tuned(kernel, facts, target, sizes)?.with(text)?);
         }
         let instance = kernel.instance(facts.clone());
-        let ranked = lowering::rank(&instance, target.arch, sizes, &target.machine)?;
+        let ranked = match lowering::rank(&instance, target.arch, sizes, &target.machine) {
+            // What a person gives may be legal where nothing is that the model knows.
+            Err(KernelError::NoSchedule { .. }) if !text.is_empty() => Vec::new(),
+            ranked => ranked?,
+        };
         let legal = |schedule: &Schedule| lowering::check(&instance, schedule, target.arch).is_ok();
         Ok(closest(ranked.iter().map(|(schedule, _)| schedule), text, legal)?)
     }

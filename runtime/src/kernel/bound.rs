@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flashtile_codegen::{Facts, Instance, with_row_axes};
+use flashtile_codegen::{Facts, Instance, as_generated};
 use flashtile_dsl::ir::{self, Binding};
 
 /// A kernel whose type parameters and constants are fixed. Clones are cheap.
@@ -40,6 +40,6 @@ impl BoundKernel {
 
     /// The kernel under facts about its arguments, as the code generator takes it.
     pub fn instance(&self, facts: Facts) -> Instance {
-        Instance { kernel: with_row_axes(&self.ir), binding: self.binding.clone(), facts }
+        Instance { kernel: as_generated(&self.ir, &self.binding), binding: self.binding.clone(), facts }
     }
 }

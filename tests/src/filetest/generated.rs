@@ -1,6 +1,6 @@
 //! The commands of file tests that generate code: normal form, plan, CUDA C, and reasons against a schedule.
 
-use flashtile_codegen::{Arch, Error, Facts, Generated, Instance, Launch, Schedule, generate, with_row_axes};
+use flashtile_codegen::{Arch, Error, Facts, Generated, Instance, Launch, Schedule, as_generated, generate};
 use flashtile_dsl::ir::{Binding, Elem, Kernel, SourceText};
 use flashtile_dsl::syntax::{Diagnostic, Diagnostics, Style, render};
 
@@ -72,7 +72,7 @@ impl Request {
     }
 
     fn generated(&self) -> Result<Generated, Error> {
-        let instance = Instance { kernel: with_row_axes(&self.instance.kernel), ..self.instance.clone() };
+        let instance = Instance { kernel: as_generated(&self.instance.kernel, &self.instance.binding), ..self.instance.clone() };
         generate(&instance, &self.schedule, self.arch)
     }
 

@@ -1,0 +1,182 @@
+//! Rows that a program loads whole: their padding is no part of a sum or a maximum, whatever it
+//! would be computed to, and wide ones are walked in passes over tiles of their columns, which mean
+//! what the text means. Needs NVRTC, no GPU.
+
+use std::collections::BTreeMap;
+
+use flashtile::toolchain::Toolchain;
+use flashtile::tuner::{InputData, Slopes, judge, slopes};
+use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions};
+use flashtile_codegen::{as_generated, with_row_axes};
+use flashtile_dsl::grad::Form;
+use flashtile_dsl::ir::{self, At, Op, SourceText};
+
+fn kernel(text: &str) -> Kernel {
+    let source = SourceText { name: "rows.rs".into(), text: text.into(), first_line: 1 };
+    Kernel::from_source(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0)
+}
+
+fn sizes(all: &[(&str, i64)]) -> BTreeMap<String, i64> {
+    all.iter().map(|&(name, size)| (name.to_owned(), size)).collect()
+}
+
+/// The kernel that code is generated for.
+fn generated(text: &str, width: i64) -> ir::Kernel {
+    let bound = kernel(text).bind(Elem::Bf16, [("D", width)]).expect("binds");
+    as_generated(bound.ir(), bound.binding())
+}
+
+const SOFTMAX: &str = "pub fn softmax<T: Element, const D: usize>(x: &Tensor<T, (M, D)>, y: &mut Tensor<T, (M, D)>) {
+    let i = program(tiles(M));
+    let a = load(x, [i, ..]).to::<f32>();
+    let p = exp(a - rowmax(a));
+    store(y, [i, ..], (p / rowsum(p)).to::<T>());
+}";
+
+const LAYER_NORM: &str = "pub fn layer_norm<T: Element, const D: usize>(
+    x: &Tensor<T, (B, M, D)>, w: &Tensor<T, (D)>, eps: f32,
+    y: &mut Tensor<T, (B, M, D)>, mean: &mut Tensor<f32, (B, M)>,
+) {
+    let (b, i) = program(B, tiles(M));
+    let a = load(x, [b, i, ..]).to::<f32>();
+    let mu = rowsum(a) / D;
+    let d = a - mu;
+    let r = rsqrt(rowsum(d * d) / D + eps);
+    store(y, [b, i, ..], (d * r * load(w, [..]).to::<f32>()).to::<T>());
+    store(mean, [b, i], mu);
+}";
+
+/// Padding of 0 would be the largest element, and is summed up as -1, as 3 and as 1.
+const PADDED: &str = "pub fn padded<T: Element, const D: usize>(
+    x: &Tensor<T, (M, D)>, most: &mut Tensor<f32, (M)>, sum: &mut Tensor<f32, (M)>, count: &mut Tensor<f32, (M)>, ones: &mut Tensor<f32, (M)>,
+) {
+    let i = program(tiles(M));
+    let a = load(x, [i, ..]).to::<f32>();
+    let b = 0.0 - a * a - 1.0;
+    store(most, [i], rowmax(b));
+    store(sum, [i], rowsum(b));
+    store(count, [i], rowsum(select(a < 100.0, 3.0, 0.0)));
+    store(ones, [i], rowsum(exp(0.0 * a)));
+}";
+
+/// Sums and products of what is positive where it is padded.
+const FEATURES: &str = "pub fn features<T: Element, const D: usize>(
+    q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, o: &mut Tensor<T, (M, D)>,
+) {
+    let i = program(tiles(M));
+    let q_i = exp(load(q, [i, ..]).to::<f32>());
+    let mut acc = zeros((i, D));
+    for j in tiles(N) {
+        let s = dot(q_i.to::<T>(), exp(load(k, [j, ..]).to::<f32>()).to::<T>().t());
+        acc = acc + dot(s.to::<T>(), load(v, [j, ..]));
+    }
+    store(o, [i, ..], (acc / rowsum(q_i)).to::<T>());
+}";
+
+/// The kernel is right on the emulator of an architecture.
+fn is_right(text: &str, width: i64, arch: &str, schedule: Option<&str>) {
+    let schedule = schedule.map(|schedule| schedule.parse().expect("a schedule"));
+    let options = LaunchOptions { toolchain: Toolchain::shared(), arch: Arch::named(arch), schedule, ..LaunchOptions::default() };
+    let elem = if arch == "sm_75" { Elem::F16 } else { Elem::Bf16 };
+    let kernel = kernel(text);
+    let what = format!("`{}`, width {width}, on {arch}", kernel.name());
+    let bound = kernel.bind(elem, [("D", width)]).expect("binds");
+    let loaded = bound.on_with(&Device::emulator(), options).unwrap_or_else(|error| panic!("{error}\n{what}"));
+    let shape: Vec<(&str, i64)> =
+        [("B", 2), ("M", 37), ("N", 21)].into_iter().filter(|(name, _)| bound.ir().size_named(name).is_some()).collect();
+    for verdict in judge(&loaded, &sizes(&shape), 3).unwrap_or_else(|error| panic!("{error}\n{what}")) {
+        assert!(verdict.passed() && !verdict.all_zero, "{verdict}\n{what}");
+    }
+}
+
+#[test]
+fn padding_is_no_part_of_a_row() {
+    for width in [8, 33, 40, 100] {
+        for arch in ["sm_75", "sm_80", "sm_90a"] {
+            [SOFTMAX, LAYER_NORM, PADDED, FEATURES].iter().for_each(|text| is_right(text, width, arch, None));
+        }
+    }
+    // Of columns that several warps share, each has padding of its own.
+    for schedule in ["warps=8,column_groups=2", "block_m=16,warps=4,column_groups=4"] {
+        [SOFTMAX, PADDED].iter().for_each(|text| is_right(text, 120, "sm_80", Some(schedule)));
+    }
+}
+
+#[test]
+fn wide_rows_are_right_in_passes() {
+    for width in [130, 300, 1024] {
+        for arch in ["sm_75", "sm_80", "sm_90a"] {
+            [SOFTMAX, LAYER_NORM, PADDED].iter().for_each(|text| is_right(text, width, arch, None));
+        }
+    }
+    is_right(SOFTMAX, 4096, "sm_90a", Some("block_m=16,block_n=128,warps=1"));
+}
+
+/// Each reduction has a pass behind those that it depends on, and all stores are in the last one.
+#[test]
+fn passes_follow_from_what_depends_on_what() {
+    let loops = |kernel: &ir::Kernel| {
+        let body = &kernel.blocks[kernel.body].ops;
+        let passes = body.iter().filter_map(|&op| match kernel.ops[op].op {
+            Op::For { body, .. } => Some(body),
+            _ => None,
+        });
+        let of = |block| {
+            let ops = kernel.blocks[block].ops.iter().map(|&op| &kernel.ops[op].op);
+            let [loads, reductions, stores] = [
+                |op: &Op| matches!(op, Op::Load { .. }),
+                |op: &Op| matches!(op, Op::Reduce(..)),
+                |op: &Op| matches!(op, Op::Store { .. }),
+            ]
+            .map(|is: fn(&Op) -> bool| ops.clone().filter(|op| is(op)).count());
+            (loads, reductions, stores)
+        };
+        passes.map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(loops(&generated(SOFTMAX, 1000)), [(1, 1, 0), (1, 1, 0), (1, 0, 1)]);
+    assert_eq!(loops(&generated(LAYER_NORM, 1000)), [(1, 1, 0), (1, 1, 0), (2, 0, 1)]);
+    assert_eq!(loops(&generated(PADDED, 1000)), [(1, 4, 0)]);
+    assert_eq!(loops(&generated(SOFTMAX, 128)), [], "it has room");
+    for text in [SOFTMAX, LAYER_NORM, PADDED] {
+        let (narrow, wide) = (generated(text, 128), generated(text, 129));
+        assert_eq!(narrow, with_row_axes(kernel(text).ir()));
+        assert!(ir::verify(&wide).is_ok(), "{wide}");
+        let whole = |(_, op)| match &wide.ops[op].op {
+            Op::Load { at, .. } | Op::Store { at, .. } => at.iter().any(|at| matches!(at, At::Range { .. })),
+            _ => false,
+        };
+        assert!(!wide.walk().into_iter().any(whole), "{wide}");
+    }
+}
+
+/// Products keep rows whole, and what is a part of a dimension stays one.
+#[test]
+fn what_is_no_work_on_rows_alone_stays() {
+    let stays = |text: &str| assert_eq!(generated(text, 512), with_row_axes(kernel(text).ir()), "{text}");
+    stays(FEATURES);
+    stays(
+        "pub fn swapped<T: Element, const D: usize>(x: &Tensor<T, (M, 2 * D)>, y: &mut Tensor<T, (M, 2 * D)>) {
+    let i = program(tiles(M));
+    store(y, [i, 0..D], load(x, [i, D..2 * D]));
+    store(y, [i, D..2 * D], load(x, [i, 0..D]));
+}",
+    );
+}
+
+/// The maximum of a row has the gradient of its largest element: a softmax of whole rows has one.
+#[test]
+fn gradients_of_whole_rows() {
+    let most = SOFTMAX.replace("(p / rowsum(p)).to::<T>()", "(a * rowmax(a * a)).to::<T>()");
+    for (text, width) in [(SOFTMAX, 40), (SOFTMAX, 300), (LAYER_NORM, 300), (&most, 72)] {
+        let kernel = kernel(text);
+        let gradient = kernel.gradient_in(Form::Plain, &["x"], &["y"]).unwrap_or_else(|errors| panic!("{errors}"));
+        let has = |name: &str| kernel.ir().size_named(name).is_some();
+        let shape: Vec<(&str, i64)> = [("B", 2), ("M", 19)].into_iter().filter(|(name, _)| has(name)).collect();
+        let found = slopes(&gradient, &sizes(&[("D", width)]), &sizes(&shape), 5, &InputData::default()).expect("runs");
+        let Slopes::Of(found) = found else { panic!("{found:?} of\n{text}") };
+        found.iter().for_each(|slope| assert!(slope.passed(), "{slope} of\n{text}"));
+        let rows = gradient.backward.first().expect("there is one");
+        assert!(rows.ir().size_named("D").is_some());
+        is_right(rows.text(), width, "sm_80", None);
+    }
+}
