@@ -59,6 +59,16 @@ const PADDED: &str = "pub fn padded<T: Element, const D: usize>(
     store(ones, [i], rowsum(exp(0.0 * a)));
 }";
 
+/// Sums that have no names in the text.
+const COSINE: &str = "pub fn cosine<T: Element, const D: usize>(
+    x: &Tensor<T, (M, D)>, y: &Tensor<T, (M, D)>, o: &mut Tensor<f32, (M)>,
+) {
+    let i = program(tiles(M));
+    let a = load(x, [i, ..]).to::<f32>();
+    let b = load(y, [i, ..]).to::<f32>();
+    store(o, [i], rowsum(a * b) * rsqrt(rowsum(a * a) * rowsum(b * b) + 1e-6));
+}";
+
 /// Sums and products of what is positive where it is padded.
 const FEATURES: &str = "pub fn features<T: Element, const D: usize>(
     q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, o: &mut Tensor<T, (M, D)>,
@@ -110,6 +120,10 @@ fn wide_rows_are_right_in_passes() {
         }
     }
     is_right(SOFTMAX, 4096, "sm_90a", Some("block_m=16,block_n=128,warps=1"));
+    // Passes are loops like others: parts of them are merged, and four groups of warps share them.
+    for parts in ["split_k=4,fixup=kernel", "split_k=4,fixup=semaphore", "split_k=2,fixup=cluster"] {
+        is_right(COSINE, 1000, "sm_90a", Some(&format!("block_m=16,block_n=128,warps=4,column_groups=4,{parts}")));
+    }
 }
 
 /// Each reduction has a pass behind those that it depends on, and all stores are in the last one.

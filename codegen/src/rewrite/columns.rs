@@ -236,7 +236,10 @@ impl<'a> Passes<'a> {
             };
             let value = b.emit(Op::Constant(tile.elem, first));
             let full = b.emit(Op::Full { value, dims: tile.dims.clone() });
-            b.kernel.values[full].name.clone_from(&original.values[result(op)].name);
+            // What a loop carries has a name, as in a text.
+            let word = if by == ReduceOp::Max { "most" } else { "total" };
+            let name = original.values[result(op)].name.clone().unwrap_or_else(|| format!("{word}_{}", init.len()));
+            b.name(full, name);
             init.push(full);
         }
         let taken = |name: &str| b.kernel.axes.values().any(|axis| axis.name == name);
