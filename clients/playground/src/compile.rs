@@ -17,7 +17,7 @@ use crate::{masks, place};
 pub fn compile(asked: &Asked) -> Result<Value, Fault> {
     let subject = Subject::of(asked)?;
     let schedule = subject.schedule(&asked.schedule)?;
-    let generated = generate(&subject.instance, &schedule, subject.arch)?;
+    let generated = generate(&subject.generated, &schedule, subject.arch)?;
     let kernel = &subject.instance.kernel;
     let loops = masks::of_loops(&subject, &schedule);
     let dependences = Dependences::of(kernel);
@@ -29,11 +29,11 @@ pub fn compile(asked: &Asked) -> Result<Value, Fault> {
         ("dependences", dependences.text(kernel)),
         ("masks", masks::text(&subject, &loops)),
         ("cost", cost(&subject, &generated)),
-        ("plan", PlanFile::text(&subject.instance, &schedule, subject.arch, plans)),
+        ("plan", PlanFile::text(&subject.generated, &schedule, subject.arch, plans)),
         ("cuda", generated.source.clone()),
     ];
     let tiles = generated.launches.iter().flat_map(|launch| &launch.plan.tiles);
-    let seconds = predict(&subject.instance, &schedule, subject.arch, &subject.sizes, &subject.machine).ok();
+    let seconds = predict(&subject.generated, &schedule, subject.arch, &subject.sizes, &subject.machine).ok();
     let knobs: serde_json::Map<String, Value> =
         KNOBS.iter().map(|knob| (knob.name.to_owned(), (knob.get)(&schedule).into())).collect();
     Ok(json!({

@@ -20,7 +20,7 @@ pub fn values(asked: &Asked, name: &str) -> Result<Value, Fault> {
     let one = |value: &String| {
         let mut changed = schedule.clone();
         let reasons = match (knob.set)(&mut changed, value) {
-            true => words(&check(&subject.instance, &changed, subject.arch).reasons),
+            true => words(&check(&subject.generated, &changed, subject.arch).reasons),
             false => vec![format!("`{value}` is no value of `{name}`")],
         };
         json!({ "value": value, "current": *value == current, "reasons": reasons })

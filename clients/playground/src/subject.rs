@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use flashtile_codegen::{
-    ARCHS, Arch, Error, Facts, Instance, Machine, Reason, Schedule, check, closest, folded_rows, rank, says_all,
+    ARCHS, Arch, Error, Facts, Instance, Machine, Reason, Schedule, as_generated, check, closest, folded_rows, rank, says_all,
 };
 use flashtile_dsl::analysis::lengths;
 use flashtile_dsl::ir::{Binding, Kernel, SizeKind};
@@ -48,8 +48,10 @@ pub fn words(reasons: &[Reason]) -> Vec<String> {
 
 /// What a request is about.
 pub struct Subject {
-    /// The kernel with its generics fixed.
+    /// The kernel as written, with its generics fixed.
     pub instance: Instance,
+    /// The same as code is generated for it.
+    pub generated: Instance,
     /// The architecture.
     pub arch: &'static Arch,
     /// A typical machine of the architecture.
@@ -86,7 +88,10 @@ impl Subject {
         let mut facts = Facts::best(&kernel);
         let rows = folded_rows(&kernel, &binding);
         facts.foldable = rows.is_some_and(|rows| rows.sizes(|name| sizes.get(name).copied()).is_some());
-        Ok(Self { instance: Instance { kernel, binding, facts }, arch, machine: Machine::typical(arch), sizes })
+        let instance = Instance { kernel, binding, facts };
+        let kernel = as_generated(&instance.kernel, &instance.binding);
+        let generated = Instance { kernel, ..instance.clone() };
+        Ok(Self { instance, generated, arch, machine: Machine::typical(arch), sizes })
     }
 
     /// The schedule that the text means, as `flashtile inspect --schedule` takes it.
@@ -95,8 +100,8 @@ impl Subject {
         if says_all(text) {
             return Ok(given);
         }
-        let ranked = rank(&self.instance, self.arch, &self.sizes, &self.machine)?;
-        let legal = |schedule: &Schedule| check(&self.instance, schedule, self.arch).is_legal();
+        let ranked = rank(&self.generated, self.arch, &self.sizes, &self.machine)?;
+        let legal = |schedule: &Schedule| check(&self.generated, schedule, self.arch).is_legal();
         closest(ranked.iter().map(|(schedule, _)| schedule), text, legal).map_err(Fault::plain)
     }
 
