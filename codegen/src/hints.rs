@@ -4,7 +4,7 @@
 //! Every hint restates a refusal of a rewrite or of lowering, with the place that the refusal names.
 
 use flashtile_dsl::analysis::hints::{self as analyses, Hint, Lost, merged};
-use flashtile_dsl::ir::{Elem, Op, Span};
+use flashtile_dsl::ir::{Dim, Elem, Op, OpId, Span};
 
 use crate::arch::{Arch, TensorOp};
 use crate::error::Error;
@@ -72,6 +72,23 @@ fn products(instance: &Instance, arch: &'static Arch) -> Option<Hint> {
     Some(Hint::new(Lost::Wgmma, span, because, instead))
 }
 
+/// What to do about a product that sums over a wide dimension at once.
+fn summed_whole(instance: &Instance) -> Option<String> {
+    /// The widest heads of attention.
+    const WIDE: i64 = 576;
+    let kernel = &instance.kernel;
+    let sums = |(_, op): (_, OpId)| match kernel.ops[op].op {
+        Op::Dot { a, .. } => kernel.tile(a).dims.last().cloned(),
+        _ => None,
+    };
+    let wide = |dim: &Dim| matches!(dim, Dim::Range(len) if instance.binding.size(kernel, len).is_some_and(|n| n > WIDE));
+    let Some(Dim::Range(len)) = kernel.walk().into_iter().filter_map(sums).find(wide) else { return None };
+    let size = kernel.size_text(&len);
+    Some(format!(
+        "walk the dimension that is summed over: `for d in tiles({size}) {{ acc = acc + dot(.., ..); }}`, of loads of its tiles"
+    ))
+}
+
 /// Why a schedule cannot execute a kernel.
 struct Refusal {
     because: String,
@@ -93,9 +110,11 @@ fn refusal(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Opt
         let own = reasons.iter().find(|reason| matches!(reason, Reason::Product { .. })).or(reasons.first());
         Refusal {
             because: own.map(Reason::to_string).unwrap_or_default(),
-            instead: "give wide dimensions in two ranges, `..D / 2` and `D / 2..`, with an accumulator each; else products go \
-                      through `mma.sync` where its registers suffice"
-                .to_owned(),
+            instead: summed_whole(instance).unwrap_or_else(|| {
+                "give wide dimensions in two ranges, `..D / 2` and `D / 2..`, with an accumulator each; else products go \
+                 through `mma.sync` where its registers suffice"
+                    .to_owned()
+            }),
             span: product(),
             of_text: false,
         }
