@@ -126,6 +126,18 @@ fn wide_rows_are_right_in_passes() {
     }
 }
 
+/// The kernels that `bench/rows.py` times.
+#[test]
+fn kernels_of_the_bench_are_right() {
+    let source = SourceText { name: "rows.rs".into(), text: include_str!("../../bench/rows.rs").into(), first_line: 1 };
+    let kernels = Kernel::from_source(&source).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(kernels.len(), 4);
+    for kernel in &kernels {
+        let text = flashtile_dsl::text::write(kernel.ir()).expect("has a text");
+        is_right(&text, 300, "sm_90a", None);
+    }
+}
+
 /// Each reduction has a pass behind those that it depends on, and all stores are in the last one.
 #[test]
 fn passes_follow_from_what_depends_on_what() {

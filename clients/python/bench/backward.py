@@ -49,6 +49,15 @@ def milliseconds(run: Callable[[], object], repeats: int) -> float:
     return begin.elapsed_time(end) / repeats
 
 
+def captured(run: Callable[[], object]) -> Callable[[], None]:
+    """Replays of a run, in which the host has no part."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        run()
+    return graph.replay
+
+
 def shape(text: str) -> tuple[int, int, int, int, int, bool]:
     """`2,32,8,4096,128,causal`, without the last word where all keys are seen."""
     *sizes, last = text.split(",")
@@ -65,7 +74,10 @@ def main() -> None:
     parser.add_argument("--beside", nargs="+", choices=list(BACKENDS), default=["PyTorch"])
     parser.add_argument("--repeats", type=int, default=20, help="runs of a visit")
     parser.add_argument("--visits", type=int, default=5)
+    parser.add_argument("--graph", action="store_true", help="time replays of captured graphs, without the host")
     options = parser.parse_args()
+    if options.graph:
+        torch.cuda.set_stream(torch.cuda.Stream())
     taken: list[str] = []
 
     def chosen(predicted: list, choose: Callable = _operator.fastest_form) -> str:
@@ -97,6 +109,8 @@ def main() -> None:
         ours, theirs = (runs[name]() for name in ("flashtile", options.beside[0]))
         apart = max(((x - y).float().norm() / y.float().norm()).item() for x, y in zip(ours, theirs))
         del ours, theirs
+        if options.graph:
+            runs = {name: captured(run) for name, run in runs.items()}
         times: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(options.visits):
             for name, run in runs.items():

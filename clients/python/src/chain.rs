@@ -8,17 +8,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use flashtile::client::{Kept, KeptEntry, Param, TensorForm, stream};
+use flashtile::client::{Kept, KeptEntry, Param};
 use flashtile::{ArgumentValue, Elem, PreparedLaunch};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::error::raised;
 use crate::form::{Place, Seen};
 use crate::host::{Host, NewOutput};
 use crate::kernel::{PyKernel, known_of};
-use crate::launch::{Known, PreparedEntry, Read, read_tensor};
+use crate::launch::{Key, Known, PreparedEntry, Read, common_place, queue, read_tensor};
 use crate::noted::Tuned;
 use crate::tensor::Number;
 
@@ -56,15 +55,6 @@ struct Step {
 enum Source {
     Given(usize),
     Made(usize),
-}
-
-/// What calls of one kind have in common.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Key {
-    known: Known,
-    place: Place,
-    /// Of the tensors that are given and read.
-    forms: Vec<TensorForm>,
 }
 
 /// A chain, ready but for addresses and numbers.
@@ -163,13 +153,18 @@ impl Chain {
         let py = given.py();
         let host = Host::get(py)?;
         let given: Vec<Bound<'py, PyAny>> = given.iter().collect();
+        if given.len() != self.given.len() {
+            let (found, wanted) = (given.len(), self.given.len());
+            return Err(PyValueError::new_err(format!("a chain takes {wanted} values, and was given {found}")));
+        }
         let Some(read) = self.read(host, &given)? else { return Ok(None) };
-        let at = Self::place(&self.given, &read, &given)?;
-        let known = known_of(types.unwrap_or_default(), sizes.unwrap_or_default())?;
+        let tensors = self.given.iter().zip(&read).zip(&given);
+        let tensors = tensors.filter_map(|((param, read), object)| Some((param.as_ref()?, read.as_ref()?.seen()?, object)));
+        let at = common_place(tensors)?.ok_or_else(|| PyValueError::new_err("a chain was given no tensor"))?;
         if self.tuned.has_changed() {
             self.ready.clear();
         }
-        let entry = self.ready(py, host, at, &read, known)?;
+        let entry = self.ready(py, host, at, &read, known_of(types, sizes)?)?;
         self.run(py, host, &entry, &read).map(Some)
     }
 }
@@ -191,35 +186,16 @@ impl Chain {
         Ok(Some(all))
     }
 
-    /// The device of all tensors, and one of them.
-    fn place<'a, 'py>(
-        params: &[Option<Param>],
-        read: &[Option<Read>],
-        given: &'a [Bound<'py, PyAny>],
-    ) -> PyResult<(Place, &'a Bound<'py, PyAny>)> {
-        let tensors = params.iter().zip(read).zip(given).filter_map(|((param, read), object)| match (param, read) {
-            (Some(param), Some(Read::Tensor(seen))) => Some((param, seen, object)),
-            _ => None,
-        });
-        let mut found: Option<(Place, &Bound<'py, PyAny>)> = None;
-        for (param, seen, object) in tensors {
-            let (expected, _) = *found.get_or_insert((seen.place, object));
-            seen.check_place(&param.name, expected)?;
-        }
-        found.ok_or_else(|| PyValueError::new_err("a chain was given no tensor"))
-    }
-
     fn ready(
         &self,
         py: Python<'_>,
         host: &Host,
         (place, like): (Place, &Bound<'_, PyAny>),
         read: &[Option<Read>],
-        known: Known,
+        known: Option<Known>,
     ) -> PyResult<Arc<KeptEntry<Key, Ready>>> {
-        let forms = || read.iter().flatten().filter_map(Read::seen).map(|seen| &seen.form);
-        let is_it = |key: &Key| key.place == place && key.known == known && key.forms.iter().eq(forms());
-        let key = || Key { known: known.clone(), place, forms: forms().copied().collect() };
+        let is_it = |key: &Key| key.is_of(&known, place, read.iter().flatten());
+        let key = || Key::of(known.clone(), place, read.iter().flatten());
         self.ready.get(is_it, key, |key| self.make_ready(py, host, key, like, read))
     }
 
@@ -237,7 +213,7 @@ impl Chain {
         for (number, step) in self.steps.iter().enumerate() {
             let launcher = &step.kernel.get().launcher;
             let inputs: Vec<Read> = step.inputs.iter().map(|&source| self.argument(source, read, &made)).collect();
-            let known = key.known.only(&step.types, &step.sizes);
+            let known = key.known.as_ref().and_then(|known| known.only(&step.types, &step.sizes));
             let entry = launcher.found(py, host, (key.place, like), &inputs, known)?;
             let outputs = &entry.value.outputs;
             for (output, (&value, new)) in step.outputs.iter().zip(outputs).enumerate() {
@@ -312,27 +288,15 @@ impl Chain {
             Param::in_order(&step.kernel.get().launcher.params, step.inputs.iter().map(value), to).collect()
         };
         let values: Vec<Vec<ArgumentValue>> = self.steps.iter().map(values).collect();
-        let of = match place {
-            Place::Cpu => None,
-            Place::Gpu(gpu) => Some((gpu, host.stream(py, gpu)?)),
-        };
         for (step, ready) in self.steps.iter().zip(&ready.steps) {
             step.kernel.get().launcher.note(&ready.entry);
         }
-        let device = ready.steps.first().map(|step| step.entry.value.kernel.device());
-        let run = || -> flashtile::Result<()> {
-            let Some(device) = device else { return Ok(()) };
-            // SAFETY: as of a launch of one kernel (`launch.rs`): the stream is PyTorch's current one,
-            // whose order PyTorch's memory follows, and the caller holds what is given.
-            let stream = unsafe { stream(device, of)? };
-            for (ready, values) in ready.steps.iter().zip(&values) {
-                // SAFETY: likewise. Values that are made lie in the workspace and in what is
-                // returned, in the forms that the launches are prepared for.
-                unsafe { ready.launch().launch_on(&stream, values)? };
-            }
-            Ok(())
-        };
-        host.keeping(py, place, current, || py.detach(run))?.map_err(raised)?;
+        if let Some(first) = ready.steps.first() {
+            let launches: Vec<_> = ready.steps.iter().map(ReadyStep::launch).zip(values.iter().map(Vec::as_slice)).collect();
+            // SAFETY: the caller holds what is given, and values that are made lie in the workspace and
+            // in what is returned, in the forms that the launches are prepared for.
+            unsafe { queue(py, host, place, current, first.entry.value.kernel.device(), &launches)? };
+        }
         let value = |number: &usize| returned[*number].clone().expect("what is returned has a tensor of its own");
         PyTuple::new(py, self.returned.iter().map(value))
     }

@@ -3,9 +3,6 @@
 
 use flashtile::Device;
 use flashtile::client::TensorForm;
-use pyo3::PyResult;
-
-use crate::error::ArgumentError;
 
 /// Where a tensor lies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -39,15 +36,4 @@ pub(crate) struct Seen {
     pub address: usize,
     pub place: Place,
     pub form: TensorForm,
-}
-
-impl Seen {
-    /// Checks that an argument of this name is where others are.
-    pub fn check_place(&self, name: &str, expected: Place) -> PyResult<()> {
-        if self.place == expected {
-            return Ok(());
-        }
-        let place = self.place;
-        Err(ArgumentError::new_err(format!("argument `{name}` is on {place}, those before on {expected}; move it with `.to`")))
-    }
 }

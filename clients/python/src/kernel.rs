@@ -162,7 +162,7 @@ impl PyKernel {
         types: Vec<(String, String)>,
         sizes: Vec<(String, i64)>,
     ) -> PyResult<Option<f64>> {
-        self.launcher.predicted(py, gpu, known_of(types, sizes)?)
+        self.launcher.predicted(py, gpu, Known { types: with_elems(types)?, sizes })
     }
 
     /// Launches on inputs in the order of the parameters; returns the outputs. `None` if an input is
@@ -178,10 +178,7 @@ impl PyKernel {
         sizes: Option<Vec<(String, i64)>>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let py = inputs.py();
-        let known = match (types, sizes) {
-            (None, None) => None,
-            (types, sizes) => Some(known_of(types.unwrap_or_default(), sizes.unwrap_or_default())?),
-        };
+        let known = known_of(types, sizes)?;
         let inputs: Vec<_> = inputs.iter().collect();
         let outputs: Option<Vec<_>> = outputs.map(|outputs| outputs.iter().collect());
         let given = Given { inputs: &inputs, outputs: outputs.as_deref(), like, known, with_gradients };
@@ -232,10 +229,17 @@ pub(crate) fn of_text(text: &str, place: &str, name: Option<&str>) -> flashtile:
     }
 }
 
-/// Types by their names, and sizes.
-pub(crate) fn known_of(types: Vec<(String, String)>, sizes: Vec<(String, i64)>) -> PyResult<Known> {
-    let types = types.into_iter().map(|(name, elem)| Ok((name, named(&elem)?))).collect::<PyResult<_>>()?;
-    Ok(Known { types, sizes })
+/// What a caller knows, if anything: types by their names, and sizes.
+pub(crate) fn known_of(types: Option<Vec<(String, String)>>, sizes: Option<Vec<(String, i64)>>) -> PyResult<Option<Known>> {
+    if types.is_none() && sizes.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(Known { types: with_elems(types.unwrap_or_default())?, sizes: sizes.unwrap_or_default() }))
+}
+
+/// Element types of their names.
+fn with_elems(types: Vec<(String, String)>) -> PyResult<Vec<(String, Elem)>> {
+    types.into_iter().map(|(name, elem)| Ok((name, named(&elem)?))).collect()
 }
 
 /// The element type of a name.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use flashtile::bundle::BundledKernel;
 use flashtile::client::{Kept, KeptEntry, LoadedKernels, Param, TensorForm, stream};
 use flashtile::kernel::Deduced;
-use flashtile::{ArgumentForm, ArgumentValue, Elem, Kernel, LoadedKernel, PreparedLaunch};
+use flashtile::{ArgumentForm, ArgumentValue, Device, Elem, Kernel, LoadedKernel, PreparedLaunch};
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -37,9 +37,26 @@ pub(crate) type PreparedEntry = Arc<KeptEntry<Key, Prepared>>;
 /// What launches of one kind have in common: what the caller knows, the device, and the tensors.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
-    known: Option<Known>,
-    place: Place,
-    forms: Vec<TensorForm>,
+    pub known: Option<Known>,
+    pub place: Place,
+    pub forms: Vec<TensorForm>,
+}
+
+impl Key {
+    /// Whether it is that of a call.
+    pub fn is_of<'a>(&self, known: &Option<Known>, place: Place, read: impl Iterator<Item = &'a Read>) -> bool {
+        self.place == place && self.known == *known && self.forms.iter().eq(forms(read))
+    }
+
+    /// That of a call.
+    pub fn of<'a>(known: Option<Known>, place: Place, read: impl Iterator<Item = &'a Read>) -> Self {
+        Self { known, place, forms: forms(read).copied().collect() }
+    }
+}
+
+/// The forms of the tensors among arguments.
+fn forms<'a>(read: impl Iterator<Item = &'a Read>) -> impl Iterator<Item = &'a TensorForm> {
+    read.filter_map(Read::seen).map(|seen| &seen.form)
 }
 
 /// Types and sizes that a caller knows and no input tells.
@@ -224,19 +241,8 @@ impl Launcher {
                 &others
             }
         };
-        let device = prepared.kernel.device();
-        let of = match place {
-            Place::Cpu => None,
-            Place::Gpu(gpu) => Some((gpu, host.stream(py, gpu)?)),
-        };
-        // SAFETY: the handle is that of PyTorch's current stream, of the primary context, and is
-        // used for no longer. PyTorch orders all work on its memory by its streams.
-        let stream = unsafe { stream(device, of) }.map_err(raised)?;
-        // SAFETY: the caller holds the tensors until the launch is queued. PyTorch frees and uses
-        // their memory in the order of its current stream, which is that of the launch; their
-        // shapes and strides stay within their memory.
-        let run = || unsafe { launch.launch_on(&stream, &values) };
-        host.keeping(py, place, current, || py.detach(run))?.map_err(raised)?;
+        // SAFETY: the tensors are held until then; their shapes and strides stay within their memory.
+        unsafe { queue(py, host, place, current, prepared.kernel.device(), &[(launch, &values)])? };
         Ok(made)
     }
 
@@ -267,13 +273,9 @@ impl Launcher {
         inputs: &[Read],
         given: &'a Given<'_, 'py>,
     ) -> PyResult<(Place, &'a Bound<'py, PyAny>)> {
-        let mut found: Option<(Place, &Bound<'py, PyAny>)> = None;
-        for ((param, read), object) in self.inputs().zip(inputs).zip(given.inputs) {
-            let Read::Tensor(seen) = read else { continue };
-            let (expected, _) = *found.get_or_insert((seen.place, object));
-            seen.check_place(&param.name, expected)?;
-        }
-        if let Some(found) = found {
+        let read = self.inputs().zip(inputs).zip(given.inputs);
+        let tensors = read.filter_map(|((param, read), object)| Some((param, read.seen()?, object)));
+        if let Some(found) = common_place(tensors)? {
             return Ok(found);
         }
         let none = || {
@@ -317,9 +319,8 @@ impl Launcher {
         known: Option<Known>,
     ) -> PyResult<PreparedEntry> {
         self.refresh();
-        let forms = || inputs.iter().filter_map(Read::seen).map(|seen| &seen.form);
-        let is_it = |key: &Key| key.place == place && key.known == known && key.forms.iter().eq(forms());
-        let key = || Key { known: known.clone(), place, forms: forms().copied().collect() };
+        let is_it = |key: &Key| key.is_of(&known, place, inputs.iter());
+        let key = || Key::of(known.clone(), place, inputs.iter());
         self.prepared.get(is_it, key, |key| self.prepare(py, host, key, inputs, like))
     }
 
@@ -406,6 +407,50 @@ impl Attend {
         let shares = self.enable_gqa && groups > 0 && heads % groups == 0;
         k.form.shape()[..3] == v.form.shape()[..3] && (batch, width) == (batches, depth) && (heads == groups || shares)
     }
+}
+
+/// Queues launches on PyTorch's current stream, one after the other.
+///
+/// # Safety
+/// The values of each launch are those of tensors in the forms that it is prepared for, or lie in such
+/// memory, and what holds that memory is held until this returns.
+pub(crate) unsafe fn queue(
+    py: Python<'_>,
+    host: &Host,
+    place: Place,
+    current: Option<usize>,
+    device: &Device,
+    launches: &[(&PreparedLaunch, &[ArgumentValue])],
+) -> PyResult<()> {
+    let of = match place {
+        Place::Cpu => None,
+        Place::Gpu(gpu) => Some((gpu, host.stream(py, gpu)?)),
+    };
+    // SAFETY: the handle is that of PyTorch's current stream, of the primary context, and is used for
+    // no longer. PyTorch orders all work on its memory by its streams.
+    let stream = unsafe { stream(device, of) }.map_err(raised)?;
+    // SAFETY: as the caller says. PyTorch frees and uses its memory in the order of its current
+    // stream, which is that of the launches.
+    let run = || launches.iter().try_for_each(|(launch, values)| unsafe { launch.launch_on(&stream, values) });
+    host.keeping(py, place, current, || py.detach(run))?.map_err(raised)
+}
+
+/// The place of the first of some tensors, and that one; `None` if there is none.
+///
+/// # Errors
+/// The name of a tensor that is elsewhere.
+pub(crate) fn common_place<'a, 'b, 'py: 'b>(
+    tensors: impl Iterator<Item = (&'a Param, &'a Seen, &'b Bound<'py, PyAny>)>,
+) -> PyResult<Option<(Place, &'b Bound<'py, PyAny>)>> {
+    let mut found: Option<(Place, &Bound<'py, PyAny>)> = None;
+    for (Param { name, .. }, &Seen { place, .. }, object) in tensors {
+        let (expected, _) = *found.get_or_insert((place, object));
+        if place != expected {
+            let message = format!("argument `{name}` is on {place}, those before on {expected}; move it with `.to`");
+            return Err(ArgumentError::new_err(message));
+        }
+    }
+    Ok(found)
 }
 
 /// A tensor for a parameter; `None` if it is no plain tensor, or needs a gradient that is left to the

@@ -316,6 +316,8 @@ def test_a_chain_says_what_is_missing():
     assert torch.equal(chain.call((x, None, 2.0))[0], torch.tensor([6.0, 24.0]))
     with pytest.raises(flashtile.ArgumentError, match="`by` must be a float"):
         chain.call((x, None, "2"))
+    with pytest.raises(ValueError, match="takes 3 values, and was given 2"):
+        chain.call((x, None))
     assert chain.call((torch.complex(x, x).conj().imag, None, 2.0)) is None
 
 

@@ -14,11 +14,11 @@ impl Lowering<'_> {
     /// another reduction wants.
     pub(super) fn reduced(&mut self, x: ValueId, from: VarId, operation: ReduceOp) -> VarId {
         let held = self.classes.guards.get(&overwritten(self.kernel, x)).copied();
-        let dims = self.kernel.tile(x).dims.clone();
-        let (Some(held), Some(bounds)) = (held, self.within_last(&dims)) else { return from };
-        if held == Fill::neutral(operation) {
+        if held.is_none_or(|held| held == Fill::neutral(operation)) {
             return from;
         }
+        let dims = self.kernel.tile(x).dims.clone();
+        let Some(bounds) = self.within_last(&dims) else { return from };
         let name = self.unique(&format!("{}_padded", self.plan.variables[from].name));
         let to = self.new_variable(name, &dims, false);
         let fill = Expr::Float(Fill::neutral(operation).value());
@@ -96,7 +96,7 @@ impl Lowering<'_> {
     /// The same where columns are a loop's too.
     fn within_last(&mut self, dims: &[Dim]) -> Option<Expr> {
         match dims.last() {
-            Some(Dim::Axis(_)) => dims.last().and_then(|dim| self.is_loop_axis(dim)).and_then(|_| self.in_bounds(dims)),
+            Some(dim) if self.is_loop_axis(dim).is_some() => self.in_bounds(dims),
             _ => self.within_range(dims),
         }
     }

@@ -100,11 +100,27 @@ fn shares(schedule: &BlockKnobs) -> u32 {
     schedule.column_groups * schedule.column_programs
 }
 
-/// Whether the columns of a range may be padded, by [`Lowering::padded`].
+/// Columns of a padded tile of so many; `by_tma` if they are those of a product in blocks with a
+/// producer.
+fn padded_columns(columns: u32, schedule: &BlockKnobs, by_tma: bool) -> u32 {
+    match shares(schedule) {
+        // The share of a warpgroup begins where columns do that a swizzle keeps together.
+        n if n > 1 && by_tma => columns.next_multiple_of(32 * n),
+        _ => columns.next_multiple_of(16),
+    }
+}
+
+/// Whether a range is padded, whatever its tiles are for.
 fn may_be_padded(kernel: &Kernel, instance: &Instance, schedule: &BlockKnobs, dim: &Dim) -> bool {
     let Dim::Range(len) = dim else { return false };
-    let (columns, shares) = (instance.binding.size(kernel, len).unwrap_or(1), i64::from(shares(schedule)));
-    columns % 16 != 0 || (shares > 1 && columns % (32 * shares) != 0)
+    let columns = constant(kernel, instance, len);
+    [false, true].into_iter().any(|by_tma| padded_columns(columns, schedule, by_tma) != columns)
+}
+
+/// A compile-time length.
+fn constant(kernel: &Kernel, instance: &Instance, size: &SizeExpr) -> u32 {
+    let value = instance.binding.size(kernel, size).expect("checked: range lengths are compile-time constants");
+    u32::try_from(value).expect("checked: range lengths are positive")
 }
 
 /// Makes the plan of `kernel`, the normal form of the instance's kernel. `meets`: how its programs
@@ -243,21 +259,15 @@ impl Lowering<'_> {
         match dim {
             Dim::Axis(axis) => self.block_size(*axis),
             Dim::Range(len) => {
-                let columns = self.constant(len).next_multiple_of(16);
-                // The share of a warpgroup begins where columns do that a swizzle keeps together.
-                match shares(self.schedule) {
-                    1 => columns,
-                    n if self.is_specialized() && self.classes.of_products.contains(len) => columns.next_multiple_of(32 * n),
-                    _ => columns,
-                }
+                let by_tma = self.is_specialized() && self.classes.of_products.contains(len);
+                padded_columns(self.constant(len), self.schedule, by_tma)
             }
         }
     }
 
     /// A compile-time length.
     fn constant(&self, size: &SizeExpr) -> u32 {
-        let value = self.instance.binding.size(self.kernel, size).expect("checked: range lengths are compile-time constants");
-        u32::try_from(value).expect("checked: range lengths are positive")
+        constant(self.kernel, self.instance, size)
     }
 
     fn m_tiles(&self, dim: &Dim) -> u32 {

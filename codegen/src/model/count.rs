@@ -32,7 +32,7 @@ pub(super) struct Units {
     /// Bytes that are added to memory from shared memory, for the whole block.
     pub added_bytes: f64,
     /// Pieces of 16 bytes that a lane loads from global memory one after the other, for elementwise
-    /// work of matrices; a piece that is not aligned counts as what it takes more.
+    /// work of matrices. One that is not aligned counts as [`UNALIGNED_PIECE`].
     pub pieces: f64,
     /// Vectors along columns that are loaded, or wait in the lanes of a warp and are handed out,
     /// between products.

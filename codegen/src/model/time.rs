@@ -77,7 +77,9 @@ const LOADED_COLUMN: f64 = 200.0;
 const SHARED_COLUMNS: f64 = 0.63;
 /// Cycles that a lane waits for a piece of 16 bytes of a matrix that elementwise work reads from
 /// global memory, before it loads the next: steps of 192 by 64 with a bias took 5700 cycles where a
-/// ring brought it in 2800 (H100, d 128; docs/performance.md, "A bias").
+/// ring brought it in 2800 (H100, d 128; docs/performance.md, "A bias"). That was with a branch
+/// before each load. Without, aligned pieces take 3000 cycles a step, and those that are not take as
+/// long as before (H200, 2026-11-26); the first are never a choice where a ring can bring them.
 const LOADED_PIECE: f64 = 900.0;
 /// How far units overlap where warps multiply by themselves (`mma.sync`): fitted to one sweep of an H200 by hand.
 const WARPS_OVERLAP: f64 = 2.2;
@@ -397,8 +399,7 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
         (joined.powf(chain) + own.powf(chain) + (l2 * resident).powf(chain)).powf(1.0 / chain)
     } else if profile.of_rows {
         // Few warps, each with many columns: nothing hides the latencies of one behind another.
-        let chain = constants.own_chain;
-        (joined.powf(chain) + (4.0 * constants.own_cycles * units.issue).powf(chain)).powf(1.0 / chain)
+        self::joined(joined, 4.0 * constants.own_cycles * units.issue, constants.own_chain)
     } else {
         joined
     };

@@ -11,9 +11,9 @@
 //!                                          n += rowsum(a * a);
 //!                                      }
 //!                                      let n = n / D;
-//!                                      for column_2 in tiles(D) {
-//!                                          let a = load(x, [i, column_2]);
-//!                                          store(y, [i, column_2], a * rsqrt(n));
+//!                                      for column_ in tiles(D) {
+//!                                          let a = load(x, [i, column_]);
+//!                                          store(y, [i, column_], a * rsqrt(n));
 //!                                      }
 //! ```
 //!
@@ -28,7 +28,8 @@
 use std::collections::{HashMap, HashSet};
 
 use flashtile_dsl::ir::{
-    At, AxisId, AxisKind, BinaryOp, Binding, BlockId, Builder, Dim, Elem, Kernel, Op, OpId, ReduceOp, SizeExpr, Type, ValueId,
+    At, AxisId, AxisKind, BinaryOp, Binding, BlockId, Builder, Dim, Elem, Fill, Kernel, Op, OpId, ReduceOp, SizeExpr, Type,
+    ValueId,
 };
 
 use super::edit;
@@ -96,19 +97,14 @@ impl<'a> Passes<'a> {
         let body = kernel.body;
         for (block, id) in kernel.walk() {
             let data = &kernel.ops[id];
-            let operands = data.op.operands();
-            if block != body || body_of(&data.op).is_some() {
-                // A loop goes on as it is, if it has nothing to do with the rows.
-                let inside = operands.iter().chain(&data.results).any(|&v| passes.is_wide(v));
-                if inside || passes.addresses(&data.op) {
-                    return None;
-                }
+            if !passes.touches(&data.op, &data.results) {
                 continue;
             }
-            if passes.touches(&data.op, &data.results) {
-                passes.can_walk(&data.op).then_some(())?;
-                passes.wide.push(id);
+            // A loop goes on as it is, if it has nothing to do with the rows.
+            if block != body || !passes.can_walk(&data.op) {
+                return None;
             }
+            passes.wide.push(id);
         }
         passes.count();
         (!passes.wide.is_empty()).then_some(passes)
@@ -228,24 +224,15 @@ impl<'a> Passes<'a> {
         for op in reduced {
             let Op::Reduce(by, _) = original.ops[*op].op else { unreachable!("a reduction") };
             b.span = original.ops[*op].span;
-            let tile = original.tile(result(op));
-            let first = match (by, tile.elem) {
-                (ReduceOp::Sum, _) => 0.0,
-                (ReduceOp::Max, Elem::I32) => f64::from(i32::MIN),
-                (ReduceOp::Max, _) => f64::NEG_INFINITY,
-            };
-            let value = b.emit(Op::Constant(tile.elem, first));
-            let full = b.emit(Op::Full { value, dims: tile.dims.clone() });
+            let value = b.emit(Op::Constant(Elem::F32, Fill::neutral(by).value()));
+            let full = b.emit(Op::Full { value, dims: original.tile(result(op)).dims.clone() });
             // What a loop carries has a name, as in a text.
             let word = if by == ReduceOp::Max { "most" } else { "total" };
             let name = original.values[result(op)].name.clone().unwrap_or_else(|| format!("{word}_{}", init.len()));
             b.name(full, name);
             init.push(full);
         }
-        let taken = |name: &str| b.kernel.axes.values().any(|axis| axis.name == name);
-        let names = std::iter::once("column".to_owned()).chain((2..).map(|number| format!("column_{number}")));
-        let name = names.into_iter().find(|name| !taken(name)).expect("there is no end of names");
-        let axis = b.axis(name, self.width.clone(), AxisKind::Loop);
+        let axis = b.axis(edit::free_axis_name(&b.kernel, "column"), self.width.clone(), AxisKind::Loop);
         let (coordinate, carried) = b.begin_for(axis, &init);
         let mut own: HashMap<ValueId, ValueId> = HashMap::new();
         let needed = self.needed(reduced.iter().chain(stored));

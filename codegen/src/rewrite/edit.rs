@@ -56,6 +56,15 @@ pub fn free_name<'a>(kernel: &Kernel, wanted: &str, others: impl Iterator<Item =
     name
 }
 
+/// A name like `wanted` that no axis has.
+pub fn free_axis_name(kernel: &Kernel, wanted: &str) -> String {
+    let mut name = wanted.to_owned();
+    while kernel.axes.values().any(|axis| axis.name == name) {
+        name.push('_');
+    }
+    name
+}
+
 /// Removes the parameters that no op names; the others keep their order.
 pub fn remove_unused_params(kernel: &mut Kernel) {
     let mut used = HashSet::new();

@@ -262,10 +262,7 @@ fn walked(at: &mut [At], shape: &[SizeExpr], rows: &[usize], coordinate: ValueId
 
 /// Adds an axis of this extent to the grid, before the first one, and gives its coordinate.
 fn add_axis(kernel: &mut Kernel, extent: &SizeExpr) -> (AxisId, ValueId) {
-    let mut name = "row".to_owned();
-    while kernel.axes.values().any(|axis| axis.name == name) {
-        name.push('_');
-    }
+    let name = edit::free_axis_name(kernel, "row");
     let axis = kernel.axes.push(Axis { name: name.clone(), extent: extent.clone(), kind: AxisKind::Program });
     let program = kernel.blocks[kernel.body].ops[0];
     let Op::Program(dims) = &mut kernel.ops[program].op else { unreachable!("verified: a kernel begins with `program`") };
