@@ -120,7 +120,8 @@ fn coherent(knob: &Knob, drawn: &Schedule, instance: &Instance, arch: &'static A
         "block_m" => kept(knob, |s| [16, 32].map(|rows| rows * main.warps).contains(&s.main.block_m)),
         "stages" => kept(knob, |s| main.copy != CopyOp::Sync || s.main.stages <= 2),
         "ping_pong" if main.warps == WARPGROUP => default(),
-        "ping_pong" | "overlap" if main.column_groups > 1 => default(),
+        "ping_pong" if main.column_groups > 1 => default(),
+        "overlap" if main.column_groups > 1 => kept(knob, |s| s.main.overlap != Overlap::On),
         "running_max" if main.column_groups > 1 => {
             kept(knob, |s| !matches!(s.main.running_max, RunningMax::Optimistic | RunningMax::First))
         }

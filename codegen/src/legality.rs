@@ -234,7 +234,7 @@ fn specialized_reasons(instance: &Instance, normal: &Kernel, s: &BlockKnobs) -> 
     let fit = warps.is_multiple_of(WARPGROUP * columns.max(1)) && block_m * columns == 16 * warps;
     refuse(!fit, Reason::knobs("block_m", "warps", rows));
     for (knob, off, needs) in [
-        ("overlap", s.overlap == Overlap::Off, "column groups meet at barriers within a step: column_groups takes overlap=off"),
+        ("overlap", s.overlap != Overlap::On, "column groups meet within a step: column_groups takes overlap=off or late"),
         ("ping_pong", s.ping_pong == PingPong::Off, "column groups meet at barriers: column_groups takes ping_pong=off"),
         (
             "running_max",

@@ -174,7 +174,14 @@ pub(crate) fn can_share_columns(instance: &Instance, columns: u32, wgmma: bool, 
 fn smallest_of(columns: u32) -> BlockKnobs {
     match columns {
         1 => smallest(),
-        _ => BlockKnobs { warps: 4 * columns, block_n: 16 * columns, column_groups: columns, min_blocks: 1, ..smallest() },
+        _ => BlockKnobs {
+            warps: 4 * columns,
+            block_n: 16 * columns,
+            column_groups: columns,
+            min_blocks: 1,
+            producer_registers: 24,
+            ..smallest()
+        },
     }
 }
 

@@ -110,6 +110,9 @@ impl Lowering<'_> {
         }
         self.push(StmtOp::Stage { tile, slot: Slot::Only, from });
         self.push(StmtOp::Barrier);
+        if self.schedule.overlap == Overlap::Late {
+            self.forced.entry(a).or_insert(from);
+        }
         self.homes.insert(a, Home::Tile(tile));
         self.made.insert(a, Made { tile, slot: Slot::Only, transposed: false });
         tile

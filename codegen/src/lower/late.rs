@@ -24,6 +24,15 @@
 //! settle dv, dq; free ds of the step before; add dq of it to memory
 //! ```
 //!
+//! Column groups, which need the whole of an operand that each has computed a share of, exchange it
+//! in the same way, so that no group waits for the other at a barrier. Its tile has one slot:
+//!
+//! ```text
+//! settle dk of the step before, s; free ds of it; p; reserve p; stage p; supply p
+//! await p; dv += p dO; settle dp; ds; reserve ds; stage ds; supply ds
+//! await ds; dk += ds Q; settle dv; free p; release dO
+//! ```
+//!
 //! With `sum_lag=0` it is the last product of its own step, and takes the registers of scores that
 //! the step is done with. The operand needs one slot then, and no product is in flight from one
 //! step to the next:
@@ -56,6 +65,8 @@ struct Flight {
     tiles: Vec<TileId>,
     /// The tile that it takes its left operand from.
     left: Option<TileId>,
+    /// Tiles that column groups exchange, and it reads.
+    exchanged: Vec<TileId>,
     /// Whether the step before has issued it.
     before: bool,
 }
@@ -121,7 +132,8 @@ struct Step<'a> {
     in_flight: Vec<Flight>,
     /// Rings whose slot of this step is held.
     held: Vec<TileId>,
-    /// Products of this step that are not issued yet, by the rings that they read.
+    /// Products of this step that are not issued yet, by the rings and exchanged tiles that they
+    /// read.
     to_come: Vec<Vec<TileId>>,
 }
 
@@ -157,7 +169,10 @@ impl Lowering<'_> {
         let span = self.span;
         let mut spread = HashMap::new();
         let [mut first, mut step] = [first, step];
-        let stages = self.in_two_slots(l, [&mut first, &mut step]);
+        let stages = match self.schedule.column_groups {
+            1 => self.in_two_slots(l, [&mut first, &mut step]),
+            _ => self.between_groups(l, [&mut first, &mut step]),
+        };
         let across = self.behind(l, &step).filter(|_| self.behind(l, &first).is_some());
         let last = match &across {
             None if self.schedule.sum_lag == 0 => {
@@ -182,6 +197,10 @@ impl Lowering<'_> {
         let plain = move |op| Stmt::new(op, span);
         let first = self.issued_early(first, &mut spread);
         let step = self.issued_early(step, &mut spread);
+        let [first, step] = match self.schedule.column_groups {
+            1 => [first, step],
+            _ => [first, step].map(|step| self.exchanged_between_groups(l, step)),
+        };
         let waiting = |stmts, before: &[Flight], done: &[VarId]| self.waiting_late(l, stmts, before, done, across.is_none());
         let (_, leaves) = waiting(first.clone(), &[], &[]);
         let (_, again) = waiting(step.clone(), &leaves, &[]);
@@ -212,6 +231,8 @@ impl Lowering<'_> {
         out.push(plain(StmtOp::Loop { id: l.id, from: 1, unroll: 1, body }));
         out.extend((!leaves.is_empty()).then(|| plain(StmtOp::Wait(events(&leaves)))));
         out.extend(kept.into_iter().map(|tile| plain(StmtOp::Release(tile))));
+        let exchanged = distinct(leaves.iter().flat_map(|flight| flight.exchanged.iter().copied()));
+        out.extend(freed(l, Some(Iteration::Last(l.id)), exchanged, span));
         out.extend(last);
         // What comes next stages to slots that other warps may still read.
         let staged_with_barriers = stages.iter().any(|&tile| self.plan.tiles[tile].exchange.is_none());
@@ -295,6 +316,49 @@ impl Lowering<'_> {
         staged
     }
 
+    /// Gives mbarriers to the tiles that column groups stage for each other, in place of the
+    /// barriers behind them, and says which these are: a group whose columns are staged goes on to
+    /// what it computes next. A tile has one slot, which is freed when the products that read it
+    /// are settled: those of a step are before the next has made what is staged.
+    fn between_groups(&mut self, l: &Loop<'_>, steps: [&mut Vec<Stmt>; 2]) -> Vec<TileId> {
+        let [first, step] = steps;
+        let staged = self.in_two_slots(l, [first, step]);
+        [first, step].into_iter().for_each(|step| step.retain(|stmt| stmt.op != StmtOp::Barrier));
+        staged.iter().for_each(|&tile| (self.plan.tiles[tile].exchange, self.plan.tiles[tile].slots) = (Some(0), 1));
+        staged
+    }
+
+    /// A step with the exchange of what column groups stage for each other.
+    fn exchanged_between_groups(&self, l: &Loop<'_>, step: Vec<Stmt>) -> Vec<Stmt> {
+        let mut awaited: Vec<TileId> = Vec::new();
+        let mut out = Vec::new();
+        for stmt in step {
+            let span = stmt.span;
+            let exchange = |step, tile| Stmt::new(StmtOp::Exchange { step, tile, slot: only_slot(l) }, span);
+            match stmt.op {
+                StmtOp::Stage { tile, .. } => {
+                    out.extend([exchange(Exchange::Reserve, tile), stmt, exchange(Exchange::Supply, tile)]);
+                }
+                _ => {
+                    let mut read = self.exchanged_operands(&stmt);
+                    read.retain(|tile| !awaited.contains(tile));
+                    out.extend(read.iter().map(|&tile| exchange(Exchange::Await, tile)));
+                    awaited.extend(read);
+                    out.push(stmt);
+                }
+            }
+        }
+        out
+    }
+
+    /// Tiles that column groups exchange, and a product reads.
+    fn exchanged_operands(&self, stmt: &Stmt) -> Vec<TileId> {
+        let StmtOp::Dot { a, b, .. } = &stmt.op else { return Vec::new() };
+        let a = if let OperandA::Tile(tile, _) = a { Some(*tile) } else { None };
+        let exchanged = |tile: &TileId| self.plan.column_groups > 1 && self.plan.tiles[*tile].exchange.is_some();
+        distinct(a.into_iter().chain([*b]).filter(exchanged))
+    }
+
     /// The statements of a step with each product as early as its operands allow.
     /// Vectors along columns that are loaded meanwhile are spread over lanes until they are needed.
     fn issued_early(&mut self, step: Vec<Stmt>, spread: &mut HashMap<VarId, Spread>) -> Vec<Stmt> {
@@ -327,10 +391,12 @@ impl Lowering<'_> {
         let begin = out.len();
         let operands: Vec<VarId> = rest.iter().filter_map(|stmt| packed_operand(&stmt.op)).collect();
         let staged: Vec<(VarId, TileId)> = rest.iter().filter_map(staged_from).collect();
+        let by_groups = self.plan.column_groups > 1;
         for stmt in rest {
             let rises = match &stmt.op {
                 StmtOp::Dot { .. } => true,
-                StmtOp::Pack { to, .. } => operands.contains(to),
+                StmtOp::Pack { to, .. } => operands.contains(to) || (by_groups && staged.iter().any(|(from, _)| from == to)),
+                StmtOp::Stage { .. } => by_groups,
                 _ => false,
             };
             let own = effects(&self.plan, &stmt);
@@ -396,13 +462,14 @@ impl Lowering<'_> {
         one_at_a_time: bool,
     ) -> (Vec<Stmt>, Vec<Flight>) {
         let read = |stmt: &Stmt| self.streamed_operands(l, std::slice::from_ref(stmt));
+        let of_product = |stmt: &Stmt| [read(stmt), self.exchanged_operands(stmt)].concat();
         let products = stmts.iter().filter(|stmt| product_into(&stmt.op).is_some());
         let mut step = Step {
             l,
             out: Vec::new(),
             in_flight: before.iter().map(|flight| Flight { before: true, ..flight.clone() }).collect(),
             held: Vec::new(),
-            to_come: products.map(read).collect(),
+            to_come: products.map(of_product).collect(),
         };
         for stmt in stmts {
             let own = effects(&self.plan, &stmt);
@@ -425,16 +492,22 @@ impl Lowering<'_> {
                 step.settle(last, stmt.span);
             }
             let tiles = if acc.is_some() { read(&stmt) } else { Vec::new() };
+            let exchanged = self.exchanged_operands(&stmt);
             for &tile in &tiles {
                 step.acquire(tile, &stmt);
             }
             step.out.push(stmt);
             if let Some(acc) = acc {
                 step.to_come.remove(0);
-                step.in_flight.push(Flight { acc, packed, effects: own, tiles, left, before: false });
+                step.in_flight.push(Flight { acc, packed, effects: own, tiles, left, exchanged, before: false });
             }
         }
-        if let Some(last) = step.in_flight.iter().rposition(|flight| done.contains(&flight.acc)) {
+        // Of column groups the last product of a step alone stays in flight: the rings that the others
+        // read are loaded again while it and the next ones run.
+        let others = step.in_flight.len().saturating_sub(2);
+        let by_groups = self.plan.column_groups > 1 && step.in_flight.len() > 1;
+        let last = step.in_flight.iter().rposition(|flight| done.contains(&flight.acc));
+        if let Some(last) = last.max(by_groups.then_some(others)) {
             step.settle(last, self.span);
         }
         let leaves = step.in_flight;
@@ -468,13 +541,17 @@ impl Step<'_> {
         let done: Vec<Flight> = self.in_flight.drain(..=last).collect();
         self.out.push(Stmt::new(StmtOp::Wait(events(&done)), span));
         for before in [true, false] {
-            let tiles = done.iter().filter(|flight| flight.before == before).flat_map(|flight| flight.tiles.iter().copied());
-            for tile in distinct(tiles) {
-                let in_use = self.in_flight.iter().any(|flight| flight.before == before && flight.tiles.contains(&tile));
-                let to_come = !before && self.to_come.iter().any(|tiles| tiles.contains(&tile));
-                if in_use || to_come {
-                    continue;
-                }
+            let of_step = |flight: &&Flight| flight.before == before;
+            let in_use = |tile: &TileId| {
+                let reads = |flight: &Flight| flight.tiles.contains(tile) || flight.exchanged.contains(tile);
+                let to_come = !before && self.to_come.iter().any(|tiles| tiles.contains(tile));
+                to_come || self.in_flight.iter().filter(of_step).any(reads)
+            };
+            let done = || done.iter().filter(of_step);
+            let exchanged = distinct(done().flat_map(|flight| flight.exchanged.iter().copied()).filter(|tile| !in_use(tile)));
+            let tiles = distinct(done().flat_map(|flight| flight.tiles.iter().copied()).filter(|tile| !in_use(tile)));
+            self.out.extend(freed(self.l, before.then_some(Iteration::Behind(self.l.id, 1)), exchanged, span));
+            for tile in tiles {
                 // The slot of the step before is kept, if that of this one is held already.
                 let op = match before && self.held.contains(&tile) {
                     true => StmtOp::ReleaseBefore(tile),
@@ -486,6 +563,22 @@ impl Step<'_> {
                 }
             }
         }
+    }
+}
+
+/// The slot of a tile that has one.
+fn only_slot(l: &Loop<'_>) -> Slot {
+    Slot::Of(Iteration::Ahead(l.id, 0))
+}
+
+/// Frees what column groups have exchanged in the iteration in progress, or in another one.
+fn freed(l: &Loop<'_>, at: Option<Iteration>, tiles: Vec<TileId>, span: Span) -> Vec<Stmt> {
+    let free = |tile| Stmt::new(StmtOp::Exchange { step: Exchange::Free, tile, slot: only_slot(l) }, span);
+    let body: Vec<Stmt> = tiles.into_iter().map(free).collect();
+    match at {
+        _ if body.is_empty() => Vec::new(),
+        Some(at) => vec![Stmt::new(StmtOp::Step { at, body }, span)],
+        None => body,
     }
 }
 

@@ -222,6 +222,8 @@ impl Lowering<'_> {
     /// Converts a fragment to a packed A operand.
     pub(super) fn pack(&mut self, result: ValueId, value: Expr) -> Result<(), Error> {
         let elem = self.instance.binding.elem(self.kernel, self.kernel.tile(result).elem);
+        // What a step before has staged of it was of that step.
+        self.made.remove(&result);
         if let Some(&to) = self.forced.get(&result) {
             self.push(StmtOp::Pack { to, elem, value });
             self.homes.insert(result, Home::Variable(to));

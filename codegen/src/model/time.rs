@@ -75,6 +75,9 @@ const LOADED_COLUMN: f64 = 200.0;
 /// in steps of 64 rows and 3.96 in steps of 96, which are predicted to take 7.5 and 6.2 without it
 /// (H100, d 192, N = 8192, 2026-11-25).
 const SHARED_COLUMNS: f64 = 0.63;
+/// The same where products are waited for late, over products that are waited for at once: 0.95 to
+/// 0.98 at d 192 and 256.
+const SHARED_COLUMNS_LATE: f64 = 0.97;
 /// Cycles that a lane waits for a piece of 16 bytes of a matrix that elementwise work reads from
 /// global memory, before it loads the next: steps of 192 by 64 with a bias took 5700 cycles where a
 /// ring brought it in 2800 (H100, d 128; docs/performance.md, "A bias"). That was with a branch
@@ -374,9 +377,11 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let warps = profile.warps * resident;
     let l2 = copy_cycles(units, constants);
     let busy = busy_cycles(profile, units, resident);
+    // Groups that share columns wait for each other in a step, so that little is beside products.
+    let overlap = if profile.shares_columns { Overlap::Off } else { profile.overlap };
     let late_sums =
-        profile.overlap == Overlap::Late && profile.several_sums && !profile.shares_columns && units.added_bytes == 0.0;
-    let exponent = match (profile.specialized, profile.overlap) {
+        overlap == Overlap::Late && profile.several_sums && units.added_bytes == 0.0;
+    let exponent = match (profile.specialized, overlap) {
         (false, _) => WARPS_OVERLAP,
         (true, Overlap::On) if warps >= 12.0 => constants.overlap_of_three,
         (true, Overlap::On) => constants.overlap,
@@ -392,7 +397,7 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
         // A warpgroup waits for all of its products, but for some of several sums.
         let waited = if late_sums { LATE_SUMS_WAITED } else { 1.0 };
         // Where products are waited for late, loads are on their way meanwhile.
-        let loads = if profile.overlap == Overlap::Late { 0.0 } else { LOADED_PIECE * units.pieces };
+        let loads = if overlap == Overlap::Late { 0.0 } else { LOADED_PIECE * units.pieces };
         let own = 4.0 * (constants.own_cycles * units.issue + waited * units.tensor) + loads;
         let chain = constants.own_chain;
         // Copies run ahead of all else: what they take shows where it is more than the rest.
@@ -406,12 +411,16 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let joined = self::joined(joined, resident * units.added_bytes / ADDED_BYTES, ADDS_OVERLAP);
     let joined = match units.added_bytes > 0.0 {
         true => AS_LATE * self::joined(joined, ADDING_STEP, constants.own_chain) + DISTRIBUTED * units.column_vectors,
-        false if profile.specialized && profile.overlap == Overlap::Off => joined + LOADED_COLUMN * units.column_vectors,
-        false if profile.specialized && profile.overlap == Overlap::Late => joined + LATE_VECTOR * units.column_vectors,
+        false if profile.specialized && overlap == Overlap::Off => joined + LOADED_COLUMN * units.column_vectors,
+        false if profile.specialized && overlap == Overlap::Late => joined + LATE_VECTOR * units.column_vectors,
         false => joined,
     };
     // A few warps cannot hide a barrier: its cost is shared by the blocks that go on meanwhile.
     let groups = (profile.warps / 4.0 * resident).max(1.0).floor();
     let all = joined + units.barriers * constants.barrier / resident + units.turns * constants.group_step / groups;
-    if profile.shares_columns { SHARED_COLUMNS * all } else { all }
+    match (profile.shares_columns, profile.overlap) {
+        (true, Overlap::Late) => SHARED_COLUMNS * SHARED_COLUMNS_LATE * all,
+        (true, _) => SHARED_COLUMNS * all,
+        (false, _) => all,
+    }
 }

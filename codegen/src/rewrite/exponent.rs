@@ -225,6 +225,12 @@ impl Fold<'_> {
             Some(start) => start,
             None => self.divided(init[slot], id)?,
         };
+        // Of a loop in a loop the outer one starts the inner one, and goes on from its result: whoever
+        // began with the inner one has both by now.
+        if let Some(&known) = self.unscaled.get(if want_result { &result } else { &param }) {
+            return known;
+        }
+        let Op::For { init, .. } = self.kernel.ops[id].op.clone() else { return None };
         let ty = self.kernel.ty(param).clone();
         let name = self.kernel.values[param].name.clone();
         let index = self.kernel.blocks[body].params.len() as u32;

@@ -70,18 +70,19 @@ def _fingerprint(x: Any, tensors: list[torch.Tensor], seen: tuple = ()) -> Any:
     """What a trace depends on, as a key; tensors by their shape and number, so that others may take their place."""
     if x is None:
         return None
-    if isinstance(x, torch.Tensor):
-        return _fingerprint_of_tensor(x, tensors)
-    if isinstance(x, (bool, int, float, str, torch.dtype, torch.device)):
-        return (type(x), x if x == x else "nan")
+    kind = type(x)
     for at, other in enumerate(seen):
         if x is other:
             return ("again", at)
-    if isinstance(x, types.FunctionType):
+    if kind is types.FunctionType:
         return _fingerprint_of_function(x, tensors, seen)
+    if kind is torch.Tensor or isinstance(x, torch.Tensor):
+        return _fingerprint_of_tensor(x, tensors)
+    if isinstance(x, (bool, int, float, str, torch.dtype, torch.device)):
+        return (kind, x if x == x else "nan")
     seen = (*seen, x)
     if isinstance(x, (tuple, list)):
-        return (type(x), *(_fingerprint(y, tensors, seen) for y in x))
+        return (kind, *(_fingerprint(y, tensors, seen) for y in x))
     if isinstance(x, functools.partial):
         return ("partial", *(_fingerprint(y, tensors, seen) for y in (x.func, *x.args)), *_named(x.keywords, tensors, seen))
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
@@ -104,7 +105,8 @@ def _fingerprint_of_tensor(x: torch.Tensor, tensors: list[torch.Tensor]) -> tupl
 
 
 def _fingerprint_of_function(x: types.FunctionType, tensors: list[torch.Tensor], seen: tuple) -> Any:
-    _, code, names = _known(x.__code__)
+    code = x.__code__
+    _, code, names = _KNOWN.get(id(code)) or _known(code)
     cells, defaults, named = x.__closure__, x.__defaults__, x.__kwdefaults__
     if not (names or cells or defaults or named):
         return code
@@ -144,15 +146,16 @@ class _Held(NamedTuple):
     tensors: list[torch.Tensor]
 
 
-def _held(functions: tuple) -> _Held:
+def _held(functions: tuple) -> tuple[tuple | None, list[torch.Tensor]]:
+    """What functions hold, as `_Held`; a call of a known kind spends most of its Python here."""
     tensors: list[torch.Tensor] = []
     score, mask = functions
     try:
         score = None if score is None else _fingerprint(score, tensors)
         mask = None if mask is None else _fingerprint(mask, tensors)
     except _Unknown:
-        return _Held(None, tensors)
-    return _Held((score, mask), tensors)
+        return None, tensors
+    return (score, mask), tensors
 
 
 # By the identity of code.
@@ -361,25 +364,26 @@ def _call(
     enable_gqa: bool,
     return_lse: bool,
 ) -> Any:
-    held = _held(functions)
-    held_key, tensors = held
-    kind = found = None
+    held_key, tensors = held = _held(functions)
+    kind = None
     if held_key is not None and not is_traced():
-        kept = None if block_mask is None else _blocks.kept(block_mask, q.shape, k.shape)
-        if block_mask is None or kept is not None:
-            kind = (held_key, kept and kept.blocks, q.shape, k.shape, enable_gqa, return_lse)
-            found = _ATTEND.get(kind)
+        if block_mask is None:
+            kept, kind = None, (held_key, None, q.shape, k.shape, enable_gqa, return_lse)
+        elif kept := _blocks.kept(block_mask, q.shape, k.shape):
+            kind = (held_key, kept.blocks, q.shape, k.shape, enable_gqa, return_lse)
+        found = _ATTEND.get(kind)
         if found is not None:
-            also = [kept.tables[at] for at in found.plan.tables] if kept is not None else []
+            launch, plan = found
+            also = [] if kept is None else [kept.tables[at] for at in plan.tables]
             if tensors:
-                also += [_read(read, tensors) for read in found.plan.reads]
-            made = found.launch(q, k, v, scale, enable_gqa, is_grad_enabled(), also)
+                also += [_read(read, tensors) for read in plan.reads]
+            made = launch(q, k, v, scale, enable_gqa, is_grad_enabled(), also)
             if made is not None:
                 return made
     sizes, grouped = _checked(q, k, v, enable_gqa)
     inputs = _inputs(q, k, v, sizes[0], scale)
     blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, q.shape, k.shape)
-    plan = _plan(functions, held, blocks, sizes, q.device, return_lse, grouped)
+    plan = _plan(functions, _Held(*held), blocks, sizes, q.device, return_lse, grouped)
     inputs += [tables[at] for at in plan.tables]
     inputs += [_read(read, tensors) for read in plan.reads]
     kernel = kernel_of(plan.handle)
@@ -397,7 +401,7 @@ class FlexKernel:
     def __init__(self, score_mod: Any, block_mask: Any, mask_mod: Any, scale: float | None, enable_gqa: bool, return_lse: bool):
         self._functions, self._block_mask = _functions(score_mod, block_mask, mask_mod), block_mask
         self._scale, self._enable_gqa, self._return_lse = scale, enable_gqa, return_lse
-        self._held = _held(self._functions)
+        self._held = _Held(*_held(self._functions))
         self._handle = f"flex#{len(_FLEX)}"
         _FLEX[self._handle] = self
 
@@ -426,7 +430,7 @@ def _constant_plan(handle: str, grouped: bool, *sizes: int) -> tuple:
     if flex._held.key is None:
         raise TraceError("torch.compile needs functions whose tensors are in closures or globals, not in attributes of objects")
     blocks = _blocks.blocks_of(flex._block_mask, *sizes) if flex._block_mask is not None else None
-    held = _held(flex._functions)
+    held = _Held(*_held(flex._functions))
     plan = _plan(flex._functions, held, blocks, sizes, torch.device("cpu"), flex._return_lse, grouped)
     if len(held.tensors) != len(flex._held.tensors):
         raise TraceError("the functions compute tensors while they are traced; compute these before, outside of torch.compile")
@@ -475,7 +479,7 @@ def flex(
     """
     if torch.compiler.is_compiling():
         raise TraceError("inside of torch.compile call a flashtile.flex_kernel(..) that was made outside of it")
-    functions = _functions(score_mod, block_mask, mask_mod)
+    functions = (score_mod, mask_mod) if block_mask is None else _functions(score_mod, block_mask, mask_mod)
     return _call(functions, block_mask, query, key, value, scale, enable_gqa, return_lse)
 
 
