@@ -525,7 +525,8 @@ fn warp_candidates(instance: &Instance, arch: &'static Arch) -> Vec<BlockKnobs> 
         let of_rows = [(16, 1), (32, 2), (32, 1), (64, 4), (64, 2), (128, 8), (128, 4), (256, 8)];
         of_rows.into_iter().map(|(block_m, warps)| (block_m, warps * columns, columns)).collect()
     } else {
-        vec![(16, 1, 1), (64, 4, 1), (128, 8, 1), (16, 4, 4)]
+        // Rows that are loaded whole are as wide as they are: groups of warps share them.
+        vec![(16, 1, 1), (64, 4, 1), (128, 8, 1), (16, 2, 2), (16, 4, 4)]
     };
     let n: &[u32] = match (traits.block_n, traits.products) {
         (true, true) => &[32, 64, 128, 256],

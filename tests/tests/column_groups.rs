@@ -4,8 +4,9 @@
 
 use flashtile::conformance::{Case, cases};
 use flashtile::toolchain::Toolchain;
-use flashtile::{Arch, Device, LaunchOptions, Schedule, verify};
-use flashtile_codegen::plan::{Builtin, Expr, OperandA, Plan, Slot, StmtOp, verify as faults_of};
+use flashtile::tuner::judge;
+use flashtile::{Arch, BoundKernel, Device, Elem, Facts, Form, Kernel, LaunchOptions, Schedule, verify};
+use flashtile_codegen::plan::{Builtin, Exchange, Expr, OperandA, Plan, Slot, StmtOp, verify as faults_of};
 use flashtile_codegen::{Error, plans};
 use flashtile_tests::planted::{change_first, planted, remove, says};
 
@@ -194,7 +195,7 @@ fn what_column_groups_cannot_share_is_refused_with_a_reason() {
         Ok(_) => panic!("{knobs} is legal"),
     };
     let told = |knobs: &str| refused(LATENT, "sm_90a", &format!("{WGMMA},block_n=64,{knobs}"));
-    assert!(told("overlap=on").contains("column_groups takes overlap=off"));
+    assert!(told("overlap=on").contains("column_groups takes overlap=off or late"));
     assert!(told("ping_pong=products").contains("column_groups takes ping_pong=off"));
     assert!(told("running_max=optimistic").contains("column_groups takes running_max=exact or max_first"));
     // Warps that multiply by themselves have shares of 16 columns or more, as they are.
@@ -227,4 +228,78 @@ fn programs_that_share_columns_store_rows_once() {
         }
     }
     assert!(group, "{text}");
+}
+
+/// Columns of a gradient whose products are waited for late; warpgroups share `dv` and `dk`.
+const LATE: &str = "tensor_op=wgmma,copy=tma,block_m=64,warps=8,column_groups=2,block_n=64,stages=2,overlap=late";
+
+/// Columns of the gradient of causal attention, a program for each tile of them.
+fn gradient_columns(head_dim: i64) -> BoundKernel {
+    let forward = Kernel::builtin("causal_attention").expect("built in");
+    let gradient = forward.gradient_in(Form::Plain, &["q", "k", "v"], &["o"]).expect("has one");
+    gradient.backward[1].bind(Elem::Bf16, [("D", head_dim)]).expect("binds")
+}
+
+fn late_plan() -> Plan {
+    let bound = gradient_columns(256);
+    let instance = bound.instance(Facts::best(bound.ir()));
+    let knobs = schedule(&format!("{LATE},terms=product,min_blocks=1,producer_registers=40"));
+    let all = plans(&instance, &knobs, Arch::named("sm_90a").expect("in the table")).expect("is legal");
+    all.into_iter().find(|plan| plan.column_groups == 2).expect("a plan with groups")
+}
+
+#[test]
+fn what_groups_stage_is_exchanged_where_products_are_waited_for_late() {
+    let plan = late_plan();
+    let text = plan.to_string();
+    let (_, step) = text.rsplit_once("loop i from 1 by 1").expect("a loop of the consumers");
+    let (step, _) = step.split_once("release t2_tile").expect("what is behind it");
+    assert!(!step.contains("barrier"), "{step}");
+    // Keys' gradients are made while the next scores are, and `dO` is free before that.
+    let order = ["dp = dot", "wait dk, t", "free operand", "reserve operand_tile", "supply operand_tile", "dv += dot", "wait dp"];
+    let order = [&order[..], &["reserve operand_packed_2_tile", "dk += dot", "wait dv", "free operand_tile", "release t"]].concat();
+    let mut rest = step;
+    for part in order {
+        let at = rest.find(part).unwrap_or_else(|| panic!("{part} stands behind what is before it in\n{step}"));
+        rest = &rest[at..];
+    }
+    for wanted in [Exchange::Reserve, Exchange::Supply, Exchange::Await, Exchange::Free] {
+        let mut places = 0;
+        loop {
+            let (mut seen, mut without) = (0, late_plan());
+            let role = computing(&without);
+            let hit = change_first(&mut without.roles[role].body, &mut |body, index| {
+                let here = matches!(body[index].op, StmtOp::Exchange { step, .. } if step == wanted);
+                seen += usize::from(here);
+                let hit = here && seen == places + 1;
+                if hit {
+                    body.remove(index);
+                }
+                hit
+            });
+            if !hit {
+                break;
+            }
+            assert!(!faults_of(&without).is_empty(), "{wanted:?}, {places}");
+            places += 1;
+        }
+        assert!(places >= 4, "of two tiles, in the first step and the others: {places} of {wanted:?}");
+    }
+}
+
+#[test]
+fn gradients_of_wide_heads_are_right_waited_for_late() {
+    for (head_dim, terms) in [(256, "product"), (192, "product"), (144, "added"), (200, "product")] {
+        let knobs = schedule(&format!("{LATE},terms={terms},min_blocks=1,producer_registers=40"));
+        let arch = Arch::named("sm_90a");
+        let options = LaunchOptions { toolchain: Toolchain::shared(), arch, schedule: Some(knobs), ..LaunchOptions::default() };
+        let kernel = gradient_columns(head_dim).on_with(&Device::emulator(), options).unwrap_or_else(|e| panic!("{head_dim}: {e}"));
+        for (m, n) in [(130, 77), (1, 3), (64, 200)] {
+            let shape = [("B", 1), ("H", 2), ("G", 1), ("M", m), ("N", n)];
+            let sizes = shape.map(|(name, size)| (name.to_owned(), size)).into_iter().collect();
+            for verdict in judge(&kernel, &sizes, 5).unwrap_or_else(|e| panic!("{head_dim}: {e}")) {
+                assert!(verdict.passed(), "{head_dim}, {m}, {n}: {verdict}");
+            }
+        }
+    }
 }

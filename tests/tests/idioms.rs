@@ -250,3 +250,60 @@ fn softmaxes_of_one_loop_have_turns() {
         assert!(space(&instance, Arch::named(arch).expect("in the table")).len() > 3, "{arch}");
     }
 }
+
+/// A softmax that goes on from loop to loop, as over the pages of keys: the scale of its scores is
+/// folded in both loops.
+const PAGES: &str = "pub fn pages<T: Element, const D: usize>(
+    q: &Tensor<T, (M, D)>, k: &Tensor<T, (G, N, D)>, v: &Tensor<T, (G, N, D)>, scale: f32, o: &mut Tensor<f32, (M, D)>,
+) {
+    let i = program(tiles(M));
+    let q_i = load(q, [i, ..]);
+    let mut m = full(i, -INF);
+    let mut l = zeros(i);
+    let mut acc = zeros((i, D));
+    for g in 0..G {
+        for j in tiles(N) {
+            let s = dot(q_i, load(k, [g, j, ..]).t()) * scale;
+            let m_new = max(m, rowmax(s));
+            let alpha = exp(m - m_new);
+            let p = exp(s - m_new);
+            l = l * alpha + rowsum(p);
+            acc = acc * alpha + dot(p.to::<T>(), load(v, [g, j, ..]));
+            m = m_new;
+        }
+    }
+    store(o, [i, ..], acc / l);
+}";
+
+/// Chunked linear attention: a tile of queries is an operand in its loop and in one within it.
+const CHUNKS: &str = "pub fn chunks<T: Element, const D: usize>(
+    q: &Tensor<T, (H, C, D, D)>, k: &Tensor<T, (H, C, D, D)>, v: &Tensor<T, (H, C, D, D)>, o: &mut Tensor<T, (H, C, D, D)>,
+) {
+    let h = program(H);
+    let mut state = zeros((D, D));
+    for c in 0..C {
+        for i in tiles(D) {
+            let q_i = load(q, [h, c, i, ..]);
+            let mut acc = dot(q_i, state.to::<T>());
+            for j in tiles(D) {
+                acc += dot(dot(q_i, load(k, [h, c, j, ..]).t()).to::<T>(), load(v, [h, c, j, ..]));
+            }
+            store(o, [h, c, i, ..], acc);
+        }
+        for j in tiles(D) {
+            state += dot(load(k, [h, c, j, ..]).t(), load(v, [h, c, j, ..]));
+        }
+    }
+}";
+
+#[test]
+fn loops_in_loops_are_right() {
+    let wgmma = "tensor_op=wgmma,copy=tma,block_m=64,warps=4,block_n=64";
+    for (arch, schedule) in [("sm_90a", wgmma), ("sm_80", "block_m=32,block_n=32,warps=2")] {
+        is_right(PAGES, &[("D", 64)], &[("M", 70), ("G", 3), ("N", 130)], arch, schedule);
+    }
+    for (arch, schedule) in [("sm_90a", wgmma), ("sm_80", "block_n=32")] {
+        let schedule = &format!("{schedule},precompute=ab");
+        is_right(CHUNKS, &[("D", 64)], &[("H", 2), ("C", 3)], arch, schedule);
+    }
+}

@@ -206,3 +206,40 @@ fn gradients_of_whole_rows() {
         is_right(rows.text(), width, "sm_80", None);
     }
 }
+
+/// LayerNorm and GELU by a polynomial: its gradient needs 17 matrices of rows at once.
+const NORM_AND_GELU: &str = "pub fn norm_and_gelu<T: Element, const D: usize>(
+    x: &Tensor<T, (M, D)>, w: &Tensor<T, (D)>, eps: f32, y: &mut Tensor<T, (M, D)>,
+) {
+    let i = program(tiles(M));
+    let t = load(x, [i, ..]).to::<f32>();
+    let d = t - rowsum(t) / D;
+    let z = d * rsqrt(rowsum(d * d) / D + eps) * load(w, [..]);
+    let a = abs(z) * 0.70710678;
+    let k = 1.0 / (1.0 + 0.3275911 * a);
+    let e = 1.0 - (((1.061405429 * k - 1.453152027) * k + 1.421413741) * k + 0.254829592) * k * exp(-a * a);
+    store(y, [i, ..], 0.5 * z * (1.0 + select(z < 0.0, -e, e)));
+}";
+
+/// Halves of rows, which are not walked in passes.
+const HALVES: &str = "pub fn halves<T: Element, const D: usize>(x: &Tensor<T, (M, 2 * D)>, y: &mut Tensor<T, (M, D)>) {
+    let i = program(tiles(M));
+    let a = load(x, [i, ..D]).to::<f32>();
+    let b = load(x, [i, D..]).to::<f32>();
+    store(y, [i, ..], a / (1.0 + exp(-1.702 * a)) * (b + 1.0));
+}";
+
+/// Gradients of rows that need more registers than a warp has, at widths that its groups do not
+/// divide.
+#[test]
+fn gradients_with_much_of_a_row() {
+    for (text, of, widths) in [(NORM_AND_GELU, &["x", "w"][..], &[24, 80, 100, 128][..]), (HALVES, &["x"], &[65, 96, 200])] {
+        let gradient = kernel(text).gradient_in(Form::Plain, of, &["y"]).unwrap_or_else(|errors| panic!("{errors}"));
+        let rows = gradient.backward.first().expect("there is one");
+        for &width in widths {
+            for arch in ["sm_90a", "sm_80"] {
+                is_right(rows.text(), width, arch, None);
+            }
+        }
+    }
+}

@@ -106,6 +106,9 @@ fn padded_columns(columns: u32, schedule: &BlockKnobs, by_tma: bool) -> u32 {
     match shares(schedule) {
         // The share of a warpgroup begins where columns do that a swizzle keeps together.
         n if n > 1 && by_tma => columns.next_multiple_of(32 * n),
+        // Programs that share columns are as many as have some; blocks with a producer read what is
+        // no operand by columns of all.
+        n if schedule.column_programs == 1 && !schedule.tensor_op.is_asynchronous() => columns.next_multiple_of(16 * n),
         _ => columns.next_multiple_of(16),
     }
 }

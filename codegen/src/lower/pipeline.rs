@@ -42,7 +42,7 @@ use super::groups::closed;
 use super::running_max;
 use super::uses;
 use crate::error::Error;
-use crate::plan::{Effects, Event, Guard, Iteration, LoopId, OperandA, Slot, Stmt, StmtOp, TileId, VarId, effects};
+use crate::plan::{Effects, Event, Guard, Iteration, LoopId, OperandA, Slot, Stmt, StmtOp, TileId, VarId, each, effects};
 use crate::schedule::{Overlap, PingPong, RunningMax};
 
 /// A loop being lowered.
@@ -231,26 +231,23 @@ impl Lowering<'_> {
         let used: Vec<Vec<TileId>> = step.iter().map(|s| self.streamed_operands(l, std::slice::from_ref(s))).collect();
         let turns = self.schedule.ping_pong == PingPong::Products;
         for (index, stmt) in step.into_iter().enumerate() {
-            if !matches!(stmt.op, StmtOp::Dot { .. }) {
-                body.push(stmt);
-                continue;
-            }
             let span = stmt.span;
             let plain = |op| Stmt::new(op, span);
-            let done = products_into(std::slice::from_ref(&stmt));
             for &tile in &used[index] {
                 if !used[..index].iter().flatten().any(|&t| t == tile) {
                     body.push(plain(StmtOp::Acquire { tile, slot: Slot::Of(Iteration::Ahead(l.id, 0)) }));
                 }
             }
-            if turns {
-                body.push(plain(StmtOp::TakeTurn));
+            // A loop within this one waits for its own products.
+            if matches!(stmt.op, StmtOp::Dot { .. }) {
+                let done = products_into(std::slice::from_ref(&stmt));
+                body.extend(turns.then(|| plain(StmtOp::TakeTurn)));
+                body.push(stmt);
+                body.extend(turns.then(|| plain(StmtOp::PassTurn)));
+                body.push(plain(StmtOp::Wait(done)));
+            } else {
+                body.push(stmt);
             }
-            body.push(stmt);
-            if turns {
-                body.push(plain(StmtOp::PassTurn));
-            }
-            body.push(plain(StmtOp::Wait(done)));
             for &tile in &used[index] {
                 if !used[index + 1..].iter().flatten().any(|&t| t == tile) {
                     body.push(plain(StmtOp::Release(tile)));
@@ -515,11 +512,11 @@ impl Lowering<'_> {
         early.into_iter().partition(|_| moved.next().expect("one for each statement"))
     }
 
-    /// Rings of this loop that products read, in order.
+    /// Rings of this loop that products read, in order; those in loops within it among them.
     pub(super) fn streamed_operands(&self, l: &Loop<'_>, stmts: &[Stmt]) -> Vec<TileId> {
         let mut found = Vec::new();
-        for stmt in stmts {
-            let StmtOp::Dot { a, b, .. } = &stmt.op else { continue };
+        each(stmts, &mut |op| {
+            let StmtOp::Dot { a, b, .. } = op else { return };
             let a = if let OperandA::Tile(tile, _) = a { Some(*tile) } else { None };
             for tile in a.into_iter().chain([*b]) {
                 let streamed = self.sources.get(&tile).and_then(|s| s.streamed).is_some_and(|(id, _)| id == l.id);
@@ -527,7 +524,7 @@ impl Lowering<'_> {
                     found.push(tile);
                 }
             }
-        }
+        });
         found
     }
 

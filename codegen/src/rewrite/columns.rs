@@ -36,6 +36,11 @@ use super::edit;
 
 /// Columns of a row that stay in registers: two such values of 16 rows take half of a warp's.
 const HELD: i64 = 128;
+/// Columns of all values of a row that are needed at once, where four groups of warps share them:
+/// of 16 rows they take 160 registers of each lane.
+const HELD_AT_ONCE: i64 = 1280;
+/// Four groups of warps have so many columns, or a multiple of it.
+const SHARED_BY_FOUR: i64 = 64;
 
 /// The kernel with wide rows walked in passes, where nothing speaks against it. A kernel that has
 /// none, or does more with them, stays as it is.
@@ -50,7 +55,7 @@ pub fn in_passes(kernel: &Kernel, binding: &Binding) -> Kernel {
     made
 }
 
-/// The widths of rows beyond [`HELD`], each once, in order.
+/// The widths of rows beyond [`HELD`] or [`HELD_AT_ONCE`], each once, in order.
 fn wide(kernel: &Kernel, binding: &Binding) -> Vec<SizeExpr> {
     let mut found: Vec<SizeExpr> = Vec::new();
     for (_, id) in kernel.walk() {
@@ -59,7 +64,10 @@ fn wide(kernel: &Kernel, binding: &Binding) -> Vec<SizeExpr> {
             for dim in &tile.dims {
                 if let Dim::Range(width) = dim
                     && !found.contains(width)
-                    && binding.size(kernel, width).is_some_and(|columns| columns > HELD)
+                    && binding.size(kernel, width).is_some_and(|columns| {
+                        let shared = (columns + SHARED_BY_FOUR - 1) / SHARED_BY_FOUR * SHARED_BY_FOUR;
+                        columns > HELD || shared * needed_at_once(kernel, width) > HELD_AT_ONCE
+                    })
                 {
                     found.push(width.clone());
                 }
@@ -67,6 +75,26 @@ fn wide(kernel: &Kernel, binding: &Binding) -> Vec<SizeExpr> {
         }
     }
     found
+}
+
+/// How many matrices of this width are needed at once at most, by the order of the text.
+fn needed_at_once(kernel: &Kernel, width: &SizeExpr) -> i64 {
+    let ops = &kernel.blocks[kernel.body].ops;
+    let is_wide = |v: ValueId| match kernel.ty(v) {
+        Type::Tile(tile) => tile.rank() == 2 && tile.dims.iter().any(|dim| matches!(dim, Dim::Range(len) if len == width)),
+        _ => false,
+    };
+    let mut last: HashMap<ValueId, usize> = HashMap::new();
+    for (n, &id) in ops.iter().enumerate() {
+        last.extend(kernel.ops[id].op.operands().into_iter().filter(|&v| is_wide(v)).map(|v| (v, n)));
+    }
+    let (mut now, mut most) = (0, 0);
+    for (n, &id) in ops.iter().enumerate() {
+        now += kernel.ops[id].results.iter().filter(|v| last.contains_key(v)).count();
+        most = most.max(now);
+        now -= last.values().filter(|&&at| at == n).count();
+    }
+    i64::try_from(most).unwrap_or(i64::MAX)
 }
 
 /// The body of a loop.
