@@ -217,6 +217,30 @@ fn functions_with_kinks_have_gradients() {
     }
 }
 
+/// Steps lead past many kinks where what has them is a sum of products: a shorter one tells.
+#[test]
+fn slopes_of_sums_with_kinks_are_found() {
+    let text = "pub fn hidden<T: Element, const D: usize>(
+        x: &Tensor<T, (M, D)>, w1: &Tensor<T, (F, D)>, w2: &Tensor<T, (F, D)>, y: &mut Tensor<T, (M, D)>,
+    ) {
+        let i = program(tiles(M));
+        let x_i = load(x, [i, ..]);
+        let mut acc = zeros((i, D));
+        for f in tiles(F) {
+            let h = max(dot(x_i, load(w1, [f, ..]).t()), 0.0);
+            acc += dot(h.to::<T>(), load(w2, [f, ..]));
+        }
+        store(y, [i, ..], acc);
+    }";
+    let gradient = kernel(text).gradient_in(Form::Plain, &["x", "w1"], &["y"]).expect("has one");
+    for seed in 0..6 {
+        let shape = sizes(&[("M", 130), ("F", 129)]);
+        let found = slopes(&gradient, &sizes(&[("D", 40)]), &shape, seed, &InputData::default()).expect("runs");
+        let Slopes::Of(found) = found else { panic!("{found:?}") };
+        found.iter().for_each(|slope| assert!(slope.passed(), "{slope}, seed {seed}"));
+    }
+}
+
 /// Scores of several softmaxes that are all computed first: each has its turn, so that their tiles
 /// need not be in registers at once.
 #[test]

@@ -32,6 +32,9 @@ const ALLOWED: f64 = 0.002;
 /// The same where a step may lead past kinks, such as that of `abs` at 0: an element that a
 /// difference straddles has half of either slope.
 const ALLOWED_KINKS: f64 = 0.05;
+/// The step that is tried where the first one led past more kinks than that, as it does where what
+/// has a kink is a sum of many products: those that a step leads past are fewer in proportion.
+const SHORT_STEP: f64 = STEP / 16.0;
 /// Relative rounding of outputs of f32.
 const ROUNDING: f64 = 1.0 / (1 << 23) as f64;
 
@@ -103,15 +106,25 @@ pub fn slopes(
     let mut point = Point::new(&bound, bound.on(&device)?, inputs, &from, seed)?;
     let backward = gradient.backward.iter().map(|kernel| bind(kernel)?.on(&device)).collect::<Result<Vec<_>>>()?;
     let found = point.gradients(backward, &of, &from)?;
-    let share = if has_kinks(ir) { ALLOWED_KINKS } else { ALLOWED };
+    let (share, steps) = match has_kinks(ir) {
+        true => (ALLOWED_KINKS, &[STEP, SHORT_STEP][..]),
+        false => (ALLOWED, &[STEP][..]),
+    };
     let mut slopes = Vec::new();
     for ((n, input), gradient) in of.iter().enumerate().zip(found) {
         let direction = numbers(gradient.len(), seed.wrapping_add(101 + n as u64));
         let along: Vec<f64> = gradient.iter().zip(&direction).map(|(g, d)| g * d).collect();
         let length = along.iter().map(|x| x * x).sum::<f64>().sqrt();
-        let slope = point.slope(input, &direction)?;
-        let allowed = share * length + point.rounding();
-        slopes.push(Slope { input: input.clone(), found: along.iter().sum(), slope, allowed });
+        for &step in steps {
+            let slope = point.slope(input, &direction, step)?;
+            let allowed = share * length + point.rounding(step);
+            let slope = Slope { input: input.clone(), found: along.iter().sum(), slope, allowed };
+            let done = slope.passed() || step == steps[steps.len() - 1];
+            if done {
+                slopes.push(slope);
+                break;
+            }
+        }
     }
     Ok(Slopes::Of(slopes))
 }
@@ -223,19 +236,19 @@ impl Point {
     }
 
     /// The slope of the sum of weighted outputs where an input moves along a direction.
-    fn slope(&mut self, input: &str, direction: &[f64]) -> Result<f64> {
+    fn slope(&mut self, input: &str, direction: &[f64], step: f64) -> Result<f64> {
         let place = self.names.iter().position(|name| name == input).expect("a parameter");
         let Value::Input(start) = &self.inputs.values[place] else { unreachable!("`{input}` is an input") };
         let (start, shape, values) = (start.clone(), start.shape().to_vec(), start.to_f32()?);
         let mut moved = |by: f64| {
-            let values: Vec<f64> = values.iter().zip(direction).map(|(&x, d)| f64::from(x) + by * STEP * d).collect();
+            let values: Vec<f64> = values.iter().zip(direction).map(|(&x, d)| f64::from(x) + by * step * d).collect();
             self.inputs.values[place] = Value::Input(of_f32(&Device::cpu(), &shape, &values)?);
             self.kernel.launch(&self.inputs.arguments())?;
             self.sum()
         };
         let (near, far) = (moved(1.0)? - moved(-1.0)?, moved(2.0)? - moved(-2.0)?);
         self.inputs.values[place] = Value::Input(start);
-        Ok((8.0 * near - far) / (12.0 * STEP))
+        Ok((8.0 * near - far) / (12.0 * step))
     }
 
     /// The sum of the weighted outputs.
@@ -250,9 +263,9 @@ impl Point {
     }
 
     /// How far rounding of the outputs moves a slope.
-    fn rounding(&self) -> f64 {
+    fn rounding(&self, step: f64) -> f64 {
         let outputs: usize = self.weights.iter().map(|(_, weights)| weights.len()).sum();
-        4.0 * ROUNDING / STEP * (outputs as f64).sqrt()
+        4.0 * ROUNDING / step * (outputs as f64).sqrt()
     }
 }
 
