@@ -62,7 +62,7 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
             elementwise_tiles(instance).is_empty().then(|| Reason::text("tile_loads", needs, None))
         }
         "v_stages" => {
-            let needs = "v_stages needs a loop with two products or more, the last of which alone reads a streamed tile";
+            let needs = "v_stages needs a loop with two products or more, one of which alone reads a streamed tile";
             lower::last_operands(kernel).is_empty().then(|| Reason::text("v_stages", needs, None))
         }
         _ => None,

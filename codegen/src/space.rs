@@ -495,15 +495,22 @@ fn in_turns(of: &BlockKnobs, overlaps: &[Overlap], shares: &[bool], work: &[(Per
 /// producer that leaves the consumers enough. If nothing fits, none.
 fn fitting(instance: &Instance, arch: &'static Arch, base: &BlockKnobs, splits: &[u32], outer: bool) -> Option<BlockKnobs> {
     let slots = if outer { &[2, 1][..] } else { &[1][..] };
-    let all = splits.iter().flat_map(|&producer_registers| {
-        slots.iter().map(move |&outer_stages| BlockKnobs {
-            producer_registers,
-            outer_stages,
-            persistent: Persistent::Static,
-            ..base.clone()
-        })
-    });
-    all.into_iter().find(|s| check(instance, &s.clone().into(), arch).is_legal())
+    let with = |v_stages| {
+        let all = splits.iter().flat_map(move |&producer_registers| {
+            slots.iter().map(move |&outer_stages| BlockKnobs {
+                producer_registers,
+                outer_stages,
+                v_stages,
+                persistent: Persistent::Static,
+                ..base.clone()
+            })
+        });
+        all.into_iter().find(|s| check(instance, &s.clone().into(), arch).is_legal())
+    };
+    // A tile that one product alone reads has long been read when the next is needed, where products
+    // are waited for at once: one slot makes room for more rows (docs/backward.md, "Rates").
+    let one_slot = base.overlap == Overlap::Off && base.stages > 1 && !lower::last_operands(&instance.kernel).is_empty();
+    with(0).or_else(|| one_slot.then(|| with(1)).flatten())
 }
 
 /// The combinations of instructions that a warp executes by itself.

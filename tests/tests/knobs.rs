@@ -167,7 +167,7 @@ fn v_stages_is_refused_where_there_is_no_such_ring() {
     let told =
         |text: &str, schedule: &Schedule| Summary::all(&check(&instance(text, 64), schedule, hopper()).reasons).to_string();
     let product = told(MATMUL, &schedule("block_k=64,v_stages=2"));
-    assert_eq!(product, "v_stages needs a loop with two products or more, the last of which alone reads a streamed tile");
+    assert_eq!(product, "v_stages needs a loop with two products or more, one of which alone reads a streamed tile");
     let warp: Schedule = "v_stages=2".parse().expect("a schedule");
     assert_eq!(told(CAUSAL, &warp), "v_stages=2 takes tensor_op=wgmma");
     assert_eq!(told(CAUSAL, &schedule("v_stages=9")), "v_stages=9 is not between 0 and 8");

@@ -592,8 +592,7 @@ fn retime(stmts: &mut [Stmt], iteration: Iteration) {
     }
 }
 
-/// The tiles that the last products of loops alone read as their right operands (V), one for each
-/// loop that has such a tile.
+/// The tiles whose rings `v_stages` sizes, one for each loop that has such a tile.
 pub(crate) fn last_operands(kernel: &Kernel) -> Vec<ValueId> {
     let walk = kernel.walk().into_iter();
     let bodies = walk.filter_map(|(_, op)| match kernel.ops[op].op {
@@ -603,19 +602,22 @@ pub(crate) fn last_operands(kernel: &Kernel) -> Vec<ValueId> {
     bodies.filter_map(|body| last_operand(kernel, body)).collect()
 }
 
-/// The tile that the last product of a loop alone reads as its right operand, where a product
-/// before it reads another.
+/// The tile that one product of a loop alone reads, as its right operand, where another product
+/// reads another: that of the last product, or of the last that has such a tile. It is V: of the
+/// gradient of queries the last product reads the keys, as the first one does.
 fn last_operand(kernel: &Kernel, body: BlockId) -> Option<ValueId> {
-    let right = kernel.blocks[body].ops.iter().filter_map(|&op| match kernel.ops[op].op {
-        Op::Dot { b, .. } => match kernel.def(b) {
-            Some((_, Op::Transpose(x))) => Some(*x),
-            _ => Some(b),
-        },
+    let tile = |operand: ValueId| match kernel.def(operand) {
+        Some((_, Op::Transpose(x))) => *x,
+        _ => operand,
+    };
+    let products = kernel.blocks[body].ops.iter().filter_map(|&op| match kernel.ops[op].op {
+        Op::Dot { a, b, .. } => Some((tile(a), tile(b))),
         _ => None,
     });
-    let right: Vec<ValueId> = right.collect();
-    let (&last, before) = right.split_last()?;
+    let products: Vec<(ValueId, ValueId)> = products.collect();
     let streamed = |(op, by): (OpId, &Op)| matches!(by, Op::Load { .. }) && kernel.blocks[body].ops.contains(&op);
-    let own = !before.is_empty() && !before.contains(&last);
-    (own && kernel.def(last).is_some_and(streamed)).then_some(last)
+    let reads = |v: ValueId| products.iter().filter(|&&(a, b)| a == v || b == v).count();
+    let own = |&v: &ValueId| reads(v) == 1 && products.len() > 1 && kernel.def(v).is_some_and(streamed);
+    let has_others = products.iter().any(|&(_, b)| b != products[0].1);
+    products.iter().rev().map(|&(_, b)| b).find(own).filter(|_| has_others)
 }

@@ -277,7 +277,7 @@ knobs! {
         stages: u32 = 2, [1, 2, 3, 4], [],
             "slots of each ring of streamed tiles";
         v_stages: u32 = 0, [0, 1, 2, 3], [WGMMA],
-            "slots of the ring that the last product of a step alone reads (V); 0: as many as stages (wgmma)";
+            "slots of the ring that one product of a step alone reads (V); 0: as many as stages (wgmma)";
         tile_loads: TileLoads = TileLoads::Direct, [], [WGMMA, ONE_GROUP, IN_ORDER],
             "how 16-bit tiles of elementwise work in a loop, such as a bias, reach registers (tensor_op=wgmma)";
         swizzle: SharedLayout = SharedLayout::Xor, [], [WARP],
