@@ -6,9 +6,9 @@ use flashtile_dsl::analysis::index::Lookups;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_runs};
 use flashtile_dsl::grad::{Form, Gradient, Request, gradient};
 use flashtile_dsl::interpret::{Argument, Blocks, Exact64, HostTensor, Interpreter, Real};
-use flashtile_dsl::ir::{AxisKind, Binding, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText};
+use flashtile_dsl::ir::{AxisKind, Binding, Elem, Kernel, Op, OpId, ParamKind, SizeExpr, SizeKind, SourceText};
 use flashtile_dsl::syntax::parse;
-use flashtile_dsl::text;
+use flashtile_dsl::text::{self, write};
 
 fn kernel(text: &str) -> Kernel {
     let source = SourceText { name: "test.rs".into(), text: text.into(), first_line: 1 };
@@ -578,6 +578,39 @@ fn gradients_of_products_are_those_of_finite_differences() {
         check(&kernel(text), "B=2,H=3,M=5,N=4,K=3", of, "y,z", &[]);
     }
     check(&kernel(text), "B=2,H=3,M=5,N=4,K=3", "x,row", "z", &[]);
+}
+
+/// Weights as `nn.Linear` has them: `x w^T`, of operands as they are loaded and as they are made.
+#[test]
+fn products_with_transposed_weights_have_gradients_in_the_order_of_the_weights() {
+    for operand in ["load(x, [i, k])", "(tanh(load(x, [i, k])) * load(by, [i, k])).to::<T>()"] {
+        let by = if operand.contains("by") { "by: &Tensor<f32, (M, K)>," } else { "" };
+        let text = format!(
+            "pub fn linear<T: Element>(
+                x: &Tensor<T, (M, K)>, w: &Tensor<T, (N, K)>, u: &Tensor<T, (N, K)>, {by} y: &mut Tensor<T, (M, N)>,
+            ) {{
+                let (i, j) = program(tiles(M), tiles(N));
+                let mut a = zeros((i, j));
+                let mut b = zeros((i, j));
+                for k in tiles(K) {{
+                    let x_ik = {operand};
+                    a += dot(x_ik, load(w, [j, k]).t());
+                    b += dot(x_ik, (load(u, [j, k]) * 0.5).to::<T>().t());
+                }}
+                store(y, [i, j], tanh(a) * b);
+            }}"
+        );
+        let of = if by.is_empty() { "x,w,u" } else { "x,w,u,by" };
+        check(&kernel(&text), "M=7,N=5,K=9", of, "y", &[]);
+        let gradient = made(&kernel(&text), "w,u", "y");
+        for kernel in gradient.backward.iter().filter(|kernel| !kernel.name.ends_with("_pairs")) {
+            let is_turned = |id: &OpId| match kernel.ops[*id].op {
+                Op::Transpose(x) => matches!(kernel.def(x), Some((_, Op::Dot { .. }))),
+                _ => false,
+            };
+            assert!(!kernel.walk().iter().any(|(_, id)| is_turned(id)), "{}", write(kernel).expect("a text"));
+        }
+    }
 }
 
 #[test]

@@ -328,9 +328,16 @@ impl<'f, 'k> Copy<'f, 'k> {
         self.op(Op::Select { cond, on_true, on_false })
     }
 
+    /// A tile with its dimensions exchanged. In the kernel of an operand, which sums products up,
+    /// that of a product is the product of the transposed operands in the other order: the sum has
+    /// the order of the operand, and what is transposed is what products read.
     pub fn transposed(&mut self, x: ValueId) -> ValueId {
         match self.b.kernel.def(x) {
             Some((_, &Op::Transpose(x))) => x,
+            Some((_, &Op::Dot { a, b, acc: None })) if self.inner.is_some() => {
+                let (left, right) = (self.transposed(b), self.transposed(a));
+                self.op(Op::Dot { a: left, b: right, acc: None })
+            }
             _ => self.op(Op::Transpose(x)),
         }
     }
@@ -504,7 +511,7 @@ impl<'f, 'k> Copy<'f, 'k> {
             (_, []) => Some(value),
             ([_, last], [dim]) if *dim == last => Some(self.op(Op::Reduce(ReduceOp::Sum, value))),
             ([_, _], [_]) => {
-                let turned = self.transposed(value);
+                let turned = self.op(Op::Transpose(value));
                 Some(self.op(Op::Reduce(ReduceOp::Sum, turned)))
             }
             _ => None,
