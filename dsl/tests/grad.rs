@@ -613,6 +613,44 @@ fn products_with_transposed_weights_have_gradients_in_the_order_of_the_weights()
     }
 }
 
+/// What columns have is made of what they load, and heads of a group share it: the gradient goes
+/// back through what makes it behind the loop over heads, where no condition on heads is left.
+#[test]
+fn what_columns_of_grouped_heads_are_made_of_has_its_gradient() {
+    let scale = [("scale", Value::Float(0.75))];
+    let text = source_of("runtime/kernels", "attention");
+    let (keys, values) = ("load(k, [b, g, j, ..]).t()", "load(v, [b, g, j, ..])");
+    let weighted = text
+        .replace(values, "(load(v, [b, g, j, ..]) * load(weight, [b, g, j])).to::<T>()")
+        .replace("scale: f32,", "scale: f32, weight: &Tensor<T, (B, G, N)>,");
+    let normed = "let k_j = load(k, [b, g, j, ..]); let k_n = k_j * rsqrt(rowsum(k_j * k_j) + 1.0); let s = ";
+    let normed = text.replace("let s = ", normed).replace(keys, "k_n.to::<T>().t()");
+    for (changed, of) in [(weighted, "q,k,v,weight"), (normed, "q,k,v")] {
+        assert_ne!(changed, text);
+        let kernel = kernel(&changed);
+        for sizes in [SIZES, "B=1,H=5,G=2,M=7,N=6,D=3"] {
+            for form in [Form::Plain, Form::PlainShares, Form::Fused] {
+                check_in(form, &kernel, sizes, of, "o", &scale);
+            }
+        }
+    }
+    // Rows that are made of nothing but a sum, and one tensor for two operands.
+    let text = "pub fn gated<T: Element, const D: usize>(
+        q: &Tensor<T, (H, M, D)>, v: &Tensor<T, (G, N, D)>, w: &Tensor<T, (G, N)>, o: &mut Tensor<T, (H, M, D)>,
+    ) {
+        let (h, i) = program(H, tiles(M));
+        let g = h * G / H;
+        let q_i = load(q, [h, i, ..]);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = dot(q_i, load(v, [g, j, ..]).t());
+            acc += dot(s.to::<T>(), (load(v, [g, j, ..]) * load(w, [g, j])).to::<T>());
+        }
+        store(o, [h, i, ..], acc);
+    }";
+    check(&kernel(text), "H=4,G=2,M=5,N=6,D=3", "q,v,w", "o", &[]);
+}
+
 #[test]
 fn gradients_of_layers_that_are_no_softmax_are_those_of_finite_differences() {
     let suite = |name: &str| kernel(&source_of("tests/kernels", name));

@@ -208,6 +208,8 @@ impl<'f, 'k> Copy<'f, 'k> {
     /// which started from `init`.
     pub fn close(&mut self, mut loops: Open, init: &[ValueId], next: Vec<ValueId>) -> Vec<ValueId> {
         let mut results = next;
+        // What is behind the loops has what counts alone.
+        self.counts = None;
         while let Some((axis, _)) = loops.pop() {
             let init = loops.last().map_or(init, |(_, carried)| carried).to_vec();
             results = self.b.end_for(axis, init, results);
