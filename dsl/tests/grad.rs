@@ -652,6 +652,48 @@ fn what_columns_of_grouped_heads_are_made_of_has_its_gradient() {
 }
 
 #[test]
+fn pairs_that_are_loaded_in_the_other_order_have_their_gradients() {
+    for term in ["load(x, [j, i]).t()", "tanh(load(x, [j, i]).t() * load(z, [i, j]))"] {
+        let (z, of) = if term.contains('z') { ("z: &Tensor<T, (M, N)>,", "x,z") } else { ("", "x") };
+        let text = format!(
+            "pub fn columns<T: Element>(x: &Tensor<T, (N, M)>, {z} y: &mut Tensor<T, (M)>) {{
+                let i = program(tiles(M));
+                let mut s = zeros(i);
+                for j in tiles(N) {{ s += rowsum({term}); }}
+                store(y, [i], s);
+            }}"
+        );
+        check(&kernel(&text), "M=7,N=5", of, "y", &[]);
+    }
+    // A bias that has keys for its rows, of each head and of all.
+    for (dims, at) in [("(H, N, M)", "[h, j, i]"), ("(N, M)", "[j, i]")] {
+        let params = format!("bias: &Tensor<f32, {dims}>,");
+        let changed = format!("x + load(bias, {at}).t()");
+        check(&scored(&params, &changed), SIZES, "bias,q,k", "o,lse", &[("scale", Value::Float(0.75))]);
+    }
+    let text = "pub fn turned<T: Element>(
+        a: &Tensor<T, (M, K)>, b: &Tensor<T, (K, N)>, bias: &Tensor<T, (N, M)>, y: &mut Tensor<T, (N, M)>,
+    ) {
+        let (i, j) = program(tiles(M), tiles(N));
+        let mut acc = zeros((i, j));
+        for k in tiles(K) { acc += dot(load(a, [i, k]), load(b, [k, j])); }
+        store(y, [j, i], (tanh(acc) * load(bias, [j, i]).t()).t());
+    }";
+    check(&kernel(text), "M=7,N=5,K=4", "a,b,bias", "y", &[]);
+    // One that batches share: its gradient is the sum of those of the sums, in the other order.
+    let text = text
+        .replace("a: &Tensor<T, (M, K)>", "a: &Tensor<T, (B, M, K)>")
+        .replace("load(a, [i, k])", "load(a, [c, i, k])")
+        .replace("y: &mut Tensor<T, (N, M)>", "y: &mut Tensor<T, (B, N, M)>")
+        .replace("let (i, j) = program(", "let (c, i, j) = program(B, ")
+        .replace(
+            "store(y, [j, i], (tanh(acc) * load(bias, [j, i]).t()).t())",
+            "store(y, [c, j, i], (acc + load(bias, [j, i]).t()).t())",
+        );
+    check(&kernel(&text), "B=2,M=7,N=5,K=4", "a,b,bias", "y", &[]);
+}
+
+#[test]
 fn gradients_of_layers_that_are_no_softmax_are_those_of_finite_differences() {
     let suite = |name: &str| kernel(&source_of("tests/kernels", name));
     let asked = |name: &str| kernel(&source_of("tests/asked", name));

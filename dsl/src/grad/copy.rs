@@ -391,6 +391,12 @@ impl<'f, 'k> Copy<'f, 'k> {
         }
     }
 
+    /// Whether a tile of the forward kernel has pairs in the other order than that of this kernel.
+    pub fn is_turned_there(&self, value: ValueId) -> bool {
+        let dims: Vec<Dim> = self.forward.kernel.tile(value).dims.iter().map(|dim| self.dim(dim)).collect();
+        self.is_turned(&dims)
+    }
+
     /// Entries of an address, here.
     pub fn place(&mut self, at: &[At]) -> Result<Vec<At>, NotDifferentiable> {
         at.iter()

@@ -24,6 +24,11 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
             Shares::None => None,
             Shares::OfRows | Shares::OfPairs => Share::of(forward, load)?,
         };
+        let mut dims = reverse.dims_of_gradient(*value);
+        if reverse.copy.is_turned_there(*value) {
+            dims.reverse();
+        }
+        let gradient = gradient_in(reverse, *value, dims);
         let decl = TensorDecl { direction: Direction::Out, ..forward.kernel.tensor(*tensor).clone() };
         let (name, decl, at) = match &share {
             Some(share) => (share.name.clone(), share.decl(Direction::Out), share.place()),
@@ -39,6 +44,11 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
 /// The gradient of a loaded tile, with its dimensions: it may be the same along one of them.
 pub(super) fn gradient_of(reverse: &mut Reverse<'_, '_>, value: ValueId) -> (ValueId, Vec<Dim>) {
     let dims = reverse.dims_of_gradient(value);
+    (gradient_in(reverse, value, dims.clone()), dims)
+}
+
+/// The gradient of a loaded tile, in this order of its dimensions.
+fn gradient_in(reverse: &mut Reverse<'_, '_>, value: ValueId, dims: Vec<Dim>) -> ValueId {
     let gradient = match reverse.adjoints.remove(&value) {
         Some(g) => reverse.applied(g),
         None => reverse.copy.filled(0.0, dims.clone()),
