@@ -693,6 +693,42 @@ fn pairs_that_are_loaded_in_the_other_order_have_their_gradients() {
     check(&kernel(&text), "B=2,M=7,N=5,K=4", "a,b,bias", "y", &[]);
 }
 
+/// Where another output is made of what has no gradient, those that are given have theirs.
+#[test]
+fn what_no_given_output_depends_on_is_left_out() {
+    let text = "pub fn top<T: Element, const D: usize>(
+        x: &Tensor<T, (M, D)>, w: &Tensor<T, (E, D)>, u: &Tensor<T, (M)>,
+        lse: &mut Tensor<f32, (M)>, index: &mut Tensor<i32, (M)>, most: &mut Tensor<f32, (M)>, count: &mut Tensor<f32, (E)>,
+    ) {
+        let i = program(tiles(M));
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut first = zeros(i);
+        for j in tiles(E) {
+            let s = dot(load(x, [i, ..]), load(w, [j, ..]).t());
+            let mj = rowmax(s);
+            let fj = -rowmax(select(s == mj, -pos(j).to::<f32>(), -INF));
+            first = select(mj > m, fj, first);
+            let m_new = max(m, mj);
+            l = l * exp(m - m_new) + rowsum(exp(s - m_new));
+            m = m_new;
+        }
+        store(index, [i], first.to::<i32>());
+        store(lse, [i], m + ln(l));
+        store(most, [i], m * load(u, [i]));
+        add(count, [first.to::<i32>()], 1.0);
+    }";
+    check(&kernel(text), "M=7,E=5,D=4", "x,w", "lse", &[]);
+    // What is loaded for other outputs alone has a gradient of 0.
+    check(&kernel(text), "M=7,E=5,D=4", "u,w", "lse", &[]);
+    let refused = |from: &str| gradient(&kernel(text), &request("x,w", from)).expect_err("has none").what;
+    assert!(refused("lse,count").contains("`first` is no streaming reduction"));
+    assert!(refused("most").contains("`m` is used otherwise than by"));
+    // The logarithm of the sum serves the gradient of the quotient, whichever is given.
+    let attention = builtin("causal_attention");
+    assert_eq!(made(&attention, "q,k,v", "o").forward.params.len(), attention.params.len(), "it stores `lse` itself");
+}
+
 #[test]
 fn gradients_of_layers_that_are_no_softmax_are_those_of_finite_differences() {
     let suite = |name: &str| kernel(&source_of("tests/kernels", name));

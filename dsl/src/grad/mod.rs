@@ -46,6 +46,7 @@ mod forward;
 mod fused;
 mod gathered;
 mod kept;
+mod needed;
 mod parts;
 mod product;
 mod rules;
