@@ -693,6 +693,25 @@ fn pairs_that_are_loaded_in_the_other_order_have_their_gradients() {
     check(&kernel(&text), "B=2,M=7,N=5,K=4", "a,b,bias", "y", &[]);
 }
 
+/// Probabilities of which some are dropped, as a factor and by a `select` of 0.
+#[test]
+fn dropped_probabilities_have_their_gradients() {
+    let scale = [("scale", Value::Float(0.75))];
+    let text = source_of("runtime/kernels", "causal_attention");
+    let text = text.replace("scale: f32,", "scale: f32, keep: &Tensor<f32, (B, H, M, N)>,");
+    for dropped in [
+        "p * select(load(keep, [b, h, i, j]) > 0.0, 1.25, 0.0)",
+        "select(load(keep, [b, h, i, j]) > 0.0, p * 1.25, 0.0)",
+        "select(load(keep, [b, h, i, j]) > 0.0, 0.0, p)",
+        "select(load(keep, [b, h, i, j]) > 0.0, p * 1.25, p * 0.25)",
+    ] {
+        let text = text.replace("dot(p.to::<T>()", &format!("dot(({dropped}).to::<T>()"));
+        for form in [Form::Plain, Form::Fused] {
+            check_in(form, &kernel(&text), SIZES, "q,k,v", "o,lse", &scale);
+        }
+    }
+}
+
 /// Where another output is made of what has no gradient, those that are given have theirs.
 #[test]
 fn what_no_given_output_depends_on_is_left_out() {
