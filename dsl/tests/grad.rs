@@ -712,6 +712,38 @@ fn dropped_probabilities_have_their_gradients() {
     }
 }
 
+/// A value that one use masks has the gradient of the others everywhere.
+#[test]
+fn what_one_use_hides_has_the_gradient_of_the_others() {
+    for hidden in ["mask(p, seen)", "mask(p * 0.5, seen)", "mask(exp(p), seen) + p", "mask(mask(p, pos(j) > 1), seen)"] {
+        let text = format!(
+            "pub fn two<T: Element, const D: usize>(
+                q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, keep: &Tensor<f32, (M, N)>,
+                o: &mut Tensor<T, (M, D)>, l: &mut Tensor<f32, (M)>, t: &mut Tensor<f32, (M)>,
+            ) {{
+                let i = program(tiles(M));
+                let mut acc = zeros((i, D));
+                let mut sum = zeros(i);
+                let mut squares = zeros(i);
+                for j in tiles(N) {{
+                    let seen = load(keep, [i, j]) > 0.0;
+                    let p = tanh(dot(load(q, [i, ..]), load(k, [j, ..]).t()));
+                    acc += dot(({hidden}).to::<T>(), load(v, [j, ..]));
+                    sum += rowsum(p);
+                    squares += rowsum(mask(p, load(keep, [i, j]) < 0.25) * p);
+                }}
+                store(o, [i, ..], acc);
+                store(l, [i], sum);
+                store(t, [i], squares);
+            }}"
+        );
+        for (form, from) in [(Form::Plain, "o,l"), (Form::Fused, "o,l"), (Form::Plain, "o,t"), (Form::Plain, "o,l,t")] {
+            println!("{form:?}, {from}: {hidden}");
+            check_in(form, &kernel(&text), "M=7,N=6,D=3", "q,k,v", from, &[]);
+        }
+    }
+}
+
 /// Where another output is made of what has no gradient, those that are given have theirs.
 #[test]
 fn what_no_given_output_depends_on_is_left_out() {

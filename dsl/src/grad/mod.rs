@@ -45,6 +45,7 @@ mod copy;
 mod forward;
 mod fused;
 mod gathered;
+mod hidden;
 mod kept;
 mod needed;
 mod parts;

@@ -18,7 +18,6 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
     let mut shares = Vec::new();
     for load in loads {
         let (value, tensor, at) = load;
-        let gradient = gradient_of(reverse, *value).0;
         let forward = reverse.copy.forward;
         let share = match reverse.copy.shares {
             Shares::None => None,
@@ -53,7 +52,11 @@ fn gradient_in(reverse: &mut Reverse<'_, '_>, value: ValueId, dims: Vec<Dim>) ->
         Some(g) => reverse.applied(g),
         None => reverse.copy.filled(0.0, dims.clone()),
     };
-    (reverse.copy.spread(gradient, dims.clone()), dims)
+    let own = reverse.copy.dims(gradient);
+    if own.len() == dims.len() && own != dims {
+        return reverse.copy.transposed(gradient);
+    }
+    reverse.copy.spread(gradient, dims)
 }
 
 /// Gives what is stored in a block its gradients, which are loaded where it is stored.
@@ -113,7 +116,7 @@ pub(super) fn step(
         for (&slot, &g) in of_results.iter().filter(|(slot, _)| forward.slots[**slot].walk == walk) {
             let Some(term) = term(forward, slot).filter(|term| forward.needed.contains(term)) else { continue };
             let sum = match reverse.adjoints.remove(&term) {
-                Some(other) => reverse.sum(other, g),
+                Some(other) => reverse.sum_of(term, other, g),
                 None => g,
             };
             reverse.adjoints.insert(term, sum);
