@@ -6,9 +6,9 @@ use flashtile_dsl::analysis::index::Lookups;
 use flashtile_dsl::analysis::mask::{MaskOptions, loop_runs};
 use flashtile_dsl::grad::{Form, Gradient, Request, gradient};
 use flashtile_dsl::interpret::{Argument, Blocks, Exact64, HostTensor, Interpreter, Real};
-use flashtile_dsl::ir::{AxisKind, Binding, Elem, Kernel, Op, ParamKind, SizeExpr, SizeKind, SourceText};
+use flashtile_dsl::ir::{AxisKind, Binding, Elem, Kernel, Op, OpId, ParamKind, SizeExpr, SizeKind, SourceText};
 use flashtile_dsl::syntax::parse;
-use flashtile_dsl::text;
+use flashtile_dsl::text::{self, write};
 
 fn kernel(text: &str) -> Kernel {
     let source = SourceText { name: "test.rs".into(), text: text.into(), first_line: 1 };
@@ -578,6 +578,206 @@ fn gradients_of_products_are_those_of_finite_differences() {
         check(&kernel(text), "B=2,H=3,M=5,N=4,K=3", of, "y,z", &[]);
     }
     check(&kernel(text), "B=2,H=3,M=5,N=4,K=3", "x,row", "z", &[]);
+}
+
+/// Weights as `nn.Linear` has them: `x w^T`, of operands as they are loaded and as they are made.
+#[test]
+fn products_with_transposed_weights_have_gradients_in_the_order_of_the_weights() {
+    for operand in ["load(x, [i, k])", "(tanh(load(x, [i, k])) * load(by, [i, k])).to::<T>()"] {
+        let by = if operand.contains("by") { "by: &Tensor<f32, (M, K)>," } else { "" };
+        let text = format!(
+            "pub fn linear<T: Element>(
+                x: &Tensor<T, (M, K)>, w: &Tensor<T, (N, K)>, u: &Tensor<T, (N, K)>, {by} y: &mut Tensor<T, (M, N)>,
+            ) {{
+                let (i, j) = program(tiles(M), tiles(N));
+                let mut a = zeros((i, j));
+                let mut b = zeros((i, j));
+                for k in tiles(K) {{
+                    let x_ik = {operand};
+                    a += dot(x_ik, load(w, [j, k]).t());
+                    b += dot(x_ik, (load(u, [j, k]) * 0.5).to::<T>().t());
+                }}
+                store(y, [i, j], tanh(a) * b);
+            }}"
+        );
+        let of = if by.is_empty() { "x,w,u" } else { "x,w,u,by" };
+        check(&kernel(&text), "M=7,N=5,K=9", of, "y", &[]);
+        let gradient = made(&kernel(&text), "w,u", "y");
+        for kernel in gradient.backward.iter().filter(|kernel| !kernel.name.ends_with("_pairs")) {
+            let is_turned = |id: &OpId| match kernel.ops[*id].op {
+                Op::Transpose(x) => matches!(kernel.def(x), Some((_, Op::Dot { .. }))),
+                _ => false,
+            };
+            assert!(!kernel.walk().iter().any(|(_, id)| is_turned(id)), "{}", write(kernel).expect("a text"));
+        }
+    }
+}
+
+/// What columns have is made of what they load, and heads of a group share it: the gradient goes
+/// back through what makes it behind the loop over heads, where no condition on heads is left.
+#[test]
+fn what_columns_of_grouped_heads_are_made_of_has_its_gradient() {
+    let scale = [("scale", Value::Float(0.75))];
+    let text = source_of("runtime/kernels", "attention");
+    let (keys, values) = ("load(k, [b, g, j, ..]).t()", "load(v, [b, g, j, ..])");
+    let weighted = text
+        .replace(values, "(load(v, [b, g, j, ..]) * load(weight, [b, g, j])).to::<T>()")
+        .replace("scale: f32,", "scale: f32, weight: &Tensor<T, (B, G, N)>,");
+    let normed = "let k_j = load(k, [b, g, j, ..]); let k_n = k_j * rsqrt(rowsum(k_j * k_j) + 1.0); let s = ";
+    let normed = text.replace("let s = ", normed).replace(keys, "k_n.to::<T>().t()");
+    for (changed, of) in [(weighted, "q,k,v,weight"), (normed, "q,k,v")] {
+        assert_ne!(changed, text);
+        let kernel = kernel(&changed);
+        for sizes in [SIZES, "B=1,H=5,G=2,M=7,N=6,D=3"] {
+            for form in [Form::Plain, Form::PlainShares, Form::Fused] {
+                check_in(form, &kernel, sizes, of, "o", &scale);
+            }
+        }
+    }
+    // Rows that are made of nothing but a sum, and one tensor for two operands.
+    let text = "pub fn gated<T: Element, const D: usize>(
+        q: &Tensor<T, (H, M, D)>, v: &Tensor<T, (G, N, D)>, w: &Tensor<T, (G, N)>, o: &mut Tensor<T, (H, M, D)>,
+    ) {
+        let (h, i) = program(H, tiles(M));
+        let g = h * G / H;
+        let q_i = load(q, [h, i, ..]);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = dot(q_i, load(v, [g, j, ..]).t());
+            acc += dot(s.to::<T>(), (load(v, [g, j, ..]) * load(w, [g, j])).to::<T>());
+        }
+        store(o, [h, i, ..], acc);
+    }";
+    check(&kernel(text), "H=4,G=2,M=5,N=6,D=3", "q,v,w", "o", &[]);
+}
+
+#[test]
+fn pairs_that_are_loaded_in_the_other_order_have_their_gradients() {
+    for term in ["load(x, [j, i]).t()", "tanh(load(x, [j, i]).t() * load(z, [i, j]))"] {
+        let (z, of) = if term.contains('z') { ("z: &Tensor<T, (M, N)>,", "x,z") } else { ("", "x") };
+        let text = format!(
+            "pub fn columns<T: Element>(x: &Tensor<T, (N, M)>, {z} y: &mut Tensor<T, (M)>) {{
+                let i = program(tiles(M));
+                let mut s = zeros(i);
+                for j in tiles(N) {{ s += rowsum({term}); }}
+                store(y, [i], s);
+            }}"
+        );
+        check(&kernel(&text), "M=7,N=5", of, "y", &[]);
+    }
+    // A bias that has keys for its rows, of each head and of all.
+    for (dims, at) in [("(H, N, M)", "[h, j, i]"), ("(N, M)", "[j, i]")] {
+        let params = format!("bias: &Tensor<f32, {dims}>,");
+        let changed = format!("x + load(bias, {at}).t()");
+        check(&scored(&params, &changed), SIZES, "bias,q,k", "o,lse", &[("scale", Value::Float(0.75))]);
+    }
+    let text = "pub fn turned<T: Element>(
+        a: &Tensor<T, (M, K)>, b: &Tensor<T, (K, N)>, bias: &Tensor<T, (N, M)>, y: &mut Tensor<T, (N, M)>,
+    ) {
+        let (i, j) = program(tiles(M), tiles(N));
+        let mut acc = zeros((i, j));
+        for k in tiles(K) { acc += dot(load(a, [i, k]), load(b, [k, j])); }
+        store(y, [j, i], (tanh(acc) * load(bias, [j, i]).t()).t());
+    }";
+    check(&kernel(text), "M=7,N=5,K=4", "a,b,bias", "y", &[]);
+    // One that batches share: its gradient is the sum of those of the sums, in the other order.
+    let text = text
+        .replace("a: &Tensor<T, (M, K)>", "a: &Tensor<T, (B, M, K)>")
+        .replace("load(a, [i, k])", "load(a, [c, i, k])")
+        .replace("y: &mut Tensor<T, (N, M)>", "y: &mut Tensor<T, (B, N, M)>")
+        .replace("let (i, j) = program(", "let (c, i, j) = program(B, ")
+        .replace(
+            "store(y, [j, i], (tanh(acc) * load(bias, [j, i]).t()).t())",
+            "store(y, [c, j, i], (acc + load(bias, [j, i]).t()).t())",
+        );
+    check(&kernel(&text), "B=2,M=7,N=5,K=4", "a,b,bias", "y", &[]);
+}
+
+/// Probabilities of which some are dropped, as a factor and by a `select` of 0.
+#[test]
+fn dropped_probabilities_have_their_gradients() {
+    let scale = [("scale", Value::Float(0.75))];
+    let text = source_of("runtime/kernels", "causal_attention");
+    let text = text.replace("scale: f32,", "scale: f32, keep: &Tensor<f32, (B, H, M, N)>,");
+    for dropped in [
+        "p * select(load(keep, [b, h, i, j]) > 0.0, 1.25, 0.0)",
+        "select(load(keep, [b, h, i, j]) > 0.0, p * 1.25, 0.0)",
+        "select(load(keep, [b, h, i, j]) > 0.0, 0.0, p)",
+        "select(load(keep, [b, h, i, j]) > 0.0, p * 1.25, p * 0.25)",
+    ] {
+        let text = text.replace("dot(p.to::<T>()", &format!("dot(({dropped}).to::<T>()"));
+        for form in [Form::Plain, Form::Fused] {
+            check_in(form, &kernel(&text), SIZES, "q,k,v", "o,lse", &scale);
+        }
+    }
+}
+
+/// A value that one use masks has the gradient of the others everywhere.
+#[test]
+fn what_one_use_hides_has_the_gradient_of_the_others() {
+    for hidden in ["mask(p, seen)", "mask(p * 0.5, seen)", "mask(exp(p), seen) + p", "mask(mask(p, pos(j) > 1), seen)"] {
+        let text = format!(
+            "pub fn two<T: Element, const D: usize>(
+                q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, v: &Tensor<T, (N, D)>, keep: &Tensor<f32, (M, N)>,
+                o: &mut Tensor<T, (M, D)>, l: &mut Tensor<f32, (M)>, t: &mut Tensor<f32, (M)>,
+            ) {{
+                let i = program(tiles(M));
+                let mut acc = zeros((i, D));
+                let mut sum = zeros(i);
+                let mut squares = zeros(i);
+                for j in tiles(N) {{
+                    let seen = load(keep, [i, j]) > 0.0;
+                    let p = tanh(dot(load(q, [i, ..]), load(k, [j, ..]).t()));
+                    acc += dot(({hidden}).to::<T>(), load(v, [j, ..]));
+                    sum += rowsum(p);
+                    squares += rowsum(mask(p, load(keep, [i, j]) < 0.25) * p);
+                }}
+                store(o, [i, ..], acc);
+                store(l, [i], sum);
+                store(t, [i], squares);
+            }}"
+        );
+        for (form, from) in [(Form::Plain, "o,l"), (Form::Fused, "o,l"), (Form::Plain, "o,t"), (Form::Plain, "o,l,t")] {
+            println!("{form:?}, {from}: {hidden}");
+            check_in(form, &kernel(&text), "M=7,N=6,D=3", "q,k,v", from, &[]);
+        }
+    }
+}
+
+/// Where another output is made of what has no gradient, those that are given have theirs.
+#[test]
+fn what_no_given_output_depends_on_is_left_out() {
+    let text = "pub fn top<T: Element, const D: usize>(
+        x: &Tensor<T, (M, D)>, w: &Tensor<T, (E, D)>, u: &Tensor<T, (M)>,
+        lse: &mut Tensor<f32, (M)>, index: &mut Tensor<i32, (M)>, most: &mut Tensor<f32, (M)>, count: &mut Tensor<f32, (E)>,
+    ) {
+        let i = program(tiles(M));
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut first = zeros(i);
+        for j in tiles(E) {
+            let s = dot(load(x, [i, ..]), load(w, [j, ..]).t());
+            let mj = rowmax(s);
+            let fj = -rowmax(select(s == mj, -pos(j).to::<f32>(), -INF));
+            first = select(mj > m, fj, first);
+            let m_new = max(m, mj);
+            l = l * exp(m - m_new) + rowsum(exp(s - m_new));
+            m = m_new;
+        }
+        store(index, [i], first.to::<i32>());
+        store(lse, [i], m + ln(l));
+        store(most, [i], m * load(u, [i]));
+        add(count, [first.to::<i32>()], 1.0);
+    }";
+    check(&kernel(text), "M=7,E=5,D=4", "x,w", "lse", &[]);
+    // What is loaded for other outputs alone has a gradient of 0.
+    check(&kernel(text), "M=7,E=5,D=4", "u,w", "lse", &[]);
+    let refused = |from: &str| gradient(&kernel(text), &request("x,w", from)).expect_err("has none").what;
+    assert!(refused("lse,count").contains("`first` is no streaming reduction"));
+    assert!(refused("most").contains("`m` is used otherwise than by"));
+    // The logarithm of the sum serves the gradient of the quotient, whichever is given.
+    let attention = builtin("causal_attention");
+    assert_eq!(made(&attention, "q,k,v", "o").forward.params.len(), attention.params.len(), "it stores `lse` itself");
 }
 
 #[test]

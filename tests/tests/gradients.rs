@@ -160,6 +160,58 @@ fn gradients_of_heads_with_keys_of_their_own_keep_wgmma() {
     }
 }
 
+/// A layer with weights as `nn.Linear` has them, `x w^T`, or in the other order; with an epilogue.
+fn layer(weights: &str, operand: &str, more: &str) -> Kernel {
+    let s = if operand.contains("load(s,") { "s: &Tensor<T, (M, K)>," } else { "" };
+    let u = if more.is_empty() { String::new() } else { format!("u: &Tensor<T, {weights}>,") };
+    let text = format!(
+        "pub fn layer<T: Element>(
+            x: &Tensor<T, (M, K)>, w: &Tensor<T, {weights}>, {s} {u} y: &mut Tensor<T, (M, N)>,
+        ) {{
+            let (i, j) = program(tiles(M), tiles(N));
+            let mut a = zeros((i, j));
+            let mut b = zeros((i, j));
+            for k in tiles(K) {{
+                let x_ik = load(x, [i, k]);
+                a += dot({operand}, WEIGHTS(w));
+                {more}
+            }}
+            store(y, [i, j], max(a, 0.0) + b);
+        }}"
+    );
+    let place = if weights == "(N, K)" { ", [j, k]).t()" } else { ", [k, j])" };
+    let text = ["w", "u"].iter().fold(text, |text, t| text.replace(&format!("WEIGHTS({t})"), &format!("load({t}{place}")));
+    let source = SourceText { name: "layer.rs".into(), text: text.into(), first_line: 1 };
+    Kernel::from_source(&source).unwrap_or_else(|e| panic!("{e}")).remove(0)
+}
+
+/// The gradient of weights is a product in the order of the weights: no sum is transposed.
+#[test]
+fn gradients_of_linear_layers_have_code_and_keep_wgmma() {
+    let gated = "(x_ik * load(s, [i, k])).to::<T>()";
+    let two = "b += dot(x_ik, WEIGHTS(u));";
+    for (operand, more, of) in [("x_ik", "", "x,w"), ("x_ik", two, "x,w,u"), (gated, "", "x,w,s")] {
+        for weights in ["(N, K)", "(K, N)"] {
+            for kernel in gradient(&layer(weights, operand, more), of, "y") {
+                let of_weights = kernel.name().ends_with("grad_w");
+                assert!(!of_weights || !kernel.text().contains(")).t()"), "{}", kernel.text());
+                for name in ["sm_75", "sm_80", "sm_90a"] {
+                    let arch = Arch::named(name).expect("in the table");
+                    let found = space(&instance(&kernel), arch);
+                    assert!(!found.is_empty(), "no code on {name}: {}", kernel.text());
+                    let wgmma = found.iter().filter(|s| s.main.tensor_op == TensorOp::Wgmma).count();
+                    let is_plain = name == "sm_90a" && operand == "x_ik" && !kernel.name().ends_with("pairs");
+                    assert!(!is_plain || wgmma > 20, "{wgmma} schedules multiply by wgmma: {}", kernel.text());
+                }
+            }
+        }
+    }
+    let shape = [("M", 65), ("N", 70), ("K", 40)];
+    for arch in ["sm_75", "sm_80", "sm_90a"] {
+        judge_kernel(Form::Plain, &layer("(N, K)", "x_ik", two), ("x,w,u", "y"), arch, &shape, "");
+    }
+}
+
 /// Sizes that no block divides, heads in groups, and more rows than columns.
 const SIZES: [(&str, i64); 12] = [
     ("B", 2),
@@ -183,8 +235,12 @@ fn judge_on(name: &str, of: &str, from: &str, arch: &str, given: &[(&str, i64)],
 }
 
 fn judge_in(form: Form, (name, of, from): (&str, &str, &str), arch: &str, given: &[(&str, i64)], data: &str) {
-    let kernel = Kernel::builtin(name).expect("built in");
-    let made = gradients_in(form, &kernel, of, from);
+    judge_kernel(form, &Kernel::builtin(name).expect("built in"), (of, from), arch, given, data);
+}
+
+fn judge_kernel(form: Form, kernel: &Kernel, (of, from): (&str, &str), arch: &str, given: &[(&str, i64)], data: &str) {
+    let name = kernel.name();
+    let made = gradients_in(form, kernel, of, from);
     let size_of = |name: &str| {
         let find = |sizes: &[(&str, i64)]| sizes.iter().find(|(size, _)| *size == name).map(|&(_, n)| n);
         find(given).or_else(|| find(&SIZES)).unwrap_or_else(|| panic!("{name} has a size"))

@@ -383,6 +383,12 @@ impl Body<'_> {
             Some((_, Op::Binary(BinaryOp::Div, a, b))) => of(a) && self.is_free(*b),
             Some((_, Op::Dot { a, b, acc: None })) => self.product(*a, *b, base, reference),
             Some((_, Op::Unary(UnaryOp::Neg, x) | Op::Reduce(ReduceOp::Sum, x) | Op::Transpose(x) | Op::Cast(_, x))) => of(x),
+            // 0 scales as whatever stands beside it.
+            Some((_, Op::Select { cond, on_true, on_false })) => {
+                let zero = |v: &ValueId| constant_fill(self.kernel, *v) == Some(0.0);
+                let either = |v: &ValueId| zero(v) || of(v);
+                self.is_free(*cond) && either(on_true) && either(on_false) && !(zero(on_true) && zero(on_false))
+            }
             _ => false,
         }
     }

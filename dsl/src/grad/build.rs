@@ -4,6 +4,7 @@ use super::alike::with_shared_indices;
 use super::forward::{Forward, Shape};
 use super::fused::fused;
 use super::kept::{Kept, grad_name};
+use super::needed::{check_loaded, for_outputs};
 use super::parts::in_parts;
 use super::product::of_product;
 use super::streams::of_rows_and_columns;
@@ -18,7 +19,8 @@ use crate::text::write;
 /// [`NotDifferentiable`]: what stands against it, and where.
 pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDifferentiable> {
     let kernel = &with_shared_indices(kernel);
-    let apart = in_parts(kernel, &request.of);
+    check_loaded(kernel, request)?;
+    let apart = in_parts(&for_outputs(kernel, request), &request.of);
     let forward = Forward::of(&apart, request)?;
     scales::check(&forward)?;
     let kept = Kept::of(&forward);

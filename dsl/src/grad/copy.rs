@@ -208,6 +208,8 @@ impl<'f, 'k> Copy<'f, 'k> {
     /// which started from `init`.
     pub fn close(&mut self, mut loops: Open, init: &[ValueId], next: Vec<ValueId>) -> Vec<ValueId> {
         let mut results = next;
+        // What is behind the loops has what counts alone.
+        self.counts = None;
         while let Some((axis, _)) = loops.pop() {
             let init = loops.last().map_or(init, |(_, carried)| carried).to_vec();
             results = self.b.end_for(axis, init, results);
@@ -328,9 +330,16 @@ impl<'f, 'k> Copy<'f, 'k> {
         self.op(Op::Select { cond, on_true, on_false })
     }
 
+    /// A tile with its dimensions exchanged. In the kernel of an operand, which sums products up,
+    /// that of a product is the product of the transposed operands in the other order: the sum has
+    /// the order of the operand, and what is transposed is what products read.
     pub fn transposed(&mut self, x: ValueId) -> ValueId {
         match self.b.kernel.def(x) {
             Some((_, &Op::Transpose(x))) => x,
+            Some((_, &Op::Dot { a, b, acc: None })) if self.inner.is_some() => {
+                let (left, right) = (self.transposed(b), self.transposed(a));
+                self.op(Op::Dot { a: left, b: right, acc: None })
+            }
             _ => self.op(Op::Transpose(x)),
         }
     }
@@ -380,6 +389,12 @@ impl<'f, 'k> Copy<'f, 'k> {
             false => dims == [columns, rows],
             true => dims == [rows, columns],
         }
+    }
+
+    /// Whether a tile of the forward kernel has pairs in the other order than that of this kernel.
+    pub fn is_turned_there(&self, value: ValueId) -> bool {
+        let dims: Vec<Dim> = self.forward.kernel.tile(value).dims.iter().map(|dim| self.dim(dim)).collect();
+        self.is_turned(&dims)
     }
 
     /// Entries of an address, here.
@@ -504,7 +519,7 @@ impl<'f, 'k> Copy<'f, 'k> {
             (_, []) => Some(value),
             ([_, last], [dim]) if *dim == last => Some(self.op(Op::Reduce(ReduceOp::Sum, value))),
             ([_, _], [_]) => {
-                let turned = self.transposed(value);
+                let turned = self.op(Op::Transpose(value));
                 Some(self.op(Op::Reduce(ReduceOp::Sum, turned)))
             }
             _ => None,

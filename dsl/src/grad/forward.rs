@@ -194,7 +194,6 @@ impl<'k> Forward<'k> {
             let refuse = |why: &str, span: Span, instead: &str| {
                 Err(NotDifferentiable::new(format!("`{}` {why}", param.name), span, instead.to_owned()))
             };
-            let leave = "leave it out: gradients are built of what is loaded by tiles and indices";
             let (mut loads, mut gathered): (Vec<(ValueId, &[At])>, Option<OpId>) = (Vec::new(), None);
             for op in self.in_order() {
                 match &self.kernel.ops[op].op {
@@ -220,9 +219,6 @@ impl<'k> Forward<'k> {
             if let (Some(op), false) = (gathered, loads.is_empty()) {
                 let instead = "pass it twice, and add the gradients of both";
                 return refuse("is loaded by tiles, and gathered", self.kernel.ops[op].span, instead);
-            }
-            if loads.is_empty() && gathered.is_none() {
-                return refuse("is not loaded", param.span, leave);
             }
             if let Some(op) = loads.iter().find_map(|&(value, _)| self.use_for_columns(value)) {
                 let why = "changes what columns load, and its gradient would be a sum over them";
@@ -582,6 +578,9 @@ impl<'k> Forward<'k> {
         let shape = &self.kernel.tensor(tensor).shape;
         let loads = [Class::Program, Class::Row, Class::Column, Class::Pair].map(|class| self.wanted_loads(class));
         let places: Vec<&[At]> = loads.iter().flatten().filter(|load| load.1 == tensor).map(|load| &load.2[..]).collect();
+        if places.is_empty() {
+            return false;
+        }
         // One dimension may be covered by several loads, all others by each of them.
         let by_all = |dim: usize, scale: i64| {
             let mut parts: Vec<_> = places.iter().filter_map(|at| at_scale(self.kernel, &at[dim], scale)).collect();

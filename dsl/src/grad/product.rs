@@ -86,7 +86,8 @@ fn pairs_kernel(
     for load in loads {
         // The gradient of a sum that is stored already serves as the share of what is added to it.
         let g = reverse.adjoints.get(&load.0).filter(|g| g.factor.is_none()).map(|g| g.value);
-        let stored = stored_values.iter().find(|(value, _)| Some(*value) == g);
+        let is_turned = reverse.copy.is_turned_there(load.0);
+        let stored = stored_values.iter().find(|(value, _)| Some(*value) == g && !is_turned);
         match (Share::of(forward, load)?, stored) {
             (Some(share), Some((_, Stored { name, decl, .. }))) => {
                 shares.push(share.stored_as(name.clone(), decl.elem));

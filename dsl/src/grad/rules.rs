@@ -116,7 +116,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             return Ok(());
         }
         let sum = match self.adjoints.remove(&to) {
-            Some(other) => self.sum(other, g),
+            Some(other) => self.sum_of(to, other, g),
             None => g,
         };
         if let Some(name) = forward.kernel.values[to].name.clone() {
@@ -302,14 +302,16 @@ impl<'f, 'k> Reverse<'f, 'k> {
         let is_number = |v: ValueId| numbers.contains(&v);
         let negative = |this: &mut Self, value: ValueId| Adjoint { value: this.copy.unary(UnaryOp::Neg, value), ..g };
         match op {
-            BinaryOp::Add => {
-                self.give(a, g)?;
-                self.give(b, g)
-            }
+            BinaryOp::Add => [a, b].into_iter().try_for_each(|to| {
+                let g = self.of_term(y, to, g)?;
+                self.give(to, g)
+            }),
             BinaryOp::Sub => {
-                self.give(a, g)?;
+                let of_a = self.of_term(y, a, g)?;
+                self.give(a, of_a)?;
                 if needed(&b) {
-                    let against = negative(self, g.value);
+                    let of_b = self.of_term(y, b, g)?;
+                    let against = negative(self, of_b.value);
                     self.give(b, against)?;
                 }
                 Ok(())

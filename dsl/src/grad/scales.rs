@@ -158,7 +158,13 @@ fn of_op(forward: &Forward<'_>, op: &Op, of: &dyn Fn(ValueId) -> Scale) -> Optio
         }
         Op::Select { cond, on_true, on_false } => {
             let (x, y) = (of(on_true), of(on_false));
-            (of(cond) == Scale::Same && x == y).then_some(x)
+            // 0 is a multiple of every power.
+            let scale = match (x, y) {
+                (Scale::Scaled(..), Scale::Same) if constant(on_false) == Some(0.0) => Some(x),
+                (Scale::Same, Scale::Scaled(..)) if constant(on_true) == Some(0.0) => Some(y),
+                _ => (x == y).then_some(x),
+            };
+            scale.filter(|_| of(cond) == Scale::Same)
         }
         Op::Compare(_, a, b) => match (of(a), of(b)) {
             (Scale::Shifted(..), y) => (of(a) == y).then_some(Scale::Same),
@@ -213,6 +219,8 @@ mod tests {
             "sqrt(exp(2.0 * s - 2.0 * m)) / l",
             "exp(s) + 1.0",
             "select(s > m + ln(l), s, 0.0)",
+            "select(s > 0.0, exp(s - m), 0.0) / l",
+            "select(s > 0.0, 0.0, exp(s - m)) / l",
         ] {
             stays(good).unwrap_or_else(|why| panic!("{good}: {why}"));
         }
@@ -226,6 +234,7 @@ mod tests {
             "s * l",
             "s + tanh(m)",
             "select(s > m, s, 0.0)",
+            "select(s > 0.0, exp(s - m), 1.0) / l",
             "s + (m + 1.0) * (m - 1.0)",
         ] {
             let why = stays(wrong).expect_err(wrong);

@@ -18,12 +18,16 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
     let mut shares = Vec::new();
     for load in loads {
         let (value, tensor, at) = load;
-        let gradient = gradient_of(reverse, *value).0;
         let forward = reverse.copy.forward;
         let share = match reverse.copy.shares {
             Shares::None => None,
             Shares::OfRows | Shares::OfPairs => Share::of(forward, load)?,
         };
+        let mut dims = reverse.dims_of_gradient(*value);
+        if reverse.copy.is_turned_there(*value) {
+            dims.reverse();
+        }
+        let gradient = gradient_in(reverse, *value, dims);
         let decl = TensorDecl { direction: Direction::Out, ..forward.kernel.tensor(*tensor).clone() };
         let (name, decl, at) = match &share {
             Some(share) => (share.name.clone(), share.decl(Direction::Out), share.place()),
@@ -39,11 +43,20 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
 /// The gradient of a loaded tile, with its dimensions: it may be the same along one of them.
 pub(super) fn gradient_of(reverse: &mut Reverse<'_, '_>, value: ValueId) -> (ValueId, Vec<Dim>) {
     let dims = reverse.dims_of_gradient(value);
+    (gradient_in(reverse, value, dims.clone()), dims)
+}
+
+/// The gradient of a loaded tile, in this order of its dimensions.
+fn gradient_in(reverse: &mut Reverse<'_, '_>, value: ValueId, dims: Vec<Dim>) -> ValueId {
     let gradient = match reverse.adjoints.remove(&value) {
         Some(g) => reverse.applied(g),
         None => reverse.copy.filled(0.0, dims.clone()),
     };
-    (reverse.copy.spread(gradient, dims.clone()), dims)
+    let own = reverse.copy.dims(gradient);
+    if own.len() == dims.len() && own != dims {
+        return reverse.copy.transposed(gradient);
+    }
+    reverse.copy.spread(gradient, dims)
 }
 
 /// Gives what is stored in a block its gradients, which are loaded where it is stored.
@@ -103,7 +116,7 @@ pub(super) fn step(
         for (&slot, &g) in of_results.iter().filter(|(slot, _)| forward.slots[**slot].walk == walk) {
             let Some(term) = term(forward, slot).filter(|term| forward.needed.contains(term)) else { continue };
             let sum = match reverse.adjoints.remove(&term) {
-                Some(other) => reverse.sum(other, g),
+                Some(other) => reverse.sum_of(term, other, g),
                 None => g,
             };
             reverse.adjoints.insert(term, sum);

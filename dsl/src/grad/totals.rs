@@ -28,7 +28,8 @@ pub(super) struct Share {
     tensor: ParamId,
     /// The address of the input.
     at: Vec<At>,
-    /// Indices of the grid, then rows, then columns, then what the input has besides.
+    /// Indices of the grid, then rows, then columns, then what the input has besides. Rows and
+    /// columns that the input has both have its order.
     dims: Vec<ShareDim>,
 }
 
@@ -84,6 +85,14 @@ impl Share {
                 _ => format!("d{place}"),
             };
             dims.push(ShareDim { at: entry.clone(), extent, name, of_input: Some(place) });
+        }
+        // Pairs that are loaded with columns for rows have their shares in that order.
+        let tiled: Vec<usize> = (0..dims.len()).filter(|&n| matches!(dims[n].at, At::Tile(_))).collect();
+        if let [rows, columns] = tiled[..]
+            && let (Some(of_rows), Some(of_columns)) = (dims[rows].of_input, dims[columns].of_input)
+            && of_columns < of_rows
+        {
+            dims.swap(rows, columns);
         }
         let name = free_name(kernel, &format!("{}_shares", grad_name(&kernel.params[*tensor].name)));
         Ok(Some(Self { name, elem: Elem::F32, tensor: *tensor, at: at.clone(), dims }))
