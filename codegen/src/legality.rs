@@ -63,7 +63,7 @@ pub(crate) fn against_text(knob: &str, instance: &Instance, block: &BlockKnobs) 
         }
         "v_stages" => {
             let needs = "v_stages needs a loop with two products or more, one of which alone reads a streamed tile";
-            lower::last_operands(kernel).is_empty().then(|| Reason::text("v_stages", needs, None))
+            lower::own_operands(kernel).is_empty().then(|| Reason::text("v_stages", needs, None))
         }
         _ => None,
     }

@@ -509,7 +509,7 @@ fn fitting(instance: &Instance, arch: &'static Arch, base: &BlockKnobs, splits: 
     };
     // A tile that one product alone reads has long been read when the next is needed, where products
     // are waited for at once: one slot makes room for more rows (docs/backward.md, "Rates").
-    let one_slot = base.overlap == Overlap::Off && base.stages > 1 && !lower::last_operands(&instance.kernel).is_empty();
+    let one_slot = base.overlap == Overlap::Off && base.stages > 1 && !lower::own_operands(&instance.kernel).is_empty();
     with(0).or_else(|| one_slot.then(|| with(1)).flatten())
 }
 

@@ -257,7 +257,8 @@ fn what_groups_stage_is_exchanged_where_products_are_waited_for_late() {
     assert!(!step.contains("barrier"), "{step}");
     // Keys' gradients are made while the next scores are, and `dO` is free before that.
     let order = ["dp = dot", "wait dk, t", "free operand", "reserve operand_tile", "supply operand_tile", "dv += dot", "wait dp"];
-    let order = [&order[..], &["reserve operand_packed_2_tile", "dk += dot", "wait dv", "free operand_tile", "release t"]].concat();
+    let order =
+        [&order[..], &["reserve operand_packed_2_tile", "dk += dot", "wait dv", "free operand_tile", "release t"]].concat();
     let mut rest = step;
     for part in order {
         let at = rest.find(part).unwrap_or_else(|| panic!("{part} stands behind what is before it in\n{step}"));
@@ -293,7 +294,8 @@ fn gradients_of_wide_heads_are_right_waited_for_late() {
         let knobs = schedule(&format!("{LATE},terms={terms},min_blocks=1,producer_registers=40"));
         let arch = Arch::named("sm_90a");
         let options = LaunchOptions { toolchain: Toolchain::shared(), arch, schedule: Some(knobs), ..LaunchOptions::default() };
-        let kernel = gradient_columns(head_dim).on_with(&Device::emulator(), options).unwrap_or_else(|e| panic!("{head_dim}: {e}"));
+        let kernel =
+            gradient_columns(head_dim).on_with(&Device::emulator(), options).unwrap_or_else(|e| panic!("{head_dim}: {e}"));
         for (m, n) in [(130, 77), (1, 3), (64, 200)] {
             let shape = [("B", 1), ("H", 2), ("G", 1), ("M", m), ("N", n)];
             let sizes = shape.map(|(name, size)| (name.to_owned(), size)).into_iter().collect();

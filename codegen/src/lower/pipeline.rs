@@ -141,7 +141,7 @@ impl Lowering<'_> {
                 return Err(self.unsupported(value, "a streamed tile that an inner loop reads"));
             }
             let slots = match self.schedule.v_stages {
-                own if own > 0 && last_operand(self.kernel, l.body) == Some(value) => own,
+                own if own > 0 && own_operand(self.kernel, l.body) == Some(value) => own,
                 _ => self.schedule.stages,
             };
             let tile = self.new_ring(op, slots, Some((l.id, l.coordinate)))?;
@@ -593,19 +593,19 @@ fn retime(stmts: &mut [Stmt], iteration: Iteration) {
 }
 
 /// The tiles whose rings `v_stages` sizes, one for each loop that has such a tile.
-pub(crate) fn last_operands(kernel: &Kernel) -> Vec<ValueId> {
+pub(crate) fn own_operands(kernel: &Kernel) -> Vec<ValueId> {
     let walk = kernel.walk().into_iter();
     let bodies = walk.filter_map(|(_, op)| match kernel.ops[op].op {
         Op::For { body, .. } => Some(body),
         _ => None,
     });
-    bodies.filter_map(|body| last_operand(kernel, body)).collect()
+    bodies.filter_map(|body| own_operand(kernel, body)).collect()
 }
 
 /// The tile that one product of a loop alone reads, as its right operand, where another product
 /// reads another: that of the last product, or of the last that has such a tile. It is V: of the
 /// gradient of queries the last product reads the keys, as the first one does.
-fn last_operand(kernel: &Kernel, body: BlockId) -> Option<ValueId> {
+fn own_operand(kernel: &Kernel, body: BlockId) -> Option<ValueId> {
     let tile = |operand: ValueId| match kernel.def(operand) {
         Some((_, Op::Transpose(x))) => *x,
         _ => operand,

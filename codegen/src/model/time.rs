@@ -32,15 +32,15 @@ const AHEAD: f64 = 8e-6;
 const MEMORY_LATENCY: f64 = 1e-6;
 /// Bytes that the L2 cache keeps for who reads them again: an H100 and an H200 have 50 MB, an A100 40 MB.
 const CACHE: f64 = 50e6;
-/// How far units overlap where products are waited for late: rows of a gradient take 0.236 ms
-/// (H100, d 96, N = 1536, 96 heads, 2026-11-25).
-const LATE_OVERLAP: f64 = 1.6;
 /// Factor of steps whose products are waited for at once beside another warpgroup, over those that
 /// are waited for late: this, and a share of what instructions take over what products do. Rows of a
 /// gradient took 1.04 to 1.09 (d 64, 128 by 128), 1.00 to 1.04 (d 96), 0.95 to 0.99 (d 128, 128 by 96)
 /// and 0.94 to 0.97 (d 192, 128 by 80) of late ones (H200, 2026-11-26; docs/backward.md, "Rates").
 const BESIDE: f64 = 0.87;
 const BESIDE_ISSUE: f64 = 0.335;
+/// How far units overlap where products are waited for late: rows of a gradient take 0.236 ms
+/// (H100, d 96, N = 1536, 96 heads, 2026-11-25).
+const LATE_OVERLAP: f64 = 1.6;
 /// The same where a step adds to several sums, whose products are in flight meanwhile: columns of
 /// that gradient take 0.279 ms where their vectors are steps of a product, and 0.253 at d 80.
 const LATE_SUMS_OVERLAP: f64 = 2.3;
@@ -385,8 +385,7 @@ fn cycles(profile: &Profile, units: &Units, resident: f64, constants: &Constants
     let busy = busy_cycles(profile, units, resident);
     // Groups that share columns wait for each other in a step, so that little is beside products.
     let overlap = if profile.shares_columns { Overlap::Off } else { profile.overlap };
-    let late_sums =
-        overlap == Overlap::Late && profile.several_sums && units.added_bytes == 0.0;
+    let late_sums = overlap == Overlap::Late && profile.several_sums && units.added_bytes == 0.0;
     // One sum at a time: what a warpgroup waits for, another one hides.
     let beside = overlap == Overlap::Off && warps >= 8.0 && !profile.several_sums && !profile.shares_columns;
     let exponent = match (profile.specialized, overlap) {

@@ -106,25 +106,20 @@ pub fn slopes(
     let mut point = Point::new(&bound, bound.on(&device)?, inputs, &from, seed)?;
     let backward = gradient.backward.iter().map(|kernel| bind(kernel)?.on(&device)).collect::<Result<Vec<_>>>()?;
     let found = point.gradients(backward, &of, &from)?;
-    let (share, steps) = match has_kinks(ir) {
-        true => (ALLOWED_KINKS, &[STEP, SHORT_STEP][..]),
-        false => (ALLOWED, &[STEP][..]),
-    };
+    let kinks = has_kinks(ir);
+    let share = if kinks { ALLOWED_KINKS } else { ALLOWED };
     let mut slopes = Vec::new();
     for ((n, input), gradient) in of.iter().enumerate().zip(found) {
         let direction = numbers(gradient.len(), seed.wrapping_add(101 + n as u64));
         let along: Vec<f64> = gradient.iter().zip(&direction).map(|(g, d)| g * d).collect();
         let length = along.iter().map(|x| x * x).sum::<f64>().sqrt();
-        for &step in steps {
+        let mut compared = |step: f64| -> Result<Slope> {
             let slope = point.slope(input, &direction, step)?;
             let allowed = share * length + point.rounding(step);
-            let slope = Slope { input: input.clone(), found: along.iter().sum(), slope, allowed };
-            let done = slope.passed() || step == steps[steps.len() - 1];
-            if done {
-                slopes.push(slope);
-                break;
-            }
-        }
+            Ok(Slope { input: input.clone(), found: along.iter().sum(), slope, allowed })
+        };
+        let slope = compared(STEP)?;
+        slopes.push(if kinks && !slope.passed() { compared(SHORT_STEP)? } else { slope });
     }
     Ok(Slopes::Of(slopes))
 }
