@@ -13,12 +13,38 @@ use crate::instance::Instance;
 use crate::names;
 use crate::plan::Plan;
 use crate::planning::{Planned, PlannedLaunch, planned};
-use crate::schedule::Schedule;
+use crate::reason::Reason;
+use crate::schedule::{Precompute, Schedule};
 use crate::space;
 
 /// Generates the code of an instance under a schedule.
 pub fn generate(instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Result<Generated, Error> {
-    generate_planned(planned(instance, schedule, arch)?, instance, schedule, arch)
+    let planned = planned(instance, schedule, arch).map_err(|error| or_precomputed(error, instance, schedule, arch))?;
+    generate_planned(planned, instance, schedule, arch)
+}
+
+/// What no schedule can do with a text that computes all operands in the loop, as a reason against
+/// this one, if computing operands ahead mends it.
+fn or_precomputed(error: Error, instance: &Instance, schedule: &Schedule, arch: &'static Arch) -> Error {
+    let Error::Unsupported { what, .. } = &error else { return error };
+    let of_text = |what: &str| {
+        let plain = planned(instance, &Schedule::default(), arch);
+        matches!(plain, Err(Error::Unsupported { what: other, .. }) if other == what)
+    };
+    if schedule.launches.precompute != Precompute::Off || !of_text(what) {
+        return error;
+    }
+    let can = |&way: &Precompute| {
+        let ahead = schedule.clone().with_launches(|launches| launches.precompute = way);
+        planned(instance, &ahead, arch).is_ok_and(|planned| planned.reasons.is_empty())
+    };
+    match [Precompute::B, Precompute::Ab].into_iter().find(can) {
+        Some(way) => {
+            let instead = format!("precompute={} computes it ahead", way.name());
+            Error::Illegal { arch: arch.name, reasons: vec![Reason::text("precompute", what, Some(instead))] }
+        }
+        None => error,
+    }
 }
 
 /// Generates code from the plans of an instance's launches under a schedule.

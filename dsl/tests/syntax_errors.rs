@@ -76,7 +76,11 @@ fn unknown_names() {
     check_body("let x = «sclae» * 2.0;", &[("`sclae` is not defined", "did you mean `scale`?")]);
     check_body("let x = «y» * 2.0;", &[("`y` is not defined", "define it before")]);
     check_body("let x = «row_max»(q_i);", &[("there is no function `row_max`", "did you mean `rowmax`?")]);
-    check_body("let x = «softmax»(q_i);", &[("there is no function `softmax`", "the functions are program")]);
+    check_body("let x = «fourier»(q_i);", &[("there is no function `fourier`", "the functions are program")]);
+    check_body("let x = «softmax»(q_i);", &[("there is no function `softmax`", "exp(x - rowmax(x))")]);
+    check_body("let x = «pow»(q_i, 2.0);", &[("there is no function `pow`", "x * x")]);
+    check_body("let x = «inf»;", &[("`inf` is not defined", "write `INF`")]);
+    check_body("let x = q_i.«sum»();", &[("there is no method `sum`", "rowsum(x)")]);
     check_body("let x = exp(«rowmax»);", &[("`rowmax` is a function", "call it")]);
     check_body("let x = q_i * «T»;", &[("`T` is a type", "x.to::<T>()")]);
     check_body("let x = q_i.«transpose»();", &[("there is no method `transpose`", "`.t()`")]);
@@ -484,6 +488,9 @@ fn text_that_is_no_rust() {
     let stray = errors("pub fn f() { let x = 1.0; ' }");
     assert_eq!((stray[0].message.as_str(), stray[0].span.start), ("this is not Rust", 26));
     check("pub fn f() { let x = 1.0 «store»(y, [i], x); }", &[("syntax error: expected `;`", "")]);
+    check("pub fn f() { let x = mask(s, a «and» b); }", &[("syntax error: expected `,`", "write `a && b`")]);
+    check("pub fn f() { let x = «where»(a, b, c); }", &[("syntax error: expected an expression", "select(cond, a, b)")]);
+    check("pub fn f() { let x = 0 < a «<» b; }", &[("cannot be chained", "write `a < b && b < c`")]);
 }
 
 #[test]

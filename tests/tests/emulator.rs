@@ -211,24 +211,57 @@ fn scores_that_grow_along_either_walk_are_right() {
         let sizes = vec![("B", 1), ("H", 1), ("G", 1), ("M", 40), ("N", 300)];
         let case = Case { sizes, ..cases().into_iter().find(wanted).expect("in the table") };
         for (maximum, turned) in ["max_first", "optimistic"].into_iter().flat_map(|maximum| [(maximum, false), (maximum, true)]) {
-            let Prepared { kernel, mut arguments, .. } = case.prepare().expect("prepares");
-            if turned {
-                let HostArgument::Input(k) = &mut arguments[1] else { panic!("the second parameter is k") };
-                let columns = *k.shape.last().expect("a matrix");
-                let rows: Vec<Vec<f64>> = k.to_f64().chunks(columns).rev().map(<[f64]>::to_vec).collect();
-                k.write_f64(&rows.concat());
-            }
-            let sizes = case.all_sizes();
-            let sizes: Vec<i64> = kernel.ir().sizes.values().map(|size| sizes[size.name.as_str()]).collect();
-            let reference = Reference::new(&kernel, &sizes, &arguments, Programs::All).expect("runs");
             let schedule = format!("{knobs},running_max={maximum},walk={walk}");
-            let options = options(arch(arch_name), Options::default());
-            let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
-            verify::run(&kernel.on_with(&Device::emulator(), options).expect("loads"), &mut arguments).expect("runs");
-            for verdict in reference.check(&arguments) {
-                assert!(verdict.passed(), "{schedule}, keys turned round: {turned}\n{verdict}");
-            }
+            judge_changed(&case, arch_name, &schedule, |arguments| {
+                if turned {
+                    let HostArgument::Input(k) = &mut arguments[1] else { panic!("the second parameter is k") };
+                    let columns = *k.shape.last().expect("a matrix");
+                    let rows: Vec<Vec<f64>> = k.to_f64().chunks(columns).rev().map(<[f64]>::to_vec).collect();
+                    k.write_f64(&rows.concat());
+                }
+            });
         }
+    }
+}
+
+/// Executes a case with changed arguments, and judges its outputs.
+fn judge_changed(case: &Case, arch_name: &str, schedule: &str, change: impl Fn(&mut [HostArgument])) {
+    let Prepared { kernel, mut arguments, .. } = case.prepare().expect("prepares");
+    change(&mut arguments);
+    let sizes = case.all_sizes();
+    let sizes: Vec<i64> = kernel.ir().sizes.values().map(|size| sizes[size.name.as_str()]).collect();
+    let reference = Reference::new(&kernel, &sizes, &arguments, Programs::All).expect("runs");
+    let options = options(arch(arch_name), Options::default());
+    let options = LaunchOptions { schedule: Some(schedule.parse().expect("a schedule")), ..options };
+    verify::run(&kernel.on_with(&Device::emulator(), options).expect("loads"), &mut arguments).expect("runs");
+    for verdict in reference.check(&arguments) {
+        assert!(verdict.passed(), "{schedule}\n{verdict}");
+    }
+}
+
+/// A bias hides with the least number of its type, which is finite: all keys of some rows, the first
+/// ones or the last ones of others. A row of which all is hidden weighs its keys alike.
+#[test]
+fn what_is_hidden_by_a_finite_number_is_right() {
+    for ((arch_name, elem, knobs), maximum) in REORDERED.into_iter().flat_map(|way| MAXIMA.map(|maximum| (way, maximum))) {
+        let wanted = |case: &Case| case.kernel == "bias_attention" && case.elem == elem;
+        let sizes = vec![("B", 1), ("H", 1), ("G", 1), ("M", 40), ("N", 200)];
+        let case = Case { sizes, ..cases().into_iter().find(wanted).expect("in the table") };
+        judge_changed(&case, arch_name, &format!("{knobs},running_max={maximum}"), |arguments| {
+            let HostArgument::Input(bias) = &mut arguments[4] else { panic!("the fifth parameter is the bias") };
+            let least = if elem == Elem::F16 { -65504.0 } else { -3.3e38 };
+            let hides = |row: usize, key: usize| match row % 4 {
+                0 => true,
+                1 => key < 150,
+                2 => key >= 50,
+                _ => false,
+            };
+            let mut values = bias.to_f64();
+            for (at, value) in values.iter_mut().enumerate() {
+                *value = if hides(at / 200, at % 200) { least } else { *value };
+            }
+            bias.write_f64(&values);
+        });
     }
 }
 

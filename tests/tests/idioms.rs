@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::{InputData, Slopes, judge, slopes};
-use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions};
+use flashtile::{Arch, Device, Elem, Gradient, Kernel, LaunchOptions};
 use flashtile_codegen::{Facts, as_generated, space};
 use flashtile_dsl::grad::Form;
 use flashtile_dsl::ir::SourceText;
@@ -214,6 +214,129 @@ fn functions_with_kinks_have_gradients() {
         found.iter().for_each(|slope| {
             assert!((slope.found / 2.0 - slope.slope).abs() > slope.allowed || slope.slope.abs() < slope.allowed)
         });
+    }
+}
+
+/// Texts with sums over rows, the inputs whose gradients are asked for, and the outputs whose
+/// gradients are given.
+const COLUMN_SUMS: [(&str, &str, &str); 5] = [
+    (
+        "pub fn counted<T: Element>(
+            x: &Tensor<T, (B, M, N)>, w: &Tensor<f32, (N)>, y: &mut Tensor<T, (B, M, N)>, s: &mut Tensor<f32, (B, N)>,
+        ) {
+            let (b, i) = program(B, tiles(M));
+            for j in tiles(N) {
+                let t = load(x, [b, i, j]) * load(w, [j]);
+                store(y, [b, i, j], t);
+                add(s, [b, j], 2.0 * rowsum((t * t).t()));
+            }
+        }",
+        "x,w",
+        "y,s",
+    ),
+    (
+        "pub fn turned<T: Element, const D: usize>(
+            x: &Tensor<T, (M, N)>, w: &Tensor<T, (M, D)>, y: &mut Tensor<f32, (N, D)>,
+        ) {
+            let i = program(tiles(M));
+            let w_i = load(w, [i, ..]);
+            for j in tiles(N) {
+                add(y, [j, ..], dot(load(x, [i, j]).t(), w_i));
+            }
+        }",
+        "x,w",
+        "y",
+    ),
+    (
+        "pub fn gathers<T: Element, const D: usize>(
+            q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, w: &Tensor<T, (M, D)>, y: &mut Tensor<f32, (N, D)>,
+        ) {
+            let i = program(tiles(M));
+            let (q_i, w_i) = (load(q, [i, ..]), load(w, [i, ..]));
+            for j in tiles(N) {
+                let p = tanh(dot(q_i, load(k, [j, ..]).t()) * 0.25);
+                add(y, [j, ..], dot(p.to::<T>().t(), w_i));
+            }
+        }",
+        "q,k,w",
+        "y",
+    ),
+    (
+        "pub fn squares<T: Element, const D: usize>(x: &Tensor<T, (M, D)>, y: &mut Tensor<f32, (D)>) {
+            let i = program(tiles(M));
+            let x_i = load(x, [i, ..]);
+            add(y, [..], rowsum((x_i * x_i).t()));
+        }",
+        "x",
+        "y",
+    ),
+    (
+        "pub fn mass<T: Element, const D: usize>(
+            q: &Tensor<T, (B, M, D)>, k: &Tensor<T, (B, N, D)>, v: &Tensor<T, (B, N, D)>, lse: &Tensor<f32, (B, M)>,
+            o: &mut Tensor<T, (B, M, D)>, mass: &mut Tensor<f32, (B, N)>,
+        ) {
+            let (b, i) = program(B, tiles(M));
+            let (q_i, r) = (load(q, [b, i, ..]), load(lse, [b, i]));
+            let mut acc = zeros((i, D));
+            for j in tiles(N) {
+                let p = exp(dot(q_i, load(k, [b, j, ..]).t()) * 0.25 - r);
+                acc += dot(p.to::<T>(), load(v, [b, j, ..]));
+                add(mass, [b, j], rowsum(p.t()));
+            }
+            store(o, [b, i, ..], acc);
+        }",
+        "q,k,v,lse",
+        "o,mass",
+    ),
+];
+
+#[test]
+fn sums_over_rows_have_gradients() {
+    let shape = [("B", 2), ("M", 37), ("N", 67)];
+    for (text, of, from) in COLUMN_SUMS {
+        let kernel = kernel(text);
+        let (of, from): (Vec<&str>, Vec<&str>) = (of.split(',').collect(), from.split(',').collect());
+        let mut gradient = kernel.gradient(&of, &from).unwrap_or_else(|errors| panic!("{errors}"));
+        let has = |name: &str| kernel.ir().size_named(name).is_some();
+        let shape = sizes(&shape.into_iter().filter(|(name, _)| has(name)).collect::<Vec<_>>());
+        let consts = if has("D") { sizes(&[("D", 16)]) } else { BTreeMap::new() };
+        let slopes_of = |gradient: &Gradient| match slopes(gradient, &consts, &shape, 5, &InputData::default()) {
+            Ok(Slopes::Of(found)) => found,
+            other => panic!("{other:?} of\n{text}"),
+        };
+        let found = slopes_of(&gradient);
+        assert_eq!(found.len(), of.len());
+        found.iter().for_each(|slope| assert!(slope.passed(), "{slope} of\n{text}"));
+        // Kernels that leave out what an output takes are found.
+        if let [first, _] = from[..] {
+            gradient = kernel.gradient(&of, &[first]).expect("has one");
+            gradient.from = from.iter().map(ToString::to_string).collect();
+            assert!(slopes_of(&gradient).iter().any(|slope| !slope.passed()), "{text}");
+        }
+    }
+}
+
+/// What `div_or_zero` gives where the divisor is 0 has the gradient 0: rows whose scores are all
+/// below 0, and rows that see nothing.
+#[test]
+fn rows_without_a_divisor_have_gradients_of_zero() {
+    let text = "pub fn weighted<T: Element>(p: &Tensor<T, (M, N)>, v: &Tensor<T, (N, 16)>, o: &mut Tensor<T, (M, 16)>) {
+        let i = program(tiles(M));
+        let mut l = zeros(i);
+        let mut acc = zeros((i, 16));
+        for j in tiles(N) {
+            let s = max(load(p, [i, j]).to::<f32>(), 0.0);
+            l += rowsum(s);
+            acc += dot(s.to::<T>(), load(v, [j, ..]));
+        }
+        store(o, [i, ..], div_or_zero(acc, l));
+    }";
+    let gradient = kernel(text).gradient(&["p", "v"], &["o"]).expect("has one");
+    for (data, zero) in [("p:range=-2..-1", true), ("p:range=-2..0.2", false)] {
+        let data: InputData = data.parse().expect("data");
+        let found = slopes(&gradient, &BTreeMap::new(), &sizes(&[("M", 19), ("N", 3)]), 5, &data).expect("runs");
+        let Slopes::Of(found) = found else { panic!("{found:?}") };
+        found.iter().for_each(|slope| assert!(slope.passed() && (slope.found == 0.0) == zero, "{slope}, {data:?}"));
     }
 }
 

@@ -243,3 +243,25 @@ fn gradients_with_much_of_a_row() {
         }
     }
 }
+
+/// Parts of a dimension are not walked, and the error says what to write; where products stand in the
+/// way, a view would not help.
+#[test]
+fn wide_parts_of_a_dimension_are_named() {
+    let why = |text: &str, width: i64| {
+        let options = LaunchOptions { toolchain: Toolchain::shared(), arch: Arch::named("sm_90a"), ..LaunchOptions::default() };
+        let bound = kernel(text).bind(Elem::Bf16, [("D", width)]).expect("binds");
+        bound
+            .on_with(&Device::emulator(), options)
+            .and_then(|loaded| loaded.predicted(&sizes(&[("M", 64)])))
+            .err()
+            .map(|e| e.to_string())
+    };
+    let half = "pub fn half<T: Element, const D: usize>(x: &Tensor<T, (M, 2 * D)>, y: &mut Tensor<T, (M, D)>) {
+        let i = program(tiles(M));
+        store(y, [i, ..], load(x, [i, ..D]) * load(x, [i, D..]));
+    }";
+    assert_eq!(why(half, 512), None);
+    let said = why(half, 4096).expect("has no schedule");
+    assert!(said.contains("rows of D columns are too wide") && said.contains("split the dimension"), "{said}");
+}

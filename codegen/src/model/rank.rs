@@ -23,6 +23,7 @@ use crate::lower;
 use crate::parallel::each;
 use crate::planning::{Planned, planned};
 use crate::reason::Reason;
+use crate::rewrite::why_not_in_passes;
 use crate::schedule::Schedule;
 use crate::space::{self, FoldedSpace};
 
@@ -172,6 +173,8 @@ impl Ranker {
             let mut reasons: Vec<Reason> = illegal.into_iter().flat_map(|(_, reasons)| reasons).collect();
             reasons.sort();
             reasons.dedup();
+            let wide = why_not_in_passes(&self.instance.kernel, &self.instance.binding);
+            reasons.extend(wide.map(|why| Reason::Kernel { why }));
             return Err(Error::NoLegalSchedule { arch: self.arch.name, reasons });
         }
         Ok(legal)

@@ -45,6 +45,10 @@ pub(crate) fn is_positive(kernel: &Kernel, assumed: &[String], value: ValueId) -
         Some((_, Op::Constant(Elem::F32, c))) => *c > 0.0,
         Some((_, Op::Scalar(p))) => assumed.contains(&kernel.params[*p].name),
         Some((_, Op::Binary(BinaryOp::Mul, a, b))) => is_positive(kernel, assumed, *a) && is_positive(kernel, assumed, *b),
+        Some((_, Op::Full { value, .. })) => is_positive(kernel, assumed, *value),
+        Some((_, Op::Select { on_true, on_false, .. })) => {
+            is_positive(kernel, assumed, *on_true) && is_positive(kernel, assumed, *on_false)
+        }
         _ => false,
     }
 }

@@ -55,6 +55,26 @@ pub fn in_passes(kernel: &Kernel, binding: &Binding) -> Kernel {
     made
 }
 
+/// Why rows that are too wide for registers are not walked, and what to write for them, where the
+/// only reason is that they are parts of a dimension.
+pub fn why_not_in_passes(kernel: &Kernel, binding: &Binding) -> Option<String> {
+    let of_parts = |width: &SizeExpr| {
+        let mut passes = Passes { kernel, width, before: HashMap::new(), wide: Vec::new(), last: 0, parts: false };
+        if passes.stopped() {
+            passes.parts = true;
+            return !passes.stopped();
+        }
+        false
+    };
+    let width = wide(kernel, binding).into_iter().find(of_parts)?;
+    Some(format!(
+        "rows of {} columns are too wide for registers; they are walked where they are a whole dimension of a tensor, and here \
+         they are a part of one: split the dimension in the text, as `(M, 2, D)` for `(M, 2 * D)`, and load `[i, 0, ..]`, \
+         `[i, 1, ..]`; the memory is the same",
+        kernel.size_text(&width)
+    ))
+}
+
 /// The widths of rows beyond [`HELD`] or [`HELD_AT_ONCE`], each once, in order.
 fn wide(kernel: &Kernel, binding: &Binding) -> Vec<SizeExpr> {
     let mut found: Vec<SizeExpr> = Vec::new();
@@ -116,26 +136,36 @@ struct Passes<'a> {
     wide: Vec<OpId>,
     /// The last pass.
     last: usize,
+    /// Whether parts of a dimension count as whole ones.
+    parts: bool,
 }
 
 impl<'a> Passes<'a> {
     /// `None` if something is done with rows of this width that passes cannot do.
     fn of(kernel: &'a Kernel, width: &'a SizeExpr) -> Option<Self> {
-        let mut passes = Self { kernel, width, before: HashMap::new(), wide: Vec::new(), last: 0 };
-        let body = kernel.body;
-        for (block, id) in kernel.walk() {
-            let data = &kernel.ops[id];
-            if !passes.touches(&data.op, &data.results) {
-                continue;
-            }
-            // A loop goes on as it is, if it has nothing to do with the rows.
-            if block != body || !passes.can_walk(&data.op) {
-                return None;
-            }
-            passes.wide.push(id);
+        let mut passes = Self { kernel, width, before: HashMap::new(), wide: Vec::new(), last: 0, parts: false };
+        if passes.stopped() {
+            return None;
         }
         passes.count();
         (!passes.wide.is_empty()).then_some(passes)
+    }
+
+    /// Collects what is as wide as the rows; true if passes cannot do something of it.
+    fn stopped(&mut self) -> bool {
+        self.wide.clear();
+        for (block, id) in self.kernel.walk() {
+            let data = &self.kernel.ops[id];
+            if !self.touches(&data.op, &data.results) {
+                continue;
+            }
+            // A loop goes on as it is, if it has nothing to do with the rows.
+            if block != self.kernel.body || !self.can_walk(&data.op) {
+                return true;
+            }
+            self.wide.push(id);
+        }
+        false
     }
 
     /// Whether an op has to do with rows.
@@ -174,7 +204,9 @@ impl<'a> Passes<'a> {
         let wide_ones_lie = op.operands().into_iter().filter(|&v| self.is_wide(v)).all(lies);
         let whole = |at: &[At], shape: &[SizeExpr]| {
             let is_whole = |(at, extent): (&At, &SizeExpr)| match at {
-                At::Range { start, len } => len == self.width && extent == self.width && *start == SizeExpr::constant(0),
+                At::Range { start, len } => {
+                    len == self.width && (self.parts || (extent == self.width && *start == SizeExpr::constant(0)))
+                }
                 _ => true,
             };
             let ranges = at.iter().filter(|at| matches!(at, At::Range { .. })).count();

@@ -5,6 +5,11 @@
 //! `c = k * log2(e)`: one multiply-add and one `ex2` an element. It fails for `k <= 0` (for 0 because `0 * -inf` is NaN), so
 //! the scale must be a positive constant or a parameter that the facts say is positive.
 //!
+//! The product `m * c` is rounded, so that `exp2(d * c - m * c)` is off by half a unit in its last place: by nothing for
+//! scores of any use, and by all where a row has seen only what stands for "hidden" as a finite number (-1e30, a bias of
+//! the least number of its type). Scores that may be so large have a factor for each row, which is 1 from
+//! [`WITHOUT_FRACTIONS`] on: the product is exact then.
+//!
 //! A maximum that starts from a value of the kernel (an attention sink) starts from that value over `k`. Finite stays finite: where the quotient would
 //! overflow, the largest finite number stands for it. Its exponentials are 0 or infinite either way.
 
@@ -12,11 +17,16 @@ use std::collections::HashMap;
 use std::f64::consts::LOG2_E;
 
 use flashtile_dsl::ir::{
-    BinaryOp, BlockId, CompareOp, Elem, Kernel, Op, OpId, ParamId, ReduceOp, Span, UnaryOp, ValueData, ValueDef, ValueId,
+    BinaryOp, BlockId, CompareOp, Elem, Kernel, Op, OpId, ParamId, ReduceOp, Span, Type, UnaryOp, ValueData, ValueDef, ValueId,
 };
 
 use super::edit::{self, Place};
 use crate::instance::Facts;
+
+/// From here on f32 has no fractions: numbers differ by 2 or not at all.
+const WITHOUT_FRACTIONS: f64 = 16_777_216.0;
+/// A constant among scores that is at least so large stands for something else than a score.
+const NO_SCORE: f64 = 32768.0;
 
 /// `exp(x)` becomes `exp2(x * log2 e)`.
 pub fn exp_to_exp2(kernel: &mut Kernel) {
@@ -29,16 +39,59 @@ pub fn exp_to_exp2(kernel: &mut Kernel) {
 }
 
 /// `exp(a - b)`, with `b` of lower rank than `a` or both of one rank, becomes `exp2(a * log2 e - b * log2 e)`: the first product fuses with the
-/// subtraction, the second is one per row.
+/// subtraction, the second is one per row. Where `a` may be too large for that, the factor of a row depends on `b`, and
+/// differences of rows stay as they are.
 pub fn distribute(kernel: &mut Kernel) {
-    for (_, id) in kernel.walk() {
-        let Op::Unary(UnaryOp::Exp, x) = kernel.ops[id].op else { continue };
-        let Some((_, &Op::Binary(BinaryOp::Sub, a, b))) = kernel.def(x) else { continue };
-        let a = multiply_by(kernel, a, id, LOG2_E);
-        let b = multiply_by(kernel, b, id, LOG2_E);
+    let differences: Vec<(OpId, ValueId, ValueId)> = (kernel.walk().into_iter())
+        .filter_map(|(_, id)| {
+            let Op::Unary(UnaryOp::Exp, x) = kernel.ops[id].op else { return None };
+            let Some((_, &Op::Binary(BinaryOp::Sub, a, b))) = kernel.def(x) else { return None };
+            Some((id, a, b))
+        })
+        .collect();
+    let any_large = differences.iter().any(|&(_, a, _)| may_be_large(kernel, a));
+    for (id, a, b) in differences {
+        let (matrix, row) = (kernel.tile(a).rank() == 2, kernel.tile(b).rank() == 1);
+        let factor = match any_large {
+            true if matrix && row && may_be_large(kernel, a) => factor_of_row(kernel, b, id),
+            true if !matrix => continue,
+            _ => before(kernel, id, Op::Constant(Elem::F32, LOG2_E)),
+        };
+        let [a, b] = [a, b].map(|x| before(kernel, id, Op::Binary(BinaryOp::Mul, x, factor)));
         let difference = before(kernel, id, Op::Binary(BinaryOp::Sub, a, b));
         kernel.ops[id].op = Op::Unary(UnaryOp::Exp2, difference);
     }
+}
+
+/// Whether scores may be numbers that stand for something else: a large constant is among what they are chosen from or
+/// sums of, or numbers of a tensor are.
+fn may_be_large(kernel: &Kernel, scores: ValueId) -> bool {
+    let Some((_, op)) = kernel.def(scores) else { return false };
+    match op {
+        Op::Constant(Elem::F32, c) => c.is_finite() && c.abs() >= NO_SCORE,
+        Op::Load { .. } | Op::Gather { .. } => kernel.tile(scores).rank() > 0,
+        Op::Binary(BinaryOp::Add | BinaryOp::Sub | BinaryOp::Max | BinaryOp::Min, ..)
+        | Op::Cast(..)
+        | Op::Full { .. }
+        | Op::Mask { .. }
+        | Op::Select { .. }
+        | Op::Unary(UnaryOp::Neg, _) => op.operands().into_iter().any(|v| is_float(kernel, v) && may_be_large(kernel, v)),
+        _ => false,
+    }
+}
+
+fn is_float(kernel: &Kernel, v: ValueId) -> bool {
+    matches!(kernel.ty(v), Type::Tile(tile) if tile.elem.is_float())
+}
+
+/// `log2(e)` where `row` has fractions, else 1.
+fn factor_of_row(kernel: &mut Kernel, row: ValueId, id: OpId) -> ValueId {
+    let dims = kernel.tile(row).dims.clone();
+    let [most, log2e, one] = [WITHOUT_FRACTIONS, LOG2_E, 1.0].map(|c| before(kernel, id, Op::Constant(Elem::F32, c)));
+    let magnitude = before(kernel, id, Op::Unary(UnaryOp::Abs, row));
+    let has_fractions = before(kernel, id, Op::Compare(CompareOp::Lt, magnitude, most));
+    let [log2e, one] = [log2e, one].map(|value| before(kernel, id, Op::Full { value, dims: dims.clone() }));
+    before(kernel, id, Op::Select { cond: has_fractions, on_true: log2e, on_false: one })
 }
 
 fn before(kernel: &mut Kernel, id: OpId, op: Op) -> ValueId {

@@ -18,6 +18,7 @@ mod uniform;
 
 pub(crate) use absent::is_positive;
 pub use columns::in_passes;
+pub(crate) use columns::why_not_in_passes;
 pub(crate) use exponent::{Scale, positive};
 use flashtile_dsl::ir::{Binding, Kernel};
 pub use order::softmaxes_in_turn;

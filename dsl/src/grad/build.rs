@@ -1,5 +1,7 @@
 //! The kernels of a gradient.
 
+use std::collections::BTreeSet;
+
 use super::alike::with_shared_indices;
 use super::forward::{Forward, Shape};
 use super::fused::fused;
@@ -9,7 +11,7 @@ use super::parts::in_parts;
 use super::product::of_product;
 use super::streams::of_rows_and_columns;
 use super::{Form, Gradient, NotDifferentiable, Request, scales};
-use crate::ir::{Kernel, Param, ParamId, SourceText, cleared, verify};
+use crate::ir::{Kernel, Op, Param, ParamId, ParamKind, SizeId, SizeKind, SourceText, cleared, verify};
 use crate::syntax::parse;
 use crate::text::write;
 
@@ -37,6 +39,7 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     let backward: Vec<Kernel> = zeros.chain(backward).collect();
     let used = |name: &str| backward.iter().any(|kernel| kernel.param_named(name).is_some());
     let made = kept.forward(&forward, kernel.clone(), &used);
+    backward.iter().try_for_each(|made| check_sizes(made, kernel))?;
     let backward = backward.iter().map(read_back).collect::<Result<_, _>>()?;
     Ok(Gradient { forward: read_back(&made)?, backward })
 }
@@ -49,6 +52,28 @@ fn zeros(forward: &Forward<'_>, tensor: ParamId) -> Kernel {
     let mut made = cleared(of, format!("{}_grad_{name}_zeros", of.name), &grad_name(name), decl);
     made.doc = format!("Zeros in the gradient of `{name}`: `{}` does not load all of it.", of.name);
     made.renumbered()
+}
+
+/// Refuses a kernel that needs the number of a size that none of its tensors has: no text says it.
+fn check_sizes(made: &Kernel, forward: &Kernel) -> Result<(), NotDifferentiable> {
+    let tensors = made.params.values().filter_map(|param| match &param.kind {
+        ParamKind::Tensor(tensor) => Some(tensor),
+        ParamKind::Scalar(_) => None,
+    });
+    let known: BTreeSet<SizeId> = tensors.flat_map(|tensor| &tensor.shape).flat_map(|extent| extent.sizes()).collect();
+    let unknown = made.walk().into_iter().find_map(|(_, op)| match made.ops[op].op {
+        Op::SizeOf(size) if made.sizes[size].kind == SizeKind::Runtime && !known.contains(&size) => Some(size),
+        _ => None,
+    });
+    match unknown {
+        None => Ok(()),
+        Some(size) => {
+            let name = made.size_name(size);
+            let what = format!("`{}` needs the size `{name}`, which none of its tensors has", made.name);
+            let instead = format!("take the plain form, or give the number as a parameter in place of `{name}`");
+            Err(NotDifferentiable::new(what, forward.name_span, instead))
+        }
+    }
 }
 
 /// The kernel as it is read from its own text, so that errors and hints have a place in that.

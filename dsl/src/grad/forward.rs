@@ -100,6 +100,9 @@ pub(super) struct Forward<'k> {
     classes: HashMap<ValueId, Class>,
     /// Values of loop bodies that change from tile to tile.
     varying: HashSet<ValueId>,
+    /// What differs along columns alone and is summed over rows: it is another number in each program
+    /// of rows, and in each step of a loop over them.
+    over_rows: HashSet<ValueId>,
 }
 
 impl<'k> Forward<'k> {
@@ -142,6 +145,7 @@ impl<'k> Forward<'k> {
             given,
             classes: HashMap::new(),
             varying: HashSet::new(),
+            over_rows: HashSet::new(),
         };
         made.classify();
         made.check_loads()?;
@@ -167,6 +171,7 @@ impl<'k> Forward<'k> {
             given: self.given.clone(),
             classes: HashMap::new(),
             varying: HashSet::new(),
+            over_rows: HashSet::new(),
         };
         made.classify();
         made
@@ -258,6 +263,11 @@ impl<'k> Forward<'k> {
     /// Whether a value of a loop's body changes from tile to tile.
     pub fn varies(&self, value: ValueId) -> bool {
         self.varying.contains(&value)
+    }
+
+    /// Whether a value of columns is summed over the rows of one tile.
+    pub fn is_over_rows(&self, value: ValueId) -> bool {
+        self.over_rows.contains(&value)
     }
 
     /// The result of a loop that a value is, by its slot.
@@ -389,6 +399,10 @@ impl<'k> Forward<'k> {
                 Class::Column | Class::Row if self.is_gathered_in_steps(op) => Class::Pair,
                 class => class,
             };
+            let of_rows = |&v: &ValueId| matches!(self.class(v), Class::Row | Class::Pair) || self.is_over_rows(v);
+            if class == Class::Column && reads.iter().any(of_rows) {
+                self.over_rows.extend(&data.results);
+            }
             let wanted = self.is_source(op);
             let held = matches!(data.op, Op::Reduce(ReduceOp::Max, x) if maxima.contains(&x));
             let needed = !held && (wanted || reads.iter().any(|v| self.needed.contains(v)));

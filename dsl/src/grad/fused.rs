@@ -66,6 +66,12 @@ fn check(forward: &Forward<'_>, groups: &[ColumnGroup], rows: &[WantedLoad]) -> 
         let what = format!("the gradient of `{name}`, which is gathered for rows, has no fused form");
         return Err(NotDifferentiable::new(what, forward.span(gathered.value), plain));
     }
+    // It would be a sum over the rows of a computed tile, which has no code.
+    if let Some((value, tensor, _)) = rows.iter().find(|(value, ..)| forward.kernel.tile(*value).rank() < 2) {
+        let name = &forward.kernel.params[*tensor].name;
+        let what = format!("the gradient of `{name}`, a number of each row, has no fused form");
+        return Err(NotDifferentiable::new(what, forward.span(*value), plain));
+    }
     // What rows get outside of the loop would be added by no program of columns.
     let outside = rows.iter().find(|(value, ..)| forward.is_used_outside(*value));
     match outside {

@@ -85,7 +85,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             return Ok(());
         }
         if let (Some((_, &Op::Transpose(x))), true) = (forward.kernel.def(to), forward.class(to) != Class::Pair) {
-            let value = self.copy.transposed(g.value);
+            let value = self.turned(g.value);
             return self.give(x, Adjoint { value, ..g });
         }
         let to = forward.canonical(to);
@@ -96,6 +96,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 (Class::Row, _) if forward.varies(to) => false,
                 (Class::Row, Orientation::Columns) if self.adds_rows => false,
                 (Class::Pair, _) => false,
+                (Class::Column, _) if forward.is_over_rows(to) => false,
                 (Class::Row, Orientation::Rows) | (Class::Column, Orientation::Columns) if self.copy.moves(to) => false,
                 (Class::Row, Orientation::Rows) | (Class::Column, Orientation::Columns) => true,
                 // The kernels of rows sum up what is one for the program.
@@ -163,8 +164,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
             }
             Op::Full { value, .. } => self.give(value, g),
             Op::Transpose(x) => {
-                let pair = forward.class(x) == Class::Pair;
-                let value = if pair { g.value } else { self.copy.transposed(g.value) };
+                let value = if forward.class(x) == Class::Pair { g.value } else { self.turned(g.value) };
                 self.give(x, Adjoint { value, ..g })
             }
             Op::Dot { a, b, acc } => {
@@ -178,6 +178,12 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 Err(NotDifferentiable::new(what, data.span, "leave out the inputs that it depends on, or write it otherwise"))
             }
         }
+    }
+
+    /// The gradient of what was transposed: one that is the same along a dimension lacks that, and is
+    /// its own transpose.
+    fn turned(&mut self, g: ValueId) -> ValueId {
+        if self.copy.dims(g).len() < 2 { g } else { self.copy.transposed(g) }
     }
 
     /// The gradient of the maximum of whole rows: that of the largest element, shared where there are
@@ -338,14 +344,16 @@ impl<'f, 'k> Reverse<'f, 'k> {
                     let inverse = self.copy.binary(BinaryOp::Div, one, by);
                     return self.scaled(a, g, inverse);
                 }
+                // What is 0 for want of a divisor stays 0: its gradient is divided by infinity.
+                let by = if op == BinaryOp::DivOrZero { self.or_infinite(by) } else { by };
                 if needed(&a) {
-                    let value = self.copy.binary(op, g.value, by);
+                    let value = self.copy.binary(BinaryOp::Div, g.value, by);
                     self.give(a, Adjoint { value, ..g })?;
                 }
                 if needed(&b) {
                     let y = self.copy.value(y)?;
                     let product = self.copy.mul(g.value, y);
-                    let quotient = self.copy.binary(op, product, by);
+                    let quotient = self.copy.binary(BinaryOp::Div, product, by);
                     let against = negative(self, quotient);
                     self.give(b, against)?;
                 }
@@ -371,12 +379,21 @@ impl<'f, 'k> Reverse<'f, 'k> {
         }
     }
 
+    /// A divisor, and infinity in place of 0.
+    fn or_infinite(&mut self, by: ValueId) -> ValueId {
+        let by = self.copy.cast(by, Elem::F32);
+        let (zero, infinity) = (self.copy.float(0.0), self.copy.float(f64::INFINITY));
+        let is_zero = self.copy.op(Op::Compare(CompareOp::Eq, by, zero));
+        self.copy.select(is_zero, infinity, by)
+    }
+
     /// Of `a b`: `g b^T` for the one, `a^T g` for the other.
     fn product(&mut self, y: ValueId, a: ValueId, b: ValueId, g: Adjoint) -> Done {
         let forward = self.copy.forward;
         match (forward.class(y), forward.class(a), forward.class(b)) {
             (Class::Pair, ..) => self.product_of_pairs(y, a, b, g),
-            (Class::Row, Class::Pair, Class::Column) => self.sum_over_columns(a, b, g),
+            (Class::Row, Class::Pair, Class::Column) => self.sum_over(Orientation::Columns, a, b, g),
+            (Class::Column, Class::Pair, Class::Row) => self.sum_over(Orientation::Rows, a, b, g),
             (_, left, Class::Program) if left != Class::Program && !forward.needed.contains(&b) => {
                 let right = self.copy.value(b)?;
                 let (turned, elem) = (self.copy.transposed(right), self.elem(right));
@@ -434,13 +451,14 @@ impl<'f, 'k> Reverse<'f, 'k> {
         Ok(())
     }
 
-    /// `p w`, summed over columns.
-    fn sum_over_columns(&mut self, p: ValueId, w: ValueId, g: Adjoint) -> Done {
+    /// `p w`, summed over columns, or over rows: `w` is what differs along these.
+    fn sum_over(&mut self, summed: Orientation, p: ValueId, w: ValueId, g: Adjoint) -> Done {
         let forward = self.copy.forward;
-        let columns = self.copy.value(w)?;
-        let elem = self.elem(columns);
-        let rows = self.copy.cast(g.value, elem);
+        let other = self.copy.value(w)?;
+        let elem = self.elem(other);
+        let of_result = self.copy.cast(g.value, elem);
         if forward.needed.contains(&p) {
+            let [rows, columns] = if summed == Orientation::Columns { [of_result, other] } else { [other, of_result] };
             let (left, right) = match self.copy.orientation {
                 Orientation::Rows => (rows, self.copy.transposed(columns)),
                 Orientation::Columns => (columns, self.copy.transposed(rows)),
@@ -448,11 +466,11 @@ impl<'f, 'k> Reverse<'f, 'k> {
             let value = self.copy.op(Op::Dot { a: left, b: right, acc: None });
             self.give(p, Adjoint { value, ..g })?;
         }
-        if forward.needed.contains(&w) && self.copy.orientation == Orientation::Columns {
+        if forward.needed.contains(&w) && self.copy.orientation == summed {
             let weights = self.copy.value(p)?;
             let weights = self.counted(weights);
             let weights = self.copy.cast(weights, elem);
-            let value = self.copy.op(Op::Dot { a: weights, b: rows, acc: None });
+            let value = self.copy.op(Op::Dot { a: weights, b: of_result, acc: None });
             self.give(w, Adjoint { value, ..g })?;
         }
         Ok(())

@@ -32,7 +32,7 @@ impl Factor {
     /// How a value of a kernel is made; `None` if it is made otherwise.
     fn of(copy: &Copy<'_, '_>, value: ValueId) -> Option<Self> {
         if let Some(known) = copy.known.iter().filter(|(_, here)| **here == value).map(|(&there, _)| there).min() {
-            return Some(Self::Of(known));
+            return (!depends_on_size(copy.forward, known)).then_some(Self::Of(known));
         }
         let of = |v: ValueId| Self::of(copy, v).map(Box::new);
         Some(match *copy.b.kernel.def(value)?.1 {
@@ -57,6 +57,15 @@ impl Factor {
                 Ok(copy.binary(*op, a, b))
             }
         }
+    }
+}
+
+/// Whether a value depends on a size: no tensor of the kernel behind may have that.
+fn depends_on_size(forward: &Forward<'_>, value: ValueId) -> bool {
+    match forward.kernel.def(value) {
+        Some((_, Op::SizeOf(_))) => true,
+        Some((_, op)) => op.operands().into_iter().any(|v| depends_on_size(forward, v)),
+        None => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! A kernel with its sizes, block sizes and arguments, checked against each other: what every
 //! program of a grid reads and none changes.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::error::InterpretError;
 use super::hidden::Hidden;
@@ -40,6 +40,9 @@ pub(super) struct Call<'a> {
     pub rule: Hidden,
     /// Whether one of them met what is not finite.
     pub met: AtomicBool,
+    /// What [`super::Interpreter::exponent_terms`] gives, as bits: numbers that are not negative are in
+    /// the order of their bits.
+    pub exponent_terms: AtomicU64,
 }
 
 impl<'a> Call<'a> {
@@ -79,6 +82,7 @@ impl<'a> Call<'a> {
             shapes,
             rule: Hidden::Absent,
             met: AtomicBool::new(false),
+            exponent_terms: AtomicU64::new(0),
         };
         this.axes = this.block_axes(blocks)?;
         this.grid = kernel

@@ -16,6 +16,11 @@ use crate::ir::{
     Type, UnaryOp, ValueId,
 };
 
+/// Exponents below it, and above its negative, count for [`super::Interpreter::exponent_terms`].
+const NEAR: f64 = 17.0;
+/// Terms beyond it stand for what is hidden, as -1e30 does.
+const LARGEST_TERM: f64 = 32768.0;
+
 /// Executes one program, numbered row-major over the grid; returns the tiles that it stores, in
 /// order.
 pub(super) fn execute<A: Rounding>(
@@ -240,7 +245,14 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             Op::Gather { tensor, at } => self.gather(*tensor, at, result, span)?,
             Op::BlockExtreme { tensor, at, block, largest } => self.block_extremes(*tensor, at, *block, *largest, span)?,
             Op::Nonzero { tensor, at } => self.nonzero(*tensor, at, span)?,
-            Op::Unary(op, x) => unary(*op, self.tile(*x)),
+            Op::Unary(op, x) => {
+                match op {
+                    UnaryOp::Exp => self.note_exponent(*x, 1.0),
+                    UnaryOp::Exp2 => self.note_exponent(*x, std::f64::consts::LN_2),
+                    _ => {}
+                }
+                unary(*op, self.tile(*x))
+            }
             Op::Binary(op, a, b) => {
                 let (lengths, dims) = self.joined(result, &[*a, *b]);
                 binary(*op, self.typed(*a), self.typed(*b), Shape { dims, lengths: &lengths }, span)?
@@ -508,6 +520,23 @@ impl<'i, 'a, A: Rounding> Execution<'i, 'a, A> {
             Some(Op::Unary(UnaryOp::Neg, x) | Op::Cast(_, x) | Op::Transpose(x)) => self.largest_term(*x),
             _ => None,
         }
+    }
+
+    /// Notes the terms of a difference whose exponential is taken, times `unit`, for
+    /// [`super::Interpreter::exponent_terms`].
+    fn note_exponent(&self, difference: ValueId, unit: f64) {
+        let Some(Op::Binary(BinaryOp::Sub, a, b)) = self.call.kernel.def(difference).map(|(_, op)| op) else { return };
+        let exponents = self.tile(difference).to_floats();
+        // Near 0 both terms are alike, so that one of them tells.
+        let of = |v: ValueId| {
+            let term = self.tile(v).to_floats();
+            (term.len() == exponents.len()).then(|| {
+                let near = exponents.iter().zip(term.iter()).filter(|(x, _)| x.to_f64().abs() * unit < NEAR);
+                near.map(|(_, term)| term.to_f64().abs()).filter(|term| *term <= LARGEST_TERM).fold(0.0, f64::max)
+            })
+        };
+        let most = of(*a).or_else(|| of(*b)).unwrap_or_else(|| self.largest(*a).max(self.largest(*b)).min(LARGEST_TERM));
+        self.call.exponent_terms.fetch_max((most * unit).to_bits(), Ordering::Relaxed);
     }
 
     /// The largest finite magnitude of a value's elements.

@@ -4,6 +4,7 @@ use syn::{BinOp, Expr, ExprCall, ExprMethodCall, GenericArgument, Lit, UnOp};
 
 use super::builtin::BUILTINS;
 use super::diagnostic::{Checked, Diagnostic, Reported};
+use super::elsewhere::instead_of;
 use super::kernel::Lowering;
 use super::operand::{Located, Number, Operand, SizeTree};
 use super::scope::Meaning;
@@ -167,9 +168,10 @@ impl Lowering<'_> {
         let sizes = kernel.sizes.values().map(|s| s.name.as_str()).filter(|_| !self.in_helper());
         let names = self.scopes.names().chain(sizes).chain(["INF"]);
         let error = Diagnostic::new(span, format!("`{name}` is not defined")).label("unknown here");
-        self.reporter.report(match nearest(name, names) {
-            Some(near) => error.help(format!("did you mean `{near}`?")),
-            None => error.help("define it before with `let`, or declare it as a parameter"),
+        self.reporter.report(match (instead_of(name), nearest(name, names)) {
+            (Some(instead), _) => error.help(instead),
+            (_, Some(near)) => error.help(format!("did you mean `{near}`?")),
+            (None, None) => error.help("define it before with `let`, or declare it as a parameter"),
         })
     }
 
@@ -197,9 +199,10 @@ impl Lowering<'_> {
                 }
                 let error = Diagnostic::new(name_span, format!("there is no function `{name}`")).label("unknown");
                 let names = || BUILTINS.iter().map(|b| b.name).chain(self.helpers.names());
-                Err(self.reporter.report(match nearest(&name, names()) {
-                    Some(near) => error.help(format!("did you mean `{near}`?")),
-                    None => {
+                Err(self.reporter.report(match (instead_of(&name), nearest(&name, names())) {
+                    (Some(instead), _) => error.help(instead),
+                    (_, Some(near)) => error.help(format!("did you mean `{near}`?")),
+                    (None, None) => {
                         let all: Vec<_> = names().collect();
                         error.help(format!("the functions are {}", all.join(", ")))
                     }
@@ -228,6 +231,7 @@ impl Lowering<'_> {
                     "t" => "write `x.t()`".to_owned(),
                     "to" => "write `x.to::<T>()`".to_owned(),
                     _ if function => format!("call it as a function: `{name}(...)`"),
+                    other if instead_of(other).is_some() => instead_of(other).unwrap_or_default().to_owned(),
                     _ => "the methods are `.t()` and `.to::<T>()`".to_owned(),
                 };
                 let error = Diagnostic::new(self.positions.of(&call.method), format!("there is no method `{name}` like this"));

@@ -8,6 +8,7 @@ use syn::{Item, Visibility};
 
 use super::builtin::words;
 use super::diagnostic::{Diagnostic, Diagnostics, Reporter};
+use super::elsewhere::instead_of;
 use super::gradient::{self, Gradients};
 use super::helper::Helpers;
 use super::kernel::{identifiers, lower_kernel};
@@ -209,7 +210,13 @@ fn function(item: TokenStream, positions: &Positions, reporter: &Reporter) -> Op
         }
         Err(errors) => {
             for error in errors {
-                reporter.report(Diagnostic::new(positions.token(error.span()), format!("syntax error: {error}")));
+                let (said, word) = (error.to_string(), error.span().source_text());
+                let help = match word.as_deref().and_then(instead_of) {
+                    None if said.contains("cannot be chained") => Some("write `a < b && b < c`"),
+                    help => help,
+                };
+                let error = Diagnostic::new(positions.token(error.span()), format!("syntax error: {said}"));
+                reporter.report(help.into_iter().fold(error, Diagnostic::help));
             }
         }
     }

@@ -19,6 +19,7 @@
 //! | `helper`, `inline` | functions of the user's own: their headers, their calls |
 //! | `elementwise`, `matrix`, `memory` | type rules of arithmetic, of dot and reductions, of loads and stores |
 //! | `suggest` | did you mean |
+//! | `elsewhere` | words of other languages |
 //! | `unused` | warnings about what is named and not needed |
 //!
 //! The language: `let`, `let mut`, assignment, `for j in tiles(N)`, `for t in 0..N`, the functions
@@ -31,6 +32,7 @@ mod builtin;
 mod diagnostic;
 mod dimension;
 mod elementwise;
+mod elsewhere;
 mod expression;
 mod file;
 mod gradient;

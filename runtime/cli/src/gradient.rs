@@ -89,7 +89,7 @@ pub fn has_more_outputs(gradient: &Gradient, kernel: &Kernel) -> bool {
 pub fn subjects(flags: &GradientFlags, subject: &Subject) -> Result<Vec<Subject>> {
     Ok(match flags.of(&subject.kernel)? {
         None => vec![subject.clone()],
-        Some(Gradient { forward, backward }) => {
+        Some(Gradient { forward, backward, .. }) => {
             [forward].into_iter().chain(backward).map(|kernel| subject.of_kernel(kernel)).collect()
         }
     })

@@ -31,6 +31,8 @@ pub struct Gradient {
     /// The kernels that compute the gradients, in the order of their launches: one may read what
     /// those before it have written.
     pub backward: Vec<Kernel>,
+    /// The outputs whose gradients are given.
+    pub from: Vec<String>,
 }
 
 impl Kernel {
@@ -130,7 +132,7 @@ impl Kernel {
             KernelError::from(Diagnostics { list, source: self.ir.source.clone() })
         })?;
         let backward = made.backward.into_iter().map(Self::from_ir).collect();
-        Ok(Gradient { forward: Self::from_ir(made.forward), backward })
+        Ok(Gradient { forward: Self::from_ir(made.forward), backward, from: request.from })
     }
 
     /// The kernel without some of its outputs, and without what nothing else needs, inputs among

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use flashtile_dsl::ir::{self, BinaryOp, Elem, Op, ParamKind, UnaryOp, ValueDef, ValueId};
+use flashtile_dsl::ir::{self, BinaryOp, Elem, Op, UnaryOp, ValueDef, ValueId};
 use serde::Serialize;
 
 use super::InputData;
@@ -32,8 +32,9 @@ const ALLOWED: f64 = 0.002;
 /// The same where a step may lead past kinks, such as that of `abs` at 0: an element that a
 /// difference straddles has half of either slope.
 const ALLOWED_KINKS: f64 = 0.05;
-/// The step that is tried where the first one led past more kinks than that, as it does where what
-/// has a kink is a sum of many products: those that a step leads past are fewer in proportion.
+/// The step that is tried where the first one disagrees: it leads past fewer kinks, of which sums of
+/// many products have many, and along a steep curve, such as a square of large positions, it is
+/// nearer to the slope.
 const SHORT_STEP: f64 = STEP / 16.0;
 /// Relative rounding of outputs of f32.
 const ROUNDING: f64 = 1.0 / (1 << 23) as f64;
@@ -92,8 +93,8 @@ pub fn slopes(
     data: &InputData,
 ) -> Result<Slopes> {
     let ir = gradient.forward.ir();
-    let (of, from) = ends(gradient);
-    if let Some(why) = narrow(ir, of.iter().chain(&from)).or_else(|| jump(ir, &of)) {
+    let (of, from) = (inputs(gradient), &gradient.from);
+    if let Some(why) = narrow(ir, of.iter().chain(from)).or_else(|| jump(ir, &of)) {
         return Ok(Slopes::None { why });
     }
     let device = Device::cpu();
@@ -103,9 +104,9 @@ pub fn slopes(
     };
     let bound = bind(&gradient.forward)?;
     let inputs = Inputs::random(&bound, sizes, &device, seed, data)?;
-    let mut point = Point::new(&bound, bound.on(&device)?, inputs, &from, seed)?;
+    let mut point = Point::new(&bound, bound.on(&device)?, inputs, from, seed)?;
     let backward = gradient.backward.iter().map(|kernel| bind(kernel)?.on(&device)).collect::<Result<Vec<_>>>()?;
-    let found = point.gradients(backward, &of, &from)?;
+    let found = point.gradients(backward, &of, from)?;
     let kinks = has_kinks(ir);
     let share = if kinks { ALLOWED_KINKS } else { ALLOWED };
     let mut slopes = Vec::new();
@@ -119,26 +120,20 @@ pub fn slopes(
             Ok(Slope { input: input.clone(), found: along.iter().sum(), slope, allowed })
         };
         let slope = compared(STEP)?;
-        slopes.push(if kinks && !slope.passed() { compared(SHORT_STEP)? } else { slope });
+        slopes.push(if slope.passed() { slope } else { compared(SHORT_STEP)? });
     }
     Ok(Slopes::Of(slopes))
 }
 
-/// Inputs of the forward kernel whose gradients the others store, and outputs whose gradients they
-/// are given.
-fn ends(gradient: &Gradient) -> (Vec<String>, Vec<String>) {
-    let any = |name: &str, is: fn(&ParamKind) -> bool| {
-        let of = |kernel: &Kernel| kernel.ir().param_named(name).is_some_and(|id| is(&kernel.ir().params[id].kind));
+/// Inputs of the forward kernel whose gradients the others store.
+fn inputs(gradient: &Gradient) -> Vec<String> {
+    let is_stored = |name: &String| {
+        let grad = format!("grad_{name}");
+        let of = |kernel: &Kernel| kernel.ir().param_named(&grad).is_some_and(|id| kernel.ir().params[id].kind.is_written());
         gradient.backward.iter().any(of)
     };
     let params = gradient.forward.ir().params.values();
-    let (outputs, inputs): (Vec<_>, Vec<_>) = params.partition(|param| param.kind.is_written());
-    let name = |param: &ir::Param| (param.name.clone(), format!("grad_{}", param.name));
-    let stored = |(_, grad): &(String, String)| any(grad, ParamKind::is_written);
-    let given = |(_, grad): &(String, String)| any(grad, ParamKind::is_read) && !any(grad, ParamKind::is_written);
-    let of = inputs.into_iter().map(name).filter(stored).map(|(name, _)| name).collect();
-    let from = outputs.into_iter().map(name).filter(given).map(|(name, _)| name).collect();
-    (of, from)
+    params.filter(|param| !param.kind.is_written()).map(|param| param.name.clone()).filter(is_stored).collect()
 }
 
 /// A tensor among these in whose elements small steps are lost.

@@ -58,6 +58,8 @@ pub(super) struct Found<R> {
     tiles: Vec<Stored<R>>,
     /// Whether a hidden element met what is not finite.
     pub met: bool,
+    /// What [`Interpreter::exponent_terms`] gives.
+    pub exponent_terms: f64,
 }
 
 impl Excerpt {
@@ -91,7 +93,8 @@ impl Excerpt {
         arithmetic: A,
     ) -> Result<Found<A::Real>, InterpretError> {
         let whole = called.interpreter(called.kernel, &[], arithmetic)?.with_hidden(rule);
-        let mut found = Found { tiles: execute(&whole, &self.programs)?, met: whole.has_met() };
+        let tiles = execute(&whole, &self.programs)?;
+        let mut found = Found { tiles, met: whole.has_met(), exponent_terms: whole.exponent_terms() };
         if self.all {
             return Ok(found);
         }
@@ -115,6 +118,7 @@ impl Excerpt {
             let tiles = execute(&interpreter, &programs)?;
             found.tiles.extend(tiles.into_iter().filter(|tile| touches(tile, part)));
             found.met |= interpreter.has_met();
+            found.exponent_terms = found.exponent_terms.max(interpreter.exponent_terms());
         }
         Ok(found)
     }

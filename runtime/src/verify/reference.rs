@@ -5,7 +5,7 @@ use flashtile_dsl::ir::{Binding, Entity, Kernel};
 
 use super::excerpt::{Called, Excerpt, Programs};
 use super::launch::HostArgument;
-use super::tolerance::{Bound, OutputReference, OutputVerdict};
+use super::tolerance::{Bound, OutputReference, OutputVerdict, Terms};
 use crate::error::Result;
 use crate::kernel::{BoundKernel, KernelError};
 
@@ -48,7 +48,8 @@ impl Reference {
                 assert_eq!(places, plain_places, "the same text stores to the same places");
                 // The plain computation stores to an output of this type.
                 plain.iter_mut().for_each(|x| *x = super::launch::rounded(elem, *x));
-                let bound = Bound::new(elem, &values, &plain, plain_arithmetic.elem, exact.terms(param));
+                let terms = Terms { stored: exact.terms(param), exponents: exact.exponent_terms };
+                let bound = Bound::new(elem, &values, &plain, plain_arithmetic.elem, terms);
                 let steady = values.iter().zip(&plain).all(|(exact, plain)| !exact.is_finite() || plain.is_finite());
                 OutputReference { param, name: p.name.clone(), elem, shape, places, exact: values, or_nan, bound, steady }
             })

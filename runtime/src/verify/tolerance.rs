@@ -22,6 +22,15 @@ pub struct Bound {
     pub elements: usize,
 }
 
+/// The largest magnitudes of what errors are relative to, where that is more than the result.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Terms {
+    /// Of what stored values are sums of; 0 where they are no sums.
+    pub stored: f64,
+    /// Of the terms of exponents, [`flashtile_dsl::interpret::Interpreter::exponent_terms`].
+    pub exponents: f64,
+}
+
 impl Bound {
     /// The largest error may be so many times that of a baseline that rounds matrices to 16 bits.
     pub const MAX_RATIO: f64 = 2.0;
@@ -35,19 +44,21 @@ impl Bound {
     /// exponentials rounded once, where `ex2.approx` is off by two units in the last place (PTX ISA), and averages of many values
     /// are smaller than what was averaged, to which the roundings are relative. With 8 one in 24 right kernels of few outputs failed.
     pub const FLOOR: f64 = 16.0 * (f32::EPSILON / 2.0) as f64;
+    /// An error that is always allowed: GPUs take what is less than the least normal f32 for 0, and
+    /// a product makes up to this of it.
+    pub const UNDERFLOW: f64 = 256.0 * f32::MIN_POSITIVE as f64;
 
     /// The bound for an output of these exact values, for which the plain computation, which rounds
-    /// matrices to `matrices`, gave `plain`. `terms` is the largest magnitude of what stored values
-    /// are sums of, 0 where they are no sums.
-    pub fn new(elem: Elem, exact: &[f64], plain: &[f64], matrices: Elem, terms: f64) -> Self {
+    /// matrices to `matrices`, gave `plain`.
+    pub(super) fn new(elem: Elem, exact: &[f64], plain: &[f64], matrices: Elem, terms: Terms) -> Self {
         let baseline = Errors::of(exact, plain.iter().copied());
         let rounding = Errors::of_rounding(elem, exact);
-        let largest = exact.iter().filter(|x| x.is_finite()).fold(terms, |m, x| m.max(x.abs()));
+        let largest = exact.iter().filter(|x| x.is_finite()).fold(terms.stored, |m, x| m.max(x.abs()));
         Self {
             baseline_max: baseline.max.max(rounding.max),
             max_ratio: if matrices == Elem::F32 { Self::MAX_RATIO_F32 } else { Self::MAX_RATIO },
             baseline_mean: baseline.mean.max(rounding.mean),
-            floor: Self::FLOOR * largest,
+            floor: (Self::FLOOR + terms.exponents * f64::from(f32::EPSILON / 2.0)) * largest + Self::UNDERFLOW,
             elements: exact.len(),
         }
     }
@@ -150,7 +161,9 @@ pub struct Worst {
 /// * To that is added [`Bound::FLOOR`] times the largest exact magnitude, 16 roundings of an f32,
 ///   and for the mean two roundings: the baseline may be exact (one key, a row maximum) where f32
 ///   accumulation in another order is not. Where a sum is stored, its terms count as well: a loss
-///   `m + ln(l) - x` of 0 is no more exact than `m` is.
+///   `m + ln(l) - x` of 0 is no more exact than `m` is. Where the exponential of a difference is
+///   taken, half a unit in the last place of its terms counts too: that of `s - s` is 1 only as far
+///   as `s` times `log2(e)` is exact.
 /// * NaN for NaN, and an infinity for the same infinity. A finite value too large for the element
 ///   type may be the infinity that it rounds to. Where a hidden element meets what is not finite
 ///   ("Hidden means absent" in [`flashtile_dsl::ir`]) NaN is right as well.
@@ -321,7 +334,7 @@ mod tests {
             places: (0..exact.len()).collect(),
             exact: exact.to_vec(),
             or_nan: Vec::new(),
-            bound: Bound::new(elem, exact, plain, elem, 0.0),
+            bound: Bound::new(elem, exact, plain, elem, Terms::default()),
             steady: true,
         };
         OutputVerdict::new(&reference, found)
@@ -338,7 +351,7 @@ mod tests {
             places: vec![0, 1],
             exact: exact.to_vec(),
             or_nan: vec![true, false],
-            bound: Bound::new(Elem::F32, &exact, &exact, Elem::F32, 0.0),
+            bound: Bound::new(Elem::F32, &exact, &exact, Elem::F32, Terms::default()),
             steady: true,
         };
         assert!(reference.check(&[f64::NAN, 2.0]).passed() && reference.check(&exact).passed());
@@ -406,9 +419,17 @@ mod tests {
     /// A stored sum is as exact as its terms.
     #[test]
     fn the_terms_of_a_sum_count() {
-        let bound = |terms| Bound::new(Elem::F32, &[0.0; 4], &[0.0; 4], Elem::F32, terms).max();
-        assert_eq!(bound(0.0), 0.0);
-        assert_eq!(bound(10.0), 10.0 * Bound::FLOOR);
+        let bound = |stored| Bound::new(Elem::F32, &[0.0; 4], &[0.0; 4], Elem::F32, Terms { stored, exponents: 0.0 }).max();
+        assert_eq!(bound(0.0), Bound::UNDERFLOW);
+        assert_eq!(bound(10.0), 10.0 * Bound::FLOOR + Bound::UNDERFLOW);
+    }
+
+    /// An exponential of a difference of large numbers is no more exact than they are.
+    #[test]
+    fn the_terms_of_exponents_count() {
+        let bound = |exponents| Bound::new(Elem::F32, &[1.0; 4], &[1.0; 4], Elem::F32, Terms { stored: 0.0, exponents }).max();
+        assert!((bound(0.0) - 2f64.powi(-20)).abs() < 1e-12);
+        assert!((bound(1024.0) - bound(0.0) - 2f64.powi(-14)).abs() < 1e-12);
     }
 
     #[test]
