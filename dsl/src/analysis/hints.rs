@@ -322,6 +322,10 @@ impl Loop<'_> {
                 "hide elements by `mask(x, keep)` in place of making them 0, before what is computed of them: what is hidden is absent \
                  from sums and products",
             ),
+            Unmasked::Finite => (
+                format!("{text} has a finite number where the condition does not hold, which counts as any other score does"),
+                "hide elements by `mask(s, keep)`: what is hidden is absent from sums, maxima and products",
+            ),
         };
         Hint::new(Lost::Skips, self.kernel.ops[op].span, because, instead)
     }

@@ -15,6 +15,8 @@ pub(super) enum Unmasked {
     Added,
     /// 0 where a condition does not hold, which a product takes.
     Multiplied,
+    /// A large negative number where a condition does not hold, which is finite.
+    Finite,
 }
 
 /// Numbers at or below this are added to scores to hide them.
@@ -38,6 +40,8 @@ impl Walk<'_> {
             (Some(fill), Some(0.0)) if fill <= HIDES => (false, Unmasked::Added),
             (None, Some(0.0)) => (true, Unmasked::Multiplied),
             (Some(0.0), None) => (false, Unmasked::Multiplied),
+            (None, Some(fill)) if fill <= HIDES => (true, Unmasked::Finite),
+            (Some(fill), None) if fill <= HIDES => (false, Unmasked::Finite),
             _ => return None,
         };
         let used = match why {
@@ -45,6 +49,7 @@ impl Walk<'_> {
                 .iter()
                 .any(|&user| matches!(self.kernel.ops[user].op, Op::Binary(BinaryOp::Add, a, b) if a == result || b == result)),
             Unmasked::Multiplied => self.reaches_product(ops, result),
+            Unmasked::Finite => self.kernel.tile(result).rank() == 2,
         };
         (used && !self.predicate(cond, wanted).somewhere.is_all()).then_some(why)
     }

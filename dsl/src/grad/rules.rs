@@ -345,7 +345,8 @@ impl<'f, 'k> Reverse<'f, 'k> {
                     return self.scaled(a, g, inverse);
                 }
                 // What is 0 for want of a divisor stays 0: its gradient is divided by infinity.
-                let by = if op == BinaryOp::DivOrZero { self.or_infinite(by) } else { by };
+                let may_be_zero = self.copy.as_constant(by).is_none_or(|by| by == 0.0);
+                let by = if op == BinaryOp::DivOrZero && may_be_zero { self.or_infinite(by) } else { by };
                 if needed(&a) {
                     let value = self.copy.binary(BinaryOp::Div, g.value, by);
                     self.give(a, Adjoint { value, ..g })?;
