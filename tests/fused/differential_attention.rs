@@ -61,7 +61,8 @@ pub fn differential_attention_grad_columns<T: Element, const D: usize, const E: 
         let dq1 = dot(ds1.to::<T>().t(), t2);
         add(grad_q_sum, [b, h, i, ..], dq1);
         add(grad_q_sum2, [b, h, i, ..], dq2);
-        dv = dv + (dot(p.to::<T>(), t4) + dot(p2.to::<T>(), t3));
+        let t5 = dv + dot(p.to::<T>(), t4) + dot(p2.to::<T>(), t3);
+        dv = t5;
         dk = dk + dot(ds2.to::<T>(), q2);
         dk2 = dk2 + dot(ds1.to::<T>(), q1);
     }

@@ -92,7 +92,8 @@ pub fn differential_attention_grad_columns<T: Element, const D: usize, const E: 
         let p2 = exp(s1 - visible_or_zero(load(m1_reference, [b, h, i])));
         let dp4 = dp3 + load(grad_l1, [b, h, i]);
         let ds1 = dp4 * p2;
-        dv = dv + (dot(p.to::<T>(), t4) + dot(p2.to::<T>(), t3));
+        let t5 = dv + dot(p.to::<T>(), t4) + dot(p2.to::<T>(), t3);
+        dv = t5;
         dk = dk + dot(ds2.to::<T>(), q2);
         dk2 = dk2 + dot(ds1.to::<T>(), q1);
     }

@@ -64,7 +64,8 @@ pub fn mla_decode_grad_columns<T: Element, const C: usize, const R: usize>(
         let p = exp(s2 - visible_or_zero(load(lse, [b, i])));
         let dp2 = dp + load(grad_l, [b, i]);
         let ds = dp2 * p;
-        dkv = dkv + (dot(p.to::<T>(), t4) + dot(ds.to::<T>(), t5) * scale);
+        let t7 = dkv + dot(p.to::<T>(), t4) + dot((ds * scale).to::<T>(), t5);
+        dkv = t7;
         dkv2 = dkv2 + dot(ds.to::<T>(), t6);
     }
     store(grad_kv, [b, j, ..C], dkv);

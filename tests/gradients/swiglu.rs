@@ -31,8 +31,8 @@ pub fn swiglu_grad_x<T: Element>(
     let (i, k) = program(tiles(M), tiles(K));
     let mut dx = zeros((i, k));
     for j in tiles(N) {
-        let t1 = dot(load(grad_b, [i, j]), load(up, [k, j]).t()) + dot(load(grad_a, [i, j]), load(gate, [k, j]).t());
-        dx = dx + t1;
+        let t1 = dx + dot(load(grad_b, [i, j]), load(up, [k, j]).t()) + dot(load(grad_a, [i, j]), load(gate, [k, j]).t());
+        dx = t1;
     }
     store(grad_x, [i, k], dx);
 }

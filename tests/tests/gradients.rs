@@ -11,7 +11,7 @@ use flashtile::{Device, Form, Gradient, Kernel, LaunchOptions};
 use flashtile_codegen::plan::{
     Event, Expr, GlobalTile, Operator, Plan, PlanFile, Shape, Slot, Stmt, StmtOp, Storage, verify as faults_of,
 };
-use flashtile_codegen::{Arch, Facts, Instance, Machine, Schedule, TensorOp, hints, plans, rank, space};
+use flashtile_codegen::{Arch, Facts, Instance, Machine, Schedule, TensorOp, generate, hints, plans, rank, space};
 use flashtile_dsl::analysis::hints::Lost;
 use flashtile_dsl::ir::{Binding, Elem, SizeKind, SourceText};
 use flashtile_tests::planted::{change_first, planted, remove, says};
@@ -157,6 +157,22 @@ fn gradients_of_heads_with_keys_of_their_own_keep_wgmma() {
             let wgmma = space(&instance(&kernel), hopper).iter().filter(|s| s.main.tensor_op == TensorOp::Wgmma).count();
             assert!(wgmma > 20, "{}: {wgmma} schedules multiply by wgmma", kernel.name());
         }
+    }
+}
+
+/// The width of multi-head latent attention with its projections absorbed (DeepSeek-V2): 512 and 64.
+/// Products of one step are added to one sum, each by itself, so that it fits.
+#[test]
+fn gradients_of_latent_attention_have_code_at_its_width() {
+    let hopper = Arch::named("sm_90a").expect("in the table");
+    for kernel in gradient(&Kernel::builtin("mla_decode").expect("built in"), "q,kv", "o") {
+        let ir = kernel.ir().clone();
+        let binding = Binding::new(&ir, Elem::Bf16, [("C".to_owned(), 512), ("R".to_owned(), 64)]);
+        let wide = Instance { facts: Facts::best(&ir), kernel: flashtile_codegen::as_generated(&ir, &binding), binding };
+        let is_legal = |schedule: &Schedule| generate(&wide, schedule, hopper).is_ok();
+        let found = space(&wide, hopper).into_iter().find(is_legal);
+        let found = found.unwrap_or_else(|| panic!("`{}` has no code", kernel.name()));
+        assert_eq!(found.main.tensor_op, TensorOp::Wgmma, "{}", kernel.name());
     }
 }
 

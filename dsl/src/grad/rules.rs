@@ -54,8 +54,24 @@ impl<'f, 'k> Reverse<'f, 'k> {
         if a.factor == b.factor {
             return Adjoint { value: self.copy.add(a.value, b.value), factor: a.factor };
         }
-        let (a, b) = (self.applied(a), self.applied(b));
+        let (a, b) = (self.applied_before(a), self.applied_before(b));
         self.copy.add(a, b).into()
+    }
+
+    /// The whole gradient. The factor of a product of pairs is applied to these: then the product can
+    /// be added to others where it is made.
+    fn applied_before(&mut self, g: Adjoint) -> ValueId {
+        let pairs = match (g.factor, self.copy.b.kernel.def(g.value)) {
+            (Some(factor), Some((_, &Op::Dot { a, b, acc: None }))) => match self.copy.b.kernel.def(a) {
+                Some((_, &Op::Cast(elem, pairs))) => Some((factor, pairs, elem, b)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some((factor, pairs, elem, b)) = pairs else { return self.applied(g) };
+        let scaled = self.copy.mul(pairs, factor);
+        let a = self.copy.cast(scaled, elem);
+        self.copy.op(Op::Dot { a, b, acc: None })
     }
 
     /// The dimensions of the gradient of a value. Of what is one for a program each row has a

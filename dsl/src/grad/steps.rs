@@ -202,7 +202,20 @@ pub(super) fn zeros(reverse: &mut Reverse<'_, '_>, targets: &[ValueId]) -> Vec<V
 
 /// What a step yields: what is carried, and the gradients of the step.
 pub(super) fn added(reverse: &mut Reverse<'_, '_>, carried: &[ValueId], sums: &[(ValueId, Adjoint)]) -> Vec<ValueId> {
-    carried.iter().zip(sums).map(|(&carried, (_, g))| reverse.copy.op(Op::Binary(BinaryOp::Add, carried, g.value))).collect()
+    carried.iter().zip(sums).map(|(&carried, (_, g))| accumulated(&mut reverse.copy, carried, g.value)).collect()
+}
+
+/// A sum and what is added to it. Of a sum of products each is added by itself, so that none needs
+/// registers beside those of the sum.
+fn accumulated(copy: &mut Copy<'_, '_>, sum: ValueId, term: ValueId) -> ValueId {
+    let is_product = |v: ValueId| matches!(copy.b.kernel.def(v), Some((_, Op::Dot { acc: None, .. })));
+    match copy.b.kernel.def(term) {
+        Some((_, &Op::Binary(BinaryOp::Add, a, b))) if is_product(b) => {
+            let sum = accumulated(copy, sum, a);
+            copy.op(Op::Binary(BinaryOp::Add, sum, b))
+        }
+        _ => copy.op(Op::Binary(BinaryOp::Add, sum, term)),
+    }
 }
 
 /// Gives the results of a loop to what they are the gradients of.
