@@ -68,6 +68,10 @@ impl GradientFlags {
             let instead = "say with --grad-from which of its outputs have a gradient";
             return Err(Failure::Usage(format!("{what}; {instead} ({})", outputs.join(", "))));
         }
+        let params = || kernel.ir().params.values();
+        let inputs: Vec<&str> = params().filter(|param| !param.kind.is_written()).map(|param| &*param.name).collect();
+        check_names("--grad", &self.grad, kernel, "input", &inputs)?;
+        check_names("--grad-from", &self.grad_from, kernel, "output", &kernel.ir().outputs().collect::<Vec<_>>())?;
         let of: Vec<&str> = self.grad.iter().map(String::as_str).collect();
         let form = match self.grad_form {
             FormFlag::Plain => Form::Plain,
@@ -76,6 +80,18 @@ impl GradientFlags {
             FormFlag::FusedShares => Form::FusedShares,
         };
         Ok(Some(kernel.gradient_in(form, &of, &from)?))
+    }
+}
+
+/// Refuses names that are none of a kernel's.
+fn check_names(flag: &str, names: &[String], kernel: &Kernel, what: &str, known: &[&str]) -> Result<()> {
+    match names.iter().find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            let listed = known.join(", ");
+            let said = format!("{flag}: kernel `{}` has no {what} `{name}`; its {what}s are {listed}", kernel.name());
+            Err(Failure::Usage(said))
+        }
     }
 }
 

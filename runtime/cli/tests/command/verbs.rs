@@ -235,6 +235,10 @@ fn gradients_are_printed_as_kernels() {
     let refused = sandbox.run("inspect causal_attention --grad scale --emit text");
     assert!(refused.code != 0 && refused.stderr.contains("declare it `scale: &Tensor<f32, (1)>`"), "{}", refused.stderr);
     assert!(refused.stderr.contains("causal_attention.rs:"), "{}", refused.stderr);
+    for (flags, listed) in [("--grad nope", "q, k, v, scale"), ("--grad q --grad-from nope", "o, lse")] {
+        let unknown = sandbox.run(&format!("inspect attention {flags} --emit text"));
+        assert!(unknown.code == 2 && unknown.stderr.contains(listed), "{}", unknown.stderr);
+    }
     let without = sandbox.run("inspect attention --grad q");
     assert!(without.code == 2 && without.stderr.contains("give --emit text"), "{}", without.stderr);
 }
