@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::f64::consts::LOG2_E;
 
 use flashtile_dsl::ir::{
-    BinaryOp, BlockId, CompareOp, Elem, Kernel, Op, OpId, ParamId, ReduceOp, Span, Type, UnaryOp, ValueData, ValueDef, ValueId,
+    BinaryOp, BlockId, CompareOp, Elem, Kernel, Op, OpId, ParamId, ReduceOp, Span, UnaryOp, ValueData, ValueDef, ValueId,
 };
 
 use super::edit::{self, Place};
@@ -75,13 +75,12 @@ fn may_be_large(kernel: &Kernel, scores: ValueId) -> bool {
         | Op::Full { .. }
         | Op::Mask { .. }
         | Op::Select { .. }
-        | Op::Unary(UnaryOp::Neg, _) => op.operands().into_iter().any(|v| is_float(kernel, v) && may_be_large(kernel, v)),
+        | Op::Unary(UnaryOp::Neg, _) => {
+            let is_float = |v: ValueId| kernel.ty(v).tile().is_some_and(|tile| tile.elem.is_float());
+            op.operands().into_iter().any(|v| is_float(v) && may_be_large(kernel, v))
+        }
         _ => false,
     }
-}
-
-fn is_float(kernel: &Kernel, v: ValueId) -> bool {
-    matches!(kernel.ty(v), Type::Tile(tile) if tile.elem.is_float())
 }
 
 /// `log2(e)` where `row` has fractions, else 1.

@@ -9,7 +9,7 @@ use super::forward::{Class, Forward, WantedLoad};
 use super::kept::{Stored, grad_name, row_tensor};
 use super::rules::{Adjoint, Reverse};
 use super::steps::{finish, if_it_stores, store_gradients};
-use crate::ir::{BinaryOp, Direction, Elem, Kernel, Op, TensorDecl, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, Direction, Elem, Kernel, Op, SizeExpr, SizeKind, TensorDecl, UnaryOp, ValueId};
 
 /// What columns add up: the gradient of a value of rows, but for a factor that is one for the whole
 /// program.
@@ -29,12 +29,13 @@ enum Factor {
 }
 
 impl Factor {
-    /// How a value of a kernel is made; `None` if it is made otherwise.
-    fn of(copy: &Copy<'_, '_>, value: ValueId) -> Option<Self> {
+    /// How a value of a kernel is made, in one that has a tensor of this shape; `None` if it is made
+    /// otherwise, or of a size that the shape has not.
+    fn of(copy: &Copy<'_, '_>, value: ValueId, shape: &[SizeExpr]) -> Option<Self> {
         if let Some(known) = copy.known.iter().filter(|(_, here)| **here == value).map(|(&there, _)| there).min() {
-            return (!depends_on_size(copy.forward, known)).then_some(Self::Of(known));
+            return (!needs_other_size(copy.forward.kernel, known, shape)).then_some(Self::Of(known));
         }
-        let of = |v: ValueId| Self::of(copy, v).map(Box::new);
+        let of = |v: ValueId| Self::of(copy, v, shape).map(Box::new);
         Some(match *copy.b.kernel.def(value)?.1 {
             Op::Constant(elem, x) => Self::Constant(elem, x),
             Op::Unary(op, x) => Self::Unary(op, of(x)?),
@@ -60,11 +61,14 @@ impl Factor {
     }
 }
 
-/// Whether a value depends on a size: no tensor of the kernel behind may have that.
-fn depends_on_size(forward: &Forward<'_>, value: ValueId) -> bool {
-    match forward.kernel.def(value) {
-        Some((_, Op::SizeOf(_))) => true,
-        Some((_, op)) => op.operands().into_iter().any(|v| depends_on_size(forward, v)),
+/// Whether a value depends on a size of a launch that is not in this shape.
+fn needs_other_size(kernel: &Kernel, value: ValueId, shape: &[SizeExpr]) -> bool {
+    match kernel.def(value) {
+        Some((_, &Op::SizeOf(size))) => {
+            let is_of_launch = kernel.sizes[size].kind == SizeKind::Runtime;
+            is_of_launch && !shape.iter().any(|extent| extent.sizes().any(|other| other == size))
+        }
+        Some((_, op)) => op.operands().into_iter().any(|v| needs_other_size(kernel, v, shape)),
         None => false,
     }
 }
@@ -78,11 +82,6 @@ pub(super) fn add_rows(reverse: &mut Reverse<'_, '_>) -> Result<Vec<Summed>, Not
     for of in given {
         let Adjoint { value: mut gradient, factor } = reverse.adjoints[&of];
         reverse.adjoints.remove(&of);
-        // A factor is applied behind, to all at once, if it can be made there.
-        let behind = factor.and_then(|factor| Factor::of(&reverse.copy, factor));
-        if let (Some(factor), None) = (factor, &behind) {
-            gradient = reverse.copy.mul(gradient, factor);
-        }
         let name = match forward.kernel.def(of) {
             Some((_, Op::Load { tensor, .. })) => forward.kernel.params[*tensor].name.clone(),
             _ => forward.name(of).trim_start_matches('%').to_owned(),
@@ -92,6 +91,11 @@ pub(super) fn add_rows(reverse: &mut Reverse<'_, '_>) -> Result<Vec<Summed>, Not
         let taken = |sum: &Stored| sums.iter().any(|other: &Summed| other.sum.name == sum.name);
         let mut sum = names.map(|name| row_tensor(forward, &name, of)).find(|sum| !taken(sum)).expect("numbers do not end");
         sum.decl.elem = Elem::F32;
+        // A factor is applied behind, to all at once, if it can be made there.
+        let behind = factor.and_then(|factor| Factor::of(&reverse.copy, factor, &sum.decl.shape));
+        if let (Some(factor), None) = (factor, &behind) {
+            gradient = reverse.copy.mul(gradient, factor);
+        }
         let (decl, dims) = (TensorDecl { direction: Direction::Sum, ..sum.decl.clone() }, reverse.dims_of_gradient(of));
         let (output, at) = (reverse.copy.tensor(&sum.name, decl), reverse.copy.place(&sum.at)?);
         let value = reverse.copy.spread(gradient, dims);
