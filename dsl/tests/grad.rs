@@ -878,9 +878,6 @@ fn what_has_no_gradient_is_refused_at_its_place() {
     refused(&attention, "scale", "o", "`scale` is not an input tensor of floats");
     refused(&attention, "q", "k", "`k` is not an output of floats");
     refused(&builtin("document_attention"), "document", "o", "`document` is not an input tensor of floats");
-    let kinds = "kind: &Tensor<i32, (B, N)>, by: &Tensor<f32, (B, N)>,";
-    let twice = scored(kinds, "x + load(by, [b, load(kind, [b, j])]) + load(by, [b, j])");
-    refused(&twice, "by", "o", "`by` is loaded by tiles, and gathered");
     let text = "pub fn top<T: Element, const D: usize>(q: &Tensor<T, (M, D)>, k: &Tensor<T, (N, D)>, o: &mut Tensor<f32, (M)>) {
         let i = program(tiles(M));
         let mut m = full(i, -INF);
@@ -888,21 +885,12 @@ fn what_has_no_gradient_is_refused_at_its_place() {
         store(o, [i], m * 2.0);
     }";
     refused(&kernel(text), "q", "o", "`m` is used otherwise than by `acc / l` or `m + ln(l)`");
-    // A weight of the keys, which whole programs load.
     let text = source_of("runtime/kernels", "attention");
     let keys = "load(k, [b, g, j, ..]).t()";
-    let weighted = text
-        .replace(keys, "(load(k, [b, g, j, ..]) * load(weight, [..])).to::<T>().t()")
-        .replace("scale: f32,", "scale: f32, weight: &Tensor<f32, (D)>,");
-    refused(&kernel(&weighted), "weight", "o", "`weight` changes what columns load");
     let weighted = text
         .replace(keys, "(load(k, [b, g, j, ..]) * load(weight, [load(kind, [b, j])])).to::<T>().t()")
         .replace("scale: f32,", "scale: f32, kind: &Tensor<i32, (B, N)>, weight: &Tensor<f32, (K)>,");
     refused(&kernel(&weighted), "weight", "o", "`weight` is gathered, and changes what columns load");
-    // Queries that heads share: each program would write the same place.
-    let shared =
-        text.replace("q: &Tensor<T, (B, H, M, D)>", "q: &Tensor<T, (B, G, M, D)>").replace("load(q, [b, h,", "load(q, [b, g,");
-    refused(&kernel(&shared), "q", "o", "`q` is loaded at an index that is no dimension of the grid");
     // Which of two extents ends the index is not known.
     let other = text.replace("v: &Tensor<T, (B, G, N, D)>", "v: &Tensor<T, (B, K, N, D)>");
     refused(&kernel(&other), "k", "o", "`g` is an index of dimensions of G and of K");
@@ -913,13 +901,115 @@ fn what_has_no_gradient_is_refused_at_its_place() {
         store(y, [i, j], acc);
     }";
     refused(&kernel(cubes), "x", "y", "`acc` is no streaming reduction");
+    // Numbers of a product that are one for whole tiles.
+    let learned = "pub fn learned<T: Element>(
+        x: &Tensor<T, (M, K)>, w: &Tensor<T, (K, N)>, s: &Tensor<f32, (1)>, y: &mut Tensor<T, (M, N)>,
+    ) {
+        let (i, j) = program(tiles(M), tiles(N));
+        let mut acc = zeros((i, j));
+        for k in tiles(K) { acc = acc + dot(load(x, [i, k]), (load(w, [k, j]) * load(s, [0])).to::<T>()); }
+        store(y, [i, j], acc);
+    }";
+    refused(&kernel(learned), "s", "y", "`s` changes what columns load");
+}
+
+/// Attention with what `CHANGED` makes of a place of its text.
+fn altered(params: &str, place: &str, changed: &str) -> Kernel {
+    let text = source_of("runtime/kernels", "attention");
+    let made = text.replace(place, changed).replace("scale: f32,", &format!("scale: f32, {params}"));
+    assert!(text.contains(place), "`{place}` is in the text");
+    kernel(&made)
+}
+
+const KEYS: &str = "load(k, [b, g, j, ..]).t()";
+
+#[test]
+fn what_is_used_in_several_ways_has_one_gradient() {
+    let scale = ("scale", Value::Float(0.75));
+    let given = std::slice::from_ref(&scale);
+    // A number for each position: of queries, and of keys.
+    let text = source_of("runtime/kernels", "attention").replace("(B, H, M", "(B, H, N").replace("tiles(M)", "tiles(N)");
+    let text = text.replace("* scale;", "* scale + load(f, [b, h, i]) - tanh(load(f, [b, h, j]));");
+    let forget = kernel(&text.replace("scale: f32,", "scale: f32, f: &Tensor<T, (B, H, N)>,"));
+    check(&forget, "B=2,H=4,G=2,N=9,D=4,E=4", "q,k,v,f", "o,lse", given);
+    assert_eq!(made(&forget, "f", "o").backward.last().expect("a kernel").name, "attention_grad_f");
+    // One tensor for all; both forms.
     let itself = "pub fn twice<T: Element, const D: usize>(x: &Tensor<T, (M, D)>, o: &mut Tensor<f32, (M)>) {
         let i = program(tiles(M));
         let mut l = zeros(i);
         for j in tiles(M) { l += rowsum(exp(dot(load(x, [i, ..]), load(x, [j, ..]).t()))); }
         store(o, [i], l);
     }";
-    refused(&kernel(itself), "x", "o", "`x` is loaded in several ways");
+    for form in [Form::Plain, Form::Fused] {
+        check_in(form, &kernel(itself), "M=9,D=4", "x", "o", &[]);
+    }
+    // Loaded by a tile, and gathered.
+    let kinds = "kind: &Tensor<i32, (B, N)>, by: &Tensor<f32, (B, N)>,";
+    let twice = scored(kinds, "x + load(by, [b, load(kind, [b, j])]) * load(by, [b, j])");
+    let kind = ("kind", ints(&[2, 11], |at| (at * 5 % 7) as i64 - 1));
+    check(&twice, SIZES, "q,by", "o", &[scale.clone(), kind]);
+}
+
+#[test]
+fn what_programs_of_a_group_load_has_its_gradient() {
+    let given = &[("scale", Value::Float(0.75))];
+    // Queries that heads share, a number of the group, and numbers of its outputs.
+    let text = source_of("runtime/kernels", "attention");
+    let shared =
+        text.replace("q: &Tensor<T, (B, H, M, D)>", "q: &Tensor<T, (B, G, M, D)>").replace("load(q, [b, h,", "load(q, [b, g,");
+    check(&kernel(&shared), SIZES, "q,k", "o", given);
+    let scales = scored("s: &Tensor<f32, (G)>, t: &Tensor<f32, (B, G)>,", "x * load(s, [g]) + load(t, [b, g]) * pos(j)");
+    check(&scales, SIZES, "s,t,q", "o,lse", given);
+    // Two indices of one head: the head of the group, and the group.
+    let both = scored("s: &Tensor<f32, (2, G)>,", "x * load(s, [h % 2, h * G / H])");
+    check(&both, SIZES, "s", "o", given);
+    let product = "pub fn by_group<T: Element>(
+        x: &Tensor<T, (B, M, K)>, w: &Tensor<T, (G, K, N)>, c: &Tensor<T, (G, N)>, y: &mut Tensor<T, (B, M, N)>,
+    ) {
+        let (b, i, j) = program(B, tiles(M), tiles(N));
+        let g = b * G / B;
+        let mut acc = zeros((i, j));
+        for k in tiles(K) { acc = acc + dot(load(x, [b, i, k]), load(w, [g, k, j])); }
+        store(y, [b, i, j], acc + load(c, [g, j]));
+    }";
+    check(&kernel(product), "B=4,G=2,M=5,N=6,K=7", "x,w,c", "y", &[]);
+}
+
+#[test]
+fn what_changes_columns_has_its_gradient() {
+    let given = &[("scale", Value::Float(0.75))];
+    let weight = "weight: &Tensor<T, (D)>, by: &Tensor<f32, (G)>, own: &Tensor<f32, (1)>,";
+    let normed = "let keys = load(k, [b, g, j, ..]);
+        let inverse = rsqrt(rowsum(keys * keys) / D + 0.125) * load(by, [g]) * load(own, [0]);
+        let s = dot(q_i, (keys * inverse * load(weight, [..])).to::<T>().t()) * scale;";
+    let scores = format!("let s = dot(q_i, {KEYS}) * scale;");
+    let kernel = altered(weight, &scores, normed);
+    for form in Form::ALL {
+        check_in(form, &kernel, SIZES, "q,k,v,weight,by", "o", given);
+    }
+    check(&kernel, SIZES, "weight,by,own", "o,lse", given);
+    // A number that changes queries, keys, scores and outputs, by way of another one.
+    let changed = "let s = dot((q_i * half).to::<T>(), (load(k, [b, g, j, ..]) * half).to::<T>().t()) * load(own, [0]);";
+    let text = source_of("runtime/kernels", "attention").replace(&scores, changed);
+    let text = text
+        .replace("scale: f32,", "own: &Tensor<f32, (1)>,")
+        .replace("let mut m =", "let half = tanh(load(own, [0])); let mut m =");
+    let text = text.replace("div_or_zero(acc, l)", "div_or_zero(acc, l) * half");
+    check(&self::kernel(&text), SIZES, "own,q,k", "o", &[]);
+}
+
+#[test]
+fn parts_that_all_programs_load_have_one_gradient() {
+    let text = "pub fn parts<T: Element, const D: usize>(
+        x: &Tensor<T, (B, N, 2 * D)>, w: &Tensor<T, (2 * D)>, u: &Tensor<f32, (3, D)>, t: &Tensor<f32, (N, 2 * D)>,
+        y: &mut Tensor<T, (B, N, D)>,
+    ) {
+        let (b, i) = program(B, tiles(N));
+        let low = load(x, [b, i, ..D]) * load(w, [..D]) + load(t, [i, ..D]);
+        let high = load(x, [b, i, D..]) * load(w, [D..]) - load(t, [i, D..]);
+        store(y, [b, i, ..], low * high * load(u, [0, ..]) + load(u, [2, ..]));
+    }";
+    check(&kernel(text), "B=2,N=9,D=4", "x,w,u,t", "y", &[]);
 }
 
 /// The columns of a gradient walk heads by an index loop, of which a condition leaves those of the

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeSet;
 
+use super::added::sums_of_uses;
 use super::alike::with_shared_indices;
+use super::columns::{ColumnGroup, column_groups};
 use super::forward::{Forward, Shape};
 use super::fused::fused;
-use super::kept::{Kept, grad_name};
+use super::kept::Kept;
 use super::needed::{check_loaded, for_outputs};
 use super::parts::in_parts;
 use super::product::of_product;
 use super::streams::of_rows_and_columns;
+use super::totals::stored_to;
+use super::ways::uses_apart;
 use super::{Form, Gradient, NotDifferentiable, Request, scales};
-use crate::ir::{Kernel, Op, Param, ParamId, ParamKind, SizeId, SizeKind, SourceText, cleared, verify};
+use crate::ir::{Kernel, Op, ParamId, ParamKind, SizeId, SizeKind, SourceText, cleared, verify};
 use crate::syntax::parse;
 use crate::text::write;
 
@@ -23,7 +27,8 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
     let kernel = &with_shared_indices(kernel);
     check_loaded(kernel, request)?;
     let apart = in_parts(&for_outputs(kernel, request), &request.of);
-    let forward = Forward::of(&apart, request)?;
+    let (apart, uses) = uses_apart(&apart, request)?;
+    let forward = Forward::of(&apart, request, &uses)?;
     scales::check(&forward)?;
     let kept = Kept::of(&forward);
     let backward = match forward.shape {
@@ -35,8 +40,13 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
         }
         Shape::Product => of_product(&forward, &kept)?,
     };
-    let zeros = forward.wanted.iter().filter(|&&tensor| !forward.is_covered(tensor)).map(|&tensor| zeros(&forward, tensor));
-    let backward: Vec<Kernel> = zeros.chain(backward).collect();
+    let partly = forward.wanted.iter().filter(|&&tensor| !forward.is_covered(tensor));
+    let groups = match forward.shape {
+        Shape::Rows => column_groups(&forward, request.form)?,
+        Shape::Product => Vec::new(),
+    };
+    let zeros = partly.map(|&tensor| zeros(&forward, &groups, tensor)).collect::<Result<Vec<_>, _>>()?;
+    let backward: Vec<Kernel> = zeros.into_iter().chain(backward).chain(sums_of_uses(&forward, &uses)).collect();
     let used = |name: &str| backward.iter().any(|kernel| kernel.param_named(name).is_some());
     let made = kept.forward(&forward, kernel.clone(), &used);
     backward.iter().try_for_each(|made| check_sizes(made, kernel))?;
@@ -45,13 +55,12 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
 }
 
 /// The kernel that sets the gradient of an input to 0: what is not loaded has no other.
-fn zeros(forward: &Forward<'_>, tensor: ParamId) -> Kernel {
-    let Param { name, .. } = &forward.kernel.params[tensor];
-    let of = forward.kernel;
-    let decl = of.tensor(tensor);
-    let mut made = cleared(of, format!("{}_grad_{name}_zeros", of.name), &grad_name(name), decl);
-    made.doc = format!("Zeros in the gradient of `{name}`: `{}` does not load all of it.", of.name);
-    made.renumbered()
+fn zeros(forward: &Forward<'_>, groups: &[ColumnGroup], tensor: ParamId) -> Result<Kernel, NotDifferentiable> {
+    let (of, input) = (forward.kernel, &forward.kernel.params[tensor].name);
+    let (name, decl) = stored_to(forward, groups, tensor)?;
+    let mut made = cleared(of, format!("{}_{name}_zeros", of.name), &name, &decl);
+    made.doc = format!("Zeros in the gradient of `{input}`: `{}` does not load all of it.", of.name);
+    Ok(made.renumbered())
 }
 
 /// Refuses a kernel that needs the number of a size that none of its tensors has: no text says it.

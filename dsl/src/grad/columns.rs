@@ -6,9 +6,12 @@
 //! place in the grid; the kernel of *shares* sums them up in one order, a program for each tile of
 //! columns.
 
+use std::collections::HashSet;
+
 use super::copy::{Copy, Open, Orientation};
 use super::forward::{Class, Forward, WantedLoad};
-use super::kept::{Stored, free_name, grad_name};
+use super::kept::Stored;
+use super::names::free_name;
 use super::{Form, NotDifferentiable};
 use crate::ir::{
     At, AxisId, AxisKind, BinaryOp, CompareOp, Dim, Direction, Elem, Kernel, Op, ProgramDim, SizeExpr, TensorDecl, ValueId,
@@ -16,7 +19,7 @@ use crate::ir::{
 
 /// The indices that tell the columns of programs apart, with how many there are of each.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Indices(Vec<(ValueId, SizeExpr)>);
+pub(super) struct Indices(pub Vec<(ValueId, SizeExpr)>);
 
 /// Loads of columns that one kernel gives the gradients of.
 pub(super) struct ColumnGroup {
@@ -24,13 +27,19 @@ pub(super) struct ColumnGroup {
     pub own: Vec<WantedLoad>,
     /// Those that several programs load.
     pub shares: Vec<ColumnShare>,
+    /// Loads of whole programs that change what columns load: each column has a share.
+    pub of_programs: Vec<WantedLoad>,
     pub indices: Indices,
 }
 
 impl ColumnGroup {
+    fn with(indices: Indices) -> Self {
+        Self { own: Vec::new(), shares: Vec::new(), of_programs: Vec::new(), indices }
+    }
+
     /// All of its loads.
     pub fn loads(&self) -> impl Iterator<Item = &WantedLoad> {
-        self.own.iter().chain(self.shares.iter().map(|share| &share.load))
+        self.own.iter().chain(self.shares.iter().map(|share| &share.load)).chain(&self.of_programs)
     }
 }
 
@@ -83,22 +92,22 @@ pub(super) struct ColumnShare {
 pub(super) fn column_groups(forward: &Forward<'_>, form: Form) -> Result<Vec<ColumnGroup>, NotDifferentiable> {
     let by_indices = by_indices(forward)?;
     if !form.has_shares() {
-        let group = |(indices, own)| ColumnGroup { own, shares: Vec::new(), indices };
-        return Ok(by_indices.into_iter().map(group).collect());
+        return Ok(by_indices);
     }
     let each = forward.kernel.grid().iter().zip(&forward.program).filter_map(|(dim, &v)| match dim {
         ProgramDim::Each(extent) => Some((v, extent.clone())),
         ProgramDim::Tiles(_) => None,
     });
-    let mut group = ColumnGroup { own: Vec::new(), shares: Vec::new(), indices: Indices(each.collect()) };
-    for (indices, loads) in by_indices {
+    let mut group = ColumnGroup::with(Indices(each.collect()));
+    for ColumnGroup { own, of_programs, indices, .. } in by_indices {
+        group.of_programs.extend(of_programs);
         if group.indices.0.iter().all(|dim| indices.0.contains(dim)) {
-            group.own.extend(loads);
+            group.own.extend(own);
             continue;
         }
-        for load in loads {
+        for load in own {
             // Several parts of one tensor have shares each.
-            let of = grad_name(&forward.kernel.params[load.1].name);
+            let (of, _) = forward.gradient(load.1);
             let number = match group.shares.iter().filter(|share| share.load.1 == load.1).count() {
                 0 => String::new(),
                 before => (before + 1).to_string(),
@@ -141,11 +150,11 @@ fn stored(forward: &Forward<'_>, name: String, each: &Indices, load: &WantedLoad
 }
 
 /// The loads of columns by their indices.
-fn by_indices(forward: &Forward<'_>) -> Result<Vec<(Indices, Vec<WantedLoad>)>, NotDifferentiable> {
-    let mut groups: Vec<(Indices, Vec<WantedLoad>)> = Vec::new();
-    for load in forward.wanted_loads(Class::Column) {
+fn by_indices(forward: &Forward<'_>) -> Result<Vec<ColumnGroup>, NotDifferentiable> {
+    let mut groups: Vec<ColumnGroup> = Vec::new();
+    let mut group_of = |entries: &[At]| -> Result<usize, NotDifferentiable> {
         let mut indices = Vec::new();
-        for entry in &load.2 {
+        for entry in entries {
             if let At::Index(v) = entry
                 && forward.depends_on_program(*v)
             {
@@ -153,13 +162,53 @@ fn by_indices(forward: &Forward<'_>) -> Result<Vec<(Indices, Vec<WantedLoad>)>, 
             }
         }
         indices.sort();
+        indices.dedup();
         let indices = Indices(indices);
-        match groups.iter_mut().find(|group| group.0 == indices) {
-            Some((_, loads)) => loads.push(load),
-            None => groups.push((indices, vec![load])),
+        Ok(groups.iter().position(|group| group.indices == indices).unwrap_or_else(|| {
+            groups.push(ColumnGroup::with(indices));
+            groups.len() - 1
+        }))
+    };
+    let (mut own, mut of_programs) = (Vec::new(), Vec::new());
+    for load in forward.wanted_loads(Class::Column) {
+        own.push((group_of(&load.2)?, load));
+    }
+    for load in forward.wanted_of_programs(true) {
+        // The columns that it changes have programs for their own indices too.
+        let entries: Vec<At> = load.2.iter().cloned().chain(places_of_columns(forward, load.0)).collect();
+        of_programs.push((group_of(&entries)?, load));
+    }
+    own.into_iter().for_each(|(group, load)| groups[group].own.push(load));
+    of_programs.into_iter().for_each(|(group, load)| groups[group].of_programs.push(load));
+    Ok(groups)
+}
+
+/// The places of what columns load and a value of whole programs changes.
+fn places_of_columns(forward: &Forward<'_>, value: ValueId) -> Vec<At> {
+    let [makers, _] = forward.users_by_side(value);
+    let mut work: Vec<ValueId> = makers.iter().flat_map(|&op| forward.kernel.ops[op].results.clone()).collect();
+    // What is made of these, and other columns in it.
+    let mut made: HashSet<ValueId> = work.iter().copied().collect();
+    for op in forward.in_order() {
+        let data = &forward.kernel.ops[op];
+        let is_column = data.results.first().is_some_and(|&result| forward.class(result) == Class::Column);
+        if is_column && data.op.operands().iter().any(|v| made.contains(v)) {
+            made.extend(&data.results);
+            work.extend(&data.results);
         }
     }
-    Ok(groups)
+    let (mut places, mut seen) = (Vec::new(), HashSet::new());
+    while let Some(v) = work.pop() {
+        if !seen.insert(v) || forward.class(v) != Class::Column {
+            continue;
+        }
+        match forward.kernel.def(v) {
+            Some((_, Op::Load { at, .. })) => places.extend(at.iter().cloned()),
+            Some((_, op)) => work.extend(op.operands()),
+            None => {}
+        }
+    }
+    places
 }
 
 /// The kernels that sum shares up, one for each load: the sums of several would take all registers
@@ -209,8 +258,8 @@ fn sum_of_shares(forward: &Forward<'_>, share: &ColumnShare, number: &str) -> Re
     }
     let next = copy.op(Op::Binary(BinaryOp::Add, carried, of_program));
     let sum = copy.close(loops, &[zeros], vec![next])[0];
-    let decl = TensorDecl { direction: Direction::Out, ..kernel.tensor(*tensor).clone() };
-    let (output, at) = (copy.tensor(&grad_name(of), decl), in_tiles(copy.place(at)?));
+    let (name, decl) = forward.gradient(*tensor);
+    let (output, at) = (copy.tensor(&name, decl), in_tiles(copy.place(at)?));
     copy.b.append(Op::Store { tensor: output, at, value: sum });
     copy.b.kernel.doc = format!("The sum of the shares in the gradient of `{of}`: of `{}`.", kernel.name);
     Ok(copy.finish(&|name| usize::from(name != share.stored.name)))

@@ -30,6 +30,8 @@ pub(super) enum Shares {
     None,
     /// Rows, in what is one for a program.
     OfRows,
+    /// Columns, in what is one for a program.
+    OfColumns,
     /// Pairs, in what is one for a row or for a column.
     OfPairs,
 }
@@ -76,6 +78,7 @@ impl<'f, 'k> Copy<'f, 'k> {
                 (rows, rows)
             }
             Orientation::Columns => {
+                made.shares = Shares::OfColumns;
                 let columns = made.axis(forward.columns[0].1, AxisKind::Program);
                 (made.axis(row, AxisKind::Loop), columns)
             }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use super::uses::Uses;
 use super::{NotDifferentiable, Request};
 use crate::analysis::streaming::{Base, Form, Streaming};
 use crate::ir::{
     At, AxisId, AxisKind, BinaryOp, BlockId, Dim, Elem, Kernel, Op, OpId, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
-    Span, UnaryOp, ValueDef, ValueId,
+    Span, TensorDecl, UnaryOp, ValueDef, ValueId,
 };
 
 /// What a value differs along.
@@ -64,7 +65,7 @@ pub(super) struct Slot {
     pub result: ValueId,
 }
 
-/// A load whose gradient is wanted: what it gives, the tensor, and its place.
+/// A load whose gradient is wanted: what it gives, the tensor, and the place of its gradient.
 pub(super) type WantedLoad = (ValueId, ParamId, Vec<At>);
 
 /// A gather of an input whose gradient is wanted.
@@ -91,8 +92,9 @@ pub(super) struct Forward<'k> {
     pub slots: Vec<Slot>,
     /// Values that depend on an input whose gradient is wanted.
     pub needed: HashSet<ValueId>,
-    /// Inputs whose gradients are wanted.
+    /// Inputs whose gradients are wanted; of what has several uses, each of these.
     pub wanted: Vec<ParamId>,
+    uses: Uses,
     /// Loads of these that are gone back to; `None` is all.
     sources: Option<HashSet<ValueId>>,
     /// Outputs whose gradients are given.
@@ -106,9 +108,10 @@ pub(super) struct Forward<'k> {
 }
 
 impl<'k> Forward<'k> {
-    pub fn of(kernel: &'k Kernel, request: &Request) -> Result<Self, NotDifferentiable> {
+    /// Takes a kernel apart whose inputs have these uses.
+    pub fn of(kernel: &'k Kernel, request: &Request, uses: &Uses) -> Result<Self, NotDifferentiable> {
         let refuse = |what: &str, span: Span, instead: &str| Err(NotDifferentiable::new(what, span, instead));
-        let wanted = params(kernel, &request.of, false)?;
+        let wanted = params(kernel, &request.of, false)?.into_iter().flat_map(|input| uses.of(input)).collect();
         let given = params(kernel, &request.from, true)?;
         let Some(&first) = kernel.blocks[kernel.body].ops.first() else {
             return refuse("the kernel is empty", kernel.name_span, "write a kernel");
@@ -141,6 +144,7 @@ impl<'k> Forward<'k> {
             slots,
             needed: HashSet::new(),
             wanted,
+            uses: uses.clone(),
             sources: None,
             given,
             classes: HashMap::new(),
@@ -167,6 +171,7 @@ impl<'k> Forward<'k> {
             slots: self.slots.clone(),
             needed: HashSet::new(),
             wanted: wanted.into_iter().collect(),
+            uses: self.uses.clone(),
             sources: Some(loads.iter().map(|load| load.0).collect()),
             given: self.given.clone(),
             classes: HashMap::new(),
@@ -191,68 +196,59 @@ impl<'k> Forward<'k> {
         self
     }
 
-    /// Checks that wanted inputs are loaded, each element at one place, and where their gradients
-    /// can be summed.
+    /// Checks that the gradients of wanted inputs can be summed.
     fn check_loads(&self) -> Result<(), NotDifferentiable> {
-        for &tensor in &self.wanted {
-            let param = &self.kernel.params[tensor];
-            let refuse = |why: &str, span: Span, instead: &str| {
-                Err(NotDifferentiable::new(format!("`{}` {why}", param.name), span, instead.to_owned()))
-            };
-            let (mut loads, mut gathered): (Vec<(ValueId, &[At])>, Option<OpId>) = (Vec::new(), None);
-            for op in self.in_order() {
-                match &self.kernel.ops[op].op {
-                    Op::Gather { tensor: t, .. } if *t == tensor => {
-                        gathered = Some(op);
-                        self.check_gather(self.kernel.ops[op].results[0], &param.name)?;
-                    }
-                    Op::Load { tensor: t, at } if *t == tensor => {
-                        let value = self.kernel.ops[op].results[0];
-                        if self.canonical(value) != value {
-                            continue;
-                        }
-                        if loads.iter().any(|(_, other)| !are_apart(self.kernel, at, other)) {
-                            let why = "is loaded in several ways, whose gradients would have to be summed";
-                            let instead = "pass it twice, and add the gradients of both";
-                            return refuse(why, self.kernel.ops[op].span, instead);
-                        }
-                        loads.push((value, at));
-                    }
-                    _ => {}
-                }
+        for op in self.in_order() {
+            if let Op::Gather { tensor, .. } = &self.kernel.ops[op].op
+                && self.wanted.contains(tensor)
+            {
+                self.check_gather(self.kernel.ops[op].results[0], &self.kernel.params[*tensor].name)?;
             }
-            if let (Some(op), false) = (gathered, loads.is_empty()) {
-                let instead = "pass it twice, and add the gradients of both";
-                return refuse("is loaded by tiles, and gathered", self.kernel.ops[op].span, instead);
-            }
-            if let Some(op) = loads.iter().find_map(|&(value, _)| self.use_for_columns(value)) {
-                let why = "changes what columns load, and its gradient would be a sum over them";
+            let Op::Load { tensor, .. } = self.kernel.ops[op].op else { continue };
+            let value = self.kernel.ops[op].results[0];
+            if self.shape == Shape::Product
+                && self.wanted.contains(&tensor)
+                && self.class(value) == Class::Program
+                && let Some(&op) = self.users_by_side(value)[0].first()
+            {
+                let name = &self.kernel.params[tensor].name;
+                let what = format!("`{name}` changes what columns load, and its gradient would be a sum over them");
                 let instead = "leave it out, or apply it to the columns in a kernel of its own";
-                return refuse(why, self.kernel.ops[op].span, instead);
+                return Err(NotDifferentiable::new(what, self.kernel.ops[op].span, instead));
             }
         }
         Ok(())
     }
 
-    /// An op that makes what columns have from a value of the whole program.
-    fn use_for_columns(&self, value: ValueId) -> Option<OpId> {
-        if self.class(value) != Class::Program {
-            return None;
-        }
-        let mut of_value = HashSet::from([value]);
+    /// The tensor that the gradient of a wanted input is stored in: its name, and its declaration.
+    pub fn gradient(&self, tensor: ParamId) -> (String, TensorDecl) {
+        self.uses.gradient(self.kernel, tensor)
+    }
+
+    /// Ops that take a value of the whole program, or what is made of it alone: those that make what
+    /// columns have, and others.
+    pub fn users_by_side(&self, value: ValueId) -> [Vec<OpId>; 2] {
+        let (mut of_value, mut sides) = (HashSet::from([value]), [Vec::new(), Vec::new()]);
         for op in self.in_order() {
             let data = &self.kernel.ops[op];
+            if data.results.iter().any(|&result| self.canonical(result) == value) {
+                of_value.extend(&data.results);
+            }
             if !data.op.operands().iter().any(|v| of_value.contains(v)) {
                 continue;
             }
-            let class = data.results.first().map(|&result| self.class(result));
-            match class {
-                Some(Class::Column) => return Some(op),
-                Some(Class::Program) => of_value.extend(&data.results),
-                _ => {}
+            match data.results.first().map(|&result| self.class(result)) {
+                Some(Class::Column) => sides[0].push(op),
+                Some(Class::Program) if self.walk_of(op).is_none() => of_value.extend(&data.results),
+                _ => sides[1].push(op),
             }
         }
-        None
+        sides
+    }
+
+    /// Whether a value of the whole program changes what columns load.
+    pub fn is_for_columns(&self, value: ValueId) -> bool {
+        self.shape == Shape::Rows && self.class(value) == Class::Program && !self.users_by_side(value)[0].is_empty()
     }
 
     /// What a value differs along.
@@ -493,11 +489,19 @@ impl<'k> Forward<'k> {
         let of = |op: OpId| match &self.kernel.ops[op].op {
             Op::Load { tensor, at } if self.is_source(op) => {
                 let value = self.kernel.ops[op].results[0];
-                (self.canonical(value) == value && self.class(value) == class).then(|| (value, *tensor, at.clone()))
+                let place = || self.uses.place(*tensor, at);
+                (self.canonical(value) == value && self.class(value) == class).then(|| (value, *tensor, place()))
             }
             _ => None,
         };
         self.in_order().into_iter().filter_map(of).collect()
+    }
+
+    /// Those of the whole program that change what columns load, or those that do not.
+    pub fn wanted_of_programs(&self, for_columns: bool) -> Vec<WantedLoad> {
+        let mut loads = self.wanted_loads(Class::Program);
+        loads.retain(|load| self.is_for_columns(load.0) == for_columns);
+        loads
     }
 
     /// Gathers of inputs whose gradients are wanted, of rows or of pairs.
@@ -589,7 +593,7 @@ impl<'k> Forward<'k> {
         if self.gathers().iter().any(|gathered| gathered.tensor == tensor) {
             return true;
         }
-        let shape = &self.kernel.tensor(tensor).shape;
+        let shape = &self.gradient(tensor).1.shape;
         let loads = [Class::Program, Class::Row, Class::Column, Class::Pair].map(|class| self.wanted_loads(class));
         let places: Vec<&[At]> = loads.iter().flatten().filter(|load| load.1 == tensor).map(|load| &load.2[..]).collect();
         if places.is_empty() {
@@ -702,7 +706,7 @@ fn yielded(kernel: &Kernel, body: BlockId) -> Vec<ValueId> {
 
 /// Whether no element is at both of two places of a tensor: in a dimension they differ in a range,
 /// or in a number.
-fn are_apart(kernel: &Kernel, a: &[At], b: &[At]) -> bool {
+pub(super) fn are_apart(kernel: &Kernel, a: &[At], b: &[At]) -> bool {
     let apart = |scale: i64| {
         a.iter().zip(b).any(|(a, b)| match (at_scale(kernel, a, scale), at_scale(kernel, b, scale)) {
             (Some((x, m)), Some((y, n))) => x + m <= y || y + n <= x,

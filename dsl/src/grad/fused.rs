@@ -15,6 +15,7 @@ use super::gathered::rounded;
 use super::kept::Kept;
 use super::streams::{OfRowsMade, columns_kernel, rows_kernel};
 use super::sums::sums_kernel;
+use super::totals::all_totals;
 use super::{Form, NotDifferentiable};
 use crate::ir::Kernel;
 
@@ -26,22 +27,25 @@ pub(super) fn fused(forward: &Forward<'_>, kept: &Kept, form: Form) -> Result<Ve
     // Rows get nothing but what columns give: no input of theirs is gone back to.
     let of_rows = forward.only([], &[]).with_results_of(forward);
     let left = rows_kernel(&of_rows, kept, &|_| true)?.left;
-    let (mut columns, mut sums) = (Vec::new(), Vec::new());
+    let (mut columns, mut sums, mut shares) = (Vec::new(), Vec::new(), Vec::new());
     for (number, group) in groups.iter().enumerate() {
         // The first group walks the pairs for rows too.
         let of_rows = if number == 0 { &rows_wanted[..] } else { &[] };
         let gathers = if number == 0 { forward.gathers() } else { Vec::new() };
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
         let of_group = forward.only(group.loads().chain(of_rows), &gathers);
-        let (kernel, made) = columns_kernel(&of_group, kept, &left, group, number.is_empty(), &number)?;
-        columns.push(kernel);
-        sums.extend(made);
+        let made = columns_kernel(&of_group, kept, &left, group, number.is_empty(), &number)?;
+        columns.push(made.kernel);
+        sums.extend(made.sums);
+        shares.extend(made.shares);
     }
     let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
     let OfRowsMade { kernel: rows, .. } = rows_kernel(&of_rows, kept, &read)?;
     let of_rows_rounded = sums_kernel(forward, &sums, &rows_wanted)?;
     let of_shares = sums_of_shares(forward, &groups)?;
-    Ok(rows.into_iter().chain(columns).chain(of_rows_rounded).chain(of_shares).chain(rounded(forward)).collect())
+    let totals = all_totals(forward, &shares)?;
+    let behind = of_rows_rounded.into_iter().chain(of_shares).chain(totals).chain(rounded(forward));
+    Ok(rows.into_iter().chain(columns).chain(behind).collect())
 }
 
 /// Refuses what the fused form is not built for.
@@ -54,8 +58,8 @@ fn check(forward: &Forward<'_>, groups: &[ColumnGroup], rows: &[WantedLoad]) -> 
     if groups.is_empty() || rows.is_empty() {
         return refuse("gradients of rows alone, or of columns alone, have no fused form: nothing is made twice");
     }
-    let others = [Class::Pair, Class::Program].into_iter().flat_map(|class| forward.wanted_loads(class));
-    if let Some((value, tensor, _)) = others.into_iter().next() {
+    let others = [forward.wanted_loads(Class::Pair), forward.wanted_of_programs(false)];
+    if let Some((value, tensor, _)) = others.into_iter().flatten().next() {
         let what = format!("the gradient of `{}`, which is no tensor of rows or columns, has no fused form", {
             &forward.kernel.params[tensor].name
         });

@@ -3,7 +3,7 @@
 
 use super::NotDifferentiable;
 use super::forward::{Forward, Gathered};
-use super::kept::{free_name, grad_name};
+use super::names::free_name;
 use super::rules::Reverse;
 use crate::ir::edit::{add_tensor, beside};
 use crate::ir::{At, AxisKind, Dim, Direction, Elem, Kernel, Op, ParamId, ProgramDim, TensorDecl};
@@ -11,15 +11,15 @@ use crate::ir::{At, AxisKind, Dim, Direction, Elem, Kernel, Op, ParamId, Program
 /// The sum that the gradient of a gathered input is made in: the gradient itself, if that is of
 /// f32.
 fn sum_name(forward: &Forward<'_>, tensor: ParamId) -> String {
-    let name = grad_name(&forward.kernel.params[tensor].name);
-    match forward.kernel.tensor(tensor).elem {
+    let (name, decl) = forward.gradient(tensor);
+    match decl.elem {
         Elem::F32 => name,
         _ => free_name(forward.kernel, &format!("{name}_sum")),
     }
 }
 
 fn sum_decl(forward: &Forward<'_>, tensor: ParamId) -> TensorDecl {
-    TensorDecl { elem: Elem::F32, direction: Direction::Sum, ..forward.kernel.tensor(tensor).clone() }
+    TensorDecl { elem: Elem::F32, direction: Direction::Sum, ..forward.gradient(tensor).1 }
 }
 
 /// Adds the gradients of gathered elements to their places.
@@ -45,21 +45,21 @@ pub(super) fn rounded(forward: &Forward<'_>) -> Vec<Kernel> {
     let mut tensors: Vec<ParamId> = forward.gathers().iter().map(|gathered| gathered.tensor).collect();
     tensors.sort_unstable();
     tensors.dedup();
-    tensors.retain(|&tensor| forward.kernel.tensor(tensor).elem != Elem::F32);
+    tensors.retain(|&tensor| forward.gradient(tensor).1.elem != Elem::F32);
     tensors.into_iter().map(|tensor| rounding(forward, tensor)).collect()
 }
 
 fn rounding(forward: &Forward<'_>, tensor: ParamId) -> Kernel {
-    let (of, name) = (forward.kernel, &forward.kernel.params[tensor].name);
-    let decl = of.tensor(tensor);
-    let mut b = beside(of, format!("{}_{}", of.name, grad_name(name)));
-    b.kernel.doc = format!("The gradient of `{name}`, rounded: of `{}`.", of.name);
+    let (of, input) = (forward.kernel, &forward.kernel.params[tensor].name);
+    let (name, decl) = forward.gradient(tensor);
+    let mut b = beside(of, format!("{}_{name}", of.name));
+    b.kernel.doc = format!("The gradient of `{input}`, rounded: of `{}`.", of.name);
     let sum = add_tensor(
         &mut b.kernel,
         &sum_name(forward, tensor),
         TensorDecl { direction: Direction::In, ..sum_decl(forward, tensor) },
     );
-    let output = add_tensor(&mut b.kernel, &grad_name(name), TensorDecl { direction: Direction::Out, ..decl.clone() });
+    let output = add_tensor(&mut b.kernel, &name, decl.clone());
     let last = decl.shape.len() - 1;
     let axis = b.axis("e", decl.shape[last].clone(), AxisKind::Program);
     let dims = decl.shape.iter().enumerate().map(|(dim, extent)| match dim == last {

@@ -5,25 +5,12 @@ use std::collections::BTreeMap;
 use super::NotDifferentiable;
 use super::copy::Copy;
 use super::forward::{Forward, Slot};
+use super::names::free_name;
 use crate::analysis::streaming::{Base, Form};
 use crate::ir::{
     At, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, SizeExpr, TensorDecl,
     UnaryOp, ValueId,
 };
-
-/// The name of the gradient of a tensor.
-pub(super) fn grad_name(name: &str) -> String {
-    format!("grad_{name}")
-}
-
-/// The name, with underscores behind it where a parameter of the kernel has it.
-pub(super) fn free_name(kernel: &Kernel, name: &str) -> String {
-    let mut name = name.to_owned();
-    while kernel.param_named(&name).is_some() {
-        name.push('_');
-    }
-    name
-}
 
 /// What one kernel of a gradient leaves to later ones: gradients of results of loops, by their
 /// slots.

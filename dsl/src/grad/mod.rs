@@ -38,6 +38,7 @@
 //!
 //! Rules of single ops stand in `rules.rs`.
 
+mod added;
 mod alike;
 mod build;
 mod columns;
@@ -47,6 +48,7 @@ mod fused;
 mod gathered;
 mod hidden;
 mod kept;
+mod names;
 mod needed;
 mod parts;
 mod product;
@@ -56,6 +58,8 @@ mod steps;
 mod streams;
 mod sums;
 mod totals;
+mod uses;
+mod ways;
 
 pub use build::gradient;
 

@@ -15,10 +15,11 @@ use std::collections::{BTreeSet, HashMap};
 use super::NotDifferentiable;
 use super::copy::{Copy, Open, Orientation, Shares};
 use super::forward::{Class, Forward, Slot, WantedLoad};
-use super::kept::{Kept, Left, Stored, grad_name, row_tensor};
+use super::kept::{Kept, Left, Stored, row_tensor};
+use super::names::grad_name;
 use super::rules::Reverse;
 use super::steps::{finish, give_stored, if_it_stores, load_left, store_gradients, sum_up};
-use super::totals::{Share, totals};
+use super::totals::{Share, all_totals};
 use crate::ir::{At, AxisKind, Kernel, ParamId, ProgramDim, ValueDef, ValueId};
 
 /// The kernels of the gradients of a product.
@@ -36,9 +37,7 @@ pub(super) fn of_product(forward: &Forward<'_>, kept: &Kept) -> Result<Vec<Kerne
         let loads: Vec<WantedLoad> = inside.iter().filter(|(_, t, _)| *t == tensor).cloned().collect();
         backward.push(operand_kernel(&forward.only(&loads, &[]), &left, &loads)?);
     }
-    for share in &shares {
-        backward.push(totals(&of_pairs, share)?);
-    }
+    backward.extend(all_totals(&of_pairs, &shares)?);
     Ok(backward)
 }
 
@@ -123,7 +122,7 @@ fn operand_kernel(forward: &Forward<'_>, left: &Left, loads: &[WantedLoad]) -> R
     if at.iter().any(|at| matches!(at, At::Index(v) if is_foreign(*v))) {
         return refuse("is loaded at an index that is no dimension of the grid", "give the grid a dimension for it");
     }
-    let name = format!("{}_{}", forward.kernel.name, grad_name(&param.name));
+    let name = format!("{}_{}", forward.kernel.name, forward.gradient(*tensor).0);
     let kinds = match orientation {
         Orientation::Rows => [AxisKind::Program, AxisKind::Loop],
         Orientation::Columns => [AxisKind::Loop, AxisKind::Program],

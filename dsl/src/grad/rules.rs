@@ -75,12 +75,13 @@ impl<'f, 'k> Reverse<'f, 'k> {
     }
 
     /// The dimensions of the gradient of a value. Of what is one for a program each row has a
-    /// share, and of what a row or a column of a tile of pairs has one number of, each pair.
+    /// share, or each column, and of what a row or a column of a tile of pairs has one number of, each pair.
     pub fn dims_of_gradient(&self, of: ValueId) -> Vec<Dim> {
         let mut dims = self.copy.dims_of(of);
         let class = self.copy.forward.class(of);
         match self.copy.shares {
             Shares::OfRows if class == Class::Program => dims.insert(0, Dim::Axis(self.copy.axes.0)),
+            Shares::OfColumns if class == Class::Program => dims.insert(0, Dim::Axis(self.copy.axes.1)),
             // Made of what is gathered for columns, or for a step.
             _ if class == Class::Pair && dims.len() < 2 => {
                 dims = [self.copy.axes.0, self.copy.axes.1].map(Dim::Axis).to_vec();
@@ -117,6 +118,7 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 (Class::Row, Orientation::Rows) | (Class::Column, Orientation::Columns) => true,
                 // The kernels of rows sum up what is one for the program.
                 (Class::Program, Orientation::Rows) => true,
+                (Class::Program, Orientation::Columns) if forward.is_for_columns(to) => true,
                 _ => return Ok(()),
             };
         let dims = self.dims_of_gradient(to);

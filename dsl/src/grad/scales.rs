@@ -180,6 +180,7 @@ fn of_op(forward: &Forward<'_>, op: &Op, of: &dyn Fn(ValueId) -> Scale) -> Optio
 
 #[cfg(test)]
 mod tests {
+    use super::super::uses::Uses;
     use super::super::{Form, Request};
     use super::*;
     use crate::ir::SourceText;
@@ -206,7 +207,7 @@ mod tests {
         let source = SourceText { name: "k.rs".into(), text: text.into(), first_line: 1 };
         let kernel = parse(&source).unwrap_or_else(|e| panic!("{e}")).remove(0);
         let request = Request { of: vec!["x".into()], from: vec!["y".into()], form: Form::Plain };
-        Forward::of(&kernel, &request).and_then(|forward| check(&forward)).map_err(|e| e.what)
+        Forward::of(&kernel, &request, &Uses::default()).and_then(|forward| check(&forward)).map_err(|e| e.what)
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use super::NotDifferentiable;
 use super::copy::{Copy, Open, Shares};
 use super::forward::{Forward, WantedLoad};
-use super::kept::{Left, Stored, grad_name};
+use super::kept::{Left, Stored};
+use super::names::grad_name;
 use super::rules::{Adjoint, Reverse};
 use super::totals::Share;
 use crate::analysis::streaming::Form;
@@ -20,7 +21,7 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
         let (value, tensor, at) = load;
         let forward = reverse.copy.forward;
         let share = match reverse.copy.shares {
-            Shares::None => None,
+            Shares::None | Shares::OfColumns => None,
             Shares::OfRows | Shares::OfPairs => Share::of(forward, load)?,
         };
         let mut dims = reverse.dims_of_gradient(*value);
@@ -28,10 +29,12 @@ pub(super) fn store_gradients(reverse: &mut Reverse<'_, '_>, loads: &[WantedLoad
             dims.reverse();
         }
         let gradient = gradient_in(reverse, *value, dims);
-        let decl = TensorDecl { direction: Direction::Out, ..forward.kernel.tensor(*tensor).clone() };
         let (name, decl, at) = match &share {
             Some(share) => (share.name.clone(), share.decl(Direction::Out), share.place()),
-            None => (grad_name(&forward.kernel.params[*tensor].name), decl, at.clone()),
+            None => {
+                let (name, decl) = forward.gradient(*tensor);
+                (name, decl, at.clone())
+            }
         };
         let (output, at) = (reverse.copy.tensor(&name, decl), reverse.copy.place(&at)?);
         reverse.copy.b.append(Op::Store { tensor: output, at, value: gradient });

@@ -8,16 +8,17 @@ use super::columns::{ColumnGroup, column_groups, sums_of_shares};
 use super::copy::{Copy, Open, Orientation};
 use super::forward::{Class, Forward, Gathered, Slot, WantedLoad};
 use super::gathered::{rounded, scatter_gradients};
-use super::kept::{Kept, Left, Stored, grad_name, row_tensor};
+use super::kept::{Kept, Left, Stored, row_tensor};
+use super::names::grad_name;
 use super::rules::{Adjoint, Reverse};
 use super::steps::{
     OfResults, added, finish, give_stored, gradient_of, hand_over, if_it_stores, load_left, step, store_gradients, sum_up, term,
     zeros,
 };
 use super::sums::{Summed, add_rows};
-use super::totals::{Share, totals};
+use super::totals::{Share, all_totals};
 use crate::analysis::streaming::{Base, Form};
-use crate::ir::{BinaryOp, Kernel, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, Direction, Kernel, Op, UnaryOp, ValueId};
 
 /// The kernels of the gradients of a kernel whose grid has tiles of rows.
 pub(super) fn of_rows_and_columns(
@@ -27,23 +28,24 @@ pub(super) fn of_rows_and_columns(
 ) -> Result<Vec<Kernel>, NotDifferentiable> {
     let groups = column_groups(forward, form)?;
     // Each kernel goes back to the inputs alone that it gives the gradients of.
-    let loads = [Class::Row, Class::Pair, Class::Program].map(|class| forward.wanted_loads(class));
+    let loads = [forward.wanted_loads(Class::Row), forward.wanted_loads(Class::Pair), forward.wanted_of_programs(false)];
     let of_rows = forward.only(loads.iter().flatten(), &forward.gathers()).with_results_of(forward);
     let left = rows_kernel(&of_rows, kept, &|_| !groups.is_empty())?.left;
-    let mut columns = Vec::new();
+    let (mut columns, mut of_columns) = (Vec::new(), Vec::new());
     for (number, group) in groups.iter().enumerate() {
         let number = if number == 0 { String::new() } else { (number + 1).to_string() };
         let of_group = forward.only(group.loads(), &[]);
-        columns.push(columns_kernel(&of_group, kept, &left, group, false, &number)?.0);
+        let made = columns_kernel(&of_group, kept, &left, group, false, &number)?;
+        columns.push(made.kernel);
+        of_columns.extend(made.shares);
     }
     // What columns read of it is stored, and nothing else.
     let read = |name: &str| columns.iter().any(|kernel| kernel.param_named(name).is_some());
     let OfRowsMade { kernel: rows, shares, .. } = rows_kernel(&of_rows, kept, &read)?;
     let mut backward: Vec<Kernel> = rows.into_iter().chain(columns).collect();
     backward.extend(sums_of_shares(forward, &groups)?);
-    for share in &shares {
-        backward.push(totals(&of_rows, share)?);
-    }
+    backward.extend(all_totals(&of_rows, &shares)?);
+    backward.extend(all_totals(forward, &of_columns)?);
     backward.extend(rounded(forward));
     Ok(backward)
 }
@@ -94,8 +96,8 @@ pub(super) fn rows_kernel(
             reverse.through(op)?;
         }
     }
-    for class in [Class::Row, Class::Program] {
-        made.shares.extend(store_gradients(&mut reverse, &forward.wanted_loads(class))?);
+    for loads in [forward.wanted_loads(Class::Row), forward.wanted_of_programs(false)] {
+        made.shares.extend(store_gradients(&mut reverse, &loads)?);
     }
     scatter_gradients(&mut reverse, &forward.wanted_gathers(Class::Row))?;
     made.kernel = if_it_stores(finish(reverse, "rows", "What the gradients of columns need of rows"));
@@ -204,7 +206,16 @@ fn pass(
     Ok(shares)
 }
 
-/// The kernel of a group of columns, and what it adds up for rows, if it does.
+/// The kernel of a group of columns.
+pub(super) struct OfColumnsMade {
+    pub kernel: Kernel,
+    /// What it adds up for rows, if it does.
+    pub sums: Vec<Summed>,
+    /// What columns have shares in.
+    pub shares: Vec<Share>,
+}
+
+/// The kernel of a group of columns.
 pub(super) fn columns_kernel(
     forward: &Forward<'_>,
     kept: &Kept,
@@ -212,7 +223,7 @@ pub(super) fn columns_kernel(
     group: &ColumnGroup,
     adds_rows: bool,
     number: &str,
-) -> Result<(Kernel, Vec<Summed>), NotDifferentiable> {
+) -> Result<OfColumnsMade, NotDifferentiable> {
     let mut copy = Copy::new(forward, format!("{}_grad_columns{number}", forward.kernel.name), Orientation::Columns);
     group.indices.program(&mut copy, None);
     let mut reverse = Reverse::new(copy);
@@ -239,7 +250,15 @@ pub(super) fn columns_kernel(
         let (gradient, dims) = gradient_of(&mut reverse, share.load.0);
         share.stored.store(&mut reverse.copy, gradient, dims)?;
     }
-    Ok((finish(reverse, "columns", "Nothing"), sums))
+    let mut shares = Vec::new();
+    for load in &group.of_programs {
+        let share = Share::of_columns(forward, group, load)?;
+        let (gradient, _) = gradient_of(&mut reverse, load.0);
+        let (output, at) = (reverse.copy.tensor(&share.name, share.decl(Direction::Out)), reverse.copy.place(&share.place())?);
+        reverse.copy.b.append(Op::Store { tensor: output, at, value: gradient });
+        shares.push(share);
+    }
+    Ok(OfColumnsMade { kernel: finish(reverse, "columns", "Nothing"), sums, shares })
 }
 
 /// Opens the loops over dimensions of the grid that columns do not tell apart, and over rows.

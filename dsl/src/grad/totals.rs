@@ -2,11 +2,12 @@
 //! shares up, in one order.
 
 use super::NotDifferentiable;
-use super::forward::{Forward, WantedLoad};
-use super::kept::{free_name, grad_name};
+use super::columns::ColumnGroup;
+use super::forward::{Class, Forward, Shape, WantedLoad};
+use super::names::free_name;
 use crate::ir::{
     At, AxisKind, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
-    Span, TensorDecl, ValueId,
+    Span, TensorDecl, ValueDef,
 };
 
 /// A dimension of the tensor of shares.
@@ -25,9 +26,7 @@ struct ShareDim {
 pub(super) struct Share {
     pub name: String,
     elem: Elem,
-    tensor: ParamId,
-    /// The address of the input.
-    at: Vec<At>,
+    pub tensor: ParamId,
     /// Indices of the grid, then rows, then columns, then what the input has besides. Rows and
     /// columns that the input has both have its order.
     dims: Vec<ShareDim>,
@@ -37,11 +36,7 @@ impl Share {
     /// The shares of a load of rows, of pairs or of whole programs; `None` where each program loads
     /// elements of its own.
     pub fn of(forward: &Forward<'_>, load: &WantedLoad) -> Result<Option<Self>, NotDifferentiable> {
-        let (value, tensor, at) = load;
         let kernel = forward.kernel;
-        let find = |entry: &At| at.iter().position(|other| other == entry);
-        let mut dims: Vec<ShareDim> = Vec::new();
-        let mut lacks = false;
         let grid = || kernel.grid().iter().zip(&forward.program);
         let each = grid().filter_map(|(dim, &v)| match dim {
             ProgramDim::Each(extent) => Some((At::Index(v), extent.clone())),
@@ -51,7 +46,29 @@ impl Share {
             ProgramDim::Tiles(axis) => Some((At::Tile(v), kernel.axes[*axis].extent.clone())),
             ProgramDim::Each(_) => None,
         });
-        for (at, extent) in each.chain(tiles) {
+        Self::among(forward, load, each.chain(tiles))
+    }
+
+    /// The shares of columns in the gradient of a load of whole programs.
+    pub fn of_columns(forward: &Forward<'_>, group: &ColumnGroup, load: &WantedLoad) -> Result<Self, NotDifferentiable> {
+        let (column, axis) = forward.columns[0];
+        let each = group.indices.0.iter().map(|(v, extent)| (At::Index(*v), extent.clone()));
+        let share = Self::among(forward, load, each.chain([(At::Tile(column), forward.kernel.axes[axis].extent.clone())]))?;
+        Ok(share.expect("a value of whole programs has no dimension for columns"))
+    }
+
+    /// The shares of programs at these places, each with its extent.
+    fn among(
+        forward: &Forward<'_>,
+        (value, tensor, at): &WantedLoad,
+        programs: impl Iterator<Item = (At, SizeExpr)>,
+    ) -> Result<Option<Self>, NotDifferentiable> {
+        let kernel = forward.kernel;
+        let find = |entry: &At| at.iter().position(|other| other == entry);
+        let (name, TensorDecl { shape, .. }) = forward.gradient(*tensor);
+        let mut dims: Vec<ShareDim> = Vec::new();
+        let mut lacks = false;
+        for (at, extent) in programs {
             let (At::Index(v) | At::Tile(v)) = at else { unreachable!("a place in the grid") };
             let of_input = find(&at);
             lacks |= of_input.is_none();
@@ -70,9 +87,9 @@ impl Share {
             let extent = match entry {
                 own if dims.iter().any(|dim| dim.at == *own) => continue,
                 At::Tile(v) if forward.is_column(*v) => kernel.axes[forward.columns[0].1].extent.clone(),
-                At::Range { len, .. } => len.clone(),
-                // The one element of a dimension: a number that all programs share.
-                At::Index(v) if is_only_one(kernel, *v, &kernel.tensor(*tensor).shape[place]) => SizeExpr::constant(1),
+                // Several ranges and numbers of a dimension have their places in one tensor.
+                At::Range { .. } => shape[place].clone(),
+                At::Index(v) if matches!(kernel.def(*v), Some((_, Op::IndexConst(_)))) => shape[place].clone(),
                 _ => {
                     let name = &kernel.params[*tensor].name;
                     let what = format!("`{name}` is loaded at an index that is no dimension of the grid, by several programs");
@@ -94,8 +111,8 @@ impl Share {
         {
             dims.swap(rows, columns);
         }
-        let name = free_name(kernel, &format!("{}_shares", grad_name(&kernel.params[*tensor].name)));
-        Ok(Some(Self { name, elem: Elem::F32, tensor: *tensor, at: at.clone(), dims }))
+        let name = free_name(kernel, &format!("{name}_shares"));
+        Ok(Some(Self { name, elem: Elem::F32, tensor: *tensor, dims }))
     }
 
     /// The same, where another output holds the shares.
@@ -110,11 +127,7 @@ impl Share {
 
     /// Where a program stores its share, by values of the forward kernel.
     pub fn place(&self) -> Vec<At> {
-        let whole = |dim: &ShareDim| match &dim.at {
-            At::Range { len, .. } => At::Range { start: SizeExpr::constant(0), len: len.clone() },
-            other => other.clone(),
-        };
-        self.dims.iter().map(whole).collect()
+        self.dims.iter().map(|dim| dim.at.clone()).collect()
     }
 
     /// The dimension along which the kernel of totals has its tiles: the last one that the input
@@ -124,30 +137,47 @@ impl Share {
         let own = |dim: &ShareDim| dim.of_input.is_some();
         let lane = self.dims.iter().position(tiled).or_else(|| self.dims.iter().rposition(own));
         let param = &forward.kernel.params[self.tensor];
-        let whole = lane.filter(|&lane| match (&self.dims[lane].at, self.dims[lane].of_input) {
-            (At::Range { start, len }, Some(place)) => {
-                *start == SizeExpr::constant(0) && *len == forward.kernel.tensor(self.tensor).shape[place]
-            }
-            _ => true,
-        });
-        whole.ok_or_else(|| {
-            let what = format!("`{}` is loaded in parts, each by all programs", param.name);
-            NotDifferentiable::new(what, param.span, "load its whole last dimension, `..`")
+        lane.ok_or_else(|| {
+            let what = format!("`{}` has no dimension that is loaded", param.name);
+            NotDifferentiable::new(what, param.span, "give the input a dimension")
         })
     }
 }
 
-/// Whether an index is that of the only element of a dimension.
-fn is_only_one(kernel: &Kernel, index: ValueId, extent: &SizeExpr) -> bool {
-    extent.as_constant() == Some(1) && matches!(kernel.def(index), Some((_, Op::IndexConst(0))))
+/// The tensor that kernels store the gradient of an input to: that of its shares, if it comes in
+/// these.
+pub(super) fn stored_to(
+    forward: &Forward<'_>,
+    groups: &[ColumnGroup],
+    tensor: ParamId,
+) -> Result<(String, TensorDecl), NotDifferentiable> {
+    let of_columns = groups.iter().find_map(|group| Some((group, group.of_programs.iter().find(|load| load.1 == tensor)?)));
+    // Kernels of columns and of operands sum up what programs load by themselves.
+    let by_programs = |load: &WantedLoad| match (forward.shape, forward.kernel.values[load.0].def) {
+        (Shape::Product, ValueDef::Result(op, _)) => !forward.is_in_loop(op),
+        _ => forward.class(load.0) != Class::Column,
+    };
+    let classes = [Class::Row, Class::Column, Class::Pair, Class::Program];
+    let mut loads = classes.into_iter().flat_map(|class| forward.wanted_loads(class)).filter(by_programs);
+    let share = match of_columns {
+        Some((group, load)) => Some(Share::of_columns(forward, group, load)?),
+        None => loads.find(|load| load.1 == tensor).map(|load| Share::of(forward, &load)).transpose()?.flatten(),
+    };
+    Ok(share.map_or_else(|| forward.gradient(tensor), |share| (share.name.clone(), share.decl(Direction::Out))))
 }
 
-/// The kernel that sums up shares.
-pub(super) fn totals(forward: &Forward<'_>, share: &Share) -> Result<Kernel, NotDifferentiable> {
+/// The kernels that sum up shares, one for each tensor of these.
+pub(super) fn all_totals(forward: &Forward<'_>, shares: &[Share]) -> Result<Vec<Kernel>, NotDifferentiable> {
+    let is_first = |(n, share): &(usize, &Share)| shares[..*n].iter().all(|other| other.name != share.name);
+    shares.iter().enumerate().filter(is_first).map(|(_, share)| totals(forward, share)).collect()
+}
+
+fn totals(forward: &Forward<'_>, share: &Share) -> Result<Kernel, NotDifferentiable> {
     let kernel = forward.kernel;
     let lane = share.lane(forward)?;
     let param = &kernel.params[share.tensor];
-    let mut b = Builder::new(format!("{}_{}", kernel.name, grad_name(&param.name)));
+    let (name, decl) = forward.gradient(share.tensor);
+    let mut b = Builder::new(format!("{}_{name}", kernel.name));
     b.kernel.type_params.clone_from(&kernel.type_params);
     b.kernel.sizes = kernel.sizes.clone();
     b.kernel.doc = format!("The gradient of `{}`: the sum of the shares of all programs of `{}`.", param.name, kernel.name);
@@ -155,7 +185,8 @@ pub(super) fn totals(forward: &Forward<'_>, share: &Share) -> Result<Kernel, Not
         b.kernel.params.push(Param { name: name.to_owned(), kind: ParamKind::Tensor(decl), span: Span::default() })
     };
     let shares = tensor(&share.name, share.decl(Direction::In));
-    let output = tensor(&grad_name(&param.name), TensorDecl { direction: Direction::Out, ..kernel.tensor(share.tensor).clone() });
+    let rank = decl.shape.len();
+    let output = tensor(&name, decl);
 
     // Tiles: of the lane, and of other dimensions of the input that have them.
     let is_tiled = |n: usize, dim: &ShareDim| n == lane || matches!(dim.at, At::Tile(_));
@@ -169,9 +200,9 @@ pub(super) fn totals(forward: &Forward<'_>, share: &Share) -> Result<Kernel, Not
                 axes.push(Dim::Axis(axis));
                 grid.push((n, ProgramDim::Tiles(axis)));
             }
-            (false, At::Range { len, .. }) => {
-                axes.push(Dim::Range(len.clone()));
-                places[n] = Some(At::Range { start: SizeExpr::constant(0), len: len.clone() });
+            (false, At::Range { .. }) => {
+                axes.push(Dim::Range(dim.extent.clone()));
+                places[n] = Some(At::Range { start: SizeExpr::constant(0), len: dim.extent.clone() });
             }
             (false, _) => grid.push((n, ProgramDim::Each(dim.extent.clone()))),
         }
@@ -210,15 +241,8 @@ pub(super) fn totals(forward: &Forward<'_>, share: &Share) -> Result<Kernel, Not
     for (axis, init) in open.into_iter().rev() {
         total = b.end_for(axis, vec![init], vec![total])[0];
     }
-    let mut target: Vec<At> = share.at.clone();
-    for (dim, at) in share.dims.iter().zip(at) {
-        if let Some(place) = dim.of_input {
-            target[place] = match (&share.at[place], at) {
-                (range @ At::Range { .. }, At::Range { .. }) => range.clone(),
-                (_, at) => at,
-            };
-        }
-    }
+    let place = |dim: usize| share.dims.iter().position(|own| own.of_input == Some(dim)).expect("a place for each dimension");
+    let target = (0..rank).map(|dim| at[place(dim)].clone()).collect();
     b.append(Op::Store { tensor: output, at: target, value: total });
     Ok(b.finish().renumbered())
 }
