@@ -580,6 +580,27 @@ fn gradients_of_products_are_those_of_finite_differences() {
     check(&kernel(text), "B=2,H=3,M=5,N=4,K=3", "x,row", "z", &[]);
 }
 
+/// Scales of quantised weights, one for each group of the summed dimension.
+#[test]
+fn products_with_gathered_scales_have_gradients() {
+    let text = "pub fn scaled<T: Element>(
+        x: &Tensor<T, (M, K)>, w: &Tensor<T, (N, K)>, s: &Tensor<f32, (N, C)>, t: &Tensor<f32, (M)>, y: &mut Tensor<T, (M, N)>,
+    ) {
+        let (i, j) = program(tiles(M), tiles(N));
+        let mut acc = zeros((i, j));
+        for k in tiles(K) {
+            let w_j = load(w, [j, k]) * load(s, [pos(j), pos(k) / 3]) * (pos(k) + pos(j) * 0.5);
+            acc += dot(load(x, [i, k]), w_j.to::<T>().t());
+        }
+        store(y, [i, j], acc * load(t, [i]));
+    }";
+    for of in ["x,w,t", "x", "w"] {
+        check(&kernel(text), "M=5,N=4,K=7,C=3", of, "y", &[]);
+    }
+    let refused = gradient(&kernel(text), &request("s", "y")).expect_err("has none");
+    assert!(refused.what.contains("is gathered by a matrix product"), "{refused}");
+}
+
 /// Weights as `nn.Linear` has them: `x w^T`, of operands as they are loaded and as they are made.
 #[test]
 fn products_with_transposed_weights_have_gradients_in_the_order_of_the_weights() {
@@ -901,6 +922,20 @@ fn what_has_no_gradient_is_refused_at_its_place() {
         store(y, [i, j], acc);
     }";
     refused(&kernel(cubes), "x", "y", "`acc` is no streaming reduction");
+    // A sum beside the product that has rows alone.
+    let adapted = "pub fn adapted<T: Element, const R: usize>(
+        x: &Tensor<T, (M, K)>, w: &Tensor<T, (K, N)>, a: &Tensor<T, (K, R)>, b: &Tensor<T, (R, N)>, y: &mut Tensor<T, (M, N)>,
+    ) {
+        let (i, j) = program(tiles(M), tiles(N));
+        let mut c = zeros((i, j));
+        let mut u = zeros((i, R));
+        for k in tiles(K) {
+            c += dot(load(x, [i, k]), load(w, [k, j]));
+            u += dot(load(x, [i, k]), load(a, [k, ..]));
+        }
+        store(y, [i, j], c + dot(u.to::<T>(), load(b, [.., j])));
+    }";
+    refused(&kernel(adapted), "x", "y", "`u` has not both of the tiled dimensions of the grid");
     // Numbers of a product that are one for whole tiles.
     let learned = "pub fn learned<T: Element>(
         x: &Tensor<T, (M, K)>, w: &Tensor<T, (K, N)>, s: &Tensor<f32, (1)>, y: &mut Tensor<T, (M, N)>,
@@ -1010,6 +1045,75 @@ fn parts_that_all_programs_load_have_one_gradient() {
         store(y, [b, i, ..], low * high * load(u, [0, ..]) + load(u, [2, ..]));
     }";
     check(&kernel(text), "B=2,N=9,D=4", "x,w,u,t", "y", &[]);
+}
+
+#[test]
+fn scores_that_are_no_products_have_gradients() {
+    let given = &[("scale", Value::Float(0.75))];
+    for (params, changed, of) in [
+        ("w: &Tensor<f32, (H)>,", "zeros((i, j)) + load(w, [h])", "w,v"),
+        ("w: &Tensor<f32, (N)>,", "zeros((i, j)) + load(w, [j])", "w,v"),
+        ("", "zeros((i, j)) + (pos(i) - pos(j)) * 0.125", "v"),
+    ] {
+        check(&scored(params, changed), SIZES, of, "o,lse", given);
+    }
+}
+
+#[test]
+fn inputs_that_change_no_output_smoothly_have_gradients_of_zero() {
+    let given = &[("scale", Value::Float(0.75))];
+    let sizes = &format!("{SIZES},W=9");
+    for (params, changed, of) in [
+        ("w: &Tensor<f32, (W)>,", "x + floor(load(w, [abs(pos(i) - pos(j))]))", "w"),
+        ("w: &Tensor<f32, (W)>,", "select(load(w, [abs(pos(i) - pos(j))]) > 0.0, x, -x)", "w"),
+        ("w: &Tensor<f32, (W)>,", "select(load(w, [abs(pos(i) - pos(j))]) > 0.0, x, -x)", "w,q"),
+        // No step of a difference passes these bounds.
+        ("w: &Tensor<f32, (N)>,", "mask(x, load(w, [j]) > pos(j) * 3 - 4.5)", "w,k"),
+        // Beside a use that counts.
+        ("w: &Tensor<f32, (N)>,", "mask(x + load(w, [j]), load(w, [j]) > pos(j) * 3 - 4.5)", "w,k"),
+    ] {
+        check(&scored(params, changed), sizes, of, "o", given);
+    }
+}
+
+#[test]
+fn places_in_longer_dimensions_and_on_diagonals_have_gradients() {
+    let given = &[("scale", Value::Float(0.75))];
+    let sizes = &format!("{SIZES},W=9");
+    for (params, changed) in [
+        ("w: &Tensor<f32, (W)>,", "x * load(w, [h])"),
+        ("w: &Tensor<f32, (W)>,", "x * load(w, [b])"),
+        ("w: &Tensor<f32, (W, H)>,", "x * load(w, [b, h])"),
+        ("w: &Tensor<f32, (H, H)>,", "x + tanh(load(w, [h, h]))"),
+        ("w: &Tensor<f32, (H, 3)>,", "x * load(w, [h, 0]) + load(w, [h, 2]) * pos(j)"),
+        ("w: &Tensor<f32, (H, H, M)>,", "x + load(w, [h, h, i])"),
+    ] {
+        check(&scored(params, changed), sizes, "w,q", "o,lse", given);
+    }
+}
+
+/// The exponential is infinite, and a gradient that is its product with 0 is no number.
+#[test]
+fn exponentials_in_sums_may_be_infinite() {
+    let given = &[("scale", Value::Float(0.75))];
+    for changed in [
+        "x + 1.0 / (1.0 + exp(800.0 - x))",
+        "x / (1.0 + exp(800.0 - x))",
+        "x + div_or_zero(x, exp2(1100.0 - x) + 2.0)",
+        "x * (1.0 / (1.0 + exp(-x)))",
+        "ln(1.0 + exp(x * 2.0)) + log2(exp2(x) + 0.5)",
+    ] {
+        check(&scored("", changed), SIZES, "q,k,v", "o", given);
+    }
+}
+
+#[test]
+fn parameters_with_names_of_gradients_are_refused() {
+    for (name, of) in [("grad_q", "q"), ("grad_o", "k"), ("grad_o", "grad_o")] {
+        let kernel = scored(&format!("{name}: &Tensor<f32, (B, H, N)>,"), &format!("x + load({name}, [b, h, j])"));
+        let error = gradient(&kernel, &request(of, "o")).expect_err(name);
+        assert!(error.what.contains(&format!("`{name}` has the name of the gradient of")), "{error}");
+    }
 }
 
 /// The columns of a gradient walk heads by an index loop, of which a condition leaves those of the

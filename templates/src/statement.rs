@@ -438,6 +438,8 @@ statements! {
     }
     /// A fragment to global memory by 16-byte writes.
     StoreFragment = "store_fragment" {
+        /// What the names of functions end with: the type, where a kernel has both of 16 bits.
+        suffix: &'static str,
         /// Global address of the tile's origin.
         to: String,
         /// Accumulator fragment.
@@ -615,6 +617,8 @@ statements! {
     }
     /// A matrix product through `mma.sync`.
     DotMma = "dot_mma" {
+        /// What the names of functions end with: the type, where a kernel has both of 16 bits.
+        suffix: &'static str,
         /// Comment.
         note: String,
         /// Whether the accumulator starts at 0.

@@ -105,6 +105,8 @@ pub enum Wrapper {
         shape: &'static str,
         /// `f16` or `bf16`.
         elem: &'static str,
+        /// What its name ends with: the type, where a kernel has both.
+        suffix: &'static str,
     },
     /// `cp.async` and its groups.
     CpAsync {
@@ -156,6 +158,8 @@ pub enum Wrapper {
         k_major: bool,
         /// `f16` or `bf16`.
         elem: &'static str,
+        /// What its name ends with: the type, where a kernel has both.
+        suffix: &'static str,
     },
     /// A word that says whose turn it is.
     Semaphore,
@@ -183,6 +187,8 @@ pub enum Wrapper {
     StoreQuad {
         /// Packing wrapper.
         pack: &'static str,
+        /// What its name ends with: the type, where a kernel has both.
+        suffix: &'static str,
     },
 }
 
@@ -192,6 +198,7 @@ struct WrapperContext {
     cache: &'static str,
     shape: &'static str,
     elem: &'static str,
+    suffix: &'static str,
     pack: &'static str,
     pair_convert: bool,
     fp8: bool,
@@ -218,13 +225,13 @@ struct Coordinate {
 /// Name of the function of a [`Wrapper::Wgmma`].
 ///
 /// Of A it is said whether it is in shared memory, and M-major there.
-pub fn wgmma_name(n: u32, (a_shared, a_turned): (bool, bool), k_major: bool) -> String {
+pub fn wgmma_name(n: u32, (a_shared, a_turned): (bool, bool), k_major: bool, suffix: &str) -> String {
     let a = match (a_shared, a_turned) {
         (true, false) => "ss",
         (true, true) => "ss_turned",
         (false, _) => "rs",
     };
-    format!("wgmma_{a}_n{n}_{}", if k_major { "k" } else { "mn" })
+    format!("wgmma_{a}_n{n}_{}{suffix}", if k_major { "k" } else { "mn" })
 }
 
 impl Wrapper {
@@ -284,8 +291,9 @@ impl Wrapper {
             Wrapper::LdmatrixX4 => "ptx/ldmatrix_x4",
             Wrapper::StmatrixX4 => "ptx/stmatrix_x4",
             Wrapper::ProxyFence => "ptx/proxy_fence",
-            Wrapper::Mma { shape, elem } => {
+            Wrapper::Mma { shape, elem, suffix } => {
                 context.shape = shape;
+                context.suffix = suffix;
                 context.elem = elem;
                 "ptx/mma"
             }
@@ -316,7 +324,7 @@ impl Wrapper {
             }
             Wrapper::Descriptor => "device/descriptor",
             Wrapper::WgmmaGroup => "ptx/wgmma_group",
-            Wrapper::Wgmma { n, a_shared, a_turned, k_major, elem } => {
+            Wrapper::Wgmma { n, a_shared, a_turned, k_major, elem, suffix } => {
                 let registers = n / 2;
                 let (operands, last) = if a_shared {
                     (format!("%{registers}, %{}", registers + 1), registers + 2)
@@ -324,7 +332,7 @@ impl Wrapper {
                     let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(|i| registers + i);
                     (format!("{{%{a},%{b},%{c},%{d}}}, %{e}"), registers + 5)
                 };
-                context.name = wgmma_name(n, (a_shared, a_turned), k_major);
+                context.name = wgmma_name(n, (a_shared, a_turned), k_major, suffix);
                 context.transposed_a = u32::from(a_turned);
                 context.n = n;
                 context.a_shared = a_shared;
@@ -358,7 +366,8 @@ impl Wrapper {
                 context.bits = true;
                 "device/load_bytes"
             }
-            Wrapper::StoreQuad { pack } => {
+            Wrapper::StoreQuad { pack, suffix } => {
+                context.suffix = suffix;
                 context.pack = pack;
                 "device/store_quad"
             }

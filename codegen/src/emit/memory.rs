@@ -349,8 +349,10 @@ impl Writer<'_> {
         let quad = contiguous && matches!(elem, Elem::F16 | Elem::Bf16) && aligned == 16;
         if let (true, Some(v)) = (quad, variable) {
             let pack = self.pack_wrapper(elem);
-            self.wrappers.extend([Wrapper::StGlobal, Wrapper::StoreQuad { pack }]);
+            let suffix = self.suffix(elem);
+            self.wrappers.extend([Wrapper::StGlobal, Wrapper::StoreQuad { pack, suffix }]);
             return self.render(&StoreFragment {
+                suffix,
                 to: origin,
                 from: self.name(*v),
                 m_tiles: *m_tiles,

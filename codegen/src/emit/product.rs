@@ -70,7 +70,8 @@ impl Writer<'_> {
             Atom::Mma { k, b, batch_m } => (k, b, batch_m),
         };
         let shape = if k == 8 { "m16n8k8" } else { "m16n8k16" };
-        self.wrappers.extend([Wrapper::Tile, Wrapper::Mma { shape, elem: tb.elem.name() }]);
+        let suffix = self.suffix(tb.elem);
+        self.wrappers.extend([Wrapper::Tile, Wrapper::Mma { shape, elem: tb.elem.name(), suffix }]);
         let single = fragments == FragmentLoads::Single;
         let width = if single { "x2" } else { "x4" };
         self.wrappers.insert(if single { Wrapper::LdmatrixX2 } else { Wrapper::LdmatrixX4 });
@@ -91,6 +92,7 @@ impl Writer<'_> {
         }
         let [a0, a1, a2, a3] = registers;
         self.render(&DotMma {
+            suffix,
             note,
             zero: *zero,
             acc: v.name,
@@ -152,7 +154,8 @@ impl Writer<'_> {
         let anew = self.descriptors_are_many();
         self.wrappers.extend(anew.then_some(Wrapper::Mov));
         let made = |address: String| if anew { format!("mov({address})") } else { address };
-        self.wrappers.insert(Wrapper::Wgmma { n, a_shared, a_turned: *a_turned, k_major: *k_major, elem });
+        let suffix = self.suffix(tb.elem);
+        self.wrappers.insert(Wrapper::Wgmma { n, a_shared, a_turned: *a_turned, k_major: *k_major, elem, suffix });
         let (a_address, a_pitch, a_part) = match a {
             OperandA::Tile(tile, slot) => {
                 // A warpgroup has 64 rows of the product: rows of the tile, or one of its slabs.
@@ -178,7 +181,7 @@ impl Writer<'_> {
             zero: *zero,
             acc: v.name.clone(),
             k_tiles: depth / 16,
-            product: wgmma_name(n, (a_shared, *a_turned), *k_major),
+            product: wgmma_name(n, (a_shared, *a_turned), *k_major, suffix),
             a_shared,
             a_turned: *a_turned,
             a: made(a_address),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use flashtile_dsl::ir::{Elem, Kernel, ReduceOp};
+use flashtile_dsl::ir::{Elem, Kernel, ParamKind, ReduceOp};
 use flashtile_templates::{
     Barrier, Commit, Declare, Distribute, Let, Loop, LoopPairs, Map, Otherwise, Pack, QuadMax, QuadSum, Reduce, Renderer, Settle,
     Step, Template, Vote, Wait, When, Wrapper,
@@ -80,6 +80,22 @@ impl Writer<'_> {
 
     pub(super) fn kernel(&self) -> &Kernel {
         &self.e.instance.kernel
+    }
+
+    /// What the name of a function of a type of 16 bits ends with: the type, where the kernel has both.
+    pub(super) fn suffix(&self, elem: Elem) -> &'static str {
+        let (kernel, binding) = (self.kernel(), &self.e.instance.binding);
+        let tensors = kernel.params.values().filter_map(|param| match &param.kind {
+            ParamKind::Tensor(tensor) => Some(tensor.elem),
+            ParamKind::Scalar(_) => None,
+        });
+        let values = kernel.values.values().filter_map(|value| value.ty.tile().map(|tile| tile.elem));
+        let found: BTreeSet<Elem> = tensors.chain(values).map(|elem| binding.elem(kernel, elem)).collect();
+        match (found.contains(&Elem::F16) && found.contains(&Elem::Bf16), elem) {
+            (true, Elem::F16) => "_f16",
+            (true, Elem::Bf16) => "_bf16",
+            _ => "",
+        }
     }
 
     /// Waits for the launch before, if this is where it does.

@@ -629,7 +629,10 @@ fn in_its_step(l: &Loop<'_>, across: &Across, step: Vec<Stmt>) -> Vec<Stmt> {
         }
     }
     out.extend(across.issued(l));
-    out.extend(across.settled(l));
+    // The names that it needs are there already.
+    let is_new = |stmt: &Stmt| !matches!(stmt.op, StmtOp::Let { .. }) || !out.contains(stmt);
+    let settled: Vec<Stmt> = across.settled(l).into_iter().filter(is_new).collect();
+    out.extend(settled);
     out
 }
 

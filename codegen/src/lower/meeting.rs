@@ -26,8 +26,9 @@
 use flashtile_dsl::ir::{AxisId, BlockId, Op, OpId, ProgramDim, ValueId};
 
 use super::context::{AfterMeeting, Home, Lowering, Meets};
+use super::specialize::settled;
 use crate::error::Error;
-use crate::plan::{Expr, Guard, LoopInfo, MeetBy, Meeting, Operator, Stmt, StmtOp, VarId, any, state_bytes};
+use crate::plan::{Atom, Expr, Guard, LoopInfo, MeetBy, Meeting, Operator, Stmt, StmtOp, VarId, any, state_bytes};
 use crate::rewrite::edit;
 use crate::schedule::Walk;
 
@@ -217,6 +218,8 @@ impl Lowering<'_> {
             return Err(Error::unsupported(what, "take fixup=semaphore or fixup=kernel", self.span));
         }
         let cluster = guard == Guard::OwnWarps;
+        let is_awaited = |op: &StmtOp| matches!(op, StmtOp::Dot { atom: Atom::Wgmma, .. });
+        let body = if any(&body, &is_awaited) { settled(body) } else { body };
         self.push(StmtOp::When { guard, body, otherwise: Vec::new() });
         if cluster {
             self.push(StmtOp::ClusterBarrier);

@@ -1,12 +1,15 @@
 //! Loop-invariant code motion: pure ops whose operands do not change in a loop move before it.
+//!
+//! Tiles along the axis of the loop stay. The last one has fewer positions than the others: what
+//! lies beyond the end is made harmless in the loop, and a sum over it is another number.
 
-use flashtile_dsl::ir::{Kernel, Op, ValueDef};
+use flashtile_dsl::ir::{Dim, Kernel, Op, ValueDef};
 
 /// Moves invariant ops out of loops, innermost first.
 pub fn hoist_invariants(kernel: &mut Kernel) {
     let loops: Vec<_> = kernel.walk().into_iter().filter(|&(_, op)| matches!(kernel.ops[op].op, Op::For { .. })).collect();
     for &(outer, id) in loops.iter().rev() {
-        let Op::For { body, .. } = kernel.ops[id].op else { continue };
+        let Op::For { body, axis, .. } = kernel.ops[id].op else { continue };
         let mut moved = Vec::new();
         for op in kernel.blocks[body].ops.clone() {
             let pure = match kernel.ops[op].op {
@@ -19,7 +22,9 @@ pub fn hoist_invariants(kernel: &mut Kernel) {
                 ValueDef::BlockParam(block, _) => block == body,
                 ValueDef::Result(def, _) => kernel.blocks[body].ops.contains(&def) && !moved.contains(&def),
             };
-            if pure && !kernel.ops[op].op.operands().into_iter().any(inside) {
+            let along = |value| kernel.ty(value).tile().is_some_and(|tile| tile.dims.contains(&Dim::Axis(axis)));
+            let along = kernel.ops[op].results.iter().any(|&result| along(result));
+            if pure && !along && !kernel.ops[op].op.operands().into_iter().any(inside) {
                 moved.push(op);
             }
         }

@@ -482,7 +482,8 @@ impl Loop<'_> {
                 let instead = match form {
                     NotStreaming::NeitherMaximumNorSum | NotStreaming::TermIsCarried | NotStreaming::KeptIsNoProduct => {
                         "carry maxima, `m = max(m, rowmax(s))`, and sums, `x = x + t` or `x = x * exp(m - m_new) + t`, whose terms \
-                         depend on no other carried value"
+                         depend on no other carried value: what is neither may be another number for other sizes of tiles, \
+                         which `flashtile verify` finds"
                     }
                     NotStreaming::TermDoesNotScale => {
                         "take the exponentials of the term and of the factor from the same reference: `exp(s - m_ref)` and \

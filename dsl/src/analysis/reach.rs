@@ -219,6 +219,10 @@ impl Reach {
                 self.comparisons.push(sides);
             }
             Op::Mask { keep, .. } => self.mask(kernel, *keep),
+            // What hides is a mask: there bounds of loops may come of it.
+            &Op::Select { cond, on_true, on_false } if [on_true, on_false].iter().any(|&v| is_hidden(kernel, v)) => {
+                self.mask(kernel, cond);
+            }
             _ => {}
         }
     }
@@ -253,8 +257,11 @@ impl Reach {
             }
             Op::Compare(_, a, b) if [a, b].iter().all(|v| kernel.tile(**v).elem == Elem::I32) => {
                 let sides = [self.nodes.of(kernel, *a), self.nodes.of(kernel, *b)];
-                if sides.iter().all(|&side| self.nodes.is_form(side)) {
-                    sides.into_iter().for_each(|side| self.watch_exact(side, kernel.ops[id].span));
+                // What is computed from loaded elements on the other side changes nothing of this one.
+                for side in sides {
+                    if self.nodes.is_form(side) {
+                        self.watch_exact(side, kernel.ops[id].span);
+                    }
                 }
             }
             _ => {}
@@ -439,6 +446,15 @@ impl Reach {
     }
 }
 
+/// Whether a value is minus infinity everywhere.
+fn is_hidden(kernel: &Kernel, value: ValueId) -> bool {
+    match kernel.def(value) {
+        Some((_, &Op::Constant(_, x))) => x == f64::NEG_INFINITY,
+        Some((_, &Op::Full { value, .. })) => is_hidden(kernel, value),
+        _ => false,
+    }
+}
+
 /// Whether a coordinate walks a dimension of this extent.
 fn walks(kernel: &Kernel, coordinate: ValueId, extent: &SizeExpr) -> bool {
     matches!(kernel.ty(coordinate), Type::Coord(axis) if kernel.axes[*axis].extent == *extent)
@@ -572,6 +588,22 @@ mod tests {
         assert_eq!(of(window, 64, 64, i32::MAX), Ok(Width::Wide));
         assert!(matches!(of("pos(j) < pos(i) + w", 64, 64, i32::MAX), Err(Fault::Overflow { bits: 32, .. })));
         assert_eq!(of("pos(i) / 64 == pos(j) / 64", 1 << 20, 1 << 20, 0), Ok(Width::Narrow));
+        // What is loaded on the other side changes nothing of this one, and what hides is a mask.
+        let loaded = |hidden: &str| {
+            let text = masked("pos(j) <= w").replace("mask(dot(q, load(y, [j, ..]).t()), pos(j) <= w)", hidden);
+            match hidden.contains("load(z") {
+                true => text.replace("x: &Tensor<f32, (M, D)>,", "x: &Tensor<f32, (M, D)>, z: &Tensor<i32, (M)>,"),
+                false => text,
+            }
+        };
+        for hidden in [
+            "mask(dot(q, load(y, [j, ..]).t()), pos(j) + w > pos(i) + load(z, [i]))",
+            "select(pos(j) + w > pos(i), dot(q, load(y, [j, ..]).t()), -INF)",
+        ] {
+            let of = |w| found(&loaded(hidden), &[64, 64], w);
+            assert_eq!(of(16), Ok(Width::Narrow));
+            assert!(matches!(of(i32::MAX), Err(Fault::Overflow { bits: 32, text, .. }) if text == "pos(j) + w"), "{hidden}");
+        }
         // A product of positions is nothing that bounds are derived from: it wraps as its type says.
         assert_eq!(of("pos(i) * pos(j) > 0", 1 << 20, 1 << 20, 0), Ok(Width::Wide));
     }

@@ -8,6 +8,7 @@ use super::columns::{ColumnGroup, column_groups};
 use super::forward::{Forward, Shape};
 use super::fused::fused;
 use super::kept::Kept;
+use super::names::grad_name;
 use super::needed::{check_loaded, for_outputs};
 use super::parts::in_parts;
 use super::product::of_product;
@@ -15,7 +16,7 @@ use super::streams::of_rows_and_columns;
 use super::totals::stored_to;
 use super::ways::uses_apart;
 use super::{Form, Gradient, NotDifferentiable, Request, scales};
-use crate::ir::{Kernel, Op, ParamId, ParamKind, SizeId, SizeKind, SourceText, cleared, verify};
+use crate::ir::{Kernel, Op, Param, ParamId, ParamKind, SizeId, SizeKind, SourceText, cleared, verify};
 use crate::syntax::parse;
 use crate::text::write;
 
@@ -26,12 +27,15 @@ use crate::text::write;
 pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDifferentiable> {
     let kernel = &with_shared_indices(kernel);
     check_loaded(kernel, request)?;
+    check_names(kernel, request)?;
     let apart = in_parts(&for_outputs(kernel, request), &request.of);
     let (apart, uses) = uses_apart(&apart, request)?;
-    let forward = Forward::of(&apart, request, &uses)?;
+    let mut forward = Forward::of(&apart, request, &uses)?;
+    let without_effect = forward.without_effect();
     scales::check(&forward)?;
     let kept = Kept::of(&forward);
     let backward = match forward.shape {
+        _ if forward.wanted.is_empty() => Vec::new(),
         Shape::Rows if request.form.is_fused() => fused(&forward, &kept, request.form)?,
         Shape::Rows => of_rows_and_columns(&forward, &kept, request.form)?,
         Shape::Product if request.form != Form::Plain => {
@@ -40,7 +44,7 @@ pub fn gradient(kernel: &Kernel, request: &Request) -> Result<Gradient, NotDiffe
         }
         Shape::Product => of_product(&forward, &kept)?,
     };
-    let partly = forward.wanted.iter().filter(|&&tensor| !forward.is_covered(tensor));
+    let partly = forward.wanted.iter().filter(|&&tensor| !forward.is_covered(tensor)).chain(&without_effect);
     let groups = match forward.shape {
         Shape::Rows => column_groups(&forward, request.form)?,
         Shape::Product => Vec::new(),
@@ -61,6 +65,19 @@ fn zeros(forward: &Forward<'_>, groups: &[ColumnGroup], tensor: ParamId) -> Resu
     let mut made = cleared(of, format!("{}_{name}_zeros", of.name), &name, &decl);
     made.doc = format!("Zeros in the gradient of `{input}`: `{}` does not load all of it.", of.name);
     Ok(made.renumbered())
+}
+
+/// Refuses parameters that have the names of gradients.
+fn check_names(kernel: &Kernel, request: &Request) -> Result<(), NotDifferentiable> {
+    let of = request.of.iter().chain(&request.from).find_map(|name| Some((name, kernel.param_named(&grad_name(name))?)));
+    match of {
+        None => Ok(()),
+        Some((name, param)) => {
+            let Param { name: own, span, .. } = &kernel.params[param];
+            let what = format!("`{own}` has the name of the gradient of `{name}`");
+            Err(NotDifferentiable::new(what, *span, format!("rename the parameter, such as to `of_{name}`")))
+        }
+    }
 }
 
 /// Refuses a kernel that needs the number of a size that none of its tensors has: no text says it.

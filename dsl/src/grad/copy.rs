@@ -86,18 +86,18 @@ impl<'f, 'k> Copy<'f, 'k> {
         made
     }
 
-    /// A kernel of gradients of a product. Rows, columns and what it is summed along have these
-    /// kinds; what it is summed along may be left out.
-    pub fn of_product(
-        forward: &'f Forward<'k>,
-        name: String,
-        orientation: Orientation,
-        [rows, columns]: [AxisKind; 2],
-        inner: Option<AxisKind>,
-    ) -> Self {
+    /// A kernel of gradients of a product, with tiles of these axes of the forward kernel, in the
+    /// order of the grid; it walks the others. What is summed along may be left out.
+    pub fn of_product(forward: &'f Forward<'k>, name: String, orientation: Orientation, tiled: &[AxisId], sums: bool) -> Self {
         let mut made = Self::empty(forward, name, orientation);
-        made.axes = (made.axis(forward.row.1, rows), made.axis(forward.columns[0].1, columns));
-        made.inner = inner.zip(forward.walks.first()).map(|(kind, walk)| made.axis(walk.at.1, kind));
+        let inner = forward.walks.first().map(|walk| walk.at.1).filter(|_| sums);
+        // Axes are numbered as they come in the text: so are dimensions ordered.
+        let all = [forward.row.1, forward.columns[0].1].into_iter().chain(inner);
+        let walked = all.filter(|axis| !tiled.contains(axis));
+        let kinds = tiled.iter().map(|&axis| (axis, AxisKind::Program)).chain(walked.map(|axis| (axis, AxisKind::Loop)));
+        let here: HashMap<AxisId, AxisId> = kinds.map(|(axis, kind)| (axis, made.axis(axis, kind))).collect();
+        made.axes = (here[&forward.row.1], here[&forward.columns[0].1]);
+        made.inner = inner.map(|inner| here[&inner]);
         made
     }
 
@@ -483,9 +483,21 @@ impl<'f, 'k> Copy<'f, 'k> {
                 self.op(op.map_operands(|v| operands[&v]))
             }
         };
+        let made = self.in_order(made, value);
         self.named(made, forward.kernel.values[value].name.clone());
         self.known.insert(value, made);
         Ok(made)
+    }
+
+    /// A value of two dimensions, in their order here: an elementwise op on one of each has the order of
+    /// the axes.
+    fn in_order(&mut self, made: ValueId, of: ValueId) -> ValueId {
+        let is_tile = self.forward.kernel.ty(of).tile().is_some() && self.b.kernel.ty(made).tile().is_some();
+        if !is_tile || self.dims(made).len() != 2 {
+            return made;
+        }
+        let (own, wanted) = (self.dims(made), self.dims_of(of));
+        if own != wanted && own.iter().rev().eq(&wanted) { self.op(Op::Transpose(made)) } else { made }
     }
 
     /// Names a value that has no name yet.

@@ -77,6 +77,7 @@ pub(super) struct Gathered {
 }
 
 /// The forward kernel, taken apart.
+#[derive(Clone)]
 pub(super) struct Forward<'k> {
     pub kernel: &'k Kernel,
     /// Results of `program`.
@@ -132,7 +133,7 @@ impl<'k> Forward<'k> {
             }
         };
         if shape == Shape::Product {
-            check_product(kernel, &walks, &slots)?;
+            check_product(kernel, &walks, &slots, [row.1, columns[0].1])?;
         }
         let mut made = Self {
             kernel,
@@ -154,6 +155,35 @@ impl<'k> Forward<'k> {
         made.classify();
         made.check_loads()?;
         Ok(made)
+    }
+
+    /// Takes inputs out of what is wanted on which no given output depends by what has a gradient, and
+    /// gives these: they have the gradient 0.
+    pub fn without_effect(&mut self) -> Vec<ParamId> {
+        let reaches = |of: &Self| {
+            // What a maximum starts from enters the sums that it rescales.
+            let starts = of.slots.iter().any(|slot| of.needed.contains(&slot.init));
+            starts
+                || of.in_order().into_iter().any(|op| match &of.kernel.ops[op].op {
+                    Op::Store { tensor, value, .. } | Op::Scatter { tensor, value, .. } => {
+                        of.given.contains(tensor) && of.needed.contains(value)
+                    }
+                    _ => false,
+                })
+        };
+        let (kept, without) = std::mem::take(&mut self.wanted).into_iter().partition(|&tensor| {
+            let alone = Self { wanted: vec![tensor], needed: HashSet::new(), ..self.clone() };
+            reaches(&alone.classified())
+        });
+        self.wanted = kept;
+        self.needed.clear();
+        self.classify();
+        without
+    }
+
+    fn classified(mut self) -> Self {
+        self.classify();
+        self
     }
 
     /// The same for some of the loads, and for some of what is gathered.
@@ -388,6 +418,8 @@ impl<'k> Forward<'k> {
                 Op::Program(_) => continue,
                 // What a loop sums up differs along rows alone.
                 Op::Reduce(..) | Op::Dot { .. } => self.along(data.results[0]),
+                // One number may be spread over a tile.
+                Op::Full { value, .. } => self.class(value).and(self.along(data.results[0])),
                 _ => reads.iter().fold(Class::Program, |class, &v| class.and(self.class(v))),
             };
             // A kernel of rows adds what each pair gives to the gradient of what is gathered.
@@ -400,7 +432,12 @@ impl<'k> Forward<'k> {
                 self.over_rows.extend(&data.results);
             }
             let wanted = self.is_source(op);
-            let held = matches!(data.op, Op::Reduce(ReduceOp::Max, x) if maxima.contains(&x));
+            // A step function has the gradient 0, and a maximum that rescales is held fixed.
+            let held = match data.op {
+                Op::Unary(UnaryOp::Floor, _) => true,
+                Op::Reduce(ReduceOp::Max, x) => maxima.contains(&x),
+                _ => false,
+            };
             let needed = !held && (wanted || reads.iter().any(|v| self.needed.contains(v)));
             if self.walk_of(op).is_none() && reads.iter().any(|v| self.varying.contains(v)) {
                 self.varying.extend(&data.results);
@@ -596,7 +633,9 @@ impl<'k> Forward<'k> {
         let shape = &self.gradient(tensor).1.shape;
         let loads = [Class::Program, Class::Row, Class::Column, Class::Pair].map(|class| self.wanted_loads(class));
         let places: Vec<&[At]> = loads.iter().flatten().filter(|load| load.1 == tensor).map(|load| &load.2[..]).collect();
-        if places.is_empty() {
+        let has_twice =
+            |at: &&[At]| at.iter().enumerate().any(|(n, entry)| matches!(entry, At::Index(_)) && at[..n].contains(entry));
+        if places.is_empty() || places.iter().any(has_twice) {
             return false;
         }
         // One dimension may be covered by several loads, all others by each of them.
@@ -677,7 +716,7 @@ fn taken_apart(kernel: &Kernel) -> Result<(Vec<Walk>, Vec<Slot>), NotDifferentia
 }
 
 /// Checks that a kernel with tiles of rows and of columns has one loop, which sums up.
-fn check_product(kernel: &Kernel, walks: &[Walk], slots: &[Slot]) -> Result<(), NotDifferentiable> {
+fn check_product(kernel: &Kernel, walks: &[Walk], slots: &[Slot], tiled: [AxisId; 2]) -> Result<(), NotDifferentiable> {
     if let Some(second) = walks.get(1) {
         let what = "gradients of kernels with two tiled dimensions of the grid are built of one loop";
         return Err(NotDifferentiable::new(what, kernel.ops[second.op].span, "sum all products up in one loop"));
@@ -686,6 +725,15 @@ fn check_product(kernel: &Kernel, walks: &[Walk], slots: &[Slot]) -> Result<(), 
         let name = kernel.values[slot.carried].name.clone().unwrap_or_else(|| slot.carried.to_string());
         let what = format!("`{name}` is no sum, in a kernel with two tiled dimensions of the grid");
         return Err(NotDifferentiable::new(what, kernel.ops[walks[0].op].span, "give the grid one `tiles(..)`"));
+    }
+    let is_pair = |slot: &Slot| tiled.iter().all(|&axis| kernel.tile(slot.carried).dims.contains(&Dim::Axis(axis)));
+    if let Some(slot) = slots.iter().find(|slot| !is_pair(slot)) {
+        let name = kernel.values[slot.carried].name.clone().unwrap_or_else(|| slot.carried.to_string());
+        let what = format!(
+            "`{name}` has not both of the tiled dimensions of the grid, which sums have of a product that has a gradient"
+        );
+        let instead = format!("sum `{name}` up in a kernel of its own, and load it");
+        return Err(NotDifferentiable::new(what, kernel.ops[walks[0].op].span, instead));
     }
     let stores = |op: &&OpId| matches!(kernel.ops[**op].op, Op::Store { .. });
     let in_loop = walks.first().and_then(|walk| kernel.blocks[walk.body].ops.iter().find(stores));

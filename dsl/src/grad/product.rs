@@ -20,7 +20,7 @@ use super::names::grad_name;
 use super::rules::Reverse;
 use super::steps::{finish, give_stored, if_it_stores, load_left, store_gradients, sum_up};
 use super::totals::{Share, all_totals};
-use crate::ir::{At, AxisKind, Kernel, ParamId, ProgramDim, ValueDef, ValueId};
+use crate::ir::{At, AxisId, Kernel, ParamId, ProgramDim, Type, ValueDef, ValueId};
 
 /// The kernels of the gradients of a product.
 pub(super) fn of_product(forward: &Forward<'_>, kept: &Kept) -> Result<Vec<Kernel>, NotDifferentiable> {
@@ -55,7 +55,8 @@ fn pairs_kernel(
 ) -> Result<(Option<Kernel>, Left, Vec<Share>), NotDifferentiable> {
     let kernel = forward.kernel;
     let name = format!("{}_grad_pairs", kernel.name);
-    let mut copy = Copy::of_product(forward, name, Orientation::Rows, [AxisKind::Program; 2], None);
+    let tiled = [forward.row.1, forward.columns[0].1];
+    let mut copy = Copy::of_product(forward, name, Orientation::Rows, &tiled, false);
     copy.shares = Shares::OfPairs;
     copy.whole_program();
     kept.preset(&mut copy)?;
@@ -123,11 +124,15 @@ fn operand_kernel(forward: &Forward<'_>, left: &Left, loads: &[WantedLoad]) -> R
         return refuse("is loaded at an index that is no dimension of the grid", "give the grid a dimension for it");
     }
     let name = format!("{}_{}", forward.kernel.name, forward.gradient(*tensor).0);
-    let kinds = match orientation {
-        Orientation::Rows => [AxisKind::Program, AxisKind::Loop],
-        Orientation::Columns => [AxisKind::Loop, AxisKind::Program],
+    let axis_of = |entry: &At| match entry {
+        At::Tile(v) => match forward.kernel.ty(*v) {
+            Type::Coord(axis) => Some(*axis),
+            _ => None,
+        },
+        _ => None,
     };
-    let mut copy = Copy::of_product(forward, name, orientation, kinds, Some(AxisKind::Program));
+    let tiled: Vec<AxisId> = at.iter().filter_map(axis_of).collect();
+    let mut copy = Copy::of_product(forward, name, orientation, &tiled, true);
     let grid = grid_of(&copy, at);
     copy.program(&grid);
     let mut reverse = Reverse::new(copy);

@@ -36,6 +36,15 @@ pub(super) struct Reverse<'f, 'k> {
 
 type Done = Result<(), NotDifferentiable>;
 
+/// The exponential in a sum.
+struct Exponential {
+    /// The exponent.
+    of: ValueId,
+    /// Which part of the sum the exponential is.
+    part: ValueId,
+    is_of_two: bool,
+}
+
 impl<'f, 'k> Reverse<'f, 'k> {
     pub fn new(copy: Copy<'f, 'k>) -> Self {
         Self { copy, adjoints: HashMap::new(), collected: Vec::new(), in_loop: false, adds_rows: false }
@@ -238,6 +247,13 @@ impl<'f, 'k> Reverse<'f, 'k> {
     }
 
     fn unary(&mut self, op: UnaryOp, x: ValueId, y: ValueId, g: Adjoint) -> Done {
+        if matches!(op, UnaryOp::Ln | UnaryOp::Log2)
+            && let Some(exponential) = self.exponential_in(x)?
+        {
+            let log2_e = (op == UnaryOp::Log2).then(|| self.copy.float(std::f64::consts::LOG2_E));
+            let factor = [g.factor, log2_e].into_iter().flatten().reduce(|a, b| self.copy.mul(a, b));
+            return self.give_exponent(exponential, Adjoint { factor, ..g });
+        }
         let copy = &mut self.copy;
         let of = |value: ValueId| Adjoint { value, ..g };
         let g_x = match op {
@@ -372,6 +388,10 @@ impl<'f, 'k> Reverse<'f, 'k> {
                 if needed(&b) {
                     let y = self.copy.value(y)?;
                     let product = self.copy.mul(g.value, y);
+                    if let Some(exponential) = self.exponential_in(b)? {
+                        let against = negative(self, product);
+                        return self.give_exponent(exponential, against);
+                    }
                     let quotient = self.copy.binary(BinaryOp::Div, product, by);
                     let against = negative(self, quotient);
                     self.give(b, against)?;
@@ -394,6 +414,36 @@ impl<'f, 'k> Reverse<'f, 'k> {
             other => {
                 let what = format!("`{}` of floats has no gradient", other.row().mnemonic);
                 Err(NotDifferentiable::new(what, forward.span(y), "leave out the inputs that it depends on"))
+            }
+        }
+    }
+
+    /// A sum of a number and an exponential, as the divisor of `1 / (1 + exp(-x))` is.
+    fn exponential_in(&mut self, sum: ValueId) -> Result<Option<Exponential>, NotDifferentiable> {
+        let kernel = self.copy.forward.kernel;
+        let Some((_, &Op::Binary(BinaryOp::Add, a, b))) = kernel.def(sum) else { return Ok(None) };
+        for (number, power) in [(a, b), (b, a)] {
+            if let Some((_, Op::Constant(..))) = kernel.def(number)
+                && let Some((_, &Op::Unary(op @ (UnaryOp::Exp | UnaryOp::Exp2), of))) = kernel.def(power)
+            {
+                let (number, sum, one) = (self.copy.value(number)?, self.copy.value(sum)?, self.copy.float(1.0));
+                let rest = self.copy.binary(BinaryOp::Div, number, sum);
+                let part = self.copy.binary(BinaryOp::Sub, one, rest);
+                return Ok(Some(Exponential { of, part, is_of_two: op == UnaryOp::Exp2 }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives the exponent its gradient, of that of the logarithm of the sum: times the part of the
+    /// exponential in the sum, which is a number where the exponential is infinite.
+    fn give_exponent(&mut self, exponential: Exponential, g: Adjoint) -> Done {
+        let g = Adjoint { value: self.copy.mul(g.value, exponential.part), ..g };
+        match exponential.is_of_two {
+            false => self.give(exponential.of, g),
+            true => {
+                let ln_2 = self.copy.float(std::f64::consts::LN_2);
+                self.scaled(exponential.of, g, ln_2)
             }
         }
     }

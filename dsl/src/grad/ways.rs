@@ -64,18 +64,34 @@ fn is_computed(forward: &Forward<'_>, index: ValueId) -> bool {
 }
 
 /// The computed indices of a load that kernels of rows give the gradient of.
-fn computed(forward: &Forward<'_>, value: ValueId, at: &[At]) -> Vec<Computed> {
+fn computed(forward: &Forward<'_>, op: OpId, tensor: ParamId, at: &[At]) -> Vec<Computed> {
     // Kernels of columns walk the dimensions of the grid that columns lack.
-    if forward.shape == Shape::Rows && forward.class(value) == Class::Column {
+    if forward.shape == Shape::Rows && forward.class(forward.kernel.ops[op].results[0]) == Class::Column {
         return Vec::new();
     }
-    let mut taken: Vec<ValueId> = at.iter().filter_map(|entry| if let At::Index(v) = entry { Some(*v) } else { None }).collect();
+    let is_own = |index: ValueId| forward.program.contains(&index);
+    let of_grid = |index: ValueId| !is_own(index) && forward.depends_on_program(index) && is_computed(forward, index);
+    let found = replaced(forward, at, &|_, index| of_grid(index));
+    if !lacks(forward, op, &in_place(&found, at.to_vec(), |(v, _)| At::Index(*v))) {
+        return found;
+    }
+    // A kernel of totals gives one dimension to an index, of its own extent.
+    let (kernel, shape) = (forward.kernel, &forward.kernel.tensor(tensor).shape);
+    let is_other = |dim: usize, index: ValueId| {
+        let again = at.iter().filter(|entry| **entry == At::Index(index)).count() > 1;
+        let grid = kernel.grid().iter().zip(&forward.program).find(|(_, v)| **v == index);
+        again || !matches!(grid, Some((ProgramDim::Each(extent), _)) if *extent == shape[dim])
+    };
+    replaced(forward, at, &|dim, index| of_grid(index) || is_own(index) && is_other(dim, index))
+}
+
+/// Dimensions whose indices are replaced by those of the grid that they depend on.
+fn replaced(forward: &Forward<'_>, at: &[At], is_replaced: &dyn Fn(usize, ValueId) -> bool) -> Vec<Computed> {
+    let indices = at.iter().enumerate().filter_map(|(dim, entry)| if let At::Index(v) = entry { Some((dim, *v)) } else { None });
+    let (changed, kept): (Vec<_>, Vec<_>) = indices.partition(|&(dim, index)| is_replaced(dim, index));
+    let mut taken: Vec<ValueId> = kept.into_iter().map(|(_, v)| v).collect();
     let mut found = Vec::new();
-    for (dim, entry) in at.iter().enumerate() {
-        let At::Index(index) = *entry else { continue };
-        if forward.program.contains(&index) || !forward.depends_on_program(index) || !is_computed(forward, index) {
-            continue;
-        }
+    for (dim, index) in changed {
         let grid = forward.kernel.grid().iter().zip(&forward.program);
         let by: Vec<(ValueId, SizeExpr)> = grid
             .filter_map(|(dim, &v)| match dim {
@@ -111,7 +127,7 @@ fn ways(forward: &Forward<'_>, tensor: ParamId, has_shares: bool) -> Vec<Way> {
         let is_mixed = of_columns && of_others;
         for for_columns in [of_others.then_some(false), of_columns.then_some(true)].into_iter().flatten() {
             let by_columns = for_columns && !has_shares;
-            let computed = if is_gathered || by_columns { Vec::new() } else { computed(forward, value, &at) };
+            let computed = if is_gathered || by_columns { Vec::new() } else { computed(forward, op, tensor, &at) };
             let place = in_place(&computed, at.clone(), |(v, _)| At::Index(*v));
             let loads = vec![Use { op, at: at.clone(), is_mixed }];
             let has_shares = !is_gathered && lacks(forward, op, &place);

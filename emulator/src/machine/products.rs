@@ -80,13 +80,14 @@ impl Descriptor {
 
 impl Block<'_> {
     /// Checks the registers that an instruction touches against the products in flight, and notes
-    /// what it writes.
+    /// that it does.
     pub(super) fn check_registers(&mut self, warp: &Warp, step: &Step, pc: u32) {
         let w = warp.index as usize;
         for &entry in &step.touched {
             let (row, writes) = (entry & !WRITES, entry & WRITES != 0);
             let state = &mut self.products[w].rows[row as usize];
-            state.unfenced |= writes;
+            // Reads count too (PTX ISA, wgmma.fence: any access of a register that a product accesses).
+            state.unfenced = true;
             let product = if state.written_by != 0 {
                 state.written_by
             } else if writes {
@@ -161,7 +162,7 @@ impl Block<'_> {
     }
 
     /// Notes that a product reads and writes its registers from now on. Those that another product
-    /// in flight uses, or that were written since the latest fence, are findings.
+    /// in flight uses, or that were accessed since the latest fence, are findings.
     fn take_registers(&mut self, wgmma: &Wgmma, flight: u32, at: At) {
         let state = &mut self.products[usize::from(at.warp)].rows;
         let mut faults = vec![];

@@ -7,7 +7,7 @@ use crate::program::Kernel;
 pub(crate) struct Products {
     pub committed: u32,
     pub pending: Vec<Product>,
-    /// Of the rows that wgmmas use: what is in flight, and whether it was written since the latest
+    /// Of the rows that wgmmas use: what is in flight, and whether it was accessed since the latest
     /// fence.
     pub rows: Vec<RowState>,
 }

@@ -1,0 +1,122 @@
+//! Kernels of forms that no built-in kernel has, on the emulator. Needs NVRTC, no GPU.
+
+use std::collections::BTreeMap;
+
+use flashtile::toolchain::Toolchain;
+use flashtile::tuner::judge;
+use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions, Schedule};
+use flashtile_dsl::ir::SourceText;
+
+/// Launch options for an architecture.
+fn options(arch: &str, schedule: Option<&str>) -> LaunchOptions {
+    let schedule: Option<Schedule> = schedule.map(|schedule| schedule.parse().expect("a schedule"));
+    LaunchOptions { toolchain: Toolchain::shared(), arch: Arch::named(arch), schedule, ..LaunchOptions::default() }
+}
+
+/// A kernel with head dim 32 is right on the emulator.
+fn is_right(text: &str, shape: &[(&str, i64)], arch: &str, schedule: Option<&str>) {
+    let source = SourceText { name: "forms.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = Kernel::from_source(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+    let what = format!("`{}` on {arch}, {schedule:?}", kernel.name());
+    let bound = kernel.bind(Elem::Bf16, [("D", 32)]).expect("binds");
+    let loaded = bound.on_with(&Device::emulator(), options(arch, schedule)).unwrap_or_else(|error| panic!("{error}\n{what}"));
+    let sizes: BTreeMap<String, i64> = shape.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+    for verdict in judge(&loaded, &sizes, 3).unwrap_or_else(|error| panic!("{error}\n{what}")) {
+        assert!(verdict.passed() && !verdict.all_zero, "{verdict}\n{what}");
+    }
+}
+
+/// Scores that nothing of the loop changes are computed in it: the last tile has fewer keys.
+#[test]
+fn scores_that_are_the_same_in_all_steps_count_the_keys_that_exist() {
+    let text = "pub fn mean<T: Element, const D: usize>(
+        v: &Tensor<T, (N, D)>, w: &Tensor<f32, (1)>, o: &mut Tensor<T, (M, D)>, lse: &mut Tensor<f32, (M)>,
+        count: &mut Tensor<f32, (M)>,
+    ) {
+        let i = program(tiles(M));
+        let mut m = full(i, -INF);
+        let mut l = zeros(i);
+        let mut n = zeros(i);
+        let mut acc = zeros((i, D));
+        for j in tiles(N) {
+            let s = zeros((i, j)) + load(w, [0]);
+            let m_new = max(m, rowmax(s));
+            let m_ref = visible_or_zero(m_new);
+            let alpha = exp(m - m_ref);
+            let p = exp(s - m_ref);
+            l = l * alpha + rowsum(p);
+            acc = acc * alpha + dot(p.to::<T>(), load(v, [j, ..]));
+            n = n + rowsum(zeros((i, j)) + 1.0);
+            m = m_new;
+        }
+        store(o, [i, ..], acc / l);
+        store(lse, [i], m + ln(l));
+        store(count, [i], n);
+    }";
+    for arch in ["sm_80", "sm_90a"] {
+        is_right(text, &[("M", 33), ("N", 70)], arch, None);
+    }
+}
+
+/// Linear attention with a state of earlier chunks: the product behind the loop stands where the
+/// parts of a loop have met.
+#[test]
+fn products_behind_a_loop_are_right_where_its_parts_meet() {
+    let text = "pub fn chunk<T: Element, const D: usize>(
+        q: &Tensor<T, (B, S, D)>, k: &Tensor<T, (B, S, D)>, v: &Tensor<T, (B, S, D)>, st: &Tensor<T, (B, D, D)>,
+        o: &mut Tensor<T, (B, S, D)>,
+    ) {
+        let (b, i) = program(B, tiles(S));
+        let q_i = load(q, [b, i, ..]);
+        let mut acc = zeros((i, D));
+        for j in tiles(S) {
+            let s = mask(dot(q_i, load(k, [b, j, ..]).t()), pos(i) >= pos(j));
+            acc += dot(max(s, 0.0).to::<T>(), load(v, [b, j, ..]));
+        }
+        store(o, [b, i, ..], acc + dot(q_i, load(st, [b, .., ..])));
+    }";
+    let base = "tensor_op=wgmma,copy=tma,block_m=64,block_n=32,warps=4,stages=2";
+    for parts in ["", ",split_k=2,fixup=semaphore", ",split_k=2,fixup=kernel"] {
+        is_right(text, &[("B", 2), ("S", 150)], "sm_90a", Some(&format!("{base}{parts}")));
+    }
+    is_right(text, &[("B", 1), ("S", 70)], "sm_90a", None);
+}
+
+/// Products of both types of 16 bits in one kernel.
+#[test]
+fn products_of_two_types_are_right() {
+    let text = "pub fn both<const D: usize>(
+        x: &Tensor<f16, (M, D)>, w: &Tensor<f16, (D, D)>, y: &Tensor<bf16, (M, D)>, u: &Tensor<bf16, (D, D)>,
+        o: &mut Tensor<f16, (M, D)>, p: &mut Tensor<bf16, (M, D)>,
+    ) {
+        let i = program(tiles(M));
+        let both = dot(load(x, [i, ..]), load(w, [.., ..])) + dot(load(y, [i, ..]), load(u, [.., ..]));
+        store(o, [i, ..], both);
+        store(p, [i, ..], both * 2.0);
+    }";
+    for arch in ["sm_80", "sm_90a"] {
+        is_right(text, &[("M", 70)], arch, None);
+    }
+}
+
+/// A mask with a gap: the fused columns walk two runs of rows.
+#[test]
+fn fused_gradients_of_masks_with_gaps_are_right() {
+    let text = include_str!("../../runtime/kernels/attention.rs").replace(
+        "* scale;",
+        "* scale; let s = mask(s, abs(pos(i) - pos(j)) < 8 || (pos(i) - pos(j)) % 5 == 0 && pos(j) <= pos(i));",
+    );
+    let source = SourceText { name: "forms.rs".into(), text: text.into(), first_line: 1 };
+    let kernel = Kernel::from_source(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+    let form = flashtile_dsl::grad::Form::Fused;
+    let gradient = kernel.gradient_in(form, &["q", "k", "v"], &["o"]).unwrap_or_else(|errors| panic!("{errors}"));
+    let columns = gradient.backward.iter().find(|kernel| kernel.name().ends_with("_columns")).expect("a kernel of columns");
+    let consts = [("D", 64), ("E", 64)].into_iter().filter(|(name, _)| columns.ir().size_named(name).is_some());
+    let bound = columns.bind(Elem::Bf16, consts).expect("binds");
+    let loaded = bound.on_with(&Device::emulator(), options("sm_90a", None)).unwrap_or_else(|error| panic!("{error}"));
+    let sizes = [("B", 1), ("H", 2), ("G", 2), ("M", 70), ("N", 150)];
+    let sizes: BTreeMap<String, i64> = sizes.map(|(name, size)| (name.to_owned(), size)).into_iter().collect();
+    for verdict in judge(&loaded, &sizes, 3).unwrap_or_else(|error| panic!("{error}")) {
+        assert!(verdict.passed() && !verdict.all_zero, "{verdict}");
+    }
+}
