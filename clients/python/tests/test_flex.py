@@ -1,7 +1,10 @@
 """`flashtile.flex` with published functions, beside their definition in float64 and PyTorch's FlexAttention."""
 
+import enum
 import functools
+import types
 
+import numpy
 import pytest
 import reference
 import torch
@@ -338,6 +341,249 @@ def test_functions_of_objects():
     assert module.slopes.grad.abs().min() > 0
 
 
+# What PyTorch's values are
+
+INF = float("inf")
+
+
+def decay(score, b, h, q_idx, kv_idx):
+    return score * torch.exp(torch.where(q_idx >= kv_idx, (kv_idx - q_idx) * 0.1, -INF))
+
+
+def kept(score, q_idx, kv_idx):
+    return torch.where(q_idx >= kv_idx, score, -INF)
+
+
+# -inf that does not reach the score by what keeps it hides nothing.
+INFINITE = {
+    "decay": decay,
+    "union": lambda s, b, h, q, k: torch.maximum(kept(s, q, k), torch.where(k < 5, s, -INF)),
+    "softcap": lambda s, b, h, q, k: 5 * torch.tanh(kept(s, q, k) / 5),
+    "clamped": lambda s, b, h, q, k: kept(s, q, k).clamp(-5, 5),
+    "compared": lambda s, b, h, q, k: torch.where(kept(s, q, k) == -INF, s * 0.5, s),
+    "reciprocal": lambda s, b, h, q, k: s + 1 / torch.where(q > k, (q - k).float(), -INF),
+    "negated": lambda s, b, h, q, k: s + torch.relu(-torch.where(k > q, s, -INF).clamp(min=-3)),
+    "subtracted": lambda s, b, h, q, k: s - torch.exp(torch.where(h > 1, s, -INF)),
+    "hidden": lambda s, b, h, q, k: torch.where(q >= k, -INF, s).exp() * 0.1 + s,
+    "named": lambda s, b, h, q, k: kept(s, q, k) + torch.where(kept(s, q, k) == -INF, 1.0, torch.sigmoid(kept(s, q, k))),
+    "either": lambda s, b, h, q, k: torch.where(h % 2 == 0, kept(s, q, k), torch.where(k < 20, s * 2, -INF)),
+}
+
+
+@pytest.mark.parametrize("name", INFINITE)
+def test_infinities_inside_of_expressions(name):
+    compare(INFINITE[name])
+
+
+def test_infinities_inside_of_masks():
+    compare(mask_mod=lambda b, h, q, k: torch.exp(torch.where(q >= k, (k - q) * 0.1, -INF)) < 0.5)
+
+
+def test_selects_of_scores_stay_masks():
+    scores = {
+        "alone": lambda s, b, h, q, k: kept(s, q, k),
+        "sum": lambda s, b, h, q, k: 0.5 * (kept(s, q, k) + SLOPES[h]) / 2 - 1,
+        "rounded": lambda s, b, h, q, k: kept(s, q, k).to(torch.bfloat16),
+        "branches": lambda s, b, h, q, k: torch.where(h == 0, kept(s, q, k), kept(s * 2, q, k)),
+        "filled": lambda s, b, h, q, k: s.masked_fill(q < k, -INF),
+    }
+    for name, score_mod in scores.items():
+        assert "-INF" in (text := flashtile.flex_text(score_mod, heads=H).split("scale;")[1]) and "ln(0.0)" not in text, name
+    text = flashtile.flex_text(INFINITE["softcap"]).split("scale;")[1]
+    assert "ln(0.0)" in text and "-INF" not in text.split("m_new")[0]
+
+
+NARROW = torch.arange(N)
+VALUES = {
+    "where": lambda s, b, h, q, k: s.where(q >= k, s * 0.5),
+    "where_of_tensor": lambda s, b, h, q, k: SLOPES[h].where(q >= k, s),
+    "bool_sum": lambda s, b, h, q, k: s + 2.0 * ((q == k) + (q >= k)) * ((q > 3) * (k > 3)),
+    "bool_maximum": lambda s, b, h, q, k: s + 2.0 * torch.maximum(q == k, q > 3),
+    "rsub": lambda s, b, h, q, k: torch.rsub(s, k, alpha=0.5) * 0.1,
+    "power_of_two": lambda s, b, h, q, k: s + (2**h == 4) + (1 << h) * 0.1,
+    "shifts": lambda s, b, h, q, k: s + (q >> k) + (k - 20 >> 40) + (q << 2 >> 1) * 0.01,
+    "pow": lambda s, b, h, q, k: s.pow(exponent=2) + torch.pow(s, exponent=3) * 0.1,
+    "numpy": lambda s, b, h, q, k: s * NUMPY[0] + (k < NUMPY[1]),
+    "enum": lambda s, b, h, q, k: s * (q < Width.WIDE),
+    "types": lambda s, b, h, q, k: s * TEMPERATURE.type_as(s) + TEMPERATURE.to(s),
+    "round": lambda s, b, h, q, k: s + torch.round(q * 0.25) + torch.round(s * 3) + (-k * 0.5).round(),
+    "looks": lambda s, b, h, q, k: s * (1 + s.ndim + q.is_floating_point()) * s.is_floating_point(),
+    "filled": lambda s, b, h, q, k: s.masked_fill(q < k, -2.0).masked_fill(mask=q == k, value=1.0),
+    "diagonal": lambda s, b, h, q, k: s + LONG[q, q] - LONG[k, k],
+    "ellipsis": lambda s, b, h, q, k: s + BIAS[b, h, ...][q, k] + SLOPES[..., h],
+    "before": lambda s, b, h, q, k: s * SLOPES[h - 1] + SLOPES[-h],
+    "reserved": lambda s, b, h, q, k: s + u8[h] + box[h] + grad_q[h],
+    "unused": lambda s, b, h, q, k: (SLOPES[h] * s, s + BIAS[b, h, q, k])[1],
+    "narrow": lambda s, b, h, q, k: s + torch.where(BYTES[q].int() - BYTES[k].int() < 3, BYTES[k], 1) + (BYTES[q] & 3) + BYTES[q] // 2,
+}  # fmt: skip
+BYTES = (torch.arange(N) % 9).to(torch.uint8)
+NUMPY = (numpy.float64(0.3), numpy.int64(7))
+u8, box, grad_q = torch.cos(torch.arange(3 * H).float()).reshape(3, H)
+
+
+class Width(enum.IntEnum):
+    WIDE = 9
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_those_of_pytorch(name):
+    compare(VALUES[name], mask_mod=causal, grads=name not in ("round", "looks"))
+
+
+def test_sigmoids_have_gradients_everywhere():
+    compare(lambda s, b, h, q, k: s + torch.sigmoid(s - 90))
+    compare(lambda s, b, h, q, k: s * torch.sigmoid(200 * s) + torch.sigmoid(s - s))
+    text = flashtile.flex_text(lambda s, b, h, q, k: torch.sigmoid(s))
+    assert "1.0 + " in text
+    gate = torch.tensor([-100.0, 0, 1, 100], requires_grad=True)
+    flashtile.flex(*qkv(), lambda s, b, h, q, k: s * torch.sigmoid(gate[h]), enable_gqa=True).sum().backward()
+    assert gate.grad.isfinite().all()
+
+
+class Changing:
+    """Holds what functions read by a name."""
+
+    width = 3
+
+    @staticmethod
+    def mask_mod(b, h, q_idx, kv_idx):
+        return (q_idx >= kv_idx) & (q_idx - kv_idx < Changing.width)
+
+
+def by_attribute(b, h, q_idx, kv_idx):
+    return (q_idx >= kv_idx) & (q_idx - kv_idx < by_attribute.width)
+
+
+def stale():
+    module, held, number, window = types.ModuleType("config"), {"width": 3}, torch.tensor(3), torch.tensor([3])
+    flag, get = torch.tensor(True), held.get
+    module.width = by_attribute.width = Changing.width = 3
+    exec("def inner(q, k): return q - k < width", module.__dict__)
+    return {
+        "module": (lambda b, h, q, k: q - k < module.width, lambda: setattr(module, "width", 9)),
+        "function_of_module": (lambda b, h, q, k: module.inner(q, k), lambda: setattr(module, "width", 9)),
+        "class": (lambda b, h, q, k: q - k < Changing.width, lambda: setattr(Changing, "width", 9)),
+        "static": (Changing.mask_mod, lambda: setattr(Changing, "width", 9)),
+        "attribute": (by_attribute, lambda: setattr(by_attribute, "width", 9)),
+        "item": (lambda b, h, q, k: q - k < number.item(), lambda: number.fill_(9)),
+        "int": (lambda b, h, q, k: q - k < int(window), lambda: window.fill_(9)),
+        "if": (lambda b, h, q, k: q >= k if flag else q <= k, lambda: flag.fill_(False)),
+        "list": (lambda b, h, q, k: q - k < window.tolist()[0], lambda: window.fill_(9)),
+        "equal": (lambda b, h, q, k: q - k < (3 if torch.equal(number, window[0]) else 9), lambda: window.fill_(9)),
+        "bound": (lambda b, h, q, k: q - k < get("width"), lambda: held.update(width=9)),
+        "globals": (lambda b, h, q, k: q - k < globals()["GLOBAL"], lambda: globals().update(GLOBAL=9)),
+    }
+
+
+GLOBAL = 3
+
+
+@pytest.mark.parametrize("name", stale())
+def test_what_functions_read_is_read_anew(name):
+    globals()["GLOBAL"] = 3
+    mask_mod, change = stale()[name]
+    for _ in range(2):
+        compare(mask_mod=mask_mod, grads=False)
+        change()
+    compare(mask_mod=mask_mod, grads=False)
+
+
+def test_functions_of_modules_keep_their_plans():
+    """Only what cannot be followed is traced in each call."""
+    from flashtile import _flex
+
+    inputs = qkv()
+    config = types.ModuleType("config")
+    config.width = 3
+    for mask_mod in (
+        lambda b, h, q, k: torch.logical_and(q >= k, q - k < config.width),
+        lambda b, h, q, k: torch.where(h == 0, q - k < Changing.width, q > k),
+        Changing.mask_mod,
+        and_masks(causal, sliding_window),
+    ):
+        flashtile.flex(*inputs, mask_mod=mask_mod, enable_gqa=True)
+        before = len(_flex._ATTEND)
+        kind = _flex._held((None, mask_mod))[0]
+        assert kind is not None and any(key[0] == kind for key in _flex._ATTEND), before
+
+
+def test_windows_of_other_tensors_are_their_own():
+    def window(width):
+        return lambda b, h, q, k: q - k < width.item()
+
+    for width in (3, 9):
+        compare(mask_mod=window(torch.tensor(width)), grads=False)
+
+
+def test_integers_beyond_32_bits_are_refused():
+    inputs = qkv()
+    wide = torch.arange(N) // 5 * 2**32
+    of = {
+        "ids": lambda b, h, q, k: wide[q] == wide[k],
+        "number": lambda b, h, q, k: wide[-1] > k,
+    }
+    for mask_mod in of.values():
+        with pytest.raises(flashtile.ArgumentError, match="torch.unique"):
+            flashtile.flex(*inputs, mask_mod=mask_mod, enable_gqa=True)
+    unsigned = torch.full((N,), 2**31 + 5).to(torch.uint32)
+    with pytest.raises(flashtile.ArgumentError, match="uint32 .* beyond int32"):
+        flashtile.flex(*inputs, mask_mod=lambda b, h, q, k: unsigned[k] > q, enable_gqa=True)
+    ids = wide >> 32
+    compare(mask_mod=lambda b, h, q, k: ids[q] == ids[k], grads=False)
+    ids[3] = 2**40  # what fitted before is looked at again
+    with pytest.raises(flashtile.ArgumentError, match="beyond int32"):
+        flashtile.flex(*inputs, mask_mod=lambda b, h, q, k: ids[q] == ids[k], enable_gqa=True)
+
+
+def test_gradients_that_functions_stop():
+    w = torch.linspace(0.5, 1.5, H).requires_grad_()
+    inputs, exact = qkv(grad=True), torch.linspace(0.5, 1.5, H).double().requires_grad_()
+    score_mod = lambda of: lambda s, b, h, q, k: s * of[h].detach() + of[h] * (q - k) * 0.1  # noqa: E731
+    found = flashtile.flex(*inputs, score_mod(w), mask_mod=causal, enable_gqa=True)
+    doubles = [x.detach().double().requires_grad_() for x in inputs]
+    expected, _ = reference.flex(*doubles, score_mod(exact), causal)
+    grad = torch.randn_like(found)
+    ours = torch.autograd.grad(found, [*inputs, w], grad)
+    theirs = torch.autograd.grad(expected, [*doubles, exact], grad.double())
+    for x, y in zip(ours, theirs):
+        torch.testing.assert_close(x.double(), y, atol=1e-3, rtol=1e-3)
+    alone = flashtile.flex(*qkv(), lambda s, b, h, q, k: s + torch.exp(w[h]).detach() * k, enable_gqa=True)
+    assert not alone.requires_grad
+    # A kernel has no word that stops the gradient of its score.
+    gated = lambda s, b, h, q, k: s * torch.sigmoid(s.detach())  # noqa: E731
+    for _ in range(2):
+        with pytest.raises(flashtile.GradientError, match="detaches the score"):
+            flashtile.flex(*inputs, gated, enable_gqa=True)
+    with pytest.raises(flashtile.GradientError, match="detaches the score"):
+        flashtile.flex_kernel(gated, enable_gqa=True)(*inputs)
+    with torch.no_grad():
+        found = flashtile.flex(*inputs, gated, enable_gqa=True)
+    torch.testing.assert_close(found.double(), reference.flex(*inputs, gated)[0].detach(), atol=3e-5, rtol=3e-5)
+    # No gradient flows through a comparison.
+    compare(lambda s, b, h, q, k: torch.where(s.detach() > 0, s, s * 0.5))
+
+
+def quiet(s, b, h, q, k):
+    with torch.no_grad():
+        gate = torch.sigmoid(s)
+    return s * gate
+
+
+def changed_in_place(s, b, h, q, k):
+    factor = torch.tensor(0.0)
+    factor += 2
+    return s * factor
+
+
+def filled_in_place(s, b, h, q, k):
+    factor = torch.zeros(())
+    torch.add(factor, 2, out=factor)
+    return s * factor
+
+
+COMPLEX, SHORTS = torch.ones(H) * 1j, torch.arange(N).to(torch.int16)
+
+
 WRONG = {
     "erf": (lambda s, b, h, q, k: torch.erf(s), "cannot trace `erf`"),
     "cumsum": (lambda s, b, h, q, k: s.cumsum(0), "cannot trace `cumsum`"),
@@ -355,6 +601,26 @@ WRONG = {
     "string": (lambda s, b, h, q, k: "score", "result of score_mod.*str"),
     "power": (lambda s, b, h, q, k: s**s, "power"),
     "truncated": (lambda s, b, h, q, k: s + torch.div(q - k, 2, rounding_mode="trunc"), "rounded towards zero"),
+    "no_grad": (quiet, "use .detach()"),
+    "in_place": (changed_in_place, "changed in place"),
+    "out": (filled_in_place, "changed in place"),
+    "complex": (lambda s, b, h, q, k: s * COMPLEX[h], "real numbers"),
+    "complex_constant": (lambda s, b, h, q, k: s * torch.tensor(1j), "a constant is a complex"),
+    "narrow": (lambda s, b, h, q, k: s + (BYTES[q] - BYTES[k]), r"torch.uint8 may wrap.*\.to\(torch.int32\)"),
+    "narrow_number": (lambda s, b, h, q, k: s + BYTES[q] * 200, "torch.uint8 may wrap"),
+    "short": (lambda s, b, h, q, k: s + SHORTS[q] * SHORTS[k], "torch.int16 may wrap"),
+    "inverted": (lambda s, b, h, q, k: s + ~BYTES[q], "has no sign"),
+    "to_narrow": (lambda s, b, h, q, k: s + (q - k).to(torch.uint8), "may wrap; convert to torch.int32"),
+    "to_complex": (lambda s, b, h, q, k: s.to(torch.complex64), "conversion to torch.complex64"),
+    "bool_difference": (lambda s, b, h, q, k: s + ((q > k) - (q < k)), "PyTorch refuses"),
+    "integer_power": (lambda s, b, h, q, k: s * (3**h), "write 3.0"),
+    "hash": (lambda s, b, h, q, k: s + (q * 738560930 ^ k * 193496630), "reaches 28803876270, which is beyond 32 bits"),
+    "shift": (lambda s, b, h, q, k: s + (q << 40), "by 40, which is beyond 32 bits"),
+    "wide_constant": (lambda s, b, h, q, k: torch.where(q < 2**40, s, 0.0), "beyond 32 bits"),
+    "wide_float": (lambda s, b, h, q, k: torch.where(q < k, s, torch.finfo(torch.float64).min), "beyond float32"),
+    "far_before": (lambda s, b, h, q, k: s + SLOPES[h - 9], "index of `slopes` is from -9 to -6, but the dimension has 4"),
+    "divmod": (lambda s, b, h, q, k: s + divmod(q, 4)[0], "write x // y"),
+    "decimals": (lambda s, b, h, q, k: torch.round(s, decimals=2), "more than one argument"),
 }
 
 

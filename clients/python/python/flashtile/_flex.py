@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import collections
+import dis
 import functools
 import itertools
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from . import _blocks, _texts
 from ._blocks import Blocks
-from ._flashtile import ArgumentError, KernelError
+from ._flashtile import ArgumentError, GradientError, KernelError
 from ._host import is_grad_enabled, is_traced
 from ._kernel import Kernel, kernel, kernel_of, through_dispatcher
 from ._sdpa import default_scale, rows
-from ._trace import Trace, TraceError, Writer
+from ._trace import Trace, Traced, TraceError, Writer, detaches
 
 # Traces that are kept; the least recently used is dropped.
 _KEPT = 256
@@ -34,6 +36,8 @@ class Read(NamedTuple):
     dtype: torch.dtype | None
     #: Whether it has no dimensions, for which a kernel takes one.
     is_number: bool
+    #: Whether no gradient of it is asked for.
+    is_detached: bool
 
 
 # The tables of a `BlockMask`, as kernels name them.
@@ -49,6 +53,8 @@ class Plan(NamedTuple):
     tables: tuple[int, ...]
     #: Whether it serves later calls too: nothing was computed that could be something else then.
     is_kept: bool
+    #: Whether the score is detached where a gradient would flow to it, which no kernel can stop.
+    is_detached: bool
 
 
 @functools.cache
@@ -85,9 +91,47 @@ def _fingerprint(x: Any, tensors: list[torch.Tensor], seen: tuple = ()) -> Any:
         return (kind, *(_fingerprint(y, tensors, seen) for y in x))
     if isinstance(x, functools.partial):
         return ("partial", *(_fingerprint(y, tensors, seen) for y in (x.func, *x.args)), *_named(x.keywords, tensors, seen))
-    if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
+    if _is_fixed(x):
         return ("fixed", x)
+    if kind.__module__ == "numpy" and getattr(x, "shape", None) == ():
+        return (kind, x.item())
     raise _Unknown
+
+
+# Modules whose names are taken to mean the same for as long as the process runs.
+_LIBRARIES = frozenset("torch numpy math cmath operator builtins functools itertools typing types collections enum".split())
+
+
+def _is_of_library(name: str | None) -> bool:
+    return name is not None and name.partition(".")[0] in _LIBRARIES
+
+
+def _is_fixed(x: Any) -> bool:
+    """Whether something always does the same: modules, classes and functions of libraries."""
+    if isinstance(x, types.ModuleType):
+        return _is_of_library(x.__name__)
+    if isinstance(x, types.BuiltinFunctionType):
+        of = x.__self__
+        return of is None or isinstance(of, types.ModuleType) or (isinstance(of, type) and _is_of_library(of.__module__))
+    return isinstance(x, type) and _is_of_library(x.__module__)
+
+
+# What has attributes that functions read by its name.
+_SCOPES = (types.ModuleType, type)
+
+
+def _fingerprint_of_scope(x: Any, read: tuple[str, ...] | None, tensors: list[torch.Tensor], seen: tuple) -> Any:
+    """Of a module or a class: the attributes that a function reads of it."""
+    if _is_fixed(x):
+        return ("fixed", x)
+    if read is None:
+        raise _Unknown
+    found: list[Any] = [x]
+    for name in read:
+        value = getattr(x, name, _Unknown)
+        # Attributes of attributes are not followed.
+        found.append((name, value if value is _Unknown else _fingerprint(value, tensors, (*seen, x))))
+    return tuple(found)
 
 
 def _named(values: dict[str, Any], tensors: list, seen: tuple) -> list:
@@ -106,35 +150,61 @@ def _fingerprint_of_tensor(x: torch.Tensor, tensors: list[torch.Tensor]) -> tupl
 
 def _fingerprint_of_function(x: types.FunctionType, tensors: list[torch.Tensor], seen: tuple) -> Any:
     code = x.__code__
-    _, code, names = _KNOWN.get(id(code)) or _known(code)
+    _, code, names, cell_reads, is_opaque = _KNOWN.get(id(code)) or _known(code, x.__globals__)
     cells, defaults, named = x.__closure__, x.__defaults__, x.__kwdefaults__
-    if not (names or cells or defaults or named):
+    if is_opaque:
+        raise _Unknown
+    attributes = x.__dict__
+    if not (names or cells or defaults or named or attributes):
         return code
     seen = (*seen, x)
     key = [code]
     # As many as the code says.
-    for cell in cells or ():
-        held = cell.cell_contents
-        key.append(_fingerprint_of_tensor(held, tensors) if type(held) is torch.Tensor else _fingerprint(held, tensors, seen))
+    for cell, read in zip(cells, cell_reads) if cells else ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # it is empty: Python says so when it is read
+            raise _Unknown from None
+        kind = type(held)
+        if kind is torch.Tensor:
+            key.append(_fingerprint_of_tensor(held, tensors))
+        elif issubclass(kind, _SCOPES):
+            key.append(_fingerprint_of_scope(held, read, tensors, seen))
+        else:
+            key.append(_fingerprint(held, tensors, seen))
     scope = x.__globals__
-    for name in names:
+    for name, read in names:
         if name in scope:
-            key.append((name, _fingerprint(scope[name], tensors, seen)))
+            held = scope[name]
+            kind = type(held)
+            if kind is torch.Tensor:
+                key.append((name, _fingerprint_of_tensor(held, tensors)))
+            elif issubclass(kind, _SCOPES):
+                key.append((name, _fingerprint_of_scope(held, read, tensors, seen)))
+            else:
+                key.append((name, _fingerprint(held, tensors, seen)))
     if defaults or named:
         key.append(("defaults", *(_fingerprint(held, tensors, seen) for held in defaults or ())))
         key += _named(named or {}, tensors, seen)
+    if attributes:
+        key.append(("attributes", *_named(attributes, tensors, seen)))
     return key[0] if len(key) == 1 else tuple(key)
 
 
 class _Known(NamedTuple):
     """What is known of the code of a function."""
 
-    #: Held, so that its identity stays its own.
-    code: types.CodeType
     #: Its own among all code that was ever known: hashing code takes long.
     number: int
-    #: Names of globals that the function, or one inside of it, may read, each once.
-    names: tuple[str, ...]
+    #: Held, so that its identity stays its own.
+    code: types.CodeType
+    #: Names of globals that the function, or one inside of it, may read, each once, and the attributes that it reads of each;
+    #: `None` if it does something else with it too.
+    names: tuple[tuple[str, tuple[str, ...] | None], ...]
+    #: The attributes that it reads of what each cell of its closure holds.
+    cells: tuple[tuple[str, ...] | None, ...]
+    #: Whether it may read what its names do not tell.
+    is_opaque: bool
 
 
 class _Held(NamedTuple):
@@ -163,15 +233,61 @@ _KNOWN: dict[int, _Known] = {}
 _NUMBERS = itertools.count()
 
 
-def _known(code: types.CodeType) -> _Known:
+# By these a function reads anything.
+_ANYTHING = frozenset(
+    "globals locals vars eval exec getattr __import__ open input dir __dict__ __globals__ __closure__ __builtins__ __code__".split()
+)
+
+
+def _known(code: types.CodeType, scope: dict[str, Any]) -> _Known:
+    """What is known of code whose globals these are."""
     kept = _KNOWN.get(id(code))
     if kept is not None:
         return kept
-    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    names = tuple(sorted({*code.co_names, *(name for c in inner for name in _known(c).names)}))
+    reads: dict[str, set[str] | None] = {}
+    is_opaque = False
+    if _is_of_library(scope.get("__name__")):  # of which only what the closure holds can differ
+        reads = dict.fromkeys(code.co_freevars)
+    else:
+        is_opaque = _look(code, reads)
+    names = tuple((name, of if of is None else tuple(sorted(of))) for name, of in sorted(reads.items()))
+    of_cells = dict(names)
+    cells = tuple(of_cells.get(name, ()) for name in code.co_freevars)
+    names = tuple(item for item in names if item[0] not in code.co_freevars)
     if len(_KNOWN) >= _KEPT:
         _KNOWN.clear()
-    return _KNOWN.setdefault(id(code), _Known(code, next(_NUMBERS), names))
+    return _KNOWN.setdefault(id(code), _Known(next(_NUMBERS), code, names, cells, is_opaque))
+
+
+def _look(code: types.CodeType, reads: dict[str, set[str] | None]) -> bool:
+    """Adds the attributes that code reads of each name; says whether it may read what its names do not tell."""
+    is_opaque = not _ANYTHING.isdisjoint(code.co_names)
+    before: str | None = None
+    for step in dis.get_instructions(code):
+        if step.opname in ("EXTENDED_ARG", "CACHE"):
+            continue
+        if before is not None:
+            is_attribute = step.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            of = reads.setdefault(before, set())
+            if not is_attribute:
+                reads[before] = None
+            elif of is not None:
+                of.add(step.argval)
+        is_read = step.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR"))
+        before = step.argval if is_read else None
+        if step.opname == "IMPORT_NAME" and not _is_of_library(step.argval):
+            is_opaque = True
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            is_opaque |= _look(inner, reads)
+    return is_opaque
+
+
+def _contents(cell: types.CellType) -> Iterator[Any]:
+    try:
+        yield cell.cell_contents
+    except ValueError:  # it is empty
+        return
 
 
 def _tensor_names(functions: tuple) -> dict[int, str]:
@@ -186,8 +302,9 @@ def _tensor_names(functions: tuple) -> dict[int, str]:
             look(x.func, depth + 1)
         if not isinstance(x, types.FunctionType) or depth > 8:
             return
-        held = list(zip(x.__code__.co_freevars, (cell.cell_contents for cell in x.__closure__ or ())))
-        held += [(name, x.__globals__[name]) for name in _known(x.__code__).names if name in x.__globals__]
+        held = [(name, y) for name, cell in zip(x.__code__.co_freevars, x.__closure__ or ()) for y in _contents(cell)]
+        known = _known(x.__code__, x.__globals__)
+        held += [(name, x.__globals__[name]) for name, _ in known.names if name in x.__globals__]
         for name, y in held:
             if isinstance(y, torch.Tensor):
                 found.setdefault(id(y), name)
@@ -213,20 +330,23 @@ class _Sizes(NamedTuple):
 
 def _traced(
     functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device, return_lse: bool, grouped: bool
-) -> tuple[str, Trace]:
-    """The text of the kernel of two functions and the lists of a `BlockMask`, and the trace."""
+) -> tuple[str, Trace, bool]:
+    """The text of the kernel of two functions and the lists of a `BlockMask`, the trace, and whether the score is detached."""
     score_mod, mask_mod = functions
     trace = Trace(sizes._asdict(), device, _tensor_names(functions))
     words = zip(("b", "h", "pos(i)", "pos(j)"), ("", "", "i", "j"), sizes)
     places = [trace.leaf(word, "int", dims, size) for word, dims, size in words]
     s = trace.leaf("s", "float", "ij")
-    with trace:
+    with trace, torch.enable_grad():
         score = trace.value(score_mod(s, *places), "the result of score_mod") if score_mod else s
         keep = trace.value(mask_mod(*places), "the result of mask_mod") if mask_mod else trace.literal(True)
     score, keep = trace.float(score), trace.truth(keep)
+    is_detached = detaches(score.node)
+    score, keep = (Traced(trace, trace.attached(x.node)) for x in (score, keep))
+    trace.keep_captures([score.node, keep.node])
     changes, hides = score.node is not s.node, not (keep.is_literal and keep.literal)
     params = []
-    writer = Writer([*([score.node] if changes else []), *([keep.node] if hides else [])])
+    writer = Writer([*([score.node] if changes else []), *([keep.node] if hides else [])], score.node if changes else None)
     scores = []
     if changes:
         text = writer.text(score.node)
@@ -248,7 +368,8 @@ def _traced(
     doc = "Attention of traced functions: a score_mod, a mask_mod, or both."
     if blocks is not None:
         doc = "Attention of the blocks that a BlockMask lists, with traced functions."
-    return _texts.attention(name, doc, params=params, before=writer.before, scores=scores, lse=return_lse, grouped=grouped), trace
+    text = _texts.attention(name, doc, params=params, before=writer.before, scores=scores, lse=return_lse, grouped=grouped)
+    return text, trace, is_detached
 
 
 # Plans of functions with fingerprints.
@@ -272,7 +393,7 @@ def _plan(
         _PLANS.move_to_end(key)
         return plan
     sizes = _Sizes(*sizes)
-    text, trace = _traced(functions, blocks, sizes, device, return_lse, grouped)
+    text, trace, is_detached = _traced(functions, blocks, sizes, device, return_lse, grouped)
     reads = []
     for capture in trace.captures.values():
         x = capture.tensor
@@ -282,10 +403,10 @@ def _plan(
             tensors.append(x)
         dtype = {"f32": torch.float32, "i32": torch.int32}.get(capture.elem)
         cuts = tuple((at, getattr(sizes, size)) for at, size in capture.cuts)
-        reads.append(Read(number, cuts, dtype if dtype != x.dtype else None, x.dim() == 0))
+        reads.append(Read(number, cuts, dtype if dtype != x.dtype else None, x.dim() == 0, capture.is_detached))
     made = _kernel_of(text, return_lse)
     tables = tuple(_TABLES.index(name) for name in made.inputs if name in _TABLES)
-    plan = Plan(made.handle, tuple(reads), tables, key is not None and not trace.computed)
+    plan = Plan(made.handle, tuple(reads), tables, key is not None and not trace.computed, is_detached)
     if plan.is_kept:
         _PLANS[key] = plan
         if len(_PLANS) > _KEPT:
@@ -299,9 +420,45 @@ def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
     for at, extent in read.cuts:
         if x.shape[at] != extent:
             x = x.narrow(at, 0, extent)
+    if read.is_detached:
+        x = x.detach()
     if read.dtype is not None:
-        x = x.to(read.dtype)
+        x = _int32(x) if read.dtype is torch.int32 else x.to(read.dtype)
     return x.reshape(1) if read.is_number else rows(x)
+
+
+# Views of tensors on GPUs whose values are known to be within 32 bits, and the version of the tensor.
+_FITTING: dict[tuple, tuple[weakref.ref, int]] = {}
+
+
+def _int32(x: torch.Tensor) -> torch.Tensor:
+    """The integers as int32; an error if one is beyond that.
+
+    On a GPU this waits for the values, so that it is done once for each version of a tensor, and not in a capture.
+    """
+    made = x.to(torch.int32)
+    if torch.iinfo(x.dtype).bits < 32 or is_traced():
+        return made
+    key = None
+    if x.is_cuda:
+        if torch.cuda.is_current_stream_capturing():
+            return made
+        base = x if x._base is None else x._base
+        # Tensors of inference mode have no version.
+        version = 0 if x.is_inference() else x._version
+        key = (id(base), x.storage_offset(), x.shape, x.stride())
+        held, known = _FITTING.get(key, (None, None))
+        if held is not None and held() is base and known == version:
+            return made
+    # Of an unsigned type, a number that became negative comes back too.
+    if not torch.equal(made.to(x.dtype), x) or (not x.dtype.is_signed and bool((made < 0).any())):
+        raise ArgumentError(
+            f"a tensor of {x.dtype} that a function reads holds a value beyond int32, in which kernels compute; "
+            "give ranks of the values: torch.unique(x, return_inverse=True)[1]"
+        )
+    if key is not None:
+        _FITTING[key] = (weakref.ref(base, lambda _: _FITTING.pop(key, None)), version)
+    return made
 
 
 # Calls
@@ -386,13 +543,22 @@ def _call(
     plan = _plan(functions, _Held(*held), blocks, sizes, q.device, return_lse, grouped)
     inputs += [tables[at] for at in plan.tables]
     inputs += [_read(read, tensors) for read in plan.reads]
+    _refuse_detached(plan.is_detached, q, k)
     kernel = kernel_of(plan.handle)
     made = kernel(*inputs)
-    if kind is not None and plan.is_kept:
+    if kind is not None and plan.is_kept and not plan.is_detached:
         if len(_ATTEND) >= _KEPT:
             _ATTEND.clear()
         _ATTEND[kind] = _Attend(kernel._native.attend, plan)
     return tuple(made) if return_lse else made
+
+
+def _refuse_detached(is_detached: bool, q: torch.Tensor, k: torch.Tensor) -> None:
+    if is_detached and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+        raise GradientError(
+            "score_mod detaches the score, but a kernel cannot stop the gradient of its score; leave .detach() out, call it "
+            "in torch.no_grad(), or give a query and a key that need no gradients"
+        )
 
 
 class FlexKernel:

@@ -7,8 +7,8 @@ expressions become one. What has no word in the language is a :class:`TraceError
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -35,6 +35,8 @@ RESERVED = frozenset(
     + "return self static struct super trait true type unsafe use where while async await dyn program tiles pos".split()
     + "load store add full zeros dot mask select exp exp2 ln log2 tanh sqrt rsqrt sin cos floor abs max min".split()
     + "rowsum rowmax mul_hi visible_or_zero div_or_zero listed_blocks full_blocks".split()
+    + "f32 f16 bf16 i32 u8 i8 f8e4m3 f8e5m2 usize".split()
+    + "abstract become box do final gen macro override priv try typeof unsized virtual yield".split()
 )
 
 
@@ -57,10 +59,12 @@ class Node:
 class Capture:
     """A tensor that a function reads, as a parameter of the kernel."""
 
-    def __init__(self, tensor: torch.Tensor, name: str, extents: list[str], cuts: list[tuple[int, str]]):
+    def __init__(self, tensor: torch.Tensor, name: str, extents: list[str], cuts: list[tuple[int, str]], is_detached: bool):
         self.tensor, self.name, self.extents = tensor, name, extents
         #: Dimensions of which the first `M` or `N` positions are read.
         self.cuts = cuts
+        #: Whether no gradient of it is asked for.
+        self.is_detached = is_detached
 
     @property
     def elem(self) -> str:
@@ -72,6 +76,9 @@ _ELEMS = {
     torch.uint8: "u8", torch.int8: "i8",
 }  # fmt: skip
 
+# Integers of fewer than 32 bits. PyTorch computes in these, where sums wrap; kernels compute in i32.
+_NARROW = (torch.uint8, torch.int8, torch.int16, torch.uint16)
+
 
 class Trace(TorchFunctionMode):
     """One trace: its expressions, and the tensors that they read."""
@@ -82,10 +89,11 @@ class Trace(TorchFunctionMode):
         self._names = names
         self._nodes: dict[tuple, Node] = {}
         self.captures: dict[tuple, Capture] = {}
+        self._by_name: dict[str, Capture] = {}
         self._taken = set(RESERVED)
         self._extents = 0
-        self._constants: dict[int, tuple[torch.Tensor, Any]] = {}
-        #: Whether a tensor was computed from others while tracing: it is of this call alone.
+        self._constants: dict[int, _Constant] = {}
+        #: Whether tensors were computed from others while tracing, or read by Python: what comes of it is of this call alone.
         self.computed = False
 
     # Expressions
@@ -93,6 +101,8 @@ class Trace(TorchFunctionMode):
     def node(
         self, op: str, args: tuple, kind: str, dims: frozenset = frozenset(), bounds: tuple[float, float] = (-math.inf, math.inf)
     ) -> "Traced":
+        if kind == "float" and not torch.is_grad_enabled():
+            raise TraceError("cannot trace torch.no_grad() inside of a function; use .detach() on what takes no gradient")
         key = (op, *((id(a) if isinstance(a, Node) else (type(a).__name__, repr(a))) for a in args))
         if key not in self._nodes:
             self._nodes[key] = Node(op, args, kind, dims, bounds)
@@ -103,7 +113,12 @@ class Trace(TorchFunctionMode):
         return self.node("leaf", (text,), kind, frozenset(dims), (0, max(size - 1, 0)))
 
     def literal(self, value: Any) -> "Traced":
-        kind = {bool: "bool", int: "int", float: "float"}[type(value)]
+        for of, kind in ((bool, "bool"), (int, "int"), (float, "float")):
+            if isinstance(value, of):
+                value = of(value)
+                break
+        else:
+            raise TraceError(f"a constant is a {type(value).__name__}; numbers of kernels are real")
         if kind == "float" and math.isnan(value):
             raise TraceError("a constant is NaN, which has no word in the kernel language")
         return self.node("literal", (value,), kind, bounds=(value, value))
@@ -116,9 +131,14 @@ class Trace(TorchFunctionMode):
             raise TraceError(f"{what}: a tensor of {x.tensor.dim()} dimensions is indexed by {len(x.entries)} values; index all")
         if isinstance(x, (bool, int, float)):
             return self.literal(x)
+        if type(x).__module__ == "numpy" and hasattr(x, "item") and getattr(x, "shape", None) == ():
+            return self.literal(x.item())
         if isinstance(x, torch.Tensor):
-            if id(x) in self._constants:
-                return self.literal(self._constants[id(x)][1])
+            constant = self._constants.get(id(x))
+            if constant is not None:
+                if constant.version != _version(x):
+                    raise TraceError(_IN_PLACE)
+                return self.literal(constant.value)
             if x.dim() == 0:
                 return Indexed(self, x, ()).load()
             shape = tuple(x.shape)
@@ -155,9 +175,28 @@ class Trace(TorchFunctionMode):
     def binary(self, op: str, a: "Traced", b: "Traced") -> "Traced":
         if op in ("&&", "||"):
             return self._logic(op, self.truth(a), self.truth(b))
+        return self.fitting(self._binary(op, a, b), op, a, b)
+
+    def fitting(self, made: "Traced", what: str, *operands: "Traced") -> "Traced":
+        """A result that holds the same number as PyTorch's, whose integers are of the type of the operands."""
+        if made.node.kind != "int" or made.is_literal:
+            return made
+        low, high = made.node.bounds
+        narrow = _narrow(operands)
+        if narrow is None:
+            if -math.inf < low < -(2**31) or 2**31 <= high < math.inf:
+                reached = int(low if -math.inf < low < -(2**31) else high)
+                raise TraceError(f"`{what}` of integers reaches {reached}, which is beyond 32 bits; kernels compute in int32")
+            return made
+        info = torch.iinfo(narrow)
+        if what not in ("&", "|", "^") and not info.min <= low <= high <= info.max:
+            raise TraceError(f"`{what}` of {narrow} may wrap in PyTorch, and kernels compute in int32; convert with .to(torch.int32) first")
+        return Traced(self, made.node, narrow)
+
+    def _binary(self, op: str, a: "Traced", b: "Traced") -> "Traced":
         a, b = self.alike(a, b)
         if a.is_literal and b.is_literal:
-            return self.literal(_FOLD[op](a.literal, b.literal))
+            return self.literal(_folded(op, a.literal, b.literal))
         if a.node.kind == "int" and op in ("+", "-"):
             a, b, op = self._folded(op, a, b)
         if op in ("+", "-") and b.is_literal and b.literal == 0 and a.node.kind == "int":
@@ -188,9 +227,11 @@ class Trace(TorchFunctionMode):
 
     # Tensors
 
-    def capture(self, tensor: torch.Tensor, extents: list[str | None], cuts: list[tuple[int, str]]) -> Capture:
+    def capture(
+        self, tensor: torch.Tensor, extents: list[str | None], cuts: list[tuple[int, str]], is_detached: bool = False
+    ) -> Capture:
         """The parameter for a tensor whose dimensions have these names; `None` is a name of its own."""
-        key = (id(tensor), tuple(extents), tuple(cuts))
+        key = (id(tensor), tuple(extents), tuple(cuts), is_detached)
         if key in self.captures:
             return self.captures[key]
         named = []
@@ -201,14 +242,50 @@ class Trace(TorchFunctionMode):
             named.append(extent)
         wanted = self._names.get(id(tensor), "x")
         wanted = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in wanted).lower().strip("_") or "x"
-        wanted = wanted if wanted[0].isalpha() else f"x{wanted}"
+        # Gradients have names that begin with `grad_`.
+        wanted = wanted if wanted[0].isalpha() and not wanted.startswith("grad_") else f"x_{wanted}".replace("__", "_")
         name, number = wanted, 1
         while name in self._taken or (name[0] == "t" and name[1:].isdigit()):
             number += 1
             name = f"{wanted}_{number}"
         self._taken.add(name)
-        self.captures[key] = Capture(tensor, name, named, cuts)
+        self.captures[key] = self._by_name[name] = Capture(tensor, name, named, cuts, is_detached)
         return self.captures[key]
+
+    def keep_captures(self, roots: Sequence[Node]) -> None:
+        """Drops the tensors that no expression of these loads: functions may compute what they do not return."""
+        loaded: set[str] = set()
+        seen: set[Node] = set()
+        left = list(roots)
+        while left:
+            node = left.pop()
+            if node not in seen:
+                seen.add(node)
+                loaded |= {node.args[0]} if node.op == "load" else set()
+                left += [x for x in node.args if isinstance(x, Node)]
+        self.captures = {key: capture for key, capture in self.captures.items() if capture.name in loaded}
+
+    # Gradients that are stopped
+
+    def detached(self, node: Node) -> Node:
+        """An expression of the same value, of whose tensors no gradients are asked. The score stands in a `detach`."""
+        if node.op == "load":
+            capture = self._by_name[node.args[0]]
+            if not capture.tensor.is_floating_point():
+                return node
+            capture = self.capture(capture.tensor, capture.extents, capture.cuts, True)
+            return self.node("load", (capture.name, *node.args[1:]), node.kind, node.dims, node.bounds).node
+        if node.op == "leaf":
+            return self.node("detach", (node,), node.kind, node.dims, node.bounds).node if node.args == ("s",) else node
+        args = tuple(self.detached(x) if isinstance(x, Node) else x for x in node.args)
+        return node if args == node.args else self.node(node.op, args, node.kind, node.dims, node.bounds).node
+
+    def attached(self, node: Node) -> Node:
+        """The expression without its `detach`."""
+        if node.op == "detach":
+            return node.args[0]
+        args = tuple(self.attached(x) if isinstance(x, Node) else x for x in node.args)
+        return node if args == node.args else self.node(node.op, args, node.kind, node.dims, node.bounds).node
 
     # PyTorch's functions
 
@@ -216,18 +293,22 @@ class Trace(TorchFunctionMode):
         kwargs = kwargs or {}
         if _has_traced(args) or _has_traced(tuple(kwargs.values())):
             return self.function(func, args, kwargs)
+        name = getattr(func, "__name__", "")
+        if args and id(args[0]) in self._constants and _is_in_place(name):
+            raise TraceError(_IN_PLACE)
         made = func(*args, **kwargs)
-        if isinstance(made, torch.Tensor):
-            reads = any(isinstance(x, torch.Tensor) and id(x) not in self._constants for x in (*args, *kwargs.values()))
-            if made.dim() == 0 and not reads and getattr(func, "__name__", "") in _FACTORIES:
-                # Kept alive, so that no other tensor has its id.
-                self._constants[id(made)] = (made, made.item())
-            elif getattr(func, "__name__", "") not in _LOOKS:
-                self.computed = True
+        reads = any(isinstance(x, torch.Tensor) and id(x) not in self._constants for x in _flat((*args, *kwargs.values())))
+        if isinstance(made, torch.Tensor) and made.dim() == 0 and not reads and name in _FACTORIES:
+            # Kept alive, so that no other tensor has its id.
+            self._constants[id(made)] = _Constant(made, made.item(), _version(made))
+        elif (reads or isinstance(made, torch.Tensor)) and name not in _LOOKS:
+            self.computed = True
         return made
 
     def function(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         name = getattr(func, "__name__", None) or str(func)
+        if func is torch.Tensor.where:
+            args = (*args[1:2], args[0], *args[2:])
         name = {"__get__": "attribute"}.get(name, name)
         if name == "__getitem__" and isinstance(args[0], (torch.Tensor, Indexed)):
             return self.index(args[0], args[1])
@@ -240,6 +321,60 @@ class Trace(TorchFunctionMode):
         entries = entries if isinstance(entries, tuple) else (entries,)
         indexed = tensor if isinstance(tensor, Indexed) else Indexed(self, tensor, ())
         return indexed[entries]
+
+
+class _Constant(NamedTuple):
+    """A tensor of one element that a function makes of a number."""
+
+    tensor: torch.Tensor
+    value: Any
+    #: Of the tensor when it was made.
+    version: int | None
+
+
+_IN_PLACE = "a tensor that the function makes of a number is changed in place; make one of the final number"
+
+
+def _version(x: torch.Tensor) -> int | None:
+    return None if x.is_inference() else x._version
+
+
+def _is_in_place(name: str) -> bool:
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS
+
+
+_IN_PLACE_OPERATORS = {f"__i{name}__" for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()} | {"__setitem__"}
+
+
+def _flat(values: Sequence[Any]) -> Iterator[Any]:
+    for x in values:
+        if isinstance(x, (tuple, list)):
+            yield from _flat(x)
+        else:
+            yield x
+
+
+def _narrow(operands: Sequence["Traced"]) -> torch.dtype | None:
+    """The type of fewer than 32 bits that PyTorch gives a result of these operands; numbers and truth values take any."""
+    found = None
+    for x in operands:
+        if x.narrow is not None:
+            found = x.narrow if found is None else torch.promote_types(found, x.narrow)
+        elif x.node.kind != "bool" and not x.is_literal:
+            return None
+    return found if found in _NARROW else None
+
+
+def _folded(op: str, a: Any, b: Any) -> Any:
+    """The result of two numbers, of which a quotient by 0 is infinite, as of floats."""
+    try:
+        return _FOLD[op](a, b)
+    except ZeroDivisionError:
+        if isinstance(a, float) and a != 0 and op == "/":
+            return math.copysign(math.inf, a) * math.copysign(1.0, b)
+    except (OverflowError, ValueError):
+        pass
+    raise TraceError(f"cannot trace `{op}` of the constants {a!r} and {b!r}")
 
 
 def _bounds(op: str, a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
@@ -255,8 +390,14 @@ def _bounds(op: str, a: tuple[float, float], b: tuple[float, float]) -> tuple[fl
         return (0 if a[0] >= 0 else a[0], a[1] if a[1] >= 0 else 0)
     if op == "%" and b[0] > 0:
         return (0, b[1] - 1)
-    if op in ("&", "|", "^") and a[0] >= 0 and b[0] >= 0:
+    if op == "&" and a[0] >= 0 and b[0] >= 0:
+        return (0, min(a[1], b[1]))
+    if op in ("|", "^") and a[0] >= 0 and b[0] >= 0:
         return (0, math.inf)
+    if op == "<<" and 0 <= b[0] and b[1] <= 64:
+        return _bounds("*", a, (2 ** int(b[0]), 2 ** int(b[1])))
+    if op == ">>" and b[0] >= 0:
+        return (min(a[0], 0), a[1] if a[1] >= 0 else -1)
     return (-math.inf, math.inf)
 
 
@@ -273,7 +414,10 @@ def _unknown(name: str) -> str:
 # Tensors of one element that these make are constants.
 _FACTORIES = {"tensor", "scalar_tensor", "full", "zeros", "ones", "as_tensor", "empty"} - {"empty"}
 # These compute nothing.
-_LOOKS = {"__get__", "dim", "size", "__getitem__"} - {"__getitem__"}
+_LOOKS = {
+    "__get__", "dim", "size", "stride", "numel", "nelement", "ndimension", "element_size", "get_device", "__len__", "is_contiguous",
+    "is_floating_point", "is_complex", "is_signed",
+}  # fmt: skip
 
 _FOLD: dict[str, Callable] = {
     "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
@@ -296,6 +440,10 @@ class Indexed:
 
     def __getitem__(self, entries: Any) -> Any:
         entries = entries if isinstance(entries, tuple) else (entries,)
+        whole = len(self.entries) + len(entries) - 1
+        if any(entry is Ellipsis for entry in entries) and (entries[-1] is Ellipsis or whole == self.tensor.dim()):
+            # It stands for what is indexed later, or for nothing.
+            entries = tuple(entry for entry in entries if entry is not Ellipsis)
         made = Indexed(self.trace, self.tensor, (*self.entries, *entries))
         if len(made.entries) > self.tensor.dim():
             raise TraceError(f"a tensor of {self.tensor.dim()} dimensions is indexed by {len(made.entries)} values")
@@ -306,12 +454,20 @@ class Indexed:
 
     def load(self) -> "Traced":
         trace, tensor = self.trace, self.tensor
+        if tensor.dtype.is_complex:
+            raise TraceError(f"a tensor of {tensor.dtype} is read; kernels compute in real numbers: use .real and .imag outside")
         kind = "bool" if tensor.dtype == torch.bool else "float" if tensor.dtype.is_floating_point else "int"
-        bounds = (0, 255) if tensor.dtype == torch.uint8 else (-math.inf, math.inf)
+        narrow = tensor.dtype if tensor.dtype in _NARROW else None
+        bounds = (torch.iinfo(narrow).min, torch.iinfo(narrow).max) if narrow else (-math.inf, math.inf)
         if tensor.dim() == 0:
             capture = trace.capture(tensor, ["1"], [])
-            return trace.node("load", (capture.name, "0"), kind, bounds=bounds)
+            return Traced(trace, trace.node("load", (capture.name, "0"), kind, bounds=bounds).node, narrow)
         entries = [self._entry(at, entry) for at, entry in enumerate(self.entries)]
+        for at, (extent, entry) in enumerate(entries):
+            # A coordinate that is there before becomes a position: tiles have each axis once.
+            if isinstance(entry, str) and any(isinstance(before, str) and entry == before for _, before in entries[:at]):
+                size = trace.sizes[extent]
+                entries[at] = (None, trace.leaf(f"pos({entry})", "int", entry, size))
         extents = [extent for extent, _ in entries]
         cuts = [(at, extent) for at, extent in enumerate(extents) if extent in ("M", "N")]
         capture = trace.capture(tensor, extents, cuts)
@@ -324,13 +480,13 @@ class Indexed:
             elif isinstance(entry, int):
                 args.append(str(entry) if entry >= 0 else f"{named} - {-entry}")
             else:
-                wrapped = self._wrapped(entry, named)
+                wrapped = self._wrapped(entry, named, capture)
                 args.append(wrapped.node)
                 dims |= wrapped.node.dims
         loaded = trace.node("load", (capture.name, *args), kind, dims, bounds)
         if order == ["j", "i"]:  # keys are the rows of what is loaded
-            return trace.node("transposed", (loaded.node,), kind, dims, bounds)
-        return loaded
+            loaded = trace.node("transposed", (loaded.node,), kind, dims, bounds)
+        return Traced(trace, loaded.node, narrow)
 
     def _entry(self, at: int, entry: Any) -> tuple[str | None, Any]:
         """The name of the extent, and the index: a number, an expression, or a coordinate."""
@@ -358,12 +514,19 @@ class Indexed:
         size = {"b": "B", "h": "H"}.get(index.node.args[0] if index.node.op == "leaf" else "")
         return (size if size and trace.sizes[size] == extent else None), index
 
-    def _wrapped(self, index: "Traced", extent: str) -> "Traced":
-        """As PyTorch does, positions below 0 count from the end. An index of the whole program is checked by a launch."""
-        if index.node.bounds[0] >= 0 or not index.node.dims:
+    def _wrapped(self, index: "Traced", extent: str, capture: Capture) -> "Traced":
+        """As PyTorch does, positions below 0 count from the end. An index of the whole program that is loaded is checked by a launch."""
+        low, high = index.node.bounds
+        if low >= 0:
             return index
-        trace = self.trace
-        size = trace.leaf(extent, "int")
+        trace, size = self.trace, self.trace.leaf(extent, "int")
+        if not index.node.dims:
+            if math.inf in (-low, high):
+                return index
+            length = self.tensor.shape[capture.extents.index(extent)]
+            if low < -length or high >= length:
+                raise TraceError(f"an index of `{capture.name}` is from {low} to {high}, but the dimension has {length} positions")
+            return trace.binary("%", index, size)
         return trace.call("select", trace.binary("<", index, trace.literal(0)), trace.binary("+", index, size), index, kind="int")
 
 
@@ -382,8 +545,10 @@ def _trace_of(args: Any, kwargs: Any) -> Trace:
 class Traced:
     """A value that notes what is done with it. It stands for one number, as FlexAttention's functions expect."""
 
-    def __init__(self, trace: Trace, node: Node):
+    def __init__(self, trace: Trace, node: Node, narrow: torch.dtype | None = None):
         self.trace, self.node = trace, node
+        #: An integer type of fewer than 32 bits, in which PyTorch computes with it.
+        self.narrow = narrow
 
     @classmethod
     def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -399,7 +564,7 @@ class Traced:
 
     @property
     def dtype(self) -> torch.dtype:
-        return {"bool": torch.bool, "int": torch.int32, "float": torch.float32}[self.node.kind]
+        return self.narrow or {"bool": torch.bool, "int": torch.int32, "float": torch.float32}[self.node.kind]
 
     @property
     def device(self) -> torch.device:
@@ -409,8 +574,18 @@ class Traced:
     def shape(self) -> torch.Size:
         return torch.Size(())
 
+    @property
+    def ndim(self) -> int:
+        return 0
+
     def dim(self) -> int:
         return 0
+
+    def is_floating_point(self) -> bool:
+        return self.node.kind == "float"
+
+    def where(self, condition: Any, other: Any) -> "Traced":
+        return _where(self.trace, "where", (condition, self, other), {})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in _RULES:
@@ -439,9 +614,34 @@ def _operands(trace: Trace, name: str, args: Sequence[Any]) -> list[Traced]:
 def _binary(op: str, swapped: bool = False) -> Callable:
     def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
         a, b = _operands(trace, name, [*args, *(kwargs[key] for key in ("other",) if key in kwargs)])
+        a, b = (b, a) if swapped else (a, b)
         if kwargs.get("alpha", 1) != 1:
-            b = trace.binary("*", b, trace.literal(kwargs["alpha"]))
-        return trace.binary(op, *((b, a) if swapped else (a, b)))
+            # The factor of what is added or subtracted.
+            b = trace.binary("*", b, trace.value(kwargs["alpha"], f"`alpha` of `{name}`"))
+        if a.node.kind == b.node.kind == "bool":
+            if op == "-":
+                raise TraceError("cannot trace `-` of two truth values, which PyTorch refuses too; use ^ or convert with .to(torch.int32)")
+            return trace.binary("||" if op == "+" else "&&", a, b)
+        return trace.binary(op, a, b)
+
+    return rule
+
+
+def _shift(op: str, swapped: bool = False) -> Callable:
+    """By 32 bits and more as of integers without end."""
+
+    def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+        operands = _operands(trace, name, [*args, *(kwargs[key] for key in ("other",) if key in kwargs)])
+        a, b = (trace.number(x) for x in (reversed(operands) if swapped else operands))
+        if "float" in (a.node.kind, b.node.kind):
+            raise TraceError(f"cannot trace `{op}` of floats")
+        if b.is_literal and b.literal < 0:
+            raise TraceError(f"cannot trace `{op}` by {b.literal}, which is below 0")
+        if op == ">>" and b.node.bounds[1] > 31 and not a.is_literal:
+            b = _extreme("min")(trace, name, (b, 31), {})
+        if op == "<<" and b.is_literal and b.literal > 31 and not a.is_literal:
+            raise TraceError(f"cannot trace `<<` by {b.literal}, which is beyond 32 bits; kernels compute in int32")
+        return trace.binary(op, a, b)
 
     return rule
 
@@ -470,6 +670,10 @@ def _floor_divide(swapped: bool = False) -> Callable:
         return trace.call("floor", quotient) if quotient.node.kind == "float" and not quotient.is_literal else _floored(trace, quotient)
 
     return rule
+
+
+def _divmod(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    raise TraceError("cannot trace `divmod`, which PyTorch does not know either; write x // y and x % y")
 
 
 def _floored(trace: Trace, x: Traced) -> Traced:
@@ -520,6 +724,8 @@ def _invert(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
         return _not(trace, x)
     if x.node.kind == "float":
         raise TraceError("cannot trace `~` of floats")
+    if x.narrow is not None and not x.narrow.is_signed:
+        raise TraceError(f"cannot trace `~` of {x.narrow}, which has no sign; convert with .to(torch.int32) first")
     return trace.binary("-", trace.literal(-1), x)
 
 
@@ -549,38 +755,51 @@ def _word(word: str, fold: Callable[[float], float]) -> Callable:
         if len(args) > 1 or kwargs:
             raise TraceError(f"cannot trace `{name}` with more than one argument")
         x = trace.float(x)
-        return trace.literal(float(fold(x.literal))) if x.is_literal else trace.call(word, x)
+        if not x.is_literal:
+            return trace.call(word, x)
+        try:
+            return trace.literal(float(fold(x.literal)))
+        except (OverflowError, ValueError, ZeroDivisionError):
+            raise TraceError(f"cannot trace `{name}` of the constant {x.literal!r}") from None
 
     return rule
 
 
 def _abs(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
-    x = trace.number(_operands(trace, name, args)[0])
+    (x,) = _operands(trace, name, args)
+    if x.node.kind == "bool":
+        return x
     if x.is_literal:
         return trace.literal(abs(x.literal))
     low, high = x.node.bounds
     if x.node.kind == "int" and low >= 0:
         return x
-    return trace.call("abs", x, kind=x.node.kind, bounds=(max(low, -high, 0), max(-low, high)))
+    return trace.fitting(trace.call("abs", x, kind=x.node.kind, bounds=(max(low, -high, 0), max(-low, high))), name, x)
 
 
 def _negative(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
-    x = trace.number(_operands(trace, name, args)[0])
+    (x,) = _operands(trace, name, args)
+    if x.node.kind == "bool":
+        raise TraceError("cannot trace `-` of a truth value, which PyTorch refuses too; use ~ or convert with .to(torch.int32)")
     if x.is_literal:
         return trace.literal(-x.literal)
-    return trace.node("neg", (x.node,), x.node.kind, x.node.dims, (-x.node.bounds[1], -x.node.bounds[0]))
+    made = trace.node("neg", (x.node,), x.node.kind, x.node.dims, (-x.node.bounds[1], -x.node.bounds[0]))
+    return trace.fitting(made, "-", x)
 
 
 def _extreme(word: str) -> Callable:
     def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
         if len(args) != 2 or kwargs:
             raise TraceError(f"cannot trace `{name}` of {len(args)} arguments; it takes two values")
-        a, b = trace.alike(*_operands(trace, name, args))
+        a, b = _operands(trace, name, args)
+        if a.node.kind == b.node.kind == "bool":
+            return trace.binary("||" if word == "max" else "&&", a, b)
+        a, b = trace.alike(a, b)
         if a.is_literal and b.is_literal:
             return trace.literal({"max": max, "min": min}[word](a.literal, b.literal))
         choose = {"max": max, "min": min}[word]
         bounds = tuple(choose(x, y) for x, y in zip(a.node.bounds, b.node.bounds))
-        return trace.call(word, a, b, kind=a.node.kind, bounds=bounds)
+        return trace.fitting(trace.call(word, a, b, kind=a.node.kind, bounds=bounds), name, a, b)
 
     return rule
 
@@ -594,6 +813,7 @@ def _clamp(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
 
 
 def _where(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    args = (*(kwargs[key] for key in ("condition",) if key in kwargs), *args)
     args = (*args, *(kwargs[key] for key in ("input", "other") if key in kwargs))
     if len(args) != 3:
         raise TraceError("cannot trace `where` without the two values")
@@ -607,21 +827,33 @@ def _where(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
     if condition.is_literal:
         return a if condition.literal else b
     bounds = (min(a.node.bounds[0], b.node.bounds[0]), max(a.node.bounds[1], b.node.bounds[1]))
-    return trace.call("select", condition, a, b, kind=a.node.kind, bounds=bounds)
+    return trace.fitting(trace.call("select", condition, a, b, kind=a.node.kind, bounds=bounds), name, a, b)
+
+
+def _masked_fill(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    x, mask, value = (*args, *(kwargs[key] for key in ("mask", "value") if key in kwargs))
+    return _where(trace, name, (mask, value, x), {})
 
 
 def _power(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
-    a, b = _operands(trace, name, args)
-    a, b = (b, a) if name in ("__rpow__", "rpow") else (a, b)
+    a, b = _operands(trace, name, (*args, *(kwargs[key] for key in ("self", "input", "exponent") if key in kwargs)))
+    a, b = (trace.number(x) for x in ((b, a) if name in ("__rpow__", "rpow") else (a, b)))
     if a.is_literal and b.is_literal:
-        return trace.literal(a.literal**b.literal)
-    if b.is_literal and b.literal == int(b.literal) and 0 <= b.literal <= 8:
+        try:
+            return trace.literal(a.literal**b.literal)
+        except (OverflowError, ZeroDivisionError):
+            raise TraceError(f"cannot trace the power of {a.literal!r} to {b.literal!r}") from None
+    if b.is_literal and 0 <= b.literal <= 8 and b.literal == int(b.literal):
         made = trace.float(trace.literal(1)) if isinstance(b.literal, float) else trace.literal(1)
         for _ in range(int(b.literal)):
             made = a if made.is_literal else trace.binary("*", made, a)
         return trace.float(made) if isinstance(b.literal, float) else made
     if b.is_literal and b.literal in (0.5, -0.5):
         return trace.call("sqrt" if b.literal > 0 else "rsqrt", trace.float(a))
+    if a.is_literal and a.node.kind == b.node.kind == "int":
+        if a.literal == 2 and b.node.bounds[0] >= 0:
+            return trace.binary("<<", trace.literal(1), b)
+        raise TraceError(f"cannot trace the power of the integer {a.literal} to an integer; write {float(a.literal)} for one of floats")
     if a.is_literal and a.literal > 0:
         by = math.log2(a.literal)
         exponent = trace.float(b) if by == 1.0 else trace.binary("*", trace.float(b), trace.literal(by))
@@ -631,15 +863,37 @@ def _power(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
 
 def _composed(make: Callable[[Trace, Traced], Traced]) -> Callable:
     def rule(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
-        (x,) = _operands(trace, name, args)
+        (x,) = _operands(trace, name, args[:1])
+        if len(args) > 1 or kwargs:
+            raise TraceError(f"cannot trace `{name}` with more than one argument")
         return make(trace, x)
 
     return rule
 
 
 def _sigmoid(trace: Trace, x: Traced) -> Traced:
-    one = trace.literal(1.0)
-    return trace.binary("/", one, trace.binary("+", one, trace.call("exp", _negative(trace, "neg", (trace.float(x),), {}))))
+    # Nothing of it is infinite, so that no derivative is NaN; below 0 it is exact too.
+    x, one = trace.float(x), trace.literal(1.0)
+    is_below = trace.binary("<", x, trace.literal(0.0))
+    e = _word("exp", math.exp)(trace, "exp", (_where(trace, "where", (is_below, x, _negative(trace, "neg", (x,), {})), {}),), {})
+    return trace.binary("/", _where(trace, "where", (is_below, e, one), {}), trace.binary("+", one, e))
+
+
+def _round(trace: Trace, x: Traced) -> Traced:
+    """To the nearest integer, ties to even."""
+    x = trace.number(x)
+    if x.node.kind == "int":
+        return x
+    if x.is_literal:
+        return trace.literal(float(round(x.literal)) if math.isfinite(x.literal) else x.literal)
+    below, one = trace.call("floor", x), trace.literal(1.0)
+    part = trace.binary("-", x, below)
+    halves = trace.binary("*", below, trace.literal(0.5))
+    is_odd = trace.binary("!=", trace.call("floor", halves), halves)
+    half = trace.literal(0.5)
+    is_above = trace.binary("&&", trace.binary("==", part, half), is_odd)
+    is_above = trace.binary("||", trace.binary(">", part, half), is_above)
+    return _where(trace, "where", (is_above, trace.binary("+", below, one), below), {})
 
 
 def _ceil(trace: Trace, x: Traced) -> Traced:
@@ -659,19 +913,33 @@ def _cast(trace: Trace, x: Traced, dtype: torch.dtype) -> Traced:
         return trace.float(x)
     if dtype in (torch.float16, torch.bfloat16):
         x = trace.float(x)
+        if x.is_literal:
+            return trace.literal(float(torch.tensor(x.literal, dtype=dtype)))
         elem = {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
         rounded = trace.node("cast", (x.node, elem), "float", x.node.dims)
         return trace.node("cast", (rounded.node, "f32"), "float", x.node.dims)
     x = trace.number(x)
+    if dtype in _NARROW:
+        info, (low, high) = torch.iinfo(dtype), x.node.bounds
+        if x.node.kind != "int" or not info.min <= low <= high <= info.max:
+            raise TraceError(f"cannot trace a conversion to {dtype}, which may wrap; convert to torch.int32")
+        return Traced(trace, x.node, dtype)
+    if dtype not in (torch.int32, torch.int64):
+        raise TraceError(f"cannot trace a conversion to {dtype}; convert to torch.int32 or torch.float32")
     if x.is_literal:
+        if isinstance(x.literal, float) and not math.isfinite(x.literal):
+            raise TraceError(f"cannot trace a conversion of {x.literal} to {dtype}")
         return trace.literal(int(x.literal))
-    return x if x.node.kind == "int" else trace.node("cast", (x.node, "i32"), "int", x.node.dims)
+    if x.node.kind == "int":
+        return Traced(trace, x.node)
+    return trace.node("cast", (x.node, "i32"), "int", x.node.dims)
 
 
 def _to(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
     given = [x for x in (*args[1:], *kwargs.values()) if isinstance(x, torch.dtype)]
-    given += [x.dtype for x in args[1:] if isinstance(x, (Traced, torch.Tensor))]
-    return _cast(trace, args[0], given[0]) if given else args[0]
+    given += [x.dtype for x in (*args[1:], *kwargs.values()) if isinstance(x, (Traced, torch.Tensor))]
+    x = trace.value(args[0], f"`{name}`")
+    return _cast(trace, x, given[0]) if given else x
 
 
 def _as(dtype: torch.dtype) -> Callable:
@@ -700,6 +968,11 @@ def _same(trace: Trace, name: str, args: tuple, kwargs: dict) -> Any:
     return args[0]
 
 
+def _detach(trace: Trace, name: str, args: tuple, kwargs: dict) -> Traced:
+    (x,) = _operands(trace, name, args)
+    return Traced(trace, trace.detached(x.node), x.narrow) if x.node.kind == "float" else x
+
+
 def _log(base: float) -> Callable:
     return lambda x: math.log(x, base) if x > 0 else -math.inf
 
@@ -711,11 +984,13 @@ _RULES: dict[str, Callable] = {
     "div": _divide(), "divide": _divide(), "true_divide": _divide(), "truediv": _divide(), "rtruediv": _divide(True), "rdiv": _divide(True),
     "floordiv": _floor_divide(), "rfloordiv": _floor_divide(True), "floor_divide": _floor_divide(),
     "mod": _remainder(), "rmod": _remainder(True), "remainder": _remainder(),
+    "divmod": _divmod, "rdivmod": _divmod,
     "pow": _power, "rpow": _power, "square": _composed(lambda trace, x: trace.binary("*", x, x)),
     "and": _bits("&", "&&"), "rand": _bits("&", "&&"), "bitwise_and": _bits("&", "&&"),
     "or": _bits("|", "||"), "ror": _bits("|", "||"), "bitwise_or": _bits("|", "||"),
     "xor": _bits("^", "!="), "rxor": _bits("^", "!="), "bitwise_xor": _bits("^", "!="),
-    "lshift": _binary("<<"), "rshift": _binary(">>"), "bitwise_left_shift": _binary("<<"), "bitwise_right_shift": _binary(">>"),
+    "lshift": _shift("<<"), "rlshift": _shift("<<", True), "bitwise_left_shift": _shift("<<"),
+    "rshift": _shift(">>"), "rrshift": _shift(">>", True), "bitwise_right_shift": _shift(">>"),
     "invert": _invert, "bitwise_not": _invert,
     "logical_not": lambda trace, name, args, kwargs: _not(trace, _operands(trace, name, args)[0]),
     "logical_and": _logical("&&"), "logical_or": _logical("||"), "logical_xor": _logical("!="),
@@ -737,13 +1012,15 @@ _RULES: dict[str, Callable] = {
     "bfloat16": _as(torch.bfloat16), "int": _as(torch.int32), "long": _as(torch.int32), "bool": _as(torch.bool),
     "new_ones": _filled(1), "new_zeros": _filled(0), "new_full": _filled(None), "ones_like": _filled(1), "zeros_like": _filled(0),
     "full_like": _filled(None), "new_tensor": _filled(None),
-    "contiguous": _same, "clone": _same, "detach": _same, "squeeze": _same,
+    "contiguous": _same, "clone": _same, "detach": _detach, "squeeze": _same,
+    "masked_fill": _masked_fill, "round": _composed(_round),
+    "is_floating_point": lambda trace, name, args, kwargs: args[0].is_floating_point(),
 }  # fmt: skip
 # In an error, the words that a user would write.
 _WORDS = {name for name in _RULES if not name.startswith(("r", "new_")) or name in ("rsqrt", "remainder", "relu", "reciprocal")}
 
-for _name in "add sub mul truediv floordiv mod pow and or xor lshift rshift eq ne lt le gt ge".split():
-    for _prefix in ("", "r") if _name not in "lshift rshift eq ne lt le gt ge".split() else ("",):
+for _name in "add sub mul truediv floordiv mod divmod pow and or xor lshift rshift eq ne lt le gt ge".split():
+    for _prefix in ("", "r") if _name not in "eq ne lt le gt ge".split() else ("",):
         setattr(
             Traced,
             f"__{_prefix}{_name}__",
@@ -753,10 +1030,77 @@ for _name in "neg pos abs invert".split():
     setattr(Traced, f"__{_name}__", lambda self, key=_name: _RULES[key](self.trace, key, (self,), {}))
 
 
-class Writer:
-    """Writes expressions as text. What is used several times, or does not differ between keys, gets a name."""
+# -inf in a select that is no mask: the language takes `select(keep, x, -INF)` for one.
+_NO_MASK = "ln(0.0)"
 
-    def __init__(self, roots: Sequence[Node]):
+
+def _is_negative_infinity(node: Node) -> bool:
+    return node.op == "literal" and node.args[0] == -math.inf
+
+
+def detaches(score: Node) -> bool:
+    """Whether a gradient of the result would flow to a score that is detached."""
+    seen: set[Node] = set()
+    left = [score]
+    while left:
+        node = left.pop()
+        if node in seen or node.kind != "float" or node.op in ("load", "floor"):
+            continue
+        if node.op == "detach":
+            return True
+        seen.add(node)
+        left += [x for x in node.args if isinstance(x, Node)]
+    return False
+
+
+def _is_positive(node: Node) -> bool:
+    return node.op == "literal" and 0 < node.args[0] < math.inf
+
+
+def _masks(score: Node | None, roots: Sequence[Node]) -> set[Node]:
+    """The selects with -inf that may be written as masks.
+
+    What a mask hides is absent, and so is all that is computed of it. PyTorch computes with -inf.
+    The two agree where -inf reaches the score through operations that keep it.
+    """
+    keep: set[Node] = set()
+    others: set[Node] = set()
+    seen: set[tuple[Node, bool]] = set()
+    left = [(score, True)] if score is not None else []
+    left += [(root, False) for root in roots if root is not score]
+    while left:
+        node, keeps = left.pop()
+        if (node, keeps) in seen:
+            continue
+        seen.add((node, keeps))
+        if node.op == "select" and any(_is_negative_infinity(x) for x in node.args[1:]):
+            (keep if keeps else others).add(node)
+        kept = _keeping(node) if keeps else ()
+        left += [(x, at in kept) for at, x in enumerate(node.args) if isinstance(x, Node)]
+    return keep - others
+
+
+def _keeping(node: Node) -> tuple[int, ...]:
+    """The operands of which -inf makes a result of -inf, whatever finite number the others are."""
+    if node.op == "+":
+        return (0, 1)
+    if node.op in ("-", "cast"):
+        return (0,)
+    if node.op in ("*", "/") and _is_positive(node.args[1]):
+        return (0,)
+    if node.op == "*" and _is_positive(node.args[0]):
+        return (1,)
+    return (1, 2) if node.op == "select" else ()
+
+
+class Writer:
+    """Writes expressions as text. What is used several times, or does not differ between keys, gets a name.
+
+    `score` is the root that becomes the score, if one does.
+    """
+
+    def __init__(self, roots: Sequence[Node], score: Node | None = None):
+        self._masks = _masks(score, roots)
         self.before: list[str] = []
         self.inside: list[str] = []
         self._names: dict[Node, str] = {}
@@ -813,7 +1157,14 @@ class Writer:
             if binds == _EITHER:
                 sides = [f"({side})" if arg.op == "&&" and arg not in self._names else side for arg, side in zip(args, sides)]
             return f"{sides[0]} {node.op} {sides[1]}", binds
-        return f"{node.op}({', '.join(self.text(arg, 0, inside) for arg in args)})", _ATOM
+        words = [self.text(arg, 0, inside) for arg in args]
+        if node.op == "select" and node not in self._masks:
+            words = [_NO_MASK if _is_negative_infinity(arg) else word for arg, word in zip(args, words)]
+        return f"{node.op}({', '.join(words)})", _ATOM
+
+
+# The largest number of f32.
+_MOST = torch.finfo(torch.float32).max
 
 
 def _literal(value: Any) -> tuple[str, int]:
@@ -825,4 +1176,6 @@ def _literal(value: Any) -> tuple[str, int]:
         return str(value), _ATOM if value >= 0 else _UNARY
     if math.isinf(value):
         return ("INF", _ATOM) if value > 0 else ("-INF", _UNARY)
+    if abs(value) > _MOST:
+        raise TraceError(f"the constant {value!r} is beyond float32; use torch.finfo(torch.float32), or an infinity")
     return repr(value), _ATOM if value >= 0 else _UNARY
