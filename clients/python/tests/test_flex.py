@@ -1,7 +1,9 @@
 """`flashtile.flex` with published functions, beside their definition in float64 and PyTorch's FlexAttention."""
 
+import copy
 import enum
 import functools
+import pickle
 import types
 
 import numpy
@@ -664,6 +666,65 @@ def test_compiled(backend):
         torch.testing.assert_close(x, y)
     with pytest.raises(Exception, match="flashtile.flex_kernel"):
         torch.compile(lambda q, k, v: flashtile.flex(q, k, v, enable_gqa=True), fullgraph=True, backend=backend)(*inputs)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiled_for_several_sizes(dynamic):
+    torch._dynamo.reset()
+    attend = flashtile.flex_kernel(SCORES["slopes"], mask_mod=MASKS["document"], enable_gqa=True)
+    compiled = torch.compile(lambda q, k, v: attend(q, k, v), fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for batch, queries, keys, groups in ((1, 20, 20, 4), (1, 33, 33, 4), (2, 33, 40, 4), (3, 20, 20, 2)):
+        q, k, v = (torch.randn(batch, heads, length, D) for heads, length in ((H, queries), (groups, keys), (groups, keys)))
+        q.requires_grad_()
+        found, expected = compiled(q, k, v), attend(q, k, v)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found.sum(), q), torch.autograd.grad(expected.sum(), q))
+
+
+class Attend(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        slopes = self.slopes = torch.nn.Parameter(SLOPES.clone())
+        self.attend = flashtile.flex_kernel(lambda s, b, h, q, k: s - slopes[h] * (q - k), mask_mod=causal, enable_gqa=True)
+
+    def forward(self, q, k, v):
+        return self.attend(q, k, v)
+
+
+def test_exported_sizes_are_fixed():
+    torch._dynamo.reset()
+    length = torch.export.Dim("length")
+    with pytest.raises(Exception, match="specialized it to be a constant"):
+        torch.export.export(Attend(), tuple(qkv()), dynamic_shapes=({2: length},) * 3)
+
+
+def test_compiled_code_has_what_functions_hold():
+    torch._dynamo.reset()
+    factors = torch.ones(H)
+    attend = flashtile.flex_kernel(lambda s, b, h, q, k: s * factors[h], enable_gqa=True)
+    factors = torch.full((H,), 3.0)  # another tensor, before the first call
+    compiled = torch.compile(lambda q, k, v: attend(q, k, v), fullgraph=True, backend="aot_eager")
+    inputs = qkv()
+    torch.testing.assert_close(compiled(*inputs), attend(*inputs))
+    factors.mul_(2)
+    torch.testing.assert_close(compiled(*inputs), attend(*inputs))
+    reads = flashtile.flex_kernel(mask_mod=lambda b, h, q, k: k < factors[0].item(), enable_gqa=True)
+    with pytest.raises(Exception, match="read values of tensors into Python"):
+        torch.compile(lambda q, k, v: reads(q, k, v), fullgraph=True, backend="aot_eager")(*inputs)
+
+
+def test_copies_of_modules_call_the_same_functions():
+    torch._dynamo.reset()
+    module = Attend()
+    copied = copy.deepcopy(module)
+    with torch.no_grad():
+        module.slopes.fill_(0.3)
+    inputs = qkv()
+    expected = module(*inputs)
+    torch.testing.assert_close(copied(*inputs), expected)
+    torch.testing.assert_close(torch.compile(copied, fullgraph=True, backend="aot_eager")(*inputs), expected)
+    prepared = pickle.loads(pickle.dumps(flashtile.flex_kernel(mask_mod=causal, enable_gqa=True)))
+    torch.testing.assert_close(prepared(*inputs), flashtile.flex(*inputs, mask_mod=causal, enable_gqa=True))
 
 
 def test_functions_without_tensors_are_launched_at_once():

@@ -571,13 +571,28 @@ class FlexKernel:
         self._handle = f"flex#{len(_FLEX)}"
         _FLEX[self._handle] = self
 
+    def __deepcopy__(self, memo: dict) -> "FlexKernel":
+        """Itself: functions are not copied either, nor what they hold."""
+        return self
+
+    def __reduce__(self) -> tuple:
+        score_mod, mask_mod = self._functions
+        if self._block_mask is not None:
+            mask_mod = None
+        return flex_kernel, (score_mod, self._block_mask, mask_mod, self._scale, self._enable_gqa, self._return_lse)
+
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
         if not torch.compiler.is_compiling():
             functions, scale, enable_gqa = self._functions, self._scale, self._enable_gqa
             return _call(functions, self._block_mask, query, key, value, scale, enable_gqa, self._return_lse)
-        sizes, grouped = _checked(query, key, value, self._enable_gqa)
+        sizes, _ = _checked(query, key, value, self._enable_gqa)
+        # A trace looks at sizes. A range has a length that `torch.compile` guards: other sizes compile anew.
+        sizes = tuple([len(range(size)) for size in sizes])
+        grouped = sizes[1] != len(range(key.shape[1]))
         inputs = _inputs(query, key, value, sizes[0], self._scale)
-        handle, reads, which = _constant_plan(self._handle, grouped, *sizes)
+        handle, reads, which, is_detached = _constant_plan(self._handle, grouped, *sizes)
+        if is_detached:
+            _refuse_detached(is_detached, query, key)
         if self._block_mask is not None:
             tables = _blocks.tables(self._block_mask, sizes[2], sizes[3])
             inputs += [tables[at] for at in which]
@@ -593,14 +608,18 @@ _FLEX: dict[str, FlexKernel] = {}
 @torch.compiler.assume_constant_result
 def _constant_plan(handle: str, grouped: bool, *sizes: int) -> tuple:
     flex = _FLEX[handle]
-    if flex._held.key is None:
+    # The compiled code reads these tensors: those of now, as the plan.
+    held = flex._held = _Held(*_held(flex._functions))
+    if held.key is None:
         raise TraceError("torch.compile needs functions whose tensors are in closures or globals, not in attributes of objects")
     blocks = _blocks.blocks_of(flex._block_mask, *sizes) if flex._block_mask is not None else None
-    held = _Held(*_held(flex._functions))
     plan = _plan(flex._functions, held, blocks, sizes, torch.device("cpu"), flex._return_lse, grouped)
-    if len(held.tensors) != len(flex._held.tensors):
-        raise TraceError("the functions compute tensors while they are traced; compute these before, outside of torch.compile")
-    return plan.handle, tuple(tuple(read) for read in plan.reads), plan.tables
+    if not plan.is_kept:
+        raise TraceError(
+            "the functions compute tensors while they are traced, or read values of tensors into Python; "
+            "do so before, outside of torch.compile"
+        )
+    return plan.handle, tuple(tuple(read) for read in plan.reads), plan.tables, plan.is_detached
 
 
 def flex_kernel(
@@ -614,7 +633,8 @@ def flex_kernel(
     """:func:`flex` with its functions given ahead: call the result as ``f(query, key, value)``.
 
     Make it outside of a function that ``torch.compile`` compiles, and call it inside. Tensors that the functions
-    hold become inputs of the compiled graph.
+    hold become inputs of the compiled graph: their elements may change. Numbers are those of the time of compilation,
+    and so is which tensors there are. Each kind of sizes is compiled by itself.
     """
     return FlexKernel(score_mod, block_mask, mask_mod, scale, enable_gqa, return_lse)
 
