@@ -698,6 +698,13 @@ def test_exported_sizes_are_fixed():
         torch.export.export(Attend(), tuple(qkv()), dynamic_shapes=({2: length},) * 3)
 
 
+OF_GLOBAL = 0
+
+
+def by_global(x):
+    return x + OF_GLOBAL
+
+
 def test_compiled_code_has_what_functions_hold():
     torch._dynamo.reset()
     factors = torch.ones(H)
@@ -708,6 +715,15 @@ def test_compiled_code_has_what_functions_hold():
     torch.testing.assert_close(compiled(*inputs), attend(*inputs))
     factors.mul_(2)
     torch.testing.assert_close(compiled(*inputs), attend(*inputs))
+    factors = torch.full((H,), 0.5)
+    torch.testing.assert_close(compiled(*inputs), attend(*inputs))
+    width, share = 3, 0.5
+    window = lambda b, h, q, k: q - k < width + by_global(0)  # noqa: E731
+    both = flashtile.flex_kernel(lambda s, b, h, q, k: s * share * factors[h], mask_mod=and_masks(window, causal), enable_gqa=True)
+    compiled = torch.compile(lambda q, k, v: both(q, k, v), fullgraph=True, backend="aot_eager")
+    for width, share, of_global in ((3, 0.5, 0), (9, 0.5, 0), (11, 0.25, 2), (3, 0.125, 2), (1, 1.5, 4), (-1, 1.5, 0)):
+        globals()["OF_GLOBAL"] = of_global
+        torch.testing.assert_close(compiled(*inputs), both(*inputs), msg=str((width, share)))
     reads = flashtile.flex_kernel(mask_mod=lambda b, h, q, k: k < factors[0].item(), enable_gqa=True)
     with pytest.raises(Exception, match="read values of tensors into Python"):
         torch.compile(lambda q, k, v: reads(q, k, v), fullgraph=True, backend="aot_eager")(*inputs)

@@ -316,6 +316,45 @@ def _tensor_names(functions: tuple) -> dict[int, str]:
     return found
 
 
+class _Places(NamedTuple):
+    """Where functions, and those that they call, hold tensors and numbers."""
+
+    cells: list[types.CellType]
+    #: Globals by their names.
+    scopes: list[tuple[dict[str, Any], str]]
+
+
+def _places(functions: tuple) -> _Places:
+    places, seen = _Places([], []), []
+
+    def look(x: Any) -> None:
+        if isinstance(x, functools.partial):
+            x = x.func
+        if isinstance(x, (tuple, list)):
+            for y in x:
+                look(y)
+        if not isinstance(x, types.FunctionType) or any(x is other for other in seen):
+            return
+        seen.append(x)
+        for cell in x.__closure__ or ():
+            for held in _contents(cell):
+                places.cells.extend([cell] if _is_watched(held) else [])
+                look(held)
+        for name, _ in _known(x.__code__, x.__globals__).names:
+            if name in x.__globals__:
+                held = x.__globals__[name]
+                places.scopes.extend([(x.__globals__, name)] if _is_watched(held) else [])
+                look(held)
+
+    look(functions)
+    return places
+
+
+def _is_watched(x: Any) -> bool:
+    """Whether `torch.compile` looks at it again in each call: at a tensor, and a number that is one."""
+    return isinstance(x, torch.Tensor) or (type(x) in (bool, int, float, str) and x == x)
+
+
 # Traces
 
 
@@ -567,7 +606,8 @@ class FlexKernel:
     def __init__(self, score_mod: Any, block_mask: Any, mask_mod: Any, scale: float | None, enable_gqa: bool, return_lse: bool):
         self._functions, self._block_mask = _functions(score_mod, block_mask, mask_mod), block_mask
         self._scale, self._enable_gqa, self._return_lse = scale, enable_gqa, return_lse
-        self._held = _Held(*_held(self._functions))
+        #: Of the latest compilation.
+        self._held, self._places = _Held(None, []), _Places([], [])
         self._handle = f"flex#{len(_FLEX)}"
         _FLEX[self._handle] = self
 
@@ -590,13 +630,21 @@ class FlexKernel:
         sizes = tuple([len(range(size)) for size in sizes])
         grouped = sizes[1] != len(range(key.shape[1]))
         inputs = _inputs(query, key, value, sizes[0], self._scale)
-        handle, reads, which, is_detached = _constant_plan(self._handle, grouped, *sizes)
+        handle, reads, which, is_detached, watched = _constant_plan(self._handle, grouped, *sizes)
         if is_detached:
             _refuse_detached(is_detached, query, key)
+        # Other numbers compile anew, and a tensor that replaces another one is read in its place.
+        tensors = list(self._held.tensors)
+        held = [cell.cell_contents for cell in self._places.cells] + [scope[name] for scope, name in self._places.scopes]
+        for (number, known), found in zip(watched, held):
+            if number is not None:
+                tensors[number] = found
+            elif found != known:
+                raise TraceError("a function holds another number than when it was compiled")
         if self._block_mask is not None:
             tables = _blocks.tables(self._block_mask, sizes[2], sizes[3])
             inputs += [tables[at] for at in which]
-        inputs += [_read(Read(*read), self._held.tensors) for read in reads]
+        inputs += [_read(Read(*read), tensors) for read in reads]
         made = through_dispatcher(handle, inputs)
         return tuple(made) if self._return_lse else made[0]
 
@@ -610,6 +658,7 @@ def _constant_plan(handle: str, grouped: bool, *sizes: int) -> tuple:
     flex = _FLEX[handle]
     # The compiled code reads these tensors: those of now, as the plan.
     held = flex._held = _Held(*_held(flex._functions))
+    flex._places = _places(flex._functions)
     if held.key is None:
         raise TraceError("torch.compile needs functions whose tensors are in closures or globals, not in attributes of objects")
     blocks = _blocks.blocks_of(flex._block_mask, *sizes) if flex._block_mask is not None else None
@@ -619,7 +668,12 @@ def _constant_plan(handle: str, grouped: bool, *sizes: int) -> tuple:
             "the functions compute tensors while they are traced, or read values of tensors into Python; "
             "do so before, outside of torch.compile"
         )
-    return plan.handle, tuple(tuple(read) for read in plan.reads), plan.tables, plan.is_detached
+    found = [cell.cell_contents for cell in flex._places.cells] + [scope[name] for scope, name in flex._places.scopes]
+    watched = []
+    for x in found:
+        number = next((at for at, known in enumerate(held.tensors) if known is x), None)
+        watched.append((number, x if number is None else None))
+    return plan.handle, tuple(tuple(read) for read in plan.reads), plan.tables, plan.is_detached, tuple(watched)
 
 
 def flex_kernel(
@@ -633,8 +687,8 @@ def flex_kernel(
     """:func:`flex` with its functions given ahead: call the result as ``f(query, key, value)``.
 
     Make it outside of a function that ``torch.compile`` compiles, and call it inside. Tensors that the functions
-    hold become inputs of the compiled graph: their elements may change. Numbers are those of the time of compilation,
-    and so is which tensors there are. Each kind of sizes is compiled by itself.
+    hold become inputs of the compiled graph. Other sizes are compiled anew, and so are other numbers in closures and
+    globals. What functions hold in lists, modules and classes is that of the time of compilation.
     """
     return FlexKernel(score_mod, block_mask, mask_mod, scale, enable_gqa, return_lse)
 
