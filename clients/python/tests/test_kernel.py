@@ -120,6 +120,21 @@ def test_outputs_of_the_caller():
         attention(q, k, v, 0.3, out=(o, lse))
 
 
+def test_tensors_that_are_written_to_have_changed():
+    row_sums, weights, x = flashtile.kernel(ROW_SUMS), torch.randn(5, requires_grad=True), torch.zeros(5)
+    y = (weights * x).sum()
+    row_sums(torch.randn(5, 9), 1.0, out=x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+    with pytest.raises(flashtile.ArgumentError, match="requires a gradient"):
+        row_sums(torch.randn(5, 9), 1.0, out=weights)
+    with torch.no_grad():
+        row_sums(torch.ones(5, 9), 1.0, out=weights)
+    assert torch.equal(weights.detach(), torch.full((5,), 9.0)) and weights._version == 1
+    with torch.inference_mode():
+        assert torch.equal(row_sums(torch.ones(5, 9), 1.0, out=torch.empty(5)), torch.full((5,), 9.0))
+
+
 def test_wrong_arguments():
     attention = flashtile.builtin("causal_attention")
     q, k, v = qkv()

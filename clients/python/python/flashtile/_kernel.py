@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 
 from ._flashtile import ArgumentError, GradientError
 from ._flashtile import Kernel as Native
@@ -114,6 +115,9 @@ class Kernel:
         if out is not None:
             out = self._given(out)
         made = self._native.call(args, out, torch.is_grad_enabled())
+        if out is not None and made is not None:
+            # So that a backward pass that has kept one of them sees that it has changed.
+            increment_version(out)
         if made is None:
             tensors = [(at, x) for at, x in enumerate(args) if isinstance(x, torch.Tensor)]
             if out is not None or not all([is_plain(x) for _, x in tensors]):
@@ -146,6 +150,11 @@ class Kernel:
                 f"kernel `{self.name}` has {len(self._outputs)} outputs ({', '.join(self._outputs)}), "
                 f"but `out` has {len(out)} tensors"
             )
+        for x in out:
+            if getattr(x, "requires_grad", False) and torch.is_grad_enabled():
+                raise ArgumentError(
+                    f"kernel `{self.name}`: a tensor of `out` requires a gradient; give one that does not, or call it in torch.no_grad()"
+                )
         return out
 
     def _through_dispatcher(self, args: tuple, out: Any) -> Any:
