@@ -1,5 +1,7 @@
 """Tuning and bundles, where there is no GPU: schedules are ranked by the cost model, and code is compiled."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -22,6 +24,33 @@ def test_launches_of_a_function_are_tuned():
 def test_backward_passes_are_launches_too():
     kernels = [x.kernel for x in flashtile.tune(flashtile.sdpa, *qkv(True, d=24), arch="sm_80", max_candidates=1)]
     assert kernels == ["sdpa", "sdpa_grad_rows", "sdpa_grad_columns"]
+
+
+@dataclasses.dataclass
+class Result:
+    states: torch.Tensor
+
+
+class Model(torch.nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.embedding, self.wrap = torch.nn.Embedding(10, 16).half(), wrap
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)[:, None]
+        return self.wrap(flashtile.sdpa(x, x, x))
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"loss": [x.sum()]}, Result], ids=["tensor", "dict", "dataclass"])
+def test_parameters_need_gradients_too(wrap):
+    model = Model(wrap)
+    found = flashtile.tune(model, torch.randint(0, 10, (2, 16)), arch="sm_80", max_candidates=1)
+    assert [x.kernel for x in found] == ["sdpa", "sdpa_grad_rows", "sdpa_grad_columns"]
+    assert model.embedding.weight.grad is None
+    # What was computed before keeps its graph.
+    q, k, v = (x * 1.0 for x in qkv(True))
+    flashtile.tune(flashtile.sdpa, q, k, v, arch="sm_80", max_candidates=1)
+    (q.sum() + k.sum() + v.sum()).backward()
 
 
 def test_what_cannot_be_tuned():

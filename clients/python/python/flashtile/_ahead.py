@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,9 +41,32 @@ class Tuned(NamedTuple):
 def _tensors(x: Any) -> Iterator[torch.Tensor]:
     if isinstance(x, torch.Tensor):
         yield x
+    elif isinstance(x, Mapping):
+        yield from _tensors(list(x.values()))
+    elif dataclasses.is_dataclass(x) and not isinstance(x, type):
+        yield from _tensors([getattr(x, field.name) for field in dataclasses.fields(x)])
     elif isinstance(x, (tuple, list)):
         for y in x:
             yield from _tensors(y)
+
+
+def _learned(made: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors whose gradients the backward pass of results gives: those that were given, and parameters behind them."""
+    found = {id(x): x for x in given}
+    # What was computed before the call is not differentiated.
+    seen = {x.grad_fn for x in given if x.grad_fn is not None}
+    left = [torch.autograd.graph.get_gradient_edge(x).node for x in made]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        # The end of the graph at a leaf.
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            found[id(leaf)] = leaf
+        left += [before for before, _ in node.next_functions]
+    return list(found.values())
 
 
 def _launches(function: Callable, args: tuple, named: Mapping[str, Any]) -> list:
@@ -50,9 +74,10 @@ def _launches(function: Callable, args: tuple, named: Mapping[str, Any]) -> list
     _flashtile.begin_noting()
     try:
         made = [x for x in _tensors(function(*args, **named)) if x.requires_grad]
-        of = [x for x in _tensors((*args, *named.values())) if x.requires_grad]
+        of = _learned(made, [x for x in _tensors((*args, *named.values())) if x.requires_grad])
         if made and of:
-            torch.autograd.grad(made, of, [torch.zeros_like(x) for x in made], allow_unused=True)
+            # Gradients are returned: `.grad` stays as it is.
+            torch.autograd.grad(made, of, [torch.zeros_like(x) for x in made], retain_graph=True, allow_unused=True)
     finally:
         launches = _flashtile.end_noting()
     if not launches:
@@ -72,7 +97,7 @@ def tune(
     """Finds the best schedule for each kernel that ``function(*args, **named)`` launches, with these sizes.
 
     The function is called once: a kernel, :func:`sdpa`, :func:`flex`, a model, or any other. If a result needs a
-    gradient, the kernels of its backward pass are tuned too. ``budget`` is in seconds, for each kernel. Every schedule
+    gradient, of an argument or of a parameter, the kernels of its backward pass are tuned too. ``budget`` is in seconds, for each kernel. Every schedule
     is checked against float64 before it is timed. Results are kept in the cache; calls from now on take them.
 
     Without a GPU, ``arch`` such as ``"sm_90a"`` says what to compile for; schedules are then ranked by the cost model,
