@@ -204,7 +204,7 @@ def test_beside_flex_attention(name):
 def test_block_masks():
     block_mask = create_block_mask(causal, None, None, M, N, device="cpu")
     q, k, v = qkv()
-    with pytest.raises(flashtile.ArgumentError, match="40 queries"):
+    with pytest.raises(flashtile.ArgumentError, match="40 queries.*block_mask._adjust"):
         flashtile.flex(q[:, :, :7], k, v, block_mask=block_mask, enable_gqa=True)
     with pytest.raises(flashtile.ArgumentError, match="both given"):
         flashtile.flex(q, k, v, block_mask=block_mask, mask_mod=causal, enable_gqa=True)
@@ -636,9 +636,25 @@ def test_what_cannot_be_traced_is_named(name):
 def test_wrong_arguments():
     q, k, v = qkv()
     wrong = [((q, k, v), "enable_gqa=True"), ((q[0], k, v), "batch, heads"), ((q, q[:, :, :, :4], q), "`k`"), ((q[:1], q, q), "batches")]
+    wrong += [((q, k, None), "value is a NoneType"), ((q, k, v[..., :0]), "head dim of 0"), ((q[..., :0], k[..., :0], v), "head dim of 0")]
+    wrong += [((q, k, v, 3), "score_mod is a int"), ((q, k, v, None, None, q), "mask_mod is a Tensor")]
+    wrong += [((q, k, v, None, q > 0), "block_mask is a Tensor; give a BlockMask"), ((q, k, v, None, (q, k)), "block_mask is a tuple")]
     for args, message in wrong:
         with pytest.raises(flashtile.ArgumentError, match=message):
             flashtile.flex(*args)
+    with pytest.raises(flashtile.ArgumentError, match="mask_mod is a Tensor"):
+        flashtile.flex_kernel(mask_mod=q)
+    with pytest.raises(flashtile.ArgumentError, match="score_mod is a int"):
+        flashtile.flex_text(3)
+    with pytest.raises(NameError, match="later"):
+        flashtile.flex(q, k, v, mask_mod=lambda b, h, q, k: q - k < later, enable_gqa=True)
+    later = 3
+    assert flashtile.flex(q, k, v, mask_mod=lambda b, h, q, k: q - k < later, enable_gqa=True).shape == q.shape
+
+
+def test_indices_that_are_loaded_count_from_the_end():
+    of_batch = torch.tensor([-1, 2], dtype=torch.int32)
+    compare(lambda s, b, h, q, k: s * SLOPES[of_batch[b]])
 
 
 def test_one_batch_of_keys():

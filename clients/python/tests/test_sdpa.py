@@ -233,6 +233,37 @@ def test_what_cannot_be_done():
             flashtile.sdpa(*args, **options)
 
 
+class Subclass(torch.Tensor):
+    pass
+
+
+def test_tensors_that_are_refused():
+    q, k, v = inputs(1, 2, 2, 6, 7, 8, 8)
+    nested = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(4, 8)], layout=torch.jagged)
+    wrong = [
+        ((q, k, v, torch.randn(1, 1, 2, 6, 7)), r"\(1, 1, 2, 6, 7\) does not broadcast to \(1, 2, 6, 7\)"),
+        ((q[..., :0], k[..., :0], v), "query .* has a head dim of 0"),
+        ((q, k, v[..., :0]), "value .* has a head dim of 0"),
+        ((nested, nested, nested), "query is nested"),
+        ((q.as_subclass(Subclass), k, v), "as_subclass"),
+        ((q, k, 3), "value is a int"),
+        ((q, k, v, 3), "attn_mask is a int"),
+    ]
+    for args, message in wrong:
+        with pytest.raises(flashtile.ArgumentError, match=message):
+            flashtile.sdpa(*args)
+
+
+def test_batches_of_gradients():
+    qkv = inputs(1, 2, 2, 6, 7, 8, 8, grad=True)
+    o = flashtile.sdpa(*qkv, is_causal=True)
+    grads = torch.randn(3, *o.shape)
+    found = torch.autograd.grad(o, qkv, grads, retain_graph=True, is_grads_batched=True)
+    one_by_one = [torch.autograd.grad(o, qkv, grad, retain_graph=True) for grad in grads]
+    for x, of in zip(found, zip(*one_by_one)):
+        torch.testing.assert_close(x, torch.stack(of))
+
+
 def test_texts():
     assert "load(keep, [b, i, j])" in flashtile.sdpa_text("bool", "BMN")
     assert "philox" in flashtile.sdpa_text("causal", dropout=True)

@@ -18,7 +18,7 @@ from ._blocks import Blocks
 from ._flashtile import ArgumentError, GradientError, KernelError
 from ._host import is_grad_enabled, is_traced
 from ._kernel import Kernel, kernel, kernel_of, through_dispatcher
-from ._sdpa import default_scale, rows
+from ._sdpa import default_scale, refuse, rows
 from ._trace import Trace, Traced, TraceError, Writer, detaches
 
 # Traces that are kept; the least recently used is dropped.
@@ -520,15 +520,27 @@ def _functions(score_mod: Callable | None, block_mask: Any, mask_mod: Callable |
     """
     if block_mask is None:
         return (score_mod, mask_mod)
+    if isinstance(block_mask, (torch.Tensor, tuple, list)) or not hasattr(block_mask, "kv_indices"):
+        raise ArgumentError(
+            f"block_mask is a {type(block_mask).__name__}; give a BlockMask, of create_block_mask or BlockMask.from_kv_blocks, "
+            "or a function as mask_mod"
+        )
     if mask_mod is not None:
         raise ArgumentError("block_mask and mask_mod are both given; a BlockMask has a mask_mod of its own")
     return (score_mod, block_mask.mask_mod)
+
+
+def _refuse_uncallable(functions: tuple) -> None:
+    for name, function in zip(("score_mod", "mask_mod"), functions):
+        if function is not None and not callable(function):
+            raise ArgumentError(f"{name} is a {type(function).__name__}; give a function that is called with positions")
 
 
 def _checked(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool
 ) -> tuple[tuple[int, int, int, int], bool]:
     """``(B, H, M, N)`` of a call, and whether heads share keys."""
+    refuse(query=q, key=k, value=v)
     shapes = q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     for name, shape in zip(("query", "key", "value"), shapes):
         if len(shape) != 4:
@@ -576,6 +588,7 @@ def _call(
             made = launch(q, k, v, scale, enable_gqa, is_grad_enabled(), also)
             if made is not None:
                 return made
+    _refuse_uncallable(functions)
     sizes, grouped = _checked(q, k, v, enable_gqa)
     inputs = _inputs(q, k, v, sizes[0], scale)
     blocks, tables = (None, []) if block_mask is None else _blocks.of_call(block_mask, q.shape, k.shape)
@@ -605,6 +618,7 @@ class FlexKernel:
 
     def __init__(self, score_mod: Any, block_mask: Any, mask_mod: Any, scale: float | None, enable_gqa: bool, return_lse: bool):
         self._functions, self._block_mask = _functions(score_mod, block_mask, mask_mod), block_mask
+        _refuse_uncallable(self._functions)
         self._scale, self._enable_gqa, self._return_lse = scale, enable_gqa, return_lse
         #: Of the latest compilation.
         self._held, self._places = _Held(None, []), _Places([], [])
@@ -741,6 +755,7 @@ def flex_text(
     ``queries`` positions.
     """
     functions = _functions(score_mod, block_mask, mask_mod)
+    _refuse_uncallable(functions)
     if block_mask is not None:
         queries, keys = queries or block_mask.seq_lengths[0], keys or block_mask.seq_lengths[1]
         found = [x.shape for x in (block_mask.kv_indices, block_mask.full_kv_indices) if x is not None]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import _shapes
-from ._flashtile import FORMS, Chain, FlashtileError, GradientError, fastest_form
+from ._flashtile import FORMS, ArgumentError, Chain, GradientError, fastest_form
 from ._flashtile import Kernel as Native
 from ._host import DTYPES, OF_NAME, is_traced
 
@@ -26,6 +26,12 @@ _SHAPES = 1024
 
 # Operators by name. The name tells text and options, so that equal kernels share an operator.
 _OPERATORS: dict[str, "Operator"] = {}
+
+
+_NOT_PLAIN = (
+    "a tensor that is no plain memory, such as one of a subclass of torch.Tensor; convert it: x.as_subclass(torch.Tensor), "
+    "or for numbers that are negated when they are read x.resolve_neg()"
+)
 
 
 class Gradient:
@@ -164,7 +170,7 @@ class Operator:
     def _run(self, *args: Any) -> Any:
         made = self.native.call(args) if self._takes_inputs else self._call_with_more(args)
         if made is None:
-            raise FlashtileError(f"operator flashtile::{self.name} was given a tensor that is no plain memory")
+            raise ArgumentError(f"operator flashtile::{self.name} was given {_NOT_PLAIN}")
         if self.into:
             made = tuple(x for param, x in zip(self._written, made) if param["name"] not in self.into)
         return _returned(made)
@@ -222,7 +228,7 @@ class Operator:
         if kept.gradient is None:
             raise GradientError(kept.error)
         # Gradients of gradients are asked for through the dispatcher, which says that there are none.
-        traced = is_traced()
+        traced = is_traced() or any([x is not None and _is_batched(x) for x in grads])
         at_once = not torch.is_grad_enabled() and not traced
         like = next(x for x in grads if x is not None)
         made = self._in_best_form(ctx, like.device, traced)
@@ -246,7 +252,7 @@ class Operator:
             types = [(name, DTYPES[dtype]) for name, dtype in dtypes.items()]
             found = made.chain(names, kept.returned).call(tuple(values), types or None, list(sizes.items()) or None)
             if found is None:
-                raise FlashtileError(f"the gradient of operator flashtile::{self.name} was given a tensor that is no plain memory")
+                raise ArgumentError(f"the gradient of operator flashtile::{self.name} was given {_NOT_PLAIN}")
         else:
             found = self._step_by_step(made, dict(zip(names, values)), like, sizes, dtypes, kept.returned)
         return tuple([None if at is None else found[at] for at in kept.returned_at])
@@ -327,6 +333,10 @@ class Operator:
         """Results of the operator with their gradient, as :meth:`run` through the dispatcher, at a lower cost."""
         made = _Differentiable.apply(*args, self)
         return made if isinstance(made, tuple) else (made,)
+
+
+# Whether a gradient stands for several, as with `is_grads_batched=True`.
+_is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)
 
 
 class _Differentiable(torch.autograd.Function):

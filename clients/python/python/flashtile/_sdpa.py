@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from . import _texts
-from ._flashtile import ArgumentError
+from ._flashtile import ArgumentError, KernelError
 from ._host import is_grad_enabled, is_traced
 from ._kernel import Kernel, kernel, through_dispatcher
 
@@ -68,6 +69,17 @@ def rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
+def refuse(**tensors: Any) -> None:
+    """Says what is no tensor that could be attended with."""
+    for name, x in tensors.items():
+        if not isinstance(x, torch.Tensor):
+            raise ArgumentError(f"{name} is a {type(x).__name__}; give a torch.Tensor")
+        if x.is_nested or x.layout is not torch.strided:
+            raise ArgumentError(f"{name} is nested or sparse; give it as a dense tensor, by `.to_padded_tensor` or `.to_dense`")
+        if x.dim() > 0 and x.shape[-1] == 0 and name in ("query", "key", "value"):
+            raise ArgumentError(f"{name} of shape {tuple(x.shape)} has a head dim of 0, of which there is no kernel")
+
+
 def default_scale(q: torch.Tensor, scale: float | None) -> float:
     return 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
 
@@ -111,7 +123,10 @@ def _mask(mask: torch.Tensor, q: torch.Tensor, lead: tuple, m: int, n: int) -> t
     if mask.dtype != torch.bool and mask.dtype not in (q.dtype, torch.float32):
         raise ArgumentError(f"attn_mask holds {mask.dtype}; it must hold torch.bool, {q.dtype} or torch.float32")
     if mask.dim() > 4 or len(lead) > 2:
-        mask = mask.expand(*lead, m, n).reshape(-1, lead[-1], m, n)
+        try:
+            mask = mask.expand(*lead, m, n).reshape(-1, lead[-1], m, n)
+        except RuntimeError:
+            raise ArgumentError(f"attn_mask of shape {tuple(mask.shape)} does not broadcast to {(*lead, m, n)}") from None
     mask = _four(mask)
     wanted = (math.prod(lead[:-1]), lead[-1], m, n)
     fits = all(extent in (1, full) for extent, full in zip(mask.shape, wanted))
@@ -146,9 +161,14 @@ def sdpa(
         is_causal = bool(is_causal)
         grouped = enable_gqa and query.shape[1:2] != key.shape[1:2]
         attend = _ATTEND.get((is_causal, grouped)) or _attend(is_causal, grouped)
-        o = attend(query, key, value, scale, grouped, is_grad_enabled())
+        try:
+            o = attend(query, key, value, scale, grouped, is_grad_enabled())
+        except KernelError:
+            refuse(query=query, key=key, value=value)
+            raise
         if o is not None:
             return o
+    refuse(query=query, key=key, value=value, **({} if attn_mask is None else {"attn_mask": attn_mask}))
     if attn_mask is not None and is_causal:
         raise ArgumentError("attn_mask and is_causal=True are both given; put the causal mask into attn_mask")
     if not 0.0 <= dropout_p <= 1.0:

@@ -515,14 +515,13 @@ class Indexed:
         return (size if size and trace.sizes[size] == extent else None), index
 
     def _wrapped(self, index: "Traced", extent: str, capture: Capture) -> "Traced":
-        """As PyTorch does, positions below 0 count from the end. An index of the whole program that is loaded is checked by a launch."""
+        """As PyTorch does, positions below 0 count from the end."""
         low, high = index.node.bounds
         if low >= 0:
             return index
         trace, size = self.trace, self.trace.leaf(extent, "int")
-        if not index.node.dims:
-            if math.inf in (-low, high):
-                return index
+        # An index of the whole program that follows from positions is checked before a launch, both branches of a select too.
+        if not index.node.dims and math.inf not in (-low, high):
             length = self.tensor.shape[capture.extents.index(extent)]
             if low < -length or high >= length:
                 raise TraceError(f"an index of `{capture.name}` is from {low} to {high}, but the dimension has {length} positions")
