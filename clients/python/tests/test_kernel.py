@@ -135,6 +135,48 @@ def test_tensors_that_are_written_to_have_changed():
         assert torch.equal(row_sums(torch.ones(5, 9), 1.0, out=torch.empty(5)), torch.full((5,), 9.0))
 
 
+FORKED = """
+import os
+import torch
+import flashtile
+
+kernel = flashtile.builtin("row_softmax")
+x = torch.randn(2, 3)
+
+
+def child(*calls):
+    process = os.fork()
+    if process:
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    for call in calls:
+        try:
+            call()
+        except flashtile.DeviceError as error:
+            assert "spawn" in str(error)
+        else:
+            os._exit(1)
+    os._exit(0)
+
+
+kept = kernel(x.requires_grad_()).sum()
+x = x.detach()
+attend = lambda: flashtile.sdpa(*[torch.randn(1, 1, 2, 8)] * 3)
+attend()
+calls = [lambda: kernel(x), lambda: kernel(x, out=torch.empty(2, 3)), attend, kept.backward, lambda: flashtile.tune(kernel, x)]
+assert child(*calls) == 0
+kernel(x)
+"""
+
+
+def test_children_of_fork_do_not_wait_without_end():
+    made = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
+    assert made.returncode == 0, made.stderr
+    # A process that has run nothing before may fork.
+    first = FORKED.split("kept =")[0] + "assert child(lambda: kernel(x)) == 1"
+    made = subprocess.run([sys.executable, "-c", first], capture_output=True, text=True, timeout=60)
+    assert made.returncode == 0, made.stderr
+
+
 def test_wrong_arguments():
     attention = flashtile.builtin("causal_attention")
     q, k, v = qkv()

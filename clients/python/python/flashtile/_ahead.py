@@ -12,6 +12,7 @@ import torch
 from . import _flashtile
 from ._flashtile import Bundle as Native
 from ._flashtile import TuneError
+from ._host import needs_threads
 from ._kernel import Kernel
 
 
@@ -71,6 +72,7 @@ def _learned(made: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> lis
 
 def _launches(function: Callable, args: tuple, named: Mapping[str, Any]) -> list:
     """The launches that a call makes, with those of its backward pass if results have one."""
+    needs_threads()
     _flashtile.begin_noting()
     try:
         made = [x for x in _tensors(function(*args, **named)) if x.requires_grad]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from . import _flashtile
+from ._flashtile import DeviceError
 
 # Element types by PyTorch's types. Kernels read no others.
 DTYPES = {
@@ -57,14 +60,61 @@ def _empty_at_once() -> tuple | None:
     return None if None in found else tuple(found)
 
 
+class _Threads:
+    """Those that run kernels on the CPU."""
+
+    #: Whether there are some.
+    are_started = False
+    #: Whether they are of the process that this one was forked from, and do not run here.
+    are_lost = False
+
+    @classmethod
+    def forked(cls) -> None:
+        cls.are_lost = cls.are_started
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Threads.forked)
+
+
+def needs_threads() -> None:
+    """Called before threads of the CPU run something; raises :class:`DeviceError` where they would be waited for without end."""
+    if _Threads.are_lost:
+        raise DeviceError(
+            "this process was forked from one that had run kernels on the CPU, whose threads do not run here; "
+            "start processes by spawn: multiprocessing.get_context('spawn'), or DataLoader(.., multiprocessing_context='spawn')"
+        )
+    _Threads.are_started = True
+
+
+def _empty(shape: tuple, strides: tuple, **options: Any) -> torch.Tensor:
+    if torch.device(options["device"]).type == "cpu":
+        needs_threads()
+    return torch.empty_strided(shape, strides, **options)
+
+
+def _empty_for_calls() -> tuple | None:
+    """The functions of :func:`_empty_at_once`. An output on the CPU is where a call there begins."""
+    found = _empty_at_once()
+    if found is None:
+        return None
+    at_once, of_gpu = found
+
+    def of_cpu(shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
+        needs_threads()
+        return at_once(shape, strides, dtype)
+
+    return of_cpu, of_gpu
+
+
 def hand_over() -> None:
     """Called once, when the package is imported."""
     several = torch.cuda.device_count() > 1
     _flashtile.set_host(
         types=list(_PLAIN),
         dtypes=list(DTYPES.items()),
-        empty=torch.empty_strided,
-        empty_at_once=_empty_at_once(),
+        empty=_empty,
+        empty_at_once=_empty_for_calls(),
         stream=raw_stream,
         current=(torch.cuda.current_device, torch.cuda.set_device) if several else None,
         nvrtc=nvrtc_of_torch(),

@@ -14,7 +14,7 @@ from torch.autograd.graph import increment_version
 
 from ._flashtile import ArgumentError, GradientError
 from ._flashtile import Kernel as Native
-from ._host import DTYPES, is_plain, is_traced
+from ._host import DTYPES, is_plain, is_traced, needs_threads
 from ._operator import Differentiate, Operator, differentiated, operator
 
 # Kernels by handle: `torch.compile` keeps the handle, and asks for operators by it. A handle is a string, since
@@ -151,6 +151,8 @@ class Kernel:
                 f"but `out` has {len(out)} tensors"
             )
         for x in out:
+            if getattr(x, "is_cpu", False):
+                needs_threads()
             if getattr(x, "requires_grad", False) and torch.is_grad_enabled():
                 raise ArgumentError(
                     f"kernel `{self.name}`: a tensor of `out` requires a gradient; give one that does not, or call it in torch.no_grad()"
