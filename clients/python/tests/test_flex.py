@@ -610,7 +610,7 @@ WRONG = {
     "complex_constant": (lambda s, b, h, q, k: s * torch.tensor(1j), "a constant is a complex"),
     "narrow": (lambda s, b, h, q, k: s + (BYTES[q] - BYTES[k]), r"torch.uint8 may wrap.*\.to\(torch.int32\)"),
     "narrow_number": (lambda s, b, h, q, k: s + BYTES[q] * 200, "torch.uint8 may wrap"),
-    "short": (lambda s, b, h, q, k: s + SHORTS[q] * SHORTS[k], "torch.int16 may wrap"),
+    "narrow_short": (lambda s, b, h, q, k: s + SHORTS[q] * SHORTS[k], "torch.int16 may wrap"),
     "inverted": (lambda s, b, h, q, k: s + ~BYTES[q], "has no sign"),
     "to_narrow": (lambda s, b, h, q, k: s + (q - k).to(torch.uint8), "may wrap; convert to torch.int32"),
     "to_complex": (lambda s, b, h, q, k: s.to(torch.complex64), "conversion to torch.complex64"),
