@@ -3,6 +3,8 @@
 import copy
 import enum
 import functools
+import itertools
+import math
 import pickle
 import types
 
@@ -458,7 +460,8 @@ def by_attribute(b, h, q_idx, kv_idx):
 
 def stale():
     module, held, number, window = types.ModuleType("config"), {"width": 3}, torch.tensor(3), torch.tensor([3])
-    flag, get = torch.tensor(True), held.get
+    flag, get, table = torch.tensor(True), held.get, torch.zeros(9, 9)
+    ticks = itertools.cycle([3, 3, 9, 9])
     module.width = by_attribute.width = Changing.width = 3
     exec("def inner(q, k): return q - k < width", module.__dict__)
     return {
@@ -473,6 +476,8 @@ def stale():
         "list": (lambda b, h, q, k: q - k < window.tolist()[0], lambda: window.fill_(9)),
         "equal": (lambda b, h, q, k: q - k < (3 if torch.equal(number, window[0]) else 9), lambda: window.fill_(9)),
         "bound": (lambda b, h, q, k: q - k < get("width"), lambda: held.update(width=9)),
+        "clock": (lambda b, h, q, k: q - k < ticks.__next__(), lambda: None),
+        "stride": (lambda b, h, q, k: q - k < table.stride(0), lambda: table.t_()),
         "globals": (lambda b, h, q, k: q - k < globals()["GLOBAL"], lambda: globals().update(GLOBAL=9)),
     }
 
@@ -490,6 +495,10 @@ def test_what_functions_read_is_read_anew(name):
     compare(mask_mod=mask_mod, grads=False)
 
 
+class Kind(enum.Enum):
+    NEAR = 4.5
+
+
 def test_functions_of_modules_keep_their_plans():
     """Only what cannot be followed is traced in each call."""
     from flashtile import _flex
@@ -502,11 +511,11 @@ def test_functions_of_modules_keep_their_plans():
         lambda b, h, q, k: torch.where(h == 0, q - k < Changing.width, q > k),
         Changing.mask_mod,
         and_masks(causal, sliding_window),
+        lambda b, h, q, k: q - k < math.floor(Kind.NEAR.value),
     ):
         flashtile.flex(*inputs, mask_mod=mask_mod, enable_gqa=True)
-        before = len(_flex._ATTEND)
         kind = _flex._held((None, mask_mod))[0]
-        assert kind is not None and any(key[0] == kind for key in _flex._ATTEND), before
+        assert kind is not None and any(key[0] == kind for key in _flex._ATTEND)
 
 
 def test_windows_of_other_tensors_are_their_own():
@@ -535,6 +544,35 @@ def test_integers_beyond_32_bits_are_refused():
     ids[3] = 2**40  # what fitted before is looked at again
     with pytest.raises(flashtile.ArgumentError, match="beyond int32"):
         flashtile.flex(*inputs, mask_mod=lambda b, h, q, k: ids[q] == ids[k], enable_gqa=True)
+
+
+def test_integers_on_gpus_are_looked_at_once(monkeypatch):
+    """By tensors of the CPU that say they are on a GPU: looking at values there is waiting for them."""
+    from flashtile import _flex
+
+    looked, equal, capturing = [], torch.equal, False
+    monkeypatch.setattr(torch, "equal", lambda a, b: looked.append(len(a)) or equal(a, b))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda x: True))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    known, ids = len(_flex._FITTING), torch.arange(9)
+    for _ in range(3):
+        _flex._int32(ids), _flex._int32(ids[:5])
+    assert looked == [9, 5] and len(_flex._FITTING) == known + 2
+    ids.add_(1)
+    _flex._int32(ids), _flex._int32(ids)
+    assert looked == [9, 5, 9]
+    with torch.inference_mode():
+        constant = torch.arange(7)
+        _flex._int32(constant), _flex._int32(constant)
+    assert looked == [9, 5, 9, 7]
+    ids[3] = 2**40
+    capturing = True
+    _flex._int32(ids)
+    capturing = False
+    with pytest.raises(flashtile.ArgumentError, match="beyond int32"):
+        _flex._int32(ids)
+    del ids, constant
+    assert len(_flex._FITTING) == known
 
 
 def test_gradients_that_functions_stop():
@@ -569,6 +607,15 @@ def quiet(s, b, h, q, k):
     with torch.no_grad():
         gate = torch.sigmoid(s)
     return s * gate
+
+
+@torch.no_grad()
+def quiet_mask(b, h, q, k):
+    return (q - k) * 0.5 < 3
+
+
+def test_masks_have_no_gradients():
+    compare(mask_mod=quiet_mask)
 
 
 def changed_in_place(s, b, h, q, k):
@@ -609,6 +656,8 @@ WRONG = {
     "complex": (lambda s, b, h, q, k: s * COMPLEX[h], "real numbers"),
     "complex_constant": (lambda s, b, h, q, k: s * torch.tensor(1j), "a constant is a complex"),
     "narrow": (lambda s, b, h, q, k: s + (BYTES[q] - BYTES[k]), r"torch.uint8 may wrap.*\.to\(torch.int32\)"),
+    "narrow_range": (lambda s, b, h, q, k: s + BYTES[q].clamp(-3, 4), "torch.uint8 and -3, which is no such number"),
+    "narrow_compared": (lambda s, b, h, q, k: torch.where(BYTES[q] < 300, s, -s), "torch.uint8 and 300, which is no such number"),
     "narrow_number": (lambda s, b, h, q, k: s + BYTES[q] * 200, "torch.uint8 may wrap"),
     "narrow_short": (lambda s, b, h, q, k: s + SHORTS[q] * SHORTS[k], "torch.int16 may wrap"),
     "inverted": (lambda s, b, h, q, k: s + ~BYTES[q], "has no sign"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dis
+import enum
 import functools
 import itertools
 import types
@@ -95,6 +96,8 @@ def _fingerprint(x: Any, tensors: list[torch.Tensor], seen: tuple = ()) -> Any:
         return ("fixed", x)
     if kind.__module__ == "numpy" and getattr(x, "shape", None) == ():
         return (kind, x.item())
+    if isinstance(x, enum.Enum):
+        return (x, _fingerprint(x.value, tensors, seen))
     raise _Unknown
 
 
@@ -112,7 +115,9 @@ def _is_fixed(x: Any) -> bool:
         return _is_of_library(x.__name__)
     if isinstance(x, types.BuiltinFunctionType):
         of = x.__self__
-        return of is None or isinstance(of, types.ModuleType) or (isinstance(of, type) and _is_of_library(of.__module__))
+        if isinstance(of, types.ModuleType):
+            return _is_of_library(of.__name__)
+        return _is_of_library(of.__module__ if isinstance(of, type) else x.__module__ if of is None else None)
     return isinstance(x, type) and _is_of_library(x.__module__)
 
 
@@ -377,7 +382,9 @@ def _traced(
     places = [trace.leaf(word, "int", dims, size) for word, dims, size in words]
     s = trace.leaf("s", "float", "ij")
     with trace, torch.enable_grad():
+        trace.is_differentiated = True
         score = trace.value(score_mod(s, *places), "the result of score_mod") if score_mod else s
+        trace.is_differentiated = False
         keep = trace.value(mask_mod(*places), "the result of mask_mod") if mask_mod else trace.literal(True)
     score, keep = trace.float(score), trace.truth(keep)
     is_detached = detaches(score.node)

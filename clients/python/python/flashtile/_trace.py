@@ -95,13 +95,15 @@ class Trace(TorchFunctionMode):
         self._constants: dict[int, _Constant] = {}
         #: Whether tensors were computed from others while tracing, or read by Python: what comes of it is of this call alone.
         self.computed = False
+        #: Whether gradients flow through what is traced now.
+        self.is_differentiated = False
 
     # Expressions
 
     def node(
         self, op: str, args: tuple, kind: str, dims: frozenset = frozenset(), bounds: tuple[float, float] = (-math.inf, math.inf)
     ) -> "Traced":
-        if kind == "float" and not torch.is_grad_enabled():
+        if kind == "float" and self.is_differentiated and not torch.is_grad_enabled():
             raise TraceError("cannot trace torch.no_grad() inside of a function; use .detach() on what takes no gradient")
         key = (op, *((id(a) if isinstance(a, Node) else (type(a).__name__, repr(a))) for a in args))
         if key not in self._nodes:
@@ -151,7 +153,8 @@ class Trace(TorchFunctionMode):
             return x
         if x.is_literal:
             return self.literal(int(x.literal))
-        return self.node("select", (x.node, self.literal(1).node, self.literal(0).node), "int", x.node.dims, (0, 1))
+        made = self.node("select", (x.node, self.literal(1).node, self.literal(0).node), "int", x.node.dims, (0, 1))
+        return Traced(self, made.node, torch.bool)
 
     def float(self, x: "Traced") -> "Traced":
         x = self.number(x)
@@ -179,10 +182,13 @@ class Trace(TorchFunctionMode):
 
     def fitting(self, made: "Traced", what: str, *operands: "Traced") -> "Traced":
         """A result that holds the same number as PyTorch's, whose integers are of the type of the operands."""
+        narrow = _narrow(operands)
+        for x in operands if narrow is not None else ():
+            if x.is_literal and not torch.iinfo(narrow).min <= x.literal <= torch.iinfo(narrow).max:
+                raise TraceError(f"`{what}` of {narrow} and {x.literal}, which is no such number; convert with .to(torch.int32) first")
         if made.node.kind != "int" or made.is_literal:
             return made
         low, high = made.node.bounds
-        narrow = _narrow(operands)
         if narrow is None:
             if -math.inf < low < -(2**31) or 2**31 <= high < math.inf:
                 reached = int(low if -math.inf < low < -(2**31) else high)
@@ -358,6 +364,8 @@ def _narrow(operands: Sequence["Traced"]) -> torch.dtype | None:
     """The type of fewer than 32 bits that PyTorch gives a result of these operands; numbers and truth values take any."""
     found = None
     for x in operands:
+        if x.narrow is torch.bool:
+            continue
         if x.narrow is not None:
             found = x.narrow if found is None else torch.promote_types(found, x.narrow)
         elif x.node.kind != "bool" and not x.is_literal:
@@ -415,8 +423,7 @@ def _unknown(name: str) -> str:
 _FACTORIES = {"tensor", "scalar_tensor", "full", "zeros", "ones", "as_tensor", "empty"} - {"empty"}
 # These compute nothing.
 _LOOKS = {
-    "__get__", "dim", "size", "stride", "numel", "nelement", "ndimension", "element_size", "get_device", "__len__", "is_contiguous",
-    "is_floating_point", "is_complex", "is_signed",
+    "__get__", "dim", "size", "numel", "nelement", "ndimension", "element_size", "__len__", "is_floating_point", "is_complex", "is_signed",
 }  # fmt: skip
 
 _FOLD: dict[str, Callable] = {
@@ -546,7 +553,7 @@ class Traced:
 
     def __init__(self, trace: Trace, node: Node, narrow: torch.dtype | None = None):
         self.trace, self.node = trace, node
-        #: An integer type of fewer than 32 bits, in which PyTorch computes with it.
+        #: A type of fewer than 32 bits, in which PyTorch computes with an integer. That of truth values takes any other.
         self.narrow = narrow
 
     @classmethod
@@ -563,7 +570,7 @@ class Traced:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.narrow or {"bool": torch.bool, "int": torch.int32, "float": torch.float32}[self.node.kind]
+        return self.narrow if self.narrow in _NARROW else {"bool": torch.bool, "int": torch.int32, "float": torch.float32}[self.node.kind]
 
     @property
     def device(self) -> torch.device:
