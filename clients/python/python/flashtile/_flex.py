@@ -155,17 +155,16 @@ def _fingerprint_of_tensor(x: torch.Tensor, tensors: list[torch.Tensor]) -> tupl
 
 def _fingerprint_of_function(x: types.FunctionType, tensors: list[torch.Tensor], seen: tuple) -> Any:
     code = x.__code__
-    _, code, names, cell_reads, is_opaque = _KNOWN.get(id(code)) or _known(code, x.__globals__)
-    cells, defaults, named = x.__closure__, x.__defaults__, x.__kwdefaults__
+    _, code, names, is_opaque, reads = _KNOWN.get(id(code)) or _known(code, x.__globals__)
+    cells, defaults, named, attributes = x.__closure__, x.__defaults__, x.__kwdefaults__, x.__dict__
     if is_opaque:
         raise _Unknown
-    attributes = x.__dict__
     if not (names or cells or defaults or named or attributes):
         return code
     seen = (*seen, x)
     key = [code]
     # As many as the code says.
-    for cell, read in zip(cells, cell_reads) if cells else ():
+    for cell in cells or ():
         try:
             held = cell.cell_contents
         except ValueError:  # it is empty: Python says so when it is read
@@ -174,6 +173,7 @@ def _fingerprint_of_function(x: types.FunctionType, tensors: list[torch.Tensor],
         if kind is torch.Tensor:
             key.append(_fingerprint_of_tensor(held, tensors))
         elif issubclass(kind, _SCOPES):
+            read = next(of for other, of in zip(cells, reads) if other is cell)
             key.append(_fingerprint_of_scope(held, read, tensors, seen))
         else:
             key.append(_fingerprint(held, tensors, seen))
@@ -206,10 +206,10 @@ class _Known(NamedTuple):
     #: Names of globals that the function, or one inside of it, may read, each once, and the attributes that it reads of each;
     #: `None` if it does something else with it too.
     names: tuple[tuple[str, tuple[str, ...] | None], ...]
-    #: The attributes that it reads of what each cell of its closure holds.
-    cells: tuple[tuple[str, ...] | None, ...]
     #: Whether it may read what its names do not tell.
     is_opaque: bool
+    #: The attributes that it reads of what each cell of its closure holds.
+    cells: tuple[tuple[str, ...] | None, ...]
 
 
 class _Held(NamedTuple):
@@ -261,7 +261,7 @@ def _known(code: types.CodeType, scope: dict[str, Any]) -> _Known:
     names = tuple(item for item in names if item[0] not in code.co_freevars)
     if len(_KNOWN) >= _KEPT:
         _KNOWN.clear()
-    return _KNOWN.setdefault(id(code), _Known(next(_NUMBERS), code, names, cells, is_opaque))
+    return _KNOWN.setdefault(id(code), _Known(next(_NUMBERS), code, names, is_opaque, cells))
 
 
 def _look(code: types.CodeType, reads: dict[str, set[str] | None]) -> bool:
@@ -462,15 +462,16 @@ def _plan(
 
 def _read(read: Read, tensors: list[torch.Tensor]) -> torch.Tensor:
     """A tensor of a function as a kernel takes it."""
-    x = tensors[read.number]
-    for at, extent in read.cuts:
+    number, cuts, dtype, is_number, is_detached = read
+    x = tensors[number]
+    for at, extent in cuts:
         if x.shape[at] != extent:
             x = x.narrow(at, 0, extent)
-    if read.is_detached:
+    if is_detached:
         x = x.detach()
-    if read.dtype is not None:
-        x = _int32(x) if read.dtype is torch.int32 else x.to(read.dtype)
-    return x.reshape(1) if read.is_number else rows(x)
+    if dtype is not None:
+        x = _int32(x) if dtype is torch.int32 else x.to(dtype)
+    return x.reshape(1) if is_number else rows(x)
 
 
 # Views of tensors on GPUs whose values are known to be within 32 bits, and the version of the tensor.
