@@ -596,8 +596,14 @@ def test_gradients_that_functions_stop():
             flashtile.flex(*inputs, gated, enable_gqa=True)
     with pytest.raises(flashtile.GradientError, match="detaches the score"):
         flashtile.flex_kernel(gated, enable_gqa=True)(*inputs)
+    torch._dynamo.reset()
+    prepared = flashtile.flex_kernel(gated, enable_gqa=True)
+    compiled = torch.compile(lambda q, k, v: prepared(q, k, v), backend="aot_eager")
+    with pytest.raises(Exception, match="detaches the score"):
+        compiled(*inputs)
     with torch.no_grad():
         found = flashtile.flex(*inputs, gated, enable_gqa=True)
+        torch.testing.assert_close(compiled(*inputs), found)
     torch.testing.assert_close(found.double(), reference.flex(*inputs, gated)[0].detach(), atol=3e-5, rtol=3e-5)
     # No gradient flows through a comparison.
     compare(lambda s, b, h, q, k: torch.where(s.detach() > 0, s, s * 0.5))

@@ -615,10 +615,16 @@ def _call(
 
 def _refuse_detached(is_detached: bool, q: torch.Tensor, k: torch.Tensor) -> None:
     if is_detached and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
-        raise GradientError(
-            "score_mod detaches the score, but a kernel cannot stop the gradient of its score; leave .detach() out, call it "
-            "in torch.no_grad(), or give a query and a key that need no gradients"
-        )
+        _no_detached_score()
+
+
+@torch.compiler.assume_constant_result
+def _no_detached_score() -> None:
+    """Raises the error while `torch.compile` looks at a call, too."""
+    raise GradientError(
+        "score_mod detaches the score, but a kernel cannot stop the gradient of its score; leave .detach() out, call it "
+        "in torch.no_grad(), or give a query and a key that need no gradients"
+    )
 
 
 class FlexKernel:
