@@ -416,6 +416,7 @@ VALUES = {
     "diagonal": lambda s, b, h, q, k: s + LONG[q, q] - LONG[k, k],
     "ellipsis": lambda s, b, h, q, k: s + BIAS[b, h, ...][q, k] + SLOPES[..., h],
     "before": lambda s, b, h, q, k: s * SLOPES[h - 1] + SLOPES[-h],
+    "within": lambda s, b, h, q, k: s * SLOPES[:2][h // 2] + SLOPES[:2][h % 2] + SLOPES[h % 8] + SLOPES[:2][h & 1],
     "reserved": lambda s, b, h, q, k: s + u8[h] + box[h] + grad_q[h],
     "unused": lambda s, b, h, q, k: (SLOPES[h] * s, s + BIAS[b, h, q, k])[1],
     "narrow": lambda s, b, h, q, k: s + torch.where(BYTES[q].int() - BYTES[k].int() < 3, BYTES[k], 1) + (BYTES[q] & 3) + BYTES[q] // 2,
@@ -544,6 +545,17 @@ def test_integers_beyond_32_bits_are_refused():
     ids[3] = 2**40  # what fitted before is looked at again
     with pytest.raises(flashtile.ArgumentError, match="beyond int32"):
         flashtile.flex(*inputs, mask_mod=lambda b, h, q, k: ids[q] == ids[k], enable_gqa=True)
+
+
+def test_expressions_that_grow_in_each_step():
+    def doubled(s, b, h, q, k):
+        i = h
+        for _ in range(28):
+            s, i = (s + s.detach() * SLOPES[i]) * 0.5, i // 2 + i // 2
+        return torch.tanh(s)
+
+    with torch.no_grad():
+        flashtile.flex(*qkv(), doubled, enable_gqa=True)
 
 
 def test_integers_on_gpus_are_looked_at_once(monkeypatch):
@@ -675,6 +687,7 @@ WRONG = {
     "shift": (lambda s, b, h, q, k: s + (q << 40), "by 40, which is beyond 32 bits"),
     "wide_constant": (lambda s, b, h, q, k: torch.where(q < 2**40, s, 0.0), "beyond 32 bits"),
     "wide_float": (lambda s, b, h, q, k: torch.where(q < k, s, torch.finfo(torch.float64).min), "beyond float32"),
+    "far_behind": (lambda s, b, h, q, k: s + SLOPES[h + 1], "index of `slopes` is from 1 to 4, but the dimension has 4"),
     "far_before": (lambda s, b, h, q, k: s + SLOPES[h - 9], "index of `slopes` is from -9 to -6, but the dimension has 4"),
     "divmod": (lambda s, b, h, q, k: s + divmod(q, 4)[0], "write x // y"),
     "decimals": (lambda s, b, h, q, k: torch.round(s, decimals=2), "more than one argument"),
@@ -708,8 +721,9 @@ def test_wrong_arguments():
 
 
 def test_indices_that_are_loaded_count_from_the_end():
-    of_batch = torch.tensor([-1, 2], dtype=torch.int32)
-    compare(lambda s, b, h, q, k: s * SLOPES[of_batch[b]])
+    for dtype in (torch.int32, torch.int64, torch.int8):
+        of_batch = torch.tensor([-1, 2], dtype=dtype)
+        compare(lambda s, b, h, q, k: s * SLOPES[of_batch[b].long()])
 
 
 def test_one_batch_of_keys():

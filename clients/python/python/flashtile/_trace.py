@@ -275,23 +275,31 @@ class Trace(TorchFunctionMode):
 
     def detached(self, node: Node) -> Node:
         """An expression of the same value, of whose tensors no gradients are asked. The score stands in a `detach`."""
-        if node.op == "load":
+
+        def change(node: Node, args: tuple) -> Node | None:
+            if node.op == "leaf" and node.args == ("s",):
+                return self.node("detach", (node,), node.kind, node.dims, node.bounds).node
+            if node.op != "load" or not self._by_name[node.args[0]].tensor.is_floating_point():
+                return None
             capture = self._by_name[node.args[0]]
-            if not capture.tensor.is_floating_point():
-                return node
             capture = self.capture(capture.tensor, capture.extents, capture.cuts, True)
-            return self.node("load", (capture.name, *node.args[1:]), node.kind, node.dims, node.bounds).node
-        if node.op == "leaf":
-            return self.node("detach", (node,), node.kind, node.dims, node.bounds).node if node.args == ("s",) else node
-        args = tuple(self.detached(x) if isinstance(x, Node) else x for x in node.args)
-        return node if args == node.args else self.node(node.op, args, node.kind, node.dims, node.bounds).node
+            return self.node("load", (capture.name, *args[1:]), node.kind, node.dims, node.bounds).node
+
+        return self._changed(node, change, {})
 
     def attached(self, node: Node) -> Node:
         """The expression without its `detach`."""
-        if node.op == "detach":
-            return node.args[0]
-        args = tuple(self.attached(x) if isinstance(x, Node) else x for x in node.args)
-        return node if args == node.args else self.node(node.op, args, node.kind, node.dims, node.bounds).node
+        return self._changed(node, lambda node, args: args[0] if node.op == "detach" else None, {})
+
+    def _changed(self, node: Node, change: Callable[[Node, tuple], Node | None], made: dict[Node, Node]) -> Node:
+        """The expression, each node as `change` makes it of the node and its changed operands; `None` changes nothing else."""
+        if node not in made:
+            args = tuple(self._changed(x, change, made) if isinstance(x, Node) else x for x in node.args)
+            new = change(node, args)
+            if new is None:
+                new = node if args == node.args else self.node(node.op, args, node.kind, node.dims, node.bounds).node
+            made[node] = new
+        return made[node]
 
     # PyTorch's functions
 
@@ -524,16 +532,34 @@ class Indexed:
     def _wrapped(self, index: "Traced", extent: str, capture: Capture) -> "Traced":
         """As PyTorch does, positions below 0 count from the end."""
         low, high = index.node.bounds
+        nodes, is_tree = _nodes(index.node)
+        length = self.tensor.shape[capture.extents.index(extent)]
+        is_of_program = not index.node.dims and all(node.op != "load" for node in nodes)
+        if is_of_program and not -length <= low <= high < length:
+            # Bounds are reached where each leaf occurs once; others are checked before a launch.
+            if is_tree and all(node.op in ("leaf", "literal", "+", "-", "*", "neg") for node in nodes):
+                raise TraceError(f"an index of `{capture.name}` is from {low} to {high}, but the dimension has {length} positions")
+            return index
         if low >= 0:
             return index
         trace, size = self.trace, self.trace.leaf(extent, "int")
-        # An index of the whole program that follows from positions is checked before a launch, both branches of a select too.
-        if not index.node.dims and math.inf not in (-low, high):
-            length = self.tensor.shape[capture.extents.index(extent)]
-            if low < -length or high >= length:
-                raise TraceError(f"an index of `{capture.name}` is from {low} to {high}, but the dimension has {length} positions")
+        if is_of_program:
             return trace.binary("%", index, size)
         return trace.call("select", trace.binary("<", index, trace.literal(0)), trace.binary("+", index, size), index, kind="int")
+
+
+def _nodes(root: Node) -> tuple[list[Node], bool]:
+    """The nodes of an expression, without indices of tensors that it loads, and whether each but literals occurs once."""
+    found: dict[Node, None] = {}
+    left, is_tree = [root], True
+    while left:
+        node = left.pop()
+        if node in found:
+            is_tree = is_tree and node.op == "literal"
+            continue
+        found[node] = None
+        left += [x for x in node.args if isinstance(x, Node)] if node.op != "load" else []
+    return list(found), is_tree
 
 
 def _trace_of(args: Any, kwargs: Any) -> Trace:
