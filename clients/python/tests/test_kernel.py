@@ -1,5 +1,6 @@
 """Kernels as functions on tensors, as operators of PyTorch, and their gradients."""
 
+import copy
 import pathlib
 import subprocess
 import sys
@@ -118,6 +119,11 @@ def test_outputs_of_the_caller():
         attention(q, k, v, 0.3, out=(o, lse))
     with torch.no_grad():
         attention(q, k, v, 0.3, out=(o, lse))
+
+
+def test_copies_of_modules_share_kernels():
+    row_sums = flashtile.kernel(ROW_SUMS)
+    assert copy.deepcopy({"kernel": row_sums})["kernel"] is row_sums
 
 
 def test_tensors_that_are_written_to_have_changed():

@@ -104,6 +104,10 @@ class Kernel:
         _, steps = self._native.gradient(list(of), list(self._differentiate.from_))
         return "\n".join(step.text for step in steps)
 
+    def __deepcopy__(self, memo: dict) -> "Kernel":
+        """Itself: a kernel does not change."""
+        return self
+
     def __repr__(self) -> str:
         return f"flashtile.Kernel({self.name}: {', '.join(self._inputs)} -> {', '.join(self._outputs)})"
 

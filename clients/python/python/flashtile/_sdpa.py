@@ -168,7 +168,24 @@ def sdpa(
             raise
         if o is not None:
             return o
-    refuse(query=query, key=key, value=value, **({} if attn_mask is None else {"attn_mask": attn_mask}))
+    try:
+        return _prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    except (AttributeError, KernelError, RuntimeError, TypeError, ZeroDivisionError):
+        refuse(query=query, key=key, value=value, **({} if attn_mask is None else {"attn_mask": attn_mask}))
+        raise
+
+
+def _prepared(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """As :func:`sdpa`, of what is made ready for kernels first."""
     if attn_mask is not None and is_causal:
         raise ArgumentError("attn_mask and is_causal=True are both given; put the causal mask into attn_mask")
     if not 0.0 <= dropout_p <= 1.0:
