@@ -418,6 +418,7 @@ VALUES = {
     "before": lambda s, b, h, q, k: s * SLOPES[h - 1] + SLOPES[-h],
     "within": lambda s, b, h, q, k: s * SLOPES[:2][h // 2] + SLOPES[:2][h % 2] + SLOPES[h % 8] + SLOPES[:2][h & 1],
     "reserved": lambda s, b, h, q, k: s + u8[h] + box[h] + grad_q[h],
+    "narrow_floats": lambda s, b, h, q, k: s + BYTES[k] * -0.15 + torch.where(BYTES[k] < 300.5, BYTES[k] * 300.5, -1.5) * 1e-3,
     "unused": lambda s, b, h, q, k: (SLOPES[h] * s, s + BIAS[b, h, q, k])[1],
     "narrow": lambda s, b, h, q, k: s + torch.where(BYTES[q].int() - BYTES[k].int() < 3, BYTES[k], 1) + (BYTES[q] & 3) + BYTES[q] // 2,
 }  # fmt: skip

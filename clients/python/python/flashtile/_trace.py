@@ -376,7 +376,7 @@ def _narrow(operands: Sequence["Traced"]) -> torch.dtype | None:
             continue
         if x.narrow is not None:
             found = x.narrow if found is None else torch.promote_types(found, x.narrow)
-        elif x.node.kind != "bool" and not x.is_literal:
+        elif x.node.kind == "float" or (x.node.kind != "bool" and not x.is_literal):
             return None
     return found if found in _NARROW else None
 
@@ -1049,7 +1049,8 @@ _RULES: dict[str, Callable] = {
     "is_floating_point": lambda trace, name, args, kwargs: args[0].is_floating_point(),
 }  # fmt: skip
 # In an error, the words that a user would write.
-_WORDS = {name for name in _RULES if not name.startswith(("r", "new_")) or name in ("rsqrt", "remainder", "relu", "reciprocal")}
+_WORDS = {name for name in _RULES if not name.startswith(("r", "new_")) or name in ("rsqrt", "remainder", "relu", "reciprocal", "round")}
+_WORDS -= {"divmod"}
 
 for _name in "add sub mul truediv floordiv mod divmod pow and or xor lshift rshift eq ne lt le gt ge".split():
     for _prefix in ("", "r") if _name not in "eq ne lt le gt ge".split() else ("",):
