@@ -343,6 +343,8 @@ impl<'k> Heads<'k> {
             Op::Load { tensor, .. } | Op::Gather { tensor, .. } | Op::Store { tensor, .. } | Op::Scatter { tensor, .. } => {
                 format!("`{}`", self.kernel.params[*tensor].name)
             }
+            // The number of the head in arithmetic.
+            Op::FromIndex(_) | Op::Index(..) => "what is computed here".to_owned(),
             op => format!("`{}`", op.mnemonic()),
         };
         let why =

@@ -12,6 +12,8 @@
 //!
 //! Under them the masked body is run in each of the cases, and must give `c` back.
 //!
+//! A loop that goes on from the results of an earlier one has the invariants from that.
+//!
 //! # Initial values that break the invariants
 //!
 //! An attention sink starts from `m = load(sinks, ..)` and `l = 1`. If `m = -inf` there, a hidden tile makes 0 of `l`
@@ -350,6 +352,18 @@ impl Proof<'_> {
     /// Whether the invariants of the header hold after every tile if they hold before it, and a masked tile gives the carried
     /// value `k` back under them; `nothing` is what `k` may be while `m = -inf`.
     fn invariant(&self, m: &Maximum, k: usize, next: ValueId, nothing: Classes) -> bool {
+        let kept = |classes: Classes, value: Classes| {
+            let from = BTreeMap::from([(m.index, classes), (k, value)]);
+            self.kept(k, &from, Some(m.rows), next)
+        };
+        self.stays(m, k, next, nothing)
+            && kept(Classes::NEG_INF, nothing)
+            && kept(Classes::FINITE, Classes::ANY)
+            && kept(Classes::POS_INF, Classes::NAN)
+    }
+
+    /// Whether the invariants hold after every tile if they hold before it.
+    fn stays(&self, m: &Maximum, k: usize, next: ValueId, nothing: Classes) -> bool {
         let nan = Classes::NAN;
         // The next maximum is -inf only if the old one and all scores were.
         let stays_nothing = || self.after(m, &[(m.index, Classes::NEG_INF), (k, nothing)], Self::hidden(m), next).within(nothing);
@@ -361,16 +375,30 @@ impl Proof<'_> {
                 self.after(m, &[(m.index, Classes::NUMBER)], BTreeMap::from([(x, infinite)]), next).within(nan)
             })
         };
-        let kept = |classes: Classes, value: Classes| {
-            let from = BTreeMap::from([(m.index, classes), (k, value)]);
-            self.kept(k, &from, Some(m.rows), next)
+        stays_nothing() && stays_poisoned() && gets_poisoned()
+    }
+
+    /// Whether a maximum and carried value `k` go on from an earlier loop that leaves them tied: the
+    /// invariants hold where this one begins.
+    fn goes_on(&self, m: &Maximum, k: usize, nothing: Classes) -> bool {
+        let of_loop = |v: ValueId| match self.kernel.values[v].def {
+            ValueDef::Result(op, number) if matches!(self.kernel.ops[op].op, Op::For { .. }) => Some((op, number as usize)),
+            _ => None,
         };
-        stays_nothing()
-            && stays_poisoned()
-            && gets_poisoned()
-            && kept(Classes::NEG_INF, nothing)
-            && kept(Classes::FINITE, Classes::ANY)
-            && kept(Classes::POS_INF, nan)
+        let (Some((op, maximum)), Some((other, own))) = (of_loop(self.init[m.index]), of_loop(self.init[k])) else {
+            return false;
+        };
+        let Op::For { body, init, .. } = &self.kernel.ops[op].op else { return false };
+        if op != other {
+            return false;
+        }
+        let earlier = Proof { loop_op: op, body: *body, init, masked: &BTreeSet::new(), ..*self };
+        let next = earlier.next();
+        let Some(before) = earlier.maximum(maximum, next[maximum]).filter(|before| before.rows == m.rows) else { return false };
+        let starts = !before.first.meets(Classes::NEG_INF) || earlier.initial(init[own], Classes::FINITE).within(nothing);
+        earlier.stays(&before, own, next[own], nothing)
+            && earlier.poisoned_at_first(&before, own, next[own])
+            && (starts || earlier.goes_on(&before, own, nothing))
     }
 
     /// Whether a maximum that starts as +inf or NaN makes NaN of carried value `k` in the first tile, whatever that holds.
@@ -398,6 +426,9 @@ impl Proof<'_> {
         let first = self.initial(self.init[k], Classes::FINITE);
         if !m.first.meets(Classes::NEG_INF) || first.within(nothing) {
             return Some(Tie { erased: false, end: first });
+        }
+        if self.goes_on(m, k, nothing) {
+            return Some(Tie { erased: false, end: nothing });
         }
         // Hidden tiles make 0 of the initial value; either is erased by the tile that follows.
         let either = first.or(Classes::ZERO);

@@ -50,7 +50,7 @@ pub(super) fn fused(forward: &Forward<'_>, kept: &Kept, form: Form) -> Result<Ve
 
 /// Refuses what the fused form is not built for.
 fn check(forward: &Forward<'_>, groups: &[ColumnGroup], rows: &[WantedLoad]) -> Result<(), NotDifferentiable> {
-    let plain = "take the plain form, which gives these gradients";
+    let plain = "take the plain form";
     let refuse = |what: &str| Err(NotDifferentiable::new(what, forward.kernel.name_span, plain));
     if forward.walks.len() != 1 {
         return refuse("a kernel without one loop over columns has no fused form");

@@ -390,7 +390,7 @@ struct Link {
 fn shapes(flags: &Flags, kernel: &str, device: &Device, options: &LaunchOptions, output: &mut Output) -> Result<()> {
     let subjects = shaped(flags, kernel, output)?;
     // Steep inputs need several tiles of keys, and rows that see few of them.
-    let steep_shapes = if flags.shape.is_empty() { verify::STEEP_SHAPES } else { 0 };
+    let steep_shapes = if flags.shape.is_empty() || flags.data.is_empty() { verify::STEEP_SHAPES } else { 0 };
     let mut check = Shapes { flags, device, options, wrong: 0, cases: 0 };
     for (at, (subject, sizes)) in subjects.iter().enumerate() {
         let data = subject.input_data(&flags.data);
