@@ -1045,6 +1045,14 @@ fn parts_that_all_programs_load_have_one_gradient() {
         store(y, [b, i, ..], low * high * load(u, [0, ..]) + load(u, [2, ..]));
     }";
     check(&kernel(text), "B=2,N=9,D=4", "x,w,u,t", "y", &[]);
+    // The length of a dimension of which two parts are read is known in a launch alone.
+    let text = "pub fn tables<T: Element, const D: usize>(
+        x: &Tensor<T, (B, N, D)>, t: &Tensor<f32, (N, C)>, y: &mut Tensor<T, (B, N, D)>,
+    ) {
+        let (b, i) = program(B, tiles(N));
+        store(y, [b, i, ..], load(x, [b, i, ..]) * load(t, [i, ..D]) + tanh(load(t, [i, D..2 * D])));
+    }";
+    check(&kernel(text), "B=2,N=9,D=4,C=11", "x,t", "y", &[]);
 }
 
 #[test]

@@ -36,6 +36,16 @@ pub(crate) struct Chain {
     tuned: Tuned,
 }
 
+/// The place of some tensor that is given, where no kernel reads any: gradients that are 0.
+fn anywhere<'a, 'py>(host: &Host, given: &'a [Bound<'py, PyAny>]) -> PyResult<(Place, &'a Bound<'py, PyAny>)> {
+    for object in given.iter().filter(|object| host.is_plain(object)) {
+        if let Some(seen) = Seen::read(host, "like", object)? {
+            return Ok((seen.place, object));
+        }
+    }
+    Err(PyValueError::new_err("a chain was given no tensor"))
+}
+
 /// A kernel, and where its arguments come from.
 #[derive(Debug)]
 struct Step {
@@ -160,7 +170,10 @@ impl Chain {
         let Some(read) = self.read(host, &given)? else { return Ok(None) };
         let tensors = self.given.iter().zip(&read).zip(&given);
         let tensors = tensors.filter_map(|((param, read), object)| Some((param.as_ref()?, read.as_ref()?.seen()?, object)));
-        let at = common_place(tensors)?.ok_or_else(|| PyValueError::new_err("a chain was given no tensor"))?;
+        let at = match common_place(tensors)? {
+            Some(at) => at,
+            None => anywhere(host, &given)?,
+        };
         if self.tuned.has_changed() {
             self.ready.clear();
         }

@@ -249,6 +249,54 @@ def test_gradients_of_tensors_that_functions_hold():
         torch.testing.assert_close(ours.double(), theirs, atol=2e-4, rtol=2e-4, msg=name)
 
 
+def learned_scores(name, w):
+    """A score of `w`, in the precision of `w`, and the shape that it has."""
+    return {
+        "two columns": ((H, 2), lambda s, b, h, q, k: s - torch.exp(w[h, 0]) * torch.log(1 + torch.exp(w[h, 1]) * (q - k).abs())),
+        "by group": ((H // 2,), lambda s, b, h, q, k: s * w[h // 2]),
+        "one batch for all": ((1, H, M, N), lambda s, b, h, q, k: s + w[0, h, q, k]),
+        "by key position": ((H,), lambda s, b, h, q, k: s - w[h] * k),
+        "longer than heads": ((9,), lambda s, b, h, q, k: s * w[h]),
+        "diagonal": ((H, H), lambda s, b, h, q, k: s + w[h, h]),
+        "of queries and of keys": ((M,), lambda s, b, h, q, k: s + w[q] - torch.tanh(w[k])),
+        "instead of scores": ((H,), lambda s, b, h, q, k: w[h]),
+        "of keys, instead of scores": ((N,), lambda s, b, h, q, k: w[k]),
+        "compared alone": ((N,), lambda s, b, h, q, k: torch.where(w[k] > 0, s, -s)),
+        "rounded down": ((N,), lambda s, b, h, q, k: s + torch.floor(w[k])),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two columns",
+        "by group",
+        "one batch for all",
+        "by key position",
+        "longer than heads",
+        "diagonal",
+        "of queries and of keys",
+        "instead of scores",
+        "of keys, instead of scores",
+        "compared alone",
+        "rounded down",
+    ],
+)
+def test_gradients_of_learned_tables(name):
+    shape, _ = learned_scores(name, None)
+    learned = (torch.randn(shape) * 0.3).requires_grad_()
+    exact = learned.detach().double().requires_grad_()
+    inputs = qkv()
+    found = flashtile.flex(*inputs, learned_scores(name, learned)[1], mask_mod=causal, enable_gqa=True)
+    expected, _ = reference.flex(*inputs, learned_scores(name, exact)[1], causal)
+    torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=2e-5)
+    grad = torch.randn_like(found)
+    ours = torch.autograd.grad(found, learned, grad)[0]
+    # A function that only compares has no gradient.
+    theirs = torch.autograd.grad(expected, exact, grad.double())[0] if expected.requires_grad else torch.zeros_like(exact)
+    torch.testing.assert_close(ours.double(), theirs, atol=2e-4, rtol=2e-4)
+
+
 def test_gradients_of_the_lse():
     inputs = qkv(grad=True)
     o, lse = flashtile.flex(*inputs, alibi(H), mask_mod=causal, enable_gqa=True, return_lse=True)

@@ -418,10 +418,12 @@ def test_gradients_of_a_table_of_distances():
 
 def test_gradients_that_do_not_exist_say_why_and_where():
     text = flashtile.builtin("attention").text
-    text = text.replace("load(k, [b, g, j, ..]).t()", "(load(k, [b, g, j, ..]) * load(weight, [..])).to::<T>().t()")
-    weighted = flashtile.kernel(text.replace("scale: f32,", "scale: f32, weight: &Tensor<f32, (D)>,"))
+    of_kind = "(load(k, [b, g, j, ..]) * load(weight, [load(kind, [b, j])])).to::<T>().t()"
+    text = text.replace("load(k, [b, g, j, ..]).t()", of_kind)
+    weighted = flashtile.kernel(text.replace("scale: f32,", "scale: f32, kind: &Tensor<i32, (B, N)>, weight: &Tensor<f32, (K)>,"))
     q, k, v = qkv()
-    o = weighted(q, k, v, 0.3, torch.ones(q.shape[-1], requires_grad=True)).o
+    kind = torch.zeros(k.shape[0], k.shape[2], dtype=torch.int32)
+    o = weighted(q, k, v, 0.3, kind, torch.ones(3, requires_grad=True)).o
     with pytest.raises(flashtile.GradientError, match=r"changes what columns load(.|\n)*:\d+:\d+"):
         o.sum().backward()
     with pytest.raises(flashtile.GradientError, match="no output of floats"):

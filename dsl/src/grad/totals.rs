@@ -7,7 +7,7 @@ use super::forward::{Class, Forward, Shape, WantedLoad};
 use super::names::free_name;
 use crate::ir::{
     At, AxisKind, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
-    Span, TensorDecl, ValueDef,
+    SizeKind, Span, TensorDecl, ValueDef,
 };
 
 /// A dimension of the tensor of shares.
@@ -20,6 +20,8 @@ struct ShareDim {
     name: String,
     /// Its place among the dimensions of the input, if that has it.
     of_input: Option<usize>,
+    /// The range of the input that the shares have alone: its whole length is known in a launch.
+    part: Option<At>,
 }
 
 /// The shares of the programs in the gradient of an input.
@@ -65,6 +67,7 @@ impl Share {
     ) -> Result<Option<Self>, NotDifferentiable> {
         let kernel = forward.kernel;
         let find = |entry: &At| at.iter().position(|other| other == entry);
+        let is_const = |size: &SizeExpr| size.sizes().all(|s| kernel.sizes[s].kind == SizeKind::Const);
         let (name, TensorDecl { shape, .. }) = forward.gradient(*tensor);
         let mut dims: Vec<ShareDim> = Vec::new();
         let mut lacks = false;
@@ -72,7 +75,7 @@ impl Share {
             let (At::Index(v) | At::Tile(v)) = at else { unreachable!("a place in the grid") };
             let of_input = find(&at);
             lacks |= of_input.is_none();
-            dims.push(ShareDim { name: forward.name(v), at, extent, of_input });
+            dims.push(ShareDim { name: forward.name(v), at, extent, of_input, part: None });
         }
         if !lacks {
             return Ok(None);
@@ -88,7 +91,8 @@ impl Share {
                 own if dims.iter().any(|dim| dim.at == *own) => continue,
                 At::Tile(v) if forward.is_column(*v) => kernel.axes[forward.columns[0].1].extent.clone(),
                 // Several ranges and numbers of a dimension have their places in one tensor.
-                At::Range { .. } => shape[place].clone(),
+                At::Range { .. } if is_const(&shape[place]) => shape[place].clone(),
+                At::Range { len, .. } => len.clone(),
                 At::Index(v) if matches!(kernel.def(*v), Some((_, Op::IndexConst(_)))) => shape[place].clone(),
                 _ => {
                     let name = &kernel.params[*tensor].name;
@@ -101,7 +105,13 @@ impl Share {
                 At::Tile(v) => forward.name(*v),
                 _ => format!("d{place}"),
             };
-            dims.push(ShareDim { at: entry.clone(), extent, name, of_input: Some(place) });
+            let (at, part) = match entry {
+                At::Range { len, .. } if !is_const(&shape[place]) => {
+                    (At::Range { start: SizeExpr::constant(0), len: len.clone() }, Some(entry.clone()))
+                }
+                whole => (whole.clone(), None),
+            };
+            dims.push(ShareDim { at, extent, name, of_input: Some(place), part });
         }
         // Pairs that are loaded with columns for rows have their shares in that order.
         let tiled: Vec<usize> = (0..dims.len()).filter(|&n| matches!(dims[n].at, At::Tile(_))).collect();
@@ -111,7 +121,13 @@ impl Share {
         {
             dims.swap(rows, columns);
         }
-        let name = free_name(kernel, &format!("{name}_shares"));
+        // Parts that have tensors of their own are told apart by numbers.
+        let before = match dims.iter().any(|dim| dim.part.is_some()) {
+            true => of_tensor(forward, *tensor).iter().position(|other| other.0 == *value).unwrap_or(0),
+            false => 0,
+        };
+        let number = if before == 0 { String::new() } else { (before + 1).to_string() };
+        let name = free_name(kernel, &format!("{name}_shares{number}"));
         Ok(Some(Self { name, elem: Elem::F32, tensor: *tensor, dims }))
     }
 
@@ -134,12 +150,12 @@ impl Share {
     /// has.
     fn lane(&self, forward: &Forward<'_>) -> Result<usize, NotDifferentiable> {
         let tiled = |dim: &ShareDim| dim.of_input.is_some() && matches!(dim.at, At::Tile(_));
-        let own = |dim: &ShareDim| dim.of_input.is_some();
+        let own = |dim: &ShareDim| dim.of_input.is_some() && dim.part.is_none();
         let lane = self.dims.iter().position(tiled).or_else(|| self.dims.iter().rposition(own));
         let param = &forward.kernel.params[self.tensor];
         lane.ok_or_else(|| {
-            let what = format!("`{}` has no dimension that is loaded", param.name);
-            NotDifferentiable::new(what, param.span, "give the input a dimension")
+            let what = format!("`{}` is loaded in parts of a length that a launch knows, each by all programs", param.name);
+            NotDifferentiable::new(what, param.span, "make the length of its last dimension a constant")
         })
     }
 }
@@ -157,13 +173,19 @@ pub(super) fn stored_to(
         (Shape::Product, ValueDef::Result(op, _)) => !forward.is_in_loop(op),
         _ => forward.class(load.0) != Class::Column,
     };
-    let classes = [Class::Row, Class::Column, Class::Pair, Class::Program];
-    let mut loads = classes.into_iter().flat_map(|class| forward.wanted_loads(class)).filter(by_programs);
+    let mut loads = of_tensor(forward, tensor).into_iter().filter(by_programs);
     let share = match of_columns {
         Some((group, load)) => Some(Share::of_columns(forward, group, load)?),
-        None => loads.find(|load| load.1 == tensor).map(|load| Share::of(forward, &load)).transpose()?.flatten(),
+        None => loads.next().map(|load| Share::of(forward, &load)).transpose()?.flatten(),
     };
+    let share = share.filter(|share| share.dims.iter().all(|dim| dim.part.is_none()));
     Ok(share.map_or_else(|| forward.gradient(tensor), |share| (share.name.clone(), share.decl(Direction::Out))))
+}
+
+/// The loads of an input.
+fn of_tensor(forward: &Forward<'_>, tensor: ParamId) -> Vec<WantedLoad> {
+    let classes = [Class::Row, Class::Column, Class::Pair, Class::Program];
+    classes.into_iter().flat_map(|class| forward.wanted_loads(class)).filter(|load| load.1 == tensor).collect()
 }
 
 /// The kernels that sum up shares, one for each tensor of these.
@@ -242,7 +264,7 @@ fn totals(forward: &Forward<'_>, share: &Share) -> Result<Kernel, NotDifferentia
         total = b.end_for(axis, vec![init], vec![total])[0];
     }
     let place = |dim: usize| share.dims.iter().position(|own| own.of_input == Some(dim)).expect("a place for each dimension");
-    let target = (0..rank).map(|dim| at[place(dim)].clone()).collect();
+    let target = (0..rank).map(|dim| share.dims[place(dim)].part.clone().unwrap_or_else(|| at[place(dim)].clone())).collect();
     b.append(Op::Store { tensor: output, at: target, value: total });
     Ok(b.finish().renumbered())
 }
