@@ -25,10 +25,9 @@ pub fn sigmoid_attention_grad_columns<T: Element, const D: usize>(
             let dp = dot(t1, t4.t());
             let q_i = load(q, [b, h, i, ..]);
             let s = mask(dot(t2, q_i.t()), t3) * scale + offset;
-            let t5 = exp(-mask(s, pos(i) + N - M >= pos(j)));
-            let t6 = 1.0 + t5;
-            let p = 1.0 / t6;
-            let ds = -(-(dp * p / t6) * t5);
+            let t5 = 1.0 + exp(-mask(s, pos(i) + N - M >= pos(j)));
+            let p = 1.0 / t5;
+            let ds = -(-(dp * p) * (1.0 - 1.0 / t5));
             let dq_i = dot(ds.to::<T>().t(), t2);
             add(grad_q_sum, [b, h, i, ..], dq_i);
             dv2 = dv2 + dot(p.to::<T>(), t4);

@@ -18,10 +18,9 @@ pub fn sigmoid_attention_grad_rows<T: Element, const D: usize>(
         let dp = dot(dacc, load(v, [b, g, j, ..]).t());
         let t2 = load(k, [b, g, j, ..]);
         let s = dot(q_i, t2.t()) * scale + offset;
-        let t3 = exp(-mask(s, t1 >= pos(j)));
-        let t4 = 1.0 + t3;
-        let p = 1.0 / t4;
-        let ds = -(-(dp * p / t4) * t3);
+        let t3 = 1.0 + exp(-mask(s, t1 >= pos(j)));
+        let p = 1.0 / t3;
+        let ds = -(-(dp * p) * (1.0 - 1.0 / t3));
         dq = dq + dot(ds.to::<T>(), t2);
     }
     store(grad_q, [b, h, i, ..], dq * scale);
@@ -53,10 +52,9 @@ pub fn sigmoid_attention_grad_columns<T: Element, const D: usize>(
             let dp = dot(t1, t4.t());
             let q_i = load(q, [b, h, i, ..]);
             let s = mask(dot(t2, q_i.t()), t3) * scale + offset;
-            let t5 = exp(-mask(s, pos(i) + N - M >= pos(j)));
-            let t6 = 1.0 + t5;
-            let p = 1.0 / t6;
-            let ds = -(-(dp * p / t6) * t5);
+            let t5 = 1.0 + exp(-mask(s, pos(i) + N - M >= pos(j)));
+            let p = 1.0 / t5;
+            let ds = -(-(dp * p) * (1.0 - 1.0 / t5));
             dv2 = dv2 + dot(p.to::<T>(), t4);
             dk2 = dk2 + dot(ds.to::<T>(), q_i);
         }

@@ -10,12 +10,11 @@ pub fn swiglu_grad_pairs<T: Element>(
     let t1 = load(a_sum, [i, j]);
     let t2 = load(grad_y, [i, j]);
     let t3 = t2 * load(b_sum, [i, j]);
-    let t4 = exp(-t1);
-    let t5 = 1.0 + t4;
-    let t6 = t1 / t5;
-    let db = t2 * t6;
-    let da = t3 / t5;
-    let da2 = da + -(-(t3 * t6 / t5) * t4);
+    let t4 = 1.0 + exp(-t1);
+    let t5 = t1 / t4;
+    let db = t2 * t5;
+    let da = t3 / t4;
+    let da2 = da + -(-(t3 * t5) * (1.0 - 1.0 / t4));
     store(grad_a, [i, j], da2);
     store(grad_b, [i, j], db);
 }
