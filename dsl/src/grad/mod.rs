@@ -30,7 +30,11 @@
 //!   With [shares](Form::has_shares) a program has columns of one index of each dimension of the
 //!   grid, and stores its share of the gradients of what other programs load too (`columns.rs`).
 //! * *Totals*: what several programs load (the slope of a head, a bias that batches share) gets a
-//!   share from each, which the kernel of rows stores, and a kernel of its own sums up.
+//!   share from each, which the kernel of rows stores, and a kernel of its own sums up. What changes
+//!   columns, such as the weight of a norm of keys, gets its shares from the kernel of columns.
+//! * *Sums of uses*: what a kernel uses in several ways (a number of each position that rows and
+//!   columns both load) has a gradient for each (`uses.rs`, `ways.rs`), and a kernel adds these up
+//!   (`added.rs`).
 //!
 //! Every sum is made in one program, in order: the same bits in every launch. Not so the gradient
 //! of what is gathered, to whose elements programs add (`gathered.rs`), and in the
