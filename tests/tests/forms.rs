@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use flashtile::toolchain::Toolchain;
 use flashtile::tuner::judge;
 use flashtile::{Arch, Device, Elem, Kernel, LaunchOptions, Schedule};
+use flashtile_dsl::grad::Form;
 use flashtile_dsl::ir::SourceText;
 
 /// Launch options for an architecture.
@@ -106,10 +107,26 @@ fn fused_gradients_of_masks_with_gaps_are_right() {
         "* scale;",
         "* scale; let s = mask(s, abs(pos(i) - pos(j)) < 8 || (pos(i) - pos(j)) % 5 == 0 && pos(j) <= pos(i));",
     );
+    columns_are_right(&text, Form::Fused, &["q", "k", "v"]);
+}
+
+/// Attention with norms of queries and keys: the normed keys are staged once, before the loop.
+#[test]
+fn gradients_of_normed_queries_and_keys_are_right() {
+    let text = include_str!("../../runtime/kernels/attention.rs").replace("scale: f32,", "scale: f32, w: &Tensor<T, (D)>,");
+    let normed = |x: &str| format!("({x} * rsqrt(rowsum({x} * {x}) / D + 0.001) * load(w, [..])).to::<T>()");
+    let text = text.replace(
+        "let s = dot(q_i, load(k, [b, g, j, ..]).t())",
+        &format!("let k_j = load(k, [b, g, j, ..]); let s = dot({}, {}.t())", normed("q_i"), normed("k_j")),
+    );
+    columns_are_right(&text, Form::Plain, &["q", "k", "v", "w"]);
+}
+
+/// The kernel of columns of a gradient is right on the emulator, on Hopper's path, with head dim 64.
+fn columns_are_right(text: &str, form: Form, of: &[&str]) {
     let source = SourceText { name: "forms.rs".into(), text: text.into(), first_line: 1 };
     let kernel = Kernel::from_source(&source).unwrap_or_else(|errors| panic!("{errors}")).remove(0);
-    let form = flashtile_dsl::grad::Form::Fused;
-    let gradient = kernel.gradient_in(form, &["q", "k", "v"], &["o"]).unwrap_or_else(|errors| panic!("{errors}"));
+    let gradient = kernel.gradient_in(form, of, &["o"]).unwrap_or_else(|errors| panic!("{errors}"));
     let columns = gradient.backward.iter().find(|kernel| kernel.name().ends_with("_columns")).expect("a kernel of columns");
     let consts = [("D", 64), ("E", 64)].into_iter().filter(|(name, _)| columns.ir().size_named(name).is_some());
     let bound = columns.bind(Elem::Bf16, consts).expect("binds");

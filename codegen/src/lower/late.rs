@@ -169,6 +169,7 @@ impl Lowering<'_> {
         let span = self.span;
         let mut spread = HashMap::new();
         let [mut first, mut step] = [first, step];
+        stage_alike(&first, &step, span)?;
         let stages = match self.schedule.column_groups {
             1 => self.in_two_slots(l, [&mut first, &mut step]),
             _ => self.between_groups(l, [&mut first, &mut step]),
@@ -585,6 +586,21 @@ fn freed(l: &Loop<'_>, at: Option<Iteration>, tiles: Vec<TileId>, span: Span) ->
 /// The ends of products, by their accumulators.
 fn events(flights: &[Flight]) -> Vec<Event> {
     distinct(flights.iter().map(|flight| flight.acc)).into_iter().map(Event::Product).collect()
+}
+
+/// Refuses steps of which one alone stages a tile: that would have no slot of each step.
+fn stage_alike(first: &[Stmt], step: &[Stmt], span: Span) -> Result<(), Error> {
+    let staged = |step: &[Stmt]| -> Vec<TileId> {
+        step.iter().filter_map(|stmt| if let StmtOp::Stage { tile, .. } = stmt.op { Some(tile) } else { None }).collect()
+    };
+    match staged(first) == staged(step) {
+        true => Ok(()),
+        false => Err(Error::unsupported(
+            "overlap=late in a loop whose first step stages other tiles than the rest",
+            "set overlap=off",
+            span,
+        )),
+    }
 }
 
 /// The accumulator of a product, or of the one in a step of another iteration.
