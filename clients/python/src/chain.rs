@@ -36,16 +36,6 @@ pub(crate) struct Chain {
     tuned: Tuned,
 }
 
-/// The place of some tensor that is given, where no kernel reads any: gradients that are 0.
-fn anywhere<'a, 'py>(host: &Host, given: &'a [Bound<'py, PyAny>]) -> PyResult<(Place, &'a Bound<'py, PyAny>)> {
-    for object in given.iter().filter(|object| host.is_plain(object)) {
-        if let Some(seen) = Seen::read(host, "like", object)? {
-            return Ok((seen.place, object));
-        }
-    }
-    Err(PyValueError::new_err("a chain was given no tensor"))
-}
-
 /// A kernel, and where its arguments come from.
 #[derive(Debug)]
 struct Step {
@@ -313,4 +303,14 @@ impl Chain {
         let value = |number: &usize| returned[*number].clone().expect("what is returned has a tensor of its own");
         PyTuple::new(py, self.returned.iter().map(value))
     }
+}
+
+/// The place of some tensor that is given, where no kernel reads any: gradients that are 0.
+fn anywhere<'a, 'py>(host: &Host, given: &'a [Bound<'py, PyAny>]) -> PyResult<(Place, &'a Bound<'py, PyAny>)> {
+    for object in given.iter().filter(|object| host.is_plain(object)) {
+        if let Some(seen) = Seen::read(host, "like", object)? {
+            return Ok((seen.place, object));
+        }
+    }
+    Err(PyValueError::new_err("a chain was given no tensor"))
 }

@@ -220,7 +220,7 @@ impl Reach {
             }
             Op::Mask { keep, .. } => self.mask(kernel, *keep),
             // What hides is a mask: there bounds of loops may come of it.
-            &Op::Select { cond, on_true, on_false } if [on_true, on_false].iter().any(|&v| is_hidden(kernel, v)) => {
+            &Op::Select { cond, on_true, on_false } if [on_true, on_false].iter().any(|&v| kernel.is_negative_infinity(v)) => {
                 self.mask(kernel, cond);
             }
             _ => {}
@@ -446,15 +446,6 @@ impl Reach {
     }
 }
 
-/// Whether a value is minus infinity everywhere.
-fn is_hidden(kernel: &Kernel, value: ValueId) -> bool {
-    match kernel.def(value) {
-        Some((_, &Op::Constant(_, x))) => x == f64::NEG_INFINITY,
-        Some((_, &Op::Full { value, .. })) => is_hidden(kernel, value),
-        _ => false,
-    }
-}
-
 /// Whether a coordinate walks a dimension of this extent.
 fn walks(kernel: &Kernel, coordinate: ValueId, extent: &SizeExpr) -> bool {
     matches!(kernel.ty(coordinate), Type::Coord(axis) if kernel.axes[*axis].extent == *extent)
@@ -599,6 +590,7 @@ mod tests {
         for hidden in [
             "mask(dot(q, load(y, [j, ..]).t()), pos(j) + w > pos(i) + load(z, [i]))",
             "select(pos(j) + w > pos(i), dot(q, load(y, [j, ..]).t()), -INF)",
+            "dot(q, load(y, [j, ..]).t()) + select(pos(j) + w > pos(i), 0.0, -INF)",
         ] {
             let of = |w| found(&loaded(hidden), &[64, 64], w);
             assert_eq!(of(16), Ok(Width::Narrow));

@@ -6,10 +6,7 @@ use super::forward::Forward;
 use super::names::grad_name;
 use super::uses::{Part, Uses, in_place};
 use crate::ir::edit::{add_tensor, beside};
-use crate::ir::{
-    At, AxisKind, BinaryOp, Builder, CompareOp, Dim, Direction, Elem, Kernel, Op, ParamId, ProgramDim, SizeExpr, SizeKind,
-    TensorDecl, ValueId,
-};
+use crate::ir::{At, AxisKind, BinaryOp, Builder, CompareOp, Direction, Elem, Kernel, Op, ParamId, TensorDecl, ValueId, Whole};
 
 /// The kernels that add up the gradients of uses.
 pub(super) fn sums_of_uses(forward: &Forward<'_>, uses: &Uses) -> Vec<Kernel> {
@@ -72,48 +69,6 @@ fn added(part: &Part, b: &mut Builder, forward: &Forward<'_>, whole: &Whole, ten
         total = b.end_for(axis, vec![init], vec![total])[0];
     }
     total
-}
-
-/// Programs that go over a whole tensor: the grid, and the place of a program.
-struct Whole {
-    at: Vec<At>,
-    dims: Vec<Dim>,
-}
-
-impl Whole {
-    /// Makes the grid. Tiles are of a dimension that is not computed, if there is one.
-    fn of(b: &mut Builder, decl: &TensorDecl, is_computed: &dyn Fn(usize) -> bool) -> Self {
-        let last = decl.shape.len() - 1;
-        let is_const = |size: &SizeExpr| size.sizes().all(|s| b.kernel.sizes[s].kind == SizeKind::Const);
-        // A program has rows of whole width, where that is known.
-        let is_wide = last > 0 && is_const(&decl.shape[last]) && !is_computed(last) && !is_computed(last - 1);
-        let tiled = match is_wide {
-            true => last - 1,
-            false => (0..=last).rev().find(|&dim| !is_computed(dim)).unwrap_or(last),
-        };
-        let ranges = |dim: usize| is_wide && dim == last;
-        let axis = b.axis("row", decl.shape[tiled].clone(), AxisKind::Program);
-        let grid = (0..=last).filter(|&dim| !ranges(dim)).map(|dim| match dim == tiled {
-            true => ProgramDim::Tiles(axis),
-            false => ProgramDim::Each(decl.shape[dim].clone()),
-        });
-        let (_, place) = b.append(Op::Program(grid.collect()));
-        b.name(place[tiled], "row");
-        let whole = |dim: usize| At::Range { start: SizeExpr::constant(0), len: decl.shape[dim].clone() };
-        let at = (0..=last).map(|dim| match dim {
-            dim if ranges(dim) => whole(dim),
-            dim if dim == tiled => At::Tile(place[dim]),
-            dim => At::Index(place[dim]),
-        });
-        let mut dims = vec![Dim::Axis(axis)];
-        dims.extend(is_wide.then(|| Dim::Range(decl.shape[last].clone())));
-        Self { at: at.collect(), dims }
-    }
-
-    fn zeros(&self, b: &mut Builder) -> ValueId {
-        let value = b.emit(Op::Constant(Elem::F32, 0.0));
-        b.emit(Op::Full { value, dims: self.dims.clone() })
-    }
 }
 
 /// An index of the forward kernel, made of indices that are known here.

@@ -171,12 +171,10 @@ impl<'k> Forward<'k> {
                     _ => false,
                 })
         };
-        let (kept, without) = std::mem::take(&mut self.wanted).into_iter().partition(|&tensor| {
-            let alone = Self { wanted: vec![tensor], needed: HashSet::new(), ..self.clone() };
-            reaches(&alone.classified())
-        });
+        let (kept, without) = std::mem::take(&mut self.wanted)
+            .into_iter()
+            .partition(|&tensor| reaches(&Self { wanted: vec![tensor], ..self.clone() }.classified()));
         self.wanted = kept;
-        self.needed.clear();
         self.classify();
         without
     }
@@ -191,25 +189,8 @@ impl<'k> Forward<'k> {
         let of_gathers = gathers.iter().map(|gathered| (gathered.value, gathered.tensor));
         let loads: Vec<_> = loads.into_iter().map(|load| (load.0, load.1)).chain(of_gathers).collect();
         let wanted: BTreeSet<ParamId> = loads.iter().map(|load| load.1).collect();
-        let mut made = Self {
-            kernel: self.kernel,
-            shape: self.shape,
-            row: self.row,
-            columns: self.columns.clone(),
-            program: self.program.clone(),
-            walks: self.walks.clone(),
-            slots: self.slots.clone(),
-            needed: HashSet::new(),
-            wanted: wanted.into_iter().collect(),
-            uses: self.uses.clone(),
-            sources: Some(loads.iter().map(|load| load.0).collect()),
-            given: self.given.clone(),
-            classes: HashMap::new(),
-            varying: HashSet::new(),
-            over_rows: HashSet::new(),
-        };
-        made.classify();
-        made
+        let sources = Some(loads.iter().map(|load| load.0).collect());
+        Self { wanted: wanted.into_iter().collect(), sources, ..self.clone() }.classified()
     }
 
     /// The same, in which what is made of the loops' results is needed where it is in another one.
@@ -389,9 +370,13 @@ impl<'k> Forward<'k> {
         }
     }
 
-    /// Classes and what is needed, in the order of the ops.
+    /// Classes and what is needed, anew, in the order of the ops.
     fn classify(&mut self) {
         let kernel = self.kernel;
+        self.classes.clear();
+        self.needed.clear();
+        self.varying.clear();
+        self.over_rows.clear();
         self.classes.insert(self.row.0, Class::Row);
         for column in &self.columns {
             self.classes.insert(column.0, Class::Column);

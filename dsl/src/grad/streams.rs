@@ -18,7 +18,7 @@ use super::steps::{
 use super::sums::{Summed, add_rows};
 use super::totals::{Share, all_totals};
 use crate::analysis::streaming::{Base, Form};
-use crate::ir::{BinaryOp, Direction, Kernel, Op, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, Kernel, UnaryOp, ValueId};
 
 /// The kernels of the gradients of a kernel whose grid has tiles of rows.
 pub(super) fn of_rows_and_columns(
@@ -206,7 +206,7 @@ fn pass(
     Ok(shares)
 }
 
-/// The kernel of a group of columns.
+/// What is made of a group of columns.
 pub(super) struct OfColumnsMade {
     pub kernel: Kernel,
     /// What it adds up for rows, if it does.
@@ -253,9 +253,8 @@ pub(super) fn columns_kernel(
     let mut shares = Vec::new();
     for load in &group.of_programs {
         let share = Share::of_columns(forward, group, load)?;
-        let (gradient, _) = gradient_of(&mut reverse, load.0);
-        let (output, at) = (reverse.copy.tensor(&share.name, share.decl(Direction::Out)), reverse.copy.place(&share.place())?);
-        reverse.copy.b.append(Op::Store { tensor: output, at, value: gradient });
+        let (gradient, dims) = gradient_of(&mut reverse, load.0);
+        share.stored().store(&mut reverse.copy, gradient, dims)?;
         shares.push(share);
     }
     Ok(OfColumnsMade { kernel: finish(reverse, "columns", "Nothing"), sums, shares })

@@ -4,6 +4,7 @@
 use super::NotDifferentiable;
 use super::columns::ColumnGroup;
 use super::forward::{Class, Forward, Shape, WantedLoad};
+use super::kept::Stored;
 use super::names::free_name;
 use crate::ir::{
     At, AxisKind, BinaryOp, Builder, Dim, Direction, Elem, Kernel, Op, Param, ParamId, ParamKind, ProgramDim, ReduceOp, SizeExpr,
@@ -144,6 +145,11 @@ impl Share {
     /// Where a program stores its share, by values of the forward kernel.
     pub fn place(&self) -> Vec<At> {
         self.dims.iter().map(|dim| dim.at.clone()).collect()
+    }
+
+    /// The tensor of the shares, with that place.
+    pub fn stored(&self) -> Stored {
+        Stored { name: self.name.clone(), at: self.place(), decl: self.decl(Direction::In), is_new: true }
     }
 
     /// The dimension along which the kernel of totals has its tiles: the last one that the input

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::elementwise::UnaryOp;
 use super::entity::{Arena, AxisId, BlockId, OpId, ParamId, SizeId, ValueId};
 use super::op::{Op, ProgramDim};
 use super::size::SizeExpr;
@@ -332,6 +333,16 @@ impl Kernel {
         match self.values[value].def {
             ValueDef::Result(op, _) => Some((op, &self.ops[op].op)),
             ValueDef::BlockParam(..) => None,
+        }
+    }
+
+    /// Whether a value is written as minus infinity everywhere.
+    pub fn is_negative_infinity(&self, value: ValueId) -> bool {
+        match self.def(value) {
+            Some((_, &Op::Full { value, .. } | &Op::Cast(Elem::F32, value))) => self.is_negative_infinity(value),
+            Some((_, &Op::Unary(UnaryOp::Neg, x))) => matches!(self.def(x), Some((_, Op::Constant(_, x))) if *x == f64::INFINITY),
+            Some((_, Op::Constant(_, x))) => *x == f64::NEG_INFINITY,
+            _ => false,
         }
     }
 

@@ -98,6 +98,7 @@ mod renumber;
 mod size;
 mod types;
 mod verify;
+mod whole;
 
 pub use builder::{Builder, broadcast, result_types, selected_dims};
 pub use cleared::cleared;
@@ -115,3 +116,4 @@ pub use parse::{TextError, parse_text};
 pub use size::SizeExpr;
 pub use types::{Dim, Elem, TileType, Type};
 pub use verify::{Rule, VerifyError, verify};
+pub use whole::Whole;

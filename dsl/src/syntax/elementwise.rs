@@ -343,12 +343,12 @@ impl Lowering<'_> {
     /// `select(keep, x, -INF)` and `select(hidden, -INF, x)` of a matrix are masks, from which loop bounds follow. A condition with a
     /// dimension that the matrix lacks makes none.
     fn masked(&mut self, cond: ValueId, a: ValueId, b: ValueId, span: Span) -> Option<Op> {
-        let (x, kept) = match (self.is_negative_infinity(a), self.is_negative_infinity(b)) {
+        let kernel = &self.builder.kernel;
+        let (x, kept) = match (kernel.is_negative_infinity(a), kernel.is_negative_infinity(b)) {
             (false, true) => (a, true),
             (true, false) => (b, false),
             _ => return None,
         };
-        let kernel = &self.builder.kernel;
         let (tile, condition) = (kernel.tile(x), kernel.tile(cond));
         if tile.rank() != 2 || !tile.elem.is_float() || broadcast(&tile.dims, &condition.dims).as_ref() != Some(&tile.dims) {
             return None;
@@ -359,15 +359,6 @@ impl Lowering<'_> {
             (false, _) => self.emit(Op::Unary(UnaryOp::Not, cond), span),
         };
         Some(Op::Mask { x, keep, fill: Fill::NegInf })
-    }
-
-    fn is_negative_infinity(&self, v: ValueId) -> bool {
-        let is = |x: ValueId, c: f64| matches!(self.builder.kernel.def(x), Some((_, Op::Constant(_, found))) if *found == c);
-        match self.builder.kernel.def(v) {
-            Some((_, &Op::Full { value, .. } | &Op::Cast(Elem::F32, value))) => self.is_negative_infinity(value),
-            Some((_, &Op::Unary(UnaryOp::Neg, x))) => is(x, f64::INFINITY),
-            _ => is(v, f64::NEG_INFINITY),
-        }
     }
 
     /// `mask(x, keep)`.

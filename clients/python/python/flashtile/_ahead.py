@@ -52,7 +52,10 @@ def _tensors(x: Any) -> Iterator[torch.Tensor]:
 
 
 def _learned(made: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors whose gradients the backward pass of results gives: those that were given, and parameters behind them."""
+    """The tensors whose gradients the backward pass of results gives.
+
+    These are those that were given, and parameters behind them.
+    """
     found = {id(x): x for x in given}
     # What was computed before the call is not differentiated.
     seen = {x.grad_fn for x in given if x.grad_fn is not None}
@@ -99,8 +102,9 @@ def tune(
     """Finds the best schedule for each kernel that ``function(*args, **named)`` launches, with these sizes.
 
     The function is called once: a kernel, :func:`sdpa`, :func:`flex`, a model, or any other. If a result needs a
-    gradient, of an argument or of a parameter, the kernels of its backward pass are tuned too. ``budget`` is in seconds, for each kernel. Every schedule
-    is checked against float64 before it is timed. Results are kept in the cache; calls from now on take them.
+    gradient, of an argument or of a parameter, the kernels of its backward pass are tuned too. ``budget`` is in
+    seconds, for each kernel. Every schedule is checked against float64 before it is timed. Results are kept in the
+    cache; calls from now on take them.
 
     Without a GPU, ``arch`` such as ``"sm_90a"`` says what to compile for; schedules are then ranked by the cost model,
     for bundles. ``max_candidates`` tries no more schedules than that, and ``afresh`` forgets what the cache knows.

@@ -203,8 +203,8 @@ class _Known(NamedTuple):
     number: int
     #: Held, so that its identity stays its own.
     code: types.CodeType
-    #: Names of globals that the function, or one inside of it, may read, each once, and the attributes that it reads of each;
-    #: `None` if it does something else with it too.
+    #: Names of globals that the function, or one inside of it, may read, each once, and the attributes
+    #: that it reads of each; `None` if it does something else with it too.
     names: tuple[tuple[str, tuple[str, ...] | None], ...]
     #: Whether it may read what its names do not tell.
     is_opaque: bool
@@ -375,7 +375,10 @@ class _Sizes(NamedTuple):
 def _traced(
     functions: tuple, blocks: Blocks | None, sizes: _Sizes, device: torch.device, return_lse: bool, grouped: bool
 ) -> tuple[str, Trace, bool]:
-    """The text of the kernel of two functions and the lists of a `BlockMask`, the trace, and whether the score is detached."""
+    """The text of the kernel of two functions and the lists of a `BlockMask`.
+
+    The trace comes with it, and whether the score is detached.
+    """
     score_mod, mask_mod = functions
     trace = Trace(sizes._asdict(), device, _tensor_names(functions))
     words = zip(("b", "h", "pos(i)", "pos(j)"), ("", "", "i", "j"), sizes)

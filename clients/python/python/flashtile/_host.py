@@ -78,7 +78,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def needs_threads() -> None:
-    """Called before threads of the CPU run something; raises :class:`DeviceError` where they would be waited for without end."""
+    """Called before threads of the CPU run something.
+
+    Raises :class:`DeviceError` where they would be waited for without end.
+    """
     if _Threads.are_lost:
         raise DeviceError(
             "this process was forked from one that had run kernels on the CPU, whose threads do not run here; "

@@ -93,7 +93,8 @@ class Trace(TorchFunctionMode):
         self._taken = set(RESERVED)
         self._extents = 0
         self._constants: dict[int, _Constant] = {}
-        #: Whether tensors were computed from others while tracing, or read by Python: what comes of it is of this call alone.
+        #: Whether tensors were computed from others while tracing, or read by Python: what comes of it
+        #: is of this call alone.
         self.computed = False
         #: Whether gradients flow through what is traced now.
         self.is_differentiated = False
@@ -904,11 +905,8 @@ def _composed(make: Callable[[Trace, Traced], Traced]) -> Callable:
 
 
 def _sigmoid(trace: Trace, x: Traced) -> Traced:
-    # Nothing of it is infinite, so that no derivative is NaN; below 0 it is exact too.
-    x, one = trace.float(x), trace.literal(1.0)
-    is_below = trace.binary("<", x, trace.literal(0.0))
-    e = _word("exp", math.exp)(trace, "exp", (_where(trace, "where", (is_below, x, _negative(trace, "neg", (x,), {})), {}),), {})
-    return trace.binary("/", _where(trace, "where", (is_below, e, one), {}), trace.binary("+", one, e))
+    one = trace.literal(1.0)
+    return trace.binary("/", one, trace.binary("+", one, trace.call("exp", _negative(trace, "neg", (trace.float(x),), {}))))
 
 
 def _round(trace: Trace, x: Traced) -> Traced:
